@@ -237,9 +237,9 @@ def full_disk():
     assert rackweave("volume", "create", "w", "--size", "4M").returncode == 0, "volume create"
     assert rackweave("volume", "delete", "w").returncode == 0, "volume delete"
     said(DATA, f"ssd-{server}.rwk", "no space left on the host's disk")
-    said(DATA, f"ssd-{server}.rwk", "there is room on the host's disk again")
+    said(DATA, f"ssd-{server}.rwk", "the host's disk has space again")
     said("the metadata service cannot write", DATA, "meta.redb")
-    said("the metadata service writes again")
+    said("the metadata service can write again")
     print(f"    a full disk: {writer.refused - refused} writes refused, {took:.1f} s from there being room to all going on")
 
 
@@ -248,7 +248,7 @@ def one_full_disk():
     no_room = {"error": "ENOSPC", "files": DRIVES[1:2]}
     refused = writer.refused
     control(write=no_room, allocate=no_room)
-    until("the status says which sets go on without it", lambda: "Without it until then: set" in (status()["servers"][1]["drive_fault"] or ""))
+    until("the status says which sets go on without it", lambda: "Sets that go on without it: " in (status()["servers"][1]["drive_fault"] or ""))
     until("all of them do", lambda: all(len(x["members"]) == 2 for x in status()["sets"]))
     before, met = writer.flushes, writer.refused
     writer.goes_on(200)
@@ -266,7 +266,7 @@ def failed_fsync():
     reader.goes_on(100)
     # It stays so, though each further fsync would succeed (protocol rule 12).
     assert "writing failed" in status()["servers"][1]["drive_fault"]
-    said(DATA, "ssd-1.rwk: writing failed (Input/output error", "until its server starts again")
+    said(DATA, "ssd-1.rwk: a write or sync failed (Input/output error", "until its server restarts")
     for c in ("kill", "start"):
         r = rackweave("server", c, "1")
         assert r.returncode == 0, f"server {c}: {r.stderr}"

@@ -13,7 +13,7 @@ use rackweave_core::Span;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// An experiment of the storage network: prints a table, its bars and what the paper says.
+/// An experiment of the storage network: prints a table, its bars and the paper's result.
 #[derive(Debug, Parser)]
 #[command(name = "rackweave-bench")]
 struct Cli {

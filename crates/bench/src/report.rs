@@ -3,20 +3,20 @@
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Map, Value, json};
 
-/// What an experiment found.
+/// Result of an experiment.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was run, in one line, and what the paper says.
+    /// The experiment in one line, and the paper's result.
     pub title: String,
     pub paper: String,
     pub columns: Vec<String>,
     pub rows: Vec<Vec<Value>>,
     pub bars: Vec<Bar>,
-    /// What a reader must know of how it was measured.
+    /// Remarks on the measurement.
     pub notes: Vec<String>,
 }
 
-/// A figure and what it is held to.
+/// A figure and its bar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
     pub name: String,

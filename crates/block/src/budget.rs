@@ -1,7 +1,6 @@
-//! How many messages may be sent again because no answer came. Were each of them, a rack that is slow would get two requests for
-//! each that it cannot answer in time, and would never be quick again. So repetitions are paid for (the retry budgets of
-//! Finagle and of gRPC, gRFC A6): with what answers bring, a fifth of a repetition each, and fifty a second, so that
-//! somebody always asks.
+//! Budget of retries. If every unanswered message were sent again, a slow rack would get two requests for each one that
+//! it cannot answer in time, and would never recover. Retries are therefore paid for (the retry budgets of Finagle and
+//! of gRPC, gRFC A6): each answer pays a fifth of a retry, and fifty per second are free, so that requests never stop.
 
 use rackweave_core::{Span, Time};
 
@@ -9,7 +8,7 @@ use rackweave_core::{Span, Time};
 const PRICE: u32 = 5;
 /// Repetitions that may be unanswered without bringing anything: what a set's window holds when a server fails.
 const MOST: u32 = 128 * PRICE;
-/// One repetition is free in so long.
+/// One retry is free per this time.
 const FREE_EVERY: Span = Span::from_millis(20);
 
 #[derive(Debug)]

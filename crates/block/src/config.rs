@@ -9,22 +9,22 @@ pub struct ClientConfig {
     pub node: NodeId,
     /// Where the racks' switches are. Default: one rack.
     pub layout: Layout,
-    /// Tells this life of the client from others until the metadata service has given it an incarnation.
+    /// Distinguishes this run of the client from others until the metadata service has given it an incarnation.
     pub nonce: u64,
-    /// Messages in flight to one set: so many reads, and so many mutations. Default 128: enough to keep a set's dies
-    /// busy, small enough that a set which is away holds little.
+    /// Messages in flight to one set, of reads and of mutations each. Default 128: enough to keep a set's dies busy,
+    /// small enough that an unreachable set holds little.
     pub window: u32,
-    /// Requests that may be unanswered at once; more are refused with `Busy`. Default 65,536: so many as 512 gateway
-    /// sessions of 128 commands each can have, so that none of them is ever refused.
+    /// Bound of unanswered requests; more are refused with `Busy`. Default 65,536: 512 gateway sessions of 128 commands
+    /// each, so that none of them is ever refused.
     pub requests_max: u32,
-    /// First wait for an answer before the next member is asked; doubles with each try. Default 200 ms, far above the
-    /// longest pause of a healthy device.
+    /// First wait for an answer before the next member gets the request; doubles with each try. Default 200 ms, far
+    /// above the longest pause of a healthy device.
     pub timeout: Span,
     /// Where the doubling ends. Default 2 s.
     pub timeout_max: Span,
     /// Pause after every member of a set has refused; doubles up to `timeout_max`. Default 5 ms.
     pub retry_delay: Span,
-    /// How often the rack's map is asked for when nothing is wrong. Default 2 s.
+    /// Period of requests for the rack's map in normal operation. Default 2 s.
     pub map_refresh: Span,
     /// After this long a request is given up with `TimedOut`; what it would change may have happened or not, and no
     /// longer will. Default: never.

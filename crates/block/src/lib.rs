@@ -5,12 +5,12 @@
 //! gives each mutation an identity that replicas deduplicate by (rule 7), sends to a member of the set, and tries the
 //! next member with the same mutation when one refuses or stays silent.
 //!
-//! What a caller may rely on:
-//! - Mutations of one 4 KiB block are sent one after another, in the order they were asked for. (A request of more than
+//! Guarantees to a caller:
+//! - Mutations of one 4 KiB block are sent one after another, in the order of their requests. (A request of more than
 //!   [`REQUEST_MESSAGES_MAX`] messages is cut as it goes, and takes its place in that order part by part.)
 //! - Reads are not ordered with writes in flight; the replicas make both linearizable.
-//! - A writer's flush covers every mutation of its volume that was answered before it was asked for, whoever asked for it. A fenced
-//!   client's covers its own.
+//! - A writer's flush covers every mutation of its volume that was answered before the flush was requested, by any user
+//!   of this client. A fenced client's covers its own.
 //! - A fenced volume refuses mutations until it is attached again; reads go on.
 //! - Without a [`ClientConfig::deadline`] a request waits as long as the rack is away.
 //!

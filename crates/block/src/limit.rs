@@ -1,4 +1,4 @@
-//! What a volume may do: requests and bytes a second, over all that use it through this client.
+//! Limit of a volume: requests and bytes per second, over all its users of this client.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{Span, Time};
 use rackweave_sched::{Bucket, tokens_in};
 
-/// What is not used of a limit may be used within this time: so much may come at once.
+/// An unused part of a limit may be used within this time, which bounds a burst.
 pub const BURST: Span = Span::from_millis(100);
 
 /// A request that waits: its slot and serial, and its bytes.
@@ -39,7 +39,7 @@ impl Limiter {
             }
         }
     }
-    /// Whether a request of so many bytes may go at once; it has gone if so.
+    /// Whether a request of this many bytes may go at once; if so it is charged.
     pub fn take(&mut self, now: Time, bytes: u64) -> bool {
         let ready = self.waiting.is_empty() && self.ready(now);
         if ready {
@@ -59,7 +59,7 @@ impl Limiter {
         }
         self.waiting.pop_front()
     }
-    /// A request of so many bytes goes.
+    /// Charges a request of this many bytes.
     pub fn charge(&mut self, bytes: u64) {
         self.requests.iter_mut().for_each(|b| b.take(1));
         self.bytes.iter_mut().for_each(|b| b.take(bytes));

@@ -1,19 +1,19 @@
-//! What the client keeps of one replica set: whom to ask, how much may be in flight, which mutation sequences are
-//! unanswered, and who changes which block.
+//! The client's state of one replica set: its members, the window of messages in flight, unanswered mutation sequences,
+//! and the lock of each block.
 
 use std::collections::VecDeque;
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::{BlockAddr, Epoch, RoundTrip, SetId, Span, Time, VssdId};
 
-/// Unanswered and answered sequences from the floor on, at most: bounds what every replica remembers of this client
-/// (protocol rule 7). Mutations wait at the bound until the oldest is answered.
+/// Bound of sequences from the floor on, answered or not, and so of every replica's table of this client (protocol rule
+/// 7). Mutations wait at the bound until the oldest is answered.
 pub const SEQUENCE_SPAN: usize = 4096;
 
-/// Messages in flight at the least, whatever was lost.
+/// Least window, whatever was lost.
 const WINDOW_MIN: u32 = 8;
 
-/// Messages waiting for a place in the window, oldest first, and how many have one.
+/// Messages that wait for a place in the window, oldest first, and the number of those that have one.
 #[derive(Debug, Default)]
 pub struct Lane {
     pub queue: VecDeque<u64>,
@@ -23,10 +23,10 @@ pub struct Lane {
 #[derive(Debug)]
 pub struct SetState {
     pub set: SetId,
-    /// Of the newest map: what messages to the set are stamped with.
+    /// Of the newest map; messages to the set are stamped with it.
     pub epoch: Epoch,
     members: Vec<Route>,
-    /// The first so many members are in the set's home rack.
+    /// The first members, up to this number, are in the set's home rack.
     near: usize,
     pub reads: Lane,
     pub writes: Lane,
@@ -37,11 +37,11 @@ pub struct SetState {
     pub locks: Map<u64, u32>,
     /// Unfinished zero messages too long for `locks`, by slot.
     pub long_zeros: Vec<u32>,
-    /// In the list of sets to be looked at when this event has been handled.
+    /// In the list of sets to be checked at the end of this event.
     pub due: bool,
-    /// Epoch of its last recovery that an answer told of.
+    /// Epoch of its last known recovery.
     pub recovered: Epoch,
-    /// Jobs that send again what that recovery may have lost.
+    /// Jobs that resend mutations that the recovery may have lost.
     pub resending: u32,
     /// Flushes that wait for them: slot and serial of the request.
     pub parked: Vec<(u32, u32)>,
@@ -49,14 +49,14 @@ pub struct SetState {
     window: u32,
     answers: u32,
     cut_at: Time,
-    /// What answers take.
+    /// Measured answer times.
     round_trip: RoundTrip,
 }
 
 #[derive(Debug)]
 struct Route {
     vssd: VssdId,
-    /// Refused or stayed silent lately: others come first until then.
+    /// Refused or was silent recently: others have priority until then.
     suspect_until: Time,
 }
 
@@ -84,7 +84,7 @@ impl SetState {
         }
     }
     pub fn set_members(&mut self, members: &[VssdId]) {
-        // The home rack has most of them; at a tie none is farther than another.
+        // The home rack has most of them; at a tie none is farther.
         let near = |m: &&VssdId| 2 * members.iter().filter(|o| o.rack() == m.rack()).count() >= members.len();
         let far = |m: &&VssdId| !near(m);
         let in_order = members.iter().filter(near).chain(members.iter().filter(far));
@@ -122,31 +122,30 @@ impl SetState {
             m.suspect_until = now + span;
         }
     }
-    /// The first try of a message was answered after so long.
+    /// The first try of a message was answered after this time.
     pub fn answered_after(&mut self, took: Span) {
         self.round_trip.add(took);
     }
-    /// How many of at most `most` may be in flight in a lane.
+    /// Number of messages that may be in flight in a lane, at most `most`.
     pub fn window(&self, most: u32) -> u32 {
         self.window.min(most)
     }
-    /// A message was answered: one more may be in flight when as many as may be have been.
+    /// A message was answered: the window grows by one per window of answers.
     pub fn widen(&mut self) {
         self.answers += 1;
         if self.answers >= self.window {
             (self.window, self.answers) = (self.window.saturating_add(1), 0);
         }
     }
-    /// No answer came in time: half as many may be in flight, once in so long (AIMD). What is lost or late is so because too
-    /// much is on its way, if it is not a server that has failed.
+    /// No answer arrived in time: halves the window, at most once per `within` (AIMD). Unless a server has failed,
+    /// messages are lost or late because too many are in flight.
     pub fn narrow(&mut self, now: Time, within: Span) {
         if now >= self.cut_at + within {
             let most = self.window.min(self.reads.occupied.max(self.writes.occupied));
             (self.window, self.answers, self.cut_at) = ((most / 2).max(WINDOW_MIN), 0, now);
         }
     }
-    /// What is unanswered for longer is lost, as it seems (RFC 6298): a set that is slow must not be asked twice for
-    /// being so.
+    /// Time after which an unanswered message counts as lost (RFC 6298): a slow set must not get every request twice.
     pub fn timeout(&self) -> Span {
         self.round_trip.bound()
     }
@@ -168,7 +167,7 @@ impl SetState {
             self.floor += 1;
         }
     }
-    /// Makes `slot` the newest to change `block`; the one before it, if that is unfinished.
+    /// Makes `slot` the newest to change `block`; returns the previous one, if that is unfinished.
     pub fn lock(&mut self, addr: BlockAddr, slot: u32) -> Option<u32> {
         self.locks.insert(addr.pack(), slot)
     }

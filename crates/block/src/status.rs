@@ -5,9 +5,9 @@ use rackweave_core::volume::Extent;
 
 use crate::stripe::Striping;
 
-/// Blocks one request asks about at most; the answer covers a prefix. 4 GiB, the longest range NBD can name.
+/// Most blocks of one request; the answer covers a prefix. 4 GiB, the longest range NBD can name.
 pub const STATUS_BLOCKS_MAX: u64 = (4 << 30) / BLOCK as u64;
-/// Extents of an answer at most. A client asks on from where an answer ends.
+/// Most extents of an answer. A client continues where an answer ends.
 pub const STATUS_EXTENTS_MAX: usize = 4096;
 
 /// Reads a set's extents in order.

@@ -1,9 +1,9 @@
-//! What this client wrote to its share of a set and has not flushed since, kept to be sent again.
+//! Unflushed contents of this client's share of a set, kept for resending.
 //!
-//! When all replicas of a set fail together, the set recovers with what was on flash (protocol rules 6 and 11). Each answer
-//! of a replica names the epoch in which its set last recovered whole, so a client that lives on sees that what was answered
-//! before may be gone (as an NFS client does by the verifier of COMMIT, RFC 1813 §3.3.21), and sends it again. Only the
-//! newest contents of every sector are kept: nothing that was overwritten since may come back.
+//! When all replicas of a set fail together, the set recovers with the contents on flash (protocol rules 6 and 11).
+//! Each answer of a replica names the epoch in which its set last recovered whole. A surviving client thus sees that
+//! earlier answered writes may be lost (as an NFS client does by the verifier of COMMIT, RFC 1813 §3.3.21), and resends
+//! them. Only the newest contents of every sector are kept, so overwritten contents never return.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ struct Doubt {
     recovered: Epoch,
 }
 
-/// Nothing is kept while anything is in doubt: the next flush settles all, or says that writes were lost.
+/// Keeps nothing while writes are in doubt: the next flush settles all, or reports that writes were lost.
 #[derive(Debug, Default)]
 pub struct Unflushed {
     /// By first sector; they do not overlap.
@@ -59,7 +59,7 @@ pub struct Unflushed {
 }
 
 impl Unflushed {
-    /// What the kept ranges count for.
+    /// Bytes that the kept ranges count as.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -110,7 +110,7 @@ impl Unflushed {
         d.recovered = d.recovered.min(recovered);
     }
 
-    /// Keeps nothing any more: too much, or the order of what is kept and what was sent is not known.
+    /// Keeps nothing from now on: too much, or the order of kept and sent contents is unknown.
     pub fn give_up(&mut self) {
         for (_, k) in std::mem::take(&mut self.ranges) {
             self.doubtful(k.stamp, k.recovered);
@@ -123,14 +123,14 @@ impl Unflushed {
         self.doubt.is_some_and(|d| d.recovered < epoch && !mutant!("block.lost.silent"))
     }
 
-    /// That was said: what is in doubt from now on is what was answered since.
+    /// The loss was reported: writes answered since are in doubt from now on.
     pub fn told(&mut self, epoch: Epoch) {
         if let Some(d) = &mut self.doubt {
             d.recovered = d.recovered.max(epoch);
         }
     }
 
-    /// A flush asked for when the share had counted `mark` answers is done.
+    /// A flush requested when the share had counted `mark` answers is done.
     pub fn flushed(&mut self, mark: u64) {
         self.doubt = self.doubt.filter(|d| d.stamp > mark);
         let mut bytes = 0;
@@ -142,7 +142,7 @@ impl Unflushed {
         self.bytes = bytes;
     }
 
-    /// What was answered before the recovery in `epoch` and is not on its way again yet; it is now.
+    /// Contents answered before the recovery in `epoch` that are not being resent yet; they are from now on.
     pub fn take_old(&mut self, epoch: Epoch) -> Vec<Contents> {
         let old = |(_, k): &(&u64, &Kept)| k.recovered < epoch && !k.sending;
         let old: Vec<u64> = self.ranges.iter().filter(old).map(|(&at, _)| at).collect();

@@ -23,14 +23,14 @@ pub struct Volume {
     pub limiter: Limiter,
 }
 
-/// What one set holds of the volume.
+/// State of the volume's share in one set.
 #[derive(Debug)]
 pub struct Share {
     /// Index in the client's table of sets.
     pub set: u32,
     /// Grows with each mutation answered.
     pub mutated: u64,
-    /// `mutated` as it was when the last completed flush was asked for.
+    /// `mutated` at the request of the last completed flush.
     pub flushed: u64,
     /// Mutations unanswered.
     pub mutating: u32,
@@ -41,8 +41,8 @@ impl Share {
     fn new(set: u32) -> Share {
         Share { set, mutated: 1, flushed: 0, mutating: 0, unflushed: Unflushed::default() }
     }
-    /// Nothing anyone can have seen is unflushed. The first flush after an attach always goes out, as the writer
-    /// before may have left something.
+    /// Whether no visible mutation is unflushed. The first flush after an attach always goes out, as the previous
+    /// writer may have left some.
     pub fn clean(&self) -> bool {
         self.mutating == 0 && self.flushed == self.mutated
     }
@@ -66,7 +66,7 @@ impl Volume {
             self.info.size = size;
         }
     }
-    /// What its I/O may do from now on.
+    /// Sets the limits of its I/O.
     pub fn limit(&mut self, limits: VolumeLimits) {
         self.info.limits = limits;
         self.limiter.set(limits);
@@ -99,7 +99,7 @@ impl Volume {
     pub fn check_reader(&self) -> Result<(), volume::Error> {
         if self.fenced == Some(FENCE_ALL) { Err(self.fenced_error()) } else { Ok(()) }
     }
-    /// What a fenced request is answered: another writes the volume, or it is deleted.
+    /// Answer to a fenced request: another client writes the volume, or it is deleted.
     pub fn fenced_error(&self) -> volume::Error {
         match self.fenced {
             Some(FENCE_ALL) => volume::Error::Unknown { name: self.info.name.clone() },

@@ -186,7 +186,7 @@ pub struct Up {
     /// As --processes, with each node in a network namespace of its own (root)
     #[arg(long, conflicts_with = "replace_ssd")]
     pub netns: bool,
-    /// What runs the switch's tables with --netns
+    /// Implementation of the switch with --netns
     #[arg(long, value_enum, value_name = "KIND", requires = "netns", default_value = "process")]
     pub data_plane: DataPlane,
     /// Capture each process's datagrams into this directory
@@ -204,7 +204,7 @@ pub enum Node {
     Switch {
         #[command(flatten)]
         config: NodeConfig,
-        /// What runs its tables, instead of switch.data_plane
+        /// Implementation of the switch, instead of switch.data_plane
         #[arg(long, value_enum, value_name = "KIND")]
         data_plane: Option<DataPlane>,
     },
@@ -245,7 +245,7 @@ pub struct NodeConfig {
     /// Capture its datagrams into this file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
-    /// Print signs of life on standard output, for a supervising process
+    /// Print heartbeats on standard output, for a supervising process
     #[arg(long)]
     pub supervised: bool,
 }

@@ -1,4 +1,4 @@
-//! Commands that ask the running rack.
+//! Commands to the running rack.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(30);
 enum Refused {
     #[error("{0}")]
     Because(String),
-    #[error("the rack's answer does not fit the question")]
+    #[error("the rack's answer does not match the command")]
     Unexpected,
 }
 
@@ -106,18 +106,18 @@ fn lost(way: &Target, name: &str, json: &args::Json) -> Result<(), Failure> {
         writeln!(out, "{} {}", e.offset, e.bytes)?;
     }
     if lost.unnamed > 0 {
-        writeln!(out, "up to {} blocks more are not named: write or trim these first", lost.unnamed)?;
+        writeln!(out, "up to {} further blocks are not listed; write or trim the listed ones first", lost.unnamed)?;
     }
     Ok(())
 }
 
-/// What giving up a member means, for people.
-const WARNING: &str = "what these servers alone keep is given up for good: writes that were answered and that no FLUSH or FUA \
-     covered may be lost, flushed ones are not; should they come back, what they hold is overwritten. Repeat the \
-     command with --yes if they never come back";
+/// Consequences of giving up a member.
+const WARNING: &str = "this discards the data that only these servers have, for good: answered writes that no FLUSH or FUA covered \
+     may be lost, flushed ones are kept. If the servers return, their contents are overwritten. Repeat the command \
+     with --yes if they never return";
 
-const WITHOUT_WITNESS: &str = "nothing tells what was flushed on drives that lost records: the newest copies that are left are taken, \
-     and flushed writes may be missing without an error. Repeat the command with --yes if no drive comes back that lost nothing";
+const WITHOUT_WITNESS: &str = "every remaining drive lost records, so the set recovers from the newest copies that are left, and flushed \
+     writes may be missing without an error. Repeat the command with --yes if no intact drive returns";
 
 pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
@@ -127,7 +127,9 @@ pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
             && !s.sets.iter().any(|known| known.set == *set)
         {
             let all: Vec<String> = s.sets.iter().map(|s| s.set.to_string()).collect();
-            return Err(Refused::Because(format!("there is no set {set}: the rack's are {}", all.join(", "))).into());
+            return Err(
+                Refused::Because(format!("there is no set {set}; the sets of this rack: {}", all.join(", "))).into()
+            );
         }
         return Err(Refused::Because(if without.is_empty() { WITHOUT_WITNESS } else { WARNING }.into()).into());
     }
@@ -167,11 +169,11 @@ pub fn server(way: &Target, command: &Server) -> Result<(), Failure> {
             Ok(())
         }
         Server::Drain { server, json } => {
-            let what = format!("server {server} gives its vSSDs away (rackweave server list shows how far it is)");
+            let what = format!("server {server} drains (rackweave server list shows the progress)");
             done(way, admin::Op::ServerDrain { server: admin::server(*server)? }, json, &what)
         }
         Server::Remove { server, json } => {
-            let what = format!("server {server} belongs to the rack no more");
+            let what = format!("server {server} is removed from the rack");
             done(way, admin::Op::ServerRemove { server: admin::server(*server)? }, json, &what)?;
             // It may not run.
             let _ = ask(way, Local::ServerKill { server: *server });
@@ -210,7 +212,7 @@ pub fn policy(way: &Target, command: &PolicyCmd) -> Result<(), Failure> {
             if json.json {
                 writeln!(out, "{}", serde_json::json!({ "policy": name, "changed": changes }))?;
             } else if changes.is_empty() {
-                writeln!(out, "{name}: nothing differs")?;
+                writeln!(out, "{name}: no key changes")?;
             } else {
                 changes.iter().try_for_each(|c| writeln!(out, "{c}"))?;
             }
@@ -223,8 +225,8 @@ pub fn link(way: &Target, command: &Link) -> Result<(), Failure> {
     let (Link::Cut(e) | Link::Mend(e)) = command;
     let (a, b) = (e.a.clone(), e.b.clone());
     let (asked, what) = match command {
-        Link::Cut(_) => (Local::LinkCut { a, b }, format!("nothing gets through between {} and {}", e.a, e.b)),
-        Link::Mend(_) => (Local::LinkMend { a, b }, format!("packets get through between {} and {}", e.a, e.b)),
+        Link::Cut(_) => (Local::LinkCut { a, b }, format!("the link between {} and {} is cut", e.a, e.b)),
+        Link::Mend(_) => (Local::LinkMend { a, b }, format!("the link between {} and {} is mended", e.a, e.b)),
     };
     done(way, asked, &e.json, &what)
 }

@@ -137,13 +137,13 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("--transport: nodes of two racks share a process, and plans of kind {kind} have two")]
+#[error("--transport: not with kind {kind}: it has two racks, whose nodes share a process")]
 struct NoTransport {
     kind: PlanKind,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{path}: no plan of a fault search: {error}")]
+#[error("{path}: not a plan of a fault search: {error}")]
 struct PlanError {
     path: String,
     error: serde_json::Error,

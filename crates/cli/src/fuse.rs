@@ -22,9 +22,9 @@ use crate::mount::{lock, now};
 pub type Fs = Vlfs<Drive<FileSsd<OsFile>>>;
 pub type SharedFs = Arc<Mutex<Fs>>;
 
-/// How long the kernel may believe names and attributes: nobody else changes them.
+/// Validity of names and attributes in the kernel: no other process changes them.
 const VALID: Duration = Duration::from_secs(3600);
-/// Names a directory is asked for at a time: more than a reply holds.
+/// Names requested of a directory at a time: more than a reply holds.
 const LISTED: usize = 1024;
 /// Inode numbers are not used again.
 const GENERATION: Generation = Generation(0);
@@ -125,7 +125,7 @@ fn empty(done: Result<(), FsError>, reply: ReplyEmpty) {
 
 impl Filesystem for Fuse {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Without them the kernel asks one question at a time and directory by directory; nothing else depends on it.
+        // Without them the kernel sends one request at a time and directory by directory; nothing else depends on it.
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         Ok(())
@@ -136,7 +136,7 @@ impl Filesystem for Fuse {
         entry(fs, found, reply);
     }
     fn forget(&self, _: &Request, inode: INodeNo, times: u64) {
-        // Nobody waits for an answer; a failure is everybody's next one.
+        // The kernel does not wait for an answer; a failure is reported to the next request.
         let _ = self.fs().unhold(inode.0, times);
     }
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
@@ -240,7 +240,7 @@ impl Filesystem for Fuse {
         entry(fs, linked.map(|()| inode.0), reply);
     }
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Nobody else changes the file: what the kernel has of it stays right.
+        // No other process changes the file: the kernel's cache of it stays valid.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE);
     }
     fn read(

@@ -19,7 +19,7 @@ type File = rackweave_device::FileSsd<rackweave_device::OsFile>;
 
 pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     if !file.drive.exists() {
-        return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.drive.display()).into());
+        return Err(format!("{}: there is no drive (rackweave vssd create creates one)", file.drive.display()).into());
     }
     let d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
     let (d, done) = match KvDrive::open(d, StoreConfig::new(VssdId(vssd), USER)) {
@@ -32,7 +32,7 @@ pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
             (d, Err(e.into()))
         }
     };
-    // Whatever it said, the drive is closed in order.
+    // The drive is closed in order, after an error as well.
     close(d).and(done)
 }
 
@@ -84,10 +84,10 @@ fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure
 }
 
 fn no_tab(number: u64) -> Failure {
-    format!("line {number} has no tab: a line is a key, a tab, a value").into()
+    format!("line {number} has no tab; a line is KEY, tab, VALUE").into()
 }
 
-/// As many pairs as asked for, however many the store returns at a time.
+/// As many pairs as requested, however many the store returns at a time.
 fn scan(kv: &mut KvDrive<File>, from: &[u8], limit: usize) -> Result<Scan, Failure> {
     let mut all = kv.scan(from, limit.min(SCAN_KEYS_MAX))?;
     while let Some(from) = all.more.clone().filter(|_| all.entries.len() < limit) {
@@ -117,7 +117,7 @@ fn info(kv: &KvDrive<File>, vssd: u32, json: bool, out: &mut impl Write) -> Resu
         });
         writeln!(out, "{all}")?;
     } else {
-        writeln!(out, "{keys} keys, {live} bytes; {free} of {blocks} blocks are free, {reserve} of them kept")?;
+        writeln!(out, "{keys} keys, {live} bytes; {free} of {blocks} blocks free, {reserve} of them reserved")?;
     }
     Ok(())
 }

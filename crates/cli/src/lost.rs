@@ -15,7 +15,7 @@ pub struct Extent {
 pub struct Lost {
     /// In order, none beside another.
     pub extents: Vec<Extent>,
-    /// Blocks that servers count and do not name, of whatever volume.
+    /// Blocks, of any volume, that servers count but do not list.
     pub unnamed: u64,
 }
 

@@ -38,7 +38,7 @@ fn give_back() {
     unsafe { mi_collect(true) }
 }
 
-/// What went wrong, for people; the exit status is 1.
+/// An error message; the exit status is 1.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     budget::give_back_by(give_back);
     match run(cli) {
         Ok(code) => code,
-        // The reader of our output went away: nothing to say, nobody to say it to.
+        // The reader of our output has closed it.
         Err(e) if broken_pipe(e.as_ref()) => ExitCode::SUCCESS,
         Err(e) => {
             let _ = writeln!(io::stderr(), "rackweave: {e}");
@@ -88,10 +88,10 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
     let Some(data) = &cli.data else { return Ok(()) };
     let refuse = |why: &str| Err(format!("--data {}: {why}", data.display()).into());
     match &cli.command {
-        Cmd::Vssd { .. } | Cmd::Kv { .. } | Cmd::Mount(_) => refuse("the drive is named with --drive"),
-        Cmd::Replay(_) | Cmd::Eval(_) | Cmd::Sim(_) | Cmd::Version(_) => refuse("this command keeps nothing"),
+        Cmd::Vssd { .. } | Cmd::Kv { .. } | Cmd::Mount(_) => refuse("this command takes --drive instead"),
+        Cmd::Replay(_) | Cmd::Eval(_) | Cmd::Sim(_) | Cmd::Version(_) => refuse("this command has no data directory"),
         Cmd::Keys { command: Keys::Init { .. } | Keys::Add { .. } } => {
-            refuse("the directory is named without an option")
+            refuse("this command takes the directory as an argument")
         }
         Cmd::Keys { command: Keys::Rotate { way } }
         | Cmd::Volume { way, .. }
@@ -102,7 +102,7 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
         | Cmd::Status { way, .. }
             if way.config.is_some() =>
         {
-            refuse("the nodes of --config are asked instead: give one of the two")
+            refuse("not together with --config")
         }
         _ => Ok(()),
     }
@@ -112,16 +112,16 @@ fn keys(data: impl Fn() -> Result<PathBuf, Failure>, command: &Keys) -> Result<(
     let said = match command {
         Keys::Init { dir } => {
             authority::init(dir)?;
-            format!("{}: a cluster key and an authority; keep ca-key.pem where no node runs", dir.display())
+            format!("{}: created cluster key and certificate authority; keep ca-key.pem off the nodes", dir.display())
         }
         Keys::Add { dir, name, days } => {
             let host = authority::add(dir, name, *days)?;
-            format!("{}: to be copied to {}, for {days} days", host.display(), name[0])
+            format!("{}: created; copy it to {} (valid for {days} days)", host.display(), name[0])
         }
         Keys::Rotate { way } => {
             let (way, file) = ask::way(data, way)?;
             let id = rotate::rotate(&way, file)?;
-            format!("every node sends with key {}; the old one is gone", id.0)
+            format!("every node uses key {}; the old key is deleted", id.0)
         }
     };
     writeln!(io::stdout(), "{said}")?;

@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::args::Mount;
 use crate::fuse::{Fuse, SharedFs};
 
-/// What was written is durable after this at the latest, as on the kernel's own file systems.
+/// Writes are durable after this at the latest, as on the kernel's own file systems.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 pub fn now() -> Stamp {
@@ -31,11 +31,11 @@ pub fn lock(fs: &SharedFs) -> MutexGuard<'_, crate::fuse::Fs> {
 pub fn mount(a: &Mount) -> Result<(), Failure> {
     let (file, dir) = (&a.file.drive, &a.dir);
     if !file.exists() {
-        return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.display()).into());
+        return Err(format!("{}: there is no drive (rackweave vssd create creates one)", file.display()).into());
     }
     check_dir(dir)?;
     if !Path::new("/dev/fuse").exists() {
-        return Err("/dev/fuse is not there: this kernel has no FUSE, or this container may not use it".into());
+        return Err("/dev/fuse is missing: the kernel has no FUSE, or this container has no access to it".into());
     }
     let d = drive::open(file, &a.file.profile, a.file.drive_size.0)?;
     let vssd = VssdId(a.vssd);
@@ -80,7 +80,9 @@ fn unusable(dir: &Path, e: &io::Error) -> Failure {
     let dir = dir.display();
     match e.raw_os_error() {
         Some(libc::ENOTCONN) => {
-            format!("{dir}: the process that served what is mounted here is gone; fusermount3 -u {dir} unmounts it")
+            format!(
+                "{dir}: a file system is mounted here whose process has ended; unmount it with fusermount3 -u {dir}"
+            )
         }
         _ => format!("{dir}: {e}"),
     }
@@ -96,9 +98,9 @@ fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
         MountOption::DefaultPermissions,
         MountOption::NoAtime,
     ];
-    // Permissions are the kernel's business; whoever is not root may let nobody else in.
+    // The kernel checks permissions; only root may give others access.
     config.acl = if root { SessionACL::All } else { SessionACL::Owner };
-    // Before it is mounted: a signal that comes between would leave it mounted without anybody who serves it.
+    // Before the mount: a signal in between would leave it mounted without a process that serves it.
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     let mut session = Session::new(Fuse(fs.clone()), &a.dir, &config).map_err(|e| {
         let how = if root || e.raw_os_error() == Some(libc::ENOTCONN) {
@@ -115,7 +117,7 @@ fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
     let of = fs.clone();
     let syncer = std::thread::spawn(move || sync_now_and_then(&of, &end));
     let mut out = io::stdout();
-    // Whoever started us may have closed our output: the file system is served on.
+    // The parent may have closed our output: the file system is served on.
     let _ = writeln!(out, "vssd{} of {} is mounted on {}", a.vssd, a.file.drive.display(), a.dir.display())
         .and_then(|()| writeln!(out, "ready (Ctrl-C or fusermount3 -u unmounts)"))
         .and_then(|()| out.flush());
@@ -129,7 +131,7 @@ fn serve(fs: &SharedFs, a: &Mount, root: bool) -> Result<(), Failure> {
 fn sync_now_and_then(fs: &SharedFs, end: &Receiver<()>) {
     while end.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
         let mut fs = lock(fs);
-        // A failure is final and everybody's next answer.
+        // A failure is final, and reported to every later request.
         if fs.is_dirty() {
             let _ = fs.sync();
         }
@@ -146,7 +148,7 @@ fn watch(signals: &mut signal_hook::iterator::Signals, mut unmounter: SessionUnm
         }
         let Err(e) = unmounter.unmount() else { continue };
         let _ =
-            writeln!(io::stderr(), "{}: {e}; it ends when its files are closed, or with another signal", dir.display());
+            writeln!(io::stderr(), "{}: {e}; unmounted when its files are closed, or by another signal", dir.display());
         let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("it was mounted by this name");
         // SAFETY: the path ends with a zero byte.
         unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };

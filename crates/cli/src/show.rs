@@ -25,7 +25,7 @@ fn trimmed(t: &Table) -> String {
 
 pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
-        return "no volumes (rackweave volume create NAME --size SIZE makes one)".into();
+        return "no volumes (rackweave volume create NAME --size SIZE creates one)".into();
     }
     let head = ["volume", "size", "used", "id", "writer generation", "class", "isolation", "limits", "sets"];
     let mut t = table(&head, &[1, 2, 3, 4]);
@@ -64,7 +64,7 @@ fn limits(v: &Volume) -> String {
     if both.is_empty() { "none".into() } else { both.join(", ") }
 }
 
-/// Virtual SSDs of a drive, and what of it is free.
+/// Virtual SSDs of a drive, and its free units.
 pub fn vssds(all: &[serde_json::Value], free: &str) -> String {
     let mut t = table(&["vssd", "isolation", "level", "units", "capacity", "block", "allocated"], &[0, 2, 3, 4, 5, 6]);
     for v in all {
@@ -82,12 +82,12 @@ pub fn vssds(all: &[serde_json::Value], free: &str) -> String {
     format!("{}\nfree: {free}", trimmed(&t))
 }
 
-/// Where a virtual SSD lies and how worn that is, of what `vssd info --json` shows.
+/// Location and wear of a virtual SSD, from `vssd info --json`.
 pub fn wear(v: &serde_json::Value) -> String {
     let e = &v["erases"];
     let dies: Vec<String> = v["dies"].as_array().into_iter().flatten().map(ToString::to_string).collect();
     let mut out = format!(
-        "on dies {}; their erase blocks were erased {} to {} times, {:.1} in the mean, of {}; {} failed",
+        "on dies {}; erases per block: {} to {}, mean {:.1}, endurance {}; {} failed blocks",
         dies.join(" "),
         e["least"],
         e["most"],
@@ -96,7 +96,7 @@ pub fn wear(v: &serde_json::Value) -> String {
         v["bad_blocks"],
     );
     if v["read_only"] == true {
-        out.push_str("\nread-only: a die has no erase block left for it");
+        out.push_str("\nread-only: a die has no spare erase block left");
     }
     out
 }
@@ -106,12 +106,12 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// What of a new volume can be written now.
+/// Bytes of a new volume that can be written now.
 pub fn room_for(v: &Volume, room: u64) -> String {
     if room >= v.size {
         return format!("room for {}", mib(room));
     }
-    format!("{} of it can be written now: volumes take space as they are written (overcommit)", mib(room))
+    format!("{} can be written now: volumes are thin, and the rack is overcommitted", mib(room))
 }
 
 fn gib(bytes: u64) -> String {
@@ -161,12 +161,12 @@ pub fn status(s: &Status) -> String {
     }
     let twins = s.processes.iter().flat_map(|p| &p.peers).filter(|p| p.twins).map(|p| p.node.as_str());
     for name in twins.collect::<std::collections::BTreeSet<_>>() {
-        let _ = writeln!(out, "WARNING: two processes say they are {name}: stop one of them");
+        let _ = writeln!(out, "WARNING: two processes run as {name}: stop one of them");
     }
     for set in s.sets.iter().filter(|set| !set.waits_for.is_empty()) {
         let _ = writeln!(
             out,
-            "WARNING: all of set {} crashed, and it waits for server {} (rackweave set recover gives up what never comes back)",
+            "WARNING: all members of set {} crashed; it waits for server {} (rackweave set recover goes on without servers that never return)",
             set.set,
             list(&set.waits_for)
         );
@@ -174,8 +174,8 @@ pub fn status(s: &Status) -> String {
     for set in s.sets.iter().filter(|set| set.waits_for_word) {
         let _ = writeln!(
             out,
-            "WARNING: all of set {} crashed, and each drive that it has left lost records or was replaced: what was flushed may be missing, \
-             and it does not serve before you say so (rackweave set recover {} --yes takes the newest copies there are)",
+            "WARNING: all members of set {} crashed, and every remaining drive lost records or was replaced. Flushed writes may be \
+             missing; the set serves after confirmation only (rackweave set recover {} --yes takes the newest copies)",
             set.set, set.set
         );
     }
@@ -185,8 +185,11 @@ pub fn status(s: &Status) -> String {
         short.entry(set.copies_missing).or_default().push(set.set);
     }
     for (missing, sets) in short {
-        let _ =
-            writeln!(out, "WARNING: writes to set {} wait: {missing} too few copies serve (min_copies)", list(&sets));
+        let _ = writeln!(
+            out,
+            "WARNING: writes to set {} wait: serving copies missing: {missing} (min_copies)",
+            list(&sets)
+        );
     }
     if let Some(w) = &s.switch {
         let _ = write!(out, "\n{}", switch(w));
@@ -209,8 +212,7 @@ pub fn status(s: &Status) -> String {
     }
     let (differed, undecided) = vssds().fold((0, 0), |n, (_, v)| (n.0 + v.scrub_mismatches, n.1 + v.scrub_undecided));
     if differed > 0 {
-        let _ =
-            writeln!(out, "scrub: copies of {differed} blocks differed; of {undecided} nothing tells which is right");
+        let _ = writeln!(out, "scrub: copies of {differed} blocks differed, {undecided} of them without a majority");
     }
     for (server, v) in vssds().filter(|(_, v)| v.blocks_retired > 0) {
         let worn = match v.worn_out {
@@ -226,7 +228,7 @@ pub fn status(s: &Status) -> String {
     out.trim_end().to_owned()
 }
 
-/// What happened between two looks.
+/// Activity of one interval.
 pub fn span(s: &Span) -> String {
     let mut out = format!(
         "{:.1} s: {:.0} reads/s P99 {:.0} us, {:.0} writes/s P99 {:.0} us, {:.0} redirected/s; collections: {} granted, {} \

@@ -146,5 +146,5 @@ fn print(out: &mut impl Write, facts: &rackweave_runtime::status::Facts) -> std:
     if facts.node.is_some() {
         return writeln!(out, "ready (Ctrl-C stops)");
     }
-    writeln!(out, "ready (rackweave volume create NAME --size SIZE makes a volume; Ctrl-C stops)")
+    writeln!(out, "ready (rackweave volume create NAME --size SIZE creates a volume; Ctrl-C stops)")
 }

@@ -85,7 +85,7 @@ fn details(m: &FlashManager, id: VssdId) -> Result<serde_json::Value, Failure> {
 pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
     let making = matches!(command, VssdCmd::Create { .. });
     if !making && !file.drive.exists() {
-        return Err(format!("{}: there is no drive (rackweave vssd create makes one)", file.drive.display()).into());
+        return Err(format!("{}: there is no drive (rackweave vssd create creates one)", file.drive.display()).into());
     }
     let new = making && !file.drive.exists();
     let levels = if let VssdCmd::Create { levels, .. } = command { chosen(levels) } else { None };
@@ -121,11 +121,11 @@ pub fn vssd(file: &DriveFile, command: &VssdCmd) -> Result<(), Failure> {
         }),
         VssdCmd::Delete { id } => d.dealloc_vssd(VssdId(*id)).map_err(Failure::from),
     };
-    // A drive that was made for a virtual SSD which was refused is in nobody's way. While it is ours.
+    // A drive created for a virtual SSD that was refused is removed, while we have its lock.
     if new && d.manager().vssds().next().is_none() {
         std::fs::remove_file(&file.drive)?;
     }
-    // Whatever it said, the drive is closed in order.
+    // The drive is closed in order, after an error as well.
     d.close()?.close()?;
     done
 }
@@ -138,8 +138,8 @@ fn warn_of_few_blocks(blocks: u32, id: VssdId) -> Result<(), Failure> {
         let too_few = if blocks < FILES { "too few for `mount`" } else { "enough for `mount`" };
         writeln!(
             io::stderr(),
-            "rackweave: {id} has {blocks} blocks: {too_few}, which needs {FILES}, and too few for `kv`, which needs {KV}; on a larger \
-             drive (--drive-size) it has more"
+            "rackweave: {id} has {blocks} blocks: {too_few} ({FILES}), too few for `kv` ({KV}). A larger drive (--drive-size) has \
+             more"
         )?;
     }
     Ok(())

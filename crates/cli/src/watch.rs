@@ -13,7 +13,7 @@ use crate::{Failure, show};
 /// A rack that does not say how it is by then hangs.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
-/// What vSSD did between two looks.
+/// Activity of a vSSD in one interval.
 pub struct VssdSpan {
     pub server: u32,
     pub vssd: Vssd,
@@ -22,7 +22,7 @@ pub struct VssdSpan {
     pub collected: u64,
 }
 
-/// What a rack did between two looks.
+/// Activity of a rack in one interval.
 pub struct Span {
     /// Since the rack's start, at the second look.
     pub at_s: f64,
@@ -32,7 +32,7 @@ pub struct Span {
     pub writes_per_s: f64,
     pub write_p99_us: f64,
     pub redirected_per_s: f64,
-    /// Requests for collection, by what the switch said.
+    /// Requests for collection, by the switch's answer.
     pub granted: u64,
     pub delayed: u64,
     pub regular: u64,
@@ -40,12 +40,12 @@ pub struct Span {
     /// Servers whose heartbeats do not arrive.
     pub away: Vec<u32>,
     pub links_cut: Vec<String>,
-    /// What was refused or dropped, by reason.
+    /// Refused or dropped packets and requests, by reason.
     pub refused: Vec<(String, u64)>,
     pub vssds: Vec<VssdSpan>,
 }
 
-/// Looks `every` so many seconds until SIGINT, or until the rack ends.
+/// Prints a line every `every` seconds until SIGINT, or until the rack ends.
 pub fn watch(way: &Target, every: f64, json: bool) -> Result<(), Failure> {
     let mut interrupts = interrupts()?;
     interrupts.set_read_timeout(Some(Duration::from_secs_f64(every)))?;

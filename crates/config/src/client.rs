@@ -7,7 +7,7 @@ use super::{Problem, need};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientSection {
-    /// Without an answer for so long, a message goes to the next replica.
+    /// A message without an answer goes to the next replica after this time.
     pub timeout_ms: u64,
     /// Messages a volume client keeps in flight.
     pub window: u32,

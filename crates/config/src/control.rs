@@ -22,15 +22,15 @@ impl ControlSection {
             out.push(Problem { key: "control.port".into(), value: self.port.to_string(), rule });
         };
         if hosts.is_none() {
-            problem("only with [hosts]: the control channel is between them".into());
+            problem("only with [hosts]: the control channel connects hosts".into());
         } else if self.port == 0 || usize::from(self.port) + nodes > 65_536 {
-            problem(format!("1 to {}, since each of {nodes} nodes has one", 65_536 - nodes));
+            problem(format!("1 to {}: each of {nodes} nodes takes one port from it on", 65_536 - nodes));
         }
         for (name, text) in hosts.iter().flat_map(|h| h.names().filter_map(|n| Some((n, h.text(n)?)))) {
             let taken = text.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
             if taken.is_some_and(|port| (usize::from(self.port)..usize::from(self.port) + nodes).contains(&port.into()))
             {
-                problem(format!("{nodes} ports from it on are free, but {name} is at {text}"));
+                problem(format!("{nodes} free ports from it on; {name} is at {text}"));
             }
         }
     }

@@ -134,19 +134,19 @@ impl SwitchSection {
         let scheduling = self.scheduling.name();
         let Some(e) = &self.egress else {
             if self.scheduling != SchedulingKind::Priority {
-                let rule = "only with switch.egress.mbit_per_s: where ports have no rate nothing waits";
+                let rule = "only with switch.egress.mbit_per_s: ports without a rate have no queue";
                 wrong("switch.scheduling".into(), format!("{scheduling:?}"), rule.into());
             }
             return;
         };
         if self.data_plane != DataPlaneKind::Process {
-            let rule = "only with switch.data_plane = \"process\": programs in the kernel hand packets on at once, and what waits \
-                        then waits in the interface's own queue"
+            let rule = "only with switch.data_plane = \"process\": behind programs in the kernel packets wait in the interface's \
+                        own queue"
                 .to_string();
             wrong("switch.egress".into(), format!("with {}", self.data_plane), rule);
         } else if between_hosts {
-            let rule = "not with [hosts]: the hosts' datagrams go through the switch's process one by one, or past it"
-                .to_string();
+            let rule =
+                "not with [hosts]: the hosts' datagrams pass the switch's process one by one, or bypass it".to_string();
             wrong("switch.egress".into(), format!("{} Mbit/s", e.mbit_per_s), rule);
         }
         let mut mbit = |key: String, mbit: Option<u64>| {
@@ -171,7 +171,7 @@ impl SwitchSection {
             kib(format!("switch.egress.flows[{i}].burst_kib"), f.burst_kib);
         }
         if self.scheduling == SchedulingKind::Tb && e.flow_mbit_per_s.is_none() {
-            let rule = "switch.scheduling = \"tb\" needs it: what each flow may send".to_string();
+            let rule = "required with switch.scheduling = \"tb\": the rate of each flow".to_string();
             wrong("switch.egress.flow_mbit_per_s".into(), "none".into(), rule);
         }
         let mut only = |key: String, with: SchedulingKind, value: Option<String>| {
@@ -248,7 +248,7 @@ mod tests {
             ("fq", "mbit_per_s = 1000001", "switch.egress.mbit_per_s = 1000001: 1 to"),
             ("fq", "mbit_per_s = 10\nqueue_kib = 0", "switch.egress.queue_kib = 0: 72 to"),
             ("priority", "mbit_per_s = 10\nqueue_kib = 71", "switch.egress.queue_kib = 71: 72 to"),
-            ("tb", "mbit_per_s = 10", "switch.egress.flow_mbit_per_s = none: switch.scheduling = \"tb\" needs it"),
+            ("tb", "mbit_per_s = 10", "switch.egress.flow_mbit_per_s = none: required with switch.scheduling = \"tb\""),
             ("tb", "mbit_per_s = 10\nflow_mbit_per_s = 0", "switch.egress.flow_mbit_per_s = 0: 1 to"),
             ("tb", "mbit_per_s = 10\nflow_mbit_per_s = 1\nflow_burst_kib = 64", "flow_burst_kib = 64: 72 to"),
             ("fq", "mbit_per_s = 10\nflow_mbit_per_s = 1", "switch.egress.flow_mbit_per_s = 1: only with"),

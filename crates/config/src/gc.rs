@@ -1,4 +1,4 @@
-//! `[gc]`: when virtual SSDs collect garbage, and what.
+//! `[gc]`: when virtual SSDs collect garbage, and which victims.
 
 use rackweave_flash::{Separation, VictimPolicy};
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ use super::{Problem, SsdSection, need};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GcConfigPolicy {
-    /// RackBlox: asks the switch first.
+    /// RackBlox: requests permission from the switch.
     #[default]
     Coordinated,
-    /// The baseline: below the soft threshold, asking nobody.
+    /// The baseline: below the soft threshold, without a request.
     Uncoordinated,
 }
 
@@ -22,17 +22,17 @@ pub enum GcConfigPolicy {
 #[serde(default, deny_unknown_fields)]
 pub struct GcSection {
     pub policy: GcConfigPolicy,
-    /// Free ÷ spare, per cent, below which a vSSD asks softly (RB4).
+    /// Free ÷ spare, per cent, below which a vSSD sends soft requests (RB4).
     pub soft_percent: u32,
     /// Free ÷ spare, per cent, below which it collects without being denied (RB4).
     pub regular_percent: u32,
-    /// A vSSD collects while it is idle, asking nobody (RB5). Off: it moves more than it gains.
+    /// A vSSD collects while it is idle, without a request (RB5). Off: it moves more than it gains.
     pub background: bool,
     /// Weight of the last gap between a vSSD's requests in the prediction of the next (RB5's α).
     pub idle_alpha: f64,
     /// A gap that is predicted to be longer is idle.
     pub idle_over_ms: u64,
-    /// Collection lets waiting reads pass between its commands, whatever `ssd.blocking_unit` says, and within its erases and
+    /// Collection lets waiting reads pass between its commands, for any `ssd.blocking_unit`, and within its erases and
     /// programs where the device can suspend them.
     pub yields: bool,
     /// Which blocks are collected.
@@ -68,13 +68,13 @@ impl GcSection {
         let rule = "more than 0, at most 1 (the weight of the last gap between requests)";
         need(out, self.idle_alpha > 0.0 && self.idle_alpha <= 1.0, "gc.idle_alpha", &self.idle_alpha, rule);
         let alone = !ssd.isolation.all().iter().any(|l| l.is_shared());
-        let rule = "only without software-isolated or unisolated vSSDs (ssd.isolation): a channel group collects all together or not at all";
+        let rule = "only without software-isolated or unisolated vSSDs (ssd.isolation): the members of a channel group collect together";
         need(out, !self.background || alone, "gc.background", &self.background, rule);
         let told = self.policy == GcConfigPolicy::Coordinated || redirect != RedirectKind::Gc;
-        let rule = "not \"uncoordinated\" with switch.redirect \"gc\": the switch is told of no collection, and redirects nothing";
+        let rule = "not \"uncoordinated\" with switch.redirect \"gc\": the switch learns of no collection, and would redirect nothing";
         need(out, told, "gc.policy", &"uncoordinated", rule);
         let default = GcSection::default();
-        let rule = "only with gc.background: nothing else asks whether a vSSD is idle";
+        let rule = "only with gc.background: nothing else predicts idle times";
         let used = |same: bool| self.background || same;
         let valid = self.idle_alpha > 0.0 && self.idle_alpha <= 1.0;
         need(out, !valid || used(self.idle_alpha == default.idle_alpha), "gc.idle_alpha", &self.idle_alpha, rule);

@@ -152,7 +152,7 @@ impl HostsSection {
 
     fn taken(name: NodeName, text: &str, other: NodeName) -> Problem {
         let other = HostsSection::key(other);
-        HostsSection::problem(name, text, format!("{other} is there already; each node has an address of its own"))
+        HostsSection::problem(name, text, format!("an address of its own; {other} has this one"))
     }
 
     /// Where every node is, by node id.
@@ -179,14 +179,14 @@ impl HostsSection {
                         continue;
                     }
                 },
-                Ok(None) => "a host with an address".into(),
-                Err(e) => format!("a host that can be found ({e})").into(),
+                Ok(None) => "a host name that resolves to an address".into(),
+                Err(e) => format!("a host name that resolves ({e})").into(),
             };
             problems.push(HostsSection::problem(name, text, rule));
         }
         if let (None, Some((name, a))) = (&self.key_file, all.iter().find(|(_, a)| !a.ip().is_loopback())) {
             let rule = format!(
-                "named when a node is not on loopback ({} is {a}): rackweave keys init makes one",
+                "required when a node is not on loopback ({} is {a}); rackweave keys init creates one",
                 HostsSection::key(*name)
             );
             problems.push(Problem { key: "hosts.key_file".into(), value: "nothing".into(), rule });

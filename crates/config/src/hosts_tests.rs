@@ -28,7 +28,10 @@ fn addresses_are_by_node_id() {
 #[test]
 fn every_broken_rule_is_named_with_its_value() {
     let cases = [
-        (GOOD.replace("7411", "7401"), vec!["hosts.servers[1] = \"127.0.0.1:7401\": hosts.switch is there already"]),
+        (
+            GOOD.replace("7411", "7401"),
+            vec!["hosts.servers[1] = \"127.0.0.1:7401\": an address of its own; hosts.switch has this one"],
+        ),
         (GOOD.replace(", \"localhost:7412\"", ""), vec!["hosts.servers = 2 addresses: one for each of servers (3)"]),
         (GOOD.replace("[\"127.0.0.1:7402\"]", "[]"), vec!["hosts.gateways = 0 addresses: 1 to 64"]),
         (GOOD.replace(":7400", ""), vec!["hosts.meta = \"127.0.0.1\": HOST:PORT"]),
@@ -50,12 +53,12 @@ fn hosts_that_do_not_fit_together_are_named() {
             GOOD.replace("localhost:7412", "no.such.host.invalid:7412"),
             "hosts.servers[2] = \"no.such.host.invalid:7412\"",
         ),
-        (GOOD.replace("127.0.0.1:7411", "localhost:7401"), "hosts.switch is there already"),
+        (GOOD.replace("127.0.0.1:7411", "localhost:7401"), "hosts.switch has this one"),
         (GOOD.replace("127.0.0.1:7400", "0.0.0.0:7400"), "other nodes can send to"),
         (GOOD.replace("127.0.0.1:7411", "[::1]:7411"), "all IPv6"),
         (
             GOOD.replace("127.0.0.1:7411", "10.1.2.3:7411"),
-            "hosts.key_file = nothing: named when a node is not on loopback",
+            "hosts.key_file = nothing: required when a node is not on loopback",
         ),
     ];
     for (text, wanted) in cases {

@@ -7,9 +7,9 @@ use super::{Problem, need};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LeaseSection {
-    /// A replica serves so long after its last renewal (protocol rule 2).
+    /// A replica serves for this time after its last renewal (protocol rule 2).
     pub span_ms: u64,
-    /// Largest difference of two clocks' rates that is allowed for, parts per million.
+    /// Greatest tolerated difference of two clocks' rates, parts per million.
     pub drift_ppm: u32,
 }
 

@@ -261,7 +261,8 @@ impl RackConfig {
         if let Some(version) = self.protocol_version {
             let newest = rackweave_transport::VERSION;
             if self.hosts.is_none() || !(newest - 1..=newest).contains(&version) {
-                let rule = format!("{} or {newest}, and only with [hosts]: between processes it is spoken", newest - 1);
+                let rule =
+                    format!("{} or {newest}, and only with [hosts]: only processes exchange datagrams", newest - 1);
                 problems.push(Problem { key: "protocol_version".into(), value: version.to_string(), rule });
             }
         }
@@ -297,13 +298,7 @@ impl RackConfig {
         let (max, rule) = (self.servers_max(), format!("servers ({}) to {SERVERS_MAX}", self.servers));
         need(out, (self.servers..=SERVERS_MAX).contains(&max), "servers_max", &max, rule);
         let named = self.servers_max.is_some() && self.hosts.is_some();
-        need(
-            out,
-            !named,
-            "servers_max",
-            &max,
-            "not with [hosts] or --processes: each server that may come has its address from the start",
-        );
+        need(out, !named, "servers_max", &max, "not with [hosts] or --processes: the address of every server is fixed");
         let slots = self.slots().saturating_mul(self.ssd.isolation.count());
         let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {VSSDS_MAX}");
         need(out, slots <= VSSDS_MAX, "ssd.spare", &self.ssd.spare, rule);

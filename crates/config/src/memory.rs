@@ -1,16 +1,16 @@
-//! What others may fill of a process's memory (protocol rule 33).
+//! Bounds of the memory of a process that others can fill (protocol rule 33).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, need};
 
-/// Connections at once: 512 clients, and some that ask how things are. Descriptors are limited, and so is each one's share of
-/// the memory.
+/// Connections at once: 512 clients, and some for commands. Descriptors are limited, and so is each connection's share
+/// of the memory.
 pub const CONNECTIONS_MAX: usize = 512 + 64;
-/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece. So much of
-/// each connection may also be unparsed.
+/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece.
+/// Bound of each connection's unparsed bytes as well.
 pub const READ_BYTES: usize = 256 << 10;
-/// The pool that long requests come from must hold one of 32 MiB: an eighth of what connections hold.
+/// The pool for long requests must hold one of 32 MiB: an eighth of the memory of connections.
 const BUDGET_MIB_MIN: u64 = 512;
 /// A TiB.
 const BUDGET_MIB_MAX: u64 = 1 << 20;
@@ -39,11 +39,11 @@ impl MemorySection {
     fn bytes(&self) -> usize {
         (self.budget_mib as usize) << 20
     }
-    /// What is on the way to other nodes or from them.
+    /// Memory of messages in flight between nodes.
     pub fn network_bytes(&self) -> usize {
         self.bytes() / NETWORK.1 * NETWORK.0
     }
-    /// What connections hold, their unparsed input aside.
+    /// Memory of connections, without their unparsed input.
     pub fn connections_bytes(&self) -> usize {
         self.bytes() - self.network_bytes() - CONNECTIONS_MAX * READ_BYTES
     }

@@ -45,10 +45,10 @@ impl NbdSection {
             }
         };
         let off = self.tls == TlsConfig::Off;
-        let named = "named when nbd.tls is \"allow\" or \"require\", else not";
+        let named = "required if nbd.tls is \"allow\" or \"require\", else absent";
         need(off == self.certificate.is_none(), "nbd.certificate", &self.certificate, named);
         need(off == self.key.is_none(), "nbd.key", &self.key, named);
-        let rule = "only with nbd.tls = \"require\": who may stay in the clear needs no certificate";
+        let rule = "only with nbd.tls = \"require\": otherwise clients may connect without TLS";
         need(self.client_ca.is_none() || self.tls == TlsConfig::Require, "nbd.client_ca", &self.client_ca, rule);
     }
 }

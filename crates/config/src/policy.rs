@@ -1,5 +1,5 @@
-//! Policies as data: each is a name for what the keys of a configuration are that decide about garbage collection and
-//! order. The keys are the mechanisms; a policy has no code of its own.
+//! Policies as data: each names values of the keys that decide about garbage collection and order. The keys are the
+//! mechanisms; a policy has no code of its own.
 //!
 //! In a configuration `policy = "…"` sets these keys where they are not written; a key that is written wins, also when it
 //! contradicts the policy's name. An evaluation applies each policy it compares to the same rack, over every key.
@@ -23,7 +23,7 @@ pub enum Policy {
     /// RackBlox and beyond: each read goes to the replica that has the fewest before it, and collection yields to reads.
     #[default]
     Rackweave,
-    /// The limit: collection as in `baseline`, at its pace, but nobody waits for its commands.
+    /// The limit: collection as in `baseline`, at its pace, but no command waits for its commands.
     Ideal,
 }
 
@@ -44,7 +44,7 @@ impl Policy {
     pub fn apply(self, rack: &RackConfig) -> RackConfig {
         let mut rack = rack.clone();
         rack.policy = self;
-        // What RackBlox does; each of the others says in what it differs.
+        // RackBlox; each of the others is written as its differences.
         rack.gc.policy = GcConfigPolicy::Coordinated;
         rack.gc.background = false;
         // They are about background collection alone.
@@ -81,9 +81,9 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that is no policy.
+/// A name that is not a policy's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no policy (known: {known})", known = Policy::ALL.map(Policy::name).join(", "))]
+#[error("{name:?} is not a policy (policies: {known})", known = Policy::ALL.map(Policy::name).join(", "))]
 pub struct UnknownPolicy {
     pub name: Box<str>,
 }

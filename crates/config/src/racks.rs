@@ -82,7 +82,7 @@ impl RacksSection {
             wrong("racks.count", self.count.to_string(), alone.into());
         }
         if !cfg.switch.rings.is_empty() {
-            let rule = "none with racks.count = 2: a ring is one switch's".into();
+            let rule = "none with racks.count = 2: a ring belongs to one switch".into();
             wrong("switch.rings", format!("{} rings", cfg.switch.rings.len()), rule);
         }
     }

@@ -28,8 +28,7 @@ pub struct RepairSection {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScrubSection {
-    /// Each server reads everything on its flash once in so many days, while nobody waits, and has healed what is
-    /// damaged; 0: never.
+    /// Period, in days, in which each idle server reads all of its flash and heals damaged blocks; 0: never.
     pub every_days: f64,
 }
 

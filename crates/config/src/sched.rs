@@ -26,7 +26,7 @@ pub enum SchedConfigKind {
 #[serde(default, deny_unknown_fields)]
 pub struct SchedSection {
     pub kind: SchedConfigKind,
-    /// Network time counts: what the way here took and what the way back is expected to (RB6).
+    /// Network time counts: measured to the server, and predicted back (RB6).
     pub coordinated: bool,
     /// Deadline's deadlines, Kyber's targets, µs; as RB7 says if left out.
     #[serde(skip_serializing_if = "Option::is_none")]

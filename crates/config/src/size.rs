@@ -16,7 +16,7 @@ impl Size {
         Size(n << 20)
     }
     /// # Errors
-    /// The text is no number of bytes, or more than 2⁶⁴ − 1.
+    /// The text is not a number of bytes, or more than 2⁶⁴ − 1.
     pub fn parse(text: &str) -> Result<Size, SizeError> {
         let bad = || SizeError { text: text.into() };
         let t = text.trim();
@@ -35,7 +35,7 @@ impl Size {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no size in bytes: a whole number, with K, M, G or T after it if wanted")]
+#[error("{text:?} is not a size: a whole number of bytes, or a whole number followed by K, M, G or T")]
 pub struct SizeError {
     pub text: Box<str>,
 }
@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for Size {
                 Ok(Size(v))
             }
             fn visit_i64<E: de::Error>(self, v: i64) -> Result<Size, E> {
-                u64::try_from(v).map(Size).map_err(|_| E::custom(format!("{v} bytes are fewer than none")))
+                u64::try_from(v).map(Size).map_err(|_| E::custom(format!("{v} is negative; a size is 0 or more bytes")))
             }
             fn visit_str<E: de::Error>(self, v: &str) -> Result<Size, E> {
                 Size::parse(v).map_err(E::custom)

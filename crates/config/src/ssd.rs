@@ -33,7 +33,7 @@ impl TimingConfig {
     }
 }
 
-/// What a read waits for while its die collects (protocol rule 21).
+/// Unit of collection that a read waits for (protocol rule 21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockingConfig {
@@ -78,14 +78,14 @@ pub struct SsdSection {
     pub profile: String,
     /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
     pub size: Size,
-    /// So many of the profile's channels, all unless told: fewer make a slower drive with as large blocks.
+    /// Number of the profile's channels, by default all: fewer make a slower drive with blocks of the same size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<u16>,
     /// Places for vSSDs of each level that every drive keeps free: for those that move there, or are made anew when their
     /// server is lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub spare: u32,
-    /// What each vSSD has for itself: with several levels, each has an equal part of the drive and sets of its own.
+    /// Units of each vSSD's own: with several levels, each level has an equal part of the drive and sets of its own.
     pub isolation: Levels,
     pub timing: TimingConfig,
     pub blocking_unit: BlockingConfig,
@@ -93,7 +93,7 @@ pub struct SsdSection {
     pub erase_suspend: bool,
     /// Likewise programs of the collector.
     pub program_suspend: bool,
-    /// Likewise programs of what was written.
+    /// Likewise programs of host writes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_program_suspend: bool,
     /// Check record and CRC32C of every slot read.
@@ -144,7 +144,7 @@ impl Default for SsdSection {
 }
 
 impl SsdSection {
-    /// What is to fail on this drive.
+    /// Injected failures of this drive.
     pub fn flaws(&self, ssd: SsdId) -> Option<MediaFaults> {
         let seed = mix64(self.failure_seed ^ mix64(u64::from(ssd.0)));
         let any = self.program_failures > 0.0 || self.erase_failures > 0.0;
@@ -171,7 +171,7 @@ impl SsdSection {
             ("ssd.host_program_suspend", self.host_program_suspend),
         ] {
             let interruptible = !suspend || self.blocking_unit == BlockingConfig::Page;
-            let rule = "only with ssd.blocking_unit = \"page\": with \"block\" nothing interrupts a collection";
+            let rule = "only with ssd.blocking_unit = \"page\": with \"block\" no read interrupts a collection";
             need(out, interruptible, key, &suspend, rule);
         }
     }

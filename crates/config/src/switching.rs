@@ -160,7 +160,7 @@ impl SwitchSection {
             return;
         }
         let Some(hosts) = hosts else {
-            let rule = "a data plane in the kernel is between hosts: [hosts] says where they are".into();
+            let rule = "only with [hosts]: a data plane in the kernel connects hosts".into();
             out.push(Problem { key: "switch.data_plane".into(), value: self.data_plane.to_string(), rule });
             return;
         };
@@ -207,10 +207,10 @@ impl SwitchSection {
             let quorum = section.quorum.unwrap_or(members.len());
             let ring = Ring { prefix: Prefix { address, bits }, reach, members };
             if let Err(e) = ring.check() {
-                wrong("prefix", section.prefix.clone(), format!("no such ring: {e}"));
+                wrong("prefix", section.prefix.clone(), format!("not a valid ring: {e}"));
             }
             if all.iter().any(|p| p.ring.prefix == ring.prefix) {
-                wrong("prefix", section.prefix.clone(), "each prefix once".into());
+                wrong("prefix", section.prefix.clone(), "a prefix that no other ring has".into());
             }
             if quorum == 0 || quorum > ring.members.len() {
                 wrong("quorum", quorum.to_string(), format!("1 to the {} members", ring.members.len()));
@@ -218,7 +218,7 @@ impl SwitchSection {
             all.push(RingPlan { ring, quorum });
         }
         if self.data_plane == DataPlaneKind::Xdp && !self.rings.is_empty() {
-            let rule = "none with data_plane = \"xdp\": a copy for each member needs a packet buffer".into();
+            let rule = "none with data_plane = \"xdp\": XDP cannot copy a packet for each member".into();
             out.push(Problem { key: "switch.rings".into(), value: format!("{} rings", self.rings.len()), rule });
         }
         all
@@ -236,7 +236,9 @@ impl SwitchSection {
             for text in &port.nodes {
                 match text.parse::<NodeName>().ok().filter(|&n| n != NodeName::Switch && hosts.text(n).is_some()) {
                     None => wrong("nodes", format!("{text:?}"), "meta, server-N or gateway-N of [hosts]"),
-                    Some(n) if seen.contains(&n) => wrong("nodes", format!("{text:?}"), "behind one port only"),
+                    Some(n) if seen.contains(&n) => {
+                        wrong("nodes", format!("{text:?}"), "each node behind one port only")
+                    }
                     Some(n) => {
                         seen.push(n);
                         nodes.push(n.id(hosts.layout()));
@@ -247,14 +249,14 @@ impl SwitchSection {
                 wrong("nodes", "none".into(), "at least one");
             }
             if port.interfaces.is_empty() || port.interfaces.len() > WAYS_MAX {
-                let value = format!("{} of them", port.interfaces.len());
+                let value = format!("{} entries", port.interfaces.len());
                 wrong("interfaces", value, &format!("1 to {WAYS_MAX}"));
             }
             for name in port.interfaces.iter().filter(|n| n.is_empty() || n.len() > interface::NAME_MAX) {
                 wrong("interfaces", format!("{name:?}"), "the name of an interface, 1 to 15 bytes");
             }
             if !port.macs.is_empty() && port.macs.len() != port.interfaces.len() {
-                wrong("macs", format!("{} of them", port.macs.len()), "one for each of the interfaces, or none");
+                wrong("macs", format!("{} entries", port.macs.len()), "one for each of the interfaces, or none");
             }
             let convention = nodes.first().map_or([0; 6], |&n| frame::mac(n));
             let mut ways = Vec::new();
@@ -270,7 +272,7 @@ impl SwitchSection {
         // Their requests must meet the program on an interface.
         for name in hosts.names().filter(|n| matches!(n, NodeName::Server(_) | NodeName::Gateway(_))) {
             if !seen.contains(&name) {
-                let rule = format!("{name} behind one of them, too");
+                let rule = format!("a port with {name} behind it");
                 out.push(Problem { key: "switch.ports".into(), value: format!("{} ports", self.ports.len()), rule });
             }
         }

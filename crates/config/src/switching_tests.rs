@@ -43,7 +43,7 @@ fn ports_are_planned_and_read_back() {
 fn a_data_plane_in_the_kernel_wants_native_addresses_and_a_port_for_each() {
     let said = problems(HOSTS);
     for name in ["server-0", "server-2", "gateway-0"] {
-        assert!(said.contains(&format!("{name} behind one of them")), "{said}");
+        assert!(said.contains(&format!("a port with {name} behind it")), "{said}");
     }
     let whole = format!("{HOSTS}{PORTS}");
     for (from, to, says) in [
@@ -51,10 +51,10 @@ fn a_data_plane_in_the_kernel_wants_native_addresses_and_a_port_for_each() {
         ("10.0.0.6:21079", "10.0.0.6:7400", "10.0.0.6:21079 with switch.data_plane = tc"),
         ("\"meta\"", "\"server-7\"", "\"server-7\": meta, server-N or gateway-N"),
         ("\"meta\"", "\"switch\"", "\"switch\": meta, server-N or gateway-N"),
-        ("\"meta\"", "\"server-2\"", "\"server-2\": behind one port only"),
-        ("[\"p2\"]", "[]", "switch.ports[0].interfaces = 0 of them: 1 to 8"),
+        ("\"meta\"", "\"server-2\"", "\"server-2\": each node behind one port only"),
+        ("[\"p2\"]", "[]", "switch.ports[0].interfaces = 0 entries: 1 to 8"),
         ("\"p2\"", "\"a-name-far-too-long\"", "1 to 15 bytes"),
-        (", \"02:00:00:00:01:01\"", "", "macs = 1 of them: one for each"),
+        (", \"02:00:00:00:01:01\"", "", "macs = 1 entries: one for each"),
         ("02:00:00:00:01:01", "02:00:00:00:01", "\"02:00:00:00:01\": an Ethernet address"),
     ] {
         let text = whole.replace(from, to);
@@ -62,7 +62,7 @@ fn a_data_plane_in_the_kernel_wants_native_addresses_and_a_port_for_each() {
         assert!(problems(&text).contains(says), "{to}: {}", problems(&text));
     }
     let alone = "[switch]\ndata_plane = \"xdp\"\n";
-    assert!(problems(alone).contains("[hosts] says where"), "{}", problems(alone));
+    assert!(problems(alone).contains("only with [hosts]"), "{}", problems(alone));
     assert!(RackConfig::parse("[switch]\ndata_plane = \"p4\"\n").unwrap_err().to_string().contains("p4"));
 }
 
@@ -97,7 +97,7 @@ fn rings_are_planned_and_read_back() {
         ("10.11.0.0/24", "10.11.0.0", "a prefix of addresses within"),
         ("10.11.0.0/24", "10.0.0.0/8", "a prefix of addresses within"),
         ("10.11.0.0/24", "10.11.0.1/24", "10.11.0.1/24 has bits beyond its prefix"),
-        ("10.11.0.0/24", "10.10.0.0/24", "10.10.0.0/24: each prefix once"),
+        ("10.11.0.0/24", "10.10.0.0/24", "10.10.0.0/24: a prefix that no other ring has"),
         ("data_plane = \"tc\"", "data_plane = \"xdp\"", "switch.rings = 2 rings: none with data_plane"),
     ] {
         let said = problems(&whole.replace(from, to));

@@ -250,10 +250,10 @@ fn what_is_written_and_not_used_is_named() {
     assert_eq!(written.overridden(&Policy::Rackblox.apply(&cfg)), []);
     let named = |cfg: &RackConfig| written.overridden(cfg).iter().map(ToString::to_string).collect::<Vec<_>>();
     let other = named(&Policy::Rackweave.apply(&cfg));
-    assert!(other.iter().any(|o| o == "gc.yields = false is written, but it is true"), "{other:?}");
+    assert!(other.iter().any(|o| o == "gc.yields = false has no effect: the value is true"), "{other:?}");
     assert!(other.len() == 3 && other[2].starts_with("switch.redirect"), "{other:?}");
     let other = named(&RackConfig { servers: 6, ..cfg });
-    assert_eq!(other, ["servers = 5 is written, but it is 6"]);
+    assert_eq!(other, ["servers = 5 has no effect: the value is 6"]);
     assert_eq!(written.of_processes(), None);
     let (_, of_a_gateway) = Written::parse("[nbd]\ntls = \"off\"\n").expect("sound");
     assert_eq!(of_a_gateway.of_processes().as_deref(), Some("nbd.tls"));

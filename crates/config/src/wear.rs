@@ -17,7 +17,7 @@ pub struct WearSection {
     pub gamma: f64,
     /// Days between rounds among the drives of a server; each has one, so that nothing is swapped in them.
     pub local_every_days: f64,
-    /// Days between rounds among servers; not given: 56, or fewer where the analysis asks for that.
+    /// Days between rounds among servers; absent: 56, or fewer if the analysis requires it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_every_days: Option<f64>,
 }
@@ -36,7 +36,7 @@ impl WearSection {
     pub(super) fn is_default(&self) -> bool {
         *self == WearSection::default()
     }
-    /// What the metadata service balances by; `None`: no drive has room for it.
+    /// Parameters of the metadata service's balancer; `None`: no drive has room for it.
     pub fn config(&self, rack: &RackConfig) -> Option<WearConfig> {
         (rack.ssd.spare > 0).then(|| self.balance(rack))
     }
@@ -66,12 +66,12 @@ impl WearSection {
                 need(out, false, "wear.global_every_days", &given, e.to_string());
             }
             let room = rack.ssd.spare > 0 || self.is_default();
-            need(out, room, "ssd.spare", &rack.ssd.spare, "1 or more for [wear]: room for vSSDs that trade places");
+            need(out, room, "ssd.spare", &rack.ssd.spare, "1 or more for [wear]: a swap needs a free slot");
         }
     }
 }
 
-/// How many times as fast as the mean a server wears at worst: each write goes to so many of them as there are replicas.
+/// Greatest wear rate of a server, as a multiple of the mean: each write goes to as many servers as there are replicas.
 fn spread(rack: &RackConfig) -> f64 {
     f64::from(rack.servers) / f64::from(rack.replicas.max(1))
 }

@@ -1,4 +1,5 @@
-//! What a configuration says itself, apart from what policies and defaults add: none of it is overridden in silence.
+//! Keys that a configuration states itself, apart from values of policies and defaults: none of them is overridden
+//! silently.
 
 use std::fmt;
 
@@ -31,14 +32,14 @@ pub const OF_EVERY_RACK: &[&str] = &[
     "wear",
 ];
 
-/// The keys that a text has, and what it means as a whole.
+/// The keys in a text, and its meaning as a whole.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     keys: Table,
     whole: Table,
 }
 
-/// A key that is written and has another value in the end.
+/// A written key whose effective value is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overridden {
     pub key: String,
@@ -48,7 +49,7 @@ pub struct Overridden {
 
 impl fmt::Display for Overridden {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {} is written, but it is {}", self.key, self.written, self.now)
+        write!(f, "{} = {} has no effect: the value is {}", self.key, self.written, self.now)
     }
 }
 

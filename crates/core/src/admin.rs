@@ -160,7 +160,7 @@ pub struct VolumeCreate {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there is no server {number}: a rack's are 0 to {} at the most", SERVERS_MAX - 1)]
+#[error("there is no server {number}: a rack has at most servers 0 to {}", SERVERS_MAX - 1)]
 pub struct NoServer {
     pub number: u32,
 }
@@ -239,7 +239,7 @@ pub enum Error {
     StoreFull { why: Box<str> },
     #[error("the rack did not answer within {waited}")]
     TimedOut { waited: Span },
-    #[error("{limit} requests are under way already, the most that may be")]
+    #[error("{limit} requests are pending, the greatest number permitted")]
     Busy { limit: u32 },
     #[error("this node does not administer the rack")]
     NotServed,
@@ -258,14 +258,16 @@ pub enum VolumeError {
     BadSize { size: u64 },
     #[error("size {size} is below the volume's {current} bytes: volumes only grow")]
     Shrink { size: u64, current: u64 },
-    #[error("{size} bytes are too many: the rack can promise {limit} and has promised {promised}")]
+    #[error(
+        "size {size} is too large: the volumes of this rack may promise {limit} bytes together, and have promised {promised}"
+    )]
     OverPromise { size: u64, promised: u64, limit: u64 },
-    #[error("the rack has {limit} volumes already, the most that may be")]
+    #[error("the rack has {limit} volumes, the greatest number permitted")]
     TooMany { limit: u32 },
     #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first, or force the deletion")]
     InUse { name: Box<str>, gateway: u32 },
     #[error(
-        "isolation {level}: the rack has no replica sets of that level; it has: {} (ssd.isolation of its configuration)",
+        "isolation {level}: the rack has no replica sets of this level; its levels (ssd.isolation): {}",
         .has.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ")
     )]
     NoLevel { level: Isolation, has: Box<[Isolation]> },
@@ -278,15 +280,15 @@ pub enum SetError {
     Unknown { set: SetId },
     #[error("server {} was not a complete member of set {} in its last epoch", Layout::server_number(*.server), .set.0)]
     NotInSet { set: SetId, server: NodeId },
-    #[error("server {} of set {} is back, or its lease may still run: it is not lost", Layout::server_number(*.server), .set.0)]
+    #[error("server {} of set {} is not lost: it is back, or its lease may still run", Layout::server_number(*.server), .set.0)]
     NotLost { set: SetId, server: NodeId },
     #[error("set {} goes on with server {}: there is nothing to recover", .set.0, Layout::server_number(*.server))]
     Survives { set: SetId, server: NodeId },
-    #[error("set {} also waits for server {}: start it, or give it up as well", .set.0, Layout::server_number(*.server))]
+    #[error("set {} also waits for server {}: start it, or add it to --without", .set.0, Layout::server_number(*.server))]
     StillMissing { set: SetId, server: NodeId },
     #[error("no complete member of set {} would remain: there is nothing to recover from", .set.0)]
     NothingLeft { set: SetId },
-    #[error("set {} does not wait for the operator's word: name the servers that never come back", .set.0)]
+    #[error("set {} does not wait for confirmation: name the servers that never return (--without)", .set.0)]
     NothingMissing { set: SetId },
 }
 
@@ -295,7 +297,7 @@ pub enum SetError {
 pub enum ServerError {
     #[error("there is no vSSD {} in any set", .vssd.0)]
     UnknownVssd { vssd: VssdId },
-    #[error("vSSD {} of set {} is moving already", .vssd.0, .set.0)]
+    #[error("vSSD {} of set {} is already moving", .vssd.0, .set.0)]
     Moving { vssd: VssdId, set: SetId },
     #[error("there is no server {}", Layout::server_number(*.server))]
     UnknownServer { server: NodeId },
@@ -342,7 +344,7 @@ pub enum Unfit {
     DriveFailed,
     #[error("has a drive that is worn out")]
     WornOut,
-    #[error("has a copy of the set already")]
+    #[error("already has a copy of the set")]
     HasCopy,
     #[error("has no free slot: ssd.spare of the configuration reserves some")]
     NoSlot,
@@ -453,7 +455,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&read(recover).expect("good")).expect("a command"), recover);
         for bad in [r#"{"op":"server_drain","server":64}"#, r#"{"op":"set_recover","set":1,"without":[0,64]}"#] {
             let e = read(bad).expect_err("too many").to_string();
-            assert!(e.contains("there is no server 64: a rack's are 0 to 63 at the most"), "{e}");
+            assert!(e.contains("there is no server 64: a rack has at most servers 0 to 63"), "{e}");
         }
     }
 

@@ -57,12 +57,12 @@ impl Backoff {
         }
         now + apart(self.wait(), &mut self.draws)
     }
-    /// It is sent again, and will be after as long as before: for what is given up after a few times.
+    /// It is sent again, and after the same time again: for requests with few attempts.
     pub fn evenly(&mut self, now: Time) -> Time {
         self.once = false;
         now + self.wait()
     }
-    /// What was sent last is answered; a second answer says nothing.
+    /// The last message is answered; a second answer is ignored.
     pub fn answered(&mut self, now: Time) {
         if std::mem::take(&mut self.once) {
             self.round_trip.add(now.since(self.sent_at));

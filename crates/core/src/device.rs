@@ -1,8 +1,8 @@
-//! Device commands: what a server asks of a flash device, and what the backend behind it answers.
+//! Device commands: a server's commands to a flash device, and the answers of the backend behind it.
 //!
 //! `flash` decides (rules, timing, maps) and emits commands; the driver executes them on a [`Backend`]. A program or
-//! erase is complete when its completion arrives and durable after a later `Sync` completed. Nothing orders two
-//! commands in flight except the node that sends them.
+//! erase is complete when its completion arrives and durable after a later `Sync` completed. Only the sending node
+//! orders commands in flight.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct PageAddr {
     pub page: u16,
 }
 
-/// What a 4 KiB slot of a page holds.
+/// Contents of a 4 KiB slot of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SlotKind {
@@ -40,7 +40,7 @@ pub struct SlotRecord {
     pub version: Timestamp,
     /// CRC32C of the slot's contents ([`Payload::crc32c`]).
     pub crc: u32,
-    /// Whose the page is ([`BlockOob::owner`]); it is kept once for the page, in its block's record.
+    /// Owner of the page ([`BlockOob::owner`]); it is kept once for the page, in its block's record.
     pub owner: u32,
 }
 
@@ -62,7 +62,7 @@ pub struct BlockOob {
 }
 
 impl BlockOob {
-    /// Whose the block is: index (8 bits) and generation (16) of an entry of the drive's table (protocol rule 30).
+    /// Owner of the block: index (8 bits) and generation (16) of an entry of the drive's table (protocol rule 30).
     pub fn owner(&self) -> u32 {
         (self.logical >> OWNER_AT) as u32
     }
@@ -70,7 +70,7 @@ impl BlockOob {
 /// Bits of a logical address below its owner.
 const OWNER_AT: u32 = 40;
 
-/// A page as it is programmed: slots in order, and what orders it among all pages of the vSSD.
+/// A page as it is programmed: slots in order, and its sequence among all pages of the vSSD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageImage {
     /// Grows by one with every page a vSSD programs; recovery takes the copy of a block with the greater one when the
@@ -89,7 +89,7 @@ pub struct PageSpare {
     pub records: Box<[SlotRecord]>,
 }
 
-/// What a device does.
+/// Operation of a device.
 #[derive(Clone, Debug)]
 pub enum DeviceOp {
     /// One slot of a page. Answer: [`DeviceData::Slot`].
@@ -162,7 +162,7 @@ impl DeviceOp {
     }
 }
 
-/// A command to one device. `tag` comes back with the completion.
+/// A command to one device. Its completion has the same `tag`.
 #[derive(Clone, Debug)]
 pub struct DeviceCommand {
     pub ssd: SsdId,
@@ -189,14 +189,14 @@ pub enum DeviceError {
     /// The page was never programmed since its erase, or was torn by a power cut.
     #[error("page {page:?} holds no complete program")]
     Unwritten { page: PageAddr },
-    /// The backend failed; what it was asked for may or may not have happened. Final for a `Sync` (protocol rule 12).
+    /// The backend failed; the command may have been executed or not. Final for a `Sync` (protocol rule 12).
     #[error("the device's backend failed (OS error {os_error})")]
     Backend { os_error: i32 },
     /// The block failed to program or to erase: what it held before can be read still, it takes nothing more. Or it is
     /// marked bad.
     #[error("erase block {block} failed to program or to erase, or is marked bad")]
     BadBlock { block: u32 },
-    /// The host's disk is full. Nothing was done, and the same command may be tried again.
+    /// The host's disk is full. The command was not executed, and may be repeated.
     #[error("the device's backend has no space left")]
     NoSpace,
 }

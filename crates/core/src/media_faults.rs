@@ -3,8 +3,8 @@
 use crate::device::{DeviceError, DeviceOp};
 use crate::rng::mix64;
 
-/// Which programs and erases of a drive fail, drawn from a seed: a block that fails does so however often it is asked, until
-/// it is erased, which draws anew. One that has come to the end of its life is never erased again.
+/// Programs and erases of a drive that fail, drawn from a seed: a block that fails does so each time, until it is
+/// erased, which draws anew. One that has come to the end of its life is never erased again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MediaFaults {
     seed: u64,
@@ -19,7 +19,7 @@ impl MediaFaults {
     pub fn new(seed: u64, programs: f64, erases: f64) -> MediaFaults {
         MediaFaults { seed, programs, erases, life: None }
     }
-    /// Nothing fails.
+    /// No failures.
     pub fn none() -> MediaFaults {
         MediaFaults::new(0, 0.0, 0.0)
     }
@@ -39,7 +39,7 @@ impl MediaFaults {
     /// [`DeviceError::BadBlock`] if the command is to fail.
     ///
     /// # Errors
-    /// That is it.
+    /// The drawn result of a command.
     pub fn check(&self, op: &DeviceOp) -> Result<(), DeviceError> {
         let fails = match op {
             DeviceOp::Program { page, image } => {

@@ -20,7 +20,7 @@ macro_rules! mutant {
     };
 }
 
-/// What [`mutant!`](crate::mutant) is in a build that breaks nothing.
+/// Value of [`mutant!`](crate::mutant) in a build without mutants.
 #[cfg(not(mutants))]
 pub const NEVER: bool = false;
 

@@ -5,8 +5,8 @@ use std::ops::Range;
 use rand_core::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// The seeds of a search: `usual`, unless the environment asks for others: `RACKWEAVE_FIRST_SEED` is the first,
-/// `RACKWEAVE_SEEDS` says how many.
+/// The seeds of a search: `usual`, unless the environment overrides them: `RACKWEAVE_FIRST_SEED` is the first,
+/// `RACKWEAVE_SEEDS` the number.
 pub fn seeds(usual: Range<u64>) -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let first = number("RACKWEAVE_FIRST_SEED").unwrap_or(usual.start);

@@ -10,7 +10,7 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// Nothing was answered yet.
+    /// No sample yet.
     pub const UNKNOWN: RoundTrip = RoundTrip { smoothed: Span::ZERO, variation: Span::ZERO };
 
     /// Something that was sent once was answered after `sample`.

@@ -26,19 +26,21 @@ struct All {
 #[derive(Debug)]
 enum Sums {
     Known(Vec<u32>),
-    /// Computed by whoever asks first.
+    /// Computed by the first reader.
     OnDemand(Box<[OnceLock<u32>]>),
 }
 
 impl Summed {
-    /// `crcs`: of each 4 KiB of the bytes, the last of what is left. `bytes` if they are not that many, or not sectors.
+    /// `crcs`: of each 4 KiB of the bytes, the last of the rest. Returns `bytes` if their number is wrong, or not of
+    /// whole sectors.
     pub fn new(bytes: Bytes, crcs: Vec<u32>) -> Result<Summed, Bytes> {
         match crcs.len() == bytes.len().div_ceil(BLOCK as usize) {
             true => Summed::of(bytes, |_| Sums::Known(crcs)),
             false => Err(bytes),
         }
     }
-    /// The CRC of a block is computed when somebody asks for it, once for all who share it. `bytes` if they are not sectors.
+    /// The CRC of a block is computed on first use, once for all who share it. Returns `bytes` if they are not whole
+    /// sectors.
     pub fn on_demand(bytes: Bytes) -> Result<Summed, Bytes> {
         Summed::of(bytes, |blocks| Sums::OnDemand((0..blocks).map(|_| OnceLock::new()).collect()))
     }

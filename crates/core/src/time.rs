@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// An instant: nanoseconds since the run began (virtual or wall clock; a node cannot tell).
+/// An instant: nanoseconds since the run began (virtual or wall clock, which look the same to a node).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 

@@ -12,7 +12,7 @@ pub enum Op {
     Attach {
         name: Box<str>,
     },
-    /// Nobody here uses the volume any more. Its generation stays the writer's, and the next attach here goes on
+    /// No client here uses the volume any longer. Its generation stays the writer's, and the next attach here goes on
     /// with it.
     Detach {
         volume: VolumeId,
@@ -81,14 +81,14 @@ pub enum Error {
     Io,
     #[error("a stored block failed its checksum on every replica that was read")]
     Corrupt,
-    /// Until nobody here uses the volume any more, each of its flushes fails so.
+    /// Each of its flushes fails so until no client here uses the volume any longer.
     #[error("volume {volume}: every server of a replica set failed at once, and unflushed writes are lost")]
     Lost { volume: VolumeId },
     #[error("the rack did not answer within {waited}")]
     TimedOut { waited: Span },
-    #[error("{limit} requests are under way already, the most that may be")]
+    #[error("{limit} requests are pending, the greatest number permitted")]
     Busy { limit: u32 },
-    #[error("the metadata service gave the answer to another request")]
+    #[error("the metadata service's answer does not match the request")]
     WrongAnswer,
     #[error("this node serves no volumes")]
     NotServed,
@@ -120,7 +120,7 @@ pub struct VolumeInfo {
     pub used: u64,
 }
 
-/// What all I/O of a volume may do, over all connections, reads and writes together. Zero is no limit.
+/// Limits of all I/O of a volume, over all connections, reads and writes together. Zero is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeLimits {
     /// Requests a second: reads, writes, trims.

@@ -1,9 +1,10 @@
-//! What wear leveling aims at, of channels, dies or drives (FlashBlox §3.1.4): how often channels must trade places so that wear stays even.
+//! Goal of wear leveling, of channels, dies or drives (FlashBlox §3.1.4): how often channels must trade places so that
+//! wear stays even.
 //!
-//! σ_i is the wear of channel i, ξ = σ_max ÷ σ_avg the imbalance, and ξ ≤ 1 + δ is wanted from α of the lifetime L on.
-//! In the worst case one channel takes all writes. Swapped from channel to channel, after K rounds through all N
-//! every one has K shares, and ξ is greatest after the next: (K + 1) ÷ (K + 1/N). That is at most 1 + δ from
-//! K = (N − 1 − δ) ÷ (N δ) rounds on (at most 1/δ), which are N K swaps (at most N/δ) in α L.
+//! σ_i is the wear of channel i, ξ = σ_max ÷ σ_avg the imbalance, and ξ ≤ 1 + δ is required from α of the lifetime L
+//! on. In the worst case one channel takes all writes. Swapped from channel to channel, after K rounds through all N
+//! every one has K shares, and ξ is greatest after the next: (K + 1) ÷ (K + 1/N). That is at most 1 + δ from K = (N − 1
+//! − δ) ÷ (N δ) rounds on (at most 1/δ), which are N K swaps (at most N/δ) in α L.
 //!
 //! The paper's Table 2 (26, 12, 6 and 3 days for 8, 16, 32 and 64 channels, five years, δ = 0.1) follows with α = 1; its
 //! text says 0.9, with which the periods are a tenth shorter.
@@ -13,9 +14,9 @@ use crate::time::Span;
 /// An imbalance to be held.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Imbalance {
-    /// N: channels of the device, or dies of a channel, for which the same holds (§3.2). That is the worst case, one that
-    /// takes all writes: generally it is how many times as fast as the mean the fastest wears (a rack's servers share
-    /// their load, RackBlox §3.6).
+    /// N: channels of the device, or dies of a channel, for which the same holds (§3.2). This is the worst case, where
+    /// one takes all writes. In general it is the greatest wear rate ÷ the mean (a rack's servers share their load,
+    /// RackBlox §3.6).
     pub units: f64,
     /// δ: σ_max is at most 1 + δ times σ_avg.
     pub delta: f64,

@@ -85,7 +85,7 @@ INLINE struct verdict on_write(__u32 vssd) {
     return v;
 }
 
-/* Slots looked at for one soft request: bounds the time of a packet. What is left is looked at when it is asked again. */
+/* Slots checked for one soft request, which bounds the time of a packet. Its repetition checks the rest. */
 #define START_SCAN_MAX 4096
 #define START_OVER 0xffffffffu
 
@@ -117,7 +117,7 @@ static long start_scan_slot(__u32 i, struct start_scan *scan) {
     return 0;
 }
 
-/* Protocol rule 17: until every vSSD there is has told its state, soft requests are delayed. */
+/* Protocol rule 17: soft requests are delayed until the state of every vSSD was reported. */
 INLINE int starting(struct control *c, __u64 now) {
     __u32 from = c->checked;
     if (from == START_OVER)

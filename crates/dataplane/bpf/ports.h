@@ -17,7 +17,7 @@ static __attribute__((noinline)) struct port *port_of(__u32 ip) {
     return bpf_map_lookup_elem(&ports, &key);
 }
 
-/* What tells flows apart, as ECMP does: sender's address and UDP ports. */
+/* Hash of a flow, as for ECMP: sender's address and UDP ports. */
 INLINE __u32 flow_of(const struct head *h) {
     __u32 mixed = (h->ip.from ^ h->ip.to) * 0x85ebca6bu ^ ((__u32)h->udp.from << 16 | h->udp.to) * 0x9e3779b9u;
     mixed ^= mixed >> 15;
@@ -46,7 +46,7 @@ INLINE __be32 stamp(__be32 lat, __u64 start, const struct port *port) {
     return bpf_htonl(add_saturating(ns, bpf_ktime_get_ns() - start));
 }
 
-/* Makes a question where a host is, or a ring, the answer, from the ports' table; and says behind which port asks. */
+/* Turns an ARP request for a host or a ring into the answer, from the ports' table; returns the requester's port. */
 INLINE struct port *arp_reply(struct arp *a) {
     __be32 ip = a->to_ip;
     /* A ring's address is here. */

@@ -1,4 +1,4 @@
-/* Changes of rows, asked for by the control plane through `change_row` (a test run): the same lock as gc_op. */
+/* Changes of rows by the control plane through `change_row` (a test run), under the same lock as gc_op. */
 #pragma once
 
 #include "tables.h"

@@ -150,7 +150,7 @@ static __attribute__((noinline)) int gc(struct __sk_buff *skb, struct head *h, _
     gc_answer(&f.op, answer);
     f.op.head.lat = stamp(f.op.head.lat, start, port);
     delta = bpf_csum_diff(0, 0, (__be32 *)&f, sizeof(f), delta);
-    /* The addresses change places: no checksum notices. The answer goes to where its node listens, whichever port asked. */
+    /* Swapping the addresses changes no checksum. The answer goes to the port on which its node listens. */
     __be32 addresses[2] = {h->ip.to, h->ip.from};
     bpf_skb_store_bytes(skb, AT_IP + __builtin_offsetof(struct ipv4, from), addresses, 8, 0);
     bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), h->udp.from, bpf_htons(OUR_PORT),
@@ -162,7 +162,7 @@ static __attribute__((noinline)) int gc(struct __sk_buff *skb, struct head *h, _
     return send(skb, port, h->eth.to);
 }
 
-/* Whoever asks where a host is learns its address from the ports' table. */
+/* An ARP request is answered from the ports' table. */
 static __attribute__((noinline)) int answer_arp(struct __sk_buff *skb) {
     struct {
         struct ethernet eth;

@@ -79,7 +79,7 @@ static __attribute__((noinline)) int gc(struct xdp_md *ctx, __u64 start) {
     gc_answer(&op, answer);
     op.head.lat = stamp(op.head.lat, start, port);
     bpf_xdp_store_bytes(ctx, AT_OURS, &op, sizeof(op));
-    /* The addresses change places: the checksum does not notice. To where the node listens, whichever port asked. */
+    /* Swapping the addresses does not change the checksum. The answer goes to the port on which the node listens. */
     h->ip.from = h->ip.to;
     h->ip.to = from;
     h->udp.from = bpf_htons(OUR_PORT);

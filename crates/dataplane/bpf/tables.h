@@ -20,7 +20,7 @@ const volatile __u8 manual_clock;
 #define PORTS_MAX 4096
 #define KEYS_MAX 16384
 
-/* A vSSD's registers: what its server told, and when that expires (ns, a multiple of 16), in one word that is written
+/* A vSSD's registers: its server's last report, and when that expires (ns, a multiple of 16), in one word that is written
  * once. No observer sees the two bits disagree (protocol rule 16). */
 #define READABLE 1ull
 #define REPLICA_GC 2ull

@@ -1,5 +1,5 @@
-//! What tc-BPF and XDP cost on real links between namespaces, against a veth pair without a switch:
-//! `cargo run --release -p rackweave-dataplane --example forward_speed [lookups]`. Needs root.
+//! Cost of tc-BPF and XDP on real links between namespaces, against a veth pair without a switch: `cargo run --release
+//! -p rackweave-dataplane --example forward_speed [lookups]`. Needs root.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark: clocks, sockets, threads")]
 
@@ -233,7 +233,8 @@ impl Lookups {
         Ok(Lookups { switch, request, rng: Rng::new(1) })
     }
 
-    /// ns of a read's program, its frame rewritten, by ids drawn at random from the first so many: the median of `reads`.
+    /// ns of a read's program, with its frame rewritten, for ids drawn at random from the first `among`: the median of
+    /// `reads`.
     fn read_ns(&mut self, reads: usize, among: u32) -> Result<f64, Box<dyn std::error::Error>> {
         let mut times = Vec::with_capacity(reads);
         for _ in 0..reads {

@@ -17,7 +17,7 @@ pub fn mac(node: NodeId) -> [u8; 6] {
     [2, 0, ip[0], ip[1], ip[2], ip[3]]
 }
 
-/// Why bytes are no frame of ours.
+/// Why bytes are not one of our frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameError {
     Short { bytes: usize },
@@ -31,7 +31,7 @@ pub enum FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FrameError::Short { bytes } => write!(f, "{bytes} bytes are no frame"),
+            FrameError::Short { bytes } => write!(f, "{bytes} bytes are not a frame"),
             FrameError::NotOurs => write!(f, "not IPv4, UDP, port {UDP_PORT}"),
             FrameError::IpChecksum => write!(f, "wrong checksum of the IPv4 header"),
             FrameError::UdpChecksum { stored, computed } => {

@@ -1,4 +1,4 @@
-//! What the kernel says of an interface of the calling thread's network namespace.
+//! The kernel's state of an interface of the calling thread's network namespace.
 
 use std::ffi::CString;
 use std::io;
@@ -52,7 +52,7 @@ fn ask(name: &str, request: libc::c_ulong, data: *mut libc::c_char) -> io::Resul
             fd => OwnedFd::from_raw_fd(fd),
         }
     };
-    // SAFETY: the kernel writes to the structure, and to `data`, which has room for what is asked.
+    // SAFETY: the kernel writes to the structure, and to `data`, which has room for the result.
     if unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut r) } == 0 {
         Ok(r)
     } else {

@@ -45,7 +45,7 @@ pub const WAYS_MAX: usize = 8;
 /// A soft request after a start waits at the longest this many expiry times, as in the pipeline.
 const START_GUARD_EXPIRIES: u64 = 2;
 
-/// What a [`KernelSwitch`] is told when it is made.
+/// Configuration of a [`KernelSwitch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelConfig {
     pub node: NodeId,
@@ -54,7 +54,7 @@ pub struct KernelConfig {
     pub redirect: bool,
     /// Most vSSDs the tables hold, 1 to [`ROWS_MAX`].
     pub rows_max: u32,
-    /// A vSSD whose server is silent for so long is of unknown state.
+    /// A vSSD whose server is silent for this long is of unknown state.
     pub bits_expire: Span,
     /// A `gc_op` without a right tag is dropped.
     pub require_mac: bool,
@@ -104,7 +104,7 @@ pub enum LoadError {
     NotBuilt,
     #[error("rows_max is {rows_max}; 1 to {ROWS_MAX} fit")]
     RowsMax { rows_max: u32 },
-    #[error("the kernel does not take the programs: {0}")]
+    #[error("the kernel rejects the programs: {0}")]
     Load(#[from] aya::EbpfError),
     #[error(transparent)]
     Fault(#[from] KernelFault),
@@ -115,7 +115,7 @@ pub enum LoadError {
 pub enum KernelFault {
     #[error("namespace: {0}")]
     Namespace(#[from] std::io::Error),
-    #[error("XDP has no rings: a copy for each member needs a packet buffer")]
+    #[error("XDP has no rings: it cannot copy a packet for each member")]
     NoRings,
     #[error("{node} is behind {ways} ports: 1 to {WAYS_MAX}")]
     Ways { node: NodeId, ways: usize },
@@ -276,7 +276,7 @@ impl KernelSwitch {
         }
         Ok(())
     }
-    /// The key of the `gc_op`s of a server's life.
+    /// The key of the `gc_op`s of a server's incarnation.
     pub fn set_key(&mut self, key_id: u8, node: NodeId, life: Incarnation, key: [u64; 2]) -> Result<(), KernelFault> {
         let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
         map.insert(KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) }, key, 0)?;
@@ -379,7 +379,7 @@ impl KernelSwitch {
     pub fn rows(&self) -> Result<u32, KernelFault> {
         Ok(self.control()?.rows)
     }
-    /// What only this data plane counts.
+    /// Counters that only this data plane has.
     pub fn own_counters(&self) -> Result<Own, KernelFault> {
         Ok(counters(&self.counted()?).1)
     }

@@ -110,7 +110,7 @@ unsafe impl Pod for KeyOf {}
 // SAFETY: as above.
 unsafe impl Pod for RingValue {}
 
-/// What `change_row` answers.
+/// Answer of `change_row`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeResult {
     Done,

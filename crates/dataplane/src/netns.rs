@@ -1,6 +1,6 @@
 //! Network namespaces: hosts around a switch on one machine.
 //!
-//! The namespaces have no names: they, their interfaces and what is attached there end with this process, however it ends.
+//! The namespaces have no names: they end with this process, however it ends, as do their interfaces and programs.
 //! Interfaces are made with `ip`; needs root.
 
 use std::fs::File;
@@ -44,7 +44,7 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// One that exists, by what `nsenter --net=` takes.
+    /// An existing one, by the argument of `nsenter --net=`.
     pub fn open(path: &Path) -> io::Result<Namespace> {
         Ok(Namespace { fd: File::open(path)?.into() })
     }
@@ -94,7 +94,7 @@ impl Namespace {
         self.fd.as_raw_fd()
     }
 
-    /// What `ip` takes as its name, while this process lives.
+    /// Its name for `ip`, while this process lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd())
     }
@@ -157,7 +157,7 @@ impl Star {
     }
 
     /// # Panics
-    /// If there is no such host.
+    /// If the host does not exist.
     pub fn host(&self, node: NodeId) -> &Host {
         self.hosts.iter().find(|h| h.node == node).unwrap_or_else(|| panic!("no host of {node}"))
     }
@@ -187,7 +187,7 @@ impl Star {
                 host.net.run(|| to.attach_behind_queue("eth0"))??;
             }
         }
-        // Whoever asks for the switch's own address learns its ports'; nothing is sent there.
+        // An ARP request for the switch's own address gets that of its ports; nothing is sent there.
         to.set_port(self.switch_node, Port { ifindex: 0, mac: mac(self.switch_node), place })
     }
 }

@@ -1,7 +1,7 @@
 //! NICE's rings by OpenFlow on Open vSwitch (NI10), with the user-space datapath.
 //!
 //! [`program`] writes flows and groups as text; [`OvsSwitch`] starts the daemons by hand in a namespace and hands it to
-//! `ovs-ofctl` as one atomic bundle. Open vSwitch sees no more than addresses and ports of a packet: it rewrites Ethernet and
+//! `ovs-ofctl` as one atomic bundle. Open vSwitch sees only addresses and ports of a packet: it rewrites Ethernet and
 //! IPv4, not our header, and knows no vSSDs, no `gc_op` and no latency.
 //!
 //! Hosts must send whole checksums (`ethtool -K eth0 tx off`): the user-space datapath does not complete them.
@@ -41,7 +41,7 @@ fn arp_flow(to: &mut String, target: &str, owner: NodeId) {
     );
 }
 
-/// What a bucket does to reach a node.
+/// Actions of a bucket to reach a node.
 pub(crate) fn to_member(node: NodeId) -> String {
     format!("set_field:{}->ip_dst,set_field:{}->eth_dst,output:{}", address(node), mac_text(node), port_of(node))
 }
@@ -126,7 +126,7 @@ impl OvsSwitch {
             command.env(variable, &self.directory);
         }
         command.args(args);
-        // SAFETY: prctl is a plain system call. It is told to end when the thread that started it ends.
+        // SAFETY: prctl is a plain system call. The process ends with the thread that started it.
         unsafe {
             command.pre_exec(|| {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == 0 {

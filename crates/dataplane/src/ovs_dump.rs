@@ -1,4 +1,4 @@
-//! What an Open vSwitch bridge does, read back from its dumps: the rings that it was told, or why it is something else.
+//! The state of an Open vSwitch bridge, read back from its dumps: the configured rings, or the difference.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ pub enum DumpError {
     Unused { group: u32 },
 }
 
-/// A ring but for its prefix.
+/// A ring without its prefix.
 type Group = (Reach, Vec<NodeId>);
 
 /// The rings of a bridge, by prefix, from `dump-groups` and `dump-flows` (OpenFlow 1.5). Flows to hosts and answers to ARP
@@ -66,7 +66,7 @@ fn prefix(of: &str) -> Result<Prefix, &'static str> {
         Some(a) => a.split_once('/').unwrap_or((a, "32")),
     };
     let address: Ipv4Addr = address.parse().map_err(|_| "no address")?;
-    let bits: u8 = bits.parse().map_err(|_| "no prefix of an address")?;
+    let bits: u8 = bits.parse().map_err(|_| "not a prefix of an address")?;
     if priority != Some(priority_of(bits)) {
         return Err("its priority is not that of its prefix's length");
     }

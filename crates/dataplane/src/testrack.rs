@@ -5,8 +5,8 @@
 //!    |    |    |             |    |
 //!  [   switch    ]==u0,u1==[  far   ]
 //! ```
-//! `switch` is where a data plane runs, `far` forwards as Linux does. Hosts have their node's address and a route to their
-//! switch; nobody asks by ARP. Namespaces without names: they end with the process that made them, however it ends.
+//! `switch` hosts a data plane, `far` forwards as Linux does. Hosts have their node's address and a route to their
+//! switch; no ARP is needed. Namespaces without names: they end with the process that made them, however it ends.
 
 use std::io;
 
@@ -18,7 +18,7 @@ use crate::netns::{Host, Namespace, address};
 /// Links between the switches.
 pub const UPLINKS: usize = 2;
 
-/// What the hosts and switches of a test rack call their gateway: an address of nobody's.
+/// Gateway address of a test rack's hosts and switches: no host has it.
 const GATEWAY: &str = "169.254.0.1";
 
 #[derive(Debug)]

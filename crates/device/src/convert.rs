@@ -1,9 +1,9 @@
 //! A rack's drive of format version 2 becomes one of version 3, in place (`rackweave convert`): every erase block's record
 //! and every page's spare area name the vSSD they are of, and the drive has a table.
 //!
-//! The contents are not touched. What is rewritten goes batch by batch into the old checkpoint area first, which is of
-//! no use any more, and only then to its place: a batch that was interrupted is written again. So a process or a power
-//! cut may end this at any instant, and the next run completes it.
+//! The contents are not touched. Rewritten records go batch by batch into the old checkpoint area first, which is
+//! unused by then, and only then to their place, so an interrupted batch is written again. A process or a power cut may
+//! therefore end this at any instant, and the next run completes it.
 //!
 //! | version in the first block | what is done |
 //! |---|---|
@@ -54,7 +54,7 @@ pub enum ConvertError {
          made. Set ssd.spare, ssd.isolation, ssd.channels, replicas, ssd.profile and ssd.size back to what they were"
     )]
     Layout,
-    #[error("erase block {block} says that it is another: nothing tells whose it is")]
+    #[error("erase block {block}: its row names another block, so its owner is unknown")]
     Block { block: u32 },
     #[error("its erase blocks have {have} bytes each, the drive's table needs {needed}")]
     Room { have: u64, needed: u64 },
@@ -62,7 +62,7 @@ pub enum ConvertError {
     Io(#[from] io::Error),
 }
 
-/// What a drive is to become.
+/// Target of a conversion.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ssd: SsdId,
@@ -71,14 +71,14 @@ pub struct Plan {
     /// Bytes of the table's area at the head of the checkpoint area.
     pub table_bytes: u64,
     pub blocks_per_die: u32,
-    /// Whose the vSSDs are. An entry that is free but holds something becomes one that is being cleared.
+    /// The vSSDs of the slots. A free entry with contents becomes one that is being cleared.
     pub table: Table,
     pub rack: RackId,
     /// The drive's id, unless it has one.
     pub drawn: DriveId,
 }
 
-/// What a run found.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Converted,

@@ -34,7 +34,7 @@ pub enum DriveError {
     Format { path: String, error: OpenError },
     #[error(transparent)]
     Levels(#[from] LevelsError),
-    #[error("{path}: the drive was made with the throughput levels {found}; asked for were {wanted}")]
+    #[error("{path}: the drive was made with the throughput levels {found}; requested are {wanted}")]
     OtherLevels { path: String, found: Box<ThroughputLevels>, wanted: Box<ThroughputLevels> },
     #[error(transparent)]
     Manager(#[from] ManagerError),
@@ -58,8 +58,8 @@ pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFi
     open_with(path, profile, bytes, None)
 }
 
-/// As [`open`]; a new drive has these throughput levels for good (FB2, FB4), one that is there must have them. `None`: whatever it
-/// has, a new one the default ones.
+/// As [`open`]; a new drive keeps these throughput levels for good (FB2, FB4), an existing one must have them. `None`:
+/// any of an existing drive, the default ones for a new drive.
 pub fn open_with(
     path: &Path,
     profile: &str,
@@ -113,7 +113,7 @@ fn too_small(base: &Profile, name: &str, bytes: u64, e: DriveError) -> DriveErro
     }
 }
 
-/// Who has the lock of the file, as far as `/proc/locks` tells.
+/// The process that has locked the file, by `/proc/locks`.
 fn holder(path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let inode = std::fs::metadata(path).map_or(0, |m| m.ino());

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::private;
 
-/// A file written and read at positions. Nothing is durable before [`FileIo::sync`] has succeeded; whatever was not
-/// synced may be lost or torn by a power cut, in any order.
+/// A file written and read at positions. Writes are durable only after [`FileIo::sync`] has succeeded; unsynced ones
+/// may be lost or torn by a power cut, in any order.
 pub trait FileIo {
     /// Bytes from the start to the last one ever written or allocated.
     fn len(&self) -> io::Result<u64>;
@@ -88,7 +88,7 @@ impl FileIo for OsFile {
         let mut done = 0;
         while done < to.len() {
             match self.0.read_at(&mut to[done..], offset + done as u64) {
-                // A short read is no end of the file: what is there would look like zeroes.
+                // A short read within the file is an error: the rest would look like zeroes.
                 Ok(0) if self.len()? > offset + done as u64 => {
                     return Err(io::Error::from_raw_os_error(libc::EIO));
                 }

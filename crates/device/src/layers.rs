@@ -8,7 +8,7 @@ use rackweave_core::Rng;
 
 use super::io::{FileIo, MemFile};
 
-/// What happened to one of the recorded files.
+/// Operation on one of the recorded files.
 #[derive(Clone, Debug)]
 pub enum Step {
     Write {

@@ -32,8 +32,8 @@ pub(super) const RECORD_LEN: usize = 64;
 const SLOT: u64 = 4096;
 /// Generations and stamps of one opening of the file; the opening's number is above them.
 pub(super) const BOOT_SHIFT: u32 = 40;
-/// Space is reserved in groups of extents with about so many bytes of contents: large, so that an fdatasync seldom has
-/// to write the file's metadata.
+/// Space is reserved in groups of extents with about this many bytes of contents: large, so that an fdatasync seldom
+/// has to write the file's metadata.
 pub const STEP_BYTES: u64 = 64 << 20;
 /// Contents begin at a multiple of this, so that a run of pages ([`super::RUN_BYTES`]) is one folio of the page cache.
 const ALIGN: u64 = super::RUN_BYTES as u64;
@@ -155,7 +155,7 @@ fn sealed(b: &[u8], place: u64) -> bool {
     u32_at(b, 0) == sum(b, place)
 }
 
-/// What the first bytes of a file are made of.
+/// Fields of a file's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     pub version: u32,
@@ -197,7 +197,7 @@ fn super_len(version: u32) -> usize {
     if version == PLAIN_VERSION { PLAIN_SUPER_LEN } else { SUPER_LEN }
 }
 
-/// What the first bytes of a file say.
+/// Contents of a file's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Super {
     /// Only zeroes: a file that was never formatted.
@@ -292,7 +292,7 @@ pub(super) fn decode_owner(b: &[u8; OWNER_LEN]) -> Option<(RackId, DriveId)> {
     (sealed(b, OWNER_AT) && rack != RackId::default()).then(|| (rack, DriveId(u64::from_be_bytes(drive))))
 }
 
-/// What changes of the file as a whole; two copies, written in turn.
+/// Changing state of the file as a whole; two copies, written alternately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     /// Grows with every write of a state; the copy with the greater one counts.
@@ -310,7 +310,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// A drive of this shape can have come to it.
+    /// Whether a drive of this shape can reach this state.
     pub(super) fn is_of(&self, shape: &Shape) -> bool {
         self.meta_used <= round_up(shape.meta_bytes)
             && self.extents <= shape.blocks
@@ -387,7 +387,8 @@ fn decode_row_copy(block: u32, b: &[u8]) -> Option<Row> {
     })
 }
 
-/// The newer whole copy of a block's row, and which of the two it is. Of one generation the newer one tells whose block it is.
+/// The newer whole copy of a block's row, and which of the two it is. Within one generation the newer one names the
+/// block's owner.
 pub(super) fn decode_row(block: u32, b: &[u8]) -> Option<(Row, usize)> {
     let copies = [decode_row_copy(block, &b[..ROW_COPY_LEN]), decode_row_copy(block, &b[ROW_COPY_LEN..ROW_LEN])];
     let claimed = |r: &Row| r.oob.logical != u64::MAX;
@@ -446,12 +447,12 @@ pub(super) fn decode_spare_head(b: &[u8], p: PageAddr, generation: u64) -> Optio
     Some((h, slots))
 }
 
-/// Whose the page with this spare area is.
+/// Owner of the page with this spare area.
 pub(super) fn spare_owner(b: &[u8]) -> u32 {
     decode_oob(&b[32..48]).owner()
 }
 
-/// The spare area is neither blank nor whole, of whatever generation.
+/// The spare area is neither blank nor whole, of any generation.
 pub(super) fn spare_is_damaged(b: &[u8], p: PageAddr) -> bool {
     b.iter().any(|x| *x != 0) && !sealed(b, place(p))
 }

@@ -1,8 +1,8 @@
 //! A modelled SSD's contents in one file: what makes a rack on one machine durable.
 //!
 //! [`FileSsd`] executes device commands on a [`FileIo`] layer. The file begins small and grows in steps of
-//! [`STEP_BYTES`] as erase blocks are used for the first time; docs/format.md draws its bytes. What a power cut may do
-//! to writes that were not synced is answered so:
+//! [`STEP_BYTES`] as erase blocks are used for the first time; docs/format.md draws its bytes. Effects of a power cut
+//! on unsynced writes, and the answers to them:
 //!
 //! - An erase draws a *generation* that was never used before and writes it to the block's row; spare areas of another
 //!   generation are void, so nothing has to be zeroed.
@@ -50,7 +50,7 @@ use tail::Tail;
 const SLOT: usize = BLOCK as usize;
 /// The second copy of a drive's table begins within these of the checkpoint area …
 const TABLE_SEARCH_BYTES: u32 = 1 << 20;
-/// … and a copy is at most so long: each of some thousand dies in sixteen parts.
+/// … and a copy is at most this long: each of some thousand dies in sixteen parts.
 const TABLE_BYTES_MAX: usize = 256 << 10;
 
 /// Why a device file was not opened.
@@ -86,17 +86,13 @@ pub enum OpenError {
          needed any more, move it away and begin with an empty one (--replace-ssd)"
     )]
     Rack { found: RackId, wanted: RackId },
-    #[error(
-        "the device file has {found} bytes, what was written down as durable reaches to {needed}: its end is missing"
-    )]
+    #[error("the device file has {found} bytes, but records durable data up to byte {needed}: its end is missing")]
     Short { found: u64, needed: u64 },
     #[error(
-        "the row of erase block {block} is damaged: neither copy has a matching checksum, so nothing tells what is in the block"
+        "the row of erase block {block} is damaged: neither copy has a matching checksum, so the block's contents are unknown"
     )]
     Row { block: u32 },
-    #[error(
-        "the row of erase block {block} says that it lies in extent {extent}, which is another block's or not there"
-    )]
+    #[error("the row of erase block {block} names extent {extent}, which another block has or which does not exist")]
     Extent { block: u32, extent: u32 },
     #[error("page size {page_bytes} is not a positive multiple of 4096")]
     PageSize { page_bytes: u32 },
@@ -205,7 +201,7 @@ impl<F: FileIo> FileSsd<F> {
         Ok(SyncTicket { upto: self.counter, extents: self.extents_used })
     }
 
-    /// Second half: what the fdatasync answered. A failure is final for the device, whatever a later one says.
+    /// Second half: the result of the fdatasync. A failure is final for the device, regardless of later results.
     pub fn finish_sync(&mut self, ticket: SyncTicket, result: sys::Result<()>) -> Result<(), DeviceError> {
         match (result, self.failed.filter(|_| !mutant!("device.sync.retry"))) {
             (Ok(()), None) => {
@@ -293,7 +289,7 @@ impl<F: FileIo> FileSsd<F> {
         let copy = if mutant!("device.row.in-place") { old.copy } else { 1 - old.copy };
         self.write_first_row(block, BlockState { row, copy, doubled: false })
     }
-    /// The row of a block in which nothing is any more.
+    /// The row of an empty block.
     fn write_first_row(&mut self, block: u32, s: BlockState) -> Result<(), DeviceError> {
         let written = self.write_row(block, s);
         if written != Err(DeviceError::NoSpace) {
@@ -324,7 +320,7 @@ impl<F: FileIo> FileSsd<F> {
             self.write_row(page.block, state)?;
         }
         if !state.doubled {
-            // With whose block it is, which a spare area may be too damaged to tell.
+            // With the block's owner, which a damaged spare area may not show.
             state.row.oob = image.oob;
             state.copy = 1 - state.copy;
             state.doubled = true;
@@ -347,8 +343,8 @@ impl<F: FileIo> FileSsd<F> {
         self.keep(page, image.slots.clone())
     }
 
-    /// Puts the page, whose spare area is in `self.spare`, behind the block's others that are not written; writes
-    /// what has come together. Where that fails the page is behind them already: the next try writes them first.
+    /// Puts the page, whose spare area is in `self.spare`, behind the block's other unwritten ones, and writes them
+    /// once enough have collected. If that fails the page is queued already: the next attempt writes all of them first.
     fn keep(&mut self, page: PageAddr, slots: Arc<[Slot]>) -> Result<(), DeviceError> {
         if self.tails.get(&page.block).is_some_and(|t| t.end() != page.page) {
             self.write_tail(page.block, true)?;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
 
 impl<F: FileIo> FileSsd<F> {
-    /// Opens the device in `file`, formatting it if it is blank. What a power cut left is repaired with the first
+    /// Opens the device in `file`, formatting it if it is blank. Effects of a power cut are repaired with the first
     /// change: reading a device, for instance its identity, does not change it.
     pub fn open(file: F, ssd: SsdId, shape: Shape) -> Result<FileSsd<F>, OpenError> {
         FileSsd::open_as(file, ssd, shape, None)
@@ -26,7 +26,7 @@ impl<F: FileIo> FileSsd<F> {
         file.read_at(&mut first, layout::SUPER_AT)?;
         Ok(matches!(layout::decode_super(&first), Super::Blank))
     }
-    /// The rack that the drive in the file is of, if it was ever told; the file is not changed.
+    /// The rack of the drive in the file, if it has one; the file is not changed.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -159,7 +159,7 @@ impl<F: FileIo> FileSsd<F> {
         self.extents_used = self.extents_used.max(d.extent + 1);
     }
 
-    /// The rack that the drive is of, if it was ever told.
+    /// The drive's rack, if it has one.
     pub fn rack(&self) -> Option<RackId> {
         self.rack
     }
@@ -256,22 +256,22 @@ impl<F: FileIo> FileSsd<F> {
         Ok(())
     }
 
-    /// Bytes that the file has at the least: to the end of what is known to be durable. After a power cut, extents
-    /// that were reserved after the last sync may lie past the end.
+    /// Least length of the file: to the end of everything known to be durable. After a power cut, extents that were
+    /// reserved after the last sync may lie past the end.
     fn durable_len(&self) -> u64 {
         let known = |s: &&BlockState| self.state.clean || s.row.generation <= self.state.durable;
         let extents = self.blocks.iter().flatten().filter(known).map(|s| s.row.extent).max();
         let meta = if self.state.clean { self.meta_end() } else { 0 };
-        // Whatever was drawn in the last life was for a block with an extent, though the table of rows be cut off.
+        // Numbers drawn in the last run were for blocks with an extent, even if the table of rows is cut off.
         let first = (self.state.durable > self.state.boot << layout::BOOT_SHIFT).then_some(0);
         let last = self.state.extents.checked_sub(1);
         meta.max(extents.max(first).max(last).map_or(0, |e| self.shape.data_at(e, self.shape.pages_per_block)))
     }
-    /// End of what was ever written of the checkpoint area.
+    /// End of the part of the checkpoint area that was ever written.
     fn meta_end(&self) -> u64 {
         if self.state.meta_used > 0 { self.shape.meta_at() + self.state.meta_used } else { 0 }
     }
-    /// Space for what the state and the rows speak of: a power cut may have taken it away.
+    /// Reserves the space that the state and the rows name: a power cut may have removed it.
     fn reserve_used(&mut self) -> sys::Result<()> {
         let len = self.file.len()?;
         if len < self.meta_end() {
@@ -287,8 +287,8 @@ impl<F: FileIo> FileSsd<F> {
         Ok(())
     }
 
-    /// Checks every program that is not known to be durable. Pages are programmed in order: what is missing before one that
-    /// is durable is damaged, and of what is behind the first torn one nothing was ever acknowledged.
+    /// Checks every program that is not known to be durable. Pages are programmed in order: a page missing before a
+    /// durable one is damaged, and no program behind the first torn page was ever acknowledged.
     fn find_torn(&mut self) -> Result<(), OpenError> {
         let spare_len = self.shape.spare_len();
         let mut spares = vec![0; spare_len * usize::from(self.shape.pages_per_block)];
@@ -327,8 +327,8 @@ impl<F: FileIo> FileSsd<F> {
         Ok(true)
     }
 
-    /// Before the first change of this life: voids torn pages. From here on generations and stamps are greater than any that an
-    /// earlier life can have written.
+    /// Before the first change of this opening: voids torn pages. From here on generations and stamps are greater
+    /// than any that an earlier one can have written.
     pub(crate) fn begin_life(&mut self) -> sys::Result<()> {
         if self.begun {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Files and directories with modes that are set, not inherited: whatever the umask, nobody but the owner reads or writes
-//! what a rack keeps. Files that people name as outputs of a command are readable as the umask says, and never writable by others.
+//! Files and directories with explicit modes: regardless of the umask, only the owner reads or writes a rack's files.
+//! Files that users name as outputs of a command are readable by the umask, and never writable by others.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     set(OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?)
 }
 
-/// An empty file, in place of what was in it.
+/// Creates an empty file, or empties an existing one.
 pub fn create(path: &Path) -> io::Result<File> {
     set(OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(path)?)
 }
@@ -34,7 +34,7 @@ pub fn report(path: &Path, contents: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(REPORT_MODE).open(path)?.write_all(contents)
 }
 
-/// Whatever the umask left, and whatever mode a file from before has. Devices and pipes are others'.
+/// Sets the mode, regardless of the umask and of an existing file's mode. Devices and pipes are left alone.
 fn set(file: File) -> io::Result<File> {
     let meta = file.metadata()?;
     if meta.is_file() && meta.mode() & 0o7777 != FILE_MODE && !mutant!("device.private.inherited-mode") {

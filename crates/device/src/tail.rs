@@ -62,8 +62,8 @@ impl Tail {
     pub(super) fn slots(&self, page: u16) -> Option<&[Slot]> {
         self.pages.get(usize::from(page.checked_sub(self.pages_first())?)).map(|p| &**p)
     }
-    /// First page whose contents are not written, and what is to be written from there on, slot by slot: nothing after
-    /// the last one whose contents are more than its record.
+    /// First page whose contents are not written, and the slots to be written from there on: up to the last slot with
+    /// contents besides its record.
     pub(super) fn contents(&self, slots_per_page: usize) -> (u16, Vec<Cow<'_, [u8]>>) {
         let slots = || self.pages.iter().flat_map(|p| (0..slots_per_page).map(|i| p.get(i).map(|s| &s.data)));
         let held = |d: Option<&Payload>| d.is_some_and(|d| matches!(Repr::of(d), Repr::Bytes | Repr::Mixed));

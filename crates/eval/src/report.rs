@@ -1,4 +1,4 @@
-//! What a replay says: a table for people, JSON for programs; and whether its policies may be compared at all.
+//! Report of a replay: a table, or JSON; and whether its policies may be compared.
 
 use std::fmt::Write as _;
 
@@ -193,7 +193,7 @@ impl Report {
         Value::Object(top)
     }
 
-    /// The table a terminal shows, and what must be said with it.
+    /// The table for a terminal, with its remarks.
     pub fn table(&self) -> String {
         let mut t = String::new();
         let r = &self.rack;

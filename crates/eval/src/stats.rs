@@ -5,7 +5,7 @@ use rackweave_core::Span;
 
 /// Significant decimal digits of a percentile.
 const DIGITS: u8 = 3;
-/// Longest latency told apart; longer ones count as this long (and the maximum says how long).
+/// Longest recorded latency; longer ones count as this (and the maximum is exact).
 const LONGEST: Span = Span::from_secs(3_600);
 
 /// Latencies of one kind of request.
@@ -55,7 +55,7 @@ impl Latencies {
         Span(self.histogram.value_at_quantile(part)).min(self.max)
     }
 
-    /// What a report prints.
+    /// Summary for a report.
     pub fn summary(&self) -> Summary {
         let us = |s: Span| s.as_micros_f64();
         Summary {

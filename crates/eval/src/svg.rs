@@ -21,7 +21,7 @@ const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00
 const STEP_MIN: f64 = 0.7;
 /// Points further apart than this are joined by a step.
 const GAP: f64 = 3.0;
-/// With so many decades at most, twos and fives of each have labels as well.
+/// With at most this number of decades, twos and fives of each have labels as well.
 const FEW_DECADES: i32 = 2;
 
 /// Both panels of `report`.
@@ -139,12 +139,12 @@ fn points(a: &Axes, l: &Latencies) -> String {
     let (mut x, mut y) = (start, a.y(1.0));
     let _ = write!(out, "{x:.1},{y:.1}");
     for (latency, longer) in l.tail() {
-        // Nobody took longer than the longest: the curve ends at the rarity of one request.
+        // The curve ends at the rarity of one request.
         let rarity = longer.max(1.0 / l.count() as f64);
         let (nx, ny) = (a.x(latency.as_micros_f64()), a.y(rarity));
         if (nx - x).abs() + (ny - y).abs() >= STEP_MIN || longer == 0.0 {
             if nx - x > GAP {
-                // Nothing was measured between: no slope.
+                // No sample between: no slope.
                 let _ = write!(out, " {nx:.1},{y:.1}");
             }
             let _ = write!(out, " {nx:.1},{ny:.1}");

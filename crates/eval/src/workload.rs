@@ -13,13 +13,13 @@ const KEPT_MAX: u64 = 1 << 20;
 /// Unit of the footprint and of regions: a stripe unit of a volume.
 pub const STRIPE_BYTES: u64 = 64 << 10;
 
-/// Stripes told apart in a survey: 256 GiB touched; a trace that touches more counts as touching this much.
+/// Stripes counted in a survey: 256 GiB touched; a trace that touches more counts as touching this much.
 const STRIPES_MAX: usize = 1 << 22;
 
-/// Longest request a trace may ask for, read or written: longer ones are no I/O of a block device.
+/// Longest request of a trace, read or written: longer ones are no I/O of a block device.
 pub const IO_MAX: u64 = 1 << 30;
 
-/// What a trace is like as a whole.
+/// Properties of a whole trace.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     pub requests: u64,

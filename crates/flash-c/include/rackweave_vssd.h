@@ -2,13 +2,13 @@
  * file. Link with librackweave_vssd.a -lpthread -ldl -lm.
  *
  * A program allocates a virtual SSD, then blocks of it; it writes each block once, from start to end, in whole pages,
- * reads anywhere in what is written, and frees blocks whose contents nobody needs. What was written is durable after
- * fbx_sync. A block that was freed is erased some time after the next sync; after a power cut before that it is there
- * again, whole or its beginning.
+ * reads anywhere in the written part, and frees blocks whose contents are obsolete. Written data is durable after
+ * fbx_sync. A freed block is erased some time after the next sync; after a power cut before that it exists again, whole
+ * or its beginning.
  *
- * Every call but fbx_close returns 0, or one of the errors below, and fbx_error then tells more. A call that fails
- * changes nothing, unless the drive failed or wore out under it (FBX_E_DEVICE, FBX_E_WORN_OUT, FBX_E_SEALED): of a
- * write a beginning may be there then, and fbx_next_block tells how much. A drive is used by one thread at a time. */
+ * Every call but fbx_close returns 0, or one of the errors below, of which fbx_error returns the message. A call that
+ * fails changes nothing, unless the drive failed or wore out under it (FBX_E_DEVICE, FBX_E_WORN_OUT, FBX_E_SEALED): a
+ * prefix of a write may then exist, and fbx_next_block returns its length. One thread may use a drive at a time. */
 #ifndef RACKWEAVE_VSSD_H
 #define RACKWEAVE_VSSD_H
 
@@ -44,7 +44,7 @@ enum {
   FBX_E_TOO_MANY = 9,          /* the drive has its most virtual SSDs */
   FBX_E_UNKNOWN_VSSD = 10,     /* never allocated */
   FBX_E_DEAD_VSSD = 11,        /* deallocated */
-  FBX_E_VSSD_IN_USE = 12,      /* requests are under way */
+  FBX_E_VSSD_IN_USE = 12,      /* requests are pending */
   FBX_E_FOREIGN_BLOCK = 13,    /* a block of another virtual SSD */
   FBX_E_NO_SUCH_BLOCK = 14,    /* past the end of the virtual SSD */
   FBX_E_FREED_BLOCK = 15,      /* freed, or never allocated */
@@ -54,24 +54,24 @@ enum {
   FBX_E_OUT_OF_ORDER = 19,     /* pages before it are not written */
   FBX_E_PAST_END = 20,         /* does not fit the block */
   FBX_E_SEALED = 21,           /* partly written when the drive was opened: takes no more */
-  FBX_E_UNWRITTEN = 22,        /* more was asked for than is written */
-  FBX_E_BUSY = 23,             /* requests for the block are under way */
+  FBX_E_UNWRITTEN = 22,        /* the range is not written to its end */
+  FBX_E_BUSY = 23,             /* requests for the block are pending */
   FBX_E_NO_FREE_BLOCK = 24,    /* all blocks are allocated */
   FBX_E_QUEUE_FULL = 25,       /* a die's queue is full */
   FBX_E_WORN_OUT = 26,         /* the virtual SSD is worn out: read-only */
   FBX_E_CORRUPT = 27,          /* contents do not match their checksum */
   FBX_E_DEVICE = 28,           /* the drive failed: no more writes */
   FBX_E_NOT_READY = 29,        /* the drive is not recovered */
-  FBX_E_SIZE = 30,             /* no buffer has so many bytes */
+  FBX_E_SIZE = 30,             /* no buffer can have this size */
 };
 
 /* Opens the drive in the file, creating it if there is none: a built-in device profile ("p-ssd", ...) scaled to at
- * most `bytes`. A drive is opened with what it was created with. */
+ * most `bytes`. A drive is opened with the profile and size of its creation. */
 int fbx_open(const char *path, const char *profile, uint64_t bytes, fbx_drive **drive);
-/* Makes everything durable and closes the drive, which is gone afterwards whatever it returns. */
+/* Makes everything durable and closes the drive. The pointer is invalid afterwards, after an error as well. */
 int fbx_close(fbx_drive *drive);
-/* What was wrong with the last call that failed, on this drive or, if it is null, in fbx_open of this thread. Valid
- * until the next call. */
+/* Message of the last call that failed, on this drive or, if it is null, in fbx_open of this thread. Valid until the
+ * next call. */
 const char *fbx_error(const fbx_drive *drive);
 
 /* AllocVirtualSSD */
@@ -82,8 +82,8 @@ int fbx_dealloc_virtual_ssd(fbx_drive *drive, vssd_t vssd);
 int fbx_get_block_size(fbx_drive *drive, vssd_t vssd, uint64_t *block_size, uint32_t *page_size);
 /* ReadData: block i of the virtual SSD lies at i * block size. */
 int fbx_read_data(fbx_drive *drive, vssd_t vssd, void *buf, uint64_t offset, size_t size);
-/* AllocBlock. A block of which nothing is written is nobody's after the next fbx_open, whatever was synced: writing it gives
- * FBX_E_FREED_BLOCK, and its number may be given out again. */
+/* AllocBlock. A block without written data is not allocated after the next fbx_open, whatever was synced: writing it
+ * returns FBX_E_FREED_BLOCK, and its number may be allocated again. */
 int fbx_alloc_block(fbx_drive *drive, vssd_t vssd, block_t *block);
 /* WriteData: appends whole pages. */
 int fbx_write_data(fbx_drive *drive, vssd_t vssd, block_t block, const void *buf, size_t size);
@@ -92,7 +92,7 @@ int fbx_write_data_at(fbx_drive *drive, vssd_t vssd, block_t block, uint64_t off
 /* FreeBlock */
 int fbx_free_block(fbx_drive *drive, vssd_t vssd, block_t block);
 
-/* Everything written and freed before is durable afterwards. */
+/* Makes all earlier writes and frees durable. */
 int fbx_sync(fbx_drive *drive);
 /* The first allocated block whose number is at least `from`, and the bytes written in it; FBX_E_NO_SUCH_BLOCK: none. */
 int fbx_next_block(fbx_drive *drive, vssd_t vssd, uint32_t from, block_t *block, uint64_t *written);

@@ -1,4 +1,4 @@
-//! What was wrong, and its number in the header.
+//! Errors, and their numbers in the header.
 
 use std::ffi::c_int;
 

@@ -33,7 +33,7 @@ struct MemBlock {
     /// Next page in order; pages before it are used, complete or torn.
     next: u16,
     pages: Vec<Option<PageImage>>,
-    /// Erases that happened, whatever was remembered of them.
+    /// Number of erases, whether or not they were recorded.
     erases: u16,
     /// Marked so.
     bad: bool,
@@ -92,14 +92,14 @@ impl Memory {
             b.pages.push(None);
         }
     }
-    /// The page cannot be read any more.
+    /// Makes the page unreadable.
     pub fn lose_page(&mut self, page: PageAddr) {
         let block = self.blocks.get_mut(page.block as usize);
         if let Some(p) = block.and_then(|b| b.pages.get_mut(usize::from(page.page))) {
             *p = None;
         }
     }
-    /// Its spare area is damaged: nothing tells what was in the page.
+    /// Damages its spare area, so that the page's contents are unknown.
     pub fn damage_spare(&mut self, page: PageAddr) {
         self.lose_page(page);
         if let Some(b) = self.blocks.get_mut(page.block as usize) {

@@ -1,5 +1,5 @@
-//! Which block a garbage collector takes, and what is kept apart so that it finds blocks with little to move: for every
-//! log on flash.
+//! Choice of the garbage collector's victim, and separation of data so that victims have little to move: for every log
+//! on flash.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +10,10 @@ pub enum VictimPolicy {
     /// Fewest valid pages: the least to move now.
     #[default]
     Greedy,
-    /// Free space gained, by how long it will last, by what it costs: (1 − u) × age ÷ 2u (Rosenblum and Ousterhout, "The
-    /// design and implementation of a log-structured file system", TOCS 1992, in the form for flash, which reads only
-    /// what is valid: Kawaguchi, Nishioka and Motoda, "A flash-memory based file system", USENIX 1995). Cold blocks are
-    /// taken while they hold more than hot ones, whose pages will be invalid soon anyway.
+    /// Free space gained, by how long it will last, by what it costs: (1 − u) × age ÷ 2u (Rosenblum and Ousterhout,
+    /// "The design and implementation of a log-structured file system", TOCS 1992, in the form for flash, which reads
+    /// only valid data: Kawaguchi, Nishioka and Motoda, "A flash-memory based file system", USENIX 1995). Cold blocks
+    /// are taken with more valid data than hot ones, whose pages will be invalid soon anyway.
     CostBenefit,
 }
 
@@ -49,11 +49,11 @@ impl VictimPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Separation {
-    /// What collection moves is apart from what the host writes: it has outlived its neighbours, and is cold.
+    /// Moved data is separate from host writes: it has outlived its neighbours, and is cold.
     #[default]
     Moved,
-    /// And of what the host writes, that whose last copy lived shorter than blocks of such data do is apart from the
-    /// rest: it will be overwritten as soon again (SepBIT's classes 1 and 2: Wang et al., "Separating data via block
+    /// In addition, host writes whose last copy lived shorter than blocks of such data do are separate from the rest:
+    /// they will be overwritten as soon again (SepBIT's classes 1 and 2: Wang et al., "Separating data via block
     /// invalidation time inference for write amplification reduction in log-structured storage", FAST 2022).
     Lifespans,
 }
@@ -70,7 +70,7 @@ pub(crate) struct Lifespan {
 }
 
 impl Default for Lifespan {
-    /// Whatever is overwritten counts as short-lived until blocks were collected.
+    /// All overwritten data counts as short-lived until blocks were collected.
     fn default() -> Lifespan {
         Lifespan { mean: u64::MAX, sum: 0, count: 0 }
     }

@@ -1,6 +1,6 @@
-//! For a user who orders its commands itself. A command's times are fixed when it is submitted; a read may instead wait
-//! with its user, who then chooses which of those that wait is next. Each has its time at its die from when it was asked
-//! for, as if it had been submitted, only not yet whose it is: so nothing else goes before because of the choice.
+//! Interface for a user that orders its commands itself. A command's times are fixed on submission. A read may instead
+//! wait with its user, who later chooses which waiting read is next. Die time is reserved on arrival, as if the read
+//! had been submitted; the user decides later which read uses it, so no other command overtakes because of the choice.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub struct FlashLocation {
     pub slot: u8,
 }
 
-/// What becomes of a read.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Now,
@@ -28,7 +28,7 @@ pub enum Admission {
     Joins,
 }
 
-/// What became of a read.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadTry {
     /// A command of its own.
@@ -63,7 +63,7 @@ impl Ssd {
         let i = self.index(vssd);
         self.with(i, now, out, |v, io| v.read_if(io, addr.pack(), token, turn))
     }
-    /// Reads what waited for a die, side by side in a page: addresses and tokens. `started` is told the first token of each
+    /// Submits waiting reads of adjacent slots of a page: addresses and tokens. `started` gets the first token of each
     /// command and its die: blocks may have moved since.
     pub fn read_held(
         &mut self,
@@ -87,7 +87,7 @@ impl Ssd {
     /// As [`Ssd::program`], on a die that may take a page. Returns it, unless the page waits for a block to be erased.
     ///
     /// # Errors
-    /// There is no erased block, or no such die.
+    /// No erased block, or no such die.
     pub fn program_if(
         &mut self,
         now: Time,
@@ -100,7 +100,7 @@ impl Ssd {
         let i = self.index(vssd);
         self.with(i, now, out, |v, io| v.program_if(io, writes, token, &may))
     }
-    /// The die that a read of the block would ask; none if flash has nothing of it.
+    /// The die that a read of the block would use; none if flash does not have it.
     pub fn die_of(&self, vssd: VssdId, addr: BlockAddr) -> Option<u32> {
         self.get(vssd).die_of(addr.pack())
     }

@@ -1,4 +1,4 @@
-//! How virtual SSDs are kept apart (FlashBlox §3.1–3.3), and what a throughput level of each kind is made of.
+//! Isolation of virtual SSDs (FlashBlox §3.1–3.3), and the units of each kind's throughput levels.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl Isolation {
     pub fn from_name(name: &str) -> Option<Isolation> {
         Isolation::ALL.into_iter().find(|i| i.to_string() == name)
     }
-    /// What it is allocated in.
+    /// The unit of its allocation.
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Isolation::Channel => "channels",

@@ -15,9 +15,9 @@
 //! - [`blockmap`]: a volume of 4 KiB blocks on the flash manager's calls.
 //! - [`backend`]: contents in memory, or nowhere; [`flaws`]: programs and erases that fail.
 //!
-//! What makes a power cut harmless: nothing is erased before everything that replaced it is durable, nothing is
-//! programmed twice without an erase, and after a start partly filled blocks take no more programs. Recovery reads the
-//! newest complete checkpoint and the spare areas of the blocks that it does not describe; without a checkpoint, of all.
+//! Why a power cut is harmless: no page is erased before all data that replaced it is durable, no page is programmed
+//! twice without an erase, and after a start partly filled blocks take no more programs. Recovery reads the newest
+//! complete checkpoint and the spare areas of the blocks that it does not describe; without a checkpoint, of all.
 
 /// Brings [`rackweave_core::mutant`] to every module.
 #[macro_use]
@@ -51,7 +51,7 @@ pub use ssd::{
 pub use timing::{Busy, Timing};
 pub use vssd::exported_slots;
 
-/// Bytes of what the page layer keeps on flash beside data.
+/// Formats of the page layer's records on flash.
 pub mod format {
     pub use crate::vssd::checkpoint::{
         HEADERS_BYTES, Header, JournalEntry, decode_entry, decode_header, decode_piece_head, encode_entry,

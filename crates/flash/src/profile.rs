@@ -46,12 +46,12 @@ pub struct Profile {
     pub sources: Vec<(&'static str, Source)>,
 }
 
-/// What it takes to let a read interrupt an erase or a program.
+/// Timing of the suspension of an erase or a program by a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspend {
     /// From the read's arrival until the die can begin with it.
     pub suspend: Span,
-    /// What the erase or program loses each time.
+    /// Time that the erase or program loses per suspension.
     pub resume: Span,
     /// Reads that may go before one erase or program: then it is done.
     pub reads_max: u32,
@@ -137,7 +137,7 @@ const BUILTIN: [&str; 4] = [
 const COMMAND_NS_MAX: i64 = 10_000_000_000;
 /// Fewest erase blocks a channel: frontiers, reserve of the collector and data must fit.
 pub const BLOCKS_PER_CHANNEL_MIN: u64 = 8;
-/// What [`Profile::scaled_to`] prefers: with fewer blocks a channel, it makes them smaller.
+/// Preference of [`Profile::scaled_to`]: with fewer blocks a channel, it makes them smaller.
 const BLOCKS_PER_CHANNEL_WANTED: u64 = 32;
 /// Fewest pages a block that [`Profile::scaled_to`] makes.
 const PAGES_PER_BLOCK_MIN: u16 = 16;
@@ -270,14 +270,14 @@ impl Profile {
         p.validate()?;
         Ok(p)
     }
-    /// What suspending erases takes.
+    /// Parameters of suspending erases.
     ///
     /// # Errors
     /// The drive cannot.
     pub fn suspends_erases(&self) -> Result<Suspend, ProfileError> {
         self.erase_suspend.ok_or_else(|| ProfileError::NoSuspend { name: self.name.clone(), table: "erase_suspend" })
     }
-    /// What suspending programs takes.
+    /// Parameters of suspending programs.
     ///
     /// # Errors
     /// The drive cannot.
@@ -329,7 +329,7 @@ impl Profile {
             return Err(ProfileError::TooSmall { name: self.name.clone(), bytes, least });
         }
         let per_plane = |g: &Geometry| blocks / (u64::from(g.dies_per_channel) * u64::from(g.planes_per_die));
-        // Too coarse: fewer than two blocks a plane, or more than a sixteenth of the blocks asked for left over.
+        // Too coarse: fewer than two blocks a plane, or more than a sixteenth of the requested blocks left over.
         let coarse = |g: &Geometry| {
             let units = u64::from(g.dies_per_channel) * u64::from(g.planes_per_die);
             per_plane(g) < 2 || blocks % units * 16 > blocks

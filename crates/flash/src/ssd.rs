@@ -80,7 +80,7 @@ impl Ssd {
             cfg,
         })
     }
-    /// What the drive's table must name; before [`Ssd::boot`].
+    /// Sets the drive's id for the table; before [`Ssd::boot`].
     pub fn set_drive(&mut self, drive: DriveId) {
         (self.cfg.drive, self.table.drive) = (drive, drive);
     }
@@ -107,8 +107,9 @@ impl Ssd {
         self.failed
     }
 
-    /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). Of a drive that
-    /// has a table that is only the wish: [`Ssd::boot`] goes by the table, and refuses what is configured otherwise.
+    /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). On a drive
+    /// with a table this is only the configured layout: [`Ssd::boot`] uses the table, and refuses a different
+    /// configuration.
     pub fn alloc_vssd(&mut self, id: VssdId, channels: u16) -> Result<(), AllocError> {
         self.alloc_share(id, Share::Channels(channels))
     }
@@ -278,7 +279,7 @@ impl Ssd {
             }
         }
     }
-    /// The slots of a command were read, `first` and what follows it.
+    /// The slots of a command were read, `first` and those that follow it.
     fn host_read(
         &mut self,
         now: Time,
@@ -316,7 +317,7 @@ impl Ssd {
             v.gc_read_left(io, block);
         });
     }
-    /// `found` is nothing if the device has less than was asked for.
+    /// `found` is none if the device returned less than requested.
     fn check_read(
         &self,
         vssd: usize,
@@ -428,7 +429,7 @@ impl Ssd {
     pub fn busy(&self) -> Busy {
         self.clock.busy()
     }
-    /// Erase count of every block of the vSSD's own; of one that is lent, as its borrower told.
+    /// Erase count of every block of the vSSD's own; of a lent one, as reported by its borrower.
     pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {
         let v = self.get(vssd);
         v.blocks.all[..v.home as usize].iter().map(|b| b.erase_count)
@@ -451,7 +452,7 @@ impl Ssd {
         let i = self.index(vssd);
         self.with(i, now, out, |v, io| v.gc_start(io));
     }
-    /// Takes no more victims; those begun are finished.
+    /// Takes no further victims; present ones are finished.
     pub fn gc_stop(&mut self, vssd: VssdId) {
         let i = self.index(vssd);
         self.vssds[i].gc.running = false;
@@ -469,7 +470,7 @@ impl Ssd {
         let i = self.index(vssd);
         self.vssds[i].bury(volume);
     }
-    /// Everything that is known of volumes: what is left of those that live no more is forgotten.
+    /// The complete list of volumes: data of all others is forgotten.
     pub fn know_volumes(&mut self, vssd: VssdId, volumes: &LiveVolumes) {
         let i = self.index(vssd);
         self.vssds[i].know_volumes(volumes);
@@ -478,7 +479,7 @@ impl Ssd {
     pub fn is_dead(&self, vssd: VssdId, volume: VolumeId) -> bool {
         self.get(vssd).is_dead(volume)
     }
-    /// Nothing is programmed in the vSSD that a start could find.
+    /// The vSSD has no page that a start could find.
     pub fn is_clear(&self, vssd: VssdId) -> bool {
         self.get(vssd).is_clear()
     }
@@ -486,12 +487,12 @@ impl Ssd {
     pub fn retired(&self, vssd: VssdId) -> u32 {
         self.get(vssd).retired()
     }
-    /// How many more may fail until it is worn out.
+    /// Blocks that may still fail until it is worn out.
     pub fn reserve(&self, vssd: VssdId) -> u32 {
         self.get(vssd).reserve()
     }
 
-    /// No block of the vSSD is left in reserve for the next that fails. It works on, but for how long nobody knows.
+    /// The vSSD has no block in reserve for the next failure. It works on, for an unknown time.
     pub fn worn_out(&self, vssd: VssdId) -> bool {
         self.get(vssd).worn_out()
     }
@@ -500,15 +501,15 @@ impl Ssd {
         let lost = &self.get(vssd).lost;
         (lost.iter().map(|a| BlockAddr::unpack(*a)), lost.len() as u64)
     }
-    /// What the vSSD was found to have lost when the drive was recovered.
+    /// Losses of the vSSD found by the drive's recovery.
     pub fn losses(&self, vssd: VssdId) -> Losses {
         self.get(vssd).losses
     }
-    /// So many failed that data could need what collection cannot gain any more: it is to be read, and written no more.
+    /// Collection cannot reclaim what data could need, because of failed blocks: read-only.
     pub fn read_only(&self, vssd: VssdId) -> bool {
         self.get(vssd).read_only()
     }
-    /// The host has no room for what is written to the drive: commands wait until it has, and no vSSD takes a block that needs a
+    /// The host's disk has no room for the drive: commands wait until it has, and no vSSD takes a block that needs a
     /// page.
     pub fn host_full(&self) -> bool {
         self.host_full

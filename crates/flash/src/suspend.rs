@@ -2,8 +2,8 @@
 //! under way, which goes on afterwards, or goes before one that has not begun (Wu and He, "Reducing SSD read latency via
 //! NAND flash program and erase suspension", FAST 2012). Each lets a bounded number of reads pass, so that it ends.
 //!
-//! A command's end is promised when it is submitted. What is behind one that was held up ends later than that; its
-//! completion, which comes at the promised time, is kept until then ([`Suspension::finish`]).
+//! A command's end is fixed on submission. Commands behind a suspended one end later than that; their completions,
+//! which arrive at the fixed time, are kept until then ([`Suspension::finish`]).
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::{Span, SsdId, Time};
@@ -27,7 +27,7 @@ struct Item {
     tag: u64,
     end: Time,
     passable: Option<Passable>,
-    /// What the backend answered before the modelled device was done.
+    /// The backend's answer, before the modelled device is done.
     result: Option<Result<DeviceData, DeviceError>>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Suspension {
     die_of: Vec<u32>,
 }
 
-/// What reads may interrupt: how long it takes on its own, and what interrupting it takes.
+/// A command that reads may suspend: its duration, and the time that a suspension takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Kinds {
     pub(crate) erases: Option<(Span, Suspend)>,
@@ -56,7 +56,7 @@ pub(crate) struct Kinds {
 pub(crate) struct Pass {
     at: usize,
     pub(crate) begin: Time,
-    /// That is held up from here on.
+    /// Start of the suspension.
     from: Time,
     how: How,
 }
@@ -90,7 +90,7 @@ impl Suspension {
         };
         let die = block / self.blocks_per_die;
         let items = &mut self.dies[die as usize];
-        // What has passed something is not behind it, and with nothing passable nothing can be held up.
+        // A command that overtook another is not behind it, and without a suspendable command none is suspended.
         let behind = items.last().is_some_and(|last| end >= last.end);
         if kind.is_none() && !behind {
             return;
@@ -106,7 +106,7 @@ impl Suspension {
         }
         self.die_of[tag] = die;
     }
-    /// A read asked for now may pass an erase or program.
+    /// Whether a read that arrives now may pass an erase or program.
     pub(crate) fn pass(&self, now: Time, die: u32) -> Option<Pass> {
         let items = &self.dies[die as usize];
         let at = items.iter().position(|i| i.passable.is_some() && i.end > now)?;
@@ -144,7 +144,7 @@ impl Suspension {
             }
         }
     }
-    /// A read that has passed, done at `end`, reads on of the same page. False: it is not at the front any more.
+    /// A read that has passed, done at `end`, goes on with the same page. False: it is not at the front any longer.
     pub(crate) fn reads_on(&mut self, now: Time, die: u32, end: Time, to: Time) -> bool {
         let items = &mut self.dies[die as usize];
         let Some(at) = items.iter().position(|i| i.passable.is_some() && i.end > now) else { return false };

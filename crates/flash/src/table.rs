@@ -32,7 +32,7 @@ const STRIDE: u64 = 4096;
 /// In place of a group's number: none.
 const NO_GROUP: u8 = u8::MAX;
 
-/// What a device was made as: kept so that an error can name it.
+/// Parameters of the device's creation, so that an error can name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// Name of the profile, filled up with zeroes.
@@ -61,17 +61,17 @@ impl std::fmt::Display for Made {
     }
 }
 
-/// What an entry is in.
+/// State of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EntryState {
     InUse = 1,
     Free = 2,
-    /// Its vSSD was given back. What is left of its generation is not read any more; the rest is being erased.
+    /// Its vSSD was given back. Data of its generation is not read; it is being erased.
     Clearing = 3,
 }
 
-/// What lays out the contents.
+/// The layer that lays out the contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -171,10 +171,10 @@ pub struct Table {
     pub groups: Vec<Group>,
 }
 
-/// Why a drive's table does not let the drive be used. Nothing was written.
+/// Why a drive's table makes the drive unusable. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    #[error("neither copy of the drive's table is whole: nothing tells which vSSD owns what. Replace the drive")]
+    #[error("neither copy of the drive's table is whole: the owners of its blocks are unknown. Replace the drive")]
     Damaged,
     #[error(
         "the drive has no table, but its erase block {block} holds data: it was made by an earlier version (run `rackweave \
@@ -211,7 +211,7 @@ pub enum TableError {
     Foreign { block: u32, found: Owner },
 }
 
-/// Bytes of a copy of the table of a drive of this geometry, whatever its vSSDs: a multiple of 4096.
+/// Bytes of a copy of the table of a drive of this geometry, for any vSSDs: a multiple of 4096.
 pub fn copy_bytes(g: &Geometry) -> u64 {
     let entries = ENTRIES_MAX as u64;
     let (dies, word) = (u64::from(g.dies()), UNIT as u64);
@@ -280,7 +280,7 @@ pub fn encode(t: &Table) -> Vec<u8> {
     b
 }
 
-/// What a copy holds.
+/// Contents of a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Copy {
     /// Never written.
@@ -405,7 +405,7 @@ fn group(r: &mut In<'_>) -> Option<Group> {
 }
 
 impl Table {
-    /// As the metadata service is told.
+    /// For the metadata service.
     pub fn told(&self) -> DriveTable {
         let slot = |e: &Entry| SlotTable {
             vssd: e.vssd,
@@ -439,7 +439,7 @@ impl Table {
             groups: Vec::new(),
         }
     }
-    /// What the entry has of the drive; `None`: something that [`Share`] does not say.
+    /// The entry's share of the drive; `None`: not expressible as a [`Share`].
     pub fn share(&self, e: &Entry) -> Option<Share> {
         let dies = e.units.len() as u32;
         if e.kind != Kind::Page || e.units.iter().any(|u| u.soft_planes != 1) || e.extents.len() != 1 {
@@ -456,7 +456,7 @@ impl Table {
     /// Whether the table is of a drive like this one, and lies on it.
     ///
     /// # Errors
-    /// What differs.
+    /// Differences from the configuration.
     pub fn check(&self, drive: DriveId, p: &Profile) -> Result<(), TableError> {
         if self.drive != drive && !mutant!("flash.table.any-drive") {
             return Err(TableError::Drive { found: self.drive, wanted: drive });
@@ -473,7 +473,7 @@ impl Table {
             None => Ok(()),
         }
     }
-    /// Whether what is configured is what the drive was made with.
+    /// Compares the configuration with the parameters of the drive's creation.
     ///
     /// # Errors
     /// The first entry that differs.

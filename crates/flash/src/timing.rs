@@ -16,12 +16,12 @@ pub enum Timing {
     /// As the profile says.
     #[default]
     Real,
-    /// Nothing takes time.
+    /// Commands take no time.
     None,
-    /// As the profile says, except that garbage collection takes no die's or bus's time from the host: its commands run
-    /// at their pace, but beside the device, as if on a copy of it. So it does what a real collector would do, and
-    /// nobody waits for it: the ideal that policies are compared with. (Were its commands instant, blocks would be
-    /// collected earlier, with more valid pages in them: more work, not the same work for nothing.)
+    /// As the profile says, except that garbage collection takes no die or bus time from the host: its commands run at
+    /// their pace, but on a copy of the device. It thus does the work of a real collector, and no request waits for it:
+    /// the ideal that policies are compared with. (Instant commands would collect blocks earlier, with more valid pages
+    /// in them: more work, not the same work at no cost.)
     IdealGc,
 }
 
@@ -33,7 +33,7 @@ const GAPS_MAX: usize = 16;
 struct Bus {
     /// Reserved intervals, in order, that end in the future.
     reserved: VecDeque<(Time, Time)>,
-    /// All that was ever reserved.
+    /// Sum of all reservations.
     busy: Span,
 }
 
@@ -82,7 +82,8 @@ pub struct Busy {
 /// A bucket holds this part of a second's tokens, as those of the flash manager's dies.
 const BURST: Span = Span::from_millis(10);
 
-/// A token bucket for transfers, as the time at which it would be full but for a burst (the generic cell rate algorithm).
+/// A token bucket for transfers, as the time at which it would be full but for a burst (the generic cell rate
+/// algorithm).
 #[derive(Clone, Debug)]
 struct Limit {
     per_channel: u64,
@@ -100,7 +101,7 @@ impl Limit {
     }
 }
 
-/// What host reads may interrupt, and what that takes.
+/// Commands that host reads may suspend, and the time that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suspends {
     pub(crate) erases: Option<Suspend>,
@@ -114,7 +115,7 @@ pub(crate) struct Suspends {
 #[derive(Debug)]
 pub(crate) struct Clock {
     device: Lane,
-    /// What runs beside the device ([`Timing::IdealGc`]).
+    /// The copy of the device for [`Timing::IdealGc`].
     beside: Lane,
     timing: Timing,
     dies_per_channel: u32,
@@ -130,7 +131,7 @@ pub(crate) struct Clock {
     pub(crate) held: Held,
 }
 
-/// What a reservation is charged to.
+/// Account of a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charge<'a> {
     /// Dies and buses.
@@ -193,7 +194,7 @@ impl Clock {
             Some(s) => s.finish(now, c),
         }
     }
-    /// A read asked for now may go before an erase of the die.
+    /// Whether a read that arrives now may go before an erase of the die.
     pub(crate) fn may_pass(&self, now: Time, die: u32) -> bool {
         self.suspension.as_ref().is_some_and(|s| s.pass(now, die).is_some())
     }

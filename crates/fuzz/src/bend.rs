@@ -2,7 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 
-/// Edits of one input at the most: more only make it random.
+/// Most edits of one input: more only make it random.
 const EDITS_MAX: u8 = 6;
 /// Values that bounds are often wrong at.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];

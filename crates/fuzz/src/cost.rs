@@ -30,7 +30,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What `f` gives, if it allocates at most `limit` bytes, those it frees again counted.
+/// Result of `f`, if it allocates at most `limit` bytes, freed ones included.
 ///
 /// # Panics
 /// If it allocates more.

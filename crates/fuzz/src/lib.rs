@@ -18,7 +18,7 @@ pub struct Target {
     pub run: fn(&[u8]),
     /// Longest input worth a try, bytes: longer ones are cut off.
     pub len_max: usize,
-    /// What an input takes, as a multiple of what a packet's decoding does.
+    /// Cost of an input, as a multiple of decoding a packet.
     pub cost: u64,
 }
 

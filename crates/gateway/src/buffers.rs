@@ -13,11 +13,11 @@ pub const SMALL_BYTES: usize = 32 << 10;
 /// Small chunks that come one after another become chunks of this size.
 const JOINED_BYTES: usize = 256 << 10;
 
-/// What came from the socket and is not parsed yet.
+/// Bytes from the socket that are not parsed yet.
 #[derive(Debug, Default)]
 pub struct Input {
     chunks: VecDeque<Bytes>,
-    /// What follows the chunks, in memory of its own.
+    /// Bytes behind the chunks, in memory of their own.
     small: BytesMut,
     len: usize,
     /// Bytes that are parsed at once, and of which `small` has the first; zero: unknown.
@@ -38,7 +38,7 @@ impl Input {
             return;
         }
         if !self.small.is_empty() {
-            // Many small chunks cost no more than their bytes.
+            // Many small chunks cost only their bytes.
             if self.awaited == 0 && self.small.len() + b.len() <= JOINED_BYTES {
                 return self.small.extend_from_slice(&b);
             }
@@ -46,8 +46,8 @@ impl Input {
         }
         self.chunks.push_back(b);
     }
-    /// Nothing is parsed before `awaited` bytes are here, as far as that is known (else zero). What is here of them is copied to
-    /// the place where they are put together, and a small rest of anything likewise: neither keeps others' chunks in memory.
+    /// Parsing waits for `awaited` bytes, if known (else zero). Those present are copied to the place where they are
+    /// assembled, and a small rest likewise, so that neither keeps others' chunks in memory.
     pub fn release(&mut self, awaited: usize) {
         if self.awaited > 0 {
             return;

@@ -60,7 +60,7 @@ pub type Chunks<'a> = vec_deque::Iter<'a, Bytes>;
 pub trait Gateway {
     /// Bytes from the client.
     fn input(&mut self, bytes: Bytes);
-    /// The client will send no more.
+    /// The client has closed its sending side.
     fn input_eof(&mut self);
     /// Whether to read from the socket. Bytes that are passed on in spite of a `false` are kept without bound.
     fn wants_input(&self) -> bool;
@@ -71,7 +71,7 @@ pub trait Gateway {
     fn output_len(&self) -> usize;
     /// The first `n` bytes of the output are written.
     fn written(&mut self, n: usize);
-    /// No request and no output will come any more, and the output is written: the socket may be closed.
+    /// No further request or output follows, and the output is written: the socket may be closed.
     fn finished(&self) -> bool;
     /// The client has yet to complete a greeting, a command or a request. A driver closes the connection if that takes too long.
     fn input_due(&self) -> bool;

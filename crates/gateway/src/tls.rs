@@ -13,11 +13,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{CertificateError, RootCertStore, ServerConnection};
 
-/// Sealed bytes from which on no more are made before some are sent: a socket's buffer full.
+/// Sealed bytes above which sealing waits for the socket: a socket's buffer.
 const SEALED_MAX: usize = 256 << 10;
 /// Parts of the plain output that are gathered into records.
 const PARTS: usize = 16;
-/// Plain bytes of a TLS record at the most.
+/// Most plain bytes of a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
 /// Why certificates and keys cannot be used.
@@ -35,13 +35,13 @@ pub enum IdentityError {
     Verifier(#[from] VerifierBuilderError),
 }
 
-/// What a server, or a client, shows of itself and asks of the other side; all PEM.
+/// Certificate and key of a server or client, and its requirement on the other side; all PEM.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
     /// The own certificate first, then those between it and the authority's.
     pub certificate: &'a [u8],
     pub key: &'a [u8],
-    /// Who must have issued the other side's certificate.
+    /// The issuer of the other side's certificate.
     pub authority: Option<&'a [u8]>,
 }
 
@@ -70,7 +70,7 @@ impl Identity<'_> {
         Ok(roots.into())
     }
 
-    /// What connections of a server are made of. With an authority, clients must have a certificate of its.
+    /// TLS configuration of a server's connections. With an authority, clients must have a certificate issued by it.
     ///
     /// # Errors
     /// PEM that is none, or a key that is not the certificate's.
@@ -111,7 +111,7 @@ pub enum FailureKind {
     BadCertificate,
     /// The client ended it and says why: it refused ours, mostly.
     RefusedByPeer,
-    /// What came was not TLS, not whole, or changed on the way.
+    /// The bytes were not TLS, incomplete, or changed in transit.
     Protocol,
 }
 
@@ -160,7 +160,8 @@ impl Tls {
         Ok(Tls { conn, out: Output::default(), closing: false, peer_closed: false })
     }
 
-    /// What the client sent; gives what was in it. After an error only the output is left to be sent: it says why.
+    /// Takes the client's bytes and returns their contents. After an error only the output is left to be sent, with the
+    /// reason.
     ///
     /// # Errors
     /// It is not TLS, was changed, or the client's certificate is refused.
@@ -261,7 +262,7 @@ impl Tls {
     pub fn before(&mut self, clear: Bytes) {
         self.out.payload(clear);
     }
-    /// What to write to the socket, in order.
+    /// Bytes for the socket, in order.
     pub fn output(&mut self) -> impl ExactSizeIterator<Item = &Bytes> {
         self.out.chunks()
     }

@@ -78,7 +78,7 @@ impl<B: Backend> KvDrive<B> {
         })
         .unwrap_or(Err(GetError::Read(self.unanswered())))
     }
-    /// Why an answer did not come, though nothing is under way any more.
+    /// Why an answer is missing, though no command is pending.
     fn unanswered(&self) -> BlockError {
         let failed = self.drive.manager().failed().unwrap_or(DeviceError::Backend { os_error: 0 });
         self.store.failed().unwrap_or(failed.into())
@@ -119,7 +119,7 @@ impl<B: Backend> KvDrive<B> {
     }
 }
 
-/// Whose answer it is.
+/// Token of the answered call.
 fn token_of(done: &Done) -> Option<u64> {
     match done {
         Done::BlockAllocated { token, .. }

@@ -23,7 +23,7 @@ pub struct Exhausted {
 /// none). Drawn by 64 random bits.
 ///
 /// # Errors
-/// None is left.
+/// No incarnation is left.
 pub fn above(last: u64, newest: u64, random: u64) -> Result<u64, Exhausted> {
     let newest = if mutant!("link.incarnation.below-newest") { 0 } else { newest };
     let last = last.max(newest);

@@ -2,7 +2,8 @@
 //!
 //! No socket, no clock, no file: `rackweave-net` drives a [`Link`] over UDP and TCP, the simulator over modelled links. After each
 //! turn of its node the driver
-//! 1. hands over the node's packets ([`Link::send`]) and what arrived ([`Link::receive`], [`Link::receive_by_stream`]);
+//! 1. hands over the node's packets ([`Link::send`]) and received datagrams ([`Link::receive`],
+//!    [`Link::receive_by_stream`]);
 //! 2. calls [`Link::flush`];
 //! 3. carries out [`Link::poll`] until it is empty;
 //! 4. if [`Link::outdated`] names an incarnation, takes a durable one above it and calls [`Link::renew`];

@@ -15,7 +15,7 @@ const LOOPBACK_ACK_EVERY: u32 = 32;
 pub fn on_one_machine(cfg: &mut Config) {
     // One path, and nothing to measure.
     (cfg.paths, cfg.datagram_bytes_max) = (1, LOOPBACK_DATAGRAM);
-    // Nothing is lost here but when a process does not run for long enough, as happens with more of them than cores.
+    // Datagrams are lost here only when a process does not run for long enough, as with more of them than cores.
     (cfg.retransmit_min, cfg.retransmit_initial) = (LOOPBACK_RETRANSMIT, LOOPBACK_RETRANSMIT);
     (cfg.ack_delay, cfg.ack_every) = (LOOPBACK_ACK_DELAY, LOOPBACK_ACK_EVERY);
 }

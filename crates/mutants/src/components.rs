@@ -5,11 +5,11 @@ use crate::registry::Mutant;
 use crate::search::Found;
 use crate::units::{self, Binary, Selection, TestEnd};
 
-/// As many seeds as are asked for.
+/// As many seeds as requested.
 const ALL: u64 = u64::MAX;
 /// Each seed takes a second or more.
 const HEAVY: u64 = 20;
-/// It visits every state, whatever the seed.
+/// It visits every state, for any seed.
 const ONCE: u64 = 1;
 
 /// By package, as mutants name it: the tests, and how many seeds each runs at most.

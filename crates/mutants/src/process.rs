@@ -57,7 +57,7 @@ pub fn lines(command: &mut Command, silence: Duration, mut on_line: impl FnMut(&
     })
 }
 
-/// What a process has used, user and system; nothing of one that is gone.
+/// CPU time of a process, user and system; zero for one that is gone.
 fn processor_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name, in parentheses, may contain anything; the times are fields 14 and 15.

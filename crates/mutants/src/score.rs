@@ -1,4 +1,4 @@
-//! What noticed which mutant, and whether that is enough.
+//! Mutants and the checks that caught them, and whether the score is sufficient.
 
 use std::fmt;
 

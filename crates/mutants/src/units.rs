@@ -111,7 +111,7 @@ pub fn run(m: &Mutant, binaries: &[Binary]) -> Option<UnitTest> {
         // Which test it was that never ended is not known for sure: then all must pass.
         let only = if end == TestEnd::Failed { Selection::One(&test) } else { Selection::All };
         if failing(b, None, &only).is_some() {
-            // What comes after it was not run.
+            // Tests after it were not run.
             eprintln!("{}: {test} fails without a mutant, too", b.name);
             return None;
         }

@@ -113,7 +113,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
                 add(&mut whole, name, *s, &mut servers);
             }
             Ok(Answer::Error { message }) => whole.processes.push(silent(name, message)),
-            Ok(_) => whole.processes.push(silent(name, "it answered another question".into())),
+            Ok(_) => whole.processes.push(silent(name, "its answer does not match the command".into())),
             Err(e) => {
                 whole.processes.push(silent(name, reason(&e)));
                 latest = Some(e);
@@ -150,9 +150,9 @@ fn say_refused(whole: &mut Status, data: &Path) {
     for p in whole.processes.iter_mut().filter(|p| p.error.is_some()) {
         let Ok(NodeName::Server(server)) = p.name.parse() else { continue };
         let Some(why) = super::held::why_refused(data, server) else { continue };
-        p.error = Some("it was refused, and does not run".into());
+        p.error = Some("refused; not running".into());
         if let Some(s) = whole.servers.iter_mut().find(|s| s.server == server) {
-            s.drive_fault = Some(format!("refused: {why}. Then: rackweave server start {server}"));
+            s.drive_fault = Some(format!("refused: {why}. Mend it, then: rackweave server start {server}"));
         }
     }
 }

@@ -28,7 +28,7 @@ pub const HOST_FILE: &str = "host.pem";
 pub const HOST_KEY_FILE: &str = "host-key.pem";
 /// The authority outlives what it certifies.
 const AUTHORITY_DAYS: u64 = 3650;
-/// Clocks of hosts may be behind by so much.
+/// Greatest lag of hosts' clocks.
 const CLOCKS_BEHIND: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -43,7 +43,7 @@ pub enum AuthorityError {
     Read(#[from] SecureError),
     #[error("{path}: {error}")]
     Make { path: PathBuf, error: rcgen::Error },
-    #[error("{name:?} is no name of a host: letters, digits, '.', '-', ':', at most 253 of them")]
+    #[error("{name:?} is not a host name: at most 253 letters, digits, '.', '-' and ':'")]
     Name { name: String },
 }
 
@@ -62,11 +62,11 @@ pub fn init(dir: &Path) -> Result<(), AuthorityError> {
     plain(&path, &certificate.pem())
 }
 
-/// Makes a directory in `dir`, of the first name's, with what that host needs. Names are those by which others reach
-/// it: as in `[hosts]`, or any for a host that only asks.
+/// Creates a directory in `dir`, named after the host's first name, with the files for that host. Names are those by
+/// which others reach it: as in `[hosts]`, or any for a host that only sends commands.
 ///
 /// # Errors
-/// There is no authority in `dir`; the host has a directory already; a name is none.
+/// There is no authority in `dir`; the host has a directory already; a name is invalid.
 pub fn add(dir: &Path, names: &[String], days: u32) -> Result<PathBuf, AuthorityError> {
     let valid = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
     for name in names {
@@ -99,8 +99,8 @@ pub fn add(dir: &Path, names: &[String], days: u32) -> Result<PathBuf, Authority
     Ok(host)
 }
 
-/// The authority's certificate but for its key: the same each time, so that the key alone must be kept. It is named after the
-/// key, or authorities of two clusters would look alike.
+/// The authority's certificate, but for its key: the same each time, so that only the key must be kept. It is named
+/// after the key; otherwise authorities of two clusters would look alike.
 fn params(key: &KeyPair) -> CertificateParams {
     let mut p = CertificateParams::default();
     let print = ring::digest::digest(&ring::digest::SHA256, key.public_key_raw());

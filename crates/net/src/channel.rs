@@ -125,7 +125,10 @@ impl Channel {
         let mut text = Vec::new();
         io::Read::take(&mut stream, LINE_MAX as u64).read_until(b'\n', &mut text).map_err(heard)?;
         if text.is_empty() {
-            return Err(failed(io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer")));
+            return Err(failed(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the connection closed without an answer",
+            )));
         }
         serde_json::from_slice(&text).map_err(answer)
     }
@@ -137,14 +140,14 @@ fn plainly(error: io::Error) -> io::Error {
     let Some(tls) = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) else { return error };
     let text = match tls {
         rustls::Error::AlertReceived(A::UnknownCA | A::DecryptError) => {
-            "it refuses this host's certificate: another authority's".into()
+            "it refuses this host's certificate: issued by another authority".into()
         }
         rustls::Error::AlertReceived(A::CertificateExpired) => {
             "it refuses this host's certificate: expired, or not valid yet".into()
         }
         rustls::Error::AlertReceived(a) => format!("it refuses this host: {a:?}"),
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            "its certificate is another authority's".into()
+            "its certificate is issued by another authority".into()
         }
         e => e.to_string(),
     };

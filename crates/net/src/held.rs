@@ -57,14 +57,16 @@ pub(super) fn release(data: &Path, server: u32) {
 /// The data directory, and whether the server is one of the rack's.
 fn place(way: &Target, server: u32) -> Result<&Path, String> {
     let Target::Data(data) = way else {
-        return Err("who started the servers can be asked to end them, and only where they run: use --data".into());
+        return Err(
+            "servers are killed on their own host only, by the process that started them: use --data there".into()
+        );
     };
     let servers = way.names().iter().filter(|n| n.starts_with("server-")).count();
     if server as usize >= servers {
-        return Err(format!("there is no server {server}: the rack's are 0 to {}", servers.saturating_sub(1)));
+        return Err(format!("there is no server {server}: the rack has servers 0 to {}", servers.saturating_sub(1)));
     }
     if !way.names().iter().any(|n| n.starts_with("gateway-")) || !data.join(super::processes::NODES_FILE).exists() {
-        return Err("the servers here were not started by `rackweave up`: end their processes yourself".into());
+        return Err("`rackweave up` did not start these servers: end their processes by hand".into());
     }
     Ok(data)
 }

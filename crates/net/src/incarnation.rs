@@ -47,7 +47,7 @@ impl Kept {
     /// Reads the counter of a directory that this process has locked.
     pub fn open(dir: &DataDir) -> io::Result<Kept> {
         let last = match std::fs::read(dir.file(INCARNATION_FILE)) {
-            // What cannot be read names no incarnation: as if it were lost.
+            // An unreadable file names no incarnation, as if it were lost.
             Ok(bytes) => parse(&bytes).unwrap_or(0),
             Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
             Err(e) => return Err(e),

@@ -42,9 +42,9 @@ use rackweave_runtime::{kernel, key};
 /// Why processes of a rack do not start, or did not end well.
 #[derive(Debug, thiserror::Error)]
 pub enum DistributedError {
-    #[error("{path}: it has no [hosts] section; a process for each node needs an address for each")]
+    #[error("{path}: no [hosts] section, which gives each node its address")]
     NoHosts { path: PathBuf },
-    #[error("{path}: it has no [hosts] and [control] sections, by which its nodes are asked")]
+    #[error("{path}: no [hosts] and [control] sections, which name the control channel of its nodes")]
     NoControl { path: PathBuf },
     #[error(transparent)]
     Secure(#[from] rackweave_runtime::secure::SecureError),
@@ -52,7 +52,7 @@ pub enum DistributedError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Up(#[from] UpError),
-    #[error("{name}: servers of the rack are 0 to {}, its gateways 0 to {}", servers - 1, gateways - 1)]
+    #[error("{name}: the rack has servers 0 to {} and gateways 0 to {}", servers - 1, gateways - 1)]
     UnknownNode { name: NodeName, servers: usize, gateways: usize },
     #[error("hosts.{name} = {address}: not on loopback; `rackweave node` starts a node on its own machine")]
     Elsewhere { name: NodeName, address: SocketAddr },
@@ -68,7 +68,7 @@ pub enum DistributedError {
     Namespaces(io::Error),
     #[error("--{option} {address}: nothing outside reaches a port in the gateway's namespace; unix:PATH does")]
     NoWayIn { option: &'static str, address: String },
-    #[error("the configuration has [hosts] or [switch]: --netns makes its own")]
+    #[error("the configuration has [hosts] or [switch]: --netns generates both")]
     NotOurs,
     #[error("switch in the kernel ({plane}): {error}")]
     DataPlane { plane: DataPlaneKind, error: kernel::PlaneError },

@@ -44,7 +44,7 @@ pub(super) fn listed(data: &Path, all: &[String]) -> Vec<String> {
 fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     let place = |name: &str| {
         let found = all.iter().position(|n| n == name);
-        found.ok_or_else(|| format!("there is no node {name}: the rack's are {}", all.join(", ")))
+        found.ok_or_else(|| format!("there is no node {name}; the rack's nodes: {}", all.join(", ")))
     };
     let (x, y) = (place(a)?, place(b)?);
     let (first, second) = (x.min(y), x.max(y));

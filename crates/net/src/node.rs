@@ -165,7 +165,7 @@ fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Resu
         };
         if !std::mem::replace(&mut said, true) {
             eprintln!(
-                "rackweave: {}: {e}; without a new incarnation nothing is sent: this process begins when there is room",
+                "rackweave: {}: {e}; without a new incarnation the node sends nothing; it starts when the disk has space",
                 path.display()
             );
         }

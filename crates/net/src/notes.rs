@@ -1,9 +1,9 @@
-//! What the kernel says beside a message from a socket or its error queue: control messages, read in one place.
+//! Control messages of the kernel beside a message from a socket or its error queue, parsed in one place.
 
 use super::udp::Ecn;
 use rackweave_runtime::clock::nanos;
 
-/// What was said.
+/// Contents of the control messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
     /// When the datagram arrived or left, by the wall clock ([`nanos`]).
@@ -12,7 +12,7 @@ pub struct Notes {
     pub segment: Option<usize>,
     /// A switch on the way had a queue (ECN).
     pub marked: bool,
-    /// Which of the datagrams whose time of leaving was asked for, as the kernel counts them.
+    /// Number of the datagram whose time of departure was requested, as the kernel counts them.
     pub number: Option<u32>,
 }
 

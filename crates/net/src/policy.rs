@@ -32,9 +32,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
         Err(e) => return refused(format!("{e}")),
     };
     let Target::Data(data) = way else {
-        return refused(
-            "these nodes start from a configuration of their own: change it there, and start them again".into(),
-        );
+        return refused("these nodes start from their own configuration: change it there, and restart them".into());
     };
     let (mut changed, mut without, mut hung) = (None, Vec::new(), None);
     for node in concerned(way) {
@@ -44,7 +42,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
             }
             Ok(Answer::Changed(keys)) => changed = Some(keys),
             Ok(Answer::Error { message }) => without.push(format!("{node} ({message})")),
-            Ok(_) => without.push(format!("{node} (it answered another question)")),
+            Ok(_) => without.push(format!("{node} (its answer does not match the command)")),
             Err(AskError::NotRunning { .. }) => {}
             Err(e) => {
                 without.push(format!("{node} ({})", reason(&e)));
@@ -55,15 +53,17 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
     let Some(changed) = changed else { return Err(nobody(way, hung)) };
     for file in [NODES_FILE, CONFIG_FILE] {
         if let Err(e) = keep_policy(data, file, policy) {
-            return refused(format!("{policy} from now on, but not after the next start: {e}"));
+            return refused(format!(
+                "the policy is {policy} until the next start only, since the configuration was not written: {e}"
+            ));
         }
     }
     if without.is_empty() {
         return Ok(Answer::Changed(changed));
     }
     refused(format!(
-        "{policy} from now on and after the next start, but not at {}: repeat the command when it answers (rackweave policy \
-         show tells who goes by what)",
+        "the policy is {policy}, but not at {}: repeat the command when it answers (rackweave policy show lists the policy \
+         of each node)",
         without.join(", ")
     ))
 }
@@ -74,8 +74,8 @@ pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> 
     for node in concerned(way) {
         match way.ask_node(&node, &Command::Local(Local::PolicyShow), timeout.min(STATUS_WAIT)) {
             Ok(Answer::Policy(state)) => told.push((node, state)),
-            Ok(Answer::Error { message }) => silent.push(format!("{node} does not say: {message}")),
-            Ok(_) => silent.push(format!("{node} does not say: it answered another question")),
+            Ok(Answer::Error { message }) => silent.push(format!("{node}: {message}")),
+            Ok(_) => silent.push(format!("{node}: its answer does not match the command")),
             Err(e) => {
                 silent.push(format!("{node} does not answer: {}", reason(&e)));
                 if !matches!(e, AskError::NotRunning { .. }) {

@@ -347,8 +347,12 @@ impl Node {
         if now < self.look_at() || !self.watch.as_mut().is_some_and(|w| w.hangs(now, self.silent)) {
             return;
         }
-        let _ =
-            writeln!(io::stderr(), "rackweave: {} hangs: no sign of life for {}; it is ended", self.name, self.silent);
+        let _ = writeln!(
+            io::stderr(),
+            "rackweave: {} hangs: no heartbeat for {}; its process is ended",
+            self.name,
+            self.silent
+        );
         self.hung = true;
         self.signal(libc::SIGKILL);
     }
@@ -517,17 +521,14 @@ impl Processes {
             }
             if is_held(&self.data, name) {
                 (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
-                let _ = writeln!(io::stderr(), "rackweave: {name} was killed, and waits for `server start`");
+                let _ = writeln!(io::stderr(), "rackweave: {name} was killed; `server start` starts it");
                 continue;
             }
             if let (NodeName::Server(server), Some(REFUSED)) = (name, status.code())
                 && super::held::refuse(&self.data, server, &last).is_ok()
             {
                 (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
-                let _ = writeln!(
-                    io::stderr(),
-                    "rackweave: {name} is refused, and waits for `server start {server}`: {last}"
-                );
+                let _ = writeln!(io::stderr(), "rackweave: {name} is refused until `server start {server}`: {last}");
                 continue;
             }
             let delay = self.nodes[i].again.since(now);
@@ -616,7 +617,7 @@ impl Processes {
                     && let Some((name, status, last)) = self.ended(now, e.token as usize)?
                     && !status.success()
                 {
-                    let _ = writeln!(io::stderr(), "rackweave: {name} did not stop well ({status}): {last}");
+                    let _ = writeln!(io::stderr(), "rackweave: {name} failed to stop ({status}): {last}");
                 }
             }
         }

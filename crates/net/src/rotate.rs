@@ -10,11 +10,11 @@ use super::ask::Target;
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::key::{KeyChange, KeyFile, KeyFileError, Secret};
 
-/// A datagram sealed with the old key is still on its way, or sent again, for so long at the most: a message's deadline.
+/// Longest time for which a datagram sealed with the old key is in flight or retransmitted: a message's deadline.
 const SETTLE: Duration = Duration::from_secs(2);
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// Why the key was not changed, or not everywhere: asked again, the rotation goes on where it was.
+/// Why the key was not changed, or not everywhere; a repeated command continues the rotation.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
     #[error("this rack has no cluster key (hosts.key_file)")]
@@ -23,7 +23,7 @@ pub enum RotateError {
     Key(#[from] KeyFileError),
     #[error("{path}: drawing a key: {error}")]
     Draw { path: PathBuf, error: std::io::Error },
-    #[error("{node}: {error}; the old key stays in use until every node answers: repeat the command then")]
+    #[error("{node}: {error}; the old key stays in use; repeat the command when every node answers")]
     Ask { node: String, error: AskError },
     #[error("{node}: {message}")]
     Refused { node: String, message: String },
@@ -40,7 +40,7 @@ pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError>
         [b, a] => (a, b),
         _ => (ids[0], next(ids[0])),
     };
-    // Nobody is away before the first step: whoever is, would have neither key afterwards.
+    // Every node is reachable before the first step: an unreachable one would have neither key afterwards.
     let nodes = way.names();
     for node in &nodes {
         ask(way, node, &Command::Local(Local::Status))?;
@@ -50,8 +50,8 @@ pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError>
         None => Secret::draw().map_err(|error| RotateError::Draw { path: path.clone(), error })?,
     };
     let add = KeyChange::Add { id: new.0, key };
-    // Written down before anyone has it: a rotation that is interrupted goes on with the same key. The other steps come
-    // here last: what is in this file then is what not every node has done.
+    // Written before any node has it, so that an interrupted rotation goes on with the same key. The other steps are
+    // written last: the file lists the steps that not every node has taken.
     file.change(&add)?;
     for change in [add, KeyChange::SendWith { id: new.0 }, KeyChange::Remove { id: old.0 }] {
         if let KeyChange::Remove { .. } = change {

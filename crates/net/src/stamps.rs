@@ -1,5 +1,5 @@
-//! When datagrams leave, as the kernel saw it (SO_TIMESTAMPING): asked for by some of them, told on the socket's error
-//! queue. Without it the loop's time of sending counts, in which the host's own time is (PN8).
+//! Departure times of datagrams from the kernel (SO_TIMESTAMPING): requested for some, reported on the socket's error
+//! queue. Without them the loop's time of sending counts, which includes the host's own time (PN8).
 
 use std::collections::VecDeque;
 use std::mem::zeroed;
@@ -10,16 +10,16 @@ use rackweave_core::{NodeId, Time};
 
 use super::notes::Notes;
 
-/// Value of the control message that asks for one datagram.
+/// Value of the control message that requests the time of one datagram.
 pub const ASK: u32 = libc::SOF_TIMESTAMPING_TX_SOFTWARE;
 /// Times of arrival always; times of leaving without the datagram's bytes, with a number that counts them.
 const RECEIVE: u32 = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
 const LEAVE: u32 = RECEIVE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-/// Answers waited for; a network whose driver tells nothing is not asked for ever.
+/// Bound of awaited reports; a network whose driver never reports is not used for ever.
 const WAITING_MAX: usize = 256;
 const CONTROL: usize = 256;
 
-/// Whose datagram: what the transport wants back.
+/// Identity of the datagram, for the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
     pub peer: NodeId,
@@ -53,14 +53,14 @@ impl Stamps {
         }
         Stamps { fd, on, first: 0, waiting: VecDeque::new() }
     }
-    /// Whether it can be asked.
+    /// Whether times can be requested.
     pub fn on(&self) -> bool {
         self.on && self.waiting.len() < WAITING_MAX
     }
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
-    /// A datagram that asks was taken by the kernel.
+    /// The kernel took a datagram whose time was requested.
     pub fn asked(&mut self, t: Timed) {
         self.waiting.push_back(t);
     }
@@ -72,7 +72,7 @@ impl Stamps {
         self.on = self.on && set(self.fd, RECEIVE) && set(self.fd, LEAVE);
     }
 
-    /// What the kernel has told; each with its wall clock's time, ns.
+    /// Reports of the kernel, each with its wall-clock time, ns.
     pub fn take(&mut self, mut each: impl FnMut(Timed, u64)) {
         #[repr(align(8))]
         struct Control([u8; CONTROL]);
@@ -91,7 +91,7 @@ impl Stamps {
             if place >= self.waiting.len() {
                 continue;
             }
-            // Those before it were not told, and will not be.
+            // Those before it were not reported, and will not be.
             self.waiting.drain(..place);
             self.first = number.wrapping_add(1);
             if let Some(t) = self.waiting.pop_front() {

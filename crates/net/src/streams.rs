@@ -1,8 +1,8 @@
 //! TCP between nodes for the time in which the network loses too many datagrams (PN5): a connection to a peer, with the
 //! same authenticated datagrams in frames ([`rackweave_transport::stream`]). Never blocks; every buffer has a bound.
 //!
-//! A node listens on the port number of its UDP socket. Who opened a connection is known when a datagram of its present
-//! life came through it; until then it is a stranger, and strangers are few and soon forgotten.
+//! A node listens on the port number of its UDP socket. The node at the other end is known once a datagram of its
+//! present incarnation arrived by the connection; until then it is a stranger. Strangers are few and soon closed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
@@ -23,12 +23,12 @@ const QUEUE_BYTES_MAX: usize = 4 << 20;
 const STRANGERS_MAX: usize = 64;
 /// A connection that was not made, or whose other end did not say who it is, is closed after this.
 const STRANGER_WAIT: Span = Span::from_secs(3);
-/// The other end has taken nothing for so long although something waits.
+/// The other end has taken nothing for this long although data waits.
 const STALLED_AFTER: Span = Span::from_secs(3);
-/// A connection that is not used any more waits so long for its other end to close it.
+/// A connection that is no longer used waits this long for its other end to close it.
 const CLOSE_WAIT: Span = Span::from_secs(3);
-/// A silent connection is tried by the kernel after so many seconds, as often again, and then closed: the other end is
-/// gone without a word.
+/// The kernel probes a silent connection after this many seconds, repeats that as often, and then closes it: the other
+/// end is gone without a word.
 const KEEPALIVE_S: i32 = 3;
 /// Bytes read from one connection in a turn.
 const READ_BYTES: usize = 256 << 10;
@@ -37,7 +37,7 @@ const PARTS: usize = 64;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 
-/// What became of a connection.
+/// Change of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Up(NodeId),
@@ -63,7 +63,7 @@ pub struct Counters {
 enum State {
     Connecting,
     Open,
-    /// Nothing more is written after what waits.
+    /// Closed after the data that waits.
     Closing,
 }
 
@@ -72,7 +72,7 @@ struct Link {
     socket: TcpStream,
     state: State,
     peer: Option<NodeId>,
-    /// Who it says it is: what convinces it is sent there.
+    /// The node that it claims to be: the proof of being alive is sent there.
     claims: Option<NodeId>,
     deframer: Deframer,
     out: VecDeque<Bytes>,
@@ -86,7 +86,7 @@ struct Link {
 #[derive(Debug)]
 pub struct Streams {
     listener: TcpListener,
-    /// That may wait to be written to all.
+    /// Bound of bytes that wait on all of them.
     bytes_total: usize,
     poll: Poll,
     links: Slab<Link>,
@@ -129,7 +129,7 @@ impl Streams {
         self.links.iter().filter_map(|(_, l)| l.deadline()).min().unwrap_or(Time::MAX)
     }
 
-    /// Connections, whoever is at their other ends.
+    /// Number of connections, strangers included.
     pub fn len(&self) -> usize {
         self.links.len()
     }
@@ -141,7 +141,7 @@ impl Streams {
         self.links.iter().map(|(_, l)| l.out_bytes).sum()
     }
 
-    /// What became of connections since the last time.
+    /// Changes of connections since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
@@ -168,7 +168,7 @@ impl Streams {
         }
     }
 
-    /// The stream to `peer` is not used any more: it is closed when what waits was written.
+    /// The stream to `peer` is no longer used: it is closed when waiting data is written.
     pub fn done(&mut self, now: Time, peer: NodeId) {
         let Some(&key) = self.peers.get(&peer) else { return };
         let link = &mut self.links[key];
@@ -183,7 +183,7 @@ impl Streams {
         }
     }
 
-    /// Peers know this node as somebody else from now on: all streams end.
+    /// Peers know this node by a new incarnation from now on: all streams end.
     pub fn abort_all(&mut self) {
         let all: Vec<usize> = self.links.iter().map(|(key, _)| key).collect();
         all.into_iter().for_each(|key| self.drop_link(key));
@@ -219,7 +219,7 @@ impl Streams {
         }
     }
 
-    /// Takes new connections and what has arrived; `take` gets each datagram and says whom it is from.
+    /// Accepts new connections and reads what has arrived; `take` gets each datagram and returns its sender.
     pub fn handle(&mut self, now: Time, mut take: impl FnMut(BytesMut) -> Heard) -> io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         self.poll.wait(Some(Span::ZERO), &mut ready)?;

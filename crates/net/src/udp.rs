@@ -47,9 +47,9 @@ pub struct Outgoing {
     pub segment: Option<usize>,
     pub dscp: u8,
     pub ecn: Ecn,
-    /// Whose time of leaving the kernel is asked for.
+    /// Set if the kernel's time of departure is requested.
     pub timed: Option<Timed>,
-    /// Whose connection it belongs to, if it has one here.
+    /// The peer whose connection it belongs to, if there is one.
     pub peer: Option<NodeId>,
 }
 
@@ -72,7 +72,7 @@ pub struct Counters {
     /// Datagrams received, and those of them with the kernel's time.
     pub received: u64,
     pub received_stamped: u64,
-    /// Times of leaving that were asked for and that came.
+    /// Departure times that were requested, and that arrived.
     pub leaving_asked: u64,
     pub leaving_told: u64,
 }
@@ -91,7 +91,7 @@ pub struct Udp {
     /// Room for a batch.
     buffers: Vec<Box<[u8]>>,
     controls: Vec<Control>,
-    /// The next batch's, by what the last one was.
+    /// Room for the next batch, by the length of the last one.
     room: usize,
     gso: bool,
     clocks: Clocks,
@@ -102,13 +102,13 @@ pub struct Udp {
 /// How the kernel's clock of timestamps and the loop's are related.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// CLOCK_BOOTTIME at the loop's time zero. Until it is told: too late by what passed between the loop's reading and
-    /// ours, so the earliest ever is the best.
+    /// CLOCK_BOOTTIME at the loop's time zero. An estimate is late by the time between the loop's reading and ours, so
+    /// the earliest one is the best.
     boot_at_zero: u64,
 }
 
 impl Clocks {
-    /// What turns a timestamp into the loop's time. Made anew for each batch: the wall clock may be set meanwhile.
+    /// Converts a timestamp into the loop's time. Made anew for each batch: the wall clock may be set meanwhile.
     fn now(&mut self, now: Time) -> impl Fn(u64) -> Time + use<> {
         self.at(now, nanos_of(libc::CLOCK_REALTIME), nanos_of(libc::CLOCK_BOOTTIME))
     }
@@ -173,7 +173,7 @@ impl Udp {
         let c = &self.counters;
         let received = c.received == 0 || c.received_stamped > 0;
         let left = self.stamps[0].on() && (c.leaving_asked == 0 || c.leaving_told > 0);
-        format!("arrival by the {}, leaving by the {}", whose(received), whose(left))
+        format!("receive time from the {}, send time from the {}", whose(received), whose(left))
     }
 
     /// Times of leaving that have come.
@@ -187,7 +187,7 @@ impl Udp {
         }
     }
 
-    /// What was too long since the last time.
+    /// Datagrams that were too long since the last call.
     pub fn take_too_long(&mut self) -> Vec<TooLong> {
         std::mem::take(&mut self.too_long)
     }
@@ -197,7 +197,7 @@ impl Udp {
         self.gso
     }
 
-    /// Takes what has arrived, one batch at the most. True: something had.
+    /// Takes what has arrived, at most one batch. True: something had.
     pub fn receive(&mut self, now: Time, each: impl FnMut(Train<'_>)) -> io::Result<bool> {
         // Most batches are short: less to lay out.
         let (n, bytes) = match self.room {
@@ -213,7 +213,7 @@ impl Udp {
         Ok(n > 0)
     }
 
-    /// How many have arrived, `N` at the most, and their bytes.
+    /// Number of arrived datagrams, at most `N`, and their bytes.
     fn take_batch<const N: usize>(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<(usize, usize)> {
         if self.buffers.len() < N {
             self.buffers.resize_with(N, || vec![0; BUFFER].into());
@@ -566,6 +566,6 @@ mod tests {
             assert_eq!(a.take_too_long(), [TooLong { peer: NodeId(3), bytes: 65_535 }]);
         }
         assert_eq!((a.counters.leaving_asked, a.counters.leaving_told), (6, 6));
-        assert_eq!(a.timestamps(), "arrival by the kernel, leaving by the kernel");
+        assert_eq!(a.timestamps(), "receive time from the kernel, send time from the kernel");
     }
 }

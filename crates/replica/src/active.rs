@@ -17,7 +17,7 @@ pub(crate) struct Entry {
     pub mutation: Mutation,
     pub attach: u32,
     pub coordinator: Incarnation,
-    /// Changes with the version: tells timers of older versions apart.
+    /// Changes with the version; distinguishes the timers of older versions.
     pub id: u64,
     /// The operation of this replica that coordinates or replays it.
     pub op: Option<Ref>,

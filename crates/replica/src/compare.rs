@@ -1,11 +1,11 @@
-//! Members compared with each other: each copy may match its own checksum and yet not be what the others hold. The first
-//! member of the view tells the others what it has read in turn ([`Replica::scrub`]); they read the same blocks and answer what
-//! they have. One version of a block has one contents, so this needs no lock: only versions that are Valid are told, and what
-//! was written meanwhile is left to the next pass.
+//! Comparison of members: a copy may match its own checksum and yet differ from the others. The first member of the
+//! view sends digests of the blocks that it read in turn ([`Replica::scrub`]); the others read the same blocks and
+//! answer with their copies. One version of a block has one contents, so no lock is needed: only Valid versions are
+//! listed, and concurrent writes are left to the next pass.
 //!
-//! Ranges that are asked about leave no gap between them, so a block that one member has and another has not is noticed, too,
-//! be it zeroed there or lost. The other may just be writing it; so it is asked for the block alone, which nobody answers
-//! before it is Valid ([`Peer::BlockAsk`]).
+//! Compared ranges leave no gap between them, so a block that only one of two members has is found as well, be it
+//! zeroed or lost. The other member may just be writing it, so a request for that block alone follows, which is
+//! answered only once the block is Valid ([`Peer::BlockAsk`]).
 
 use std::collections::VecDeque;
 
@@ -23,25 +23,25 @@ use crate::trace;
 
 /// Blocks that are compared together.
 const GATHER_MAX: usize = 32;
-/// A member that let so many comparisons pass without an answer is asked no more in this view: it may be of a version that
-/// does not know the question.
+/// A member that leaves this number of comparisons unanswered is not compared again in this view: its version may not
+/// have the protocol.
 const SILENT_MAX: u8 = 2;
-/// Blocks of one comparison that a member is asked for, 4 KiB each; the next pass goes on.
+/// Blocks requested from a member in one comparison, 4 KiB each; the next pass goes on.
 const SUSPECTS_MAX: usize = 32;
 /// A fill stamps what it copied over something never agreed on with version numbers up to this; no write has one.
 pub(crate) const FILL_VERSION_MAX: u64 = 1;
 
-/// What a comparison has come to.
+/// State of a comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Compare {
-    /// Read here and compared with nobody yet, of two chunks at the most. A block that is not mapped has no contents to
-    /// compare: that it was passed says that its chunk is to be asked about.
+    /// Read here and not compared yet, of at most two chunks. An unmapped block has no contents to compare; it marks
+    /// its chunk for comparison.
     gathered: Vec<(BlockAddr, Option<BlockSum>)>,
-    /// The others were asked about all of this block's chunk before it.
+    /// The part of this block's chunk before it has been compared.
     asked_to: Option<BlockAddr>,
     suspects: Vec<Suspect>,
     round: Option<Round>,
-    /// What others asked for, one at a time of each.
+    /// Comparisons requested by other members, one at a time for each.
     answering: Vec<Answering>,
     /// Comparisons that each member of the view did not answer.
     silent: Vec<u8>,
@@ -55,17 +55,17 @@ struct Round {
     own: Vec<BlockSum>,
     /// Members that have not answered, as bits.
     missing: u64,
-    /// And what of the range each has told all of.
+    /// The answers, each with the range that it covers.
     answers: Vec<(usize, BlockRange, Vec<BlockSum>)>,
 }
 
-/// A block that another member has and this one has not, or the other way round; the other has been asked for it.
+/// A block that only one of two members has; requested from the other one.
 #[derive(Debug)]
 struct Suspect {
     request: u64,
     with: usize,
     addr: BlockAddr,
-    /// What is held here: the version, and the contents' checksum (a block that is not mapped is zero).
+    /// Held here: the version, and the contents' checksum (zero for an unmapped block).
     version: Timestamp,
     crc: u32,
 }
@@ -97,7 +97,8 @@ fn zero_sum() -> u32 {
     contents_sum(&Payload::zero(BLOCK))
 }
 
-/// CRC32C of a block's contents. Elided ones (simulations have them) are told apart by their identities, however they are held.
+/// CRC32C of a block's contents. Elided contents (in simulations) are compared by their identities, however they are
+/// represented.
 pub(crate) fn contents_sum(data: &Payload) -> u32 {
     match data {
         Payload::Bytes(_) | Payload::Summed(_) | Payload::Zero { .. } => data.crc32c(),
@@ -107,7 +108,7 @@ pub(crate) fn contents_sum(data: &Payload) -> u32 {
 }
 
 impl Compare {
-    /// Another view: nobody waits for answers of the one before.
+    /// A new view: answers of the previous one are not awaited.
     pub fn forget(&mut self) {
         *self = Compare::default();
     }
@@ -164,7 +165,7 @@ impl Replica {
         self.compare_gathered(cx);
     }
 
-    /// Begins to compare when so much has been read, or the reader has come to another chunk.
+    /// Starts a comparison once enough blocks are read, or the reader has reached another chunk.
     fn compare_gathered<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let gathered = &self.compare.gathered;
         if gathered.len() >= GATHER_MAX || gathered.iter().any(|s| chunk(s.0) != chunk(gathered[0].0)) {
@@ -179,7 +180,7 @@ impl Replica {
         }
         let c = &mut self.compare;
         let next = c.gathered.first().map(|s| chunk(s.0));
-        // What lies behind the last block of a chunk that was read is asked about before the next chunk.
+        // The rest of a chunk behind its last read block is compared before the next chunk.
         let behind = c.asked_to.filter(|a| a.block % CHUNK_BLOCKS > 0 && next != Some(chunk(*a)));
         let Some(of) = behind.filter(|_| next.is_some() || ended).map(chunk).or(next) else { return };
         let mut own: Vec<BlockSum> = Vec::new();
@@ -217,7 +218,7 @@ impl Replica {
         self.compare.round.as_ref().is_some_and(|r| r.id == id)
     }
 
-    /// Whoever has not answered is left out.
+    /// Members that have not answered are left out.
     pub(crate) fn compare_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let Some(r) = self.compare.round.take() else { return };
         for k in Self::bits(r.missing) {
@@ -228,7 +229,7 @@ impl Replica {
         self.judge_round(cx, r);
     }
 
-    // Asked by another member.
+    // Comparison requested by another member.
 
     pub(crate) fn sums_asked<S: Store>(
         &mut self,
@@ -243,7 +244,7 @@ impl Replica {
             return;
         }
         if self.is_deleted(range.volume) {
-            // Who asks has not heard of it yet: nothing differs.
+            // The requester does not know of the deletion yet: no difference.
             let body = Peer::Sums { range, same: true, sums: Box::default() };
             return self.send_as(rackweave_core::msg::Class::Copper, cx, to, request, body);
         }
@@ -259,7 +260,7 @@ impl Replica {
         self.sum_on(cx, to, request);
     }
 
-    /// Reads on for the member that asked, and answers it when everything is read.
+    /// Reads on for the requesting member, and answers when all is read.
     fn sum_on<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64) {
         let asked = |a: &Answering| (a.to, a.request) == (to, request);
         while let Some(at) = self.compare.answering.iter().position(asked) {
@@ -287,7 +288,7 @@ impl Replica {
         }
     }
 
-    /// A block that another member asked about was read, or cannot be.
+    /// A block of another member's comparison was read, or cannot be.
     pub(crate) fn sum_read<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -347,7 +348,7 @@ impl Replica {
             }
             let own = copies.iter().find(|c| c.0 == me).map(|c| c.1);
             let Some(own) = own else {
-                // Not mapped here. Who has the newest is asked for it.
+                // Not mapped here. The member with the newest version gets a request for it.
                 if let Some((k, _)) = copies.iter().max_by_key(|c| c.1.version)
                     && !cx.store.mapped(a)
                 {
@@ -368,11 +369,12 @@ impl Replica {
 
     /// Heals what differs at the newest version, by most of the copies; has that version replayed where one is behind.
     fn judge_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, copies: &[(usize, BlockSum)]) {
-        // What a fill stamped anew has the contents of the newest version, and a stamp that no other member has.
+        // A block that a fill stamped anew has the contents of the newest version, and a stamp that no other member
+        // has.
         let written = copies.iter().map(|c| c.1.version).filter(|v| v.version() > FILL_VERSION_MAX);
         let newest = written.max().unwrap_or(Timestamp::ZERO);
-        // A block is Valid nowhere before every member has it, at that version or a newer one: so if what is here is what was
-        // read, then whoever is behind has missed it.
+        // A block is Valid nowhere before every member has it, at that version or a newer one. If the block is still as
+        // it was read, a member with an older version has missed the write.
         let now = cx.store.version(a);
         if copies.iter().find(|c| c.0 == self.me).is_none_or(|own| own.1.version != now) {
             return;
@@ -397,7 +399,7 @@ impl Replica {
         let votes = |crc: u32| at.iter().filter(|c| c.1.crc == crc).count();
         let best = at.iter().map(|c| c.1.crc).max_by_key(|&crc| votes(crc)).unwrap_or(0);
         if 2 * votes(best) <= at.len() {
-            // Each matches its checksum, and nothing tells which is right: it is said, and none is overwritten.
+            // Each copy matches its checksum and none has a majority: counted, not overwritten.
             self.stats.scrub_undecided += 1;
             return;
         }
@@ -410,7 +412,7 @@ impl Replica {
         }
     }
 
-    /// Asks a member for a block that only one of the two seems to have.
+    /// Requests a block that only one of the two members seems to have.
     fn suspect<S: Store>(&mut self, cx: &mut Cx<'_, S>, with: usize, addr: BlockAddr, crc: u32) {
         if self.compare.suspects.len() < SUSPECTS_MAX {
             let (request, version) = (number(0, self.id()), cx.store.version(addr));
@@ -419,7 +421,7 @@ impl Replica {
         }
     }
 
-    /// What it has, Valid there. False: that was not asked for here.
+    /// The other member's block, Valid there. False: not requested here.
     pub(crate) fn suspect_came<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -439,7 +441,7 @@ impl Replica {
             // It was on its way.
             return true;
         }
-        // A fill's stamp says nothing of what is newer.
+        // A fill's stamp does not order the block against newer versions.
         let filled = |v: Timestamp| v != Timestamp::ZERO && v.version() <= FILL_VERSION_MAX;
         let same_age = theirs == s.version || filled(theirs) || filled(s.version);
         if same_age && data.map_or(zero_sum(), contents_sum) == s.crc {

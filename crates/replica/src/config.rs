@@ -28,9 +28,9 @@ pub struct Timeouts {
     pub retransmit: Span,
     /// A block invalid for this long is replayed; longer where answers take longer, likewise.
     pub replay: Span,
-    /// A request that could not go on for this long is dropped; its client has asked again by then.
+    /// A request that cannot go on for this long is dropped; its client has sent it again by then.
     pub stall: Span,
-    /// First repetition of what a fill or recovery waits for, or longer where answers take longer; doubles up to 16 times.
+    /// First retry interval of fills and recoveries, or longer where answers take longer; doubles up to 16 times.
     pub fill: Span,
 }
 
@@ -58,21 +58,21 @@ pub const RANGES_MAX: usize = 256;
 pub const CLIENTS_MAX: usize = 4096;
 /// Mutations remembered per client above its floor: far above any client's window.
 pub const APPLIED_MAX: usize = 65_536;
-/// Volumes whose fences a replica knows and that were made since it heard of all: as many as there can be. Writers of further ones
-/// wait until it has heard again.
+/// Volumes created since the last complete list, whose fences a replica has: as many as there can be. Writers of
+/// further ones wait for the next list.
 pub const FENCES_UNHEARD_MAX: usize = 32_768;
-/// Fences that a replica knows: those, and as many of volumes that it heard of.
+/// Fences that a replica has: those, and as many of listed volumes.
 pub const FENCES_MAX: usize = 2 * FENCES_UNHEARD_MAX;
-/// So many more of them, and it asks: a few bytes each, and an answer of all volumes for a thousand made.
+/// After this number of new volumes the replica requests the list: a few bytes each, and one answer with all volumes
+/// per thousand.
 pub const FENCES_ASK: usize = 1_024;
 /// Cache slots granted to one member at once: about a round trip's worth of full-speed writes.
 pub const CREDIT_SLOTS: u64 = 256;
-/// Page credits granted to one member at once. Small, because what a member does not use has to be asked back when
-/// flash runs full.
+/// Page credits granted to one member at once. Small, because unused credit must be recalled when flash is almost full.
 pub const CREDIT_PAGES: u64 = 64;
-/// A member that did not answer so many requests to give credit back keeps it.
+/// A member that leaves this number of recalls unanswered keeps its credit.
 pub const RECALLS_MAX: u8 = 4;
-/// Blocks a fill or recovery asks for at once.
+/// Blocks that a fill or recovery requests at once.
 pub const FILL_WINDOW: usize = 16;
 /// Range records remembered after they are Valid, though flash may have forgotten them: longer than a lost validation
 /// stays unnoticed, few enough to look through at every write to an unmapped block.
@@ -82,10 +82,10 @@ pub const RANGES_REMEMBERED: usize = 64;
 pub const FILL_RANGES_MAX: usize = 4096;
 /// Chunks per digest message.
 pub const DIGEST_LIMIT: u32 = 256;
-/// Members asked for an intact copy of a corrupt block, repetitions included, before who reads is told to ask again.
+/// Requests for an intact copy of a corrupt block, repetitions included, before the reader gets the answer to retry.
 pub const HEAL_ATTEMPTS: u8 = 8;
-/// One that is the last complete member says after so long that nobody has an intact copy of a block: until then one of those
-/// that are out of the view may come back with it.
+/// The last complete member reports a block as unreadable after this time; until then a member outside the view may
+/// return with an intact copy.
 pub const LOST_WAIT: Span = Span::from_secs(30);
 /// Extents in one answer about allocation.
 pub const EXTENTS_MAX: usize = 512;

@@ -2,15 +2,15 @@
 //! per block and a page per block not mapped yet. Totals are cumulative since the epoch began, so that lost,
 //! repeated and reordered messages change nothing.
 //!
-//! What is sent again in a new epoch, or in another's place, does not wait: it is spent beyond what was granted. The
-//! receiver takes it only if it has a slot that nobody was promised, and so gives what was taken.
+//! A retransmission in a new epoch, or for another coordinator, does not wait: it is spent beyond the grant. The
+//! receiver accepts it only if it has a slot that is not promised, and grants it by that.
 
 use rackweave_core::Time;
 use rackweave_core::msg::peer::Credit;
 
 use crate::config::{CREDIT_PAGES, CREDIT_SLOTS};
 
-/// Whether a member was asked for the page credit that it does not use.
+/// State of the recall of a member's unused page credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Recall {
     #[default]
@@ -32,7 +32,7 @@ pub(crate) struct Account {
     /// Granted to the other here; what of it has surely become part of the store's own counts.
     given: (u64, u64),
     consumed: (u64, u64),
-    /// An unanswered ask: pages wanted, and its number.
+    /// An unanswered request: pages wanted, and its number.
     pub wants: Option<(u32, u64)>,
     pub recall: Recall,
 }
@@ -70,7 +70,7 @@ impl Account {
         self.consumed = (self.consumed.0.max(slots), self.consumed.1.max(pages));
         self.given = (self.given.0.max(self.consumed.0), self.given.1.max(self.consumed.1));
     }
-    /// What the message is that asks for page credit to be given back.
+    /// The message that recalls page credit.
     pub fn recalled(&self) -> Credit {
         Credit { no_space: true, ..self.credit() }
     }
@@ -78,7 +78,7 @@ impl Account {
     pub fn outstanding(&self) -> (u64, u64) {
         (self.given.0 - self.consumed.0, self.given.1 - self.consumed.1)
     }
-    /// Grants up to the windows, at most half of what is available (all of it if `need` asks for that much).
+    /// Grants up to the windows, at most half of the available credit (all of it if `need` is that high).
     pub fn top_up(&mut self, available: (u64, u64), windows: (u64, u64), need: (u64, u64)) -> Credit {
         let (slots, pages) = self.outstanding();
         let give = |out: u64, window: u64, available: u64, need: u64| {

@@ -97,14 +97,14 @@ impl Client {
     }
 }
 
-/// What is known of a mutation.
+/// State of a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// Never seen.
     No,
     /// Answered to its client.
     Answered,
-    /// Executed, but for blocks with an [`Edge`].
+    /// Executed, except for blocks with an [`Edge`].
     Yes,
 }
 
@@ -146,7 +146,7 @@ impl Dedup {
     pub fn remembered(&self, client: Incarnation) -> usize {
         self.clients.get(&client).map_or(0, |c| c.records.len())
     }
-    /// Remembers blocks of a mutation. Client zero is nobody: nothing is remembered.
+    /// Records blocks of a mutation. Client zero stands for no client, and is not recorded.
     pub fn note(&mut self, m: Mutation, blocks: impl Iterator<Item = u32>) {
         if let Some(r) = self.record(m) {
             blocks.for_each(|b| r.see(b));
@@ -284,7 +284,7 @@ impl Dedup {
     }
 }
 
-/// Blocks not resolved yet of mutations that a shadow asks about; of a range its first.
+/// Unresolved blocks of mutations that a shadow requests; of a range its first block.
 pub(crate) type Unresolved = BTreeMap<(Incarnation, u64), Vec<u32>>;
 
 fn has(a: &Applied, block: u32) -> bool {

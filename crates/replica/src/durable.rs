@@ -40,7 +40,7 @@ impl Replica {
         }
     }
 
-    /// The token of a persist the store is about to be asked for.
+    /// Token of the persist that is about to be submitted to the store.
     pub(crate) fn persist_token(&mut self, p: Persist) -> u64 {
         let id = self.id();
         number(self.persists.insert((id, p)) as u32, id)
@@ -77,15 +77,15 @@ impl Replica {
         }
     }
 
-    /// What the metadata service knows of volumes: a set that crashed whole has forgotten its fences.
-    /// It also knows of deletions that a member has slept through: what is left of those volumes goes.
+    /// Volumes from the metadata service: a set that crashed whole has lost its fences. The list includes deletions
+    /// that a member missed; the rest of those volumes is dropped.
     pub fn learn_volumes<S: Store>(&mut self, store: &mut S, told: &LiveVolumes) {
         if self.fences.learn(told) {
             store.know_volumes(&self.fences.known());
         }
     }
-    /// From now on only this generation of writers and newer ones; with the last one, the volume is gone. False: there is no
-    /// room for another volume now.
+    /// Accepts only this generation of writers and newer ones from now on; the last generation means that the volume is
+    /// deleted. False: no room for another volume now.
     pub(crate) fn raise_fence<S: Store>(&mut self, store: &mut S, volume: VolumeId, attach: u32) -> bool {
         let raised = self.fences.raise(volume, attach);
         if raised && attach == FENCE_ALL {
@@ -93,15 +93,15 @@ impl Replica {
         }
         raised
     }
-    /// The volume is gone for good, as far as this replica has heard.
+    /// Whether the volume is deleted, as far as this replica knows.
     pub(crate) fn is_deleted(&self, volume: VolumeId) -> bool {
         self.fences.of(volume) == FENCE_ALL
     }
-    /// What this replica knows of volumes, as a shadow is told.
+    /// This replica's volumes, for a shadow.
     pub fn volumes(&self) -> LiveVolumes {
         self.fences.known()
     }
-    /// Whether the metadata service is to be asked again which volumes there are.
+    /// Whether to request the list of volumes from the metadata service.
     pub fn wants_volumes(&self) -> bool {
         self.fences.wants_news()
     }
@@ -127,7 +127,7 @@ impl Replica {
         self.send_round(cx, slot);
     }
 
-    /// Acknowledged once nothing of older writers is under way here; until then the asker asks again.
+    /// Acknowledged once no mutation of older writers is pending here; until then the requester repeats it.
     pub(crate) fn fence_asked<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,

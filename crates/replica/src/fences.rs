@@ -1,4 +1,4 @@
-//! Who may still write to which volume (protocol rule 14).
+//! Permission to write, by volume and generation of its writer (protocol rule 14).
 
 use rackweave_core::VolumeId;
 use rackweave_core::map::{Map, map};
@@ -6,16 +6,16 @@ use rackweave_core::msg::{FENCE_ALL, LiveVolumes};
 
 use crate::config::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX};
 
-/// The least generation that may write to each volume. It only grows, up to [`FENCE_ALL`] for one that is deleted: so whatever
-/// others say is taken in, in any order, old or new, and the greater counts.
+/// The least generation that may write to each volume. It only grows, up to [`FENCE_ALL`] for a deleted volume. Updates
+/// may therefore arrive in any order, old or new: the greater generation counts.
 ///
-/// Deleted volumes are not kept, or there would be more and more of them: ids count up, and one that was given out and is not
-/// here is deleted. A volume made since says by its id that nobody has told of it yet.
+/// Deleted volumes are not kept, so the table is bounded: ids count up, and an id below the next one that is not here
+/// is deleted. A volume with a higher id was created since the last list.
 #[derive(Debug, Default)]
 pub struct Fences {
     first_unused: VolumeId,
     live: Map<VolumeId, u32>,
-    /// Volumes among them made since; and how many there were when that was last told.
+    /// Volumes among them created since the last list; their number when the list was last requested.
     unheard: usize,
     unheard_then: usize,
 }
@@ -29,7 +29,7 @@ impl Fences {
             None => 0,
         }
     }
-    /// From now on only this generation and newer ones. False: there is no room for another volume now.
+    /// Accepts only this generation and newer ones from now on. False: no room for another volume now.
     pub fn raise(&mut self, volume: VolumeId, attach: u32) -> bool {
         if attach <= self.of(volume) {
             return true;
@@ -48,7 +48,7 @@ impl Fences {
         }
         true
     }
-    /// Takes in what another knows. False: there is no room for it now, and nothing of it is.
+    /// Adopts another node's list. False: no room for it now, and none of it is adopted.
     pub fn learn(&mut self, told: &LiveVolumes) -> bool {
         let first_unused = self.first_unused.max(told.first_unused);
         let mut theirs: Map<VolumeId, u32> = map();
@@ -74,11 +74,11 @@ impl Fences {
         self.unheard_then = self.unheard;
         true
     }
-    /// Whether so many volumes were made since that somebody should be asked which there still are.
+    /// Whether enough volumes were created since the last list to request a new one.
     pub fn wants_news(&self) -> bool {
         self.unheard >= FENCES_UNHEARD_MAX || self.unheard >= self.unheard_then + FENCES_ASK
     }
-    /// What another may learn.
+    /// The list for another node.
     pub fn known(&self) -> LiveVolumes {
         let mut writers: Vec<(VolumeId, u32)> = self.live.iter().map(|(&v, &attach)| (v, attach)).collect();
         writers.sort_unstable();

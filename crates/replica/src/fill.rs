@@ -1,4 +1,4 @@
-//! A shadow fills itself (rule 3), and what members answer to it.
+//! How a shadow fills itself (rule 3), and the members' answers.
 
 use std::collections::VecDeque;
 
@@ -21,17 +21,18 @@ pub(crate) const REQUEST: u64 = u64::MAX;
 
 /// A fill that was held up may catch up with this much of its time.
 const FILL_BURST: Span = Span::from_millis(50);
-/// Repetitions without an answer after which another source is asked: at first after fifteen times [`crate::Timeouts::fill`].
+/// Unanswered repetitions after which another source is used: at first after fifteen times [`crate::Timeouts::fill`].
 const SOURCE_TRIES: u8 = 4;
-/// Unanswered, a fill or recovery asks again after [`crate::Timeouts::fill`], or after what answers take, up to so many times that.
+/// Longest retry interval of a fill or recovery, in multiples of [`crate::Timeouts::fill`] or of the measured answer
+/// time.
 pub(crate) const FILL_SLOWEST: u64 = 16;
 
-/// What another member has of a block.
+/// Another member's copy of a block.
 #[derive(Debug)]
 pub(crate) enum Copied {
     Contents(Payload),
     Unmapped,
-    /// It has the block, and nobody can read it.
+    /// The block exists, and no member can read it.
     Lost,
 }
 
@@ -60,10 +61,10 @@ pub(crate) struct Fill {
     next: Option<BlockAddr>,
     /// Stretches that differ and are not compared yet.
     differ: VecDeque<Stretch>,
-    /// Blocks to copy, and those asked for.
+    /// Blocks to copy, and requested blocks.
     blocks: VecDeque<BlockAddr>,
     asked: Vec<BlockAddr>,
-    /// Bytes that may be asked for now, and since when they gather ([`crate::ReplicaConfig::fill_rate`]).
+    /// Bytes that may be requested now, and since when they accumulate ([`crate::ReplicaConfig::fill_rate`]).
     budget: u64,
     budget_at: Time,
     /// Blocks were left out for want of pages: once everything has been compared, and with it every block gone that the
@@ -192,7 +193,7 @@ impl Replica {
         room
     }
 
-    /// Asks for what the present stage waits for.
+    /// Sends the requests of the present stage.
     fn fill_ask<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let Some(f) = self.fill.as_deref() else { return };
         let source = f.source;
@@ -225,14 +226,14 @@ impl Replica {
         self.fill.as_deref().is_some_and(|f| f.passes == 0 && !matches!(f.stage, Stage::Persist))
     }
 
-    /// Slots and pages that blocks asked for will take.
+    /// Slots and pages that requested blocks will take.
     pub(crate) fn fill_coming<S: Store>(&self, cx: &Cx<'_, S>) -> (u64, u64) {
         let Some(f) = self.fill.as_deref() else { return (0, 0) };
         let pages = f.asked.iter().filter(|&&a| !cx.store.mapped(a)).count();
         (f.asked.len() as u64, pages as u64)
     }
 
-    /// Whether somebody is to answer.
+    /// Whether an answer is awaited.
     pub(crate) fn fill_waits(&self) -> bool {
         self.fill.as_deref().is_some_and(|f| match f.stage {
             Stage::Tables | Stage::Digests | Stage::Scan => true,
@@ -241,7 +242,7 @@ impl Replica {
         })
     }
 
-    /// Its timer's turn; `again`: what is unanswered is asked again.
+    /// Its timer; `again`: unanswered requests are repeated.
     pub(crate) fn fill_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, again: bool) {
         let (epoch, members) = (self.epoch, &self.members);
         let Some(f) = self.fill.as_deref_mut() else { return };
@@ -345,14 +346,14 @@ impl Replica {
         self.asks.answered(cx.now);
         f.stage = Stage::Blocks;
         let mut mine = Vec::new();
-        // Whoever of the two has more runs is compared with the other bit by bit.
+        // The side with more runs is compared with the other bit by bit.
         let until = cx.store.scan((from, until), PIECE_RUNS, &mut mine);
         let rest = f.differ.pop_front().map(|d| (until, d.1)).filter(|d| d.0 < d.1);
         rest.into_iter().for_each(|d| f.differ.push_front(d));
         let mut zero = Zeroed::default();
         let (fences, epoch, me) = (&self.fences, self.epoch, self.me as u8);
         segments(&[theirs, &mine], until, |s| {
-            // The source may not have heard yet that the volume is gone.
+            // The source may not know yet that the volume is deleted.
             if fences.of(s.first.volume) < FENCE_ALL {
                 f.compare(s, (epoch, me), &mut zero);
             }
@@ -365,9 +366,9 @@ impl Replica {
         self.copy_more(cx);
     }
 
-    /// Asks for more blocks while there is room, and goes on when all are here. In the first pass stale blocks that the
-    /// source does not have take pages still, so what was granted to coordinators stays theirs; later all that is held
-    /// is the source's as well, and fits here as it fits there.
+    /// Requests more blocks while there is room, and goes on when all have arrived. In the first pass stale blocks that
+    /// the source lacks still take pages, so coordinators keep their grants. Later the source has all blocks held here,
+    /// so they fit here as they fit there.
     fn copy_more<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let given = self.accounts.iter().map(|a| a.outstanding()).fold((0, 0), |g, o| (g.0 + o.0, g.1 + o.1));
         let coming = self.fill_coming(cx).1;
@@ -381,7 +382,7 @@ impl Replica {
         let mut ask = Vec::new();
         while f.asked.len() < FILL_WINDOW.min(room) {
             if f.budget < u64::from(BLOCK) && !f.blocks.is_empty() {
-                // Goes on with the timer; nobody is late.
+                // Goes on with the timer; no answer is overdue.
                 f.tries = 0;
                 break;
             }
@@ -418,7 +419,7 @@ impl Replica {
         let Some(at) = f.asked.iter().position(|x| *x == a) else { return };
         f.asked.swap_remove(at);
         f.tries = 0;
-        // One of many that were asked for at different times: how long it took is not known.
+        // One of several requested at different times, so its round trip is unknown.
         self.asks_at = self.asks.first(cx.now);
         let held = cx.store.version(a).max(f.zeroed(a));
         let fresh = held.epoch() == epoch && held.version() > 1;
@@ -450,7 +451,7 @@ impl Replica {
         cx.fx.trace(trace::SHADOW_COMPLETE, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
     }
 
-    // What fills and recoveries share.
+    // Common to fills and recoveries.
 
     pub(crate) fn digests<S: Store>(
         &mut self,
@@ -494,7 +495,7 @@ impl Replica {
         }
         match copied {
             Copied::Contents(data) => self.fix_with(cx, from, a, version, data),
-            // Only those that have it mapped are asked.
+            // Only members that have it mapped get the request.
             Copied::Unmapped => {}
             Copied::Lost => self.fix_lost(cx, from, a),
         }
@@ -558,7 +559,7 @@ impl Replica {
     }
 }
 
-/// Tells answers about different parts of the address space apart.
+/// Distinguishes answers about different parts of the address space.
 pub(crate) fn start_number(from: BlockAddr) -> u64 {
     from.pack()
 }

@@ -14,14 +14,14 @@ use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
 use crate::trace;
 
-/// What to do with one invalidated block.
+/// Decision for one invalidated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Accept,
-    /// Already here, or superseded by something made after it.
+    /// Already here, or superseded by a later version made from it.
     Ack,
     Nack(Timestamp, bool),
-    /// It may have been in effect here and zeroed since by a range that nothing tells of any more, or never have come.
+    /// It may have been in effect here and been zeroed since by a range without a record, or never have arrived.
     Unknown,
 }
 
@@ -117,8 +117,8 @@ impl Replica {
         let settled_again = mutant!("replica.judge.settled-again");
         let held = if settled_again { cx.store.version(a) } else { self.base_of(cx.store, a) };
         if b.version > held || mutant!("replica.judge.older") {
-            // A sequence below the floor is nobody's wish any more, which does not say that it is in effect here: its client
-            // may have given it up while another member has it.
+            // A client has given up sequences below its floor. Such a mutation is not necessarily in effect here:
+            // another member may have it.
             return match self.dedup.seen(m) {
                 Seen::Answered if mutant!("replica.judge.below-floor") => Verdict::Ack,
                 _ if b.version > self.forgotten => Verdict::Accept,
@@ -132,7 +132,7 @@ impl Replica {
         if held == b.version || (below_range && self.dedup.settled(m, a.block)) {
             return Verdict::Ack;
         }
-        // What a shadow held before it became one says nothing.
+        // Contents from before it became a shadow prove nothing.
         if b.rmw && self.role == Some(Role::Member) && !mutant!("replica.judge.rmw-held") {
             Verdict::Nack(held, false)
         } else {
@@ -157,7 +157,7 @@ impl Replica {
         }
         let unknown = |b: &InvBlock| self.judge(cx, BlockAddr::new(inv.volume, b.block), b, m) == Verdict::Unknown;
         if self.forgotten > Timestamp::ZERO && inv.blocks.iter().any(unknown) {
-            // In a new epoch no late copy is about, and it is taken as it comes.
+            // In a new epoch there are no late copies, so it is accepted.
             return self.control(cx, Control::EpochAsk { set: self.cfg.set, epoch: self.epoch });
         }
         if !mutant!("replica.fence.not-replicated") && !self.raise_fence(cx.store, inv.volume, inv.attach) {
@@ -204,7 +204,7 @@ impl Replica {
         self.send(cx, to, request, body);
     }
 
-    /// Persists, then acknowledges; a repetition meanwhile starts nothing.
+    /// Persists, then acknowledges; a repetition meanwhile has no effect.
     pub(crate) fn persist_for<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -224,7 +224,7 @@ impl Replica {
         }
     }
 
-    /// Takes an invalidation's contents; what was unresolved here is superseded.
+    /// Takes an invalidation's contents, which supersede unresolved ones here.
     fn accept<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -261,7 +261,7 @@ impl Replica {
         }
     }
 
-    /// A newer version took the place of one that an operation here coordinates.
+    /// A newer version superseded one that an operation here coordinates.
     pub(crate) fn overtaken<S: Store>(&mut self, cx: &mut Cx<'_, S>, op: Ref, a: BlockAddr) {
         self.cancel_replay(op);
         let Some(o) = self.ops.get(op.slot as usize).filter(|o| o.id == op.id) else { return };
@@ -289,7 +289,7 @@ impl Replica {
         let e = &self.active.entries[r.slot as usize];
         let (a, version) = (e.addr, e.version);
         if cx.store.version(a) != version {
-            // A fill has brought something newer, which was Valid at its source.
+            // A fill has brought a newer version, which was Valid at its source.
             return self.validate(a, version);
         }
         if e.op.is_some() || !self.may_replay(cx, Timer::Entry(r)) {

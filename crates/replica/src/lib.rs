@@ -6,7 +6,7 @@
 //! Valid have state in memory. Reading order: `replica`, `write`, `follow`, then `range`, `read`, `durable`, `fill`,
 //! `recover`; `dedup`, `credit`, `active` and `timers` are the tables.
 //!
-//! What is beyond the paper:
+//! Beyond the paper:
 //! - *Mutations executed once.* A retried request may reach two coordinators. Invalidations carry the mutation; a
 //!   member that holds an unresolved block of the same mutation at a higher version does not acknowledge the lower
 //!   one until that is resolved, so that an answered mutation can take no effect again.
@@ -15,8 +15,8 @@
 //!   nothing depends on members having equal versions of equal contents.
 //! - *Range records forgotten by flash* make a store's version of a block go back. New versions therefore stay
 //!   above every range of the epoch, and a late copy of a settled mutation's invalidation is not accepted again.
-//! - *A fill begins* when every member has said that no write of an earlier epoch is unresolved; what the shadow
-//!   kept of former lives is then compared with one member, and where it is newer, it is wrong.
+//! - *A fill begins* when every member has reported that no write of an earlier epoch is unresolved. The shadow's
+//!   contents from earlier incarnations are then compared with one member; a newer version in them is wrong.
 //! - *Fences of deleted volumes* are not kept: an id below the first unused one, and of no live volume, is fenced for good.
 //! - *A fence* is acknowledged by a member once no older writer's operation is under way there.
 

@@ -1,4 +1,4 @@
-//! What a replica is in the middle of: operations it coordinates, requests that wait, blocks being read.
+//! Pending state of a replica: operations it coordinates, waiting requests, blocks being read.
 
 use rackweave_core::msg::peer::NackBlock;
 use rackweave_core::msg::{BlockRange, Class, IoRequest, Mutation, Packet};
@@ -6,7 +6,7 @@ use rackweave_core::{BlockAddr, NodeId, Payload, Time, Timestamp, VolumeId, Vssd
 
 use crate::timers::Ref;
 
-/// Who is to be answered.
+/// Recipient of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester {
     pub node: NodeId,
@@ -17,7 +17,7 @@ pub(crate) struct Requester {
     pub lat: u32,
 }
 
-/// A client's request on its way through; runs again from the start whenever what it waited for is there.
+/// A client's request; it runs again from the start whenever it has waited.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub asker: Requester,
@@ -134,17 +134,17 @@ pub(crate) enum OpKind {
     Fence { volume: VolumeId, attach: u32, missing: u64 },
 }
 
-/// Who an operation is for.
+/// Cause of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Origin {
     Client(Requester),
-    /// Somebody else's write, validated in its place.
+    /// Another coordinator's write, validated in its place.
     Replay,
     Recovery,
 }
 
 impl Origin {
-    /// Traffic class of what the operation sends with data (PN10): the client's.
+    /// Traffic class of the operation's messages with data (PN10): the client's.
     pub fn class(&self) -> Class {
         match self {
             Origin::Client(asker) => asker.class,
@@ -164,7 +164,7 @@ pub(crate) struct Op {
     pub repeated: u64,
     pub origin: Origin,
     pub fua: bool,
-    /// Own flash is behind (flush and FUA).
+    /// The own flash is not yet durable (flush and FUA).
     pub own_pending: bool,
     pub kind: OpKind,
 }
@@ -180,7 +180,7 @@ pub(crate) fn slot_of(number: u64) -> (u32, u64) {
     ((number & ((1 << SLOT_BITS) - 1)) as u32, number >> SLOT_BITS)
 }
 
-/// What a block is read for.
+/// Purpose of reading a block.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// One of a request's blocks.
@@ -189,15 +189,15 @@ pub(crate) enum Purpose {
     Retry { op: Ref, index: usize },
     /// Contents of an invalid block whose coordinator is gone; the entry's number.
     Replay { entry: u64 },
-    /// Another member asked.
+    /// Another member's request for the block.
     Source { to: usize, request: u64 },
     /// The newest copy of a recovery is here.
     Fix,
-    /// Its turn to be looked at has come.
+    /// Scrubbing.
     Scrub,
-    /// Another member asked what is held; the number of its question.
+    /// Another member's comparison, and its request number.
     Sum { to: usize, request: u64 },
-    /// Most members have contents with this checksum.
+    /// The majority has contents with this checksum.
     Agree { crc: u32 },
 }
 
@@ -205,13 +205,13 @@ pub(crate) enum Purpose {
 pub(crate) struct Load {
     pub id: u64,
     pub addr: BlockAddr,
-    /// Held when the read began.
+    /// The version when the read began.
     pub version: Timestamp,
     pub purpose: Purpose,
-    /// Members asked to heal it, and those that cannot read it either, as bits.
+    /// Members that got a request to heal it, and those that cannot read it either, as bits.
     pub attempts: u8,
     pub lost: u64,
-    /// It could not be read here, and perhaps can be later.
+    /// It could not be read here; a later read may succeed.
     pub unreadable: bool,
 }
 
@@ -223,7 +223,7 @@ pub(crate) struct Gather {
     pub missing: usize,
 }
 
-/// What a store persists for.
+/// Purpose of a persist.
 #[derive(Debug)]
 pub(crate) enum Persist {
     /// Another member's FUA invalidation.

@@ -27,7 +27,7 @@ impl Replica {
         over.or_else(|| self.active.inside(range).first().copied())
     }
 
-    /// What a write of the block is made from: a range that flash has forgotten counts.
+    /// Base version of a write of the block; ranges that flash has forgotten count.
     pub(crate) fn base_of<S: Store>(&self, store: &S, a: BlockAddr) -> Timestamp {
         let held = store.version(a);
         if self.recent.is_empty() || store.mapped(a) || mutant!("replica.range.no-memory") {

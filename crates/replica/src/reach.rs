@@ -1,7 +1,7 @@
-//! Members that are in the view and cannot be reached: the metadata service hears both and sees no loss, while nothing
-//! commits. Whoever waits for one asks it what the epoch is, in one that is over (rule 1: it is answered with the current
-//! one, however busy the flash is); if no answer comes, the metadata service is told, and decides who leaves the view. One
-//! that is in no view asks all who are, and says when it reaches them.
+//! Members of the view that cannot be reached: the metadata service gets heartbeats of both sides and sees no loss,
+//! while no write commits. A waiting member sends an epoch query stamped with a past epoch, which is answered with the
+//! current one however busy the flash is (rule 1). Without an answer it reports the member to the metadata service,
+//! which decides who leaves the view. A server outside all views queries all members, and reports when it reaches them.
 
 use rackweave_core::msg::{Block, Body, Class, Control, Header, Op as PacketOp, Packet, Peer};
 use rackweave_core::{Epoch, NodeId, Time};
@@ -11,20 +11,20 @@ use crate::replica::{Cx, Replica};
 use crate::store::Store;
 use crate::timers::{Timer, Wait};
 
-/// An operation that waits for so many first repetitions' time asks who does not answer: however long answers take, who is
-/// there says so at once.
+/// An operation queries unresponsive members after it has waited for this multiple of the first retransmission time.
+/// Members that are reachable answer at once, however long other answers take.
 const REPETITIONS: u64 = 7;
 
 /// Which members answer.
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
-    /// By place in the view: when one was first asked, if it has not answered since.
+    /// By place in the view: time of the first unanswered query.
     asked: Vec<Option<Time>>,
-    /// When it may be asked again: not for every operation that waits for it.
+    /// Earliest time of the next query, which serves all operations that wait for the member.
     again_at: Vec<Time>,
-    /// When the metadata service was last told.
+    /// Time of the last report to the metadata service.
     told_at: Time,
-    /// Out of the view: members that answered since all were asked last, as bits.
+    /// Outside the view: members that answered since the last queries, as bits.
     reached: u64,
 }
 
@@ -40,7 +40,7 @@ impl Op {
 }
 
 impl Replica {
-    /// A new view: nothing is known of anybody.
+    /// A new view: no member's state is known.
     pub(crate) fn reach_anew(&mut self, now: Time) {
         let n = self.members.len();
         self.repeats.anew(n);
@@ -50,7 +50,7 @@ impl Replica {
         }
     }
 
-    /// An operation was repeated: those it waits for are asked whether they are there.
+    /// An operation was repeated: the members it waits for are queried.
     pub(crate) fn look_for_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, op: u32) {
         let op = &self.ops[op as usize];
         if cx.now.since(op.sent_at) >= self.cfg.timeouts.retransmit * REPETITIONS {
@@ -59,11 +59,11 @@ impl Replica {
         }
     }
 
-    /// Asks them, and tells of those that have not answered since they were first asked.
+    /// Queries them, and reports those that left their first query unanswered.
     pub(crate) fn ask_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, missing: u64) {
         let patience = self.cfg.timeouts.fill * 2;
         for k in Self::bits(missing) {
-            // Only who was asked can be silent: another operation may have asked a moment ago, and was answered.
+            // A member counts as silent only after a query: another operation's query may just have been answered.
             let due = self.reach.again_at[k] <= cx.now;
             if due || mutant!("replica.reach.unasked") {
                 self.reach.asked[k].get_or_insert(cx.now);
@@ -113,14 +113,14 @@ impl Replica {
         self.reach.asked[from] = None;
     }
 
-    /// One that is in no view was told the epoch.
+    /// A server outside the view got the epoch.
     pub(crate) fn reached(&mut self, src: NodeId) {
         if let Some(k) = self.members.iter().position(|m| m.server == src) {
             self.reach.reached |= 1 << k;
         }
     }
 
-    /// Out of the view: says so if all were reached, and asks them again.
+    /// Outside the view: reports if all members were reached, and queries them again.
     pub(crate) fn reach_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let all = (1u64 << self.members.len()) - 1;
         if std::mem::take(&mut self.reach.reached) == all {

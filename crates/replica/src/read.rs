@@ -23,12 +23,12 @@ pub(crate) fn blocks_of(r: SectorRange) -> Option<(u32, u32)> {
         return None;
     }
     let last = r.first.checked_add(u64::from(r.count))? - 1;
-    // The last number is no block: ranges end before it.
+    // The last number is not a block: ranges end before it.
     let last = u32::try_from(last / PER_BLOCK).ok().filter(|&b| b < u32::MAX)?;
     Some(((r.first / PER_BLOCK) as u32, last))
 }
 
-/// The asked sectors out of whole blocks.
+/// The requested sectors out of whole blocks.
 fn cut(blocks: Payload, range: SectorRange) -> Payload {
     match blocks.sectors() == range.count {
         true => blocks,
@@ -75,8 +75,9 @@ impl Replica {
         self.gather(cx, job, range.volume, first..last + 1);
     }
 
-    /// Whether the request is a further try of a read that is under way here, whose answer its client will take. It is not answered
-    /// by its own number: what it sees may be older than this try ([`rackweave_core::msg::message_of`]).
+    /// Whether the request is a further try of a read that is under way here, whose answer its client accepts. It does
+    /// not get an answer of its own: the pending read may see an older state than this try
+    /// ([`rackweave_core::msg::message_of`]).
     pub fn is_reading(&mut self, p: &Packet) -> bool {
         let (Body::Block(Block::Io(IoRequest::Read { range: wanted })), true) = (&p.body, try_of(p.header.request) > 0)
         else {
@@ -122,7 +123,7 @@ impl Replica {
     fn gathered<S: Store>(&mut self, cx: &mut Cx<'_, S>, g: Gather) {
         let Gather { mut job, parts, .. } = g;
         let IoRequest::Read { range } = job.io else {
-            // The other end's part stays: were each asked for by itself in turn, neither would ever be there with the other.
+            // The other end's part stays; if each were read alone in turn, both would never be present together.
             job.parts.retain(|p| parts.iter().flatten().all(|new| new.block != p.block));
             job.parts.extend(parts.into_iter().flatten());
             return self.dispatch(cx, job);
@@ -137,7 +138,7 @@ impl Replica {
         self.reply(cx, job.asker, IoReply::Data(cut(whole, range)));
     }
 
-    /// Begins to read a block; what the store has at hand is returned, otherwise [`Replica::loaded`] follows.
+    /// Begins to read a block; returns contents that the store has at hand, otherwise [`Replica::loaded`] follows.
     pub(crate) fn load<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -156,8 +157,7 @@ impl Replica {
         }
     }
 
-    /// Reads a block for no other reason than to see whether it can be: what fails its checksum is healed, as for a
-    /// client that reads it.
+    /// Reads a block only to check it: if it fails its checksum it is healed, as for a client's read.
     pub fn scrub<S: Store>(&mut self, now: Time, a: BlockAddr, store: &mut S, fx: &mut Effects) {
         let mut cx = Cx { now, store, fx };
         if !self.serving(now) || self.not_valid(a.volume, a.block, a.block).is_some() {
@@ -165,7 +165,7 @@ impl Replica {
         }
         self.stats.scrubbed += 1;
         if let Some((data, version)) = self.load(&mut cx, a, Purpose::Scrub) {
-            // What is at hand is in the cache, and comes to flash anew.
+            // Contents at hand are in the cache, and will be written to flash anew.
             self.scrub_read(&mut cx, a, version, &data);
         }
     }
@@ -194,8 +194,8 @@ impl Replica {
                     cx.fx.trace(trace::CRC_MISMATCH, l.addr.pack(), 0);
                 }
                 match l.purpose {
-                    // Who heals, or recovers, asks the others itself: were they asked from here as well, two who lack it would ask
-                    // each other more and more.
+                    // A member that heals or recovers queries the others itself. A further query from here would make
+                    // two members that both lack the block query each other without end.
                     Purpose::Source { to, request } if request != crate::fill::REQUEST || recovers => {
                         let l = self.loads.remove(slot as usize);
                         self.send_lost(cx, to, request, l.addr, l.version);
@@ -208,14 +208,14 @@ impl Replica {
                 }
             }
             Err(StoreError::Device) => {
-                // It fails as a whole, and what that means is said when the metadata service knows.
+                // It fails as a whole, which is reported to clients once the metadata service knows.
                 let l = self.loads.remove(slot as usize);
                 self.loaded(cx, l, Err(IoError::NotServing));
             }
         }
     }
 
-    /// Asks the next member for an intact copy.
+    /// Requests an intact copy from the next member.
     pub(crate) fn heal<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
         let l = &mut self.loads[slot as usize];
         let attempt = usize::from(l.attempts);
@@ -231,10 +231,11 @@ impl Replica {
                 Purpose::Source { to, request } if nobody => return self.send_lost(cx, to, request, l.addr, l.version),
                 _ => {}
             }
-            // One that was left alone knows that others have the block, and that they come back or are given up. And silence says
-            // nothing (protocol rule 29): who is asked again may answer, or leaves the view when its lease has ended.
+            // A lone member knows that others have the block, and that they return or are given up. Silence proves
+            // nothing (protocol rule 29): a silent member answers a repeated request, or leaves the view when its lease
+            // ends.
             let reads = matches!(l.purpose, Purpose::Gather { .. });
-            // Nor does what cannot be read now.
+            // Nor does a failed read of the host's file.
             let silent = !nobody && !mutant!("replica.heal.silence-is-loss");
             let waits = silent || others.is_empty() && (unreadable || reads && !self.enough_copies());
             return self.loaded(cx, l, Err(if waits { IoError::NotServing } else { IoError::Corrupt }));
@@ -243,7 +244,7 @@ impl Replica {
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Heal(Ref { slot, id }));
     }
 
-    /// A member that was asked for an intact copy has none.
+    /// A member that got the request has no intact copy.
     pub(crate) fn lost_there<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
         let (slot, id) = slot_of(request);
         let others = self.healers();
@@ -254,14 +255,14 @@ impl Replica {
         }
     }
 
-    /// Who may have an intact copy.
+    /// Members that may have an intact copy.
     fn healers(&self) -> Vec<usize> {
         Self::bits(self.others()).filter(|&k| self.members[k].role == rackweave_core::msg::Role::Member).collect()
     }
 
-    /// A copy came. The other member's block is Valid there; if it is still Valid here, at the version the read began
-    /// with, and that is the one that came, then both hold the same contents. So do they if a fill stamped either anew. Who has
-    /// another version does not have this one.
+    /// A copy arrived. The other member's block is Valid there. If it is still Valid here, at the version with which
+    /// the read began, and the copy has that version, both hold the same contents. The same holds if a fill stamped
+    /// either anew. A member with another version does not have this one.
     pub(crate) fn healed<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -273,12 +274,12 @@ impl Replica {
     ) {
         let (slot, id) = slot_of(request);
         let Some(l) = self.loads.get(slot as usize).filter(|l| l.id == id && l.addr == a) else { return };
-        // Who replays an update reads what is not Valid here yet: if it is Valid there, its contents are the same.
+        // A replay reads a block that is not Valid here yet; if it is Valid there, its contents are the same.
         let replays = matches!(l.purpose, Purpose::Replay { .. }) && !mutant!("replica.heal.no-replay");
         let unsettled = self.not_valid(a.volume, a.block, a.block).is_some() && !replays;
         if (unsettled || cx.store.version(a) != l.version) && !mutant!("replica.heal.overtaken") {
-            // Overtaken: read again, as it is now, under another number: answers about what was here before may still come. A
-            // client's read waits for what overtook it to be Valid.
+            // Overtaken: read again in its present state, under another number, since answers about the earlier state
+            // may still arrive. A client's read waits until the newer write is Valid.
             let l = self.loads.remove(slot as usize);
             if let Purpose::Gather { gather, .. } = l.purpose
                 && unsettled
@@ -379,7 +380,7 @@ impl Replica {
             && !mutant!("replica.read.newer-unvalidated")
             && self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_some()
         {
-            // The store answered with something newer, which is not Valid yet.
+            // The store answered with a newer version, which is not Valid yet.
             return self.gather_again(gather);
         }
         if self.gathers[gather as usize].missing == 0 {
@@ -388,7 +389,7 @@ impl Replica {
         }
     }
 
-    /// Begins the request anew, and so waits for its blocks to be Valid.
+    /// Restarts the request, which then waits for its blocks to be Valid.
     fn gather_again(&mut self, gather: u32) {
         if let Some(g) = self.gathers.try_remove(gather as usize) {
             self.drop_loads(gather);
@@ -405,7 +406,8 @@ impl Replica {
     pub(crate) fn block_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
         if (self.role != Some(rackweave_core::msg::Role::Member) && !mutant!("replica.copy.of-shadow"))
             || self.not_valid(a.volume, a.block, a.block).is_some()
-            // A shadow is told that nothing is there; who compares or heals has not heard of the deletion.
+            // A shadow gets the answer that the block is absent; a member that compares or heals does not know of the
+            // deletion.
             || (self.is_deleted(a.volume) && request != crate::fill::REQUEST)
         {
             return;
@@ -430,7 +432,7 @@ impl Replica {
             return;
         }
         let data = cx.store.mapped(addr).then_some(data);
-        // A shadow that fills itself lets others go first; who heals has a client waiting.
+        // A filling shadow lets others go first; a healing member has a client waiting.
         let class = if request == crate::fill::REQUEST { Class::Copper } else { Class::Silver };
         self.send_as(class, cx, to, request, Peer::Block { addr, version, data });
     }

@@ -1,10 +1,11 @@
 //! Recovery of a whole set (rules 6 and 29): the leader compares all members, and of every block on which they differ writes
 //! the newest copy that can be read again in the new epoch.
 //!
-//! A FLUSH is durable on every member, so no flushed write is newer than what any *witness* has: a member that lost nothing. The
-//! least version that a witness has is the block's floor. A copy below it may lack what was flushed and is not taken: if none at
-//! or above it can be read, and every member has said so, the block is marked as lost on all of them, at the newest version. Who
-//! is silent is asked again, until the view changes. At the end all members persist, so that each is a witness of this epoch.
+//! A FLUSH is durable on every member, so no flushed write is newer than what any *witness* has: a member that lost
+//! nothing. The least version that a witness has is the block's floor. A copy below it may lack flushed data and is not
+//! used. If no copy at or above it can be read, as every member must have answered, the block is marked as lost on all
+//! of them, at the newest version. Requests to silent members are repeated until the view changes. At the end all
+//! members persist, so that each is a witness of this epoch.
 
 use std::collections::VecDeque;
 
@@ -24,8 +25,8 @@ use crate::trace;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fix {
-    /// Copies that may be taken, the newest first; `at` is the one being asked for. `mapped`: members that have some copy, and need
-    /// no page for it. `newest`: the version of the newest copy of all.
+    /// Eligible copies, the newest first; `at` is the one being requested. `mapped`: members that have some copy, and
+    /// need no page for it. `newest`: the version of the newest copy of all.
     Copy {
         addr: BlockAddr,
         copies: Box<[Copy]>,
@@ -43,7 +44,7 @@ impl Fix {
             Fix::Zero(range) => range.volume,
         }
     }
-    /// The copy that is asked for.
+    /// The requested copy.
     fn asked(&self) -> Option<(BlockAddr, Copy)> {
         match self {
             Fix::Copy { addr, copies, at, .. } => copies.get(*at).map(|c| (*addr, *c)),
@@ -60,7 +61,7 @@ struct Copy {
     mapped: bool,
 }
 
-/// A block that nobody can read.
+/// A block that no member can read.
 #[derive(Debug)]
 struct Mark {
     addr: BlockAddr,
@@ -126,7 +127,7 @@ impl Replica {
         self.recovery_compare(cx);
     }
 
-    /// Asks for the next digests, if any are still to come.
+    /// Requests the next digests, if there are more.
     fn recovery_compare<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         if self.recovery.as_deref().is_some_and(|r| r.stage == Stage::Compare) {
             self.recovery_ask_first(cx);
@@ -142,7 +143,7 @@ impl Replica {
         members.fold(0, |m, k| m | 1 << k)
     }
 
-    /// Asks (again) for what the leader waits for.
+    /// Sends or repeats the leader's requests.
     fn recovery_ask<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let Some(r) = self.recovery.as_deref() else { return };
         match r.stage {
@@ -170,7 +171,7 @@ impl Replica {
         }
     }
 
-    /// Whether somebody is to answer.
+    /// Whether an answer is awaited.
     pub(crate) fn recovery_waits(&self) -> bool {
         let elsewhere = |f: &Fix| f.asked().is_some_and(|(_, c)| c.holder != self.me);
         self.recovery.as_deref().is_some_and(|r| match r.stage {
@@ -180,7 +181,7 @@ impl Replica {
         })
     }
 
-    /// Its timer's turn; `again`: what is unanswered is asked again.
+    /// Its timer; `again`: unanswered requests are repeated.
     pub(crate) fn recovery_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>, again: bool) {
         if self.recovery.is_some() {
             self.recovery_go_on(cx);
@@ -249,7 +250,7 @@ impl Replica {
         }
     }
 
-    /// Does whatever can be done now.
+    /// Takes every step that is possible now.
     pub(crate) fn recovery_go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let peers = self.recovery_peers();
         let me = self.me;
@@ -298,7 +299,7 @@ impl Replica {
         }
     }
 
-    /// Begins a repair, or the next step of one. `false`: there is no room now.
+    /// Starts a repair, or its next step. `false`: no room now.
     fn fix<S: Store>(&mut self, cx: &mut Cx<'_, S>, f: Fix, me: usize) -> bool {
         let Some(r) = self.recovery.as_deref_mut() else { return true };
         match (f.asked(), &f) {
@@ -344,7 +345,7 @@ impl Replica {
         true
     }
 
-    /// Marks the block as lost here. `false`: there is no room now.
+    /// Marks the block as lost here. `false`: no room now.
     fn mark<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp) -> bool {
         let (slots, pages) = self.available(cx);
         if slots == 0 || pages == 0 && !cx.store.mapped(a) {
@@ -359,7 +360,7 @@ impl Replica {
         true
     }
 
-    /// The leader says that nobody can read the block.
+    /// The leader reports that no member can read the block.
     pub(crate) fn mark_lost<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -370,7 +371,7 @@ impl Replica {
     ) {
         let ViewState::Recovering { leader, .. } = self.state else { return };
         let may = self.members[from].vssd == leader && self.role == Some(Role::Member) && request == REQUEST;
-        // What is newer came after the mark, in this recovery.
+        // A newer version arrived after the mark, in this recovery.
         if may
             && ((cx.store.version(addr) > version && !mutant!("replica.mark.over-newer"))
                 || self.mark(cx, addr, version))
@@ -412,7 +413,7 @@ impl Replica {
         }
     }
 
-    /// What the view of a recovery says of its members: those that lost nothing.
+    /// Members that lost nothing, by the recovery's view.
     fn witnesses(&self) -> u64 {
         match self.state {
             ViewState::Recovering { witnesses, .. } => witnesses,
@@ -514,10 +515,10 @@ impl Replica {
     }
 }
 
-/// What members have of one block: by place, version and whether it is mapped.
+/// The members' copies of one block: by place, version and whether it is mapped.
 type Held = Vec<Copy>;
 
-/// Repairs up to a block: of what the `voters` do not all hold the same, which copies may be taken, the newest first.
+/// Repairs up to a block: the blocks on which the `voters` differ, with the eligible copies, the newest first.
 fn fixes(runs: &[(usize, Box<[ScanEntry]>)], until: BlockAddr, (voters, witnesses): (u64, u64)) -> Vec<Fix> {
     let lists: Vec<&[ScanEntry]> = runs.iter().map(|r| &*r.1).collect();
     let mut out: Vec<Fix> = Vec::new();
@@ -549,9 +550,9 @@ fn fix(s: &Segment<'_>, held: Held, (voters, witnesses): (u64, u64), out: &mut V
     }
 }
 
-/// Copies at or above the floor, the newest first. No trace of a block at a witness is a copy, too: zero. That of a member which lost
-/// records is none. If no witness has any trace, the block may have been zeroed at a version that each of them has forgotten, and who
-/// lost records may show what was there before.
+/// Copies at or above the floor, the newest first. The absence of a block at a witness counts as a copy of zeroes, but
+/// not at a member that lost records. If no witness has any trace, the block may have been zeroed at a version that all
+/// of them have forgotten, and a member that lost records may show the contents from before.
 fn takeable(mut held: Held, newest: Timestamp, voters: u64, witnesses: u64) -> Vec<Copy> {
     let is_witness = |k: usize| witnesses & 1 << k != 0 || mutant!("replica.evidence.all-witness");
     let proves = if mutant!("replica.evidence.absent-proves") { voters } else { voters & witnesses };

@@ -1,23 +1,23 @@
-//! How soon, and how many, unanswered messages are sent again. A network that is full loses what is sent, and what is sent
-//! again fills it further; so
-//! - the first repetition waits for longer than answers take, as RFC 6298 has it (smoothed round-trip time and four times its
-//!   variation, of what was sent once; twice as long once for each such wait in which something had to be repeated, until
-//!   such an answer comes), never less than [`crate::Timeouts::retransmit`];
+//! Times and numbers of retransmissions. An overloaded network loses packets, and retransmissions load it further; so
+//! - the first one waits for longer than answers take, as in RFC 6298 (smoothed round-trip time and four times its
+//!   variation, of messages sent once; doubled once for each such wait with a retransmission, until such an answer
+//!   arrives), never less than [`crate::Timeouts::retransmit`];
 //! - each further one waits twice as long, up to sixteen times, give or take a quarter that is drawn;
-//! - to each member only so many go again in the time that the first waits: more while they are answered, half as many
-//!   when they are not (AIMD). What may not go waits as if it had.
+//! - the number of retransmissions to each member within one such wait is limited: it grows while they are answered,
+//!   and halves when they are not (AIMD). One beyond the limit waits as if it had been sent.
 
 use rackweave_core::{RoundTrip, Span, Time};
 
-/// Repetitions to one member in one wait for an answer: at first, and at the least. A few blocks: less than a port's queue holds.
+/// First and least limit of retransmissions to one member within one wait. A few blocks: less than a port's queue
+/// holds.
 const WINDOW_FIRST: u32 = 32;
 const WINDOW_MIN: u32 = 4;
-/// At the most: all operations at once.
+/// Greatest limit: all operations at once.
 const WINDOW_MAX: u32 = crate::config::OPS_MAX as u32;
-/// Doublings of the first wait by what answers take.
+/// Doublings of the first wait by the measured answer time.
 pub(crate) const SLOWEST: u8 = 4;
 
-/// What is known of the way to one member and back.
+/// State of the path to one member and back.
 #[derive(Clone, Copy, Debug)]
 struct Path {
     round_trip: RoundTrip,
@@ -51,7 +51,7 @@ impl Path {
 pub(crate) struct Repeats {
     paths: Vec<Path>,
     first: Span,
-    /// Doublings of `first`: by what answers take, and because none came; since when the latter.
+    /// Doublings of `first`: by the answer time, and for missing answers; since when the latter.
     level: u8,
     silent: u8,
     silent_since: Time,
@@ -61,7 +61,7 @@ impl Repeats {
     pub fn new(first: Span) -> Repeats {
         Repeats { paths: Vec::new(), first, level: 0, silent: 0, silent_since: Time::ZERO }
     }
-    /// A view of so many members: nothing is known of anybody.
+    /// A view of this many members, without measurements.
     pub fn anew(&mut self, members: usize) {
         self.paths.clear();
         self.paths.resize(members, Path::NEW);
@@ -74,13 +74,13 @@ impl Repeats {
     fn wait(&self) -> Span {
         self.first * (1 << self.level())
     }
-    /// What was first sent at `sent_at` must be repeated.
+    /// A message first sent at `sent_at` must be retransmitted.
     pub fn late(&mut self, now: Time, sent_at: Time) {
         if sent_at >= self.silent_since {
             (self.silent, self.silent_since) = ((self.level() + 1).min(SLOWEST), now);
         }
     }
-    /// A member answered what was sent once, so long ago.
+    /// A member answered a message that was sent once, after this time.
     pub fn answered_after(&mut self, member: usize, took: Span) {
         self.paths[member].round_trip.add(took);
         let slowest = self.paths.iter().map(|p| p.round_trip.bound()).max().unwrap_or_default();

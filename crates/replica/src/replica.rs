@@ -26,14 +26,14 @@ use crate::store::{Store, StoreDone};
 use crate::timers::{Ref, Timer, Timers, Wait};
 use crate::trace;
 
-/// Counts since the replica was made.
+/// Counters since the replica was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaStats {
     pub reads: u64,
     pub writes: u64,
     pub ranges: u64,
     pub flushes: u64,
-    /// Requests that had to wait, and that were turned away.
+    /// Requests that had to wait, and refused ones.
     pub stalled: u64,
     pub not_serving: u64,
     pub conflicts: u64,
@@ -44,18 +44,18 @@ pub struct ReplicaStats {
     pub stale_epochs: u64,
     pub no_space: u64,
     pub healed: u64,
-    /// Blocks looked at in turn, and those of them that no member could heal.
+    /// Scrubbed blocks, and those of them that no member could heal.
     pub scrubbed: u64,
     pub scrub_lost: u64,
-    /// Blocks of which members held different contents or versions; those of them where nothing told which were right.
+    /// Blocks of which members held different contents or versions; those among them without a majority.
     pub scrub_mismatches: u64,
     pub scrub_undecided: u64,
     /// Runs of blocks digested in fills and recoveries.
     pub runs_compared: u64,
 }
 
-/// One vSSD's part in its set. Every `handle_*` is told the time, which never goes back; [`Replica::deadline`]
-/// says when [`Replica::handle_timer`] is due, after every call anew.
+/// One vSSD's part in its set. Every `handle_*` gets the time, which never goes back; after every call
+/// [`Replica::deadline`] gives the time of the next [`Replica::handle_timer`].
 #[derive(Debug)]
 pub struct Replica {
     pub(crate) cfg: ReplicaConfig,
@@ -77,14 +77,14 @@ pub struct Replica {
     pub(crate) ops: Slab<Op>,
     pub(crate) loads: Slab<Load>,
     pub(crate) gathers: Slab<Gather>,
-    /// With the number that tells an answer from one to what had the slot before.
+    /// With a number that distinguishes its answer from those to earlier users of the slot.
     pub(crate) persists: Slab<(u64, Persist)>,
     waiters: Slab<Waiter>,
     pub(crate) dedup: Dedup,
     pub(crate) fences: Fences,
     pub(crate) accounts: Vec<Account>,
     pub(crate) credit_queue: VecDeque<Ref>,
-    /// Number of the current credit ask; zero when none is out.
+    /// Number of the current credit request; zero without one.
     pub(crate) credit_ask: u64,
     /// Most slots ever seen free.
     pub(crate) slots_max: u64,
@@ -92,17 +92,17 @@ pub struct Replica {
     woken: VecDeque<Waiting>,
     pub(crate) timers: Timers,
     next_id: u64,
-    /// Highest version number a range of this epoch has, and any write made here has.
+    /// Highest version number of the ranges of this epoch, and of the writes coordinated here.
     pub(crate) range_floor: u64,
     pub(crate) highest: u64,
     /// The last ranges that became Valid.
     pub(crate) recent: VecDeque<(BlockRange, Timestamp)>,
-    /// No range that became Valid in this epoch, and is not among those any more, has a higher version.
+    /// Every range that became Valid in this epoch and is not listed any longer has at most this version.
     pub(crate) forgotten: Timestamp,
     pub(crate) replays: usize,
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
-    /// When what the fill or recovery waits for is asked again.
+    /// When the requests of the fill or recovery are repeated.
     pub(crate) asks: Backoff,
     pub(crate) asks_at: Time,
     pub(crate) reach: Reach,
@@ -111,7 +111,7 @@ pub struct Replica {
     pub(crate) stats: ReplicaStats,
 }
 
-/// What a call may use besides the replica.
+/// Environment of a call.
 pub(crate) struct Cx<'a, S> {
     pub now: Time,
     pub store: &'a mut S,
@@ -209,13 +209,13 @@ impl Replica {
     pub fn unresolved(&self) -> usize {
         self.active.entries.len() + self.active.ranges.len()
     }
-    /// The device failed for good (rule 12): serves and acknowledges nothing any more.
+    /// The device failed for good (rule 12): serves and acknowledges nothing from now on.
     pub fn fail(&mut self) {
         self.failed = true;
         self.forget();
     }
-    /// The metadata service knows that the device failed. From now on clients are told; until then they wait, as others may
-    /// be about to take this one's place.
+    /// The metadata service knows that the device failed. From now on clients get the error; until then they wait, as
+    /// others may be about to replace this member.
     pub fn failure_known(&mut self) {
         self.failure_known = true;
     }
@@ -230,8 +230,8 @@ impl Replica {
         let packet = Packet { src, dst: p.dst, header, body: Body::Table(Table::Delete) };
         let job = Job::new(packet, io, now);
         if mutates && header.epoch < self.epoch && !mutant!("replica.epoch.old-mutation") {
-            // A late copy, perhaps, of a mutation answered before all members crashed, when the tables that knew it
-            // were lost with them. Who still wants it stamps it with the new epoch.
+            // Perhaps a late copy of a mutation that was answered before all members crashed and lost the tables that
+            // list it. A client that still waits for it stamps it with the new epoch.
             cx.fx.trace(trace::STALE_EPOCH, u64::from(header.epoch.0), u64::from(self.epoch.0));
             self.stats.stale_epochs += 1;
             self.refuse(&mut cx, job.asker);
@@ -380,7 +380,7 @@ impl Replica {
             IoRequest::Status { range } => Some(range.volume),
             IoRequest::Write(_) | IoRequest::Zero { .. } | IoRequest::Fence { .. } => None,
         };
-        // A deleted volume has no contents, zeroes neither.
+        // A deleted volume has no contents, not even zeroes.
         if shown.is_some_and(|v| self.is_deleted(v)) && !mutant!("replica.fence.deleted-read") {
             return self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }));
         }
@@ -405,8 +405,8 @@ impl Replica {
 
     pub(crate) fn refuse<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: Requester) {
         self.stats.not_serving += 1;
-        // A client waits out `NotServing`; a broken device does not come back, and when all members say so the client is told,
-        // unless the metadata service knows of others that may.
+        // A client waits out `NotServing`. A failed device does not recover; when all members report it the client gets
+        // the error, unless the metadata service knows of others that may return.
         let why = if self.failed && self.failure_known { IoError::Device } else { IoError::NotServing };
         self.reply(cx, asker, IoReply::Failed(why));
     }
@@ -441,7 +441,7 @@ impl Replica {
             vssd: m.vssd,
             lat: 0,
             class,
-            // Whom an answer is for that knows nothing of the sender's view.
+            // The recipient does not know the sender's view.
             original_vssd: self.cfg.vssd,
             set: self.cfg.set,
             epoch: self.epoch,
@@ -487,8 +487,8 @@ impl Replica {
         self.members.iter().filter(|m| m.role == Role::Member).count()
     }
 
-    /// Whether the view has members enough to acknowledge (rule 4). One that has fewer may be overruled by a member of a
-    /// former one (rule 6), so it answers no mutation and no fence.
+    /// Whether the view has enough members to acknowledge (rule 4). A smaller one may be overruled by a member of an
+    /// earlier one (rule 6), so it answers no mutation and no fence.
     pub(crate) fn enough_copies(&self) -> bool {
         self.serving_members() >= usize::from(self.cfg.min_copies) || mutant!("replica.copies.too-few")
     }
@@ -534,7 +534,7 @@ impl Replica {
             self.wait_on(a, r);
         }
     }
-    /// Puts a waiter on the block, or the range over it; wakes it at once if there is neither.
+    /// Adds a waiter to the block, or to the range over it; wakes it at once if there is neither.
     pub(crate) fn wait_on(&mut self, a: BlockAddr, r: Ref) {
         if let Some(e) = self.active.get_mut(a) {
             e.waiters.push(r);
@@ -584,7 +584,7 @@ impl Replica {
         self.wake_all(all);
     }
 
-    /// Drops everything under way; clients ask again elsewhere.
+    /// Drops all pending work; clients retry elsewhere.
     pub(crate) fn forget(&mut self) {
         self.active.clear();
         self.ops.clear();
@@ -605,7 +605,7 @@ impl Replica {
     }
 }
 
-/// Whether what a timer is for is still there.
+/// Whether a timer's cause still exists.
 fn live(t: &Timer, ops: &Slab<Op>, active: &Active, waiters: &Slab<Waiter>, loads: &Slab<Load>) -> bool {
     match *t {
         Timer::Op(r) => ops.get(r.slot as usize).is_some_and(|o| o.id == r.id),

@@ -1,8 +1,9 @@
 //! Comparing what members hold: stretches of the address space by their digests, then run by run.
 //!
-//! A member that is asked cuts what it has into *pieces* of about [`PIECE_RUNS`] runs, without a gap between them, and sends a
-//! digest of each. The asker digests what it has between the same borders itself. So a range record costs one run, however
-//! many blocks it covers, and an empty stretch nothing; and blocks of which only one of the two has a trace lie in some piece.
+//! The answering member cuts its blocks into *pieces* of about [`PIECE_RUNS`] runs, without a gap between them, and
+//! sends a digest of each. The requester computes digests of its own blocks between the same borders. A range record
+//! costs one run, however many blocks it covers, and an empty stretch none. Blocks of which only one of the two has a
+//! trace lie in some piece.
 
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::rng::mix64;
@@ -89,7 +90,7 @@ fn digest<S: Store>(store: &S, (mut from, until): Stretch, runs: &mut Vec<ScanEn
     digest.end()
 }
 
-/// Stretches that differ here from `theirs`, which reach up to `next`, or to the end. `None`: that is no list of pieces from
+/// Stretches that differ here from `theirs`, which reach up to `next`, or to the end. `None`: not a list of pieces from
 /// `from` on.
 pub(crate) fn differing<S: Store>(
     store: &S,

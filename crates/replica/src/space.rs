@@ -1,4 +1,4 @@
-//! Credits asked for and granted (rule 9).
+//! Requests for credit, and grants (rule 9).
 
 use rackweave_core::MESSAGE_MAX;
 use rackweave_core::msg::peer::Credit;
@@ -15,7 +15,7 @@ use crate::trace;
 /// Blocks of the largest write, unaligned at both ends.
 const NEED_SLOTS: u64 = (MESSAGE_MAX / rackweave_core::BLOCK) as u64 + 1;
 
-/// Number of the messages that ask for page credit, and give it back; no ask has it.
+/// Number of the messages that recall page credit and return it; no request for credit has it.
 const RECALL: u64 = u64::MAX;
 
 /// Whether a write may begin.
@@ -28,7 +28,7 @@ pub(crate) enum Reserve {
 }
 
 impl Replica {
-    /// What neither the store nor a grant has taken, nor a fill asked for.
+    /// Space that neither the store nor a grant nor a request of a fill has taken.
     pub(crate) fn available<S: Store>(&mut self, cx: &Cx<'_, S>) -> (u64, u64) {
         let free = cx.store.slots_free();
         self.slots_max = self.slots_max.max(free);
@@ -92,7 +92,7 @@ impl Replica {
         pages <= free + cx.store.pages_coming() || self.recall(cx, asker)
     }
 
-    /// Asks all but `asker` for the page credit they do not use; whether an answer is still to come.
+    /// Recalls unused page credit from all members but `asker`; whether an answer is still awaited.
     fn recall<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: usize) -> bool {
         let mut coming = false;
         for k in Self::bits(self.others()).filter(|&k| k != asker) {
@@ -120,13 +120,13 @@ impl Replica {
         coming
     }
 
-    /// Who waited for pages has its answer.
+    /// The requests that waited for pages are answered.
     fn end_recall(&mut self) {
         self.accounts.iter_mut().for_each(|a| a.recall = Recall::No);
     }
 
-    /// A member is short of pages: it has back what nothing here waits for. A part of what is waited for is of no use, and two
-    /// that kept one each would leave room that neither gets.
+    /// A member is short of pages: it gets back all credit that no operation here waits for. Part of the wanted credit
+    /// is useless, and two members that kept one part each would leave room that neither gets.
     fn give_back<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize) {
         self.credit_queue_prune();
         let keep = self.credit_queue.front().and_then(|&r| self.waiting(r)).map_or(0, |w| w.need().1);
@@ -153,8 +153,8 @@ impl Replica {
         }
     }
 
-    /// Whether the cache has room for blocks that a member sends: with its credit, or in slots that nobody was promised.
-    /// Otherwise the member is given the next ones, and sends again.
+    /// Whether the cache has room for a member's blocks: within its credit, or in slots that are not promised.
+    /// Otherwise the member gets the next free ones, and sends again.
     pub(crate) fn has_room<S: Store>(&mut self, cx: &Cx<'_, S>, from: usize, slots: u64) -> bool {
         let credit = self.accounts[from].outstanding().0;
         if slots <= credit || slots - credit <= self.available(cx).0 || mutant!("replica.credit.room-unchecked") {
@@ -164,8 +164,8 @@ impl Replica {
         false
     }
 
-    /// Asks every member that has given too little for whoever is first in the queue (or a recovery).
-    /// Returns whom, as bits.
+    /// Requests credit from every member with too little, for the first request in the queue (or a recovery). Returns
+    /// those members, as bits.
     pub(crate) fn ask_credit<S: Store>(&mut self, cx: &mut Cx<'_, S>) -> u64 {
         self.credit_queue_prune();
         let head = self.credit_queue.front().and_then(|&r| self.waiting(r));
@@ -192,7 +192,7 @@ impl Replica {
         asked
     }
 
-    /// Asks again for whatever was not answered.
+    /// Repeats unanswered requests.
     pub(crate) fn credit_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let asked = self.ask_credit(cx);
         self.ask_silent(cx, asked);
@@ -250,7 +250,7 @@ impl Replica {
         }
     }
 
-    /// The answer to an ask.
+    /// Answer to a request.
     pub(crate) fn credit_granted<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, ask: u64, credit: Credit) {
         self.credit_came(cx, from, credit);
         if ask == RECALL {
@@ -283,14 +283,14 @@ impl Replica {
         self.reply(cx, asker, IoReply::Failed(IoError::NoSpace));
     }
 
-    /// What goes with every acknowledgement.
+    /// The grant in every acknowledgement.
     pub(crate) fn grant<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize) -> Credit {
         self.grant_needed(cx, to, (0, 0))
     }
 
     fn grant_needed<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, need: (u64, u64)) -> Credit {
         let available = self.available(cx);
-        // Nobody gets pages to keep while somebody lacks some.
+        // No member gets spare pages while another one lacks some.
         let short = self.accounts.iter().any(|a| a.recall != Recall::No);
         let windows = (self.window(), if short { 0 } else { CREDIT_PAGES });
         self.accounts[to].top_up(available, windows, need)

@@ -1,4 +1,4 @@
-//! What a replica keeps its blocks in: the server's write cache over flash, behind one trait.
+//! Storage of a replica's blocks: the server's write cache over flash, behind one trait.
 
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, LiveVolumes};
@@ -6,7 +6,7 @@ use rackweave_core::{BlockAddr, Payload, Timestamp, VolumeId};
 
 /// Blocks with versions. "Holds" means the cache, else flash, else a range record.
 pub trait Store {
-    /// The newest version held of `a`; [`Timestamp::ZERO`] if there is no trace of it.
+    /// The newest version held of `a`; [`Timestamp::ZERO`] without a trace of it.
     fn version(&self, a: BlockAddr) -> Timestamp;
     /// At least the highest version in the range.
     fn max_version(&self, r: BlockRange) -> Timestamp;
@@ -15,20 +15,20 @@ pub trait Store {
     fn next_extent(&self, r: BlockRange) -> (u32, bool);
     /// Takes a block's contents. Older than what is held: ignored; the same version: replaces (a healed block).
     fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload);
-    /// The block is there at this version, and what it held is lost: reading it fails as if its checksum were wrong, until it is
-    /// put again, at this version (healed) or a newer one. As lasting as contents.
+    /// The block exists at this version, and its contents are lost: reading it fails as with a wrong checksum, until it
+    /// is put again, at this version (healed) or a newer one. As durable as contents.
     fn put_lost(&mut self, a: BlockAddr, v: Timestamp);
     /// Zeroes what is older than `v` in the range by a range record (protocol rule 10).
     fn put_range(&mut self, r: BlockRange, v: Timestamp);
-    /// The volume is deleted, for good: all that is held of it is forgotten, durably or not, and what comes of it is ignored.
+    /// The volume is deleted for good: its blocks are dropped, durable or not, and later ones are ignored.
     fn bury(&mut self, volume: VolumeId);
-    /// Everything that is known of volumes. Likewise for those that live no more.
+    /// The complete list of volumes. Volumes that do not exist are buried.
     fn know_volumes(&mut self, volumes: &LiveVolumes);
     /// Contents of a block as held now; a block that is not mapped is zero. Pending: [`StoreDone::Read`] follows.
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart;
     /// Makes everything put before durable; [`StoreDone::Persisted`] follows.
     fn persist(&mut self, token: u64);
-    /// Makes whatever these blocks now hold durable; [`StoreDone::Persisted`] follows.
+    /// Makes the present contents of these blocks durable; [`StoreDone::Persisted`] follows.
     fn persist_blocks(&mut self, blocks: &[BlockAddr], token: u64);
     /// Cache slots this vSSD may still fill, in blocks.
     fn slots_free(&self) -> u64;
@@ -38,9 +38,9 @@ pub trait Store {
     fn pages_coming(&self) -> u64 {
         0
     }
-    /// Appends the runs of blocks from the first address on and before the second, in order, at most `limit`. Returns up to
-    /// where they go: the second address, or the end of the last run. Whoever holds the same has the same runs, but for
-    /// where they are cut.
+    /// Appends the runs of blocks from the first address on and before the second, in order, at most `limit`. Returns
+    /// their end: the second address, or the end of the last run. Stores with equal contents have equal runs, apart
+    /// from where they are cut.
     fn scan(&self, stretch: (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr;
 }
 
@@ -51,7 +51,7 @@ pub enum ReadStart {
     Pending,
 }
 
-/// Something a [`Store`] was asked for is done.
+/// A [`Store`] has completed a command.
 #[derive(Clone, Debug)]
 pub enum StoreDone {
     Read {
@@ -72,7 +72,7 @@ pub enum StoreError {
     /// Another replica can heal it.
     #[error("the stored block failed its checksum")]
     Corrupt,
-    /// The same; nothing tells whether it can be read later.
+    /// The same; a later read may succeed.
     #[error("the stored block could not be read")]
     Unreadable,
     #[error("the device failed")]

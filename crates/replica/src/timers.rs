@@ -1,6 +1,6 @@
-//! One deadline list: a queue per length of time, each in order because time does not go back. What a timer was
-//! for may be over by then, and nearly always is; owners check when the time has come. Looking earlier would cost every
-//! message more than the idle call that it saves. Repetitions wait for times that are drawn: the few of them are in a heap.
+//! One deadline list: a queue per length of time, each in order because time does not go back. Nearly always the cause
+//! of a timer is gone by then; owners check when it fires. Cancelling would cost every message more than the idle call
+//! that it saves. Retransmissions have drawn times: the few of them are in a heap.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,7 +10,7 @@ use rackweave_core::{Span, Time};
 
 use crate::repeat::SLOWEST;
 
-/// Names something in a slab: its slot, and the number that tells it from what had the slot before.
+/// Names an entry of a slab: its slot, and a number that distinguishes it from earlier users of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ref {
     pub slot: u32,
@@ -27,22 +27,22 @@ pub(crate) enum Timer {
     Range(u64),
     /// Give up a stalled request.
     Waiter(Ref),
-    /// Ask another member for an intact copy.
+    /// Request an intact copy from another member.
     Heal(Ref),
-    /// Ask for credit again.
+    /// Repeat a request for credit.
     Credit(u64),
     /// Repeat what the fill or recovery waits for.
     Fill(u64),
-    /// Out of the view of this epoch: ask its members again whether they can be reached.
+    /// Outside the view of this epoch: query its members again.
     Reach(u32),
     /// Compare without those who have not answered.
     Compare(u64),
 }
 
-/// Doublings of the retransmission time: by what answers take, and for each repetition.
+/// Doublings of the retransmission time: by the answer time, and for each repetition.
 const BACKOFFS: usize = 1 + SLOWEST as usize + REPETITIONS as usize;
 const REPETITIONS: u8 = 4;
-/// Places of the other queues: behind that of what is due at once, those of replays.
+/// Indices of the other queues: behind the immediate one, those of replays.
 const REPLAY: usize = BACKOFFS + 1;
 const STALL: usize = REPLAY + 1 + SLOWEST as usize;
 
@@ -51,7 +51,7 @@ pub(crate) struct Timers {
     queues: [VecDeque<(Time, Timer)>; STALL + 2],
     /// Queues with something in them, as bits: most are empty most of the time.
     occupied: u32,
-    /// In no order of time: what [`Timers::again`] was asked.
+    /// Not in order of time: timers of [`Timers::again`].
     drawn: BinaryHeap<Reverse<(Time, Timer)>>,
     draws: u64,
     /// The first timer's time.

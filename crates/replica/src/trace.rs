@@ -33,8 +33,8 @@ trace_points! {
     BLOCK_LOST: BlockLost = 43,
     /// A write waits for room in its coordinator's own write cache. a: slots, b: pages it needs.
     CACHE_FULL: CacheFull = 55,
-    /// An invalidation without credit found no slot and will be sent again; a member was asked to give back the page credit it does
-    /// not use. a: member's place in the view, b: slots (0).
+    /// An invalidation without credit found no slot and will be sent again; a member got a recall of its unused page
+    /// credit. a: member's place in the view, b: slots (0).
     INV_NO_ROOM: InvNoRoom = 56,
     CREDIT_RECALLED: CreditRecalled = 57,
     /// A device failed for good. a: SSD, or vSSD where a replica reports it.

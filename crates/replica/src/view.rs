@@ -1,4 +1,4 @@
-//! Views: what an epoch change does to everything under way.
+//! Views: the effect of an epoch change on all pending work.
 
 use rackweave_core::msg::{Role, View, ViewState};
 use rackweave_core::{Effects, Incarnation, Time, Timestamp};
@@ -11,8 +11,8 @@ use crate::timers::{Ref, Timer, Wait};
 use crate::trace;
 
 impl Replica {
-    /// Installs a newer view; `me` is this server's present life. A view that has another life of it, or none, ends
-    /// this replica's part.
+    /// Installs a newer view; `me` is this server's present incarnation. A view that has another one of it, or none,
+    /// ends this replica's part.
     pub fn install<S: Store>(&mut self, now: Time, view: &View, me: Incarnation, store: &mut S, fx: &mut Effects) {
         if view.epoch <= self.epoch || view.set != self.cfg.set || self.failed {
             return;
@@ -38,7 +38,7 @@ impl Replica {
         self.accounts.resize(self.members.len(), Account::default());
         self.credit_ask = 0;
         self.range_floor = 0;
-        // Whoever sends in this epoch has had all that was Valid before.
+        // Every sender in this epoch had all blocks that were Valid before.
         self.forgotten = Timestamp::ZERO;
         self.highest = 0;
         self.complete = false;
@@ -52,7 +52,7 @@ impl Replica {
             }
             (Some(Role::Shadow), _) => {
                 cx.fx.trace(trace::SHADOW_ADDED, u64::from(view.set.0), u64::from(view.epoch.0));
-                // What former epochs left unresolved here is for the members to settle.
+                // Members settle what earlier epochs left unresolved here.
                 if !mutant!("replica.shadow.keeps-unresolved") {
                     self.forget();
                 }
@@ -81,8 +81,8 @@ impl Replica {
         self.settle(&mut cx);
     }
 
-    /// A member before and after: what it coordinates is sent again in the new epoch, what departed members
-    /// coordinated is replayed.
+    /// A member before and after: its own operations are sent again in the new epoch, those of departed members are
+    /// replayed.
     fn go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.loads.retain(|_, l| !matches!(l.purpose, Purpose::Source { .. } | Purpose::Fix));
         self.loads.iter_mut().for_each(|(_, l)| l.lost = 0);
@@ -127,7 +127,7 @@ impl Replica {
         self.members.iter().any(|m| m.incarnation == coordinator && m.role == Role::Member)
     }
 
-    /// The mutant `replica.replay.skip`: what departed members left is taken as valid.
+    /// The mutant `replica.replay.skip`: operations of departed members count as valid.
     fn skip_replays(&mut self) {
         let left = self.active.entries.iter().filter(|(_, e)| !self.still_here(e.coordinator));
         let mut left: Vec<_> = left.map(|(_, e)| (e.addr, e.version)).collect();

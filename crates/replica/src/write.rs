@@ -17,11 +17,11 @@ use crate::store::Store;
 use crate::timers::{Ref, Timer, Wait};
 use crate::trace;
 
-/// Versions left when a new epoch, which starts them over, is asked for.
+/// Versions left when the replica requests a new epoch, which restarts them.
 const VERSIONS_LEFT: u64 = 1 << 30;
 
 impl Replica {
-    /// Fence, room in the tables, and members enough; `Some(job)` to go on.
+    /// Checks fence, room in the tables, and number of members; `Some(job)` to go on.
     pub(crate) fn admit<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
@@ -54,7 +54,7 @@ impl Replica {
         Some(job)
     }
 
-    /// What is known of a client's mutation.
+    /// State of a client's mutation.
     pub(crate) fn known(&self, m: Mutation) -> Seen {
         if mutant!("replica.dedup.drop") { Seen::No } else { self.dedup.seen(m) }
     }
@@ -122,7 +122,7 @@ impl Replica {
         }
         let IoRequest::Write(w) = job.io else { return };
         let whole = match blocks.as_slice() {
-            // Its one block has them.
+            // They are in its single block.
             [_] => None,
             _ if !again && blocks.iter().all(|b| !b.rmw) => Some(w.data),
             _ => Some(Payload::concat(&blocks.iter().map(|b| b.data.clone()).collect::<Vec<_>>())),
@@ -196,7 +196,7 @@ impl Replica {
         }
     }
 
-    /// Sends the current round's invalidations, persists here if asked to, and sets the timer.
+    /// Sends the current round's invalidations, persists here if requested, and sets the timer.
     pub(crate) fn send_round<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
         let op = &mut self.ops[slot as usize];
         let r = Ref { slot, id: op.id };
@@ -269,7 +269,7 @@ impl Replica {
         }
         let mut to = missing;
         for k in Self::bits(missing) {
-            // Flushes and fences are short, and late for other reasons.
+            // Flushes and fences are short messages, late for other reasons.
             if repeated & 1 << k != 0 && !fua {
                 self.repeats.lost(k);
             }
@@ -293,7 +293,8 @@ impl Replica {
     /// A member has answered a message of the operation.
     fn note_answer(&mut self, now: Time, from: usize, slot: u32) {
         let op = &mut self.ops[slot as usize];
-        // What is to be durable first is answered when it is; of what was sent again, nobody knows which is answered (Karn).
+        // A mutation with FUA is answered after it is durable; after a retransmission the answered attempt is unknown
+        // (Karn).
         if !op.fua && op.attempts == 0 {
             self.repeats.answered_after(from, now.since(op.sent_at));
         }
@@ -303,7 +304,7 @@ impl Replica {
         }
     }
 
-    /// Commits what everyone has acknowledged, and ends the operation when nothing is left of it.
+    /// Commits the blocks that all members have acknowledged, and ends the operation after the last one.
     pub(crate) fn advance<S: Store>(&mut self, cx: &mut Cx<'_, S>, slot: u32) {
         let alone = mutant!("replica.write.acknowledge-alone");
         let op = &mut self.ops[slot as usize];
@@ -377,8 +378,8 @@ impl Replica {
         }
         match op.origin {
             Origin::Replay => self.replays -= 1,
-            // Done here, but the set might go on with one that is out of this view, and without this one (rule 6). What a flush is
-            // asked for, that one may have in memory only.
+            // Done here, but the set might go on with a member outside this view, and without this one (rule 6). That
+            // member may have the data to be flushed in memory only.
             Origin::Client(asker) if !self.enough_copies() && !mutant!("replica.write.answer-too-few") => {
                 self.refuse(cx, asker)
             }
@@ -417,7 +418,7 @@ impl Replica {
         }
     }
 
-    /// The operation a message answers, if that round is still on.
+    /// The operation that a message answers, if it is of the current round.
     pub(crate) fn op_of(&self, request: u64) -> Option<u32> {
         let (slot, round) = crate::op::slot_of(request);
         self.ops.get(slot as usize).is_some_and(|o| o.round == round || mutant!("replica.op.any-round")).then_some(slot)
@@ -472,7 +473,7 @@ impl Replica {
             };
             let x = &b.blocks[index];
             if x.rmw && replay {
-                // Something newer is on its way here, or the coordinator of this one tries again.
+                // A newer version is on its way here, or this one's coordinator retries.
                 let a = BlockAddr::new(b.volume, x.block);
                 self.cancel_replay(r);
                 if let Some(e) = self.active.get_mut(a) {
@@ -504,11 +505,11 @@ impl Replica {
         let a = BlockAddr::new(b.volume, b.blocks[index].block);
         let old = b.blocks[index].version;
         if self.active.get(a).is_none_or(|e| e.version != old) {
-            // Validated or overtaken here: the one in the way will be as well.
+            // Validated or overtaken here, so the conflicting one will be as well.
             return false;
         }
         if self.available(cx).0 == 0 {
-            // It may have left the cache by now. Asked again, it is refused again.
+            // It may have left the cache by now. Requested again, it is refused again.
             return false;
         }
         self.owe(1, 1);
@@ -553,7 +554,7 @@ impl Replica {
         Some((o, b, x))
     }
 
-    /// What a lost block waited for is there.
+    /// The contents that a lost block waited for have arrived.
     pub(crate) fn retry_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, op: Ref, index: usize) {
         let Some((_, b, x)) = self.lost_block(op, index) else { return };
         let (a, m, attach) = (BlockAddr::new(b.volume, x.block), b.mutation, b.attach);
@@ -562,7 +563,7 @@ impl Replica {
             return self.wait_on(a, w);
         }
         if self.dedup.edge(m, a.block).is_none() && !mutant!("replica.partial.retry-executed") {
-            // In effect after all: replayed for us, or made the base of what superseded it.
+            // In effect after all: replayed for us, or made the base of the newer write.
             return self.done_elsewhere(cx, op, index, None);
         }
         let fence = self.fences.of(a.volume);
@@ -582,7 +583,7 @@ impl Replica {
         b.fenced = b.fenced.or(fenced);
         let over = b.blocks.iter().all(|x| x.state == BlockState::Done);
         match origin {
-            // Where it took effect, nobody was asked to make it durable.
+            // The members at which it took effect did not make it durable.
             Origin::Client(asker) if fua && over && b.fenced.is_none() && !mutant!("replica.fua.done-elsewhere") => {
                 self.ops.remove(op.slot as usize);
                 if self.enough_copies() { self.start_flush(cx, asker) } else { self.refuse(cx, asker) }
@@ -667,7 +668,7 @@ impl Replica {
     }
 }
 
-/// First sector inside block `b`, and how many sectors of it, a range covers.
+/// First sector inside block `b` that a range covers, and their number.
 fn part_of(first: u64, count: u32, b: u32) -> (u32, u32) {
     let start = u64::from(b) * u64::from(SECTORS_PER_BLOCK);
     let from = first.max(start);
@@ -675,7 +676,7 @@ fn part_of(first: u64, count: u32, b: u32) -> (u32, u32) {
     ((from - start) as u32, (to - from) as u32)
 }
 
-/// What member `k` has not acknowledged of an operation.
+/// The part of an operation that member `k` has not acknowledged.
 fn invalidation(op: &BlockOp, fua: bool, k: usize) -> Option<Inv> {
     let due = |x: &&OpBlock| x.missing & 1 << k != 0;
     let n = op.sent().filter(due).count();

@@ -1,9 +1,8 @@
-//! One bound for what all connections of a process hold (protocol rule 33).
+//! One bound of the memory of all connections of a process (protocol rule 33).
 //!
-//! Each connection has a share of its own that nobody else can take. What it wants beyond that is granted from a pool, first come,
-//! first served; until it is granted the connection is not read further. Who holds part of the pool and neither takes nor
-//! sends anything while others wait loses its connection, or a few silent clients would stop all the others that need more
-//! than their share.
+//! Each connection has a share of its own. More than that is granted from a pool, first come, first served; until then
+//! the connection is not read. A connection that holds part of the pool and neither takes nor sends anything while
+//! others wait is closed; otherwise a few silent clients would stop all others that need more than their share.
 
 use std::collections::VecDeque;
 
@@ -32,7 +31,7 @@ pub(super) fn give_back() {
     }
 }
 
-/// What one connection has of the budget.
+/// One connection's part of the budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
     /// Bytes it held when it was last looked at.
@@ -55,7 +54,7 @@ pub struct Budget {
     held: usize,
     /// The most that was held since memory was last given back to the system.
     peak: usize,
-    /// Who waits for the pool, in order.
+    /// Connections that wait for the pool, in order.
     queue: VecDeque<Waiting>,
     closed: u64,
 }
@@ -69,7 +68,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// It has nothing of the pool: nobody goes before it. Who has may itself be what the others wait for.
+    /// It holds nothing of the pool and must be served in order. A connection that does may itself be the one that
+    /// others wait for.
     fn first_served(&self) -> bool {
         self.extra == 0
     }
@@ -90,14 +90,14 @@ impl Account {
 }
 
 impl Budget {
-    /// Of so many bytes, for at most so many connections.
+    /// A budget of this many bytes, for at most this many connections.
     pub fn new(bytes: usize, connections: usize) -> Budget {
         let shared = bytes / SHARED_OUT.1 * SHARED_OUT.0;
         let (share, pool) = (shared / connections, bytes - shared);
         Budget { bytes, share, pool, pool_used: 0, held: 0, peak: 0, queue: VecDeque::new(), closed: 0 }
     }
 
-    /// What the connection with this key may hold, who holds `held` bytes and could go on with `needs`.
+    /// Memory that the connection with this key may hold; it holds `held` bytes and could go on with `needs`.
     pub fn settle(&mut self, now: Time, key: usize, account: &mut Account, held: usize, needs: Option<usize>) -> usize {
         self.held = self.held - account.held + held;
         self.peak = self.peak.max(self.held);
@@ -136,7 +136,7 @@ impl Budget {
         !self.queue.iter().take_while(|w| w.key != key).any(Waiting::first_served)
     }
 
-    /// Who has waited for the pool the longest of those that can be granted what they want.
+    /// The connection that has waited longest, of those whose request can be granted.
     pub fn next_waiting(&self) -> Option<usize> {
         for w in &self.queue {
             if self.pool_used - w.extra + w.wanted <= self.pool {

@@ -1,14 +1,13 @@
 //! The rack's clock: the machine's monotonic one; of a rack in one process, less the time in which it did not run.
 //!
 //! All nodes of an embedded rack live in one loop. When the machine is suspended, the process stopped, or the loop
-//! held up, every node stands still together: nobody serves, so no lease has to end. The clock leaves such a stretch
-//! out, and leases go on where they were. A node in a process of its own has no such licence: the others do not stand
-//! still with it.
+//! delayed, every node stands still with it: none serves, so no lease has to end. The clock leaves such a stretch out,
+//! and leases go on. This does not hold for a node in a process of its own: the others do not stand still with it.
 
 use rackweave_core::{Span, Time};
 
-/// A gap longer than what the loop planned to sleep plus this is a standstill, and is left out but for this much.
-/// Longer than any handling of a batch of events, much shorter than a lease.
+/// A gap longer than the planned sleep plus this is a standstill, and is left out but for this much. Longer than any
+/// handling of a batch of events, much shorter than a lease.
 pub const STANDSTILL: Span = Span::from_millis(100);
 
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub struct Clock {
     /// Machine time of the last reading.
     machine: u64,
     now: Time,
-    /// What was left out so far.
+    /// Sum of the stretches left out.
     skipped: Span,
 }
 
@@ -39,7 +38,7 @@ impl Clock {
         self.read_after(Span::ZERO)
     }
 
-    /// Reads the clock after a sleep that was to last `planned` at the most.
+    /// Reads the clock after a sleep of at most `planned`.
     pub fn read_after(&mut self, planned: Span) -> Time {
         self.advance(machine_nanos(), planned)
     }
@@ -72,7 +71,7 @@ fn machine_nanos() -> u64 {
     nanos_of(libc::CLOCK_BOOTTIME)
 }
 
-/// What one of the kernel's clocks shows ([`nanos`]).
+/// Time of one of the kernel's clocks ([`nanos`]).
 pub fn nanos_of(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the structure given.

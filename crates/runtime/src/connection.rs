@@ -20,14 +20,14 @@ use rackweave_config::READ_BYTES;
 pub const GREETING_MAX: Span = Span::from_secs(10);
 /// Less room than this in the piece at hand, and a new one is begun.
 const READ_BYTES_MIN: usize = 64 << 10;
-/// Requests of a session under way differ in so much of their ids (see [`Request::Rack`]).
+/// Distance between the ids of a session's pending requests (see [`Request::Rack`]).
 const SLOTS: usize = 256;
 
 pub struct Connection {
     fd: OwnedFd,
     session: Box<dyn Gateway>,
     tls: Option<Box<Tls>>,
-    /// What TLS is made of when the session starts it.
+    /// TLS configuration for the session's start of TLS.
     tls_config: Option<Arc<ServerConfig>>,
     /// Why TLS ended the connection: it closes when everything is sent.
     failure: Option<Failure>,
@@ -106,7 +106,7 @@ impl Connection {
     pub fn account(&self) -> &Account {
         &self.account
     }
-    /// Others wait for what it holds, and it waits for its client.
+    /// Others wait for its memory, and it waits for its client.
     pub fn stalled(&self, now: Time) -> bool {
         (self.session.waits_for_client() || self.sealed() > 0) && self.account.stalled(now)
     }
@@ -180,7 +180,7 @@ impl Connection {
 
     /// Why TLS ended it, once.
     pub fn take_failure(&mut self) -> Option<(Failure, String)> {
-        // What is left to send is the alert that says why.
+        // Only the alert with the reason is left to send.
         let failure = self.failure.clone().filter(|_| !std::mem::replace(&mut self.reported, true))?;
         Some((failure, super::net::peer_of(&self.fd)))
     }

@@ -41,7 +41,7 @@ pub enum Local {
     ServerStart {
         server: u32,
     },
-    /// From now on nothing gets through between these nodes, named as in `status`.
+    /// Drops all packets between these nodes, named as in `status`.
     LinkCut {
         a: String,
         b: String,
@@ -101,7 +101,7 @@ pub enum Answer {
     Servers(Vec<ServerState>),
     Status(Box<Status>),
     Policy(PolicyState),
-    /// What differs from before, key by key.
+    /// The changes, key by key.
     Changed(Vec<String>),
     Error {
         message: String,
@@ -133,7 +133,7 @@ pub struct Volume {
     /// Of the vSSDs it lies on: `channel` or `die`.
     #[serde(default)]
     pub isolation: String,
-    /// What all its I/O may do, requests and bytes a second; zero is no limit.
+    /// Limits of all its I/O, requests and bytes per second; zero is no limit.
     #[serde(default)]
     pub iops: u64,
     #[serde(default)]
@@ -209,7 +209,7 @@ pub struct Status {
     pub latency: Vec<Latency>,
     /// Situations counted since the start, by name; those that never occurred are left out.
     pub counters: Vec<(String, u64)>,
-    /// What the network between processes counted, summed over them, by name; those that are zero are left out.
+    /// Counters of the network between processes, summed over them, by name; zeroes are left out.
     #[serde(default)]
     pub network: Vec<(String, u64)>,
     /// The switch, unless it does not answer.
@@ -228,7 +228,7 @@ pub struct PolicyState {
     pub otherwise: Vec<String>,
 }
 
-/// The switch's tables and what its program counted; with several racks, all switches' together.
+/// The switch's tables and counters; with several racks, of all switches together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwitchState {
     /// `process`, `tc` or `xdp`.
@@ -240,7 +240,7 @@ pub struct SwitchState {
     /// Of a data plane in the kernel: its interfaces, each `up`, `down` or `missing`.
     #[serde(default)]
     pub interfaces: Vec<(String, String)>,
-    /// What went wrong last, if it has not gone well since.
+    /// The last failure, if no success followed.
     pub error: Option<String>,
 }
 
@@ -259,7 +259,7 @@ pub struct Process {
     pub keys: Vec<u8>,
     /// Why it does not answer, if so.
     pub error: Option<String>,
-    /// Whose clock times datagrams as they arrive and leave.
+    /// Clocks that stamp datagrams on arrival and departure.
     #[serde(default)]
     pub timestamps: String,
     /// The nodes it speaks with.
@@ -268,7 +268,7 @@ pub struct Process {
     /// Its network's open sockets: they do not grow with its peers, nor with who works through it (PN6).
     #[serde(default)]
     pub sockets: u64,
-    /// What its network counted, by name; those that are zero are left out.
+    /// Counters of its network, by name; zeroes are left out.
     #[serde(default)]
     pub network: Vec<(String, u64)>,
 }
@@ -292,7 +292,7 @@ pub struct Peer {
     #[serde(default)]
     pub path_change_max_us: f64,
     pub bad_paths: Vec<u16>,
-    /// Largest datagram that gets through, as far as known.
+    /// Largest datagram known to arrive.
     pub datagram_bytes: u64,
     pub queued_bytes: u64,
     pub classes: Vec<PeerClass>,
@@ -303,7 +303,7 @@ pub struct Peer {
 pub struct PeerClass {
     /// `gold`, `silver` or `copper`.
     pub class: String,
-    /// Smoothed and lowest round trip, without the hosts' time as far as the kernel tells it; zero before the first.
+    /// Smoothed and lowest round trip, without the hosts' time as far as the kernel reports it; zero before the first.
     pub rtt_us: f64,
     pub rtt_min_us: f64,
     /// Round trips measured, and those of them by the kernel's time of leaving.
@@ -318,7 +318,7 @@ pub struct PeerClass {
     pub timeouts: u64,
 }
 
-/// What all connections of a process hold of its budget.
+/// Memory of all connections of a process, of its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Bytes.
@@ -356,7 +356,7 @@ pub struct RackFacts {
     #[serde(default)]
     pub wear: Option<Wear>,
     pub connections: u64,
-    /// What all connections of the process hold.
+    /// Memory of all connections of the process.
     #[serde(default)]
     pub memory: Memory,
     /// Links that were cut and not mended, the names of both ends.
@@ -384,10 +384,10 @@ pub struct Server {
     pub alive: bool,
     pub ssds: Vec<u32>,
     pub vssds: Vec<Vssd>,
-    /// What it did not do that it was asked, by reason; those that are zero are left out.
+    /// Refused requests, by reason; zeroes are left out.
     #[serde(default)]
     pub refused: Vec<(String, u64)>,
-    /// What is wrong with the host's file of its drive, and what happens now.
+    /// Fault of the host's file of its drive, and its effect.
     #[serde(default)]
     pub drive_fault: Option<String>,
 }
@@ -444,7 +444,7 @@ pub struct Set {
     pub set: u32,
     pub epoch: u32,
     pub members: Vec<Member>,
-    /// So many more members must serve before writes go on: there are fewer than `min_copies`.
+    /// Members missing for `min_copies`: writes wait for them.
     #[serde(default)]
     pub copies_missing: u32,
     /// The whole set crashed, and it waits for these servers, by number.
@@ -480,18 +480,18 @@ pub struct Latency {
     pub last_p99_us: f64,
 }
 
-/// Why a running rack could not be asked.
+/// Why a command got no answer from a running rack.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     #[error("no rack runs on {data} (rackweave up --data {data} starts one)")]
     NotRunning { data: PathBuf },
-    #[error("the metadata service of the rack on {data} does not run (rackweave status tells what does)")]
+    #[error("the metadata service of the rack on {data} does not run (rackweave status lists the running nodes)")]
     NoMeta { data: PathBuf },
     #[error("{node} at {at}: {error}")]
     Channel { node: String, at: std::net::SocketAddr, error: io::Error },
-    #[error("asking the rack of {data}: {error}")]
+    #[error("the rack of {data}: {error}")]
     Io { data: PathBuf, error: io::Error },
-    #[error("the rack of {data} answered something that is no answer: {error}")]
+    #[error("the rack of {data} sent an invalid answer: {error}")]
     Answer { data: PathBuf, error: serde_json::Error },
 }
 
@@ -513,7 +513,7 @@ pub fn said_in_time(error: io::Error, timeout: std::time::Duration) -> io::Error
     }
 }
 
-/// Asks the rack that runs on `data`, waiting at most `timeout` for each read.
+/// Sends a command to the rack that runs on `data`, waiting at most `timeout` for each read.
 pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Result<Answer, AskError> {
     use std::io::{BufRead, BufReader, Write};
     let failed = |error: io::Error| match error.kind() {
@@ -530,7 +530,7 @@ pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Resu
     let read = BufReader::new(stream).read_line(&mut answer);
     read.map_err(|error| AskError::Io { data: data.into(), error: said_in_time(error, timeout) })?;
     if answer.is_empty() {
-        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "it went away without an answer");
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "the connection closed without an answer");
         return Err(AskError::Io { data: data.into(), error });
     }
     serde_json::from_str(&answer).map_err(|error| AskError::Answer { data: data.into(), error })

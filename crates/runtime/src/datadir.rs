@@ -24,11 +24,11 @@ pub enum DataDirError {
     #[error("{path} has data version {found}, this program reads and writes version {DATA_VERSION}")]
     Version { path: PathBuf, found: String },
     #[error(
-        "{path} has mode {mode:04o}: others may change what is in it, and so may have. If it is whole: chmod go-w '{path}'"
+        "{path} has mode {mode:04o}: other users may have changed its contents. If they are intact: chmod go-w '{path}'"
     )]
     Writable { path: PathBuf, mode: u32 },
     #[error(
-        "{path} belongs to user {found}, and this process runs as user {own}: run as its owner, or, if it is to be yours: \
+        "{path} belongs to user {found}, this process runs as user {own}. Run as the owner, or change the owner: \
          chown -R {own} '{path}'"
     )]
     Owner { path: PathBuf, found: u32, own: u32 },
@@ -54,7 +54,8 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Makes the directory if there is none, locks it, and checks its version. Nobody else may be able to write to it.
+    /// Creates the directory if there is none, locks it, and checks its version. No other user may be able to write to
+    /// it.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
         let at = |error| DataDirError::Io { path: path.into(), error };
         private_directory(path)?;
@@ -85,7 +86,7 @@ impl DataDir {
     }
 }
 
-/// Makes the directory, or checks that nobody else can change what is in it.
+/// Creates the directory, or checks that no other user can change its contents.
 pub fn private_directory(path: &Path) -> Result<(), DataDirError> {
     let at = |error| DataDirError::Io { path: path.into(), error };
     private::directory(path).map_err(at)?;
@@ -105,7 +106,7 @@ fn check_version(path: &Path, text: &str) -> Result<(), DataDirError> {
     Err(DataDirError::Version { path: path.into(), found })
 }
 
-/// Nothing in it but what an interrupted first start leaves.
+/// Empty, apart from what an interrupted first start leaves.
 fn only_ours(path: &Path) -> io::Result<bool> {
     for e in fs::read_dir(path)? {
         let name = e?.file_name();
@@ -143,7 +144,7 @@ pub fn write_durably(dir: &Path, name: &str, contents: &[u8]) -> io::Result<()> 
         f.sync_all()
     });
     if written.is_err() {
-        // Nothing of it stays behind, least of all on a full disk.
+        // No part of it stays behind, least of all on a full disk.
         let _ = fs::remove_file(&new);
     }
     written?;

@@ -253,7 +253,8 @@ fn a_drive_whose_file_fails_says_so_once() {
     assert_eq!((e.take_host_news(), e.drive_fault(0)), (vec![(0, Some(failed))], Some(failed)));
     let words = failed.words("/data/ssd-0.rwk");
     assert!(
-        words.contains("/data/ssd-0.rwk: writing failed (Input/output error") && words.contains("starts again"),
+        words.contains("/data/ssd-0.rwk: a write or sync failed (Input/output error")
+            && words.contains("server restarts"),
         "{words}"
     );
 }

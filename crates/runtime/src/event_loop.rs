@@ -533,7 +533,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                         self.facts.names.get(n.0 as usize).map_or("a node that is not configured", String::as_str);
                     let _ = writeln!(
                         io::stderr(),
-                        "rackweave: two processes say they are {name} (node {}): stop one of them; the younger is believed",
+                        "rackweave: two processes run as {name} (node {}): stop one of them; packets of the older one are dropped",
                         n.0
                     );
                 }
@@ -639,7 +639,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
 }
 
 fn answer(outcome: Outcome, facts: &Facts) -> Answer {
-    let wrong = || Answer::Error { message: "the rack gave the answer to another request".into() };
+    let wrong = || Answer::Error { message: "the answer does not match the request".into() };
     let result = match outcome {
         Outcome::Admin(result) => result,
         _ => return wrong(),

@@ -26,7 +26,7 @@ const WATCH: Span = Span::from_millis(200);
 pub enum PlaneError {
     #[error("{error}{}", hint())]
     Load { error: LoadError },
-    #[error("interface {name:?} of switch.ports: there is none of that name here")]
+    #[error("interface {name:?} of switch.ports does not exist on this host")]
     NoInterface { name: String },
     #[error("interface {name:?}: {error}{}", hint())]
     Attach { name: String, error: KernelFault },

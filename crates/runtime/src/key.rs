@@ -174,7 +174,7 @@ impl KeyFile {
         self.lines.iter().find(|(have, _)| *have == id).map(|(_, key)| *key)
     }
 
-    /// Takes one step, in the file, too. What is so already stays so: several nodes may share a file.
+    /// Takes one step, in the file as well. Idempotent: several nodes may share a file.
     ///
     /// # Errors
     /// The step does not fit the keys there are; the file cannot be written.

@@ -7,7 +7,7 @@ use rackweave_core::volume;
 
 use super::control;
 
-/// Longest time told apart: an hour; longer ones count as that.
+/// Longest recorded time: an hour; longer ones count as that.
 const MAX_NANOS: u64 = 3_600_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

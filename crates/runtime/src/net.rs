@@ -75,7 +75,7 @@ pub enum ListenError {
     Tcp { address: SocketAddr, error: io::Error },
     #[error("listening on unix:{path}: {error}")]
     Unix { path: PathBuf, error: io::Error },
-    #[error("listening on unix:{path}: the path exists and is no socket")]
+    #[error("listening on unix:{path}: the path exists and is not a socket")]
     NotASocket { path: PathBuf },
     #[error("listening on unix:{path}: another process listens there")]
     Taken { path: PathBuf },
@@ -93,7 +93,7 @@ impl Listener {
         }
     }
 
-    /// Binds `path` to what `reached_by` names (a shorter way to the same place). Only its owner may connect.
+    /// Binds `path` through `reached_by`, a shorter path to the same file. Only its owner may connect.
     pub fn bind_unix(path: &Path, reached_by: &Path) -> Result<Listener, ListenError> {
         let failed = |error| ListenError::Unix { path: path.into(), error };
         if let Ok(meta) = std::fs::symlink_metadata(reached_by) {
@@ -193,7 +193,7 @@ impl Drop for Listener {
     }
 }
 
-/// Who is at the other end, for people.
+/// Name of the other end, for messages.
 pub fn peer_of(fd: &OwnedFd) -> String {
     let peer = fd.try_clone().and_then(|fd| TcpStream::from(fd).peer_addr());
     peer.map_or_else(|_| "a local client".into(), |a| a.to_string())
@@ -234,7 +234,7 @@ pub fn receive(fd: RawFd, to: &mut BytesMut) -> io::Result<Option<usize>> {
         // SAFETY: the kernel writes at most as many bytes as there is room for.
         let r = unsafe { libc::recv(fd, spare.as_mut_ptr().cast(), spare.len(), libc::MSG_DONTWAIT) };
         if r >= 0 {
-            // SAFETY: so many bytes of the spare room are initialized now.
+            // SAFETY: this many bytes of the spare room are initialized now.
             unsafe { to.set_len(to.len() + r as usize) };
             return Ok(Some(r as usize));
         }

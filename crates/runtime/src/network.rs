@@ -9,7 +9,7 @@ use rackweave_transport::{Keys, PeerStatus};
 
 use crate::clock::Clock;
 
-/// What a network reaches of the nodes in this process.
+/// Access of a network to the nodes in this process.
 pub trait Local {
     /// Packets for nodes elsewhere, oldest first; they are taken.
     fn take_outbound(&mut self) -> std::vec::Drain<'_, Packet>;
@@ -43,7 +43,7 @@ pub trait Network {
     /// # Errors
     /// As [`Network::receive`].
     fn receive_streams(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<()>;
-    /// Sends the nodes' packets, and what the network has to say of its own.
+    /// Sends the nodes' packets, and the network's own.
     ///
     /// # Errors
     /// As [`Network::receive`].
@@ -56,7 +56,7 @@ pub trait Network {
     /// Nodes that were found to run twice since the last call.
     fn take_twins(&mut self) -> Vec<NodeId>;
 
-    /// What is known of the peers.
+    /// State of the peers.
     fn peers(&self) -> Vec<PeerStatus>;
     /// Open sockets.
     fn sockets(&self) -> usize;

@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use rackweave_config::policy::Policy;
 use rackweave_config::{RackConfig, TimingConfig};
 
-/// Keys that running nodes change. Servers are made with all others: those that start later go by them.
+/// Keys that running nodes change. Servers take all others at their start.
 const LIVE: [&str; 8] = [
     "policy",
     "gc.policy",
@@ -17,7 +17,7 @@ const LIVE: [&str; 8] = [
     "switch.redirect",
 ];
 
-/// What a server is made with and keeps until it is started again, of the keys that a policy changes.
+/// Keys of a policy that a server takes at its start and keeps until it restarts.
 pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 2] {
     [("gc.yields", cfg.gc.yields), ("sched.coordinated", cfg.sched.coordinated)]
 }
@@ -25,11 +25,11 @@ pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 2] {
 /// Why a rack keeps its policy.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    #[error("policy {policy} is for evaluations: {key} would be {value}, and a running rack's time is real")]
+    #[error("policy {policy} is for evaluations: {key} would be {value}, and a running rack has real time")]
     Virtual { policy: Policy, key: String, value: String },
     #[error("policy {policy}: a switch in the kernel keeps its redirection until it is started again")]
     InKernel { policy: Policy },
-    #[error("no node here goes by a policy")]
+    #[error("no node of this process has a policy")]
     Nobody,
 }
 
@@ -42,7 +42,7 @@ pub fn with(cfg: &RackConfig, policy: Policy) -> RackConfig {
     new
 }
 
-/// The configuration under another policy, and what differs.
+/// The configuration under another policy, and the changed keys.
 pub fn change(cfg: &RackConfig, policy: Policy) -> Result<(RackConfig, Vec<String>), PolicyError> {
     let new = with(cfg, policy);
     let changed = differences(cfg, &new);
@@ -50,7 +50,7 @@ pub fn change(cfg: &RackConfig, policy: Policy) -> Result<(RackConfig, Vec<Strin
         return Err(PolicyError::Virtual { policy, key: key.clone(), value: value.clone() });
     }
     let said = changed.into_iter().map(|(key, old, new)| {
-        let when = if LIVE.contains(&key.as_str()) { "" } else { " (servers that start from now on)" };
+        let when = if LIVE.contains(&key.as_str()) { "" } else { " (for servers that start later)" };
         format!("{key}: {old} -> {new}{when}")
     });
     Ok((new, said.collect()))
@@ -98,7 +98,7 @@ mod tests {
         let (base, said) = change(&cfg, Policy::Baseline).expect("live");
         assert!(said.contains(&"gc.policy: \"coordinated\" -> \"uncoordinated\"".to_string()), "{said:?}");
         assert!(said.contains(&"policy: \"rackblox\" -> \"baseline\"".to_string()), "{said:?}");
-        let later = "sched.coordinated: true -> false (servers that start from now on)";
+        let later = "sched.coordinated: true -> false (for servers that start later)";
         assert!(said.contains(&later.to_string()), "{said:?}");
         assert_eq!(base.ssd.timing, TimingConfig::None, "of this run only");
         assert_eq!(change(&base, Policy::Rackblox).expect("live").0, cfg);

@@ -1,4 +1,4 @@
-//! What a listener's connections speak: the list of protocols.
+//! Protocols of listeners: the list.
 
 use std::os::fd::OwnedFd;
 
@@ -13,7 +13,7 @@ use super::secure::{NbdTls, Renewing};
 /// Makes the sessions of a listener, and knows what they are wrapped in.
 pub struct Protocol {
     session: Box<dyn Fn(SessionId) -> Box<dyn Gateway>>,
-    /// What TLS is made of.
+    /// TLS configuration.
     pub tls: Option<Renewing>,
     /// A connection begins with TLS; otherwise it does when its session says so.
     tls_first: bool,

@@ -200,7 +200,7 @@ impl Nodes for RackNodes {
     fn policy(&self) -> Option<PolicyState> {
         let mut otherwise = policy::otherwise(&self.cfg);
         if self.cfg.switch.redirect == RedirectKind::Load && build::redirect(&self.cfg) == Redirect::Gc {
-            otherwise.push("switch.redirect = \"gc\" (a switch in the kernel knows nothing of loads)".into());
+            otherwise.push("switch.redirect = \"gc\" (a switch in the kernel has no load counts)".into());
         }
         let now = policy::made_with(&self.cfg);
         for (i, made) in self.made.iter().enumerate().filter(|(i, made)| self.server(*i).is_some() && **made != now) {

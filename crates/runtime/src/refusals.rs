@@ -1,4 +1,4 @@
-//! Connections that TLS ended: counted by reason, and told on standard error, seldom.
+//! Connections that TLS ended: counted by reason, and reported on standard error at a low rate.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::io::Write;
 use rackweave_core::{Span, Time};
 use rackweave_gateway::tls::{Failure, FailureKind};
 
-/// One is told in so long; whoever refuses to stop trying does not fill a log.
+/// One report per this time, so that a client that keeps trying does not fill a log.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 #[derive(Debug, Default)]

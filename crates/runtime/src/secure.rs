@@ -40,7 +40,7 @@ pub fn read(key: &'static str, path: &Path, secret: bool) -> Result<Vec<u8>, Sec
     std::fs::read(path).map_err(at)
 }
 
-/// What a server's TLS is made of, read again when its files change: certificates end, and connections outlive them.
+/// A server's TLS configuration, read again when its files change: certificates expire, and connections outlive them.
 pub struct Renewing {
     config: Arc<ServerConfig>,
     files: Vec<PathBuf>,
@@ -89,7 +89,7 @@ fn stamps(files: &[PathBuf]) -> Vec<Option<Stamp>> {
     files.iter().map(|f| std::fs::metadata(f).ok().map(stamp)).collect()
 }
 
-/// Whether NBD clients get TLS, and of what.
+/// Whether NBD clients get TLS, and its configuration.
 #[derive(Debug, Default)]
 pub struct NbdTls {
     pub when: TlsUse,
@@ -97,7 +97,7 @@ pub struct NbdTls {
 }
 
 impl NbdTls {
-    /// What the `[nbd]` section says, its files read.
+    /// The `[nbd]` section, with its files read.
     pub fn load(section: &NbdSection) -> Result<NbdTls, SecureError> {
         let when = match section.tls {
             TlsConfig::Off => return Ok(NbdTls::default()),

@@ -154,7 +154,7 @@ pub struct View<'a> {
 impl View<'_> {
     fn refused(&self, server: u32) -> Option<String> {
         let why = self.refused.get(&server)?;
-        Some(format!("refused: {why}. Then: rackweave server start {server}"))
+        Some(format!("refused: {why}. Mend it, then: rackweave server start {server}"))
     }
     pub fn status<N: Nodes + Describe, F: FileIo, M: MetaStore>(&self, now: Time, engine: &Engine<N, F, M>) -> Status {
         let servers = self.rack.servers.iter().map(|s| {
@@ -238,7 +238,7 @@ impl View<'_> {
 fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
     let sets: Vec<String> = vssds.iter().filter(|v| v.role == "none").map(|v| v.set.to_string()).collect();
     match fault {
-        HostFault::NoRoom if !sets.is_empty() => format!(". Without it until then: set {}", sets.join(", ")),
+        HostFault::NoRoom if !sets.is_empty() => format!(". Sets that go on without it: {}", sets.join(", ")),
         HostFault::NoRoom | HostFault::Failed { .. } => String::new(),
     }
 }
@@ -295,7 +295,7 @@ impl Status {
         self.latency_samples(&mut all);
         self.network_samples(&mut all);
         for (name, n) in &self.counters {
-            let help = "Situations inside the rack, by name, since the start";
+            let help = "Events inside the rack, by name, since the start";
             all.push(sample("rackweave_events_total", help, Metric::Counter, vec![("event", name.clone())], *n as f64));
         }
         // Names and order are constants of this file, and a test renders them all.
@@ -306,23 +306,27 @@ impl Status {
         let r = &self.rack;
         let mut gauge = |name, help, value| all.push(sample(name, help, Metric::Gauge, vec![], value));
         gauge("rackweave_uptime_seconds", "Time since the rack was started", r.uptime_s);
-        gauge("rackweave_standstill_seconds", "Time in which machine or process stood still", r.standstill_s);
+        gauge(
+            "rackweave_standstill_seconds",
+            "Time in which the machine was suspended or the process stopped",
+            r.standstill_s,
+        );
         gauge("rackweave_connections", "NBD connections", r.connections as f64);
         let m = &r.memory;
-        gauge("rackweave_memory_budget_bytes", "What all connections may hold", m.budget as f64);
-        gauge("rackweave_memory_held_bytes", "What they hold", m.held as f64);
-        gauge("rackweave_memory_waiting", "Connections that wait for some of it", m.waiting as f64);
-        gauge("rackweave_promise_limit_bytes", "What all volumes together may promise", r.promise_limit as f64);
-        gauge("rackweave_promised_bytes", "What all volumes together promise", r.promised as f64);
-        gauge("rackweave_capacity_bytes", "What the replica sets hold together, one copy counted", r.capacity as f64);
-        gauge("rackweave_used_bytes", "What of it is taken", r.used as f64);
-        gauge("rackweave_room_bytes", "What can be written now, wherever in a volume", r.room as f64);
+        gauge("rackweave_memory_budget_bytes", "Limit of memory held by all connections", m.budget as f64);
+        gauge("rackweave_memory_held_bytes", "Memory held by all connections", m.held as f64);
+        gauge("rackweave_memory_waiting", "Connections that are not read until memory is free", m.waiting as f64);
+        gauge("rackweave_promise_limit_bytes", "Greatest sum of the sizes of all volumes", r.promise_limit as f64);
+        gauge("rackweave_promised_bytes", "Sum of the sizes of all volumes", r.promised as f64);
+        gauge("rackweave_capacity_bytes", "Capacity of all replica sets, one copy counted", r.capacity as f64);
+        gauge("rackweave_used_bytes", "Used part of the capacity, one copy counted", r.used as f64);
+        gauge("rackweave_room_bytes", "Bytes that can be written now, anywhere in a volume", r.room as f64);
         gauge(
             "rackweave_store_failing",
             "1 while the metadata service cannot write",
             f64::from(u8::from(r.store_error.is_some())),
         );
-        let help = "Connections closed that held what others waited for";
+        let help = "Connections closed because they held memory that others waited for";
         all.push(sample("rackweave_memory_closed_total", help, Metric::Counter, vec![], m.closed as f64));
         for s in &self.servers {
             let labels = vec![("server", s.server.to_string())];
@@ -338,12 +342,12 @@ impl Status {
         for s in &self.servers {
             for (reason, n) in &s.refused {
                 let labels = vec![("server", s.server.to_string()), ("reason", reason.clone())];
-                let help = "What the server was asked and did not do";
+                let help = "Requests that the server refused, by reason";
                 all.push(sample("rackweave_server_refused_total", help, Metric::Counter, labels, *n as f64));
             }
         }
         if let Some(w) = &self.switch {
-            let help = "What the switch's program counted, by name";
+            let help = "Counters of the switch, by name";
             for (name, n) in &w.counters {
                 let labels = vec![("counter", name.clone())];
                 all.push(sample("rackweave_switch_total", help, Metric::Counter, labels, *n as f64));
@@ -369,8 +373,8 @@ impl Status {
         }
         type Limit = (&'static str, &'static str, fn(&Volume) -> u64);
         const LIMITS: [Limit; 2] = [
-            ("rackweave_volume_limit_iops", "Requests a second that the volume may do", |v| v.iops),
-            ("rackweave_volume_limit_bytes", "Bytes a second that the volume may do", |v| v.bytes_per_s),
+            ("rackweave_volume_limit_iops", "Limit of requests per second", |v| v.iops),
+            ("rackweave_volume_limit_bytes", "Limit of bytes per second", |v| v.bytes_per_s),
         ];
         for (name, help, of) in LIMITS {
             for v in self.volumes.iter().filter(|v| of(v) > 0) {
@@ -381,8 +385,10 @@ impl Status {
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
         let flags: [VssdMetric; 2] = [
-            ("rackweave_vssd_serving", "1 while it serves", Metric::Gauge, |v| f64::from(u8::from(v.serving))),
-            ("rackweave_vssd_collecting", "1 while it collects", Metric::Gauge, |v| {
+            ("rackweave_vssd_serving", "1 while the vSSD has a lease and answers", Metric::Gauge, |v| {
+                f64::from(u8::from(v.serving))
+            }),
+            ("rackweave_vssd_collecting", "1 while the vSSD collects garbage", Metric::Gauge, |v| {
                 f64::from(u8::from(v.gc == "collecting"))
             }),
         ];
@@ -407,15 +413,18 @@ impl Status {
             ("rackweave_peer_stream", "1 while a stream is used instead of datagrams", Metric::Gauge, |p| {
                 f64::from(u8::from(p.carrier == "stream"))
             }),
-            ("rackweave_peer_stream_uses_total", "Times a stream was used", Metric::Counter, |p| p.stream_uses as f64),
+            ("rackweave_peer_stream_uses_total", "Changes to a stream", Metric::Counter, |p| p.stream_uses as f64),
             ("rackweave_peer_path_changes_total", "Changes of the source port", Metric::Counter, |p| {
                 p.path_changes as f64
             }),
-            ("rackweave_peer_path_change_max_seconds", "Longest silence until a path was left", Metric::Gauge, |p| {
-                p.path_change_max_us / 1e6
-            }),
+            (
+                "rackweave_peer_path_change_max_seconds",
+                "Longest time without an acknowledgement until the path was changed",
+                Metric::Gauge,
+                |p| p.path_change_max_us / 1e6,
+            ),
             ("rackweave_peer_bad_paths", "Source ports on the blacklist", Metric::Gauge, |p| p.bad_paths.len() as f64),
-            ("rackweave_peer_datagram_bytes", "Largest datagram that gets through", Metric::Gauge, |p| {
+            ("rackweave_peer_datagram_bytes", "Largest datagram known to arrive", Metric::Gauge, |p| {
                 p.datagram_bytes as f64
             }),
             ("rackweave_peer_queued_bytes", "Bytes that wait or are unacknowledged", Metric::Gauge, |p| {
@@ -427,14 +436,14 @@ impl Status {
             ("rackweave_class_rtt_min_seconds", "Lowest round trip", Metric::Gauge, |c| c.rtt_min_us / 1e6),
             ("rackweave_class_window_bytes", "Congestion window", Metric::Gauge, |c| c.window_bytes as f64),
             ("rackweave_class_sent_total", "Datagrams with data", Metric::Counter, |c| c.sent as f64),
-            ("rackweave_class_sent_again_total", "Those sent again", Metric::Counter, |c| c.sent_again as f64),
-            ("rackweave_class_lost_total", "Those taken for lost", Metric::Counter, |c| c.lost as f64),
+            ("rackweave_class_sent_again_total", "Datagrams retransmitted", Metric::Counter, |c| c.sent_again as f64),
+            ("rackweave_class_lost_total", "Datagrams considered lost", Metric::Counter, |c| c.lost as f64),
             ("rackweave_class_timeouts_total", "Timeouts", Metric::Counter, |c| c.timeouts as f64),
         ];
         for p in &self.processes {
             let (connections, sockets) = (p.peers.len() as f64, p.sockets as f64);
             let of = |name, help, value| sample(name, help, Metric::Gauge, vec![], value);
-            all.push(of("rackweave_network_peers", "Nodes this one has a connection with", connections));
+            all.push(of("rackweave_network_peers", "Connected nodes", connections));
             all.push(of("rackweave_network_sockets", "Open sockets between nodes", sockets));
         }
         let peers = || self.processes.iter().flat_map(|p| &p.peers);
@@ -450,7 +459,7 @@ impl Status {
             }
         }
         for (counter, n) in self.processes.iter().flat_map(|p| &p.network) {
-            let help = "What the network of this process counted, by name";
+            let help = "Counters of this process's network, by name";
             let labels = vec![("counter", counter.clone())];
             all.push(sample("rackweave_network_total", help, Metric::Counter, labels, *n as f64));
         }
@@ -466,7 +475,7 @@ impl Status {
                 [("0.5", l.p50_us), ("0.9", l.p90_us), ("0.99", l.p99_us), ("0.999", l.p999_us), ("1", l.max_us)];
             for (q, us) in quantiles {
                 let labels = vec![("kind", l.kind.clone()), ("quantile", q.into())];
-                let help = "Times from a request's arrival to its answer since the start";
+                let help = "Time from a request's arrival to its answer, since the start";
                 all.push(sample("rackweave_request_seconds", help, Metric::Gauge, labels, us / 1e6));
             }
         }
@@ -541,7 +550,7 @@ mod tests {
     fn a_drive_without_room_names_the_sets_that_go_on_without_it() {
         let of = |set, role: &str| Vssd { set, role: role.into(), ..Vssd::default() };
         let vssds = [of(3, "none"), of(4, "member"), of(5, "none"), of(6, "shadow")];
-        assert_eq!(left_out(HostFault::NoRoom, &vssds), ". Without it until then: set 3, 5");
+        assert_eq!(left_out(HostFault::NoRoom, &vssds), ". Sets that go on without it: 3, 5");
         assert_eq!(left_out(HostFault::NoRoom, &vssds[1..2]), "");
         assert_eq!(left_out(HostFault::Failed { os_error: 5 }, &vssds), "");
     }

@@ -74,7 +74,7 @@ impl Store {
     /// Why changes that may wait should, if the host's disk is nearly full.
     pub fn short_of_room(&self) -> Option<String> {
         let left = io::bytes_left(&self.file).ok().filter(|left| *left < LEFT_MIN)?;
-        Some(format!("{}: {} KiB are left on the host's disk", self.path.display(), left >> 10))
+        Some(format!("{}: only {} KiB are left on the host's disk", self.path.display(), left >> 10))
     }
 
     fn db(&mut self) -> Result<&Database, StoreError> {

@@ -71,8 +71,8 @@ pub enum UpError {
     #[error(transparent)]
     Options(ConfigError),
     #[error(
-        "{key} is {asked}, but the rack in {data} was made with {stored}: it cannot change. Set it back in the configuration; a \
-         rack of another shape is a new one in another directory, to which the volumes are copied"
+        "{key} = {asked}: fixed at {stored} when the rack in {data} was created. Set it back; for another value, create a rack in \
+         another directory and copy the volumes"
     )]
     Fixed { data: PathBuf, key: &'static str, stored: String, asked: String },
     #[error("{path}: {error}")]
@@ -84,28 +84,28 @@ pub enum UpError {
     #[error("{path}: {error}")]
     Drive { path: PathBuf, error: DriveProblem },
     #[error(
-        "{path} is missing or empty, but the rack has run with it: put it back, or give server {server} an empty SSD, to be \
-         filled from the other copies, with --replace-ssd {server}"
+        "{path} is missing or empty, but the rack has run with it: put it back, or replace it with --replace-ssd {server} by an empty \
+         SSD that is filled from the other copies"
     )]
     DeviceMissing { path: PathBuf, server: u32 },
     #[error("--replace-ssd {server}: {path} is still there; move it away first")]
     DeviceInPlace { path: PathBuf, server: u32 },
     #[error(
-        "{path} is missing or empty, but server {server} has run with it: put it back, or let it begin with an empty SSD, to be \
-         filled from the other copies, with --replace-ssd"
+        "{path} is missing or empty, but server {server} has run with it: put it back, or replace it with --replace-ssd by an empty \
+         SSD that is filled from the other copies"
     )]
     DeviceLost { path: PathBuf, server: u32 },
-    #[error("--replace-ssd {server}: no rack has run in {data} yet, and all its SSDs begin empty")]
+    #[error("--replace-ssd {server}: no rack has run in {data} yet, so all SSDs are empty")]
     NothingToReplace { data: PathBuf, server: u32 },
-    #[error("--{option} {server}: the rack's servers are 0 to {}", .servers - 1)]
+    #[error("--{option} {server}: the rack has servers 0 to {}", .servers - 1)]
     NoSuchServer { option: &'static str, server: u32, servers: u32 },
-    #[error("{replaced} SSDs replaced at once, but of {replicas} copies one must stay")]
+    #[error("{replaced} SSDs replaced at once: one of {replicas} copies must remain")]
     AllReplaced { replaced: usize, replicas: u32 },
     #[error("{path}: {error}")]
     Store { path: PathBuf, error: StoreError },
     #[error(
-        "{path} is missing, but {drive} is of rack {rack}, which has run: put it back. Without the metadata service's store nothing \
-         tells which volumes there are"
+        "{path} is missing, but {drive} belongs to rack {rack}, which has run: put it back. Only the metadata service's store lists \
+         the volumes"
     )]
     StoreMissing { path: PathBuf, drive: PathBuf, rack: RackId },
     #[error(transparent)]
@@ -121,9 +121,9 @@ pub enum UpError {
          of them"
     )]
     Hosts,
-    #[error("{data} holds a rack that runs in {made}; it cannot run in {asked}")]
+    #[error("{data} has a rack created for {made}; it cannot run in {asked}")]
     Made { data: PathBuf, made: &'static str, asked: &'static str },
-    #[error("device {ssd} could not be closed: {error}; what was not flushed before may be lost there")]
+    #[error("device {ssd}: close failed: {error}; its unflushed writes may be lost")]
     Close { ssd: SsdId, error: DeviceError },
 }
 
@@ -476,7 +476,7 @@ fn open_device(
 
 /// Once for each drive from before drives had one.
 pub fn say_adopted(path: &Path, rack: RackId) {
-    eprintln!("{}: the drive bore no rack's identity; it is of rack {rack} from now on", path.display());
+    eprintln!("{}: the drive had no rack identity; it now belongs to rack {rack}", path.display());
 }
 
 /// A new device for a server that may have lost its own: under another name until the metadata service has taken the
@@ -584,7 +584,7 @@ mod tests {
         assert_eq!((cfg.servers, cfg.ssd.timing, cfg.gc.victims), (5, TimingConfig::Real, VictimPolicy::Greedy));
         let other = Options { servers: Some(4), ..options(&path) };
         let e = configure(&dir, &other, refuse).unwrap_err().to_string();
-        assert!(e.contains("servers is 4") && e.contains("made with 5"), "{e}");
+        assert!(e.contains("servers = 4") && e.contains("fixed at 5"), "{e}");
         let bad = Options { servers: Some(0), ..options(&path) };
         assert!(matches!(configure(&dir, &bad, refuse), Err(UpError::Options(_))));
         drop(dir);

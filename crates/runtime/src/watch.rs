@@ -1,9 +1,9 @@
-//! Signs of life of a node's process, for the one that started it (`up --processes`): lines on the node's standard output,
+//! Heartbeats of a node's process, for the one that started it (`up --processes`): lines on the node's standard output,
 //! `beat N`, where N is the incarnation that the metadata service gave the server here, or 0.
 //!
-//! A switch says one every [`BEAT`]; one that is silent for longer than its [`Watch`] allows is ended and started again: it
-//! keeps nothing, and the servers announce their state anew (protocol rule 17). A server says one with each incarnation, so
-//! that whoever sees its process end can name whose lease is over.
+//! A switch sends one every [`BEAT`]; one that is silent for longer than its [`Watch`] allows is ended and restarted:
+//! it has no durable state, and the servers announce theirs anew (protocol rule 17). A server sends one with each
+//! incarnation, so that a supervisor that sees its process end can name the incarnation whose lease is over.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,12 +13,12 @@ use std::process::ChildStdout;
 
 use rackweave_core::{Span, Time};
 
-/// Between two signs of life of a switch.
+/// Period of a switch's heartbeats.
 pub const BEAT: Span = Span::from_millis(100);
-/// A switch that is silent for so long, and for a [`BEAT`] after that was noticed, hangs: long enough for a page fault or two from a
-/// slow disk.
+/// A switch hangs if it is silent for this time, and for a further [`BEAT`] after that was noticed: long enough for a
+/// page fault or two from a slow disk.
 pub const SILENT: Span = Span::from_millis(600);
-/// Each further time soon after the one before, twice as long up to this: perhaps the machine is what hangs.
+/// The limit doubles up to this each time it fires again soon: perhaps the machine hangs.
 pub const SILENT_MAX: Span = Span::from_secs(30);
 /// Bytes of a line; longer ones are none of ours.
 const LINE_MAX: usize = 64;
@@ -49,7 +49,7 @@ impl Beat {
     pub fn deadline(&self) -> Time {
         self.next
     }
-    /// Says that the loop turns. What does not fit into the pipe is lost: its reader does not read.
+    /// Reports that the loop turns. A beat that does not fit into the pipe is lost: its reader does not read.
     pub fn turn(&mut self, now: Time, incarnation: u64) {
         if now < self.next && self.said == Some(incarnation) {
             return;
@@ -71,7 +71,7 @@ pub struct Watch {
     line: Vec<u8>,
     /// Of the server's registration, 0: none yet.
     pub incarnation: u64,
-    /// When it was heard last, and how long it had waited for a core until then; none before the first time.
+    /// Time of the last beat, and how long it had waited for a core until then; none before the first.
     heard: Option<(Time, Span)>,
     /// When it was looked at last, and whether it had been silent for too long then.
     looked: Time,
@@ -94,7 +94,7 @@ impl Watch {
     pub fn as_raw_fd(&self) -> RawFd {
         self.out.as_raw_fd()
     }
-    /// It has closed its end, and is not read any more.
+    /// It has closed its end, and is not read further.
     pub fn closed(&mut self) {
         self.closed = true;
     }
@@ -125,12 +125,12 @@ impl Watch {
         }
         true
     }
-    /// When to ask whether it hangs, if it says nothing until then; never before its first sign of life.
+    /// When to check whether it hangs, if no beat arrives until then; never before its first beat.
     pub fn due(&self, silent: Span) -> Time {
         self.heard.map_or(Time::MAX, |(at, _)| (at + silent).max(self.looked + BEAT))
     }
-    /// Whether it hangs: silent for so long, the time left out in which it would have run and others had the cores. Twice
-    /// in a row: after a standstill of the whole machine the process has its turn first.
+    /// Whether it hangs: silent for this time, without the time in which others had the cores that it waited for. Twice
+    /// in a row, since after a standstill of the whole machine the process has its turn first.
     pub fn hangs(&mut self, now: Time, silent: Span) -> bool {
         let Some((at, waited)) = self.heard.filter(|_| now >= self.due(silent)) else { return false };
         self.looked = now;
@@ -201,7 +201,7 @@ mod tests {
         beat.turn(ms(60), 7);
         assert!(w.hear(ms(60)));
         assert_eq!((w.incarnation, w.due(SILENT)), (7, ms(660)));
-        // Nobody reads: a pipe takes 64 KiB.
+        // Without a reader: a pipe takes 64 KiB.
         (1..20_000).for_each(|n| beat.turn(ms(100 * n), n));
         assert_eq!(parse(b"beat 12"), Some(12));
         assert_eq!((parse(b"beat"), parse(b"switch on 127.0.0.1:1"), parse(b"beat -1")), (None, None, None));

@@ -14,7 +14,7 @@ pub struct Bucket {
     rate: u64,
     /// Most that are kept.
     burst: u64,
-    /// In [`FINE`]; below zero by what the last one took too much.
+    /// In [`FINE`]; negative by the amount that the last user overdrew.
     level: i128,
     filled_at: Time,
 }
@@ -28,7 +28,7 @@ impl Bucket {
     pub fn rate(&self) -> u64 {
         self.rate
     }
-    /// Another rate, also for the time since it was last filled. What is owed stays owed.
+    /// Sets another rate, also for the time since the last filling. Debt stays.
     pub fn set_rate(&mut self, rate: u64, burst: u64) {
         (self.rate, self.burst) = (rate, burst);
         self.level = self.level.min(i128::from(burst) * FINE);
@@ -40,7 +40,7 @@ impl Bucket {
         self.level = (self.level + i128::from(self.rate) * i128::from(passed)).min(most);
         self.filled_at = self.filled_at.max(now);
     }
-    /// Whether somebody may take tokens now, however many.
+    /// Whether tokens may be taken now, in any number.
     pub fn ready(&mut self, now: Time) -> bool {
         self.fill(now);
         self.level >= 0
@@ -58,8 +58,8 @@ impl Bucket {
     pub fn ready_at(&self) -> Time {
         self.has_at(0)
     }
-    /// When it will hold so many tokens, a burst at the most, at this rate; a time that has passed if it does. Who waits
-    /// for all that it takes gets no more than `rate × t` and a burst in any `t` seconds.
+    /// When it will hold this number of tokens, at most a burst, at this rate; a past time if it does. A user that
+    /// waits for all that it takes gets at most `rate × t` and a burst in any `t` seconds.
     pub fn has_at(&self, tokens: u64) -> Time {
         let missing = i128::from(tokens) * FINE - self.level;
         if missing <= 0 {
@@ -80,7 +80,7 @@ pub fn tokens_in(rate: u64, span: Span) -> u64 {
 mod tests {
     use super::*;
 
-    /// Tokens taken until `end`, `size` at a time, by somebody who always wants more and looks every `step`.
+    /// Tokens taken until `end`, `size` at a time, by a user that always wants more and tries every `step`.
     fn taken(b: &mut Bucket, from: Time, end: Time, size: u64, step: Span) -> u64 {
         let (mut now, mut all) = (from, 0);
         while now < end {
@@ -113,7 +113,7 @@ mod tests {
         b.take(1);
         let at = b.ready_at();
         assert!(!b.ready(Time(at.0 - 1)) && b.ready(at), "{at:?}");
-        // What is owed is paid at the rate of the day.
+        // Debt is paid at the present rate.
         b.take(7);
         b.set_rate(7_000, 0);
         assert_eq!(b.ready_at(), at + Span::from_millis(1));

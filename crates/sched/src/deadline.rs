@@ -1,10 +1,10 @@
-//! Deadline, as mq-deadline of Linux has it (RB7): reads and writes in queues of their own, each by address and, beside
-//! that, in the order of arrival. One direction is served in batches, by address from where the last one was; a batch
-//! begins with the oldest request if that is past its deadline. Reads go first, but a write batch goes after so many
-//! read batches.
+//! Deadline, as in Linux's mq-deadline (RB7): reads and writes have queues of their own, each by address and, beside
+//! that, by arrival. One direction is served in batches, by address from the end of the last one; a batch begins with
+//! the oldest request if that is past its deadline. Reads go first, but a write batch follows after a number of read
+//! batches.
 //!
-//! Coordinated, a queue goes by Prio alone, network time counts towards the deadline, and a direction that is past its
-//! deadline goes before one that is not.
+//! Coordinated: a queue goes by Prio alone, network time counts towards the deadline, and a direction with an expired
+//! deadline goes before one without.
 
 use rackweave_core::Time;
 
@@ -41,7 +41,7 @@ impl<T> Deadline<T> {
         }
     }
 
-    /// What the batch goes on with.
+    /// Next request of the batch.
     fn next(&self, lane: u32, kind: Kind) -> Option<Key> {
         let queue = self.queues.of(lane, kind);
         if self.queues.cfg.coordinated {

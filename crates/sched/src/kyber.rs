@@ -1,5 +1,5 @@
-//! Kyber, as Linux has it (RB7): reads and writes are two domains, each with so many tokens; a request takes one of its
-//! domain when it starts and gives it back when it is done. Domains are served in turn, in batches.
+//! Kyber, as in Linux (RB7): reads and writes are two domains, each with a number of tokens; a request takes one of its
+//! domain when it starts and returns it when it is done. Domains are served in turn, in batches.
 //!
 //! Of each domain two histograms are kept, in quarters of its latency target: of the whole time from coming to being
 //! done, and of the time at the device. Ten times a second the domains are looked at. If the 90th percentile at the
@@ -17,7 +17,7 @@ const BUCKETS: usize = 8;
 const GOOD_BUCKETS: usize = 4;
 /// How often the depths are decided.
 const PERIOD: Span = Span::from_millis(100);
-/// A percentile is taken of so many samples, or of those of so long a time.
+/// A percentile is taken over this number of samples, or over those of this time.
 const SAMPLES: u32 = 500;
 const SAMPLES_WITHIN: Span = Span::from_secs(1);
 
@@ -81,7 +81,7 @@ struct Domain {
 pub struct Kyber<T> {
     queues: Queues<T>,
     domains: [Domain; 2],
-    /// Whose turn it is, and how many of the batch went.
+    /// The present domain, and the number of requests served of its batch.
     current: usize,
     batched: u32,
     decides_at: Option<Time>,

@@ -1,14 +1,15 @@
 //! Schedulers. Of a server's storage: which of the waiting requests of one vSSD starts next (RackBlox §3.4, §4.5.1).
 //!
-//! A server holds back what its dies cannot work at yet, and asks a [`Scheduler`] whenever one may start. A read waits in
-//! the *lane* of the die that has its block; a write may go to any die, so all writes of the vSSD wait together.
+//! A server holds back requests that its dies cannot start yet, and lets a [`Scheduler`] choose whenever one may start.
+//! A read waits in the *lane* of the die that has its block; a write may go to any die, so all writes of the vSSD wait
+//! together.
 //!
 //! Three schedulers, after Linux's: [`Fifo`] (no-op), [`Deadline`] (mq-deadline) and [`Kyber`]. Each exists plain and
-//! *coordinated*: then each of its queues goes by Prio = Net + Storage + Predict, largest first (RB6). All that wait age
-//! alike, so the order is that of the instants at which requests would have begun had they not been on the way
-//! ([`Item::began`]), and nothing is sorted again. [`Predictor`] gives Predict. [`Sched`] is one of the three, by
-//! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10). [`egress`] is network scheduling: the
-//! queues of a switch's ports.
+//! *coordinated*: then each of its queues goes by Prio = Net + Storage + Predict, largest first (RB6). All waiting
+//! requests age alike, so the order is that of the instants at which they would have arrived without a network
+//! ([`Item::began`]), and no queue is sorted again. [`Predictor`] gives Predict. [`Sched`] is one of the three, by
+//! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10). [`egress`] is network scheduling:
+//! the queues of a switch's ports.
 
 mod bucket;
 mod deadline;
@@ -37,7 +38,7 @@ pub enum Kind {
     Write,
 }
 
-/// What a scheduler may look at, and the request itself.
+/// A request with the fields that a scheduler may use.
 #[derive(Clone, Debug)]
 pub struct Item<T> {
     /// When the server got it.
@@ -47,7 +48,7 @@ pub struct Item<T> {
     pub kind: Kind,
     /// Where a read has to go. Of a write it says nothing.
     pub lane: u32,
-    /// Address, for a scheduler that goes by it.
+    /// Address, for a scheduler that orders by it.
     pub place: u64,
     pub what: T,
 }
@@ -70,7 +71,7 @@ pub struct Done {
     pub started_at: Time,
 }
 
-/// What a lane has room for now.
+/// Kinds of requests that a lane has room for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     pub reads: bool,
@@ -81,7 +82,7 @@ impl Room {
     pub const ANY: Room = Room { reads: true, writes: true };
 }
 
-/// Longest network latency that is believed: a sender could otherwise put itself before everybody.
+/// Greatest network latency that counts: a sender could otherwise put itself before all others.
 pub const NET_MAX: Span = Span::from_secs(1);
 
 /// The `lat` of a header as a span that may be used.
@@ -95,8 +96,8 @@ pub trait Scheduler<T> {
     fn push(&mut self, item: Item<T>) -> Result<(), Item<T>>;
     /// Takes the one that goes next to a lane, of a kind that it has room for.
     fn pop(&mut self, now: Time, lane: u32, room: Room) -> Option<Item<T>>;
-    /// One may start without waiting, which none of its kind does there. What starts so is told to [`Scheduler::done`]
-    /// as well.
+    /// A request may start without waiting if no other one of its kind waits there. Such a request is reported to
+    /// [`Scheduler::done`] as well.
     fn at_once(&mut self, kind: Kind) -> bool;
     /// One that was taken, or might have started at once, does not start.
     fn unused(&mut self, kind: Kind);
@@ -134,7 +135,7 @@ pub struct SchedConfig {
     pub limit: usize,
 }
 
-/// Targets of coordinated schedulers allow so much more for the network (RackBlox §4.5.1).
+/// Addition to the targets of coordinated schedulers for the network (RackBlox §4.5.1).
 const COORDINATED_MORE: Span = Span::from_millis(1);
 /// Requests that wait, unless another bound is set: many times what the devices of the papers take at a time.
 const LIMIT: usize = 8_192;
@@ -156,7 +157,7 @@ impl SchedConfig {
             Kind::Write => self.write_target,
         }
     }
-    /// What of the network counts.
+    /// The part of network time that counts.
     pub(crate) fn net(&self, net: Span) -> Span {
         if self.coordinated { net } else { Span::ZERO }
     }

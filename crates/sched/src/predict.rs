@@ -20,7 +20,7 @@ impl Predictor {
     pub fn new() -> Predictor {
         Predictor::default()
     }
-    /// A packet was so long on the way; at most about four seconds count.
+    /// A packet spent this time on the network; at most about four seconds count.
     pub fn came(&mut self, net: Span) {
         let ns = u32::try_from(net.0).unwrap_or(u32::MAX);
         if self.last.len() < WINDOW {
@@ -33,7 +33,7 @@ impl Predictor {
         self.sum += u64::from(ns);
         self.mean = Span(self.sum / self.last.len() as u64);
     }
-    /// What the next answer is expected to take; zero before any packet came.
+    /// Predicted time of the next answer; zero before any packet arrived.
     pub fn predict(&self) -> Span {
         self.mean
     }

@@ -1,4 +1,4 @@
-//! What waits: reads by lane, writes together, each queue in its order.
+//! Waiting requests: reads by lane, writes together, each queue in its order.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use rackweave_core::Time;
 
 use crate::{Item, Kind, SchedConfig};
 
-/// By what a queue goes.
+/// Order of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     Arrival,
@@ -16,7 +16,7 @@ pub(crate) enum Order {
     Place,
 }
 
-/// Place in a queue: what it goes by, then the order in which requests came.
+/// Place in a queue: its order's key, then the order of arrival.
 pub(crate) type Key = (u64, u64);
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<T> Queue<T> {
     pub(crate) fn first_from(&self, place: u64) -> Option<Key> {
         self.items.range((place, 0)..).next().map(|(k, _)| *k)
     }
-    /// The one that waits longest (by Prio, if the queue goes by it).
+    /// The request that has waited longest (by Prio, if that is the queue's order).
     pub(crate) fn oldest(&self) -> Option<(Key, &Item<T>)> {
         if self.order != Order::Place {
             return self.first();
@@ -81,7 +81,7 @@ pub(crate) struct Queues<T> {
 }
 
 impl<T> Queues<T> {
-    /// `plain`: by what it goes if it is not coordinated.
+    /// `plain`: the order if it is not coordinated.
     pub(crate) fn new(cfg: SchedConfig, lanes: u32, plain: Order) -> Queues<T> {
         let order = if cfg.coordinated { Order::Began } else { plain };
         let reads = (0..lanes).map(|_| Queue::new(order)).collect();
@@ -106,7 +106,7 @@ impl<T> Queues<T> {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
-    /// What a lane could start of a kind. A lane that there is not is a mistake of the caller.
+    /// Requests of a kind that a lane could start. The lane must exist.
     pub(crate) fn of(&self, lane: u32, kind: Kind) -> &Queue<T> {
         match kind {
             Kind::Read => &self.reads[lane as usize],

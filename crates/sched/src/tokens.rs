@@ -1,8 +1,8 @@
 //! Tokens for writes, fewer while reads are slow (PN10; paper C3 §5.3, "Interference Control").
 //!
-//! A bucket of bytes that fills at a rate between two bounds. Each late read takes a quarter of the rate away, each other
-//! one gives back so little that the two balance when as many are late as may be, whatever the rate; periods without reads
-//! give back faster.
+//! A bucket of bytes that fills at a rate between two bounds. Each late read takes a quarter of the rate away. Each
+//! other read returns an amount at which the two balance when the permitted share is late, at any rate; periods without
+//! reads return it faster.
 
 use rackweave_core::{Span, Time};
 
@@ -13,7 +13,7 @@ use crate::bucket::{Bucket, tokens_in};
 pub struct TokenConfig {
     /// A read that takes longer than this is late.
     pub late_after: Span,
-    /// One read of so many may be late.
+    /// At most one read in this number may be late.
     pub late_one_in: u64,
     /// Bounds of the rate, bytes per second.
     pub rate_min: u64,
@@ -24,13 +24,13 @@ pub struct TokenConfig {
 
 /// Periods without reads from the lowest rate to the highest.
 const STEPS: u64 = 32;
-/// Periods without reads after which nobody reads.
+/// Periods without reads after which the vSSD counts as without readers.
 const IDLE_PERIODS: u32 = 10;
 /// Part of the rate that a late read takes away.
 const LATE_PART: u64 = 4;
 /// Late reads of one period that count.
 const LATE_MAX: u64 = 8;
-/// Unused tokens last so many periods.
+/// Unused tokens last this number of periods.
 const BURST_PERIODS: u64 = 2;
 
 /// The bucket.
@@ -62,12 +62,12 @@ impl WriteTokens {
     pub fn rate(&self) -> u64 {
         self.bucket.rate()
     }
-    /// A read that must not suffer took so long.
+    /// A protected read took this long.
     pub fn read(&mut self, took: Span) {
         self.reads += 1;
         self.late += u64::from(took > self.cfg.late_after);
     }
-    /// A write of so many bytes may go now. What is taken is taken.
+    /// Whether a write of this many bytes may go now; if so, its tokens are taken.
     pub fn take(&mut self, now: Time, bytes: u32) -> bool {
         if now >= self.period_ends {
             self.decide(now);
@@ -116,7 +116,7 @@ mod tests {
         period: Span::from_millis(10),
     };
 
-    /// Bytes written in so many milliseconds by somebody who always has more, while a read each 100 µs takes `took`.
+    /// Bytes written within `ms` by a writer that always has more, while a read each 100 µs takes `took`.
     fn run(t: &mut WriteTokens, from_ms: u64, ms: u64, took: Span) -> u64 {
         let (mut now, end) = (Time(from_ms * 1_000_000), Time((from_ms + ms) * 1_000_000));
         let (mut bytes, mut next_read) = (0, now);
@@ -173,14 +173,14 @@ mod tests {
         let mut t = WriteTokens::new(CFG);
         run(&mut t, 0, 500, Span::from_micros(300));
         assert!(t.rate() < CFG.rate_max / 10);
-        // Nothing for a second, then one write after the other.
+        // Idle for a second, then one write after the other.
         let mut now = Time(1_500_000_000);
         for _ in 0..60 {
             t.take(now, 1);
             now += CFG.period;
         }
         assert_eq!(t.rate(), CFG.rate_max);
-        // What was not used in a second is not kept for a burst.
+        // Tokens unused in a second are not kept for a burst.
         let mut burst = 0;
         while t.take(now + Span::from_secs(1), 65_536) {
             burst += 65_536;

@@ -107,7 +107,7 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     let there = r.members(0)[1].1;
     let to_there = admin::Op::VssdMove { vssd: old, to: Some(r.node(there)) };
     let refused = r.admin(to_there).unwrap_err().to_string();
-    assert!(refused.contains("has a copy of the set already"), "{refused}");
+    assert!(refused.contains("already has a copy of the set"), "{refused}");
     let go = admin::Op::VssdMove { vssd: old, to: Some(r.node(to)) };
     assert_eq!(r.admin(go.clone()), Ok(admin::Reply::Done));
     assert_eq!(r.admin(go.clone()), Err(admin::ServerError::Moving { vssd: old, set: SetId(0) }.into()));

@@ -254,7 +254,7 @@ impl Service for BlockService {
         self.replica.failure_known();
     }
     fn give_back(&mut self, server: &ServerConfig, free: &VssdConfig) {
-        // The cache has the tokens of what is under way.
+        // The cache holds the tokens of pending commands.
         let mut fresh = BlockService::new(server, free, self.cache.cfg.slot);
         self.cache.give_back(free.id);
         std::mem::swap(&mut fresh.cache, &mut self.cache);

@@ -1,4 +1,4 @@
-//! What a server is told when it is made.
+//! Configuration of a server.
 
 use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, VssdId};
 use rackweave_flash::{Share, SsdConfig};
@@ -31,7 +31,7 @@ impl VssdConfig {
     }
 }
 
-/// What the drive calls a slot without a vSSD: ids of vSSDs are far below.
+/// The drive's name for a slot without a vSSD; ids of vSSDs are far below.
 pub fn free_id(slot: usize) -> VssdId {
     VssdId(u32::MAX - slot as u32)
 }
@@ -39,10 +39,10 @@ pub fn free_id(slot: usize) -> VssdId {
 /// How a server decides to collect garbage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcPolicy {
-    /// RackBlox §3.5: asks the switch first.
+    /// Requests permission from the switch (RackBlox §3.5).
     Coordinated,
-    /// Baseline: collects below the soft threshold, and tells nobody. (Did it wait for the hard one, it would run with
-    /// fewer free blocks, find emptier victims and erase less: another amount of work, not another way to do it.)
+    /// Baseline: collects below the soft threshold without a message to the switch. (With the hard threshold it would
+    /// run with fewer free blocks, find emptier victims and erase less: another amount of work, not another policy.)
     Uncoordinated,
 }
 
@@ -61,11 +61,11 @@ pub struct GcConfig {
     /// An unanswered request to the switch is repeated after this, or after what answers take; after twice as long each time, up to
     /// `announce_every`.
     pub answer_within: Span,
-    /// So many repetitions of a regular request stay unanswered before it collects anyway.
+    /// Unanswered repetitions of a regular request before it collects anyway.
     pub retries: u32,
-    /// A delayed request is asked again after this.
+    /// A delayed request is repeated after this.
     pub delayed_again: Span,
-    /// State is told to the switch again so often, so that bits do not expire and a restarted switch learns them.
+    /// Period of announcements to the switch, so that bits do not expire and a restarted switch learns them.
     pub announce_every: Span,
     /// Collects while the vSSD is idle (RB5).
     pub background: bool,
@@ -116,13 +116,13 @@ pub struct ServerConfig {
     pub vssds: Vec<VssdConfig>,
     /// Blocks of 4 KiB in the write cache, shared equally by the vSSDs.
     pub cache_slots: u64,
-    /// A page is programmed before it is full when its first block has waited so long.
+    /// A partly filled page is programmed when its first block has waited this long.
     pub linger: Span,
     /// Without a scheduler that holds back: reads of one vSSD at its flash at a time, the device's queue depth.
     pub reads_in_flight: u32,
     pub sched: SchedConfig,
-    /// Reads of one vSSD that a die has at a time; the rest wait in the scheduler. One in work is enough for a device
-    /// that answers in no time; another behind it keeps the die busy while the server is told.
+    /// Reads of one vSSD that a die has at a time; the rest wait in the scheduler. One is enough for a device that
+    /// answers at once; a second one keeps the die busy while the completion reaches the server.
     pub reads_per_die: u32,
     pub min_copies: u8,
     pub gc: GcConfig,
@@ -134,21 +134,22 @@ pub struct ServerConfig {
     pub fill_rate: u64,
     /// Most that any clock of the rack runs fast or slow, parts per million.
     pub drift_ppm: u32,
-    /// Tells this life of the server from its others; drawn anew by the driver at each start.
+    /// Distinguishes this run of the server from others; drawn by the driver at each start.
     pub nonce: u64,
-    /// Before it registers it asks whose rack this is, and compares that with whose its drive is; without one, with none.
+    /// Before registration the server requests the rack's identity and compares it with its drive's; without one, with
+    /// none.
     pub drive_of: Option<Option<RackId>>,
-    /// The drive's own id; whoever is a member with another one is replaced (protocol rule 29).
+    /// The drive's own id; a member with another one is replaced (protocol rule 29).
     pub drive: DriveId,
-    /// The device began empty, and nobody said that it was replaced: refused if the server has lived before.
+    /// The device began empty without `--replace-ssd`: refused if the server has run before.
     pub empty: bool,
     pub timeouts: Timeouts,
     /// While a vSSD collects, its server forwards its reads to the replica that the grant named (RackBlox in software,
     /// §4.1).
     pub forwards_reads: bool,
-    /// The switch is told what reads each vSSD has before it, since it chooses replicas by that.
+    /// Whether the switch gets reports of each vSSD's pending reads, by which it chooses replicas.
     pub tells_load: bool,
-    /// What it offers on its vSSDs.
+    /// The services of its vSSDs.
     pub services: MakeService,
 }
 

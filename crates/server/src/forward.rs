@@ -1,5 +1,5 @@
 //! Reads that a server forwards to another replica while its own vSSD collects: RackBlox in software (§4.1), where the
-//! switch only forwards and the controller's grant names the replica. Off unless the configuration asks for it.
+//! switch only forwards and the controller's grant names the replica. Off by default.
 
 use rackweave_core::msg::Packet;
 use rackweave_core::{NodeId, VssdId};
@@ -14,7 +14,7 @@ pub(crate) struct Forwarding {
 }
 
 impl Forwarding {
-    /// The controller has answered and named `peer` (or the vSSD itself: nobody is idle).
+    /// The controller answered and named `peer`, or the vSSD itself if no replica is idle.
     pub(crate) fn granted(&mut self, peer: VssdId, peers: &[(VssdId, NodeId)]) {
         self.to = peers.iter().copied().find(|p| p.0 == peer);
     }

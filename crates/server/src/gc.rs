@@ -1,8 +1,8 @@
 //! The garbage-collection monitor of one vSSD (RackBlox Algorithm 2, RB4; protocol rules 16, 19, 20).
 //!
-//! It is told the free ratio and the switch's answers, and says when to collect and what to tell the switch. What is unanswered is told
-//! again, later each time ([`Backoff`]), at the least five times a second: a switch that is back learns what it must. A
-//! regular request comes four times evenly, then it collects.
+//! Input: the free ratio and the switch's answers. Output: when to collect, and the `gc_op`s to send. Unanswered ones
+//! are repeated at growing intervals ([`Backoff`]), at least five times a second, so that a restarted switch learns the
+//! state. A regular request is repeated four times at an even interval; then collection starts.
 
 use rackweave_core::msg::{GcField, GcOp};
 use rackweave_core::{Backoff, Span, Time};
@@ -21,7 +21,7 @@ pub(crate) const BARREN_FORCED_FOR: Span = Span::from_millis(50);
 pub enum GcState {
     #[default]
     Idle,
-    /// Asked the switch; not answered yet.
+    /// Requested; no answer yet.
     Asking {
         field: GcField,
         tries: u32,
@@ -31,10 +31,10 @@ pub enum GcState {
     Delayed {
         again_at: Time,
     },
-    /// The switch said yes, and the others of the channel group are still asked for.
+    /// Granted; other members of the channel group still wait.
     Granted,
     Collecting,
-    /// Takes no more victims; those begun still keep dies busy, so the switch is not told yet.
+    /// Takes no further victims; the present ones still keep dies busy, so the switch is not informed yet.
     Ending,
     /// Has reported to the switch that it has ended; not answered yet.
     Finishing {
@@ -42,19 +42,19 @@ pub enum GcState {
     },
 }
 
-/// What the server must do.
+/// Action for the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcAction {
     Tell(GcOp),
     Start,
     Stop,
-    /// It collects though nobody answered (protocol rule 20).
+    /// Collects without an answer (protocol rule 20).
     StartUnacknowledged,
-    /// It collects without having asked: programs wait.
+    /// Collects without a request, because programs wait.
     StartForced,
-    /// It collects without having asked: nobody uses the vSSD (RB5).
+    /// Collects without a request, because the vSSD is idle (RB5).
     StartIdle,
-    /// It takes no more victims, and the others of its channel group do.
+    /// Takes no further victims; the others of its channel group still collect.
     Rest,
 }
 
@@ -72,16 +72,16 @@ pub struct GcMonitor {
     barren_until: Time,
     force_from: Time,
     idle: Idle,
-    /// What is collected is collected because the vSSD is idle.
+    /// The vSSD collects because it is idle.
     background: bool,
     /// This gap was looked at: there was too little to gain.
     idle_seen: Time,
-    /// That it collects, the switch was told and has not answered: what, and when it is told again.
+    /// The announcement that the switch has not answered, and when it is repeated.
     unacked: Option<(GcField, Time)>,
     /// Of a channel group, which decides when.
     grouped: bool,
     resting: bool,
-    /// Granted because nobody answered.
+    /// Started without an answer.
     unheard: bool,
     /// The switch has answered this incarnation of the server.
     answered: bool,
@@ -126,8 +126,8 @@ impl GcMonitor {
     pub fn collecting(&self) -> bool {
         self.state == GcState::Collecting
     }
-    /// Whether it collects, as the switch has confirmed: `None` while an exchange with the switch is under way, and before
-    /// the first. What the switch knows of this incarnation agrees with it.
+    /// Whether it collects, as the switch has confirmed. `None` while an exchange with the switch is pending, and
+    /// before the first. The switch's state for this incarnation agrees with it.
     pub fn confirmed(&self) -> Option<bool> {
         match self.state {
             _ if !self.answered || self.unacked.is_some() => None,
@@ -140,7 +140,8 @@ impl GcMonitor {
         self.cfg.policy == GcPolicy::Coordinated
     }
 
-    /// Other numbers, perhaps another policy, from now on. Who asked asks by the new policy; who collects goes on.
+    /// Sets other thresholds, perhaps another policy. A pending request starts anew under the new policy; a running
+    /// collection goes on.
     pub fn set_config(&mut self, now: Time, cfg: GcConfig) {
         let was_coordinated = self.coordinated();
         self.cfg = cfg;
@@ -156,11 +157,11 @@ impl GcMonitor {
         if exchanges || self.state == GcState::Granted {
             self.state = GcState::Idle;
         }
-        // A switch that is told nothing forgets; one that is told again must know at once.
+        // A switch without reports lets the state expire; one that gets them again must know it at once.
         self.announce_at = now;
     }
 
-    /// Returns when it is to be told again if nobody answers.
+    /// Returns when to repeat it if no answer arrives.
     fn tell(&mut self, now: Time, field: GcField) -> Time {
         self.sequence += 1;
         self.unacked = None;
@@ -177,7 +178,7 @@ impl GcMonitor {
         let again_at = self.tell(now, field);
         self.state = GcState::Asking { field, tries: 0, again_at };
     }
-    /// Tells that it collects, until that is answered.
+    /// Announces the collection until it is answered.
     fn announce(&mut self, now: Time, field: GcField) {
         let again_at = self.tell(now, field);
         self.unacked = self.coordinated().then_some((field, again_at));
@@ -259,12 +260,12 @@ impl GcMonitor {
             }
         }
     }
-    /// What began as background collection must go on.
+    /// A background collection must go on as a regular one.
     fn no_background(&mut self, now: Time) {
         self.announce(now, GcField::Regular);
         self.start(GcAction::Start);
     }
-    /// Collects while nobody uses the vSSD: where an episode would have ended, and more.
+    /// Collects while the vSSD is idle, beyond the free ratio at which an episode ends.
     fn look_idle(&mut self, now: Time, ratio: f64) {
         let may = self.state == GcState::Idle && self.collects_idle() && now >= self.barren_until;
         if !may || now < self.idle.from() {
@@ -280,7 +281,7 @@ impl GcMonitor {
     fn collects_idle(&self) -> bool {
         self.cfg.background && !self.grouped
     }
-    /// What its channel group orders.
+    /// Carries out an order of its channel group.
     pub fn apply(&mut self, now: Time, order: Order) {
         match (order, self.state) {
             (Order::Ask(field), _) => self.ask(now, field),
@@ -310,14 +311,14 @@ impl GcMonitor {
         }
     }
 
-    /// The drive works at no victim any more.
+    /// The drive has no victim in progress.
     pub fn ended(&mut self, now: Time) {
         if self.state == GcState::Ending {
             self.finish(now);
         }
     }
 
-    /// Programs wait for a free block: collects at once, and tells the switch so.
+    /// Programs wait for a free block: collects at once and announces it.
     pub fn force(&mut self, now: Time) {
         if !self.collecting() && now >= self.force_from {
             self.announce(now, GcField::Regular);
@@ -358,7 +359,7 @@ impl GcMonitor {
                 self.state = GcState::Delayed { again_at };
             }
             (GcState::Finishing { .. }, GcField::Finish) => self.state = GcState::Idle,
-            // Accept of what was only told, answers to announcements, repeated answers.
+            // An accept of an announcement, an answer to one, or a repeated answer.
             _ => {}
         }
     }
@@ -388,7 +389,7 @@ impl GcMonitor {
         }
     }
 
-    /// Repeats what is unanswered, asks again what was delayed, announces, and looks at the ratio.
+    /// Repeats unanswered and delayed requests, announces, and checks the ratio.
     pub fn timer(&mut self, now: Time, ratio: f64) {
         match self.state {
             GcState::Asking { field, tries, again_at } if now >= again_at => {
@@ -427,7 +428,7 @@ impl GcMonitor {
                 _ if self.unacked.is_some() => self.announce_at = now + self.cfg.announce_every,
                 GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.tell(now, GcField::Heartbeat),
                 GcState::Idle | GcState::Delayed { .. } => _ = self.tell(now, GcField::Idle),
-                // What is being asked is repeated anyway, and must stay the last operation.
+                // A pending request is repeated anyway, and must stay the last operation.
                 GcState::Asking { .. } | GcState::Finishing { .. } => {
                     self.announce_at = now + self.cfg.announce_every;
                 }

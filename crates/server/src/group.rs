@@ -1,10 +1,10 @@
 //! When the vSSDs of a channel group collect: all together (RackBlox §3.5.2, RB9), for each keeps the others' channels busy
 //! when it collects.
 //!
-//! A pure machine over the monitors of its members ([`crate::gc`]), which hold the exchange with the switch: it is shown
-//! their states and the free ratio of all of them together, and orders what each does. Below the thresholds it asks for every
-//! member, and begins when each is granted. One *delay* delays all: the grants are given back, and asked for again after
-//! a time drawn from the seed (protocol rule 20).
+//! A pure machine over the monitors of its members ([`crate::gc`]), which hold the exchange with the switch. Input:
+//! their states and the free ratio of all of them together; output: an order for each. Below the thresholds it requests
+//! collection for every member, and starts when all are granted. One *delay* delays all: the grants are returned, and
+//! requested again after a time drawn from the seed (protocol rule 20).
 
 use rackweave_core::msg::GcField;
 use rackweave_core::rng::mix64;
@@ -21,14 +21,14 @@ const FORCE_RETRY_INTERVAL: Span = Span::from_millis(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupState {
     Idle,
-    /// Asks for its members: softly in the order of their ids, regularly for all at once.
+    /// Requests collection for its members: soft requests in order of their ids, regular ones all at once.
     Asking(GcField),
-    /// A member was told to wait.
+    /// A member's request was delayed.
     Delayed {
         until: Time,
     },
     Collecting,
-    /// Members finish what they have begun, and tell the switch.
+    /// Members finish their present victims, and announce the end.
     Ending,
 }
 
@@ -43,16 +43,16 @@ pub struct Member {
     pub ratio: f64,
 }
 
-/// What a member's monitor is to do.
+/// Order for a member's monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     Ask(GcField),
-    /// What it was granted is not used now.
+    /// Returns an unused grant.
     GiveBack,
     Start,
-    /// Without having asked: programs wait.
+    /// Collects without a request, because programs wait.
     Force,
-    /// Takes no more victims while the others go on.
+    /// Takes no further victims while the others go on.
     Rest,
     Stop,
 }
@@ -87,7 +87,7 @@ impl Group {
     pub fn state(&self) -> GroupState {
         self.state
     }
-    /// Other numbers; with another policy, monitors that were asking begin anew, and so does it.
+    /// Sets other thresholds; with another policy, monitors with a pending request start anew, and so does the group.
     pub fn set_config(&mut self, now: Time, cfg: GcConfig) {
         let another = self.cfg.policy != cfg.policy;
         self.cfg = cfg;
@@ -107,7 +107,7 @@ impl Group {
         state.min(self.check_at)
     }
 
-    /// What the members are to do now, `ratio` being the group's. To be called again until that is nothing.
+    /// Orders for the members; `ratio` is the group's. The caller repeats the call until there are none.
     pub fn step(&mut self, now: Time, ratio: f64, members: &[Member]) -> Vec<(usize, Order)> {
         if now >= self.check_at {
             self.check_at = now + self.cfg.monitor_every;
@@ -162,7 +162,7 @@ impl Group {
         if let Some(begin) = self.begin(members) {
             return begin;
         }
-        // One at a time: two groups that ask for each other's replicas in different orders would deny each other.
+        // One at a time: two groups that request each other's replicas in different orders would deny each other.
         let next = members.iter().find(|m| m.state != GcState::Granted && m.state != GcState::Collecting);
         let idle = next.filter(|m| m.state == GcState::Idle);
         idle.map(|m| (m.slot, Order::Ask(GcField::Soft))).into_iter().collect()
@@ -204,7 +204,7 @@ impl Group {
         all(members, Order::Rest, has_all)
     }
 
-    /// Programs of the member in this slot wait for a block that nobody lends it: all collect at once.
+    /// Programs of the member in this slot wait for a block that no neighbour can lend: all collect at once.
     pub fn force(&mut self, now: Time, slot: usize, members: &[Member]) -> Vec<(usize, Order)> {
         let works = members.iter().any(|m| m.slot == slot && m.state == GcState::Collecting && !m.resting);
         if now < self.force_from || works || !members.iter().any(|m| m.slot == slot) {
@@ -217,7 +217,7 @@ impl Group {
     }
 }
 
-/// The switch was not told yet that the member has ended.
+/// The switch does not know yet that the member has ended.
 fn works(state: GcState) -> bool {
     matches!(state, GcState::Collecting | GcState::Ending | GcState::Granted | GcState::Asking { .. })
 }

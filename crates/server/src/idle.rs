@@ -3,7 +3,7 @@
 
 use rackweave_core::{Span, Time};
 
-/// Collection begins only so long after the request that opened the gap: it is answered by then, from flash too.
+/// Collection starts this long after the request that opened the gap, which is answered by then, from flash too.
 const SETTLED: Span = Span::from_millis(2);
 
 /// The predictor.
@@ -34,8 +34,8 @@ impl Idle {
     fn with_gap(&self, real: f64) -> f64 {
         self.alpha * real + (1.0 - self.alpha) * self.predicted
     }
-    /// When the present gap begins to count as idle. One that lasts counts as long as it is already (assumed: the paper
-    /// predicts at requests alone, and would never find a vSSD idle that is not used any more).
+    /// When the present gap begins to count as idle. The gap counts at least with its length so far (assumed: the paper
+    /// predicts at requests alone, and would never find an unused vSSD idle).
     pub fn from(&self) -> Time {
         let over = self.over.0 as f64;
         if self.predicted > over {

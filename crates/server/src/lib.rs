@@ -1,8 +1,8 @@
 //! A storage server of the rack: one drive, and a service on each vSSD of it.
 //!
-//! [`Server`] is a [`Node`]: the drive, registration and lease ([`control`]), vSSDs that come and go ([`slots`]), the collection
-//! monitor ([`gc`]), alone or in a channel group ([`group`]). What is done with a vSSD is its [`Service`]'s ([`service`]); the one
-//! service is a replica of blocks ([`block`]). Reading order: [`node`], [`service`], [`block`], then the others.
+//! [`Server`] is a [`Node`]: the drive, registration and lease ([`control`]), vSSDs that come and go ([`slots`]), the
+//! collection monitor ([`gc`]), alone or in a channel group ([`group`]). Each vSSD has a [`Service`] ([`service`]); the
+//! one service is a replica of blocks ([`block`]). Reading order: [`node`], [`service`], [`block`], then the others.
 //!
 //! A write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged; later `WriteCache::pump` → page program → out of the
 //! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashEvent::Read` → replica → reply.

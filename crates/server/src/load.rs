@@ -1,13 +1,13 @@
-//! What the switch is told of the reads before a vSSD, where it chooses replicas by that: it knows what it sent, and
-//! answers go past it.
+//! Reports of a vSSD's pending reads to the switch, which chooses replicas by them: it knows the reads it sent, and
+//! answers bypass it.
 
 use rackweave_core::msg::ReadLoad;
 use rackweave_core::{Span, Time};
 
-/// So many answers after the last report the switch is told again: seldom enough to cost little, and until then it takes
-/// no more than so many reads to be waiting that are not.
+/// Answers between two reports: few reports cost little, and the switch overestimates the waiting reads by at most this
+/// number.
 const ANSWERS: u64 = 4;
-/// The same after so long, if there is any news. Sooner than the switch forgets reads for being old.
+/// Longest time between two reports if there is news. Shorter than the time after which the switch forgets reads.
 const WITHIN: Span = Span::from_millis(1);
 
 /// Reads of one vSSD, counted as the switch counts them: by request.
@@ -18,7 +18,7 @@ pub(crate) struct Load {
     /// Of `answered`, at the last report.
     told: u64,
     tell_at: Time,
-    /// As last told.
+    /// As last reported.
     erasing: bool,
 }
 
@@ -38,12 +38,12 @@ impl Load {
     fn waiting(&self) -> u64 {
         self.came.saturating_sub(self.answered)
     }
-    /// When the switch is to be told, if not before.
+    /// When the next report is due.
     pub fn deadline(&self) -> Time {
         if self.waiting() > 0 || self.answered > self.told { self.tell_at } else { Time::MAX }
     }
-    /// What the switch is to be told now. `idle`: nothing waits here, so that what came and has no answer of its own (it was
-    /// refused, or is of an earlier view) never will. `erasing`: a die does, which is told at once.
+    /// The report that is due. `idle`: no request waits here, so a read without an answer (refused, or of an earlier
+    /// view) will never get one. `erasing`: a die erases, which is reported at once.
     pub fn report(&mut self, now: Time, idle: impl FnOnce() -> bool, erasing: bool) -> Option<ReadLoad> {
         if self.came != self.answered && idle() {
             self.came = self.answered;

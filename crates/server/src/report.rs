@@ -1,4 +1,4 @@
-//! What a server tells of itself: the source of `status` and of the metrics.
+//! Statistics of a server: the source of `status` and of the metrics.
 
 use rackweave_core::msg::Role;
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, SetId, SsdId, Time, VssdId};
@@ -107,7 +107,7 @@ macro_rules! status_struct {
             pub stale_epochs: u64,
             pub not_serving: u64,
             pub no_space: u64,
-            /// Runs of blocks digested in fills and recoveries of this life.
+            /// Runs of blocks digested in fills and recoveries of this incarnation.
             pub runs_compared: u64,
             pub lost: Box<[BlockAddr]>,
             $(#[doc = $help] pub $name: $type,)*

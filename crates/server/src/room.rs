@@ -1,4 +1,5 @@
-//! Reports of room: of each vSSD what admits writes ([`crate::Service::room`]), and what volumes take of it.
+//! Reports of each vSSD's room, by which writes are admitted ([`crate::Service::room`]), and of the blocks of each
+//! volume.
 
 use rackweave_core::msg::Control;
 use rackweave_core::msg::control::{ROOM_VOLUMES_MAX, VssdRoom};
@@ -10,7 +11,7 @@ use crate::service::Room;
 /// Interval of the reports: what the metadata service says of room is as old.
 const TELL_EVERY: Span = Span::from_secs(1);
 
-/// When it is told, and from which volume on, by slot.
+/// When the next report is due, and its first volume, by slot.
 #[derive(Debug, Default)]
 pub struct RoomReport {
     pub(crate) again_at: Time,

@@ -1,6 +1,6 @@
-//! Reading what lies still: flash that is never read rots unseen. Every vSSD's blocks are read in turn, each within the
-//! time that is asked for, while nobody waits; a block that fails its checksum is healed from another member, and what was
-//! read is compared with what the others have.
+//! Scrubbing: flash that is never read decays unseen. Every vSSD's blocks are read in turn within the configured
+//! period, while the vSSD is idle. A block that fails its checksum is healed from another member, and the contents read
+//! are compared with the others'.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,12 @@ use crate::node::Server;
 const EVERY_MIN: Span = Span::from_micros(250);
 /// With nothing to read it is looked again after this.
 const EMPTY_RETRY_INTERVAL: Span = Span::from_secs(60);
-/// Somebody waits: looked again after this …
+/// Retry interval while the vSSD is busy …
 const BUSY_RETRY_INTERVAL: Span = Span::from_millis(5);
-/// … but after so many times it reads all the same, or a busy vSSD would never be read.
+/// … and the number of retries after which it reads all the same; a busy vSSD would otherwise never be read.
 const BUSY_MAX: u32 = 200;
 
-/// Chunks of one zeroed run that the others are asked about: a trim of a large volume spans millions.
+/// Chunks of one zeroed run that are compared: a trim of a large volume spans millions.
 const ZEROED_CHUNKS_MAX: usize = 64;
 
 /// Where the reading is.
@@ -38,7 +38,8 @@ pub struct Scrub {
     pub passes: u64,
 }
 
-/// Mapped blocks; where a chunk has none and is zeroed, its first zeroed one: the others are asked whether they know.
+/// Mapped blocks; of a chunk without any that is zeroed, its first zeroed block, so that the others are compared with
+/// it.
 fn to_read(runs: &[ScanEntry]) -> Vec<BlockAddr> {
     let chunk = |a: BlockAddr| (a.volume, a.block / CHUNK_BLOCKS);
     let mut all: Vec<BlockAddr> = Vec::new();
@@ -81,7 +82,7 @@ impl Server {
             return;
         }
         if self.vssds.get(i).is_some_and(|v| !v.service.scrub_ready()) {
-            // What was read before is still being compared.
+            // The previous range is still being compared.
             self.scrub.at = now + BUSY_RETRY_INTERVAL;
             return;
         }

@@ -1,11 +1,11 @@
-//! The seam between a server and what it offers on a vSSD.
+//! The seam between a server and the services of its vSSDs.
 //!
 //! [`crate::Server`] owns the drive and everything that is the same for all vSSDs: registration and lease, the drive's
 //! table and slots, the row in the switch, the decision to collect, and the reports of load, wear and room. A [`Service`]
 //! owns what is done with one vSSD. Both use the same drive, so each call lends it to the service in a [`Context`].
 //!
-//! Order of calls: a service is made before the drive is recovered, and hears of nothing but [`Service::set_lease`] until
-//! it is. `now` never goes back. After an event in which [`Context::changed`] was set the server calls
+//! Order of calls: a service is made before the drive is recovered, and gets only [`Service::set_lease`] until then.
+//! `now` never goes back. After an event in which [`Context::changed`] was set the server calls
 //! [`Service::poll_programs`], decides about collection, then calls [`Service::poll_answers`].
 
 use std::any::Any;
@@ -64,7 +64,7 @@ pub enum FlashEvent {
         token: u64,
         ok: bool,
     },
-    /// What was programmed before is durable. Not `ok`: as above.
+    /// Earlier programs are durable. Not `ok`: as above.
     Synced {
         token: u64,
         ok: bool,
@@ -80,7 +80,7 @@ pub enum Freed {
     Host,
 }
 
-/// What became of a packet that a service was given.
+/// Result of a packet given to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
     /// It is handled; an answer that it needs is sent or will be.
@@ -89,7 +89,7 @@ pub enum Admitted {
     Joined,
 }
 
-/// What [`Service::poll_programs`] gave to the drive.
+/// Commands that [`Service::poll_programs`] submitted to the drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Programs {
     /// Pages were programmed since the last call: fewer blocks may be free.
@@ -98,8 +98,8 @@ pub struct Programs {
     pub waits_for_block: bool,
 }
 
-/// What a service has before it, in requests and pages: reported to the switch and shown by `status`, and scrubbing
-/// waits for it.
+/// Pending requests and pages of a service: reported to the switch and shown by `status`; scrubbing waits until there
+/// are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceLoad {
     /// Reads that have not begun.
@@ -123,7 +123,7 @@ impl ServiceLoad {
     }
 }
 
-/// Room of a vSSD, in blocks: what admits writes is what is reported (protocol rule 34).
+/// Room of a vSSD, in blocks: the reported value admits writes (protocol rule 34).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub capacity: u64,
@@ -133,7 +133,7 @@ pub struct Room {
 /// Makes the service of the vSSD in this slot.
 pub type MakeService = fn(&ServerConfig, &VssdConfig, usize) -> Box<dyn Service>;
 
-/// What a server offers on one vSSD.
+/// A service that a server offers on one vSSD.
 pub trait Service: Any + Debug + Send {
     fn load(&self) -> ServiceLoad;
     fn room(&self, ssd: &Ssd) -> Room;
@@ -169,12 +169,13 @@ pub trait Service: Any + Debug + Send {
     fn scrub(&mut self, cx: &mut Context<'_>, a: BlockAddr);
     /// The scrub leaves this vSSD.
     fn end_scrub(&mut self, cx: &mut Context<'_>);
-    /// The drive has failed for good (protocol rule 12), or is not used: nothing is served or acknowledged any more.
+    /// The drive has failed for good (protocol rule 12), or is not used: the service neither serves nor acknowledges
+    /// from now on.
     fn fail(&mut self);
     /// The metadata service knows that the drive has failed.
     fn failure_known(&mut self);
-    /// The vSSD is given back, and its slot is `free` from now on. What is under way at the flash still ends; all else is
-    /// forgotten.
+    /// The vSSD is given back, and its slot is `free` from now on. Pending flash commands still complete; all other
+    /// state is dropped.
     fn give_back(&mut self, server: &ServerConfig, free: &VssdConfig);
 
     /// Programs and syncs what may be now.

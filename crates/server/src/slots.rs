@@ -1,8 +1,9 @@
 //! Slots of the drive, and the vSSDs that come and go in them (protocol rule 24).
 //!
-//! The drive's table says which vSSD has each slot (protocol rule 30), the metadata service which one is to have it. A slot that
-//! it names no vSSD for is given back: no row in the switch any more, everything erased, durably; only then it gets another. A
-//! slot that holds another vSSD's data than the plan names is left as it is, and the drive is used no more.
+//! The drive's table says which vSSD has each slot (protocol rule 30), the metadata service's plan which one is to have
+//! it. A slot without a vSSD in the plan is given back: its row in the switch is deleted and its flash erased, durably,
+//! before it gets another vSSD. A slot with another vSSD's data than the plan names is left as it is, and the drive is
+//! not used.
 
 use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
 use rackweave_core::msg::{Body, Control, Op, Table};
@@ -17,11 +18,11 @@ use crate::vssd::ServedVssd;
 
 /// An unanswered `del_vssd` is repeated after this.
 const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
-/// A row was announced at most so long before it is to go: what is under way for longer is lost. A `del_vssd` counts that
-/// was answered later, or a `create_vssd` that it overtook would make the row again.
+/// A row's last announcement is at least this old before the row is deleted: older packets are lost. A `del_vssd`
+/// counts once it is answered after that time; otherwise a `create_vssd` that it overtook would create the row again.
 const ROW_UNDER_WAY: Span = Span::from_millis(100);
 
-/// What a slot is in.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SlotState {
     /// Has a vSSD, or is free.
@@ -31,7 +32,7 @@ pub enum SlotState {
     Naming(VssdPlace),
     /// Being erased.
     Erasing,
-    /// So much flash in it failed that it is worn out: it is of no use any more.
+    /// Too much of its flash has failed: worn out and unusable.
     Lost,
 }
 
@@ -54,7 +55,7 @@ struct RowGone {
     counts_at: Time,
 }
 
-/// What the metadata service wants of the slots.
+/// The metadata service's plan for the slots.
 #[derive(Debug, Default)]
 pub struct Plan {
     number: u64,
@@ -64,14 +65,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// When something must be asked again.
+    /// When the next repetition is due.
     pub fn deadline(&self) -> Time {
         self.rows_gone.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX)
     }
 }
 
 impl Server {
-    /// A plan of the metadata service for this life.
+    /// A plan of the metadata service for this incarnation.
     pub(crate) fn take_plan(&mut self, now: Time, number: u64, vssds: Vec<VssdPlace>, fx: &mut Effects) {
         let older = number < self.plan.number && !mutant!("server.slot.older-plan");
         if older || self.drive_refused.is_some() {
@@ -156,7 +157,7 @@ impl Server {
         self.touched |= 1 << i;
     }
 
-    /// The drive is recovered: its table says which vSSDs the slots have, whatever was configured when it was made.
+    /// The drive is recovered: its table overrides the configured vSSDs of the slots.
     pub(crate) fn adopt_table(&mut self, now: Time, fx: &mut Effects) {
         self.ssd.take_names();
         for i in 0..self.vssds.len() {
@@ -171,19 +172,19 @@ impl Server {
             }
         }
     }
-    /// Nothing on the drive is adopted or erased, and this life serves nothing.
+    /// The drive is neither adopted nor erased, and this incarnation does not serve.
     pub(crate) fn refuse_drive(&mut self, why: DriveProblem) {
         self.drive_refused.get_or_insert(why);
         self.registration.refused = true;
         self.vssds.iter_mut().for_each(ServedVssd::fail);
     }
-    /// The slot is of no use any more.
+    /// Whether the slot is unusable.
     fn is_lost(&self, i: usize) -> bool {
         let vssd = self.vssds[i].cfg.id;
         self.ssd.worn_out(vssd) || (self.vssds[i].is_free() && self.ssd.used_up(vssd))
     }
 
-    /// The slot's vSSD is not wanted here any more: what it holds goes.
+    /// The plan has no vSSD for the slot: its contents are erased.
     fn give_slot(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let before = self.vssds[i].cfg.clone();
         let free = free_id(i);

@@ -40,7 +40,7 @@ pub(crate) struct ServedVssd {
     pub(crate) role: Option<Role>,
     /// Reported complete already.
     pub(crate) complete: bool,
-    /// Its flash has no block in reserve any more; it can be read only.
+    /// Its flash has no block in reserve; it is read-only.
     pub(crate) worn_out: bool,
     pub(crate) read_only: bool,
     pub(crate) gc_episodes: u64,

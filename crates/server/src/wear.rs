@@ -9,7 +9,7 @@ use crate::node::Server;
 /// Shortest interval of the reports: wear is looked at every few days, and every block is counted for it.
 const TELL_EVERY: Span = Span::from_secs(1);
 
-/// When it is told, and what was.
+/// When the next report is due, and the last one.
 #[derive(Debug, Default)]
 pub struct WearReport {
     again_at: Time,
@@ -17,8 +17,8 @@ pub struct WearReport {
 }
 
 impl Server {
-    /// A block of the vSSD was erased, or failed. At the end of its flash's life its contents are to move while it still
-    /// takes writes; so this is told at once.
+    /// A block of the vSSD was erased, or failed. The contents of a worn-out vSSD are to move while it still takes
+    /// writes, so this is reported at once.
     pub(crate) fn note_worn(&mut self, now: Time, i: usize) {
         let v = &mut self.vssds[i];
         let (worn_out, read_only) = (self.ssd.worn_out(v.cfg.id), self.ssd.read_only(v.cfg.id));

@@ -12,7 +12,7 @@ pub struct NodeClock {
 }
 
 impl NodeClock {
-    /// What this clock shows at true time `t`.
+    /// Reading of this clock at true time `t`.
     pub fn local(&self, t: Time) -> Time {
         if self.drift_ppm == 0 {
             return Time(t.0.saturating_add(self.offset_ns));

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-/// One event in so many is timed; a prime, so that it does not march in step with the events of a request.
+/// One event in this number is timed; a prime, so that it is not in step with the events of a request.
 pub const SAMPLE_EVERY: u64 = 61;
 
 /// A running measurement.

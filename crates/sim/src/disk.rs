@@ -1,4 +1,4 @@
-//! The simulated device behind a server: contents in memory, and a journal of what no sync has made durable yet.
+//! The simulated device behind a server: contents in memory, and a journal of changes that no sync has made durable.
 //!
 //! Fault model. Process crash: nothing is lost, commands under way have happened. Power cut: each program, erase and
 //! checkpoint write that no completed sync covers is kept, dropped or torn, each by its own draw, in any combination
@@ -19,7 +19,7 @@ use rackweave_core::{BLOCK, BlockAddr, Payload, Rng};
 
 /// Sector of a checkpoint write that is kept or lost as one.
 const META_SECTOR: usize = 512;
-/// Violations kept for the report; the first is what matters.
+/// Violations kept for the report; the first one matters.
 const VIOLATIONS_MAX: usize = 16;
 /// EIO.
 const OS_ERROR_IO: i32 = 5;
@@ -30,7 +30,7 @@ enum PageState {
     Erased,
     Written(Rc<PageImage>),
     Torn,
-    /// It was durable, and neither its contents nor its spare area can be read any more.
+    /// It was durable, and neither its contents nor its spare area can be read any longer.
     Damaged,
 }
 
@@ -148,8 +148,8 @@ pub enum Breakage {
     Everything,
     /// Programs, erases, checkpoint writes and syncs, for good; reads go on.
     Writes,
-    /// The next sync, once. What it was to cover is never durable, though later syncs succeed; it is seen until the
-    /// process ends (as with dirty pages that a kernel failed to write and then forgot).
+    /// The next sync, once. The changes that it should cover never become durable, though later syncs succeed; they are
+    /// visible until the process ends (as with dirty pages that a kernel failed to write and then forgot).
     Sync,
 }
 
@@ -160,7 +160,7 @@ const LOST: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug)]
 pub struct Remnant<'a> {
     pub slot: &'a Slot,
-    /// Whatever the cut drops or keeps: a sync covers the program, and no erase of its block is under way or unsynced.
+    /// Independent of the cut's draws: a sync covers the program, and no erase of its block is pending or unsynced.
     pub certain: bool,
 }
 
@@ -179,7 +179,7 @@ pub enum NandBreach {
     Bad { block: u32 },
 }
 
-/// What a power cut did.
+/// Effects of a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutReport {
     pub kept: u32,
@@ -286,7 +286,7 @@ impl FaultDisk {
         let entry = |id: &u64| self.journal.binary_search_by_key(id, |e| e.id).ok();
         self.under_way.iter().filter_map(entry).any(|i| is(&self.journal[i].change))
     }
-    /// What has completed and no sync covers is covered by this one.
+    /// Completed changes that no sync covers are covered by this one.
     fn cover(&mut self, sync: u64) {
         let under_way = &self.under_way;
         let covered = self.journal.iter_mut().filter(|e| e.sync == 0 && !under_way.contains(&e.id));
@@ -298,7 +298,7 @@ impl FaultDisk {
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
         self.life = Some(MediaFaults::none().end_of_life(least.into(), spread.into()));
     }
-    /// From now on programs and erases fail as drawn, until so many blocks have.
+    /// From now on programs and erases fail as drawn, until this number of blocks have.
     pub fn fail_by(&mut self, flaws: MediaFaults, blocks_max: u32) {
         (self.flaws, self.flawed_max) = (Some(flaws), blocks_max);
     }
@@ -325,7 +325,7 @@ impl FaultDisk {
         }
     }
 
-    /// The server's process ended; the device keeps everything it was told but what a failed sync lost.
+    /// The server's process ended; the device keeps all changes except those that a failed sync lost.
     pub fn process_crash(&mut self) {
         self.under_way.clear();
         let before = self.journal.len();
@@ -356,7 +356,7 @@ impl FaultDisk {
         report
     }
 
-    /// What a power cut at this moment may leave.
+    /// Possible remains of a power cut at this moment.
     pub fn remnants(&self) -> impl Iterator<Item = Remnant<'_>> {
         let gone = |e: &Entry| match e.change {
             Change::Erase { block, .. } | Change::MarkBad { block } => Some(block),
@@ -472,7 +472,7 @@ impl FaultDisk {
         });
         changed
     }
-    /// Of what is stored. The server does not run: what it has not synced is gone, or durable.
+    /// Visits stored pages. The server is stopped: its unsynced changes are gone, or durable.
     fn each_page(&mut self, mut change: impl FnMut(PageAddr, &PageImage) -> Option<PageState>) {
         for block in 0..self.live.blocks.len() as u32 {
             for page in 0..self.live.blocks[block as usize].pages.len() as u16 {
@@ -603,7 +603,7 @@ impl FaultDisk {
     }
 }
 
-/// What is behind a server's device commands.
+/// The device behind a server's commands.
 pub enum Disk {
     /// Contents kept, faults possible.
     Fault(Box<FaultDisk>),

@@ -1,4 +1,4 @@
-//! What the engine has to know of a message that nodes exchange.
+//! The engine's requirements on a message between nodes.
 
 use rackweave_core::msg::{Op, Packet};
 use rackweave_core::{NodeId, Span};
@@ -12,7 +12,7 @@ pub trait Message: Clone {
     fn bytes(&self) -> u32;
     /// It was under way, or waited, for that long.
     fn add_latency(&mut self, took: Span);
-    /// What of it the trace hash covers.
+    /// The part of it that the trace hash covers.
     fn mark(&self) -> u64;
     /// In words, for a timeline.
     fn describe(&self) -> String;

@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use rackweave_core::Time;
 use slab::Slab;
 
-/// Bits of a key that hold the slot: so many events may be pending.
+/// Bits of a key that hold the slot, which bounds the pending events.
 const SLOT_BITS: u32 = 24;
 
 /// Time above, then the sequence, the slot below; sequences are unique, so the slot never decides. 16 bytes, since heaps
@@ -30,8 +30,8 @@ impl Key {
 pub struct EventQueue<T> {
     heap: BinaryHeap<Key>,
     events: Slab<T>,
-    /// What was known beforehand: a driver asks for many requests at a time, each later than the one before. They are in
-    /// order already, and the heap is the smaller without them.
+    /// Events in known order: a driver submits many requests at a time, each later than the one before. They are sorted
+    /// already, and the heap is smaller without them.
     agenda: VecDeque<(Key, T)>,
     sequence: u64,
 }

@@ -1,4 +1,4 @@
-//! What tests put beside the nodes they are about: nodes of several types in one engine, and peers that only listen.
+//! Scaffolding of tests beside the tested nodes: nodes of several types in one engine, and peers that only listen.
 
 use std::any::Any;
 

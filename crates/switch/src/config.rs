@@ -1,12 +1,12 @@
-//! What a switch is told when it is made.
+//! Configuration of a switch.
 
 use rackweave_core::{NodeId, Span};
 use rackweave_sched::egress::EgressConfig;
 
 /// 64 servers × 16 SSDs × 128 vSSDs (RB1): what fits the memory of a switch's pipeline.
 pub const ROWS_MAX: u32 = 131_072;
-/// What a vSSD's server told is forgotten after so long without a `gc_op` (protocol rule 16). Several announcements
-/// long, so that a lost packet changes nothing.
+/// State reported by a vSSD's server expires this long after its last `gc_op` (protocol rule 16). Several announcements
+/// long, so that a lost packet has no effect.
 pub const BITS_EXPIRE: Span = Span::from_secs(1);
 /// Latency of a top-of-rack switch from port to port.
 pub const HOP: Span = Span::from_nanos(800);
@@ -18,7 +18,8 @@ pub enum Redirect {
     Off,
     /// Those of a collecting vSSD to an idle replica (RB3).
     Gc,
-    /// Each to the replica with the fewest reads before it, seldom to a collecting one. Servers must tell what they answered.
+    /// Each to the replica with the fewest pending reads, seldom to a collecting one. Servers must report their
+    /// answers.
     Load,
 }
 
@@ -28,7 +29,7 @@ pub struct SwitchConfig {
     pub node: NodeId,
     /// The rack whose servers announce their vSSDs here.
     pub rack: u32,
-    /// The other rack's switch, if there is one: each tells the other what it knows of the vSSDs of sets that lie in both.
+    /// The other rack's switch, if there is one: the two exchange the states of vSSDs whose sets lie in both racks.
     pub far: Option<NodeId>,
     pub redirect: Redirect,
     /// A read whose readable replicas in this rack all collect goes to the other rack's, if that is known to be idle.
@@ -40,7 +41,7 @@ pub struct SwitchConfig {
     pub bits_expire: Span,
     /// Added to a packet's `lat` here.
     pub hop: Span,
-    /// Queues at the ports, and in which order they are sent from (RB8). None: nothing waits in the switch.
+    /// Queues at the ports, and their order (RB8). None: no packet waits in the switch.
     pub egress: Option<EgressConfig>,
     /// A request to collect that is granted is answered with an idle replica in `original_vssd`: the sender forwards its
     /// reads there itself (RackBlox in software, §4.1, where no switch can).

@@ -1,11 +1,11 @@
-//! The control interface: what every data plane offers to whoever writes its tables.
+//! The control interface that every data plane offers to the writer of its tables.
 //!
-//! Idempotent: a full state with a generation, then changes with numbers. The same again changes nothing, an older
+//! Idempotent: a full state with a generation, then numbered changes. A repeated update changes nothing, an older
 //! generation is refused (protocol rule 5), and after a gap the writer sends its full state with a new generation. Two
-//! data planes that were told the same have equal dumps.
+//! data planes that received the same updates have equal dumps.
 //!
-//! Rows obey the rules of `create_vssd` and `del_vssd` whichever way they come: (incarnation, epoch, request) orders them,
-//! and what a vSSD's server told of itself outlives a row that is written again.
+//! Rows obey the rules of `create_vssd` and `del_vssd` on both paths: (incarnation, epoch, request) orders them, and
+//! the state reported by a vSSD's server survives a rewrite of its row.
 
 use rackweave_core::map::set;
 use rackweave_core::msg::{PEERS_MAX, TableError, VssdRow};
@@ -28,7 +28,7 @@ pub struct Announcement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Create(Announcement),
-    /// Of a row that this life of its server, or an earlier one, made.
+    /// Of a row that this incarnation of its server, or an earlier one, made.
     Delete {
         vssd: VssdId,
         incarnation: Incarnation,
@@ -43,7 +43,7 @@ pub enum RingChange {
     Remove(Prefix),
 }
 
-/// What a writer of the tables sends.
+/// Update of a writer of the tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// All rows and rings there are; every other one is deleted. Changes that follow are numbered from 1.
@@ -71,7 +71,7 @@ pub struct Position {
     pub number: u64,
 }
 
-/// What became of a change of a row.
+/// Result of a change of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowResult {
     Done,
@@ -80,7 +80,7 @@ pub enum RowResult {
     Refused(TableError),
 }
 
-/// What became of an update.
+/// Result of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
     Done,
@@ -111,7 +111,7 @@ pub enum UpdateError<F: std::error::Error + 'static> {
 
 /// A data plane: tables, the program over them, and counters.
 pub trait DataPlane {
-    /// What goes wrong with the data plane itself.
+    /// Failure of the data plane itself.
     type Fault: std::error::Error + 'static;
 
     fn position(&self) -> Position;
@@ -247,7 +247,7 @@ pub trait DataPlane {
     }
 }
 
-/// What no table takes, whatever is in it.
+/// Rows that no table accepts, whatever its contents.
 pub fn check_row(vssd: VssdId, row: &VssdRow) -> Result<(), TableError> {
     if vssd.0 == 0 {
         return Err(TableError::ZeroId);

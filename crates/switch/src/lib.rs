@@ -1,8 +1,9 @@
 //! The switch program of the rack: two tables and one pure pipeline (RackBlox §3.3, Algorithm 1).
 //!
-//! [`Pipeline`] decides what becomes of one packet and changes the tables; it is what every data plane must do alike.
-//! [`Switch`] is the node around it: rewrites, answers, counts, lets bits expire. Reading order: [`tables`],
-//! [`pipeline`], [`node`]. What is sent may wait in queues of its egress port (`queues`). [`control`] is how tables are written from outside: every data plane implements it.
+//! [`Pipeline`] decides about one packet and changes the tables; every data plane must act alike. [`Switch`] is the
+//! node around it: rewrites, answers, counters, expiry of bits. Reading order: [`tables`], [`pipeline`], [`node`].
+//! Outgoing packets may wait in queues of their egress port (`queues`). [`control`] is the interface for writing tables
+//! from outside: every data plane implements it.
 //!
 //! Where this goes beyond the paper: a row has up to three peers instead of one replica, a vSSD's two bits are one
 //! word that is written once (no recirculation), and operations carry (incarnation, sequence), because packets are

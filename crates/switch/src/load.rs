@@ -1,15 +1,15 @@
-//! How many reads each vSSD has before it: what the switch sent there, less what its server says that it answered
-//! (RackSched, Zhu et al., OSDI '20, §3.3, tells a switch of queues in the same way). A server tells every few answers, with
-//! a running count, so that nothing is lost with a report and what is on its way is counted, too. Reads get lost: one is
-//! forgotten with age, unless its server says that it waits.
+//! Pending reads of each vSSD: the reads sent there, less the answers that its server reports (as queues are reported
+//! to a switch in RackSched, Zhu et al., OSDI '20, §3.3). A server reports after every few answers, with a cumulative
+//! count, so a lost report costs nothing and reads in flight are counted as well. Lost reads expire, unless the server
+//! reports that they wait.
 
 use rackweave_core::msg::ReadLoad;
 use rackweave_core::{Incarnation, Span, Time};
 
 use crate::tables::Slot;
 
-/// A read that is unanswered for between one and two of these counts no more: it was lost, or its server is gone.
-/// Many times a read that waits for a page move.
+/// A read that is unanswered for between one and two of these does not count: it was lost, or its server has ended.
+/// Many times the wait for a page move.
 pub(crate) const READS_AGE: Span = Span::from_millis(10);
 
 /// Reads sent to one vSSD and not answered yet, by when they were sent.
@@ -19,10 +19,10 @@ struct Count {
     span: u64,
     older: u32,
     newer: u32,
-    /// The server's life, and the answers that it has counted in it.
+    /// The server's incarnation, and the answers that it has counted in it.
     life: Incarnation,
     answered: u64,
-    /// It erases, unless it has told otherwise by then.
+    /// Counts as erasing until then, or until another report.
     erases_until: Time,
 }
 
@@ -64,14 +64,14 @@ impl Loads {
         let c = self.count(slot).at(now);
         c.newer = c.newer.saturating_add(1);
     }
-    /// A life of the vSSD's server tells. What came late, of this life or an earlier one, says nothing any more.
+    /// A report of an incarnation of the vSSD's server. A late one, of this or an earlier incarnation, is ignored.
     pub fn told(&mut self, now: Time, slot: Slot, life: Incarnation, load: ReadLoad) {
         let c = self.count(slot).at(now);
         if life < c.life || life == c.life && load.answered < c.answered {
             return;
         }
         if life > c.life {
-            // What an earlier life was sent nobody answers; how much this one was sent before is not known.
+            // Reads sent to an earlier incarnation get no answer; the number sent to this one before is unknown.
             (c.older, c.newer) = (0, 0);
         } else {
             let answers = u32::try_from(load.answered - c.answered).unwrap_or(u32::MAX);
@@ -81,12 +81,12 @@ impl Loads {
         }
         (c.life, c.answered) = (life, load.answered);
         c.erases_until = if load.erasing { now + READS_AGE } else { Time::ZERO };
-        // What waits is as good as sent now.
+        // Waiting reads count as sent now.
         let all = c.older.saturating_add(c.newer).max(load.waiting);
         c.newer = c.newer.max(load.waiting);
         c.older = all - c.newer;
     }
-    /// The row is another vSSD's, or another life's.
+    /// The row is another vSSD's, or another incarnation's.
     pub fn forget(&mut self, slot: Slot) {
         *self.count(slot) = Count::default();
     }

@@ -1,4 +1,4 @@
-//! The switch as a node: the pipeline, and what happens to the packet around it.
+//! The switch as a node: the pipeline, with rewriting and forwarding of the packet.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Node, NodeId, Time};
@@ -22,7 +22,7 @@ pub struct Switch {
     hop_ns: u32,
     pipeline: Pipeline,
     queues: Option<Box<Queues>>,
-    /// What the driver's timer is set to: the pipeline's deadline, or a packet's that leaves its port.
+    /// The driver's timer: the pipeline's deadline, or the time at which a packet leaves its port.
     wake: Time,
 }
 
@@ -43,7 +43,7 @@ impl Switch {
     pub fn dump(&self) -> Dump {
         self.pipeline.dump()
     }
-    /// How many vSSDs the tables hold, and can.
+    /// Number of vSSDs in the tables, and their capacity.
     pub fn rows(&self) -> u32 {
         self.pipeline.rows()
     }
@@ -53,7 +53,7 @@ impl Switch {
     pub fn counters(&self) -> &Counters {
         self.pipeline.counters()
     }
-    /// What its ports have seen, and packets that wait there now; none if nothing ever waits.
+    /// Counters of the ports, and packets that wait there now; none without queues.
     pub fn egress(&self) -> Option<(EgressCounters, usize)> {
         self.queues.as_ref().map(|q| (q.counters(), q.waiting()))
     }
@@ -61,7 +61,7 @@ impl Switch {
     pub fn set_redirect(&mut self, redirect: Redirect) {
         self.pipeline.set_redirect(redirect);
     }
-    /// What every row's server told last.
+    /// The last report of every row's server.
     pub fn told(&self) -> impl Iterator<Item = ReportedState> {
         self.pipeline.told()
     }
@@ -83,7 +83,7 @@ impl Switch {
         self.pipeline.apply(now, update)
     }
 
-    /// NICE §3: a copy to each of those behind the address.
+    /// NICE §3: a copy to each member behind the address.
     fn copy(&mut self, mut p: Packet, fx: &mut Effects) {
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         for &member in self.pipeline.to_ring(p.src, p.dst) {
@@ -135,15 +135,15 @@ impl Switch {
         }
     }
 
-    /// What nodes send each other, where it is to queue here, too.
+    /// Packets between nodes, which also queue here if ports have queues.
     fn crossing(&mut self, mut p: Packet, fx: &mut Effects) {
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         fx.send(p);
     }
 
-    /// The other rack's switch learns what this one was told: rows as they were announced, and after each `gc_op` of a vSSD
-    /// whether it collects. Nothing is repeated: servers announce all of it again and again, and what is told twice, late or
-    /// in another order is known by its life and sequence.
+    /// Informs the other rack's switch: rows as they were announced, and after each `gc_op` of a vSSD whether it
+    /// collects. No retransmission: servers announce all of it periodically, and incarnation and sequence identify
+    /// repeated, late and reordered reports.
     fn tell_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
         let Some(far) = self.far.filter(|_| !mutant!("switch.far.untold")) else { return };
         let body = match (&p.body, verdict) {
@@ -163,7 +163,7 @@ impl Switch {
         fx.send(Packet { src: self.node, dst: far, header: p.header, body });
     }
 
-    /// What the other rack's switch tells is of vSSDs there, and gets no answer.
+    /// Packets of the other rack's switch concern vSSDs there, and get no answer.
     fn told_by_far(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
         let header = &p.header;
         match &p.body {

@@ -9,10 +9,10 @@ use crate::load::Loads;
 use crate::rings::{RingError, Rings};
 use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, Tables, Word};
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// To the server of the vSSD it names.
+    /// To the server of the named vSSD.
     Forward {
         to: NodeId,
     },
@@ -31,7 +31,7 @@ pub enum Verdict {
     Drop(DropReason),
 }
 
-/// How a `gc_op` came to its answer.
+/// Origin of the answer to a `gc_op`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcHow {
     /// The tables were consulted and changed.
@@ -40,23 +40,23 @@ pub enum GcHow {
     Duplicate,
 }
 
-/// Why a packet went nowhere.
+/// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// No row (overlay: there is no address to forward it to).
+    /// No row (overlay: no address to forward it to).
     UnknownVssd,
     /// A `gc_op` older than the newest of its vSSD.
     StaleGcOp,
-    /// A `create_vssd` or `del_vssd` of an earlier life of the server, or a `create_vssd` older than the row (by epoch,
-    /// then request).
+    /// A `create_vssd` or `del_vssd` of an earlier incarnation of the server, or a `create_vssd` older than the row (by
+    /// epoch, then request).
     StaleRow,
     /// A `gc_op` from a server that does not own the vSSD.
     ForeignGcOp,
-    /// An operation the switch has no part in, or a body that does not belong to its operation.
+    /// An operation that the switch does not handle, or a body that does not match its operation.
     Malformed,
 }
 
-/// What the pipeline did since it was made.
+/// Counters since the pipeline was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub reads: u64,
@@ -64,11 +64,12 @@ pub struct Counters {
     pub redirects: u64,
     /// Of these: to another rack, since no readable replica in this one was idle.
     pub redirects_far: u64,
-    /// States that the other rack's switch told.
+    /// States received from the other rack's switch.
     pub far_states: u64,
-    /// Reads sent to a replica with fewer reads before it, though the one they were for did not collect.
+    /// Reads sent to a replica with fewer pending reads, though the addressed one did not collect.
     pub balanced: u64,
-    /// Reads of a collecting vSSD that went to one that collects: none was idle, or those had too many before them.
+    /// Reads of a collecting vSSD that went to one that collects: none was idle, or the idle ones had too many pending
+    /// reads.
     pub all_collecting: u64,
     pub gc_accepted: u64,
     pub gc_delayed: u64,
@@ -91,19 +92,20 @@ pub struct Counters {
     pub rows_refused: u64,
     pub unknown_vssd: u64,
     pub malformed: u64,
-    /// Packets for a ring's address, and for an address of the rings that nobody is behind.
+    /// Packets for a ring's address, and for an address of the rings without a ring.
     pub ring_packets: u64,
     pub unknown_ring: u64,
 }
 
-/// After so many expiry times a vSSD that has still not told its state no longer holds up the others' soft requests:
-/// its server is not alive, and a vSSD of unknown state never counts as idle anyway.
+/// After this number of expiry times a vSSD without a report does not hold up the others' soft requests: its server has
+/// ended, and a vSSD of unknown state never counts as idle anyway.
 const START_GUARD_EXPIRIES: u64 = 2;
 
-/// So many reads before an idle replica are as long to wait for as collection under way at another. With four times as many
-/// the idle one's dies of popular blocks have queues of milliseconds where most of the load reads.
+/// Collection at a replica counts as this number of waiting reads. With four times as many, an idle replica's dies of
+/// popular blocks get queues of milliseconds where most of the load reads.
 const COLLECTING_READS: u32 = 8;
-/// The same for a die that erases: to interrupt that takes P-SSD as long as nine reads. Between 8 and 128 all are alike.
+/// The same for a die that erases: a suspension takes P-SSD as long as nine reads. Values from 8 to 128 give the same
+/// tail.
 const ERASING_READS: u32 = 8;
 
 /// The tables and the program over them.
@@ -123,10 +125,10 @@ pub struct Pipeline {
     position: Position,
 }
 
-/// Protocol rule 17: until every known vSSD has told its state, soft requests are delayed.
+/// Protocol rule 17: soft requests are delayed until the state of every known vSSD was reported.
 #[derive(Clone, Debug)]
 enum StartGuard {
-    /// Nothing has happened yet.
+    /// No packet yet.
     Unstarted,
     /// Rows below `checked` were found to be known with all their peers. No row is looked at twice: what becomes unknown
     /// later is never taken to be idle.
@@ -153,7 +155,7 @@ impl Pipeline {
         }
     }
 
-    /// Decides about one packet from `src`, and changes the tables as it asks.
+    /// Decides about one packet from `src`, and changes the tables accordingly.
     #[inline]
     pub fn process(&mut self, now: Time, src: NodeId, header: &Header, body: &Body) -> Verdict {
         match (header.op, body) {
@@ -173,7 +175,7 @@ impl Pipeline {
         }
     }
 
-    /// Whom a packet for an address of NICE's rings reaches.
+    /// Members of NICE's ring that get a packet for its address.
     pub fn to_ring(&mut self, from: NodeId, to: NodeId) -> &[NodeId] {
         match self.rings.find(to.ipv4()) {
             Some(ring) => {
@@ -187,8 +189,8 @@ impl Pipeline {
         }
     }
 
-    /// Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one; and one whose server is silent
-    /// (RB13), if need be for a peer that collects.
+    /// Lines 4 to 9: a read goes from a collecting vSSD to an idle readable peer, if there is one; and from a vSSD with
+    /// a silent server (RB13) to any readable peer, idle ones first.
     #[inline]
     pub fn read(&mut self, vssd: VssdId, request: u64) -> Verdict {
         self.counters.reads += 1;
@@ -202,7 +204,7 @@ impl Pipeline {
 
     #[cold]
     fn read_elsewhere(&mut self, slot: Slot, own: Destination, request: u64) -> Verdict {
-        // Of the other rack's servers its switch tells, if there is a way to it.
+        // The other rack's switch reports its servers, if the link between the racks works.
         if !own.word.heard() && self.tables.row(slot).vssd.rack() != self.rack {
             return Verdict::Forward { to: own.server };
         }
@@ -226,7 +228,7 @@ impl Pipeline {
         Verdict::Redirect { to: to.server, vssd }
     }
 
-    /// No peer is idle: the first that is readable and not silent, too.
+    /// No peer is idle: the first that is readable and whose server is not silent either.
     fn read_of_silent(&mut self, slot: Slot, server: NodeId) -> Verdict {
         let (rack, far_reads) = (self.rack, self.far_reads);
         let heard = |here: bool| {
@@ -247,9 +249,9 @@ impl Pipeline {
         self.tables.peers(slot).find(|(_, to)| to.word.idle()).map(|(peer, _)| peer)
     }
 
-    /// A read goes to the readable replica in the rack that has the fewest before it: of equal ones to that it was sent
-    /// to, else to the first. One that collects has [`COLLECTING_READS`] more: reads avoid it until they would wait longer
-    /// at the others. Any readable replica serves it (Hermes), so only its latency is decided here.
+    /// A read goes to the readable replica in the rack with the fewest pending reads: of equal ones to the addressed
+    /// one, else to the first. A collecting one counts [`COLLECTING_READS`] more: reads avoid it until they would wait
+    /// longer at the others. Any readable replica serves it (Hermes), so only its latency is decided here.
     fn read_by_load(&mut self, now: Time, vssd: VssdId, request: u64) -> Verdict {
         self.counters.reads += 1;
         let Some(slot) = self.tables.find(vssd) else { return self.unknown() };
@@ -288,7 +290,7 @@ impl Pipeline {
         Verdict::Redirect { to: reached.server, vssd: chosen }
     }
 
-    /// A server tells what reads its vSSD has before it.
+    /// A server reports the pending reads of its vSSD.
     pub fn load_told(&mut self, now: Time, src: NodeId, header: &Header, load: ReadLoad) {
         match self.tables.find(header.vssd).filter(|&slot| self.tables.destination(slot).server == src) {
             Some(slot) => self.loads.told(now, slot, header.incarnation, load),
@@ -315,7 +317,7 @@ impl Pipeline {
     /// Lines 10 to 25.
     fn gc_op(&mut self, now: Time, src: NodeId, header: &Header, op: GcOp) -> Verdict {
         let Some(slot) = self.tables.find(header.vssd) else { return self.unknown() };
-        // What lies in the other rack is judged by that rack's switch.
+        // The other rack's switch judges its own vSSDs.
         if (self.tables.destination(slot).server != src && !mutant!("switch.gc.foreign"))
             || header.vssd.rack() != self.rack
         {
@@ -392,9 +394,10 @@ impl Pipeline {
         }
     }
 
-    /// Of the peers in this rack one must be idle: what is known of the other rack is a moment old, and there as many may
-    /// rely on these. Without a readable peer in this rack, one in the other is relied on, if two are readable there: they
-    /// will not rely on this one. Of two that are left, one in each rack, only the one in the lower rack relies on the other.
+    /// A peer in this rack must be idle: the other rack's state is a moment old, and members there may rely on these in
+    /// turn. Without a readable peer in this rack, an idle one in the other counts, if two are readable there, which do
+    /// not rely on this one. Of two members that are left, one in each rack, only the one in the lower rack relies on
+    /// the other.
     fn may_collect(&self, slot: Slot) -> bool {
         let peers = |here: bool| self.tables.peers(slot).filter(move |(v, _)| (v.rack() == self.rack) == here);
         let readable = |here: bool| peers(here).filter(|(_, to)| to.word.readable()).count();
@@ -412,13 +415,14 @@ impl Pipeline {
         Some(self.tables.destination(slot).word.collecting())
     }
 
-    /// The other rack's switch told what is not its to tell.
+    /// The other rack's switch reported a vSSD that is not in its rack.
     pub fn refuse_far(&mut self) {
         self.counters.gc_foreign += 1;
     }
 
-    /// The other rack's switch tells whether a vSSD there collects, with the life and sequence of the operation that its
-    /// server told last: older than what is known is ignored, and all expires as it does for this rack's own. False: ignored.
+    /// The other rack's switch reports whether a vSSD there collects, with the incarnation and sequence of its server's
+    /// last operation. A report older than the known state is ignored, and the state expires as for this rack's own
+    /// vSSDs. False: ignored.
     pub fn far_state(&mut self, now: Time, header: &Header, op: GcOp) -> bool {
         let Some(slot) = self.tables.find(header.vssd) else {
             self.unknown();
@@ -447,7 +451,7 @@ impl Pipeline {
         true
     }
 
-    /// The first moment of this switch's life; later calls change nothing.
+    /// The start of this switch; later calls change nothing.
     pub fn start(&mut self, now: Time) {
         if matches!(self.start, StartGuard::Unstarted) {
             let until = now + self.bits_expire * START_GUARD_EXPIRIES;
@@ -496,7 +500,7 @@ impl Pipeline {
         }
     }
 
-    /// Deleting what is not there succeeds: the answer to an earlier `del_vssd` may have been lost.
+    /// Deleting an absent row succeeds: the answer to an earlier `del_vssd` may have been lost.
     fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> RowResult {
         let known = self.tables.find(vssd).is_some();
         let deleted = self.tables.delete(vssd, incarnation);
@@ -508,8 +512,8 @@ impl Pipeline {
         RowResult::Done
     }
 
-    /// Forgets the state of one vSSD whose server has been silent for too long: whose, and whether it was collecting.
-    /// Call until `None` before anything else at a new `now`.
+    /// Forgets the state of one vSSD whose server has been silent for too long, and returns it. To be called until
+    /// `None` before anything else at a new `now`.
     pub fn expire_one(&mut self, now: Time) -> Option<(VssdId, bool)> {
         let (vssd, collected) = self.tables.expire_one(now)?;
         self.counters.gc_bits_expired += u64::from(collected);
@@ -524,7 +528,7 @@ impl Pipeline {
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
-    /// What every row's server told last.
+    /// The last report of every row's server.
     pub fn told(&self) -> impl Iterator<Item = ReportedState> {
         self.tables.told()
     }
@@ -591,8 +595,8 @@ impl DataPlane for Pipeline {
     }
 }
 
-/// Which of `count` idle replicas serves `request`: consecutive requests go to each in turn, nearly, and any data plane
-/// with a 32-bit multiplication chooses the same.
+/// Index of the idle replica, of `count`, that serves `request`: consecutive requests go to nearly each in turn, and
+/// any data plane with a 32-bit multiplication chooses the same.
 fn spread(request: u64, count: usize) -> usize {
     let hash = (request as u32).wrapping_mul(0x9e37_79b9);
     ((u64::from(hash) * count as u64) >> 32) as usize

@@ -32,7 +32,7 @@ impl Queues {
             fx.send(p);
         }
     }
-    /// What was to be sent from the `first` packet on waits for its port instead.
+    /// Packets to be sent from the `first` on wait for their ports instead.
     pub fn hold(&mut self, now: Time, first: usize, fx: &mut Effects) {
         for p in fx.packets.drain(first..) {
             let class = p.header.class as usize;

@@ -41,7 +41,7 @@ pub struct Ring {
 pub enum RingError {
     #[error("{members} members: 1 to {MEMBERS_MAX} fit")]
     Members { members: usize },
-    #[error("{bits} bits are no prefix of an IPv4 address")]
+    #[error("{bits} bits: a prefix of an IPv4 address has at most 32")]
     Bits { bits: u8 },
     #[error("{address}/{bits} has bits beyond its prefix")]
     Beyond { address: Ipv4Addr, bits: u8 },
@@ -58,7 +58,7 @@ impl Prefix {
 }
 
 impl Ring {
-    /// What no data plane takes.
+    /// Rings that no data plane accepts.
     pub fn check(&self) -> Result<(), RingError> {
         let Prefix { address, bits } = self.prefix;
         if self.members.is_empty() || self.members.len() > MEMBERS_MAX {
@@ -114,7 +114,7 @@ impl Rings {
             self.count -= 1;
         }
     }
-    /// Who is behind an address, if anyone.
+    /// The ring of an address, if any.
     pub fn find(&self, address: u32) -> Option<&Ring> {
         self.all.iter().find_map(|(Reverse(bits), rings)| {
             let mask = u32::MAX.checked_shl(32 - u32::from(*bits)).unwrap_or(0);

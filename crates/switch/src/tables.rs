@@ -17,7 +17,7 @@ impl Word {
     const READABLE: u8 = 1;
     const REPLICA_GC: u8 = 2;
     const DESTINATION_GC: u8 = 4;
-    /// Its server has told its state lately.
+    /// Its server reported its state recently.
     const HEARD: u8 = 8;
     const GC: u8 = Self::REPLICA_GC | Self::DESTINATION_GC;
 
@@ -43,14 +43,14 @@ impl Word {
     }
 }
 
-/// What the hot path needs of a vSSD.
+/// Fields of a vSSD that the hot path needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination {
     pub server: NodeId,
     pub word: Word,
 }
 
-/// The newest operation of a vSSD, and what it was answered.
+/// The newest operation of a vSSD, and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LastOp {
     pub sequence: u64,
@@ -65,12 +65,12 @@ pub(crate) struct Row {
     pub vssd: VssdId,
     peers: [(VssdId, NodeId); PEERS_MAX],
     peer_count: u8,
-    /// The life of the server that last spoke for this vSSD.
+    /// Incarnation of the last server that reported this vSSD.
     pub incarnation: Incarnation,
-    /// Epoch and request of the `create_vssd` that wrote this row: an older one of the same life changes nothing.
+    /// Epoch and request of the `create_vssd` that wrote this row: an older one of the same incarnation is ignored.
     announced: (Epoch, u64),
     pub last: Option<LastOp>,
-    /// When what its server told expires; `Time::MAX` if it told nothing.
+    /// When the last report expires; `Time::MAX` without one.
     expires: Time,
 }
 
@@ -95,13 +95,13 @@ pub(crate) struct Tables {
     generation: u64,
 }
 
-/// What a `create_vssd` did.
+/// Effect of a `create_vssd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Created {
     New,
     Changed,
     Same,
-    /// Of an earlier life, or older than the row: changed nothing.
+    /// Of an earlier incarnation, or older than the row: ignored.
     Stale,
 }
 
@@ -224,7 +224,7 @@ impl Tables {
         if same { Created::Same } else { Created::Changed }
     }
 
-    /// A new life of the server: it does not collect, but has not said so.
+    /// A new incarnation of the server: it does not collect, but has not reported that yet.
     pub fn forget_state(&mut self, slot: Slot) {
         self.set_expiry(slot, Time::MAX);
         let to = &mut self.destinations[slot as usize];
@@ -232,7 +232,7 @@ impl Tables {
         self.rows[slot as usize].last = None;
     }
 
-    /// False if there was no such row, or a later life of its server made it.
+    /// False if there was no such row, or a later incarnation of its server made it.
     pub fn delete(&mut self, vssd: VssdId, incarnation: Incarnation) -> bool {
         let Some(slot) = self.find(vssd) else { return false };
         if incarnation < self.row(slot).incarnation && !mutant!("switch.row.delete-newer") {
@@ -248,7 +248,7 @@ impl Tables {
         true
     }
 
-    /// A `gc_op` of a new life came before its row: whether this life is readable is not known yet.
+    /// A `gc_op` of a new incarnation came before its row: whether this incarnation is readable is not known yet.
     pub fn begin_life(&mut self, slot: Slot, incarnation: Incarnation) {
         self.forget_state(slot);
         let to = &mut self.destinations[slot as usize];
@@ -257,7 +257,7 @@ impl Tables {
         (row.incarnation, row.announced) = (incarnation, (Epoch(0), 0));
     }
 
-    /// Writes both bits of a vSSD at once, and what it was answered. Both expire at `until`.
+    /// Writes both bits of a vSSD and the answer at once. Both bits expire at `until`.
     pub fn set_state(&mut self, slot: Slot, collecting: bool, last: LastOp, until: Time) {
         let to = &mut self.destinations[slot as usize];
         let bits = if mutant!("switch.bits.half") { Word::DESTINATION_GC } else { Word::GC };
@@ -285,7 +285,7 @@ impl Tables {
         self.expiry.first().map_or(Time::MAX, |&(at, _)| at)
     }
 
-    /// Forgets the state of one vSSD that has expired: whose, and whether it collected.
+    /// Forgets one expired state, and returns the vSSD and whether it collected.
     pub fn expire_one(&mut self, now: Time) -> Option<(VssdId, bool)> {
         let &(at, slot) = self.expiry.first()?;
         if at > now || mutant!("switch.bits.never-expire") {
@@ -302,7 +302,7 @@ impl Tables {
         Some((row.vssd, collected))
     }
 
-    /// What every row's server told last, in no order that means anything.
+    /// The last report of every row's server, in arbitrary order.
     pub fn told(&self) -> impl Iterator<Item = ReportedState> {
         let live = self.rows.iter().zip(&self.destinations).filter(|(r, _)| r.vssd != VssdId(0));
         live.map(|(r, to)| ReportedState {
@@ -350,7 +350,7 @@ impl Tables {
         }
     }
 
-    /// Whether every two bits agree and the tables' parts fit each other.
+    /// Whether each pair of bits agrees and the tables are consistent.
     pub fn check(&self) -> Result<(), CheckError> {
         if self.index.len() + self.free.len() != self.rows.len() {
             return Err(CheckError::Slots { rows: self.index.len() as u32, slots: self.slots() });
@@ -411,11 +411,11 @@ pub struct PeerState {
     pub collecting: bool,
 }
 
-/// What a vSSD's server told last.
+/// The last report of a vSSD's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedState {
     pub vssd: VssdId,
-    /// The life that told it.
+    /// Incarnation of the reporting server.
     pub incarnation: Incarnation,
     /// Of the last `gc_op`; zero: none.
     pub sequence: u64,
@@ -431,7 +431,7 @@ pub struct DestinationRow {
     pub server: NodeId,
     pub collecting: bool,
     pub readable: bool,
-    /// Its server has told lately whether it collects.
+    /// Its server reported recently whether it collects.
     pub heard: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What goes into an endpoint and comes out of it.
+//! Inputs and outputs of an endpoint.
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::Class;
@@ -41,18 +41,18 @@ impl Message {
 pub struct SendOptions {
     /// When it is given up, delivered or not (PN7). [`Time::MAX`] never is.
     pub deadline: Time,
-    /// Comes back in [`Event::GaveUp`].
+    /// Returned in [`Event::GaveUp`].
     pub token: u64,
 }
 
 /// How the caller wants a message sent to a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupOptions {
-    /// Members that must have it whole for [`Event::GroupReached`]: all, or any so many (NICE's any-k).
+    /// Number of members that must have it whole for [`Event::GroupReached`]: all, or any k (NICE's any-k).
     pub quorum: usize,
     /// When it is given up at the members that do not have it. [`Time::MAX`] never is.
     pub deadline: Time,
-    /// Comes back in the events.
+    /// Returned in the events.
     pub token: u64,
 }
 
@@ -99,9 +99,9 @@ pub enum SendError {
     NotAPacket { len: usize },
     #[error("its deadline is over")]
     Late,
-    #[error("{group} is no group")]
+    #[error("{group} is not a group")]
     UnknownGroup { group: NodeId },
-    #[error("{quorum} members are to have it, of {members}; 1 to all can be asked for")]
+    #[error("quorum {quorum}: 1 to the {members} members")]
     Quorum { quorum: usize, members: usize },
 }
 
@@ -131,7 +131,7 @@ pub struct Train<'a> {
 /// Whom a datagram that arrived is from, for a driver that has to know who is at the other end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// From the node's present life, and no replay.
+    /// From the node's present incarnation, and no replay.
     Proven(NodeId),
     /// Its tag is right, but it may be a replay: the node was challenged.
     Unproven(NodeId),
@@ -150,7 +150,7 @@ pub enum Via {
 /// Bytes to be sent now.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// Whose address. The switch for what it should route.
+    /// Destination of the datagram; the switch, if it is to route it.
     pub to: NodeId,
     pub via: Via,
     /// Chooses DSCP: see [`dscp`].
@@ -161,10 +161,10 @@ pub struct Transmit {
     pub bytes: Bytes,
     /// Bytes of each datagram of a train but the last, for GSO.
     pub segment: Option<usize>,
-    /// Whose connection it belongs to, and the (last) datagram's number in it, for [`crate::Endpoint::transmitted`].
+    /// The peer of its connection, and the (last) datagram's number in it, for [`crate::Endpoint::transmitted`].
     pub peer: NodeId,
     pub stamp: u64,
-    /// Whether the kernel should be asked when it leaves, for [`crate::Endpoint::transmitted`].
+    /// Whether the kernel should report its departure, for [`crate::Endpoint::transmitted`].
     pub timed: bool,
 }
 
@@ -184,7 +184,7 @@ pub struct Delivered {
     pub from: NodeId,
     pub class: Class,
     pub message: Message,
-    /// CRC32C of each 4 KiB of the data, computed as it came in (PN3); the last may be shorter. None without
+    /// CRC32C of each 4 KiB of the data, computed on arrival (PN3); the last may be shorter. None without
     /// [`Config::block_crcs`].
     pub crcs: Vec<u32>,
 }
@@ -198,31 +198,31 @@ pub enum Event {
         to: NodeId,
         token: u64,
     },
-    /// So many members of the group as were asked for have the message whole: who.
+    /// The quorum of the group's members has the message whole: their list.
     GroupReached {
         group: NodeId,
         token: u64,
         members: Vec<NodeId>,
     },
-    /// Nothing more is sent of the message: who has it whole, and who may not.
+    /// The message is complete or given up: the members that have it whole, and those that may not.
     GroupDone {
         group: NodeId,
         token: u64,
         whole: Vec<NodeId>,
         missing: Vec<(NodeId, Missing)>,
     },
-    /// Heard of, first or again.
+    /// The peer answers, for the first time or again.
     PeerUp {
         peer: NodeId,
         incarnation: u64,
     },
-    /// Two processes say they are this node: one whose life is over by the other's word goes on sending (no replay: its
-    /// datagrams are new). The younger one is believed.
+    /// Two processes say they are this node: one whose incarnation is over by the other's statement goes on sending (no
+    /// replay: its datagrams are new). The younger one is believed.
     Twins {
         peer: NodeId,
     },
-    /// A peer refuses this endpoint's incarnation, as it knows a newer one of this node: whoever keeps the counter has lost it.
-    /// Nothing gets through to that peer until [`crate::Endpoint::renew`] is called with an incarnation above `newest`.
+    /// A peer refuses this endpoint's incarnation, as it knows a newer one of this node: the stored counter was lost.
+    /// That peer accepts no datagram until [`crate::Endpoint::renew`] is called with an incarnation above `newest`.
     Outdated {
         newest: u64,
     },
@@ -241,11 +241,11 @@ pub enum Event {
     StreamWanted {
         peer: NodeId,
     },
-    /// The stream to the peer brings nothing any more: datagrams again, however many are lost.
+    /// The stream to the peer delivers nothing: datagrams again, however many are lost.
     StreamStuck {
         peer: NodeId,
     },
-    /// Datagrams get through again: the stream to the peer is no longer used.
+    /// Datagrams arrive again: the stream to the peer is no longer used.
     StreamDone {
         peer: NodeId,
     },

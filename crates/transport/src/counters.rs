@@ -1,4 +1,4 @@
-//! What an endpoint has counted since it was made.
+//! Counters of an endpoint since its creation.
 
 macro_rules! counters {
     ($($(#[$m:meta])* $name:ident),* $(,)?) => {
@@ -28,11 +28,11 @@ counters! {
     drop_unknown_key,
     /// Damaged or forged.
     drop_bad_tag,
-    /// Counter seen before, or too old to tell.
+    /// Counter seen before, or too old to check.
     drop_replay,
-    /// Of an earlier life of the sender.
+    /// Of an earlier incarnation of the sender.
     drop_stale_incarnation,
-    /// Of a life that has not proven itself yet: a challenge was sent.
+    /// Of an incarnation that has not proven itself yet: a challenge was sent.
     drop_unproven,
     drop_too_many_peers,
     /// Chunks that were here already.
@@ -53,7 +53,8 @@ counters! {
     /// Messages to groups; datagrams to whole groups; chunks of them to one member; members that did not get one; ways to a
     /// group on which nothing arrived.
     group_messages, group_chunks, group_repairs, group_members_missing, group_ways_lost,
-    /// Acknowledgements of messages to groups: with nothing new, of what is over, of what its sender was not sent.
+    /// Acknowledgements of messages to groups: without news, of completed messages, of messages that their sender did
+    /// not get.
     acks_repeated, acks_late, acks_foreign,
     acks_sent, pings_sent, challenges_sent,
     /// Answers to older incarnations of a peer that name its newest.
@@ -62,13 +63,13 @@ counters! {
 }
 
 impl Counters {
-    /// Datagrams dropped, whatever for.
+    /// Datagrams dropped, for any reason.
     pub fn dropped(&self) -> u64 {
         self.all().filter(|(name, _)| name.starts_with("drop_")).map(|(_, n)| n).sum()
     }
 }
 
-/// What one class of a connection has counted.
+/// Counters of one class of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
     /// Datagrams with chunks; those of them with chunks sent before.

@@ -87,13 +87,13 @@ fn multiply_here(a: u32, b: u32) -> u32 {
     multiply_anywhere(a, b)
 }
 
-/// The CRC of two strings from the CRC of each and the second one's length, a block's at the most.
+/// The CRC of two strings from the CRC of each and the second one's length, at most a block's.
 #[inline]
 pub(crate) fn combine(first: u32, second: u32, second_bytes: usize) -> u32 {
     multiply_here(POWERS[second_bytes], first) ^ second
 }
 
-/// Below so many bytes the CPU's own instruction, eight bytes each, is quicker than folding.
+/// Below this number of bytes the CPU's own instruction, eight bytes each, is faster than folding.
 const SHORT_BYTES: usize = 256;
 
 /// CRC32C, fast for the length of a datagram, too.
@@ -162,9 +162,10 @@ fn has_wide_instructions() -> bool {
     has_instructions() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
 }
 
-/// As [`copy_by_cpu`], for [`FOUR`] bytes and more: what was copied is folded onto what is `bytes` behind it, that is, multiplied by
-/// x to the power of so many bits (Gopal et al., Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction,
-/// 2009). Each half of 128 bits has its own factor; the product is x^33 too high, which [`POWERS`] leave out.
+/// As [`copy_by_cpu`], for [`FOUR`] bytes and more: copied data is folded onto the data `bytes` behind it, that is,
+/// multiplied by x to the power of that number of bits (Gopal et al., Fast CRC Computation for Generic Polynomials
+/// Using PCLMULQDQ Instruction, 2009). Each half of 128 bits has its own factor; the product is x^33 too high, which
+/// [`POWERS`] leave out.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.2")]
 #[inline]
@@ -259,8 +260,8 @@ fn append_parts(
     sum
 }
 
-/// Appends data that belongs to `at`, reading it once. Returns the CRC of what has `before` and then the data; `each` gets place,
-/// length and CRC of each part that lies in one block.
+/// Appends data that belongs to `at`, reading it once. Returns the CRC of the bytes with the CRC `before`, followed by
+/// the data; `each` gets place, length and CRC of each part that lies in one block.
 #[inline]
 pub(crate) fn append(
     to: &mut Vec<u8>,

@@ -1,7 +1,7 @@
 //! Reliable messages over datagrams, in software (PN2–PN9): chunks with selective retransmission, congestion control,
 //! traffic classes, paths that change, authentication.
 //!
-//! No socket, no clock, no thread: an [`Endpoint`] is told what happened and asked what to do. The driver
+//! No socket, no clock, no thread: an [`Endpoint`] handles events and is polled for actions. The driver
 //! 1. gives it every packet a node sends ([`Endpoint::send`]) and every datagram that arrives
 //!    ([`Endpoint::receive`], [`Endpoint::receive_train`]);
 //! 2. calls [`Endpoint::handle_timeout`] when [`Endpoint::next_deadline`] has come;

@@ -33,8 +33,9 @@ impl Paths {
             change_max: Span::ZERO,
         }
     }
-    /// The current path has not worked since `quiet`: another one, good if there is one. Else any: both ends change in step while
-    /// neither hears the other, and by turns of equal length they would try the same pairs of paths for ever.
+    /// The current path has not worked since `quiet`: another one, a good one if possible, else any. Both ends change
+    /// in step while neither receives the other's datagrams; with turns of equal length they would try the same pairs
+    /// of paths for ever.
     pub fn fail(&mut self, now: Time, quiet: Time, blacklist: Span, rng: &mut Rng) -> Option<(u16, u16)> {
         let from = self.current;
         self.strike(from, now, blacklist);

@@ -1,4 +1,4 @@
-//! What a switch needs of a datagram, and what it may change: for switches in software, and to check others by.
+//! Fields of a datagram that a switch reads and may rewrite: for switches in software, and as a reference for others.
 
 use rackweave_core::msg::Op;
 use rackweave_core::{NodeId, VssdId};
@@ -17,7 +17,7 @@ pub struct Routed {
     pub request: u64,
 }
 
-/// What the switch routes by, if it routes these bytes at all. Nothing else of them is checked: the receiver does that.
+/// Fields by which the switch routes, if it routes these bytes at all. The receiver checks the others.
 pub fn routed(datagram: &[u8]) -> Option<Routed> {
     if datagram.len() < HEAD_BYTES || !(datagram[0] == Op::Read as u8 || datagram[0] == Op::Write as u8) {
         return None;

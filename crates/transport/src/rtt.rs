@@ -1,4 +1,4 @@
-//! Round-trip time and what follows from it (RFC 6298, RFC 9002 §5), of samples without the hosts' time (PN8).
+//! Round-trip time and the timeouts derived from it (RFC 6298, RFC 9002 §5), of samples without the hosts' time (PN8).
 
 use rackweave_core::{RoundTrip, Span, Time};
 
@@ -41,14 +41,14 @@ impl Rtt {
     pub fn min(&self) -> Span {
         self.min
     }
-    /// Nothing was heard for so long although something should have been: RFC 9002's probe timeout.
+    /// Time without an expected acknowledgement after which to probe: RFC 9002's probe timeout.
     pub fn timeout(&self, initial: Span, floor: Span, ack_delay: Span) -> Span {
         if !self.known() {
             return initial;
         }
         (self.estimate.bound() + ack_delay).max(floor)
     }
-    /// A datagram overtaken by later ones is lost after so long (RFC 9002 §6.1.2).
+    /// A datagram overtaken by later ones is lost after this time (RFC 9002 §6.1.2).
     pub fn reorder(&self) -> Span {
         let base = self.smoothed().max(self.latest);
         (base + base / 8).max(Span::from_micros(50))

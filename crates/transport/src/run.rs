@@ -1,5 +1,5 @@
-//! Chunks of one message that arrive behind each other in a train: what they share is looked at once, and their data is
-//! checked on its way to its place (PN3). Whatever is out of the ordinary is left to the way of every datagram.
+//! Consecutive chunks of one message in a train: common fields are checked once, and data is checked while it is copied
+//! (PN3). Any exception is left to the path of single datagrams.
 
 use rackweave_core::Time;
 
@@ -9,8 +9,8 @@ use crate::header::{self, EXTENSION_BYTES, Kind, u64_at};
 use crate::receiver::Arrival;
 
 impl Endpoint {
-    /// A train's first datagram was just taken. Takes those behind it as long as they are full chunks that follow its chunk in
-    /// order, in the same life of its sender, but for a message's last missing one. How many.
+    /// A train's first datagram was just taken. Takes the following full chunks that come next in order, of the same
+    /// incarnation of the sender, except a message's last missing one. Returns their number.
     pub(crate) fn take_run(&mut self, now: Time, train: &mut [u8], segment: usize, note: Note) -> usize {
         let (first, rest) = train.split_at_mut(segment);
         if rest.len() < segment {

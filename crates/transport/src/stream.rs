@@ -7,7 +7,7 @@ use crate::config::DATAGRAM_BYTES_MAX;
 /// Bytes of a frame's length.
 pub const FRAME_HEAD_BYTES: usize = 4;
 
-/// What to write before a datagram.
+/// Bytes before a datagram.
 pub fn frame_head(datagram_bytes: usize) -> [u8; FRAME_HEAD_BYTES] {
     (datagram_bytes as u32).to_be_bytes()
 }
@@ -19,7 +19,7 @@ pub struct FrameTooLong {
     pub len: u32,
 }
 
-/// Cuts what is read from a stream into datagrams. Holds one frame at the most, and what was read beyond it.
+/// Cuts a stream's bytes into datagrams. Holds at most one frame, and the bytes read beyond it.
 #[derive(Debug, Default)]
 pub struct Deframer {
     buffer: BytesMut,

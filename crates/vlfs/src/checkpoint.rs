@@ -1,4 +1,4 @@
-//! Checkpoints: all metadata, written into the log; what lies before is not needed any more.
+//! Checkpoints: all metadata, written into the log; the log before one is obsolete.
 
 use rackweave_flash::manager::api::VirtualSsds;
 
@@ -8,7 +8,7 @@ use crate::tree::Tree;
 use crate::{Broken, FsError, Vlfs};
 
 /// Fewest bytes of log between checkpoints: recovery reads at most about this much, or eight times the checkpoint, so
-/// that checkpoints stay a ninth of what is written.
+/// that checkpoints are a ninth of the bytes written.
 const INTERVAL_BYTES: u64 = 64 << 20;
 
 impl<D: VirtualSsds> Vlfs<D> {
@@ -34,7 +34,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             |(b, last): &(&u32, &(u64, u64))| !self.tree.live.contains_key(b) && **last < from && Some(**b) != head;
         self.blocks.iter().filter(dead).map(|(b, _)| *b).collect()
     }
-    /// Writes a checkpoint, makes it durable, and frees what is not needed any more.
+    /// Writes a checkpoint, makes it durable, and frees obsolete blocks.
     pub(crate) fn write_checkpoint(&mut self) -> Result<(), FsError> {
         let collecting = std::mem::replace(&mut self.collecting, true);
         let done = self.write_all_records();
@@ -49,11 +49,11 @@ impl<D: VirtualSsds> Vlfs<D> {
     }
     fn write_all_records(&mut self) -> Result<Place, FsError> {
         self.flush()?;
-        // It may be whole after a power cut before anything behind it is synced: then so is what it refers to.
+        // It may be whole after a power cut before anything behind it is synced, so its data must be as well.
         if self.unsynced && self.broken != Broken::CheckpointEarly {
             self.sync_drive()?;
         }
-        // The log knows the tree only by what its headers say of it.
+        // The log knows the tree only by its headers.
         let tree = std::mem::take(&mut self.tree);
         self.tree.next_inode = tree.next_inode;
         let done = self.write_tree(&tree);

@@ -18,7 +18,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let done = self.clean();
         self.collecting = false;
         done?;
-        // What is left of the reserve is for a checkpoint and a block to move into.
+        // The rest of the reserve is for a checkpoint and a block to move into.
         if self.head.is_none() && self.free_blocks() <= self.checkpoint_blocks(0) + 1 {
             let unread = self.unread.values().next().copied();
             return Err(unread.map_or(FsError::NoSpace { free: 0 }, FsError::Block));
@@ -53,7 +53,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let mut all: Vec<(f64, u32)> = self.blocks.keys().copied().filter(worth).map(|b| (score(b), b)).collect();
         all.sort_by(|(s, a), (t, b)| t.total_cmp(s).then(a.cmp(b)));
         let free = u64::from(self.free_blocks().saturating_sub(self.checkpoint_blocks(0)));
-        // Headers and records take a part of what is written.
+        // Headers and records take a part of each batch.
         let room = (free * size + self.head.map_or(0, |h| size - u64::from(h.at))) * 15 / 16;
         let wanted = u64::from(self.clean_to().saturating_sub(self.free_blocks())) * size;
         let (mut moved, mut gain, mut victims) = (0, 0, Vec::new());
@@ -92,8 +92,8 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(())
     }
-    /// What of the block may be a file's, by the records of its batches: inode, first slot, slots, place. `None`: some
-    /// of them do not match their checksum.
+    /// Slots of the block that may belong to a file, by the records of its batches: inode, first slot, slots, place.
+    /// `None`: some of them do not match their checksum.
     fn extents_logged(&mut self, index: u32) -> Result<Option<Vec<Lying>>, BlockError> {
         let block = Block { vssd: self.disk.vssd, index };
         let mut all = Vec::new();

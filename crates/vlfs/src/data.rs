@@ -63,14 +63,14 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         self.room(OPERATION_BYTES, 1)?;
         if size < attr.size {
-            // What lies behind the end of a file is zero, so that it reads so when the file grows again.
+            // Bytes behind the end of a file are zero, so that they read so when the file grows again.
             self.zero(inode, size, size.next_multiple_of(UNIT))?;
             self.note(&Record::Unmap { inode, from: size.div_ceil(UNIT), to: u64::MAX });
         }
         self.set_size(inode, size, now);
         Ok(())
     }
-    /// Zeroes a part of one slot, if it is no hole. The open batch has room for it.
+    /// Zeroes a part of one slot, unless it is a hole. The open batch has room for it.
     fn zero(&mut self, inode: u64, from: u64, to: u64) -> Result<(), FsError> {
         let slot = from / UNIT;
         if from == to || self.tree.extents(inode).is_none_or(|e| e.get(slot).is_none()) {
@@ -128,7 +128,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(len)
     }
-    /// Writes; answers how much, which is less only when there is no more room.
+    /// Writes; returns the number of bytes, which is less only without more room.
     pub fn write(&mut self, inode: u64, offset: u64, data: &[u8], now: Stamp) -> Result<usize, FsError> {
         self.writable()?;
         self.file(inode)?;
@@ -151,7 +151,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let first = offset / UNIT;
         let slots = (offset + data.len() as u64).div_ceil(UNIT) - first;
         let e = self.tree.extents(inode).ok_or(FsError::NotFound)?;
-        // Slots that are mapped already take no more room than they have.
+        // Slots that are mapped already take no further room.
         let few = slots.min(u64::from(crate::log::BATCH_SLOTS_MAX));
         let holes = (first..first + few).filter(|s| e.get(*s).is_none()).count() as u64;
         self.grow(holes, EXTENT_BYTES)?;

@@ -1,4 +1,4 @@
-//! What lies in the log (docs/format.md draws it): batches, each a header with records and slots of data.
+//! Contents of the log (docs/format.md draws it): batches, each a header with records and slots of data.
 
 use crate::tree::Attr;
 use crate::{NAME_MAX, SLOT, Stamp, TARGET_MAX};

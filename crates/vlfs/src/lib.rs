@@ -1,8 +1,8 @@
-//! vLFS (FlashBlox §4, FB10): a log-structured file system (Rosenblum & Ousterhout, SOSP 1991, TOCS 1992) on the calls of
-//! the flash manager, [`VirtualSsds`]. It has no I/O, clock or thread of its own: whoever serves it calls, and says what
-//! time it is.
+//! vLFS (FlashBlox §4, FB10): a log-structured file system (Rosenblum & Ousterhout, SOSP 1991, TOCS 1992) on the calls
+//! of the flash manager, [`VirtualSsds`]. It has no I/O, clock or thread of its own: the program that serves it calls
+//! it, with the present time.
 //!
-//! - Whatever happens becomes *records* (inodes, names, extents) and blocks of data. They gather in a *batch*, which is
+//! - Every change becomes *records* (inodes, names, extents) and blocks of data. They gather in a *batch*, which is
 //!   appended to the log as one: an operation is in one batch, so it happened or did not ([`format`], `log`).
 //! - All metadata are in memory as ordered maps (`tree`). A *checkpoint* writes all of them into the log; recovery reads
 //!   the newest whole one and applies the batches behind it (`checkpoint`, `recover`).
@@ -64,14 +64,14 @@ pub struct Stamp {
     pub ns: u32,
 }
 
-/// Whose a new file is.
+/// Owner of a new file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// The vSSD, as far as [`VirtualSsds`] does not tell.
+/// The vSSD's parameters that [`VirtualSsds`] does not give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disk {
     pub vssd: VssdId,
@@ -80,7 +80,7 @@ pub struct Disk {
     pub page_bytes: u32,
 }
 
-/// Why an operation was refused. Nothing has changed, but for a write or fallocate: a beginning of it may be done.
+/// Why an operation was refused. No state has changed, except that a prefix of a write or fallocate may be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FsError {
     #[error("no such file or directory")]
@@ -141,7 +141,7 @@ pub enum Broken {
     OneEpoch,
 }
 
-/// What a `statfs` tells, in slots.
+/// Values for `statfs`, in slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     pub slots: u64,
@@ -209,7 +209,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.d
     }
-    /// Which blocks are cleaned first; greedy if nobody says.
+    /// Sets the choice of blocks to clean; greedy by default.
     pub fn set_policy(&mut self, policy: VictimPolicy) {
         self.policy = policy;
     }

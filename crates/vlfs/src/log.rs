@@ -5,14 +5,14 @@ use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 use crate::format::{Addr, EXTENT_BYTES, HEADER, Header, INLINE, Place, Record, record_slots};
 use crate::{Broken, FsError, Head, SLOT, Vlfs};
 
-/// Slots of a batch at the most: 1 MiB, what is buffered and lost with a crash.
+/// Most slots of a batch: 1 MiB, buffered and lost in a crash.
 pub const BATCH_SLOTS_MAX: u32 = 256;
-/// Records of an operation, in bytes, at the most: a rename that replaces, with three inodes and two names.
+/// Most bytes of an operation's records: a rename that replaces, with three inodes and two names.
 pub const OPERATION_BYTES: usize = 2048;
-/// Inodes whose attributes a batch carries at the most (assumed): they need not fit the room of a small block.
+/// Most inodes whose attributes a batch carries (assumed): they need not fit the room of a small block.
 const DIRTY_MAX: usize = 512;
 
-/// What is going to be written as one.
+/// The batch being gathered.
 #[derive(Debug)]
 pub struct Batch {
     /// Its header's place; data follow it.
@@ -43,8 +43,8 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn slots_of(&self, record_bytes: usize, data_slots: u32) -> u32 {
         (record_slots(record_bytes) + data_slots).next_multiple_of(self.page_slots)
     }
-    /// Room in the open batch for records and as many of these slots of data as fit, at least one of them. Writes the
-    /// batch and begins another where it must; whatever the caller knows of places in the log may be old afterwards.
+    /// Makes room in the open batch for records and as many of these slots of data as fit, at least one of them. Writes
+    /// the batch and begins another where it must; places in the log that the caller knows may be outdated afterwards.
     pub(crate) fn room(&mut self, record_bytes: usize, data_slots: u32) -> Result<u32, FsError> {
         self.writable()?;
         loop {
@@ -104,7 +104,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             Err(e) => Err(self.fail(e)),
         }
     }
-    /// Nothing is written any more.
+    /// No more writes.
     pub(crate) fn fail(&mut self, e: BlockError) -> FsError {
         self.failed.get_or_insert(e);
         FsError::ReadOnly(e)
@@ -282,7 +282,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(())
     }
-    /// The block is not needed any more.
+    /// The block is obsolete.
     pub(crate) fn release_block(&mut self, index: u32) -> Result<(), FsError> {
         let vssd = self.disk.vssd;
         self.d.free_block(vssd, Block { vssd, index }).map_err(|e| self.fail(e))?;

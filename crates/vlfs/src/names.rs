@@ -7,7 +7,7 @@ use crate::log::OPERATION_BYTES;
 use crate::tree::{Attr, Body, Directory, FileKind, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID};
 use crate::{Broken, FsError, INODES_MAX, LINK_MAX, NAME_MAX, Owner, Stamp, TARGET_MAX, Vlfs};
 
-/// What is made.
+/// Kind of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made<'a> {
     File,
@@ -40,7 +40,7 @@ pub struct DirEntry {
     pub next: u64,
 }
 
-/// What is known of a name that is to be renamed, or of what is in its place.
+/// State of a name that is to be renamed, or of the file in its place.
 #[derive(Clone, Copy)]
 struct Named {
     inode: u64,
@@ -93,7 +93,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     pub fn hold(&mut self, inode: u64) {
         *self.holds.entry(inode).or_default() += 1;
     }
-    /// The caller used it that many times, and does not any more.
+    /// The caller has dropped this number of uses.
     pub fn unhold(&mut self, inode: u64, times: u64) -> Result<(), FsError> {
         if let Some(n) = self.holds.get_mut(&inode) {
             *n = n.saturating_sub(times);
@@ -199,7 +199,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.stamp_dir(parent, i32::from(directory), now);
         Ok(inode)
     }
-    /// Gives a file that is no directory one more name.
+    /// Gives a file that is not a directory one more name.
     pub fn link(&mut self, inode: u64, parent: u64, name: &[u8], now: Stamp) -> Result<(), FsError> {
         check_name(name)?;
         self.writable()?;
@@ -239,7 +239,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.drop_name(parent, old, now);
         Ok(())
     }
-    /// What has this name may make way for a directory, or for something else.
+    /// Whether the file with this name may be replaced by a directory, or by another kind.
     fn replaceable(&self, old: Named, directory: bool) -> Result<(), FsError> {
         match (old.directory, directory) {
             (false, true) => Err(FsError::NotADirectory),

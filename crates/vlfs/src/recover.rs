@@ -206,7 +206,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn replay(&mut self, log: &Batches) -> Result<Option<(Tree, Place, u64)>, BlockError> {
         let begins = log.iter().rev().filter(|(_, h)| h.flags & BEGIN != 0);
         for (&(epoch, first), begin) in begins {
-            // What was durable is whole, so that data which cannot be read any more are damage to their file alone.
+            // Durable data was whole, so data that cannot be read damages its file alone.
             let durable = log.range((epoch, 0)..=(epoch, u64::MAX)).map(|(_, h)| h.durable).max().unwrap_or(0);
             let (mut tree, mut next, mut whole) = (Tree::default(), first, false);
             while let Some(h) = log.get(&(epoch, next)) {
@@ -244,7 +244,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     }
 }
 
-/// What was read, if its pages are as they were programmed.
+/// The data, if its pages are as they were programmed.
 fn readable<T>(result: Result<T, BlockError>) -> Result<Option<T>, BlockError> {
     match result {
         Ok(found) => Ok(Some(found)),

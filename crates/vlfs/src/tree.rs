@@ -1,4 +1,4 @@
-//! The metadata in memory: inodes, names, extents, and what of each block of the vSSD lives.
+//! The metadata in memory: inodes, names, extents, and the live part of each block of the vSSD.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ impl Extents {
     pub fn slots(&self) -> u64 {
         self.0.values().map(|p| u64::from(p.count)).sum()
     }
-    /// Takes `from..to` out; `gone` is told what lay there.
+    /// Takes `from..to` out; `gone` gets the extents there.
     fn remove(&mut self, from: u64, to: u64, gone: &mut impl FnMut(Addr, u32)) {
         let begin = self.0.range(..from).next_back().filter(|(f, p)| *f + u64::from(p.count) > from);
         let begin = begin.map_or(from, |(f, _)| *f);

@@ -9,12 +9,12 @@ use super::ends::{Figures, cpu_seconds};
 
 /// Headers of IP and UDP in a packet.
 const HEADERS: usize = 28;
-/// What one send takes: 64 KiB with its headers, in whole datagrams.
+/// Bytes of one send: 64 KiB with its headers, in whole datagrams.
 const TRAIN_MAX: usize = 65_507;
-/// What is shorter is no data but an ask.
+/// Shorter datagrams are not data but queries.
 const ASK_BYTES_MAX: usize = 8;
 const SOCKET_BYTES: i32 = 8 << 20;
-/// How often the sender asks what has arrived, in trains.
+/// Period of the sender's queries for the received bytes, in trains.
 const ASK_EVERY: u64 = 16;
 
 fn set(s: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -23,7 +23,7 @@ fn set(s: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes in what comes; answers each ask with the bytes so far, so that the sender never is far ahead.
+/// Receives; answers each query with the bytes so far, so that the sender is never far ahead.
 pub fn sink(at: SocketAddr, ready: impl FnOnce()) -> io::Result<()> {
     let s = UdpSocket::bind(at)?;
     set(&s, libc::SOL_UDP, libc::UDP_GRO, 1)?;
@@ -41,7 +41,7 @@ pub fn sink(at: SocketAddr, ready: impl FnOnce()) -> io::Result<()> {
     }
 }
 
-/// Sends `trains`, never more than two asks ahead of the sink.
+/// Sends `trains`, never more than two queries ahead of the sink.
 pub fn blast(to: SocketAddr, mtu: u16, trains: u64, server_pid: u32) -> io::Result<Figures> {
     let s = UdpSocket::bind(SocketAddr::new(if to.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() }, 0))?;
     s.connect(to)?;

@@ -17,7 +17,7 @@ use super::receive::{self, Receive};
 use super::requests::{CLIENT, Client, Load, Measured, SERVER};
 use super::tcp::Tcp;
 
-/// What carries the requests.
+/// Carrier of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Stack {
     /// The rack's transport, CRC32C only.
@@ -153,7 +153,7 @@ fn pin(cpu: usize) -> io::Result<()> {
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Tells the parent that the other end can start.
+/// Informs the parent that the other end can start.
 fn ready() {
     println!("ready");
 }
@@ -256,7 +256,7 @@ impl Site {
         let here = IpAddr::from([127, 0, 0, 1]);
         Site { server: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
     }
-    /// An end that dies with this process, whatever ends it.
+    /// An end that dies with this process, however that ends.
     fn command(&self, client: bool) -> io::Result<Command> {
         let program = std::env::current_exe()?;
         let mut c = match &self.namespaces {

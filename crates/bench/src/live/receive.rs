@@ -1,5 +1,5 @@
-//! What receiving 64 KiB costs in memory traffic: blocks and their CRCs in the receive step (PN3), or a whole message that
-//! is copied into blocks, of which the CRCs are computed then.
+//! Memory traffic of receiving 64 KiB: blocks and their CRCs in the receive step (PN3), or a whole message that is
+//! copied into blocks, whose CRCs are computed then.
 
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use rackweave_transport::{Algorithm, Config, Endpoint, Event, Keys, SendOptions,
 use crate::model::message;
 
 const MESSAGE: usize = 65_536;
-/// What a socket takes at once.
+/// Most bytes that a socket takes at once.
 const TRAIN: usize = 65_507;
 const FROM: NodeId = NodeId(2);
 const TO: NodeId = NodeId(3);
@@ -26,7 +26,7 @@ pub enum Receive {
     CopyThenCrc,
 }
 
-/// Receives so many messages in datagrams of so many bytes; the sender's part is the same for all ways.
+/// Receives `count` messages in datagrams of this length; the sender's part is the same for all variants.
 pub fn receive(way: Receive, datagram: usize, count: u64) {
     // A window that needs no acknowledgement to go on; trains as GSO takes them and GRO gives them.
     let algorithm = Algorithm::Fixed { window: 16 << 20 };
@@ -61,7 +61,7 @@ fn copy_then_crc(data: &[u8]) -> u32 {
     data.chunks(BLOCK as usize).map(|b| std::hint::black_box(b.to_vec())).fold(0, |a, b| a ^ crc32c::crc32c(&b))
 }
 
-/// Bytes of all loads and stores of a process that receives so many.
+/// Bytes of all loads and stores of a process that receives `count` messages.
 pub fn counted(way: Receive, datagram: usize, count: u64) -> io::Result<u64> {
     let way = way.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
     let mut child = Command::new("valgrind")
@@ -77,7 +77,7 @@ pub fn counted(way: Receive, datagram: usize, count: u64) -> io::Result<u64> {
     for line in BufReader::with_capacity(1 << 20, out).lines() {
         let line = line?;
         let size = || line.rsplit(',').next().and_then(|s| s.parse::<u64>().ok()).unwrap_or(0);
-        // Loads, stores, and what is both.
+        // Loads, stores, and modifications, which are both.
         bytes += match line.get(..3) {
             Some(" L " | " S ") => size(),
             Some(" M ") => 2 * size(),

@@ -1,4 +1,4 @@
-//! The request code, the same whatever carries it: a client that keeps writes under way, a server that keeps blocks.
+//! The request code, the same for every carrier: a client that keeps writes in flight, a server that keeps blocks.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ pub const CLIENT: NodeId = NodeId(3);
 pub const NODES: u32 = 4;
 /// Blocks that the server keeps: a write cache's worth.
 const KEPT: usize = 4096;
-/// Longest latency that is told apart, ns.
+/// Longest recorded latency, ns.
 const LATENCY_MAX: u64 = 10_000_000_000;
 
 /// Blocks by number, as a write cache has them: the bytes shared, with the CRC32C of each 4 KiB.
@@ -34,7 +34,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// Keeps the data from that sector on. Whoever has the blocks' checksums already passes them (PN3).
+    /// Stores the data from that sector on. Callers that have the blocks' checksums pass them (PN3).
     pub fn write(&mut self, first_sector: u64, data: &Payload) {
         let first = (first_sector * u64::from(SECTOR) / u64::from(BLOCK)) as usize;
         for (i, at) in (0..data.sectors()).step_by(SECTORS_PER_BLOCK as usize).enumerate() {

@@ -22,7 +22,7 @@ use tower_service::Service;
 
 use super::requests::{Blocks, Load, Measured};
 
-/// What a write's packet says (docs/wire.md), as a protobuf message.
+/// Fields of a write's packet (docs/wire.md), as a protobuf message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct WriteRequest {
     #[prost(uint32, tag = "1")]

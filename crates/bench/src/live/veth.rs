@@ -6,7 +6,7 @@ use rackweave_dataplane::netns::Namespace;
 
 use super::ends::Site;
 
-/// Hosts whose packets have so many bytes at the most.
+/// Hosts whose packets have at most this number of bytes.
 ///
 /// # Errors
 /// Without root, or without namespaces.

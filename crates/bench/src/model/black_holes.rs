@@ -28,7 +28,7 @@ const AGAIN: Span = Span::from_millis(100);
 const RATE: u64 = 200;
 const BLOCK: usize = 4096;
 
-/// What one run counted.
+/// Counts of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
     pub ios: u64,
@@ -36,8 +36,8 @@ pub struct Counted {
     /// Never answered, although the hole was mended and time given.
     pub lost: u64,
     pub path_changes: u64,
-    /// From the first datagram with data that a path swallowed to the change of its source port: half of the changes took at the most
-    /// so long, 99 of 100, all.
+    /// Time from the first datagram with data that a path swallowed to the change of its source port: median, P99,
+    /// greatest.
     pub change: [Span; 3],
     pub io_max: Span,
 }
@@ -100,7 +100,7 @@ impl Run {
             Happening::App(client) => self.issue(f, NodeId(client as u32)),
             Happening::Event(at, Event::Delivered(d)) => self.delivered(f, at, d.from, request(&d.message)),
             Happening::Event(_, Event::GaveUp { token, .. }) => {
-                // A server's answer that was given up is asked for again by its client.
+                // The client requests an answer again that its server gave up.
                 let at = f.now + AGAIN;
                 f.at(at, AGAIN_FROM + token);
             }
@@ -116,7 +116,7 @@ impl Run {
     fn delivered(&mut self, f: &mut Fabric, at: NodeId, from: NodeId, n: u64) {
         if at.0 < FIRST_CLIENT {
             let reply = message(Op::Reply, Class::Silver, at, n, 2, Bytes::new());
-            // An answer that cannot be sent is one the client asks for again.
+            // The client requests an answer again that cannot be sent.
             let _ = f.send(at, from, reply, f.now + Span::from_secs(4));
             return;
         }
@@ -151,14 +151,14 @@ pub fn run(seed: u64, share: f64, paths: u16, hole: Span) -> Counted {
     let spine = 2 * (FIRST_CLIENT + CLIENTS) as usize;
     let begins = f.now + Span::from_secs(1);
     let mended = begins + hole;
-    // Half of all flows take the first spine; of them, so many in ten thousand are swallowed.
+    // Half of all flows take the first spine; of them, this number in ten thousand are swallowed.
     let bad = (share * 2.0 * 10_000.0) as u64;
     let swallowed = Swallowed::default();
     let seen = swallowed.clone();
     f.hole = Some(Box::new(move |now, link, from, to, port, op| {
         let there = link == spine && now >= begins && now < mended;
         let in_it = there && ecmp(to, from, port.wrapping_add(999), 10_000) < bad;
-        // Whoever waits for nothing has no reason to change: acknowledgements and signs of life do not count.
+        // A sender that waits for nothing has no reason to change: acknowledgements and pings do not count.
         if in_it && op <= ShortOp::Chunk as u8 {
             seen.borrow_mut().entry((from, to, port)).or_insert(now);
         }

@@ -14,12 +14,12 @@ use rackweave_transport::{
 
 /// Ethernet, IP and UDP around a datagram, preamble and gap.
 const AROUND_BYTES: u64 = 66;
-/// A waiting copper datagram goes before silver ones once in so many: it never starves.
+/// A waiting copper datagram goes before silver ones once in this number, so it never starves.
 const SILVER_PER_COPPER: u32 = 16;
 
 pub type LinkId = usize;
 
-/// What a link is.
+/// Parameters of a link.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
     /// 1,250 bytes a microsecond are 10 Gb/s.
@@ -86,7 +86,7 @@ enum What {
     App(u64),
 }
 
-/// What an experiment reacts to.
+/// Events for an experiment.
 #[derive(Debug)]
 pub enum Happening {
     /// An endpoint's event.
@@ -152,7 +152,7 @@ impl Fabric {
         self.ends.insert(node, e);
     }
     /// # Panics
-    /// If there is no such host.
+    /// If the host does not exist.
     pub fn end(&mut self, node: NodeId) -> &mut Endpoint {
         self.ends.get_mut(&node).expect("a host")
     }
@@ -245,7 +245,7 @@ impl Fabric {
         }
     }
 
-    /// Sends what can be sent, tells what is to be told, until nothing follows from it.
+    /// Sends pending datagrams and delivers events, until no further ones follow.
     fn pump(&mut self, app: &mut impl FnMut(&mut Fabric, Happening)) {
         while let Some(node) = self.touched.pop() {
             let now = self.now;

@@ -20,16 +20,16 @@ const CLASS: Class = Class::Silver;
 /// How a put goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// One message to the group, of which so many must have it.
+    /// One message to the group, of which this number must have it.
     Group { quorum: usize },
     /// A message to each.
     Each,
 }
 
-/// What a run of puts found.
+/// Result of a run of puts.
 #[derive(Debug, Default)]
 pub struct Puts {
-    /// From sending a put until so many replicas as it takes had it whole, in order.
+    /// Time until a quorum of replicas had each put whole, in order.
     pub took: Vec<Span>,
     /// Bytes of datagrams on the client's link.
     pub sent_bytes: u64,
@@ -86,7 +86,7 @@ pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span,
     };
     (0..depth).for_each(|_| put(&mut f, &mut sent));
     let mut done_in_time = 0;
-    // What is still under way at the end is waited for, so that all that was sent is known to arrive.
+    // Pending messages at the end are awaited, so that everything sent is known to arrive.
     f.run_until(end + Span::from_secs(5), |f, h| {
         let Happening::Event(node, Event::Delivered(d)) = h else { return };
         let Some((at, have)) = sent.get_mut(&request(&d.message)).filter(|_| MEMBERS.contains(&node)) else { return };

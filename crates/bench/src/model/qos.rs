@@ -20,13 +20,13 @@ const FIRST_SERVER: u32 = 2;
 const FIRST_ONLINE: u32 = 10;
 const FIRST_OFFLINE: u32 = 20;
 const HOSTS: u32 = FIRST_OFFLINE + OFFLINE;
-/// Online reads a second of each client, and what they bring back.
+/// Online reads a second of each client, and their length.
 const READS: u64 = 12_000;
 const READ: usize = 4096;
 /// Offline writes.
 const WRITE: usize = 65_536;
-/// What a server's flash takes for a read: a fixed part and a drawn one, each class on devices and a thread of its own (C3
-/// §5.3).
+/// Service time of a read at a server's flash: a fixed part and a drawn one, each class on devices and a thread of its
+/// own (C3 §5.3).
 const SERVICE: Span = Span::from_micros(80);
 const SERVICE_DRAWN: Span = Span::from_micros(20);
 /// 25 Gb/s.
@@ -34,14 +34,14 @@ const LINK: u64 = 3125;
 /// Data of a full datagram of 1,472 bytes in the 1,538 that it takes on the link.
 const DATA_OF_LINK: f64 = 0.88;
 
-/// What one run measured.
+/// Measurements of one run.
 #[derive(Clone, Debug)]
 pub struct Measured {
     pub reads: u64,
     pub mean: Span,
     pub p50: Span,
     pub p99: Span,
-    /// Offline data delivered, of what the servers' links can carry.
+    /// Offline data delivered, as a share of the servers' links.
     pub offline: f64,
 }
 
@@ -114,7 +114,7 @@ impl Run {
     }
 }
 
-/// `offline`: share of the servers' links that offline writes ask for. `classed`: whether they have a class of their own.
+/// `offline`: share of the servers' links that offline writes offer. `classed`: whether they have a class of their own.
 pub fn run(seed: u64, offline: f64, classed: bool, span: Span) -> Measured {
     let link = LinkConfig { bytes_per_us: LINK, ..LinkConfig::default() };
     let routes = |from: NodeId, to: NodeId, _: u16| vec![2 * from.0 as usize, 2 * to.0 as usize + 1];

@@ -100,7 +100,7 @@ pub struct Shares {
     /// Gb/s of each group: quick and slow hosts, or the two pods.
     pub groups: [f64; 2],
     pub jain: f64,
-    /// All of it, of what the servers' links can carry.
+    /// Sum, as a share of the servers' links.
     pub used: f64,
 }
 

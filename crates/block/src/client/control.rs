@@ -10,9 +10,9 @@ use super::{Attach, AttachStage, Job, MsgOp, NONE, VolumeClient, serial_of, slot
 use crate::set::SetState;
 use crate::volume::Volume;
 
-/// Between two questions for the map, at least: many messages may fail at once.
+/// Least time between two requests for the map: many messages may fail at once.
 const MAP_ASK_GAP: Span = Span::from_millis(20);
-/// Between two hellos.
+/// Time between two hellos.
 const HELLO_GAP: Span = Span::from_millis(100);
 
 impl VolumeClient {
@@ -186,8 +186,8 @@ impl VolumeClient {
         };
         let v = match self.volume_index.get(&id) {
             Some(&v) => {
-                // Another writer may have been here: what is kept may not be the newest any more, and what is
-                // unanswered must not go again under our newer generation, over what that writer wrote.
+                // Another writer may have been here: kept contents may not be the newest, and unanswered mutations must
+                // not go again under our newer generation, over that writer's.
                 if !mutant!("block.attach.keeps-unflushed") {
                     self.give_up_all(v, fx);
                 }
@@ -215,7 +215,7 @@ impl VolumeClient {
         self.ask_map(now, fx);
     }
 
-    /// The volume of this name is gone: ids are not used again, so neither is what is kept of it.
+    /// The volume of this name is deleted. Ids are not reused, so its kept contents are dropped.
     fn forget(&mut self, name: &str) {
         let gone: Vec<usize> = self.volumes.iter().filter(|(_, v)| *v.info.name == *name).map(|(v, _)| v).collect();
         for v in gone {

@@ -1,11 +1,11 @@
-//! Requests that wait until their volume may do more.
+//! Requests that wait for their volume's limits.
 
 use rackweave_core::{Effects, Time};
 
 use super::VolumeClient;
 
 impl VolumeClient {
-    /// Cuts a new request, or has it wait.
+    /// Cuts a new request, or lets it wait.
     pub(super) fn admit(&mut self, now: Time, p: u32, bytes: u64) {
         let pending = &mut self.pending[p as usize];
         let (v, serial) = (pending.volume, pending.serial);
@@ -20,12 +20,12 @@ impl VolumeClient {
         }
     }
 
-    /// Cuts those that may go now; says when the next may.
+    /// Cuts the requests that may go now; returns when the next may.
     pub(super) fn admit_due(&mut self, now: Time, fx: &mut Effects) -> Time {
         let mut next = Time::MAX;
         for v in std::mem::take(&mut self.limited) {
             while let Some((p, serial, bytes)) = self.volumes[v as usize].limiter.next(now) {
-                // Who was given up meanwhile has taken nothing.
+                // A request given up meanwhile has taken nothing.
                 if self.pending.get(p as usize).is_none_or(|p| p.serial != serial) {
                     continue;
                 }

@@ -11,11 +11,11 @@ use rackweave_core::{BLOCK, BlockAddr, Effects, Epoch, SECTORS_PER_BLOCK, Time, 
 
 use super::{Message, MsgOp, NONE, SLOTS_MAX, State, VolumeClient, next_try, serial_of, slot_of};
 
-/// Zero messages of at most so many blocks are ordered block by block; longer ones by comparing ranges.
+/// Mutations of at most this number of blocks are ordered block by block; longer ones by comparing ranges.
 const LOCK_BLOCKS_MAX: u32 = 64;
 
-/// Offline I/O waits so many times as long for its answer before another member is asked (PN10): servers hold it back,
-/// and asked twice they would have twice as much to hold.
+/// Offline I/O waits this many times longer for its answer before another member gets it (PN10): servers hold it back,
+/// and a second copy would double the held requests.
 const OFFLINE_PATIENCE: u64 = 10;
 
 /// The whole blocks a sector range touches.
@@ -39,7 +39,7 @@ impl MsgOp {
             _ => None,
         }
     }
-    /// Whether `reply` answers it. Anything else is as good as lost.
+    /// Whether `reply` answers it. Any other reply counts as lost.
     fn fits(&self, reply: &IoReply) -> bool {
         match (self, reply) {
             (MsgOp::Read(range), IoReply::Data(data)) => {
@@ -89,7 +89,7 @@ impl VolumeClient {
         slot
     }
 
-    /// Makes a message to the set at `share` of the request's volume. It goes out when order and window let it.
+    /// Creates a message to the set at `share` of the request's volume. It is sent when order and window permit.
     pub(super) fn submit(&mut self, p: u32, share: u32, part: u32, key: u64, op: MsgOp) {
         let volume = self.pending[p as usize].volume as usize;
         let set = self.volumes[volume].shares[share as usize].set;
@@ -238,7 +238,7 @@ impl VolumeClient {
         let dst = self.cfg.layout.switch_of(target);
         fx.send(Packet { src: self.cfg.node, dst, header, body });
         if class == Class::Copper {
-            // Its servers let others go first.
+            // Its servers serve others first.
             let wait = self.backoff(self.cfg.timeout * OFFLINE_PATIENCE, tries);
             self.timers.add(now + wait, tag);
         } else if tries == 0 && timeout == self.cfg.timeout {
@@ -280,7 +280,7 @@ impl VolumeClient {
         }
     }
 
-    /// Nobody can be asked now: waits, longer each time, and asks for a newer map.
+    /// No member can be addressed: waits, longer each time, and requests a newer map.
     pub(super) fn pause(&mut self, now: Time, slot: u32, fx: &mut Effects) {
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
@@ -326,10 +326,10 @@ impl VolumeClient {
         if header.epoch > self.sets[set as usize].recovered {
             self.set_recovered(now, set, header.epoch, fx);
         }
-        // A flush that must be asked for again is gone by now.
+        // A flush that must be repeated is gone by now.
         let Some(m) = self.messages.get(slot as usize).filter(ours) else { return };
         let IoReply::Failed(error) = reply else {
-            // Whichever try it answers, it is done.
+            // An answer to any try completes it.
             if !m.op.fits(&reply) || (m.last_only && m.tag != tag && !mutant!("block.read.any-try")) {
                 return;
             }
@@ -373,13 +373,13 @@ impl VolumeClient {
         }
     }
 
-    /// Another member may have a sound device, though it does not answer now; when each has failed, and
-    /// the metadata service has said that nobody else is to come, so does the request.
+    /// Another member may have a sound device, though it does not answer now. The request fails once each has failed
+    /// and the metadata service has reported that no other member is expected.
     fn device_failed(&mut self, now: Time, slot: u32, from: VssdId, error: IoError, fx: &mut Effects) {
         let m = &mut self.messages[slot as usize];
         let set = &mut self.sets[m.set as usize];
         if !set.has(from) {
-            // A read redirected to one that has left the set: it says nothing of who was asked.
+            // A read redirected to a former member: the addressed member is not concerned.
             return self.refused(now, slot, from, fx);
         }
         m.turn += 1;
@@ -387,7 +387,7 @@ impl VolumeClient {
         if !m.failed.contains(&from) {
             m.failed.push(from);
         }
-        // A map that is asked for from now on tells whether others may come.
+        // A map requested from now on shows whether other members are expected.
         let asked_next = self.map_asks + 1;
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
@@ -395,7 +395,7 @@ impl VolumeClient {
         if !set.all_in(&m.failed) {
             self.send(now, slot, fx);
         } else if m.final_by == 0 || self.map_answered < m.final_by {
-            // All are asked again: one may have been mended by then.
+            // All are tried again: one may have been repaired by then.
             m.failed.clear();
             m.final_by = if m.final_by == 0 { asked_next } else { m.final_by };
             self.pause(now, slot, fx);
@@ -449,7 +449,7 @@ impl VolumeClient {
         self.fail_part(m.pending, error, fx);
     }
 
-    /// Takes the message out of every table and lets go on what waited for it. Of its request only the count changes.
+    /// Removes the message from every table and wakes those that waited for it. Of its request only the count changes.
     pub(super) fn release(&mut self, slot: u32) -> Message {
         let m = self.messages.remove(slot as usize);
         if let Some(p) = self.pending.get_mut(m.pending as usize) {
@@ -502,8 +502,7 @@ impl VolumeClient {
         }
     }
 
-    /// Request `p` is given up. A mutation under way may be applied or not; the floor will tell replicas that it must
-    /// not be from now on.
+    /// Gives request `p` up. A pending mutation may be applied or not; by the floor replicas do not apply it later.
     pub(super) fn abandon_messages(&mut self, p: u32, fx: &mut Effects) {
         let slots: Vec<u32> =
             self.messages.iter().filter(|(_, m)| m.pending == p).map(|(slot, _)| slot as u32).collect();
@@ -515,7 +514,8 @@ impl VolumeClient {
                 continue;
             }
             if m.sequence != 0 {
-                // Whoever reads its effect later must find it flushed by the next flush: never count the set clean.
+                // Its effect may be read later, and must then be covered by the next flush: the set never counts as
+                // clean.
                 let (set, volume) = (m.set, m.volume as usize);
                 if let Some(s) = self.volumes[volume].share_in(set) {
                     s.mutating += 1;
@@ -526,7 +526,7 @@ impl VolumeClient {
         }
     }
 
-    /// The map has changed: what waits for a member, or for an answer of one that left, goes again.
+    /// The map has changed: messages that wait for a member, or for an answer of one that left, are sent again.
     pub(super) fn resend_stranded(&mut self, now: Time, fx: &mut Effects) {
         let slots: Vec<u32> = self
             .messages
@@ -558,14 +558,14 @@ impl VolumeClient {
         let control = (**control).clone();
         if self.incarnation.is_some() {
             self.stats.messages += 1;
-            // One number for all tries, so that the metadata service can tell a repetition.
+            // One number for all tries, so that the metadata service recognizes a repetition.
             self.packet_to_meta(control, message_of(tag), fx);
         }
         let wait = self.backoff(self.cfg.timeout, tries);
         self.timers.add(now + wait, tag);
     }
 
-    /// Registered at last: what was asked before goes out.
+    /// Registered: pending requests go out.
     pub(super) fn resend_control(&mut self, now: Time, fx: &mut Effects) {
         let slots: Vec<u32> = self.messages.iter().filter(|(_, m)| m.set == NONE).map(|(s, _)| s as u32).collect();
         slots.into_iter().for_each(|slot| self.send(now, slot, fx));

@@ -25,14 +25,14 @@ use crate::set::SetState;
 use crate::timers::Timers;
 use crate::volume::Volume;
 
-/// Messages of one request under way at most; the rest is cut when some are answered. 64 MiB in full messages: every
-/// request a gateway session can make is cut at once.
+/// Bound of a request's pending messages; the rest is cut when some are answered. 64 MiB in full messages: every
+/// request of a gateway session is cut at once.
 pub const REQUEST_MESSAGES_MAX: u32 = 1024;
 
 /// Messages of all requests from which on a request is cut one message at a time, so that a few thousand huge ones
 /// cannot fill the memory: about 250 MB.
 const MESSAGES_CROWDED: usize = 1 << 20;
-/// Messages from which on requests are refused with `Busy`: no tag could name many more.
+/// Requests are refused with `Busy` from this number of messages on: tags could not name many more.
 const MESSAGES_MAX: usize = 1 << 23;
 
 /// No message, no volume, no request.
@@ -51,7 +51,7 @@ fn serial_of(tag: u64) -> u32 {
     (tag >> 32) as u32
 }
 
-/// Counts since the client was made.
+/// Counters since the client was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientStats {
     pub requests: u64,
@@ -64,7 +64,7 @@ pub struct ClientStats {
     pub messages: u64,
     /// Messages sent again, and why: no answer in time, or the member did not serve.
     pub timeouts: u64,
-    /// Not sent again when no answer came, as too many others had been.
+    /// Not sent again without an answer, for lack of budget.
     pub held_back: u64,
     pub refusals: u64,
     /// Mutations that waited for an older one of the same block.
@@ -83,7 +83,7 @@ struct Pending {
     started: Time,
     serial: u32,
     volume: u32,
-    /// Messages unanswered; one also while it waits for what its volume may do.
+    /// Unanswered messages; one also while the request waits for the volume's limit.
     live: u32,
     error: Option<volume::Error>,
     job: Job,
@@ -91,7 +91,7 @@ struct Pending {
 
 #[derive(Debug)]
 enum Job {
-    /// `at..end` is not cut yet. `parts` is empty while one message is all.
+    /// `at..end` is not cut yet. `parts` is empty while there is one message.
     Read {
         at: u64,
         end: u64,
@@ -123,7 +123,7 @@ enum Job {
     },
     Attach(Attach),
     Detach,
-    /// Another's request to the metadata service, passed on.
+    /// A forwarded request to the metadata service.
     Admin,
     /// The client's own: unflushed writes once more, in the set with this index.
     Resend {
@@ -135,13 +135,13 @@ enum Job {
 struct Attach {
     name: Box<str>,
     stage: AttachStage,
-    /// Asked the same while this was under way.
+    /// The same requests that arrived while this one was pending.
     followers: Vec<RequestId>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttachStage {
-    /// Attached already: asking whether it still is.
+    /// Attached already: checks that it still is.
     Confirm,
     Ask,
     Fence,
@@ -159,7 +159,7 @@ enum MsgOp {
         range: BlockRange,
         fua: bool,
     },
-    /// `mark`: the share's `mutated` when asked.
+    /// `mark`: the share's `mutated` at the request.
     Flush {
         mark: u64,
     },
@@ -178,9 +178,9 @@ enum State {
     Queued,
     /// Sent.
     Flying,
-    /// Nobody to ask now; the timer sends it again.
+    /// No member can be addressed; the timer sends it again.
     Waiting,
-    /// Given up while blocked: keeps its place in the order, and is sent no more.
+    /// Given up while blocked: keeps its place in the order, and is not sent.
     Ghost,
 }
 
@@ -197,7 +197,7 @@ struct Message {
     /// Changes with each try.
     tag: u64,
     target: VssdId,
-    /// What [`SetState::pick`] spreads by.
+    /// Key by which [`SetState::pick`] spreads requests.
     key: u64,
     tries: u32,
     turn: u32,
@@ -206,11 +206,11 @@ struct Message {
     pauses: u32,
     /// Members whose device failed the message.
     failed: Vec<VssdId>,
-    /// Zero, or the question for the map whose answer, if it names the same members, makes that final.
+    /// Zero, or the request for the map whose answer makes the failure final, if it names the same members.
     final_by: u64,
     /// When it was first sent.
     sent_at: Time,
-    /// Only the last try counts: what answers an earlier one may be from before its set recovered.
+    /// Only the last try counts: an answer to an earlier one may be from before its set recovered.
     last_only: bool,
     /// Zero until first sent.
     sequence: u64,
@@ -235,11 +235,11 @@ pub struct VolumeClient {
     serial: u32,
     timers: Timers,
     budget: Budget,
-    /// What times of repetitions are drawn from.
+    /// Source of the drawn retry times.
     draws: u64,
     /// Deadlines of requests, by slot and serial, in order.
     deadlines: VecDeque<(Time, u32, u32)>,
-    /// Volumes of which requests wait for what they may do.
+    /// Volumes with requests that wait for their limit.
     limited: Vec<u32>,
     /// Sets whose lanes may move.
     due: Vec<u32>,
@@ -248,12 +248,12 @@ pub struct VolumeClient {
     resending: u32,
     /// Writes that are answered when no set is behind: slot and serial.
     held: Vec<(u32, u32)>,
-    /// What all shares keep to be sent again, bytes.
+    /// Bytes kept by all shares for resending.
     kept: u64,
-    /// Next hello or routine map question.
+    /// Next hello or routine request for the map.
     control_at: Time,
     map_asked: Option<Time>,
-    /// Questions for the map so far, and the newest that was answered.
+    /// Requests for the map so far, and the newest answered one.
     map_asks: u64,
     map_answered: u64,
     armed: Time,
@@ -361,7 +361,7 @@ impl VolumeClient {
         }
     }
 
-    /// Sends what may be sent now, then sets the timer if it must ring earlier than it is set to.
+    /// Sends the messages that may go now, then sets the timer earlier if necessary.
     fn settle(&mut self, now: Time, fx: &mut Effects) {
         let limited_until = self.admit_due(now, fx);
         loop {
@@ -393,7 +393,7 @@ impl VolumeClient {
         self.serial = self.serial.wrapping_add(1);
         self.serial
     }
-    /// Twice as long each time, give or take a quarter that is drawn: what was sent together goes again apart.
+    /// Doubles each time, ± 25 % drawn, so that messages sent together are retried apart.
     fn backoff(&mut self, base: Span, times: u32) -> Span {
         let span = (base * (1 << times.min(20))).min(self.cfg.timeout_max);
         self.draws = mix64(self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15));

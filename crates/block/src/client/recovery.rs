@@ -1,7 +1,7 @@
-//! A set that failed whole and recovered: what was answered before and not flushed is sent again (`unflushed`).
+//! A set that failed whole and recovered: answered, unflushed writes are sent again (`unflushed`).
 //!
-//! Until that is done no flush is asked for, writes are not answered, and the set is not read: to who uses this client it
-//! is as if nothing had been lost. What cannot be sent again fails the requests under way and every later flush.
+//! Until that is done no flush is sent, writes are not answered, and the set is not read: users of this client see no
+//! loss. If something cannot be resent, pending requests and every later flush fail.
 
 use rackweave_core::msg::{BlockRange, SectorRange};
 use rackweave_core::request::RequestId;
@@ -13,7 +13,7 @@ use crate::trace;
 use crate::unflushed::{Contents, Unflushed};
 
 impl MsgOp {
-    /// What it leaves behind, and whether that is durable once answered.
+    /// Contents that it leaves, and whether they are durable once answered.
     fn contents(self) -> Option<(Contents, bool)> {
         let spb = u64::from(SECTORS_PER_BLOCK);
         match self {
@@ -31,7 +31,7 @@ impl MsgOp {
 }
 
 impl VolumeClient {
-    /// Changes what is kept of a volume in one set.
+    /// Changes the kept contents of a volume in one set.
     pub(super) fn unflushed(&mut self, volume: u32, set: u32, change: impl FnOnce(&mut Unflushed)) {
         let Some(s) = self.volumes[volume as usize].share_in(set) else { return };
         self.kept -= s.unflushed.bytes();
@@ -39,9 +39,9 @@ impl VolumeClient {
         self.kept += s.unflushed.bytes();
     }
 
-    /// A mutation was answered by a set that, as the answer says, last recovered in `recovered`. What was first sent when
-    /// a later recovery was known is not from before it, whatever the answer says: else a member of another version
-    /// could have it sent again for ever.
+    /// A mutation was answered by a set that last recovered in `recovered`, by the answer. A mutation first sent when a
+    /// later recovery was known is not from before it, whatever the answer says; otherwise a member of another version
+    /// could have it resent for ever.
     pub(super) fn mutated(&mut self, now: Time, m: Message, recovered: Epoch, fx: &mut Effects) {
         let (volume, set, recovered) = (m.volume, m.set, recovered.max(m.after));
         let Some((contents, durable)) = m.op.contents() else { return };
@@ -51,18 +51,18 @@ impl VolumeClient {
             self.unflushed(volume, set, Unflushed::give_up);
         }
         if recovered < self.sets[set as usize].recovered {
-            // Answered before the failure, heard of after it.
+            // Answered before the failure; the answer arrived after it.
             self.resend(now, set, fx);
         }
     }
 
-    /// A mutation has happened or not: what is kept may be older than what is there.
+    /// A mutation may have happened: the kept contents may be older than the set's.
     pub(super) fn order_unknown(&mut self, volume: u32, set: u32, fx: &mut Effects) {
         self.unflushed(volume, set, Unflushed::give_up);
         self.look_for_loss(volume, set, fx);
     }
 
-    /// This client is not the volume's writer any more, or was not for a while.
+    /// This client is not the volume's writer, or was not for a while.
     pub(super) fn give_up_all(&mut self, volume: u32, fx: &mut Effects) {
         for i in 0..self.volumes[volume as usize].shares.len() {
             let set = self.volumes[volume as usize].shares[i].set;
@@ -70,7 +70,7 @@ impl VolumeClient {
         }
     }
 
-    /// Mutations of the volume under way, and those that wait for their turn, are of a generation that is over (rule 14).
+    /// Pending and waiting mutations of the volume are of a past generation (rule 14).
     pub(super) fn fail_mutations(&mut self, volume: u32, fx: &mut Effects) {
         let error = self.volumes[volume as usize].fenced_error();
         let writes = |p: &Pending| matches!(p.job, Job::Write { .. } | Job::Zeroes { .. } | Job::Mutate);
@@ -109,13 +109,13 @@ impl VolumeClient {
         }
     }
 
-    /// An answer told of a recovery of the set.
+    /// An answer showed a recovery of the set.
     pub(super) fn set_recovered(&mut self, now: Time, set: u32, epoch: Epoch, fx: &mut Effects) {
         self.sets[set as usize].recovered = epoch;
         self.resend(now, set, fx);
     }
 
-    /// Sends again what was answered before the set's last recovery.
+    /// Resends mutations that were answered before the set's last recovery.
     fn resend(&mut self, now: Time, set: u32, fx: &mut Effects) {
         let epoch = self.sets[set as usize].recovered;
         let volumes: Vec<u32> = self.volumes.iter().map(|(v, _)| v as u32).collect();
@@ -157,7 +157,7 @@ impl VolumeClient {
         }
     }
 
-    /// False for a message that sends again what was overwritten while it waited for its turn.
+    /// False for a resent message whose contents were overwritten while it waited.
     pub(super) fn still_wanted(&mut self, slot: u32) -> bool {
         let m = &self.messages[slot as usize];
         if self.resending == 0
@@ -177,7 +177,7 @@ impl VolumeClient {
             .is_some_and(|s| s.unflushed.wanted(first, end) || mutant!("block.resend.overwritten"))
     }
 
-    /// Flushes under way in the set are asked for again afterwards: they might miss what is being sent again.
+    /// Pending flushes of the set are repeated afterwards: they might miss the resent writes.
     fn park_flushes(&mut self, set: u32, fx: &mut Effects) {
         let flush = |m: &Message| m.set == set && matches!(m.op, MsgOp::Flush { .. });
         let slots: Vec<u32> = self.messages.iter().filter(|(_, m)| flush(m)).map(|(k, _)| k as u32).collect();
@@ -205,7 +205,7 @@ impl VolumeClient {
         self.submit(p, share, 0, u64::from(share), MsgOp::Flush { mark });
     }
 
-    /// Whether the answer of request `p`, a write, waits for what is sent again: a part of it may be among that.
+    /// Whether the answer of request `p`, a write, waits for the resent mutations, which may include a part of it.
     pub(super) fn hold(&mut self, p: u32, fx: &mut Effects) -> bool {
         let pending = &self.pending[p as usize];
         if self.resending == 0
@@ -234,7 +234,7 @@ impl VolumeClient {
         }
     }
 
-    /// What waited for the set goes on, if nothing is left to be sent again.
+    /// Requests that waited for the set go on, if nothing is left to resend.
     pub(super) fn after_resend(&mut self, now: Time, set: u32, fx: &mut Effects) {
         if self.sets[set as usize].resending == 0 {
             self.resend(now, set, fx);
@@ -253,7 +253,7 @@ impl VolumeClient {
             }
         }
         let reads = |op: &MsgOp| matches!(op, MsgOp::Read(_) | MsgOp::Status(_));
-        // Those that were sent before may find what was there before, whenever their answers come.
+        // Earlier ones may read the contents from before, whenever their answers arrive.
         let sent = |m: &Message| matches!(m.state, State::Waiting | State::Flying);
         let again = self.messages.iter().filter(|(_, m)| m.set == set && sent(m) && reads(&m.op));
         let again: Vec<u32> = again.map(|(k, _)| k as u32).collect();

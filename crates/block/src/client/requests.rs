@@ -13,7 +13,7 @@ use crate::status::{self, STATUS_BLOCKS_MAX};
 
 const BLOCK_U64: u64 = BLOCK as u64;
 
-/// Whose request, and when it came.
+/// Owner and arrival time of a request.
 #[derive(Clone, Copy)]
 struct Asker {
     now: Time,
@@ -48,14 +48,14 @@ impl VolumeClient {
                 };
                 self.start_write(who, volume, offset, len, Some(data), fua).map(Some)
             }
-            // Zeroes that take room are written.
+            // Zeroes that must take room are written as data.
             volume::Op::WriteZeroes { volume, offset, len, fua, allocate: true } => {
                 self.start_write(who, volume, offset, len, None, fua).map(Some)
             }
             volume::Op::WriteZeroes { volume, offset, len, fua, allocate: false } => {
                 self.start_zeroes(who, volume, offset, len, fua, true).map(Some)
             }
-            // Whole blocks only: the sectors at the edges keep what they hold.
+            // Whole blocks only: the sectors at the edges are unchanged.
             volume::Op::Trim { volume, offset, len, fua } => {
                 self.start_zeroes(who, volume, offset, len, fua, false).map(Some)
             }
@@ -142,7 +142,7 @@ impl VolumeClient {
         Ok(p)
     }
 
-    /// The request may be made messages of.
+    /// The request may be cut.
     pub(super) fn begin(&mut self, p: u32) {
         let pending = &mut self.pending[p as usize];
         match pending.job {
@@ -230,7 +230,7 @@ impl VolumeClient {
         Ok(p)
     }
 
-    /// Tells the metadata service; generation and state stay, for an attach to go on with.
+    /// Informs the metadata service. Generation and state stay, for a later attach.
     fn start_detach(
         &mut self,
         now: Time,
@@ -242,7 +242,7 @@ impl VolumeClient {
         self.volumes[v as usize].lost = false;
         let info = &self.volumes[v as usize].info;
         let attach = info.attach;
-        // An attach under way may have told the service that the volume is in use already.
+        // A pending attach may already have marked the volume as in use at the service.
         if self.pending.iter().any(|(_, p)| matches!(&p.job, Job::Attach(a) if a.name == info.name)) {
             self.answer(id, Ok(volume::Reply::Done).into(), fx);
             return Ok(None);
@@ -283,7 +283,7 @@ impl VolumeClient {
         self.submit_control(now, p, question, fx);
     }
 
-    /// Makes messages of what is not cut yet, as far as the request may have under way.
+    /// Cuts the rest of a request into messages, up to the number that it may have pending.
     pub(super) fn cut(&mut self, p: u32) {
         let most = if self.messages.len() < MESSAGES_CROWDED { REQUEST_MESSAGES_MAX } else { 1 };
         while self.pending[p as usize].live < most {
@@ -397,7 +397,7 @@ impl VolumeClient {
     }
 }
 
-/// Extents of whole blocks, cut to the bytes `offset..end` asked about.
+/// Extents of whole blocks, cut to the requested bytes `offset..end`.
 fn trim_edges(extents: &mut Vec<Extent>, offset: u64, end: u64) {
     if let Some(first) = extents.first_mut() {
         first.len -= offset % BLOCK_U64;

@@ -34,7 +34,7 @@ pub struct Mount {
     pub gc_victims: GcVictims,
 }
 
-/// What a virtual SSD shares with others.
+/// Units that a virtual SSD shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IsolationLevel {
     /// Channels of its own

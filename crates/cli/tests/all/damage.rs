@@ -160,7 +160,9 @@ fn status_says_when_writes_wait_for_copies() {
     assert!(!r.status()["switch"]["counters"].to_string().contains("drop_"), "{}", r.status()["switch"]);
     r.ok(&["server", "kill", "1"]);
     r.ok(&["server", "kill", "2"]);
-    wait_for("it is said", || r.ok(&["status"]).contains("WARNING: writes to set 0 1 2 wait: 1 too few copies serve"));
+    wait_for("it is said", || {
+        r.ok(&["status"]).contains("WARNING: writes to set 0 1 2 wait: serving copies missing: 1")
+    });
     r.ok(&["server", "start", "1"]);
     wait_for("they go on", || !r.ok(&["status"]).contains("WARNING"));
     r.stop();

@@ -133,7 +133,7 @@ fn a_start_says_which_options_win_and_refuses_what_one_process_has_no_use_for() 
         ["--servers", "5", "--ssd-size", "256M", "--timing", "none", "--gc-victims", "cost-benefit", "--absent", "9"];
     let said = up(config, &options);
     for key in ["servers = 4", "ssd.size = \"128M\"", "ssd.timing = \"real\"", "gc.victims = \"greedy\""] {
-        assert!(said.contains(&format!("{key} is written, but it is ")), "{key}: {said}");
+        assert!(said.contains(&format!("{key} has no effect: the value is ")), "{key}: {said}");
     }
     assert_eq!(said.lines().count(), 5, "{said}");
 }

@@ -297,7 +297,7 @@ fn a_server_whose_device_is_gone_refuses_to_begin_an_empty_one() {
         assert!(!device.exists(), "nothing that looks like its device was made");
     }
     let e = up(&["--replace-ssd", "7"]);
-    assert!(e.contains("--replace-ssd 7: the rack's servers are 0 to 3"), "{e}");
+    assert!(e.contains("--replace-ssd 7: the rack has servers 0 to 3"), "{e}");
     let e = up(&["--replace-ssd", "2"]);
     assert!(e.contains("ssd-2.rwk is still there"), "{e}");
     r.again_with(&["--replace-ssd", "1"]);

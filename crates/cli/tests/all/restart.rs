@@ -109,7 +109,7 @@ fn other_versions_and_other_shapes_are_refused() {
         text(&o.stderr)
     };
     let e = up(&["--servers", "5"]);
-    assert!(e.contains("servers is 5") && e.contains("made with 4"), "{e}");
+    assert!(e.contains("servers = 5") && e.contains("fixed at 4"), "{e}");
     let e = up(&["--servers", "2"]);
     assert!(e.contains("servers") && e.contains('2'), "{e}");
     std::fs::write(data.join("VERSION"), "rackweave data 7\n").expect("write");
@@ -158,7 +158,7 @@ fn an_ssd_that_is_gone_is_missed_and_its_replacement_filled() {
     }
     std::fs::remove_file(data.join("ssd-1.rwk")).expect("removed");
     let e = up(&["--replace-ssd", "1", "--replace-ssd", "9"]);
-    assert!(e.contains("servers are 0 to 3"), "{e}");
+    assert!(e.contains("servers 0 to 3"), "{e}");
     let e = up(&["--replace-ssd", "0", "--replace-ssd", "1", "--replace-ssd", "2"]);
     assert!(e.contains("3 SSDs replaced") && e.contains("of 3 copies"), "{e}");
     r.again_with(&["--replace-ssd", "1"]);

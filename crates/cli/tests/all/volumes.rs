@@ -41,7 +41,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (vec!["volume", "create", "big", "--size", "900T"], vec!["promise"]),
         (
             vec!["volume", "create", "v", "--size", "1M", "--isolation", "die"],
-            vec!["isolation die", "no replica sets of that level", "it has: channel"],
+            vec!["isolation die", "no replica sets of this level", "(ssd.isolation): channel"],
         ),
         (vec!["volume", "info", "nope"], vec!["nope"]),
         (vec!["volume", "delete", "nope"], vec!["nope"]),
@@ -156,7 +156,7 @@ fn a_volume_in_use_when_the_rack_was_killed_is_free_afterwards() {
 fn servers_are_given_up_only_where_that_is_needed() {
     let r = Rack::start();
     let e = r.fails(1, &["set", "recover", "0", "--without", "2"]);
-    assert!(e.contains("--yes") && e.contains("flushed ones are not"), "{e}");
+    assert!(e.contains("--yes") && e.contains("flushed ones are kept"), "{e}");
     let e = r.fails(1, &["set", "recover", "0", "--without", "2", "--yes"]);
     assert!(e.contains("set 0"), "{e}");
     for yes in [&[][..], &["--yes"]] {
@@ -233,7 +233,7 @@ fn volumes_lie_on_sets_of_the_isolation_they_ask_for() {
     std::fs::write(&config, "[ssd]\nisolation = [\"die\", \"channel\", \"none\"]\n").expect("writes");
     let mut r = Rack::with(&["--config", config.to_str().expect("a name")]);
     let e = r.fails(1, &["volume", "create", "v", "--size", "16M", "--isolation", "software"]);
-    assert!(e.contains("isolation software") && e.contains("it has: die, channel, none"), "{e}");
+    assert!(e.contains("isolation software") && e.contains("(ssd.isolation): die, channel, none"), "{e}");
     let make = |name: &str, more: &[&str]| -> Value {
         let said = r.ok(&[&["volume", "create", name, "--size", "16M", "--json"], more].concat());
         serde_json::from_str(&said).expect("JSON")

@@ -2,9 +2,9 @@
 //! decisions are those of the device ([`rackweave_flash::wear`]); between two of them wear grows evenly, so a life is as
 //! many steps as it has swaps.
 //!
-//! What is left out: a swap takes no time (the paper's: a quarter of an hour every few weeks), and the rates do not
-//! change. Within a die wear is even, as blocks rotate (§3.4), so that software-isolated and unisolated vSSDs simply add
-//! up on the dies they share. A swap erases every block that it moves once, on both sides, whether in use or not.
+//! Not modelled: a swap takes no time (the paper's: a quarter of an hour every few weeks), and the rates do not change.
+//! Within a die wear is even, as blocks rotate (§3.4), so that software-isolated and unisolated vSSDs simply add up on
+//! the dies they share. A swap erases every block that it moves once, on both sides, whether in use or not.
 //!
 //! The same for the SSDs of a rack, with RackBlox's balancers: [`age_rack`].
 
@@ -21,7 +21,7 @@ pub use rack::{Change, RackAged, RackLoad, age_rack};
 pub use rack_rates::{ChangeShape, RackRates, RackShape, RackWorkload};
 pub use rates::{Rates, RatesError, WorkloadRate};
 
-/// Seconds of a year, as lifetimes are told.
+/// Seconds of a year, the unit of lifetimes.
 pub const YEAR_S: f64 = 365.25 * DAY_S;
 pub const DAY_S: f64 = 86_400.0;
 
@@ -84,7 +84,7 @@ impl Load {
 /// How an SSD ended, or how it stands.
 #[derive(Clone, Debug)]
 pub struct Aged {
-    /// Until the first die was worn out, or the time asked for.
+    /// Time until the first die was worn out, or the requested time.
     pub life_s: f64,
     pub worn_out: bool,
     /// Bytes erased of each die, moves of data included.
@@ -97,12 +97,12 @@ pub struct Aged {
     pub die_imbalance: f64,
 }
 
-/// What the device would live if all wear were spread evenly, without a cost.
+/// Lifetime of the device if all wear were spread evenly, without a cost.
 pub fn ideal_life_s(device: &Device, load: &Load) -> f64 {
     (device.die_life() as f64 * f64::from(device.dies()) / load.total()).min(LIFE_MAX_S)
 }
 
-/// What it lives if nothing ever trades places.
+/// Lifetime without swaps.
 pub fn no_swap_life_s(device: &Device, load: &Load) -> f64 {
     (device.die_life() as f64 / load.0.iter().copied().fold(0.0, f64::max)).min(LIFE_MAX_S)
 }

@@ -15,8 +15,8 @@ pub struct Run {
     pub swaps: u64,
 }
 
-/// `runs` lives of an SSD with `vssds` channel-isolated vSSDs of one channel, each with one of `rates` (bytes a second),
-/// drawn evenly. The same seed gives the same lives, whatever the number of threads.
+/// `runs` lives of an SSD with `vssds` channel-isolated vSSDs of one channel, each with one of `rates` (bytes a
+/// second), drawn evenly. The same seed gives the same lives, for any number of threads.
 ///
 /// # Panics
 /// If there are no rates, or more vSSDs than channels.

@@ -2,7 +2,7 @@
 //! §3.6, §4.6). The decisions are those of the rack's metadata service ([`rackweave_meta::wear`]); between two rounds of
 //! them wear grows evenly.
 //!
-//! What is left out: a swap takes no time. Within an SSD wear is even (§4.6). A swap erases every block of both SSDs once,
+//! Not modelled: a swap takes no time. Within an SSD wear is even (§4.6). A swap erases every block of both SSDs once,
 //! and wears them.
 
 use rackweave_core::wear::imbalance;
@@ -12,7 +12,7 @@ use rackweave_meta::wear::{Balancer, DAY, WearConfig};
 use super::YEAR_S;
 use super::rack_rates::RackRates;
 
-/// What is on each SSD of a rack.
+/// Contents of each SSD of a rack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RackLoad {
     servers: usize,
@@ -60,7 +60,7 @@ impl RackLoad {
     }
 }
 
-/// What happens to a rack besides its load.
+/// Changes of a rack besides its load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     pub every: Span,

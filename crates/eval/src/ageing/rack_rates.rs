@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::rates::{RatesError, within};
 use super::{DAY_S, YEAR_S};
 
-/// What the rack's wear figures start from.
+/// Inputs of the rack's wear figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RackRates {
     pub rack: RackShape,
@@ -22,7 +22,7 @@ pub struct RackShape {
     pub vssds_per_ssd: usize,
     /// Erases of each block.
     pub endurance: u32,
-    /// What an SSD lives whose vSSDs only write.
+    /// Lifetime of an SSD whose vSSDs only write.
     pub full_life_years: f64,
 }
 
@@ -56,7 +56,7 @@ impl RackRates {
     /// The file that comes with the program.
     ///
     /// # Errors
-    /// None, as a test sees to.
+    /// None, as a test checks.
     pub fn builtin() -> Result<RackRates, RatesError> {
         RackRates::parse(include_str!("../../data/rackblox-wear.toml"))
     }

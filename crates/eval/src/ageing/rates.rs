@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::Device;
 
-/// What FlashBlox's ageing figures start from.
+/// Inputs of FlashBlox's ageing figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
     pub device: Device,
@@ -72,7 +72,7 @@ impl Rates {
     /// The file that comes with the program.
     ///
     /// # Errors
-    /// None, as a test sees to.
+    /// None, as a test checks.
     pub fn builtin() -> Result<Rates, RatesError> {
         Rates::parse(include_str!("../../data/flashblox-rates.toml"))
     }

@@ -149,7 +149,7 @@ pub(super) fn erases(_: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config(&rates), rows))
 }
 
-/// What is said of many lives.
+/// Statistics over many lives.
 struct Cell {
     no_swap: [f64; 2],
     ideal: [f64; 2],
@@ -160,7 +160,7 @@ struct Cell {
     days: f64,
 }
 
-/// As Table 5: 99 and 50 of a hundred SSDs live at least so long (seconds).
+/// As Table 5: 99 % and 50 % of the SSDs live at least this long (seconds).
 fn percentiles(runs: &[Run], of: impl Fn(&Run) -> f64) -> [f64; 2] {
     let mut all: Vec<f64> = runs.iter().map(of).collect();
     all.sort_by(f64::total_cmp);
@@ -237,8 +237,8 @@ pub(super) fn lifetimes(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config, rows))
 }
 
-/// Rates of fourteen workloads that nobody looked at: some write nothing, the others' rates are log-normal, their spread
-/// drawn as well, up to a channel killer's.
+/// Held-out rates of fourteen workloads: some write nothing, the others' rates are log-normal, their spread drawn as
+/// well, up to a channel killer's.
 fn drawn_rates(rates: &Rates, seed: u64, set: u64) -> Vec<f64> {
     let mut rng = Rng::stream(seed ^ 0x6865_6c64_206f_7574, set);
     let spread = 0.3 + 1.7 * rng.unit();

@@ -215,7 +215,7 @@ pub(super) fn four_tenants(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(said(&cfg, json!({"window_s": window.as_secs_f64()})), rows))
 }
 
-/// What a tenant of figure 7 does.
+/// Load of a tenant of figure 7.
 #[derive(Clone)]
 struct Job {
     name: String,
@@ -266,14 +266,14 @@ fn jobs(c: &Config, quick: bool) -> Vec<[Job; 2]> {
     if quick { all.into_iter().take(2).collect() } else { all }
 }
 
-/// Figure 7. Tenants that are kept apart write at rates of their own, so the write amplification of a kind of vSSD is
-/// its tenants', weighted by what each wrote in the shared map: that of the same writes.
+/// Figure 7. Isolated tenants write at rates of their own, so the write amplification of a kind of vSSD is its
+/// tenants', weighted by each tenant's writes in the shared map: that of the same writes.
 pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
     let mut c = config();
     if o.quick {
         c.device.pages_per_block /= 2;
     }
-    // So many that soft-planes divide what over-provisioning leaves of a die without a rest: all kinds have as much flash.
+    // With this number soft-planes divide a die's space without over-provisioning evenly: all kinds have as much flash.
     let mut cfg = drive(&c, c.fig7.channels, if o.quick { 255 } else { 510 });
     // Superblocks of one size in all isolated vSSDs.
     cfg.superblock_soft_planes = u32::from(c.device.dies_per_channel);
@@ -282,7 +282,7 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
     for pair in jobs(&c, o.quick) {
         let name = format!("{} + {}", pair[0].name, pair[1].name);
         let client = |i: usize, first: u32| {
-            // No more than a volume lets wait.
+            // No more than the bound of a volume's waiting requests.
             let arrivals = Arrivals::closed(c.fig7.depth.min(2048 / pair[i].blocks));
             Client { first, ..whole(n, pair[i].requests(n, o.seed + i as u64), arrivals) }
         };
@@ -384,7 +384,7 @@ fn waf(
     })
 }
 
-/// When a recorded web search asks, how much, and where; looped, and at `speed` times its pace.
+/// Times, lengths and places of a recorded web search; looped, and at `speed` times its pace.
 fn search_load(c: &Config, volume: u32, seed: u64) -> (Requests, Arrivals) {
     let s = &c.search;
     let reader = TraceReader::new(std::io::Cursor::new(SEARCH), Some("wsrch-small.trace.zst"), None);

@@ -29,7 +29,7 @@ fn measured(f: &Figure, name: &str, unit: &str) -> f64 {
     row.unwrap_or_else(|| panic!("no row {name:?} of unit {unit:?}")).measured
 }
 
-/// Bars that the quick forms miss; docs/results.md says why. One that is held again is struck here.
+/// Bars that the quick forms miss, for the reasons in docs/results/tenants.md. A bar that is held again is removed here.
 const MISSED: &[(&str, &str)] = &[
     ("fb-fig7", "RW + SW: software"),
     ("fb-fig7", "RW + RW: channel"),

@@ -20,8 +20,8 @@ use crate::ycsb::{RECORD_BYTES, Workload};
 /// The drive and the stores on it, cut down from the paper's: channels of 64 GB that hold 32 GB of records.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// p-ssd has 4 planes of 1024 blocks of 256 pages. Planes of a die do not work at the same time but for moves, so one
-    /// of 256 blocks is the same to it but for the size; pages are fewer.
+    /// p-ssd has 4 planes of 1024 blocks of 256 pages. Planes of a die work at the same time only for moves, so one
+    /// plane of 256 blocks differs in size only; pages are fewer.
     pages_per_block: u16,
     warm_up: Span,
     window: Span,
@@ -72,7 +72,7 @@ const DIES: u16 = 4;
 /// Clients of a store that shares a drive, each with one request at a time: many, as the paper raises their number until
 /// throughput no longer grows (§4.2).
 const CLIENTS: usize = 64;
-/// Of a store that is migrated (the paper does not tell; assumed).
+/// Of a store that is migrated (assumed; the paper gives no number).
 const CLIENTS_MIGRATED: usize = 16;
 const ISOLATIONS: [Isolation; 3] = [Isolation::Channel, Isolation::Die, Isolation::Software];
 
@@ -134,7 +134,7 @@ impl Stores {
     }
 }
 
-/// What is run: the first store's workload and that of all others: the same, or the one that writes most.
+/// Workloads of the first store and of all others: the same, or the one that writes most.
 fn set() -> Vec<(Workload, Workload)> {
     let same = Workload::ALL.map(|w| (w, w));
     let beside_a = [Workload::B, Workload::C, Workload::D].map(|w| (w, Workload::A));
@@ -175,7 +175,7 @@ fn shared(n: u16, o: Options) -> Result<Vec<Vec<Seen>>, BenchError> {
         }
         Ok(all)
     };
-    // What a drive holds is in memory: of four stores 6 GB, so such drives are run one after another.
+    // A drive's contents are in memory: of four stores 6 GB, so such drives are run one after another.
     if n > 2 && !o.quick {
         return ISOLATIONS.into_iter().map(one).collect();
     }

@@ -52,13 +52,13 @@ impl Better {
 pub struct Row {
     pub name: String,
     pub unit: &'static str,
-    /// The paper's, where it tells one.
+    /// The paper's number, if it gives one.
     pub paper: Option<f64>,
     pub measured: f64,
     pub better: Better,
-    /// What it is held to.
+    /// The bar.
     pub bar: Option<f64>,
-    /// What must be said with it: why a cell does not count.
+    /// Remark to be printed with it: why a cell does not count.
     pub note: Option<Box<str>>,
 }
 
@@ -169,7 +169,7 @@ pub struct Experiment {
     run: fn(Options) -> Result<Outcome, ExperimentError>,
 }
 
-/// What an experiment's function returns.
+/// Result of an experiment's function.
 struct Outcome {
     config: Value,
     rows: Vec<Row>,
@@ -319,7 +319,7 @@ impl Experiment {
     /// Runs it.
     ///
     /// # Errors
-    /// What it starts from is not right.
+    /// Its inputs are wrong.
     pub fn run(&self, options: Options) -> Result<Figure, ExperimentError> {
         self.figure(options, || (self.run)(options))
     }

@@ -24,7 +24,7 @@ const SEEDS: u64 = 3;
 const SHARES: [f64; 3] = [0.2, 0.5, 0.8];
 const SHARES_QUICK: [f64; 2] = [0.2, 0.5];
 
-/// The schedulers, and what the paper says coordination gains on average, where it does.
+/// The schedulers, and the paper's average gain by coordination, where given.
 const KINDS: [(&str, SchedulingKind, Option<f64>); 3] = [
     ("TB", SchedulingKind::Tb, None),
     ("FQ", SchedulingKind::Fq, Some(1.21)),

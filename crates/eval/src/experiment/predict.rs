@@ -1,4 +1,4 @@
-//! RackBlox §3.4: how well the mean of the last packets tells what the way back will take.
+//! RackBlox §3.4: how well the mean of the last packets predicts the time of the way back.
 
 use rackweave_core::{Rng, Span};
 use rackweave_sched::{Predictor, WINDOW};
@@ -18,7 +18,7 @@ fn accuracy(delays_ns: impl Iterator<Item = u64>) -> (f64, f64) {
     let mut predictor = Predictor::new();
     let (mut near, mut part, mut all) = (0u64, 0u64, 0u64);
     for ns in delays_ns {
-        // Nothing is known before the first.
+        // Unknown before the first.
         let told = predictor.predict();
         if told > Span::ZERO {
             let off = told.0.abs_diff(ns);

@@ -1,7 +1,7 @@
 //! RackBlox §4.2 to §4.5: latency and throughput of a rack under load, with cells of [`crate::rack`].
 //!
-//! A *point* is one load at one utilization under every scheme, by one seed or several; figures show medians over the seeds.
-//! A point that must not be counted is shown, says why, and is left out of what is held to a bar.
+//! A *point* is one load at one utilization under every scheme, by one seed or several; figures show medians over the
+//! seeds. A void point is shown with the reason, and no bar considers it.
 
 use rackweave_config::BlockingConfig;
 use rackweave_core::Span;
@@ -23,12 +23,12 @@ const UTILIZATION: f64 = 0.3;
 /// … and where it leaves less and less, for the shares of the short forms.
 const OTHER_UTILIZATIONS: [f64; 3] = [0.4, 0.5, 0.7];
 const SHARE: f64 = 0.5;
-/// Writes of a cell of a full form at the least. Schemes end with other numbers of blocks free, up to a hundred apart; that must
-/// be little beside what they erase.
+/// Least writes of a cell of a full form. Schemes end with other numbers of free blocks, up to a hundred apart, which
+/// must be few beside their erases.
 const WRITES_MIN: u64 = 500_000;
 /// Above this part of the time they are up to three hundred apart, so there are twice as many requests.
 const LONGER_ABOVE: f64 = 0.4;
-/// By whole blocks a vSSD frees a block at a time, whatever the load: with more to collect, replicas never cease to.
+/// By whole blocks a vSSD frees one block at a time, at any load: with more to collect, replicas never stop.
 const BLOCK_UTILIZATION: f64 = 0.1;
 /// There the write cache of a vSSD is cut down as the drive is: these are 0.04 % of it, of the paper's 1 TB 0.4 GB. The
 /// configuration's own would be 32 GB of that, and so absorb all that is written while a block is collected.
@@ -38,7 +38,7 @@ const SEEDS: u64 = 2;
 /// P99s of two seeds may be so far apart; more, and the run was too short.
 const SEEDS_DIFFER_MAX: f64 = 0.05;
 
-/// What is compared: the baselines, and all policies but the one that only VDC's buckets are missing from.
+/// The compared schemes: the baselines, and all policies but the one that differs from VDC by its buckets only.
 fn schemes() -> Vec<Scheme> {
     let policies = [Policy::Rackblox, Policy::Rackweave, Policy::Ideal];
     Scheme::BASELINES.into_iter().chain(policies.map(Scheme::from)).collect()
@@ -62,7 +62,7 @@ impl Point {
         };
         format!("{kind}, {:.0} % busy", self.utilization * 100.0)
     }
-    /// The median over the seeds; not a number if there is no such scheme.
+    /// The median over the seeds; NaN without such a scheme.
     fn median(&self, scheme: &str, value: impl Fn(&CellReport) -> f64) -> f64 {
         let Some(i) = self.schemes.iter().position(|s| *s == scheme) else { return f64::NAN };
         let mut values: Vec<f64> = self.seeds.iter().map(|s| value(&s[i])).collect();
@@ -85,7 +85,7 @@ impl Point {
     }
 }
 
-/// What a figure is made of.
+/// Cells of a figure.
 struct Sweep {
     loads: Vec<Load>,
     utilizations: Vec<f64>,
@@ -112,7 +112,7 @@ impl Sweep {
             cache_slots: None,
         }
     }
-    /// Reads of a cell, at the least [`Sweep::reads`].
+    /// Reads of a cell, at least [`Sweep::reads`].
     fn reads_of(&self, load: Load, utilization: f64) -> u64 {
         if self.reads < READS_MIN {
             return self.reads;
@@ -157,8 +157,8 @@ impl Sweep {
     }
 }
 
-/// YCSB by share of writes; in the full form with two seeds, and some shares with one seed at the other utilizations. The
-/// sweep is for what is said of the configuration.
+/// YCSB by share of writes; in the full form with two seeds, and some shares with one seed at the other utilizations.
+/// The sweep gives the configuration's description.
 fn ycsb(o: Options) -> Result<(Sweep, Vec<Point>), ExperimentError> {
     let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
     let mut sweep = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
@@ -228,7 +228,7 @@ fn worst(points: &[Point], name: &str, over: &str, under: &str, better: Better, 
     Row::new(format!("{name}: {over} ÷ {under}, worst"), "×", better, ratio).note(Some(at.into()))
 }
 
-/// What policy `rackweave` is held to, where the rack has it.
+/// Bars of policy `rackweave`, where the rack has it.
 fn past_the_paper(points: &[Point], rows: &mut Vec<Row>) {
     if !points.iter().any(|p| p.schemes.contains(&"rackweave")) {
         return;
@@ -237,7 +237,7 @@ fn past_the_paper(points: &[Point], rows: &mut Vec<Row>) {
     let closed = |p: &Point| {
         let at = |scheme| p.median(scheme, READ_P999);
         let gap = at("rackblox") - at("ideal");
-        // Where there is no gap there is nothing to close.
+        // Without a gap there is nothing to close.
         if gap > at("ideal") * 0.02 { (at("rackblox") - at("rackweave")) / gap } else { f64::NAN }
     };
     if let Some((part, at)) = best(points, Better::Lower, closed) {
@@ -286,7 +286,7 @@ fn block_loads(o: Options) -> Vec<Load> {
     shares.iter().map(|w| Load::ycsb(*w)).collect()
 }
 
-/// A percentile, and which ratios of schemes are to be how large: by the paper, and at the least.
+/// A percentile, and the required ratios of schemes: the paper's, and the bar.
 type Held<'a> = (&'a str, Value1, &'a [(&'a str, &'a str, f64, f64)]);
 
 /// The other blocking unit (protocol rule 21), where a die is taken until its victim is erased: the same ratios, held to
@@ -300,7 +300,7 @@ fn whole_blocks(
     let (blocking, utilizations) = (BlockingConfig::Block, vec![BLOCK_UTILIZATION]);
     let cache_slots = Some(BLOCK_CACHE_SLOTS);
     let mut sweep = Sweep { blocking, utilizations, cache_slots, ..Sweep::new(o, loads) };
-    // It yields to reads whatever the unit is.
+    // It yields to reads with any unit.
     sweep.schemes.retain(|s| s.policy != Policy::Rackweave);
     let points = sweep.run(o.seed)?;
     for (name, value, bars) in held {
@@ -399,7 +399,7 @@ fn with_coord_io(o: Options, loads: Vec<Load>) -> Sweep {
     sweep
 }
 
-/// Figure 15: the storage's part is what is left over a network without delay.
+/// Figure 15: the storage's part is the latency over a network without delay.
 pub(super) fn fig15(o: Options) -> Result<Outcome, ExperimentError> {
     let shares: &[f64] = if o.quick { &SHARES_QUICK[1..] } else { &SHARES };
     let mut sweep = with_coord_io(o, shares.iter().map(|w| Load::ycsb(*w)).collect());

@@ -11,7 +11,7 @@ use crate::ageing::{Change, DAY_S, RackAged, RackLoad, RackRates, YEAR_S, age_ra
 /// Racks, each with workloads drawn from a seed of its own.
 const SEEDS: u64 = 3;
 const SEEDS_QUICK: u64 = 2;
-/// What λ and the wear of swaps are held to.
+/// Bars of λ and of the wear of swaps.
 const LAMBDA: f64 = 1.05;
 const LIFE_PERCENT: f64 = 0.5;
 /// Two seeds agree within this part.
@@ -85,7 +85,7 @@ pub(super) fn servers(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config(&rates), rows))
 }
 
-/// The longest period with which the bar holds after a year, the fastest being so many times as fast as the mean.
+/// The longest period with which the bar holds after a year, if the fastest wears `spread` times as fast as the mean.
 fn enough(of: &str, spread: f64) -> Row {
     let goal = Imbalance {
         units: spread,
@@ -105,7 +105,7 @@ pub(super) fn whole_rack(o: Options) -> Result<Outcome, ExperimentError> {
     let endurance = f64::from(rates.rack.endurance);
     let mut rows = Vec::new();
     for (name, cfg) in schemes() {
-        // What each rack is after a year, and after five.
+        // State of each rack after a year, and after five.
         let aged: Vec<Vec<RackAged>> = parallel(seeds, |n| age_rack(&loads[n as usize], cfg, None, &looks()));
         let mut row = |what: &str, unit, measured, bar: Option<f64>| {
             let row = Row::new(format!("{name}: {what}"), unit, Better::Lower, measured);

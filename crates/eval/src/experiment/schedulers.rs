@@ -1,4 +1,4 @@
-//! RackBlox figure 17: reads' tail under each storage scheduler, plain and coordinated (§4.5.1). Nothing else differs.
+//! RackBlox figure 17: reads' tail under each storage scheduler, plain and coordinated (§4.5.1), all else equal.
 
 use rackweave_config::{SchedConfigKind, SchedSection};
 use rackweave_sim::Network;
@@ -16,7 +16,7 @@ const WARM_UP_QUICK: u64 = 2;
 const QUEUES: f64 = 0.55;
 /// Seeds whose median counts.
 const SEEDS: u64 = 3;
-/// The schedulers, and what the paper says coordination gains.
+/// The schedulers, and the paper's gain by coordination.
 const KINDS: [(&str, SchedConfigKind, f64); 3] = [
     ("FIFO", SchedConfigKind::Fifo, 1.5),
     ("Deadline", SchedConfigKind::Deadline, 1.36),
@@ -33,9 +33,9 @@ struct Point {
     writes: f64,
 }
 
-/// Half of the dies' time, where a read seldom finds others before it; and so much of it that reads queue at the dies of
-/// popular blocks: with the figures' network, with a slow one, and with one (drawn) whose delays differ as much as the
-/// queues are long.
+/// Half of the dies' time, at which a read seldom finds others before it; and a utilization at which reads queue at the
+/// dies of popular blocks: with the figures' network, with a slow one, and with a drawn one whose delays differ as much
+/// as the queues are long.
 const POINTS: [Point; 5] = [
     Point {
         name: "half busy, collection as it comes",

@@ -20,7 +20,7 @@ use crate::ycsb::{HOTTEST, popular};
 pub enum Pattern {
     /// Each request is drawn.
     Mixed,
-    /// A run of writes, then one of reads; both together have so many requests.
+    /// A run of writes, then one of reads; both together have this number of requests.
     Runs { requests: u64 },
 }
 
@@ -33,7 +33,7 @@ pub struct Load {
     pub pattern: Pattern,
 }
 
-/// AuctionMark's "long sequence of writes followed by a sequence of reads" (§4.3); how long is not told.
+/// AuctionMark's "long sequence of writes followed by a sequence of reads" (§4.3), without a length.
 const RUN: u64 = 20_000;
 
 impl Load {
@@ -55,12 +55,12 @@ impl Load {
 /// Write amplification that a rate is computed with: what cells show at this fill. Cells report how busy drives were, so
 /// an error here is seen.
 const WAF: f64 = 2.7;
-/// A block that is written again within this is still in the write cache: reads of it ask no die.
+/// A block that is written again within this is still in the write cache: reads of it use no die.
 const CACHED_FOR: Span = Span::from_millis(5);
 /// A load is lowered until the die of the hottest block that no cache holds is less busy than this.
 const HOT_DIE_MAX: f64 = 0.75;
 
-/// What requests cost a rack.
+/// Cost of requests for a rack.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// Dies of the whole rack.
@@ -76,7 +76,7 @@ impl Costs {
     /// By the service times of the rack's device.
     ///
     /// # Errors
-    /// There is no such device.
+    /// The device is unknown.
     pub fn of(rack: &RackConfig) -> Result<Costs, ReplayError> {
         let p = build::profile(rack).map_err(|e| ReplayError::Build { reason: e.to_string().into() })?;
         let g = &p.geometry;
@@ -92,7 +92,7 @@ impl Costs {
             clients: CLIENTS,
         })
     }
-    /// From so many clients.
+    /// From this number of clients.
     pub fn clients(self, clients: u32) -> Costs {
         Costs { clients, ..self }
     }
@@ -148,7 +148,7 @@ pub struct Source {
     pub(super) write_through: bool,
 }
 
-/// What VDC needs to know.
+/// Inputs of VDC.
 struct Controlled {
     vdc: Vdc,
     read: f64,
@@ -178,14 +178,14 @@ impl Source {
         }
     }
 
-    /// From so many clients.
+    /// From this number of clients.
     pub fn clients(self, clients: u32) -> Source {
         Source { clients, ..self }
     }
 
     /// Requests wait for VDC's tokens: of each client's link, and of the dies' time.
     pub fn through_vdc(mut self, costs: &Costs, network: &Network, seed: u64) -> Source {
-        // Unlimited: more than any flow asks for.
+        // Unlimited: more than any flow requests.
         let links = if network.bytes_per_s == 0 { 1e15 } else { network.bytes_per_s as f64 };
         let vdc = Vdc::new([links * f64::from(self.clients), costs.dies], self.clients as usize);
         let delays = NetState::new(network.clone(), control(), seed ^ STREAM);

@@ -1,5 +1,5 @@
-//! Cells: a rack under one policy or baseline and one generated load, in virtual time, and what came of it. RackBlox's figures (§4)
-//! are made of cells.
+//! Cells: a rack under one policy or baseline and one generated load, in virtual time, and the result. RackBlox's
+//! figures (§4) consist of cells.
 //!
 //! [`load`] draws the requests, [`super::replay`]'s rack answers them; [`run_all`] takes cells to all cores. Equal cells
 //! give equal numbers.
@@ -25,7 +25,7 @@ use crate::replay::run::{Length, Run};
 use crate::replay::{ReplayError, TIMEOUT_MS, WINDOW, age, size};
 use crate::report::{ERASES_DIFFER_MAX, PolicyReport};
 
-/// Reads (or four times the writes, where nothing is read) that a counted cell of a full form has at the least.
+/// Least reads (or four times the writes, where nothing is read) of a counted cell of a full form.
 pub const READS_MIN: u64 = 1_000_000;
 /// A cell whose busiest die or bus works more than this part of the time shows a queue, not a policy.
 pub const BUSY_MAX: f64 = 0.90;
@@ -45,8 +45,8 @@ pub const CHANNELS: u16 = 2;
 /// Free ÷ spare blocks when a cell begins, from the first set to the last. RB16 consumes half of the free blocks and runs
 /// the workload until collection does; then the sets are anywhere between the soft threshold and the end of an episode.
 pub const FREE_AFTER: (f64, f64) = (0.36, 0.45);
-/// Overwrites of a cell's volumes before it begins, by the law of its own writes: after them collection moves as much as
-/// it will go on moving. A drive that was only filled moves less at first, and what is measured would be that.
+/// Overwrites of a cell's volumes before it begins, by the law of its own writes: after them the amount that collection
+/// moves is stable. On a drive that was only filled it moves less at first, which would be measured instead.
 pub const WEAR_IN: f64 = 2.0;
 /// Writes before the measured ones: on drives of [`SSD_BYTES`] they take a third of each vSSD's spare blocks, more than lies
 /// between the regular threshold and the end of an episode, so that each has collected by its scheme's own rules.
@@ -54,7 +54,7 @@ pub const WARM_UP_WRITES: u64 = 100_000;
 /// Stream of the seed that [`WEAR_IN`] draws from.
 const WEAR_IN_STREAM: u64 = 0x7765_6172;
 
-/// What a cell is.
+/// Parameters of a cell.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub policy: Scheme,
@@ -68,25 +68,25 @@ pub struct Cell {
     /// Part of the time that dies are to be busy, all together ([`load::rate`]).
     pub utilization: f64,
     pub seed: u64,
-    /// Overwrites before anything is asked ([`WEAR_IN`]).
+    /// Overwrites before the load ([`WEAR_IN`]).
     pub wear_in: f64,
     /// 4 KiB slots of each vSSD's write cache, if not the configuration's.
     pub cache_slots: Option<u64>,
     /// Each write is on flash on every replica when it is answered: the cache shelters none.
     pub write_through: bool,
-    /// Reads interrupt programs of what was written.
+    /// Reads suspend programs of host writes.
     pub host_program_suspend: bool,
     /// Requests before the measured ones, and measured.
     pub warm_up: u64,
     pub requests: u64,
-    /// What a read waits for while its die collects (protocol rule 21).
+    /// Unit of collection that a read waits for (protocol rule 21).
     pub blocking: BlockingConfig,
-    /// What each vSSD of a drive has for itself.
+    /// Units of each vSSD's own on a drive.
     pub isolation: Isolation,
     /// The servers' schedulers, if not as the policy says.
     pub sched: Option<SchedSection>,
-    /// Two racks, each of so many servers, and a third replica in the other one; whether reads go there when both at
-    /// home collect.
+    /// Two racks, each of this number of servers, and a third replica in the other one; whether reads go there when
+    /// both at home collect.
     pub far_reads: Option<bool>,
     pub servers: u32,
     pub clients: u32,
@@ -122,8 +122,8 @@ impl Cell {
         }
         .reads(READS_MIN)
     }
-    /// As many requests as it takes for so many reads and a quarter as many writes, if there are any; before them
-    /// [`WARM_UP_WRITES`], a tenth as many requests at the least.
+    /// Sets the number of requests: this number of reads and at least a quarter as many writes, if there are any;
+    /// before them [`WARM_UP_WRITES`], at least a tenth as many requests.
     pub fn reads(mut self, reads: u64) -> Cell {
         let needs = |count: f64, share: f64| if share > 0.0 { count / share } else { 0.0 };
         let reads = reads as f64;
@@ -201,13 +201,13 @@ impl Cell {
     }
 }
 
-/// What came of a cell.
+/// Result of a cell.
 #[derive(Clone, Debug)]
 pub struct CellReport {
     pub policy: &'static str,
     /// Requests a second that were offered.
     pub rate: f64,
-    /// None: the rack could not keep up.
+    /// None: the rack was overloaded.
     pub result: Option<PolicyReport>,
     pub overloaded: Option<Box<str>>,
 }

@@ -8,8 +8,8 @@ use rackweave_rack::sim::Sim;
 
 use super::load::Load;
 
-/// A burst of higher priority has a port for itself so long, and so often: a fifth of the time. An assumption; the paper
-/// says "periodically".
+/// Length and period of a burst of higher priority, which has a port for itself: a fifth of the time. An assumption;
+/// the paper says "periodically".
 const BURST: Span = Span::from_millis(2);
 const BURST_EVERY: Span = Span::from_millis(10);
 /// Bytes of a packet with a block, and of one without.

@@ -1,4 +1,4 @@
-//! What figures compare: a policy of the rack, and what RackBlox's baselines have beside it (RB15). Each is one value, run
+//! The compared schemes: a policy of the rack, and the additions of RackBlox's baselines (RB15). Each is one value, run
 //! by the same engine on the same requests.
 
 use rackweave_config::Policy;
@@ -14,7 +14,7 @@ pub struct Scheme {
     pub tokens: bool,
     /// Collection is granted by the controller, a round trip away, and servers forward reads; the switch does not.
     pub controller: bool,
-    /// Servers order requests by the network's time too, whatever the policy says.
+    /// Servers order requests by the network's time too, under any policy.
     pub ordered: bool,
 }
 
@@ -25,10 +25,10 @@ impl Scheme {
     /// RackBlox (Software): VDC, whose controller also coordinates collection.
     pub const SOFTWARE: Scheme =
         Scheme { name: "software", policy: Policy::Rackblox, tokens: true, controller: true, ordered: true };
-    /// RackBlox-Coord I/O (§4.4): requests are ordered by the network's time, collection is coordinated by nobody.
+    /// RackBlox-Coord I/O (§4.4): requests are ordered by the network's time, collection is uncoordinated.
     pub const COORD_IO: Scheme =
         Scheme { name: "coord-io", policy: Policy::Baseline, tokens: false, controller: false, ordered: true };
-    /// What RackBlox's figures compare it with.
+    /// Baselines of RackBlox's figures.
     pub const BASELINES: [Scheme; 2] = [Scheme::VDC, Scheme::SOFTWARE];
 
     /// One of [`Scheme::BASELINES`], [`Scheme::COORD_IO`], or a policy.

@@ -1,27 +1,26 @@
-//! VDC, the baseline that isolates tenants and knows nothing of garbage collection (RB15; Angel et al., OSDI 2014): each
-//! flow passes token buckets for every resource it uses, and a central controller sets their rates from what the flows
-//! asked for.
+//! VDC, the baseline that isolates tenants and ignores garbage collection (RB15; Angel et al., OSDI 2014): each flow
+//! passes token buckets for every resource it uses, and a central controller sets their rates from the flows' demands.
 //!
 //! Pure: it decides when each request may go. Rates follow demand one round trip late, as the controller is a node
 //! apart.
 
 use rackweave_core::{Span, Time};
 
-/// What a request needs tokens of: bytes on the flow's link, and time of dies.
+/// Resources of a request: bytes on the flow's link, and time of dies.
 pub const RESOURCES: usize = 2;
 pub type Amounts = [f64; RESOURCES];
 
-/// Flows tell the controller what they asked for this often (assumed; VDC's own is not told for such short flows).
+/// Period of flows' reports of their demand (assumed; VDC gives none for such short flows).
 pub const PERIOD: Span = Span::from_millis(50);
-/// A bucket holds the tokens of so long (assumed): bursts shorter than it pass.
+/// Tokens of a full bucket, as time (assumed): bursts shorter than it pass.
 const DEPTH: Span = Span::from_millis(10);
 
-/// A flow's allocation at the least, of an equal part (assumed).
+/// Least allocation of a flow, of an equal part (assumed).
 const LEAST: f64 = 0.1;
 
-/// Max-min fair parts of each resource: who asks for less than an equal part gets it, the others share what is left;
-/// what nobody asked for is shared equally on top, so that a flow may grow. Who asked for nothing has [`LEAST`] all the same,
-/// or its first request would wait for ever.
+/// Max-min fair parts of each resource: a flow that demands less than an equal part gets its demand, the others share
+/// the rest; unused capacity is shared equally on top, so that a flow may grow. A flow without demand has [`LEAST`] all
+/// the same; otherwise its first request would wait for ever.
 pub fn allocate(capacity: Amounts, demands: &[Amounts]) -> Vec<Amounts> {
     let mut out = vec![[0.0; RESOURCES]; demands.len()];
     for r in 0..RESOURCES {
@@ -70,7 +69,7 @@ impl Bucket {
 #[derive(Clone, Debug)]
 struct Flow {
     buckets: [Bucket; RESOURCES],
-    /// Asked for in this period.
+    /// Demand of this period.
     asked: Amounts,
     last: Time,
 }
@@ -94,8 +93,8 @@ impl Vdc {
         Vdc { capacity, flows: vec![flow; flows], next_period: Time::ZERO + PERIOD, coming: None }
     }
 
-    /// When a request of `flow` that came now and needs so much may go; flows are first in, first out. `round_trip` is
-    /// asked how long the controller's answer takes. Call in order of time.
+    /// When a request of `flow` that arrived now with these needs may go; flows are first in, first out. `round_trip`
+    /// draws the time of the controller's answer. To be called in order of time.
     pub fn admit(&mut self, now: Time, flow: usize, needs: Amounts, mut round_trip: impl FnMut() -> Span) -> Time {
         if now >= self.next_period {
             let period = PERIOD.as_secs_f64();
@@ -128,7 +127,7 @@ mod tests {
     fn who_asks_for_little_gets_it_and_the_others_share_the_rest() {
         let got = allocate([90.0, 90.0], &[[10.0, 0.0], [100.0, 0.0], [60.0, 30.0]]);
         assert_eq!(got.iter().map(|g| g[0]).collect::<Vec<_>>(), [10.0, 40.0, 40.0]);
-        // Of the second, 30 are asked for, and 3 is the least that any gets: 54 are left.
+        // Of the second resource, 30 are demanded, and the minimum is 3: 54 are left.
         assert_eq!(got.iter().map(|g| g[1]).collect::<Vec<_>>(), [21.0, 21.0, 48.0]);
     }
 
@@ -144,8 +143,8 @@ mod tests {
         let waits: Vec<f64> = (0..114).map(|i| ask(&mut vdc, f64::from(i) / 2.0)).collect();
         assert!(waits[..15].iter().all(|w| *w == 0.0), "{waits:?}");
         assert!((waits[100] - 41.0).abs() < 1.0, "{}", waits[100]);
-        // The controller was told at 50 ms, its answer is here at 57: nearly twice the rate, and what is owed takes half
-        // the time. Those that wait already keep the times they were given.
+        // The controller got the report at 50 ms, its answer arrives at 57: nearly twice the rate, and debt takes half
+        // the time. Requests that wait already keep their times.
         let later: Vec<f64> = (114..240).map(|i| ask(&mut vdc, f64::from(i) / 2.0)).collect();
         assert!(later[0] <= waits[113], "{} after {}", later[0], waits[113]);
         assert!(later[125] < waits[113] * 0.65, "{} after {}", later[125], waits[113]);

@@ -15,7 +15,7 @@ use super::run::Members;
 pub(crate) const FREE_AFTER: f64 = 0.5;
 /// Blocks overwritten between two looks at the free ratio: 1 MiB, a small part of any device's spare blocks.
 const OVERWRITE_STEP: u64 = 256;
-/// Times the volume is overwritten at the most: spare blocks that are still free then cannot be used up at all.
+/// Most overwrites of the volume: spare blocks that are still free then cannot be used up at all.
 const OVERWRITES_MAX: u64 = 4;
 /// Stream of the seed that ageing draws from.
 const STREAM: u64 = 2;

@@ -1,4 +1,4 @@
-//! What to replay, how, and why it may be refused.
+//! Configuration of a replay, and why it may be refused.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::size::UTILIZATION;
 use crate::trace::Format;
 use crate::workload::WorkloadError;
 
-/// Requests measured unless another number is asked for: enough for a thousand beyond the 99.9th percentile.
+/// Default number of measured requests: enough for a thousand beyond the 99.9th percentile.
 pub const REQUESTS_DEFAULT: u64 = 1_000_000;
 /// Speeds and rates a replay accepts: beyond them its clock would lose requests to rounding.
 pub const SPEED_MAX: f64 = 1e6;
@@ -35,7 +35,7 @@ pub struct ReplayConfig {
     pub requests: u64,
     /// The rack; policy, size and contents of its devices are set by the replay.
     pub rack: RackConfig,
-    /// What its configuration says itself: the replay is refused if it sets any of it to something else.
+    /// Keys in its configuration file: the replay is refused if it would override one of them.
     pub written: Option<Written>,
     pub network: Network,
     /// Bytes of each device; by [`super::size`]'s rule if `None`.
@@ -127,7 +127,7 @@ pub enum ReplayError {
     /// More requests arrive than the rack answers; a lower speed or rate helps.
     #[error("under {policy}, {outstanding} requests were unanswered {at} into the replay: it is overloaded")]
     Overloaded { policy: &'static str, outstanding: usize, at: Span },
-    /// Nothing more can happen, and requests are unanswered: a defect of the rack.
+    /// No event is pending, and requests are unanswered: a defect of the rack.
     #[error("under {policy}, {outstanding} requests were never answered")]
     Stuck { policy: &'static str, outstanding: usize },
 }

@@ -21,8 +21,8 @@ use crate::workload::Workload;
 
 /// Messages the replay's client may have in flight: the most there is, for an open loop waits for nothing.
 pub(crate) const WINDOW: u32 = 65_536;
-/// What the client offers beyond its link's rate waits at the link (and counts as latency) instead of being dropped
-/// there, which would make the retry timeout the latency that is measured …
+/// Requests beyond the client's link rate wait at the link (and count as latency) instead of being dropped, which would
+/// make the retry timeout the measured latency …
 pub(crate) const LINK_QUEUE_MAX: Span = Span::from_secs(10);
 /// … and is not sent twice for having waited.
 pub(crate) const TIMEOUT_MS: u64 = 5_000;
@@ -71,7 +71,7 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
     })
 }
 
-/// What options set, by the key that it is in a configuration.
+/// Options, by the configuration key that they set.
 const OPTIONS: [(&str, &str); 4] = [
     ("gc.victims", "--gc-victims"),
     ("servers", "--servers"),
@@ -79,7 +79,7 @@ const OPTIONS: [(&str, &str); 4] = [
     ("ssd.size", "--ssd-size"),
 ];
 
-/// Every key that the configuration has is what it says under every policy.
+/// Checks that every key in the configuration file takes effect under every policy.
 fn nothing_overridden(cfg: &ReplayConfig, rack: &RackConfig) -> Result<(), ReplayError> {
     let Some(written) = &cfg.written else { return Ok(()) };
     if let Some(key) = written.of_processes() {

@@ -41,7 +41,7 @@ pub(super) struct Outcome {
     pub volume_bytes: u64,
 }
 
-/// What was asked, and when it came.
+/// A request, and its arrival time.
 struct Asked {
     came: Time,
     op: TraceOp,
@@ -54,7 +54,7 @@ pub(crate) struct Sent {
     pub client: u32,
     /// When it came, since the run began: its latency counts from here.
     pub came: Span,
-    /// What is sent, and when: not before it came, later if something held it back.
+    /// The request, and when it was sent: on arrival, or later if something held it back.
     pub planned: Planned,
 }
 
@@ -102,13 +102,13 @@ pub(crate) struct Run {
     failed: u64,
     rounded: u64,
     first_failure: Option<Box<str>>,
-    /// What others send through the switch meanwhile.
+    /// Other traffic through the switch.
     pub(crate) bursts: Option<Bursts>,
 }
 
 impl Run {
-    /// A rack from scratch. What is offered beyond a link's rate waits there instead of being dropped, and contents are
-    /// not kept.
+    /// A rack from scratch. Requests beyond a link's rate wait there instead of being dropped, and contents are not
+    /// kept.
     pub(crate) fn up(rack: &RackConfig, sim: SimConfig, policy: &'static str) -> Result<Run, ReplayError> {
         let network = Network { queue_max: LINK_QUEUE_MAX, ..sim.network };
         let sim_config = SimConfig { contents: Contents::Discard, network, ..sim };

@@ -1,8 +1,8 @@
 //! How large the replayed devices and volume are.
 //!
-//! RB16 measures 50 to 100 GB of data on 64 to 128 GB vSSDs, so a rack holds data in [`UTILIZATION`] of what it can.
-//! A trace rarely touches that much: the volume is filled whole, and the trace runs inside it (the data nobody
-//! touches is what makes collection move pages, as on any device in use). So:
+//! RB16 measures 50 to 100 GB of data on 64 to 128 GB vSSDs, so a rack's data takes [`UTILIZATION`] of its capacity. A
+//! trace rarely touches that much: the volume is filled whole, and the trace runs inside it (untouched data is what
+//! makes collection move pages, as on any device in use). So:
 //!
 //! 1. a device is large enough for the trace's footprint at this utilization,
 //! 2. keeps all dies and planes of its profile, with at least [`PLANE_BLOCKS_MIN`] erase blocks each (a smaller one
@@ -15,9 +15,9 @@ use rackweave_flash::Profile;
 
 /// Part of the rack's room that the volume fills: 50 of 64 GB (RB16).
 pub const UTILIZATION: f64 = 0.78;
-/// Erase blocks of a plane at the least.
+/// Least erase blocks of a plane.
 pub const PLANE_BLOCKS_MIN: u64 = 8;
-/// A larger device than this is only built when asked for (16 GiB of flash is some 130 MB of maps).
+/// A larger device must be requested explicitly (16 GiB of flash takes some 130 MB of maps).
 pub const SSD_BYTES_DEFAULT_MAX: u64 = 16 << 30;
 /// Part of a device that a vSSD can export, roughly: for the first guess only, the volume's size is computed from what
 /// the built devices say.

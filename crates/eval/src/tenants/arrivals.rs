@@ -2,7 +2,7 @@
 
 use rackweave_core::{Span, Time};
 
-/// Requests of a tenant: so many under way at a time, or at given times.
+/// Requests of a tenant: a number in flight, or at given times.
 pub struct Arrivals {
     kind: Kind,
     began: Option<Time>,
@@ -11,8 +11,8 @@ pub struct Arrivals {
 enum Kind {
     /// A request ends, the next one comes.
     Closed { depth: u32 },
-    /// At these times since the load began, whatever is under way; the next one is known. No more than `most` are
-    /// under way: what comes meanwhile waits, and its latency counts from when it came.
+    /// At these times since the load began, regardless of requests in flight; the next one is known. At most `most` are
+    /// in flight: later ones wait, and their latency counts from their arrival.
     Open { times: Box<dyn Iterator<Item = Span>>, next: Option<Span>, most: u32 },
 }
 

@@ -50,7 +50,7 @@ pub fn scattered(size: u32, blocks: u32, writes: f64, seed: u64, popular: bool) 
     }))
 }
 
-/// Somebody with a part of the volume.
+/// A client of a part of the volume.
 pub struct Client {
     /// First block of its part, and its size.
     pub first: u32,
@@ -61,12 +61,12 @@ pub struct Client {
     pub kinds: [&'static str; 2],
 }
 
-/// What others see of a tenant while it runs.
+/// Published state of a running tenant.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// Of its first map.
     pub stats: Rc<Cell<MapStats>>,
-    /// Of its first map, when somebody wants to know it.
+    /// Occupancy of its first map, on request.
     pub occupancy: Rc<Cell<Option<Occupancy>>>,
     /// 4 KiB blocks that each client wrote, laying out included.
     pub written: Rc<RefCell<Vec<u64>>>,

@@ -17,7 +17,7 @@ const FILL_DEPTH: usize = 256;
 /// A store that the drive's queues had no room for tries again after this.
 const POLL: Span = Span::from_micros(50);
 
-/// What clients do to a store.
+/// Load of clients on a store.
 #[derive(Clone, Copy, Debug)]
 pub struct KvLoad {
     /// Records the store has before it is measured, of [`RECORD_BYTES`].
@@ -55,7 +55,7 @@ enum Phase {
 pub struct KvClients {
     load: KvLoad,
     stores: Vec<Store>,
-    /// Who takes the reads.
+    /// The store that serves the reads.
     pub reader: usize,
     phase: Phase,
     done: u64,
@@ -63,13 +63,13 @@ pub struct KvClients {
     ycsb: Option<Ycsb>,
     running: Map<u64, Running>,
     next: u64,
-    /// What is done and not yet noted: kind, when it came and ended, bytes.
+    /// Completed requests that are not recorded yet: kind, arrival, end, bytes.
     ended: Vec<(&'static str, Time, Time, u64)>,
     poll_at: Option<Time>,
     value: Vec<u8>,
 }
 
-/// A store of [`KvClients`]: the tenant that its answers come to. The first one's load is the clients'.
+/// A store of [`KvClients`]: the tenant that gets its answers. The first one's load is the clients'.
 #[derive(Debug)]
 pub struct KvTenant {
     clients: Rc<RefCell<KvClients>>,

@@ -2,8 +2,8 @@
 //!
 //! A [`Tenant`] is a state machine on FlashBlox's calls: it lays out its data in a vSSD, then offers its load. A
 //! [`Bench`] runs tenants against one [`FlashManager`]: it executes the drive's commands on a backend, delivers each
-//! completion when the modelled device is done, wakes manager and tenants when they ask for it, and hands every answer
-//! to the tenant whose token it bears. The same tenants on the same drive give the same figures.
+//! completion when the modelled device is done, wakes manager and tenants at their deadlines, and hands every answer to
+//! the tenant whose token it bears. The same tenants on the same drive give the same figures.
 //!
 //! The order of a run: [`Bench::new`], [`Bench::alloc`] and [`Bench::add`] for each tenant, [`Bench::prepare`] (all of
 //! them lay out their data), [`Bench::begin`] (all loads start), [`Bench::run`] for a warm-up, then
@@ -33,7 +33,7 @@ const TENANT_SHIFT: u32 = 48;
 /// The number of the bench itself.
 const BENCH: u16 = u16::MAX;
 
-/// What a tenant has when it is its turn.
+/// Environment of a tenant's turn.
 #[derive(Debug)]
 pub struct Turn<'a> {
     pub now: Time,
@@ -43,7 +43,7 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// What the tenant adds to its own tokens, which are below 2^48, so that their answers come to it.
+    /// Offset of the tenant's own tokens, which are below 2^48, so that their answers reach it.
     pub fn token_base(&self) -> u64 {
         u64::from(self.tenant) << TENANT_SHIFT
     }
@@ -71,7 +71,7 @@ pub trait Tenant {
     fn recorder(&mut self) -> &mut Recorder;
 }
 
-/// Why a run did not come to its end.
+/// Why a run did not end.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -93,7 +93,7 @@ pub struct Bench<B> {
     backend: B,
     now: Time,
     out: ManagerOut,
-    /// Completions by the time they are due, in the order they were asked for.
+    /// Completions by the time they are due, in the order of submission.
     due: BinaryHeap<Reverse<(Time, u64, usize)>>,
     in_flight: Slab<Completion>,
     sequence: u64,
@@ -133,7 +133,7 @@ impl<B: Backend> Bench<B> {
             other => unreachable!("an allocation is answered, not {other:?}"),
         }
     }
-    /// Gives back the vSSD, which nobody uses.
+    /// Gives back the unused vSSD.
     ///
     /// # Errors
     /// The drive has failed.
@@ -217,7 +217,7 @@ impl<B: Backend> Bench<B> {
         self.settle();
     }
 
-    /// Executes what the drive asks for and hands out its answers, until there is nothing left of either.
+    /// Executes the drive's commands and hands out its answers, until there are none left.
     fn settle(&mut self) {
         loop {
             for c in std::mem::take(&mut self.out.commands) {
@@ -256,7 +256,7 @@ impl<B: Backend> Bench<B> {
         let mut turn = Turn { now: self.now, manager: &mut self.manager, out: &mut self.out, tenant };
         self.tenants[usize::from(tenant)].done(&mut turn, done);
     }
-    /// Whatever is due first, if that is not after `until`. False: nothing is.
+    /// Delivers the event that is due first, if that is not after `until`. False: there is none.
     fn step(&mut self, until: Time) -> bool {
         self.settle();
         let completion = self.due.peek().map(|Reverse((at, ..))| *at);

@@ -1,4 +1,4 @@
-//! What a tenant did in the measured window.
+//! A tenant's requests in the measured window.
 
 use rackweave_core::{Span, Time};
 

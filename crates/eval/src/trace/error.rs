@@ -1,4 +1,4 @@
-//! Why a trace could not be read: always where (line, or record and byte offset), which field, and what stood there.
+//! Why a trace could not be read: always the place (line, or record and byte offset), the field, and the value.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::Format;
 /// Characters of an offending value that an error repeats: enough to find it, bounded for hostile input.
 const VALUE_SHOWN_MAX: usize = 60;
 
-/// Why a trace could not be read. None of these can be helped by a retry.
+/// Why a trace could not be read. A retry does not help.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -17,9 +17,9 @@ pub enum TraceError {
     /// The file, or the zstd stream in it, could not be read on.
     #[error("after {at}: {source}")]
     Read { at: Place, source: std::io::Error },
-    #[error("no known trace format: it begins with {start:?} (known: {known})", known = Format::names())]
+    #[error("unknown trace format: the file begins with {start:?} (formats: {known})", known = Format::names())]
     UnknownFormat { start: Box<str> },
-    #[error("line 1: {format} begins with {want:?}, this with {start:?}")]
+    #[error("line 1: a trace of format {format} begins with {want:?}, this file with {start:?}")]
     Header { format: Format, want: &'static str, start: Box<str> },
     #[error("{at}: {error}")]
     Field { at: Place, error: FieldError },
@@ -48,7 +48,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with one field.
+/// Error of one field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {value:?}: {fault}")]
 pub struct FieldError {
@@ -69,7 +69,7 @@ pub enum Fault {
     Zero,
     #[error("is neither 0 nor 1")]
     NotAFlag,
-    #[error("is no known operation")]
+    #[error("is not a known operation")]
     UnknownOp,
     #[error("is a version this reader does not know")]
     UnknownVersion,

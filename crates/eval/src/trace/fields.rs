@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
         u32::try_from(n).map_err(|_| FieldError::new(field, n.to_string().as_bytes(), Fault::TooLarge))
     }
 
-    /// Nothing may follow.
+    /// Checks that nothing follows.
     pub fn end(&mut self) -> Result<(), FieldError> {
         match self.next() {
             None => Ok(()),

@@ -1,8 +1,8 @@
 //! Block traces: one streaming interface over the formats people have.
 //!
-//! [`TraceReader`] is an iterator of [`TraceRecord`]s. It reads as it goes (a trace may be larger than memory), sees
-//! through zstd, finds the format out by itself or is told, and answers a malformed or truncated line with an error
-//! that says where and which field; after an error it ends.
+//! [`TraceReader`] is an iterator of [`TraceRecord`]s. It reads as it goes (a trace may be larger than memory),
+//! decompresses zstd, detects the format unless it is given, and answers a malformed or truncated line with an error
+//! that names place and field; after an error it ends.
 
 mod alibaba;
 mod detect;
@@ -91,9 +91,9 @@ impl fmt::Display for Format {
     }
 }
 
-/// A name that is no trace format.
+/// A name that is not a trace format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no trace format (known: {known})", known = Format::names())]
+#[error("{name:?} is not a trace format (formats: {known})", known = Format::names())]
 pub struct UnknownFormatName {
     pub name: Box<str>,
 }
@@ -105,10 +105,10 @@ impl FromStr for Format {
     }
 }
 
-/// What a reader of one line says.
+/// Result of parsing one line.
 enum Parsed {
     One(TraceRecord),
-    /// A flush and what must follow it.
+    /// A flush and the request that must follow it.
     Two(TraceRecord, TraceRecord),
     /// A line without a request (a header, a file action).
     Nothing,
@@ -119,7 +119,7 @@ trait LineParser {
     fn parse(&mut self, line: u64, text: &[u8]) -> Result<Parsed, LineFault>;
 }
 
-/// What a line parser finds wrong.
+/// Error of a line parser.
 enum LineFault {
     Field(FieldError),
     Header { want: &'static str },

@@ -51,7 +51,7 @@ pub(super) fn version_of(head: &[u8]) -> Option<&'static Layout> {
     [&VERSION_1, &VERSION_2].into_iter().find(fits)
 }
 
-/// The layout of a trace that is said to be of this format: told from its first record, however the rest is.
+/// Layout of a trace that is declared to be of this format: detected from its first record.
 pub(super) fn layout_of(head: &[u8]) -> &'static Layout {
     let second = head.len() >= RECORD_MAX && word(head, VERSION_1.version) >> 8 != VERSION_1.number;
     let second = second && word(head, VERSION_2.version) >> 8 == VERSION_2.number;

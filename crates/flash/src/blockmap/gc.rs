@@ -1,9 +1,9 @@
 //! Collection, a superblock at a time: what is valid in the victim is read, and written again in the log of copies; the
 //! victim is freed when nothing that a power cut could take away has its place.
 //!
-//! What is kept free is lost to data, and what data lose comes back as write amplification. So collection begins late, counts
-//! what only waits for a summary as free, and such a summary takes the end of a page that is filled anyway: with copies
-//! of the next victim, if none are left of this one.
+//! Space kept free is lost to data, and data's losses become write amplification. Collection therefore begins late,
+//! counts blocks that only wait for a summary as free, and puts such a summary at the end of a page that is filled
+//! anyway: with copies of the next victim, if none are left of this one.
 
 use rackweave_core::BLOCK;
 
@@ -66,7 +66,7 @@ impl BlockMap {
                 return false;
             }
             let Some(block) = self.victim() else {
-                // Nothing more comes: what is missing in the page is filled up.
+                // No further data: the rest of the page is padded.
                 return self.streams[GC].close_now();
             };
             self.held[block as usize].state = State::Victim;
@@ -139,7 +139,7 @@ impl BlockMap {
         let data = match result {
             Ok(Answer::Data(d)) => d,
             Ok(_) => return,
-            // It must not be erased: nobody has it elsewhere.
+            // It must not be erased: there is no other copy.
             Err(e) => return self.fail(e),
         };
         c.waiting += locations.len() as u32;
@@ -154,7 +154,7 @@ impl BlockMap {
             c.waiting -= 1;
         }
     }
-    /// Frees the victims that nobody needs. True: one was.
+    /// Frees victims without valid data. True: one was.
     pub(super) fn free_doomed(&mut self, io: &mut Io) -> bool {
         if self.doomed.is_empty() {
             return false;
@@ -179,7 +179,7 @@ impl BlockMap {
                 Err(e) => self.fail(e),
             }
         }
-        // Somebody waits for a block, and only a summary is missing.
+        // A request waits for a block, and only a summary is missing.
         let Some(barriers) = self.doomed.first().map(|d| d.barriers) else { return freed };
         let rests = self.collecting.is_none() || !self.wanted();
         let starved = self.starved(GC) || (self.starved(HOST) && rests);

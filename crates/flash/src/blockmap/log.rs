@@ -1,5 +1,5 @@
-//! The two logs: blocks are packed to pages, pages follow one another through a superblock, and a page that is the last of
-//! its superblock, or that somebody waits for, ends with a summary.
+//! The two logs: blocks are packed to pages, and pages fill a superblock in order. The last page of a superblock, and
+//! one that a request waits for, ends with a summary.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use super::summary::{self, Entry, Group, MAGIC, NONE, Summary};
 use super::{Answer, BlockMap, Flush, GC_RESERVE, Held, Io, Op, State};
 use crate::manager::api::BlockError;
 
-/// What the host writes.
+/// Data written by the host.
 pub(super) const HOST: usize = 0;
-/// What collection moves.
+/// Data moved by collection.
 pub(super) const GC: usize = 1;
 
-/// What waits for a place.
+/// Data that waits for a place.
 #[derive(Debug)]
 pub(super) enum Item {
     Write {
@@ -63,12 +63,12 @@ pub(super) struct Page {
     safe: Option<u64>,
 }
 
-/// What is to become of the page that is being filled.
+/// Decision about the page that is being filled.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     /// It ends with a summary, and has room for it.
     summary: bool,
-    /// That is for its place in the superblock, or there are so many entries: nobody asked for it.
+    /// Due by its place in the superblock or the number of entries, without a request.
     due: bool,
     /// It would have room for one.
     fits: bool,
@@ -96,7 +96,7 @@ pub(super) struct Stream {
     in_flight: u32,
     /// Turned away by the queue of a die.
     pub(super) refused: Option<Page>,
-    /// Somebody waits for a summary.
+    /// A request waits for a summary.
     close: bool,
     /// A summary is to end the page that is being filled.
     soon: bool,
@@ -107,8 +107,8 @@ impl Stream {
     pub(super) fn oldest_unsafe(&self) -> Option<u64> {
         self.closing.iter().copied().chain(self.first).min()
     }
-    /// What is up to this sequence is to be in a summary: in the page that is being filled, if the log `goes_on`, else at
-    /// once. False: that is known, or nothing is missing.
+    /// Requests a summary of everything up to this sequence: in the page that is being filled, if the log `goes_on`,
+    /// else at once. False: requested before, or nothing is missing.
     pub(super) fn ask_close(&mut self, barrier: u64, goes_on: bool) -> bool {
         if self.first.is_none_or(|f| f > barrier) {
             return false;
@@ -142,7 +142,7 @@ impl BlockMap {
             let plan = self.plan(s);
             let st = &self.streams[s];
             let (empty, waits) = (st.buffer.is_empty(), st.close && !st.group.is_empty());
-            // Nobody writes any more, or waits for this before he writes: what is missing is filled up.
+            // No write is pending, or writes wait for this: the page is padded.
             let hurried = !empty && s == HOST && st.in_flight == 0;
             if !plan.takes || self.would_look_like_summary(s) || (plan.due && empty && self.whole_page_waits(s)) {
                 self.emit(io, s, plan.summary);
@@ -175,8 +175,8 @@ impl BlockMap {
             _ => false,
         }
     }
-    /// What the page that is being filled can take. A summary always fits the next page: there is one before that is long
-    /// enough to be too long after two pages more.
+    /// Room of the page that is being filled. A summary always fits the next page: one is written before it could grow
+    /// too long within two further pages.
     fn plan(&self, s: usize) -> Plan {
         let st = &self.streams[s];
         let (filled, spp) = (st.buffer.len() as u32, self.spp);

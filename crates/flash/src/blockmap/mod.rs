@@ -1,14 +1,14 @@
 //! A page-mapped block layer on FlashBlox's calls (FB10): a volume of 4 KiB blocks, laid out as a log in the blocks of one
 //! virtual SSD. It decides; the owner of the [`FlashManager`] executes its commands and hands back the answers.
 //!
-//! - `log`: two logs at a time, of what the host writes and of what collection moves; blocks are packed to pages, pages
-//!   follow one another through a superblock, summaries ([`summary`]) say what they hold.
+//! - `log`: two logs at a time, of host writes and of moved data; blocks are packed to pages, pages fill a superblock
+//!   in order, and summaries ([`summary`]) list their contents.
 //! - `gc`: blocks are collected whole; the victim by [`VictimPolicy`].
 //! - `reads`; `recovery`: the map is read from the summaries.
 //!
-//! What makes a power cut harmless: a block is freed only when whatever replaced its contents, copies and newer writes
-//! alike, is in a summary that is programmed, and it is erased after a sync that begins later. A flush closes the
-//! host's log with a summary and syncs. What was answered and not flushed may be lost, as with any disk.
+//! Why a power cut is harmless: a block is freed only when all data that replaced its contents, copies and newer writes
+//! alike, is in a programmed summary, and it is erased after a sync that begins later. A flush closes the host's log
+//! with a summary and syncs. Answered, unflushed writes may be lost, as with any disk.
 
 mod gc;
 mod log;
@@ -37,7 +37,7 @@ const QUEUE_MAX: usize = 4096;
 /// A request that a full queue of a die refused is tried again after this, if nothing else happens.
 const RETRY: Span = Span::from_micros(100);
 
-/// The drive, and what time it is.
+/// The drive, and the present time.
 #[derive(Debug)]
 pub struct Io<'a> {
     pub now: Time,
@@ -45,7 +45,7 @@ pub struct Io<'a> {
     pub out: &'a mut ManagerOut,
 }
 
-/// What a volume is.
+/// Configuration of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockMapConfig {
     pub vssd: VssdId,
@@ -99,7 +99,7 @@ pub enum MapDone {
         token: u64,
         result: Result<(), MapError>,
     },
-    /// Whatever was answered before this was asked is durable.
+    /// All earlier answered writes are durable.
     Flushed {
         token: u64,
         result: Result<(), MapError>,
@@ -124,7 +124,7 @@ impl MapStats {
     pub fn waf(&self) -> f64 {
         if self.written == 0 { 1.0 } else { self.programmed as f64 / self.written as f64 }
     }
-    /// What happened since `earlier`.
+    /// Changes since `earlier`.
     pub fn since(&self, earlier: &MapStats) -> MapStats {
         MapStats {
             written: self.written - earlier.written,
@@ -137,11 +137,11 @@ impl MapStats {
     }
 }
 
-/// Slots of a vSSD by what is in them. What is not used, open or a victim's is free.
+/// Slots of a vSSD by their contents. All slots that are not used, open or a victim's are free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     pub slots: u64,
-    /// Of those used: what they hold is read by somebody.
+    /// Used slots with valid data.
     pub valid: u64,
     /// Written, and to be collected one day.
     pub used: u64,
@@ -216,7 +216,7 @@ pub struct BlockMap {
     /// By logical block: superblock × its slots + slot; [`NONE`].
     map: Vec<u32>,
     held: Vec<Held>,
-    /// Superblocks allocated or asked for.
+    /// Superblocks allocated or requested.
     taken: u32,
     streams: [Stream; 2],
     sequence: u64,
@@ -247,7 +247,7 @@ impl BlockMap {
         let data = summary::data_slots(pages, u64::from(page_bytes / BLOCK));
         Ok((u64::from(total.saturating_sub(SPARE_BLOCKS)) * data).min(u64::from(NONE) - 1))
     }
-    /// Nothing is read or written before [`BlockMap::recover`].
+    /// [`BlockMap::recover`] comes before all reads and writes.
     pub fn new(cfg: BlockMapConfig, manager: &FlashManager) -> Result<BlockMap, MapError> {
         let most = BlockMap::blocks_max(manager, cfg.vssd)?;
         if cfg.blocks == 0 || u64::from(cfg.blocks) > most {
@@ -353,7 +353,7 @@ impl BlockMap {
         self.go_on(io);
         Ok(())
     }
-    /// Makes durable whatever was answered before; answered by [`MapDone::Flushed`].
+    /// Makes all earlier answered writes durable; answered by [`MapDone::Flushed`].
     pub fn flush(&mut self, io: &mut Io, token: u64) -> Result<(), MapError> {
         if !self.ready {
             return Err(MapError::NotReady);
@@ -399,7 +399,7 @@ impl BlockMap {
     fn block(&self, index: u32) -> Block {
         Block { vssd: self.cfg.vssd, index }
     }
-    /// Does whatever can be done now.
+    /// Takes every step that is possible now.
     fn go_on(&mut self, io: &mut Io) {
         if !self.ready {
             return self.read_refused_summaries(io);
@@ -476,11 +476,11 @@ impl BlockMap {
         h.changed = self.sequence;
         h.replaced[s] = self.sequence;
     }
-    /// Superblocks that nobody has.
+    /// Free superblocks.
     fn free(&self) -> u32 {
         self.total - self.taken
     }
-    /// Slots of the vSSD by what is in them now.
+    /// Slots of the vSSD by their present contents.
     pub fn occupancy(&self) -> Occupancy {
         let count = |state| self.held.iter().filter(|h| h.state == state).count() as u64 * u64::from(self.slots);
         let filled = self.held.iter().filter(|h| h.state == State::Open).map(|h| h.lbas.len() as u64).sum::<u64>();
@@ -493,7 +493,7 @@ impl BlockMap {
             victims,
         }
     }
-    /// What the map and the blocks say of each other, for tests.
+    /// Consistency of map and blocks, for tests.
     pub fn check(&self) -> Result<(), String> {
         let mut valid = vec![0; self.held.len()];
         for (lba, &l) in self.map.iter().enumerate().filter(|(_, l)| **l != NONE) {
@@ -511,7 +511,7 @@ impl BlockMap {
     }
 }
 
-/// What a call brought.
+/// Results of a call.
 #[derive(Debug)]
 enum Answer {
     None,

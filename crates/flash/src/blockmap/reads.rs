@@ -22,7 +22,7 @@ struct Part {
 }
 
 impl BlockMap {
-    /// Reads whole blocks from `lba` on; answered by [`MapDone::Read`]. What was never written reads as zeroes.
+    /// Reads whole blocks from `lba` on; answered by [`MapDone::Read`]. Unwritten blocks read as zeroes.
     pub fn read(&mut self, io: &mut Io, lba: u32, blocks: u32, token: u64) -> Result<(), MapError> {
         self.in_range(lba, u64::from(blocks))?;
         let mut parts = Vec::new();
@@ -57,7 +57,7 @@ impl BlockMap {
     }
     fn read_part(&mut self, io: &mut Io, read: usize, part: usize) {
         let Part { lba, blocks, .. } = self.reads[read].parts[part];
-        // What is not side by side any more is read a block at a time.
+        // Blocks that are no longer adjacent are read one at a time.
         let n = self.run(lba, lba + blocks);
         if n < blocks {
             let rest = Part { lba: lba + n, blocks: blocks - n, data: None };

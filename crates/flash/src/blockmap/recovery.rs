@@ -27,7 +27,7 @@ pub(super) struct Recovery {
     newest: Vec<u64>,
     /// Trims: the block whose summary has it, logical block, sequence.
     trims: Vec<(u32, u32, u64)>,
-    /// By superblock, the first sequence of what it has, and whether that is copies.
+    /// By superblock, its first sequence, and whether it holds copies.
     begun: Vec<Option<(u64, bool)>>,
     /// A superblock of copies that is left out.
     left_out: Option<u32>,
@@ -131,8 +131,8 @@ impl BlockMap {
                 }
                 (s.previous != NONE).then_some(s.previous)
             }
-            // Also where one was to be: its program failed, with one behind it under way. What it would have named was answered to
-            // nobody as safe.
+            // Also where one was due: its program failed while a later one was pending. Nothing that it would have
+            // listed was answered as durable.
             None => page.checked_sub(1),
         };
         match previous {

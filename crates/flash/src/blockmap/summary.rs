@@ -68,7 +68,7 @@ pub struct Summary {
 pub enum Unreadable {
     /// It has none, or not a sound one.
     Unsound,
-    /// It is sound as far as can be told, but of another version.
+    /// Well-formed, but of another version.
     Version(u16),
 }
 
@@ -91,17 +91,17 @@ impl Group {
     pub fn take(&mut self) -> Vec<Entry> {
         std::mem::take(self).entries
     }
-    /// Slots of a summary of these and of so many entries more, at the most.
+    /// Most slots of a summary of these and `more` entries.
     pub fn slots(&self, more: usize) -> u32 {
         (HEAD + self.bytes + more * ENTRY_MAX).div_ceil(SLOT) as u32
     }
-    /// So many entries more are sure to fit a summary of so many slots.
+    /// Entries that are sure to fit a summary of this number of slots.
     pub fn room(&self, slots: u32) -> usize {
         (slots as usize * SLOT).saturating_sub(HEAD + self.bytes) / ENTRY_MAX
     }
 }
 
-/// Slots of a block of so many pages, of `spp` slots each, that data are sure to have: none of a page with a summary, as a
+/// Slots for data in a block of this number of pages, of `spp` slots each: none in a page with a summary, since a
 /// request that would be split there goes to the next page.
 pub fn data_slots(pages: u64, spp: u64) -> u64 {
     // Two pages of entries are kept free in a summary that is not a block's last.

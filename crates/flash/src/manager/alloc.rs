@@ -1,5 +1,5 @@
-//! What of a drive belongs to which virtual SSD: free lists of channels, dies and soft-planes (FlashBlox §3.1–3.3, §3.5;
-//! FB2, FB4).
+//! Ownership of a drive's units by virtual SSDs: free lists of channels, dies and soft-planes (FlashBlox §3.1–3.3,
+//! §3.5; FB2, FB4).
 //!
 //! A drive is made of logical channels, dies and soft-planes. Wear leveling moves them over the physical ones
 //! ([`super`]); nothing here knows where they lie.
@@ -14,8 +14,8 @@ use crate::geometry::Geometry;
 use crate::isolation::{Isolation, LEVELS_MAX, LevelsError, ThroughputLevels};
 
 impl ThroughputLevels {
-    /// What an administrator chose makes sense on such a drive. The defaults do on all: their last levels are more than
-    /// small ones have.
+    /// Checks the administrator's levels against the drive. The defaults pass on all drives: their highest levels are
+    /// more than small ones have.
     pub fn check(&self, cut: &Cut) -> Result<(), LevelsError> {
         let dies = cut.geometry.dies();
         let defaults = ThroughputLevels::default();
@@ -86,15 +86,15 @@ impl Cut {
 /// Fewest erase blocks of a die that are not a vSSD's: one to move a block into, one for a block that fails meanwhile.
 const SPARE_BLOCKS_MIN: u32 = 2;
 
-/// What a vSSD is made of: numbers of channels, dies or soft-planes (a die's four, then the next die's), as its
-/// isolation says, ascending.
+/// Units of a vSSD: numbers of channels, dies or soft-planes (a die's four, then the next die's), by its isolation,
+/// ascending.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Units {
     pub isolation: Isolation,
     pub numbers: Vec<u32>,
 }
 
-/// What no vSSD has.
+/// Free units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     pub channels: u32,
@@ -117,7 +117,7 @@ pub enum AllocVssdError {
     #[error("the capacity is 0 bytes, a vSSD has at least 1")]
     NoCapacity,
     #[error(
-        "{asked} {} asked for (level {level} and {capacity} bytes), of which {fits} can be had: \
+        "{asked} {} requested (level {level}, {capacity} bytes), {fits} available: \
          a vSSD of up to {fits_bytes} bytes would fit; free are {free}", isolation.unit()
     )]
     NoRoom { isolation: Isolation, level: u32, capacity: u64, asked: u64, fits: u32, fits_bytes: u64, free: Free },
@@ -131,7 +131,7 @@ pub enum AllocVssdError {
 pub struct Allocator {
     cut: Cut,
     levels: ThroughputLevels,
-    /// Dies that a vSSD of soft-planes is striped over at the most.
+    /// Most dies that a vSSD of soft-planes is striped over.
     soft_stripe_dies: u32,
     channels: BTreeSet<u32>,
     /// Free dies of channels that are split.
@@ -216,8 +216,8 @@ impl Allocator {
         }
         self.dies.pop_first()
     }
-    /// One soft-plane of each die in turn: of the first split dies; where these have too few, of those that have most of
-    /// them free, and of as many more dies as are needed to have the width of a stripe, or the room.
+    /// One soft-plane of each die in turn: of the first split dies; where these have too few, of those with most of
+    /// them free, and of further dies to reach the width of a stripe, or the room.
     fn take_soft_planes(&mut self, asked: usize) -> Vec<u32> {
         let per_die = usize::from(self.cut.soft_planes_per_die);
         let wanted = (self.soft_stripe_dies as usize).max(asked.div_ceil(per_die)).min(asked);
@@ -235,7 +235,7 @@ impl Allocator {
                 self.soft_planes.extend((0..self.cut.soft_planes_per_die).map(|k| self.cut.soft_plane(die, k)));
                 continue;
             }
-            // More dies than wanted only where no die is whole any more.
+            // More dies than wanted only where no die is whole.
             let mut room = 0;
             let enough = most.iter().position(|(_, n)| {
                 room += n;

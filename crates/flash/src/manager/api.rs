@@ -1,4 +1,4 @@
-//! FlashBlox's interface for log-structured programs (Table 3, FB3), and what is wrong with each misuse of it.
+//! FlashBlox's interface for log-structured programs (Table 3, FB3), and an error for each misuse of it.
 
 use rackweave_core::VssdId;
 use rackweave_core::device::DeviceError;
@@ -14,7 +14,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// As one number: the vSSD in the high half, so that another's block is told.
+    /// As one number, with the vSSD in the high half, so that another vSSD's block is recognized.
     pub fn pack(self) -> u64 {
         u64::from(self.vssd.0) << 32 | u64::from(self.index)
     }
@@ -35,7 +35,7 @@ pub struct BlockInfo {
     pub block: Block,
     /// Bytes written so far: the next write goes there.
     pub written: u64,
-    /// It was partly written when the drive was started: it takes no more.
+    /// It was partly written when the drive started: it takes no more writes.
     pub sealed: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct BlockInfo {
 pub enum AllocError {
     #[error(transparent)]
     Room(#[from] AllocVssdError),
-    #[error("isolation level {level} is none of 0 (none), 1 (software), 2 (die), 3 (channel)")]
+    #[error("isolation level {level} is not 0 (none), 1 (software), 2 (die) or 3 (channel)")]
     Isolation { level: i32 },
     #[error("the drive has {max} vSSDs, the most there may be")]
     TooMany { max: usize },
@@ -86,7 +86,7 @@ pub enum BlockError {
          {written} bytes can be read"
     )]
     Sealed { block: Block, written: u64 },
-    #[error("{bytes} bytes at {offset} of block {block} were asked for, {written} are written")]
+    #[error("{bytes} bytes at {offset} of block {block} requested, but only {written} are written")]
     Unwritten { block: Block, offset: u64, bytes: u64, written: u64 },
     #[error("{requests} requests for block {block} are under way: retry when they are answered")]
     Busy { block: Block, requests: u32 },
@@ -106,7 +106,7 @@ pub enum BlockError {
 }
 
 impl BlockError {
-    /// What was asked for is lost: reading it again brings nothing else. Other errors say nothing of the contents.
+    /// The requested data is lost: a later read fails as well. Other errors say nothing about the contents.
     pub fn is_loss(&self) -> bool {
         let unreadable = |e: &DeviceError| matches!(e, DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. });
         match self {
@@ -117,10 +117,10 @@ impl BlockError {
     }
 }
 
-/// FlashBlox's calls (Table 3), each of which waits for its answer. A program that lays out its data as a log of blocks
-/// uses these: it allocates a block, writes it from start to end, and frees it when nothing in it lives any more.
-/// What was written is durable after [`VirtualSsds::sync`]. A block that was freed is erased some time after the next
-/// sync; after a power cut before that it is there again, whole or its beginning.
+/// FlashBlox's calls (Table 3), each of which waits for its answer. They suit a program that lays out its data as a log
+/// of blocks: it allocates a block, writes it from start to end, and frees it when all its data is obsolete. Writes are
+/// durable after [`VirtualSsds::sync`]. A freed block is erased some time after the next sync; after a power cut before
+/// that it exists again, whole or its beginning.
 pub trait VirtualSsds {
     /// `AllocVirtualSSD`: of this isolation, with at least this throughput level and capacity in bytes.
     fn alloc_vssd(&mut self, isolation: Isolation, level: u32, capacity: u64) -> Result<VssdId, AllocError>;
@@ -130,8 +130,8 @@ pub trait VirtualSsds {
     fn block_size(&self, vssd: VssdId) -> Result<u64, BlockError>;
     /// `ReadData`: fills `to` with what was written from `offset` on; block `i` lies at `i` × block size.
     fn read_data(&mut self, vssd: VssdId, offset: u64, to: &mut [u8]) -> Result<(), BlockError>;
-    /// `AllocBlock`. A drive keeps no note of a block of which nothing is written: after the next opening it is not allocated,
-    /// whatever was synced, and may be given out again.
+    /// `AllocBlock`. A drive does not record a block without data: after the next opening it is not allocated, whatever
+    /// was synced, and may be allocated again.
     fn alloc_block(&mut self, vssd: VssdId) -> Result<Block, BlockError>;
     /// `WriteData`: appends whole pages to the block.
     fn write_data(&mut self, vssd: VssdId, block: Block, data: &[u8]) -> Result<(), BlockError>;

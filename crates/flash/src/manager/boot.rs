@@ -1,10 +1,10 @@
 //! Recovery (§3.4.2, FB5): the drive's record, then the out-of-band data of every erase block, from which alone the
-//! maps are made. Nothing is written but the record, with a note of the start.
+//! maps are built. Recovery writes only the record, with a note of the start.
 //!
-//! Of erase blocks that bear one address the one with most pages is taken; all others, and those that bear none that
-//! anybody has, are erased. A block that a torn erase or program left looks shorter. Equals have equal contents: then
-//! the younger timestamp is taken. Of its 48 bits (8.9 years) only [`LEAD_MAX`] can be ahead of the drive's record; all else is
-//! the past.
+//! Of erase blocks with the same address the one with most pages is taken. All others, and those without an address in
+//! use, are erased. A block that a torn erase or program left looks shorter. Equals have equal contents; then the
+//! younger timestamp is taken. Of its 48 bits (8.9 years) at most [`LEAD_MAX`] can be ahead of the drive's record; all
+//! other values are in the past.
 
 use bytes::Bytes;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp};
@@ -154,9 +154,9 @@ impl FlashManager {
         self.restore_wear(&record);
         Ok(())
     }
-    /// Erase counts: no less than the truth (protocol rule 22). A power cut may come after an erase and before its mark
-    /// is durable; nothing is erased twice without a sync between, so each cut since the block's mark stands for one
-    /// erase at the most.
+    /// Erase counts are never below the truth (protocol rule 22). A power cut may come after an erase and before its
+    /// mark is durable. No block is erased twice without a sync between, so each cut since the block's mark stands for
+    /// at most one erase.
     fn restore_times(&mut self, record: &DriveRecord) {
         let erased = self.phys.iter().filter(|p| p.count() > 0);
         let newest = erased.map(|p| ahead(p.time(), record.time)).max().unwrap_or(0).max(0);
@@ -229,7 +229,7 @@ impl FlashManager {
                 let reach = |(i, l)| at(l).map_or(0, |b| u64::from(pages[b as usize])) * width + i;
                 let written = (0..).zip(v.lanes(index)).map(reach).min().unwrap_or(0).min(per_block * width);
                 let written = written as u32;
-                // Erase blocks that only hold pages behind a gap are nobody's.
+                // Erase blocks that only hold pages behind a gap belong to no vSSD.
                 let beyond = (0..v.width()).filter(|i| v.pages_in(written, *i) == 0).map(|i| v.lane(index, i));
                 for l in beyond.collect::<Vec<_>>() {
                     let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);

@@ -42,8 +42,8 @@ impl FlashManager {
         self.pump(out);
         Ok(())
     }
-    /// Writes down the vSSDs whose addresses no erase block bears any more from a vSSD that was there before: after a
-    /// power cut it would be found in them.
+    /// Records the vSSDs whose addresses no erase block has any longer from an earlier vSSD; after a power cut such
+    /// blocks would be found in them.
     pub(super) fn settle_unborn(&mut self) {
         for (vssd, token) in std::mem::take(&mut self.unborn) {
             let v = &self.vssds[&vssd];
@@ -291,7 +291,7 @@ impl FlashManager {
         self.pump(out);
         Ok(())
     }
-    /// Makes durable whatever was answered before; answered by [`Done::Synced`]. A failed one is final.
+    /// Makes all earlier answered writes durable; answered by [`Done::Synced`]. A failed one is final.
     pub fn sync(&mut self, now: Time, token: u64, out: &mut ManagerOut) {
         self.now = self.now.max(now);
         self.rounds.want(After::Sync { token });
@@ -359,7 +359,7 @@ impl FlashManager {
                 lanes.into_iter().for_each(|l| self.unmap(l, false));
                 self.live_mut(block.vssd).now_ready(block.index);
             }
-            // Nothing behind a write that failed can be read.
+            // Pages behind a failed write cannot be read.
             Kind::Write { .. } if s.state == State::Sealed => {
                 let written = u64::from(s.readable) * u64::from(page_bytes);
                 error = error.or(Some(BlockError::Sealed { block, written }));

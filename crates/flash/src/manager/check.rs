@@ -64,7 +64,7 @@ impl FlashManager {
             for (index, s) in v.blocks.iter().enumerate() {
                 let index = index as u32;
                 if s.state == State::Preparing {
-                    // One that failed may have no successor; then it comes to nothing.
+                    // A failed block may have no successor; then it is dropped.
                     continue;
                 }
                 let mut lanes = v.lanes(index).enumerate();
@@ -74,7 +74,7 @@ impl FlashManager {
                         State::Open | State::Preparing => true,
                         State::Sealed => v.pages_in(s.written, lane as u32) > 0,
                     };
-                    // What a write that failed sealed keeps all its erase blocks.
+                    // A superblock sealed by a failed write keeps all its erase blocks.
                     (self.mapped(l) != NONE) != needed && (needed || s.state != State::Sealed)
                 };
                 if self.failed.is_none() && lanes.any(missing) {

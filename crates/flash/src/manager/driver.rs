@@ -84,7 +84,7 @@ impl<B: Backend> Drive<B> {
         self.token += 1;
         self.token
     }
-    /// Executes what the manager asks for and delivers the answer that is due first. False: nothing is under way.
+    /// Executes the manager's commands and delivers the answer that is due first. False: none is pending.
     pub fn step(&mut self) -> bool {
         for c in self.out.commands.drain(..) {
             let result = self.backend.execute(&c.op);
@@ -136,7 +136,7 @@ impl<B: Backend> Drive<B> {
             |d: &Done| if let Done::Written { token: t, result } = d { (*t == token).then_some(*result) } else { None };
         self.wait(mine).unwrap_or(Err(self.unanswered()))
     }
-    /// Asks until no die's queue is too full for it: nobody but this driver lets them get shorter.
+    /// Repeats the call until no die's queue is too full for it: only this driver shortens them.
     fn when_queues_have_room(
         &mut self,
         ask: impl Fn(&mut FlashManager, Time, &mut ManagerOut) -> Result<(), BlockError>,
@@ -148,7 +148,7 @@ impl<B: Backend> Drive<B> {
             }
         }
     }
-    /// Why an answer did not come, though nothing is under way any more.
+    /// Why an answer is missing, though no command is pending.
     fn failure(&self) -> DeviceError {
         self.manager.failed().unwrap_or(DeviceError::Backend { os_error: 0 })
     }
@@ -176,7 +176,7 @@ impl<B: Backend> Drive<B> {
         if info.is_none() || bytes == 0 || !bytes.is_multiple_of(page) {
             return self.append(vssd, block, offset, data.clone());
         }
-        // No more at a time than a die's queue takes.
+        // At most as much at a time as a die's queue takes.
         let part = (page * u64::from(self.manager.config().profile.queue_depth)) as u32 / rackweave_core::SECTOR;
         let mut at = 0;
         while at < data.sectors() {
@@ -228,7 +228,7 @@ impl<B: Backend> VirtualSsds for Drive<B> {
             let at = offset.saturating_add(done as u64);
             let block = Block { vssd, index: u32::try_from(at / size).unwrap_or(u32::MAX) };
             let (inside, unit) = (at % size, u64::from(BLOCK));
-            // To the end of the block, and no more at a time than a die's queue takes, of whole units.
+            // To the end of the block, in whole units, and at most as much at a time as a die's queue takes.
             let most = u64::from(self.manager.config().profile.queue_depth) * unit - inside % unit;
             let n = (to.len() - done).min((size - inside) as usize).min(most as usize);
             let info = self.manager.block(block)?;

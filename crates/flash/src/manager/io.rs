@@ -10,7 +10,7 @@ use super::vssd::slot_record;
 use super::{FlashManager, ManagerOut, Pending};
 use crate::timing::Charge;
 
-/// Something a user asked, of which several requests may be parts.
+/// A user's call, which may consist of several requests.
 #[derive(Debug)]
 pub(super) struct Op {
     pub(super) token: u64,
@@ -33,7 +33,7 @@ pub(super) enum Who {
     Op(u32),
     /// The move of this erase block.
     Move(u32),
-    /// A block that nobody needs is erased.
+    /// A block without valid data is erased.
     Stale,
 }
 
@@ -59,7 +59,7 @@ pub(super) enum Work {
     Erase,
 }
 
-/// What a command does to a page.
+/// A command's effect on a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Read,
@@ -67,7 +67,7 @@ enum Does {
     Erase,
 }
 
-/// What a die is to do.
+/// A command for a die.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) flow: Flow,
@@ -129,7 +129,7 @@ impl FlashManager {
         }
     }
 
-    /// Does whatever can be done now.
+    /// Takes every step that is possible now.
     pub(super) fn pump(&mut self, out: &mut ManagerOut) {
         loop {
             while let Some(die) = self.kick.pop() {
@@ -224,8 +224,8 @@ impl FlashManager {
         let more = Span(done_at.since(self.now).0.saturating_sub(cost.0));
         self.dies[die as usize].queue.charge_more(flow, more);
     }
-    /// What else of the flow the die can do together with this: the same page of blocks in other planes, or erases there
-    /// (ONFI's multi-plane commands).
+    /// Further requests of the flow that the die can execute together with this one: the same page of blocks in other
+    /// planes, or erases there (ONFI's multi-plane commands).
     fn beside(&mut self, die: u32, id: u32, block: u32) -> Vec<u32> {
         let most = usize::from(self.geometry().planes_per_die) - 1;
         if most == 0 || !self.cfg.multi_plane || self.failed.is_some() {
@@ -259,7 +259,7 @@ impl FlashManager {
             Work::Erase => 0,
         }
     }
-    /// Block and page of the request at this die, and what is done there. `None`: it waits for the end of a move.
+    /// Block, page and effect of the request at this die. `None`: it waits for the end of a move.
     fn goes_along(&self, id: u32, die: u32) -> Option<(u32, u16, Does)> {
         let r = &self.requests[id as usize];
         let block = self.block_at(r, die);
@@ -339,7 +339,7 @@ impl FlashManager {
         }
         let bad = matches!(result, Err(DeviceError::BadBlock { .. }));
         if let (Work::Program { .. }, At::Logical(_), true) = (&r.work, r.at, bad) {
-            // First of what waits for the block, which moves to a good one.
+            // Ahead of all requests that wait for the block, which moves to a good one.
             return self.rescue(out, id, block);
         }
         let Request { who, work, .. } = self.requests.remove(id as usize);

@@ -1,6 +1,7 @@
-//! What is moved for wear's sake: dies that trade places, when [`crate::wear::Leveler`] says so (FB7, FB8), and inside
-//! a die blocks that rest while others age (FB6). A die's erase blocks are one pool, so they rotate between its
-//! soft-planes by being freed and taken, the least worn first; only data that nobody rewrites has to be moved.
+//! Moves for wear leveling: dies that trade places, when [`crate::wear::Leveler`] decides so (FB7, FB8), and inside a
+//! die blocks that rest while others age (FB6). A die's erase blocks are one pool, so they rotate between its
+//! soft-planes as they are freed and allocated, the least worn first; only data that is never rewritten has to be
+//! moved.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -34,7 +35,7 @@ pub(super) struct Leveling {
     /// Moves that were given up while they waited.
     pub(super) abandoned: Vec<u32>,
     next_page: Time,
-    /// When pages were last let go, and how many more may go with them: those of a die's planes go together.
+    /// When pages were last released, and how many more may go with them: those of a die's planes go together.
     group: (Time, u16),
     /// Moves go on when the calls under way are done.
     again: bool,
@@ -63,7 +64,7 @@ impl Leveling {
         self.recording
     }
     fn swapping(&self) -> bool {
-        // Not by what is away: that is in hand while moves are started.
+        // Blocks away from home do not count: their moves are being started.
         self.recording || !self.dies.is_empty()
     }
     pub(super) fn wake(&self, ready: bool) -> Option<Time> {
@@ -83,8 +84,7 @@ impl FlashManager {
     pub fn swapping(&self) -> bool {
         self.leveling.swapping()
     }
-    /// Lets dies trade places now, whatever the policy says of the time. False: a swap is under way, or nothing would
-    /// be gained.
+    /// Starts a swap now, regardless of the policy's period. False: a swap is running, or would gain nothing.
     pub fn swap_now(&mut self, now: Time, out: &mut ManagerOut) -> bool {
         self.now = self.now.max(now);
         if !self.ready || self.failed.is_some() || self.leveling.swapping() {
@@ -110,7 +110,7 @@ impl FlashManager {
         true
     }
 
-    /// Rates, and the time since they were last cleared, begin anew where the record does not tell.
+    /// Rates and the time of their last clearing start anew where the record has none.
     pub(super) fn restore_wear(&mut self, record: &DriveRecord) {
         let (g, policy) = (*self.geometry(), *self.leveling.leveler.policy());
         let per_die = g.blocks_per_die() as usize;
@@ -124,7 +124,7 @@ impl FlashManager {
         let leveler = Leveler::resumed(policy, g.dies_per_channel, life, dies.collect(), self.now);
         self.leveling.leveler = leveler.cleared_before(ago);
     }
-    /// The block has been erased. What wear leveling itself erases is wear, but no rate of the workload's.
+    /// The block has been erased. Erases by wear leveling count as wear, but not in the workload's rates.
     pub(super) fn note_erase(&mut self, block: u32, why: For) {
         let die = self.die_of(block);
         let bytes = self.geometry().block_bytes();
@@ -189,7 +189,7 @@ impl FlashManager {
         let planes = self.planes_at_once();
         let l = &mut self.leveling;
         l.group = if self.now >= l.next_page { (self.now, planes - 1) } else { (l.group.0, l.group.1 - 1) };
-        // What was missed is made up for.
+        // Missed time is made up for.
         l.next_page = l.next_page.max(Time(self.now.0.saturating_sub(CATCH_UP.0))) + each;
         true
     }
@@ -231,7 +231,7 @@ impl FlashManager {
         self.leveling.recording = false;
         self.resume_swap(out);
     }
-    /// Moves home whatever is away from it: after a start, what a swap left.
+    /// Moves all blocks home that a swap left away, after a start.
     pub(super) fn resume_swap(&mut self, out: &mut ManagerOut) {
         let away = |d: &u32| self.is_away(*d);
         self.leveling.away = (0..self.logical.len() as u32).filter(away).map(|d| (d, 0)).collect();
@@ -272,7 +272,7 @@ impl FlashManager {
         away.retain_mut(|(die, at)| {
             let goes_on = self.move_next(*die, at);
             let l = &mut self.logical[*die as usize];
-            // Nothing more moves from there, and nothing new is put there.
+            // No further move from there, and no new data there.
             l.from = if goes_on { l.from } else { l.home };
             goes_on
         });
@@ -310,7 +310,8 @@ impl FlashManager {
         let home = self.logical[die as usize].home;
         let n = self.logical[die as usize].to.len() as u32;
         let first = *at;
-        // Whoever waits for a block of the die needs one of each plane at once: moves would take them one by one.
+        // A request that waits for a block of the die needs one of each plane at once; moves would take them one by
+        // one.
         let moves_a_die = if self.blocks_wanted(home) { 1 } else { MOVES_A_PLANE * u32::from(self.planes_at_once()) };
         for number in (first..n).chain(0..first) {
             if self.dies[home as usize].moving >= moves_a_die {
@@ -322,7 +323,7 @@ impl FlashManager {
                 continue;
             }
             if !self.start_move(block, Why::Swap) {
-                // A die that is worn out takes no more: what is elsewhere stays there.
+                // A worn-out die takes no more: blocks elsewhere stay there.
                 return self.coming(home);
             }
             *at = (number + 1) % n;
@@ -331,7 +332,7 @@ impl FlashManager {
     }
 }
 
-/// Moves that were kept waiting go faster than their pace until they have caught up with so much of it.
+/// Moves that had to wait run faster than their pace until they have made up for this much.
 const CATCH_UP: Span = Span::from_millis(500);
 /// Moves to a die at a time, for each of its planes: one reads at the old die while the other programs.
 const MOVES_A_PLANE: u32 = 2;

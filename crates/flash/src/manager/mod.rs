@@ -3,7 +3,7 @@
 //! die, wear leveling, and recovery from out-of-band data.
 //!
 //! - [`alloc`]: which channels, dies and soft-planes a vSSD has (FB2, FB4).
-//! - [`api`]: the calls of Table 3 and what is wrong with each misuse (FB3); `driver`: the same, waiting for answers.
+//! - [`api`]: the calls of Table 3 and an error for each misuse (FB3); `driver`: the same calls, blocking.
 //! - `calls`, `vssd`: the rules of the calls; `io`: requests at the dies.
 //! - `waiting`: what waits for an erase block. `space`: erase blocks and the maps of dies (FB5); `queue`: who is next at a die.
 //! - `round`: syncs and the drive's [`record`]; `boot`: recovery (FB5).
@@ -13,13 +13,13 @@
 //! Addresses of erase blocks are *logical*: a logical die, of which the vSSD has it, and a number in it. Logical dies
 //! begin on the physical dies of the same number; swaps move them.
 //!
-//! What makes a power cut harmless:
-//! - An erase block is erased only after a sync that began when nobody needed it any more: whatever replaced it is
-//!   durable.
+//! Why a power cut is harmless:
+//! - An erase block is erased only after a sync that began when its contents were obsolete: all data that replaced it
+//!   is durable.
 //! - A logical address is given out again only when every erase block that bore it is erased, durably. So all erase
 //!   blocks that bear an address at one time have the same contents, as far as they are written; the longest is taken.
-//! - An erase block that was partly written takes no more programs after a start; one that looks erased is erased again
-//!   before it is used.
+//! - A partly written erase block takes no more programs after a start; one that looks erased is erased again before
+//!   use.
 
 pub mod alloc;
 pub mod api;
@@ -59,33 +59,33 @@ use record::VssdRecord;
 use space::{Die, LogicalDie, Phys};
 use vssd::{Life, Vssd};
 
-/// What a drive is and how it is shared.
+/// Configuration of a drive and its sharing.
 #[derive(Clone, Debug)]
 pub struct ManagerConfig {
     pub id: SsdId,
     pub profile: Profile,
     pub timing: Timing,
-    /// Compare checksums of what is read.
+    /// Compare checksums of read data.
     pub verify: bool,
-    /// What a sync costs the modelled device.
+    /// Duration of a sync on the modelled device.
     pub sync_span: Span,
     /// Reads of users interrupt erases, as the profile says they may: with [`Timing::Real`].
     pub erase_suspend: bool,
     /// §3.3: 4 a die, of 4 GB.
     pub soft_planes_per_die: u16,
     pub levels: ThroughputLevels,
-    /// Dies a vSSD of soft-planes is striped over at the most (assumed: two channels of the default geometry, §4.2.1).
+    /// Most dies that a vSSD of soft-planes is striped over (assumed: two channels of the default geometry, §4.2.1).
     pub soft_stripe_dies: u32,
-    /// Soft-planes that a superblock is striped over at the most, if that divides those of its vSSD into equal parts. A
-    /// smaller superblock is filled by fewer dies at a time; there are more to collect, and what is kept free is less.
+    /// Most soft-planes that a superblock is striped over, if that divides those of its vSSD into equal parts. A
+    /// smaller superblock is filled by fewer dies at a time; there are more to collect, and less is kept free.
     pub superblock_soft_planes: u32,
     pub wear: WearPolicy,
-    /// What a fixed period between swaps must hold between the channels (§3.1.4); its units are the drive's channels.
+    /// Goal of a fixed period between swaps (§3.1.4); its units are the drive's channels.
     pub goal: Imbalance,
     /// Most bytes a second that wear leveling moves; `None`: as fast as the dies let it.
     pub move_bytes_per_s: Option<u64>,
-    /// Background work that waited so long for a die goes before what vSSDs want: a saturated die is leveled too, and
-    /// the shorter this is, the faster (assumed: 100 ms).
+    /// Background work that has waited this long for a die goes before vSSDs' requests: a saturated die is leveled too,
+    /// and a shorter wait makes it faster (assumed: 100 ms).
     pub background_wait_max: Span,
     /// A die reads and programs in several of its planes at once what a vSSD, or moves, have waiting for the same page of
     /// their blocks, and erases in several (§3.3; ONFI's multi-plane commands).
@@ -124,7 +124,7 @@ impl ManagerConfig {
     /// Whether a drive can be made so.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Checks the configuration.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.profile.validate()?;
         let (cut, g) = (self.cut(), self.profile.geometry);
@@ -228,7 +228,7 @@ pub enum Done {
         token: u64,
         result: Result<Payload, BlockError>,
     },
-    /// Whatever was answered before this was asked is durable.
+    /// All earlier answered writes are durable.
     Synced {
         token: u64,
         result: Result<(), DeviceError>,
@@ -257,7 +257,7 @@ pub struct VssdStats {
 }
 
 impl VssdStats {
-    /// Pages programmed for each that was written; 1 before the first. What its user's log adds is not in it.
+    /// Pages programmed per page written; 1 before the first. Without the amplification of its user's log.
     pub fn waf(&self) -> f64 {
         if self.pages_written == 0 {
             return 1.0;
@@ -266,7 +266,7 @@ impl VssdStats {
     }
 }
 
-/// What the dies of a vSSD have been through since they were new.
+/// Wear of a vSSD's dies since they were new.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VssdWear {
     /// Physical dies that it belongs on, ascending. Where it has soft-planes others have parts of them as well.
@@ -324,7 +324,7 @@ pub struct FlashManager {
     alloc: Allocator,
     vssds: BTreeMap<VssdId, Vssd>,
     next_vssd: u32,
-    /// vSSDs that wait to be written down, and who asked.
+    /// vSSDs that wait to be recorded, and their callers.
     unborn: Vec<(VssdId, u64)>,
     /// By logical soft-plane.
     owners: Vec<Option<VssdId>>,
@@ -405,7 +405,7 @@ impl FlashManager {
     pub fn meta_bytes(cut: &Cut) -> u64 {
         record::record_bytes(cut)
     }
-    /// What no vSSD has.
+    /// Free units.
     pub fn free(&self) -> Free {
         self.alloc.free()
     }
@@ -454,7 +454,7 @@ impl FlashManager {
         let v = self.live(vssd)?;
         Ok((v.blocks.len() as u32, v.allocated))
     }
-    /// A block that is allocated.
+    /// State of an allocated block.
     pub fn block(&self, block: Block) -> Result<BlockInfo, BlockError> {
         let v = self.live(block.vssd)?;
         let s = v.allocated(block)?;
@@ -476,7 +476,7 @@ impl FlashManager {
     pub fn leveler(&self) -> &Leveler {
         &self.leveling.leveler
     }
-    /// A failure that is final: nothing is written any more, what is there can be read.
+    /// A final failure: no more writes; existing data can be read.
     pub fn failed(&self) -> Option<DeviceError> {
         self.failed
     }

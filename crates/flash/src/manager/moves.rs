@@ -1,8 +1,8 @@
 //! Migration of an erase block in four steps (§3.1.5, FB9): its pages are read into memory and programmed in their new
-//! place, a page at a time; when all is there that was programmed, what changes the block is stopped and queued; what was
-//! programmed meanwhile follows; the map points there, and what waited goes on. Reads go to the old place all the
-//! while, or, of a page that is copied, to the new one, if its die has less to do. The old erase block is erased after
-//! the next sync, so at every instant one of the two is whole on flash.
+//! place, one at a time; when all pages programmed so far are there, commands that change the block are stopped and
+//! queued; pages programmed meanwhile follow; the map points to the new place, and queued commands go on. Reads use the
+//! old place all the while, or, for a copied page, the new one, if its die has less to do. The old erase block is
+//! erased after the next sync, so at every instant one of the two is whole on flash.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::space::{Logical, NONE, PhysState};
 use super::vssd::slot_record;
 use super::{FlashManager, ManagerOut};
 
-/// What a block is moved for.
+/// Reason of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     /// Its die has traded places (FB7, FB8).
@@ -38,7 +38,7 @@ pub(super) struct Move {
     /// Pages that were programmed in the old place when this was last counted, and the next to be moved.
     pages: u16,
     next: u16,
-    /// Nothing is programmed in the old place any more: programs wait.
+    /// The old place takes no more programs: they wait.
     stopped: bool,
     /// All is moved but what is being programmed in the old place.
     drains: bool,
@@ -93,7 +93,7 @@ impl FlashManager {
     pub(super) fn hold(&mut self, block: u32, request: u32) {
         let id = self.moving[&block];
         self.moves[id as usize].held.push(request);
-        // Somebody waits for it now: it waits for no pace any more.
+        // A request waits for it: it ignores its pace from now on.
         if let Some(id) = self.leveling.unpace(id) {
             self.move_on(id);
         }
@@ -122,7 +122,7 @@ impl FlashManager {
             None => self.give_up(out, id),
         }
     }
-    /// Nothing to move it to: what it holds can be read, its superblock takes no more.
+    /// No target for the move: its data can be read, its superblock takes no more.
     fn give_up(&mut self, out: &mut ManagerOut, id: u32) {
         let Move { from, logical, held, .. } = self.end_move(id);
         self.phys[from as usize].state = PhysState::Mapped;
@@ -157,7 +157,7 @@ impl FlashManager {
     }
     fn move_flow(&self, id: u32) -> Flow {
         let Move { why, logical, ref held, .. } = self.moves[id as usize];
-        // What its writes wait for is no background.
+        // Not background work if its writes wait.
         let owner = self.owner(logical).filter(|_| why == Why::Rescue || !held.is_empty());
         owner.map_or(Flow::Background, |(vssd, _)| self.vssds[&vssd].flow)
     }
@@ -190,7 +190,7 @@ impl FlashManager {
         m.drains = m.stopped && in_flight;
         !m.drains
     }
-    /// What was being programmed in a block that is to be moved is done.
+    /// Programs of a block that is to be moved have completed.
     pub(super) fn drained(&mut self, block: u32) {
         if let Some(&id) = self.moving.get(&block)
             && std::mem::take(&mut self.moves[id as usize].drains)
@@ -301,7 +301,7 @@ impl FlashManager {
         self.logical[l.die as usize].claims[l.number as usize] += 1;
         self.retire(block, Some(l));
     }
-    /// The move has no place any more. What that was.
+    /// The move has lost its target. Returns it.
     fn leave_target(&mut self, id: u32) -> u32 {
         let to = std::mem::replace(&mut self.moves[id as usize].to, NONE);
         if to != NONE {
@@ -346,7 +346,7 @@ impl FlashManager {
             Why::Rotation => self.stats.rotations += 1,
             Why::Rescue => {}
         }
-        // What did not come to wait here yet waits at the old die, and comes after.
+        // Requests that do not wait here yet wait at the old die, and come later.
         let late = self.take_queued_programs(from, logical);
         held.into_iter().chain(late).for_each(|r| self.enqueue_again(r, false));
         self.leveling.go_on();

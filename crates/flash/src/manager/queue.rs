@@ -1,22 +1,22 @@
-//! A die's queue (§3.3, §3.4.2): what its vSSDs ask, in the order of a weighted fair share behind token buckets, and
-//! background work when nobody else wants the die.
+//! A die's queue (§3.3, §3.4.2): vSSDs' requests in the order of a weighted fair share behind token buckets, and
+//! background work when no vSSD wants the die.
 //!
-//! Shares are of die time. A bucket fills at its vSSD's share of the die. Whoever has tokens goes first, in the order of
-//! start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996); while nobody who has tokens wants anything, the others
-//! go in the same order, so that no die rests that has work.
+//! Shares are of die time. A bucket fills at its vSSD's share of the die. Flows with tokens go first, in the order of
+//! start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996). While no flow with tokens has requests, the others go in
+//! the same order, so that no die is idle while it has work.
 
 use std::collections::VecDeque;
 
 use rackweave_core::{Span, Time};
 
-/// Whose work it is.
+/// Owner of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     /// Of the vSSD with this number.
     Own(u32),
     /// Of all unisolated vSSDs.
     Shared,
-    /// Block moves and what wear leveling erases.
+    /// Block moves and erases by wear leveling.
     Background,
 }
 
@@ -81,7 +81,7 @@ impl DieQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting == 0 && self.background.is_empty()
     }
-    /// Gives the flow this many more of the die's soft-planes.
+    /// Gives the flow a number of further soft-planes of the die.
     pub(super) fn join(&mut self, flow: Flow, soft_planes: u32, now: Time) {
         if let Some(l) = self.lanes.iter_mut().find(|l| l.flow == flow) {
             l.weight += soft_planes;
@@ -101,7 +101,7 @@ impl DieQueue {
         self.lanes.iter().map(|l| (l.flow, l.weight))
     }
 
-    /// `first`: ahead of what the flow has waiting.
+    /// `first`: ahead of the flow's waiting requests.
     pub(super) fn push(&mut self, flow: Flow, request: u32, cost: Span, now: Time, first: bool) {
         let entry = Entry { request, cost, since: now };
         let put = |q: &mut VecDeque<Entry>| if first { q.push_front(entry) } else { q.push_back(entry) };
@@ -135,7 +135,7 @@ impl DieQueue {
         self.waiting -= taken.len();
         taken
     }
-    /// What the die does next.
+    /// The die's next request.
     pub(super) fn pop(&mut self, now: Time) -> Option<u32> {
         // Since it was last preferred the others had their turn.
         let waited = |e: &Entry| now.since(e.since.max(self.preferred));
@@ -173,7 +173,7 @@ impl DieQueue {
         self.waiting -= if flow == Flow::Background { 0 } else { taken.len() };
         taken
     }
-    /// The flow's command takes the die so much longer than was said: it waits for the bus, or does what goes along.
+    /// The flow's command takes the die longer than announced: it waits for the bus, or executes further requests.
     pub(super) fn charge_more(&mut self, flow: Flow, more: Span) {
         if let Some(l) = self.lanes.iter_mut().find(|l| l.flow == flow) {
             l.charge(more);

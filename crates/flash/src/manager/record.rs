@@ -1,5 +1,5 @@
-//! The drive's record: what the out-of-band data of erase blocks cannot tell. Kept twice in the checkpoint area and
-//! written in turn; the whole copy with the greater generation counts. docs/format.md draws it.
+//! The drive's record: facts that the out-of-band data of erase blocks lack. Kept twice in the checkpoint area and
+//! written alternately; the whole copy with the greater generation counts. docs/format.md draws it.
 
 use rackweave_core::VssdId;
 
@@ -9,7 +9,7 @@ use crate::isolation::Isolation;
 const MAGIC: &[u8; 8] = b"RWFLBX\r\n";
 /// Version of the format.
 pub const RECORD_VERSION: u16 = 1;
-/// Power cuts that are told apart; older ones are counted.
+/// Power cuts kept one by one; older ones are only counted.
 pub(super) const CUTS_MAX: usize = 256;
 /// Most vSSDs of a drive.
 pub(super) const VSSDS_MAX: usize = 4096;
@@ -21,7 +21,7 @@ const VSSD_HEAD: usize = 24;
 pub struct VssdRecord {
     pub id: VssdId,
     pub level: u32,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub capacity: u64,
     pub units: Units,
     /// Parts of equal size that its units are in, each with superblocks of its own.
@@ -40,17 +40,17 @@ pub struct DriveRecord {
     pub next_vssd: u32,
     /// Power cuts before those listed.
     pub cuts_before: u64,
-    /// Times of the power cuts, or of whatever else ended a run without a close, in order.
+    /// Times at which runs ended without a close, by a power cut or otherwise, in order.
     pub cuts: Vec<u64>,
     /// Physical die of every logical die.
     pub homes: Vec<u16>,
-    /// Erase blocks that are not used any more.
+    /// Erase blocks marked bad.
     pub bad: Vec<u32>,
     pub vssds: Vec<VssdRecord>,
-    /// By physical die: bytes that had been erased of it when the rates of wear were last cleared, erases for wear's sake since
-    /// then added. None: not known.
+    /// By physical die: bytes that had been erased of it when the rates of wear were last cleared, plus erases for wear
+    /// leveling since then. None: not known.
     pub cleared: Vec<u64>,
-    /// µs the drive had run then. None: not known.
+    /// Running time of the drive then, in µs. None: not known.
     pub cleared_at: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ pub fn encode(r: &DriveRecord, cut: &Cut) -> Vec<u8> {
         b.extend_from_slice(&v.level.to_le_bytes());
         b.extend_from_slice(&v.capacity.to_le_bytes());
         b.extend_from_slice(&(v.units.isolation as u16).to_le_bytes());
-        // None in records of versions that knew one alone.
+        // None in records of versions with a single part.
         b.extend_from_slice(&(v.parts - 1).to_le_bytes());
         b.extend_from_slice(&(v.units.numbers.len() as u32).to_le_bytes());
         v.units.numbers.iter().for_each(|n| b.extend_from_slice(&n.to_le_bytes()));

@@ -1,5 +1,4 @@
-//! Rounds: a sync at a time, before it the drive's record if that has changed, and what may be done when both are
-//! durable.
+//! Rounds: one sync at a time, preceded by the drive's record if that has changed, and the actions that wait for both.
 
 use rackweave_core::device::{DeviceError, DeviceOp};
 use rackweave_core::{Span, VssdId};
@@ -11,17 +10,17 @@ use super::space::{Logical, PhysState};
 use super::{Done, FlashManager, ManagerOut, Pending};
 use crate::timing::Timing;
 
-/// What is done after a sync that began later.
+/// Action after a sync that began later.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum After {
     Sync {
         token: u64,
     },
-    /// Nobody needs the block.
+    /// The block is obsolete.
     Erase {
         block: u32,
     },
-    /// What the failed block held is durable elsewhere.
+    /// The failed block's contents are durable elsewhere.
     Retire {
         block: u32,
     },
@@ -54,7 +53,7 @@ pub(super) struct Rounds {
     wanted: bool,
     busy: bool,
     record_changed: bool,
-    /// Generation of the record written last, and what else only it knows.
+    /// Generation of the record written last, and other facts that only the record has.
     pub(super) generation: u64,
     pub(super) cuts_before: u64,
     pub(super) cuts: Vec<u64>,
@@ -72,11 +71,11 @@ impl Rounds {
         self.next.push(after);
         self.wanted = true;
     }
-    /// Somebody waits for what the next round brings, if it brings anything.
+    /// A request waits for the next round, if there is one.
     pub(super) fn hurry(&mut self) {
         self.wanted |= !self.next.is_empty();
     }
-    /// What waits for this round or the next.
+    /// Actions that wait for this round or the next.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &After> {
         self.next.iter().chain(&self.now)
     }
@@ -170,7 +169,7 @@ impl FlashManager {
         }
         self.settle_waiting(out);
     }
-    /// The device failed: nothing that is waited for comes any more.
+    /// The device failed: awaited rounds do not complete.
     fn answer_waiting(&mut self, out: &mut ManagerOut, e: DeviceError) {
         self.settle_unborn();
         self.settle_waiting(out);
@@ -213,8 +212,8 @@ impl FlashManager {
             After::Erase { .. } | After::Retire { .. } | After::Unclaim { .. } | After::Swap => {}
         }
     }
-    /// Ends what is under way, erases what was freed, makes everything durable and writes down that it is: the next
-    /// start then knows every erase count exactly. Nothing else is taken from now on. Answered by [`Done::Synced`].
+    /// Completes pending commands, erases freed blocks, makes everything durable and records that: the next start then
+    /// knows every erase count exactly. No further calls are accepted. Answered by [`Done::Synced`].
     pub fn close(&mut self, now: rackweave_core::Time, token: u64, out: &mut ManagerOut) {
         self.now = self.now.max(now);
         self.rounds.closing = Some(token);

@@ -19,7 +19,7 @@ use crate::oob;
 pub(super) const NONE: u32 = u32::MAX;
 /// Address of an erase block that bears none.
 pub(super) const NOWHERE: Logical = Logical { die: u16::MAX as u32, number: u32::MAX };
-/// What the out-of-band data of an erase block says that is erased.
+/// Out-of-band data of an erased block.
 pub(super) const ERASED: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum PhysState {
     Moving,
     /// Filled by a move.
     Target,
-    /// Nobody needs it; waits for a sync or its erase.
+    /// Obsolete; waits for a sync or its erase.
     Stale,
     /// Failed: never used again.
     Bad,
@@ -70,7 +70,7 @@ impl Phys {
     pub(super) fn set_erased(&mut self, count: u16, time: u64) {
         self.stamp = (time & oob::ERASE_TIME_MAX) << 16 | u64::from(count);
     }
-    /// What it is mapped for, or was last.
+    /// Its present logical address, or the last one.
     pub(super) fn logical(&self) -> Logical {
         Logical { die: u32::from(self.die), number: self.number }
     }
@@ -117,7 +117,7 @@ pub(super) struct Die {
     pub(super) busy: Option<u32>,
     /// Those that it does together with that, in other planes.
     pub(super) beside: Vec<u32>,
-    /// What of these is done already.
+    /// Parts that are done already.
     pub(super) done: Vec<(u32, u32, Result<DeviceData, DeviceError>)>,
     /// A read for which that, an erase, is interrupted.
     pub(super) passing: Option<u32>,
@@ -226,7 +226,7 @@ impl FlashManager {
         p.set_erased(p.count().saturating_add(1), time);
         BlockOob { logical: ERASED, erase_count: p.count(), erase_time: p.time() }
     }
-    /// Nobody needs the block, which bears the address: it is erased when that is durable.
+    /// The block, which has the address, is obsolete: it is erased when that is durable.
     pub(super) fn discard(&mut self, block: u32) {
         let l = self.phys[block as usize].logical();
         if l != NOWHERE {
@@ -241,14 +241,14 @@ impl FlashManager {
     pub(super) fn erase_stale(&mut self, block: u32) {
         let l = self.phys[block as usize].logical();
         let owner = self.owner(l).map(|o| o.0).and_then(|id| self.vssds.get(&id));
-        // It can wait for the die, unless that takes long and somebody waits for the block.
+        // It can wait for the die, unless that takes long and a request waits for the block.
         let soon = self.cfg.background_wait_max <= self.cfg.profile.erase;
         let nobody = !self.short_of_blocks() && self.vssds.values().all(|v| v.waiting.is_empty());
         let moved = self.phys[block as usize].moved_away && (soon || nobody);
         let flow = owner.filter(|_| !moved).map_or(Flow::Background, |v| v.flow);
         self.erase(block, flow, Who::Stale);
     }
-    /// The erase of a block that nobody needed is done.
+    /// The erase of an obsolete block is done.
     pub(super) fn stale_erased(&mut self, out: &mut ManagerOut, block: u32, result: Result<(), DeviceError>) {
         let l = self.phys[block as usize].logical();
         match result {

@@ -1,4 +1,4 @@
-//! Virtual SSDs and their superblocks: which logical addresses they have, and what state they are in.
+//! Virtual SSDs and their superblocks: logical addresses and states.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -25,7 +25,7 @@ pub(super) enum State {
     Sealed,
 }
 
-/// What its user may do with a vSSD.
+/// Operations that a vSSD permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     /// Waits until what was in its place is erased.
@@ -233,7 +233,7 @@ impl FlashManager {
     }
 }
 
-/// What is recorded of a 4 KiB slot of a block, but its checksum.
+/// Record of a 4 KiB slot of a block, without its checksum.
 pub(super) fn slot_record(block: Block, slot: u32) -> SlotRecord {
     let addr = BlockAddr::new(VolumeId(block.vssd.0), slot);
     SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(u64::from(block.index)), crc: 0, owner: 0 }

@@ -1,6 +1,6 @@
-//! What waits for an erase block of a die that has none free: allocations, superblocks of which an erase failed, blocks
-//! that failed to program. It waits while one is on its way to the free list; when none is, the die is worn out for its
-//! vSSD, which gets no block unless one is freed.
+//! Requests that wait for an erase block of a die without a free one: allocations, superblocks of which an erase
+//! failed, blocks that failed to program. They wait while a block is about to become free. If none is, the die is worn
+//! out for its vSSD, which gets no block unless one is freed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ impl FlashManager {
             self.give_block(out, op, logical);
         }
     }
-    /// The device failed: no erase comes any more.
+    /// The device failed: no erase completes.
     pub(super) fn fail_lacking(&mut self, out: &mut ManagerOut, e: DeviceError) {
         for Lacking { op, .. } in std::mem::take(&mut self.lacking) {
             self.op_part_done(out, op, Some(e.into()));
@@ -171,14 +171,14 @@ impl FlashManager {
         let LogicalDie { home, from, .. } = self.logical[l.die as usize];
         self.coming(home) || (from != home && self.coming(from))
     }
-    /// Erase blocks of the die are on their way to its free list: nobody needs them, or they go to another die.
+    /// Erase blocks of the die are about to become free: obsolete, or moving to another die.
     pub(super) fn coming(&self, die: u32) -> bool {
         let homes = || self.blocks_of(die).filter_map(|(_, p)| self.leaves_for(die, p)).collect::<BTreeSet<u32>>();
         let planes = u32::from(self.geometry().planes_per_die);
         let makes_room = |home| (0..planes).any(|n| self.free_in_plane(home, n) > 0) || self.emptied(home);
         self.emptied(die) || homes().into_iter().any(makes_room)
     }
-    /// Erase blocks of the die become free whatever others do.
+    /// Erase blocks of the die become free independently of other requests.
     fn emptied(&self, die: u32) -> bool {
         let mut blocks = self.blocks_of(die);
         blocks.any(|(b, p)| match p.state {

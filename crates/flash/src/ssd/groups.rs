@@ -1,4 +1,4 @@
-//! Channel groups of a drive: who gets which dies of shared channels, and who lends to whom (RackBlox §3.3, §3.5.2).
+//! Channel groups of a drive: dies of shared channels, and loans between vSSDs (RackBlox §3.3, §3.5.2).
 
 use rackweave_core::{Time, VssdId};
 
@@ -40,7 +40,7 @@ impl ChannelGroup {
     fn left(&self) -> u32 {
         (self.dies.len() - self.given) as u32
     }
-    /// The vSSD at `place` has so many of the dies.
+    /// The vSSD at `place` has this number of the dies.
     pub(super) fn add(&mut self, place: usize, dies: usize, limited: bool) {
         self.limited = limited;
         self.given += dies;
@@ -55,7 +55,7 @@ impl ChannelGroup {
     }
 }
 
-/// What a vSSD has borrowed of its channel group, and lent.
+/// Blocks that a vSSD has borrowed of its channel group, and lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoanStatus {
     pub borrowed_blocks: u32,
@@ -63,7 +63,7 @@ pub struct LoanStatus {
 }
 
 impl Ssd {
-    /// Dies of the first channel group of so many channels that has enough left, or of a new one on free channels.
+    /// Dies of the first channel group of this number of channels with enough left, or of a new one on free channels.
     pub(super) fn alloc_shared(
         &mut self,
         id: VssdId,
@@ -102,7 +102,7 @@ impl Ssd {
             return added;
         }
         let c = &mut self.groups[k];
-        // A channel of a group is nobody else's, whatever is left of it.
+        // A channel of a group belongs to the group alone.
         c.dies.iter().for_each(|&d| self.used_dies[d as usize] = true);
         c.add(place, dies as usize, limited);
         self.note_group(place, k);
@@ -143,8 +143,8 @@ impl Ssd {
         }
         lent.len() as u32
     }
-    /// Empties borrowed blocks and gives them back, as collection that is still [running](Ssd::gc_running): to be called
-    /// after [`Ssd::gc_stop`]. What finds no room stays borrowed.
+    /// Empties borrowed blocks and returns them, as collection that is still [running](Ssd::gc_running): to be called
+    /// after [`Ssd::gc_stop`]. Blocks whose data finds no room stay borrowed.
     pub fn give_back(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) {
         let i = self.index(vssd);
         self.with(i, now, out, Vssd::give_back);

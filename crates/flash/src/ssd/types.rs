@@ -156,13 +156,13 @@ pub enum RecoveryError {
 pub enum AllocError {
     #[error("{vssd} exists already")]
     Duplicate { vssd: VssdId },
-    #[error("{asked} adjoining channels asked for, the longest free run has {free}")]
+    #[error("{asked} adjoining channels requested, the longest free run has {free}")]
     NoChannels { asked: u16, free: u16 },
-    #[error("{asked} adjoining dies asked for, the longest free run has {free}")]
+    #[error("{asked} adjoining dies requested, the longest free run has {free}")]
     NoDies { asked: u32, free: u32 },
     #[error("a vSSD has at least one channel or die")]
     Zero,
-    #[error("{asked} dies on {channels} shared channels asked for, which have {free} left together")]
+    #[error("{asked} dies on {channels} shared channels requested, which have {free} free together")]
     NoShared { asked: u32, channels: u16, free: u32 },
     #[error("a drive has at most {max} vSSDs")]
     TooMany { max: u16 },

@@ -23,7 +23,7 @@ pub(crate) enum State {
     Open,
     /// Being erased for a frontier that waits for it.
     Preparing,
-    /// No more programs; some may still be in flight.
+    /// Takes no more programs; some may still be in flight.
     Closed,
     Victim,
     Erasing,
@@ -33,7 +33,7 @@ pub(crate) enum State {
     Elsewhere,
 }
 
-/// What was programmed into a slot: one cache line's access tells both.
+/// Record of a slot: one cache line's access reads both fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) addr: u64,
@@ -99,7 +99,7 @@ pub(crate) enum Flaw {
     Erased,
 }
 
-/// What a block was opened for.
+/// Kind of data that a block was opened for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Holds {
     #[default]
@@ -241,7 +241,7 @@ impl Blocks {
         let (page, within) = self.by_page.split(self.by_block.split(slot).1);
         (page as u16, within as u8)
     }
-    /// What was programmed into the slot; [`PAD`] if nothing was.
+    /// Address programmed into the slot; [`PAD`] without one.
     #[inline]
     pub(crate) fn record(&self, slot: u32) -> Record {
         let (block, within) = self.by_block.split(slot);
@@ -300,7 +300,7 @@ impl Blocks {
         let sequence = self.all[block as usize].sequence.as_mut().expect("it has one now");
         (sequence, &mut self.records[block as usize])
     }
-    /// A free block goes to another vSSD of the group; tells whether it is to be erased before its first program.
+    /// A free block goes to another vSSD of the group. Returns whether it must be erased before its first program.
     pub(crate) fn depart(&mut self, block: u32) -> bool {
         let dirty = matches!(self.all[block as usize].state, State::Free { dirty: true });
         let die = self.die_of(block) as usize;
@@ -310,7 +310,7 @@ impl Blocks {
         self.all[block as usize].state = State::Elsewhere;
         dirty
     }
-    /// A free block comes, or comes back.
+    /// A free block arrives or returns.
     pub(crate) fn arrive(&mut self, block: u32, dirty: bool) {
         debug_assert_eq!(self.all[block as usize].state, State::Elsewhere);
         let die = self.die_of(block) as usize;
@@ -325,7 +325,7 @@ impl Blocks {
         self.all[block as usize].state = State::Elsewhere;
         self.all[block as usize].bad = false;
     }
-    /// A bad block comes back.
+    /// A bad block returns.
     pub(crate) fn arrive_bad(&mut self, block: u32) {
         debug_assert_eq!(self.all[block as usize].state, State::Elsewhere);
         self.here += 1;

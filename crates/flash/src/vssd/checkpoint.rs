@@ -9,19 +9,20 @@
 //! | then | 2 × body | bodies of even and odd generations: pieces of at most 1 MiB |
 //!
 //! **Header**: `RWCK`, format version (2 bytes: 2), zero (2), generation (8), pieces (4), erase blocks (4), pages a
-//! block (2), slots a page (2), whose it is: index of the vSSD in the drive's table (1), zero (1), generation there (2),
-//! zero (4), CRC32C of the 36 bytes before (4). Written when the body is durable.
+//! block (2), slots a page (2), owner: index of the vSSD in the drive's table (1), zero (1), generation there (2), zero
+//! (4), CRC32C of the 36 bytes before (4). Written when the body is durable.
 //!
 //! **Piece**: `RWCP` (4), generation (8), number of the piece (4), bytes that follow the 32 of this head (4), CRC32C of
-//! whose it is (4 bytes as in the header), head (with this field zero) and bytes (4), kind (4), entries (4). Kind 0, erase counts: number of the first block
-//! (4), then 2 bytes a block. Kind 1, blocks: for each its number (4), pages (2), erase count (2), erase time in µs (8),
-//! 8 bytes of sequence a page (0: nothing there), 16 bytes a slot: address and version.
+//! the owner (4 bytes as in the header), head (with this field zero) and bytes (4), kind (4), entries (4). Kind 0,
+//! erase counts: number of the first block (4), then 2 bytes a block. Kind 1, blocks: for each its number (4), pages
+//! (2), erase count (2), erase time in µs (8), 8 bytes of sequence a page (0: unused), 16 bytes a slot: address and
+//! version.
 //!
 //! **Journal entry**: generation (4, low half), erase block (4; `ffffffff`: the journal was full, `fffffffe`: a start),
 //! erase count after the erase (2), the vSSD's generation in the drive's table (2), CRC32C of the 12 bytes before and of its
 //! index there (4).
 //!
-//! What names another index or generation is another vSSD's, of before: it is never adopted (protocol rule 30).
+//! Data with another index or generation belongs to an earlier vSSD: it is never adopted (protocol rule 30).
 //!
 //! The picture is fuzzy: a block is described as it is when its piece is written. It stays so until its erase, which is
 //! in the journal, durably, before it happens. So recovery reads spare areas of exactly those blocks that the body does
@@ -168,7 +169,7 @@ pub fn decode_piece_head(b: &[u8], owner: Owner, (generation, number): (u64, u32
 
 /// Bytes of a vSSD's part of the checkpoint area that its headers take, at its beginning.
 pub const HEADERS_BYTES: u64 = 2 * HEADER_STRIDE;
-/// Those and its journals, of a vSSD of so many erase blocks.
+/// Bytes of the headers and journals of a vSSD of this number of erase blocks.
 pub fn head_bytes(blocks: u32) -> u64 {
     HEADERS_BYTES + 2 * journal_bytes(u64::from(blocks))
 }
@@ -193,7 +194,7 @@ fn piece_bytes(g: &Geometry) -> usize {
 fn journal_bytes(blocks: u64) -> u64 {
     (blocks * 2 * ENTRY as u64).next_multiple_of(4096)
 }
-/// Bytes of the checkpoint area for each unit of so many blocks: a channel, or a die.
+/// Bytes of the checkpoint area for each unit of this number of blocks: a channel, or a die.
 pub(crate) fn unit_bytes(g: &Geometry, blocks: u32) -> u64 {
     let blocks = u64::from(blocks);
     let piece = piece_bytes(g);
@@ -287,8 +288,8 @@ impl Vssd {
         let count = self.blocks.all[block as usize].erase_count.saturating_add(1);
         self.journal_both(io, block, count);
     }
-    /// Writes down how often the block was erased while it was lent.
-    /// Or that it is about to be marked bad: no checkpoint describes it any more.
+    /// Records the erase count of a block that was lent, or of one that is about to be marked bad: no checkpoint
+    /// describes it.
     pub(crate) fn journal_count(&mut self, io: &mut Io, block: u32) {
         if block >= self.home {
             return;

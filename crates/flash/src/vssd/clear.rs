@@ -38,7 +38,7 @@ fn holds_something(b: &Block) -> bool {
 }
 
 impl Vssd {
-    /// Nothing is programmed here that a start could find.
+    /// Whether no page here could be found by a start.
     pub(crate) fn is_clear(&self) -> bool {
         self.recovery.is_none()
             && self.clearing == Clearing::No

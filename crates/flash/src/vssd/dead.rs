@@ -1,15 +1,16 @@
-//! Volumes that live no more: what is left of them is forgotten, and nothing of them is mapped again (protocol rule 31).
+//! Deleted volumes: their remaining data is forgotten, and never mapped again (protocol rule 31).
 //!
-//! A volume's id is never given out twice, and who gives ids out says durably which volumes still live, before anybody hears
-//! that one is deleted. So "dead" is final, and forgetting needs no record on flash:
-//! - *Power cut:* recovery maps again what was not erased yet. The vSSD serves nobody before it has heard which volumes live,
-//!   and then forgets the rest again. It all fits: it lies where it lay. Collection moves it meanwhile, as it moves anything.
+//! A volume's id is never reused, and the metadata service durably records which volumes exist before any node learns
+//! of a deletion. So "dead" is final, and forgetting needs no record on flash:
+//! - *Power cut:* recovery maps data again that was not erased yet. The vSSD serves no request before it has the list
+//!   of volumes, and then forgets such data again. It all fits: it lies where it lay. Meanwhile collection moves it as
+//!   any other data.
 //! - *Late writes:* a program under way when its volume dies, and a write that comes later, find it dead in
 //!   [`Vssd::map_newer`]: the slot is never mapped and counts as garbage.
-//! - *Range records* of a dead volume hide copies that nobody asks for. A record found by recovery goes the same way, and one
-//!   that comes late is not taken.
-//! - *A copy that is filled* from one that has not heard yet: the same check refuses what comes, and comparing such copies
-//!   shows the difference until both have heard.
+//! - *Range records* of a dead volume hide copies that are never read. A record found by recovery is dropped the same
+//!   way, and a late one is ignored.
+//! - *A copy that is filled* from a member that does not know of the deletion: the same check ignores such blocks, and
+//!   comparing the copies shows the difference until both know.
 
 use rackweave_core::VolumeId;
 use rackweave_core::map::{Set, set};
@@ -23,7 +24,7 @@ pub(crate) struct DeadVolumes {
     first_unused: VolumeId,
     /// Of ids below that.
     live: Set<VolumeId>,
-    /// Of the others, until it is told anew.
+    /// Other dead volumes, until the next list.
     dead: Set<VolumeId>,
 }
 

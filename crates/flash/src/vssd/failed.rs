@@ -1,12 +1,12 @@
-//! Blocks that fail to program or to erase (FB1, FB6): each costs a block of the vSSD's reserve, and nothing that was in it.
-//! And blocks with a page that cannot be read: each costs what was in that page, which a replica has. The collector moves the
-//! rest, and marks of what is lost in its place; the block is erased, and if a page of it cannot be read again, marked bad.
+//! Blocks that fail to program or to erase (FB1, FB6): each costs a block of the vSSD's reserve, and no data. And
+//! blocks with an unreadable page: each costs the contents of that page, which a replica has. The collector moves the
+//! rest, and marks the lost slots; the block is erased, and marked bad if a page of it cannot be read again.
 //!
-//! What was to be programmed is programmed elsewhere, under the sync that waits for it. The block takes nothing more; the
-//! collector empties it as it would a victim, whether collection is on or not, and when what was in it is durable
-//! elsewhere the device marks it bad. Until the mark is durable too its records stay in memory: after a power cut its
-//! contents may be found again, and range records over them must not be dropped before that. A power cut that comes
-//! sooner leaves a block that is not known to be bad, and fails again.
+//! A failed program is repeated elsewhere, under the sync that waits for it. The block takes no more programs; the
+//! collector empties it as it would a victim, whether collection is on or not, and when its contents are durable
+//! elsewhere the device marks it bad. Its records stay in memory until the mark is durable as well: after a power cut
+//! its contents may be found again, and range records over them must not be dropped before that. A power cut that comes
+//! sooner leaves a block that is not marked as bad, and fails again.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Vssd {
         self.seal(block);
         self.condemn(io, block);
         if let Some(t) = self.blocks.all[block as usize].sequence.as_mut() {
-            // Nothing to recover there; address and version stay, for the copy may exist.
+            // Not recovered from here; address and version stay, for the copy may exist.
             t[usize::from(page)] = if mutant!("flash.program.failed-counts") { t[usize::from(page)] } else { 0 };
         }
         self.closed(block);
@@ -45,7 +45,7 @@ impl Vssd {
             return self.gc_program_failed(io, victim, block, &slots);
         }
         if self.clearing != clear::Clearing::No || mutant!("flash.program.failed-lost") {
-            // Nobody wants it any more.
+            // Its data is obsolete.
             return self.page_done(io, block, by, epoch, Ok(()));
         }
         self.stats.gc_slots += slots.iter().filter(|s| super::packed(&s.record) != super::PAD).count() as u64;
@@ -53,7 +53,7 @@ impl Vssd {
         self.program_promised(io, Waiting { by, lives, epoch, slots });
         self.gc_pump(io);
     }
-    /// What data share blocks with those of this block, which the host filled.
+    /// Kind of the data that shares blocks with this block's, which the host filled.
     fn lives_beside(&self, block: u32) -> Lives {
         match self.blocks.all[block as usize].holds {
             _ if !self.separates() => Lives::Any,
@@ -69,8 +69,8 @@ impl Vssd {
         }
         if b.bad || b.flaw == Flaw::Found { self.gc.empty_soon(block) } else { self.blocks.list(block) }
     }
-    /// A page of the block cannot be read: the collector empties and erases it at once, asking nobody. If that did not help
-    /// before, it is bad.
+    /// A page of the block cannot be read: the collector empties and erases it at once, without the switch. If that did
+    /// not help before, it is bad.
     pub(crate) fn unreadable(&mut self, io: &mut Io, block: u32) {
         if self.clearing != clear::Clearing::No {
             return;
@@ -87,7 +87,7 @@ impl Vssd {
         }
     }
 
-    /// Nothing in the block is needed: the device is told.
+    /// The block's data is obsolete: the device marks it.
     pub(crate) fn mark_bad(&mut self, io: &mut Io, block: u32) {
         self.blocks.all[block as usize].state = State::Retired;
         let done_at = io.clock.meta(io.now, 0, true);

@@ -28,7 +28,7 @@ pub(super) struct Waiting {
     pub(super) slots: Arc<[Slot]>,
 }
 
-/// Who asks for a frontier.
+/// User of a frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taker {
     Host,
@@ -36,7 +36,7 @@ pub(super) enum Taker {
     Ranges,
 }
 
-/// What for, where that matters.
+/// Kind of data, where that matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lives {
     Any,
@@ -72,7 +72,7 @@ impl Vssd {
         let short = writes.iter().filter(|w| self.replaces_short(w.addr.pack())).count();
         if short * 2 > writes.len() { Lives::Short } else { Lives::Long }
     }
-    /// Of what is moved out of the block: SepBIT's third class is what survived among short-lived data.
+    /// Kind of the data moved out of the block: SepBIT's third class is the survivors among short-lived data.
     pub(super) fn lives_on(&self, victim: u32) -> Lives {
         match self.blocks.all[victim as usize].holds {
             _ if self.short[1] == 0 => Lives::Any,
@@ -94,8 +94,8 @@ impl Vssd {
         }
     }
 
-    /// Finds a frontier for the next page; opens or prepares blocks as needed.
-    /// `may`: whether a die may take a page of the host; a block that must be opened first is asked for nowhere.
+    /// Finds a frontier for the next page; opens or prepares blocks as needed. `may`: whether a die may take a page of
+    /// the host; it is not called for a block that must be opened first.
     pub(super) fn place(&mut self, io: &mut Io, taker: Taker, lives: Lives, may: &dyn Fn(u32) -> bool) -> Place {
         let place = self.place_among(io, taker, lives, may);
         match (&place, lives) {
@@ -151,7 +151,7 @@ impl Vssd {
         if busy {
             return Place::Busy;
         }
-        // No more wait for a block than it has pages; range records are few.
+        // No more pages wait for a block than it has; range records are few.
         let waiting =
             if reserved { 0 } else { self.waiting.iter().filter(|w| matches!(w.by, By::Host { .. })).count() };
         if soon > waiting { Place::Soon } else { Place::Nowhere }

@@ -19,7 +19,7 @@ use crate::trace;
 
 /// One emptied block in this many of the vSSD waits for a sync to share: they are not free yet.
 const BLOCKS_PER_EMPTIED: u32 = 64;
-/// More than so many gain nothing from sharing.
+/// Larger numbers gain nothing from sharing.
 const EMPTIED_MAX: u32 = 32;
 /// Pages of a victim read ahead of its programs.
 const PAGES_AHEAD: usize = 2;
@@ -57,7 +57,7 @@ enum Stage {
     Syncing {
         batch: u64,
     },
-    /// What was in it is durable elsewhere; host reads of it may be under way.
+    /// Its contents are durable elsewhere; host reads of it may be in flight.
     Durable,
     Erasing,
     /// Not erased, for it failed.
@@ -87,7 +87,7 @@ pub(crate) struct Gc {
     batch: u64,
     /// Dies with a command of the collector.
     works_on: Box<[bool]>,
-    /// No frontier takes a page until the next completion: it need not be asked for each victim.
+    /// No frontier takes a page until the next completion, so it is not tried for each victim.
     full: bool,
     idle_told: bool,
     /// Blocks that failed and are to be emptied, whether collection is on or not.
@@ -97,7 +97,7 @@ pub(crate) struct Gc {
 }
 
 impl Gc {
-    /// For a vSSD of `blocks` on `dies` whose collector has so many frontiers.
+    /// For a vSSD of `blocks` on `dies` whose collector has this number of frontiers.
     pub(crate) fn new(blocks: u32, dies: u32, frontiers: u32) -> Gc {
         // One victim's reads keep two frontiers busy, and often more: a read takes a tenth of a program's time.
         let parallel = frontiers.div_ceil(2).min(64);
@@ -156,7 +156,7 @@ impl Vssd {
         self.gc_pump(io);
     }
 
-    /// Does whatever can be done now.
+    /// Takes every step that is possible now.
     pub(crate) fn gc_pump(&mut self, io: &mut Io) {
         if !self.gc_running() {
             return;
@@ -186,11 +186,11 @@ impl Vssd {
         match v.step {
             Step::Draining => held == 0 && v.programs == 0,
             Step::Moving if v.reading || held >= PAGES_AHEAD * spp => false,
-            // That nothing is left to read is seen without the die.
+            // A victim without anything left to read needs no die.
             Step::Moving => !self.gc.works_on(v.die) || self.blocks.next_valid(v.block, v.next).is_none(),
         }
     }
-    /// Starts victims while there is room for what they hold.
+    /// Starts victims while there is room for their contents.
     fn gc_fill(&mut self, io: &mut Io) {
         while self.gc.running || self.loans.returning || self.next_failed().is_some() {
             let Some(i) = self.gc.victims.iter().position(Option::is_none) else { return };
@@ -371,7 +371,7 @@ impl Vssd {
             self.blocks.clear_valid(slot);
         }
     }
-    /// Programs a page of what was moved, if there is one and a die for it.
+    /// Programs a page of moved data, if there is one and a die for it.
     fn gc_program(&mut self, io: &mut Io, i: u8) -> bool {
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return false };
         if v.failed {
@@ -479,7 +479,7 @@ impl Vssd {
         self.gc.waiting = 0;
         self.gc_rest(io);
     }
-    /// Erases what nobody needs any more.
+    /// Erases obsolete blocks.
     fn gc_erase(&mut self, io: &mut Io) {
         if self.gc.durable == 0 {
             return;
@@ -550,7 +550,7 @@ impl Vssd {
 /// Checksum of a slot whose contents are lost: none that is right for the zeroes in it.
 pub(crate) const LOST_CRC: u32 = !0x98f9_4189;
 
-/// What was read is what the reverse map has there, and its checksum is right.
+/// Whether the slot read matches the reverse map and its checksum.
 fn intact(slot: &Slot, (addr, version): (u64, u64), owner: u32) -> bool {
     let r = &slot.record;
     packed(r) == addr

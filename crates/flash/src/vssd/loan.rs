@@ -21,24 +21,24 @@ const UNIT_BYTES: u64 = 1 << 30;
 /// Of a small vSSD, one block in this many: 1 GiB of the paper's 64 GB.
 const BLOCKS_PER_UNIT: u32 = 64;
 
-/// What a vSSD has to do with the loans of its group.
+/// A vSSD's part in the loans of its group.
 #[derive(Debug)]
 pub(crate) struct Loans {
     /// Blocks that are lent at a time.
     unit: u32,
-    /// Most that may be lent: half of what is not exported, so that a vSSD that is full has garbage to collect still.
+    /// Most that may be lent: half of the space that is not exported, so that a full vSSD can still collect.
     lent_max: u32,
     /// Blocks of others that are here, by their numbers here.
     here: Vec<u32>,
     /// Blocks of its own that others have.
     lent: u32,
-    /// What is borrowed is being emptied.
+    /// Borrowed blocks are being emptied.
     pub(crate) returning: bool,
     /// For lenders, which blocks of theirs were erased here.
     pub(crate) news: Vec<News>,
 }
 
-/// A borrowed block was erased, or comes back.
+/// A borrowed block was erased, or returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct News {
     /// On the device.
@@ -48,7 +48,7 @@ pub(crate) struct News {
     back: Back,
 }
 
-/// Whether a borrowed block comes back, and how.
+/// Whether a borrowed block returns, and how.
 #[derive(Clone, Copy, Debug)]
 enum Back {
     No,
@@ -70,18 +70,18 @@ pub(crate) struct Lent {
     dirty: bool,
 }
 
-/// Whose a block is that recovery found something in.
+/// Owner of a block in which recovery found data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Mine,
-    /// Another's, or nobody's any more.
+    /// Another vSSD's, or of an earlier one.
     Others,
-    /// Somebody's whom the drive's table does not give it to.
+    /// Of a vSSD to which the drive's table does not give it.
     Foreign(Owner),
 }
 
 impl Loans {
-    /// Of a vSSD with so many blocks of its own, of which so many are not exported.
+    /// Of a vSSD with this number of blocks of its own, of which `spared` are not exported.
     pub(crate) fn new(g: &Geometry, blocks: u32, spared: u32) -> Loans {
         let unit = (UNIT_BYTES / g.block_bytes().max(1)).min(u64::from(blocks / BLOCKS_PER_UNIT)).max(1);
         Loans { unit: unit as u32, lent_max: spared / 2, here: Vec::new(), lent: 0, returning: false, news: Vec::new() }
@@ -202,7 +202,7 @@ impl Vssd {
         self.loans.here.retain(|&b| b != block);
         self.tell_lender(block, Back::Free { dirty: dirty && !mutant!("flash.loan.dirty-as-clean") });
     }
-    /// A borrowed block is of no use to anybody any more.
+    /// A borrowed block is unusable.
     pub(super) fn bad_goes_home(&mut self, block: u32) {
         self.blocks.depart_bad(block);
         self.loans.here.retain(|&b| b != block);
@@ -267,7 +267,7 @@ impl Vssd {
                 self.blocks.depart(block);
                 self.loans.lent += 1;
             }
-            // What is left of one that was given back is free, to be erased before its next program.
+            // The rest of a returned block is free, to be erased before its next program.
             return if mine { Found::Mine } else { Found::Others };
         }
         if mine {

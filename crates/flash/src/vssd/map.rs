@@ -16,12 +16,12 @@ use super::blocks::NONE;
 
 const CHUNK: usize = CHUNK_BLOCKS as usize;
 
-/// Epochs that the map can tell; of blocks of older ones the record of the slot tells the version.
+/// Epochs that the map can represent; versions of older ones are read from the slot's record.
 const EPOCHS_MAX: usize = 15;
 /// A version here: four bits for the epoch's place; below, as in [`Timestamp`], number and member, if that is small enough.
 const NUMBER_BITS: u32 = 28;
 const EPOCH_SHIFT: u32 = Timestamp::EPOCH_SHIFT;
-/// In place of a version that only the record tells; no epoch has the place 15.
+/// Stands for a version that only the record has; no epoch has the place 15.
 const RECORDED: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,16 +32,16 @@ struct Entry {
 
 const UNMAPPED: Entry = Entry { slot: NONE, version: RECORDED };
 
-/// What is counted of a chunk.
+/// Counts of a chunk.
 #[derive(Clone, Copy, Debug)]
 struct Sum {
     mapped: u32,
-    /// Place of what is counted of its volume.
+    /// Place of its volume's counts.
     volume: u32,
     version_max: u64,
 }
 
-/// What is counted of a volume.
+/// Counts of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 struct VolumeUse {
     mapped: u64,
@@ -73,9 +73,9 @@ pub(crate) struct PageMap {
     /// By place: all slots in one array, so that a look-up reads the index and then the slot, nothing between.
     entries: Vec<[Entry; CHUNK]>,
     sums: Vec<Sum>,
-    /// Places of chunks that nothing is mapped in any more.
+    /// Places of chunks without mapped blocks.
     spare: Vec<u32>,
-    /// Volumes with a chunk, in order, and what is counted of each; likewise.
+    /// Volumes with a chunk, in order, and their counts; likewise.
     volumes: BTreeMap<VolumeId, u32>,
     uses: Vec<VolumeUse>,
     spare_uses: Vec<u32>,
@@ -120,7 +120,7 @@ impl PageMap {
         let Some(at) = self.find(key(addr)) else { return NONE };
         self.entries[at as usize][addr as usize % CHUNK].slot
     }
-    /// The slot and the version in it; no version: its record tells it.
+    /// The slot and its version; without a version: its record has it.
     pub(crate) fn held(&self, addr: u64) -> (u32, Option<u64>) {
         let Some(at) = self.find(key(addr)) else { return (NONE, None) };
         let Entry { slot, version } = self.entries[at as usize][addr as usize % CHUNK];

@@ -83,7 +83,7 @@ pub(crate) struct SlotRead {
     pub(crate) slot: u32,
     pub(crate) addr: u64,
     pub(crate) version: u64,
-    /// What its command reads next, by its place in the same table; [`NONE`]: nothing.
+    /// The next slot that its command reads, by its place in the same table, or [`NONE`].
     pub(crate) next: u32,
 }
 
@@ -105,7 +105,7 @@ impl By {
     }
 }
 
-/// What a vSSD works with while it handles something.
+/// Environment of a vSSD while it handles an event.
 pub(crate) struct Io<'a> {
     pub(crate) now: Time,
     pub(crate) clock: &'a mut Clock,
@@ -178,7 +178,7 @@ impl Losses {
     }
 }
 
-/// Erase blocks of a vSSD: its frontiers', what collection and bad blocks need, and what is left for data.
+/// Erase blocks of a vSSD: its frontiers', those for collection and bad blocks, and the rest for data.
 struct Division {
     host: u32,
     collector: u32,
@@ -188,7 +188,7 @@ struct Division {
 }
 
 impl Division {
-    /// Of `n` on so many dies.
+    /// Of `n` blocks on this number of dies.
     fn of(n: u32, dies: u32, p: &Profile) -> Division {
         let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
         let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
@@ -200,8 +200,8 @@ impl Division {
     }
 }
 
-/// Slots of live data that a vSSD with this share of a drive takes ([`Space::exported_slots`]): so many, through bad blocks,
-/// loans and range records, as long as its flash takes programs at all.
+/// Slots of live data that a vSSD with this share of a drive takes ([`Space::exported_slots`]), through bad blocks,
+/// loans and range records, while its flash takes programs at all.
 pub fn exported_slots(p: &Profile, share: Share) -> u64 {
     let (g, dies) = (&p.geometry, share.dies(&p.geometry));
     if dies == 0 {
@@ -221,7 +221,7 @@ pub(crate) struct Vssd {
     /// Blocks of its own dies: the first ones.
     pub(crate) home: u32,
     pub(crate) loans: loan::Loans,
-    /// What recovery found to be lost.
+    /// Losses found by recovery.
     pub(crate) losses: Losses,
     /// Addresses of blocks whose copy here is a mark that their contents are lost. On flash the marks are in spare areas alone, so no
     /// checkpoint describes a block that has one.
@@ -239,14 +239,14 @@ pub(crate) struct Vssd {
     /// Of the host's and of the collector's frontiers, those for short-lived data; with none, nothing is kept apart.
     short: [usize; 2],
     lifespan: Lifespan,
-    /// Where the search goes on, for the host and the collector and each of what lives any time, short and long.
+    /// Where the search goes on, for the host and the collector, and each for data of any, short and long life.
     cursor: [usize; 6],
     open_on: Vec<u16>,
     waiting: VecDeque<Waiting>,
     pub(crate) sequence: u64,
     exported: u64,
-    /// Blocks that failed for good; with so many of them none is left in reserve for the next (FB5's part of the device), and
-    /// with so many collection cannot gain what data may need.
+    /// Number of blocks that failed for good; at one number none is left in reserve for the next failure (FB5's part of
+    /// the device), at a higher one collection cannot reclaim what data may need.
     retired: u32,
     retired_worn: u32,
     retired_max: u32,
@@ -351,7 +351,7 @@ impl Vssd {
         let (slot, _) = self.map.held(addr);
         (slot != NONE).then(|| self.die(self.blocks.block_of(slot)))
     }
-    /// The version in a slot, which the map may have told.
+    /// The version in a slot, which the map may have given.
     fn version_in(&self, slot: u32, told: Option<u64>) -> u64 {
         told.unwrap_or_else(|| self.blocks.version(slot))
     }
@@ -442,7 +442,7 @@ impl Vssd {
     pub(crate) fn retired(&self) -> u32 {
         self.retired
     }
-    /// How many more may fail before it is worn out.
+    /// Blocks that may still fail until it is worn out.
     pub(crate) fn reserve(&self) -> u32 {
         self.retired_worn.saturating_sub(self.retired)
     }
@@ -538,7 +538,7 @@ impl Vssd {
         }
     }
 
-    // What others see.
+    // Views for other modules.
 
     /// Pages left in the host's open blocks, counted anew.
     pub(crate) fn count_open_pages(&self) -> u32 {

@@ -7,7 +7,7 @@ use super::blocks::{Holds, NONE, PAD, Record, State, is_range};
 use super::frontier::{Frontier, Lives, NO_FRONTIER};
 
 /// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
-/// part begins close to it, unless another ratio is asked for.
+/// part begins close to it, unless another ratio is configured.
 pub(crate) const FREE_RATIO: f64 = 0.35;
 
 impl Vssd {

@@ -1,4 +1,4 @@
-//! Programs and erases: pages on their way to the frontiers, and what of them the map takes over when they are done.
+//! Programs and erases: pages on their way to the frontiers, and the update of the map when they are done.
 
 use std::sync::Arc;
 
@@ -82,7 +82,8 @@ impl Vssd {
         let place = self.place(io, Taker::Ranges, Lives::Any, &|_| true);
         self.program_slots(io, (By::Ranges, Lives::Any), slots, place);
     }
-    /// Programs a page of the collector, on a die where it has no command: tells which. `None`: there is none now.
+    /// Programs a page of the collector, on a die where it has no command, and returns the die. `None`: there is none
+    /// now.
     pub(crate) fn program_moved(&mut self, io: &mut Io, victim: u8, slots: impl FnOnce() -> Vec<Slot>) -> Option<u32> {
         let lives = self.lives_on(self.gc.victim_block(victim));
         let Place::At { frontier } = self.place(io, Taker::Collector, lives, &|_| true) else { return None };
@@ -145,8 +146,8 @@ impl Vssd {
             self.program_promised(io, w);
         }
     }
-    /// Programs a page that somebody was promised, or lets it wait for a block. The collector's sync waits for it: where
-    /// there is none for the host, it may have what is reserved.
+    /// Programs a page whose place was promised, or lets it wait for a block. The collector's sync waits for it:
+    /// without a block for the host it may take a reserved one.
     pub(super) fn program_promised(&mut self, io: &mut Io, w: Waiting) {
         let mut taker = w.by.taker();
         let mut place = self.place(io, taker, w.lives, &|_| true);
@@ -204,7 +205,7 @@ impl Vssd {
             }
         }
     }
-    /// Who asked for the page is told.
+    /// Informs the owner of the page.
     pub(super) fn page_done(&mut self, io: &mut Io, block: u32, by: By, epoch: u64, result: Result<(), DeviceError>) {
         self.sync.leave(epoch);
         match by {
@@ -282,12 +283,12 @@ impl Vssd {
         }
         self.blocks.set_valid(slot);
     }
-    /// The page counts as used, its block takes no more. What was in it stays with whoever asked.
+    /// The page counts as used, its block takes no more. Its contents stay with the owner.
     fn program_failed(&mut self, io: &mut Io, block: u32, first: u32, by: By, error: DeviceError) {
         self.seal(block);
         let page = self.blocks.page_of(first).0;
         if let Some(t) = self.blocks.all[block as usize].sequence.as_mut() {
-            // Nothing to recover there; address and version stay, for the copy may exist.
+            // Not recovered from here; address and version stay, for the copy may exist.
             t[usize::from(page)] = 0;
         }
         if by == By::Ranges {

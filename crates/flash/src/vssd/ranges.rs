@@ -63,7 +63,7 @@ pub fn encode_group(group: u32, records: &[RangeRecord]) -> Bytes {
     b.into()
 }
 
-/// Number of the group and its records; `None` for what no version of this format is.
+/// Number of the group and its records; `None` for bytes of no version of this format.
 pub fn decode_group(b: &[u8]) -> Option<(u32, Vec<RangeRecord>)> {
     let u32_at = |at: usize| Some(u32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?));
     if b.get(..4)? != MAGIC || u32_at(4)? & 0xffff != u32::from(FORMAT) {
@@ -270,7 +270,7 @@ impl Ranges {
         let version = records.iter().map(|r| r.version).max().unwrap_or(0);
         Some((group, version, encode_group(group, &records)))
     }
-    /// The group is on flash at `slot`; false if nothing of it is live any more.
+    /// The group is on flash at `slot`; false if all of it is dead.
     pub(crate) fn placed(&mut self, group: u32, slot: u32) -> bool {
         let Some(g) = self.groups.get_mut(&group) else { return false };
         if g.live == 0 {
@@ -296,7 +296,7 @@ impl Ranges {
             }
         }
     }
-    /// When most of what the groups hold is dead: all fragments become pending, to be packed again.
+    /// When most of the groups' records are dead: all fragments become pending, to be packed again.
     pub(crate) fn compact(&mut self, groups_min: usize) {
         let sparse = self.frags.len() * 4 < self.groups.len() * GROUP_RECORDS_MAX;
         if self.groups.len() < groups_min || !sparse || self.groups.values().any(|g| g.slot == NONE) {

@@ -253,7 +253,7 @@ impl Vssd {
             }
         }
         r.step = Step::Scan;
-        // And what it may have borrowed: whose a block of the group is, is written in it.
+        // And blocks that it may have borrowed: each block of the group names its owner.
         let scanned = |b: &u32| !r.described.get(*b as usize).is_some_and(|d| *d);
         r.scan = (0..self.blocks.all.len() as u32).rev().filter(scanned).collect();
         self.scan_on(io, r);
@@ -286,7 +286,7 @@ impl Vssd {
             r.result = Err(TableError::Missing { block: self.on_device(block) }.into());
             return;
         }
-        // With no page that can be read, nothing tells whose it is.
+        // Without a readable page its owner is unknown.
         let whose = if pages.is_empty() { Found::Mine } else { self.found_owner(io, block, oob) };
         match whose {
             Found::Mine => {}
@@ -429,7 +429,7 @@ impl Vssd {
             _ => None,
         };
         let Some(records) = records else {
-            // Older copies of what they covered show again: nobody may take what is here for all that was.
+            // Older copies of the covered blocks show again: the contents here must not count as complete.
             let (page, _) = self.blocks.page_of(slot);
             let block = self.blocks.block_of(slot);
             let erased = self.blocks.all[block as usize].erase_time;

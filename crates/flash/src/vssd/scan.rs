@@ -1,8 +1,9 @@
-//! Questions over ranges: what a replica's fill and block status ask.
+//! Queries over ranges, for a replica's fill and block status.
 //!
-//! What a vSSD holds shows as *runs* in address order: a mapped block, or as many unmapped ones as one version of range records
-//! covers. They depend on what is visible at each block only, not on how records lie in memory: two copies that hold the same
-//! have the same runs. Work is in proportion to runs, never to the blocks of a range record.
+//! The contents of a vSSD appear as *runs* in address order: a mapped block, or the unmapped blocks that one version of
+//! range records covers. They depend only on the visible state of each block, not on how records lie in memory: two
+//! copies with the same contents have the same runs. The work is proportional to runs, never to the blocks of a range
+//! record.
 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::msg::peer::{CHUNK_BLOCKS, ScanEntry};
@@ -94,7 +95,7 @@ impl Vssd {
     }
 }
 
-/// Runs as they are found. What is told "full" ends where the last run does.
+/// Runs as they are found. A full list ends at the end of its last run.
 struct Runs<'a> {
     into: &'a mut Vec<ScanEntry>,
     from: usize,

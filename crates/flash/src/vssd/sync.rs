@@ -66,17 +66,17 @@ impl Syncs {
 }
 
 impl Vssd {
-    /// Asks for everything up to now, range records included, to be durable.
+    /// Requests that all changes up to now, range records included, become durable.
     pub(crate) fn want_sync(&mut self, io: &mut Io, w: Waiter) {
         if io.failed.is_none() && !mutant!("flash.sync.no-ranges") {
             self.flush_ranges(io);
         }
-        // The collector's emptied blocks need no sync of their own when somebody else asks for one.
+        // The collector's emptied blocks need no sync of their own if another one is requested.
         self.gc_join(io);
         self.sync.wait(w);
         self.pump_sync(io);
     }
-    /// As [`Self::want_sync`], for nobody but the collector's emptied blocks.
+    /// As [`Self::want_sync`], only for the collector's emptied blocks.
     pub(crate) fn want_gc_sync(&mut self, io: &mut Io) {
         if io.failed.is_none() {
             self.flush_ranges(io);

@@ -1,12 +1,12 @@
-//! Wear leveling between channels and dies (FlashBlox §3.1.3–3.2) as decisions: what has worn how far, when to swap,
-//! and which dies trade places. Who swaps (the device, the ageing model) counts its erases here and does as it is told.
+//! Wear leveling between channels and dies (FlashBlox §3.1.3–3.2) as decisions: the wear of each die, when to swap, and
+//! which dies trade places. The device and the ageing model report their erases here and carry out the swaps.
 //!
-//! Wear is counted in bytes erased. Within a die wear is even: its blocks rotate (§3.4), so a die is the smallest part
-//! told apart here.
+//! Wear is counted in bytes erased. Within a die wear is even: its blocks rotate (§3.4), so a die is the smallest unit
+//! here.
 //!
 //! - [`WearPolicy`]: the paper's, without swaps, or ours. They differ in what trades places ([`Pairing`]) and when
 //!   ([`Trigger`]).
-//! - [`Leveler`]: the counters, and the policy asked about them.
+//! - [`Leveler`]: the counters, and the policy over them.
 //!
 //! How often must be swapped to hold an imbalance: [`rackweave_core::wear`].
 
@@ -15,10 +15,10 @@ mod pairing;
 use rackweave_core::wear::imbalance;
 use rackweave_core::{Span, Time};
 
-/// What starts a swap.
+/// Trigger of a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
-    /// Nothing: the paper's NoSwap.
+    /// No swap: the paper's NoSwap.
     Never,
     /// This long since the last one, of time that the drive runs.
     Period(Span),
@@ -27,8 +27,8 @@ pub enum Trigger {
     Adaptive {
         /// γ, bytes.
         gamma: u64,
-        /// Towards the end of life γ shrinks with what life is left: what one swap is late can no more be made up for
-        /// by others.
+        /// Towards the end of life γ shrinks with the remaining life, since later swaps can no longer make up for a
+        /// late one.
         closing: bool,
     },
 }
@@ -70,7 +70,7 @@ impl WearPolicy {
     }
 }
 
-/// What a die has been through.
+/// Wear of a die.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DieWear {
     /// Bytes erased since it was new.
@@ -88,7 +88,7 @@ pub struct Swap {
 
 /// Closing: γ is at most this part of the most worn die's remaining life.
 const CLOSING_PARTS: u64 = 4;
-/// It stays above this part of γ: each swap costs an erase of what it moves.
+/// γ stays above this part of its full value: each swap costs an erase of the blocks that it moves.
 const CLOSING_LEAST_PARTS: u64 = 12;
 
 /// Wear counters of a device and its policy.
@@ -155,7 +155,7 @@ impl Leveler {
     pub fn dies(&self) -> &[DieWear] {
         &self.dies
     }
-    /// Counts erases of a die, but for those of a swap ([`Leveler::moved`]).
+    /// Counts erases of a die, except those of a swap ([`Leveler::moved`]).
     ///
     /// # Panics
     /// If the device has no such die.

@@ -95,7 +95,7 @@ impl<'a> LeastWorn<'a> {
             if self.taken[x as usize] || more && slower(hottest, worn.since) {
                 continue;
             }
-            // The most worn is helped by any that is less worn, the others only by what has wear to catch up on.
+            // Any less worn die helps the most worn one; others are helped only by dies whose wear is below the mean.
             let below = if more { self.total / self.dies.len() as u128 + 1 } else { u128::from(worn.total) };
             if let Some(swap) = self.one(x, below) {
                 swap.dies.iter().flat_map(|&(a, b)| [a, b]).for_each(|d| self.taken[d as usize] = true);
@@ -105,7 +105,7 @@ impl<'a> LeastWorn<'a> {
         swaps
     }
 
-    /// What die `x` trades places with: a slower one with less wear than `below`.
+    /// The die that `x` trades places with: a slower one with less wear than `below`.
     fn one(&self, x: u32, below: u128) -> Option<Swap> {
         let worn = self.die(x);
         let candidate = |y: &u32| {

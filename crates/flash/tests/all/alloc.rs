@@ -99,7 +99,7 @@ fn freed_parts_coalesce() {
     assert_eq!(a.free().channels, 14);
     let e = a.alloc(VssdId(9), Isolation::Channel, 4, 1).expect_err("two are split");
     let text = e.to_string();
-    assert!(text.contains("16 channels asked for") && text.contains("14 can be had"), "{text}");
+    assert!(text.contains("16 channels requested") && text.contains("14 available"), "{text}");
     assert!(text.contains("up to 951737909248 bytes would fit"), "{text}");
     assert!(text.contains("free are 14 channels, 0 dies and 0 soft-planes"), "{text}");
     for id in [3, 1, 2, 4] {

@@ -1,4 +1,4 @@
-//! What people write: a rack's configuration, a drive's profile, a plan of faults.
+//! Files written by users: a rack's configuration, a drive's profile, a plan of faults.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -88,7 +88,7 @@ pub(super) fn rack(input: &[u8]) {
     }
 }
 
-/// What nodes are made of follows from it, or an error does.
+/// The nodes' configurations follow from it, or an error.
 fn follow(cfg: &RackConfig) {
     let last = cfg.servers - 1;
     _ = (build::profile(cfg), build::meta_bytes(cfg), build::capacity_bytes(cfg));

@@ -16,7 +16,7 @@ use crate::bend::bend_in_place;
 
 const SHAPE: Shape = Shape { blocks: 8, pages_per_block: 4, page_bytes: 8192, meta_bytes: 8192 };
 const SLOTS: usize = 2;
-/// One group of extents, and what is before it.
+/// One group of extents, and the bytes before it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Where docs/format.md has what is sealed: place, length, what its sum begins with.
@@ -210,7 +210,7 @@ fn use_again(u: &mut Unstructured<'_>, file: Shared, want: Option<&Model>) -> Re
     Ok(())
 }
 
-/// What can be read and matches its record is what was programmed there, and no page is there that was not.
+/// Every readable page that matches its record is the programmed one, and no other page exists.
 fn read_all(d: &mut FileSsd<Shared>, want: Option<&Model>) {
     for block in 0..SHAPE.blocks {
         _ = d.execute(&DeviceOp::ReadOob { block });

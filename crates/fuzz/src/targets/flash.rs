@@ -1,4 +1,4 @@
-//! What the flash layers keep beside data: out-of-band records, checkpoints, range records, the drive's record.
+//! Records of the flash layers beside data: out-of-band records, checkpoints, range records, the drive's record.
 
 use arbitrary::{Result, Unstructured};
 use rackweave_core::device::BlockOob;
@@ -46,7 +46,7 @@ fn owner(u: &mut Unstructured<'_>) -> Result<Owner> {
     Ok(Owner { index: u.arbitrary()?, generation: u.arbitrary()? })
 }
 
-/// A copy with a checksum that is right, whatever is in it.
+/// A copy with a matching checksum, for any contents.
 fn drive_table(u: &mut Unstructured<'_>) -> Result<()> {
     let mut b = b"RWTABLE\n\x01\0".to_vec();
     let n = u.int_in_range(0..=600usize)?.min(u.len());

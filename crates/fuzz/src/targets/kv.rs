@@ -131,7 +131,7 @@ fn scan(all: &[u8]) -> (usize, bool) {
     }
 }
 
-/// What each key was given, the last one last; `None`: deleted.
+/// Values of each key, the last one last; `None`: deleted.
 type History = BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>;
 
 pub(super) fn store(input: &[u8]) {

@@ -88,7 +88,7 @@ fn number(u: &mut Unstructured<'_>, any: bool, below: u32) -> Result<u32> {
     if any && u.arbitrary()? { u.arbitrary() } else { u.int_in_range(0..=below - 1) }
 }
 
-/// A number that grows: any, or one that has not come to its end.
+/// A growing number: any, or one below its maximum.
 fn counter(u: &mut Unstructured<'_>, any: bool) -> Result<u64> {
     Ok(if any { u.arbitrary()? } else { u.int_in_range(0..=1u64 << 30)? })
 }

@@ -54,8 +54,8 @@ fn some_option(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     })
 }
 
-/// What the session says to all of it, as one text, and whether an export was reached. A handshake waits for each answer, so the
-/// order is the same whatever arrives together.
+/// The session's answers as one text, and whether an export was reached. A handshake waits for each answer, so their
+/// order does not depend on how the input arrives.
 fn speak(tls: TlsUse, parts: &[&[u8]]) -> (Vec<u8>, bool) {
     let mut s = Session::with_tls(SESSION, tls);
     let mut heard = drain(&mut s);
@@ -64,7 +64,7 @@ fn speak(tls: TlsUse, parts: &[&[u8]]) -> (Vec<u8>, bool) {
     let clear = tls == TlsUse::Require;
     for part in parts {
         s.input(Bytes::copy_from_slice(part));
-        // The driver starts TLS at this point, and whatever is behind is inside of it: not this target's.
+        // The driver starts TLS at this point; the bytes behind it are inside TLS, and not this target's.
         if s.starts_tls() {
             heard.extend(drain(&mut s));
             break;

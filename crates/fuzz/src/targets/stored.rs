@@ -1,4 +1,4 @@
-//! A small drive of the flash manager in memory, and what damages it.
+//! A small drive of the flash manager in memory, and its damage.
 
 use arbitrary::{Result, Unstructured};
 use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, SlotRecord};
@@ -15,12 +15,12 @@ use crate::bend::bend_in_place;
 /// How far damage goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
-    /// Bits have changed; the drive's checksums are what they were. Whoever reads gets what was written, or an error.
+    /// Bits have changed; the drive's checksums have not. A reader gets the written data, or an error.
     Flipped,
     /// Pages are gone, as after a power cut if they are the last.
     Lost,
-    /// Bytes have changed and the drive's checksums, and the format's own, with them: nothing is claimed but that nobody
-    /// panics.
+    /// Bytes have changed, and with them the drive's checksums and the format's own: the only claim is that no panic
+    /// occurs.
     Forged,
 }
 

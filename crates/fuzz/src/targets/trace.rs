@@ -1,4 +1,4 @@
-//! Block traces: any bytes give records or an error, and what is written in a format is read as it was.
+//! Block traces: any bytes give records or an error, and written records are read back.
 
 use std::io::{Cursor, Read};
 

@@ -1,4 +1,4 @@
-//! Datagrams: their headers, an endpoint that hears them, and the frames of a stream.
+//! Datagrams: their headers, an endpoint that receives them, and the frames of a stream.
 
 use std::collections::BTreeMap;
 
@@ -188,7 +188,7 @@ fn chunk_again(b: &[u8], p: &Parsed, c: &Chunk) {
 }
 
 const NOW: Time = Time(5_000_000);
-/// Messages of a script at the most.
+/// Most messages of a script.
 const MESSAGES_MAX: u64 = 12;
 
 /// Two endpoints; what goes from one to the other is lost, kept, played twice and bent.
@@ -265,7 +265,7 @@ impl Two {
         }
         let i = u.choose_index(self.network.len())?;
         let (to_a, d) = self.network[i].clone();
-        // It may come again later.
+        // It may be delivered again later.
         if u.ratio(3u8, 4u8)? {
             self.network.remove(i);
         }

@@ -138,8 +138,8 @@ fn mounted(u: &mut Unstructured<'_>) -> Result<()> {
             }
         }
     }
-    // What was durable last looks like a torn end if it is damaged, until something behind it says that it was: a file
-    // that nobody looks at.
+    // The data that became durable last looks like a torn end if it is damaged, until data behind it proves that it was
+    // durable: a file that is not checked.
     for f in [FILES, FILES] {
         if fs.sync().is_err() || !write(&mut fs, f, 0, 1) {
             return Ok(());
@@ -184,7 +184,7 @@ fn write(fs: &mut Fs, f: u8, slot: usize, value: u8) -> bool {
     fs.write(inode, (slot * SLOT) as u64, &[value; SLOT], stamp()).is_ok()
 }
 
-/// Whatever is read is one value throughout, and unless it was forged the last one.
+/// Every file reads as one value throughout, and unless it was forged as the last one.
 fn verify(fs: &mut Fs, last: &[[u8; SLOTS]; FILES as usize], how: Damage) {
     if how != Damage::Forged {
         fs.check().expect("sound");

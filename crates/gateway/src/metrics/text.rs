@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-/// `Content-Type` of what [`render`] makes.
+/// `Content-Type` of [`render`]'s result.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What kind of number a metric is.
+/// Kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows, from zero at the start of the process.
@@ -33,7 +33,7 @@ pub enum MetricError {
     CounterName { name: &'static str },
     #[error("{label:?} of {name} is not a label name")]
     Label { name: &'static str, label: &'static str },
-    #[error("samples of {name} do not stand together, or differ in help or kind")]
+    #[error("samples of {name} are not consecutive, or differ in help or kind")]
     Scattered { name: &'static str },
 }
 

@@ -75,7 +75,7 @@ impl Session {
             opt::STARTTLS => self.start_tls(&data),
             opt::EXPORT_NAME if tls_first => self.close(CloseReason::TlsRequired),
             _ if tls_first && option != opt::ABORT => {
-                self.refuse_option(option, rep::ERR_TLS_REQD, "this server requires TLS: STARTTLS comes first");
+                self.refuse_option(option, rep::ERR_TLS_REQD, "this server requires TLS: send STARTTLS first");
             }
             opt::EXPORT_NAME => self.export_name(&data),
             opt::ABORT => {
@@ -103,14 +103,14 @@ impl Session {
     fn start_tls(&mut self, data: &[u8]) {
         let refusal = match self.tls {
             Tls::Clear(TlsUse::Off) => Some((rep::ERR_POLICY, "this server has no TLS")),
-            Tls::Starts | Tls::On => Some((rep::ERR_INVALID, "TLS is there already")),
+            Tls::Starts | Tls::On => Some((rep::ERR_INVALID, "TLS has begun already")),
             Tls::Clear(_) if !data.is_empty() => Some((rep::ERR_INVALID, "STARTTLS takes no data")),
             Tls::Clear(_) => None,
         };
         if let Some((code, why)) = refusal {
             return self.refuse_option(opt::STARTTLS, code, why);
         }
-        // Someone on the way may have put it there, to be taken for what comes encrypted.
+        // An attacker on the path may have inserted it, to be taken as encrypted input.
         let bytes = self.input.len();
         if bytes > 0 {
             return self.close(CloseReason::BehindStartTls { bytes });
@@ -154,7 +154,7 @@ impl Session {
             self.allocation = None;
         }
         if !self.structured {
-            return self.refuse_option(option, rep::ERR_INVALID, "structured replies come first");
+            return self.refuse_option(option, rep::ERR_INVALID, "STRUCTURED_REPLY must come first");
         }
         let mut f = Fields(data);
         let parsed = name(&mut f).and_then(|name| {
@@ -175,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Asks the rack for the export; choosing it makes this gateway its one writer.
+    /// Requests the export from the rack; choosing it makes this gateway its one writer.
     fn look_up(&mut self, h: Haggle) {
         let (Haggle::Export { option, name, .. } | Haggle::Context { option, name, .. }) = &h else { return };
         let op = match *option {

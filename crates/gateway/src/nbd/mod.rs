@@ -24,7 +24,7 @@ use transmission::Command;
 /// Commands unanswered in a session: the depth of the kernel's NBD driver, the deepest of usual clients. A further
 /// command is read when one is done.
 pub const IN_FLIGHT_MAX: usize = 128;
-/// Bytes that a session's commands hold at the most: payloads being read, in flight, and unsent in the output.
+/// Bound of the bytes of a session's commands: payloads being read, in flight, and unsent in the output.
 pub const BYTES_MAX: usize = 64 << 20;
 /// Longest data of an option that is looked at. A name is at most 4,096 bytes by the protocol; longer is skipped and
 /// refused.
@@ -36,10 +36,10 @@ const OPTION_OUTPUT_MAX: usize = 64 << 10;
 /// Longest export name (the protocol's bound on strings).
 pub const NAME_MAX: u32 = 4096;
 
-/// Why a session reads no more.
+/// Why a session stopped reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    #[error("the client said goodbye")]
+    #[error("the client disconnected")]
     Disconnect,
     #[error("the client ended the handshake")]
     Abort,
@@ -55,11 +55,11 @@ pub enum CloseReason {
     OptionLength { option: u32, len: u32 },
     #[error("more than {OPTIONS_MAX} options")]
     TooManyOptions,
-    #[error("export {name:?} cannot be had: {error}")]
+    #[error("export {name:?}: {error}")]
     Export { name: String, error: String },
     #[error("request magic {magic:#010x}")]
     RequestMagic { magic: u32 },
-    #[error("an export asked for without TLS, which this server requires")]
+    #[error("a request for an export without TLS, which this server requires")]
     TlsRequired,
     #[error("{bytes} bytes in the clear behind STARTTLS, before its answer")]
     BehindStartTls { bytes: usize },
@@ -73,7 +73,7 @@ pub enum TlsUse {
     Off,
     /// If the client wants it.
     Allow,
-    /// Always: before STARTTLS nothing is told but that it comes first.
+    /// Always: before STARTTLS every option gets the error that it is required.
     Require,
 }
 
@@ -114,7 +114,7 @@ enum State {
     Closed,
 }
 
-/// What an answer from the rack is for.
+/// Purpose of an answer from the rack.
 #[derive(Debug)]
 enum Asked {
     Option(Haggle),
@@ -134,9 +134,9 @@ pub struct Session {
     asked: Vec<Option<(u32, Asked)>>,
     free: Vec<u8>,
     in_flight: usize,
-    /// What commands in flight hold.
+    /// Bytes of commands in flight.
     in_flight_bytes: usize,
-    /// What all of its commands may hold.
+    /// Bound of the bytes of all its commands.
     limit: usize,
     count: u32,
     options: u32,
@@ -187,7 +187,7 @@ impl Session {
     pub fn handshake_done(&self) -> bool {
         self.volume.is_some()
     }
-    /// Set when the session reads no more.
+    /// Set when the session has stopped reading.
     pub fn closed(&self) -> Option<&CloseReason> {
         self.closed.as_ref()
     }
@@ -332,7 +332,7 @@ impl Gateway for Session {
     fn input_due(&self) -> bool {
         !self.handshake_done()
     }
-    /// What was granted to its commands, whether it has come or not.
+    /// Bytes granted to its commands, arrived or not.
     fn held(&self) -> usize {
         let being_read = match &self.state {
             State::Payload(c) => c.weight(),

@@ -8,12 +8,12 @@ use super::wire::{self, Errno, chunk, cmd};
 use super::{Asked, CloseReason, Session, State};
 use crate::buffers::SMALL_BYTES;
 
-/// What a command counts for beside its data: its places in session and volume client.
+/// Cost of a command besides its data: its places in session and volume client.
 const COMMAND_BYTES: usize = 512;
 /// An extent in a reply, and in the replies of the sets that it is made of.
 const EXTENT_BYTES: usize = 8 + 16 + 16;
 
-/// What the extents of so many bytes take if every other block is mapped.
+/// Bytes of the extents of a range of this length if every other block is mapped.
 fn status_bytes(len: u32) -> usize {
     let extents = (len / wire::BLOCK_SIZE_PREFERRED) as usize;
     (extents * EXTENT_BYTES).min(wire::PAYLOAD_MAX as usize)
@@ -97,7 +97,7 @@ impl Session {
         }
     }
 
-    /// What can be said of a command without the rack.
+    /// Errors of a command that need no answer from the rack.
     fn check(&self, c: &Command) -> Result<(), Errno> {
         let size = self.volume.as_ref().map_or(0, |v| v.size);
         if !c.flags_known(self.structured) {
@@ -233,7 +233,7 @@ impl Session {
     }
 }
 
-/// The answer has as many bytes as were asked for: one more, and the stream would be out of step.
+/// The answer has the requested length; one byte more, and the stream would be out of step.
 fn whole(data: &Payload, len: u32) -> bool {
     match data {
         Payload::Bytes(b) => b.len() == len as usize,

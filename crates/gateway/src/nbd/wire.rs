@@ -98,7 +98,7 @@ pub enum Errno {
     Shutdown = 108,
 }
 
-/// Block sizes told to clients: requests are whole sectors; whole blocks need no read-modify-write.
+/// Block sizes for clients: requests are whole sectors; whole blocks need no read-modify-write.
 pub const BLOCK_SIZE_MIN: u32 = 512;
 pub const BLOCK_SIZE_PREFERRED: u32 = 4096;
 /// Longest READ and WRITE; the protocol's default, so that every client keeps to it.

@@ -11,7 +11,7 @@ use super::format::{
 };
 use super::{Broken, Flash, Io, Key, Store};
 
-/// A checkpoint is made when the log has grown by this many times its size: so it adds an eighth to what is written …
+/// A checkpoint is made when the log has grown by this many times its size, so it adds an eighth to the bytes written …
 const GROWTH: u64 = 8;
 /// … or by this many blocks, if that is more.
 const GROWTH_BLOCKS_MIN: u64 = 4;
@@ -64,7 +64,7 @@ impl Checkpoints {
     pub(super) fn blocks(&self) -> u32 {
         self.blocks.len() as u32
     }
-    /// Blocks of the one that is being written, the one asked for included.
+    /// Blocks of the checkpoint that is being written, the requested one included.
     pub(super) fn new_blocks(&self) -> u32 {
         self.writer.as_ref().map_or(0, |w| w.blocks.len() as u32 + u32::from(w.under_way && w.at == 0))
     }
@@ -199,7 +199,7 @@ impl Store {
         let entries = self.checkpoint.writer.as_ref().expect("under way").entries;
         self.send_record(fx, Kind::End, &entries.to_le_bytes());
     }
-    /// The block takes another piece; asks for the next block if not.
+    /// Whether the block takes another piece; requests the next block if not.
     fn has_room(&mut self, fx: &mut Flash<'_>) -> bool {
         let max = self.piece_max();
         let w = self.checkpoint.writer.as_mut().expect("under way");

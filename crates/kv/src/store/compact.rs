@@ -155,7 +155,7 @@ impl Store {
                     }
                     self.freed += 1;
                 }
-                // Somebody still reads it.
+                // A read of it is pending.
                 Err(BlockError::Busy { .. }) => rest.push((block, at)),
                 Err(e) => self.fail(e),
             }

@@ -1,10 +1,10 @@
-//! What is wrong with a request or with what is on flash.
+//! Errors of requests and of data on flash.
 
 use rackweave_flash::manager::api::{Block, BlockError};
 
 use super::format::{HeadError, Rule};
 
-/// Why a store was not opened. Nothing on flash was changed.
+/// Why a store was not opened. Flash is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]

@@ -1,5 +1,4 @@
-//! What the store keeps on flash, byte by byte (docs/format.md): segments, which are blocks of the vSSD, and the records
-//! in them.
+//! Formats of the store on flash (docs/format.md): segments, which are blocks of the vSSD, and the records in them.
 
 use bytes::{Bytes, BytesMut};
 
@@ -42,7 +41,7 @@ pub enum SegmentHead {
 }
 
 impl SegmentHead {
-    /// What its records' checksums begin with.
+    /// Start value of its records' checksums.
     pub fn number(&self) -> u64 {
         match *self {
             SegmentHead::Log { number } => number,
@@ -128,7 +127,7 @@ impl Kind {
     }
 }
 
-/// Bytes of the record with its head and what fills it up.
+/// Bytes of the record with its head and padding.
 pub fn record_len(key: usize, value: usize) -> u32 {
     (RECORD_HEAD + (key + value) as u32).next_multiple_of(ALIGN)
 }
@@ -231,7 +230,7 @@ pub fn decode_entries(mut b: &[u8]) -> Option<Vec<Entry<'_>>> {
     Some(all)
 }
 
-/// What a [`Scanner`] comes to.
+/// Result of a [`Scanner`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// It stays the next until [`Scanner::advance`].
@@ -273,7 +272,7 @@ impl Scanner {
     pub fn advance(&mut self, r: &Record) {
         self.at = r.offset + r.len;
     }
-    /// The bytes asked for.
+    /// Feeds the requested bytes.
     pub fn feed(&mut self, data: Bytes) {
         let used = (self.at.min(self.buf_end()) - self.buf_at) as usize;
         let rest = self.buf.slice(used..);

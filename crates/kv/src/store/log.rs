@@ -99,7 +99,7 @@ pub(super) struct Log {
     /// Keys with forced changes that are not durable, and the place behind the last of them.
     locked: BTreeMap<Key, Pos>,
     syncing: bool,
-    /// Up to where somebody wants the log programmed, and the flush under way.
+    /// Position up to which the log must be programmed, and the pending flush.
     wanted: Pos,
     flushing: Pos,
     /// Bytes appended since the store was opened.
@@ -117,7 +117,7 @@ impl Log {
         self.allocating = false;
         self.spare = Some(block.index);
     }
-    /// The log begins behind whatever there is.
+    /// The log begins behind everything that exists.
     pub(super) fn begin(&mut self, number: u64) {
         let here = Pos { segment: number, offset: 0 };
         (self.next_number, self.end, self.cut, self.written) = (number, here, here, here);
@@ -213,7 +213,7 @@ impl Store {
         while let Some(c) = self.log.held.front() {
             let len = change_len(&c.key, c.value.as_ref());
             let old = self.index.get(&c.key);
-            // What dies in a damaged block gives no room.
+            // A record that dies in a damaged block frees no space.
             let gone = old.filter(|l| !self.is_damaged(l.block)).map_or(0, |l| l.len);
             let old = old.map_or(0, |l| l.len);
             let grow = i64::from(len) - i64::from(gone);
@@ -259,7 +259,7 @@ impl Store {
         let c = self.pop_held();
         self.answers.push(c.error(error));
     }
-    /// Nothing is on its way to the drive.
+    /// Whether no command of the log is pending.
     pub(super) fn log_is_idle(&self) -> bool {
         self.log.queue.is_empty() && self.log.writing.is_empty()
     }
@@ -278,7 +278,7 @@ impl Store {
         self.log.locked.insert(c.key.clone(), end);
         self.log.waiting.push_back(Waiter { end, key: c.key, answer });
     }
-    /// The head takes a record of this length; asks for a block if there is none.
+    /// Whether the head takes a record of this length; requests a block if there is none.
     pub(super) fn log_ready(&mut self, fx: &mut Flash<'_>, len: u32) -> bool {
         let (size, page) = (self.size, self.page);
         if self.log.head.as_ref().is_some_and(|h| h.at + len > size) {

@@ -19,9 +19,8 @@
 //!   after a power cut, whole or its beginning. Then its records are older than what replaced them and change nothing.
 //!   Its space counts as free only after a sync, so that a block that is back takes away no space that was counted.
 //! - *Deletions.* A tombstone is moved like a record while older records of its key may be replayed: until a complete
-//!   checkpoint began behind it. Recovery replays nothing before the place where its checkpoint began, and
-//!   takes from the index only what a checkpoint has, so an older record that is still, or again, on flash before that
-//!   place cannot come back.
+//!   checkpoint began behind it. Recovery replays only from the place where its checkpoint began, and takes from the
+//!   index only the checkpoint's entries. An older record that is on flash before that place therefore cannot return.
 //! - *Checkpoints.* Entries are written while the store goes on; what changed since the checkpoint began is replayed
 //!   from the log anyway. It is complete with its last record, which is written after a sync that covers all entries and
 //!   every record they refer to. The checkpoint before it is freed after a sync of that.
@@ -64,7 +63,7 @@ pub const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
 pub const GETS_MAX: usize = 65_536;
 /// Keys a scan returns at a time.
 pub const SCAN_KEYS_MAX: usize = 4096;
-/// Bytes of values a scan returns at a time, but for the last.
+/// Bytes of values that a scan returns at a time, without the last value.
 pub const SCAN_BYTES_MAX: usize = 16 << 20;
 
 /// When a put or delete is answered.
@@ -87,7 +86,7 @@ pub enum Broken {
     LoseTombstones,
     /// Frees a block before what replaced its records is programmed.
     FreeEarly,
-    /// Completes a checkpoint without waiting for what it refers to.
+    /// Completes a checkpoint without waiting for the records that it refers to.
     CheckpointEarly,
 }
 
@@ -115,7 +114,7 @@ pub struct Flash<'a> {
     pub out: &'a mut ManagerOut,
 }
 
-/// What a scan found.
+/// Result of a scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     /// In the order of the keys.
@@ -155,7 +154,7 @@ pub enum Answer {
 pub struct StoreStats {
     /// Bytes of the records of puts and deletes.
     pub record_bytes: u64,
-    /// Bytes written to the drive: records, moved ones, checkpoints, and what fills pages up.
+    /// Bytes written to the drive: records, moved ones, checkpoints, and padding of pages.
     pub written_bytes: u64,
     pub moved_bytes: u64,
     pub checkpoint_bytes: u64,
@@ -201,7 +200,7 @@ struct Segment {
     corrupt: bool,
 }
 
-/// Something asked of the drive.
+/// A command to the drive.
 #[derive(Debug)]
 enum Io {
     Recovery(recover::Asked),
@@ -458,7 +457,7 @@ impl Store {
     fn block(&self, index: u32) -> Block {
         Block { vssd: self.cfg.vssd, index }
     }
-    /// Nothing is written any more.
+    /// No more writes.
     fn fail(&mut self, e: BlockError) {
         if self.failed.is_some() {
             return;

@@ -13,11 +13,11 @@ use super::{Answer, Flash, GETS_MAX, GetError, Io, Key, Loc, SCAN_BYTES_MAX, SCA
 
 /// Gets of one scan under way: as many as a channel's dies have some each.
 const SCAN_READS_MAX: usize = 16;
-/// Reads of all scans under way, for each die of the store: a scan is as fast, and who writes waits for so many and not for a
-/// die's whole queue.
+/// Bound of pending reads of all scans, per die of the store: scans stay fast, and a writer waits for this number and
+/// not for a die's whole queue.
 const SCAN_READS_DIE_MAX: usize = 16;
 
-/// Who asks for a value.
+/// Origin of a request for a value.
 #[derive(Clone, Copy, Debug)]
 enum For {
     Get { token: u64 },
@@ -65,7 +65,7 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// On a vSSD of so many dies.
+    /// On a vSSD with this number of dies.
     pub(super) fn new(dies: u32) -> Reads {
         Reads { scan_reads_max: SCAN_READS_DIE_MAX * dies as usize, ..Reads::default() }
     }
@@ -75,7 +75,7 @@ impl Reads {
 }
 
 impl Store {
-    /// Asks for the key's value. Answered by [`Answer::Got`].
+    /// Reads the key's value. Answered by [`Answer::Got`].
     pub fn get(&mut self, fx: &mut Flash<'_>, key: &[u8], token: u64) -> Result<(), GetError> {
         self.now = self.now.max(fx.now);
         check_key(key).map_err(|(len, max)| GetError::KeyLength { len, max })?;
@@ -84,7 +84,7 @@ impl Store {
         self.read(fx, Get { key: key.into(), whose: For::Get { token } });
         Ok(())
     }
-    /// Asks for up to `limit` keys and their values, from the key `from` on (empty: from the first). Answered by
+    /// Reads up to `limit` keys and their values, from the key `from` on (empty: from the first). Answered by
     /// [`Answer::Scanned`]. Each key is read for itself: one that is put or deleted meanwhile is found with its old or
     /// new value, or not.
     pub fn scan(&mut self, fx: &mut Flash<'_>, from: &[u8], limit: usize, token: u64) -> Result<(), GetError> {
@@ -181,7 +181,7 @@ impl Store {
             }
         }
     }
-    /// What the drive or a lock kept waiting.
+    /// Goes on with reads that the drive or a lock delayed.
     pub(super) fn read_blocked(&mut self, fx: &mut Flash<'_>) {
         for _ in 0..self.reads.blocked.len() {
             let Some(get) = self.reads.blocked.pop_front() else { break };

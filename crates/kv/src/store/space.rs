@@ -1,8 +1,8 @@
 //! Room: what the store keeps free so that compaction and checkpoints can always go on, and when it is full.
 //!
-//! Compaction makes room as long as the blocks of the log hold less than they could, on average: then the block that
-//! holds least gains some. So puts are refused (`Full`) when what lives, packed into blocks, would need more blocks than
-//! there are beside the reserve, with a share left over; and they wait while no more blocks than the reserve are free,
+//! Compaction makes room while the blocks of the log hold less than they could, on average: then the block that holds
+//! least gains some. Puts are therefore refused (`Full`) if all live data, packed into blocks, would need more blocks
+//! than there are beside the reserve, with a share left over. They wait while no more blocks than the reserve are free,
 //! which compaction then changes. A tombstone is no longer than the record it removes, so deletions always fit.
 //!
 //! A block of which something cannot be read stays as it is until everything in it is overwritten or deleted. Puts have
@@ -54,8 +54,7 @@ impl Store {
         let (free, reserve) = (self.free_blocks(), self.reserve());
         Space { blocks: self.blocks, free, reserve, live: self.live, tombstones: self.tombs }
     }
-    /// Bytes of records a block holds at the least when they are packed: what may be left over at its end, and pages
-    /// that a compaction filled up.
+    /// Least bytes of records in a packed block: its end and pages padded by a compaction may be unused.
     pub(super) fn packed(&self) -> u64 {
         u64::from(self.size - SEGMENT_HEAD - record_max(self.size) - 2 * self.page)
     }
@@ -64,7 +63,7 @@ impl Store {
         let most = (self.size / 8).min(64 << 10).max(self.page);
         most - most % self.page
     }
-    /// Blocks of a checkpoint at the most: each piece may lack the length of an entry.
+    /// Most blocks of a checkpoint: each piece may lack the length of an entry.
     fn checkpoint_blocks(&self, index_bytes: u64) -> u32 {
         let piece = u64::from(self.piece_max());
         let useful = piece - u64::from(RECORD_HEAD + SEGMENT_HEAD) - (piece / 4).min(1040);
@@ -116,7 +115,7 @@ impl Store {
     pub(super) fn fits(&self, grow: i64, entry: u64) -> Result<(), bool> {
         let (mut blocks, mut live, mut tombs) = (u64::from(self.blocks), self.live, self.tombs);
         if self.stats.corrupt_blocks > 0 {
-            // Nothing is moved out of those: they are lost, with what they hold.
+            // Damaged segments are not compacted: their contents are lost.
             for s in self.segments.values().filter(|s| s.corrupt) {
                 (blocks, live, tombs) = (blocks - 1, live - s.live, tombs - s.tombs);
             }

@@ -31,11 +31,11 @@ impl HostFault {
     pub fn words(self, file: &str) -> String {
         match self {
             HostFault::NoRoom => format!(
-                "{file}: no space left on the host's disk; what is written waits, new blocks are refused (ENOSPC), reads go on. \
-                 It goes on by itself when there is room"
+                "{file}: no space left on the host's disk. Writes wait, writes of new blocks fail (ENOSPC), reads go on. The \
+                 drive resumes when space is free"
             ),
             HostFault::Failed { os_error } => format!(
-                "{file}: writing failed ({}); the drive is not used until its server starts again, its sets go on with the others",
+                "{file}: a write or sync failed ({}). The drive is not used until its server restarts; its sets go on with other members",
                 io::Error::from_raw_os_error(os_error)
             ),
         }

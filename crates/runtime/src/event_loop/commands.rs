@@ -75,7 +75,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             (Some(admin), waiter) => self.ask(admin, op, waiter),
             (None, Waiter::Report { place, metrics, .. }) => self.report_here(place, metrics),
             (None, Waiter::Control(place)) => {
-                let message = "this process administers no volumes: ask the metadata service's".into();
+                let message = "this process administers no volumes: use the metadata service's control socket".into();
                 self.answer(self.clock.now(), place, &Answer::Error { message });
             }
             (None, Waiter::Stop | Waiter::Detach) => {}

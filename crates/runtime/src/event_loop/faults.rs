@@ -24,11 +24,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// The node of a server that can be ended here.
     fn server_here(&self, server: u32) -> Result<NodeId, String> {
         if self.reopen.is_none() {
-            return Err("this process ends with its node: `server kill` asks who started it (rackweave up)".into());
+            return Err(
+                "this process ends with its node: send `server kill` to the process that started it (rackweave up)"
+                    .into(),
+            );
         }
         self.facts.node_named(&format!("server-{server}")).ok_or_else(|| {
             let servers = self.facts.names.iter().filter(|n| n.starts_with("server-")).count();
-            format!("there is no server {server}: the rack's are 0 to {}", servers.saturating_sub(1))
+            format!("there is no server {server}: the rack has servers 0 to {}", servers.saturating_sub(1))
         })
     }
 
@@ -110,16 +113,13 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         let node = self.engine.nodes.layout().server(server);
         let why = match self.engine.nodes.drive_refused(server) {
             Some(problem) => format!("{}: {problem}", self.facts.drive_file(node)),
-            None => "the metadata service does not take it in".into(),
+            None => "the metadata service refused its registration".into(),
         };
         self.engine.end_server(node, server as usize);
         self.note_refused(server, why)
     }
     fn note_refused(&mut self, server: u32, why: String) -> String {
-        let _ = writeln!(
-            io::stderr(),
-            "rackweave: server {server} is refused, and waits for `server start {server}`: {why}"
-        );
+        let _ = writeln!(io::stderr(), "rackweave: server {server} is refused until `server start {server}`: {why}");
         self.refused_servers.insert(server, why.clone());
         why
     }
@@ -142,12 +142,12 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     pub(super) fn cut_link(&mut self, place: Place, a: &str, b: &str, cut: bool) {
         let node = |name: &str| {
             let all = self.facts.names.join(", ");
-            self.facts.node_named(name).ok_or(format!("there is no node {name}: the rack's are {all}"))
+            self.facts.node_named(name).ok_or(format!("there is no node {name}; the rack's nodes: {all}"))
         };
         let done = node(a).and_then(|x| Ok((x, node(b)?))).and_then(|(x, y)| match x == y {
             true => Err(format!("{a} has no link to itself")),
             false if self.engine.cut_link(x, y, cut) => Ok(()),
-            false => Err(format!("the link between {a} and {b} is {}", if cut { "cut already" } else { "not cut" })),
+            false => Err(format!("the link between {a} and {b} is {}", if cut { "already cut" } else { "not cut" })),
         });
         self.answer_done(place, done);
     }
@@ -158,20 +158,17 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             let node = self.engine.nodes.layout().server(server);
             let words = match fault {
                 Some(fault) => self.facts.words_of(node, fault),
-                None => format!(
-                    "{}: there is room on the host's disk again; the drive goes on",
-                    self.facts.drive_file(node)
-                ),
+                None => format!("{}: the host's disk has space again; the drive resumes", self.facts.drive_file(node)),
             };
             let _ = writeln!(io::stderr(), "rackweave: {words}");
         }
         if self.engine.take_store_news() {
             let words = match self.engine.store_problem() {
                 Some(why) => format!(
-                    "the metadata service cannot write: {why}; volumes and servers are not changed (each command says so), what keeps the \
-                     rack going is tried again every second"
+                    "the metadata service cannot write: {why}. Commands that change volumes or servers fail; other writes are \
+                     retried every second"
                 ),
-                None => "the metadata service writes again".into(),
+                None => "the metadata service can write again".into(),
             };
             let _ = writeln!(io::stderr(), "rackweave: {words}");
         }
@@ -181,10 +178,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         for (server, n, os_error) in self.engine.take_reads_failed() {
             let file = self.facts.drive_file(self.engine.nodes.layout().server(server));
             let why = io::Error::from_raw_os_error(os_error);
-            let _ = writeln!(
-                io::stderr(),
-                "rackweave: {file}: {n} reads failed ({why}); other copies are read in their place"
-            );
+            let _ =
+                writeln!(io::stderr(), "rackweave: {file}: {n} reads failed ({why}); other copies are read instead");
         }
     }
 

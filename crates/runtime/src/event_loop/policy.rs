@@ -17,7 +17,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     pub(super) fn show_policy(&mut self, place: Place) {
         let answer = match self.engine.nodes.policy() {
             Some(p) => Answer::Policy(p),
-            None => Answer::Error { message: "no node here goes by a policy".into() },
+            None => Answer::Error { message: "no node of this process has a policy".into() },
         };
         self.answer(self.clock.now(), place, &answer);
     }
@@ -34,7 +34,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         let policy: Policy = name.parse().map_err(|e: rackweave_config::policy::UnknownPolicy| e.to_string())?;
         let changes = self.engine.set_policy(self.clock.now(), policy).map_err(|e| e.to_string())?;
         if let Some(keep) = &mut self.keep {
-            keep(policy).map_err(|e| format!("{policy} from now on, but not after the next start: {e}"))?;
+            keep(policy).map_err(|e| {
+                format!(
+                    "the policy is {policy} until the next start only, since the configuration was not written: {e}"
+                )
+            })?;
         }
         Ok(changes)
     }

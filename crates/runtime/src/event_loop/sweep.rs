@@ -39,7 +39,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         if !stalled.is_empty() {
             let _ = writeln!(
                 io::stderr(),
-                "rackweave: {} connections closed: for {} they took and sent nothing, and {} others waited for memory that they held",
+                "rackweave: {} connections closed: idle for {} with memory that {} others waited for",
                 stalled.len(),
                 budget::STALL_MAX,
                 self.budget.waiting()
@@ -57,7 +57,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     fn renew_certificates(&mut self) {
         for (_, protocol) in &mut self.listeners {
             if let Some(Err(e)) = protocol.tls.as_mut().map(Renewing::look) {
-                let _ = writeln!(io::stderr(), "rackweave: {e}; what was read before stays in use");
+                let _ = writeln!(io::stderr(), "rackweave: {e}; the certificates read before stay in use");
             }
         }
     }

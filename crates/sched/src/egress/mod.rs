@@ -8,7 +8,7 @@
 //! | `TokenBucket` | one for each flow | of the flow that has had tokens for its first packet for longest |
 //! | `FairQueue` | one for each flow | deficit round robin (Shreedhar and Varghese, SIGCOMM '95), by weight |
 //!
-//! A flow is what one source sends through the port. [`Ports`] are all ports of a switch.
+//! A flow is one source's traffic through the port. [`Ports`] are all ports of a switch.
 
 mod ports;
 #[cfg(test)]
@@ -25,7 +25,7 @@ use crate::Bucket;
 
 /// Traffic classes: as many as there are in a packet's header.
 const CLASSES: usize = 3;
-/// What a flow of weight 1 may send in its turn: a block with its headers, so that turns are short.
+/// Bytes that a flow of weight 1 may send in its turn: a block with its headers, so that turns are short.
 const QUANTUM: u64 = 4_352;
 /// Flows of a port that have a queue or owe tokens: far more than a rack has nodes.
 pub const FLOWS_MAX: usize = 4_096;
@@ -39,7 +39,7 @@ pub enum NetSched {
     FairQueue,
 }
 
-/// What a flow may have.
+/// Share of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
     /// Its share of the port among the flows that have something to send.
@@ -73,7 +73,7 @@ impl EgressConfig {
 pub enum EgressDrop {
     /// It does not fit its queue.
     QueueFull,
-    /// Its flow's bucket never holds so many tokens.
+    /// Its flow's bucket never holds this number of tokens.
     OverBurst,
     /// There are too many ports, or flows of its port.
     TooManyFlows,
@@ -202,7 +202,7 @@ impl<T> Egress<T> {
                     return Err((EgressDrop::OverBurst, what));
                 }
                 if flows.len() >= FLOWS_MAX && !flows.contains_key(&flow) {
-                    // Who owes nothing and sends nothing is as good as new.
+                    // A flow without debt and packets equals a new one.
                     flows.retain(|_, f| !f.queue.packets.is_empty() || !f.bucket.full(now));
                     if flows.len() >= FLOWS_MAX {
                         return Err((EgressDrop::TooManyFlows, what));
@@ -248,7 +248,7 @@ impl<T> Egress<T> {
         self.free_at = at;
         Some(Sent { what: packet.what, at, took: at.since(packet.came) })
     }
-    /// When [`Egress::poll`] has something again, if nothing comes; ask after it had nothing.
+    /// When [`Egress::poll`] has the next packet, if none arrives; to be called after it had none.
     pub fn next(&self) -> Option<Time> {
         match &self.sending {
             Some((until, _)) => Some(*until),

@@ -7,7 +7,7 @@ use rackweave_core::Time;
 
 use super::{Egress, EgressConfig, EgressDrop, FLOWS_MAX, Sent};
 
-/// What the ports of a switch have seen.
+/// Counters of a switch's ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EgressCounters {
     /// Packets that came, and that left.
@@ -21,7 +21,7 @@ pub struct EgressCounters {
     pub queue_max: u64,
 }
 
-/// What a packet is scheduled by.
+/// Fields by which a packet is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// Where it goes, and where it is from.

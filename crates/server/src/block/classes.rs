@@ -1,8 +1,9 @@
 //! Online I/O before offline I/O at one vSSD (PN10): a queue each for reads, and tokens for offline writes, fewer while
 //! online reads are late.
 //!
-//! The reads of a class wait behind each other; offline ones start while no online one waits, and only a few at a time,
-//! since a read that has begun at a die is not interrupted. What is under way in one vSSD stays there: its dies are its own.
+//! Reads of a class wait behind each other. Offline reads start while no online one waits, and only a few at a time,
+//! since a read that a die has begun is not interrupted. Pending reads of one vSSD do not delay other vSSDs, whose dies
+//! are their own.
 
 use std::collections::VecDeque;
 
@@ -11,17 +12,18 @@ use rackweave_core::{BLOCK, Span, Time};
 use rackweave_flash::Profile;
 use rackweave_sched::{TokenConfig, WriteTokens};
 
-/// Reads of a class that wait for their turn; more are turned away and ask another replica.
+/// Bound of waiting reads of a class; a further one is refused, and its client retries at another replica.
 pub const QUEUE_MAX: usize = 4_096;
-/// Offline writes wait for tokens so long at the most, by the rate of the time; more are turned away. Less than their
-/// clients' patience, lest they ask another member for the same.
+/// Longest time that offline writes wait for tokens, by the rate in force; further ones are refused. Shorter than the
+/// clients' timeout, which would otherwise send the same write to another member.
 const WRITES_WAIT: Span = Span::from_secs(1);
-/// Offline reads at the flash at a time: this part of what all may be.
+/// Offline reads have this part of the reads at the flash.
 pub const OFFLINE_SHARE: usize = 8;
-/// An online read is late after so many times what one alone takes, and one of so many may be: few enough for P99 to stay.
+/// An online read counts as late if it takes more than twice its unloaded latency. At most 1 in 1,000 may be late, so
+/// that P99 holds.
 const LATE_AFTER_READS: u64 = 2;
 const LATE_ONE_IN: u64 = 1000;
-/// Lowest rate of offline writes, as a part of what the vSSD's dies can program: they always go on.
+/// Lowest rate of offline writes, as a part of what the vSSD's dies can program, so that they always progress.
 const RATE_MIN_PART: u64 = 1024;
 /// How often the rate is decided: a few erases' time.
 const PERIOD: Span = Span::from_millis(10);
@@ -43,7 +45,7 @@ pub fn is_offline(p: &Packet) -> bool {
 }
 
 impl Classes {
-    /// Of a vSSD with so many dies.
+    /// State for a vSSD with `dies` dies.
     pub fn new(profile: &Profile, dies: usize) -> Classes {
         let page = u64::from(profile.geometry.page_bytes);
         let rate_max = (dies as u64 * page).saturating_mul(1_000_000_000) / profile.program.0.max(1);
@@ -76,7 +78,7 @@ impl Classes {
         self.tokens.rate()
     }
 
-    /// Whether a read may start while so many are at the flash, so many of them offline.
+    /// Whether a read may start; `at_flash`: reads at the flash, and the offline ones among them.
     fn may_start(offline: bool, at_flash: (usize, usize), most: (usize, usize)) -> bool {
         at_flash.0 < most.0 && (!offline || at_flash.1 < most.1)
     }
@@ -103,7 +105,7 @@ impl Classes {
         let queue = if offline { &mut self.offline } else { &mut self.online };
         queue.pop_front()
     }
-    /// An online read took so long, waiting included.
+    /// An online read took this long, waiting included.
     pub fn read_took(&mut self, took: Span) {
         self.tokens.read(took);
     }
@@ -141,7 +143,7 @@ impl Classes {
     }
 }
 
-/// Bytes of tokens that a packet needs; none if it needs none. Flushes and fences are for what was written before.
+/// Bytes of tokens that a packet needs, if any. Flushes and fences concern earlier writes and need none.
 fn cost(p: &Packet) -> Option<u32> {
     if !is_offline(p) {
         return None;

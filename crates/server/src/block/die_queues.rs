@@ -1,12 +1,15 @@
-//! What waits for the dies of one vSSD (RB6, RB7): reads that they cannot work at yet, and pages of the write cache.
+//! Requests that wait for the dies of one vSSD (RB6, RB7): reads that no die can start yet, and pages of the write
+//! cache.
 //!
-//! A command's place in a die's time is fixed when it is submitted. So the server submits few reads a die, holds the
-//! others back, and asks its scheduler whenever one is done. Their dies' time is taken when they come ([`Admission::Waits`]): only whose it
-//! is, is chosen later, and collection does not go before reads because they wait. Reads that lie side by side in a page wait, and go, as one.
-//! Offline reads wait behind all others of their die (PN10), in the order they came.
+//! A command's place in a die's time is fixed on submission. The server therefore submits few reads per die, holds the
+//! others back, and lets its scheduler choose whenever one completes. Die time is reserved on arrival
+//! ([`Admission::Waits`]); the scheduler later decides which waiting read uses it, so collection does not overtake
+//! reads that wait. Reads of adjacent slots of a page wait and start as one. Offline reads wait behind all others of
+//! their die (PN10), in order of arrival.
 //!
-//! Pages of the cache are background work (RB10): one a die, where no read waits, or when the scheduler says so. They
-//! go at once, and more of them, when somebody waits for them: a persist, or writes while the cache is nearly full.
+//! Pages of the cache are background work (RB10): one per die, where no read waits, or when the scheduler gives them a
+//! turn. They start at once, and more of them, when a request waits for them: a persist, or writes while the cache is
+//! nearly full.
 //!
 //! The plain FIFO is the order in which the dies work anyway: with it nothing is held back.
 
@@ -21,26 +24,27 @@ use slab::Slab;
 use super::classes::QUEUE_MAX;
 use super::write_cache::{FlashRead, Programmed, WriteCache};
 
-/// Background pages that a die programs at a time: a read waits behind one at the most.
+/// Background pages that a die programs at a time, so that a read waits behind at most one.
 const PAGES_A_DIE: u32 = 1;
-/// Reads that wait for a die of which more would wait longer than this are turned away: a long queue for one die must not
-/// keep reads of the others waiting, nor its clients longer than their patience, lest they ask another member for the same.
+/// A read is refused when the reads before it at its die would take longer than this. A long queue for one die must not
+/// delay reads of the others, nor exceed the clients' timeout, which would otherwise send the same read to another
+/// member.
 const WAIT_MAX: Span = Span::from_millis(50);
-/// At the least so many may wait.
+/// This number of reads may always wait at a die.
 const DIE_QUEUE_MIN: usize = 64;
-/// With less than this part of the cache free, its pages are not background any more.
+/// Pages stop being background work when less than this part of the cache is free.
 const ROOM_PART: u64 = 4;
 
 /// A command at a die.
 #[derive(Clone, Copy, Debug)]
 pub struct Started {
     die: u32,
-    /// If the scheduler was asked.
+    /// Set if the scheduler chose the command.
     done: Option<Done>,
 }
 
 impl Started {
-    /// A page that began now; `since`: the scheduler was asked for it then.
+    /// A page that started now; `since`: when the scheduler received the request for it.
     pub(crate) fn page(die: u32, since: Option<Time>, now: Time) -> Started {
         let done = since.map(|enqueued_at| Done { kind: Kind::Write, enqueued_at, net: Span::ZERO, started_at: now });
         Started { die, done }
@@ -88,7 +92,7 @@ pub struct DieQueues {
 }
 
 impl DieQueues {
-    /// None: nothing is to be held back. `read`: what one takes.
+    /// Returns `None` if nothing is held back. `read`: duration of one read.
     pub fn new(cfg: SchedConfig, dies: u32, reads_per_die: u32, read: Span) -> Option<Box<DieQueues>> {
         if cfg.kind == SchedKind::Fifo && !cfg.coordinated {
             return None;
@@ -121,12 +125,12 @@ impl DieQueues {
     fn may_program(&self, die: u32) -> bool {
         self.dies[die as usize].pages < PAGES_A_DIE && self.sched.waiting(die, Kind::Read) == 0
     }
-    /// Nothing waits that the die could start.
+    /// Whether no request waits that the die could start.
     fn rests(&self, die: u32) -> bool {
         self.sched.is_empty() && self.dies[die as usize].offline.is_empty()
     }
 
-    /// What becomes of a read: it goes, or is added to those that wait if there is room.
+    /// Starts a read, or adds it to those that wait, if there is room.
     fn turn(&mut self, lies: FlashLocation, (addr, token): (BlockAddr, u64), wait: Wait) -> Admission {
         let (Wait { offline, enqueued_at, net }, FlashLocation { die, page, slot }) = (wait, lies);
         if let Some(g) = self.last.and_then(|last| self.groups.get_mut(last as usize))
@@ -162,7 +166,8 @@ impl DieQueues {
         self.reads_waiting -= group.reads.len();
         group
     }
-    /// A page went to a die, or waits for a block if there is none; `since`: the scheduler was asked for it then.
+    /// A page went to a die, or waits for a block if `die` is none; `since`: when the scheduler received the request
+    /// for it.
     pub(crate) fn page_started(&mut self, die: Option<u32>, since: Option<Time>) {
         match die {
             Some(die) => self.dies[die as usize].pages += 1,
@@ -179,7 +184,7 @@ impl DieQueues {
     }
 }
 
-/// What a read that waits is worth.
+/// A waiting read, as the scheduler ranks it.
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     offline: bool,
@@ -190,7 +195,7 @@ struct Wait {
 impl WriteCache {
     /// Whether as many reads wait for the die that has the block as may.
     pub fn die_is_full(&self, addr: BlockAddr, ssd: &Ssd) -> bool {
-        // Seldom are there so many that it is worth looking where the block lies.
+        // The block's location is looked up only if its die may have a long queue, which is rare.
         let Some(dies) = self.dies.as_ref().filter(|d| d.reads_waiting >= d.queue_max) else { return false };
         let die = if self.holds(addr) { None } else { ssd.die_of(self.cfg.vssd, addr) };
         die.is_some_and(|die| dies.sched.waiting(die, Kind::Read) >= dies.queue_max)
@@ -237,8 +242,8 @@ impl WriteCache {
             self.go_on(now, s, ssd, out);
         }
     }
-    /// A page was programmed that had waited for a block: nobody knew on which die. Pages held meanwhile would wait for
-    /// ever, if it was the last at their die.
+    /// A page that had waited for a block was programmed, on a die that was not known. Pages held meanwhile would wait
+    /// for ever if it was the last one at their die.
     pub(crate) fn page_that_waited_done(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         if self.dies.as_ref().is_some_and(|d| d.pages_waiting > 0) {
             self.start_everywhere(now, ssd, out);
@@ -327,7 +332,7 @@ impl WriteCache {
             }
         }
     }
-    /// Somebody waits for pages: a persist, or writes that find the cache nearly full.
+    /// Whether a request waits for pages: a persist, or writes that find the cache nearly full.
     fn in_foreground(&mut self) -> bool {
         self.slots_free() < self.cfg.capacity / ROOM_PART || self.persist_waits_for_pages()
     }

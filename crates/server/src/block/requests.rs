@@ -117,7 +117,7 @@ fn first_block(p: &Packet) -> Option<BlockAddr> {
     Some(BlockAddr::new(range.volume, block))
 }
 
-/// "Not here": the client asks another replica.
+/// "Not here": the client retries at another replica.
 fn refusal(p: &Packet) -> Packet {
     let header = Header { op: Op::Reply, epoch: Epoch(0), ..p.header };
     Packet { src: p.dst, dst: p.src, header, body: Body::Block(Block::Reply(IoReply::Failed(IoError::NotServing))) }

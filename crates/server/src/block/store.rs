@@ -43,7 +43,7 @@ impl Recent {
 }
 
 impl CacheOverFlash<'_> {
-    /// What the cache has of the block, or else flash: its version, and whether it is mapped.
+    /// Version of the block in the cache or else on flash, and whether it is mapped.
     fn held(&self, a: BlockAddr) -> (Timestamp, bool) {
         let (addr, version, mapped) = self.recent.at(a).get();
         if addr == a.pack() {
@@ -177,7 +177,7 @@ impl Store for CacheOverFlash<'_> {
             }
             return ReadStart::Ready(e.data.clone(), e.version);
         }
-        // Flash answers at once for a block that is not mapped; asking first would be a second look-up for all others.
+        // Flash answers at once for an unmapped block; checking first would cost all other blocks a second look-up.
         self.cache.stats.read_misses += 1;
         self.cache.read(self.now, a, token, self.ssd, self.out);
         ReadStart::Pending

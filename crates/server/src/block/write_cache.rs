@@ -1,4 +1,4 @@
-//! The write cache of one vSSD over its flash (RB10), and what makes it durable.
+//! The write cache of one vSSD over its flash (RB10), and its durability.
 //!
 //! Blocks are put as dirty, programmed in the order they came (an overwrite of a dirty block keeps its place), and
 //! leave the cache when the program of their newest version has completed. A persist is a barrier over what is dirty
@@ -61,14 +61,14 @@ impl Entries {
     fn place(&self, a: BlockAddr) -> Option<u32> {
         self.by_addr.get(&a).copied()
     }
-    /// The block's place, which is `likely` unless it has left and come back since.
+    /// The block's place: `likely`, unless the block has left the cache and returned since.
     fn find(&self, a: BlockAddr, likely: u32) -> Option<u32> {
         match self.all.get(likely as usize) {
             Some(e) if e.addr == a => Some(likely),
             _ => self.place(a),
         }
     }
-    /// What is at the place, if it still is what was queued under this number.
+    /// The entry at the place, if it is still the one queued under this number.
     fn queued(&mut self, place: u32, seq: u64) -> Option<&mut Entry> {
         self.all.get_mut(place as usize).filter(|e| e.seq == seq)
     }
@@ -98,7 +98,7 @@ pub struct ReadRequest {
     pub offline: bool,
     /// When it came.
     pub came: Time,
-    /// Its time on the network: what the way here took, and what the way back is expected to.
+    /// Its time on the network: measured to the server, predicted back to the client.
     pub net: Span,
 }
 
@@ -126,7 +126,7 @@ pub(crate) enum Programmed {
     At(Option<u32>),
     /// No die may take it now.
     Busy,
-    /// There is no block, or nothing to program.
+    /// No free block, or no page to program.
     Not,
 }
 
@@ -164,7 +164,7 @@ pub struct DiskStats {
 pub struct WriteCache {
     pub cfg: WriteCacheConfig,
     pub entries: Entries,
-    /// Numbers and places of what became dirty, in order.
+    /// Numbers and places of dirty entries, in order.
     queue: VecDeque<(u64, u32)>,
     dirty: usize,
     unmapped: u64,
@@ -181,8 +181,8 @@ pub struct WriteCache {
     /// Persists that the sync under way answers.
     syncing: Option<Vec<u64>>,
     unsynced: bool,
-    /// Pages that range records freed: since the last sync began, and until the one under way ends. Their old contents
-    /// come back if power fails, beside whatever would have taken their room: they are not free yet.
+    /// Pages that range records freed: since the last sync began, and until the present one ends. After a power cut
+    /// their old contents exist again, beside data that took their room, so they are not free yet.
     freed_unsynced: u64,
     freed_syncing: u64,
     linger_at: Time,
@@ -192,7 +192,7 @@ pub struct WriteCache {
     offline_reads: usize,
     /// The request that the replica reads for now: see [`FlashRead::request`].
     pub reading_for: Option<ReadRequest>,
-    /// What waits for the dies; with none, nothing does.
+    /// Queues of the dies; without them no command waits.
     pub dies: Option<Box<DieQueues>>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
@@ -222,7 +222,7 @@ impl WriteCache {
             taken: Vec::new(),
             waiting: VecDeque::new(),
             syncing: None,
-            // What a former life programmed may never have been synced.
+            // Programs of an earlier incarnation may be unsynced.
             unsynced: true,
             freed_unsynced: 0,
             freed_syncing: 0,
@@ -464,7 +464,7 @@ impl WriteCache {
         now >= self.linger_at || self.slots_free() == 0 || self.persist_waits_for_pages()
     }
 
-    /// Programs the next page, if `may` accepts its die; `since`: the scheduler was asked for it then.
+    /// Programs the next page, if `may` accepts its die; `since`: when the scheduler received the request for it.
     pub(crate) fn program_page(
         &mut self,
         now: Time,
@@ -596,7 +596,7 @@ impl WriteCache {
         }
     }
 
-    /// The device is broken for good: nothing is durable any more (protocol rule 12).
+    /// The device has failed for good: nothing becomes durable (protocol rule 12).
     pub fn fail(&mut self) {
         self.failed = true;
         self.synced(false);

@@ -1,21 +1,21 @@
 //! Clients' writes while the write cache has no room for them, here or at another member (RB6, RB7, RB10).
 //!
-//! A write that finds room begins at once: what it waits for then is the network. Without room the replica has one at a
-//! time, which asks the members for credit (protocol rule 9); the others wait here, in the order of the vSSD's scheduler.
-//! What the dies may take at a time is decided where pages are programmed: nothing is counted here.
+//! A write that finds room starts at once; from then on it waits for the network. Without room the replica has one
+//! write at a time, which requests credit from the members (protocol rule 9); the others wait here, in the order of the
+//! vSSD's scheduler. The load of the dies is limited where pages are programmed, not here.
 
 use rackweave_core::msg::{Block, Body, IoRequest, Packet};
 use rackweave_core::{BlockAddr, SECTORS_PER_BLOCK, Span, Time};
 use rackweave_sched::{Item, Kind, Room, Sched, SchedConfig, Scheduler};
 
-/// Writes of one vSSD that wait; more are turned away and come again. As many as a replica lets wait.
+/// Bound of waiting writes of one vSSD, the same as a replica's; a further one is refused and retried by its client.
 pub const WRITES_MAX: usize = 4_096;
 
 /// Those of one vSSD.
 #[derive(Debug)]
 pub struct Writes {
     sched: Sched<Packet>,
-    /// After so long one is forgotten, as a replica forgets those that it lets wait: its client has asked again.
+    /// A write is dropped after this time, as by a replica: its client has sent it again.
     wait_max: Span,
 }
 
@@ -29,7 +29,8 @@ impl Writes {
     pub fn is_empty(&self) -> bool {
         self.sched.is_empty()
     }
-    /// Adds one that came now and is so long on the network, both ways; gives it back if it is none, or they are too many.
+    /// Adds a write that arrived now and spends `net` on the network, both ways. Returns a packet that is not a write,
+    /// or exceeds the bound.
     pub fn push(&mut self, now: Time, p: Packet, net: Span) -> Result<(), Packet> {
         let Body::Block(Block::Io(IoRequest::Write(w))) = &p.body else { return Err(p) };
         let block = (w.range.first / u64::from(SECTORS_PER_BLOCK)) as u32;

@@ -1,4 +1,4 @@
-//! What a server and its switch agree on: the row of each vSSD, when it collects, and what reads it has before it.
+//! Exchange between a server and its switch: the row of each vSSD, its collection, and its pending reads.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, Table, TableError, VssdRow};
 use rackweave_core::{Effects, Span, Time};
@@ -11,7 +11,7 @@ use crate::trace;
 /// An unanswered `create_vssd` is repeated after this: fifty a second for a vSSD, 80 KB for the sixteen that a server may have, and a switch that is
 /// back knows them at once.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(20);
-/// A full switch is asked again after this.
+/// Retry interval while the switch's tables are full.
 const ROW_FULL_RETRY_INTERVAL: Span = Span::from_secs(1);
 
 impl Server {
@@ -55,8 +55,8 @@ impl Server {
         }
     }
 
-    /// Tells the switch what reads its vSSDs have before them, if there is news; `fx.packets[sent..]` left in this event.
-    /// Returns when it is to be told at the latest.
+    /// Sends the loads of its vSSDs to the switch, if there is news; `fx.packets[sent..]` left in this event. Returns
+    /// when the next report is due.
     pub(super) fn tell_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
         for p in &fx.packets[sent..] {
             if p.body.answers_read()

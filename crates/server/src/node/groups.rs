@@ -8,7 +8,7 @@ use crate::service::Freed;
 use crate::slots::SlotState;
 use crate::trace;
 
-/// Rounds of orders within one instant: each moves a member or the group on, and none comes back to where it was.
+/// Rounds of orders within one instant: each moves a member or the group on, and none returns to an earlier state.
 const ROUNDS_MAX: usize = 64;
 
 /// A channel group of the drive, and its slots.

@@ -1,4 +1,4 @@
-//! What `status` and the metrics show of a server.
+//! State of a server for `status` and the metrics.
 
 use rackweave_core::Time;
 

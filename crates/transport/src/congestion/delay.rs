@@ -5,15 +5,15 @@
 //! falls with the square root of the window, so that flows of unlike windows meet (§3.5 of Swift). Were the target every
 //! connection's own lowest round trip, those that began when the queue was not empty would keep it so.
 //!
-//! Round trips are measured without the hosts' time (PN8). The window is what the network holds; what a slow host holds
-//! besides is added, so that it gets the same share (PN9).
+//! Round trips are measured without the hosts' time (PN8). The window covers the network; data that a slow host holds
+//! is added, so that it gets the same share (PN9).
 
 use rackweave_core::{Span, Time};
 
 use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
-/// Queueing every flow may cause, whatever its window (Swift's base target less the round trip: 25 µs at 100 Gb/s; twice
-/// that for slower links).
+/// Queueing that every flow may cause, with any window (Swift's base target less the round trip: 25 µs at 100 Gb/s;
+/// twice that for slower links).
 const QUEUE_BASE: Span = Span::from_micros(50);
 /// Most that the part scaled by the flow's window adds (Swift's fs_range, 5 × the base).
 const QUEUE_SCALED: Span = Span::from_micros(250);

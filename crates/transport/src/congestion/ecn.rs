@@ -3,14 +3,14 @@
 //! Otherwise than there,
 //! - a round trip's marks shrink the window by their own share, not by the smoothed one: with that, any mark costs the same, and the
 //!   longer turns of slow hosts seldom are without one, so that these get less (PN9);
-//! - a loss counts only beside marks: a switch that marks does so long before it drops, so what is lost without marks is the
-//!   network's fault, not a queue's. Much of it is taken for a switch that does not mark.
+//! - a loss counts only beside marks: a switch that marks does so long before it drops, so losses without marks are
+//!   faults of the network, not of a queue. Heavy loss is taken as a switch that does not mark.
 
 use rackweave_core::{Span, Time};
 
 use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
-/// Losses that count without marks: more than one in so many, of so many datagrams.
+/// Losses that count without marks: more than one in this number, of at least this number of datagrams.
 const LOSS_HEAVY: u32 = 5;
 const LOSS_JUDGED: u32 = 64;
 

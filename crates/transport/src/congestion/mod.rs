@@ -10,7 +10,7 @@ use rackweave_core::{Span, Time};
 
 use crate::config::Algorithm;
 
-/// What an acknowledgement tells.
+/// Contents of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Acked {
     pub now: Time,
@@ -30,7 +30,7 @@ pub trait Congestion: Debug + Send {
     fn acked(&mut self, a: &Acked);
     /// `sent` is when the lost datagram left: one reduction a round trip counts what is lost of it.
     fn lost(&mut self, now: Time, sent: Time);
-    /// Nothing was heard for the retransmission time.
+    /// The retransmission time passed without an acknowledgement.
     fn timed_out(&mut self, now: Time);
     /// Bytes that may be on the way.
     fn window(&self) -> u64;
@@ -46,8 +46,8 @@ const WINDOW_MAX: u64 = 16 << 20;
 /// Most that a host's own time multiplies a window by.
 const STRETCH_MAX: f64 = 16.0;
 
-/// How much longer a datagram takes from sending to reading its acknowledgement than the network takes. A window is what
-/// the network should hold; what a slow host holds besides is added, so that it gets the same share (PN9).
+/// Time between sending a datagram and reading its acknowledgement, beyond the network's. A window covers the network;
+/// data that a slow host holds is added, so that it gets the same share (PN9).
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
     /// Both smoothed, ns.

@@ -144,7 +144,7 @@ impl FileEdit {
             | FileEdit::TablesDamaged(a)
             | FileEdit::Copied(a) => vec![file(a)],
             FileEdit::OlderStore | FileEdit::StoreGone => vec![STORE.into()],
-            FileEdit::ConfigurationGone => vec!["made with".into()],
+            FileEdit::ConfigurationGone => vec!["fixed at".into()],
             FileEdit::VersionOf(n) => vec![format!("version {n}")],
         }
     }
