@@ -1,17 +1,19 @@
-//! Deleting a volume's blocks: every set is told to fence the volume for good, and forgets it with that. The service asks as a
-//! client does: through the switch, again after a time-out, the next member after a refusal. A set has answered when all members
-//! of its view have; whoever is in no view hears when it registers, or from those that fill it, which volumes live.
+//! Deleting a volume's blocks: every set gets a final fence of the volume, and forgets its blocks with that. The
+//! service sends as a client does: through the switch, again after a time-out, to the next member after a refusal. A
+//! set has answered when all members of its view have. A server outside all views learns the existing volumes when it
+//! registers, or from the members that fill it.
 
 use std::collections::VecDeque;
 
 use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
-/// Sets asked at a time: deletion is background work, and a set has one fence of it at the most.
+/// Sets fenced at a time: deletion is background work, and a set has at most one such fence.
 const IN_FLIGHT_MAX: usize = 8;
 /// Numbers of requests of one life of the service.
 const REQUESTS_A_LIFE: u32 = 24;
-/// A message unanswered for so long goes to the next member: with [`IN_FLIGHT_MAX`], forty a second at the most, of 100 bytes.
+/// An unanswered message goes to the next member after this time: with [`IN_FLIGHT_MAX`], at most forty a second, of
+/// 100 bytes.
 const RETRY_AFTER: Span = Span::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +21,7 @@ struct Job {
     volume: VolumeId,
     set: SetId,
     request: u64,
-    /// Which member was asked, counted up with every retry.
+    /// Selects the member; counted up with every retry.
     attempt: u32,
     again_at: Time,
 }
@@ -35,21 +37,22 @@ impl Clearing {
     pub fn new() -> Clearing {
         Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1 }
     }
-    /// A life of the service begins: a late answer to one before is none of its own.
+    /// The service starts: late answers to an earlier incarnation are ignored.
     pub fn begin(&mut self, me: Incarnation) {
         self.next_request = me.0 << REQUESTS_A_LIFE | 1;
     }
     pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
         self.queue.extend(sets.iter().map(|&s| (volume, s)));
     }
-    /// When something must be asked again.
+    /// When the next repetition is due.
     pub fn deadline(&self) -> Time {
         if !self.queue.is_empty() && self.jobs.len() < IN_FLIGHT_MAX {
             return Time::ZERO;
         }
         self.jobs.iter().map(|j| j.again_at).min().unwrap_or(Time::MAX)
     }
-    /// Starts what may start and repeats what is due. `member(set, attempt)` names whom to ask, and its epoch.
+    /// Starts what may start and repeats what is due. `member(set, attempt)` gives the member to address, and its
+    /// epoch.
     pub fn run(
         &mut self,
         now: Time,

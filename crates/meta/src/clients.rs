@@ -6,7 +6,7 @@ use rackweave_core::{Incarnation, NodeId, Time};
 use crate::members;
 use crate::node::{Meta, Set};
 
-/// Clients that are sent new maps unasked; others ask.
+/// Clients that get new maps unsolicited; others request them.
 const CLIENTS_MAX: usize = 4_096;
 
 impl Meta {
@@ -14,7 +14,7 @@ impl Meta {
         let incarnation = match self.clients.get(&src) {
             Some(&(known, incarnation)) if known == nonce && incarnation != Incarnation(0) => incarnation,
             _ => {
-                // A new life: what the one before had in use it uses no more.
+                // A new incarnation: the earlier one no longer uses its volumes.
                 for id in self.volumes.release_all(src) {
                     self.put_volume(id);
                 }
@@ -52,8 +52,8 @@ impl Meta {
         RackMap { generation, sets: self.sets.iter().map(route).collect() }
     }
 
-    /// Answers who asks for the map. An answer makes it final that a device failed, so until all were heard there is none: the
-    /// client asks again.
+    /// Answers requests for the map. An answer makes a device's failure final, so there is none until all members have
+    /// reported: the client repeats the request.
     pub(crate) fn tell_map(&mut self, now: Time, client: NodeId, request: u64) {
         if self.sets.iter().all(|s| members::heard(&s.view, &s.places, &self.servers, now)) {
             let map = Box::new(self.map(now));

@@ -1,14 +1,15 @@
 //! The metadata service of a rack: who is in each replica set (epochs, leases, views), and which volumes there are.
 //!
-//! [`Meta`] is a [`Node`]: the driver keeps its durable records (their bytes: [`codec`]) and gives them back when the
+//! [`Meta`] is a [`Node`]: the driver keeps its durable records (their bytes: [`codec`]) and returns them when the
 //! service starts again. Nothing is announced before it is durable: every message waits for the writes decided before
-//! it. Order of calls: [`Meta::new`] with what was saved, then `Event::Timer` first, then anything.
+//! it. Order of calls: [`Meta::new`] with the saved records, then `Event::Timer`, then any event.
 //!
-//! Rules (protocol.md 1–6, 14): a lease is taken for held until it has ended by the slowest clock ([`MetaConfig::lease_bound`]);
-//! a member is removed only then and only on the word of a survivor heard after the loss; a restarted server comes back
-//! as a shadow; a set without survivors recovers when all members of its last epoch are back; a service that starts
-//! takes every lease of its life before for held. vSSDs move and are made anew ([`moves`], rule 24): a new one is filled
-//! as a shadow, then the old one leaves. Members that hold leases and do not reach each other do not stay in one view ([`reach`]).
+//! Rules (protocol.md 1–6, 14): a lease counts as held until it has ended by the slowest clock
+//! ([`MetaConfig::lease_bound`]); a member is removed only then, and only after a heartbeat that a survivor sent after
+//! the loss; a restarted server returns as a shadow; a set without survivors recovers when all members of its last
+//! epoch are back; a service that starts counts every lease of its previous run as held. vSSDs move and are rebuilt
+//! ([`moves`], rule 24): a new one is filled as a shadow, then the old one leaves. Members that hold leases and do not
+//! reach each other do not stay in one view ([`reach`]).
 
 /// Brings [`rackweave_core::mutant`] to every module.
 #[macro_use]

@@ -1,6 +1,7 @@
-//! Members that hold leases and do not reach each other. While all are in the view nothing commits; so those leave it that
-//! the rest can do without (rule 4: at least `min_copies` stay), as one that moves does: first it becomes a shadow, and
-//! serves nothing under the lease it has, then it is out. It comes back when it says that it reaches all members.
+//! Members that hold leases and do not reach each other. While all are in the view no write commits, so members that
+//! the rest can do without leave it (rule 4: at least `min_copies` stay), in the manner of a move: first as a shadow,
+//! which serves nothing under its lease, then out of the view. Such a server returns when it reports that it reaches
+//! all members.
 
 use rackweave_core::msg::{Member, Role, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, VssdId};
@@ -9,10 +10,10 @@ use crate::members::Servers;
 use crate::node::Meta;
 use crate::trace;
 
-/// Complaints that are further apart than so many leases are two.
+/// Complaints that are further apart than this number of leases are separate ones.
 const GAP_LEASES: u64 = 4;
 
-/// A member of the present view does not hear another.
+/// A member of the present view gets no answers from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
     from: VssdId,
@@ -46,7 +47,7 @@ impl Meta {
                 None => s.complaints.push(Complaint { from, about, since: now, last: now }),
             }
         }
-        // Who is lost, and not only cut off from some, has no lease any more by then.
+        // A member that is lost, and not only cut off from some, has no lease by then.
         if s.complaints.iter().any(|c| c.from == from && c.last == now && ripe(c, bound)) {
             self.part(now, i, fx);
         }
@@ -60,7 +61,7 @@ impl Meta {
             known.incarnation == m.incarnation && known.heard_at.is_some() && known.present(now)
         };
         let there: Vec<Member> = s.view.members.iter().filter(|m| lives(m)).copied().collect();
-        // What one complained of long ago is over: the view is as it was.
+        // An old complaint is over: the view is unchanged.
         let gap = self.cfg.lease * GAP_LEASES;
         let recent: Vec<_> =
             s.complaints.iter().filter(|c| now.since(c.last) <= gap).map(|c| (c.from, c.about)).collect();
@@ -101,8 +102,8 @@ fn ripe(c: &Complaint, bound: Span) -> bool {
     c.last.since(c.since) >= bound || mutant!("meta.reach.at-once")
 }
 
-/// Those outside the largest group all of whom reach each other; nobody if that has too few members. Of equal groups stays
-/// the one that lies in one rack, then the one with those that come first.
+/// Members outside the largest group whose members all reach each other; none if that has too few members. Of equal
+/// groups the one in a single rack stays, then the one with the first members.
 fn who_leaves(there: &[Member], apart: impl Fn(&Member, &Member) -> bool, min_copies: usize) -> Vec<VssdId> {
     let in_group = |group: u32| there.iter().enumerate().filter(move |(k, _)| group >> k & 1 == 1).map(|(_, m)| m);
     let pairs = |group: u32| in_group(group).flat_map(move |a| in_group(group).map(move |b| (a, b)));

@@ -1,9 +1,10 @@
 //! Room: what can still be written, from what members say that they admit (protocol rule 34).
 //!
-//! A set has the room of its member with least: every member takes every write, shadows that fill too. A volume is dealt to its
-//! sets in stripe units, and the set with least room left ends it; so the room of a level is the size of the largest volume that
-//! can be written from end to end. Members tell every second. Until all of a set's have told, the set counts as full, for what
-//! is said must be there; only what volumes may *promise* goes by the configuration before.
+//! A set has the room of its member with least: every member takes every write, filling shadows included. A volume is
+//! dealt to its sets in stripe units, and ends at the set with least room left; so the room of a level is the size of
+//! the largest volume that can be written from end to end. Members report every second. Until all members of a set have
+//! reported, the set counts as full, since reported room must exist; only the limit of what volumes may *promise* uses
+//! the configuration before.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ use crate::volumes::Limits;
 /// many as a message has.
 const CREDIT_HELD: u64 = (MESSAGE_MAX / BLOCK) as u64;
 
-/// What a vSSD has told in the present life of its server.
+/// A vSSD's reports in the present incarnation of its server.
 #[derive(Debug)]
 struct ReportedRoom {
     by: Incarnation,
@@ -30,7 +31,7 @@ struct ReportedRoom {
     volumes: BTreeMap<VolumeId, u64>,
 }
 
-/// What all have told.
+/// Reports of all vSSDs.
 #[derive(Debug)]
 pub(crate) struct Rooms(Map<VssdId, ReportedRoom>);
 
@@ -40,7 +41,7 @@ impl Default for Rooms {
     }
 }
 
-/// Blocks of the largest volume that fits where each set, in stripe order, has room for so many: of `n` sets the one in place
+/// Blocks of the largest volume that fits where each set, in stripe order, has this room: of `n` sets the one in place
 /// `k` has `⌈(u − k) ÷ n⌉` of `u` stripe units.
 pub(crate) fn striped(room: impl ExactSizeIterator<Item = u64>, unit: u32) -> u64 {
     let (n, unit) = (room.len() as u64, u64::from(unit));
@@ -81,7 +82,7 @@ impl Meta {
             self.limits[i].promise = promise as u64;
         }
     }
-    /// What the view's members have told, if all have.
+    /// Reports of the view's members, if all have reported.
     fn told(&self, s: &Set) -> Option<Vec<&ReportedRoom>> {
         let of = |m: &rackweave_core::msg::Member| {
             self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation || mutant!("meta.room.earlier-life"))

@@ -1,8 +1,9 @@
-//! Wear over the rack while it serves: what servers tell, the balancer's rounds, and swaps as two moves (protocol rule 24).
+//! Wear over the rack while it serves: servers' reports, the balancer's rounds, and swaps as two moves (protocol rule
+//! 24).
 //!
-//! A server has one drive, so that rounds within servers have nothing to swap; contents are vSSDs. What a vSSD erases is
-//! counted by its slot; what its own coming wears there is none of its rate, as rates are measured anew at each round.
-//! Rounds that were planned and not begun are lost with the service: the next one plans anew.
+//! A server has one drive, so rounds within servers have nothing to swap; contents are vSSDs. A vSSD's erases are
+//! counted by its slot; erases that its own arrival causes there are not part of its rate, since rates are measured
+//! anew at each round. Rounds that were planned and not begun are lost with the service: the next one plans anew.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -32,7 +33,7 @@ pub(crate) struct Rounds {
     cfg: Option<WearConfig>,
     before: Option<WearRecord>,
     balancer: Option<Balancer>,
-    /// Erases that were told last, of each vSSD's slot.
+    /// Erases of each vSSD's slot, as last reported.
     told: BTreeMap<VssdId, u64>,
     planned: VecDeque<Swap>,
     going: Vec<Going>,
@@ -63,7 +64,7 @@ impl Meta {
         self
     }
 
-    /// What a server told: blocks of its drive, erases of all of them, and of those of each vSSD.
+    /// A server's report: blocks of its drive, erases of all of them, and of those of each vSSD.
     pub(crate) fn worn(&mut self, src: NodeId, of: Incarnation, blocks: u64, erases: u64, vssds: &[VssdWear]) {
         if self.servers.server(src).incarnation != of || blocks == 0 {
             return;
@@ -153,7 +154,7 @@ impl Meta {
         }
     }
 
-    /// What became of the moves under way.
+    /// Follows the pending moves.
     fn follow(&mut self) {
         if self.rounds.going.is_empty() {
             return;
@@ -188,7 +189,7 @@ impl Meta {
         }
     }
 
-    /// What `status` shows.
+    /// State for `status`.
     pub(crate) fn wear_status(&self) -> WearStatus {
         let Some(b) = &self.rounds.balancer else { return WearStatus::default() };
         let server = |(node, wear): (NodeId, f64)| ServerWear { node, milli_erases: (wear * 1e3) as u64 };

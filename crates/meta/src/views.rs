@@ -1,4 +1,4 @@
-//! Views of the sets: looked at whenever something is heard or has been silent, renewed as [`members`] decides.
+//! Views of the sets: checked at every report and after silence, renewed as [`members`] decides.
 
 use rackweave_core::msg::{Body, Control, Member, Packet, Role, View, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Time, Timestamp, VssdId};
@@ -27,7 +27,7 @@ impl Meta {
 
     pub(crate) fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let mut changed = false;
-        // What a view makes of a move may call for the next view at once; there are few steps.
+        // A move's step after a view may require the next view at once; there are few steps.
         for _ in 0..STEPS_MAX {
             let stepped = self.step_moves(now, i, fx);
             let renewed = self.renew(now, i, fx);
@@ -64,7 +64,8 @@ impl Meta {
         }
     }
 
-    /// Starts the next epoch of a set and tells every server of the old and the new one. False: no epoch is left.
+    /// Starts the next epoch of a set and sends it to every server of the old and the new view. False: no epoch is
+    /// left.
     pub(crate) fn new_view(&mut self, i: usize, state: ViewState, members: Vec<Member>, fx: &mut Effects) -> bool {
         let s = &mut self.sets[i];
         let Some(epoch) = (s.view.epoch.0 < Timestamp::EPOCH_MAX).then(|| Epoch(s.view.epoch.0 + 1)) else {

@@ -1,20 +1,21 @@
-//! Wear over the rack (RackBlox §3.6) as decisions: what trades places between the SSDs of a server, and between servers,
-//! and when. Whoever moves the data (the metadata service, the ageing model) counts the erases here and does as it is told.
+//! Wear over the rack (RackBlox §3.6) as decisions: which contents trade places between the SSDs of a server, and
+//! between servers, and when. The mover of the data (the metadata service, the ageing model) reports the erases here
+//! and carries out the swaps.
 //!
 //! φ of an SSD is the average erase count of its blocks; φ of a server, that of its SSDs. λ = φ_max ÷ φ_avg is to stay
-//! below 1 + γ. What trades places is *contents*: a whole SSD's in the paper and the ageing model, a vSSD's on a rack.
+//! below 1 + γ. *Contents* trade places: a whole SSD's in the paper and the ageing model, a vSSD's on a rack.
 //!
 //! - [`WearConfig`]: γ and the two periods, checked against the analysis of how often must be swapped
 //!   ([`WearConfig::check`]).
 //! - [`Rule`]: which pairs; the paper's, or ours.
-//! - [`Balancer`]: the counters, the clock of the rounds, and the rule asked about them.
+//! - [`Balancer`]: the counters, the clock of the rounds, and the rule over them.
 
 use std::collections::BTreeMap;
 
 use rackweave_core::wear::{AnalysisError, Imbalance, imbalance};
 use rackweave_core::{NodeId, Span, SsdId, Time, VssdId};
 
-/// A day, in which the periods are told.
+/// A day, the unit of the periods.
 pub const DAY: Span = Span::from_secs(86_400);
 /// How long SSDs are to last (RackBlox §3.6).
 pub const LIFE: Span = Span::from_secs(5 * 365 * 86_400 + 86_400);
@@ -30,8 +31,8 @@ pub enum Rule {
     /// most worn server and of the one with the least rate.
     RackBlox,
     /// Every pair that is needed, the most helpful first. Contents of rates x > y on SSDs worn a > b that trade places
-    /// make the sum of squared wear at any time T later less by 2 T (a − b)(x − y): that is what is made greatest. A pair
-    /// is needed if its SSD (or server) would otherwise be too far above the mean at the next round.
+    /// make the sum of squared wear at any time T later less by 2 T (a − b)(x − y), which is maximized. A pair is
+    /// needed if its SSD (or server) would otherwise be too far above the mean at the next round.
     #[default]
     MostHelp,
 }
@@ -66,9 +67,9 @@ pub enum WearError {
 
 impl WearConfig {
     /// Refuses a configuration whose periods cannot hold λ ≤ 1 + γ over the life of SSDs, as analysed in
-    /// [`rackweave_flash::wear::analysis`]. `ssds` and `servers`: how many times as fast as the mean the fastest wears at
-    /// worst, among a server's SSDs and among servers: their number if one may take all writes; divided by the number of
-    /// replicas if each write goes to so many servers.
+    /// [`rackweave_flash::wear::analysis`]. `ssds` and `servers`: the greatest wear rate as a multiple of the mean,
+    /// among a server's SSDs and among servers: their number if one may take all writes; divided by the number of
+    /// replicas if each write goes to that number of servers.
     ///
     /// # Errors
     /// γ out of (0, 1], a period of no time or too long.
@@ -136,7 +137,7 @@ impl Balancer {
         let (ssds, contents) = (BTreeMap::new(), BTreeMap::new());
         Balancer { cfg, ssds, contents, cleared: now, local_at, global_at }
     }
-    /// With rounds due so long from `now`, as the balancer before left it; none is later than its period.
+    /// With the next rounds this far from `now`, as the previous balancer left them; none is later than its period.
     pub fn resumed(cfg: WearConfig, now: Time, local_in: Span, global_in: Span) -> Balancer {
         let (local_at, global_at) = (now + local_in.min(cfg.local_every), now + global_in.min(cfg.global_every));
         Balancer { local_at, global_at, ..Balancer::new(cfg, now) }
@@ -153,7 +154,7 @@ impl Balancer {
         &self.cfg
     }
 
-    /// An SSD's average erase count, whatever caused the erases.
+    /// An SSD's average erase count, for any cause of erases.
     pub fn worn(&mut self, ssd: SsdId, server: NodeId, wear: f64) {
         self.ssds.insert(ssd, Ssd { server, wear });
     }
@@ -181,7 +182,7 @@ impl Balancer {
         self.contents.retain(|v, _| keep(*v));
     }
 
-    /// When [`Balancer::plan`] is to be asked.
+    /// When [`Balancer::plan`] is to be called.
     pub fn due_at(&self) -> Time {
         self.local_at.min(self.global_at)
     }
@@ -234,7 +235,7 @@ impl Balancer {
     }
 }
 
-/// What a round looks at: the rates of SSDs as they will be after the swaps decided so far.
+/// Input of a round: the rates of SSDs as they will be after the swaps decided so far.
 struct View {
     ssds: Vec<SsdView>,
     contents: Vec<ContentsView>,
@@ -426,7 +427,7 @@ impl Round<'_> {
                 let y = view.contents[j];
                 let faster = x.rate - y.rate;
                 let help = (view.ssd(&x).wear - view.ssd(&y).wear) * faster;
-                // What they even out until the next round must be worth the wear of the swap.
+                // The gain until the next round must exceed the wear of the swap.
                 let pays = faster * span > x.size.max(y.size);
                 let apart = (view.ssd(&x).server != view.ssd(&y).server) == between_servers;
                 if help > most && pays && apart && (self.may)(x.id, y.id) {

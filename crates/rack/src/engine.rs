@@ -94,7 +94,7 @@ impl RackEngine {
     /// As [`Engine::inject`].
     ///
     /// # Panics
-    /// The rack's nodes exchange datagrams: nobody from outside can seal one.
+    /// The rack's nodes exchange datagrams, which an outsider cannot seal.
     pub fn inject(&mut self, at: Time, packet: Packet) {
         match self {
             RackEngine::Packets(e) => e.inject(at, packet),

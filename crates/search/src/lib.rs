@@ -1,5 +1,5 @@
-//! The fault search: plans drawn from a seed ([`fault`]), run on a simulated rack ([`rackweave_rack::sim`]) and judged by what
-//! clients and members saw ([`check`]).
+//! The fault search: plans drawn from a seed ([`fault`]), run on a simulated rack ([`rackweave_rack::sim`]) and judged
+//! by the observations of clients and members ([`check`]).
 //!
 //! Reading order: [`fault::Plan`], [`fault::run_plan`], [`check::History`].
 

@@ -21,7 +21,7 @@ pub(crate) struct Writer<'a> {
     left_out: Option<(usize, Bytes)>,
 }
 
-/// What was written.
+/// The written bytes.
 pub(crate) struct Written {
     pub error: Option<EncodeError>,
     /// Whether contents without bytes were written.
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
             None => Ok(()),
         }
     }
-    /// Nothing may follow, and the header must have told whether there are contents without bytes.
+    /// Nothing may follow, and the header's flag must match whether there are contents without bytes.
     pub fn end(&self, elided: bool) -> Result<(), DecodeError> {
         let left = self.left() + self.bytes_apart();
         if left != 0 {

@@ -136,8 +136,8 @@ wire_list!(SetRoute, "set routes", SETS_MAX, 12);
 wire_struct!(RackMap { generation, sets });
 
 wire_list!((VolumeId, u32), "writers", WRITERS_MAX, 8);
-/// One list: where the first entry has generation zero, it is no volume but the first id that was not given out. Versions before
-/// listed no volume of that generation; where it is unknown none comes first, as it would say nothing.
+/// One list: a first entry with generation zero is not a volume but the next free id. Earlier versions listed no volume
+/// of that generation; where the id is unknown the entry is absent.
 impl Wire for LiveVolumes {
     fn put(&self, w: &mut Writer<'_>) {
         let known = self.first_unused != VolumeId(0);
@@ -245,8 +245,8 @@ wire_enum!(admin::Reply, "answer's data", {
 });
 
 wire_list!(SetId, "sets", SETS_MAX, 4);
-/// In the stripe's word: the volume is offline (PN10). Stripes are far below it, and nodes that do not know it are told
-/// of no such volume until somebody makes one.
+/// In the stripe's word: the volume is offline (PN10). Stripes are far below it; nodes that do not know the bit get no
+/// such volume until one is created.
 const OFFLINE: u32 = 1 << 31;
 /// In the same way: limits follow.
 const LIMITED: u32 = 1 << 30;

@@ -43,7 +43,7 @@ const LENGTH_AT: usize = 56;
 const CHECKSUM_AT: usize = 60;
 const TAG_AT: usize = 64;
 
-/// What the switch may rewrite: vssd_id and lat, destination.
+/// Fields that the switch may rewrite: vssd_id and lat, destination.
 const REWRITTEN: [std::ops::Range<usize>; 2] = [1..9, 16..20];
 
 /// A header that was read.
@@ -73,8 +73,8 @@ pub(crate) fn put(packet: &Packet, w: &mut Writer<'_>) {
     w.bytes(&[0; HEADER_BYTES - 48]);
 }
 
-/// So many bytes of data follow the packet's; a checksum is only put over what is whole, as a `gc_op` always is: the
-/// switch's programs check it.
+/// This number of bytes of data follows the packet's; a checksum is only computed over whole packets, as a `gc_op`
+/// always is: the switch's programs check it.
 pub(crate) fn seal(packet: &mut [u8], data_bytes: usize, elided: bool) -> Result<(), EncodeError> {
     let len = packet.len() + data_bytes - HEADER_BYTES;
     if len > BODY_MAX as usize {

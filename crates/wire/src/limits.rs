@@ -1,4 +1,4 @@
-//! Bounds of what one packet carries, each with its reason. Longer lists are refused on both sides.
+//! Bounds of the lists in one packet, each with its reason. Longer lists are refused on both sides.
 
 use rackweave_core::{BLOCK, MESSAGE_MAX, SECTOR};
 
@@ -12,14 +12,15 @@ pub const SECTORS_MAX: u32 = BLOCKS_MAX * BLOCK / SECTOR;
 pub const DIGESTS_MAX: u32 = 4096;
 /// Clients a replica keeps deduplication state of.
 pub const CLIENTS_MAX: u32 = 4096;
-/// Sequences of one client above its floor: a replica begins no more when it knows 65,536, and other members' come on top.
+/// Sequences of one client above its floor: a replica begins no more when it knows 65,536; those of other members come
+/// on top.
 pub const APPLIED_MAX: u32 = 131_072;
 /// Volumes, as in a list for the operator.
 pub const VOLUMES_MAX: u32 = 32_768;
-/// Volumes with their writers' generations, and an entry before them: a replica may know as many again that were made since it
-/// last heard of all.
+/// Volumes with their writers' generations, and an entry before them: a replica may know as many again that were
+/// created since its last list.
 pub const WRITERS_MAX: u32 = 2 * VOLUMES_MAX + 1;
-/// Extents in an answer about mapping; asking again from its end continues.
+/// Extents in an answer about mapping; a further request continues at its end.
 pub const EXTENTS_MAX: u32 = 4096;
 /// vSSDs of one server: 16 SSDs × 128 (RB1).
 pub const VSSDS_PER_SERVER_MAX: u32 = 2048;

@@ -25,9 +25,9 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ViewState {
     Normal,
-    /// The whole set crashed: `leader` compares all members, writes the newest of each block again in this epoch,
-    /// and reports [`Control::Recovered`]; nobody serves before (rule 6). `witnesses`: members that lost nothing, as bits by their
-    /// place; no flushed write is newer than what any of them has (rule 29).
+    /// The whole set crashed: `leader` compares all members, writes the newest of each block again in this epoch, and
+    /// reports [`Control::Recovered`]; no member serves before (rule 6). `witnesses`: members that lost nothing, as
+    /// bits by their place; no flushed write is newer than what any of them has (rule 29).
     Recovering {
         leader: VssdId,
         witnesses: u64,
@@ -43,13 +43,13 @@ pub struct View {
     pub set: SetId,
     pub epoch: Epoch,
     pub state: ViewState,
-    /// The last epoch in which the set recovered whole (rule 6); zero: never. While it does, `epoch` itself. What was
-    /// answered before and not flushed may be gone (rule 11).
+    /// The last epoch in which the set recovered whole (rule 6); zero: never. During a recovery, `epoch` itself.
+    /// Earlier answered and unflushed writes may be lost (rule 11).
     pub recovered: Epoch,
     pub members: Vec<Member>,
 }
 
-/// What a server says of one of its vSSDs in a heartbeat.
+/// Report of one of a server's vSSDs in a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdReport {
     pub vssd: VssdId,
@@ -60,15 +60,16 @@ pub struct VssdReport {
     pub complete: bool,
     /// A device failure that is final (rule 12): to be removed.
     pub failed: bool,
-    /// It has not failed, but its flash takes no more programs: what it has is read, and copied to others; it is to leave.
+    /// It has not failed, but its flash takes no more programs: its blocks can be read and copied to others; it is to
+    /// leave.
     pub read_only: bool,
     /// Its drive has waited for room on the host's disk for longer than a lease: it makes nothing durable, and is left out until
     /// there is room.
     pub no_room: bool,
 }
 
-/// Durable records of a vSSD that its drive lost (protocol rule 29): spare areas, checkpoints without them, range records. What
-/// the vSSD does not have it need not always have been without.
+/// Durable records of a vSSD that its drive lost (protocol rule 29): spare areas, checkpoints without them, range
+/// records. The absence of a block proves nothing then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdLoss {
     /// Of the drive.
@@ -79,7 +80,7 @@ pub struct VssdLoss {
     pub digest: u64,
 }
 
-/// An entry of a drive's table, as its server says it: whose it is, and for how many vSSDs it was used before.
+/// An entry of a drive's table, as its server reports it: its owner, and the number of earlier vSSDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotTable {
     pub vssd: VssdId,
@@ -89,19 +90,20 @@ pub struct SlotTable {
     pub in_use: bool,
 }
 
-/// What a server's drive says of itself (protocol rule 30), for the metadata service to compare with what it keeps.
+/// A drive's own records (protocol rule 30), for the metadata service to compare with its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriveTable {
     /// Of the table: grows with every change.
     pub generation: u64,
-    /// Digest of what no start changes: profile, and what each entry has of the drive. Zero: the server says nothing of its table.
+    /// Digest of the facts that no start changes: profile, and each entry's share of the drive. Zero: the server
+    /// reports nothing of its table.
     pub digest: u32,
     /// The greatest incarnation that a server with this drive was given; zero: none.
     pub known: Incarnation,
     pub slots: Vec<SlotTable>,
 }
 
-/// Why a server's drive is not taken. Nothing on it is adopted or erased.
+/// Why a server's drive is refused. Nothing on it is adopted or erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriveRefusal {
     #[error(
@@ -140,8 +142,8 @@ pub struct VssdPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdRoom {
     pub vssd: VssdId,
-    /// It takes so many, of which these are taken: mapped, on their way from the write cache, and what trims have freed and
-    /// a power cut would bring back.
+    /// Blocks that it takes, and taken ones: mapped, in the write cache, and freed by trims that a power cut would
+    /// undo.
     pub capacity: u64,
     pub used: u64,
     /// Mapped of each volume from `from` up to `until`, which is the last; of those that have any, at most
@@ -170,18 +172,18 @@ pub struct SetRoute {
     pub members: Vec<VssdId>,
 }
 
-/// What a client knows of the rack.
+/// A client's knowledge of the rack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RackMap {
     pub generation: u64,
     pub sets: Vec<SetRoute>,
 }
 
-/// No writer has this generation: nobody writes to a deleted volume.
+/// No writer has this generation: a deleted volume has no writer.
 pub const FENCE_ALL: u32 = u32::MAX;
 
-/// The volumes that there were at one time. Ids count up and are never used again (rule 5), so whoever knows this knows which
-/// volumes are gone for good.
+/// The volumes that existed at one time. Ids count up and are never reused (rule 5), so the list shows which volumes
+/// are deleted for good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveVolumes {
     /// Ids below it were given out: what is not listed of them is deleted. Zero: that is not known.
@@ -203,8 +205,8 @@ pub struct ServerHello {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// As [`Control::ServerHello`], of a version that knew of no drive ids; a server that is welcome also asks so once more for
-    /// what came with the welcome.
+    /// As [`Control::ServerHello`], of a version without drive ids; a registered server sends it again to get the
+    /// contents of the welcome.
     PlainHello {
         nonce: u64,
         vssds: Vec<VssdReport>,
@@ -264,12 +266,12 @@ pub enum Control {
         volume: VolumeId,
         size: u64,
     },
-    /// A [`Control::PlainHello`] of a server whose device began empty, though nobody said that it was replaced.
+    /// A [`Control::PlainHello`] of a server whose device began empty without `--replace-ssd`.
     EmptyPlainHello {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
-    /// To the volume's writer: what it may do from now on. Said again whenever it asks for the map.
+    /// Limits of a volume, for its writer, from now on. Repeated with each answer to a request for the map.
     VolumeLimited {
         volume: VolumeId,
         limits: VolumeLimits,
@@ -285,8 +287,8 @@ pub enum Control {
         incarnation: Incarnation,
         vssds: Vec<VssdPlace>,
     },
-    /// So it is now, and every slot that the plan does not name is erased, durably: it may be given out again, but for
-    /// those with a bit in `lost`, where flash failed that may still hold something.
+    /// The plan is carried out, and every slot that it does not name is erased, durably, and may be given to another
+    /// vSSD, except those with a bit in `lost`, whose failed flash may still hold something.
     VssdsDone {
         plan: u64,
         lost: u64,
@@ -302,12 +304,12 @@ pub enum Control {
         set: SetId,
         epoch: Epoch,
     },
-    /// vSSDs of the server whose flash has no more blocks in reserve for those that fail: they are to be moved while it
+    /// vSSDs of the server whose flash has no block in reserve for the next failure: they are to be moved while it
     /// still takes writes.
     WornOut {
         vssds: Vec<VssdId>,
     },
-    /// Whose rack is this? Asked by a server before it registers, since its drive may be another's.
+    /// Requests the rack's identity. Sent by a server before it registers, since its drive may belong to another rack.
     RackAsk {
         nonce: u64,
     },
@@ -315,10 +317,10 @@ pub enum Control {
         nonce: u64,
         rack: RackId,
     },
-    /// A server's device is recovered and it wants an incarnation; `nonce` tells its lives apart until it has one. `empty`: the
-    /// device began so, though nobody said that it was replaced.
+    /// A server's device is recovered and it requests an incarnation; `nonce` distinguishes its runs until then.
+    /// `empty`: the device began empty without `--replace-ssd`.
     ServerHello(Box<ServerHello>),
-    /// Room of one of the server's vSSDs; told of each every second.
+    /// Room of one of the server's vSSDs; each is reported every second.
     Room(Box<VssdRoom>),
     /// The answer, if its drive differs from what the metadata service keeps of it.
     DriveRefused {

@@ -28,13 +28,13 @@ impl BlockRange {
     pub fn contains(&self, block: u32) -> bool {
         block >= self.first && block - self.first < self.count
     }
-    /// One past the last block; at most `u32::MAX`, which is no block.
+    /// One past the last block; at most `u32::MAX`, which is not a block.
     pub fn end(&self) -> u32 {
         self.first.saturating_add(self.count)
     }
 }
 
-/// What makes a mutation happen once, whoever retries it (protocol rule 7).
+/// Identity of a mutation, by which it happens once, whichever node retries it (protocol rule 7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mutation {
     pub client: Incarnation,
@@ -73,7 +73,7 @@ pub struct WriteRequest {
 pub enum IoReply {
     Data(Payload),
     Done,
-    /// Extents in order from the start of the asked range, lengths in bytes; may stop early, never empty.
+    /// Extents in order from the start of the requested range, lengths in bytes; may stop early, never empty.
     Extents(Box<[Extent]>),
     Failed(IoError),
 }

@@ -62,15 +62,15 @@ pub struct Header {
     /// Network latency so far, ns, saturating. Untrusted.
     pub lat: u32,
     pub class: Class,
-    /// What the sender chose; equals `vssd` unless the switch redirected.
+    /// The sender's choice; equals `vssd` unless the switch redirected.
     pub original_vssd: VssdId,
     pub set: SetId,
     /// The sender's epoch of `set`. In a replica's answer to a client, the epoch in which the set last recovered whole
     /// (rule 6): what was answered with a lower one and not flushed may be gone.
     pub epoch: Epoch,
     pub incarnation: Incarnation,
-    /// Chosen by whoever asks; the answer carries it back. A client's is a message's slot (24 bits), the try (8) and a serial (32):
-    /// [`try_of`], [`message_of`].
+    /// Chosen by the requester; the answer has the same. A client's is a message's slot (24 bits), the try (8) and a
+    /// serial (32): [`try_of`], [`message_of`].
     pub request: u64,
 }
 
@@ -81,7 +81,7 @@ pub const TRY_SHIFT: u32 = 24;
 pub fn try_of(request: u64) -> u8 {
     (request >> TRY_SHIFT) as u8
 }
-/// What all tries of a message have in common.
+/// Common to all tries of a message.
 pub fn message_of(request: u64) -> u64 {
     request & !(0xff << TRY_SHIFT)
 }

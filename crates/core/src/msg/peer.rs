@@ -33,20 +33,20 @@ pub struct Inv {
     pub fua: bool,
 }
 
-/// A block of an invalidation that was not accepted, and what stood in the way: for a read-modify-write, that it lost
-/// (rule 8); for a whole write or a range, that an unresolved read-modify-write, not made from it, holds a higher
-/// version: the coordinator takes a version above that one and sends again.
+/// A block of an invalidation that was refused, and the conflict: a read-modify-write lost (rule 8); a whole write or a
+/// range met an unresolved read-modify-write, not made from it, with a higher version: the coordinator takes a version
+/// above that one and sends again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NackBlock {
     pub block: u32,
     pub version: Timestamp,
     /// The higher version belongs to the same mutation, coordinated twice (rule 7): only one of the two may take
-    /// effect, so this one waits until that one is resolved, and asks again.
+    /// effect, so this one waits until that one is resolved, and is sent again.
     pub same: bool,
 }
 
-/// Cumulative grants since the epoch began (rule 9): `granted − used` is what the receiver of the message may still
-/// spend at its sender.
+/// Cumulative grants since the epoch began (rule 9): `granted − used` is the credit that the receiver of the message
+/// may still spend at its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Credit {
     /// Cache slots, in blocks.
@@ -73,7 +73,7 @@ pub struct ScanEntry {
 pub struct ClientRecord {
     pub client: Incarnation,
     pub floor: u64,
-    /// What is in effect of mutations at or above the floor, by sequence.
+    /// Effects of mutations at or above the floor, by sequence.
     pub applied: Box<[Applied]>,
 }
 
@@ -132,7 +132,7 @@ pub enum Peer {
         version: Timestamp,
     },
 
-    /// Asks for more credit; the totals used so far at the receiver.
+    /// Requests more credit; the totals used so far at the receiver.
     CreditAsk {
         slots_used: u64,
         pages_used: u64,
@@ -159,13 +159,13 @@ pub enum Peer {
     /// The receiver's packet had another epoch; the header has the sender's current one.
     StaleEpoch,
 
-    /// Fill and recovery. Digests of what is held from `from` on, at most `limit`.
+    /// Fill and recovery. Digests of the blocks from `from` on, at most `limit`.
     DigestAsk {
         from: BlockAddr,
         limit: u32,
     },
-    /// Pieces of the address space without a gap: where each begins, the first where it was asked for, and a digest of the
-    /// runs in it. The last one ends at `next`; `None`: at the end of all.
+    /// Pieces of the address space without a gap: where each begins, the first at the requested address, and a digest
+    /// of the runs in it. The last one ends at `next`; `None`: at the end of all.
     Digests {
         entries: Box<[(BlockAddr, u64)]>,
         next: Option<BlockAddr>,
@@ -175,7 +175,7 @@ pub enum Peer {
         from: BlockAddr,
         until: BlockAddr,
     },
-    /// At most [`SCAN_MAX`] of them. `until`: how far they go, perhaps not as far as was asked.
+    /// At most [`SCAN_MAX`] of them. `until`: their end, perhaps before the requested one.
     Scan {
         from: BlockAddr,
         until: BlockAddr,
@@ -191,8 +191,8 @@ pub enum Peer {
         version: Timestamp,
         data: Option<Payload>,
     },
-    /// Nor while it is invalid: the block is here, at this version, and cannot be read. A member that fills or recovers is told so
-    /// when no other could heal it either.
+    /// Nor while it is invalid: the block is here, at this version, and cannot be read. A member that fills or recovers
+    /// gets this answer when no other could heal it either.
     BlockLost {
         addr: BlockAddr,
         version: Timestamp,
@@ -208,7 +208,7 @@ pub enum Peer {
         version: Timestamp,
     },
     /// Dedup tables and fences, fetched by a shadow from every member. Not answered while the member knows of an
-    /// unresolved write of an earlier epoch: when all have answered, none is under way any more and the fill may begin.
+    /// unresolved write of an earlier epoch: when all have answered, none is pending and the fill may begin.
     ClientsAsk,
     Clients {
         records: Box<[ClientRecord]>,
@@ -216,7 +216,7 @@ pub enum Peer {
         from: VssdId,
     },
 
-    /// Scrubbing: what does the receiver hold of this range, which lies in one chunk? `digest`: of what the sender does.
+    /// Scrubbing: requests the receiver's copies of this range, which lies in one chunk. `digest`: of the sender's.
     SumsAsk {
         range: BlockRange,
         digest: u64,

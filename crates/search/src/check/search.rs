@@ -1,23 +1,24 @@
 //! The search behind the check of one sector: is there an order of its operations that explains every answer?
 //!
-//! Wing and Gong's search (as Lowe's, with a memory of states that led nowhere): from event to event one possible state of
-//! the sector, the others when that fails. So a history that is right needs as much memory as it is long, whatever could have
-//! happened, and every one is decided; what is remembered of failures is bounded, and saves only time. A
-//! state is the value, which pending operations have taken effect, and (where all replicas of the set crashed at some
-//! time) the values the sector went through since the last completed flush: a crash may put back any of them. An answered
-//! write that a crash undid may come back, as its client sends it again, until the sector is written anew; and by the
-//! client's next completed flush it must have. After the last crash the values before count for nothing.
+//! Wing and Gong's search (as Lowe's, with a memory of failed states): from event to event one possible state of the
+//! sector, the others when that fails. A correct history thus needs memory in proportion to its length, whatever could
+//! have happened, and every history is decided; the memory of failures is bounded, and saves only time. A state is the
+//! value, the pending operations that have taken effect, and (where all replicas of the set crashed at some time) the
+//! values the sector went through since the last completed flush: a crash may restore any of them. An answered write
+//! that a crash undid may return, as its client sends it again, until the sector is written anew; and by the client's
+//! next completed flush it must have. After the last crash the values before do not count.
 //!
-//! *The order of the search* makes the difference between a few steps and millions where many writes are pending. A pending
-//! operation takes effect only when an answer, a crash or a fence asks for it. Of a write whose value is read later on, those
-//! that will be answered by then, and could only hide it, go before it, the one that is read last as the last.
+//! *The order of the search* makes the difference between a few steps and millions where many writes are pending. A
+//! pending operation takes effect only when an answer, a crash or a fence requires it. Of a write whose value is read
+//! later on, those that will be answered by then, and could only hide it, go before it, the one that is read last as
+//! the last.
 //!
 //! Writes that are never answered multiply the states, as each may take effect at any later time or never. Two things are
 //! left out of them, neither of which changes what is refused:
-//! - *What nobody can see.* If such a write takes effect after the last answer with its value, or before one but nobody
-//!   reads it, the same history without that effect is as good: no read, and no other write's answer, depends on it, and a
-//!   crash that puts its value back could as well have put back the one before. So it takes effect no later than that
-//!   answer, and one called after it not at all.
+//! - *Unobservable effects.* If such a write takes effect after the last answer with its value, or before one without a
+//!   read of it, the same history without that effect is as good: no read, and no other write's answer, depends on it,
+//!   and a crash that restores its value could as well have restored the one before. So it takes effect no later than
+//!   that answer, and one called after it not at all.
 //! - *Which of two alike.* Let two of the same value and the same writer's generation be pending, the first called before
 //!   the second. Where the second takes effect and the first has not, exchange their names from there on: both were called,
 //!   neither is ever answered, and the same fences end both. So the one called first goes first.
@@ -27,8 +28,8 @@ use rackweave_core::rng::mix64;
 
 use crate::check::history::{OpId, SectorEvent, What};
 
-/// Operations pending on one sector at once: clients keep a few dozen, and unanswered ones end with the next fence, or when
-/// nobody can see them any more.
+/// Operations pending on one sector at once: clients keep a few dozen, and unanswered ones end with the next fence, or
+/// when they become unobservable.
 const PENDING_MAX: usize = 128;
 /// States remembered that led nowhere, 16 bytes each. Beyond, they are forgotten and may be looked at again.
 const FAILED_MAX: usize = 2_000_000;
@@ -75,7 +76,7 @@ impl State {
         }
         u128::from(sums[0]) << 64 | u128::from(sums[1])
     }
-    /// The slots are somebody else's from now on.
+    /// The slots may be reused from now on.
     fn release(&mut self, slots: u128) {
         self.done &= !slots;
         self.past.iter_mut().filter(|p| p.slot != NONE && slots >> p.slot & 1 == 1).for_each(|p| p.slot = NONE);
@@ -94,7 +95,7 @@ struct Past {
 const NONE: u8 = u8::MAX;
 const NO_OP: OpId = OpId(u32::MAX);
 
-/// What is known of a write after its answer.
+/// State of a write after its answer.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     value: u64,
@@ -122,7 +123,7 @@ struct Slot {
     closed: bool,
 }
 
-/// An event, and what every state has in common there.
+/// An event, and the common part of every state there.
 #[derive(Debug)]
 struct Step {
     what: What,
@@ -145,9 +146,9 @@ pub(super) struct Search {
     failed: Set<u128>,
     /// Writes that are answered at some time.
     written: Map<OpId, Written>,
-    /// Of each value, when it was last asked for and when last written.
+    /// Of each value, the times of the last read and of the last write.
     values: Map<u64, (u64, u64)>,
-    /// Nothing is left out.
+    /// No reduction of the search.
     plain: bool,
 }
 
@@ -183,7 +184,7 @@ impl Search {
         Err((furthest, reason))
     }
 
-    /// Slots, generations and what is yet to come, the same whatever order is tried.
+    /// Slots, generations and later events, the same for every order.
     fn lay_out(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
         self.steps.clear();
         self.written.clear();
@@ -233,7 +234,7 @@ impl Search {
         Ok(())
     }
 
-    /// Adds the states that may follow, the likeliest first.
+    /// Adds the possible successors, the likeliest first.
     fn successors(&mut self, at: usize, s: State) {
         let step = &self.steps[at];
         let owes = |client: u32, before: u64| {
@@ -306,7 +307,7 @@ impl Search {
         if self.failed.len() >= FAILED_MAX {
             self.failed.clear();
         }
-        // What is still open under it has the same end.
+        // All open states under it fail as well.
         if self.failed.insert(s.sum(at)) {
             self.open.push((at, s));
         }
@@ -395,7 +396,7 @@ impl Search {
             let owed = |p: &&Past| p.slot == NONE && p.op != NO_OP;
             let lost = gone.iter().rev().find(owed).map(|p| p.op).or(s.lost);
             let marks = s.marks.iter().map(|m| (m.0, m.1.min(keep as u16))).collect();
-            // What survived may not be on flash yet: without a flush another crash may go back further.
+            // The surviving contents may not be on flash yet: without a flush another crash may go back further.
             let past = s.past[..=keep].to_vec();
             let after = State { value: s.past[keep].value, done: s.done & !undone, past, marks, lost };
             if undone & sent != 0 && !held {
@@ -420,7 +421,7 @@ impl Search {
         Some(after)
     }
 
-    /// What `client` was answered before it asked is there for good, crash or not.
+    /// Writes answered to `client` before its request are permanent, crash or not.
     fn flushed(&self, s: &mut State, op: OpId, client: u32, called: u64) {
         let covered = |p: &Past| {
             let of_client = |w: &Written| w.client == client && w.answered < called;
@@ -431,7 +432,7 @@ impl Search {
     }
 }
 
-/// Gives the operation a slot; returns those of others that it made free: nobody can see them any more.
+/// Gives the operation a slot; returns the slots of others that became unobservable.
 fn call(pending: &mut Vec<Slot>, mut slot: Slot, now: u64) -> Result<u128, SearchError> {
     let taken = |pending: &[Slot]| pending.iter().fold(0u128, |m, s| m | 1 << s.at);
     let mut freed = 0;
@@ -456,10 +457,10 @@ fn take_effect(s: &State, slot: &Slot, now: u64, past: bool) -> Option<State> {
     after.done |= 1 << slot.at;
     if slot.write {
         after.value = slot.value;
-        // What nobody can see any more makes up for nothing.
+        // An unobservable write does not repay a lost one.
         after.lost = after.lost.filter(|_| slot.until < now);
         if past {
-            // One that nobody was answered is owed to nobody.
+            // An unanswered write is not owed to its client.
             let op = if slot.answered.is_some() { slot.op } else { NO_OP };
             after.past.push(Past { value: slot.value, slot: slot.at, op });
         }
@@ -473,7 +474,7 @@ fn drop_past(s: &mut State, n: usize) {
     s.marks.iter_mut().for_each(|m| m.1 = m.1.saturating_sub(n as u16));
 }
 
-/// A flush covers what was there when it was asked for, and `own` values at least.
+/// A flush covers the contents at its request, and at least the `own` values.
 fn flush_done(s: &mut State, op: OpId, own: usize) {
     let marked = s.marks.iter().position(|m| m.0 == op).map_or(0, |i| s.marks.remove(i).1);
     drop_past(s, own.max(usize::from(marked)));

@@ -1,5 +1,5 @@
-//! Plans of one situation: whatever the seed draws, one fault comes again and again, or what would hide it is left out.
-//! Each finds in tens of seeds what the general plans find in hundreds.
+//! Plans of one situation: regardless of the seed one fault recurs, or faults that would hide it are left out. Each
+//! finds in tens of seeds what the general plans find in hundreds.
 
 use crate::fault::edit::Edit;
 use crate::fault::plan::{Fault, FaultAt, Plan};
@@ -7,7 +7,7 @@ use rackweave_config::policy::Policy;
 use rackweave_core::Rng;
 use rackweave_sim::LinkFaults;
 
-/// Servers that end with writes half done whose clients end too, and so never ask again.
+/// Servers that end with writes half done whose clients end too, and so never retry.
 pub(super) fn half_crashes(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let p = &mut plan.params;
@@ -49,14 +49,14 @@ pub(super) fn severed(seed: u64) -> Plan {
     plan
 }
 
-/// Racks without redundancy that run full, and lose power often, with half of what is not synced (an erase may be kept that
-/// came after a lost program): what one device loses, nobody else has.
+/// Racks without redundancy that run full, and often lose power, with half of the unsynced changes (an erase may be
+/// kept that came after a lost program): what one device loses, no other has.
 pub(super) fn single_copies(seed: u64) -> Plan {
     let mut seeds = (0..).map(|k| Plan::draw(seed * 100 + k));
     let mut plan = seeds.find(|p| p.params.full && !p.params.broken_end).expect("a fifth of the racks run full");
     plan.seed = seed;
     let p = &mut plan.params;
-    // What three vSSDs of a server shared, one has.
+    // One vSSD gets the space that three vSSDs of a server shared.
     (p.own_blocks, p.shared_blocks) = (p.own_blocks * p.copies, p.shared_blocks * p.copies);
     p.copies = 1;
     (p.cut.drop, p.cut.tear) = (0.5, 0.0);
@@ -118,8 +118,8 @@ pub(super) fn set_power_cuts(seed: u64) -> Plan {
     plan
 }
 
-/// A rack stands still, one drive is replaced and another damaged meanwhile, and who has the good copies is heard of for a part of the
-/// time only when it begins again.
+/// A rack stands still; meanwhile one drive is replaced and another damaged. When it starts again, the members with the
+/// good copies are reachable for a part of the time only.
 pub(super) fn stand_still(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let mut rng = Rng::stream(seed, 0x7374_696c);
@@ -127,7 +127,7 @@ pub(super) fn stand_still(seed: u64) -> Plan {
     plan.params.broken_end = false;
     plan.params.program_failures = 0.0;
     let span_us = plan.params.span_ms * 1000;
-    // What loses the only good copy of a block is left out.
+    // Without faults that lose the only good copy of a block.
     plan.faults
         .retain(|f| !matches!(f.fault, Fault::Corrupt { .. } | Fault::BreakDevice { .. }) && f.at_us < span_us / 3);
     let damaged = rng.below(servers) as u32;
@@ -174,7 +174,7 @@ fn lose_copies(plan: &mut Plan, rng: &mut Rng) {
     let p = &mut plan.params;
     (p.broken_end, p.program_failures) = (false, 0.0);
     let (servers, step) = (p.servers, p.span_ms * 1000 / 12);
-    // What loses the only good copy of a block is left out.
+    // Without faults that lose the only good copy of a block.
     plan.faults.retain(|f| !matches!(f.fault, Fault::Corrupt { .. } | Fault::BreakDevice { .. }));
     // Most come while copies are not whole, and do nothing.
     for i in 3..12 {
@@ -255,7 +255,7 @@ pub(super) fn ragged(seed: u64) -> Plan {
     plan
 }
 
-/// What the rack keeps is edited between starts: keys, drives, the store.
+/// The rack's files are edited between starts: keys, drives, the store.
 pub(super) fn edits(seed: u64) -> Plan {
     let mut plan = not_full(seed);
     let mut rng = Rng::stream(seed, 0x6564_6974);

@@ -1,4 +1,4 @@
-//! Which servers hold all of a set's state in memory: a crash of the last one is what allows a rollback (rule 11).
+//! Servers that hold all of a set's state in memory: only a crash of the last one permits a rollback (rule 11).
 //!
 //! Kept apart from the protocol's own word: a server counts from the metadata service's view only if it lives and the
 //! view names its present life, in a set that is not recovering. A view below `min_copies` answers no write: the members of
@@ -9,12 +9,12 @@ use rackweave_core::{Incarnation, Layout, SetId};
 
 use rackweave_rack::sim::Sim;
 
-/// What the crash of servers takes from a set.
+/// Loss of a set by a crash of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// What nobody was answered: a member of the last view that could acknowledge lives.
+    /// Unanswered writes: a member of the last view that could acknowledge lives.
     Unanswered,
-    /// What was not flushed.
+    /// Unflushed writes.
     Unflushed,
 }
 
@@ -32,8 +32,8 @@ impl SetWatch {
         SetWatch { views: vec![None; sets as usize], holders, dead: vec![Incarnation(0); servers as usize] }
     }
 
-    /// Takes over the views as they are. Call after each that is new, and just before the metadata service ends, which
-    /// nobody can ask afterwards.
+    /// Adopts the present views. To be called after each new one, and just before the metadata service ends, since it
+    /// cannot be read afterwards.
     pub fn refresh(&mut self, sim: &Sim) {
         let Some(meta) = sim.meta() else { return };
         let enough = sim.config().min_copies as usize;
@@ -88,7 +88,7 @@ impl SetWatch {
         self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
     }
 
-    /// Sets that are not whole: their views, and what their servers say of themselves.
+    /// Incomplete sets: their views, and their servers' states.
     pub fn describe(&mut self, sim: &Sim) -> String {
         let mut out = String::new();
         for v in self.views.iter().flatten().filter(|v| !self.full(sim, v)) {

@@ -1,4 +1,4 @@
-//! What clients ask for in a fault search: reads, writes, trims, zeroes and flushes of every shape.
+//! Requests of clients in a fault search: reads, writes, trims, zeroes and flushes of every shape.
 
 use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload, Rng, SECTOR, SECTORS_PER_BLOCK, VolumeId};
@@ -19,7 +19,7 @@ pub enum Kind {
     Attach,
 }
 
-/// Where a request goes: so many blocks of a volume, from `at` on.
+/// Range of a request: a number of blocks of a volume, from `at` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub volume: VolumeId,
@@ -84,7 +84,7 @@ fn whole_blocks(offset: u64, len: u32) -> (u64, u64) {
     (first, (offset + u64::from(len)).next_multiple_of(block) - first)
 }
 
-/// Part of a block, a block, or several with ragged ends; some places are asked for more often than others.
+/// Part of a block, a block, or several with ragged ends; some places are requested more often than others.
 fn draw_sectors(rng: &mut Rng, blocks: u32, ragged: bool) -> (u64, u32) {
     let sectors = u64::from(blocks) * u64::from(SECTORS_PER_BLOCK);
     let per_block = u64::from(SECTORS_PER_BLOCK);

@@ -9,7 +9,7 @@ use crate::fault::report::Failure;
 use crate::fault::workload::Kind;
 use rackweave_sim::Breakage;
 
-/// A device whose replacement would lose the last copy waits so long, and is tried again …
+/// A device whose replacement would lose the last copy waits this long, and is tried again …
 const MEND_RETRY: Span = Span::from_millis(100);
 /// … for this long; then its set is lost.
 const MEND_MAX: Span = Span::from_secs(20);
@@ -73,7 +73,8 @@ impl Run<'_> {
         self.node_up(self.sim.engine().layout().server(server))
     }
 
-    /// Servers that have noticed that their device failed. None ceases to before the end, so there are as many at most.
+    /// Servers that have noticed their device's failure, which lasts until the end, so this is also the greatest
+    /// number.
     fn failed_servers(&self) -> usize {
         let failed = |&i: &u32| {
             let node = self.sim.engine().layout().server(i);
@@ -95,7 +96,7 @@ impl Run<'_> {
             .any(|members| (1..least).contains(&members.len()) && !members.iter().any(|m| failed(m)))
     }
 
-    /// Every device fails: what asks for durability is told so, and nothing waits for ever.
+    /// Every device fails: requests for durability fail, and none waits for ever.
     pub(super) fn everything_breaks(&mut self) -> Result<(), Failure> {
         for i in 0..self.plan.params.servers {
             if let Some(d) = self.sim.disk(i) {

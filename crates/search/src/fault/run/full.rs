@@ -1,4 +1,4 @@
-//! Racks that run full (protocol rule 9): filling and emptying volumes, and what must hold of a write that is refused.
+//! Racks that run full (protocol rule 9): filling and emptying volumes, and the rules for refused writes.
 
 use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload};
@@ -10,9 +10,9 @@ use rackweave_block::trace;
 
 /// Blocks of one write of a [`crate::fault::Fault::Fill`].
 const FILL_BLOCKS: u32 = 16;
-/// So many refused writes are looked at.
+/// Bound of checked refused writes.
 const REFUSED_MAX: u32 = 12;
-/// So many blocks must fit after a volume was trimmed.
+/// This number of blocks must fit after a volume was trimmed.
 const ROOM_BLOCKS: u32 = 24;
 
 impl Run<'_> {
@@ -51,7 +51,7 @@ impl Run<'_> {
     }
 
     /// Writes block after block of every volume, without faults, until some are refused. A refused one that was sent
-    /// once has changed nothing: the history is told so, and everything is read afterwards.
+    /// once has changed nothing: the history records that, and everything is read afterwards.
     pub(super) fn fill_to_the_brim(&mut self) -> Result<(), Failure> {
         let mut refused = 0;
         for v in 0..self.volumes.len() {
