@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use rackweave_config::TimingConfig;
-use rackweave_config::hosts::NodeName;
 use rackweave_config::switching::DataPlaneKind;
+use rackweave_core::NodeName;
 use rackweave_device::convert::Outcome;
 use rackweave_net::node::{self, NodeOptions};
 use rackweave_net::processes;
@@ -88,10 +88,10 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
 
 pub fn node(data: &Path, a: &Node) -> Result<ExitCode, Failure> {
     let (config, name) = match a {
-        Node::Meta(c) => (c, NodeName::Meta),
-        Node::Switch { config, .. } => (config, NodeName::Switch),
-        Node::Server { config, id, .. } => (config, NodeName::Server(*id)),
-        Node::Gateway { config, id, .. } => (config, NodeName::Gateway(*id)),
+        Node::Meta(c) => (c, NodeName::META),
+        Node::Switch { config, .. } => (config, NodeName::SWITCH),
+        Node::Server { config, id, .. } => (config, NodeName::server(*id)),
+        Node::Gateway { config, id, .. } => (config, NodeName::gateway(*id)),
     };
     let (nbd, http) = match a {
         Node::Gateway { nbd, http, .. } => (Some(nbd.clone()), http.clone()),

@@ -17,8 +17,8 @@ use rackweave_sched::egress::{EgressConfig, FlowConfig, NetSched};
 use serde::{Deserialize, Serialize};
 
 use super::Problem;
-use crate::hosts::NodeName;
 use crate::switching::{DataPlaneKind, SwitchSection};
+use rackweave_core::{NodeKind, NodeName};
 
 /// A queue, or a burst, holds the longest message (64 KiB of data), its headers included.
 const KIB_MIN: u64 = 72;
@@ -102,7 +102,7 @@ fn bytes_per_s(mbit: u64) -> u64 {
 
 impl SwitchSection {
     /// What the switch's node is told; none: nothing waits there.
-    pub fn egress_config(&self, layout: Layout) -> Option<EgressConfig> {
+    pub fn egress_config(&self, layout: &Layout) -> Option<EgressConfig> {
         let e = self.egress.as_ref()?;
         let scheduling = match self.scheduling {
             SchedulingKind::Priority => NetSched::Priority,
@@ -116,7 +116,7 @@ impl SwitchSection {
         };
         let named = |f: &FlowSection| {
             let name = f.from.parse::<NodeName>().ok()?;
-            Some((name.id(layout).0, flow(f.weight, f.mbit_per_s, f.burst_kib)))
+            Some((layout.id(name)?.0, flow(f.weight, f.mbit_per_s, f.burst_kib)))
         };
         Some(EgressConfig {
             scheduling,
@@ -190,11 +190,10 @@ impl SwitchSection {
         }
         for (i, f) in e.flows.iter().enumerate() {
             let key = |part: &str| format!("switch.egress.flows[{i}].{part}");
-            let known = match f.from.parse::<NodeName>() {
-                Ok(NodeName::Server(n)) => n < servers,
-                Ok(NodeName::Meta | NodeName::Gateway(_)) => true,
-                _ => false,
-            };
+            let known = f.from.parse::<NodeName>().is_ok_and(|name| match name.kind {
+                NodeKind::Server => name.index < servers,
+                kind => kind != NodeKind::Switch,
+            });
             if !known || e.flows[..i].iter().any(|other| other.from == f.from) {
                 wrong(
                     key("from"),
@@ -227,15 +226,15 @@ mod tests {
         let text = "[switch]\nscheduling = \"tb\"\n[switch.egress]\nmbit_per_s = 800\nflow_mbit_per_s = 8\n\
                     [[switch.egress.flows]]\nfrom = \"gateway-1\"\nmbit_per_s = 16\nburst_kib = 72\n";
         let cfg = RackConfig::parse(text).expect("sound");
-        let layout = Layout::new(cfg.servers, 0);
-        let egress = cfg.switch.egress_config(layout).expect("configured");
+        let layout = Layout::new(cfg.servers, 2);
+        let egress = cfg.switch.egress_config(&layout).expect("configured");
         let flow = FlowConfig { weight: 1, bytes_per_s: 1_000_000, burst: 128 << 10 };
         let named = FlowConfig { bytes_per_s: 2_000_000, burst: 72 << 10, ..flow };
         assert_eq!((egress.bytes_per_s, egress.queue_bytes, egress.flow), (100_000_000, 1 << 20, flow));
         assert_eq!(egress.flows, [(layout.client(1).0, named)].into());
         let again = RackConfig::parse(&cfg.to_toml()).expect("its own text");
         assert_eq!(again, cfg);
-        assert_eq!(RackConfig::default().switch.egress_config(layout), None);
+        assert_eq!(RackConfig::default().switch.egress_config(&layout), None);
     }
 
     #[test]

@@ -11,12 +11,11 @@
 #![allow(clippy::disallowed_types, reason = "a driver's part: it looks hosts up")]
 
 use std::borrow::Cow;
-use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::str::FromStr;
+use std::slice;
 
-use rackweave_core::{Layout, NodeId};
+use rackweave_core::{Layout, NodeId, NodeKind, NodeName};
 use serde::{Deserialize, Serialize};
 
 use crate::Problem;
@@ -39,87 +38,43 @@ pub struct HostsSection {
     pub key_file: Option<PathBuf>,
 }
 
-/// One node of a rack, as a user names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeName {
-    Meta,
-    Switch,
-    Server(u32),
-    Gateway(u32),
-}
-
-impl NodeName {
-    pub fn id(self, layout: Layout) -> NodeId {
-        match self {
-            NodeName::Meta => Layout::META,
-            NodeName::Switch => Layout::SWITCH,
-            NodeName::Server(i) => layout.server(i),
-            NodeName::Gateway(i) => layout.client(i),
-        }
-    }
-}
-
-/// Also the name of the node's directory in the data directory.
-impl fmt::Display for NodeName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NodeName::Meta => f.write_str("meta"),
-            NodeName::Switch => f.write_str("switch"),
-            NodeName::Server(i) => write!(f, "server-{i}"),
-            NodeName::Gateway(i) => write!(f, "gateway-{i}"),
-        }
-    }
-}
-
-/// As it is displayed.
-impl FromStr for NodeName {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<NodeName, ()> {
-        let number = |n: &str| n.parse().map_err(|_| ());
-        match text.split_once('-') {
-            None if text == "meta" => Ok(NodeName::Meta),
-            None if text == "switch" => Ok(NodeName::Switch),
-            Some(("server", n)) => Ok(NodeName::Server(number(n)?)),
-            Some(("gateway", n)) => Ok(NodeName::Gateway(number(n)?)),
-            _ => Err(()),
-        }
-    }
-}
-
 impl HostsSection {
     pub fn layout(&self) -> Layout {
         Layout::new(self.servers.len() as u32, self.gateways.len() as u32)
     }
 
+    /// Kinds of nodes with the keys of their addresses, and the addresses.
+    fn lists(&self) -> [(NodeKind, &'static str, &[String]); NodeKind::COUNT] {
+        [
+            (NodeKind::Meta, "meta", slice::from_ref(&self.meta)),
+            (NodeKind::Switch, "switch", slice::from_ref(&self.switch)),
+            (NodeKind::Server, "servers", &self.servers),
+            (NodeKind::Client, "gateways", &self.gateways),
+        ]
+    }
+
     /// Every node, in the order of their ids.
     pub fn names(&self) -> impl Iterator<Item = NodeName> + use<> {
-        let servers = (0..self.servers.len() as u32).map(NodeName::Server);
-        let gateways = (0..self.gateways.len() as u32).map(NodeName::Gateway);
-        [NodeName::Meta, NodeName::Switch].into_iter().chain(servers).chain(gateways)
+        let layout = self.layout();
+        (0..layout.nodes()).filter_map(move |i| layout.name(NodeId(i)))
     }
 
     /// The address of a node as configured.
     pub fn text(&self, name: NodeName) -> Option<&str> {
-        match name {
-            NodeName::Meta => Some(&self.meta),
-            NodeName::Switch => Some(&self.switch),
-            NodeName::Server(i) => self.servers.get(i as usize).map(String::as_str),
-            NodeName::Gateway(i) => self.gateways.get(i as usize).map(String::as_str),
+        let (.., addresses) = self.lists().into_iter().find(|l| l.0 == name.kind)?;
+        addresses.get(name.index as usize).map(String::as_str)
+    }
+
+    fn key(&self, name: NodeName) -> Cow<'static, str> {
+        let key = self.lists().into_iter().find(|l| l.0 == name.kind).map_or("", |l| l.1);
+        match name.parts().1 {
+            None => format!("hosts.{key}").into(),
+            Some(i) => format!("hosts.{key}[{i}]").into(),
         }
     }
 
-    fn key(name: NodeName) -> Cow<'static, str> {
-        match name {
-            NodeName::Meta => "hosts.meta".into(),
-            NodeName::Switch => "hosts.switch".into(),
-            NodeName::Server(i) => format!("hosts.servers[{i}]").into(),
-            NodeName::Gateway(i) => format!("hosts.gateways[{i}]").into(),
-        }
-    }
-
-    pub(crate) fn problem(name: NodeName, text: &str, rule: impl Into<String>) -> Problem {
-        Problem { key: HostsSection::key(name), value: format!("{text:?}"), rule: rule.into() }
+    pub(crate) fn problem(&self, name: NodeName, text: &str, rule: impl Into<String>) -> Problem {
+        Problem { key: self.key(name), value: format!("{text:?}"), rule: rule.into() }
     }
 
     /// What can be said without asking anyone where a host is.
@@ -141,18 +96,18 @@ impl HostsSection {
             let Some(text) = self.text(name) else { continue };
             match text.rsplit_once(':').map(|(host, port)| (host.is_empty(), port.parse::<u16>())) {
                 Some((false, Ok(1..))) => {}
-                _ => out.push(HostsSection::problem(name, text, "HOST:PORT, the port 1 to 65535")),
+                _ => out.push(self.problem(name, text, "HOST:PORT, the port 1 to 65535")),
             }
             if let Some((other, _)) = seen.iter().find(|(_, t)| *t == text) {
-                out.push(HostsSection::taken(name, text, *other));
+                out.push(self.taken(name, text, *other));
             }
             seen.push((name, text));
         }
     }
 
-    fn taken(name: NodeName, text: &str, other: NodeName) -> Problem {
-        let other = HostsSection::key(other);
-        HostsSection::problem(name, text, format!("an address of its own; {other} has this one"))
+    fn taken(&self, name: NodeName, text: &str, other: NodeName) -> Problem {
+        let other = self.key(other);
+        self.problem(name, text, format!("an address of its own; {other} has this one"))
     }
 
     /// Where every node is, by node id.
@@ -167,7 +122,7 @@ impl HostsSection {
             let rule: Cow<'static, str> = match found {
                 Ok(Some(a)) => match all.iter().find(|(_, b)| *b == a) {
                     Some((other, _)) => {
-                        problems.push(HostsSection::taken(name, text, *other));
+                        problems.push(self.taken(name, text, *other));
                         continue;
                     }
                     None if a.ip().is_unspecified() => "an address that other nodes can send to".into(),
@@ -182,12 +137,12 @@ impl HostsSection {
                 Ok(None) => "a host name that resolves to an address".into(),
                 Err(e) => format!("a host name that resolves ({e})").into(),
             };
-            problems.push(HostsSection::problem(name, text, rule));
+            problems.push(self.problem(name, text, rule));
         }
         if let (None, Some((name, a))) = (&self.key_file, all.iter().find(|(_, a)| !a.ip().is_loopback())) {
             let rule = format!(
                 "required when a node is not on loopback ({} is {a}); rackweave keys init creates one",
-                HostsSection::key(*name)
+                self.key(*name)
             );
             problems.push(Problem { key: "hosts.key_file".into(), value: "nothing".into(), rule });
         }

@@ -283,7 +283,7 @@ impl RackConfig {
             hosts.check(self.servers, &mut problems);
         }
         self.racks.check(self, &mut problems);
-        self.switch.check(Layout::new(self.servers_max(), 0), self.hosts.as_ref(), &mut problems);
+        self.switch.check(&Layout::new(self.servers_max(), 0), self.hosts.as_ref(), &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 

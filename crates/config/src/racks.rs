@@ -127,5 +127,5 @@ impl Placement {
 
 /// Addresses of the nodes; drivers know how many clients there are.
 pub fn layout(cfg: &RackConfig, clients: u32) -> Layout {
-    Layout { racks: cfg.racks.count, ..Layout::new(cfg.servers_max(), clients) }
+    Layout::of_racks(cfg.racks.count, cfg.servers_max(), clients)
 }

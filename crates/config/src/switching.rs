@@ -24,8 +24,9 @@ use rackweave_dataplane::{WAYS_MAX, frame, interface};
 use rackweave_switch::{Prefix, Reach, Ring};
 use serde::{Deserialize, Serialize};
 
-use crate::hosts::{HostsSection, NodeName};
+use crate::hosts::HostsSection;
 use crate::{EgressSection, Problem, SchedulingKind};
+use rackweave_core::{NodeKind, NodeName};
 
 /// The port of every node where the switch is in the kernel.
 pub const UDP_PORT: u16 = rackweave_wire::pcap::UDP_PORT;
@@ -153,9 +154,9 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl SwitchSection {
-    pub(crate) fn check(&self, layout: Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+    pub(crate) fn check(&self, layout: &Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
         self.ring_plans(layout, out);
-        self.check_egress(layout.servers, hosts.is_some(), out);
+        self.check_egress(layout.servers(), hosts.is_some(), out);
         if self.data_plane == DataPlaneKind::Process {
             return;
         }
@@ -166,17 +167,18 @@ impl SwitchSection {
         };
         let layout = hosts.layout();
         for name in hosts.names() {
-            let (native, text) = (native_address(name.id(layout)), hosts.text(name).unwrap_or_default());
+            let Some(native) = layout.id(name).map(native_address) else { continue };
+            let text = hosts.text(name).unwrap_or_default();
             if text.parse() != Ok(native) {
                 let rule = format!("{native} with switch.data_plane = {}", self.data_plane);
-                out.push(HostsSection::problem(name, text, rule));
+                out.push(hosts.problem(name, text, rule));
             }
         }
         self.plan(hosts, out);
     }
 
     /// The rings, and what is wrong with them.
-    pub fn ring_plans(&self, layout: Layout, out: &mut Vec<Problem>) -> Vec<RingPlan> {
+    pub fn ring_plans(&self, layout: &Layout, out: &mut Vec<Problem>) -> Vec<RingPlan> {
         let mut all: Vec<RingPlan> = Vec::new();
         for (i, section) in self.rings.iter().enumerate() {
             let mut wrong = |part: &str, value: String, rule: String| {
@@ -184,10 +186,9 @@ impl SwitchSection {
             };
             let mut members = Vec::new();
             for text in &section.members {
-                match text.parse::<NodeName>() {
-                    Ok(name @ NodeName::Server(n)) if n < layout.servers && !members.contains(&name.id(layout)) => {
-                        members.push(name.id(layout));
-                    }
+                let server = text.parse::<NodeName>().ok().filter(|name| name.kind == NodeKind::Server);
+                match server.and_then(|name| layout.id(name)) {
+                    Some(id) if !members.contains(&id) => members.push(id),
                     _ => wrong("members", format!("{text:?}"), "server-N of the rack, each once".into()),
                 }
             }
@@ -234,14 +235,14 @@ impl SwitchSection {
             };
             let mut nodes = Vec::new();
             for text in &port.nodes {
-                match text.parse::<NodeName>().ok().filter(|&n| n != NodeName::Switch && hosts.text(n).is_some()) {
+                match text.parse::<NodeName>().ok().filter(|&n| n != NodeName::SWITCH && hosts.text(n).is_some()) {
                     None => wrong("nodes", format!("{text:?}"), "meta, server-N or gateway-N of [hosts]"),
                     Some(n) if seen.contains(&n) => {
                         wrong("nodes", format!("{text:?}"), "each node behind one port only")
                     }
                     Some(n) => {
                         seen.push(n);
-                        nodes.push(n.id(hosts.layout()));
+                        nodes.extend(hosts.layout().id(n));
                     }
                 }
             }
@@ -270,7 +271,7 @@ impl SwitchSection {
             all.push(PortPlan { nodes, ways });
         }
         // Their requests must meet the program on an interface.
-        for name in hosts.names().filter(|n| matches!(n, NodeName::Server(_) | NodeName::Gateway(_))) {
+        for name in hosts.names().filter(|n| matches!(n.kind, NodeKind::Server | NodeKind::Client)) {
             if !seen.contains(&name) {
                 let rule = format!("a port with {name} behind it");
                 out.push(Problem { key: "switch.ports".into(), value: format!("{} ports", self.ports.len()), rule });

@@ -82,7 +82,7 @@ fn rings_are_planned_and_read_back() {
     // Without hosts, too: every driver has them.
     let cfg = RackConfig::parse(&format!("version = 1\nservers = 3\n{RINGS}")).expect("right");
     assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
-    let plans = cfg.switch.ring_plans(crate::racks::layout(&cfg, 1), &mut Vec::new());
+    let plans = cfg.switch.ring_plans(&crate::racks::layout(&cfg, 1), &mut Vec::new());
     assert_eq!((plans.len(), plans[0].quorum, plans[1].quorum), (2, 1, 1));
     assert_eq!(plans[0].ring.members.iter().map(|n| n.0).collect::<Vec<_>>(), [2, 4]);
     let whole = format!("{HOSTS}{PORTS}{RINGS}");

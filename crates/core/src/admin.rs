@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, SsdId, VolumeId, VssdId};
+use crate::layout::Layout;
 use crate::msg::Role;
-use crate::node::Layout;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
 
@@ -170,7 +170,7 @@ pub fn server(number: u32) -> Result<NodeId, NoServer> {
     if number >= SERVERS_MAX {
         return Err(NoServer { number });
     }
-    Ok(Layout::new(SERVERS_MAX, 0).server(number))
+    Ok(Layout::numbered_server(number))
 }
 
 /// In JSON a server is its number.
@@ -179,7 +179,7 @@ mod server_number {
     use serde::ser::Serializer;
 
     use crate::id::NodeId;
-    use crate::node::Layout;
+    use crate::layout::Layout;
 
     pub fn serialize<S: Serializer>(server: &NodeId, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_u32(Layout::server_number(*server))

@@ -106,7 +106,7 @@ impl NodeId {
     }
     /// The node that a packet for this one goes to first.
     pub fn first_hop(self) -> NodeId {
-        if self.is_ring() { crate::node::Layout::SWITCH } else { self }
+        if self.is_ring() { crate::layout::Layout::SWITCH } else { self }
     }
     /// The node with this virtual address, if it is one.
     pub fn from_ipv4(ip: u32) -> Option<NodeId> {

@@ -1,12 +1,13 @@
 //! What every crate of Rackweave shares: time, names, payloads, messages, device commands, and the one rule,
 //! [`Node`]: decisions are pure, drivers do the I/O.
 //!
-//! Reading order: [`node`], [`msg`], [`request`], [`volume`], [`admin`], [`device`], [`payload`], then the small ones.
+//! Reading order: [`node`], [`layout`], [`msg`], [`request`], [`volume`], [`admin`], [`device`], [`payload`], then the small ones.
 
 pub mod admin;
 pub mod backoff;
 pub mod device;
 pub mod id;
+pub mod layout;
 pub mod map;
 pub mod media_faults;
 pub mod msg;
@@ -27,7 +28,8 @@ pub use id::{
     BLOCK, BlockAddr, DriveId, Epoch, Incarnation, MESSAGE_MAX, NodeId, RackId, SECTOR, SECTORS_PER_BLOCK, SetId,
     SsdId, Timestamp, VolumeId, VssdId,
 };
-pub use node::{Effects, Event, Layout, Node, NodeKind};
+pub use layout::{Layout, NodeKind, NodeName};
+pub use node::{Effects, Event, Node};
 pub use payload::Payload;
 pub use rng::Rng;
 pub use rtt::RoundTrip;

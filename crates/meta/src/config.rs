@@ -142,7 +142,7 @@ impl MetaConfig {
                 if s.members.iter().filter(|m| m.1 == node).count() > 1 {
                     return Err(MetaError::OneServer { set: s.set, node });
                 }
-                if self.layout.kind(node) != rackweave_core::NodeKind::Server {
+                if self.layout.kind(node) != Some(rackweave_core::NodeKind::Server) {
                     return Err(MetaError::NotAServer { set: s.set, vssd, node });
                 }
             }

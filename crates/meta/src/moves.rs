@@ -428,7 +428,7 @@ impl Meta {
     pub(crate) fn add_server(&mut self, now: Time) -> Result<admin::Reply, ServerError> {
         let number = self.moves.nodes.keys().next_back().map_or(0, |n| Layout::server_number(*n) + 1);
         let node = self.cfg.layout.server(number);
-        if number >= self.cfg.layout.servers {
+        if number >= self.cfg.layout.servers() {
             return Err(ServerError::RackFull { servers: number });
         }
         self.set_node(node, ServerState::In);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rackweave_core::admin::{Isolation, VolumeError};
 use rackweave_core::msg::Class;
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
-use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, SetId, VolumeId};
+use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, NodeKind, SetId, VolumeId};
 
 use crate::codec::{AttachRecord, VolumeRecord};
 
@@ -186,7 +186,8 @@ impl Volumes {
     pub fn delete(&mut self, name: &str, force: bool, layout: &Layout) -> Result<&VolumeRecord, VolumeError> {
         let v = self.find_mut(name)?;
         if let Some(by) = v.writer.filter(|_| !force) {
-            return Err(VolumeError::InUse { name: name.into(), gateway: layout.client_number(by) });
+            let gateway = layout.index(by, NodeKind::Client).unwrap_or_default();
+            return Err(VolumeError::InUse { name: name.into(), gateway });
         }
         v.deleting = true;
         v.to_clear = v.sets.clone();

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use rackweave_config::hosts::NodeName;
+use rackweave_core::NodeName;
 use rackweave_core::msg::{Block, Body, Class, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_net::node::{self, NodeOptions};
@@ -183,7 +183,7 @@ fn be_the_switch(directory: &Path) -> Result<(), Failure> {
     let options = NodeOptions {
         data: directory.into(),
         config: directory.join("rack.toml"),
-        name: NodeName::Switch,
+        name: NodeName::SWITCH,
         data_plane: None,
         nbd: None,
         http: None,

@@ -8,7 +8,7 @@ use super::DistributedError;
 use super::channel::Channel;
 use super::links;
 use super::processes::{self, NODES_FILE};
-use rackweave_config::hosts::NodeName;
+use rackweave_core::NodeName;
 use rackweave_runtime::control::{self, Answer, AskError, Command, Local, Process, Server, Status};
 use rackweave_runtime::up;
 
@@ -75,7 +75,7 @@ pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer,
         Command::Local(Local::PolicyShow) => return super::policy::show(way, timeout),
         Command::Local(Local::LinkCut { a, b }) => return links::change(way, &all, (a, b), true, timeout),
         Command::Local(Local::LinkMend { a, b }) => return links::change(way, &all, (a, b), false, timeout),
-        _ => NodeName::Meta.to_string(),
+        _ => NodeName::META.to_string(),
     };
     match way.ask_node(&to, command, timeout) {
         Err(AskError::NotRunning { .. }) => Err(match gather(way, &all) {
@@ -148,7 +148,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
 /// Servers that were refused and do not run: why.
 fn say_refused(whole: &mut Status, data: &Path) {
     for p in whole.processes.iter_mut().filter(|p| p.error.is_some()) {
-        let Ok(NodeName::Server(server)) = p.name.parse() else { continue };
+        let Some(server) = p.name.parse().ok().and_then(NodeName::as_server) else { continue };
         let Some(why) = super::held::why_refused(data, server) else { continue };
         p.error = Some("refused; not running".into());
         if let Some(s) = whole.servers.iter_mut().find(|s| s.server == server) {
@@ -162,7 +162,7 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     sum(&mut whole.counters, s.counters);
     sum(&mut whole.network, s.network);
     whole.switch = s.switch.or(whole.switch.take());
-    if name == NodeName::Meta.to_string() {
+    if name == NodeName::META.to_string() {
         let nbd = std::mem::take(&mut whole.rack.nbd);
         let links = std::mem::take(&mut whole.rack.links_cut);
         whole.rack = s.rack;

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rackweave_core::Layout;
+use rackweave_core::{NodeId, NodeName};
 use rackweave_gateway::tls::Identity;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig, ClientConnection, StreamOwned};
 
 use super::authority::{AUTHORITY_FILE, HOST_FILE, HOST_KEY_FILE};
 use super::{DistributedError, addresses};
-use rackweave_config::hosts::NodeName;
 use rackweave_config::{ControlSection, RackConfig};
 use rackweave_gateway::control::LINE_MAX;
 use rackweave_runtime::control::{Answer, AskError, Command, said_in_time};
@@ -87,9 +86,8 @@ impl Channel {
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(pair)?;
         let mut config = builder.with_root_certificates(roots).with_client_auth_cert(chain, key).map_err(pair)?;
         config.resumption = rustls::client::Resumption::disabled();
-        let layout = Layout::new(cfg.servers, hosts.gateways.len() as u32);
         let mut nodes = Vec::new();
-        for (name, at) in hosts.names().zip(addresses(hosts)?) {
+        for ((id, name), at) in (0..).map(NodeId).zip(hosts.names()).zip(addresses(hosts)?) {
             let text = hosts.text(name).and_then(|t| t.rsplit_once(':')).map_or("", |(host, _)| host);
             let host = match text.trim_matches(['[', ']']).parse::<IpAddr>() {
                 Ok(ip) => ServerName::IpAddress(ip.into()),
@@ -97,7 +95,7 @@ impl Channel {
                 Err(_) => ServerName::try_from(text.to_string())
                     .map_err(|_| DistributedError::NoHosts { path: path.into() })?,
             };
-            nodes.push((name, address(control, name.id(layout).0, at), host));
+            nodes.push((name, address(control, id.0, at), host));
         }
         Ok(Channel { config: config.into(), nodes })
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::ask::Target;
-use rackweave_config::hosts::NodeName;
+use rackweave_core::NodeName;
 use rackweave_core::admin;
 use rackweave_rack::build::BuildError;
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
@@ -20,10 +20,10 @@ const START_WAIT: Duration = Duration::from_secs(10);
 const START_LOOK: Duration = Duration::from_millis(20);
 
 fn marker(data: &Path, server: u32) -> PathBuf {
-    data.join(format!("{}.down", NodeName::Server(server)))
+    data.join(format!("{}.down", NodeName::server(server)))
 }
 fn starting(data: &Path, server: u32) -> PathBuf {
-    data.join(format!("{}.starting", NodeName::Server(server)))
+    data.join(format!("{}.starting", NodeName::server(server)))
 }
 
 /// The server is refused, and is not started again before somebody says so.
@@ -45,7 +45,7 @@ pub(super) fn taken_in(data: &Path, server: u32) {
 
 /// Whether this node is not to be started now.
 pub(super) fn is_held(data: &Path, name: NodeName) -> bool {
-    matches!(name, NodeName::Server(i) if marker(data, i).exists())
+    name.as_server().is_some_and(|i| marker(data, i).exists())
 }
 
 /// Lets it be started. A file that cannot be removed says so when the server does not start.
@@ -77,7 +77,7 @@ pub(super) fn hold_server(way: &Target, server: u32) -> Result<Answer, AskError>
         Ok(data) => data,
         Err(message) => return Ok(Answer::Error { message }),
     };
-    let pid = match way.ask_node(&NodeName::Server(server).to_string(), &Command::Local(Local::Status), PID_WAIT) {
+    let pid = match way.ask_node(&NodeName::server(server).to_string(), &Command::Local(Local::Status), PID_WAIT) {
         Ok(Answer::Status(s)) => s.processes.first().map_or(0, |p| p.pid),
         Err(AskError::NotRunning { .. }) | Ok(_) => 0,
         Err(e) => return Err(e),
@@ -124,7 +124,7 @@ fn kill(process: &OwnedFd) -> io::Result<bool> {
 
 /// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
 fn removed(way: &Target, server: u32) -> bool {
-    match way.ask_node(&NodeName::Meta.to_string(), &Command::Admin(admin::Op::Servers), PID_WAIT) {
+    match way.ask_node(&NodeName::META.to_string(), &Command::Admin(admin::Op::Servers), PID_WAIT) {
         Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
         _ => false,
     }
@@ -147,7 +147,7 @@ fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
 pub(super) fn let_server_start(way: &Target, server: u32) -> Result<Answer, AskError> {
     Ok(match place(way, server) {
         Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },
-        Ok(data) if is_held(data, NodeName::Server(server)) => {
+        Ok(data) if is_held(data, NodeName::server(server)) => {
             let begun = std::fs::rename(marker(data, server), starting(data, server));
             begun.map_err(|error| AskError::Io { data: data.into(), error })?;
             wait_until_taken_in(data, server)

@@ -30,9 +30,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::hosts::HostsSection;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{ConfigError, Problem};
+use rackweave_core::NodeName;
 use rackweave_rack::build::BuildError;
 use rackweave_runtime::datadir::DataDirError;
 use rackweave_runtime::net::ListenError;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::ask::Target;
-use rackweave_config::hosts::NodeName;
+use rackweave_core::NodeName;
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::datadir::write_durably;
 
@@ -48,7 +48,7 @@ fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     };
     let (x, y) = (place(a)?, place(b)?);
     let (first, second) = (x.min(y), x.max(y));
-    let switch_first = all[first] == NodeName::Switch.to_string();
+    let switch_first = all[first] == NodeName::SWITCH.to_string();
     let (end, other) = if switch_first { (second, first) } else { (first, second) };
     Ok((all[end].clone(), all[other].clone()))
 }

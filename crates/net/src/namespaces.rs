@@ -5,8 +5,9 @@ use rackweave_dataplane::netns::Namespace;
 use rackweave_dataplane::testrack::{TestRack, UPLINKS, port_name, uplink_mac, uplink_name};
 
 use super::DistributedError;
-use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::hosts::HostsSection;
 use rackweave_config::switching::{DataPlaneKind, PortSection, native_address};
+use rackweave_core::NodeName;
 
 /// The nodes' hosts. They are gone when this process is.
 #[derive(Debug)]
@@ -39,8 +40,8 @@ impl Namespaces {
 
     /// The namespace that a node runs in.
     pub fn of(&self, name: NodeName) -> &Namespace {
-        let id = name.id(self.layout);
-        self.rack.hosts().find(|h| h.node == id).map_or(&self.rack.switch, |h| &h.net)
+        let id = self.layout.id(name);
+        self.rack.hosts().find(|h| Some(h.node) == id).map_or(&self.rack.switch, |h| &h.net)
     }
 
     /// Where each node is.
@@ -49,7 +50,7 @@ impl Namespaces {
         HostsSection {
             meta: address(Layout::META),
             switch: address(Layout::SWITCH),
-            servers: (0..self.layout.servers).map(|i| address(self.layout.server(i))).collect(),
+            servers: (0..self.layout.servers()).map(|i| address(self.layout.server(i))).collect(),
             gateways: vec![address(self.layout.client(0))],
             key_file: Some(key_file),
         }
@@ -71,11 +72,8 @@ impl Namespaces {
     }
 
     fn name(&self, id: NodeId) -> NodeName {
-        match id {
-            Layout::META => NodeName::Meta,
-            n if n == self.layout.client(0) => NodeName::Gateway(0),
-            n => NodeName::Server(n.0 - self.layout.server(0).0),
-        }
+        // Hosts are nodes of this layout.
+        self.layout.name(id).unwrap_or(NodeName::META)
     }
 
     /// A line for each namespace: its name, and what `nsenter --net=` takes.

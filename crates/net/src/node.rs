@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rackweave_core::{Layout, RackId, Span, SsdId};
+use rackweave_core::{NodeKind, NodeName, RackId, Span, SsdId};
 use rackweave_transport::Keys;
 
 use super::incarnation::{INCARNATION_FILE, Incarnations, Kept};
 use super::net::{Links, Net, NetError};
 use super::{DistributedError, addresses, channel, key, refuse_together};
-use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::hosts::HostsSection;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{MemorySection, RackConfig};
 use rackweave_device::{FileSsd, OpenError, OsFile};
@@ -75,23 +75,23 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         eprintln!("rackweave: {}: {o} by an option", options.config.display());
     }
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
-    if hosts.text(name).is_none() {
+    let layout = hosts.layout();
+    let Some(node) = layout.id(name) else {
         let (servers, gateways) = (hosts.servers.len(), hosts.gateways.len());
         return Err(DistributedError::UnknownNode { name, servers, gateways });
-    }
+    };
     let addresses = addresses(hosts)?;
     let keys = keys(&cfg)?;
     refuse_together(&options.data)?;
     private_directory(&options.data)?;
     let dir = DataDir::open(&options.data.join(name.to_string()))?;
-    let gateways = hosts.gateways.len() as u32;
-    let node = name.id(Layout::new(cfg.servers, gateways));
+    let gateways = layout.clients();
     let address = addresses[node.0 as usize];
-    let in_kernel = (name == NodeName::Switch && cfg.switch.data_plane != DataPlaneKind::Process)
+    let in_kernel = (name == NodeName::SWITCH && cfg.switch.data_plane != DataPlaneKind::Process)
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
         .transpose()?;
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
-    let kept = matches!(name, NodeName::Server(_));
+    let kept = name.kind == NodeKind::Server;
     let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes() };
     let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
     let mut incarnations = Kept::open(&dir).map_err(incarnation_file)?;
@@ -104,7 +104,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     })?;
     net.incarnations_from(Box::new(incarnations));
     net.set_rings(
-        cfg.switch.ring_plans(rackweave_rack::build::layout(&cfg), &mut Vec::new()),
+        cfg.switch.ring_plans(&rackweave_rack::build::layout(&cfg), &mut Vec::new()),
         cfg.switch.data_plane != DataPlaneKind::Process,
     );
     if let Some(path) = &options.pcap {
@@ -125,12 +125,12 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         let tls = channel::server(&control.certificates)?;
         listeners.push((channel::listen(control, node.0, address)?, Protocol::control_tls(tls)));
     }
-    let (devices, ssd, empty, admitted) = match name {
-        NodeName::Server(i) => {
+    let (devices, ssd, empty, admitted) = match name.as_server() {
+        Some(i) => {
             let (device, empty, admitted) = device(&dir, &cfg, i, options.replace_ssd)?;
             (vec![device], i, empty, Some(admitted))
         }
-        _ => (Vec::new(), 0, false, None),
+        None => (Vec::new(), 0, false, None),
     };
     let drive_of = devices.first().and_then(FileSsd::rack);
     let hosted = Hosted::One { node, gateways, empty, drive_of };
@@ -138,10 +138,10 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
     let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
     let memory = cfg.memory.clone();
-    let every = if name == NodeName::Switch { BEAT } else { Span(u64::MAX) };
+    let every = if name == NodeName::SWITCH { BEAT } else { Span(u64::MAX) };
     let beat = options.supervised.then(|| Beat::new(every)).transpose()?;
     let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
-    if name == NodeName::Meta {
+    if name == NodeName::META {
         let (mut store, saved, rack) = up::store(&dir)?;
         up::same_as_made(&dir, &mut store, &cfg)?;
         let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::ask::{STATUS_WAIT, Target, reason};
 use super::processes::NODES_FILE;
-use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
+use rackweave_core::NodeName;
 use rackweave_runtime::control::{Answer, AskError, Command, Local, PolicyState};
 use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
 
@@ -15,7 +15,7 @@ const NODE_WAIT: Duration = Duration::from_secs(5);
 
 /// The nodes that go by a policy, the switch first: what it cannot do nobody does.
 fn concerned(way: &Target) -> Vec<String> {
-    let goes = |n: &String| *n == NodeName::Switch.to_string() || n.starts_with("server-");
+    let goes = |n: &String| *n == NodeName::SWITCH.to_string() || n.starts_with("server-");
     way.names().into_iter().filter(goes).collect()
 }
 
@@ -37,7 +37,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
     let (mut changed, mut without, mut hung) = (None, Vec::new(), None);
     for node in concerned(way) {
         match way.ask_node(&node, &Command::Local(Local::PolicySet { policy: name.into() }), timeout.min(NODE_WAIT)) {
-            Ok(Answer::Error { message }) if node == NodeName::Switch.to_string() => {
+            Ok(Answer::Error { message }) if node == NodeName::SWITCH.to_string() => {
                 return refused(format!("{node}: {message}"));
             }
             Ok(Answer::Changed(keys)) => changed = Some(keys),

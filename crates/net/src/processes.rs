@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rackweave_core::{Incarnation, Span, Time, admin};
+use rackweave_core::{Incarnation, NodeKind, NodeName, Span, Time, admin};
 use rackweave_dataplane::netns::enter;
 
 use super::held::is_held;
@@ -21,7 +21,7 @@ use super::namespaces::Namespaces;
 use super::node::REFUSED;
 use super::{DistributedError, addresses, ask, key, node, refuse_together};
 use rackweave_config::RackConfig;
-use rackweave_config::hosts::{HostsSection, NodeName};
+use rackweave_config::hosts::HostsSection;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_runtime::clock::Clock;
 use rackweave_runtime::control::{self, Answer, Command as Question, Local, Status};
@@ -100,7 +100,7 @@ fn end_lease(data: &Path, server: u32, incarnation: u64) {
     }
     let Ok(node) = admin::server(server) else { return };
     let ended = admin::Op::ServerEnded { server: node, incarnation: Incarnation(incarnation) };
-    let meta = data.join(NodeName::Meta.to_string());
+    let meta = data.join(NodeName::META.to_string());
     let tell = move || {
         let ended = Question::Admin(ended);
         let _ = (0..TELL_TRIES).find(|_| control::ask(&meta, &ended, READY_WAIT).is_ok());
@@ -145,7 +145,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     replaced(&dir, &cfg, &options.replace_ssd)?;
     same_as_made(&dir, &cfg)?;
-    let store = dir.file(&NodeName::Meta.to_string()).join(up::STORE_FILE);
+    let store = dir.file(&NodeName::META.to_string()).join(up::STORE_FILE);
     up::store_is_there(&store, (0..cfg.servers).map(|i| device_of(dir.path(), i)))?;
     (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
     super::links::mend_all(dir.path());
@@ -284,7 +284,7 @@ fn check(
 /// What is said about replaced SSDs fits what is there.
 fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), DistributedError> {
     let Some(&first) = replaced.first() else { return Ok(()) };
-    if !dir.file(&NodeName::Meta.to_string()).join(up::STORE_FILE).exists() {
+    if !dir.file(&NodeName::META.to_string()).join(up::STORE_FILE).exists() {
         return Err(UpError::NothingToReplace { data: dir.path().into(), server: first }.into());
     }
     up::replaceable(cfg, replaced)?;
@@ -296,7 +296,7 @@ fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), Dis
 
 /// Before any node starts: the metadata service would say so too.
 fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), DistributedError> {
-    let meta = dir.file(&NodeName::Meta.to_string());
+    let meta = dir.file(&NodeName::META.to_string());
     if !meta.join(up::STORE_FILE).exists() {
         return Ok(());
     }
@@ -306,7 +306,7 @@ fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), DistributedError>
 }
 
 fn device_of(data: &Path, server: u32) -> PathBuf {
-    data.join(NodeName::Server(server).to_string()).join(up::device_name(server))
+    data.join(NodeName::server(server).to_string()).join(up::device_name(server))
 }
 
 /// A node has its port both ways: datagrams, and the streams of bad times.
@@ -339,7 +339,7 @@ impl Node {
     /// When it is to be looked at whether it hangs: a switch only. What others keep in memory is worth waiting for.
     fn look_at(&self) -> Time {
         let watched =
-            self.watch.as_ref().filter(|_| self.name == NodeName::Switch && self.child.is_some() && !self.hung);
+            self.watch.as_ref().filter(|_| self.name == NodeName::SWITCH && self.child.is_some() && !self.hung);
         watched.map_or(Time::MAX, |w| w.due(self.silent))
     }
 
@@ -434,12 +434,7 @@ impl Processes {
         let failed = |error| DistributedError::Spawn { name, error };
         let mut c = Command::new(&self.program);
         c.arg("node").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (kind, number) = match name {
-            NodeName::Meta => ("meta", None),
-            NodeName::Switch => ("switch", None),
-            NodeName::Server(i) => ("server", Some(i)),
-            NodeName::Gateway(i) => ("gateway", Some(i)),
-        };
+        let (kind, number) = name.parts();
         c.arg(kind).arg("--supervised").arg("--config").arg(&self.config).arg("--data").arg(&self.data);
         if let Some(n) = number {
             c.arg("--id").arg(n.to_string());
@@ -458,7 +453,7 @@ impl Processes {
             };
             c.arg("--pcap").arg(dir.join(format!("{}{life}.pcap", name.to_string().replace('/', "-"))));
         }
-        if let NodeName::Server(s) = name
+        if let Some(s) = name.as_server()
             && self.replace_ssd.contains(&s)
             && !device_of(&self.data, s).exists()
         {
@@ -516,7 +511,7 @@ impl Processes {
             if starting {
                 return Err(DistributedError::Child { name, status: status.to_string(), last });
             }
-            if let NodeName::Server(server) = name {
+            if let Some(server) = name.as_server() {
                 end_lease(&self.data, server, incarnation);
             }
             if is_held(&self.data, name) {
@@ -524,7 +519,7 @@ impl Processes {
                 let _ = writeln!(io::stderr(), "rackweave: {name} was killed; `server start` starts it");
                 continue;
             }
-            if let (NodeName::Server(server), Some(REFUSED)) = (name, status.code())
+            if let (Some(server), Some(REFUSED)) = (name.as_server(), status.code())
                 && super::held::refuse(&self.data, server, &last).is_ok()
             {
                 (self.nodes[i].again, self.nodes[i].delay) = (now + HELD_LOOK, RESTART);
@@ -546,7 +541,7 @@ impl Processes {
             watch.closed();
         }
         let incarnation = watch.incarnation;
-        if let (NodeName::Server(server), 1..) = (self.nodes[i].name, incarnation) {
+        if let (Some(server), 1..) = (self.nodes[i].name.as_server(), incarnation) {
             super::held::taken_in(&self.data, server);
         }
         Ok(())
@@ -592,7 +587,7 @@ impl Processes {
 
     /// Gateways first, which flush what their clients have written; then whoever they need.
     fn stop(&mut self) -> io::Result<()> {
-        let gateway = |n: &Node| matches!(n.name, NodeName::Gateway(_));
+        let gateway = |n: &Node| n.name.kind == NodeKind::Client;
         self.stop_these(gateway)?;
         self.stop_these(|n| !gateway(n))
     }

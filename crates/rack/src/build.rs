@@ -352,7 +352,7 @@ pub fn redirect(cfg: &RackConfig) -> Redirect {
 /// The switch of a running rack.
 pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
     let mut switch = Switch::new(switch_config(cfg, rack));
-    let plans = cfg.switch.ring_plans(layout(cfg), &mut Vec::new());
+    let plans = cfg.switch.ring_plans(&layout(cfg), &mut Vec::new());
     let rings = plans.into_iter().map(|p| p.ring).collect();
     // Its problems were found when the configuration was checked.
     let applied = switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings });
@@ -364,7 +364,7 @@ pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
 pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
     let far_reads = cfg.switch.far_reads.unwrap_or(true);
-    let egress = cfg.switch.egress_config(layout(cfg));
+    let egress = cfg.switch.egress_config(&layout(cfg));
     SwitchConfig {
         redirect: redirect(cfg),
         rack,

@@ -9,7 +9,7 @@ use rackweave_core::admin;
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::rng::mix64;
-use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time};
+use rackweave_core::{DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, NodeName, Rng, Span, SsdId, Time};
 use rackweave_flash::backend::Discard;
 use rackweave_meta::Meta;
 use rackweave_replica::Timeouts;
@@ -142,12 +142,12 @@ impl Sim {
     /// With the transport, of several racks or a switch with queues: processes have neither.
     pub fn new(cfg: &RackConfig, sim: SimConfig) -> Result<Sim, BuildError> {
         let layout = racks::layout(cfg, sim.clients);
-        let net = NetState::new(sim.network.clone(), layout, sim.seed);
+        let net = NetState::new(sim.network.clone(), layout.clone(), sim.seed);
         let wire = sim.transport.clone().map(|t| Rc::new(RefCell::new(Wire::new(t, layout.nodes(), sim.seed))));
-        assert!(wire.is_none() || layout.racks == 1 && cfg.switch.egress.is_none(), "no such rack has a transport");
+        assert!(wire.is_none() || layout.racks() == 1 && cfg.switch.egress.is_none(), "no such rack has a transport");
         let mut engine = match wire {
-            None => RackEngine::Packets(Engine::new(layout, net, sim.seed)),
-            Some(_) => RackEngine::Datagrams(Engine::new(layout, net, sim.seed)),
+            None => RackEngine::Packets(Engine::new(net, sim.seed)),
+            Some(_) => RackEngine::Datagrams(Engine::new(net, sim.seed)),
         };
         engine.set_controller(sim.controller);
         let mut rng = Rng::stream(sim.seed, 0x636c_6f63);
@@ -168,9 +168,10 @@ impl Sim {
         let cfg_kept = Arc::new(cfg.clone());
         let mut s =
             Sim { engine, wire, cfg: cfg_kept, sim, lives: 0, edited: None, drive_ids, replaced, capture: None };
-        let later = layout.server(cfg.servers).0..layout.server(cfg.servers_max()).0;
-        for i in (0..layout.nodes()).filter(|i| !later.contains(i)) {
-            s.restart(NodeId(i))?;
+        for (i, place) in (0..).zip(layout.places()) {
+            if place.name.as_server().is_none_or(|server| server < cfg.servers) {
+                s.restart(NodeId(i))?;
+            }
         }
         Ok(s)
     }
@@ -179,18 +180,17 @@ impl Sim {
         self.lives += 1;
         let nonce = mix64(self.sim.seed ^ self.lives << 32 ^ u64::from(n.0)).max(1);
         let layout = self.engine.layout();
+        let Some(NodeName { kind, index: i }) = layout.name(n) else { return Err(BuildError::NotHere { node: n }) };
         let edited = |kind| self.edited.as_ref().filter(|e| kind == NodeKind::Server || !e.servers_only);
-        let kind = layout.kind(n);
         let cfg = edited(kind).map_or(&self.cfg, |e| &e.config);
         Ok(match kind {
             NodeKind::Meta => RackNode::Meta(Box::new(build::meta(cfg, self.engine.saved(n))?)),
             NodeKind::Switch => {
-                let mut c = build::switch_config(cfg, layout.rack(n).unwrap_or(0));
+                let mut c = build::switch_config(cfg, i);
                 c.names_idle = self.sim.controller;
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
             NodeKind::Server => {
-                let i = n.0 - layout.server(0).0;
                 let mut c = build::server_config(cfg, i, nonce)?;
                 c.drive = self.drive_id(i);
                 c.timeouts = self.sim.timeouts;
@@ -201,10 +201,7 @@ impl Sim {
                 }
                 RackNode::Server(Box::new(build::server_from(c, i)?))
             }
-            NodeKind::Client => {
-                let i = n.0 - layout.client(0).0;
-                RackNode::Client(Box::new(build::client(cfg, i, nonce)))
-            }
+            NodeKind::Client => RackNode::Client(Box::new(build::client(cfg, i, nonce))),
         })
     }
 
@@ -212,14 +209,10 @@ impl Sim {
     /// every way to its rack's servers.
     pub fn crash(&mut self, n: NodeId) {
         let layout = self.engine.layout();
-        match layout.kind(n) {
-            NodeKind::Switch => {
-                self.engine.net().switch_works(n, false);
-                self.end(n, &[]);
-            }
-            NodeKind::Server => self.end(n, &[SsdId(n.0 - layout.server(0).0)]),
-            _ => self.end(n, &[]),
+        if layout.kind(n) == Some(NodeKind::Switch) {
+            self.engine.net().switch_works(n, false);
         }
+        self.end(n, layout.index(n, NodeKind::Server).map(SsdId).as_slice());
     }
     fn end(&mut self, n: NodeId, ssds: &[SsdId]) {
         if let Some(wire) = &self.wire {
@@ -238,7 +231,7 @@ impl Sim {
             let offset_ns = mix64(mix64(self.sim.seed ^ self.lives << 32) ^ u64::from(n.0)) % (self.sim.offset.0 + 1);
             self.engine.set_clock(n, NodeClock { offset_ns, ..self.engine.clock(n) });
         }
-        if self.engine.layout().kind(n) == NodeKind::Switch {
+        if self.engine.layout().kind(n) == Some(NodeKind::Switch) {
             self.engine.net().switch_works(n, true);
         }
         match (&mut self.engine, &self.wire) {
@@ -308,8 +301,8 @@ impl Sim {
     }
     /// What clients were answered since the last call: time, client, answer. The service's own answers are left out.
     pub fn take_replies(&mut self) -> Vec<(Time, u32, Reply)> {
-        let first = self.engine.layout().client(0).0;
-        self.engine.replies().filter(|(_, n, _)| n.0 >= first).map(|(t, n, r)| (t, n.0 - first, r)).collect()
+        let layout = self.engine.layout();
+        self.engine.replies().filter_map(|(t, n, r)| Some((t, layout.index(n, NodeKind::Client)?, r))).collect()
     }
     pub fn has_replies(&self) -> bool {
         self.engine.has_replies()
@@ -334,7 +327,7 @@ impl Sim {
     }
     pub fn switch(&self, rack: u32) -> Option<&Switch> {
         // What lies in a free slot is of no rack (`VssdConfig::is_free`).
-        if rack >= self.engine.layout().racks {
+        if rack >= self.engine.layout().racks() {
             return None;
         }
         match self.engine.node(self.engine.layout().switch(rack)) {

@@ -187,7 +187,7 @@ impl Cluster {
         let view =
             View { set: SetId(1), epoch: Epoch(0), state: ViewState::Normal, recovered: Epoch(0), members: Vec::new() };
         let mut c = Cluster {
-            engine: Engine::new(layout, NetState::new(net.network(), layout, seed), seed),
+            engine: Engine::new(NetState::new(net.network(), layout.clone(), seed), seed),
             servers: (0..n).map(server).collect(),
             clients: (0..clients).map(|_| Client::default()).collect(),
             rng: Rng::new(seed),

@@ -12,7 +12,7 @@ use super::datadir::DataDir;
 use super::rack::shape;
 use super::up::{self, CONFIG_FILE, STORE_FILE, UpError};
 use rackweave_config::RackConfig;
-use rackweave_config::hosts::NodeName;
+use rackweave_core::NodeName;
 use rackweave_rack::build;
 
 /// Converts the drives of the rack in `data`, or goes on with that; `said` is called for each. A rack of processes has its nodes'
@@ -24,7 +24,7 @@ pub fn convert_all(data: &Path, mut said: impl FnMut(&Path, Outcome)) -> Result<
     let dir = DataDir::open(data)?;
     let cfg = up::read_config(&dir.file(CONFIG_FILE))?;
     cfg.validate().map_err(UpError::Options)?;
-    let apart = dir.file(&NodeName::Meta.to_string());
+    let apart = dir.file(&NodeName::META.to_string());
     let meta = if apart.exists() { Some(DataDir::open(&apart)?) } else { None };
     let of_store = meta.as_ref().unwrap_or(&dir);
     if !of_store.file(STORE_FILE).exists() {
@@ -37,7 +37,7 @@ pub fn convert_all(data: &Path, mut said: impl FnMut(&Path, Outcome)) -> Result<
         let node = build::layout(&cfg).server(server);
         let places: Vec<(VssdId, SetId, u8)> =
             service.places().filter(|(_, p)| p.node == node).map(|(set, p)| (p.vssd, set, p.slot)).collect();
-        let own = dir.file(&NodeName::Server(server).to_string());
+        let own = dir.file(&NodeName::server(server).to_string());
         let held = if own.exists() { Some(DataDir::open(&own)?) } else { None };
         let path = up::device_path(held.as_ref().unwrap_or(&dir), server);
         if up::has_device(&path)? {

@@ -85,7 +85,7 @@ impl KernelNode {
         // Whoever asks for the switch's own address learns its ports'; nothing is sent there.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
         // Their problems were found when the configuration was checked.
-        for plan in cfg.switch.ring_plans(rackweave_rack::build::layout(cfg), &mut Vec::new()) {
+        for plan in cfg.switch.ring_plans(&rackweave_rack::build::layout(cfg), &mut Vec::new()) {
             node.switch.set_ring(&plan.ring)?;
         }
         node.look()?;

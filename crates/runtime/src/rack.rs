@@ -19,10 +19,10 @@ use super::status::Describe;
 use super::up::random_u64;
 use crate::kernel::{KernelNode, counted};
 use rackweave_config::RackConfig;
-use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
 use rackweave_config::racks;
 use rackweave_config::switching::{DataPlaneKind, RedirectKind};
+use rackweave_core::NodeName;
 use rackweave_device::Shape;
 use rackweave_rack::build::{self, BuildError};
 
@@ -104,7 +104,7 @@ impl RackNodes {
             of_client.client.keep_kib = 0;
         }
         Ok(RackNodes {
-            layout,
+            layout: layout.clone(),
             hosted,
             cfg: cfg.clone(),
             meta,
@@ -137,12 +137,14 @@ impl RackNodes {
     }
     /// Place of a server that runs here, or ran.
     fn place(&self, node: NodeId) -> Option<usize> {
-        let i = node.0.checked_sub(self.layout.server(0).0)?;
-        (i < self.layout.servers && self.hosted.has(node)).then_some(i as usize)
+        self.layout.index(node, NodeKind::Server).filter(|_| self.hosted.has(node)).map(|i| i as usize)
     }
     /// One more than the number of the last server that runs here.
     pub fn servers_known(&self) -> u32 {
         self.servers.iter().rposition(Option::is_some).map_or(0, |i| i as u32 + 1)
+    }
+    fn at(&self, node: NodeId) -> Option<&Server> {
+        self.server(self.layout.index(node, NodeKind::Server)? as usize)
     }
     pub fn server(&self, i: usize) -> Option<&Server> {
         self.servers.get(i)?.as_ref()
@@ -169,20 +171,16 @@ fn one_server(cfg: &RackConfig, i: u32, nonce: u64, hosted: Hosted, drive: Drive
 
 impl Nodes for RackNodes {
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects) {
-        let here: Option<&mut dyn Node> = match node {
-            Layout::META => self.meta.as_mut().map(|n| n as _),
-            Layout::SWITCH => self.switch.as_mut().map(|n| match n {
+        let Some(NodeName { kind, index }) = self.layout.name(node) else { return };
+        let here: Option<&mut dyn Node> = match kind {
+            NodeKind::Meta => self.meta.as_mut().map(|n| n as _),
+            NodeKind::Switch if index == 0 => self.switch.as_mut().map(|n| match n {
                 Plane::Process(n) => n.as_mut() as _,
                 Plane::Kernel(n) => n.as_mut() as _,
             }),
-            n if self.layout.kind(n) == NodeKind::Switch => {
-                let rack = self.layout.rack(n).unwrap_or(0) as usize;
-                self.far_switches.get_mut(rack - 1).map(|s| s as _)
-            }
-            n => match self.servers.get_mut(n.0 as usize - 2) {
-                Some(server) => server.as_mut().map(|n| n as _),
-                None => self.client.as_mut().map(|c| &mut c.1 as _),
-            },
+            NodeKind::Switch => self.far_switches.get_mut(index as usize - 1).map(|s| s as _),
+            NodeKind::Server => self.servers.get_mut(index as usize).and_then(|s| s.as_mut()).map(|s| s as _),
+            NodeKind::Client => self.client.as_mut().map(|c| &mut c.1 as _),
         };
         if let Some(n) = here {
             n.handle(now, event, fx);
@@ -194,7 +192,7 @@ impl Nodes for RackNodes {
     }
 
     fn layout(&self) -> Layout {
-        self.layout
+        self.layout.clone()
     }
 
     fn policy(&self) -> Option<PolicyState> {
@@ -206,7 +204,7 @@ impl Nodes for RackNodes {
         for (i, made) in self.made.iter().enumerate().filter(|(i, made)| self.server(*i).is_some() && **made != now) {
             let kept = made.iter().filter(|key| !now.contains(key)).map(|(key, value)| format!("{key} = {value}"));
             let kept = kept.collect::<Vec<_>>().join(", ");
-            otherwise.push(format!("{}: {kept} until it is started again", NodeName::Server(i as u32)));
+            otherwise.push(format!("{}: {kept} until it is started again", NodeName::server(i as u32)));
         }
         Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise })
     }
@@ -320,7 +318,7 @@ impl Describe for RackNodes {
         self.servers.iter().flatten().next().and_then(Server::rack)
     }
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
-        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
+        let Some(s) = self.at(server) else { return Vec::new() };
         let report = s.status(now);
         let role = |r| match r {
             Some(Role::Member) => "member",
@@ -352,7 +350,7 @@ impl Describe for RackNodes {
     }
 
     fn refused(&self, server: NodeId, now: Time) -> Vec<(String, u64)> {
-        let Some(s) = (server.0 as usize).checked_sub(2).and_then(|i| self.server(i)) else { return Vec::new() };
+        let Some(s) = self.at(server) else { return Vec::new() };
         type Reason = (&'static str, fn(&VssdStatus) -> u64);
         const REASONS: [Reason; 5] = [
             ("stale_epoch", |v| v.stale_epochs),

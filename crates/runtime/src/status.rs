@@ -7,7 +7,7 @@ use rackweave_core::admin::{MemberStatus, RackStatus, SetStatus, WearStatus};
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{DriveId, Layout, NodeId, NodeKind, RackId, SetId, Span, Time};
+use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_server::DriveProblem;
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
@@ -20,7 +20,6 @@ use super::engine::{Engine, HostFault, MetaStore, Nodes};
 use super::latency::{Kind, Latencies};
 use super::up::device_name;
 use crate::network::Network;
-use rackweave_config::hosts::NodeName;
 use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
 
@@ -87,19 +86,12 @@ impl Facts {
     pub fn of(cfg: &RackConfig) -> Facts {
         let isolation = cfg.ssd.isolation.all().to_vec();
         let layout = rackweave_config::racks::layout(cfg, 1);
-        let name = |n: NodeId| match layout.kind(n) {
-            NodeKind::Meta => NodeName::Meta.to_string(),
-            NodeKind::Switch if n == Layout::SWITCH => NodeName::Switch.to_string(),
-            NodeKind::Switch => format!("{}-{}", NodeName::Switch, layout.rack(n).unwrap_or(0)),
-            NodeKind::Server => NodeName::Server(Layout::server_number(n)).to_string(),
-            NodeKind::Client => NodeName::Gateway(layout.client_number(n)).to_string(),
-        };
         Facts {
             timing: cfg.ssd.timing.name().into(),
             isolation,
             sets_per_level: cfg.servers,
             min_copies: cfg.min_copies,
-            names: (0..layout.nodes()).map(|i| name(NodeId(i))).collect(),
+            names: layout.places().iter().map(|p| p.name.to_string()).collect(),
             ..Facts::default()
         }
     }

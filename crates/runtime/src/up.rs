@@ -22,10 +22,10 @@ use super::secure::SecureError;
 use super::status::Facts;
 use super::store::{Store, StoreError};
 use super::syncer::Syncer;
-use rackweave_config::hosts::NodeName;
 use rackweave_config::policy::Policy;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{ConfigError, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
+use rackweave_core::NodeName;
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_device::convert::ConvertError;
 use rackweave_device::{FileSsd, OpenError, OsFile, Shape};
@@ -225,7 +225,7 @@ fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), UpError> {
     if !problems.is_empty() {
         return Err(UpError::Options(ConfigError::Rules(problems)));
     }
-    if data.join(NodeName::Meta.to_string()).exists() {
+    if data.join(NodeName::META.to_string()).exists() {
         return Err(UpError::Made { data: data.into(), made: APART, asked: TOGETHER });
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
+use rackweave_core::layout::Place;
 use rackweave_core::msg::Packet;
 use rackweave_core::node::{StoreWrite, Trace};
 use rackweave_core::request::{Reply, Request, RequestId};
@@ -120,10 +121,11 @@ pub struct Engine<N, M = Packet> {
 type Lost<M> = Box<dyn FnMut(&M) -> bool>;
 
 impl<N: Node<M>, M: Message> Engine<N, M> {
-    pub fn new(layout: Layout, net: NetState, seed: u64) -> Engine<N, M> {
-        let slot = |i| Slot {
+    pub fn new(net: NetState, seed: u64) -> Engine<N, M> {
+        let layout = net.layout().clone();
+        let slot = |place: &Place| Slot {
             node: None,
-            kind: layout.kind(NodeId(i)),
+            kind: place.name.kind,
             life: 0,
             clock: NodeClock::default(),
             wake: Time::MAX,
@@ -134,8 +136,8 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         };
         Engine {
             now: Time::ZERO,
+            nodes: layout.places().iter().map(slot).collect(),
             layout,
-            nodes: (0..layout.nodes()).map(slot).collect(),
             disks: Vec::new(),
             queue: EventQueue::default(),
             net,
@@ -167,7 +169,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.now
     }
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.layout.clone()
     }
     pub fn node(&self, n: NodeId) -> Option<&N> {
         self.nodes[n.0 as usize].node.as_ref()
@@ -395,7 +397,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     fn deliver(&mut self, dst: NodeId, mut event: Event<M>, bytes: u32, received: bool, followed: bool) {
         let Event::Packet(packet) = &mut event else { return };
         // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
-        if !received && self.layout.kind(dst) != NodeKind::Switch {
+        if !received && self.layout.kind(dst) != Some(NodeKind::Switch) {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
                 packet.add_latency(at.since(self.now));
@@ -545,7 +547,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     /// The switch on a packet's way: its receiver's, else its sender's rack's.
     fn crosses(&self, p: &M) -> NodeId {
         let to = p.to();
-        if self.layout.kind(to) == NodeKind::Switch {
+        if self.layout.kind(to) == Some(NodeKind::Switch) {
             return to;
         }
         let rack = self.layout.rack(to).or(self.layout.rack(p.from()));

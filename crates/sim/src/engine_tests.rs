@@ -72,7 +72,7 @@ const CLIENT: NodeId = NodeId(3);
 fn engine(seed: u64, faults: LinkFaults) -> Engine<Echo> {
     let layout = Layout::new(1, 1);
     let net = Network { faults, ..Network::constant(Span::from_micros(10)) };
-    let mut e = Engine::new(layout, NetState::new(net, layout, seed), seed);
+    let mut e = Engine::new(NetState::new(net, layout.clone(), seed), seed);
     e.put_disk(SsdId(0), Disk::Fault(Box::new(FaultDisk::new())));
     e.start(SERVER, Echo { me: SERVER, peer: CLIENT, waiting: VecDeque::new(), timers: 0 });
     e.start(CLIENT, Echo { me: CLIENT, peer: SERVER, waiting: VecDeque::new(), timers: 0 });
@@ -177,7 +177,7 @@ fn time_that_stands_still_is_noticed() {
     }
     let layout = Layout::new(1, 0);
     let net = NetState::new(Network::constant(Span::ZERO), layout, 1);
-    let mut e = Engine::new(layout, net, 1);
+    let mut e = Engine::new(net, 1);
     e.start(SERVER, Loop);
     e.run_until(Time(1));
 }
@@ -203,7 +203,7 @@ fn a_packet_for_a_ring_reaches_each_member() {
         }
     }
     let layout = Layout::new(3, 1);
-    let mut e = Engine::new(layout, NetState::new(Network::constant(Span::from_micros(10)), layout, 1), 1);
+    let mut e = Engine::new(NetState::new(Network::constant(Span::from_micros(10)), layout.clone(), 1), 1);
     let mut switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
     let members: Vec<NodeId> = (0..3).map(|i| layout.server(i)).collect();
     let prefix = Prefix { address: [10, 11, 0, 0].into(), bits: 16 };
@@ -268,7 +268,7 @@ fn end_to_end_is_the_time_at_the_server_and_the_returned_latency() {
     let layout = Layout::new(1, 1);
     // Slow links: requests sent together wait for each other there, and their answers too.
     let net = Network { bytes_per_s: 20_000_000, ..Network::slow(Network::excerpt()) };
-    let mut e = Engine::new(layout, NetState::new(net, layout, 3), 3);
+    let mut e = Engine::new(NetState::new(net, layout.clone(), 3), 3);
     e.put_disk(SsdId(0), Disk::Fault(Box::new(FaultDisk::new())));
     let node = |me, peer| Timed { me, peer, waiting: VecDeque::new(), lats: Vec::new() };
     e.start(SERVER, node(SERVER, CLIENT));

@@ -18,4 +18,4 @@ pub use engine::{Engine, Recorder};
 pub use message::Message;
 pub use net::{Latency, LinkFaults, NetState, Network, NetworkError};
 pub use scripted::{AnyNode, Inbox};
-pub use trace::{Costs, KINDS, Step, TraceHash};
+pub use trace::{Costs, Step, TraceHash};

@@ -232,6 +232,9 @@ pub struct NetState {
 pub type Arrivals = [Option<Time>; 2];
 
 impl NetState {
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
     pub fn new(config: Network, layout: Layout, seed: u64) -> NetState {
         let nodes = layout.nodes();
         let mut rng = Rng::stream(seed, 0x6e65_7477);
@@ -241,7 +244,7 @@ impl NetState {
         };
         let link = |i| {
             let n = NodeId(i);
-            let of_client = (layout.kind(n) == NodeKind::Client).then(|| layout.client_number(n) % layout.racks);
+            let of_client = layout.index(n, NodeKind::Client).map(|i| i % layout.racks());
             let (rack, place) = (layout.rack(n), rng.below(places) as usize);
             Link { rack, near: rack.or(of_client), up_busy: Time::ZERO, down_busy: Time::ZERO, place }
         };
@@ -254,8 +257,8 @@ impl NetState {
             blocked,
             partitioned: false,
             late: Vec::new(),
+            lost: vec![false; layout.racks() as usize],
             layout,
-            lost: vec![false; layout.racks as usize],
             cut: false,
             rng,
             header_time,
@@ -265,7 +268,7 @@ impl NetState {
     }
     /// Says whether a rack's switch works. In a single rack servers keep their ways to each other without it.
     pub fn switch_works(&mut self, switch: NodeId, works: bool) {
-        if let Some(rack) = self.layout.rack(switch).filter(|_| self.layout.racks > 1) {
+        if let Some(rack) = self.layout.rack(switch).filter(|_| self.layout.racks() > 1) {
             self.lost[rack as usize] = !works;
         }
     }
@@ -333,7 +336,7 @@ impl NetState {
             return [None, None];
         }
         let mut farther = Span::ZERO;
-        if self.layout.racks > 1 {
+        if self.layout.racks() > 1 {
             let Some(more) = self.between(src, dst) else {
                 self.dropped += 1;
                 return [None, None];

@@ -71,9 +71,7 @@ impl KindCost {
 
 /// Costs by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Costs(pub [KindCost; 4]);
-
-pub const KINDS: [NodeKind; 4] = [NodeKind::Client, NodeKind::Switch, NodeKind::Server, NodeKind::Meta];
+pub struct Costs(pub [KindCost; NodeKind::COUNT]);
 
 impl Costs {
     pub fn of(&self, k: NodeKind) -> &KindCost {

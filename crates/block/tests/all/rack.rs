@@ -18,7 +18,7 @@ use rackweave_sim::{AnyNode, Engine, Inbox, Latency, LinkFaults, NetState, Netwo
 
 pub const VOLUME: VolumeId = VolumeId(7);
 pub const MEMBERS: u32 = 3;
-const LAYOUT: Layout = Layout { servers: 7, clients: 1, racks: 1 };
+const SERVERS: u32 = 7;
 pub const CLIENT: NodeId = NodeId(9);
 
 fn network() -> Network {
@@ -114,7 +114,7 @@ pub fn vssd(set: u32, member: u32) -> VssdId {
     VssdId(1 + set * 16 + member)
 }
 fn server(vssd: VssdId) -> NodeId {
-    LAYOUT.server(vssd.0 % LAYOUT.servers)
+    Layout::numbered_server(vssd.0 % SERVERS)
 }
 
 impl Rack {
@@ -133,7 +133,7 @@ impl Rack {
             used: 0,
         };
         let mut rack = Rack {
-            engine: Engine::new(LAYOUT, NetState::new(network(), LAYOUT, seed), seed),
+            engine: Engine::new(NetState::new(network(), Layout::new(SERVERS, 1), seed), seed),
             rng: Rng::new(seed),
             faults: Faults::default(),
             sets: (0..sets).map(|_| Set::default()).collect(),

@@ -1,9 +1,9 @@
 //! Parsers of a page: frames of the kernel's data plane, dumps of Open vSwitch, names.
 
 use arbitrary::Unstructured;
-use rackweave_config::hosts::NodeName;
 use rackweave_config::{Policy, Size};
 use rackweave_core::NodeId;
+use rackweave_core::NodeName;
 use rackweave_dataplane::{frame, rings_in};
 use rackweave_search::fault::PlanKind;
 use rackweave_sim::Network;

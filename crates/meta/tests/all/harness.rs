@@ -17,7 +17,7 @@ pub fn config() -> MetaConfig {
     let layout = Layout::new(3, 2);
     let member = |i: u32| (VssdId(1 + i * 16), layout.server(i));
     MetaConfig {
-        layout,
+        layout: layout.clone(),
         servers: 3,
         slots: 4,
         replace_after: Span::ZERO,

@@ -268,7 +268,7 @@ impl World {
         let seen = Seen { min_copies: usize::from(cfg.min_copies), ..Seen::default() };
         World {
             rng: Rng::new(seed),
-            engine: Engine::new(cfg.layout, NetState::new(network(), cfg.layout, seed), seed),
+            engine: Engine::new(NetState::new(network(), cfg.layout.clone(), seed), seed),
             servers: cfg.sets[0].members.iter().map(server).collect(),
             cfg,
             apart: Vec::new(),

@@ -221,7 +221,7 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     assert_eq!(r.servers[2].volumes, r.servers[1].volumes, "another life of the service knows it");
     volume(r.admin(5, create("later", 4096)));
     // The same life asks again.
-    let (layout, nonce) = (r.cfg.layout, r.servers[2].nonce);
+    let (layout, nonce) = (r.cfg.layout.clone(), r.servers[2].nonce);
     r.control(layout.server(2), Incarnation(0), 1, Control::PlainHello { nonce, vssds: Vec::new() });
     assert_eq!(r.servers[2].volumes.first_unused, VolumeId(5));
     assert_eq!(r.servers[2].volumes.writers[2], (VolumeId(4), 0));

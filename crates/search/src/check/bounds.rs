@@ -105,7 +105,7 @@ impl Bounds {
             }
         }
         let layout = sim.engine().layout();
-        (0..layout.racks).try_for_each(|rack| self.look_at_switch(sim, rack))
+        (0..layout.racks()).try_for_each(|rack| self.look_at_switch(sim, rack))
     }
 
     fn look_at_switch(&mut self, sim: &Sim, rack: u32) -> Result<(), String> {

@@ -9,8 +9,9 @@ use crate::check::HistoryStats;
 use crate::fault::kind::PlanKind;
 use crate::fault::plan::Plan;
 use crate::fault::workload::Kind;
+use rackweave_core::NodeKind;
 use rackweave_core::trace::Coverage;
-use rackweave_sim::{Costs, KINDS, Step, TraceHash};
+use rackweave_sim::{Costs, Step, TraceHash};
 
 /// Why a run failed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,7 +57,9 @@ fn hash_text<S: Serializer>(h: &TraceHash, s: S) -> Result<S::Ok, S::Error> {
     s.collect_str(h)
 }
 fn costs_map<S: Serializer>(c: &Costs, s: S) -> Result<S::Ok, S::Error> {
-    s.collect_map(KINDS.iter().map(|&k| (format!("{k:?}").to_lowercase(), (c.of(k).events, c.of(k).ns_per_event()))))
+    s.collect_map(
+        NodeKind::ALL.iter().map(|&k| (format!("{k:?}").to_lowercase(), (c.of(k).events, c.of(k).ns_per_event()))),
+    )
 }
 fn lines<S: Serializer>(t: &[Step], s: S) -> Result<S::Ok, S::Error> {
     s.collect_seq(t.iter().map(Step::to_string))
@@ -143,7 +146,7 @@ impl fmt::Display for SimReport {
         )?;
         let seen: Vec<String> = self.coverage.seen().map(|(p, n)| format!("{} {n}", p.name())).collect();
         writeln!(f, "coverage {}", seen.join(", "))?;
-        for k in KINDS {
+        for &k in NodeKind::ALL {
             let c = self.costs.of(k);
             writeln!(f, "cpu {:<6} {:>9} events, {:>7.0} ns each", format!("{k:?}"), c.events, c.ns_per_event())?;
         }

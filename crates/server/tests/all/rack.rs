@@ -83,8 +83,8 @@ impl Rack {
         let layout = Layout::new(options.servers, 1);
         let network = Network { hop: HOP, bytes_per_s: 0, ..Network::constant(HOP) };
         let mut rack = Rack {
-            layout,
-            engine: Engine::new(layout, NetState::new(network, layout, 0), 0),
+            engine: Engine::new(NetState::new(network, layout.clone(), 0), 0),
+            layout: layout.clone(),
             lives: vec![0; options.servers as usize],
             replies: BTreeMap::new(),
             answered: BTreeMap::new(),
@@ -124,7 +124,7 @@ impl Rack {
         let sets = (0..self.options.servers).map(|k| SetConfig { set: SetId(k), members: self.members(k) }).collect();
         let ids = (0..self.options.servers).map(SetId).collect();
         let cfg = MetaConfig {
-            layout: self.layout,
+            layout: self.layout.clone(),
             servers: self.options.servers,
             slots: COPIES as u8,
             replace_after: Span::ZERO,
@@ -161,7 +161,7 @@ impl Rack {
         let mut ssd = SsdConfig::new(SsdId(server), profile);
         ssd.timing = self.options.timing;
         let node = self.layout.server(server);
-        let mut cfg = ServerConfig::new(node, self.layout, ssd, vssds.collect());
+        let mut cfg = ServerConfig::new(node, self.layout.clone(), ssd, vssds.collect());
         cfg.cache_slots = self.options.cache_slots;
         cfg.gc.policy = self.options.policy;
         cfg.sched = self.options.sched;

@@ -12,7 +12,7 @@ use rackweave_transport::{
     Config, Endpoint, Event, GroupOptions, Keys, Message, Received, SendError, SendOptions, Via, route,
 };
 
-const LAYOUT: Layout = Layout { servers: 200, clients: 1, racks: 1 };
+const SERVERS: u32 = 200;
 
 /// What the network does to a datagram, each with its probability.
 #[derive(Clone, Debug)]
@@ -206,7 +206,7 @@ impl World {
         let latency = Latency::Constant(faults.latency);
         let network = Network { latency, bytes_per_s: 0, ..Network::constant(faults.latency) };
         let mut w = World {
-            engine: Engine::new(LAYOUT, NetState::new(network, LAYOUT, seed), seed),
+            engine: Engine::new(NetState::new(network, Layout::new(SERVERS, 1), seed), seed),
             now: Time::ZERO,
             ahead: Span::ZERO,
             nodes: BTreeSet::new(),

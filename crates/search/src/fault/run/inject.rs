@@ -280,11 +280,11 @@ impl Run<'_> {
 
     fn switch_node(&self, rack: u32) -> NodeId {
         let layout = self.sim.engine().layout();
-        layout.switch(rack % layout.racks)
+        layout.switch(rack % layout.racks())
     }
     fn servers_of(&self, rack: u32) -> Vec<u32> {
         let layout = self.sim.engine().layout();
-        (0..layout.servers).filter(|&i| layout.rack(layout.server(i)) == Some(rack % layout.racks)).collect()
+        (0..layout.servers()).filter(|&i| layout.rack(layout.server(i)) == Some(rack % layout.racks())).collect()
     }
 
     pub(super) fn servers_down(&mut self, servers: &[u32], power: bool) {
@@ -414,28 +414,28 @@ impl Run<'_> {
                 }
             }
             Fault::Sever { server, .. } => {
-                let n = layout.server(server % layout.servers);
-                let others = (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n);
+                let n = layout.server(server % layout.servers());
+                let others = (0..layout.servers()).map(|i| layout.server(i)).filter(|&o| o != n);
                 for other in others.chain([Layout::META]) {
                     net.block(n, other, blocked);
                     net.block(other, n, blocked);
                 }
             }
             Fault::BlindPowerCut { server, .. } => {
-                (0..layout.clients).for_each(|c| net.block(Layout::META, layout.client(c), blocked));
-                let n = layout.server(server % layout.servers);
-                for other in (0..layout.servers).map(|i| layout.server(i)).filter(|&o| o != n) {
+                (0..layout.clients()).for_each(|c| net.block(Layout::META, layout.client(c), blocked));
+                let n = layout.server(server % layout.servers());
+                for other in (0..layout.servers()).map(|i| layout.server(i)).filter(|&o| o != n) {
                     net.block(n, other, blocked);
                     net.block(other, n, blocked);
                 }
             }
             Fault::Mute { server, .. } => {
-                let n = layout.server(server % layout.servers);
+                let n = layout.server(server % layout.servers());
                 net.block(n, layout.switch(layout.rack(n).unwrap_or(0)), blocked);
             }
             Fault::CutRacks { .. } => net.cut_between_racks(blocked),
             Fault::SeverRack { .. } => {
-                let others = (0..layout.servers).filter(|i| !of_rack.contains(i)).map(|i| layout.server(i));
+                let others = (0..layout.servers()).filter(|i| !of_rack.contains(i)).map(|i| layout.server(i));
                 let others: Vec<NodeId> = others.chain([Layout::META]).collect();
                 for n in of_rack.iter().map(|&i| layout.server(i)) {
                     for &other in &others {
@@ -445,7 +445,7 @@ impl Run<'_> {
                 }
             }
             Fault::HalfCrash { server, peer, .. } => {
-                let (n, to) = (layout.server(server % layout.servers), layout.server(peer % layout.servers));
+                let (n, to) = (layout.server(server % layout.servers()), layout.server(peer % layout.servers()));
                 net.block(n, to, blocked);
             }
             Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),

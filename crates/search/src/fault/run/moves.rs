@@ -20,7 +20,7 @@ impl Run<'_> {
     /// The operator's word; it may be refused, or nobody may hear it.
     pub(super) fn word(&mut self, fault: Fault) {
         let layout = self.sim.engine().layout();
-        let server = |i: u32| layout.server(i % layout.servers);
+        let server = |i: u32| layout.server(i % layout.servers());
         let op = match fault {
             Fault::Move { set, member, to } => {
                 let set = SetId(set % self.sim.config().sets());

@@ -40,7 +40,7 @@ impl Run<'_> {
         }
         self.places_agree()?;
         self.copies_agree()?;
-        for s in (0..self.sim.engine().layout().racks).filter_map(|r| self.sim.switch(r)) {
+        for s in (0..self.sim.engine().layout().racks()).filter_map(|r| self.sim.switch(r)) {
             s.check().map_err(|e| Failure::Invariant(format!("switch: {e}")))?;
         }
         Ok(())
@@ -51,7 +51,7 @@ impl Run<'_> {
     pub(super) fn tables_agree(&self) -> Result<(), String> {
         let layout = self.sim.engine().layout();
         let dumps: Vec<_> =
-            (0..layout.racks).map(|r| self.sim.switch(r).map(|s| s.dump()).unwrap_or_default()).collect();
+            (0..layout.racks()).map(|r| self.sim.switch(r).map(|s| s.dump()).unwrap_or_default()).collect();
         let views = (0..self.sim.config().sets()).filter_map(|k| self.sim.meta()?.view(SetId(k)));
         for view in views {
             for (m, of) in view.members.iter().flat_map(|m| view.members.iter().map(move |of| (m, of.vssd.rack()))) {
