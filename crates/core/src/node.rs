@@ -25,7 +25,7 @@ pub enum Event<M = Packet> {
     /// The time of the node's last [`Effects::wake_at`] has come; also the first event of a node's life.
     Timer,
     Completion(Completion),
-    /// A [`Effects::store`] write is durable.
+    /// An [`Effects::store`] write is durable; those before it were reported before.
     Stored {
         tag: u64,
     },
@@ -43,6 +43,10 @@ pub struct Effects<M = Packet> {
     pub traces: Vec<Trace>,
     wake: Option<Time>,
 }
+
+/// Writes of a node that may be under way. Its driver has room for them; the node gathers further changes until one is durable.
+/// A store commits tens of writes at once, so this many are a store that hangs.
+pub const STORES_MAX: usize = 1024;
 
 /// One atomic, durable write of a node's own state.
 #[derive(Clone, Debug)]

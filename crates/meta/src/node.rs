@@ -11,6 +11,7 @@ use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{
     Block, Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, Table, View, ViewState,
 };
+use rackweave_core::node::STORES_MAX;
 use rackweave_core::request::{self, Reply, Request};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{
@@ -218,6 +219,11 @@ impl Meta {
         self.store_full = why.map(Into::into);
     }
 
+    fn store_problem(&self) -> Option<Box<str>> {
+        let hangs = self.out.is_full().then(|| format!("{STORES_MAX} writes of its store wait").into());
+        self.store_full.clone().or(hangs)
+    }
+
     /// The view of a set as last decided (it may still be on its way to the store).
     pub fn view(&self, set: SetId) -> Option<&View> {
         self.by_set.get(&set).map(|&i| &self.sets[i].view)
@@ -372,7 +378,15 @@ impl Meta {
             }
             Body::Control(Control::Admin(op)) => {
                 let answer = self.admin_once(now, src, (header.incarnation, header.request), &op, fx);
-                self.say(src, header.request, Control::AdminReply(answer));
+                let at_once = waits_for_no_store(&op, answer.as_ref().err().map(|e| &**e));
+                let body = Body::Control(Control::AdminReply(answer));
+                let p = Packet {
+                    src: Layout::META,
+                    dst: src,
+                    header: self.header(header.request, SetId(0), Epoch(0)),
+                    body,
+                };
+                if at_once { self.out.send_at_once(p) } else { self.out.send(p) }
             }
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
             Body::Control(Control::Room(room)) => self.room_told(src, header.incarnation, *room),
@@ -426,10 +440,7 @@ impl Meta {
         op: &admin::Op,
         fx: &mut Effects,
     ) -> Answer {
-        if matches!(
-            op,
-            admin::Op::VolumeInfo { .. } | admin::Op::VolumeList | admin::Op::RackStatus | admin::Op::Servers
-        ) {
+        if only_reads(op) {
             return self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
         }
         if let Some((_, answer)) = self.answers.iter().find(|(known, _)| *known == by && !mutant!("meta.admin.twice")) {
@@ -481,8 +492,8 @@ impl Meta {
         op: &admin::Op,
         fx: &mut Effects,
     ) -> Result<admin::Reply, admin::Error> {
-        if let Some(why) = self.store_full.as_ref().filter(|_| may_wait(op)) {
-            return Err(admin::Error::StoreFull { why: why.clone() });
+        if let Some(why) = self.store_problem().filter(|_| may_wait(op)) {
+            return Err(admin::Error::StoreFull { why });
         }
         match op {
             admin::Op::VolumeCreate(volume) => Ok(self.create(volume, by)?),
@@ -578,11 +589,13 @@ impl Meta {
     }
 
     fn request(&mut self, now: Time, r: Request, fx: &mut Effects) {
-        let result = match &r.op {
-            request::Op::Admin(op) => self.admin(now, Layout::META, (Incarnation(0), 0), op, fx).into(),
-            other => other.not_served(),
+        let request::Op::Admin(op) = &r.op else {
+            return self.out.reply(Reply { id: r.id, result: r.op.not_served() });
         };
-        self.out.reply(Reply { id: r.id, result });
+        let answer = self.admin(now, Layout::META, (Incarnation(0), 0), op, fx);
+        let at_once = waits_for_no_store(op, answer.as_ref().err());
+        let reply = Reply { id: r.id, result: answer.into() };
+        if at_once { self.out.reply_at_once(reply) } else { self.out.reply(reply) }
     }
 
     fn tick(&mut self, now: Time, fx: &mut Effects) {
@@ -613,6 +626,16 @@ impl Meta {
         };
         self.clearing.run(now, self.me, &self.cfg.layout, member, |p| out.send(p));
     }
+}
+
+fn only_reads(op: &admin::Op) -> bool {
+    matches!(op, admin::Op::VolumeInfo { .. } | admin::Op::VolumeList | admin::Op::RackStatus | admin::Op::Servers)
+}
+
+/// What an operator reads is the present state: a status must say why a store hangs. A change in it that was not acknowledged may yet be
+/// lost. A refusal since the store takes nothing rests on nothing.
+fn waits_for_no_store(op: &admin::Op, refusal: Option<&admin::Error>) -> bool {
+    only_reads(op) || matches!(refusal, Some(admin::Error::StoreFull { .. }))
 }
 
 /// Changes that the rack goes on without.

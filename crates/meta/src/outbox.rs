@@ -1,10 +1,10 @@
 //! Nothing is said before what it rests on is durable.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use rackweave_core::msg::Packet;
-use rackweave_core::node::StoreWrite;
+use rackweave_core::node::{STORES_MAX, StoreWrite};
 use rackweave_core::request::Reply;
 use rackweave_core::{Effects, map};
 
@@ -16,22 +16,24 @@ enum Out {
     Reply(Reply),
 }
 
-/// Writes of the event in hand, and messages in the order they were decided, each behind the writes before it.
+/// Changes that no write has yet, and messages in the order they were decided, each behind the writes before it. Changes are written
+/// at the end of an event; while [`STORES_MAX`] writes are under way, those of several events are gathered, each key with its last value.
 pub struct Outbox {
+    /// Tag of the last write, and of the last durable one.
     issued: u64,
-    outstanding: BTreeSet<u64>,
+    durable: u64,
     waiting: VecDeque<(u64, Out)>,
     entries: Vec<(Bytes, Option<Bytes>)>,
     place: map::Map<Bytes, usize>,
     out: Vec<Out>,
-    at_once: Vec<Packet>,
+    at_once: Vec<Out>,
 }
 
 impl Outbox {
     pub fn new() -> Outbox {
         Outbox {
             issued: 0,
-            outstanding: BTreeSet::new(),
+            durable: 0,
             waiting: VecDeque::new(),
             entries: Vec::new(),
             place: map::map(),
@@ -39,7 +41,11 @@ impl Outbox {
             at_once: Vec::new(),
         }
     }
-    /// Adds a durable write; a later one of the same key in the same event replaces it.
+    /// As many writes are under way as may be.
+    pub fn is_full(&self) -> bool {
+        self.issued - self.durable >= STORES_MAX as u64
+    }
+    /// Adds a durable change; a later one of the same key in the same write replaces it.
     pub fn put(&mut self, key: Bytes, value: Option<Bytes>) {
         if let Some(&i) = self.place.get(&key) {
             self.entries[i].1 = value;
@@ -53,35 +59,37 @@ impl Outbox {
     }
     /// What rests on nothing that is not durable yet: ahead of what waits.
     pub fn send_at_once(&mut self, p: Packet) {
-        self.at_once.push(p);
+        self.at_once.push(Out::Packet(p));
     }
     pub fn reply(&mut self, r: Reply) {
         self.out.push(Out::Reply(r));
     }
-    /// At the end of an event: one atomic write of all entries, and the messages that need not wait.
+    pub fn reply_at_once(&mut self, r: Reply) {
+        self.at_once.push(Out::Reply(r));
+    }
+    /// At the end of an event: one atomic write of all changes, and the messages that need not wait.
     pub fn flush(&mut self, fx: &mut Effects) {
-        self.at_once.drain(..).for_each(|p| fx.send(p));
-        if !self.entries.is_empty() {
+        self.at_once.drain(..).for_each(|o| emit(o, fx));
+        if !self.entries.is_empty() && (!self.is_full() || mutant!("meta.outbox.unbounded")) {
             self.issued += 1;
-            self.outstanding.insert(self.issued);
             self.place.clear();
             fx.store(StoreWrite { tag: self.issued, entries: std::mem::take(&mut self.entries) });
         }
-        if self.outstanding.is_empty() || mutant!("meta.outbox.early") {
+        if self.issued == self.durable || mutant!("meta.outbox.early") {
             self.out.drain(..).for_each(|o| emit(o, fx));
             return;
         }
+        let behind = self.issued + u64::from(!self.entries.is_empty());
         for o in self.out.drain(..) {
             if self.waiting.len() < WAITING_MAX || matches!(o, Out::Reply(_)) {
-                self.waiting.push_back((self.issued, o));
+                self.waiting.push_back((behind, o));
             }
         }
     }
-    /// The write `tag` is durable.
+    /// The write `tag` and those before it are durable.
     pub fn stored(&mut self, tag: u64, fx: &mut Effects) {
-        self.outstanding.remove(&tag);
-        let durable = self.outstanding.first().map_or(u64::MAX, |&first| first - 1);
-        while self.waiting.front().is_some_and(|(behind, _)| *behind <= durable) {
+        self.durable = tag;
+        while self.waiting.front().is_some_and(|(behind, _)| *behind <= tag) {
             let (_, o) = self.waiting.pop_front().expect("looked at it");
             emit(o, fx);
         }

@@ -5,15 +5,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
 use rackweave_core::msg::{Block, Body, Class, Header, IoReply, Op, Packet};
-use rackweave_core::node::StoreWrite;
 use rackweave_core::{Effects, Epoch, Event as NodeEvent, Incarnation, Payload, Rng, SetId, Span, VssdId};
 use rackweave_transport::{Carrier, KeyId};
 
-use rackweave_runtime::engine::{Engine, MetaStore, Nodes};
+use rackweave_runtime::engine::{Engine, Nodes};
 
 use super::*;
 use rackweave_device::MemFile;
-use rackweave_runtime::store::StoreError;
+use rackweave_runtime::store::NoStore;
 use rackweave_runtime::up::random_u64;
 
 const A: u32 = 2;
@@ -42,13 +41,6 @@ impl Nodes for Sink {
     }
     fn hosts(&self, node: NodeId) -> bool {
         node.0 == self.node
-    }
-}
-
-struct NoStore;
-impl MetaStore for NoStore {
-    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
-        Ok(())
     }
 }
 

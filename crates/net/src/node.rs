@@ -16,13 +16,13 @@ use rackweave_config::{MemorySection, RackConfig};
 use rackweave_device::{FileSsd, OpenError, OsFile};
 use rackweave_rack::capture::Capture;
 use rackweave_runtime::datadir::{DataDir, private_directory};
-use rackweave_runtime::engine::{Engine, MetaStore, ROOM_RETRY};
+use rackweave_runtime::engine::{Engine, ROOM_RETRY};
 use rackweave_runtime::event_loop::{Admitted, Announce, Asked, EventLoop};
 use rackweave_runtime::kernel::KernelNode;
 use rackweave_runtime::net::Address;
 use rackweave_runtime::protocol::Protocol;
 use rackweave_runtime::status::Facts;
-use rackweave_runtime::store::StoreError;
+use rackweave_runtime::store::{MetaStore, NoStore, StoreThread};
 use rackweave_runtime::syncer::Syncer;
 use rackweave_runtime::up::{self, UpError};
 use rackweave_runtime::watch::{BEAT, Beat};
@@ -51,14 +51,6 @@ pub struct NodeOptions {
     pub replace_ssd: bool,
     /// Says signs of life on standard output ([`super::watch`]).
     pub supervised: bool,
-}
-
-/// Of nodes other than the metadata service, which store nothing.
-struct NoStore;
-impl MetaStore for NoStore {
-    fn write(&mut self, _: &rackweave_core::node::StoreWrite) -> Result<(), StoreError> {
-        Err(StoreError::of(std::io::ErrorKind::Unsupported.into()))
-    }
 }
 
 /// Runs a node until SIGINT or SIGTERM; `ready` is called once, when others can reach it.
@@ -142,11 +134,11 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let beat = options.supervised.then(|| Beat::new(every)).transpose()?;
     let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
     if name == NodeName::META {
-        let (mut store, saved, rack) = up::store(&dir)?;
+        let (mut store, saved, rack) = up::store(&dir).map_err(UpError::from)?;
         up::same_as_made(&dir, &mut store, &cfg)?;
         let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
         nodes.set_rack(rack);
-        return Ok(run.until_stopped(nodes, devices, store)?);
+        return Ok(run.until_stopped(nodes, devices, StoreThread::start(store)?)?);
     }
     let mut nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
     if let Some(node) = in_kernel {
@@ -282,10 +274,11 @@ impl Run {
                 None => self.lost.error(serve.rack()),
             });
         }
+        let failure = serve.take_store_failure();
         for (i, closed) in serve.close().into_iter().enumerate() {
             closed.map_err(|error| UpError::Close { ssd: SsdId(self.first_ssd.0 + i as u32), error })?;
         }
-        Ok(())
+        failure.map_or(Ok(()), |error| Err(UpError::StoreFailed(error)))
     }
 }
 

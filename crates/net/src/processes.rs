@@ -301,7 +301,7 @@ fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), DistributedError>
         return Ok(());
     }
     let meta = DataDir::open(&meta)?;
-    let (mut store, _, _) = up::store(&meta)?;
+    let (mut store, _, _) = up::store(&meta).map_err(UpError::from)?;
     Ok(up::same_as_made(&meta, &mut store, cfg)?)
 }
 

@@ -6,6 +6,7 @@
 
 mod faults;
 mod host;
+mod stores;
 
 use faults::Links;
 pub use faults::Stopped;
@@ -16,26 +17,24 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;
+use stores::Writes;
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::msg::Packet;
-use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request};
 use rackweave_core::trace::Coverage;
-use rackweave_core::{DriveId, Effects, Event, Layout, NodeId, RackId, Span, SsdId, Time};
+use rackweave_core::{DriveId, Effects, Event, Layout, NodeId, RackId, SsdId, Time};
 
 use super::control::PolicyState;
 use super::network::Local;
 use super::policy::PolicyError;
-use super::store::{Store, StoreError};
+use super::store::MetaStore;
 use rackweave_config::policy::Policy;
 use rackweave_device::{FileIo, FileSsd, OpenError, SyncTicket};
 use rackweave_rack::build::BuildError;
 
 /// Events handled before the loop looks at its sockets again.
 pub const EVENTS_PER_TURN: usize = 4096;
-/// A metadata write that failed (a full disk) is tried again after this.
-const STORE_RETRY: Span = Span::from_secs(1);
 
 /// The nodes of the rack that run here.
 pub trait Nodes {
@@ -76,25 +75,6 @@ pub trait Nodes {
     /// Whether `node` runs here.
     fn hosts(&self, node: NodeId) -> bool {
         node.0 < self.count()
-    }
-}
-
-/// Durable key-value writes of the metadata service.
-pub trait MetaStore {
-    /// Durable when this returns.
-    fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError>;
-    /// Why changes that may wait should.
-    fn short_of_room(&self) -> Option<String> {
-        None
-    }
-}
-
-impl MetaStore for Store {
-    fn short_of_room(&self) -> Option<String> {
-        Store::short_of_room(self)
-    }
-    fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
-        Store::write(self, w)
     }
 }
 
@@ -179,11 +159,7 @@ pub struct Engine<N, F, M> {
     replies: Vec<Reply>,
     jobs: Vec<SyncJob>,
     host_news: Vec<(u32, Option<HostFault>)>,
-    unwritten: VecDeque<(NodeId, StoreWrite)>,
-    store_retry: Time,
-    store_error: Option<StoreError>,
-    store_problem: Option<String>,
-    store_news: bool,
+    writes: Writes,
     counts: Coverage,
     links: Links,
 }
@@ -213,11 +189,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             replies: Vec::new(),
             jobs: Vec::new(),
             host_news: Vec::new(),
-            unwritten: VecDeque::new(),
-            store_retry: Time::MAX,
-            store_error: None,
-            store_problem: None,
-            store_news: false,
+            writes: Writes::default(),
             counts: Coverage::default(),
             links: Links::new(layout),
         }
@@ -244,9 +216,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
 
     /// Delivers what is due at `now` and what follows from it, at most [`EVENTS_PER_TURN`] events. False: more is ready.
     pub fn run(&mut self, now: Time) -> bool {
-        if self.store_retry <= now {
-            self.retry_stores(now);
-        }
+        self.poll_store();
         if self.host_retry() <= now {
             self.retry_hosts(now);
         }
@@ -290,10 +260,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
             self.command(now, node, c);
         }
         for w in fx.stores.drain(..) {
-            self.unwritten.push_back((node, w));
-        }
-        if !self.unwritten.is_empty() && self.store_retry == Time::MAX {
-            self.retry_stores(now);
+            self.begin_write(node, w);
         }
         self.replies.append(&mut fx.replies);
         for t in fx.traces.drain(..) {
@@ -379,40 +346,6 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.start_syncs(now);
     }
 
-    fn retry_stores(&mut self, now: Time) {
-        self.store_retry = Time::MAX;
-        while let Some((node, w)) = self.unwritten.pop_front() {
-            match self.store.write(&w) {
-                Ok(()) => {
-                    self.store_error = None;
-                    self.queue.push_back((node, Event::Stored { tag: w.tag }));
-                }
-                Err(e) => {
-                    self.store_error = Some(e);
-                    self.unwritten.push_front((node, w));
-                    self.store_retry = now + STORE_RETRY;
-                    break;
-                }
-            }
-        }
-        if self.store_error.is_some() != self.store_problem.is_some() {
-            self.look_at_store();
-        }
-    }
-
-    /// Tells the metadata service whether it may write.
-    pub fn look_at_store(&mut self) {
-        let failed = self.store_error.as_ref().map(ToString::to_string);
-        let problem = failed.or_else(|| self.store.short_of_room());
-        self.store_news |= problem.is_some() != self.store_problem.is_some();
-        self.store_problem = problem;
-        self.nodes.set_store_full(self.store_problem.as_deref());
-    }
-    /// True once after that has changed.
-    pub fn take_store_news(&mut self) -> bool {
-        std::mem::take(&mut self.store_news)
-    }
-
     /// When [`Engine::run`] has something to do next, if nothing comes from outside.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.queue.is_empty() {
@@ -420,7 +353,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
         let wake = self.wakes.iter().copied().min().unwrap_or(Time::MAX);
         let due = self.due.peek().map_or(Time::MAX, |d| d.0.at);
-        Some(wake.min(due).min(self.store_retry).min(self.host_retry())).filter(|&t| t != Time::MAX)
+        Some(wake.min(due).min(self.host_retry())).filter(|&t| t != Time::MAX)
     }
     /// When a drive tries again what found no room.
     fn host_retry(&self) -> Time {
@@ -434,11 +367,6 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// How often each situation was reported since the start.
     pub fn counts(&self) -> &Coverage {
         &self.counts
-    }
-
-    /// Why the metadata service cannot write, or should not.
-    pub fn store_problem(&self) -> Option<&str> {
-        self.store_problem.as_deref()
     }
 
     /// No sync is under way.

@@ -2,8 +2,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use super::*;
+use crate::store::{Entries, StoreError, StoreEvent};
 use bytes::Bytes;
 use rackweave_core::device::{BlockOob, PageAddr, PageImage};
+use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{SsdId, VolumeId};
@@ -45,16 +47,26 @@ impl Scripted {
     }
 }
 
-#[derive(Default)]
+/// A store of whose writes the test says what becomes.
+#[derive(Clone, Default)]
 struct Stores {
-    fail: Rc<RefCell<bool>>,
+    begun: Rc<RefCell<Vec<Entries>>>,
+    events: Rc<RefCell<VecDeque<StoreEvent>>>,
 }
 impl MetaStore for Stores {
-    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
-        if *self.fail.borrow() {
-            return Err(StoreError::of(io::Error::from_raw_os_error(libc::ENOSPC)));
-        }
-        Ok(())
+    fn begin(&mut self, entries: Entries) {
+        self.begun.borrow_mut().push(entries);
+    }
+    fn poll(&mut self) -> Option<StoreEvent> {
+        self.events.borrow_mut().pop_front()
+    }
+}
+impl Stores {
+    fn event(&self, e: StoreEvent) {
+        self.events.borrow_mut().push_back(e);
+    }
+    fn error(os_error: i32) -> StoreError {
+        StoreError::of("meta.redb".as_ref(), io::Error::from_raw_os_error(os_error))
     }
 }
 
@@ -145,22 +157,48 @@ fn a_failed_sync_answers_all_later_ones_with_its_failure() {
     assert_eq!(node.take(), ["1 timer", "2 done 1 false", "2 done 2 false"]);
 }
 
-#[test]
-fn a_durable_write_that_fails_is_tried_again_and_nothing_overtakes_it() {
-    let fail = Rc::new(RefCell::new(true));
-    let (mut e, node) = engine(MemFile::default(), Stores { fail: Rc::clone(&fail) });
+/// Two writes of the node, and what it is told of them.
+fn writing() -> (Engine<Scripted, MemFile, Stores>, Scripted, Stores) {
+    let stores = Stores::default();
+    let (mut e, node) = engine(MemFile::default(), stores.clone());
     for tag in 1..=2 {
-        let entries = vec![(Bytes::from_static(b"k"), None)];
+        let entries = vec![(Bytes::from(format!("{tag}")), None)];
         node.next.borrow_mut().store(StoreWrite { tag, entries });
     }
     e.run(Time(1));
-    assert!(e.store_problem().is_some_and(|p| p.contains("No space left")) && e.take_store_news());
-    assert_eq!(node.take(), ["1 timer"]);
-    *fail.borrow_mut() = false;
-    let again = e.next_deadline().expect("tried again");
-    e.run(again);
-    assert_eq!(node.take().len(), 2);
+    assert_eq!((node.take(), stores.begun.borrow().len()), (vec!["1 timer".into()], 2), "begun, and not waited for");
+    (e, node, stores)
+}
+
+#[test]
+fn durable_writes_are_answered_in_their_order_as_the_store_reports_them() {
+    let (mut e, node, stores) = writing();
+    e.run(Time(2));
+    assert_eq!(node.take(), [""; 0]);
+    stores.event(StoreEvent::NoRoom(Stores::error(libc::ENOSPC)));
+    e.run(Time(3));
+    assert!(e.store_problem().is_some_and(|p| p.contains("meta.redb") && p.contains("No space left")));
+    assert!(e.take_store_news() && !e.store_failed());
+    assert_eq!(node.take(), [""; 0]);
+    stores.event(StoreEvent::Stored);
+    e.run(Time(4));
+    assert_eq!(node.take(), ["4 stored 1"]);
     assert!(e.store_problem().is_none() && e.take_store_news());
+    stores.event(StoreEvent::Stored);
+    e.run(Time(5));
+    assert_eq!(node.take(), ["5 stored 2"]);
+}
+
+#[test]
+fn after_a_store_has_failed_no_write_is_answered() {
+    let (mut e, node, stores) = writing();
+    stores.event(StoreEvent::Failed(Stores::error(libc::EIO)));
+    stores.event(StoreEvent::Stored);
+    (2..4).for_each(|t| _ = e.run(Time(t)));
+    assert_eq!(node.take(), [""; 0]);
+    assert!(e.store_failed() && e.take_store_news());
+    let why = e.take_store_failure().expect("failed").to_string();
+    assert!(why.contains("meta.redb") && why.contains("Input/output error"), "{why}");
 }
 
 fn program(page: u16) -> DeviceOp {

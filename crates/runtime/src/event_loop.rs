@@ -28,14 +28,15 @@ use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
 use super::control::{Answer, ServerState, Volume};
-use super::engine::{Engine, MetaStore, Nodes};
+use super::engine::{Engine, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
 use super::network::Network;
-use super::poll::{Interest, Poll, Ready};
+use super::poll::{Interest, Poll, Ready, drain};
 use super::protocol::Protocol;
 use super::refusals::Refusals;
 use super::status::{Describe, Facts};
+use super::store::{MetaStore, StoreError};
 use super::syncer::Syncer;
 use super::watch::Beat;
 use rackweave_config::{CONNECTIONS_MAX, MemorySection};
@@ -57,7 +58,8 @@ const TOKEN_SYNCER: u64 = 1 << 32;
 const TOKEN_SIGNAL: u64 = 2 << 32;
 const TOKEN_NET: u64 = 3 << 32;
 const TOKEN_STREAMS: u64 = 4 << 32;
-const TOKEN_LISTENERS: u64 = 5 << 32;
+const TOKEN_STORE: u64 = 5 << 32;
+const TOKEN_LISTENERS: u64 = 6 << 32;
 
 /// Told where to connect.
 pub type Announce = Box<dyn FnOnce(&Facts)>;
@@ -171,6 +173,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         let mut poll = Poll::new()?;
         poll.add(syncer.event_fd(), TOKEN_SYNCER, Interest::READ)?;
         poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
+        if let Some(fd) = engine.store.event_fd() {
+            poll.add(fd, TOKEN_STORE, Interest::READ)?;
+        }
         if let Some(net) = &net {
             poll.look_first();
             poll.add(net.datagrams(), TOKEN_NET, Interest::READ)?;
@@ -254,6 +259,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     pub fn refused(&self) -> bool {
         self.refused
     }
+    /// Why the run ended: the metadata service's store failed.
+    pub fn take_store_failure(&mut self) -> Option<StoreError> {
+        self.engine.take_store_failure()
+    }
     /// Why the drive of the server here is not used.
     pub fn drive_problem(&self) -> Option<DriveProblem> {
         self.engine.nodes.drive_problem()
@@ -290,6 +299,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             self.look_at_begun(now);
             self.start_syncs()?;
             self.say_host_news();
+            if self.engine.store_failed() && self.stage == Stage::Serving {
+                self.begin_stop(now);
+            }
             // What was answered took until now, not until the turn began.
             now = self.clock.read();
             self.answer_requests(now);
@@ -359,6 +371,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 }
                 self.start_waiting();
             }
+            // The engine polls it with its next run.
+            TOKEN_STORE => self.engine.store.event_fd().into_iter().for_each(drain),
             TOKEN_SIGNAL => self.begin_stop(now),
             TOKEN_NET => {
                 if let Some(net) = &mut self.net {

@@ -285,6 +285,13 @@ pub(super) fn eventfd() -> io::Result<OwnedFd> {
     unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }
 
+/// Wakes who waits for the counter.
+pub(super) fn signal(fd: RawFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: eight bytes, as an eventfd takes them.
+    unsafe { libc::write(fd, one.as_ptr().cast(), 8) };
+}
+
 /// Takes the counter back to zero.
 pub(super) fn drain(fd: RawFd) {
     let mut b = [0u8; 8];
@@ -355,9 +362,7 @@ mod tests {
         p.look_first();
         let (e, mut ready, mut looks) = (eventfd().expect("eventfd"), Vec::new(), 0);
         p.add(e.as_raw_fd(), 7, Interest::READ).expect("add");
-        let one = 1u64;
-        // SAFETY: eight bytes, as an eventfd takes them.
-        unsafe { libc::write(e.as_raw_fd(), (&raw const one).cast(), 8) };
+        signal(e.as_raw_fd());
         let mut heard = 0;
         for _ in 0..4 * ALL_EVERY {
             let look = || {
@@ -382,9 +387,7 @@ mod tests {
             p.wait(Some(span), &mut ready).expect("wait");
             assert!(ready.is_empty() && nanos_of(libc::CLOCK_MONOTONIC) - from >= span.0);
         }
-        let one = 1u64;
-        // SAFETY: eight bytes, as an eventfd takes them.
-        unsafe { libc::write(e.as_raw_fd(), (&raw const one).cast(), 8) };
+        signal(e.as_raw_fd());
         p.wait(None, &mut ready).expect("wait");
         assert_eq!(ready.iter().map(|r| r.token).collect::<Vec<_>>(), [7]);
     }

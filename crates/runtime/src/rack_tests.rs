@@ -1,7 +1,6 @@
 //! A running rack's nodes and engine, by a clock that only the test moves.
 
 use rackweave_core::admin;
-use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Op, Operation, Outcome, Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, Span, SsdId, VolumeId};
@@ -9,8 +8,8 @@ use rackweave_device::layers::{Faults, Faulty};
 use rackweave_device::{FileSsd, MemFile};
 
 use super::*;
-use crate::engine::{Engine, HostFault, MetaStore};
-use crate::store::StoreError;
+use crate::engine::{Engine, HostFault};
+use crate::store::{Entries, MetaStore, StoreEvent};
 use rackweave_config::Size;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -18,15 +17,22 @@ const BLOCK_BYTES: u64 = 4096;
 const BLOCKS: u64 = 512;
 const SLOW: u32 = 1;
 
-struct NoStore;
-impl MetaStore for NoStore {
-    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
-        Ok(())
+/// Stores at once, and forgets.
+struct Forgetful {
+    begun: usize,
+}
+impl MetaStore for Forgetful {
+    fn begin(&mut self, _: Entries) {
+        self.begun += 1;
+    }
+    fn poll(&mut self) -> Option<StoreEvent> {
+        self.begun = self.begun.checked_sub(1)?;
+        Some(StoreEvent::Stored)
     }
 }
 
 struct Running {
-    engine: Engine<RackNodes, Faulty<MemFile>, NoStore>,
+    engine: Engine<RackNodes, Faulty<MemFile>, Forgetful>,
     /// Of each drive's file.
     hosts: Vec<Faults>,
     now: Time,
@@ -58,7 +64,7 @@ impl Running {
         let open = |(i, f): (u32, &Faults)| {
             FileSsd::open(Faulty::new(MemFile::default(), f.clone()), SsdId(i), shape).expect("new")
         };
-        let engine = Engine::new(nodes, (0..).zip(&hosts).map(open).collect(), NoStore);
+        let engine = Engine::new(nodes, (0..).zip(&hosts).map(open).collect(), Forgetful { begun: 0 });
         let mut r = Running { engine, hosts, now: Time::ZERO, asked: 0, volume: VolumeId(0) };
         let create = admin::Op::create("v", BLOCKS * BLOCK_BYTES);
         r.ask(create).expect("created");

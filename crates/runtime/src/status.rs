@@ -16,8 +16,9 @@ use super::control::{
     Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, VSSD_METRICS, Volume, Vssd,
     VssdMetric, Wear,
 };
-use super::engine::{Engine, HostFault, MetaStore, Nodes};
+use super::engine::{Engine, HostFault, Nodes};
 use super::latency::{Kind, Latencies};
+use super::store::MetaStore;
 use super::up::device_name;
 use crate::network::Network;
 use rackweave_config::{Isolation, RackConfig};

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use io_uring::{IoUring, opcode, types};
 
-use super::poll::{drain, eventfd};
+use super::poll::{drain, eventfd, signal};
 
 /// Syncs in flight at the most: one for each device, and racks are small.
 const ENTRIES: u32 = 64;
@@ -114,9 +114,7 @@ fn start_thread(event: &Arc<OwnedFd>) -> SyncMethod {
             if finished.send((token, r)).is_err() {
                 return;
             }
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: eight bytes, as an eventfd wants.
-            unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), 8) };
+            signal(event.as_raw_fd());
         }
     });
     SyncMethod::Thread { jobs: Some(jobs), done, worker: Some(worker) }

@@ -20,7 +20,7 @@ use super::rack::{RackNodes, shape};
 use super::secure::NbdTls;
 use super::secure::SecureError;
 use super::status::Facts;
-use super::store::{Store, StoreError};
+use super::store::{StoreError, StoreFile, StoreThread};
 use super::syncer::Syncer;
 use rackweave_config::policy::Policy;
 use rackweave_config::switching::DataPlaneKind;
@@ -101,8 +101,13 @@ pub enum UpError {
     NoSuchServer { option: &'static str, server: u32, servers: u32 },
     #[error("{replaced} SSDs replaced at once: one of {replicas} copies must remain")]
     AllReplaced { replaced: usize, replicas: u32 },
-    #[error("{path}: {error}")]
-    Store { path: PathBuf, error: StoreError },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(
+        "the metadata service ends, since its store failed: {0}. The file may lack what was written last, none of which was \
+         acknowledged; the next start writes it anew"
+    )]
+    StoreFailed(StoreError),
     #[error(
         "{path} is missing, but {drive} belongs to rack {rack}, which has run: put it back. Only the metadata service's store lists \
          the volumes"
@@ -177,7 +182,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
     let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
-    let mut engine = Engine::new(nodes, devices, store);
+    let mut engine = Engine::new(nodes, devices, StoreThread::start(store)?);
     engine.reserve(cfg.servers_max());
     let layout = rackweave_rack::build::layout(&cfg);
     options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
@@ -198,10 +203,11 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     }));
     serve.when_ready(cfg.min_copies as usize, Box::new(ready));
     serve.run()?;
+    let failure = serve.take_store_failure();
     for (i, closed) in serve.close().into_iter().enumerate() {
         closed.map_err(|error| UpError::Close { ssd: SsdId(i as u32), error })?;
     }
-    Ok(())
+    failure.map_or(Ok(()), |error| Err(UpError::StoreFailed(error)))
 }
 
 /// Where a rack runs, in words for who is refused.
@@ -235,15 +241,11 @@ fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), UpError> {
 type Saved = Vec<(Bytes, Bytes)>;
 
 /// The metadata service's store, what is in it, and whose it is.
-pub fn store(dir: &DataDir) -> Result<(Store, Saved, RackId), UpError> {
-    let path = dir.file(STORE_FILE);
-    let opened = || {
-        let mut store = Store::open(&path)?;
-        let saved = store.load()?;
-        let rack = store.rack_id(|| RackId(u128::from(random_u64()) << 64 | u128::from(random_u64())))?;
-        Ok((store, saved, rack))
-    };
-    opened().map_err(|error| UpError::Store { path: path.clone(), error })
+pub fn store(dir: &DataDir) -> Result<(StoreFile, Saved, RackId), StoreError> {
+    let mut store = StoreFile::open(&dir.file(STORE_FILE))?;
+    let saved = store.load()?;
+    let rack = store.rack_id(|| RackId(u128::from(random_u64()) << 64 | u128::from(random_u64())))?;
+    Ok((store, saved, rack))
 }
 
 /// Drives that bear a rack's identity have run with a metadata service: one that begins anew would be another rack's.
@@ -349,10 +351,9 @@ fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<()
 }
 
 /// What the rack was made with is kept beside the metadata service's records: the kept configuration may have been edited.
-pub fn same_as_made(dir: &DataDir, store: &mut Store, cfg: &RackConfig) -> Result<(), UpError> {
+pub fn same_as_made(dir: &DataDir, store: &mut StoreFile, cfg: &RackConfig) -> Result<(), UpError> {
     let lines = FIXED.iter().map(|(key, of)| format!("{key} = {}\n", of(cfg)));
-    let made = store.made_with(&lines.collect::<String>());
-    let made = made.map_err(|error| UpError::Store { path: dir.file(STORE_FILE), error })?;
+    let made = store.made_with(&lines.collect::<String>())?;
     for (key, of) in FIXED {
         let kept = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v));
         if let Some(stored) = kept.filter(|stored| *stored != of(cfg)) {

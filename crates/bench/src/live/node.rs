@@ -4,29 +4,19 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use rackweave_core::node::StoreWrite;
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_device::OsFile;
 use rackweave_net::incarnation::{Drawn, Incarnations};
 use rackweave_net::net::{Links, Net};
 use rackweave_runtime::clock::Clock;
-use rackweave_runtime::engine::{Engine, MetaStore};
+use rackweave_runtime::engine::Engine;
 use rackweave_runtime::poll::{Interest, Poll};
-use rackweave_runtime::store::StoreError;
+use rackweave_runtime::store::NoStore;
 use rackweave_runtime::{Local, Network};
 use rackweave_transport::Keys;
 
 use super::requests::{Client, End, Measured};
 use super::tcp::Tcp;
-
-/// Ends store nothing.
-#[derive(Debug)]
-pub struct NoStore;
-impl MetaStore for NoStore {
-    fn write(&mut self, _: &StoreWrite) -> Result<(), StoreError> {
-        Err(StoreError::of(io::ErrorKind::Unsupported.into()))
-    }
-}
 
 pub type EndEngine = Engine<End, OsFile, NoStore>;
 

@@ -81,7 +81,7 @@ fn run(seed: u64, journal: &Journal, files: Vec<MemFile>, requests: usize) -> (H
         }
     }
     let last = history.borrow().last().map(|h| h.1.clone()).unwrap_or_default();
-    let metadata = Metadata { now: last, history, journal: journal.clone() };
+    let metadata = Metadata { now: last, history, journal: journal.clone(), ..Metadata::default() };
     (h, metadata)
 }
 

@@ -7,14 +7,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 use rackweave_config::TimingConfig;
 use rackweave_config::{RackConfig, Size};
-use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Op, Operation, Reply, Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{Layout, NodeId, Span, SsdId, Time, VolumeId};
 use rackweave_device::layers::Journal;
 use rackweave_device::{FileIo, FileSsd};
-use rackweave_runtime::engine::{ADMIN, Engine, MetaStore};
-use rackweave_runtime::store::StoreError;
+use rackweave_runtime::engine::{ADMIN, Engine};
+use rackweave_runtime::store::{Entries, MetaStore, StoreEvent};
 use rackweave_runtime::{RackNodes, shape};
 
 pub const SERVERS: u32 = 3;
@@ -27,18 +26,24 @@ pub struct Metadata {
     pub now: Records,
     pub history: Rc<RefCell<Vec<(usize, Records)>>>,
     pub journal: Journal,
+    /// Writes that are not answered.
+    pub begun: usize,
 }
 
 impl MetaStore for Metadata {
-    fn write(&mut self, w: &StoreWrite) -> Result<(), StoreError> {
-        for (k, v) in &w.entries {
+    fn begin(&mut self, entries: Entries) {
+        for (k, v) in entries {
             match v {
-                Some(v) => self.now.insert(k.clone(), v.clone()),
-                None => self.now.remove(k),
+                Some(v) => self.now.insert(k, v),
+                None => self.now.remove(&k),
             };
         }
         self.history.borrow_mut().push((self.journal.len(), self.now.clone()));
-        Ok(())
+        self.begun += 1;
+    }
+    fn poll(&mut self) -> Option<StoreEvent> {
+        self.begun = self.begun.checked_sub(1)?;
+        Some(StoreEvent::Stored)
     }
 }
 

@@ -165,9 +165,13 @@ impl Rack {
     /// Makes all writes durable.
     pub fn confirm(&mut self) {
         while !self.unconfirmed.is_empty() {
-            let tag = self.apply();
-            self.event(Event::Stored { tag });
+            self.confirm_one();
         }
+    }
+    /// Makes the oldest write durable.
+    pub fn confirm_one(&mut self) {
+        let tag = self.apply();
+        self.event(Event::Stored { tag });
     }
     fn apply(&mut self) -> u64 {
         let StoreWrite { tag, entries } = self.unconfirmed.remove(0);

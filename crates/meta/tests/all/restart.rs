@@ -2,6 +2,7 @@ use bytes::Bytes;
 use rackweave_core::Incarnation;
 use rackweave_core::admin;
 use rackweave_core::msg::{Body, Control};
+use rackweave_core::node::STORES_MAX;
 use rackweave_meta::{Meta, MetaError};
 
 use super::harness::{GIB, LEASE, Rack, config};
@@ -70,6 +71,42 @@ fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
     r.meta.set_store_full(None);
     r.admin(2, create("b")).expect("the refusal is not remembered");
     r.admin(3, delete).expect("there");
+}
+
+/// A disk that hangs: changes are gathered, each key once, and an operator's are refused.
+#[test]
+fn no_more_than_the_most_writes_are_under_way() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.admin(1, admin::Op::create("a", GIB)).expect("room");
+    let client = r.cfg.layout.client(0);
+    let attach =
+        |r: &mut Rack, n: u64| r.control(client, Incarnation(100 + n), 1, Control::Attach { name: "a".into() });
+    r.hold_store = true;
+    let attaches = STORES_MAX as u64 + 500;
+    (0..STORES_MAX as u64).for_each(|n| attach(&mut r, n));
+    assert_eq!(r.unconfirmed.len(), STORES_MAX);
+    let e = r.admin(2, admin::Op::create("b", GIB)).expect_err("refused").to_string();
+    assert!(e.contains("1024 writes") && e.contains("nothing was changed"), "{e}");
+    (STORES_MAX as u64..attaches).for_each(|n| attach(&mut r, n));
+    assert_eq!(r.unconfirmed.len(), STORES_MAX);
+    r.admin(3, admin::Op::RackStatus).expect("what is read waits for no write");
+    let answered = |r: &Rack| r.heard.iter().filter(|p| matches!(p.body, Body::Control(Control::Attached(_)))).count();
+    assert_eq!(answered(&r), 0);
+    // The first that is durable lets all that was gathered begin, as one write.
+    r.confirm_one();
+    assert_eq!((answered(&r), r.unconfirmed.len()), (1, STORES_MAX));
+    let gathered = r.unconfirmed.last().expect("begun").entries.len();
+    assert!(gathered <= 2, "{gathered} keys");
+    (1..STORES_MAX).for_each(|_| r.confirm_one());
+    assert_eq!((answered(&r), r.unconfirmed.len()), (STORES_MAX, 1), "none before its write");
+    r.confirm_one();
+    assert_eq!(answered(&r) as u64, attaches);
+    let last = r.admin(4, admin::Op::VolumeInfo { name: "a".into() }).expect("there");
+    r.hold_store = false;
+    r.restart_meta();
+    assert_eq!(r.admin(5, admin::Op::VolumeInfo { name: "a".into() }).expect("there"), last);
+    r.admin(2, admin::Op::create("b", GIB)).expect("the refusal is not remembered");
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("runtime.budget.leaks", "33", &[], RUNTIME, "Memory of a connection that closed stays taken.").tested(),
     m("runtime.budget.stalled-stays", "33", &[], RUNTIME, "A connection that does nothing with its memory keeps it.").tested(),
     m("runtime.host.full-is-final", "12", &[], RUNTIME, "A full host disk fails a drive.").tested(),
+    m("runtime.store.sync-not-final", "12", &[], RUNTIME, "The metadata service's store goes on after a failed fsync.").tested(),
+    m("runtime.store.trusts-cache", "12", &[], RUNTIME, "A start takes what it reads of the store for durable.").tested(),
     m("runtime.host.overtakes", "12", &[], RUNTIME, "Changes of a drive overtake those that wait for room on the host's disk.")
         .open("The event loop's tests pass: none has a change come while another waits and there is room again."),
 ];

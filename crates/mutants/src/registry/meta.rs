@@ -42,6 +42,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.rack.not-durable", "32", ONE, UNITS, "The next incarnation and volume id are not kept."),
     m("meta.volume.not-durable", "14", ONE, UNITS, "Volumes and their writers are not kept."),
     m("meta.outbox.early", "1", ONE, UNITS, "Messages leave before what they rest on is durable.").tested(),
+    m("meta.outbox.unbounded", "architecture", &[], UNITS, "A store that hangs has ever more writes under way.").tested(),
     m("meta.attach.same-generation", "14", ONE, UNITS, "A new attach gets the generation of the last."),
     m("meta.attach.twice", "14", FEW, UNITS, "A repeated attach is a new one.").tested(),
     m("meta.volume.reuse-id", "5", ONE, UNITS, "A volume gets the id of a deleted one.").tested(),

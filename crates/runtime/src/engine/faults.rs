@@ -6,7 +6,8 @@ use rackweave_core::msg::Packet;
 use rackweave_core::{Event, Layout, NodeId};
 use rackweave_device::{FileIo, FileSsd};
 
-use super::{Device, Engine, Host, MetaStore, Nodes, Reverse};
+use super::{Device, Engine, Host, Nodes, Reverse};
+use crate::store::MetaStore;
 use rackweave_rack::build::BuildError;
 
 /// Links through which nothing gets. The nodes of a rack are a star around its switch: that to the switch is all a node

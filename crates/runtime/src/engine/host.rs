@@ -12,7 +12,8 @@ use rackweave_core::device::{Backend, DeviceError, DeviceOp};
 use rackweave_core::{Event, NodeId, Span, Time};
 use rackweave_device::{FileIo, FileSsd};
 
-use super::{Engine, MetaStore, Nodes, Waiting};
+use super::{Engine, Nodes, Waiting};
+use crate::store::MetaStore;
 
 /// How often a full disk is tried again.
 pub const ROOM_RETRY: Span = Span::from_millis(250);

@@ -10,9 +10,10 @@ use rackweave_gateway::control::LineTooLong;
 
 use super::{EventLoop, Place, Waiter};
 use crate::control::{Answer, Command, Local, Memory};
-use crate::engine::{MetaStore, Nodes};
+use crate::engine::Nodes;
 use crate::key::{KeyChange, KeyFile, KeyFileError};
 use crate::status::{Describe, View};
+use crate::store::MetaStore;
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// A line of a control connection.

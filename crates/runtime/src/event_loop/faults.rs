@@ -164,9 +164,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
         if self.engine.take_store_news() {
             let words = match self.engine.store_problem() {
+                Some(why) if self.engine.store_failed() => format!("the metadata service has failed: {why}"),
                 Some(why) => format!(
-                    "the metadata service cannot write: {why}. Commands that change volumes or servers fail; other writes are \
-                     retried every second"
+                    "the metadata service cannot write: {why}. Commands that change volumes or servers fail; other writes wait \
+                     until it can"
                 ),
                 None => "the metadata service can write again".into(),
             };

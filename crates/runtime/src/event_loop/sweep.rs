@@ -7,9 +7,10 @@ use rackweave_device::FileIo;
 
 use super::{EventLoop, SWEEP};
 use crate::budget;
-use crate::engine::{MetaStore, Nodes};
+use crate::engine::Nodes;
 use crate::secure::Renewing;
 use crate::status::Describe;
+use crate::store::MetaStore;
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     pub(super) fn sweep(&mut self, now: Time) {

@@ -1,0 +1,222 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicU32};
+
+use super::*;
+
+/// A path without a file.
+pub fn scratch(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("rackweave-{name}-{}.redb", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// The fsyncs of a store in a test.
+#[derive(Clone, Default)]
+pub struct Syncs {
+    /// Held by the test: a disk that hangs.
+    pub gate: Arc<Mutex<()>>,
+    /// They fail with this error, unless it is zero.
+    error: Arc<AtomicI32>,
+    count: Arc<AtomicU32>,
+}
+
+impl Syncs {
+    pub fn open(&self, path: &Path) -> StoreFile {
+        let of = self.clone();
+        let sync = move |f: &FileBackend| {
+            drop(of.gate.lock().expect("not poisoned"));
+            of.count.fetch_add(1, Ordering::SeqCst);
+            match of.error.load(Ordering::SeqCst) {
+                0 => f.sync_data(),
+                error => Err(std::io::Error::from_raw_os_error(error)),
+            }
+        };
+        StoreFile::synced_by(path, Arc::new(sync)).expect("opens")
+    }
+    pub fn count(&self) -> u32 {
+        self.count.load(Ordering::SeqCst)
+    }
+    pub fn fail(&self, error: i32) {
+        self.error.store(error, Ordering::SeqCst);
+    }
+}
+
+pub fn put(k: &str, v: &str) -> Entries {
+    vec![(Bytes::copy_from_slice(k.as_bytes()), Some(Bytes::copy_from_slice(v.as_bytes())))]
+}
+
+pub fn contents(path: &Path) -> Vec<(String, String)> {
+    let all = StoreFile::open(path).expect("opens").load().expect("reads");
+    let text = |b: Bytes| String::from_utf8(b.to_vec()).expect("text");
+    all.into_iter().map(|(k, v)| (text(k), text(v))).collect()
+}
+
+#[test]
+fn writes_are_there_after_reopening() {
+    let path = scratch("store");
+    let put = |k: &'static str, v: Option<&'static str>| (Bytes::from(k), v.map(Bytes::from));
+    let mut s = StoreFile::open(&path).expect("open");
+    assert_eq!(s.load().expect("load"), vec![]);
+    s.write(&[vec![put("b", Some("2")), put("a", Some("1"))]]).expect("write");
+    s.write(&[vec![put("b", None)], vec![put("c", Some("2"))], vec![put("c", Some("3"))]]).expect("write");
+    assert_eq!(s.rack_id(|| RackId(7)).expect("drawn"), RackId(7));
+    drop(s);
+    let mut s = StoreFile::open(&path).expect("open");
+    let all = s.load().expect("load");
+    assert_eq!(all, vec![("a".into(), "1".into()), ("c".into(), "3".into())]);
+    assert_eq!(s.rack_id(|| panic!("drawn once")).expect("kept"), RackId(7));
+    let made = ["a = 1", "a = 2"].map(|now| s.made_with(now).expect("kept"));
+    assert_eq!(made, ["a = 1", "a = 1"], "the first time counts");
+    drop(s);
+    std::fs::remove_file(&path).expect("remove");
+}
+
+/// Runs `f` with an empty file system of `bytes` at `at`, which this thread alone sees. `Err`: why that cannot be.
+pub fn on_a_small_disk(at: &Path, bytes: u64, f: impl FnOnce() + Send) -> Result<(), String> {
+    let c = |s: &str| std::ffi::CString::new(s).expect("no zero byte");
+    let (root, none, tmpfs) = (c("/"), c("none"), c("tmpfs"));
+    let (at, size) = (c(at.to_str().expect("UTF-8")), c(&format!("size={bytes}")));
+    let mount = || {
+        let check = |r: i32| if r == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().to_string()) };
+        // SAFETY: every pointer is to a string that outlives the call; only this thread's mounts change.
+        unsafe {
+            check(libc::unshare(libc::CLONE_NEWNS))?;
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            check(libc::mount(none.as_ptr(), root.as_ptr(), std::ptr::null(), private, std::ptr::null()))?;
+            check(libc::mount(tmpfs.as_ptr(), at.as_ptr(), tmpfs.as_ptr(), 0, size.as_ptr().cast()))
+        }
+    };
+    std::thread::scope(|s| s.spawn(|| mount().map(|()| f())).join().expect("the test on it"))
+}
+
+#[test]
+fn a_full_disk_is_reported_until_there_is_room() {
+    let dir = std::env::temp_dir().join(format!("rackweave-full-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("directory");
+    let path = dir.join("meta.redb");
+    let entry =
+        |n: u32, bytes: usize| [vec![(Bytes::from(format!("{n:08}")), Some(Bytes::from(vec![n as u8; bytes])))]];
+    let test = || {
+        let mut s = StoreFile::open(&path).expect("open");
+        s.write(&entry(0, 100)).expect("there is room");
+        let rest = path.with_file_name("filler");
+        let mut filler = std::fs::File::create(&rest).expect("filler");
+        while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
+        let mut written = 0;
+        let error = loop {
+            match s.write(&entry(written + 1, 20_000)) {
+                Ok(()) => written += 1,
+                Err(WriteError::NoRoom(e)) => break e.to_string(),
+                Err(WriteError::Failed(e)) => panic!("a full disk is not final: {e}"),
+            }
+            assert!(written < 10_000, "the disk is never full");
+        };
+        assert!(error.contains("No space left"), "{error}");
+        let again = s.write(&entry(written + 1, 20_000)).expect_err("still full").to_string();
+        assert!(again.contains("No space left"), "each time: {again}");
+        drop(filler);
+        std::fs::remove_file(&rest).expect("removed");
+        s.write(&entry(written + 1, 20_000)).expect("there is room again");
+        drop(s);
+        let all = StoreFile::open(&path).expect("open").load().expect("load");
+        assert_eq!(all.len() as u32, written + 2, "nothing acknowledged is lost, nothing refused is there");
+    };
+    if let Err(why) = on_a_small_disk(&dir, 4 << 20, test) {
+        println!("SKIP a_full_disk_is_reported_until_there_is_room: {why}");
+    }
+    std::fs::remove_dir(&dir).expect("the directory below is empty");
+}
+
+#[test]
+fn a_failed_fsync_is_final_whatever_the_reason() {
+    for error in [libc::EIO, libc::ENOSPC] {
+        let (path, syncs) = (scratch(&format!("sync-{error}")), Syncs::default());
+        let mut s = syncs.open(&path);
+        s.write(&[put("a", "1")]).expect("written");
+        syncs.fail(error);
+        assert!(matches!(s.write(&[put("a", "2")]), Err(WriteError::Failed(_))));
+        syncs.fail(0);
+        let before = syncs.count();
+        for _ in 0..3 {
+            assert!(matches!(s.write(&[put("b", "3")]), Err(WriteError::Failed(_))), "another commit is tried");
+        }
+        drop(s);
+        assert_eq!(syncs.count(), before, "another fsync would have succeeded without what this one lost");
+        let all = contents(&path);
+        assert!(all == [("a".into(), "1".into())] || all == [("a".into(), "2".into())], "{all:?}");
+        std::fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// A file in a kernel's page cache: a failed fsync leaves pages there that never reached the disk, and marks them clean.
+struct Cached {
+    cache: Vec<u8>,
+    dirty: Vec<bool>,
+    disk: Vec<u8>,
+    /// Pages that the disk has no space for.
+    holes: Vec<usize>,
+    sync_fails: bool,
+}
+
+impl FileIo for Cached {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.cache.len() as u64)
+    }
+    fn read_at(&self, to: &mut [u8], offset: u64) -> std::io::Result<()> {
+        to.copy_from_slice(&self.cache[offset as usize..][..to.len()]);
+        Ok(())
+    }
+    fn write_at(&mut self, parts: &[&[u8]], offset: u64) -> std::io::Result<()> {
+        let bytes = parts.concat();
+        let pages = offset as usize / PAGE_BYTES..(offset as usize + bytes.len()).div_ceil(PAGE_BYTES);
+        if self.holes.iter().any(|h| pages.contains(h)) {
+            return Err(std::io::Error::from_raw_os_error(libc::ENOSPC));
+        }
+        self.cache[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        self.dirty[pages].fill(true);
+        Ok(())
+    }
+    fn allocate(&mut self, _: u64, _: u64) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn sync(&mut self) -> std::io::Result<()> {
+        let dirty = std::mem::replace(&mut self.dirty, vec![false; self.cache.len().div_ceil(PAGE_BYTES)]);
+        if self.sync_fails {
+            return Err(std::io::Error::from_raw_os_error(libc::EIO));
+        }
+        for (page, _) in dirty.iter().enumerate().filter(|(_, d)| **d) {
+            let bytes = page * PAGE_BYTES..((page + 1) * PAGE_BYTES).min(self.cache.len());
+            self.disk[bytes.clone()].copy_from_slice(&self.cache[bytes]);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn pages_that_a_failed_fsync_left_in_the_cache_reach_the_disk_at_the_next_start() {
+    // Two chunks, and a page that is not whole.
+    let len = CHUNK_BYTES + 5 * PAGE_BYTES + 100;
+    let pages = len.div_ceil(PAGE_BYTES);
+    let (dirty, holes) = (vec![false; pages], vec![3, pages - 3]);
+    let mut f = Cached { cache: vec![0; len], dirty, disk: vec![0; len], holes, sync_fails: false };
+    let write =
+        |f: &mut Cached, page: usize, b: u8| f.write_at(&[&[b; 100]], (page * PAGE_BYTES) as u64).expect("memory");
+    [0, 1, pages - 2, pages - 1].into_iter().for_each(|page| write(&mut f, page, 1));
+    f.sync().expect("nothing fails");
+    assert!(f.cache == f.disk);
+    f.sync_fails = true;
+    // Among them one that is zero again.
+    [(1, 0), (2, 2), (pages - 1, 2)].into_iter().for_each(|(page, b)| write(&mut f, page, b));
+    f.sync().expect_err("it fails");
+    f.sync_fails = false;
+    f.sync().expect("nothing is dirty");
+    assert!(f.cache != f.disk, "which is the danger");
+    f.sync_fails = true;
+    rewrite(&mut f).expect_err("a start that cannot sync is none");
+    f.sync_fails = false;
+    rewrite(&mut f).expect("nothing fails");
+    assert!(f.cache == f.disk);
+    // A page with contents that cannot be written is no hole.
+    f.holes.push(0);
+    assert_eq!(rewrite(&mut f).expect_err("no room").kind(), ErrorKind::StorageFull);
+}
