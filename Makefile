@@ -1,5 +1,5 @@
 # Rackweave. `make up` and `make test` install what a fresh machine with Rust and make still lacks.
-.PHONY: up netns-rack build test bench soak fuzz mutants lint deps-test clean
+.PHONY: up netns-rack build test bench soak fuzz mutants style lint deps-test clean
 
 CARGO ?= cargo
 BIN := target/release/rackweave
@@ -45,9 +45,12 @@ fuzz:
 	@scripts/deps fuzz
 	@scripts/fuzz $(SECONDS)
 
-lint:
+# Format and clippy, of what tests are built from.
+style:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTFLAGS="--cfg mutants" $(CARGO) clippy --workspace --all-targets --profile test -- -D warnings
+
+lint: style
 	@scripts/deps lint
 	PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) deny check bans licenses sources
 

@@ -150,6 +150,14 @@ pub fn status(s: &Status) -> String {
     if r.standstill_s > 0.0 {
         let _ = writeln!(out, "stood still for {:.1} s (machine suspended or process stopped)", r.standstill_s);
     }
+    warnings(&mut out, s);
+    parts(&mut out, s);
+    out.trim_end().to_owned()
+}
+
+/// What an operator has to look at.
+fn warnings(out: &mut String, s: &Status) {
+    let r = &s.rack;
     for link in &r.links_cut {
         let _ = writeln!(out, "WARNING: the link {} is cut (rackweave link mend {link})", link.replace(' ', " – "));
     }
@@ -191,6 +199,10 @@ pub fn status(s: &Status) -> String {
             list(&sets)
         );
     }
+}
+
+/// The switch, processes, servers, sets and volumes.
+fn parts(out: &mut String, s: &Status) {
     if let Some(w) = &s.switch {
         let _ = write!(out, "\n{}", switch(w));
     }
@@ -225,7 +237,6 @@ pub fn status(s: &Status) -> String {
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));
     }
-    out.trim_end().to_owned()
 }
 
 /// Activity of one interval.

@@ -149,6 +149,12 @@ impl SwitchSection {
                 "not with [hosts]: the hosts' datagrams pass the switch's process one by one, or bypass it".to_string();
             wrong("switch.egress".into(), format!("{} Mbit/s", e.mbit_per_s), rule);
         }
+        self.check_egress_numbers(e, &mut wrong);
+        check_flows(e, servers, &mut wrong);
+    }
+
+    fn check_egress_numbers(&self, e: &EgressSection, wrong: &mut impl FnMut(String, String, String)) {
+        let scheduling = self.scheduling.name();
         let mut mbit = |key: String, mbit: Option<u64>| {
             if let Some(n) = mbit.filter(|n| !(1..=MBIT_MAX).contains(n)) {
                 wrong(key, n.to_string(), format!("1 to {MBIT_MAX}"));
@@ -188,22 +194,22 @@ impl SwitchSection {
             only(key("mbit_per_s"), SchedulingKind::Tb, text(f.mbit_per_s));
             only(key("burst_kib"), SchedulingKind::Tb, text(f.burst_kib));
         }
-        for (i, f) in e.flows.iter().enumerate() {
-            let key = |part: &str| format!("switch.egress.flows[{i}].{part}");
-            let known = f.from.parse::<NodeName>().is_ok_and(|name| match name.kind {
-                NodeKind::Server => name.index < servers,
-                kind => kind != NodeKind::Switch,
-            });
-            if !known || e.flows[..i].iter().any(|other| other.from == f.from) {
-                wrong(
-                    key("from"),
-                    format!("{:?}", f.from),
-                    "meta, server-N of the rack or gateway-N, each once".into(),
-                );
-            }
-            if let Some(w) = f.weight.filter(|w| !(1..=WEIGHT_MAX).contains(w)) {
-                wrong(key("weight"), w.to_string(), format!("1 to {WEIGHT_MAX}"));
-            }
+    }
+}
+
+/// Each flow is of a node of the rack, named once, with a weight that counts.
+fn check_flows(e: &EgressSection, servers: u32, wrong: &mut impl FnMut(String, String, String)) {
+    for (i, f) in e.flows.iter().enumerate() {
+        let key = |part: &str| format!("switch.egress.flows[{i}].{part}");
+        let known = f.from.parse::<NodeName>().is_ok_and(|name| match name.kind {
+            NodeKind::Server => name.index < servers,
+            kind => kind != NodeKind::Switch,
+        });
+        if !known || e.flows[..i].iter().any(|other| other.from == f.from) {
+            wrong(key("from"), format!("{:?}", f.from), "meta, server-N of the rack or gateway-N, each once".into());
+        }
+        if let Some(w) = f.weight.filter(|w| !(1..=WEIGHT_MAX).contains(w)) {
+            wrong(key("weight"), w.to_string(), format!("1 to {WEIGHT_MAX}"));
         }
     }
 }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use rackweave_config::{BlockingConfig, SchedConfigKind, SchedSection, SchedulingKind, Size};
 use rackweave_core::Span;
-use rackweave_eval::rack::{Cell, Load, Ports, Scheme, run_all, void};
+use rackweave_eval::rack::{Cell, CellReport, Load, Ports, Scheme, run_all, void};
 use rackweave_sim::Network;
 
 /// As in the program.
@@ -99,12 +99,16 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut cells: Vec<Cell> =
         policies.into_iter().map(|policy| Cell { policy, ..cell.clone() }.reads(reads)).collect();
     cells.iter_mut().for_each(|c| c.warm_up = warm_up.unwrap_or(c.warm_up));
-    let reports = run_all(&cells)?;
+    print(&run_all(&cells)?);
+    Ok(())
+}
+
+fn print(reports: &[CellReport]) {
     println!(
         "{:<10} {:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>10}",
         "policy", "op", "count", "mean µs", "p50", "p99", "p99.9", "max"
     );
-    for c in &reports {
+    for c in reports {
         let Some(r) = &c.result else {
             println!("{:<10} {}", c.policy, c.overloaded.as_deref().unwrap_or_default());
             continue;
@@ -136,5 +140,4 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(why) = void(reports.iter(), 0) {
         println!("VOID: {why}");
     }
-    Ok(())
 }

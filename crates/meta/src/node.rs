@@ -505,20 +505,14 @@ impl Meta {
             admin::Op::VolumeLimit { name, iops, bytes_per_s } => {
                 let v = self.volumes.limit(name, *iops, *bytes_per_s)?;
                 let (info, writer) = (volumes::info(v), v.writer);
-                self.put_volume(info.id);
-                if let Some(writer) = writer {
-                    self.say(writer, 0, Control::VolumeLimited { volume: info.id, limits: info.limits });
-                }
-                Ok(admin::Reply::Volume(info))
+                let news = Control::VolumeLimited { volume: info.id, limits: info.limits };
+                Ok(self.volume_changed(info, writer, news))
             }
             admin::Op::VolumeGrow { name, size } => {
                 let v = self.volumes.grow(name, *size, &self.limits)?;
                 let (info, writer) = (volumes::info(v), v.writer);
-                self.put_volume(info.id);
-                if let Some(writer) = writer {
-                    self.say(writer, 0, Control::VolumeChanged { volume: info.id, size: info.size });
-                }
-                Ok(admin::Reply::Volume(info))
+                let news = Control::VolumeChanged { volume: info.id, size: info.size };
+                Ok(self.volume_changed(info, writer, news))
             }
             admin::Op::VolumeDelete { name, force } => {
                 let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
@@ -541,22 +535,7 @@ impl Meta {
                 Ok(admin::Reply::Done)
             }
             admin::Op::SetRecover { set, without } => {
-                let &i = self.by_set.get(set).ok_or(SetError::Unknown { set: *set })?;
-                let s = &self.sets[i];
-                let (state, members) = members::recover_without(
-                    &s.view,
-                    &s.holders,
-                    (&s.places, &s.evidence),
-                    &self.servers,
-                    now,
-                    without,
-                )?;
-                let before: Vec<VssdId> = self.sets[i].in_use().collect();
-                self.sets[i].holders.retain(|m| !without.contains(&m.server));
-                if self.new_view(i, state, members, fx) {
-                    self.left(now, i, &before);
-                    self.push_map(now);
-                }
+                self.recover_set(now, *set, without, fx)?;
                 Ok(admin::Reply::Done)
             }
             admin::Op::VssdMove { vssd, to } => Ok(self.move_vssd(now, *vssd, *to, fx)?),
@@ -576,6 +555,30 @@ impl Meta {
             }
             admin::Op::RackStatus => Ok(admin::Reply::Rack(Box::new(self.status(now)))),
         }
+    }
+
+    /// Keeps the volume as it is now, and notifies its writer.
+    fn volume_changed(&mut self, info: VolumeInfo, writer: Option<NodeId>, news: Control) -> admin::Reply {
+        self.put_volume(info.id);
+        if let Some(writer) = writer {
+            self.say(writer, 0, news);
+        }
+        admin::Reply::Volume(info)
+    }
+
+    /// The set recovers though these servers never come back.
+    fn recover_set(&mut self, now: Time, set: SetId, without: &[NodeId], fx: &mut Effects) -> Result<(), SetError> {
+        let &i = self.by_set.get(&set).ok_or(SetError::Unknown { set })?;
+        let s = &self.sets[i];
+        let places: (&[Place], &[Evidence]) = (&s.places, &s.evidence);
+        let (state, members) = members::recover_without(&s.view, &s.holders, places, &self.servers, now, without)?;
+        let before: Vec<VssdId> = self.sets[i].in_use().collect();
+        self.sets[i].holders.retain(|m| !without.contains(&m.server));
+        if self.new_view(i, state, members, fx) {
+            self.left(now, i, &before);
+            self.push_map(now);
+        }
+        Ok(())
     }
 
     fn cleared(&mut self, request: (SetId, u64), reply: &IoReply) {

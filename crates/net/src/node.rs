@@ -1,10 +1,11 @@
 //! One node of a rack in a process of its own (`rackweave node`).
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rackweave_core::{NodeKind, NodeName, RackId, Span, SsdId};
+use rackweave_core::{NodeId, NodeKind, NodeName, RackId, Span, SsdId};
 use rackweave_transport::Keys;
 
 use super::incarnation::{INCARNATION_FILE, Incarnations, Kept};
@@ -58,14 +59,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let signal = up::signals()?;
     up::exact_timers();
     let name = options.name;
-    let (mut cfg, written) = up::read_written(&options.config)?;
-    if let Some(kind) = options.data_plane {
-        cfg.switch.data_plane = kind;
-        cfg.validate().map_err(|error| UpError::Config { path: options.config.clone(), error })?;
-    }
-    for o in written.overridden(&cfg) {
-        eprintln!("rackweave: {}: {o} by an option", options.config.display());
-    }
+    let cfg = config(options)?;
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
     let layout = hosts.layout();
     let Some(node) = layout.id(name) else {
@@ -82,23 +76,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let in_kernel = (name == NodeName::SWITCH && cfg.switch.data_plane != DataPlaneKind::Process)
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
         .transpose()?;
-    let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
-    let kept = name.kind == NodeKind::Server;
-    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes() };
-    let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
-    let mut incarnations = Kept::open(&dir).map_err(incarnation_file)?;
-    let incarnation =
-        first_incarnation(&mut incarnations, &dir.file(INCARNATION_FILE), &signal).map_err(incarnation_file)?;
-    let net = Net::speaking(version, links, node, addresses, keys, incarnation, up::random_u64());
-    let mut net = net.map_err(|e| match e {
-        NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
-        e => e.into(),
-    })?;
-    net.incarnations_from(Box::new(incarnations));
-    net.set_rings(
-        cfg.switch.ring_plans(&rackweave_rack::build::layout(&cfg), &mut Vec::new()),
-        cfg.switch.data_plane != DataPlaneKind::Process,
-    );
+    let mut net = open_net(name, node, &cfg, &dir, (addresses, keys), &signal)?;
     if let Some(path) = &options.pcap {
         net.capture(Capture::create(path).map_err(DistributedError::from)?);
     }
@@ -145,6 +123,48 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         nodes.switch_in_kernel(node);
     }
     Ok(run.until_stopped(nodes, devices, NoStore)?)
+}
+
+/// The configuration, with what options replace of it.
+fn config(options: &NodeOptions) -> Result<RackConfig, DistributedError> {
+    let (mut cfg, written) = up::read_written(&options.config)?;
+    if let Some(kind) = options.data_plane {
+        cfg.switch.data_plane = kind;
+        cfg.validate().map_err(|error| UpError::Config { path: options.config.clone(), error })?;
+    }
+    for o in written.overridden(&cfg) {
+        eprintln!("rackweave: {}: {o} by an option", options.config.display());
+    }
+    Ok(cfg)
+}
+
+/// The node's network, under an incarnation that it never had.
+fn open_net(
+    name: NodeName,
+    node: NodeId,
+    cfg: &RackConfig,
+    dir: &DataDir,
+    (addresses, keys): (Vec<SocketAddr>, Keys),
+    signal: &OwnedFd,
+) -> Result<Net, DistributedError> {
+    let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
+    let kept = name.kind == NodeKind::Server;
+    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes() };
+    let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
+    let mut incarnations = Kept::open(dir).map_err(incarnation_file)?;
+    let incarnation =
+        first_incarnation(&mut incarnations, &dir.file(INCARNATION_FILE), signal).map_err(incarnation_file)?;
+    let net = Net::speaking(version, links, node, addresses, keys, incarnation, up::random_u64());
+    let mut net = net.map_err(|e| match e {
+        NetError::Bind { address, error } => DistributedError::Bind { name, address, error },
+        e => e.into(),
+    })?;
+    net.incarnations_from(Box::new(incarnations));
+    net.set_rings(
+        cfg.switch.ring_plans(&rackweave_rack::build::layout(cfg), &mut Vec::new()),
+        cfg.switch.data_plane != DataPlaneKind::Process,
+    );
+    Ok(net)
 }
 
 /// An incarnation for this process. On a full disk it waits for room, until the process receives a signal to stop.

@@ -339,6 +339,11 @@ impl Status {
                 all.push(sample("rackweave_server_refused_total", help, Metric::Counter, labels, *n as f64));
             }
         }
+        self.switch_and_set_samples(all);
+        self.volume_samples(all);
+    }
+
+    fn switch_and_set_samples(&self, all: &mut Vec<Sample>) {
         if let Some(w) = &self.switch {
             let help = "Counters of the switch, by name";
             for (name, n) in &w.counters {
@@ -356,6 +361,9 @@ impl Status {
                 f64::from(s.epoch),
             ));
         }
+    }
+
+    fn volume_samples(&self, all: &mut Vec<Sample>) {
         for v in &self.volumes {
             let labels = vec![("volume", v.name.clone())];
             all.push(sample("rackweave_volume_size_bytes", "Size of the volume", Metric::Gauge, labels, v.size as f64));

@@ -217,7 +217,7 @@ impl Server {
     }
 
     /// A packet for the service of a vSSD.
-    fn to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+    fn pass_to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
         let v = &mut self.vssds[i];
         match p.header.op {
@@ -254,7 +254,7 @@ impl Server {
             }
             // Nothing else of the tables is for a server.
             Body::Table(_) => {}
-            _ => self.to_service(now, p, fx),
+            _ => self.pass_to_service(now, p, fx),
         }
     }
 

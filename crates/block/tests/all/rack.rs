@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
     Block, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, RackMap, SectorRange, SetRoute,
 };
@@ -426,19 +427,7 @@ impl Rack {
                 if let Some(no) = refuse(set, &mut self.faults, w.attach, &w.mutation) {
                     return Some(no);
                 }
-                if set.once(&w.mutation) {
-                    (0..w.range.count).for_each(|i| {
-                        set.sectors.insert(w.range.first + u64::from(i), w.data.identity(i));
-                    });
-                    let (a, b) = sectors(&w.range);
-                    set.mapped.extend(a / 8..b.div_ceil(8));
-                }
-                if w.fua {
-                    // A late copy may find that they were zeroed since.
-                    let all = (0..w.range.count).map(|i| w.range.first + u64::from(i));
-                    let now = all.filter_map(|i| Some((i, *set.sectors.get(&i)?)));
-                    set.durable.0.extend(now);
-                }
+                set.write(&w);
                 IoReply::Done
             }
             IoRequest::Zero { range, attach, mutation, .. } => {
@@ -481,6 +470,21 @@ impl Set {
         self.floor = self.floor.max(m.floor);
         self.applied = self.applied.split_off(&self.floor);
         m.sequence >= self.floor && self.applied.insert(m.sequence)
+    }
+    fn write(&mut self, w: &WriteRequest) {
+        if self.once(&w.mutation) {
+            (0..w.range.count).for_each(|i| {
+                self.sectors.insert(w.range.first + u64::from(i), w.data.identity(i));
+            });
+            let (a, b) = sectors(&w.range);
+            self.mapped.extend(a / 8..b.div_ceil(8));
+        }
+        if w.fua {
+            // A late copy may find that they were zeroed since.
+            let all = (0..w.range.count).map(|i| w.range.first + u64::from(i));
+            let now = all.filter_map(|i| Some((i, *self.sectors.get(&i)?)));
+            self.durable.0.extend(now);
+        }
     }
     fn read(&self, r: &SectorRange) -> Payload {
         let ids: Vec<u64> =

@@ -467,7 +467,7 @@ fn cost_benefit_collects_on_under_uniform_rewriting() {
 #[test]
 fn what_moves_is_not_marked_lost_where_contents_are_not_kept() {
     let cfg = SsdConfig { verify: false, ..small_config() };
-    let (mut ssd, mut disk) = (new_ssd(&cfg), Discard::default());
+    let (mut ssd, mut disk) = (new_ssd(&cfg), Discard);
     let (mut out, mut damaged) = (FlashOut::new(), 0);
     let mut run = |ssd: &mut Ssd, out: &mut FlashOut| {
         while !out.commands.is_empty() {

@@ -171,6 +171,7 @@ impl Drive {
     }
 
     /// Damages a copy of the drive, or configures it otherwise.
+    #[expect(clippy::too_many_lines, reason = "a list of damages")]
     fn spoil(&mut self, disk: &mut Memory, cfg: &mut SsdConfig, model: &mut Model) -> Expected {
         let copy = copy_bytes(&cfg.profile.geometry) as usize;
         let rng = &mut self.rng;

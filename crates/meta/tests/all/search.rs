@@ -77,10 +77,10 @@ impl Seen {
         match c {
             Control::NewView(v) => self.announced(v),
             Control::Lease { views, .. } => views.iter().for_each(|v| self.announced(v)),
-            Control::ServerWelcome { nonce, incarnation, .. } => {
-                if *self.incarnations.entry(*incarnation).or_insert(*nonce) != *nonce {
-                    self.wrong(format!("{incarnation:?} was given twice"));
-                }
+            Control::ServerWelcome { nonce, incarnation, .. }
+                if *self.incarnations.entry(*incarnation).or_insert(*nonce) != *nonce =>
+            {
+                self.wrong(format!("{incarnation:?} was given twice"));
             }
             _ => {}
         }

@@ -1,5 +1,7 @@
 //! A fault schedule is data, drawn from the seed: it can be written out, edited, replayed, and shrunk by halving.
 
+mod params;
+
 use rackweave_core::{Rng, Span};
 use serde::{Deserialize, Serialize};
 
@@ -9,6 +11,7 @@ use rackweave_config::{Isolation, Levels, OVERCOMMIT_MAX, RackConfig, Size};
 use rackweave_rack::wire::TransportConfig;
 use rackweave_sim::{Breakage, CutOdds, Latency, LinkFaults, Network};
 
+use self::params::{draw_params, draw_usual_params, share};
 use super::edit::Edit;
 
 /// Fewest operations and faults of a seed ("How they are searched").
@@ -20,8 +23,6 @@ const LONG_CRASH_SHARE: f64 = 0.7;
 const GROUPED_SHARE: f64 = 0.5;
 /// From a seed whose rack runs full to the next one, for moving plans.
 const MOVING_STRIDE: u64 = 1_000_003;
-/// Share of seeds whose rack runs full.
-const FULL_SHARE: f64 = 0.2;
 /// Share of seeds whose clients keep little of what is not flushed.
 const SMALL_KEEP_SHARE: f64 = 0.25;
 /// Share of seeds whose drives have blocks that fail, and of the programs there that do.
@@ -31,8 +32,6 @@ const PROGRAM_FAILURES: f64 = 0.0005;
 const SCRUBBED_SHARE: f64 = 0.25;
 /// Share of seeds of two racks that hold more copies away from home than there.
 const FAR_SHARE: f64 = 0.3;
-/// Blocks of all volumes in each set of such a rack; its devices hold 448.
-const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
 
 /// What was drawn for a run beside its faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -535,76 +534,6 @@ impl Plan {
         }
         out
     }
-}
-
-fn draw_params(rng: &mut Rng) -> Params {
-    let p = draw_usual_params(rng);
-    if rng.chance(FULL_SHARE) { fill_up(p, rng) } else { p }
-}
-
-/// The same on smaller devices with larger volumes.
-fn fill_up(mut p: Params, rng: &mut Rng) -> Params {
-    p.full = true;
-    p.servers = rng.between(3, 4) as u32;
-    p.profile = (*rng.pick(&["femu", "intel-dc"])).into();
-    p.ssd_mib = rng.between(16, 18);
-    let blocks = p.servers * rng.between(FULL_BLOCKS_PER_SET.0, FULL_BLOCKS_PER_SET.1) as u32;
-    p.own_blocks = blocks / (p.clients + 1);
-    p.shared_blocks = p.own_blocks;
-    p
-}
-
-fn draw_usual_params(rng: &mut Rng) -> Params {
-    Params {
-        servers: rng.between(3, 5) as u32,
-        copies: usual_copies(),
-        lease_ms: rng.between(40, 120),
-        drift_ppm: rng.between(0, 2000) as u32,
-        clock_offset_ms: rng.between(0, 2000),
-        profile: (*rng.pick(&["p-ssd", "femu"])).into(),
-        ssd_mib: rng.between(32, 40),
-        checkpoint_blocks: rng.between(3, 30) as u32,
-        cache_slots: rng.between(288, 600),
-        clients: rng.between(2, 3) as u32,
-        depth: rng.between(1, 6) as u32,
-        timeout_ms: *rng.pick(&[20, 60, 200]),
-        operations: rng.between(u64::from(OPERATIONS_MIN), 2_400) as u32,
-        span_ms: rng.between(2_500, 6_000),
-        own_blocks: rng.between(64, 256) as u32,
-        shared_blocks: rng.between(64, 256) as u32,
-        bytes: rng.chance(0.12),
-        latency_us: rng.between(3, 60),
-        jitter_us: rng.between(1, 100),
-        links: LinkFaults {
-            loss: share(rng, 0.02),
-            duplicate: share(rng, 0.02),
-            reorder: share(rng, 0.1),
-            reorder_extra_ns: rng.between(10_000, 3_000_000),
-            duplicate_extra_ns: 0,
-        },
-        cut: CutOdds { drop: share(rng, 0.6), tear: share(rng, 0.3) },
-        full: false,
-        broken_end: rng.chance(0.1),
-        keep_kib: 65_536,
-        spare: 0,
-        racks: 1,
-        far_copies: 1,
-        between_racks_us: 0,
-        grouped: false,
-        program_failures: 0.0,
-        scrub_ms: 0,
-        sparse_gib: 0,
-        passing_volumes: false,
-        ragged: false,
-        clocks_restart: false,
-        policy: Policy::default(),
-        transport: None,
-    }
-}
-
-/// Up to `max`, in thousandths, so that it reads back from text as it was.
-fn share(rng: &mut Rng, max: f64) -> f64 {
-    rng.below((max * 1000.0) as u64 + 1) as f64 / 1000.0
 }
 
 /// 5 ms to 640 ms, short ones as likely as long ones.

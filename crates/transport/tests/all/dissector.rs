@@ -88,6 +88,7 @@ fn text(x: impl ToString) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "steps of one story")]
 fn datagrams_are_shown_as_they_are_parsed() {
     let keyed = Keys::one(KeyId(3), [1; 32]).expect("a key");
     let mut datagrams = exchange(&Keys::none(), 9000);

@@ -357,6 +357,7 @@ impl Draw {
             _ => DriveRefusal::Unknown { vssd: VssdId(self.u32()) },
         }
     }
+    #[expect(clippy::too_many_lines, reason = "a list of values")]
     fn control(&mut self) -> Control {
         match self.below(30) {
             29 => Control::DriveRefused { nonce: self.u64(), why: Box::new(self.drive_refusal()) },

@@ -50,6 +50,7 @@ fn view(state: ViewState, recovered: u32) -> Packet {
 }
 
 /// Moves, and what calls for them.
+#[expect(clippy::too_many_lines, reason = "a list of values")]
 fn controls() -> Vec<(&'static str, Control)> {
     let (set, epoch, incarnation) = (SetId(5), Epoch(6), Incarnation(0x40));
     let place = VssdPlace { vssd: VssdId(0x0101_0000), set, slot: 3 };
@@ -157,6 +158,7 @@ fn refusals() -> Vec<(&'static str, Control)> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "a list of values")]
 fn samples() -> Vec<(&'static str, Packet)> {
     let range = SectorRange { volume: VolumeId(7), first: 0x1_0000_0001, count: 1 };
     let blocks = BlockRange { volume: VolumeId(7), first: 2, count: 3 };

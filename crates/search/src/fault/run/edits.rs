@@ -19,12 +19,14 @@ const FOREIGN_SPAN: Span = Span::from_millis(400);
 /// Where a copy of a drive's table names its first vSSD.
 const TABLE_ENTRY: u64 = 128;
 
+/// Drives and store as they were at an edit before.
+type Older = (Vec<Drive>, Vec<(Bytes, Bytes)>);
+
 /// Edits of a run.
 #[derive(Default)]
 pub(super) struct Edits {
     now: Option<UnderWay>,
-    /// Drives and store as they were at an edit before.
-    older: Option<(Vec<Drive>, Vec<(Bytes, Bytes)>)>,
+    older: Option<Older>,
 }
 
 struct UnderWay {
@@ -93,14 +95,7 @@ impl Run<'_> {
         (drives, self.sim.engine().saved(Layout::META))
     }
 
-    fn apply(
-        &mut self,
-        edit: Edit,
-        servers_only: bool,
-        drives: &[Drive],
-        older: Option<&(Vec<Drive>, Vec<(Bytes, Bytes)>)>,
-        now: &mut UnderWay,
-    ) {
+    fn apply(&mut self, edit: Edit, servers_only: bool, drives: &[Drive], older: Option<&Older>, now: &mut UnderWay) {
         if let Some(config) = edit.config(self.sim.config()) {
             return self.sim.edit(Some(Edited { config: Arc::new(config), servers_only }));
         }

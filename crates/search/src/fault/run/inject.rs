@@ -34,18 +34,14 @@ impl Run<'_> {
                 Some(down_ms)
             }
             Fault::RackPowerCut { down_ms } => {
-                self.servers_down(&self.fault_servers(i), true);
-                self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
-                self.node_down(Layout::META);
+                self.rack_down(i);
                 Some(down_ms)
             }
             Fault::StandStill { damaged, replaced, permille, down_ms } => {
                 if self.is_edited() || !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
                     return;
                 }
-                self.servers_down(&self.fault_servers(i), true);
-                self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
-                self.node_down(Layout::META);
+                self.rack_down(i);
                 self.damage(damaged, replaced, permille);
                 Some(down_ms)
             }
@@ -53,9 +49,7 @@ impl Run<'_> {
                 if self.is_edited() || !(self.down.is_empty() && self.watch.all_full(&self.sim)) {
                     return;
                 }
-                self.servers_down(&self.fault_servers(i), true);
-                self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
-                self.node_down(Layout::META);
+                self.rack_down(i);
                 let servers = self.plan.params.servers;
                 (1..self.plan.params.copies).for_each(|k| self.sim.replace_disk((server + k) % servers));
                 Some(down_ms)
@@ -93,6 +87,13 @@ impl Run<'_> {
         if let Some(ms) = over {
             self.plan_at(self.sim.now() + Span::from_millis(ms), Agenda::Over(i));
         }
+    }
+
+    /// The power of all servers, switches and the metadata service is cut.
+    fn rack_down(&mut self, i: usize) {
+        self.servers_down(&self.fault_servers(i), true);
+        self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
+        self.node_down(Layout::META);
     }
 
     /// Faults of links, contents, and those of two steps.
@@ -158,38 +159,29 @@ impl Run<'_> {
                 self.traps.push_back(i);
                 None
             }
-            Fault::Move { .. } | Fault::Drain { .. } | Fault::Add => {
-                self.word(fault);
+            _ => {
+                self.begin_by_request(fault);
                 None
             }
-            Fault::Fill { client } => {
-                self.fill_on(client, 0);
-                None
-            }
-            Fault::Empty { client } => {
-                self.empty(client);
-                None
-            }
-            Fault::Create { client } => {
-                self.pass(client, Passing::Create, false);
-                None
-            }
-            Fault::Grow { client } => {
-                self.pass(client, Passing::Grow, false);
-                None
-            }
-            Fault::Delete { client, force } => {
-                self.pass(client, Passing::Delete, force);
-                None
-            }
+        }
+    }
+
+    /// Faults that are requests of an operator or a client.
+    fn begin_by_request(&mut self, fault: Fault) {
+        match fault {
+            Fault::Move { .. } | Fault::Drain { .. } | Fault::Add => self.word(fault),
+            Fault::Fill { client } => self.fill_on(client, 0),
+            Fault::Empty { client } => self.empty(client),
+            Fault::Create { client } => self.pass(client, Passing::Create, false),
+            Fault::Grow { client } => self.pass(client, Passing::Grow, false),
+            Fault::Delete { client, force } => self.pass(client, Passing::Delete, force),
             Fault::Steal { client } => {
                 let shared = self.shared();
                 if self.attached[client as usize][shared].is_none() {
                     self.try_attach(client, shared);
                 }
-                None
             }
-            _ => None,
+            _ => {}
         }
     }
 
