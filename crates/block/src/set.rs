@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_member_in_another_rack_is_asked_when_those_at_home_are_suspect() {
         let mut s = SetState::new(SetId(0));
-        let (a, b, far) = (VssdId::in_rack(1, 1), VssdId::in_rack(1, 2), VssdId(3));
+        let (a, b, far) = (VssdId(1 << 24 | 1), VssdId(1 << 24 | 2), VssdId(3));
         s.set_members(&[far, a, b]);
         let picks: Vec<_> = (0..4).filter_map(|key| s.pick(Time(1), key, 0)).collect();
         assert_eq!(picks, [a, b, a, b]);

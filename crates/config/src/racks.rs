@@ -115,14 +115,6 @@ impl Placement {
         }
         (home + 1) % self.racks * n + (first + slot - self.near) % n
     }
-    /// Where the set begins that has its replica in `slot` on server `i`.
-    pub fn first(&self, i: u32, slot: u32) -> u32 {
-        let (n, rack) = (self.in_rack(), self.rack(i));
-        if slot < self.near {
-            return rack * n + (i % n + n - slot) % n;
-        }
-        (rack + self.racks - 1) % self.racks * n + (i % n + n - (slot - self.near)) % n
-    }
 }
 
 /// Addresses of the nodes; drivers know how many clients there are.

@@ -23,7 +23,7 @@ id!(
     /// One solid-state drive of one server; unique in the rack.
     SsdId(u32), "ssd");
 id!(
-    /// A virtual SSD; unique in all racks, and says in which it lies. Zero names none.
+    /// A virtual SSD; unique in all racks. Zero names none.
     VssdId(u32), "vssd");
 id!(
     /// A replica set: the vSSDs, one a server, that hold the same blocks.
@@ -76,19 +76,12 @@ impl fmt::Debug for DriveId {
 }
 
 impl VssdId {
-    /// Bits below the rack.
-    const RACK_SHIFT: u32 = 24;
+    /// Bits below the rack. Only the metadata service makes ids of them.
+    pub const NUMBER_BITS: u32 = 24;
 
-    /// The vSSD numbered `number`, below 2²⁴, of a rack below 256.
-    pub fn in_rack(rack: u32, number: u32) -> VssdId {
-        VssdId(rack << Self::RACK_SHIFT | number)
-    }
+    /// The rack in which it lies.
     pub fn rack(self) -> u32 {
-        self.0 >> Self::RACK_SHIFT
-    }
-    /// Within its rack.
-    pub fn number(self) -> u32 {
-        self.0 & ((1 << Self::RACK_SHIFT) - 1)
+        self.0 >> Self::NUMBER_BITS
     }
 }
 

@@ -19,6 +19,7 @@ mod clear;
 mod clients;
 pub mod codec;
 mod config;
+pub mod ids;
 mod members;
 mod moves;
 mod node;
@@ -34,7 +35,6 @@ pub mod wear;
 
 pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
 pub use members::{Evidence, Place, Replaces};
-pub use moves::FIRST_MOVED;
 pub use node::Meta;
 pub use volumes::{NAME_MAX, VOLUMES_MAX};
 

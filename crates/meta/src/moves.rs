@@ -13,12 +13,11 @@ use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, Table,
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
 
 use crate::codec;
+use crate::ids;
 use crate::members::{Place, Replaces, Servers};
 use crate::node::Meta;
 use crate::trace;
 
-/// Number of the first vSSD that is made at run time; those of the configuration are below.
-pub const FIRST_MOVED: u32 = 1 << 16;
 /// A plan that a server has not carried out is sent again with its heartbeats, at most so often: five a second for a server.
 const PLAN_RETRY_INTERVAL: Span = Span::from_millis(200);
 /// A `del_vssd` for a server that is gone is repeated after this: one a second for each of its vSSDs, at most sixteen.
@@ -59,7 +58,7 @@ impl Moves {
     pub(crate) fn new(layout: &Layout, servers: u32) -> Moves {
         Moves {
             nodes: (0..servers).map(|i| (layout.server(i), ServerState::In)).collect(),
-            next_vssd: FIRST_MOVED,
+            next_vssd: ids::FIRST_MADE,
             plans: BTreeMap::new(),
             plans_made: 0,
             rows: Vec::new(),
@@ -129,9 +128,9 @@ impl Meta {
         }
         wanted
     }
-    /// Whether the server has to be told: it has not what the configuration says, or something to give back.
+    /// Whether the server needs a plan: it has not what the rack began with, or something to give back.
     fn differs(&self, node: NodeId) -> bool {
-        let made = |p: &Place| p.leaving || p.vssd.number() >= FIRST_MOVED;
+        let made = |p: &Place| p.leaving || ids::is_made(p.vssd);
         let configured = self.cfg.sets.iter().flat_map(|s| &s.members).filter(|m| m.1 == node).count();
         let here = || self.places().filter(|(_, p)| p.node == node);
         here().any(|(_, p)| made(p)) || here().count() != configured
@@ -329,8 +328,8 @@ impl Meta {
     }
     fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
         let rack = self.cfg.layout.rack(to).unwrap_or(0);
-        let number = if mutant!("meta.move.reuse-id") { FIRST_MOVED } else { self.moves.next_vssd };
-        let vssd = VssdId::in_rack(rack, number);
+        let number = if mutant!("meta.move.reuse-id") { ids::FIRST_MADE } else { self.moves.next_vssd };
+        let vssd = ids::made(rack, number);
         self.moves.next_vssd += 1;
         self.out.put(codec::next_vssd_key(), Some(codec::encode_next_vssd(self.moves.next_vssd)));
         let mut place = Place::new(vssd, to, slot);

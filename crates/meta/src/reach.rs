@@ -121,19 +121,21 @@ fn who_leaves(there: &[Member], apart: impl Fn(&Member, &Member) -> bool, min_co
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids;
 
     fn member(rack: u32, n: u32, role: Role) -> Member {
-        Member { vssd: VssdId::in_rack(rack, n), server: NodeId(n), incarnation: Incarnation(1), role }
+        Member { vssd: ids::made(rack, n), server: NodeId(n), incarnation: Incarnation(1), role }
     }
     fn three(racks: [u32; 3]) -> [Member; 3] {
         [1, 2, 3].map(|n| member(racks[n as usize - 1], n, Role::Member))
     }
-    /// Numbers of those who leave, if these pairs do not reach each other.
+    /// Servers of those who leave, if these pairs do not reach each other.
     fn leave(there: &[Member], cut: &[(u32, u32)], min_copies: usize) -> Vec<u32> {
         let apart = |a: &Member, b: &Member| {
             cut.iter().any(|&(x, y)| (x, y) == (a.server.0, b.server.0) || (y, x) == (a.server.0, b.server.0))
         };
-        who_leaves(there, apart, min_copies).iter().map(|v| v.number()).collect()
+        let gone = who_leaves(there, apart, min_copies);
+        there.iter().filter(|m| gone.contains(&m.vssd)).map(|m| m.server.0).collect()
     }
 
     #[test]

@@ -1,27 +1,26 @@
 //! The nodes of a rack, made from its configuration. Every driver uses these.
 //!
 //! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
-//! the servers `k`, `k + 1`, …; the vSSDs share the drive's channels, or its dies, equally. Software-isolated ones are on
-//! the same channels, as many of them as these have dies for. With several levels of isolation
-//! all that is there once for each, on an equal part of the drive: set `l S + k`, vSSDs `l R + slot`. A drive may have free
-//! slots behind those of its vSSDs, and a server that was added has nothing else: where vSSDs are by now, the metadata
-//! service knows.
+//! the servers `k`, `k + 1`, … ([`plan`]). The vSSDs share the drive's channels, or its dies, equally. Software-isolated ones
+//! are on the same channels, as many of them as these have dies for. With several levels of isolation there are all of these
+//! for each level, on an equal part of the drive. A drive may have free slots behind those of its vSSDs, and a server that was
+//! added has nothing else. The metadata service knows where vSSDs are later.
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
-use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
+use rackweave_core::{BLOCK, Layout, NodeId, Span, SsdId, Time};
 use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
-use rackweave_config::racks::{self, Placement};
+use rackweave_config::racks;
 use rackweave_config::switching::{DataPlaneKind, RedirectKind};
 use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, RackConfig, TimingConfig};
 
-/// Ids of a server's vSSDs begin at 1 + 16 × its number.
-const VSSD_IDS_PER_SERVER: u32 = 16;
+use crate::plan::{self, PlannedSet};
+
 /// Volume clients a layout has room for; nodes only tell clients from servers by it.
 const LAYOUT_CLIENTS: u32 = 1024;
 /// Heartbeats in the span of a lease.
@@ -65,28 +64,6 @@ pub enum BuildError {
 /// Addresses as the nodes know them.
 pub fn layout(cfg: &RackConfig) -> Layout {
     racks::layout(cfg, LAYOUT_CLIENTS)
-}
-
-/// vSSD in `slot` of server `i`.
-pub fn vssd_id(cfg: &RackConfig, i: u32, slot: u32) -> VssdId {
-    VssdId::in_rack(Placement::of(cfg).rack(i), 1 + i * VSSD_IDS_PER_SERVER + slot)
-}
-
-/// The server whose drive holds `vssd`.
-pub fn server_of(vssd: VssdId) -> u32 {
-    (vssd.number() - 1) / VSSD_IDS_PER_SERVER
-}
-
-/// Members of set `k`: vSSD and server.
-pub fn members(cfg: &RackConfig, k: u32) -> Vec<(VssdId, NodeId)> {
-    // Sets are numbered level by level, and so are the vSSDs of a server.
-    let (level, first) = (k / cfg.servers, k % cfg.servers);
-    (0..cfg.replicas)
-        .map(|slot| {
-            let i = Placement::of(cfg).server(first, slot);
-            (vssd_id(cfg, i, level * cfg.replicas + slot), layout(cfg).server(i))
-        })
-        .collect()
 }
 
 /// The modelled drive of every server.
@@ -214,21 +191,22 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
 /// As [`profile`].
 pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfig, BuildError> {
     let ssd = ssd(cfg, i)?;
+    let (planned, node) = (plan::sets(cfg), layout(cfg).server(i));
     let levels = (0..).zip(cfg.ssd.isolation.all());
     let vssds = levels
         .flat_map(|(l, &level)| (0..cfg.slots()).map(move |slot| (l, level, slot)))
         .map(|(l, level, slot)| {
             let share = share(cfg, &ssd.profile, level);
-            if slot >= cfg.replicas || i >= cfg.servers {
+            let here = |s: &&PlannedSet| s.level == level && s.members.get(slot as usize).is_some_and(|m| m.1 == node);
+            let Some(s) = planned.iter().find(here) else {
                 return VssdConfig::free((l * cfg.slots() + slot) as usize, share);
-            }
-            let set = l * cfg.servers + Placement::of(cfg).first(i, slot);
-            let id = vssd_id(cfg, i, l * cfg.replicas + slot);
-            let peers = members(cfg, set).into_iter().filter(|m| m.0 != id).collect();
-            VssdConfig { id, set: SetId(set), share, peers }
+            };
+            let mut peers = s.members.clone();
+            let (id, _) = peers.remove(slot as usize);
+            VssdConfig { id, set: s.set, share, peers }
         })
         .collect();
-    let mut c = ServerConfig::new(layout(cfg).server(i), layout(cfg), ssd, vssds);
+    let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
     c.cache_slots = cfg.cache_slots;
     c.min_copies = cfg.min_copies as u8;
     c.nonce = nonce;
@@ -311,19 +289,14 @@ pub fn balanced(cfg: &RackConfig, meta: Meta) -> Meta {
 pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     let profile = profile(cfg)?;
     // A volume lies on the sets of one level that begin in one rack, its home.
-    let (racks, in_rack) = (cfg.racks.count, cfg.servers / cfg.racks.count);
-    let level = |(l, &level): (u32, &Isolation)| {
-        let from = move |home| l * cfg.servers + home * in_rack;
+    let (racks, planned) = (cfg.racks.count, plan::sets(cfg));
+    let of = |level, home| planned.iter().filter(move |s| (s.level, s.home) == (level, home)).map(|s| s.set).collect();
+    let level = |&level: &Isolation| {
         let capacity_bytes = level_bytes(cfg, &profile, level) / u64::from(racks);
-        (0..racks).map(move |home| LevelConfig {
-            level,
-            home,
-            sets: (from(home)..from(home + 1)).map(SetId).collect(),
-            capacity_bytes,
-        })
+        (0..racks).map(move |home| LevelConfig { level, home, sets: of(level, home), capacity_bytes })
     };
-    let levels = (0..).zip(cfg.ssd.isolation.all()).flat_map(level).collect();
-    let sets = (0..cfg.sets()).map(|k| SetConfig { set: SetId(k), members: members(cfg, k) }).collect();
+    let levels = cfg.ssd.isolation.all().iter().flat_map(level).collect();
+    let sets = planned.iter().map(|s| SetConfig { set: s.set, members: s.members.clone() }).collect();
     Ok(MetaConfig {
         layout: layout(cfg),
         servers: cfg.servers,

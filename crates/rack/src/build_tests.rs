@@ -66,8 +66,9 @@ fn what_the_flash_is_told_reaches_it() {
     let shares: Vec<Share> = server.vssds.iter().map(|v| v.share).collect();
     assert_eq!(shares, [[Share::Channels(2); 3], [Share::Dies(10); 3]].concat());
     // Each vSSD is a member of the set that its server's configuration names, with the peers of that.
+    let sets = plan::sets(&both);
     for v in &server.vssds {
-        let members = super::members(&both, v.set.0);
+        let members = &sets[v.set.0 as usize].members;
         assert!(members.iter().any(|m| m.0 == v.id) && v.peers.iter().all(|p| members.contains(p)), "{v:?}");
     }
     let meta = meta_config(&both).unwrap();

@@ -8,6 +8,7 @@ pub mod build;
 pub mod capture;
 pub mod engine;
 mod networked;
+pub mod plan;
 pub mod sim;
 pub mod trace;
 pub mod wire;

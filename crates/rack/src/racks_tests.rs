@@ -1,8 +1,9 @@
 use rackweave_config::racks::RacksSection;
 use rackweave_config::{ConfigError, RackConfig};
+use rackweave_core::SetId;
 
 use super::*;
-use crate::build;
+use crate::{build, plan};
 
 fn two(servers: u32, far: Option<u32>) -> RackConfig {
     RackConfig { servers, racks: RacksSection { count: 2, far_replicas: far }, ..RackConfig::default() }
@@ -14,24 +15,23 @@ fn two_replicas_lie_at_home_and_one_elsewhere_and_every_server_holds_as_many() {
         let cfg = two(servers, Some(far));
         cfg.validate().expect("sound");
         let layout = build::layout(&cfg);
-        let mut held = vec![0; servers as usize];
-        for k in 0..cfg.sets() {
-            let members = build::members(&cfg, k);
-            let home = Placement::of(&cfg).rack(k);
-            let at_home = members.iter().filter(|m| layout.rack(m.1) == Some(home)).count() as u32;
-            assert_eq!((members.len() as u32, at_home), (3, 3 - far), "set {k} of {servers}");
-            for (i, &(vssd, server)) in members.iter().enumerate() {
+        let (sets, mut held) = (plan::sets(&cfg), vec![0; servers as usize]);
+        assert_eq!(sets.len() as u32, servers);
+        for (k, s) in (0..).zip(&sets) {
+            let at_home = s.members.iter().filter(|m| layout.rack(m.1) == Some(s.home)).count() as u32;
+            assert_eq!((s.set, s.members.len() as u32, at_home), (SetId(k), 3, 3 - far), "of {servers}");
+            for (i, &(vssd, server)) in s.members.iter().enumerate() {
                 assert_eq!(Some(vssd.rack()), layout.rack(server));
-                assert_eq!(layout.server(build::server_of(vssd)), server);
-                assert!(members[..i].iter().all(|m| m.1 != server), "set {k}: {server} twice");
-                held[build::server_of(vssd) as usize] += 1;
+                assert!(s.members[..i].iter().all(|m| m.1 != server), "set {k}: {server} twice");
+                held[Layout::server_number(server) as usize] += 1;
             }
         }
         assert!(held.iter().all(|&n| n == 3), "{held:?}");
         for i in 0..servers {
             let c = build::server_config(&cfg, i, 1).expect("sound");
+            assert_eq!(c.vssds.len(), 3, "server {i}");
             for v in &c.vssds {
-                assert!(build::members(&cfg, v.set.0).contains(&(v.id, c.node)), "{} of {}", v.id, v.set);
+                assert!(sets[v.set.0 as usize].members.contains(&(v.id, c.node)), "{} of {}", v.id, v.set);
             }
         }
     }

@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use super::status::Facts;
 use crate::key::KeyChange;
-use rackweave_config::Isolation;
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
@@ -182,7 +181,7 @@ impl ServerState {
 
 impl Volume {
     pub fn of(v: &VolumeInfo, facts: &Facts) -> Volume {
-        let level = v.sets.first().and_then(|&s| facts.level_of(s));
+        let level = v.sets.first().and_then(|s| facts.sets.get(s));
         Volume {
             id: v.id.0,
             name: v.name.to_string(),
@@ -191,7 +190,7 @@ impl Volume {
             stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
             sets: v.sets.iter().map(|s| s.0).collect(),
             class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
-            isolation: level.map_or("", Isolation::name).into(),
+            isolation: level.map_or("", |l| l.name()).into(),
             iops: v.limits.iops,
             bytes_per_s: v.limits.bytes_per_s,
             used: v.used,

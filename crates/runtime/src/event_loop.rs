@@ -510,7 +510,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     fn look_whether_ready(&mut self, now: Time) {
         let nodes = &self.engine.nodes;
         // Those, too, of which no vSSD is here.
-        let mut serving: BTreeMap<u32, usize> = (0..self.facts.sets()).map(|set| (set, 0)).collect();
+        let mut serving: BTreeMap<u32, usize> = self.facts.sets.keys().map(|set| (set.0, 0)).collect();
         for v in (0..nodes.count()).flat_map(|n| nodes.vssds(NodeId(n), now)) {
             *serving.entry(v.set).or_default() += usize::from(v.serving);
         }

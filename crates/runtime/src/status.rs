@@ -23,6 +23,7 @@ use super::up::device_name;
 use crate::network::Network;
 use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
+use rackweave_rack::plan;
 
 /// Nodes that can say what state their vSSDs are in.
 pub trait Describe {
@@ -69,9 +70,8 @@ pub trait Describe {
 pub struct Facts {
     pub data: String,
     pub timing: String,
-    /// Levels of the replica sets, and sets of each.
-    pub isolation: Vec<Isolation>,
-    pub sets_per_level: u32,
+    /// The rack's replica sets, and the isolation of their vSSDs.
+    pub sets: BTreeMap<SetId, Isolation>,
     /// Members that a set needs to serve writes.
     pub min_copies: u32,
     pub driver: String,
@@ -85,12 +85,10 @@ pub struct Facts {
 
 impl Facts {
     pub fn of(cfg: &RackConfig) -> Facts {
-        let isolation = cfg.ssd.isolation.all().to_vec();
         let layout = rackweave_config::racks::layout(cfg, 1);
         Facts {
             timing: cfg.ssd.timing.name().into(),
-            isolation,
-            sets_per_level: cfg.servers,
+            sets: plan::sets(cfg).into_iter().map(|s| (s.set, s.level)).collect(),
             min_copies: cfg.min_copies,
             names: layout.places().iter().map(|p| p.name.to_string()).collect(),
             ..Facts::default()
@@ -109,14 +107,6 @@ impl Facts {
     /// The file of a server's drive.
     pub fn drive_file(&self, server: NodeId) -> String {
         Path::new(&self.data).join(device_name(Layout::server_number(server))).display().to_string()
-    }
-    /// Replica sets of the rack: theirs are the numbers below it.
-    pub fn sets(&self) -> u32 {
-        self.isolation.len() as u32 * self.sets_per_level
-    }
-    /// Isolation of the vSSDs of a set.
-    pub fn level_of(&self, set: SetId) -> Option<Isolation> {
-        self.isolation.get(set.0.checked_div(self.sets_per_level)? as usize).copied()
     }
 }
 

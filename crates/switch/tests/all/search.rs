@@ -231,7 +231,7 @@ impl World {
     }
     fn members(set: u32) -> [(u32, u32); 3] {
         let last = 3 * set + 3;
-        let last = if set % 2 == 1 { VssdId::in_rack(1, last).0 } else { last };
+        let last = if set % 2 == 1 { 1 << 24 | last } else { last };
         [(3 * set + 1, 2), (3 * set + 2, 3), (last, 4 + set)]
     }
     fn draw_vssd(&mut self) -> (u32, u32, Vec<(u32, u32)>) {

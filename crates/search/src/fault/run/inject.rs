@@ -260,7 +260,8 @@ impl Run<'_> {
             Fault::SetPowerCut { set, .. } => {
                 let view = self.sim.meta().and_then(|m| m.view(SetId(set % n)));
                 let now = view.map(|v| v.members.iter().map(|m| m.server).collect::<Vec<_>>()).unwrap_or_default();
-                let made = || rackweave_rack::build::members(self.sim.config(), set % n).iter().map(|m| m.1).collect();
+                let sets = rackweave_rack::plan::sets(self.sim.config());
+                let made = || sets[(set % n) as usize].members.iter().map(|m| m.1).collect();
                 let on: Vec<NodeId> = if now.is_empty() { made() } else { now };
                 on.into_iter().map(Layout::server_number).collect()
             }

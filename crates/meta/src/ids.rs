@@ -1,0 +1,41 @@
+//! Ids of vSSDs. They are allotted here and nowhere else, and none twice (protocol rule 5).
+//!
+//! An id consists of the rack in which the vSSD lies (upper 8 bits, [`VssdId::rack`]) and a number (lower 24). Switches read
+//! the rack from every packet. It is true for the life of the vSSD, for a move makes another vSSD under another id.
+
+use rackweave_core::VssdId;
+
+/// Number of the first vSSD that is made at run time; those that a rack begins with are below.
+pub const FIRST_MADE: u32 = 1 << 16;
+/// Numbers of the vSSDs that a server begins with.
+const PER_SERVER: u32 = 16;
+
+/// The vSSD that a server begins with in place `i` of its drive, counted without the free ones.
+pub fn first(rack: u32, server: u32, i: u32) -> VssdId {
+    in_rack(rack, 1 + server * PER_SERVER + i)
+}
+/// The vSSD made at run time with the counter at `number`.
+pub(crate) fn made(rack: u32, number: u32) -> VssdId {
+    in_rack(rack, number)
+}
+pub(crate) fn is_made(vssd: VssdId) -> bool {
+    vssd.0 % (1 << VssdId::NUMBER_BITS) >= FIRST_MADE
+}
+
+fn in_rack(rack: u32, number: u32) -> VssdId {
+    VssdId(rack << VssdId::NUMBER_BITS | number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_those_of_existing_drives_and_name_their_rack() {
+        assert_eq!((first(0, 0, 0), first(0, 3, 2), first(1, 5, 0)), (VssdId(1), VssdId(51), VssdId(0x0100_0051)));
+        assert_eq!((made(0, FIRST_MADE), made(1, FIRST_MADE)), (VssdId(0x1_0000), VssdId(0x0101_0000)));
+        for (id, rack, later) in [(first(1, 63, 15), 1, false), (made(1, FIRST_MADE), 1, true), (made(0, 70_000), 0, true)] {
+            assert_eq!((id.rack(), is_made(id)), (rack, later), "{id}");
+        }
+    }
+}
