@@ -249,8 +249,8 @@ mod tests {
         let racks: Vec<Option<u32>> = two.places().iter().map(|p| p.rack).collect();
         assert_eq!(racks, [None, Some(0), Some(0), Some(0), Some(1), Some(1), Some(1), None, None]);
         assert_eq!(two.ids(NodeKind::Switch), [NodeId(1), NodeId(6)]);
-        assert_eq!(two.switch_of(VssdId::in_rack(1, 17)), NodeId(6));
-        assert_eq!(two.switch_of(VssdId::in_rack(9, 17)), Layout::SWITCH);
+        assert_eq!(two.switch_of(VssdId(1 << 24 | 17)), NodeId(6));
+        assert_eq!(two.switch_of(VssdId(9 << 24 | 17)), Layout::SWITCH);
         assert_eq!((two.nodes(), two.racks(), two.servers(), two.clients()), (9, 2, 4, 2));
     }
 

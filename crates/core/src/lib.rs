@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod backoff;
+mod counters;
 pub mod device;
 pub mod id;
 pub mod layout;

@@ -15,7 +15,7 @@ use rackweave_switch::tables::{DestinationRow, Dump, PeerState, ReplicaRow};
 use rackweave_switch::{BITS_EXPIRE, ROWS_MAX};
 
 use crate::layout::{
-    COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, Own, PortKey, PortValue, READABLE,
+    COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, PortKey, PortValue, READABLE,
     REPLICA_GC, RingValue, Row, change_bytes, counters,
 };
 use rackweave_switch::rings::{Prefix, Reach, Ring, RingError};
@@ -379,10 +379,6 @@ impl KernelSwitch {
     pub fn rows(&self) -> Result<u32, KernelFault> {
         Ok(self.control()?.rows)
     }
-    /// Counters that only this data plane has.
-    pub fn own_counters(&self) -> Result<Own, KernelFault> {
-        Ok(counters(&self.counted()?).1)
-    }
     fn counted(&self) -> Result<[u64; COUNTERS], KernelFault> {
         let map: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map("counters")?)?;
         let mut n = [0; COUNTERS];
@@ -487,7 +483,7 @@ impl DataPlane for KernelSwitch {
 
     /// Expiries are not counted: here a state expires by not being looked at.
     fn counters(&self) -> Result<Counters, KernelFault> {
-        let (mut c, _) = counters(&self.counted()?);
+        let mut c = counters(&self.counted()?);
         c.rows_refused += self.refused;
         Ok(c)
     }

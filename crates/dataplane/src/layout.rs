@@ -158,31 +158,15 @@ pub fn change_bytes(change: &Change) -> [u8; 80] {
     b
 }
 
-/// Counters only a data plane on a real network has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Own {
-    /// `gc_op`s whose CRC32C was wrong.
-    pub bad_checksum: u64,
-    /// `gc_op`s with a wrong tag, or of a sender without a key.
-    pub bad_mac: u64,
-    /// Packets for an address behind no port.
-    pub no_port: u64,
-    /// Requests in trains of segments (GSO), which cannot be rewritten one by one.
-    pub trains: u64,
-}
-
 /// Length of `enum counter`.
 pub const COUNTERS: usize = 26;
 
 /// In the order of `enum counter`.
-pub fn counters(n: &[u64; COUNTERS]) -> (Counters, Own) {
-    let counters = Counters {
+pub fn counters(n: &[u64; COUNTERS]) -> Counters {
+    Counters {
         reads: n[0],
         writes: n[1],
         redirects: n[2],
-        // Several racks have switches that are processes.
-        redirects_far: 0,
-        far_states: 0,
         all_collecting: n[3],
         gc_accepted: n[4],
         gc_delayed: n[5],
@@ -201,9 +185,12 @@ pub fn counters(n: &[u64; COUNTERS]) -> (Counters, Own) {
         rows_refused: n[18],
         unknown_vssd: n[19],
         malformed: n[20],
+        bad_checksum: n[21],
+        bad_mac: n[22],
+        no_port: n[23],
+        trains: n[24],
         ring_packets: n[25],
+        // Several racks have switches that are processes.
         ..Counters::default()
-    };
-    let own = Own { bad_checksum: n[21], bad_mac: n[22], no_port: n[23], trains: n[24] };
-    (counters, own)
+    }
 }

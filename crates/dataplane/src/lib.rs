@@ -20,6 +20,6 @@ mod ovs_dump;
 pub mod testrack;
 
 pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, WAYS_MAX};
-pub use layout::{Own, REPLICAS_MAX};
+pub use layout::REPLICAS_MAX;
 pub use ovs_dump::{DumpError, rings_in};
 pub use rackweave_switch::rings::{self, Prefix, Reach, Ring};

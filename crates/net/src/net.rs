@@ -408,23 +408,8 @@ impl Network for Net {
             ("capture_left_out", self.capture.as_ref().map_or(0, |c| c.left_out)),
             ("unsent", l.unsent + l.unsendable),
             ("outdated", l.outdated),
-            ("receive_calls", u.receive_calls),
-            ("send_calls", u.send_calls),
-            ("send_refused", u.send_refused),
-            ("send_too_long", u.send_too_long),
-            ("arrivals_stamped", u.received_stamped),
-            ("leavings_asked", u.leaving_asked),
-            ("leavings_stamped", u.leaving_told),
-            ("streams_opened", s.opened),
-            ("streams_accepted", s.accepted),
-            ("streams_failed", s.failed),
-            ("streams_stalled", s.stalled),
-            ("streams_from_strangers", s.strangers),
-            ("stream_frames_sent", s.frames_sent),
-            ("stream_frames_received", s.frames_received),
-            ("stream_frames_refused", s.frames_refused),
         ];
-        let all = own.into_iter().chain(self.link.endpoint().counters().all());
+        let all = own.into_iter().chain(u.all()).chain(s.all()).chain(self.link.endpoint().counters().all());
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
     }
 }

@@ -44,19 +44,18 @@ pub enum Change {
     Down(NodeId),
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    pub opened: u64,
-    pub accepted: u64,
-    pub failed: u64,
-    /// Closed because nothing was taken from it for too long.
-    pub stalled: u64,
-    /// Strangers that were turned away, or never said who they are.
-    pub strangers: u64,
-    pub frames_sent: u64,
-    pub frames_received: u64,
-    /// Datagrams for which there was no room or no connection.
-    pub frames_refused: u64,
+counters! {
+    /// Counts, since the process was started.
+    pub struct Counters {
+        opened as "streams_opened", accepted as "streams_accepted", failed as "streams_failed",
+        /// Closed because nothing was taken from it for too long.
+        stalled as "streams_stalled",
+        /// Strangers that were turned away, or never named themselves.
+        strangers as "streams_from_strangers",
+        frames_sent as "stream_frames_sent", frames_received as "stream_frames_received",
+        /// Datagrams for which there was no room or no connection.
+        frames_refused as "stream_frames_refused",
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

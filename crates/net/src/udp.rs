@@ -60,21 +60,19 @@ pub struct TooLong {
     pub bytes: usize,
 }
 
-/// Counts, since the sockets were opened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    pub receive_calls: u64,
-    pub send_calls: u64,
-    /// Datagrams the kernel did not take; the transport sends them again.
-    pub send_refused: u64,
-    /// Those of them that were longer than the path carries.
-    pub send_too_long: u64,
-    /// Datagrams received, and those of them with the kernel's time.
-    pub received: u64,
-    pub received_stamped: u64,
-    /// Departure times that were requested, and that arrived.
-    pub leaving_asked: u64,
-    pub leaving_told: u64,
+counters! {
+    /// Counts, since the sockets were opened.
+    pub struct Counters {
+        receive_calls, send_calls,
+        /// Datagrams the kernel did not take; the transport sends them again.
+        send_refused,
+        /// Those of them that were longer than the path carries.
+        send_too_long,
+        /// Datagrams received, and those of them with the kernel's time.
+        received as _, received_stamped as "arrivals_stamped",
+        /// Departure times that were requested, and that arrived.
+        leaving_asked as "leavings_asked", leaving_told as "leavings_stamped",
+    }
 }
 
 /// A control buffer, aligned as the kernel's headers want it.

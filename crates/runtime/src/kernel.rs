@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use rackweave_core::msg::{Body, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Span, Time};
 use rackweave_dataplane::{
-    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Own, Port, PortPlace, frame, interface,
+    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, frame, interface,
 };
 use rackweave_switch::control::{Announcement, Change, DataPlane, RowResult};
-use rackweave_switch::pipeline::Counters;
 use rackweave_transport::Keys;
 
 use crate::control::SwitchState;
@@ -195,12 +194,12 @@ impl KernelNode {
     pub fn state(&self) -> SwitchState {
         let mut state =
             SwitchState { data_plane: self.kind.to_string(), error: self.fault.clone(), ..Default::default() };
-        match (self.switch.rows(), self.switch.counters(), self.switch.own_counters()) {
-            (Ok(rows), Ok(all), Ok(own)) => {
+        match (self.switch.rows(), self.switch.counters()) {
+            (Ok(rows), Ok(all)) => {
                 (state.rows, state.rows_max) = (rows, self.switch.rows_max());
-                state.counters = counted(&all, &own);
+                state.counters = seen(all.all());
             }
-            (Err(e), ..) | (_, Err(e), _) | (.., Err(e)) => state.error = Some(e.to_string()),
+            (Err(e), _) | (_, Err(e)) => state.error = Some(e.to_string()),
         }
         for (name, seen) in &self.interfaces {
             let how = match (seen.index, seen.running) {
@@ -231,40 +230,7 @@ impl Node for KernelNode {
     }
 }
 
-/// Counters that are not zero, by name.
-pub fn counted(c: &Counters, own: &Own) -> Vec<(String, u64)> {
-    let all = [
-        ("reads", c.reads),
-        ("writes", c.writes),
-        ("redirects", c.redirects),
-        ("redirects_far", c.redirects_far),
-        ("far_states", c.far_states),
-        ("all_collecting", c.all_collecting),
-        ("gc_accepted", c.gc_accepted),
-        ("gc_delayed", c.gc_delayed),
-        ("gc_delayed_after_start", c.gc_delayed_after_start),
-        ("gc_regular", c.gc_regular),
-        ("gc_background", c.gc_background),
-        ("gc_finished", c.gc_finished),
-        ("gc_heartbeats", c.gc_heartbeats),
-        ("gc_idles", c.gc_idles),
-        ("gc_duplicates", c.gc_duplicates),
-        ("gc_stale", c.gc_stale),
-        ("gc_foreign", c.gc_foreign),
-        ("gc_bits_expired", c.gc_bits_expired),
-        ("fell_silent", c.fell_silent),
-        ("rows_created", c.rows_created),
-        ("rows_deleted", c.rows_deleted),
-        ("rows_stale", c.rows_stale),
-        ("rows_refused", c.rows_refused),
-        ("drop_unknown_vssd", c.unknown_vssd),
-        ("drop_malformed", c.malformed),
-        ("drop_bad_checksum", own.bad_checksum),
-        ("drop_bad_mac", own.bad_mac),
-        ("drop_no_port", own.no_port),
-        ("drop_trains", own.trains),
-        ("ring_packets", c.ring_packets),
-        ("drop_unknown_ring", c.unknown_ring),
-    ];
-    all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.into(), n)).collect()
+/// Counters that are not zero.
+pub fn seen(all: impl Iterator<Item = (&'static str, u64)>) -> Vec<(String, u64)> {
+    all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.into(), n)).collect()
 }

@@ -5,7 +5,6 @@ use rackweave_block::VolumeClient;
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
-use rackweave_dataplane::Own;
 use rackweave_flash::Profile;
 use rackweave_meta::Meta;
 use rackweave_server::{DriveProblem, Server, VssdStatus};
@@ -17,7 +16,7 @@ use super::engine::Nodes;
 use super::policy::{self, PolicyError};
 use super::status::Describe;
 use super::up::random_u64;
-use crate::kernel::{KernelNode, counted};
+use crate::kernel::{KernelNode, seen};
 use rackweave_config::RackConfig;
 use rackweave_config::policy::Policy;
 use rackweave_config::racks;
@@ -391,23 +390,9 @@ fn of_process(s: &Switch) -> SwitchState {
         data_plane: DataPlaneKind::Process.to_string(),
         rows: s.rows(),
         rows_max: s.rows_max(),
-        counters: counted(s.counters(), &Own::default()).into_iter().chain(egress(s)).collect(),
+        counters: seen(s.counters().all().chain(s.egress().iter().flat_map(|c| c.all()))),
         ..SwitchState::default()
     }
-}
-
-/// What its ports counted, by name.
-fn egress(s: &Switch) -> Vec<(String, u64)> {
-    let Some((c, waiting)) = s.egress() else { return Vec::new() };
-    let all = [
-        ("egress_sent", c.sent),
-        ("egress_waiting", waiting as u64),
-        ("egress_queue_max_bytes", c.queue_max),
-        ("egress_drop_queue_full", c.queue_full),
-        ("egress_drop_over_burst", c.over_burst),
-        ("egress_drop_too_many_flows", c.too_many_flows),
-    ];
-    all.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
 }
 
 /// The shape of the rack's device files.

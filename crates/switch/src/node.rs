@@ -53,9 +53,9 @@ impl Switch {
     pub fn counters(&self) -> &Counters {
         self.pipeline.counters()
     }
-    /// Counters of the ports, and packets that wait there now; none without queues.
-    pub fn egress(&self) -> Option<(EgressCounters, usize)> {
-        self.queues.as_ref().map(|q| (q.counters(), q.waiting()))
+    /// Counters of the ports; none without queues.
+    pub fn egress(&self) -> Option<EgressCounters> {
+        self.queues.as_ref().map(|q| q.counters())
     }
     /// Whether reads avoid collecting replicas, from now on.
     pub fn set_redirect(&mut self, redirect: Redirect) {

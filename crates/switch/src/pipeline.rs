@@ -56,45 +56,54 @@ pub enum DropReason {
     Malformed,
 }
 
-/// Counters since the pipeline was created.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    pub reads: u64,
-    pub writes: u64,
-    pub redirects: u64,
-    /// Of these: to another rack, since no readable replica in this one was idle.
-    pub redirects_far: u64,
-    /// States received from the other rack's switch.
-    pub far_states: u64,
-    /// Reads sent to a replica with fewer pending reads, though the addressed one did not collect.
-    pub balanced: u64,
-    /// Reads of a collecting vSSD that went to one that collects: none was idle, or the idle ones had too many pending
-    /// reads.
-    pub all_collecting: u64,
-    pub gc_accepted: u64,
-    pub gc_delayed: u64,
-    /// Of the delayed ones: the switch did not yet know every vSSD's state (protocol rule 17).
-    pub gc_delayed_after_start: u64,
-    pub gc_regular: u64,
-    pub gc_background: u64,
-    pub gc_finished: u64,
-    pub gc_heartbeats: u64,
-    pub gc_idles: u64,
-    pub gc_duplicates: u64,
-    pub gc_stale: u64,
-    pub gc_foreign: u64,
-    pub gc_bits_expired: u64,
-    /// Times a vSSD's state became unknown because its server was silent, collecting or not.
-    pub fell_silent: u64,
-    pub rows_created: u64,
-    pub rows_deleted: u64,
-    pub rows_stale: u64,
-    pub rows_refused: u64,
-    pub unknown_vssd: u64,
-    pub malformed: u64,
-    /// Packets for a ring's address, and for an address of the rings without a ring.
-    pub ring_packets: u64,
-    pub unknown_ring: u64,
+counters! {
+    /// Counters since the pipeline was created.
+    pub struct Counters {
+        reads,
+        writes,
+        redirects,
+        /// Of these: to another rack, since no readable replica in this one was idle.
+        redirects_far,
+        /// States received from the other rack's switch.
+        far_states,
+        /// Reads sent to a replica with fewer pending reads, though the addressed one did not collect.
+        balanced as _,
+        /// Reads of a collecting vSSD that went to one that collects: none was idle, or the idle ones had too many pending
+        /// reads.
+        all_collecting,
+        gc_accepted,
+        gc_delayed,
+        /// Of the delayed ones: the switch did not yet know every vSSD's state (protocol rule 17).
+        gc_delayed_after_start,
+        gc_regular,
+        gc_background,
+        gc_finished,
+        gc_heartbeats,
+        gc_idles,
+        gc_duplicates,
+        gc_stale,
+        gc_foreign,
+        gc_bits_expired,
+        /// Times a vSSD's state became unknown because its server was silent, collecting or not.
+        fell_silent,
+        rows_created,
+        rows_deleted,
+        rows_stale,
+        rows_refused,
+        unknown_vssd as "drop_unknown_vssd",
+        malformed as "drop_malformed",
+        /// `gc_op`s in the kernel with a wrong CRC32C.
+        bad_checksum as "drop_bad_checksum",
+        /// `gc_op`s in the kernel with a wrong tag, or of a sender without a key.
+        bad_mac as "drop_bad_mac",
+        /// Packets in the kernel for an address behind no port.
+        no_port as "drop_no_port",
+        /// Requests in the kernel in trains of segments (GSO), which cannot be rewritten one by one.
+        trains as "drop_trains",
+        /// Packets for a ring's address, and for an address of the rings without a ring.
+        ring_packets,
+        unknown_ring as "drop_unknown_ring",
+    }
 }
 
 /// After this number of expiry times a vSSD without a report does not hold up the others' soft requests: its server has

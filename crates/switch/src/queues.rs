@@ -17,9 +17,6 @@ impl Queues {
     pub fn counters(&self) -> EgressCounters {
         self.ports.counters()
     }
-    pub fn waiting(&self) -> usize {
-        self.ports.waiting()
-    }
     pub fn next(&self) -> Time {
         self.ports.next().unwrap_or(Time::MAX)
     }

@@ -1,65 +1,54 @@
 //! Counters of an endpoint since its creation.
 
-macro_rules! counters {
-    ($($(#[$m:meta])* $name:ident),* $(,)?) => {
-        /// Counts, since the endpoint was made.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters { $($(#[$m])* pub $name: u64),* }
-        impl Counters {
-            /// Every count with its name.
-            pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-    };
-}
-
 counters! {
-    /// Datagrams handed out and their bytes; those of them with chunks, and with chunks sent before.
-    sent, sent_bytes, sent_chunks, sent_again,
-    /// Datagrams handed in and their bytes. Each is in `accepted` or in one of `drop_*`.
-    received, received_bytes, accepted,
-    /// Longer or shorter than they say, or with fields that no datagram has.
-    drop_malformed,
-    drop_version,
-    /// For another node; from this one.
-    drop_not_for_us, drop_own_id,
-    /// No live key has its id.
-    drop_unknown_key,
-    /// Damaged or forged.
-    drop_bad_tag,
-    /// Counter seen before, or too old to check.
-    drop_replay,
-    /// Of an earlier incarnation of the sender.
-    drop_stale_incarnation,
-    /// Of an incarnation that has not proven itself yet: a challenge was sent.
-    drop_unproven,
-    drop_too_many_peers,
-    /// Chunks that were here already.
-    drop_duplicate,
-    /// Chunks that do not fit what came before of their message.
-    drop_contradiction,
-    /// No memory for another half-received message; the driver does not take what is delivered.
-    drop_no_room, drop_unread,
-    /// Messages.
-    messages_sent, messages_acked, messages_delivered, messages_given_up, messages_refused,
-    /// Bytes of data delivered with their blocks' CRCs, each computed once.
-    summed_bytes,
-    /// Half-received messages whose sender was silent for too long.
-    messages_half,
-    /// Chunks that came before one with a lower number of their message.
-    chunks_early,
-    chunks_lost, chunks_lost_spuriously, timeouts,
-    /// Messages to groups; datagrams to whole groups; chunks of them to one member; members that did not get one; ways to a
-    /// group on which nothing arrived.
-    group_messages, group_chunks, group_repairs, group_members_missing, group_ways_lost,
-    /// Acknowledgements of messages to groups: without news, of completed messages, of messages that their sender did
-    /// not get.
-    acks_repeated, acks_late, acks_foreign,
-    acks_sent, pings_sent, challenges_sent,
-    /// Answers to older incarnations of a peer that name its newest.
-    outdated_sent,
-    path_changes, peers_down, twins_seen, chunk_size_changes, stream_uses, streams_stuck,
+    /// Counts, since the endpoint was made.
+    pub struct Counters {
+        /// Datagrams handed out and their bytes; those of them with chunks, and with chunks sent before.
+        sent, sent_bytes, sent_chunks, sent_again,
+        /// Datagrams handed in and their bytes. Each is in `accepted` or in one of `drop_*`.
+        received, received_bytes, accepted,
+        /// Longer or shorter than they say, or with fields that no datagram has.
+        drop_malformed,
+        drop_version,
+        /// For another node; from this one.
+        drop_not_for_us, drop_own_id,
+        /// No live key has its id.
+        drop_unknown_key,
+        /// Damaged or forged.
+        drop_bad_tag,
+        /// Counter seen before, or too old to check.
+        drop_replay,
+        /// Of an earlier incarnation of the sender.
+        drop_stale_incarnation,
+        /// Of an incarnation that has not proven itself yet: a challenge was sent.
+        drop_unproven,
+        drop_too_many_peers,
+        /// Chunks that were here already.
+        drop_duplicate,
+        /// Chunks that do not fit what came before of their message.
+        drop_contradiction,
+        /// No memory for another half-received message; the driver does not take what is delivered.
+        drop_no_room, drop_unread,
+        /// Messages.
+        messages_sent, messages_acked, messages_delivered, messages_given_up, messages_refused,
+        /// Bytes of data delivered with their blocks' CRCs, each computed once.
+        summed_bytes,
+        /// Half-received messages whose sender was silent for too long.
+        messages_half,
+        /// Chunks that came before one with a lower number of their message.
+        chunks_early,
+        chunks_lost, chunks_lost_spuriously, timeouts,
+        /// Messages to groups; datagrams to whole groups; chunks of them to one member; members that did not get one; ways to a
+        /// group on which nothing arrived.
+        group_messages, group_chunks, group_repairs, group_members_missing, group_ways_lost,
+        /// Acknowledgements of messages to groups: without news, of completed messages, of messages that their sender did
+        /// not get.
+        acks_repeated, acks_late, acks_foreign,
+        acks_sent, pings_sent, challenges_sent,
+        /// Answers to older incarnations of a peer that name its newest.
+        outdated_sent,
+        path_changes, peers_down, twins_seen, chunk_size_changes, stream_uses, streams_stuck,
+    }
 }
 
 impl Counters {

@@ -7,18 +7,20 @@ use rackweave_core::Time;
 
 use super::{Egress, EgressConfig, EgressDrop, FLOWS_MAX, Sent};
 
-/// Counters of a switch's ports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EgressCounters {
-    /// Packets that came, and that left.
-    pub came: u64,
-    pub sent: u64,
-    /// Dropped: their queue was full; longer than their flow's burst; there were too many ports or flows.
-    pub queue_full: u64,
-    pub over_burst: u64,
-    pub too_many_flows: u64,
-    /// Most bytes that were in one queue.
-    pub queue_max: u64,
+rackweave_core::counters! {
+    /// Counters of a switch's ports.
+    pub struct EgressCounters {
+        /// Packets that came, that left, and that have not left.
+        came as _,
+        sent as "egress_sent",
+        waiting as "egress_waiting",
+        /// Most bytes that were in one queue.
+        queue_max as "egress_queue_max_bytes",
+        /// Dropped: their queue was full; longer than their flow's burst; there were too many ports or flows.
+        queue_full as "egress_drop_queue_full",
+        over_burst as "egress_drop_over_burst",
+        too_many_flows as "egress_drop_too_many_flows",
+    }
 }
 
 /// Fields by which a packet is scheduled.
@@ -47,7 +49,7 @@ impl<T> Ports<T> {
         Ports { cfg: Arc::new(cfg), ports: BTreeMap::new(), due: BTreeSet::new(), counters: EgressCounters::default() }
     }
     pub fn counters(&self) -> EgressCounters {
-        self.counters
+        EgressCounters { waiting: self.waiting() as u64, ..self.counters }
     }
     /// Packets that have not left.
     pub fn waiting(&self) -> usize {
