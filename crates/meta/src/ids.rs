@@ -34,7 +34,9 @@ mod tests {
     fn ids_are_those_of_existing_drives_and_name_their_rack() {
         assert_eq!((first(0, 0, 0), first(0, 3, 2), first(1, 5, 0)), (VssdId(1), VssdId(51), VssdId(0x0100_0051)));
         assert_eq!((made(0, FIRST_MADE), made(1, FIRST_MADE)), (VssdId(0x1_0000), VssdId(0x0101_0000)));
-        for (id, rack, later) in [(first(1, 63, 15), 1, false), (made(1, FIRST_MADE), 1, true), (made(0, 70_000), 0, true)] {
+        for (id, rack, later) in
+            [(first(1, 63, 15), 1, false), (made(1, FIRST_MADE), 1, true), (made(0, 70_000), 0, true)]
+        {
             assert_eq!((id.rack(), is_made(id)), (rack, later), "{id}");
         }
     }

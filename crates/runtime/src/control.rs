@@ -10,12 +10,11 @@ use rackweave_core::Layout;
 use rackweave_core::admin::{self, ServerInfo, ServerState as Wanted};
 use rackweave_core::msg::Class;
 use rackweave_core::volume::VolumeInfo;
-use rackweave_gateway::metrics::Kind as Metric;
-use rackweave_server::VssdStatus;
 use serde::{Deserialize, Serialize};
 
 use super::status::Facts;
 use crate::key::KeyChange;
+pub use crate::stats::{Peer, PeerClass, Vssd};
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
@@ -272,51 +271,6 @@ pub struct Process {
     pub network: Vec<(String, u64)>,
 }
 
-/// One node as another one sees it through its network (docs/transport.md).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Peer {
-    pub node: String,
-    /// Silent over every path.
-    pub down: bool,
-    /// Two processes say they are this node, of late.
-    #[serde(default)]
-    pub twins: bool,
-    /// `datagrams`, `stream`, or `stream wanted` while one is opened.
-    pub carrier: String,
-    pub stream_uses: u64,
-    /// Number of the source port in use, how often it was changed, and those that are on the blacklist.
-    pub path: u16,
-    pub path_changes: u64,
-    /// Longest time without an acknowledgement by the path in use until it was left for another.
-    #[serde(default)]
-    pub path_change_max_us: f64,
-    pub bad_paths: Vec<u16>,
-    /// Largest datagram known to arrive.
-    pub datagram_bytes: u64,
-    pub queued_bytes: u64,
-    pub classes: Vec<PeerClass>,
-}
-
-/// One traffic class of a connection.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct PeerClass {
-    /// `gold`, `silver` or `copper`.
-    pub class: String,
-    /// Smoothed and lowest round trip, without the hosts' time as far as the kernel reports it; zero before the first.
-    pub rtt_us: f64,
-    pub rtt_min_us: f64,
-    /// Round trips measured, and those of them by the kernel's time of leaving.
-    pub samples: u64,
-    pub samples_stamped: u64,
-    pub window_bytes: u64,
-    pub in_flight_bytes: u64,
-    /// Datagrams with data, those sent again, those taken for lost, and timeouts.
-    pub sent: u64,
-    pub sent_again: u64,
-    pub lost: u64,
-    pub timeouts: u64,
-}
-
 /// Memory of all connections of a process, of its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
@@ -390,53 +344,6 @@ pub struct Server {
     #[serde(default)]
     pub drive_fault: Option<String>,
 }
-
-macro_rules! vssd_struct {
-    ($($name:ident: $type:ty = $help:literal $($kind:ident $metric:literal)?,)*) => {
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-        pub struct Vssd {
-            pub id: u32,
-            pub set: u32,
-            /// `member`, `shadow`, or `none` before it is in a view.
-            pub role: String,
-            /// It has a lease and answers reads and writes.
-            pub serving: bool,
-            pub epoch: u32,
-            /// `idle`, `asking`, `delayed`, `granted`, `collecting`, `ending` or `finishing`.
-            pub gc: String,
-            /// Software-isolated: the channel group of its drive that it collects with.
-            #[serde(default, skip_serializing_if = "Option::is_none")]
-            pub group: Option<u32>,
-            $(#[doc = $help] #[serde(default)] pub $name: $type,)*
-            /// The first blocks marked as lost, as volume and block of its share of the set.
-            #[serde(default)]
-            pub lost: Vec<(u32, u32)>,
-            /// Passes over its whole drive.
-            #[serde(default)]
-            pub scrub_passes: u64,
-            /// Enough erase blocks have failed that its contents are to move.
-            #[serde(default)]
-            pub worn_out: bool,
-            /// Its device has failed for good.
-            pub failed: bool,
-        }
-
-        impl Vssd {
-            /// Takes what the server counted.
-            pub(crate) fn set_stats(&mut self, of: &VssdStatus) {
-                $(self.$name = of.$name;)*
-            }
-        }
-
-        /// A metric of a vSSD: its name, help, kind and value.
-        pub(crate) type VssdMetric = (&'static str, &'static str, Metric, fn(&Vssd) -> f64);
-
-        #[allow(clippy::unnecessary_cast, reason = "some are fractions already")]
-        pub(crate) const VSSD_METRICS: &[VssdMetric] =
-            &[$($(($metric, $help, Metric::$kind, |v| v.$name as f64),)?)*];
-    };
-}
-rackweave_server::vssd_stats!(vssd_struct);
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Set {

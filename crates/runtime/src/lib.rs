@@ -25,6 +25,7 @@ pub mod protocol;
 mod rack;
 mod refusals;
 pub mod secure;
+mod stats;
 pub mod status;
 pub mod store;
 pub mod syncer;

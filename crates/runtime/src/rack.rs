@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use rackweave_block::VolumeClient;
-use rackweave_core::msg::Role;
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
 use rackweave_flash::Profile;
@@ -17,6 +16,7 @@ use super::policy::{self, PolicyError};
 use super::status::Describe;
 use super::up::random_u64;
 use crate::kernel::{KernelNode, seen};
+use crate::stats::OfServer;
 use rackweave_config::RackConfig;
 use rackweave_config::policy::Policy;
 use rackweave_config::racks;
@@ -318,45 +318,19 @@ impl Describe for RackNodes {
     }
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
         let Some(s) = self.at(server) else { return Vec::new() };
-        let report = s.status(now);
-        let role = |r| match r {
-            Some(Role::Member) => "member",
-            Some(Role::Shadow) => "shadow",
-            None => "none",
-        };
-        report
-            .vssds
-            .iter()
-            .map(|v| {
-                let mut shown = Vssd {
-                    id: v.vssd.0,
-                    set: v.set.0,
-                    role: role(v.role).into(),
-                    serving: v.serving,
-                    epoch: v.epoch.0,
-                    gc: v.gc.name().into(),
-                    group: v.group,
-                    lost: v.lost.iter().map(|a| (a.volume.0, a.block)).collect(),
-                    scrub_passes: report.scrub_passes,
-                    worn_out: v.worn_out,
-                    failed: report.failed,
-                    ..Vssd::default()
-                };
-                shown.set_stats(v);
-                shown
-            })
-            .collect()
+        let server = s.status(now);
+        server.vssds.iter().map(|vssd| Vssd::of(&OfServer { server: &server, vssd })).collect()
     }
 
     fn refused(&self, server: NodeId, now: Time) -> Vec<(String, u64)> {
         let Some(s) = self.at(server) else { return Vec::new() };
         type Reason = (&'static str, fn(&VssdStatus) -> u64);
         const REASONS: [Reason; 5] = [
-            ("stale_epoch", |v| v.stale_epochs),
-            ("not_serving", |v| v.not_serving),
-            ("repeated", |v| v.duplicates),
+            ("stale_epoch", |v| v.replica.stale_epochs),
+            ("not_serving", |v| v.replica.not_serving),
+            ("repeated", |v| v.replica.duplicates),
             ("queue_full", |v| v.queue_full),
-            ("no_space", |v| v.no_space),
+            ("no_space", |v| v.replica.no_space),
         ];
         let report = s.status(now);
         let sum = |of: fn(&VssdStatus) -> u64| report.vssds.iter().map(of).sum();

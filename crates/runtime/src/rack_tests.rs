@@ -1,6 +1,7 @@
 //! A running rack's nodes and engine, by a clock that only the test moves.
 
 use rackweave_core::admin;
+use rackweave_core::msg::Role;
 use rackweave_core::request::{Op, Operation, Outcome, Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{Payload, Rng, Span, SsdId, VolumeId};
@@ -162,7 +163,7 @@ impl Running {
     }
     /// Reads that each server's flash served.
     fn read_by(&self) -> Vec<u64> {
-        let reads = |s: &Server| s.status(self.now).vssds.iter().map(|v| v.reads).sum();
+        let reads = |s: &Server| s.status(self.now).vssds.iter().map(|v| v.replica.reads).sum();
         (0..self.engine.nodes.cfg.servers as usize).map(|i| self.engine.nodes.server(i).map_or(0, reads)).collect()
     }
     /// Random reads, so many at a time, by each server.

@@ -10,17 +10,17 @@ use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
 use rackweave_server::DriveProblem;
-use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
+use rackweave_transport::PeerStatus;
 
 use super::control::{
-    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, VSSD_METRICS, Volume, Vssd,
-    VssdMetric, Wear,
+    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
 };
 use super::engine::{Engine, HostFault, Nodes};
 use super::latency::{Kind, Latencies};
 use super::store::MetaStore;
 use super::up::device_name;
 use crate::network::Network;
+use crate::stats::OfPeer;
 use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
 use rackweave_rack::plan;
@@ -110,9 +110,6 @@ impl Facts {
     }
 }
 
-/// How long it is shown that a node ran twice: longer than between two findings.
-const TWINS_SHOWN: Span = Span::from_secs(15);
-
 /// Everything a status is made of.
 pub struct View<'a> {
     pub now: Time,
@@ -201,7 +198,7 @@ impl View<'_> {
     fn process(&self) -> Option<Process> {
         let (name, address) = self.facts.node.clone()?;
         let net = self.network?;
-        let named = |n| self.facts.name(n);
+        let peer = |peer: &PeerStatus| Peer::of(&OfPeer { now: self.now, name: self.facts.name(peer.peer), peer });
         Some(Process {
             name,
             address,
@@ -209,7 +206,7 @@ impl View<'_> {
             uptime_s: self.uptime.as_secs_f64(),
             error: None,
             timestamps: net.timestamps(),
-            peers: net.peers().iter().map(|p| peer(self.now, named(p.peer), p)).collect(),
+            peers: net.peers().iter().map(peer).collect(),
             sockets: net.sockets() as u64,
             network: self.counted.clone(),
             keys: self.keys.clone(),
@@ -223,41 +220,6 @@ fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
     match fault {
         HostFault::NoRoom if !sets.is_empty() => format!(". Sets that go on without it: {}", sets.join(", ")),
         HostFault::NoRoom | HostFault::Failed { .. } => String::new(),
-    }
-}
-
-fn peer(now: Time, node: String, p: &PeerStatus) -> Peer {
-    let class = |(name, f): (&str, &FlowStatus)| PeerClass {
-        class: name.into(),
-        rtt_us: f.rtt.0 as f64 / 1e3,
-        rtt_min_us: f.rtt_min.0 as f64 / 1e3,
-        samples: f.counts.samples,
-        samples_stamped: f.counts.stamped,
-        window_bytes: f.window_bytes,
-        in_flight_bytes: f.in_flight_bytes,
-        sent: f.counts.sent,
-        sent_again: f.counts.sent_again,
-        lost: f.counts.lost,
-        timeouts: f.counts.timeouts,
-    };
-    let carrier = match p.carrier {
-        Carrier::Datagrams => "datagrams",
-        Carrier::StreamWanted => "stream wanted",
-        Carrier::Stream => "stream",
-    };
-    Peer {
-        node,
-        down: p.down,
-        twins: p.twins.is_some_and(|t| now.since(t) < TWINS_SHOWN),
-        carrier: carrier.into(),
-        stream_uses: p.stream_uses,
-        path: p.path,
-        path_changes: p.path_changes,
-        path_change_max_us: p.path_change_max.0 as f64 / 1e3,
-        bad_paths: p.bad_paths.clone(),
-        datagram_bytes: p.datagram_bytes as u64,
-        queued_bytes: p.queued_bytes as u64,
-        classes: ["gold", "silver", "copper"].into_iter().zip(&p.flows).map(class).collect(),
     }
 }
 
@@ -375,15 +337,7 @@ impl Status {
     }
 
     fn vssd_samples(&self, all: &mut Vec<Sample>) {
-        let flags: [VssdMetric; 2] = [
-            ("rackweave_vssd_serving", "1 while the vSSD has a lease and answers", Metric::Gauge, |v| {
-                f64::from(u8::from(v.serving))
-            }),
-            ("rackweave_vssd_collecting", "1 while the vSSD collects garbage", Metric::Gauge, |v| {
-                f64::from(u8::from(v.gc == "collecting"))
-            }),
-        ];
-        for &(name, help, kind, value) in flags.iter().chain(VSSD_METRICS) {
+        for &(kind, name, help, value) in Vssd::METRICS {
             for s in &self.servers {
                 for v in &s.vssds {
                     let labels =
@@ -396,41 +350,6 @@ impl Status {
 
     /// Of the processes in this status: the one that is asked.
     fn network_samples(&self, all: &mut Vec<Sample>) {
-        type Column<T> = (&'static str, &'static str, Metric, fn(&T) -> f64);
-        const PEERS: [Column<Peer>; 8] = [
-            ("rackweave_peer_down", "1 while the peer is silent over every path", Metric::Gauge, |p| {
-                f64::from(u8::from(p.down))
-            }),
-            ("rackweave_peer_stream", "1 while a stream is used instead of datagrams", Metric::Gauge, |p| {
-                f64::from(u8::from(p.carrier == "stream"))
-            }),
-            ("rackweave_peer_stream_uses_total", "Changes to a stream", Metric::Counter, |p| p.stream_uses as f64),
-            ("rackweave_peer_path_changes_total", "Changes of the source port", Metric::Counter, |p| {
-                p.path_changes as f64
-            }),
-            (
-                "rackweave_peer_path_change_max_seconds",
-                "Longest time without an acknowledgement until the path was changed",
-                Metric::Gauge,
-                |p| p.path_change_max_us / 1e6,
-            ),
-            ("rackweave_peer_bad_paths", "Source ports on the blacklist", Metric::Gauge, |p| p.bad_paths.len() as f64),
-            ("rackweave_peer_datagram_bytes", "Largest datagram known to arrive", Metric::Gauge, |p| {
-                p.datagram_bytes as f64
-            }),
-            ("rackweave_peer_queued_bytes", "Bytes that wait or are unacknowledged", Metric::Gauge, |p| {
-                p.queued_bytes as f64
-            }),
-        ];
-        const CLASSES: [Column<PeerClass>; 7] = [
-            ("rackweave_class_rtt_seconds", "Smoothed round trip", Metric::Gauge, |c| c.rtt_us / 1e6),
-            ("rackweave_class_rtt_min_seconds", "Lowest round trip", Metric::Gauge, |c| c.rtt_min_us / 1e6),
-            ("rackweave_class_window_bytes", "Congestion window", Metric::Gauge, |c| c.window_bytes as f64),
-            ("rackweave_class_sent_total", "Datagrams with data", Metric::Counter, |c| c.sent as f64),
-            ("rackweave_class_sent_again_total", "Datagrams retransmitted", Metric::Counter, |c| c.sent_again as f64),
-            ("rackweave_class_lost_total", "Datagrams considered lost", Metric::Counter, |c| c.lost as f64),
-            ("rackweave_class_timeouts_total", "Timeouts", Metric::Counter, |c| c.timeouts as f64),
-        ];
         for p in &self.processes {
             let (connections, sockets) = (p.peers.len() as f64, p.sockets as f64);
             let of = |name, help, value| sample(name, help, Metric::Gauge, vec![], value);
@@ -438,10 +357,10 @@ impl Status {
             all.push(of("rackweave_network_sockets", "Open sockets between nodes", sockets));
         }
         let peers = || self.processes.iter().flat_map(|p| &p.peers);
-        for (name, help, kind, value) in PEERS {
+        for &(kind, name, help, value) in Peer::METRICS {
             all.extend(peers().map(|p| sample(name, help, kind, vec![("peer", p.node.clone())], value(p))));
         }
-        for (name, help, kind, value) in CLASSES {
+        for &(kind, name, help, value) in PeerClass::METRICS {
             for p in peers() {
                 all.extend(p.classes.iter().map(|c| {
                     let labels = vec![("peer", p.node.clone()), ("class", c.class.clone())];

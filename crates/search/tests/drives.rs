@@ -108,7 +108,7 @@ fn programs_that_fail_cost_blocks_and_no_drive_and_are_counted_after_a_start() {
     let mut r = Rack::new(5, 4 * MIB, |c| {
         (c.replicas, c.ssd.program_failures, c.ssd.erase_failures) = (2, 0.0002, 0.001);
     });
-    let failed = |r: &Rack, s: u32| r.sum(s, |v| v.blocks_retired);
+    let failed = |r: &Rack, s: u32| r.sum(s, |v| v.blocks_retired.into());
     r.write_until(20_000, "blocks fail on two servers", |r| (0..4).filter(|s| failed(r, *s) > 1).count() > 1);
     r.flush();
     r.run(Span::from_secs(1));
@@ -155,19 +155,19 @@ fn what_rots_unread_is_found_and_healed_by_scrubbing() {
     for _ in 0..40 {
         assert!(hurt.corrupt(&mut rng));
     }
-    let reads = (0..4).map(|s| r.sum(s, |v| v.reads)).sum::<u64>();
+    let reads = (0..4).map(|s| r.sum(s, |v| v.replica.reads)).sum::<u64>();
     let passes = r.sim.server(1).expect("runs").status(r.sim.now()).scrub_passes;
     r.run(Span::from_secs(4));
-    let healed = r.sum(1, |v| v.healed);
+    let healed = r.sum(1, |v| v.replica.healed);
     assert!(healed > 0, "of 40 slots some were in use");
-    assert_eq!((0..4).map(|s| r.sum(s, |v| v.scrub_lost)).sum::<u64>(), 0);
-    assert_eq!((0..4).map(|s| r.sum(s, |v| v.reads)).sum::<u64>(), reads, "no client has read");
+    assert_eq!((0..4).map(|s| r.sum(s, |v| v.replica.scrub_lost)).sum::<u64>(), 0);
+    assert_eq!((0..4).map(|s| r.sum(s, |v| v.replica.reads)).sum::<u64>(), reads, "no client has read");
     let now = r.sim.server(1).expect("runs").status(r.sim.now());
     assert!(now.scrub_passes >= passes + 2 && now.vssds.iter().all(|v| (0.0..=1.0).contains(&v.scrub_progress)));
     r.run(Span::from_secs(3));
-    assert_eq!(r.sum(1, |v| v.healed), healed, "a further pass finds nothing");
+    assert_eq!(r.sum(1, |v| v.replica.healed), healed, "a further pass finds nothing");
     r.check();
-    assert_eq!(r.sum(1, |v| v.healed), healed, "nor does a client");
+    assert_eq!(r.sum(1, |v| v.replica.healed), healed, "nor does a client");
 }
 
 /// Its only complete member cannot read some blocks: the set is whole again all the same, and nothing old or zero is read.
@@ -235,18 +235,18 @@ fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {
         // Until everything is on flash.
         r.run(Span::from_secs(1));
         let sum = |r: &Rack, of: fn(&VssdStatus) -> u64| (0..4).map(|s| r.sum(s, of)).sum::<u64>();
-        assert_eq!(sum(&r, |v| v.scrub_mismatches), 0);
+        assert_eq!(sum(&r, |v| v.replica.scrub_mismatches), 0);
         let mut rng = Rng::new(5);
         for _ in 0..40 {
             assert!(r.sim.disk(wrong).expect("kept").falsify(&mut rng));
         }
         r.run(Span::from_secs(6));
-        let found = sum(&r, |v| v.scrub_mismatches);
+        let found = sum(&r, |v| v.replica.scrub_mismatches);
         assert!(found > 0, "of 40 pages some were in use");
-        assert_eq!((sum(&r, |v| v.scrub_undecided), sum(&r, |v| v.scrub_lost)), (0, 0));
-        assert_eq!(r.sum(wrong, |v| v.healed), found, "each at the drive that was wrong");
+        assert_eq!((sum(&r, |v| v.replica.scrub_undecided), sum(&r, |v| v.replica.scrub_lost)), (0, 0));
+        assert_eq!(r.sum(wrong, |v| v.replica.healed), found, "each at the drive that was wrong");
         r.run(Span::from_secs(3));
-        assert_eq!(sum(&r, |v| v.scrub_mismatches), found, "a further pass finds nothing");
+        assert_eq!(sum(&r, |v| v.replica.scrub_mismatches), found, "a further pass finds nothing");
         // Each copy is right: the others' servers are gone.
         for other in (0..4).filter(|s| *s != wrong) {
             let node = r.node(other);
@@ -292,7 +292,7 @@ fn a_block_that_is_zeroed_at_one_member_and_held_by_another_is_found_by_comparin
             assert_eq!(others(held(&r, *m)), others(before.clone()), "nothing else is touched");
         }
         let sum = |of: fn(&VssdStatus) -> u64| (0..4).map(|s| r.sum(s, of)).sum::<u64>();
-        assert!((1..=2).contains(&sum(|v| v.scrub_mismatches)) && sum(|v| v.scrub_undecided) == 0);
+        assert!((1..=2).contains(&sum(|v| v.replica.scrub_mismatches)) && sum(|v| v.replica.scrub_undecided) == 0);
     }
 }
 
@@ -307,16 +307,19 @@ fn two_copies_that_differ_are_told_and_left_and_what_is_written_meanwhile_is_no_
         n += 1;
         r.write(rng.below(r.bytes / WRITE), 1_000 + n);
     }
-    assert!(n > 500 && sum(&r, |v| v.scrubbed) > 500, "{n} writes during passes");
-    assert_eq!(sum(&r, |v| v.scrub_mismatches), 0, "copies of what is written never differ");
+    assert!(n > 500 && sum(&r, |v| v.replica.scrubbed) > 500, "{n} writes during passes");
+    assert_eq!(sum(&r, |v| v.replica.scrub_mismatches), 0, "copies of what is written never differ");
     r.flush();
     r.run(Span::from_secs(1));
     for _ in 0..40 {
         assert!(r.sim.disk(1).expect("kept").falsify(&mut rng));
     }
     r.run(Span::from_secs(4));
-    let (found, left, healed) =
-        (sum(&r, |v| v.scrub_mismatches), sum(&r, |v| v.scrub_undecided), sum(&r, |v| v.healed));
+    let (found, left, healed) = (
+        sum(&r, |v| v.replica.scrub_mismatches),
+        sum(&r, |v| v.replica.scrub_undecided),
+        sum(&r, |v| v.replica.healed),
+    );
     assert!(found > 0 && found == left && healed == 0, "found {found}, left {left}, healed {healed}");
 }
 
@@ -327,13 +330,13 @@ fn scrubbing_never_reads_faster_than_asked_nor_than_16_mib_a_second() {
         r.flush();
         // The first pass begins when one could have been over.
         r.run(Span::from_secs(21));
-        let held = r.sum(2, |v| v.mapped_bytes) / 4096;
+        let held = r.sum(2, |v| v.mapped_bytes()) / 4096;
         let most = if slow { held / 20 } else { 4_000 };
         assert!(held > 200, "{held}");
         for _ in 0..3 {
-            let before = r.sum(2, |v| v.scrubbed);
+            let before = r.sum(2, |v| v.replica.scrubbed);
             r.run(Span::from_secs(1));
-            let read = r.sum(2, |v| v.scrubbed) - before;
+            let read = r.sum(2, |v| v.replica.scrubbed) - before;
             assert!(read > 0 && read <= most + 1, "{read} of {held} blocks in a second, {pass_s} s a pass");
         }
     }

@@ -169,7 +169,8 @@ impl Rack {
             let status = s.status(self.sim.engine().local_time(self.node(i)));
             let _ = writeln!(out, "server {i}: failed {}, lease until {:?}", status.failed, status.lease_until);
             for v in &status.vssds {
-                let counts = (v.reads, v.not_serving, v.stale_epochs, v.healed, v.queued);
+                let counts =
+                    (v.replica.reads, v.replica.not_serving, v.replica.stale_epochs, v.replica.healed, v.queued);
                 let _ = writeln!(out, "  {:?} {:?} {:?} serves {} {counts:?}", v.set, v.role, v.epoch, v.serving);
             }
         }

@@ -117,7 +117,9 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     r.until("the move is done", resting);
     assert_eq!(r.admin(go), Err(admin::ServerError::UnknownVssd { vssd: old }.into()), "ids are not used again");
     let now = r.members(0);
-    assert!(now.iter().any(|m| m.1 == to && m.0.0 >= rackweave_meta::ids::FIRST_MADE) && now.iter().all(|m| m.1 != from));
+    assert!(
+        now.iter().any(|m| m.1 == to && m.0.0 >= rackweave_meta::ids::FIRST_MADE) && now.iter().all(|m| m.1 != from)
+    );
     r.agree();
     r.check();
     // The new copy alone has everything, after a start too.

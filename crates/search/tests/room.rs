@@ -142,7 +142,7 @@ fn age(r: &mut Rig, c: Case, room: u64) {
             for round in 0.. {
                 let aged = match c.shape {
                     Shape::Flawed => round == AGINGS_MAX || vssds(r).any(|v| v.blocks_retired > 0),
-                    _ => vssds(r).any(|v| v.blocks_borrowed > 0),
+                    _ => vssds(r).any(|v| v.loans.borrowed_blocks > 0),
                 };
                 if aged || done.is_err() {
                     break;

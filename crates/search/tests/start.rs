@@ -93,7 +93,7 @@ impl Rack {
         }
         let events = self.rig.sim.engine().events() - before;
         let status = |s| self.rig.sim.server(s).expect("runs").status(self.rig.sim.now());
-        let runs = (0..SERVERS).flat_map(|s| status(s).vssds).map(|v| v.runs_compared).sum();
+        let runs = (0..SERVERS).flat_map(|s| status(s).vssds).map(|v| v.replica.runs_compared).sum();
         let meta = (0..8).map(NodeId).find(|n| !self.rig.sim.engine().saved(*n).is_empty()).expect("it keeps records");
         let saved = self.rig.sim.engine().saved(meta);
         let record_bytes = saved.iter().map(|(k, v)| (k.len() + v.len()) as u64).sum();

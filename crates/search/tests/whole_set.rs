@@ -121,8 +121,9 @@ fn a_deleted_volume_stays_gone_though_all_who_deleted_it_begin_anew() {
     r.write(v, &data);
     assert_eq!(r.flush(v), Ok(volume::Reply::Done));
     let mapped = |r: &Rig| {
-        let of =
-            |s| r.sim.server(s).map_or(0, |s| s.status(r.sim.now()).vssds.iter().map(|v| v.mapped_bytes).sum::<u64>());
+        let of = |s| {
+            r.sim.server(s).map_or(0, |s| s.status(r.sim.now()).vssds.iter().map(|v| v.mapped_bytes()).sum::<u64>())
+        };
         (0..3).map(of).sum::<u64>()
     };
     assert!(mapped(&r) > 0);

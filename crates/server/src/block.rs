@@ -121,21 +121,12 @@ impl Service for BlockService {
         self.replica.report()
     }
     fn status(&self, now: Time, _ssd: &Ssd, s: &mut VssdStatus) {
-        let (replica, cache) = (self.replica.stats(), self.cache.stats);
         let dies = self.cache.dies.as_ref();
         s.serving = self.replica.serving(now);
+        (s.replica, s.cache) = (self.replica.stats(), self.cache.stats);
         s.cache_slots = self.cache.cfg.capacity;
         s.cache_used = self.cache.used();
         s.cache_dirty = self.cache.dirty() as u64;
-        s.cache_absorbed = cache.absorbed;
-        s.cache_hits = cache.read_hits;
-        s.cache_misses = cache.read_misses;
-        s.syncs = cache.syncs;
-        s.persists = cache.persists;
-        s.reads = replica.reads;
-        s.writes = replica.writes;
-        s.ranges = replica.ranges;
-        s.flushes = replica.flushes;
         s.redirected_reads = self.redirected_reads;
         (s.reads_held, s.pages_held) = dies.map_or((0, 0), |d| (d.waiting().0 as u64, d.waiting().1 as u64));
         s.read_depth = dies.and_then(|d| d.depth(Kind::Read)).map_or(0, |t| u64::from(t.0));
@@ -143,19 +134,6 @@ impl Service for BlockService {
         s.offline_write_rate = self.classes.rate();
         s.offline_writes_delayed = self.classes.writes_delayed;
         s.queue_full = self.queue_full;
-        s.conflicts = replica.conflicts;
-        s.replays = replica.replays;
-        s.retransmits = replica.retransmits;
-        s.duplicates = replica.duplicates;
-        s.stale_epochs = replica.stale_epochs;
-        s.not_serving = replica.not_serving;
-        s.no_space = replica.no_space;
-        s.healed = replica.healed;
-        s.scrubbed = replica.scrubbed;
-        s.scrub_lost = replica.scrub_lost;
-        s.runs_compared = replica.runs_compared;
-        s.scrub_mismatches = replica.scrub_mismatches;
-        s.scrub_undecided = replica.scrub_undecided;
     }
     fn check(&self, ssd: &Ssd) -> Result<(), OverBound> {
         let (c, vssd) = (&self.cache, self.cache.cfg.vssd);

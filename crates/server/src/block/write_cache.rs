@@ -147,7 +147,7 @@ pub struct WriteCacheConfig {
 
 /// Counters of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskStats {
+pub struct CacheStats {
     pub pages_programmed: u64,
     pub blocks_programmed: u64,
     /// Overwrites that met their block still dirty.
@@ -202,7 +202,7 @@ pub struct WriteCache {
     /// Pages were programmed since [`WriteCache::poll_allocated`].
     allocated: bool,
     pub failed: bool,
-    pub stats: DiskStats,
+    pub stats: CacheStats,
 }
 
 impl WriteCache {
@@ -236,7 +236,7 @@ impl WriteCache {
             freed: false,
             allocated: false,
             failed: false,
-            stats: DiskStats::default(),
+            stats: CacheStats::default(),
         }
     }
     fn token(&self, n: u64) -> u64 {

@@ -15,7 +15,7 @@ fn small(policy: GcPolicy) -> Options {
 
 /// Fills most of set 0 and overwrites at random until `done`.
 fn churn(r: &mut Rack, done: impl Fn(&Rack) -> bool) {
-    let exported = r.server(0).status(r.now()).vssds[0].exported_bytes / 4096;
+    let exported = r.server(0).status(r.now()).vssds[0].exported_bytes() / 4096;
     let blocks = (exported * 6 / 10) as u32;
     let mut rng = Rng::new(7);
     for i in 0..200_000u32 {
@@ -41,7 +41,7 @@ fn soft_requests_are_accepted_delayed_and_episodes_end() {
     let mut r = Rack::serving(small(GcPolicy::Coordinated));
     churn(&mut r, |r| r.count(trace::GC_END) >= 6);
     assert!(r.count(switch_trace::GC_ACCEPTED) > 0);
-    assert!(sum(&r, |v| v.erases) > 0 && sum(&r, |v| v.gc_episodes) >= 6);
+    assert!(sum(&r, |v| v.flash.erases) > 0 && sum(&r, |v| v.gc_episodes) >= 6);
     assert_eq!(sum(&r, |v| v.gc_unacknowledged), 0);
     r.run(LEASE * 2);
     r.assert_nand();
@@ -94,7 +94,7 @@ fn an_idle_vssd_collects_in_the_background_until_it_is_used() {
     churn(&mut r, |r| r.count(trace::GC_END) >= 3);
     let lowest = |r: &Rack| {
         let all = r.servers().flat_map(|s| s.status(r.now()).vssds);
-        all.filter(|v| v.set.0 == 0).map(|v| v.free_ratio).fold(1.0, f64::min)
+        all.filter(|v| v.set.0 == 0).map(|v| v.space.free_ratio()).fold(1.0, f64::min)
     };
     let before = lowest(&r);
     assert!(before < 0.45 && r.count(trace::GC_WHILE_IDLE) == 0, "{before} free while it was written");

@@ -100,7 +100,7 @@ impl Service for Registers {
     }
     fn status(&self, now: Time, _: &Ssd, status: &mut VssdStatus) {
         status.serving = self.serves && now < self.lease;
-        status.writes = self.versions;
+        status.replica.writes = self.versions;
     }
     fn check(&self, _: &Ssd) -> Result<(), OverBound> {
         Ok(())
@@ -214,11 +214,11 @@ fn a_second_service_shares_a_drive_with_the_block_replica() {
         let report = r.server(node.0 as usize - 2).status(r.now());
         report.vssds.into_iter().find(|v| v.vssd == vssd).expect("it is there")
     };
-    let pages = status(&r).exported_bytes / 4096;
+    let pages = status(&r).exported_bytes() / 4096;
     for i in 0.. {
         assert!(i < 8 * pages, "never collected: {:?}", status(&r));
         assert_eq!(r.write(REGISTERS, (i % 64) as u32, contents(i)), Some(IoReply::Done), "write {i}");
-        if status(&r).gc_episodes > 0 && status(&r).erases > 0 {
+        if status(&r).gc_episodes > 0 && status(&r).flash.erases > 0 {
             break;
         }
     }

@@ -33,9 +33,9 @@ fn what_is_written_is_read_from_every_member() {
     // Flushed in the background, the cache empties and flash serves.
     r.run(LEASE);
     let report = r.server(0).status(r.now());
-    assert!(report.vssds.iter().all(|v| v.cache_used == 0 && v.mapped_bytes > 0), "{report:?}");
+    assert!(report.vssds.iter().all(|v| v.cache_used == 0 && v.mapped_bytes() > 0), "{report:?}");
     assert_eq!(r.read(1, 1), contents(1));
-    assert!(r.servers().any(|s| s.status(r.now()).vssds.iter().any(|v| v.cache_misses > 0)));
+    assert!(r.servers().any(|s| s.status(r.now()).vssds.iter().any(|v| v.cache.read_misses > 0)));
     r.assert_nand();
 }
 
@@ -54,7 +54,7 @@ fn a_read_that_comes_again_while_it_is_under_way_is_read_once() {
     let number = |tries: u64| 7 << 32 | tries << TRY_SHIFT | 3;
     let at_flash = |r: &Rack| {
         let vssds = r.servers().flat_map(|s| s.status(r.now()).vssds);
-        vssds.fold((0, 0), |n, v| (n.0 + v.cache_misses, n.1 + v.duplicates))
+        vssds.fold((0, 0), |n, v| (n.0 + v.cache.read_misses, n.1 + v.replica.duplicates))
     };
     let before = at_flash(&r);
     (0..4).for_each(|n| r.send_numbered(0, 0, number(n), read(0)));
@@ -81,7 +81,7 @@ fn overwrites_of_dirty_blocks_are_absorbed() {
     r.run(LEASE);
     assert_eq!(r.read(0, 7), contents(99));
     let v = r.server(0).status(r.now()).vssds[0].clone();
-    assert!(v.cache_absorbed > 50, "{v:?}");
+    assert!(v.cache.absorbed > 50, "{v:?}");
 }
 
 #[test]
@@ -98,13 +98,13 @@ fn a_flush_programs_what_is_dirty_and_concurrent_flushes_share_a_sync() {
     for s in r.servers() {
         let report = s.status(r.now());
         let v = report.vssds.iter().find(|v| v.set.0 == 0).expect("it has set 0");
-        assert!(v.cache_dirty == 0 && v.mapped_bytes == 3 * u64::from(BLOCK), "{v:?}");
-        assert!(v.syncs >= 1 && v.syncs < 16, "{} syncs", v.syncs);
+        assert!(v.cache_dirty == 0 && v.mapped_bytes() == 3 * u64::from(BLOCK), "{v:?}");
+        assert!(v.cache.syncs >= 1 && v.cache.syncs < 16, "{} syncs", v.cache.syncs);
     }
     // Nothing new: nothing to sync.
-    let before = r.server(0).status(r.now()).vssds[0].syncs;
+    let before = r.server(0).status(r.now()).vssds[0].cache.syncs;
     assert_eq!(r.flush(0), Some(IoReply::Done));
-    assert_eq!(r.server(0).status(r.now()).vssds[0].syncs, before);
+    assert_eq!(r.server(0).status(r.now()).vssds[0].cache.syncs, before);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_forced_write_is_on_flash_everywhere_when_acknowledged() {
     for s in r.servers() {
         let report = s.status(r.now());
         let v = report.vssds.iter().find(|v| v.set.0 == 0).expect("it has set 0");
-        assert_eq!((v.cache_dirty, v.mapped_bytes, v.syncs), (0, u64::from(BLOCK), 1));
+        assert_eq!((v.cache_dirty, v.mapped_bytes(), v.cache.syncs), (0, u64::from(BLOCK), 1));
     }
 }
 
