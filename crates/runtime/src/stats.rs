@@ -236,3 +236,56 @@ exported! {
         timeouts: u64 = |f| f.1.counts.timeouts, Counter "rackweave_class_timeouts_total" "Timeouts";
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{NodeId, SsdId};
+
+    use super::*;
+
+    /// Programs read these names, and people these orders.
+    #[test]
+    fn json_has_its_fields_in_order() {
+        let vssd = concat!(
+            r#"{"id":0,"set":0,"role":"","serving":false,"epoch":0,"gc":"","gc_runs":0,"gc_episodes":0,"erases":0,"#,
+            r#""free_ratio":0.0,"blocks_borrowed":0,"blocks_lent":0,"mapped_bytes":0,"exported_bytes":0,"cache_used":0,"#,
+            r#""cache_slots":0,"waf":0.0,"host_slots":0,"moved_slots":0,"summed_slots":0,"redirected_reads":0,"queued":0,"#,
+            r#""reads_held":0,"pages_held":0,"read_depth":0,"page_depth":0,"scrubbed":0,"healed":0,"scrub_lost":0,"#,
+            r#""lost_blocks":0,"scrub_mismatches":0,"scrub_undecided":0,"scrub_progress":0.0,"blocks_retired":0,"#,
+            r#""blocks_reserve":0,"blocks_unreadable":0,"lost":[],"scrub_passes":0,"worn_out":false,"failed":false}"#,
+        );
+        assert_eq!(serde_json::to_string(&Vssd::default()).expect("JSON"), vssd);
+        let peer = concat!(
+            r#"{"node":"","down":false,"twins":false,"carrier":"","stream_uses":0,"path":0,"path_changes":0,"#,
+            r#""path_change_max_us":0.0,"bad_paths":[],"datagram_bytes":0,"queued_bytes":0,"classes":[{"class":"","#,
+            r#""rtt_us":0.0,"rtt_min_us":0.0,"samples":0,"samples_stamped":0,"window_bytes":0,"in_flight_bytes":0,"#,
+            r#""sent":0,"sent_again":0,"lost":0,"timeouts":0}]}"#,
+        );
+        let one = Peer { classes: vec![PeerClass::default()], ..Peer::default() };
+        assert_eq!(serde_json::to_string(&one).expect("JSON"), peer);
+    }
+
+    #[test]
+    fn a_vssd_shows_what_its_parts_counted() {
+        let mut vssd = VssdStatus { blocks_retired: 3, gc_episodes: 4, ..VssdStatus::default() };
+        (vssd.flash.gc_victims, vssd.flash.gc_slots, vssd.flash.range_slots) = (5, 6, 7);
+        (vssd.replica.healed, vssd.replica.scrubbed, vssd.loans.lent_blocks) = (8, 9, 10);
+        vssd.space.mapped_slots = 2;
+        let server = ServerReport {
+            node: NodeId(2),
+            ssd: SsdId(0),
+            incarnation: None,
+            recovered: true,
+            failed: true,
+            lease_until: Time::ZERO,
+            scrub_passes: 11,
+            vssds: Vec::new(),
+        };
+        let v = Vssd::of(&OfServer { server: &server, vssd: &vssd });
+        assert_eq!((v.blocks_retired, v.gc_episodes, v.gc_runs, v.moved_slots), (3, 4, 5, 13));
+        assert_eq!((v.healed, v.scrubbed, v.blocks_lent, v.mapped_bytes), (8, 9, 10, 8192));
+        assert_eq!((v.failed, v.scrub_passes, v.role.as_str()), (true, 11, "none"));
+        let lent = Vssd::METRICS.iter().find(|m| m.1 == "rackweave_vssd_blocks_lent").expect("it is one");
+        assert_eq!((lent.3)(&v), 10.0);
+    }
+}
