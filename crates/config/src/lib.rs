@@ -24,6 +24,7 @@ use crate::switching::{DataPlaneKind, SwitchSection};
 mod client;
 mod control;
 mod egress;
+pub mod fixed;
 mod gc;
 pub mod hosts;
 mod lease;

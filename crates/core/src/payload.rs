@@ -126,6 +126,9 @@ impl Payload {
         if patch.sectors() == n {
             return patch.clone();
         }
+        if matches!((self, patch), (Payload::Zero { .. }, Payload::Zero { .. })) {
+            return self.clone();
+        }
         if self.has_bytes() || patch.has_bytes() {
             let mut v = vec![0; (n * SECTOR) as usize];
             self.copy_to(&mut v);
@@ -294,6 +297,15 @@ mod tests {
         let parts: Vec<_> = (0..16).map(|i| p.block(i)).collect();
         assert_eq!(parts[3].identity(2), p.identity(26));
         assert!(matches!(Payload::concat(&parts), Payload::Elided { sectors: 128, seed: 7 }));
+    }
+
+    #[test]
+    fn zeroes_over_zeroes_are_zeroes() {
+        let merged = Payload::zero(BLOCK).merged(3, &Payload::zero(1024));
+        assert!(
+            matches!(merged, Payload::Zero { sectors: SECTORS_PER_BLOCK }),
+            "kept without contents, with a checksum"
+        );
     }
 
     #[test]

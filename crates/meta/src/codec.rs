@@ -9,7 +9,7 @@
 //! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering, 2 recovering, and not all are witnesses), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), of state 2 the witnesses by place, a bit each, u64, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
 //! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
 //! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64, 1 if it has lost more since u8]) |
-//! | `drv/` node u32 | version u8, the drive of the server u64, and what its table said when it last registered: generation u64, digest u32, entries (u8 × [vssd u32, set u32, generation u16, in use u8]) |
+//! | `drv/` node u32 | version u8, the drive of the server u64, and what its table said when it last registered: generation u64, digest u32, entries (u8 × [vssd u32, set u32, generation u16, in use u8]); version 2: and the incarnation that it had durably u64 |
 //! | `vids` | version u8, number of the next vSSD that is made u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
@@ -32,6 +32,9 @@ pub const VERSION: u8 = 1;
 pub const VERSION_LIMITED: u8 = 2;
 /// … and of a server, since drives have ids: a program that does not know them would take a replaced drive for a copy.
 pub const VERSION_DRIVE: u8 = 2;
+
+/// … and of a drive, since it records the incarnation of its server's present life.
+pub const VERSION_KNOWN: u8 = 2;
 
 /// `rack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +71,8 @@ pub struct DriveRecord {
     pub drive: DriveId,
     pub generation: u64,
     pub digest: u32,
+    /// The server's incarnation that its table had.
+    pub known: Incarnation,
     pub slots: Vec<SlotTable>,
 }
 
@@ -236,7 +241,7 @@ pub fn encode_server(r: &ServerRecord) -> Bytes {
 
 /// Bytes of [`DriveRecord`].
 pub fn encode_drive(r: &DriveRecord) -> Bytes {
-    let mut w = vec![VERSION];
+    let mut w = vec![VERSION_KNOWN];
     w.extend_from_slice(&r.drive.0.to_le_bytes());
     w.extend_from_slice(&r.generation.to_le_bytes());
     w.extend_from_slice(&r.digest.to_le_bytes());
@@ -247,6 +252,7 @@ pub fn encode_drive(r: &DriveRecord) -> Bytes {
         w.extend_from_slice(&s.generation.to_le_bytes());
         w.push(u8::from(s.in_use));
     }
+    w.extend_from_slice(&r.known.0.to_le_bytes());
     w.into()
 }
 
@@ -386,7 +392,8 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let version = r.u8()?;
     let limited = version == VERSION_LIMITED && &kind == b"vol/";
     let drives = version == VERSION_DRIVE && &kind == b"srv/";
-    if version != VERSION && !limited && !drives {
+    let known = version == VERSION_KNOWN && &kind == b"drv/";
+    if version != VERSION && !limited && !drives && !known {
         return Err(MetaError::Version { key: key.into(), found: version, expected: VERSION });
     }
     let record = match &kind {
@@ -422,7 +429,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             let all = (0..r.u8()?).map(|_| one(&mut r)).collect::<Result<_, MetaError>>()?;
             Record::Evidence(SetId(number), all)
         }
-        b"drv/" => Record::Drive(NodeId(number), decode_table(&mut r)?),
+        b"drv/" => Record::Drive(NodeId(number), decode_table(known, &mut r)?),
         b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
     };
@@ -439,7 +446,7 @@ fn decode_drive(r: &mut Reader<'_>) -> Result<(DriveId, Vec<VssdLoss>), MetaErro
     Ok((drive, losses))
 }
 
-fn decode_table(r: &mut Reader<'_>) -> Result<DriveRecord, MetaError> {
+fn decode_table(known: bool, r: &mut Reader<'_>) -> Result<DriveRecord, MetaError> {
     let (drive, generation, digest) = (DriveId(r.u64()?), r.u64()?, r.u32()?);
     let slot = |r: &mut Reader<'_>| {
         let (vssd, set) = (VssdId(r.u32()?), SetId(r.u32()?));
@@ -452,7 +459,8 @@ fn decode_table(r: &mut Reader<'_>) -> Result<DriveRecord, MetaError> {
         Ok(SlotTable { vssd, set, generation, in_use })
     };
     let slots = (0..r.u8()?).map(|_| slot(r)).collect::<Result<_, MetaError>>()?;
-    Ok(DriveRecord { drive, generation, digest, slots })
+    let known = Incarnation(if known { r.u64()? } else { 0 });
+    Ok(DriveRecord { drive, generation, digest, known, slots })
 }
 
 fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {

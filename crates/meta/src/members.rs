@@ -31,6 +31,8 @@ pub struct Server {
     pub drive: DriveId,
     /// What that had lost when this incarnation recovered it.
     pub losses: Vec<VssdLoss>,
+    /// The write of this life of the service that has what its drive's table said last; zero: none. No lease is granted before it.
+    pub drive_write: u64,
 }
 
 /// What a member had when it last had everything of its set. If it comes back with another drive, or that has lost anything since,

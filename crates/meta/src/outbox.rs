@@ -45,14 +45,19 @@ impl Outbox {
     pub fn is_full(&self) -> bool {
         self.issued - self.durable >= STORES_MAX as u64
     }
-    /// Adds a durable change; a later one of the same key in the same write replaces it.
-    pub fn put(&mut self, key: Bytes, value: Option<Bytes>) {
+    /// Adds a durable change; a later one of the same key in the same write replaces it. The tag of the write that will have it.
+    pub fn put(&mut self, key: Bytes, value: Option<Bytes>) -> u64 {
         if let Some(&i) = self.place.get(&key) {
             self.entries[i].1 = value;
-            return;
+        } else {
+            self.place.insert(key.clone(), self.entries.len());
+            self.entries.push((key, value));
         }
-        self.place.insert(key.clone(), self.entries.len());
-        self.entries.push((key, value));
+        self.issued + 1
+    }
+    /// Whether the write of this tag is durable, and all before it.
+    pub fn is_durable(&self, tag: u64) -> bool {
+        tag <= self.durable
     }
     pub fn send(&mut self, p: Packet) {
         self.out.push(Out::Packet(p));

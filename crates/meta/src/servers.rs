@@ -45,6 +45,10 @@ impl Meta {
         let life = self.lives.entry(src).or_default();
         if life.nonces.last() == Some(&nonce) {
             let incarnation = life.incarnation;
+            if life.drive == drive && table.known == incarnation {
+                let earlier = u64::from(mutant!("meta.drive.not-raised"));
+                self.keep_drive(src, drive, DriveTable { generation: table.generation - earlier, ..table });
+            }
             self.welcome(now, src, nonce, incarnation);
             return;
         }
@@ -77,6 +81,7 @@ impl Meta {
             ended: false,
             drive,
             losses,
+            drive_write: 0,
         };
         self.servers.known.insert(src, server);
         self.note_losses(src);
@@ -115,15 +120,19 @@ impl Meta {
         if table.known > store && !mutant!("meta.drive.older-store") {
             return Err(DriveRefusal::StoreOlder { drive: table.known, store });
         }
+        // An image from before its first life, too.
+        if let Some(copy) = self.drives.get(&node).filter(|c| c.drive == drive)
+            && table.generation < copy.generation
+            && !mutant!("meta.drive.older-drive")
+        {
+            return Err(DriveRefusal::DriveOlder { found: table.generation, wanted: copy.generation });
+        }
         if table.known == Incarnation(0) {
             return Ok(());
         }
         if let Some(copy) = self.drives.get(&node) {
             if copy.drive != drive && !mutant!("meta.drive.any-drive") {
                 return Err(DriveRefusal::OtherDrive { found: drive, wanted: copy.drive });
-            }
-            if table.generation < copy.generation && !mutant!("meta.drive.older-drive") {
-                return Err(DriveRefusal::DriveOlder { found: table.generation, wanted: copy.generation });
             }
             if table.digest != copy.digest && !mutant!("meta.drive.any-layout") {
                 return Err(DriveRefusal::Layout);
@@ -139,13 +148,21 @@ impl Meta {
         Ok(())
     }
     fn keep_drive(&mut self, node: NodeId, drive: DriveId, t: DriveTable) {
-        let now = DriveRecord { drive, generation: t.generation, digest: t.digest, slots: t.slots };
+        let now = DriveRecord { drive, generation: t.generation, digest: t.digest, known: t.known, slots: t.slots };
         if now.digest != 0 && self.drives.get(&node) != Some(&now) {
             if !mutant!("meta.drive.not-durable") {
-                self.out.put(codec::drive_key(node), Some(codec::encode_drive(&now)));
+                let write = self.out.put(codec::drive_key(node), Some(codec::encode_drive(&now)));
+                self.servers.known.entry(node).or_default().drive_write = write;
             }
             self.drives.insert(node, now);
         }
+    }
+
+    /// Whether the drive of the server's present life is known by this life's incarnation (protocol rule 30): an image of it from
+    /// an earlier life is refused from now on. Before, nothing may be acknowledged on it.
+    fn is_confirmed(&self, node: NodeId, incarnation: Incarnation) -> bool {
+        let known = self.drives.get(&node).map_or(incarnation, |d| d.known);
+        known >= incarnation || mutant!("meta.drive.unconfirmed")
     }
 
     /// Numbers the next message to the server, which its heartbeats name then.
@@ -206,6 +223,9 @@ impl Meta {
         fx: &mut Effects,
     ) {
         let bound = self.cfg.lease_bound();
+        if !self.is_confirmed(src, incarnation) && !reports.iter().any(|r| r.failed) {
+            return;
+        }
         let Some(server) = self.servers.known.get_mut(&src) else { return };
         let other = server.incarnation != incarnation && !mutant!("meta.heartbeat.other-life");
         if other || server.ended {
@@ -236,7 +256,8 @@ impl Meta {
         }
         // A server that reports the newest views received them, so they are durable: its lease need not wait for the store. A lease
         // that carries a newer view waits: a server that is not in that view any more must not serve on in the old one.
-        let waits = !views.is_empty() && !mutant!("meta.lease.ahead-of-view");
+        let drive_waits = self.servers.known.get(&src).is_some_and(|s| !self.out.is_durable(s.drive_write));
+        let waits = drive_waits || (!views.is_empty() && !mutant!("meta.lease.ahead-of-view"));
         let stamp = self.stamp(now, src);
         let header = self.header(stamp, SetId(0), Epoch(0));
         let body = Body::Control(Control::Lease { sequence, span: self.cfg.lease, views });

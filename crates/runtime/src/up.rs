@@ -22,6 +22,7 @@ use super::secure::SecureError;
 use super::status::Facts;
 use super::store::{StoreError, StoreFile, StoreThread};
 use super::syncer::Syncer;
+use rackweave_config::fixed::{self, Changed};
 use rackweave_config::policy::Policy;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{ConfigError, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
@@ -285,7 +286,7 @@ pub fn configure<E: From<UpError>>(
     cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
     cfg.validate().map_err(UpError::Options)?;
     if let Some(stored) = &stored {
-        same_shape(dir.path(), stored, &cfg)?;
+        same_shape(dir.path(), fixed::changed(stored, &cfg))?;
     }
     check(dir.path(), &cfg)?;
     if stored.as_ref() != Some(&cfg) {
@@ -324,43 +325,14 @@ pub fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError> {
     Ok((cfg, written))
 }
 
-/// The keys that fix how drives are laid out and where volumes lie.
-const FIXED: [Key; 11] = [
-    ("servers", |c| c.servers.to_string()),
-    ("replicas", |c| c.replicas.to_string()),
-    ("stripe_blocks", |c| c.stripe_blocks.to_string()),
-    ("ssd.profile", |c| c.ssd.profile.clone()),
-    ("ssd.size", |c| c.ssd.size.to_string()),
-    ("ssd.isolation", |c| c.ssd.isolation.to_string()),
-    ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
-    ("ssd.spare", |c| c.ssd.spare.to_string()),
-    ("servers_max", |c| c.servers_max().to_string()),
-    ("racks.count", |c| c.racks.count.to_string()),
-    ("racks.far_replicas", |c| c.racks.far().to_string()),
-];
-type Key = (&'static str, fn(&RackConfig) -> String);
-
-fn same_shape(data: &Path, stored: &RackConfig, asked: &RackConfig) -> Result<(), UpError> {
-    for (key, of) in FIXED {
-        let (stored, asked) = (of(stored), of(asked));
-        if stored != asked {
-            return Err(UpError::Fixed { data: data.into(), key, stored, asked });
-        }
-    }
-    Ok(())
-}
-
 /// What the rack was made with is kept beside the metadata service's records: the kept configuration may have been edited.
 pub fn same_as_made(dir: &DataDir, store: &mut StoreFile, cfg: &RackConfig) -> Result<(), UpError> {
-    let lines = FIXED.iter().map(|(key, of)| format!("{key} = {}\n", of(cfg)));
-    let made = store.made_with(&lines.collect::<String>())?;
-    for (key, of) in FIXED {
-        let kept = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v));
-        if let Some(stored) = kept.filter(|stored| *stored != of(cfg)) {
-            return Err(UpError::Fixed { data: dir.path().into(), key, stored: stored.into(), asked: of(cfg) });
-        }
-    }
-    Ok(())
+    let made = store.made_with(&fixed::lines(cfg))?;
+    same_shape(dir.path(), fixed::changed_since(&made, cfg))
+}
+fn same_shape(data: &Path, changed: Option<Changed>) -> Result<(), UpError> {
+    let Some(Changed { key, stored, asked }) = changed else { return Ok(()) };
+    Err(UpError::Fixed { data: data.into(), key, stored, asked })
 }
 
 /// The table that a drive has; one that was never used has none yet.

@@ -21,6 +21,20 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::OneRack, 902_272),
     // The same, but it noticed a moment before the checker's time was over.
     (PlanKind::LateMessages, 126),
+    // A flush of a deleted volume was answered when another volume was in its place: the checker took its promise for that one's.
+    (PlanKind::Wide, 201),
+    // Zeroes written over a part of a block that nobody had written had no checksum with `ssd.verify = false`.
+    (PlanKind::Wide, 82),
+    // A server started with an edited configuration, but after the others.
+    (PlanKind::Wide, 65),
+    // A metadata service started with keys that a rack's store refuses, and kept views of sets that are not there.
+    (PlanKind::Wide, 105),
+    // A drive of another rack had a later incarnation than the metadata service knew.
+    (PlanKind::Wide, 165),
+    // A switch began a new life between two looks of the checker.
+    (PlanKind::Wide, 189),
+    // An older store deleted a volume, which the present one then had again.
+    (PlanKind::Wide, 268),
 ];
 
 #[test]

@@ -133,7 +133,11 @@ impl Registration {
     pub fn last_told(&self) -> u64 {
         self.told
     }
-    /// Asks once more for what came with the welcome; who has welcomed this life takes nothing else from it.
+    /// The drive has this life's incarnation durably, and the service has granted no lease yet: it may not know.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.span == Span::ZERO && self.incarnation == Some(self.table.known)
+    }
+    /// Registers once more: for what came with the welcome, or to report that the drive has this life's incarnation.
     pub fn hello(&self) -> Control {
         self.hello_with(Vec::new())
     }

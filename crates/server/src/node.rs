@@ -403,6 +403,13 @@ impl Server {
                     self.vssds[i].gc.no_victim(now);
                 }
             }
+            // Whoever has failed says so, and not what its drive holds.
+            FlashDone::Recorded { result } => {
+                if result.is_ok() {
+                    self.registration.table = self.ssd.table().told();
+                    self.registration.hurry(now);
+                }
+            }
             FlashDone::Assigned { result, .. } => {
                 if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
                     self.slot_assigned(now, i, fx);
@@ -526,6 +533,9 @@ impl Server {
         if self.registration.deadline() <= now {
             let no_room = self.registration.waits_too_long(now, self.host_full_at);
             let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.report(no_room)).collect();
+            if self.registration.is_unconfirmed() {
+                self.to_meta(self.registration.hello(), fx);
+            }
             let message = self.registration.message(now, vssds, self.failed);
             self.to_meta(message, fx);
             if self.vssds.iter().any(|v| v.service.wants_volumes()) {

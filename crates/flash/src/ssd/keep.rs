@@ -17,13 +17,13 @@ pub(super) const NO_SET: SetId = SetId(u32::MAX);
 /// Who waits until a change of the table is durable.
 #[derive(Clone, Copy, Debug)]
 enum Wait {
-    Nobody,
     Boot,
     /// A vSSD to be erased, by its place.
     Clear(usize),
     /// One that is.
     Free(usize),
     Assign(usize),
+    Incarnation,
 }
 
 /// What of the table is on its way to the flash.
@@ -72,7 +72,9 @@ impl Ssd {
     }
     fn submit_table(&mut self, now: Time, step: TableStep, op: DeviceOp, bytes: u64, out: &mut FlashOut) {
         let done_at = match step {
-            TableStep::Sync => now + if self.cfg.timing == Timing::None { Span::ZERO } else { self.cfg.sync_span },
+            TableStep::Sync | TableStep::SyncBoth => {
+                now + if self.cfg.timing == Timing::None { Span::ZERO } else { self.cfg.sync_span }
+            }
             TableStep::Read => self.clock.meta(now, bytes, false),
             TableStep::Write | TableStep::Double => self.clock.meta(now, bytes, true),
         };
@@ -105,27 +107,19 @@ impl Ssd {
             (TableStep::Read, result) => self.table_read(now, result, out),
             (TableStep::Write, Ok(_)) if mutant!("flash.table.unsynced") => {
                 self.write_other(now, out);
-                self.table_durable(now, Ok(()), out);
+                self.table_durable(now, Ok(()), false, out);
             }
             (TableStep::Write, Ok(_)) => self.submit_table(now, TableStep::Sync, DeviceOp::Sync, 0, out),
-            (TableStep::Write | TableStep::Sync, Err(e)) => {
-                self.failed.get_or_insert(e);
-                self.keeper.under_way = false;
-                self.table_durable(now, Err(e), out);
-                self.pump_table(now, out);
-            }
             (TableStep::Sync, Ok(_)) => {
                 // Not before the first is durable, or a power cut could tear both.
                 self.write_other(now, out);
-                self.table_durable(now, Ok(()), out);
+                self.table_durable(now, Ok(()), false, out);
             }
-            (TableStep::Double, result) => {
-                self.keeper.stale = None;
-                if let Err(e) = result {
-                    self.failed.get_or_insert(e);
-                }
-                self.keeper.under_way = false;
-                self.pump_table(now, out);
+            (TableStep::Double, Ok(_)) => self.submit_table(now, TableStep::SyncBoth, DeviceOp::Sync, 0, out),
+            (TableStep::SyncBoth, Ok(_)) => self.table_written(now, Ok(()), out),
+            (_, Err(e)) => {
+                self.failed.get_or_insert(e);
+                self.table_written(now, Err(e), out);
             }
         }
     }
@@ -133,10 +127,14 @@ impl Ssd {
     fn write_other(&mut self, now: Time, out: &mut FlashOut) {
         self.keeper.under_way = true;
         if mutant!("flash.table.one-copy") {
-            self.keeper.under_way = false;
-            return self.pump_table(now, out);
+            return self.table_written(now, Ok(()), out);
         }
         self.write_copy(now, TableStep::Double, out);
+    }
+    fn table_written(&mut self, now: Time, result: Result<(), DeviceError>, out: &mut FlashOut) {
+        (self.keeper.stale, self.keeper.under_way) = (None, false);
+        self.table_durable(now, result, true, out);
+        self.pump_table(now, out);
     }
 
     fn table_read(&mut self, now: Time, result: Result<DeviceData, DeviceError>, out: &mut FlashOut) {
@@ -184,27 +182,27 @@ impl Ssd {
         }
         Ok(())
     }
-    /// Recovery is over; a drive that had no table gets one before anything is programmed.
+    /// Recovery is over; a drive that had no table gets one before anything is programmed. Both copies of the table are durable
+    /// before its generation is reported, since a drive with a smaller one is later taken for an older image.
     pub(super) fn recovered(&mut self, result: Result<(), RecoveryError>, now: Time, out: &mut FlashOut) {
-        if result.is_err() || !self.keeper.fresh {
-            if let Some(stale) = self.keeper.stale.filter(|_| result.is_ok()) {
-                self.make_whole(now, stale, out);
+        self.keeper.on &= result.is_ok();
+        if result.is_ok() && self.keeper.fresh {
+            return self.change_table(now, Wait::Boot, out);
+        }
+        // The table is written over the copy that does not say it, and never over the one that does.
+        match self.keeper.stale.filter(|_| result.is_ok()) {
+            Some(stale) if stale == self.table.generation % 2 && !mutant!("flash.table.repairs-good") => {
+                // Its turn is in two writes: this one counts as both.
+                self.table.generation += 1;
+                self.change_table(now, Wait::Boot, out);
             }
-            self.keeper.on &= result.is_ok();
-            return out.done.push(FlashDone::Recovered { result });
+            Some(_) => {
+                self.note_bytes();
+                self.keeper.writing.push(Wait::Boot);
+                self.write_other(now, out);
+            }
+            None => out.done.push(FlashDone::Recovered { result }),
         }
-        self.change_table(now, Wait::Boot, out);
-    }
-
-    /// Writes the table over the copy that does not say it, and never over the one that does.
-    fn make_whole(&mut self, now: Time, stale: u64, out: &mut FlashOut) {
-        if stale == self.table.generation % 2 && !mutant!("flash.table.repairs-good") {
-            // Its turn is in two writes: this one counts as both.
-            self.table.generation += 1;
-            return self.change_table(now, Wait::Nobody, out);
-        }
-        self.note_bytes();
-        self.write_other(now, out);
     }
     fn change_table(&mut self, now: Time, wait: Wait, out: &mut FlashOut) {
         self.keeper.waiting.push(wait);
@@ -220,23 +218,24 @@ impl Ssd {
         }
         self.keeper.writing = std::mem::take(&mut self.keeper.waiting);
         if !self.keeper.on {
-            return self.table_durable(now, Ok(()), out);
+            return self.table_durable(now, Ok(()), true, out);
         }
         if let Some(e) = self.failed {
-            return self.table_durable(now, Err(e), out);
+            return self.table_durable(now, Err(e), true, out);
         }
         self.table.generation += 1;
         self.note_bytes();
         self.keeper.under_way = true;
         self.write_copy(now, TableStep::Write, out);
         if mutant!("flash.table.act-early") {
-            self.table_durable(now, Ok(()), out);
+            self.table_durable(now, Ok(()), false, out);
         }
     }
-    fn table_durable(&mut self, now: Time, result: Result<(), DeviceError>, out: &mut FlashOut) {
+    /// The table that is being written is durable in one copy, or in `both`.
+    fn table_durable(&mut self, now: Time, result: Result<(), DeviceError>, both: bool, out: &mut FlashOut) {
         for wait in std::mem::take(&mut self.keeper.writing) {
             match wait {
-                Wait::Nobody => {}
+                Wait::Boot | Wait::Incarnation if !both => self.keeper.writing.push(wait),
                 Wait::Boot => {
                     out.done.push(FlashDone::Recovered { result: result.map_err(RecoveryError::from) });
                 }
@@ -252,6 +251,7 @@ impl Ssd {
                     self.vssds[i].generation = self.table.entries[i].generation;
                     out.done.push(FlashDone::Assigned { vssd: self.vssds[i].id, result });
                 }
+                Wait::Incarnation => out.done.push(FlashDone::Recorded { result }),
             }
         }
     }
@@ -305,11 +305,13 @@ impl Ssd {
         self.table.entries[i].state = EntryState::Free;
         self.change_table(now, Wait::Free(i), out);
     }
-    /// The metadata service has given the server with this drive an incarnation: an older metadata service is known by it.
+    /// The metadata service has given the server with this drive an incarnation: an older metadata service is known by it, and
+    /// an image of the drive from before. Answered by [`FlashDone::Recorded`] on a drive that was booted, when both copies have it:
+    /// damage to one copy does not make the drive look older.
     pub fn note_incarnation(&mut self, now: Time, incarnation: Incarnation, out: &mut FlashOut) {
         if self.keeper.on && incarnation.0 > self.table.incarnation && !mutant!("flash.table.forget-incarnation") {
             self.table.incarnation = incarnation.0;
-            self.change_table(now, Wait::Nobody, out);
+            self.change_table(now, Wait::Incarnation, out);
         }
     }
 }

@@ -128,6 +128,10 @@ pub enum FlashDone {
         vssd: VssdId,
         result: Result<(), DeviceError>,
     },
+    /// [`Ssd::note_incarnation`] is durable. After an error the drive is of no use.
+    Recorded {
+        result: Result<(), DeviceError>,
+    },
     /// Collecting, but no victim would free anything, or nothing can be moved now.
     GcIdle {
         vssd: VssdId,

@@ -74,6 +74,7 @@ pub(crate) enum TableStep {
     Sync,
     /// Of the other copy, once the change is durable.
     Double,
+    SyncBoth,
 }
 
 /// A slot that the host reads.

@@ -54,7 +54,7 @@ fn golden_vectors() {
     let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb], drive: DriveId(0x0c0d), losses };
     let evidence = vec![Evidence { vssd: VssdId(17), drive: DriveId(0x0c0d), lost: 0x0e0f, damaged: true }];
     let slots = vec![SlotTable { vssd: VssdId(17), set: SetId(2), generation: 0x0304, in_use: true }];
-    let drive = DriveRecord { drive: DriveId(0x0c0d), generation: 7, digest: 0x0102, slots };
+    let drive = DriveRecord { drive: DriveId(0x0c0d), generation: 7, digest: 0x0102, known: Incarnation(5), slots };
     let golden = [
         (rack_key(), encode_rack(&rack), "7261636b", "01020100000000000003000000", Record::Rack(rack)),
         (
@@ -91,7 +91,7 @@ fn golden_vectors() {
             drive_key(NodeId(2)),
             encode_drive(&drive),
             "6472762f00000002",
-            "010d0c000000000000070000000000000002010000011100000002000000040301",
+            "020d0c0000000000000700000000000000020100000111000000020000000403010500000000000000",
             Record::Drive(NodeId(2), drive),
         ),
         (
@@ -126,6 +126,13 @@ fn a_server_from_before_drives_had_ids_is_read() {
     let bytes: Vec<u8> = [&[1, 5][..], &[0; 7], &[1, 0xbb, 0xaa], &[0; 6]].concat();
     let server = ServerRecord { incarnation: Incarnation(5), nonces: vec![0xaabb], ..ServerRecord::default() };
     assert_eq!(decode(&server_key(NodeId(2)), &bytes), Ok(Record::Server(NodeId(2), server)));
+}
+
+#[test]
+fn a_drive_from_before_incarnations_were_kept_is_read() {
+    let bytes: Vec<u8> = [&[1, 0x0d][..], &[0; 7], &[7], &[0; 7], &[2, 1, 0, 0, 0]].concat();
+    let drive = DriveRecord { drive: DriveId(0x0d), generation: 7, digest: 0x0102, ..DriveRecord::default() };
+    assert_eq!(decode(&drive_key(NodeId(2)), &bytes), Ok(Record::Drive(NodeId(2), drive)));
 }
 
 /// The kinds of one record have no number: a key that begins like one is not taken for it.

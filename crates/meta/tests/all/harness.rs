@@ -271,7 +271,13 @@ impl Rack {
             })),
         );
     }
+    /// Before the first of a life, the drive's table has its incarnation, and the service learns of it.
     pub fn heartbeat(&mut self, i: usize) {
+        let s = &mut self.servers[i];
+        if !s.silent && s.table.digest != 0 && s.table.known < s.incarnation {
+            (s.table.generation, s.table.known) = (s.table.generation + 1, s.incarnation);
+            self.hello(i);
+        }
         let s = &self.servers[i];
         if !s.silent {
             let (node, incarnation, told, vssds) = (s.node, s.incarnation, s.told, self.report(i));

@@ -158,7 +158,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     // As the drive says it at its next start: it knows of the life before.
     let given = r.servers[0].incarnation;
     let good = DriveTable { generation: 4, known: given, ..r.servers[0].table.clone() };
-    let mut hello = |drive: Option<DriveId>, table: DriveTable| {
+    let hello = |r: &mut Rack, drive: Option<DriveId>, table: DriveTable| {
         let was = r.servers[0].drive;
         (r.servers[0].drive, r.servers[0].table) = (drive.unwrap_or(was), table);
         r.start(0);
@@ -166,7 +166,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
         r.servers[0].drive = was;
         (r.servers[0].drive_refused.take(), r.servers[0].incarnation)
     };
-    let (none, now) = hello(None, good.clone());
+    let (none, now) = hello(&mut r, None, good.clone());
     assert!(none.is_none() && now > given, "{none:?}");
     let later = DriveTable { generation: 6, known: now, ..good.clone() };
     let other = DriveId(0x999);
@@ -174,30 +174,32 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     let refused = [
         (None, DriveTable { known: Incarnation(now.0 + 1), ..later.clone() }),
         (Some(other), later.clone()),
-        (None, DriveTable { generation: 3, ..later.clone() }),
+        // An image from before the life that was leased last.
+        (None, good.clone()),
         (None, DriveTable { digest: 6, ..later.clone() }),
         (None, DriveTable { slots: vec![unknown], ..later.clone() }),
     ];
     for round in 0..2 {
         for (k, (drive, table)) in refused.clone().into_iter().enumerate() {
-            let (why, incarnation) = hello(drive, table);
+            let (why, incarnation) = hello(&mut r, drive, table);
             assert_eq!(incarnation, Incarnation(0), "round {round}, {k}: it was taken in");
             let named = match k {
                 0 => matches!(why, Some(DriveRefusal::StoreOlder { store, .. }) if store == now),
                 1 => matches!(why, Some(DriveRefusal::OtherDrive { found, .. }) if found == other),
-                2 => matches!(why, Some(DriveRefusal::DriveOlder { found: 3, wanted: 4 })),
+                2 => matches!(why, Some(DriveRefusal::DriveOlder { found: 4, wanted: 5 })),
                 3 => matches!(why, Some(DriveRefusal::Layout)),
                 _ => matches!(why, Some(DriveRefusal::Unknown { vssd: VssdId(77) })),
             };
             assert!(named, "round {round}, {k}: {why:?}");
         }
+        r.restart_meta();
     }
     // A drive that never served may take its place; then the one before may not.
     let fresh = DriveTable { generation: 1, known: Incarnation(0), ..later.clone() };
-    let (why, life) = hello(Some(other), fresh.clone());
+    let (why, life) = hello(&mut r, Some(other), fresh.clone());
     assert!(why.is_none() && life > now, "{why:?}");
-    assert!(matches!(hello(None, later).0, Some(DriveRefusal::OtherDrive { wanted, .. }) if wanted == other));
-    assert_eq!(hello(Some(other), DriveTable { known: life, ..fresh }).0, None);
+    assert!(matches!(hello(&mut r, None, later).0, Some(DriveRefusal::OtherDrive { wanted, .. }) if wanted == other));
+    assert_eq!(hello(&mut r, Some(other), DriveTable { generation: 2, known: life, ..fresh }).0, None);
 }
 
 #[test]

@@ -147,6 +147,8 @@ struct Life {
     full: bool,
     /// Its drive is not the one that the service knows.
     foreign: bool,
+    /// Generation of its drive's table when it began, and the incarnation there.
+    began: (u64, Incarnation),
     /// It has just sent a heartbeat.
     beat: bool,
     seen: Rc<RefCell<Seen>>,
@@ -158,6 +160,9 @@ impl Node for Life {
             self.receive(now, header.request, c);
         }
         if self.reg.deadline() <= now {
+            if self.reg.is_unconfirmed() {
+                fx.send(packet(self.node, self.incarnation(), 0, self.reg.hello()));
+            }
             let (report, told) = (self.report(), self.reg.last_told());
             let c = self.reg.message(now, vec![report], false);
             fx.send(packet(self.node, self.incarnation(), told, c));
@@ -227,10 +232,11 @@ struct Server {
     durable: Copy,
     drive: DriveId,
     losses: Vec<VssdLoss>,
-    /// Of its drive's table; grows with every life.
+    /// Of its drive's table, and the incarnation there.
     generation: u64,
-    /// Generation and incarnation of the last life that was welcome with this drive.
-    welcome: Option<(u64, Incarnation)>,
+    known: Incarnation,
+    /// The same at the beginning of the last life that had a lease: of an image of the drive from before that life.
+    image: Option<(u64, Incarnation)>,
 }
 
 struct World {
@@ -262,8 +268,9 @@ impl World {
             durable: Copy { number: 0, readable: true },
             drive: DriveId(0x100 + u64::from(node.0)),
             losses: Vec::new(),
-            generation: 0,
-            welcome: None,
+            generation: 1,
+            known: Incarnation(0),
+            image: None,
         };
         let seen = Seen { min_copies: usize::from(cfg.min_copies), ..Seen::default() };
         World {
@@ -311,20 +318,19 @@ impl World {
         let s = &mut self.servers[i];
         if replaced {
             (s.durable, s.drive, s.losses) = (Copy { number: 0, readable: true }, DriveId(nonce), Vec::new());
-            s.welcome = None;
+            (s.known, s.image) = (Incarnation(0), None);
         }
-        s.generation += 1;
         // The service gives the set's members their slots in order.
         let slot = |k| SlotTable { vssd: s.vssd, set: SetId(0), generation: 1, in_use: k == i };
-        let known = s.welcome.map_or(Incarnation(0), |w| w.1);
+        let known = s.known;
         let mut table =
             DriveTable { generation: s.generation, digest: 5, known, slots: (0..COPIES).map(slot).collect() };
         let mut drive = s.drive;
-        let foreign = s.welcome.filter(|_| self.faults && self.rng.chance(0.1));
-        if let Some((generation, _)) = foreign {
+        let foreign = s.image.filter(|_| self.faults && self.rng.chance(0.1));
+        if let Some(image) = foreign {
             match self.rng.below(5) {
                 0 => drive = DriveId(nonce),
-                1 => table.generation = generation - 1,
+                1 => (table.generation, table.known) = image,
                 2 => table.digest = 6,
                 3 => table.slots[i].vssd = VssdId(77),
                 _ => table.known = Incarnation(known.0 + 1_000),
@@ -343,6 +349,7 @@ impl World {
             complete: false,
             full: s.full,
             foreign: foreign.is_some(),
+            began: (s.generation, s.known),
             beat: false,
             seen: self.seen.clone(),
         };
@@ -547,16 +554,33 @@ impl World {
         }
     }
 
+    /// The drive's table gets the incarnation that the server was given.
+    fn record(&mut self, i: usize) {
+        let life = self.life(i).expect("it runs");
+        let (incarnation, leased, began) = (life.incarnation(), life.reg.lease_until > Time::ZERO, life.began);
+        let s = &mut self.servers[i];
+        if leased {
+            s.image = Some(began);
+        }
+        if incarnation <= s.known || (self.faults && self.rng.chance(0.7)) {
+            return;
+        }
+        (s.generation, s.known) = (s.generation + 1, incarnation);
+        let generation = s.generation;
+        let table = &mut self.life_mut(i).reg.table;
+        (table.generation, table.known) = (generation, incarnation);
+    }
+
     fn step(&mut self) -> Result<(), String> {
         if self.faults {
             self.engine.set_store_time(Span::from_micros(self.rng.between(100, 3_000)));
         }
         self.engine.run_until(self.engine.now() + TICK);
         for i in 0..COPIES {
-            let Some(life) = self.life(i) else { continue };
-            if let Some(incarnation) = life.reg.incarnation {
-                self.servers[i].welcome = Some((self.servers[i].generation, incarnation));
+            if self.life(i).is_none() {
+                continue;
             }
+            self.record(i);
             if std::mem::take(&mut self.life_mut(i).beat) {
                 self.replicate(i);
                 self.complain(i);

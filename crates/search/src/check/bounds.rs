@@ -46,6 +46,11 @@ impl Bounds {
         }
     }
 
+    /// The switch of a rack ends: its next life knows nothing, however soon it begins.
+    pub fn switch_ended(&mut self, rack: u32, now: Time) {
+        self.last_ops.retain(|k, _| k.0 != rack);
+        self.hearsay_until = now + HEARSAY;
+    }
     /// What nodes reported in the event that was checked last.
     pub fn traces(&self) -> &[(NodeId, Trace)] {
         &self.traces
@@ -110,8 +115,7 @@ impl Bounds {
 
     fn look_at_switch(&mut self, sim: &Sim, rack: u32) -> Result<(), String> {
         let Some(switch) = sim.switch(rack) else {
-            self.last_ops.retain(|k, _| k.0 != rack);
-            self.hearsay_until = sim.now() + HEARSAY;
+            self.switch_ended(rack, sim.now());
             return Ok(());
         };
         switch.check().map_err(|e| format!("switch: {e}"))?;

@@ -288,6 +288,10 @@ impl History {
         self.sectors.range(range).filter_map(promise).collect()
     }
 
+    /// The volume that the operation is on.
+    pub fn volume(&self, op: OpId) -> VolumeId {
+        self.ops[op.0 as usize].volume
+    }
     /// The operation, for the report of another checker.
     pub fn describe(&self, op: OpId) -> String {
         let o = &self.ops[op.0 as usize];

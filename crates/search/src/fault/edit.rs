@@ -1,6 +1,7 @@
 //! What somebody edits while a rack stands still (protocol rule 30): keys of its configuration, drives, the metadata service's
 //! store. What a start must make of it is written beside it.
 
+use rackweave_config::fixed::Changed;
 use rackweave_config::racks::RacksSection;
 use rackweave_config::{Isolation, Levels, RackConfig, Size};
 use rackweave_core::Rng;
@@ -101,6 +102,8 @@ pub enum Refusal {
     Start(#[from] BuildError),
     #[error(transparent)]
     Drive(#[from] DriveProblem),
+    #[error("{0}")]
+    Fixed(Changed),
 }
 
 /// What a start must make of a drive.
@@ -110,8 +113,6 @@ pub enum Wanted {
     Taken,
     /// It is not, and this names the edit.
     Refused(fn(&DriveProblem) -> bool),
-    /// Either, if no block reads wrong.
-    Either,
 }
 
 const OTHER_DRIVE: Wanted = Wanted::Refused(|p| matches!(p, DriveProblem::Refused(DriveRefusal::OtherDrive { .. })));
@@ -209,12 +210,21 @@ impl Edit {
         match *self {
             Edit::Swapped { a, b } => of(server == a || server == b, OTHER_DRIVE),
             Edit::Doubled { to, .. } => of(server == to, OTHER_DRIVE),
-            Edit::Foreign { server: s } => of(server == s, OTHER_DRIVE),
+            // Drivers know it by its rack's id, before the metadata service sees it. Its incarnations are another service's.
+            Edit::Foreign { server: s } => {
+                use DriveRefusal::{OtherDrive, StoreOlder};
+                let named =
+                    |p: &DriveProblem| matches!(p, DriveProblem::Refused(OtherDrive { .. } | StoreOlder { .. }));
+                of(server == s, Wanted::Refused(named))
+            }
             Edit::MixedUp { a, b } => {
                 let other = Wanted::Refused(|p| matches!(p, DriveProblem::Table(Drive { .. })));
                 of(server == a || server == b, other)
             }
-            Edit::OlderDrive { server: s } => of(server == s, Wanted::Either),
+            Edit::OlderDrive { server: s } => {
+                let older = |p: &DriveProblem| matches!(p, DriveProblem::Refused(DriveRefusal::DriveOlder { .. }));
+                of(server == s, Wanted::Refused(older))
+            }
             Edit::OlderStore => {
                 Wanted::Refused(|p| matches!(p, DriveProblem::Refused(DriveRefusal::StoreOlder { .. })))
             }

@@ -181,6 +181,7 @@ impl Bench {
                     | FlashDone::BlockFailed { .. }
                     | FlashDone::GcIdle { .. }
                     | FlashDone::Assigned { .. }
+                    | FlashDone::Recorded { .. }
                     | FlashDone::Cleared { .. } => {}
                 }
             }

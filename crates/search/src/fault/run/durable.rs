@@ -100,10 +100,11 @@ struct Possible<'a> {
 
 impl Run<'_> {
     /// `client`'s `op` was answered: a flush, or a write with FUA, else there is nothing to check. The flush of a client that another
-    /// has fenced covers only what it wrote itself, and is not checked.
+    /// has fenced covers only what it wrote itself, and is not checked. An answer may come when its volume is deleted, and another
+    /// one is in its place: it promises nothing.
     pub(super) fn check_members(&mut self, client: u32, volume: usize, op: OpId) -> Result<(), Failure> {
         let v = &self.volumes[volume];
-        if v.writer != Some(client) || self.is_leaving(volume) {
+        if v.writer != Some(client) || self.is_leaving(volume) || self.history.volume(op) != v.id() {
             return Ok(());
         }
         let (id, sets) = (v.id(), v.sets().to_vec());

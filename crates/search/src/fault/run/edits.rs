@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rackweave_config::fixed;
 use rackweave_core::{Layout, NodeId, Span};
 use rackweave_flash::table;
 use rackweave_rack::build;
@@ -13,6 +14,7 @@ use super::{Agenda, Run};
 use crate::fault::edit::{Edit, Refusal, Wanted};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
+use crate::fault::workload::Kind;
 
 /// How long the rack runs that a foreign drive comes from: until its drives have served.
 const FOREIGN_SPAN: Span = Span::from_millis(400);
@@ -69,7 +71,8 @@ impl Run<'_> {
     pub(super) fn begin_edit(&mut self, i: usize) -> bool {
         let Some((edit, servers_only, _)) = self.edit_of(i) else { return false };
         let free = self.edits.now.is_none() && !self.breakage.is_broken() && self.down.is_empty();
-        if !free || !self.watch.all_full(&self.sim) || !self.all_have_served() {
+        let granting = edit == Edit::OlderStore && self.pending.values().any(|p| p.kind == Kind::Attach);
+        if !free || granting || !self.watch.all_full(&self.sim) || !self.all_have_served() {
             return false;
         }
         self.stop_rack();
@@ -157,55 +160,70 @@ impl Run<'_> {
 
     /// The fault's next step: the start with the edit, or its end.
     pub(super) fn next_of_edit(&mut self, i: usize) -> Result<(), Failure> {
-        let Some((_, _, tried_ms)) = self.edit_of(i) else { return Ok(()) };
-        let Some(mut now) = self.edits.now.take().filter(|n| n.fault == i) else { return Ok(()) };
-        if now.tried {
-            return self.undo_edit(now);
+        let Some((edit, servers_only, tried_ms)) = self.edit_of(i) else { return Ok(()) };
+        let Some(now) = self.edits.now.as_mut().filter(|n| n.fault == i) else { return Ok(()) };
+        if std::mem::replace(&mut now.tried, true) {
+            return self.undo_edit();
         }
-        now.tried = true;
-        now.refusal = self.start_edited();
-        self.edits.now = Some(now);
+        self.start_edited(edit, servers_only);
         self.plan_at(self.sim.now() + Span::from_millis(tried_ms), Agenda::Over(i));
         Ok(())
     }
 
-    /// Starts every node that nothing else keeps down. If one does not, the others end too, as in one process.
-    fn start_edited(&mut self) -> Option<Refusal> {
-        let mut lifted = Vec::new();
-        for n in self.nodes_of_rack() {
-            if self.lift(n) {
-                lifted.push(n);
+    /// Starts every node that nothing else keeps down, unless the metadata service refuses its configuration.
+    fn start_edited(&mut self, edit: Edit, servers_only: bool) {
+        let lifted: Vec<NodeId> = self.nodes_of_rack().into_iter().filter(|&n| self.lift(n)).collect();
+        let kept = self.sim.config();
+        let edited = edit.config(kept).filter(|_| !servers_only);
+        if let Some(key) = edited.and_then(|c| fixed::changed(kept, &c)) {
+            return self.refuse_start(Refusal::Fixed(key));
+        }
+        for n in lifted {
+            if let Err(e) = self.sim.restart(n) {
+                return self.refuse_start(e.into());
             }
         }
-        let failed = lifted.iter().find_map(|&n| self.sim.restart(n).err())?;
-        for n in lifted {
-            self.sim.crash(n);
-            self.down.insert(n, 1);
-        }
-        Some(failed.into())
     }
 
-    fn undo_edit(&mut self, now: UnderWay) -> Result<(), Failure> {
+    /// A node does not start: the others end too, as in one process, until the edit is undone.
+    pub(super) fn refuse_start(&mut self, why: Refusal) {
+        for n in self.nodes_of_rack() {
+            self.end(n);
+            *self.down.entry(n).or_default() += 1;
+        }
+        if let Some(now) = &mut self.edits.now {
+            now.refusal = Some(why);
+        }
+    }
+
+    /// Whether the metadata service runs with an older store: what it grants is taken back when the edit is undone.
+    pub(super) fn store_is_older(&self) -> bool {
+        self.edits.now.as_ref().is_some_and(|n| n.store.is_some())
+    }
+
+    fn undo_edit(&mut self) -> Result<(), Failure> {
+        let Some(now) = self.edits.now.take() else { return Ok(()) };
         let Some((edit, ..)) = self.edit_of(now.fault) else { return Ok(()) };
         let nothing = edit.config(self.sim.config()).is_none() && now.drives.is_empty() && now.store.is_none();
-        let mut taken = Vec::new();
         if let Some(why) = &now.refusal {
-            if !edit.is_of_layout(self.sim.config()) {
+            if !edit.is_of_layout(self.sim.config()) && !matches!(why, Refusal::Fixed(_)) {
                 return Err(Failure::Unexpected(format!("after {edit:?} the rack does not start: {why}")));
             }
             self.note_edit(edit, "refused");
         } else {
             for i in 0..self.plan.params.servers {
-                if !nothing && self.judge(edit, i)? {
-                    taken.push(i);
+                if !nothing {
+                    self.judge(edit, i)?;
                 }
             }
             self.stop_rack();
         }
         self.sim.edit(None);
-        // Who was taken in with another drive has written on it since.
-        for (i, drive) in now.drives.into_iter().filter(|d| !taken.contains(&d.0)) {
-            self.sim.put_drive(i, drive);
+        for (i, drive) in now.drives {
+            // Whoever was to be taken in with the drive may have written on it since.
+            if matches!(edit.wanted(self.sim.config(), i), Wanted::Refused(_)) {
+                self.sim.put_drive(i, drive);
+            }
         }
         if let Some(store) = now.store {
             self.sim.engine_mut().put_saved(Layout::META, store);
@@ -216,10 +234,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Compares what became of the server with what must; whether it was taken in.
-    fn judge(&mut self, edit: Edit, i: u32) -> Result<bool, Failure> {
+    /// Compares what became of the server with what must.
+    fn judge(&mut self, edit: Edit, i: u32) -> Result<(), Failure> {
         let wanted = edit.wanted(self.sim.config(), i);
-        let Some(s) = self.sim.server(i) else { return Ok(false) };
+        let Some(s) = self.sim.server(i) else { return Ok(()) };
         let (taken, why) = (s.admitted() == Some(true), s.drive_refused());
         let wrong = |what: String| Err(Failure::Invariant(format!("after {edit:?} server {i} {what}")));
         match (wanted, why) {
@@ -228,12 +246,10 @@ impl Run<'_> {
             (Wanted::Taken, Some(why)) => return wrong(format!("is refused by {why}")),
             _ => {}
         }
-        match why {
-            Some(_) => self.note_edit(edit, "refused"),
-            None if taken && !matches!(wanted, Wanted::Taken) => self.note_edit(edit, "taken"),
-            None => {}
+        if why.is_some() {
+            self.note_edit(edit, "refused");
         }
-        Ok(taken)
+        Ok(())
     }
 
     fn note_edit(&mut self, edit: Edit, what: &str) {

@@ -1,7 +1,7 @@
 //! Carries out the faults of a plan.
 
 use rackweave_core::node::Trace;
-use rackweave_core::{Layout, NodeId, SetId, Span};
+use rackweave_core::{Layout, NodeId, NodeKind, SetId, Span};
 use rackweave_server::trace as server_trace;
 
 use super::volumes::Passing;
@@ -311,6 +311,13 @@ impl Run<'_> {
             self.watch.refresh(&self.sim);
         }
         *self.down.entry(n).or_default() += 1;
+        self.end(n);
+    }
+    pub(super) fn end(&mut self, n: NodeId) {
+        let layout = self.sim.engine().layout();
+        if layout.kind(n) == NodeKind::Switch {
+            self.bounds.switch_ended(layout.rack(n).unwrap_or(0), self.sim.now());
+        }
         self.sim.crash(n);
     }
 
@@ -319,7 +326,12 @@ impl Run<'_> {
         if !self.lift(n) {
             return Ok(());
         }
-        self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))
+        let Err(e) = self.sim.restart(n) else { return Ok(()) };
+        if self.is_edited() {
+            self.refuse_start(e.into());
+            return Ok(());
+        }
+        Err(Failure::Unexpected(format!("{n} does not start again: {e}")))
     }
 
     /// Whether the node is to start: it was down, and no other fault keeps it so.

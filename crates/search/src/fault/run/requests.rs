@@ -197,7 +197,7 @@ impl Run<'_> {
             return;
         }
         // A writer's own requests under its old generation would be told apart from those under the new one no more.
-        if self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume) {
+        if self.store_is_older() || self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume) {
             let at = self.sim.now() + ATTACH_RETRY;
             self.plan_at(at, Agenda::Attach { client, volume });
             return;

@@ -108,7 +108,11 @@ impl Run<'_> {
         let v = self.passing(client);
         let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == v && p.kind == Kind::Attach);
         let absent = self.volumes.get(v).is_none_or(|v| v.info.is_none());
-        if busy || self.down.contains_key(&self.client_node(client)) || absent != (what == Passing::Create) {
+        if busy
+            || self.store_is_older()
+            || self.down.contains_key(&self.client_node(client))
+            || absent != (what == Passing::Create)
+        {
             return;
         }
         if what == Passing::Create {

@@ -1,0 +1,54 @@
+//! The keys that fix how drives are laid out and where volumes lie. A rack keeps the values that it was made with.
+
+use std::fmt;
+
+use crate::RackConfig;
+
+type Key = (&'static str, fn(&RackConfig) -> String);
+
+const KEYS: [Key; 11] = [
+    ("servers", |c| c.servers.to_string()),
+    ("replicas", |c| c.replicas.to_string()),
+    ("stripe_blocks", |c| c.stripe_blocks.to_string()),
+    ("ssd.profile", |c| c.ssd.profile.clone()),
+    ("ssd.size", |c| c.ssd.size.to_string()),
+    ("ssd.isolation", |c| c.ssd.isolation.to_string()),
+    ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
+    ("ssd.spare", |c| c.ssd.spare.to_string()),
+    ("servers_max", |c| c.servers_max().to_string()),
+    ("racks.count", |c| c.racks.count.to_string()),
+    ("racks.far_replicas", |c| c.racks.far().to_string()),
+];
+
+/// A key that differs from the value that the rack was made with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    pub key: &'static str,
+    pub stored: String,
+    pub asked: String,
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is {}, but the rack was made with {}", self.key, self.asked, self.stored)
+    }
+}
+
+/// The keys with their values, a line each.
+pub fn lines(c: &RackConfig) -> String {
+    KEYS.iter().map(|(key, of)| format!("{key} = {}\n", of(c))).collect()
+}
+
+/// The first key whose value differs from these [`lines`]. A key that they lack may have any value.
+pub fn changed_since(made: &str, now: &RackConfig) -> Option<Changed> {
+    KEYS.iter().find_map(|&(key, of)| {
+        let stored = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v))?;
+        let asked = of(now);
+        (stored != asked).then(|| Changed { key, stored: stored.into(), asked })
+    })
+}
+
+/// The first key in which two configurations differ.
+pub fn changed(made: &RackConfig, now: &RackConfig) -> Option<Changed> {
+    changed_since(&lines(made), now)
+}
