@@ -315,7 +315,7 @@ impl Run<'_> {
     }
     pub(super) fn end(&mut self, n: NodeId) {
         let layout = self.sim.engine().layout();
-        if layout.kind(n) == NodeKind::Switch {
+        if layout.kind(n) == Some(NodeKind::Switch) {
             self.bounds.switch_ended(layout.rack(n).unwrap_or(0), self.sim.now());
         }
         self.sim.crash(n);
