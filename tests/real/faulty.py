@@ -7,6 +7,7 @@ CONTROL is JSON, looked at before each request; replace it by renaming. Keys, ea
     read, write, fsync, allocate   {"error": "EIO", "files": ["a"], "from": 0, "to": 4096, "chance": 0.5, "times": 1}
     short_reads, short_writes      chance that only a part is done (of a read perhaps nothing); "files" beside them
     delay_ms                       before each answer
+    hang                           {"files": ["a"]}: fsyncs of these are answered when this key is gone (and a request comes)
 COUNTS is a line of JSON: how often each fault was met. Ready when MOUNT has files.
 """
 import ctypes
@@ -118,6 +119,10 @@ def fsync(node, _):
     return b""
 
 
+def hangs(op, node):
+    return op == FSYNC and nodes[node][0] in faults.get("hang", {}).get("files", [])
+
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -160,6 +165,22 @@ dev = os.open("/dev/fuse", os.O_RDWR)
 options = f"fd={dev},rootmode=40000,user_id=0,group_id=0".encode()
 if libc.mount(b"faulty", mount_at.encode(), b"fuse", 6, options) != 0:  # no suid, no devices
     sys.exit(f"mount: {os.strerror(ctypes.get_errno())}")
+
+
+def answer(op, unique, node, body):
+    try:
+        done, error = ANSWERS[op](node, body), 0
+    except KeyError:
+        done, error = b"", errno.ENOSYS
+    except OSError as e:
+        done, error = b"", e.errno
+    try:
+        os.write(dev, struct.pack("<IiQ", 16 + len(done), -error, unique) + done)
+    except FileNotFoundError:
+        pass  # whoever asked is gone
+
+
+held = []  # requests that hang
 while True:
     try:
         request = os.read(dev, WRITE_MAX + 8192)
@@ -173,13 +194,8 @@ while True:
     load()
     if faults.get("delay_ms"):
         time.sleep(faults["delay_ms"] / 1000)
-    try:
-        answer, error = ANSWERS[op](node, request[40:]), 0
-    except KeyError:
-        answer, error = b"", errno.ENOSYS
-    except OSError as e:
-        answer, error = b"", e.errno
-    try:
-        os.write(dev, struct.pack("<IiQ", 16 + len(answer), -error, unique) + answer)
-    except FileNotFoundError:
-        pass  # whoever asked is gone
+    held.append((op, unique, node, request[40:]))
+    ready = [r for r in held if not hangs(r[0], r[2])]
+    held = [r for r in held if hangs(r[0], r[2])]
+    for r in ready:
+        answer(*r)

@@ -16,7 +16,7 @@ import time
 import nbd
 
 WORK, SOCK, LOG = sys.argv[1:]
-DATA, DRIVES = os.environ["data"], ["ssd-0.rwk", "ssd-1.rwk", "ssd-2.rwk"]
+DATA, DRIVES, STORE = os.environ["data"], ["ssd-0.rwk", "ssd-1.rwk", "ssd-2.rwk"], "meta.redb"
 BLOCK, STILL, WRITTEN = 4096, range(0, 1024), range(1024, 9216)  # blocks
 WAIT_MAX = 20
 
@@ -275,6 +275,35 @@ def failed_fsync():
     print("    a failed fsync: out until its server started again")
 
 
+def volumes():
+    return [v["name"] for v in status()["volumes"]]
+
+
+def hanging_store():
+    """The disk hangs below the metadata service's file: leases, reads and writes go on for longer than any lease; nothing is stored."""
+    control(hang={"files": [STORE]})
+    creating = subprocess.Popen([os.environ["rackweave"], "volume", "create", "x", "--size", "4M", "--data", DATA],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    slowest, begun = 0, time.monotonic()
+    while time.monotonic() < begun + 4:
+        before = time.monotonic()
+        writer.goes_on(1)
+        reader.goes_on(1)
+        slowest = max(slowest, time.monotonic() - before)
+    assert slowest < 1, f"clients stood still for {slowest:.1f} s"
+    until("the status says that it hangs", lambda: "hangs" in (status()["rack"]["store_error"] or ""))
+    r = rackweave("volume", "create", "y", "--size", "4M")
+    assert r.returncode != 0 and STORE in r.stderr and "nothing was changed" in r.stderr, f"volume create: {r}"
+    s = status()
+    assert all(v["serving"] for x in s["servers"] for v in x["vssds"]), "leases go on"
+    control()
+    until("it is stored", lambda: volumes() == ["v", "x"] and not status()["rack"]["store_error"])
+    creating.wait(WAIT_MAX)
+    assert rackweave("volume", "delete", "x").returncode == 0, "volume delete"
+    said("the metadata service cannot write", DATA, STORE, "hangs")
+    print(f"    a disk that hangs below {STORE}: clients' longest wait {slowest:.2f} s")
+
+
 model_at = f"{WORK}/model"
 if LOG == "verify":
     with open(model_at) as f:
@@ -294,19 +323,20 @@ fault("reads fail at one server", 1.5, read={"error": "EIO", "files": DRIVES[:1]
 until("what could not be read was healed", lambda: healed() > before)
 fault("reads fail in a part of another file", 1.5, read={"error": "EIO", "files": DRIVES[2:], "from": 8 << 20, "to": 40 << 20})
 said(DATA, "ssd-0.rwk", "reads failed (Input/output error")
-fault("short reads and writes everywhere", 2, short_reads=0.5, short_writes=0.5)
-fault("a slow disk", 0.5, delay_ms=2, short_reads=0.1)
+fault("short reads and writes of every drive", 2, short_reads=0.5, short_writes=0.5, files=DRIVES)
+fault("a slow disk", 0.5, delay_ms=2, short_reads=0.1, files=DRIVES)
 until("the rack is whole", lambda: whole(status()))
-no_room = {"error": "ENOSPC"}
+no_room = {"error": "ENOSPC", "files": DRIVES}
 control(write=no_room, allocate=no_room)
 until("the status says that there is no room", starved)
 reader.goes_on(100)
 control()
 writer.goes_on(100)
 until("the rack is whole", lambda: whole(status()))
-print(f"    all files full: {writer.refused} writes refused")
+print(f"    all drives' files full: {writer.refused} writes refused")
 one_full_disk()
 failed_fsync()
+hanging_store()
 full_disk()
 writer.end()
 reader.end()
