@@ -5,7 +5,7 @@ use rackweave_core::msg::Packet;
 use rackweave_core::node::Trace;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::trace::Coverage;
-use rackweave_core::{Layout, NodeId, SsdId, Time, TracePoint};
+use rackweave_core::{Layout, NodeId, Span, SsdId, Time, TracePoint};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::net::NetState;
 use rackweave_sim::{Costs, CutOdds, CutReport, Disk, Engine, Step, TraceHash};
@@ -64,6 +64,7 @@ of_both! {
     fn set_clock(&mut self, n: NodeId, clock: NodeClock);
     fn put_disk(&mut self, ssd: SsdId, disk: Disk);
     fn put_saved(&mut self, n: NodeId, store: Vec<(Bytes, Bytes)>);
+    fn set_store_time(&mut self, span: Span);
     fn power_cut(&mut self, ssd: SsdId, odds: CutOdds) -> CutReport;
     fn follow(&mut self, request: RequestId);
     fn submit(&mut self, at: Time, node: NodeId, request: Request);

@@ -30,6 +30,8 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     switch_trace::FAR_STATE_STALE,
     meta_trace::MEMBER_UNREACHED,
     meta_trace::MEMBER_REACHED,
+    // The metadata service writes seldom, and is seldom cut just then.
+    rackweave_sim::trace::STORES_LOST,
     // Of plans with moves.
     meta_trace::MOVE_STARTED,
     meta_trace::MOVE_DONE,

@@ -1,12 +1,10 @@
 //! The virtual-time driver: delivers events to nodes in order of (time, sequence) and carries out their effects.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::layout::Place;
 use rackweave_core::msg::Packet;
-use rackweave_core::node::{StoreWrite, Trace};
+use rackweave_core::node::Trace;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::trace::Coverage;
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
@@ -17,10 +15,9 @@ use crate::disk::{CutOdds, CutReport, Disk};
 use crate::message::Message;
 use crate::net::NetState;
 use crate::queue::EventQueue;
-use crate::trace::{Costs, EventKind, Step, TraceHash};
+use crate::store::{COMMIT_TIME, Store};
+use crate::trace::{Costs, EventKind, STORES_LOST, Step, TraceHash};
 
-/// Duration of a durable write of a node's own store (measured for redb: 227 µs).
-const STORE_TIME: Span = Span::from_micros(230);
 /// So many events at one instant are a loop of nodes that answer each other without time passing.
 const SAME_INSTANT_MAX: u32 = 4_000_000;
 /// Lines of a timeline that are kept.
@@ -70,10 +67,7 @@ struct Slot<N> {
     /// When the node wants its timer, and the earliest queued event that will look.
     wake: Time,
     queued: Time,
-    store: BTreeMap<Bytes, Bytes>,
-    stores_under_way: VecDeque<StoreWrite>,
-    /// When the last of them is durable.
-    stored_by: Time,
+    store: Store,
 }
 
 struct Timeline {
@@ -130,9 +124,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
             clock: NodeClock::default(),
             wake: Time::MAX,
             queued: Time::MAX,
-            store: BTreeMap::new(),
-            stores_under_way: VecDeque::new(),
-            stored_by: Time::ZERO,
+            store: Store::new(),
         };
         Engine {
             now: Time::ZERO,
@@ -155,7 +147,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
             recorder: None,
             lost: None,
             all_crosses_switch: false,
-            store_time: STORE_TIME,
+            store_time: COMMIT_TIME,
         }
     }
 
@@ -224,15 +216,15 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     }
     /// What a node wrote to its own store and would find after a restart.
     pub fn saved(&self, n: NodeId) -> Vec<(Bytes, Bytes)> {
-        self.nodes[n.0 as usize].store.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+        self.nodes[n.0 as usize].store.saved()
     }
-    /// From now on a durable write of a node's own store takes this long; writes of a node stay in order.
+    /// From now on a commit of a node's own store takes this long; writes of a node stay in order.
     pub fn set_store_time(&mut self, span: Span) {
         self.store_time = span;
     }
     /// Puts another store in the place of a node's that does not run.
     pub fn put_saved(&mut self, n: NodeId, store: Vec<(Bytes, Bytes)>) {
-        self.nodes[n.0 as usize].store = store.into_iter().collect();
+        self.nodes[n.0 as usize].store.put_saved(store);
     }
     /// What a node's clock shows now.
     pub fn local_time(&self, n: NodeId) -> Time {
@@ -269,10 +261,8 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         slot.life += 1;
         slot.wake = Time::MAX;
         slot.queued = Time::MAX;
-        slot.stored_by = Time::ZERO;
-        let kept = self.rng.below(slot.stores_under_way.len() as u64 + 1) as usize;
-        for w in slot.stores_under_way.drain(..).take(kept) {
-            apply_store(&mut slot.store, w);
+        if slot.store.cut(&mut self.rng) > 0 {
+            self.coverage.count(STORES_LOST);
         }
         for s in ssds {
             if let Some(Some(Disk::Fault(d))) = self.disks.get_mut(s.0 as usize) {
@@ -378,9 +368,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
                 if slot.life != life {
                     return;
                 }
-                if let Some(w) = slot.stores_under_way.pop_front() {
-                    apply_store(&mut slot.store, w);
-                }
+                slot.store.stored();
                 self.handle(node, EventKind::Stored, tag, event, followed);
             }
             For::Sleeper { node } => self.wake(node),
@@ -501,9 +489,8 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         for w in self.fx.stores.drain(..) {
             let slot = &mut self.nodes[n.0 as usize];
             let (event, to) = (Event::Stored { tag: w.tag }, For::Writer { node: n, life: slot.life });
-            slot.stores_under_way.push_back(w);
-            slot.stored_by = slot.stored_by.max(self.now + self.store_time);
-            self.queue.push(slot.stored_by, Pending { event, to, followed });
+            let at = slot.store.begin(self.now, w, self.store_time);
+            self.queue.push(at, Pending { event, to, followed });
         }
         for r in self.fx.replies.drain(..) {
             self.hash.add(r.id.0 ^ u64::from(r.result.is_ok()) << 63);
@@ -562,15 +549,6 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let to = For::Submitter { node: n, life: slot.life, disk_id, sync: matches!(c.op, DeviceOp::Sync) };
         let event = Event::Completion(Completion { ssd: c.ssd, tag: c.tag, result });
         self.queue.push(at, Pending { event, to, followed });
-    }
-}
-
-fn apply_store(store: &mut BTreeMap<Bytes, Bytes>, w: StoreWrite) {
-    for (k, v) in w.entries {
-        match v {
-            Some(v) => drop(store.insert(k, v)),
-            None => drop(store.remove(&k)),
-        }
     }
 }
 

@@ -1,5 +1,8 @@
+use std::collections::VecDeque;
+
 use rackweave_core::device::DeviceData;
 use rackweave_core::msg::{Block, Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op, Table};
+use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::volume;
 use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
@@ -162,8 +165,11 @@ fn durable_writes_of_a_node_stay_in_order_whatever_each_takes() {
     write(&mut e, 2, Span::from_millis(1));
     e.run_until(Time(4_999_999));
     assert_eq!(e.saved(SERVER), []);
+    let saved = |tag| [(Bytes::from_static(b"k"), Bytes::from_static(tag))];
     e.run_until(Time(5_000_000));
-    assert_eq!(e.saved(SERVER), [(Bytes::from_static(b"k"), Bytes::from_static(&[2]))]);
+    assert_eq!(e.saved(SERVER), saved(&[1]));
+    e.run_until(Time(6_000_000));
+    assert_eq!(e.saved(SERVER), saved(&[2]));
 }
 
 #[test]

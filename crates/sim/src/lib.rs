@@ -11,6 +11,7 @@ mod message;
 pub mod net;
 pub mod queue;
 pub mod scripted;
+mod store;
 pub mod trace;
 
 pub use disk::{Breakage, CutOdds, CutReport, Disk, FaultDisk};

@@ -3,7 +3,12 @@
 use std::fmt;
 
 use rackweave_core::node::Trace;
-use rackweave_core::{NodeId, NodeKind, Time};
+use rackweave_core::{NodeId, NodeKind, Time, trace_points};
+
+trace_points! {
+    /// A node ended with writes of its own store under way, of which some were lost.
+    STORES_LOST: StoresLost = 86,
+}
 
 /// A hash over every event and every typed trace of a run, in order. Equal seeds give equal hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

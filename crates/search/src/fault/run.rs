@@ -226,6 +226,13 @@ struct Stats {
     history: HistoryStats,
 }
 
+/// What a commit of the metadata service's store takes if its disk is a slow one, as in every fourth plan: when it ends, some of its
+/// writes are under way.
+fn slow_store(seed: u64) -> Option<Span> {
+    let mut rng = Rng::stream(seed, 0x7374_6f72);
+    rng.chance(0.25).then(|| Span::from_micros(rng.between(1_000, 30_000)))
+}
+
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan, options: &'a SimOptions) -> Result<Run<'a>, Failure> {
         let p = &plan.params;
@@ -294,6 +301,9 @@ impl<'a> Run<'a> {
         self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
         self.set_up()?;
         self.sim.engine_mut().net().set_faults(self.plan.params.links);
+        if let Some(span) = slow_store(self.plan.seed) {
+            self.sim.engine_mut().set_store_time(span);
+        }
         self.work()?;
         if self.breakage.lost {
             // The last copy of a set was on the device that failed: nobody answers for it any more.
