@@ -10,7 +10,7 @@ use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
 use rackweave_eval::replay::{self, Policy, ReplayConfig};
 use rackweave_eval::svg::svg;
 use rackweave_rack::capture::Capture;
-use rackweave_search::fault::{PlanKind, SimOptions, run_plan, shrink};
+use rackweave_search::fault::{SimOptions, run_plan, shrink};
 use rackweave_sim::Network;
 
 use crate::Failure;
@@ -117,7 +117,7 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
         }
         (None, seed) => {
             let plan = a.kind.draw(seed.unwrap_or_default());
-            if a.transport { plan.over_transport().ok_or(NoTransport { kind: a.kind })? } else { plan }
+            if a.transport { plan.over_transport() } else { plan }
         }
     };
     let mut report = run_plan(&plan, &options);
@@ -134,12 +134,6 @@ pub fn sim(a: &Sim) -> Result<ExitCode, Failure> {
         writeln!(out, "{report}")?;
     }
     Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(1) })
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("--transport: not with kind {kind}: it has two racks, whose nodes share a process")]
-struct NoTransport {
-    kind: PlanKind,
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::{Body, Class, Header, Op, Packet, Table};
-use rackweave_core::{Epoch, Incarnation, Layout, SetId};
+use rackweave_core::{Epoch, Incarnation, NodeId, SetId};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed, to_ring};
 
@@ -23,11 +23,10 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// If the datagram is for the switch's tables or for a ring; none if it is for the switch itself.
-    pub fn of(datagram: &[u8], marked: bool) -> Option<Forward> {
+    /// If the datagram is for the tables of the switch that it came to, or for a ring; none if it is for that switch itself.
+    pub fn of(datagram: &[u8], switch: NodeId, marked: bool) -> Option<Forward> {
         let extended = || datagram[FLAGS_AT] & FLAG_EXTENDED != 0;
-        let by =
-            to_ring(datagram).or_else(|| routed(datagram).filter(|r| r.destination == Layout::SWITCH && extended()))?;
+        let by = to_ring(datagram).or_else(|| routed(datagram).filter(|r| r.destination == switch && extended()))?;
         Some(Forward { by, datagram: BytesMut::from(datagram), marked })
     }
 

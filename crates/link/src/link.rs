@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::Packet;
-use rackweave_core::{Layout, NodeId, Span, Time};
+use rackweave_core::{NodeId, Span, Time};
 use rackweave_switch::{Prefix, Reach, Ring, Rings};
 use rackweave_transport::{
     Config, ConfigError, Endpoint, Event, GroupOptions, Heard, Keys, Message, Received, SendError, SendOptions, Train,
@@ -44,17 +44,22 @@ pub enum News {
     AbortStream(NodeId),
     /// Two processes run as this node.
     Twins(NodeId),
+    /// The packet of this token was refused, or given up at its deadline; it may have arrived all the same.
+    Unsent(u64),
 }
 
 /// One node's network, above its sockets.
 #[derive(Debug)]
 pub struct Link {
     node: NodeId,
+    is_switch: bool,
     endpoint: Endpoint,
     /// Packets that may wait, until when the first may, and to whom others went in this turn.
-    waiting: Vec<Packet>,
+    waiting: Vec<(Packet, u64)>,
     wait_until: Time,
     going: Vec<NodeId>,
+    /// Tokens of packets that were refused.
+    refused: Vec<u64>,
     /// Newest incarnation of this node that a peer has named; zero: none.
     newest: u64,
     rings: Rings,
@@ -71,10 +76,12 @@ impl Link {
     pub fn new(cfg: Config, node: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Link, ConfigError> {
         Ok(Link {
             node,
+            is_switch: cfg.is_switch(node),
             endpoint: Endpoint::new(cfg, node, incarnation, keys, seed)?,
             waiting: Vec::new(),
             wait_until: Time::MAX,
             going: Vec::new(),
+            refused: Vec::new(),
             newest: 0,
             rings: Rings::default(),
             quorums: BTreeMap::new(),
@@ -89,13 +96,13 @@ impl Link {
         self.quorums.insert(ring.prefix, quorum);
     }
 
-    /// Takes a packet of the node. [`Link::flush`] must follow.
-    pub fn send(&mut self, now: Time, p: Packet) {
+    /// Takes a packet of the node; `token` comes back in [`News::Unsent`]. [`Link::flush`] must follow.
+    pub fn send(&mut self, now: Time, p: Packet, token: u64) {
         if p.body.may_wait() {
-            self.waiting.push(p);
+            self.waiting.push((p, token));
             self.wait_until = self.wait_until.min(now + WAIT);
         } else {
-            self.send_packet(now, &p);
+            self.send_packet(now, &p, token);
         }
     }
 
@@ -115,8 +122,8 @@ impl Link {
     fn send_waiting(&mut self, now: Time) {
         let due = now >= self.wait_until;
         let (mut waiting, going) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.going));
-        for p in waiting.extract_if(.., |p| due || going.contains(&p.dst)) {
-            self.send_packet(now, &p);
+        for (p, token) in waiting.extract_if(.., |(p, _)| due || going.contains(&p.dst)) {
+            self.send_packet(now, &p, token);
         }
         if mutant!("link.wait.forgotten") {
             waiting.clear();
@@ -127,13 +134,16 @@ impl Link {
         }
     }
 
-    fn send_packet(&mut self, now: Time, p: &Packet) {
+    fn send_packet(&mut self, now: Time, p: &Packet, token: u64) {
         let mut head = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
         match rackweave_wire::encode_apart(p, &mut head) {
-            Ok(data) => match self.send_message(now, p.dst, Message { head: head.into(), data }) {
+            Ok(data) => match self.send_message(now, p.dst, Message { head: head.into(), data }, token) {
                 Ok(()) => {}
                 Err(SendError::NotAPacket { .. } | SendError::TooLong { .. }) => self.counters.unsendable += 1,
-                Err(_) => self.counters.unsent += 1,
+                Err(_) => {
+                    self.counters.unsent += 1;
+                    self.refused.push(token);
+                }
             },
             Err(_) => self.counters.unsendable += 1,
         }
@@ -142,22 +152,22 @@ impl Link {
         }
     }
 
-    fn send_message(&mut self, now: Time, to: NodeId, m: Message) -> Result<(), SendError> {
+    fn send_message(&mut self, now: Time, to: NodeId, m: Message, token: u64) -> Result<(), SendError> {
         if to.is_ring() {
-            return self.send_to_ring(now, to, m);
+            return self.send_to_ring(now, to, m, token);
         }
-        self.endpoint.send(now, to, m, SendOptions { deadline: now + DEADLINE, token: 0 })
+        self.endpoint.send(now, to, m, SendOptions { deadline: now + DEADLINE, token })
     }
 
     /// To all behind the address by one message; if one of them is to get it, the switch would choose that one.
-    fn send_to_ring(&mut self, now: Time, to: NodeId, m: Message) -> Result<(), SendError> {
+    fn send_to_ring(&mut self, now: Time, to: NodeId, m: Message, token: u64) -> Result<(), SendError> {
         let unknown = SendError::UnknownGroup { group: to };
         let Some(ring) = self.rings.find(to.ipv4()) else { return Err(unknown) };
         let quorum = self.quorums.get(&ring.prefix).copied().unwrap_or(ring.members.len());
         let deadline = now + DEADLINE;
         if ring.reach == Reach::Share {
             let one = ring.reached(self.node)[0];
-            return self.endpoint.send(now, one, m, SendOptions { deadline, token: 0 });
+            return self.endpoint.send(now, one, m, SendOptions { deadline, token });
         }
         let known = self.endpoint.group(to).is_some();
         let members: Vec<NodeId> = ring.members.iter().copied().filter(|n| *n != self.node).collect();
@@ -165,17 +175,17 @@ impl Link {
         if !known {
             self.endpoint.set_group(now, to, &members).map_err(|_| unknown)?;
         }
-        self.endpoint.send_group(now, to, m, GroupOptions { quorum, deadline, token: 0 })
+        self.endpoint.send_group(now, to, m, GroupOptions { quorum, deadline, token })
     }
 
     /// Datagrams that arrived together. At the switch `forward` gets those that go on to others.
     pub fn receive(&mut self, now: Time, t: Train<'_>, mut forward: impl FnMut(Forward)) {
-        if self.node != Layout::SWITCH {
+        if !self.is_switch {
             return self.endpoint.receive_train(now, t);
         }
         let Train { segment, at, marked, .. } = t;
         for bytes in t.bytes.chunks_mut(segment) {
-            match Forward::of(bytes, marked) {
+            match Forward::of(bytes, self.node, marked) {
                 Some(f) => forward(f),
                 None => self.endpoint.receive_train(now, Train { bytes, segment, at, marked }),
             }
@@ -189,6 +199,9 @@ impl Link {
 
     /// What the driver carries out next.
     pub fn poll(&mut self) -> Option<News> {
+        if let Some(token) = self.refused.pop() {
+            return Some(News::Unsent(token));
+        }
         loop {
             return Some(match self.endpoint.poll_event()? {
                 Event::Delivered(d) => {
@@ -205,12 +218,12 @@ impl Link {
                 Event::StreamDone { peer } => News::CloseStream(peer),
                 Event::PeerDown { peer } | Event::StreamStuck { peer } => News::AbortStream(peer),
                 Event::Twins { peer } => News::Twins(peer),
+                Event::GaveUp { token, .. } => News::Unsent(token),
                 Event::Outdated { newest } => {
                     self.newest = self.newest.max(newest);
                     continue;
                 }
-                Event::GaveUp { .. }
-                | Event::GroupReached { .. }
+                Event::GroupReached { .. }
                 | Event::GroupDone { .. }
                 | Event::PeerUp { .. }
                 | Event::PathChanged { .. } => continue,
@@ -252,8 +265,8 @@ impl Link {
     }
 
     /// Packets that wait for company, and leave as the incarnation that is there by then.
-    pub fn waiting(&self) -> &[Packet] {
-        &self.waiting
+    pub fn waiting(&self) -> impl Iterator<Item = &Packet> {
+        self.waiting.iter().map(|(p, _)| p)
     }
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

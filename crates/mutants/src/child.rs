@@ -18,13 +18,17 @@ pub fn plan_of(kinds: &[PlanKind], first_seed: u64, n: u64) -> (PlanKind, u64) {
     (kinds[(n % k) as usize], first_seed + n / k)
 }
 
-pub fn run(kinds: &[PlanKind], first_seed: u64, skip: u64, count: u64) {
+pub fn run(kinds: &[PlanKind], transport: bool, first_seed: u64, skip: u64, count: u64) {
     limit_memory();
     // A node's panic is a failed plan, and reported as such.
     std::panic::set_hook(Box::new(|_| ()));
     for n in skip..skip + count {
         let (kind, seed) = plan_of(kinds, first_seed, n);
-        let report = run_plan(&kind.draw(seed), &SimOptions::default());
+        let mut plan = kind.draw(seed);
+        if transport {
+            plan = plan.over_transport();
+        }
+        let report = run_plan(&plan, &SimOptions::default());
         if let Some(failure) = report.failure {
             println!("{FAILED}{}", serde_json::to_string(&failure).expect("strings"));
             break;

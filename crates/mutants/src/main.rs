@@ -88,6 +88,9 @@ enum Command {
     Child {
         #[arg(long, value_delimiter = ',')]
         kinds: Vec<PlanKind>,
+        /// With the transport between nodes
+        #[arg(long)]
+        transport: bool,
         #[arg(long)]
         first_seed: u64,
         /// Plans that are left out, and that are run, in order of seed and then kind
@@ -100,8 +103,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Some(Command::Child { kinds, first_seed, skip, count }) = &args.command {
-        child::run(kinds, *first_seed, *skip, *count);
+    if let Some(Command::Child { kinds, transport, first_seed, skip, count }) = &args.command {
+        child::run(kinds, *transport, *first_seed, *skip, *count);
         return ExitCode::SUCCESS;
     }
     let chosen = choose(&args);

@@ -47,15 +47,16 @@ impl Search {
         let total = seeds * m.kinds.len() as u64;
         while self.plans < total {
             let at = self.plans;
-            let broken = plans(Some(m.name), m.kinds, first_seed, at, total - at);
+            let broken = plans(Some(m.name), m.kinds, m.transport, first_seed, at, total - at);
             self.reached += broken.reached;
             self.plans += broken.passed;
             let Some((check, said)) = broken.failed else { continue };
             let (kind, seed) = plan_of(m.kinds, first_seed, self.plans);
             self.plans += 1;
-            if plans(None, &[kind], seed, 0, 1).failed.is_none() {
+            if plans(None, &[kind], m.transport, seed, 0, 1).failed.is_none() {
                 let seeds = seed - first_seed + 1;
-                self.found = Some(Found { kind: kind.to_string(), seed, seeds, check, said });
+                let kind = format!("{kind}{}", if m.transport { " with the transport" } else { "" });
+                self.found = Some(Found { kind, seed, seeds, check, said });
                 break;
             }
         }
@@ -71,10 +72,11 @@ struct Run {
 }
 
 /// Runs plans in a process of their own, up to the first that fails.
-fn plans(mutant: Option<&str>, kinds: &[PlanKind], first_seed: u64, skip: u64, count: u64) -> Run {
+fn plans(mutant: Option<&str>, kinds: &[PlanKind], transport: bool, first_seed: u64, skip: u64, count: u64) -> Run {
     let kinds: Vec<&str> = kinds.iter().map(|k| k.name()).collect();
     let mut command = Command::new(std::env::current_exe().expect("started from a file"));
     command.arg("child").args(["--kinds", &kinds.join(",")]).args(["--first-seed", &first_seed.to_string()]);
+    command.args(transport.then_some("--transport"));
     command.args(["--skip", &skip.to_string(), "--count", &count.to_string()]);
     command.env_remove(VARIABLE).envs(mutant.map(|m| (VARIABLE, m)));
     let mut run = Run::default();

@@ -256,6 +256,7 @@ impl Net {
                 Some(News::CloseStream(peer)) => self.streams.done(now, peer),
                 Some(News::AbortStream(peer)) => self.streams.abort(peer),
                 Some(News::Twins(peer)) => self.twins.push(peer),
+                Some(News::Unsent(_)) => {}
             }
         }
     }
@@ -354,7 +355,7 @@ impl Network for Net {
     }
 
     fn send(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<()> {
-        nodes.take_outbound().for_each(|p| self.link.send(now, p));
+        nodes.take_outbound().for_each(|p| self.link.send(now, p, 0));
         self.link.flush(now);
         if self.streams.deadline() <= now {
             self.streams.sweep(now);

@@ -83,7 +83,7 @@ impl Rings {
         };
         let body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![self.sent as u8; bytes].into()))));
         let now = self.clock.read();
-        self.ends[3].net.link.send(now, Packet { src: NodeId(SENDER), dst: RING, header, body });
+        self.ends[3].net.link.send(now, Packet { src: NodeId(SENDER), dst: RING, header, body }, 0);
         self.sent += 1;
     }
     fn has(&self, member: usize, n: u64) -> bool {

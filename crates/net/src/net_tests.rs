@@ -211,7 +211,7 @@ impl World {
         let body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![7; bytes as usize].into()))));
         let p = Packet { src: NodeId(A), dst: NodeId(B), header, body };
         let now = self.clock.read();
-        self.a.net.link.send(now, p);
+        self.a.net.link.send(now, p, 0);
         self.sent += 1;
     }
     /// Turns, with a message in each, until it is so.

@@ -121,10 +121,12 @@ impl Recorder<Datagram> for SharedCapture {
     fn sent(&mut self, now: Time, d: &Datagram) {
         if let Some(c) = &mut *self.0.borrow_mut() {
             let at = |n: NodeId, port: u16| SocketAddr::from((Ipv4Addr::from_bits(n.ipv4()), port));
-            c.record.clear();
             let (from, to) = (at(d.from(), pcap::UDP_PORT + d.path().unwrap_or(0)), at(d.to(), pcap::UDP_PORT));
-            pcap::datagram(now, from, to, 0, d.payload(), &mut c.record);
-            c.put();
+            for one in d.each() {
+                c.record.clear();
+                pcap::datagram(now, from, to, 0, one, &mut c.record);
+                c.put();
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
 //! A node of a simulated rack with its network under it: packets cross the rack as datagrams of the transport, by the same
-//! [`Link`] that processes have over UDP.
+//! [`Link`] that processes have over UDP. Trains cross it whole, as with GSO and GRO, or taken apart.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -16,7 +16,11 @@ use rackweave_transport::{Received, Train, Via};
 use crate::wire::Wire;
 
 /// Bytes of Ethernet, IP and UDP around a datagram.
-const AROUND: u32 = 66;
+const AROUND: usize = 66;
+/// A train is received whole as often.
+const COALESCED_SHARE: f64 = 0.5;
+/// Of a train that is, this part of the datagrams is missing.
+const HOLES: f64 = 0.005;
 /// No event loop wakes twice within this.
 const TURN_MIN: Span = Span::from_micros(1);
 
@@ -27,6 +31,8 @@ pub struct Datagram {
     to: NodeId,
     /// Source port; a frame of a stream has none.
     path: Option<u16>,
+    /// Bytes of each datagram of a train but the last.
+    segment: usize,
     bytes: Bytes,
 }
 
@@ -34,8 +40,9 @@ impl Datagram {
     pub(crate) fn path(&self) -> Option<u16> {
         self.path
     }
-    pub(crate) fn payload(&self) -> &[u8] {
-        &self.bytes
+    /// The datagrams of a train, or the one.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &[u8]> {
+        self.bytes.chunks(self.segment.max(1))
     }
 }
 
@@ -47,7 +54,7 @@ impl Message for Datagram {
         self.to
     }
     fn bytes(&self) -> u32 {
-        self.bytes.len() as u32 + AROUND
+        (self.bytes.len() + AROUND * self.bytes.len().div_ceil(self.segment.max(1))) as u32
     }
     /// Links write into no datagram; the switch adds its own hop.
     fn add_latency(&mut self, _: Span) {}
@@ -124,8 +131,8 @@ impl<N: Node> Networked<N> {
                 self.own.push_back(p);
                 continue;
             }
-            self.wire.borrow_mut().log.sent(now, self.link.endpoint().incarnation(), &p);
-            self.link.send(now, p);
+            let token = self.wire.borrow_mut().sent(self.link.endpoint().incarnation(), &p);
+            self.link.send(now, p, token);
         }
         self.fx.packets = packets;
         self.rest(fx);
@@ -148,14 +155,34 @@ impl<N: Node> Networked<N> {
             self.link.receive_by_stream(now, Received { datagram, at: now, marked: false });
             return;
         };
-        let mut bytes = BytesMut::from(&d.bytes[..]);
-        if !self.wire.borrow_mut().passes(d.from, self.id, path, &mut bytes, &mut self.rng) {
-            return;
-        }
         let mut forwards = Vec::new();
-        let segment = bytes.len().max(1);
-        self.link.receive(now, Train { bytes: &mut bytes, segment, at: now, marked: false }, |f| forwards.push(f));
+        let mut train = BytesMut::new();
+        for one in d.each() {
+            let alone = one.len() == d.bytes.len();
+            let passed = if alone || !self.rng.chance(HOLES) { self.passed(&d, path, one) } else { BytesMut::new() };
+            train.extend_from_slice(&passed);
+            // Only equal ones are put together, and a shorter one behind them.
+            if passed.len() < d.segment {
+                self.receive(now, std::mem::take(&mut train), d.segment, &mut forwards);
+            }
+        }
+        self.receive(now, train, d.segment, &mut forwards);
         forwards.into_iter().for_each(|f| self.forward(now, f, fx));
+    }
+
+    /// A datagram as it arrives: whole, damaged, or not at all.
+    fn passed(&mut self, d: &Datagram, path: u16, one: &[u8]) -> BytesMut {
+        let mut wire = self.wire.borrow_mut();
+        wire.log.arrived(d.from, one);
+        let mut bytes = BytesMut::from(one);
+        if wire.passes(d.from, self.id, path, &mut bytes, &mut self.rng) { bytes } else { BytesMut::new() }
+    }
+
+    fn receive(&mut self, now: Time, mut train: BytesMut, segment: usize, forwards: &mut Vec<Forward>) {
+        if !train.is_empty() {
+            let train = Train { bytes: &mut train, segment, at: now, marked: false };
+            self.link.receive(now, train, |f| forwards.push(f));
+        }
     }
 
     /// The switch's node decides where a datagram goes on to.
@@ -166,7 +193,9 @@ impl<N: Node> Networked<N> {
         for p in decided.drain(..) {
             left -= 1;
             let bytes = f.copy(&p, left == 0);
-            fx.send(Datagram { from: self.id, to: p.dst, path: Some(0), bytes });
+            let d = Datagram { from: self.id, to: p.dst, path: Some(0), segment: bytes.len(), bytes };
+            self.wire.borrow_mut().record(&d);
+            fx.send(d);
             fx.trace(trace::DATAGRAM_FORWARDED, u64::from(p.header.vssd.0), u64::from(p.dst.0));
         }
         self.fx.packets = decided;
@@ -195,6 +224,7 @@ impl<N: Node> Networked<N> {
                 }
                 // No stream can be opened: datagrams go on as well as they can.
                 News::OpenStream(peer) => self.link.endpoint_mut().stream_down(now, peer),
+                News::Unsent(token) => self.wire.borrow_mut().log.unsent(token),
                 News::CloseStream(_) | News::AbortStream(_) | News::Twins(_) => {}
             }
         }
@@ -205,22 +235,25 @@ impl<N: Node> Networked<N> {
         let mut wire = self.wire.borrow_mut();
         let next = wire.next_incarnation(self.id, newest);
         wire.log.begins(self.id, next);
-        self.link.waiting().iter().for_each(|p| wire.log.goes_as(next, p));
+        self.link.waiting().for_each(|p| wire.log.goes_as(next, p));
         self.link.renew(next);
         fx.trace(trace::INCARNATION_RENEWED, newest, next);
     }
 
     fn transmit(&mut self, now: Time, fx: &mut Effects<Datagram>) {
         while let Some(t) = self.link.poll_transmit(now) {
+            let path = match t.via {
+                Via::Path(path) => Some(path),
+                Via::Stream => None,
+            };
             let one = t.segment.unwrap_or(t.bytes.len()).max(1);
-            for at in (0..t.bytes.len()).step_by(one) {
-                let bytes = t.bytes.slice(at..(at + one).min(t.bytes.len()));
-                self.wire.borrow_mut().leaves(self.id, &bytes);
-                let path = match t.via {
-                    Via::Path(path) => Some(path),
-                    Via::Stream => None,
-                };
-                fx.send(Datagram { from: self.id, to: t.to.first_hop(), path, bytes });
+            let whole = path.is_some() && self.rng.chance(COALESCED_SHARE);
+            let piece = if whole { t.bytes.len() } else { one };
+            for at in (0..t.bytes.len()).step_by(piece) {
+                let bytes = t.bytes.slice(at..(at + piece).min(t.bytes.len()));
+                let d = Datagram { from: self.id, to: t.to.first_hop(), path, segment: one, bytes };
+                self.wire.borrow_mut().leaves(self.id, &d);
+                fx.send(d);
             }
         }
     }

@@ -74,7 +74,7 @@ pub struct SimConfig {
     pub controller: bool,
     /// Of each drive, if the configuration lets programs or erases fail.
     pub flawed_blocks_max: u32,
-    /// Packets cross the network as datagrams of the transport. One rack whose switch has no queues; none: they cross it as they are.
+    /// Packets cross the network as datagrams of the transport, past switches without queues; none: they cross it as they are.
     pub transport: Option<TransportConfig>,
 }
 
@@ -139,12 +139,12 @@ impl Sim {
     /// The configuration does not fit together.
     ///
     /// # Panics
-    /// With the transport, of several racks or a switch with queues: processes have neither.
+    /// With the transport, of a switch with queues: processes have none.
     pub fn new(cfg: &RackConfig, sim: SimConfig) -> Result<Sim, BuildError> {
         let layout = racks::layout(cfg, sim.clients);
         let net = NetState::new(sim.network.clone(), layout.clone(), sim.seed);
-        let wire = sim.transport.clone().map(|t| Rc::new(RefCell::new(Wire::new(t, layout.nodes(), sim.seed))));
-        assert!(wire.is_none() || layout.racks() == 1 && cfg.switch.egress.is_none(), "no such rack has a transport");
+        let wire = sim.transport.clone().map(|t| Rc::new(RefCell::new(Wire::new(t, &layout, sim.seed))));
+        assert!(wire.is_none() || cfg.switch.egress.is_none(), "datagrams wait in no queue of a switch");
         let mut engine = match wire {
             None => RackEngine::Packets(Engine::new(net, sim.seed)),
             Some(_) => RackEngine::Datagrams(Engine::new(net, sim.seed)),
@@ -288,9 +288,15 @@ impl Sim {
     }
     /// Delivers the next event; false if none is pending.
     pub fn step(&mut self) -> bool {
+        if let (Some(wire), Some(at)) = (&self.wire, self.engine.next_time()) {
+            wire.borrow_mut().time(at);
+        }
         self.engine.step()
     }
     pub fn run_until(&mut self, until: Time) {
+        while self.engine.next_time().is_some_and(|t| t <= until) {
+            self.step();
+        }
         self.engine.run_until(until);
     }
     pub fn now(&self) -> Time {
@@ -363,9 +369,10 @@ impl Sim {
     pub fn network_violation(&self) -> Option<String> {
         self.wire.as_ref()?.borrow().log.violation().map(Into::into)
     }
-    /// Messages that were sent before `until` and never arrived: how many, and the first.
-    pub fn lost_messages(&self, until: Time) -> Option<(u64, String)> {
-        self.wire.as_ref()?.borrow().log.lost(until)
+    /// An attacker sends the node again what it recorded on its way there, of all of the node's lives.
+    pub fn replay(&mut self, node: NodeId) {
+        let (RackEngine::Datagrams(e), Some(wire)) = (&mut self.engine, &self.wire) else { return };
+        wire.borrow().recorded(node).into_iter().for_each(|d| e.post(d));
     }
     /// The files of a rack with the transport.
     pub fn wire(&mut self) -> Option<std::cell::RefMut<'_, Wire>> {

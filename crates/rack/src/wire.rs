@@ -1,15 +1,19 @@
 //! What the ends of a simulated rack's network share: each node's files (counter of incarnations, keys), what goes wrong with
 //! datagrams, and the checker of what they carry ([`Log`]).
 
+use std::collections::BTreeMap;
+
 use bytes::BytesMut;
-use rackweave_core::msg::Op;
+use rackweave_core::msg::{Op, Packet};
 use rackweave_core::rng::mix64;
-use rackweave_core::{NodeId, Rng};
+use rackweave_core::{Layout, NodeId, Rng, Span, Time};
 use rackweave_link::{Link, incarnation, on_one_machine};
+use rackweave_sim::Message;
 use rackweave_transport::header::{self, Kind};
 use rackweave_transport::{Config, KeyId, Keys};
 use serde::{Deserialize, Serialize};
 
+use crate::networked::Datagram;
 use crate::wire_log::Log;
 
 /// How the transport under a rack's nodes is set up.
@@ -38,6 +42,8 @@ pub enum Authentication {
 const KEY_IDS: [u8; 3] = [1, 2, 3];
 /// Largest train, as UDP's segmentation takes.
 const TRAIN: usize = 65_507;
+/// Datagrams of each way that an attacker keeps.
+const RECORDED: usize = 32;
 
 /// State that outlives nodes.
 #[derive(Debug)]
@@ -53,11 +59,19 @@ pub struct Wire {
     rotations: usize,
     /// Share of the paths that lead nowhere, per mille, and which.
     dark: (u64, u64),
+    /// Longer datagrams vanish.
+    largest: usize,
+    /// Messages so far.
+    tokens: u64,
+    /// What an attacker has recorded, by way: how many datagrams there were, and a sample of all of them.
+    recorded: BTreeMap<(NodeId, NodeId), (u64, Vec<Datagram>)>,
+    switches: Vec<NodeId>,
     pub(crate) log: Log,
 }
 
 impl Wire {
-    pub fn new(cfg: TransportConfig, nodes: u32, seed: u64) -> Wire {
+    pub fn new(cfg: TransportConfig, layout: &Layout, seed: u64) -> Wire {
+        let nodes = layout.nodes() as usize;
         let keyed = cfg.authentication != Authentication::None;
         let keys = if keyed { Keys::one(KeyId(KEY_IDS[0]), secret(seed, 0)).expect("a key") } else { Keys::none() };
         Wire {
@@ -65,11 +79,15 @@ impl Wire {
             seed,
             rng: Rng::stream(seed, 0x7769_7265),
             lives: 0,
-            incarnations: vec![0; nodes as usize],
-            keys: vec![keys; nodes as usize],
+            incarnations: vec![0; nodes],
+            keys: vec![keys; nodes],
             rotations: 0,
             dark: (0, 0),
-            log: Log::new(keyed),
+            largest: usize::MAX,
+            tokens: 0,
+            recorded: BTreeMap::new(),
+            log: Log::new(keyed, layout.switches().collect()),
+            switches: layout.switches().collect(),
         }
     }
 
@@ -80,6 +98,7 @@ impl Wire {
         self.log.begins(node, incarnation);
         let c = &self.cfg;
         let mut cfg = Config {
+            switches: self.switches.clone(),
             datagram_bytes_max: c.datagram_bytes as usize,
             train_bytes_max: if c.trains { TRAIN } else { 0 },
             encrypt: c.authentication == Authentication::Encrypted,
@@ -118,9 +137,55 @@ impl Wire {
         self.dark = (permille, self.rng.next_u64());
     }
 
+    /// Longer datagrams vanish from now on.
+    pub fn narrow(&mut self, bytes: usize) {
+        self.largest = bytes;
+    }
+    /// As [`Log::arrive_within`].
+    pub fn arrive_within(&mut self, max: Span) {
+        self.log.arrive_within(max);
+    }
+    /// As [`Log::reliable`].
+    pub fn reliable(&mut self, reliable: bool) {
+        self.log.reliable(reliable);
+    }
+    pub(crate) fn time(&mut self, now: Time) {
+        self.log.time(now);
+    }
+
+    /// A node hands a packet to its network. Returns the packet's token.
+    pub(crate) fn sent(&mut self, incarnation: u64, p: &Packet) -> u64 {
+        self.tokens += 1;
+        self.log.sent(incarnation, self.tokens, p);
+        self.tokens
+    }
+
+    /// An attacker sees the datagram. Without keys anybody can send anything, so nobody needs one that was sent before.
+    pub(crate) fn record(&mut self, d: &Datagram) {
+        if !self.is_keyed() || d.path().is_none() {
+            return;
+        }
+        let (count, kept) = self.recorded.entry((d.from(), d.to())).or_default();
+        *count += 1;
+        if kept.len() < RECORDED {
+            return kept.push(d.clone());
+        }
+        let place = self.rng.below(*count) as usize;
+        if let Some(old) = kept.get_mut(place) {
+            *old = d.clone();
+        }
+    }
+    /// What was recorded on its way to the node.
+    pub(crate) fn recorded(&self, to: NodeId) -> Vec<Datagram> {
+        self.recorded.iter().filter(|(way, _)| way.1 == to).flat_map(|(_, (_, kept))| kept.clone()).collect()
+    }
+
     /// Whether the datagram arrives; some arrive damaged.
     pub(crate) fn passes(&self, from: NodeId, to: NodeId, path: u16, d: &mut BytesMut, rng: &mut Rng) -> bool {
         let (permille, which) = self.dark;
+        if d.len() > self.largest {
+            return false;
+        }
         if permille > 0 {
             let way = u64::from(from.0) << 40 ^ u64::from(to.0) << 16 ^ u64::from(path);
             if mix64(which ^ way) % 1000 < permille {
@@ -138,7 +203,11 @@ impl Wire {
 
     /// A datagram leaves the node. No counter is used twice with a key (rule 32), and the key is the one that its node was given to
     /// send with.
-    pub(crate) fn leaves(&mut self, node: NodeId, d: &[u8]) {
+    pub(crate) fn leaves(&mut self, node: NodeId, train: &Datagram) {
+        self.record(train);
+        train.each().for_each(|d| self.sealed(node, d));
+    }
+    fn sealed(&mut self, node: NodeId, d: &[u8]) {
         let Ok(p) = header::parse(d) else {
             return self.log.violated(|| format!("{node} sends a datagram that nobody can read"));
         };

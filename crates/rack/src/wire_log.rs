@@ -1,22 +1,34 @@
-//! What a rack's network must keep: a node receives what another sent to it, unchanged, once in each pair of lives, and nothing of a
-//! life before the newest one it knows; no nonce comes twice.
+//! What a rack's network must keep: a node receives what another sent to it, unchanged, once in each pair of lives, in time, and
+//! nothing of a life before the newest one it knows; what is neither received nor reported as unsent is lost; no nonce comes twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{Op, Packet};
-use rackweave_core::{Layout, NodeId, Time};
+use rackweave_core::{NodeId, Span, Time};
+use rackweave_transport::header::{self, Kind};
 use rackweave_transport::siphash::siphash24;
 
+/// By then a message has been received, or its sender's network says that it was not: its deadline of one second, and the time for
+/// which it may wait before.
+const SETTLED_AFTER: Span = Span::from_millis(1_100);
+
 const DIGEST_KEY: [u64; 2] = [0x7261_636b, 0x7765_6176];
+
+/// Sender, the node it was sent to, and contents.
+type Key = (NodeId, NodeId, u64);
 
 /// Messages of equal bytes.
 #[derive(Debug)]
 struct Sent {
     /// How often it was sent, by the newest incarnation that sent it, and when last.
     times: u32,
+    /// Of these, neither received nor reported as unsent.
+    open: u32,
     incarnation: u64,
     at: Time,
+    /// Operation and request.
+    what: (Op, u64),
     /// By receiver and its incarnation: how often it was delivered.
     delivered: Vec<(NodeId, u64, u32)>,
 }
@@ -33,8 +45,18 @@ struct Life {
 #[derive(Debug)]
 pub struct Log {
     keyed: bool,
-    /// By sender, the node it was sent to, and contents.
-    sent: Map<(NodeId, NodeId, u64), Sent>,
+    switches: Vec<NodeId>,
+    now: Time,
+    /// No message arrives later than this after it was sent.
+    late_max: Span,
+    /// Since then the network is good enough for every message.
+    reliable_since: Time,
+    sent: Map<Key, Sent>,
+    /// By token; and when each was sent, in order.
+    tokens: Map<u64, Key>,
+    ages: VecDeque<(Time, u64)>,
+    /// By sender, incarnation and counter: the tag of the datagram that arrived.
+    sealed: Map<(NodeId, u64, u64), u64>,
     lives: Map<(NodeId, u64), Life>,
     current: BTreeMap<NodeId, u64>,
     /// By receiver, its incarnation, and sender: the newest incarnation of the sender that it received from.
@@ -45,8 +67,47 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn new(keyed: bool) -> Log {
-        Log { keyed, sent: map(), lives: map(), current: BTreeMap::new(), newest: map(), order: 0, violation: None }
+    pub fn new(keyed: bool, switches: Vec<NodeId>) -> Log {
+        Log {
+            keyed,
+            switches,
+            now: Time::ZERO,
+            late_max: Span(u64::MAX),
+            reliable_since: Time::MAX,
+            sent: map(),
+            tokens: map(),
+            ages: VecDeque::new(),
+            sealed: map(),
+            lives: map(),
+            current: BTreeMap::new(),
+            newest: map(),
+            order: 0,
+            violation: None,
+        }
+    }
+
+    /// Time goes on. What is neither received nor unsent by now is lost.
+    pub(crate) fn time(&mut self, now: Time) {
+        self.now = now;
+        while let Some(&(at, token)) = self.ages.front().filter(|(at, _)| *at + SETTLED_AFTER < now) {
+            self.ages.pop_front();
+            let Some(key) = self.tokens.remove(&token) else { continue };
+            let Some(s) = self.sent.get(&key).filter(|s| s.open > 0 && s.at == at) else { continue };
+            if self.current.get(&key.0) == Some(&s.incarnation) {
+                let (op, request) = s.what;
+                self.violated(|| {
+                    format!("{} sent {} {op:?} {request:x} at {at:?}, which is lost without a word", key.0, key.1)
+                });
+            }
+        }
+    }
+    /// No message arrives later than `max` after it was sent.
+    pub fn arrive_within(&mut self, max: Span) {
+        self.late_max = max;
+    }
+    /// From now on the network is good enough for every message, or no longer.
+    pub fn reliable(&mut self, reliable: bool) {
+        self.reliable_since = if reliable { self.now } else { Time::MAX };
     }
 
     pub fn violation(&self) -> Option<&str> {
@@ -90,18 +151,56 @@ impl Log {
         }
     }
 
-    pub(crate) fn sent(&mut self, now: Time, incarnation: u64, p: &Packet) {
+    /// A datagram arrives: no other one was sealed with its key and nonce (rule 32). One that a switch forwarded may be damaged.
+    pub(crate) fn arrived(&mut self, from: NodeId, d: &[u8]) {
+        let Ok(p) = header::parse(d) else { return };
+        if !self.keyed || p.kind == Kind::Bare || p.source != from {
+            return;
+        }
+        let tag = d[p.form.tag_at..][..8].iter().fold(0, |w, b| w << 8 | u64::from(*b));
+        let first = *self.sealed.entry((p.source, p.incarnation, p.counter)).or_insert(tag);
+        if first != tag {
+            let (from, counter) = (p.source, p.counter);
+            self.violated(|| format!("two datagrams of {from} have nonce {counter:x}"));
+        }
+    }
+
+    pub(crate) fn sent(&mut self, incarnation: u64, token: u64, p: &Packet) {
         let Some(digest) = digest(p) else { return };
-        let new = || Sent { times: 0, incarnation, at: now, delivered: Vec::new() };
-        let s = self.sent.entry((p.src, p.dst, digest)).or_insert_with(new);
+        let (at, key) = (self.now, (p.src, p.dst, digest));
+        let what = (p.header.op, p.header.request);
+        let new = || Sent { times: 0, open: 0, incarnation, at, what, delivered: Vec::new() };
+        let s = self.sent.entry(key).or_insert_with(new);
         s.times += 1;
-        (s.incarnation, s.at) = (incarnation, now);
+        if s.incarnation != incarnation {
+            // What was under way of the one before is lost with it.
+            s.open = 0;
+        }
+        (s.incarnation, s.at) = (incarnation, at);
+        // A `gc_op` is repeated by its node alone (rule 16).
+        if p.header.op != Op::GcOp {
+            s.open += 1;
+            self.tokens.insert(token, key);
+            self.ages.push_back((at, token));
+        }
+    }
+    /// The sender's network refused the message, or gave it up.
+    pub(crate) fn unsent(&mut self, token: u64) {
+        let Some(key) = self.tokens.remove(&token) else { return };
+        let Some(s) = self.sent.get_mut(&key) else { return };
+        s.open = s.open.saturating_sub(1);
+        if s.at >= self.reliable_since && s.delivered.is_empty() {
+            let ((op, request), at) = (s.what, s.at);
+            self.violated(|| {
+                format!("{} gave up {op:?} {request:x} to {} of {at:?}, though few are lost", key.0, key.1)
+            });
+        }
     }
 
     /// A packet that had not left its node goes as a newer incarnation.
     pub(crate) fn goes_as(&mut self, incarnation: u64, p: &Packet) {
         let sent = digest(p).and_then(|d| self.sent.get_mut(&(p.src, p.dst, d)));
-        sent.into_iter().for_each(|s| s.incarnation = incarnation);
+        sent.into_iter().for_each(|s| (s.incarnation, s.open) = (incarnation, 1));
     }
 
     pub(crate) fn delivered(&mut self, at: NodeId, incarnation: u64, p: &Packet) {
@@ -109,8 +208,9 @@ impl Log {
         let what = || format!("{at} received {:?} {:x} of {from}", p.header.op, p.header.request);
         let Some(digest) = digest(p) else { return };
         // Those go to whichever server the switch chooses.
-        let by_switch = matches!(p.header.op, Op::Read | Op::Write) && !self.sent.contains_key(&(from, at, digest));
-        let to = if by_switch { Layout::SWITCH } else { at };
+        let routed = matches!(p.header.op, Op::Read | Op::Write);
+        let mut by = self.switches.iter().filter(|&&s| routed && self.sent.contains_key(&(from, s, digest)));
+        let to = if self.sent.contains_key(&(from, at, digest)) { at } else { *by.next().unwrap_or(&at) };
         let Some(s) = self.sent.get_mut(&(from, to, digest)) else {
             return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
         };
@@ -118,7 +218,8 @@ impl Log {
         if p.header.op == Op::GcOp {
             return;
         }
-        let sender = s.incarnation;
+        s.open = s.open.saturating_sub(1);
+        let (sender, age) = (s.incarnation, self.now.since(s.at));
         let i = s.delivered.iter().position(|d| (d.0, d.1) == (at, incarnation));
         let i = i.unwrap_or_else(|| {
             s.delivered.push((at, incarnation, 0));
@@ -128,6 +229,9 @@ impl Log {
         let (got, times) = (s.delivered[i].2, s.times);
         if got > times {
             return self.violated(|| format!("{}: {got} times, sent {times} times", what()));
+        }
+        if self.keyed && age > self.late_max {
+            return self.violated(|| format!("{}, {age} after it was sent", what()));
         }
         let newest = self.newest.entry((at, incarnation, from)).or_insert(sender);
         let before = *newest;
@@ -139,15 +243,6 @@ impl Log {
         if self.keyed && lives.is_some_and(|(sender, receiver)| sender.ended < receiver.began) {
             self.violated(|| format!("{}, of a life that had ended before it began", what()));
         }
-    }
-
-    /// Messages sent before `until` that never arrived, and one of them. Those that nobody repeats are left out.
-    pub fn lost(&self, until: Time) -> Option<(u64, String)> {
-        let missing = |s: &Sent| s.at < until && s.delivered.iter().map(|d| d.2).sum::<u32>() < s.times;
-        let mut lost: Vec<_> = self.sent.iter().filter(|(_, s)| missing(s)).collect();
-        lost.sort_by_key(|(key, s)| (s.at, **key));
-        let ((from, to, _), s) = lost.first()?;
-        Some((lost.len() as u64, format!("{from} to {to} at {:?}", s.at)))
     }
 }
 

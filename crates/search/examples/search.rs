@@ -22,7 +22,7 @@ fn main() {
     for seed in from..to {
         let mut plan = kind.draw(seed);
         if transport {
-            plan = plan.over_transport().unwrap_or_else(|| panic!("--transport: not with two racks"));
+            plan = plan.over_transport();
         }
         let report = run_plan(&plan, &options);
         coverage.merge(&report.coverage);

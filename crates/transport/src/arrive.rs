@@ -117,7 +117,7 @@ impl Endpoint {
 
     /// `gc_op`: (incarnation, sequence) of the operation itself stop replays (protocol rule 16).
     fn bare_arrived(&mut self, p: &Parsed, d: &mut [u8]) -> Count {
-        let owner = if p.source == self.cfg.switch { self.local } else { p.source };
+        let owner = if self.cfg.is_switch(p.source) { self.local } else { p.source };
         match self.auth.open_gc(owner, p.incarnation, d) {
             Ok(()) => {}
             Err(OpenError::UnknownKey) => return UNKNOWN_KEY,
@@ -149,6 +149,9 @@ impl Endpoint {
                 if peer.challenge.is_some_and(|(life, token, _)| (life, token) == (p.incarnation, answer)));
             if !keyed || answers || mutant!("transport.life.unproven") {
                 self.meet(now, p.source, p.incarnation);
+                if answers {
+                    self.outdate(p);
+                }
             } else if !handshake {
                 self.challenge(now, p.source, p.incarnation);
                 return |c| &mut c.drop_unproven;
@@ -241,6 +244,14 @@ impl Endpoint {
             }
         }
         self.event(Event::PeerUp { peer: node, incarnation });
+    }
+
+    /// The proof was sealed after its challenge was sent. Datagrams sealed before it may have been recorded in an earlier life of this
+    /// node, so none of them counts; the peer sends again what they carried.
+    fn outdate(&mut self, proof: &Parsed) {
+        if let Some(peer) = self.peers.get_mut(&proof.source) {
+            peer.replay = Window::above(proof.counter & ((1 << COUNTER_BITS) - 1), REPLAY_SPAN);
+        }
     }
 
     fn challenge(&mut self, now: Time, node: NodeId, incarnation: u64) {

@@ -207,7 +207,10 @@ impl Auth {
     /// Takes over changed keys; what was derived from removed ones is forgotten.
     pub fn set_keys(&mut self, keys: Keys) {
         self.derived.retain(|owner, _| keys.key(owner.id).is_some());
-        self.keys = keys;
+        let before = std::mem::replace(&mut self.keys, keys);
+        if mutant!("transport.key.not-rotated") {
+            self.keys.sending = before.sending;
+        }
     }
     /// The byte that says in a counter with which key its datagram is sealed.
     pub fn sending(&self) -> u8 {

@@ -27,8 +27,8 @@ pub enum Retransmission {
 /// Parameters of an [`crate::Endpoint`]. All can be changed before it is made; none after.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The node whose packets of operations 1 to 4 may be answered by another node: the switch.
-    pub switch: NodeId,
+    /// Nodes whose packets of operations 1 to 4 may be answered by another node: each rack's switch.
+    pub switches: Vec<NodeId>,
     /// Largest datagram, bytes of UDP payload. Default 1,472: Ethernet without jumbo frames. Smaller ones are tried when
     /// large ones vanish, and this is tried again later.
     pub datagram_bytes_max: usize,
@@ -90,7 +90,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            switch: Layout::SWITCH,
+            switches: vec![Layout::SWITCH],
             datagram_bytes_max: 1472,
             train_bytes_max: 0,
             algorithm: Algorithm::Delay,
@@ -142,6 +142,10 @@ pub const DATAGRAM_BYTES_MIN: usize = 1200;
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 impl Config {
+    pub fn is_switch(&self, node: NodeId) -> bool {
+        self.switches.contains(&node)
+    }
+
     pub fn check(&self) -> Result<(), ConfigError> {
         let bytes = self.datagram_bytes_max;
         if !(DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&bytes) {

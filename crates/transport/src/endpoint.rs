@@ -172,7 +172,7 @@ impl Endpoint {
         if op == Op::GcOp as u8 {
             return self.take_bare(to, class, &message);
         }
-        let routed = to == self.cfg.switch && (op == Op::Read as u8 || op == Op::Write as u8);
+        let routed = self.cfg.is_switch(to) && (op == Op::Read as u8 || op == Op::Write as u8);
         let vssd = VssdId((u64_at(&message.head, 1) >> 32) as u32);
         let holder = if routed { self.hints.get(&vssd).copied().unwrap_or(to) } else { to };
         self.make_peer(now, holder)?;
@@ -183,7 +183,8 @@ impl Endpoint {
         let tx = &mut peer.flow(class).tx;
         let id = if routed { TransferId { space: Space::Routed, number } } else { tx.next_direct() };
         self.queued_bytes += message.len();
-        tx.push(Outgoing::new(message, id, how.token, how.deadline, vssd, op == Op::Write as u8), chunk_bytes);
+        let by = routed.then_some(to);
+        tx.push(Outgoing::new(message, id, how.token, how.deadline, vssd, by, op == Op::Write as u8), chunk_bytes);
         peer.used = now;
         if routed {
             self.routed_next[class as usize] += 1;
@@ -227,7 +228,7 @@ impl Endpoint {
         }
         let mut d = message.join().to_vec();
         // The key is the server's, whichever way the operation goes: the switch has none of its own.
-        let owner = if self.local == self.cfg.switch { to } else { self.local };
+        let owner = if self.cfg.is_switch(self.local) { to } else { self.local };
         let incarnation = u64_at(&d, 32);
         self.auth.seal_gc(owner, incarnation, &mut d);
         self.bare.push_back((to, class, d));

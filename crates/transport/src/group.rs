@@ -96,14 +96,14 @@ impl Endpoint {
     /// they were sent to. Members that are not known yet are asked for a sign of life, so that the first message finds
     /// them.
     pub fn set_group(&mut self, now: Time, group: NodeId, members: &[NodeId]) -> Result<(), GroupError> {
-        let wrong = |node: &NodeId| [self.local, self.cfg.switch, group].contains(node);
+        let wrong = |node: &NodeId| [self.local, group].contains(node) || self.cfg.is_switch(*node);
         if members.is_empty() || members.len() > MEMBERS_MAX {
             return Err(GroupError::Members { group, members: members.len() });
         }
         if let Some(i) = (0..members.len()).find(|&i| wrong(&members[i]) || members[..i].contains(&members[i])) {
             return Err(GroupError::Member { group, member: members[i] });
         }
-        if group == self.local || group == self.cfg.switch || self.peers.contains_key(&group) {
+        if group == self.local || self.cfg.is_switch(group) || self.peers.contains_key(&group) {
             return Err(GroupError::Address { group });
         }
         if let Some(known) = self.groups.get_mut(&group) {
@@ -209,7 +209,7 @@ impl Endpoint {
             let tx = &mut peer.flow(class).tx;
             let id =
                 if grouped.contains(&node) { TransferId { space: Space::Group, number } } else { tx.next_direct() };
-            let mut o = Outgoing::new(message.clone(), id, how.token, how.deadline, VssdId(0), false);
+            let mut o = Outgoing::new(message.clone(), id, how.token, how.deadline, VssdId(0), None, false);
             (o.group, o.shared) = (Some(number), shared.contains(&node));
             let chunks = tx.push(o, if id.space == Space::Group { chunk } else { own });
             count = count.max(if shared.contains(&node) { chunks } else { 0 });

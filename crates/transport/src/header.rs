@@ -39,6 +39,8 @@ pub const ACK_SPAN: u32 = 64 * ACK_WORDS_MAX as u32;
 
 /// In the packet's flags: our extension follows the header.
 pub const FLAG_EXTENDED: u8 = 0x80;
+const VSSD_AT: usize = 1;
+const ORIGINAL_VSSD_AT: usize = 20;
 const FLAGS_AT: usize = 11;
 const SOURCE_AT: usize = 12;
 const DESTINATION_AT: usize = 16;
@@ -99,6 +101,8 @@ pub enum Malformed {
     Chunk { chunk: u16, chunk_bytes: u16, body: u32, payload: usize },
     #[error("a set of acknowledgements that does not fit its length")]
     Acks,
+    #[error("vssd_id {vssd:#x} in place of {original:#x}, which no switch rewrites in operation {op}")]
+    Vssd { op: u8, vssd: u32, original: u32 },
 }
 
 /// Where the parts that differ between the forms are.
@@ -282,6 +286,7 @@ pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
     };
     if long {
         need(b, HEAD_BYTES)?;
+        unchanged(b)?;
         parsed.counter = u64_at(b, form.counter_at);
         if b[FLAGS_AT] & FLAG_EXTENDED == 0 {
             return bare(b, parsed);
@@ -300,6 +305,18 @@ pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
         }
         op @ 17..=22 => brief(b, op, parsed),
         op => Err(Malformed::Op { op }),
+    }
+}
+
+/// Of what is for a switch's tables no switch rewrites the vssd_id, which the tag does not cover: it must be the original one, which
+/// the tag covers.
+fn unchanged(b: &[u8]) -> Result<(), Malformed> {
+    let (op, vssd, original) = (b[0], u32_at(b, VSSD_AT), u32_at(b, ORIGINAL_VSSD_AT));
+    let of_tables = [Op::CreateVssd, Op::DelVssd, Op::GcOp].map(|op| op as u8).contains(&op);
+    if of_tables && vssd != original && !mutant!("transport.vssd.unchecked") {
+        Err(Malformed::Vssd { op, vssd, original })
+    } else {
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 //! One message on its way to one peer: its chunks, and what is known of each.
 
-use rackweave_core::{Time, VssdId};
+use rackweave_core::{NodeId, Time, VssdId};
 
 use crate::api::Message;
 use crate::header::{ACK_SPAN, Chunk, HEAD_BYTES, TransferId};
@@ -19,6 +19,8 @@ pub(crate) struct Outgoing {
     pub deadline: Time,
     /// What a routed message asks for; names whom it went to last.
     pub vssd: VssdId,
+    /// The switch that a routed message goes by.
+    pub by: Option<NodeId>,
     /// The first responder of a routed message: the rest goes there directly (protocol rule 13).
     pub bound: bool,
     /// Whether the vSSD's own server answers it: a read may be redirected.
@@ -37,7 +39,15 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn new(message: Message, id: TransferId, token: u64, deadline: Time, vssd: VssdId, settles: bool) -> Outgoing {
+    pub fn new(
+        message: Message,
+        id: TransferId,
+        token: u64,
+        deadline: Time,
+        vssd: VssdId,
+        by: Option<NodeId>,
+        settles: bool,
+    ) -> Outgoing {
         let (attempt, chunk_bytes, chunks) = (0, 0, Vec::new());
         let (next, base, left, bound) = (0, 0, 0, false);
         let (group, shared) = (None, false);
@@ -47,6 +57,7 @@ impl Outgoing {
             token,
             deadline,
             vssd,
+            by,
             bound,
             settles,
             group,

@@ -126,7 +126,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub fn new(node: NodeId, cfg: &Config, path: u16, now: Time) -> Peer {
-        let flow = || Flow { tx: Sender::new(cfg, node == cfg.switch), rx: Receiver::new() };
+        let flow = || Flow { tx: Sender::new(cfg, cfg.is_switch(node)), rx: Receiver::new() };
         Peer {
             node,
             flows: [flow(), flow(), flow()],

@@ -310,6 +310,9 @@ impl Receiver {
         i.top = i.top.max(u32::from(c.number) + 1);
         i.add(c, header, &d.bytes[d.payload.clone()], d.known);
         if i.left > 0 && !(i.left == 1 && mutant!("transport.chunk.early")) {
+            if i.left == 1 && mutant!("transport.ack.before-whole") {
+                self.done(c);
+            }
             self.pend(c.id);
             return Outcome::Stored;
         }

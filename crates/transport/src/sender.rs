@@ -563,6 +563,9 @@ impl Sender {
             && o.chunks.get(s.chunk as usize) == Some(&s.counter)
         {
             o.chunks[s.chunk as usize] = LOST;
+            if mutant!("transport.chunk.not-resent") {
+                return;
+            }
             self.lost.push_back((s.id, o.attempt, s.chunk));
         }
     }

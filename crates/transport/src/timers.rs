@@ -43,7 +43,7 @@ impl Peer {
                 waiting = true;
             }
         }
-        if let Some(owed) = self.owed.filter(|_| !self.down && self.node != cfg.switch) {
+        if let Some(owed) = self.owed.filter(|_| !self.down && !cfg.is_switch(self.node)) {
             at = at.min(owed + cfg.dead_after);
             if self.carrier == Carrier::Datagrams {
                 at = at.min((owed + cfg.dead_after / 3).max(self.stream_at));
@@ -195,7 +195,7 @@ impl Endpoint {
     /// A ping on the current path: whether it is silent, or only large datagrams vanish, or only the receiver is slow.
     fn sign_of_life(&mut self, node: NodeId) {
         let token = self.sign_token();
-        if let Some(peer) = self.peers.get_mut(&node).filter(|p| p.node != self.cfg.switch) {
+        if let Some(peer) = self.peers.get_mut(&node).filter(|p| !self.cfg.is_switch(p.node)) {
             let path = peer.paths.current;
             peer.say(Control::Ping { path, token: token | u64::from(path) });
         }
@@ -205,7 +205,7 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.ping_at <= now {
             let idle = self.cfg.keep_alive * IDLE_KEEP_ALIVES;
-            peer.ping_at = if node == self.cfg.switch || (now.since(peer.used) > idle && !peer.down) {
+            peer.ping_at = if self.cfg.is_switch(node) || (now.since(peer.used) > idle && !peer.down) {
                 Time::MAX
             } else {
                 let any = self.rng.below(u64::from(self.cfg.paths)) as u16;
@@ -215,7 +215,7 @@ impl Endpoint {
                 now + self.cfg.keep_alive
             };
         }
-        if node == self.cfg.switch || peer.down || peer.owed.is_none_or(|t| now.since(t) < self.cfg.dead_after) {
+        if self.cfg.is_switch(node) || peer.down || peer.owed.is_none_or(|t| now.since(t) < self.cfg.dead_after) {
             return;
         }
         peer.down = true;
@@ -256,7 +256,7 @@ impl Endpoint {
         let (sent, lost) = (peer.loss_sent, peer.loss_lost);
         (peer.loss_sent, peer.loss_lost, peer.loss_at) = (0, 0, now);
         let heavy = u64::from(lost) * 1000 > u64::from(sent) * u64::from(self.cfg.stream_loss_per_mille);
-        if sent >= LOSS_SENT_MIN && heavy && peer.carrier == Carrier::Datagrams && node != self.cfg.switch {
+        if sent >= LOSS_SENT_MIN && heavy && peer.carrier == Carrier::Datagrams && !self.cfg.is_switch(node) {
             peer.carrier = Carrier::StreamWanted;
             self.event(Event::StreamWanted { peer: node });
         } else if !heavy && peer.carrier == Carrier::StreamWanted {
@@ -266,7 +266,7 @@ impl Endpoint {
 
     /// PN5: nothing at all is heard of a peer, dead or not: perhaps something between takes datagrams for an attack.
     fn check_silence(&mut self, now: Time, node: NodeId) {
-        let Some(peer) = self.peers.get_mut(&node).filter(|p| p.node != self.cfg.switch) else { return };
+        let Some(peer) = self.peers.get_mut(&node).filter(|p| !self.cfg.is_switch(p.node)) else { return };
         let silent = peer.down || peer.owed.is_some_and(|t| now.since(t) >= self.cfg.dead_after / 3);
         if silent && peer.carrier == Carrier::Datagrams && peer.stream_at <= now {
             peer.stream_at = now + SILENT_STREAM_EVERY;

@@ -182,7 +182,8 @@ impl Endpoint {
         d: &mut Vec<u8>,
     ) -> (NodeId, u64) {
         let start = d.len();
-        let counter = self.next_counter();
+        let reused = pick.again && mutant!("transport.nonce.reused");
+        let counter = if reused { self.last_counter() } else { self.next_counter() };
         let encrypt = self.encrypts();
         let Some(peer) = self.peers.get_mut(&node) else { return (node, counter) };
         let (newest, datagram, named) = (peer.newest, peer.datagram, whose_of(peer.incarnation, node));
@@ -191,9 +192,9 @@ impl Endpoint {
         let flow = peer.flow(class);
         let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
         // On the stream there is no switch: whoever served the vSSD last is asked itself.
-        let by_switch = pick.id.space == Space::Routed && !o.bound && !on_stream;
-        let to = if by_switch { self.cfg.switch } else { node };
-        let long = pick.chunk == 0 || by_switch || like == Some(LONG);
+        let by_switch = o.by.filter(|_| !o.bound && !on_stream);
+        let to = by_switch.unwrap_or(node);
+        let long = pick.chunk == 0 || by_switch.is_some() || like == Some(LONG);
         let payload = o.chunk(pick.chunk, false).range().len();
         let fixed = if long { LONG_BYTES } else { SHORT_BYTES };
         let acks = if like.is_none() && flow.rx.owes() {

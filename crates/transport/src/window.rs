@@ -16,6 +16,10 @@ impl Window {
         debug_assert!(bits >= 64 && bits.is_power_of_two());
         Window { top: 0, words: Vec::new(), bits }
     }
+    /// All numbers below `n` count as seen.
+    pub fn above(n: u64, bits: u64) -> Window {
+        Window { top: n, words: vec![u64::MAX; (bits / 64) as usize], ..Window::new(bits) }
+    }
     /// One more than the highest number seen.
     pub fn top(&self) -> u64 {
         self.top
@@ -82,6 +86,14 @@ mod tests {
             assert_eq!(w.insert(n), !old && set.insert(n), "number {n}, top {top}");
             top = top.max(n + 1);
         }
+    }
+
+    #[test]
+    fn what_lies_below_its_beginning_was_seen() {
+        let mut w = Window::above(1_000, 64);
+        assert!([0, 900, 950, 999].iter().all(|&n| w.seen(n) && !w.insert(n)));
+        assert!(w.insert(1_000) && !w.insert(1_000) && w.insert(1_030) && w.insert(1_001));
+        assert!(!w.insert(999), "its place was not cleared");
     }
 
     #[test]

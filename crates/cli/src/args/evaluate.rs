@@ -99,7 +99,7 @@ pub struct Sim {
     /// Run this plan (JSON) instead: the `plan` of a report
     #[arg(long, value_name = "FILE")]
     pub plan: Option<PathBuf>,
-    /// Run the plan with the transport between nodes: a plan of one rack
+    /// Run the plan with the transport between nodes
     #[arg(long, conflicts_with = "plan")]
     pub transport: bool,
     /// If a check fails, reduce the faults while it still fails, and report that run

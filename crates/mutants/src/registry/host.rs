@@ -1,7 +1,7 @@
 //! Mutants of a process in the rack: clocks of the simulation, incarnations, memory.
 
 use super::plans::*;
-use super::{Mutant, m};
+use super::{Mutant, m, net};
 
 const NET: &[&str] = &["net"];
 const RUNTIME: &[&str] = &["runtime"];
@@ -13,12 +13,11 @@ pub const MUTANTS: &[Mutant] = &[
     m("runtime.budget.unbounded", "33", &[], RUNTIME, "Connections get more memory than their process has for them.").tested(),
     m("runtime.budget.unfair", "33", &[], RUNTIME, "A connection that waits for memory is overtaken by others.").tested(),
     m("net.incarnation.not-durable", "32", &[], NET, "A process begins an incarnation that it has not written down.").tested(),
-    m("link.incarnation.below-newest", "32", &[], NET, "An incarnation may be below one that peers remember.").tested(),
-    m("link.incarnation.not-drawn", "32", &[], NET, "Incarnations count by one: a directory that was restored repeats them.").tested(),
+    net("link.incarnation.below-newest", "32", ONE, NET, "An incarnation may be below one that peers remember."),
+    net("link.incarnation.not-drawn", "32", ONE, NET, "Incarnations count by one: a directory that was restored repeats them.").tested(),
     m("net.incarnation.damaged-counts", "32", &[], NET, "A damaged counter of incarnations is believed.").tested(),
-    m("link.incarnation.stays-outdated", "32", &[], NET, "A process that receives `outdated` with a newer incarnation keeps its own.")
-        .open("The library's tests pass: none sends `outdated` to a running process."),
-    m("link.wait.forgotten", "28", &[], NET, "A packet that waits for company is dropped when it does not come.").open("Not run yet."),
+    net("link.incarnation.stays-outdated", "32", ONE, NET, "A process that receives `outdated` with a newer incarnation keeps its own."),
+    net("link.wait.forgotten", "28", ONE, NET, "A packet that waits for company is dropped when it does not come."),
     m("runtime.budget.leaks", "33", &[], RUNTIME, "Memory of a connection that closed stays taken.").tested(),
     m("runtime.budget.stalled-stays", "33", &[], RUNTIME, "A connection that does nothing with its memory keeps it.").tested(),
     m("runtime.host.full-is-final", "12", &[], RUNTIME, "A full host disk fails a drive.").tested(),

@@ -22,6 +22,8 @@ pub struct Mutant {
     pub breaks: &'static str,
     #[serde(serialize_with = "names")]
     pub kinds: &'static [PlanKind],
+    /// Plans are run with the transport between nodes.
+    pub transport: bool,
     /// Crates whose unit tests are run.
     pub units: &'static [&'static str],
     pub verdict: Verdict,
@@ -68,7 +70,18 @@ const fn m(
     units: &'static [&'static str],
     breaks: &'static str,
 ) -> Mutant {
-    Mutant { name, rule, breaks, kinds, units, verdict: Verdict::Searched }
+    Mutant { name, rule, breaks, kinds, transport: false, units, verdict: Verdict::Searched }
+}
+
+/// The same of the network between nodes: plans are run with the transport.
+const fn net(
+    name: &'static str,
+    rule: &'static str,
+    kinds: &'static [PlanKind],
+    units: &'static [&'static str],
+    breaks: &'static str,
+) -> Mutant {
+    Mutant { transport: true, ..m(name, rule, kinds, units, breaks) }
 }
 
 impl Mutant {

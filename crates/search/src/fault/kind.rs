@@ -140,9 +140,11 @@ impl PlanKind {
     /// The kind whose plan of its seed this is; none if it was edited, or made smaller.
     pub fn of(plan: &Plan) -> Option<PlanKind> {
         let over = plan.params.transport.is_some();
-        let draw =
-            |kind: &PlanKind| if over { kind.draw(plan.seed).over_transport() } else { Some(kind.draw(plan.seed)) };
-        PlanKind::ALL.into_iter().find(|kind| draw(kind).as_ref() == Some(plan))
+        let draw = |kind: &PlanKind| {
+            let drawn = kind.draw(plan.seed);
+            if over { drawn.over_transport() } else { drawn }
+        };
+        PlanKind::ALL.into_iter().find(|kind| draw(kind) == *plan)
     }
 }
 

@@ -274,6 +274,15 @@ pub enum Fault {
         permille: u64,
         ms: u64,
     },
+    /// Datagrams of more bytes vanish, with the transport.
+    NarrowPaths {
+        bytes: u32,
+        ms: u64,
+    },
+    /// An attacker sends a node again what was sent to it before, in whichever of its lives.
+    Replay {
+        node: u32,
+    },
     /// A node's counter of incarnations is lost: its next life finds none.
     LoseCounter {
         node: u32,
@@ -317,24 +326,6 @@ pub enum Fault {
         client: u32,
         force: bool,
     },
-}
-
-impl Fault {
-    pub fn is_fault(&self) -> bool {
-        !matches!(
-            self,
-            Fault::Steal { .. }
-                | Fault::Fill { .. }
-                | Fault::Empty { .. }
-                | Fault::Move { .. }
-                | Fault::Drain { .. }
-                | Fault::Add
-                | Fault::Rekey
-                | Fault::Create { .. }
-                | Fault::Grow { .. }
-                | Fault::Delete { .. }
-        )
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -299,6 +299,7 @@ impl<'a> Run<'a> {
 
     fn whole(&mut self) -> Result<(), Failure> {
         self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+        self.limit_age();
         self.set_up()?;
         self.sim.engine_mut().net().set_faults(self.plan.params.links);
         if let Some(span) = slow_store(self.plan.seed) {
@@ -313,7 +314,7 @@ impl<'a> Run<'a> {
         if self.plan.params.full {
             self.fill_to_the_brim()?;
         }
-        self.read_everything()?;
+        self.read_over_lossy_links()?;
         self.read_deleted()?;
         self.check()?;
         if self.plan.params.full {

@@ -4,14 +4,11 @@ use rackweave_core::Rng;
 
 use crate::fault::plan::{Fault, FaultAt, Plan};
 use rackweave_rack::wire::{Authentication, TransportConfig};
+use rackweave_sim::LinkFaults;
 
 impl Plan {
-    /// This plan with the transport between its nodes, and with faults of datagrams, paths, keys and counters beside its own. None for
-    /// two racks: their nodes share a process.
-    pub fn over_transport(mut self) -> Option<Plan> {
-        if self.params.racks > 1 {
-            return None;
-        }
+    /// This plan with the transport between its nodes, and with faults of datagrams, paths, keys and counters beside its own.
+    pub fn over_transport(mut self) -> Plan {
         let mut rng = Rng::stream(self.seed, 0x7472_616e);
         let authentication = *rng.pick(&[Authentication::None, Authentication::Tags, Authentication::Encrypted]);
         self.params.transport = Some(TransportConfig {
@@ -22,7 +19,15 @@ impl Plan {
             damage: *rng.pick(&[0.0, 0.001, 0.01]),
         });
         let (servers, span_us) = (self.params.servers, self.params.span_ms * 1000);
-        let mut add = |at_us: u64, fault| self.faults.push(FaultAt { at_us, fault });
+        // A node that starts on its own between an edit and its end, or between damage and its repair, is not what those plans are about.
+        let by_itself =
+            |f: &FaultAt| matches!(f.fault, Fault::Edit { .. } | Fault::StandStill { .. } | Fault::LastCopies { .. });
+        let ends = !self.faults.iter().any(by_itself);
+        let mut add = |at_us: u64, fault| {
+            if ends || !matches!(fault, Fault::Crash { .. }) {
+                self.faults.push(FaultAt { at_us, fault });
+            }
+        };
         if authentication != Authentication::None {
             (0..2).for_each(|_| add(rng.below(span_us), Fault::Rekey));
         }
@@ -36,7 +41,33 @@ impl Plan {
             add(at_us, Fault::LoseCounter { node: 2 + server });
             add(at_us + 1, Fault::Crash { server, down_ms: rng.between(5, 100) });
         }
+        let server = |rng: &mut Rng| rng.below(u64::from(servers)) as u32;
+        if authentication != Authentication::None {
+            for _ in 0..2 {
+                let (at_us, server, down_ms) = (rng.below(span_us), server(&mut rng), rng.between(5, 300));
+                let back_us = at_us + 1000 * down_ms + 1;
+                add(at_us, Fault::Crash { server, down_ms });
+                add(back_us, Fault::Replay { node: 2 + server });
+                add(back_us + rng.between(20_000, 500_000), Fault::Replay { node: 2 + server });
+            }
+            add(rng.below(span_us), Fault::Replay { node: rng.next_u64() as u32 });
+        }
+        // Lives so short that acknowledgements for one arrive in the next.
+        let (at_us, server) = (rng.below(span_us), server(&mut rng));
+        let links = LinkFaults {
+            loss: 0.2,
+            duplicate: 0.4,
+            reorder: 0.5,
+            reorder_extra_ns: 8_000_000,
+            duplicate_extra_ns: 10_000_000,
+        };
+        add(at_us, Fault::Noise { links, ms: 60 });
+        (0..6).for_each(|i| add(at_us + 2_000 + 9_000 * i, Fault::Crash { server, down_ms: 1 }));
+        let transport = self.params.transport.as_ref().filter(|t| !t.one_machine);
+        if let Some(least) = transport.and_then(|t| [1_472, 1_200].into_iter().find(|b| *b < t.datagram_bytes)) {
+            add(rng.below(span_us), Fault::NarrowPaths { bytes: least, ms: rng.between(100, 600) });
+        }
         self.faults.sort_by_key(|f| f.at_us);
-        Some(self)
+        self
     }
 }

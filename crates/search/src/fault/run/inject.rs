@@ -14,6 +14,24 @@ use crate::fault::trace;
 /// From the start of a collection to the crash that waited for it: the switch knows, the victim is not done.
 const TRAP_DELAY: Span = Span::from_micros(300);
 
+impl Fault {
+    pub fn is_fault(&self) -> bool {
+        !matches!(
+            self,
+            Fault::Steal { .. }
+                | Fault::Fill { .. }
+                | Fault::Empty { .. }
+                | Fault::Move { .. }
+                | Fault::Drain { .. }
+                | Fault::Add
+                | Fault::Rekey
+                | Fault::Create { .. }
+                | Fault::Grow { .. }
+                | Fault::Delete { .. }
+        )
+    }
+}
+
 impl Run<'_> {
     pub(super) fn begin(&mut self, i: usize) {
         let fault = self.plan.faults[i].fault;
@@ -131,6 +149,14 @@ impl Run<'_> {
                 self.darken(permille);
                 Some(ms)
             }
+            Fault::NarrowPaths { bytes, ms } => {
+                self.narrow(bytes as usize);
+                Some(ms)
+            }
+            Fault::Replay { node } => {
+                self.replay(node);
+                None
+            }
             Fault::LoseCounter { node } => {
                 self.lose_counter(node);
                 None
@@ -229,7 +255,9 @@ impl Run<'_> {
             Fault::Late { from, to, .. } => self.late(from, to, Span::ZERO),
             Fault::Noise { .. } => self.sim.engine_mut().net().set_faults(self.plan.params.links),
             Fault::DarkPaths { .. } => self.darken(0),
-            Fault::Corrupt { .. }
+            Fault::NarrowPaths { .. } => self.narrow(usize::MAX),
+            Fault::Replay { .. }
+            | Fault::Corrupt { .. }
             | Fault::LoseCounter { .. }
             | Fault::Rekey
             | Fault::Steal { .. }

@@ -3,9 +3,15 @@
 use rackweave_core::{NodeId, Span};
 use rackweave_link::trace;
 use rackweave_rack::wire::Rekey;
+use rackweave_sim::LinkFaults;
 
-use super::{Agenda, Run};
+use super::{Agenda, REPEATED_MAX, Run};
+use crate::fault::plan::{Fault, FaultAt};
+use crate::fault::report::Failure;
 
+/// Links whose losses the transport makes good within a message's deadline.
+const LOSSY: LinkFaults =
+    LinkFaults { loss: 0.03, duplicate: 0.03, reorder: 0.1, reorder_extra_ns: 500_000, duplicate_extra_ns: 0 };
 /// From one node to the next within a step of a rotation, and from step to step.
 const NODE_AFTER: Span = Span::from_millis(3);
 const STEP_AFTER: Span = Span::from_millis(20);
@@ -19,6 +25,46 @@ impl Run<'_> {
             wire.darken(permille);
         }
     }
+    pub(super) fn narrow(&mut self, bytes: usize) {
+        if let Some(mut wire) = self.sim.wire() {
+            wire.narrow(bytes);
+        }
+    }
+    pub(super) fn replay(&mut self, node: u32) {
+        let nodes = self.sim.engine().layout().nodes();
+        self.sim.replay(NodeId(node % nodes));
+    }
+
+    /// With the transport a message may be under way this long: until its deadline, and then in the network.
+    pub(super) fn limit_age(&mut self) {
+        let late = |f: &FaultAt| match f.fault {
+            Fault::Late { extra_ms, .. } => Span::from_millis(extra_ms),
+            Fault::Noise { links, .. } => Span(links.duplicate_extra_ns),
+            _ => Span::ZERO,
+        };
+        let late: u64 = self.plan.faults.iter().map(|f| late(f).0).sum();
+        let max = self.under_way_max() + Span(late + self.plan.params.links.duplicate_extra_ns);
+        self.sim.wire().into_iter().for_each(|mut w| w.arrive_within(max));
+    }
+
+    /// Everything is read once more over links that lose a little: with the transport no message is lost.
+    pub(super) fn read_over_lossy_links(&mut self) -> Result<(), Failure> {
+        if self.sim.wire().is_none() {
+            return self.read_everything();
+        }
+        self.sim.engine_mut().net().set_faults(LOSSY);
+        self.reliable(true);
+        self.read_everything()?;
+        self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+        let until = self.sim.now() + REPEATED_MAX * 2;
+        self.run_to(until)?;
+        self.reliable(false);
+        Ok(())
+    }
+    fn reliable(&mut self, reliable: bool) {
+        self.sim.wire().into_iter().for_each(|mut w| w.reliable(reliable));
+    }
+
     pub(super) fn lose_counter(&mut self, node: u32) {
         let nodes = self.sim.engine().layout().nodes();
         if let Some(mut wire) = self.sim.wire() {
