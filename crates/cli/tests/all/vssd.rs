@@ -41,7 +41,7 @@ fn virtual_ssds_of_all_kinds_are_made_shown_and_deleted() {
     let (ok, said, _) = run(drive, &["list"]);
     assert!(ok && said.contains("free: 5 channels, 6 dies and"), "{said}");
     let (ok, _, why) = run(drive, &["create", "--isolation", "channel", "--capacity", "100G"]);
-    assert!(!ok && why.contains("5 can be had") && why.contains("would fit"), "{why}");
+    assert!(!ok && why.contains("5 available") && why.contains("would fit"), "{why}");
     let (ok, _, why) = run(drive, &["delete", "9"]);
     assert!(!ok && why.contains("vssd9 was never allocated"), "{why}");
     assert!(run(drive, &["delete", "1"]).0);
