@@ -21,7 +21,7 @@ use rackweave_runtime::engine::{Engine, ROOM_RETRY};
 use rackweave_runtime::event_loop::{Admitted, Announce, Asked, EventLoop};
 use rackweave_runtime::kernel::KernelNode;
 use rackweave_runtime::net::Address;
-use rackweave_runtime::protocol::Protocol;
+use rackweave_runtime::protocol::{self, Protocol};
 use rackweave_runtime::status::Facts;
 use rackweave_runtime::store::{MetaStore, NoStore, StoreThread};
 use rackweave_runtime::syncer::Syncer;
@@ -87,7 +87,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         ..Facts::of(&cfg)
     };
     let mut listeners = match &options.nbd {
-        Some(nbd) => up::listen(&cfg, nbd, options.http.as_ref(), &mut facts)?,
+        Some(nbd) => protocol::listen(&cfg, nbd, options.http.as_ref(), &mut facts)?,
         None => Vec::new(),
     };
     listeners.push(up::listen_control(&dir)?);

@@ -207,6 +207,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         })
         .collect();
     let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
+    c.services = crate::services::make;
     c.cache_slots = cfg.cache_slots;
     c.min_copies = cfg.min_copies as u8;
     c.nonce = nonce;

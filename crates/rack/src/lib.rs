@@ -6,9 +6,11 @@ extern crate rackweave_core;
 
 pub mod build;
 pub mod capture;
+pub mod clients;
 pub mod engine;
 mod networked;
 pub mod plan;
+pub mod services;
 pub mod sim;
 pub mod trace;
 pub mod wire;

@@ -18,6 +18,7 @@ use rackweave_switch::Switch;
 
 use crate::build::{self, BuildError};
 use crate::capture::{Capture, CaptureError, SharedCapture};
+use crate::clients::Clients;
 use crate::engine::RackEngine;
 use crate::networked::Networked;
 use crate::wire::{Rekey, TransportConfig, Wire};
@@ -32,7 +33,7 @@ pub enum RackNode {
     Meta(Box<Meta>),
     Switch(Box<Switch>),
     Server(Box<Server>),
-    Client(Box<VolumeClient>),
+    Client(Box<Clients>),
 }
 
 impl Node for RackNode {
@@ -201,7 +202,7 @@ impl Sim {
                 }
                 RackNode::Server(Box::new(build::server_from(c, i)?))
             }
-            NodeKind::Client => RackNode::Client(Box::new(build::client(cfg, i, nonce))),
+            NodeKind::Client => RackNode::Client(Box::new(Clients::new(cfg, i, nonce))),
         })
     }
 
@@ -349,7 +350,7 @@ impl Sim {
     }
     pub fn client(&self, i: u32) -> Option<&VolumeClient> {
         match self.engine.node(self.engine.layout().client(i)) {
-            Some(RackNode::Client(c)) => Some(c),
+            Some(RackNode::Client(c)) => Some(&c.volume.client),
             _ => None,
         }
     }

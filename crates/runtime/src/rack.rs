@@ -1,7 +1,6 @@
 //! The nodes of a rack as the engine runs them: all in one process, or one of them.
 
 use bytes::Bytes;
-use rackweave_block::VolumeClient;
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
 use rackweave_flash::Profile;
@@ -24,6 +23,7 @@ use rackweave_config::switching::{DataPlaneKind, RedirectKind};
 use rackweave_core::NodeName;
 use rackweave_device::Shape;
 use rackweave_rack::build::{self, BuildError};
+use rackweave_rack::clients::Clients;
 
 /// Which nodes of the rack run in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct RackNodes {
     /// Of each, the keys that it keeps until it is started again, and their values.
     made: Vec<[(&'static str, bool); 2]>,
     /// With its id.
-    client: Option<(NodeId, VolumeClient)>,
+    client: Option<(NodeId, Clients)>,
 }
 
 impl RackNodes {
@@ -112,7 +112,7 @@ impl RackNodes {
             made: vec![policy::made_with(cfg); cfg.servers_max() as usize],
             servers,
             drives: vec![DriveId::NONE; cfg.servers_max() as usize],
-            client: client.map(|i| (layout.client(i), build::client(&of_client, i, nonce()))),
+            client: client.map(|i| (layout.client(i), Clients::new(&of_client, i, nonce()))),
         })
     }
 

@@ -15,9 +15,8 @@ use super::datadir::{DataDir, DataDirError, write_durably};
 use super::engine::Engine;
 use super::event_loop::{Admitted, Asked, EventLoop};
 use super::net::{Address, ListenError, Listener};
-use super::protocol::Protocol;
+use super::protocol::{self, Protocol};
 use super::rack::{RackNodes, shape};
-use super::secure::NbdTls;
 use super::secure::SecureError;
 use super::status::Facts;
 use super::store::{StoreError, StoreFile, StoreThread};
@@ -180,7 +179,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     }
     let asked = Asked { client: nodes.client(), admin: nodes.admin() };
     let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
-    let mut listeners = listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
+    let mut listeners = protocol::listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
     let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
     let mut engine = Engine::new(nodes, devices, StoreThread::start(store)?);
@@ -467,30 +466,6 @@ pub fn device_on_trial(dir: &DataDir, cfg: &RackConfig, server: u32) -> Result<(
         of_dir.sync_all()
     };
     Ok((device, Box::new(name)))
-}
-
-/// Where NBD clients and Prometheus connect; `facts` tells it.
-pub fn listen(
-    cfg: &RackConfig,
-    nbd: &Address,
-    http: Option<&Address>,
-    facts: &mut Facts,
-) -> Result<Vec<(Listener, Protocol)>, UpError> {
-    let tls = NbdTls::load(&cfg.nbd)?;
-    let nbd = Listener::bind(nbd)?;
-    let uri = nbd.to_string();
-    // As clients write it: with an `s` they insist on TLS.
-    facts.nbd.push(if tls.config.is_some() { uri.replacen("nbd", "nbds", 1) } else { uri });
-    let mut all = vec![(nbd, Protocol::nbd(tls))];
-    if let Some(address) = http {
-        let http = Listener::bind(address)?;
-        facts.http = Some(match http.tcp_address() {
-            Some(a) => format!("http://{a}/metrics"),
-            None => format!("{address} (path /metrics)"),
-        });
-        all.push((http, Protocol::http()));
-    }
-    Ok(all)
 }
 
 /// Where the other commands ask: in the data directory.

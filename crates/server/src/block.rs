@@ -50,6 +50,10 @@ pub struct BlockService {
 }
 
 impl BlockService {
+    /// A [`MakeService`](crate::service::MakeService).
+    pub fn make(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> Box<dyn Service> {
+        Box::new(BlockService::new(server, vssd, slot))
+    }
     pub fn new(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> BlockService {
         let g = &server.ssd.profile.geometry;
         let dies = vssd.share.dies(g) as usize;

@@ -149,7 +149,7 @@ pub struct ServerConfig {
     pub forwards_reads: bool,
     /// Whether the switch gets reports of each vSSD's pending reads, by which it chooses replicas.
     pub tells_load: bool,
-    /// The services of its vSSDs.
+    /// The service of each vSSD; of blocks, if nothing else is set.
     pub services: MakeService,
 }
 
@@ -179,7 +179,7 @@ impl ServerConfig {
             timeouts: Timeouts::default(),
             forwards_reads: false,
             tells_load: false,
-            services: crate::services::make,
+            services: crate::block::BlockService::make,
         }
     }
 }

@@ -25,7 +25,6 @@ pub mod report;
 mod room;
 pub mod scrub;
 pub mod service;
-pub mod services;
 pub mod slots;
 pub mod trace;
 mod vssd;

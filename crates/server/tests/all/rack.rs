@@ -14,8 +14,9 @@ use rackweave_core::{
 use rackweave_flash::{Profile, Share, SsdConfig, Timing};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
 use rackweave_sched::{SchedConfig, SchedKind};
+use rackweave_server::block::BlockService;
 use rackweave_server::service::MakeService;
-use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig, services};
+use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
 use rackweave_sim::{AnyNode, Breakage, Disk, Engine, FaultDisk, Inbox, NetState, Network};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -47,7 +48,7 @@ impl Default for Options {
             timing: Timing::Real,
             queue_depth: None,
             sched: SchedConfig::new(SchedKind::Kyber, true),
-            services: services::make,
+            services: BlockService::make,
         }
     }
 }

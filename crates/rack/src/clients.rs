@@ -1,0 +1,76 @@
+//! The clients of one node: gateways and workloads use several APIs at one address. The client of each API is a node of its own in here,
+//! with a timer of its own.
+
+use rackweave_block::VolumeClient;
+use rackweave_config::RackConfig;
+use rackweave_core::{Effects, Event, Node, Time};
+
+use crate::build;
+
+/// A client, and when its timer rings.
+pub struct Timed<C> {
+    pub client: C,
+    at: Time,
+}
+
+impl<C: Node> Timed<C> {
+    /// Whether it set its timer.
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) -> bool {
+        if matches!(event, Event::Timer) {
+            self.at = Time::MAX;
+        }
+        self.client.handle(now, event, fx);
+        fx.take_wake().map(|at| self.at = at).is_some()
+    }
+}
+
+macro_rules! clients {
+    ($($(#[$m:meta])* $client:ident: $type:ty = $make:expr, requests $op:pat, answers $body:pat,)*) => {
+        pub struct Clients {
+            $($(#[$m])* pub $client: Timed<$type>),*
+        }
+
+        impl Clients {
+            /// Those of client `i`. `nonce` must differ in each of its lives.
+            pub fn new(cfg: &RackConfig, i: u32, nonce: u64) -> Clients {
+                Clients { $($client: Timed { client: $make(cfg, i, nonce), at: Time::ZERO }),* }
+            }
+            fn next(&self) -> Time {
+                Time::MAX$(.min(self.$client.at))*
+            }
+        }
+
+        #[allow(clippy::match_single_binding, reason = "the last client takes the rest")]
+        impl Node for Clients {
+            fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+                // The driver rings at the earliest time, which its clock may round.
+                let due = now.max(self.next());
+                let mut set = false;
+                match event {
+                    Event::Timer => {
+                        $(if self.$client.at <= due {
+                            set |= self.$client.handle(now, Event::Timer, fx);
+                        })*
+                        // Of those that are not due.
+                        set |= self.next() < Time::MAX;
+                    }
+                    Event::Request(r) => match r.op {
+                        $($op => set = self.$client.handle(now, Event::Request(r), fx)),*
+                    },
+                    Event::Packet(p) => match p.body {
+                        $($body => set = self.$client.handle(now, Event::Packet(p), fx)),*
+                    },
+                    Event::Completion(_) | Event::Stored { .. } => {}
+                }
+                if set {
+                    fx.wake_at(self.next());
+                }
+            }
+        }
+    };
+}
+
+// A new client is a line here: which requests and messages are its. The volume client is last and takes the rest.
+clients! {
+    volume: VolumeClient = build::client, requests _, answers _,
+}
