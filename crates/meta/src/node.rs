@@ -376,18 +376,7 @@ impl Meta {
                 let answer = self.attach(src, header, &name);
                 self.say(src, header.request, Control::Attached(answer));
             }
-            Body::Control(Control::Admin(op)) => {
-                let answer = self.admin_once(now, src, (header.incarnation, header.request), &op, fx);
-                let at_once = waits_for_no_store(&op, answer.as_ref().err().map(|e| &**e));
-                let body = Body::Control(Control::AdminReply(answer));
-                let p = Packet {
-                    src: Layout::META,
-                    dst: src,
-                    header: self.header(header.request, SetId(0), Epoch(0)),
-                    body,
-                };
-                if at_once { self.out.send_at_once(p) } else { self.out.send(p) }
-            }
+            Body::Control(Control::Admin(op)) => self.admin_request(now, src, header, &op, fx),
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
             Body::Control(Control::Room(room)) => self.room_told(src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
@@ -398,6 +387,14 @@ impl Meta {
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
         }
+    }
+
+    fn admin_request(&mut self, now: Time, src: NodeId, header: Header, op: &admin::Op, fx: &mut Effects) {
+        let answer = self.admin_once(now, src, (header.incarnation, header.request), op, fx);
+        let at_once = waits_for_no_store(op, answer.as_ref().err().map(|e| &**e));
+        let header = self.header(header.request, SetId(0), Epoch(0));
+        let p = Packet { src: Layout::META, dst: src, header, body: Body::Control(Control::AdminReply(answer)) };
+        if at_once { self.out.send_at_once(p) } else { self.out.send(p) }
     }
 
     fn epoch_ask(
