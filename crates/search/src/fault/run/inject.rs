@@ -122,7 +122,8 @@ impl Run<'_> {
             | Fault::Cut { ms, .. }
             | Fault::Sever { ms, .. }
             | Fault::SeverRack { ms, .. }
-            | Fault::CutRacks { ms } => {
+            | Fault::CutRacks { ms }
+            | Fault::Mute { ms, .. } => {
                 self.cut(fault, true);
                 Some(ms)
             }
@@ -153,22 +154,6 @@ impl Run<'_> {
                 self.narrow(bytes as usize);
                 Some(ms)
             }
-            Fault::Replay { node } => {
-                self.replay(node);
-                None
-            }
-            Fault::LoseCounter { node } => {
-                self.lose_counter(node);
-                None
-            }
-            Fault::Rekey => {
-                self.begin_rekey();
-                None
-            }
-            Fault::Corrupt { server } => {
-                self.corrupt(server);
-                None
-            }
             Fault::TornCheckpoint { server, down_ms } => {
                 self.servers_down(&self.fault_servers(i), true);
                 if let Some(d) = self.sim.disk(server % self.plan.params.servers) {
@@ -177,24 +162,24 @@ impl Run<'_> {
                 Some(down_ms)
             }
             Fault::BreakDevice { server, how, ms } => self.break_device(server, how).then_some(ms),
-            Fault::Mute { ms, .. } => {
-                self.cut(fault, true);
-                Some(ms)
-            }
             Fault::CrashCollecting { .. } => {
                 self.traps.push_back(i);
                 None
             }
             _ => {
-                self.begin_by_request(fault);
+                self.begin_at_once(fault);
                 None
             }
         }
     }
 
-    /// Faults that are requests of an operator or a client.
-    fn begin_by_request(&mut self, fault: Fault) {
+    /// Faults that do not last, and requests of an operator or a client.
+    fn begin_at_once(&mut self, fault: Fault) {
         match fault {
+            Fault::Replay { node } => self.replay(node),
+            Fault::LoseCounter { node } => self.lose_counter(node),
+            Fault::Rekey => self.begin_rekey(),
+            Fault::Corrupt { server } => self.corrupt(server),
             Fault::Move { .. } | Fault::Drain { .. } | Fault::Add => self.word(fault),
             Fault::Fill { client } => self.fill_on(client, 0),
             Fault::Empty { client } => self.empty(client),
