@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
 use rackweave_core::msg::control::VssdPlace;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, Table, ViewState};
-use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, NodeKind, NodeName, SetId, Span, Time, VssdId};
 
 use crate::codec;
 use crate::ids;
@@ -77,8 +77,11 @@ struct At {
 impl Meta {
     /// Numbers of the servers that belong to the rack, removed ones left out.
     pub fn servers(&self) -> Vec<u32> {
-        let known = self.moves.nodes.iter().filter(|(_, s)| **s != ServerState::Removed);
-        known.map(|(n, _)| Layout::server_number(*n)).collect()
+        self.server_nodes().map(Layout::server_number).collect()
+    }
+    /// The same servers.
+    pub(crate) fn server_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.moves.nodes.iter().filter(|(_, s)| **s != ServerState::Removed).map(|(n, _)| *n)
     }
     /// Whether the server was taken out for good; `None`: it was never the rack's.
     pub fn is_removed(&self, server: u32) -> Option<bool> {
@@ -426,10 +429,8 @@ impl Meta {
 
     pub(crate) fn add_server(&mut self, now: Time) -> Result<admin::Reply, ServerError> {
         let number = self.moves.nodes.keys().next_back().map_or(0, |n| Layout::server_number(*n) + 1);
-        let node = self.cfg.layout.server(number);
-        if number >= self.cfg.layout.servers() {
-            return Err(ServerError::RackFull { servers: number });
-        }
+        let node = self.cfg.layout.id(NodeName { kind: NodeKind::Server, index: number });
+        let node = node.ok_or(ServerError::RackFull { servers: number })?;
         self.set_node(node, ServerState::In);
         Ok(admin::Reply::Servers(vec![self.server_info(now, node)]))
     }

@@ -240,7 +240,7 @@ impl Meta {
                 ssds: vec![SsdId(Layout::server_number(node))],
             }
         };
-        let servers = self.servers().into_iter().map(|i| server(self.cfg.layout.server(i))).collect();
+        let servers = self.server_nodes().map(server).collect();
         let member = |m: &Member| MemberStatus { vssd: m.vssd, server: m.server, role: m.role };
         let set = |s: &Set| SetStatus {
             set: s.view.set,

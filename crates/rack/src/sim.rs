@@ -227,6 +227,10 @@ impl Sim {
     /// # Errors
     /// What the node saved does not fit the configuration.
     pub fn restart(&mut self, n: NodeId) -> Result<(), BuildError> {
+        if let (Some(i), Contents::Discard) = (self.engine.layout().index(n, NodeKind::Server), self.sim.contents) {
+            // Without contents it is an empty drive again, which no metadata service would take for the one before.
+            self.replace_disk(i);
+        }
         let node = self.make(n)?;
         if self.sim.clocks_restart {
             let offset_ns = mix64(mix64(self.sim.seed ^ self.lives << 32) ^ u64::from(n.0)) % (self.sim.offset.0 + 1);
@@ -320,13 +324,14 @@ impl Sim {
     }
 
     pub fn server(&self, i: u32) -> Option<&Server> {
-        match self.engine.node(self.engine.layout().server(i)) {
+        let n = *self.engine.layout().ids(NodeKind::Server).get(i as usize)?;
+        match self.engine.node(n) {
             Some(RackNode::Server(s)) => Some(s),
             _ => None,
         }
     }
     pub fn server_mut(&mut self, i: u32) -> Option<&mut Server> {
-        let n = self.engine.layout().server(i);
+        let n = *self.engine.layout().ids(NodeKind::Server).get(i as usize)?;
         match self.engine.node_mut(n) {
             Some(RackNode::Server(s)) => Some(s),
             _ => None,

@@ -369,7 +369,7 @@ impl Replica {
     /// Runs a client's request from the start.
     pub(crate) fn dispatch<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
         if !self.serving(cx.now) {
-            if self.role.is_some() && cx.now >= self.lease {
+            if self.role.is_some() && cx.now >= self.lease && self.lease > Time::ZERO {
                 cx.fx.trace(trace::LEASE_EXPIRED, u64::from(self.cfg.set.0), u64::from(self.epoch.0));
             }
             return self.refuse(cx, job.asker);

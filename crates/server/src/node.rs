@@ -551,7 +551,7 @@ impl Server {
         if self.scrub_deadline() <= now {
             self.scrub(now, fx);
         }
-        if !self.lease_told && now >= self.registration.lease_until {
+        if !self.lease_told && now >= self.registration.lease_until && self.registration.lease_until > Time::ZERO {
             self.lease_told = true;
             for v in self.vssds.iter().filter(|v| v.role.is_some()) {
                 fx.trace(trace::LEASE_EXPIRED, u64::from(v.cfg.set.0), u64::from(v.epoch.0));
