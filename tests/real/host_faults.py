@@ -261,11 +261,11 @@ def one_full_disk():
 
 def failed_fsync():
     control(fsync={"error": "EIO", "files": [DRIVES[1]], "times": 1})
-    until("the drive has failed", lambda: "writing failed" in (status()["servers"][1]["drive_fault"] or ""))
+    until("the drive has failed", lambda: "a write or sync failed" in (status()["servers"][1]["drive_fault"] or ""))
     writer.goes_on(100)
     reader.goes_on(100)
     # It stays so, though each further fsync would succeed (protocol rule 12).
-    assert "writing failed" in status()["servers"][1]["drive_fault"]
+    assert "a write or sync failed" in status()["servers"][1]["drive_fault"]
     said(DATA, "ssd-1.rwk: a write or sync failed (Input/output error", "until its server restarts")
     for c in ("kill", "start"):
         r = rackweave("server", c, "1")
