@@ -1,4 +1,4 @@
-//! The administration API: what operators, and those who act for them, do to a rack.
+//! The administration API: operations on a rack, by operators and by the nodes that act for them.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,21 +8,21 @@ use crate::msg::Role;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
 
-/// Servers of a rack: SSD ids, table rows and virtual addresses stay small numbers.
+/// Largest number of servers in a rack. It keeps SSD ids, table rows and virtual addresses small.
 pub const SERVERS_MAX: u32 = 64;
 
-/// What the vSSDs of a drive do not share with each other (FB2).
+/// Isolation of the vSSDs of a drive from each other (FB2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
-    /// Channels.
+    /// Own channels.
     #[default]
     Channel,
-    /// Dies: the bus of a channel may be shared.
+    /// Own dies; the bus of a channel may be shared.
     Die,
-    /// Dies on channels that all of them share, each behind a token bucket; they collect together (RB9).
+    /// Dies on channels shared by all vSSDs, each vSSD behind a token bucket; they collect together (RB9).
     Software,
-    /// As software-isolated, but nothing limits what one takes of the channels.
+    /// As `Software`, without the token bucket.
     None,
 }
 
@@ -44,7 +44,7 @@ impl Isolation {
             Isolation::None => "none",
         }
     }
-    /// Its vSSDs are in channel groups.
+    /// Whether its vSSDs are in channel groups.
     pub fn is_shared(self) -> bool {
         matches!(self, Isolation::Software | Isolation::None)
     }
@@ -56,17 +56,17 @@ impl std::fmt::Display for Isolation {
     }
 }
 
-/// A command: made by the command line, sent over the control socket in its JSON form, executed by the metadata service.
+/// A command: built by the command line, sent over the control socket as JSON, executed by the metadata service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
     VolumeCreate(VolumeCreate),
-    /// Online or offline ([`VolumeInfo::class`]): counts from the next attach on.
+    /// Online or offline ([`VolumeInfo::class`]), from the next attach on.
     VolumeClass {
         name: Box<str>,
         offline: bool,
     },
-    /// What all I/O of the volume may do, from now on. What is `None` stays; zero is no limit.
+    /// Limits of all I/O of the volume, effective at once. `None` keeps a limit; zero removes it.
     VolumeLimit {
         name: Box<str>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,24 +74,23 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes_per_s: Option<u64>,
     },
-    /// New size in bytes; only growing is possible.
+    /// New size in bytes. Volumes only grow.
     VolumeGrow {
         name: Box<str>,
         size: u64,
     },
-    /// Refused while a client has the volume in use, unless forced; its writer is fenced for good before anything is
-    /// dropped.
+    /// Refused while a client uses the volume, unless forced. The volume's writer is fenced before its data is dropped.
     VolumeDelete {
         name: Box<str>,
         force: bool,
     },
-    /// From the client that attached as writer generation `attach`: it has the volume in use again.
+    /// From the client that attached as writer generation `attach`: it uses the volume again.
     #[serde(skip)]
     VolumeHold {
         name: Box<str>,
         attach: u32,
     },
-    /// From the same: nobody there uses the volume any more.
+    /// From the same client: none of its sessions uses the volume any more.
     #[serde(skip)]
     VolumeRelease {
         volume: VolumeId,
@@ -101,40 +100,40 @@ pub enum Op {
         name: Box<str>,
     },
     VolumeList,
-    /// Sets, members, servers as the metadata service sees them.
+    /// Sets, members and servers as the metadata service sees them.
     #[serde(skip)]
     RackStatus,
-    /// The operator's word that these servers' members of a set that crashed whole never come back: it recovers from
-    /// the others alone (protocol rule 6). What comes back in spite of it is overwritten.
+    /// The operator declares that these servers' members of a crashed set are lost. The set recovers from the other
+    /// members alone (protocol rule 6). The data of a server that returns anyway is overwritten.
     SetRecover {
         set: SetId,
         #[serde(with = "server_number::list")]
         without: Box<[NodeId]>,
     },
-    /// The vSSD's data and its place in the set move to another server (protocol rule 24), which is chosen if not named.
-    /// Answered when the move is decided, not when it is done.
+    /// Moves the vSSD's data and its place in the set to another server (protocol rule 24); the metadata service
+    /// chooses one if none is named. Answered when the move is decided, before it is done.
     VssdMove {
         vssd: VssdId,
         #[serde(default, with = "server_number::option", skip_serializing_if = "Option::is_none")]
         to: Option<NodeId>,
     },
-    /// All servers, with what they hold and have room for.
+    /// All servers, with their vSSDs and free room.
     #[serde(rename = "server_list")]
     Servers,
-    /// A server more, with an empty drive: answered with its number, before it runs.
+    /// Adds a server with an empty drive. Answered with its number, before it runs.
     ServerAdd,
-    /// Every vSSD of the server moves elsewhere, and it gets no other one.
+    /// Moves every vSSD of the server elsewhere. The server gets no new one.
     ServerDrain {
         #[serde(with = "server_number")]
         server: NodeId,
     },
-    /// The server belongs to the rack no more; it holds no vSSD that a set needs.
+    /// Removes the server from the rack. It must hold no vSSD that a set needs.
     ServerRemove {
         #[serde(with = "server_number")]
         server: NodeId,
     },
-    /// From the parent of the server's process, which saw it end: nothing serves under that incarnation any more, so its lease
-    /// ends at once (protocol rule 2). Of another incarnation than the server's present one it changes nothing.
+    /// From the parent of the server's process, which saw it end: nothing serves under that incarnation any more, so
+    /// its lease ends at once (protocol rule 2). Ignored if the server has another incarnation by now.
     ServerEnded {
         #[serde(with = "server_number")]
         server: NodeId,
@@ -143,7 +142,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// A volume on the rack's first level of isolation.
+    /// A volume on the rack's first isolation level.
     pub fn create(name: impl Into<Box<str>>, size: u64) -> Op {
         Op::VolumeCreate(VolumeCreate { name: name.into(), size, isolation: None })
     }
@@ -154,7 +153,7 @@ impl Op {
 pub struct VolumeCreate {
     pub name: Box<str>,
     pub size: u64,
-    /// Of the vSSDs that hold it; the rack's first level, if not given.
+    /// Isolation level of its vSSDs; the rack's first level if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
 }
@@ -165,7 +164,7 @@ pub struct NoServer {
     pub number: u32,
 }
 
-/// The server of this number.
+/// The server with this number.
 pub fn server(number: u32) -> Result<NodeId, NoServer> {
     if number >= SERVERS_MAX {
         return Err(NoServer { number });
@@ -173,7 +172,7 @@ pub fn server(number: u32) -> Result<NodeId, NoServer> {
     Ok(Layout::numbered_server(number))
 }
 
-/// In JSON a server is its number.
+/// Serializes a server as its number.
 mod server_number {
     use serde::de::{Deserialize, Deserializer, Error};
     use serde::ser::Serializer;
@@ -225,7 +224,7 @@ pub enum Reply {
     Servers(Vec<ServerInfo>),
 }
 
-/// Why administration failed.
+/// Why an administration operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -234,7 +233,7 @@ pub enum Error {
     Set(#[from] SetError),
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// Nothing was changed. It can be when there is room.
+    /// Nothing was changed. The operation can succeed once there is room.
     #[error("the metadata service cannot store the change: {why}; nothing was changed")]
     StoreFull { why: Box<str> },
     #[error("the rack did not answer within {waited}")]
@@ -245,7 +244,7 @@ pub enum Error {
     NotServed,
 }
 
-/// Why a volume was not created, changed or found.
+/// Why an operation on a volume failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     #[error("no volume is named {name:?}")]
@@ -273,7 +272,7 @@ pub enum VolumeError {
     NoLevel { level: Isolation, has: Box<[Isolation]> },
 }
 
-/// Why a set is not recovered without the servers that were named.
+/// Why a set cannot be recovered without the named servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetError {
     #[error("there is no set {}", .set.0)]
@@ -292,7 +291,7 @@ pub enum SetError {
     NothingMissing { set: SetId },
 }
 
-/// Why a vSSD does not move, or a server does not join or leave.
+/// Why a vSSD cannot move, or a server cannot join or leave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServerError {
     #[error("there is no vSSD {} in any set", .vssd.0)]
@@ -326,12 +325,12 @@ pub enum ServerError {
     InUse { server: NodeId, vssds: u32 },
     #[error("server {}: it still erases {vssds} vSSDs that left: try again in a moment", Layout::server_number(*.server))]
     Erasing { server: NodeId, vssds: u32 },
-    /// From a metadata service of an earlier version, which gave its reasons in words.
+    /// From a metadata service of an earlier version, which gave reasons as text.
     #[error("server {}: {why}", Layout::server_number(*.server))]
     EarlierUnfit { server: NodeId, why: Box<str> },
 }
 
-/// Why a copy cannot come to a server.
+/// Why a server cannot take a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
     #[error("is drained or removed")]
@@ -350,32 +349,32 @@ pub enum Unfit {
     NoSlot,
 }
 
-/// Whether a server is wanted.
+/// Whether a server is to stay in the rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ServerState {
     #[default]
     In = 0,
-    /// Its vSSDs are on their way to others.
+    /// Its vSSDs are being moved to other servers.
     Draining = 1,
-    /// Its number is not used again.
+    /// Removed. Its number is not reused.
     Removed = 2,
 }
 
-/// A server as the metadata service has it.
+/// A server as the metadata service sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     pub node: NodeId,
     pub state: ServerState,
-    /// It holds a lease.
+    /// Whether it holds a lease.
     pub alive: bool,
-    /// vSSDs it has a part in, and those on their way to it and away from it.
+    /// Number of vSSDs it holds or is a source or target of.
     pub vssds: u32,
     pub coming: u32,
     pub leaving: u32,
-    /// vSSDs its drive has room for beside those.
+    /// Number of further vSSDs its drive has room for.
     pub free: u32,
-    /// Sets that lost the copy it had and have no other place for it.
+    /// Number of sets that lost their copy on this server and have no other place for it.
     pub homeless: u32,
 }
 
@@ -383,14 +382,14 @@ pub struct ServerInfo {
 pub struct RackStatus {
     pub servers: Vec<ServerStatus>,
     pub sets: Vec<SetStatus>,
-    /// Bytes all volumes together may promise, and do promise.
+    /// Bytes that all volumes together may promise, and do promise.
     pub promise_limit: u64,
     pub promised: u64,
-    /// Bytes that the sets hold together, and hold, one copy counted; of each set as its fullest member counts.
+    /// Bytes that all sets together can hold, and do hold, counting one copy. A set counts as its fullest member.
     pub capacity: u64,
     pub used: u64,
-    /// Bytes of volumes that can be written now from end to end, in whatever order, the set with least room left counted. Sets
-    /// whose members have not all reported count as full.
+    /// Bytes of volumes that can still be written, in any order: the set with the least room left decides. A set whose
+    /// members have not all reported counts as full.
     pub room: u64,
     pub wear: WearStatus,
 }
@@ -398,18 +397,18 @@ pub struct RackStatus {
 /// How evenly the rack's drives wear (RackBlox §3.6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WearStatus {
-    /// vSSDs trade places for it.
+    /// Whether vSSDs are swapped for wear.
     pub balanced: bool,
-    /// λ, the most worn ÷ the mean, in thousandths.
+    /// λ, the greatest wear ÷ the mean, in thousandths.
     pub milli_lambda: u32,
-    /// Pairs of vSSDs that traded places, and those that could not.
+    /// Number of swapped pairs of vSSDs, and of pairs that could not be swapped.
     pub swaps: u64,
     pub given_up: u64,
     /// Servers that have reported.
     pub servers: Vec<ServerWear>,
 }
 
-/// Erases a block of a server's drive, in thousandths.
+/// Erases per block of a server's drive, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerWear {
     pub node: NodeId,
@@ -429,7 +428,7 @@ pub struct SetStatus {
     pub set: SetId,
     pub epoch: Epoch,
     pub members: Vec<MemberStatus>,
-    /// The whole set crashed, and it waits for these servers (protocol rule 6).
+    /// Servers that recovery of the crashed set waits for (protocol rule 6).
     pub waits_for: Vec<NodeId>,
 }
 

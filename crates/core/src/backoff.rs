@@ -1,55 +1,56 @@
-//! When a message that is not answered is sent again: after what answers take (RFC 6298), each time twice as long, give or take a
-//! quarter that is drawn, so that those who lost something together do not repeat it together.
+//! Exponential backoff of unanswered messages: the first wait follows the measured round trip (RFC 6298), and each
+//! further wait is twice as long, with ± 25 % jitter so that senders do not retry in step.
 
 use crate::rng::mix64;
 use crate::{RoundTrip, Span, Time};
 
-/// From a millisecond to a month and more.
+/// Enough to double a millisecond to more than a month.
 const DOUBLINGS_MAX: u8 = 32;
 
-/// `span`, up to a quarter more or less, as drawn.
+/// `span` with a jitter of ± 25 %, drawn from `draws`.
 pub fn apart(span: Span, draws: &mut u64) -> Span {
     *draws = mix64(draws.wrapping_add(0x9e37_79b9_7f4a_7c15));
     Span(span.0 - span.0 / 4 + *draws % (span.0 / 2).max(1))
 }
 
-/// Repetitions of one message at a time. Order of calls: [`Backoff::first`], then [`Backoff::again`] whenever the time that
-/// was returned has come, and [`Backoff::answered`].
+/// Retransmission timer of one message at a time. Order of calls: [`Backoff::first`], then [`Backoff::again`] each time
+/// the returned time has come, and [`Backoff::answered`].
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     least: Span,
     most: Span,
     round_trip: RoundTrip,
     sent_at: Time,
-    /// The last message was sent once, and is not answered.
+    /// The last message was sent once and is unanswered.
     once: bool,
-    /// Doublings of `least`. They stay until something is answered that was sent once: whose answers always take longer
-    /// than the first wait would never learn how long (RFC 6298 §5.7).
+    /// Doublings of `least`. They are kept until a message that was sent once is answered: otherwise round trips longer
+    /// than the first wait would never be measured (RFC 6298 §5.7).
     doublings: u8,
     draws: u64,
 }
 
 impl Backoff {
-    /// The first repetition comes after `least`, or after what answers take; none waits longer than `most` and a quarter.
+    /// The first retransmission follows after `least` or the measured round trip; no wait exceeds `most` plus its
+    /// jitter.
     pub fn new(least: Span, most: Span, seed: u64) -> Backoff {
         let (round_trip, sent_at) = (RoundTrip::UNKNOWN, Time::ZERO);
         Backoff { least, most, round_trip, sent_at, once: false, doublings: 0, draws: seed }
     }
-    /// Other bounds from now on.
+    /// Changes the bounds.
     pub fn set(&mut self, least: Span, most: Span) {
         (self.least, self.most) = (least, most);
     }
-    /// How long an answer is waited for now.
+    /// The current wait for an answer.
     pub fn wait(&self) -> Span {
         let doubled = Span(self.least.0.saturating_mul(1u64 << self.doublings));
         doubled.max(self.round_trip.bound()).min(self.most).max(self.least)
     }
-    /// Something new is sent: when it is to be repeated.
+    /// Starts the timer of a new message; returns when to retransmit it.
     pub fn first(&mut self, now: Time) -> Time {
         (self.sent_at, self.once) = (now, true);
         now + self.wait()
     }
-    /// It is sent again: when next.
+    /// The message is sent again; returns when to retransmit it next.
     pub fn again(&mut self, now: Time) -> Time {
         self.once = false;
         if self.wait() < self.most && self.doublings < DOUBLINGS_MAX {
@@ -57,12 +58,12 @@ impl Backoff {
         }
         now + apart(self.wait(), &mut self.draws)
     }
-    /// It is sent again, and after the same time again: for requests with few attempts.
+    /// As [`Backoff::again`], with the same wait: for requests with few attempts.
     pub fn evenly(&mut self, now: Time) -> Time {
         self.once = false;
         now + self.wait()
     }
-    /// The last message is answered; a second answer is ignored.
+    /// The last message was answered. A second answer is ignored.
     pub fn answered(&mut self, now: Time) {
         if std::mem::take(&mut self.once) {
             self.round_trip.add(now.since(self.sent_at));

@@ -1,6 +1,6 @@
-//! Counters, declared where they count, with the names under which they are exported.
+//! Counters, declared where they count, with their exported names.
 
-/// Declares a struct of counters and `all`, which lists each with its name. The name is the field's, or the one behind `as`;
+/// Declares a struct of counters and `all`, which lists them by name. The name is the field's, or the one after `as`;
 /// `as _` leaves a counter out.
 #[macro_export]
 macro_rules! counters {
@@ -18,7 +18,7 @@ macro_rules! counters {
     };
 }
 
-/// The name under which [`counters!`] exports a counter.
+/// The name of a counter that [`counters!`] exports.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! counter_name {

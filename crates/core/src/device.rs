@@ -1,7 +1,7 @@
-//! Device commands: a server's commands to a flash device, and the answers of the backend behind it.
+//! Device commands of a server to a flash device, and the answers of its backend.
 //!
 //! `flash` decides (rules, timing, maps) and emits commands; the driver executes them on a [`Backend`]. A program or
-//! erase is complete when its completion arrives and durable after a later `Sync` completed. Only the sending node
+//! erase is complete when its completion arrives, and durable once a later `Sync` has completed. Only the sending node
 //! orders commands in flight.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::id::{BlockAddr, SsdId, Timestamp};
 use crate::payload::Payload;
 use crate::time::Time;
 
-/// A NAND page: erase block (numbered over the whole device) and page inside it.
+/// A NAND page: an erase block (numbered over the whole device) and a page in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageAddr {
     pub block: u32,
@@ -23,7 +23,7 @@ pub struct PageAddr {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum SlotKind {
-    /// Filler of a page that was programmed before it was full.
+    /// Padding of a page that was programmed before it was full.
     #[default]
     Pad = 0,
     /// Contents of one block.
@@ -40,7 +40,7 @@ pub struct SlotRecord {
     pub version: Timestamp,
     /// CRC32C of the slot's contents ([`Payload::crc32c`]).
     pub crc: u32,
-    /// Owner of the page ([`BlockOob::owner`]); it is kept once for the page, in its block's record.
+    /// Owner of the page ([`BlockOob::owner`]), stored once per page in its block's record.
     pub owner: u32,
 }
 
@@ -51,18 +51,18 @@ pub struct Slot {
     pub record: SlotRecord,
 }
 
-/// FB5's 16 bytes of an erase block, written with its erase and again with its first program.
+/// FB5's 16 bytes of an erase block, written at its erase and again with its first program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BlockOob {
-    /// Logical address: whose the block is (high 24 bits), and which it is.
+    /// Logical address: owner (high 24 bits) and number of the block.
     pub logical: u64,
     pub erase_count: u16,
-    /// 48 bits: µs of the run at the erase.
+    /// Low 48 bits: time of the erase, in µs of the run.
     pub erase_time: u64,
 }
 
 impl BlockOob {
-    /// Owner of the block: index (8 bits) and generation (16) of an entry of the drive's table (protocol rule 30).
+    /// Owner of the block: index (8 bits) and generation (16 bits) of an entry of the drive table (protocol rule 30).
     pub fn owner(&self) -> u32 {
         (self.logical >> OWNER_AT) as u32
     }
@@ -70,14 +70,14 @@ impl BlockOob {
 /// Bits of a logical address below its owner.
 const OWNER_AT: u32 = 40;
 
-/// A page as it is programmed: slots in order, and its sequence among all pages of the vSSD.
+/// A page to program: its slots in order, and its sequence number among all pages of the vSSD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageImage {
-    /// Grows by one with every page a vSSD programs; recovery takes the copy of a block with the greater one when the
-    /// versions are equal.
+    /// Increases with every page that a vSSD programs. Of two copies of a block with equal versions, recovery takes the
+    /// one with the greater sequence.
     pub sequence: u64,
     pub oob: BlockOob,
-    /// Shared with who has to program it again if its block fails.
+    /// Shared, because a page is programmed again if its block fails.
     pub slots: Arc<[Slot]>,
 }
 
@@ -89,21 +89,21 @@ pub struct PageSpare {
     pub records: Box<[SlotRecord]>,
 }
 
-/// Operation of a device.
+/// A device operation.
 #[derive(Clone, Debug)]
 pub enum DeviceOp {
-    /// One slot of a page. Answer: [`DeviceData::Slot`].
+    /// Reads one slot of a page. Answer: [`DeviceData::Slot`].
     ReadSlot {
         page: PageAddr,
         slot: u8,
     },
-    /// Two or more slots of a page, side by side. Answer: [`DeviceData::Page`] with these.
+    /// Reads two or more adjacent slots of a page. Answer: [`DeviceData::Page`] with these slots.
     ReadSlots {
         page: PageAddr,
         first: u8,
         count: u8,
     },
-    /// A whole page. Answer: [`DeviceData::Page`].
+    /// Reads a whole page. Answer: [`DeviceData::Page`].
     ReadPage {
         page: PageAddr,
     },
@@ -115,21 +115,20 @@ pub enum DeviceOp {
         block: u32,
         oob: BlockOob,
     },
-    /// Takes the block out of use for good: nothing that was in it is found again, and every later command to it fails with
+    /// Retires the block for good. Its contents are lost, and every later command to it fails with
     /// [`DeviceError::BadBlock`].
     MarkBad {
         block: u32,
     },
-    /// Everything that completed before this was submitted is durable when this completes.
+    /// When it completes, everything that had completed before it was submitted is durable.
     Sync,
-    /// Out-of-band area of a block and the spare areas of its programmed pages (torn pages left out), and which pages were durably
-    /// programmed and have none that can be read.
-    /// Answer: [`DeviceData::Spares`].
+    /// Reads the out-of-band area of a block and the spare areas of its programmed pages, torn pages left out. It also
+    /// returns which durably programmed pages have no readable spare area. Answer: [`DeviceData::Spares`].
     ReadSpares {
         block: u32,
     },
-    /// Out-of-band area of a block, and how many of its pages, from the first on, hold a complete program.
-    /// Answer: [`DeviceData::Oob`].
+    /// Reads the out-of-band area of a block, and counts its complete pages from the first on. Answer:
+    /// [`DeviceData::Oob`].
     ReadOob {
         block: u32,
     },
@@ -138,7 +137,7 @@ pub enum DeviceOp {
         offset: u64,
         data: Bytes,
     },
-    /// Answer: [`DeviceData::Meta`], shorter than `len` where nothing was ever written.
+    /// Answer: [`DeviceData::Meta`], shorter than `len` where nothing was written.
     ReadMeta {
         offset: u64,
         len: u32,
@@ -146,7 +145,7 @@ pub enum DeviceOp {
 }
 
 impl DeviceOp {
-    /// The erase block that the command reads or changes; none for syncs and for the checkpoint area.
+    /// The erase block that the command accesses; `None` for syncs and the checkpoint area.
     pub fn block(&self) -> Option<u32> {
         match self {
             DeviceOp::ReadSlot { page, .. }
@@ -162,14 +161,13 @@ impl DeviceOp {
     }
 }
 
-/// A command to one device. Its completion has the same `tag`.
+/// A command to one device. Its completion carries the same `tag`.
 #[derive(Clone, Debug)]
 pub struct DeviceCommand {
     pub ssd: SsdId,
     pub tag: u64,
     pub op: DeviceOp,
-    /// When the modelled device is done with it. The completion is delivered then, or when the backend is done if
-    /// that is later.
+    /// When the modelled device is done. The completion is delivered then, or later if the backend takes longer.
     pub done_at: Time,
 }
 
@@ -186,17 +184,16 @@ pub enum DeviceData {
 /// Why a device command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// The page was never programmed since its erase, or was torn by a power cut.
+    /// The page was not programmed since its erase, or was torn by a power cut.
     #[error("page {page:?} holds no complete program")]
     Unwritten { page: PageAddr },
-    /// The backend failed; the command may have been executed or not. Final for a `Sync` (protocol rule 12).
+    /// The backend failed; the command may or may not have been executed. Final for a `Sync` (protocol rule 12).
     #[error("the device's backend failed (OS error {os_error})")]
     Backend { os_error: i32 },
-    /// The block failed to program or to erase: what it held before can be read still, it takes nothing more. Or it is
-    /// marked bad.
+    /// The block failed to program or erase, or is marked bad. Earlier contents of a failed block remain readable.
     #[error("erase block {block} failed to program or to erase, or is marked bad")]
     BadBlock { block: u32 },
-    /// The host's disk is full. The command was not executed, and may be repeated.
+    /// The host's disk is full. The command was not executed and may be retried.
     #[error("the device's backend has no space left")]
     NoSpace,
 }
@@ -209,9 +206,9 @@ pub struct Completion {
     pub result: Result<DeviceData, DeviceError>,
 }
 
-/// Where a device's contents live: nowhere, in memory, in a file. Executes one command at once; the driver delivers
-/// the answer at the command's `done_at`. Backends return payloads as they were programmed (an elided one stays
-/// elided), because checksums cover the representation.
+/// Storage of a device's contents: none, memory, or a file. A command is executed at once; the driver delivers its
+/// answer at `done_at`. Payloads are returned as they were programmed (an elided one stays elided), because checksums
+/// cover the representation.
 pub trait Backend {
     fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError>;
 }

@@ -1,4 +1,4 @@
-//! Names of things. Every id is a newtype; ids of vSSDs, volumes and nodes are never reused.
+//! Identifiers. Every id is a newtype; ids of vSSDs, volumes and nodes are never reused.
 
 use std::fmt;
 
@@ -17,29 +17,29 @@ macro_rules! id {
 }
 
 id!(
-    /// A party on the rack, and its place in the driver's table of nodes.
+    /// A node of the rack, and its index in the driver's table of nodes.
     NodeId(u32), "n");
 id!(
-    /// One solid-state drive of one server; unique in the rack.
+    /// A solid-state drive of a server; unique in the rack.
     SsdId(u32), "ssd");
 id!(
-    /// A virtual SSD; unique in all racks. Zero names none.
+    /// A virtual SSD; unique in all racks. Zero is none.
     VssdId(u32), "vssd");
 id!(
-    /// A replica set: the vSSDs, one a server, that hold the same blocks.
+    /// A replica set: vSSDs on different servers that hold the same blocks.
     SetId(u32), "set");
 id!(
-    /// A volume. Zero names none.
+    /// A volume. Zero is none.
     VolumeId(u32), "vol");
 id!(
-    /// Generation of a set's membership (protocol rule 1). Grows; zero is before the first.
+    /// Number of a set's view (protocol rule 1). It only increases; zero precedes the first.
     Epoch(u32), "e");
 id!(
-    /// One life of a node. A restarted node has a greater one.
+    /// Number of one run of a node. A restarted node has a greater one.
     Incarnation(u64), "i");
 
-/// Identity of a rack's metadata: drawn at random when its service first starts, and written into every drive of the rack. Zero
-/// is none.
+/// Identity of a rack's metadata, drawn at random when the service first starts and written to every drive of the rack.
+/// Zero is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct RackId(pub u128);
 
@@ -54,8 +54,7 @@ impl fmt::Debug for RackId {
     }
 }
 
-/// Identity of a drive: drawn at random when it is formatted, so that an empty drive put in another's place is not taken for it.
-/// Zero is none.
+/// Identity of a drive, drawn at random when it is formatted, so that an empty replacement is recognized. Zero is none.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DriveId(pub u64);
 
@@ -76,44 +75,43 @@ impl fmt::Debug for DriveId {
 }
 
 impl VssdId {
-    /// Bits below the rack. Only the metadata service makes ids of them.
+    /// Bits below the rack number. Only the metadata service builds ids from them.
     pub const NUMBER_BITS: u32 = 24;
 
-    /// The rack in which it lies.
+    /// The rack that it belongs to.
     pub fn rack(self) -> u32 {
         self.0 >> Self::NUMBER_BITS
     }
 }
 
 impl NodeId {
-    /// The node's virtual IPv4 address (the tables of RB1 hold these): 10.0.0.0 + id + 1. Ids come from packets: one too large for
-    /// an address there gets 10.0.0.0, which is no node's.
+    /// The node's virtual IPv4 address (RB1's tables hold these): 10.0.0.0 + id + 1. Ids come from packets; one that is
+    /// too large maps to 10.0.0.0, which belongs to no node.
     pub fn ipv4(self) -> u32 {
         let host = if self.0 < 0xff_ffff { self.0 + 1 } else { 0 };
         (10 << 24) | host
     }
-    /// Whether it is an address of NICE's virtual rings (NI1: 10.10.0.0/16, 10.11.0.0/16), behind which the switch knows
-    /// nodes.
+    /// Whether it is an address of NICE's virtual rings (NI1: 10.10.0.0/16, 10.11.0.0/16), which the switch resolves.
     pub fn is_ring(self) -> bool {
         matches!(self.0.wrapping_add(1) >> 16, 10 | 11)
     }
-    /// The node that a packet for this one goes to first.
+    /// The node that a packet for this one is sent to first.
     pub fn first_hop(self) -> NodeId {
         if self.is_ring() { crate::layout::Layout::SWITCH } else { self }
     }
-    /// The node with this virtual address, if it is one.
+    /// The node with this virtual address, if any.
     pub fn from_ipv4(ip: u32) -> Option<NodeId> {
         (ip >> 24 == 10 && ip & 0xff_ffff != 0).then(|| NodeId((ip & 0xff_ffff) - 1))
     }
 }
 
-/// Bytes in a sector, the unit of consistency (protocol rule 8).
+/// Bytes per sector, the unit of consistency (protocol rule 8).
 pub const SECTOR: u32 = 512;
-/// Bytes in a block, the unit of mapping, versions and checksums.
+/// Bytes per block, the unit of mapping, versions and checksums.
 pub const BLOCK: u32 = 4096;
-/// Sectors in a block.
+/// Sectors per block.
 pub const SECTORS_PER_BLOCK: u32 = BLOCK / SECTOR;
-/// Bytes of data a message carries at the most (design: larger requests are split by the volume client).
+/// Most data bytes in a message. The volume client splits larger requests.
 pub const MESSAGE_MAX: u32 = 65_536;
 
 /// A 4 KiB block of a volume's share in one replica set.
@@ -128,7 +126,7 @@ impl BlockAddr {
     pub fn new(volume: VolumeId, block: u32) -> BlockAddr {
         BlockAddr { volume, block }
     }
-    /// Volume in the high half, block in the low half; ordered as the address is.
+    /// Volume in the high half, block in the low half; integer order is address order.
     pub fn pack(self) -> u64 {
         u64::from(self.volume.0) << 32 | u64::from(self.block)
     }
@@ -137,7 +135,7 @@ impl BlockAddr {
     }
 }
 
-/// As one number: half of what two cost.
+/// Hashed as one number, at half the cost of two.
 impl std::hash::Hash for BlockAddr {
     fn hash<H: std::hash::Hasher>(&self, h: &mut H) {
         h.write_u64(self.pack());
@@ -150,10 +148,10 @@ impl fmt::Display for BlockAddr {
     }
 }
 
-/// Hermes' logical timestamp (protocol rule 6), packed so that integer order is the order of the rule:
-/// epoch (20 bits), version (38 bits), member's place in the epoch's view (6 bits).
+/// Hermes' logical timestamp (protocol rule 6), packed so that integer order is the rule's order: epoch (20 bits),
+/// version (38 bits), member's place in the epoch's view (6 bits).
 ///
-/// Zero is older than every write: the block was never written, or all trace of it is gone.
+/// Zero is older than every write: the block was never written, or no trace of it is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
@@ -166,7 +164,7 @@ impl Timestamp {
     pub const EPOCH_SHIFT: u32 = 44;
 
     /// # Panics
-    /// If a part is over its maximum: the caller asks for a new epoch long before.
+    /// If a part exceeds its maximum. Callers request a new epoch long before.
     pub fn new(epoch: Epoch, version: u64, member: u8) -> Timestamp {
         assert!(epoch.0 <= Self::EPOCH_MAX && version <= Self::VERSION_MAX && member <= Self::MEMBER_MAX);
         Timestamp(u64::from(epoch.0) << Self::EPOCH_SHIFT | version << 6 | u64::from(member))

@@ -1,4 +1,4 @@
-//! Which node an address is: a table from ids to kind, number and rack, and back.
+//! Node addresses: a table between ids and kind, number and rack.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,9 +27,9 @@ macro_rules! kinds {
     };
 }
 
-// A new kind is a line here, with the name of its first node: with or without a number.
+// One line per kind, with the name of its first node: with or without a number.
 kinds! {
-    /// A gateway's clients, or those of a workload.
+    /// Client of a gateway or of a workload.
     Client = "gateway-0",
     Switch = "switch",
     Server = "server-0",
@@ -40,17 +40,17 @@ impl NodeKind {
     pub const COUNT: usize = NodeKind::ALL.len();
 }
 
-/// A node as users name it, which is also the name of its directory: `meta`, `server-3`.
+/// A node's name for users, and the name of its directory: `meta`, `server-3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeName {
     pub kind: NodeKind,
-    /// Among the nodes of its kind in all racks, from zero.
+    /// Index among the nodes of its kind in all racks, from zero.
     pub index: u32,
 }
 
 impl NodeName {
     pub const META: NodeName = NodeName { kind: NodeKind::Meta, index: 0 };
-    /// The first rack's.
+    /// The switch of the first rack.
     pub const SWITCH: NodeName = NodeName { kind: NodeKind::Switch, index: 0 };
 
     pub const fn server(index: u32) -> NodeName {
@@ -59,7 +59,7 @@ impl NodeName {
     pub const fn gateway(index: u32) -> NodeName {
         NodeName { kind: NodeKind::Client, index }
     }
-    /// The word of its kind, and its number if it is named with one.
+    /// The word of its kind, and its number if it has one.
     pub fn parts(self) -> (&'static str, Option<u32>) {
         let first = self.kind.first();
         match first.strip_suffix("-0") {
@@ -67,7 +67,7 @@ impl NodeName {
             None => (first, (self.index > 0).then_some(self.index)),
         }
     }
-    /// Its number, if it is a server.
+    /// Its number if it is a server.
     pub fn as_server(self) -> Option<u32> {
         (self.kind == NodeKind::Server).then_some(self.index)
     }
@@ -81,7 +81,7 @@ impl fmt::Display for NodeName {
     }
 }
 
-/// As it is displayed.
+/// Inverse of `Display`.
 impl FromStr for NodeName {
     type Err = ();
 
@@ -103,15 +103,15 @@ impl FromStr for NodeName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub name: NodeName,
-    /// Of a server or a switch; the others belong to none.
+    /// Rack of a server or a switch; other nodes belong to none.
     pub rack: Option<u32>,
 }
 
 /// The nodes of all racks by address, and their addresses by name. Cheap to clone.
 ///
-/// Ids are part of formats (packets, the metadata service's store, drives), so they stay: metadata 0, the first rack's switch
-/// 1, servers from 2, the other racks' switches, clients. Each rack has as many servers as any other, the first rack the first
-/// ones.
+/// Ids are part of formats (packets, the metadata service's store, drives), so their order is fixed: metadata 0, the
+/// first rack's switch 1, servers from 2, the other racks' switches, clients. All racks have the same number of
+/// servers; the first rack has the first ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout(Arc<Table>);
 
@@ -127,14 +127,14 @@ const FIRST_SERVER: NodeId = NodeId(2);
 
 impl Layout {
     pub const META: NodeId = NodeId(0);
-    /// Of the first rack.
+    /// The switch of the first rack.
     pub const SWITCH: NodeId = NodeId(1);
 
-    /// Of one rack.
+    /// Layout of one rack.
     pub fn new(servers: u32, clients: u32) -> Layout {
         Layout::of_racks(1, servers, clients)
     }
-    /// Of `racks`, at least one, which have `servers` together: a multiple of `racks`.
+    /// Layout of `racks` racks, at least one, with `servers` in total: a multiple of `racks`.
     pub fn of_racks(racks: u32, servers: u32, clients: u32) -> Layout {
         let mut t = Table { places: Vec::new(), ids: Default::default() };
         let in_rack = (servers / racks).max(1);
@@ -164,7 +164,7 @@ impl Layout {
     pub fn rack(&self, n: NodeId) -> Option<u32> {
         self.place(n)?.rack
     }
-    /// A node's number, if it is of this kind.
+    /// The number of a node of this kind; `None` for other kinds.
     pub fn index(&self, n: NodeId, kind: NodeKind) -> Option<u32> {
         self.name(n).filter(|name| name.kind == kind).map(|name| name.index)
     }
@@ -182,7 +182,7 @@ impl Layout {
     pub fn racks(&self) -> u32 {
         self.ids(NodeKind::Switch).len() as u32
     }
-    /// Of all racks.
+    /// Number of servers in all racks.
     pub fn servers(&self) -> u32 {
         self.ids(NodeKind::Server).len() as u32
     }
@@ -190,7 +190,7 @@ impl Layout {
         self.ids(NodeKind::Client).len() as u32
     }
     /// # Panics
-    /// If there are not that many racks.
+    /// If there is no such rack.
     pub fn switch(&self, rack: u32) -> NodeId {
         self.ids(NodeKind::Switch)[rack as usize]
     }
@@ -199,25 +199,25 @@ impl Layout {
         (0..layout.racks()).map(move |rack| layout.switch(rack))
     }
     /// # Panics
-    /// If there are not that many servers.
+    /// If there is no such server.
     pub fn server(&self, i: u32) -> NodeId {
         self.ids(NodeKind::Server)[i as usize]
     }
     /// # Panics
-    /// If there are not that many clients.
+    /// If there is no such client.
     pub fn client(&self, i: u32) -> NodeId {
         self.ids(NodeKind::Client)[i as usize]
     }
-    /// The switch through which `vssd` is reached; its id says in which rack it lies. An id that names no rack, as a packet may,
-    /// goes to the first switch, which does not know it either.
+    /// The switch through which `vssd` is reached, by the rack in its id. An id without a known rack, as a packet may
+    /// contain, maps to the first switch, which does not know it either.
     pub fn switch_of(&self, vssd: VssdId) -> NodeId {
         self.ids(NodeKind::Switch).get(vssd.rack() as usize).copied().unwrap_or(Layout::SWITCH)
     }
-    /// The number that people and files know a server by, in whatever layout: from 0, as in `server-0` and `ssd-0.rwk`.
+    /// The number of a server for users and in files, in every layout: from 0, as in `server-0` and `ssd-0.rwk`.
     pub fn server_number(server: NodeId) -> u32 {
         server.0.saturating_sub(FIRST_SERVER.0)
     }
-    /// The server of this number, in whatever layout.
+    /// The server with this number, in every layout.
     pub fn numbered_server(number: u32) -> NodeId {
         NodeId(FIRST_SERVER.0 + number)
     }

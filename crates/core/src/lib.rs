@@ -1,7 +1,8 @@
-//! What every crate of Rackweave shares: time, names, payloads, messages, device commands, and the one rule,
-//! [`Node`]: decisions are pure, drivers do the I/O.
+//! Types shared by all crates of Rackweave: time, ids, payloads, messages, device commands, and [`Node`], the one rule:
+//! decisions are pure, drivers do the I/O.
 //!
-//! Reading order: [`node`], [`layout`], [`msg`], [`request`], [`volume`], [`admin`], [`device`], [`payload`], then the small ones.
+//! Reading order: [`node`], [`layout`], [`msg`], [`request`], [`volume`], [`admin`], [`device`], [`payload`], then the
+//! rest.
 
 pub mod admin;
 pub mod backoff;

@@ -1,4 +1,4 @@
-//! Hash maps whose iteration order depends on their contents and history alone, never on a random seed.
+//! Hash maps whose iteration order depends only on their contents and history, not on a random seed.
 
 use foldhash::fast::FixedState;
 pub use hashbrown::hash_map;
@@ -8,11 +8,9 @@ pub type Map<K, V> = hashbrown::HashMap<K, V, FixedState>;
 /// A hash set with a fixed seed.
 pub type Set<K> = hashbrown::HashSet<K, FixedState>;
 
-/// An empty [`Map`].
 pub fn map<K, V>() -> Map<K, V> {
     Map::with_hasher(FixedState::with_seed(0))
 }
-/// An empty [`Set`].
 pub fn set<K>() -> Set<K> {
     Set::with_hasher(FixedState::with_seed(0))
 }

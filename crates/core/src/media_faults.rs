@@ -1,21 +1,21 @@
-//! Programs and erases that fail: at the end of a block's life, and as simulations and trials want it.
+//! Failing programs and erases: drawn at random, or at the end of a block's life.
 
 use crate::device::{DeviceError, DeviceOp};
 use crate::rng::mix64;
 
-/// Programs and erases of a drive that fail, drawn from a seed: a block that fails does so each time, until it is
-/// erased, which draws anew. One that has come to the end of its life is never erased again.
+/// Failures of programs and erases of a drive, drawn from a seed. A block that fails keeps failing until it is erased,
+/// which draws again. A block at the end of its life fails every erase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MediaFaults {
     seed: u64,
     programs: f64,
     erases: f64,
-    /// Erases that every block lives through, and the most that one lives through beyond.
+    /// Erases that every block survives, and the greatest number that a block survives beyond.
     life: Option<(u32, u32)>,
 }
 
 impl MediaFaults {
-    /// Of all programs and of all erases, the parts that fail: from 0 to 1.
+    /// `programs`, `erases`: probability that one fails.
     pub fn new(seed: u64, programs: f64, erases: f64) -> MediaFaults {
         MediaFaults { seed, programs, erases, life: None }
     }
@@ -23,11 +23,11 @@ impl MediaFaults {
     pub fn none() -> MediaFaults {
         MediaFaults::new(0, 0.0, 0.0)
     }
-    /// No block lives through more than `least` erases and up to `spread` further ones, by its number.
+    /// Every block survives between `least` and `least + spread` erases, by its number.
     pub fn end_of_life(self, least: u32, spread: u32) -> MediaFaults {
         MediaFaults { life: Some((least, spread)), ..self }
     }
-    /// The end of life on a drive of this endurance (FB1), erases of a block, and up to a tenth more (assumed).
+    /// End of life on a drive with this endurance (FB1) in erases per block, and up to a tenth more (assumed).
     pub fn of_age(self, endurance: u32) -> MediaFaults {
         self.end_of_life(endurance, endurance / 10)
     }
@@ -36,10 +36,8 @@ impl MediaFaults {
         let more = mix64(u64::from(block)) % (u64::from(spread) + 1);
         u64::from(erase_count) > u64::from(least) + more
     }
-    /// [`DeviceError::BadBlock`] if the command is to fail.
-    ///
     /// # Errors
-    /// The drawn result of a command.
+    /// [`DeviceError::BadBlock`] if the command is drawn to fail.
     pub fn check(&self, op: &DeviceOp) -> Result<(), DeviceError> {
         let fails = match op {
             DeviceOp::Program { page, image } => {
@@ -54,11 +52,11 @@ impl MediaFaults {
         let block = op.block().filter(|_| fails);
         block.map_or(Ok(()), |block| Err(DeviceError::BadBlock { block }))
     }
-    /// How likely one of the first `pages` programs of a block fails; the ones behind it fail with it.
+    /// Probability that one of the first `pages` programs of a block fails; later ones fail with it.
     fn fails_by(&self, pages: u32) -> f64 {
         1.0 - (1.0 - self.programs).powi(pages as i32)
     }
-    /// Uniform in `[0, 1)`: of the block since the erase of this count.
+    /// Uniform in `[0, 1)`, for a block since the erase of this count.
     fn draw(&self, block: u32, erase_count: u16, what: u64) -> f64 {
         let of = u64::from(block) << 16 | u64::from(erase_count);
         (mix64(mix64(self.seed ^ mix64(of)).wrapping_add(what)) >> 11) as f64 / (1u64 << 53) as f64

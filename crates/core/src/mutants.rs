@@ -1,8 +1,8 @@
-//! Rules broken on purpose, one a process, to show that some check notices. [`mutant!`](crate::mutant) marks the place;
-//! `crates/mutants` lists and runs them. Only a build with `--cfg mutants` can break anything: elsewhere the macro is
-//! the constant `false`, and no binary contains a name.
+//! Mutants: rules broken on purpose, one per process, to show that a check notices. [`mutant!`](crate::mutant) marks
+//! the place; `crates/mutants` lists and runs them. Without `--cfg mutants` the macro is the constant `false`, and no
+//! binary contains a name.
 
-/// Whether the rule with this name is the one to break: `crate.subject.what`.
+/// Whether the named rule is the one to break. Names have the form `crate.subject.what`.
 #[cfg(not(mutants))]
 #[macro_export]
 macro_rules! mutant {
@@ -11,7 +11,7 @@ macro_rules! mutant {
     };
 }
 
-/// Whether the rule with this name is the one to break: `crate.subject.what`.
+/// Whether the named rule is the one to break. Names have the form `crate.subject.what`.
 #[cfg(mutants)]
 #[macro_export]
 macro_rules! mutant {
@@ -29,7 +29,7 @@ mod chosen {
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Names the mutant of this process.
+    /// Environment variable that names the mutant of this process.
     pub const VARIABLE: &str = "RACKWEAVE_MUTANT";
 
     static CHOSEN: OnceLock<Option<String>> = OnceLock::new();
@@ -43,7 +43,7 @@ mod chosen {
         chosen
     }
 
-    /// How often the chosen mutant's place was reached.
+    /// Number of times the chosen mutant's place was reached.
     pub fn reached() -> u64 {
         REACHED.load(Ordering::Relaxed)
     }

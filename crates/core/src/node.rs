@@ -1,4 +1,4 @@
-//! The one rule: decisions are pure, drivers do the I/O. Every party is a [`Node`].
+//! The one rule: decisions are pure, drivers do the I/O. Every party of the rack is a [`Node`].
 
 use bytes::Bytes;
 
@@ -8,47 +8,48 @@ use crate::request::{Reply, Request};
 use crate::time::Time;
 use crate::trace::TracePoint;
 
-/// A party on the rack: it is given what happened and returns what to do. It opens no socket or file, reads no clock,
-/// spawns no thread, and draws no unseeded randomness.
+/// A party of the rack: it takes an event and returns effects. It opens no socket or file, reads no clock, spawns no
+/// thread, and draws no unseeded randomness.
 ///
-/// The driver calls `handle` with a `now` that never goes back for one node, first with [`Event::Timer`] (boot).
+/// The driver calls `handle` with a `now` that never decreases for one node, first with [`Event::Timer`] (boot).
 ///
+/// `M` is the message type: packets, or the datagrams that a transport makes of them.
 /// `M` is what nodes exchange: packets, or the datagrams that a transport makes of them.
 pub trait Node<M = Packet> {
     fn handle(&mut self, now: Time, event: Event<M>, fx: &mut Effects<M>);
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug)]
 pub enum Event<M = Packet> {
     Packet(M),
-    /// The time of the node's last [`Effects::wake_at`] has come; also the first event of a node's life.
+    /// The time of the node's last [`Effects::wake_at`] has come. Also the first event of a run.
     Timer,
     Completion(Completion),
-    /// An [`Effects::store`] write is durable; those before it were reported before.
+    /// An [`Effects::store`] write is durable. Earlier writes were reported before it.
     Stored {
         tag: u64,
     },
     Request(Request),
 }
 
-/// What a node wants done. The driver keeps one and reuses it.
+/// The effects of an event. A driver keeps one and reuses it.
 #[derive(Debug)]
 pub struct Effects<M = Packet> {
     pub packets: Vec<M>,
     pub commands: Vec<DeviceCommand>,
     pub replies: Vec<Reply>,
-    /// Durable key-value writes of a node with a store of its own (the metadata service); a `None` value deletes.
+    /// Durable key-value writes of a node with its own store (the metadata service); a `None` value deletes.
     pub stores: Vec<StoreWrite>,
     pub traces: Vec<Trace>,
     wake: Option<Time>,
 }
 
-/// Writes of a node that may be under way. Its driver has room for them; the node gathers further changes until one is durable.
-/// A store commits tens of writes at once, so this many are a store that hangs.
+/// Pending writes of a node; its driver has room for them. The node gathers further changes until one is durable. A
+/// store commits tens of writes at once, so only a hung store has this many pending.
 pub const STORES_MAX: usize = 1024;
 
-/// One atomic, durable write of a node's own state.
+/// One atomic, durable write of a node's state.
 #[derive(Clone, Debug)]
 pub struct StoreWrite {
     pub tag: u64,
@@ -84,8 +85,8 @@ impl<M> Effects<M> {
     pub fn store(&mut self, w: StoreWrite) {
         self.stores.push(w);
     }
-    /// Sets the node's one timer; the last call of a `handle` counts, and replaces what was set before.
-    /// [`Time::MAX`] cancels it. Not calling leaves it as it was.
+    /// Sets the node's one timer. The last call of a `handle` counts and replaces the earlier time; [`Time::MAX`]
+    /// cancels it. Without a call the timer is unchanged.
     pub fn wake_at(&mut self, at: Time) {
         self.wake = Some(at);
     }
@@ -93,7 +94,7 @@ impl<M> Effects<M> {
     pub fn take_wake(&mut self) -> Option<Time> {
         self.wake.take()
     }
-    /// Reports what happened inside the node: feeds the trace hash, coverage counters, timelines and metrics.
+    /// Reports a situation inside the node, for the trace hash, coverage counters, timelines and metrics.
     pub fn trace(&mut self, point: TracePoint, a: u64, b: u64) {
         self.traces.push(Trace { point, a, b });
     }

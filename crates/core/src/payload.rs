@@ -1,5 +1,5 @@
-//! What a request carries: real bytes, or *elided* contents that have an identity per 512 B sector but no bytes,
-//! so that terabytes are simulated in megabytes and every sector can still be checked.
+//! Contents of requests: real bytes, or *elided* contents with an identity per 512 B sector and no bytes, so that
+//! terabytes are simulated in megabytes and every sector can still be checked.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::summed::Summed;
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const ZEROS: [u8; SECTOR as usize] = [0; SECTOR as usize];
 
-/// Identities of sectors, shared: a slice of them is the same list and a place in it.
+/// Shared identities of sectors: a slice is the same list and a position in it.
 #[derive(Clone, Debug)]
 pub struct Identities {
     all: Arc<[u64]>,
@@ -51,12 +51,12 @@ pub enum Payload {
     Zero {
         sectors: u32,
     },
-    /// Sector `i` has the identity `mix64(seed + i × STEP)`: slices keep the identities of what they cut out.
+    /// Sector `i` has the identity `mix64(seed + i × STEP)`, so slices keep their identities.
     Elided {
         sectors: u32,
         seed: u64,
     },
-    /// One identity a sector; zero means a zero sector.
+    /// One identity per sector; zero means a zero sector.
     Mixed(Identities),
 }
 
@@ -85,7 +85,7 @@ impl Payload {
     /// Sectors `first..first + count`.
     ///
     /// # Panics
-    /// If they are not all inside.
+    /// If they exceed the payload.
     pub fn slice(&self, first: u32, count: u32) -> Payload {
         assert!(first + count <= self.sectors(), "slice {first}+{count} of {} sectors", self.sectors());
         match self {
@@ -104,7 +104,7 @@ impl Payload {
     pub fn block(&self, i: u32) -> Payload {
         self.slice(i * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK)
     }
-    /// The identity of sector `i`: equal contents have equal identities; zero for a zero sector.
+    /// The identity of sector `i`: equal contents have equal identities; a zero sector has zero.
     pub fn identity(&self, i: u32) -> u64 {
         if let Some(b) = self.bytes() {
             let s = &b[(i * SECTOR) as usize..((i + 1) * SECTOR) as usize];
@@ -116,10 +116,10 @@ impl Payload {
             Payload::Mixed(ids) => ids[i as usize],
         }
     }
-    /// This payload with `patch` laid over it from sector `at` on (a read-modify-write's merge).
+    /// This payload overwritten with `patch` from sector `at` on (the merge of a read-modify-write).
     ///
     /// # Panics
-    /// If the patch does not fit inside.
+    /// If the patch exceeds the payload.
     pub fn merged(&self, at: u32, patch: &Payload) -> Payload {
         let n = self.sectors();
         assert!(at + patch.sectors() <= n, "patch of {} sectors at {at} of {n}", patch.sectors());
@@ -139,7 +139,7 @@ impl Payload {
         let ids = (0..n).map(|i| if i >= at && i < end { patch.identity(i - at) } else { self.identity(i) });
         Payload::Mixed(ids.collect::<Arc<[u64]>>().into())
     }
-    /// The parts one after another.
+    /// Concatenates the parts.
     pub fn concat(parts: &[Payload]) -> Payload {
         if let [one] = parts {
             return one.clone();
@@ -164,7 +164,7 @@ impl Payload {
         if let Some(joined) = Self::concat_elided(parts) {
             return joined;
         }
-        // Counted beforehand: the list is allocated once.
+        // Counted first, so that the list is allocated once.
         let (mut part, mut at) = (0, 0);
         let ids = (0..total).map(|_| {
             while at == parts[part].sectors() {
@@ -175,7 +175,7 @@ impl Payload {
         });
         Payload::Mixed(ids.collect::<Arc<[u64]>>().into())
     }
-    /// Consecutive slices of one elided payload, put together again.
+    /// Joins consecutive slices of one elided payload.
     fn concat_elided(parts: &[Payload]) -> Option<Payload> {
         let Payload::Elided { seed: first, .. } = *parts.first()? else { return None };
         let mut sectors = 0u32;
@@ -188,7 +188,7 @@ impl Payload {
         }
         Some(Payload::Elided { sectors, seed: first })
     }
-    /// Consecutive slices of the same bytes, put together again: nothing is copied.
+    /// Joins consecutive slices of the same bytes without copying.
     fn concat_summed(parts: &[Payload]) -> Option<Payload> {
         let mut all = parts.iter().map(|p| if let Payload::Summed(s) = p { Some(s) } else { None });
         let first = all.next()??.clone();
@@ -197,7 +197,7 @@ impl Payload {
     fn has_bytes(&self) -> bool {
         self.bytes().is_some()
     }
-    /// The bytes, if there are any.
+    /// The bytes; `None` for elided contents.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Payload::Bytes(b) => Some(b),
@@ -205,7 +205,7 @@ impl Payload {
             _ => None,
         }
     }
-    /// Writes the contents to `to`. An elided sector becomes its identity repeated.
+    /// Writes the contents to `to`. An elided sector becomes its identity, repeated.
     ///
     /// # Panics
     /// If the lengths differ.
@@ -235,14 +235,14 @@ impl Payload {
             }
         }
     }
-    /// The CRC32C that came with the contents if there is one, else [`Payload::crc32c`]: what is kept beside them.
+    /// The CRC32C that came with the contents, else [`Payload::crc32c`]: the value to store beside them.
     pub fn sum(&self) -> u32 {
         match self {
             Payload::Summed(s) => s.block_crc().unwrap_or_else(|| self.crc32c()),
             other => other.crc32c(),
         }
     }
-    /// CRC32C of the contents as they are now, to be compared; for elided ones, of the identities (a stand-in that still
+    /// CRC32C of the contents, computed now for comparison; for elided ones, of the identities (a stand-in that still
     /// catches mix-ups).
     pub fn crc32c(&self) -> u32 {
         match self {
@@ -256,7 +256,7 @@ impl Payload {
     }
 }
 
-/// CRC32C of bytes, by the fastest way for a block.
+/// CRC32C of bytes; fastest for a block.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -264,7 +264,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 /// CRC32C of 4,096 zero bytes.
 const ZERO_BLOCK_CRC: u32 = 0x98f9_4189;
 
-/// Contents are equal, sector by sector; how they are held does not matter.
+/// Equal if all sectors are, whatever the representation.
 impl PartialEq for Payload {
     fn eq(&self, other: &Payload) -> bool {
         if let (Some(a), Some(b)) = (self.bytes(), other.bytes()) {

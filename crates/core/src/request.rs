@@ -2,11 +2,11 @@
 
 use crate::{admin, volume};
 
-/// Chosen by the requester; the answer carries it back.
+/// Chosen by the requester and repeated in the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// One operation of one API, for one node.
+/// An operation of one API, for one node.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub id: RequestId,
@@ -31,17 +31,17 @@ impl Reply {
     }
 }
 
-/// An API's operations: their answer, and why they fail.
+/// An operation of an API, with its reply and error types.
 pub trait Operation: Into<Op> {
     type Reply: std::fmt::Debug;
     type Error: std::error::Error;
-    /// The result of an operation of this API; `None` if it is another API's.
+    /// The result of an operation of this API; `None` for another API's outcome.
     fn result(outcome: Outcome) -> Option<Result<Self::Reply, Self::Error>>;
 }
 
 macro_rules! apis {
     ($($(#[$m:meta])* $api:ident($module:ident)),* $(,)?) => {
-        /// A node answers [`Op::not_served`] to an API that it does not know.
+        /// One operation of any API. A node answers [`Op::not_served`] to an API that it does not serve.
         #[derive(Clone, Debug)]
         #[non_exhaustive]
         pub enum Op {
@@ -55,7 +55,7 @@ macro_rules! apis {
                     $(Op::$api(_) => Outcome::$api(Err($module::Error::NotServed))),*
                 }
             }
-            /// The answer of a node that has `limit` requests under way already.
+            /// The answer of a node that already has `limit` pending requests.
             pub fn busy(&self, limit: u32) -> Outcome {
                 match self {
                     $(Op::$api(_) => Outcome::$api(Err($module::Error::Busy { limit }))),*
@@ -63,7 +63,7 @@ macro_rules! apis {
             }
         }
 
-        /// The result of an operation, of the operation's API.
+        /// The result of an operation, by API.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
         pub enum Outcome {
@@ -109,10 +109,10 @@ macro_rules! apis {
     };
 }
 
-// A new API is a module with `Op`, `Reply` and `Error`, and a line here.
+// One line per API: a module with `Op`, `Reply` and `Error`.
 apis! {
-    /// To a volume client: a volume's I/O, and who writes it.
+    /// To a volume client: I/O of a volume, and attachment of its writer.
     Volume(volume),
-    /// To the metadata service, directly or through a volume client, which passes it on.
+    /// To the metadata service, directly or forwarded by a volume client.
     Admin(admin),
 }

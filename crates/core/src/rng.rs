@@ -1,12 +1,12 @@
-//! Seeded randomness: one fixed algorithm, so that a seed names a run on every machine and release.
+//! Seeded randomness with one fixed algorithm: a seed gives the same run on every machine and release.
 
 use std::ops::Range;
 
 use rand_core::{Rng as _, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-/// The seeds of a search: `usual`, unless the environment overrides them: `RACKWEAVE_FIRST_SEED` is the first,
-/// `RACKWEAVE_SEEDS` the number.
+/// The seeds of a search: `usual`, unless `RACKWEAVE_FIRST_SEED` (the first) or `RACKWEAVE_SEEDS` (the number)
+/// overrides them.
 pub fn seeds(usual: Range<u64>) -> Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<u64>().ok());
     let first = number("RACKWEAVE_FIRST_SEED").unwrap_or(usual.start);

@@ -1,8 +1,8 @@
-//! How long an answer takes (RFC 6298 §2): what is unanswered for longer than [`RoundTrip::bound`] seems lost.
+//! Round-trip estimation (RFC 6298 §2): a message unanswered for longer than [`RoundTrip::bound`] counts as lost.
 
 use crate::Span;
 
-/// Smoothed time to an answer, and how much it varies.
+/// Smoothed round-trip time and its variation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundTrip {
     smoothed: Span,
@@ -13,7 +13,7 @@ impl RoundTrip {
     /// No sample yet.
     pub const UNKNOWN: RoundTrip = RoundTrip { smoothed: Span::ZERO, variation: Span::ZERO };
 
-    /// Something that was sent once was answered after `sample`.
+    /// Adds the round trip of a message that was sent once.
     pub fn add(&mut self, sample: Span) {
         let sample = Span(sample.0.max(1));
         if !self.known() {
@@ -27,11 +27,11 @@ impl RoundTrip {
     pub fn known(&self) -> bool {
         self.smoothed != Span::ZERO
     }
-    /// Zero while it is unknown.
+    /// Zero while unknown.
     pub fn smoothed(&self) -> Span {
         self.smoothed
     }
-    /// Smoothed time and four times its variation; zero while it is unknown.
+    /// The smoothed time plus four times its variation; zero while unknown.
     pub fn bound(&self) -> Span {
         self.smoothed + self.variation * 4
     }

@@ -1,5 +1,4 @@
-//! Bytes that bring the CRC32C of their blocks along: computed once, in the step that received them, and written beside them on
-//! flash (PN3; C3 figure 12).
+//! Bytes with the CRC32C of their blocks, computed once on receipt and stored with them on flash (PN3; C3 figure 12).
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,8 +6,8 @@ use bytes::Bytes;
 
 use crate::id::{BLOCK, SECTOR, SECTORS_PER_BLOCK};
 
-/// Shared bytes, a whole number of sectors, with the CRC32C of each 4 KiB block from where they began on. Cloning and slicing copy
-/// nothing; a slice that is one of the blocks has that one's CRC.
+/// Shared bytes in whole sectors, with the CRC32C of each 4 KiB block counted from their start. Cloning and slicing do
+/// not copy; a slice that is exactly one block has that block's CRC.
 #[derive(Clone, Debug)]
 pub struct Summed {
     all: Arc<All>,
@@ -26,21 +25,20 @@ struct All {
 #[derive(Debug)]
 enum Sums {
     Known(Vec<u32>),
-    /// Computed by the first reader.
+    /// Computed on first use.
     OnDemand(Box<[OnceLock<u32>]>),
 }
 
 impl Summed {
-    /// `crcs`: of each 4 KiB of the bytes, the last of the rest. Returns `bytes` if their number is wrong, or not of
-    /// whole sectors.
+    /// `crcs`: one for each 4 KiB of the bytes, the last one for the rest. Returns `bytes` if the number of CRCs is
+    /// wrong or the bytes are not whole sectors.
     pub fn new(bytes: Bytes, crcs: Vec<u32>) -> Result<Summed, Bytes> {
         match crcs.len() == bytes.len().div_ceil(BLOCK as usize) {
             true => Summed::of(bytes, |_| Sums::Known(crcs)),
             false => Err(bytes),
         }
     }
-    /// The CRC of a block is computed on first use, once for all who share it. Returns `bytes` if they are not whole
-    /// sectors.
+    /// Computes a block's CRC on first use, once for all clones. Returns `bytes` if they are not whole sectors.
     pub fn on_demand(bytes: Bytes) -> Result<Summed, Bytes> {
         Summed::of(bytes, |blocks| Sums::OnDemand((0..blocks).map(|_| OnceLock::new()).collect()))
     }
@@ -65,30 +63,30 @@ impl Summed {
     fn range(&self) -> std::ops::Range<usize> {
         (self.first * SECTOR) as usize..((self.first + self.sectors) * SECTOR) as usize
     }
-    /// Sectors `first..first + count`, all of which are inside.
+    /// Sectors `first..first + count`, all of which must be inside.
     pub(crate) fn slice(&self, first: u32, count: u32) -> Summed {
         debug_assert!(first + count <= self.sectors);
         Summed { all: self.all.clone(), first: self.first + first, sectors: count }
     }
-    /// Both, if they are slices of the same bytes and `next` follows.
+    /// Both joined, if they are slices of the same bytes and `next` follows.
     pub(crate) fn joined(&self, next: &Summed) -> Option<Summed> {
         let follows = Arc::ptr_eq(&self.all, &next.all) && self.first + self.sectors == next.first;
         follows.then(|| Summed { sectors: self.sectors + next.sectors, ..self.clone() })
     }
-    /// Which block they are.
+    /// The index of the block that they are exactly; otherwise `None`.
     fn block(&self) -> Option<usize> {
         let one = self.sectors == SECTORS_PER_BLOCK && self.first.is_multiple_of(SECTORS_PER_BLOCK);
         one.then_some((self.first / SECTORS_PER_BLOCK) as usize)
     }
-    /// The CRC32C that came with these bytes, if they are one of the blocks. They are not looked at, unless it is still to be
-    /// computed.
+    /// The CRC32C that came with these bytes, if they are exactly one block. Reads the bytes only if the CRC is still
+    /// to be computed.
     pub fn block_crc(&self) -> Option<u32> {
         self.block().map(|block| match &self.all.sums {
             Sums::Known(crcs) => crcs[block],
             Sums::OnDemand(crcs) => *crcs[block].get_or_init(|| crate::payload::crc32c(self.bytes())),
         })
     }
-    /// Whether [`Summed::block_crc`] answers without looking at the bytes.
+    /// Whether [`Summed::block_crc`] returns without reading the bytes.
     pub fn is_known(&self) -> bool {
         self.block().is_some_and(|block| match &self.all.sums {
             Sums::Known(_) => true,

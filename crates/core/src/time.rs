@@ -1,13 +1,13 @@
-//! Time as every node sees it: nanoseconds since the run began.
+//! Time as nodes see it: nanoseconds since the run began.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Div, Mul, Sub};
 
-/// An instant: nanoseconds since the run began (virtual or wall clock, which look the same to a node).
+/// An instant in nanoseconds since the run began; virtual and wall clock look the same to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
-/// A length of time in nanoseconds.
+/// A duration in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub u64);
 
@@ -45,7 +45,7 @@ impl Span {
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
-    /// `self × num / den`, without overflow in between.
+    /// `self × num / den`, without intermediate overflow.
     pub fn scale(self, num: u64, den: u64) -> Span {
         Span((u128::from(self.0) * u128::from(num) / u128::from(den.max(1))) as u64)
     }

@@ -1,7 +1,7 @@
-//! Situations that nodes report: they feed the trace hash, the coverage of a fault search, timelines and metrics.
+//! Situations that nodes report, for the trace hash, the coverage of a fault search, timelines and metrics.
 //!
-//! A crate declares its own with [`trace_points!`](crate::trace_points) in a module `trace`. The numbers are the rack's:
-//! `rackweave_rack::trace` lists all of them and checks that none is used twice. A new one takes the next free number.
+//! A crate declares its own with [`trace_points!`](crate::trace_points) in a module `trace`. Numbers are unique in the
+//! rack: `rackweave_rack::trace` lists and checks them. A new point takes the next free number.
 
 /// A situation, by its number in the trace hash and its name in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -10,7 +10,7 @@ pub struct TracePoint {
     name: &'static str,
 }
 
-/// Numbers below this one: counters are kept in an array.
+/// All numbers are below this one; counters are kept in an array.
 pub const POINTS_MAX: u16 = 1024;
 
 impl TracePoint {
@@ -26,7 +26,7 @@ impl TracePoint {
     }
 }
 
-/// Declares the trace points of a crate: a constant each, `NAME: DisplayedName = number`, and `ALL` of them.
+/// Declares the trace points of a crate: a constant each, `NAME: DisplayedName = number`, and the list `ALL`.
 #[macro_export]
 macro_rules! trace_points {
     ($($(#[$m:meta])* $constant:ident: $name:ident = $id:literal),* $(,)?) => {
@@ -36,20 +36,21 @@ macro_rules! trace_points {
     };
 }
 
-// Of more than one crate.
+// Points that several crates report.
 trace_points! {
-    /// A read went to another replica because its own was collecting. a: vSSD that the client named, b: serving vSSD.
+    /// A read went to another replica because its own was collecting. a: vSSD that the client addressed, b: serving
+    /// vSSD.
     REDIRECT: Redirect = 0,
     /// A view changed. a: set, b: epoch.
     SHADOW_ADDED: ShadowAdded = 32,
     SHADOW_COMPLETE: ShadowComplete = 33,
     MEMBER_REMOVED: MemberRemoved = 34,
     SET_RECOVERED: SetRecovered = 36,
-    /// A block failed its checksum. a: block address, or at the page layer vSSD; b: erase block.
+    /// A block failed its checksum. a: block address (at the page layer: vSSD); b: erase block.
     CRC_MISMATCH: CrcMismatch = 41,
 }
 
-/// How often each point was reported.
+/// Number of reports of each point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage(Vec<Option<(TracePoint, u64)>>);
 
@@ -70,7 +71,7 @@ impl Coverage {
     pub fn merge(&mut self, other: &Coverage) {
         other.seen().for_each(|(p, n)| self.add(p, n));
     }
-    /// Every point that was reported, with its count, by number.
+    /// Every reported point with its count, by number.
     pub fn seen(&self) -> impl Iterator<Item = (TracePoint, u64)> + '_ {
         self.0.iter().flatten().copied()
     }

@@ -1,4 +1,4 @@
-//! The volume API: what a volume client does for a gateway session or a workload.
+//! The volume API: operations of a volume client for a gateway session or a workload.
 
 use crate::id::{SetId, VolumeId};
 use crate::msg::Class;
@@ -8,12 +8,12 @@ use crate::time::Span;
 /// Offsets and lengths are bytes of the volume and multiples of 512.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Become the volume's one writer, fencing the one before (protocol rule 14).
+    /// Become the volume's only writer, fencing the previous one (protocol rule 14).
     Attach {
         name: Box<str>,
     },
-    /// No client here uses the volume any longer. Its generation stays the writer's, and the next attach here goes on
-    /// with it.
+    /// No session of this client uses the volume any longer. The writer keeps its generation, and the client's next
+    /// attach continues with it.
     Detach {
         volume: VolumeId,
     },
@@ -81,7 +81,7 @@ pub enum Error {
     Io,
     #[error("a stored block failed its checksum on every replica that was read")]
     Corrupt,
-    /// Each of its flushes fails so until no client here uses the volume any longer.
+    /// Every flush of the volume fails with this error until no session of this client uses it any longer.
     #[error("volume {volume}: every server of a replica set failed at once, and unflushed writes are lost")]
     Lost { volume: VolumeId },
     #[error("the rack did not answer within {waited}")]
@@ -94,7 +94,8 @@ pub enum Error {
     NotServed,
 }
 
-/// A stretch of a volume that is wholly mapped to flash (or the write cache), or wholly not (reads as zeroes).
+/// A range of a volume that is either mapped to flash or write cache throughout, or unmapped throughout (reads as
+/// zeroes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     pub len: u64,
@@ -107,25 +108,25 @@ pub struct VolumeInfo {
     pub name: Box<str>,
     /// Bytes.
     pub size: u64,
-    /// Writer generation; grows with every attach.
+    /// Writer generation; increases with every attach.
     pub attach: u32,
-    /// Replica sets the volume is striped over, in stripe order.
+    /// Replica sets that the volume is striped over, in stripe order.
     pub sets: Vec<SetId>,
-    /// Blocks of a stripe unit.
+    /// Blocks per stripe unit.
     pub stripe_blocks: u32,
     /// Traffic class of its I/O (PN10): [`Class::Silver`] online, [`Class::Copper`] offline.
     pub class: Class,
     pub limits: VolumeLimits,
-    /// Bytes on flash, one copy counted: of each set as the member with most has it. Zero where it was not requested.
+    /// Bytes on flash, counting one copy: of each set, the greatest of its members. Zero if not requested.
     pub used: u64,
 }
 
-/// Limits of all I/O of a volume, over all connections, reads and writes together. Zero is no limit.
+/// Limits of all I/O of a volume, over all connections, reads and writes together. Zero is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeLimits {
-    /// Requests a second: reads, writes, trims.
+    /// Requests per second: reads, writes, trims.
     pub iops: u64,
-    /// Bytes read and written a second.
+    /// Bytes read and written per second.
     pub bytes_per_s: u64,
 }
 

@@ -1,32 +1,31 @@
-//! Goal of wear leveling, of channels, dies or drives (FlashBlox §3.1.4): how often channels must trade places so that
-//! wear stays even.
+//! Goal of wear leveling for channels, dies or drives (FlashBlox §3.1.4): how often units must be swapped for even
+//! wear.
 //!
-//! σ_i is the wear of channel i, ξ = σ_max ÷ σ_avg the imbalance, and ξ ≤ 1 + δ is required from α of the lifetime L
-//! on. In the worst case one channel takes all writes. Swapped from channel to channel, after K rounds through all N
-//! every one has K shares, and ξ is greatest after the next: (K + 1) ÷ (K + 1/N). That is at most 1 + δ from K = (N − 1
-//! − δ) ÷ (N δ) rounds on (at most 1/δ), which are N K swaps (at most N/δ) in α L.
+//! σ_i is the wear of channel i, ξ = σ_max ÷ σ_avg the imbalance. ξ ≤ 1 + δ must hold from α of the lifetime L on. In
+//! the worst case one channel takes all writes. If these move from channel to channel, all N channels have K shares
+//! after K rounds, and ξ is greatest after the next share: (K + 1) ÷ (K + 1/N). That is at most 1 + δ from K = (N − 1 −
+//! δ) ÷ (N δ) rounds on (at most 1/δ), which are N K swaps (at most N/δ) in α L.
 //!
-//! The paper's Table 2 (26, 12, 6 and 3 days for 8, 16, 32 and 64 channels, five years, δ = 0.1) follows with α = 1; its
-//! text says 0.9, with which the periods are a tenth shorter.
+//! The paper's Table 2 (26, 12, 6 and 3 days for 8, 16, 32 and 64 channels, five years, δ = 0.1) follows with α = 1.
+//! Its text says 0.9, which gives periods that are a tenth shorter.
 
 use crate::time::Span;
 
-/// An imbalance to be held.
+/// A bound on the imbalance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Imbalance {
-    /// N: channels of the device, or dies of a channel, for which the same holds (§3.2). This is the worst case, where
-    /// one takes all writes. In general it is the greatest wear rate ÷ the mean (a rack's servers share their load,
-    /// RackBlox §3.6).
+    /// N: channels of the device, or dies of a channel (§3.2), for the worst case, in which one takes all writes. In
+    /// general it is the greatest wear rate ÷ the mean: a rack's servers share their load (RackBlox §3.6).
     pub units: f64,
     /// δ: σ_max is at most 1 + δ times σ_avg.
     pub delta: f64,
-    /// L: how long the device is to last.
+    /// L: required lifetime of the device.
     pub life: Span,
-    /// α: part of its life after which the imbalance holds.
+    /// α: fraction of its lifetime after which the bound holds.
     pub alpha: f64,
 }
 
-/// Why an imbalance cannot be held, or makes no sense.
+/// Why a bound cannot be held, or is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum AnalysisError {
     #[error("wear imbalance {delta} must be greater than 0 and at most 1")]
@@ -61,7 +60,7 @@ impl Imbalance {
         Ok(())
     }
 
-    /// K: rounds through all units after which the imbalance holds; 0 for one unit.
+    /// K: rounds through all units after which the bound holds; 0 for one unit.
     pub fn rounds(&self) -> f64 {
         let n = self.units;
         ((n - 1.0 - self.delta) / (n * self.delta)).max(0.0)
@@ -71,7 +70,7 @@ impl Imbalance {
         self.units * self.rounds()
     }
 
-    /// 1/f: the longest time between swaps with which the imbalance holds; `None` if no swap is needed.
+    /// 1/f: the longest period between swaps that holds the bound; `None` if no swap is needed.
     ///
     /// # Errors
     /// Values outside their range.
@@ -81,7 +80,7 @@ impl Imbalance {
         Ok((swaps > 0.0).then(|| Span((self.life.0 as f64 * self.alpha / swaps) as u64)))
     }
 
-    /// Refuses a period that cannot hold the imbalance, and says which can.
+    /// Refuses a period that cannot hold the bound, and names one that can.
     ///
     /// # Errors
     /// As [`Imbalance::period`], and [`AnalysisError::Period`].
@@ -94,8 +93,8 @@ impl Imbalance {
         }
     }
 
-    /// γ = M/f: bytes erased in one period at the rate the device is provisioned for, which wears it out in L (§3.1.5):
-    /// `device_life` bytes erased. All of a device's life if no swap is needed.
+    /// γ = M/f: bytes erased in one period at the provisioned rate, which wears the device out in L (§3.1.5) with
+    /// `device_life` bytes erased. The whole of `device_life` if no swap is needed.
     ///
     /// # Errors
     /// As [`Imbalance::period`].
@@ -107,7 +106,7 @@ impl Imbalance {
     }
 }
 
-/// The most worn ÷ the mean (FlashBlox's ξ, RackBlox's λ); 1 where nothing is worn.
+/// The greatest wear ÷ the mean (FlashBlox's ξ, RackBlox's λ); 1 if nothing is worn.
 pub fn imbalance(wear: impl Iterator<Item = f64>) -> f64 {
     let (mut n, mut sum, mut most) = (0u64, 0.0, 0.0f64);
     for w in wear {

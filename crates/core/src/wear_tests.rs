@@ -23,7 +23,7 @@ fn table_2s_periods() {
 fn the_bound_is_where_the_imbalance_comes_under_the_limit() {
     for (n, delta) in [(4u32, 0.1), (16, 0.1), (16, 0.0375), (64, 0.02)] {
         let i = held(n as u16, delta, 1.0);
-        // One writer goes from channel to channel: after k rounds and one share more, ξ is at its greatest.
+        // One writer moves from channel to channel: ξ is greatest one share after k whole rounds.
         let xi = |k: f64| (k + 1.0) / (k + 1.0 / f64::from(n));
         let k = i.rounds();
         assert!(xi(k) <= 1.0 + delta + 1e-9 && xi(k - 0.1) > 1.0 + delta, "{n} channels: K = {k}");
@@ -33,7 +33,7 @@ fn the_bound_is_where_the_imbalance_comes_under_the_limit() {
 
 #[test]
 fn gamma_is_a_periods_share_of_the_devices_life() {
-    // 16 channels, δ = 0.1: 149 swaps in a life.
+    // 16 channels, δ = 0.1: 149 swaps in a lifetime.
     let gamma = held(16, 0.1, 1.0).gamma(1_490_000).expect("in range");
     assert!((9_999..=10_000).contains(&gamma), "{gamma}");
     assert_eq!(held(1, 0.1, 1.0).gamma(77), Ok(77));

@@ -1,4 +1,4 @@
-//! Properties of the small types everything else stands on.
+//! Properties of the small types that everything else builds on.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ proptest! {
         prop_assert_eq!(slice.sum(), slice.crc32c(), "what comes with it is what is computed");
     }
 
-    /// Elided sectors become bytes when they meet real bytes; only there may an identity change.
+    /// Elided sectors become bytes when joined with real bytes; only then may an identity change.
     #[test]
     fn parts_join_to_their_identities(ps in proptest::collection::vec(payload(), 1..5)) {
         let real = |p: &Payload| p.bytes().is_some();
@@ -89,7 +89,7 @@ fn an_address_outside_the_rack_names_no_node() {
     }
 }
 
-/// A seed must name the same run for ever. The numbers are xoshiro256++ seeded by SplitMix64, worked out apart.
+/// A seed must give the same run forever. Reference: xoshiro256++ seeded by SplitMix64, computed separately.
 #[test]
 fn the_generator_is_fixed() {
     let mut r = Rng::new(7);

@@ -27,7 +27,7 @@ impl ServiceMessage for Block {
     fn replicates(&self) -> bool {
         matches!(self, Block::Peer(Peer::Inv(_) | Peer::InvRange { .. }))
     }
-    /// A write is valid everywhere: said after its client was answered.
+    /// A validation is sent after the client was answered.
     fn may_wait(&self) -> bool {
         matches!(self, Block::Peer(Peer::Val { .. }))
     }

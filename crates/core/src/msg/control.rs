@@ -1,4 +1,4 @@
-//! With the metadata service: registration, leases, views, volumes.
+//! Messages with the metadata service: registration, leases, views, volumes.
 
 use crate::admin;
 use crate::id::{DriveId, Epoch, Incarnation, NodeId, RackId, SetId, VolumeId, VssdId};
@@ -8,9 +8,9 @@ use crate::volume::{VolumeInfo, VolumeLimits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
-    /// Serves, coordinates, counts for `min_copies`.
+    /// Serves, coordinates, and counts for `min_copies`.
     Member = 0,
-    /// Acknowledges invalidations and fills itself; serves nothing (rule 3).
+    /// Acknowledges invalidations while it is filled; serves nothing (rule 3).
     Shadow = 1,
 }
 
@@ -25,9 +25,9 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ViewState {
     Normal,
-    /// The whole set crashed: `leader` compares all members, writes the newest of each block again in this epoch, and
-    /// reports [`Control::Recovered`]; no member serves before (rule 6). `witnesses`: members that lost nothing, as
-    /// bits by their place; no flushed write is newer than what any of them has (rule 29).
+    /// The whole set crashed. `leader` compares all members, writes the newest version of each block again in this
+    /// epoch, and reports [`Control::Recovered`]; no member serves before (rule 6). `witnesses`: members that lost
+    /// nothing, as bits by place; no flushed write is newer than what they hold (rule 29).
     Recovering {
         leader: VssdId,
         witnesses: u64,
@@ -43,44 +43,44 @@ pub struct View {
     pub set: SetId,
     pub epoch: Epoch,
     pub state: ViewState,
-    /// The last epoch in which the set recovered whole (rule 6); zero: never. During a recovery, `epoch` itself.
-    /// Earlier answered and unflushed writes may be lost (rule 11).
+    /// The last epoch in which the whole set recovered (rule 6); zero is never. During a recovery, `epoch` itself.
+    /// Earlier writes that were answered but not flushed may be lost (rule 11).
     pub recovered: Epoch,
     pub members: Vec<Member>,
 }
 
-/// Report of one of a server's vSSDs in a heartbeat.
+/// Report of one vSSD of a server, in a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdReport {
     pub vssd: VssdId,
     pub set: SetId,
-    /// Epoch it has installed.
+    /// The epoch it has installed.
     pub epoch: Epoch,
-    /// A shadow of this epoch that holds everything.
+    /// It is a shadow of this epoch and holds everything.
     pub complete: bool,
-    /// A device failure that is final (rule 12): to be removed.
+    /// It had a final device failure (rule 12) and must be removed.
     pub failed: bool,
-    /// It has not failed, but its flash takes no more programs: its blocks can be read and copied to others; it is to
-    /// leave.
+    /// It has not failed, but its flash takes no more programs. Its blocks can be read and copied; it must leave the
+    /// set.
     pub read_only: bool,
-    /// Its drive has waited for room on the host's disk for longer than a lease: it makes nothing durable, and is left out until
-    /// there is room.
+    /// Its drive has waited for room on the host's disk for longer than a lease. It makes nothing durable, and is left
+    /// out until there is room.
     pub no_room: bool,
 }
 
-/// Durable records of a vSSD that its drive lost (protocol rule 29): spare areas, checkpoints without them, range
-/// records. The absence of a block proves nothing then.
+/// Durable records that a vSSD's drive lost (protocol rule 29): spare areas, checkpoints without them, range records.
+/// The absence of a block then proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdLoss {
-    /// Of the drive.
+    /// Slot of the drive.
     pub slot: u8,
-    /// How many were found to be lost.
+    /// Number of records found lost.
     pub records: u32,
-    /// Which: the same losses give the same number, other ones another.
+    /// Digest of the losses: equal losses have equal digests.
     pub digest: u64,
 }
 
-/// An entry of a drive's table, as its server reports it: its owner, and the number of earlier vSSDs.
+/// An entry of a drive table, as the server reports it: its owner, and the number of earlier vSSDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotTable {
     pub vssd: VssdId,
@@ -90,20 +90,20 @@ pub struct SlotTable {
     pub in_use: bool,
 }
 
-/// A drive's own records (protocol rule 30), for the metadata service to compare with its store.
+/// A drive's own records (protocol rule 30), which the metadata service compares with its store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriveTable {
-    /// Of the table: grows with every change.
+    /// Generation of the table; increases with every change.
     pub generation: u64,
-    /// Digest of the facts that no start changes: profile, and each entry's share of the drive. Zero: the server
-    /// reports nothing of its table.
+    /// Digest of the facts that no start changes: profile, and each entry's share of the drive. Zero: the server does
+    /// not report its table.
     pub digest: u32,
-    /// The greatest incarnation that a server with this drive was given; zero: none.
+    /// The greatest incarnation given to a server with this drive; zero is none.
     pub known: Incarnation,
     pub slots: Vec<SlotTable>,
 }
 
-/// Why a server's drive is refused. Nothing on it is adopted or erased.
+/// Why a server's drive is refused. Nothing on the drive is adopted or erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriveRefusal {
     #[error(
@@ -130,7 +130,7 @@ pub enum DriveRefusal {
     Unknown { vssd: VssdId },
 }
 
-/// Where a vSSD lies: `slot` numbers the equal parts of its server's drive.
+/// Location of a vSSD: `slot` numbers the equal parts of its server's drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdPlace {
     pub vssd: VssdId,
@@ -138,32 +138,31 @@ pub struct VssdPlace {
     pub slot: u8,
 }
 
-/// Room of a vSSD as it admits writes, in blocks of 4 KiB, and of some of its volumes what they take.
+/// Room of a vSSD as it admits writes, in 4 KiB blocks, and the blocks of some of its volumes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdRoom {
     pub vssd: VssdId,
-    /// Blocks that it takes, and taken ones: mapped, in the write cache, and freed by trims that a power cut would
-    /// undo.
+    /// Capacity, and blocks in use: mapped, in the write cache, or freed by trims that a power cut would undo.
     pub capacity: u64,
     pub used: u64,
-    /// Mapped of each volume from `from` up to `until`, which is the last; of those that have any, at most
-    /// [`ROOM_VOLUMES_MAX`].
+    /// Mapped blocks of each volume from `from` to `until`, inclusive. Volumes without any are left out; at most
+    /// [`ROOM_VOLUMES_MAX`] are listed.
     pub from: VolumeId,
     pub until: VolumeId,
     pub volumes: Box<[(VolumeId, u64)]>,
 }
 
-/// Volumes of a [`VssdRoom`]: 12 KiB. All of a rack's take half a minute.
+/// Volumes in a [`VssdRoom`]: 12 KiB. Reporting all volumes of a rack takes half a minute.
 pub const ROOM_VOLUMES_MAX: u32 = 1024;
 
-/// Erases of the blocks that a vSSD has, whosever they were before.
+/// Erases of a vSSD's blocks, including those under earlier owners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdWear {
     pub vssd: VssdId,
     pub erases: u64,
 }
 
-/// Where a client may send for a set.
+/// A set's members for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetRoute {
     pub set: SetId,
@@ -172,27 +171,27 @@ pub struct SetRoute {
     pub members: Vec<VssdId>,
 }
 
-/// A client's knowledge of the rack.
+/// What a client knows of the rack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RackMap {
     pub generation: u64,
     pub sets: Vec<SetRoute>,
 }
 
-/// No writer has this generation: a deleted volume has no writer.
+/// No writer has this generation: it fences all writers of a deleted volume.
 pub const FENCE_ALL: u32 = u32::MAX;
 
-/// The volumes that existed at one time. Ids count up and are never reused (rule 5), so the list shows which volumes
-/// are deleted for good.
+/// The volumes that existed at one time. Ids increase and are never reused (rule 5), so the list also shows which
+/// volumes are deleted for good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveVolumes {
-    /// Ids below it were given out: what is not listed of them is deleted. Zero: that is not known.
+    /// The first id not yet given out: lower ids that are not listed are deleted. Zero is unknown.
     pub first_unused: VolumeId,
-    /// The newest writer's generation of each, zero where there was none.
+    /// The generation of each volume's newest writer; zero if there was none.
     pub writers: Box<[(VolumeId, u32)]>,
 }
 
-/// [`Control::ServerHello`].
+/// Contents of [`Control::ServerHello`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerHello {
     pub nonce: u64,
@@ -205,38 +204,40 @@ pub struct ServerHello {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// As [`Control::ServerHello`], of a version without drive ids; a registered server sends it again to get the
-    /// contents of the welcome.
+    /// [`Control::ServerHello`] of a version without drive ids. A registered server sends it again to get the contents
+    /// of the welcome.
     PlainHello {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
-    /// A server that lost its memory refuses older writers, and those of deleted volumes, from its first view on (rule 14).
+    /// A server that lost its memory refuses older writers, and those of deleted volumes, from its first view on (rule
+    /// 14).
     ServerWelcome {
         nonce: u64,
         incarnation: Incarnation,
         volumes: LiveVolumes,
     },
-    /// Renews the lease. `sequence` names the sending instant on the server's own clock. The header's request number is that of the
-    /// last welcome or lease that this life had; zero: it is of a version that names none.
+    /// Renews the lease. `sequence` is the sending time on the server's clock. The header's request number is that of
+    /// the last welcome or lease of this incarnation; zero is from a version that sends none.
     Heartbeat {
         sequence: u64,
         vssds: Vec<VssdReport>,
     },
-    /// The lease runs `span` from when heartbeat `sequence` was sent, by the server's clock. Views newer than reported.
+    /// The lease lasts `span` from the sending of heartbeat `sequence`, by the server's clock. `views` are those newer
+    /// than reported.
     Lease {
         sequence: u64,
         span: Span,
         views: Vec<View>,
     },
-    /// A new view, pushed; the next heartbeat shows whether it arrived.
+    /// A new view, pushed. The next heartbeat shows whether it arrived.
     NewView(Box<View>),
-    /// Recovery of the set is done in this epoch.
+    /// Recovery of the set is complete in this epoch.
     Recovered {
         set: SetId,
         epoch: Epoch,
     },
-    /// The version counter or the epoch's credit is near its end: please start a new epoch.
+    /// The version counter or the epoch's credit is nearly exhausted: requests a new epoch.
     EpochAsk {
         set: SetId,
         epoch: Epoch,
@@ -271,45 +272,45 @@ pub enum Control {
         nonce: u64,
         vssds: Vec<VssdReport>,
     },
-    /// Limits of a volume, for its writer, from now on. Repeated with each answer to a request for the map.
+    /// New limits of a volume, for its writer. Repeated with each answer to a request for the map.
     VolumeLimited {
         volume: VolumeId,
         limits: VolumeLimits,
     },
-    /// The answer, if the server has lived before: what it held is gone, and would be taken for a copy.
+    /// Refuses a server that was registered before and now has an empty device: it would be taken for a copy.
     ServerRefused {
         nonce: u64,
     },
-    /// To a server: the vSSDs its drive is to have, all others are to be given back. Plans are numbered upwards over all
-    /// lives of the service; `incarnation` is the life of the server that it is for.
+    /// To a server: the vSSDs that its drive must have; all others are given back. Plan numbers increase over all runs
+    /// of the service. `incarnation` is that of the addressed server.
     Vssds {
         plan: u64,
         incarnation: Incarnation,
         vssds: Vec<VssdPlace>,
     },
-    /// The plan is carried out, and every slot that it does not name is erased, durably, and may be given to another
-    /// vSSD, except those with a bit in `lost`, whose failed flash may still hold something.
+    /// The plan is carried out. Every slot that it does not name is erased durably and may be given to another vSSD,
+    /// except those in the bit mask `lost`, whose failed flash may still hold data.
     VssdsDone {
         plan: u64,
         lost: u64,
     },
-    /// These members of the view do not answer the sender, which is in it, too.
+    /// These members of the view do not answer the sender, which is a member too.
     Silent {
         set: SetId,
         epoch: Epoch,
         silent: Vec<VssdId>,
     },
-    /// All members of the view of this epoch answer the sender, which is not in it.
+    /// All members of this epoch's view answer the sender, which is not a member.
     Reached {
         set: SetId,
         epoch: Epoch,
     },
-    /// vSSDs of the server whose flash has no block in reserve for the next failure: they are to be moved while it
-    /// still takes writes.
+    /// vSSDs of the server whose flash has no spare block for the next failure: they must be moved while they still
+    /// take writes.
     WornOut {
         vssds: Vec<VssdId>,
     },
-    /// Requests the rack's identity. Sent by a server before it registers, since its drive may belong to another rack.
+    /// Requests the rack's identity. A server sends it before it registers, since its drive may belong to another rack.
     RackAsk {
         nonce: u64,
     },
@@ -317,17 +318,17 @@ pub enum Control {
         nonce: u64,
         rack: RackId,
     },
-    /// A server's device is recovered and it requests an incarnation; `nonce` distinguishes its runs until then.
+    /// A server's device is recovered and the server requests an incarnation; `nonce` identifies its run until then.
     /// `empty`: the device began empty without `--replace-ssd`.
     ServerHello(Box<ServerHello>),
-    /// Room of one of the server's vSSDs; each is reported every second.
+    /// Room of one vSSD of the server; each is reported every second.
     Room(Box<VssdRoom>),
-    /// The answer, if its drive differs from what the metadata service keeps of it.
+    /// Refuses a server whose drive differs from the metadata service's record of it.
     DriveRefused {
         nonce: u64,
         why: Box<DriveRefusal>,
     },
-    /// How worn a server's drive is (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's part.
+    /// Wear of a server's drive (RackBlox §3.6): its blocks, their erases since it was new, and each vSSD's share.
     Wear {
         blocks: u64,
         erases: u64,

@@ -1,10 +1,10 @@
-//! Client to replica and back, through the switch. Addresses are local to the volume's share in one set.
+//! Messages between clients and replicas, through the switch. Addresses are local to the volume's share of one set.
 
 use crate::id::{Incarnation, VolumeId};
 use crate::payload::Payload;
 use crate::volume::Extent;
 
-/// Sectors of a volume's share in a set.
+/// Sectors of a volume's share of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SectorRange {
     pub volume: VolumeId,
@@ -12,7 +12,7 @@ pub struct SectorRange {
     pub count: u32,
 }
 
-/// Whole blocks of a volume's share in a set.
+/// Whole blocks of a volume's share of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockRange {
     pub volume: VolumeId,
@@ -34,13 +34,13 @@ impl BlockRange {
     }
 }
 
-/// Identity of a mutation, by which it happens once, whichever node retries it (protocol rule 7).
+/// Identity of a mutation: it takes effect once, whichever node retries it (protocol rule 7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mutation {
     pub client: Incarnation,
-    /// One a mutation; each message to a set is a mutation of its own.
+    /// Unique for each mutation; each message to a set is a mutation of its own.
     pub sequence: u64,
-    /// Every sequence below this has been answered to the client.
+    /// Every sequence below this one has been answered to the client.
     pub floor: u64,
 }
 
@@ -50,13 +50,13 @@ pub enum IoRequest {
     Read { range: SectorRange },
     /// At most [`crate::MESSAGE_MAX`] bytes. `attach` is the writer's generation (rule 14).
     Write(Box<WriteRequest>),
-    /// Trim and write-zeroes of whole blocks: both leave the range unmapped and reading as zeroes.
+    /// Trim or write-zeroes of whole blocks: both unmap the range, which then reads as zeroes.
     Zero { range: BlockRange, fua: bool, attach: u32, mutation: Mutation },
-    /// Everything this set completed before is on flash on every member when answered.
+    /// When answered, everything that this set completed before is on flash on every member.
     Flush { volume: VolumeId },
-    /// From now on mutations of `volume` with a lower generation are refused by every member.
+    /// From now on every member refuses mutations of `volume` with a lower generation.
     Fence { volume: VolumeId, attach: u32 },
-    /// Which blocks of the range are mapped.
+    /// Requests which blocks of the range are mapped.
     Status { range: BlockRange },
 }
 
@@ -73,7 +73,7 @@ pub struct WriteRequest {
 pub enum IoReply {
     Data(Payload),
     Done,
-    /// Extents in order from the start of the requested range, lengths in bytes; may stop early, never empty.
+    /// Extents in order from the start of the requested range, lengths in bytes; never empty, may end early.
     Extents(Box<[Extent]>),
     Failed(IoError),
 }
@@ -91,7 +91,7 @@ pub enum IoError {
     Corrupt,
     #[error("the device failed")]
     Device,
-    /// Longer than a message may be, or a sector or block past what an address can name.
+    /// Longer than a message may be, or beyond the last addressable sector or block.
     #[error("request outside the rules of a message")]
     Malformed,
 }

@@ -1,8 +1,8 @@
-//! The messages that nodes exchange. Typed here; `wire` gives every message its bytes.
+//! The messages that nodes exchange, as types; `wire` defines their bytes.
 //!
-//! Each service has one type of messages in a module of its own, which [`Body`] holds: [`table`]: the switch's tables; [`block`]:
-//! replicated blocks ([`io`]: a client and the replicas of a set, through the switch; [`peer`]: replicas among themselves);
-//! [`control`]: servers and clients with the metadata service.
+//! Each service has one message type in a module of its own, which [`Body`] holds. [`table`]: the switch's tables.
+//! [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas
+//! with each other). [`control`]: servers and clients with the metadata service.
 
 pub mod block;
 pub mod control;
@@ -20,7 +20,7 @@ pub use table::{GcField, GcOp, PEERS_MAX, ReadLoad, Table, TableError, VssdRow};
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, VssdId};
 
-/// First byte of every packet (RB2). The numbers of the five RackBlox operations are ours: the paper gives none.
+/// First byte of every packet (RB2). The paper gives no numbers for its five operations; these are ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
@@ -30,17 +30,17 @@ pub enum Op {
     /// Every request that must not be redirected: writes, trims, flushes, fences.
     Write = 4,
     GcOp = 5,
-    /// Answer of a replica to a client, or of the switch to `create_vssd`/`del_vssd`.
+    /// Answer of a replica to a client, or of the switch to `create_vssd` or `del_vssd`.
     Reply = 6,
     /// Between replicas of a set.
     Peer = 7,
     /// With the metadata service.
     Control = 8,
-    /// Ours: from a server to the switch, what reads a vSSD has before it. Not answered, not repeated.
+    /// Ours: a vSSD's waiting reads, from its server to the switch. Neither answered nor repeated.
     Load = 9,
 }
 
-/// Traffic class (PN10), high first.
+/// Traffic class (PN10), highest priority first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -57,39 +57,39 @@ pub enum Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub op: Op,
-    /// The vSSD this packet is for. The switch may rewrite it, and `lat`, and the destination; nothing else.
+    /// The vSSD this packet is for. The switch may rewrite it, `lat`, and the destination, and nothing else.
     pub vssd: VssdId,
-    /// Network latency so far, ns, saturating. Untrusted.
+    /// Network latency so far in ns, saturating. Untrusted.
     pub lat: u32,
     pub class: Class,
-    /// The sender's choice; equals `vssd` unless the switch redirected.
+    /// The vSSD that the sender addressed; differs from `vssd` if the switch redirected the packet.
     pub original_vssd: VssdId,
     pub set: SetId,
-    /// The sender's epoch of `set`. In a replica's answer to a client, the epoch in which the set last recovered whole
-    /// (rule 6): what was answered with a lower one and not flushed may be gone.
+    /// The sender's epoch of `set`. In a replica's answer to a client: the epoch in which the whole set last recovered
+    /// (rule 6). Writes that were answered in a lower epoch and not flushed may be lost.
     pub epoch: Epoch,
     pub incarnation: Incarnation,
-    /// Chosen by the requester; the answer has the same. A client's is a message's slot (24 bits), the try (8) and a
-    /// serial (32): [`try_of`], [`message_of`].
+    /// Chosen by the requester and repeated in the answer. A client's consists of a message's slot (24 bits), the try
+    /// (8) and a serial number (32): [`try_of`], [`message_of`].
     pub request: u64,
 }
 
-/// Low bits of a client's request number that are a slot; the try follows.
+/// Bits of a client's request number below the try: the slot.
 pub const TRY_SHIFT: u32 = 24;
 
-/// Which try of its message a client's request is, the first being zero. They are counted up to 255, and from zero again.
+/// Number of the try, from zero, modulo 256.
 pub fn try_of(request: u64) -> u8 {
     (request >> TRY_SHIFT) as u8
 }
-/// Common to all tries of a message.
+/// The part of a request number that all tries of a message share.
 pub fn message_of(request: u64) -> u64 {
     request & !(0xff << TRY_SHIFT)
 }
 
-/// Packets are copied from queue to queue: what is long in a message is boxed.
+/// Packets are copied from queue to queue, so large parts of a message are boxed.
 const _: () = assert!(size_of::<Packet>() <= 112);
 
-/// A message on its way. `src` is where an answer goes.
+/// A message in transit. `src` receives the answer.
 #[derive(Clone, Debug)]
 pub struct Packet {
     pub src: NodeId,
@@ -98,7 +98,7 @@ pub struct Packet {
     pub body: Body,
 }
 
-/// Bytes of Ethernet, IP, UDP and Rackweave headers of a packet.
+/// Bytes of the Ethernet, IP, UDP and Rackweave headers of a packet.
 pub const HEADER_BYTES: u32 = 150;
 
 impl Packet {
@@ -118,24 +118,24 @@ pub trait ServiceMessage {
     fn answers_read(&self) -> bool {
         false
     }
-    /// Whether it brings a client's write to another replica: work of a client, too, where [`Op::Peer`] brings it.
+    /// Whether it carries a client's write to another replica: such an [`Op::Peer`] counts as foreground work.
     fn replicates(&self) -> bool {
         false
     }
-    /// Whether a delay of it delays nobody: transports hold it back for a datagram that leaves anyway.
+    /// Whether nobody waits for it: transports may hold it back for the next datagram.
     fn may_wait(&self) -> bool {
         false
     }
 }
 
-/// The services of the rack, for a macro that is handed `Type(module)` of each: the type of its messages, which implements
-/// [`ServiceMessage`](crate::msg::ServiceMessage), and the module of that name in [`msg`](crate::msg). A new service is a line here, its
-/// module, and its codec in `wire`.
+/// The services of the rack, for a macro that is handed `Type(module)` of each: the message type, which implements
+/// [`ServiceMessage`](crate::msg::ServiceMessage), and its module in [`msg`](crate::msg). A new service is a line here,
+/// its module, and its codec in `wire`.
 #[macro_export]
 macro_rules! services {
     ($with:ident) => {
         $with! {
-            /// With a switch's tables.
+            /// The switch's tables.
             Table(table),
             /// Replicated blocks.
             Block(block),
@@ -153,7 +153,7 @@ macro_rules! bodies {
             $($(#[$m])* $service($module::$service)),*
         }
 
-        /// Of each, what the service's own type says ([`ServiceMessage`]).
+        /// Forwards to the service's own type ([`ServiceMessage`]).
         impl Body {
             #[inline]
             pub fn bytes(&self) -> u32 {

@@ -1,5 +1,5 @@
-//! Replica to replica: Hermes (RB11) with epochs, credits, flushes, and the fill of a shadow. The header carries set,
-//! vSSD of the receiver, the sender's epoch, and in `request` the operation's number at its coordinator.
+//! Messages between replicas: Hermes (RB11) with epochs, credits, flushes, and the fill of a shadow. The header carries
+//! the set, the receiver's vSSD, the sender's epoch, and in `request` the coordinator's operation number.
 
 use std::sync::Arc;
 
@@ -13,54 +13,54 @@ use crate::payload::Payload;
 pub struct InvBlock {
     pub block: u32,
     pub version: Timestamp,
-    /// The Valid version this one was made from. A higher one than a tentative read-modify-write's proves that one
-    /// applied; a lower one proves that it lost.
+    /// The Valid version that this one is based on. A base above a tentative read-modify-write's version proves that
+    /// the latter took effect; a lower base proves that it lost.
     pub base: Timestamp,
-    /// Part of a read-modify-write: loses to any concurrent update (rule 8).
+    /// Part of a read-modify-write: it loses to any concurrent update (rule 8).
     pub rmw: bool,
 }
 
-/// Invalidation of up to 17 blocks (a message's 64 KiB, unaligned) with their new contents.
+/// Invalidation of up to 17 blocks (64 KiB, unaligned) with their new contents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inv {
     pub volume: VolumeId,
     pub blocks: Box<[InvBlock]>,
-    /// The blocks' contents one after another.
+    /// The blocks' contents, concatenated.
     pub data: Payload,
     pub mutation: Mutation,
     pub attach: u32,
-    /// Acknowledge only when on flash (rule 12).
+    /// Acknowledge only once it is on flash (rule 12).
     pub fua: bool,
 }
 
-/// A block of an invalidation that was refused, and the conflict: a read-modify-write lost (rule 8); a whole write or a
-/// range met an unresolved read-modify-write, not made from it, with a higher version: the coordinator takes a version
-/// above that one and sends again.
+/// A refused block of an invalidation, and the conflicting version. A read-modify-write lost (rule 8), or a whole write
+/// or range met an unresolved read-modify-write with a higher version that it is not based on. The coordinator then
+/// sends again with a version above that one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NackBlock {
     pub block: u32,
     pub version: Timestamp,
-    /// The higher version belongs to the same mutation, coordinated twice (rule 7): only one of the two may take
-    /// effect, so this one waits until that one is resolved, and is sent again.
+    /// The higher version belongs to the same mutation, coordinated twice (rule 7). Only one of the two may take
+    /// effect, so this one is sent again once that one is resolved.
     pub same: bool,
 }
 
-/// Cumulative grants since the epoch began (rule 9): `granted − used` is the credit that the receiver of the message
+/// Cumulative grants since the epoch began (rule 9). `granted − used` is the credit that the receiver of the message
 /// may still spend at its sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Credit {
     /// Cache slots, in blocks.
     pub slots: u64,
-    /// Flash space for blocks not mapped before.
+    /// Flash space, in blocks, for blocks that are not mapped yet.
     pub pages: u64,
-    /// The sender has no page to grant now: without one left, ENOSPC.
+    /// The sender has no page to grant now. A coordinator without a page left fails with ENOSPC.
     pub no_space: bool,
 }
 
-/// A run of blocks in one state in a scan.
+/// A run of blocks in one state, in a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScanEntry {
-    /// The first of them, and how many: of mapped ones 1.
+    /// First block of the run and its length; 1 for mapped blocks.
     pub addr: BlockAddr,
     pub count: u32,
     pub version: Timestamp,
@@ -68,7 +68,7 @@ pub struct ScanEntry {
     pub mapped: bool,
 }
 
-/// Dedup state of one client (rule 7).
+/// Deduplication state of one client (rule 7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientRecord {
     pub client: Incarnation,
@@ -77,14 +77,14 @@ pub struct ClientRecord {
     pub applied: Box<[Applied]>,
 }
 
-/// The blocks of a mutation that are in effect. One of several blocks may be replayed in parts, so a member that knows its
-/// sequence need not have seen all of it.
+/// Blocks of a mutation that have taken effect. A mutation of several blocks may be replayed in parts, so a member that
+/// knows its sequence has not necessarily seen all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Applied {
     pub sequence: u64,
-    /// The block that the lowest bit stands for.
+    /// The block of the lowest bit.
     pub first: u32,
-    /// A bit for each block; [`Applied::ALL`] for every block there is.
+    /// One bit per block; [`Applied::ALL`] stands for every block.
     pub blocks: u64,
 }
 
@@ -103,9 +103,9 @@ pub struct BlockSum {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Peer {
-    /// Shared: all members are sent the same.
+    /// Shared: all members receive the same.
     Inv(Arc<Inv>),
-    /// Invalidation of an extent by a range record (rule 10); an unallocated mutation sequence is never zero.
+    /// Invalidation of an extent by a range record (rule 10). An allocated mutation sequence is never zero.
     InvRange {
         range: BlockRange,
         version: Timestamp,
@@ -113,16 +113,16 @@ pub enum Peer {
         attach: u32,
         fua: bool,
     },
-    /// The invalidation `request` is applied or superseded here.
+    /// Invalidation `request` is applied or superseded at the sender.
     Ack {
         credit: Credit,
     },
-    /// As `Ack`, except that these blocks (for a range: any one entry) were not accepted.
+    /// As `Ack`, except that these blocks (for a range: any one entry) were refused.
     Nack {
         blocks: Box<[NackBlock]>,
         credit: Credit,
     },
-    /// Operation committed: these blocks are valid at these versions.
+    /// The operation is committed: these blocks are valid at these versions.
     Val {
         volume: VolumeId,
         blocks: Arc<[(u32, Timestamp)]>,
@@ -132,7 +132,7 @@ pub enum Peer {
         version: Timestamp,
     },
 
-    /// Requests more credit; the totals used so far at the receiver.
+    /// Requests more credit; carries the totals used so far at the receiver.
     CreditAsk {
         slots_used: u64,
         pages_used: u64,
@@ -142,7 +142,7 @@ pub enum Peer {
         credit: Credit,
     },
 
-    /// Persist everything invalidated before (rule 12).
+    /// Requests that everything invalidated before be made durable (rule 12).
     Flush,
     FlushAck {
         ok: bool,
@@ -156,49 +156,49 @@ pub enum Peer {
         attach: u32,
     },
 
-    /// The receiver's packet had another epoch; the header has the sender's current one.
+    /// The receiver sent a packet of another epoch; the header has the sender's current one.
     StaleEpoch,
 
-    /// Fill and recovery. Digests of the blocks from `from` on, at most `limit`.
+    /// For fill and recovery: requests digests of the blocks from `from` on, at most `limit`.
     DigestAsk {
         from: BlockAddr,
         limit: u32,
     },
-    /// Pieces of the address space without a gap: where each begins, the first at the requested address, and a digest
-    /// of the runs in it. The last one ends at `next`; `None`: at the end of all.
+    /// Contiguous pieces of the address space: the start of each, the first at the requested address, and a digest of
+    /// the runs in it. The last piece ends at `next`; `None` is the end of the address space.
     Digests {
         entries: Box<[(BlockAddr, u64)]>,
         next: Option<BlockAddr>,
     },
-    /// The runs from a block on, before another.
+    /// Requests the runs between two blocks.
     ScanAsk {
         from: BlockAddr,
         until: BlockAddr,
     },
-    /// At most [`SCAN_MAX`] of them. `until`: their end, perhaps before the requested one.
+    /// At most [`SCAN_MAX`] runs. `until`: their end, possibly before the requested one.
     Scan {
         from: BlockAddr,
         until: BlockAddr,
         entries: Box<[ScanEntry]>,
     },
-    /// Current contents of a block (also to heal a block that failed its checksum).
+    /// Requests the current contents of a block; also used to heal a block that failed its checksum.
     BlockAsk {
         addr: BlockAddr,
     },
-    /// `data` is `None`: the block is not mapped. Not answered while the block is invalid.
+    /// `data` is `None` if the block is not mapped. Not sent while the block is Invalid.
     Block {
         addr: BlockAddr,
         version: Timestamp,
         data: Option<Payload>,
     },
-    /// Nor while it is invalid: the block is here, at this version, and cannot be read. A member that fills or recovers
-    /// gets this answer when no other could heal it either.
+    /// The block exists at this version and cannot be read. Not sent while the block is Invalid. A member that fills or
+    /// recovers also gets this answer if no other member could heal the block.
     BlockLost {
         addr: BlockAddr,
         version: Timestamp,
     },
-    /// From the leader of a recovery: no member can read the block, the newest copy of which is of this version. It is marked as
-    /// lost ([`Peer::LostMarked`] answers).
+    /// From the leader of a recovery: no member can read the block, whose newest copy has this version. The receiver
+    /// marks it as lost and answers with [`Peer::LostMarked`].
     MarkLost {
         addr: BlockAddr,
         version: Timestamp,
@@ -207,8 +207,8 @@ pub enum Peer {
         addr: BlockAddr,
         version: Timestamp,
     },
-    /// Dedup tables and fences, fetched by a shadow from every member. Not answered while the member knows of an
-    /// unresolved write of an earlier epoch: when all have answered, none is pending and the fill may begin.
+    /// Requests deduplication tables and fences; a shadow sends it to every member. Not answered while the member knows
+    /// of an unresolved write of an earlier epoch: once all have answered, none is pending and the fill may begin.
     ClientsAsk,
     Clients {
         records: Box<[ClientRecord]>,
@@ -216,33 +216,33 @@ pub enum Peer {
         from: VssdId,
     },
 
-    /// Scrubbing: requests the receiver's copies of this range, which lies in one chunk. `digest`: of the sender's.
+    /// Scrubbing: requests the receiver's copies of this range, which lies in one chunk. `digest` is the sender's.
     SumsAsk {
         range: BlockRange,
         digest: u64,
     },
-    /// The answer: the same, or these Valid blocks, at most [`SUMS_MAX`], in order.
+    /// The answer: equal digests, or these Valid blocks, at most [`SUMS_MAX`], in order.
     Sums {
         range: BlockRange,
         same: bool,
         sums: Box<[BlockSum]>,
     },
-    /// Most members have contents with this checksum at this version: take them from one of those.
+    /// Most members hold contents with this checksum at this version: fetch them from one of those.
     HealAsk {
         addr: BlockAddr,
         version: Timestamp,
         crc: u32,
     },
-    /// Others are behind this version, which is Valid at the receiver: replay it.
+    /// Other members are behind this version, which is Valid at the receiver: replay it.
     ReplayAsk {
         addr: BlockAddr,
         version: Timestamp,
     },
 }
 
-/// Blocks of a [`Peer::Sums`].
+/// Most blocks in a [`Peer::Sums`].
 pub const SUMS_MAX: u32 = 64;
-/// Runs of a [`Peer::Scan`].
+/// Most runs in a [`Peer::Scan`].
 pub const SCAN_MAX: u32 = 1024;
-/// Blocks of a chunk, the unit of the page map and of comparisons.
+/// Blocks per chunk, the unit of the page map and of comparisons.
 pub const CHUNK_BLOCKS: u32 = 1024;

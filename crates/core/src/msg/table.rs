@@ -1,16 +1,16 @@
-//! A switch's tables: rows of vSSDs, their collection and their load. Between servers (for rows also the metadata service) and
-//! switches.
+//! The switch's tables: rows of vSSDs, their collection state and their load. Sent by servers, and rows also by the
+//! metadata service.
 
 use super::ServiceMessage;
 use crate::id::{NodeId, VssdId};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Table {
-    /// `create_vssd`: where the vSSD is and who else holds its set (up to three peers).
+    /// `create_vssd`: location of the vSSD and of up to three peers of its set.
     Create(Box<VssdRow>),
     /// `del_vssd`.
     Delete,
-    /// The switch's answer to the two above.
+    /// The switch's answer to `Create` and `Delete`.
     Answer(Result<(), TableError>),
     Gc(GcOp),
     Load(ReadLoad),
@@ -23,11 +23,11 @@ impl ServiceMessage for Table {}
 pub struct VssdRow {
     pub server: NodeId,
     pub readable: bool,
-    /// Other members of the set: vSSD and the server it is on.
+    /// Other members of the set: each vSSD and its server.
     pub peers: Vec<(VssdId, NodeId)>,
 }
 
-/// Most peers a row of the switch holds.
+/// Most peers in a row of the switch.
 pub const PEERS_MAX: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,14 +40,14 @@ pub enum TableError {
     ZeroId,
 }
 
-/// Reads of a vSSD, counted by request in one life of its server.
+/// Reads of a vSSD, counted by request within one incarnation of its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLoad {
-    /// Reads answered; the newest report is the one with most.
+    /// Reads answered. The report with the greatest count is the newest.
     pub answered: u64,
-    /// Reads that arrived and are not answered.
+    /// Reads that have arrived and are unanswered.
     pub waiting: u32,
-    /// A die of the vSSD erases: a read of it waits until that is interrupted.
+    /// A die of the vSSD erases; its reads wait until the erase is interrupted.
     pub erasing: bool,
 }
 
@@ -69,6 +69,6 @@ pub enum GcField {
     Finish = 5,
     /// Ours (protocol rules 16, 17): still collecting; refreshes the bits before they expire.
     Heartbeat = 6,
-    /// Ours (rule 17): not collecting; a restarted switch learns the state of every vSSD by it.
+    /// Ours (rule 17): not collecting. A restarted switch learns the state of every vSSD from it.
     Idle = 7,
 }
