@@ -1,5 +1,5 @@
-//! How long the event loop stands still while 100 volumes are created, over a store in DIRECTORY:
-//! `cargo run --release -p rackweave-runtime --example volume_storm -- DIRECTORY`.
+//! Measures how long the event loop is blocked while 100 volumes are created, over a store in DIRECTORY: `cargo run
+//! --release -p rackweave-runtime --example volume_storm -- DIRECTORY`.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver: it measures")]
 
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
-//! One bound of the memory of all connections of a process (protocol rule 33).
+//! The memory bound shared by all connections of a process (protocol rule 33).
 //!
-//! Each connection has a share of its own. More than that is granted from a pool, first come, first served; until then
-//! the connection is not read. A connection that holds part of the pool and neither takes nor sends anything while
-//! others wait is closed; otherwise a few silent clients would stop all others that need more than their share.
+//! Each connection has a share of its own. More is granted from a pool, first come, first served; until then the
+//! connection is not read. A connection that holds part of the pool without progress while others wait is closed.
+//! Otherwise a few silent clients would block all others that need more than their share.
 
 use std::collections::VecDeque;
 
@@ -10,17 +10,17 @@ use std::sync::OnceLock;
 
 use rackweave_core::{Span, Time};
 
-/// A connection that holds part of the pool, and that others wait for, moves [`PROGRESS_BYTES`] in this time.
+/// A connection that holds part of the pool while others wait must move [`PROGRESS_BYTES`] in this time.
 pub const STALL_MAX: Span = Span::from_secs(10);
-/// Less than the slowest link that a disk is used over: 100 kB a second.
+/// 100 kB/s: less than the slowest link that a disk is used over.
 const PROGRESS_BYTES: usize = 1 << 20;
-/// Of the budget, what is shared out to connections; the rest is the pool.
+/// Fraction of the budget that is divided among connections; the rest is the pool.
 const SHARED_OUT: (usize, usize) = (7, 8);
 
 static GIVE_BACK: OnceLock<fn()> = OnceLock::new();
 
-/// How the program's allocator gives what is free back to the system: called after much was held, from the thread that
-/// held it.
+/// Sets the function that returns the allocator's free memory to the system. It is called after a peak, on the thread
+/// that held the memory.
 pub fn give_back_by(allocator: fn()) {
     let _ = GIVE_BACK.set(allocator);
 }
@@ -34,17 +34,17 @@ pub(super) fn give_back() {
 /// One connection's part of the budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Account {
-    /// Bytes it held when it was last looked at.
+    /// Bytes held when last checked.
     held: usize,
     /// Bytes granted from the pool.
     extra: usize,
     waits: bool,
-    /// Bytes moved since then.
+    /// Bytes moved since the last progress.
     moved: usize,
     since: Time,
 }
 
-/// The process's.
+/// The memory budget of the process.
 #[derive(Debug)]
 pub struct Budget {
     bytes: usize,
@@ -52,9 +52,9 @@ pub struct Budget {
     pool: usize,
     pool_used: usize,
     held: usize,
-    /// The most that was held since memory was last given back to the system.
+    /// Most bytes held since memory was last returned to the system.
     peak: usize,
-    /// Connections that wait for the pool, in order.
+    /// Connections that wait for the pool, oldest first.
     queue: VecDeque<Waiting>,
     closed: u64,
 }
@@ -62,42 +62,42 @@ pub struct Budget {
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     key: usize,
-    /// Bytes of the pool that it has, and that it could go on with.
+    /// Bytes of the pool that it holds, and that it needs to continue.
     extra: usize,
     wanted: usize,
 }
 
 impl Waiting {
-    /// It holds nothing of the pool and must be served in order. A connection that does may itself be the one that
-    /// others wait for.
+    /// It holds nothing of the pool, so it is served in order. A connection that holds some may be the one that others
+    /// wait for.
     fn first_served(&self) -> bool {
         self.extra == 0
     }
 }
 
 impl Account {
-    /// Sent or received.
+    /// Records `bytes` sent or received.
     pub fn moved(&mut self, now: Time, bytes: usize) {
         self.moved += bytes;
         if self.moved >= PROGRESS_BYTES {
             (self.moved, self.since) = (0, now);
         }
     }
-    /// It holds part of the pool and has done nothing with it for long.
+    /// It has held part of the pool without progress for too long.
     pub fn stalled(&self, now: Time) -> bool {
         self.extra > 0 && now.since(self.since) > STALL_MAX && !mutant!("runtime.budget.stalled-stays")
     }
 }
 
 impl Budget {
-    /// A budget of this many bytes, for at most this many connections.
+    /// A budget of `bytes` for at most `connections` connections.
     pub fn new(bytes: usize, connections: usize) -> Budget {
         let shared = bytes / SHARED_OUT.1 * SHARED_OUT.0;
         let (share, pool) = (shared / connections, bytes - shared);
         Budget { bytes, share, pool, pool_used: 0, held: 0, peak: 0, queue: VecDeque::new(), closed: 0 }
     }
 
-    /// Memory that the connection with this key may hold; it holds `held` bytes and could go on with `needs`.
+    /// Sets the memory that connection `key` may hold; it holds `held` bytes and could continue with `needs`.
     pub fn settle(&mut self, now: Time, key: usize, account: &mut Account, held: usize, needs: Option<usize>) -> usize {
         self.held = self.held - account.held + held;
         self.peak = self.peak.max(self.held);
@@ -123,7 +123,7 @@ impl Budget {
         self.share + account.extra
     }
 
-    /// The connection is gone.
+    /// The connection is closed.
     pub fn leave(&mut self, key: usize, account: &Account) {
         self.held -= account.held;
         self.pool_used -= if mutant!("runtime.budget.leaks") { 0 } else { account.extra };
@@ -136,7 +136,7 @@ impl Budget {
         !self.queue.iter().take_while(|w| w.key != key).any(Waiting::first_served)
     }
 
-    /// The connection that has waited longest, of those whose request can be granted.
+    /// The longest-waiting connection whose request can be granted.
     pub fn next_waiting(&self) -> Option<usize> {
         for w in &self.queue {
             if self.pool_used - w.extra + w.wanted <= self.pool {
@@ -151,7 +151,7 @@ impl Budget {
     pub fn waiting(&self) -> usize {
         self.queue.len()
     }
-    /// A connection was closed for the sake of the others.
+    /// Counts a connection that was closed because others waited.
     pub fn count_closed(&mut self) {
         self.closed += 1;
     }
@@ -164,7 +164,7 @@ impl Budget {
     pub fn held(&self) -> usize {
         self.held
     }
-    /// True once, when much less is held than was: the allocator should give memory back to the system.
+    /// True once after usage has fallen far below its peak: the allocator should return memory to the system.
     pub fn has_shrunk(&mut self) -> bool {
         let shrunk = self.peak - self.held > self.bytes / 16;
         if shrunk {
@@ -180,7 +180,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Connections that hold what they are allowed to, as long as they want more.
+    /// Connections that hold all they are granted, while they want more.
     struct Crowd {
         budget: Budget,
         all: Vec<(Account, usize)>,
@@ -191,7 +191,7 @@ mod tests {
         fn new(bytes: usize, n: usize) -> Crowd {
             Crowd { budget: Budget::new(bytes, n), all: vec![(Account::default(), 0); n], now: Time::ZERO }
         }
-        /// Connection `i` wants `more` bytes; whether it got them.
+        /// Connection `i` requests `more` bytes; returns whether they were granted.
         fn wants(&mut self, i: usize, more: usize) -> bool {
             let (account, held) = &mut self.all[i];
             let limit = self.budget.settle(self.now, i, account, *held, Some(*held + more));
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn each_has_a_share_that_the_others_cannot_take() {
-        // With what counts beside the data.
+        // Including the overhead beside the data.
         let request = MIB + 4096;
         let mut c = Crowd::new(rackweave_config::MemorySection::default().connections_bytes(), 576);
         for i in 0..575 {

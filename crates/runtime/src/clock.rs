@@ -1,23 +1,24 @@
-//! The rack's clock: the machine's monotonic one; of a rack in one process, less the time in which it did not run.
+//! The rack's clock: the machine's monotonic clock. For a rack in one process, time in which it did not run is left
+//! out.
 //!
-//! All nodes of an embedded rack live in one loop. When the machine is suspended, the process stopped, or the loop
-//! delayed, every node stands still with it: none serves, so no lease has to end. The clock leaves such a stretch out,
-//! and leases go on. This does not hold for a node in a process of its own: the others do not stand still with it.
+//! All nodes of an embedded rack share one loop. When the machine is suspended, the process stopped, or the loop
+//! delayed, every node stops with it: none serves, so no lease has to end. The clock skips such a gap, and leases
+//! continue. This does not hold for a node in its own process, because other nodes keep running.
 
 use rackweave_core::{Span, Time};
 
-/// A gap longer than the planned sleep plus this is a standstill, and is left out but for this much. Longer than any
-/// handling of a batch of events, much shorter than a lease.
+/// A gap longer than the planned sleep plus this is a standstill; the excess is skipped. Longer than any batch of
+/// events takes, much shorter than a lease.
 pub const STANDSTILL: Span = Span::from_millis(100);
 
 #[derive(Debug)]
 pub struct Clock {
-    /// See [`STANDSTILL`]; the longest span there is counts everything.
+    /// See [`STANDSTILL`]; with [`Span`]'s maximum nothing is skipped.
     standstill: Span,
     /// Machine time of the last reading.
     machine: u64,
     now: Time,
-    /// Sum of the stretches left out.
+    /// Sum of the skipped gaps.
     skipped: Span,
 }
 
@@ -28,12 +29,12 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// A clock that leaves nothing out.
+    /// A clock that skips nothing.
     pub fn of_one_node() -> Clock {
         Clock { standstill: Span(u64::MAX), ..Clock::default() }
     }
 
-    /// Reads the clock, when the loop did not plan to sleep since the last reading.
+    /// Reads the clock; the loop has not slept since the last reading.
     pub fn read(&mut self) -> Time {
         self.read_after(Span::ZERO)
     }
@@ -56,30 +57,30 @@ impl Clock {
     pub fn now(&self) -> Time {
         self.now
     }
-    /// Machine time (CLOCK_BOOTTIME, ns) at time zero, if nothing was left out.
+    /// Machine time (CLOCK_BOOTTIME, ns) at time zero, if nothing was skipped.
     pub fn machine_at_zero(&self) -> u64 {
         self.machine.saturating_sub(self.now.0)
     }
-    /// Time in which the rack did not run, since it was started.
+    /// Time skipped since the start.
     pub fn skipped(&self) -> Span {
         self.skipped
     }
 }
 
-/// CLOCK_BOOTTIME: a suspended machine shows as a gap, too.
+/// CLOCK_BOOTTIME, which also shows suspension as a gap.
 fn machine_nanos() -> u64 {
     nanos_of(libc::CLOCK_BOOTTIME)
 }
 
-/// Time of one of the kernel's clocks ([`nanos`]).
+/// Current time of a kernel clock in ns ([`nanos`]).
 pub fn nanos_of(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills the structure given.
+    // SAFETY: the kernel fills the given structure.
     unsafe { libc::clock_gettime(clock, &mut t) };
     nanos(&t)
 }
 
-/// Nanoseconds since the clock's zero; from before it, modulo 2⁶⁴: differences are right.
+/// Nanoseconds since the clock's zero, modulo 2⁶⁴ for earlier times, so that differences are right.
 pub fn nanos(t: &libc::timespec) -> u64 {
     (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
 }

@@ -1,4 +1,4 @@
-//! One connection from outside: its socket, TLS, and share of memory, around a session of any protocol.
+//! One client connection: its socket, TLS, and memory share, around a session of any protocol.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -16,30 +16,30 @@ use super::net::{receive, send_parts};
 use super::poll::Interest;
 use rackweave_config::READ_BYTES;
 
-/// A client that has not finished its greeting, its line or its request by then is cut off.
+/// Time limit for a client to complete its greeting, line or request.
 pub const GREETING_MAX: Span = Span::from_secs(10);
-/// Less room than this in the piece at hand, and a new one is begun.
+/// A new input buffer is begun when less room than this is left in the current one.
 const READ_BYTES_MIN: usize = 64 << 10;
-/// Distance between the ids of a session's pending requests (see [`Request::Rack`]).
+/// Stride between the ids of a session's pending requests (see [`Request::Rack`]).
 const SLOTS: usize = 256;
 
 pub struct Connection {
     fd: OwnedFd,
     session: Box<dyn Gateway>,
     tls: Option<Box<Tls>>,
-    /// TLS configuration for the session's start of TLS.
+    /// TLS configuration, for when the session starts TLS.
     tls_config: Option<Arc<ServerConfig>>,
-    /// Why TLS ended the connection: it closes when everything is sent.
+    /// Why TLS ended the connection, which closes once everything is sent.
     failure: Option<Failure>,
-    /// The failure was reported.
+    /// Whether the failure was reported.
     reported: bool,
-    /// The interest that epoll has.
+    /// The interest registered with epoll.
     pub interest: Interest,
-    /// Since when the client owes the end of a greeting, line or request.
+    /// Start of the time limit for the client's current greeting, line or request.
     due_since: Time,
     /// Its share of the process's memory.
     account: Account,
-    /// When each request under way arrived, by its slot, if such are timed.
+    /// Arrival time of each pending request, by slot, if its kind is timed.
     since: Vec<Option<(Kind, Time)>>,
 }
 
@@ -48,7 +48,7 @@ fn slot(id: RequestId) -> usize {
 }
 
 impl Connection {
-    /// TLS is there from the start if it comes `tls_first`, otherwise when the session starts it.
+    /// With `tls_first` TLS starts at once, otherwise when the session starts it.
     pub fn new(
         fd: OwnedFd,
         session: Box<dyn Gateway>,
@@ -74,7 +74,7 @@ impl Connection {
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
-    /// It serves storage.
+    /// Whether it serves storage.
     pub fn is_client(&self) -> bool {
         self.session.is_client()
     }
@@ -82,15 +82,15 @@ impl Connection {
     pub fn volume(&self) -> Option<VolumeId> {
         self.session.volume()
     }
-    /// Ready for more input.
+    /// Whether it is ready for more input.
     fn wants_input(&self) -> bool {
         self.failure.is_none() && self.session.wants_input()
     }
-    /// Encrypted bytes for the client.
+    /// Bytes of ciphertext to send.
     fn sealed(&self) -> usize {
         self.tls.as_ref().map_or(0, |t| t.output_len())
     }
-    /// Takes from the budget, and gives back, as far as it goes on.
+    /// Takes memory from the budget or returns it, by what the connection needs.
     pub fn settle(&mut self, now: Time, key: usize, budget: &mut Budget) {
         let sealed = self.sealed();
         loop {
@@ -106,7 +106,7 @@ impl Connection {
     pub fn account(&self) -> &Account {
         &self.account
     }
-    /// Others wait for its memory, and it waits for its client.
+    /// It waits for its client while others wait for its memory.
     pub fn stalled(&self, now: Time) -> bool {
         (self.session.waits_for_client() || self.sealed() > 0) && self.account.stalled(now)
     }
@@ -120,20 +120,20 @@ impl Connection {
             Some(t) => t.output_len() + self.session.output_len(),
         }
     }
-    /// Its client is late.
+    /// Its client has exceeded the time limit.
     pub fn overdue(&self, now: Time) -> bool {
         self.session.input_due() && now.since(self.due_since) > GREETING_MAX
     }
-    /// There is nothing more to do for it.
+    /// Nothing is left to do for it.
     pub fn finished(&self) -> bool {
         (self.failure.is_some() || self.session.finished()) && self.unsent() == 0
     }
-    /// Requests that a stop waits for.
+    /// Number of requests that a stop waits for.
     pub fn in_flight(&self) -> usize {
         self.session.in_flight()
     }
 
-    /// Reads what is there; false: the connection is over. `piece` is the loop's input buffer.
+    /// Reads what is available; false ends the connection. `piece` is the loop's input buffer.
     pub fn read(&mut self, now: Time, piece: &mut BytesMut) -> io::Result<bool> {
         if !self.wants_input() {
             return Ok(true);
@@ -166,7 +166,7 @@ impl Connection {
         Ok(!goodbye)
     }
 
-    /// If client and session have agreed on it.
+    /// Starts TLS if client and session have agreed on it.
     fn start_tls(&mut self) -> Result<(), Failure> {
         if let Some(config) = self.tls_config.as_ref().filter(|_| self.session.starts_tls()) {
             let mut tls = Tls::new(config)?;
@@ -178,9 +178,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Why TLS ended it, once.
+    /// Returns the reason why TLS ended it, once.
     pub fn take_failure(&mut self) -> Option<(Failure, String)> {
-        // Only the alert with the reason is left to send.
+        // Only the alert is left to send.
         let failure = self.failure.clone().filter(|_| !std::mem::replace(&mut self.reported, true))?;
         Some((failure, super::net::peer_of(&self.fd)))
     }
@@ -198,7 +198,7 @@ impl Connection {
         Some(request)
     }
 
-    /// Answers a request; how long it took, if such are timed.
+    /// Answers a request; returns its latency if its kind is timed.
     pub fn reply(&mut self, now: Time, reply: Reply) -> Option<(Kind, Span)> {
         let timed = match &reply {
             Reply::Rack(r) => self.since.get_mut(slot(r.id)).and_then(Option::take),
@@ -212,12 +212,12 @@ impl Connection {
         timed.map(|(kind, since)| (kind, now.since(since)))
     }
 
-    /// Answers a command that is none: the client's time runs on.
+    /// Answers an invalid command. The client's time limit keeps running.
     pub fn refuse(&mut self, answer: Bytes) {
         self.session.reply(Reply::Command(answer));
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     pub fn send(&mut self, now: Time) -> io::Result<()> {
         let fd = self.fd.as_raw_fd();
         let Some(tls) = &mut self.tls else {

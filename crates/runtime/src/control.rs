@@ -1,5 +1,5 @@
-//! Commands to a running rack, over the unix socket `control.sock` in its data directory: one JSON object a line, one
-//! answer a line, in order.
+//! Commands to a running rack over the Unix socket `control.sock` in its data directory: one JSON object per line, one
+//! answer per line, in order.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,7 +19,7 @@ pub use crate::stats::{Peer, PeerClass, Vssd};
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
 
-/// A request: of administration, or for the process that receives it.
+/// A request: an administration operation, or a command for the receiving process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Command {
@@ -27,19 +27,19 @@ pub enum Command {
     Local(Local),
 }
 
-/// What a process does by itself.
+/// A command that a process carries out by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Local {
     Status,
-    /// Ends a server without a word, as a crash of its process would.
+    /// Ends a server at once, as a crash of its process would.
     ServerKill {
         server: u32,
     },
     ServerStart {
         server: u32,
     },
-    /// Drops all packets between these nodes, named as in `status`.
+    /// Drops all packets between two nodes, named as in `status`.
     LinkCut {
         a: String,
         b: String,
@@ -49,18 +49,18 @@ pub enum Local {
         b: String,
     },
     PolicyShow,
-    /// Another policy for the nodes here.
+    /// Changes the policy of the nodes in this process.
     PolicySet {
         policy: String,
     },
-    /// Changes the cluster's keys in this process, and in its file of them.
+    /// Changes the cluster keys in this process and in its key file.
     KeyChange {
         change: KeyChange,
     },
 }
 
 impl Local {
-    /// Their names; any other is one of [`admin::Op`].
+    /// Names of the local commands; any other name is an [`admin::Op`].
     const OPS: [&str; 8] =
         ["status", "server_kill", "server_start", "link_cut", "link_mend", "policy_show", "policy_set", "key_change"];
 }
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for Command {
     }
 }
 
-/// Its answer.
+/// The answer to a command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
@@ -99,7 +99,7 @@ pub enum Answer {
     Servers(Vec<ServerState>),
     Status(Box<Status>),
     Policy(PolicyState),
-    /// The changes, key by key.
+    /// The changed keys with their values.
     Changed(Vec<String>),
     Error {
         message: String,
@@ -107,7 +107,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// The line that it is sent as.
+    /// The answer as a line.
     pub fn line(&self) -> Bytes {
         let mut b = serde_json::to_vec(self)
             .unwrap_or_else(|_| br#"{"error":{"message":"the answer has no JSON form"}}"#.into());
@@ -128,33 +128,33 @@ pub struct Volume {
     /// Traffic class of its I/O: `online` or `offline`.
     #[serde(default)]
     pub class: String,
-    /// Of the vSSDs it lies on: `channel` or `die`.
+    /// Isolation of its vSSDs: `channel` or `die`.
     #[serde(default)]
     pub isolation: String,
-    /// Limits of all its I/O, requests and bytes per second; zero is no limit.
+    /// Limits of all its I/O, in requests and bytes per second; zero is unlimited.
     #[serde(default)]
     pub iops: u64,
     #[serde(default)]
     pub bytes_per_s: u64,
-    /// Bytes on flash, one copy counted.
+    /// Bytes on flash, counting one copy.
     #[serde(default)]
     pub used: u64,
 }
 
-/// A server as the metadata service has it.
+/// A server as the metadata service sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerState {
     pub server: u32,
     /// `in`, `draining` or `removed`.
     pub state: String,
     pub alive: bool,
-    /// vSSDs it has a part in, on their way to it, and away from it.
+    /// Number of vSSDs it holds or is a source or target of.
     pub vssds: u32,
     pub coming: u32,
     pub leaving: u32,
-    /// vSSDs its drive has room for beside those.
+    /// Number of further vSSDs its drive has room for.
     pub free: u32,
-    /// Copies of its that should be elsewhere, and find no room there.
+    /// Number of its copies that should move elsewhere and find no room.
     pub homeless: u32,
 }
 
@@ -197,7 +197,7 @@ impl Volume {
     }
 }
 
-/// Everything `status` shows.
+/// The contents of `status`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     pub rack: RackFacts,
@@ -205,12 +205,12 @@ pub struct Status {
     pub sets: Vec<Set>,
     pub volumes: Vec<Volume>,
     pub latency: Vec<Latency>,
-    /// Situations counted since the start, by name; those that never occurred are left out.
+    /// Trace points reported since the start, by name; zero counts are left out.
     pub counters: Vec<(String, u64)>,
-    /// Counters of the network between processes, summed over them, by name; zeroes are left out.
+    /// Network counters, summed over all processes, by name; zero counts are left out.
     #[serde(default)]
     pub network: Vec<(String, u64)>,
-    /// The switch, unless it does not answer.
+    /// The switch; `None` if it does not answer.
     #[serde(default)]
     pub switch: Option<SwitchState>,
     /// The rack's processes, if each node has its own.
@@ -218,68 +218,68 @@ pub struct Status {
     pub processes: Vec<Process>,
 }
 
-/// How a rack treats garbage collection and order.
+/// The policy for garbage collection and scheduling.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PolicyState {
     pub policy: String,
-    /// Keys that are not as the policy says, with their values.
+    /// Keys that differ from the policy, with their values.
     pub otherwise: Vec<String>,
 }
 
-/// The switch's tables and counters; with several racks, of all switches together.
+/// The switch's tables and counters; summed over all switches if there are several racks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SwitchState {
     /// `process`, `tc` or `xdp`.
     pub data_plane: String,
     pub rows: u32,
     pub rows_max: u32,
-    /// Since the start, by name; those that are zero are left out.
+    /// Counters since the start, by name; zero counts are left out.
     pub counters: Vec<(String, u64)>,
-    /// Of a data plane in the kernel: its interfaces, each `up`, `down` or `missing`.
+    /// Interfaces of a kernel data plane, each `up`, `down` or `missing`.
     #[serde(default)]
     pub interfaces: Vec<(String, String)>,
-    /// The last failure, if no success followed.
+    /// The last failure, unless a success followed.
     pub error: Option<String>,
 }
 
-/// One process of a rack in several.
+/// One process of a rack with a process per node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     /// Name of its node: `meta`, `switch`, `server-0`, `gateway-0`.
     pub name: String,
-    /// Where the other nodes reach it.
+    /// Address at which other nodes reach it.
     pub address: String,
-    /// Zero if it does not answer.
+    /// Process id; zero if it does not answer.
     pub pid: u32,
     pub uptime_s: f64,
-    /// Ids of the cluster keys it takes packets with; it sends with the first.
+    /// Ids of the cluster keys it accepts; it sends with the first.
     #[serde(default)]
     pub keys: Vec<u8>,
-    /// Why it does not answer, if so.
+    /// Why it does not answer.
     pub error: Option<String>,
-    /// Clocks that stamp datagrams on arrival and departure.
+    /// Clocks that timestamp datagrams on arrival and departure.
     #[serde(default)]
     pub timestamps: String,
-    /// The nodes it speaks with.
+    /// The nodes it communicates with.
     #[serde(default)]
     pub peers: Vec<Peer>,
-    /// Its network's open sockets: they do not grow with its peers, nor with who works through it (PN6).
+    /// Open sockets of its network. Their number does not depend on the number of peers or clients (PN6).
     #[serde(default)]
     pub sockets: u64,
-    /// Counters of its network, by name; zeroes are left out.
+    /// Network counters, by name; zero counts are left out.
     #[serde(default)]
     pub network: Vec<(String, u64)>,
 }
 
-/// Memory of all connections of a process, of its budget.
+/// Memory of all connections of a process, and its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// Bytes.
     pub budget: u64,
     pub held: u64,
-    /// Connections that wait for some of it.
+    /// Connections waiting for memory.
     pub waiting: u64,
-    /// Those that were closed since the start: others waited, and they took and sent nothing.
+    /// Connections closed since the start because others waited and they made no progress.
     pub closed: u64,
 }
 
@@ -288,59 +288,59 @@ pub struct RackFacts {
     pub data: String,
     pub pid: u32,
     pub uptime_s: f64,
-    /// Time left out because machine or process stood still.
+    /// Seconds skipped because the machine or the process did not run.
     pub standstill_s: f64,
-    /// How sockets are polled and files synced.
+    /// Mechanisms that poll sockets and sync files.
     pub driver: String,
     pub timing: String,
     pub nbd: Vec<String>,
     pub http: Option<String>,
-    /// Bytes all volumes together may promise, and do.
+    /// Bytes that all volumes together may promise, and do promise.
     pub promise_limit: u64,
     pub promised: u64,
-    /// Bytes that the sets hold together, those taken, and those of volumes that can be written now from end to end.
+    /// Bytes that all sets can hold, that they hold, and that can still be written to volumes.
     #[serde(default)]
     pub capacity: u64,
     #[serde(default)]
     pub used: u64,
     #[serde(default)]
     pub room: u64,
-    /// How evenly the servers' drives wear; `None`: it is not balanced.
+    /// Wear balance of the servers' drives; `None` if they are not balanced.
     #[serde(default)]
     pub wear: Option<Wear>,
     pub connections: u64,
     /// Memory of all connections of the process.
     #[serde(default)]
     pub memory: Memory,
-    /// Links that were cut and not mended, the names of both ends.
+    /// Links that are cut, by the names of both ends.
     #[serde(default)]
     pub links_cut: Vec<String>,
-    /// Why the metadata service cannot write, if so.
+    /// Why the metadata service cannot write.
     pub store_error: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wear {
-    /// The most worn drive ÷ the mean.
+    /// The greatest wear ÷ the mean.
     pub lambda: f64,
-    /// Pairs of vSSDs that traded places, and those that could not.
+    /// Number of swapped pairs of vSSDs, and of pairs that could not be swapped.
     pub swaps: u64,
     pub given_up: u64,
-    /// Erases a block, by number of the server.
+    /// Erases per block, by server number.
     pub erases: Vec<(u32, f64)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Server {
-    /// Its number, from 0.
+    /// Server number, from 0.
     pub server: u32,
     pub alive: bool,
     pub ssds: Vec<u32>,
     pub vssds: Vec<Vssd>,
-    /// Refused requests, by reason; zeroes are left out.
+    /// Refused requests, by reason; zero counts are left out.
     #[serde(default)]
     pub refused: Vec<(String, u64)>,
-    /// Fault of the host's file of its drive, and its effect.
+    /// Fault of the host file that holds its drive, and the effect of the fault.
     #[serde(default)]
     pub drive_fault: Option<String>,
 }
@@ -350,12 +350,12 @@ pub struct Set {
     pub set: u32,
     pub epoch: u32,
     pub members: Vec<Member>,
-    /// Members missing for `min_copies`: writes wait for them.
+    /// Members missing to reach `min_copies`; writes wait for them.
     #[serde(default)]
     pub copies_missing: u32,
-    /// The whole set crashed, and it waits for these servers, by number.
+    /// Numbers of the servers that recovery of the crashed set waits for.
     pub waits_for: Vec<u32>,
-    /// The whole set crashed, and no drive that it has left lost nothing: it waits for the operator's word.
+    /// The whole set crashed and no remaining drive is a witness: recovery waits for the operator's decision.
     #[serde(default)]
     pub waits_for_word: bool,
 }
@@ -363,12 +363,12 @@ pub struct Set {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Member {
     pub vssd: u32,
-    /// Number of its server.
+    /// Server number.
     pub server: u32,
     pub role: String,
 }
 
-/// Times from a request's arrival at the gateway to its answer, since the start.
+/// Latency of requests from arrival at the gateway to the answer, since the start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     pub kind: String,
@@ -379,14 +379,14 @@ pub struct Latency {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
-    /// Of the last whole second.
+    /// Requests in the last whole second.
     #[serde(default)]
     pub last_count: u64,
     #[serde(default)]
     pub last_p99_us: f64,
 }
 
-/// Why a command got no answer from a running rack.
+/// Why a running rack did not answer a command.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     #[error("no rack runs on {data} (rackweave up --data {data} starts one)")]
@@ -401,15 +401,15 @@ pub enum AskError {
     Answer { data: PathBuf, error: serde_json::Error },
 }
 
-/// A path to a file in `dir` that fits a socket's address however long `dir` is. The directory stays open as long as
-/// the returned file lives.
+/// A path to a file in `dir` that fits in a socket address, however long `dir` is. It is valid while the returned file,
+/// the open directory, lives.
 pub fn short_path(dir: &Path, name: &str) -> io::Result<(std::fs::File, PathBuf)> {
     let open = std::fs::File::open(dir)?;
     let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", open.as_raw_fd()));
     Ok((open, path))
 }
 
-/// A wait that ended without an answer, in words.
+/// Describes a wait that ended without an answer.
 pub fn said_in_time(error: io::Error, timeout: std::time::Duration) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -446,7 +446,7 @@ pub fn ask(data: &Path, command: &Command, timeout: std::time::Duration) -> Resu
 mod tests {
     use super::*;
 
-    /// serde lists the variants of [`Local`] when it finds none of them.
+    /// serde lists the variants of [`Local`] when none of them matches.
     #[test]
     fn every_local_command_is_listed_and_none_is_one_of_administration() {
         let error = serde_json::from_str::<Local>(r#"{"op":"-"}"#).expect_err("no command").to_string();

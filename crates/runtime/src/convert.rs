@@ -1,4 +1,4 @@
-//! `rackweave convert`: brings a rack's drives over to this version's format, in place, while the rack is down.
+//! `rackweave convert`: converts a rack's drives to this version's format, in place, while the rack is down.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,12 @@ use rackweave_config::RackConfig;
 use rackweave_core::NodeName;
 use rackweave_rack::build;
 
-/// Converts the drives of the rack in `data`, or goes on with that; `said` is called for each. A rack of processes has its nodes'
-/// directories there.
+/// Converts the drives of the rack in `data`, or continues an interrupted conversion; `said` is called for each drive.
+/// A rack with a process per node keeps its nodes' directories there.
 ///
 /// # Errors
-/// The directory is in use or no rack's, or a drive cannot be converted: those before it are, and the next run goes on.
+/// The directory is in use or holds no rack, or a drive cannot be converted. Earlier drives are converted by then, and
+/// the next run continues.
 pub fn convert_all(data: &Path, mut said: impl FnMut(&Path, Outcome)) -> Result<(), UpError> {
     let dir = DataDir::open(data)?;
     let cfg = up::read_config(&dir.file(CONFIG_FILE))?;
@@ -72,7 +73,7 @@ fn one(
     convert(file, &plan).map_err(fail)
 }
 
-/// The vSSDs that the metadata service says the drive has.
+/// The drive table with the vSSDs that the metadata service records for the drive.
 fn of_places(mut table: Table, places: &[(VssdId, SetId, u8)]) -> Table {
     for (i, e) in table.entries.iter_mut().enumerate() {
         match places.iter().find(|(_, _, slot)| usize::from(*slot) == i) {

@@ -1,4 +1,4 @@
-//! The directory a rack keeps everything in: one format version, one user at a time.
+//! A rack's data directory: one format version, one user at a time.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -46,7 +46,7 @@ pub fn default_path() -> Result<PathBuf, DataDirError> {
         .ok_or(DataDirError::NoDefault)
 }
 
-/// A data directory that is ours as long as this lives.
+/// A data directory, locked while this value lives.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -54,8 +54,7 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Creates the directory if there is none, locks it, and checks its version. No other user may be able to write to
-    /// it.
+    /// Creates the directory if necessary, locks it, and checks its version. No other user may be able to write to it.
     pub fn open(path: &Path) -> Result<DataDir, DataDirError> {
         let at = |error| DataDirError::Io { path: path.into(), error };
         private_directory(path)?;
@@ -80,7 +79,7 @@ impl DataDir {
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
-    /// Writes a small file so that it is there wholly or not at all, even after a power cut.
+    /// Writes a small file atomically, even across a power cut.
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<(), DataDirError> {
         write_durably(&self.path, name, contents).map_err(|error| DataDirError::Io { path: self.file(name), error })
     }
@@ -106,7 +105,7 @@ fn check_version(path: &Path, text: &str) -> Result<(), DataDirError> {
     Err(DataDirError::Version { path: path.into(), found })
 }
 
-/// Empty, apart from what an interrupted first start leaves.
+/// Whether it is empty, apart from leftovers of an interrupted first start.
 fn only_ours(path: &Path) -> io::Result<bool> {
     for e in fs::read_dir(path)? {
         let name = e?.file_name();
@@ -132,7 +131,7 @@ fn lock(path: &Path) -> Result<File, DataDirError> {
         return Err(DataDirError::InUse { path: path.into(), holder: holder.trim().into() });
     }
     let text = format!("{} since {}\n", std::process::id(), utc_now());
-    // Over what is there: a full disk has no room for it elsewhere.
+    // Written in place: a full disk has no room for a second file.
     f.rewind().and_then(|()| f.write_all(text.as_bytes())).and_then(|()| f.set_len(text.len() as u64)).map_err(at)?;
     Ok(f)
 }
@@ -144,7 +143,7 @@ pub fn write_durably(dir: &Path, name: &str, contents: &[u8]) -> io::Result<()> 
         f.sync_all()
     });
     if written.is_err() {
-        // No part of it stays behind, least of all on a full disk.
+        // Leaves no partial file behind, in particular on a full disk.
         let _ = fs::remove_file(&new);
     }
     written?;
@@ -228,7 +227,7 @@ mod tests {
         }
         mode(0o755);
         drop(DataDir::open(&p).expect("others may look"));
-        // SAFETY: plain system calls; the path is a string with an end.
+        // SAFETY: plain system calls; the path is a terminated string.
         let name = std::ffi::CString::new(p.to_str().expect("UTF-8")).expect("no zero byte");
         if unsafe { libc::geteuid() != 0 || libc::chown(name.as_ptr(), 65_534, 65_534) != 0 } {
             println!("SKIP a_directory_that_others_may_change_is_refused: another user's directory needs root");

@@ -1,8 +1,8 @@
-//! The rack without its outside: nodes, their packets, timers, device commands and durable writes, on any clock.
-//! Nodes that run in another process are its outside, too: packets for them wait in [`Engine::take_outbound`].
+//! The nodes of a rack with their packets, timers, device commands and durable writes, on any clock. Packets for nodes
+//! in other processes wait in [`Engine::take_outbound`].
 //!
-//! [`Engine`] is told the time and runs what is due; the loop around it ([`super::event_loop`]) waits, polls sockets and
-//! finishes syncs. A test drives it by itself, in virtual time, over recording files.
+//! [`Engine`] takes the time and runs what is due. The loop around it ([`super::event_loop`]) waits, polls sockets and
+//! finishes syncs. Tests drive it directly, in virtual time, over recording files.
 
 mod faults;
 mod host;
@@ -33,42 +33,42 @@ use rackweave_config::policy::Policy;
 use rackweave_device::{FileIo, FileSsd, OpenError, SyncTicket};
 use rackweave_rack::build::BuildError;
 
-/// Events handled before the loop looks at its sockets again.
+/// Events handled before the loop polls its sockets again.
 pub const EVENTS_PER_TURN: usize = 4096;
 
-/// The nodes of the rack that run here.
+/// The nodes that run in this process.
 pub trait Nodes {
-    /// Called for nodes that are hosted here.
+    /// Called only for hosted nodes.
     fn handle(&mut self, node: NodeId, now: Time, event: Event, fx: &mut Effects);
-    /// A node ends without a word, as if its process had been killed.
+    /// A node ends at once, as if its process had been killed.
     fn end(&mut self, _node: NodeId) {}
-    /// What drive the server of this device has; called before it begins.
+    /// Sets the drive of the server with this device; called before the server starts.
     fn set_drive(&mut self, _server: u32, _drive: DriveId) {}
-    /// Whether the host's disk has room for what is written to the drive of the server here.
+    /// Whether the host's disk has room for writes to this server's drive.
     fn set_host_room(&mut self, _now: Time, _server: u32, _room: bool) {}
-    /// Whether the metadata service here may write down what changes, or why not.
+    /// Whether the metadata service may store changes; `Some` is the reason why not.
     fn set_store_full(&mut self, _why: Option<&str>) {}
-    /// Whether a node that ended may begin again, before its device is opened.
+    /// Whether a node that ended may start again; checked before its device is opened.
     fn may_begin(&self, _node: NodeId) -> Result<(), BuildError> {
         Ok(())
     }
-    /// A new life of a node that ended, with what it kept on its device.
+    /// Starts a node again after it ended, with the contents of its device.
     fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
         Err(BuildError::NotHere { node })
     }
-    /// The cluster's keys have changed.
+    /// The cluster keys have changed.
     fn set_keys(&mut self, _keys: &Keys) {}
-    /// How many the rack has, wherever they run: their ids are below.
+    /// Number of nodes in the rack, in all processes. All ids are below it.
     fn count(&self) -> u32;
-    /// What they are.
+    /// The rack's table of nodes.
     fn layout(&self) -> Layout {
         Layout::new(0, self.count())
     }
-    /// The policy that the nodes here go by, and where they do otherwise.
+    /// The policy of the nodes here, and the keys that differ from it.
     fn policy(&self) -> Option<PolicyState> {
         None
     }
-    /// Another policy from now on; says what differs. Those of the nodes that this concerns are woken afterwards.
+    /// Changes the policy; returns what differs. The affected nodes are woken afterwards.
     fn set_policy(&mut self, _now: Time, _policy: Policy) -> Result<Vec<String>, PolicyError> {
         Err(PolicyError::Nobody)
     }
@@ -78,7 +78,7 @@ pub trait Nodes {
     }
 }
 
-/// A completion that waits for its time; ordered by it, then by age.
+/// A completion that waits for its time; ordered by time, then by age.
 #[derive(Debug)]
 struct Due {
     at: Time,
@@ -104,14 +104,14 @@ impl Ord for Due {
     }
 }
 
-/// A sync that a node waits for.
+/// A sync whose completion a node waits for.
 #[derive(Debug)]
 struct Waiting {
     node: NodeId,
     command: DeviceCommand,
 }
 
-/// Syncs of one device: one fdatasync at a time, and all that came meanwhile share the next.
+/// Syncs of one device. One fdatasync runs at a time; all syncs submitted meanwhile share the next.
 #[derive(Debug, Default)]
 struct SyncQueue {
     running: Option<(SyncTicket, Vec<Waiting>)>,
@@ -120,7 +120,7 @@ struct SyncQueue {
 
 #[derive(Debug)]
 struct Device<F> {
-    /// None while its server has ended.
+    /// `None` after its server has ended.
     file: Option<FileSsd<F>>,
     syncs: SyncQueue,
     host: Host,
@@ -134,10 +134,10 @@ impl<F> Device<F> {
     }
 }
 
-/// An fdatasync that the loop is to run on the side.
+/// An fdatasync for the loop to run outside the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncJob {
-    /// Number of the device, for [`Engine::sync_finished`].
+    /// Device number for [`Engine::sync_finished`].
     pub device: usize,
     pub fd: RawFd,
 }
@@ -146,12 +146,12 @@ pub struct Engine<N, F, M> {
     pub nodes: N,
     pub store: M,
     devices: Vec<Device<F>>,
-    /// `devices[0]` is of this SSD, the others of those that follow.
+    /// SSD of `devices[0]`; further devices follow in order.
     first_ssd: u32,
     queue: VecDeque<(NodeId, Event)>,
-    /// Packets for nodes that run elsewhere.
+    /// Packets for nodes in other processes.
     outbound: Vec<Packet>,
-    /// By node; those elsewhere have none.
+    /// Timer of each node; nodes elsewhere have none.
     wakes: Vec<Time>,
     due: BinaryHeap<Reverse<Due>>,
     sequence: u64,
@@ -165,7 +165,7 @@ pub struct Engine<N, F, M> {
 }
 
 impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
-    /// `devices[i]` is the device of SSD `i`. Every node is booted by the first [`Engine::run`].
+    /// `devices[i]` is the device of SSD `i`. The first [`Engine::run`] boots every node.
     pub fn new(nodes: N, devices: Vec<FileSsd<F>>, store: M) -> Engine<N, F, M> {
         Engine::with_ssds_from(SsdId(0), nodes, devices, store)
     }
@@ -195,18 +195,18 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
     }
 
-    /// Makes the drives here drives of this rack, durably; true if one of them was of none until now.
+    /// Assigns the drives to this rack, durably; true if one of them belonged to none before.
     pub fn adopt(&mut self, rack: RackId) -> Result<bool, OpenError> {
         let mut files = self.devices.iter_mut().filter_map(|d| d.file.as_mut());
         files.try_fold(false, |any, f| Ok(f.adopt(rack)? || any))
     }
 
-    /// A request for a node; run it with [`Engine::run`].
+    /// Queues a request for a node; [`Engine::run`] delivers it.
     pub fn submit(&mut self, node: NodeId, request: Request) {
         self.queue.push_back((node, Event::Request(request)));
     }
 
-    /// Another policy for the nodes here from now on; says what differs.
+    /// Changes the policy of the nodes here; returns what differs.
     pub fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
         let changes = self.nodes.set_policy(now, policy)?;
         let here = (0..self.nodes.count()).map(NodeId).filter(|&n| self.nodes.hosts(n));
@@ -214,7 +214,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         Ok(changes)
     }
 
-    /// Delivers what is due at `now` and what follows from it, at most [`EVENTS_PER_TURN`] events. False: more is ready.
+    /// Delivers what is due at `now` and its consequences, at most [`EVENTS_PER_TURN`] events. False if more is ready.
     pub fn run(&mut self, now: Time) -> bool {
         self.poll_store();
         if self.host_retry() <= now {
@@ -292,7 +292,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.due.push(Reverse(Due { at: c.done_at, sequence: self.sequence, node, completion }));
     }
 
-    /// Starts the waiting syncs of every device that has none running.
+    /// Starts the waiting syncs of every device without a running one.
     fn start_syncs(&mut self, now: Time) {
         for i in 0..self.devices.len() {
             let d = &mut self.devices[i];
@@ -328,7 +328,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
     }
 
-    /// fdatasyncs to run on the side, each answered with [`Engine::sync_finished`].
+    /// fdatasyncs to run outside the engine; each is answered with [`Engine::sync_finished`].
     pub fn take_jobs(&mut self) -> std::vec::Drain<'_, SyncJob> {
         self.jobs.drain(..)
     }
@@ -346,7 +346,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.start_syncs(now);
     }
 
-    /// When [`Engine::run`] has something to do next, if nothing comes from outside.
+    /// When [`Engine::run`] has work next if nothing arrives from outside.
     pub fn next_deadline(&self) -> Option<Time> {
         if !self.queue.is_empty() {
             return Some(Time::ZERO);
@@ -355,7 +355,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         let due = self.due.peek().map_or(Time::MAX, |d| d.0.at);
         Some(wake.min(due).min(self.host_retry())).filter(|&t| t != Time::MAX)
     }
-    /// When a drive tries again what found no room.
+    /// When a drive next retries the commands that found no room.
     fn host_retry(&self) -> Time {
         self.devices.iter().map(|d| d.host.retry_at()).min().unwrap_or(Time::MAX)
     }
@@ -364,18 +364,18 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         into.append(&mut self.replies);
     }
 
-    /// How often each situation was reported since the start.
+    /// Number of reports of each trace point since the start.
     pub fn counts(&self) -> &Coverage {
         &self.counts
     }
 
-    /// No sync is under way.
+    /// Whether no sync is running.
     pub fn syncs_idle(&self) -> bool {
         self.devices.iter().all(|d| d.syncs.running.is_none())
     }
 
-    /// Closes the devices: everything is durable, and the next start need not check anything. Those of servers that have
-    /// ended stay as they are.
+    /// Closes the devices: everything is durable, and the next start need not check them. Devices of servers that have
+    /// ended are left as they are.
     pub fn close(self) -> Vec<Result<(), DeviceError>> {
         let close = |d: Device<F>| d.file.filter(|_| !d.dead).map_or(Ok(()), FileSsd::close);
         self.devices.into_iter().map(close).collect()
@@ -394,7 +394,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Local for Engine<N, F, M> {
         }
     }
 
-    /// Ahead of what waits: packets through a switch must not wait behind others' work.
+    /// Delivered ahead of the queue: packets through a switch must not wait behind other nodes' work.
     fn pass(&mut self, now: Time, packet: Packet) {
         let node = packet.dst.first_hop();
         if self.nodes.hosts(node) && !self.links.lose(&packet) {
@@ -403,7 +403,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Local for Engine<N, F, M> {
     }
 }
 
-/// Where administration goes, if the metadata service runs here.
+/// The node that takes administration requests if the metadata service runs here.
 pub const ADMIN: NodeId = Layout::META;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use rackweave_device::{MemFile, Shape};
 
 const SHAPE: Shape = Shape { blocks: 4, pages_per_block: 4, page_bytes: 4096, meta_bytes: 4096 };
 
-/// One node that does what it is told and writes down what it hears.
+/// A node that emits scripted effects and records its events.
 #[derive(Clone, Default)]
 struct Scripted {
     next: Rc<RefCell<Effects>>,
@@ -47,7 +47,7 @@ impl Scripted {
     }
 }
 
-/// A store of whose writes the test says what becomes.
+/// A store whose writes the test completes or fails.
 #[derive(Clone, Default)]
 struct Stores {
     begun: Rc<RefCell<Vec<Entries>>>,
@@ -70,7 +70,7 @@ impl Stores {
     }
 }
 
-/// Memory that claims to have a descriptor, so that its syncs are run on the side.
+/// Memory that claims to have a descriptor, so that its syncs run outside the engine.
 struct Described<F>(F);
 impl<F: FileIo> FileIo for Described<F> {
     fn len(&self) -> io::Result<u64> {
@@ -157,7 +157,7 @@ fn a_failed_sync_answers_all_later_ones_with_its_failure() {
     assert_eq!(node.take(), ["1 timer", "2 done 1 false", "2 done 2 false"]);
 }
 
-/// Two writes of the node, and what it is told of them.
+/// A node with two pending writes, and the events that they cause.
 fn writing() -> (Engine<Scripted, MemFile, Stores>, Scripted, Stores) {
     let stores = Stores::default();
     let (mut e, node) = engine(MemFile::default(), stores.clone());
@@ -206,12 +206,12 @@ fn program(page: u16) -> DeviceOp {
     DeviceOp::Program { page: PageAddr { block: 0, page }, image: Box::new(image) }
 }
 
-/// Wakes the node.
+/// A request that wakes the node.
 fn flush() -> Request {
     Request::new(RequestId(1), volume::Op::Flush { volume: VolumeId(1) })
 }
 
-/// A drive on a host that fails as its [`Faults`] say; no sync is run on the side.
+/// A drive on a host that fails as its [`Faults`] say; syncs run in the engine.
 fn on_host() -> (Engine<Scripted, Faulty<MemFile>, Stores>, Scripted, Faults) {
     let faults = Faults::default();
     let (e, node) = engine(Faulty::new(MemFile::default(), faults.clone()), Stores::default());
@@ -226,7 +226,7 @@ fn what_finds_no_room_on_the_host_waits_in_its_order_and_goes_on() {
     e.run(Time(0));
     node.take();
     faults.fail_allocations(Some(libc::ENOSPC));
-    // The area has its space: alone, the fourth would find room.
+    // The area has its space allocated: by itself, the fourth command would find room.
     let ops = [program(0), program(1), DeviceOp::ReadMeta { offset: 0, len: 8 }, meta(), DeviceOp::Sync];
     e.submit(NodeId(0), flush());
     for (tag, op) in (1..).zip(ops) {

@@ -1,6 +1,6 @@
-//! The loop: waits for sockets, timers and syncs; takes in everything that is ready; runs the nodes until they are
-//! quiet; sends everything that came of it. Of a rack in several processes each runs this loop over the node it hosts,
-//! with a network to the others ([`Network`]).
+//! The event loop: it waits for sockets, timers and syncs, takes in everything that is ready, runs the nodes until none
+//! has work, and sends the results. In a rack with a process per node each process runs this loop over its node, with a
+//! network to the others ([`Network`]).
 
 mod commands;
 mod faults;
@@ -42,16 +42,16 @@ use super::watch::Beat;
 use rackweave_config::{CONNECTIONS_MAX, MemorySection};
 use rackweave_device::FileIo;
 
-/// Of a session's id, those that name its connection.
+/// Bits of a session's id that name its connection.
 const CONN_BITS: u32 = 10;
-/// The session of requests of the loop's own; their numbers are places in `waiting`.
+/// The session of the loop's own requests; their numbers are places in `waiting`.
 const OWN: SessionId = SessionId(u32::MAX);
-/// How often late clients are looked for, and the devices' last pages given to the file system.
+/// Period of checks for late clients and of writing back the devices' last pages.
 const SWEEP: Span = Span::from_secs(1);
-/// A stop waits so long for requests under way, and again for the last flush.
+/// Time that a stop waits for pending requests, and again for the last flush.
 const STOP_WAIT: Span = Span::from_secs(2);
 
-/// How often a rack that comes up is asked whether it serves.
+/// Period of checks whether a starting rack serves.
 const READY_ASK: Span = Span::from_millis(5);
 
 const TOKEN_SYNCER: u64 = 1 << 32;
@@ -61,27 +61,27 @@ const TOKEN_STREAMS: u64 = 4 << 32;
 const TOKEN_STORE: u64 = 5 << 32;
 const TOKEN_LISTENERS: u64 = 6 << 32;
 
-/// Told where to connect.
+/// Called with the addresses to connect to.
 pub type Announce = Box<dyn FnOnce(&Facts)>;
-/// Told that the metadata service has taken the server here in.
+/// Called when the metadata service has admitted the server here.
 pub type Admitted = Box<dyn FnOnce(Option<RackId>) -> io::Result<()>>;
 
-/// Who waits for the answer to a request of the loop's own.
+/// The recipient of the answer to a request of the loop's own.
 enum Waiter {
     Control(Place),
-    /// A status in the making: the rack's state comes first, then the volumes.
+    /// A status being collected: the rack's state first, then the volumes.
     Report {
         place: Place,
         metrics: bool,
         rack: Option<Box<RackStatus>>,
     },
-    /// A flush of a stop.
+    /// A flush before a stop.
     Stop,
-    /// A volume that is not in use any more.
+    /// Detaching a volume that is no longer in use.
     Detach,
 }
 
-/// A connection, and its serial number: places are used again.
+/// A connection and its serial number, since places are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     key: usize,
@@ -91,7 +91,7 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Serving,
-    /// Nothing is taken any more; requests under way are being finished.
+    /// No new requests are taken; pending ones are completed.
     Draining {
         until: Time,
     },
@@ -101,12 +101,12 @@ enum Stage {
     Stopped,
 }
 
-/// Nodes here that take requests.
+/// Nodes in this process that take requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked {
     /// The volume client of the NBD sessions.
     pub client: Option<NodeId>,
-    /// Who answers administration.
+    /// The node that answers administration requests.
     pub admin: Option<NodeId>,
 }
 
@@ -114,7 +114,7 @@ pub struct Asked {
 pub struct EventLoop<N, F, M> {
     engine: Engine<N, F, M>,
     asked: Asked,
-    /// The way to nodes in other processes.
+    /// The network to nodes in other processes.
     net: Option<Box<dyn Network>>,
     facts: Facts,
     clock: Clock,
@@ -130,32 +130,33 @@ pub struct EventLoop<N, F, M> {
     latencies: Latencies,
     refusals: Refusals,
     key_file: Option<PathBuf>,
-    /// Volumes attached since the start: those a stop has to flush.
+    /// Volumes attached since the start, which a stop has to flush.
     attached: Vec<VolumeId>,
-    /// Connections with something to send, or to be told to epoll.
+    /// Connections with output, or with a changed epoll interest.
     touched: Vec<usize>,
     stage: Stage,
     next_sweep: Time,
-    /// Called when the rack serves, which is asked at the time beside it.
+    /// Called once the rack serves, and the time of the next check.
     ready: Option<Announce>,
     next_ready: Time,
     min_copies: usize,
-    /// Called when the metadata service has taken the server here in.
+    /// Called when the metadata service has admitted the server here.
     admitted: Option<Admitted>,
     refused: bool,
     replies: Vec<Reply>,
     piece: BytesMut,
-    /// Opens the device of a server that begins again; none where servers are not ended this way.
+    /// Opens the device of a server that starts again; `None` where servers cannot be ended.
     reopen: Option<Reopen<F>>,
-    /// Keeps the policy for the next start, if that is done here.
+    /// Stores the policy for the next start, where that is done here.
     keep: Option<Keep>,
-    /// Signs of life for who started the process.
+    /// Heartbeats to the process that started this one.
     beat: Option<Beat>,
-    /// Servers that begin again when their devices' last syncs have ended, and who asked.
+    /// Servers to start once the last syncs of their devices have ended, and the requesting connections.
     starting: Vec<(u32, Place)>,
-    /// Those that have begun: who asked is answered when the metadata service has taken them in, refuses them, or at this time.
+    /// Started servers and the requesting connections, which are answered once the metadata service admits or refuses
+    /// the server, or at this time.
     begun: Vec<(u32, Place, Time)>,
-    /// Those that were refused, and why, until they begin again.
+    /// Refused servers and the reasons, until they start again.
     refused_servers: BTreeMap<u32, String>,
 }
 
@@ -228,38 +229,38 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         })
     }
 
-    /// Says signs of life from now on.
+    /// Sends heartbeats from now on.
     pub fn beat_by(&mut self, beat: Beat) {
         self.beat = Some(beat);
     }
 
-    /// Where the cluster's keys are, if it has any.
+    /// Sets the cluster key file, if there is one.
     pub fn keys_in(&mut self, file: Option<PathBuf>) {
         self.key_file = file;
     }
 
-    /// What all connections may hold.
+    /// Limits the memory of all connections.
     pub fn limit_memory(&mut self, memory: &MemorySection) {
         self.budget = Budget::new(memory.connections_bytes(), CONNECTIONS_MAX);
     }
 
-    /// Calls `then` once, when every set has `min_copies` members that serve.
+    /// Calls `then` once every set has `min_copies` serving members.
     pub fn when_ready(&mut self, min_copies: usize, then: Announce) {
         self.min_copies = min_copies;
         self.ready = Some(then);
         self.next_ready = Time::ZERO;
     }
 
-    /// Calls `then` once, when the metadata service has taken the server here in; if it refuses, the run ends. Told is the
-    /// rack, if the server's drive was of none until now.
+    /// Calls `then` once the metadata service has admitted the server here; if it refuses, the run ends. The argument
+    /// is the rack, if the server's drive belonged to none before.
     pub fn when_admitted(&mut self, then: Admitted) {
         self.admitted = Some(then);
     }
-    /// Why the run ended: the metadata service refused the server.
+    /// Whether the run ended because the metadata service refused the server.
     pub fn refused(&self) -> bool {
         self.refused
     }
-    /// Why the run ended: the metadata service's store failed.
+    /// The failure of the metadata service's store that ended the run.
     pub fn take_store_failure(&mut self) -> Option<StoreError> {
         self.engine.take_store_failure()
     }
@@ -267,7 +268,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     pub fn drive_problem(&self) -> Option<DriveProblem> {
         self.engine.nodes.drive_problem()
     }
-    /// Whose rack it is, as the server here was told.
+    /// The rack's identity, as reported to the server here.
     pub fn rack(&self) -> Option<RackId> {
         self.engine.nodes.rack()
     }
@@ -287,7 +288,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Runs until it was told to stop and everything is flushed.
+    /// Runs until it is stopped and everything is flushed.
     pub fn run(&mut self) -> io::Result<()> {
         let mut ready = Vec::new();
         let mut now = self.clock.read();
@@ -302,7 +303,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             if self.engine.store_failed() && self.stage == Stage::Serving {
                 self.begin_stop(now);
             }
-            // What was answered took until now, not until the turn began.
+            // Taken after the turn: latencies include its processing.
             now = self.clock.read();
             self.answer_requests(now);
             self.send_touched();
@@ -323,7 +324,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             for r in &ready {
                 self.take_in(now, *r)?;
             }
-            // Whether the lease still holds is asked of the time after all that is handled had come: the process may have
+            // Leases are checked against the time after all handled events had arrived, because the process may have
             // stood still before that.
             now = self.clock.read();
             if now >= self.next_sweep {
@@ -336,7 +337,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         Ok(())
     }
 
-    /// Ends the rack: all devices closed, every durable thing durable.
+    /// Ends the rack: closes all devices after everything is durable.
     pub fn close(self) -> Vec<Result<(), rackweave_core::device::DeviceError>> {
         self.engine.close()
     }
@@ -371,7 +372,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 }
                 self.start_waiting();
             }
-            // The engine polls it with its next run.
+            // The engine polls the store in its next run.
             TOKEN_STORE => self.engine.store.event_fd().into_iter().for_each(drain),
             TOKEN_SIGNAL => self.begin_stop(now),
             TOKEN_NET => {
@@ -395,7 +396,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             let Some((l, protocol)) = self.listeners.get(listener) else { return Ok(()) };
             let fd = match l.accept() {
                 Ok(Some(fd)) => fd,
-                // Gone before it was taken, or no descriptor is left: those connected already go on.
+                // The client is gone, or no descriptor is left. Existing connections go on.
                 Ok(None) | Err(_) => return Ok(()),
             };
             if self.conns.len() >= CONNECTIONS_MAX || self.stage != Stage::Serving {
@@ -405,7 +406,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             let entry = self.conns.vacant_entry();
             let key = entry.key();
             let id = SessionId(self.serial << CONN_BITS | key as u32);
-            // The system has no randomness left: as if the connection had not come.
+            // The system has no randomness left: the connection is dropped.
             let Ok(conn) = protocol.connection(fd, id, now) else { continue };
             self.poll.add(conn.fd(), key as u64, conn.interest)?;
             entry.insert((self.serial, conn));
@@ -433,7 +434,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Passes on the requests of a connection.
+    /// Forwards the requests of a connection.
     fn hear(&mut self, now: Time, place: Place) {
         while let Some((_, conn)) = self.conns.get_mut(place.key) {
             match conn.poll_request(now) {
@@ -473,7 +474,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             }
             let key = (session.0 & ((1 << CONN_BITS) - 1)) as usize;
             let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session.0 >> CONN_BITS) else {
-                // It left before its volume was attached.
+                // The client left before its volume was attached.
                 if let Some(volume) = attached {
                     self.detach_unused(volume);
                 }
@@ -506,10 +507,10 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Announces the rack once every set has enough members that serve.
+    /// Announces the rack once every set has enough serving members.
     fn look_whether_ready(&mut self, now: Time) {
         let nodes = &self.engine.nodes;
-        // Those, too, of which no vSSD is here.
+        // Includes sets without a vSSD here.
         let mut serving: BTreeMap<u32, usize> = self.facts.sets.keys().map(|set| (set.0, 0)).collect();
         for v in (0..nodes.count()).flat_map(|n| nodes.vssds(NodeId(n), now)) {
             *serving.entry(v.set).or_default() += usize::from(v.serving);
@@ -524,7 +525,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// The connection at a place, which is about to have something to send.
+    /// The connection at a place, which is about to have output.
     fn touch(&mut self, place: Place) -> Option<&mut Connection> {
         let (_, conn) = self.conns.get_mut(place.key).filter(|c| c.0 == place.serial)?;
         self.touched.push(place.key);
@@ -537,7 +538,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Packets of the nodes for other processes, and whatever else the network has to say.
+    /// Sends the nodes' packets for other processes, and the network's own.
     fn send_packets(&mut self, now: Time) -> io::Result<()> {
         match &mut self.net {
             Some(net) => {
@@ -564,7 +565,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         Ok(())
     }
 
-    /// Sends for every connection that has something, and tells epoll what it waits for next.
+    /// Sends for every connection with output, and updates its epoll interest.
     fn send_touched(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
         let now = self.clock.now();
@@ -589,7 +590,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             return self.drop_conn(key);
         }
         conn.settle(now, key, &mut self.budget);
-        // Room may have let a session read on in what it holds already.
+        // With new room, a session may continue with input that it already holds.
         self.hear(now, place);
         let Some((_, conn)) = self.conns.get_mut(key) else { return };
         let mut wants = conn.wants();
@@ -609,7 +610,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// With its last connection a volume is not in use any more.
+    /// Detaches the volume when its last connection is closed.
     fn detach_unused(&mut self, volume: VolumeId) {
         if let Some(client) = self.asked.client
             && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
@@ -621,7 +622,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     fn begin_stop(&mut self, now: Time) {
         super::poll::drain_bytes(self.signal.as_raw_fd());
         if self.stage != Stage::Serving {
-            // Asked again: at once, with whatever is unflushed lost as after a crash.
+            // A second stop request: stops at once; unflushed data is lost as in a crash.
             self.stage = Stage::Stopped;
             return;
         }
@@ -642,7 +643,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             }
             self.stage = Stage::Flushing { until: now + STOP_WAIT };
         }
-        // At once if there is nothing to flush: nothing else would wake the loop for it.
+        // Stops at once if nothing needs a flush: nothing else would wake the loop.
         if let Stage::Flushing { until } = self.stage {
             let flushed = !self.waiting.iter().any(|(_, w)| matches!(w, Waiter::Stop));
             if (flushed || now >= until) && self.engine.syncs_idle() {

@@ -1,7 +1,7 @@
-//! The switch's node where its tables and programs are in the kernel: it writes the rows that servers announce, and keeps
-//! the programs on their interfaces. Reads, writes and `gc_op`s never come here.
+//! The switch's node when its tables and programs are in the kernel. It writes the rows that servers announce, and
+//! keeps the programs on their interfaces. Reads, writes and `gc_op`s never reach it.
 //!
-//! The programs are attached by links that are this process's: they go with it, however it ends.
+//! The programs are attached by links that this process owns: they are removed when it ends, however it ends.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::control::SwitchState;
 use rackweave_config::RackConfig;
 use rackweave_config::switching::{DataPlaneKind, PortPlan, RedirectKind};
 
-/// How often the interfaces are looked at: a link that goes down takes its flows with it for so long at the most.
+/// Period of checks of the interfaces, and the longest time for which flows use an interface that went down.
 const WATCH: Span = Span::from_millis(200);
 
 /// Why the switch is not in the kernel.
@@ -44,10 +44,10 @@ fn hint() -> &'static str {
     if unsafe { libc::geteuid() } == 0 { "" } else { " (it needs root, or CAP_BPF and CAP_NET_ADMIN)" }
 }
 
-/// What is known of one interface.
+/// State of one interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// Zero: there is none.
+    /// Interface index; zero if it is missing.
     index: u32,
     running: bool,
 }
@@ -57,12 +57,12 @@ pub struct KernelNode {
     kind: DataPlaneKind,
     switch: KernelSwitch,
     ports: Vec<PortPlan>,
-    /// By name, what the programs were told.
+    /// Interfaces by name, as configured in the programs.
     interfaces: BTreeMap<String, Seen>,
     keys: Keys,
-    /// Whose keys the program has.
+    /// Incarnations whose keys the program has.
     lives: BTreeMap<NodeId, Incarnation>,
-    /// What went wrong last, until it goes well.
+    /// The last fault, until a success follows.
     fault: Option<String>,
 }
 
@@ -81,9 +81,9 @@ impl KernelNode {
         .map_err(|error| PlaneError::Load { error })?;
         let (interfaces, lives) = (BTreeMap::new(), BTreeMap::new());
         let mut node = KernelNode { kind, switch, ports, interfaces, keys, lives, fault: None };
-        // Whoever asks for the switch's own address learns its ports'; nothing is sent there.
+        // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
-        // Their problems were found when the configuration was checked.
+        // Problems of the plans were reported when the configuration was checked.
         for plan in cfg.switch.ring_plans(&rackweave_rack::build::layout(cfg), &mut Vec::new()) {
             node.switch.set_ring(&plan.ring)?;
         }
@@ -94,7 +94,7 @@ impl KernelNode {
         }
     }
 
-    /// Follows the interfaces: one that came is attached to, flows go by those that run.
+    /// Attaches to new interfaces, and directs flows to those that are up.
     fn look(&mut self) -> Result<(), PlaneError> {
         for i in 0..self.ports.len() {
             let mut changed = false;
@@ -128,14 +128,14 @@ impl KernelNode {
         Ok(())
     }
 
-    /// Follows changed keys of the cluster. The new ones are there before those that ended go: no `gc_op` falls between.
+    /// Applies changed cluster keys. New keys are added before old ones are removed, so that every `gc_op` is accepted.
     pub fn set_keys(&mut self, keys: Keys) {
         let before = std::mem::replace(&mut self.keys, keys);
         let lives: Vec<_> = self.lives.iter().map(|(&node, &life)| (node, life)).collect();
         let result = lives.iter().try_for_each(|&(node, life)| self.put_keys(node, life));
         for ended in before.live().filter(|id| self.keys.live().all(|k| k != *id)) {
             for &(node, life) in &lives {
-                // It may not be there: that is as well.
+                // The key may be missing already.
                 let _ = self.switch.remove_key(ended.0, node, life);
             }
         }
@@ -165,7 +165,7 @@ impl KernelNode {
         self.fault = result.err().map(|e| e.to_string());
     }
 
-    /// `create_vssd` and `del_vssd`; anything else has come past the programs and is nothing to this node.
+    /// Handles `create_vssd` and `del_vssd`. Anything else has bypassed the programs and is dropped.
     fn row(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
         let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
         let change = match &p.body {
@@ -190,7 +190,7 @@ impl KernelNode {
         Ok(())
     }
 
-    /// Tables and counters as the kernel has them.
+    /// Tables and counters in the kernel.
     pub fn state(&self) -> SwitchState {
         let mut state =
             SwitchState { data_plane: self.kind.to_string(), error: self.fault.clone(), ..Default::default() };

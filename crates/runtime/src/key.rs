@@ -1,4 +1,4 @@
-//! The cluster's key in a file: one line a key, the one that packets are sent with first.
+//! The cluster keys in a file: one line per key, the sending key first.
 //!
 //! ```text
 //! rackweave cluster key 1
@@ -15,10 +15,10 @@ use rackweave_transport::{KeyError, KeyId, Keys};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 const FIRST_LINE: &str = "rackweave cluster key 1";
-/// More than two keys' lines need.
+/// More than the lines of two keys take.
 const BYTES_MAX: u64 = 1024;
 
-/// Why a key file cannot be made or used.
+/// Why a key file cannot be created or used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     #[error("this rack has no cluster key (hosts.key_file)")]
@@ -35,7 +35,7 @@ pub enum KeyFileError {
     Key { path: PathBuf, error: KeyError },
 }
 
-/// A key's bytes. Not shown.
+/// A key's bytes. Never displayed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; KEY_BYTES]);
 
@@ -46,7 +46,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one, from the kernel.
+    /// Draws a new key from the kernel.
     pub fn draw() -> io::Result<Secret> {
         let mut key = [0u8; KEY_BYTES];
         // SAFETY: the kernel writes at most as many bytes as there is room for.
@@ -83,26 +83,26 @@ impl<'de> Deserialize<'de> for Secret {
     }
 }
 
-/// One step of changing the cluster's keys. Each may be taken again.
+/// One step of a key rotation. Each may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum KeyChange {
-    /// Packets with this key are accepted.
+    /// Accept packets with this key.
     Add { id: u8, key: Secret },
-    /// Packets are sent with it.
+    /// Send packets with this key.
     SendWith { id: u8 },
-    /// Packets with it are no longer accepted.
+    /// No longer accept packets with this key.
     Remove { id: u8 },
 }
 
-/// The keys in a file: one, or two while they rotate; the one that packets are sent with comes first.
+/// The keys in a file: one, or two during a rotation; the sending key comes first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFile {
     path: PathBuf,
     lines: Vec<(KeyId, Secret)>,
 }
 
-/// Makes a new key in a new file that only its owner can read.
+/// Writes a new key to a new file that only its owner can read.
 ///
 /// # Errors
 /// The file exists already, or cannot be written.
@@ -112,15 +112,15 @@ pub fn init(path: &Path) -> Result<(), KeyFileError> {
     create_secret(path, file.text().as_bytes()).map_err(at)
 }
 
-/// The keys in the file.
+/// Reads the keys in the file.
 ///
 /// # Errors
-/// It cannot be read, others can read it, or it is not what [`init`] writes.
+/// The file cannot be read, others can read it, or its contents are malformed.
 pub fn load(path: &Path) -> Result<Keys, KeyFileError> {
     KeyFile::load(path)?.keys()
 }
 
-/// Writes a new file that only its owner can read.
+/// Creates a file that only its owner can read.
 pub fn create_secret(path: &Path, contents: &[u8]) -> io::Result<()> {
     let mut f = rackweave_device::private::create_new(path)?;
     f.write_all(contents).and_then(|()| f.sync_all())
@@ -149,7 +149,7 @@ impl KeyFile {
     }
 
     /// # Errors
-    /// There is none, two of one id, or more than two.
+    /// No key, two keys with one id, or more than two keys.
     pub fn keys(&self) -> Result<Keys, KeyFileError> {
         let Some(&(first, _)) = self.lines.first() else {
             return Err(KeyFileError::Line { path: self.path.clone(), line: 2 });
@@ -166,7 +166,7 @@ impl KeyFile {
         Ok(keys)
     }
 
-    /// Ids, the one that packets are sent with first.
+    /// Key ids, the sending key first.
     pub fn ids(&self) -> impl Iterator<Item = KeyId> + '_ {
         self.lines.iter().map(|(id, _)| *id)
     }
@@ -174,10 +174,10 @@ impl KeyFile {
         self.lines.iter().find(|(have, _)| *have == id).map(|(_, key)| *key)
     }
 
-    /// Takes one step, in the file as well. Idempotent: several nodes may share a file.
+    /// Takes one step, also in the file. Idempotent, because several nodes may share a file.
     ///
     /// # Errors
-    /// The step does not fit the keys there are; the file cannot be written.
+    /// The step does not fit the present keys, or the file cannot be written.
     pub fn change(&mut self, change: &KeyChange) -> Result<(), KeyFileError> {
         let error = |error| KeyFileError::Key { path: self.path.clone(), error };
         let mut lines = self.lines.clone();
@@ -211,7 +211,7 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Wholly or not at all, even after a power cut.
+    /// Writes the file atomically, even across a power cut.
     fn store(&self) -> io::Result<()> {
         let mut new = self.path.clone().into_os_string();
         new.push(".new");

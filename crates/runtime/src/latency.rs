@@ -1,4 +1,4 @@
-//! How long requests took, from the gateway's view.
+//! Request latencies as the gateway sees them.
 
 use hdrhistogram::Histogram;
 use rackweave_core::Span;
@@ -7,7 +7,7 @@ use rackweave_core::volume;
 
 use super::control;
 
-/// Longest recorded time: an hour; longer ones count as that.
+/// Longest recorded latency: an hour. Longer ones count as that.
 const MAX_NANOS: u64 = 3_600_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Kind {
 
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim];
-    /// `None`: not I/O, and not timed.
+    /// `None` for operations that are not timed.
     pub fn of(op: &Op) -> Option<Kind> {
         let Op::Volume(op) = op else { return None };
         match op {
@@ -41,11 +41,11 @@ impl Kind {
     }
 }
 
-/// One histogram a kind.
+/// One histogram per kind.
 #[derive(Debug)]
 pub struct Latencies {
     all: [Histogram<u64>; 4],
-    /// Since the last [`Latencies::turn`], and between the two before.
+    /// Latencies since the last [`Latencies::turn`], and of the second before it.
     now: [Histogram<u64>; 4],
     before: [Histogram<u64>; 4],
 }
@@ -63,7 +63,7 @@ impl Latencies {
             h[kind as usize].saturating_record(took.0.max(1));
         }
     }
-    /// A second is over.
+    /// Called at the end of each second.
     pub fn turn(&mut self) {
         std::mem::swap(&mut self.now, &mut self.before);
         self.now.iter_mut().for_each(Histogram::reset);

@@ -1,8 +1,8 @@
-//! Nodes on the wall clock: one loop that runs them, polls sockets and devices' files, and serves clients ([`event_loop`]). All nodes of
-//! a rack are in one process ([`up()`]), or one of them, with a [`Network`] to the others.
+//! Nodes on the wall clock: one loop runs them, polls sockets and device files, and serves clients ([`event_loop`]). A
+//! process hosts all nodes of a rack ([`up()`]), or one of them with a [`Network`] to the others.
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 

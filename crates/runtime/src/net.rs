@@ -1,4 +1,4 @@
-//! Sockets of the gateway: listening addresses, and streams that never block.
+//! The gateway's sockets: listeners, and streams that never block.
 
 use std::fmt;
 use std::fs::Permissions;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use bytes::{Bytes, BytesMut};
 use rackweave_device::private::FILE_MODE;
 
-/// Connections that wait to be taken, as the standard library's listeners have.
+/// Connections that may wait to be accepted; the standard library's value.
 const BACKLOG: i32 = 128;
-/// Parts sent by one writev.
+/// Most buffers in one sendmsg call.
 const PARTS: usize = 64;
 
-/// Where to listen: `HOST:PORT` or `unix:PATH`.
+/// An address to listen on: `HOST:PORT` or `unix:PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     Tcp(Vec<SocketAddr>),
@@ -61,14 +61,14 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that takes connections; a unix one's path is removed with it.
+/// A listening socket. The path of a Unix socket is removed with it.
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),
     Unix { socket: UnixListener, path: PathBuf },
 }
 
-/// Why an address could not be listened on.
+/// Why listening on an address failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     #[error("listening on {address}: {error}")]
@@ -93,7 +93,7 @@ impl Listener {
         }
     }
 
-    /// Binds `path` through `reached_by`, a shorter path to the same file. Only its owner may connect.
+    /// Binds `path` through `reached_by`, a shorter path to the same file. Only the owner may connect.
     pub fn bind_unix(path: &Path, reached_by: &Path) -> Result<Listener, ListenError> {
         let failed = |error| ListenError::Unix { path: path.into(), error };
         if let Ok(meta) = std::fs::symlink_metadata(reached_by) {
@@ -110,7 +110,7 @@ impl Listener {
         Ok(Listener::Unix { socket, path: path.into() })
     }
 
-    /// The next connection that waits, if one does.
+    /// The next waiting connection, if any.
     pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
         let taken: io::Result<OwnedFd> = match self {
             Listener::Tcp(l) => l.accept().and_then(|(s, _)| {
@@ -129,7 +129,7 @@ impl Listener {
         }
     }
 
-    /// The address with the port that was given for port 0.
+    /// The bound address, with the port that was assigned for port 0.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Listener::Tcp(l) => l.local_addr().ok(),
@@ -138,10 +138,10 @@ impl Listener {
     }
 }
 
-/// A listening socket whose path has its mode from the first moment on: bind takes it from the socket.
+/// Binds a Unix socket whose path has its mode from the first moment on: bind takes it from the socket.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let bytes = path.as_os_str().as_bytes();
-    // SAFETY: an address of zeroes is a valid one.
+    // SAFETY: an all-zero address is valid.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if bytes.contains(&0) || bytes.len() >= address.sun_path.len() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is longer than a socket's may be"));
@@ -150,20 +150,20 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     address.sun_path.iter_mut().zip(bytes).for_each(|(to, b)| *to = *b as libc::c_char);
     let len = (std::mem::offset_of!(libc::sockaddr_un, sun_path) + bytes.len() + 1) as libc::socklen_t;
     let check = |r: i32| if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) };
-    // SAFETY: system calls on a descriptor that is ours alone, and an address that outlives them.
+    // SAFETY: system calls on a descriptor that is owned here, and an address that outlives them.
     unsafe {
         let socket =
             OwnedFd::from_raw_fd(check(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?);
         check(libc::fchmod(socket.as_raw_fd(), FILE_MODE))?;
         check(libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len))?;
-        // The umask may have taken the owner's rights.
+        // The umask may have removed the owner's permissions.
         std::fs::set_permissions(path, Permissions::from_mode(FILE_MODE))?;
         check(libc::listen(socket.as_raw_fd(), BACKLOG))?;
         Ok(UnixListener::from(socket))
     }
 }
 
-/// As NBD clients write it, without an export name.
+/// In the form that NBD clients take, without an export name.
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -193,13 +193,14 @@ impl Drop for Listener {
     }
 }
 
-/// Name of the other end, for messages.
+/// Address of the other end, for messages.
 pub fn peer_of(fd: &OwnedFd) -> String {
     let peer = fd.try_clone().and_then(|fd| TcpStream::from(fd).peer_addr());
     peer.map_or_else(|_| "a local client".into(), |a| a.to_string())
 }
 
-/// Sends the first [`PARTS`] of `parts` without blocking: how many bytes went, and whether that was all of them.
+/// Sends the first [`PARTS`] of `parts` without blocking. Returns the number of bytes sent, and whether that was
+/// everything.
 pub fn send_parts<'a>(fd: RawFd, parts: impl Iterator<Item = &'a Bytes>) -> io::Result<(usize, bool)> {
     let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS];
     let (mut n, mut asked) = (0, 0);
@@ -208,7 +209,7 @@ pub fn send_parts<'a>(fd: RawFd, parts: impl Iterator<Item = &'a Bytes>) -> io::
         n += 1;
         asked += p.len();
     }
-    // SAFETY: a message header of null pointers and zero lengths is a valid one.
+    // SAFETY: a message header of null pointers and zero lengths is valid.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
     msg.msg_iov = iov.as_mut_ptr();
     msg.msg_iovlen = n as _;
@@ -227,14 +228,15 @@ pub fn send_parts<'a>(fd: RawFd, parts: impl Iterator<Item = &'a Bytes>) -> io::
     }
 }
 
-/// Reads what is there without blocking into the spare room of `to`. `Ok(None)`: nothing yet; `Ok(Some(0))`: the end.
+/// Reads available bytes without blocking into the spare room of `to`. `Ok(None)`: nothing yet; `Ok(Some(0))`: end of
+/// stream.
 pub fn receive(fd: RawFd, to: &mut BytesMut) -> io::Result<Option<usize>> {
     loop {
         let spare = to.spare_capacity_mut();
-        // SAFETY: the kernel writes at most as many bytes as there is room for.
+        // SAFETY: the kernel writes at most `spare.len()` bytes.
         let r = unsafe { libc::recv(fd, spare.as_mut_ptr().cast(), spare.len(), libc::MSG_DONTWAIT) };
         if r >= 0 {
-            // SAFETY: this many bytes of the spare room are initialized now.
+            // SAFETY: the first `r` bytes of the spare room are initialized now.
             unsafe { to.set_len(to.len() + r as usize) };
             return Ok(Some(r as usize));
         }

@@ -1,4 +1,4 @@
-//! The seam between the event loop and the way to nodes in other processes.
+//! The seam between the event loop and the network to nodes in other processes.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,34 +11,34 @@ use crate::clock::Clock;
 
 /// Access of a network to the nodes in this process.
 pub trait Local {
-    /// Packets for nodes elsewhere, oldest first; they are taken.
+    /// Takes the packets for nodes elsewhere, oldest first.
     fn take_outbound(&mut self) -> std::vec::Drain<'_, Packet>;
-    /// A packet for a node here, which handles it in the next turn of the loop.
+    /// Delivers a packet to a node here, which handles it in the next turn of the loop.
     fn deliver(&mut self, p: Packet);
-    /// A packet that the switch here forwards at once: what it decided is in [`Local::take_outbound`] afterwards.
+    /// Lets the switch here forward a packet at once; the result is then in [`Local::take_outbound`].
     fn pass(&mut self, now: Time, p: Packet);
 }
 
-/// How the event loop sends to nodes in other processes and receives from them.
+/// The event loop's way to send to nodes in other processes and to receive from them.
 ///
-/// Times that are passed never decrease. The loop calls [`Network::send`] after each turn, and a method that receives when its
-/// descriptor is readable.
+/// Times that are passed never decrease. The loop calls [`Network::send`] after each turn, and a receiving method when
+/// its descriptor is readable.
 pub trait Network {
-    /// Readable when [`Network::receive`] has something to do.
+    /// Readable when [`Network::receive`] has work.
     fn datagrams(&self) -> RawFd;
-    /// Readable when [`Network::receive_streams`] has something to do.
+    /// Readable when [`Network::receive_streams`] has work.
     fn streams(&self) -> RawFd;
-    /// When [`Network::send`] has something to do even if no node sends.
+    /// When [`Network::send`] has work even if no node sends.
     fn deadline(&self) -> Time;
-    /// The clock that arrivals are stamped by.
+    /// Sets the clock that timestamps arrivals.
     fn keep_time_of(&mut self, clock: &Clock);
 
-    /// Takes in a batch of datagrams. False: there was none.
+    /// Takes in a batch of datagrams. False if there was none.
     ///
     /// # Errors
     /// The socket failed for good.
     fn receive(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<bool>;
-    /// Takes in what came by streams.
+    /// Takes in what arrived on streams.
     ///
     /// # Errors
     /// As [`Network::receive`].
@@ -49,19 +49,19 @@ pub trait Network {
     /// As [`Network::receive`].
     fn send(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<()>;
 
-    /// Ids of the cluster's keys, the one that is sent with first.
+    /// Ids of the cluster keys, the sending key first.
     fn keys(&self) -> Vec<u8>;
-    /// Datagrams are sealed and opened with these from now on.
+    /// Sets the keys that seal and open datagrams.
     fn set_keys(&mut self, keys: Keys);
-    /// Nodes that were found to run twice since the last call.
+    /// Nodes found to run twice since the last call.
     fn take_twins(&mut self) -> Vec<NodeId>;
 
     /// State of the peers.
     fn peers(&self) -> Vec<PeerStatus>;
     /// Open sockets.
     fn sockets(&self) -> usize;
-    /// Where the times of round trips are taken, in words.
+    /// The source of round-trip timestamps, as text.
     fn timestamps(&self) -> String;
-    /// Every count that is not zero, by name.
+    /// Every non-zero counter, by name.
     fn counters(&self) -> Vec<(String, u64)>;
 }

@@ -1,11 +1,11 @@
-//! Another policy while a rack runs: which keys of the configuration that changes, and whether they can be.
+//! Changing the policy of a running rack: the configuration keys that change, and whether they can.
 
 use toml::{Table, Value};
 
 use rackweave_config::policy::Policy;
 use rackweave_config::{RackConfig, TimingConfig};
 
-/// Keys that running nodes change. Servers take all others at their start.
+/// Keys that running nodes change. Servers read all others only at their start.
 const LIVE: [&str; 8] = [
     "policy",
     "gc.policy",
@@ -17,7 +17,7 @@ const LIVE: [&str; 8] = [
     "switch.redirect",
 ];
 
-/// Keys of a policy that a server takes at its start and keeps until it restarts.
+/// Keys of a policy that a server reads at its start and keeps until it restarts.
 pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 2] {
     [("gc.yields", cfg.gc.yields), ("sched.coordinated", cfg.sched.coordinated)]
 }
@@ -33,7 +33,7 @@ pub enum PolicyError {
     Nobody,
 }
 
-/// `cfg` under another policy. How long devices take belongs to the run, unless the policy is about just that.
+/// `cfg` under another policy. Device timing belongs to the run, unless it is the subject of the policy.
 pub fn with(cfg: &RackConfig, policy: Policy) -> RackConfig {
     let mut new = policy.apply(cfg);
     if new.ssd.timing == TimingConfig::Real && cfg.ssd.timing != TimingConfig::IdealGc {
@@ -56,13 +56,13 @@ pub fn change(cfg: &RackConfig, policy: Policy) -> Result<(RackConfig, Vec<Strin
     Ok((new, said.collect()))
 }
 
-/// Keys that are not as the configuration's own policy says, with their values.
+/// Keys that differ from the configuration's own policy, with their values.
 pub fn otherwise(cfg: &RackConfig) -> Vec<String> {
     let differs = differences(&with(cfg, cfg.policy), cfg);
     differs.into_iter().map(|(key, _, value)| format!("{key} = {value}")).collect()
 }
 
-/// Keys with their values in both, where those differ.
+/// Keys that differ, with both values.
 fn differences(old: &RackConfig, new: &RackConfig) -> Vec<(String, String, String)> {
     let (mut a, mut b) = (Vec::new(), Vec::new());
     flatten("", &old.table(), &mut a);

@@ -1,9 +1,9 @@
-//! Waiting for sockets: epoll, with the token of whoever is ready.
+//! Waiting for sockets: epoll, with a token for each descriptor.
 //!
-//! To sleep and to be woken costs more than a short message's whole way through kernel and transport, at both ends: the
-//! one that sends pays for waking the other. A loop that expects an answer soon may therefore look for it a few times
-//! first ([`Poll::look_first`]). It is bounded, and stops where it does not pay, or where others want the core: there a
-//! thread that sleeps has its turn sooner than one that looks.
+//! Sleeping and waking cost more than a short message takes through kernel and transport, at both ends: the sender pays
+//! for waking the receiver. A loop that expects an answer soon may therefore spin briefly first ([`Poll::look_first`]).
+//! Spinning is bounded, and stops where it does not pay or where other threads need the core: there a sleeping thread
+//! is scheduled sooner than a spinning one.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -12,7 +12,7 @@ use rackweave_core::Span;
 
 use super::clock::nanos_of;
 
-/// Ready events taken at once.
+/// Most ready events taken at once.
 const BATCH: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,41 +35,42 @@ impl Interest {
     }
 }
 
-/// Something is ready.
+/// A ready descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     pub token: u64,
     pub read: bool,
     pub write: bool,
-    /// The other side is gone, or the descriptor failed.
+    /// The peer has closed, or the descriptor failed.
     pub closed: bool,
 }
 
-/// How long it is looked before sleeping: about what falling asleep and being woken takes at both ends.
+/// Time to spin before sleeping: about the cost of falling asleep and being woken at both ends.
 const LOOK: Span = Span::from_micros(50);
-/// Hits that are remembered, and what a miss takes away from them.
+/// Limit of the hit count; a miss subtracts as much.
 const HITS_MAX: u32 = 8;
 const MISS: u32 = 2;
-/// Waits without looking after the hits are used up, at first and at the most, and after others have wanted the core.
+/// Waits without spinning after the hits are used up: initially, at most, and after other threads needed the core.
 const REST_MIN: u32 = 16;
 const REST_MAX: u32 = 4096;
 const REST_CONTENDED: u32 = 16_384;
-/// Hits in a row after which it is seen whether others want the core: this thread has not slept meanwhile, so they had the
-/// time that it has not. More than so much of it, and looking takes from them, and from this thread's turn when it matters.
+/// Hits in a row after which contention for the core is checked. This thread has not slept meanwhile, so the time it
+/// was off the core went to others. If that exceeds a fraction of the whole, spinning takes from them, and delays this
+/// thread's own turn.
 const RUN: u32 = 256;
 const OTHERS_SHARE: u64 = 8;
-/// Looks of which one is for everything that is waited for, where answers come by one way.
+/// One of this many spins polls all descriptors, where answers arrive on one.
 const ALL_EVERY: u32 = 8;
-/// A look that took so long was not one: others had the core meanwhile, for a turn of theirs.
+/// A spin that took this long was preempted: another thread had the core.
 const TURN: Span = Span::from_millis(1);
 
-/// Whether looking pays.
+/// Decides whether spinning pays.
 #[derive(Debug)]
 struct Looks {
     hits: u32,
     rest: u32,
     rest_next: u32,
-    /// Hits in a row; the machine's clock and this thread's when the first began.
+    /// Hits in a row; the machine's clock and this thread's CPU time when the first began.
     run: u32,
     from: [u64; 2],
 }
@@ -78,7 +79,7 @@ impl Looks {
     fn new() -> Looks {
         Looks { hits: MISS, rest: 0, rest_next: REST_MIN, run: 0, from: [0; 2] }
     }
-    /// Whether to look in this wait.
+    /// Whether to spin in this wait.
     fn look(&mut self, clocks: impl Fn() -> [u64; 2]) -> bool {
         if self.hits == 0 {
             self.rest -= 1;
@@ -94,7 +95,7 @@ impl Looks {
         if took >= TURN {
             return self.contended();
         }
-        // Who was off the core for longer has not found it by looking.
+        // A thread that was off the core for longer did not find the event by spinning.
         if !found || took >= LOOK * 2 {
             self.run = 0;
             self.hits = self.hits.saturating_sub(MISS);
@@ -118,7 +119,7 @@ impl Looks {
     }
 }
 
-/// The machine's clock, and this thread's time on a core.
+/// The machine's clock, and this thread's CPU time.
 fn clocks() -> [u64; 2] {
     [nanos_of(libc::CLOCK_MONOTONIC), nanos_of(libc::CLOCK_THREAD_CPUTIME_ID)]
 }
@@ -128,11 +129,11 @@ pub struct Poll {
     fd: OwnedFd,
     exact: bool,
     looks: Option<Looks>,
-    /// Looks so far, modulo [`ALL_EVERY`].
+    /// Number of spins, modulo [`ALL_EVERY`].
     turn: u32,
 }
 
-/// Takes in what came by the way answers come, if anything did.
+/// Takes in what arrived on the descriptor of answers; whether there was anything.
 type Look<'a> = &'a mut dyn FnMut() -> io::Result<bool>;
 
 impl Poll {
@@ -142,12 +143,12 @@ impl Poll {
         Ok(Poll { fd, exact: true, looks: None, turn: 0 })
     }
 
-    /// From now on it is looked for a moment before sleeping, while that pays.
+    /// Spins for a moment before sleeping, from now on, while that pays.
     pub fn look_first(&mut self) {
         self.looks = Some(Looks::new());
     }
 
-    /// Readable when something is ready: one poll can wait for another.
+    /// Readable when a descriptor is ready: one poll can wait for another.
     pub fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -167,13 +168,13 @@ impl Poll {
         check(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &mut e) }).map(|_| ())
     }
 
-    /// Waits at most `timeout` (`None`: without end) and puts what is ready into `into`.
+    /// Waits at most `timeout` (`None`: forever) and puts the ready descriptors into `into`.
     pub fn wait(&mut self, timeout: Option<Span>, into: &mut Vec<Ready>) -> io::Result<()> {
         self.wait_for(timeout, into, None)
     }
 
-    /// As [`Poll::wait`]. Where it is looked before sleeping, `look` does so, which takes in what has come; then `into` may
-    /// stay empty. One system call less than being told first; what else is waited for has its turn now and then.
+    /// As [`Poll::wait`], but while spinning it calls `look`, which takes in what has arrived; `into` may then stay
+    /// empty. This saves a system call. The other descriptors are polled now and then.
     pub fn wait_looking(
         &mut self,
         timeout: Option<Span>,
@@ -237,7 +238,7 @@ impl Poll {
     fn wait_raw(&mut self, events: &mut [libc::epoll_event], timeout: Option<Span>) -> io::Result<usize> {
         let fd = self.fd.as_raw_fd();
         if timeout == Some(Span::ZERO) || timeout.is_none() || !self.exact {
-            // Rounded up: a timer must not fire early and then spin.
+            // Rounded up, so that a timer does not fire early and spin.
             let ms = timeout.map_or(-1, |s| i32::try_from(s.0.div_ceil(1_000_000)).unwrap_or(i32::MAX));
             // SAFETY: the kernel writes at most `events.len()` entries.
             return check(unsafe { libc::epoll_wait(fd, events.as_mut_ptr(), events.len() as i32, ms) })
@@ -285,24 +286,24 @@ pub(super) fn eventfd() -> io::Result<OwnedFd> {
     unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }
 }
 
-/// Wakes who waits for the counter.
+/// Wakes the thread that waits for the counter.
 pub(super) fn signal(fd: RawFd) {
     let one = 1u64.to_ne_bytes();
-    // SAFETY: eight bytes, as an eventfd takes them.
+    // SAFETY: an eventfd takes eight bytes.
     unsafe { libc::write(fd, one.as_ptr().cast(), 8) };
 }
 
-/// Takes the counter back to zero.
+/// Resets the counter to zero.
 pub(super) fn drain(fd: RawFd) {
     let mut b = [0u8; 8];
-    // SAFETY: eight bytes are what an eventfd writes.
+    // SAFETY: an eventfd returns eight bytes.
     unsafe { libc::read(fd, b.as_mut_ptr().cast(), 8) };
 }
 
-/// Empties a pipe or socket that only wakes.
+/// Empties a pipe or socket that is only used to wake the loop.
 pub fn drain_bytes(fd: RawFd) {
     let mut b = [0u8; 64];
-    // SAFETY: the kernel writes at most as many bytes as there is room for.
+    // SAFETY: the kernel writes at most `b.len()` bytes.
     unsafe { libc::recv(fd, b.as_mut_ptr().cast(), b.len(), libc::MSG_DONTWAIT) };
 }
 
@@ -312,7 +313,7 @@ mod tests {
 
     const SOON: Span = Span::from_micros(5);
 
-    /// Looks go on while they hit, end soon after, and are tried ever more seldom.
+    /// Spinning goes on while it hits, ends soon after, and is retried less and less often.
     #[test]
     fn looks_stop_where_they_do_not_pay() {
         let (mut l, still) = (Looks::new(), || [0, 0]);
@@ -328,13 +329,13 @@ mod tests {
             }
         }
         assert!(looked[0] <= 16 && looked[1] <= 4, "{looked:?}");
-        // And again when they pay again.
+        // It starts again when it pays again.
         while !l.look(still) {}
         l.looked(true, SOON, still);
         assert!(l.look(still));
     }
 
-    /// They hit, but others had the core for a fifth of the time.
+    /// Spins hit, but other threads had the core for a fifth of the time.
     #[test]
     fn looks_stop_where_others_want_the_core() {
         let (mut l, time) = (Looks::new(), std::cell::Cell::new(0));
@@ -348,14 +349,14 @@ mod tests {
             }
         }
         assert_eq!(looked, RUN);
-        // And at once after a turn of theirs.
+        // At once after another thread's turn.
         let mut l = Looks::new();
         assert!(l.look(clocks));
         l.looked(true, TURN, clocks);
         assert!((1..REST_CONTENDED).all(|_| !l.look(clocks)));
     }
 
-    /// Whoever looks at one way only still hears of all others, however much comes by that one.
+    /// A loop that spins on one descriptor still notices all others, however much arrives on that one.
     #[test]
     fn what_else_is_waited_for_has_its_turn() {
         let mut p = Poll::new().expect("epoll");
@@ -375,7 +376,7 @@ mod tests {
         assert_eq!((heard, looks), (4, 4 * (ALL_EVERY - 1)));
     }
 
-    /// What comes while it is looked is taken at once; what does not come is waited for, as long as was asked.
+    /// An event during the spin is taken at once; otherwise the wait lasts as long as requested.
     #[test]
     fn a_wait_that_looks_is_as_long_as_any() {
         let mut p = Poll::new().expect("epoll");

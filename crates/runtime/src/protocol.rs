@@ -1,4 +1,4 @@
-//! The protocols of listeners: the list, and where each listens.
+//! The listeners' protocols, and the addresses they listen on.
 
 use std::os::fd::OwnedFd;
 
@@ -14,12 +14,12 @@ use super::secure::{NbdTls, Renewing};
 use super::status::Facts;
 use super::up::UpError;
 
-/// Makes the sessions of a listener, and knows what they are wrapped in.
+/// Creates the sessions of a listener, with or without TLS.
 pub struct Protocol {
     session: Box<dyn Fn(SessionId) -> Box<dyn Gateway>>,
     /// TLS configuration.
     pub tls: Option<Renewing>,
-    /// A connection begins with TLS; otherwise it does when its session says so.
+    /// TLS starts with the connection; otherwise when the session starts it.
     tls_first: bool,
 }
 
@@ -30,11 +30,11 @@ impl Protocol {
     pub fn nbd(tls: NbdTls) -> Protocol {
         Protocol::new(tls.config, move |id| nbd::Session::with_tls(id, tls.when))
     }
-    /// On a unix socket: the mode of its directory says who may.
+    /// On a Unix socket, access is controlled by the mode of its directory.
     pub fn control() -> Protocol {
         Protocol::new(None, |_| control::Session::default())
     }
-    /// Between hosts: who has a certificate of the cluster's may.
+    /// Between hosts, access requires a certificate of the cluster.
     pub fn control_tls(config: Renewing) -> Protocol {
         Protocol { tls_first: true, ..Protocol::new(Some(config), |_| control::Session::default()) }
     }
@@ -43,7 +43,7 @@ impl Protocol {
         Protocol::new(None, |_| HttpSession::default())
     }
 
-    /// A connection that a client opened.
+    /// Accepts a connection.
     ///
     /// # Errors
     /// The system has no randomness left for TLS.
@@ -53,10 +53,10 @@ impl Protocol {
     }
 }
 
-/// The listeners for clients, with the addresses noted in `facts`. A further protocol is added here.
+/// Opens the listeners for clients and notes their addresses in `facts`. A further protocol is added here.
 ///
 /// # Errors
-/// An address cannot be bound, or what TLS needs cannot be read.
+/// An address cannot be bound, or a TLS file cannot be read.
 pub fn listen(
     cfg: &RackConfig,
     nbd: &Address,
@@ -66,7 +66,7 @@ pub fn listen(
     let tls = NbdTls::load(&cfg.nbd)?;
     let nbd = Listener::bind(nbd)?;
     let uri = nbd.to_string();
-    // As clients write it: with an `s` they insist on TLS.
+    // Clients that connect with an `nbds` URI require TLS.
     facts.nbd.push(if tls.config.is_some() { uri.replacen("nbd", "nbds", 1) } else { uri });
     let mut all = vec![(nbd, Protocol::nbd(tls))];
     if let Some(address) = http {

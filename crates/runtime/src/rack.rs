@@ -1,4 +1,4 @@
-//! The nodes of a rack as the engine runs them: all in one process, or one of them.
+//! The nodes of a rack as the engine runs them: all of them in one process, or one.
 
 use bytes::Bytes;
 use rackweave_core::msg::control::DriveTable;
@@ -28,10 +28,9 @@ use rackweave_rack::clients::Clients;
 /// Which nodes of the rack run in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosted {
-    /// Every node of a rack with one gateway.
+    /// All nodes, with one gateway.
     All,
-    /// One node; the rack has so many gateways.
-    /// `drive_of`: of a server, the rack that its drive is of.
+    /// One node of a rack with this number of gateways. `drive_of`: for a server, the rack that its drive belongs to.
     One { node: NodeId, gateways: u32, empty: bool, drive_of: Option<RackId> },
 }
 
@@ -44,33 +43,33 @@ impl Hosted {
     }
 }
 
-/// Who decides about packets.
+/// What forwards packets.
 enum Plane {
     Process(Box<Switch>),
     Kernel(Box<KernelNode>),
 }
 
-/// Metadata service, switch, servers, and the volume client that all gateway sessions share: those that run here.
+/// The nodes that run here: metadata service, switch, servers, and the volume client that all gateway sessions share.
 pub struct RackNodes {
     layout: Layout,
     hosted: Hosted,
-    /// For servers that begin again.
+    /// For servers that start again.
     cfg: RackConfig,
     meta: Option<Meta>,
     switch: Option<Plane>,
-    /// Of the other racks.
+    /// Switches of the other racks.
     far_switches: Vec<Switch>,
     servers: Vec<Option<Server>>,
-    /// Of each, its drive.
+    /// Drive of each server.
     drives: Vec<DriveId>,
-    /// Of each, the keys that it keeps until it is started again, and their values.
+    /// Of each server, the keys and values that it keeps until it is started again.
     made: Vec<[(&'static str, bool); 2]>,
-    /// With its id.
+    /// The volume client and its node.
     client: Option<(NodeId, Clients)>,
 }
 
 impl RackNodes {
-    /// All nodes of a new life; see [`RackNodes::hosting`].
+    /// All nodes, started; see [`RackNodes::hosting`].
     pub fn new(
         cfg: &RackConfig,
         saved: Vec<(Bytes, Bytes)>,
@@ -79,7 +78,7 @@ impl RackNodes {
         RackNodes::hosting(cfg, Hosted::All, saved, nonce)
     }
 
-    /// Nodes of a new life: `saved` is what the metadata service stored, `nonce` draws a number never drawn before.
+    /// Nodes, started: `saved` is the metadata service's stored state; `nonce` draws a unique number.
     pub fn hosting(
         cfg: &RackConfig,
         hosted: Hosted,
@@ -99,7 +98,7 @@ impl RackNodes {
         let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
         let mut of_client = cfg.clone();
         if matches!(hosted, Hosted::All) {
-            // A set fails whole with this process only, and its client with it.
+            // A set crashes as a whole only with this process, and its client crashes with it.
             of_client.client.keep_kib = 0;
         }
         Ok(RackNodes {
@@ -116,29 +115,29 @@ impl RackNodes {
         })
     }
 
-    /// Whose rack this is, for the metadata service to tell.
+    /// Sets the rack's identity, which the metadata service reports.
     pub fn set_rack(&mut self, rack: RackId) {
         if let Some(meta) = &mut self.meta {
             meta.set_id(rack);
         }
     }
-    /// Whether the metadata service, if it runs here, takes the server with this drive.
+    /// Whether the metadata service, if it runs here, admits the server with this drive.
     ///
     /// # Errors
-    /// How it differs from what is known of it.
+    /// The difference from what is known of the drive.
     pub fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
         let known = |m: &Meta| m.check_drive(self.layout.server(server), drive, table);
         Ok(self.meta.as_ref().map_or(Ok(()), known)?)
     }
-    /// Puts the switch's tables into the kernel, if it runs here.
+    /// Uses the kernel data plane for the switch, if it runs here.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
         self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
     }
-    /// Place of a server that runs here, or ran.
+    /// Index of a server that runs or ran here.
     fn place(&self, node: NodeId) -> Option<usize> {
         self.layout.index(node, NodeKind::Server).filter(|_| self.hosted.has(node)).map(|i| i as usize)
     }
-    /// One more than the number of the last server that runs here.
+    /// One more than the greatest number of a server here.
     pub fn servers_known(&self) -> u32 {
         self.servers.iter().rposition(Option::is_some).map_or(0, |i| i as u32 + 1)
     }
@@ -152,7 +151,7 @@ impl RackNodes {
     pub fn client(&self) -> Option<NodeId> {
         self.client.as_ref().map(|c| c.0)
     }
-    /// Who answers administration here: the metadata service, or the client, which asks it.
+    /// The node that answers administration requests here: the metadata service, or the client, which forwards them.
     pub fn admin(&self) -> Option<NodeId> {
         if self.meta.is_some() { Some(Layout::META) } else { self.client() }
     }
@@ -256,7 +255,7 @@ impl Nodes for RackNodes {
 
     fn may_begin(&self, node: NodeId) -> Result<(), BuildError> {
         let server = self.place(node).ok_or(BuildError::NotHere { node })? as u32;
-        // Where the metadata service is elsewhere it refuses the server itself.
+        // If the metadata service is elsewhere, it refuses the server itself.
         match self.meta.as_ref().map(|m| m.is_removed(server)) {
             Some(Some(true)) => Err(BuildError::Removed { server }),
             Some(None) => Err(BuildError::NotAdded { server }),
@@ -290,7 +289,7 @@ impl Describe for RackNodes {
                 let Some(server) = self.servers.iter().flatten().next() else { return Some(true) };
                 let foreign = drive_of.zip(server.rack()).is_some_and(|(found, wanted)| found != wanted);
                 let refused = server.drive_refused().is_some();
-                // Refused for another reason (it was removed), it runs on and serves nothing.
+                // Refused for another reason (it was removed), the server keeps running and serves nothing.
                 server.admitted().filter(|taken_in| *taken_in || empty || foreign || refused)
             }
         }
@@ -369,7 +368,7 @@ fn of_process(s: &Switch) -> SwitchState {
     }
 }
 
-/// The shape of the rack's device files.
+/// The geometry of the rack's device files.
 pub fn shape(cfg: &RackConfig) -> Result<Shape, BuildError> {
     let profile: Profile = build::profile(cfg)?;
     let g = profile.geometry;

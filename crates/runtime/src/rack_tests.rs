@@ -1,4 +1,4 @@
-//! A running rack's nodes and engine, by a clock that only the test moves.
+//! The nodes and engine of a running rack, on a clock that only the test advances.
 
 use rackweave_core::admin;
 use rackweave_core::msg::Role;
@@ -14,11 +14,11 @@ use crate::store::{Entries, MetaStore, StoreEvent};
 use rackweave_config::Size;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Of the volume; the drives' dies hold a few pages each.
+/// Blocks of the volume; the drives' dies hold a few pages each.
 const BLOCKS: u64 = 512;
 const SLOW: u32 = 1;
 
-/// Stores at once, and forgets.
+/// A store that completes at once and keeps nothing.
 struct Forgetful {
     begun: usize,
 }
@@ -34,7 +34,7 @@ impl MetaStore for Forgetful {
 
 struct Running {
     engine: Engine<RackNodes, Faulty<MemFile>, Forgetful>,
-    /// Of each drive's file.
+    /// Faults of each drive's file.
     hosts: Vec<Faults>,
     now: Time,
     asked: u64,
@@ -58,7 +58,7 @@ impl Running {
         };
         RackNodes::new(cfg, Vec::new(), next).expect("sound")
     }
-    /// With a volume that is written and flushed.
+    /// With a written and flushed volume.
     fn with(cfg: &RackConfig, nodes: RackNodes) -> Running {
         let shape = shape(cfg).expect("sound");
         let hosts: Vec<Faults> = (0..cfg.servers).map(|_| Faults::default()).collect();
@@ -85,7 +85,7 @@ impl Running {
         let client = self.engine.nodes.client().expect("one runs here");
         self.engine.submit(client, Request::new(RequestId(self.asked), op));
     }
-    /// What is due next happens; its answers.
+    /// Handles the next event; returns the answers.
     fn step(&mut self) -> Vec<Outcome> {
         let next = self.engine.next_deadline().expect("somebody always has a timer");
         self.now = self.now.max(next);
@@ -103,7 +103,7 @@ impl Running {
         }
         panic!("no answer by {:?}", self.now)
     }
-    /// All of them, so many at a time.
+    /// All operations, `depth` at a time.
     fn ask_all(&mut self, ops: Vec<volume::Op>, depth: usize) {
         let (mut left, mut ops) = (ops.len(), ops.into_iter());
         ops.by_ref().take(depth).for_each(|op| self.submit(op));
@@ -119,7 +119,7 @@ impl Running {
         }
         panic!("{left} unanswered by {:?}", self.now)
     }
-    /// As [`Running::ask`]; `None`: no answer within the span.
+    /// As [`Running::ask`]; `None` without an answer within the span.
     fn ask_for(&mut self, op: volume::Op, span: Span) -> Option<Result<volume::Reply, volume::Error>> {
         let end = self.now + span;
         self.submit(op);
@@ -130,7 +130,7 @@ impl Running {
         }
         None
     }
-    /// One block is written.
+    /// Writes one block.
     fn write(&mut self, block: u64, stamp: u64, span: Span) -> Option<Result<volume::Reply, volume::Error>> {
         let data = Payload::elided(BLOCK_BYTES as u32, block << 8 | stamp);
         let volume = self.volume;
@@ -142,7 +142,7 @@ impl Running {
             assert!(self.step().is_empty(), "nothing was asked");
         }
     }
-    /// The host's disk has no room for the drives of these servers.
+    /// Whether the host's disk is full for the drives of these servers.
     fn full(&self, servers: &[usize], full: bool) {
         for &i in servers {
             let error = full.then_some(libc::ENOSPC);
@@ -150,7 +150,7 @@ impl Running {
             self.hosts[i].fail_writes(error);
         }
     }
-    /// The role of each of the server's vSSDs, in the views it has installed.
+    /// Role of each of the server's vSSDs in the installed view.
     fn roles(&self, server: usize) -> Vec<Option<Role>> {
         let status = self.engine.nodes.server(server).expect("runs").status(self.now);
         status.vssds.iter().map(|v| v.role).collect()
@@ -161,12 +161,12 @@ impl Running {
         let all = meta.status(self.now).sets;
         all.iter().map(|s| s.members.iter().filter(|m| m.role == Role::Member).count()).collect()
     }
-    /// Reads that each server's flash served.
+    /// Number of reads that each server's flash served.
     fn read_by(&self) -> Vec<u64> {
         let reads = |s: &Server| s.status(self.now).vssds.iter().map(|v| v.replica.reads).sum();
         (0..self.engine.nodes.cfg.servers as usize).map(|i| self.engine.nodes.server(i).map_or(0, reads)).collect()
     }
-    /// Random reads, so many at a time, by each server.
+    /// Random reads, `depth` at a time; returns the number served by each server.
     fn reads(&mut self, n: usize, depth: usize) -> Vec<u64> {
         let (before, mut rng, volume) = (self.read_by(), Rng::new(7), self.volume);
         let ops = (0..n).map(|_| {
@@ -186,16 +186,16 @@ fn reads_leave_a_slow_server_to_its_peers_and_come_back_by_another_policy() {
     cfg.validate().expect("good configuration");
     let mut r = Running::with_a_slow_server(&cfg);
     assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, Vec::<String>::new());
-    // The slow server is granted its lease last; a client that it refused goes elsewhere for a while.
+    // The slow server gets its lease last; a client that it refused avoids it for a while.
     r.run_for(Span::from_secs(2));
     let by_load = r.reads(4_000, 16);
     let (slow, others) = (by_load[SLOW as usize], by_load[0].min(by_load[2]));
     assert!(slow * 2 < others, "{by_load:?}");
-    // Where reads stay where they are sent, it gets as many as each.
+    // Without redirection the slow server gets an equal share.
     r.engine.set_policy(r.now, Policy::Rackblox).expect("live");
     let by_gc = r.reads(4_000, 16);
     assert!(by_gc[SLOW as usize] * 2 > by_gc[0].max(by_gc[2]), "{by_gc:?}");
-    // What they were made with stays until they are started again, and is shown.
+    // Keys that take effect at a start are unchanged until then, and are listed.
     let made = |i| format!("server-{i}: gc.yields = true until it is started again");
     assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, [0, 1, 2].map(made));
     r.engine.set_policy(r.now, Policy::Rackweave).expect("live");
@@ -236,7 +236,7 @@ fn sets_go_on_without_a_drive_that_finds_no_room_for_longer_than_a_lease() {
     r.run_for(lease * 10);
     assert_eq!((r.engine.drive_fault(1), r.roles(1)), (None, vec![Some(Role::Member); 3]), "by itself");
     assert_eq!(r.members(), [3; 3]);
-    // It has everything: the others may go.
+    // The server holds everything: the others may fail.
     r.full(&[0], true);
     r.write(0, 3, lease * 4).expect("in time").expect("written");
     r.ask_for(volume::Op::Flush { volume }, lease * 4).expect("in time").expect("flushed");

@@ -1,4 +1,4 @@
-//! Connections that TLS ended: counted by reason, and reported on standard error at a low rate.
+//! Connections that TLS ended: counted by reason, and reported on standard error at a limited rate.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,7 +6,7 @@ use std::io::Write;
 use rackweave_core::{Span, Time};
 use rackweave_gateway::tls::{Failure, FailureKind};
 
-/// One report per this time, so that a client that keeps trying does not fill a log.
+/// At most one report per this time, so that a client that keeps trying does not fill a log.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// `who` is the address it came from.
+    /// `who` is the client's address.
     pub fn count(&mut self, now: Time, failure: &Failure, who: &str) {
         *self.counts.entry(failure.kind()).or_default() += 1;
         if self.told.is_none_or(|t| now.since(t) >= TELL_EVERY) {

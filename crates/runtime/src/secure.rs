@@ -10,7 +10,7 @@ use rackweave_gateway::tls::{Identity, IdentityError, ServerConfig};
 
 use rackweave_config::{NbdSection, TlsConfig};
 
-/// Longest file that is read: a chain of a few certificates has some KiB.
+/// Longest file that is read; a chain of a few certificates has some KiB.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Why certificates and keys cannot be used.
@@ -26,7 +26,7 @@ pub enum SecureError {
     Identity { key: &'static str, path: PathBuf, error: IdentityError },
 }
 
-/// A file's contents; `secret` ones must be readable by their owner alone.
+/// Reads a file; a secret one must be readable by its owner only.
 pub fn read(key: &'static str, path: &Path, secret: bool) -> Result<Vec<u8>, SecureError> {
     let at = |error| SecureError::Io { key, path: path.into(), error };
     let meta = std::fs::metadata(path).map_err(at)?;
@@ -40,7 +40,7 @@ pub fn read(key: &'static str, path: &Path, secret: bool) -> Result<Vec<u8>, Sec
     std::fs::read(path).map_err(at)
 }
 
-/// A server's TLS configuration, read again when its files change: certificates expire, and connections outlive them.
+/// A server's TLS configuration, reloaded when its files change: certificates expire while the process runs.
 pub struct Renewing {
     config: Arc<ServerConfig>,
     files: Vec<PathBuf>,
@@ -48,7 +48,7 @@ pub struct Renewing {
     load: Box<Load>,
 }
 
-/// Time and length of a file, and which it is.
+/// Modification time, length, device and inode of a file.
 type Stamp = (i64, i64, u64, u64);
 type Load = dyn Fn() -> Result<Arc<ServerConfig>, SecureError>;
 
@@ -63,17 +63,17 @@ impl Renewing {
         files: Vec<PathBuf>,
         load: impl Fn() -> Result<Arc<ServerConfig>, SecureError> + 'static,
     ) -> Result<Renewing, SecureError> {
-        // Looked at before they are read: what changes in between is read again.
+        // Taken before the files are read, so that a change in between causes another read.
         let seen = stamps(&files);
         Ok(Renewing { config: load()?, files, seen, load: Box::new(load) })
     }
     pub fn config(&self) -> &Arc<ServerConfig> {
         &self.config
     }
-    /// Reads the files again if they have changed; new connections use what is in them.
+    /// Reloads the files if they have changed, for new connections.
     ///
     /// # Errors
-    /// They cannot be used, perhaps not yet: what was read before stays in use.
+    /// The files cannot be used, perhaps temporarily; the previous configuration stays in use.
     pub fn look(&mut self) -> Result<(), SecureError> {
         let now = stamps(&self.files);
         if now != self.seen {
@@ -97,7 +97,7 @@ pub struct NbdTls {
 }
 
 impl NbdTls {
-    /// The `[nbd]` section, with its files read.
+    /// Loads the files of the `[nbd]` section.
     pub fn load(section: &NbdSection) -> Result<NbdTls, SecureError> {
         let when = match section.tls {
             TlsConfig::Off => return Ok(NbdTls::default()),
@@ -111,7 +111,7 @@ impl NbdTls {
 }
 
 fn nbd_config(section: &NbdSection) -> Result<Arc<ServerConfig>, SecureError> {
-    // The configuration was checked: both are named.
+    // The configuration check ensures that both are set.
     let (certificate, key) = (section.certificate.clone().unwrap_or_default(), section.key.clone().unwrap_or_default());
     let (pem, secret) = (read("nbd.certificate", &certificate, false)?, read("nbd.key", &key, true)?);
     let authority = section.client_ca.as_ref().map(|path| read("nbd.client_ca", path, false)).transpose()?;

@@ -1,4 +1,5 @@
-//! Numbers of vSSDs and peers in `status` and the metrics. Each is declared once: its source, its JSON field and its metric.
+//! Statistics of vSSDs and peers in `status` and the metrics. Each is declared once: its source, its JSON field and its
+//! metric.
 
 use rackweave_core::msg::Role;
 use rackweave_core::{Span, Time};
@@ -10,11 +11,11 @@ use serde::{Deserialize, Serialize};
 /// A metric: kind, name, help and value.
 pub type Metric<T> = (Kind, &'static str, &'static str, fn(&T) -> f64);
 
-/// How long it is shown that a node ran twice: longer than between two findings.
+/// How long a duplicate node is shown: longer than the time between two detections.
 const TWINS_SHOWN: Span = Span::from_secs(15);
 
-/// Declares a struct of `status`. Each field has the source of its value and, if there is one, kind, name and help of its
-/// metric; then the metric's value, unless it is the field's.
+/// Declares a struct of `status`. Each field has the source of its value and, for a metric, its kind, name, help, and
+/// value where that is not the field's.
 macro_rules! exported {
     ($(#[$doc:meta])* pub struct $of:ident from $source:ty {
         $($(#[$m:meta])* $name:ident: $type:ty = $from:expr
@@ -44,7 +45,7 @@ fn flag(set: bool) -> f64 {
     f64::from(u8::from(set))
 }
 
-/// A vSSD as its server reports it.
+/// A vSSD as reported by its server.
 pub(crate) struct OfServer<'a> {
     pub server: &'a ServerReport,
     pub vssd: &'a VssdStatus,
@@ -56,14 +57,14 @@ exported! {
         set: u32 = |s| s.vssd.set.0;
         /// `member`, `shadow`, or `none` before it is in a view.
         role: String = |s| role(s.vssd.role).into();
-        /// It has a lease and answers reads and writes.
+        /// Whether it has a lease and serves reads and writes.
         serving: bool = |s| s.vssd.serving,
             Gauge "rackweave_vssd_serving" "1 while the vSSD has a lease and answers" = |v| flag(v.serving);
         epoch: u32 = |s| s.vssd.epoch.0;
         /// `idle`, `asking`, `delayed`, `granted`, `collecting`, `ending` or `finishing`.
         gc: String = |s| s.vssd.gc.name().into(),
             Gauge "rackweave_vssd_collecting" "1 while the vSSD collects garbage" = |v| flag(v.gc == "collecting");
-        /// Software-isolated: the channel group of its drive that it collects with.
+        /// For software isolation: the channel group of its drive that it collects with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<u32> = |s| s.vssd.group;
         #[serde(default)]
@@ -140,13 +141,13 @@ exported! {
         #[serde(default)]
         blocks_unreadable: u64 = |s| s.vssd.flash.unreadable_blocks,
             Counter "rackweave_vssd_blocks_unreadable_total" "Erase blocks with a page that could not be read";
-        /// The first blocks marked as lost, as volume and block of its share of the set.
+        /// The first blocks marked as lost: volume, and block of its share of the set.
         #[serde(default)]
         lost: Vec<(u32, u32)> = |s| s.vssd.lost.iter().map(|a| (a.volume.0, a.block)).collect();
-        /// Passes over its whole drive.
+        /// Complete scrubbing passes over the drive.
         #[serde(default)]
         scrub_passes: u64 = |s| s.server.scrub_passes;
-        /// Enough erase blocks have failed that its contents are to move.
+        /// Too many erase blocks have failed; its contents are to be moved.
         #[serde(default)]
         worn_out: bool = |s| s.vssd.worn_out;
         /// Its device has failed for good.
@@ -162,7 +163,7 @@ fn role(role: Option<Role>) -> &'static str {
     }
 }
 
-/// A peer as this process's network sees it.
+/// A peer as seen by this process's network.
 pub(crate) struct OfPeer<'a> {
     pub now: Time,
     pub name: String,
@@ -170,31 +171,31 @@ pub(crate) struct OfPeer<'a> {
 }
 
 exported! {
-    /// One node as another one sees it through its network (docs/transport.md).
+    /// One node as seen by another through its network (docs/transport.md).
     pub struct Peer from OfPeer<'_> {
         node: String = |s| s.name.clone();
-        /// Silent over every path.
+        /// Silent on every path.
         down: bool = |s| s.peer.down,
             Gauge "rackweave_peer_down" "1 while the peer is silent over every path" = |p| flag(p.down);
-        /// Two processes say they are this node, of late.
+        /// Two processes recently claimed to be this node.
         #[serde(default)]
         twins: bool = |s| s.peer.twins.is_some_and(|t| s.now.since(t) < TWINS_SHOWN);
         /// `datagrams`, `stream`, or `stream wanted` while one is opened.
         carrier: String = |s| carrier(s.peer.carrier).into(),
             Gauge "rackweave_peer_stream" "1 while a stream is used instead of datagrams" = |p| flag(p.carrier == "stream");
         stream_uses: u64 = |s| s.peer.stream_uses, Counter "rackweave_peer_stream_uses_total" "Changes to a stream";
-        /// Number of the source port in use, how often it was changed, and those that are on the blacklist.
+        /// Number of the source port in use, number of changes, and number of blacklisted ports.
         path: u16 = |s| s.peer.path;
         path_changes: u64 = |s| s.peer.path_changes,
             Counter "rackweave_peer_path_changes_total" "Changes of the source port";
-        /// Longest time without an acknowledgement by the path in use until it was left for another.
+        /// Longest time without an acknowledgement before the path was changed.
         #[serde(default)]
         path_change_max_us: f64 = |s| s.peer.path_change_max.0 as f64 / 1e3,
             Gauge "rackweave_peer_path_change_max_seconds" "Longest time without an acknowledgement until the path was changed"
                 = |p| p.path_change_max_us / 1e6;
         bad_paths: Vec<u16> = |s| s.peer.bad_paths.clone(),
             Gauge "rackweave_peer_bad_paths" "Source ports on the blacklist" = |p| p.bad_paths.len() as f64;
-        /// Largest datagram that gets through, as far as known.
+        /// Largest datagram known to get through.
         datagram_bytes: u64 = |s| s.peer.datagram_bytes as u64,
             Gauge "rackweave_peer_datagram_bytes" "Largest datagram known to arrive";
         queued_bytes: u64 = |s| s.peer.queued_bytes as u64,
@@ -219,17 +220,17 @@ exported! {
     pub struct PeerClass from (&str, &FlowStatus) {
         /// `gold`, `silver` or `copper`.
         class: String = |f| f.0.into();
-        /// Smoothed and lowest round trip, without the hosts' time as far as the kernel reports it; zero before the first.
+        /// Smoothed and lowest round trip, excluding host time as far as the kernel reports it; zero before the first.
         rtt_us: f64 = |f| f.1.rtt.0 as f64 / 1e3,
             Gauge "rackweave_class_rtt_seconds" "Smoothed round trip" = |c| c.rtt_us / 1e6;
         rtt_min_us: f64 = |f| f.1.rtt_min.0 as f64 / 1e3,
             Gauge "rackweave_class_rtt_min_seconds" "Lowest round trip" = |c| c.rtt_min_us / 1e6;
-        /// Round trips measured, and those of them by the kernel's time of leaving.
+        /// Round trips measured, and those with the kernel's transmit timestamp.
         samples: u64 = |f| f.1.counts.samples;
         samples_stamped: u64 = |f| f.1.counts.stamped;
         window_bytes: u64 = |f| f.1.window_bytes, Gauge "rackweave_class_window_bytes" "Congestion window";
         in_flight_bytes: u64 = |f| f.1.in_flight_bytes;
-        /// Datagrams with data, those sent again, those taken for lost, and timeouts.
+        /// Data datagrams sent, retransmitted, and declared lost, and timeouts.
         sent: u64 = |f| f.1.counts.sent, Counter "rackweave_class_sent_total" "Datagrams with data";
         sent_again: u64 = |f| f.1.counts.sent_again, Counter "rackweave_class_sent_again_total" "Datagrams retransmitted";
         lost: u64 = |f| f.1.counts.lost, Counter "rackweave_class_lost_total" "Datagrams considered lost";
@@ -243,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// Programs read these names, and people these orders.
+    /// Programs depend on these names, users on this order.
     #[test]
     fn json_has_its_fields_in_order() {
         let vssd = concat!(

@@ -1,4 +1,4 @@
-//! What `status` shows and Prometheus scrapes, put together from the nodes' own reports.
+//! The contents of `status` and of the metrics, assembled from the nodes' reports.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -25,21 +25,21 @@ use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
 use rackweave_rack::plan;
 
-/// Nodes that can say what state their vSSDs are in.
+/// Nodes that report the state of their vSSDs.
 pub trait Describe {
     /// The vSSDs of a server, in order; empty for any other node.
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd>;
-    /// What a server refused, by reason.
+    /// Number of requests that a server refused, by reason.
     fn refused(&self, _server: NodeId, _now: Time) -> Vec<(String, u64)> {
         Vec::new()
     }
     /// The switch, if it is here.
     fn switch(&self) -> Option<SwitchState>;
-    /// Whether the metadata service has taken the server in that runs here alone, once it has said so.
+    /// Whether the metadata service has admitted the only server that runs here, once known.
     fn admitted(&self) -> Option<bool> {
         Some(true)
     }
-    /// Why the drive of a server here is not used.
+    /// Why the drive of the server here is not used.
     fn drive_problem(&self) -> Option<DriveProblem> {
         None
     }
@@ -47,32 +47,32 @@ pub trait Describe {
     fn drive_refused(&self, _server: u32) -> Option<DriveProblem> {
         None
     }
-    /// Whether the server may have this drive, as the metadata service knows that runs here.
+    /// Whether the metadata service that runs here admits the server with this drive.
     fn check_drive(&self, _server: u32, _drive: DriveId, _table: &DriveTable) -> Result<(), DriveProblem> {
         Ok(())
     }
-    /// Whether the metadata service has taken in the server that runs here, once it has said so.
+    /// Whether the metadata service has admitted this server, which runs here, once known.
     fn taken_in(&self, _server: u32) -> Option<bool> {
         Some(true)
     }
-    /// Whose rack it is, as the server that runs here alone was told.
+    /// The rack's identity, as reported to the only server that runs here.
     fn rack(&self) -> Option<RackId> {
         None
     }
-    /// The incarnation that the metadata service gave the server that runs here alone; 0: none.
+    /// The incarnation of the only server that runs here; 0 is none.
     fn incarnation(&self) -> u64 {
         0
     }
 }
 
-/// Facts about the rack that never change while it runs.
+/// Facts about the rack that are constant while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     pub data: String,
     pub timing: String,
     /// The rack's replica sets, and the isolation of their vSSDs.
     pub sets: BTreeMap<SetId, Isolation>,
-    /// Members that a set needs to serve writes.
+    /// Number of members that a set needs to serve writes.
     pub min_copies: u32,
     pub driver: String,
     pub nbd: Vec<String>,
@@ -100,32 +100,32 @@ impl Facts {
     pub fn node_named(&self, name: &str) -> Option<NodeId> {
         self.names.iter().position(|n| n == name).map(|i| NodeId(i as u32))
     }
-    /// What is wrong with the file of a server's drive.
+    /// Description of a fault of a server's drive file.
     pub fn words_of(&self, server: NodeId, fault: HostFault) -> String {
         fault.words(&self.drive_file(server))
     }
-    /// The file of a server's drive.
+    /// Path of a server's drive file.
     pub fn drive_file(&self, server: NodeId) -> String {
         Path::new(&self.data).join(device_name(Layout::server_number(server))).display().to_string()
     }
 }
 
-/// Everything a status is made of.
+/// The sources of a status.
 pub struct View<'a> {
     pub now: Time,
     pub facts: &'a Facts,
-    /// Servers that were refused, and why.
+    /// Refused servers and the reasons.
     pub refused: &'a BTreeMap<u32, String>,
     pub uptime: Span,
     pub standstill: Span,
     pub connections: u64,
     pub memory: Memory,
     pub latencies: &'a Latencies,
-    /// The way to nodes in other processes.
+    /// The network to nodes in other processes.
     pub network: Option<&'a dyn Network>,
-    /// What network and listeners counted, by name.
+    /// Counters of network and listeners, by name.
     pub counted: Vec<(String, u64)>,
-    /// Ids of the cluster's keys, the one that is sent with first.
+    /// Ids of the cluster keys, the sending key first.
     pub keys: Vec<u8>,
     pub rack: &'a RackStatus,
     pub volumes: &'a [VolumeInfo],
@@ -214,7 +214,7 @@ impl View<'_> {
     }
 }
 
-/// Which sets go on without a drive that waits for room.
+/// Names the sets that go on without a drive that waits for room.
 fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
     let sets: Vec<String> = vssds.iter().filter(|v| v.role == "none").map(|v| v.set.to_string()).collect();
     match fault {
@@ -243,7 +243,7 @@ impl Status {
             let help = "Events inside the rack, by name, since the start";
             all.push(sample("rackweave_events_total", help, Metric::Counter, vec![("event", name.clone())], *n as f64));
         }
-        // Names and order are constants of this file, and a test renders them all.
+        // Names and order are constants of this file, and a test renders all of them.
         render(&all).unwrap_or_default()
     }
 
@@ -348,7 +348,7 @@ impl Status {
         }
     }
 
-    /// Of the processes in this status: the one that is asked.
+    /// Counters of the process that answers, among those of this status.
     fn network_samples(&self, all: &mut Vec<Sample>) {
         for p in &self.processes {
             let (connections, sockets) = (p.peers.len() as f64, p.sockets as f64);

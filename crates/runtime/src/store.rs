@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-/// Keys with their new values, or none: all of them change, or none does.
+/// Keys with their new values, or `None` to delete; applied atomically.
 pub type Entries = Vec<(Bytes, Option<Bytes>)>;
 
 /// Why the store could not be opened, read or written.
@@ -50,7 +50,7 @@ pub trait MetaStore {
     fn begin(&mut self, entries: Entries);
     /// The next event, if there is one. Called while writes are under way.
     fn poll(&mut self) -> Option<StoreEvent>;
-    /// Becomes readable with each event; none if [`MetaStore::poll`] has an event as soon as a write was begun.
+    /// Becomes readable with each event; `None` if [`MetaStore::poll`] has an event as soon as a write has begun.
     fn event_fd(&self) -> Option<RawFd> {
         None
     }

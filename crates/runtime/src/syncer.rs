@@ -1,4 +1,4 @@
-//! fdatasync without holding up the loop: io_uring where the kernel lets us, else one helper thread.
+//! fdatasync outside the event loop: by io_uring where the kernel permits it, otherwise by one helper thread.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -10,10 +10,10 @@ use io_uring::{IoUring, opcode, types};
 
 use super::poll::{drain, eventfd, signal};
 
-/// Syncs in flight at the most: one for each device, and racks are small.
+/// Most syncs in flight: one per device, and racks are small.
 const ENTRIES: u32 = 64;
 
-/// Runs fdatasync calls on the side; an event descriptor wakes the loop when some have finished.
+/// Runs fdatasync calls in the background; an event descriptor wakes the loop when some have completed.
 pub struct Syncer {
     event: Arc<OwnedFd>,
     way: SyncMethod,
@@ -26,7 +26,7 @@ enum SyncMethod {
 }
 
 impl Syncer {
-    /// `uring: false` asks for the thread at once.
+    /// `uring: false` selects the thread.
     pub fn new(uring: bool) -> io::Result<Syncer> {
         let event = Arc::new(eventfd()?);
         let way = match uring.then(|| start_uring(&event)) {
@@ -36,7 +36,7 @@ impl Syncer {
         Ok(Syncer { event, way, in_flight: 0 })
     }
 
-    /// What runs: for the user.
+    /// Name of the mechanism, for users.
     pub fn name(&self) -> &'static str {
         match self.way {
             SyncMethod::Uring(_) => "io_uring",
@@ -50,7 +50,7 @@ impl Syncer {
         self.in_flight
     }
 
-    /// Begins an fdatasync of `fd`, which must stay open until `token` comes back from [`Syncer::finished`].
+    /// Starts an fdatasync of `fd`, which must stay open until [`Syncer::finished`] returns `token`.
     pub fn begin(&mut self, fd: RawFd, token: u64) -> io::Result<()> {
         match &mut self.way {
             SyncMethod::Uring(ring) => {
@@ -69,7 +69,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// Takes the finished ones.
+    /// Takes the completed syncs.
     pub fn finished(&mut self, into: &mut Vec<(u64, io::Result<()>)>) {
         drain(self.event.as_raw_fd());
         let before = into.len();
@@ -108,7 +108,7 @@ fn start_thread(event: &Arc<OwnedFd>) -> SyncMethod {
     let event = Arc::clone(event);
     let worker = std::thread::spawn(move || {
         for (token, fd) in todo {
-            // SAFETY: plain system calls; the descriptors stay open while a job is under way.
+            // SAFETY: plain system calls; the descriptors stay open while a job is pending.
             let r = unsafe { libc::fdatasync(fd) };
             let r = if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
             if finished.send((token, r)).is_err() {
@@ -135,7 +135,7 @@ mod tests {
         s.begin(file.as_raw_fd(), 7).expect("begin");
         s.begin(-1, 8).expect("begin");
         let (mut ready, mut done) = (Vec::new(), Vec::new());
-        // A wait may end early: completions interrupt it.
+        // A wait may end early, because completions interrupt it.
         while s.in_flight() > 0 {
             poll.wait(Some(Span::from_secs(1)), &mut ready).expect("wait");
             if !ready.is_empty() {

@@ -1,4 +1,4 @@
-//! Bringing a rack up: directory, configuration, devices, nodes, sockets; and down again.
+//! Starts a rack: directory, configuration, devices, nodes, sockets; and stops it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ use rackweave_server::{DriveProblem, ServerConfig};
 pub const CONFIG_FILE: &str = "rack.toml";
 pub const STORE_FILE: &str = "meta.redb";
 
-/// What the user asked for.
+/// The user's options.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub data: PathBuf,
@@ -49,17 +49,17 @@ pub struct Options {
     pub timing: Option<TimingConfig>,
     /// For this run only.
     pub victims: Option<VictimPolicy>,
-    /// Of a process for each node: each in a network namespace of its own, around a switch with this data plane.
+    /// With a process per node: each node in its own network namespace, around a switch with this data plane.
     pub netns: Option<DataPlaneKind>,
-    /// Servers whose SSD is gone and begins empty.
+    /// Servers whose SSD is replaced by an empty one.
     pub replace_ssd: Vec<u32>,
-    /// Directory for the captures of a rack in several processes.
+    /// Directory for packet captures, with a process per node.
     pub pcap: Option<PathBuf>,
     /// Servers that do not run this time.
     pub absent: Vec<u32>,
 }
 
-/// Why a rack does not come up, or did not go down cleanly.
+/// Why a rack did not start, or did not stop cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum UpError {
     #[error(transparent)]
@@ -133,7 +133,7 @@ pub enum UpError {
 }
 
 impl UpError {
-    /// A further start would end in the same way: what the node finds is not what it is to have, and somebody has to put it right.
+    /// Restarting cannot help: the node's drive or directory is not the expected one, and an operator must intervene.
     pub fn is_refusal(&self) -> bool {
         match self {
             UpError::Device { error, .. } => !matches!(error, OpenError::Io(_)),
@@ -148,9 +148,9 @@ impl UpError {
     }
 }
 
-/// Runs a rack until SIGINT or SIGTERM; `ready` is called once, when it serves.
+/// Runs a rack until SIGINT or SIGTERM; calls `ready` once it serves.
 pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(), UpError> {
-    // Before anything that may start a thread.
+    // Before any thread can start.
     let signal = signals()?;
     exact_timers();
     let dir = DataDir::open(&options.data)?;
@@ -210,12 +210,12 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     failure.map_or(Ok(()), |error| Err(UpError::StoreFailed(error)))
 }
 
-/// Where a rack runs, in words for who is refused.
+/// The two ways to run a rack, for messages.
 pub const TOGETHER: &str = "one process";
-/// As [`TOGETHER`].
+/// See [`TOGETHER`].
 pub const APART: &str = "a process for each node";
 
-/// For a rack in one process: its directory and configuration must not be of one in several.
+/// Refuses to run a directory or configuration of a rack with a process per node in one process.
 fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), UpError> {
     if cfg.hosts.is_some() {
         return Err(UpError::Hosts);
@@ -237,10 +237,10 @@ fn refuse(data: &Path, cfg: &RackConfig) -> Result<(), UpError> {
     Ok(())
 }
 
-/// What a metadata service keeps.
+/// Stored entries of a metadata service.
 type Saved = Vec<(Bytes, Bytes)>;
 
-/// The metadata service's store, what is in it, and whose it is.
+/// The metadata service's store, its entries, and the rack's identity.
 pub fn store(dir: &DataDir) -> Result<(StoreFile, Saved, RackId), StoreError> {
     let mut store = StoreFile::open(&dir.file(STORE_FILE))?;
     let saved = store.load()?;
@@ -248,7 +248,7 @@ pub fn store(dir: &DataDir) -> Result<(StoreFile, Saved, RackId), StoreError> {
     Ok((store, saved, rack))
 }
 
-/// Drives that bear a rack's identity have run with a metadata service: one that begins anew would be another rack's.
+/// Drives with a rack's identity have run with a metadata service; without its store a new one would be another rack's.
 pub fn store_is_there(store: &Path, drives: impl Iterator<Item = PathBuf>) -> Result<(), UpError> {
     if store.exists() {
         return Ok(());
@@ -262,8 +262,8 @@ pub fn store_is_there(store: &Path, drives: impl Iterator<Item = PathBuf>) -> Re
     Ok(())
 }
 
-/// The configuration of this run. The first run's is kept, and its shape is fixed from then on.
-/// `check` says whether this driver can run it in this directory.
+/// The configuration of this run. The first run stores it, which fixes the rack's geometry. `check` says whether this
+/// driver can run it in this directory.
 pub fn configure<E: From<UpError>>(
     dir: &DataDir,
     options: &Options,
@@ -301,7 +301,7 @@ pub fn configure<E: From<UpError>>(
     Ok(cfg)
 }
 
-/// The kept configuration gets another policy: every key that belongs to one.
+/// Changes every key of the stored configuration that belongs to a policy.
 pub fn keep_policy(data: &Path, file: &str, policy: Policy) -> Result<(), UpError> {
     let cfg = RackConfig::clone(&read_config(&data.join(file))?);
     let cfg = super::policy::with(&cfg, policy);
@@ -313,7 +313,7 @@ pub fn read_config(path: &Path) -> Result<RackConfig, UpError> {
     Ok(read_written(path)?.0)
 }
 
-/// Also, what it says itself.
+/// Also returns the file's text.
 pub fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError> {
     let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
     let (mut cfg, mut written) = Written::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
@@ -324,7 +324,8 @@ pub fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError> {
     Ok((cfg, written))
 }
 
-/// What the rack was made with is kept beside the metadata service's records: the kept configuration may have been edited.
+/// The configuration that the rack was created with is stored with the metadata service's records, because the file may
+/// have been edited.
 pub fn same_as_made(dir: &DataDir, store: &mut StoreFile, cfg: &RackConfig) -> Result<(), UpError> {
     let made = store.made_with(&fixed::lines(cfg))?;
     same_shape(dir.path(), fixed::changed_since(&made, cfg))
@@ -334,7 +335,7 @@ fn same_shape(data: &Path, changed: Option<Changed>) -> Result<(), UpError> {
     Err(UpError::Fixed { data: data.into(), key, stored, asked })
 }
 
-/// The table that a drive has; one that was never used has none yet.
+/// The drive table; `None` for a drive that was never used.
 fn drive_table(ssd: &mut FileSsd<OsFile>, g: &Geometry) -> Result<Option<Table>, RecoveryError> {
     let op = DeviceOp::ReadMeta { offset: 0, len: table::area_bytes(g) as u32 };
     let area = match ssd.execute(&op)? {
@@ -344,7 +345,7 @@ fn drive_table(ssd: &mut FileSsd<OsFile>, g: &Geometry) -> Result<Option<Table>,
     Ok(table::read(g, &area)?.map(|(found, _)| found))
 }
 
-/// The drive's table is one of this configuration.
+/// Checks that the drive table matches the configuration.
 fn check_table(ssd: &mut FileSsd<OsFile>, c: &ServerConfig) -> Result<Option<Table>, RecoveryError> {
     let Some(found) = drive_table(ssd, &c.ssd.profile.geometry)? else { return Ok(None) };
     found.check(ssd.drive_id(), &c.ssd.profile)?;
@@ -359,8 +360,8 @@ fn drive_error(path: &Path, e: RecoveryError) -> UpError {
     }
 }
 
-/// A rack that has run finds every SSD again: an empty one in its place would be taken for a copy. Those in `replaced`
-/// are to be empty, and are filled from the other copies before they serve.
+/// Checks that a rack that has run finds every SSD: an empty one would be taken for a copy. Those in `replaced` must be
+/// empty, and are filled from the other copies before they serve.
 fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
     replaceable(cfg, replaced)?;
     for server in 0..cfg.servers {
@@ -374,14 +375,14 @@ fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), Up
     Ok(())
 }
 
-/// Whether there is a device in the file. One that was emptied, or made anew, holds none.
+/// Whether the file holds a device. A truncated or new file holds none.
 pub fn has_device(path: &Path) -> Result<bool, UpError> {
     let blank = || OsFile::open(path).and_then(|f| FileSsd::is_blank(&f));
     let found = if path.exists() { blank().map(|b| !b) } else { Ok(false) };
     found.map_err(|e| UpError::Device { path: path.into(), error: OpenError::Io(e) })
 }
 
-/// The servers exist, and a copy of each set stays.
+/// Checks that the servers exist, and that each set keeps a copy.
 pub fn replaceable(cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
     if replaced.len() >= cfg.replicas as usize {
         return Err(UpError::AllReplaced { replaced: replaced.len(), replicas: cfg.replicas });
@@ -401,7 +402,7 @@ pub fn device_name(server: u32) -> String {
     format!("ssd-{server}.rwk")
 }
 
-/// The devices of these servers; see [`open_device`].
+/// Opens the devices of these servers; see [`open_device`].
 pub fn devices(
     dir: &DataDir,
     cfg: &RackConfig,
@@ -416,7 +417,7 @@ pub fn devices(
     servers.map(open).collect()
 }
 
-/// Where it is known whose rack this is, the drive is made one of it, or refused as another's.
+/// If the rack's identity is known, a drive of no rack is assigned to it, and a drive of another rack is refused.
 fn open_device(
     path: &Path,
     server: u32,
@@ -427,7 +428,7 @@ fn open_device(
     let fail = |error| UpError::Device { path: path.into(), error };
     let file = OsFile::open(path).map_err(|e| fail(OpenError::Io(e)))?;
     let blank = FileSsd::is_blank(&file).map_err(|e| fail(OpenError::Io(e)))?;
-    // Before it is changed by being opened.
+    // Read before opening changes the drive.
     let owner = FileSsd::owner(&file).map_err(|e| fail(OpenError::Io(e)))?;
     if let Some((found, wanted)) = owner.zip(rack).filter(|(found, wanted)| found != wanted) {
         return Err(fail(OpenError::Rack { found, wanted }));
@@ -446,13 +447,13 @@ fn open_device(
     Ok(ssd)
 }
 
-/// Once for each drive from before drives had one.
+/// Reported once for each drive that had no identity yet.
 pub fn say_adopted(path: &Path, rack: RackId) {
     eprintln!("{}: the drive had no rack identity; it now belongs to rack {rack}", path.display());
 }
 
-/// A new device for a server that may have lost its own: under another name until the metadata service has taken the
-/// server in, so that a refused one leaves nothing behind that looks like a device. Answers also what gives it its name.
+/// A new device for a server that may have lost its own. It has another name until the metadata service admits the
+/// server, so that a refused server leaves nothing that looks like a device. Also returns the function that renames it.
 pub fn device_on_trial(dir: &DataDir, cfg: &RackConfig, server: u32) -> Result<(FileSsd<OsFile>, Admitted), UpError> {
     let path = device_path(dir, server);
     let trial = path.with_extension("new");
@@ -468,14 +469,14 @@ pub fn device_on_trial(dir: &DataDir, cfg: &RackConfig, server: u32) -> Result<(
     Ok((device, Box::new(name)))
 }
 
-/// Where the other commands ask: in the data directory.
+/// Opens the control socket in the data directory.
 pub fn listen_control(dir: &DataDir) -> Result<(Listener, Protocol), UpError> {
-    // A path that fits a socket's address, however deep the data directory lies.
+    // A path that fits in a socket address, however long the data directory's path is.
     let (_open, short) = short_path(dir.path(), SOCKET)?;
     Ok((Listener::bind_unix(&dir.file(SOCKET), &short)?, Protocol::control()))
 }
 
-/// Becomes readable with the first SIGINT or SIGTERM.
+/// Becomes readable on the first SIGINT or SIGTERM.
 pub fn signals() -> io::Result<OwnedFd> {
     let (read, write) = UnixStream::pair()?;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -484,13 +485,13 @@ pub fn signals() -> io::Result<OwnedFd> {
     Ok(read.into())
 }
 
-/// Modelled flash answers within microseconds: sleeps must not be rounded up by fifty.
+/// Sets the timer slack to 1 ns: modelled flash answers within microseconds, and the default rounds sleeps up by fifty.
 pub fn exact_timers() {
     // SAFETY: sets a number of this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1usize, 0usize, 0usize, 0usize) };
 }
 
-/// Drawn once for each life of a node.
+/// Drawn once per run of a node.
 pub fn random_u64() -> u64 {
     let mut b = [0u8; 8];
     // SAFETY: the kernel writes at most eight bytes.

@@ -1,9 +1,9 @@
-//! Heartbeats of a node's process, for the one that started it (`up --processes`): lines on the node's standard output,
-//! `beat N`, where N is the incarnation that the metadata service gave the server here, or 0.
+//! Heartbeats of a node's process to its supervisor (`up --processes`): lines `beat N` on standard output, where N is
+//! the incarnation of the server here, or 0.
 //!
-//! A switch sends one every [`BEAT`]; one that is silent for longer than its [`Watch`] allows is ended and restarted:
-//! it has no durable state, and the servers announce theirs anew (protocol rule 17). A server sends one with each
-//! incarnation, so that a supervisor that sees its process end can name the incarnation whose lease is over.
+//! A switch sends one every [`BEAT`]. One that is silent for longer than its [`Watch`] allows is ended and restarted:
+//! it has no durable state, and the servers announce theirs again (protocol rule 17). A server sends one with each
+//! incarnation, so that its supervisor can name the incarnation whose lease is over when the process ends.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -15,16 +15,16 @@ use rackweave_core::{Span, Time};
 
 /// Period of a switch's heartbeats.
 pub const BEAT: Span = Span::from_millis(100);
-/// A switch hangs if it is silent for this time, and for a further [`BEAT`] after that was noticed: long enough for a
+/// A switch hangs if it is silent for this time and for a further [`BEAT`] after that was noticed: long enough for a
 /// page fault or two from a slow disk.
 pub const SILENT: Span = Span::from_millis(600);
-/// The limit doubles up to this each time it fires again soon: perhaps the machine hangs.
+/// The limit doubles up to this each time it fires again soon, because the machine may hang.
 pub const SILENT_MAX: Span = Span::from_secs(30);
-/// Bytes of a line; longer ones are none of ours.
+/// Longest line; longer ones are not heartbeats.
 const LINE_MAX: usize = 64;
 const PREFIX: &str = "beat ";
 
-/// The node's end: writes to standard output, and never waits for who reads it.
+/// The node's end: writes to standard output without ever blocking.
 #[derive(Debug)]
 pub struct Beat {
     out: RawFd,
@@ -34,7 +34,7 @@ pub struct Beat {
 }
 
 impl Beat {
-    /// To standard output, every so often and with each new incarnation.
+    /// A heartbeat on standard output every `every`, and with each new incarnation.
     pub fn new(every: Span) -> io::Result<Beat> {
         Beat::to(libc::STDOUT_FILENO, every)
     }
@@ -49,7 +49,7 @@ impl Beat {
     pub fn deadline(&self) -> Time {
         self.next
     }
-    /// Reports that the loop turns. A beat that does not fit into the pipe is lost: its reader does not read.
+    /// Reports that the loop runs. A heartbeat that does not fit into the pipe is dropped: nobody reads it.
     pub fn turn(&mut self, now: Time, incarnation: u64) {
         if now < self.next && self.said == Some(incarnation) {
             return;
@@ -62,18 +62,18 @@ impl Beat {
     }
 }
 
-/// The other end: what is known of a process that runs.
+/// The supervisor's end: the state of a running process.
 #[derive(Debug)]
 pub struct Watch {
     out: ChildStdout,
     closed: bool,
     pid: u32,
     line: Vec<u8>,
-    /// Of the server's registration, 0: none yet.
+    /// Incarnation of the server; 0 before its registration.
     pub incarnation: u64,
-    /// Time of the last beat, and how long it had waited for a core until then; none before the first.
+    /// Time of the last heartbeat, and how long the process had waited for a core by then; `None` before the first.
     heard: Option<(Time, Span)>,
-    /// When it was looked at last, and whether it had been silent for too long then.
+    /// Time of the last check, and whether the process had been silent for too long then.
     looked: Time,
     suspected: bool,
 }
@@ -94,14 +94,14 @@ impl Watch {
     pub fn as_raw_fd(&self) -> RawFd {
         self.out.as_raw_fd()
     }
-    /// It has closed its end, and is not read further.
+    /// The process has closed its end; nothing further is read.
     pub fn closed(&mut self) {
         self.closed = true;
     }
     pub fn is_closed(&self) -> bool {
         self.closed
     }
-    /// Reads what there is. False: it has closed its end.
+    /// Reads available heartbeats. False if the process has closed its end.
     pub fn hear(&mut self, now: Time) -> bool {
         let mut b = [0; 4096];
         let n = match self.out.read(&mut b) {
@@ -125,12 +125,12 @@ impl Watch {
         }
         true
     }
-    /// When to check whether it hangs, if no beat arrives until then; never before its first beat.
+    /// When to check for a hang if no heartbeat arrives; never before the first.
     pub fn due(&self, silent: Span) -> Time {
         self.heard.map_or(Time::MAX, |(at, _)| (at + silent).max(self.looked + BEAT))
     }
-    /// Whether it hangs: silent for this time, without the time in which others had the cores that it waited for. Twice
-    /// in a row, since after a standstill of the whole machine the process has its turn first.
+    /// Whether it hangs: silent for this time, not counting time in which it waited for a core. Two checks in a row
+    /// must agree, because after a standstill of the whole machine this process may run first.
     pub fn hangs(&mut self, now: Time, silent: Span) -> bool {
         let Some((at, waited)) = self.heard.filter(|_| now >= self.due(silent)) else { return false };
         self.looked = now;
@@ -143,7 +143,7 @@ fn parse(line: &[u8]) -> Option<u64> {
     std::str::from_utf8(line).ok()?.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// How long the process was ready to run and did not, since it began; zero where the kernel does not say.
+/// Time since the process began in which it was runnable but not running; zero where the kernel does not report it.
 fn waited_for_a_core(pid: u32) -> Span {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     Span(text.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0))
@@ -180,7 +180,7 @@ mod tests {
         assert!(w.hear(ms(1)));
         assert_eq!(w.due(SILENT), ms(601));
         assert!(!w.hangs(ms(600), SILENT), "not yet");
-        // As after a standstill of everything.
+        // As after a standstill of the whole machine.
         assert!(!w.hangs(ms(60_000), SILENT), "once");
         assert_eq!(w.due(SILENT), ms(60_100));
         beat.turn(ms(60_050), 0);
@@ -201,7 +201,7 @@ mod tests {
         beat.turn(ms(60), 7);
         assert!(w.hear(ms(60)));
         assert_eq!((w.incarnation, w.due(SILENT)), (7, ms(660)));
-        // Without a reader: a pipe takes 64 KiB.
+        // Without a reader: a pipe holds 64 KiB.
         (1..20_000).for_each(|n| beat.turn(ms(100 * n), n));
         assert_eq!(parse(b"beat 12"), Some(12));
         assert_eq!((parse(b"beat"), parse(b"switch on 127.0.0.1:1"), parse(b"beat -1")), (None, None, None));

@@ -1,4 +1,4 @@
-//! Faults on purpose, for demonstrations: nodes that end, links that are cut.
+//! Faults on purpose, for demonstrations: servers that end, links that are cut.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use super::{Device, Engine, Host, Nodes, Reverse};
 use crate::store::MetaStore;
 use rackweave_rack::build::BuildError;
 
-/// Links through which nothing gets. The nodes of a rack are a star around its switch: that to the switch is all a node
-/// has, and that between two switches all that racks have.
+/// Cut links. The nodes of a rack form a star around its switch: a node's only link is that to its switch, and racks
+/// are connected only by the link between their switches.
 #[derive(Debug)]
 pub(super) struct Links {
     layout: Layout,
@@ -27,11 +27,11 @@ impl Links {
     pub fn new(layout: Layout) -> Links {
         Links { layout, cut: BTreeSet::new(), lost: 0 }
     }
-    /// Of the rack that the node belongs to; metadata service and gateways are beside the first.
+    /// The switch of the node's rack; metadata service and gateways belong to the first.
     fn switch_of(&self, n: NodeId) -> NodeId {
         self.layout.switch(self.layout.rack(n).unwrap_or(0))
     }
-    /// Whether the packet is lost, which is counted.
+    /// Whether the packet is lost on a cut link; counts it.
     pub fn lose(&mut self, p: &Packet) -> bool {
         if self.cut.is_empty() {
             return false;
@@ -45,7 +45,7 @@ impl Links {
     }
 }
 
-/// Why a node that ended does not begin again.
+/// Why a node that ended does not start again.
 #[derive(Debug, thiserror::Error)]
 pub enum Stopped {
     #[error("its last sync has not ended")]
@@ -55,7 +55,7 @@ pub enum Stopped {
 }
 
 impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
-    /// Cuts the link between two nodes, or mends it. False: it is so already.
+    /// Cuts or mends the link between two nodes. False if nothing changed.
     pub fn cut_link(&mut self, a: NodeId, b: NodeId, cut: bool) -> bool {
         let link = both(a, b);
         if cut { self.links.cut.insert(link) } else { self.links.cut.remove(&link) }
@@ -63,12 +63,12 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     pub fn links_cut(&self) -> impl Iterator<Item = (NodeId, NodeId)> + '_ {
         self.links.cut.iter().copied()
     }
-    /// Packets that were lost on links that were cut.
+    /// Number of packets lost on cut links.
     pub fn lost_on_links(&self) -> u64 {
         self.links.lost
     }
 
-    /// Ends a server and closes its device's file, both as they are: what was not written to the file is gone.
+    /// Ends a server and closes its device file without a sync: what was not written to the file is lost.
     pub fn end_server(&mut self, node: NodeId, device: usize) {
         self.nodes.end(node);
         self.queue.retain(|(n, _)| *n != node);
@@ -79,12 +79,12 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         d.syncs.next.clear();
         d.host.forget();
         match &mut d.syncs.running {
-            // Its descriptor stays open until then.
+            // The descriptor stays open until the sync ends.
             Some((_, waiting)) => waiting.clear(),
             None => d.file = None,
         }
     }
-    /// Devices of servers that do not run, up to this many in all: they may begin later.
+    /// Reserves places for devices of servers that do not run yet, up to `devices` in all.
     pub fn reserve(&mut self, devices: u32) {
         while self.devices.len() < devices as usize {
             self.devices.push(Device { file: None, syncs: Default::default(), host: Host::new(), dead: true });
@@ -94,11 +94,11 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     pub fn has_ended(&self, device: usize) -> bool {
         self.devices.get(device).is_some_and(|d| d.dead)
     }
-    /// Whether a sync of it is still under way.
+    /// Whether a sync of it is still running.
     pub fn still_syncs(&self, device: usize) -> bool {
         self.devices.get(device).is_some_and(|d| d.syncs.running.is_some())
     }
-    /// Begins a new life of a server that has ended, on its device, opened again.
+    /// Starts a server that has ended, on its reopened device.
     pub fn begin_server(&mut self, node: NodeId, device: usize, file: FileSsd<F>) -> Result<(), Stopped> {
         if self.still_syncs(device) {
             return Err(Stopped::Syncing);

@@ -1,9 +1,9 @@
-//! What the host does to the drives' files: no room, errors.
+//! Faults of the host's files that hold the drives: no space, I/O errors.
 //!
-//! A command that finds no room on the host's disk is kept, and tried again as it was, every [`ROOM_RETRY`]; so are those after it
-//! that change the drive, in their order, and syncs. Reads go on. Its server reports no room, and takes no blocks that need a page until
-//! there is room. If that takes longer than a lease, its sets go on without it, where enough others are left. An fdatasync that
-//! fails is final, whatever the reason (protocol rule 12).
+//! A command that finds no room on the host's disk is kept and retried unchanged every [`ROOM_RETRY`]. Later commands
+//! that change the drive, and syncs, wait behind it in order. Reads go on. The server reports no room, and admits no
+//! block that needs a page until there is some. If that takes longer than a lease, its sets go on without it where
+//! enough other members are left. An fdatasync that fails is final, whatever the reason (protocol rule 12).
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,20 +15,20 @@ use rackweave_device::{FileIo, FileSsd};
 use super::{Engine, Nodes, Waiting};
 use crate::store::MetaStore;
 
-/// How often a full disk is tried again.
+/// Retry interval on a full disk.
 pub const ROOM_RETRY: Span = Span::from_millis(250);
 
-/// What is wrong with the file of a drive.
+/// Fault of a drive's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFault {
-    /// The host's disk is full: what changes the drive waits.
+    /// The host's disk is full; commands that change the drive wait.
     NoRoom,
-    /// A write or an fdatasync failed: the drive is not used any more until its server begins again.
+    /// A write or an fdatasync failed: the drive is not used until its server starts again.
     Failed { os_error: i32 },
 }
 
 impl HostFault {
-    /// For people: `file` is the drive's.
+    /// Text for users; `file` is the drive's file.
     pub fn words(self, file: &str) -> String {
         match self {
             HostFault::NoRoom => format!(
@@ -43,16 +43,16 @@ impl HostFault {
     }
 }
 
-/// How the host treats the file of one drive.
+/// State of the host file of one drive.
 #[derive(Debug)]
 pub(super) struct Host {
-    /// Commands that wait for room, in their order.
+    /// Commands that wait for room, oldest first.
     held: VecDeque<Waiting>,
     /// A sync found no room.
     pub sync_waits: bool,
     retry_at: Time,
     fault: Option<HostFault>,
-    /// Reads that failed, and why the last did.
+    /// Number of failed reads, and the error of the last.
     reads_failed: (u64, i32),
 }
 
@@ -60,7 +60,7 @@ impl Host {
     pub fn new() -> Host {
         Host { held: VecDeque::new(), sync_waits: false, retry_at: Time::MAX, fault: None, reads_failed: (0, 0) }
     }
-    /// Nobody waits for the drive any more.
+    /// Drops everything that waits for the drive.
     pub fn forget(&mut self) {
         (self.held, self.sync_waits, self.retry_at) = (VecDeque::new(), false, Time::MAX);
     }
@@ -84,7 +84,7 @@ fn is_read(op: &DeviceOp) -> bool {
 impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     pub(super) fn execute(&mut self, now: Time, place: usize, w: Waiting) {
         let d = &mut self.devices[place];
-        // Who has ended says nothing any more.
+        // A server that has ended reports nothing.
         let Some(file) = &mut d.file else { return };
         let read = is_read(&w.command.op);
         if !read && !d.host.held.is_empty() && !mutant!("runtime.host.overtakes") {
@@ -105,7 +105,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
     }
 
-    /// A sync found no room before its fdatasync, or for what it writes after it: all of it is done again.
+    /// A sync found no room, before its fdatasync or for the write after it; all of it is repeated.
     pub(super) fn sync_waits(&mut self, now: Time, place: usize, mut waiting: Vec<Waiting>) {
         let Some(node) = waiting.first().map(|w| w.node) else { return };
         let syncs = &mut self.devices[place].syncs;
@@ -131,7 +131,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.queue.push_back((node, Event::Timer));
     }
 
-    /// Tries again what found no room.
+    /// Retries the commands that found no room.
     pub(super) fn retry_hosts(&mut self, now: Time) {
         for place in 0..self.devices.len() {
             let host = &mut self.devices[place].host;
@@ -169,23 +169,23 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
     }
 
-    /// What is wrong with the file of this server's drive, if it is here.
+    /// The fault of this server's drive file, if the drive is here.
     pub fn drive_fault(&self, server: u32) -> Option<HostFault> {
         self.devices.get(server.wrapping_sub(self.first_ssd) as usize).and_then(|d| d.host.fault)
     }
-    /// Servers of whose drives it has changed what is wrong.
+    /// Servers whose drive's fault has changed.
     pub fn take_host_news(&mut self) -> Vec<(u32, Option<HostFault>)> {
         std::mem::take(&mut self.host_news)
     }
-    /// Reads that failed since this was asked: of which server's drive, how many, and why the last did.
+    /// Failed reads since the last call: server, number, and error of the last.
     pub fn take_reads_failed(&mut self) -> Vec<(u32, u64, i32)> {
         let take = |d: &mut super::Device<F>| std::mem::take(&mut d.host.reads_failed);
         let all = (self.first_ssd..).zip(self.devices.iter_mut().map(take));
         all.filter(|(_, (n, _))| *n > 0).map(|(server, (n, os_error))| (server, n, os_error)).collect()
     }
 
-    /// Hands the file system what the devices still hold back, so that only a power cut can lose it. A device that
-    /// cannot keeps it; its next sync answers for that.
+    /// Writes the devices' buffered data to the file system, so that only a power cut can lose it. A device that fails
+    /// to do so keeps its data; its next sync reports the failure.
     pub fn write_back(&mut self) {
         for file in self.devices.iter_mut().filter(|d| !d.dead).filter_map(|d| d.file.as_mut()) {
             let _ = FileSsd::write_tails(file);

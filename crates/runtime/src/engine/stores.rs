@@ -1,4 +1,4 @@
-//! Durable writes of the metadata service, on their way to its store.
+//! Durable writes of the metadata service in transit to its store.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use crate::store::{MetaStore, StoreError, StoreEvent};
 
 #[derive(Debug, Default)]
 pub(super) struct Writes {
-    /// Their nodes and tags, in their order.
+    /// Nodes and tags of the pending writes, oldest first.
     under_way: VecDeque<(NodeId, u64)>,
     no_room: Option<StoreError>,
     failed: Option<StoreError>,
-    /// What the metadata service knows.
+    /// The problem last reported to the metadata service.
     problem: Option<String>,
     news: bool,
 }
@@ -28,7 +28,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         self.poll_store();
     }
 
-    /// Takes in what became of the writes under way.
+    /// Collects the results of pending writes.
     pub(super) fn poll_store(&mut self) {
         let w = &mut self.writes;
         let before = w.no_room.is_some() || w.failed.is_some();
@@ -49,7 +49,7 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         }
     }
 
-    /// Reports to the metadata service whether it may write.
+    /// Reports to the metadata service whether it may store changes.
     pub fn look_at_store(&mut self) {
         let w = &mut self.writes;
         let error = w.failed.as_ref().or(w.no_room.as_ref());
@@ -58,19 +58,19 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
         w.problem = problem;
         self.nodes.set_store_full(w.problem.as_deref());
     }
-    /// True once after that has changed.
+    /// True once after the problem has changed.
     pub fn take_store_news(&mut self) -> bool {
         std::mem::take(&mut self.writes.news)
     }
-    /// Why the metadata service cannot write, or should not.
+    /// Why the metadata service cannot or should not store changes.
     pub fn store_problem(&self) -> Option<&str> {
         self.writes.problem.as_deref()
     }
-    /// The store takes no write any more.
+    /// Whether the store has failed and takes no further write.
     pub fn store_failed(&self) -> bool {
         self.writes.failed.is_some()
     }
-    /// Why.
+    /// The reason for the failure, once.
     pub fn take_store_failure(&mut self) -> Option<StoreError> {
         self.writes.failed.take()
     }

@@ -1,4 +1,4 @@
-//! What the command line asks of a running rack: commands for the metadata service, reports of this process.
+//! Commands from the command line to a running rack: administration, and reports of this process.
 
 use bytes::Bytes;
 use rackweave_core::admin::{self, RackStatus, ServerStatus};
@@ -16,7 +16,7 @@ use crate::status::{Describe, View};
 use crate::store::MetaStore;
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
-    /// A line of a control connection.
+    /// Handles a line of a control connection.
     pub(super) fn command_line(&mut self, place: Place, line: Result<Bytes, LineTooLong>) {
         match parse(line) {
             Ok(c) => self.command(place, c),
@@ -51,7 +51,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Takes a step of a rotation here and in the file of keys, which others on this machine may share.
+    /// Takes a step of a key rotation here and in the key file, which other processes on this machine may share.
     fn change_keys(&mut self, change: &KeyChange) -> Result<(), KeyFileError> {
         let (Some(path), Some(net)) = (&self.key_file, &mut self.net) else { return Err(KeyFileError::None) };
         let mut file = KeyFile::load(path)?;
@@ -63,7 +63,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
 
     pub(super) fn report(&mut self, place: Place, metrics: bool) {
-        // Whoever asks every process asks the metadata service's, too, and must not wait for it twice.
+        // A command that queries every process also queries the metadata service's, and must not wait for it twice.
         if !metrics && self.asked.admin != Some(Layout::META) {
             return self.report_here(place, metrics);
         }
@@ -83,7 +83,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// What is known of the nodes in this process, without asking another.
+    /// Reports the state of the nodes in this process, without querying others.
     fn report_here(&mut self, place: Place, metrics: bool) {
         let now = self.clock.now();
         let nodes = (0..self.engine.nodes.count()).map(NodeId);
@@ -130,7 +130,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// What network, links and listeners counted.
+    /// Counters of network, links and listeners.
     fn counted(&self) -> Vec<(String, u64)> {
         let lost = self.engine.lost_on_links();
         let lost = (lost > 0).then(|| ("drop_link_cut".into(), lost));
@@ -138,7 +138,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
 }
 
-/// The command in a line, or why there is none.
+/// Parses a line into a command.
 fn parse(line: Result<Bytes, LineTooLong>) -> Result<Command, String> {
     let line = line.map_err(|e| e.to_string())?;
     serde_json::from_slice(&line).map_err(|e| format!("not a command: {e}"))
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(next(&mut s), None);
     }
 
-    /// The fuzz target of control frames, run briefly and seeded: any bytes in any cuts get one answer a line, or are waited
-    /// for, within bounded memory.
+    /// The control frames' fuzz target, run briefly from a seed: for any bytes in any segments, each line gets one
+    /// answer or is waited for, within bounded memory.
     #[test]
     fn no_frames_break_a_control_connection() {
         let corpus: [&[u8]; 5] = [

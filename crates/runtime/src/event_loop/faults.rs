@@ -1,4 +1,4 @@
-//! `server kill|start` and `link cut|mend`; and what the host does to the files of the rack, in words.
+//! `server kill|start` and `link cut|mend`; and messages about faults of the rack's host files.
 
 use std::io::{self, Write};
 
@@ -9,14 +9,14 @@ use rackweave_device::{FileIo, FileSsd};
 use super::{Answer, Describe, EventLoop, MetaStore, Nodes, Place, Stage};
 use rackweave_config::SERVERS_MAX;
 
-/// Opens the device of a server anew; answers also what its table says.
+/// Opens the device of a server again; also returns its drive table.
 pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<(FileSsd<F>, DriveTable), String>>;
 
-/// How long a starting server may take to be taken in or refused.
+/// Time limit for a starting server to be admitted or refused.
 const BEGIN_WAIT: Span = Span::from_secs(5);
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
-    /// Servers may be ended and begin again here: `open` opens their devices.
+    /// Allows servers to be ended and started here; `open` opens their devices.
     pub fn reopen_by(&mut self, open: Reopen<F>) {
         self.reopen = Some(open);
     }
@@ -59,7 +59,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Begins those whose devices' last syncs have ended.
+    /// Starts servers whose devices' last syncs have ended.
     pub(super) fn start_waiting(&mut self) {
         for (server, place) in std::mem::take(&mut self.starting) {
             if self.engine.still_syncs(server as usize) {
@@ -72,7 +72,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             }
         }
     }
-    /// Opens its drive, if it is the one that the server is to have. Nothing on another one is changed.
+    /// Opens the server's drive if it is the expected one. Another drive is left unchanged.
     fn open_drive(&mut self, node: NodeId, server: u32) -> Result<Option<FileSsd<F>>, String> {
         let Some(open) = &mut self.reopen else { return Ok(None) };
         let (file, table) = open(server)?;
@@ -81,7 +81,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         Ok(Some(file))
     }
 
-    /// Answers for servers that have begun.
+    /// Answers the requests for started servers.
     pub(super) fn look_at_begun(&mut self, now: Time) {
         for (server, place, until) in std::mem::take(&mut self.begun) {
             let done = match self.engine.nodes.taken_in(server) {
@@ -97,7 +97,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             self.answer_done(place, done);
         }
     }
-    /// Servers whose drives turned out to be others than they are to be: none of them serves, and that is said.
+    /// Ends and reports servers whose drives turned out to be other than expected.
     pub(super) fn look_for_refused(&mut self) {
         if self.reopen.is_some() {
             let servers = 0..SERVERS_MAX;
@@ -108,7 +108,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             (self.stage, self.refused) = (Stage::Stopped, true);
         }
     }
-    /// Ends it, so that it may begin again when what is wrong is put right.
+    /// Ends the server, so that it may start again once the cause is removed.
     fn end_refused(&mut self, server: u32) -> String {
         let node = self.engine.nodes.layout().server(server);
         let why = match self.engine.nodes.drive_refused(server) {
@@ -152,7 +152,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         self.answer_done(place, done);
     }
 
-    /// What has changed with the files of drives and of the metadata service.
+    /// Reports changed faults of the files of drives and of the metadata service.
     pub(super) fn say_host_news(&mut self) {
         for (server, fault) in self.engine.take_host_news() {
             let node = self.engine.nodes.layout().server(server);
@@ -174,7 +174,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             let _ = writeln!(io::stderr(), "rackweave: {words}");
         }
     }
-    /// Reads that failed in the last second.
+    /// Reports reads that failed in the last second.
     pub(super) fn say_reads_failed(&mut self) {
         for (server, n, os_error) in self.engine.take_reads_failed() {
             let file = self.facts.drive_file(self.engine.nodes.layout().server(server));

@@ -5,11 +5,11 @@ use rackweave_device::FileIo;
 use super::{Answer, Describe, EventLoop, MetaStore, Nodes, Place};
 use rackweave_config::policy::Policy;
 
-/// Keeps a policy for the next start.
+/// Stores a policy for the next start.
 pub type Keep = Box<dyn FnMut(Policy) -> Result<(), String>>;
 
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
-    /// A policy that is set is kept by `keep`.
+    /// A changed policy is stored by `keep`.
     pub fn keep_policy_by(&mut self, keep: Keep) {
         self.keep = Some(keep);
     }

@@ -1,4 +1,4 @@
-//! What is looked at once a second: clients that are late, memory that others wait for, certificates that changed.
+//! Checks once a second: late clients, memory that others wait for, changed certificates.
 
 use std::io::{self, Write};
 
@@ -31,7 +31,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Connections that hold what others wait for.
+    /// Closes connections that hold memory without progress while others wait.
     fn close_stalled(&mut self, now: Time) {
         if self.budget.waiting() == 0 {
             return;
@@ -50,11 +50,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             self.budget.count_closed();
             self.drop_conn(key);
         }
-        // Who waited goes on.
+        // The next waiting connection continues.
         self.touched.extend(self.budget.next_waiting());
     }
 
-    /// New connections are met with the certificates that are in the files now.
+    /// New connections get the certificates that are in the files now.
     fn renew_certificates(&mut self) {
         for (_, protocol) in &mut self.listeners {
             if let Some(Err(e)) = protocol.tls.as_mut().map(Renewing::look) {

@@ -1,8 +1,9 @@
 //! The metadata service's state in one redb file, written by blocking calls.
 //!
-//! A failed fsync is final (protocol rule 12): the kernel may keep pages that never reached the disk and mark them clean. A later fsync
-//! then succeeds without them, also after the database was opened anew. The store therefore takes no further write, and its process
-//! ends. The next start rewrites and syncs every page before it opens the database ([`rewrite`]): what it reads is then on the disk.
+//! A failed fsync is final (protocol rule 12): the kernel may mark pages clean that never reached the disk. A later
+//! fsync then succeeds without them, even after the database is reopened. The store therefore takes no further write,
+//! and its process ends. The next start rewrites and syncs every page before it opens the database ([`rewrite`]), so
+//! that what it reads is on the disk.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -19,14 +20,15 @@ use redb::{BackendError, Database, ReadableDatabase, ReadableTable, StorageBacke
 
 use super::{Entries, StoreError};
 
-/// What is of the rack as a whole and not the metadata service's own. A program that does not know it leaves it alone.
+/// Data of the rack as a whole, apart from the metadata service's. A version that does not know it leaves it unchanged.
 const RACK: TableDefinition<&str, &[u8]> = TableDefinition::new("rack");
 const RACK_ID: &str = "id";
-/// The keys that fix the rack's layout, as it was made with them.
+/// The configuration keys that fix the rack's layout, with the values it was created with.
 const MADE: &str = "made";
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("meta");
 
-/// With less left on the host's disk no change is begun that can wait: the rest is for those that keep the rack going.
+/// With less room on the host's disk, changes that can wait are refused: the rest is for those that keep the rack
+/// running.
 const LEFT_MIN: u64 = 1 << 20;
 /// Unit of [`rewrite`]; redb's pages are this size or a multiple of it.
 const PAGE_BYTES: usize = 4096;
@@ -36,18 +38,18 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Why entries were not written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The host's disk is full: nothing was changed, and the write may be retried.
+    /// The host's disk is full. Nothing was changed, and the write may be retried.
     #[error(transparent)]
     NoRoom(StoreError),
-    /// Whether the write is durable is unknown. Nothing more is written.
+    /// Whether the write is durable is unknown. No further write is taken.
     #[error(transparent)]
     Failed(StoreError),
 }
 
-/// How a file is synced; tests make it fail or wait.
+/// The sync function; tests make it fail or wait.
 type SyncBy = Arc<dyn Fn(&FileBackend) -> io::Result<()> + Send + Sync>;
 
-/// The database's file, which notes a failed fsync.
+/// The database's file, which records a failed fsync.
 struct Backend {
     file: FileBackend,
     sync: SyncBy,
@@ -101,7 +103,7 @@ impl StorageBackend for Backend {
     }
 }
 
-/// Makes durable what a file reads as, whatever became of earlier syncs: every page is written as it reads, then all are synced.
+/// Makes the file durable as it reads now, regardless of earlier syncs: rewrites every page, then syncs.
 fn rewrite(file: &mut impl FileIo) -> io::Result<()> {
     let len = if mutant!("runtime.store.trusts-cache") { 0 } else { file.len()? };
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -110,7 +112,7 @@ fn rewrite(file: &mut impl FileIo) -> io::Result<()> {
         file.read_at(&mut chunk[..n], offset)?;
         for (page, at) in chunk[..n].chunks(PAGE_BYTES).zip((offset..).step_by(PAGE_BYTES)) {
             match file.write_at(&[page], at) {
-                // A hole, which a full disk has no space for: it reads as zeroes from the disk, too.
+                // A hole, for which a full disk has no space. It reads as zeroes from the disk too.
                 Err(e) if is_full(e.kind()) && page.iter().all(|&b| b == 0) => {}
                 written => written?,
             }
@@ -125,19 +127,19 @@ fn is_full(kind: ErrorKind) -> bool {
 
 type Opened<T> = Result<T, Box<redb::Error>>;
 
-/// For `map_err`, from any of redb's errors.
+/// Converts any of redb's errors, for `map_err`.
 fn fail(e: impl Into<redb::Error>) -> Box<redb::Error> {
     Box::new(e.into())
 }
 
-/// The state of a metadata service. After a write that found no room the database answers nothing but errors until it is opened
-/// again: it is closed then, and the next write opens it.
+/// The state of a metadata service. After a write without room the database answers only errors until it is reopened,
+/// so it is closed, and the next write opens it.
 ///
-/// The file's space is allocated up to its length. The database reuses its free pages, so most writes succeed on a full disk, too.
+/// Space is allocated up to the file's length. The database reuses free pages, so most writes succeed on a full disk.
 pub struct StoreFile {
     path: PathBuf,
     db: Option<Database>,
-    /// Without the lock that the database has: for its space.
+    /// A second handle without the database's lock, to allocate space.
     file: File,
     allocated: u64,
     sync: SyncBy,
@@ -169,7 +171,7 @@ impl StoreFile {
         StoreError::File { file: self.path.clone(), error }
     }
 
-    /// Allocates what the file has grown by. If that fails, the next write tries it again.
+    /// Allocates space for growth. If that fails, the next write tries again.
     fn allocate(&mut self) {
         let len = self.file.metadata().map_or(0, |m| m.len());
         if len != self.allocated && device_io::allocate(&self.file, 0, len).is_ok() {
@@ -192,7 +194,7 @@ impl StoreFile {
         Ok(self.db.as_ref().expect("opened above"))
     }
 
-    /// Everything in it, in the order of the keys.
+    /// All entries, in the order of the keys.
     pub fn load(&mut self) -> Result<Vec<(Bytes, Bytes)>, StoreError> {
         self.read_all().map_err(|e| self.error(e))
     }
@@ -212,20 +214,20 @@ impl StoreFile {
         Ok(all)
     }
 
-    /// The rack's identity; the first time it is `drawn`, and durable when this returns.
+    /// The rack's identity. On first use it is drawn, and durable on return.
     pub fn rack_id(&mut self, drawn: impl FnOnce() -> RackId) -> Result<RackId, StoreError> {
         let well = |v: &[u8]| v.try_into().ok().map(u128::from_be_bytes);
         self.keep(RACK_ID, well, || drawn().0, |id| id.to_be_bytes().into()).map(RackId).map_err(|e| self.error(e))
     }
 
-    /// What the rack was made with, a line for each key that fixes its layout; the first time it is `now`, and durable when this
-    /// returns.
+    /// The configuration that the rack was created with, one line per key that fixes its layout. On first use it is
+    /// `now`, and durable on return.
     pub fn made_with(&mut self, now: &str) -> Result<String, StoreError> {
         let text = |v: &[u8]| Some(String::from_utf8_lossy(v).into_owned());
         self.keep(MADE, text, || now.into(), |made| made.as_bytes().into()).map_err(|e| self.error(e))
     }
 
-    /// The rack's value of a key. If there is none that `decode` takes, it is `first` from now on.
+    /// The rack's value of a key. If `decode` accepts none, `first` is stored.
     fn keep<T>(
         &mut self,
         key: &str,
@@ -250,7 +252,7 @@ impl StoreFile {
         Ok(value)
     }
 
-    /// All entries of all the writes, in their order, or none; durable when this returns.
+    /// Writes all entries of all writes in order, atomically; durable on return.
     ///
     /// # Errors
     /// After [`WriteError::Failed`] every further call fails.
@@ -262,7 +264,7 @@ impl StoreFile {
             self.allocate();
             return Ok(());
         };
-        // Closing it may sync.
+        // Closing the database may sync.
         self.db = None;
         let full = matches!(&*error, redb::Error::Io(e) if is_full(e.kind()));
         let error = self.error(error);

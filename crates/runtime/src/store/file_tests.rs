@@ -10,12 +10,12 @@ pub fn scratch(name: &str) -> PathBuf {
     path
 }
 
-/// The fsyncs of a store in a test.
+/// Control over a store's fsyncs in a test.
 #[derive(Clone, Default)]
 pub struct Syncs {
-    /// Held by the test: a disk that hangs.
+    /// Locked by the test to make the disk hang.
     pub gate: Arc<Mutex<()>>,
-    /// They fail with this error, unless it is zero.
+    /// The error that syncs fail with; zero for none.
     error: Arc<AtomicI32>,
     count: Arc<AtomicU32>,
 }
@@ -71,7 +71,7 @@ fn writes_are_there_after_reopening() {
     std::fs::remove_file(&path).expect("remove");
 }
 
-/// Runs `f` with an empty file system of `bytes` at `at`, which this thread alone sees. `Err`: why that cannot be.
+/// Runs `f` with an empty file system of `bytes` at `at`, visible to this thread only. `Err`: why it cannot be mounted.
 pub fn on_a_small_disk(at: &Path, bytes: u64, f: impl FnOnce() + Send) -> Result<(), String> {
     let c = |s: &str| std::ffi::CString::new(s).expect("no zero byte");
     let (root, none, tmpfs) = (c("/"), c("none"), c("tmpfs"));
@@ -148,12 +148,12 @@ fn a_failed_fsync_is_final_whatever_the_reason() {
     }
 }
 
-/// A file in a kernel's page cache: a failed fsync leaves pages there that never reached the disk, and marks them clean.
+/// A file in a kernel's page cache: a failed fsync marks pages clean that never reached the disk.
 struct Cached {
     cache: Vec<u8>,
     dirty: Vec<bool>,
     disk: Vec<u8>,
-    /// Pages that the disk has no space for.
+    /// Pages without space on the disk.
     holes: Vec<usize>,
     sync_fails: bool,
 }
@@ -194,7 +194,7 @@ impl FileIo for Cached {
 
 #[test]
 fn pages_that_a_failed_fsync_left_in_the_cache_reach_the_disk_at_the_next_start() {
-    // Two chunks, and a page that is not whole.
+    // Two chunks and a partial page.
     let len = CHUNK_BYTES + 5 * PAGE_BYTES + 100;
     let pages = len.div_ceil(PAGE_BYTES);
     let (dirty, holes) = (vec![false; pages], vec![3, pages - 3]);
@@ -205,7 +205,7 @@ fn pages_that_a_failed_fsync_left_in_the_cache_reach_the_disk_at_the_next_start(
     f.sync().expect("nothing fails");
     assert!(f.cache == f.disk);
     f.sync_fails = true;
-    // Among them one that is zero again.
+    // Includes a page that is zero again.
     [(1, 0), (2, 2), (pages - 1, 2)].into_iter().for_each(|(page, b)| write(&mut f, page, b));
     f.sync().expect_err("it fails");
     f.sync_fails = false;
@@ -216,7 +216,7 @@ fn pages_that_a_failed_fsync_left_in_the_cache_reach_the_disk_at_the_next_start(
     f.sync_fails = false;
     rewrite(&mut f).expect("nothing fails");
     assert!(f.cache == f.disk);
-    // A page with contents that cannot be written is no hole.
+    // A page with contents that cannot be written is not a hole.
     f.holes.push(0);
     assert_eq!(rewrite(&mut f).expect_err("no room").kind(), ErrorKind::StorageFull);
 }

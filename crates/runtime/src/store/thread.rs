@@ -1,4 +1,4 @@
-//! A thread that writes the metadata service's state, in order, and reports what is durable.
+//! A thread that writes the metadata service's state in order and reports what is durable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,15 +12,15 @@ use super::file::{StoreFile, WriteError};
 use super::{Entries, MetaStore, StoreEvent};
 use crate::poll::{eventfd, signal};
 
-/// A write that found no room is retried after this.
+/// Time until a write that found no room is retried.
 const ROOM_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the room on the host's disk is checked.
+/// Period of checks of the room on the host's disk.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Writes that are committed together: one fsync for all, but the first must not wait for many.
+/// Most writes in one commit: they share an fsync, but the first must not wait for too many.
 const BATCH_MAX: usize = 64;
-/// A write that takes longer hangs: operators' changes are refused until it is done.
+/// A longer write counts as hanging: operators' changes are refused until it completes.
 const HANGS_AFTER: Duration = Duration::from_secs(5);
-/// How long a store that is closed waits for the writes that were begun. What is not answered may be lost, as in a power cut.
+/// How long closing waits for pending writes. Unanswered writes may be lost, as in a power cut.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// The store, on a thread of its own.
@@ -31,7 +31,7 @@ pub struct StoreThread {
     short: Arc<Mutex<Option<String>>>,
     path: PathBuf,
     under_way: usize,
-    /// When the oldest write became the oldest.
+    /// When the oldest pending write became the oldest.
     since: Instant,
 }
 
@@ -67,7 +67,7 @@ impl MetaStore for StoreThread {
             self.since = Instant::now();
         }
         self.under_way += 1;
-        // The thread ends before this does only if the store has failed, which it has reported.
+        // The thread ends first only if the store has failed, which it has reported.
         let _ = self.writes.as_ref().map(|w| w.send(entries));
     }
     fn poll(&mut self) -> Option<StoreEvent> {
@@ -102,7 +102,7 @@ impl Drop for StoreThread {
 struct Worker {
     file: StoreFile,
     begun: Receiver<Entries>,
-    /// In their order.
+    /// Pending writes, oldest first.
     waiting: VecDeque<Entries>,
     done: Sender<StoreEvent>,
     event: Arc<OwnedFd>,
@@ -111,9 +111,9 @@ struct Worker {
 }
 
 impl Worker {
-    /// Until the store is closed, or has failed.
+    /// Runs until the store is closed or has failed.
     fn run(mut self) {
-        // A batch that found no room may still have some for its first write.
+        // After a batch without room, the first write alone may still fit.
         let mut batch_max = BATCH_MAX;
         loop {
             let short = self.file.short_of_room();
@@ -147,13 +147,13 @@ impl Worker {
 
     fn report(&self, events: impl IntoIterator<Item = StoreEvent>) {
         for e in events {
-            // No one receives it if the store is being closed.
+            // Nobody receives it while the store is being closed.
             let _ = self.done.send(e);
         }
         signal(self.event.as_raw_fd());
     }
 
-    /// False: the store is being closed.
+    /// False if the store is being closed.
     #[allow(clippy::disallowed_methods, reason = "a driver")]
     fn wait_for_room(&mut self) -> bool {
         let end = Instant::now() + self.retry;

@@ -4,7 +4,7 @@ use crate::poll::{Interest, Poll, drain};
 use rackweave_core::Span;
 use rackweave_core::node::STORES_MAX;
 
-/// The next event; the descriptor becomes readable with it.
+/// The next event; also checks that the descriptor becomes readable.
 fn next(s: &mut StoreThread) -> StoreEvent {
     let mut poll = Poll::new().expect("epoll");
     let fd = s.event_fd().expect("a thread has one");
