@@ -7,12 +7,12 @@ use super::{Problem, need};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientSection {
-    /// A message without an answer goes to the next replica after this time.
+    /// Time after which an unanswered message goes to the next replica.
     pub timeout_ms: u64,
-    /// Messages a volume client keeps in flight.
+    /// Messages that a volume client keeps in flight.
     pub window: u32,
-    /// Unflushed writes that a volume client keeps, to send them again should all replicas of a set fail together.
-    /// Beyond, or at 0, such a failure fails the next flush.
+    /// Unflushed writes that a volume client keeps, to repeat them if all replicas of a set fail together. Beyond this
+    /// limit, or at 0, such a failure fails the next flush.
     pub keep_kib: u64,
 }
 

@@ -9,9 +9,9 @@ use crate::hosts::HostsSection;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControlSection {
-    /// TCP port of node 0, the metadata service; of each other node its id more.
+    /// TCP port of node 0, the metadata service. Node `i` listens on this port plus `i`.
     pub port: u16,
-    /// A directory that `rackweave keys add` made; relative to the configuration's.
+    /// A directory made by `rackweave keys add`; relative to the configuration's directory.
     pub certificates: PathBuf,
 }
 

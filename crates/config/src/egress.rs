@@ -20,10 +20,10 @@ use super::Problem;
 use crate::switching::{DataPlaneKind, SwitchSection};
 use rackweave_core::{NodeKind, NodeName};
 
-/// A queue, or a burst, holds the longest message (64 KiB of data), its headers included.
+/// A queue or a burst must hold the longest message (64 KiB of data) with its headers.
 const KIB_MIN: u64 = 72;
 const KIB_MAX: u64 = 1 << 20;
-/// A thousand messages of a client, or 16 of the longest.
+/// A thousand small messages of a client, or 16 of the longest.
 const QUEUE_KIB: u64 = 1_024;
 const BURST_KIB: u64 = 128;
 const MBIT_MAX: u64 = 1_000_000;
@@ -36,9 +36,9 @@ pub enum SchedulingKind {
     /// By class, highest first.
     #[default]
     Priority,
-    /// A token bucket for each flow.
+    /// A token bucket per flow.
     Tb,
-    /// Fair queueing: each flow its share.
+    /// Fair queueing by weight.
     Fq,
 }
 
@@ -52,15 +52,15 @@ impl SchedulingKind {
     }
 }
 
-/// Every port of the switch has this rate, and queues of this length.
+/// The rate of every port of the switch, and the length of its queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EgressSection {
     pub mbit_per_s: u64,
-    /// What one queue holds; what does not fit is dropped.
+    /// Capacity of a queue; what does not fit is dropped.
     #[serde(default = "queue_kib")]
     pub queue_kib: u64,
-    /// `tb`: of each flow that is not named.
+    /// `tb`: rate of each flow that is not named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flow_mbit_per_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,22 +74,22 @@ fn queue_kib() -> u64 {
 }
 
 impl EgressSection {
-    /// Ports of this rate, and as long queues as others have.
+    /// Ports of this rate, with queues of the default length.
     pub fn of_rate(mbit_per_s: u64) -> EgressSection {
         let (flow_mbit_per_s, flow_burst_kib) = (None, None);
         EgressSection { mbit_per_s, queue_kib: QUEUE_KIB, flow_mbit_per_s, flow_burst_kib, flows: Vec::new() }
     }
 }
 
-/// What one node sends, through whichever port.
+/// All traffic that one node sends, through any port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FlowSection {
     pub from: String,
-    /// `fq`: its share, where others have 1.
+    /// `fq`: weight; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// `tb`: what it may send.
+    /// `tb`: rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mbit_per_s: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,7 +101,7 @@ fn bytes_per_s(mbit: u64) -> u64 {
 }
 
 impl SwitchSection {
-    /// What the switch's node is told; none: nothing waits there.
+    /// Configuration of the switch's node; `None` if nothing queues there.
     pub fn egress_config(&self, layout: &Layout) -> Option<EgressConfig> {
         let e = self.egress.as_ref()?;
         let scheduling = match self.scheduling {
@@ -197,7 +197,7 @@ impl SwitchSection {
     }
 }
 
-/// Each flow is of a node of the rack, named once, with a weight that counts.
+/// Checks that each flow names a node of the rack, once, with a valid weight.
 fn check_flows(e: &EgressSection, servers: u32, wrong: &mut impl FnMut(String, String, String)) {
     for (i, f) in e.flows.iter().enumerate() {
         let key = |part: &str| format!("switch.egress.flows[{i}].{part}");

@@ -1,4 +1,5 @@
-//! The keys that fix how drives are laid out and where volumes lie. A rack keeps the values that it was made with.
+//! The keys that fix the layout of drives and the placement of volumes. A rack keeps the values that it was created
+//! with.
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ const KEYS: [Key; 11] = [
     ("racks.far_replicas", |c| c.racks.far().to_string()),
 ];
 
-/// A key that differs from the value that the rack was made with.
+/// A key that differs from the value that the rack was created with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
     pub key: &'static str,
@@ -34,12 +35,12 @@ impl fmt::Display for Changed {
     }
 }
 
-/// The keys with their values, a line each.
+/// The keys with their values, one per line.
 pub fn lines(c: &RackConfig) -> String {
     KEYS.iter().map(|(key, of)| format!("{key} = {}\n", of(c))).collect()
 }
 
-/// The first key whose value differs from these [`lines`]. A key that they lack may have any value.
+/// The first key whose value differs from these [`lines`]. A key missing from them may have any value.
 pub fn changed_since(made: &str, now: &RackConfig) -> Option<Changed> {
     KEYS.iter().find_map(|&(key, of)| {
         let stored = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v))?;

@@ -14,7 +14,7 @@ pub enum GcConfigPolicy {
     /// RackBlox: requests permission from the switch.
     #[default]
     Coordinated,
-    /// The baseline: below the soft threshold, without a request.
+    /// The baseline: collects below the soft threshold, without a request.
     Uncoordinated,
 }
 
@@ -24,20 +24,20 @@ pub struct GcSection {
     pub policy: GcConfigPolicy,
     /// Free ÷ spare, per cent, below which a vSSD sends soft requests (RB4).
     pub soft_percent: u32,
-    /// Free ÷ spare, per cent, below which it collects without being denied (RB4).
+    /// Free ÷ spare, per cent, below which its requests cannot be denied (RB4).
     pub regular_percent: u32,
-    /// A vSSD collects while it is idle, without a request (RB5). Off: it moves more than it gains.
+    /// A vSSD collects while it is idle, without a request (RB5). Off by default, because it moves more than it gains.
     pub background: bool,
-    /// Weight of the last gap between a vSSD's requests in the prediction of the next (RB5's α).
+    /// Weight of the last gap between a vSSD's requests when predicting the next (RB5's α).
     pub idle_alpha: f64,
-    /// A gap that is predicted to be longer is idle.
+    /// A longer predicted gap counts as idle.
     pub idle_over_ms: u64,
-    /// Collection lets waiting reads pass between its commands, for any `ssd.blocking_unit`, and within its erases and
+    /// Collection yields to waiting reads between its commands, for any `ssd.blocking_unit`, and within its erases and
     /// programs where the device can suspend them.
     pub yields: bool,
-    /// Which blocks are collected.
+    /// Victim selection.
     pub victims: VictimPolicy,
-    /// Which data share erase blocks.
+    /// Separation of data into erase blocks.
     pub separation: Separation,
 }
 

@@ -1,4 +1,4 @@
-//! Which node runs where: the `[hosts]` section of a configuration.
+//! Addresses of the nodes: the `[hosts]` section of a configuration.
 //!
 //! ```toml
 //! [hosts]
@@ -20,20 +20,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::Problem;
 
-/// Gateways of a rack: each is a client that the metadata service and every replica keep state of.
+/// Gateways of a rack: the metadata service and every replica keep state for each.
 pub const GATEWAYS_MAX: usize = 64;
 
-/// UDP addresses, `HOST:PORT`, one for each node.
+/// UDP addresses, `HOST:PORT`, one per node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostsSection {
     pub meta: String,
     pub switch: String,
-    /// Server `i` of the rack is the i-th.
+    /// Entry `i` is server `i` of the rack.
     pub servers: Vec<String>,
     pub gateways: Vec<String>,
-    /// The cluster's key (`rackweave keys init`): the path is relative to the configuration's directory. Without it
-    /// packets are not authenticated, which is allowed on loopback only.
+    /// The cluster key file (`rackweave keys init`), relative to the configuration's directory. Without it packets are
+    /// not authenticated, which is permitted on loopback only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
 }
@@ -43,7 +43,7 @@ impl HostsSection {
         Layout::new(self.servers.len() as u32, self.gateways.len() as u32)
     }
 
-    /// Kinds of nodes with the keys of their addresses, and the addresses.
+    /// The kinds of nodes, each with its key and its addresses.
     fn lists(&self) -> [(NodeKind, &'static str, &[String]); NodeKind::COUNT] {
         [
             (NodeKind::Meta, "meta", slice::from_ref(&self.meta)),
@@ -53,7 +53,7 @@ impl HostsSection {
         ]
     }
 
-    /// Every node, in the order of their ids.
+    /// All nodes, in the order of their ids.
     pub fn names(&self) -> impl Iterator<Item = NodeName> + use<> {
         let layout = self.layout();
         (0..layout.nodes()).filter_map(move |i| layout.name(NodeId(i)))
@@ -77,7 +77,7 @@ impl HostsSection {
         Problem { key: self.key(name), value: format!("{text:?}"), rule: rule.into() }
     }
 
-    /// What can be said without asking anyone where a host is.
+    /// Checks that need no name resolution.
     pub(crate) fn check(&self, servers: u32, out: &mut Vec<Problem>) {
         if self.servers.len() != servers as usize {
             let value = format!("{} addresses", self.servers.len());
@@ -110,10 +110,10 @@ impl HostsSection {
         self.problem(name, text, format!("an address of its own; {other} has this one"))
     }
 
-    /// Where every node is, by node id.
+    /// The address of every node, by node id.
     ///
     /// # Errors
-    /// Every host that has no address, is no single address, or is another node's.
+    /// Every host that does not resolve, resolves to several addresses, or has another node's address.
     pub fn resolve(&self) -> Result<Vec<SocketAddr>, Vec<Problem>> {
         let (mut all, mut problems): (Vec<(NodeName, SocketAddr)>, _) = (Vec::new(), Vec::new());
         for name in self.names() {

@@ -1,4 +1,4 @@
-//! `[lease]`: how long members serve without word from the metadata service.
+//! `[lease]`: how long members serve without contact to the metadata service.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::{Problem, need};
 pub struct LeaseSection {
     /// A replica serves for this time after its last renewal (protocol rule 2).
     pub span_ms: u64,
-    /// Greatest tolerated difference of two clocks' rates, parts per million.
+    /// Greatest tolerated difference between the rates of two clocks, in parts per million.
     pub drift_ppm: u32,
 }
 

@@ -1,4 +1,4 @@
-//! The rack as data: one TOML schema with a version, checked whole before anything starts.
+//! The rack as data: one versioned TOML schema, checked as a whole before anything starts.
 //!
 //! ```toml
 //! version = 1
@@ -6,8 +6,9 @@
 //! [ssd]
 //! size = "16G"
 //! ```
-//! Every key may be left out; unknown keys are refused. What is left out and belongs to a policy is as `policy` says,
-//! everything else has a default of its own; what is written wins over either. [`RackConfig::validate`] reports every broken rule at once.
+//! Every key may be omitted; unknown keys are refused. An omitted key has the value of `policy` if it belongs to
+//! policies, otherwise its own default; a written key overrides both. [`RackConfig::validate`] reports all broken rules
+//! at once.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,61 +59,60 @@ pub use written::{Overridden, Written};
 
 /// Ethernet without jumbo frames.
 pub const MTU_DEFAULT: u16 = 1500;
-/// MTUs that can be used: IPv6's least, and the largest that Ethernet cards take.
+/// Valid MTUs: from the minimum of IPv6 to the largest that Ethernet cards support.
 pub const MTUS: std::ops::RangeInclusive<u16> = 1280..=9216;
-/// The one version of the schema there is.
+/// The only version of the schema.
 pub const CONFIG_VERSION: u32 = 1;
 /// Largest `overcommit`: bytes promised by all volumes ÷ bytes that the rack can hold.
 pub const OVERCOMMIT_MAX: f64 = 1e7;
-/// Copies of a block: the switch's row holds a vSSD and three peers (protocol rule 15).
+/// Most copies of a block: a row of the switch holds a vSSD and three peers (protocol rule 15).
 pub const REPLICAS_MAX: u32 = 4;
 /// Smallest modelled SSD: below it the page layer's reserves leave no room.
 pub const SSD_BYTES_MIN: u64 = 16 << 20;
-/// Largest modelled SSD: slots of a device are numbered with 32 bits.
+/// Largest modelled SSD: slots of a device have 32-bit numbers.
 pub const SSD_BYTES_MAX: u64 = 8 << 40;
-/// Source ports of a node: each is a socket.
+/// Most source ports of a node; each is a socket.
 pub const PATHS_MAX: u16 = 256;
-/// vSSDs that a drive has room for.
+/// Most vSSDs of a drive.
 pub const VSSDS_MAX: u32 = rackweave_server::config::VSSDS_MAX as u32;
-/// Fewest write cache slots for each vSSD of a server.
+/// Fewest write cache slots per vSSD of a server.
 pub const CACHE_SLOTS_MIN: u64 = rackweave_server::config::CACHE_SLOTS_MIN;
 
 fn is_mtu_default(mtu: &u16) -> bool {
     *mtu == MTU_DEFAULT
 }
 
-/// A rack: servers with one SSD each, a switch, a metadata service.
+/// A rack: servers with one SSD each, a switch, and a metadata service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RackConfig {
     pub version: u32,
-    /// What the keys that belong to a policy are, where they are left out.
+    /// Sets the omitted keys that belong to policies.
     pub policy: Policy,
     pub servers: u32,
-    /// Servers that it may come to have, those that were removed counted: their numbers are kept for them. Not given: as
-    /// many as it begins with.
+    /// Most servers the rack may ever have, removed ones included, since their numbers stay reserved. By default the
+    /// initial number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers_max: Option<u32>,
-    /// Copies of every block, each on another server.
+    /// Copies of every block, each on a different server.
     pub replicas: u32,
-    /// Live copies a write needs (protocol rule 4).
+    /// Live copies that a write needs (protocol rule 4).
     pub min_copies: u32,
-    /// 4 KiB blocks of a volume that lie together in one replica set.
+    /// Consecutive 4 KiB blocks of a volume that lie in one replica set.
     pub stripe_blocks: u32,
-    /// Bytes all volumes may promise, as a multiple of what the rack can hold.
+    /// Bytes that all volumes may promise, as a multiple of the rack's capacity.
     pub overcommit: f64,
-    /// 4 KiB slots of each server's write cache (RB10), shared equally by its vSSDs.
+    /// 4 KiB slots of each server's write cache (RB10), divided equally among its vSSDs.
     pub cache_slots: u64,
-    /// Newest version of the datagram format that a node speaks: the program's own, or the one before, as during a change
-    /// of versions.
+    /// Newest datagram format that a node speaks: the program's own, or the previous one during an upgrade.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol_version: Option<u8>,
-    /// Source ports that a node sends to other hosts from, if not as many as the transport wants: with one it never takes
-    /// another path (PN4).
+    /// Source ports that a node sends from; by default the transport's number. With one port it never changes paths
+    /// (PN4).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paths: Option<u16>,
-    /// Bytes of the largest packet (IP's header included) on the network between hosts: 9000 with jumbo frames, which
-    /// spare much of what a datagram costs. Where a path takes less, nodes find out and send smaller ones there.
+    /// Largest IP packet in bytes on the network between hosts: 9000 with jumbo frames, which lowers the cost per byte.
+    /// Where a path takes less, nodes detect it and send smaller packets.
     #[serde(skip_serializing_if = "is_mtu_default")]
     pub mtu: u16,
     pub ssd: SsdSection,
@@ -121,10 +121,10 @@ pub struct RackConfig {
     pub lease: LeaseSection,
     pub client: ClientSection,
     pub nbd: NbdSection,
-    /// How hosts ask each other's nodes.
+    /// The control channel between hosts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlSection>,
-    /// Where each node runs, if not all in one process.
+    /// Address of each node, if each has its own process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<HostsSection>,
     pub switch: SwitchSection,
@@ -136,7 +136,7 @@ pub struct RackConfig {
     pub scrub: ScrubSection,
     #[serde(skip_serializing_if = "WearSection::is_default")]
     pub wear: WearSection,
-    /// What connections may hold.
+    /// Memory limits of connections.
     #[serde(skip_serializing_if = "MemorySection::is_default")]
     pub memory: MemorySection,
 }
@@ -175,7 +175,7 @@ impl Default for RackConfig {
     }
 }
 
-/// One broken rule: the key, the value it had, and what it must be.
+/// A broken rule: the key, its value, and what it must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub key: Cow<'static, str>,
@@ -192,7 +192,7 @@ impl fmt::Display for Problem {
 /// Why a configuration is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not TOML, a key that does not exist, or a value of the wrong type; the text names line and key.
+    /// Not TOML, an unknown key, or a value of the wrong type; the text names line and key.
     #[error("configuration: {0}")]
     Syntax(Box<str>),
     #[error("configuration: {}", .0.iter().map(Problem::to_string).collect::<Vec<_>>().join("; "))]
@@ -200,14 +200,14 @@ pub enum ConfigError {
 }
 
 impl RackConfig {
-    /// Reads and checks a configuration.
+    /// Parses and checks a configuration.
     ///
     /// # Errors
-    /// Syntax, or every rule that is broken.
+    /// A syntax error, or all broken rules.
     pub fn parse(text: &str) -> Result<RackConfig, ConfigError> {
         let syntax = |e: toml::de::Error| ConfigError::Syntax(e.to_string().into());
         let mut written: Table = toml::from_str(text).map_err(syntax)?;
-        // Read for its own sake first: an error names its line.
+        // Parsed alone first, so that an error names its line.
         let alone: RackConfig =
             if newer_names(&mut written) { written.clone().try_into() } else { toml::from_str(text) }
                 .map_err(syntax)?;
@@ -218,7 +218,7 @@ impl RackConfig {
         Ok(cfg)
     }
 
-    /// Paths that are relative become paths from `dir`, where the configuration lies.
+    /// Makes relative paths relative to `dir`, the configuration's directory.
     pub fn paths_from(&mut self, dir: &Path) {
         let nbd = &mut self.nbd;
         let hosts = self.hosts.iter_mut().flat_map(|h| &mut h.key_file);
@@ -229,8 +229,8 @@ impl RackConfig {
         }
     }
 
-    /// The configuration as TOML that [`RackConfig::parse`] reads back. What is as its policy says is left out, so that
-    /// another policy may be written in its place.
+    /// The configuration as TOML for [`RackConfig::parse`]. Keys that have the policy's value are omitted, so that
+    /// another policy can be written in its place.
     pub fn to_toml(&self) -> String {
         let mut table = self.table();
         let default = RackConfig::default();
@@ -245,7 +245,7 @@ impl RackConfig {
     }
 
     /// # Errors
-    /// Every rule that is broken.
+    /// All broken rules.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let mut problems = Vec::new();
         self.check_shape(&mut problems);
@@ -271,7 +271,7 @@ impl RackConfig {
             let rule = format!("1 to {PATHS_MAX}");
             problems.push(Problem { key: "paths".into(), value: paths.to_string(), rule });
         }
-        // A packet that an XDP program sees lies in one page.
+        // An XDP program needs the packet in one page.
         let in_xdp = self.switch.data_plane == DataPlaneKind::Xdp;
         let (least, most) = (*MTUS.start(), if in_xdp { MTU_DEFAULT } else { *MTUS.end() });
         let why = if in_xdp { " (switch.data_plane is xdp)" } else { "" };
@@ -318,18 +318,18 @@ impl RackConfig {
         need(out, (least..=most).contains(&self.cache_slots), "cache_slots", &self.cache_slots, rule);
     }
 
-    /// Servers that node ids are kept for.
+    /// Number of servers that node ids are reserved for.
     pub fn servers_max(&self) -> u32 {
         self.servers_max.unwrap_or(self.servers)
     }
-    /// vSSDs of each level that a drive has room for.
+    /// Number of vSSDs per level that a drive has room for.
     pub fn slots(&self) -> u32 {
         self.replicas.saturating_add(self.ssd.spare)
     }
     pub fn lease(&self) -> Span {
         Span::from_millis(self.lease.span_ms)
     }
-    /// Replica sets of the rack: of each level of isolation, one begins at each server.
+    /// Number of replica sets: for each isolation level, one begins at each server.
     pub fn sets(&self) -> u32 {
         self.servers * self.ssd.isolation.count()
     }
@@ -342,7 +342,7 @@ fn need(out: &mut Vec<Problem>, ok: bool, key: &'static str, value: &dyn fmt::Di
     }
 }
 
-/// Data directories may have `gc.redirect` instead of `switch.redirect`; true if this one had.
+/// Renames `gc.redirect` of earlier data directories to `switch.redirect`; true if it was present.
 fn newer_names(written: &mut Table) -> bool {
     let Some(gc) = written.get_mut("gc").and_then(Value::as_table_mut) else { return false };
     let Some(redirect) = gc.get("redirect").and_then(Value::as_bool) else { return false };
@@ -354,7 +354,7 @@ fn newer_names(written: &mut Table) -> bool {
     true
 }
 
-/// What `written` says replaces what `table` says, key by key.
+/// Overwrites `table` with `written`, key by key.
 fn merge(table: &mut Table, written: Table) {
     for (key, value) in written {
         match (table.get_mut(&key), value) {
@@ -366,7 +366,7 @@ fn merge(table: &mut Table, written: Table) {
     }
 }
 
-/// Removes the keys in which `policies` differ from each other, and `table` does not from its own, `policy`.
+/// Removes the keys in which `policies` differ from each other and in which `table` equals its own `policy`.
 fn without_what_differs(table: &mut Table, policy: &Table, policies: &[&Table]) {
     table.retain(|key, value| match (value, policy.get(key)) {
         (Value::Table(part), Some(Value::Table(policy))) => {

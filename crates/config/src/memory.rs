@@ -1,28 +1,29 @@
-//! Bounds of the memory of a process that others can fill (protocol rule 33).
+//! Bounds of a process's memory that others can fill (protocol rule 33).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, need};
 
-/// Connections at once: 512 clients, and some for commands. Descriptors are limited, and so is each connection's share
-/// of the memory.
+/// Most connections at once: 512 clients, and some for commands. Descriptors are limited, and so is each connection's
+/// share of the memory.
 pub const CONNECTIONS_MAX: usize = 512 + 64;
-/// Bytes taken from one connection before the others have their turn; a write's payload is a slice of such a piece.
-/// Bound of each connection's unparsed bytes as well.
+/// Bytes read from one connection before the others' turn; a write's payload is a slice of such a buffer. Also bounds
+/// each connection's unparsed bytes.
 pub const READ_BYTES: usize = 256 << 10;
-/// The pool for long requests must hold one of 32 MiB: an eighth of the memory of connections.
+/// The pool for long requests is an eighth of the connections' memory, and must hold one of 32 MiB.
 const BUDGET_MIB_MIN: u64 = 512;
-/// A TiB.
+/// 1 TiB.
 const BUDGET_MIB_MAX: u64 = 1 << 20;
-/// Of the budget, what other nodes may fill.
+/// Fraction of the budget that other nodes may fill.
 const NETWORK: (usize, usize) = (3, 16);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemorySection {
-    /// MiB that others may fill of a process's memory: 3/16 other nodes, 256 KiB the unparsed input of each of 576
-    /// connections, and the rest their requests, replies, commands, pages, of which seven eighths are shared out. At the default
-    /// each connection has a little more than 1 MiB, which any usual client's request fits into.
+    /// Memory of a process that others may fill, in MiB. Other nodes may fill 3/16, the unparsed input of each of 576
+    /// connections 256 KiB, and the rest is for their requests, replies, commands and pages. Seven eighths of that are
+    /// divided among the connections: a little more than 1 MiB each at the default, enough for any usual client's
+    /// request.
     pub budget_mib: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `[nbd]`: gateways and their clients.
+//! `[nbd]`: gateways and their NBD clients.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -11,27 +11,27 @@ use super::Problem;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsConfig {
-    /// They cannot.
+    /// TLS is not offered.
     #[default]
     Off,
-    /// As they like.
+    /// TLS is optional.
     Allow,
-    /// They must.
+    /// TLS is required.
     Require,
 }
 
-/// How gateways meet NBD clients. Paths are relative to the configuration's directory; all files are PEM.
+/// TLS of gateways for NBD clients. Paths are relative to the configuration's directory; all files are PEM.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NbdSection {
     pub tls: TlsConfig,
-    /// The gateway's certificate, then those between it and the authority's.
+    /// The gateway's certificate, followed by those between it and the authority's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate: Option<PathBuf>,
-    /// The certificate's private key; readable by its owner alone.
+    /// The certificate's private key; only its owner may be able to read it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
-    /// Clients must have a certificate of this authority.
+    /// If set, clients must present a certificate of this authority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
-//! Policies as data: each names values of the keys that decide about garbage collection and order. The keys are the
+//! Policies as data: each names values of the keys that control garbage collection and scheduling. The keys are the
 //! mechanisms; a policy has no code of its own.
 //!
-//! In a configuration `policy = "…"` sets these keys where they are not written; a key that is written wins, also when it
-//! contradicts the policy's name. An evaluation applies each policy it compares to the same rack, over every key.
+//! In a configuration, `policy = "…"` sets these keys where they are omitted; a written key wins even if it contradicts
+//! the policy. An evaluation applies each compared policy to the same rack, overriding every key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,25 +12,25 @@ use serde::{Deserialize, Serialize};
 use crate::switching::RedirectKind;
 use crate::{GcConfigPolicy, GcSection, RackConfig, TimingConfig};
 
-/// How a rack treats garbage collection.
+/// How a rack handles garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// No coordination: each vSSD collects on its own, the switch only forwards, servers know nothing of the network.
+    /// No coordination: each vSSD collects on its own, the switch only forwards, and servers ignore network time.
     Baseline,
-    /// RackBlox §3.5: reads go to an idle replica, replicas do not collect together.
+    /// RackBlox §3.5: reads go to an idle replica, and replicas do not collect at the same time.
     Rackblox,
-    /// RackBlox and beyond: each read goes to the replica that has the fewest before it, and collection yields to reads.
+    /// Beyond RackBlox: each read goes to the replica with the fewest waiting reads, and collection yields to reads.
     #[default]
     Rackweave,
-    /// The limit: collection as in `baseline`, at its pace, but no command waits for its commands.
+    /// The bound: collection at the pace of `baseline`, but no command waits for a command of the collector.
     Ideal,
 }
 
 impl Policy {
     pub const ALL: [Policy; 4] = [Policy::Baseline, Policy::Rackblox, Policy::Rackweave, Policy::Ideal];
 
-    /// As configurations and command lines write it.
+    /// Its name in configurations and on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Baseline => "baseline",
@@ -40,14 +40,14 @@ impl Policy {
         }
     }
 
-    /// `rack` under this policy: every key that belongs to policies is set.
+    /// `rack` under this policy: sets every key that belongs to policies.
     pub fn apply(self, rack: &RackConfig) -> RackConfig {
         let mut rack = rack.clone();
         rack.policy = self;
-        // RackBlox; each of the others is written as its differences.
+        // Starts from RackBlox; each other policy is written as its differences.
         rack.gc.policy = GcConfigPolicy::Coordinated;
         rack.gc.background = false;
-        // They are about background collection alone.
+        // These keys concern background collection only.
         let default = GcSection::default();
         (rack.gc.idle_alpha, rack.gc.idle_over_ms) = (default.idle_alpha, default.idle_over_ms);
         rack.gc.yields = false;
@@ -81,7 +81,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that is not a policy's.
+/// A name of no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not a policy (policies: {known})", known = Policy::ALL.map(Policy::name).join(", "))]
 pub struct UnknownPolicy {

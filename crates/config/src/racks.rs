@@ -1,20 +1,20 @@
-//! More racks than one: the `[racks]` section of a configuration, and where replicas lie.
+//! Several racks: the `[racks]` section of a configuration, and the placement of replicas.
 //!
 //! ```toml
 //! servers = 6
 //! [racks]
 //! count = 2
 //! ```
-//! Each rack has a switch and as many servers as the other: the first rack the first ones. Of every set's replicas
-//! `far_replicas` lie in the other rack than the rest (RB12: two and one); sets begin at each server in turn, and so do
-//! their far replicas.
+//! Each rack has a switch and the same number of servers; the first rack has the first ones. Of every set's replicas,
+//! `far_replicas` lie in the other rack (RB12: two and one). Sets begin at each server in turn, and so do their far
+//! replicas.
 
 use rackweave_core::Layout;
 use serde::{Deserialize, Serialize};
 
 use crate::{Problem, RackConfig};
 
-/// Racks of a configuration: a client that cannot reach a rack's switch has one other to try.
+/// Most racks of a configuration: a client that cannot reach one rack's switch tries the other.
 pub const RACKS_MAX: u32 = 2;
 /// RB12: two replicas in the rack, one in another.
 const FAR_REPLICAS: u32 = 1;
@@ -22,9 +22,9 @@ const FAR_REPLICAS: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RacksSection {
-    /// Each has a switch and an equal part of the servers.
+    /// Number of racks. Each has a switch and an equal part of the servers.
     pub count: u32,
-    /// Replicas of each set that lie in the other rack than the rest.
+    /// Replicas of each set that lie in the other rack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub far_replicas: Option<u32>,
 }
@@ -39,7 +39,7 @@ impl RacksSection {
     pub(crate) fn is_default(&self) -> bool {
         *self == RacksSection::default()
     }
-    /// Replicas of each set beside the home rack's.
+    /// Replicas of each set outside its home rack.
     pub fn far(&self) -> u32 {
         if self.count > 1 { self.far_replicas.unwrap_or(FAR_REPLICAS) } else { 0 }
     }
@@ -88,7 +88,7 @@ impl RacksSection {
     }
 }
 
-/// Where the replicas of a configuration's sets lie; one rack is the case without far ones.
+/// Placement of the replicas of a configuration's sets. With one rack there are no far replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     servers: u32,
@@ -103,7 +103,7 @@ impl Placement {
     fn in_rack(&self) -> u32 {
         self.servers / self.racks
     }
-    /// Of server `i`; and the home rack of the sets that begin there.
+    /// The rack of server `i`, which is the home rack of the sets that begin there.
     pub fn rack(&self, i: u32) -> u32 {
         i / self.in_rack()
     }
@@ -117,7 +117,7 @@ impl Placement {
     }
 }
 
-/// Addresses of the nodes; drivers know how many clients there are.
+/// The table of nodes; the driver determines the number of clients.
 pub fn layout(cfg: &RackConfig, clients: u32) -> Layout {
     Layout::of_racks(cfg.racks.count, cfg.servers_max(), clients)
 }

@@ -1,34 +1,34 @@
-//! How the rack makes copies anew.
+//! Repair: recreating copies, and scrubbing.
 
 use rackweave_core::Span;
 use serde::{Deserialize, Serialize};
 
 use super::{Problem, need};
 
-/// Longest time after which a lost server is replaced: a year, in seconds.
+/// Longest time until a lost server is replaced: a year, in seconds.
 const REPLACE_AFTER_MAX: u64 = 366 * 24 * 3600;
 /// Faster than any drive.
 const RATE_MAX: u64 = 1 << 20;
-/// Most vSSDs that move at a time.
+/// Most vSSDs that move at once.
 const MOVES_MAX: u32 = 64;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepairSection {
-    /// Seconds after which a server whose lease has ended is taken for lost, and its vSSDs are made anew on others
-    /// (RB13); 0: never.
+    /// Seconds after the end of its lease until a server counts as lost and its vSSDs are recreated on others (RB13); 0
+    /// is never.
     pub replace_after_s: u64,
-    /// vSSDs that are made anew or moved at a time: each is read from one server and written to another.
+    /// vSSDs that are recreated or moved at once; each is read from one server and written to another.
     pub moves: u32,
-    /// MiB a second that each vSSD takes from the others of its set while it is filled; 0: as many as come.
+    /// MiB/s that a vSSD fetches from the others of its set while it is filled; 0 is unlimited.
     pub mib_per_s: u64,
 }
 
-/// How what lies still is looked at.
+/// Scrubbing of data at rest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScrubSection {
-    /// Period, in days, in which each idle server reads all of its flash and heals damaged blocks; 0: never.
+    /// Period in days in which each idle server reads all of its flash and heals damaged blocks; 0 is never.
     pub every_days: f64,
 }
 

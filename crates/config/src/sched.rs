@@ -1,4 +1,4 @@
-//! `[sched]`: in which order a server starts what waits for its dies.
+//! `[sched]`: the order in which a server starts requests that wait for its dies.
 
 use rackweave_core::Span;
 use rackweave_sched::{SchedConfig, SchedKind};
@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Problem, need};
 
-/// Longest latency target; beyond it nothing would ever be late.
+/// Longest latency target; with a longer one nothing would ever be late.
 const TARGET_US_MAX: u64 = 10_000_000;
-/// Most reads of a vSSD at a die: the queue of the paper's device.
+/// Most reads of a vSSD at a die: the queue depth of the paper's device.
 const READS_PER_DIE_MAX: u32 = 256;
 
-/// Which scheduler (RB7).
+/// The scheduler (RB7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SchedConfigKind {
@@ -26,14 +26,14 @@ pub enum SchedConfigKind {
 #[serde(default, deny_unknown_fields)]
 pub struct SchedSection {
     pub kind: SchedConfigKind,
-    /// Network time counts: measured to the server, and predicted back (RB6).
+    /// Includes network time: measured up to the server, and predicted for the answer (RB6).
     pub coordinated: bool,
-    /// Deadline's deadlines, Kyber's targets, µs; as RB7 says if left out.
+    /// Deadline's deadlines or Kyber's targets, in µs; RB7's values if omitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_target_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_target_us: Option<u64>,
-    /// Reads of one vSSD that a die has at a time; the others wait in the scheduler.
+    /// Reads of one vSSD that are at a die at once; the others wait in the scheduler.
     pub reads_per_die: u32,
 }
 
@@ -64,7 +64,7 @@ impl SchedSection {
         need(out, per_die, "sched.reads_per_die", &self.reads_per_die, rule);
     }
 
-    /// For servers.
+    /// The configuration of servers.
     pub fn config(&self) -> SchedConfig {
         let kind = match self.kind {
             SchedConfigKind::Fifo => SchedKind::Fifo,

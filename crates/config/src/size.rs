@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes with units.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ impl Size {
         Size(n << 20)
     }
     /// # Errors
-    /// The text is not a number of bytes, or more than 2⁶⁴ − 1.
+    /// The text is not a number of bytes, or exceeds 2⁶⁴ − 1.
     pub fn parse(text: &str) -> Result<Size, SizeError> {
         let bad = || SizeError { text: text.into() };
         let t = text.trim();

@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{Problem, SSD_BYTES_MAX, SSD_BYTES_MIN, Size, need};
 
-/// How long device commands take.
+/// Time that device commands take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TimingConfig {
-    /// As the profile says.
+    /// The profile's times.
     #[default]
     Real,
-    /// No time at all: what the program itself costs.
+    /// No time: shows the cost of the program itself.
     None,
-    /// As the profile says, but collection is free: the limit of every policy.
+    /// The profile's times, with free collection: the bound for every policy.
     IdealGc,
 }
 
@@ -33,18 +33,18 @@ impl TimingConfig {
     }
 }
 
-/// Unit of collection that a read waits for (protocol rule 21).
+/// Unit of collection that a read has to wait for (protocol rule 21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BlockingConfig {
-    /// One page move.
+    /// A page move.
     #[default]
     Page,
     /// A whole victim block.
     Block,
 }
 
-/// The levels of isolation that a rack has replica sets of: one, or a list.
+/// The isolation levels for which a rack has replica sets: one, or a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected \"channel\", \"die\", \"software\", \"none\", or a list of these")]
 pub enum Levels {
@@ -53,7 +53,7 @@ pub enum Levels {
 }
 
 impl Levels {
-    /// The first is that of volumes which ask for none.
+    /// The first level is that of volumes that name none.
     pub fn all(&self) -> &[Isolation] {
         match self {
             Levels::One(one) => std::slice::from_ref(one),
@@ -76,36 +76,36 @@ impl fmt::Display for Levels {
 pub struct SsdSection {
     /// A built-in device profile: `p-ssd`, `intel-dc`, `optane`, `femu`.
     pub profile: String,
-    /// Bytes of the modelled device; its geometry is scaled to the nearest that is not larger.
+    /// Bytes of the modelled device; the geometry is scaled to the largest that does not exceed it.
     pub size: Size,
-    /// Number of the profile's channels, by default all: fewer make a slower drive with blocks of the same size.
+    /// Number of channels, by default all of the profile's. Fewer make a slower drive with blocks of the same size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<u16>,
-    /// Places for vSSDs of each level that every drive keeps free: for those that move there, or are made anew when their
-    /// server is lost.
+    /// Places for vSSDs of each level that every drive keeps free: for vSSDs that move there, or are recreated when
+    /// their server is lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub spare: u32,
-    /// Units of each vSSD's own: with several levels, each level has an equal part of the drive and sets of its own.
+    /// Units that each vSSD has to itself. With several levels, each has an equal part of the drive and its own sets.
     pub isolation: Levels,
     pub timing: TimingConfig,
     pub blocking_unit: BlockingConfig,
-    /// Host reads interrupt erases, where the profile says what that takes.
+    /// Host reads suspend erases, if the profile has the times for it.
     pub erase_suspend: bool,
-    /// Likewise programs of the collector.
+    /// Host reads suspend programs of the collector.
     pub program_suspend: bool,
-    /// Likewise programs of host writes.
+    /// Host reads suspend programs of host writes.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_program_suspend: bool,
-    /// Check record and CRC32C of every slot read.
+    /// Check the record and CRC32C of every slot that is read.
     pub verify: bool,
-    /// A vSSD's map is checkpointed whenever this many erase blocks were filled.
+    /// Erase blocks that are filled between checkpoints of a vSSD's map.
     pub checkpoint_blocks: u32,
-    /// For trials: of all programs and erases, the parts that fail and cost their block.
+    /// For tests: fractions of all programs and erases that fail, which retires their block.
     #[serde(skip_serializing_if = "is_none")]
     pub program_failures: f64,
     #[serde(skip_serializing_if = "is_none")]
     pub erase_failures: f64,
-    /// Which ones.
+    /// Seed that selects them.
     #[serde(skip_serializing_if = "is_unseeded")]
     pub failure_seed: u64,
 }
@@ -144,7 +144,7 @@ impl Default for SsdSection {
 }
 
 impl SsdSection {
-    /// Injected failures of this drive.
+    /// Injected faults of this drive.
     pub fn flaws(&self, ssd: SsdId) -> Option<MediaFaults> {
         let seed = mix64(self.failure_seed ^ mix64(u64::from(ssd.0)));
         let any = self.program_failures > 0.0 || self.erase_failures > 0.0;

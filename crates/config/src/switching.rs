@@ -1,4 +1,4 @@
-//! What runs the switch's tables: the `[switch]` section of a configuration.
+//! The switch's data plane: the `[switch]` section of a configuration.
 //!
 //! ```toml
 //! [switch]
@@ -28,19 +28,19 @@ use crate::hosts::HostsSection;
 use crate::{EgressSection, Problem, SchedulingKind};
 use rackweave_core::{NodeKind, NodeName};
 
-/// The port of every node where the switch is in the kernel.
+/// UDP port of every node when the switch is in the kernel.
 pub const UDP_PORT: u16 = rackweave_wire::pcap::UDP_PORT;
 
-/// Who decides about packets.
+/// What forwards packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DataPlaneKind {
-    /// The switch's process, to which packets are sent.
+    /// The switch's process; packets are sent to it.
     #[default]
     Process,
     /// BPF programs at the traffic control hook of the interfaces to the hosts.
     Tc,
-    /// BPF programs before there is a packet buffer.
+    /// BPF programs in the driver, before a packet buffer is allocated.
     Xdp,
 }
 
@@ -54,17 +54,17 @@ impl fmt::Display for DataPlaneKind {
     }
 }
 
-/// Where the switch sends a read.
+/// The destination that the switch chooses for a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RedirectKind {
-    /// Where its client sent it.
+    /// The replica that the client addressed.
     Off,
-    /// To an idle replica, if the one it was sent to collects (RB3).
+    /// An idle replica, if the addressed one collects (RB3).
     #[default]
     Gc,
-    /// To the replica that has the fewest reads before it, seldom to one that collects. The programs in the kernel know
-    /// nothing of loads: there it is as `gc`, and the policy is shown to be otherwise.
+    /// The replica with the fewest waiting reads, rarely one that collects. The kernel programs have no load counts and
+    /// behave as with `gc`; `policy show` reports the difference.
     Load,
 }
 
@@ -74,12 +74,12 @@ pub enum RedirectKind {
 pub struct PortSection {
     pub nodes: Vec<String>,
     pub interfaces: Vec<String>,
-    /// Ethernet addresses of the far ends, one for each interface. Left out: 02:00 and the first node's IPv4 address.
+    /// Ethernet address of the far end of each interface. By default 02:00 followed by the first node's IPv4 address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub macs: Vec<String>,
 }
 
-/// Which members of a ring a packet reaches.
+/// The members of a ring that a packet reaches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReachKind {
@@ -92,17 +92,17 @@ pub enum ReachKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RingSection {
-    /// For instance "10.11.0.0/24", within 10.10.0.0/15.
+    /// For example "10.11.0.0/24", within 10.10.0.0/15.
     pub prefix: String,
     #[serde(default)]
     pub reach: ReachKind,
     pub members: Vec<String>,
-    /// So many members must have a message whole (any k, NI3). Left out: all.
+    /// Members that must have received a message completely (any k, NI3); by default all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<usize>,
 }
 
-/// A ring section, checked.
+/// A checked ring section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingPlan {
     pub ring: Ring,
@@ -114,16 +114,16 @@ pub struct RingPlan {
 pub struct SwitchSection {
     pub data_plane: DataPlaneKind,
     pub redirect: RedirectKind,
-    /// Whether a read whose replicas in the rack all collect goes to the other rack's, with `racks.count = 2`; left out:
-    /// yes. Not where the way between the racks takes longer than the wait for a die that collects.
+    /// With `racks.count = 2`: whether a read goes to the other rack if all replicas in its own rack collect; by
+    /// default yes. Disable it where the path between racks takes longer than a wait for collection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub far_reads: Option<bool>,
-    /// In which order packets leave the switch, where its ports have a rate.
+    /// Order in which packets leave the switch, if its ports have a rate.
     pub scheduling: SchedulingKind,
-    /// The ports' rate and queues. Left out: nothing waits in the switch.
+    /// Rate and queues of the ports. By default nothing queues in the switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressSection>,
-    /// Of a data plane in the kernel: which interface leads to which node.
+    /// For a data plane in the kernel: the interface of each node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSection>,
     /// Groups of servers behind virtual addresses.
@@ -131,15 +131,15 @@ pub struct SwitchSection {
     pub rings: Vec<RingSection>,
 }
 
-/// A port section, checked.
+/// A checked port section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
     pub nodes: Vec<NodeId>,
-    /// Interfaces and the Ethernet addresses at their far ends.
+    /// Interfaces, and the Ethernet addresses of their far ends.
     pub ways: Vec<(String, [u8; 6])>,
 }
 
-/// Where a node is when the switch is in the kernel: its virtual address is a real one.
+/// Address of a node when the switch is in the kernel: its virtual address is then a real one.
 pub fn native_address(node: NodeId) -> SocketAddr {
     (Ipv4Addr::from(node.ipv4()), UDP_PORT).into()
 }
@@ -177,7 +177,7 @@ impl SwitchSection {
         self.plan(hosts, out);
     }
 
-    /// The rings, and what is wrong with them.
+    /// The rings; appends their problems to `out`.
     pub fn ring_plans(&self, layout: &Layout, out: &mut Vec<Problem>) -> Vec<RingPlan> {
         let mut all: Vec<RingPlan> = Vec::new();
         for (i, section) in self.rings.iter().enumerate() {
@@ -225,7 +225,7 @@ impl SwitchSection {
         all
     }
 
-    /// The ports, and what is wrong with them.
+    /// The ports; appends their problems to `out`.
     pub fn plan(&self, hosts: &HostsSection, out: &mut Vec<Problem>) -> Vec<PortPlan> {
         let (mut all, mut seen) = (Vec::new(), Vec::new());
         for (i, port) in self.ports.iter().enumerate() {
@@ -270,7 +270,7 @@ impl SwitchSection {
             }
             all.push(PortPlan { nodes, ways });
         }
-        // Their requests must meet the program on an interface.
+        // Requests of these nodes must pass the program on an interface.
         for name in hosts.names().filter(|n| matches!(n.kind, NodeKind::Server | NodeKind::Client)) {
             if !seen.contains(&name) {
                 let rule = format!("a port with {name} behind it");

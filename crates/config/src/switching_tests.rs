@@ -79,7 +79,7 @@ members = ["server-1"]
 
 #[test]
 fn rings_are_planned_and_read_back() {
-    // Without hosts, too: every driver has them.
+    // Rings work without hosts: every driver has them.
     let cfg = RackConfig::parse(&format!("version = 1\nservers = 3\n{RINGS}")).expect("right");
     assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
     let plans = cfg.switch.ring_plans(&crate::racks::layout(&cfg, 1), &mut Vec::new());

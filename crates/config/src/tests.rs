@@ -25,10 +25,10 @@ fn every_broken_rule_is_named_at_once() {
     assert_eq!(got, want.map(|(k, v)| (k, v.to_string())));
 }
 
-/// Names of keys under this heading, `[a]` or `[[a]]`: the error for one that is unknown lists them.
+/// Names of keys under this heading, `[a]` or `[[a]]`, from the error for an unknown one.
 fn known(heading: &str) -> Vec<String> {
     let e = RackConfig::parse(&format!("{heading}\nnobody = 1\n")).unwrap_err().to_string();
-    // A value of another type lists what else it may be.
+    // A value of the wrong type lists its alternatives.
     let Some((_, list)) = e.split_once("expected ").filter(|_| e.contains("unknown field")) else { return Vec::new() };
     list.split('`').skip(1).step_by(2).map(String::from).collect()
 }
@@ -86,7 +86,7 @@ fn keys_that_would_do_nothing_beside_each_other_are_refused() {
         let e = refused(&format!("[gc]\n{text}\n"));
         assert!(e.contains(&text.replace(" =", "")[..8]) && e.contains("gc.background"), "{e}");
         let cfg = RackConfig::parse(&format!("[gc]\nbackground = true\n{text}\n")).expect("it is used");
-        // Another policy ends background collection, and leaves nothing that a start would refuse.
+        // Another policy also disables background collection, so that the next start accepts the configuration.
         let other = Policy::Baseline.apply(&cfg);
         assert_eq!(RackConfig::parse(&other.to_toml()), Ok(other), "{text}");
     }
@@ -128,7 +128,7 @@ fn a_policy_sets_what_is_not_written() {
             let changed = other.apply(&cfg);
             assert_ne!((&changed.gc, &changed.switch, &changed.ssd), (&cfg.gc, &cfg.switch, &cfg.ssd), "{other}");
             assert_eq!(changed, other.apply(&RackConfig::default()), "nothing of {policy} is left in {other}");
-            // The kept form has no key of the policy's: one word changes it all.
+            // The stored form omits the policy's keys, so that one word changes all of them.
             let kept = cfg.to_toml().replacen(policy.name(), other.name(), 1);
             assert_eq!(RackConfig::parse(&kept).as_ref(), Ok(&changed), "{kept}");
         }
@@ -142,7 +142,7 @@ fn what_is_written_wins_over_the_policy() {
     let cfg = RackConfig::parse("policy = \"baseline\"\n[switch]\nredirect = \"load\"\n").expect("no contradiction");
     assert_eq!((cfg.gc.policy, cfg.switch.redirect), (GcConfigPolicy::Uncoordinated, RedirectKind::Load));
     assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg));
-    // As the data directories of earlier versions have it.
+    // As in data directories of earlier versions.
     let older = RackConfig::parse("[gc]\nredirect = false\nsoft_percent = 40\n").expect("an earlier form");
     assert_eq!((older.switch.redirect, older.gc.soft_percent), (RedirectKind::Off, 40));
     assert!(!older.to_toml().contains("redirect = false"), "{}", older.to_toml());
@@ -230,7 +230,7 @@ fn schedulers_have_the_papers_targets_and_refuse_what_they_cannot_keep() {
     }
 }
 
-/// A key that is added belongs to one of the lists: a simulated rack refuses those of processes by name.
+/// Every new key belongs in one of the lists: a simulated rack refuses those for processes by name.
 #[test]
 fn every_key_is_of_every_rack_or_of_processes() {
     use super::written::{OF_EVERY_RACK, OF_PROCESSES};

@@ -1,4 +1,4 @@
-//! How wear is evened out between servers.
+//! Wear leveling between servers.
 
 use rackweave_core::Span;
 use rackweave_meta::wear::{DAY, Rule, WearConfig};
@@ -9,15 +9,15 @@ use super::{Problem, RackConfig, need};
 /// Longest period: ten years, in days.
 const DAYS_MAX: f64 = 3_660.0;
 
-/// RackBlox §3.6. It needs `ssd.spare`, so that two vSSDs can trade places; without it nothing is swapped.
+/// RackBlox §3.6. It needs `ssd.spare`, so that two vSSDs can be swapped; without it nothing is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WearSection {
-    /// γ: the most worn drive is to be worn at most 1 + γ times as much as the mean.
+    /// γ: the wear of the most worn drive is at most 1 + γ times the mean.
     pub gamma: f64,
-    /// Days between rounds among the drives of a server; each has one, so that nothing is swapped in them.
+    /// Days between rounds among the drives of a server. Each server has one drive, so these rounds swap nothing.
     pub local_every_days: f64,
-    /// Days between rounds among servers; absent: 56, or fewer if the analysis requires it.
+    /// Days between rounds among servers; by default 56, or fewer if the analysis requires it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_every_days: Option<f64>,
 }
@@ -36,7 +36,7 @@ impl WearSection {
     pub(super) fn is_default(&self) -> bool {
         *self == WearSection::default()
     }
-    /// Parameters of the metadata service's balancer; `None`: no drive has room for it.
+    /// Parameters of the metadata service's balancer; `None` without spare room on the drives.
     pub fn config(&self, rack: &RackConfig) -> Option<WearConfig> {
         (rack.ssd.spare > 0).then(|| self.balance(rack))
     }
@@ -71,7 +71,7 @@ impl WearSection {
     }
 }
 
-/// Greatest wear rate of a server, as a multiple of the mean: each write goes to as many servers as there are replicas.
+/// Greatest wear rate of a server relative to the mean: each write goes to as many servers as there are replicas.
 fn spread(rack: &RackConfig) -> f64 {
     f64::from(rack.servers) / f64::from(rack.replicas.max(1))
 }

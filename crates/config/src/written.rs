@@ -1,4 +1,4 @@
-//! Keys that a configuration states itself, apart from values of policies and defaults: none of them is overridden
+//! Keys that a configuration states itself, as opposed to values of policies and defaults. None of them is overridden
 //! silently.
 
 use std::fmt;
@@ -7,9 +7,9 @@ use toml::{Table, Value};
 
 use super::{ConfigError, RackConfig};
 
-/// Keys that only processes with sockets between or before them look at.
+/// Keys that only concern processes with sockets.
 pub const OF_PROCESSES: &[&str] = &["control", "hosts", "memory", "mtu", "nbd", "paths", "protocol_version"];
-/// Keys that mean something to any rack, a simulated one, too.
+/// Keys that concern any rack, including a simulated one.
 pub const OF_EVERY_RACK: &[&str] = &[
     "cache_slots",
     "client",
@@ -32,14 +32,14 @@ pub const OF_EVERY_RACK: &[&str] = &[
     "wear",
 ];
 
-/// The keys in a text, and its meaning as a whole.
+/// The keys written in a text, and the configuration that results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Written {
     keys: Table,
     whole: Table,
 }
 
-/// A written key whose effective value is another one.
+/// A written key whose effective value differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overridden {
     pub key: String,
@@ -54,10 +54,10 @@ impl fmt::Display for Overridden {
 }
 
 impl Written {
-    /// Reads and checks a configuration, see [`RackConfig::parse`].
+    /// Parses and checks a configuration; see [`RackConfig::parse`].
     ///
     /// # Errors
-    /// Syntax, or every rule that is broken.
+    /// A syntax error, or all broken rules.
     pub fn parse(text: &str) -> Result<(RackConfig, Written), ConfigError> {
         let cfg = RackConfig::parse(text)?;
         let mut keys: Table =
@@ -67,19 +67,19 @@ impl Written {
         Ok((cfg, Written { keys, whole }))
     }
 
-    /// It means `cfg`: paths are from where it lies.
+    /// Replaces the resulting configuration, after its paths were resolved.
     pub fn means(&mut self, cfg: &RackConfig) {
         self.whole = cfg.table();
     }
 
-    /// Every key that is written, with the names of its sections.
+    /// Every written key, with its section names.
     pub fn keys(&self) -> Vec<String> {
         let mut all = Vec::new();
         leaves(&self.keys, "", &mut all);
         all
     }
 
-    /// Those of them that say something else than `cfg`, which is used.
+    /// The written keys that differ from `cfg`, the configuration in use.
     pub fn overridden(&self, cfg: &RackConfig) -> Vec<Overridden> {
         let used = cfg.table();
         let differs = |key: String| {
@@ -90,7 +90,7 @@ impl Written {
         self.keys().into_iter().filter_map(differs).collect()
     }
 
-    /// The first key that a simulated rack does not look at.
+    /// The first key that a simulated rack ignores.
     pub fn of_processes(&self) -> Option<String> {
         self.keys().into_iter().find(|k| k.split('.').next().is_some_and(|top| OF_PROCESSES.contains(&top)))
     }

@@ -1,5 +1,6 @@
-//! What the switch's process forwards: `rackweave node switch` in a process of its own, real datagrams of the transport for it
-//! from a flood, its own counters and the kernel's count of its CPU. Sender and switch have a core each.
+//! Forwarding rate of the switch's process. `rackweave node switch` runs in its own process; a flood sends it real
+//! datagrams of the transport. Measured by its counters and the kernel's count of its CPU time. Sender and switch have
+//! a core each.
 //!
 //! `cargo run --release -p rackweave-net --example process_speed`. Loopback.
 
@@ -27,12 +28,12 @@ use rackweave_transport::{Config, Endpoint, Event, Keys, Message, Received, Send
 
 const SERVER: NodeId = NodeId(2);
 const CLIENT: NodeId = NodeId(5);
-/// Where this process is that of the switch.
+/// Set in the process of the switch.
 const ROLE: &str = "RACKWEAVE_SWITCH_IN";
 const WAIT: Duration = Duration::from_secs(10);
 const ROUND: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 7;
-/// Datagrams a system call of the flood's.
+/// Datagrams per system call of the flood.
 const BATCH: usize = 32;
 const BAR: f64 = 100e3;
 
@@ -52,7 +53,7 @@ fn header(op: Op) -> Header {
     }
 }
 
-/// An end that speaks with the switch.
+/// An end that communicates with the switch.
 struct End {
     endpoint: Endpoint,
     socket: UdpSocket,
@@ -78,13 +79,13 @@ impl End {
         let how = SendOptions { deadline: now + Span::from_secs(10), token: 0 };
         Ok(self.endpoint.send(now, packet.dst, message, how)?)
     }
-    /// The next datagram that the transport sends.
+    /// The next datagram from the transport.
     fn leaving(&mut self) -> Option<bytes::Bytes> {
         let now = self.now();
         let t = self.endpoint.poll_transmit(now)?;
         (t.via != Via::Stream).then_some(t.bytes)
     }
-    /// Until the switch has answered.
+    /// Sends until the switch has answered.
     fn ask(&mut self, packet: &Packet) -> Result<Packet, Failure> {
         self.send(packet)?;
         let mut buffer = vec![0; 65_536];
@@ -108,7 +109,7 @@ impl End {
     }
 }
 
-/// The switch's process, which ends with this.
+/// The switch's process, which ends when this is dropped.
 struct Switch {
     child: Child,
     directory: PathBuf,
@@ -130,7 +131,7 @@ impl Switch {
         let child = Command::new(std::env::current_exe()?).env(ROLE, &directory).spawn()?;
         Ok(Switch { child, directory })
     }
-    /// Datagrams it has sent on, so far.
+    /// Datagrams forwarded so far.
     fn forwarded(&self) -> Result<u64, Failure> {
         let Answer::Status(s) =
             control::ask(&self.directory.join("switch"), &control::Command::Local(control::Local::Status), WAIT)?
@@ -140,7 +141,7 @@ impl Switch {
         let count = |name: &str| s.network.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n);
         Ok(count("forwarded") - count("send_refused"))
     }
-    /// CPU of all its threads, ns.
+    /// CPU time of all its threads in ns.
     fn cpu(&self) -> Result<u64, Failure> {
         let mut ns = 0;
         for thread in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -154,12 +155,13 @@ impl Switch {
 fn flood(socket: &UdpSocket, datagram: &[u8]) {
     let mut part = libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
     let mut messages: [libc::mmsghdr; BATCH] = std::array::from_fn(|_| {
-        // SAFETY: all zero is a valid header.
+        // SAFETY: an all-zero header is valid.
         let mut m: libc::mmsghdr = unsafe { std::mem::zeroed() };
         (m.msg_hdr.msg_iov, m.msg_hdr.msg_iovlen) = (&mut part, 1);
         m
     });
-    // SAFETY: the headers point at the datagram, which is only read. What the kernel does not take is lost: it is a flood.
+    // SAFETY: the headers point at the datagram, which is only read. Datagrams that the kernel does not take are
+    // dropped.
     unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), BATCH as u32, 0) };
 }
 
@@ -168,9 +170,9 @@ fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
 
-/// Keeps the calling thread, and those it makes, on one core. Where there is only one, everything is there anyway.
+/// Pins the calling thread and its future threads to one core. Without effect on a machine with one core.
 fn stay_on(core: usize) {
-    // SAFETY: all zero is an empty set; the call changes this thread's alone.
+    // SAFETY: an all-zero set is empty; the call changes this thread only.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);
@@ -251,7 +253,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Datagrams a second, and ns of the switch's CPU for each.
+/// Datagrams per second, and ns of the switch's CPU per datagram.
 fn round(switch: &Switch) -> Result<(f64, f64), Failure> {
     let (before, begin, cpu) = (switch.forwarded()?, Instant::now(), switch.cpu()?);
     std::thread::sleep(ROUND);

@@ -1,5 +1,5 @@
-//! Asking a rack that runs in several processes: each keeps its control socket in its own directory, the answers are put
-//! together here. There is no process in between that could be missing.
+//! Queries to a rack with a process per node. Each process has a control socket in its own directory; the answers are
+//! combined here, so no intermediate process can be missing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,44 +12,44 @@ use rackweave_core::NodeName;
 use rackweave_runtime::control::{self, Answer, AskError, Command, Local, Process, Server, Status};
 use rackweave_runtime::up;
 
-/// A process that does not say how it is by then hangs.
+/// A process that does not report its status within this time hangs.
 pub(super) const STATUS_WAIT: Duration = Duration::from_secs(2);
 
-/// How a rack is reached.
+/// How to reach a rack.
 pub enum Target {
-    /// By the control sockets in its data directory.
+    /// Through the control sockets in its data directory.
     Data(PathBuf),
-    /// Over the control channel of the configuration at the path.
+    /// Over the control channel of the configuration at this path.
     Channel(PathBuf, Channel),
 }
 
 impl Target {
-    /// Over the control channel of this configuration; the file of the cluster's keys that it names, too.
+    /// Over the control channel of this configuration; also returns the path of its cluster key file.
     pub fn of_config(path: &Path) -> Result<(Target, Option<PathBuf>), DistributedError> {
         let cfg = up::read_config(path)?;
         let channel = Channel::new(&cfg, path)?;
         Ok((Target::Channel(path.into(), channel), cfg.hosts.and_then(|h| h.key_file)))
     }
-    /// By the sockets in `data`; the file of the keys of the rack that was started there.
+    /// Through the sockets in `data`; also returns the path of the key file of the rack started there.
     pub fn of_data(data: &Path) -> (Target, Option<PathBuf>) {
         let cfg = up::read_config(&data.join(NODES_FILE)).ok();
         (Target::Data(data.into()), cfg.and_then(|c| c.hosts).and_then(|h| h.key_file))
     }
 
-    /// Names of the nodes, in the order of their ids; none if the rack runs in one process.
+    /// Names of the nodes, in the order of their ids; empty if the rack runs in one process.
     pub fn names(&self) -> Vec<String> {
         match self {
             Target::Data(data) => nodes_in(data),
             Target::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
         }
     }
-    /// What is asked, in messages.
+    /// The queried path, for messages.
     pub(super) fn place(&self) -> &Path {
         match self {
             Target::Data(path) | Target::Channel(path, _) => path,
         }
     }
-    /// Asks one node, waiting at most `timeout` for each read.
+    /// Sends a command to one node, waiting at most `timeout` for each read.
     pub fn ask_node(&self, name: &str, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
         match self {
             Target::Data(data) => control::ask(&data.join(name), command, timeout),
@@ -58,7 +58,7 @@ impl Target {
     }
 }
 
-/// Asks a rack, in one process or in several, waiting at most `timeout` for each read.
+/// Sends a command to a rack, in one process or in several, waiting at most `timeout` for each read.
 pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
     let all = way.names();
     if let (Target::Data(data), true) = (way, all.is_empty()) {
@@ -101,8 +101,8 @@ fn nodes_in(data: &Path) -> Vec<String> {
     all.into_iter().map(|(_, _, name)| name).collect()
 }
 
-/// The state of the whole rack from all its processes: the metadata service's view of it, the servers' of their vSSDs,
-/// the gateways' of their clients.
+/// The state of the whole rack from all its processes: the metadata service's view of the rack, the servers' of their
+/// vSSDs, and the gateways' of their clients.
 fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
     let mut whole = Status::default();
     let (mut latest, mut answers, mut servers) = (None, 0, Vec::new());
@@ -136,7 +136,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
     }
     if let Target::Data(data) = way {
         say_refused(&mut whole, data);
-        // Also those whose end does not run now.
+        // Includes links whose ends do not run now.
         whole.rack.links_cut.extend(links::listed(data, all));
         whole.rack.links_cut.sort();
         whole.rack.links_cut.dedup();
@@ -145,7 +145,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
     Ok(whole)
 }
 
-/// Servers that were refused and do not run: why.
+/// Adds servers that were refused and do not run, with the reason.
 fn say_refused(whole: &mut Status, data: &Path) {
     for p in whole.processes.iter_mut().filter(|p| p.error.is_some()) {
         let Some(server) = p.name.parse().ok().and_then(NodeName::as_server) else { continue };
@@ -178,7 +178,7 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
         whole.rack.links_cut.extend(s.rack.links_cut);
         whole.rack.http = s.rack.http.or(whole.rack.http.take());
         whole.rack.connections += s.rack.connections;
-        // Percentiles of several gateways cannot be added: those of the busiest are shown.
+        // Percentiles of several gateways cannot be added; the busiest gateway's are shown.
         let requests = |s: &[control::Latency]| s.iter().map(|l| l.count).sum::<u64>();
         if whole.latency.is_empty() || requests(&s.latency) > requests(&whole.latency) {
             whole.latency = s.latency;
@@ -198,7 +198,7 @@ fn sum(all: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     }
 }
 
-/// Why a node did not answer, without where.
+/// Why a node did not answer, without its location.
 pub(super) fn reason(e: &AskError) -> String {
     match e {
         AskError::NotRunning { .. } => "it does not run".into(),
@@ -211,7 +211,7 @@ fn silent(name: &str, error: String) -> Process {
     Process { name: name.into(), error: Some(error), ..Process::default() }
 }
 
-/// Whether every replica set has at least `min_copies` members that serve, every process answers, and clients can connect.
+/// Whether every replica set has `min_copies` serving members, every process answers, and clients can connect.
 pub(super) fn serves(s: &Status, min_copies: usize) -> bool {
     let serving = |set| s.servers.iter().flat_map(|s| &s.vssds).filter(|v| v.set == set && v.serving).count();
     s.processes.iter().all(|p| p.error.is_none())

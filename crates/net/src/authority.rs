@@ -1,10 +1,10 @@
-//! The cluster's own authority, and the certificates it gives to hosts: what `rackweave keys` makes.
+//! The cluster's certificate authority, and the certificates of hosts: the output of `rackweave keys`.
 //!
 //! | file | in | |
 //! |---|---|---|
-//! | `cluster.key` | both | the key that packets' keys are derived from ([`super::key`]) |
+//! | `cluster.key` | both | the key that packet keys are derived from ([`super::key`]) |
 //! | `ca.pem` | both | the authority's certificate |
-//! | `ca-key.pem` | the authority's directory | its private key: whoever has it can make hosts |
+//! | `ca-key.pem` | the authority's directory | its private key: whoever holds it can add hosts |
 //! | `host.pem`, `host-key.pem` | a host's directory | its certificate and private key |
 
 use std::io;
@@ -26,13 +26,13 @@ pub const AUTHORITY_FILE: &str = "ca.pem";
 const AUTHORITY_KEY_FILE: &str = "ca-key.pem";
 pub const HOST_FILE: &str = "host.pem";
 pub const HOST_KEY_FILE: &str = "host-key.pem";
-/// The authority outlives what it certifies.
+/// The authority outlives the certificates that it signs.
 const AUTHORITY_DAYS: u64 = 3650;
 /// Greatest lag of hosts' clocks.
 const CLOCKS_BEHIND: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Why keys and certificates cannot be made.
+/// Why keys and certificates cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     #[error("{path}: {error}")]
@@ -47,7 +47,7 @@ pub enum AuthorityError {
     Name { name: String },
 }
 
-/// Makes a directory with a cluster key and an authority.
+/// Creates a directory with a cluster key and an authority.
 ///
 /// # Errors
 /// The directory or one of its files exists already, or cannot be written.
@@ -63,10 +63,10 @@ pub fn init(dir: &Path) -> Result<(), AuthorityError> {
 }
 
 /// Creates a directory in `dir`, named after the host's first name, with the files for that host. Names are those by
-/// which others reach it: as in `[hosts]`, or any for a host that only sends commands.
+/// which other hosts reach it, as in `[hosts]`; a host that only sends commands may have any name.
 ///
 /// # Errors
-/// There is no authority in `dir`; the host has a directory already; a name is invalid.
+/// There is no authority in `dir`, the host already has a directory, or a name is invalid.
 pub fn add(dir: &Path, names: &[String], days: u32) -> Result<PathBuf, AuthorityError> {
     let valid = |c: char| c.is_ascii_alphanumeric() || "-.:".contains(c);
     for name in names {
@@ -99,8 +99,8 @@ pub fn add(dir: &Path, names: &[String], days: u32) -> Result<PathBuf, Authority
     Ok(host)
 }
 
-/// The authority's certificate, but for its key: the same each time, so that only the key must be kept. It is named
-/// after the key; otherwise authorities of two clusters would look alike.
+/// Parameters of the authority's certificate. They follow from its key, so that only the key has to be stored. The
+/// certificate is named after the key, to tell authorities of two clusters apart.
 fn params(key: &KeyPair) -> CertificateParams {
     let mut p = CertificateParams::default();
     let print = ring::digest::digest(&ring::digest::SHA256, key.public_key_raw());

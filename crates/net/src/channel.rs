@@ -1,5 +1,6 @@
-//! The control channel between hosts: what the control socket speaks, inside mutual TLS. Each node listens on its host, at
-//! `control.port` and its id; whoever shows a certificate of the cluster's authority may ask what a local user may.
+//! The control channel between hosts: the protocol of the control socket over mutual TLS. Each node listens on its
+//! host, at `control.port` plus its id. A client with a certificate of the cluster's authority may send every command
+//! that a local user may.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -20,10 +21,10 @@ use rackweave_runtime::control::{Answer, AskError, Command, said_in_time};
 use rackweave_runtime::net::{Address, ListenError, Listener};
 use rackweave_runtime::secure::{Renewing, SecureError, read};
 
-/// A host that does not take a connection by then is away.
+/// A host that does not accept a connection within this time is unreachable.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
-/// Both sides' certificates, read once.
+/// Certificates of both sides, read once.
 struct Files {
     authority: Vec<u8>,
     certificate: Vec<u8>,
@@ -45,7 +46,7 @@ impl Files {
     }
 }
 
-/// What a node's side of the channel is made of.
+/// TLS configuration of a node's side of the channel.
 pub(crate) fn server(dir: &Path) -> Result<Renewing, SecureError> {
     let (files, dir) = ([AUTHORITY_FILE, HOST_FILE, HOST_KEY_FILE].map(|name| dir.join(name)), dir.to_path_buf());
     Renewing::new(files.into(), move || {
@@ -54,7 +55,7 @@ pub(crate) fn server(dir: &Path) -> Result<Renewing, SecureError> {
     })
 }
 
-/// Where a node listens.
+/// Address on which a node listens.
 pub(crate) fn address(section: &ControlSection, node: u32, host: SocketAddr) -> SocketAddr {
     SocketAddr::new(host.ip(), section.port + node as u16)
 }
@@ -63,7 +64,7 @@ pub(crate) fn listen(section: &ControlSection, node: u32, host: SocketAddr) -> R
     Listener::bind(&Address::Tcp(vec![address(section, node, host)]))
 }
 
-/// Asks nodes over the channel.
+/// A client of the nodes' control channels.
 pub struct Channel {
     config: Arc<ClientConfig>,
     /// Name, address and host of each node, by id.
@@ -72,7 +73,7 @@ pub struct Channel {
 
 impl Channel {
     /// # Errors
-    /// The configuration has no control channel; its hosts or certificates cannot be used.
+    /// The configuration has no control channel, or its hosts or certificates cannot be used.
     pub fn new(cfg: &RackConfig, path: &Path) -> Result<Channel, DistributedError> {
         let (Some(hosts), Some(control)) = (&cfg.hosts, &cfg.control) else {
             return Err(DistributedError::NoControl { path: path.into() });
@@ -91,7 +92,7 @@ impl Channel {
             let text = hosts.text(name).and_then(|t| t.rsplit_once(':')).map_or("", |(host, _)| host);
             let host = match text.trim_matches(['[', ']']).parse::<IpAddr>() {
                 Ok(ip) => ServerName::IpAddress(ip.into()),
-                // It was looked up: it is a name.
+                // It was resolved, so it is a host name.
                 Err(_) => ServerName::try_from(text.to_string())
                     .map_err(|_| DistributedError::NoHosts { path: path.into() })?,
             };
@@ -104,7 +105,7 @@ impl Channel {
         self.nodes.iter().map(|(name, ..)| *name)
     }
 
-    /// Asks one node, waiting at most `timeout` for each read.
+    /// Sends a command to one node, waiting at most `timeout` for each read.
     pub fn ask(&self, name: &str, command: &Command, timeout: Duration) -> Result<Answer, AskError> {
         let Some((_, at, host)) = self.nodes.iter().find(|(n, ..)| n.to_string() == name) else {
             return Err(AskError::NotRunning { data: name.into() });
@@ -132,7 +133,7 @@ impl Channel {
     }
 }
 
-/// What TLS says, in words of who is asked.
+/// Rephrases an error of TLS for users.
 fn plainly(error: io::Error) -> io::Error {
     use rustls::AlertDescription as A;
     let Some(tls) = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) else { return error };

@@ -1,6 +1,6 @@
-//! Servers of a rack in several processes that were killed on purpose, or refused: a file in the data directory, `server-N.down`,
-//! says that who starts the processes leaves this one out, and why it was refused. With `server start` it becomes
-//! `server-N.starting`, which is gone when the metadata service has taken the server in.
+//! Servers of a rack with a process per node that were killed on purpose, or refused. A file `server-N.down` in the
+//! data directory keeps the supervisor from starting the server, and holds the reason if it was refused. `server start`
+//! renames it to `server-N.starting`, which is removed once the metadata service admits the server.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,9 +13,9 @@ use rackweave_core::admin;
 use rackweave_rack::build::BuildError;
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
 
-/// A server that does not say who it is by then hangs, and is not ended here.
+/// A server that does not report its process id within this time hangs, and is not ended here.
 const PID_WAIT: Duration = Duration::from_secs(5);
-/// How long a starting server may take to be taken in or refused.
+/// Time limit for a starting server to be admitted or refused.
 const START_WAIT: Duration = Duration::from_secs(10);
 const START_LOOK: Duration = Duration::from_millis(20);
 
@@ -26,7 +26,7 @@ fn starting(data: &Path, server: u32) -> PathBuf {
     data.join(format!("{}.starting", NodeName::server(server)))
 }
 
-/// The server is refused, and is not started again before somebody says so.
+/// Records that the server is refused. It is not started again until an operator does so.
 pub(super) fn refuse(data: &Path, server: u32, why: &str) -> io::Result<()> {
     let path = marker(data, server);
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
@@ -34,27 +34,27 @@ pub(super) fn refuse(data: &Path, server: u32, why: &str) -> io::Result<()> {
     taken_in(data, server);
     Ok(())
 }
-/// Why it was refused, if so.
+/// Why it was refused, if it was.
 pub(super) fn why_refused(data: &Path, server: u32) -> Option<String> {
     std::fs::read_to_string(marker(data, server)).ok().filter(|why| !why.is_empty())
 }
-/// Nobody needs to wait any more for a server that starts.
+/// The server was admitted: ends the wait for it.
 pub(super) fn taken_in(data: &Path, server: u32) {
     let _ = std::fs::remove_file(starting(data, server));
 }
 
-/// Whether this node is not to be started now.
+/// Whether this node must not be started now.
 pub(super) fn is_held(data: &Path, name: NodeName) -> bool {
     name.as_server().is_some_and(|i| marker(data, i).exists())
 }
 
-/// Lets it be started. A file that cannot be removed says so when the server does not start.
+/// Lets the server be started. If the file cannot be removed, that shows when the server does not start.
 pub(super) fn release(data: &Path, server: u32) {
     let _ = std::fs::remove_file(marker(data, server));
     taken_in(data, server);
 }
 
-/// The data directory, and whether the server is one of the rack's.
+/// The data directory; an error if the rack has no such server.
 fn place(way: &Target, server: u32) -> Result<&Path, String> {
     let Target::Data(data) = way else {
         return Err(
@@ -71,7 +71,7 @@ fn place(way: &Target, server: u32) -> Result<&Path, String> {
     Ok(data)
 }
 
-/// `server kill` of a rack in several processes; back when the process is gone.
+/// `server kill` of a rack with a process per node; returns once the process has ended.
 pub(super) fn hold_server(way: &Target, server: u32) -> Result<Answer, AskError> {
     let data = match place(way, server) {
         Ok(data) => data,
@@ -101,19 +101,20 @@ pub(super) fn hold_server(way: &Target, server: u32) -> Result<Answer, AskError>
 }
 
 fn open_process(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two numbers and returns a descriptor of ours or an error.
+    // SAFETY: takes two numbers and returns a new descriptor or an error.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: nobody else has it.
+    // SAFETY: nothing else owns the descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Kills it and waits until it is gone: one that is asked while it ends answers neither yes nor no. Whether it was gone in time.
+/// Kills the process and waits until it has ended, because an ending one gives no clear answer. Whether it ended in
+/// time.
 fn kill(process: &OwnedFd) -> io::Result<bool> {
     let fd = process.as_raw_fd();
-    // SAFETY: a signal to an open process, without details.
+    // SAFETY: a signal to an open process descriptor, without details.
     if unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, std::ptr::null::<u8>(), 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -122,7 +123,8 @@ fn kill(process: &OwnedFd) -> io::Result<bool> {
     Ok(unsafe { libc::poll(&mut ended, 1, PID_WAIT.as_millis() as i32) } > 0)
 }
 
-/// The metadata service took the server out for good. Without its word a server may start: it refuses it itself.
+/// Whether the metadata service has removed the server for good. If the service does not answer, the server may start:
+/// the service then refuses it.
 fn removed(way: &Target, server: u32) -> bool {
     match way.ask_node(&NodeName::META.to_string(), &Command::Admin(admin::Op::Servers), PID_WAIT) {
         Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
@@ -130,7 +132,7 @@ fn removed(way: &Target, server: u32) -> bool {
     }
 }
 
-/// Who starts the processes notices within a moment.
+/// Waits for the server; the supervisor notices the request within a moment.
 #[allow(clippy::disallowed_methods, reason = "a command: it waits for other processes")]
 fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
     let end = std::time::Instant::now() + START_WAIT;
@@ -143,7 +145,7 @@ fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
     }
 }
 
-/// `server start` of a rack in several processes.
+/// `server start` of a rack with a process per node.
 pub(super) fn let_server_start(way: &Target, server: u32) -> Result<Answer, AskError> {
     Ok(match place(way, server) {
         Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },

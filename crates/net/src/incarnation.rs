@@ -1,7 +1,8 @@
-//! The incarnation of a node's process towards other nodes: a counter that is durable before the first datagram leaves
-//! (protocol rule 32). Keys of datagrams are derived from it, and nonces count from zero in each, so none may be used twice.
+//! The incarnation of a node's process towards other nodes: a counter that is durable before the first datagram is sent
+//! (protocol rule 32). Datagram keys are derived from it, and nonces count from zero in each, so no incarnation may be
+//! reused.
 //!
-//! [`rackweave_link::incarnation`] says which one follows.
+//! [`rackweave_link::incarnation`] decides which one follows.
 
 use std::fmt::Debug;
 use std::io;
@@ -11,20 +12,20 @@ use rackweave_link::incarnation::above;
 use rackweave_runtime::datadir::{DataDir, write_durably};
 use rackweave_runtime::up::random_u64;
 
-/// In the node's data directory (docs/format.md).
+/// File name in the node's data directory (docs/format.md).
 pub const INCARNATION_FILE: &str = "incarnation";
 const PREFIX: &str = "rackweave incarnation 1";
 
-/// Where a node's incarnations come from.
+/// Source of a node's incarnations.
 pub trait Incarnations: Debug {
-    /// One above every other of this node, `newest` included; durable when it is returned.
+    /// A number greater than every earlier one of this node and than `newest`; durable on return.
     fn above(&mut self, newest: u64) -> io::Result<u64>;
 }
 
-/// Drawn, and kept nowhere: of processes that store nothing.
+/// Drawn and not stored, for processes that store nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Drawn {
-    /// Zero: none yet.
+    /// Zero before the first.
     pub last: u64,
 }
 
@@ -35,11 +36,11 @@ impl Incarnations for Drawn {
     }
 }
 
-/// Kept in a node's data directory.
+/// Stored in a node's data directory.
 #[derive(Debug)]
 pub struct Kept {
     dir: PathBuf,
-    /// Zero: there was none.
+    /// Zero if there was none.
     last: u64,
 }
 
@@ -47,7 +48,7 @@ impl Kept {
     /// Reads the counter of a directory that this process has locked.
     pub fn open(dir: &DataDir) -> io::Result<Kept> {
         let last = match std::fs::read(dir.file(INCARNATION_FILE)) {
-            // An unreadable file names no incarnation, as if it were lost.
+            // An unreadable file counts as missing.
             Ok(bytes) => parse(&bytes).unwrap_or(0),
             Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
             Err(e) => return Err(e),

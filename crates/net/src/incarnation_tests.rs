@@ -19,7 +19,7 @@ impl Temp {
     fn file(&self) -> PathBuf {
         self.0.join(INCARNATION_FILE)
     }
-    /// As a process of the node does when it starts.
+    /// Starts as a process of the node does.
     fn start(&self) -> (Kept, u64) {
         let mut kept = Kept::open(&DataDir::open(&self.0).expect("opens")).expect("read");
         let incarnation = kept.above(0).expect("written");
@@ -76,7 +76,7 @@ fn a_counter_that_cannot_be_written_is_no_incarnation() {
     assert_eq!(parse(&fs::read(dir.file()).expect("read")), Some(first));
 }
 
-/// One node: its directory, a copy of its counter from some time, and its process.
+/// A node: its directory, an earlier copy of its counter, and its process.
 struct Node {
     dir: Temp,
     copy: Option<Vec<u8>>,
@@ -84,7 +84,7 @@ struct Node {
     end: Endpoint,
 }
 
-/// Nodes that speak to each other, and every key and nonce that left them.
+/// Nodes that communicate, and every key and nonce that they sent.
 struct World {
     nodes: BTreeMap<NodeId, Node>,
     now: Time,
@@ -121,7 +121,7 @@ impl World {
         let nodes = NODES.map(node).into();
         World { nodes, now, used: BTreeSet::new(), flying, delivered: BTreeSet::new(), renewed: 0 }
     }
-    /// What is sent in a millisecond arrives in it.
+    /// Delivers within the millisecond what was sent in it.
     fn turn(&mut self) {
         self.now += Span::from_millis(1);
         for (&id, node) in &mut self.nodes {
@@ -160,7 +160,7 @@ impl World {
             }
         }
     }
-    /// Each says something to each, again and again as nodes do, until it has arrived.
+    /// Each node sends to each other node, repeatedly, until everything has arrived.
     fn all_hear_each_other(&mut self, number: u64) {
         let pairs = || NODES.into_iter().flat_map(|a| NODES.map(|b| (a, b))).filter(|(a, b)| a != b);
         for turn in 0.. {
@@ -193,8 +193,8 @@ impl World {
     }
 }
 
-/// Processes that start again with their directory, without it, with a copy of it from before, and with a damaged one: no
-/// clock has a part in it, no key and nonce are used twice, and everybody is heard again at once.
+/// Processes restart with their directory, without it, with an earlier copy, and with a damaged one. No clock is
+/// involved, no key and nonce pair is used twice, and every node is heard again at once.
 #[test]
 fn no_key_and_nonce_repeat_however_nodes_are_started_again() {
     let (mut w, mut rng) = (World::new(), Rng::new(11));

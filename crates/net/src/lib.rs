@@ -1,11 +1,13 @@
-//! A process for each node: the loop of [`rackweave_runtime`] around one node, with a network to the others.
+//! A process per node: the loop of [`rackweave_runtime`] around one node, with a network to the others.
 //!
-//! Reading order: [`rackweave_config::hosts`] (who is where), [`net`], [`udp`], [`stamps`], `notes` and [`streams`] (packets between processes), [`incarnation`] (which process of a node), [`node`] (one process),
-//! [`kernel`] (the switch's where it is in the kernel), [`processes`] (all of them on one machine), [`rackweave_runtime::watch`] (whether they live), [`namespaces`] (hosts for
-//! them), [`ask`] (their state put together), [`channel`] (from another host). Keys: [`key`], [`rotate`], [`authority`].
+//! Reading order: [`rackweave_config::hosts`] (addresses), [`net`], [`udp`], [`stamps`], `notes` and [`streams`]
+//! (packets between processes), [`incarnation`] (the runs of a node), [`node`] (one process), [`kernel`] (the switch's
+//! process if it is in the kernel), [`processes`] (all of them on one machine), [`rackweave_runtime::watch`]
+//! (heartbeats), [`namespaces`] (their hosts), [`ask`] (their combined state), [`channel`] (access from another host).
+//! Keys: [`key`], [`rotate`], [`authority`].
 #![allow(clippy::disallowed_types, reason = "a driver: it opens files and sockets")]
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 
@@ -40,7 +42,7 @@ use rackweave_runtime::net::ListenError;
 use rackweave_runtime::up::{APART, STORE_FILE, TOGETHER, UpError};
 use rackweave_runtime::{kernel, key};
 
-/// Why processes of a rack do not start, or did not end well.
+/// Why the processes of a rack did not start, or did not end cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum DistributedError {
     #[error("{path}: no [hosts] section, which gives each node its address")]
@@ -82,13 +84,13 @@ pub enum DistributedError {
 }
 
 impl DistributedError {
-    /// As [`UpError::is_refusal`].
+    /// See [`UpError::is_refusal`].
     pub fn is_refusal(&self) -> bool {
         matches!(self, DistributedError::Up(e) if e.is_refusal())
     }
 }
 
-/// Errors of a start that mean the same in one process and in several.
+/// Errors of a start that are the same in one process and in several.
 macro_rules! as_in_one_process {
     ($($error:ty),*) => {
         $(impl From<$error> for DistributedError {
@@ -100,7 +102,7 @@ macro_rules! as_in_one_process {
 }
 as_in_one_process!(io::Error, DataDirError, ListenError, BuildError);
 
-/// For a rack in several processes: its directory must not be of one in one.
+/// Refuses a directory of a rack in one process.
 fn refuse_together(data: &Path) -> Result<(), DistributedError> {
     if data.join(STORE_FILE).exists() {
         return Err(UpError::Made { data: data.into(), made: TOGETHER, asked: APART }.into());
@@ -108,7 +110,7 @@ fn refuse_together(data: &Path) -> Result<(), DistributedError> {
     Ok(())
 }
 
-/// Where every node is, by node id.
+/// The address of every node, by node id.
 fn addresses(hosts: &HostsSection) -> Result<Vec<SocketAddr>, DistributedError> {
     hosts.resolve().map_err(|problems: Vec<Problem>| ConfigError::Rules(problems).into())
 }

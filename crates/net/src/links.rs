@@ -1,5 +1,5 @@
-//! `link cut|mend` of a rack in several processes. One end lets nothing through: always the same one of a pair, whatever the
-//! order in which they are named. What is cut is kept in the data directory, for an end that is started again.
+//! `link cut|mend` of a rack with a process per node. One end of a link drops its packets: always the same one of a
+//! pair, whatever the order of the names. Cut links are recorded in the data directory, for ends that are restarted.
 
 use std::io;
 use std::path::Path;
@@ -10,10 +10,11 @@ use rackweave_core::NodeName;
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::datadir::write_durably;
 
-/// A line for each link: the end that lets nothing through, and the other.
+/// One line per link: the end that drops, and the other.
 const FILE: &str = "links.cut";
 
-/// All links are whole when a rack starts. A file that cannot be removed shows in `status`, as what it cuts does.
+/// Mends all links at the start of a rack. A file that cannot be removed shows in `status`, as do the links that it
+/// cuts.
 pub(super) fn mend_all(data: &Path) {
     let _ = std::fs::remove_file(data.join(FILE));
 }
@@ -27,20 +28,20 @@ fn read(data: &Path) -> io::Result<Vec<(String, String)>> {
     Ok(text.lines().filter_map(pair).collect())
 }
 
-/// Nodes to which this one lets nothing through when it starts.
+/// Nodes whose packets this one drops when it starts.
 pub(super) fn cut_at(data: &Path, name: &str) -> io::Result<Vec<String>> {
     Ok(read(data)?.into_iter().filter(|(end, _)| end == name).map(|(_, other)| other).collect())
 }
 
-/// All that are cut, as a status has them: both names, in the order of the nodes' ids.
+/// All cut links as in `status`: both names, in the order of the nodes' ids.
 pub(super) fn listed(data: &Path, all: &[String]) -> Vec<String> {
     let place = |n: &String| all.iter().position(|a| a == n);
     let named = |(a, b): (String, String)| if place(&a) <= place(&b) { format!("{a} {b}") } else { format!("{b} {a}") };
     read(data).unwrap_or_default().into_iter().map(named).collect()
 }
 
-/// The end that lets nothing through, and the other: never the switch, which may be in the kernel; else the one with the
-/// lower id.
+/// The end that drops, and the other. The switch never drops, because it may be in the kernel; otherwise the end with
+/// the lower id does.
 fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     let place = |name: &str| {
         let found = all.iter().position(|n| n == name);
@@ -53,7 +54,7 @@ fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     Ok((all[end].clone(), all[other].clone()))
 }
 
-/// It does not run, or has ended while it was asked.
+/// The node does not run, or ended during the query.
 fn has_ended(e: &AskError) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match e {
@@ -85,7 +86,7 @@ pub(super) fn change(
     let link = (end, other);
     let was = kept.contains(&link);
     let answer = match answer {
-        // Mended before it is started again.
+        // Mended before the node is started again.
         Err(e) if was && !cut && has_ended(&e) => Answer::Done,
         answer => answer?,
     };

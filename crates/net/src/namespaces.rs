@@ -1,4 +1,4 @@
-//! The hosts of `rackweave up --netns`: network namespaces on this machine, one for each node, in two racks.
+//! The hosts of `rackweave up --netns`: network namespaces on this machine, one per node, in two racks.
 
 use rackweave_core::{Layout, NodeId};
 use rackweave_dataplane::netns::Namespace;
@@ -9,7 +9,7 @@ use rackweave_config::hosts::HostsSection;
 use rackweave_config::switching::{DataPlaneKind, PortSection, native_address};
 use rackweave_core::NodeName;
 
-/// The nodes' hosts. They are gone when this process is.
+/// The nodes' hosts. They end with this process.
 #[derive(Debug)]
 pub struct Namespaces {
     rack: TestRack,
@@ -17,10 +17,10 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Hosts of all nodes, with one gateway: the second half of the servers in the second rack.
+    /// Creates the hosts of all nodes, with one gateway; the second half of the servers is in the second rack.
     ///
     /// # Errors
-    /// No root, or a tool is missing.
+    /// Missing privileges, or a missing tool.
     pub fn new(servers: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
         let layout = Layout::new(servers, 1);
         let near = |i: &u32| *i < servers.div_ceil(2);
@@ -38,13 +38,13 @@ impl Namespaces {
         Ok(Namespaces { rack: made.map_err(DistributedError::Namespaces)?, layout })
     }
 
-    /// The namespace that a node runs in.
+    /// The namespace of a node.
     pub fn of(&self, name: NodeName) -> &Namespace {
         let id = self.layout.id(name);
         self.rack.hosts().find(|h| Some(h.node) == id).map_or(&self.rack.switch, |h| &h.net)
     }
 
-    /// Where each node is.
+    /// Addresses of the nodes.
     pub fn hosts(&self, key_file: std::path::PathBuf) -> HostsSection {
         let address = |n: NodeId| native_address(n).to_string();
         HostsSection {
@@ -76,7 +76,7 @@ impl Namespaces {
         self.layout.name(id).unwrap_or(NodeName::META)
     }
 
-    /// A line for each namespace: its name, and what `nsenter --net=` takes.
+    /// One line per namespace: its name, and the argument for `nsenter --net=`.
     pub fn listed(&self) -> String {
         let (switch, far) = (self.rack.switch.path(), self.rack.far.path());
         let hosts = self.rack.hosts().map(|h| format!("{} {}\n", self.name(h.node), h.net.path()));

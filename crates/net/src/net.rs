@@ -1,7 +1,8 @@
-//! The way to nodes in other processes: their packets as bytes (`wire`), made reliable (`transport`), in datagrams
+//! The network to nodes in other processes: packets as bytes (`wire`), made reliable (`transport`), in datagrams
 //! ([`super::udp`]).
 //!
-//! What needs no socket is [`rackweave_link`]'s. The process that hosts the switch also forwards ([`rackweave_link::forward`]).
+//! Everything that needs no socket is in [`rackweave_link`]. The process that hosts the switch also forwards
+//! ([`rackweave_link::forward`]).
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -21,25 +22,25 @@ use rackweave_rack::capture::Capture;
 use rackweave_runtime::clock::Clock;
 use rackweave_runtime::{Local, Network};
 
-/// Largest train of datagrams for GSO, bytes: what one send takes.
+/// Largest train of datagrams for GSO in bytes: the maximum of one send.
 const TRAIN: usize = 65_507;
 
-/// Bytes after which what was made leaves before more is made: the other end has something to do meanwhile, and what the kernel
-/// copies is still in a core's own cache.
+/// Bytes after which datagrams are sent before more are made: the receiver can start meanwhile, and the kernel copies
+/// data that is still in the core's cache.
 const SEND_BYTES: usize = 256 << 10;
 
-/// Class and source in a datagram (docs/transport.md).
+/// Offsets of class and source in a datagram (docs/transport.md).
 const CLASS_AT: usize = 10;
 const SOURCE_AT: usize = 12;
 
-/// Datagrams passed on by the switch here, and dropped by it.
+/// Datagrams forwarded and dropped by the switch here.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     forwarded: u64,
     forward_dropped: u64,
 }
 
-/// One node's network.
+/// The network of one node.
 #[derive(Debug)]
 pub struct Net {
     node: NodeId,
@@ -47,15 +48,15 @@ pub struct Net {
     streams: Streams,
     link: Link,
     incarnations: Box<dyn Incarnations>,
-    /// By node.
+    /// By node id.
     addresses: Vec<SocketAddr>,
     out: Vec<Outgoing>,
-    /// What the switch here is to pass on.
+    /// Datagrams for the switch here to forward.
     to_forward: Vec<Forward>,
     twins: Vec<NodeId>,
-    /// It was said that none above that can be written down.
+    /// Whether it was reported that no higher incarnation can be stored.
     no_room: bool,
-    /// The rings' addresses are real ones: the switch is in the kernel.
+    /// Ring addresses are real ones, because the switch is in the kernel.
     native_rings: bool,
     counters: Counters,
     capture: Option<Capture>,
@@ -70,14 +71,14 @@ pub enum NetError {
     Transport(#[from] rackweave_transport::ConfigError),
 }
 
-/// The network between hosts, and what becomes of what it brings.
+/// The network between hosts, and the handling of what arrives.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
-    /// Source ports of a node; the transport's number unless told.
+    /// Source ports of a node; the transport's number by default.
     pub paths: Option<u16>,
-    /// Bytes of the largest IP packet.
+    /// Largest IP packet in bytes.
     pub mtu: u16,
-    /// Whether what arrives is kept: its blocks' CRCs are computed on the way in (PN3).
+    /// Whether contents are stored on arrival: the CRCs of their blocks are then computed on receipt (PN3).
     pub kept: bool,
     /// Bytes that all peers together may fill ([`MemorySection::network_bytes`]).
     pub memory: usize,
@@ -89,14 +90,14 @@ impl Default for Links {
     }
 }
 
-/// UDP's payload of an IP packet as long as the network takes.
+/// UDP payload of the largest IP packet that the network takes.
 fn datagram_bytes(mtu: u16, addresses: &[SocketAddr]) -> usize {
     let ip = if addresses.iter().any(SocketAddr::is_ipv6) { 40 } else { 20 };
     usize::from(mtu) - ip - 8
 }
 
 impl Net {
-    /// `addresses` are by node; `incarnation` was never used by `node` before ([`super::incarnation`]).
+    /// `addresses` are by node id; `incarnation` must be new for `node` ([`super::incarnation`]).
     pub fn new(
         node: NodeId,
         addresses: Vec<SocketAddr>,
@@ -108,7 +109,7 @@ impl Net {
         Net::speaking(version, Links::default(), node, addresses, keys, incarnation, seed)
     }
 
-    /// With `version` as the newest of the datagram format that it speaks.
+    /// With `version` as the newest datagram format that it speaks.
     pub fn speaking(
         version: u8,
         links: Links,
@@ -156,17 +157,18 @@ impl Net {
         })
     }
 
-    /// Where further incarnations come from, if a peer knows a newer one than this process has.
+    /// Source of further incarnations, for when a peer knows a newer one than this process has.
     pub fn incarnations_from(&mut self, kept: Box<dyn Incarnations>) {
         self.incarnations = kept;
     }
 
-    /// Writes down every datagram from now on.
+    /// Captures every datagram from now on.
     pub fn capture(&mut self, capture: Capture) {
         self.capture = Some(capture);
     }
 
-    /// Who is behind the addresses of NICE's rings, as the switch's tables say; `native`: they are addresses of the network.
+    /// Sets the members behind ring addresses, as in the switch's tables; `native`: ring addresses are addresses of the
+    /// network.
     pub fn set_rings(&mut self, plans: Vec<RingPlan>, native: bool) {
         self.native_rings = native;
         for plan in plans {
@@ -205,7 +207,7 @@ impl Net {
         Ok(())
     }
 
-    /// Tells the transport what the sockets found too long; false if there was nothing.
+    /// Reports datagrams that were too long to the transport; false if there were none.
     fn too_long(&mut self, now: Time) -> bool {
         let all = self.udp.take_too_long();
         all.iter().for_each(|t| self.link.endpoint_mut().too_long(now, t.peer, t.bytes));
@@ -234,7 +236,7 @@ impl Net {
         capture.flush();
     }
 
-    /// Where datagrams for a node, or for an address of the rings, are sent.
+    /// Destination of datagrams for a node or a ring address.
     fn address(&self, to: NodeId) -> Option<SocketAddr> {
         if to.is_ring() && self.native_rings {
             return Some(native_address(to));
@@ -261,11 +263,12 @@ impl Net {
         }
     }
 
-    /// Goes on as a newer incarnation if a peer knows one. What was under way is lost with the old one: nodes repeat it.
+    /// Continues under a newer incarnation if a peer knows one. Messages in flight are lost with the old one; nodes
+    /// repeat them.
     fn renew(&mut self) -> io::Result<()> {
         let Some(newest) = self.link.outdated() else { return Ok(()) };
         let next = match self.incarnations.above(newest) {
-            // Peers drop what it sends and say so again: it is tried again then.
+            // Peers drop what it sends and report that again, which causes another attempt.
             Err(e) if e.kind() == io::ErrorKind::StorageFull => {
                 if !std::mem::replace(&mut self.no_room, true) {
                     let _ = writeln!(
@@ -284,7 +287,7 @@ impl Net {
         Ok(())
     }
 
-    /// Tells the transport which streams came and went.
+    /// Reports opened and closed streams to the transport.
     fn hear_streams(&mut self, now: Time) {
         for change in self.streams.take_changes() {
             match change {
@@ -294,7 +297,7 @@ impl Net {
         }
     }
 
-    /// Asks the switch where a datagram goes, and sends it there: a copy to each if there are several.
+    /// Lets the switch decide where a datagram goes, and sends a copy to each destination.
     fn forward(&mut self, now: Time, mut f: Forward, nodes: &mut dyn Local) {
         nodes.pass(now, f.packet());
         let mut decided = nodes.take_outbound();
@@ -363,7 +366,7 @@ impl Network for Net {
         self.take_events(now, nodes);
         self.renew()?;
         self.transmit(now, nodes)?;
-        // What was too long has been cut anew.
+        // Datagrams that were too long have been split again.
         while self.too_long(now) {
             self.transmit(now, nodes)?;
         }
@@ -381,7 +384,7 @@ impl Network for Net {
         self.link.set_keys(keys);
     }
 
-    /// One a path, one that listens, and the streams, however many peers and users of this node there are.
+    /// One per path, one that listens, and the streams, independent of the number of peers and users of this node.
     fn sockets(&self) -> usize {
         self.udp.sockets() + 1 + self.streams.len()
     }
@@ -415,7 +418,7 @@ impl Network for Net {
     }
 }
 
-/// Where it came from is where its source lives: the port of its path is seen where it left.
+/// Records the source node's address, because the port of its path is recorded where it was sent.
 fn capture_arrived(capture: &mut Capture, addresses: &[SocketAddr], node: NodeId, d: &[u8], marked: bool) {
     let source = d.get(SOURCE_AT..SOURCE_AT + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
     let own = addresses[node.0 as usize];

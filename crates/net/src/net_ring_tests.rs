@@ -1,5 +1,5 @@
-//! Messages to a ring (NI3): a sender, the switch's process and three members, over sockets, with a relay before each that
-//! loses datagrams.
+//! Messages to a ring (NI3): a sender, the switch's process and three members over sockets, each behind a relay that
+//! drops datagrams.
 
 use rackweave_core::{Layout, Node};
 use rackweave_switch::{Prefix, Reach, Ring, Switch, SwitchConfig, Update};
@@ -42,7 +42,7 @@ impl Rings {
     fn new(keys: &Keys, loss: u64, quorum: usize) -> Rings {
         let (host, seed) = (host(), seed());
         let at = |n: u32| SocketAddr::new(host, 7400 + n as u16);
-        // Everyone reaches the others by their relays, and itself at its own port.
+        // Each node reaches the others through their relays, and itself at its own port.
         let seen_by = |own: u32| (0..6).map(|n| if n == own { at(n) } else { at(10 + n) }).collect::<Vec<_>>();
         let rings = vec![plan(quorum).ring];
         let mut switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
@@ -103,7 +103,7 @@ fn a_message_to_a_ring_arrives_at_each_member_whatever_is_lost() {
     for (keys, loss) in [(keys(), 0), (keys(), 5), (Keys::none(), 5)] {
         let mut w = Rings::new(&keys, loss, 3);
         for i in 0..60 {
-            // One datagram, and several of them.
+            // Alternately one datagram and several.
             w.say(if i % 2 == 0 { 4096 } else { 65_536 });
             w.turn();
         }
@@ -118,7 +118,7 @@ fn a_message_to_a_ring_arrives_at_each_member_whatever_is_lost() {
     }
 }
 
-/// The switch's process is away: its members get messages by themselves; and one that is away is named.
+/// Without the switch's process members receive messages directly; a member that is away is named.
 #[test]
 fn a_ring_is_served_without_its_switch_and_without_a_member() {
     let mut w = Rings::new(&keys(), 0, 2);

@@ -1,4 +1,4 @@
-//! Two nodes in one loop, with a relay between them that loses datagrams and holds up or cuts streams.
+//! Two nodes in one loop, with a relay between them that drops datagrams and stalls or cuts streams.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -18,12 +18,12 @@ use rackweave_runtime::up::random_u64;
 const A: u32 = 2;
 const B: u32 = 3;
 
-/// Notes what it is sent.
+/// Records the packets it receives.
 #[derive(Default)]
 struct Sink {
     node: u32,
     got: BTreeMap<u64, u32>,
-    /// Contents of the last one.
+    /// Contents of the last packet.
     last: Option<Payload>,
 }
 
@@ -49,8 +49,8 @@ fn host() -> std::net::IpAddr {
     std::net::Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1).into()
 }
 
-/// What is lost follows from it. Shown when a test fails; given back by the environment the same datagrams are lost, as far
-/// as the same are sent.
+/// Determines the losses. Printed when a test fails; set through the environment, it repeats the losses as far as the
+/// same datagrams are sent.
 fn seed() -> u64 {
     let given = std::env::var("RACKWEAVE_LOSS_SEED").ok().and_then(|s| s.parse().ok());
     let seed = given.unwrap_or_else(random_u64);
@@ -58,13 +58,13 @@ fn seed() -> u64 {
     seed
 }
 
-/// Stands before one node: datagrams and connections to `at` go on to `to`.
+/// A relay in front of one node: forwards datagrams and connections at `at` to `to`.
 struct Relay {
     udp: UdpSocket,
     tcp: TcpListener,
     to: SocketAddr,
     pairs: Vec<[Way; 2]>,
-    /// Of a hundred datagrams, chosen by `rng`.
+    /// Percentage of datagrams that are lost, drawn by `rng`.
     loss: u64,
     rng: Rng,
     stuck: bool,
@@ -105,12 +105,12 @@ impl Relay {
 struct Way {
     from: TcpStream,
     to: TcpStream,
-    /// Read, and not taken by `to` yet: its reader runs in this same thread.
+    /// Read and not yet taken by `to`, whose reader runs in this same thread.
     held: Vec<u8>,
 }
 
 impl Way {
-    /// Passes on what can be; false when the connection is broken.
+    /// Forwards as much as possible; false if the connection is broken.
     fn pass(&mut self, b: &mut [u8]) -> bool {
         loop {
             while !self.held.is_empty() {
@@ -158,7 +158,7 @@ struct World {
     b: End,
     relays: [Relay; 2],
     sent: u64,
-    /// Addresses as B has them, to start it again.
+    /// Addresses from B's point of view, to restart it.
     of_b: Vec<SocketAddr>,
     keys: Keys,
 }
@@ -193,7 +193,7 @@ impl World {
             end.net.send(now, &mut end.engine).expect("send");
         }
         self.relays.iter_mut().for_each(Relay::run);
-        // SAFETY: waits for nothing, a little.
+        // SAFETY: a short wait without descriptors.
         unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
     }
     fn say(&mut self, bytes: u32) {
@@ -214,7 +214,7 @@ impl World {
         self.a.net.link.send(now, p, 0);
         self.sent += 1;
     }
-    /// Turns, with a message in each, until it is so.
+    /// Runs turns with a message in each until the condition holds.
     fn load_until(&mut self, what: &str, limit: Span, until: impl Fn(&World) -> bool) {
         let end = self.clock.read() + limit;
         while !until(self) {
@@ -230,7 +230,7 @@ impl World {
             self.turn();
         }
     }
-    /// What is said from now on arrives, each once.
+    /// Messages sent from now on arrive exactly once.
     fn all_of(&mut self, n: u64, bytes: u32) {
         let first = self.sent;
         for _ in 0..n {
@@ -260,7 +260,7 @@ fn heavy_loss_moves_messages_to_a_stream_and_back() {
         w.lose(40);
         w.load_until("the stream", LONG, |w| w.carrier() == Carrier::Stream);
         w.turn_until("both ends use it", LONG, |w| w.b.peer(A).carrier == Carrier::Stream);
-        // What the datagrams lost is sent again by the stream, and is not what is counted.
+        // Datagrams lost earlier are repeated on the stream, and must not be counted.
         w.turn_until("nothing waits", LONG, |w| w.a.peer(B).queued_bytes == 0);
         let again = w.a.count("sent_again");
         w.all_of(300, 16_384);
@@ -277,7 +277,7 @@ fn heavy_loss_moves_messages_to_a_stream_and_back() {
     }
 }
 
-/// PN3: a node that keeps what it receives has each block's CRC from the receive step; another one has none computed.
+/// PN3: a node that stores what it receives has each block's CRC from receipt; another node has computed none.
 #[test]
 fn what_is_kept_brings_the_crcs_of_the_receive_step() {
     let mut w = World::new(keys());
@@ -298,7 +298,7 @@ fn what_is_kept_brings_the_crcs_of_the_receive_step() {
     assert_eq!(w.b.count("summed_bytes"), 0);
 }
 
-/// Something between the nodes takes every datagram away, for instance a firewall; the peer is not given up.
+/// A firewall drops every datagram between the nodes; the peer is not given up.
 #[test]
 fn without_any_datagram_messages_go_by_a_stream_even_to_another_life() {
     let mut w = World::new(keys());
@@ -306,7 +306,7 @@ fn without_any_datagram_messages_go_by_a_stream_even_to_another_life() {
     w.lose(100);
     w.load_until("the stream", LONG, |w| w.carrier() == Carrier::Stream);
     w.all_of(100, 4096);
-    // B ends and starts again: nobody can prove a life by datagrams.
+    // B restarts: no node can prove its incarnation by datagrams.
     let (of_b, keys) = (w.of_b.clone(), w.keys.clone());
     let old = std::mem::replace(&mut w.b, End::new(B, vec![host_port(1); 4], keys.clone(), 1));
     drop(old);
@@ -329,7 +329,7 @@ fn a_stream_that_is_cut_or_held_up_is_left_in_bounded_memory() {
     w.relays.iter_mut().for_each(|r| r.pairs.clear());
     w.load_until("it is cut", LONG, |w| w.carrier() != Carrier::Stream);
     w.load_until("another", LONG, |w| w.carrier() == Carrier::Stream);
-    // A receiver that stops reading: what waits for it has a bound, and the stream is left.
+    // A receiver that stops reading: its queue is bounded, and the stream is abandoned.
     w.relays.iter_mut().for_each(|r| r.stuck = true);
     let mut held = 0;
     let end = w.clock.read() + LONG;
@@ -347,7 +347,7 @@ fn a_stream_that_is_cut_or_held_up_is_left_in_bounded_memory() {
     w.all_of(50, 4096);
 }
 
-/// No connection can be made: datagrams go on as well as they can.
+/// Without connections, datagrams continue as well as they can.
 #[test]
 fn without_a_stream_datagrams_go_on() {
     let mut w = World::new(keys());
@@ -367,7 +367,7 @@ fn strangers_are_few_and_soon_forgotten() {
     let mut open: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(to).expect("connect")).collect();
     w.turn_until("some are turned away", LONG, |w| w.b.count("streams_from_strangers") >= 16);
     assert!(w.b.net.streams.len() <= 64);
-    // One says nothing of sense, one claims a frame longer than there are, the others are silent.
+    // One sends garbage, one announces an oversized frame, the others are silent.
     let _ = open[0].write_all(&[0, 0, 0, 4, 1, 2, 3, 4]);
     let _ = open[1].write_all(&[255; 64]);
     w.turn_until("two are closed", LONG, |w| w.b.net.streams.len() <= 62);
@@ -388,11 +388,11 @@ fn a_port_in_use_is_named() {
     drop(other);
 }
 
-/// Runs it in a network namespace of its own; false if that is not allowed here.
+/// Runs the test in its own network namespace; false if that is not permitted here.
 #[allow(clippy::disallowed_methods, reason = "a namespace is a thread's")]
 fn in_namespace(test: fn()) -> bool {
     let there = std::thread::spawn(move || {
-        // SAFETY: this thread alone moves to another network.
+        // SAFETY: only this thread moves to another network.
         let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0;
         if moved && ip("link set lo up") {
             test();
@@ -415,7 +415,7 @@ fn plug_in() {
     }
 }
 
-/// The interface with the nodes' addresses goes away and comes back: nobody ends, and messages arrive again.
+/// The interface with the nodes' addresses vanishes and returns: no node ends, and messages arrive again.
 #[test]
 fn an_interface_that_vanishes_and_comes_back() {
     let ran = in_namespace(|| {

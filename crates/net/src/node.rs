@@ -29,32 +29,33 @@ use rackweave_runtime::up::{self, UpError};
 use rackweave_runtime::watch::{BEAT, Beat};
 use rackweave_runtime::{Hosted, RackNodes};
 
-/// Exit status of a node's process that is refused ([`UpError::is_refusal`]): who starts it leaves it until somebody has put that right.
+/// Exit status of a refused node's process ([`UpError::is_refusal`]): its supervisor does not restart it until an
+/// operator has intervened.
 pub const REFUSED: i32 = 3;
 
-/// What the user asked for.
+/// The user's options.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
-    /// Holds a directory for each node that runs on this machine.
+    /// Holds a directory per node of this machine.
     pub data: PathBuf,
     /// The rack's configuration, with a `[hosts]` section.
     pub config: PathBuf,
     pub name: NodeName,
-    /// Of the switch: what runs its tables, in place of what the configuration says.
+    /// For the switch: the data plane, overriding the configuration.
     pub data_plane: Option<DataPlaneKind>,
-    /// Of a gateway: where NBD clients connect.
+    /// For a gateway: the address for NBD clients.
     pub nbd: Option<Address>,
-    /// Of a gateway: where Prometheus does.
+    /// For a gateway: the address for Prometheus.
     pub http: Option<Address>,
-    /// Where to write its datagrams.
+    /// File for a capture of its datagrams.
     pub pcap: Option<PathBuf>,
-    /// Of a server: its SSD is gone, and it begins with an empty one.
+    /// For a server: its SSD is replaced by an empty one.
     pub replace_ssd: bool,
-    /// Says signs of life on standard output ([`super::watch`]).
+    /// Sends heartbeats on standard output ([`super::watch`]).
     pub supervised: bool,
 }
 
-/// Runs a node until SIGINT or SIGTERM; `ready` is called once, when others can reach it.
+/// Runs a node until SIGINT or SIGTERM; calls `ready` once others can reach it.
 pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Result<(), DistributedError> {
     let signal = up::signals()?;
     up::exact_timers();
@@ -125,7 +126,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     Ok(run.until_stopped(nodes, devices, NoStore)?)
 }
 
-/// The configuration, with what options replace of it.
+/// The configuration with the options applied.
 fn config(options: &NodeOptions) -> Result<RackConfig, DistributedError> {
     let (mut cfg, written) = up::read_written(&options.config)?;
     if let Some(kind) = options.data_plane {
@@ -138,7 +139,7 @@ fn config(options: &NodeOptions) -> Result<RackConfig, DistributedError> {
     Ok(cfg)
 }
 
-/// The node's network, under an incarnation that it never had.
+/// Opens the node's network under a new incarnation.
 fn open_net(
     name: NodeName,
     node: NodeId,
@@ -167,7 +168,7 @@ fn open_net(
     Ok(net)
 }
 
-/// An incarnation for this process. On a full disk it waits for room, until the process receives a signal to stop.
+/// A new incarnation for this process. On a full disk it waits for room, until a signal stops the process.
 fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Result<u64> {
     let mut said = false;
     loop {
@@ -190,15 +191,15 @@ fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Resu
 }
 
 fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Result<KernelNode, DistributedError> {
-    // Its problems were found when the configuration was checked.
+    // Problems of the ports were reported when the configuration was checked.
     let ports = cfg.switch.plan(hosts, &mut Vec::new());
     let plane = cfg.switch.data_plane;
     KernelNode::start(cfg, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
 }
 
-/// The server's device. Where its file is missing or blank a new one is tried, and has its name when the metadata service says
-/// that this server has not run before: the file may have been lost with the whole directory. Unless it is to be replaced. Also,
-/// whether it is such a new one, and what is done when the server is taken in.
+/// Opens the server's device. If its file is missing or blank and not to be replaced, a new one is created on trial,
+/// and gets its name once the metadata service confirms that this server has not run before: the file may have been
+/// lost with its directory. Also returns whether the device is such a new one, and the function to call on admission.
 fn device(
     dir: &DataDir,
     cfg: &RackConfig,
@@ -224,7 +225,7 @@ fn device(
     Ok((device, true, admitted))
 }
 
-/// What the loop of one node is made of, besides the node.
+/// Everything that the loop of one node needs besides the node.
 struct Run {
     net: Net,
     key_file: Option<PathBuf>,
@@ -236,12 +237,12 @@ struct Run {
     ready: Announce,
     admitted: Option<Admitted>,
     lost: Lost,
-    /// Nodes to which nothing gets through from the start.
+    /// Nodes whose packets are dropped from the start.
     cut: Vec<String>,
     beat: Option<Beat>,
 }
 
-/// What is wrong if the metadata service refuses the server.
+/// The message if the metadata service refuses the server.
 struct Lost {
     path: PathBuf,
     server: u32,
@@ -281,7 +282,7 @@ impl Run {
         if let Some(beat) = self.beat {
             serve.beat_by(beat);
         }
-        // Its own vSSDs serve when the others are there, too: it is reachable now.
+        // Its vSSDs serve only once the other nodes run, but it is reachable now.
         serve.when_ready(0, self.ready);
         if let Some(admitted) = self.admitted {
             serve.when_admitted(admitted);
@@ -302,7 +303,7 @@ impl Run {
     }
 }
 
-/// The cluster's keys, if the configuration names their file.
+/// The cluster keys, if the configuration names a key file.
 pub(super) fn keys(cfg: &RackConfig) -> Result<Keys, DistributedError> {
     let file = cfg.hosts.as_ref().and_then(|h| h.key_file.as_ref());
     let Some(file) = file else { return Ok(Keys::none()) };

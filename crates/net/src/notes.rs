@@ -1,4 +1,4 @@
-//! Control messages of the kernel beside a message from a socket or its error queue, parsed in one place.
+//! Parses the kernel's control messages that accompany a message from a socket or its error queue.
 
 use super::udp::Ecn;
 use rackweave_runtime::clock::nanos;
@@ -6,13 +6,13 @@ use rackweave_runtime::clock::nanos;
 /// Contents of the control messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Notes {
-    /// When the datagram arrived or left, by the wall clock ([`nanos`]).
+    /// Wall-clock time of arrival or departure ([`nanos`]).
     pub wall: Option<u64>,
-    /// Bytes of each datagram of a train that GRO put together.
+    /// Bytes per datagram of a train that GRO has merged.
     pub segment: Option<usize>,
-    /// A switch on the way had a queue (ECN).
+    /// A switch on the path had a queue (ECN).
     pub marked: bool,
-    /// Number of the datagram whose time of departure was requested, as the kernel counts them.
+    /// The kernel's number of a datagram whose departure time was requested.
     pub number: Option<u32>,
 }
 
@@ -25,7 +25,7 @@ impl Notes {
             while !c.is_null() {
                 let data = libc::CMSG_DATA(c);
                 match ((*c).cmsg_level, (*c).cmsg_type) {
-                    // The first of three: the kernel's own.
+                    // The first of three: the kernel's software timestamp.
                     (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING) => {
                         let t = data.cast::<libc::timespec>().read_unaligned();
                         let wall = nanos(&t);

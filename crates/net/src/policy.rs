@@ -1,5 +1,5 @@
-//! `policy set|show` of a rack in several processes: the switch and the servers are asked, each for itself, and the files
-//! from which they start again are changed. One that hangs holds up nobody and is named.
+//! `policy set|show` of a rack with a process per node. Switch and servers are queried individually, and the files from
+//! which they start are changed. A hung node delays none of the others and is named.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use rackweave_core::NodeName;
 use rackweave_runtime::control::{Answer, AskError, Command, Local, PolicyState};
 use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
 
-/// A node that has not changed its policy by then hangs.
+/// A node that has not changed its policy within this time hangs.
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
-/// The nodes that go by a policy, the switch first: what it cannot do nobody does.
+/// Nodes that have a policy, the switch first: if it refuses a policy, no node changes.
 fn concerned(way: &Target) -> Vec<String> {
     let goes = |n: &String| *n == NodeName::SWITCH.to_string() || n.starts_with("server-");
     way.names().into_iter().filter(goes).collect()
 }
 
-/// Nobody answered: nobody runs, or this is why one that does was silent.
+/// The error if no node answered: none runs, or a running one is hung.
 fn nobody(way: &Target, hung: Option<AskError>) -> AskError {
     hung.unwrap_or_else(|| AskError::NotRunning { data: way.place().into() })
 }
 
-/// Nodes that do not run begin with it when they are started again.
+/// Nodes that do not run get the policy when they are started.
 pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer, AskError> {
     let refused = |message: String| Ok(Answer::Error { message });
     let policy: Policy = match name.parse() {
@@ -68,7 +68,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
     ))
 }
 
-/// What all go by: where one differs or does not answer, it is named.
+/// The common policy; names nodes that differ or do not answer.
 pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> {
     let (mut told, mut silent, mut hung) = (Vec::new(), Vec::new(), None);
     for node in concerned(way) {
@@ -92,7 +92,7 @@ pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> 
     Ok(Answer::Policy(all))
 }
 
-/// What every node says once, what only some say with their names. The policy is the first node's.
+/// Merges the answers: what all nodes report appears once, the rest with node names. The policy is the first node's.
 fn together(told: Vec<(String, PolicyState)>) -> PolicyState {
     let policy = told.first().map(|(_, state)| state.policy.clone()).unwrap_or_default();
     let mut otherwise: Vec<String> = Vec::new();

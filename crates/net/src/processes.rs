@@ -1,8 +1,8 @@
-//! All nodes of a rack on this machine, a process each (`rackweave up --processes`): starts them, starts again who ends,
-//! stops them in order.
+//! Supervises all nodes of a rack on this machine, one process each (`rackweave up --processes`): starts them, restarts
+//! those that end, and stops them in order.
 //!
-//! Each rack draws a host of its own in 127.0.0.0/8, so that racks do not meet and a port stays a node's while it is
-//! started again.
+//! Each rack draws a host address in 127.0.0.0/8, so that racks do not collide and a node keeps its port across
+//! restarts.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -33,67 +33,67 @@ use rackweave_runtime::status::Facts;
 use rackweave_runtime::up::{self, Options, UpError};
 use rackweave_runtime::watch::{SILENT, SILENT_MAX, Watch};
 
-/// The configuration that the processes read, in the data directory: the rack's, with this run's hosts and timing.
+/// The processes' configuration in the data directory: the rack's, with this run's hosts and timing.
 pub(super) const NODES_FILE: &str = "nodes.toml";
 const KEY_FILE: &str = "cluster.key";
-/// Where the hosts of `--netns` are.
+/// Lists the hosts of `--netns`.
 const NAMESPACES_FILE: &str = "namespaces";
-/// Ports on the drawn host: the first node's.
+/// Port of the first node on the drawn host.
 const FIRST_PORT: u16 = 7400;
-/// Hosts drawn before giving up.
+/// Most hosts drawn.
 const DRAWS: usize = 16;
-/// A node that ended is started again after this, doubled while it ends by itself soon after: it probably will once more.
+/// Time until a node that ended is restarted, doubled each time it ends soon after a start.
 const RESTART: Span = Span::from_secs(1);
 const RESTART_MAX: Span = Span::from_secs(30);
-/// A node that ran for so long had started well.
+/// A node that ran for this time has started properly.
 const STARTED_WELL: Span = Span::from_secs(10);
-/// How often a rack that comes up is asked whether it serves; and how long for an answer.
+/// Period of checks whether a starting rack serves, and time limit of an answer.
 const READY_ASK: Span = Span::from_millis(20);
 const READY_WAIT: Duration = Duration::from_secs(2);
-/// How often a server that was killed is looked after.
+/// Period of checks of killed servers.
 const HELD_LOOK: Span = Span::from_millis(200);
-/// A stopping node is ended after this: longer than its own bounds of waiting.
+/// A stopping node is killed after this; longer than its own waits.
 const STOP_WAIT: Span = Span::from_secs(15);
-/// A process of the run before that still ends.
+/// Wait for a process of the previous run to end.
 const LEFT_OVER_WAIT: Span = Span::from_secs(5);
-/// Bytes kept of a node's last line.
+/// Bytes kept of a node's last line of output.
 const LINE_MAX: usize = 800;
-/// How often the metadata service is told that a server has ended, if it does not answer within [`READY_WAIT`].
+/// Attempts to report a server's end to the metadata service, while it does not answer within [`READY_WAIT`].
 const TELL_TRIES: usize = 5;
 
 const TOKEN_SIGNAL: u64 = u64::MAX;
-/// In the token of a node's standard output; without it, its standard error.
+/// Marks the token of a node's standard output; otherwise it is for standard error.
 const TOKEN_BEAT: u64 = 1 << 32;
 
-/// When a node is started again that ran for so long; `next`: what it waited for if it had ended by itself, soon, before.
+/// Restart delay of a node that ran for `ran`; `next` is its delay if it ended by itself soon after its start.
 fn restart_after(ran: Span, killed: bool, next: &mut Span) -> Span {
     let delay = if ran < STARTED_WELL && !killed { *next } else { RESTART };
     *next = (delay * 2).min(RESTART_MAX);
     delay
 }
 
-/// A node's process, or the one that will be.
+/// A node's running or future process.
 struct Node {
     name: NodeName,
     child: Option<(Child, ChildStderr)>,
     watch: Option<Watch>,
-    /// A switch that says nothing for so long is ended.
+    /// A switch is ended after this time without a heartbeat.
     silent: Span,
-    /// It was ended since it hung.
+    /// It was ended because it hung.
     hung: bool,
     started: Time,
-    /// The next time it ends by itself, if that is soon, it is started again after this.
+    /// Restart delay if it ends by itself soon again.
     delay: Span,
-    /// When it is to be started again.
+    /// Time of the next start.
     again: Time,
-    /// Last line it wrote to standard error.
+    /// Last line on standard error.
     last: Vec<u8>,
-    /// How often it was started.
+    /// Number of starts.
     starts: u32,
 }
 
-/// Tells the metadata service that a server's process has ended, from a thread of its own: the service may hang. Without its
-/// answer the lease ends by itself.
+/// Reports the end of a server's process to the metadata service, on a thread of its own, because the service may hang.
+/// Without an answer the lease expires by itself.
 fn end_lease(data: &Path, server: u32, incarnation: u64) {
     if incarnation == 0 {
         return;
@@ -105,20 +105,20 @@ fn end_lease(data: &Path, server: u32, incarnation: u64) {
         let ended = Question::Admin(ended);
         let _ = (0..TELL_TRIES).find(|_| control::ask(&meta, &ended, READY_WAIT).is_ok());
     };
-    // Nothing is lost without it but time.
+    // If it fails, only time is lost.
     let _ = std::thread::Builder::new().name("end-lease".into()).spawn(tell);
 }
 
-/// All of them.
+/// All processes of the rack.
 struct Processes {
     program: PathBuf,
     data: PathBuf,
     config: PathBuf,
     nbd: String,
     http: Option<String>,
-    /// Where the processes run, if not all where this one does.
+    /// Network namespaces of the processes, if any.
     namespaces: Option<Namespaces>,
-    /// Directory of captures.
+    /// Directory of packet captures.
     pcap: Option<PathBuf>,
     replace_ssd: Vec<u32>,
     nodes: Vec<Node>,
@@ -128,8 +128,8 @@ struct Processes {
     signals: u32,
 }
 
-/// Runs a rack, a process for each node, until SIGINT or SIGTERM; `ready` is called once, when it serves. `program` is
-/// run as `program node …`.
+/// Runs a rack with a process per node until SIGINT or SIGTERM; calls `ready` once it serves. Processes are started as
+/// `program node …`.
 pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Result<(), DistributedError> {
     let signal = up::signals()?;
     let dir = DataDir::open(&options.data)?;
@@ -171,7 +171,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     result
 }
 
-/// Hosts of this run in namespaces, and the switch between them; where they are is in the data directory.
+/// Creates this run's hosts in namespaces with the switch between them, and lists them in the data directory.
 fn namespaces(
     dir: &DataDir,
     cfg: &mut RackConfig,
@@ -195,14 +195,14 @@ fn namespaces(
     Ok(namespaces)
 }
 
-/// What a process for each node cannot do is said before anything is written.
+/// Refuses configurations that need a single process before anything is written.
 fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
     let mut cfg = cfg.clone();
     cfg.hosts.get_or_insert_with(|| draw(cfg.servers, Path::new(KEY_FILE)));
     Ok(cfg.validate()?)
 }
 
-/// The rack's own key, made if there is none yet.
+/// The rack's key file, created if necessary.
 fn make_key(dir: &DataDir) -> Result<PathBuf, DistributedError> {
     let path = dir.file(KEY_FILE);
     if !path.exists() {
@@ -211,7 +211,7 @@ fn make_key(dir: &DataDir) -> Result<PathBuf, DistributedError> {
     Ok(std::path::absolute(&path).map_err(|error| key::KeyFileError::Io { path, error })?)
 }
 
-/// Hosts of this run: the configured ones, if they are all here, else drawn ones; and their key.
+/// Hosts of this run: the configured ones if all are local, otherwise drawn ones; and the key file.
 fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
     if let Some(hosts) = &mut cfg.hosts {
         for (name, address) in hosts.names().zip(addresses(hosts)?) {
@@ -234,7 +234,7 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
 
 fn draw(servers: u32, key: &Path) -> HostsSection {
     let r = up::random_u64().to_ne_bytes();
-    // 127.0.0.x is everybody's.
+    // 127.0.0.x is commonly used by others.
     let host = Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1);
     let address = |n: u32| SocketAddr::from((host, FIRST_PORT + n as u16)).to_string();
     HostsSection {
@@ -246,7 +246,7 @@ fn draw(servers: u32, key: &Path) -> HostsSection {
     }
 }
 
-/// Everything that would stop a node from starting, before any starts.
+/// Checks everything that would keep a node from starting, before any is started.
 fn check(
     dir: &DataDir,
     cfg: &RackConfig,
@@ -261,14 +261,14 @@ fn check(
     for (&name, address) in names.iter().zip(addresses(hosts)?) {
         let mut clock = Clock::of_one_node();
         let start = clock.now();
-        // The processes of a run that was killed end when it does, or very soon after.
+        // Processes of a killed run end with it or soon after.
         loop {
             match DataDir::open(&dir.file(&name.to_string())) {
                 Err(DataDirError::InUse { .. }) if clock.read().since(start) < LEFT_OVER_WAIT => pause(),
                 opened => drop(opened?),
             }
             if !here {
-                // In a namespace that has just been made nobody else is.
+                // A new namespace contains no other processes.
                 break;
             }
             match bind_both(address) {
@@ -281,7 +281,7 @@ fn check(
     Ok(())
 }
 
-/// What is said about replaced SSDs fits what is there.
+/// Checks that the SSDs to replace match those present.
 fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), DistributedError> {
     let Some(&first) = replaced.first() else { return Ok(()) };
     if !dir.file(&NodeName::META.to_string()).join(up::STORE_FILE).exists() {
@@ -294,7 +294,7 @@ fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), Dis
     }
 }
 
-/// Before any node starts: the metadata service would say so too.
+/// Checked before any node starts; the metadata service would refuse it too.
 fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), DistributedError> {
     let meta = dir.file(&NodeName::META.to_string());
     if !meta.join(up::STORE_FILE).exists() {
@@ -309,14 +309,14 @@ fn device_of(data: &Path, server: u32) -> PathBuf {
     data.join(NodeName::server(server).to_string()).join(up::device_name(server))
 }
 
-/// A node has its port both ways: datagrams, and the streams of bad times.
+/// Checks that a node's port is free for datagrams and for streams.
 fn bind_both(address: SocketAddr) -> io::Result<()> {
     UdpSocket::bind(address)?;
     TcpListener::bind(address).map(|_| ())
 }
 
 fn pause() {
-    // SAFETY: waits for nothing, a little.
+    // SAFETY: a short wait without descriptors.
     unsafe { libc::poll(std::ptr::null_mut(), 0, 5) };
 }
 
@@ -336,7 +336,8 @@ impl Node {
         }
     }
 
-    /// When it is to be looked at whether it hangs: a switch only. What others keep in memory is worth waiting for.
+    /// When to check for a hang; only the switch is checked, because other nodes hold state in memory that is worth
+    /// waiting for.
     fn look_at(&self) -> Time {
         let watched =
             self.watch.as_ref().filter(|_| self.name == NodeName::SWITCH && self.child.is_some() && !self.hung);
@@ -357,7 +358,7 @@ impl Node {
         self.signal(libc::SIGKILL);
     }
 
-    /// Passes on what the process wrote, and keeps the last line. False: it has ended.
+    /// Forwards the process's output and keeps the last line. False if the process has ended.
     fn hear(&mut self) -> bool {
         use std::io::Read;
         let Some((_, stderr)) = &mut self.child else { return false };
@@ -382,7 +383,7 @@ impl Node {
 
     fn signal(&self, signal: i32) {
         if let Some((child, _)) = &self.child {
-            // SAFETY: a signal to our own child, which was not waited for yet.
+            // SAFETY: a signal to a child that was not waited for yet.
             unsafe { libc::kill(child.id() as i32, signal) };
         }
     }
@@ -446,7 +447,7 @@ impl Processes {
         self.nodes[i].starts += 1;
         if let Some(dir) = &self.pcap {
             rackweave_device::private::directory(dir).map_err(failed)?;
-            // Who is started again does not write over what was captured before.
+            // A restarted node must not overwrite its earlier capture.
             let life = match self.nodes[i].starts {
                 1 => String::new(),
                 n => format!(".{n}"),
@@ -461,13 +462,13 @@ impl Processes {
         }
         let parent = std::process::id() as i32;
         let namespace = self.namespaces.as_ref().map(|all| all.of(name).as_raw_fd());
-        // SAFETY: only system calls that are allowed between fork and exec.
+        // SAFETY: only system calls that are permitted between fork and exec.
         unsafe {
             c.pre_exec(move || {
                 if let Some(fd) = namespace {
                     enter(fd)?;
                 }
-                // Dies with us, whatever ends us; a Ctrl-C is ours to pass on, in order.
+                // Ends with this process, however it ends. Ctrl-C is handled here, in order.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 libc::setpgid(0, 0);
                 if libc::getppid() != parent {
@@ -533,7 +534,7 @@ impl Processes {
         Ok(())
     }
 
-    /// A node said something, or closed its standard output.
+    /// A node sent a heartbeat, or closed its standard output.
     fn beat(&mut self, now: Time, i: usize) -> io::Result<()> {
         let Some(watch) = &mut self.nodes[i].watch else { return Ok(()) };
         if !watch.hear(now) {
@@ -547,7 +548,7 @@ impl Processes {
         Ok(())
     }
 
-    /// A node's standard error was closed: it has ended.
+    /// A node closed its standard error: it has ended.
     fn ended(&mut self, now: Time, i: usize) -> io::Result<Option<(NodeName, ExitStatus, String)>> {
         let node = &mut self.nodes[i];
         let Some((mut child, stderr)) = node.child.take() else { return Ok(None) };
@@ -585,7 +586,7 @@ impl Processes {
         }
     }
 
-    /// Gateways first, which flush what their clients have written; then whoever they need.
+    /// Stops gateways first, which flush what their clients have written; then the nodes that they depend on.
     fn stop(&mut self) -> io::Result<()> {
         let gateway = |n: &Node| n.name.kind == NodeKind::Client;
         self.stop_these(gateway)?;

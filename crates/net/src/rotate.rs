@@ -1,5 +1,5 @@
-//! Changing the cluster's key while the rack runs: first every node accepts the new one, then every node sends with it,
-//! then the old one ends. Each step may be taken again, so a rotation that was interrupted is gone on with.
+//! Rotation of the cluster key while the rack runs: first every node accepts the new key, then every node sends with
+//! it, then the old key is removed. Each step may be repeated, so that an interrupted rotation can be continued.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rackweave_runtime::key::{KeyChange, KeyFile, KeyFileError, Secret};
 const SETTLE: Duration = Duration::from_secs(2);
 const ANSWER_WAIT: Duration = Duration::from_secs(5);
 
-/// Why the key was not changed, or not everywhere; a repeated command continues the rotation.
+/// Why the key was not changed, or not everywhere. Repeating the command continues the rotation.
 #[derive(Debug, thiserror::Error)]
 pub enum RotateError {
     #[error("this rack has no cluster key (hosts.key_file)")]
@@ -29,18 +29,18 @@ pub enum RotateError {
     Refused { node: String, message: String },
 }
 
-/// Rotates the key in `file`, of which every node must have the same one; gives the new key's id.
+/// Rotates the key in `file`, which must be the key of every node; returns the new key's id.
 pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError> {
     let path = file.ok_or(RotateError::NoKey)?;
     let mut file = KeyFile::load(&path)?;
     let ids: Vec<KeyId> = file.ids().collect();
     let (old, new) = match ids[..] {
-        // Interrupted before: the new one follows the old one.
+        // An interrupted rotation: the new key follows the old one.
         [a, b] if next(a) == b => (a, b),
         [b, a] => (a, b),
         _ => (ids[0], next(ids[0])),
     };
-    // Every node is reachable before the first step: an unreachable one would have neither key afterwards.
+    // Every node must be reachable before the first step: an unreachable node would have no valid key afterwards.
     let nodes = way.names();
     for node in &nodes {
         ask(way, node, &Command::Local(Local::Status))?;
@@ -50,8 +50,8 @@ pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError>
         None => Secret::draw().map_err(|error| RotateError::Draw { path: path.clone(), error })?,
     };
     let add = KeyChange::Add { id: new.0, key };
-    // Written before any node has it, so that an interrupted rotation goes on with the same key. The other steps are
-    // written last: the file lists the steps that not every node has taken.
+    // Written before any node gets it, so that an interrupted rotation continues with the same key. The other steps are
+    // written last: the file lists the steps that some node has not taken.
     file.change(&add)?;
     for change in [add, KeyChange::SendWith { id: new.0 }, KeyChange::Remove { id: old.0 }] {
         if let KeyChange::Remove { .. } = change {
@@ -60,7 +60,7 @@ pub fn rotate(way: &Target, file: Option<PathBuf>) -> Result<KeyId, RotateError>
         for node in &nodes {
             ask(way, node, &Command::Local(Local::KeyChange { change: change.clone() }))?;
         }
-        // Nodes here may have changed it.
+        // Local nodes may have changed the file.
         file = KeyFile::load(&path)?;
         file.change(&change)?;
     }
@@ -72,7 +72,7 @@ fn next(id: KeyId) -> KeyId {
 }
 
 fn settle() {
-    // SAFETY: waits for nothing, a while.
+    // SAFETY: a wait without descriptors.
     unsafe { libc::poll(std::ptr::null_mut(), 0, SETTLE.as_millis() as i32) };
 }
 

@@ -1,5 +1,5 @@
-//! Departure times of datagrams from the kernel (SO_TIMESTAMPING): requested for some, reported on the socket's error
-//! queue. Without them the loop's time of sending counts, which includes the host's own time (PN8).
+//! Departure times of datagrams from the kernel (SO_TIMESTAMPING): requested for some datagrams, reported on the
+//! socket's error queue. Without them the loop's sending time is used, which includes the host's own delay (PN8).
 
 use std::collections::VecDeque;
 use std::mem::zeroed;
@@ -10,16 +10,16 @@ use rackweave_core::{NodeId, Time};
 
 use super::notes::Notes;
 
-/// Value of the control message that requests the time of one datagram.
+/// Control message value that requests a datagram's departure time.
 pub const ASK: u32 = libc::SOF_TIMESTAMPING_TX_SOFTWARE;
-/// Times of arrival always; times of leaving without the datagram's bytes, with a number that counts them.
+/// Arrival times of all datagrams; departure times without the datagram's bytes, with a counter.
 const RECEIVE: u32 = libc::SOF_TIMESTAMPING_SOFTWARE | libc::SOF_TIMESTAMPING_RX_SOFTWARE;
 const LEAVE: u32 = RECEIVE | libc::SOF_TIMESTAMPING_OPT_ID | libc::SOF_TIMESTAMPING_OPT_TSONLY;
-/// Bound of awaited reports; a network whose driver never reports is not used for ever.
+/// Most pending reports; if the driver never reports, requests end.
 const WAITING_MAX: usize = 256;
 const CONTROL: usize = 256;
 
-/// Identity of the datagram, for the transport.
+/// Identity of the datagram in the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timed {
     pub peer: NodeId,
@@ -27,19 +27,19 @@ pub struct Timed {
     pub stamp: u64,
 }
 
-/// When it left, on the loop's clock.
+/// Departure time on the loop's clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Left {
     pub timed: Timed,
     pub at: Time,
 }
 
-/// Of one socket.
+/// Timestamp state of one socket.
 #[derive(Debug)]
 pub struct Stamps {
     fd: RawFd,
     on: bool,
-    /// Number of the first in `waiting`, as the kernel counts.
+    /// The kernel's number of the first entry in `waiting`.
     first: u32,
     waiting: VecDeque<Timed>,
 }
@@ -48,23 +48,23 @@ impl Stamps {
     pub fn new(fd: RawFd) -> Stamps {
         let on = set(fd, LEAVE);
         if !on {
-            // Times of arrival alone, if this kernel has them.
+            // Only arrival times, if this kernel supports them.
             set(fd, RECEIVE);
         }
         Stamps { fd, on, first: 0, waiting: VecDeque::new() }
     }
-    /// Whether times can be requested.
+    /// Whether departure times can be requested.
     pub fn on(&self) -> bool {
         self.on && self.waiting.len() < WAITING_MAX
     }
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty()
     }
-    /// The kernel took a datagram whose time was requested.
+    /// The kernel took a datagram with a request.
     pub fn asked(&mut self, t: Timed) {
         self.waiting.push_back(t);
     }
-    /// A send failed: whether the kernel counted it is not known. It counts from zero again.
+    /// After a failed send it is unknown whether the kernel counted it; restarts the kernel's counter.
     pub fn unsure(&mut self) {
         self.take(|_, _| {});
         self.waiting.clear();
@@ -72,13 +72,13 @@ impl Stamps {
         self.on = self.on && set(self.fd, RECEIVE) && set(self.fd, LEAVE);
     }
 
-    /// Reports of the kernel, each with its wall-clock time, ns.
+    /// Takes the kernel's reports, each with its wall-clock time in ns.
     pub fn take(&mut self, mut each: impl FnMut(Timed, u64)) {
         #[repr(align(8))]
         struct Control([u8; CONTROL]);
         while !self.waiting.is_empty() {
             let mut control = Control([0; CONTROL]);
-            // SAFETY: all zero is a value of this plain structure.
+            // SAFETY: an all-zero value of this plain structure is valid.
             let mut h: libc::msghdr = unsafe { zeroed() };
             (h.msg_control, h.msg_controllen) = (control.0.as_mut_ptr().cast(), CONTROL as _);
             // SAFETY: header and control buffer live through the call.
@@ -91,7 +91,7 @@ impl Stamps {
             if place >= self.waiting.len() {
                 continue;
             }
-            // Those before it were not reported, and will not be.
+            // Earlier requests were not reported, and will not be.
             self.waiting.drain(..place);
             self.first = number.wrapping_add(1);
             if let Some(t) = self.waiting.pop_front() {

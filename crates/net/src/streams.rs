@@ -1,8 +1,8 @@
-//! TCP between nodes for the time in which the network loses too many datagrams (PN5): a connection to a peer, with the
-//! same authenticated datagrams in frames ([`rackweave_transport::stream`]). Never blocks; every buffer has a bound.
+//! TCP between nodes while the network loses too many datagrams (PN5): a connection to a peer carries the same
+//! authenticated datagrams in frames ([`rackweave_transport::stream`]). Never blocks; every buffer is bounded.
 //!
-//! A node listens on the port number of its UDP socket. The node at the other end is known once a datagram of its
-//! present incarnation arrived by the connection; until then it is a stranger. Strangers are few and soon closed.
+//! A node listens on the port number of its UDP socket. The node at the other end is identified by the first datagram
+//! of its current incarnation; until then it is a stranger. Strangers are few and are closed soon.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read};
@@ -17,27 +17,27 @@ use slab::Slab;
 
 use rackweave_runtime::poll::{Interest, Poll, Ready};
 
-/// Bytes that wait to be written to one peer, if all have room; what is beyond is lost and sent again, as on a full link.
+/// Bytes queued for one peer, while the total has room. The excess is lost and retransmitted, as on a full link.
 const QUEUE_BYTES_MAX: usize = 4 << 20;
-/// Connections whose other end is not known yet.
+/// Connections whose other end is not identified yet.
 const STRANGERS_MAX: usize = 64;
-/// A connection that was not made, or whose other end did not say who it is, is closed after this.
+/// Time until an unfinished connection or a stranger is closed.
 const STRANGER_WAIT: Span = Span::from_secs(3);
-/// The other end has taken nothing for this long although data waits.
+/// The other end has taken nothing for this time although data waits.
 const STALLED_AFTER: Span = Span::from_secs(3);
-/// A connection that is no longer used waits this long for its other end to close it.
+/// Time until an unused connection is closed if its other end does not close it.
 const CLOSE_WAIT: Span = Span::from_secs(3);
-/// The kernel probes a silent connection after this many seconds, repeats that as often, and then closes it: the other
-/// end is gone without a word.
+/// A silent connection is probed after this many seconds, at the same interval and number of times, and then closed:
+/// the other end vanished without closing it.
 const KEEPALIVE_S: i32 = 3;
-/// Bytes read from one connection in a turn.
+/// Bytes read from one connection per turn.
 const READ_BYTES: usize = 256 << 10;
-/// Parts written by one call.
+/// Buffers written by one call.
 const PARTS: usize = 64;
 
 const TOKEN_LISTENER: u64 = u64::MAX;
 
-/// Change of a connection.
+/// A change of a connection's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Up(NodeId),
@@ -45,15 +45,15 @@ pub enum Change {
 }
 
 counters! {
-    /// Counts, since the process was started.
+    /// Counts since the process was started.
     pub struct Counters {
         opened as "streams_opened", accepted as "streams_accepted", failed as "streams_failed",
-        /// Closed because nothing was taken from it for too long.
+        /// Closed because the other end took nothing for too long.
         stalled as "streams_stalled",
-        /// Strangers that were turned away, or never named themselves.
+        /// Strangers that were turned away or never identified themselves.
         strangers as "streams_from_strangers",
         frames_sent as "stream_frames_sent", frames_received as "stream_frames_received",
-        /// Datagrams for which there was no room or no connection.
+        /// Datagrams without room or connection.
         frames_refused as "stream_frames_refused",
     }
 }
@@ -62,7 +62,7 @@ counters! {
 enum State {
     Connecting,
     Open,
-    /// Closed after the data that waits.
+    /// Closes once the queued data is written.
     Closing,
 }
 
@@ -71,13 +71,13 @@ struct Link {
     socket: TcpStream,
     state: State,
     peer: Option<NodeId>,
-    /// The node that it claims to be: the proof of being alive is sent there.
+    /// The node that it claims to be, which receives the proof of liveness.
     claims: Option<NodeId>,
     deframer: Deframer,
     out: VecDeque<Bytes>,
     out_bytes: usize,
     interest: Interest,
-    /// When it came to be what it is, or the other end took something last.
+    /// Time of the last change of state, or when the other end last took data.
     since: Time,
 }
 
@@ -85,21 +85,21 @@ struct Link {
 #[derive(Debug)]
 pub struct Streams {
     listener: TcpListener,
-    /// Bound of bytes that wait on all of them.
+    /// Most bytes queued on all streams.
     bytes_total: usize,
     poll: Poll,
     links: Slab<Link>,
-    /// The connection that is written to.
+    /// The connection used for writing.
     peers: BTreeMap<NodeId, usize>,
     changes: Vec<Change>,
     ready: Vec<Ready>,
-    /// Connections with something to write.
+    /// Connections with queued data.
     touched: Vec<usize>,
     pub counters: Counters,
 }
 
 impl Streams {
-    /// For all peers together at most `bytes_total` wait.
+    /// At most `bytes_total` are queued for all peers together.
     pub fn bind(address: SocketAddr, bytes_total: usize) -> io::Result<Streams> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
@@ -118,12 +118,12 @@ impl Streams {
         })
     }
 
-    /// Readable when [`Streams::handle`] has something to do.
+    /// Readable when [`Streams::handle`] has work.
     pub fn as_raw_fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }
 
-    /// When [`Streams::sweep`] has something to do.
+    /// When [`Streams::sweep`] has work.
     pub fn deadline(&self) -> Time {
         self.links.iter().filter_map(|(_, l)| l.deadline()).min().unwrap_or(Time::MAX)
     }
@@ -135,17 +135,17 @@ impl Streams {
     pub fn is_empty(&self) -> bool {
         self.links.is_empty()
     }
-    /// Bytes that wait to be written.
+    /// Queued bytes.
     pub fn held_bytes(&self) -> usize {
         self.links.iter().map(|(_, l)| l.out_bytes).sum()
     }
 
-    /// Changes of connections since the last call.
+    /// Connection changes since the last call.
     pub fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Begins to connect to `peer`, unless a connection is there: [`Change::Up`] or [`Change::Down`] follows.
+    /// Starts to connect to `peer`, unless connected; [`Change::Up`] or [`Change::Down`] follows.
     pub fn open(&mut self, now: Time, peer: NodeId, address: SocketAddr) {
         if let Some(&key) = self.peers.get(&peer) {
             match self.links[key].state {
@@ -167,7 +167,7 @@ impl Streams {
         }
     }
 
-    /// The stream to `peer` is no longer used: it is closed when waiting data is written.
+    /// The stream to `peer` is no longer used; it is closed once queued data is written.
     pub fn done(&mut self, now: Time, peer: NodeId) {
         let Some(&key) = self.peers.get(&peer) else { return };
         let link = &mut self.links[key];
@@ -175,20 +175,20 @@ impl Streams {
         self.touched.push(key);
     }
 
-    /// The peer is dead: so is its stream.
+    /// The peer is dead; closes its stream.
     pub fn abort(&mut self, peer: NodeId) {
         if let Some(&key) = self.peers.get(&peer) {
             self.drop_link(key);
         }
     }
 
-    /// Peers know this node by a new incarnation from now on: all streams end.
+    /// This node has a new incarnation; closes all streams.
     pub fn abort_all(&mut self) {
         let all: Vec<usize> = self.links.iter().map(|(key, _)| key).collect();
         all.into_iter().for_each(|key| self.drop_link(key));
     }
 
-    /// Puts a datagram into the peer's stream.
+    /// Queues a datagram on the peer's stream.
     pub fn send(&mut self, now: Time, peer: NodeId, datagram: Bytes) {
         let room = fair_bytes(QUEUE_BYTES_MAX, self.bytes_total, self.held_bytes());
         let claimed = || self.links.iter().find(|(_, l)| l.claims == Some(peer)).map(|(key, _)| key);
@@ -211,7 +211,7 @@ impl Streams {
         self.counters.frames_sent += 1;
     }
 
-    /// Writes what waits, as far as the sockets take it.
+    /// Writes queued data as far as the sockets take it.
     pub fn flush(&mut self, now: Time) {
         while let Some(key) = self.touched.pop() {
             self.write(now, key);
@@ -244,7 +244,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Closes what has been waited for in vain.
+    /// Closes connections whose time limit has passed.
     pub fn sweep(&mut self, now: Time) {
         let late = |l: &Link| l.deadline().is_some_and(|at| at <= now);
         let late: Vec<usize> = self.links.iter().filter(|(_, l)| late(l)).map(|(key, _)| key).collect();
@@ -273,7 +273,7 @@ impl Streams {
         loop {
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
-                // Gone before it was taken, or no descriptor is left: the connections that are there go on.
+                // The client is gone, or no descriptor is left. Existing connections go on.
                 Err(_) => return Ok(()),
             };
             let strangers = self.links.iter().filter(|(_, l)| l.peer.is_none()).count();
@@ -319,7 +319,7 @@ impl Streams {
         }
     }
 
-    /// False: what came is not from a node, so the connection is to be closed.
+    /// False if the data is not from a node: the connection must be closed.
     fn take_frames(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Heard) -> bool {
         loop {
             let link = &mut self.links[key];
@@ -341,7 +341,7 @@ impl Streams {
         }
     }
 
-    /// A connection turned out to be from `node`. If both have opened one, both keep reading both.
+    /// A connection was identified as from `node`. If both ends have opened one, both read both.
     fn greet(&mut self, node: NodeId, key: usize) {
         let open = self.peers.get(&node).is_some_and(|&k| self.links[k].state == State::Open);
         if !open {
@@ -363,7 +363,7 @@ impl Streams {
             }
         }
         if link.state == State::Closing && link.out.is_empty() {
-            // The other end reads to the end of it and closes, too.
+            // The other end reads to the end of the stream and then closes too.
             let _ = link.socket.shutdown(std::net::Shutdown::Write);
             if link
                 .peer
@@ -393,7 +393,7 @@ impl Streams {
 }
 
 impl Link {
-    /// When it has been waited for long enough.
+    /// When its time limit passes.
     fn deadline(&self) -> Option<Time> {
         match self.state {
             State::Connecting => Some(self.since + STRANGER_WAIT),
@@ -403,10 +403,10 @@ impl Link {
         }
     }
 
-    /// Bytes the socket took; none if it takes none now.
+    /// Bytes that the socket took; zero if it takes none now.
     fn write_some(&mut self) -> io::Result<usize> {
         let parts: Vec<libc::iovec> = self.out.iter().take(PARTS).map(part).collect();
-        // SAFETY: the parts live in `out` through the call.
+        // SAFETY: the buffers live in `out` through the call.
         let n = unsafe { libc::writev(self.socket.as_raw_fd(), parts.as_ptr(), parts.len() as i32) };
         if n < 0 {
             let e = io::Error::last_os_error();
@@ -431,7 +431,7 @@ fn part(b: &Bytes) -> libc::iovec {
     libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }
 }
 
-/// A connection on its way.
+/// Starts a connection.
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: a new descriptor, owned from here on.
@@ -443,7 +443,7 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
         TcpStream::from_raw_fd(fd)
     };
     prepare(&socket)?;
-    // SAFETY: all zero is a value of this plain structure.
+    // SAFETY: an all-zero value of this plain structure is valid.
     let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     let len = super::udp::put_address(address, &mut name);
     // SAFETY: `name` lives through the call and has `len` bytes.

@@ -1,5 +1,5 @@
-//! Datagrams in batches: recvmmsg with GRO, sendmmsg with GSO and a DSCP each, and the kernel's timestamps of both
-//! ([`super::stamps`]). Never blocks.
+//! Datagrams in batches: recvmmsg with GRO, sendmmsg with GSO and a DSCP per datagram, and the kernel's timestamps of
+//! both ([`super::stamps`]). Never blocks.
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -14,46 +14,46 @@ use super::notes::Notes;
 use super::stamps::{Left, Stamps, Timed};
 use rackweave_runtime::clock::{Clock, nanos_of};
 
-/// Datagrams taken or sent by one call.
+/// Datagrams per receiving or sending call.
 const BATCH: usize = 32;
 const FEW: usize = 2;
-/// The same of long trains: what is received is read again while it is in a core's own cache, and answered while more comes.
+/// The same for long trains: data is processed while it is in the core's cache, and answered while more arrives.
 const LONG: usize = 4;
 const LONG_BYTES: usize = 16_384;
-/// Room for one datagram, or for a train that GRO put together.
+/// Buffer for one datagram, or for a train that GRO has merged.
 const BUFFER: usize = 65_536;
-/// Bytes the kernel may hold for a socket: a burst of messages from every server of a rack.
+/// Socket buffer in bytes: a burst of messages from every server of a rack.
 const SOCKET_BYTES: i32 = 8 << 20;
-/// Room for the control messages of one datagram: a timestamp (64 bytes), a segment size, a traffic class.
+/// Buffer for the control messages of one datagram: a timestamp (64 bytes), a segment size, a traffic class.
 const CONTROL: usize = 192;
-/// The two bits of the traffic class that are ECN's (RFC 3168).
+/// The ECN bits of the traffic class (RFC 3168).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
     Not = 0b00,
     Capable = 0b10,
-    /// A switch on the way had a queue.
+    /// A switch on the path had a queue.
     Marked = 0b11,
 }
 
-/// One datagram, or a train of equal ones, on its way out.
+/// An outgoing datagram, or a train of equally long ones.
 #[derive(Debug)]
 pub struct Outgoing {
     pub to: SocketAddr,
-    /// Source port: a number below the transport's paths.
+    /// Source port, as a path number of the transport.
     pub path: u16,
     pub bytes: Bytes,
-    /// Bytes of each datagram of a train but the last.
+    /// Bytes per datagram of a train, except the last.
     pub segment: Option<usize>,
     pub dscp: u8,
     pub ecn: Ecn,
-    /// Set if the kernel's time of departure is requested.
+    /// Set to request the kernel's departure time.
     pub timed: Option<Timed>,
-    /// The peer whose connection it belongs to, if there is one.
+    /// The peer whose connection it belongs to, if any.
     pub peer: Option<NodeId>,
 }
 
-/// A datagram, or those of a train, that were longer than the path carries.
+/// A datagram or train that exceeded the path's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
     pub peer: NodeId,
@@ -61,35 +61,35 @@ pub struct TooLong {
 }
 
 counters! {
-    /// Counts, since the sockets were opened.
+    /// Counts since the sockets were opened.
     pub struct Counters {
         receive_calls, send_calls,
-        /// Datagrams the kernel did not take; the transport sends them again.
+        /// Datagrams that the kernel did not take; the transport retransmits them.
         send_refused,
-        /// Those of them that were longer than the path carries.
+        /// Of those, datagrams that exceeded the path's MTU.
         send_too_long,
-        /// Datagrams received, and those of them with the kernel's time.
+        /// Datagrams received, and those with the kernel's timestamp.
         received as _, received_stamped as "arrivals_stamped",
-        /// Departure times that were requested, and that arrived.
+        /// Departure times requested, and reported.
         leaving_asked as "leavings_asked", leaving_told as "leavings_stamped",
     }
 }
 
-/// A control buffer, aligned as the kernel's headers want it.
+/// A control buffer, aligned for the kernel's headers.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 struct Control([u8; CONTROL]);
 
-/// The sockets of one node: one that receives, and one to send from for each path but the first.
+/// The sockets of one node: one that also receives, and a sending one for each further path.
 #[derive(Debug)]
 pub struct Udp {
     paths: Vec<UdpSocket>,
-    /// One for each path.
+    /// Timestamp state of each path.
     stamps: Vec<Stamps>,
-    /// Room for a batch.
+    /// Buffers for a batch.
     buffers: Vec<Box<[u8]>>,
     controls: Vec<Control>,
-    /// Room for the next batch, by the length of the last one.
+    /// Size of the next batch, by the length of the last one.
     room: usize,
     gso: bool,
     clocks: Clocks,
@@ -97,16 +97,16 @@ pub struct Udp {
     pub counters: Counters,
 }
 
-/// How the kernel's clock of timestamps and the loop's are related.
+/// Relation of the kernel's timestamp clock to the loop's clock.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// CLOCK_BOOTTIME at the loop's time zero. An estimate is late by the time between the loop's reading and ours, so
-    /// the earliest one is the best.
+    /// CLOCK_BOOTTIME at the loop's time zero. Each estimate is late by the time between the two readings, so the
+    /// earliest is the best.
     boot_at_zero: u64,
 }
 
 impl Clocks {
-    /// Converts a timestamp into the loop's time. Made anew for each batch: the wall clock may be set meanwhile.
+    /// Converts a timestamp to the loop's time. Created for each batch, because the wall clock may be set in between.
     fn now(&mut self, now: Time) -> impl Fn(u64) -> Time + use<> {
         self.at(now, nanos_of(libc::CLOCK_REALTIME), nanos_of(libc::CLOCK_BOOTTIME))
     }
@@ -118,7 +118,7 @@ impl Clocks {
 }
 
 impl Udp {
-    /// Binds `address`, and a port of the kernel's choice on the same host for each further path.
+    /// Binds `address`, and for each further path a port of the kernel's choice on the same host.
     pub fn bind(address: SocketAddr, paths: u16) -> io::Result<Udp> {
         let first = socket(address)?;
         let fd = first.as_raw_fd();
@@ -155,17 +155,17 @@ impl Udp {
         self.paths.len()
     }
 
-    /// Where the path's datagrams leave.
+    /// Local address from which the path's datagrams are sent.
     pub fn local(&self, path: u16) -> Option<SocketAddr> {
         self.paths[usize::from(path) % self.paths.len()].local_addr().ok()
     }
 
-    /// The loop's clock, which leaves nothing out: timestamps are turned into its time.
+    /// Sets the loop's clock, which skips nothing; timestamps are converted to its time.
     pub fn keep_time_of(&mut self, clock: &Clock) {
         self.clocks.boot_at_zero = clock.machine_at_zero();
     }
 
-    /// Where the times of round trips are taken: of datagrams that arrive, and that leave.
+    /// Source of round-trip timestamps on arrival and departure.
     pub fn timestamps(&self) -> String {
         let whose = |kernel| if kernel { "kernel" } else { "loop" };
         let c = &self.counters;
@@ -174,7 +174,7 @@ impl Udp {
         format!("receive time from the {}, send time from the {}", whose(received), whose(left))
     }
 
-    /// Times of leaving that have come.
+    /// Takes departure times that were reported.
     pub fn left(&mut self, now: Time, mut each: impl FnMut(Left)) {
         for s in self.stamps.iter_mut().filter(|s| s.waits()) {
             let time = self.clocks.now(now);
@@ -195,9 +195,9 @@ impl Udp {
         self.gso
     }
 
-    /// Takes what has arrived, at most one batch. True: something had.
+    /// Receives at most one batch; true if there was anything.
     pub fn receive(&mut self, now: Time, each: impl FnMut(Train<'_>)) -> io::Result<bool> {
-        // Most batches are short: less to lay out.
+        // Most batches are short, which saves setting up headers.
         let (n, bytes) = match self.room {
             FEW => self.take_batch::<FEW>(now, each)?,
             LONG => self.take_batch::<LONG>(now, each)?,
@@ -211,13 +211,13 @@ impl Udp {
         Ok(n > 0)
     }
 
-    /// Number of arrived datagrams, at most `N`, and their bytes.
+    /// Receives at most `N` datagrams; returns their number and bytes.
     fn take_batch<const N: usize>(&mut self, now: Time, mut each: impl FnMut(Train<'_>)) -> io::Result<(usize, usize)> {
         if self.buffers.len() < N {
             self.buffers.resize_with(N, || vec![0; BUFFER].into());
             self.controls.resize(N, Control([0; CONTROL]));
         }
-        // SAFETY: all zero is a value of these plain structures.
+        // SAFETY: an all-zero value of these plain structures is valid.
         let (mut parts, mut heads): ([libc::iovec; N], [libc::mmsghdr; N]) = unsafe { (zeroed(), zeroed()) };
         for i in 0..N {
             parts[i] = libc::iovec { iov_base: self.buffers[i].as_mut_ptr().cast(), iov_len: BUFFER };
@@ -225,13 +225,13 @@ impl Udp {
             (h.msg_iov, h.msg_iovlen) = (&mut parts[i], 1);
             (h.msg_control, h.msg_controllen) = (self.controls[i].0.as_mut_ptr().cast(), CONTROL as _);
         }
-        // SAFETY: buffers, parts and controls live through the call, and lengths are theirs.
+        // SAFETY: buffers, parts and controls live through the call, with these lengths.
         let n = unsafe {
             libc::recvmmsg(self.as_raw_fd(), heads.as_mut_ptr(), N as u32, libc::MSG_DONTWAIT, std::ptr::null_mut())
         };
         if n < 0 {
             let e = io::Error::last_os_error();
-            // An ICMP error of something sent before, an interface that went away: nothing to this socket.
+            // An ICMP error of an earlier datagram, or a vanished interface: not fatal for this socket.
             return if fatal(&e) { Err(e) } else { Ok((0, 0)) };
         }
         self.counters.receive_calls += 1;
@@ -252,7 +252,7 @@ impl Udp {
         Ok((n as usize, bytes))
     }
 
-    /// Sends all of them, in order; what the kernel does not take now is dropped and counted.
+    /// Sends all datagrams in order; those that the kernel does not take now are dropped and counted.
     pub fn send(&mut self, all: &mut Vec<Outgoing>) -> io::Result<()> {
         let mut from = 0;
         while from < all.len() {
@@ -263,7 +263,7 @@ impl Udp {
             self.counters.send_calls += 1;
             let ask = self.stamps[path].on();
             let fd = self.paths[path].as_raw_fd();
-            // Most batches are short: less to lay out.
+            // Most batches are short, which saves setting up headers.
             let sent = if batch.len() <= FEW {
                 send_batch::<FEW>(fd, batch, ask)
             } else {
@@ -282,7 +282,7 @@ impl Udp {
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
                 Err(e) if e.raw_os_error() == Some(libc::EIO) && self.gso => {
-                    // A device without checksums of its own refuses trains.
+                    // A device without checksum offload refuses trains.
                     self.gso = false;
                     self.counters.send_refused += 1;
                     from += 1;
@@ -294,7 +294,7 @@ impl Udp {
                 Err(e) => {
                     self.counters.send_refused += 1;
                     let o = &all[from];
-                    // Of a train whose datagrams are too long Linux said EINVAL before 6.15.
+                    // Before 6.15, Linux answers EINVAL for a train whose datagrams are too long.
                     let train = o.segment.is_some() && e.raw_os_error() == Some(libc::EINVAL);
                     if train || e.raw_os_error() == Some(libc::EMSGSIZE) {
                         self.counters.send_too_long += 1;
@@ -310,7 +310,7 @@ impl Udp {
     }
 }
 
-/// Errors of the socket itself; all others are the network's, which loses things.
+/// Whether the socket itself failed. All other errors come from the network, which may lose datagrams.
 fn fatal(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT))
 }
@@ -319,7 +319,7 @@ fn socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let s = UdpSocket::bind(address)?;
     s.set_nonblocking(true)?;
     for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
-        // Beyond the system's limit only with the right to; within it otherwise.
+        // The forced option may exceed the system's limit but needs a privilege; otherwise the limit applies.
         if set(s.as_raw_fd(), libc::SOL_SOCKET, forced, SOCKET_BYTES).is_err() {
             set(s.as_raw_fd(), libc::SOL_SOCKET, plain, SOCKET_BYTES)?;
         }
@@ -334,10 +334,10 @@ pub(super) fn set(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// How many of `batch`, which all leave by `fd`, the kernel took. `N` is the most there may be.
+/// Sends `batch` from `fd`; returns the number that the kernel took. `N` is the maximum.
 fn send_batch<const N: usize>(fd: RawFd, batch: &[Outgoing], stamps: bool) -> io::Result<usize> {
     let mut controls = [Control([0; CONTROL]); N];
-    // SAFETY: all zero is a value of these plain structures.
+    // SAFETY: an all-zero value of these plain structures is valid.
     let (mut parts, mut heads, mut names): ([libc::iovec; N], [libc::mmsghdr; N], [libc::sockaddr_storage; N]) =
         unsafe { (zeroed(), zeroed(), zeroed()) };
     for (i, o) in batch.iter().enumerate() {
@@ -348,7 +348,7 @@ fn send_batch<const N: usize>(fd: RawFd, batch: &[Outgoing], stamps: bool) -> io
         h.msg_name = (&raw mut names[i]).cast();
         (h.msg_control, h.msg_controllen) = (controls[i].0.as_mut_ptr().cast(), CONTROL as _);
         let class = i32::from(o.dscp << 2 | o.ecn as u8);
-        // SAFETY: the two control messages fit the buffer, which `msg_controllen` says the size of.
+        // SAFETY: the two control messages fit in the buffer, whose size is in `msg_controllen`.
         unsafe {
             let mut c = libc::CMSG_FIRSTHDR(h);
             let (level, name) = match o.to {
@@ -430,7 +430,7 @@ mod tests {
         (a, b, to)
     }
 
-    /// One datagram that arrived.
+    /// A datagram that arrived.
     struct Got {
         bytes: Vec<u8>,
         at: Time,
@@ -487,8 +487,8 @@ mod tests {
         there_and_back("[::1]");
     }
 
-    /// The wall clock is set between two batches: what arrives after is timed right, what was stamped before is out by as
-    /// much as it jumped, never ahead of the loop, and the next is right again.
+    /// The wall clock is set between two batches. Later arrivals are right; earlier stamps are off by the jump, but
+    /// never ahead of the loop.
     #[test]
     fn a_wall_clock_that_jumps_spoils_no_later_stamp() {
         let mut c = Clocks { boot_at_zero: 5_000 };
@@ -501,7 +501,7 @@ mod tests {
             let t = time(stale).min(Time(2_000_000));
             assert!(t == Time(0) || t == Time(2_000_000), "{t:?}");
         }
-        // Before 1970, and through its first moment.
+        // Before 1970, and across its first moment.
         let wall = |s, ns| nanos(&libc::timespec { tv_sec: s, tv_nsec: ns });
         for wall in [wall(-144_633_600, 7), wall(0, 100)] {
             let time = c.at(Time(3_000_000), wall, 3_005_000);
@@ -520,7 +520,8 @@ mod tests {
         }
     }
 
-    /// The kernel's times of leaving and arriving, on the loop's clock, in order and close together; also after a send that
+    /// The kernel's departure and arrival times, on the loop's clock, are ordered and close together; also after a
+    /// failed send.
     /// failed.
     #[test]
     fn the_kernel_tells_when_a_datagram_left() {
@@ -558,7 +559,7 @@ mod tests {
             for (l, r) in left.iter().zip(&got[1..]) {
                 assert!(before <= l.at && l.at <= r.at && r.at <= after, "{before:?} {l:?} {:?} {after:?}", r.at);
             }
-            // Too long for UDP: the kernel's numbers must not be mistaken afterwards.
+            // Too long for UDP: the kernel's numbering must stay correct.
             a.send(&mut vec![out(to, 65_535, Some(timed(99)))]).expect("counted");
             assert_eq!(a.counters.send_too_long, round + 1);
             assert_eq!(a.take_too_long(), [TooLong { peer: NodeId(3), bytes: 65_535 }]);
