@@ -47,7 +47,7 @@ pub struct Ready {
 
 /// Time to spin before sleeping: about the cost of falling asleep and being woken at both ends.
 const LOOK: Span = Span::from_micros(50);
-/// Limit of the hit count; a miss subtracts as much.
+/// Most hits remembered, and the number that a miss subtracts.
 const HITS_MAX: u32 = 8;
 const MISS: u32 = 2;
 /// Waits without spinning after the hits are used up: initially, at most, and after other threads needed the core.
