@@ -1,7 +1,7 @@
-//! What a switch does with datagrams of others. It has no transport state for them and checks no tag: servers do.
+//! Forwarding of datagrams by a switch. It has no transport state for them and checks no tag: servers do.
 //!
-//! The switch's node decides about the packet that a datagram stands for ([`Forward::packet`]); the datagram goes on with what was
-//! decided written over its header ([`Forward::copy`]). A data plane in the kernel does the same to the same bytes.
+//! The switch's node decides about the packet that a datagram contains ([`Forward::packet`]). The datagram is sent on
+//! with the decision written over its header ([`Forward::copy`]). A kernel data plane does the same to the same bytes.
 
 use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::{Body, Class, Header, Op, Packet, Table};
@@ -9,29 +9,30 @@ use rackweave_core::{Epoch, Incarnation, NodeId, SetId};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed, to_ring};
 
-/// Class and flags in a long datagram (docs/transport.md).
+/// Offsets of class and flags in a long datagram (docs/transport.md).
 const CLASS_AT: usize = 10;
 const FLAGS_AT: usize = 11;
 
-/// A datagram that the switch passes on.
+/// A datagram that the switch forwards.
 #[derive(Clone, Debug)]
 pub struct Forward {
     by: Routed,
     datagram: BytesMut,
-    /// It arrived marked (ECN).
+    /// It arrived with an ECN mark.
     pub marked: bool,
 }
 
 impl Forward {
-    /// If the datagram is for the tables of the switch that it came to, or for a ring; none if it is for that switch itself.
+    /// `Some` if the datagram is for the tables of the switch it arrived at, or for a ring; `None` if it is for that
+    /// switch itself.
     pub fn of(datagram: &[u8], switch: NodeId, marked: bool) -> Option<Forward> {
         let extended = || datagram[FLAGS_AT] & FLAG_EXTENDED != 0;
         let by = to_ring(datagram).or_else(|| routed(datagram).filter(|r| r.destination == switch && extended()))?;
         Some(Forward { by, datagram: BytesMut::from(datagram), marked })
     }
 
-    /// A read or write as the switch's node sees it, with the latency of this hop alone to come. It looks at no body of
-    /// theirs.
+    /// The read or write as the switch's node sees it, without its body, and with latency still to be added for this
+    /// hop only.
     pub fn packet(&self) -> Packet {
         let by = self.by;
         let header = Header {
@@ -48,7 +49,7 @@ impl Forward {
         Packet { src: by.source, dst: by.destination, header, body: Body::Table(Table::Delete) }
     }
 
-    /// The datagram with what was decided about its packet. `last`: no other copy is made.
+    /// The datagram with the decision about its packet. `last`: no further copy is made.
     pub fn copy(&mut self, decided: &Packet, last: bool) -> Bytes {
         let mut copy = if last { std::mem::take(&mut self.datagram) } else { self.datagram.clone() };
         rewrite(&mut copy, decided.dst, decided.header.vssd, decided.header.lat);
@@ -56,7 +57,7 @@ impl Forward {
     }
 }
 
-/// Class of a datagram by the byte that names it. Unknown ones go last.
+/// Class of a datagram by its class byte. Unknown values get the lowest class.
 pub fn class(byte: u8) -> Class {
     match byte {
         0 => Class::Gold,

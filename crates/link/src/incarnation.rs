@@ -1,29 +1,29 @@
-//! Which incarnation follows another (protocol rule 32). Keys of datagrams are derived from it, and nonces count from zero in each, so
-//! none may be used twice.
+//! The successor of an incarnation (protocol rule 32). Datagram keys are derived from it, and nonces count from zero in
+//! each, so no incarnation may be reused.
 //!
-//! No clock is read. A node whose counter is kept continues it. One without (new, lost, or damaged) draws from so large a range
-//! that the number was never used before; peers that remember a newer incarnation answer with it
-//! ([`rackweave_transport::Event::Outdated`]), and the counter continues above that. Each step is drawn, too: a directory that was
-//! restored from a copy continues elsewhere than the first time.
+//! No clock is read. A node whose counter is stored continues it. A node without one (new, lost, or damaged) draws from
+//! a range so large that the number is new. Peers that remember a newer incarnation report it
+//! ([`rackweave_transport::Event::Outdated`]), and the counter continues above that. Each step is also drawn, so that a
+//! directory restored from a copy continues differently from the first time.
 
-/// First incarnations are drawn from here to twice this. Versions before counted nanoseconds since 1970, which are less until
-/// 2043.
+/// First incarnations are drawn from this to twice this. Earlier versions used nanoseconds since 1970, which stay below
+/// it until 2043.
 pub const FIRST: u64 = 1 << 61;
-/// Longest step from one incarnation to the next: 2^30 of them are left from the last first one to the end.
+/// Longest step between incarnations: at least 2^30 steps remain after any first one.
 pub const STEP: u64 = 1 << 32;
 
-/// The counter is at its end.
+/// The counter is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no incarnation is left above {last}")]
 pub struct Exhausted {
     pub last: u64,
 }
 
-/// The incarnation after this node's `last` (zero: it has none) that is also above `newest`, which peers know (zero: they named
-/// none). Drawn by 64 random bits.
+/// The next incarnation after this node's `last` (zero for none), which is also above `newest`, the one that peers know
+/// (zero if they named none). Drawn from 64 random bits.
 ///
 /// # Errors
-/// No incarnation is left.
+/// The counter is exhausted.
 pub fn above(last: u64, newest: u64, random: u64) -> Result<u64, Exhausted> {
     let newest = if mutant!("link.incarnation.below-newest") { 0 } else { newest };
     let last = last.max(newest);

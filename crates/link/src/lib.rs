@@ -1,4 +1,5 @@
-//! A node's network without its sockets: packets become messages (`wire`), messages become datagrams (`transport`), and back.
+//! A node's network without sockets: packets become messages (`wire`), messages become datagrams (`transport`), and
+//! back.
 //!
 //! No socket, no clock, no file: `rackweave-net` drives a [`Link`] over UDP and TCP, the simulator over modelled links. After each
 //! turn of its node the driver
@@ -7,12 +8,12 @@
 //! 2. calls [`Link::flush`];
 //! 3. carries out [`Link::poll`] until it is empty;
 //! 4. if [`Link::outdated`] names an incarnation, takes a durable one above it and calls [`Link::renew`];
-//! 5. sends what [`Link::poll_transmit`] returns, until it is empty, and polls again;
+//! 5. sends the output of [`Link::poll_transmit`] until it is empty, and polls again;
 //! 6. wakes at [`Link::deadline`].
 //!
-//! Reading order: [`Link`], [`forward`] (what a switch does with datagrams of others), [`incarnation`].
+//! Reading order: [`Link`], [`forward`] (a switch's datagrams for others), [`incarnation`].
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 

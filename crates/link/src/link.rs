@@ -1,4 +1,4 @@
-//! One node's end.
+//! One node's end of the network.
 
 use std::collections::BTreeMap;
 
@@ -12,67 +12,68 @@ use rackweave_transport::{
 
 use crate::forward::Forward;
 
-/// A message is given up after this: nodes repeat it by themselves, and sooner.
+/// Time until a message is given up. Nodes repeat it by themselves, and sooner.
 const DEADLINE: Span = Span::from_secs(1);
-/// What may wait for company does so at most this long. Meanwhile a read of the block that was written stalls at the other
-/// replicas; writes after each other come sooner.
+/// Longest time that a deferrable packet is held back for a datagram to join. Meanwhile a read of the written block
+/// stalls at the other replicas; consecutive writes come sooner.
 const WAIT: Span = Span::from_micros(500);
 
-/// Counts of this end, beside the transport's.
+/// Counters of this end, in addition to the transport's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages that were no packet, by `wire`'s rules or for a node that is not here.
+    /// Messages that were not a valid packet, or not for a node here.
     pub undecodable: u64,
-    /// Packets the transport did not take: full queues, peers that are down.
+    /// Packets that the transport refused: full queues, or peers that are down.
     pub unsent: u64,
-    /// Packets that have no bytes, or none that the transport knows: a program error.
+    /// Packets without an encoding, or with one that the transport does not know: a program error.
     pub unsendable: u64,
-    /// Incarnations that were left since a peer knew a newer one.
+    /// Incarnations that were given up because a peer knew a newer one.
     pub outdated: u64,
 }
 
-/// Something that the driver carries out.
+/// An action for the driver.
 #[derive(Clone, Debug)]
 pub enum News {
-    /// For the node.
+    /// Deliver to the node.
     Packet(Packet),
     /// Connect a stream to the peer, then call [`Endpoint::stream_up`] or [`Endpoint::stream_down`].
     OpenStream(NodeId),
     /// The stream to the peer is no longer used.
     CloseStream(NodeId),
-    /// The stream to the peer, if there is one, brings nothing.
+    /// Close the stream to the peer, if there is one: it delivers nothing.
     AbortStream(NodeId),
     /// Two processes run as this node.
     Twins(NodeId),
-    /// The packet of this token was refused, or given up at its deadline; it may have arrived all the same.
+    /// The packet with this token was refused, or given up at its deadline. It may have arrived nevertheless.
     Unsent(u64),
 }
 
-/// One node's network, above its sockets.
+/// One node's network, above the sockets.
 #[derive(Debug)]
 pub struct Link {
     node: NodeId,
     is_switch: bool,
     endpoint: Endpoint,
-    /// Packets that may wait, until when the first may, and to whom others went in this turn.
+    /// Held-back packets, the time until which the first may be held, and the nodes that other packets were sent to in
+    /// this turn.
     waiting: Vec<(Packet, u64)>,
     wait_until: Time,
     going: Vec<NodeId>,
-    /// Tokens of packets that were refused.
+    /// Tokens of refused packets.
     refused: Vec<u64>,
-    /// Newest incarnation of this node that a peer has named; zero: none.
+    /// Newest incarnation of this node that a peer has named; zero for none.
     newest: u64,
     rings: Rings,
-    /// Members of each ring that must have a message whole.
+    /// Number of members of each ring that must have a message whole.
     quorums: BTreeMap<Prefix, usize>,
     pub counters: Counters,
 }
 
 impl Link {
-    /// `incarnation` was never used by `node` before ([`crate::incarnation`]).
+    /// `incarnation` must be new for `node` ([`crate::incarnation`]).
     ///
     /// # Errors
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     pub fn new(cfg: Config, node: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Link, ConfigError> {
         Ok(Link {
             node,
@@ -89,14 +90,14 @@ impl Link {
         })
     }
 
-    /// Who is behind a ring's addresses, as the switch's tables say, and how many of them must have a message whole.
+    /// Sets the members of a ring, as in the switch's tables, and how many of them must have a message whole.
     pub fn set_ring(&mut self, ring: &Ring, quorum: usize) {
         let set = self.rings.set(ring);
         debug_assert!(set.is_ok(), "checked with the configuration: {set:?}");
         self.quorums.insert(ring.prefix, quorum);
     }
 
-    /// Takes a packet of the node; `token` comes back in [`News::Unsent`]. [`Link::flush`] must follow.
+    /// Sends a packet of the node; [`News::Unsent`] returns `token`. [`Link::flush`] must follow.
     pub fn send(&mut self, now: Time, p: Packet, token: u64) {
         if p.body.may_wait() {
             self.waiting.push((p, token));
@@ -106,7 +107,7 @@ impl Link {
         }
     }
 
-    /// All packets of a turn were sent; what is due happens.
+    /// Called after all packets of a turn: performs what is due.
     pub fn flush(&mut self, now: Time) {
         if !self.waiting.is_empty() {
             self.send_waiting(now);
@@ -117,8 +118,8 @@ impl Link {
         }
     }
 
-    /// Packets that may wait go when their time has come, or with others to the same node: one datagram more in a call
-    /// that is made anyway, and no wake-up more at the other end.
+    /// Sends held-back packets that are due, or together with others to the same node: that takes one more datagram in
+    /// a call that is made anyway, and no further wake-up at the receiver.
     fn send_waiting(&mut self, now: Time) {
         let due = now >= self.wait_until;
         let (mut waiting, going) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.going));
@@ -159,7 +160,8 @@ impl Link {
         self.endpoint.send(now, to, m, SendOptions { deadline: now + DEADLINE, token })
     }
 
-    /// To all behind the address by one message; if one of them is to get it, the switch would choose that one.
+    /// Sends one message to all members of the ring. If only one of them is to receive it, the switch would choose that
+    /// one.
     fn send_to_ring(&mut self, now: Time, to: NodeId, m: Message, token: u64) -> Result<(), SendError> {
         let unknown = SendError::UnknownGroup { group: to };
         let Some(ring) = self.rings.find(to.ipv4()) else { return Err(unknown) };
@@ -178,7 +180,7 @@ impl Link {
         self.endpoint.send_group(now, to, m, GroupOptions { quorum, deadline, token })
     }
 
-    /// Datagrams that arrived together. At the switch `forward` gets those that go on to others.
+    /// Receives datagrams that arrived together. At the switch, `forward` gets those for others.
     pub fn receive(&mut self, now: Time, t: Train<'_>, mut forward: impl FnMut(Forward)) {
         if !self.is_switch {
             return self.endpoint.receive_train(now, t);
@@ -192,12 +194,12 @@ impl Link {
         }
     }
 
-    /// A datagram that came out of a stream.
+    /// Receives a datagram from a stream.
     pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Heard {
         self.endpoint.receive_by_stream(now, r)
     }
 
-    /// What the driver carries out next.
+    /// The next action for the driver.
     pub fn poll(&mut self) -> Option<News> {
         if let Some(token) = self.refused.pop() {
             return Some(News::Unsent(token));
@@ -206,7 +208,7 @@ impl Link {
             return Some(match self.endpoint.poll_event()? {
                 Event::Delivered(d) => {
                     match rackweave_wire::decode_apart(&d.message.head, &d.message.data, d.crcs) {
-                        // Who it is from is what was authenticated.
+                        // The sender is the authenticated one.
                         Ok(p) if p.src == d.from && p.dst == self.node => News::Packet(p),
                         _ => {
                             self.counters.undecodable += 1;
@@ -231,26 +233,26 @@ impl Link {
         }
     }
 
-    /// A peer knows a newer incarnation of this node: which. [`Link::renew`] with one above it must follow, or nothing gets
-    /// through to that peer.
+    /// The newer incarnation of this node that a peer knows, if any. [`Link::renew`] with one above it must follow;
+    /// otherwise that peer accepts nothing.
     pub fn outdated(&self) -> Option<u64> {
         (self.newest > self.endpoint.incarnation() && !mutant!("link.incarnation.stays-outdated"))
             .then_some(self.newest)
     }
 
-    /// Goes on as a newer incarnation. What was under way is lost with the old one: nodes repeat it. Streams of the old one must be
-    /// closed.
+    /// Continues under a newer incarnation. Messages in flight are lost with the old one; nodes repeat them. Streams of
+    /// the old one must be closed.
     pub fn renew(&mut self, incarnation: u64) {
         self.endpoint.renew(incarnation);
         self.counters.outdated += 1;
     }
 
-    /// The next bytes to send, until there are none.
+    /// The next bytes to send; `None` when there are no more.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         self.endpoint.poll_transmit(now)
     }
 
-    /// When [`Link::flush`] has something to do even if the node sends nothing.
+    /// When [`Link::flush`] has work even if the node sends nothing.
     pub fn deadline(&self) -> Time {
         self.endpoint.next_deadline().min(self.wait_until)
     }
@@ -264,14 +266,14 @@ impl Link {
         debug_assert!(set.is_ok(), "nothing is checked here");
     }
 
-    /// Packets that wait for company, and leave as the incarnation that is there by then.
+    /// Held-back packets, which are sent under the incarnation of that time.
     pub fn waiting(&self) -> impl Iterator<Item = &Packet> {
         self.waiting.iter().map(|(p, _)| p)
     }
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
-    /// For what the sockets know: streams that came and went, times of leaving, datagrams that were too long.
+    /// Access for the sockets' events: opened and closed streams, departure times, datagrams that were too long.
     pub fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
     }

@@ -1,13 +1,13 @@
-//! A node's own clock: behind or ahead, and running fast or slow (protocol rule 2).
+//! A node's own clock, with an offset and a drift (protocol rule 2).
 
 use rackweave_core::Time;
 
-/// `local = offset + true × (1 + drift)`. Never goes back.
+/// `local = offset + true × (1 + drift)`. Never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeClock {
     /// Nanoseconds ahead of the simulation's time at its start.
     pub offset_ns: u64,
-    /// Parts per million that it runs fast (negative: slow).
+    /// Drift in parts per million: positive is fast, negative is slow.
     pub drift_ppm: i32,
 }
 
@@ -20,7 +20,7 @@ impl NodeClock {
         let drift = i128::from(t.0) * i128::from(self.drift_ppm) / 1_000_000;
         Time(((i128::from(t.0) + drift).max(0) as u64).saturating_add(self.offset_ns))
     }
-    /// The first true time at which this clock shows `local` or more.
+    /// The first true time at which this clock reads `local` or more.
     pub fn true_time(&self, local: Time) -> Time {
         if local == Time::MAX {
             return Time::MAX;

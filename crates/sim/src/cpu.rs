@@ -1,9 +1,9 @@
-//! The only place of the simulator that looks at a real clock: sampling what an event costs.
+//! The only use of a real clock in the simulator: sampling the CPU time of events.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::time::Instant;
 
-/// One event in this number is timed; a prime, so that it is not in step with the events of a request.
+/// One of this many events is timed; a prime, so that it is out of step with the events of a request.
 pub const SAMPLE_EVERY: u64 = 61;
 
 /// A running measurement.

@@ -1,10 +1,10 @@
 //! The simulated device behind a server: contents in memory, and a journal of changes that no sync has made durable.
 //!
-//! Fault model. Process crash: nothing is lost, commands under way have happened. Power cut: each program, erase and
-//! checkpoint write that no completed sync covers is kept, dropped or torn, each by its own draw, in any combination
-//! (a file behind the device is written back in any order). A torn page is unreadable; a torn erase leaves some pages
-//! as they were; a torn checkpoint write keeps some of its 512-byte sectors. Corruption: a slot's contents change
-//! under their checksum, or a checkpoint's on its own. Failure: see [`Breakage`].
+//! Fault model. Process crash: nothing is lost; commands in flight have been executed. Power cut: each program, erase
+//! and checkpoint write that no completed sync covers is kept, dropped or torn independently, in any combination,
+//! because a file behind the device is written back in any order. A torn page is unreadable; a torn erase leaves some
+//! pages unchanged; a torn checkpoint write keeps some of its 512-byte sectors. Corruption: the contents of a slot, or
+//! of a checkpoint, change without their checksum. Failure: see [`Breakage`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
@@ -17,9 +17,9 @@ use rackweave_core::device::{
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng};
 
-/// Sector of a checkpoint write that is kept or lost as one.
+/// Unit in which a checkpoint write is kept or lost.
 const META_SECTOR: usize = 512;
-/// Violations kept for the report; the first one matters.
+/// Violations kept for the report; the first one matters most.
 const VIOLATIONS_MAX: usize = 16;
 /// EIO.
 const OS_ERROR_IO: i32 = 5;
@@ -30,7 +30,7 @@ enum PageState {
     Erased,
     Written(Rc<PageImage>),
     Torn,
-    /// It was durable, and neither its contents nor its spare area can be read any longer.
+    /// It was durable, and neither contents nor spare area are readable any longer.
     Damaged,
 }
 
@@ -111,7 +111,7 @@ impl Image {
                     b.oob = *oob;
                 }
             }
-            // One row: there or not.
+            // One row: present or absent.
             Change::MarkBad { .. } => {}
             Change::Meta { offset, data } => {
                 for (i, sector) in data.chunks(META_SECTOR).enumerate() {
@@ -136,7 +136,7 @@ enum Change {
 struct Entry {
     id: u64,
     change: Change,
-    /// The first sync submitted after this completed; zero: none yet.
+    /// The first sync submitted after completion; zero before any.
     sync: u64,
 }
 
@@ -144,19 +144,19 @@ struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Breakage {
-    /// Every command, for good.
+    /// Every command fails for good.
     Everything,
-    /// Programs, erases, checkpoint writes and syncs, for good; reads go on.
+    /// Programs, erases, checkpoint writes and syncs fail for good; reads go on.
     Writes,
-    /// The next sync, once. The changes that it should cover never become durable, though later syncs succeed; they are
-    /// visible until the process ends (as with dirty pages that a kernel failed to write and then forgot).
+    /// The next sync fails, once. The changes that it should cover never become durable, even if later syncs succeed.
+    /// They stay visible until the process ends, as dirty pages do that a kernel failed to write and marked clean.
     Sync,
 }
 
-/// In place of a sync's number: covered by one that failed.
+/// In place of a sync's number: covered by a failed sync.
 const LOST: u64 = u64::MAX;
 
-/// A slot that may be found after a power cut.
+/// A slot that may remain after a power cut.
 #[derive(Clone, Copy, Debug)]
 pub struct Remnant<'a> {
     pub slot: &'a Slot,
@@ -164,7 +164,7 @@ pub struct Remnant<'a> {
     pub certain: bool,
 }
 
-/// A NAND rule that a command broke.
+/// A violated NAND rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NandBreach {
     #[error("page {page:?} programmed without an erase since it was last written")]
@@ -187,7 +187,7 @@ pub struct CutReport {
     pub torn: u32,
 }
 
-/// How likely an unsynced change is dropped or torn.
+/// Probabilities that an unsynced change is dropped or torn.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct CutOdds {
     pub drop: f64,
@@ -200,13 +200,13 @@ pub struct FaultDisk {
     live: Image,
     durable: Image,
     journal: VecDeque<Entry>,
-    /// Those of the journal whose completion was not delivered yet.
+    /// Entries of the journal whose completion was not delivered yet.
     under_way: BTreeSet<u64>,
     next_id: u64,
     broken: Option<Breakage>,
     life: Option<MediaFaults>,
     flaws: Option<MediaFaults>,
-    /// Blocks that failed so, and how many may.
+    /// Blocks that failed so, and the largest number that may.
     flawed: BTreeSet<u32>,
     flawed_max: u32,
     breaches: Vec<NandBreach>,
@@ -216,7 +216,7 @@ impl FaultDisk {
     pub fn new() -> FaultDisk {
         FaultDisk::default()
     }
-    /// Executes `op`. The number is for [`FaultDisk::complete`], when the completion is delivered.
+    /// Executes `op`. The number is for [`FaultDisk::complete`] when the completion is delivered.
     pub fn submit(&mut self, op: &DeviceOp) -> (Result<DeviceData, DeviceError>, u64) {
         self.next_id += 1;
         let id = self.next_id;
@@ -278,7 +278,7 @@ impl FaultDisk {
         });
     }
 
-    /// A program was submitted whose completion is not delivered yet: it is on flash, and in no map.
+    /// Whether a program's completion is not delivered yet: its page is on flash and in no map.
     pub fn programs_under_way(&self) -> bool {
         self.any_under_way(|c| matches!(c, Change::Program { .. }))
     }
@@ -286,24 +286,23 @@ impl FaultDisk {
         let entry = |id: &u64| self.journal.binary_search_by_key(id, |e| e.id).ok();
         self.under_way.iter().filter_map(entry).any(|i| is(&self.journal[i].change))
     }
-    /// Completed changes that no sync covers are covered by this one.
+    /// This sync covers the completed changes that no earlier one covers.
     fn cover(&mut self, sync: u64) {
         let under_way = &self.under_way;
         let covered = self.journal.iter_mut().filter(|e| e.sync == 0 && !under_way.contains(&e.id));
         covered.for_each(|e| e.sync = sync);
     }
 
-    /// From now on each block fails to be erased once it was so often: `least` times and up to `spread` more, each block by
-    /// its number.
+    /// From now on every block fails its erases after between `least` and `least + spread` of them, by its number.
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
         self.life = Some(MediaFaults::none().end_of_life(least.into(), spread.into()));
     }
-    /// From now on programs and erases fail as drawn, until this number of blocks have.
+    /// From now on programs and erases fail as drawn, until `blocks_max` blocks have failed.
     pub fn fail_by(&mut self, flaws: MediaFaults, blocks_max: u32) {
         (self.flaws, self.flawed_max) = (Some(flaws), blocks_max);
     }
 
-    /// Whether `op` fails; a sync that does loses what it was to cover.
+    /// Whether `op` fails. A failed sync loses the changes that it should cover.
     fn refuses(&mut self, op: &DeviceOp) -> bool {
         let read = !matches!(
             op,
@@ -325,7 +324,7 @@ impl FaultDisk {
         }
     }
 
-    /// The server's process ended; the device keeps all changes except those that a failed sync lost.
+    /// The server's process ended. The device keeps all changes except those that a failed sync lost.
     pub fn process_crash(&mut self) {
         self.under_way.clear();
         let before = self.journal.len();
@@ -386,12 +385,12 @@ impl FaultDisk {
         self.broken = Some(how);
     }
 
-    /// Commands succeed again; what is lost stays lost.
+    /// Commands succeed again; lost data stays lost.
     pub fn mend(&mut self) {
         self.broken = None;
     }
 
-    /// Changes a byte somewhere in what the checkpoint area holds; false: it holds nothing.
+    /// Changes a byte in the used part of the checkpoint area; false if it is empty.
     pub fn corrupt_checkpoint(&mut self, rng: &mut Rng) -> bool {
         let written = |s: &[u8]| s.iter().any(|&b| b != 0);
         let sectors: Vec<usize> =
@@ -407,7 +406,7 @@ impl FaultDisk {
         true
     }
 
-    /// Changes the bytes of the checkpoint area that begin here.
+    /// Changes bytes of the checkpoint area from here on.
     pub fn flip_meta(&mut self, at: u64, len: usize) {
         for image in [&mut self.live, &mut self.durable] {
             let from = at as usize;
@@ -421,13 +420,14 @@ impl FaultDisk {
         self.change(rng, false)
     }
 
-    /// Changes the contents of one stored page and its checksums with them, as if something else had been written; false:
-    /// nothing is stored.
+    /// Changes the contents of one stored page together with its checksums, as if something else had been written;
+    /// false if nothing is stored.
     pub fn falsify(&mut self, rng: &mut Rng) -> bool {
         self.change(rng, true)
     }
 
-    /// Changes the contents of stored copies of blocks under their checksums, all versions of them; how many slots.
+    /// Changes the contents of all stored versions of the chosen blocks without their checksums; returns the number of
+    /// slots.
     pub fn damage(&mut self, mut hit: impl FnMut(BlockAddr) -> bool) -> u32 {
         let mut changed = 0;
         self.each_page(|_, p| {
@@ -445,7 +445,7 @@ impl FaultDisk {
         });
         changed
     }
-    /// Makes pages unreadable, spare areas and all: those with range records or without, as drawn. Blocks that were there.
+    /// Makes drawn pages unreadable, including their spare areas. Returns the blocks that they held.
     pub fn damage_spares(&mut self, mut hit: impl FnMut() -> bool) -> Vec<BlockAddr> {
         let mut gone = Vec::new();
         self.each_page(|_, p| {
@@ -456,7 +456,7 @@ impl FaultDisk {
         });
         gone
     }
-    /// Contents that range records have change under their checksum; how many slots.
+    /// Changes the contents of range records without their checksum; returns the number of slots.
     pub fn damage_ranges(&mut self) -> u32 {
         let mut changed = 0;
         self.each_page(|_, p| {
@@ -472,7 +472,7 @@ impl FaultDisk {
         });
         changed
     }
-    /// Visits stored pages. The server is stopped: its unsynced changes are gone, or durable.
+    /// Visits stored pages. The server must be stopped, so that its unsynced changes are lost or durable.
     fn each_page(&mut self, mut change: impl FnMut(PageAddr, &PageImage) -> Option<PageState>) {
         for block in 0..self.live.blocks.len() as u32 {
             for page in 0..self.live.blocks[block as usize].pages.len() as u16 {
@@ -513,7 +513,7 @@ impl FaultDisk {
         true
     }
 
-    /// Rules that commands broke so far (the first [`VIOLATIONS_MAX`]).
+    /// Rules that commands violated so far (the first [`VIOLATIONS_MAX`]).
     pub fn breaches(&self) -> &[NandBreach] {
         &self.breaches
     }
@@ -605,14 +605,14 @@ impl FaultDisk {
 
 /// The device behind a server's commands.
 pub enum Disk {
-    /// Contents kept, faults possible.
+    /// Keeps contents and injects faults.
     Fault(Box<FaultDisk>),
-    /// A backend without a journal: evaluation.
+    /// A backend without a journal, for evaluation.
     Plain(Box<dyn Backend>),
 }
 
 impl Disk {
-    /// Executes a command; the number goes back to [`Disk::complete`].
+    /// Executes a command; [`Disk::complete`] takes the returned number.
     pub fn submit(&mut self, op: &DeviceOp) -> (Result<DeviceData, DeviceError>, u64) {
         match self {
             Disk::Fault(d) => d.submit(op),

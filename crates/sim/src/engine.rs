@@ -18,15 +18,15 @@ use crate::queue::EventQueue;
 use crate::store::{COMMIT_TIME, Store};
 use crate::trace::{Costs, EventKind, STORES_LOST, Step, TraceHash};
 
-/// So many events at one instant are a loop of nodes that answer each other without time passing.
+/// This many events at one instant are a loop of nodes that answer each other without time passing.
 const SAME_INSTANT_MAX: u32 = 4_000_000;
-/// Lines of a timeline that are kept.
+/// Most lines of a timeline.
 const STEPS_MAX: usize = 4096;
 
-/// Whom an event is for, and what the driver does before the node is told.
+/// Recipient of an event, and the driver's work before the node handles it.
 #[derive(Clone, Copy)]
 enum For {
-    /// `received`: it has waited for the receiver's link already.
+    /// `received`: it has passed the receiver's link already.
     Receiver {
         node: NodeId,
         bytes: u32,
@@ -50,21 +50,21 @@ enum For {
     },
 }
 
-/// The event is kept as the node is told it: taken apart and put together again, it would be copied each time.
+/// Holds the event as the node takes it: taking it apart and reassembling it would copy it each time.
 struct Pending<M> {
     event: Event<M>,
     to: For,
-    /// Descends from the request whose way is recorded.
+    /// Whether it descends from the recorded request.
     followed: bool,
 }
 
 struct Slot<N> {
     node: Option<N>,
     kind: NodeKind,
-    /// Tells completions of one life from those of the next.
+    /// Distinguishes completions of one run from those of the next.
     life: u32,
     clock: NodeClock,
-    /// When the node wants its timer, and the earliest queued event that will look.
+    /// The node's timer, and the earliest queued event that checks it.
     wake: Time,
     queued: Time,
     store: Store,
@@ -72,19 +72,19 @@ struct Slot<N> {
 
 struct Timeline {
     request: RequestId,
-    /// The client that was asked; none before it is.
+    /// The client that received the request; `None` before.
     node: Option<NodeId>,
     steps: Vec<Step>,
     done: bool,
 }
 
-/// Keeps what nodes send.
+/// Records sent packets.
 pub trait Recorder<M = Packet> {
     fn sent(&mut self, now: Time, packet: &M);
 }
 
-/// Nodes of type `N` on virtual time, which exchange messages of type `M`. A test's nodes need only [`Node`]; a rack's are
-/// `rackweave_rack::sim::RackNode`.
+/// Nodes of type `N` on virtual time, which exchange messages of type `M`. Nodes of tests only need [`Node`]; those of
+/// a rack are `rackweave_rack::sim::RackNode`.
 pub struct Engine<N, M = Packet> {
     now: Time,
     layout: Layout,
@@ -101,9 +101,9 @@ pub struct Engine<N, M = Packet> {
     events: u64,
     same_instant: u32,
     timeline: Option<Timeline>,
-    /// Answers to `gc_op`s are a controller's: see [`Engine::set_controller`].
+    /// Whether a controller answers `gc_op`s: see [`Engine::set_controller`].
     controller: bool,
-    /// What nodes reported since it was last taken, for a checker that asked.
+    /// Trace records since they were last taken, for a checker that requested them.
     tap: Option<Vec<(NodeId, Trace)>>,
     recorder: Option<Box<dyn Recorder<M>>>,
     lost: Option<Lost<M>>,
@@ -111,7 +111,7 @@ pub struct Engine<N, M = Packet> {
     store_time: Span,
 }
 
-/// Whether a packet is lost; see [`Engine::lose`].
+/// Whether to lose a packet; see [`Engine::lose`].
 type Lost<M> = Box<dyn FnMut(&M) -> bool>;
 
 impl<N: Node<M>, M: Message> Engine<N, M> {
@@ -151,8 +151,8 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         }
     }
 
-    /// The switch is told of all that nodes send each other, as it queues there. Else only of what is addressed to it:
-    /// everything crosses it, but that costs events.
+    /// From now on the switch handles all packets between nodes, because they queue there. Otherwise it handles only
+    /// packets addressed to it, which saves events.
     pub fn all_crosses_switch(&mut self) {
         self.all_crosses_switch = true;
     }
@@ -181,26 +181,27 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
-    /// Counts a situation that only the driver can see.
+    /// Counts a trace point of the driver.
     pub fn note(&mut self, p: TracePoint) {
         self.coverage.count(p);
     }
-    /// Keeps every node's trace points until [`Engine::tapped`] takes them.
+    /// Keeps every node's trace records until [`Engine::tapped`] takes them.
     pub fn tap(&mut self) {
         self.tap = Some(Vec::new());
     }
     pub fn tapped(&mut self) -> &mut Vec<(NodeId, Trace)> {
         self.tap.get_or_insert_default()
     }
-    /// Who answers `gc_op`s is as far from the servers as hosts are from each other, not on their packets' way.
+    /// Places the node that answers `gc_op`s as far from the servers as hosts are from each other, off their packets'
+    /// path.
     pub fn set_controller(&mut self, controller: bool) {
         self.controller = controller;
     }
-    /// Passes every packet to the recorder as it is sent, lost or not. The run is the same with one and without.
+    /// Passes every packet to the recorder when it is sent, lost or not. The recorder does not affect the run.
     pub fn record_by(&mut self, recorder: Box<dyn Recorder<M>>) {
         self.recorder = Some(recorder);
     }
-    /// From now on the packets for which it holds are lost as they are sent, whatever the network's own faults.
+    /// From now on matching packets are lost when they are sent, in addition to the network's faults.
     pub fn lose(&mut self, lost: impl FnMut(&M) -> bool + 'static) {
         self.lost = Some(Box::new(lost));
     }
@@ -210,23 +211,23 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     pub fn events(&self) -> u64 {
         self.events
     }
-    /// Events pending.
+    /// Number of pending events.
     pub fn pending(&self) -> usize {
         self.queue.len()
     }
-    /// What a node wrote to its own store and would find after a restart.
+    /// The entries that a node's own store would hold after a restart.
     pub fn saved(&self, n: NodeId) -> Vec<(Bytes, Bytes)> {
         self.nodes[n.0 as usize].store.saved()
     }
-    /// From now on a commit of a node's own store takes this long; writes of a node stay in order.
+    /// From now on a commit of a node's own store takes this long; a node's writes stay in order.
     pub fn set_store_time(&mut self, span: Span) {
         self.store_time = span;
     }
-    /// Puts another store in the place of a node's that does not run.
+    /// Replaces the store of a node that does not run.
     pub fn put_saved(&mut self, n: NodeId, store: Vec<(Bytes, Bytes)>) {
         self.nodes[n.0 as usize].store.put_saved(store);
     }
-    /// What a node's clock shows now.
+    /// Current reading of a node's clock.
     pub fn local_time(&self, n: NodeId) -> Time {
         self.nodes[n.0 as usize].clock.local(self.now)
     }
@@ -244,7 +245,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.disks[i] = Some(disk);
     }
 
-    /// A node begins a life: its first event is a timer, now.
+    /// Starts a node: its first event is a timer, now.
     pub fn start(&mut self, n: NodeId, node: N) {
         let slot = &mut self.nodes[n.0 as usize];
         slot.node = Some(node);
@@ -254,8 +255,8 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.queue.push(self.now, Pending { event: Event::Timer, to: For::Sleeper { node: n }, followed: false });
     }
 
-    /// A node's life ends: its state, timer and pending completions are gone; what its devices were told is done.
-    /// Of its own durable writes under way, some first ones happened.
+    /// Ends a node's run: its state, timer and pending completions are lost; commands given to its devices have been
+    /// executed. Of its pending store writes, a prefix is durable.
     pub fn crash(&mut self, n: NodeId, ssds: &[SsdId]) -> Option<N> {
         let slot = &mut self.nodes[n.0 as usize];
         slot.life += 1;
@@ -272,7 +273,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.nodes[n.0 as usize].node.take()
     }
 
-    /// Power of a device is cut (its server must have crashed).
+    /// Cuts the power of a device, whose server must have crashed.
     pub fn power_cut(&mut self, ssd: SsdId, odds: CutOdds) -> CutReport {
         match self.disks.get_mut(ssd.0 as usize) {
             Some(Some(Disk::Fault(d))) => d.power_cut(odds, &mut self.rng),
@@ -280,7 +281,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         }
     }
 
-    /// Records the way of the first request with this id through all nodes.
+    /// Records the path of the first request with this id through all nodes.
     pub fn follow(&mut self, request: RequestId) {
         self.timeline = Some(Timeline { request, node: None, steps: Vec::new(), done: false });
     }
@@ -288,25 +289,25 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.timeline.as_ref().map_or(&[], |t| &t.steps)
     }
 
-    /// A request reaches `node` at `at` (not before now).
+    /// Delivers a request to `node` at `at` (not before now).
     pub fn submit(&mut self, at: Time, node: NodeId, request: Request) {
         let event = Event::Request(request);
         self.queue.push_in_order(at.max(self.now), Pending { event, to: For::Asked { node }, followed: false });
     }
-    /// A packet from outside the rack's nodes reaches the switch at `at`.
+    /// Delivers a packet from outside the rack to the switch at `at`.
     pub fn inject(&mut self, at: Time, packet: M) {
         let node = self.crosses(&packet);
         let to = For::Receiver { node, bytes: packet.bytes(), received: false };
         self.queue.push(at.max(self.now), Pending { event: Event::Packet(packet), to, followed: false });
     }
-    /// Something outside makes a node act now; its effects are carried out as those of an event. None: it does not run.
+    /// Calls a node from outside, now; its effects are carried out as those of an event. `None` if it does not run.
     pub fn act<R>(&mut self, n: NodeId, what: impl FnOnce(&mut N, Time, &mut Effects<M>) -> R) -> Option<R> {
         let slot = &mut self.nodes[n.0 as usize];
         let result = what(slot.node.as_mut()?, slot.clock.local(self.now), &mut self.fx);
         self.apply(n, false);
         Some(result)
     }
-    /// Sends a packet as if its sender had, now.
+    /// Sends a packet on behalf of its sender, now.
     pub fn post(&mut self, packet: M) {
         self.send(packet.from(), packet, false);
     }
@@ -323,7 +324,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     /// Delivers the next event; false if none is pending.
     ///
     /// # Panics
-    /// If time stands still: nodes answer each other without end at one instant.
+    /// If nodes answer each other endlessly at one instant.
     pub fn step(&mut self) -> bool {
         let Some((time, pending)) = self.queue.pop() else { return false };
         if time == self.now {
@@ -337,7 +338,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         true
     }
 
-    /// Everything up to and including `until`.
+    /// Delivers all events up to and including `until`.
     pub fn run_until(&mut self, until: Time) {
         while self.queue.next_time().is_some_and(|t| t <= until) {
             self.step();
@@ -384,7 +385,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
 
     fn deliver(&mut self, dst: NodeId, mut event: Event<M>, bytes: u32, received: bool, followed: bool) {
         let Event::Packet(packet) = &mut event else { return };
-        // The switch is not a host: it forwards at line rate, and a link's waiting is charged to who receives.
+        // The switch is not a host: it forwards at line rate, and waiting on a link is charged to the receiver.
         if !received && self.layout.kind(dst) != Some(NodeKind::Switch) {
             let at = self.net.receive(self.now, dst, bytes);
             if at > self.now {
@@ -412,7 +413,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.handle(node, EventKind::Timer, 0, Event::Timer, false);
     }
 
-    /// `local`: a new wish in the node's own time. At most one event per node waits; an earlier wish overtakes it.
+    /// `local`: the new timer in the node's own time. At most one event per node waits; an earlier timer replaces it.
     fn set_wake(&mut self, node: NodeId, local: Option<Time>) {
         let slot = &mut self.nodes[node.0 as usize];
         if let Some(local) = local {
@@ -456,7 +457,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         }
     }
 
-    /// Carries out what the node wants, and leaves the effects empty for the next.
+    /// Carries out the node's effects and clears them.
     fn apply(&mut self, n: NodeId, followed: bool) {
         for t in self.fx.traces.drain(..) {
             self.hash.add(u64::from(t.point.id()) ^ t.a << 16);
@@ -531,7 +532,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         self.queue.push(first, Pending { event: Event::Packet(packet), to, followed });
     }
 
-    /// The switch on a packet's way: its receiver's, else its sender's rack's.
+    /// The switch on a packet's path: its receiver's, otherwise that of its sender's rack.
     fn crosses(&self, p: &M) -> NodeId {
         let to = p.to();
         if self.layout.kind(to) == Some(NodeKind::Switch) {
@@ -552,7 +553,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     }
 }
 
-/// An event in a few words, for a timeline.
+/// Short description of an event for a timeline.
 #[cold]
 fn describe<M: Message>(event: &Event<M>) -> String {
     let text = match event {

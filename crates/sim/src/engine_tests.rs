@@ -14,7 +14,7 @@ use crate::net::{LinkFaults, Network};
 /// A request was answered. a: its id.
 const DONE: TracePoint = TracePoint::new(1, "Done");
 
-/// Sends every request to its peer, who writes it to its device and answers.
+/// Sends every request to its peer, which writes it to its device and answers.
 struct Echo {
     me: NodeId,
     peer: NodeId,
@@ -188,7 +188,7 @@ fn time_that_stands_still_is_noticed() {
     e.run_until(Time(1));
 }
 
-/// NICE's rings: what a node sends to an address of one reaches each member by the switch.
+/// NICE's rings: a packet to a ring address reaches each member through the switch.
 #[test]
 fn a_packet_for_a_ring_reaches_each_member() {
     use rackweave_switch::{Prefix, Reach, Ring, Switch, SwitchConfig, Update};
@@ -230,12 +230,12 @@ fn a_packet_for_a_ring_reaches_each_member() {
     }
 }
 
-/// Asks its peer, who answers after 5 µs of device with what the request had been on the way.
+/// Queries its peer, which answers after 5 µs of device time with the request's latency.
 struct Timed {
     me: NodeId,
     peer: NodeId,
     waiting: VecDeque<Packet>,
-    /// Of answers: request, and network time there and back.
+    /// Of each answer: the request, and the round trip's network time.
     lats: Vec<(u64, u32)>,
 }
 
@@ -272,7 +272,7 @@ impl Node for Timed {
 #[test]
 fn end_to_end_is_the_time_at_the_server_and_the_returned_latency() {
     let layout = Layout::new(1, 1);
-    // Slow links: requests sent together wait for each other there, and their answers too.
+    // On slow links, requests sent together queue, and so do their answers.
     let net = Network { bytes_per_s: 20_000_000, ..Network::slow(Network::excerpt()) };
     let mut e = Engine::new(NetState::new(net, layout.clone(), 3), 3);
     e.put_disk(SsdId(0), Disk::Fault(Box::new(FaultDisk::new())));

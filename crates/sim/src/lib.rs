@@ -1,5 +1,5 @@
-//! Nodes on virtual time: one thread, deterministic; a seed names a run. The engine runs any [`rackweave_core::Node`]s, which exchange
-//! any [`Message`]s, with the links between them, their clocks, and the devices and stores under them.
+//! Nodes on virtual time: single-threaded and deterministic; a seed identifies a run. The engine runs any
+//! [`rackweave_core::Node`]s that exchange any [`Message`]s, with links between them, their clocks, devices and stores.
 //!
 //! Reading order: [`Engine`], [`net`], [`disk`], [`trace`]; [`scripted`] is for tests.
 

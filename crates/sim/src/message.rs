@@ -6,15 +6,15 @@ use rackweave_core::{NodeId, Span};
 /// A message between nodes: a packet, or a datagram where nodes are wrapped in a transport.
 pub trait Message: Clone {
     fn from(&self) -> NodeId;
-    /// The node that it is delivered to.
+    /// The node it is delivered to.
     fn to(&self) -> NodeId;
-    /// Bytes on a link, headers of all layers included.
+    /// Bytes on a link, including the headers of all layers.
     fn bytes(&self) -> u32;
-    /// It was under way, or waited, for that long.
+    /// Adds time in transit or in a queue.
     fn add_latency(&mut self, took: Span);
     /// The part of it that the trace hash covers.
     fn mark(&self) -> u64;
-    /// In words, for a timeline.
+    /// Description for a timeline.
     fn describe(&self) -> String;
     /// Whether a controller answers it ([`crate::Engine::set_controller`]).
     fn is_gc_op(&self) -> bool {
@@ -35,7 +35,7 @@ impl Message for Packet {
     fn bytes(&self) -> u32 {
         Packet::bytes(self)
     }
-    /// As every hop does with requests, and with their answers, which bring back what the requests had (RackBlox §3.4, §3.7):
+    /// As every hop does for requests and for their answers, which return the requests' latency (RackBlox §3.4, §3.7),
     /// queues included.
     #[inline]
     fn add_latency(&mut self, took: Span) {

@@ -1,12 +1,14 @@
-//! The network model: per-node links with bandwidth and queues, latency (constant, drawn, recorded), loss, duplication,
+//! The network model: a link per node with bandwidth and queue, latency (constant, drawn, recorded), loss, duplication,
 //! reordering, partitions.
 //!
-//! A packet pays its one-way delay where it enters the rack's network; what leaves the switch (forwarded, or the
-//! switch's own answers) pays a hop. Packets that do not name the switch still cross it: one delay covers both legs.
+//! A packet pays its one-way delay where it enters the rack's network; a packet that leaves the switch (forwarded, or
+//! the switch's own answer) pays a hop. Packets that do not address the switch still cross it: one delay covers both
+//! legs.
 //!
-//! With several racks a packet between two of them takes `between_racks` more. Servers are behind their rack's switch: while
-//! it is down they reach nobody. Clients and the metadata service have ways to every switch; client `i` is near rack `i`
-//! modulo their number, the metadata service near all. The racks' own link may be cut ([`NetState::cut_between_racks`]).
+//! With several racks, a packet between two of them takes `between_racks` longer. Servers are behind their rack's
+//! switch: while it is down they reach no other node. Clients and the metadata service are connected to every switch;
+//! client `i` is near rack `i` modulo the number of racks, the metadata service near all. The link between racks may be
+//! cut ([`NetState::cut_between_racks`]).
 
 use std::sync::Arc;
 
@@ -24,41 +26,41 @@ pub enum Latency {
         base: Span,
         mean: Span,
     },
-    /// Recorded delays (ns), played in order by every link from a place of its own, times `percent` ÷ 100.
+    /// Recorded delays (ns), which each link plays in order from its own position, times `percent` ÷ 100.
     Recorded {
         delays_ns: Arc<[u32]>,
         percent: u32,
     },
 }
 
-/// The network between the nodes. Defaults: no fault, 25 Gbit/s links.
+/// The network between the nodes. Defaults: no faults, 25 Gbit/s links.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
     pub name: &'static str,
     pub latency: Latency,
-    /// Through the switch, for what leaves it.
+    /// Delay through the switch, for packets that leave it.
     pub hop: Span,
-    /// Of each node's link, each way; 0: unlimited.
+    /// Of each node's link, in each direction; 0 is unlimited.
     pub bytes_per_s: u64,
-    /// A packet that would wait longer for its sender's link is dropped.
+    /// A packet that would queue longer at its sender's link is dropped.
     pub queue_max: Span,
     pub faults: LinkFaults,
-    /// What the way from rack to rack takes beyond that within one.
+    /// Additional delay between racks.
     pub between_racks: Span,
 }
 
-/// Longer by two more switches and some hundred metres of fibre; an assumption.
+/// Two more switches and some hundred metres of fibre; an assumption.
 const BETWEEN_RACKS: Span = Span::from_micros(20);
 
-/// Probabilities of one packet's mishaps.
+/// Probabilities of faults of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct LinkFaults {
     pub loss: f64,
     pub duplicate: f64,
-    /// Delayed by up to `reorder_extra_ns` more, so that later packets overtake.
+    /// Delayed by up to `reorder_extra_ns` more, so that later packets overtake it.
     pub reorder: f64,
     pub reorder_extra_ns: u64,
-    /// A duplicate comes up to this much after the first, at least up to `reorder_extra_ns`.
+    /// A duplicate arrives up to this much after the first copy, at least up to `reorder_extra_ns`.
     #[serde(default)]
     pub duplicate_extra_ns: u64,
 }
@@ -89,14 +91,14 @@ pub enum NetworkError {
     Delay { text: Box<str>, part: Box<str> },
     #[error("network {text:?}: exponential needs two delays, its least and the mean beyond it: exponential:20us,30us")]
     Exponential { text: Box<str> },
-    /// Nothing is named so, and no file of delays can be read there.
+    /// Neither a known name nor a readable file of delays.
     #[error(
         "network {text:?} is not fast, medium, slow, constant:DELAY or exponential:LEAST,MEAN, and as a file: {error}"
     )]
     File { text: Box<str>, error: DelayFileError },
 }
 
-/// Longest delay a link may have.
+/// Longest delay of a link.
 const DELAY_MAX: Span = Span::from_secs(4);
 
 fn parse_delay(text: &str, part: &str) -> Result<Span, NetworkError> {
@@ -117,10 +119,10 @@ fn parse_delays(text: &str) -> Result<Arc<[u32]>, DelayFileError> {
     if out.is_empty() { Err(DelayFileError::Empty) } else { Ok(out.into()) }
 }
 
-/// Reads recorded one-way delays: µs, one a line, zstd-compressed or plain.
+/// Reads recorded one-way delays: µs, one per line, zstd-compressed or plain.
 ///
 /// # Errors
-/// The file cannot be read, or a line is no delay.
+/// The file cannot be read, or a line is not a delay.
 pub fn read_delays(path: &std::path::Path) -> Result<Arc<[u32]>, DelayFileError> {
     let raw = std::fs::read(path)?;
     let bytes = if raw.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) { zstd::decode_all(&raw[..])? } else { raw };
@@ -131,29 +133,29 @@ impl Network {
     fn recorded(name: &'static str, delays_ns: Arc<[u32]>, percent: u32) -> Network {
         Network { name, latency: Latency::Recorded { delays_ns, percent }, ..Network::constant(Span::ZERO) }
     }
-    /// The excerpt of the recorded delays that the program carries.
+    /// The built-in excerpt of the recorded delays.
     pub fn excerpt() -> Arc<[u32]> {
         parse_delays(EXCERPT).expect("the excerpt is checked by a test")
     }
-    /// "Fast": the recorded delays as they are.
+    /// "Fast": the recorded delays.
     pub fn fast(delays_ns: Arc<[u32]>) -> Network {
         Network::recorded("fast", delays_ns, 100)
     }
-    /// "Medium": fast × 2.4, an assumption of `docs` (RackBlox raises its targets by 1 ms for it).
+    /// "Medium": fast × 2.4, a documented assumption (RackBlox raises its targets by 1 ms for it).
     pub fn medium(delays_ns: Arc<[u32]>) -> Network {
         Network::recorded("medium", delays_ns, 240)
     }
-    /// "Slow": fast × 6 with one packet in a thousand up to 10 ms late, an assumption that stands for measurements in
-    /// a public cloud.
+    /// "Slow": fast × 6, with one packet in a thousand up to 10 ms late: an assumption in place of measurements in a
+    /// public cloud.
     pub fn slow(delays_ns: Arc<[u32]>) -> Network {
         let spikes = LinkFaults { reorder: 0.001, reorder_extra_ns: 10_000_000, ..LinkFaults::NONE };
         Network { faults: spikes, ..Network::recorded("slow", delays_ns, 600) }
     }
-    /// A network by its name (`fast`, `medium`, `slow`: the delays the program carries), `constant:DELAY`,
+    /// A network by its name (`fast`, `medium`, `slow`: the built-in delays), `constant:DELAY`,
     /// `exponential:LEAST,MEAN`, or a file of recorded one-way delays ([`read_delays`]).
     ///
     /// # Errors
-    /// What `text` has that is no network.
+    /// The part of `text` that is invalid.
     pub fn parse(text: &str) -> Result<Network, NetworkError> {
         match text {
             "fast" => return Ok(Network::fast(Network::excerpt())),
@@ -197,13 +199,13 @@ fn link_time(network: &Network, bytes: u32) -> Span {
 }
 
 struct Link {
-    /// The rack whose switch the node is behind, or is; none of clients and the metadata service.
+    /// The rack whose switch the node is behind, or is; `None` for clients and the metadata service.
     rack: Option<u32>,
     /// The rack it is near.
     near: Option<u32>,
     up_busy: Time,
     down_busy: Time,
-    /// Where this link is in the recorded delays.
+    /// This link's position in the recorded delays.
     place: usize,
 }
 
@@ -214,21 +216,21 @@ pub struct NetState {
     /// `blocked[from × nodes + to]`, used while `partitioned`.
     blocked: Vec<bool>,
     partitioned: bool,
-    /// What the way from one node to another takes longer: few have such.
+    /// Additional delays between pairs of nodes; few have one.
     late: Vec<(NodeId, NodeId, Span)>,
     layout: Layout,
-    /// By rack: its switch is down.
+    /// Of each rack: whether its switch is down.
     lost: Vec<bool>,
-    /// Between racks nothing passes but what clients and the metadata service send and get.
+    /// Whether the link between racks is cut. Clients and the metadata service are unaffected.
     cut: bool,
     rng: Rng,
-    /// What a packet without contents takes to cross a link: most are such, and a division costs more than the rest.
+    /// Time for a packet without contents to cross a link. Most are such, and a division costs more than the rest.
     header_time: Span,
     pub dropped: u64,
     pub duplicated: u64,
 }
 
-/// When the copies of a packet reach the receiver's link. None: lost.
+/// When the copies of a packet reach the receiver's link; `None` is lost.
 pub type Arrivals = [Option<Time>; 2];
 
 impl NetState {
@@ -266,7 +268,7 @@ impl NetState {
             duplicated: 0,
         }
     }
-    /// Says whether a rack's switch works. In a single rack servers keep their ways to each other without it.
+    /// Sets whether a rack's switch works. In a single rack, servers reach each other without it.
     pub fn switch_works(&mut self, switch: NodeId, works: bool) {
         if let Some(rack) = self.layout.rack(switch).filter(|_| self.layout.racks() > 1) {
             self.lost[rack as usize] = !works;
@@ -277,7 +279,7 @@ impl NetState {
         self.cut = cut;
     }
 
-    /// What the way takes longer for going from rack to rack; none: there is no way.
+    /// Additional delay between racks; `None` if there is no connection.
     fn between(&self, src: NodeId, dst: NodeId) -> Option<Span> {
         let (from, to) = (&self.links[src.0 as usize], &self.links[dst.0 as usize]);
         let lost = |l: &Link| l.rack.is_some_and(|r| self.lost[r as usize]);
@@ -293,13 +295,13 @@ impl NetState {
     pub fn config(&self) -> &Network {
         &self.config
     }
-    /// Cuts or mends the way from one node to another (one direction).
+    /// Blocks or unblocks packets from one node to another (one direction).
     pub fn block(&mut self, from: NodeId, to: NodeId, blocked: bool) {
         let n = self.links.len();
         self.blocked[from.0 as usize * n + to.0 as usize] = blocked;
         self.partitioned = self.blocked.iter().any(|&b| b);
     }
-    /// What is sent from one node to another takes so much longer from now on; zero: no longer.
+    /// Delays packets from one node to another by `extra` from now on; zero ends that.
     pub fn delay_way(&mut self, from: NodeId, to: NodeId, extra: Span) {
         self.late.retain(|l| (l.0, l.1) != (from, to));
         if extra > Span::ZERO {
@@ -354,7 +356,7 @@ impl NetState {
         let sent = start + self.serialize_time(bytes);
         let delay = if from_switch { self.config.hop } else { self.delay(src) };
         if !from_switch {
-            // The switch has a link per node; what it forwards waits at the receiver's.
+            // The switch has a link per node; forwarded packets queue at the receiver's.
             self.links[src.0 as usize].up_busy = sent;
         }
         let arrival = sent + delay + farther;
@@ -380,7 +382,7 @@ impl NetState {
         [Some(first), Some(one(&mut self.rng) + extra)]
     }
 
-    /// A packet reached the receiver's link: when it is through. Call once per arrival, in order of time.
+    /// A packet reached the receiver's link; returns when it has passed. Call once per arrival, in order of time.
     pub fn receive(&mut self, now: Time, dst: NodeId, bytes: u32) -> Time {
         let through = self.serialize_time(bytes);
         let link = &mut self.links[dst.0 as usize];

@@ -1,16 +1,16 @@
-//! The event queue: a binary heap of (time, sequence, slot) with the events in a slab, first in first out on ties.
+//! The event queue: a binary heap of (time, sequence, slot) with the events in a slab, first in, first out on ties.
 
 use std::collections::{BinaryHeap, VecDeque};
 
 use rackweave_core::Time;
 use slab::Slab;
 
-/// Bits of a key that hold the slot, which bounds the pending events.
+/// Bits of a key for the slot, which bounds the pending events.
 const SLOT_BITS: u32 = 24;
 
-/// Time above, then the sequence, the slot below; sequences are unique, so the slot never decides. 16 bytes, since heaps
-/// of whole events are a quarter slower, and one number, since it is compared without a branch. Inverted: the heap has
-/// the greatest first.
+/// Time in the high bits, then the sequence, then the slot; sequences are unique, so the slot never decides. 16 bytes,
+/// because heaps of whole events are a quarter slower, and one number, because it is compared without a branch.
+/// Inverted, because the heap returns the greatest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Key(u128);
 
@@ -30,8 +30,8 @@ impl Key {
 pub struct EventQueue<T> {
     heap: BinaryHeap<Key>,
     events: Slab<T>,
-    /// Events in known order: a driver submits many requests at a time, each later than the one before. They are sorted
-    /// already, and the heap is smaller without them.
+    /// Events added in order: a driver submits many requests at once, each later than the previous. They need no
+    /// sorting, and keep the heap small.
     agenda: VecDeque<(Key, T)>,
     sequence: u64,
 }
@@ -44,14 +44,14 @@ impl<T> Default for EventQueue<T> {
 
 impl<T> EventQueue<T> {
     /// # Panics
-    /// If 2²⁴ events are pending already: a node that floods, never a load that a rack could carry.
+    /// If 2²⁴ events are already pending: a node that floods, never a load that a rack could carry.
     pub fn push(&mut self, time: Time, event: T) {
         let slot = self.events.insert(event) as u64;
         assert!(slot >> SLOT_BITS == 0, "more than 2^{SLOT_BITS} events pending at {time:?}");
         self.sequence += 1;
         self.heap.push(Key::new(time, self.sequence << SLOT_BITS | slot));
     }
-    /// As [`EventQueue::push`], but cheaper for events that come in order of their times.
+    /// As [`EventQueue::push`], but cheaper for events added in order of time.
     pub fn push_in_order(&mut self, time: Time, event: T) {
         if self.agenda.back().is_some_and(|(last, _)| last.time() > time) {
             return self.push(time, event);
@@ -69,7 +69,7 @@ impl<T> EventQueue<T> {
     }
     pub fn next_time(&self) -> Option<Time> {
         let planned = self.agenda.front().map(|(k, _)| *k);
-        // The greatest is the first.
+        // The greatest key is the first event.
         planned.max(self.heap.peek().copied()).map(Key::time)
     }
     pub fn len(&self) -> usize {

@@ -1,4 +1,4 @@
-//! Scaffolding of tests beside the tested nodes: nodes of several types in one engine, and peers that only listen.
+//! Test scaffolding: nodes of several types in one engine, and peers that only receive.
 
 use std::any::Any;
 
@@ -17,7 +17,7 @@ impl AnyNode {
     pub fn new(node: impl Node + 'static) -> AnyNode {
         AnyNode(Box::new(node))
     }
-    /// The node, if it is an `N`.
+    /// The node if it is an `N`.
     pub fn get<N: Node + 'static>(&self) -> Option<&N> {
         (&*self.0 as &dyn Any).downcast_ref()
     }
@@ -37,7 +37,7 @@ impl Engine<AnyNode> {
     pub fn boot(&mut self, n: NodeId, node: impl Node + 'static) {
         self.start(n, AnyNode::new(node));
     }
-    /// The node at `n`, if it runs and is an `N`.
+    /// The node at `n` if it runs and is an `N`.
     pub fn get<N: Node + 'static>(&self, n: NodeId) -> Option<&N> {
         self.node(n)?.get()
     }
@@ -46,7 +46,7 @@ impl Engine<AnyNode> {
     }
 }
 
-/// A peer that keeps the packets it receives; its test sends for it by [`Engine::post`].
+/// A peer that keeps the packets it receives; its test sends on its behalf with [`Engine::post`].
 #[derive(Default)]
 pub struct Inbox {
     pub packets: Vec<(Time, Packet)>,

@@ -1,4 +1,4 @@
-//! The durable store of a node. A commit takes its time; the writes that come meanwhile share the next one, in their order.
+//! The durable store of a node. A commit takes time; writes that arrive meanwhile share the next one, in order.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,7 @@ use rackweave_core::{Rng, Span, Time};
 
 /// Measured for redb: 227 µs.
 pub const COMMIT_TIME: Span = Span::from_micros(230);
-/// Writes of one commit (`runtime`'s `BATCH_MAX`).
+/// Most writes in one commit (`runtime`'s `BATCH_MAX`).
 const BATCH_MAX: usize = 64;
 
 pub(crate) struct Store {
@@ -49,7 +49,7 @@ impl Store {
             self.apply(w);
         }
     }
-    /// The node ends: of its writes under way some first ones become durable. How many are lost.
+    /// The node ends: a prefix of its pending writes becomes durable. Returns the number lost.
     pub fn cut(&mut self, rng: &mut Rng) -> usize {
         let under_way = std::mem::take(&mut self.under_way);
         let kept = rng.below(under_way.len() as u64 + 1) as usize;

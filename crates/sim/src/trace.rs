@@ -1,4 +1,4 @@
-//! What a run leaves behind: the trace hash, coverage counters, CPU cost per event, and the way of one request.
+//! Records of a run: the trace hash, coverage counters, CPU cost per event, and the path of one request.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use rackweave_core::node::Trace;
 use rackweave_core::{NodeId, NodeKind, Time, trace_points};
 
 trace_points! {
-    /// A node ended with writes of its own store under way, of which some were lost.
+    /// A node ended with pending writes of its own store, some of which were lost.
     STORES_LOST: StoresLost = 86,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for TraceHash {
     }
 }
 
-/// What happened, for hash and timeline.
+/// Kind of an event, for hash and timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
@@ -38,13 +38,13 @@ pub enum EventKind {
     Reply,
 }
 
-/// One line of a request's way through the rack.
+/// One line of a request's path through the rack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     pub time: Time,
     pub node: NodeId,
     pub kind: EventKind,
-    /// What arrived, in words.
+    /// Description of the event.
     pub what: String,
     pub traces: Vec<Trace>,
 }

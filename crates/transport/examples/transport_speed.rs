@@ -1,4 +1,4 @@
-//! What the transport costs without sockets: `cargo run --release -p rackweave-transport --example transport_speed`.
+//! CPU cost of the transport without sockets: `cargo run --release -p rackweave-transport --example transport_speed`.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, SendOptions, Train};
 
-/// The quickest of so many: others may be using the machine.
+/// The fastest of this many runs counts: other programs may use the machine.
 const TRIES: usize = 200;
 
 fn message(from: u32, op: u8, prefix: usize, data: &Bytes) -> Message {
@@ -33,7 +33,7 @@ impl Pair {
         let how = SendOptions { deadline: Time::MAX, token: 0 };
         self.ends[from].send(self.now, NodeId(3 - from as u32), m, how).expect("taken");
     }
-    /// Carries datagrams until the given end has delivered so many messages.
+    /// Carries datagrams until the given end has delivered `messages` messages.
     fn carry(&mut self, to: usize, mut messages: usize) {
         while messages > 0 {
             for from in [0, 1] {

@@ -4,17 +4,17 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Time};
 
-/// A packet's bytes, in two parts that follow each other: so that data is neither copied nor cut on its way.
+/// A packet's bytes in two consecutive parts, so that its data is neither copied nor split.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The packet's header (80 bytes) and the body as far as the data.
+    /// The packet's header (80 bytes) and its body up to the data.
     pub head: Bytes,
-    /// The data: what the head ends before. May be empty.
+    /// The data, which follows the head. May be empty.
     pub data: Bytes,
 }
 
 impl Message {
-    /// A packet in one piece.
+    /// A packet in one part.
     pub fn whole(packet: Bytes) -> Message {
         Message { head: packet, data: Bytes::new() }
     }
@@ -24,7 +24,7 @@ impl Message {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Both parts, joined by a copy if there is data.
+    /// Both parts; joined by a copy if there is data.
     pub fn join(&self) -> Bytes {
         if self.data.is_empty() {
             return self.head.clone();
@@ -36,38 +36,38 @@ impl Message {
     }
 }
 
-/// How the caller wants a message sent.
+/// Options for sending a message.
 #[derive(Clone, Copy, Debug)]
 pub struct SendOptions {
-    /// When it is given up, delivered or not (PN7). [`Time::MAX`] never is.
+    /// When it is given up, delivered or not (PN7); [`Time::MAX`] is never.
     pub deadline: Time,
     /// Returned in [`Event::GaveUp`].
     pub token: u64,
 }
 
-/// How the caller wants a message sent to a group.
+/// Options for sending a message to a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupOptions {
     /// Number of members that must have it whole for [`Event::GroupReached`]: all, or any k (NICE's any-k).
     pub quorum: usize,
-    /// When it is given up at the members that do not have it. [`Time::MAX`] never is.
+    /// When it is given up at members without it; [`Time::MAX`] is never.
     pub deadline: Time,
     /// Returned in the events.
     pub token: u64,
 }
 
-/// Why a member does not have a message to its group, as far as is known.
+/// Why a member does not have a message to its group, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Not acknowledged whole by the deadline.
+    /// Not acknowledged as a whole by the deadline.
     Late,
     /// Silent for too long.
     Down,
-    /// Too much waited for it: nothing was sent to it by itself.
+    /// Its queue was full: nothing was sent to it individually.
     Full,
 }
 
-/// Why a group was not taken.
+/// Why a group was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     #[error("group {group}: {members} members; 1 to {} fit", crate::group::MEMBERS_MAX)]
@@ -80,7 +80,7 @@ pub enum GroupError {
     TooMany { limit: usize },
 }
 
-/// Why a message was not taken. It was not sent.
+/// Why a message was refused. It was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     #[error("{to} has {queued} bytes waiting, {limit} may; try again when some are acknowledged")]
@@ -105,66 +105,66 @@ pub enum SendError {
     Quorum { quorum: usize, members: usize },
 }
 
-/// One datagram that arrived.
+/// A received datagram.
 #[derive(Debug)]
 pub struct Received {
     /// Its bytes.
     pub datagram: BytesMut,
-    /// When the kernel or the card took it in, in the time of `now`; `now` if nothing better is known (PN8).
+    /// When kernel or network card received it, in the time of `now`; `now` if unknown (PN8).
     pub at: Time,
     /// Whether a switch marked it (ECN: congestion experienced).
     pub marked: bool,
 }
 
-/// Datagrams that arrived together: one, or a train that GRO put together.
+/// Datagrams that arrived together: one, or a train that GRO has merged.
 #[derive(Debug)]
 pub struct Train<'a> {
-    /// Opened in place.
+    /// Decrypted in place.
     pub bytes: &'a mut [u8],
-    /// Bytes of each datagram but the last.
+    /// Bytes per datagram, except the last.
     pub segment: usize,
-    /// As of [`Received`].
+    /// As in [`Received`].
     pub at: Time,
     pub marked: bool,
 }
 
-/// Whom a datagram that arrived is from, for a driver that has to know who is at the other end of a stream.
+/// Sender of a received datagram, for a driver that has to identify the other end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// From the node's present incarnation, and no replay.
+    /// From the node's current incarnation, and not a replay.
     Proven(NodeId),
-    /// Its tag is right, but it may be a replay: the node was challenged.
+    /// Its tag is valid, but it may be a replay: the node was challenged.
     Unproven(NodeId),
     Nobody,
 }
 
-/// How a datagram leaves.
+/// How to send a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// UDP, from the path's source port: 0 to `paths` - 1. The driver maps it to a socket.
+    /// By UDP from the path's source port: 0 to `paths` - 1. The driver maps it to a socket.
     Path(u16),
-    /// The stream to that peer, in a frame ([`crate::stream`]).
+    /// In a frame of the stream to that peer ([`crate::stream`]).
     Stream,
 }
 
-/// Bytes to be sent now.
+/// Bytes to send now.
 #[derive(Clone, Debug)]
 pub struct Transmit {
-    /// Destination of the datagram; the switch, if it is to route it.
+    /// Destination of the datagram: the switch, if it is to route it.
     pub to: NodeId,
     pub via: Via,
-    /// Chooses DSCP: see [`dscp`].
+    /// Selects the DSCP: see [`dscp`].
     pub class: Class,
     /// Whether the datagram may be marked (ECN-capable transport).
     pub ecn: bool,
     /// One datagram, or a train of them.
     pub bytes: Bytes,
-    /// Bytes of each datagram of a train but the last, for GSO.
+    /// Bytes per datagram of a train, except the last, for GSO.
     pub segment: Option<usize>,
-    /// The peer of its connection, and the (last) datagram's number in it, for [`crate::Endpoint::transmitted`].
+    /// The peer of its connection, and the number of the (last) datagram in it, for [`crate::Endpoint::transmitted`].
     pub peer: NodeId,
     pub stamp: u64,
-    /// Whether the kernel should report its departure, for [`crate::Endpoint::transmitted`].
+    /// Whether the kernel should report its departure time, for [`crate::Endpoint::transmitted`].
     pub timed: bool,
 }
 
@@ -178,27 +178,27 @@ pub const fn dscp(class: Class) -> u8 {
     }
 }
 
-/// A message that arrived whole.
+/// A completely received message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivered {
     pub from: NodeId,
     pub class: Class,
     pub message: Message,
-    /// CRC32C of each 4 KiB of the data, computed on arrival (PN3); the last may be shorter. None without
+    /// CRC32C of each 4 KiB of the data, computed on receipt (PN3); the last block may be shorter. Empty without
     /// [`Config::block_crcs`].
     pub crcs: Vec<u32>,
 }
 
-/// Something the driver should know.
+/// An event for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Delivered(Delivered),
-    /// The deadline came first. The message may have been delivered all the same.
+    /// The deadline passed. The message may have been delivered nevertheless.
     GaveUp {
         to: NodeId,
         token: u64,
     },
-    /// The quorum of the group's members has the message whole: their list.
+    /// The listed members, a quorum of the group, have the message whole.
     GroupReached {
         group: NodeId,
         token: u64,
@@ -216,17 +216,18 @@ pub enum Event {
         peer: NodeId,
         incarnation: u64,
     },
-    /// Two processes say they are this node: one whose incarnation is over by the other's statement goes on sending (no
-    /// replay: its datagrams are new). The younger one is believed.
+    /// Two processes claim to be this node: one whose incarnation the other has ended goes on sending new datagrams (no
+    /// replay). The younger one is accepted.
     Twins {
         peer: NodeId,
     },
-    /// A peer refuses this endpoint's incarnation, as it knows a newer one of this node: the stored counter was lost.
-    /// That peer accepts no datagram until [`crate::Endpoint::renew`] is called with an incarnation above `newest`.
+    /// A peer refuses this endpoint's incarnation, because it knows a newer one of this node: the stored counter was
+    /// lost. The peer accepts no datagram until [`crate::Endpoint::renew`] is called with an incarnation above
+    /// `newest`.
     Outdated {
         newest: u64,
     },
-    /// Silent for too long over every path. It is probed; messages to it are refused.
+    /// Silent for too long on every path. It is probed; messages to it are refused.
     PeerDown {
         peer: NodeId,
     },
@@ -236,12 +237,12 @@ pub enum Event {
         from: u16,
         to: u16,
     },
-    /// Datagrams to the peer are lost heavily, or all of them (PN5): open a stream and say
-    /// [`crate::Endpoint::stream_up`], or [`crate::Endpoint::stream_down`] if that fails.
+    /// Many or all datagrams to the peer are lost (PN5): open a stream and call [`crate::Endpoint::stream_up`], or
+    /// [`crate::Endpoint::stream_down`] if that fails.
     StreamWanted {
         peer: NodeId,
     },
-    /// The stream to the peer delivers nothing: datagrams again, however many are lost.
+    /// The stream to the peer delivers nothing: datagrams are used again, however many are lost.
     StreamStuck {
         peer: NodeId,
     },

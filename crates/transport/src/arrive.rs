@@ -1,4 +1,4 @@
-//! What a datagram does that arrives.
+//! Handling of received datagrams.
 
 use std::collections::BTreeSet;
 
@@ -14,21 +14,21 @@ use crate::peer::{Carrier, Control, REPLAY_SPAN, STREAM_PATH, TRIAL_TOKEN};
 use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
 use crate::window::Window;
 
-/// A life is challenged once in this time.
+/// Interval between challenges of an incarnation.
 const CHALLENGE_EVERY: Span = Span::from_millis(1);
 pub(crate) const COUNTER_BITS: u32 = 56;
-/// Datagrams of a life that is over are no longer on the way.
+/// Time after which no datagram of an ended incarnation is in flight.
 const TWINS_AFTER: Span = Span::from_secs(1);
-/// How often it is told of a node that it runs twice.
+/// Interval between reports that a node runs twice.
 const TWINS_EVERY: Span = Span::from_secs(10);
 
-/// What to count for a datagram.
+/// The counter for a datagram.
 type Count = fn(&mut crate::Counters) -> &mut u64;
 const UNKNOWN_KEY: Count = |c| &mut c.drop_unknown_key;
 const TOO_MANY: Count = |c| &mut c.drop_too_many_peers;
 const BAD_TAG: Count = |c| &mut c.drop_bad_tag;
 
-/// What the network said of a datagram.
+/// What the network reports about a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Note {
     pub at: Time,
@@ -36,7 +36,7 @@ pub(crate) struct Note {
 }
 
 impl Endpoint {
-    /// A datagram arrived. What follows from it is in `poll_event`, `poll_transmit` and `next_deadline`.
+    /// Handles a received datagram. Its results are in `poll_event`, `poll_transmit` and `next_deadline`.
     pub fn receive(&mut self, now: Time, mut r: Received) -> Heard {
         let mut heard = Heard::Nobody;
         let note = Note { at: r.at, marked: r.marked };
@@ -46,7 +46,7 @@ impl Endpoint {
         heard
     }
 
-    /// The same of all datagrams of a train. Nothing of it is kept but by a copy.
+    /// As [`Endpoint::receive`], for all datagrams of a train. Data to keep is copied.
     pub fn receive_train(&mut self, now: Time, t: Train<'_>) {
         let note = Note { at: t.at, marked: t.marked };
         let (mut heard, mut last, mut rest) = (Heard::Nobody, None, t.bytes);
@@ -68,7 +68,7 @@ impl Endpoint {
         }
     }
 
-    /// The same of a datagram that came out of a stream (PN5).
+    /// As [`Endpoint::receive`], for a datagram from a stream (PN5).
     pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Heard {
         self.by_stream = true;
         let heard = self.receive(now, r);
@@ -76,7 +76,7 @@ impl Endpoint {
         heard
     }
 
-    /// Returns whose state may have changed: [`Endpoint::touch`] must follow.
+    /// Returns the peer whose state may have changed: [`Endpoint::touch`] must follow.
     fn take_in(&mut self, now: Time, d: &mut [u8], note: Note, heard: &mut Heard) -> Option<NodeId> {
         self.counters.received += 1;
         self.counters.received_bytes += d.len() as u64;
@@ -115,7 +115,7 @@ impl Endpoint {
         result
     }
 
-    /// `gc_op`: (incarnation, sequence) of the operation itself stop replays (protocol rule 16).
+    /// `gc_op`: (incarnation, sequence) of the operation itself prevents replays (protocol rule 16).
     fn bare_arrived(&mut self, p: &Parsed, d: &mut [u8]) -> Count {
         let owner = if self.cfg.is_switch(p.source) { self.local } else { p.source };
         match self.auth.open_gc(owner, p.incarnation, d) {
@@ -132,7 +132,7 @@ impl Endpoint {
     }
 
     fn of_peer(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32], heard: &mut Heard) -> Count {
-        // What a peer says of newer incarnations is true whenever it was said: no proof that it is alive is needed.
+        // A peer's statement about newer incarnations stays true forever, so it needs no proof of liveness.
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. } | Kind::Outdated { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         let older = peer.incarnation.filter(|&known| p.incarnation < known && !mutant!("transport.life.older"));
@@ -190,8 +190,8 @@ impl Endpoint {
         |c| &mut c.accepted
     }
 
-    /// A life that was followed by another sends what it never sent before, long after its last datagrams can have been on
-    /// the way: its process lives, and another one has its name.
+    /// An ended incarnation sends new datagrams long after its last ones can have been in flight: its process still
+    /// runs, and another one has its name.
     fn find_twins(&mut self, now: Time, p: &Parsed) {
         let Some(peer) = self.peers.get_mut(&p.source) else { return };
         let Some((life, top, met)) = peer.former.filter(|f| f.0 == p.incarnation) else { return };
@@ -207,8 +207,8 @@ impl Endpoint {
         }
     }
 
-    /// A node that lost its counter of incarnations learns the newest one known here. The incarnation before the newest is not
-    /// answered: its process was met and followed by another, and two of them must not outbid each other.
+    /// A node that lost its incarnation counter is sent the newest one known here. The incarnation before the newest is
+    /// not answered: its process was met and superseded, and two processes must not outbid each other.
     fn outdated(&mut self, now: Time, p: &Parsed, newest: u64) {
         let by_stream = self.by_stream;
         let Some(peer) = self.peers.get_mut(&p.source) else { return };
@@ -228,7 +228,7 @@ impl Endpoint {
         }
     }
 
-    /// A life of the peer that was not known is accepted.
+    /// Accepts a new incarnation of the peer.
     fn meet(&mut self, now: Time, node: NodeId, incarnation: u64) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         let before = peer.incarnation.replace(incarnation);
@@ -246,8 +246,8 @@ impl Endpoint {
         self.event(Event::PeerUp { peer: node, incarnation });
     }
 
-    /// The proof was sealed after its challenge was sent. Datagrams sealed before it may have been recorded in an earlier life of this
-    /// node, so none of them counts; the peer sends again what they carried.
+    /// The proof was sealed after its challenge was sent. Datagrams sealed earlier may have been recorded in an earlier
+    /// incarnation of this node, so none of them counts; the peer retransmits their contents.
     fn outdate(&mut self, proof: &Parsed) {
         if let Some(peer) = self.peers.get_mut(&proof.source) {
             peer.replay = Window::above(proof.counter & ((1 << COUNTER_BITS) - 1), REPLAY_SPAN);
@@ -267,8 +267,8 @@ impl Endpoint {
         }
     }
 
-    /// The peer does not know this life and has dropped what came: prove it, challenge the peer if it is not known
-    /// either, and send again what is on the way.
+    /// The peer does not know this incarnation and has dropped what arrived: prove it, challenge the peer if it is
+    /// unknown too, and retransmit what is in flight.
     fn challenged(&mut self, now: Time, p: &Parsed, token: u64) {
         let mine = self.rng.next_u64().max(1);
         let Some(peer) = self.peers.get_mut(&p.source) else { return };
@@ -288,7 +288,8 @@ impl Endpoint {
         }
     }
 
-    /// What went by the switch may have come to a server that has dropped it, whoever holds it here.
+    /// Marks as lost what went through the switch, whichever connection holds it: it may have reached a server that
+    /// dropped it.
     fn lose_unbound(&mut self, now: Time) {
         let holders: BTreeSet<NodeId> = self.routed.iter().flat_map(|r| r.values().copied()).collect();
         for node in holders {
@@ -357,15 +358,15 @@ impl Endpoint {
         self.book(now, p.source, p.class, progress);
     }
 
-    /// The first responder keeps the transfer (protocol rule 13).
+    /// Binds the transfer to its first responder (protocol rule 13).
     fn bind(&mut self, holder: NodeId, class: Class, e: &AckEntry) {
         if let Some(o) = self.peers.get_mut(&holder).and_then(|p| p.flow(class).tx.transfers.get_mut(&e.id)) {
             o.bound = true;
         }
     }
 
-    /// Another server than expected answered first: what is left of the message goes to it. False if the message is
-    /// bound to the one that holds it.
+    /// Another server than expected answered first and gets the rest of the message. False if the message is bound to
+    /// the peer that holds it.
     fn move_routed(&mut self, now: Time, class: Class, from: NodeId, to: NodeId, e: &AckEntry) -> bool {
         let id = e.id;
         let Some(holder) = self.peers.get_mut(&from) else { return false };

@@ -1,10 +1,11 @@
-//! Authentication (protocol rule 18): keys of each sender and each of its lives, derived from the cluster's key.
+//! Authentication (protocol rule 18): keys for each sender and incarnation, derived from the cluster key.
 //!
 //! Datagrams: AES-128-GCM (NIST SP 800-38D), with everything as additional data when payloads are not encrypted (GMAC).
-//! The nonce is the datagram's counter, which begins with the key's id and never repeats in one life. What a switch may
-//! rewrite counts as zero. Without keys the tag holds a CRC32C of the same bytes: it finds damage, not malice.
+//! The nonce is the datagram's counter, which begins with the key's id and never repeats in an incarnation. Fields that
+//! a switch may rewrite count as zero. Without keys the tag holds a CRC32C of the same bytes, which detects damage but
+//! not forgery.
 //!
-//! `gc_op` is answered by the switch, in the kernel: its tag is SipHash-2-4 (Aumasson, Bernstein 2012) over 64 bytes.
+//! `gc_op` is answered by the switch in the kernel: its tag is SipHash-2-4 (Aumasson, Bernstein 2012) over 64 bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,14 +19,14 @@ use crate::header::{Form, HEAD_BYTES, Kind, Parsed, REWRITTEN, TAG_BYTES};
 
 /// Bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
-/// Derived keys kept: two for each of the peers an endpoint has at the most. Beyond it all are derived anew.
+/// Most derived keys kept: two for each of an endpoint's most peers. Beyond it all are derived again.
 const DERIVED_MAX: usize = 8192;
 
-/// Names a cluster key in datagrams. Zero means none.
+/// Identifies a cluster key in datagrams. Zero is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u8);
 
-/// Why a key was not taken.
+/// Why a key was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     #[error("key id 0 stands for no key")]
@@ -40,7 +41,7 @@ pub enum KeyError {
     InUse { id: KeyId },
 }
 
-/// The cluster's keys: none, one, or two while they rotate.
+/// The cluster keys: none, one, or two during a rotation.
 ///
 /// To rotate: `add` the new key on every node, then `send_with` it on every node, then `remove` the old one.
 #[derive(Clone, Default)]
@@ -57,7 +58,7 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// No authentication: for one machine.
+    /// No authentication, for a single machine.
     pub fn none() -> Keys {
         Keys::default()
     }
@@ -73,11 +74,11 @@ impl Keys {
     pub fn live(&self) -> impl Iterator<Item = KeyId> + '_ {
         self.live.iter().map(|(id, _)| *id)
     }
-    /// The key that datagrams are sent with.
+    /// The key that seals datagrams.
     pub fn sending(&self) -> Option<KeyId> {
         self.sending
     }
-    /// Datagrams with this key are accepted from now on.
+    /// Accepts datagrams with this key from now on.
     pub fn add(&mut self, id: KeyId, key: [u8; KEY_BYTES]) -> Result<(), KeyError> {
         if id.0 == 0 {
             return Err(KeyError::Zero);
@@ -92,7 +93,7 @@ impl Keys {
             }
         }
     }
-    /// Datagrams are sent with this key from now on.
+    /// Seals datagrams with this key from now on.
     pub fn send_with(&mut self, id: KeyId) -> Result<(), KeyError> {
         if !self.live().any(|live| live == id) {
             return Err(KeyError::Unknown { id });
@@ -100,7 +101,7 @@ impl Keys {
         self.sending = Some(id);
         Ok(())
     }
-    /// Datagrams with this key are no longer accepted.
+    /// Refuses datagrams with this key from now on.
     pub fn remove(&mut self, id: KeyId) -> Result<(), KeyError> {
         if self.sending == Some(id) {
             return Err(KeyError::InUse { id });
@@ -109,7 +110,7 @@ impl Keys {
         self.live.retain(|(live, _)| *live != id);
         if self.live.len() == before { Err(KeyError::Unknown { id }) } else { Ok(()) }
     }
-    /// The keys of a node's `gc_op`s in one life, one for each live key: what the switch's program is given.
+    /// The keys of a node's `gc_op`s in one incarnation, one per accepted key, for the switch's program.
     pub fn of_gc(&self, node: NodeId, incarnation: u64) -> impl Iterator<Item = (KeyId, [u64; 2])> + '_ {
         self.live.iter().map(move |(id, key)| (*id, gc_key(key, *id, node, incarnation)))
     }
@@ -118,7 +119,7 @@ impl Keys {
     }
 }
 
-/// Whose key: derived keys differ by all of it.
+/// Owner of a derived key, which depends on every field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Owner {
     id: KeyId,
@@ -132,7 +133,7 @@ enum Derived {
     Gc([u64; 2]),
 }
 
-/// Seals and opens datagrams; keeps derived keys.
+/// Seals and opens datagrams; caches derived keys.
 pub(crate) struct Auth {
     keys: Keys,
     derived: Map<Owner, Derived>,
@@ -144,12 +145,12 @@ impl fmt::Debug for Auth {
     }
 }
 
-/// Why a datagram was not opened.
+/// Why a datagram could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// No live key has its id, or it has none where one is wanted.
+    /// No accepted key has its id, or it has no key where one is required.
     UnknownKey,
-    /// Damaged, forged, or of another key.
+    /// Damaged, forged, or sealed with another key.
     BadTag,
 }
 
@@ -160,7 +161,7 @@ impl hkdf::KeyType for Length {
     }
 }
 
-/// HKDF-SHA-256 (RFC 5869): the salt names the use, the info the key's id, node and incarnation.
+/// HKDF-SHA-256 (RFC 5869): the salt names the use; the info is the key's id, node and incarnation.
 fn derive(cluster: &[u8; KEY_BYTES], owner: &Owner) -> [u8; 16] {
     let use_of: &[u8] = if owner.gc { b"rackweave gc_op 1" } else { b"rackweave datagram 1" };
     let incarnation = if mutant!("transport.key.all-lives") { 0 } else { owner.incarnation };
@@ -175,15 +176,15 @@ fn derive(cluster: &[u8; KEY_BYTES], owner: &Owner) -> [u8; 16] {
     key
 }
 
-/// The key of a node's `gc_op`s and their answers, as two little-endian words: what the switch's program is given.
+/// The key of a node's `gc_op`s and their answers, as two little-endian words for the switch's program.
 pub fn gc_key(cluster: &[u8; KEY_BYTES], id: KeyId, node: NodeId, incarnation: u64) -> [u64; 2] {
     let key = derive(cluster, &Owner { id, node, incarnation, gc: true });
     let word = |i: usize| key[8 * i..8 * i + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
     [word(0), word(1)]
 }
 
-/// The 64 bytes of a `gc_op` that its tag covers: the header's without what the switch rewrites, checksum and tag, then
-/// the body, then zeros. None if it is not one.
+/// The 64 bytes of a `gc_op` that its tag covers: the header without the fields that the switch rewrites, checksum and
+/// tag, then the body, then zeros. `None` if it is not one.
 pub fn gc_covered(datagram: &[u8]) -> Option<[u8; 64]> {
     if datagram.len() < HEAD_BYTES || datagram.len() > HEAD_BYTES + 16 {
         return None;
@@ -204,7 +205,7 @@ impl Auth {
     pub fn keys(&self) -> &Keys {
         &self.keys
     }
-    /// Takes over changed keys; what was derived from removed ones is forgotten.
+    /// Replaces the keys; drops what was derived from removed ones.
     pub fn set_keys(&mut self, keys: Keys) {
         self.derived.retain(|owner, _| keys.key(owner.id).is_some());
         let before = std::mem::replace(&mut self.keys, keys);
@@ -212,7 +213,7 @@ impl Auth {
             self.keys.sending = before.sending;
         }
     }
-    /// The byte that says in a counter with which key its datagram is sealed.
+    /// The counter's byte that identifies the sealing key.
     pub fn sending(&self) -> u8 {
         self.keys.sending.map_or(0, |id| id.0)
     }
@@ -230,8 +231,8 @@ impl Auth {
         }))
     }
 
-    /// Ends the datagram that begins at `start` and whose counter names the key: appends `data`, adds the tag, encrypts what is
-    /// from `payload_at` on if that is asked for.
+    /// Completes the datagram that begins at `start` and whose counter names the key: appends `data`, adds the tag, and
+    /// encrypts from `payload_at` on if configured.
     pub fn seal(
         &mut self,
         (node, incarnation): (NodeId, u64),
@@ -261,18 +262,18 @@ impl Auth {
         put_back(&mut d[start..], &rewritten);
     }
 
-    /// Checks the tag; decrypts the payload in place if it is encrypted. What the switch rewrote is as it came afterwards.
-    /// `known` gets the CRC32C of each part of the data that lies in one block, if they had to be computed for it.
+    /// Checks the tag; decrypts an encrypted payload in place. Fields that the switch rewrote keep their received
+    /// values. `known` gets the CRC32C of each part of the data within one block, if they had to be computed.
     pub fn open(&mut self, p: &Parsed, d: &mut [u8], known: &mut Vec<u32>) -> Result<(), OpenError> {
         known.clear();
         let encrypted = p.encrypted.then(|| p.payload.clone());
         self.check(p, p.counter, d, encrypted, |d| checksum(p, d, known))
     }
 
-    /// The same of a chunk that differs from the opened `like` in counter and number only and has nothing but data from
-    /// `payload_at` on. `put` takes the CRC of what is before the data, and the data, for which it has a place, and returns the CRC
-    /// of both: it is called once, unless the datagram is encrypted and not what it should be. After an error the datagram is as it
-    /// was, unless it is encrypted: then its tag fits no more.
+    /// As [`Auth::open`], for a chunk that differs from the opened `like` only in counter and number and has only data
+    /// from `payload_at` on. `put` takes the CRC of the bytes before the data, and the data, stores it, and returns the
+    /// CRC of both. It is called once, unless the datagram is encrypted and invalid. After an error the datagram is
+    /// unchanged, unless it is encrypted: then its tag is no longer valid.
     pub fn open_onto(
         &mut self,
         like: &Parsed,
@@ -290,7 +291,7 @@ impl Auth {
         Ok(())
     }
 
-    /// `sum` is what checks a datagram without a key.
+    /// `sum` checks a datagram without a key.
     fn check(
         &mut self,
         p: &Parsed,
@@ -344,7 +345,7 @@ impl Auth {
         if opened.is_ok() || mutant!("transport.tag.unchecked") { Ok(()) } else { Err(OpenError::BadTag) }
     }
 
-    /// The tag of a `gc_op` of `owner`'s life, sent by it or answered to it.
+    /// The tag of a `gc_op` of `owner`'s incarnation, sent by it or answering it.
     fn gc_tag(&mut self, id: KeyId, owner: NodeId, incarnation: u64, d: &[u8]) -> Option<[u8; TAG_BYTES]> {
         let covered = gc_covered(d)?;
         let mut tag = [0; TAG_BYTES];
@@ -369,13 +370,13 @@ impl Auth {
         }
         let want = self.gc_tag(id, owner, incarnation, d).ok_or(OpenError::UnknownKey)?;
         let found = &d[crate::header::LONG.tag_at..][..TAG_BYTES];
-        // Every byte is looked at, whatever the first ones say.
+        // Compares in constant time.
         let differ = want.iter().zip(found).fold(0, |d, (a, b)| d | (a ^ b));
         if differ == 0 || mutant!("transport.gc.unchecked") { Ok(()) } else { Err(OpenError::BadTag) }
     }
 }
 
-/// CRC32C of a datagram, put together from those of its data's parts, which `known` gets.
+/// CRC32C of a datagram, combined from those of its data's parts, which `known` gets.
 fn checksum(p: &Parsed, d: &[u8], known: &mut Vec<u32>) -> u32 {
     let Kind::Chunk(c) = p.kind else { return crc32c(d) };
     let (cut, at) = c.data_at();
@@ -393,7 +394,7 @@ fn nonce(counter: u64) -> aead::Nonce {
     aead::Nonce::assume_unique_for_key(n)
 }
 
-/// What is at `at`, which becomes zero.
+/// Returns the bytes at `at` and zeroes them.
 #[inline]
 fn take<const N: usize>(d: &mut [u8], at: usize) -> [u8; N] {
     let mut out = [0; N];

@@ -1,89 +1,91 @@
-//! What an endpoint is told before it starts, with defaults and their reasons.
+//! Configuration of an endpoint, with defaults and their reasons.
 
 use rackweave_core::{Layout, NodeId, Span};
 
 use crate::header::{HEAD_BYTES, LONG_BYTES};
 
-/// Which congestion control a connection uses (PN8); each is a module of [`crate::congestion`].
+/// Congestion control of a connection (PN8); each is a module of [`crate::congestion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// Delay against a target (Swift); the default.
     Delay,
-    /// Marks of the switches' queues (DCTCP). Needs switches that mark.
+    /// ECN marks of the switches' queues (DCTCP). Needs switches that mark.
     Ecn,
-    /// A constant window, in bytes: the comparison.
+    /// A constant window in bytes, for comparison.
     Fixed { window: u32 },
 }
 
-/// What is sent again after a loss.
+/// What is retransmitted after a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retransmission {
-    /// What was lost (PN7).
+    /// Only what was lost (PN7).
     Selective,
-    /// It and all that was sent after it, as ConnectX-4's hardware did (C3 §3.2): only to be compared with.
+    /// It and everything sent after it, as ConnectX-4's hardware did (C3 §3.2); for comparison only.
     GoBackN,
 }
 
-/// Parameters of an [`crate::Endpoint`]. All can be changed before it is made; none after.
+/// Parameters of an [`crate::Endpoint`], fixed at its creation.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Nodes whose packets of operations 1 to 4 may be answered by another node: each rack's switch.
+    /// Nodes whose packets of operations 1 to 4 may be answered by another node: the racks' switches.
     pub switches: Vec<NodeId>,
-    /// Largest datagram, bytes of UDP payload. Default 1,472: Ethernet without jumbo frames. Smaller ones are tried when
-    /// large ones vanish, and this is tried again later.
+    /// Largest datagram in bytes of UDP payload. Default 1,472: Ethernet without jumbo frames. If large datagrams
+    /// vanish, smaller ones are used, and this size is tried again later.
     pub datagram_bytes_max: usize,
-    /// Largest train of equal datagrams handed out at once for GSO, bytes; zero hands out single ones. Default 0:
-    /// the driver says what its socket can do.
+    /// Largest train of equal datagrams returned at once for GSO, in bytes; zero returns single datagrams. Default 0;
+    /// the driver sets what its socket supports.
     pub train_bytes_max: usize,
     pub algorithm: Algorithm,
-    /// Round trip of an empty path between two hosts, from the topology; the delay-based control allows a short queue on
-    /// top. Longer ones are found out, slowly. Default 50 µs: a rack with a switch in software.
+    /// Round trip of an empty path between two hosts, from the topology; the delay-based control permits a short queue
+    /// on top. Longer ones are detected slowly. Default 50 µs: a rack with a software switch.
     pub base_rtt: Span,
     pub retransmission: Retransmission,
-    /// Unacknowledged and waiting bytes to one peer; beyond it `send` refuses. Default 8 MiB: 128 full messages.
+    /// Unacknowledged and queued bytes to one peer; beyond it `send` refuses. Default 8 MiB: 128 full messages.
     pub queue_bytes_max: usize,
-    /// The same for all peers; each gets at most what is left of it. Default 256 MiB.
+    /// The same for all peers together; a peer gets at most what is left. Default 256 MiB.
     pub queue_bytes_total: usize,
-    /// Bytes of half-received messages from one peer; chunks beyond it are dropped. Default 8 MiB.
+    /// Bytes of incomplete messages from one peer; chunks beyond it are dropped. Default 8 MiB.
     pub reassembly_bytes_max: usize,
-    /// The same for all peers; each gets at most what is left of it. Default 256 MiB.
+    /// The same for all peers together; a peer gets at most what is left. Default 256 MiB.
     pub reassembly_bytes_total: usize,
-    /// Delivered bytes the driver has not polled; beyond it arriving messages are dropped unacknowledged. Default 64 MiB.
+    /// Delivered bytes that the driver has not polled; beyond it arriving messages are dropped without acknowledgement.
+    /// Default 64 MiB.
     pub unread_bytes_max: usize,
-    /// Largest message, bytes. Default: the wire format's largest body and header.
+    /// Largest message in bytes. Default: the wire format's largest header and body.
     pub message_bytes_max: usize,
-    /// How long an acknowledgement waits for an answer to ride on. Default 500 µs: longer than a memory write's answer,
-    /// far below the shortest retransmission time.
+    /// How long an acknowledgement waits for a datagram to ride on. Default 500 µs: longer than the answer to a write
+    /// in memory, far below the shortest retransmission time.
     pub ack_delay: Span,
-    /// Datagrams that are acknowledged at once when so many wait. Default 8.
+    /// Number of unacknowledged datagrams that are acknowledged at once. Default 8.
     pub ack_every: u32,
-    /// Bounds of the retransmission time. Defaults 5 ms (a loaded host's scheduling is slower than its network), 20 ms
+    /// Bounds of the retransmission time. Defaults: 5 ms (a loaded host's scheduling is slower than its network), 20 ms
     /// before the first measurement, 1 s.
     pub retransmit_min: Span,
     pub retransmit_initial: Span,
     pub retransmit_max: Span,
-    /// PN4: without an acknowledgement for so long while data waits, the path is changed. Default 20 ms.
+    /// PN4: the path is changed after this time without an acknowledgement while data is in flight. Default 20 ms.
     pub sla: Span,
-    /// Source ports (paths) the driver has to each peer. Default 16: where half of all flows vanish, one connection in 65,536
-    /// finds no way (of 8, one in 256).
+    /// Number of source ports (paths) to each peer. Default 16: if half of all flows vanish, one connection in 65,536
+    /// finds no path (with 8, one in 256).
     pub paths: u16,
-    /// How long a path that failed is not used, doubled at every failure up to 64 times. Default 1 s.
+    /// Time for which a failed path is not used, doubled with each failure up to 64 times. Default 1 s.
     pub path_blacklist: Span,
-    /// A silent peer is asked for a sign of life after this. Default 500 ms.
+    /// Time after which a silent peer is sent a ping. Default 500 ms.
     pub keep_alive: Span,
-    /// A peer that owes an answer and is silent for so long, over changing paths, is down. Default 3 s.
+    /// A peer that owes an answer and is silent for this time, over changing paths, is down. Default 3 s.
     pub dead_after: Span,
-    /// Share of datagrams lost, per mille, above which the stream is asked for (PN5). Default 200.
+    /// Fraction of lost datagrams, per mille, above which a stream is requested (PN5). Default 200.
     pub stream_loss_per_mille: u32,
-    /// Whether payloads are encrypted where there are keys, not only authenticated. Default true: it also costs less, since
-    /// authenticated data goes a slower way than encrypted data through the library. Off, captures show payloads.
+    /// Whether payloads are encrypted if there are keys, or only authenticated. Default true: encryption also costs
+    /// less, because the library processes encrypted data faster than authenticated data. Without it captures show
+    /// payloads.
     pub encrypt: bool,
-    /// Whether messages come with the CRC32C of each 4 KiB of their data (PN3): for nodes that keep what they receive. Default
-    /// true. Off, it is computed only where it is what checks datagrams.
+    /// Whether messages come with the CRC32C of each 4 KiB of their data (PN3), for nodes that store what they receive.
+    /// Default true. Without it, the CRC is computed only where it checks datagrams.
     pub block_crcs: bool,
-    /// Newest version of the datagram format this endpoint speaks: [`crate::VERSION`] or the one before.
+    /// Newest datagram format of this endpoint: [`crate::VERSION`] or the previous one.
     pub version: u8,
-    /// Peers kept at the most. Default 4,096: 64 servers (RB1), several racks, and their clients.
+    /// Most peers kept. Default 4,096: 64 servers (RB1), several racks, and their clients.
     pub peers_max: usize,
 }
 
@@ -121,7 +123,7 @@ impl Default for Config {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Why a configuration is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     #[error("datagram_bytes_max = {bytes}; {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX} can be used")]
@@ -136,9 +138,9 @@ pub enum ConfigError {
     Zero { key: &'static str },
 }
 
-/// Every network carries this much (IPv6's least MTU of 1,280, RFC 8200, without IP and UDP headers, rounded).
+/// Every network carries this size (IPv6's least MTU of 1,280, RFC 8200, without IP and UDP headers, rounded).
 pub const DATAGRAM_BYTES_MIN: usize = 1200;
-/// UDP's length field and the IP header's.
+/// Limit of UDP's length field, less the IP header.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 impl Config {
@@ -181,7 +183,7 @@ impl Config {
         }
     }
 
-    /// Bytes of a message's body in one chunk of a datagram of `datagram` bytes, beside a full set of acknowledgements.
+    /// Bytes of a message's body per chunk in a datagram of `datagram` bytes, beside a full set of acknowledgements.
     pub(crate) fn chunk_bytes(datagram: usize) -> usize {
         datagram - LONG_BYTES - crate::header::ACK_RESERVE
     }

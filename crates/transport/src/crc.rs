@@ -1,5 +1,5 @@
-//! CRC32C of 4 KiB blocks (PN3), each byte looked at once: what checks a datagram is put together from its blocks' CRCs, and
-//! bytes that go to another place are looked at on their way ([`append`]).
+//! CRC32C of 4 KiB blocks (PN3), reading each byte once: a datagram's check is combined from its blocks' CRCs, and
+//! bytes that are copied are read while they are copied ([`append`]).
 
 use std::mem::MaybeUninit;
 
@@ -9,7 +9,7 @@ pub(crate) const BLOCK_BYTES: usize = BLOCK as usize;
 /// Castagnoli's polynomial, lowest power first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The parts of data at `at` that lie in one block each, with where they begin.
+/// The parts of data at `at` that lie within one block, each with its position.
 pub(crate) fn parts(at: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (BLOCK_BYTES - at % BLOCK_BYTES).min(data.len());
     let (first, rest) = data.split_at(first);
@@ -31,7 +31,7 @@ const fn multiply(a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// How many powers of x less than in [`combine`]'s factor there are in [`POWERS`]: what [`multiply_here`] adds.
+/// By how many powers of x [`POWERS`] are lower than [`combine`]'s factor, which [`multiply_here`] adds.
 const EXCESS: i32 = 33;
 
 /// x to the power of 8 × i - 33.
@@ -53,8 +53,8 @@ static POWERS: [u32; BLOCK_BYTES + 1] = {
     powers
 };
 
-/// Product of two polynomials and x^33, by the CPU's instructions: the product of two reflected numbers without carries is
-/// one power too high, and the CRC of it 32.
+/// Product of two polynomials and x^33 by CPU instructions: the carry-less product of two reflected numbers is one
+/// power too high, and its CRC 32.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "pclmulqdq,sse4.2")]
 #[inline]
@@ -70,7 +70,7 @@ fn multiply_anywhere(a: u32, b: u32) -> u32 {
     multiply(multiply(a, b), X33)
 }
 
-/// Whether the CPU has what the functions named after it need.
+/// Whether the CPU has the instructions for the functions named after it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn has_instructions() -> bool {
@@ -81,32 +81,32 @@ fn has_instructions() -> bool {
 fn multiply_here(a: u32, b: u32) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if has_instructions() {
-        // SAFETY: the CPU has what the function needs.
+        // SAFETY: the CPU has the instructions.
         return unsafe { multiply_by_cpu(a, b) };
     }
     multiply_anywhere(a, b)
 }
 
-/// The CRC of two strings from the CRC of each and the second one's length, at most a block's.
+/// The CRC of two concatenated strings from the CRC of each and the length of the second, at most a block.
 #[inline]
 pub(crate) fn combine(first: u32, second: u32, second_bytes: usize) -> u32 {
     multiply_here(POWERS[second_bytes], first) ^ second
 }
 
-/// Below this number of bytes the CPU's own instruction, eight bytes each, is faster than folding.
+/// Below this length the CRC instruction, eight bytes at a time, is faster than folding.
 const SHORT_BYTES: usize = 256;
 
-/// CRC32C, fast for the length of a datagram, too.
+/// CRC32C, also fast for the length of a datagram.
 pub(crate) fn crc32c(data: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if data.len() < SHORT_BYTES && has_instructions() {
-        // SAFETY: the CPU has what the function needs.
+        // SAFETY: the CPU has the instructions.
         return !unsafe { words_by_cpu(!0, data) };
     }
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// The register after these bytes. Each instruction waits for the one before it.
+/// The register after these bytes. Each instruction depends on the previous one.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 #[inline]
@@ -119,8 +119,9 @@ fn words_by_cpu(mut crc: u32, data: &[u8]) -> u32 {
     rest.iter().fold(crc, |crc, byte| _mm_crc32_u8(crc, *byte))
 }
 
-/// Copies to a place of the same length and returns the CRC32C: three thirds at once, since an instruction takes three
-/// cycles and one can begin in each (Gopal et al., Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction, 2011).
+/// Copies to a place of the same length and returns the CRC32C. Three thirds are computed at once, because an
+/// instruction takes three cycles and one can start in each (Gopal et al., Fast CRC Computation for iSCSI Polynomial
+/// Using CRC32 Instruction, 2011).
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "pclmulqdq,sse4.2")]
 #[inline]
@@ -149,7 +150,7 @@ fn copy_by_cpu(from: &[u8], to: &mut [MaybeUninit<u8>]) -> u32 {
     !words_by_cpu(crc, from_rest)
 }
 
-/// Bytes of four registers of 512 bits, and of one.
+/// Bytes of four 512-bit registers, and of one.
 #[cfg(target_arch = "x86_64")]
 const FOUR: usize = 256;
 #[cfg(target_arch = "x86_64")]
@@ -162,9 +163,9 @@ fn has_wide_instructions() -> bool {
     has_instructions() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
 }
 
-/// As [`copy_by_cpu`], for [`FOUR`] bytes and more: copied data is folded onto the data `bytes` behind it, that is,
+/// As [`copy_by_cpu`], for [`FOUR`] bytes and more. Copied data is folded onto the data `bytes` further on, that is,
 /// multiplied by x to the power of that number of bits (Gopal et al., Fast CRC Computation for Generic Polynomials
-/// Using PCLMULQDQ Instruction, 2009). Each half of 128 bits has its own factor; the product is x^33 too high, which
+/// Using PCLMULQDQ Instruction, 2009). Each 128-bit half has its own factor; the product is x^33 too high, which
 /// [`POWERS`] leave out.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.2")]
@@ -176,12 +177,12 @@ fn copy_wide(from: &[u8], to: &mut [MaybeUninit<u8>]) -> u32 {
     };
     let factor =
         |bytes: usize| _mm512_broadcast_i32x4(_mm_set_epi64x(i64::from(POWERS[bytes]), i64::from(POWERS[bytes + 8])));
-    // Their exclusive or, with the product's halves: truth table 0x96.
+    // Exclusive or of it and the product's halves: truth table 0x96.
     let fold = |x: __m512i, by: __m512i, onto: __m512i| {
         let (low, high) = (_mm512_clmulepi64_epi128::<0x00>(x, by), _mm512_clmulepi64_epi128::<0x11>(x, by));
         _mm512_ternarylogic_epi64::<0x96>(low, high, onto)
     };
-    // SAFETY: both places have as many bytes; neither needs an alignment.
+    // SAFETY: both have the same length; neither needs alignment.
     let copy = |from: &[u8; ONE], to: &mut [MaybeUninit<u8>; ONE]| unsafe {
         let x = _mm512_loadu_si512(from.as_ptr().cast());
         _mm512_storeu_si512(to.as_mut_ptr().cast(), x);
@@ -203,13 +204,13 @@ fn copy_wide(from: &[u8], to: &mut [MaybeUninit<u8>]) -> u32 {
     let one = fold(fold(fold(x[0], by, x[1]), by, x[2]), by, x[3]);
     let one = from_ones.iter().zip(to_ones).fold(one, |one, (from, to)| fold(one, by, copy(from, to)));
     let mut left = [0u8; ONE];
-    // SAFETY: the place has as many bytes.
+    // SAFETY: the destination has the same length.
     unsafe { _mm512_storeu_si512(left.as_mut_ptr().cast(), one) };
     to_rest.iter_mut().zip(from_rest).for_each(|(to, from)| _ = to.write(*from));
     !words_by_cpu(words_by_cpu(0, &left), from_rest)
 }
 
-/// See [`append`]; the place is as long as the data.
+/// See [`append`]; the destination is as long as the data.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.2")]
 fn append_wide(
@@ -260,8 +261,8 @@ fn append_parts(
     sum
 }
 
-/// Appends data that belongs to `at`, reading it once. Returns the CRC of the bytes with the CRC `before`, followed by
-/// the data; `each` gets place, length and CRC of each part that lies in one block.
+/// Appends data that belongs at `at`, reading it once. Returns the CRC of the bytes with CRC `before` followed by the
+/// data; `each` gets position, length and CRC of each part within one block.
 #[inline]
 pub(crate) fn append(
     to: &mut Vec<u8>,
@@ -274,7 +275,8 @@ pub(crate) fn append(
     if has_instructions() {
         to.reserve(data.len());
         let place = &mut to.spare_capacity_mut()[..data.len()];
-        // SAFETY: the CPU has what the functions need; they write all of the place, which is behind what `to` has.
+        // SAFETY: the CPU has the instructions; the functions write all of the destination, which is behind the
+        // contents of `to`.
         unsafe {
             let sum = if has_wide_instructions() {
                 append_wide(place, at, data, before, each)
@@ -307,7 +309,7 @@ mod tests {
         }
     }
 
-    /// Of every length: the CPU's own way, the library's, and both behind a copy.
+    /// For every length: the CPU's instructions, the library, and both with a copy.
     #[test]
     fn every_length_has_its_crc() {
         let mut rng = Rng::new(3);
@@ -324,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The ways of CPUs of several ages, of every length, at places of every alignment.
+    /// Copies for CPUs of several generations, at every length and alignment.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn copies_of_every_width_are_alike() {
@@ -341,7 +343,7 @@ mod tests {
                 assert!(to == from && crc == want, "{len} bytes: {crc:#x}, {want:#x}");
             };
             if has_instructions() {
-                // SAFETY: the CPU has what the function needs.
+                // SAFETY: the CPU has the instructions.
                 copied(|from, to| unsafe { copy_by_cpu(from, to) });
             }
             if has_wide_instructions() && len >= FOUR {

@@ -1,4 +1,4 @@
-//! One node's end of the transport: what the driver calls. See the crate's page for the order of calls.
+//! One node's end of the transport, which the driver calls. The crate's page has the order of calls.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,16 +18,16 @@ use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
 use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
 use crate::sender::Progress;
 
-/// vSSDs whose server is remembered: as many as a rack has (RB1). Beyond it all are learned anew.
+/// Most vSSDs whose server is remembered: those of a rack (RB1). Beyond it all are forgotten.
 pub(crate) const HINTS_MAX: usize = 131_072;
-/// Events that are kept if the driver polls none: several for each peer.
+/// Most events kept if the driver polls none: several for each peer.
 const NEWS_MAX: usize = 65_536;
-/// `gc_op`s that wait to leave.
+/// Most `gc_op`s that wait to be sent.
 const BARE_MAX: usize = 4096;
 
 /// A node's end of the transport.
 ///
-/// `now` never goes back from call to call; a clock that jumps ahead only ends timers early.
+/// `now` never decreases from call to call; a clock that jumps ahead only ends timers early.
 #[derive(Debug)]
 pub struct Endpoint {
     pub(crate) cfg: Config,
@@ -35,7 +35,7 @@ pub struct Endpoint {
     pub(crate) incarnation: u64,
     pub(crate) auth: Auth,
     pub(crate) rng: Rng,
-    /// Of the last datagram, 56 bits.
+    /// Counter of the last datagram, 56 bits.
     pub(crate) counter: u64,
     pub(crate) peers: Map<NodeId, Peer>,
     pub(crate) deadlines: BTreeSet<(Time, NodeId)>,
@@ -43,24 +43,24 @@ pub struct Endpoint {
     pub(crate) ready: [VecDeque<NodeId>; 3],
     /// Silver chunks sent since the last copper one.
     pub(crate) silver_run: u32,
-    /// Peers with something to say besides chunks.
+    /// Peers with control messages to send.
     pub(crate) talk: VecDeque<NodeId>,
     /// Peers whose acknowledgements are due.
     pub(crate) owing: VecDeque<(NodeId, Class)>,
     pub(crate) bare: VecDeque<(NodeId, Class, Vec<u8>)>,
-    /// Routed messages under way, by class and number: which peer's connection holds them.
+    /// Routed messages in flight, by class and number: the peer whose connection holds each.
     pub(crate) routed: [BTreeMap<u64, NodeId>; 3],
     routed_next: [u64; 3],
     pub(crate) groups: Map<NodeId, Group>,
-    /// Messages to groups under way, by class and number.
+    /// Messages to groups in flight, by class and number.
     pub(crate) multicasts: [BTreeMap<u64, Multicast>; 3],
     pub(crate) group_next: [u64; 3],
-    /// The server that answered for a vSSD last.
+    /// The server that last answered for each vSSD.
     pub(crate) hints: Map<VssdId, NodeId>,
     events: VecDeque<Event>,
-    /// The datagram that is being received came out of a stream.
+    /// The current datagram came from a stream.
     pub(crate) by_stream: bool,
-    /// Memory for the CRCs of one datagram's data.
+    /// Scratch memory for the CRCs of one datagram's data.
     pub(crate) known: Vec<u32>,
     pub(crate) unread_bytes: usize,
     pub(crate) queued_bytes: usize,
@@ -68,31 +68,31 @@ pub struct Endpoint {
     pub(crate) counters: Counters,
 }
 
-/// What one of those that share `total` bytes may have, of which they have `held` together: never more than is left. However
-/// many take all they can, one that has less finds room (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions on
-/// Networking 6(2), 1998, with α = 1).
+/// Bytes that one of several users of `total` bytes may hold while all hold `held`: never more than is left. However
+/// many take all they can, a user with less finds room (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions
+/// on Networking 6(2), 1998, with α = 1).
 pub fn fair_bytes(max: usize, total: usize, held: usize) -> usize {
     if mutant!("transport.budget.unbounded") { max } else { max.min(total.saturating_sub(held)) }
 }
 
-/// A peer as it is now, for `status`.
+/// Current state of a peer, for `status`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerStatus {
     pub peer: NodeId,
     pub incarnation: Option<u64>,
     pub down: bool,
-    /// When it was last seen that two processes say they are this node.
+    /// When two processes were last seen to claim to be this node.
     pub twins: Option<Time>,
     pub path: u16,
     pub path_changes: u64,
-    /// Longest time without an acknowledgement by the path in use until it was left for another.
+    /// Longest time without an acknowledgement before the path was changed.
     pub path_change_max: Span,
     pub bad_paths: Vec<u16>,
     pub datagram_bytes: usize,
     pub carrier: Carrier,
     pub stream_uses: u64,
     pub queued_bytes: usize,
-    /// By class: smoothed and lowest round trip, window and bytes on the way.
+    /// Of each class: smoothed and lowest round trip, window and bytes in flight.
     pub flows: [FlowStatus; 3],
 }
 
@@ -106,8 +106,8 @@ pub struct FlowStatus {
 }
 
 impl Endpoint {
-    /// `incarnation` grows from process to process of this node, and none is used twice: a durable counter. `seed` is for
-    /// challenges and the choice of paths.
+    /// `incarnation` increases from process to process of this node and is never reused: a durable counter. `seed` is
+    /// for challenges and the choice of paths.
     pub fn new(cfg: Config, local: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Endpoint, ConfigError> {
         cfg.check()?;
         Ok(Endpoint {
@@ -140,8 +140,8 @@ impl Endpoint {
         })
     }
 
-    /// Goes on as another incarnation of the node, as if its process had been started again: what is under way and what is
-    /// known of peers is forgotten; what was delivered and the counters stay.
+    /// Continues under another incarnation of the node, as if its process had restarted: messages in flight and the
+    /// state of peers are dropped; delivered messages and counters stay.
     pub fn renew(&mut self, incarnation: u64) {
         assert!(incarnation > self.incarnation, "{incarnation} after {}: nonces would repeat", self.incarnation);
         let (keys, seed) = (self.auth.keys().clone(), self.rng.next_u64());
@@ -153,8 +153,8 @@ impl Endpoint {
         *self = renewed;
     }
 
-    /// Takes a packet's message for a node. For operations 3 and 4 to the switch, whoever serves the vSSD gets it.
-    /// `gc_op` goes as one datagram without retransmission: its sender repeats it itself (protocol rule 16).
+    /// Sends a packet's message to a node. Operations 3 and 4 to the switch reach the server of the vSSD. `gc_op` is
+    /// one datagram without retransmission: its sender repeats it (protocol rule 16).
     pub fn send(&mut self, now: Time, to: NodeId, message: Message, how: SendOptions) -> Result<(), SendError> {
         let result = self.take_message(now, to, message, how);
         match result {
@@ -227,7 +227,7 @@ impl Endpoint {
             return Err(SendError::QueueFull { to, queued: self.bare.len() * len, limit: BARE_MAX * len });
         }
         let mut d = message.join().to_vec();
-        // The key is the server's, whichever way the operation goes: the switch has none of its own.
+        // The server's key in both directions: the switch has none of its own.
         let owner = if self.cfg.is_switch(self.local) { to } else { self.local };
         let incarnation = u64_at(&d, 32);
         self.auth.seal_gc(owner, incarnation, &mut d);
@@ -247,7 +247,7 @@ impl Endpoint {
         if queued + len > fair_bytes(self.cfg.queue_bytes_max, self.cfg.queue_bytes_total, self.queued_bytes) {
             return Err(SendError::AllQueuesFull { queued: self.queued_bytes, limit: self.cfg.queue_bytes_total });
         }
-        // Half of what the receiver remembers, so that nothing under way is ever too old for it.
+        // Half of what the receiver remembers, so that nothing in flight is ever too old for it.
         let (span, limit) = if routed {
             let oldest = self.routed[class as usize].first_key_value();
             (oldest.map_or(0, |(n, _)| self.routed_next[class as usize] - n), ROUTED_SPAN / 2)
@@ -257,7 +257,7 @@ impl Endpoint {
         if span >= limit { Err(SendError::WindowFull { to, limit }) } else { Ok(()) }
     }
 
-    /// The peer exists afterwards, if there is room for it.
+    /// Creates the peer if it is unknown and there is room for it.
     pub(crate) fn make_peer(&mut self, now: Time, node: NodeId) -> Result<(), SendError> {
         if self.peers.contains_key(&node) {
             return Ok(());
@@ -274,7 +274,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// What the endpoint has for the driver.
+    /// The next event for the driver.
     pub fn poll_event(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         if let Event::Delivered(d) = &event {
@@ -288,7 +288,7 @@ impl Endpoint {
         self.counters.summed_bytes += if crcs.is_empty() { 0 } else { message.data.len() as u64 };
         self.events.push_back(Event::Delivered(Delivered { from, class, message, crcs }));
     }
-    /// News beyond the bound is dropped: `peers` tells the same. What became of a message never is.
+    /// Status events beyond the bound are dropped, because `peers` reports the same. Results of messages never are.
     pub(crate) fn event(&mut self, e: Event) {
         let of_message = matches!(e, Event::GaveUp { .. } | Event::GroupReached { .. } | Event::GroupDone { .. });
         if self.events.len() < NEWS_MAX || of_message {
@@ -296,19 +296,19 @@ impl Endpoint {
         }
     }
 
-    /// When [`Endpoint::handle_timeout`] has something to do; [`Time::MAX`] if never.
+    /// When [`Endpoint::handle_timeout`] has work; [`Time::MAX`] for never.
     pub fn next_deadline(&self) -> Time {
         self.deadlines.first().map_or(Time::MAX, |(at, _)| *at)
     }
 
-    /// The kernel said when a datagram left: round trips are measured from then. Optional.
+    /// The kernel reported a datagram's departure time, which round trips are then measured from. Optional.
     pub fn transmitted(&mut self, peer: NodeId, class: Class, stamp: u64, at: Time) {
         if let Some(peer) = self.peers.get_mut(&peer) {
             peer.flow(class).tx.left_at(stamp, at);
         }
     }
 
-    /// Books what an acknowledgement or a timer changed.
+    /// Applies the changes by an acknowledgement or a timer.
     pub(crate) fn book(&mut self, now: Time, node: NodeId, class: Class, p: Progress) {
         self.counters.chunks_lost += u64::from(p.lost);
         self.counters.chunks_lost_spuriously += u64::from(p.spurious);
@@ -334,11 +334,11 @@ impl Endpoint {
         self.sizes(now, node, &p);
     }
 
-    /// Messages that are not acknowledged yet, to all peers.
+    /// Number of unacknowledged messages to all peers.
     pub fn unacknowledged(&self) -> usize {
         self.peers.values().flat_map(|p| &p.flows).map(|f| f.tx.transfers.len()).sum()
     }
-    /// Bytes held for messages: to be sent, half received, not polled.
+    /// Bytes held for messages: to send, incomplete, and not polled.
     pub fn held_bytes(&self) -> usize {
         self.queued_bytes + self.half_bytes + self.unread_bytes
     }
@@ -354,7 +354,7 @@ impl Endpoint {
     pub fn keys(&self) -> &Keys {
         self.auth.keys()
     }
-    /// Changes the keys as they are; see [`Keys`] for how to rotate them.
+    /// Changes the keys in place; see [`Keys`] for how to rotate them.
     pub fn change_keys(&mut self, change: impl FnOnce(&mut Keys) -> Result<(), KeyError>) -> Result<(), KeyError> {
         let mut keys = self.auth.keys().clone();
         change(&mut keys)?;
@@ -362,7 +362,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// The driver has opened the stream to the peer: datagrams for it come with [`crate::Via::Stream`] from now on.
+    /// The driver has opened the stream to the peer: its datagrams are returned with [`crate::Via::Stream`] from now
+    /// on.
     pub fn stream_up(&mut self, now: Time, peer: NodeId) {
         if let Some(p) = self.peers.get_mut(&peer)
             && p.carrier != Carrier::Stream
@@ -373,7 +374,7 @@ impl Endpoint {
                 f.tx.lose_all();
                 f.tx.unshare_all();
             });
-            // The other end learns whose stream it is, and answers a peer that was taken for dead.
+            // Tells the other end whose stream it is, and answers a peer that was considered dead.
             p.say(Control::Ping { path: STREAM_PATH, token: self.rng.next_u64() | u64::from(STREAM_PATH) });
             p.stream_uses += 1;
             p.stream_since = now;
@@ -381,7 +382,7 @@ impl Endpoint {
             self.touch(now, peer);
         }
     }
-    /// The stream is gone, or cannot be opened: datagrams again.
+    /// The stream is closed, or cannot be opened: datagrams are used again.
     pub fn stream_down(&mut self, now: Time, peer: NodeId) {
         if let Some(p) = self.peers.get_mut(&peer) {
             p.carrier = Carrier::Datagrams;
@@ -398,7 +399,7 @@ impl Endpoint {
         all
     }
 
-    /// Puts the peer into the queues it belongs to, and its deadline into the list.
+    /// Adds the peer to the queues that it belongs to, and its deadline to the list.
     pub(crate) fn touch(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         for (i, class) in CLASSES.into_iter().enumerate() {

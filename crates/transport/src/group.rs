@@ -1,13 +1,13 @@
-//! Messages to groups (NI3): a message leaves once, to the group's virtual address, and a switch copies it to every member
-//! (NICE §3.4, §5). What a member misses it is sent by itself.
+//! Messages to groups (NI3): a message is sent once, to the group's virtual address, and a switch copies it to every
+//! member (NICE §3.4, §5). Members individually get what they missed.
 //!
-//! To each member it is a transfer of that member's connection like any other, so acknowledgements (whose gaps are
-//! NICE's NACKs), losses, windows, timers and repairs are the connection's. Only the first sending of each chunk is one
-//! datagram for all of them. The group's window is that of the slowest member, or, if `quorum` members are enough, of the
-//! slowest among the `quorum` quickest (NICE's any-k).
+//! For each member it is a transfer of that member's connection, which handles acknowledgements (whose gaps are NICE's
+//! NACKs), losses, windows, timers and repairs. Only the first transmission of each chunk is one datagram for all of
+//! them. The group's window is that of the slowest member, or, if `quorum` members suffice, of the slowest among the
+//! `quorum` fastest (NICE's any-k).
 //!
-//! Members that cannot take part (an older version, a stream instead of datagrams) get the message by themselves; so do
-//! all while nothing arrives by the switch.
+//! Members that cannot take part (an older version, or a stream instead of datagrams) get the message individually. So
+//! do all members while nothing arrives through the switch.
 
 use std::collections::VecDeque;
 
@@ -22,34 +22,34 @@ use crate::peer::{Carrier, Control};
 use crate::receiver::ROUTED_SPAN;
 use crate::sender::{Pick, Progress};
 
-/// Members of a group at the most: what switches' tables hold, and NICE's largest (§6.3).
+/// Most members of a group: the limit of switches' tables, and NICE's largest (§6.3).
 pub const MEMBERS_MAX: usize = 9;
-/// Groups known at the most: a replica group for each of NICE's 64 Ki nodes (NI8).
+/// Most groups: a replica group for each of NICE's 64 Ki nodes (NI8).
 pub const GROUPS_MAX: usize = 65_536;
-/// Source ports that are tried in a row before members get messages by themselves for a while.
+/// Source ports tried in a row before members get messages individually for [`ALONE`].
 const PATHS_TRIED: u32 = 3;
-/// For how long.
+/// How long members then get messages individually.
 const ALONE: Span = Span::from_secs(1);
 
-/// A virtual address and who is behind it.
+/// A virtual address and its members.
 #[derive(Debug)]
 pub(crate) struct Group {
     members: Vec<NodeId>,
-    /// Messages with chunks never sent, in turns.
+    /// Messages with unsent chunks, served in turns.
     waiting: [VecDeque<u64>; 3],
-    /// In the endpoint's queue of those with something to send.
+    /// Whether it is in the endpoint's queue of those with something to send.
     queued: [bool; 3],
     path: u16,
-    /// When a datagram to the group left last; when one was last known to arrive, or the way began to be used or was
-    /// changed; and how often in a row it was changed.
+    /// When a datagram to the group was last sent; when one was last known to arrive, or the path was first used or
+    /// changed; number of path changes in a row.
     left: Time,
     works: Time,
     changed: u32,
-    /// Until then members get messages by themselves.
+    /// Members get messages individually until this time.
     alone: Time,
 }
 
-/// What became of a message at one member.
+/// State of a message at one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Going(TransferId),
@@ -57,7 +57,7 @@ enum State {
     Missing(Missing),
 }
 
-/// A message on its way to a group.
+/// A message to a group in flight.
 #[derive(Debug)]
 pub(crate) struct Multicast {
     group: NodeId,
@@ -65,7 +65,7 @@ pub(crate) struct Multicast {
     token: u64,
     quorum: usize,
     reached: bool,
-    /// First chunk never sent, and how many there are.
+    /// First unsent chunk, and number of chunks.
     next: u32,
     count: u32,
     members: Vec<(NodeId, State)>,
@@ -75,7 +75,7 @@ impl Multicast {
     fn whole(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.members.iter().filter(|(_, s)| *s == State::Whole).map(|(n, _)| *n)
     }
-    /// Members still to be served, and by which transfer.
+    /// Members without the whole message, and their transfers.
     fn going(&self) -> impl Iterator<Item = (NodeId, TransferId)> + '_ {
         self.members.iter().filter_map(|(n, s)| match s {
             State::Going(id) => Some((*n, *id)),
@@ -92,9 +92,8 @@ impl Multicast {
 }
 
 impl Endpoint {
-    /// Says who is behind a virtual address: in the switch's tables and here alike. Messages under way keep the members
-    /// they were sent to. Members that are not known yet are asked for a sign of life, so that the first message finds
-    /// them.
+    /// Sets the members of a virtual address, as in the switch's tables. Messages in flight keep their members. Unknown
+    /// members are pinged, so that the first message finds them.
     pub fn set_group(&mut self, now: Time, group: NodeId, members: &[NodeId]) -> Result<(), GroupError> {
         let wrong = |node: &NodeId| [self.local, group].contains(node) || self.cfg.is_switch(*node);
         if members.is_empty() || members.len() > MEMBERS_MAX {
@@ -131,7 +130,7 @@ impl Endpoint {
         }
         Ok(())
     }
-    /// Nothing more is taken for the address; messages under way go on by themselves.
+    /// Removes the group; messages in flight continue individually.
     pub fn remove_group(&mut self, now: Time, group: NodeId) {
         let Some(gone) = self.groups.remove(&group) else { return };
         for (class, number) in
@@ -140,13 +139,13 @@ impl Endpoint {
             self.part(now, class, number);
         }
     }
-    /// Who is behind the address, if it is known.
+    /// The members of the address, if known.
     pub fn group(&self, group: NodeId) -> Option<&[NodeId]> {
         self.groups.get(&group).map(|g| &g.members[..])
     }
 
-    /// Takes a packet's message for every member of a group. [`Event::GroupReached`] tells when `how.quorum` of them have
-    /// it whole, [`Event::GroupDone`] what became of it at each. Refused only if fewer members than that can take it.
+    /// Sends a packet's message to every member of a group. [`Event::GroupReached`] reports when `how.quorum` of them
+    /// have it whole, [`Event::GroupDone`] the result at each. Refused only if fewer members than that can take it.
     pub fn send_group(
         &mut self,
         now: Time,
@@ -189,7 +188,7 @@ impl Endpoint {
         if takers.len() < how.quorum {
             return Err(refused.first().map_or(SendError::PeerDown { to }, |(_, e)| *e));
         }
-        // Whoever is not known yet is taken to speak this version, until it says otherwise.
+        // Unknown members are assumed to speak this version until they report another.
         let grouped: Vec<NodeId> = takers.iter().copied().filter(|n| self.speaks_of_groups(*n)).collect();
         for n in &grouped {
             chunk = chunk.min(self.peers.get(n).map_or(chunk, |p| p.chunk_bytes()));
@@ -237,7 +236,7 @@ impl Endpoint {
         self.cfg.version >= GROUP_VERSION && self.peers.get(&node).is_some_and(speaks)
     }
 
-    /// The group takes its turn among those with something to send.
+    /// Queues the group among those with something to send.
     pub(crate) fn ready_group(&mut self, group: NodeId, class: Class) {
         let i = class as usize;
         if let Some(g) = self.groups.get_mut(&group).filter(|g| !g.queued[i] && !g.waiting[i].is_empty()) {
@@ -246,7 +245,7 @@ impl Endpoint {
         }
     }
 
-    /// The next chunk to a group, if enough of its members' windows allow one.
+    /// The next chunk to a group, if enough of its members' windows permit it.
     pub(crate) fn chunk_to_group(&mut self, now: Time, to: NodeId, class: Class) -> Option<Transmit> {
         let i = class as usize;
         self.groups.get_mut(&to)?.queued[i] = false;
@@ -254,7 +253,7 @@ impl Endpoint {
             let number = self.groups.get_mut(&to)?.waiting[i].pop_front()?;
             let Some((chunk, takers)) = self.next_shared(class, number) else { continue };
             if takers.iter().filter(|(_, room)| *room).count() < self.needed(class, number, takers.len()) {
-                // Whoever holds it up says when it may go on.
+                // The limiting members report when it may continue.
                 for (node, _) in takers.into_iter().filter(|(_, room)| !room) {
                     if let Some(peer) = self.peers.get_mut(&node).filter(|p| !p.holds_up.contains(&(to, class))) {
                         peer.holds_up.push((to, class));
@@ -264,7 +263,7 @@ impl Endpoint {
                 continue;
             }
             let t = self.put_shared(now, to, class, number, chunk, &takers);
-            // In turns: a long message does not hold up short ones behind it.
+            // In turns: a long message does not delay short ones behind it.
             self.groups.get_mut(&to)?.waiting[i].push_back(number);
             self.ready_group(to, class);
             return t;
@@ -272,8 +271,8 @@ impl Endpoint {
         None
     }
 
-    /// A message's next chunk that was never sent, who of the members takes it from the group's datagrams, and whose
-    /// window has room for it. None if it is all sent, or nobody does.
+    /// A message's next unsent chunk, the members that take it from the group's datagrams, and whether each has room in
+    /// its window. `None` if everything is sent or no member takes it.
     fn next_shared(&mut self, class: Class, number: u64) -> Option<(u32, Vec<(NodeId, bool)>)> {
         let m = self.multicasts[class as usize].get(&number)?;
         let mut takers = Vec::with_capacity(m.members.len());
@@ -286,7 +285,7 @@ impl Endpoint {
         (m.next < m.count && !takers.is_empty()).then_some((m.next, takers))
     }
 
-    /// How many of `takers` must have room: so many that the quorum can have the message whole.
+    /// Number of `takers` that must have room for a quorum to get the message whole.
     fn needed(&self, class: Class, number: u64, takers: usize) -> usize {
         let Some(m) = self.multicasts[class as usize].get(&number) else { return 1 };
         let others = m.going().count() - takers;
@@ -310,7 +309,7 @@ impl Endpoint {
         let first = self.peers.get_mut(&takers.first()?.0)?;
         let o = first.flow(class).tx.transfers.get(&id)?;
         let bytes = o.chunk(chunk, false).range().len() + if long { LONG_BYTES } else { SHORT_BYTES };
-        // The message is the same to all of them, and so are its chunks.
+        // Message and chunks are the same for all members.
         let mut c = o.chunk(chunk, false);
         for (node, _) in takers {
             c.ack_now |= self.peers.get_mut(node).is_some_and(|p| p.flow(class).tx.full_after(bytes));
@@ -365,11 +364,11 @@ impl Endpoint {
             self.multicasts[class as usize].remove(&number);
             self.event(Event::GroupDone { group, token, whole, missing });
         }
-        // Fewer windows are waited for.
+        // Fewer windows limit it now.
         self.ready_group(group, class);
     }
 
-    /// What acknowledgements and timers say of the way by the switch: whether anything arrives.
+    /// Evaluates acknowledgements and timers for the path through the switch: whether anything arrives.
     pub(crate) fn book_group(&mut self, now: Time, class: Class, p: &Progress) {
         let group_of = |number: u64| self.multicasts[class as usize].get(&number).map(|m| m.group);
         let arrived = p.shared_arrived.and_then(group_of);
@@ -380,7 +379,7 @@ impl Endpoint {
         let Some((to, sent)) = lost else { return };
         let (sla, paths) = (self.cfg.sla, self.cfg.paths);
         let Some(g) = self.groups.get_mut(&to) else { return };
-        // What left before the last change says nothing of this way.
+        // Datagrams sent before the last change say nothing about this path.
         if now.since(g.works) < sla || sent < g.works || now < g.alone {
             return;
         }
@@ -397,7 +396,7 @@ impl Endpoint {
         }
     }
 
-    /// The rest of a message goes to each member by itself.
+    /// Sends the rest of a message to each member individually.
     fn part(&mut self, now: Time, class: Class, number: u64) {
         let Some(m) = self.multicasts[class as usize].get_mut(&number) else { return };
         m.next = m.count;
@@ -410,7 +409,7 @@ impl Endpoint {
         }
     }
 
-    /// The peer turns out to speak a version without groups: it gets what is under way as messages of its own.
+    /// The peer speaks a version without groups: messages in flight continue on its own connection.
     pub(crate) fn leave_groups(&mut self, node: NodeId) {
         for class in crate::endpoint::CLASSES {
             let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -423,8 +422,8 @@ impl Endpoint {
         }
     }
 
-    /// Counts an acknowledgement of a message to a group that says nothing: its sender is no member, or what it
-    /// acknowledges is over. True if it does say something.
+    /// Counts an acknowledgement of a message to a group that is void: its sender is not a member, or the message is
+    /// done. True if it is valid.
     pub(crate) fn expects(&mut self, class: Class, from: NodeId, id: TransferId) -> bool {
         let flow = self.peers.get(&from).map(|p| &p.flows[class as usize]);
         if flow.is_some_and(|f| f.tx.transfers.contains_key(&id)) {

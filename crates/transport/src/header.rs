@@ -1,15 +1,15 @@
-//! The bytes of a datagram. `docs/transport.md` draws them.
+//! The bytes of a datagram; `docs/transport.md` has the layout.
 //!
-//! Two forms begin alike, with RackBlox's nine bytes (RB2). The *long* form is the whole header of the packet
-//! (`wire`'s 80 bytes) and our extension behind it: the switch understands it. The *short* form has an operation from 16
-//! on and only what routing and authentication need; it carries further chunks and what endpoints tell each other.
+//! Both forms begin with RackBlox's nine bytes (RB2). The *long* form is the whole header of the packet (`wire`'s 80
+//! bytes) followed by our extension: the switch understands it. The *short* form has an operation of 16 or more and
+//! only the fields for routing and authentication; it carries further chunks and control messages of endpoints.
 
 use std::ops::Range;
 
 use rackweave_core::NodeId;
 use rackweave_core::msg::{Class, Op};
 
-/// Version of the datagram format: the newest. The one before is spoken with peers that do not know it.
+/// Newest version of the datagram format. Peers that do not know it get the previous one.
 pub const VERSION: u8 = 3;
 
 /// Bytes of the packet's own header (`wire`).
@@ -18,13 +18,13 @@ pub const HEAD_BYTES: usize = rackweave_wire::HEADER_BYTES;
 pub const SHORT_HEAD_BYTES: usize = 44;
 /// Bytes of a chunk's extension.
 pub const EXTENSION_BYTES: usize = 32;
-/// Bytes of the extension of what carries no chunk.
+/// Bytes of the extension of a datagram without a chunk.
 pub const BRIEF_BYTES: usize = 12;
 /// Bytes before acknowledgements and payload, long form.
 pub const LONG_BYTES: usize = HEAD_BYTES + EXTENSION_BYTES;
 /// Bytes before acknowledgements and payload, short form.
 pub const SHORT_BYTES: usize = SHORT_HEAD_BYTES + EXTENSION_BYTES;
-/// Bytes that riding acknowledgements may take in a datagram with a chunk.
+/// Bytes for acknowledgements that ride in a datagram with a chunk.
 pub const ACK_RESERVE: usize = ACK_HEAD_BYTES + ACKS_RIDING * ACK_ENTRY_BYTES;
 /// Acknowledged transfers beside a chunk, without bitmaps.
 pub const ACKS_RIDING: usize = 3;
@@ -32,9 +32,9 @@ pub const ACKS_RIDING: usize = 3;
 pub const ACK_HEAD_BYTES: usize = 25;
 /// Bytes of an entry without bitmap.
 pub const ACK_ENTRY_BYTES: usize = 12;
-/// Words of 64 chunks an entry's bitmap has at the most.
+/// Most 64-chunk words of an entry's bitmap.
 pub const ACK_WORDS_MAX: usize = 4;
-/// Chunks after the first missing one that an acknowledgement can speak of.
+/// Chunks after the first missing one that an acknowledgement can cover.
 pub const ACK_SPAN: u32 = 64 * ACK_WORDS_MAX as u32;
 
 /// In the packet's flags: our extension follows the header.
@@ -45,25 +45,27 @@ const FLAGS_AT: usize = 11;
 const SOURCE_AT: usize = 12;
 const DESTINATION_AT: usize = 16;
 const WIRE_LENGTH_AT: usize = 56;
-/// A chunk's number in its extension.
+/// Offset of the chunk's number in its extension.
 const NUMBER_AT: usize = 24;
 
-/// The transfer went by the switch: whoever serves the vSSD answers.
+/// The transfer goes through the switch: the vSSD's server answers.
 const ROUTED: u8 = 1;
-/// The sender can send no more until this is acknowledged.
+/// The sender cannot send more until this is acknowledged.
 const ACK_NOW: u8 = 2;
 /// Acknowledgements follow the extension.
 const ACKS: u8 = 4;
 /// The payload is encrypted.
 const ENCRYPTED: u8 = 8;
-/// The sender has heard no acknowledgement for so long that it takes the way back for broken, if this is here already.
+/// The sender has received no acknowledgement for so long that, if this has already arrived, the path back must be
+/// broken.
 const UNHEARD: u8 = 16;
 /// The transfer goes to all members of a group (version 3).
 const GROUP: u8 = 32;
 /// First version with groups.
 pub const GROUP_VERSION: u8 = 3;
 
-/// In an acknowledgement's entry: whose numbers, and that the message is whole. The high four bits count the bitmap's words.
+/// In an acknowledgement's entry: the number space, and whether the message is whole. The high four bits count the
+/// bitmap's words.
 const ENTRY_ROUTED: u8 = 1;
 const ENTRY_DONE: u8 = 2;
 const ENTRY_GROUP: u8 = 4;
@@ -74,17 +76,17 @@ const ENTRY_GROUP: u8 = 4;
 pub enum ShortOp {
     Chunk = 16,
     Ack = 17,
-    /// A sign of life is wanted on this path; carries a token.
+    /// Requests a Pong on this path; carries a token.
     Ping = 18,
     Pong = 19,
-    /// The receiver has not met this life of the sender: prove that you are alive now (no replay).
+    /// The receiver does not know this incarnation of the sender: requests a proof of liveness (no replay).
     Challenge = 20,
     Proof = 21,
     /// The receiver knows a newer incarnation of the sender: carries the refused one and the newest.
     Outdated = 22,
 }
 
-/// Why bytes are no datagram of ours.
+/// Why bytes are not a valid datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("{len} bytes, {need} needed")]
@@ -105,7 +107,7 @@ pub enum Malformed {
     Vssd { op: u8, vssd: u32, original: u32 },
 }
 
-/// Where the parts that differ between the forms are.
+/// Offsets of the parts that differ between the forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     pub counter_at: usize,
@@ -117,22 +119,22 @@ pub const LONG: Form = Form { counter_at: 48, tag_at: 64, extension_at: HEAD_BYT
 pub const SHORT: Form = Form { counter_at: 20, tag_at: 28, extension_at: SHORT_HEAD_BYTES };
 /// Bytes of the tag.
 pub const TAG_BYTES: usize = 16;
-/// What a switch may rewrite (protocol rule 18): vssd_id and lat, destination. Not covered by the tag.
+/// Fields that a switch may rewrite (protocol rule 18): vssd_id and lat, destination. Not covered by the tag.
 pub const REWRITTEN: [Range<usize>; 2] = [1..9, 16..20];
 
-/// Whose numbers a transfer's is among.
+/// Number space of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Space {
-    /// Those to one peer.
+    /// Transfers to one peer.
     #[default]
     Direct,
-    /// Those by the switch, whoever serves the vSSD.
+    /// Transfers through the switch, to the vSSD's server.
     Routed,
-    /// Those to groups: the same transfer to every member (NI3).
+    /// Transfers to groups: the same one for every member (NI3).
     Group,
 }
 
-/// Number of a transfer, unique in its space, class, sender and life of the sender.
+/// Number of a transfer, unique in its space, class, sender and incarnation of the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransferId {
     pub space: Space,
@@ -143,17 +145,17 @@ pub struct TransferId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     pub id: TransferId,
-    /// Counts how often the sender cut the message anew.
+    /// Number of times that the sender split the message again.
     pub attempt: u8,
     pub ack_now: bool,
-    /// The sender has heard no acknowledgement for several timeouts.
+    /// The sender has received no acknowledgement for several timeouts.
     pub unheard: bool,
     /// Bytes of the packet's body, all chunks together.
     pub body_bytes: u32,
     pub number: u16,
-    /// Bytes of every chunk but the last.
+    /// Bytes per chunk, except the last.
     pub chunk_bytes: u16,
-    /// Bytes of the body before the data that are stored as they are.
+    /// Bytes of the body before the data.
     pub prefix_bytes: u16,
 }
 
@@ -165,7 +167,7 @@ impl Chunk {
         let start = usize::from(self.number) * usize::from(self.chunk_bytes);
         start..(start + usize::from(self.chunk_bytes)).min(self.body_bytes as usize)
     }
-    /// Bytes of the payload before the data, and where in the data the rest of it belongs.
+    /// Bytes of the payload before the data, and the position of the rest in the data.
     pub fn data_at(&self) -> (usize, usize) {
         let (range, prefix) = (self.range(), usize::from(self.prefix_bytes));
         let cut = prefix.clamp(range.start, range.end) - range.start;
@@ -173,7 +175,7 @@ impl Chunk {
     }
 }
 
-/// What a datagram is for.
+/// Purpose of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A packet without extension: `gc_op`, answered by the switch itself.
@@ -199,7 +201,7 @@ pub enum Kind {
     },
 }
 
-/// A datagram whose lengths and fields are consistent; nothing is authenticated yet.
+/// A datagram with consistent lengths and fields, not yet authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parsed {
     pub kind: Kind,
@@ -207,15 +209,15 @@ pub struct Parsed {
     pub class: Class,
     pub source: NodeId,
     pub destination: NodeId,
-    /// Of the sender's transport; of the packet's sender if bare.
+    /// Incarnation of the sender's transport; of the packet's sender if bare.
     pub incarnation: u64,
-    /// Key id in the highest byte.
+    /// The highest byte is the key id.
     pub counter: u64,
     pub version: u8,
-    /// Newest version the sender speaks.
+    /// Newest version that the sender speaks.
     pub newest: u8,
     pub encrypted: bool,
-    /// Acknowledgements, as bytes of the datagram.
+    /// Range of the acknowledgements.
     pub acks: Range<usize>,
     pub payload: Range<usize>,
 }
@@ -233,8 +235,8 @@ pub(crate) fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from(u32_at(b, at)) << 32 | u64::from(u32_at(b, at + 4))
 }
 
-/// The number of a chunk in `b` that is like that in `first`, which `parse` knows, in all but counter, tag, number, vSSD and
-/// latency, and has as many bytes.
+/// The chunk number in `b`, if it differs from the parsed `first` only in counter, tag, number, vSSD and latency, and
+/// has the same length.
 #[inline]
 pub(crate) fn continued(first: &[u8], form: Form, b: &[u8]) -> Option<u16> {
     let same = b.len() == first.len()
@@ -242,7 +244,7 @@ pub(crate) fn continued(first: &[u8], form: Form, b: &[u8]) -> Option<u16> {
     same.then(|| u16_at(b, form.extension_at + NUMBER_AT))
 }
 
-/// With a form's places known beforehand these are comparisons of words.
+/// With constant offsets, these are comparisons of words.
 #[inline]
 fn same<const COUNTER_AT: usize, const TAG_AT: usize, const EXTENSION_AT: usize>(a: &[u8], b: &[u8]) -> bool {
     let number = EXTENSION_AT + NUMBER_AT;
@@ -259,7 +261,7 @@ fn need(b: &[u8], need: usize) -> Result<(), Malformed> {
     if b.len() < need { Err(Malformed::Truncated { len: b.len(), need }) } else { Ok(()) }
 }
 
-/// What these bytes say they are. Any bytes at all give a value or an error.
+/// Parses a datagram. Any bytes give a value or an error.
 pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
     need(b, SHORT_HEAD_BYTES + BRIEF_BYTES)?;
     let class = match b[10] {
@@ -308,8 +310,8 @@ pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
     }
 }
 
-/// Of what is for a switch's tables no switch rewrites the vssd_id, which the tag does not cover: it must be the original one, which
-/// the tag covers.
+/// No switch rewrites the vssd_id of packets for its tables. The tag does not cover it, so it must equal the original
+/// one, which the tag covers.
 fn unchanged(b: &[u8]) -> Result<(), Malformed> {
     let (op, vssd, original) = (b[0], u32_at(b, VSSD_AT), u32_at(b, ORIGINAL_VSSD_AT));
     let of_tables = [Op::CreateVssd, Op::DelVssd, Op::GcOp].map(|op| op as u8).contains(&op);
@@ -320,7 +322,7 @@ fn unchanged(b: &[u8]) -> Result<(), Malformed> {
     }
 }
 
-/// Only `gc_op` goes without an extension.
+/// Only `gc_op` has no extension.
 fn bare(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
     if b[0] != Op::GcOp as u8 {
         return Err(Malformed::Flags { flags: b[FLAGS_AT] });
@@ -334,7 +336,7 @@ fn bare(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
     Ok(p)
 }
 
-/// Version, flags and incarnation, which every extension begins with.
+/// Version, flags and incarnation, which begin every extension.
 fn common(b: &[u8], p: &mut Parsed, allowed: u8) -> Result<u8, Malformed> {
     let at = p.form.extension_at;
     p.version = b[at];
@@ -387,7 +389,7 @@ fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
         && c.count() <= u32::from(u16::MAX)
         && c.range().len() == p.payload.len()
         && usize::from(u16_at(b, at + 30)) == p.payload.len();
-    // The first chunk brings the packet's header, and only the long form has it.
+    // The first chunk carries the packet's header, which only the long form has.
     if !fits || (c.number == 0 && p.form == SHORT) || (p.form == LONG && u32_at(b, WIRE_LENGTH_AT) != c.body_bytes) {
         return Err(wrong);
     }
@@ -436,7 +438,7 @@ fn brief(b: &[u8], op: u8, mut p: Parsed) -> Result<Parsed, Malformed> {
     Ok(p)
 }
 
-/// Names one life of a node in a set of acknowledgements.
+/// Identifies an incarnation of a node in a set of acknowledgements.
 pub fn whose(node: NodeId, incarnation: u64) -> u32 {
     let mut both = [0; 12];
     both[..4].copy_from_slice(&node.0.to_be_bytes());
@@ -444,35 +446,35 @@ pub fn whose(node: NodeId, incarnation: u64) -> u32 {
     crate::crc::crc32c(&both)
 }
 
-/// A set of acknowledgements, of one class.
+/// A set of acknowledgements of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckHead {
-    /// Whose transfers are acknowledged: [`whose`]. A redirected datagram carries them to another node.
+    /// Owner of the acknowledged transfers: [`whose`]. A redirected datagram carries them to another node.
     pub whose: u32,
     /// Counter of the latest datagram with a chunk that arrived.
     pub echo: u64,
-    /// How long ago it arrived when this left, ns: time of the host, not of the network.
+    /// Time from its arrival until this was sent in ns: host time, not network time.
     pub hold_ns: u32,
-    /// Datagrams with chunks that arrived in this life of their sender, wrapping.
+    /// Datagrams with chunks received in this incarnation of their sender, wrapping.
     pub received: u32,
     /// Those of them that a switch marked.
     pub marked: u32,
 }
 
-/// What has arrived of one transfer.
+/// The received chunks of one transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AckEntry {
     pub id: TransferId,
     pub done: bool,
     pub attempt: u8,
-    /// All chunks before this one are here, itself is not.
+    /// The first missing chunk.
     pub base: u16,
-    /// Bit i: chunk `base + 1 + i` is here.
+    /// Bit i: chunk `base + 1 + i` has arrived.
     pub bitmap: [u64; ACK_WORDS_MAX],
 }
 
 impl AckEntry {
-    /// Words of the bitmap that must be sent.
+    /// Number of words of the bitmap to send.
     pub fn words(&self) -> usize {
         self.bitmap.iter().rposition(|w| *w != 0).map_or(0, |i| i + 1)
     }
@@ -488,7 +490,7 @@ impl AckEntry {
     }
 }
 
-/// Bytes of the set at the front of `b`, all of which is checked to be there.
+/// Bytes of the set at the front of `b`, checked to be complete.
 fn acks_len(b: &[u8]) -> Result<usize, Malformed> {
     if b.len() < ACK_HEAD_BYTES {
         return Err(Malformed::Acks);
@@ -506,7 +508,7 @@ fn acks_len(b: &[u8]) -> Result<usize, Malformed> {
     if at > b.len() { Err(Malformed::Acks) } else { Ok(at) }
 }
 
-/// Takes a set apart that `parse` found.
+/// Decodes a set that `parse` found.
 pub fn acks(b: &[u8]) -> (AckHead, impl Iterator<Item = AckEntry> + '_) {
     let head = AckHead {
         whose: u32_at(b, 0),
@@ -564,13 +566,13 @@ pub fn put_acks(to: &mut Vec<u8>, head: &AckHead, entries: &[AckEntry]) {
     }
 }
 
-/// What every datagram of an endpoint says of it.
+/// The sender's fields of every datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
     pub node: NodeId,
     pub incarnation: u64,
     pub version: u8,
-    /// Newest version it speaks.
+    /// Newest version that it speaks.
     pub newest: u8,
     pub encrypt: bool,
 }
@@ -586,7 +588,7 @@ pub fn put_short(to: &mut Vec<u8>, op: ShortOp, class: Class, from: &Sender, des
     to.extend_from_slice(&[0; TAG_BYTES]);
 }
 
-/// Appends the packet's header as the long form has it.
+/// Appends the packet's header in the long form.
 pub fn put_long(to: &mut Vec<u8>, head: &[u8], destination: NodeId, counter: u64) {
     let start = to.len();
     to.extend_from_slice(&head[..HEAD_BYTES]);
@@ -596,7 +598,7 @@ pub fn put_long(to: &mut Vec<u8>, head: &[u8], destination: NodeId, counter: u64
     h[LONG.counter_at..LONG.counter_at + 8].copy_from_slice(&counter.to_be_bytes());
 }
 
-/// The packet's header as it was before [`put_long`], but with what the switch rewrote.
+/// Restores the packet's header from before [`put_long`], except what the switch rewrote.
 pub fn restore(head: &mut [u8]) {
     head[FLAGS_AT] &= !FLAG_EXTENDED;
     head[LONG.counter_at..LONG.counter_at + 8].fill(0);
@@ -621,7 +623,7 @@ pub fn put_chunk(to: &mut Vec<u8>, from: &Sender, c: &Chunk, acks: bool) {
     to.extend_from_slice(&(c.range().len() as u16).to_be_bytes());
 }
 
-/// Appends header and extension of a chunk that follows the one before it, which is as long and whose datagram begins at `like`.
+/// Appends header and extension of a chunk that follows one of the same length, whose datagram begins at `like`.
 pub(crate) fn put_continued(to: &mut Vec<u8>, like: usize, form: Form, counter: u64, number: u16) {
     let start = to.len();
     to.extend_from_within(like..like + form.extension_at + EXTENSION_BYTES);
@@ -631,7 +633,7 @@ pub(crate) fn put_continued(to: &mut Vec<u8>, like: usize, form: Form, counter: 
     h[form.extension_at + NUMBER_AT..][..2].copy_from_slice(&number.to_be_bytes());
 }
 
-/// Appends the extension of what carries no chunk.
+/// Appends the extension of a datagram without a chunk.
 pub fn put_brief(to: &mut Vec<u8>, from: &Sender, acks: bool) {
     to.extend_from_slice(&[from.version, u8::from(acks) * ACKS, 0, from.newest]);
     to.extend_from_slice(&from.incarnation.to_be_bytes());

@@ -1,19 +1,19 @@
-//! Reliable messages over datagrams, in software (PN2–PN9): chunks with selective retransmission, congestion control,
-//! traffic classes, paths that change, authentication.
+//! Reliable messages over datagrams in software (PN2–PN9): chunks with selective retransmission, congestion control,
+//! traffic classes, changing paths, authentication.
 //!
 //! No socket, no clock, no thread: an [`Endpoint`] handles events and is polled for actions. The driver
-//! 1. gives it every packet a node sends ([`Endpoint::send`]) and every datagram that arrives
-//!    ([`Endpoint::receive`], [`Endpoint::receive_train`]);
+//! 1. passes it every packet that a node sends ([`Endpoint::send`]) and every received datagram ([`Endpoint::receive`],
+//! [`Endpoint::receive_train`]);
 //! 2. calls [`Endpoint::handle_timeout`] when [`Endpoint::next_deadline`] has come;
-//! 3. after any of these polls [`Endpoint::poll_transmit`] until it is empty and sends what it gets at once, and polls
-//!    [`Endpoint::poll_event`] until it is empty.
+//! 3. after any of these, polls [`Endpoint::poll_transmit`] until it is empty, sending the output at once, and then
+//! [`Endpoint::poll_event`] until it is empty.
 //!
-//! `now` never goes back. The same calls with the same seed give the same bytes.
+//! `now` never decreases. The same calls with the same seed give the same bytes.
 //!
-//! `docs/transport.md` draws the bytes and lists parameters. Reading order: [`api`], [`header`], `endpoint`, `outgoing`, `sender`,
-//! `receiver`, `arrive`, `run`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
+//! `docs/transport.md` has the byte layout and the parameters. Reading order: [`api`], [`header`], `endpoint`,
+//! `outgoing`, `sender`, `receiver`, `arrive`, `run`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 

@@ -1,38 +1,38 @@
-//! One message on its way to one peer: its chunks, and what is known of each.
+//! A message in flight to one peer: its chunks, and the state of each.
 
 use rackweave_core::{NodeId, Time, VssdId};
 
 use crate::api::Message;
 use crate::header::{ACK_SPAN, Chunk, HEAD_BYTES, TransferId};
 
-/// States of a chunk that are not the counter of its last datagram; counters are below both and not zero.
+/// States of a chunk other than the counter of its last datagram; counters lie between them.
 pub(crate) const UNSENT: u64 = 0;
 pub(crate) const LOST: u64 = u64::MAX - 1;
 pub(crate) const ARRIVED: u64 = u64::MAX;
 
-/// One message on its way.
+/// A message in flight.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub message: Message,
     pub id: TransferId,
     pub token: u64,
     pub deadline: Time,
-    /// What a routed message asks for; names whom it went to last.
+    /// The vSSD that a routed message addresses; identifies the server it last went to.
     pub vssd: VssdId,
-    /// The switch that a routed message goes by.
+    /// The switch that a routed message goes through.
     pub by: Option<NodeId>,
-    /// The first responder of a routed message: the rest goes there directly (protocol rule 13).
+    /// A routed message has its first responder: the rest goes there directly (protocol rule 13).
     pub bound: bool,
     /// Whether the vSSD's own server answers it: a read may be redirected.
     pub settles: bool,
-    /// Number of the message to a group that this is one member's part of.
+    /// Number of the message to a group of which this is one member's part.
     pub group: Option<u64>,
-    /// Chunks never sent leave in the group's datagrams.
+    /// Unsent chunks are sent in the group's datagrams.
     pub shared: bool,
     pub attempt: u8,
     pub chunk_bytes: usize,
     pub chunks: Vec<u64>,
-    /// First chunk never sent; first not arrived; how many are not.
+    /// First unsent chunk; first chunk that has not arrived; number that have not.
     pub next: u32,
     pub base: u32,
     pub left: u32,
@@ -76,7 +76,7 @@ impl Outgoing {
     pub fn body_bytes(&self) -> usize {
         self.message.len() - HEAD_BYTES
     }
-    /// Cuts the message into chunks of the given size, as if nothing had been sent.
+    /// Splits the message into chunks of the given size, with nothing sent.
     pub fn cut(&mut self, chunk_bytes: usize) {
         let least = self.body_bytes().div_ceil(usize::from(u16::MAX - 1)).max(1);
         self.chunk_bytes = chunk_bytes.clamp(least, usize::from(u16::MAX));
@@ -102,7 +102,7 @@ impl Outgoing {
     }
 }
 
-/// A chunk's bytes: those before the data, those of it.
+/// A chunk's bytes: those before the data, and those of the data.
 pub(crate) fn pieces<'a>(m: &'a Message, c: &Chunk) -> (&'a [u8], &'a [u8]) {
     let range = c.range();
     let prefix = &m.head[HEAD_BYTES..];

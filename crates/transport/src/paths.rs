@@ -1,13 +1,13 @@
-//! Paths to one peer: source ports, between which the network's hash chooses (PN4), and which of them are bad (PN5).
+//! Paths to one peer: source ports, by which the network's hash selects a path (PN4), and which of them are bad (PN5).
 
 use rackweave_core::{Rng, Span, Time};
 
-/// Doublings of a bad path's time.
+/// Most doublings of the time for which a bad path is avoided.
 const STRIKES_MAX: u32 = 6;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Path {
-    /// Not used before this; then it is probed.
+    /// Not used before this time; then it is probed.
     bad_until: Option<Time>,
     strikes: u32,
 }
@@ -17,9 +17,9 @@ pub(crate) struct Paths {
     paths: Vec<Path>,
     pub current: u16,
     pub changes: u64,
-    /// When it became the current one.
+    /// When it became the current path.
     pub since: Time,
-    /// Longest time that a path in use had brought no acknowledgement when it was left for another.
+    /// Longest time without an acknowledgement before a path in use was changed.
     pub change_max: Span,
 }
 
@@ -33,9 +33,9 @@ impl Paths {
             change_max: Span::ZERO,
         }
     }
-    /// The current path has not worked since `quiet`: another one, a good one if possible, else any. Both ends change
-    /// in step while neither receives the other's datagrams; with turns of equal length they would try the same pairs
-    /// of paths for ever.
+    /// The current path has not worked since `quiet`: changes to another one, preferably a good one. Both ends change
+    /// in step while neither receives the other's datagrams; with equal periods they could try the same pairs of paths
+    /// forever.
     pub fn fail(&mut self, now: Time, quiet: Time, blacklist: Span, rng: &mut Rng) -> Option<(u16, u16)> {
         let from = self.current;
         self.strike(from, now, blacklist);
@@ -62,7 +62,7 @@ impl Paths {
     fn usable(&self) -> impl Iterator<Item = u16> + '_ {
         (0..self.paths.len() as u16).filter(|i| self.paths[usize::from(*i)].bad_until.is_none())
     }
-    /// A bad path whose time is over: to be probed, and bad for longer unless it answers.
+    /// A bad path whose time is over, to be probed; its time doubles unless it answers.
     pub fn probe(&mut self, now: Time, blacklist: Span) -> Option<u16> {
         let path = self.paths.iter().position(|p| p.bad_until.is_some_and(|until| until <= now))? as u16;
         self.strike(path, now, blacklist);

@@ -1,4 +1,4 @@
-//! All that is known of one peer: one connection a pair of hosts, shared by everything on them (PN6).
+//! State of one peer: one connection per pair of hosts, shared by all users of the hosts (PN6).
 
 use std::collections::VecDeque;
 
@@ -11,27 +11,27 @@ use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::window::Window;
 
-/// Datagrams of one sender that may overtake each other by so many, over all its peers.
+/// Number of datagrams by which those of one sender may overtake each other, over all its peers.
 pub(crate) const REPLAY_SPAN: u64 = 16_384;
-/// Keep-alives stop when nothing was sent to a peer for so many of them.
+/// Keep-alives end after this many without other traffic to a peer.
 pub(crate) const IDLE_KEEP_ALIVES: u64 = 60;
-/// What waits for a peer besides chunks and acknowledgements; what is beyond it is not worth sending.
+/// Most queued control messages per peer; more would be of no use.
 const CONTROLS_MAX: usize = 16;
 
-/// One class of a connection: each has its own queue in the switches, so its own delay and window (PN10).
+/// One class of a connection. Each has its own queue in the switches, so its own delay and window (PN10).
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub tx: Sender,
     pub rx: Receiver,
 }
 
-/// In the low bits of a ping's token, where the path's number is: it went by the stream, and so goes its answer.
+/// Path number in the low bits of a ping's token: the ping went by the stream, and so does its answer.
 pub(crate) const STREAM_PATH: u16 = u16::MAX;
 
-/// In a ping's token: it belongs to the trial whether datagrams get through again.
+/// Flag in a ping's token: it tests whether datagrams get through again.
 pub(crate) const TRIAL_TOKEN: u64 = 1 << 16;
 
-/// What is said besides chunks and acknowledgements.
+/// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// On that path; [`STREAM_PATH`] is the stream.
@@ -42,7 +42,7 @@ pub(crate) enum Control {
     Pong {
         token: u64,
     },
-    /// By the stream if what is doubted came there.
+    /// By the stream if the doubtful datagram came there.
     Challenge {
         token: u64,
         by_stream: bool,
@@ -59,11 +59,11 @@ pub(crate) enum Control {
     },
 }
 
-/// How packets get to the peer.
+/// The carrier of packets to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     Datagrams,
-    /// Datagrams, while the driver opens the stream it was asked for.
+    /// Datagrams, while the driver opens the requested stream.
     StreamWanted,
     Stream,
 }
@@ -72,53 +72,53 @@ pub enum Carrier {
 pub(crate) struct Peer {
     pub node: NodeId,
     pub flows: [Flow; 3],
-    /// The life of the peer that is accepted.
+    /// The peer's accepted incarnation.
     pub incarnation: Option<u64>,
-    /// A life that was challenged: which, the token, when.
+    /// A challenged incarnation: its number, the token, the time.
     pub challenge: Option<(u64, u64, Time)>,
-    /// When a challenge of the peer was heeded last.
+    /// When a challenge by the peer was last answered.
     pub challenged: Time,
     /// When an older incarnation was last answered with the newest one.
     pub outdated: Time,
     pub replay: Window,
-    /// The life before this one: its last counter, and when this one was met.
+    /// The previous incarnation: its last counter, and when the current one was met.
     pub former: Option<(u64, u64, Time)>,
-    /// When datagrams of the life before were last found to go on.
+    /// When the previous incarnation was last seen to go on sending.
     pub twins: Option<Time>,
-    /// Newest version the peer speaks, as it said.
+    /// Newest version that the peer speaks, as it reports.
     pub newest: u8,
     pub heard: Time,
-    /// Since when an answer is owed.
+    /// Since when the peer owes an answer.
     pub owed: Option<Time>,
-    /// When something that is not a sign of life was sent last.
+    /// When something other than a ping was last sent.
     pub used: Time,
     pub ping_at: Time,
     pub down: bool,
     pub paths: Paths,
-    /// When a sign of life was last asked for, since something waited long for its acknowledgement.
+    /// When a ping was last sent because an acknowledgement was overdue.
     pub path_asked: Time,
-    /// When it was last seen that what takes the current path arrives.
+    /// When a datagram was last seen to arrive on the current path.
     pub path_works: Time,
-    /// Largest datagram that gets through, as far as known.
+    /// Largest datagram known to get through.
     pub datagram: usize,
     /// Large datagrams lost in a row.
     pub large_lost: u32,
     /// When a larger size is tried again.
     pub larger_at: Time,
     pub carrier: Carrier,
-    /// Datagrams with chunks sent and lost since `loss_at`; pings of a trial while on the stream.
+    /// Datagrams with chunks sent and lost since `loss_at`; on the stream, pings of the test.
     pub loss_sent: u32,
     pub loss_lost: u32,
     pub loss_at: Time,
-    /// A peer that is silent is tried by a stream again from then on.
+    /// When a silent peer is next tried by a stream.
     pub stream_at: Time,
     pub stream_uses: u64,
-    /// When the stream was first used, this time.
+    /// When the current stream was first used.
     pub stream_since: Time,
     pub controls: VecDeque<Control>,
     /// Groups that wait for room in this peer's windows.
     pub holds_up: Vec<(NodeId, Class)>,
-    /// In the endpoint's queue of those with something to say.
+    /// Whether it is in the endpoint's queue of peers with control messages.
     pub talking: bool,
     /// The endpoint's entry for this peer's next deadline.
     pub deadline: Time,
@@ -182,7 +182,7 @@ impl Peer {
             self.controls.push_back(c);
         }
     }
-    /// Nothing of it is worth keeping.
+    /// Whether nothing of it is worth keeping.
     pub fn idle(&self) -> bool {
         self.queued_bytes() == 0 && self.half_bytes() == 0 && self.controls.is_empty()
     }

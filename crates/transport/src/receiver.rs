@@ -1,4 +1,4 @@
-//! Messages arriving from one peer in one class: put together, checked block by block, acknowledged.
+//! Messages received from one peer in one class: reassembled, checked block by block, acknowledged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -14,32 +14,32 @@ use crate::header::{
 };
 use crate::window::Window;
 
-/// Direct messages a sender may have between its oldest unacknowledged and its newest.
+/// Direct messages that a sender may have between its oldest unacknowledged one and its newest.
 pub(crate) const DIRECT_SPAN: u64 = 4096;
-/// The same by the switch and to groups, where the numbers are shared by all servers.
+/// The same through the switch and to groups, where all servers share the numbers.
 pub(crate) const ROUTED_SPAN: u64 = 65_536;
-/// Whole messages whose acknowledgement is remembered to be repeated.
+/// Whole messages whose acknowledgement is kept for repetition.
 const RECENT_MAX: usize = 256;
-/// Times an acknowledgement of a whole message is sent: one may get lost.
+/// Times that a whole message is acknowledged: one acknowledgement may be lost.
 const TIMES: u8 = 2;
-/// Half-received messages of one class; each has a few hundred bytes besides its data.
+/// Incomplete messages of one class; each has a few hundred bytes besides its data.
 const INCOMING_MAX: usize = 1024;
 
-/// CRC32C of 4 KiB blocks, fed in any order.
+/// CRC32C of 4 KiB blocks, computed in any order.
 #[derive(Debug, Default)]
 struct Blocks {
-    /// Bytes from the block's beginning that are in, and their CRC.
+    /// Bytes from the block's start that were added, and their CRC.
     done: Vec<(usize, u32)>,
 }
 
 impl Blocks {
-    /// `known` has the CRC of each part that lies in one block, if checking the datagram gave them.
+    /// `known` has the CRC of each part within one block, if checking the datagram computed them.
     fn add(&mut self, at: usize, data: &[u8], known: &[u32]) {
         for (i, (at, part)) in parts(at, data).enumerate() {
             self.add_part(at, part.len(), || known.get(i).copied().unwrap_or_else(|| crc32c(part)));
         }
     }
-    /// A part that lies in one block.
+    /// A part within one block.
     #[inline]
     fn add_part(&mut self, at: usize, len: usize, part: impl FnOnce() -> u32) {
         let (block, from) = (at / BLOCK_BYTES, at % BLOCK_BYTES);
@@ -52,12 +52,13 @@ impl Blocks {
             *done += len;
         }
     }
-    /// Appends data to `to`, all that is there so far. Returns the CRC of what has `before` and then the data.
+    /// Appends data to `to`, which holds everything so far. Returns the CRC of the bytes with CRC `before` followed by
+    /// the data.
     #[inline]
     fn append(&mut self, to: &mut Vec<u8>, data: &[u8], before: u32) -> u32 {
         append(to, to.len(), data, before, |at, len, crc| self.add_part(at, len, || crc))
     }
-    /// How it is before something is appended at that place; [`Blocks::back`] makes it so again.
+    /// The state before an append at that position; [`Blocks::back`] restores it.
     fn before(&self, at: usize) -> (usize, Option<(usize, u32)>) {
         (self.done.len(), self.done.get(at / BLOCK_BYTES).copied())
     }
@@ -67,7 +68,7 @@ impl Blocks {
             self.done[at / BLOCK_BYTES] = block;
         }
     }
-    /// What came out of order is read now.
+    /// Reads what arrived out of order.
     fn finish(mut self, data: &[u8]) -> Vec<u32> {
         self.done.resize(data.len().div_ceil(BLOCK_BYTES), (0, 0));
         let blocks = data.chunks(BLOCK_BYTES).zip(self.done);
@@ -75,19 +76,19 @@ impl Blocks {
     }
 }
 
-/// A message of which some chunks are here.
+/// An incomplete message.
 #[derive(Debug)]
 struct Incoming {
     like: Chunk,
-    /// The packet's header and the body before the data.
+    /// The packet's header and its body up to the data.
     head: Vec<u8>,
     have_header: bool,
     data: Vec<u8>,
-    /// If the blocks' CRCs are wanted.
+    /// `Some` if the blocks' CRCs are required.
     blocks: Option<Blocks>,
     got: Vec<u64>,
     left: u32,
-    /// One more than the highest chunk here.
+    /// One more than the highest chunk received.
     top: u32,
     touched: Time,
 }
@@ -127,7 +128,7 @@ impl Incoming {
         self.got[usize::from(c.number) / 64] |= 1 << (c.number % 64);
         self.left -= 1;
     }
-    /// In order there is nothing to fill with zeros first.
+    /// In order, nothing has to be filled with zeros first.
     fn put(&mut self, at: usize, data: &[u8], known: &[u32]) {
         if let Some(blocks) = &mut self.blocks {
             blocks.add(at, data, known);
@@ -143,7 +144,7 @@ impl Incoming {
         self.data[at..at + inside].copy_from_slice(&data[..inside]);
         self.data.extend_from_slice(&data[inside..]);
     }
-    /// Appends data behind all that is there. Returns the CRC of what has `before` and then the data, where CRCs are wanted.
+    /// Appends data. Returns the CRC of the bytes with CRC `before` followed by the data, if CRCs are required.
     #[inline]
     fn append(&mut self, data: &[u8], before: u32) -> u32 {
         if let Some(blocks) = &mut self.blocks {
@@ -163,7 +164,7 @@ impl Incoming {
     }
 }
 
-/// What became of a chunk.
+/// Result of a received chunk.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The message is whole, with its blocks' CRCs.
@@ -171,40 +172,40 @@ pub(crate) enum Outcome {
     /// The datagram holds the whole message: see [`Receiver::whole`].
     Single,
     Stored,
-    /// It was here already.
+    /// It had arrived already.
     Duplicate,
-    /// It does not fit what came before of the same message.
+    /// It contradicts an earlier chunk of the same message.
     Contradicts,
-    /// Too much is half-received.
+    /// Too many incomplete messages.
     NoRoom,
-    /// The driver does not take what is delivered.
+    /// The driver does not poll delivered messages.
     Unread,
 }
 
-/// Datagrams with chunks, as they came in together.
+/// Datagrams with chunks that arrived together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub at: Time,
-    /// How many, and the latest one's counter.
+    /// Their number, and the latest one's counter.
     pub datagrams: u32,
     pub counter: u64,
     pub marked: bool,
     pub ack_now: bool,
 }
 
-/// A datagram with a chunk and what is known of it.
+/// A datagram with a chunk and its context.
 #[derive(Debug)]
 pub(crate) struct Datagram<'a> {
     pub bytes: &'a [u8],
     pub payload: Range<usize>,
     pub long: bool,
-    /// CRC32C of each part of the data that lies in one block, or nothing.
+    /// CRC32C of each part of the data within one block, or empty.
     pub known: &'a [u32],
-    /// Whether the message is to come with its blocks' CRCs.
+    /// Whether the message is delivered with its blocks' CRCs.
     pub summed: bool,
 }
 
-/// Memory that is left for arriving messages.
+/// Memory left for received messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub reassembly: usize,
@@ -217,24 +218,24 @@ pub(crate) struct Receiver {
     routed: Window,
     group: Window,
     incoming: BTreeMap<TransferId, Incoming>,
-    /// Bytes that half-received messages take or will.
+    /// Bytes that incomplete messages take or will take.
     pub bytes: usize,
     echo: u64,
     echo_at: Time,
     received: u32,
     marked: u32,
-    /// Half-received messages to be acknowledged.
+    /// Incomplete messages to acknowledge.
     partial: Vec<TransferId>,
-    /// Whole ones, and how often they were acknowledged.
+    /// Whole messages, and how often each was acknowledged.
     recent: VecDeque<(AckEntry, u8)>,
     /// Datagrams since the last acknowledgement, and when the next is due.
     waiting: u32,
     /// The next one is due at once: a message to a group has a gap, or is whole.
     urgent: bool,
     pub ack_at: Time,
-    /// Chunks that came before one with a lower number of their message, since this was last taken.
+    /// Chunks that arrived before one with a lower number of their message, since this was last taken.
     pub early: u32,
-    /// In the endpoint's queue of those whose acknowledgements are due.
+    /// Whether it is in the endpoint's queue of due acknowledgements.
     pub due: bool,
 }
 
@@ -260,7 +261,7 @@ impl Receiver {
         }
     }
 
-    /// A datagram with a chunk, checked.
+    /// Takes an authenticated datagram with a chunk.
     pub fn chunk(&mut self, now: Time, c: &Chunk, d: &Datagram<'_>, room: Room) -> Outcome {
         if self.window(c.id).seen(c.id.number) {
             if !self.window(c.id).forgotten(c.id.number) {
@@ -325,9 +326,10 @@ impl Receiver {
         Outcome::Whole(Message { head: i.head.into(), data: i.data.into() }, crcs)
     }
 
-    /// Chunks that follow `first`, which is here, and have nothing but data: `next` has the chunk of that number put behind the data
-    /// by what it is given, a CRC and the chunk for the CRC of both; it says whether the chunk was right. It ends before the
-    /// message's last chunk, and before the last one missing. How many.
+    /// Takes chunks that follow `first`, which has arrived, and consist of data only. `next` passes the chunk with that
+    /// number to its argument, which appends it, and which takes a CRC and the chunk and returns the CRC of both;
+    /// `next` returns whether the chunk was valid. It stops before the message's last chunk, and before the last
+    /// missing one. Returns their number.
     pub fn run(
         &mut self,
         now: Time,
@@ -412,7 +414,7 @@ impl Receiver {
             self.partial.push(id);
         }
     }
-    /// Datagrams with chunks are to be acknowledged: soon, or when `ack_every` wait.
+    /// Datagrams with chunks are to be acknowledged: soon, or once `ack_every` of them wait.
     pub fn arrived(&mut self, now: Time, a: Arrival, cfg: &Config) {
         if a.counter > self.echo {
             (self.echo, self.echo_at) = (a.counter, a.at);
@@ -426,7 +428,7 @@ impl Receiver {
     pub fn owes(&self) -> bool {
         self.ack_at != Time::MAX
     }
-    /// Acknowledgements that fit into `bytes`: new ones first. None if nothing is to be said or the head does not fit.
+    /// Acknowledgements that fit into `bytes`, new ones first. `None` if none is due or the head does not fit.
     pub fn acks(&mut self, now: Time, whose: u32, bytes: usize) -> Option<(AckHead, Vec<AckEntry>)> {
         let mut left = bytes.checked_sub(ACK_HEAD_BYTES)?;
         let mut entries = Vec::new();
@@ -463,14 +465,14 @@ impl Receiver {
         let hold_ns = u32::try_from(now.since(self.echo_at).0).unwrap_or(u32::MAX);
         Some((AckHead { whose, echo: self.echo, hold_ns, received: self.received, marked: self.marked }, entries))
     }
-    /// Half-received messages that nothing was added to after `before` are dropped: their sender gave up. How many.
+    /// Drops incomplete messages without a chunk since `before`: their sender gave up. Returns their number.
     pub fn expire(&mut self, before: Time) -> u64 {
         let old: Vec<TransferId> =
             self.incoming.iter().filter(|(_, i)| i.touched <= before).map(|(id, _)| *id).collect();
         old.iter().for_each(|id| self.forget(*id));
         old.len() as u64
     }
-    /// When something half-received was touched last, the longest ago.
+    /// When the least recently extended incomplete message was extended.
     pub fn oldest(&self) -> Option<Time> {
         self.incoming.values().map(|i| i.touched).min()
     }

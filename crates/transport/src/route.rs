@@ -1,4 +1,4 @@
-//! Fields of a datagram that a switch reads and may rewrite: for switches in software, and as a reference for others.
+//! Fields of a datagram that a switch reads and may rewrite: for software switches, and as a reference for others.
 
 use rackweave_core::msg::Op;
 use rackweave_core::{NodeId, VssdId};
@@ -13,11 +13,11 @@ pub struct Routed {
     pub vssd: VssdId,
     pub source: NodeId,
     pub destination: NodeId,
-    /// The packet's request: what a switch may spread redirected reads by.
+    /// The packet's request number, by which a switch may spread redirected reads.
     pub request: u64,
 }
 
-/// Fields by which the switch routes, if it routes these bytes at all. The receiver checks the others.
+/// The routing fields, if the switch routes this datagram. The receiver checks the others.
 pub fn routed(datagram: &[u8]) -> Option<Routed> {
     if datagram.len() < HEAD_BYTES || !(datagram[0] == Op::Read as u8 || datagram[0] == Op::Write as u8) {
         return None;
@@ -32,7 +32,7 @@ pub fn routed(datagram: &[u8]) -> Option<Routed> {
     })
 }
 
-/// A datagram, of either form, for an address of NICE's rings: a switch copies it to those behind the address.
+/// A datagram in either form to an address of NICE's rings: a switch copies it to the ring's members.
 pub fn to_ring(datagram: &[u8]) -> Option<Routed> {
     let ours = datagram.len() >= SHORT_HEAD_BYTES
         && matches!(datagram[0], 1..=9 | 16)
@@ -47,10 +47,10 @@ pub fn to_ring(datagram: &[u8]) -> Option<Routed> {
     })
 }
 
-/// Rewrites what a switch may: vSSD, destination, and the latency, to which `latency_ns` is added.
+/// Rewrites the fields that a switch may: vSSD, destination, and the latency, to which `latency_ns` is added.
 ///
 /// # Panics
-/// If neither [`routed`] nor [`to_ring`] finds anything in the datagram.
+/// If neither [`routed`] nor [`to_ring`] accepts the datagram.
 pub fn rewrite(datagram: &mut [u8], to: NodeId, vssd: VssdId, latency_ns: u32) {
     let lat = (u64_at(datagram, 5) >> 32) as u32;
     datagram[1..5].copy_from_slice(&vssd.0.to_be_bytes());

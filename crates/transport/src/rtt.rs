@@ -1,4 +1,4 @@
-//! Round-trip time and the timeouts derived from it (RFC 6298, RFC 9002 §5), of samples without the hosts' time (PN8).
+//! Round-trip time and the timeouts derived from it (RFC 6298, RFC 9002 §5), from samples without host time (PN8).
 
 use rackweave_core::{RoundTrip, Span, Time};
 
@@ -7,13 +7,13 @@ use rackweave_core::{RoundTrip, Span, Time};
 pub struct Rtt {
     estimate: RoundTrip,
     latest: Span,
-    /// Lowest of this and the last window of [`MIN_WINDOW`]: the empty path, also after the path has changed.
+    /// Lowest of this and the previous window of [`MIN_WINDOW`]: the empty path, even after a path change.
     min: Span,
     min_next: Span,
     window_began: Time,
 }
 
-/// How long a lowest round-trip time is believed, at least. 10 s: as BBR's probe of the minimum (draft-ietf-ccwg-bbr §2.13).
+/// Least time for which a lowest round trip is valid. 10 s, as BBR's probe of the minimum (draft-ietf-ccwg-bbr §2.13).
 const MIN_WINDOW: Span = Span::from_secs(10);
 
 impl Rtt {
@@ -41,7 +41,7 @@ impl Rtt {
     pub fn min(&self) -> Span {
         self.min
     }
-    /// Time without an expected acknowledgement after which to probe: RFC 9002's probe timeout.
+    /// Time without an expected acknowledgement until a probe is sent: RFC 9002's probe timeout.
     pub fn timeout(&self, initial: Span, floor: Span, ack_delay: Span) -> Span {
         if !self.known() {
             return initial;
@@ -53,7 +53,7 @@ impl Rtt {
         let base = self.smoothed().max(self.latest);
         (base + base / 8).max(Span::from_micros(50))
     }
-    /// The path has changed: only the estimate for timeouts stays.
+    /// The path has changed: only the estimate for timeouts is kept.
     pub fn path_changed(&mut self, now: Time) {
         (self.min, self.min_next, self.window_began) = (self.smoothed(), self.smoothed(), now);
     }

@@ -1,5 +1,5 @@
 //! Consecutive chunks of one message in a train: common fields are checked once, and data is checked while it is copied
-//! (PN3). Any exception is left to the path of single datagrams.
+//! (PN3). Every exception is left to the code for single datagrams.
 
 use rackweave_core::Time;
 
@@ -9,7 +9,7 @@ use crate::header::{self, EXTENSION_BYTES, Kind, u64_at};
 use crate::receiver::Arrival;
 
 impl Endpoint {
-    /// A train's first datagram was just taken. Takes the following full chunks that come next in order, of the same
+    /// A train's first datagram was just received. Takes the following full chunks that are next in order, of the same
     /// incarnation of the sender, except a message's last missing one. Returns their number.
     pub(crate) fn take_run(&mut self, now: Time, train: &mut [u8], segment: usize, note: Note) -> usize {
         let (first, rest) = train.split_at_mut(segment);

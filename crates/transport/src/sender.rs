@@ -1,6 +1,6 @@
-//! Messages on their way to one peer in one class: chunks, what was sent when, what is lost, when to send again.
+//! Messages in flight to one peer in one class: chunks, their transmissions, losses, and retransmission.
 //!
-//! Losses are found as QUIC finds them (RFC 9002 §6): by later datagrams that arrived, or by the timeout.
+//! Losses are detected as in QUIC (RFC 9002 §6): by later datagrams that arrived, or by the timeout.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,21 +13,21 @@ use crate::header::{ACK_SPAN, AckEntry, AckHead, Space, TransferId};
 use crate::outgoing::{ARRIVED, LOST, Outgoing, UNSENT};
 use crate::rtt::Rtt;
 
-/// Later datagrams that must have been sent before an unacknowledged one is lost (RFC 9002 §6.1.1).
+/// Later datagrams that must arrive before an unacknowledged one counts as lost (RFC 9002 §6.1.1).
 const REORDER_DATAGRAMS: usize = 3;
-/// Datagrams sent again at a timeout, or on a new path.
+/// Datagrams retransmitted at a timeout, or on a new path.
 const PROBES: usize = 2;
-/// The kernel is asked so often at least for the time a datagram leaves; with so many datagrams on the way, every round
-/// trip; and for so long after an answer what it did not time is no sample.
+/// The kernel's departure time is requested at least this often, and every round trip if this many datagrams are in
+/// flight. For this long after a report, round trips without it are not sampled.
 const STAMP_EVERY: Span = Span::from_millis(1);
 const STAMP_BUSY_DATAGRAMS: u64 = 4;
-/// But no more often: a short round trip's worth of system calls.
+/// Shortest interval of requests: a short round trip's worth of system calls.
 const STAMP_BUSY_EVERY: Span = Span::from_micros(100);
 const STAMPS_LAST: Span = Span::from_millis(100);
 /// Doublings of the timeout.
 const BACKOFF_MAX: u32 = 10;
 
-/// The first id of messages to groups: all after it are of such.
+/// The first id of messages to groups; all later ids are such too.
 const GROUPS: TransferId = TransferId { space: Space::Group, number: 0 };
 
 /// A datagram with a chunk that was sent.
@@ -38,7 +38,7 @@ struct Sent {
     chunk: u32,
     bytes: u32,
     at: Time,
-    /// When the kernel saw it leave, if `stamped`; else as `at`.
+    /// Departure time by the kernel if `stamped`; otherwise `at`.
     left: Time,
     stamped: bool,
     in_flight: bool,
@@ -46,30 +46,30 @@ struct Sent {
     shared: bool,
 }
 
-/// What an acknowledgement or a timer changed.
+/// Changes by an acknowledgement or a timer.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Messages that have arrived whole.
     pub finished: Vec<Outgoing>,
     /// Datagrams to the peer alone.
     pub arrived: u32,
-    /// All, and those to whole groups.
+    /// All datagrams, and those to whole groups.
     pub lost: u32,
     pub lost_shared: u32,
-    /// Lost ones that had arrived after all.
+    /// Datagrams declared lost that had arrived.
     pub spurious: u32,
-    /// Entries of messages to groups that said nothing new.
+    /// Entries of messages to groups without news.
     pub repeated: u32,
-    /// Message to a group of which a shared datagram arrived; was lost, and when that left.
+    /// A message to a group of which a shared datagram arrived; one of which one was lost, and when that was sent.
     pub shared_arrived: Option<u64>,
     pub shared_lost: Option<(u64, Time)>,
-    /// Bytes of the largest datagram that arrived, of the largest that was lost, and when a lost one left, the latest.
+    /// Bytes of the largest datagram that arrived and of the largest lost, and when the last lost one was sent.
     pub largest_arrived: u32,
     pub largest_lost: u32,
     pub lost_sent: Time,
 }
 
-/// What is sent next.
+/// The next chunk to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pick {
     pub id: TransferId,
@@ -81,37 +81,37 @@ pub(crate) struct Pick {
 pub(crate) struct Sender {
     pub transfers: BTreeMap<TransferId, Outgoing>,
     next_number: u64,
-    /// With chunks never sent, in turns.
+    /// Messages with unsent chunks, served in turns.
     waiting: VecDeque<TransferId>,
     lost: VecDeque<(TransferId, u8, u32)>,
     sent: VecDeque<Sent>,
     in_flight: u64,
     pub bytes: usize,
     congestion: Box<dyn Congestion>,
-    /// What it says, as of its last change.
+    /// The congestion window after its last change.
     window: u64,
     pub rtt: Rtt,
-    /// The same with the hosts' time in it: what timeouts follow from, lest a busy host is taken for a loss.
+    /// Round trip including host time. Timeouts are derived from it, so that a busy host is not taken for a loss.
     turn: Rtt,
     backoff: u32,
-    /// Lost chunks that leave whatever the window says: what is on the way may be lost, too (RFC 9002 §7.5).
+    /// Lost chunks that are sent regardless of the window: what is in flight may be lost too (RFC 9002 §7.5).
     probes: usize,
-    /// When something last arrived, or began to be on its way.
+    /// When something last arrived or was first sent.
     pub progress: Time,
     largest_echo: u64,
-    /// That datagram went to a whole group: another way than the peer's own.
+    /// That datagram went to a whole group: a path other than the peer's own.
     echo_shared: bool,
     deadlines: BTreeSet<(Time, TransferId)>,
     limited: bool,
     received: u32,
     marked: u32,
-    /// In the endpoint's queue of those with something to send.
+    /// Whether it is in the endpoint's queue of those with something to send.
     pub queued: bool,
-    /// Datagrams go to several peers (by the switch): order says nothing.
+    /// Datagrams go to several peers (through the switch), so their order says nothing.
     unordered: bool,
-    /// When the kernel is asked again for the time a datagram leaves.
+    /// When the kernel's departure time is next requested.
     stamp_at: Time,
-    /// Until then round trips without the kernel's time are no samples: better ones come.
+    /// Until then round trips without the kernel's time are not sampled, because better ones follow.
     stamps_until: Time,
     pub counts: FlowCounts,
 }
@@ -150,12 +150,12 @@ impl Sender {
     pub fn next_direct(&self) -> TransferId {
         TransferId { space: Space::Direct, number: self.next_number }
     }
-    /// How far the oldest unacknowledged direct message is behind the next.
+    /// Distance of the oldest unacknowledged direct message from the next.
     pub fn direct_span(&self) -> u64 {
         let oldest = self.transfers.range(..TransferId { space: Space::Routed, number: 0 }).next();
         oldest.map_or(0, |(id, _)| self.next_number - id.number)
     }
-    /// Returns into how many chunks it was cut.
+    /// Returns the number of chunks.
     pub fn push(&mut self, mut o: Outgoing, chunk_bytes: usize) -> u32 {
         if o.id.space == Space::Direct {
             self.next_number = o.id.number + 1;
@@ -165,7 +165,7 @@ impl Sender {
         self.insert(o);
         count
     }
-    /// The rest of it leaves to this peer by itself.
+    /// Sends the rest of the message to this peer individually.
     pub fn unshare(&mut self, id: TransferId) {
         if let Some(o) = self.transfers.get_mut(&id)
             && std::mem::take(&mut o.shared)
@@ -177,7 +177,7 @@ impl Sender {
         let all: Vec<TransferId> = self.transfers.range(GROUPS..).map(|(id, _)| *id).collect();
         all.into_iter().for_each(|id| self.unshare(id));
     }
-    /// Parts of messages to groups become messages of this connection: (number, new id) of each.
+    /// Converts parts of messages to groups into messages of this connection: (number, new id) of each.
     pub fn make_direct(&mut self) -> Vec<(u64, TransferId)> {
         let all: Vec<TransferId> = self.transfers.range(GROUPS..).map(|(id, _)| *id).collect();
         let mut made = Vec::new();
@@ -200,7 +200,7 @@ impl Sender {
         }
         self.transfers.insert(o.id, o);
     }
-    /// A message that another peer's connection held, now bound to this one.
+    /// Takes a message that another peer's connection held and that is now bound to this one.
     pub fn adopt(&mut self, mut o: Outgoing) {
         for state in &mut o.chunks {
             if *state != ARRIVED {
@@ -213,11 +213,11 @@ impl Sender {
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
-    /// Whether something is on the way to this peer alone.
+    /// Whether anything is in flight to this peer alone.
     pub fn alone_in_flight(&self) -> bool {
         self.sent.iter().any(|s| s.in_flight && !s.shared)
     }
-    /// Whether something is on the way to whichever server the switch chooses.
+    /// Whether anything is in flight to whichever server the switch chooses.
     pub fn unbound_in_flight(&self) -> bool {
         let unbound = |id| self.transfers.get(&id).is_some_and(|o| o.id.space == Space::Routed && !o.bound);
         self.sent.iter().any(|s| s.in_flight && unbound(s.id))
@@ -229,7 +229,7 @@ impl Sender {
         self.in_flight == 0 || self.in_flight + bytes as u64 <= self.window
     }
 
-    /// What may be sent now, lost chunks first. [`Sender::sent`] must follow.
+    /// The next chunk that may be sent, lost ones first. [`Sender::sent`] must follow.
     pub fn pick(&mut self) -> Option<Pick> {
         while let Some(&(id, attempt, chunk)) = self.lost.front() {
             let wanted = self.transfers.get(&id).filter(|o| o.attempt == attempt && o.chunks[chunk as usize] == LOST);
@@ -268,17 +268,17 @@ impl Sender {
         }
         None
     }
-    /// Whether there is anything for a train beside that chunk.
+    /// Whether there is anything for a train besides that chunk.
     pub fn waits_beside(&self, pick: Pick) -> bool {
         self.waiting.len() > 1 || self.transfers.get(&pick.id).is_some_and(|o| pick.chunk as usize + 1 < o.chunks.len())
     }
-    /// Another chunk for a train that `last` is in, never sent: of the same message while it has any, then of the next. It must
-    /// fit, by its bytes.
+    /// Another unsent chunk for the train of `last`, which must fit by its bytes: of the same message while it has any,
+    /// then of the next.
     pub fn pick_more(&mut self, last: TransferId, fits: impl Fn(&Outgoing, u32) -> bool) -> Option<Pick> {
         if !self.lost.is_empty() {
             return None;
         }
-        // A message that is not whole yet has just had its turn.
+        // An incomplete message has just had its turn.
         let same = self.waiting.back() == Some(&last);
         let id = if same { last } else { *self.waiting.front()? };
         let o = self.transfers.get(&id)?;
@@ -296,7 +296,7 @@ impl Sender {
         }
         Some(Pick { id, chunk, again: false })
     }
-    /// Whether the window has room for a chunk of the group's; none if it does not come that way any more.
+    /// Whether the window has room for the group's chunk; `None` if it is no longer sent that way.
     pub fn room_in_group(&mut self, id: TransferId, chunk: u32) -> Option<bool> {
         let o = self.transfers.get(&id).filter(|o| o.shared)?;
         let spoken_of = chunk <= o.base.saturating_add(ACK_SPAN);
@@ -304,17 +304,17 @@ impl Sender {
         self.limited |= !room;
         Some(room && spoken_of)
     }
-    /// Whether nothing more could be sent after a datagram of `bytes`: its acknowledgement is waited for.
+    /// Whether nothing more could be sent after a datagram of `bytes`, so that its acknowledgement is awaited.
     pub fn full_after(&self, bytes: usize) -> bool {
         self.in_flight + 2 * bytes as u64 > self.window
     }
-    /// The chunk left in a datagram of that many bytes.
+    /// The chunk was sent in a datagram of `bytes`.
     pub fn sent(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
         let Some(o) = self.transfers.get_mut(&pick.id) else { return };
         if !pick.again {
             o.next = pick.chunk + 1;
             let whole = o.next as usize >= o.chunks.len();
-            // In turns: a long message does not hold up short ones behind it.
+            // In turns: a long message does not delay short ones behind it.
             if let Some(id) = self.waiting.pop_front()
                 && !whole
             {
@@ -323,8 +323,9 @@ impl Sender {
         }
         self.on_the_way(now, pick, counter, bytes, false);
     }
-    /// Chunks behind `last`, which was just sent, leave in datagrams of `bytes` each: those with nothing but data, as long as `last`,
-    /// while there is room for another behind them. `put` gives each its counter. How many, `most` at the most.
+    /// The chunks after `last`, which was just sent, are sent in datagrams of `bytes` each: those of data only and as
+    /// long as `last`, while there is room for another after them. `put` assigns each its counter. Returns their
+    /// number, at most `most`.
     pub fn sent_run(
         &mut self,
         now: Time,
@@ -355,7 +356,7 @@ impl Sender {
         self.counts.sent += count as u64;
         count
     }
-    /// The chunk left in a datagram to the whole group.
+    /// The chunk was sent in a datagram to the whole group.
     pub fn sent_to_group(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
         if let Some(o) = self.transfers.get_mut(&pick.id) {
             o.next = pick.chunk + 1;
@@ -375,8 +376,8 @@ impl Sender {
         let (at, left, stamped, in_flight) = (now, now, false, true);
         self.sent.push_back(Sent { counter, id, chunk, bytes, at, left, stamped, in_flight, shared });
     }
-    /// Whether the kernel should say when the datagram that was just picked leaves: one a round trip of a busy
-    /// connection, one in a while of others. Each costs a system call.
+    /// Whether to request the kernel's departure time of the picked datagram: once per round trip of a busy connection,
+    /// once in a while for others. Each request costs a system call.
     pub fn wants_stamp(&mut self, now: Time, datagram: usize) -> bool {
         if now < self.stamp_at {
             return false;
@@ -385,7 +386,7 @@ impl Sender {
         self.stamp_at = now + if busy { self.rtt.smoothed().clamp(STAMP_BUSY_EVERY, STAMP_EVERY) } else { STAMP_EVERY };
         true
     }
-    /// The driver learned when the datagram really left.
+    /// The driver learned the datagram's departure time.
     pub fn left_at(&mut self, counter: u64, at: Time) {
         if let Ok(i) = self.sent.binary_search_by_key(&counter, |s| s.counter) {
             let s = &mut self.sent[i];
@@ -417,7 +418,7 @@ impl Sender {
         }
         let rtt = rtt.and_then(|(network, turn, stamped)| {
             self.turn.add(now, turn);
-            // The wall clock that stamps are in may be set between two of them.
+            // The wall clock of the timestamps may be set between two of them.
             let sample = network > Span::ZERO && (stamped || now >= self.stamps_until);
             self.counts.samples += u64::from(sample);
             self.counts.stamped += u64::from(stamped);
@@ -499,20 +500,21 @@ impl Sender {
         }
         bytes
     }
-    /// Whether the receiver has dropped what it had of the message: it misses what it had, or has all and is not done.
+    /// Whether the receiver has dropped its part of the message: it misses chunks that it had, or has all and is not
+    /// done.
     fn forgotten(&self, e: &AckEntry, newest: bool) -> bool {
         let Some(o) = self.transfers.get(&e.id).filter(|o| o.attempt == e.attempt && !e.done) else { return false };
         let told = o.next.min(u32::from(e.base).saturating_add(ACK_SPAN));
         o.left == 0 || newest && (u32::from(e.base)..told).any(|c| o.chunks[c as usize] == ARRIVED && !e.has(c))
     }
 
-    /// Chunks that later datagrams have overtaken by too much.
+    /// Finds chunks that enough later datagrams have overtaken.
     fn find_lost(&mut self, now: Time, cfg: &Config, p: &mut Progress) {
         let later = self.sent.partition_point(|s| s.counter <= self.largest_echo);
         let patience = self.rtt.reorder();
         for i in 0..later {
             let s = self.sent[i];
-            // What takes different ways may overtake.
+            // Datagrams on different paths may overtake each other.
             let ordered = !self.unordered && s.shared == self.echo_shared;
             let overtaken = ordered && later - 1 - i >= REORDER_DATAGRAMS;
             if s.in_flight && i + 1 < later && (overtaken || s.at + patience <= now) {
@@ -543,7 +545,7 @@ impl Sender {
         self.congestion.lost(now, s.at);
         self.window = self.congestion.window();
     }
-    /// Go-back-N: sent after a lost one, so sent again, arrived or not.
+    /// Go-back-N: sent after a lost datagram, so retransmitted, arrived or not.
     fn lose_also(&mut self, i: usize) {
         let s = self.sent[i];
         if std::mem::take(&mut self.sent[i].in_flight) {
@@ -579,7 +581,7 @@ impl Sender {
         let base = self.turn.timeout(cfg.retransmit_initial, cfg.retransmit_min, cfg.ack_delay);
         (base * (1 << self.backoff.min(BACKOFF_MAX))).min(cfg.retransmit_max)
     }
-    /// When [`Sender::timer`] has something to do.
+    /// When [`Sender::timer`] has work.
     pub fn deadline(&self, cfg: &Config) -> Time {
         let first = self.deadlines.first().map_or(Time::MAX, |(at, _)| *at);
         let Some(oldest) = self.sent.iter().find(|s| s.in_flight) else { return first };
@@ -589,7 +591,7 @@ impl Sender {
         }
         first.min(at)
     }
-    /// Time has passed. True if the retransmission time has: nothing was heard.
+    /// Handles the passing of time. True if the retransmission time has passed without an acknowledgement.
     pub fn timer(&mut self, now: Time, cfg: &Config, p: &mut Progress) -> bool {
         self.find_lost(now, cfg, p);
         let timeout = self.timeout(cfg);
@@ -607,7 +609,7 @@ impl Sender {
         self.tidy();
         true
     }
-    /// The oldest datagrams on the way are sent again. Whether the others are lost too, their acknowledgement tells: a host
+    /// Retransmits the oldest datagrams in flight. Their acknowledgement shows whether the others are lost too: a host
     /// that was only busy is not sent everything twice (RFC 9002 §6.2.4).
     fn probe(&mut self, now: Time, p: &mut Progress) {
         let oldest = (0..self.sent.len()).filter(|i| self.sent[*i].in_flight);
@@ -623,12 +625,12 @@ impl Sender {
         self.tidy();
         p
     }
-    /// Messages whose deadline is over.
+    /// Takes a message whose deadline has passed.
     pub fn expired(&mut self, now: Time) -> Option<Outgoing> {
         let &(at, id) = self.deadlines.first()?;
         if at > now { None } else { self.take(id) }
     }
-    /// Removes a message; what is on the way of it no longer counts.
+    /// Removes a message; its datagrams in flight no longer count.
     pub fn take(&mut self, id: TransferId) -> Option<Outgoing> {
         let o = self.transfers.remove(&id)?;
         self.bytes -= o.message.len();
@@ -643,7 +645,7 @@ impl Sender {
         self.tidy();
         Some(o)
     }
-    /// Everything begins anew, in chunks of that size: the peer has restarted, or large datagrams vanish.
+    /// Restarts all messages in chunks of that size: the peer has restarted, or large datagrams vanish.
     pub fn restart(&mut self, chunk_bytes: usize, larger_only: bool) {
         self.backoff = 0;
         let ids: Vec<TransferId> = self.transfers.keys().copied().collect();
@@ -655,7 +657,7 @@ impl Sender {
             self.recut(id, Some(chunk_bytes));
         }
     }
-    /// The message is sent anew, in chunks of that size or of its own.
+    /// Restarts the message in chunks of that size or of its own.
     fn recut(&mut self, id: TransferId, chunk_bytes: Option<usize>) {
         let Some(mut o) = self.take(id) else { return };
         o.attempt = o.attempt.wrapping_add(1);
@@ -664,11 +666,11 @@ impl Sender {
         self.waiting.retain(|w| *w != id);
         self.insert(o);
     }
-    /// What is on the way is taken for lost: the peer says that it has dropped it, or the path has changed.
+    /// Declares everything in flight lost: the peer reports that it dropped it, or the path has changed.
     pub fn lose_all(&mut self) {
         self.lose_those(|_| true);
     }
-    /// The same of what went by the switch and was not answered yet.
+    /// Declares unanswered datagrams through the switch lost.
     pub fn lose_unbound(&mut self) {
         self.lose_those(|o| o.id.space == Space::Routed && !o.bound);
     }

@@ -13,7 +13,7 @@ fn round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// Of any bytes; words are little-endian, as the paper has them.
+/// Of any bytes; words are little-endian, as in the paper.
 pub fn siphash24(key: [u64; 2], data: &[u8]) -> u64 {
     let mut v = [
         key[0] ^ 0x736f_6d65_7073_6575,
@@ -39,7 +39,7 @@ pub fn siphash24(key: [u64; 2], data: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    /// The first and the fifteenth-byte vector of the paper's appendix A and its reference code.
+    /// The first vector, and the 15-byte vector of the paper's appendix A and reference code.
     #[test]
     fn vectors_of_the_paper() {
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];

@@ -1,25 +1,25 @@
-//! Datagrams over a stream, when the network loses too many of them (PN5): a length of four bytes before each.
+//! Datagrams over a stream, for networks that lose too many of them (PN5): each is preceded by a length of four bytes.
 
 use bytes::{Buf, BytesMut};
 
 use crate::config::DATAGRAM_BYTES_MAX;
 
-/// Bytes of a frame's length.
+/// Bytes of a frame's length field.
 pub const FRAME_HEAD_BYTES: usize = 4;
 
-/// Bytes before a datagram.
+/// The bytes before a datagram.
 pub fn frame_head(datagram_bytes: usize) -> [u8; FRAME_HEAD_BYTES] {
     (datagram_bytes as u32).to_be_bytes()
 }
 
-/// The stream is not one of ours: close it.
+/// The stream is invalid: close it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame of {len} bytes; {DATAGRAM_BYTES_MAX} are the most")]
 pub struct FrameTooLong {
     pub len: u32,
 }
 
-/// Cuts a stream's bytes into datagrams. Holds at most one frame, and the bytes read beyond it.
+/// Splits a stream's bytes into datagrams. Holds at most one frame and the bytes read beyond it.
 #[derive(Debug, Default)]
 pub struct Deframer {
     buffer: BytesMut,
@@ -29,7 +29,7 @@ impl Deframer {
     pub fn new() -> Deframer {
         Deframer::default()
     }
-    /// Where to append what was read.
+    /// Buffer to append read bytes to.
     pub fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
     }

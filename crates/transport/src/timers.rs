@@ -1,4 +1,4 @@
-//! What happens when time passes: losses, paths, peers that fall silent, sizes that do not get through.
+//! The passing of time: losses, paths, silent peers, sizes that do not get through.
 
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
@@ -11,22 +11,22 @@ use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer, TRIAL_TOKEN};
 use crate::sender::Progress;
 
-/// Large datagrams lost in a row until smaller ones are tried.
+/// Large datagrams lost in a row before smaller ones are tried.
 const LARGE_LOST_MAX: u32 = 6;
-/// Largest datagrams of common networks besides the least: Ethernet's, and with jumbo frames. Sizes go from one to the next, so
-/// that a message's deadline is not over before the right one is found.
+/// Largest datagrams of common networks besides the least: Ethernet, and jumbo frames. Sizes step through these, so
+/// that the right one is found before a message's deadline.
 const SIZES: [usize; 3] = [DATAGRAM_BYTES_MIN, 1472, 8972];
-/// How long until a larger size is tried again.
+/// Time until a larger size is tried again.
 const LARGER_AFTER: Span = Span::from_secs(10);
-/// Half-received messages are dropped after so long without another chunk: longer than a sender's longest timeouts.
+/// Time without another chunk until an incomplete message is dropped: longer than a sender's longest timeouts.
 const HALF_AFTER: Span = Span::from_secs(4);
-/// Loss is judged once in this time, over at least so many datagrams.
+/// Loss is judged once in this time, over at least this many datagrams.
 const LOSS_PERIOD: Span = Span::from_secs(1);
 const LOSS_SENT_MIN: u32 = 100;
-/// Pings of a trial whether datagrams get through again, and how often one is sent.
+/// Pings of a test whether datagrams get through again, and their interval.
 const TRIAL_PINGS: u32 = 20;
 const TRIAL_EVERY: Span = Span::from_millis(50);
-/// A peer that is silent on every path is tried by a stream once in this time.
+/// Interval of stream attempts to a peer that is silent on every path.
 const SILENT_STREAM_EVERY: Span = Span::from_secs(2);
 
 impl Peer {
@@ -59,18 +59,18 @@ impl Peer {
 }
 
 impl Peer {
-    /// Since when nothing says that the current path works, of a class that waits for an acknowledgement.
+    /// Since when nothing shows that the current path works, for a class that waits for an acknowledgement.
     fn quiet_since(&self, f: &Flow) -> Time {
         f.tx.progress.max(self.path_works).max(self.paths.since)
     }
-    /// When the path of such a class is looked at: a sign of life is asked for after half of the SLA's time, so that its
-    /// answer can be here at its end, and again as long as nothing comes.
+    /// When to check the path of such a class: a ping is sent after half of the SLA time, so that its answer can arrive
+    /// before the end, and repeated while nothing arrives.
     fn path_check_at(&self, f: &Flow, sla: Span) -> Time {
         let quiet = self.quiet_since(f);
         let ask = quiet.max(self.path_asked) + sla / 2;
         if quiet + sla > self.path_asked { ask.min(quiet + sla) } else { ask }
     }
-    /// When the stream has brought nothing for so long that it is given up.
+    /// When a stream that delivers nothing is given up.
     fn stuck_at(&self, cfg: &Config) -> Time {
         let waiting = self.flows.iter().filter(|f| f.tx.in_flight() > 0);
         let since = waiting.map(|f| f.tx.progress.max(self.stream_since)).min();
@@ -86,9 +86,10 @@ fn above(size: usize) -> usize {
 }
 
 impl Endpoint {
-    /// Time has passed. Call it when [`Endpoint::next_deadline`] has come; calling it at other times does no harm.
+    /// Handles the passing of time. To be called when [`Endpoint::next_deadline`] has come; calls at other times are
+    /// harmless.
     pub fn handle_timeout(&mut self, now: Time) {
-        // Every peer once: what it sets anew for this instant waits for the next call.
+        // Each peer once: new deadlines at this instant wait for the next call.
         for _ in 0..self.deadlines.len() {
             let Some(&(at, node)) = self.deadlines.first() else { return };
             if at > now {
@@ -142,7 +143,7 @@ impl Endpoint {
         }
     }
 
-    /// PN4: no acknowledgement within the SLA's time, so another source port.
+    /// PN4: without an acknowledgement within the SLA time, changes the source port.
     fn check_path(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if let Some(path) = peer.paths.probe(now, self.cfg.path_blacklist) {
@@ -154,10 +155,10 @@ impl Endpoint {
             return;
         }
         peer.path_asked = now;
-        // What went to a whole group says nothing of the peer's own path.
+        // Datagrams to a whole group say nothing about the peer's own path.
         let late = |f: &&Flow| f.tx.alone_in_flight() && now.since(peer.quiet_since(f)) >= sla;
-        // The network's time alone counts, whatever the hosts' own turns have been: how long until a message is sent again
-        // says nothing here. That its host lives does not say that the switch's way to it does.
+        // Only network time counts, not the hosts' own delays: the retransmission time is irrelevant here. A live host
+        // does not prove that the switch's path to it works.
         let quiet = peer.flows.iter().filter(late).map(|f| peer.quiet_since(f)).max();
         let since = |f: &Flow| f.tx.progress.max(peer.paths.since);
         let astray = |f: &&Flow| now.since(since(f)) >= sla && f.tx.timed_out() > 0 && f.tx.unbound_in_flight();
@@ -168,11 +169,11 @@ impl Endpoint {
         self.sign_of_life(node);
     }
 
-    /// The peer hears no acknowledgements although they were sent: they take a bad path.
+    /// The peer receives no acknowledgements although they were sent: their path is bad.
     pub(crate) fn way_back(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if now.since(peer.paths.since) >= self.cfg.sla {
-            // Since when is not known here.
+            // Since when is unknown here.
             self.change_path(now, node, now);
         }
     }
@@ -188,11 +189,11 @@ impl Endpoint {
         self.event(Event::PathChanged { peer: node, from, to });
     }
 
-    /// Of a ping that belongs to no trial, without the path's number.
+    /// Token of a ping outside a test, without the path's number.
     pub(crate) fn sign_token(&mut self) -> u64 {
         self.rng.next_u64() & !(0xffff | TRIAL_TOKEN)
     }
-    /// A ping on the current path: whether it is silent, or only large datagrams vanish, or only the receiver is slow.
+    /// A ping on the current path distinguishes a silent path, lost large datagrams, and a slow receiver.
     fn sign_of_life(&mut self, node: NodeId) {
         let token = self.sign_token();
         if let Some(peer) = self.peers.get_mut(&node).filter(|p| !self.cfg.is_switch(p.node)) {
@@ -225,7 +226,7 @@ impl Endpoint {
         self.drop_all(node);
     }
 
-    /// The peer is down: every message to it is given up.
+    /// The peer is down: gives up every message to it.
     fn drop_all(&mut self, node: NodeId) {
         for class in CLASSES {
             loop {
@@ -239,7 +240,7 @@ impl Endpoint {
         }
     }
 
-    /// PN5: heavy loss on datagrams asks for a stream; on the stream, pings try whether datagrams get through.
+    /// PN5: heavy loss of datagrams requests a stream; on the stream, pings test whether datagrams get through.
     fn check_loss(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.carrier == Carrier::Stream {
@@ -264,7 +265,7 @@ impl Endpoint {
         }
     }
 
-    /// PN5: nothing at all is heard of a peer, dead or not: perhaps something between takes datagrams for an attack.
+    /// PN5: nothing at all is received from a peer, dead or not; something on the path may filter datagrams.
     fn check_silence(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node).filter(|p| !self.cfg.is_switch(p.node)) else { return };
         let silent = peer.down || peer.owed.is_some_and(|t| now.since(t) >= self.cfg.dead_after / 3);
@@ -275,7 +276,7 @@ impl Endpoint {
         }
     }
 
-    /// While on the stream: `loss_sent` pings of the trial were sent, `loss_lost` of them are unanswered.
+    /// On the stream: `loss_sent` pings of the test were sent, `loss_lost` of them are unanswered.
     pub(crate) fn stream_trial(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if now < peer.loss_at + TRIAL_EVERY * u64::from(peer.loss_sent) {
@@ -296,8 +297,8 @@ impl Endpoint {
         }
     }
 
-    /// Large datagrams vanish whatever their number, while the peer is heard: smaller ones, and after a while larger ones
-    /// again. The same rule makes chunks small where loss is heavy: a lost one then costs less (PN7).
+    /// Large datagrams vanish, however many are sent, while the peer answers: uses smaller ones, and larger ones again
+    /// after a while. The same rule makes chunks small under heavy loss, where a lost one then costs less (PN7).
     pub(crate) fn sizes(&mut self, now: Time, node: NodeId, p: &Progress) {
         let max = self.cfg.datagram_bytes_max;
         let Some(peer) = self.peers.get_mut(&node) else { return };
@@ -315,7 +316,7 @@ impl Endpoint {
         self.set_size(now, node, size);
     }
 
-    /// The driver's socket does not take datagrams of so many bytes to the peer: smaller ones at once.
+    /// The driver's socket refuses datagrams of this size to the peer: uses smaller ones at once.
     pub fn too_long(&mut self, now: Time, node: NodeId, bytes: usize) {
         if self.peers.get(&node).is_some_and(|p| bytes <= p.datagram && bytes > DATAGRAM_BYTES_MIN) {
             self.set_size(now, node, below(bytes));

@@ -1,4 +1,4 @@
-//! What leaves, in which order: what is said besides data, gold, silver and copper chunks, acknowledgements alone.
+//! Order of transmission: control messages, gold, silver and copper chunks, separate acknowledgements.
 
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Time};
@@ -13,15 +13,15 @@ use crate::outgoing::{Outgoing, pieces};
 use crate::peer::{Carrier, Control, STREAM_PATH};
 use crate::sender::Pick;
 
-/// Timeouts in a row after which the peer is told, lest its acknowledgements take a bad path.
+/// Timeouts in a row after which the peer is informed, because its acknowledgements may take a bad path.
 const UNHEARD_TIMEOUTS: u32 = 2;
-/// Datagrams of a train: what Linux takes at once (UDP_MAX_SEGMENTS before 6.9).
+/// Datagrams per train: Linux's limit (UDP_MAX_SEGMENTS before 6.9).
 const TRAIN_DATAGRAMS: usize = 64;
-/// Silver chunks for each copper one while both wait (PN10: offline work has what online work leaves, and a little).
+/// Silver chunks per copper chunk while both wait (PN10: offline work gets what online work leaves, and a little more).
 const SILVER_PER_COPPER: u32 = 8;
 
 impl Endpoint {
-    /// The next bytes to send, until there are none. What is handed out must be sent at once.
+    /// The next bytes to send, `None` when there are no more. They must be sent at once.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
         let t = self
             .poll_bare()
@@ -46,7 +46,7 @@ impl Endpoint {
     fn last_counter(&self) -> u64 {
         u64::from(self.auth.sending()) << 56 | self.counter
     }
-    /// How this endpoint speaks to a peer of that version.
+    /// Sender fields for a peer of that version.
     pub(crate) fn sender(&self, newest: u8) -> Sender {
         Sender {
             node: self.local,
@@ -88,14 +88,14 @@ impl Endpoint {
             ShortOp::Outdated => self.counters.outdated_sent += 1,
             _ => {}
         }
-        // Pings try the paths even while the stream is used; who is to be convinced or answered there is, there.
+        // Pings test the paths even while the stream is used; challenges and proofs go where their peer sent from.
         let via = match control {
             Control::Ping { path, .. } if path != STREAM_PATH => Via::Path(path),
             Control::Pong { token } if token as u16 != STREAM_PATH => Via::Path(path),
             Control::Challenge { by_stream: true, .. } | Control::Outdated { by_stream: true, .. } => Via::Stream,
             _ => self.via(node),
         };
-        // In the older version: a peer may have gone back to it, and hears nothing newer.
+        // In the older version: a peer may have been downgraded to it, and understands nothing newer.
         let (counter, from) = (self.next_counter(), self.sender(crate::VERSION - 1));
         let mut d = Vec::with_capacity(80);
         header::put_short(&mut d, op, Class::Gold, &from, node, counter);
@@ -136,7 +136,7 @@ impl Endpoint {
         None
     }
 
-    /// A chunk, or a train of them, to that peer in that class, if its window allows. Peers take turns.
+    /// A chunk, or a train of them, to that peer in that class, if its window permits. Peers take turns.
     fn chunk_to(&mut self, now: Time, node: NodeId, class: Class) -> Option<Transmit> {
         let peer = self.peers.get_mut(&node)?;
         let picked = peer.flow(class).tx.pick();
@@ -170,8 +170,8 @@ impl Endpoint {
         }
     }
 
-    /// Appends the datagram of a picked chunk. Returns whose address it goes to, and its counter. In a train it has the form of
-    /// the first, so that it is as long, and no acknowledgements.
+    /// Appends the datagram of a picked chunk. Returns its destination and counter. In a train it has the form of the
+    /// first, so that it is as long, and no acknowledgements.
     fn put_datagram(
         &mut self,
         now: Time,
@@ -191,7 +191,7 @@ impl Endpoint {
         let left = peer.paths.since;
         let flow = peer.flow(class);
         let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
-        // On the stream there is no switch: whoever served the vSSD last is asked itself.
+        // There is no switch on the stream: the vSSD's last known server is addressed directly.
         let by_switch = o.by.filter(|_| !o.bound && !on_stream);
         let to = by_switch.unwrap_or(node);
         let long = pick.chunk == 0 || by_switch.is_some() || like == Some(LONG);
@@ -203,7 +203,7 @@ impl Endpoint {
             None
         };
         let last = flow.tx.full_after(fixed + payload);
-        // The path was left for it, or it is overdue: perhaps what does not arrive is the answer.
+        // The path was changed for it, or it is overdue: possibly its answer is what does not arrive.
         let unheard = flow.tx.timed_out() >= UNHEARD_TIMEOUTS || pick.again && left > flow.tx.progress;
         let c = Chunk { unheard, ..o.chunk(pick.chunk, last) };
         let from = Sender {
@@ -240,8 +240,8 @@ impl Endpoint {
         (to, counter)
     }
 
-    /// Lengthens a datagram to a train: chunks of this and of other messages in the same form, all as long as the first but the
-    /// last. Nothing in it goes by the switch, which would rewrite the first only.
+    /// Extends a datagram to a train: chunks of this and of other messages in the same form, all as long as the first,
+    /// except the last. None of them goes through the switch, which would rewrite only the first.
     fn train(
         &mut self,
         now: Time,
@@ -273,8 +273,8 @@ impl Endpoint {
         (if count > 1 { Some(one) } else { None }, counter)
     }
 
-    /// Lengthens a train by chunks that follow the message's chunk in its last datagram, of `one` bytes and without
-    /// acknowledgements: what they share is copied from it. How many, `most` at the most.
+    /// Extends a train by the chunks after the one in its last datagram, of `one` bytes and without acknowledgements;
+    /// common fields are copied. Returns their number, at most `most`.
     fn put_run(
         &mut self,
         now: Time,

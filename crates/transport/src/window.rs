@@ -1,11 +1,12 @@
-//! A sliding bitmap of numbers that were seen (RFC 4303 §3.4.3, made longer).
+//! A sliding bitmap of seen numbers (RFC 4303 §3.4.3, extended).
 
-/// Remembers which of the newest numbers were seen. Older ones count as seen: what is forgotten is never accepted.
+/// Remembers which of the newest numbers were seen. Older ones count as seen, so that a forgotten number is never
+/// accepted.
 #[derive(Clone, Debug)]
 pub struct Window {
     /// One more than the highest number seen.
     top: u64,
-    /// Bit `n % bits` for number `n`; empty until something is seen.
+    /// Bit `n % bits` for number `n`; empty until a number is seen.
     words: Vec<u64>,
     bits: u64,
 }
@@ -28,7 +29,7 @@ impl Window {
         let bit = n & (self.bits - 1);
         ((bit / 64) as usize, 1 << (bit % 64))
     }
-    /// Whether the number is older than what is remembered.
+    /// Whether the number is too old to be remembered.
     pub fn forgotten(&self, n: u64) -> bool {
         n.saturating_add(self.bits) < self.top
     }
@@ -40,7 +41,7 @@ impl Window {
         let (word, bit) = self.place(n);
         self.forgotten(n) || self.words[word] & bit != 0
     }
-    /// Notes the number; false if it was seen before, or is too old to tell.
+    /// Records the number; false if it was seen before, or is too old to tell.
     pub fn insert(&mut self, n: u64) -> bool {
         if self.seen(n) {
             return false;
@@ -55,7 +56,7 @@ impl Window {
         self.words[word] |= bit;
         true
     }
-    /// Clears the places of the numbers between the old and the new top.
+    /// Clears the bits of the numbers between the old and the new top.
     fn advance(&mut self, top: u64) {
         if top - self.top >= self.bits {
             self.words.fill(0);

@@ -1,31 +1,32 @@
-//! Control by delay against a target: Swift (Kumar et al., SIGCOMM 2020, §3.1–§3.5), for windows of at least two datagrams.
+//! Congestion control by delay against a target: Swift (Kumar et al., SIGCOMM 2020, §3.1–§3.5), for windows of at least
+//! two datagrams.
 //!
-//! Below the target the window grows by a constant a round trip; above it shrinks in proportion to the excess, at most
-//! once a round trip. The target is the round trip of an empty path, the same for all hosts of a rack, and a part that
-//! falls with the square root of the window, so that flows of unlike windows meet (§3.5 of Swift). Were the target every
-//! connection's own lowest round trip, those that began when the queue was not empty would keep it so.
+//! Below the target the window grows by a constant per round trip; above it shrinks in proportion to the excess, at
+//! most once per round trip. The target is the round trip of an empty path, the same for all hosts of a rack, plus a
+//! part that falls with the square root of the window, so that flows converge to equal windows (§3.5 of Swift). If the
+//! target were each connection's own lowest round trip, connections that begin on a non-empty queue would keep it so.
 //!
-//! Round trips are measured without the hosts' time (PN8). The window covers the network; data that a slow host holds
-//! is added, so that it gets the same share (PN9).
+//! Round trips are measured without host time (PN8). The window covers the network; data held by a slow host is added,
+//! so that it gets the same share (PN9).
 
 use rackweave_core::{Span, Time};
 
 use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
-/// Queueing that every flow may cause, with any window (Swift's base target less the round trip: 25 µs at 100 Gb/s;
+/// Queueing that every flow may cause with any window (Swift's base target less the round trip: 25 µs at 100 Gb/s;
 /// twice that for slower links).
 const QUEUE_BASE: Span = Span::from_micros(50);
-/// Most that the part scaled by the flow's window adds (Swift's fs_range, 5 × the base).
+/// Most that the window-scaled part adds (Swift's fs_range, 5 × the base).
 const QUEUE_SCALED: Span = Span::from_micros(250);
-/// Windows, in datagrams, between which that part goes from all to nothing (Swift's fs_min, fs_max; ours ≥ 2).
+/// Windows, in datagrams, between which that part falls from all to nothing (Swift's fs_min, fs_max; ours ≥ 2).
 const SCALE_FROM: f64 = 2.0;
 const SCALE_TO: f64 = 256.0;
-/// Growth a round trip, datagrams (Swift's ai).
+/// Growth per round trip, in datagrams (Swift's ai).
 const GROWTH: f64 = 1.0;
-/// How strongly an excess shrinks the window, and the most in one round trip (Swift's beta, max_mdf).
+/// How much an excess shrinks the window, and the most per round trip (Swift's beta, max_mdf).
 const BETA: f64 = 0.8;
 const SHRINK_MAX: f64 = 0.5;
-/// Samples above the target at the smallest window after which the path itself is that long.
+/// Samples above the target at the smallest window after which the path itself counts as that long.
 const FLOOR_SAMPLES: u32 = 16;
 
 #[derive(Debug)]
@@ -33,17 +34,17 @@ pub struct Delay {
     datagram: u64,
     window: f64,
     slow_start: bool,
-    /// Round trip of the empty path: as configured, or longer if the smallest window shows it.
+    /// Round trip of the empty path: as configured, or longer if the smallest window shows that.
     base: Span,
     base_min: Span,
     floor_samples: u32,
     floor_min: Span,
     stretch: Stretch,
-    /// When the window was last reduced; what left before says nothing of the new window.
+    /// When the window was last reduced; datagrams sent earlier say nothing about the new window.
     reduced: Time,
-    /// Acknowledged since the last sample.
+    /// Bytes acknowledged since the last sample.
     acked: u64,
-    /// Whether the last sample was above the target: only then is a loss taken for a full queue.
+    /// Whether the last sample was above the target: only then does a loss count as a full queue.
     above: bool,
 }
 
@@ -77,7 +78,7 @@ impl Delay {
         self.slow_start = false;
         self.reduced = now;
     }
-    /// With the smallest window and still above the target, the delay is the path's, not ours.
+    /// With the smallest window and still above the target, the delay is that of the path.
     fn learn_base(&mut self, rtt: Span) {
         if rtt < self.base {
             self.base = rtt.max(self.base_min);
@@ -115,8 +116,8 @@ impl Congestion for Delay {
         }
         self.learn_base(rtt);
     }
-    /// A loss without delay is the network's fault, not a queue's: the window stays (PN8; TIMELY, SIGCOMM 2015, ignores
-    /// losses too). With delay, or when the queue is too short for delay to show, Swift's largest reduction.
+    /// A loss without delay is a fault of the network, not of a queue: the window stays (PN8; TIMELY, SIGCOMM 2015,
+    /// ignores losses too). With delay, or if the queue is too short to show delay, applies Swift's largest reduction.
     fn lost(&mut self, now: Time, sent: Time) {
         if sent >= self.reduced && (self.above || self.slow_start) {
             self.shrink(now, SHRINK_MAX);

@@ -1,16 +1,16 @@
-//! Control by the share of marked datagrams: DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257).
+//! Congestion control by the fraction of marked datagrams: DCTCP (Alizadeh et al., SIGCOMM 2010; RFC 8257).
 //!
-//! Otherwise than there,
-//! - a round trip's marks shrink the window by their own share, not by the smoothed one: with that, any mark costs the same, and the
-//!   longer turns of slow hosts seldom are without one, so that these get less (PN9);
-//! - a loss counts only beside marks: a switch that marks does so long before it drops, so losses without marks are
-//!   faults of the network, not of a queue. Heavy loss is taken as a switch that does not mark.
+//! Differences:
+//! - A round trip's marks shrink the window by their own fraction, not by the smoothed one. With the latter any mark
+//! costs the same, and the longer turns of slow hosts rarely lack one, so that these get less (PN9).
+//! - A loss counts only together with marks: a switch that marks does so long before it drops, so losses without marks
+//! are faults of the network, not of a queue. Heavy loss is taken as a switch that does not mark.
 
 use rackweave_core::{Span, Time};
 
 use super::{Acked, Congestion, DATAGRAMS_INITIAL, DATAGRAMS_MIN, Stretch, WINDOW_MAX};
 
-/// Losses that count without marks: more than one in this number, of at least this number of datagrams.
+/// Losses that count without marks: more than one in this many, of at least this many datagrams.
 const LOSS_HEAVY: u32 = 5;
 const LOSS_JUDGED: u32 = 64;
 
@@ -22,7 +22,7 @@ pub struct Ecn {
     stretch: Stretch,
     received: u32,
     marked: u32,
-    /// Arrived and lost since the losses were judged last.
+    /// Datagrams that arrived and were lost since losses were last judged.
     arrived: u32,
     lost: u32,
     /// Whether the last round trip had marks.

@@ -1,4 +1,4 @@
-//! A constant window: no control at all, what the others are compared with.
+//! A constant window without control, for comparison.
 
 use rackweave_core::Time;
 

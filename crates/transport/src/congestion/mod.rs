@@ -1,4 +1,4 @@
-//! Congestion control behind one interface (PN8): how many bytes may be on the way on one connection in one class.
+//! Congestion control behind one interface (PN8): the number of bytes in flight on one connection in one class.
 
 mod delay;
 mod ecn;
@@ -16,38 +16,38 @@ pub struct Acked {
     pub now: Time,
     /// Bytes newly acknowledged.
     pub bytes: u64,
-    /// If this acknowledgement measured a round trip: without the hosts' time, and with it.
+    /// The round trip, if this acknowledgement measured one: without and with host time.
     pub rtt: Option<(Span, Span)>,
-    /// Of the datagrams acknowledged, those counted by the receiver and those marked by a switch.
+    /// Of the acknowledged datagrams: those counted by the receiver, and those marked by a switch.
     pub received: u32,
     pub marked: u32,
-    /// Whether the window held the sender back since the last acknowledgement.
+    /// Whether the window limited the sender since the last acknowledgement.
     pub limited: bool,
 }
 
-/// One algorithm. Its state is all it knows; it reads no clock.
+/// An algorithm. It knows only its state and reads no clock.
 pub trait Congestion: Debug + Send {
     fn acked(&mut self, a: &Acked);
-    /// `sent` is when the lost datagram left: one reduction a round trip counts what is lost of it.
+    /// `sent` is when the lost datagram was sent: a reduction covers all losses of its round trip.
     fn lost(&mut self, now: Time, sent: Time);
     /// The retransmission time passed without an acknowledgement.
     fn timed_out(&mut self, now: Time);
-    /// Bytes that may be on the way.
+    /// Bytes that may be in flight.
     fn window(&self) -> u64;
 }
 
-/// Never fewer than two datagrams are on the way (RFC 5681's loss window would stop acknowledgements riding along).
+/// At least two datagrams may be in flight (RFC 5681's loss window would keep acknowledgements from riding along).
 const DATAGRAMS_MIN: u64 = 2;
-/// First window, datagrams (RFC 6928).
+/// Initial window in datagrams (RFC 6928).
 const DATAGRAMS_INITIAL: u64 = 10;
-/// No window grows beyond this: the largest bandwidth-delay product of the racks meant here, 100 Gb/s × 1 ms, rounded up.
+/// Largest window: the greatest bandwidth-delay product intended here, 100 Gb/s × 1 ms, rounded up.
 const WINDOW_MAX: u64 = 16 << 20;
 
-/// Most that a host's own time multiplies a window by.
+/// Greatest factor by which a host's own time multiplies a window.
 const STRETCH_MAX: f64 = 16.0;
 
-/// Time between sending a datagram and reading its acknowledgement, beyond the network's. A window covers the network;
-/// data that a slow host holds is added, so that it gets the same share (PN9).
+/// Time between sending a datagram and reading its acknowledgement that is not the network's. A window covers the
+/// network; data held by a slow host is added, so that it gets the same share (PN9).
 #[derive(Clone, Copy, Debug, Default)]
 struct Stretch {
     /// Both smoothed, ns.
@@ -56,7 +56,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Only while the window limits: otherwise acknowledgements wait on purpose.
+    /// Only while the window limits: otherwise acknowledgements are delayed on purpose.
     fn add(&mut self, rtt: Span, turn: Span, limited: bool) {
         if !limited {
             return;
@@ -66,7 +66,7 @@ impl Stretch {
         self.network += (network - self.network) * weight;
         self.turn += (turn - self.turn) * weight;
     }
-    /// From sending to reading the acknowledgement, ns.
+    /// Time from sending to reading the acknowledgement in ns.
     fn turn(&self) -> f64 {
         self.turn
     }
@@ -78,7 +78,7 @@ impl Stretch {
     }
 }
 
-/// A fresh state for a connection whose largest datagram is `datagram` bytes, on paths of `base` when empty.
+/// Initial state for a connection whose largest datagram is `datagram` bytes, on paths of `base` when empty.
 pub fn new(algorithm: Algorithm, datagram: usize, base: Span) -> Box<dyn Congestion> {
     let datagram = datagram as u64;
     match algorithm {

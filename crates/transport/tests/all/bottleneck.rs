@@ -1,4 +1,4 @@
-//! The three congestion controls on one shared link: goodput under loss, shares of unlike hosts, the queue they leave.
+//! The three congestion controls on one shared link: goodput under loss, fairness between unequal hosts, queue length.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ impl Run {
     }
 }
 
-/// Every sender keeps sixteen messages under way.
+/// Every sender keeps sixteen messages in flight.
 fn run(cfg: &Config, senders: &[u32], slow: &[(u32, Span)], faults: Faults, span: Span) -> Run {
     let mut w = World::new(11, faults);
     for &node in [SINK].iter().chain(senders) {
@@ -94,7 +94,7 @@ fn goodput_under_loss() {
 
 #[test]
 fn unlike_hosts_get_equal_shares() {
-    // Two slow hosts, two quick ones, and one that is very slow to look at what arrives.
+    // Two slow hosts, two fast ones, and one that reads arrivals very slowly.
     let slow = [(3, Span::from_micros(60)), (4, Span::from_micros(60)), (7, Span::from_micros(150))];
     let span = Span::from_millis(300);
     for algorithm in [DELAY, ECN] {
@@ -107,7 +107,7 @@ fn unlike_hosts_get_equal_shares() {
     }
 }
 
-/// The default leaves a short queue where the fixed window fills it.
+/// The default keeps the queue short where the fixed window fills it.
 #[test]
 fn the_delay_based_control_leaves_the_queue_short() {
     let senders = [3, 4, 5, 6, 7, 8, 9, 10];

@@ -1,4 +1,4 @@
-//! Classes in their order, frames of a stream, configurations and messages that are refused.
+//! Priority of classes, frames of a stream, refused configurations and messages.
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Time};
@@ -29,7 +29,7 @@ fn gold_goes_first_and_copper_gets_a_ninth_beside_silver() {
     assert!(dscp(Class::Gold) > dscp(Class::Silver) && dscp(Class::Silver) > dscp(Class::Copper));
 }
 
-/// A class whose window is full holds up no other.
+/// A class with a full window does not delay others.
 #[test]
 fn a_full_window_holds_up_its_class_only() {
     let mut e = end(Config { algorithm: Algorithm::Fixed { window: 4000 }, ..Config::default() });

@@ -1,4 +1,4 @@
-//! Every message is delivered exactly once, as it was sent, or given up by its deadline.
+//! Every message is delivered exactly once and unchanged, or given up at its deadline.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ fn one_small_message_is_one_datagram_and_its_acknowledgement_another() {
     assert_eq!((w.end(2).counters().sent, w.end(3).counters().sent), (1, 1));
 }
 
-/// Sends messages of all sizes both ways and checks what arrives.
+/// Sends messages of all sizes in both directions and checks them on arrival.
 fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, deadline: Option<Span>) -> World {
     let mut w = World::new(seed, faults);
     w.add(2, cfg.clone(), keys.clone());
@@ -100,7 +100,7 @@ fn nothing_is_lost_on_any_lossy_network() {
     }
 }
 
-/// With deadlines, under loss that no retransmission beats in time: delivered once, or given up, or both.
+/// With deadlines, and loss that retransmission cannot overcome in time: delivered once, or given up, or both.
 #[test]
 fn with_deadlines_every_message_is_delivered_or_given_up() {
     let of = seeds(10..16);
@@ -124,7 +124,7 @@ fn the_same_seed_gives_the_same_bytes() {
     assert_eq!(run(), run());
 }
 
-/// Trains: equal datagrams but the last, each of them whole.
+/// Trains: equal datagrams except the last, each complete.
 #[test]
 fn bulk_leaves_in_trains() {
     let cfg = Config { train_bytes_max: 65_000, ..Config::default() };
@@ -139,7 +139,7 @@ fn bulk_leaves_in_trains() {
     assert!(trains.iter().all(|t| t.bytes.len() <= 65_000));
 }
 
-/// A train ends with the window, and its last datagram asks for the acknowledgement that opens it again.
+/// A train ends with the window, and its last datagram requests the acknowledgement that reopens it.
 #[test]
 fn trains_end_with_the_window() {
     let algorithm = Algorithm::Fixed { window: 20_000 };
@@ -157,8 +157,8 @@ fn trains_end_with_the_window() {
     assert!(datagrams.last().is_some_and(asks));
 }
 
-/// Messages of one datagram share a train, too: sixteen answers take the first, with what it acknowledges, and a train. What goes
-/// by the switch is in none.
+/// Messages of one datagram also share a train: sixteen answers take the first datagram, with its acknowledgements, and
+/// a train. Datagrams through the switch are in none.
 #[test]
 fn short_messages_leave_in_trains_but_not_by_the_switch() {
     let cfg = Config { train_bytes_max: 65_000, ..Config::default() };
@@ -180,8 +180,7 @@ fn short_messages_leave_in_trains_but_not_by_the_switch() {
     assert_eq!(direct.iter().map(lens).sum::<usize>(), 16);
 }
 
-/// PN6: a connection a pair of hosts, whoever on them speaks; a connection a thread and host would be as many times more as
-/// there are threads.
+/// PN6: one connection per pair of hosts, whatever the number of threads on them.
 #[test]
 fn connections_grow_with_hosts_and_not_with_threads() {
     let (hosts, threads) = (20, 16);

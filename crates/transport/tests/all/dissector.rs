@@ -1,4 +1,4 @@
-//! Wireshark's dissector reads captures as the transport and `wire` do, field by field.
+//! Wireshark's dissector decodes captures like the transport and `wire` do, field by field.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::world::message;
 
 const LUA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wireshark/rackweave.lua");
 
-/// Values of these fields, a line for each frame; none where there is no tshark. `name` is of the file, one for each test.
+/// Values of these fields, one line per frame; `None` without tshark. `name` is the file's name, unique for each test.
 fn dissect(name: &str, capture: &[u8], fields: &[&str]) -> Option<Vec<Vec<String>>> {
     let path = std::env::temp_dir().join(format!("rackweave-dissector-{name}-{}.pcap", std::process::id()));
     std::fs::write(&path, capture).expect("a capture");
@@ -33,7 +33,7 @@ fn dissect(name: &str, capture: &[u8], fields: &[&str]) -> Option<Vec<Vec<String
     Some(text.lines().map(|l| l.split('|').map(str::to_string).collect()).collect())
 }
 
-/// Datagrams that a message of that size and its acknowledgements make.
+/// Datagrams of a message of that size and of its acknowledgements.
 fn exchange(keys: &Keys, bytes: usize) -> Vec<Vec<u8>> {
     let cfg = Config { paths: 1, ..Config::default() };
     let end = |n| Endpoint::new(cfg.clone(), NodeId(n), 7, keys.clone(), 1).expect("configuration");
@@ -54,7 +54,7 @@ fn exchange(keys: &Keys, bytes: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// Datagrams that a message to a group makes, as its first member gets them.
+/// Datagrams of a message to a group, as its first member receives them.
 fn to_group(keys: &Keys) -> Vec<Vec<u8>> {
     let cfg = Config { paths: 1, ..Config::default() };
     let end = |n| Endpoint::new(cfg.clone(), NodeId(n), 7, keys.clone(), 1).expect("configuration");
@@ -96,7 +96,7 @@ fn datagrams_are_shown_as_they_are_parsed() {
     datagrams.extend(to_group(&keyed));
     let mut capture = pcap::file_header().to_vec();
     for (i, d) in datagrams.iter().enumerate() {
-        // Ports of a user's choice, both families.
+        // Ports of a user's choice, in both address families.
         let at = |host: u8| match i % 2 {
             0 => std::net::SocketAddr::from(([10, 1, 1, host], 4000 + u16::from(host))),
             _ => std::net::SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)], 4000)),
@@ -166,7 +166,7 @@ fn datagrams_are_shown_as_they_are_parsed() {
         want.push(String::new());
         assert_eq!(shown, &want, "{p:?}");
     }
-    // Chunks in both forms, acknowledgements, and how two lives meet that have a key.
+    // Chunks in both forms, acknowledgements, and the handshake of two incarnations with a key.
     assert!([7, 16, 17, 20, 21].iter().all(|op| kinds.contains(op)), "{kinds:?}");
     assert!(encrypted >= 7, "{encrypted}");
     assert!(groups.0 >= 14 && groups.1 >= 2, "{groups:?}");

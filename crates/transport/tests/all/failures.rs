@@ -1,4 +1,4 @@
-//! Paths that lead nowhere, peers that vanish, restart or stop reading, sizes that do not fit, heavy loss.
+//! Paths that lead nowhere; peers that vanish, restart or stop reading; sizes that do not fit; heavy loss.
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
@@ -32,14 +32,14 @@ fn a_black_hole_is_left_within_fifty_milliseconds() {
     assert_eq!(w.end(2).peers()[0].bad_paths, [bad]);
     let took = w.end(2).peers()[0].path_change_max;
     assert!(took >= Config::default().sla && took < Span::from_millis(50), "{took}");
-    // It is probed, and used again when it answers.
+    // It is probed, and used again once it answers.
     w.black = None;
     let later = w.now + Span::from_secs(3);
     w.run_until(later);
     assert!(w.end(2).peers()[0].bad_paths.is_empty());
 }
 
-/// The way back leads nowhere: who answers must change its source port.
+/// The path back leads nowhere: the answering end must change its source port.
 #[test]
 fn a_black_hole_for_acknowledgements_is_left_too() {
     let mut w = pair(Faults::default(), Config::default(), Keys::none());
@@ -53,8 +53,8 @@ fn a_black_hole_for_acknowledgements_is_left_too() {
     assert!(w.now.since(start) < Span::from_millis(100), "{}", w.now.since(start));
 }
 
-/// Two nodes of which the second one's host answers now at once, now late, up to 19 ms: a timeout is much longer than the SLA's
-/// time then.
+/// Two nodes, the second of which answers after between 0 and 19 ms, so that a timeout is much longer than the SLA
+/// time.
 fn slow_pair() -> World {
     let mut w = pair(Faults::default(), Config::default(), Keys::none());
     for n in 0..60 {
@@ -63,13 +63,13 @@ fn slow_pair() -> World {
         w.settle(Span::from_millis(100));
     }
     w.host(3).slow = Span::ZERO;
-    // Answers to signs of life are still on the way.
+    // Answers to pings are still in flight.
     let later = w.now + Span::from_millis(100);
     w.run_until(later);
     w
 }
 
-/// The SLA is the network's: a host that was slow before makes nobody wait longer for another path.
+/// The SLA is the network's: an earlier slow phase of a host does not delay a path change.
 #[test]
 fn a_black_hole_is_left_in_the_slas_time_whatever_the_hosts_turns() {
     let mut w = slow_pair();
@@ -94,7 +94,7 @@ fn a_black_hole_for_acknowledgements_is_left_in_the_slas_time_too() {
     assert!(w.now.since(start) < Span::from_millis(22), "{}", w.now.since(start));
 }
 
-/// Messages wait, but not for the network: their receiver's node takes none, and its transport answers.
+/// Messages wait, but not for the network: the receiving node takes none, while its transport answers.
 #[test]
 fn a_sign_of_life_keeps_the_path() {
     let mut w = pair(Faults::default(), Config { unread_bytes_max: 6 << 20, ..Config::default() }, Keys::none());
@@ -127,7 +127,7 @@ fn a_dead_peer_is_refused_and_found_again() {
     assert_eq!(w.delivered(3).map(|d| number(&d.message)).collect::<Vec<_>>(), [0, 3]);
 }
 
-/// Every transfer under way goes to the peer's next life whole; what it said in its last one is not believed.
+/// Every transfer in flight reaches the peer's next incarnation whole; statements of its previous one are ignored.
 #[test]
 fn a_restarted_peer_gets_what_was_under_way() {
     for keyed in [false, true] {
@@ -157,7 +157,7 @@ fn large_datagrams_that_vanish_are_followed_by_smaller_ones() {
     w.settle(Span::from_secs(5));
     assert_eq!(w.delivered(3).count(), 20);
     assert!(w.end(2).peers()[0].datagram_bytes <= 1472);
-    // And larger ones again when they fit.
+    // Larger ones are used again once they fit.
     w.faults.mtu = usize::MAX;
     for n in 0..200 {
         let next = w.now + Span::from_millis(200);
@@ -167,11 +167,11 @@ fn large_datagrams_that_vanish_are_followed_by_smaller_ones() {
     assert_eq!(w.end(2).peers()[0].datagram_bytes, 8972);
 }
 
-/// The path carries less from one moment to the next: messages with the drivers' deadline of a second get there all the same.
+/// The path's MTU shrinks suddenly: messages with the drivers' deadline of a second arrive nevertheless.
 #[test]
 fn no_message_is_given_up_when_the_path_carries_less() {
     for (datagram_bytes_max, mtu) in [(65_507, 1472), (65_507, 1200), (8972, 1472), (1472, 1200)] {
-        // As drivers have it on one machine.
+        // As drivers configure it on one machine.
         let late = Span::from_millis(20);
         let cfg = Config { datagram_bytes_max, retransmit_min: late, retransmit_initial: late, ..Config::default() };
         let mut w = pair(Faults::default(), cfg, Keys::none());
@@ -324,7 +324,7 @@ fn idle_connections_fall_silent() {
     assert_eq!(pings(&mut w), before);
 }
 
-/// A peer whose process goes without the processor for 40 ms now and then: what is on the way is not sent all over again.
+/// A peer's process is without a CPU for 40 ms now and then: what is in flight is not all retransmitted.
 #[test]
 fn a_busy_peer_is_not_sent_everything_twice() {
     let mut w = pair(Faults::default(), Config::default(), Keys::none());
@@ -344,7 +344,7 @@ fn a_busy_peer_is_not_sent_everything_twice() {
     assert!(c.sent_again * 50 < c.sent_chunks, "{c:?}");
 }
 
-/// What the peer sends does not tell that it is heard: answers that vanish are sent by another path.
+/// Traffic from the peer does not prove that it receives: answers that vanish are sent on another path.
 #[test]
 fn a_black_hole_for_answers_is_left_although_requests_come_in() {
     let mut w = pair(Faults::default(), Config::default(), Keys::none());
@@ -361,8 +361,8 @@ fn a_black_hole_for_answers_is_left_although_requests_come_in() {
     assert!(w.delivered(2).any(|d| number(&d.message) == 1), "{:?}", w.state());
 }
 
-/// A second process with the id of a node: whoever hears both says so, and goes on with the younger one. What is played
-/// again of a life that is over is no second process.
+/// A second process with a node's id: a peer of both reports it, and continues with the younger one. A replay of an
+/// ended incarnation is not a second process.
 #[test]
 fn two_processes_with_one_id_are_named() {
     for keyed in [false, true] {
@@ -412,8 +412,8 @@ fn two_processes_with_one_id_are_named() {
     }
 }
 
-/// What is lost is a window as a whole, and nothing comes back: the probes of a timeout leave whatever the window says
-/// (RFC 9002 §7.5), so that one timeout is enough.
+/// A whole window is lost, and nothing is acknowledged: the probes of a timeout are sent regardless of the window (RFC
+/// 9002 §7.5), so that one timeout suffices.
 #[test]
 fn a_window_lost_as_a_whole_costs_one_timeout() {
     let took = |hole: Span| {

@@ -1,4 +1,4 @@
-//! Vectors: bytes that must never change within a version.
+//! Golden vectors: bytes that must never change within a version.
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
@@ -9,7 +9,7 @@ use crate::world::message;
 const VECTORS: &str = include_str!("golden.txt");
 const NOW: Time = Time(7_000_000);
 
-/// Every kind of datagram that two endpoints exchange about two messages, in order.
+/// Every kind of datagram that two endpoints exchange for two messages, in order.
 fn talk(name: &str, cfg: Config, keys: Keys) -> Vec<(String, Vec<u8>)> {
     let mut ends =
         [2, 3].map(|n| Endpoint::new(cfg.clone(), NodeId(n), 0x0102, keys.clone(), 1).expect("configuration"));
@@ -36,7 +36,7 @@ fn talk(name: &str, cfg: Config, keys: Keys) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Every datagram of a message to two nodes: the first is lost on its way to one of them.
+/// Every datagram of a message to two nodes; the first is lost on the path to one of them.
 fn group_talk(name: &str, keys: Keys) -> Vec<(String, Vec<u8>)> {
     let cfg = Config { paths: 1, ..Config::default() };
     let end = |n| Endpoint::new(cfg.clone(), NodeId(n), 0x0102, keys.clone(), 1).expect("configuration");
@@ -73,7 +73,7 @@ fn group_talk(name: &str, keys: Keys) -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// The answer to an incarnation older than the one that was met.
+/// The answer to an incarnation older than the known one.
 fn outdated(name: &str, keys: Keys) -> Vec<(String, Vec<u8>)> {
     let end = |n, incarnation| {
         Endpoint::new(Config::default(), NodeId(n), incarnation, keys.clone(), 1).expect("configuration")

@@ -1,4 +1,5 @@
-//! Messages to groups (NI3): sent once, whole at every member once; who misses something is served by itself.
+//! Messages to groups (NI3): sent once, delivered whole and once at every member; what a member misses it gets
+//! individually.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ fn how(quorum: usize, token: u64) -> GroupOptions {
     GroupOptions { quorum, deadline: Time::MAX, token }
 }
 
-/// A sender (2) and receivers (3 and on) that know each other.
+/// A sender (2) and receivers (from 3 on) that know each other.
 fn world(seed: u64, receivers: u32, cfg: &Config, keys: &Keys, faults: Faults) -> (World, Vec<u32>) {
     let mut w = World::new(seed, faults.clone());
     w.faults = Faults::default();
@@ -42,10 +43,10 @@ fn world(seed: u64, receivers: u32, cfg: &Config, keys: &Keys, faults: Faults) -
     (w, members)
 }
 
-/// When, who has it, who has not.
+/// Time, members that have the message, members that do not.
 type Ended = (Time, Vec<NodeId>, Vec<(NodeId, Missing)>);
 
-/// What was told of each message: when it was reached and by whom, and how it ended.
+/// Reported events of each message: when it was reached and by whom, and how it ended.
 struct Told {
     reached: BTreeMap<u64, (Time, Vec<NodeId>)>,
     done: BTreeMap<u64, Ended>,
@@ -77,7 +78,7 @@ fn all_have(w: &World, members: &[u32], sent: &[Message]) {
         assert_eq!(got.len(), sent.len(), "member {m}: {:?}", w.state());
         for (got, want) in got.iter().zip(sent) {
             assert_eq!(got.data, want.data);
-            // Bytes 1 to 8 are a switch's to change, damage included.
+            // A switch may change bytes 1 to 8, including by damage.
             assert_eq!((&got.head[9..16], &got.head[20..]), (&want.head[9..16], &want.head[20..]));
             assert_eq!(got.head[16..20], m.to_be_bytes(), "as the switch rewrote it");
         }
@@ -99,14 +100,15 @@ fn a_message_leaves_once_and_arrives_at_each() {
         whole.sort();
         assert_eq!((whole, missing, t.reached[&5].0), (all, vec![], at));
         assert_eq!((c.group_repairs, c.chunks_lost, c.drop_duplicate, c.sent_again), (0, 0, 0, 0));
-        // Little more than the message itself: not once for each member.
+        // Little more than the message itself, not once per member.
         let sent = (c.sent_bytes - before.sent_bytes) as usize;
         assert!(sent < bytes + bytes / 6 + 400, "{sent} bytes for {bytes}");
         assert_eq!(w.end(2).held_bytes(), 0);
     }
 }
 
-/// Loss, doubles, reordering, damage: each message whole at each member, once; who repeats is the connection of who misses.
+/// With loss, duplication, reordering and damage, each member gets each message whole, once. The connection of a member
+/// repairs its losses.
 #[test]
 fn whatever_the_network_does_each_member_gets_each_message_once() {
     for seed in 0..60 {
@@ -153,11 +155,11 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(), run());
 }
 
-/// What one member misses is sent to it alone, and to it directly.
+/// What one member misses is sent only to it, directly.
 #[test]
 fn repairs_go_to_who_misses_something() {
     let (mut w, members) = world(4, 3, &config(), &keys(), Faults::default());
-    // A link that loses one datagram in five of those the switch copies to member 4.
+    // A link that drops one in five of the datagrams that the switch copies to member 4.
     let count = std::cell::Cell::new(0u32);
     w.black = Some(Box::new(move |_, _, to, _| {
         count.set(count.get() + u32::from(to == NodeId(4)));
@@ -178,7 +180,7 @@ fn repairs_go_to_who_misses_something() {
     }
 }
 
-/// The window of all is the slowest one's; of any two of three the second's.
+/// The window for all is the slowest member's; for any two of three the second's.
 #[test]
 fn any_k_does_not_wait_for_the_slow_one() {
     let took = |quorum: usize| {
@@ -201,7 +203,8 @@ fn any_k_does_not_wait_for_the_slow_one() {
     assert!(!who.contains(&NodeId(4)) && who.len() == 2, "{who:?}");
 }
 
-/// A member that dies, one that never answered, one that answers too late: named, with the reason; the others have it.
+/// A dead member, one that never answered, one that answers too late: each is named with the reason; the others have
+/// the message.
 #[test]
 fn who_does_not_get_it_is_named() {
     let (mut w, _) = world(5, 4, &config(), &keys(), Faults::default());
@@ -212,7 +215,7 @@ fn who_does_not_get_it_is_named() {
     let t = told(&w);
     assert_eq!(t.reached[&1].1.len(), 3);
     assert_eq!(t.done[&1].2, [(NodeId(4), Missing::Late)]);
-    // All are asked for, and one is dead: found out by its silence.
+    // All must have it, and one is dead, which its silence shows.
     w.send_group(2, RING, put(2, 200_000), how(4, 2)).expect("taken");
     w.run_until(w.now + Span::from_secs(10));
     let t = told(&w);
@@ -229,7 +232,7 @@ fn who_does_not_get_it_is_named() {
     w.settle(Span::from_secs(1));
     let t = told(&w);
     assert_eq!((t.done[&4].1.len(), &t.done[&4].2[..]), (3, &[(NodeId(4), Missing::Down)][..]));
-    // One that never was there.
+    // A member that never existed.
     w.set_group(2, RING, &[3, 5, 99]);
     w.send_group(2, RING, put(5, 10), GroupOptions { deadline: w.now + Span::from_millis(100), ..how(2, 5) })
         .expect("taken");
@@ -239,7 +242,7 @@ fn who_does_not_get_it_is_named() {
     assert_eq!(w.end(2).held_bytes(), 0);
 }
 
-/// A member that restarts in the middle gets the message anew, by itself.
+/// A member that restarts in the middle gets the message again, individually.
 #[test]
 fn a_member_that_restarts_gets_it_whole() {
     let (mut w, members) = world(6, 3, &config(), &keys(), Faults { loss: 0.02, ..Faults::default() });
@@ -254,7 +257,7 @@ fn a_member_that_restarts_gets_it_whole() {
     all_have(&w, &members, &sent);
 }
 
-/// Nothing comes by the switch: members get messages by themselves, and by the switch again when it is back.
+/// Nothing arrives through the switch: members get messages individually, and through the switch again once it is back.
 #[test]
 fn without_the_switch_each_gets_it_by_itself() {
     let (mut w, members) = world(7, 3, &config(), &keys(), Faults::default());
@@ -280,11 +283,11 @@ fn without_the_switch_each_gets_it_by_itself() {
     all_have(&w, &members, &sent);
     assert!(w.end(2).counters().group_chunks > shared + 200, "by the switch again");
     assert_eq!(w.end(2).counters().group_repairs, repairs);
-    // The ways of the members' own connections are not blamed.
+    // The paths of the members' own connections are not blamed.
     assert_eq!((w.end(2).counters().path_changes, w.streams.len(), w.end(2).counters().chunk_size_changes), (0, 0, 0));
 }
 
-/// One of two paths by the switch is a black hole: another source port.
+/// One of two paths through the switch is a black hole: changes the source port.
 #[test]
 fn a_black_hole_on_the_way_to_the_group_is_left() {
     let (mut w, members) = world(8, 3, &config(), &keys(), Faults::default());
@@ -307,7 +310,7 @@ fn a_black_hole_on_the_way_to_the_group_is_left() {
     assert!(c.group_chunks > 3 * c.group_repairs, "{c:?}");
 }
 
-/// Members of the version before take part, by themselves; so does a sender of it.
+/// Members of the previous version take part, individually; so does a sender of it.
 #[test]
 fn versions_without_groups_are_served() {
     let old = Config { version: 2, ..config() };
@@ -331,7 +334,7 @@ fn versions_without_groups_are_served() {
     }
 }
 
-/// A member goes back to the version before while it is being served.
+/// A member is downgraded to the previous version during a transfer.
 #[test]
 fn a_member_that_goes_back_to_an_older_version_is_served() {
     let (mut w, members) = world(6, 3, &config(), &keys(), Faults { loss: 0.02, ..Faults::default() });
@@ -345,7 +348,7 @@ fn a_member_that_goes_back_to_an_older_version_is_served() {
     all_have(&w, &members, &sent);
 }
 
-/// A member whose datagrams are lost moves to a stream; it goes on getting what its group gets, each once.
+/// A member whose datagrams are lost moves to a stream; it still gets each message of its group once.
 #[test]
 fn a_member_on_a_stream_is_served_there() {
     let (mut w, members) = world(11, 3, &config(), &keys(), Faults::default());
@@ -386,7 +389,7 @@ fn what_a_group_cannot_be_is_refused() {
     assert_eq!(e.send_group(now, g, put(1, 1), how(1, 1)), Err(SendError::UnknownGroup { group: g }));
 }
 
-/// A member that takes nothing: what waits for it is bounded; beyond it the others go on without it, and it is named.
+/// A member that takes nothing: its queue is bounded; beyond that the others continue without it, and it is named.
 #[test]
 fn a_member_that_takes_nothing_bounds_what_is_held() {
     let (mut w, _) = world(12, 3, &config(), &keys(), Faults::default());
@@ -408,7 +411,7 @@ fn a_member_that_takes_nothing_bounds_what_is_held() {
     assert!(full > 30, "{full}");
 }
 
-/// Acknowledgements nobody waits for, or of who is no member, are counted and change nothing.
+/// Late acknowledgements, and those of non-members, are counted and change nothing.
 #[test]
 fn late_and_foreign_acknowledgements_are_counted() {
     let (mut w, members) = world(13, 3, &config(), &keys(), Faults { duplicate: 0.5, ..Faults::default() });
@@ -421,7 +424,7 @@ fn late_and_foreign_acknowledgements_are_counted() {
     all_have(&w, &members, &sent);
     assert!(w.end(2).counters().acks_late > 0, "those of whole messages come twice");
     assert_eq!(w.end(2).counters().acks_foreign, 0);
-    // The switch copies to one that is no member of what is sent.
+    // The switch copies to a node that is not a member of the message.
     w.add(9, config(), keys());
     w.set_group(9, RING + 1, &[2]);
     w.run_until(w.now + Span::from_millis(50));
@@ -434,7 +437,7 @@ fn late_and_foreign_acknowledgements_are_counted() {
     assert_eq!((t.reached[&50].1.len(), t.done[&50].1.len()), (3, 3));
 }
 
-/// Copies for one member are no use to another, and not more than once.
+/// Copies for one member are of no use to another, and valid only once.
 #[test]
 fn copies_are_authenticated_as_all_datagrams_are() {
     let (mut w, _) = world(14, 2, &config(), &keys(), Faults::default());
@@ -473,7 +476,7 @@ fn copies_are_authenticated_as_all_datagrams_are() {
     }
 }
 
-/// A gap, and a message that is whole, are told at once; what comes in order waits for company.
+/// A gap, and a whole message, are acknowledged at once; chunks in order wait for others.
 #[test]
 fn a_gap_and_the_end_are_acknowledged_at_once() {
     let (mut w, _) = world(15, 2, &config(), &keys(), Faults::default());

@@ -1,4 +1,4 @@
-//! Datagrams nobody of the cluster sent, or not like this: dropped, counted by reason, never a panic.
+//! Datagrams that no node of the cluster sent, or not in this form: dropped, counted by reason, never a panic.
 
 use bytes::BytesMut;
 use rackweave_core::msg::{Class, Op};
@@ -84,7 +84,8 @@ fn rows_whose_vssd_was_changed_on_their_way_are_dropped() {
     }
 }
 
-/// Datagrams that a node received in an earlier life, sent again when it knows their sender's present one: none counts.
+/// Datagrams that a node received in an earlier incarnation are replayed when it knows their sender's current one: none
+/// counts.
 #[test]
 fn datagrams_of_a_receivers_earlier_life_do_not_count_in_the_next() {
     let (mut a, mut b) = friends(&keys());
@@ -92,7 +93,7 @@ fn datagrams_of_a_receivers_earlier_life_do_not_count_in_the_next() {
         (0..20).map(|n| send(&mut a, 3, message(Op::Peer, Class::Silver, 2, 0, n, 4, 512))).collect();
     recorded.iter().for_each(|d| receive(&mut b, d));
     while b.poll_event().is_some() {}
-    // The sender learns that all have arrived, and has nothing to send again.
+    // The sender learns that all have arrived, and has nothing to retransmit.
     b.handle_timeout(NOW + Span::from_millis(2));
     while let Some(t) = b.poll_transmit(NOW + Span::from_millis(2)) {
         receive(&mut a, &t.bytes);
@@ -145,7 +146,7 @@ fn replays_foreign_keys_and_missing_keys_are_dropped_and_counted() {
     assert_eq!((b.counters().drop_own_id, b.counters().drop_not_for_us), (1, 1));
 }
 
-/// All of a life's datagrams, recorded and played again to a receiver that has restarted and remembers nothing.
+/// All datagrams of an incarnation are recorded and replayed to a receiver that has restarted without memory.
 #[test]
 fn a_recorded_life_played_to_a_restarted_receiver_delivers_nothing() {
     let (mut a, _) = friends(&keys());
@@ -157,7 +158,7 @@ fn a_recorded_life_played_to_a_restarted_receiver_delivers_nothing() {
     assert_eq!(b.poll_event(), None);
 }
 
-/// Two processes with one id: the younger is heard, the older counted.
+/// Two processes with one id: the younger is accepted, the older counted.
 #[test]
 fn of_two_nodes_with_one_id_the_later_life_counts() {
     let mut b = end(3, Keys::none());
@@ -255,7 +256,7 @@ fn gc_ops_carry_a_mac_of_their_own() {
     receive(&mut switch, &asked);
     let Some(Event::Delivered(d)) = switch.poll_event() else { panic!("not delivered") };
     assert_eq!(d.message.head[20..], op.head[20..]);
-    // The answer: the switch as its source, the server's life in its header.
+    // The answer: the switch as its source, the server's incarnation in its header.
     let mut head = op.head.to_vec();
     head[12..16].copy_from_slice(&1u32.to_be_bytes());
     op.head = head.into();
@@ -287,7 +288,7 @@ fn keys_of_gc_ops_rotate_too() {
     for e in [&mut server, &mut switch] {
         e.change_keys(|k| k.add(KeyId(8), [1; 32])).expect("added");
     }
-    // Whichever sends with the new one first.
+    // Either end may send with the new key first.
     server.change_keys(|k| k.send_with(KeyId(8))).expect("changed");
     ask(&mut server, &mut switch);
     switch.change_keys(|k| k.send_with(KeyId(8))).expect("changed");
@@ -299,7 +300,7 @@ fn keys_of_gc_ops_rotate_too() {
     assert_eq!(switch.counters().drop_unknown_key, 1);
 }
 
-/// Any bytes, and true datagrams with some bytes changed, cut or put together: never a panic, every one counted once.
+/// Random bytes, and valid datagrams with bytes changed, cut or recombined: never a panic, each counted once.
 #[test]
 fn any_bytes_are_counted_and_cost_bounded_memory() {
     for (seed, k) in [(1, keys()), (2, Keys::none()), (3, Keys::none())] {
@@ -333,7 +334,7 @@ fn any_bytes_are_counted_and_cost_bounded_memory() {
                     d[at] = rng.next_u64() as u8;
                 }
             }
-            // Without keys anyone can make the checksum right.
+            // Without keys anyone can compute the checksum.
             if k.is_none() && d.len() > 112 && rng.chance(0.8) {
                 let tag = if d[0] < 16 { 64 } else { 28 };
                 let mut zeroed = d.clone();
@@ -355,7 +356,7 @@ fn any_bytes_are_counted_and_cost_bounded_memory() {
     }
 }
 
-/// Without keys anyone can be a younger life of anyone; the driver polls nothing.
+/// Without keys anyone can claim a younger incarnation of any node; the driver polls nothing.
 #[test]
 fn news_that_nobody_polls_is_bounded() {
     let mut b = end(3, Keys::none());

@@ -1,4 +1,5 @@
-//! Incarnations: a node that has lost its counter finds out, and goes on above what its peers know (protocol rule 32).
+//! Incarnations: a node that has lost its counter detects that, and continues above what its peers know (protocol rule
+//! 32).
 
 use bytes::BytesMut;
 use rackweave_core::msg::{Class, Op};
@@ -15,7 +16,7 @@ fn small(n: u64) -> Message {
     message(Op::Peer, Class::Silver, 2, 0, n, 40, 512)
 }
 
-/// Nodes 2 and 3, of which 3 knows 2 as incarnation 100.
+/// Nodes 2 and 3; node 3 knows node 2 as incarnation 100.
 fn met(keys: Keys, faults: Faults) -> World {
     let mut w = World::new(3, faults);
     w.add_life(2, 100, Config::default(), keys.clone());
@@ -52,7 +53,7 @@ fn a_node_that_lost_its_counter_learns_the_newest_incarnation_and_goes_on_above_
     }
 }
 
-/// Two processes of one node: each start takes over, and none goes on raising its number.
+/// Two processes of one node: each start takes over, and neither keeps raising its number.
 #[test]
 fn an_incarnation_that_was_followed_by_another_is_not_told_to_outbid_it() {
     let mut w = met(keys(), Faults::default());

@@ -1,5 +1,5 @@
-//! Endpoints that end and begin again, some without their counters, while datagrams are lost, damaged, doubled, forged and played
-//! again much later. Everything is drawn from the seed.
+//! Endpoints that restart, some without their counters, while datagrams are lost, damaged, duplicated, forged and
+//! replayed much later. Everything is drawn from the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use rackweave_transport::{Config, Delivered, Endpoint, Event, KeyId, Keys, Messa
 use crate::world::{Faults, World, message, number};
 
 const NODES: [u32; 3] = [2, 3, 4];
-/// The number of a message is its sender's life, then one of its own.
+/// A message's number consists of its sender's incarnation and a serial number.
 const LIFE_SHIFT: u32 = 20;
 
-/// One life of a node.
+/// One incarnation of a node.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     incarnation: u64,
@@ -27,7 +27,7 @@ struct Sent {
     to: u32,
     message: Message,
     life: usize,
-    /// Life of the receiver then.
+    /// Incarnation of the receiver at that time.
     seen: usize,
 }
 
@@ -39,9 +39,9 @@ struct Search {
     lives: BTreeMap<u32, Vec<Life>>,
     sent: BTreeMap<(u32, u64), Sent>,
     next: u64,
-    /// By receiver and its life: what it was given.
+    /// By receiver and its incarnation: the delivered messages.
     given: BTreeMap<(u32, usize), BTreeSet<(u32, u64)>>,
-    /// By receiver, its life and the sender: the sender's newest incarnation.
+    /// By receiver, its incarnation and the sender: the sender's newest incarnation.
     newest: BTreeMap<(u32, usize, u32), u64>,
     given_up: BTreeSet<(u32, u64)>,
     looked_at: usize,
@@ -102,7 +102,7 @@ impl Search {
     fn incarnation(&self, node: u32) -> u64 {
         self.lives[&node][self.life(node)].incarnation
     }
-    /// The highest that the node ever had: peers may know it.
+    /// The highest incarnation that the node ever had: peers may know it.
     fn highest(&self, node: u32) -> u64 {
         self.lives[&node].iter().map(|l| l.incarnation).max().expect("has lived")
     }
@@ -120,7 +120,7 @@ impl Search {
             self.sent.insert((from, n), Sent { to, message: m, life, seen });
         }
     }
-    /// Somebody without the key says something in the name of a node.
+    /// An attacker without the key sends in the name of a node.
     fn forge(&mut self) {
         let (from, to) = (*self.rng.pick(&NODES), *self.rng.pick(&NODES));
         let keys = if self.rng.chance(0.5) { Keys::none() } else { Keys::one(KeyId(7), [8; 32]).expect("a key") };
@@ -141,7 +141,7 @@ impl Search {
     fn delivered(&mut self, at: Time, to: u32, d: &Delivered) -> Result<(), String> {
         let (from, n) = (d.from.0, number(&d.message));
         if d.message.head[0] == Op::GcOp as u8 {
-            // It has no number that says whose life it is; its contents are drawn from what it has.
+            // It carries no number that identifies its incarnation; its contents are derived from its fields.
             let whole = message(Op::GcOp, Class::Gold, from, 0, n, 9, 0);
             return if d.message.head[80..] == whole.head[80..] { Ok(()) } else { Err("a gc_op is damaged".into()) };
         }
@@ -161,7 +161,7 @@ impl Search {
             return Err(format!("{to} got {n:#x} of {from}, of a life before the one it knows"));
         }
         *newest = sender.incarnation;
-        // With keys a life proves that it lives before its first message counts.
+        // With keys an incarnation proves its liveness before its first message counts.
         if !self.keys.is_none() && sender.ended < self.lives[&to][mine].began {
             return Err(format!("{to} got {n:#x} of {from}, recorded in a life that had ended before"));
         }
@@ -198,7 +198,7 @@ impl Search {
         self.look()
     }
 
-    /// A message between two lives that both continue, which was neither delivered nor given up.
+    /// A message between two running incarnations that was neither delivered nor given up.
     fn lost(&self) -> Option<String> {
         let given = |to: u32, key: &(u32, u64)| self.given.iter().any(|((t, _), all)| *t == to && all.contains(key));
         let stays = |s: &Sent, from: u32| s.life == self.life(from) && s.seen == self.life(s.to);
@@ -214,8 +214,8 @@ fn run(seed: u64) -> Result<u64, String> {
         let (from, to) = (*s.rng.pick(&NODES), *s.rng.pick(&NODES));
         match s.rng.below(40) {
             0 => {
-                // Its counter goes on; sometimes it is lost, and begins again below. Without keys a late datagram of the life
-                // before could then be taken for a later one.
+                // Its counter continues; sometimes it is lost and restarts below. Without keys a late datagram of the
+                // previous incarnation could then be taken for a later one.
                 let next = if !s.keys.is_none() && s.rng.chance(0.3) {
                     s.rng.between(1, 99)
                 } else {
@@ -226,7 +226,7 @@ fn run(seed: u64) -> Result<u64, String> {
                     s.begin(from, next);
                 }
             }
-            // Without keys whoever sends a datagram again is believed.
+            // Without keys a replayed datagram is accepted.
             1..=6 if !s.keys.is_none() => s.w.replay(),
             7 if !s.keys.is_none() => s.forge(),
             _ if from != to => {
@@ -240,7 +240,7 @@ fn run(seed: u64) -> Result<u64, String> {
     }
     s.w.faults = Faults::default();
     s.run_for(Span::from_secs(30))?;
-    // All are heard by all.
+    // All nodes reach all others.
     for from in NODES {
         for to in NODES.into_iter().filter(|&t| t != from) {
             s.send(from, to, Time::MAX);

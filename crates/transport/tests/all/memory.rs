@@ -1,4 +1,4 @@
-//! What peers fill of an endpoint's memory is bounded, each one's and all's, and who has little finds room (protocol rule 33).
+//! The memory that peers fill is bounded for each and for all, and a peer with little finds room (protocol rule 33).
 
 use bytes::BytesMut;
 use rackweave_core::msg::{Class, Op};
@@ -11,10 +11,10 @@ const NOW: Time = Time(5_000_000);
 const MIB: usize = 1 << 20;
 const TOTAL: usize = 16 * MIB;
 const MESSAGE: usize = 65_536;
-/// Twice as many as fill the whole at what each may have.
+/// Twice as many as fill the total at their individual limits.
 const GREEDY: std::ops::Range<u32> = 10..14;
 const MODEST: u32 = 40;
-/// Operation of a chunk that is not a message's first (docs/transport.md).
+/// Operation of a chunk other than a message's first (docs/transport.md).
 const LATER_CHUNK: u8 = 16;
 
 fn end(node: u32) -> Endpoint {
@@ -27,7 +27,7 @@ fn end(node: u32) -> Endpoint {
     Endpoint::new(cfg, NodeId(node), 1, Keys::none(), 1).expect("configuration")
 }
 
-/// As many messages as `e` takes for `to`.
+/// Queues messages for `to` until `e` refuses.
 fn queue(e: &mut Endpoint, from: u32, to: u32) -> (usize, SendError) {
     for n in 0.. {
         let m = message(Op::Peer, Class::Silver, from, 0, n, 40, MESSAGE);

@@ -1,4 +1,4 @@
-//! Whole packets of nodes: encoded in two parts, carried, decoded without a copy of their data.
+//! Whole packets of nodes: encoded in two parts, carried, and decoded without copying their data.
 
 use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;

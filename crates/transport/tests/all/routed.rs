@@ -1,4 +1,4 @@
-//! Messages by the switch: binding to the first responder, redirection, acknowledgements that ride along.
+//! Messages through the switch: binding to the first responder, redirection, acknowledgements that ride along.
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
@@ -37,7 +37,7 @@ fn what_is_left_goes_to_the_first_responder_not_by_the_switch() {
     w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 600_000), Time::MAX, 0).expect("taken");
     let acknowledged = w.now + Span::from_micros(60);
     w.run_until(acknowledged);
-    // From the first acknowledgement on, another entry in the switch's table changes nothing.
+    // After the first acknowledgement, a changed entry in the switch's table has no effect.
     w.routes.insert(20, (30, NodeId(3)));
     w.settle(Span::from_secs(2));
     assert_eq!((w.delivered(2).count(), w.delivered(3).count()), (2, 0));
@@ -58,11 +58,12 @@ fn a_redirected_read_is_answered_by_the_other_server_and_acknowledged() {
     assert_eq!(w.delivered(2).count(), 1);
 }
 
-/// The way to the vSSD's own server works, and that one says so; where the switch sends the read now, nothing arrives by that port.
+/// The path to the vSSD's own server works, and it answers; but nothing arrives by that port where the switch sends the
+/// read now.
 #[test]
 fn a_black_hole_behind_the_switch_is_left() {
     let mut w = world(Faults::default());
-    // Often enough that the round trip is known.
+    // Often enough for the round trip to be known.
     for n in 0..20 {
         w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 100 + n, 51, 4096), Time::MAX, 0).expect("taken");
         w.settle(Span::from_secs(1));
@@ -77,7 +78,8 @@ fn a_black_hole_behind_the_switch_is_left() {
     assert_eq!(w.delivered(3).count(), 1);
 }
 
-/// A request and its answer, again and again: each way one datagram carries the next message and the acknowledgement.
+/// A request and its answer, repeatedly: in each direction one datagram carries the next message and the
+/// acknowledgement.
 #[test]
 fn acknowledgements_ride_on_requests_and_answers() {
     let mut w = world(Faults::default());
@@ -112,14 +114,14 @@ fn a_request_leaves_by_the_path_of_its_server() {
     assert_eq!((t.to, t.via, t.peer), (NodeId(1), Via::Path(path), NodeId(2)));
 }
 
-/// Nobody has answered for the vSSD before: the first acknowledgement moves the message to its sender's connection.
+/// No server has answered for the vSSD before: the first acknowledgement moves the message to its sender's connection.
 #[test]
 fn the_first_responder_is_kept_also_when_nobody_was_expected() {
     let mut w = world(Faults::default());
     w.add(2, Config::default(), Keys::none());
     w.add(9, Config::default(), Keys::none());
     w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 600_000), Time::MAX, 0).expect("taken");
-    // What is on the way has passed the switch; what follows the acknowledgement must not ask it again.
+    // Datagrams in flight have passed the switch; those after the acknowledgement must not go through it again.
     let arrived = w.now + Span::from_micros(20);
     w.run_until(arrived);
     w.routes.insert(20, (30, NodeId(3)));
@@ -127,8 +129,8 @@ fn the_first_responder_is_kept_also_when_nobody_was_expected() {
     assert_eq!((w.delivered(2).count(), w.end(3).counters().received), (1, 0));
 }
 
-/// A read with an acknowledgement on it is redirected: to the other server it says nothing, though it has sent a message
-/// of the same number.
+/// A read that carries an acknowledgement is redirected: the acknowledgement means nothing to the other server,
+/// although it has sent a message with the same number.
 #[test]
 fn acknowledgements_on_a_redirected_datagram_are_not_believed() {
     let mut w = world(Faults::default());
@@ -156,7 +158,7 @@ fn acknowledgements_on_a_redirected_datagram_are_not_believed() {
     assert_eq!(got, [71, 72]);
 }
 
-/// The kernel held the datagram back for 30 µs: they are not the network's.
+/// The kernel held the datagram back for 30 µs, which is not network time.
 #[test]
 fn round_trips_begin_when_the_datagram_really_left() {
     let rtt = |late: Span| {

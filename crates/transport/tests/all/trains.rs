@@ -1,4 +1,4 @@
-//! What arrives as a train is taken as its datagrams would be, one by one, whatever became of them on the way.
+//! A train is handled exactly as its datagrams would be individually, whatever happened to them in transit.
 
 use bytes::BytesMut;
 use rackweave_core::msg::{Class, Op};
@@ -14,7 +14,7 @@ fn end(cfg: &Config, node: NodeId, keys: &Keys) -> Endpoint {
     Endpoint::new(cfg.clone(), node, 1, keys.clone(), 7).expect("a configuration")
 }
 
-/// All that an endpoint has to say, and how much it holds.
+/// All output of an endpoint, and the bytes that it holds.
 fn said(e: &mut Endpoint, now: Time) -> Vec<String> {
     let sent: Vec<Transmit> = std::iter::from_fn(|| e.poll_transmit(now)).collect();
     let events: Vec<_> = std::iter::from_fn(|| e.poll_event()).collect();
@@ -27,7 +27,8 @@ fn said(e: &mut Endpoint, now: Time) -> Vec<String> {
     ]
 }
 
-/// Damages, loses, doubles, swaps, and cuts off datagrams of a train, which stays one: all but the last are as long.
+/// Damages, loses, duplicates, swaps, and truncates datagrams of a train, which stays a train: all but the last are
+/// equally long.
 fn harm(rng: &mut Rng, bytes: &[u8], segment: usize) -> Vec<u8> {
     let mut all: Vec<Vec<u8>> = bytes.chunks(segment).map(<[u8]>::to_vec).collect();
     for _ in 0..rng.below(9) / 6 {
@@ -48,7 +49,7 @@ fn harm(rng: &mut Rng, bytes: &[u8], segment: usize) -> Vec<u8> {
     all.concat()
 }
 
-/// Two trains that cross on the way: some datagrams change places.
+/// Two trains cross in transit: some datagrams change places.
 fn cross(rng: &mut Rng, one: &mut [u8], other: &mut [u8], segment: usize) {
     for (a, b) in one.chunks_exact_mut(segment).zip(other.chunks_exact_mut(segment)).skip(1) {
         if rng.chance(0.2) {
@@ -58,11 +59,11 @@ fn cross(rng: &mut Rng, one: &mut [u8], other: &mut [u8], segment: usize) {
 }
 
 fn send(from: &mut Endpoint, rng: &mut Rng, now: Time, number: u64) {
-    // Two after each other have as much before the data: their chunks differ in little.
+    // Two consecutive ones have the same length before the data, so their chunks differ little.
     let (prefix, data) = (number as usize / 2 * 97 % 3000, rng.below(90_000) as usize);
     let class = [Class::Silver, Class::Copper][number as usize / 2 % 2];
     let m = message(Op::Peer, class, SENDER.0, 0, number, prefix, data);
-    // What does not fit is not sent.
+    // A message that does not fit is not sent.
     let _ = from.send(now, RECEIVER, m, SendOptions { deadline: Time::MAX, token: number });
 }
 
@@ -92,7 +93,7 @@ fn as_one_by_one(seed: u64, keys: &Keys, encrypt: bool) -> u64 {
                 one_by_one.receive(now, Received { datagram: BytesMut::from(d), at: now, marked });
             }
             by_train.receive_train(now, Train { bytes: &mut bytes, segment, at: now, marked });
-            // Both say the same: to the sender goes what one of them says.
+            // Both have the same output; the sender receives one of the two.
             while let Some(t) = by_train.poll_transmit(now) {
                 assert_eq!(Some(t.bytes.clone()), one_by_one.poll_transmit(now).map(|t| t.bytes), "seed {seed}");
                 back.push(t.bytes);

@@ -1,5 +1,5 @@
-//! Endpoints in the simulator, and a network between them that loses, doubles, delays, cuts and damages datagrams, all from a
-//! seed.
+//! Endpoints in the simulator, and a network between them that loses, duplicates, delays, truncates and damages
+//! datagrams, all from a seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use rackweave_transport::{
 
 const SERVERS: u32 = 200;
 
-/// What the network does to a datagram, each with its probability.
+/// Faults of the network, each with its probability.
 #[derive(Clone, Debug)]
 pub struct Faults {
     pub loss: f64,
@@ -25,7 +25,7 @@ pub struct Faults {
     /// Larger datagrams vanish.
     pub mtu: usize,
     pub latency: Span,
-    /// Added to a reordered one, at the most.
+    /// Largest additional delay of a reordered datagram.
     pub late: Span,
 }
 
@@ -51,13 +51,13 @@ impl Faults {
     }
 }
 
-/// A link that all datagrams to one node share, with one queue before it.
+/// A link with one queue, shared by all datagrams to one node.
 #[derive(Clone, Debug)]
 pub struct Link {
     pub bytes_per_us: u64,
-    /// What does not fit is dropped.
+    /// The excess is dropped.
     pub queue_bytes: u64,
-    /// Datagrams that meet more than this are marked.
+    /// Datagrams that find more than this in the queue are marked.
     pub mark_bytes: u64,
     pub free_at: Time,
     pub carried: u64,
@@ -67,13 +67,13 @@ impl Link {
     pub fn new(bytes_per_us: u64, queue_bytes: u64, mark_bytes: u64) -> Link {
         Link { bytes_per_us, queue_bytes, mark_bytes, free_at: Time::ZERO, carried: 0 }
     }
-    /// How long it takes to cross, and whether it was marked; none if it was dropped.
+    /// How long it takes to cross, and whether it was marked; `None` if it was dropped.
     fn cross(&mut self, now: Time, bytes: u64) -> Option<(Span, bool)> {
         let queued = self.free_at.since(now).0 * self.bytes_per_us / 1000;
         if queued + bytes > self.queue_bytes {
             return None;
         }
-        // Ethernet, IP and UDP around the datagram, preamble and gap: 66 bytes.
+        // Ethernet, IP and UDP headers, preamble and gap: 66 bytes.
         self.free_at = self.free_at.max(now) + Span((bytes + 66) * 1000 / self.bytes_per_us);
         self.carried += bytes;
         Some((self.free_at.since(now), queued > self.mark_bytes))
@@ -108,19 +108,19 @@ impl rackweave_sim::Message for Datagram {
     }
 }
 
-/// An endpoint, and the card before it.
+/// An endpoint, and its network card.
 pub struct Host {
     end: Endpoint,
-    /// Datagrams that the card has taken in, by when the host looks at them.
+    /// Datagrams in the card, by the time at which the host reads them.
     card: BTreeMap<(Time, u64), Received>,
     order: u64,
-    /// Time that the host takes to look at what its card has taken in.
+    /// Time until the host reads what its card has received.
     pub slow: Span,
-    /// Until then it looks at nothing.
+    /// Until then it reads nothing.
     pub busy: Time,
-    /// In front of it.
+    /// The link in front of it.
     pub link: Option<Link>,
-    /// What it has to send or report was not fetched yet.
+    /// Its output and events were not fetched yet.
     touched: bool,
 }
 
@@ -145,7 +145,7 @@ impl Host {
         }
         self.touched = true;
     }
-    /// Datagrams that it may send now: where to, by which way, and what.
+    /// Datagrams that it may send now: destination, carrier, bytes.
     fn transmit(&mut self, now: Time, fx: &mut Effects<Datagram>) -> Vec<(NodeId, Via, BytesMut)> {
         let mut out = Vec::new();
         while let Some(t) = self.end.poll_transmit(now) {
@@ -177,24 +177,24 @@ pub type Black = Box<dyn Fn(Time, NodeId, NodeId, u16) -> bool>;
 pub struct World {
     engine: Engine<Host, Datagram>,
     pub now: Time,
-    /// All hosts' clocks are ahead of the engine's by this.
+    /// Offset of all hosts' clocks from the engine's.
     ahead: Span,
     nodes: BTreeSet<NodeId>,
     pub faults: Faults,
     /// Paths (from, to, source port) that lead nowhere.
     pub black: Option<Black>,
-    /// vSSD's server, as the switch has it; what is routed there is rewritten.
+    /// Each vSSD's server in the switch's table; routed datagrams are rewritten.
     pub routes: BTreeMap<u32, (u32, NodeId)>,
-    /// Members of each group, as the switch has them.
+    /// Members of each group in the switch's table.
     pub rings: BTreeMap<NodeId, Vec<NodeId>>,
     switch: NodeId,
-    /// Whose events are not polled.
+    /// Nodes whose events are not polled.
     pub deaf: Vec<NodeId>,
     rng: Rng,
     pub events: Vec<(Time, NodeId, Event)>,
     pub streams: Vec<(NodeId, NodeId)>,
     pub held_max: usize,
-    /// Of the datagrams that were on the way, each with this probability, at most [`RECORDED_MAX`].
+    /// Probability that a datagram in flight is recorded; at most [`RECORDED_MAX`] are.
     pub record: f64,
     recorded: Vec<(NodeId, BytesMut)>,
 }
@@ -238,7 +238,7 @@ impl World {
         let (card, slow, busy) = (BTreeMap::new(), Span::ZERO, Time::ZERO);
         self.engine.start(NodeId(node), Host { end, card, order: 0, slow, busy, link: None, touched: true });
     }
-    /// The node goes on with another endpoint; the one before.
+    /// Replaces the node's endpoint; returns the previous one.
     pub fn replace(&mut self, node: u32, end: Endpoint) -> Endpoint {
         std::mem::replace(self.end(node), end)
     }
@@ -262,7 +262,7 @@ impl World {
         self.pump();
         r
     }
-    /// Gives the switch and one node the members of a group.
+    /// Sets the members of a group at the switch and at one node.
     pub fn set_group(&mut self, sender: u32, group: u32, members: &[u32]) {
         let members: Vec<NodeId> = members.iter().map(|n| NodeId(*n)).collect();
         let now = self.now;
@@ -312,7 +312,7 @@ impl World {
         self.engine.net().set_faults(self.faults.of_links());
         self.engine.post(Datagram { from, to, bytes, stream: false });
     }
-    /// A datagram that was recorded comes again.
+    /// Replays a recorded datagram.
     pub fn replay(&mut self) {
         if self.recorded.is_empty() {
             return;
@@ -322,7 +322,7 @@ impl World {
         let d = Datagram { from: to, to, bytes, stream: false };
         self.engine.act(to, |host, now, fx| host.handle(now, NodeEvent::Packet(d), fx));
     }
-    /// Sends what can be sent, reads what can be read.
+    /// Sends and reads everything that is possible.
     pub fn pump(&mut self) {
         self.nodes.clone().into_iter().for_each(|n| self.carry(n));
     }
@@ -359,7 +359,7 @@ impl World {
             }
         }
     }
-    /// Goes to the next thing that happens; false if nothing will.
+    /// Advances to the next event; false if there is none.
     pub fn step(&mut self) -> bool {
         self.carry_touched();
         let stepped = self.engine.step();
@@ -367,7 +367,7 @@ impl World {
         self.carry_touched();
         stepped
     }
-    /// The clocks of all hosts jump.
+    /// Lets the clocks of all hosts jump.
     pub fn jump(&mut self, span: Span) {
         self.ahead += span;
         self.now += span;
@@ -385,7 +385,7 @@ impl World {
         self.engine.run_until(end);
         self.now = self.engine.now() + self.ahead;
     }
-    /// Until nothing is unacknowledged; panics if that takes longer than `limit`.
+    /// Runs until nothing is unacknowledged; panics if that takes longer than `limit`.
     pub fn settle(&mut self, limit: Span) {
         let end = self.now + limit;
         while self.ends().any(|e| e.unacknowledged() > 0) {
@@ -403,7 +403,7 @@ impl World {
     }
 }
 
-/// A packet's message: an operation, who sends it, `number` as its request, and data from `number`.
+/// A packet's message: operation, sender, `number` as its request, and data derived from `number`.
 pub fn message(op: Op, class: Class, from: u32, vssd: u32, number: u64, prefix: usize, data: usize) -> Message {
     let mut head = vec![0; 80 + prefix];
     head[0] = op as u8;
@@ -423,7 +423,7 @@ pub fn message(op: Op, class: Class, from: u32, vssd: u32, number: u64, prefix: 
     Message { head: Bytes::from(head), data: Bytes::from(bytes) }
 }
 
-/// The number [`message`] put in.
+/// The number that [`message`] was given.
 pub fn number(m: &Message) -> u64 {
     u64::from_be_bytes(m.head[40..48].try_into().expect("8 bytes"))
 }
