@@ -1,5 +1,5 @@
-//! Deleting a volume's blocks: every set gets a final fence of the volume, and forgets its blocks with that. The
-//! service sends as a client does: through the switch, again after a time-out, to the next member after a refusal. A
+//! Deletion of a volume's blocks: every set gets a final fence of the volume, with which it drops the blocks. The
+//! service sends as a client does: through the switch, again after a timeout, and to the next member after a refusal. A
 //! set has answered when all members of its view have. A server outside all views learns the existing volumes when it
 //! registers, or from the members that fill it.
 
@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
-/// Sets fenced at a time: deletion is background work, and a set has at most one such fence.
+/// Sets fenced at once: deletion is background work, and a set has at most one such fence.
 const IN_FLIGHT_MAX: usize = 8;
-/// Numbers of requests of one life of the service.
+/// Bits of a request number within one incarnation of the service.
 const REQUESTS_A_LIFE: u32 = 24;
-/// An unanswered message goes to the next member after this time: with [`IN_FLIGHT_MAX`], at most forty a second, of
-/// 100 bytes.
+/// Time until an unanswered message goes to the next member: with [`IN_FLIGHT_MAX`], at most forty a second, of 100
+/// bytes.
 const RETRY_AFTER: Span = Span::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +21,12 @@ struct Job {
     volume: VolumeId,
     set: SetId,
     request: u64,
-    /// Selects the member; counted up with every retry.
+    /// Selects the member; incremented with every retry.
     attempt: u32,
     again_at: Time,
 }
 
-/// Sets to be cleared of deleted volumes.
+/// Sets that have yet to drop deleted volumes.
 pub struct Clearing {
     queue: VecDeque<(VolumeId, SetId)>,
     jobs: Vec<Job>,
@@ -37,22 +37,22 @@ impl Clearing {
     pub fn new() -> Clearing {
         Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1 }
     }
-    /// The service starts: late answers to an earlier incarnation are ignored.
+    /// The service starts. Late answers to an earlier incarnation are ignored.
     pub fn begin(&mut self, me: Incarnation) {
         self.next_request = me.0 << REQUESTS_A_LIFE | 1;
     }
     pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
         self.queue.extend(sets.iter().map(|&s| (volume, s)));
     }
-    /// When the next repetition is due.
+    /// When the next retry is due.
     pub fn deadline(&self) -> Time {
         if !self.queue.is_empty() && self.jobs.len() < IN_FLIGHT_MAX {
             return Time::ZERO;
         }
         self.jobs.iter().map(|j| j.again_at).min().unwrap_or(Time::MAX)
     }
-    /// Starts what may start and repeats what is due. `member(set, attempt)` gives the member to address, and its
-    /// epoch.
+    /// Starts the fences that may start and repeats those that are due. `member(set, attempt)` gives the member to
+    /// address and its epoch.
     pub fn run(
         &mut self,
         now: Time,
@@ -78,10 +78,11 @@ impl Clearing {
             j.attempt = j.attempt.wrapping_add(1);
         }
     }
-    /// A set has answered. Returns what is cleared now.
+    /// A set has answered. Returns the cleared volume and set.
     pub fn answered(&mut self, (set, request): (SetId, u64), reply: &IoReply) -> Option<(VolumeId, SetId)> {
         let i = self.jobs.iter().position(|j| (j.set, j.request) == (set, request))?;
-        // A refusal goes to the next member after a pause: a set without a serving member refuses at once.
+        // After a refusal the next member is tried after a pause, because a set without a serving member refuses at
+        // once.
         matches!(reply, IoReply::Done).then(|| {
             let j = self.jobs.swap_remove(i);
             (j.volume, j.set)

@@ -1,4 +1,4 @@
-//! Clients: who they are, and where they may send.
+//! Clients: their incarnations, and the rack's map for them.
 
 use rackweave_core::msg::{Control, RackMap, Role, SetRoute, ViewState};
 use rackweave_core::{Incarnation, NodeId, Time};
@@ -47,7 +47,7 @@ impl Meta {
                 ViewState::Recovering { .. } => Vec::new(),
             },
         };
-        // Every change of any view adds one to one epoch, so their sum only grows.
+        // Every change of a view increments one epoch, so the sum increases with each.
         let generation = self.sets.iter().map(|s| u64::from(s.view.epoch.0)).sum();
         RackMap { generation, sets: self.sets.iter().map(route).collect() }
     }

@@ -1,20 +1,32 @@
-//! The bytes of the service's durable state, format version 1 (or 2, where it says so).
-//! Integers are little-endian; lists are a count and the
-//! items. Keys are a kind of four bytes and a big-endian number, so that a dump is in order.
+//! The bytes of the service's durable state, format version 1 unless stated otherwise. Integers are little-endian; a
+//! list is a count and the items. A key is a four-byte kind and a big-endian number, so that a dump is in order.
 //!
 //! | key | record |
 //! |---|---|
 //! | `rack` | version u8, next incarnation u64, next volume id u32 |
-//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the present life's last; version 2, and of the present life its drive u64, what that lost (u8 × [slot u8, records u32, digest u64]) follow |
-//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering, 2 recovering, and not all are witnesses), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), of state 2 the witnesses by place, a bit each, u64, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
-//! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only of a set whose view has fewer, or recovers |
-//! | `evd/` set u32 | version u8, what its members had when they last had everything (u8 × [vssd u32, drive u64, digest of what that had lost by then u64, 1 if it has lost more since u8]) |
-//! | `drv/` node u32 | version u8, the drive of the server u64, and what its table said when it last registered: generation u64, digest u32, entries (u8 × [vssd u32, set u32, generation u16, in use u8]); version 2: and the incarnation that it had durably u64 |
-//! | `vids` | version u8, number of the next vSSD that is made u32 |
-//! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 made for another, 4 which was lost), that other vssd u32 or 0]); only of a set whose places are not the configured ones |
-//! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only of a server that was added, drained or removed |
-//! | `wear` | version u8, nanoseconds to the next round within servers u64, between them u64, swaps u64, swaps given up u64 |
-//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; 2 more: offline), size u64, attach u32, writer node u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 × u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); of one that was ever limited version 2, and iops u64, bytes per second u64 follow (0: no limit) |
+//! | `srv/` node u32 | version u8, incarnation u64, nonces (u8 × u64), the current incarnation's last; version 2: then
+//! the current incarnation's drive u64, and the drive's losses (u8 × [slot u8, records u32, digest u64]) |
+//! | `set/` set u32 | version u8, epoch u32, state u8 (0 normal, 1 recovering, 2 recovering without all members as
+//! witnesses), u32 (normal: the epoch of the last whole recovery, 0 never; recovering: the leader), in state 2 the
+//! witnesses by place, a bit each, u64, members (u8 × [vssd u32, server u32, incarnation u64, role u8]) |
+//! | `hld/` set u32 | version u8, members as above: of the last view of `min_copies` or more; only for a set whose view
+//! has fewer, or recovers |
+//! | `evd/` set u32 | version u8, the drives of its members when each last had everything (u8 × [vssd u32, drive u64,
+//! digest of the drive's losses by then u64, 1 if it has lost more since u8]) |
+//! | `drv/` node u32 | version u8, the drive of the server u64, and its table at the last registration: generation u64,
+//! digest u32, entries (u8 × [vssd u32, set u32, generation u16, in use u8]); version 2: then the incarnation that it
+//! held durably u64 |
+//! | `vids` | version u8, number of the next vSSD to be created u32 |
+//! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 replaces another,
+//! 4 the other was lost), the other vssd u32 or 0]); only for a set whose places differ from the configured ones |
+//! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only for a server that was added, drained or
+//! removed |
+//! | `wear` | version u8, nanoseconds to the next round within servers u64, between them u64, swaps u64, abandoned
+//! swaps u64 |
+//! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; plus 2: offline), size u64, attach u32, writer node
+//! u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 ×
+//! u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); version 2, for a volume that was
+//! ever limited: then iops u64, bytes per second u64 (0: no limit) |
 
 use bytes::Bytes;
 use rackweave_core::admin::ServerState;
@@ -26,14 +38,14 @@ use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Span, VolumeId,
 use crate::MetaError;
 use crate::members::{Evidence, Place, Replaces};
 
-/// Format version of every record …
+/// Format version of every record, except the following.
 pub const VERSION: u8 = 1;
-/// … but of a volume that was ever limited: a program that does not know limits refuses it.
+/// Of a volume that was ever limited, so that a program that does not know limits refuses it.
 pub const VERSION_LIMITED: u8 = 2;
-/// … and of a server, since drives have ids: a program that does not know them would take a replaced drive for a copy.
+/// Of a server, since drives have ids: a program that does not know them would take a replaced drive for a copy.
 pub const VERSION_DRIVE: u8 = 2;
 
-/// … and of a drive, since it records the incarnation of its server's present life.
+/// Of a drive, since it records the incarnation of its server's current run.
 pub const VERSION_KNOWN: u8 = 2;
 
 /// `rack`.
@@ -46,7 +58,7 @@ pub struct RackRecord {
 /// `wear`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WearRecord {
-    /// Until the next round within servers, and between them.
+    /// Time until the next round within servers, and between them.
     pub local_in: Span,
     pub global_in: Span,
     pub swaps: u64,
@@ -57,11 +69,11 @@ pub struct WearRecord {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerRecord {
     pub incarnation: Incarnation,
-    /// Nonces of lives that were welcomed, the present one last.
+    /// Nonces of admitted incarnations, the current one last.
     pub nonces: Vec<u64>,
-    /// The drive of the present life; [`DriveId::NONE`]: it knows of no such ids.
+    /// Drive of the current incarnation; [`DriveId::NONE`] if the server reports none.
     pub drive: DriveId,
-    /// What that had lost when it was recovered.
+    /// Losses of the drive at its recovery.
     pub losses: Vec<VssdLoss>,
 }
 
@@ -71,12 +83,12 @@ pub struct DriveRecord {
     pub drive: DriveId,
     pub generation: u64,
     pub digest: u32,
-    /// The server's incarnation that its table had.
+    /// The server's incarnation in the drive table.
     pub known: Incarnation,
     pub slots: Vec<SlotTable>,
 }
 
-/// One answered attach (a repeated request gets the same generation again).
+/// An answered attach; a repeated request gets the same generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachRecord {
     pub client: Incarnation,
@@ -92,17 +104,17 @@ pub struct VolumeRecord {
     /// Bytes.
     pub size: u64,
     pub attach: u32,
-    /// The client that has it in use.
+    /// The client that uses it.
     pub writer: Option<NodeId>,
     pub creator: (Incarnation, u64),
     pub stripe_blocks: u32,
     pub sets: Vec<SetId>,
-    /// Its I/O is of the offline class (PN10).
+    /// Its I/O is in the offline class (PN10).
     pub offline: bool,
-    /// Unless nobody ever said anything about them.
+    /// `None` if limits were never set.
     pub limits: Option<VolumeLimits>,
     pub deleting: bool,
-    /// Of a volume being deleted: sets that have not confirmed yet that they dropped it.
+    /// For a volume being deleted: sets that have not confirmed that they dropped it.
     pub to_clear: Vec<SetId>,
     pub attaches: Vec<AttachRecord>,
 }
@@ -117,7 +129,7 @@ pub enum Record {
     Rack(RackRecord),
     Server(NodeId, ServerRecord),
     Set(View),
-    /// Members of the last view that could acknowledge.
+    /// Members of the last view that could acknowledge writes.
     Holders(SetId, Vec<Member>),
     Evidence(SetId, Vec<Evidence>),
     Drive(NodeId, DriveRecord),
@@ -132,53 +144,43 @@ fn key(kind: &[u8; 4], n: u32) -> Bytes {
     k.into()
 }
 
-/// Key of the rack's own record.
 pub fn rack_key() -> Bytes {
     Bytes::from_static(b"rack")
 }
-/// Key of a server's record.
 pub fn server_key(n: NodeId) -> Bytes {
     key(b"srv/", n.0)
 }
-/// Key of a set's view.
 pub fn set_key(s: SetId) -> Bytes {
     key(b"set/", s.0)
 }
-/// Key of the members of a set's last view that could acknowledge.
+/// Key of the members of a set's last view that could acknowledge writes.
 pub fn holders_key(s: SetId) -> Bytes {
     key(b"hld/", s.0)
 }
-/// Key of what a set's members had when they last had everything.
+/// Key of a set's evidence.
 pub fn evidence_key(s: SetId) -> Bytes {
     key(b"evd/", s.0)
 }
-/// Key of a server's drive.
 pub fn drive_key(n: NodeId) -> Bytes {
     key(b"drv/", n.0)
 }
-/// Key of a volume.
 pub fn volume_key(v: VolumeId) -> Bytes {
     key(b"vol/", v.0)
 }
 
-/// Key of the number of the next vSSD.
 pub fn next_vssd_key() -> Bytes {
     Bytes::from_static(b"vids")
 }
-/// Key of a set's places.
 pub fn places_key(s: SetId) -> Bytes {
     key(b"plc/", s.0)
 }
-/// Key of a server's state.
 pub fn node_key(n: NodeId) -> Bytes {
     key(b"nod/", n.0)
 }
 
-/// Key of what is known of wear.
 pub fn wear_key() -> Bytes {
     Bytes::from_static(b"wear")
 }
-/// Bytes of [`WearRecord`].
 pub fn encode_wear(r: &WearRecord) -> Bytes {
     let mut w = vec![VERSION];
     for n in [r.local_in.0, r.global_in.0, r.swaps, r.given_up] {
@@ -187,14 +189,12 @@ pub fn encode_wear(r: &WearRecord) -> Bytes {
     w.into()
 }
 
-/// Bytes of the number of the next vSSD.
 pub fn encode_next_vssd(n: u32) -> Bytes {
     let mut w = vec![VERSION];
     w.extend_from_slice(&n.to_le_bytes());
     w.into()
 }
 
-/// Bytes of a set's places.
 pub fn encode_places(places: &[Place]) -> Bytes {
     let mut w = vec![VERSION, places.len() as u8];
     for p in places {
@@ -208,12 +208,10 @@ pub fn encode_places(places: &[Place]) -> Bytes {
     w.into()
 }
 
-/// Bytes of a server's state.
 pub fn encode_node(s: ServerState) -> Bytes {
     vec![VERSION, s as u8].into()
 }
 
-/// Bytes of [`RackRecord`].
 pub fn encode_rack(r: &RackRecord) -> Bytes {
     let mut w = vec![VERSION];
     w.extend_from_slice(&r.next_incarnation.to_le_bytes());
@@ -221,7 +219,6 @@ pub fn encode_rack(r: &RackRecord) -> Bytes {
     w.into()
 }
 
-/// Bytes of [`ServerRecord`].
 pub fn encode_server(r: &ServerRecord) -> Bytes {
     let mut w = vec![VERSION_DRIVE];
     w.extend_from_slice(&r.incarnation.0.to_le_bytes());
@@ -239,7 +236,6 @@ pub fn encode_server(r: &ServerRecord) -> Bytes {
     w.into()
 }
 
-/// Bytes of [`DriveRecord`].
 pub fn encode_drive(r: &DriveRecord) -> Bytes {
     let mut w = vec![VERSION_KNOWN];
     w.extend_from_slice(&r.drive.0.to_le_bytes());
@@ -256,7 +252,7 @@ pub fn encode_drive(r: &DriveRecord) -> Bytes {
     w.into()
 }
 
-/// Bytes of what a set's members had when they last had everything.
+/// Bytes of a set's evidence.
 pub fn encode_evidence(all: &[Evidence]) -> Bytes {
     let mut w = vec![VERSION, all.len() as u8];
     for e in all {
@@ -268,7 +264,6 @@ pub fn encode_evidence(all: &[Evidence]) -> Bytes {
     w.into()
 }
 
-/// Bytes of a set's view.
 pub fn encode_view(v: &View) -> Bytes {
     let mut w = vec![VERSION];
     w.extend_from_slice(&v.epoch.0.to_le_bytes());
@@ -286,7 +281,7 @@ pub fn encode_view(v: &View) -> Bytes {
     w.into()
 }
 
-/// Bytes of the members of a set's last view that could acknowledge.
+/// Bytes of the members of a set's last view that could acknowledge writes.
 pub fn encode_holders(members: &[Member]) -> Bytes {
     let mut w = vec![VERSION];
     encode_members(&mut w, members);
@@ -303,7 +298,6 @@ fn encode_members(w: &mut Vec<u8>, members: &[Member]) {
     }
 }
 
-/// Bytes of [`VolumeRecord`].
 pub fn encode_volume(v: &VolumeRecord) -> Bytes {
     let version = if v.limits.is_some() { VERSION_LIMITED } else { VERSION };
     let mut w = vec![version, u8::from(v.deleting) | u8::from(v.offline) << 1];
@@ -373,7 +367,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads one record; any bytes give a record or an error.
+/// Decodes a record; any bytes give a record or an error.
 pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let (kind, number) = match key {
         b"rack" => (*b"rack", 0),

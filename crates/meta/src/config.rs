@@ -1,24 +1,24 @@
-//! What a metadata service is told when it is made, and what it refuses.
+//! Configuration of the metadata service, and its validation.
 
 use rackweave_core::admin::Isolation;
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, VssdId};
 
-/// One replica set as configured: a vSSD on each of its servers.
+/// A configured replica set: a vSSD on each of its servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetConfig {
     pub set: SetId,
     pub members: Vec<(VssdId, NodeId)>,
 }
 
-/// Sets of one home rack whose vSSDs are of one level of isolation. A volume lies on such sets only.
+/// Sets of one home rack and one isolation level. A volume lies on the sets of one such level only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelConfig {
     /// FlashBlox's `isolationLevel`.
     pub level: Isolation,
-    /// The rack that holds most replicas of each of the sets.
+    /// The rack with most replicas of each of the sets.
     pub home: u32,
     pub sets: Vec<SetId>,
-    /// Bytes they hold together, one copy counted.
+    /// Capacity of all sets in bytes, counting one copy.
     pub capacity_bytes: u64,
 }
 
@@ -26,33 +26,34 @@ pub struct LevelConfig {
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
     pub layout: Layout,
-    /// Servers that the rack begins with; the layout may have room for more.
+    /// Initial number of servers; the layout may have room for more.
     pub servers: u32,
-    /// Slots of a server's drive for each level of isolation: those of its vSSDs, in the order of their sets' members,
+    /// Slots of a server's drive for each isolation level: those of its vSSDs, in the order of their sets' members,
     /// then free ones.
     pub slots: u8,
-    /// A server whose lease has ended is taken for lost after this, and its vSSDs are made anew elsewhere; zero: never.
+    /// Time after the end of its lease until a server counts as lost and its vSSDs are recreated elsewhere; zero is
+    /// never.
     pub replace_after: Span,
-    /// vSSDs that are made anew or moved at a time.
+    /// vSSDs that are recreated or moved at once.
     pub moves: u32,
     pub sets: Vec<SetConfig>,
-    /// How long a server may serve after it sent a heartbeat, by its own clock.
+    /// Time for which a server may serve after it sent a heartbeat, by its own clock.
     pub lease: Span,
-    /// Most that any clock of the rack runs fast or slow, parts per million.
+    /// Greatest deviation of any clock's rate in the rack, in parts per million.
     pub drift_ppm: u32,
-    /// Members without which a set takes no writes (protocol rule 4).
+    /// Members that a set needs to take writes (protocol rule 4).
     pub min_copies: u8,
-    /// Blocks of a stripe unit.
+    /// Blocks per stripe unit.
     pub stripe_blocks: u32,
-    /// Sets by the isolation of their vSSDs, the level first that volumes get which ask for none. Every set has one.
+    /// Sets by isolation level; the first level is that of volumes that name none. Every set has one.
     pub levels: Vec<LevelConfig>,
-    /// Volumes may promise this many times the capacity.
+    /// Volumes may promise this multiple of the capacity.
     pub overcommit: f64,
 }
 
-/// Largest drift that a configuration may allow: one in a hundred. Above it the bound on foreign leases means nothing.
+/// Largest permitted drift: one in a hundred. Above it the bound on other nodes' leases means nothing.
 pub const DRIFT_PPM_MAX: u32 = 10_000;
-/// Members of a set, so that a place in the view fits a timestamp and a row of the switch holds the peers.
+/// Most members of a set: the place in the view must fit a timestamp, and the peers a row of the switch.
 pub const MEMBERS_MAX: usize = 1 + rackweave_core::msg::PEERS_MAX;
 
 /// Why a metadata service does not start.
@@ -150,7 +151,7 @@ impl MetaConfig {
         Ok(())
     }
 
-    /// Place of the set's level of isolation among the levels, in order.
+    /// Index of the set's isolation level, in order.
     pub fn level_place(&self, set: SetId) -> u8 {
         let of = |l: &LevelConfig| l.sets.contains(&set);
         let level = self.levels.iter().find(|l| of(l)).map(|l| l.level);
@@ -169,8 +170,8 @@ impl MetaConfig {
         all
     }
 
-    /// How long the service must take a lease for held, by its own clock: the holder's clock may be the slowest and
-    /// this one the fastest.
+    /// Time for which the service must consider a lease held, by its own clock: the holder's clock may be the slowest
+    /// and this one the fastest.
     pub fn lease_bound(&self) -> Span {
         let million = 1_000_000;
         let drift = u64::from(self.drift_ppm);
@@ -181,7 +182,7 @@ impl MetaConfig {
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
     }
 
-    /// Bytes of the largest volume that addresses can name: a set's share has less than 2³² blocks.
+    /// Bytes of the largest addressable volume: a set's share has less than 2³² blocks.
     pub fn volume_max(&self, level: &LevelConfig) -> u64 {
         let share = u64::from(u32::MAX - self.stripe_blocks) / u64::from(self.stripe_blocks);
         share * u64::from(self.stripe_blocks) * level.sets.len() as u64 * u64::from(BLOCK)

@@ -1,20 +1,20 @@
-//! Ids of vSSDs. They are allotted here and nowhere else, and none twice (protocol rule 5).
+//! Ids of vSSDs. They are allocated only here, and never reused (protocol rule 5).
 //!
-//! An id consists of the rack in which the vSSD lies (upper 8 bits, [`VssdId::rack`]) and a number (lower 24). Switches read
-//! the rack from every packet. It is true for the life of the vSSD, for a move makes another vSSD under another id.
+//! An id consists of the vSSD's rack (upper 8 bits, [`VssdId::rack`]) and a number (lower 24). Switches read the rack
+//! from every packet. It is constant, because a move creates another vSSD with another id.
 
 use rackweave_core::VssdId;
 
-/// Number of the first vSSD that is made at run time; those that a rack begins with are below.
+/// Number of the first vSSD created at run time; initial ones are below.
 pub const FIRST_MADE: u32 = 1 << 16;
-/// Numbers of the vSSDs that a server begins with.
+/// Numbers reserved for each server's initial vSSDs.
 const PER_SERVER: u32 = 16;
 
-/// The vSSD that a server begins with in place `i` of its drive, counted without the free ones.
+/// A server's initial vSSD in place `i` of its drive, counted without free places.
 pub fn first(rack: u32, server: u32, i: u32) -> VssdId {
     in_rack(rack, 1 + server * PER_SERVER + i)
 }
-/// The vSSD made at run time with the counter at `number`.
+/// The vSSD created at run time with counter value `number`.
 pub(crate) fn made(rack: u32, number: u32) -> VssdId {
     in_rack(rack, number)
 }

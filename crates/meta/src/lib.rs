@@ -1,17 +1,17 @@
-//! The metadata service of a rack: who is in each replica set (epochs, leases, views), and which volumes there are.
+//! The metadata service of a rack: membership of replica sets (epochs, leases, views), and volumes.
 //!
-//! [`Meta`] is a [`Node`]: the driver keeps its durable records (their bytes: [`codec`]) and returns them when the
-//! service starts again. Nothing is announced before it is durable: every message waits for the writes decided before
-//! it. Order of calls: [`Meta::new`] with the saved records, then `Event::Timer`, then any event.
+//! [`Meta`] is a [`Node`]: the driver stores its durable records (their bytes: [`codec`]) and returns them at the next
+//! start. Nothing is announced before it is durable: every message waits for the writes decided before it. Order of
+//! calls: [`Meta::new`] with the saved records, then `Event::Timer`, then any event.
 //!
-//! Rules (protocol.md 1–6, 14): a lease counts as held until it has ended by the slowest clock
-//! ([`MetaConfig::lease_bound`]); a member is removed only then, and only after a heartbeat that a survivor sent after
-//! the loss; a restarted server returns as a shadow; a set without survivors recovers when all members of its last
-//! epoch are back; a service that starts counts every lease of its previous run as held. vSSDs move and are rebuilt
+//! Rules (protocol.md 1–6, 14): A lease counts as held until it has ended by the slowest clock
+//! ([`MetaConfig::lease_bound`]). A member is removed only then, and only after a heartbeat that a survivor sent after
+//! the loss. A restarted server returns as a shadow. A set without survivors recovers when all members of its last
+//! epoch are back. A service that starts considers every lease of its previous run held. vSSDs move and are rebuilt
 //! ([`moves`], rule 24): a new one is filled as a shadow, then the old one leaves. Members that hold leases and do not
 //! reach each other do not stay in one view ([`reach`]).
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 

@@ -1,4 +1,4 @@
-//! Who is in a set: the rules of membership as one function of what is known.
+//! Membership of a set: its rules as one function of the known state.
 
 use std::collections::VecDeque;
 
@@ -8,58 +8,60 @@ use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::{DriveId, Effects, Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
-/// What the service knows of one server.
+/// State of one server as the service knows it.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
     /// Zero before its first registration.
     pub incarnation: Incarnation,
-    /// When this incarnation registered (zero: in an earlier life of the service).
+    /// When this incarnation registered; zero for an earlier run of the service.
     pub registered_at: Time,
-    /// Last heartbeat of this incarnation in this life of the service.
+    /// Last heartbeat of this incarnation in this run of the service.
     pub heard_at: Option<Time>,
-    /// It lived at this instant: it has answered what was sent to it then. A heartbeat that was long on its way proves less.
+    /// It was alive at this time, because it has answered a message sent then. The arrival of a delayed heartbeat
+    /// proves less.
     pub alive_at: Option<Time>,
-    /// What was sent to it, which its heartbeats name: number and instant, oldest first.
+    /// Messages sent to it that its heartbeats acknowledge: number and time, oldest first.
     pub told: VecDeque<(u64, Time)>,
-    /// Since when it has held a lease without a gap, as far as this life of the service knows.
+    /// Since when it has held a lease without a gap, as far as this run of the service knows.
     pub live_since: Time,
-    /// Its lease has ended for certain at this instant of the service's clock.
+    /// When its lease has certainly ended, by the service's clock.
     pub lease_ends: Time,
     /// Its process has ended, as its supervisor saw: late heartbeats of this incarnation renew nothing.
     pub ended: bool,
-    /// The drive of this incarnation; [`DriveId::NONE`]: it said none.
+    /// The drive of this incarnation; [`DriveId::NONE`] if it reported none.
     pub drive: DriveId,
-    /// What that had lost when this incarnation recovered it.
+    /// Losses of the drive when this incarnation recovered it.
     pub losses: Vec<VssdLoss>,
-    /// The write of this life of the service that has what its drive's table said last; zero: none. No lease is granted before it.
+    /// The write of this run of the service with the drive's last reported table; zero for none. No lease is granted
+    /// before it is durable.
     pub drive_write: u64,
 }
 
-/// What a member had when it last had everything of its set. If it comes back with another drive, or that has lost anything since,
-/// what it lacks proves nothing (protocol rule 29).
+/// The drive of a member when it last had everything of its set. If the member returns with another drive, or with
+/// further losses, the absence of a block on it proves nothing (protocol rule 29).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
     pub vssd: VssdId,
-    /// [`DriveId::NONE`]: its server said none.
+    /// [`DriveId::NONE`] if its server reported none.
     pub drive: DriveId,
-    /// Digest of what the drive had lost by then, zero: nothing. The others have made it good.
+    /// Digest of the drive's losses by then; zero for none. The other members have repaired these.
     pub lost: u64,
-    /// A life since found that it had lost more. A later one may find nothing, as collection erases what is left of it.
+    /// A later incarnation found further losses. The next one may find none, because collection erases the remains.
     pub damaged: bool,
 }
 
-/// Messages to a server whose instant is remembered: later ones are answered.
+/// Most messages to a server whose time is remembered; it answers later ones.
 const TOLD_MAX: usize = 64;
 
 impl Server {
-    /// Message number `stamp` goes to it.
+    /// Message number `stamp` is sent to it.
     pub fn tell(&mut self, now: Time, stamp: u64) {
         if self.told.len() == TOLD_MAX {
             self.told.pop_front();
         }
         self.told.push_back((stamp, now));
     }
-    /// Its heartbeat names message `stamp`, the last that it had; zero: it is of a version that names none.
+    /// Its heartbeat names message `stamp` as the last received; zero is from a version that names none.
     pub fn answers(&mut self, now: Time, stamp: u64) {
         if stamp == 0 || mutant!("meta.survivor.late-heartbeat") {
             self.alive_at = Some(now);
@@ -68,7 +70,7 @@ impl Server {
             self.told.drain(..i);
         }
     }
-    /// What the drive lost in this slot, as a digest; zero: nothing.
+    /// Digest of the drive's losses in this slot; zero for none.
     pub fn lost(&self, slot: u8) -> u64 {
         self.losses.iter().find(|l| l.slot == slot).map_or(0, |l| l.digest)
     }
@@ -77,37 +79,37 @@ impl Server {
     }
 }
 
-/// One place of a set, and what its server last said of it.
+/// A place of a set, and the last report of its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub vssd: VssdId,
     pub node: NodeId,
-    /// Of its server's drive.
+    /// Slot of the server's drive.
     pub slot: u8,
-    /// The place that this one is made for; that one leaves when this one has everything.
+    /// The place that this one replaces, which leaves once this one has everything.
     pub replaces: Option<Replaces>,
-    /// Not wanted any more. It is a member of no further view, but as a shadow until it is known to serve nothing.
+    /// No longer wanted. It is not a member of further views, but stays as a shadow until it is known to serve nothing.
     pub leaving: bool,
-    /// Epoch it has installed.
+    /// The epoch it has installed.
     pub epoch: Epoch,
-    /// Complete in the epoch named.
+    /// The epoch in which it reported that it is complete.
     pub complete_in: Option<Epoch>,
     pub failed: bool,
-    /// Its flash takes no more programs: it leaves as soon as `min_copies` others have everything, and is no shadow again. What
-    /// it has can be read.
+    /// Its flash takes no more programs: it leaves once `min_copies` others have everything, and does not return as a
+    /// shadow. Its contents can be read.
     pub read_only: bool,
-    /// Its drive waits for room on the host's disk, and makes nothing durable: it is left out while `min_copies` others have
-    /// everything.
+    /// Its drive waits for room on the host's disk, and makes nothing durable: it is left out while `min_copies` others
+    /// have everything.
     pub no_room: bool,
-    /// Others of the view could not reach it, nor it them, though it holds a lease: it is left out until it says that it
-    /// does.
+    /// It holds a lease, but it and other members did not reach each other: it is left out until it reports that it
+    /// reaches them.
     pub unreached: bool,
     /// Its flash is worn out: its contents are to move while it still takes writes.
     pub worn_out: bool,
 }
 
 impl Place {
-    /// It is to be in no further view.
+    /// It is not to be in further views.
     fn leaves(&self) -> bool {
         self.leaving || self.unreached || self.read_only || (self.no_room && !mutant!("meta.no-room.stays"))
     }
@@ -129,22 +131,22 @@ impl Place {
     }
 }
 
-/// Why a place was made.
+/// Why a place was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replaces {
     pub vssd: VssdId,
-    /// That one was lost: if it comes back first, it stays.
+    /// The other place was lost; if it returns first, it stays.
     pub lost: bool,
 }
 
-/// How long is waited for those who may only be late.
+/// Waiting times for servers that may only be late.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MembershipPolicy {
-    /// Until then a set that never had a view waits for all its places; afterwards `min_copies` suffice.
+    /// Until then a set without any view waits for all its places; afterwards `min_copies` suffice.
     pub first_view_until: Time,
     pub min_copies: u8,
-    /// A survivor must have held its lease for so long before others are removed: after the whole machine slept, the
-    /// first to wake must not find all others expired.
+    /// Minimum time for which a survivor must have held its lease before others are removed: after the whole machine
+    /// slept, the first server to wake must not find all others expired.
     pub survivor_for: Span,
 }
 
@@ -155,13 +157,13 @@ pub trait Servers {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Life {
-    /// Holds a lease, and was heard in this life of the service.
+    /// Holds a lease, and was heard in this run of the service.
     Live,
-    /// May hold a lease of the service's life before.
+    /// May hold a lease from the previous run of the service.
     Unheard,
-    /// Its lease has ended; it may be cut off or gone.
+    /// Its lease has ended; it may be cut off or down.
     Expired,
-    /// Its server registered again: what this incarnation had in memory is lost.
+    /// Its server has registered again: the memory of this incarnation is lost.
     Restarted,
     /// Its device failed for good.
     Failed,
@@ -193,7 +195,7 @@ impl<S: Servers> Judge<'_, S> {
             Life::Unheard
         }
     }
-    /// Its server is registered and there, and its device is well.
+    /// Its server is registered and alive, and its device has not failed.
     fn usable(&self, vssd: VssdId, node: NodeId) -> bool {
         self.servers.server(node).present(self.now) && self.place(vssd).is_some_and(|p| !p.failed)
     }
@@ -203,26 +205,27 @@ impl<S: Servers> Judge<'_, S> {
     fn evidence(&self, m: &Member) -> Option<&Evidence> {
         self.evidence.iter().find(|e| e.vssd == m.vssd)
     }
-    /// Its server has another drive than it had when it was a member: it has nothing of the set.
+    /// Its server has another drive than when it was a member: it holds nothing of the set.
     fn replaced(&self, m: &Member) -> bool {
         let now = self.servers.server(m.server).drive;
         !mutant!("meta.evidence.replaced-is-member")
             && self.evidence(m).is_some_and(|e| e.drive != now && e.drive != DriveId::NONE && now != DriveId::NONE)
     }
-    /// It has the drive it had, and that lost nothing since: what it does not have was not flushed (protocol rule 29).
+    /// Continuous: it has the same drive, which has lost nothing since. A block that it does not have was not flushed
+    /// (protocol rule 29).
     fn continuous(&self, m: &Member) -> bool {
         let lost = self.place(m.vssd).map_or(0, |p| self.servers.server(m.server).lost(p.slot));
         let known = self.evidence(m);
         let whole = known.map_or(lost == 0, |e| !e.damaged && (lost == 0 || lost == e.lost));
         !self.replaced(m) && (whole || mutant!("meta.evidence.damaged-is-witness"))
     }
-    /// Of these members of a recovery, those that are continuous, as bits by their place.
+    /// The continuous ones of these members of a recovery, as bits by place.
     fn witnesses(&self, members: &[Member]) -> u64 {
         let all = members.iter().enumerate();
         let bits = all.fold(0, |bits, (i, m)| bits | u64::from(self.continuous(m)) << i);
         if bits == (1 << members.len()) - 1 { ALL_WITNESSES } else { bits }
     }
-    /// When the member was lost, if it is.
+    /// When the member was lost, if it was.
     fn lost_at(&self, m: &Member) -> Option<Time> {
         let s = self.servers.server(m.server);
         match self.life(m) {
@@ -231,16 +234,16 @@ impl<S: Servers> Judge<'_, S> {
             Life::Live | Life::Unheard | Life::Failed => None,
         }
     }
-    /// What it had in memory is lost.
+    /// Its memory is lost.
     fn broken(&self, m: &Member) -> bool {
         matches!(self.life(m), Life::Restarted | Life::Failed)
     }
-    /// Those that go on, whatever became of the rest of `all`. Only if they answered what was sent after the loss: servers that
-    /// lost their power together all come back as restarted, and none of them may be taken for the survivor by a
-    /// heartbeat from before, whenever it comes.
+    /// The members that survive, whatever happened to the rest of `all`. They must have answered a message sent after
+    /// the loss: servers that lost power together all return as restarted, and no earlier heartbeat, however late, may
+    /// make one of them a survivor.
     fn survivors<'a>(&self, of: &'a [Member], all: &[&Member]) -> impl Iterator<Item = &'a Member> {
         let lost_at = all.iter().filter_map(|m| self.lost_at(m)).max();
-        // Not by the word of who saw its process end: that is no matter of clocks.
+        // The report of a supervisor does not count here: it does not depend on clocks.
         let expired = all.iter().any(|m| self.life(m) == Life::Expired && !self.servers.server(m.server).ended);
         of.iter().filter(move |m| {
             let s = self.servers.server(m.server);
@@ -255,15 +258,16 @@ impl<S: Servers> Judge<'_, S> {
     }
 }
 
-/// Members of the view, and `holders` whose place in the set none of them has.
+/// Members of the view, and those `holders` whose place in the set no member has.
 fn last<'a>(view: &'a View, holders: &'a [Member]) -> Vec<&'a Member> {
     let members = view.members.iter().filter(|m| m.role == Role::Member);
     let others = holders.iter().filter(|h| members.clone().all(|m| m.vssd != h.vssd));
     members.clone().chain(others.filter(|_| !mutant!("meta.holders.view-only"))).collect()
 }
 
-/// The set's next state and members, or `None` if the view may stay as it is. `holders` were the members of the last view
-/// of so many that it could acknowledge (rule 4): whatever was answered is in the memory of each that has not restarted.
+/// The set's next state and members, or `None` if the view may stay. `holders` were the members of the last view that
+/// was large enough to acknowledge writes (rule 4): each of them that has not restarted has every acknowledged write in
+/// memory.
 pub fn decide<S: Servers>(
     view: &View,
     holders: &[Member],
@@ -283,7 +287,7 @@ pub fn decide<S: Servers>(
     (next.0 != view.state || next.1 != view.members).then_some(next)
 }
 
-/// Nothing was ever written: whoever is there begins.
+/// Nothing was ever written: the present servers begin.
 fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member>)> {
     let first = |p: &Place| !p.leaving && p.replaces.is_none();
     let there: Vec<Member> = judge
@@ -302,14 +306,14 @@ fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member
 fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> Option<(ViewState, Vec<Member>)> {
     let all: Vec<&Member> = view.members.iter().collect();
     if judge.survivors(&view.members, &all).next().is_none() {
-        // Who may live yet is waited for: what it served alone nobody else need have.
+        // Waits for members that may be alive: one may have served alone and hold data that no other has.
         let gone = view.members.iter().filter(|m| m.role == Role::Member).all(|m| judge.broken(m));
         return gone.then(|| resume(judge, view, holders)).flatten();
     }
     let leaves = |m: &Member| judge.place(m.vssd).is_some_and(Place::leaves);
     let stays = |m: &&Member| matches!(judge.life(m), Life::Live | Life::Unheard) && !leaves(m);
     let staying = view.members.iter().filter(|m| m.role == Role::Member && stays(m)).count();
-    // One that can be read is a copy, as long as there are too few without it.
+    // A readable member counts as a copy while there are too few without it.
     let enough = |p: &Place| {
         let needed = if p.leaving || p.unreached { 1 } else { usize::from(judge.patience.min_copies).max(1) };
         staying >= needed || mutant!("meta.member.leaves-too-few")
@@ -318,8 +322,9 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     for m in &view.members {
         let leaves = judge.place(m.vssd).filter(|p| p.leaves());
         match judge.life(m) {
-            // As a shadow it serves nothing, and no write completes without its word. Once it has installed that, the
-            // others, if there are any, can do without: it does not take itself for a member under the lease it has.
+            // A shadow serves nothing, and no write completes without its acknowledgement. Once it has installed that
+            // role, the other members, if any, can do without it: it no longer considers itself a member under its
+            // lease.
             Life::Live | Life::Unheard if leaves.is_some_and(|p| enough(p) || m.role == Role::Shadow) => {
                 if m.role == Role::Member || leaves.is_some_and(|p| p.epoch < view.epoch) {
                     next.push(Member { role: Role::Shadow, ..*m });
@@ -350,10 +355,10 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     Some((ViewState::Normal, next))
 }
 
-/// Nobody of the view goes on. A view of fewer than `min_copies` members answers nothing, so one of the `holders` that goes
-/// on has all that was answered: the set goes on with it, and fills the others. If there is none (rule 6), the set
-/// recovers with what all of them and of the view have on flash, once they are back (those whose device failed or was replaced
-/// cannot be). Without a continuous one among them that is for the operator to say ([`recover_without`]).
+/// No member of the view survives. A view of fewer than `min_copies` members acknowledges nothing, so a surviving
+/// holder has every acknowledged write: the set continues with it and fills the others. Without one (rule 6), the set
+/// recovers from the flash of all holders and members, once they are back, except those whose device failed or was
+/// replaced. If none of them is continuous, the operator has to decide ([`recover_without`]).
 fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> Option<(ViewState, Vec<Member>)> {
     let last = last(view, holders);
     if let Some(&one) = judge.survivors(holders, &last).next() {
@@ -366,7 +371,7 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
             Life::Restarted if judge.usable(m.vssd, m.server) => {
                 back.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
-            // A place that is gone was given back.
+            // A missing place was given back.
             Life::Restarted if judge.place(m.vssd).is_none_or(|p| p.failed) => {}
             Life::Failed => {}
             _ if mutant!("meta.recovery.not-all") => {}
@@ -378,8 +383,8 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
         .then_some((ViewState::Recovering { leader, witnesses }, back))
 }
 
-/// Whether nobody of the view serves, for instance since devices failed, while one of those who have what was answered may come
-/// back: clients wait for that one.
+/// Whether no member of the view serves, for instance because devices failed, while a member with the acknowledged
+/// writes may return: clients wait for it.
 pub fn others_may_come<S: Servers>(
     view: &View,
     holders: &[Member],
@@ -397,15 +402,15 @@ pub fn others_may_come<S: Servers>(
     !view.members.iter().any(serves) && last(view, holders).into_iter().any(may_come)
 }
 
-/// Whether this life of the service, and not only one before, has heard of all members that may hold a lease whether their devices
-/// are well: what it says of the others before may be taken back.
+/// Whether all members that may hold a lease have reported their devices' state in this run of the service. Before
+/// that, statements about the others may be withdrawn.
 pub fn heard<S: Servers>(view: &View, places: &[Place], servers: &S, now: Time) -> bool {
     let judge = Judge { servers, places, evidence: &[], now, patience: MembershipPolicy::default() };
     view.members.iter().all(|m| judge.life(m) != Life::Unheard)
 }
 
-/// Members of the last epoch that a set which crashed whole waits for; the server that goes on if it did not. `None`:
-/// it never had a view.
+/// Members of the last epoch that a crashed set waits for; the surviving server if it did not crash. `None` if it never
+/// had a view.
 pub fn waits_for<S: Servers>(
     view: &View,
     holders: &[Member],
@@ -413,7 +418,7 @@ pub fn waits_for<S: Servers>(
     servers: &S,
     now: Time,
 ) -> Option<Result<Vec<NodeId>, NodeId>> {
-    // How long a survivor must have held its lease is not asked: whoever holds one may be the survivor.
+    // The minimum lease time of a survivor does not matter here: any lease holder may be the survivor.
     let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
     let there = |m: &&&Member| matches!(judge.life(m), Life::Live | Life::Unheard);
     let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
@@ -433,8 +438,8 @@ pub fn waits_for<S: Servers>(
     (!all.is_empty()).then(|| Ok(all.iter().filter(missing).map(|m| m.server).collect()))
 }
 
-/// Whether all that a set which crashed whole waits for is the operator's word: of the members of its last epoch that can be there all
-/// are, and each has lost something, so that nothing bounds what was flushed (protocol rule 29).
+/// Whether a crashed set only waits for the operator's decision: all members of its last epoch that can return have,
+/// and each has lost records, so that nothing bounds what was flushed (protocol rule 29).
 pub fn waits_for_word<S: Servers>(
     view: &View,
     holders: &[Member],
@@ -454,7 +459,8 @@ pub fn waits_for_word<S: Servers>(
     nobody_missing && there.peek().is_some() && !there.any(|m| judge.continuous(m))
 }
 
-/// The operator's word (rule 6): the set recovers from the members of its last epoch without those on `given_up`.
+/// The operator's decision (rule 6): the set recovers from the members of its last epoch without the servers in
+/// `given_up`.
 pub fn recover_without<S: Servers>(
     view: &View,
     holders: &[Member],
@@ -497,7 +503,8 @@ pub fn recover_without<S: Servers>(
     Ok((ViewState::Recovering { leader, witnesses: judge.witnesses(&rest) }, rest))
 }
 
-/// A member that restarts during recovery starts it again, with all of them. `witnesses` were those of this one.
+/// A member that restarts during recovery restarts the recovery, with all members. `witnesses` were those of the
+/// current one.
 fn recovering<S: Servers>(
     judge: &Judge<'_, S>,
     view: &View,
@@ -522,17 +529,17 @@ fn recovering<S: Servers>(
         return None;
     }
     let leader = if next.iter().any(|m| m.vssd == leader) { leader } else { next.first()?.vssd };
-    // Once the operator has said so, the set recovers without a witness.
+    // After the operator's decision, the set recovers without a witness.
     let (had, witnesses) = (witnesses, judge.witnesses(&next));
     (witnesses != 0 || had == 0).then_some((ViewState::Recovering { leader, witnesses }, next))
 }
 
-/// Members of a view that are no shadows.
+/// Members of a view except shadows.
 pub fn without_shadows(view: &View) -> Vec<Member> {
     view.members.iter().filter(|m| m.role == Role::Member).copied().collect()
 }
 
-/// Tells who left, came, and has everything now.
+/// Reports which members left, joined, and are now complete.
 pub fn trace_changes(old: &View, new: &View, fx: &mut Effects) {
     let (set, epoch) = (u64::from(new.set.0), u64::from(new.epoch.0));
     for m in &old.members {

@@ -1,9 +1,9 @@
-//! vSSDs that move to another server, or are made anew on one (protocol rule 24, RB13): a place is added to the set and
-//! filled as a shadow; when it has everything, the old one becomes a shadow, then leaves, and its slot is erased.
+//! vSSDs that move to another server or are recreated (protocol rule 24, RB13). A place is added to the set and filled
+//! as a shadow; when it has everything, the old one becomes a shadow, then leaves, and its slot is erased.
 //!
-//! Each step is one durable write, and what follows from it is seen by looking at places and views alone: a service that
-//! starts anew goes on where the one before ended. Servers are told the whole of what they are to have
-//! ([`Control::Vssds`]), until they say that it is so.
+//! Each step is one durable write, and the next step follows from places and views alone, so that a restarted service
+//! continues where the previous run ended. Servers get the full list of their vSSDs ([`Control::Vssds`]), repeated
+//! until they confirm it.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,15 @@ use crate::members::{Place, Replaces, Servers};
 use crate::node::Meta;
 use crate::trace;
 
-/// A plan that a server has not carried out is sent again with its heartbeats, at most so often: five a second for a server.
+/// Interval at which an unconfirmed plan is repeated with the server's heartbeats: at most five a second for a server.
 const PLAN_RETRY_INTERVAL: Span = Span::from_millis(200);
-/// A `del_vssd` for a server that is gone is repeated after this: one a second for each of its vSSDs, at most sixteen.
+/// Interval at which a `del_vssd` for a missing server is repeated: one a second for each of its vSSDs, at most
+/// sixteen.
 const ROW_RETRY_INTERVAL: Span = Span::from_secs(1);
-/// Plans of one life of the service.
+/// Bits of a plan number within one incarnation of the service.
 const PLANS_A_LIFE: u32 = 24;
 
-/// What a server was told to have.
+/// The plan sent to a server.
 #[derive(Debug)]
 struct PlanState {
     number: u64,
@@ -42,7 +43,7 @@ struct DeadRow {
     again_at: Time,
 }
 
-/// Servers, and what is on its way between them.
+/// Servers of the rack, and moves between them.
 #[derive(Debug)]
 pub(crate) struct Moves {
     pub(crate) nodes: BTreeMap<NodeId, ServerState>,
@@ -50,7 +51,7 @@ pub(crate) struct Moves {
     plans: BTreeMap<NodeId, PlanState>,
     plans_made: u64,
     rows: Vec<DeadRow>,
-    /// Copies lost that found no room, by the server that had them.
+    /// Lost copies without room elsewhere, by the server that had them.
     homeless: BTreeMap<NodeId, u32>,
 }
 
@@ -67,7 +68,7 @@ impl Moves {
     }
 }
 
-/// Where a place of set `i` is, among all.
+/// Index of a place of set `i`.
 #[derive(Clone, Copy)]
 struct At {
     set: usize,
@@ -75,24 +76,24 @@ struct At {
 }
 
 impl Meta {
-    /// Numbers of the servers that belong to the rack, removed ones left out.
+    /// Numbers of the rack's servers, except removed ones.
     pub fn servers(&self) -> Vec<u32> {
         self.server_nodes().map(Layout::server_number).collect()
     }
-    /// The same servers.
+    /// The nodes of the same servers.
     pub(crate) fn server_nodes(&self) -> impl Iterator<Item = NodeId> {
         self.moves.nodes.iter().filter(|(_, s)| **s != ServerState::Removed).map(|(n, _)| *n)
     }
-    /// Whether the server was taken out for good; `None`: it was never the rack's.
+    /// Whether the server was removed for good; `None` if it never belonged to the rack.
     pub fn is_removed(&self, server: u32) -> Option<bool> {
         let mut all = self.moves.nodes.iter();
         all.find(|(n, _)| Layout::server_number(**n) == server).map(|(_, s)| *s == ServerState::Removed)
     }
-    /// Every place of every set, with its set: for checkers.
+    /// Every place of every set, with its set, for checkers.
     pub fn places(&self) -> impl Iterator<Item = (SetId, &Place)> {
         self.sets.iter().flat_map(|s| s.places.iter().map(|p| (s.view.set, p)))
     }
-    /// Nothing moves, and no server has yet to carry out what it was told.
+    /// Whether nothing moves and no plan is pending.
     pub fn moves_rest(&self) -> bool {
         self.places().all(|(_, p)| p.replaces.is_none() && !p.leaving) && self.moves.plans.values().all(|p| p.done)
     }
@@ -119,7 +120,7 @@ impl Meta {
 
     // Plans of servers.
 
-    /// What the server is to have: a place that leaves stays while it is in use.
+    /// The vSSDs that the server must have: a leaving place stays while it is in use.
     fn wanted(&self, node: NodeId) -> Vec<VssdPlace> {
         let mut wanted = Vec::new();
         for s in &self.sets {
@@ -131,20 +132,20 @@ impl Meta {
         }
         wanted
     }
-    /// Whether the server needs a plan: it has not what the rack began with, or something to give back.
+    /// Whether the server needs a plan, because it differs from its initial state or has something to give back.
     fn differs(&self, node: NodeId) -> bool {
         let made = |p: &Place| p.leaving || ids::is_made(p.vssd);
         let configured = self.cfg.sets.iter().flat_map(|s| &s.members).filter(|m| m.1 == node).count();
         let here = || self.places().filter(|(_, p)| p.node == node);
         here().any(|(_, p)| made(p)) || here().count() != configured
     }
-    /// Tells the server what it is to have now.
+    /// Sends the server its current plan.
     fn replan(&mut self, node: NodeId) {
         self.moves.plans_made += 1;
         let number = self.me.0 << PLANS_A_LIFE | self.moves.plans_made;
         self.moves.plans.insert(node, PlanState { number, done: false, again_at: Time::ZERO });
     }
-    /// On the word of a server: repeats the plan if it is not carried out.
+    /// On a message of the server: repeats the plan if it is not carried out.
     pub(crate) fn remind(&mut self, now: Time, node: NodeId) {
         if !self.moves.plans.contains_key(&node) && self.differs(node) {
             self.replan(node);
@@ -165,7 +166,7 @@ impl Meta {
             (plan.done, plan.again_at) = (false, Time::ZERO);
         }
     }
-    /// A server has what the plan says, and nothing else.
+    /// The server has exactly the vSSDs of the plan.
     pub(crate) fn plan_done(&mut self, src: NodeId, incarnation: Incarnation, number: u64, lost: u64) {
         let known = self.servers.server(src).incarnation == incarnation;
         let Some(plan) = self.moves.plans.get_mut(&src).filter(|p| known && p.number == number && !p.done) else {
@@ -174,8 +175,8 @@ impl Meta {
         plan.done = true;
         self.drop_gone(|p| p.node == src && lost >> (p.slot & 63) & 1 == 0);
     }
-    /// Forgets places that are not in use and that no server has any more. A server that started anew meanwhile does not know what its
-    /// life before announced: the switch is told.
+    /// Drops places that are not in use and that no server has. A restarted server does not know what its previous run
+    /// announced, so the switch is informed here.
     fn drop_gone(&mut self, which: impl Fn(&Place) -> bool) {
         for i in 0..self.sets.len() {
             let s = &mut self.sets[i];
@@ -198,7 +199,8 @@ impl Meta {
 
     // Steps of a move.
 
-    /// What follows from set `i`'s view for its moves. True if a place changed: the view is to be looked at again.
+    /// Carries out the moves that follow from set `i`'s view. True if a place changed: the view must then be checked
+    /// again.
     pub(crate) fn step_moves(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let mut changed = false;
         for k in 0..self.sets[i].places.len() {
@@ -216,7 +218,7 @@ impl Meta {
                 fx.trace(trace::MOVE_DONE, set, u64::from(p.vssd.0));
                 changed = true;
             } else if !joined && ((r.lost && old_role == Some(Role::Member)) || self.is_gone(now, &p)) {
-                // The lost one is back, or the new one is lost itself; then another is made.
+                // The lost one is back, or the new one is lost itself; then another is created.
                 self.sets[i].places[k].replaces = None;
                 self.leave(now, i, k);
                 fx.trace(trace::MOVE_CANCELLED, set, u64::from(p.vssd.0));
@@ -228,7 +230,7 @@ impl Meta {
         }
         changed
     }
-    /// The new one is a member beside the old one, so as many stay as there were before the move.
+    /// The new one is a member besides the old one, so that no copy is lost.
     fn may_leave(&self, i: usize, old: Option<Role>) -> bool {
         let view = &self.sets[i].view;
         let members = view.members.iter().filter(|m| m.role == Role::Member).count();
@@ -242,7 +244,7 @@ impl Meta {
             self.gone(now, i, k);
         }
     }
-    /// The place is in use no more: its server gives it back, or, if that is gone too, the switch is told.
+    /// The place is no longer in use: its server gives it back; if the server is missing too, the switch is informed.
     fn gone(&mut self, now: Time, i: usize, k: usize) {
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         self.replan(p.node);
@@ -254,7 +256,7 @@ impl Meta {
             self.remind(now, p.node);
         }
     }
-    /// After a new view: places that left with it, of those that were in use `before`.
+    /// After a new view: handles places that left with it, among those that were in use `before`.
     pub(crate) fn left(&mut self, now: Time, i: usize, before: &[VssdId]) {
         for k in 0..self.sets[i].places.len() {
             let p = self.sets[i].places[k];
@@ -264,9 +266,9 @@ impl Meta {
         }
     }
 
-    // What moves, and where to.
+    // Choice of moves and targets.
 
-    /// Its server is silent for too long, is no server of the rack, or its drive failed for good.
+    /// Its server is silent for too long or does not belong to the rack, or its drive failed for good.
     fn is_gone(&self, now: Time, p: &Place) -> bool {
         let after = self.cfg.replace_after;
         if after == Span::ZERO {
@@ -275,7 +277,7 @@ impl Meta {
         let ended = self.servers.server(p.node).lease_ends.max(self.booted_at.unwrap_or(now));
         p.failed || now >= ended + after
     }
-    /// A server's vSSDs whose flash is at its end. They move with the next tick.
+    /// vSSDs of a server whose flash is worn out. They move with the next tick.
     pub(crate) fn worn_out(&mut self, src: NodeId, incarnation: Incarnation, vssds: &[VssdId]) {
         if self.servers.server(src).incarnation != incarnation {
             return;
@@ -296,7 +298,7 @@ impl Meta {
         self.sets[i].places.iter().any(|p| !p.leaving && p.replaces.is_some_and(|r| r.vssd == vssd))
     }
 
-    /// Begins what is to move, as many at a time as may.
+    /// Starts pending moves, up to the permitted number.
     pub(crate) fn begin_moves(&mut self, now: Time, fx: &mut Effects) -> bool {
         self.moves.homeless.clear();
         let mut begun = false;
@@ -324,7 +326,7 @@ impl Meta {
         }
         begun
     }
-    /// A shadow of the set could be filled.
+    /// Whether a shadow of the set could be filled.
     fn has_source(&self, i: usize) -> bool {
         let view = &self.sets[i].view;
         view.state == ViewState::Normal && view.members.iter().any(|m| m.role == Role::Member)
@@ -344,7 +346,7 @@ impl Meta {
         self.remind(now, to);
     }
 
-    /// The slots of a drive that sets like this one may have.
+    /// The slots of a drive for sets of this one's level.
     fn slots(&self, i: usize) -> std::ops::Range<u8> {
         let set = self.cfg.sets[i].set;
         let level = self.cfg.level_place(set);
@@ -356,7 +358,7 @@ impl Meta {
         };
         self.slots(i).filter(|s| !taken(s)).collect()
     }
-    /// Why a copy of set `i`, in place of one on `from`, cannot come to this server.
+    /// Why this server cannot take a copy of set `i` in place of one on `from`.
     fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<Unfit> {
         let layout = &self.cfg.layout;
         let here = || self.places().map(|(_, p)| p).filter(|p| p.node == node);
@@ -379,15 +381,15 @@ impl Meta {
             None
         }
     }
-    /// The server that a new copy of set `i` comes to, and the slot there: of those of the same rack as `from`
-    /// without a copy (RB12), the one with most room, of equal ones the first.
+    /// The server and slot for a new copy of set `i`: among servers of the rack of `from` without a copy (RB12), the
+    /// one with the most room, and of equal ones the first.
     fn choose_server(&self, now: Time, i: usize, from: NodeId) -> Option<(NodeId, u8)> {
         let fit = self.moves.nodes.keys().filter(|&&n| self.unfit(now, i, from, n).is_none());
         let free = |n: NodeId| self.free_slots(n, i);
         fit.map(|&n| (free(n), n)).max_by_key(|(f, n)| (f.len(), std::cmp::Reverse(*n))).map(|(f, n)| (n, f[0]))
     }
 
-    // The operator's word.
+    // Commands of the operator.
 
     pub(crate) fn move_vssd(
         &mut self,
@@ -452,7 +454,7 @@ impl Meta {
         }
         Ok(admin::Reply::Done)
     }
-    /// Whether every vSSD of the server finds a slot elsewhere.
+    /// Whether every vSSD of the server has room elsewhere.
     fn room_without(&self, now: Time, server: NodeId) -> Result<(), ServerError> {
         let stays = |n: &NodeId| *n != server && self.moves.nodes[n] == ServerState::In;
         let others: Vec<NodeId> = self.moves.nodes.keys().copied().filter(stays).collect();
@@ -518,7 +520,7 @@ impl Meta {
         }
     }
 
-    // The switch's rows of servers that are gone.
+    // Rows of missing servers in the switch.
 
     pub(crate) fn delete_rows(&mut self, now: Time) {
         for k in 0..self.moves.rows.len() {

@@ -31,19 +31,19 @@ use crate::servers::ServerTable;
 use crate::volumes::{self, Limits, Volumes};
 use crate::{MetaConfig, MetaError};
 
-/// Answers to administration remembered, so that a repeated request is answered and not done again.
+/// Answers to administration requests that are remembered, so that a repeated request is not executed again.
 const ANSWERS_MAX: usize = 1_024;
-/// Looks at leases so often within a lease's time.
+/// Number of lease checks within the time of a lease.
 const TICKS_A_LEASE: u64 = 4;
-/// And at least so often, however long leases are.
+/// Longest interval of lease checks, however long leases are.
 const TICK_MAX: Span = Span::from_millis(125);
 
 #[derive(Debug)]
 pub(crate) struct Set {
     pub(crate) places: Vec<Place>,
     pub(crate) view: View,
-    /// Members of the last view that could acknowledge a write. What was answered is in the memory of each of them that has
-    /// not restarted since.
+    /// Members of the last view that could acknowledge a write. Each of them that has not restarted since has every
+    /// acknowledged write in memory.
     pub(crate) holders: Vec<Member>,
     /// Of each vSSD that was a member.
     pub(crate) evidence: Vec<Evidence>,
@@ -51,7 +51,7 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// vSSDs that the view has, and those that the set may have to be recovered from: none of them may be given back.
+    /// vSSDs in the view, and those that the set may have to be recovered from: none of them may be given back.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = VssdId> {
         self.view.members.iter().chain(&self.holders).map(|m| m.vssd)
     }
@@ -65,14 +65,14 @@ type Answer = Result<Box<admin::Reply>, Box<admin::Error>>;
 /// The metadata service.
 pub struct Meta {
     pub(crate) cfg: MetaConfig,
-    /// By level, the first for volumes that ask for none.
+    /// By level, the first for volumes that name none.
     pub(crate) limits: Vec<Limits>,
     pub(crate) rooms: Rooms,
     pub(crate) me: Incarnation,
-    /// Messages to servers that are numbered, of this life.
+    /// Number of the last numbered message to a server in this run.
     pub(crate) stamps: u64,
     rack: RackRecord,
-    /// What every drive of the rack bears.
+    /// The rack's identity, which all its drives carry.
     id: Option<RackId>,
     pub(crate) sets: Vec<Set>,
     pub(crate) by_set: Map<SetId, usize>,
@@ -81,21 +81,21 @@ pub struct Meta {
     pub(crate) moves: Moves,
     pub(crate) rounds: Rounds,
     pub(crate) lives: BTreeMap<NodeId, ServerRecord>,
-    /// As each server's said when it last registered.
+    /// Each server's drive as of its last registration.
     pub(crate) drives: BTreeMap<NodeId, DriveRecord>,
     pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
     pub(crate) volumes: Volumes,
     clearing: Clearing,
     answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
-    /// Why changes that may wait are refused: they may not be written down.
+    /// Why changes that can wait are refused: the store may not take them.
     store_full: Option<Box<str>>,
     pub(crate) booted_at: Option<Time>,
     tick_at: Time,
 }
 
 impl Meta {
-    /// A service with the records it had stored before, in any order; none for a new rack.
+    /// A service with its stored records in any order; none for a new rack.
     pub fn new(cfg: MetaConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, MetaError> {
         cfg.validate()?;
         let mut sets = Vec::new();
@@ -207,14 +207,14 @@ impl Meta {
         Ok(())
     }
 
-    /// The rack's identity, which the driver drew once and keeps beside this service's records; without one, servers that ask
-    /// for it get no answer.
+    /// Sets the rack's identity, which the driver drew once and stores beside the records. Without it, requests for it
+    /// are not answered.
     pub fn set_id(&mut self, id: RackId) {
         self.id = Some(id);
     }
 
-    /// Whether the store may take what changes from now on, or why not. While not, what an operator asks to be changed is refused; what
-    /// keeps the rack going is written as soon as it can be.
+    /// Sets why the store may take no changes, or that it may. Meanwhile changes by operators are refused, and those
+    /// that keep the rack running are written as soon as possible.
     pub fn set_store_full(&mut self, why: Option<&str>) {
         self.store_full = why.map(Into::into);
     }
@@ -224,12 +224,12 @@ impl Meta {
         self.store_full.clone().or(hangs)
     }
 
-    /// The view of a set as last decided (it may still be on its way to the store).
+    /// The last decided view of a set, which may not be durable yet.
     pub fn view(&self, set: SetId) -> Option<&View> {
         self.by_set.get(&set).map(|&i| &self.sets[i].view)
     }
 
-    /// What `status` shows.
+    /// State for `status`.
     pub fn status(&self, now: Time) -> RackStatus {
         let server = |node: NodeId| {
             let s = self.servers.server(node);
@@ -260,7 +260,7 @@ impl Meta {
         status
     }
 
-    /// Whom a set that crashed whole waits for; [`Layout::META`] alone: for the operator's word.
+    /// Servers that a crashed set waits for; only [`Layout::META`] if it waits for the operator's decision.
     fn waits_for(&self, s: &Set, now: Time) -> Vec<NodeId> {
         let known = (&s.places[..], &s.evidence[..]);
         if members::waits_for_word(&s.view, &s.holders, known, &self.servers, now) {
@@ -349,7 +349,7 @@ impl Meta {
             Body::Control(Control::MapAsk { .. }) => {
                 self.remember_client(src, 0, header.incarnation);
                 self.tell_map(now, src, header.request);
-                // What it was told before may have been lost.
+                // Earlier messages may have been lost.
                 for (volume, limits) in self.volumes.limited(src) {
                     self.say(src, 0, Control::VolumeLimited { volume, limits });
                 }
@@ -454,7 +454,7 @@ impl Meta {
         answer
     }
 
-    /// Volumes get the racks as their homes in turn; the next one that has room.
+    /// Volumes get the racks as homes in turn: the next one that has room.
     fn create(
         &mut self,
         VolumeCreate { name, size, isolation }: &VolumeCreate,
@@ -554,7 +554,7 @@ impl Meta {
         }
     }
 
-    /// Keeps the volume as it is now, and notifies its writer.
+    /// Stores the changed volume, and notifies its writer.
     fn volume_changed(&mut self, info: VolumeInfo, writer: Option<NodeId>, news: Control) -> admin::Reply {
         self.put_volume(info.id);
         if let Some(writer) = writer {
@@ -563,7 +563,7 @@ impl Meta {
         admin::Reply::Volume(info)
     }
 
-    /// The set recovers though these servers never come back.
+    /// Lets the set recover although these servers never return.
     fn recover_set(&mut self, now: Time, set: SetId, without: &[NodeId], fx: &mut Effects) -> Result<(), SetError> {
         let &i = self.by_set.get(&set).ok_or(SetError::Unknown { set })?;
         let s = &self.sets[i];
@@ -632,13 +632,13 @@ fn only_reads(op: &admin::Op) -> bool {
     matches!(op, admin::Op::VolumeInfo { .. } | admin::Op::VolumeList | admin::Op::RackStatus | admin::Op::Servers)
 }
 
-/// What an operator reads is the present state: a status must say why a store hangs. A change in it that was not acknowledged may yet be
-/// lost. A refusal since the store takes nothing rests on nothing.
+/// Reads return the current state, because a status must be able to report why a store hangs. An unacknowledged change
+/// in it may still be lost. A refusal because the store takes no changes depends on no write.
 fn waits_for_no_store(op: &admin::Op, refusal: Option<&admin::Error>) -> bool {
     only_reads(op) || matches!(refusal, Some(admin::Error::StoreFull { .. }))
 }
 
-/// Changes that the rack goes on without.
+/// Changes that the rack can run without.
 fn may_wait(op: &admin::Op) -> bool {
     match op {
         admin::Op::VolumeCreate(_)

@@ -1,4 +1,4 @@
-//! Nothing is said before what it rests on is durable.
+//! Messages wait until the state that they depend on is durable.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,8 @@ use rackweave_core::node::{STORES_MAX, StoreWrite};
 use rackweave_core::request::Reply;
 use rackweave_core::{Effects, map};
 
-/// Messages that may wait for the store; a longer queue means a store that hangs, and what is dropped is asked again.
+/// Most messages that wait for the store. A longer queue means that the store hangs; dropped messages are requested
+/// again.
 const WAITING_MAX: usize = 65_536;
 
 enum Out {
@@ -16,8 +17,9 @@ enum Out {
     Reply(Reply),
 }
 
-/// Changes that no write has yet, and messages in the order they were decided, each behind the writes before it. Changes are written
-/// at the end of an event; while [`STORES_MAX`] writes are under way, those of several events are gathered, each key with its last value.
+/// Changes without a write, and messages in order of decision, each behind the writes before it. Changes are written at
+/// the end of an event. While [`STORES_MAX`] writes are pending, those of several events are gathered, each key with
+/// its last value.
 pub struct Outbox {
     /// Tag of the last write, and of the last durable one.
     issued: u64,
@@ -41,11 +43,12 @@ impl Outbox {
             at_once: Vec::new(),
         }
     }
-    /// As many writes are under way as may be.
+    /// Whether the most writes are pending.
     pub fn is_full(&self) -> bool {
         self.issued - self.durable >= STORES_MAX as u64
     }
-    /// Adds a durable change; a later one of the same key in the same write replaces it. The tag of the write that will have it.
+    /// Adds a durable change, which replaces an earlier one of the same key in the same write. Returns the tag of the
+    /// write.
     pub fn put(&mut self, key: Bytes, value: Option<Bytes>) -> u64 {
         if let Some(&i) = self.place.get(&key) {
             self.entries[i].1 = value;
@@ -55,14 +58,14 @@ impl Outbox {
         }
         self.issued + 1
     }
-    /// Whether the write of this tag is durable, and all before it.
+    /// Whether the write with this tag, and all earlier ones, are durable.
     pub fn is_durable(&self, tag: u64) -> bool {
         tag <= self.durable
     }
     pub fn send(&mut self, p: Packet) {
         self.out.push(Out::Packet(p));
     }
-    /// What rests on nothing that is not durable yet: ahead of what waits.
+    /// Sends a message that depends on no pending write, ahead of waiting ones.
     pub fn send_at_once(&mut self, p: Packet) {
         self.at_once.push(Out::Packet(p));
     }
@@ -72,7 +75,7 @@ impl Outbox {
     pub fn reply_at_once(&mut self, r: Reply) {
         self.at_once.push(Out::Reply(r));
     }
-    /// At the end of an event: one atomic write of all changes, and the messages that need not wait.
+    /// At the end of an event: emits one atomic write with all changes, and the messages that need not wait.
     pub fn flush(&mut self, fx: &mut Effects) {
         self.at_once.drain(..).for_each(|o| emit(o, fx));
         if !self.entries.is_empty() && (!self.is_full() || mutant!("meta.outbox.unbounded")) {
@@ -91,7 +94,7 @@ impl Outbox {
             }
         }
     }
-    /// The write `tag` and those before it are durable.
+    /// The write `tag` and all earlier ones are durable.
     pub fn stored(&mut self, tag: u64, fx: &mut Effects) {
         self.durable = tag;
         while self.waiting.front().is_some_and(|(behind, _)| *behind <= tag) {

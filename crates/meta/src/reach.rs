@@ -1,7 +1,6 @@
 //! Members that hold leases and do not reach each other. While all are in the view no write commits, so members that
-//! the rest can do without leave it (rule 4: at least `min_copies` stay), in the manner of a move: first as a shadow,
-//! which serves nothing under its lease, then out of the view. Such a server returns when it reports that it reaches
-//! all members.
+//! the rest can do without leave it (rule 4: at least `min_copies` stay), as in a move: first as a shadow, which serves
+//! nothing under its lease, then from the view. Such a server returns when it reports that it reaches all members.
 
 use rackweave_core::msg::{Member, Role, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, VssdId};
@@ -10,10 +9,10 @@ use crate::members::Servers;
 use crate::node::Meta;
 use crate::trace;
 
-/// Complaints that are further apart than this number of leases are separate ones.
+/// Complaints further apart than this number of leases are separate ones.
 const GAP_LEASES: u64 = 4;
 
-/// A member of the present view gets no answers from another.
+/// A member of the current view gets no answers from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Complaint {
     from: VssdId,
@@ -23,7 +22,7 @@ pub(crate) struct Complaint {
 }
 
 impl Meta {
-    /// The sender does not reach these members of its view.
+    /// The sender reports that it does not reach these members of its view.
     pub(crate) fn silent(
         &mut self,
         now: Time,
@@ -47,13 +46,13 @@ impl Meta {
                 None => s.complaints.push(Complaint { from, about, since: now, last: now }),
             }
         }
-        // A member that is lost, and not only cut off from some, has no lease by then.
+        // A lost member, as opposed to one that is cut off from some, has no lease by then.
         if s.complaints.iter().any(|c| c.from == from && c.last == now && ripe(c, bound)) {
             self.part(now, i, fx);
         }
     }
 
-    /// Members of the set leave that others do without.
+    /// Lets members leave the set that the others can do without.
     fn part(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let s = &self.sets[i];
         let lives = |m: &Member| {
@@ -61,7 +60,7 @@ impl Meta {
             known.incarnation == m.incarnation && known.heard_at.is_some() && known.present(now)
         };
         let there: Vec<Member> = s.view.members.iter().filter(|m| lives(m)).copied().collect();
-        // An old complaint is over: the view is unchanged.
+        // Drops old complaints: the view is unchanged.
         let gap = self.cfg.lease * GAP_LEASES;
         let recent: Vec<_> =
             s.complaints.iter().filter(|c| now.since(c.last) <= gap).map(|c| (c.from, c.about)).collect();
@@ -78,7 +77,7 @@ impl Meta {
         self.look_again(now, i, fx);
     }
 
-    /// One that was left out reaches all members of the view.
+    /// A server that was left out reaches all members of the view.
     pub(crate) fn reached(
         &mut self,
         now: Time,
@@ -97,13 +96,13 @@ impl Meta {
     }
 }
 
-/// It has lasted for longer than the lease of a server that is lost.
+/// Whether it has lasted longer than the lease of a lost server.
 fn ripe(c: &Complaint, bound: Span) -> bool {
     c.last.since(c.since) >= bound || mutant!("meta.reach.at-once")
 }
 
-/// Members outside the largest group whose members all reach each other; none if that has too few members. Of equal
-/// groups the one in a single rack stays, then the one with the first members.
+/// Members outside the largest group whose members all reach each other; none if that group is too small. Of equally
+/// large groups, one within a single rack is preferred, then the one with the first members.
 fn who_leaves(there: &[Member], apart: impl Fn(&Member, &Member) -> bool, min_copies: usize) -> Vec<VssdId> {
     let in_group = |group: u32| there.iter().enumerate().filter(move |(k, _)| group >> k & 1 == 1).map(|(_, m)| m);
     let pairs = |group: u32| in_group(group).flat_map(move |a| in_group(group).map(move |b| (a, b)));
@@ -129,7 +128,7 @@ mod tests {
     fn three(racks: [u32; 3]) -> [Member; 3] {
         [1, 2, 3].map(|n| member(racks[n as usize - 1], n, Role::Member))
     }
-    /// Servers of those who leave, if these pairs do not reach each other.
+    /// Servers that leave if these pairs do not reach each other.
     fn leave(there: &[Member], cut: &[(u32, u32)], min_copies: usize) -> Vec<u32> {
         let apart = |a: &Member, b: &Member| {
             cut.iter().any(|&(x, y)| (x, y) == (a.server.0, b.server.0) || (y, x) == (a.server.0, b.server.0))

@@ -1,10 +1,10 @@
-//! Room: what can still be written, from what members say that they admit (protocol rule 34).
+//! Room: how much can still be written, from the members' reports of what they admit (protocol rule 34).
 //!
-//! A set has the room of its member with least: every member takes every write, filling shadows included. A volume is
-//! dealt to its sets in stripe units, and ends at the set with least room left; so the room of a level is the size of
-//! the largest volume that can be written from end to end. Members report every second. Until all members of a set have
-//! reported, the set counts as full, since reported room must exist; only the limit of what volumes may *promise* uses
-//! the configuration before.
+//! A set has the room of its member with the least, because every member takes every write, including shadows being
+//! filled. A volume is striped over its sets in units, and is full when the set with the least room is; the room of a
+//! level is therefore the size of the largest volume that can be written completely. Members report every second. Until
+//! all members of a set have reported, it counts as full, because reported room must exist; only the limit of
+//! *promises* uses the configured capacity until then.
 
 use std::collections::BTreeMap;
 
@@ -18,11 +18,11 @@ use crate::members::Servers;
 use crate::node::{Meta, Set};
 use crate::volumes::Limits;
 
-/// Blocks that each other member of a set may hold as credit at a full one, for a message that waits for another member: as
-/// many as a message has.
+/// Blocks of credit that each other member may hold at a full one, for a message that waits for another member: the
+/// blocks of a message.
 const CREDIT_HELD: u64 = (MESSAGE_MAX / BLOCK) as u64;
 
-/// A vSSD's reports in the present incarnation of its server.
+/// Reports of a vSSD in the current incarnation of its server.
 #[derive(Debug)]
 struct ReportedRoom {
     by: Incarnation,
@@ -41,7 +41,7 @@ impl Default for Rooms {
     }
 }
 
-/// Blocks of the largest volume that fits where each set, in stripe order, has this room: of `n` sets the one in place
+/// Blocks of the largest volume that fits if each set, in stripe order, has this room: of `n` sets, the one at place
 /// `k` has `⌈(u − k) ÷ n⌉` of `u` stripe units.
 pub(crate) fn striped(room: impl ExactSizeIterator<Item = u64>, unit: u32) -> u64 {
     let (n, unit) = (room.len() as u64, u64::from(unit));
@@ -68,14 +68,14 @@ impl Meta {
         }
         t.volumes.extend(told.volumes.iter().copied().filter(|v| v.0 >= told.from && v.0 <= told.until));
         if changed {
-            // Of vSSDs that have left, too, so that there are never more of them.
+            // Includes vSSDs that have left, so that their number stays bounded.
             let by_vssd = &self.by_vssd;
             self.rooms.0.retain(|v, _| by_vssd.contains_key(v));
             self.limit_promises();
         }
     }
 
-    /// Volumes may promise what the sets can hold, as often as is configured.
+    /// Limits promises to the configured multiple of the sets' capacity.
     pub(crate) fn limit_promises(&mut self) {
         for i in 0..self.limits.len() {
             let promise = self.capacity_of(&self.limits[i]) as f64 * self.cfg.overcommit;
@@ -93,7 +93,7 @@ impl Meta {
     fn sets_of<'a>(&'a self, l: &'a Limits) -> impl ExactSizeIterator<Item = &'a Set> {
         l.sets.iter().map(|s| &self.sets[self.by_set[s]])
     }
-    /// Bytes that the sets of the level hold together.
+    /// Capacity of the level's sets in bytes.
     fn capacity_of(&self, l: &Limits) -> u64 {
         let least = |s: &Set| {
             let told = self.told(s).map(|t| t.iter().map(|t| t.capacity).min().unwrap_or(0));
@@ -101,7 +101,7 @@ impl Meta {
         };
         striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
     }
-    /// Bytes that can be written now in volumes of the level.
+    /// Bytes that can be written now to volumes of the level.
     fn room_of(&self, l: &Limits) -> u64 {
         let least = |s: &Set| {
             let held = CREDIT_HELD * ((s.view.members.len() as u64).saturating_sub(1));
@@ -136,7 +136,7 @@ impl Meta {
 mod tests {
     use super::striped;
 
-    /// Dealt out unit by unit, until a set is full.
+    /// Deals out unit by unit until a set is full.
     fn dealt(room: &[u64], unit: u32) -> u64 {
         let mut left = room.to_vec();
         for u in 0.. {

@@ -1,9 +1,8 @@
-//! Wear over the rack while it serves: servers' reports, the balancer's rounds, and swaps as two moves (protocol rule
-//! 24).
+//! Wear leveling of a running rack: servers' reports, the balancer's rounds, and swaps as two moves (protocol rule 24).
 //!
-//! A server has one drive, so rounds within servers have nothing to swap; contents are vSSDs. A vSSD's erases are
-//! counted by its slot; erases that its own arrival causes there are not part of its rate, since rates are measured
-//! anew at each round. Rounds that were planned and not begun are lost with the service: the next one plans anew.
+//! A server has one drive, so rounds within servers swap nothing; the contents are vSSDs. A vSSD's erases are counted
+//! by its slot. Erases caused by its own arrival are not part of its rate, because rates are measured anew in each
+//! round. A round that was planned and not begun is lost with the service; the next one plans again.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +15,7 @@ use crate::members::Servers;
 use crate::node::Meta;
 use crate::wear::{Balancer, Swap, WearConfig};
 
-/// How far the rounds have come is written so often: a service that starts anew has lost at most that of a period.
+/// Interval at which the rounds' progress is stored, and the most that a restart loses.
 const WRITE_EVERY: Span = Span::from_secs(3_600);
 
 /// One move of a swap.
@@ -33,7 +32,7 @@ pub(crate) struct Rounds {
     cfg: Option<WearConfig>,
     before: Option<WearRecord>,
     balancer: Option<Balancer>,
-    /// Erases of each vSSD's slot, as last reported.
+    /// Last reported erases of each vSSD's slot.
     told: BTreeMap<VssdId, u64>,
     planned: VecDeque<Swap>,
     going: Vec<Going>,
@@ -57,14 +56,14 @@ impl Rounds {
 }
 
 impl Meta {
-    /// The same service, which balances wear between servers.
+    /// Adds wear leveling between servers.
     #[must_use]
     pub fn balanced(mut self, cfg: WearConfig) -> Meta {
         self.rounds.cfg = Some(cfg);
         self
     }
 
-    /// A server's report: blocks of its drive, erases of all of them, and of those of each vSSD.
+    /// A server's report: blocks of its drive, their erases, and the erases of each vSSD's blocks.
     pub(crate) fn worn(&mut self, src: NodeId, of: Incarnation, blocks: u64, erases: u64, vssds: &[VssdWear]) {
         if self.servers.server(src).incarnation != of || blocks == 0 {
             return;
@@ -83,7 +82,7 @@ impl Meta {
         }
     }
 
-    /// Plans a round that is due, and begins one swap at a time.
+    /// Plans a round when it is due, and starts one swap at a time.
     pub(crate) fn balance(&mut self, now: Time, fx: &mut Effects) {
         let Some(b) = self.rounds.start(now) else { return };
         let due = now >= b.due_at();
@@ -120,7 +119,7 @@ impl Meta {
         self.put_wear(now);
     }
 
-    /// Neither set has a copy where it is to get one, and both are of one level and rack.
+    /// Whether neither set has a copy at its target, and both have the same level and rack.
     fn may_swap(&self, x: VssdId, y: VssdId) -> bool {
         let (Some(&(a, i)), Some(&(b, k))) = (self.by_vssd.get(&x), self.by_vssd.get(&y)) else { return false };
         let level = |set: usize| {
@@ -132,7 +131,7 @@ impl Meta {
         x.rack() == y.rack() && level(a) == level(b) && !on(a, to) && !on(b, from)
     }
 
-    /// Both moves, or none: a slot is kept free on either drive (`ssd.spare`), and nothing else moves there.
+    /// Starts both moves or neither: a slot is kept free on either drive (`ssd.spare`), and nothing else moves there.
     fn begin_swap(&mut self, now: Time, swap: Swap, fx: &mut Effects) {
         let place = |v: VssdId| {
             let &(set, k) = self.by_vssd.get(&v)?;
@@ -154,7 +153,7 @@ impl Meta {
         }
     }
 
-    /// Follows the pending moves.
+    /// Tracks pending moves.
     fn follow(&mut self) {
         if self.rounds.going.is_empty() {
             return;
@@ -184,7 +183,7 @@ impl Meta {
             self.rounds.swaps += u64::from(whole);
             self.rounds.given_up += u64::from(!whole);
         } else {
-            // Until both are there.
+            // Until both have arrived.
             self.rounds.going = going;
         }
     }

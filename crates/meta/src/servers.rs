@@ -11,7 +11,7 @@ use crate::codec::{self, DriveRecord};
 use crate::members::{Place, Server, Servers};
 use crate::node::Meta;
 
-/// Nonces remembered a server, so that a delayed registration of an earlier life is known for one.
+/// Nonces remembered per server, to recognize a delayed registration of an earlier incarnation.
 const NONCES_MAX: usize = 16;
 
 /// Servers by node id; a rack has few.
@@ -99,17 +99,17 @@ impl Meta {
         self.review_server(now, src, fx);
     }
 
-    /// Whether the server may serve with this drive (protocol rule 30): the one that it had, from this time. A drive that never
-    /// served may take another's place.
+    /// Whether the server may serve with this drive (protocol rule 30): from now on it must be the one that it had. A
+    /// drive that never served may take another's place.
     ///
     /// # Errors
-    /// How it differs from what is known of it.
+    /// The difference from what is known of the drive.
     pub fn check_drive(&self, node: NodeId, drive: DriveId, table: &DriveTable) -> Result<(), DriveRefusal> {
         if table.digest == 0 {
-            // A server that knows of no tables.
+            // The server's version reports no table.
             return Ok(());
         }
-        // Before the incarnations: another server's drive may have served under a later one.
+        // Checked before the incarnations: another server's drive may have served under a later one.
         let of_another = self.drives.iter().any(|(n, copy)| *n != node && copy.drive == drive);
         if let Some(copy) = self.drives.get(&node).filter(|c| of_another && c.drive != drive)
             && !mutant!("meta.drive.any-drive")
@@ -120,7 +120,7 @@ impl Meta {
         if table.known > store && !mutant!("meta.drive.older-store") {
             return Err(DriveRefusal::StoreOlder { drive: table.known, store });
         }
-        // An image from before its first life, too.
+        // Includes an image from before its first run.
         if let Some(copy) = self.drives.get(&node).filter(|c| c.drive == drive)
             && table.generation < copy.generation
             && !mutant!("meta.drive.older-drive")
@@ -158,17 +158,17 @@ impl Meta {
         }
     }
 
-    /// Whether the drive of the server's present life is known by this life's incarnation (protocol rule 30): an image of it from
-    /// an earlier life is refused from now on. Before, nothing may be acknowledged on it.
+    /// Whether the drive of the server's current incarnation holds that incarnation (protocol rule 30), so that an
+    /// image of it from an earlier one is refused from now on. Before, nothing may be acknowledged on it.
     fn is_confirmed(&self, node: NodeId, incarnation: Incarnation) -> bool {
         let known = self.drives.get(&node).map_or(incarnation, |d| d.known);
         known >= incarnation || mutant!("meta.drive.unconfirmed")
     }
 
-    /// Numbers the next message to the server, which its heartbeats name then.
+    /// Numbers the next message to the server, which its heartbeats then name.
     fn stamp(&mut self, now: Time, src: NodeId) -> u64 {
         self.stamps += 1;
-        // Late ones name messages of a life before.
+        // Late heartbeats may name messages of an earlier run.
         let stamp = self.me.0 << 32 | self.stamps;
         if let Some(s) = self.servers.known.get_mut(&src) {
             s.tell(now, stamp);
@@ -176,13 +176,13 @@ impl Meta {
         stamp
     }
     fn welcome(&mut self, now: Time, src: NodeId, nonce: u64, incarnation: Incarnation) {
-        // Said behind the writes of the volumes it lists, and of those it does not.
+        // Sent after the writes of the volumes that it lists, and of those it does not.
         let volumes = LiveVolumes { first_unused: self.first_unused_volume(), writers: self.volumes.writers() };
         let stamp = self.stamp(now, src);
         self.say(src, stamp, Control::ServerWelcome { nonce, incarnation, volumes });
     }
 
-    /// Takes a report in; true if it may change the set's membership.
+    /// Records a report; true if it may change the set's membership.
     fn note(&mut self, src: NodeId, r: &VssdReport) -> bool {
         let Some(&(set, place)) = self.by_vssd.get(&r.vssd) else { return false };
         let s = &mut self.sets[set];
@@ -200,8 +200,8 @@ impl Meta {
         news || r.epoch != s.view.epoch
     }
 
-    /// The server's process is gone, says who started it: no lease of that incarnation is waited for. This is forgotten with
-    /// this life of the service, and the lease then ends by itself.
+    /// The server's supervisor reports that its process has ended: no lease of that incarnation is waited for. A
+    /// restarted service does not know this, and the lease then ends by itself.
     pub(crate) fn server_ended(&mut self, now: Time, node: NodeId, incarnation: Incarnation, fx: &mut Effects) {
         let Some(server) = self.servers.known.get_mut(&node) else { return };
         if server.incarnation != incarnation || incarnation == Incarnation(0) {
@@ -212,7 +212,7 @@ impl Meta {
         self.review_server(now, node, fx);
     }
 
-    /// The common case costs two map look-ups a vSSD and one message.
+    /// The common case costs two map look-ups per vSSD and one message.
     pub(crate) fn heartbeat(
         &mut self,
         now: Time,
@@ -254,8 +254,9 @@ impl Meta {
                 views.push(self.sets[i].view.clone());
             }
         }
-        // A server that reports the newest views received them, so they are durable: its lease need not wait for the store. A lease
-        // that carries a newer view waits: a server that is not in that view any more must not serve on in the old one.
+        // A server that reports the newest views has received them, so they are durable, and its lease need not wait
+        // for the store. A lease with a newer view waits: a server that is not in that view must not continue to serve
+        // in the old one.
         let drive_waits = self.servers.known.get(&src).is_some_and(|s| !self.out.is_durable(s.drive_write));
         let waits = drive_waits || (!views.is_empty() && !mutant!("meta.lease.ahead-of-view"));
         let stamp = self.stamp(now, src);

@@ -1,16 +1,16 @@
-//! Situations that the metadata service reports.
+//! Trace points of the metadata service.
 
 use rackweave_core::trace_points;
 
 pub use rackweave_core::trace::{MEMBER_REMOVED, SET_RECOVERED, SHADOW_ADDED, SHADOW_COMPLETE};
 
 trace_points! {
-    /// A vSSD is to move to another server; it has moved; the move was given up. a: set, b: the new vSSD.
+    /// A vSSD is to move to another server; it has moved; the move was abandoned. a: set, b: the new vSSD.
     MOVE_STARTED: MoveStarted = 58,
     MOVE_DONE: MoveDone = 59,
     MOVE_CANCELLED: MoveCancelled = 60,
-    /// A member left the view, or a shadow, since others cannot reach it though it holds a lease; they reach it again. a: set,
-    /// b: vSSD.
+    /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
+    /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,
     MEMBER_REACHED: MemberReached = 67,
 }

@@ -8,11 +8,11 @@ use crate::members::{self, Evidence, MembershipPolicy, Servers};
 use crate::node::Meta;
 use crate::trace;
 
-/// Steps of a set's moves and views that one event may take.
+/// Most steps of a set's moves and views per event.
 const STEPS_MAX: u32 = 4;
 
 impl Meta {
-    /// Looks again at every set with a place on this server.
+    /// Checks every set with a place on this server.
     pub(crate) fn review_server(&mut self, now: Time, node: NodeId, fx: &mut Effects) {
         let mut changed = false;
         for i in 0..self.sets.len() {
@@ -27,7 +27,7 @@ impl Meta {
 
     pub(crate) fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let mut changed = false;
-        // A move's step after a view may require the next view at once; there are few steps.
+        // A move's step after a view may require another view at once; there are few steps.
         for _ in 0..STEPS_MAX {
             let stepped = self.step_moves(now, i, fx);
             let renewed = self.renew(now, i, fx);
@@ -38,7 +38,7 @@ impl Meta {
         }
         changed
     }
-    /// After a place came or went.
+    /// Checks a set after a place was added or removed.
     pub(crate) fn look_again(&mut self, now: Time, i: usize, fx: &mut Effects) {
         if self.review(now, i, fx) {
             self.push_map(now);
@@ -64,8 +64,8 @@ impl Meta {
         }
     }
 
-    /// Starts the next epoch of a set and sends it to every server of the old and the new view. False: no epoch is
-    /// left.
+    /// Starts the next epoch of a set and sends the view to every server of the old and the new one. False if no epoch
+    /// is left.
     pub(crate) fn new_view(&mut self, i: usize, state: ViewState, members: Vec<Member>, fx: &mut Effects) -> bool {
         let s = &mut self.sets[i];
         let Some(epoch) = (s.view.epoch.0 < Timestamp::EPOCH_MAX).then(|| Epoch(s.view.epoch.0 + 1)) else {
@@ -106,7 +106,8 @@ impl Meta {
         true
     }
 
-    /// A server's drive has lost records since its vSSDs were members: that stays so, though a later life may find nothing.
+    /// A server's drive has lost records since its vSSDs were members. That is kept, although a later incarnation may
+    /// find nothing.
     pub(crate) fn note_losses(&mut self, node: NodeId) {
         for s in &mut self.sets {
             let (server, places) = (self.servers.server(node), &s.places);
@@ -124,7 +125,7 @@ impl Meta {
         }
     }
 
-    /// Members of a view that serves have everything: what drives they have it on is written down.
+    /// Members of a serving view have everything: records their drives.
     fn keep_evidence(&mut self, i: usize) {
         let s = &mut self.sets[i];
         if s.view.state != ViewState::Normal && !mutant!("meta.evidence.recovering-is-whole") {

@@ -9,31 +9,31 @@ use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, NodeKind, SetId, Volume
 
 use crate::codec::{AttachRecord, VolumeRecord};
 
-/// Volumes of a rack: a list of all of them still fits one answer.
+/// Most volumes of a rack: a list of all of them still fits one answer.
 pub const VOLUMES_MAX: u32 = 32_768;
-/// Answered attaches remembered a volume: more than one client asks again within its time-out.
+/// Answered attaches remembered per volume: more than the clients that may repeat a request within its timeout.
 pub const ATTACHES_MAX: usize = 16;
-/// Characters of a name.
+/// Most characters of a name.
 pub const NAME_MAX: usize = 64;
 
-/// What every answer about volumes needs of the configuration.
+/// Configuration needed for every answer about volumes.
 #[derive(Clone, Debug)]
 pub struct Limits {
     pub level: Isolation,
-    /// Bytes all volumes of the level together may promise.
+    /// Bytes that all volumes of the level together may promise.
     pub promise: u64,
-    /// Blocks that each set holds by the configuration, until its members have told.
+    /// Blocks of each set by the configuration, until its members have reported.
     pub set_blocks: u64,
-    /// Bytes of the largest volume that can be addressed.
+    /// Bytes of the largest addressable volume.
     pub volume: u64,
     pub stripe_blocks: u32,
     pub sets: Vec<SetId>,
 }
 
-/// All volumes, live and being deleted.
+/// All volumes: live ones, and those being deleted.
 pub struct Volumes {
     pub by_id: BTreeMap<VolumeId, VolumeRecord>,
-    /// Live ones only.
+    /// Live volumes only.
     names: BTreeMap<Box<str>, VolumeId>,
     promised: u64,
 }
@@ -88,7 +88,7 @@ impl Volumes {
         let mine = |v: &&VolumeRecord| !v.deleting && v.sets.first().is_some_and(|s| limits.sets.contains(s));
         self.by_id.values().filter(mine).map(|v| v.size).sum()
     }
-    /// Bytes of the largest volume that could be made there now.
+    /// Bytes of the largest volume that could be created now.
     pub fn room(&self, limits: &Limits) -> u64 {
         limits.promise.saturating_sub(self.promised_on(limits)).min(limits.volume)
     }
@@ -102,7 +102,7 @@ impl Volumes {
         }
         Ok(())
     }
-    /// Whether this very request has created the volume before.
+    /// Whether this request has already created the volume.
     pub fn created_by(&self, name: &str, by: (Incarnation, u64)) -> bool {
         by.0 != Incarnation(0) && self.find(name).is_ok_and(|v| v.creator == by)
     }
@@ -142,13 +142,13 @@ impl Volumes {
         self.names.insert(name.into(), id);
         Ok(self.by_id.entry(id).or_insert(record))
     }
-    /// The class that writers get from their next attach on.
+    /// Sets the class that writers get from their next attach on.
     pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, VolumeError> {
         let v = self.find_mut(name)?;
         v.offline = offline;
         Ok(v)
     }
-    /// What the volume's I/O may do from now on; what is `None` stays.
+    /// Changes the limits of the volume's I/O; `None` keeps a limit.
     pub fn limit(
         &mut self,
         name: &str,
@@ -162,12 +162,12 @@ impl Volumes {
         v.limits = Some(limits);
         Ok(v)
     }
-    /// Limits that the volumes of this writer have, or had.
+    /// Limits of this writer's volumes that have or had any.
     pub fn limited(&self, writer: NodeId) -> Vec<(VolumeId, VolumeLimits)> {
         let of = |v: &VolumeRecord| Some((v.id, v.limits.filter(|_| v.writer == Some(writer))?));
         self.by_id.values().filter_map(of).collect()
     }
-    /// Growing to the present size changes nothing and succeeds, so that a repeated request does.
+    /// Growing to the current size succeeds without a change, so that a repeated request succeeds.
     pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, VolumeError> {
         let VolumeRecord { size: current, ref sets, .. } = *self.find(name)?;
         let level = limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
@@ -182,7 +182,7 @@ impl Volumes {
         v.size = size;
         Ok(v)
     }
-    /// The name is free at once; the record stays until every set has dropped the blocks.
+    /// The name is free at once; the record is kept until every set has dropped the blocks.
     pub fn delete(&mut self, name: &str, force: bool, layout: &Layout) -> Result<&VolumeRecord, VolumeError> {
         let v = self.find_mut(name)?;
         if let Some(by) = v.writer.filter(|_| !force) {
@@ -196,8 +196,8 @@ impl Volumes {
         self.names.remove(name);
         Ok(&self.by_id[&id])
     }
-    /// A new writer generation; the same request again gets the one it got, and fences nobody a second time.
-    /// True: the record changed.
+    /// A new writer generation. A repeated request gets the same one, and fences nothing again. True if the record
+    /// changed.
     pub fn attach(
         &mut self,
         name: &str,
@@ -221,7 +221,7 @@ impl Volumes {
         Ok((info(v), true))
     }
 
-    /// The client of the newest generation has the volume in use again. True: the record changed.
+    /// The client with the newest generation uses the volume again. True if the record changed.
     pub fn hold(&mut self, name: &str, attach: u32, node: NodeId) -> Result<(VolumeInfo, bool), VolumeError> {
         let v = self.find_mut(name)?;
         let changed = v.attach == attach && v.writer != Some(node);
@@ -230,11 +230,11 @@ impl Volumes {
         }
         Ok((info(v), changed))
     }
-    /// The client of this generation does not use the volume any more. True: the record changed.
+    /// The client with this generation no longer uses the volume. True if the record changed.
     pub fn release(&mut self, id: VolumeId, attach: u32) -> bool {
         self.by_id.get_mut(&id).is_some_and(|v| v.attach == attach && v.writer.take().is_some())
     }
-    /// A client's life is over: what it had in use.
+    /// A client's incarnation has ended: releases its volumes.
     pub fn release_all(&mut self, node: NodeId) -> Vec<VolumeId> {
         let held = self.by_id.values_mut().filter(|v| v.writer == Some(node));
         held.map(|v| {
@@ -245,7 +245,7 @@ impl Volumes {
     }
 }
 
-/// What is told of a volume.
+/// The public view of a volume.
 pub fn info(v: &VolumeRecord) -> VolumeInfo {
     VolumeInfo {
         id: v.id,

@@ -1,50 +1,50 @@
-//! Wear over the rack (RackBlox §3.6) as decisions: which contents trade places between the SSDs of a server, and
-//! between servers, and when. The mover of the data (the metadata service, the ageing model) reports the erases here
+//! Decisions of wear leveling in a rack (RackBlox §3.6): which contents are swapped between the SSDs of a server and
+//! between servers, and when. The mover of the data (the metadata service, or the ageing model) reports the erases here
 //! and carries out the swaps.
 //!
-//! φ of an SSD is the average erase count of its blocks; φ of a server, that of its SSDs. λ = φ_max ÷ φ_avg is to stay
-//! below 1 + γ. *Contents* trade places: a whole SSD's in the paper and the ageing model, a vSSD's on a rack.
+//! φ of an SSD is the average erase count of its blocks; φ of a server, that of its SSDs. λ = φ_max ÷ φ_avg must stay
+//! below 1 + γ. *Contents* are swapped: whole SSDs in the paper and the ageing model, vSSDs in a rack.
 //!
-//! - [`WearConfig`]: γ and the two periods, checked against the analysis of how often must be swapped
-//!   ([`WearConfig::check`]).
-//! - [`Rule`]: which pairs; the paper's, or ours.
-//! - [`Balancer`]: the counters, the clock of the rounds, and the rule over them.
+//! - [`WearConfig`]: γ and the two periods, checked against the analysis of the required frequency of swaps
+//! ([`WearConfig::check`]).
+//! - [`Rule`]: choice of pairs; the paper's, or ours.
+//! - [`Balancer`]: the counters, the timing of rounds, and the rule.
 
 use std::collections::BTreeMap;
 
 use rackweave_core::wear::{AnalysisError, Imbalance, imbalance};
 use rackweave_core::{NodeId, Span, SsdId, Time, VssdId};
 
-/// A day, the unit of the periods.
+/// One day, the unit of the periods.
 pub const DAY: Span = Span::from_secs(86_400);
-/// How long SSDs are to last (RackBlox §3.6).
+/// Required lifetime of SSDs (RackBlox §3.6).
 pub const LIFE: Span = Span::from_secs(5 * 365 * 86_400 + 86_400);
-/// A round between SSDs acts on those that would be beyond this part of γ at the next.
+/// A round between SSDs acts on those that would exceed this fraction of γ by the next.
 const ACT_LOCAL: f64 = 0.25;
-/// And one between servers on those beyond this part: what they leave adds up, to half of γ with some to spare.
+/// A round between servers acts on those beyond this fraction: the remainders add up to half of γ, with a margin.
 const ACT_GLOBAL: f64 = 0.125;
 
-/// Which contents trade places.
+/// Rule for the choice of pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rule {
-    /// §3.6: the most worn SSD and the one of the least wear rate, one pair a round; between servers, those two of the
-    /// most worn server and of the one with the least rate.
+    /// §3.6: the most worn SSD and the one with the lowest wear rate, one pair per round; between servers, those of the
+    /// most worn server and of the one with the lowest rate.
     RackBlox,
-    /// Every pair that is needed, the most helpful first. Contents of rates x > y on SSDs worn a > b that trade places
-    /// make the sum of squared wear at any time T later less by 2 T (a − b)(x − y), which is maximized. A pair is
-    /// needed if its SSD (or server) would otherwise be too far above the mean at the next round.
+    /// Every needed pair, the most helpful first. Swapping contents of rates x > y on SSDs of wear a > b lowers the sum
+    /// of squared wear at any later time T by 2 T (a − b)(x − y), which is maximized. A pair is needed if its SSD (or
+    /// server) would otherwise be too far above the mean at the next round.
     #[default]
     MostHelp,
 }
 
-/// How wear is balanced over a rack.
+/// Parameters of wear leveling.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WearConfig {
     /// γ: λ is at most 1 + γ.
     pub gamma: f64,
-    /// Between rounds in which SSDs of a server trade.
+    /// Period of rounds between SSDs of a server.
     pub local_every: Span,
-    /// Between rounds in which servers trade.
+    /// Period of rounds between servers.
     pub global_every: Span,
     pub rule: Rule,
 }
@@ -66,13 +66,13 @@ pub enum WearError {
 }
 
 impl WearConfig {
-    /// Refuses a configuration whose periods cannot hold λ ≤ 1 + γ over the life of SSDs, as analysed in
-    /// [`rackweave_flash::wear::analysis`]. `ssds` and `servers`: the greatest wear rate as a multiple of the mean,
-    /// among a server's SSDs and among servers: their number if one may take all writes; divided by the number of
-    /// replicas if each write goes to that number of servers.
+    /// Refuses a configuration whose periods cannot hold λ ≤ 1 + γ over the lifetime of SSDs, by the analysis in
+    /// [`rackweave_flash::wear::analysis`]. `ssds` and `servers`: the greatest wear rate relative to the mean among a
+    /// server's SSDs and among servers. That is their number if one may take all writes, divided by the number of
+    /// replicas if each write goes to that many servers.
     ///
     /// # Errors
-    /// γ out of (0, 1], a period of no time or too long.
+    /// γ is outside (0, 1], or a period is zero or too long.
     pub fn check(&self, ssds: f64, servers: f64) -> Result<(), WearError> {
         for (key, every, units) in [("local", self.local_every, ssds), ("global", self.global_every, servers)] {
             if every == Span::ZERO {
@@ -83,19 +83,20 @@ impl WearConfig {
         }
         Ok(())
     }
-    /// The longest period between servers' rounds that [`WearConfig::check`] takes; `None`: any, or γ makes no sense.
+    /// The longest period of rounds between servers that [`WearConfig::check`] accepts; `None` if any is, or γ is
+    /// invalid.
     pub fn global_holds(&self, servers: f64) -> Option<Span> {
         let goal = Imbalance { units: servers, delta: self.gamma, life: LIFE, alpha: 1.0 };
         goal.period().ok().flatten()
     }
 }
 
-/// Contents of two SSDs that trade places.
+/// Two contents to swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swap {
     /// On the more worn SSD.
     pub hot: VssdId,
-    /// On the less worn one.
+    /// On the less worn SSD.
     pub cold: VssdId,
     pub between_servers: bool,
 }
@@ -103,22 +104,22 @@ pub struct Swap {
 #[derive(Clone, Copy, Debug)]
 struct Ssd {
     server: NodeId,
-    /// φ: erases a block.
+    /// φ: erases per block.
     wear: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Contents {
     ssd: SsdId,
-    /// Part of the SSD that is written when they are moved there.
+    /// Fraction of the SSD that is written when they arrive.
     size: f64,
-    /// Erases a block of the SSD since the counters were cleared.
+    /// Erases per block of the SSD since the counters were cleared.
     since: f64,
-    /// The same a second, in the last span between two rounds.
+    /// The same per second, in the last interval between two rounds.
     rate: f64,
 }
 
-/// Wear counters of a rack and its rule.
+/// Wear counters of a rack, with its rule.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     cfg: WearConfig,
@@ -131,18 +132,18 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Of a rack that begins to be balanced `now`.
+    /// For a rack whose balancing begins `now`.
     pub fn new(cfg: WearConfig, now: Time) -> Balancer {
         let (local_at, global_at) = (now + cfg.local_every, now + cfg.global_every);
         let (ssds, contents) = (BTreeMap::new(), BTreeMap::new());
         Balancer { cfg, ssds, contents, cleared: now, local_at, global_at }
     }
-    /// With the next rounds this far from `now`, as the previous balancer left them; none is later than its period.
+    /// With the next rounds this far from `now`, as the previous balancer left them; neither is later than its period.
     pub fn resumed(cfg: WearConfig, now: Time, local_in: Span, global_in: Span) -> Balancer {
         let (local_at, global_at) = (now + local_in.min(cfg.local_every), now + global_in.min(cfg.global_every));
         Balancer { local_at, global_at, ..Balancer::new(cfg, now) }
     }
-    /// How long it is until the rounds within servers, and between them.
+    /// Time until the rounds within servers, and between them.
     pub fn due_in(&self, now: Time) -> (Span, Span) {
         (self.local_at.since(now), self.global_at.since(now))
     }
@@ -154,30 +155,29 @@ impl Balancer {
         &self.cfg
     }
 
-    /// An SSD's average erase count, for any cause of erases.
+    /// Sets an SSD's average erase count, whatever caused the erases.
     pub fn worn(&mut self, ssd: SsdId, server: NodeId, wear: f64) {
         self.ssds.insert(ssd, Ssd { server, wear });
     }
-    /// Where contents lie: new ones, or some that were moved. `size`: their part of the SSD, by which it wears when they
-    /// come.
+    /// Sets where contents are, new or moved. `size`: their fraction of the SSD, which their arrival wears.
     pub fn lie(&mut self, contents: VssdId, ssd: SsdId, size: f64) {
         let old = self.contents.get(&contents);
         let (since, rate) = old.map_or((0.0, 0.0), |c| (c.since, c.rate));
         self.contents.insert(contents, Contents { ssd, size, since, rate });
     }
-    /// Counts erases (a block of the SSD) that writes to these contents caused; those of a move are none of theirs.
+    /// Counts erases per block of the SSD caused by writes to these contents; those of a move do not count.
     pub fn erased(&mut self, contents: VssdId, wear: f64) {
         if let Some(c) = self.contents.get_mut(&contents) {
             c.since += wear;
         }
     }
-    /// Contents that are under another name from now on.
+    /// Renames contents.
     pub fn renamed(&mut self, from: VssdId, to: VssdId) {
         if let Some(c) = self.contents.remove(&from) {
             self.contents.insert(to, c);
         }
     }
-    /// Forgets contents for which `keep` is false.
+    /// Drops contents for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(VssdId) -> bool) {
         self.contents.retain(|v, _| keep(*v));
     }
@@ -187,8 +187,8 @@ impl Balancer {
         self.local_at.min(self.global_at)
     }
 
-    /// The swaps of a round that is due, in the order in which they are to be made; nothing is in two of them. Counters
-    /// are cleared. `may`: whether two contents may trade places.
+    /// The swaps of a due round, in order; no contents are in two of them. Clears the counters. `may`: whether two
+    /// contents may be swapped.
     pub fn plan(&mut self, now: Time, may: impl Fn(VssdId, VssdId) -> bool) -> Vec<Swap> {
         if now < self.due_at() {
             return Vec::new();
@@ -211,7 +211,7 @@ impl Balancer {
 
     fn measure(&mut self, now: Time) {
         let span = now.since(self.cleared).as_secs_f64();
-        // Both rounds at one time: what was just measured holds.
+        // With both rounds due at once, the latest measurement holds.
         if span > 0.0 {
             for c in self.contents.values_mut() {
                 (c.rate, c.since) = (c.since / span, 0.0);
@@ -235,7 +235,7 @@ impl Balancer {
     }
 }
 
-/// Input of a round: the rates of SSDs as they will be after the swaps decided so far.
+/// Input of a round: the rates of SSDs after the swaps decided so far.
 struct View {
     ssds: Vec<SsdView>,
     contents: Vec<ContentsView>,
@@ -254,7 +254,7 @@ struct ContentsView {
     ssd: usize,
     size: f64,
     rate: f64,
-    /// In a swap of this round.
+    /// Already in a swap of this round.
     taken: bool,
 }
 
@@ -273,7 +273,7 @@ impl Mean {
         }
         Mean { wear: wear / n, rate: rate / n }
     }
-    /// Wear after `span`, if nothing changes.
+    /// Wear after `span` without changes.
     fn after(&self, span: f64) -> f64 {
         self.wear + self.rate * span
     }
@@ -310,7 +310,7 @@ impl View {
         let (x, y) = (self.contents[hot], self.contents[cold]);
         self.ssds[x.ssd].rate += y.rate - x.rate;
         self.ssds[y.ssd].rate += x.rate - y.rate;
-        // Their being moved wears as well.
+        // Moving them causes wear too.
         self.ssds[x.ssd].wear += y.size;
         self.ssds[y.ssd].wear += x.size;
         self.contents[hot] = ContentsView { ssd: y.ssd, taken: true, ..x };
@@ -375,8 +375,8 @@ impl Round<'_> {
         }
     }
 
-    /// The most worn SSD of a server (that is not the calmest already) and the calmest of the same or another; of equally
-    /// calm ones the least worn, as FlashBlox's channels.
+    /// The most worn SSD of a server (unless it already has the lowest rate) and the SSD with the lowest rate of the
+    /// same or another server; of equal ones the least worn, as with FlashBlox's channels.
     fn paper(&mut self, view: &mut View, worn: NodeId, calm: NodeId) {
         let on = |server| (0..view.ssds.len()).filter(|i| view.ssds[*i].server == server).collect::<Vec<usize>>();
         let mean = view.server(worn).wear;
@@ -404,7 +404,7 @@ impl Round<'_> {
         }
     }
 
-    /// Takes the pair that helps most of those that need it (`hot`) and those that can give it; false if there is none.
+    /// Takes the most helpful pair of those that need it (`hot`) and those that can give it; false if there is none.
     fn best(
         &mut self,
         view: &mut View,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// SSDs `(server, wear, rate)`, each with contents of its number, after a time in which they were written to.
+/// SSDs `(server, wear, rate)`, each with contents of its number, after a period of writes.
 fn rack(rule: Rule, ssds: &[(u32, f64, f64)]) -> (Balancer, Time) {
     let cfg = WearConfig { rule, ..WearConfig::default() };
     let mut b = Balancer::new(cfg, Time::ZERO);
@@ -28,7 +28,7 @@ fn local(rule: Rule, ssds: &[(f64, f64)]) -> Vec<(u32, u32)> {
 #[test]
 fn the_papers_pair_is_the_most_worn_and_the_least_rate() {
     assert_eq!(local(Rule::RackBlox, &[(500.0, 10.0), (900.0, 40.0), (200.0, 5.0), (600.0, 0.0)]), [(1, 3)]);
-    // The most worn wears least already: nothing is gained.
+    // The most worn has the lowest rate already: nothing is gained.
     assert_eq!(local(Rule::RackBlox, &[(900.0, 0.0), (500.0, 4.0)]), []);
     assert_eq!(local(Rule::RackBlox, &[(900.0, 9.0)]), []);
     // So the next one; of those without writes the least worn.
@@ -37,12 +37,12 @@ fn the_papers_pair_is_the_most_worn_and_the_least_rate() {
 
 #[test]
 fn ours_takes_the_pair_that_helps_most_and_all_that_are_needed() {
-    // (900 − 200) × (80 − 20) is more than (900 − 600) × 80; then 1 and 3 trade. Nobody is in two pairs.
+    // (900 − 200) × (80 − 20) is more than (900 − 600) × 80; then 1 and 3 are swapped. No SSD is in two pairs.
     let ssds = [(900.0, 80.0), (800.0, 70.0), (200.0, 20.0), (600.0, 0.0)];
     assert_eq!(local(Rule::MostHelp, &ssds), [(0, 2), (1, 3)]);
-    // Even wear: a difference of rates alone is no reason while the next round is not too late.
+    // Even wear: different rates alone are no reason while the next round is early enough.
     assert_eq!(local(Rule::MostHelp, &[(1000.0, 10.0), (1000.0, 5.0)]), []);
-    // What would be evened out is less than what a swap wears.
+    // The benefit is less than the wear of a swap.
     assert_eq!(local(Rule::MostHelp, &[(20.0, 1.0), (10.0, 0.5)]), []);
     assert_eq!(local(Rule::MostHelp, &[(20.0, 2.0), (10.0, 0.5)]), [(0, 1)]);
 }
@@ -62,7 +62,7 @@ fn a_round_waits_for_its_period_and_measures_rates_since_the_last() {
 
 #[test]
 fn servers_trade_in_rounds_of_their_own() {
-    // One pair evens out the rates of the servers: the second is not needed.
+    // One pair equalizes the rates of the servers: the second is not needed.
     let ssds = [(1, 525.0, 200.0), (1, 530.0, 100.0), (2, 500.0, 20.0), (2, 500.0, 10.0)];
     for (rule, expected) in [(Rule::MostHelp, vec![(0, 3)]), (Rule::RackBlox, vec![(1, 3)])] {
         let (mut b, _) = rack(rule, &ssds);
@@ -89,7 +89,7 @@ fn contents_keep_their_rate_where_they_go() {
     b.renamed(VssdId(0), VssdId(9));
     b.erased(VssdId(9), 80.0);
     b.erased(VssdId(1), 20.0);
-    // The fast contents are on the less worn SSD: all is well.
+    // The fast contents are on the less worn SSD: no swap is needed.
     assert_eq!(b.plan(b.due_at(), |_, _| true), []);
     b.retain(|v| v == VssdId(1));
     b.erased(VssdId(9), 1e9);
@@ -98,13 +98,14 @@ fn contents_keep_their_rate_where_they_go() {
 
 #[test]
 fn periods_that_cannot_hold_gamma_are_refused() {
-    // The paper's: 12 days between 16 SSDs (FlashBlox Table 2).
+    // The paper's values: 12 days between 16 SSDs (FlashBlox Table 2).
     let paper = WearConfig::default();
     assert_eq!(paper.check(16.0, 4.0), Ok(()));
     let said = |cfg: WearConfig, ssds, servers| cfg.check(ssds, servers).expect_err("refused").to_string();
     let text = said(WearConfig { local_every: DAY * 13, ..paper }, 16.0, 1.0);
     assert!(text.contains("wear.local_every_days") && text.contains("13.00 days") && text.contains("12.26"), "{text}");
-    // 8 weeks hold it between servers only while they share their load: 32 servers, one of which may take all, need 6 days.
+    // 8 weeks suffice between servers only while they share their load: 32 servers, one of which may take all, need 6
+    // days.
     let text = said(paper, 1.0, 32.0);
     assert!(text.contains("wear.global_every_days") && text.contains("56.00 days") && text.contains("5.91"), "{text}");
     assert_eq!(paper.check(1.0, 32.0 / 8.0), Ok(()));
@@ -117,8 +118,8 @@ fn periods_that_cannot_hold_gamma_are_refused() {
 }
 
 proptest! {
-    /// What a round promises: disjoint pairs, each from a more to a less worn SSD and a faster to a slower, and squared
-    /// wear after a while that is no greater than without.
+    /// Guarantees of a round: disjoint pairs, each from a more to a less worn SSD and from a faster to a slower rate,
+    /// and squared wear later that is no greater than without.
     #[test]
     fn each_swap_helps(ssds in prop::collection::vec((0u32..3, 0.0..1000.0f64, 0.0..100.0f64), 1..12)) {
         let (mut b, now) = rack(Rule::MostHelp, &ssds);

@@ -1,5 +1,5 @@
-//! CPU time of a rack's start: fresh, after many volumes were made and deleted, and after a trim of 8 TiB (protocol rule 31).
-//! `start_cost [VOLUMES]`: how many are made and deleted, 2,000 if not given.
+//! CPU time of a rack's start: fresh, after many volumes were created and deleted, and after a trim of 8 TiB (protocol
+//! rule 31). `start_cost [VOLUMES]`: number of volumes; 2,000 by default.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark: it reads its CPU time")]
 
@@ -16,7 +16,7 @@ const SERVERS: u32 = 3;
 const TIB: u64 = 1 << 40;
 /// Starts measured; the median counts.
 const STARTS: usize = 7;
-/// The starts may cost so much more than a fresh rack's.
+/// Greatest cost of a start relative to a fresh rack's.
 const BAR: f64 = 1.2;
 /// Messages of live data, 64 KiB each.
 const LIVE: u64 = 4096;
@@ -70,7 +70,7 @@ impl Rack {
         self.ask(volume::Op::Flush { volume: self.live }).expect("flushed");
         self.run(Span::from_secs(5));
     }
-    /// CPU seconds from the return of the power until a read of each set is answered.
+    /// CPU seconds from the return of power until a read of each set is answered.
     fn start(&mut self) -> f64 {
         for s in 0..SERVERS {
             self.sim.power_cut(s, CutOdds { drop: 1.0, tear: 0.0 });
@@ -119,7 +119,7 @@ fn main() {
         ("after a trim of 8 TiB".into(), trimmed),
     ];
     racks.iter_mut().for_each(|(_, r)| r.write_live());
-    // By turns, so that whatever else the machine does strikes all alike.
+    // In turns, so that other load on the machine affects all equally.
     let mut took: [Vec<f64>; 3] = Default::default();
     for _ in 0..STARTS {
         racks.iter_mut().zip(&mut took).for_each(|((_, r), took)| took.push(r.start()));

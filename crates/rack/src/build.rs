@@ -1,10 +1,10 @@
-//! The nodes of a rack, made from its configuration. Every driver uses these.
+//! The nodes of a rack, built from its configuration for every driver.
 //!
-//! Shape: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members on
-//! the servers `k`, `k + 1`, … ([`plan`]). The vSSDs share the drive's channels, or its dies, equally. Software-isolated ones
-//! are on the same channels, as many of them as these have dies for. With several levels of isolation there are all of these
-//! for each level, on an equal part of the drive. A drive may have free slots behind those of its vSSDs, and a server that was
-//! added has nothing else. The metadata service knows where vSSDs are later.
+//! Layout: server `i` of `S` hosts one vSSD of each of the sets `i`, `i − 1`, … (mod `S`), so that set `k` has members
+//! on the servers `k`, `k + 1`, … ([`plan`]). The vSSDs share the drive's channels or dies equally. Software-isolated
+//! ones share channels, in groups as large as the channels have dies for. With several isolation levels, each level has
+//! all of this on an equal part of the drive. A drive may have free slots after those of its vSSDs; a server that was
+//! added has only free ones. Later locations of vSSDs are known to the metadata service.
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
@@ -21,15 +21,15 @@ use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, RackConfig, Ti
 
 use crate::plan::{self, PlannedSet};
 
-/// Volume clients a layout has room for; nodes only tell clients from servers by it.
+/// Volume clients that a layout has room for; nodes only use it to tell clients from servers.
 const LAYOUT_CLIENTS: u32 = 1024;
-/// Heartbeats in the span of a lease.
+/// Heartbeats per lease.
 const HEARTBEATS_PER_LEASE: u64 = 5;
-/// Longest time between them: a metadata service that hangs finds each lease renewed so long ago at the most, and who goes on
-/// without a lost member is heard again after it.
+/// Longest interval of heartbeats: it bounds the age of leases when a metadata service hangs, and the time until
+/// survivors of a lost member are heard again.
 const HEARTBEAT_MAX: Span = Span::from_millis(100);
 
-/// Why a rack's nodes cannot be made.
+/// Why a rack's nodes cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     #[error("ssd.profile = {name:?}: no such profile; there are {known}")]
@@ -61,7 +61,7 @@ pub enum BuildError {
     Meta(#[from] MetaError),
 }
 
-/// Addresses as the nodes know them.
+/// Node addresses.
 pub fn layout(cfg: &RackConfig) -> Layout {
     racks::layout(cfg, LAYOUT_CLIENTS)
 }
@@ -69,7 +69,7 @@ pub fn layout(cfg: &RackConfig) -> Layout {
 /// The modelled drive of every server.
 ///
 /// # Errors
-/// No such profile, or it cannot be that small.
+/// The profile does not exist, or cannot be that small.
 pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     let name = &cfg.ssd.profile;
     let base = Profile::builtin(name)
@@ -103,7 +103,7 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
     Ok(profile)
 }
 
-/// Channels or dies that the level's vSSDs have of a drive: of an equal part for each level.
+/// Channels or dies of a drive for the level's vSSDs; each level has an equal part.
 fn units(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u32 {
     let channels = u32::from(profile.geometry.channels) / cfg.ssd.isolation.count();
     match level {
@@ -114,14 +114,14 @@ fn units(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u32 {
     }
 }
 
-/// What each vSSD of the level has for itself.
+/// Flash of each vSSD of the level.
 fn share(cfg: &RackConfig, profile: &Profile, level: Isolation) -> Share {
     let each = units(cfg, profile, level) / cfg.slots();
     match level {
         Isolation::Channel => Share::Channels(each as u16),
         Isolation::Die => Share::Dies(each),
         Isolation::Software | Isolation::None => {
-            // As few groups as have a die of each channel for each of their vSSDs.
+            // The fewest groups that have a die of each channel for each of their vSSDs.
             let channels = profile.geometry.channels / cfg.ssd.isolation.count() as u16;
             let groups = cfg.slots().div_ceil(u32::from(profile.geometry.dies_per_channel)).min(u32::from(channels));
             let members = cfg.slots().div_ceil(groups);
@@ -142,7 +142,7 @@ pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     Ok(if by_die { Ssd::meta_bytes_by_die(&g) } else { Ssd::meta_bytes(&g) })
 }
 
-/// Bytes of live data that all sets together hold, one copy counted.
+/// Capacity of all sets in bytes, counting one copy.
 ///
 /// # Errors
 /// As [`profile`].
@@ -151,7 +151,7 @@ pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     Ok(cfg.ssd.isolation.all().iter().map(|&l| level_bytes(cfg, &profile, l)).sum())
 }
 
-/// Bytes of live data that the sets of the level together hold, one copy counted.
+/// Capacity of the level's sets in bytes, counting one copy.
 fn level_bytes(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u64 {
     exported_slots(profile, share(cfg, profile, level)) * u64::from(BLOCK) * u64::from(cfg.servers)
 }
@@ -185,7 +185,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
     })
 }
 
-/// The configuration of server `i`; [`server`] makes the node.
+/// The configuration of server `i`; [`server`] builds the node.
 ///
 /// # Errors
 /// As [`profile`].
@@ -224,7 +224,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     Ok(c)
 }
 
-/// Numbers of the collection monitors.
+/// Parameters of the collection monitors.
 pub fn gc(cfg: &RackConfig) -> GcConfig {
     GcConfig {
         policy: match cfg.gc.policy {
@@ -240,8 +240,8 @@ pub fn gc(cfg: &RackConfig) -> GcConfig {
     }
 }
 
-/// Between processes the transport sends again what was lost, and queues what is slow: repeating it as often as over a
-/// network that loses packets would only lengthen those queues.
+/// Between processes the transport retransmits losses and queues slow messages. Repeating messages as often as on a
+/// lossy network would only lengthen those queues.
 fn over_a_transport() -> Timeouts {
     Timeouts {
         retransmit: Span::from_millis(100),
@@ -251,31 +251,31 @@ fn over_a_transport() -> Timeouts {
     }
 }
 
-/// Server `i`. `nonce` must differ in each of its lives.
+/// Server `i`. `nonce` must differ in each run.
 ///
 /// # Errors
-/// The configuration does not fit together.
+/// The configuration is inconsistent.
 pub fn server(cfg: &RackConfig, i: u32, nonce: u64) -> Result<Server, BuildError> {
     server_from(server_config(cfg, i, nonce)?, i)
 }
 
-/// Server `i` from a configuration that the caller has changed.
+/// Server `i` from a modified configuration.
 ///
 /// # Errors
-/// The configuration does not fit together.
+/// The configuration is inconsistent.
 pub fn server_from(c: ServerConfig, i: u32) -> Result<Server, BuildError> {
     Server::new(c).map_err(|error| BuildError::Server { server: i, error })
 }
 
-/// The metadata service, with what it had saved.
+/// The metadata service with its saved state.
 ///
 /// # Errors
-/// The configuration does not fit together, or the saved state is not of this rack.
+/// The configuration is inconsistent, or the saved state is not of this rack.
 pub fn meta(cfg: &RackConfig, saved: Vec<(Bytes, Bytes)>) -> Result<Meta, BuildError> {
     Ok(balanced(cfg, Meta::new(meta_config(cfg)?, saved)?))
 }
 
-/// Wear is balanced if the configuration leaves room for it.
+/// Adds wear leveling if the configuration leaves room for it.
 pub fn balanced(cfg: &RackConfig, meta: Meta) -> Meta {
     match cfg.wear.config(cfg) {
         Some(wear) => meta.balanced(wear),
@@ -283,7 +283,7 @@ pub fn balanced(cfg: &RackConfig, meta: Meta) -> Meta {
     }
 }
 
-/// The configuration of the metadata service; [`meta`] makes the node.
+/// The configuration of the metadata service; [`meta`] builds the node.
 ///
 /// # Errors
 /// As [`profile`].
@@ -314,7 +314,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     })
 }
 
-/// Where the switch sends reads. Its programs in the kernel know nothing of loads.
+/// The switch's choice for reads. Kernel programs have no load counts.
 pub fn redirect(cfg: &RackConfig) -> Redirect {
     match cfg.switch.redirect {
         RedirectKind::Off => Redirect::Off,
@@ -328,13 +328,13 @@ pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
     let mut switch = Switch::new(switch_config(cfg, rack));
     let plans = cfg.switch.ring_plans(&layout(cfg), &mut Vec::new());
     let rings = plans.into_iter().map(|p| p.ring).collect();
-    // Its problems were found when the configuration was checked.
+    // Problems of the rings were reported when the configuration was checked.
     let applied = switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings });
     debug_assert!(applied.is_ok(), "{applied:?}");
     switch
 }
 
-/// The configuration of a rack's switch; [`switch`] makes the node.
+/// The configuration of a rack's switch; [`switch`] builds the node.
 pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
     let far = (cfg.racks.count > 1).then(|| layout(cfg).switch((rack + 1) % cfg.racks.count));
     let far_reads = cfg.switch.far_reads.unwrap_or(true);
@@ -349,7 +349,7 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
     }
 }
 
-/// Volume client `i`. `nonce` must differ in each of its lives.
+/// Volume client `i`. `nonce` must differ in each run.
 pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
     let timeout = Span::from_millis(cfg.client.timeout_ms);
     let mut c = ClientConfig::new(layout(cfg).client(i), nonce);

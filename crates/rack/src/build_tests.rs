@@ -65,7 +65,7 @@ fn what_the_flash_is_told_reaches_it() {
     let server = server_config(&both, 1, 1).unwrap();
     let shares: Vec<Share> = server.vssds.iter().map(|v| v.share).collect();
     assert_eq!(shares, [[Share::Channels(2); 3], [Share::Dies(10); 3]].concat());
-    // Each vSSD is a member of the set that its server's configuration names, with the peers of that.
+    // Each vSSD is a member of the set in its server's configuration, with that set's peers.
     let sets = plan::sets(&both);
     for v in &server.vssds {
         let members = &sets[v.set.0 as usize].members;

@@ -17,7 +17,7 @@ use rackweave_wire::pcap;
 
 use crate::networked::Datagram;
 
-/// A capture ends at this size: it is begun to look at something, and must not fill a disk when it is forgotten.
+/// Size at which a capture ends: a forgotten one must not fill the disk.
 pub const BYTES_MAX: u64 = 4 << 30;
 
 /// The file cannot be written.
@@ -28,7 +28,7 @@ pub struct CaptureError {
     pub error: io::Error,
 }
 
-/// A capture that is being written. What fails ends it; [`Capture::finish`] says so.
+/// A capture being written. A failure ends it; [`Capture::finish`] reports it.
 #[derive(Debug)]
 pub struct Capture {
     path: PathBuf,
@@ -37,13 +37,13 @@ pub struct Capture {
     max: u64,
     record: Vec<u8>,
     failed: Option<io::Error>,
-    /// Packets written, and those left out because the file was full or could not be written.
+    /// Packets written, and packets left out because the file was full or could not be written.
     pub packets: u64,
     pub left_out: u64,
 }
 
 impl Capture {
-    /// A new file, in place of one that is there.
+    /// Creates the file, replacing an existing one.
     pub fn create(path: &Path) -> Result<Capture, CaptureError> {
         Capture::bounded(path, BYTES_MAX)
     }
@@ -86,14 +86,14 @@ impl Capture {
         }
     }
 
-    /// Gives the file what is held back: a reader sees whole packets.
+    /// Writes buffered packets, so that a reader sees whole ones.
     pub fn flush(&mut self) {
         if self.failed.is_none() {
             self.failed = self.out.flush().err();
         }
     }
 
-    /// Everything is in the file, or why not.
+    /// Completes the file, or reports why that failed.
     pub fn finish(mut self) -> Result<(), CaptureError> {
         self.flush();
         match self.failed.take() {
@@ -103,7 +103,7 @@ impl Capture {
     }
 }
 
-/// A capture of a simulation, which its engine and who finishes it share.
+/// A capture of a simulation, shared with its engine.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedCapture(Rc<RefCell<Option<Capture>>>);
 
@@ -111,7 +111,7 @@ impl SharedCapture {
     pub fn new(capture: Capture) -> SharedCapture {
         SharedCapture(Rc::new(RefCell::new(Some(capture))))
     }
-    /// As [`Capture::finish`]; what is sent afterwards is not kept.
+    /// As [`Capture::finish`]; later packets are dropped.
     pub fn finish(&self) -> Result<(), CaptureError> {
         self.0.borrow_mut().take().map_or(Ok(()), Capture::finish)
     }

@@ -1,5 +1,5 @@
-//! The clients of one node: gateways and workloads use several APIs at one address. The client of each API is a node of its own in here,
-//! with a timer of its own.
+//! The clients of one node: gateways and workloads use several APIs at one address. The client of each API is a node of
+//! its own in here, with its own timer.
 
 use rackweave_block::VolumeClient;
 use rackweave_config::RackConfig;
@@ -7,7 +7,7 @@ use rackweave_core::{Effects, Event, Node, Time};
 
 use crate::build;
 
-/// A client, and when its timer rings.
+/// A client and the time of its timer.
 pub struct Timed<C> {
     pub client: C,
     at: Time,
@@ -31,7 +31,7 @@ macro_rules! clients {
         }
 
         impl Clients {
-            /// Those of client `i`. `nonce` must differ in each of its lives.
+            /// The clients of client node `i`. `nonce` must differ in each run.
             pub fn new(cfg: &RackConfig, i: u32, nonce: u64) -> Clients {
                 Clients { $($client: Timed { client: $make(cfg, i, nonce), at: Time::ZERO }),* }
             }
@@ -43,7 +43,7 @@ macro_rules! clients {
         #[allow(clippy::match_single_binding, reason = "the last client takes the rest")]
         impl Node for Clients {
             fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
-                // The driver rings at the earliest time, which its clock may round.
+                // The driver's timer is the earliest one, possibly rounded by its clock.
                 let due = now.max(self.next());
                 let mut set = false;
                 match event {
@@ -51,7 +51,7 @@ macro_rules! clients {
                         $(if self.$client.at <= due {
                             set |= self.$client.handle(now, Event::Timer, fx);
                         })*
-                        // Of those that are not due.
+                        // Among those that are not due.
                         set |= self.next() < Time::MAX;
                     }
                     Event::Request(r) => match r.op {
@@ -70,7 +70,7 @@ macro_rules! clients {
     };
 }
 
-// A new client is a line here: which requests and messages are its. The volume client is last and takes the rest.
+// One line per client: its requests and messages. The volume client is last and takes the rest.
 clients! {
     volume: VolumeClient = build::client, requests _, answers _,
 }

@@ -13,7 +13,7 @@ use rackweave_sim::{Costs, CutOdds, CutReport, Disk, Engine, Step, TraceHash};
 use crate::networked::{Datagram, Networked};
 use crate::sim::RackNode;
 
-/// Either kind, with what both can do ([`Engine`]).
+/// An engine of either kind, with their common operations ([`Engine`]).
 pub enum RackEngine {
     Packets(Engine<RackNode>),
     /// With the transport between nodes.
@@ -95,7 +95,7 @@ impl RackEngine {
     /// As [`Engine::inject`].
     ///
     /// # Panics
-    /// The rack's nodes exchange datagrams, which an outsider cannot seal.
+    /// If the rack's nodes exchange datagrams, which an outsider cannot seal.
     pub fn inject(&mut self, at: Time, packet: Packet) {
         match self {
             RackEngine::Packets(e) => e.inject(at, packet),

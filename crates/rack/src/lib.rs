@@ -1,6 +1,7 @@
-//! The nodes of a rack, made from a configuration ([`build`]), and the driver that runs them on virtual time ([`sim`]).
+//! The nodes of a rack, built from a configuration ([`build`]), and the driver that runs them on virtual time
+//! ([`sim`]).
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 

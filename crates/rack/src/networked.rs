@@ -1,5 +1,5 @@
-//! A node of a simulated rack with its network under it: packets cross the rack as datagrams of the transport, by the same
-//! [`Link`] that processes have over UDP. Trains cross it whole, as with GSO and GRO, or taken apart.
+//! A node of a simulated rack with its network: packets cross the rack as datagrams of the transport, through the same
+//! [`Link`] that processes use over UDP. Trains cross it whole, as with GSO and GRO, or split.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,21 +17,21 @@ use crate::wire::Wire;
 
 /// Bytes of Ethernet, IP and UDP around a datagram.
 const AROUND: usize = 66;
-/// A train is received whole as often.
+/// Fraction of trains that are received whole.
 const COALESCED_SHARE: f64 = 0.5;
-/// Of a train that is, this part of the datagrams is missing.
+/// Fraction of the datagrams that are missing from such a train.
 const HOLES: f64 = 0.005;
-/// No event loop wakes twice within this.
+/// Shortest interval between two turns of an event loop.
 const TURN_MIN: Span = Span::from_micros(1);
 
-/// What crosses the links.
+/// A message on a link.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     from: NodeId,
     to: NodeId,
-    /// Source port; a frame of a stream has none.
+    /// Source port; `None` for a frame of a stream.
     path: Option<u16>,
-    /// Bytes of each datagram of a train but the last.
+    /// Bytes per datagram of a train, except the last.
     segment: usize,
     bytes: Bytes,
 }
@@ -40,7 +40,7 @@ impl Datagram {
     pub(crate) fn path(&self) -> Option<u16> {
         self.path
     }
-    /// The datagrams of a train, or the one.
+    /// The datagrams of a train, or the single one.
     pub(crate) fn each(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks(self.segment.max(1))
     }
@@ -56,7 +56,7 @@ impl Message for Datagram {
     fn bytes(&self) -> u32 {
         (self.bytes.len() + AROUND * self.bytes.len().div_ceil(self.segment.max(1))) as u32
     }
-    /// Links write into no datagram; the switch adds its own hop.
+    /// Links do not write into datagrams; the switch adds its own hop.
     fn add_latency(&mut self, _: Span) {}
     fn mark(&self) -> u64 {
         let word = |b: &[u8]| b.iter().fold(0, |w, x| w << 8 | u64::from(*x));
@@ -68,7 +68,7 @@ impl Message for Datagram {
     }
 }
 
-/// Counts of the transport that are reported as trace points.
+/// Counters of the transport that are reported as trace points.
 type Count = fn(&rackweave_transport::Counters) -> u64;
 const REPORTED: [(TracePoint, Count); 10] = [
     (trace::CHUNK_RESENT, |c| c.sent_again),
@@ -83,7 +83,8 @@ const REPORTED: [(TracePoint, Count); 10] = [
     (trace::STREAM_USED, |c| c.stream_uses),
 ];
 
-/// A node and its end of the network. The node handles an event; its packets become datagrams; the timer is the earlier one of both.
+/// A node and its network. The node handles an event; its packets become datagrams; the timer is the earlier one of
+/// both.
 pub struct Networked<N> {
     pub node: N,
     id: NodeId,
@@ -94,13 +95,13 @@ pub struct Networked<N> {
     /// The node's own timer.
     wake: Time,
     begun: bool,
-    /// Packets for this node itself: they cross no network.
+    /// Packets of this node to itself, which cross no network.
     own: VecDeque<Packet>,
     reported: [u64; REPORTED.len()],
 }
 
 impl<N: Node> Networked<N> {
-    /// A new life of a node, with the next incarnation of its durable counter.
+    /// Starts a node with the next incarnation of its durable counter.
     pub fn new(node: N, id: NodeId, wire: Rc<RefCell<Wire>>) -> Networked<N> {
         let (link, rng) = wire.borrow_mut().begin(id);
         Networked {
@@ -117,12 +118,12 @@ impl<N: Node> Networked<N> {
         }
     }
 
-    /// The keys of the node's file have changed.
+    /// The keys in the node's file have changed.
     pub fn keys_changed(&mut self) {
         self.link.set_keys(self.wire.borrow().keys(self.id));
     }
 
-    /// The node handles an event. Its packets are with the link afterwards, everything else with the driver.
+    /// Lets the node handle an event, then passes its packets to the link and the other effects to the driver.
     fn turn(&mut self, now: Time, event: Event, fx: &mut Effects<Datagram>) {
         self.node.handle(now, event, &mut self.fx);
         let mut packets = std::mem::take(&mut self.fx.packets);
@@ -138,7 +139,7 @@ impl<N: Node> Networked<N> {
         self.rest(fx);
     }
 
-    /// What is not the network's goes to the driver as it is.
+    /// Passes effects other than packets to the driver.
     fn rest(&mut self, fx: &mut Effects<Datagram>) {
         fx.commands.append(&mut self.fx.commands);
         fx.replies.append(&mut self.fx.replies);
@@ -161,7 +162,7 @@ impl<N: Node> Networked<N> {
             let alone = one.len() == d.bytes.len();
             let passed = if alone || !self.rng.chance(HOLES) { self.passed(&d, path, one) } else { BytesMut::new() };
             train.extend_from_slice(&passed);
-            // Only equal ones are put together, and a shorter one behind them.
+            // GRO merges only equally long ones, and a shorter one after them.
             if passed.len() < d.segment {
                 self.receive(now, std::mem::take(&mut train), d.segment, &mut forwards);
             }
@@ -170,7 +171,7 @@ impl<N: Node> Networked<N> {
         forwards.into_iter().for_each(|f| self.forward(now, f, fx));
     }
 
-    /// A datagram as it arrives: whole, damaged, or not at all.
+    /// A datagram on arrival: whole, damaged, or lost.
     fn passed(&mut self, d: &Datagram, path: u16, one: &[u8]) -> BytesMut {
         let mut wire = self.wire.borrow_mut();
         wire.log.arrived(d.from, one);
@@ -185,7 +186,7 @@ impl<N: Node> Networked<N> {
         }
     }
 
-    /// The switch's node decides where a datagram goes on to.
+    /// The switch's node decides where a datagram is forwarded.
     fn forward(&mut self, now: Time, mut f: Forward, fx: &mut Effects<Datagram>) {
         self.node.handle(now, Event::Packet(f.packet()), &mut self.fx);
         let mut decided = std::mem::take(&mut self.fx.packets);
@@ -202,7 +203,7 @@ impl<N: Node> Networked<N> {
         self.rest(fx);
     }
 
-    /// Until neither the node nor its link has anything more to do now.
+    /// Runs until neither the node nor its link has work now.
     fn settle(&mut self, now: Time, fx: &mut Effects<Datagram>) {
         loop {
             self.link.flush(now);
@@ -222,7 +223,7 @@ impl<N: Node> Networked<N> {
                     self.wire.borrow_mut().log.delivered(self.id, self.link.endpoint().incarnation(), &p);
                     self.turn(now, Event::Packet(p), fx);
                 }
-                // No stream can be opened: datagrams go on as well as they can.
+                // Streams cannot be opened: datagrams continue as well as they can.
                 News::OpenStream(peer) => self.link.endpoint_mut().stream_down(now, peer),
                 News::Unsent(token) => self.wire.borrow_mut().log.unsent(token),
                 News::CloseStream(_) | News::AbortStream(_) | News::Twins(_) => {}

@@ -1,5 +1,5 @@
-//! The replica sets that a rack begins with. The metadata service, servers with an empty drive, and `status` take them from
-//! here; where vSSDs are later, the metadata service alone knows.
+//! The initial replica sets of a rack, for the metadata service, servers with an empty drive, and `status`. Later
+//! locations of vSSDs are known only to the metadata service.
 
 use rackweave_config::racks::Placement;
 use rackweave_config::{Isolation, RackConfig};
@@ -11,15 +11,15 @@ use crate::build::layout;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedSet {
     pub set: SetId,
-    /// Of its vSSDs.
+    /// Isolation level of its vSSDs.
     pub level: Isolation,
-    /// The rack that holds most of its replicas.
+    /// The rack with most of its replicas.
     pub home: u32,
-    /// The first lies in the first slot that its drive has for the level, the second in the second one, and so on.
+    /// The first is in its drive's first slot for the level, the second in the second, and so on.
     pub members: Vec<(VssdId, NodeId)>,
 }
 
-/// Level by level, a set begins at each server.
+/// For each level, a set begins at each server.
 pub fn sets(cfg: &RackConfig) -> Vec<PlannedSet> {
     let (layout, placement) = (layout(cfg), Placement::of(cfg));
     let begin = (0..).zip(cfg.ssd.isolation.all()).flat_map(|(l, &level)| (0..cfg.servers).map(move |i| (l, level, i)));
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// Existing drives bear these ids.
+    /// Existing drives carry these ids.
     #[test]
     fn sets_and_ids_are_those_of_existing_racks() {
         let mut cfg = RackConfig { servers: 4, replicas: 3, ..RackConfig::default() };

@@ -28,7 +28,7 @@ use rackweave_sim::clock::NodeClock;
 use rackweave_sim::net::NetState;
 use rackweave_sim::{CutOdds, CutReport, Disk, Engine, FaultDisk, Network};
 
-/// A node of the rack, with its type at hand for checkers.
+/// A node of the rack, typed for checkers.
 pub enum RackNode {
     Meta(Box<Meta>),
     Switch(Box<Switch>),
@@ -47,43 +47,44 @@ impl Node for RackNode {
     }
 }
 
-/// Where devices keep contents.
+/// Storage of device contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// In memory, with a journal of what a power cut may lose.
+    /// In memory, with a journal of changes that a power cut may lose.
     Memory,
-    /// Nowhere: reads answer zeroes. For evaluation.
+    /// Discarded: reads return zeroes. For evaluation.
     Discard,
 }
 
-/// What a simulation needs beside the rack's configuration.
+/// Parameters of a simulation besides the rack's configuration.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
     pub seed: u64,
     pub clients: u32,
     pub network: Network,
     pub contents: Contents,
-    /// Each clock runs up to so much fast or slow …
+    /// Greatest drift of a clock.
     pub drift_ppm: u32,
-    /// … and begins up to so much ahead.
+    /// Greatest initial offset of a clock.
     pub offset: Span,
-    /// With each life of a node begins a clock of its own.
+    /// Each start of a node draws a new clock.
     pub clocks_restart: bool,
     pub timeouts: Timeouts,
-    /// Collection is granted by a controller that is a host of its own, not by the switch on the way: its answers take a
-    /// one-way delay as well, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
+    /// A controller on a host of its own grants collection, instead of the switch: its answers also take a one-way
+    /// delay, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
     pub controller: bool,
-    /// Of each drive, if the configuration lets programs or erases fail.
+    /// Most failed blocks of each drive, if the configuration lets programs or erases fail.
     pub flawed_blocks_max: u32,
-    /// Packets cross the network as datagrams of the transport, past switches without queues; none: they cross it as they are.
+    /// Packets cross the network as datagrams of the transport, through switches without queues; `None` for plain
+    /// packets.
     pub transport: Option<TransportConfig>,
 }
 
-/// Far more than any configuration may allow for: drift of the mutant `rack.clock.drift-beyond` (protocol rule 2).
+/// Far beyond any permitted configuration: drift of the mutant `rack.clock.drift-beyond` (protocol rule 2).
 const DRIFT_BEYOND_PPM: u32 = 400_000;
 
 impl SimConfig {
-    /// Evaluation: the recorded fast network, exact clocks, no contents.
+    /// For evaluation: the recorded fast network, exact clocks, no contents.
     pub fn new(seed: u64) -> SimConfig {
         SimConfig {
             seed,
@@ -101,15 +102,15 @@ impl SimConfig {
     }
 }
 
-/// A configuration that nodes start with in place of the rack's.
+/// A configuration that nodes start with instead of the rack's.
 #[derive(Clone, Debug)]
 pub struct Edited {
     pub config: Arc<RackConfig>,
-    /// As on hosts that each keep a configuration of their own.
+    /// As on hosts with a configuration of their own.
     pub servers_only: bool,
 }
 
-/// A drive that is not in its server.
+/// A drive that is removed from its server.
 #[derive(Clone)]
 pub struct Drive {
     pub id: DriveId,
@@ -119,16 +120,16 @@ pub struct Drive {
 /// A rack and its clients on virtual time. Deterministic: equal configurations give equal runs.
 pub struct Sim {
     engine: RackEngine,
-    /// Of a rack with the transport between its nodes.
+    /// The shared network state of a rack with the transport.
     wire: Option<Rc<RefCell<Wire>>>,
     cfg: Arc<RackConfig>,
     sim: SimConfig,
     lives: u64,
-    /// Of servers, or of them and the metadata service, while the kept configuration is edited.
+    /// The edited configuration, for servers or also for the metadata service.
     edited: Option<Edited>,
     /// By server.
     drive_ids: Vec<DriveId>,
-    /// By server, how often its drive was replaced.
+    /// Number of replacements of each server's drive.
     replaced: Vec<u64>,
     capture: Option<SharedCapture>,
 }
@@ -137,10 +138,10 @@ impl Sim {
     /// All nodes, booting at time zero.
     ///
     /// # Errors
-    /// The configuration does not fit together.
+    /// The configuration is inconsistent.
     ///
     /// # Panics
-    /// With the transport, of a switch with queues: processes have none.
+    /// With the transport, if the switch has queues: processes have none.
     pub fn new(cfg: &RackConfig, sim: SimConfig) -> Result<Sim, BuildError> {
         let layout = racks::layout(cfg, sim.clients);
         let net = NetState::new(sim.network.clone(), layout.clone(), sim.seed);
@@ -206,8 +207,8 @@ impl Sim {
         })
     }
 
-    /// Ends a node's life (if it lives) without ending what its devices were told. With one of several switches goes
-    /// every way to its rack's servers.
+    /// Ends a node's run, if it runs; commands given to its devices are executed. With several racks, the end of a
+    /// switch cuts off its rack's servers.
     pub fn crash(&mut self, n: NodeId) {
         let layout = self.engine.layout();
         if layout.kind(n) == Some(NodeKind::Switch) {
@@ -221,14 +222,13 @@ impl Sim {
         }
         self.engine.crash(n, ssds);
     }
-    /// Begins a new life of a node: a server finds its device's contents, the metadata service its store, others
-    /// nothing.
+    /// Restarts a node: a server finds its device's contents, the metadata service its store, others nothing.
     ///
     /// # Errors
-    /// What the node saved does not fit the configuration.
+    /// The saved state does not fit the configuration.
     pub fn restart(&mut self, n: NodeId) -> Result<(), BuildError> {
         if let (Some(i), Contents::Discard) = (self.engine.layout().index(n, NodeKind::Server), self.sim.contents) {
-            // Without contents it is an empty drive again, which no metadata service would take for the one before.
+            // Without contents it is an empty drive, which no metadata service would accept as the previous one.
             self.replace_disk(i);
         }
         let node = self.make(n)?;
@@ -249,11 +249,11 @@ impl Sim {
     /// Crashes server `i` and cuts its device's power.
     pub fn power_cut(&mut self, i: u32, odds: CutOdds) -> CutReport {
         let n = self.engine.layout().server(i);
-        // The device sees commands under way as such: their entries must not count as done.
+        // The device sees pending commands as such: their entries must not count as done.
         self.end(n, &[]);
         self.engine.power_cut(SsdId(i), odds)
     }
-    /// Puts an empty device in place of server `i`'s; the server must have crashed.
+    /// Replaces server `i`'s device by an empty one; the server must have crashed.
     pub fn replace_disk(&mut self, i: u32) {
         self.replaced[i as usize] += 1;
         self.drive_ids[i as usize] = drive_id(&self.sim, i, self.replaced[i as usize]);
@@ -263,18 +263,18 @@ impl Sim {
     pub fn drive_id(&self, i: u32) -> DriveId {
         self.drive_ids[i as usize]
     }
-    /// A copy of server `i`'s drive; none if it keeps no contents.
+    /// A copy of server `i`'s drive; `None` if it keeps no contents.
     pub fn drive(&mut self, i: u32) -> Option<Drive> {
         let id = self.drive_id(i);
         self.disk(i).map(|d| Drive { id, disk: d.clone() })
     }
-    /// Puts a drive into server `i`, which does not run.
+    /// Puts a drive into server `i`, which must not run.
     pub fn put_drive(&mut self, i: u32, drive: Drive) {
         self.drive_ids[i as usize] = drive.id;
         self.engine.put_disk(SsdId(i), Disk::Fault(Box::new(drive.disk)));
     }
-    /// Nodes that start from now on have another configuration; none: the rack's again. What this one does not say of clients, links
-    /// and the number of nodes stays.
+    /// Sets another configuration for nodes that start from now on; `None` for the rack's. Clients, links and the
+    /// number of nodes do not change.
     pub fn edit(&mut self, edited: Option<Edited>) {
         self.edited = edited;
     }
@@ -282,12 +282,12 @@ impl Sim {
         self.engine.node(n).is_some()
     }
 
-    /// A request reaches client `client` at `at`.
+    /// Delivers a request to client `client` at `at`.
     pub fn submit(&mut self, at: Time, client: u32, request: Request) {
         let n = self.engine.layout().client(client);
         self.engine.submit(at, n, request);
     }
-    /// The operator's word to the metadata service.
+    /// Delivers an operator's command to the metadata service.
     pub fn administer(&mut self, at: Time, id: RequestId, op: admin::Op) {
         self.engine.submit(at, Layout::META, Request::new(id, op));
     }
@@ -310,7 +310,7 @@ impl Sim {
     pub fn next_time(&self) -> Option<Time> {
         self.engine.next_time()
     }
-    /// What clients were answered since the last call: time, client, answer. The service's own answers are left out.
+    /// Answers to clients since the last call: time, client, answer. The metadata service's own answers are left out.
     pub fn take_replies(&mut self) -> Vec<(Time, u32, Reply)> {
         let layout = self.engine.layout();
         self.engine.replies().filter_map(|(t, n, r)| Some((t, layout.index(n, NodeKind::Client)?, r))).collect()
@@ -318,7 +318,7 @@ impl Sim {
     pub fn has_replies(&self) -> bool {
         self.engine.has_replies()
     }
-    /// Records the way of the first request with this id.
+    /// Records the path of the first request with this id.
     pub fn follow(&mut self, request: RequestId) {
         self.engine.follow(request);
     }
@@ -338,7 +338,7 @@ impl Sim {
         }
     }
     pub fn switch(&self, rack: u32) -> Option<&Switch> {
-        // What lies in a free slot is of no rack (`VssdConfig::is_free`).
+        // A free slot belongs to no rack (`VssdConfig::is_free`).
         if rack >= self.engine.layout().racks() {
             return None;
         }
@@ -371,20 +371,20 @@ impl Sim {
     pub fn engine_mut(&mut self) -> &mut RackEngine {
         &mut self.engine
     }
-    /// What is wrong with the network between nodes, which must keep what [`crate::wire_log::Log`] says.
+    /// A violation of the network's guarantees, which [`crate::wire_log::Log`] lists.
     pub fn network_violation(&self) -> Option<String> {
         self.wire.as_ref()?.borrow().log.violation().map(Into::into)
     }
-    /// An attacker sends the node again what it recorded on its way there, of all of the node's lives.
+    /// An attacker replays to the node everything recorded on its way there, of all of the node's runs.
     pub fn replay(&mut self, node: NodeId) {
         let (RackEngine::Datagrams(e), Some(wire)) = (&mut self.engine, &self.wire) else { return };
         wire.borrow().recorded(node).into_iter().for_each(|d| e.post(d));
     }
-    /// The files of a rack with the transport.
+    /// Shared network state of a rack with the transport.
     pub fn wire(&mut self) -> Option<std::cell::RefMut<'_, Wire>> {
         self.wire.as_ref().map(|w| w.borrow_mut())
     }
-    /// A step of a rotation of keys at a node.
+    /// Takes a step of a key rotation at a node.
     pub fn rekey(&mut self, n: NodeId, step: Rekey) {
         let Some(wire) = &self.wire else { return };
         wire.borrow_mut().rekey(n, step);
@@ -394,7 +394,7 @@ impl Sim {
             node.keys_changed();
         }
     }
-    /// Writes down every packet, or every datagram, from now on.
+    /// Captures every packet or datagram from now on.
     pub fn capture(&mut self, capture: Capture) {
         let capture = SharedCapture::new(capture);
         match &mut self.engine {
@@ -406,7 +406,7 @@ impl Sim {
     /// Ends the capture, if there is one.
     ///
     /// # Errors
-    /// The file lacks packets.
+    /// The file is incomplete.
     pub fn finish_capture(&mut self) -> Result<(), CaptureError> {
         self.capture.take().map_or(Ok(()), |c| c.finish())
     }
@@ -415,7 +415,7 @@ impl Sim {
     }
 }
 
-/// The id of the server's drive after this number of replacements.
+/// The id of the server's drive after `replaced` replacements.
 fn drive_id(sim: &SimConfig, i: u32, replaced: u64) -> DriveId {
     DriveId(mix64(mix64(sim.seed ^ u64::from(i) << 32) ^ replaced).max(1))
 }
@@ -427,7 +427,7 @@ fn new_disk(sim: &SimConfig, flaws: Option<MediaFaults>) -> Disk {
             flaws.into_iter().for_each(|f| d.fail_by(f, sim.flawed_blocks_max));
             Disk::Fault(Box::new(d))
         }
-        // Answers only: blocks that fail are for drives that keep what is written.
+        // Without contents, failing blocks would have no effect.
         Contents::Discard => Disk::Plain(Box::<Discard>::default()),
     }
 }

@@ -15,7 +15,7 @@ const OF_CRATES: [&[TracePoint]; 9] = [
     rackweave_sim::trace::ALL,
 ];
 
-/// Every situation that the nodes of a rack may report.
+/// Every trace point of a rack's nodes.
 pub fn all() -> impl Iterator<Item = TracePoint> {
     OF_CRATES.into_iter().flatten().copied()
 }

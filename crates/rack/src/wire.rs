@@ -1,5 +1,5 @@
-//! What the ends of a simulated rack's network share: each node's files (counter of incarnations, keys), what goes wrong with
-//! datagrams, and the checker of what they carry ([`Log`]).
+//! Shared state of a simulated rack's network: each node's files (incarnation counter, keys), faults of datagrams, and
+//! the checker of their contents ([`Log`]).
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use serde::{Deserialize, Serialize};
 use crate::networked::Datagram;
 use crate::wire_log::Log;
 
-/// How the transport under a rack's nodes is set up.
+/// Parameters of the transport under a rack's nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TransportConfig {
-    /// Nodes are processes of one machine: large datagrams, one path, longer times.
+    /// Nodes are processes of one machine: large datagrams, one path, longer timeouts.
     pub one_machine: bool,
     /// Largest datagram between machines.
     pub datagram_bytes: u32,
     pub authentication: Authentication,
-    /// Chunks to one peer leave as trains.
+    /// Chunks to one peer are sent as trains.
     pub trains: bool,
-    /// Of all datagrams this part is damaged or cut off on its way.
+    /// Fraction of all datagrams that are damaged or truncated.
     pub damage: f64,
 }
 
@@ -38,11 +38,11 @@ pub enum Authentication {
     Encrypted,
 }
 
-/// Ids of keys that follow each other: so few that one comes again within a run, with another secret.
+/// Key ids in rotation: few, so that an id is reused within a run with another secret.
 const KEY_IDS: [u8; 3] = [1, 2, 3];
-/// Largest train, as UDP's segmentation takes.
+/// Largest train, as UDP segmentation permits.
 const TRAIN: usize = 65_507;
-/// Datagrams of each way that an attacker keeps.
+/// Datagrams per sender and receiver that an attacker keeps.
 const RECORDED: usize = 32;
 
 /// State that outlives nodes.
@@ -52,18 +52,18 @@ pub struct Wire {
     seed: u64,
     rng: Rng,
     lives: u64,
-    /// By node: the durable counter of incarnations; zero if it is lost.
+    /// Of each node, the durable incarnation counter; zero if it is lost.
     incarnations: Vec<u64>,
-    /// By node: the key file.
+    /// Of each node, its key file.
     keys: Vec<Keys>,
     rotations: usize,
-    /// Share of the paths that lead nowhere, per mille, and which.
+    /// Fraction of paths that lead nowhere, per mille, and a seed that selects them.
     dark: (u64, u64),
     /// Longer datagrams vanish.
     largest: usize,
-    /// Messages so far.
+    /// Number of messages so far.
     tokens: u64,
-    /// What an attacker has recorded, by way: how many datagrams there were, and a sample of all of them.
+    /// An attacker's recordings by sender and receiver: the number of datagrams, and a sample of all of them.
     recorded: BTreeMap<(NodeId, NodeId), (u64, Vec<Datagram>)>,
     switches: Vec<NodeId>,
     pub(crate) log: Log,
@@ -91,7 +91,7 @@ impl Wire {
         }
     }
 
-    /// A life of the node begins: its link, and draws of its own.
+    /// Starts a node: its link, and its own random numbers.
     pub(crate) fn begin(&mut self, node: NodeId) -> (Link, Rng) {
         self.lives += 1;
         let incarnation = self.next_incarnation(node, 0);
@@ -127,12 +127,12 @@ impl Wire {
         *kept
     }
 
-    /// The node's next life finds no counter.
+    /// The node's next run finds no counter.
     pub fn lose_counter(&mut self, node: NodeId) {
         self.incarnations[node.0 as usize] = 0;
     }
 
-    /// That part of all paths leads nowhere from now on; zero: none.
+    /// From now on this fraction of all paths leads nowhere; zero for none.
     pub fn darken(&mut self, permille: u64) {
         self.dark = (permille, self.rng.next_u64());
     }
@@ -153,14 +153,14 @@ impl Wire {
         self.log.time(now);
     }
 
-    /// A node hands a packet to its network. Returns the packet's token.
+    /// A node passes a packet to its network. Returns the packet's token.
     pub(crate) fn sent(&mut self, incarnation: u64, p: &Packet) -> u64 {
         self.tokens += 1;
         self.log.sent(incarnation, self.tokens, p);
         self.tokens
     }
 
-    /// An attacker sees the datagram. Without keys anybody can send anything, so nobody needs one that was sent before.
+    /// An attacker sees the datagram. Without keys anyone can forge datagrams, so replays are not needed.
     pub(crate) fn record(&mut self, d: &Datagram) {
         if !self.is_keyed() || d.path().is_none() {
             return;
@@ -175,7 +175,7 @@ impl Wire {
             *old = d.clone();
         }
     }
-    /// What was recorded on its way to the node.
+    /// Datagrams recorded on their way to the node.
     pub(crate) fn recorded(&self, to: NodeId) -> Vec<Datagram> {
         self.recorded.iter().filter(|(way, _)| way.1 == to).flat_map(|(_, (_, kept))| kept.clone()).collect()
     }
@@ -192,7 +192,7 @@ impl Wire {
                 return false;
             }
         }
-        // Without a key nothing but UDP's checksum guards a `gc_op`.
+        // Without a key only UDP's checksum protects a `gc_op`.
         let guarded = self.is_keyed() || d.first() != Some(&(Op::GcOp as u8));
         if self.cfg.damage > 0.0 && guarded && !d.is_empty() && rng.chance(self.cfg.damage) {
             let at = rng.below(d.len() as u64) as usize;
@@ -201,8 +201,8 @@ impl Wire {
         true
     }
 
-    /// A datagram leaves the node. No counter is used twice with a key (rule 32), and the key is the one that its node was given to
-    /// send with.
+    /// A node sends a datagram. No counter may be reused with a key (rule 32), and the key must be the node's current
+    /// sending key.
     pub(crate) fn leaves(&mut self, node: NodeId, train: &Datagram) {
         self.record(train);
         train.each().for_each(|d| self.sealed(node, d));
@@ -221,7 +221,7 @@ impl Wire {
         }
     }
 
-    /// Changes the key file of a node by the current rotation's step.
+    /// Applies a step of the current rotation to a node's key file.
     pub fn rekey(&mut self, node: NodeId, step: Rekey) {
         let (old, new) = (self.rotations, self.rotations + 1);
         let id = |n: usize| KeyId(KEY_IDS[n % KEY_IDS.len()]);
@@ -236,7 +236,7 @@ impl Wire {
         };
         debug_assert!(changed.is_ok(), "{node} {step:?}: {changed:?}");
     }
-    /// The rotation is done everywhere.
+    /// The rotation is complete on all nodes.
     pub fn rotated(&mut self) {
         self.rotations += 1;
     }
@@ -245,7 +245,7 @@ impl Wire {
     }
 }
 
-/// Steps of a rotation, each on every node before the next one begins.
+/// Steps of a rotation; every node takes each before any takes the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rekey {
     Add,

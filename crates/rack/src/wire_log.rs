@@ -1,5 +1,6 @@
-//! What a rack's network must keep: a node receives what another sent to it, unchanged, once in each pair of lives, in time, and
-//! nothing of a life before the newest one it knows; what is neither received nor reported as unsent is lost; no nonce comes twice.
+//! Guarantees of a rack's network. A node receives what another sent to it, unchanged, once per pair of incarnations,
+//! in time, and nothing from before the newest incarnation that it knows. A message that is neither received nor
+//! reported as unsent is a violation. No nonce is reused.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,19 +10,19 @@ use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::header::{self, Kind};
 use rackweave_transport::siphash::siphash24;
 
-/// By then a message has been received, or its sender's network says that it was not: its deadline of one second, and the time for
-/// which it may wait before.
+/// Time until a message is received or reported as unsent by its sender's network: its deadline of one second, plus the
+/// time for which it may be held back.
 const SETTLED_AFTER: Span = Span::from_millis(1_100);
 
 const DIGEST_KEY: [u64; 2] = [0x7261_636b, 0x7765_6176];
 
-/// Sender, the node it was sent to, and contents.
+/// Sender, addressed node, and contents.
 type Key = (NodeId, NodeId, u64);
 
 /// Messages of equal bytes.
 #[derive(Debug)]
 struct Sent {
-    /// How often it was sent, by the newest incarnation that sent it, and when last.
+    /// Number of transmissions by the newest incarnation that sent it, and the time of the last.
     times: u32,
     /// Of these, neither received nor reported as unsent.
     open: u32,
@@ -29,7 +30,7 @@ struct Sent {
     at: Time,
     /// Operation and request.
     what: (Op, u64),
-    /// By receiver and its incarnation: how often it was delivered.
+    /// Deliveries by receiver and its incarnation.
     delivered: Vec<(NodeId, u64, u32)>,
 }
 
@@ -38,7 +39,7 @@ struct Sent {
 struct Life {
     began: u64,
     ended: u64,
-    /// Newest counter that was sealed with.
+    /// Newest counter used for sealing.
     counter: u64,
 }
 
@@ -47,21 +48,21 @@ pub struct Log {
     keyed: bool,
     switches: Vec<NodeId>,
     now: Time,
-    /// No message arrives later than this after it was sent.
+    /// Latest permitted arrival after a message was sent.
     late_max: Span,
-    /// Since then the network is good enough for every message.
+    /// Since when the network has been good enough for every message.
     reliable_since: Time,
     sent: Map<Key, Sent>,
-    /// By token; and when each was sent, in order.
+    /// By token; and the time when each was sent, in order.
     tokens: Map<u64, Key>,
     ages: VecDeque<(Time, u64)>,
-    /// By sender, incarnation and counter: the tag of the datagram that arrived.
+    /// By sender, incarnation and counter: the tag of the received datagram.
     sealed: Map<(NodeId, u64, u64), u64>,
     lives: Map<(NodeId, u64), Life>,
     current: BTreeMap<NodeId, u64>,
-    /// By receiver, its incarnation, and sender: the newest incarnation of the sender that it received from.
+    /// By receiver, its incarnation, and sender: the newest incarnation of the sender received from.
     newest: Map<(NodeId, u64, NodeId), u64>,
-    /// Counts lives that began or ended: the order of both.
+    /// Counts starts and ends of nodes, to order them.
     order: u64,
     violation: Option<String>,
 }
@@ -86,7 +87,7 @@ impl Log {
         }
     }
 
-    /// Time goes on. What is neither received nor unsent by now is lost.
+    /// Advances time. A message that is neither received nor unsent in time is lost.
     pub(crate) fn time(&mut self, now: Time) {
         self.now = now;
         while let Some(&(at, token)) = self.ages.front().filter(|(at, _)| *at + SETTLED_AFTER < now) {
@@ -101,11 +102,11 @@ impl Log {
             }
         }
     }
-    /// No message arrives later than `max` after it was sent.
+    /// No message may arrive later than `max` after it was sent.
     pub fn arrive_within(&mut self, max: Span) {
         self.late_max = max;
     }
-    /// From now on the network is good enough for every message, or no longer.
+    /// Sets whether the network is good enough for every message from now on.
     pub fn reliable(&mut self, reliable: bool) {
         self.reliable_since = if reliable { self.now } else { Time::MAX };
     }
@@ -113,14 +114,14 @@ impl Log {
     pub fn violation(&self) -> Option<&str> {
         self.violation.as_deref()
     }
-    /// The first one stays.
+    /// Records a violation; the first one is kept.
     pub(crate) fn violated(&mut self, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(what());
         }
     }
 
-    /// A node begins an incarnation; the one before has ended.
+    /// A node starts an incarnation; the previous one has ended.
     pub(crate) fn begins(&mut self, node: NodeId, incarnation: u64) {
         self.ends(node);
         self.order += 1;
@@ -137,7 +138,7 @@ impl Log {
         ended.into_iter().for_each(|life| life.ended = order);
     }
 
-    /// A datagram was sealed: counters only grow in an incarnation.
+    /// A datagram was sealed: counters must increase within an incarnation.
     pub(crate) fn sealed(&mut self, node: NodeId, incarnation: u64, counter: u64) {
         let counter = counter & ((1 << 56) - 1);
         let Some(life) = self.lives.get_mut(&(node, incarnation)) else {
@@ -151,7 +152,8 @@ impl Log {
         }
     }
 
-    /// A datagram arrives: no other one was sealed with its key and nonce (rule 32). One that a switch forwarded may be damaged.
+    /// A datagram arrived: no other one may have been sealed with its key and nonce (rule 32). One that a switch
+    /// forwarded may be damaged.
     pub(crate) fn arrived(&mut self, from: NodeId, d: &[u8]) {
         let Ok(p) = header::parse(d) else { return };
         if !self.keyed || p.kind == Kind::Bare || p.source != from {
@@ -173,11 +175,11 @@ impl Log {
         let s = self.sent.entry(key).or_insert_with(new);
         s.times += 1;
         if s.incarnation != incarnation {
-            // What was under way of the one before is lost with it.
+            // Messages in flight from the previous one are lost with it.
             s.open = 0;
         }
         (s.incarnation, s.at) = (incarnation, at);
-        // A `gc_op` is repeated by its node alone (rule 16).
+        // Only its node repeats a `gc_op` (rule 16).
         if p.header.op != Op::GcOp {
             s.open += 1;
             self.tokens.insert(token, key);
@@ -197,7 +199,7 @@ impl Log {
         }
     }
 
-    /// A packet that had not left its node goes as a newer incarnation.
+    /// A packet that had not left its node is sent under a newer incarnation.
     pub(crate) fn goes_as(&mut self, incarnation: u64, p: &Packet) {
         let sent = digest(p).and_then(|d| self.sent.get_mut(&(p.src, p.dst, d)));
         sent.into_iter().for_each(|s| (s.incarnation, s.open) = (incarnation, 1));
@@ -214,7 +216,7 @@ impl Log {
         let Some(s) = self.sent.get_mut(&(from, to, digest)) else {
             return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
         };
-        // A `gc_op` is a datagram without protection from replays: its own sequence is that (rule 16).
+        // A `gc_op` is a datagram without replay protection: its own sequence provides that (rule 16).
         if p.header.op == Op::GcOp {
             return;
         }
@@ -230,7 +232,8 @@ impl Log {
         if got > times {
             return self.violated(|| format!("{}: {got} times, sent {times} times", what()));
         }
-        // The switch may send such a one to another server at any time, where it is the first: nodes know mutations again (rule 7).
+        // The switch may send such a message to another server at any time, for which it is the first; nodes recognize
+        // mutations (rule 7).
         if self.keyed && to == at && age > self.late_max {
             return self.violated(|| format!("{}, {age} after it was sent", what()));
         }
@@ -247,7 +250,7 @@ impl Log {
     }
 }
 
-/// Of what the transport has to keep of a packet: all but what switches rewrite. None: it has no bytes.
+/// Digest of a packet's guaranteed fields: all that switches do not rewrite. `None` if it has no encoding.
 fn digest(p: &Packet) -> Option<u64> {
     let mut bytes = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
     let data = rackweave_wire::encode_apart(p, &mut bytes).ok()?;

@@ -27,9 +27,9 @@ use store::{CacheOverFlash, Recent};
 use write_cache::{ReadRequest, WriteCache, WriteCacheConfig};
 use writes::{WRITES_MAX, Writes};
 
-/// Page programs under way for each die of a vSSD: one in its registers, one behind it.
+/// Page programs in flight for each die of a vSSD: one in its registers, one behind it.
 const PAGES_A_DIE: usize = 2;
-/// Programs that wait for a free block are tried again after this even if none was reported.
+/// Retry interval of programs that wait for a free block, even if none was reported.
 const NO_BLOCK_RETRY_INTERVAL: Span = Span::from_millis(100);
 
 /// Replica, write cache and queues of one vSSD.
@@ -39,9 +39,9 @@ pub struct BlockService {
     cache: WriteCache,
     classes: Classes,
     held: Writes,
-    /// Network time of the answers to reads and to writes, as predicted.
+    /// Predicted network time of the answers to reads and to writes.
     predict: [Predictor; 2],
-    /// Network time counts in the order of requests.
+    /// Whether network time counts in the order of requests.
     coordinated: bool,
     reads_in_flight: usize,
     retry_at: Time,
@@ -267,7 +267,7 @@ impl Service for BlockService {
     }
 }
 
-/// `failed`: the drive as a whole.
+/// `failed`: the whole drive has failed.
 fn store_error(e: ReadError, failed: bool) -> StoreError {
     match e {
         ReadError::Corrupt { .. } => StoreError::Corrupt,

@@ -7,7 +7,7 @@ use rackweave_core::VssdId;
 pub enum OverBound {
     #[error("{vssd}: {used} blocks in a write cache of {capacity}")]
     Cache { vssd: VssdId, used: u64, capacity: u64 },
-    /// Holds of members: a shadow takes what its source has beside stale blocks that it has not found yet.
+    /// Holds for members only: a shadow takes its source's blocks in addition to stale ones not found yet.
     #[error("{vssd}: {needed} slots mapped or about to be, of {exported}")]
     Space { vssd: VssdId, needed: u64, exported: u64 },
     #[error("{vssd}: {waiting} reads wait, {max} may")]

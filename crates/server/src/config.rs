@@ -12,13 +12,13 @@ use crate::service::MakeService;
 pub struct VssdConfig {
     pub id: VssdId,
     pub set: SetId,
-    /// Flash of its own.
+    /// Its own flash.
     pub share: Share,
     /// Other members of the set as configured.
     pub peers: Vec<(VssdId, NodeId)>,
 }
 
-/// The set of a slot that no vSSD has.
+/// The set of a slot without a vSSD.
 pub const NO_SET: SetId = SetId(u32::MAX);
 
 impl VssdConfig {
@@ -31,57 +31,59 @@ impl VssdConfig {
     }
 }
 
-/// The drive's name for a slot without a vSSD; ids of vSSDs are far below.
+/// The drive's id for a slot without a vSSD; ids of vSSDs are far below.
 pub fn free_id(slot: usize) -> VssdId {
     VssdId(u32::MAX - slot as u32)
 }
 
-/// How a server decides to collect garbage.
+/// Policy of garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcPolicy {
     /// Requests permission from the switch (RackBlox §3.5).
     Coordinated,
     /// Baseline: collects below the soft threshold without a message to the switch. (With the hard threshold it would
-    /// run with fewer free blocks, find emptier victims and erase less: another amount of work, not another policy.)
+    /// run with fewer free blocks, find emptier victims and erase less: a different amount of work, not another
+    /// policy.)
     Uncoordinated,
 }
 
-/// Numbers of the garbage-collection monitor (RB4, protocol rules 19 and 20).
+/// Parameters of the garbage-collection monitor (RB4, protocol rules 19 and 20).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GcConfig {
     pub policy: GcPolicy,
-    /// Below this share of free blocks among spare ones collection begins, and may be put off.
+    /// Ratio of free to spare blocks below which collection is requested, and may be delayed.
     pub soft_threshold: f64,
-    /// Below this share it may not.
+    /// Ratio below which it may not be delayed.
     pub gc_threshold: f64,
     /// An episode ends this far above the soft threshold.
     pub hysteresis: f64,
-    /// The share is looked at so often even if nothing is written.
+    /// Period of checks of the ratio even if nothing is written.
     pub monitor_every: Span,
-    /// An unanswered request to the switch is repeated after this, or after what answers take; after twice as long each time, up to
-    /// `announce_every`.
+    /// First wait until an unanswered request to the switch is repeated, unless round trips take longer; doubled each
+    /// time up to `announce_every`.
     pub answer_within: Span,
-    /// Unanswered repetitions of a regular request before it collects anyway.
+    /// Unanswered repetitions of a regular request before collection starts anyway.
     pub retries: u32,
-    /// A delayed request is repeated after this.
+    /// Time until a delayed request is repeated.
     pub delayed_again: Span,
     /// Period of announcements to the switch, so that bits do not expire and a restarted switch learns them.
     pub announce_every: Span,
-    /// Collects while the vSSD is idle (RB5).
+    /// Whether the vSSD collects while it is idle (RB5).
     pub background: bool,
-    /// Weight of the last gap between requests in the prediction of the next one.
+    /// Weight of the last gap between requests when predicting the next one.
     pub idle_alpha: f64,
-    /// A gap that is predicted to be longer is idle.
+    /// A longer predicted gap counts as idle.
     pub idle_over: Span,
 }
 
 impl GcConfig {
-    /// An episode ends at this free ratio, and an idle vSSD collects below it.
+    /// Free ratio at which an episode ends, and below which an idle vSSD collects.
     pub fn episode_ends(&self) -> f64 {
         self.soft_threshold + self.hysteresis
     }
-    /// Background collection ends at this free ratio: 0.55 by default, as in the published code. The paper names no bound;
-    /// with more blocks free, victims are collected that the next writes would have emptied, and only wear is gained.
+    /// Free ratio at which background collection ends: 0.55 by default, as in the published code. The paper gives no
+    /// bound. With more free blocks, victims are collected that the next writes would have emptied, which only causes
+    /// wear.
     pub fn background_ends(&self) -> f64 {
         (self.episode_ends() + self.hysteresis).min(1.0)
     }
@@ -112,44 +114,44 @@ pub struct ServerConfig {
     pub node: NodeId,
     pub layout: Layout,
     pub ssd: SsdConfig,
-    /// The slots of the drive, in order, with the vSSDs they have if the metadata service says nothing else.
+    /// The slots of the drive, in order, with their vSSDs unless the metadata service names others.
     pub vssds: Vec<VssdConfig>,
-    /// Blocks of 4 KiB in the write cache, shared equally by the vSSDs.
+    /// Write cache in 4 KiB blocks, divided equally among the vSSDs.
     pub cache_slots: u64,
-    /// A partly filled page is programmed when its first block has waited this long.
+    /// Time that the first block of a partly filled page waits until the page is programmed.
     pub linger: Span,
-    /// Without a scheduler that holds back: reads of one vSSD at its flash at a time, the device's queue depth.
+    /// Without a scheduler that holds back: reads of one vSSD at its flash at once, the device's queue depth.
     pub reads_in_flight: u32,
     pub sched: SchedConfig,
-    /// Reads of one vSSD that a die has at a time; the rest wait in the scheduler. One is enough for a device that
-    /// answers at once; a second one keeps the die busy while the completion reaches the server.
+    /// Reads of one vSSD that are at a die at once; the rest wait in the scheduler. One is enough for a device that
+    /// answers at once; a second keeps the die busy while a completion reaches the server.
     pub reads_per_die: u32,
     pub min_copies: u8,
     pub gc: GcConfig,
-    /// Heartbeats go out so often; a lease should outlast three.
+    /// Period of heartbeats; a lease should last at least three.
     pub heartbeat_every: Span,
-    /// Everything on flash is read once in this time, and healed where it is damaged; zero: never.
+    /// Period in which everything on flash is read once and healed where damaged; zero is never.
     pub scrub_every: Span,
-    /// Bytes a second that each vSSD takes from others while it is filled; zero: as fast as it can.
+    /// Bytes per second that each vSSD fetches from others while it is filled; zero is unlimited.
     pub fill_rate: u64,
-    /// Most that any clock of the rack runs fast or slow, parts per million.
+    /// Greatest deviation of any clock's rate in the rack, in parts per million.
     pub drift_ppm: u32,
     /// Distinguishes this run of the server from others; drawn by the driver at each start.
     pub nonce: u64,
-    /// Before registration the server requests the rack's identity and compares it with its drive's; without one, with
-    /// none.
+    /// The drive's rack: before registration the server requests the rack's identity and compares it with this one.
+    /// `None` skips the comparison.
     pub drive_of: Option<Option<RackId>>,
-    /// The drive's own id; a member with another one is replaced (protocol rule 29).
+    /// The drive's own id; a member with another one counts as replaced (protocol rule 29).
     pub drive: DriveId,
     /// The device began empty without `--replace-ssd`: refused if the server has run before.
     pub empty: bool,
     pub timeouts: Timeouts,
-    /// While a vSSD collects, its server forwards its reads to the replica that the grant named (RackBlox in software,
+    /// While a vSSD collects, its server forwards reads to the replica that the grant named (RackBlox in software,
     /// §4.1).
     pub forwards_reads: bool,
     /// Whether the switch gets reports of each vSSD's pending reads, by which it chooses replicas.
     pub tells_load: bool,
-    /// The service of each vSSD; of blocks, if nothing else is set.
+    /// Constructor of each vSSD's service; blocks by default.
     pub services: MakeService,
 }
 
@@ -188,7 +190,7 @@ impl ServerConfig {
 pub const READS_PER_DIE: u32 = 2;
 /// Fewest cache slots of a vSSD: one message of 64 KiB at each of three coordinators, and as much being programmed.
 pub const CACHE_SLOTS_MIN: u64 = 96;
-/// vSSDs of one server: their places in ids and in bit sets.
+/// Most vSSDs of one server, limited by ids and bit sets.
 pub const VSSDS_MAX: usize = 16;
 
 /// Why a server does not start.
@@ -211,7 +213,7 @@ pub enum ServerError {
 }
 
 impl ServerConfig {
-    /// Checks what the server relies on.
+    /// Checks everything that the server relies on.
     pub fn validate(&self) -> Result<(), ServerError> {
         let vssds = self.vssds.len();
         if vssds == 0 || vssds > VSSDS_MAX {

@@ -1,4 +1,4 @@
-//! With the metadata service: registration, heartbeats, the lease.
+//! Exchange with the metadata service: registration, heartbeats, the lease.
 
 use std::collections::VecDeque;
 
@@ -7,47 +7,47 @@ use rackweave_core::msg::{Control, ServerHello};
 use rackweave_core::rng::mix64;
 use rackweave_core::{DriveId, Incarnation, RackId, Span, Time};
 
-/// Heartbeats whose sending time is remembered: a lease answers one of the last few or comes too late to matter.
+/// Heartbeats whose sending time is remembered: a lease answers one of the last few or is too late to matter.
 const SENT_MAX: usize = 64;
-/// An unanswered registration is repeated after this: ten a second for a server.
+/// Interval at which an unanswered registration is repeated: ten a second for a server.
 const HELLO_RETRY_INTERVAL: Span = Span::from_millis(100);
 
-/// Whose the drive is, and whose the rack.
+/// The rack of the drive, and the rack here.
 #[derive(Clone, Copy, Debug)]
 struct Owner {
     drive: Option<RackId>,
     rack: Option<RackId>,
 }
 
-/// Membership of the rack, as seen from one life of a server.
+/// The server's registration with the rack, in one run.
 #[derive(Debug)]
 pub struct Registration {
     nonce: u64,
     pub drive: DriveId,
-    /// What the drive was found to have lost, once it is recovered.
+    /// Losses of the drive, once it is recovered.
     pub losses: Vec<VssdLoss>,
-    /// What its table says, once it is recovered.
+    /// The drive table, once it is recovered.
     pub table: DriveTable,
-    /// The device began empty unsaid; the metadata service refuses to take this for the life after another.
+    /// The device began empty without being declared so; the metadata service refuses it if the server has run before.
     empty: bool,
     pub refused: bool,
-    /// `None`: that is not asked.
+    /// `None`: the rack's identity is not requested.
     owner: Option<Owner>,
     heartbeat_every: Span,
     drift_ppm: u32,
     pub incarnation: Option<Incarnation>,
-    /// The drive is recovered (or has failed, and that can be said).
+    /// The drive is recovered, or its failure can be reported.
     pub ready: bool,
     again_at: Time,
     sequence: u64,
     sent: VecDeque<(u64, Time)>,
-    /// The first heartbeat that said that the drive has failed.
+    /// The first heartbeat that reported the drive's failure.
     told_failed: Option<u64>,
-    /// Serves before this, by the own clock (protocol rule 2).
+    /// Serves before this time of its own clock (protocol rule 2).
     pub lease_until: Time,
     /// Span of the last lease.
     span: Span,
-    /// Number of the service's last message: heartbeats name it, which shows that this life had it.
+    /// Number of the service's last message, which heartbeats name to show that this incarnation received it.
     told: u64,
 }
 
@@ -66,7 +66,7 @@ impl Registration {
             incarnation: None,
             ready: false,
             again_at: Time::ZERO,
-            // A late lease of an earlier life names no heartbeat of this one.
+            // A late lease of an earlier run then names no heartbeat of this one.
             sequence: mix64(nonce),
             sent: VecDeque::new(),
             told_failed: None,
@@ -75,36 +75,37 @@ impl Registration {
             told: 0,
         }
     }
-    /// Asks whose rack it is, until somebody says so, and registers then; `drive` says whose the drive is.
+    /// Requests the rack's identity until it is answered, then registers; `drive` is the drive's rack.
     pub fn ask_rack(&mut self, drive: Option<RackId>) {
         self.owner = Some(Owner { drive, rack: None });
     }
-    /// Whose rack it is. Nobody serves with a drive of another's.
+    /// Sets the rack's identity. A drive of another rack is not used.
     pub fn rack_is(&mut self, now: Time, nonce: u64, rack: RackId) {
         let Some(o) = self.owner.as_mut().filter(|o| nonce == self.nonce && o.rack.is_none()) else { return };
         o.rack = Some(rack);
         self.refused |= o.drive.is_some_and(|d| d != rack);
         self.again_at = now;
     }
-    /// The rack, once it has said who it is.
+    /// The rack's identity, once known.
     pub fn rack(&self) -> Option<RackId> {
         self.owner.and_then(|o| o.rack)
     }
     fn asks_whose(&self) -> bool {
         self.owner.is_some_and(|o| o.rack.is_none())
     }
-    /// The drive may be used: it is of this rack, or that is not asked. Before the answer nothing in it is changed.
+    /// Whether the drive may be used: it belongs to this rack, or that is not compared. Before the answer nothing on it
+    /// is changed.
     pub fn may_use_drive(&self) -> bool {
         !self.refused && (!self.asks_whose() || mutant!("server.drive.before-owner"))
     }
     pub fn deadline(&self) -> Time {
         if (self.ready || self.asks_whose()) && !self.refused { self.again_at } else { Time::MAX }
     }
-    /// News: tells it at once.
+    /// Sends the next message at once.
     pub fn hurry(&mut self, now: Time) {
         self.again_at = now;
     }
-    /// Registers, or renews the lease. `failed`: the drive has, and `vssds` say so.
+    /// Registers, or renews the lease. `failed`: the drive has failed, as `vssds` report.
     pub fn message(&mut self, now: Time, vssds: Vec<VssdReport>, failed: bool) -> Control {
         if self.incarnation.is_none() {
             self.again_at = now + HELLO_RETRY_INTERVAL;
@@ -125,19 +126,19 @@ impl Registration {
         }
         Control::Heartbeat { sequence: self.sequence, vssds }
     }
-    /// A welcome or a lease with this number came.
+    /// A welcome or a lease with this number arrived.
     pub fn told(&mut self, stamp: u64) {
         self.told = self.told.max(stamp);
     }
-    /// What the next heartbeat is to name.
+    /// The number that the next heartbeat names.
     pub fn last_told(&self) -> u64 {
         self.told
     }
-    /// The drive has this life's incarnation durably, and the service has granted no lease yet: it may not know.
+    /// The drive holds this incarnation durably, but the service has granted no lease yet: it may not know.
     pub fn is_unconfirmed(&self) -> bool {
         self.span == Span::ZERO && self.incarnation == Some(self.table.known)
     }
-    /// Registers once more: for what came with the welcome, or to report that the drive has this life's incarnation.
+    /// Registers again: for the contents of the welcome, or to report that the drive holds this incarnation.
     pub fn hello(&self) -> Control {
         self.hello_with(Vec::new())
     }
@@ -146,7 +147,7 @@ impl Registration {
         let table = self.table.clone();
         Control::ServerHello(Box::new(ServerHello { nonce, drive, empty, losses, table, vssds }))
     }
-    /// True: this life has its incarnation now.
+    /// True if the incarnation is new.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
         if (nonce != self.nonce && !mutant!("server.welcome.other-life")) || self.incarnation.is_some() {
             return false;
@@ -155,14 +156,14 @@ impl Registration {
         self.again_at = now;
         true
     }
-    /// This life is not wanted. True: that is news of this life.
+    /// This run is refused. True if that is new.
     pub fn refused(&mut self, nonce: u64) -> bool {
         let mine = nonce == self.nonce && self.incarnation.is_none();
         self.refused |= mine;
         mine
     }
-    /// Whether the answer is to a heartbeat of this life; the lease then runs from when that was sent, shortened by
-    /// what this clock may be slow.
+    /// Whether the answer is to a heartbeat of this run; the lease then runs from its sending time, shortened by how
+    /// slow this clock may be.
     pub fn leased(&mut self, sequence: u64, span: Span) -> bool {
         let Some(&(_, sent_at)) = self.sent.iter().find(|(s, _)| *s == sequence || mutant!("server.lease.any-answer"))
         else {
@@ -180,17 +181,17 @@ impl Registration {
         self.span = span;
         true
     }
-    /// Whether the drive has waited for room on the host's disk since an instant that is longer ago than a lease: the others of a set
-    /// wait no longer for a member that answers nothing either.
+    /// Whether the drive has waited for room on the host's disk for longer than a lease: the set's other members would
+    /// wait no longer for a silent member either.
     pub fn waits_too_long(&self, now: Time, since: Option<Time>) -> bool {
         let span = self.span;
         since.is_some_and(|at| span > Span::ZERO && now >= at + span) && !mutant!("server.no-room.never-said")
     }
-    /// Whether what is answered with this number said that the drive has failed.
+    /// Whether the heartbeat with this number, now answered, reported the drive's failure.
     pub fn knows_failure(&self, sequence: u64) -> bool {
         let sent = |s: u64| self.sent.iter().position(|x| x.0 == s);
         let Some(told) = self.told_failed else { return false };
-        // What is not remembered any more is older than all that is.
+        // A heartbeat that is no longer remembered is older than all that are.
         sent(sequence).is_some_and(|at| sent(told).is_none_or(|first| first <= at))
     }
 }
@@ -291,7 +292,7 @@ mod tests {
         r.rack_is(Time(5), 7, own);
         assert_eq!((r.rack(), r.refused, r.deadline()), (Some(own), true, Time::MAX), "it never registers");
         assert!(!r.may_use_drive());
-        // Nobody hears: nothing else is said, and the drive is left alone, however long that takes.
+        // Without an answer nothing else is sent, and the drive is left unchanged, however long that takes.
         let mut r = asking(Some(own));
         r.ready = true;
         assert!((0..100).all(|t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { nonce: 7 })));

@@ -7,7 +7,7 @@ use rackweave_core::{NodeId, VssdId};
 use crate::gc::GcState;
 use crate::service::Context;
 
-/// Where a vSSD's reads go meanwhile.
+/// Destination of a vSSD's reads meanwhile.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Forwarding {
     to: Option<(VssdId, NodeId)>,
@@ -19,15 +19,15 @@ impl Forwarding {
         self.to = peers.iter().copied().find(|p| p.0 == peer);
     }
 
-    /// Where reads go while the vSSD collects; none: they are served here.
+    /// Destination of reads while the vSSD collects; `None` serves them here.
     pub(crate) fn target(&self, gc: GcState) -> Option<(VssdId, NodeId)> {
         self.to.filter(|_| matches!(gc, GcState::Collecting | GcState::Ending))
     }
 }
 
 impl Context<'_> {
-    /// The read as it goes on to the other replica; none: it is served here. A read that was sent here from another
-    /// replica stays.
+    /// The read as forwarded to the other replica; `None` serves it here. A read that another replica forwarded here
+    /// stays.
     pub fn forwarded(&self, p: &Packet) -> Option<Packet> {
         let (vssd, server) = self.forward_to?;
         let mut header = p.header;

@@ -11,32 +11,32 @@ use crate::config::{GcConfig, GcPolicy};
 use crate::group::Order;
 use crate::idle::Idle;
 
-/// Collection that found nothing to free is not tried again before this.
+/// Retry interval after a collection that found nothing to free.
 pub(crate) const BARREN_FOR: Span = Span::from_secs(1);
-/// Unless programs wait for it: then before this.
+/// The same while programs wait for it.
 pub(crate) const BARREN_FORCED_FOR: Span = Span::from_millis(50);
 
-/// Where an episode stands.
+/// State of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GcState {
     #[default]
     Idle,
-    /// Requested; no answer yet.
+    /// Requested and unanswered.
     Asking {
         field: GcField,
         tries: u32,
         again_at: Time,
     },
-    /// The switch said: not now.
+    /// The switch delayed the request.
     Delayed {
         again_at: Time,
     },
     /// Granted; other members of the channel group still wait.
     Granted,
     Collecting,
-    /// Takes no further victims; the present ones still keep dies busy, so the switch is not informed yet.
+    /// Takes no further victims; those in progress still keep dies busy, so the switch is not informed yet.
     Ending,
-    /// Has reported to the switch that it has ended; not answered yet.
+    /// Has reported its end to the switch; unanswered.
     Finishing {
         again_at: Time,
     },
@@ -63,9 +63,9 @@ pub enum GcAction {
 pub struct GcMonitor {
     cfg: GcConfig,
     state: GcState,
-    /// Of the operation last sent; the switch answers with it.
+    /// Sequence of the last operation, which the switch's answer repeats.
     sequence: u64,
-    /// When that is repeated.
+    /// When it is repeated.
     again: Backoff,
     check_at: Time,
     announce_at: Time,
@@ -74,11 +74,11 @@ pub struct GcMonitor {
     idle: Idle,
     /// The vSSD collects because it is idle.
     background: bool,
-    /// This gap was looked at: there was too little to gain.
+    /// The gap that was already considered: too little to gain.
     idle_seen: Time,
     /// The announcement that the switch has not answered, and when it is repeated.
     unacked: Option<(GcField, Time)>,
-    /// Of a channel group, which decides when.
+    /// It belongs to a channel group, which decides when it collects.
     grouped: bool,
     resting: bool,
     /// Started without an answer.
@@ -90,7 +90,7 @@ pub struct GcMonitor {
 }
 
 impl GcMonitor {
-    /// `seed`: what times of repetitions are drawn from.
+    /// `seed`: for the jitter of repetitions.
     pub fn new(cfg: GcConfig, seed: u64) -> GcMonitor {
         GcMonitor {
             cfg,
@@ -112,11 +112,11 @@ impl GcMonitor {
             actions: Vec::new(),
         }
     }
-    /// As one of a channel group: does what that orders.
+    /// For a member of a channel group, whose orders it follows.
     pub fn grouped(cfg: GcConfig, seed: u64) -> GcMonitor {
         GcMonitor { grouped: true, ..GcMonitor::new(cfg, seed) }
     }
-    /// Collects with its group, but takes no victims.
+    /// Whether it collects with its group without taking victims.
     pub fn resting(&self) -> bool {
         self.collecting() && self.resting
     }
@@ -126,8 +126,8 @@ impl GcMonitor {
     pub fn collecting(&self) -> bool {
         self.state == GcState::Collecting
     }
-    /// Whether it collects, as the switch has confirmed. `None` while an exchange with the switch is pending, and
-    /// before the first. The switch's state for this incarnation agrees with it.
+    /// Whether it collects, as confirmed by the switch. `None` while an exchange with the switch is pending, and before
+    /// the first. The switch's state for this incarnation agrees with it.
     pub fn confirmed(&self) -> Option<bool> {
         match self.state {
             _ if !self.answered || self.unacked.is_some() => None,
@@ -140,7 +140,7 @@ impl GcMonitor {
         self.cfg.policy == GcPolicy::Coordinated
     }
 
-    /// Sets other thresholds, perhaps another policy. A pending request starts anew under the new policy; a running
+    /// Sets other thresholds, possibly another policy. A pending request is restarted under the new policy; a running
     /// collection goes on.
     pub fn set_config(&mut self, now: Time, cfg: GcConfig) {
         let was_coordinated = self.coordinated();
@@ -157,11 +157,11 @@ impl GcMonitor {
         if exchanges || self.state == GcState::Granted {
             self.state = GcState::Idle;
         }
-        // A switch without reports lets the state expire; one that gets them again must know it at once.
+        // Without reports a switch lets the state expire; when they resume it must be informed at once.
         self.announce_at = now;
     }
 
-    /// Returns when to repeat it if no answer arrives.
+    /// Returns when to repeat it without an answer.
     fn tell(&mut self, now: Time, field: GcField) -> Time {
         self.sequence += 1;
         self.unacked = None;
@@ -203,7 +203,7 @@ impl GcMonitor {
         }
     }
 
-    /// Looks at the free ratio: at each block allocation, each erase, and each `monitor_every`.
+    /// Checks the free ratio: at each block allocation, at each erase, and every `monitor_every`.
     pub fn check(&mut self, now: Time, ratio: f64) {
         if self.grouped {
             return;
@@ -260,7 +260,7 @@ impl GcMonitor {
             }
         }
     }
-    /// A background collection must go on as a regular one.
+    /// A background collection continues as a regular one.
     fn no_background(&mut self, now: Time) {
         self.announce(now, GcField::Regular);
         self.start(GcAction::Start);
@@ -302,7 +302,7 @@ impl GcMonitor {
         self.resting = true;
         self.actions.push(GcAction::Rest);
     }
-    /// A request of the vSSD came: it is not idle.
+    /// A request of the vSSD arrived: it is not idle.
     #[inline]
     pub fn request(&mut self, now: Time) {
         self.idle.request(now);
@@ -359,7 +359,7 @@ impl GcMonitor {
                 self.state = GcState::Delayed { again_at };
             }
             (GcState::Finishing { .. }, GcField::Finish) => self.state = GcState::Idle,
-            // An accept of an announcement, an answer to one, or a repeated answer.
+            // Acceptance of an announcement, an answer to one, or a repeated answer.
             _ => {}
         }
     }
@@ -368,7 +368,7 @@ impl GcMonitor {
         (self.state, self.unheard) = (GcState::Granted, unheard);
     }
 
-    /// When [`GcMonitor::timer`] has something to do.
+    /// When [`GcMonitor::timer`] has work.
     pub fn deadline(&self) -> Time {
         let state = match self.state {
             GcState::Asking { again_at, .. } | GcState::Delayed { again_at } | GcState::Finishing { again_at } => {

@@ -11,7 +11,7 @@ fn monitor() -> GcMonitor {
     GcMonitor::new(cfg, 1)
 }
 
-/// In use until 100 ms, and looked at already.
+/// In use until 100 ms, and already considered.
 fn with_background() -> GcMonitor {
     let mut m = GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() }, 1);
     (0..=100).for_each(|ms| m.request(Time(ms * MS)));
@@ -48,7 +48,7 @@ fn soft_request_accepted_collects_until_ten_points_above() {
     m.check(Time(3), 0.46);
     assert_eq!(m.actions, [GcAction::Stop]);
     m.actions.clear();
-    // Victims begun still keep dies busy: the switch learns the end when they are done.
+    // Victims in progress still keep dies busy: the switch is informed of the end when they are done.
     assert_eq!(m.state(), GcState::Ending);
     m.check(Time(4), 0.47);
     assert!(m.actions.is_empty());
@@ -114,7 +114,7 @@ fn what_nobody_answers_is_told_less_and_less_often_and_goes_on() {
     assert_eq!(waits[0], 10);
     assert!((15..=25).contains(&waits[1]) && (30..=50).contains(&waits[2]), "{waits:?}");
     assert!(waits[5..].iter().all(|w| (150..=250).contains(w)), "{waits:?}");
-    // Answers take 30 ms: so long is waited before anything is repeated.
+    // Answers take 30 ms, so nothing is repeated before that.
     let mut at = *times.last().expect("there are some");
     for _ in 0..20 {
         answer(&mut m, at.0 + 30 * MS, GcField::Delay);
@@ -215,7 +215,7 @@ fn an_idle_vssd_collects_without_approval_and_tells_until_it_is_heard() {
     answer(&mut m, 2000 * MS, GcField::Accept);
     m.timer(Time(3000 * MS), 0.44);
     assert!(m.actions.is_empty() && m.collecting());
-    // It goes on to where victims are worth little.
+    // It continues until victims are worth little.
     m.check(Time(3001 * MS), 0.54);
     assert!(m.actions.is_empty());
     m.check(Time(3002 * MS), 0.56);
@@ -230,7 +230,7 @@ fn a_request_stops_background_collection_and_a_gap_is_looked_at_once() {
     m.actions.clear();
     m.request(Time(162 * MS));
     assert_eq!(m.actions, [GcAction::Stop]);
-    // Still ending, below the soft threshold: begun without approval, it must not go on without.
+    // Still ending, below the soft threshold: it began without approval and must not continue without.
     m.actions.clear();
     m.check(Time(163 * MS), 0.30);
     assert!(m.actions.is_empty());
@@ -271,7 +271,7 @@ fn an_episode_is_not_stopped_by_requests_and_background_becomes_one_below_the_ha
 fn another_policy_takes_over_where_the_last_one_stood() {
     let coordinated = GcConfig { announce_every: Span::from_secs(1000), background: false, ..GcConfig::default() };
     let alone = GcConfig { policy: GcPolicy::Uncoordinated, ..coordinated };
-    // Was denied: nobody is asked any more, and it collects.
+    // It was denied; now it collects without a request.
     let mut m = monitor();
     m.check(Time(0), 0.34);
     answer(&mut m, 1, GcField::Delay);
@@ -281,7 +281,7 @@ fn another_policy_takes_over_where_the_last_one_stood() {
     m.timer(Time(2), 0.34);
     assert_eq!(m.actions, [GcAction::Start]);
     m.actions.clear();
-    // Goes on, and tells the switch, which knows nothing of it, at once.
+    // It continues, and informs the switch, which knows nothing of it, at once.
     m.set_config(Time(3), coordinated);
     m.timer(Time(3), 0.40);
     assert!(m.collecting());
@@ -290,10 +290,10 @@ fn another_policy_takes_over_where_the_last_one_stood() {
     m.actions.clear();
     m.ended(Time(5));
     assert_eq!(told(&mut m), [GcField::Finish]);
-    // An end that nobody will answer is the end.
+    // An end that will not be answered is final.
     m.set_config(Time(6), alone);
     assert_eq!(m.state(), GcState::Idle);
-    // Other thresholds alone disturb nothing.
+    // Other thresholds alone change nothing.
     m.set_config(Time(7), GcConfig { soft_threshold: 0.30, ..alone });
     m.timer(Time(7), 0.34);
     assert_eq!((m.state(), m.actions.len()), (GcState::Idle, 0));

@@ -1,10 +1,10 @@
-//! When the vSSDs of a channel group collect: all together (RackBlox §3.5.2, RB9), for each keeps the others' channels busy
-//! when it collects.
+//! When the vSSDs of a channel group collect: all together (RackBlox §3.5.2, RB9), because each keeps the others'
+//! channels busy when it collects.
 //!
-//! A pure machine over the monitors of its members ([`crate::gc`]), which hold the exchange with the switch. Input:
-//! their states and the free ratio of all of them together; output: an order for each. Below the thresholds it requests
-//! collection for every member, and starts when all are granted. One *delay* delays all: the grants are returned, and
-//! requested again after a time drawn from the seed (protocol rule 20).
+//! A pure state machine over its members' monitors ([`crate::gc`]), which handle the exchange with the switch. Input:
+//! their states and their common free ratio; output: an order for each. Below the thresholds it requests collection for
+//! every member, and starts when all are granted. One *delay* delays all: the grants are returned, and requested again
+//! after a time drawn from the seed (protocol rule 20).
 
 use rackweave_core::msg::GcField;
 use rackweave_core::rng::mix64;
@@ -13,11 +13,11 @@ use rackweave_core::{Span, Time};
 use crate::config::{GcConfig, GcPolicy};
 use crate::gc::{BARREN_FOR, BARREN_FORCED_FOR, GcState};
 
-/// After an end, programs that still find no block begin the next episode no sooner: what ended this one will not have
-/// changed within an instant.
+/// Shortest time from an end until programs without a block start the next episode: the reason for the end will not
+/// have changed at once.
 const FORCE_RETRY_INTERVAL: Span = Span::from_millis(1);
 
-/// Where the group stands.
+/// State of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupState {
     Idle,
@@ -28,11 +28,11 @@ pub enum GroupState {
         until: Time,
     },
     Collecting,
-    /// Members finish their present victims, and announce the end.
+    /// Members finish their victims in progress, and announce the end.
     Ending,
 }
 
-/// A member, as its monitor stands.
+/// A member, by the state of its monitor.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     pub slot: usize,
@@ -57,7 +57,7 @@ pub enum Order {
     Stop,
 }
 
-/// The machine. Members are shown in the order of their ids.
+/// The state machine. Members are passed in the order of their ids.
 #[derive(Debug)]
 pub struct Group {
     cfg: GcConfig,
@@ -67,7 +67,7 @@ pub struct Group {
     check_at: Time,
     barren_until: Time,
     force_from: Time,
-    /// Slots whose programs waited: the episode does not end before they have what they need.
+    /// Slots whose programs waited: the episode does not end before they have enough blocks.
     forced: u32,
 }
 
@@ -87,7 +87,7 @@ impl Group {
     pub fn state(&self) -> GroupState {
         self.state
     }
-    /// Sets other thresholds; with another policy, monitors with a pending request start anew, and so does the group.
+    /// Sets other thresholds. With another policy, monitors with a pending request restart, and so does the group.
     pub fn set_config(&mut self, now: Time, cfg: GcConfig) {
         let another = self.cfg.policy != cfg.policy;
         self.cfg = cfg;
@@ -96,7 +96,7 @@ impl Group {
             self.state = GroupState::Idle;
         }
     }
-    /// When [`Group::step`] may have something to do though nothing has happened.
+    /// When [`Group::step`] may have work although nothing has happened.
     pub fn deadline(&self) -> Time {
         let state = match self.state {
             GroupState::Delayed { until } => until,
@@ -173,7 +173,7 @@ impl Group {
         let more = mix64(self.seed ^ mix64(self.delays)) % (again + 1);
         GroupState::Delayed { until: now + Span(again / 2 + more) }
     }
-    /// All begin once each is granted.
+    /// All start once each is granted.
     fn begin(&mut self, members: &[Member]) -> Option<Vec<(usize, Order)>> {
         let granted = |m: &Member| matches!(m.state, GcState::Granted | GcState::Collecting);
         if members.is_empty() || !members.iter().all(granted) {
@@ -199,7 +199,7 @@ impl Group {
             }
             return all(members, Order::Stop, collecting);
         }
-        // Past this, victims are collected that the next writes would have emptied.
+        // Beyond this, victims are collected that the next writes would have emptied.
         let has_all = |m: &Member| collecting(m) && !m.resting && !needs(m) && m.ratio >= self.cfg.background_ends();
         all(members, Order::Rest, has_all)
     }

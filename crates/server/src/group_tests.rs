@@ -12,15 +12,15 @@ fn config() -> GcConfig {
     GcConfig { announce_every: Span::from_secs(1000), background: false, ..GcConfig::default() }
 }
 
-/// A group with the monitors of its members, and what they did.
+/// A group with its members' monitors, and a record of their actions.
 struct Rig {
     group: Group,
     gc: Vec<GcMonitor>,
     ratios: Vec<f64>,
     told: Vec<(usize, GcOp)>,
-    /// What each told last.
+    /// The last operation of each.
     last: Vec<Option<GcOp>>,
-    /// Whether the drive works for each: it is done at once when it is stopped.
+    /// Whether each one's drive collects; it finishes at once when stopped.
     runs: Vec<bool>,
 }
 
@@ -57,7 +57,7 @@ impl Rig {
             self.act(now, i);
         }
     }
-    /// Until nothing is left to do: how many rounds that took.
+    /// Runs until nothing is left to do; returns the number of rounds.
     fn step(&mut self, ms: u64) -> usize {
         let now = Time(ms * MS);
         for round in 0..100 {
@@ -87,7 +87,7 @@ impl Rig {
         self.act(Time(ms * MS), i);
         self.step(ms);
     }
-    /// What was told since the last call.
+    /// Operations since the last call.
     fn fields(&mut self) -> Vec<(usize, GcField)> {
         self.told.drain(..).filter(|t| t.1.field != GcField::Idle).map(|t| (t.0, t.1.field)).collect()
     }
@@ -107,7 +107,7 @@ fn all_collect_together_when_the_groups_ratio_says_so_and_end_together() {
         r.answer(3, i, GcField::Accept);
     }
     assert_eq!((r.runs.clone(), r.group.state()), (vec![true; 3], GroupState::Collecting));
-    // What has enough rests, and its bits stay: the others still keep its channels busy.
+    // A member with enough blocks rests, and its bits stay: the others still keep its channels busy.
     r.fields();
     r.ratios = vec![0.30, 0.60, 0.40];
     r.step(4);
@@ -149,7 +149,7 @@ fn regular_is_asked_for_all_at_once_and_never_denied() {
     r.step(2);
     let regular = r.fields();
     assert_eq!(regular.last(), Some(&(1, GcField::Regular)), "the other one is granted already: {regular:?}");
-    // Nobody answers: after three repetitions it counts as granted.
+    // Without answers it counts as granted after three repetitions.
     for ms in [12, 22, 32] {
         r.timer(ms);
         assert_eq!(r.fields(), [(1, GcField::Regular)]);
@@ -174,7 +174,7 @@ fn a_forced_start_and_an_end_do_not_alternate_within_an_instant() {
         r.force(1, 0);
         assert_eq!(r.step(1), 0);
     }
-    // Nothing to gain: it ends, and is not begun again at once however often programs ask.
+    // Nothing to gain: it ends, and does not start again at once however often programs request it.
     r.gc[0].no_victim(Time(MS));
     r.act(Time(MS), 0);
     r.step(1);
@@ -204,13 +204,14 @@ fn without_coordination_nobody_is_told() {
     assert_eq!(r.group.state(), GroupState::Idle);
 }
 
-/// Two servers, two sets with a member on each, a switch that accepts while the other member is idle, and lost messages.
+/// Two servers, two sets with a member on each, a switch that accepts while the other member is idle, and lost
+/// messages.
 #[test]
 fn groups_that_ask_for_each_others_replicas_all_collect_and_never_both_softly() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
         let mut rigs = [Rig::new(2, config(), 2 * seed), Rig::new(2, config(), 2 * seed + 1)];
-        // What the switch has: by server and member, the newest sequence and whether it collects.
+        // The switch's state: by server and member, the newest sequence and whether it collects.
         let mut rows = [[(0u64, false); 2]; 2];
         let mut episodes = [0; 2];
         for ms in 1..6_000 {

@@ -1,13 +1,14 @@
-//! A storage server of the rack: one drive, and a service on each vSSD of it.
+//! A storage server of the rack: one drive, with a service on each of its vSSDs.
 //!
 //! [`Server`] is a [`Node`]: the drive, registration and lease ([`control`]), vSSDs that come and go ([`slots`]), the
 //! collection monitor ([`gc`]), alone or in a channel group ([`group`]). Each vSSD has a [`Service`] ([`service`]); the
 //! one service is a replica of blocks ([`block`]). Reading order: [`node`], [`service`], [`block`], then the others.
 //!
-//! A write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged; later `WriteCache::pump` → page program → out of the
-//! cache. A read: packet → scheduler → replica → cache, or a flash read and `FlashEvent::Read` → replica → reply.
+//! Path of a write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged;
+//! later `WriteCache::pump` → page program → out of the cache. Path of a read: packet → scheduler → replica → cache, or
+//! a flash read and `FlashEvent::Read` → replica → reply.
 
-/// Brings [`rackweave_core::mutant`] to every module.
+/// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
 extern crate rackweave_core;
 

@@ -1,13 +1,13 @@
-//! Reports of a vSSD's pending reads to the switch, which chooses replicas by them: it knows the reads it sent, and
+//! Reports of a vSSD's pending reads to the switch, which chooses replicas by them: it counts the reads it sent, but
 //! answers bypass it.
 
 use rackweave_core::msg::ReadLoad;
 use rackweave_core::{Span, Time};
 
-/// Answers between two reports: few reports cost little, and the switch overestimates the waiting reads by at most this
+/// Answers between two reports. Few reports cost little, and the switch overestimates the waiting reads by at most this
 /// number.
 const ANSWERS: u64 = 4;
-/// Longest time between two reports if there is news. Shorter than the time after which the switch forgets reads.
+/// Longest time between two reports if the counts change. Shorter than the time after which the switch drops reads.
 const WITHIN: Span = Span::from_millis(1);
 
 /// Reads of one vSSD, counted as the switch counts them: by request.
@@ -15,7 +15,7 @@ const WITHIN: Span = Span::from_millis(1);
 pub(crate) struct Load {
     came: u64,
     answered: u64,
-    /// Of `answered`, at the last report.
+    /// Value of `answered` in the last report.
     told: u64,
     tell_at: Time,
     /// As last reported.
@@ -42,8 +42,8 @@ impl Load {
     pub fn deadline(&self) -> Time {
         if self.waiting() > 0 || self.answered > self.told { self.tell_at } else { Time::MAX }
     }
-    /// The report that is due. `idle`: no request waits here, so a read without an answer (refused, or of an earlier
-    /// view) will never get one. `erasing`: a die erases, which is reported at once.
+    /// The due report. `idle`: no request waits here, so a read without an answer (refused, or of an earlier view) will
+    /// never get one. `erasing`: a die erases, which is reported at once.
     pub fn report(&mut self, now: Time, idle: impl FnOnce() -> bool, erasing: bool) -> Option<ReadLoad> {
         if self.came != self.answered && idle() {
             self.came = self.answered;

@@ -24,7 +24,8 @@ use crate::slots::{DriveProblem, Plan, SlotState};
 use crate::trace;
 use crate::vssd::ServedVssd;
 
-/// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive, or asks whose rack this is), then anything.
+/// A storage server. Order of calls: `Event::Timer` first (it starts recovery of the drive, or requests the rack's
+/// identity), then any event.
 pub struct Server {
     pub(crate) cfg: ServerConfig,
     pub(crate) ssd: Ssd,
@@ -37,7 +38,7 @@ pub struct Server {
     pub(crate) wear: crate::wear::WearReport,
     pub(crate) room: crate::room::RoomReport,
     pub(crate) scrub: Scrub,
-    /// As the metadata service told it: for vSSDs that come later.
+    /// As the metadata service reported them, for vSSDs that are added later.
     pub(crate) fences: Fences,
     pub(crate) registration: Registration,
     booted: bool,
@@ -48,9 +49,9 @@ pub struct Server {
     lease_told: bool,
     /// When the driver will call next.
     wake_at: Time,
-    /// When each vSSD has something to do; [`Server::settle_vssd`] keeps it, so that an event looks at one vSSD only.
+    /// When each vSSD has work; kept by [`Server::settle_vssd`], so that an event touches one vSSD only.
     due: [Time; VSSDS_MAX],
-    /// vSSDs that something happened to in this event, as bits.
+    /// vSSDs affected by this event, as bits.
     pub(crate) touched: u32,
     misrouted: u64,
 }
@@ -97,17 +98,18 @@ impl Server {
         Ok(server)
     }
 
-    /// Whether the switch is told of the reads before each vSSD, from now on.
+    /// Sets whether each vSSD's pending reads are reported to the switch.
     pub fn set_tells_load(&mut self, tells: bool) {
         self.cfg.tells_load = tells;
     }
-    /// The id of its drive, which the driver opened meanwhile. Before the first event.
+    /// Sets the id of its drive, which the driver has opened. To be called before the first event.
     pub fn set_drive(&mut self, drive: DriveId) {
         self.cfg.drive = drive;
         self.registration.drive = drive;
         self.ssd.set_drive(drive);
     }
-    /// Whether the host's disk has room for what is written to the drive. Those who wait for room go on when the timer rings.
+    /// Sets whether the host's disk has room for writes to the drive. Requests that wait for room continue with the
+    /// next timer.
     pub fn set_host_room(&mut self, now: Time, room: bool) {
         if self.ssd.host_full() != room {
             return;
@@ -123,11 +125,11 @@ impl Server {
         }
         self.room.again_at = Time::ZERO;
     }
-    /// Why the drive is not used: it differs from what it is to be (protocol rule 30).
+    /// Why the drive is not used: it differs from the expected one (protocol rule 30).
     pub fn drive_refused(&self) -> Option<DriveProblem> {
         self.drive_refused
     }
-    /// How its vSSDs collect, from now on; they look at once when the timer rings.
+    /// Changes the collection parameters of its vSSDs, which check them with the next timer.
     pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {
         self.cfg.gc = gc;
         self.groups.iter_mut().for_each(|g| g.machine.set_config(now, gc));
@@ -143,13 +145,13 @@ impl Server {
     pub fn ssd_mut(&mut self) -> &mut Ssd {
         &mut self.ssd
     }
-    /// The service on the vSSD, if it is of this type.
+    /// The service on the vSSD, if it has this type.
     pub fn service<S: Service>(&self, vssd: VssdId) -> Option<&S> {
         let v = self.vssds.iter().find(|v| v.cfg.id == vssd)?;
         let service: &dyn Any = &*v.service;
         service.downcast_ref()
     }
-    /// Whether every bound holds. Looks at counters only: a checker may call it after every event.
+    /// Checks every bound, using counters only: a checker may call it after every event.
     ///
     /// # Errors
     /// The first bound that is exceeded.
@@ -161,27 +163,27 @@ impl Server {
         let incarnation = self.registration.incarnation;
         self.vssds.iter().filter_map(move |v| Some((v.cfg.id, incarnation?, v.gc.confirmed()?)))
     }
-    /// Whether the metadata service took this life in, once it has said so: a server whose device began empty, though it
-    /// has lived before, is refused.
+    /// Whether the metadata service admitted this run, once known. A server whose device began empty although it has
+    /// run before is refused.
     pub fn admitted(&self) -> Option<bool> {
         let r = &self.registration;
         if r.refused { Some(false) } else { r.incarnation.map(|_| true) }
     }
-    /// Whose rack this is, once the metadata service has said so.
+    /// The rack's identity, once the metadata service has reported it.
     pub fn rack(&self) -> Option<RackId> {
         self.registration.rack()
     }
-    /// Packets for vSSDs that are not here, or not of the set they name.
+    /// Packets for vSSDs that are not here, or not of the named set.
     pub fn misrouted(&self) -> u64 {
         self.misrouted
     }
 
-    /// Under which the metadata service took it in; zero before.
+    /// The incarnation given by the metadata service; zero before.
     pub fn incarnation(&self) -> Incarnation {
         self.registration.incarnation.unwrap_or_default()
     }
 
-    /// The place of a vSSD that belongs to the set (protocol rule 18: a switch may have rewritten it).
+    /// Index of a vSSD that belongs to the set (protocol rule 18: a switch may have rewritten it).
     fn place(&mut self, vssd: VssdId, set: SetId) -> Option<usize> {
         let found = self
             .vssds
@@ -193,7 +195,7 @@ impl Server {
         found
     }
 
-    /// Calls the service of the vSSD at `i`, and lends it the drive.
+    /// Calls the service of the vSSD at `i`, lending it the drive.
     pub(crate) fn with<R>(
         &mut self,
         now: Time,
@@ -216,7 +218,7 @@ impl Server {
         result
     }
 
-    /// A packet for the service of a vSSD.
+    /// Passes a packet to the service of its vSSD.
     fn pass_to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
         let v = &mut self.vssds[i];
@@ -252,7 +254,7 @@ impl Server {
                     self.row_answer(now, p.header, result);
                 }
             }
-            // Nothing else of the tables is for a server.
+            // No other message about tables is for a server.
             Body::Table(_) => {}
             _ => self.pass_to_service(now, p, fx),
         }
@@ -278,7 +280,7 @@ impl Server {
                 self.take_plan(now, plan, vssds, fx);
             }
             Control::Lease { sequence, span, views } => {
-                // The views first: a lease is for serving in them.
+                // The views come first: a lease is for serving in them.
                 views.iter().for_each(|v| self.install(now, v, fx));
                 if self.registration.leased(sequence, span) {
                     let until = self.registration.lease_until;
@@ -403,7 +405,7 @@ impl Server {
                     self.vssds[i].gc.no_victim(now);
                 }
             }
-            // Whoever has failed says so, and not what its drive holds.
+            // A failed drive is reported as such, not its contents.
             FlashDone::Recorded { result } => {
                 if result.is_ok() {
                     self.registration.table = self.ssd.table().told();
@@ -423,12 +425,12 @@ impl Server {
         }
     }
 
-    /// An answer to the service that gave the token to the drive.
+    /// Passes an answer to the service that gave the token to the drive.
     fn flash_event(&mut self, now: Time, token: u64, event: FlashEvent, fx: &mut Effects) {
         self.with(now, token_slot(token), fx, |service, cx| service.handle_flash(cx, event));
     }
 
-    /// What the drive lost, by slot.
+    /// Losses of the drive, by slot.
     fn losses(&self) -> Vec<VssdLoss> {
         let found = self.vssds.iter().enumerate().map(|(slot, v)| (slot as u8, self.ssd.losses(v.cfg.id)));
         let lost = found.filter(|(_, l)| l.records > 0);
@@ -449,7 +451,7 @@ impl Server {
         fx.trace(trace::DEVICE_FAILED, u64::from(self.cfg.ssd.id.0), 0);
     }
 
-    /// Until nothing is left to pass on: flash to cache, cache to replica, replica to cache.
+    /// Runs until nothing is left to pass on: flash to cache, cache to replica, replica to cache.
     #[inline]
     fn settle(&mut self, now: Time, fx: &mut Effects) {
         if self.touched != 0 || !self.out.done.is_empty() || self.ssd.failed().is_some() {
@@ -476,7 +478,7 @@ impl Server {
         }
     }
 
-    /// Looks what is on the drive, once.
+    /// Reads the drive's contents, once.
     fn boot(&mut self, now: Time) {
         if !self.booted && self.registration.may_use_drive() {
             self.booted = true;
@@ -539,7 +541,7 @@ impl Server {
             let message = self.registration.message(now, vssds, self.failed);
             self.to_meta(message, fx);
             if self.vssds.iter().any(|v| v.service.wants_volumes()) {
-                // Answered as when this life was new.
+                // Answered as when this incarnation was new.
                 self.to_meta(self.registration.hello(), fx);
             }
             self.tell_wear(now, fx);
@@ -565,7 +567,7 @@ impl Server {
         if self.registration.incarnation.is_none() || self.vssds[i].is_free() {
             return;
         }
-        // The row first: without one the switch knows no vSSD that might collect.
+        // The row comes first: without one the switch knows no vSSD that might collect.
         if self.vssds[i].row.again_at <= now {
             self.announce_row(now, i, fx);
         }
@@ -598,7 +600,7 @@ impl Server {
     }
 }
 
-/// The other members of the view, those that serve first: as many as a row of the switch holds.
+/// The other members of the view, serving ones first: as many as a row of the switch holds.
 fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
     let mut others: Vec<&Member> = view.members.iter().filter(|m| m.vssd != of).collect();
     others.sort_by_key(|m| m.role as u8);
@@ -637,7 +639,7 @@ impl Node for Server {
         if !self.out.traces.is_empty() {
             fx.traces.append(&mut self.out.traces);
         }
-        // A timer that is set too early costs one idle call; setting it anew for every request costs far more.
+        // A timer that is set too early costs one idle call; resetting it for every request costs far more.
         if at < self.wake_at || self.wake_at <= now {
             self.wake_at = at;
             fx.wake_at(at);

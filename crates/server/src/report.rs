@@ -8,27 +8,27 @@ use rackweave_replica::ReplicaStats;
 use crate::block::write_cache::CacheStats;
 use crate::gc::GcState;
 
-/// Lost blocks that a vSSD names: as many as a screen or two shows; the rest is counted.
+/// Most lost blocks listed for a vSSD: one or two screens; the rest is counted.
 pub const LOST_LISTED_MAX: usize = 256;
 
-/// One server, now.
+/// Current state of one server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServerReport {
     pub node: NodeId,
     pub ssd: SsdId,
-    /// `None` before the metadata service has welcomed it.
+    /// `None` before the metadata service has admitted it.
     pub incarnation: Option<Incarnation>,
     /// Recovery of the drive is done.
     pub recovered: bool,
     /// The drive has failed for good.
     pub failed: bool,
     pub lease_until: Time,
-    /// Passes over all that its flash holds that were finished.
+    /// Completed scrubbing passes over all flash contents.
     pub scrub_passes: u64,
     pub vssds: Vec<VssdStatus>,
 }
 
-/// One vSSD, now. Counters are since the server started; those that its service has none of are zero.
+/// Current state of one vSSD. Counters are since the server started; those that its service does not have are zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VssdStatus {
     pub vssd: VssdId,
@@ -50,9 +50,9 @@ pub struct VssdStatus {
     pub blocks_reserve: u32,
     pub worn_out: bool,
     pub gc_episodes: u64,
-    /// Episodes of collection begun though the switch did not answer.
+    /// Episodes that began although the switch did not answer.
     pub gc_unacknowledged: u64,
-    /// Episodes begun because the vSSD was idle.
+    /// Episodes that began because the vSSD was idle.
     pub gc_background: u64,
     /// The channel group of the drive that it collects with.
     pub group: Option<u32>,
@@ -62,7 +62,7 @@ pub struct VssdStatus {
     pub read_depth: u64,
     pub page_depth: u64,
     pub redirected_reads: u64,
-    /// Bytes per second that offline writes get now, and those that waited for their turn (PN10).
+    /// Current rate of offline writes in bytes per second, and number of those that waited (PN10).
     pub offline_write_rate: u64,
     pub offline_writes_delayed: u64,
     pub queue_full: u64,

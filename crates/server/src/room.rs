@@ -8,7 +8,7 @@ use rackweave_core::{Effects, Span, Time, VolumeId};
 use crate::node::Server;
 use crate::service::Room;
 
-/// Interval of the reports: what the metadata service says of room is as old.
+/// Interval of the reports, and so the age of the metadata service's statement of room.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 /// When the next report is due, and its first volume, by slot.

@@ -9,37 +9,36 @@ use rackweave_core::{BlockAddr, Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
-/// Reads are not closer together than this, however much there is to read: 16 MiB/s.
+/// Shortest interval of reads, however much there is to read: 16 MiB/s.
 const EVERY_MIN: Span = Span::from_micros(250);
-/// With nothing to read it is looked again after this.
+/// Retry interval with nothing to read.
 const EMPTY_RETRY_INTERVAL: Span = Span::from_secs(60);
-/// Retry interval while the vSSD is busy …
+/// Retry interval while the vSSD is busy.
 const BUSY_RETRY_INTERVAL: Span = Span::from_millis(5);
-/// … and the number of retries after which it reads all the same; a busy vSSD would otherwise never be read.
+/// Retries after which it reads anyway; a busy vSSD would otherwise never be read.
 const BUSY_MAX: u32 = 200;
 
-/// Chunks of one zeroed run that are compared: a trim of a large volume spans millions.
+/// Most chunks of one zeroed run that are compared: a trim of a large volume spans millions.
 const ZEROED_CHUNKS_MAX: usize = 64;
 
-/// Where the reading is.
+/// Position of the scrub.
 #[derive(Debug, Default)]
 pub struct Scrub {
     slot: usize,
-    /// Blocks of the chunk that is being read.
+    /// Blocks of the current chunk.
     blocks: VecDeque<BlockAddr>,
     from: Option<BlockAddr>,
     at: Time,
     busy: u32,
-    /// Blocks of the present pass and vSSD whose turn came.
+    /// Blocks of the current pass and vSSD that were reached.
     seen: u64,
-    /// The present pass left out a vSSD that could not be read.
+    /// The current pass left out a vSSD that could not be read.
     partial: bool,
-    /// Passes over everything that were finished.
+    /// Completed passes over everything.
     pub passes: u64,
 }
 
-/// Mapped blocks; of a chunk without any that is zeroed, its first zeroed block, so that the others are compared with
-/// it.
+/// Mapped blocks; for a chunk without any that is zeroed, its first zeroed block, so that the chunk is compared.
 fn to_read(runs: &[ScanEntry]) -> Vec<BlockAddr> {
     let chunk = |a: BlockAddr| (a.volume, a.block / CHUNK_BLOCKS);
     let mut all: Vec<BlockAddr> = Vec::new();
@@ -67,10 +66,10 @@ impl Server {
         if rests { Time::MAX } else { self.scrub.at }
     }
 
-    /// The next block's turn has come.
+    /// Reads the next block if it is due.
     pub(crate) fn scrub(&mut self, now: Time, fx: &mut Effects) {
         if self.scrub.at == Time::ZERO {
-            // The first pass does not begin with everything else.
+            // The first pass does not begin together with everything else.
             self.scrub.from = Some(BlockAddr::default());
             self.scrub.at = now + self.scrub_pause();
             return;
@@ -98,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Part of the vSSD's blocks whose turn has come in the present pass.
+    /// Fraction of the vSSD's blocks reached in the current pass.
     pub(crate) fn scrub_progress(&self, vssd: VssdId) -> f64 {
         let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) else { return 0.0 };
         let mapped = self.ssd.space(vssd).mapped_slots.max(1);
@@ -109,7 +108,7 @@ impl Server {
         }
     }
 
-    /// Between two reads, so that all are read in the time for a pass.
+    /// Interval of reads that completes a pass in time.
     fn scrub_pause(&self) -> Span {
         let readable = self.vssds.iter().filter(|v| v.readable());
         let mapped: u64 = readable.map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
@@ -120,7 +119,7 @@ impl Server {
         }
     }
 
-    /// The next block on flash, of this vSSD or the next that has any.
+    /// The next block on flash, of this vSSD or the next one that has any.
     fn next_block(&mut self) -> Option<BlockAddr> {
         for _ in 0..=2 * self.vssds.len() {
             if let Some(a) = self.scrub.blocks.pop_front() {
@@ -128,7 +127,7 @@ impl Server {
                 return Some(a);
             }
             let Some(from) = self.scrub.from.take() else {
-                // All of it is read.
+                // It is read completely.
                 (self.scrub.slot, self.scrub.seen) = (self.scrub.slot + 1, 0);
                 self.scrub.from = Some(BlockAddr::default());
                 if self.scrub.slot >= self.vssds.len() {

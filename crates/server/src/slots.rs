@@ -1,8 +1,8 @@
 //! Slots of the drive, and the vSSDs that come and go in them (protocol rule 24).
 //!
-//! The drive's table says which vSSD has each slot (protocol rule 30), the metadata service's plan which one is to have
+//! The drive table says which vSSD has each slot (protocol rule 30), the metadata service's plan which one is to have
 //! it. A slot without a vSSD in the plan is given back: its row in the switch is deleted and its flash erased, durably,
-//! before it gets another vSSD. A slot with another vSSD's data than the plan names is left as it is, and the drive is
+//! before it gets another vSSD. A slot with the data of another vSSD than planned is left unchanged, and the drive is
 //! not used.
 
 use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
@@ -16,10 +16,10 @@ use crate::node::Server;
 use crate::trace;
 use crate::vssd::ServedVssd;
 
-/// An unanswered `del_vssd` is repeated after this.
+/// Interval at which an unanswered `del_vssd` is repeated.
 const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
-/// A row's last announcement is at least this old before the row is deleted: older packets are lost. A `del_vssd`
-/// counts once it is answered after that time; otherwise a `create_vssd` that it overtook would create the row again.
+/// Minimum age of a row's last announcement when the row is deleted: older packets are lost. Only an answer to a
+/// `del_vssd` after that time counts; otherwise a `create_vssd` that it overtook would create the row again.
 const ROW_UNDER_WAY: Span = Span::from_millis(100);
 
 /// State of a slot.
@@ -28,15 +28,15 @@ pub enum SlotState {
     /// Has a vSSD, or is free.
     #[default]
     Settled,
-    /// The drive's table is to name this vSSD first.
+    /// The drive table must name this vSSD first.
     Naming(VssdPlace),
     /// Being erased.
     Erasing,
-    /// Too much of its flash has failed: worn out and unusable.
+    /// Too much of its flash has failed: unusable.
     Lost,
 }
 
-/// Why a drive is not used: it differs from what it is to be.
+/// Why a drive is not used: the difference from the expected one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriveProblem {
     #[error(transparent)]
@@ -45,13 +45,13 @@ pub enum DriveProblem {
     Refused(#[from] DriveRefusal),
 }
 
-/// A row that the switch is to forget.
+/// A row that the switch must delete.
 #[derive(Debug)]
 struct RowGone {
     vssd: VssdId,
     set: SetId,
     again_at: Time,
-    /// Answers count from now on.
+    /// Answers count from this time on.
     counts_at: Time,
 }
 
@@ -65,7 +65,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// When the next repetition is due.
+    /// When the next retry is due.
     pub fn deadline(&self) -> Time {
         self.rows_gone.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX)
     }
@@ -82,7 +82,7 @@ impl Server {
         self.reconcile(now, fx);
     }
 
-    /// Goes on with the plan, as far as may be now.
+    /// Carries out the plan as far as possible now.
     pub(crate) fn reconcile(&mut self, now: Time, fx: &mut Effects) {
         if self.plan.number == 0 || self.plan.told {
             return;
@@ -122,13 +122,13 @@ impl Server {
         }
     }
 
-    /// The slot, in which nothing is, is to be this vSSD's.
+    /// Assigns the empty slot to this vSSD.
     fn take_slot(&mut self, now: Time, i: usize, w: VssdPlace) {
         let before = self.vssds[i].cfg.clone();
         self.vssds[i].slot = SlotState::Naming(w);
         self.ssd.assign(now, before.id, (w.vssd, w.set), &mut self.out);
     }
-    /// The drive's table names the slot's new vSSD.
+    /// The drive table names the slot's new vSSD.
     pub(crate) fn slot_assigned(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let SlotState::Naming(w) = self.vssds[i].slot else { return };
         let before = self.vssds[i].cfg.clone();
@@ -140,7 +140,7 @@ impl Server {
         self.registration.hurry(now);
         self.reconcile(now, fx);
     }
-    /// The slot is this vSSD's now.
+    /// The slot now belongs to this vSSD.
     fn put_vssd(&mut self, now: Time, i: usize, (id, set): (VssdId, SetId), fx: &mut Effects) {
         let share = self.vssds[i].cfg.share;
         let cfg = VssdConfig { id, set, share, peers: Vec::new() };
@@ -184,7 +184,7 @@ impl Server {
         self.ssd.worn_out(vssd) || (self.vssds[i].is_free() && self.ssd.used_up(vssd))
     }
 
-    /// The plan has no vSSD for the slot: its contents are erased.
+    /// The plan has no vSSD for the slot: erases its contents.
     fn give_slot(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let before = self.vssds[i].cfg.clone();
         let free = free_id(i);
@@ -208,7 +208,7 @@ impl Server {
     /// The slot is erased.
     pub(crate) fn slot_cleared(&mut self, now: Time, i: usize, ok: bool, fx: &mut Effects) {
         if !ok {
-            // A sync failed: the drive has failed for good (protocol rule 12), and nothing on it is tried again.
+            // A sync failed: the drive has failed for good (protocol rule 12), and nothing is retried.
             return;
         }
         let cfg = self.vssds[i].cfg.clone();
@@ -247,7 +247,7 @@ impl Server {
         true
     }
 
-    /// The place of the slot that the drive calls so.
+    /// Index of the slot that the drive names.
     pub(crate) fn slot_of(&self, d: &FlashDone) -> Option<usize> {
         let (FlashDone::BlockFreed { vssd }
         | FlashDone::BlockFailed { vssd }

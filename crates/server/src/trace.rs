@@ -1,4 +1,4 @@
-//! Situations that a server reports.
+//! Trace points of a server.
 
 use rackweave_core::trace_points;
 
@@ -6,10 +6,11 @@ pub use rackweave_core::trace::REDIRECT;
 pub use rackweave_replica::trace::{DEVICE_FAILED, LEASE_EXPIRED};
 
 trace_points! {
-    /// Collection began and ended. a: vSSD, b: free ratio in per mille.
+    /// Collection began; it ended. a: vSSD, b: free ratio in per mille.
     GC_START: GcStart = 9,
     GC_END: GcEnd = 10,
-    /// Collection began without the switch's consent: its answers were lost; programs wait for a free block; the vSSD is idle.
+    /// Collection began without the switch's consent: its answers were lost; programs wait for a free block; the vSSD
+    /// is idle.
     GC_UNACKNOWLEDGED: GcUnacknowledged = 11,
     GC_FORCED: GcForced = 12,
     GC_WHILE_IDLE: GcWhileIdle = 13,

@@ -1,4 +1,4 @@
-//! A vSSD as its server sees it: its service, its collection monitor, its row in the switch.
+//! A vSSD in its server: its service, its collection monitor, its row in the switch.
 
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::VssdReport;
@@ -27,9 +27,9 @@ pub(crate) struct ServedVssd {
     pub(crate) service: Box<dyn Service>,
     pub(crate) slot: SlotState,
     pub(crate) gc: GcMonitor,
-    /// As its channel group saw it last.
+    /// As last seen by its channel group.
     pub(crate) gc_seen: GcState,
-    /// Free blocks changed since the monitor looked.
+    /// Free blocks changed since the monitor's last check.
     pub(crate) space_changed: bool,
     pub(crate) forwarding: Forwarding,
     pub(crate) load: Load,
@@ -38,9 +38,9 @@ pub(crate) struct ServedVssd {
     pub(crate) epoch: Epoch,
     pub(crate) readable: bool,
     pub(crate) role: Option<Role>,
-    /// Reported complete already.
+    /// Already reported complete.
     pub(crate) complete: bool,
-    /// Its flash has no block in reserve; it is read-only.
+    /// Its flash has no spare block; it is read-only.
     pub(crate) worn_out: bool,
     pub(crate) read_only: bool,
     pub(crate) gc_episodes: u64,
@@ -49,7 +49,7 @@ pub(crate) struct ServedVssd {
 }
 
 impl ServedVssd {
-    /// In the slot of this number.
+    /// For the slot of this number.
     pub(crate) fn new(server: &ServerConfig, cfg: VssdConfig, slot: usize) -> ServedVssd {
         let service = (server.services)(server, &cfg, slot);
         ServedVssd::with_service(server, cfg, service)
@@ -79,7 +79,7 @@ impl ServedVssd {
             gc_background: 0,
         }
     }
-    /// The slot is free from now on, and is erased.
+    /// The slot becomes free, and is erased.
     pub(crate) fn give_back(self, server: &ServerConfig, free: VssdConfig) -> ServedVssd {
         let mut service = self.service;
         service.give_back(server, &free);
@@ -94,13 +94,13 @@ impl ServedVssd {
     pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
     }
-    /// The report for the metadata service. `no_room`: the host's disk has had none for longer than a lease.
+    /// The report for the metadata service. `no_room`: the host's disk has had no room for longer than a lease.
     pub(crate) fn report(&self, no_room: bool) -> VssdReport {
         let report = self.service.report();
         let read_only = self.read_only && !report.failed;
         VssdReport { read_only, no_room: no_room && !read_only && !report.failed, ..report }
     }
-    /// Serves reads in the newest view.
+    /// Whether it serves reads in the newest view.
     pub(crate) fn readable(&self) -> bool {
         self.readable
     }

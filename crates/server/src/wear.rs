@@ -6,7 +6,7 @@ use rackweave_core::{Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
-/// Shortest interval of the reports: wear is looked at every few days, and every block is counted for it.
+/// Shortest interval of the reports: wear changes within days, and each report counts every block.
 const TELL_EVERY: Span = Span::from_secs(1);
 
 /// When the next report is due, and the last one.
@@ -17,8 +17,8 @@ pub struct WearReport {
 }
 
 impl Server {
-    /// A block of the vSSD was erased, or failed. The contents of a worn-out vSSD are to move while it still takes
-    /// writes, so this is reported at once.
+    /// A block of the vSSD was erased or failed. The contents of a worn-out vSSD must move while it still takes writes,
+    /// so that is reported at once.
     pub(crate) fn note_worn(&mut self, now: Time, i: usize) {
         let v = &mut self.vssds[i];
         let (worn_out, read_only) = (self.ssd.worn_out(v.cfg.id), self.ssd.read_only(v.cfg.id));
@@ -29,7 +29,7 @@ impl Server {
         }
     }
 
-    /// Reports when anything was erased since the last report, and once in each incarnation.
+    /// Reports if anything was erased since the last report, and once in each incarnation.
     pub(crate) fn tell_wear(&mut self, now: Time, fx: &mut Effects) {
         if now < self.wear.again_at || self.registration.incarnation.is_none() {
             return;

@@ -135,7 +135,7 @@ fn a_drive_from_before_incarnations_were_kept_is_read() {
     assert_eq!(decode(&drive_key(NodeId(2)), &bytes), Ok(Record::Drive(NodeId(2), drive)));
 }
 
-/// The kinds of one record have no number: a key that begins like one is not taken for it.
+/// Kinds with a single record have no number: a key that only begins like one is refused.
 #[test]
 fn a_key_has_one_form() {
     let wear = encode_rack(&RackRecord { next_incarnation: 1, next_volume: 1 });

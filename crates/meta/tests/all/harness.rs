@@ -1,4 +1,4 @@
-//! A service, its store, and servers that say what a test tells them to.
+//! A service, its store, and servers scripted by the test.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub fn config() -> MetaConfig {
     }
 }
 
-/// What a scripted server remembers.
+/// State of a scripted server.
 #[derive(Clone, Debug)]
 pub struct Scripted {
     pub node: NodeId,
@@ -54,12 +54,12 @@ pub struct Scripted {
     pub losses: Vec<VssdLoss>,
     pub table: DriveTable,
     pub drive_refused: Option<DriveRefusal>,
-    /// Sends nothing and hears nothing.
+    /// Sends and receives nothing.
     pub silent: bool,
     pub leased_at: Option<Time>,
     /// Number of the last welcome or lease.
     pub told: u64,
-    /// The life that was refused last.
+    /// Nonce that was last refused.
     pub refused: Option<u64>,
 }
 
@@ -69,15 +69,15 @@ pub struct Rack {
     pub now: Time,
     pub saved: BTreeMap<Bytes, Bytes>,
     pub servers: Vec<Scripted>,
-    /// Packets to anyone but servers.
+    /// Packets to nodes other than servers.
     pub heard: Vec<Packet>,
-    /// Views in the order they were announced to anybody.
+    /// Views in the order they were announced to any server.
     pub announced: Vec<View>,
     /// Writes that the store has not confirmed.
     pub unconfirmed: Vec<StoreWrite>,
     pub hold_store: bool,
     pub stores: usize,
-    /// The service dies at its write of this number, which becomes durable (true) or is lost.
+    /// The service crashes at its write of this number, which becomes durable (true) or is lost.
     pub die_at: Option<(usize, bool)>,
     dead: bool,
     next_nonce: u64,
@@ -126,7 +126,7 @@ impl Rack {
         rack
     }
 
-    /// The service dies and starts again from what is durable. Its clock starts anew.
+    /// The service crashes and restarts from its durable state. Its clock restarts.
     pub fn restart_meta(&mut self) {
         self.unconfirmed.clear();
         (self.die_at, self.dead) = (None, false);
@@ -248,7 +248,7 @@ impl Rack {
         }]
     }
 
-    /// The server starts a new life and registers.
+    /// Starts the server and registers it.
     pub fn start(&mut self, i: usize) {
         self.next_nonce += 1;
         let s = &mut self.servers[i];
@@ -271,7 +271,7 @@ impl Rack {
             })),
         );
     }
-    /// Before the first of a life, the drive's table has its incarnation, and the service learns of it.
+    /// Before the first of a run, the drive table gets its incarnation, and the service is informed.
     pub fn heartbeat(&mut self, i: usize) {
         let s = &mut self.servers[i];
         if !s.silent && s.table.digest != 0 && s.table.known < s.incarnation {
@@ -284,7 +284,7 @@ impl Rack {
             self.control(node, incarnation, told, Control::Heartbeat { sequence: self.now.0, vssds });
         }
     }
-    /// A client's question for the map: how many members of the set the answer names.
+    /// A client requests the map; returns the number of members of the set in the answer.
     pub fn map_asked(&mut self) -> Option<usize> {
         let client = self.cfg.layout.client(0);
         self.heard.clear();
@@ -296,7 +296,7 @@ impl Rack {
             _ => None,
         })
     }
-    /// Time passes; every server that is not silent heartbeats each tenth of a lease, shadows fill.
+    /// Advances time; every server that is not silent sends a heartbeat each tenth of a lease, and shadows are filled.
     pub fn run(&mut self, span: Span) {
         let end = self.now + span;
         while self.now < end {

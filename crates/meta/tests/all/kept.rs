@@ -1,4 +1,4 @@
-//! What the service keeps of drives, failures and room, and what it says of it.
+//! The service's records of drives, failures and room.
 
 use rackweave_core::admin;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdRoom};
@@ -53,7 +53,7 @@ fn a_restarted_service_knows_that_a_drive_lost_records() {
     r.servers[0].losses = (0..4).map(|slot| VssdLoss { slot, records: 1, digest: 7 }).collect();
     r.start(0);
     r.restart_meta();
-    // What is left of them is erased by now: a later life finds nothing.
+    // The remains are erased by now: a later incarnation finds nothing.
     r.servers[0].losses = Vec::new();
     r.start_all();
     let ViewState::Recovering { witnesses, .. } = r.view().state else { panic!("recovering: {:?}", r.view()) };
@@ -79,7 +79,7 @@ fn a_restarted_service_knows_its_servers_drives() {
     assert_eq!(r.servers[0].drive_refused, None);
 }
 
-/// Blocks of room that the status says, while member `i` tells capacity and use `told[i]`.
+/// Blocks of room in the status while each member `i` reports the capacity and use in `told[i]`.
 fn room(r: &mut Rack, request: u64, told: &[Option<(u64, u64)>]) -> u64 {
     for (i, told) in told.iter().enumerate() {
         let Some((capacity, used)) = *told else { continue };
@@ -104,7 +104,7 @@ fn a_set_has_the_room_of_its_fullest_member_as_its_present_life_tells() {
     assert_eq!(room(&mut r, 3, &[None, Some((1024, 0))]), 640 - 64 - 32);
     assert_eq!(room(&mut r, 4, &[Some((16, 0))]), 0, "no more than is held");
     room(&mut r, 5, &all);
-    // It begins again, is filled, and has not told how much it has since.
+    // It restarts, is filled, and has not reported its room since.
     r.start(2);
     for _ in 0..3 {
         r.fill_shadows();

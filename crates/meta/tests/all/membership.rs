@@ -41,7 +41,7 @@ fn a_silent_member_is_removed_only_after_its_lease_by_the_slowest_clock() {
     }
     assert!(r.now.since(last) >= bound, "removed {} after its last heartbeat", r.now.since(last));
     assert_eq!(r.roles(), "MM-");
-    // It was only cut off: it comes back as a shadow, in its old life.
+    // It was only cut off: it returns as a shadow, in the same incarnation.
     r.servers[2].silent = false;
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MMS");
@@ -60,7 +60,7 @@ fn a_restarted_server_is_a_shadow_until_complete_in_the_current_epoch() {
     r.run(LEASE / 5);
     assert!(r.servers[1].incarnation > old);
     assert_eq!(r.roles(), "MSM");
-    // A report about an earlier epoch promotes nobody.
+    // A report about an earlier epoch promotes no shadow.
     let s = r.servers[1].clone();
     let stale = VssdReport {
         vssd: s.vssd,
@@ -98,7 +98,8 @@ fn heartbeats_of_an_earlier_life_renew_nothing() {
     assert_eq!(r.servers[0].leased_at, None);
 }
 
-/// All lose their power; two are back when a heartbeat comes that the third sent before, and it is taken for none of those who live.
+/// All lose power; two are back when a heartbeat arrives that the third sent before. It must not count for the running
+/// ones.
 #[test]
 fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
     for named in [0, 1, 2] {
@@ -113,7 +114,7 @@ fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
             r.start(i);
         }
         let recovering = r.view().clone();
-        // What the service has sent to it meanwhile it has never named.
+        // It has never acknowledged what the service sent meanwhile.
         for late in 0..3 {
             let told = if named == 0 { old.told } else { old.told - named };
             let beat = Control::Heartbeat { sequence: r.now.0 + late, vssds: vssds.clone() };
@@ -139,7 +140,7 @@ fn a_late_registration_of_an_earlier_life_changes_nothing() {
     r.control(node, Incarnation(0), 0, Control::PlainHello { nonce: old_nonce, vssds: vec![] });
     r.run(LEASE);
     assert_eq!(*r.view(), view);
-    // A repeated registration of the present life is answered with the same incarnation.
+    // A repeated registration of the current run is answered with the same incarnation.
     let incarnation = r.servers[0].incarnation;
     r.hello(0);
     assert_eq!(r.servers[0].incarnation, incarnation);
@@ -155,7 +156,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
         r.start(i);
     }
     r.run(LEASE);
-    // As the drive says it at its next start: it knows of the life before.
+    // As the drive reports at its next start: it holds the previous incarnation.
     let given = r.servers[0].incarnation;
     let good = DriveTable { generation: 4, known: given, ..r.servers[0].table.clone() };
     let hello = |r: &mut Rack, drive: Option<DriveId>, table: DriveTable| {
@@ -174,7 +175,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     let refused = [
         (None, DriveTable { known: Incarnation(now.0 + 1), ..later.clone() }),
         (Some(other), later.clone()),
-        // An image from before the life that was leased last.
+        // An image from before the run that was last leased.
         (None, good.clone()),
         (None, DriveTable { digest: 6, ..later.clone() }),
         (None, DriveTable { slots: vec![unknown], ..later.clone() }),
@@ -194,7 +195,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
         }
         r.restart_meta();
     }
-    // A drive that never served may take its place; then the one before may not.
+    // A drive that never served may replace it; then the previous one is refused.
     let fresh = DriveTable { generation: 1, known: Incarnation(0), ..later.clone() };
     let (why, life) = hello(&mut r, Some(other), fresh.clone());
     assert!(why.is_none() && life > now, "{why:?}");
@@ -264,7 +265,7 @@ fn a_read_only_member_that_is_left_alone_fills_the_others_before_it_leaves() {
     r.start(2);
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MSS");
-    // What was answered is in its memory alone: the others lost theirs.
+    // Only it has the acknowledged writes in memory: the others lost theirs.
     r.servers[0].read_only = true;
     r.run(LEASE);
     assert_eq!((r.roles().as_str(), r.view().state), ("MSS", ViewState::Normal));
@@ -286,7 +287,7 @@ fn a_complaint_of_long_ago_keeps_nobody_in_a_view_that_others_cannot_reach() {
         let silent = vec![about];
         r.control(s.node, s.incarnation, 0, Control::Silent { set: SetId(0), epoch, silent });
     };
-    // It was over before anybody had to leave.
+    // The complaint ended before any member had to leave.
     complain(&mut r, 0, 1);
     r.run(LEASE * 20);
     assert_eq!(r.roles(), "MMM");
@@ -367,7 +368,7 @@ fn a_machine_that_slept_wakes_with_its_members() {
     r.run(LEASE);
     let view = r.view().clone();
     r.now += Span::from_secs(3_600);
-    // The first to wake does not find all others gone.
+    // The first server to wake does not find all others expired.
     r.heartbeat(1);
     r.event(rackweave_core::Event::Timer);
     assert_eq!(*r.view(), view);

@@ -1,4 +1,4 @@
-//! A member whose drive waits for room on the host's disk: the others do without it, if they are enough.
+//! A member whose drive waits for room on the host's disk: the others do without it if they are enough.
 
 use super::harness::{LEASE, Rack, config};
 

@@ -1,4 +1,4 @@
-//! Recovery of a whole set: for whom it waits, who is a witness, and what the operator may say.
+//! Recovery of a whole set: the servers it waits for, witnesses, and decisions of the operator.
 
 use rackweave_core::admin;
 use rackweave_core::msg::control::VssdLoss;
@@ -7,7 +7,7 @@ use rackweave_core::{DriveId, Epoch, Layout, SetId};
 
 use super::harness::{LEASE, Rack, config};
 
-/// Everything crashed, and `back` registered again.
+/// All servers crashed, and those in `back` registered again.
 fn crashed_whole(change: impl Fn(&mut Rack)) -> Rack {
     let mut r = Rack::new(config());
     r.start_all();
@@ -35,7 +35,7 @@ fn recovered(r: &mut Rack) {
     r.control(s.node, s.incarnation, 0, Control::Recovered { set: SetId(0), epoch: r.view().epoch });
 }
 
-/// Only the last server is left in the view, then it crashes and comes back.
+/// Only the last server is left in the view, then it crashes and returns.
 fn left_alone_and_crashed(r: &mut Rack) {
     r.start_all();
     r.run(LEASE);
@@ -89,7 +89,7 @@ fn a_replaced_drive_is_no_member_of_a_recovery() {
     r.fill_shadows();
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MMM");
-    // From now on that is the drive it is a member with, also for a service that has begun again.
+    // From now on it is a member with that drive, also for a restarted service.
     r.servers.iter_mut().for_each(|s| s.silent = true);
     r.restart_meta();
     r.start_all();
@@ -100,13 +100,13 @@ fn a_replaced_drive_is_no_member_of_a_recovery() {
 fn who_lost_records_is_no_witness_until_it_has_everything_again() {
     let mut r = crashed_whole(|r| r.servers[0].losses = lost(7));
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("MMMR", 0b110));
-    // The service keeps that.
+    // The service stores that.
     r.restart_meta();
     r.run(LEASE / 5);
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("MMMR", 0b110));
     recovered(&mut r);
     assert_eq!(r.roles(), "MMM");
-    // What it found first stays though it finds nothing later.
+    // Losses once found are kept although it finds none later.
     r.servers[0].losses = lost(9);
     r.start_all();
     r.servers[0].losses = Vec::new();
@@ -116,7 +116,7 @@ fn who_lost_records_is_no_witness_until_it_has_everything_again() {
     r.servers[0].losses = lost(7);
     r.start_all();
     recovered(&mut r);
-    // The same losses again: they were made good. Others: they were not.
+    // The same losses again were repaired; others were not.
     for (digest, all) in [(7, true), (9, false)] {
         r.servers[0].losses = lost(digest);
         r.start_all();
@@ -141,7 +141,7 @@ fn without_a_witness_the_set_waits_for_the_operators_word() {
     let word = || admin::Op::SetRecover { set: SetId(0), without: Box::new([]) };
     assert_eq!(r.admin(2, word()), Ok(admin::Reply::Done));
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0));
-    // It holds though one of them begins again.
+    // That holds although one of them restarts.
     r.start(1);
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("MM-R", 0));
     recovered(&mut r);
@@ -193,11 +193,11 @@ fn when_a_lone_survivor_crashes_the_set_goes_on_with_a_member_that_was_cut_off()
     let (view, waits) = (r.view().clone(), [0, 1].map(|i| r.cfg.layout.server(i)));
     let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!(status.sets[0].waits_for, waits);
-    // The service knows of it across a restart.
+    // The service knows it across a restart.
     r.restart_meta();
     r.run(LEASE * 3);
     assert_eq!(*r.view(), view);
-    // One that lost its memory as well is not enough: the other may have more.
+    // One that lost its memory too is not enough: the other may have more.
     r.start(0);
     r.run(LEASE * 3);
     assert_eq!(r.roles(), "--M");
@@ -227,7 +227,7 @@ fn a_member_that_was_being_filled_again_has_what_was_answered() {
     r.start(2);
     r.run(LEASE);
     assert_eq!(r.roles(), "M-S");
-    // It crashes before anybody is filled from it: the third is still there.
+    // It crashes before any other is filled from it: the third is still available.
     r.start(0);
     r.run(LEASE * 2);
     assert_eq!(r.roles(), "M-S");
@@ -282,7 +282,7 @@ fn of_those_that_all_crashed_the_operator_may_give_up_each() {
     assert_eq!(recover(&mut r, 2, &[0, 1]), Ok(admin::Reply::Done));
     assert_eq!(r.roles(), "--MR");
     r.control(r.servers[2].node, r.servers[2].incarnation, 0, Control::Recovered { set, epoch: r.view().epoch });
-    // Given up is given up: it waits for neither when it crashes again.
+    // A server once given up is not waited for when the set crashes again.
     r.start(2);
     assert_eq!(r.roles(), "--MR");
     assert_eq!(recover(&mut r, 3, &[0]), Err(admin::SetError::NotInSet { set, server: zero }.into()));
@@ -307,7 +307,7 @@ fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
     assert_eq!(recover(&mut r, 2, &[2]), Ok(admin::Reply::Done), "the same request again");
     assert_eq!(recover(&mut r, 3, &[2]), Err(admin::SetError::NotInSet { set, server: two }.into()));
     assert_eq!(r.view().epoch, epoch);
-    // It survives the service, and who was given up is not let into the recovery.
+    // The decision survives the service, and a server given up is not admitted to the recovery.
     r.restart_meta();
     assert_eq!(r.roles(), "MM-R");
     r.start(2);
@@ -330,13 +330,13 @@ fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
     r.run(LEASE);
     let unknown = r.admin(2, admin::Op::SetRecover { set: SetId(9), without: [zero].into() });
     assert_eq!(unknown, Err(admin::SetError::Unknown { set: SetId(9) }.into()));
-    // One is gone, the others go on.
+    // One is lost, the others go on.
     r.servers[2].silent = true;
     assert_eq!(recover(&mut r, 3, &[2]), Err(admin::SetError::Survives { set, server: zero }.into()));
     r.run(LEASE * 3);
     assert_eq!(r.roles(), "MM-");
     assert_eq!(recover(&mut r, 4, &[2]), Err(admin::SetError::NotInSet { set, server: two }.into()));
-    // The whole set crashes; the leases of the lives before still run.
+    // The whole set crashes; leases of the previous incarnations are still running.
     r.servers.iter_mut().for_each(|s| s.silent = true);
     r.start(0);
     assert_eq!(recover(&mut r, 5, &[1]), Err(admin::SetError::Survives { set, server: one }.into()));
@@ -348,7 +348,7 @@ fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
     assert_eq!(recover(&mut r, 8, &[1]), Err(admin::SetError::StillMissing { set, server: zero }.into()));
     assert_eq!(recover(&mut r, 9, &[0, 1]), Err(admin::SetError::NothingLeft { set }.into()));
     assert_eq!(r.roles(), "MM-");
-    // A member lost while its set recovers is given up the same way.
+    // A member lost during the recovery is given up the same way.
     r.start(0);
     r.start(1);
     assert_eq!(r.roles(), "MM-R");

@@ -15,7 +15,7 @@ fn nothing_is_announced_before_it_is_durable() {
     r.hold_store = true;
     r.start(2);
     assert!(r.announced.is_empty() && r.servers[2].incarnation.0 == 0);
-    // Leases wait as well: one given now would be for a view that is about to end.
+    // Leases wait as well: one granted now would be for a view that is about to end.
     r.servers[0].leased_at = None;
     r.heartbeat(0);
     assert_eq!(r.servers[0].leased_at, None);
@@ -24,7 +24,8 @@ fn nothing_is_announced_before_it_is_durable() {
     assert!(r.servers[0].leased_at.is_some() && r.servers[2].incarnation.0 > 0);
 }
 
-/// A disk that is full for an hour: who has the newest view is leased on, a member that left waits for the view without it.
+/// The disk is full for an hour: a server with the newest view keeps its lease, a member that left waits for the view
+/// without it.
 #[test]
 fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
     let mut r = Rack::new(config());
@@ -36,7 +37,7 @@ fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
     r.run(LEASE * 5);
     assert_eq!(r.roles(), "MMM");
     assert!(r.servers.iter().all(|s| s.leased_at == Some(r.now)), "leased on");
-    // One of them is out, which cannot be written down.
+    // One of them is out, which cannot be stored.
     r.servers[2].silent = true;
     r.run(LEASE * 2);
     assert_eq!(r.roles(), "MM-");
@@ -73,7 +74,7 @@ fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
     r.admin(3, delete).expect("there");
 }
 
-/// A disk that hangs: changes are gathered, each key once, and an operator's are refused.
+/// The disk hangs: changes are gathered, each key once, and those by an operator are refused.
 #[test]
 fn no_more_than_the_most_writes_are_under_way() {
     let mut r = Rack::new(config());
@@ -93,7 +94,7 @@ fn no_more_than_the_most_writes_are_under_way() {
     r.admin(3, admin::Op::RackStatus).expect("what is read waits for no write");
     let answered = |r: &Rack| r.heard.iter().filter(|p| matches!(p.body, Body::Control(Control::Attached(_)))).count();
     assert_eq!(answered(&r), 0);
-    // The first that is durable lets all that was gathered begin, as one write.
+    // The first durable write lets all gathered changes start, as one write.
     r.confirm_one();
     assert_eq!((answered(&r), r.unconfirmed.len()), (1, STORES_MAX));
     let gathered = r.unconfirmed.last().expect("begun").entries.len();
@@ -141,8 +142,8 @@ fn a_restarted_service_takes_all_leases_for_held() {
     assert_eq!(r.roles(), "MM-");
 }
 
-/// An answer to a client's question makes it final that a device failed (`others_may_come`), of which a new life of the service
-/// knows nothing.
+/// An answer to a client makes a device's failure final (`others_may_come`), of which a restarted service knows
+/// nothing.
 #[test]
 fn a_restarted_service_tells_no_client_who_serves_before_it_has_heard_them() {
     let mut r = Rack::new(config());
@@ -158,14 +159,14 @@ fn a_restarted_service_tells_no_client_who_serves_before_it_has_heard_them() {
     assert_eq!(r.map_asked(), None);
     r.heartbeat(2);
     assert_eq!(r.map_asked(), Some(0));
-    // Who is never heard of is out when its lease must have ended, and waited for.
+    // A server that is never heard is out once its lease must have ended, and is waited for.
     r.restart_meta();
     r.servers[2].silent = true;
     r.run(r.cfg.lease_bound() + LEASE);
     assert_eq!(r.map_asked(), Some(0));
 }
 
-/// A life with every kind of change.
+/// A run with every kind of change.
 fn eventful(r: &mut Rack) {
     r.start_all();
     r.run(LEASE);

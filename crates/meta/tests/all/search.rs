@@ -1,5 +1,5 @@
-//! Servers that crash, are cut off and come back, with clocks that drift, late and repeated messages, and a service that dies: one
-//! set, of whose contents a number stands for what was written last. Everything is drawn from the seed.
+//! Servers that crash, are cut off and return, with drifting clocks, late and repeated messages, and a service that
+//! crashes. The contents of the one set are a number that stands for the last write. Everything is drawn from the seed.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use super::harness::config;
 
 const LEASE: Span = Span::from_millis(100);
 const DRIFT_PPM: u32 = 10_000;
-/// Clients write, servers copy and all is checked at multiples of this.
+/// Clients write, servers copy and checks run at multiples of this.
 const TICK: Span = Span::from_micros(500);
 const COPIES: usize = 3;
-/// Until all must be well after the last fault.
+/// Time after the last fault until everything must be well.
 const CALM: Span = Span(40 * LEASE.0);
 const FAULTS: LinkFaults = LinkFaults {
     loss: 0.05,
@@ -59,13 +59,13 @@ fn packet(src: NodeId, incarnation: Incarnation, request: u64, c: Control) -> Pa
     Packet { src, dst: Layout::META, header, body: Body::Control(c) }
 }
 
-/// What nodes did, for the checks.
+/// Records of the nodes' actions, for the checks.
 #[derive(Default)]
 struct Seen {
     views: BTreeMap<Epoch, View>,
     /// With the nonce that each was given for.
     incarnations: BTreeMap<Incarnation, u64>,
-    /// Nonces of the servers that run.
+    /// Nonces of the running servers.
     present: BTreeMap<NodeId, u64>,
     min_copies: usize,
     refusals: u64,
@@ -85,7 +85,7 @@ impl Seen {
             _ => {}
         }
     }
-    /// An epoch is given once, and the set begins with enough.
+    /// An epoch is issued once, and the set begins with enough members.
     fn announced(&mut self, v: &View) {
         if self.views.is_empty() && v.members.len() < self.min_copies {
             self.wrong(format!("the set begins as {v:?}"));
@@ -99,7 +99,7 @@ impl Seen {
     fn wrong(&mut self, what: String) {
         self.wrong.get_or_insert(what);
     }
-    /// The registration of a life that is over and was never welcome: the transport keeps it from a service that received a
+    /// The registration of an ended run that was never admitted: the transport keeps it from a service that received a
     /// later one.
     fn never_was(&self, p: &Packet) -> bool {
         let Body::Control(Control::ServerHello(hello)) = &p.body else { return false };
@@ -107,7 +107,7 @@ impl Seen {
     }
 }
 
-/// The metadata service, with a look at what it sends.
+/// The metadata service, with its output recorded.
 struct Service {
     meta: Meta,
     seen: Rc<RefCell<Seen>>,
@@ -128,14 +128,14 @@ impl Node for Service {
     }
 }
 
-/// What a copy holds: the newest number that it has a record of, and whether that can be read.
+/// Contents of a copy: the newest number recorded, and whether it can be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Copy {
     number: u64,
     readable: bool,
 }
 
-/// A server while it runs.
+/// A running server.
 struct Life {
     node: NodeId,
     vssd: VssdId,
@@ -143,11 +143,11 @@ struct Life {
     view: Option<View>,
     memory: Copy,
     complete: bool,
-    /// Its drive waits for room of the host.
+    /// Its drive waits for room on the host's disk.
     full: bool,
     /// Its drive is not the one that the service knows.
     foreign: bool,
-    /// Generation of its drive's table when it began, and the incarnation there.
+    /// Generation of its drive table at the start, and the incarnation there.
     began: (u64, Incarnation),
     /// It has just sent a heartbeat.
     beat: bool,
@@ -224,7 +224,7 @@ impl Life {
     }
 }
 
-/// What outlives a server's process.
+/// State that outlives a server's process.
 struct Server {
     node: NodeId,
     vssd: VssdId,
@@ -232,10 +232,10 @@ struct Server {
     durable: Copy,
     drive: DriveId,
     losses: Vec<VssdLoss>,
-    /// Of its drive's table, and the incarnation there.
+    /// Of its drive table, and the incarnation there.
     generation: u64,
     known: Incarnation,
-    /// The same at the beginning of the last life that had a lease: of an image of the drive from before that life.
+    /// The same at the start of the last leased run: an image of the drive from before that run.
     image: Option<(u64, Incarnation)>,
 }
 
@@ -248,10 +248,10 @@ struct World {
     apart: Vec<(usize, usize)>,
     faults: bool,
     written: u64,
-    /// The newest number that was answered, the epoch in which, and the newest that was flushed.
+    /// The newest answered number with its epoch, and the newest flushed one.
     answered: (u64, Epoch),
     flushed: u64,
-    /// Some drive was damaged or replaced: nobody need know what is missing.
+    /// Some drive was damaged or replaced: data may be missing without a trace.
     damaged: bool,
     recoveries: u64,
     seen: Rc<RefCell<Seen>>,
@@ -292,7 +292,7 @@ impl World {
     fn life(&self, i: usize) -> Option<&Life> {
         self.engine.get(self.servers[i].node)
     }
-    /// Of a server that runs.
+    /// The running server.
     fn life_mut(&mut self, i: usize) -> &mut Life {
         self.engine.get_mut(self.servers[i].node).expect("it runs")
     }
@@ -311,7 +311,7 @@ impl World {
         self.engine.boot(Layout::META, Service { meta, seen: self.seen.clone() });
     }
 
-    /// A life begins; with `replaced` on an empty drive, as an operator may say that it was.
+    /// Starts a server; with `replaced` on an empty drive that the operator declared.
     fn begin(&mut self, i: usize, replaced: bool) {
         let nonce = self.rng.next_u64() | 1;
         let clock = draw_clock(&mut self.rng);
@@ -362,15 +362,15 @@ impl World {
         let Some(life) = ended.as_ref().and_then(AnyNode::get::<Life>) else { return };
         let (rng, s) = (&mut self.rng, &mut self.servers[i]);
         self.seen.borrow_mut().present.remove(&s.node);
-        // What was written and not flushed may be durable.
+        // Unflushed data may be durable.
         if life.memory.readable && life.memory.number > s.durable.number && rng.chance(0.4) {
             let number = rng.between(s.durable.number, life.memory.number);
             s.durable = Copy { number, readable: true };
         }
         match rng.below(12) {
-            // What is stored can no longer be read.
+            // Stored data can no longer be read.
             0 => (s.durable.readable, self.damaged) = (false, true),
-            // Records are lost: it has no trace of what was written last.
+            // Records are lost: it has no trace of the last write.
             1 => {
                 self.damaged = true;
                 s.durable = Copy { number: rng.below(s.durable.number + 1), readable: true };
@@ -388,7 +388,7 @@ impl World {
     fn place(&self, m: &Member) -> usize {
         self.servers.iter().position(|s| s.vssd == m.vssd).expect("of the set")
     }
-    /// It would answer a read now.
+    /// Whether it would answer a read now.
     fn serves(&self, i: usize) -> bool {
         let Some(life) = self.life(i) else { return false };
         let Some(v) = life.view.as_ref().filter(|v| v.state == ViewState::Normal) else { return false };
@@ -398,7 +398,7 @@ impl World {
     fn reach(&self, i: usize, j: usize) -> bool {
         i == j || !self.apart.contains(&(i.min(j), i.max(j)))
     }
-    /// The servers of the view, if all are there, in it, and reached by this one.
+    /// The servers of the view, if this one is in it and reaches all of them.
     fn all_of(&self, i: usize, v: &View) -> Option<Vec<usize>> {
         let there = |m: &Member| {
             let j = self.place(m);
@@ -433,7 +433,8 @@ impl World {
         }
     }
 
-    /// A member of the last view that could acknowledge still has in memory what was answered: then nothing of it is lost.
+    /// A member of the last view that could acknowledge still has the acknowledged writes in memory: then none of them
+    /// is lost.
     fn holder_lives(&self) -> bool {
         let members = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).count();
         let enough = usize::from(self.cfg.min_copies);
@@ -443,7 +444,7 @@ impl World {
         (0..COPIES).any(|i| has(i) && self.me(i, &v).is_some_and(|m| m.role == Role::Member))
     }
 
-    /// What each that serves would show.
+    /// Checks what each serving member would return.
     fn check(&mut self) -> Result<(), String> {
         if let Some(wrong) = self.seen().wrong.take() {
             return Err(wrong);
@@ -454,7 +455,7 @@ impl World {
             }
             let life = self.life(i).expect("serves");
             let (have, v) = (life.memory, life.view.clone().expect("serves"));
-            // A loss mark shows nothing wrong.
+            // A loss mark returns no wrong data.
             if have.readable && have.number < self.answered.0 {
                 if self.holder_lives() || have.number < self.flushed || v.recovered <= self.answered.1 {
                     return Err(format!(
@@ -470,7 +471,8 @@ impl World {
         Ok(())
     }
 
-    /// A shadow copies what a member has; the leader of a recovery takes the newest that can be read and that witnesses allow.
+    /// A shadow copies a member's contents; the leader of a recovery takes the newest that is readable and that
+    /// witnesses permit.
     fn replicate(&mut self, i: usize) {
         let Some(v) = self.life(i).and_then(|l| l.view.clone()) else { return };
         let Some(me) = self.me(i, &v).copied() else { return };
@@ -509,7 +511,7 @@ impl World {
         self.engine.post(p);
     }
 
-    /// Reports which members it does not reach, or, left out of the view, that it reaches all.
+    /// Reports members that it does not reach, or, when left out of the view, that it reaches all.
     fn complain(&mut self, i: usize) {
         let Some(v) = self.life(i).and_then(|l| l.view.clone()) else { return };
         let inside = self.me(i, &v).is_some();
@@ -546,7 +548,7 @@ impl World {
         }
     }
 
-    /// Its drive waits for room of the host, or no longer.
+    /// Sets whether its drive waits for room on the host's disk.
     fn fill_host(&mut self, i: usize, full: bool) {
         self.servers[i].full = full;
         if self.life(i).is_some() {
@@ -554,7 +556,7 @@ impl World {
         }
     }
 
-    /// The drive's table gets the incarnation that the server was given.
+    /// The drive table gets the server's incarnation.
     fn record(&mut self, i: usize) {
         let life = self.life(i).expect("it runs");
         let (incarnation, leased, began) = (life.incarnation(), life.reg.lease_until > Time::ZERO, life.began);
@@ -627,7 +629,7 @@ fn run(seed: u64) -> Result<World, String> {
     while w.engine.now() < end {
         w.step()?;
     }
-    // Without a witness it waits for the operator's word.
+    // Without a witness it waits for the operator's decision.
     if !w.whole() && !w.damaged {
         return Err(format!("not whole: {:?}", w.seen().views.values().next_back()));
     }

@@ -1,5 +1,5 @@
-//! Volumes against a list that forgets nothing: made, grown, deleted, attached by two clients, each request now and then repeated
-//! late, while the service dies and starts again. Everything is drawn from the seed.
+//! Volumes against a complete model: created, grown, deleted, attached by two clients, each request now and then
+//! repeated late, while the service crashes and restarts. Everything is drawn from the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +25,13 @@ type Answer = Result<admin::Reply, admin::Error>;
 #[derive(Default)]
 struct Model {
     live: BTreeMap<&'static str, VolumeInfo>,
-    /// All that ever lived.
+    /// All volumes that ever existed.
     ids: BTreeSet<VolumeId>,
     deleted: BTreeSet<VolumeId>,
 }
 
 impl Model {
-    /// What the service may answer.
+    /// Answers that are permitted.
     fn judge(&mut self, request: &Request, answer: &Answer) -> Result<(), String> {
         let before = self.live.clone();
         let wrong = || Err(format!("{request:?}: {answer:?}, of {before:?}"));
@@ -128,7 +128,7 @@ fn run(seed: u64) -> Result<usize, String> {
         fences(&mut r, &mut rng, &model)?;
         if rng.chance(0.03) {
             r.restart_meta();
-            // What administrators were answered lives in memory; attaches are kept.
+            // Answers to administration are in memory only; attaches are stored.
             asked_before.retain(|(_, request, _)| matches!(request, Request::Attach { .. }));
         }
         let Ok(admin::Reply::Volumes(list)) = r.admin(1_000_000 + number, admin::Op::VolumeList) else {
@@ -142,7 +142,7 @@ fn run(seed: u64) -> Result<usize, String> {
     Ok(model.ids.len())
 }
 
-/// A request of before comes again, late: it is answered as it was, and changes nothing.
+/// An earlier request arrives again, late: it gets the same answer and changes nothing.
 fn repeat(r: &mut Rack, rng: &mut Rng, model: &mut Model, before: &mut [(u64, Request, Answer)]) -> Result<(), String> {
     let from = before.len().saturating_sub(6);
     let recent = &mut before[from..];
@@ -151,9 +151,9 @@ fn repeat(r: &mut Rack, rng: &mut Rng, model: &mut Model, before: &mut [(u64, Re
     let again = ask(r, *number, request);
     let first = std::mem::replace(first, again.clone());
     let same = match (&first, &again) {
-        // Refused for want of the volume then, it is a request like any other; so is one whose volume is gone since.
+        // A request that was refused for a missing volume, or whose volume has gone since, is handled as new.
         (Err(_), _) if matches!(request, Request::Attach { .. }) => return model.judge(request, &again),
-        // A volume that was made anew has never heard of it.
+        // A recreated volume does not know it.
         (Ok(admin::Reply::Volume(a)), Ok(admin::Reply::Volume(b))) if a.id != b.id => {
             return model.judge(request, &again);
         }
@@ -166,7 +166,7 @@ fn repeat(r: &mut Rack, rng: &mut Rng, model: &mut Model, before: &mut [(u64, Re
     if same { Ok(()) } else { Err(format!("{request:?} again: {again:?} after {first:?}")) }
 }
 
-/// Every set hears of a deleted volume that nobody writes to it any more, and of a live one never.
+/// Every set gets a final fence of a deleted volume, and never one of a live volume.
 fn fences(r: &mut Rack, rng: &mut Rng, model: &Model) -> Result<(), String> {
     for (header, io) in asked(r) {
         let IoRequest::Fence { volume, attach } = io else { return Err(format!("asked for {io:?}")) };

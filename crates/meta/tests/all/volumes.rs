@@ -102,7 +102,7 @@ fn each_attach_is_a_new_generation_and_a_late_copy_is_not() {
     ));
 }
 
-/// What the client was told that the volume may do.
+/// Limits reported to the client.
 fn told(r: &mut Rack, client: NodeId) -> Vec<VolumeLimits> {
     let heard = r.heard.drain(..).filter(|p| p.dst == client);
     let limits = |p: Packet| match p.body {
@@ -166,7 +166,7 @@ fn deletion_fences_every_set_and_survives_a_restart() {
     r.control(client, Incarnation(77), 2, Control::Admin(Box::new(delete.clone())));
     let first = asked(&mut r);
     assert!(matches!(first[..], [(_, IoRequest::Fence { volume: VolumeId(1), attach: u32::MAX })]));
-    // A refusal is followed by the next member.
+    // After a refusal the next member is tried.
     answer(&mut r, first[0].0, IoReply::Failed(IoError::NotServing));
     r.run(Span::from_millis(300));
     let second = asked(&mut r);
@@ -213,14 +213,14 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     attach(&mut r, two, 6, 1);
     assert_eq!(r.admin(4, admin::Op::VolumeDelete { name: "gone".into(), force: false }), Ok(admin::Reply::Done));
     r.start(1);
-    // What is not listed, below the first unused, is gone for good.
+    // Ids below the first unused one that are not listed are deleted for good.
     let writers = [(VolumeId(1), 2), (VolumeId(2), 0)].into();
     assert_eq!(r.servers[1].volumes, LiveVolumes { first_unused: VolumeId(4), writers });
     r.restart_meta();
     r.start(2);
     assert_eq!(r.servers[2].volumes, r.servers[1].volumes, "another life of the service knows it");
     volume(r.admin(5, create("later", 4096)));
-    // The same life asks again.
+    // The same run requests it again.
     let (layout, nonce) = (r.cfg.layout.clone(), r.servers[2].nonce);
     r.control(layout.server(2), Incarnation(0), 1, Control::PlainHello { nonce, vssds: Vec::new() });
     assert_eq!(r.servers[2].volumes.first_unused, VolumeId(5));
@@ -236,7 +236,7 @@ fn a_volume_in_use_is_deleted_only_by_force() {
     let in_use = Err(admin::VolumeError::InUse { name: "a".into(), gateway: 0 }.into());
     assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
     assert_eq!(r.admin(2, delete(false)), in_use);
-    // The last of its users left; an older generation's word counts for nothing.
+    // The last user has left; an older generation's release is ignored.
     let release = |attach| admin::Op::VolumeRelease { volume: v.id, attach };
     assert_eq!(r.admin(3, release(0)), Ok(admin::Reply::Done));
     assert_eq!(r.admin(4, delete(false)), in_use);
@@ -245,7 +245,7 @@ fn a_volume_in_use_is_deleted_only_by_force() {
     assert_eq!(volume(r.admin(6, hold(1))).attach, 1);
     r.restart_meta();
     assert_eq!(r.admin(7, delete(false)), in_use, "used again, and the service knows it in its next life");
-    // A new life of the client uses nothing yet.
+    // A restarted client uses nothing yet.
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 99 });
     assert_eq!(r.admin(8, hold(0)), Ok(admin::Reply::Volume(VolumeInfo { attach: 1, ..v.clone() })), "fenced by now");
     attach(&mut r, one, 6, 2);
@@ -301,7 +301,7 @@ fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
         }
         .into())
     );
-    // Overcommitted eight times: 8 GiB of the one, 4 of the other.
+    // Overcommitted eight times: 8 GiB of one level, 4 GiB of the other.
     let over = Err(admin::VolumeError::OverPromise { size: 4 * GIB, promised: GIB, limit: 4 * GIB }.into());
     assert_eq!(r.admin(5, on("more", 4 * GIB, Isolation::Die)), over);
     volume(r.admin(6, on("more", 3 * GIB, Isolation::Die)));

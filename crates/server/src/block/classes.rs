@@ -12,20 +12,20 @@ use rackweave_core::{BLOCK, Span, Time};
 use rackweave_flash::Profile;
 use rackweave_sched::{TokenConfig, WriteTokens};
 
-/// Bound of waiting reads of a class; a further one is refused, and its client retries at another replica.
+/// Most waiting reads of a class; a further one is refused, and its client retries at another replica.
 pub const QUEUE_MAX: usize = 4_096;
-/// Longest time that offline writes wait for tokens, by the rate in force; further ones are refused. Shorter than the
-/// clients' timeout, which would otherwise send the same write to another member.
+/// Longest time that offline writes wait for tokens, at the current rate; further ones are refused. Shorter than the
+/// clients' timeout, after which they would send the same write to another member.
 const WRITES_WAIT: Span = Span::from_secs(1);
-/// Offline reads have this part of the reads at the flash.
+/// Offline reads get this fraction of the reads at the flash.
 pub const OFFLINE_SHARE: usize = 8;
 /// An online read counts as late if it takes more than twice its unloaded latency. At most 1 in 1,000 may be late, so
 /// that P99 holds.
 const LATE_AFTER_READS: u64 = 2;
 const LATE_ONE_IN: u64 = 1000;
-/// Lowest rate of offline writes, as a part of what the vSSD's dies can program, so that they always progress.
+/// Lowest rate of offline writes, as a fraction of what the vSSD's dies can program, so that they always progress.
 const RATE_MIN_PART: u64 = 1024;
-/// How often the rate is decided: a few erases' time.
+/// Period of rate decisions: the time of a few erases.
 const PERIOD: Span = Span::from_millis(10);
 
 /// The waiting I/O of one vSSD.
@@ -34,7 +34,7 @@ pub struct Classes {
     online: VecDeque<(Packet, Time)>,
     offline: VecDeque<(Packet, Time)>,
     writes: VecDeque<Packet>,
-    /// Bytes of tokens that they need.
+    /// Bytes of tokens needed by the waiting writes.
     writes_bytes: u64,
     tokens: WriteTokens,
     pub writes_delayed: u64,
@@ -65,15 +65,15 @@ impl Classes {
             writes_delayed: 0,
         }
     }
-    /// Reads that wait.
+    /// Number of waiting reads.
     pub fn reads(&self) -> usize {
         self.online.len() + self.offline.len()
     }
-    /// Writes that wait.
+    /// Number of waiting writes.
     pub fn writes(&self) -> usize {
         self.writes.len()
     }
-    /// Bytes per second that offline writes get now.
+    /// Current rate of offline writes, in bytes per second.
     pub fn rate(&self) -> u64 {
         self.tokens.rate()
     }
@@ -82,12 +82,12 @@ impl Classes {
     fn may_start(offline: bool, at_flash: (usize, usize), most: (usize, usize)) -> bool {
         at_flash.0 < most.0 && (!offline || at_flash.1 < most.1)
     }
-    /// A read that has come may start at once.
+    /// Whether an arriving read may start at once.
     pub fn at_once(&self, p: &Packet, at_flash: (usize, usize), most: (usize, usize)) -> bool {
         let first = self.online.is_empty() && (!is_offline(p) || self.offline.is_empty());
         first && Classes::may_start(is_offline(p), at_flash, most)
     }
-    /// Adds a read to its queue; gives it back if that is full.
+    /// Adds a read to its queue; returns it if the queue is full.
     pub fn push_read(&mut self, now: Time, p: Packet) -> Result<(), Packet> {
         let queue = if is_offline(&p) { &mut self.offline } else { &mut self.online };
         if queue.len() >= QUEUE_MAX {
@@ -96,7 +96,7 @@ impl Classes {
         queue.push_back((p, now));
         Ok(())
     }
-    /// The read that starts next, if one may, and when it came.
+    /// The next read that may start, and its arrival time.
     pub fn pop_read(&mut self, at_flash: (usize, usize), most: (usize, usize)) -> Option<(Packet, Time)> {
         let offline = self.online.is_empty();
         if !Classes::may_start(offline, at_flash, most) {
@@ -105,19 +105,19 @@ impl Classes {
         let queue = if offline { &mut self.offline } else { &mut self.online };
         queue.pop_front()
     }
-    /// An online read took this long, waiting included.
+    /// Records the latency of an online read, including waiting.
     pub fn read_took(&mut self, took: Span) {
         self.tokens.read(took);
     }
 
-    /// Takes the tokens of a mutation that has come. False: it must wait.
+    /// Takes the tokens of an arriving mutation. False if it must wait.
     pub fn write_at_once(&mut self, now: Time, p: &Packet) -> bool {
         match cost(p) {
             Some(bytes) => self.writes.is_empty() && self.tokens.take(now, bytes),
             None => true,
         }
     }
-    /// Adds a write to those that wait; gives it back if they are too many.
+    /// Adds a write to the queue; returns it if the queue is full.
     pub fn push_write(&mut self, p: Packet) -> Result<(), Packet> {
         let most = self.tokens.rate() / (1_000_000_000 / WRITES_WAIT.0);
         if !self.writes.is_empty() && self.writes_bytes >= most {
@@ -128,7 +128,7 @@ impl Classes {
         self.writes.push_back(p);
         Ok(())
     }
-    /// The write that goes next, if there are tokens for it.
+    /// The next write, if there are tokens for it.
     pub fn pop_write(&mut self, now: Time) -> Option<Packet> {
         let bytes = self.writes.front().and_then(cost)?;
         if !self.tokens.take(now, bytes) {
@@ -137,20 +137,20 @@ impl Classes {
         self.writes_bytes -= u64::from(bytes);
         self.writes.pop_front()
     }
-    /// When the next write may go.
+    /// When the next write may start.
     pub fn deadline(&self, now: Time) -> Time {
         if self.writes.is_empty() { Time::MAX } else { self.tokens.ready_at(now) }
     }
 }
 
-/// Bytes of tokens that a packet needs, if any. Flushes and fences concern earlier writes and need none.
+/// Tokens that a packet needs, in bytes, if any. Flushes and fences concern earlier writes and need none.
 fn cost(p: &Packet) -> Option<u32> {
     if !is_offline(p) {
         return None;
     }
     match &p.body {
         Body::Block(Block::Io(IoRequest::Write(w))) => Some(w.data.len()),
-        // A record of the range; not its blocks.
+        // A record of the range, not its blocks.
         Body::Block(Block::Io(IoRequest::Zero { .. })) => Some(BLOCK),
         _ => None,
     }

@@ -24,13 +24,13 @@ use slab::Slab;
 use super::classes::QUEUE_MAX;
 use super::write_cache::{FlashRead, Programmed, WriteCache};
 
-/// Background pages that a die programs at a time, so that a read waits behind at most one.
+/// Background pages that a die programs at once, so that a read waits behind at most one.
 const PAGES_A_DIE: u32 = 1;
 /// A read is refused when the reads before it at its die would take longer than this. A long queue for one die must not
 /// delay reads of the others, nor exceed the clients' timeout, which would otherwise send the same read to another
 /// member.
 const WAIT_MAX: Span = Span::from_millis(50);
-/// This number of reads may always wait at a die.
+/// Number of reads that may always wait at a die.
 const DIE_QUEUE_MIN: usize = 64;
 /// Pages stop being background work when less than this part of the cache is free.
 const ROOM_PART: u64 = 4;
@@ -53,17 +53,17 @@ impl Started {
 
 #[derive(Debug)]
 enum Waits {
-    /// By its place among the groups.
+    /// By index of its group.
     Read(u32),
     Page,
 }
 
-/// Reads of one page, side by side: address and token.
+/// Reads of adjacent slots of one page: address and token.
 #[derive(Debug)]
 struct Group {
     reads: Vec<(BlockAddr, u64)>,
     page: PageAddr,
-    /// The slot behind them.
+    /// The slot after them.
     next: u8,
     enqueued_at: Time,
     net: Span,
@@ -82,17 +82,17 @@ pub struct DieQueues {
     sched: Sched<Waits>,
     dies: Vec<Die>,
     groups: Slab<Group>,
-    /// The group that the next read may be part of.
+    /// The group that the next read may join.
     last: Option<u32>,
     reads_waiting: usize,
     pages_waiting: usize,
     reads_per_die: u32,
-    /// Reads that may wait for one die.
+    /// Most reads that may wait for one die.
     queue_max: usize,
 }
 
 impl DieQueues {
-    /// Returns `None` if nothing is held back. `read`: duration of one read.
+    /// Returns `None` for a scheduler that holds nothing back. `read`: duration of one read.
     pub fn new(cfg: SchedConfig, dies: u32, reads_per_die: u32, read: Span) -> Option<Box<DieQueues>> {
         if cfg.kind == SchedKind::Fifo && !cfg.coordinated {
             return None;
@@ -108,11 +108,11 @@ impl DieQueues {
             queue_max: ((WAIT_MAX.0 / read.0.max(1)) as usize).clamp(DIE_QUEUE_MIN, QUEUE_MAX),
         }))
     }
-    /// Reads of blocks, and pages, that wait.
+    /// Number of waiting block reads, and of waiting pages.
     pub fn waiting(&self) -> (usize, usize) {
         (self.reads_waiting, self.pages_waiting)
     }
-    /// Most commands of a kind under way, and those that are, if the scheduler limits them.
+    /// Most commands of a kind in flight and their current number, if the scheduler limits them.
     pub fn depth(&self, kind: Kind) -> Option<(u32, u32)> {
         self.sched.depth(kind)
     }
@@ -130,7 +130,7 @@ impl DieQueues {
         self.sched.is_empty() && self.dies[die as usize].offline.is_empty()
     }
 
-    /// Starts a read, or adds it to those that wait, if there is room.
+    /// Starts a read, or queues it if there is room.
     fn turn(&mut self, lies: FlashLocation, (addr, token): (BlockAddr, u64), wait: Wait) -> Admission {
         let (Wait { offline, enqueued_at, net }, FlashLocation { die, page, slot }) = (wait, lies);
         if let Some(g) = self.last.and_then(|last| self.groups.get_mut(last as usize))
@@ -166,7 +166,7 @@ impl DieQueues {
         self.reads_waiting -= group.reads.len();
         group
     }
-    /// A page went to a die, or waits for a block if `die` is none; `since`: when the scheduler received the request
+    /// A page went to a die, or waits for a block if `die` is `None`; `since`: when the scheduler received the request
     /// for it.
     pub(crate) fn page_started(&mut self, die: Option<u32>, since: Option<Time>) {
         match die {
@@ -193,14 +193,14 @@ struct Wait {
 }
 
 impl WriteCache {
-    /// Whether as many reads wait for the die that has the block as may.
+    /// Whether the queue of the block's die is full.
     pub fn die_is_full(&self, addr: BlockAddr, ssd: &Ssd) -> bool {
         // The block's location is looked up only if its die may have a long queue, which is rare.
         let Some(dies) = self.dies.as_ref().filter(|d| d.reads_waiting >= d.queue_max) else { return false };
         let die = if self.holds(addr) { None } else { ssd.die_of(self.cfg.vssd, addr) };
         die.is_some_and(|die| dies.sched.waiting(die, Kind::Read) >= dies.queue_max)
     }
-    /// Reads a block from flash, now or when its die gets to it.
+    /// Reads a block from flash, now or when its die is free.
     pub fn read(&mut self, now: Time, addr: BlockAddr, replica_token: u64, ssd: &mut Ssd, out: &mut FlashOut) {
         let (vssd, token) = (self.cfg.vssd, self.read_token(replica_token));
         let failed = self.failed;
@@ -226,7 +226,7 @@ impl WriteCache {
         }
     }
 
-    /// A read is done: what waited for its die goes on.
+    /// A read is done: starts the next commands for its die.
     pub fn read_done(&mut self, now: Time, token: u64, ssd: &mut Ssd, out: &mut FlashOut) -> Option<FlashRead> {
         let read = self.take_read(token)?;
         if let (Some(s), Some(dies)) = (read.started, &mut self.dies) {
@@ -242,8 +242,8 @@ impl WriteCache {
             self.go_on(now, s, ssd, out);
         }
     }
-    /// A page that had waited for a block was programmed, on a die that was not known. Pages held meanwhile would wait
-    /// for ever if it was the last one at their die.
+    /// A page that had waited for a block was programmed, on an unknown die. Pages held meanwhile would wait forever if
+    /// it was the last one at their die.
     pub(crate) fn page_that_waited_done(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         if self.dies.as_ref().is_some_and(|d| d.pages_waiting > 0) {
             self.start_everywhere(now, ssd, out);
@@ -264,7 +264,7 @@ impl WriteCache {
         (0..dies).for_each(|die| self.start_waiting(now, die, ssd, out));
     }
 
-    /// Starts at a die what may start there.
+    /// Starts waiting commands at a die.
     fn start_waiting(&mut self, now: Time, die: u32, ssd: &mut Ssd, out: &mut FlashOut) {
         let Some(mut dies) = self.dies.take() else { return };
         let mut takes_pages = true;
@@ -300,7 +300,7 @@ impl WriteCache {
         let wait = Wait { offline, enqueued_at: g.enqueued_at, net: g.net };
         let mut asked = !offline;
         ssd.read_held(now, self.cfg.vssd, die, &g.reads, out, |token, die| {
-            // Collection may have moved them apart; the scheduler knows of one command.
+            // Collection may have moved them apart; the scheduler knows one command.
             self.read_started(now, token, die, Wait { offline: !asked, ..wait });
             asked = false;
         });
@@ -332,11 +332,11 @@ impl WriteCache {
             }
         }
     }
-    /// Whether a request waits for pages: a persist, or writes that find the cache nearly full.
+    /// Whether a request waits for pages: a persist, or writes with the cache nearly full.
     fn in_foreground(&mut self) -> bool {
         self.slots_free() < self.cfg.capacity / ROOM_PART || self.persist_waits_for_pages()
     }
-    /// Programs pages in the background. False: they are not for there.
+    /// Programs pages in the background. False if the pages are not background work.
     pub(crate) fn pump_background(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) -> bool {
         if self.dies.is_none() || self.in_foreground() {
             return false;
@@ -369,7 +369,7 @@ impl WriteCache {
         true
     }
 
-    /// The device has failed: it is to answer all that waits.
+    /// The device has failed: lets it answer everything that waits.
     pub fn release(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         let Some(dies) = self.dies.take() else { return };
         for (_, group) in dies.groups {

@@ -1,5 +1,5 @@
-//! Requests of clients: reads wait for their turn, or go to the replica that does not collect; writes start at once if
-//! there is room for them, offline ones as far as they have tokens.
+//! Client requests: reads wait for their turn, or go to a replica that does not collect; writes start at once if there
+//! is room for them, offline ones as far as they have tokens.
 
 use rackweave_core::msg::{Block, Body, Header, IoError, IoReply, IoRequest, Op, Packet};
 use rackweave_core::{BlockAddr, Epoch, SECTORS_PER_BLOCK, Time};
@@ -61,13 +61,13 @@ impl BlockService {
             cx.fx.send(refusal(&p));
         }
     }
-    /// Reads at the flash or held back before it, of all classes and of the offline ones.
+    /// Most reads at the flash or held back before it: of all classes, and of the offline class.
     fn reads_max(&self) -> (usize, usize) {
         let all = if self.cache.dies.is_some() { QUEUE_MAX } else { self.reads_in_flight };
         (all, (self.reads_in_flight / OFFLINE_SHARE).max(1))
     }
 
-    /// A read's turn has come.
+    /// Starts a read whose turn has come.
     fn start_read(&mut self, cx: &mut Context<'_>, p: Packet, came: Time) {
         let net = clamp_lat(p.header.lat) + self.predict[Kind::Read as usize].predict();
         self.cache.reading_for = Some(ReadRequest { offline: is_offline(&p), came, net });
@@ -75,7 +75,7 @@ impl BlockService {
         self.cache.reading_for = None;
     }
 
-    /// A mutation has the tokens it needs: it goes, unless it is a write that others wait before.
+    /// Starts a mutation that has its tokens, unless it is a write and others wait before it.
     fn start_write(&mut self, cx: &mut Context<'_>, p: Packet) {
         if is_write(&p) && (self.replica.lacks_credit() || !self.held.is_empty()) {
             let net = clamp_lat(p.header.lat) + self.predict[Kind::Write as usize].predict();
@@ -88,13 +88,13 @@ impl BlockService {
         }
         self.with(cx, |r, now, store, fx| r.handle_io(now, p, store, fx));
     }
-    /// Offline writes go as far as there are tokens.
+    /// Starts offline writes as far as there are tokens.
     pub(super) fn start_offline_writes(&mut self, cx: &mut Context<'_>) {
         while let Some(p) = self.classes.pop_write(cx.now) {
             self.start_write(cx, p);
         }
     }
-    /// Writes that wait for room go on, until one finds none.
+    /// Starts writes that wait for room, until one finds none.
     pub(super) fn start_held_writes(&mut self, cx: &mut Context<'_>) {
         while !self.held.is_empty() && !self.replica.lacks_credit() {
             let Some(p) = self.held.pop(cx.now) else { return };
@@ -110,7 +110,7 @@ impl BlockService {
     }
 }
 
-/// Where a read begins.
+/// The first block of a read.
 fn first_block(p: &Packet) -> Option<BlockAddr> {
     let Body::Block(Block::Io(IoRequest::Read { range })) = &p.body else { return None };
     let block = u32::try_from(range.first / u64::from(SECTORS_PER_BLOCK)).ok()?;

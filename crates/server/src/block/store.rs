@@ -19,12 +19,12 @@ pub struct CacheOverFlash<'a> {
     pub recent: Recent,
 }
 
-/// Blocks that one call of the replica looks at again and again: version, and whether mapped.
+/// Blocks that one call of the replica looks up repeatedly: version, and whether mapped.
 pub struct Recent([Cell<(u64, Timestamp, bool)>; RECENT]);
 
-/// The blocks of a small unaligned write, one after another, have a place each.
+/// Consecutive blocks of a small unaligned write have an entry each.
 const RECENT: usize = 4;
-/// No block has this address: the last volume number is none.
+/// No block has this address, because the last volume number is unused.
 const NOBODY: u64 = u64::MAX;
 
 impl Default for Recent {
@@ -43,7 +43,7 @@ impl Recent {
 }
 
 impl CacheOverFlash<'_> {
-    /// Version of the block in the cache or else on flash, and whether it is mapped.
+    /// Version of the block in the cache, otherwise on flash, and whether it is mapped.
     fn held(&self, a: BlockAddr) -> (Timestamp, bool) {
         let (addr, version, mapped) = self.recent.at(a).get();
         if addr == a.pack() {
@@ -69,7 +69,7 @@ impl CacheOverFlash<'_> {
         hit
     }
 
-    /// Cached blocks from one on and before another, in order.
+    /// Cached blocks from one up to another, in order.
     fn cached_between(&self, from: BlockAddr, until: BlockAddr) -> Vec<(BlockAddr, Timestamp)> {
         let inside = |a: BlockAddr| a >= from && a < until;
         let entries = self.cache.entries.iter().filter(|e| inside(e.addr));
@@ -79,7 +79,7 @@ impl CacheOverFlash<'_> {
     }
 }
 
-/// Lays cached blocks, in order, over flash's runs.
+/// Overlays flash's runs with cached blocks, both in order.
 fn overlay(flash: &[ScanEntry], cached: &[(BlockAddr, Timestamp)], into: &mut Vec<ScanEntry>) {
     let mut cached =
         cached.iter().map(|&(addr, version)| ScanEntry { addr, count: 1, version, mapped: true }).peekable();
@@ -186,7 +186,7 @@ impl Store for CacheOverFlash<'_> {
         self.cache.persist(token);
     }
     fn persist_blocks(&mut self, _blocks: &[BlockAddr], token: u64) {
-        // Blocks leave in order: the barrier over all that is dirty waits for little more than the one over these.
+        // Blocks leave in order: a barrier over all dirty blocks waits little longer than one over these.
         self.cache.persist(token);
     }
     fn slots_free(&self) -> u64 {
@@ -196,7 +196,7 @@ impl Store for CacheOverFlash<'_> {
         self.cache.pages_free(self.ssd)
     }
     fn pages_coming(&self) -> u64 {
-        // While the host has no room no sync may end.
+        // While the host has no room, no sync may complete.
         if self.ssd.host_full() { 0 } else { self.cache.pages_coming() }
     }
     fn scan(&self, (from, until): (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr {

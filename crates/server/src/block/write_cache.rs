@@ -1,8 +1,8 @@
 //! The write cache of one vSSD over its flash (RB10), and its durability.
 //!
-//! Blocks are put as dirty, programmed in the order they came (an overwrite of a dirty block keeps its place), and
-//! leave the cache when the program of their newest version has completed. A persist is a barrier over what is dirty
-//! now, followed by one device sync; persists that wait together share it.
+//! Blocks are added as dirty, programmed in order of arrival (an overwrite of a dirty block keeps its place), and leave
+//! the cache when the program of their newest version has completed. A persist is a barrier over all currently dirty
+//! blocks, followed by one device sync; persists that wait together share it.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use slab::Slab;
 use super::die_queues::{DieQueues, Started};
 use crate::service::{Room, flash_token, token_number};
 
-/// With fewer pages free than this, those that range records freed are made so by a sync: what a few coordinators hold
+/// With fewer free pages than this, a sync frees those that range records released: as much as a few coordinators hold
 /// as credit.
 const ROOM_PAGES: u64 = 256;
 
@@ -25,17 +25,17 @@ const ROOM_PAGES: u64 = 256;
 pub struct Entry {
     pub addr: BlockAddr,
     pub version: Timestamp,
-    /// No sectors: what it held is lost ([`BlockWrite::data`]).
+    /// No sectors: its contents are lost ([`BlockWrite::data`]).
     pub data: Payload,
-    /// Its place in the queue.
+    /// Its number in the queue.
     seq: u64,
-    /// A program of this version is under way.
+    /// A program of this version is in flight.
     in_flight: bool,
     /// Flash has no page for it yet.
     unmapped: bool,
 }
 
-/// The blocks in the cache, by address; each keeps its place for as long as it is in.
+/// Cached blocks by address; each keeps its place while it is cached.
 #[derive(Debug)]
 pub struct Entries {
     by_addr: Map<BlockAddr, u32>,
@@ -61,7 +61,7 @@ impl Entries {
     fn place(&self, a: BlockAddr) -> Option<u32> {
         self.by_addr.get(&a).copied()
     }
-    /// The block's place: `likely`, unless the block has left the cache and returned since.
+    /// The block's place: `likely`, unless the block has left the cache and returned.
     fn find(&self, a: BlockAddr, likely: u32) -> Option<u32> {
         match self.all.get(likely as usize) {
             Some(e) if e.addr == a => Some(likely),
@@ -84,7 +84,7 @@ impl Entries {
     }
 }
 
-/// A block on its way to flash: what is programmed, and its place in the cache then.
+/// A block in transit to flash: the programmed contents, and its place in the cache at that time.
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     place: u32,
@@ -96,20 +96,20 @@ struct Leaving {
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRequest {
     pub offline: bool,
-    /// When it came.
+    /// Arrival time.
     pub came: Time,
-    /// Its time on the network: measured to the server, predicted back to the client.
+    /// Its network time: measured to the server, predicted back to the client.
     pub net: Span,
 }
 
 /// A read at the flash, or waiting for it.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashRead {
-    /// The replica's.
+    /// The replica's token.
     pub token: u64,
-    /// The client's request, if it is for one.
+    /// The client's request, if any.
     pub request: Option<ReadRequest>,
-    /// If it is a command that its die is counted for.
+    /// Set if it is a command counted at its die.
     pub started: Option<Started>,
 }
 
@@ -122,7 +122,7 @@ struct Page {
 
 /// Outcome of [`WriteCache::program_page`].
 pub(crate) enum Programmed {
-    /// On a die, or as soon as a block is erased for it.
+    /// On a die, or once a block is erased for it.
     At(Option<u32>),
     /// No die may take it now.
     Busy,
@@ -134,13 +134,13 @@ pub(crate) enum Programmed {
 #[derive(Clone, Copy, Debug)]
 pub struct WriteCacheConfig {
     pub vssd: VssdId,
-    /// Its slot of the drive.
+    /// Slot of the drive.
     pub slot: usize,
-    /// Blocks a page holds.
+    /// Blocks per page.
     pub slots_per_page: usize,
-    /// Blocks the cache holds.
+    /// Blocks of the cache.
     pub capacity: u64,
-    /// Pages programmed at a time.
+    /// Pages programmed at once.
     pub pages_max: usize,
     pub linger: Span,
 }
@@ -150,7 +150,7 @@ pub struct WriteCacheConfig {
 pub struct CacheStats {
     pub pages_programmed: u64,
     pub blocks_programmed: u64,
-    /// Overwrites that met their block still dirty.
+    /// Overwrites of a block that was still dirty.
     pub absorbed: u64,
     pub syncs: u64,
     /// Persist requests answered by those syncs.
@@ -159,7 +159,7 @@ pub struct CacheStats {
     pub read_misses: u64,
 }
 
-/// Cache and durability of one vSSD.
+/// Write cache of one vSSD, and durability.
 #[derive(Debug)]
 pub struct WriteCache {
     pub cfg: WriteCacheConfig,
@@ -169,30 +169,30 @@ pub struct WriteCache {
     dirty: usize,
     unmapped: u64,
     next_seq: u64,
-    /// Pages being programmed by number, from the oldest unfinished one on; finished ones behind it have no blocks.
+    /// Pages being programmed, by number, from the oldest unfinished one; finished ones after it have no blocks.
     pages: VecDeque<Page>,
     first_page: u64,
     in_flight: usize,
     spare_lists: Vec<Vec<Leaving>>,
     batch: Vec<BlockWrite>,
     taken: Vec<(u64, u32)>,
-    /// Persists waiting: everything queued below the barrier must be programmed first.
+    /// Waiting persists: everything queued below the barrier must be programmed first.
     waiting: VecDeque<(u64, u64)>,
-    /// Persists that the sync under way answers.
+    /// Persists that the running sync answers.
     syncing: Option<Vec<u64>>,
     unsynced: bool,
-    /// Pages that range records freed: since the last sync began, and until the present one ends. After a power cut
-    /// their old contents exist again, beside data that took their room, so they are not free yet.
+    /// Pages that range records released: since the last sync began, and until the running one ends. After a power cut
+    /// their old contents exist again, besides data that took their room, so they are not free yet.
     freed_unsynced: u64,
     freed_syncing: u64,
     linger_at: Time,
     /// Reads at the flash.
     pub reads: Slab<FlashRead>,
-    /// Those of them that are offline.
+    /// Number of offline reads among them.
     offline_reads: usize,
-    /// The request that the replica reads for now: see [`FlashRead::request`].
+    /// The request for which the replica reads now: see [`FlashRead::request`].
     pub reading_for: Option<ReadRequest>,
-    /// Queues of the dies; without them no command waits.
+    /// Queues of the dies; `None` if no command is held back.
     pub dies: Option<Box<DieQueues>>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
@@ -242,7 +242,7 @@ impl WriteCache {
     fn token(&self, n: u64) -> u64 {
         flash_token(self.cfg.slot, n)
     }
-    /// The flash token of a read; [`WriteCache::take_read`] gives the replica's back.
+    /// The flash token of a read; [`WriteCache::take_read`] returns the replica's.
     pub fn read_token(&mut self, replica_token: u64) -> u64 {
         let request = self.reading_for;
         self.offline_reads += usize::from(request.is_some_and(|r| r.offline));
@@ -257,32 +257,32 @@ impl WriteCache {
     pub(crate) fn reading(&mut self, token: u64) -> Option<&mut FlashRead> {
         self.reads.get_mut(token_number(token) as usize)
     }
-    /// Reads at the flash or waiting for it, and those of them that are offline.
+    /// Number of reads at the flash or waiting for it, and of the offline ones among them.
     pub fn reads_at_flash(&self) -> (usize, usize) {
         (self.reads.len(), self.offline_reads)
     }
     pub fn dirty(&self) -> usize {
         self.dirty
     }
-    /// Whether it has the block itself.
+    /// Whether the block is cached.
     pub fn holds(&self, addr: BlockAddr) -> bool {
         self.entries.place(addr).is_some()
     }
     pub fn used(&self) -> u64 {
         self.entries.len() as u64
     }
-    /// Blocks of the cache that flash has no page for yet.
+    /// Number of cached blocks without a page on flash.
     pub fn unmapped(&self) -> u64 {
         self.unmapped
     }
-    /// Pages being programmed.
+    /// Number of pages being programmed.
     pub fn pages_under_way(&self) -> usize {
         self.in_flight
     }
     pub fn slots_free(&self) -> u64 {
         self.cfg.capacity.saturating_sub(self.used())
     }
-    /// Blocks that it takes, and those taken: this admits writes, and is reported (protocol rule 34).
+    /// Blocks that it takes, and those in use: this admits writes, and is reported (protocol rule 34).
     pub fn room(&self, ssd: &Ssd) -> Room {
         let (mapped, exported) = ssd.room(self.cfg.vssd);
         let read_only = ssd.read_only(self.cfg.vssd) && !mutant!("server.room.read-only");
@@ -300,17 +300,17 @@ impl WriteCache {
         let Room { capacity, used } = self.room(ssd);
         capacity.saturating_sub(used)
     }
-    /// Pages that are free once range records are durable.
+    /// Pages that become free once range records are durable.
     pub fn pages_coming(&self) -> u64 {
         self.freed_unsynced + self.freed_syncing
     }
-    /// Room is short, and a sync would make some.
+    /// Whether room is short and a sync would free some.
     fn wants_room(&self, ssd: &Ssd) -> bool {
         self.freed_unsynced > 0 && self.pages_free(ssd) < ROOM_PAGES
     }
 
-    /// Takes a block in, dirty. Older than what is held: ignored; the same version: replaces.
-    /// `held`: what flash has, its version and whether the block is mapped; looked at if the cache has nothing.
+    /// Adds a block, dirty. An older version is ignored; the same version replaces. `held`: version on flash, and
+    /// whether the block is mapped; used if the block is not cached.
     pub fn put(&mut self, now: Time, a: BlockAddr, version: Timestamp, data: Payload, held: (Timestamp, bool)) {
         let seq = self.next_seq;
         let place = if let Some(place) = self.entries.place(a) {
@@ -342,7 +342,7 @@ impl WriteCache {
         self.dirty += 1;
     }
 
-    /// A range record: what is older goes from the cache and, in memory at once, from the flash.
+    /// A range record: drops older versions from the cache and, in memory at once, from flash.
     pub fn put_range(&mut self, now: Time, range: BlockRange, version: Timestamp, ssd: &mut Ssd) {
         let before = ssd.room(self.cfg.vssd).0;
         if !mutant!("server.cache.range-not-on-flash") {
@@ -366,7 +366,7 @@ impl WriteCache {
         self.freed = true;
     }
 
-    /// Volumes are deleted: the cache forgets them as flash did.
+    /// Volumes are deleted: drops their blocks, as flash did.
     pub fn forget_dead(&mut self, ssd: &Ssd) {
         let dead = |e: &&Entry| ssd.is_dead(self.cfg.vssd, e.addr.volume);
         let hit: Vec<BlockAddr> = self.entries.iter().filter(dead).map(|e| e.addr).collect();
@@ -387,7 +387,7 @@ impl WriteCache {
         }
     }
 
-    /// Everything put before is to be durable.
+    /// Everything added so far is to become durable.
     pub fn persist(&mut self, token: u64) {
         self.stats.persists += 1;
         if self.failed || mutant!("server.persist.early") {
@@ -397,7 +397,7 @@ impl WriteCache {
         }
     }
 
-    /// First queued block that is still dirty under its number; forgets the others before it.
+    /// The first queued block that is still dirty under its number; drops the entries before it.
     fn front(&mut self) -> Option<u64> {
         while let Some(&(seq, place)) = self.queue.front() {
             if self.entries.queued(place, seq).is_some_and(|e| !e.in_flight) {
@@ -408,11 +408,11 @@ impl WriteCache {
         None
     }
 
-    /// Whether a program found no free block, and waits for one.
+    /// Whether a program waits for a free block.
     pub fn waits_for_block(&self) -> bool {
         self.no_block
     }
-    /// There may be a free block: programs that waited for one are tried again.
+    /// There may be a free block: retries programs that waited for one.
     pub fn retry_programs(&mut self) {
         self.no_block = false;
     }
@@ -420,16 +420,16 @@ impl WriteCache {
     pub fn note_freed(&mut self) {
         self.freed = true;
     }
-    /// Whether slots or pages became free since the last call: writes that wait for them may go on.
+    /// Whether slots or pages became free since the last call, so that waiting writes may continue.
     pub fn poll_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
-    /// Whether pages were programmed since the last call: fewer blocks may be free.
+    /// Whether pages were programmed since the last call, so that fewer blocks may be free.
     pub fn poll_allocated(&mut self) -> bool {
         std::mem::take(&mut self.allocated)
     }
 
-    /// Programs pages and starts a sync, as far as may be now.
+    /// Programs pages and starts a sync as far as possible now.
     pub fn pump(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         if self.failed || (self.dirty == 0 && self.waiting.is_empty() && self.freed_unsynced == 0) {
             return;
@@ -445,7 +445,7 @@ impl WriteCache {
         }
         self.sync_if_ready(now, ssd, out);
     }
-    /// Pages that are to be programmed now, and may.
+    /// Number of pages to program now that may be.
     pub(crate) fn pages_due(&mut self, now: Time) -> usize {
         let most = self.cfg.pages_max - self.in_flight;
         if self.no_block || self.dirty == 0 || most == 0 {
@@ -459,12 +459,13 @@ impl WriteCache {
         self.front().is_some_and(|seq| seq < barrier)
     }
 
-    /// A page that is not full goes out: its time has come, a persist waits for it, or the cache has no slot left.
+    /// Whether a partly filled page must be programmed: its time has come, a persist waits for it, or the cache is
+    /// full.
     fn forced(&mut self, now: Time) -> bool {
         now >= self.linger_at || self.slots_free() == 0 || self.persist_waits_for_pages()
     }
 
-    /// Programs the next page, if `may` accepts its die; `since`: when the scheduler received the request for it.
+    /// Programs the next page if `may` accepts its die; `since`: when the scheduler received the request for it.
     pub(crate) fn program_page(
         &mut self,
         now: Time,
@@ -517,7 +518,7 @@ impl WriteCache {
         self.stats.blocks_programmed += batch.len() as u64;
     }
 
-    /// A page program has completed: blocks not written again since leave the cache.
+    /// A page program has completed: blocks that were not overwritten since leave the cache.
     pub fn programmed(&mut self, now: Time, token: u64, ok: bool, ssd: &mut Ssd, out: &mut FlashOut) {
         let Some((mut blocks, started)) = self.take_page(token) else { return };
         match started {
@@ -586,7 +587,7 @@ impl WriteCache {
         ssd.sync(now, self.cfg.vssd, self.token(0), out);
     }
 
-    /// The sync has completed.
+    /// A sync has completed.
     pub fn synced(&mut self, ok: bool) {
         if ok && std::mem::take(&mut self.freed_syncing) > 0 {
             self.freed = true;
@@ -596,7 +597,7 @@ impl WriteCache {
         }
     }
 
-    /// The device has failed for good: nothing becomes durable (protocol rule 12).
+    /// The device has failed for good: nothing becomes durable any more (protocol rule 12).
     pub fn fail(&mut self) {
         self.failed = true;
         self.synced(false);
@@ -604,14 +605,14 @@ impl WriteCache {
         self.done.extend(waiting.map(|(_, token)| StoreDone::Persisted { token, ok: false }));
     }
 
-    /// The vSSD is given back, and the drive calls its slot `free`: only what is under way at the flash still counts.
+    /// The vSSD is given back, and its slot becomes `free`: only commands in flight still count.
     pub fn give_back(&mut self, free: VssdId) {
         self.fail();
         self.done.clear();
         self.cfg.vssd = free;
     }
 
-    /// When a page that is not full must go out.
+    /// When a partly filled page must be programmed.
     pub fn deadline(&self) -> Time {
         let waits = self.dies.as_ref().is_some_and(|d| d.waiting().1 > 0);
         let full = self.in_flight >= self.cfg.pages_max;

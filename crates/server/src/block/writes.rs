@@ -1,21 +1,21 @@
-//! Clients' writes while the write cache has no room for them, here or at another member (RB6, RB7, RB10).
+//! Client writes while the write cache has no room for them, here or at another member (RB6, RB7, RB10).
 //!
-//! A write that finds room starts at once; from then on it waits for the network. Without room the replica has one
-//! write at a time, which requests credit from the members (protocol rule 9); the others wait here, in the order of the
-//! vSSD's scheduler. The load of the dies is limited where pages are programmed, not here.
+//! A write with room starts at once and then waits only for the network. Without room the replica has one write at a
+//! time, which requests credit from the members (protocol rule 9); the others wait here, in the scheduler's order. The
+//! load of the dies is limited where pages are programmed, not here.
 
 use rackweave_core::msg::{Block, Body, IoRequest, Packet};
 use rackweave_core::{BlockAddr, SECTORS_PER_BLOCK, Span, Time};
 use rackweave_sched::{Item, Kind, Room, Sched, SchedConfig, Scheduler};
 
-/// Bound of waiting writes of one vSSD, the same as a replica's; a further one is refused and retried by its client.
+/// Most waiting writes of one vSSD, as at a replica; a further one is refused and retried by its client.
 pub const WRITES_MAX: usize = 4_096;
 
-/// Those of one vSSD.
+/// The waiting writes of one vSSD.
 #[derive(Debug)]
 pub struct Writes {
     sched: Sched<Packet>,
-    /// A write is dropped after this time, as by a replica: its client has sent it again.
+    /// Time until a write is dropped, as at a replica: its client has sent it again.
     wait_max: Span,
 }
 
@@ -29,8 +29,8 @@ impl Writes {
     pub fn is_empty(&self) -> bool {
         self.sched.is_empty()
     }
-    /// Adds a write that arrived now and spends `net` on the network, both ways. Returns a packet that is not a write,
-    /// or exceeds the bound.
+    /// Adds a write that arrived now and spends `net` on the network, in both directions. Returns a packet that is not
+    /// a write or exceeds the bound.
     pub fn push(&mut self, now: Time, p: Packet, net: Span) -> Result<(), Packet> {
         let Body::Block(Block::Io(IoRequest::Write(w))) = &p.body else { return Err(p) };
         let block = (w.range.first / u64::from(SECTORS_PER_BLOCK)) as u32;
@@ -38,7 +38,7 @@ impl Writes {
         let item = Item { enqueued_at: now, net, kind: Kind::Write, lane: 0, place, what: p };
         self.sched.push(item).map_err(|item| item.what)
     }
-    /// The one that goes next.
+    /// The next write.
     pub fn pop(&mut self, now: Time) -> Option<Packet> {
         loop {
             let item = self.sched.pop(now, 0, Room { reads: false, writes: true })?;
@@ -50,7 +50,7 @@ impl Writes {
     }
 }
 
-/// A write, and no other mutation: those need no room for blocks.
+/// Whether it is a write; other mutations need no room for blocks.
 pub fn is_write(p: &Packet) -> bool {
     matches!(p.body, Body::Block(Block::Io(IoRequest::Write(_))))
 }

@@ -8,8 +8,8 @@ use crate::forward::Forwarding;
 use crate::gc::GcAction;
 use crate::trace;
 
-/// An unanswered `create_vssd` is repeated after this: fifty a second for a vSSD, 80 KB for the sixteen that a server may have, and a switch that is
-/// back knows them at once.
+/// Interval at which an unanswered `create_vssd` is repeated: fifty a second per vSSD, 80 KB for the sixteen that a
+/// server may have. A restarted switch then knows them at once.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// Retry interval while the switch's tables are full.
 const ROW_FULL_RETRY_INTERVAL: Span = Span::from_secs(1);
@@ -55,8 +55,8 @@ impl Server {
         }
     }
 
-    /// Sends the loads of its vSSDs to the switch, if there is news; `fx.packets[sent..]` left in this event. Returns
-    /// when the next report is due.
+    /// Sends changed loads of its vSSDs to the switch; `fx.packets[sent..]` are the packets of this event. Returns when
+    /// the next report is due.
     pub(super) fn tell_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
         for p in &fx.packets[sent..] {
             if p.body.answers_read()
@@ -82,7 +82,7 @@ impl Server {
         self.ssd.space(self.vssds[i].cfg.id).free_ratio()
     }
 
-    /// Does what the monitor decided.
+    /// Carries out the monitor's actions.
     pub(super) fn run_gc(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let mut k = 0;
         while k < self.vssds[i].gc.actions.len() {

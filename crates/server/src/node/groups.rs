@@ -1,4 +1,4 @@
-//! Channel groups: what their machines order, and blocks that their vSSDs lend each other.
+//! Channel groups: their orders, and blocks that their vSSDs lend each other.
 
 use rackweave_core::{Effects, Time};
 
@@ -8,7 +8,7 @@ use crate::service::Freed;
 use crate::slots::SlotState;
 use crate::trace;
 
-/// Rounds of orders within one instant: each moves a member or the group on, and none returns to an earlier state.
+/// Most rounds of orders at one instant: each advances a member or the group, and none returns to an earlier state.
 const ROUNDS_MAX: usize = 64;
 
 /// A channel group of the drive, and its slots.
@@ -53,7 +53,7 @@ impl Server {
         if spare > 0.0 { free / spare } else { 1.0 }
     }
 
-    /// Lets the group decide until nothing is left to do now.
+    /// Runs the group until nothing is left to do now.
     pub(super) fn step_group(&mut self, now: Time, g: usize, fx: &mut Effects) {
         if self.failed || self.registration.incarnation.is_none() {
             return;
@@ -76,7 +76,7 @@ impl Server {
             self.touched |= 1 << i;
         }
     }
-    /// Programs wait for a block: one is borrowed, or all collect. Whether free blocks changed.
+    /// Programs wait for a block: borrows one, or lets all members collect. Returns whether free blocks changed.
     pub(super) fn short_of_blocks(&mut self, now: Time, i: usize, g: usize, fx: &mut Effects) -> bool {
         let (id, mut borrowed) = (self.vssds[i].cfg.id, false);
         loop {

@@ -7,7 +7,7 @@ use crate::report::{LOST_LISTED_MAX, ServerReport, VssdStatus};
 use crate::vssd::ServedVssd;
 
 impl Server {
-    /// Everything that `rackweave status` and the metrics show.
+    /// The data for `rackweave status` and the metrics.
     pub fn status(&self, now: Time) -> ServerReport {
         ServerReport {
             node: self.cfg.node,

@@ -7,22 +7,22 @@ use rackweave_core::{BLOCK, Payload, Rng, SECTORS_PER_BLOCK, Span, Time};
 
 use super::rack::{Options, Rack, VOLUME};
 
-/// Blocks that are there to be read; offline writes go behind them.
+/// Blocks that exist to be read; offline writes go after them.
 const BLOCKS: u32 = 8_192;
-/// Offline writes begin anew here.
+/// Offline writes wrap around here.
 const WRITTEN_TO: u32 = 9 * BLOCKS;
 /// Blocks of one offline request.
 const LONG: u32 = 16;
-/// Of offline reads: a page.
+/// Blocks of an offline read: a page.
 const PAGE: u32 = 4;
 const ONLINE_EVERY: Span = Span::from_micros(800);
 const OFFLINE_EVERY: Span = Span::from_micros(4_800);
-/// 64 KiB writes that are under way offline at any time: the writer always has more.
+/// 64 KiB offline writes in flight at any time: the writer never runs out.
 const OFFLINE_WRITES: usize = 4;
 const SPAN: Span = Span::from_secs(22);
-/// Without classes it is seen at once.
+/// Without classes the effect shows at once.
 const SPAN_MIXED: Span = Span::from_secs(5);
-/// The tokens begin at the full rate; what comes before this is left out, in all runs.
+/// The tokens start at the full rate; the time before this is left out in all runs.
 const SETTLE: Span = Span::from_secs(2);
 
 struct Outcome {
@@ -48,7 +48,8 @@ fn read(block: u32, count: u32) -> IoRequest {
     IoRequest::Read { range: SectorRange { volume: VOLUME, first, count: count * SECTORS_PER_BLOCK } }
 }
 
-/// Online 4 KiB reads at random times; offline, if at all, 16 KiB reads so often and a writer that never has enough.
+/// Online 4 KiB reads at random times; optionally offline 16 KiB reads at this interval and a writer that never runs
+/// out.
 fn run(span: Span, offline: Option<(Class, Span)>) -> Outcome {
     let (mut r, mut rng) = (rack(), Rng::new(18));
     let start = r.now();

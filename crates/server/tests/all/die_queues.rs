@@ -1,4 +1,4 @@
-//! What a server holds back before its dies, and in which order it lets it go.
+//! What a server holds back before its dies, and the order in which it starts it.
 
 use rackweave_core::device::DeviceOp;
 use rackweave_core::{Epoch, Span, Time, Timestamp};
@@ -10,10 +10,10 @@ use rackweave_server::block::write_cache::ReadRequest;
 use super::rack::contents;
 use super::store::{Bench, READ, SCHEDULERS, VSSD, addr};
 
-/// All dies where pages go next have some of them.
+/// Enough for blocks on all dies that the next pages go to.
 const BLOCKS: u32 = 900;
 
-/// A bench with blocks on flash, and those of them, of different pages, that lie on one die.
+/// A bench with blocks on flash, and those of different pages that lie on one die.
 fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
     let mut b = Bench::with(SchedConfig::new(kind, coordinated));
     for block in 0..BLOCKS {
@@ -40,7 +40,7 @@ fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
     (b, there)
 }
 
-/// A client's read, which was so long on the way.
+/// A client's read with this network time.
 fn read(b: &mut Bench, block: u32, net_us: u64, offline: bool) {
     b.disk.reading_for = Some(ReadRequest { offline, came: b.now, net: Span::from_micros(net_us) });
     assert!(matches!(b.store().read(addr(block), 10_000 + u64::from(block)), ReadStart::Pending));
@@ -54,7 +54,7 @@ fn the_read_that_is_latest_goes_first_where_network_time_counts() {
         let (mut b, blocks) = bench(kind, coordinated);
         let blocks = &blocks[..8];
         for (i, &block) in blocks.iter().enumerate() {
-            // Each later one was longer on the way, by more than it came later.
+            // Each later one spent more time on the network than it arrived later.
             read(&mut b, block, 50 * i as u64, false);
             b.now += Span::from_micros(1);
         }
@@ -81,7 +81,7 @@ fn a_die_with_a_long_queue_is_full_and_the_others_are_not() {
         b.disk.reading_for = Some(ReadRequest { offline: false, came: b.now, net: Span::ZERO });
         let block = there[took as usize % there.len()];
         assert!(matches!(b.store().read(addr(block), 10_000 + took), ReadStart::Pending));
-        // Reads of a page that come together would wait as one.
+        // Reads of a page that arrive together would wait as one.
         b.now += Span(1);
         took += 1;
         assert!(took < 4_096, "never full");
@@ -122,7 +122,7 @@ fn pages_of_the_cache_wait_for_reads_unless_somebody_waits_for_them() {
     for persist in [false, true] {
         let (mut b, _) = bench(SchedKind::Deadline, true);
         let programs = |b: &Bench| b.commands.iter().filter(|c| matches!(c.op, DeviceOp::Program { .. })).count();
-        // Reads wait on every die; backwards, each is a command of its own.
+        // Reads wait on every die; in reverse order each is a separate command.
         (0..BLOCKS).rev().for_each(|block| read(&mut b, block, 20, false));
         for block in 0..4 {
             b.store().put(addr(10_000 + block), Timestamp::new(Epoch(1), 2, 0), contents(1));
@@ -140,7 +140,7 @@ fn pages_of_the_cache_wait_for_reads_unless_somebody_waits_for_them() {
     }
 }
 
-/// As the cache fills, its pages do not wait any more.
+/// As the cache fills, its pages no longer wait.
 #[test]
 fn a_full_cache_is_flushed_on_the_write_path() {
     let (mut b, _) = bench(SchedKind::Kyber, true);

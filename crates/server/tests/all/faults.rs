@@ -15,7 +15,7 @@ fn a_crashed_server_is_replaced_by_its_filled_shadow() {
     }
     r.flush(0);
     r.crash(1);
-    // Writes go on without it after its lease.
+    // Writes continue without it after its lease.
     for b in 0..20 {
         assert_eq!(r.write(0, b, contents(100 + u64::from(b))), Some(IoReply::Done), "block {b}");
     }
@@ -25,7 +25,7 @@ fn a_crashed_server_is_replaced_by_its_filled_shadow() {
     r.until(Span::from_secs(20), |r| r.all_members());
     assert_eq!(r.view(0).members.iter().filter(|m| m.role == Role::Member).count(), 3);
     assert!(r.count(trace::SHADOW_COMPLETE) >= 1);
-    // The reborn member alone tells the truth.
+    // Only the restarted member is certain to be right.
     let one = r.members(0).iter().position(|&(_, n)| n == r.layout.server(1)).expect("a member");
     for b in 0..40u32 {
         let want = match b {
@@ -87,7 +87,7 @@ fn a_full_rack_says_so_keeps_reading_and_recovers_by_trim() {
     for b in (0..written).step_by(97) {
         assert_eq!(r.read(0, b), contents(u64::from(b)));
     }
-    // A block that has its page can be written again.
+    // A block that has its page can be overwritten.
     assert_eq!(r.write(0, 3, contents(7_777)), Some(IoReply::Done));
     assert_eq!(r.zero(0, 10, 200), Some(IoReply::Done));
     for b in 0..100 {
@@ -112,17 +112,17 @@ fn a_failed_sync_ends_the_device_for_good_and_the_rest_goes_on() {
     let mut r = Rack::serving(Options::default());
     r.write(0, 1, contents(1));
     r.fail_sync(0);
-    // The flush is not acknowledged by the broken one; without it the others finish it.
+    // The failed one does not acknowledge the flush; without it the others complete it.
     assert_eq!(r.flush(0), Some(IoReply::Done));
     let report = r.server(0).status(r.now());
     assert!(report.failed && report.vssds.iter().all(|v| !v.serving));
     assert_eq!(r.view(0).members.len(), 2);
-    // It works again, but what it holds is not trusted any more.
+    // It works again, but its contents are no longer trusted.
     r.run(LEASE * 2);
     assert!(r.server(0).status(r.now()).failed);
     assert_eq!(r.write(0, 1, contents(2)), Some(IoReply::Done));
     assert_eq!(r.flush(0), Some(IoReply::Done));
-    // A new life of it is filled like any other.
+    // A new incarnation of it is filled like any other.
     r.crash(0);
     r.start(0);
     r.until(Span::from_secs(20), |r| r.all_members());
@@ -160,7 +160,7 @@ fn a_server_whose_heartbeats_are_lost_is_removed_and_returns() {
     }
 }
 
-/// The switch would send reads to a place that has not everything.
+/// The switch would send reads to an incomplete copy.
 #[test]
 fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
     let mut r = Rack::serving(Options::default());
@@ -179,7 +179,7 @@ fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
     r.run(Span::from_millis(100));
     assert!(!readable(&r));
     r.control(Layout::META, shadow, Control::NewView(Box::new(member)));
-    // Not even until the service hears of it.
+    // Not even until the service learns of it.
     for _ in 0..2_000 {
         r.run(Span::from_micros(5));
         assert!(!readable(&r), "an older view came");
@@ -192,7 +192,7 @@ fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
     let volume = r.admin(admin::Op::create("a", 1 << 20));
     assert!(matches!(volume, Ok(admin::Reply::Volume(_))), "{volume:?}");
     assert_eq!((r.attach("a"), r.attach("a")), (1, 2));
-    // The first writer's write was on its way when all three crashed.
+    // The first writer's write was in flight when all three crashed.
     let late = r.write_request(1, contents(1), false);
     let fence = IoRequest::Fence { volume: super::rack::VOLUME, attach: 2 };
     assert_eq!(r.ask(0, 0, &fence, Span::from_secs(1)), Some(IoReply::Done));
@@ -203,7 +203,7 @@ fn a_fenced_writer_stays_fenced_when_the_whole_set_crashed() {
     assert_eq!(answer, Some(IoReply::Failed(IoError::Fenced { attach: 2 })));
 }
 
-/// RB13, under RackBlox's own policy: whoever asks notices nothing.
+/// RB13, under RackBlox's own policy: clients notice nothing.
 #[test]
 fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try() {
     let mut r = Rack::serving(Options::default());
@@ -246,7 +246,7 @@ fn a_deleted_volume_stays_fenced_when_the_whole_set_crashed() {
     let late = r.write_request(2, contents(2), false);
     delete(&mut r, "a");
     r.until(Span::from_secs(20), |r| !r.knows_volumes());
-    // Members and metadata service begin anew; nothing but the ids that were given out tells of the volume.
+    // Members and metadata service restart; only the allocated ids show that the volume existed.
     (0..3).for_each(|i| r.crash(i));
     r.stop_meta();
     r.start_meta();
@@ -254,7 +254,7 @@ fn a_deleted_volume_stays_fenced_when_the_whole_set_crashed() {
     r.until(Span::from_secs(20), |r| r.all_members());
     let answer = r.ask(0, 0, &late, Span::from_secs(1));
     assert_eq!(answer, Some(IoReply::Failed(IoError::Fenced { attach: u32::MAX })));
-    // One made since is new to all of them.
+    // A volume created since is new to all of them.
     create(&mut r, "b");
     assert_eq!(r.attach("b"), 1);
     let mut new = r.write_request(2, contents(3), false);
@@ -264,7 +264,7 @@ fn a_deleted_volume_stays_fenced_when_the_whole_set_crashed() {
     assert_eq!(r.ask(0, 0, &new, Span::from_secs(1)), Some(IoReply::Done));
 }
 
-/// As many as the servers ask anew for, and some.
+/// More than the number at which servers request the list again.
 #[test]
 fn servers_forget_the_fences_of_deleted_volumes() {
     let mut r = Rack::serving(Options::default());

@@ -6,7 +6,7 @@ use rackweave_switch::trace as switch_trace;
 
 use super::rack::{LEASE, Options, Rack, contents};
 
-/// Between two overwrites.
+/// Time between two overwrites.
 const PAUSE: Span = Span::from_micros(400);
 
 fn small(policy: GcPolicy) -> Options {
@@ -22,7 +22,7 @@ fn churn(r: &mut Rack, done: impl Fn(&Rack) -> bool) {
         let block = if i < blocks { i } else { rng.below(u64::from(blocks)) as u32 };
         assert_eq!(r.write(0, block, contents(u64::from(i))), Some(IoReply::Done), "write {i}");
         if i >= blocks {
-            // A writer that waits for nothing but the rack takes every block as it is freed, and no episode ends.
+            // A closed-loop writer would take every block as it is freed, and no episode would end.
             r.run(PAUSE);
             if i % 64 == 0 && done(r) {
                 return;

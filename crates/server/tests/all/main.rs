@@ -1,4 +1,4 @@
-//! Servers with real metadata and switch nodes, on a small virtual-time loop.
+//! Servers with real metadata and switch nodes, in a small virtual-time loop.
 
 mod classes;
 mod die_queues;

@@ -1,4 +1,4 @@
-//! A rack of real servers, metadata service and switch in the simulator, and a client that repeats its requests.
+//! A rack of real servers, metadata service and switch in the simulator, with a client that repeats its requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ pub struct Options {
     pub cache_slots: u64,
     pub policy: GcPolicy,
     pub timing: Timing,
-    /// In the place of the profile's.
+    /// Overrides the profile's value.
     pub queue_depth: Option<u32>,
     pub sched: SchedConfig,
     pub services: MakeService,
@@ -59,13 +59,13 @@ pub struct Rack {
     engine: Engine<AnyNode>,
     lives: Vec<u64>,
     replies: BTreeMap<u64, IoReply>,
-    /// When what was sent by [`Rack::send_as`] was answered.
+    /// Time of the answer to each request of [`Rack::send_as`].
     pub answered: BTreeMap<u64, Time>,
     controls: BTreeMap<u64, Control>,
     timed: BTreeSet<u64>,
     request: u64,
     sequence: u64,
-    /// Time on the network that the client's requests bring with them.
+    /// Network time of the client's requests.
     pub lat_ns: u32,
 }
 
@@ -106,7 +106,7 @@ impl Rack {
         rack
     }
 
-    /// A rack that serves on every set.
+    /// A rack in which every set serves.
     pub fn serving(options: Options) -> Rack {
         let mut rack = Rack::new(options);
         rack.until(Span::from_secs(10), |r| r.all_members());
@@ -171,23 +171,23 @@ impl Rack {
         self.engine.boot(node, Server::new(cfg).expect("good configuration"));
     }
 
-    /// The process ends; its device keeps every command submitted to it.
+    /// Ends the process; its device keeps every command submitted to it.
     pub fn crash(&mut self, i: usize) {
         self.engine.crash(self.layout.server(i as u32), &[SsdId(i as u32)]);
     }
-    /// The next sync of the server's device fails, and what it was to cover is never durable.
+    /// The next sync of the server's device fails, and the changes that it should cover never become durable.
     pub fn fail_sync(&mut self, i: usize) {
         match self.engine.disk(SsdId(i as u32)) {
             Some(Disk::Fault(d)) => d.fail(Breakage::Sync),
             _ => panic!("server {i} has no device"),
         }
     }
-    /// Packets that vanish from now on.
+    /// Drops matching packets from now on.
     pub fn lose(&mut self, lost: impl FnMut(&Packet) -> bool + 'static) {
         self.engine.lose(lost);
     }
 
-    /// The switch starts, with empty tables.
+    /// Starts the switch with empty tables.
     pub fn restart_switch(&mut self) {
         self.engine.crash(Layout::SWITCH, &[]);
         self.engine.boot(Layout::SWITCH, Switch::new(SwitchConfig::new(Layout::SWITCH)));
@@ -202,7 +202,7 @@ impl Rack {
     pub fn server(&self, i: usize) -> &Server {
         self.engine.get(self.layout.server(i as u32)).expect("it runs")
     }
-    /// Those that run.
+    /// The running servers.
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
         (0..self.options.servers).filter_map(|i| self.engine.get(self.layout.server(i)))
     }
@@ -228,7 +228,7 @@ impl Rack {
             self.receive(at, p);
         }
     }
-    /// One step, if one comes by then; else it is then.
+    /// Advances to the next event, at most until `end`.
     fn step_until(&mut self, end: Time) -> bool {
         let comes = self.engine.next_time().is_some_and(|at| at <= end);
         if comes {
@@ -244,12 +244,12 @@ impl Rack {
         while self.step_until(end) {}
     }
 
-    /// Runs until something sent by [`Rack::send_as`] is answered, at most until then.
+    /// Runs until a request of [`Rack::send_as`] is answered, at most until `end`.
     pub fn run_until_answer(&mut self, end: Time) {
         while self.answered.is_empty() && self.step_until(end) {}
     }
 
-    /// Runs until it holds.
+    /// Runs until the condition holds.
     pub fn until(&mut self, at_most: Span, holds: impl Fn(&Rack) -> bool) {
         let end = self.now() + at_most;
         while !holds(self) {
@@ -266,7 +266,7 @@ impl Rack {
         let servers = self.servers().map(|s| format!("{:?}", s.status(self.now())));
         views.chain(servers).collect()
     }
-    /// Every vSSD of every server serves.
+    /// Whether every vSSD of every server serves.
     pub fn all_members(&self) -> bool {
         self.servers().count() == self.options.servers as usize
             && self.servers().all(|s| s.status(self.now()).vssds.iter().all(|v| v.serving))
@@ -281,14 +281,14 @@ impl Rack {
     pub fn send_to(&mut self, set: u32, vssd: VssdId, io: IoRequest) -> u64 {
         self.put(Class::Silver, set, vssd, io)
     }
-    /// In that class; when it is answered is noted.
+    /// In that class; records the time of the answer.
     pub fn send_as(&mut self, class: Class, set: u32, member: usize, io: IoRequest) -> u64 {
         let vssd = self.members(set)[member].0;
         let request = self.put(class, set, vssd, io);
         self.timed.insert(request);
         request
     }
-    /// By that request number.
+    /// With this request number.
     pub fn send_numbered(&mut self, set: u32, member: usize, request: u64, io: IoRequest) {
         let next = std::mem::replace(&mut self.request, request - 1);
         self.send(set, member, io);
@@ -304,7 +304,7 @@ impl Rack {
             class,
             original_vssd: vssd,
             set: SetId(set),
-            // This client always knows the newest.
+            // This client always has the newest.
             epoch: Epoch(u32::MAX),
             incarnation: Incarnation(1_000_000),
             request: self.request,
@@ -317,7 +317,7 @@ impl Rack {
         self.replies.remove(&request)
     }
 
-    /// Asks member after member until one answers; `None` if nobody does in time.
+    /// Tries member after member until one answers; `None` if none does in time.
     pub fn ask(&mut self, set: u32, first: usize, io: &IoRequest, within: Span) -> Option<IoReply> {
         let end = self.now() + within;
         let mut member = first;
@@ -338,7 +338,7 @@ impl Rack {
         }
         None
     }
-    /// Gives a control message, with the next request's number.
+    /// Sends a control message with the next request number.
     pub fn control(&mut self, src: NodeId, dst: NodeId, c: Control) {
         self.request += 1;
         let none = VssdId(0);

@@ -1,4 +1,4 @@
-//! A second service beside the block replica: what a server needs to know of a service is in [`Service`], and nowhere else.
+//! A second service besides the block replica: everything that a server needs from a service is in [`Service`].
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use super::rack::{LEASE, Options, Rack, contents};
 /// The set whose vSSDs are registers.
 const REGISTERS: u32 = 1;
 
-/// Programs each write as a page of its own, and answers when it is durable; reads from flash. It does not replicate.
+/// Programs each write as a page of its own, answers once it is durable, and reads from flash. It does not replicate.
 #[derive(Debug)]
 struct Registers {
     cfg: VssdConfig,
@@ -209,7 +209,7 @@ fn a_second_service_shares_a_drive_with_the_block_replica() {
     let server = r.server(node.0 as usize - 2);
     assert!(server.service::<Registers>(vssd).is_some() && server.service::<BlockService>(vssd).is_none());
 
-    // Its pages are collected as any others are: with the switch's consent, while the block replicas go on.
+    // Its pages are collected like any others: with the switch's consent, while the block replicas continue.
     let status = |r: &Rack| {
         let report = r.server(node.0 as usize - 2).status(r.now());
         report.vssds.into_iter().find(|v| v.vssd == vssd).expect("it is there")

@@ -63,7 +63,7 @@ fn a_read_that_comes_again_while_it_is_under_way_is_read_once() {
     assert_eq!((after.0 - before.0, after.1 - before.1), (1, 3));
     assert_eq!(r.take_reply(number(0)), Some(IoReply::Data(contents(0))));
     assert!((1..4).all(|n| r.take_reply(number(n)).is_none()), "one answer is for all");
-    // Not under way any more: the answer was lost, and it is read. Nor is another block the same read.
+    // No longer in progress: the answer was lost, and the block is read again. Nor is another block the same read.
     r.send_numbered(0, 0, number(4), read(0));
     r.send_numbered(0, 0, number(5), read(1));
     r.run(Span::from_millis(50));
@@ -152,14 +152,14 @@ fn an_expired_lease_stops_serving() {
     let range = SectorRange { volume: VOLUME, first: 0, count: 8 };
     assert_eq!(r.ask(0, 0, &IoRequest::Read { range }, Span::from_secs(1)), None);
     assert!(r.count(trace::LEASE_EXPIRED) >= 3);
-    // The service comes back, and nobody lost anything.
+    // The service returns, and nothing was lost.
     r.start_meta();
     r.until(Span::from_secs(5), |r| r.all_members());
     assert_eq!(r.read(0, 1), contents(1));
     assert_eq!(r.view(0).epoch.0, 1);
 }
 
-/// With the scheduler that does nothing; the others hold back by die.
+/// With the scheduler that holds nothing back; the others hold back per die.
 #[test]
 fn reads_beyond_the_devices_queue_depth_wait() {
     let took = |queue_depth| {

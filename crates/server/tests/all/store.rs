@@ -1,4 +1,4 @@
-//! The write cache over real flash against a map that forgets nothing.
+//! The write cache over real flash against a complete model.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use rackweave_server::service::Room;
 
 use super::rack::contents;
 
-/// A read of P-SSD's dies takes so long (`profiles/p-ssd.toml`).
+/// Time of a read of P-SSD's dies (`profiles/p-ssd.toml`).
 pub const READ: Span = Span::from_micros(75);
 
 pub const VSSD: VssdId = VssdId(1);
@@ -41,7 +41,7 @@ enum Step {
     Put {
         block: u32,
     },
-    /// What the block holds is lost from now on.
+    /// The block's contents are lost from now on.
     Lose {
         block: u32,
     },
@@ -49,18 +49,18 @@ enum Step {
         first: u32,
         count: u32,
     },
-    /// Something older than what the block holds comes, contents or zeroes.
+    /// An older version than the block's arrives: contents or zeroes.
     Late {
         block: u32,
         zero: bool,
     },
     Persist,
-    /// A client asks; its request was so many microseconds on the way.
+    /// A client's read with this network time in µs.
     Read {
         block: u32,
         net: u64,
     },
-    /// So many device commands complete.
+    /// This number of device commands completes.
     Complete(usize),
     Pass(u64),
 }
@@ -87,7 +87,7 @@ pub struct Bench {
     backend: Memory,
     pub commands: Vec<DeviceCommand>,
     persisted: Vec<u64>,
-    /// Contents, unless they are lost.
+    /// The read contents; the inner `None` if they are lost.
     read: Option<(Option<Payload>, Timestamp)>,
     /// Reads answered, by the replica's tokens.
     pub answered: Vec<u64>,
@@ -219,7 +219,7 @@ fn range(first: u32, count: u32) -> BlockRange {
     BlockRange { volume: VolumeId(3), first, count }
 }
 
-/// Otherwise what had them before would come back after a power cut, beside what has them now.
+/// Otherwise their previous contents would return after a power cut, besides the new ones.
 #[test]
 fn while_the_host_has_no_room_no_page_is_free() {
     let mut b = Bench::new();
@@ -255,7 +255,7 @@ fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before + 30, 0));
 }
 
-/// What comes late changes nothing, in the cache and on flash.
+/// Late versions change nothing, in the cache or on flash.
 #[test]
 fn what_is_older_replaces_and_zeroes_nothing_newer() {
     let version = |n| Timestamp::new(Epoch(1), n, 0);
@@ -289,7 +289,7 @@ fn a_failed_sync_makes_nothing_durable() {
     assert!(matches!(b.disk.done[..], [StoreDone::Persisted { token: 7, ok: false }]), "{:?}", b.disk.done);
 }
 
-/// Nobody may ask for a sync: those that wait for room do not.
+/// No request asks for a sync, because those that wait for room do not.
 #[test]
 fn a_full_drive_makes_freed_pages_durable_unasked() {
     let mut b = Bench::new();
@@ -318,9 +318,9 @@ fn a_full_drive_makes_freed_pages_durable_unasked() {
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (62, 0));
 }
 
-/// Contents that are lost; no version is zero.
+/// Lost contents; no version is zero.
 const LOST: u64 = 0;
-/// What every block must be: version, and contents unless zeroed.
+/// Expected state of every block: version, and contents unless zeroed.
 type Model = BTreeMap<u32, (Timestamp, Option<u64>)>;
 
 fn compare(b: &mut Bench, model: &Model) {
@@ -340,7 +340,7 @@ fn compare(b: &mut Bench, model: &Model) {
     }
 }
 
-/// All runs, asked for so many at a time.
+/// All runs, requested `limit` at a time.
 fn runs(b: &mut Bench, limit: usize) -> Vec<ScanEntry> {
     let (mut at, mut all) = (BlockAddr::default(), Vec::<ScanEntry>::new());
     while at < addr(BLOCKS) {
@@ -362,7 +362,7 @@ fn runs(b: &mut Bench, limit: usize) -> Vec<ScanEntry> {
     all
 }
 
-/// A seed stands for a case of proptest's.
+/// A seed replaces a case of proptest's.
 fn config() -> ProptestConfig {
     let of = seeds(0..96);
     let cases = (of.end - of.start) as u32;
@@ -396,7 +396,7 @@ proptest! {
                     (first..(first + count).min(BLOCKS)).for_each(|k| { model.insert(k, (v, None)); });
                 }
                 Step::Late { block, zero } => {
-                    // Versions are even: this one is no other's.
+                    // Versions are even, so this one is unique.
                     let older = |m: &(Timestamp, Option<u64>)| m.1.map(|_| Timestamp(m.0.0 - 1));
                     match model.get(&block).and_then(older) {
                         Some(v) if zero => b.store().put_range(range(block, 1), v),
@@ -427,7 +427,7 @@ proptest! {
             let want = data.map_or(Some(Payload::zero(4096)), |seed| (seed != LOST).then(|| contents(seed)));
             prop_assert_eq!(b.contents(addr(k)), (want, v));
         }
-        // Cached or on flash, in one go or bit by bit: the same runs, and those of the model.
+        // Cached or on flash, in one request or many: the same runs, and those of the model.
         let before = runs(&mut b, usize::MAX);
         prop_assert_eq!(&before, &runs(&mut b, 3));
         let mapped = |e: &ScanEntry| model[&e.addr.block].1.is_some();
@@ -447,7 +447,7 @@ proptest! {
         compare(&mut b, &model);
         prop_assert!(b.backend.violations().is_empty());
 
-        // Another life finds all of it.
+        // Another run finds all of it.
         let backend = b.backend.clone();
         let mut b = Bench { backend, ..Bench::new() };
         b.ssd = drive();

@@ -1,4 +1,4 @@
-//! In which order clients' writes begin that find no room in the write cache.
+//! The order in which client writes start that find no room in the write cache.
 
 use rackweave_core::Span;
 use rackweave_core::msg::{Class, IoError, IoReply};
@@ -8,9 +8,9 @@ use rackweave_server::config::CACHE_SLOTS_MIN;
 use super::rack::{Options, Rack, contents};
 use super::store::SCHEDULERS;
 
-/// Many times what a set's members have room for.
+/// Many times the room of a set's members.
 const WRITES: u32 = 1_500;
-/// One in so many was long on the way here.
+/// One in this many spent long on the network.
 const LATE_ONE_IN: u32 = 5;
 /// More than all of them wait.
 const LATE_NS: u32 = 100_000_000;
@@ -23,13 +23,13 @@ fn small_cache(sched: SchedConfig) -> Rack {
 fn a_write_that_was_long_on_the_way_goes_before_others_where_network_time_counts() {
     for (kind, coordinated) in SCHEDULERS {
         let mut r = small_cache(SchedConfig::new(kind, coordinated));
-        // Time begins at zero, and what came before it cannot be told apart.
+        // Time begins at zero, and earlier arrivals would look the same.
         r.run(Span::from_secs(1));
         let start = r.now();
         let mut late = Vec::new();
         let mut others = Vec::new();
         for i in 0..WRITES {
-            // Neighbours in time are no neighbours by address.
+            // Consecutive writes are not adjacent in address.
             let io = r.write_request(i * 677 % WRITES, contents(u64::from(i)), false);
             let is_late = i % LATE_ONE_IN == 0;
             r.lat_ns = if is_late { LATE_NS } else { 0 };
