@@ -1,8 +1,8 @@
-//! A client of a running rack that remembers: several NBD connections read and write the same few sectors of 512 bytes; at the
-//! end the recorded history must have an order that explains every answer (protocol rule 11), as in the simulator.
+//! A client of a running rack that records a history: several NBD connections read and write a few common 512-byte
+//! sectors. At the end some order must explain every answer (protocol rule 11), as in the simulator.
 //!
-//! `live_history SOCKET VOLUME SECONDS [SEED [CONNECTIONS]]` prints one line of JSON; exit status 1 and the sector's trail if
-//! there is none.
+//! `live_history SOCKET VOLUME SECONDS [SEED [CONNECTIONS]]` prints one line of JSON. Without such an order it exits
+//! with status 1 and prints the sector's trail.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a client: sockets, threads, clocks")]
 
 use std::error::Error;
@@ -15,29 +15,29 @@ use bytes::Bytes;
 use rackweave_core::{Payload, Rng, SECTOR, SetId, Time, VolumeId};
 use rackweave_search::check::{History, OpId, Outcome};
 
-/// Connections if nobody says how many: each has one operation under way.
+/// Default number of connections; each has one operation in flight.
 const CONNECTIONS: u64 = 6;
 const CONNECTIONS_MAX: u64 = 256;
-/// For each connection: few enough to be contended, over several stripes of 64 KiB.
+/// Per connection: few enough for contention, over several 64 KiB stripes.
 const SECTORS_EACH: u64 = 32;
-/// Apart by so many sectors, in groups of eight: groups lie in blocks and replica sets of their own.
+/// Distance in sectors, in groups of eight, so that groups lie in different blocks and replica sets.
 const GROUP: u64 = 8;
 const GROUP_APART: u64 = 256;
 const COUNT_MAX: u64 = 4;
-/// Operations kept: beyond it the client stops early.
+/// Most operations recorded; beyond it the client stops early.
 const OPERATIONS_MAX: usize = 5_000_000;
 const SLOW: Duration = Duration::from_secs(1);
-/// A connection that is refused is tried again after this, until nothing has answered for so long. A request that is not
-/// answered by then never will be.
+/// Retry interval of a refused connection, and the time after which a rack that does not answer is given up. A request
+/// that is unanswered by then never will be answered.
 const RETRY: Duration = Duration::from_millis(100);
 const GIVE_UP: Duration = Duration::from_secs(120);
 
 const VOLUME: VolumeId = VolumeId(1);
-/// The rack's one gateway.
+/// The rack's only gateway.
 const CLIENT: u32 = 0;
 const WRITE_FUA: u16 = 1;
 
-/// One connection, after the handshake (NBD protocol, fixed newstyle, simple replies).
+/// A connection after the handshake (NBD protocol, fixed newstyle, simple replies).
 struct Nbd(UnixStream);
 
 impl Nbd {
@@ -69,7 +69,7 @@ impl Nbd {
         }
     }
 
-    /// A command to its end: what it read. An error number of the server's is an error of the request's.
+    /// Executes a command; returns the data read. The server's error number is an error of the request.
     fn ask(&mut self, kind: u16, flags: u16, first: u64, data: &[u8], read: usize) -> io::Result<Result<Vec<u8>, u32>> {
         let mut head = Vec::with_capacity(28 + data.len());
         head.extend_from_slice(&0x2560_9513u32.to_be_bytes());
@@ -92,7 +92,7 @@ impl Nbd {
     }
 }
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     socket: String,
     export: String,
@@ -106,7 +106,7 @@ struct Shared {
 struct Record {
     history: History,
     operations: usize,
-    /// Answered, or given up, later than [`SLOW`].
+    /// Operations that took longer than [`SLOW`] to be answered or given up.
     slow: u64,
     slowest: Duration,
     failed: u64,
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// One connection's work: one operation at a time.
+    /// Work of one connection: one operation at a time.
     fn work(&self, mut rng: Rng, who: u64) -> Result<(), String> {
         let mut nbd = self.connect()?;
         let mut number = 0;
@@ -149,7 +149,7 @@ impl Shared {
                 if e.kind() == io::ErrorKind::WouldBlock {
                     return Err(format!("connection {who}, operation {number}: no answer within {GIVE_UP:?}"));
                 }
-                // The gateway went away: what was asked may have happened or not.
+                // The gateway is gone: the request may or may not have taken effect.
                 self.record(|r| r.broken += 1);
                 nbd = self.connect()?;
             }
@@ -158,7 +158,7 @@ impl Shared {
     }
 
     fn write(&self, nbd: &mut Nbd, first: u64, count: u64, value: u64, fua: bool) -> io::Result<()> {
-        // Each sector's contents are written once in a run, by this operation alone.
+        // Each sector's contents are unique in a run.
         let sector =
             |i: u64| (value << 3 | i).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().repeat(SECTOR as usize / 8);
         let bytes: Vec<u8> = (0..count).flat_map(sector).collect();
@@ -240,7 +240,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for t in threads {
         t.join().map_err(|_| "a connection's thread panicked")??;
     }
-    // What is there at the end is part of the history.
+    // The final contents are part of the history.
     let mut nbd = shared.connect()?;
     for group in 0..shared.sectors / GROUP {
         shared.read(&mut nbd, group * GROUP_APART, GROUP)?;

@@ -1,7 +1,6 @@
 //! Fault search over a range of seeds: `cargo run --release --example search -- FROM TO [--verbose] [--request N]
-//! [--kind KIND] [--transport]`.
-//! Prints every seed that fails and, over all, which situations occurred. `--request` shows the way of the workload's N-th
-//! request.
+//! [--kind KIND] [--transport]`. Prints every failing seed, and the trace points reported over all seeds. `--request`
+//! shows the path of the workload's N-th request.
 
 use rackweave_core::trace::Coverage;
 use rackweave_search::fault::{PlanKind, SimOptions, run_plan};

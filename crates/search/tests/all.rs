@@ -1,4 +1,5 @@
-//! The rack under the fault search. `RACKWEAVE_SEEDS=3000` runs more seeds (300 else), `RACKWEAVE_FIRST_SEED` begins elsewhere.
+//! The rack under the fault search. `RACKWEAVE_SEEDS=3000` sets the number of seeds (default 300),
+//! `RACKWEAVE_FIRST_SEED` the first.
 
 mod drives;
 mod egress;

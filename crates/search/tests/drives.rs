@@ -1,4 +1,4 @@
-//! Drives that wear out, and contents that rot unread.
+//! Drives that wear out, and contents that decay unread.
 
 use rackweave_config::RackConfig;
 use rackweave_core::msg::BlockRange;
@@ -11,23 +11,23 @@ use rackweave_server::VssdStatus;
 use crate::rig::{Rig, has_rig, small};
 
 const MIB: u64 = 1 << 20;
-/// Bytes of a write.
+/// Bytes per write.
 const WRITE: u64 = 64 << 10;
 
 struct Rack {
     rig: Rig,
     volume: VolumeId,
     bytes: u64,
-    /// What was written last, by write.
+    /// Last written contents, by write.
     contents: Vec<Payload>,
-    /// Longest that a write took.
+    /// Longest duration of a write.
     slowest: Span,
 }
 
 has_rig!(Rack);
 
 impl Rack {
-    /// Of four servers, with a volume that is written all over.
+    /// Four servers, with a fully written volume.
     fn new(seed: u64, bytes: u64, change: impl FnOnce(&mut RackConfig)) -> Rack {
         let mut cfg = RackConfig { replicas: 2, ..small(4, 32) };
         change(&mut cfg);
@@ -38,7 +38,7 @@ impl Rack {
         (0..bytes / WRITE).for_each(|k| r.write(k, k + 1));
         r
     }
-    /// To flash: a cache would take most of it.
+    /// To flash, because a cache would absorb most of it.
     fn write(&mut self, k: u64, stamp: u64) {
         let data = Payload::elided(WRITE as u32, stamp << 32);
         let op = volume::Op::Write { volume: self.volume, offset: k * WRITE, data: data.clone(), fua: true };
@@ -57,7 +57,7 @@ impl Rack {
             assert_eq!(self.ask(op), Ok(volume::Reply::Data(self.contents[k as usize].clone())), "write {k}");
         }
     }
-    /// Writes at random until it is so; `most` times at the most.
+    /// Writes at random until the condition holds, at most `most` times.
     fn write_until(&mut self, most: u64, what: &str, done: impl Fn(&Rack) -> bool) {
         let mut rng = Rng::new(7);
         for n in 0..most {
@@ -102,7 +102,7 @@ fn a_drive_that_wears_out_is_left_while_it_is_written_and_nothing_is_lost() {
     r.check();
 }
 
-/// Programs and erases fail all over the rack: nobody notices but who asks for its status.
+/// Programs and erases fail all over the rack, which only its status shows.
 #[test]
 fn programs_that_fail_cost_blocks_and_no_drive_and_are_counted_after_a_start() {
     let mut r = Rack::new(5, 4 * MIB, |c| {
@@ -170,7 +170,8 @@ fn what_rots_unread_is_found_and_healed_by_scrubbing() {
     assert_eq!(r.sum(1, |v| v.replica.healed), healed, "nor does a client");
 }
 
-/// Its only complete member cannot read some blocks: the set is whole again all the same, and nothing old or zero is read.
+/// Its only complete member cannot read some blocks: the set is whole again nevertheless, and no old or zero contents
+/// are read.
 #[test]
 fn a_server_is_replaced_though_some_blocks_of_the_other_copy_have_rotted() {
     let mut r = Rack::new(8, 2 * MIB, |c| (c.ssd.spare, c.repair.replace_after_s) = (1, 1));
@@ -202,7 +203,7 @@ fn a_server_is_replaced_though_some_blocks_of_the_other_copy_have_rotted() {
     assert!(lost > 0, "of 60 slots some were in use");
     (0..r.bytes / WRITE).for_each(|k| r.write(k, 9_000_000 + k));
     r.check();
-    // The mark is no more than the copy was: what was written is at both.
+    // The mark does not exceed the copy: new writes are on both.
     let node = r.node(0);
     r.sim.crash(node);
     r.run(Span::from_secs(2));
@@ -216,7 +217,7 @@ fn a_pass_in_which_nothing_could_be_read_is_none() {
     let passes = |r: &Rack| r.sim.server(1).expect("runs").status(r.sim.now()).scrub_passes;
     r.run(Span::from_secs(3));
     assert!(passes(&r) > 0);
-    // One comes back alone: it waits for the others.
+    // One returns alone: it waits for the others.
     let layout = r.sim.engine().layout();
     (0..4).for_each(|k| r.sim.crash(layout.server(k)));
     r.sim.restart(layout.server(1)).expect("its own contents");
@@ -226,7 +227,7 @@ fn a_pass_in_which_nothing_could_be_read_is_none() {
     assert_eq!(passes(&r), before);
 }
 
-/// One copy is other than the rest, and matches its checksum: no read tells.
+/// One copy differs from the rest and matches its checksum, so that no read detects it.
 #[test]
 fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {
     for wrong in 0..3 {
@@ -247,7 +248,7 @@ fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {
         assert_eq!(r.sum(wrong, |v| v.replica.healed), found, "each at the drive that was wrong");
         r.run(Span::from_secs(3));
         assert_eq!(sum(&r, |v| v.replica.scrub_mismatches), found, "a further pass finds nothing");
-        // Each copy is right: the others' servers are gone.
+        // Each copy is right with the others' servers down.
         for other in (0..4).filter(|s| *s != wrong) {
             let node = r.node(other);
             r.sim.crash(node);
@@ -259,7 +260,7 @@ fn a_copy_that_is_silently_wrong_is_found_and_healed_by_comparing() {
     }
 }
 
-/// A zeroing that only some members heard of: each copy matches its checksum, and of a zeroed block there is none to read.
+/// Only some members received a zeroing: each copy matches its checksum, and a zeroed block has none to read.
 #[test]
 fn a_block_that_is_zeroed_at_one_member_and_held_by_another_is_found_by_comparing() {
     for heard in [&[0][..], &[2], &[0, 1], &[1, 2]] {
@@ -328,7 +329,7 @@ fn scrubbing_never_reads_faster_than_asked_nor_than_16_mib_a_second() {
     for (pass_s, slow) in [(0.1, false), (20.0, true)] {
         let mut r = Rack::new(4, 2 * MIB, |c| c.scrub.every_days = pass_s / 86_400.0);
         r.flush();
-        // The first pass begins when one could have been over.
+        // The first pass begins after the duration of one.
         r.run(Span::from_secs(21));
         let held = r.sum(2, |v| v.mapped_bytes()) / 4096;
         let most = if slow { held / 20 } else { 4_000 };

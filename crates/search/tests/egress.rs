@@ -22,7 +22,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// A server, and three clients with a volume each, all of it written.
+    /// A server, and three clients with a fully written volume each.
     fn new(scheduling: SchedulingKind) -> Clients {
         let mut cfg = RackConfig { servers: 1, replicas: 1, min_copies: 1, ..RackConfig::default() };
         (cfg.ssd.profile, cfg.ssd.size) = ("femu".into(), Size::mib(256));
@@ -61,7 +61,7 @@ impl Clients {
         panic!("request {id} was not answered");
     }
 
-    /// The first client writes a lot at once; how long each of the others' reads takes meanwhile, one at a time.
+    /// The first client writes a burst; returns how long each read of the others takes meanwhile, one at a time.
     fn reads_beside_a_burst(&mut self) -> Vec<Span> {
         let begin = self.sim.now();
         for i in 0..BURST {
@@ -98,7 +98,7 @@ fn a_burst_of_one_client_delays_the_others_reads_by_priority_and_not_under_fair_
         assert_eq!(dropped, 0, "{scheduling:?}: {counted:?}");
         took.into_iter().max().expect("ten")
     };
-    // All clients' I/O is of one class, so priority keeps the order of arrival: a read waits for the whole burst.
+    // All clients' I/O has the same class, so priority keeps the order of arrival: a read waits for the whole burst.
     let burst = Span::from_micros(BURST * 340);
     let (priority, fq, tb) = (worst(SchedulingKind::Priority), worst(SchedulingKind::Fq), worst(SchedulingKind::Tb));
     assert!(priority > burst * 9 / 10, "{priority:?}");
@@ -109,7 +109,7 @@ fn a_burst_of_one_client_delays_the_others_reads_by_priority_and_not_under_fair_
 #[test]
 fn what_a_port_drops_is_counted_and_asked_for_again() {
     let mut c = Clients::new(SchedulingKind::Priority);
-    // Four times what a queue holds.
+    // Four times the capacity of a queue.
     for i in 0..1_024 {
         let data = Payload::elided(4096, i);
         let op = volume::Op::Write { volume: c.volumes[0], offset: i * 4096, data, fua: false };

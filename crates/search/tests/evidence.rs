@@ -1,5 +1,5 @@
-//! Replacement × latent damage × slowness (protocol rule 29): a rack stops, drives are damaged and replaced meanwhile, and begins
-//! again. No block reads as anything but what was flushed, and fails only where no copy is good.
+//! Replacement × latent damage × slowness (protocol rule 29): a rack stops, drives are damaged and replaced, and it
+//! restarts. No block reads as anything but its flushed contents, and fails only without a good copy.
 
 use std::collections::BTreeSet;
 
@@ -13,21 +13,22 @@ use crate::rig::{Rig, has_rig, small};
 
 const BLOCKS: u32 = 256;
 const SERVERS: u32 = 3;
-/// Combinations that the test draws, unless `RACKWEAVE_EVIDENCE` says otherwise.
+/// Number of combinations, unless `RACKWEAVE_EVIDENCE` overrides it.
 const COMBINATIONS: u64 = 110;
-/// The set serves, or waits for the operator's word and says so. A lone member says after 30 s that nobody has a block.
+/// Time limit until the set serves, or waits for the operator's decision and reports so. A lone member reports after 30
+/// s that no other has a block.
 const DECIDED_WITHIN: Span = Span::from_secs(90);
-/// A block is read or fails.
+/// Time limit of a read.
 const READ_WITHIN: Span = Span::from_secs(60);
 
-/// What happens to a drive while the rack stands still.
+/// Damage to a drive while the rack is stopped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Damage {
     replaced: bool,
-    /// Parts of blocks whose contents are damaged, and of pages that are lost with their spare areas.
+    /// Fractions of blocks with damaged contents, and of pages lost with their spare areas.
     contents: f64,
     spares: f64,
-    /// Heard of now and then.
+    /// Reachable only now and then.
     slow: bool,
 }
 
@@ -43,7 +44,7 @@ impl Damage {
 struct Rack {
     rig: Rig,
     volume: VolumeId,
-    /// For how long slow servers are not heard of, and are.
+    /// How long slow servers are unreachable and reachable.
     pauses: Rng,
 }
 
@@ -53,7 +54,7 @@ fn data(block: u32, generation: u64) -> Payload {
     Payload::elided(BLOCK, (u64::from(block) << 8 | generation) << 16)
 }
 
-/// What the blocks held when the rack stopped, all flushed: some written twice, some zeroed, some never written.
+/// Contents of the blocks when the rack stopped, all flushed: some written twice, some zeroed, some never written.
 fn expected(block: u32) -> Payload {
     match block % 8 {
         0 => Payload::zero(BLOCK),
@@ -100,8 +101,8 @@ impl Rack {
         self.sim.disk(i).expect("keeps contents")
     }
 
-    /// The rack stops, what is drawn happens to its drives, and it starts. Returns what each drive can still show: addresses in the
-    /// set whose contents are damaged or that are lost with their records.
+    /// The rack stops, its drives are damaged as drawn, and it restarts. Returns for each drive the blocks of the set
+    /// whose contents are damaged or lost with their records.
     fn stand_still(&mut self, damage: &[Damage], rng: &mut Rng) -> Vec<BTreeSet<BlockAddr>> {
         (0..SERVERS).for_each(|i| self.power_cut(i));
         let mut bad = Vec::new();
@@ -125,7 +126,7 @@ impl Rack {
         (0..SERVERS).for_each(|i| self.start(i));
         bad
     }
-    /// The servers' links are cut, or work again.
+    /// Cuts or mends the servers' links.
     fn stutter(&mut self, slow: &[NodeId], on: bool) {
         let nodes = self.sim.engine().layout().nodes();
         for &s in slow {
@@ -135,7 +136,7 @@ impl Rack {
             }
         }
     }
-    /// For so long, while slow servers are heard of now and then.
+    /// Runs for `span`, with slow servers reachable now and then.
     fn pass(&mut self, span: Span, slow: &[NodeId], mut done: impl FnMut(&mut Rack) -> bool) -> bool {
         let mut passed = Span::ZERO;
         while passed < span {
@@ -155,7 +156,7 @@ impl Rack {
         self.stutter(slow, false);
         false
     }
-    /// Views, and what servers and the client say of themselves.
+    /// Views, and the states of servers and client.
     fn describe(&self) -> String {
         use std::fmt::Write as _;
         let now = self.sim.now();
@@ -182,11 +183,12 @@ impl Rack {
         let status = self.sim.meta().expect("lives").status(now);
         status.sets.iter().filter(|s| s.waits_for == [Layout::META]).map(|s| s.set).collect()
     }
-    /// All members of all sets are there.
+    /// Whether all members of all sets are present.
     fn whole(&self) -> bool {
         (0..SERVERS).all(|set| self.members(set).len() == SERVERS as usize)
     }
-    /// At least two members of each set do, by their own word: the metadata service may not have noticed yet that they stopped.
+    /// Whether at least two members of each set serve by their own state: the metadata service may not have noticed yet
+    /// that they stopped.
     fn serves(&self) -> bool {
         let served = |set: u32| {
             let of = |i: u32| {
@@ -197,7 +199,7 @@ impl Rack {
         };
         (0..SERVERS).all(served)
     }
-    /// What reading the block gives, when it no longer waits.
+    /// Result of reading the block, once it no longer waits.
     fn read(&mut self, block: u32, slow: &[NodeId]) -> Result<Payload, volume::Error> {
         let volume = self.volume;
         let id = self.submit(volume::Op::Read { volume, offset: at(block), len: BLOCK });
@@ -215,7 +217,7 @@ fn at(block: u32) -> u64 {
     u64::from(block) * u64::from(BLOCK)
 }
 
-/// One combination: how many blocks were right, refused, and read though the operator's word had to be given.
+/// Runs one combination: returns how many blocks were right and refused, and whether the operator had to decide.
 fn combination(seed: u64, damage: [Damage; 3]) -> (u32, u32, bool) {
     let mut rng = Rng::stream(seed, 0x6576_6964);
     let mut r = Rack::new(seed);
@@ -235,11 +237,12 @@ fn combination(seed: u64, damage: [Damage; 3]) -> (u32, u32, bool) {
         let good = (0..3).any(|i| !damage[i].replaced && !bad[i].contains(&places[block as usize]));
         match r.read(block, &slow) {
             Ok(d) if d == expected(block) => right += 1,
-            // Nothing tells what was flushed, and the operator was told so.
+            // Nothing shows what was flushed, which was reported to the operator.
             Ok(_) if !sets.is_empty() => refused += 1,
             Ok(d) => panic!("{damage:?}: block {block} read as {d:?} (a good copy: {good})"),
             Err(volume::Error::Corrupt | volume::Error::Io) if !good => refused += 1,
-            // Who has it was silent for longer than its lease, and is not in the view: when it is back it heals the others.
+            // The server with the block was silent for longer than its lease, and is not in the view: once it is back
+            // it heals the others.
             Err(volume::Error::Corrupt | volume::Error::Io) if !slow.is_empty() => {
                 assert!(r.pass(DECIDED_WITHIN, &[], |r| r.whole()), "{damage:?}: not whole: {}", r.describe());
                 assert_eq!(r.read(block, &[]), Ok(expected(block)), "{damage:?}: block {block}");
@@ -252,7 +255,7 @@ fn combination(seed: u64, damage: [Damage; 3]) -> (u32, u32, bool) {
 }
 
 impl Rack {
-    /// Where each block lies: its address in its set.
+    /// Address of each block in its set.
     fn places(&mut self) -> Vec<BlockAddr> {
         let (stripe, sets) = (self.stripe(), SERVERS);
         let of = |b: u32| BlockAddr::new(self.volume, b / (stripe * sets) * stripe + b % stripe);
@@ -263,7 +266,7 @@ impl Rack {
     }
 }
 
-/// Damage in the first, another replaced, the third whole.
+/// Damage on the first, another replaced, the third whole.
 #[test]
 fn a_good_copy_heals_though_its_member_is_slow() {
     let one = Damage { contents: 0.4, ..Damage::NONE };

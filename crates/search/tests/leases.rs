@@ -1,4 +1,4 @@
-//! What clients notice of a metadata service that hangs, and of a server that is lost (protocol rule 2).
+//! Effects on clients of a hung metadata service, and of a lost server (protocol rule 2).
 
 use rackweave_core::admin;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet};
@@ -16,7 +16,7 @@ struct Rack {
 has_rig!(Rack);
 
 impl Rack {
-    /// Three servers: without one, two copies are left of each set.
+    /// Three servers: without one, two copies of each set are left.
     fn new(lease_ms: u64, seed: u64) -> Rack {
         let mut cfg = small(3, 64);
         cfg.lease.span_ms = lease_ms;
@@ -25,7 +25,7 @@ impl Rack {
         rig.run(Span::from_secs(1));
         Rack { rig, volume }
     }
-    /// How long a request takes, in whole milliseconds.
+    /// Duration of a request, in whole milliseconds.
     fn took(&mut self, op: volume::Op) -> Span {
         let (start, ask) = (self.sim.now(), self.submit(op));
         assert!(self.wait(ask).is_ok());
@@ -38,7 +38,7 @@ impl Rack {
     fn read(&mut self, n: u64) -> Span {
         self.took(volume::Op::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 })
     }
-    /// Nothing gets to the metadata service or from it.
+    /// Drops all packets to and from the metadata service.
     fn hang(&mut self, hangs: bool) {
         let all = self.sim.engine().layout().nodes();
         for n in (0..all).map(NodeId).filter(|&n| n != Layout::META) {
@@ -58,7 +58,7 @@ impl Rack {
     }
 }
 
-/// Leases are renewed often enough, whenever it begins to hang, and nothing but leases waits for it.
+/// Leases are renewed often enough whenever it hangs, and nothing but leases waits for it.
 #[test]
 fn a_metadata_service_that_hangs_for_five_seconds_costs_nothing_while_leases_stand() {
     let mut worst = Span::ZERO;
@@ -83,7 +83,7 @@ fn a_metadata_service_that_hangs_for_five_seconds_costs_nothing_while_leases_sta
     assert!(worst <= Span::from_millis(50), "{worst}");
 }
 
-/// How long a write waits when a server is lost; `word`: its supervisor says so at once.
+/// How long a write waits when a server is lost; `word`: its supervisor reports that at once.
 fn pause(lease_ms: u64, word: bool) -> Span {
     let mut r = Rack::new(lease_ms, 5);
     r.write(1);
@@ -122,7 +122,7 @@ fn a_word_ends_the_lease_of_the_incarnation_that_it_names_for_good_and_of_no_oth
     assert!(serves(&r), "an incarnation from before ends nothing");
     let lost = r.lose(1);
     r.word(1, lost);
-    // A heartbeat that was under way when the process ended.
+    // A heartbeat that was in flight when the process ended.
     let (src, body) = (r.node(1), Body::Control(Control::Heartbeat { sequence: 9, vssds: Vec::new() }));
     let header = Header {
         op: Op::Control,
@@ -138,7 +138,7 @@ fn a_word_ends_the_lease_of_the_incarnation_that_it_names_for_good_and_of_no_oth
     let now = r.sim.now();
     r.sim.engine_mut().inject(now, Packet { src, dst: Layout::META, header, body });
     let waited = r.write(3);
-    // By its client's retries, up to 320 ms over 24 seeds.
+    // Because of its client's retries; up to 320 ms over 24 seeds.
     assert!(waited <= Span::from_millis(400), "{waited}");
     r.run(Span::from_millis(500));
     assert!(!serves(&r), "a late heartbeat does not bring it back");

@@ -9,7 +9,7 @@ use rackweave_core::{Payload, Span, VolumeId};
 use rackweave_rack::sim::{Sim, SimConfig};
 
 const MIB: u64 = 1 << 20;
-/// Requests that each volume always has unanswered.
+/// Requests that each volume always has in flight.
 const DEPTH: usize = 64;
 
 struct Tenants {
@@ -19,7 +19,7 @@ struct Tenants {
 }
 
 impl Tenants {
-    /// A volume each, with these limits.
+    /// One volume for each entry, with these limits.
     fn new(limits: &[(u64, u64)]) -> Tenants {
         let mut cfg = RackConfig { servers: 3, ..RackConfig::default() };
         cfg.ssd.profile = "femu".into();
@@ -65,7 +65,7 @@ impl Tenants {
         let id = RequestId((of as u64) << 32 | n);
         self.sim.submit(self.sim.now(), 0, Request::new(id, op));
     }
-    /// Answers each volume gets in so long.
+    /// Number of answers for each volume within the span.
     fn run(&mut self, span: Span) -> Vec<u64> {
         let mut done = vec![0; self.volumes.len()];
         let end = self.sim.now() + span;
@@ -87,7 +87,7 @@ impl Tenants {
 
 const ID: u64 = u32::MAX as u64;
 
-/// Two volumes get what they were promised, and the third what they leave, of a rack that could not do more.
+/// Two volumes get their limits, and the third the rest, of a rack at its capacity.
 #[test]
 fn limited_volumes_get_what_they_were_promised_and_leave_the_rest() {
     let half = Span::from_millis(500);

@@ -1,4 +1,4 @@
-//! vSSDs that move and are made anew, servers that come and go (protocol rules 5 and 24, RB13).
+//! vSSDs that move and are recreated, servers that are added and removed (protocol rules 5 and 24, RB13).
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ fn config(change: impl FnOnce(&mut RackConfig)) -> RackConfig {
 has_rig!(Rack);
 
 impl Rack {
-    /// With a volume that is written all over.
+    /// With a fully written volume.
     fn new(cfg: &RackConfig, seed: u64) -> Rack {
         let sim = SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) };
         let mut rig = Rig::new(cfg, sim);
@@ -57,7 +57,7 @@ impl Rack {
             assert_eq!(self.ask(op), Ok(volume::Reply::Data(expected)), "block {block}");
         }
     }
-    /// And lets the others notice.
+    /// Lets the others notice.
     fn restart(&mut self, server: u32) {
         self.start(server);
         self.run(Span::from_secs(1));
@@ -68,8 +68,8 @@ impl Rack {
             other => panic!("{other:?}"),
         }
     }
-    /// The servers' slots, the service's places and the switch's rows agree; every set has its copies on servers of
-    /// their own.
+    /// The servers' slots, the service's places and the switch's rows agree; the copies of every set are on different
+    /// servers.
     fn agree(&mut self) {
         self.run(Span::from_secs(1));
         let mut placed = BTreeSet::new();
@@ -122,7 +122,7 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     );
     r.agree();
     r.check();
-    // The new copy alone has everything, after a start too.
+    // The new copy alone has everything, also after a start.
     let volume = r.volume;
     assert_eq!(r.ask(volume::Op::Flush { volume }), Ok(volume::Reply::Done));
     r.power_cut(to);
@@ -136,7 +136,7 @@ fn a_vssd_moves_while_it_is_written_and_its_slot_is_erased() {
     r.agree();
 }
 
-/// The old one goes when the new one has everything.
+/// The old one leaves once the new one has everything.
 #[test]
 fn a_set_never_has_fewer_members_for_a_move() {
     let mut r = Rack::new(&config(|_| ()), 3);
@@ -176,7 +176,7 @@ fn a_lost_server_is_replaced_and_gives_back_what_it_had_when_it_returns() {
     r.agree();
     assert_eq!(r.servers()[1].free, 3, "all of it can be used again");
     r.check();
-    // It can have vSSDs again.
+    // It can take vSSDs again.
     let moved = r.members(0).iter().find(|m| m.1 != 1).expect("elsewhere").0;
     let to = Some(r.node(1));
     assert_eq!(r.admin(admin::Op::VssdMove { vssd: moved, to }), Ok(admin::Reply::Done));
@@ -228,7 +228,7 @@ fn servers_are_added_drained_and_removed() {
     assert_eq!((info.state, info.vssds, info.free), (ServerState::Draining, 0, 3));
     assert_eq!(remove(&mut r, 2), Ok(admin::Reply::Done));
     assert!(matches!(remove(&mut r, 2), Err(admin::Error::Server(admin::ServerError::UnknownServer { .. }))));
-    // Three servers have nine slots, and eight are taken: no room for the two of another.
+    // Three servers have nine slots, eight of them taken: no room for the two of another.
     let why = drain(&mut r, 3).unwrap_err().to_string();
     assert_eq!(why, "server 3: it has 2 vSSDs, and the other servers have room for 0 of them");
     let Ok(admin::Reply::Servers(added)) = r.admin(admin::Op::ServerAdd) else { panic!("added") };
@@ -239,7 +239,7 @@ fn servers_are_added_drained_and_removed() {
     r.until("it is empty", |r| resting(r) && (0..4).all(|s| r.members(s).iter().all(|m| m.1 != 3)));
     r.agree();
     r.check();
-    // All that is known is durable: a service that starts again goes on with it.
+    // Everything known is durable: a restarted service continues with it.
     let meta = rackweave_core::Layout::META;
     r.sim.crash(meta);
     r.sim.restart(meta).expect("its own records");
@@ -254,7 +254,7 @@ fn servers_are_added_drained_and_removed() {
     assert!(why.contains("the rack was made for 6 servers"), "{why}");
 }
 
-/// Whoever dies in the middle of a move, and whenever: it ends, nothing is lost, and no slot is forgotten.
+/// Whichever node crashes during a move, and whenever: the move ends, nothing is lost, and no slot is forgotten.
 #[test]
 fn anyone_may_die_in_the_middle_of_a_move() {
     for seed in 0..24 {
@@ -286,7 +286,7 @@ fn anyone_may_die_in_the_middle_of_a_move() {
     }
 }
 
-/// Erasing what was given back fails with the drive: that is final (protocol rule 12), and not begun again and again.
+/// Erasing a returned slot fails with the drive: that is final (protocol rule 12), and not retried.
 #[test]
 fn a_slot_that_cannot_be_erased_is_not_tried_again() {
     let mut r = Rack::new(&config(|c| c.repair.replace_after_s = 1), 8);

@@ -1,4 +1,4 @@
-//! Overload slows a rack down; when what caused it is over, the rack is as quick as before.
+//! Overload slows a rack down; when its cause has ended, the rack is as fast as before.
 
 use rackweave_config::RackConfig;
 use rackweave_config::{EgressSection, Size};
@@ -12,12 +12,13 @@ use rackweave_sim::Network;
 
 const MIB: u64 = 1 << 20;
 const CLIENTS: u32 = 4;
-/// A port carries 12.5 MB a second, some 2,800 blocks with their headers: a queue of 1 MiB is 84 ms.
+/// A port carries 12.5 MB/s, about 2,800 blocks with their headers: a queue of 1 MiB is 84 ms.
 const MBIT: u64 = 100;
-/// Of a server's port, which has every write once: from a client, or from the other replica.
+/// Utilization of a server's port, which carries every write once: from a client, or from the other replica.
 const BUSY: f64 = 0.7;
 const BLOCK_BYTES: f64 = 4_246.0;
-/// What waits when the flood is over, and what comes meanwhile, is three tenths of a port's time for so long, and half as long again.
+/// After the flood three tenths of a port's capacity work off the backlog and what arrives meanwhile; with a margin of
+/// one half.
 const WITHIN: Span = Span::from_secs(12);
 
 struct Load {
@@ -70,7 +71,7 @@ impl Load {
         panic!("request {id} was not answered");
     }
 
-    /// Writes of a block come for so long, as many as keep a port `busy`; then how many are not answered.
+    /// Writes blocks for `span`, as many as keep a port `busy`; returns the number of unanswered ones.
     fn run(&mut self, span: Span, busy: f64) -> usize {
         let gap = BLOCK_BYTES * 8e9 / (MBIT as f64 * 1e6 * busy);
         let (mut at, end) = (self.sim.now(), self.sim.now() + span);
@@ -85,7 +86,7 @@ impl Load {
         self.take();
         self.done.iter().filter(|d| d.is_none()).count() - self.volumes.len() * 2
     }
-    /// The slowest nine tenths of those that came since.
+    /// 90th percentile of those that arrived since.
     fn p90(&self, since: Time) -> Span {
         let mut took: Vec<Span> = self
             .sent
@@ -99,8 +100,8 @@ impl Load {
     }
 }
 
-/// For a second and a half a port is sent twice what it carries; what was queued and lost meanwhile is worked off while the
-/// load goes on.
+/// For a second and a half a port is sent twice its capacity; the backlog and the losses are worked off under
+/// continuing load.
 #[test]
 fn a_rack_whose_ports_were_flooded_comes_out_of_it() {
     for seed in 1..=2 {

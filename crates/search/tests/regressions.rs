@@ -1,4 +1,4 @@
-//! Seeds of the fault search that failed once: each with what was wrong. They pass within seconds together.
+//! Seeds of the fault search that once failed, each with its cause. Together they pass within seconds.
 
 use rackweave_search::fault::{PlanKind, SimOptions, run_plan};
 
@@ -7,41 +7,44 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Groups, 960_952),
     // The checker took an answer that its client held back for one sent after the crash.
     (PlanKind::Moves, 960_266),
-    // A member acknowledged the replay of a mutation below the floor of its client, which had given it up, and did not take it.
+    // A member acknowledged the replay of a mutation below its client's floor, which had given it up, and did not apply
+    // it.
     (PlanKind::TwoRacks, 910_035),
-    // A member alone in its view answered a flush; the set went on with one that had the flushed writes in memory only.
+    // A member alone in its view answered a flush; the set continued with one that had the flushed writes in memory
+    // only.
     (PlanKind::LateMessages, 53),
     // A heartbeat from before a power cut made a dead member the survivor.
     (PlanKind::Wide, 239),
-    // A member that had heard of a deletion was compared with one that had not: copies were said to differ.
+    // A member that knew of a deletion was compared with one that did not: their copies were reported to differ.
     (PlanKind::PassingVolumes, 20),
     // The checker could not decide a history of fourteen pending writes.
     (PlanKind::OneRack, 900_779),
     // Every device fails while a set is down to one member, which notices nothing and rightly waits.
     (PlanKind::OneRack, 902_272),
-    // The same, but it noticed a moment before the checker's time was over.
+    // The same, but it noticed just before the checker's time limit.
     (PlanKind::LateMessages, 126),
-    // A flush of a deleted volume was answered when another volume was in its place: the checker took its promise for that one's.
+    // A flush of a deleted volume was answered after another volume had replaced it: the checker applied its promise to
+    // that one.
     (PlanKind::Wide, 201),
-    // Zeroes written over a part of a block that nobody had written had no checksum with `ssd.verify = false`.
+    // Zeroes written over a part of an unwritten block had no checksum with `ssd.verify = false`.
     (PlanKind::Wide, 82),
     // A server started with an edited configuration, but after the others.
     (PlanKind::Wide, 65),
-    // A metadata service started with keys that a rack's store refuses, and kept views of sets that are not there.
+    // A metadata service started with keys that a rack's store refuses, and kept views of sets that do not exist.
     (PlanKind::Wide, 105),
     // A drive of another rack had a later incarnation than the metadata service knew.
     (PlanKind::Wide, 165),
-    // A switch began a new life between two looks of the checker.
+    // A switch restarted between two checks.
     (PlanKind::Wide, 189),
-    // An older store deleted a volume, which the present one then had again.
+    // An older store deleted a volume, which the current one then had again.
     (PlanKind::Wide, 268),
 ];
 
-/// The same, with the transport between nodes.
+/// The same with the transport between nodes.
 const OVER_TRANSPORT: &[(PlanKind, u64)] = &[
     // No report of a server's reads reached the switch: the transport refused them.
     (PlanKind::OneRack, 0),
-    // The vssd_id of a row was damaged on its way to the switch, which no tag covers: the switch had a row of no vSSD.
+    // The vssd_id of a row, which no tag covers, was damaged on its way to the switch: the switch had a row of no vSSD.
     (PlanKind::Moves, 4),
     (PlanKind::Moves, 62),
 ];

@@ -1,4 +1,4 @@
-//! A rack in virtual time and someone who asks it: what directed tests of whole racks share.
+//! A rack in virtual time with a client: common parts of directed tests of whole racks.
 
 use rackweave_config::RackConfig;
 use rackweave_config::Size;
@@ -10,7 +10,7 @@ use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
 use rackweave_rack::sim::{Sim, SimConfig};
 use rackweave_sim::CutOdds;
 
-/// Of the volume API.
+/// Answer of the volume API.
 pub type Answer = Result<volume::Reply, volume::Error>;
 
 pub struct Rig {
@@ -19,7 +19,7 @@ pub struct Rig {
     answers: Vec<(RequestId, Outcome)>,
 }
 
-/// What has a field `rig` can do what a rig can.
+/// Gives the operations of a rig to a type with a field `rig`.
 macro_rules! has_rig {
     ($rack:ty) => {
         impl std::ops::Deref for $rack {
@@ -63,7 +63,7 @@ impl Rig {
     pub fn answer(&self, id: RequestId) -> Option<Answer> {
         self.answers.iter().find(|a| a.0 == id).and_then(|a| volume::Op::result(a.1.clone()))
     }
-    /// For a minute at the most.
+    /// Waits at most a minute.
     pub fn wait(&mut self, id: RequestId) -> Answer {
         self.wait_for::<volume::Op>(id)
     }
@@ -83,7 +83,7 @@ impl Rig {
     pub fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
         self.ask(op)
     }
-    /// A new volume, attached.
+    /// Creates and attaches a volume.
     pub fn volume(&mut self, name: &str, size: u64) -> VolumeInfo {
         self.admin(admin::Op::create(name, size)).expect("created");
         match self.ask(volume::Op::Attach { name: name.into() }) {
@@ -94,7 +94,7 @@ impl Rig {
     pub fn node(&self, server: u32) -> NodeId {
         self.sim.engine().layout().server(server)
     }
-    /// What was not synced is lost.
+    /// Unsynced changes are lost.
     pub fn power_cut(&mut self, server: u32) {
         self.sim.power_cut(server, CutOdds { drop: 1.0, tear: 0.0 });
     }
@@ -102,13 +102,13 @@ impl Rig {
         let n = self.node(server);
         self.sim.restart(n).expect("starts");
     }
-    /// Members of the set: vSSD and number of the server, shadows left out.
+    /// Members of the set, except shadows: vSSD and server number.
     pub fn members(&self, set: u32) -> Vec<(VssdId, u32)> {
         let Some(view) = self.sim.meta().and_then(|m| m.view(SetId(set))) else { return Vec::new() };
         let members = view.members.iter().filter(|m| m.role == Role::Member);
         members.map(|m| (m.vssd, Layout::server_number(m.server))).collect()
     }
-    /// For a minute at the most.
+    /// Runs at most a minute.
     pub fn until(&mut self, what: &str, done: impl Fn(&Rig) -> bool) {
         for _ in 0..6_000 {
             if done(self) {

@@ -1,4 +1,4 @@
-//! Room that is reported can be written, and is nearly all that can be (protocol rule 34).
+//! Reported room can be written, and is nearly all that can be (protocol rule 34).
 
 use rackweave_config::{Isolation, Levels, TimingConfig};
 use rackweave_core::admin::{self, RackStatus};
@@ -11,14 +11,14 @@ use rackweave_server::VssdStatus;
 use crate::rig::{Rig, small};
 
 const BLOCK: u64 = 4096;
-/// Writes under way: the rack is filled in less time.
+/// Writes in flight, which shorten the filling.
 const DEPTH: usize = 32;
 
-/// How drives are, or what they have gone through, when their room is read.
+/// State or history of the drives when their room is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     New,
-    /// Each keeps a slot free.
+    /// Each has a free slot.
     Spare,
     /// Blocks have failed while half of the room was overwritten at random.
     Flawed,
@@ -26,7 +26,7 @@ enum Shape {
     Lending,
     /// A range record for every other stripe unit of a part of a volume.
     Ranges,
-    /// A volume has been written in one set only.
+    /// A volume was written in one set only.
     Uneven,
 }
 
@@ -42,8 +42,8 @@ const fn case(servers: u32, replicas: u32, mib: u64, shape: Shape) -> Case {
     Case { servers, replicas, mib, shape }
 }
 
-/// Sizes and counts of drives, then what else changes their room. `RACKWEAVE_ROOM=all` fills all of them, a number those with drives
-/// of that size in MiB; otherwise those of drives below 128 MiB are filled.
+/// Sizes and numbers of drives, and what else changes their room. `RACKWEAVE_ROOM=all` fills all of them, a number
+/// those with drives of that size in MiB; by default those with drives below 128 MiB are filled.
 const CASES: [Case; 17] = [
     case(3, 3, 64, Shape::New),
     case(4, 3, 128, Shape::New),
@@ -63,10 +63,10 @@ const CASES: [Case; 17] = [
     case(3, 3, 80, Shape::Ranges),
     case(3, 3, 72, Shape::Uneven),
 ];
-/// Writes after which it is looked whether drives are as they are to be, and how often at the most.
+/// Writes between checks whether drives have reached their state, and most checks.
 const AGING_WRITES: u64 = 2048;
 const AGINGS_MAX: u32 = 64;
-/// Drives below it are filled in every run of the tests.
+/// Drives below this size are filled in every test run.
 const SMALL_MIB: u64 = 128;
 
 fn status(r: &mut Rig) -> RackStatus {
@@ -76,7 +76,7 @@ fn status(r: &mut Rig) -> RackStatus {
     }
 }
 
-/// Writes what is told, many at a time, until one is refused for want of room. How many bytes were taken.
+/// Performs the writes, many at a time, until one is refused for lack of room. Returns the number of bytes taken.
 fn fill(r: &mut Rig, volume: VolumeId, writes: impl Iterator<Item = (u64, u32)>) -> Result<u64, u64> {
     let (mut taken, mut full, mut writes) = (0, false, writes.peekable());
     let mut under_way: Vec<(RequestId, u32)> = Vec::new();
@@ -130,7 +130,7 @@ fn vssds(r: &Rig) -> impl Iterator<Item = VssdStatus> {
     servers.flat_map(|s| s.status(r.sim.now()).vssds)
 }
 
-/// What the drives go through before their room is read.
+/// Ages the drives before their room is read.
 fn age(r: &mut Rig, c: Case, room: u64) {
     let (sets, mut rng) = (u64::from(c.servers), Rng::new(c.mib ^ 7));
     let volume = r.volume("old", room).id;
@@ -172,7 +172,7 @@ fn age(r: &mut Rig, c: Case, room: u64) {
     r.run(Span::from_secs(3));
 }
 
-/// Fills the room that is reported, then whatever is left; returns both.
+/// Fills the reported room, then whatever is left; returns both.
 fn filled(c: Case, random: bool) -> (u64, u64) {
     let mut r = rack(c);
     let fresh = status(&mut r);
@@ -182,7 +182,7 @@ fn filled(c: Case, random: bool) -> (u64, u64) {
     assert!(room > 0 && room <= fresh.room, "{c:?}: {room} of {}", fresh.room);
     let v = r.volume("v", 2 * room).id;
     let mut rng = Rng::new(c.mib);
-    // In order with large writes, or each block by itself in any order.
+    // In order with large writes, or single blocks in random order.
     let len = if random { BLOCK } else { UNIT };
     let mut all: Vec<u64> = (0..room / len).collect();
     if random {
@@ -204,8 +204,8 @@ fn filled(c: Case, random: bool) -> (u64, u64) {
     (room, room + left(&mut r, c, v, room))
 }
 
-/// Bytes that can be written beyond the room that was reported: the volume's next ones where a set has room that no volume reaches
-/// in order, else set by set, as a volume could be written that favours the emptiest.
+/// Bytes that can be written beyond the reported room: the volume's next ones if a set has room that no volume reaches
+/// in order, otherwise set by set, as for a volume that favours the emptiest.
 fn left(r: &mut Rig, c: Case, v: VolumeId, room: u64) -> u64 {
     if c.shape == Shape::Uneven {
         let next = (room / UNIT * UNIT..2 * room - UNIT).step_by(BLOCK as usize);

@@ -1,4 +1,4 @@
-//! Seeds: each must pass, repeat itself exactly, and together they must meet every situation that matters.
+//! Seeds: each must pass and repeat itself exactly, and together they must meet every trace point that matters.
 #![allow(clippy::disallowed_methods, reason = "seeds run on both cores")]
 
 use std::collections::BTreeMap;
@@ -18,28 +18,29 @@ use rackweave_search::fault::{
 use rackweave_server::trace as server_trace;
 use rackweave_switch::trace as switch_trace;
 
-/// Situations that need not occur, and why. Every other one must: "a suite in which one stays zero fails".
+/// Trace points that need not be reported, and why. Every other one must: "a suite in which one stays zero fails".
 const NEED_NOT_OCCUR: &[TracePoint] = &[
-    // What is sent again in a new epoch meets a full cache about once in two thousand seeds; the replica's own tests have it.
+    // A retransmission in a new epoch meets a full cache about once in two thousand seeds; the replica's own tests
+    // cover it.
     replica_trace::INV_NO_ROOM,
     // Every plan leaves a good copy of each block; the tests of evidence do not.
     replica_trace::BLOCK_LOST,
-    // With two racks only; those are searched apart.
+    // Only with two racks, which are searched separately.
     switch_trace::REDIRECT_FAR,
     switch_trace::FAR_STATE,
     switch_trace::FAR_STATE_STALE,
     meta_trace::MEMBER_UNREACHED,
     meta_trace::MEMBER_REACHED,
-    // The metadata service writes seldom, and is seldom cut just then.
+    // The metadata service writes rarely, and is rarely cut at that moment.
     rackweave_sim::trace::STORES_LOST,
-    // Of plans with moves.
+    // Only in plans with moves.
     meta_trace::MOVE_STARTED,
     meta_trace::MOVE_DONE,
     meta_trace::MOVE_CANCELLED,
     server_trace::VSSD_RELEASED,
-    // Of channel groups.
+    // Only with channel groups.
     server_trace::BLOCKS_BORROWED,
-    // Nothing makes copies differ but what each checksum tells: a plan in which they do fails.
+    // Copies differ only where their checksums show it: a plan in which they differ otherwise fails.
     replica_trace::COPIES_DIFFER,
 ];
 
@@ -47,7 +48,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// Rarer ones, asked of a longer search.
+/// Rarer ones, required of a longer search.
 const MUST_OCCUR_IN_100: &[TracePoint] = &[
     replica_trace::REDIRECT_DURING_INVALIDATION,
     replica_trace::FILL_OLDER_IGNORED,
@@ -66,7 +67,7 @@ const MUST_OCCUR_IN_100: &[TracePoint] = &[
     replica_trace::COPIES_COMPARED,
 ];
 
-/// Runs the plans of the seeds on two threads; reports in order of seed.
+/// Runs the plans of the seeds on two threads; reports are in order of seed.
 fn run(first: u64, count: u64, draw: impl Fn(u64) -> Plan + Copy + Send) -> Vec<SimReport> {
     let next = AtomicU64::new(first);
     let next = &next;
@@ -107,7 +108,7 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
     assert!(reports.iter().all(|r| r.copies_checked > 0), "no member's durable state was looked at");
     if count >= 30 {
         let rare = if count < 100 { MUST_OCCUR_IN_100 } else { &[] };
-        // The transport is searched apart.
+        // The transport is searched separately.
         let all = trace::all().filter(|p| !link_trace::ALL.contains(p));
         let all = all.filter(|p| !NEED_NOT_OCCUR.contains(p) && !rare.contains(p));
         let missing: Vec<&str> = all.filter(|&p| coverage.get(p) == 0).map(|p| p.name()).collect();
@@ -118,7 +119,7 @@ fn every_seed_passes_and_together_they_meet_every_situation() {
     }
 }
 
-/// Two racks: what must occur beside what one rack sees.
+/// Required of two racks in addition to one rack's.
 const MUST_OCCUR_IN_TWO_RACKS: &[TracePoint] = &[
     switch_trace::REDIRECT_FAR,
     switch_trace::FAR_STATE,
@@ -147,7 +148,7 @@ fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }
 
-/// What must occur while vSSDs move.
+/// Required while vSSDs move.
 const MUST_OCCUR_IN_MOVES: &[TracePoint] = &[
     meta_trace::MOVE_STARTED,
     meta_trace::MOVE_DONE,
@@ -173,7 +174,7 @@ fn racks_whose_vssds_move_pass_every_seed() {
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }
 
-/// What must occur where vSSDs collect in channel groups.
+/// Required with channel groups.
 const MUST_OCCUR_IN_GROUPS: &[TracePoint] = &[
     server_trace::BLOCKS_BORROWED,
     switch_trace::GC_ACCEPTED,
@@ -201,7 +202,7 @@ fn channel_groups_pass_every_seed() {
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }
 
-/// What must occur with the transport between nodes.
+/// Required with the transport between nodes.
 const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
     link_trace::CHUNK_RESENT,
     link_trace::CHUNK_REPEATED,
@@ -218,7 +219,7 @@ const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
     core_trace::SET_RECOVERED,
 ];
 
-/// Seeds of a kind when one rack has `count`.
+/// Number of seeds of a kind if one rack has `count`.
 fn seeds_of(kind: PlanKind, count: u64) -> u64 {
     match kind {
         PlanKind::OneRack => count,
@@ -228,7 +229,7 @@ fn seeds_of(kind: PlanKind, count: u64) -> u64 {
     }
 }
 
-/// `RACKWEAVE_OVER_TRANSPORT`: how many seeds, in percent of those without the transport.
+/// `RACKWEAVE_OVER_TRANSPORT`: number of seeds in percent of those without the transport.
 #[test]
 fn plans_pass_with_the_transport_between_nodes() {
     let (count, percent) = (number("RACKWEAVE_SEEDS", 300), number("RACKWEAVE_OVER_TRANSPORT", 10));
@@ -266,7 +267,7 @@ fn wide_plans_pass_every_seed() {
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }
 
-/// What must be refused somewhere, and what must be taken where either may be.
+/// Required refusals, and required acceptances where either is permitted.
 const MUST_OCCUR_IN_EDITS: &[&str] = &[
     "Isolation refused",
     "Spare refused",
@@ -317,7 +318,7 @@ fn plans_of_one_situation_pass_every_seed() {
 #[test]
 fn a_failing_plan_shrinks_to_the_faults_that_matter() {
     let mut plan = Plan::draw(1);
-    // The switch, for far longer than anybody is to wait: nothing else of the plan matters.
+    // The switch, for far longer than any time limit: nothing else in the plan matters.
     let fault = Fault::Isolate { node: 1, ms: 1_000_000 };
     plan.faults.push(FaultAt { at_us: plan.params.span_ms * 500, fault });
     plan.faults.sort_by_key(|f| f.at_us);
@@ -332,7 +333,7 @@ fn a_failing_plan_shrinks_to_the_faults_that_matter() {
 #[test]
 fn a_rack_that_answers_nobody_fails_and_says_what_waits() {
     let mut plan = Plan::draw(1);
-    // The switch, for far longer than anybody is to wait.
+    // The switch, for far longer than any time limit.
     let fault = Fault::Isolate { node: 1, ms: 1_000_000 };
     plan.faults = vec![FaultAt { at_us: plan.params.span_ms * 500, fault }];
     let report = run_plan(&plan, &SimOptions::default());

@@ -1,5 +1,5 @@
-//! A start costs what lives, whatever was deleted or trimmed before (protocol rule 31): counted, not timed.
-//! `scripts/bench start` measures the time.
+//! The cost of a start depends on live data only, whatever was deleted or trimmed before (protocol rule 31). It is
+//! counted here; `scripts/bench start` measures the time.
 
 use rackweave_core::admin;
 use rackweave_core::volume;
@@ -9,17 +9,17 @@ use rackweave_rack::sim::{Contents, SimConfig};
 use crate::rig::{Rig, small};
 
 const SERVERS: u32 = 3;
-/// Of the live volume: what a rack this small may promise.
+/// Size of the live volume: as much as a rack this small may promise.
 const SIZE: u64 = 64 << 30;
-/// Volumes that are made, written to and deleted.
+/// Volumes that are created, written and deleted.
 const DELETED: u32 = 300;
-/// Writes of live data, and bytes of each.
+/// Writes of live data, and bytes per write.
 const LIVE: u64 = 256;
 const WRITE: u32 = 65_536;
-/// What a rack may have more to do than a fresh one.
+/// Most work relative to a fresh rack.
 const PERCENT_MAX: u64 = 120;
 
-/// What a start took.
+/// Work of a start.
 #[derive(Clone, Copy, Debug)]
 struct Work {
     /// Events of all nodes until each set has answered: messages, device operations, timers.
@@ -59,7 +59,7 @@ impl Rack {
     }
     fn trimmed() -> Rack {
         let mut r = Rack::new();
-        // With contents that are trimmed, all over the volume.
+        // With trimmed contents all over the volume.
         for i in 0..LIVE {
             r.write(i * (SIZE / LIVE), i);
         }
@@ -72,7 +72,7 @@ impl Rack {
         let done = self.rig.ask(volume::Op::Write { volume, offset, data, fua: false });
         assert_eq!(done, Ok(volume::Reply::Done));
     }
-    /// The same live data in each rack, then all servers begin again after a power cut.
+    /// The same live data in each rack; then all servers restart after a power cut.
     fn start(&mut self) -> Work {
         for i in 0..LIVE {
             self.write(i * u64::from(WRITE), i);

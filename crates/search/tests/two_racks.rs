@@ -1,4 +1,4 @@
-//! Two racks: a switch, a link or a rack is lost, and what the replicas elsewhere do about it (RB12, RB13, protocol rule 4).
+//! Two racks: a switch, a link or a rack is lost, and how the replicas elsewhere react (RB12, RB13, protocol rule 4).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::rig::{Rig, has_rig, small};
 struct Racks {
     rig: Rig,
     volume: VolumeInfo,
-    /// Of the volume: its sets have two replicas there.
+    /// The volume's home rack, where its sets have two replicas.
     home: u32,
 }
 
@@ -49,7 +49,7 @@ impl Racks {
         let read = volume::Op::Read { volume: self.volume.id, offset: 0, len: 4096 };
         assert_eq!(self.ask(read), Ok(volume::Reply::Data(Payload::elided(4096, seed << 30))));
     }
-    /// Servers of the rack reach neither the other's nor the metadata service.
+    /// The rack's servers reach neither the other rack nor the metadata service.
     fn isolate(&mut self, rack: u32, cut: bool) {
         let layout = self.sim.engine().layout();
         let servers = (0..layout.servers()).map(|i| layout.server(i));
@@ -65,7 +65,7 @@ impl Racks {
     fn switch(&self, rack: u32) -> NodeId {
         self.sim.engine().layout().switch(rack)
     }
-    /// Members of the volume's first set.
+    /// Number of members of the volume's first set.
     fn first(&self) -> usize {
         self.members(self.volume.sets[0].0).len()
     }
@@ -82,7 +82,7 @@ impl Racks {
     }
 }
 
-/// Both switches know of every vSSD of both racks that it is readable and whether it collects.
+/// Both switches know of every vSSD of both racks whether it is readable and whether it collects.
 fn tables_are_full(r: &Rig) -> bool {
     (0..2).all(|rack| {
         let rows = r.sim.switch(rack).map(|s| s.dump().destination).unwrap_or_default();
@@ -152,7 +152,7 @@ fn racks_of(r: &Rig, set: u32) -> Vec<u32> {
     racks
 }
 
-/// With the link between the racks cut nobody loses its lease. Who leaves is the side that the other can do without.
+/// With the link between racks cut no server loses its lease. The side leaves that the other can do without.
 fn writes_go_on_when_the_link_is_cut(far_replicas: u32) {
     let mut r = Racks::with(RacksSection { count: 2, far_replicas: Some(far_replicas) }, 3);
     let first = r.write(1);
@@ -174,7 +174,7 @@ fn writes_go_on_when_the_link_is_cut(far_replicas: u32) {
     r.cut_between_racks(false);
     let set = r.volume.sets[0].0;
     r.until("all are members again", |r| racks_of(r, set) == all);
-    // What was written without it is there, too.
+    // Writes made without it are there too.
     let rest = r.switch(large);
     r.sim.crash(rest);
     r.reads(5);
@@ -231,8 +231,8 @@ fn a_set_in_one_rack_does_without_the_one_that_a_peer_does_not_reach() {
     r.reads(4);
 }
 
-/// What was written, answered and not flushed, is read again after the member that the view was left to alone lost its
-/// power; `comes_back` says when the rack that was cut off does.
+/// Acknowledged, unflushed writes are still read after the member that was left alone in the view lost power;
+/// `comes_back` says when the rack that was cut off returns.
 fn what_was_answered_outlives_a_member_left_alone(comes_back: ComesBack) {
     let mut r = Racks::with_client(RacksSection { count: 2, far_replicas: None }, 3, 0);
     let (home, volume) = (r.home, r.volume.id);
@@ -267,7 +267,7 @@ fn what_was_answered_outlives_a_member_left_alone(comes_back: ComesBack) {
         r.isolate(home, false);
     }
     if comes_back == ComesBack::Never {
-        // Those at home lose their memory, too: then what is on flash counts.
+        // Those at home also lose their memory, so that flash counts.
         for i in (0..4).filter(|i| !far.contains(i)) {
             r.power_cut(i);
             r.start(i);
@@ -314,8 +314,8 @@ fn a_set_of_which_all_crashed_after_one_was_left_alone_recovers_from_flash() {
     what_was_answered_outlives_a_member_left_alone(ComesBack::Never);
 }
 
-/// Reads and writes at random while vSSDs begin to collect whether others do or not; reads that left their rack, and reads that found
-/// nobody idle.
+/// Random reads and writes while vSSDs collect regardless of others. Returns reads that left their rack, and reads
+/// without an idle replica.
 fn reads_while_both_at_home_collect(far_reads: Option<bool>) -> (u64, u64) {
     const WRITE: u64 = 64 << 10;
     let mut cfg = RackConfig { racks: RacksSection { count: 2, far_replicas: Some(1) }, ..small(4, 32) };

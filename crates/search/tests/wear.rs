@@ -1,4 +1,4 @@
-//! Wear between servers, evened out while they serve (RackBlox §3.6).
+//! Wear leveling between serving servers (RackBlox §3.6).
 
 use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, WearStatus};
@@ -17,12 +17,12 @@ const UNITS: u64 = 24;
 struct Rack {
     rig: Rig,
     volume: VolumeId,
-    /// Last written, of each unit.
+    /// Last write of each unit.
     stamps: Vec<u64>,
     written: u64,
 }
 
-/// Drives small enough to wear, rounds every 30 s.
+/// Drives small enough to wear, with rounds every 30 s.
 fn config() -> RackConfig {
     let mut cfg = RackConfig { replicas: 2, min_copies: 1, ..small(4, 16) };
     cfg.ssd.spare = 1;
@@ -68,7 +68,7 @@ impl Rack {
             other => panic!("{other:?}"),
         }
     }
-    /// Writes to the first set alone, all over it, for so long.
+    /// Writes all over the first set only, for `span`.
     fn skewed(&mut self, span: Span) {
         let end = self.sim.now() + span;
         let mut k = 0;
@@ -131,7 +131,7 @@ fn bad_wear_is_refused() {
         assert!(refused(&|c| c.wear.local_every_days = days).contains("wear.local_every_days"));
         assert!(refused(&|c| c.wear.global_every_days = Some(days)).contains("wear.global_every_days"));
     }
-    // Longer than the analysis allows: sixteen servers, each write to two of them.
+    // Longer than the analysis permits: sixteen servers, each write to two of them.
     let said = refused(&|c| (c.servers, c.wear.global_every_days) = (16, Some(56.0)));
     assert!(said.contains("56.00 days") && said.contains("26.46 days"), "{said}");
     assert!(refused(&|c| c.ssd.spare = 0).contains("ssd.spare"));

@@ -1,4 +1,4 @@
-//! Replica sets that crash whole, and an operator who gives up who never comes back (protocol rule 6).
+//! Replica sets that crash as a whole, and an operator who gives up servers that never return (protocol rule 6).
 
 use rackweave_core::admin::{self, SetStatus};
 use rackweave_core::msg::ViewState;
@@ -33,7 +33,7 @@ impl Rack {
     fn flush(&mut self, volume: VolumeId) -> Result<volume::Reply, volume::Error> {
         self.ask(volume::Op::Flush { volume })
     }
-    /// All servers lose power and what they had not synced, and come back.
+    /// All servers lose power with their unsynced changes, and return.
     fn dark(&mut self) {
         (0..3).for_each(|i| self.power_cut(i));
         self.run(Span::from_millis(20));
@@ -48,7 +48,7 @@ impl Rack {
     }
 }
 
-/// That serve.
+/// Number of serving members.
 fn members(r: &Rig) -> usize {
     let view = r.sim.meta().and_then(|m| m.view(SetId(0))).expect("a set");
     if view.state == ViewState::Normal { r.members(0).len() } else { 0 }
@@ -112,7 +112,7 @@ fn a_client_that_keeps_nothing_is_told_that_its_writes_are_lost() {
     assert_eq!(r.read(v), first);
 }
 
-/// Its writer lives on and has heard nothing of it.
+/// Its writer keeps running and was not informed.
 #[test]
 fn a_deleted_volume_stays_gone_though_all_who_deleted_it_begin_anew() {
     let mut r = Rack::new(0);
@@ -129,7 +129,7 @@ fn a_deleted_volume_stays_gone_though_all_who_deleted_it_begin_anew() {
     assert!(mapped(&r) > 0);
     assert_eq!(r.admin(admin::Op::VolumeDelete { name: "v".into(), force: true }), Ok(admin::Reply::Done));
     r.until("its blocks are gone", |r| mapped(r) == 0);
-    // The metadata service's record of it, too.
+    // Including the metadata service's record of it.
     r.run(Span::from_secs(1));
     r.sim.crash(Layout::META);
     r.sim.restart(Layout::META).expect("starts");

@@ -1,5 +1,5 @@
-//! What must hold at every moment, looked at while a simulation runs: bounds of servers and devices, the switch's
-//! tables, and who may begin to collect.
+//! Invariants checked during a simulation: bounds of servers and devices, the switch's tables, and permission to
+//! collect.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +12,23 @@ use rackweave_rack::sim::Sim;
 use rackweave_server::trace as server_trace;
 use rackweave_switch::trace as switch_trace;
 
-/// Events between two looks at counters and tables: a prime, so that no cycle of messages hides between two looks.
-/// What is told by trace points is checked at every event.
+/// Events between two checks of counters and tables: a prime, so that no cycle of messages hides between two checks.
+/// Trace points are checked at every event.
 const LOOK_EVERY: u32 = 13;
-/// No packet is under way longer, and servers announce their state within it.
+/// Longer than any packet is in flight, and than servers take to announce their state.
 const HEARSAY: Span = Span::from_millis(300);
 
 /// Follows one simulation from its start.
 #[derive(Debug)]
 pub struct Bounds {
-    /// Share of free blocks, per mille, below which a vSSD may collect without being asked to wait.
+    /// Ratio of free blocks, per mille, below which a vSSD may collect without permission.
     hard_permille: u64,
     until_look: u32,
-    /// vSSDs whose request to collect the switch has accepted (or that nobody answered), and that have not told it of an end since.
+    /// vSSDs whose collection the switch accepted (or did not answer), and that have not reported its end since.
     accepted: BTreeMap<u64, (Incarnation, u64)>,
-    /// By the rack of the switch that was told.
+    /// By the rack of the switch.
     last_ops: BTreeMap<(u32, VssdId), (Incarnation, u64)>,
-    /// The switch was down: what it is told until then may be from before.
+    /// The switch was down: until then it may receive earlier messages.
     hearsay_until: Time,
     traces: Vec<(NodeId, Trace)>,
 }
@@ -46,20 +46,20 @@ impl Bounds {
         }
     }
 
-    /// The switch of a rack ends: its next life knows nothing, however soon it begins.
+    /// The switch of a rack ends: after a restart it knows nothing, however soon it starts.
     pub fn switch_ended(&mut self, rack: u32, now: Time) {
         self.last_ops.retain(|k, _| k.0 != rack);
         self.hearsay_until = now + HEARSAY;
     }
-    /// What nodes reported in the event that was checked last.
+    /// Trace records of the last checked event.
     pub fn traces(&self) -> &[(NodeId, Trace)] {
         &self.traces
     }
 
-    /// Call after every event.
+    /// To be called after every event.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The violated invariant.
     pub fn event(&mut self, sim: &mut Sim) -> Result<(), String> {
         self.traces.clear();
         std::mem::swap(&mut self.traces, sim.engine_mut().tapped());
@@ -69,8 +69,8 @@ impl Bounds {
         for &(_, t) in &self.traces {
             match t.point {
                 switch_trace::GC_ACCEPTED => accepted(sim, VssdId(t.a as u32))?,
-                // After a regular request that nobody answered the share may have grown again (rule 20); what is left
-                // free may all be in blocks that the collector has open, while programs wait for one.
+                // After an unanswered regular request the ratio may have risen again (rule 20). The remaining free
+                // blocks may all be open blocks of the collector, while programs wait for one.
                 server_trace::GC_START
                     if t.b >= self.hard_permille && !self.accepted.contains_key(&t.a) && !unasked =>
                 {
@@ -79,7 +79,7 @@ impl Bounds {
                         t.a, t.b
                     ));
                 }
-                // Below the hard threshold it tells rather than asks, and may go on as if accepted.
+                // Below the hard threshold it announces instead of requesting, and may continue as if accepted.
                 server_trace::GC_START if t.b < self.hard_permille => {
                     self.accepted.insert(t.a, last_told(sim, t.a));
                 }
@@ -123,7 +123,8 @@ impl Bounds {
         for (vssd, life, collects) in
             (0..sim.config().servers).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
         {
-            // Between two exchanges the rack's switch and the server agree: what is lost is repeated, what is late ignored.
+            // Between two exchanges the rack's switch and the server agree: lost messages are repeated, late ones
+            // ignored.
             let here = vssd.rack() == rack;
             let contradicts = |t: &ReportedState| {
                 here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects
@@ -157,7 +158,7 @@ impl Bounds {
     }
 }
 
-/// Life and sequence of the operation that the switch took last for the vSSD.
+/// Incarnation and sequence of the last operation that the switch accepted for the vSSD.
 fn last_told(sim: &Sim, vssd: u64) -> (Incarnation, u64) {
     let switch = sim.switch(VssdId(vssd as u32).rack());
     let found = switch.and_then(|s| s.told().find(|t| u64::from(t.vssd.0) == vssd));

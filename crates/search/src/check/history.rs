@@ -1,4 +1,4 @@
-//! What clients asked and were answered, kept per 512-byte sector for the check of protocol rule 11.
+//! Requests and answers of clients, recorded per 512-byte sector for the check of protocol rule 11.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,65 +23,65 @@ pub(super) enum OpKind {
 pub(super) struct Op {
     pub kind: OpKind,
     pub volume: VolumeId,
-    /// Place of call and answer in the order of everything recorded.
+    /// Positions of call and answer in the order of all records.
     pub call: u64,
     pub answer: Option<u64>,
-    /// Answered, but with an error: it may have happened or not.
+    /// Answered with an error: it may or may not have taken effect.
     pub failed: bool,
-    /// It has certainly not happened.
+    /// It has certainly not taken effect.
     pub refused: bool,
-    /// When its client had the answer, which it gave later.
+    /// When its client received the answer, if it passed it on later.
     pub held: Option<u64>,
-    /// The request it came from, for the reader of a trail.
+    /// The request that it belongs to, for a trail.
     request: u64,
     first: u64,
     count: u64,
 }
 
-/// One sector's part of an operation.
+/// An operation's part on one sector.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touch {
     pub op: OpId,
-    /// The value written or read; zero is a zero sector.
+    /// The value written or read; zero for a zero sector.
     pub value: u64,
 }
 
-/// What is durable with every member of a sector's set.
+/// What is durable on every member of a sector's set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
     pub volume: VolumeId,
     pub sector: u64,
     pub set: SetId,
-    /// Place of the promised write's call in the order of everything recorded.
+    /// Position of the promised write's call in the order of all records.
     since: u64,
 }
 
-/// How an operation ended.
+/// Result of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
     Done,
     Data(&'a Payload),
-    /// With an error: it has happened or not.
+    /// An error: it may or may not have taken effect.
     Failed,
 }
 
-/// Everything clients saw of one run.
+/// All observations of clients in one run.
 #[derive(Debug, Default)]
 pub struct History {
     now: Time,
-    /// When each thing was recorded, for the reader of a trail.
+    /// When each record was made, for a trail.
     times: Vec<Time>,
     pub(super) ops: Vec<Op>,
     sectors: BTreeMap<(VolumeId, u64), Vec<Touch>>,
     flushes: BTreeMap<VolumeId, Vec<OpId>>,
-    /// All replicas of a set were down together; from when on no answer sent before that was under way; and whether
-    /// somebody still had what was answered.
+    /// Crashes of whole sets: position, set, the position from which no earlier answer is in flight, and whether some
+    /// replica still had the acknowledged writes.
     crashes: Vec<(u64, SetId, u64, bool)>,
-    /// From then on writes of the volume with a lower generation cannot begin to apply.
+    /// From then on writes of the volume with a lower generation cannot take effect.
     fences: Vec<(u64, VolumeId, u32)>,
 }
 
-/// What a check looked at.
+/// Statistics of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HistoryStats {
     pub operations: u64,
@@ -109,20 +109,20 @@ impl fmt::Display for Violation {
     }
 }
 
-/// An operation of more sectors than these lies in all sets of its volume, if there are several.
+/// An operation of more sectors lies in all sets of its volume, if there are several.
 const SPLIT_MAX: u64 = 1 << 16;
-/// Lines of a violation's trail.
+/// Most lines of a violation's trail.
 const TRAIL_MAX: usize = 40;
 
 impl History {
     pub fn new() -> History {
         History::default()
     }
-    /// What is recorded from now on happened at `now`.
+    /// Sets the time of further records.
     pub fn at(&mut self, now: Time) {
         self.now = now;
     }
-    /// `op` came from the request with this number.
+    /// Sets the number of the request that `op` belongs to.
     pub fn label(&mut self, op: OpId, request: u64) {
         self.ops[op.0 as usize].request = request;
     }
@@ -142,7 +142,7 @@ impl History {
     fn touch(&mut self, volume: VolumeId, sector: u64, op: OpId, value: u64) {
         self.sectors.entry((volume, sector)).or_default().push(Touch { op, value });
     }
-    /// A write was handed to the client, a number of its own in each life.
+    /// A write was passed to the client; returns its number, unique per client incarnation.
     pub fn write(&mut self, client: u32, volume: VolumeId, first: u64, data: &Payload, fua: bool, attach: u32) -> OpId {
         let op = self.begin(OpKind::Write { fua, attach, client }, volume, first, data.sectors().into());
         for i in 0..data.sectors() {
@@ -150,7 +150,8 @@ impl History {
         }
         op
     }
-    /// A trim or write-zeroes was handed to the client; of its sectors those in `places` (first, and one past the last) matter.
+    /// A trim or write-zeroes was passed to the client; only its sectors in `places` (first, and one past the last)
+    /// matter.
     pub fn zero(
         &mut self,
         client: u32,
@@ -177,7 +178,7 @@ impl History {
         self.flushes.entry(volume).or_default().push(op);
         op
     }
-    /// The operation was answered. An operation is answered once.
+    /// The operation was answered, which happens once.
     pub fn answered(&mut self, op: OpId, outcome: Outcome) {
         let at = self.tick();
         let o = &mut self.ops[op.0 as usize];
@@ -190,44 +191,45 @@ impl History {
             }
         }
     }
-    /// The operation's client has its answer by now, but gives it only when another set, which crashed, has what was lost again.
+    /// The operation's client has received its answer, but passes it on only after another set that crashed has
+    /// recovered its lost data.
     pub fn held(&mut self, op: OpId) {
         let at = self.tick();
         self.ops[op.0 as usize].held.get_or_insert(at);
     }
-    /// An operation that was answered with an error has certainly not happened (protocol rule 9).
+    /// An operation that was answered with an error has certainly not taken effect (protocol rule 9).
     pub fn refused(&mut self, op: OpId) {
         self.ops[op.0 as usize].refused = true;
     }
-    /// All replicas of `set` are down at this instant. The number is for [`History::silent`].
+    /// All replicas of `set` are down now. The returned number is for [`History::silent`].
     pub fn set_crashed(&mut self, set: SetId) -> usize {
         let at = self.tick();
         self.crashes.push((at, set, u64::MAX, false));
         self.crashes.len() - 1
     }
-    /// All members of the set's view are down at this instant, but one of a former view holds whatever was answered: only
-    /// what was not may be undone. The number is for [`History::silent`].
+    /// All members of the set's view are down now, but one of a former view holds every acknowledged write: only
+    /// unanswered writes may be undone. The returned number is for [`History::silent`].
     pub fn view_crashed(&mut self, set: SetId) -> usize {
         let at = self.tick();
         self.crashes.push((at, set, u64::MAX, true));
         self.crashes.len() - 1
     }
-    /// Answers sent before that crash have all arrived by now: who is answered from now on was answered after it.
+    /// Answers sent before that crash have all arrived: later answers were sent after it.
     pub fn silent(&mut self, crash: usize) {
         self.crashes[crash].2 = self.tick();
     }
-    /// A writer with generation `attach` is attached and told so.
+    /// A writer with generation `attach` is attached and informed.
     pub fn fenced(&mut self, volume: VolumeId, attach: u32) {
         let at = self.tick();
         self.fences.push((at, volume, attach));
     }
 
-    /// All replicas of some set were down together.
+    /// Whether all replicas of some set were ever down together.
     pub fn crashed(&self) -> bool {
         !self.crashes.is_empty()
     }
 
-    /// Checks every sector; `set_of` says which replica set a sector lives in.
+    /// Checks every sector; `set_of` returns the replica set of a sector.
     ///
     /// # Errors
     /// The first sector whose answers no order explains.
@@ -235,7 +237,7 @@ impl History {
         self.check_by(false, set_of)
     }
 
-    /// `plain`: every order is tried, which few writes of unknown fate suffice to make too many.
+    /// `plain`: without reductions, which makes a few unanswered writes infeasible.
     pub(super) fn check_by(
         &self,
         plain: bool,
@@ -267,9 +269,9 @@ impl History {
         Ok(stats)
     }
 
-    /// What the answer of a flush, or of a write with FUA, promises of each sector: every member's durable copy is at least as new as
-    /// a write that was called at this place in the order. Nothing is promised by other operations, or where a crash of the whole
-    /// set may have undone what was written.
+    /// The promise of the answer to a flush, or to a write with FUA, for each sector: every member's durable copy is at
+    /// least as new as a write that was called at this position. Other operations promise nothing, and neither does a
+    /// sector whose set crashed as a whole and may have undone the write.
     pub fn promised(&self, op: OpId, set_of: impl Fn(u64) -> SetId) -> Vec<Promise> {
         let o = &self.ops[op.0 as usize];
         let range = match o.kind {
@@ -281,18 +283,18 @@ impl History {
         let promise = |(&(volume, sector), touches): (&(VolumeId, u64), &Vec<Touch>)| {
             let set = set_of(sector);
             let covered = |t: &&Touch| if of_flush { self.survives(t.op, set, o.call) } else { t.op == op };
-            // Writes are recorded as they are called: the last one was called last.
+            // Writes are recorded when they are called, so the last one was called last.
             let since = touches.iter().rev().find(covered).map(|t| self.op(t).call)?;
             Some(Promise { volume, sector, set, since })
         };
         self.sectors.range(range).filter_map(promise).collect()
     }
 
-    /// The volume that the operation is on.
+    /// The volume of the operation.
     pub fn volume(&self, op: OpId) -> VolumeId {
         self.ops[op.0 as usize].volume
     }
-    /// The operation, for the report of another checker.
+    /// Description of the operation, for another checker's report.
     pub fn describe(&self, op: OpId) -> String {
         let o = &self.ops[op.0 as usize];
         let ms = |at: u64| self.times[at as usize - 1].0 as f64 / 1e6;
@@ -300,12 +302,13 @@ impl History {
         format!("request {} (#{}), {:?}, asked at {:.3} ms, {answered}", o.request, op.0, o.kind, ms(o.call))
     }
 
-    /// A write that was answered before this place in the order, and that no crash of the whole set since then has undone.
+    /// A write that was answered before this position, and that no crash of the whole set has undone since.
     fn survives(&self, op: OpId, set: SetId, before: u64) -> bool {
         let o = &self.ops[op.0 as usize];
         let OpKind::Write { fua, .. } = o.kind else { return false };
         let Some(answer) = o.answer.filter(|&a| !o.failed && a < before) else { return false };
-        // A set's part of an answer may be older than the answer, which its client may give after it said at a flush what is lost.
+        // A set's part of an answer may be older than the answer: its client may pass it on only after a flush has
+        // reported the loss.
         let came = if o.count > 1 || o.held.is_some() { o.call } else { answer };
         let Some(crash) = self.crashes.iter().find(|c| c.1 == set && !c.3 && came <= c.2) else { return true };
         let flushes = self.flushes.get(&o.volume).map_or(&[][..], |f| f);
@@ -316,7 +319,8 @@ impl History {
         (fua && answer < crash.0) || flushes.iter().any(flushed)
     }
 
-    /// Whether a copy with this value breaks the promise: nobody wrote it, or its write was over before the promised one began.
+    /// Whether a copy with this value breaks the promise: it was never written, or its write had ended before the
+    /// promised one began.
     pub fn breaks(&self, p: &Promise, value: u64) -> bool {
         let touches = self.sectors.get(&(p.volume, p.sector)).map_or(&[][..], |t| t);
         let mut writes = touches.iter().rev().filter(|t| t.value == value).map(|t| self.op(t));
@@ -325,7 +329,7 @@ impl History {
         })
     }
 
-    /// The last events of a sector, for the report of what another checker found.
+    /// The last events of a sector, for another checker's report.
     pub fn trail(&self, volume: VolumeId, sector: u64, set: SetId) -> Vec<String> {
         let touches = self.sectors.get(&(volume, sector)).map_or(&[][..], |t| t);
         let events = self.events(volume, set, touches, &vec![false; self.ops.len()], true);
@@ -344,7 +348,7 @@ impl History {
         format!("{ms:>12.3} ms {e}{request}")
     }
 
-    /// Everything that matters to one sector, in order.
+    /// All events of one sector, in order.
     fn events(&self, volume: VolumeId, set: SetId, touches: &[Touch], split: &[bool], plain: bool) -> Vec<SectorEvent> {
         let mut out = Vec::with_capacity(touches.len() * 2 + 4);
         let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
@@ -356,7 +360,7 @@ impl History {
             let op = self.op(t);
             let answered = op.answer.filter(|_| !op.failed);
             let until = seen.get(&t.value).copied().unwrap_or(0);
-            // Nobody can have seen it: see `Search`.
+            // Unobservable: see `Search`.
             if op.refused || (!plain && answered.is_none() && until < op.call) {
                 continue;
             }
@@ -400,7 +404,7 @@ impl History {
     }
 }
 
-/// A point of one sector's history.
+/// An event in one sector's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SectorEvent {
     pub at: u64,
@@ -415,7 +419,7 @@ pub(super) enum What {
         attach: u32,
         client: u32,
         answered: Option<u64>,
-        /// When the set's part of the answer came, at the earliest.
+        /// The earliest time of the set's part of the answer.
         came: Option<u64>,
         fua: bool,
         /// The last answer with this value.
@@ -441,7 +445,7 @@ pub(super) enum What {
         client: u32,
         at: u64,
     },
-    /// Answers before `silent` may have been sent before the crash. `held`: it undoes nothing that was answered.
+    /// Answers before `silent` may have been sent before the crash. `held`: it undoes no acknowledged write.
     Crash {
         silent: u64,
         held: bool,

@@ -7,7 +7,7 @@ const V: VolumeId = VolumeId(1);
 const S: SetId = SetId(0);
 const C: u32 = 1;
 
-/// One sector with value `seed`; zero is zeroes.
+/// A sector with value `seed`; zero is a zero sector.
 fn sector(seed: u64) -> Payload {
     if seed == 0 { Payload::zero(SECTOR) } else { Payload::elided(SECTOR, seed) }
 }
@@ -228,7 +228,7 @@ fn an_answer_sent_before_the_crash_may_arrive_after_it() {
     }
 }
 
-/// The part in the set that crashed may have been answered, and lost, while the other part was still waited for.
+/// The part in the crashed set may have been answered, and lost, while the other part was pending.
 #[test]
 fn a_request_across_two_sets_may_lose_a_part_to_the_crash_of_one() {
     let mut h = History::new();
@@ -241,7 +241,7 @@ fn a_request_across_two_sets_may_lose_a_part_to_the_crash_of_one() {
     bad(&h);
 }
 
-/// Its set answered before the crash; another set of the volume, which had crashed itself, held the answer up.
+/// Its set answered before the crash; another set of the volume, which had crashed itself, delayed the answer.
 #[test]
 fn an_answer_that_its_client_held_back_counts_from_when_it_came() {
     for (held_before, read_old) in [(Some(true), true), (Some(false), false), (None, false)] {
@@ -286,8 +286,8 @@ fn a_write_answered_after_the_crash_stands() {
     bad(&h);
 }
 
-/// A register under a random serial schedule, with answers delayed: always explained; and with one read changed to a
-/// value overwritten long ago: never.
+/// A register under a random serial schedule with delayed answers is always explained; with one read changed to a
+/// long-overwritten value, never.
 #[test]
 fn random_histories_of_a_true_register_pass_and_stale_reads_are_caught() {
     for seed in 0..200 {
@@ -333,7 +333,7 @@ fn flushed_by(h: &mut History, client: u32) {
     h.answered(op, Outcome::Done);
 }
 
-/// Flushed, then written anew, and gone.
+/// Flushed, overwritten, and lost.
 fn lost() -> History {
     let mut h = History::new();
     wrote(&mut h, 1);
@@ -354,7 +354,7 @@ fn a_client_that_lives_on_has_what_it_wrote_back_when_its_flush_is_done() {
     read(&mut h, 2);
     good(&h);
 
-    // It may be seen before. Once it is there and flushed it stays.
+    // It may be seen before. Once it is there and flushed, it stays.
     let mut h = lost();
     read(&mut h, 2);
     flushed(&mut h);
@@ -426,7 +426,7 @@ fn bad_flush(h: &History) {
     assert!(matches!(check(h).unwrap_err().reason, SearchError::Unflushed { .. }));
 }
 
-/// A part in another set is owed by the flush though the request was answered after the crash.
+/// The flush must restore a part in another set, even if the request was answered after the crash.
 #[test]
 fn the_lost_part_of_a_request_across_two_sets_is_owed_by_the_next_flush() {
     let mut h = History::new();
@@ -442,10 +442,10 @@ fn the_lost_part_of_a_request_across_two_sets_is_owed_by_the_next_flush() {
     h.check(apart).unwrap_err();
 }
 
-/// Of a small history: without anything left out, more make too many states.
+/// For a small history: without reductions, more make too many states.
 const WRITES_MAX: usize = 6;
 
-/// Few values, so that writes of unknown fate are alike; crashes, flushes, fences; now and then a read that is wrong.
+/// Few values, so that unanswered writes are alike; crashes, flushes, fences; occasionally a wrong read.
 fn small_history(seed: u64) -> History {
     let mut rng = Rng::new(seed);
     let mut h = History::new();
@@ -530,10 +530,10 @@ fn many_writes_of_unknown_fate_are_decided() {
     bad(&h);
 }
 
-/// So many that every order of them is out of reach.
+/// So many that enumerating every order is infeasible.
 const PENDING_WRITES: u64 = 20;
 
-/// Writes all pending at once, `crashes` around them, answered in turn; then one of them is read.
+/// Writes that are all pending at once, with `crashes` before and after, answered in turn; then one of them is read.
 fn many_pending(crashes: [bool; 2], read_last: u64) -> History {
     let mut h = History::new();
     if crashes[0] {
@@ -560,11 +560,11 @@ fn many_answered_writes_pending_at_once_are_decided() {
     {
         good(&many_pending(crashes, last));
     }
-    // Overwritten before any of them was asked for.
+    // Overwritten before any of them was called.
     bad(&many_pending([true, false], 100));
 }
 
-/// What copies of a sector break a promise, of those that were ever written.
+/// Values of a copy that break a promise, among all that were ever written.
 fn breaks(h: &History, op: OpId) -> Vec<u64> {
     let promised = h.promised(op, |_| S);
     let p = promised.first().copied();

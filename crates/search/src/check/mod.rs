@@ -1,4 +1,4 @@
-//! Checkers: what must hold of every run, each a module of its own; adding one touches no node.
+//! Checkers of runs, each in a module of its own; adding one changes no node.
 
 pub mod bounds;
 pub mod history;

@@ -1,26 +1,26 @@
-//! The search behind the check of one sector: is there an order of its operations that explains every answer?
+//! Linearizability check of one sector: is there an order of its operations that explains every answer?
 //!
-//! Wing and Gong's search (as Lowe's, with a memory of failed states): from event to event one possible state of the
-//! sector, the others when that fails. A correct history thus needs memory in proportion to its length, whatever could
-//! have happened, and every history is decided; the memory of failures is bounded, and saves only time. A state is the
-//! value, the pending operations that have taken effect, and (where all replicas of the set crashed at some time) the
-//! values the sector went through since the last completed flush: a crash may restore any of them. An answered write
-//! that a crash undid may return, as its client sends it again, until the sector is written anew; and by the client's
-//! next completed flush it must have. After the last crash the values before do not count.
+//! Wing and Gong's search (in Lowe's form, with a memory of failed states): from event to event it follows one possible
+//! state of the sector, and the others when that fails. A correct history thus needs memory in proportion to its
+//! length, and every history is decided; the memory of failures is bounded, and only saves time. A state is the value,
+//! the pending operations that have taken effect, and (if all replicas of the set crashed at some time) the values of
+//! the sector since the last completed flush: a crash may restore any of them. An acknowledged write that a crash undid
+//! may return, because its client sends it again, until the sector is overwritten; by the client's next completed flush
+//! it must have returned. After the last crash earlier values do not count.
 //!
-//! *The order of the search* makes the difference between a few steps and millions where many writes are pending. A
-//! pending operation takes effect only when an answer, a crash or a fence requires it. Of a write whose value is read
-//! later on, those that will be answered by then, and could only hide it, go before it, the one that is read last as
-//! the last.
+//! *Search order* decides between a few steps and millions when many writes are pending. A pending operation takes
+//! effect only when an answer, a crash or a fence requires it. Before a write whose value is read later, the search
+//! places those that will be answered by then and could only hide it, with the one that is read last as the last.
 //!
-//! Writes that are never answered multiply the states, as each may take effect at any later time or never. Two things are
-//! left out of them, neither of which changes what is refused:
-//! - *Unobservable effects.* If such a write takes effect after the last answer with its value, or before one without a
-//!   read of it, the same history without that effect is as good: no read, and no other write's answer, depends on it,
-//!   and a crash that restores its value could as well have restored the one before. So it takes effect no later than
-//!   that answer, and one called after it not at all.
-//! - *Which of two alike.* Let two of the same value and the same writer's generation be pending, the first called before
-//!   the second. Where the second takes effect and the first has not, exchange their names from there on: both were called,
+//! Unanswered writes multiply the states, because each may take effect at any later time or never. Two reductions
+//! apply; neither changes what is refused:
+//! - *Unobservable effects.* If such a write takes effect after the last answer with its value, or before another write
+//! without a read of it, the same history without that effect is equally valid: no read and no other write's answer
+//! depends on it, and a crash that restores its value could also have restored the previous one. So it takes effect no
+//! later than that answer, and one called after it not at all.
+//! - *Symmetric writes.* Let two pending writes have the same value and writer's generation, the first called before
+//! the second. If the second takes effect and the first has not, their names can be exchanged from there on: both were
+//! called, neither is ever answered, and the same fences end both. So the one called first goes first.
 //!   neither is ever answered, and the same fences end both. So the one called first goes first.
 
 use rackweave_core::map::{Map, Set, map, set};
@@ -28,10 +28,10 @@ use rackweave_core::rng::mix64;
 
 use crate::check::history::{OpId, SectorEvent, What};
 
-/// Operations pending on one sector at once: clients keep a few dozen, and unanswered ones end with the next fence, or
-/// when they become unobservable.
+/// Most operations pending on one sector: clients keep a few dozen, and unanswered ones end with the next fence or when
+/// they become unobservable.
 const PENDING_MAX: usize = 128;
-/// States remembered that led nowhere, 16 bytes each. Beyond, they are forgotten and may be looked at again.
+/// Failed states remembered, 16 bytes each. Beyond it they are dropped and may be visited again.
 const FAILED_MAX: usize = 2_000_000;
 
 /// Why a sector's history is refused.
@@ -48,18 +48,18 @@ pub enum SearchError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     value: u64,
-    /// Pending operations that have taken effect, a bit a slot.
+    /// Pending operations that have taken effect, one bit per slot.
     done: u128,
     /// Values since the last completed flush, newest last.
     past: Vec<Past>,
-    /// (flush, how much of `past` it covers when it completes).
+    /// (flush, length of `past` that it covers when it completes).
     marks: Vec<(OpId, u16)>,
-    /// The newest answered write that a crash undid.
+    /// The newest acknowledged write that a crash undid.
     lost: Option<OpId>,
 }
 
 impl State {
-    /// Two independent sums: of all states ever looked at no two different ones have the same.
+    /// Two independent sums: no two different states ever visited have the same.
     fn sum(&self, event: usize) -> u128 {
         let mut sums = [event as u64, !(event as u64)];
         let mut add = |n: u64| sums = [mix64(sums[0] ^ n), mix64(sums[1].wrapping_add(n).rotate_left(23))];
@@ -86,9 +86,9 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Past {
     value: u64,
-    /// The slot of the write that made it, while that waits for its answer; else `NONE`.
+    /// The slot of the write that produced it, while its answer is pending; otherwise `NONE`.
     slot: u8,
-    /// The write that made it.
+    /// The write that produced it.
     op: OpId,
 }
 
@@ -106,7 +106,7 @@ struct Written {
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Its number, and the bit of it.
+    /// Its slot number and bit.
     at: u8,
     op: OpId,
     value: u64,
@@ -117,38 +117,38 @@ struct Slot {
     attach: u32,
     /// The last answer with its value.
     seen: u64,
-    /// Unanswered, it takes effect no later.
+    /// If unanswered, it takes effect no later.
     until: u64,
-    /// Fenced: what has not taken effect will not.
+    /// Fenced: if it has not taken effect, it never will.
     closed: bool,
 }
 
-/// An event, and the common part of every state there.
+/// An event, and the common part of all states there.
 #[derive(Debug)]
 struct Step {
     what: What,
     now: u64,
-    /// Pending then, one that is answered by the event included, but not one that it calls.
+    /// Operations pending then, including one that the event answers, excluding one that it calls.
     pending: Vec<Slot>,
     /// Slots that are free afterwards.
     freed: u128,
     /// The newest generation attached before.
     attach: u32,
-    /// A crash is still to come: the past counts.
+    /// Whether a crash follows, so that the past counts.
     past: bool,
 }
 
 /// Reused between sectors.
 pub(super) struct Search {
     steps: Vec<Step>,
-    /// Still to be looked at: what must come last first.
+    /// States to visit; the last comes first.
     open: Vec<(usize, State)>,
     failed: Set<u128>,
     /// Writes that are answered at some time.
     written: Map<OpId, Written>,
     /// Of each value, the times of the last read and of the last write.
     values: Map<u64, (u64, u64)>,
-    /// No reduction of the search.
+    /// Without reductions.
     plain: bool,
 }
 
@@ -157,7 +157,7 @@ impl Search {
         Search { steps: Vec::new(), open: Vec::new(), failed: set(), written: map(), values: map(), plain }
     }
 
-    /// Checks one sector, which begins as zeroes. The error names the place of the event that failed.
+    /// Checks one sector, which begins as zeroes. The error contains the position of the failing event.
     pub fn run(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
         self.lay_out(events)?;
         self.open.clear();
@@ -173,7 +173,7 @@ impl Search {
             }
             let from = self.open.len();
             self.successors(at, state);
-            // The best was found first, and is to be on top.
+            // The best was found first, and must be on top.
             self.open[from..].reverse();
         }
         let reason = match self.steps[furthest].what {
@@ -184,7 +184,7 @@ impl Search {
         Err((furthest, reason))
     }
 
-    /// Slots, generations and later events, the same for every order.
+    /// Assigns slots, generations and later events, which are the same for every order.
     fn lay_out(&mut self, events: &[SectorEvent]) -> Result<(), (usize, SearchError)> {
         self.steps.clear();
         self.written.clear();
@@ -326,7 +326,7 @@ impl Search {
         self.go_on(at + 1, s);
     }
 
-    /// Every state in which one more pending operation has taken effect; `wanted`: so that this one may.
+    /// Adds every state in which one more pending operation has taken effect; `wanted`: as a step towards this one.
     fn take_effects(&mut self, at: usize, s: &State, wanted: Option<Slot>) {
         let step = &self.steps[at];
         let may = |p: &&Slot| {
@@ -359,7 +359,7 @@ impl Search {
         }
     }
 
-    /// The value will be read, and once overwritten nothing brings it back.
+    /// Whether the value will be read, and cannot return once it is overwritten.
     fn read_for_ever(&self, step: &Step, s: &State) -> bool {
         let (read, written) = self.values.get(&s.value).copied().unwrap_or_default();
         let pending = |p: &Slot| p.write && p.value == s.value && s.done >> p.at & 1 == 0;
@@ -372,7 +372,7 @@ impl Search {
             && !step.pending.iter().any(pending)
     }
 
-    /// One alike, called before, has not taken effect.
+    /// Whether a symmetric write, called earlier, has not taken effect.
     fn another_first(&self, step: &Step, s: &State, slot: &Slot) -> bool {
         let alike = |o: &Slot| (o.value, o.attach) == (slot.value, slot.attach) && o.op < slot.op && !o.closed;
         let unanswered = |o: &Slot| o.write && o.answered.is_none();
@@ -380,9 +380,9 @@ impl Search {
         !self.plain && unanswered(slot) && step.pending.iter().any(waits)
     }
 
-    /// Every replica is down: the sector may be any value since the last completed flush. Writes that are undone and
-    /// still wait for their answer must take effect again, unless the answer was on its way already. `held`: what was
-    /// answered is not undone.
+    /// Every replica is down: the sector may have any value since the last completed flush. Undone writes with a
+    /// pending answer must take effect again, unless the answer was already in flight. `held`: acknowledged writes are
+    /// not undone.
     fn crash(&mut self, at: usize, s: &State, silent: u64, held: bool) {
         let on_its_way = |s: &&Slot| !s.fua && s.came.is_some_and(|at| at < silent);
         let sent = self.steps[at].pending.iter().filter(on_its_way).fold(0u128, |m, s| m | 1 << s.at);
@@ -408,7 +408,7 @@ impl Search {
         }
     }
 
-    /// An undone write is there again: its client sent it once more.
+    /// An undone write has returned: its client sent it again.
     fn comes_back(&self, step: &Step, s: &State) -> Option<State> {
         let op = s.lost?;
         let w = self.written.get(&op).filter(|w| w.attach >= step.attach)?;
@@ -421,7 +421,7 @@ impl Search {
         Some(after)
     }
 
-    /// Writes answered to `client` before its request are permanent, crash or not.
+    /// Writes acknowledged to `client` before its request are permanent, crash or not.
     fn flushed(&self, s: &mut State, op: OpId, client: u32, called: u64) {
         let covered = |p: &Past| {
             let of_client = |w: &Written| w.client == client && w.answered < called;
@@ -457,7 +457,7 @@ fn take_effect(s: &State, slot: &Slot, now: u64, past: bool) -> Option<State> {
     after.done |= 1 << slot.at;
     if slot.write {
         after.value = slot.value;
-        // An unobservable write does not repay a lost one.
+        // An unobservable write does not replace a lost one.
         after.lost = after.lost.filter(|_| slot.until < now);
         if past {
             // An unanswered write is not owed to its client.
@@ -468,7 +468,7 @@ fn take_effect(s: &State, slot: &Slot, now: u64, past: bool) -> Option<State> {
     Some(after)
 }
 
-/// Forgets the first `n` values: a crash cannot bring them back.
+/// Drops the first `n` values: no crash can restore them.
 fn drop_past(s: &mut State, n: usize) {
     s.past.drain(..n.min(s.past.len()));
     s.marks.iter_mut().for_each(|m| m.1 = m.1.saturating_sub(n as u16));

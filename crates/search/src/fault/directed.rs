@@ -1,4 +1,4 @@
-//! Plans of one situation: regardless of the seed one fault recurs, or faults that would hide it are left out. Each
+//! Directed plans of one situation: one fault recurs whatever the seed, or faults that would hide it are left out. Each
 //! finds in tens of seeds what the general plans find in hundreds.
 
 use crate::fault::edit::Edit;
@@ -7,7 +7,7 @@ use rackweave_config::policy::Policy;
 use rackweave_core::Rng;
 use rackweave_sim::LinkFaults;
 
-/// Servers that end with writes half done whose clients end too, and so never retry.
+/// Servers that end with writes half done, whose clients end too and never retry.
 pub(super) fn half_crashes(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let p = &mut plan.params;
@@ -24,7 +24,7 @@ pub(super) fn half_crashes(seed: u64) -> Plan {
     plan
 }
 
-/// So few blocks, such loss and so little patience that what one member began is often tried through another.
+/// Few blocks, much loss and short timeouts, so that a mutation is often retried through another member.
 pub(super) fn few_blocks(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let p = &mut plan.params;
@@ -32,7 +32,7 @@ pub(super) fn few_blocks(seed: u64) -> Plan {
     plan
 }
 
-/// Servers that only clients can reach, and clients that get no news of the view.
+/// Servers that only clients can reach, and clients that get no new views.
 pub(super) fn severed(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let p = &plan.params;
@@ -49,14 +49,14 @@ pub(super) fn severed(seed: u64) -> Plan {
     plan
 }
 
-/// Racks without redundancy that run full, and often lose power, with half of the unsynced changes (an erase may be
-/// kept that came after a lost program): what one device loses, no other has.
+/// Racks without redundancy that run full and often lose power, with half of the unsynced changes (an erase may be kept
+/// that followed a lost program): data lost by one device is on no other.
 pub(super) fn single_copies(seed: u64) -> Plan {
     let mut seeds = (0..).map(|k| Plan::draw(seed * 100 + k));
     let mut plan = seeds.find(|p| p.params.full && !p.params.broken_end).expect("a fifth of the racks run full");
     plan.seed = seed;
     let p = &mut plan.params;
-    // One vSSD gets the space that three vSSDs of a server shared.
+    // One vSSD gets the space of the three that shared a server.
     (p.own_blocks, p.shared_blocks) = (p.own_blocks * p.copies, p.shared_blocks * p.copies);
     p.copies = 1;
     (p.cut.drop, p.cut.tear) = (0.5, 0.0);
@@ -70,8 +70,8 @@ pub(super) fn single_copies(seed: u64) -> Plan {
     plan
 }
 
-/// Racks whose servers reach only clients and each other, and a client that reaches only those, while others write by the
-/// rest of each set.
+/// Racks whose servers reach only clients and each other, and a client that reaches only those, while others write
+/// through the rest of each set.
 pub(super) fn severed_racks(seed: u64) -> Plan {
     let mut plan = Plan::draw_two_racks(seed);
     let p = &mut plan.params;
@@ -90,7 +90,7 @@ pub(super) fn severed_racks(seed: u64) -> Plan {
     plan
 }
 
-/// The rack with two copies of each set is cut off for longer than a lease; then the other one loses its power.
+/// The rack with two copies of each set is cut off for longer than a lease; then the other one loses power.
 pub(super) fn left_alone(seed: u64) -> Plan {
     let mut plan = Plan::draw_two_racks(seed);
     let p = &mut plan.params;
@@ -106,7 +106,7 @@ pub(super) fn left_alone(seed: u64) -> Plan {
     plan
 }
 
-/// Sets lose their power whole again and again, while clients live on.
+/// Whole sets lose power repeatedly while clients keep running.
 pub(super) fn set_power_cuts(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let (servers, step) = (plan.params.servers, plan.params.span_ms * 1000 / 6);
@@ -118,8 +118,8 @@ pub(super) fn set_power_cuts(seed: u64) -> Plan {
     plan
 }
 
-/// A rack stands still; meanwhile one drive is replaced and another damaged. When it starts again, the members with the
-/// good copies are reachable for a part of the time only.
+/// A rack is stopped; meanwhile one drive is replaced and another damaged. After the start, the members with the good
+/// copies are reachable only part of the time.
 pub(super) fn stand_still(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let mut rng = Rng::stream(seed, 0x7374_696c);
@@ -146,7 +146,7 @@ pub(super) fn stand_still(seed: u64) -> Plan {
     plan
 }
 
-/// Two racks whose messages come twice and out of order.
+/// Two racks with duplicated and reordered messages.
 pub(super) fn noisy_racks(seed: u64) -> Plan {
     let mut plan = Plan::draw_two_racks(seed);
     let links = &mut plan.params.links;
@@ -154,14 +154,14 @@ pub(super) fn noisy_racks(seed: u64) -> Plan {
     plan
 }
 
-/// Clients choose the replica that reads, shadows too; a switch that balances reads would spare those.
+/// Clients choose the replica that reads, including shadows, which a load-balancing switch would avoid.
 pub(super) fn chosen_replica(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     plan.params.policy = Policy::Rackblox;
     plan
 }
 
-/// The rack loses its power and all drives of each set but one are lost with it, once every copy is whole again.
+/// The rack loses power, and all drives of each set but one are lost with it, once every copy is whole.
 pub(super) fn last_copies(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     let mut rng = Rng::stream(seed, 0x6c61_7374);
@@ -176,15 +176,15 @@ fn lose_copies(plan: &mut Plan, rng: &mut Rng) {
     let (servers, step) = (p.servers, p.span_ms * 1000 / 12);
     // Without faults that lose the only good copy of a block.
     plan.faults.retain(|f| !matches!(f.fault, Fault::Corrupt { .. } | Fault::BreakDevice { .. }));
-    // Most come while copies are not whole, and do nothing.
+    // Most come while copies are not whole, and have no effect.
     for i in 3..12 {
         let (server, down_ms) = (rng.below(u64::from(servers)) as u32, rng.between(5, 50));
         plan.faults.push(FaultAt { at_us: i * step, fault: Fault::LastCopies { server, down_ms } });
     }
 }
 
-/// Sets lose their power whole while messages from before come late, and again, and answers of the metadata service take longer
-/// than a lease.
+/// Whole sets lose power while earlier messages arrive late and duplicated, and answers of the metadata service take
+/// longer than a lease.
 pub(super) fn late_messages(seed: u64) -> Plan {
     let mut plan = set_power_cuts(seed);
     let mut rng = Rng::stream(seed, 0x6c61_7465);
@@ -213,7 +213,7 @@ pub(super) fn sparse(seed: u64) -> Plan {
     plan
 }
 
-/// The plan of a seed whose volumes are not drawn for its sets.
+/// A plan whose volumes do not fill its sets.
 fn not_full(seed: u64) -> Plan {
     let mut plans = (0..).map(|k| Plan::draw(seed.wrapping_add(k * 1_000_003)));
     let mut plan = plans.find(|p| !p.params.full).expect("most are not");
@@ -221,7 +221,7 @@ fn not_full(seed: u64) -> Plan {
     plan
 }
 
-/// Volumes are created, grow and are deleted while everything else goes wrong.
+/// Volumes are created, grown and deleted under all other faults.
 pub(super) fn passing_volumes(seed: u64) -> Plan {
     let mut plan = not_full(seed);
     let mut rng = Rng::stream(seed, 0x7061_7373);
@@ -271,10 +271,10 @@ pub(super) fn edits(seed: u64) -> Plan {
 
 fn edit_between_starts(plan: &mut Plan, rng: &mut Rng) {
     let p = &mut plan.params;
-    // Of blocks that fail the first start after an edit of the layout would know nothing.
+    // The first start after an edit of the layout would not know blocks that failed.
     p.program_failures = 0.0;
     let step = p.span_ms * 1000 / 10;
-    // With `ssd.verify = false` damaged contents are given out.
+    // With `ssd.verify = false`, damaged contents are returned.
     plan.faults.retain(|f| !matches!(f.fault, Fault::Corrupt { .. }));
     for i in 0..10 {
         let (edit, servers_only) = Edit::draw(&plan.params, rng);
@@ -284,7 +284,7 @@ fn edit_between_starts(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Everything that the other kinds of one rack have by themselves.
+/// Everything that the other kinds with one rack have individually.
 pub(super) fn wide(seed: u64) -> Plan {
     let mut plan = not_full(seed);
     let mut rng = Rng::stream(seed, 0x7769_6465);

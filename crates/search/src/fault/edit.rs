@@ -1,5 +1,5 @@
-//! What somebody edits while a rack stands still (protocol rule 30): keys of its configuration, drives, the metadata service's
-//! store. What a start must make of it is written beside it.
+//! Edits while a rack is stopped (protocol rule 30): keys of its configuration, drives, the metadata service's store,
+//! and the required reaction of a start.
 
 use rackweave_config::fixed::Changed;
 use rackweave_config::racks::RacksSection;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Params;
 
-/// An edit, which is undone at the end of the start after it.
+/// An edit, undone at the end of the following start.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Edit {
@@ -34,7 +34,7 @@ pub enum Edit {
     Isolation {
         level: Isolation,
     },
-    /// A second level before or after the one that there is.
+    /// Adds a second level before or after the present one.
     Levels {
         level: Isolation,
         first: bool,
@@ -45,7 +45,7 @@ pub enum Edit {
     Channels {
         channels: u16,
     },
-    /// Index of a built-in one.
+    /// Index of a built-in profile.
     Profile {
         profile: usize,
     },
@@ -63,22 +63,22 @@ pub enum Edit {
         blocks: u32,
     },
     Unverified,
-    /// Two drives change places.
+    /// Two drives are swapped.
     Swapped {
         a: u32,
         b: u32,
     },
-    /// A copy of one drive is in the place of another, too.
+    /// A copy of one drive replaces another.
     Doubled {
         from: u32,
         to: u32,
     },
-    /// The contents of two drives change places, their ids do not.
+    /// The contents of two drives are swapped, their ids are not.
     MixedUp {
         a: u32,
         b: u32,
     },
-    /// A drive of another rack that was made with the same configuration.
+    /// A drive of another rack with the same configuration.
     Foreign {
         server: u32,
     },
@@ -88,7 +88,7 @@ pub enum Edit {
     },
     /// The store as it was then.
     OlderStore,
-    /// Bytes of one copy of a drive's table change, or of both.
+    /// Bytes of one or both copies of a drive table change.
     Table {
         server: u32,
         both: bool,
@@ -106,12 +106,12 @@ pub enum Refusal {
     Fixed(Changed),
 }
 
-/// What a start must make of a drive.
+/// Required reaction of a start to a drive.
 #[derive(Clone, Copy)]
 pub enum Wanted {
-    /// It is used, as if nothing had been edited.
+    /// It is used as if nothing had been edited.
     Taken,
-    /// It is not, and this names the edit.
+    /// It is refused, with a reason that names the edit.
     Refused(fn(&DriveProblem) -> bool),
 }
 
@@ -122,7 +122,7 @@ const LAYOUT: Wanted = Wanted::Refused(|p| {
 });
 
 impl Edit {
-    /// An edit of a rack with these parameters, and whether only the servers' configuration has it.
+    /// Draws an edit for a rack with these parameters, and whether only the servers' configuration has it.
     pub fn draw(p: &Params, rng: &mut Rng) -> (Edit, bool) {
         use Isolation::{Channel, Die, None, Software};
         let servers = u64::from(p.servers);
@@ -145,7 +145,7 @@ impl Edit {
             13 => Edit::Lease { ms: rng.between(30, 300) },
             14 => Edit::CacheSlots { slots: rng.between(288, 1_200) },
             15 => Edit::Checkpoints { blocks: rng.between(1, 40) as u32 },
-            // Contents that are identities only are then written without a checksum, which no client's are.
+            // Contents without bytes are then written without a checksum, which never happens to a client's.
             16 if p.bytes => Edit::Unverified,
             16 => Edit::MinCopies { copies: p.copies },
             17..19 => Edit::Swapped { a, b },
@@ -156,11 +156,11 @@ impl Edit {
             24..26 => Edit::OlderStore,
             _ => Edit::Table { server: a, both: rng.chance(0.5) },
         };
-        // The numbers of all nodes follow from these: they cannot differ from host to host.
+        // The numbers of all nodes follow from these, so they cannot differ between hosts.
         (edit, servers_only && !matches!(edit, Edit::Servers { .. } | Edit::Racks { .. }))
     }
 
-    /// The configuration with the edit, if that is one of keys.
+    /// The edited configuration, if the edit concerns keys.
     pub fn config(&self, kept: &RackConfig) -> Option<RackConfig> {
         let mut c = kept.clone();
         match *self {
@@ -192,7 +192,7 @@ impl Edit {
         Some(c)
     }
 
-    /// Whether the configuration is one of drives or sets that are laid out otherwise.
+    /// Whether the edit changes the layout of drives or sets.
     pub fn is_of_layout(&self, kept: &RackConfig) -> bool {
         let Some(edited) = self.config(kept) else { return false };
         let made = |c: &RackConfig| {
@@ -203,14 +203,15 @@ impl Edit {
         made(&edited) != made(kept)
     }
 
-    /// What a start must make of the server's drive, unless no node starts at all.
+    /// Required reaction of a start to the server's drive, unless no node starts at all.
     pub fn wanted(&self, kept: &RackConfig, server: u32) -> Wanted {
         use TableError::{Damaged, Drive};
         let of = |hit: bool, wanted| if hit { wanted } else { Wanted::Taken };
         match *self {
             Edit::Swapped { a, b } => of(server == a || server == b, OTHER_DRIVE),
             Edit::Doubled { to, .. } => of(server == to, OTHER_DRIVE),
-            // Drivers know it by its rack's id, before the metadata service sees it. Its incarnations are another service's.
+            // Drivers recognize it by its rack's id before the metadata service sees it. Its incarnations are another
+            // service's.
             Edit::Foreign { server: s } => {
                 use DriveRefusal::{OtherDrive, StoreOlder};
                 let named =

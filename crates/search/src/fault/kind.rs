@@ -1,4 +1,4 @@
-//! What kind of rack the plan of a seed is drawn for. PlanKind and seed name a plan.
+//! Kinds of plans. A kind and a seed identify a plan.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,19 +10,19 @@ use crate::fault::plan::Plan;
 pub enum PlanKind {
     #[default]
     OneRack,
-    /// Racks, switches and the links between them fail, too.
+    /// Racks, switches and the links between them also fail.
     TwoRacks,
-    /// vSSDs move, servers are lost for long, drained and added.
+    /// vSSDs move; servers are down for long, drained and added.
     Moves,
     /// The vSSDs of a drive collect as a channel group.
     Groups,
     /// Servers end with writes half done, and their clients too.
     HalfCrashes,
-    /// Few blocks, much loss and little patience: writes change coordinator.
+    /// Few blocks, much loss and short timeouts: writes change coordinator.
     FewBlocks,
-    /// Servers reach only clients, which get no news of the view.
+    /// Servers reach only clients, which get no new views.
     Severed,
-    /// Whole sets lose their power.
+    /// Whole sets lose power.
     SetCuts,
     /// One copy of everything, full drives, many power cuts.
     SingleCopies,
@@ -30,25 +30,25 @@ pub enum PlanKind {
     ChosenReplica,
     /// Two racks, each cut off from the other and from the metadata service.
     SeveredRacks,
-    /// One rack is cut off, then the other loses its power.
+    /// One rack is cut off, then the other loses power.
     LeftAlone,
-    /// Two racks whose messages come twice and out of order.
+    /// Two racks with duplicated and reordered messages.
     NoisyRacks,
-    /// A drive is replaced and another damaged while the rack stands still, and the third is slow.
+    /// A drive is replaced and another damaged while the rack is stopped, and the third is slow.
     StandStill,
-    /// Of each set all copies but one are lost while the rack stands still.
+    /// All copies of each set but one are lost while the rack is stopped.
     LastCopies,
-    /// Messages come late, and again, across crashes of whole sets.
+    /// Messages arrive late and duplicated across crashes of whole sets.
     LateMessages,
     /// Volumes of up to 8 TiB.
     Sparse,
-    /// Volumes are created, grow and are deleted.
+    /// Volumes are created, grown and deleted.
     PassingVolumes,
     /// Parts of few blocks are written and trimmed.
     Ragged,
-    /// What a rack keeps is edited between starts.
+    /// The rack's files are edited between starts.
     Edits,
-    /// All of that, and nodes whose clocks begin anew.
+    /// All of these, and nodes whose clocks restart.
     Wide,
 }
 
@@ -58,7 +58,7 @@ pub enum PlanKind {
 pub struct UnknownKind(String);
 
 impl PlanKind {
-    /// Everything is drawn; the rest are plans of one situation.
+    /// The general kinds; the others are directed at one situation.
     pub const GENERAL: [PlanKind; 4] = [PlanKind::OneRack, PlanKind::TwoRacks, PlanKind::Moves, PlanKind::Groups];
     pub const ALL: [PlanKind; 21] = [
         PlanKind::OneRack,
@@ -137,7 +137,7 @@ impl PlanKind {
         }
     }
 
-    /// The kind whose plan of its seed this is; none if it was edited, or made smaller.
+    /// The kind whose plan of its seed this is; `None` if it was edited or shrunk.
     pub fn of(plan: &Plan) -> Option<PlanKind> {
         let over = plan.params.transport.is_some();
         let draw = |kind: &PlanKind| {
@@ -170,7 +170,7 @@ mod tests {
         for (kind, seed) in PlanKind::ALL.into_iter().flat_map(|k| (0..20).map(move |s| (k, s))) {
             let mut plan = kind.draw(seed);
             assert_eq!(plan.seed, seed, "{kind}");
-            // Two kinds may have one plan in common.
+            // Two kinds may have a plan in common.
             assert_eq!(PlanKind::of(&plan).expect("has a name").draw(seed), plan, "{kind} {seed}");
             assert_eq!(kind.name().parse(), Ok(kind));
             plan.faults.pop();

@@ -1,5 +1,5 @@
-//! The fault search: a seed draws a rack, a workload and a schedule of faults; safety is checked under them, then they
-//! stop and everything must complete.
+//! The fault search: a seed draws a rack, a workload and a schedule of faults. Safety is checked under the faults; then
+//! they stop, and everything must complete.
 //!
 //! Reading order: [`plan`], [`workload`], [`run`], [`report`].
 

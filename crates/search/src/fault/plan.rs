@@ -1,4 +1,4 @@
-//! A fault schedule is data, drawn from the seed: it can be written out, edited, replayed, and shrunk by halving.
+//! A fault plan is data, drawn from the seed: it can be printed, edited, replayed, and shrunk by halving.
 
 mod params;
 
@@ -17,27 +17,27 @@ use super::edit::Edit;
 /// Fewest operations and faults of a seed ("How they are searched").
 pub const OPERATIONS_MIN: u32 = 2_000;
 pub const FAULTS_MIN: usize = 3;
-/// Share of moving plans in which a server is down for longer than is waited for it.
+/// Fraction of plans with moves in which a server is down for longer than the replacement time.
 const LONG_CRASH_SHARE: f64 = 0.7;
-/// Share of the racks whose vSSDs move that have channel groups, if their drives are large enough.
+/// Fraction of plans with moves that have channel groups, if their drives are large enough.
 const GROUPED_SHARE: f64 = 0.5;
-/// From a seed whose rack runs full to the next one, for moving plans.
+/// Distance from a seed whose rack runs full to the next one, for plans with moves.
 const MOVING_STRIDE: u64 = 1_000_003;
-/// Share of seeds whose clients keep little of what is not flushed.
+/// Fraction of seeds whose clients keep few unflushed writes.
 const SMALL_KEEP_SHARE: f64 = 0.25;
-/// Share of seeds whose drives have blocks that fail, and of the programs there that do.
+/// Fraction of seeds whose drives have failing blocks, and of programs that fail there.
 const FLAWED_SHARE: f64 = 0.25;
 const PROGRAM_FAILURES: f64 = 0.0005;
-/// Share of seeds whose servers read all of their flash again and again, and compare it.
+/// Fraction of seeds whose servers scrub all of their flash repeatedly.
 const SCRUBBED_SHARE: f64 = 0.25;
-/// Share of seeds of two racks that hold more copies away from home than there.
+/// Fraction of two-rack seeds with more copies away from home than there.
 const FAR_SHARE: f64 = 0.3;
 
-/// What was drawn for a run beside its faults.
+/// Parameters of a run besides its faults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Params {
     pub servers: u32,
-    /// Copies of each set: what one server must not lose shows only where no other has it.
+    /// Copies of each set: losses by one server only show if no other has the data.
     #[serde(default = "usual_copies")]
     pub copies: u32,
     pub lease_ms: u64,
@@ -48,63 +48,66 @@ pub struct Params {
     pub checkpoint_blocks: u32,
     pub cache_slots: u64,
     pub clients: u32,
-    /// Requests each client keeps under way.
+    /// Requests that each client keeps in flight.
     pub depth: u32,
     pub timeout_ms: u64,
     pub operations: u32,
-    /// The operations are spread over about this much time.
+    /// Time over which the operations are spread.
     pub span_ms: u64,
     /// Blocks of each client's own volume, and of the shared one.
     pub own_blocks: u32,
     pub shared_blocks: u32,
-    /// Contents are real bytes; else identities.
+    /// Whether contents are real bytes instead of identities.
     pub bytes: bool,
     pub latency_us: u64,
     pub jitter_us: u64,
     pub links: LinkFaults,
     pub cut: CutOdds,
-    /// Volumes together larger than the rack, and clients that fill them.
+    /// Volumes larger than the rack in total, and clients that fill them.
     pub full: bool,
-    /// At the very end every device fails.
+    /// At the end every device fails.
     pub broken_end: bool,
-    /// What a client keeps of unflushed writes.
+    /// Unflushed writes that a client keeps.
     pub keep_kib: u64,
-    /// Free slots of each drive; with any, servers that are lost for a second are replaced, and there may be one more.
+    /// Free slots of each drive; if there are any, servers that are down for a second are replaced, and one may be
+    /// added.
     #[serde(default)]
     pub spare: u32,
-    /// With more than one, so many of each set's copies lie in another rack than the rest.
+    /// With more than one, this number of each set's copies lie in another rack.
     #[serde(default = "one_rack")]
     pub racks: u32,
     #[serde(default = "one_rack")]
     pub far_copies: u32,
-    /// What the way from rack to rack takes beyond that within one.
+    /// Additional delay between racks.
     #[serde(default)]
     pub between_racks_us: u64,
     /// The vSSDs of a drive are software-isolated, and collect as a channel group.
     #[serde(default)]
     pub grouped: bool,
-    /// Of all programs this part fails, on every drive, and four times as many erases: each costs its block.
+    /// Fraction of programs that fail on every drive; four times as many erases do. Each failure costs its block.
     #[serde(default)]
     pub program_failures: f64,
-    /// Everything on flash is read in turn, and compared, once in this time; 0: not within a run.
+    /// Period in which everything on flash is scrubbed; 0 is longer than a run.
     #[serde(default)]
     pub scrub_ms: u64,
-    /// Size of each volume in GiB. `own_blocks` or `shared_blocks` are then used of it, in a few places. 0: volumes have these sizes.
+    /// Size of each volume in GiB, of which `own_blocks` or `shared_blocks` are used in a few places. 0: volumes have
+    /// those sizes.
     #[serde(default)]
     pub sparse_gib: u64,
-    /// Clients have volumes that come and go.
+    /// Clients also have short-lived volumes.
     #[serde(default)]
     pub passing_volumes: bool,
-    /// Parts of blocks, trims and zeroes more than anything else.
+    /// Partial blocks, trims and zeroes predominate.
     #[serde(default)]
     pub ragged: bool,
-    /// Each life of a node begins with a clock of its own, before or after where the last one's was.
+    /// Each start of a node draws a new clock, possibly behind the previous one.
     #[serde(default)]
     pub clocks_restart: bool,
-    /// As a rack's own, or RackBlox's, under which reads stay where they are sent unless that replica collects.
+    /// The rack's default policy, or RackBlox's, under which reads stay where they are sent unless that replica
+    /// collects.
     #[serde(default = "rackblox")]
     pub policy: Policy,
-    /// Packets cross the network as datagrams of the transport; none: as they are.
+    /// Packets cross the network as datagrams of the transport; `None` for plain packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportConfig>,
 }
@@ -121,11 +124,11 @@ fn usual_copies() -> u32 {
     RackConfig::default().replicas
 }
 
-/// Something that goes wrong.
+/// A fault, or an operation besides the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// A server's process ends; its device keeps what it was told.
+    /// A server's process ends; its device keeps submitted commands.
     Crash {
         server: u32,
         down_ms: u64,
@@ -148,12 +151,12 @@ pub enum Fault {
     RackPowerCut {
         down_ms: u64,
     },
-    /// As [`Fault::RackPowerCut`], and before everything starts again one drive is replaced by an empty one and of what another one has
-    /// a part is damaged. Only while every copy is whole: then each block has a good one.
+    /// As [`Fault::RackPowerCut`]; before the restart one drive is replaced by an empty one, and part of another one's
+    /// contents is damaged. Only while every copy is whole, so that each block has a good one.
     StandStill {
         damaged: u32,
         replaced: u32,
-        /// Of all stored copies there.
+        /// Fraction of its stored copies.
         permille: u32,
         down_ms: u64,
     },
@@ -163,49 +166,49 @@ pub enum Fault {
     MetaRestart {
         down_ms: u64,
     },
-    /// A client dies with its requests and comes back as another.
+    /// A client ends with its requests and restarts as another.
     ClientRestart {
         client: u32,
         down_ms: u64,
     },
-    /// No packet to or from the node.
+    /// Drops all packets to and from the node.
     Isolate {
         node: u32,
         ms: u64,
     },
-    /// No packet from one node to the other.
+    /// Drops packets from one node to the other.
     Cut {
         from: u32,
         to: u32,
         ms: u64,
     },
-    /// A server is cut off from the other servers and the metadata service, but not from clients: what it serves then
-    /// it must not serve beyond its lease.
+    /// A server is cut off from the other servers and the metadata service, but not from clients: it must not serve
+    /// beyond its lease.
     Sever {
         server: u32,
         ms: u64,
     },
-    /// A server loses the way to one peer, and a little later its process ends: writes stay half done.
+    /// A server loses the connection to one peer, and soon after its process ends: writes stay half done.
     HalfCrash {
         server: u32,
         peer: u32,
         cut_ms: u64,
         down_ms: u64,
     },
-    /// A server loses power and comes back as a shadow that cannot reach the others to fill itself, while clients
-    /// cannot hear the metadata service and go on asking it.
+    /// A server loses power and returns as a shadow that cannot reach the others to be filled, while clients cannot
+    /// reach the metadata service and keep sending to it.
     BlindPowerCut {
         server: u32,
         down_ms: u64,
         ms: u64,
     },
-    /// As [`Fault::StandStill`], and of `copies` drives all but one are replaced by empty ones: each set keeps one copy, which has
-    /// all that was flushed. The drives are those of the servers from this one on.
+    /// As [`Fault::StandStill`], but all of `copies` drives except one are replaced by empty ones: each set keeps one
+    /// copy, with everything that was flushed. The drives are those of the servers from this one on.
     LastCopies {
         server: u32,
         down_ms: u64,
     },
-    /// What is sent from one node to the other takes longer; its order stays.
+    /// Packets from one node to the other are delayed; their order stays.
     Late {
         from: u32,
         to: u32,
@@ -217,7 +220,7 @@ pub enum Fault {
         links: LinkFaults,
         ms: u64,
     },
-    /// Stored contents change under their checksum.
+    /// Stored contents change without their checksum.
     Corrupt {
         server: u32,
     },
@@ -226,23 +229,23 @@ pub enum Fault {
         server: u32,
         down_ms: u64,
     },
-    /// A device fails. Later it is replaced by an empty one (after a failed sync: its server starts again). Only while
+    /// A device fails. Later it is replaced by an empty one (after a failed sync, its server is restarted). Only while
     /// every set has another copy, and only one at a time.
     BreakDevice {
         server: u32,
         how: Breakage,
         ms: u64,
     },
-    /// The switch hears nothing of a server, which hears everything.
+    /// The switch receives nothing from a server, which receives everything.
     Mute {
         server: u32,
         ms: u64,
     },
-    /// The next server that begins to collect garbage ends while it does.
+    /// The next server that begins to collect garbage ends meanwhile.
     CrashCollecting {
         down_ms: u64,
     },
-    /// A rack's switch ends, and with it every way to the rack's servers.
+    /// A rack's switch ends, and with it every connection to the rack's servers.
     SwitchLost {
         rack: u32,
         down_ms: u64,
@@ -261,59 +264,59 @@ pub enum Fault {
         rack: u32,
         ms: u64,
     },
-    /// The rack stops, something is edited, and it starts again; later the edit is undone. Only while every copy is whole.
+    /// The rack stops, something is edited, and it starts; later the edit is undone. Only while every copy is whole.
     Edit {
         edit: Edit,
         servers_only: bool,
         down_ms: u64,
-        /// How long the start with the edit lasts.
+        /// Duration of the start with the edit.
         tried_ms: u64,
     },
-    /// A part of the paths between nodes leads nowhere, with the transport.
+    /// Part of the paths between nodes leads nowhere, with the transport.
     DarkPaths {
         permille: u64,
         ms: u64,
     },
-    /// Datagrams of more bytes vanish, with the transport.
+    /// Longer datagrams vanish, with the transport.
     NarrowPaths {
         bytes: u32,
         ms: u64,
     },
-    /// An attacker sends a node again what was sent to it before, in whichever of its lives.
+    /// An attacker replays to a node what was sent to it before, in any of its incarnations.
     Replay {
         node: u32,
     },
-    /// A node's counter of incarnations is lost: its next life finds none.
+    /// A node's incarnation counter is lost: its next run finds none.
     LoseCounter {
         node: u32,
     },
-    /// Not a fault: the cluster's key is rotated.
+    /// Not a fault: the cluster key is rotated.
     Rekey,
-    /// Not a fault: a member's vSSD is to move to a server.
+    /// Not a fault: moves a member's vSSD to a server.
     Move {
         set: u32,
         member: u32,
         to: u32,
     },
-    /// Not a fault: all vSSDs of a server are to move away.
+    /// Not a fault: drains a server.
     Drain {
         server: u32,
     },
-    /// Not a fault: a server more.
+    /// Not a fault: adds a server.
     Add,
     /// Not a fault: another client attaches the shared volume and fences its writer.
     Steal {
         client: u32,
     },
-    /// Not a fault: a client writes its own volume from end to end.
+    /// Not a fault: a client overwrites its whole own volume.
     Fill {
         client: u32,
     },
-    /// Not a fault: a client trims its own volume from end to end.
+    /// Not a fault: a client trims its whole own volume.
     Empty {
         client: u32,
     },
-    /// Not a fault: a client creates a volume for a while and attaches it.
+    /// Not a fault: a client creates a short-lived volume and attaches it.
     Create {
         client: u32,
     },
@@ -321,7 +324,7 @@ pub enum Fault {
     Grow {
         client: u32,
     },
-    /// Not a fault: that volume is deleted, though it is in use if `force` is given.
+    /// Not a fault: that volume is deleted, with `force` even while in use.
     Delete {
         client: u32,
         force: bool,
@@ -330,12 +333,12 @@ pub enum Fault {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultAt {
-    /// From the start of the workload.
+    /// Since the start of the workload.
     pub at_us: u64,
     pub fault: Fault,
 }
 
-/// Everything that decides a run together with its seed.
+/// Everything that determines a run together with its seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub seed: u64,
@@ -375,14 +378,14 @@ impl Plan {
         Plan { seed, params, faults }
     }
 
-    /// The plan of a seed on drives whose vSSDs are channel groups: every second runs full, so that it collects.
+    /// The plan of a seed with channel groups; every second one runs full, so that it collects.
     pub fn draw_grouped(seed: u64) -> Plan {
         let full = seed.is_multiple_of(2);
         let mut bases = (0..).map(|i| Plan::draw(seed.wrapping_add(i * MOVING_STRIDE)));
         let fits = |p: &mut Plan| {
-            // With so few blocks each, one that fails leaves a vSSD read-only, and none of these drives is replaced.
+            // With so few blocks, one that fails leaves a vSSD read-only, and none of these drives is replaced.
             (p.params.grouped, p.params.program_failures) = (true, 0.0);
-            // A small drive has few dies, and blocks in each.
+            // A small drive has few dies, with few blocks each.
             p.params.full == full && rackweave_rack::build::server(&p.rack(), 0, 1).is_ok()
         };
         let mut plan = bases.find_map(|mut p| fits(&mut p).then_some(p)).expect("some do");
@@ -399,7 +402,7 @@ impl Plan {
             // Volumes that fill a rack are drawn for its sets.
             *p = Params { full: false, keep_kib: p.keep_kib, ..draw_usual_params(&mut rng) };
         }
-        // Devices fail at home before the far copy hears of a write: alone, it rightly waits (rule 4).
+        // Devices may fail at home before the far copy receives a write: alone, it rightly waits (rule 4).
         p.broken_end = false;
         (p.racks, p.servers) = (2, 2 * rng.between(2, 3) as u32);
         p.far_copies = if rng.chance(FAR_SHARE) { 2 } else { 1 };
@@ -423,7 +426,7 @@ impl Plan {
         plan
     }
 
-    /// The plan of a seed in which vSSDs move, servers are lost for longer than is waited for them, drained and added.
+    /// The plan of a seed with moves: servers are down for longer than the replacement time, drained and added.
     pub fn draw_moving(seed: u64) -> Plan {
         let mut rng = Rng::stream(seed, 0x6d6f_7665);
         let bases = (0..).map(|i| Plan::draw(seed.wrapping_add(i * MOVING_STRIDE)));
@@ -433,7 +436,7 @@ impl Plan {
         let p = &mut plan.params;
         p.broken_end = false;
         (p.servers, p.copies, p.spare) = (rng.between(4, 5) as u32, 2, 1);
-        // A worn-out vSSD takes a slot with it that the moves need.
+        // A worn-out vSSD occupies a slot that the moves need.
         p.program_failures = 0.0;
         let (servers, span_us) = (u64::from(p.servers), p.span_ms * 1000);
         let mut add = |rng: &mut Rng, fault| plan.faults.push(FaultAt { at_us: rng.below(span_us), fault });
@@ -462,7 +465,7 @@ impl Plan {
         plan
     }
 
-    /// The rack of this plan.
+    /// The rack's configuration.
     pub fn rack(&self) -> RackConfig {
         let p = &self.params;
         let c = RackConfig { servers: p.servers, cache_slots: p.cache_slots, ..RackConfig::default() };
@@ -480,7 +483,7 @@ impl Plan {
         }
         if p.grouped {
             c.ssd.isolation = Levels::One(Isolation::Software);
-            // So few that a drive of this size has a die of each for each vSSD.
+            // Few enough for a drive of this size to have a die on each for each vSSD.
             c.ssd.channels = Some(2);
         }
         c.lease.span_ms = p.lease_ms;
@@ -507,7 +510,7 @@ impl Plan {
         Network { name: "drawn", latency, faults: p.links, between_racks, ..Network::constant(Span::ZERO) }
     }
 
-    /// Plans with a part of the faults left out: halves first, then quarters, down to single ones.
+    /// Plans with some of the faults left out: halves first, then quarters, down to single ones.
     pub fn smaller(&self) -> Vec<Plan> {
         let n = self.faults.len();
         let mut out = Vec::new();
@@ -527,12 +530,12 @@ impl Plan {
     }
 }
 
-/// 5 ms to 640 ms, short ones as likely as long ones.
+/// 5 ms to 640 ms, logarithmically uniform.
 fn draw_ms(rng: &mut Rng) -> u64 {
     (5.0 * 128f64.powf(rng.unit())) as u64
 }
 
-/// What goes wrong with a rack as a whole.
+/// Faults of a whole rack.
 fn draw_rack_fault(rng: &mut Rng) -> Fault {
     let (rack, ms) = (rng.below(2) as u32, 2 * draw_ms(rng));
     match rng.below(8) {
@@ -581,7 +584,7 @@ fn draw_fault(p: &Params, rng: &mut Rng) -> Fault {
     }
 }
 
-/// What is drawn beside the usual faults: each needs a situation that may not come.
+/// Rare faults, each of which needs a situation that may not occur.
 fn draw_rarer(p: &Params, rng: &mut Rng, faults: &mut Vec<FaultAt>) {
     let at = |rng: &mut Rng| rng.below(p.span_ms * 1000);
     let server = |rng: &mut Rng| rng.below(u64::from(p.servers)) as u32;

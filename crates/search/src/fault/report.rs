@@ -1,4 +1,4 @@
-//! What a fault-search run prints: the drawn parameters, what was done and checked, and the trace hash.
+//! Output of a fault-search run: parameters, operations, checks, and the trace hash.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,13 +23,13 @@ pub enum Failure {
     Invariant(String),
     /// Members of a set that is whole and flushed hold different versions of a block.
     Divergence(String),
-    /// A FLUSH or an FUA write was answered that not every member has made durable.
+    /// A FLUSH or an FUA write was answered that some member has not made durable.
     Undurable(String),
-    /// Faults ended and requests did not complete.
+    /// Requests did not complete after the faults ended.
     Liveness(String),
     /// A node panicked.
     Panic(String),
-    /// The transport between nodes delivered what was not sent so, or used a nonce twice.
+    /// The transport delivered something that was not sent, or reused a nonce.
     Network(String),
     /// A request failed that must not.
     Unexpected(String),
@@ -70,7 +70,7 @@ fn lines<S: Serializer>(t: &[Step], s: S) -> Result<S::Ok, S::Error> {
 pub struct SimReport {
     pub plan: Plan,
     pub operations: BTreeMap<Kind, u64>,
-    /// Requests answered with an error (each is then taken to have happened or not).
+    /// Requests answered with an error, which may or may not have taken effect.
     pub errors: BTreeMap<String, u64>,
     pub faults_done: u64,
     pub virtual_seconds: f64,
@@ -81,9 +81,9 @@ pub struct SimReport {
     pub cut_kept: u64,
     pub cut_dropped: u64,
     pub cut_torn: u64,
-    /// Sectors that were looked for in a member's durable state after a FLUSH or an FUA write.
+    /// Sectors checked in a member's durable state after a FLUSH or an FUA write.
     pub copies_checked: u64,
-    /// Servers, or starts, that edits made refuse, and be taken where either may be.
+    /// Servers or starts refused because of edits, and those accepted where either is permitted.
     pub edits: BTreeMap<String, u64>,
     #[serde(serialize_with = "coverage_map")]
     pub coverage: Coverage,
@@ -102,7 +102,7 @@ impl SimReport {
     pub fn passed(&self) -> bool {
         self.failure.is_none()
     }
-    /// The one command that repeats this run.
+    /// The command that repeats this run.
     pub fn repeat_command(&self) -> String {
         let transport = if self.plan.params.transport.is_some() { " --transport" } else { "" };
         match PlanKind::of(&self.plan) {

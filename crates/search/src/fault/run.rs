@@ -1,4 +1,4 @@
-//! Runs one plan: workload under faults, then quiet, then every check.
+//! Runs one plan: workload under faults, then without, then all checks.
 
 mod device;
 mod durable;
@@ -34,38 +34,37 @@ use rackweave_rack::sim::{Contents, Sim, SimConfig};
 use rackweave_replica::trace as replica_trace;
 use rackweave_sim::LinkFaults;
 
-/// The rack must be up and the volumes attached within this.
+/// Time limit until the rack serves and the volumes are attached.
 const SETUP_MAX: Span = Span::from_secs(30);
-/// Once faults have ended every request must complete within this; while they go on, some request or the next fault must come.
+/// After the faults every request must complete within this; during them, some request or the next fault must.
 const QUIET_MAX: Span = Span::from_secs(120);
-/// Events at one instant: a rack of these sizes has thousands at the most, and more are one that causes itself.
+/// Most events at one instant: such a rack has thousands, and more are an endless loop.
 const EVENTS_AT_ONCE_MAX: u64 = 10_000_000;
-/// No packet is under way longer: the worst reordering drawn, twice for a duplicate, and a link's queue.
+/// Longest time of a packet in flight: the worst reordering, twice for a duplicate, and a link's queue.
 const UNDER_WAY_MAX: Span = Span::from_millis(50);
-/// The transport repeats a message until its deadline of one second.
+/// The transport retransmits a message until its deadline of one second.
 const REPEATED_MAX: Span = Span::from_millis(1_100);
-/// Wait before an attach is tried again because requests on its volume are still open.
+/// Wait before an attach is retried because requests on its volume are pending.
 const ATTACH_RETRY: Span = Span::from_millis(5);
-/// The final read of everything is done so often: members are asked in turn, so most blocks are seen on each.
+/// Repetitions of the final read: members are addressed in turn, so most blocks are read from each.
 const FINAL_READS: u32 = 3;
-/// How often is looked whether every set is whole again.
+/// Interval of checks whether every set is whole again.
 const WHOLE_POLL: Span = Span::from_millis(10);
-/// Blocks of a drive that fail by themselves: drives of these sizes have hardly more in reserve, and nobody replaces one
-/// that is worn out.
+/// Most failing blocks of a drive: drives of this size have hardly more in reserve, and worn-out ones are not replaced.
 const FLAWED_BLOCKS_MAX: u32 = 1;
-/// Blocks of one final read.
+/// Blocks per final read.
 const FINAL_BLOCKS: u32 = 16;
 
-/// What is traced with a new view.
+/// Trace points reported with a new view.
 const VIEWS: [TracePoint; 4] =
     [core_trace::MEMBER_REMOVED, core_trace::SHADOW_ADDED, core_trace::SHADOW_COMPLETE, core_trace::SET_RECOVERED];
 
-/// What a caller may ask of a run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SimOptions {
-    /// Record the way of the workload's n-th request.
+    /// Records the path of the workload's n-th request.
     pub trace_request: Option<u64>,
-    /// Where to write its packets.
+    /// File for a packet capture.
     pub pcap: Option<PathBuf>,
 }
 
@@ -74,7 +73,7 @@ pub fn run_seed(seed: u64, options: &SimOptions) -> SimReport {
     run_plan(&Plan::draw(seed), options)
 }
 
-/// Runs a plan. A panic of a node is a failure of the run.
+/// Runs a plan. A node's panic is a failure of the run.
 pub fn run_plan(plan: &Plan, options: &SimOptions) -> SimReport {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let mut run = Run::new(plan, options)?;
@@ -93,7 +92,7 @@ pub fn run_plan(plan: &Plan, options: &SimOptions) -> SimReport {
     }
 }
 
-/// The smallest plan found by leaving out faults that still fails; none if `plan` passes.
+/// The smallest plan, found by leaving out faults, that still fails; `None` if `plan` passes.
 pub fn shrink(plan: &Plan, options: &SimOptions) -> Option<Plan> {
     let fails = |p: &Plan| !run_plan(p, options).passed();
     if !fails(plan) {
@@ -133,7 +132,7 @@ fn empty_report(plan: &Plan, failure: Failure) -> SimReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Agenda {
     Fault(usize),
-    /// The fault's end: restart, mend, quieten.
+    /// The fault's end: restart, mend, restore links.
     Over(usize),
     Issue {
         client: u32,
@@ -144,21 +143,21 @@ enum Agenda {
     },
     /// The second part of a half crash.
     Crash(usize),
-    /// The server of a blind power cut comes back.
+    /// The server of a blind power cut returns.
     Back(usize),
-    /// A server that collects ends.
+    /// A collecting server ends.
     Collecting {
         fault: usize,
         server: u32,
     },
-    /// Servers that were added start.
+    /// Added servers start.
     Join,
-    /// A node takes a step of a rotation of keys.
+    /// A node takes a step of a key rotation.
     Rekey {
         step: usize,
         node: u32,
     },
-    /// Nothing sent before the crash is under way any more.
+    /// Nothing sent before the crash is in flight any more.
     Silent {
         crash: usize,
     },
@@ -169,7 +168,7 @@ struct PendingOp {
     kind: Kind,
     history: Option<OpId>,
     lane: bool,
-    /// Part of a [`Fault::Fill`]: the block that comes next.
+    /// For a [`Fault::Fill`]: the next block.
     fill: Option<u32>,
     passing: Option<Passing>,
 }
@@ -182,30 +181,30 @@ struct Run<'a> {
     bounds: Bounds,
     watch: SetWatch,
     history: History,
-    /// Each client's own, the shared one, and perhaps one of each client that comes and goes.
+    /// Each client's own volume, the shared one, and possibly a short-lived one of each client.
     volumes: Vec<Volume>,
     gone: Vec<Gone>,
-    /// `generation[client][volume]` while this life of the client holds the volume attached.
+    /// `generation[client][volume]` while this incarnation of the client has the volume attached.
     attached: Vec<Vec<Option<u32>>>,
-    /// How often each client has started again.
+    /// Number of restarts of each client.
     lives: Vec<u32>,
     pending: BTreeMap<(u32, u64), PendingOp>,
     agenda: BinaryHeap<std::cmp::Reverse<(Time, u64, Agenda)>>,
     agenda_count: u64,
-    /// Nodes that are down, and how many faults keep them so.
+    /// Nodes that are down, and the number of faults that keep them down.
     down: BTreeMap<NodeId, u32>,
     next_request: u64,
     issued: u32,
     start: Time,
-    /// When a request was last answered, or something on the plan's own agenda happened.
+    /// When a request was last answered, or an entry of the agenda was carried out.
     progress: Time,
-    /// Events since the time last went on.
+    /// Events since time last advanced.
     at_once: u64,
     quiet: bool,
     corrupted: bool,
     /// Crashes that wait for a server to collect.
     traps: VecDeque<usize>,
-    /// Servers that a fault took down which the plan does not name.
+    /// Servers that a fault took down without the plan naming them.
     hit: BTreeMap<usize, Vec<u32>>,
     breakage: device::Breakages,
     edits: edits::Edits,
@@ -226,7 +225,8 @@ struct Stats {
     history: HistoryStats,
 }
 
-/// What a commit of the metadata service's store takes if its disk is a slow one, as in every fourth plan: when it ends, some of its
+/// Commit time of the metadata service's store if its disk is slow, as in every fourth plan: some writes are then
+/// pending when it ends.
 /// writes are under way.
 fn slow_store(seed: u64) -> Option<Span> {
     let mut rng = Rng::stream(seed, 0x7374_6f72);
@@ -307,7 +307,7 @@ impl<'a> Run<'a> {
         }
         self.work()?;
         if self.breakage.lost {
-            // The last copy of a set was on the device that failed: nobody answers for it any more.
+            // The last copy of a set was on the failed device: the set answers no more.
             return self.check_history();
         }
         self.settle()?;
@@ -326,7 +326,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Delivers the next event and checks what must hold at every moment; false if none is pending.
+    /// Delivers the next event and checks the invariants; false if none is pending.
     fn step(&mut self) -> Result<bool, Failure> {
         let before = self.sim.now();
         if !self.sim.step() {
@@ -354,7 +354,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Answers that clients have and do not give yet.
+    /// Records answers that clients have received and hold back.
     fn note_held(&mut self) {
         let (layout, at) = (self.sim.engine().layout(), self.sim.now());
         for (node, t) in self.bounds.traces().iter().filter(|(_, t)| t.point == block_trace::ANSWER_AFTER_RECOVERY) {
@@ -411,7 +411,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What a run waits for that will not end: requests that are open, and sets that are not whole.
+    /// What a run waits for in vain: pending requests, and sets that are not whole.
     fn stuck(&mut self, phase: &str) -> Failure {
         let open = self.pending.iter().take(8).map(|((c, id), p)| format!("client {c} request {id} {:?}", p.kind));
         let open: Vec<String> = open.collect();
@@ -446,13 +446,13 @@ impl<'a> Run<'a> {
                 self.until_answer()?;
                 continue;
             };
-            // What is on the agenda may itself wait for an answer, again and again, or be far away.
+            // An entry of the agenda may wait for an answer itself, repeatedly, or be far away.
             let patience = self.progress + QUIET_MAX;
             self.run_to(at.min(patience))?;
             if self.sim.now() >= self.progress + QUIET_MAX {
                 return Err(self.stuck(&format!("while faults go on, nothing answered for {QUIET_MAX}")));
             }
-            // An answer on the way may have put something earlier on the agenda.
+            // An answer in flight may have put something earlier on the agenda.
             if at <= patience && self.agenda.peek().is_some_and(|e| e.0.0 >= at) {
                 self.agenda.pop();
                 self.act(what)?;
@@ -460,7 +460,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Every lane waits for the rack: runs until an answer comes.
+    /// Every lane waits for the rack: runs until an answer arrives.
     fn until_answer(&mut self) -> Result<(), Failure> {
         let end = self.sim.now() + QUIET_MAX;
         while !self.sim.has_replies() {
@@ -471,7 +471,7 @@ impl<'a> Run<'a> {
         self.replies()
     }
 
-    /// Runs the rack up to `at`, or until an answer came that puts something before it.
+    /// Runs the rack up to `at`, or until an answer puts something before it.
     fn run_to(&mut self, at: Time) -> Result<(), Failure> {
         while self.sim.next_time().is_some_and(|t| t <= at) {
             self.step()?;
@@ -522,7 +522,7 @@ impl<'a> Run<'a> {
             self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start again: {e}")))?;
         }
         self.drain("the rack is quiet", QUIET_MAX)?;
-        // Whoever lost a volume takes it again: its requests must go through now.
+        // Clients that lost a volume attach it again: their requests must succeed now.
         for v in (0..self.volumes.len()).filter(|&v| self.volumes[v].info.is_some()).collect::<Vec<_>>() {
             let client = self.volumes[v].writer.unwrap_or(0);
             self.attach(client, v);

@@ -1,27 +1,27 @@
 //! Servers that hold all of a set's state in memory: only a crash of the last one permits a rollback (rule 11).
 //!
-//! Kept apart from the protocol's own word: a server counts from the metadata service's view only if it lives and the
-//! view names its present life, in a set that is not recovering. A view below `min_copies` answers no write: the members of
-//! the one before, as far as they live on, hold all that was answered.
+//! Independent of the protocol's own statement. A server of the metadata service's view counts only if it runs and the
+//! view names its current incarnation, in a set that is not recovering. A view below `min_copies` acknowledges no
+//! write: the members of the previous view that still run hold all acknowledged writes.
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::{Incarnation, Layout, SetId};
 
 use rackweave_rack::sim::Sim;
 
-/// Loss of a set by a crash of servers.
+/// What a set may lose by a crash of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// Unanswered writes: a member of the last view that could acknowledge lives.
+    /// Unanswered writes: a member of the last view that could acknowledge runs.
     Unanswered,
     /// Unflushed writes.
     Unflushed,
 }
 
-/// Views as last seen, and the lives that are over.
+/// Views as last seen, and ended incarnations.
 pub struct SetWatch {
     views: Vec<Option<View>>,
-    /// Members of each set's last view that could acknowledge.
+    /// Members of each set's last view that could acknowledge writes.
     holders: Vec<Vec<Member>>,
     dead: Vec<Incarnation>,
 }
@@ -32,7 +32,7 @@ impl SetWatch {
         SetWatch { views: vec![None; sets as usize], holders, dead: vec![Incarnation(0); servers as usize] }
     }
 
-    /// Adopts the present views. To be called after each new one, and just before the metadata service ends, since it
+    /// Adopts the current views. To be called after each new one, and just before the metadata service ends, since it
     /// cannot be read afterwards.
     pub fn refresh(&mut self, sim: &Sim) {
         let Some(meta) = sim.meta() else { return };
@@ -47,7 +47,7 @@ impl SetWatch {
         }
     }
 
-    /// Call just before the servers `down` crash together: the sets that lose their last full copy by it.
+    /// To be called just before the servers `down` crash together: the sets that thereby lose their last full copy.
     pub fn crashing(&mut self, sim: &Sim, down: &[u32]) -> Vec<(SetId, Loss)> {
         self.refresh(sim);
         for &i in down {
@@ -71,7 +71,7 @@ impl SetWatch {
         lost
     }
 
-    /// Every set of server `i` has a full copy elsewhere, as the metadata service says now.
+    /// Whether every set of server `i` has a full copy elsewhere, by the metadata service's current views.
     pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
         self.refresh(sim);
         let Some(meta) = sim.meta() else { return false };
@@ -81,8 +81,8 @@ impl SetWatch {
         self.views.iter().all(safe)
     }
 
-    /// Every configured member of every set is one in its present life: a view stays as it was for a while after a
-    /// member that restarted has lost what was not durable.
+    /// Whether every configured member of every set is one in its current incarnation: a view is unchanged for a while
+    /// after a member has restarted and lost its undurable data.
     pub fn all_full(&mut self, sim: &Sim) -> bool {
         self.refresh(sim);
         self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
@@ -115,7 +115,7 @@ impl SetWatch {
         view.state == ViewState::Normal && view.members.iter().any(elsewhere)
     }
 
-    /// A member, and the life that the view names is not over.
+    /// Whether it is a member, and the view names its current incarnation.
     pub fn serves(&self, sim: &Sim, m: &Member) -> bool {
         m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
     }

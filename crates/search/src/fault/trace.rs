@@ -1,4 +1,4 @@
-//! Situations that the search itself brings about.
+//! Trace points of the search itself.
 
 use rackweave_core::{TracePoint, trace_points};
 
@@ -7,7 +7,7 @@ trace_points! {
     CRASH_BETWEEN_PROGRAM_AND_MAP: CrashBetweenProgramAndMap = 46,
 }
 
-/// Every situation that a search must meet, except those that its suite excuses.
+/// Every trace point that a search must meet, except those that its suite excuses.
 pub fn all() -> impl Iterator<Item = TracePoint> {
     rackweave_rack::trace::all().chain(ALL.iter().copied())
 }

@@ -7,7 +7,8 @@ use rackweave_rack::wire::{Authentication, TransportConfig};
 use rackweave_sim::LinkFaults;
 
 impl Plan {
-    /// This plan with the transport between its nodes, and with faults of datagrams, paths, keys and counters beside its own.
+    /// This plan with the transport between its nodes, and with additional faults of datagrams, paths, keys and
+    /// counters.
     pub fn over_transport(mut self) -> Plan {
         let mut rng = Rng::stream(self.seed, 0x7472_616e);
         let authentication = *rng.pick(&[Authentication::None, Authentication::Tags, Authentication::Encrypted]);
@@ -19,7 +20,7 @@ impl Plan {
             damage: *rng.pick(&[0.0, 0.001, 0.01]),
         });
         let (servers, span_us) = (self.params.servers, self.params.span_ms * 1000);
-        // A node that starts on its own between an edit and its end, or between damage and its repair, is not what those plans are about.
+        // A node must not start by itself between an edit and its end, or between damage and its repair.
         let by_itself =
             |f: &FaultAt| matches!(f.fault, Fault::Edit { .. } | Fault::StandStill { .. } | Fault::LastCopies { .. });
         let ends = !self.faults.iter().any(by_itself);
@@ -35,7 +36,7 @@ impl Plan {
             let (permille, ms) = (rng.between(50, 500), rng.between(20, 400));
             add(rng.below(span_us), Fault::DarkPaths { permille, ms });
         }
-        // Without keys a late datagram of an earlier life is believed by nodes that have restarted.
+        // Without keys, restarted nodes accept a late datagram of an earlier incarnation.
         if authentication != Authentication::None {
             let (at_us, server) = (rng.below(span_us), rng.below(u64::from(servers)) as u32);
             add(at_us, Fault::LoseCounter { node: 2 + server });
@@ -52,7 +53,7 @@ impl Plan {
             }
             add(rng.below(span_us), Fault::Replay { node: rng.next_u64() as u32 });
         }
-        // Lives so short that acknowledgements for one arrive in the next.
+        // Runs so short that acknowledgements for one arrive in the next.
         let (at_us, server) = (rng.below(span_us), server(&mut rng));
         let links = LinkFaults {
             loss: 0.2,

@@ -3,7 +3,7 @@
 use rackweave_core::volume;
 use rackweave_core::{BLOCK, Payload, Rng, SECTOR, SECTORS_PER_BLOCK, VolumeId};
 
-/// Largest request, blocks: crosses stripes, sets and the message limit.
+/// Largest request in blocks: it crosses stripes, sets and the message limit.
 const BLOCKS_MAX: u64 = 24;
 
 /// Kinds of requests, for counting.
@@ -19,17 +19,17 @@ pub enum Kind {
     Attach,
 }
 
-/// Range of a request: a number of blocks of a volume, from `at` on.
+/// Range of requests: a number of blocks of a volume, from `at` on.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     pub volume: VolumeId,
     pub at: u32,
     pub blocks: u32,
-    /// It may change them.
+    /// Whether the client may change them.
     pub writer: bool,
 }
 
-/// Draws a trim or write-zeroes from somewhere in one place of a volume to somewhere in another.
+/// Draws a trim or write-zeroes from a point in one place of a volume to a point in another.
 pub fn draw_far(rng: &mut Rng, volume: VolumeId, places: &[(u32, u32)]) -> (Kind, volume::Op) {
     let mut ends = [0, 1].map(|_| {
         let &(first, blocks) = rng.pick(places);
@@ -44,8 +44,8 @@ pub fn draw_far(rng: &mut Rng, volume: VolumeId, places: &[(u32, u32)]) -> (Kind
     }
 }
 
-/// Draws a request. `seed` makes the contents of this one write unlike any other's.
-/// It lies from block `at` on. `bytes`: contents are real; `ragged`: parts of blocks, trims and zeroes most of all.
+/// Draws a request from block `at` on. `seed` makes the contents of a write unique. `bytes`: contents are real;
+/// `ragged`: partial blocks, trims and zeroes predominate.
 pub fn draw(rng: &mut Rng, on: Target, bytes: bool, ragged: bool, seed: u64) -> (Kind, volume::Op) {
     let Target { volume, at, blocks, writer } = on;
     let (first, count) = draw_sectors(rng, blocks, ragged);
@@ -77,14 +77,14 @@ pub fn draw(rng: &mut Rng, on: Target, bytes: bool, ragged: bool, seed: u64) -> 
     }
 }
 
-/// The blocks that a range of sectors touches, as bytes.
+/// The blocks touched by a range of sectors, as bytes.
 fn whole_blocks(offset: u64, len: u32) -> (u64, u64) {
     let block = u64::from(BLOCK);
     let first = offset / block * block;
     (first, (offset + u64::from(len)).next_multiple_of(block) - first)
 }
 
-/// Part of a block, a block, or several with ragged ends; some places are requested more often than others.
+/// A partial block, a block, or several with partial ends; some places are requested more often than others.
 fn draw_sectors(rng: &mut Rng, blocks: u32, ragged: bool) -> (u64, u32) {
     let sectors = u64::from(blocks) * u64::from(SECTORS_PER_BLOCK);
     let per_block = u64::from(SECTORS_PER_BLOCK);

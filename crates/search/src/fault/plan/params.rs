@@ -6,7 +6,7 @@ use rackweave_sim::{CutOdds, LinkFaults};
 
 use super::{OPERATIONS_MIN, Params, usual_copies};
 
-/// Share of seeds whose rack runs full.
+/// Fraction of seeds whose rack runs full.
 const FULL_SHARE: f64 = 0.2;
 /// Blocks of all volumes in each set of such a rack; its devices hold 448.
 const FULL_BLOCKS_PER_SET: (u64, u64) = (480, 620);
@@ -76,7 +76,7 @@ pub(super) fn draw_usual_params(rng: &mut Rng) -> Params {
     }
 }
 
-/// Up to `max`, in thousandths, so that it reads back from text as it was.
+/// Up to `max`, in thousandths, so that it survives a round trip through text.
 pub(super) fn share(rng: &mut Rng, max: f64) -> f64 {
     rng.below((max * 1000.0) as u64 + 1) as f64 / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Devices that fail (protocol rule 12): one at a time while the others carry on; at the end, all of them.
+//! Failing devices (protocol rule 12): one at a time while the others continue; at the end, all of them.
 
 use rackweave_core::msg::{Member, Role};
 use rackweave_core::volume;
@@ -9,33 +9,33 @@ use crate::fault::report::Failure;
 use crate::fault::workload::Kind;
 use rackweave_sim::Breakage;
 
-/// A device whose replacement would lose the last copy waits this long, and is tried again …
+/// Retry interval of a replacement that would lose the last copy.
 const MEND_RETRY: Span = Span::from_millis(100);
-/// … for this long; then its set is lost.
+/// Time limit of the retries; then its set is lost.
 const MEND_MAX: Span = Span::from_secs(20);
 
-/// Devices that fail in a run.
+/// Failed devices of a run.
 #[derive(Debug, Default)]
 pub(super) struct Breakages {
     /// The server whose device has failed and is not mended.
     now: Option<(u32, Time)>,
-    /// Some device failed at some time.
+    /// Whether a device ever failed.
     pub any: bool,
-    /// Every device failed.
+    /// Whether every device failed.
     pub all: bool,
-    /// The last copy of a set was on a device that failed.
+    /// Whether the last copy of a set was on a failed device.
     pub lost: bool,
 }
 
 impl Breakages {
-    /// A device has failed and is not mended.
+    /// Whether a device has failed and is not mended.
     pub fn is_broken(&self) -> bool {
         self.now.is_some()
     }
 }
 
 impl Run<'_> {
-    /// False: it would be the last copy, or another device is broken.
+    /// False if it would be the last copy, or another device has failed.
     pub(super) fn break_device(&mut self, server: u32, how: Breakage) -> bool {
         let server = server % self.plan.params.servers;
         let whole = self.breakage.now.is_none() && !self.is_edited() && self.watch.has_copies_beside(&self.sim, server);
@@ -52,7 +52,7 @@ impl Run<'_> {
         true
     }
 
-    /// Puts an empty device in the place of the broken one; after a failed sync, only starts the server again.
+    /// Replaces the failed device by an empty one; after a failed sync, only restarts the server.
     pub(super) fn mend_device(&mut self, i: usize, how: Breakage) -> Result<(), Failure> {
         let Some((server, since)) = self.breakage.now else { return Ok(()) };
         if !self.watch.has_copies_beside(&self.sim, server) {
@@ -73,8 +73,7 @@ impl Run<'_> {
         self.node_up(self.sim.engine().layout().server(server))
     }
 
-    /// Servers that have noticed their device's failure, which lasts until the end, so this is also the greatest
-    /// number.
+    /// Number of servers that have noticed their device's failure, which is permanent.
     fn failed_servers(&self) -> usize {
         let failed = |&i: &u32| {
             let node = self.sim.engine().layout().server(i);
@@ -83,7 +82,7 @@ impl Run<'_> {
         (0..self.plan.params.servers).filter(failed).count()
     }
 
-    /// Some set of the volume has fewer members than may acknowledge, and none of them has met a failure.
+    /// Whether some set of the volume has too few members to acknowledge, none of which has met a failure.
     fn waits_alone(&self, volume: usize) -> bool {
         let least = self.sim.config().min_copies as usize;
         let failed = |m: &Member| {
@@ -96,7 +95,7 @@ impl Run<'_> {
             .any(|members| (1..least).contains(&members.len()) && !members.iter().any(|m| failed(m)))
     }
 
-    /// Every device fails: requests for durability fail, and none waits for ever.
+    /// Every device fails: requests for durability fail, and none waits forever.
     pub(super) fn everything_breaks(&mut self) -> Result<(), Failure> {
         for i in 0..self.plan.params.servers {
             if let Some(d) = self.sim.disk(i) {
@@ -122,9 +121,11 @@ impl Run<'_> {
                 loop {
                     let noticed = self.failed_servers();
                     match self.drain("every device has failed", QUIET_MAX) {
-                        // Devices fail while members come and go: one that is alone and has not noticed waits (rule 4).
+                        // Devices fail while members come and go: one that is alone and has not noticed a failure waits
+                        // (rule 4).
                         Err(Failure::Liveness(_)) if self.waits_alone(v) => return Ok(()),
-                        // One that was alone has noticed on the way, perhaps a moment ago: from then on its clients wait.
+                        // One that was alone has just noticed its failure: from then on the time limit of its clients
+                        // counts.
                         Err(Failure::Liveness(_)) if self.failed_servers() > noticed => {}
                         other => break other?,
                     }

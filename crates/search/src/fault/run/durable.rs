@@ -1,8 +1,8 @@
-//! After each completed FLUSH and FUA write: what every member of the sets it touched would still have if its power went now.
+//! After each completed FLUSH and FUA write: what every member of the affected sets would keep if it lost power now.
 //!
-//! Three copies hide what one of them lacks from all that clients see (protocol rule 12 asks for each member). The device's
-//! contents are read without the page layer: pages that a sync covers, of blocks whose erase is not under way, are there for
-//! certain; all else may be there or not.
+//! Three copies hide from clients what one of them lacks, although protocol rule 12 requires it of each member. The
+//! device's contents are read without the page layer: pages covered by a sync, in blocks without an erase in flight,
+//! certainly remain; all else may or may not.
 
 use std::collections::BTreeMap;
 
@@ -17,17 +17,17 @@ use crate::check::{History, OpId, Promise};
 use crate::fault::report::Failure;
 use rackweave_sim::FaultDisk;
 
-/// What a member may be found to hold of one block, by version.
+/// A version of one block that a member may hold.
 #[derive(Debug)]
 struct Found<'a> {
     version: u64,
     certain: bool,
-    /// None: a range record, which reads as zeroes.
+    /// `None` for a range record, which reads as zeroes.
     contents: Option<&'a Slot>,
 }
 
 impl Found<'_> {
-    /// What sector `i` of the block reads as; none if nothing does.
+    /// Value of sector `i` of the block; `None` if it has none.
     fn value(&self, i: u32) -> Option<u64> {
         let Some(slot) = self.contents else { return Some(Payload::zero(rackweave_core::BLOCK).identity(i)) };
         (slot.data.crc32c() == slot.record.crc).then(|| slot.data.identity(i))
@@ -38,12 +38,12 @@ impl Found<'_> {
 #[derive(Debug, Default)]
 struct Copies<'a> {
     blocks: BTreeMap<u32, Vec<Found<'a>>>,
-    /// First block, the one past the last, version, certain.
+    /// First block, one past the last, version, certain.
     ranges: Vec<(u32, u32, u64, bool)>,
 }
 
 impl<'a> Copies<'a> {
-    /// Those of the vSSD that `owner` names ([`rackweave_core::device::BlockOob::owner`]).
+    /// Blocks of the vSSD with this `owner` ([`rackweave_core::device::BlockOob::owner`]).
     fn read(disk: &'a FaultDisk, owner: u32, volume: VolumeId) -> Copies<'a> {
         let mut copies = Copies::default();
         for r in disk.remnants().filter(|r| r.slot.record.owner == owner) {
@@ -64,7 +64,7 @@ impl<'a> Copies<'a> {
         copies
     }
 
-    /// Everything that may be there of a block, for the report.
+    /// Everything that may remain of a block, for the report.
     fn list(&self, block: u32) -> String {
         let sure = |certain: bool| if certain { "" } else { " perhaps" };
         let held = self.blocks.get(&block).map_or(&[][..], |f| f).iter();
@@ -74,7 +74,7 @@ impl<'a> Copies<'a> {
         held.chain(over).collect::<Vec<_>>().join(", ")
     }
 
-    /// Everything that nothing newer hides for certain.
+    /// The versions that no newer one certainly hides.
     fn possible(&self, block: u32) -> Possible<'_> {
         let held = self.blocks.get(&block).map_or(&[][..], |f| f);
         let over = || self.ranges.iter().filter(|r| (r.0..r.1).contains(&block));
@@ -87,21 +87,21 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// What a block may be found as.
+/// Possible states of a block.
 #[derive(Debug)]
 struct Possible<'a> {
     block: u32,
     copies: Vec<&'a Found<'a>>,
     /// Versions of range records.
     ranges: Vec<u64>,
-    /// It may be found never written.
+    /// It may be found unwritten.
     absent: bool,
 }
 
 impl Run<'_> {
-    /// `client`'s `op` was answered: a flush, or a write with FUA, else there is nothing to check. The flush of a client that another
-    /// has fenced covers only what it wrote itself, and is not checked. An answer may come when its volume is deleted, and another
-    /// one is in its place: it promises nothing.
+    /// `client`'s `op` was answered. Checks a flush, or a write with FUA. The flush of a fenced client covers only its
+    /// own writes, and is not checked. An answer may arrive when its volume is deleted and replaced by another, for
+    /// which it promises nothing.
     pub(super) fn check_members(&mut self, client: u32, volume: usize, op: OpId) -> Result<(), Failure> {
         let v = &self.volumes[volume];
         if v.writer != Some(client) || self.is_leaving(volume) || self.history.volume(op) != v.id() {
@@ -145,7 +145,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What each member of the set's view holds of a block, durable or not.
+    /// State of a block at each member of the set's view, durable or not.
     fn in_memory(&self, set: SetId, addr: BlockAddr) -> String {
         let Some(view) = self.sim.meta().and_then(|m| m.view(set)) else { return "no view".into() };
         let held = view.members.iter().filter_map(|m| {
@@ -156,7 +156,7 @@ impl Run<'_> {
         format!("epoch {}, {}", view.epoch, held.collect::<Vec<_>>().join(", "))
     }
 
-    /// Servers whose present life is a member of the set's present view.
+    /// Servers whose current incarnation is a member of the set's current view.
     fn members_of(&mut self, set: SetId) -> Vec<u32> {
         self.watch.refresh(&self.sim);
         let Some(view) = self.sim.meta().and_then(|m| m.view(set)) else { return Vec::new() };
@@ -165,7 +165,7 @@ impl Run<'_> {
         if view.state == ViewState::Normal { members.collect() } else { Vec::new() }
     }
 
-    /// What names the set's vSSD in the pages of this server's drive.
+    /// Owner of the set's vSSD in the pages of this server's drive.
     fn owner_of(&self, set: SetId, server: u32) -> Option<u32> {
         let view = self.sim.meta()?.view(set)?;
         let vssd = view.members.iter().find(|m| Layout::server_number(m.server) == server)?.vssd;
@@ -174,7 +174,7 @@ impl Run<'_> {
     }
 }
 
-/// What is wrong with a member's copy, if anything is.
+/// What is wrong with a member's copy, if anything.
 fn lacks(history: &History, copies: &Copies, p: &Promise, possible: &Possible) -> Option<String> {
     let sector = (p.sector % u64::from(SECTORS_PER_BLOCK)) as u32;
     let stale = |f: &&&Found| f.value(sector).is_some_and(|value| history.breaks(p, value));

@@ -1,5 +1,6 @@
-//! Edits between starts (protocol rule 30): the rack stops, something is edited, and it starts; what must be refused is refused by
-//! name, and what is taken is harmless. Then the rack stops, the edit is undone, and it starts again.
+//! Edits between starts (protocol rule 30): the rack stops, something is edited, and it starts. What must be refused is
+//! refused with its reason, and what is accepted is harmless. Then the rack stops, the edit is undone, and it starts
+//! again.
 
 use std::sync::Arc;
 
@@ -16,12 +17,12 @@ use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
 use crate::fault::workload::Kind;
 
-/// How long the rack runs that a foreign drive comes from: until its drives have served.
+/// Runtime of the rack that a foreign drive comes from, until its drives have served.
 const FOREIGN_SPAN: Span = Span::from_millis(400);
-/// Where a copy of a drive's table names its first vSSD.
+/// Offset of the first vSSD in a copy of a drive table.
 const TABLE_ENTRY: u64 = 128;
 
-/// Drives and store as they were at an edit before.
+/// Drives and store as of an earlier edit.
 type Older = (Vec<Drive>, Vec<(Bytes, Bytes)>);
 
 /// Edits of a run.
@@ -33,17 +34,17 @@ pub(super) struct Edits {
 
 struct UnderWay {
     fault: usize,
-    /// It was tried: undoing it comes next.
+    /// The edited start has run; the next step undoes the edit.
     tried: bool,
-    /// Nothing started, for this reason.
+    /// Why no node started.
     refusal: Option<Refusal>,
-    /// What is put back.
+    /// Drives to put back.
     drives: Vec<(u32, Drive)>,
     store: Option<Vec<(Bytes, Bytes)>>,
 }
 
 impl Run<'_> {
-    /// Whether drives are not what they seem: they are not broken or replaced meanwhile.
+    /// Whether drives are edited: they must not be failed or replaced meanwhile.
     pub(super) fn is_edited(&self) -> bool {
         self.edits.now.is_some()
     }
@@ -67,7 +68,7 @@ impl Run<'_> {
         self.node_down(Layout::META);
     }
 
-    /// Stops the rack and makes the edit; false: not now, or there is nothing older yet.
+    /// Stops the rack and makes the edit; false if that is not possible now.
     pub(super) fn begin_edit(&mut self, i: usize) -> bool {
         let Some((edit, servers_only, _)) = self.edit_of(i) else { return false };
         let free = self.edits.now.is_none() && !self.breakage.is_broken() && self.down.is_empty();
@@ -85,7 +86,7 @@ impl Run<'_> {
         true
     }
 
-    /// Each server was given an incarnation by the present store, and its drive knows.
+    /// Whether each server got an incarnation from the present store, and its drive holds it.
     fn all_have_served(&self) -> bool {
         (0..self.plan.params.servers).all(|i| {
             let known = self.sim.server(i).map(|s| (s.ssd().table().incarnation, s.incarnation().0));
@@ -123,7 +124,7 @@ impl Run<'_> {
                 }
             }
             Edit::OlderDrive { server } => {
-                // Another drive may have taken its place since.
+                // Another drive may have replaced it since.
                 let same = |o: &&(Vec<Drive>, _)| o.0[server as usize].id == drive(server).id;
                 if let Some((older, _)) = older.filter(same) {
                     put(self, server, older[server as usize].clone());
@@ -148,7 +149,7 @@ impl Run<'_> {
         }
     }
 
-    /// A drive that has served in another rack of this configuration.
+    /// A drive that has served in another rack with this configuration.
     fn foreign(&self, server: u32) -> Option<Drive> {
         let contents = rackweave_rack::sim::Contents::Memory;
         let config = SimConfig { contents, ..SimConfig::new(!self.plan.seed) };
@@ -196,7 +197,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether the metadata service runs with an older store: what it grants is taken back when the edit is undone.
+    /// Whether the metadata service runs with an older store: its grants are reverted when the edit is undone.
     pub(super) fn store_is_older(&self) -> bool {
         self.edits.now.as_ref().is_some_and(|n| n.store.is_some())
     }
@@ -220,7 +221,7 @@ impl Run<'_> {
         }
         self.sim.edit(None);
         for (i, drive) in now.drives {
-            // Whoever was to be taken in with the drive may have written on it since.
+            // A server admitted with the drive may have written to it since.
             if matches!(edit.wanted(self.sim.config(), i), Wanted::Refused(_)) {
                 self.sim.put_drive(i, drive);
             }
@@ -234,7 +235,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Compares what became of the server with what must.
+    /// Compares the result for the server with the required one.
     fn judge(&mut self, edit: Edit, i: u32) -> Result<(), Failure> {
         let wanted = edit.wanted(self.sim.config(), i);
         let Some(s) = self.sim.server(i) else { return Ok(()) };

@@ -8,11 +8,11 @@ use crate::fault::report::Failure;
 use crate::fault::workload::Kind;
 use rackweave_block::trace;
 
-/// Blocks of one write of a [`crate::fault::Fault::Fill`].
+/// Blocks per write of a [`crate::fault::Fault::Fill`].
 const FILL_BLOCKS: u32 = 16;
-/// Bound of checked refused writes.
+/// Most refused writes that are checked.
 const REFUSED_MAX: u32 = 12;
-/// This number of blocks must fit after a volume was trimmed.
+/// Blocks that must fit after a volume was trimmed.
 const ROOM_BLOCKS: u32 = 24;
 
 impl Run<'_> {
@@ -21,7 +21,7 @@ impl Run<'_> {
         if self.plan.params.bytes { Payload::Bytes(data.to_bytes()) } else { data }
     }
 
-    /// Writes on from `next` in the client's own volume; the answer brings the next write.
+    /// Writes on from `next` in the client's own volume; each answer triggers the next write.
     pub(super) fn fill_on(&mut self, client: u32, next: u32) {
         let v = client as usize;
         let (volume, blocks) = (self.volumes[v].id(), self.volumes[v].blocks);
@@ -50,8 +50,8 @@ impl Run<'_> {
         self.stats.errors.get(&name).copied().unwrap_or(0)
     }
 
-    /// Writes block after block of every volume, without faults, until some are refused. A refused one that was sent
-    /// once has changed nothing: the history records that, and everything is read afterwards.
+    /// Writes block after block of every volume, without faults, until some are refused. A refused write that was sent
+    /// once has no effect: the history records that, and everything is read afterwards.
     pub(super) fn fill_to_the_brim(&mut self) -> Result<(), Failure> {
         let mut refused = 0;
         for v in 0..self.volumes.len() {

@@ -1,4 +1,4 @@
-//! Carries out the faults of a plan.
+//! Injects the faults of a plan.
 
 use rackweave_core::node::Trace;
 use rackweave_core::{Layout, NodeId, NodeKind, SetId, Span};
@@ -11,7 +11,7 @@ use crate::fault::report::Failure;
 use crate::fault::sets::Loss;
 use crate::fault::trace;
 
-/// From the start of a collection to the crash that waited for it: the switch knows, the victim is not done.
+/// From the start of a collection to the crash that waited for it: the switch is informed, and the victim is not done.
 const TRAP_DELAY: Span = Span::from_micros(300);
 
 impl Fault {
@@ -47,7 +47,7 @@ impl Run<'_> {
             Fault::SetPowerCut { down_ms, .. } => {
                 let members = self.fault_servers(i);
                 self.servers_down(&members, true);
-                // Those are to start again, whoever is a member by then.
+                // Those must restart, whichever servers are members by then.
                 self.hit.insert(i, members);
                 Some(down_ms)
             }
@@ -107,14 +107,14 @@ impl Run<'_> {
         }
     }
 
-    /// The power of all servers, switches and the metadata service is cut.
+    /// All servers, switches and the metadata service lose power.
     fn rack_down(&mut self, i: usize) {
         self.servers_down(&self.fault_servers(i), true);
         self.sim.engine().layout().switches().for_each(|s| self.node_down(s));
         self.node_down(Layout::META);
     }
 
-    /// Faults of links, contents, and those of two steps.
+    /// Faults of links and contents, and those with two steps.
     fn begin_on_links(&mut self, i: usize) -> Option<u64> {
         let fault = self.plan.faults[i].fault;
         match fault {
@@ -173,7 +173,7 @@ impl Run<'_> {
         }
     }
 
-    /// Faults that do not last, and requests of an operator or a client.
+    /// Faults without a duration, and requests of an operator or a client.
     fn begin_at_once(&mut self, fault: Fault) {
         match fault {
             Fault::Replay { node } => self.replay(node),
@@ -334,7 +334,7 @@ impl Run<'_> {
         self.sim.crash(n);
     }
 
-    /// One fault less keeps the node down; the last one ends it.
+    /// One fault less keeps the node down; it restarts after the last one.
     pub(super) fn node_up(&mut self, n: NodeId) -> Result<(), Failure> {
         if !self.lift(n) {
             return Ok(());
@@ -347,7 +347,7 @@ impl Run<'_> {
         Err(Failure::Unexpected(format!("{n} does not start again: {e}")))
     }
 
-    /// Whether the node is to start: it was down, and no other fault keeps it so.
+    /// Whether the node must start: it was down, and no other fault keeps it down.
     pub(super) fn lift(&mut self, n: NodeId) -> bool {
         let Some(faults) = self.down.get_mut(&n) else { return false };
         *faults -= 1;
@@ -390,7 +390,7 @@ impl Run<'_> {
         self.sim.engine_mut().net().delay_way(NodeId(from % nodes), NodeId(to % nodes), extra);
     }
 
-    /// A server began to collect: the oldest trap is sprung a moment later, while it does.
+    /// A server began to collect: springs the oldest trap shortly afterwards.
     pub(super) fn spring_traps(&mut self) {
         let began = |t: &&(NodeId, Trace)| t.1.point == server_trace::GC_START;
         let Some(&(node, _)) = self.bounds.traces().iter().find(began) else { return };
@@ -471,7 +471,7 @@ impl Run<'_> {
         }
     }
 
-    /// What happens to drives of a rack that stands still.
+    /// Faults of a stopped rack's drives.
     fn damage(&mut self, damaged: u32, replaced: u32, permille: u32) {
         let servers = self.plan.params.servers;
         let (damaged, replaced) = (damaged % servers, replaced % servers);
@@ -481,7 +481,7 @@ impl Run<'_> {
         self.sim.replace_disk(replaced);
     }
 
-    /// Only while every other copy is whole: contents that exist once and are corrupted are lost by definition.
+    /// Only while every other copy is whole: contents that exist once are lost by corruption by definition.
     fn corrupt(&mut self, server: u32) {
         let servers = self.plan.params.servers;
         let whole =

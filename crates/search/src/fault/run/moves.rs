@@ -1,4 +1,4 @@
-//! Servers that come and go while clients work, and vSSDs that move between them.
+//! Servers that are added and drained while clients work, and vSSDs that move between them.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use super::{Agenda, Run};
 use crate::fault::plan::Fault;
 use crate::fault::report::Failure;
 
-/// A server that was added starts this much later.
+/// Delay until an added server starts.
 const JOIN_AFTER: Span = Span::from_millis(30);
-/// Before rows are compared: what the switch was told is there, and what was under way has come.
+/// Wait before rows are compared, until the switch has received everything in flight.
 const ROWS_SETTLE: Span = Span::from_secs(1);
 
 impl Run<'_> {
-    /// The operator's word; it may be refused, or nobody may hear it.
+    /// An operator's command; it may be refused or lost.
     pub(super) fn word(&mut self, fault: Fault) {
         let layout = self.sim.engine().layout();
         let server = |i: u32| layout.server(i % layout.servers());
@@ -40,7 +40,7 @@ impl Run<'_> {
         self.sim.administer(now, RequestId(u64::MAX), op);
     }
 
-    /// Servers that the metadata service has taken in, and that never ran, start.
+    /// Starts servers that the metadata service has added and that never ran.
     pub(super) fn join(&mut self) -> Result<(), Failure> {
         let Some(meta) = self.sim.meta() else { return Ok(()) };
         let first = self.sim.config().servers;
@@ -53,12 +53,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Nothing is on its way between servers.
+    /// Whether nothing moves between servers.
     pub(super) fn at_rest(&self) -> bool {
         self.plan.params.spare == 0 || self.sim.meta().is_some_and(Meta::moves_rest)
     }
 
-    /// Servers, metadata service and switch agree on where vSSDs are; no server has two copies of a set.
+    /// Servers, metadata service and switch agree on the places of vSSDs; no server has two copies of a set.
     pub(super) fn places_agree(&mut self) -> Result<(), Failure> {
         if self.plan.params.spare == 0 {
             return Ok(());

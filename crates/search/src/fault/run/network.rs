@@ -9,13 +9,13 @@ use super::{Agenda, REPEATED_MAX, Run};
 use crate::fault::plan::{Fault, FaultAt};
 use crate::fault::report::Failure;
 
-/// Links whose losses the transport makes good within a message's deadline.
+/// Links whose losses the transport repairs within a message's deadline.
 const LOSSY: LinkFaults =
     LinkFaults { loss: 0.03, duplicate: 0.03, reorder: 0.1, reorder_extra_ns: 500_000, duplicate_extra_ns: 0 };
-/// From one node to the next within a step of a rotation, and from step to step.
+/// Delay between nodes within a step of a rotation, and between steps.
 const NODE_AFTER: Span = Span::from_millis(3);
 const STEP_AFTER: Span = Span::from_millis(20);
-/// As the command waits before it removes the old key: longer than a message's deadline.
+/// The command's wait before it removes the old key: longer than a message's deadline.
 const SETTLE: Span = Span::from_secs(2);
 const STEPS: [Rekey; 3] = [Rekey::Add, Rekey::SendWith, Rekey::Remove];
 
@@ -35,7 +35,7 @@ impl Run<'_> {
         self.sim.replay(NodeId(node % nodes));
     }
 
-    /// With the transport a message may be under way this long: until its deadline, and then in the network.
+    /// With the transport a message may be in flight until its deadline, and then in the network.
     pub(super) fn limit_age(&mut self) {
         let late = |f: &FaultAt| match f.fault {
             Fault::Late { extra_ms, .. } => Span::from_millis(extra_ms),
@@ -47,7 +47,7 @@ impl Run<'_> {
         self.sim.wire().into_iter().for_each(|mut w| w.arrive_within(max));
     }
 
-    /// Everything is read once more over links that lose a little: with the transport no message is lost.
+    /// Everything is read again over links with little loss: with the transport no message is lost.
     pub(super) fn read_over_lossy_links(&mut self) -> Result<(), Failure> {
         if self.sim.wire().is_none() {
             return self.read_everything();
@@ -79,7 +79,7 @@ impl Run<'_> {
             self.plan_at(self.sim.now(), Agenda::Rekey { step: 0, node: 0 });
         }
     }
-    /// A node takes a step of the rotation; the next node, or the next step on the first, follows.
+    /// A node takes a step of the rotation; the next node, or the next step on the first node, follows.
     pub(super) fn rekey(&mut self, step: usize, node: u32) {
         self.sim.rekey(NodeId(node), STEPS[step]);
         if STEPS[step] == Rekey::SendWith {

@@ -1,4 +1,4 @@
-//! What clients of a run ask, and what they are answered.
+//! Requests of a run's clients, and their answers.
 
 use rackweave_core::admin;
 use rackweave_core::request::{self, Op, Reply, Request, RequestId};
@@ -10,7 +10,7 @@ use crate::check::{OpId, Outcome};
 use crate::fault::report::Failure;
 use crate::fault::workload::{self, Kind, Target};
 
-/// Share of a writer's requests on a sparse volume that zero all from one place to another.
+/// Fraction of a writer's requests on a sparse volume that zero everything from one place to another.
 const FAR_SHARE: f64 = 0.04;
 
 impl Run<'_> {
@@ -34,7 +34,7 @@ impl Run<'_> {
         let Op::Volume(op) = op else { return None };
         let generation = self.attached[client as usize][volume].unwrap_or(0);
         let id = match *op {
-            // It may be that of a deleted one.
+            // It may be that of a deleted volume.
             volume::Op::Read { volume, .. } => volume,
             _ => self.volumes[volume].id(),
         };
@@ -135,14 +135,14 @@ impl Run<'_> {
                 Ok(())
             }
             volume::Error::NotAttached { .. } | volume::Error::NoSpace | volume::Error::Busy { .. } => Ok(()),
-            // The volume is let go of and used anew: flushes fail until then.
+            // The volume is released and attached again: flushes fail until then.
             volume::Error::Lost { volume } if self.history.crashed() => {
                 if op.kind == Kind::Flush {
                     self.submit(client, volume::Op::Detach { volume: *volume }, op.volume, Kind::Attach, false);
                 }
                 Ok(())
             }
-            // The one good copy may have been lost with the power of the others, or with its device.
+            // The only good copy may have been lost with the power of the others, or with its device.
             volume::Error::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
             volume::Error::Io if self.breakage.all => Ok(()),
             _ => {
@@ -196,7 +196,7 @@ impl Run<'_> {
         if self.down.contains_key(&self.client_node(client)) {
             return;
         }
-        // A writer's own requests under its old generation would be told apart from those under the new one no more.
+        // A writer's requests under its old generation could not be told from those under the new one.
         if self.store_is_older() || self.pending.iter().any(|(k, p)| k.0 == client && p.volume == volume) {
             let at = self.sim.now() + ATTACH_RETRY;
             self.plan_at(at, Agenda::Attach { client, volume });

@@ -1,4 +1,4 @@
-//! Every check of a finished run.
+//! All checks of a finished run.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::Run;
 use super::volumes::Volume;
 use crate::fault::report::Failure;
 
-/// A fill gives a copy that replaces a newer, lost one a version of its own, up to this: writes begin above.
+/// A fill gives a copy that replaces a newer, lost one a version of its own, at most this: writes begin above.
 const FILL_VERSION_MAX: u64 = 1;
 
 impl Run<'_> {
@@ -46,8 +46,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Every switch that a set's members are behind knows each of them: where it is, that it is readable, and whether it
-    /// collects.
+    /// Every switch of a set's members knows each of them: its location, that it is readable, and whether it collects.
     pub(super) fn tables_agree(&self) -> Result<(), String> {
         let layout = self.sim.engine().layout();
         let dumps: Vec<_> =
@@ -64,7 +63,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// After the last flush every member of a set has the same blocks mapped at the same versions.
+    /// After the last flush all members of a set have the same blocks mapped at the same versions.
     fn copies_agree(&self) -> Result<(), Failure> {
         for v in self.volumes.iter().filter(|v| v.info.is_some()) {
             let Some(striping) = Striping::new(v.sets().len() as u32, self.sim.config().stripe_blocks) else {

@@ -1,4 +1,4 @@
-//! A run's volumes: where they are used, and those that come and go while faults do.
+//! A run's volumes: where they are used, and short-lived ones.
 
 use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::request::{Op, Outcome};
@@ -15,16 +15,16 @@ const PLACES: u32 = 6;
 pub(super) struct Volume {
     pub name: String,
     pub blocks: u32,
-    /// Where it is used: first blocks and their numbers, in order and apart.
+    /// Used parts: first blocks and lengths, in order and disjoint.
     pub places: Vec<(u32, u32)>,
     pub info: Option<VolumeInfo>,
-    /// Who writes it, as far as clients were told.
+    /// Its writer, as far as clients know.
     pub writer: Option<u32>,
-    /// How often its client created one.
+    /// Number of times that its client created one.
     created: u32,
 }
 
-/// What is asked of a volume that comes and goes.
+/// An operation on a short-lived volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
     Create,
@@ -34,7 +34,7 @@ pub(super) enum Passing {
     After,
 }
 
-/// A volume that is no more, or of which nobody knows.
+/// A volume that is deleted, or in an unknown state.
 pub(super) struct Gone {
     pub id: VolumeId,
     pub sets: Vec<SetId>,
@@ -48,8 +48,8 @@ impl Volume {
     pub fn new(name: String, blocks: u32) -> Volume {
         Volume { name, blocks, places: vec![(0, blocks)], info: None, writer: None, created: 0 }
     }
-    /// One of `gib` GiB of which `used` blocks are used: at its ends, around what 32 bits of bytes, sectors and signed blocks can
-    /// name, and elsewhere.
+    /// A volume of `gib` GiB of which `used` blocks are used: at its ends, around the limits of 32-bit byte, sector and
+    /// signed block numbers, and elsewhere.
     pub fn sparse(name: String, used: u32, gib: u64, rng: &mut Rng) -> Volume {
         let blocks = (gib << 30).div_euclid(u64::from(BLOCK)) as u32;
         let each = (used / PLACES).max(4);
@@ -68,11 +68,11 @@ impl Volume {
     pub fn id(&self) -> VolumeId {
         self.info.as_ref().map_or(VolumeId(0), |i| i.id)
     }
-    /// That its stripes lie on in turn.
+    /// The sets that it is striped over.
     pub fn sets(&self) -> &[SetId] {
         self.info.as_ref().map_or(&[], |i| &i.sets)
     }
-    /// Every block that is used.
+    /// Every used block.
     pub fn used(&self) -> impl Iterator<Item = u32> {
         self.places.iter().flat_map(|&(first, blocks)| first..first + blocks)
     }
@@ -82,11 +82,11 @@ impl Run<'_> {
     pub(super) fn shared(&self) -> usize {
         self.plan.params.clients as usize
     }
-    /// The volume of this client that comes and goes.
+    /// The client's short-lived volume.
     fn passing(&self, client: u32) -> usize {
         self.shared() + 1 + client as usize
     }
-    /// That volume, while it is there and attached.
+    /// That volume, while it exists and is attached.
     pub(super) fn passing_now(&self, client: u32) -> Option<usize> {
         let v = self.passing(client);
         self.attached[client as usize].get(v).copied().flatten().map(|_| v)
@@ -103,7 +103,7 @@ impl Run<'_> {
         }
     }
 
-    /// Creates, grows or deletes the client's volume, unless that is under way or makes no sense now.
+    /// Creates, grows or deletes the client's volume, unless that is in progress or impossible now.
     pub(super) fn pass(&mut self, client: u32, what: Passing, force: bool) {
         let v = self.passing(client);
         let busy = self.pending.iter().any(|(k, p)| k.0 == client && p.volume == v && p.kind == Kind::Attach);
@@ -157,7 +157,7 @@ impl Run<'_> {
             }
             (Passing::Delete, Outcome::Admin(Err(admin::Error::Volume(VolumeError::InUse { .. })))) => {}
             (Passing::Delete, _) => self.leave(volume, false),
-            // Sets hear of it one after another; until then the volume is as it was.
+            // Sets are informed one after another; until then the volume is unchanged.
             (Passing::After, Outcome::Volume(Ok(data))) if self.quiet => {
                 return Err(Failure::Unexpected(format!(
                     "a volume is read that every set knows to be deleted: {data:?}"
@@ -168,7 +168,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The volume is deleted, or its fate is unknown.
+    /// The volume is deleted, or its state is unknown.
     fn leave(&mut self, volume: usize, deleted: bool) {
         let client = (volume - self.shared() - 1) as u32;
         let v = &mut self.volumes[volume];
@@ -177,11 +177,11 @@ impl Run<'_> {
         }
         self.attached.iter_mut().for_each(|a| a[volume] = None);
     }
-    /// Its deletion was asked for, and is not answered.
+    /// Whether its deletion is pending.
     pub(super) fn is_leaving(&self, volume: usize) -> bool {
         self.pending.values().any(|p| p.volume == volume && p.passing == Some(Passing::Delete))
     }
-    /// A client ends: whether its volume is deleted, if it asked for that, nobody knows.
+    /// A client ends: whether a pending deletion of its volume was executed is unknown.
     pub(super) fn forget(&mut self, client: u32) {
         let volume = self.passing(client);
         if self.is_leaving(volume) {
@@ -195,7 +195,7 @@ impl Run<'_> {
         }
     }
 
-    /// Nobody can read a deleted volume any more.
+    /// A deleted volume can no longer be read.
     pub(super) fn read_deleted(&mut self) -> Result<(), Failure> {
         for (client, id) in self.gone.iter().filter(|g| g.deleted).map(|g| (g.client, g.id)).collect::<Vec<_>>() {
             let op = volume::Op::Read { volume: id, offset: 0, len: BLOCK };
