@@ -75,7 +75,7 @@ impl Ssd {
         mut started: impl FnMut(u64, u32),
     ) {
         let i = self.index(vssd);
-        let mut time = self.clock.take_held(now, die);
+        let mut time = self.drive.clock.take_held(now, die);
         for &(addr, token) in reads {
             let tried = self.with(i, now, out, |v, io| v.read_held(io, addr.pack(), token, (die, time)));
             if let ReadTry::Started { die } = tried {

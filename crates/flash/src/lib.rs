@@ -3,6 +3,7 @@
 //! completions back.
 //!
 //! - [`profile`], [`geometry`], [`timing`]: what the drive is made of and how long its commands take.
+//! - `drive`: what both layers share: the clock, commands in flight.
 //! - [`Ssd`]: the drive and its channel- or die-isolated virtual SSDs (FlashBlox's "high" and "medium" isolation).
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.
@@ -25,6 +26,7 @@ extern crate rackweave_core;
 
 pub mod backend;
 pub mod blockmap;
+mod drive;
 pub mod gc_policy;
 pub mod geometry;
 mod hold;

@@ -5,14 +5,14 @@ use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
-use slab::Slab;
 
+use crate::drive::Drive;
 use crate::geometry::Geometry;
 use crate::hold::Admission;
 use crate::oob::Owner;
 use crate::profile::ProfileError;
 use crate::table::{self, Entry, EntryState, Extent, Kind, Table, Unit};
-use crate::timing::{Busy, Clock, Suspends};
+use crate::timing::{Busy, Suspends};
 use crate::trace;
 pub use crate::vssd::Losses;
 use crate::vssd::clear::Clearing;
@@ -39,12 +39,10 @@ const VSSDS_MAX: usize = table::ENTRIES_MAX;
 #[derive(Debug)]
 pub struct Ssd {
     cfg: SsdConfig,
-    pub(crate) clock: Clock,
-    pending: Slab<Pending>,
+    pub(crate) drive: Drive<Pending>,
     vssds: Vec<Vssd>,
     used_dies: Vec<bool>,
     groups: Vec<ChannelGroup>,
-    failed: Option<DeviceError>,
     host_full: bool,
     recovering: u32,
     recovery_error: Option<RecoveryError>,
@@ -56,22 +54,17 @@ pub struct Ssd {
 impl Ssd {
     pub fn new(cfg: SsdConfig) -> Result<Ssd, ProfileError> {
         cfg.profile.validate()?;
-        let mut clock = Clock::new(&cfg.profile, cfg.timing);
         let suspends = Suspends {
             erases: cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?,
             programs: cfg.program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?,
             host_programs: cfg.host_program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?,
         };
-        if cfg.blocking == BlockingUnit::Page {
-            clock.suspend(&cfg.profile, suspends);
-        }
+        let suspends = if cfg.blocking == BlockingUnit::Page { suspends } else { Suspends::default() };
         Ok(Ssd {
-            clock,
-            pending: Slab::new(),
+            drive: Drive::new(cfg.id, &cfg.profile, cfg.timing, cfg.sync_span, suspends),
             vssds: Vec::new(),
             used_dies: vec![false; cfg.profile.geometry.dies() as usize],
             groups: Vec::new(),
-            failed: None,
             host_full: false,
             recovering: 0,
             recovery_error: None,
@@ -104,7 +97,7 @@ impl Ssd {
     }
     /// A failure that is final (protocol rule 12).
     pub fn failed(&self) -> Option<DeviceError> {
-        self.failed
+        self.drive.failed()
     }
 
     /// Gives the vSSD the first run of free channels that is long enough (FB2 "high", FB4's linear search). On a drive
@@ -193,16 +186,8 @@ impl Ssd {
         out: &mut FlashOut,
         f: impl FnOnce(&mut Vssd, &mut Io) -> R,
     ) -> R {
-        self.clock.works_for(i as u8);
-        let mut io = Io {
-            now,
-            clock: &mut self.clock,
-            pending: &mut self.pending,
-            cfg: &self.cfg,
-            table: &self.table,
-            failed: &mut self.failed,
-            out,
-        };
+        self.drive.clock.works_for(i as u8);
+        let mut io = Io { now, drive: &mut self.drive, cfg: &self.cfg, table: &self.table, out };
         let result = f(&mut self.vssds[i], &mut io);
         if !self.vssds[i].loans.news.is_empty() {
             self.tell_lenders(i, now, out);
@@ -243,38 +228,34 @@ impl Ssd {
 
     /// Takes the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
-        let c = match self.clock.finish(now, c) {
-            Ok(c) => c,
-            Err(wait) => return out.commands.push(wait),
-        };
-        let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
+        let Some((p, result)) = self.drive.finish(now, c, &mut out.commands) else { return };
         match p {
-            Pending::Read { vssd, read } => self.host_read(now, usize::from(vssd), read, c.result, out),
+            Pending::Read { vssd, read } => self.host_read(now, usize::from(vssd), read, result, out),
             Pending::Program { vssd, block, page, epoch, by, slots } => {
-                let (result, by) = (c.result.map(|_| ()), (by, slots));
+                let (result, by) = (result.map(|_| ()), (by, slots));
                 self.with(usize::from(vssd), now, out, |v, io| v.programmed(io, (block, page), epoch, by, result));
             }
             Pending::GcRead { vssd, victim, page } => {
-                let slots = c.result.map(|d| if let DeviceData::Page(p) = d { p } else { Box::default() });
+                let slots = result.map(|d| if let DeviceData::Page(p) = d { p } else { Box::default() });
                 self.with(usize::from(vssd), now, out, |v, io| v.gc_read(io, victim, page, slots));
             }
             Pending::Erase { vssd, block } => {
-                self.with(usize::from(vssd), now, out, |v, io| v.erased(io, block, c.result.map(|_| ())));
+                self.with(usize::from(vssd), now, out, |v, io| v.erased(io, block, result.map(|_| ())));
             }
             Pending::MarkBad { vssd, block } => {
-                self.with(usize::from(vssd), now, out, |v, io| v.marked_bad(io, block, c.result.map(|_| ())));
+                self.with(usize::from(vssd), now, out, |v, io| v.marked_bad(io, block, result.map(|_| ())));
             }
             Pending::Sync { vssd } => {
-                self.with(usize::from(vssd), now, out, |v, io| v.synced(io, c.result.map(|_| ())));
+                self.with(usize::from(vssd), now, out, |v, io| v.synced(io, result.map(|_| ())));
                 self.note_recovered(usize::from(vssd), now, out);
             }
             Pending::MetaWrite { vssd, epoch, piece } => {
-                self.with(usize::from(vssd), now, out, |v, io| v.meta_written(io, epoch, piece, c.result.map(|_| ())));
+                self.with(usize::from(vssd), now, out, |v, io| v.meta_written(io, epoch, piece, result.map(|_| ())));
                 self.note_recovered(usize::from(vssd), now, out);
             }
-            Pending::Table(step) => self.table_step(now, step, c.result, out),
+            Pending::Table(step) => self.table_step(now, step, result, out),
             Pending::Spares { vssd, .. } | Pending::MetaRead { vssd } | Pending::RangeRead { vssd, .. } => {
-                self.with(usize::from(vssd), now, out, |v, io| v.recover_step(io, &p, c.result));
+                self.with(usize::from(vssd), now, out, |v, io| v.recover_step(io, &p, result));
                 self.note_recovered(usize::from(vssd), now, out);
             }
         }
@@ -303,7 +284,7 @@ impl Ssd {
             let (addr, version) = (BlockAddr::unpack(addr), Timestamp(version));
             out.done.push(FlashDone::Read { token, addr, version, result });
             self.vssds[vssd].read_done(slot);
-            match self.pending.try_remove(next as usize) {
+            match self.drive.pending.try_remove(next as usize) {
                 Some(Pending::Read { read: another, .. }) => read = another,
                 _ => break,
             }
@@ -427,7 +408,7 @@ impl Ssd {
     }
     /// How long dies and buses have worked.
     pub fn busy(&self) -> Busy {
-        self.clock.busy()
+        self.drive.clock.busy()
     }
     /// Erase count of every block of the vSSD's own; of a lent one, as reported by its borrower.
     pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {

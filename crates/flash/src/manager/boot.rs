@@ -59,9 +59,8 @@ impl FlashManager {
         }));
         let len = record::copy_bytes(self.alloc.cut());
         for copy in 0..2 {
-            let op = DeviceOp::ReadMeta { offset: copy as u64 * len, len: len as u32 };
-            let done_at = self.clock.meta(self.now, len, false);
-            self.submit(out, Pending::RecordRead { copy }, op, done_at);
+            let at = (copy as u64 * len, len as u32);
+            self.drive.read_meta(self.now, Pending::RecordRead { copy }, at, &mut out.commands);
         }
     }
     fn boot_ends(&mut self, out: &mut ManagerOut, e: BootError) {
@@ -95,7 +94,7 @@ impl FlashManager {
             boot.next += 1;
             boot.under_way += 1;
             let die = self.die_of(block);
-            let done_at = self.clock.spares(self.now, die, OOB_BYTES);
+            let done_at = self.drive.clock.spares(self.now, die, OOB_BYTES);
             self.submit(out, Pending::Oob { block }, DeviceOp::ReadOob { block }, done_at);
         }
     }

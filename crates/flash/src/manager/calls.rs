@@ -25,7 +25,7 @@ impl FlashManager {
         if !self.ready {
             return Err(AllocError::NotReady);
         }
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return Err(AllocError::Failed(e));
         }
         if self.vssds.len() >= VSSDS_MAX {
@@ -48,7 +48,7 @@ impl FlashManager {
         for (vssd, token) in std::mem::take(&mut self.unborn) {
             let v = &self.vssds[&vssd];
             let borne = |l: Logical| self.logical[l.die as usize].claims[l.number as usize] > 0;
-            if self.failed.is_none() && (0..v.blocks.len() as u32).any(|i| v.lanes(i).any(borne)) {
+            if self.failed().is_none() && (0..v.blocks.len() as u32).any(|i| v.lanes(i).any(borne)) {
                 self.unborn.push((vssd, token));
                 continue;
             }
@@ -70,7 +70,7 @@ impl FlashManager {
         if v.busy > 0 || !v.waiting.is_empty() {
             return Err(BlockError::VssdInUse { vssd, requests: v.busy + v.waiting.len() as u32 });
         }
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return Err(e.into());
         }
         self.live_mut(vssd).life = Life::Dying;
@@ -117,7 +117,7 @@ impl FlashManager {
     pub fn alloc_block(&mut self, now: Time, vssd: VssdId, token: u64, out: &mut ManagerOut) -> Result<(), BlockError> {
         self.now = self.now.max(now);
         let v = self.live(vssd)?;
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return Err(e.into());
         }
         let blocks = v.blocks.len() as u32;
@@ -144,7 +144,7 @@ impl FlashManager {
         if s.busy > 0 {
             return Err(BlockError::Busy { block, requests: s.busy });
         }
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return Err(e.into());
         }
         let lanes: Vec<(Logical, bool)> =
@@ -197,7 +197,7 @@ impl FlashManager {
         if offset > written {
             return Err(BlockError::OutOfOrder { block, offset, written });
         }
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return Err(e.into());
         }
         let pages = (bytes / u64::from(page_bytes)) as u32;

@@ -77,7 +77,7 @@ impl FlashManager {
                     // A superblock sealed by a failed write keeps all its erase blocks.
                     (self.mapped(l) != NONE) != needed && (needed || s.state != State::Sealed)
                 };
-                if self.failed.is_none() && lanes.any(missing) {
+                if self.failed().is_none() && lanes.any(missing) {
                     return Err(ManagerViolation::Superblock { vssd: v.id, index });
                 }
             }
@@ -97,7 +97,7 @@ impl FlashManager {
             for (number, &counted) in d.claims.iter().enumerate() {
                 let l = Logical { die: die as u32, number: number as u32 };
                 let found = found.get(&l).copied().unwrap_or(0);
-                if found != u32::from(counted) && self.failed.is_none() {
+                if found != u32::from(counted) && self.failed().is_none() {
                     return Err(ManagerViolation::Claims {
                         die: l.die,
                         number: l.number,

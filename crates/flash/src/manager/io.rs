@@ -80,8 +80,8 @@ impl FlashManager {
     fn cost(&self, work: &Work) -> Span {
         let (p, slots) = (&self.cfg.profile, self.geometry().slots_per_page() as u64);
         match work {
-            Work::Read { slots, .. } => p.read + self.clock.transfer(slots.len() as u64),
-            Work::Program { .. } => p.program + self.clock.transfer(slots),
+            Work::Read { slots, .. } => p.read + self.drive.clock.transfer(slots.len() as u64),
+            Work::Program { .. } => p.program + self.drive.clock.transfer(slots),
             Work::Erase => self.erase_cost(),
         }
     }
@@ -159,8 +159,8 @@ impl FlashManager {
                 self.enqueue_again(id, false);
                 continue;
             }
-            if self.failed.is_some() && !matches!(r.work, Work::Read { .. }) {
-                let e = self.failed.unwrap_or(DeviceError::NoSpace);
+            if self.failed().is_some() && !matches!(r.work, Work::Read { .. }) {
+                let e = self.failed().unwrap_or(DeviceError::NoSpace);
                 self.settle(out, id, block, Err(e));
                 continue;
             }
@@ -172,7 +172,7 @@ impl FlashManager {
     fn pass_erase(&mut self, out: &mut ManagerOut, die: u32) {
         let d = &self.dies[die as usize];
         let erases = d.busy.is_some_and(|id| matches!(self.requests[id as usize].work, Work::Erase));
-        if !erases || d.passing.is_some() || !self.clock.may_pass(self.now, die) {
+        if !erases || d.passing.is_some() || !self.drive.clock.may_pass(self.now, die) {
             return;
         }
         let requests = &self.requests;
@@ -185,7 +185,7 @@ impl FlashManager {
         }
         let Work::Read { page, slots, .. } = &self.requests[id as usize].work else { return };
         let (page, slots) = (PageAddr { block, page: *page }, slots.clone());
-        let done_at = self.clock.host_read(self.now, die, slots.len() as u64);
+        let done_at = self.drive.clock.host_read(self.now, die, slots.len() as u64);
         self.dies[die as usize].passing = Some(id);
         self.submit(out, Pending::Request { id, block }, read_op(page, &slots), done_at);
     }
@@ -201,16 +201,16 @@ impl FlashManager {
         let (now, charge) = (self.now, Charge::Device);
         let spp = self.geometry().slots_per_page() as u64;
         let (op, done_at) = match &mut self.requests[id as usize].work {
-            Work::Erase => (DeviceOp::Erase { block, oob }, self.clock.erase(now, die, charge)),
+            Work::Erase => (DeviceOp::Erase { block, oob }, self.drive.clock.erase(now, die, charge)),
             Work::Program { page, image } => {
                 image.oob = oob;
                 // Kept here until it is done: a block that fails is moved, and this with it.
                 let op = DeviceOp::Program { page: PageAddr { block, page: *page }, image: image.clone() };
-                (op, self.clock.program(now, die, spp, charge))
+                (op, self.drive.clock.program(now, die, spp, charge))
             }
             Work::Read { page, slots, .. } => {
                 let page = PageAddr { block, page: *page };
-                (read_op(page, slots), self.clock.read(now, die, slots.len() as u64, charge))
+                (read_op(page, slots), self.drive.clock.read(now, die, slots.len() as u64, charge))
             }
         };
         self.dies[die as usize].busy = Some(id);
@@ -228,7 +228,7 @@ impl FlashManager {
     /// planes, or erases there (ONFI's multi-plane commands).
     fn beside(&mut self, die: u32, id: u32, block: u32) -> Vec<u32> {
         let most = usize::from(self.geometry().planes_per_die) - 1;
-        if most == 0 || !self.cfg.multi_plane || self.failed.is_some() {
+        if most == 0 || !self.cfg.multi_plane || self.failed().is_some() {
             return Vec::new();
         }
         let Some((_, page, what)) = self.goes_along(id, die) else { return Vec::new() };
@@ -276,9 +276,9 @@ impl FlashManager {
         let slots = std::iter::once(first.0).chain(beside.iter().copied()).map(|r| self.slots_of(r)).sum();
         let charge = Charge::Device;
         let done_at = match self.requests[first.0 as usize].work {
-            Work::Read { .. } => self.clock.read(self.now, die, slots, charge),
-            Work::Program { .. } => self.clock.program(self.now, die, slots, charge),
-            Work::Erase => self.clock.erase(self.now, die, charge),
+            Work::Read { .. } => self.drive.clock.read(self.now, die, slots, charge),
+            Work::Program { .. } => self.drive.clock.program(self.now, die, slots, charge),
+            Work::Erase => self.drive.clock.erase(self.now, die, charge),
         };
         self.charge_die(die, first.0, done_at);
         self.stats.together += beside.len() as u64 + 1;
@@ -350,13 +350,13 @@ impl FlashManager {
                 Ok(_) => self.prepared(out, op, block, false),
                 Err(DeviceError::BadBlock { .. }) => self.prepared(out, op, block, true),
                 Err(e) => {
-                    self.fail(e);
+                    self.drive.fail(e);
                     self.op_part_done(out, op, Some(e.into()));
                 }
             },
             (Who::Op(op), Work::Program { .. }) => {
                 let error = result.err();
-                error.into_iter().for_each(|e| self.fail(e));
+                error.into_iter().for_each(|e| self.drive.fail(e));
                 self.op_part_done(out, op, error.map(BlockError::Device));
                 self.drained(block);
             }

@@ -87,7 +87,7 @@ impl FlashManager {
     /// Starts a swap now, regardless of the policy's period. False: a swap is running, or would gain nothing.
     pub fn swap_now(&mut self, now: Time, out: &mut ManagerOut) -> bool {
         self.now = self.now.max(now);
-        if !self.ready || self.failed.is_some() || self.leveling.swapping() {
+        if !self.ready || self.failed().is_some() || self.leveling.swapping() {
             return false;
         }
         let swap = self.leveling.leveler.plan(self.now);
@@ -102,7 +102,7 @@ impl FlashManager {
     /// If a die is in two pairs or not on the drive.
     pub fn swap_dies(&mut self, now: Time, swap: &Swap, out: &mut ManagerOut) -> bool {
         self.now = self.now.max(now);
-        if !self.ready || self.failed.is_some() || self.leveling.swapping() {
+        if !self.ready || self.failed().is_some() || self.leveling.swapping() {
             return false;
         }
         self.start_swap(swap);
@@ -170,7 +170,7 @@ impl FlashManager {
             let Some(id) = self.leveling.paced.pop_front() else { break };
             self.move_on(id);
         }
-        if !self.ready || self.failed.is_some() || self.leveling.swapping() {
+        if !self.ready || self.failed().is_some() || self.leveling.swapping() {
             return;
         }
         if self.leveling.leveler.due(self.now)
@@ -264,7 +264,7 @@ impl FlashManager {
         for id in std::mem::take(&mut self.leveling.abandoned) {
             self.end_abandoned(id);
         }
-        if !std::mem::take(&mut self.leveling.again) || !self.ready || self.failed.is_some() {
+        if !std::mem::take(&mut self.leveling.again) || !self.ready || self.failed().is_some() {
             return;
         }
         let mut away = std::mem::take(&mut self.leveling.away);

@@ -43,10 +43,11 @@ use rackweave_core::device::{DeviceCommand, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
 use slab::Slab;
 
+use crate::drive::Drive;
 use crate::geometry::Geometry;
 use crate::isolation::{Isolation, ThroughputLevels};
 use crate::profile::{Profile, ProfileError};
-use crate::timing::{Clock, Suspends, Timing};
+use crate::timing::{Suspends, Timing};
 use crate::wear::{Leveler, Trigger, WearPolicy};
 use alloc::{Allocator, Cut, Free, Units};
 pub use check::ManagerViolation;
@@ -319,7 +320,7 @@ enum Pending {
 #[derive(Debug)]
 pub struct FlashManager {
     cfg: ManagerConfig,
-    clock: Clock,
+    drive: Drive<Pending>,
     now: Time,
     alloc: Allocator,
     vssds: BTreeMap<VssdId, Vssd>,
@@ -331,7 +332,6 @@ pub struct FlashManager {
     logical: Vec<LogicalDie>,
     dies: Vec<Die>,
     phys: Vec<Phys>,
-    pending: Slab<Pending>,
     requests: Slab<Request>,
     ops: Slab<Op>,
     /// By block, its writes under way, in order.
@@ -340,7 +340,6 @@ pub struct FlashManager {
     rounds: round::Rounds,
     boot: Option<Box<boot::Boot>>,
     ready: bool,
-    failed: Option<DeviceError>,
     moves: Slab<Move>,
     /// By the erase block that is moved, the number of its move.
     moving: BTreeMap<u32, u32>,
@@ -360,13 +359,10 @@ impl FlashManager {
         let die_life = u64::from(g.blocks_per_die()) * g.block_bytes() * u64::from(cfg.profile.endurance);
         let leveler = Leveler::new(cfg.wear, g.channels, g.dies_per_channel, die_life);
         let soft_planes = u32::from(cut.soft_planes_per_die);
-        let mut clock = Clock::new(&cfg.profile, cfg.timing);
-        if cfg.erase_suspend {
-            let erases = Some(cfg.profile.suspends_erases()?);
-            clock.suspend(&cfg.profile, Suspends { erases, ..Suspends::default() });
-        }
+        let erases = cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?;
+        let suspends = Suspends { erases, ..Suspends::default() };
         Ok(FlashManager {
-            clock,
+            drive: Drive::new(cfg.id, &cfg.profile, cfg.timing, cfg.sync_span, suspends),
             now: Time::ZERO,
             alloc: Allocator::new(cut, cfg.levels.clone(), cfg.soft_stripe_dies),
             vssds: BTreeMap::new(),
@@ -376,7 +372,6 @@ impl FlashManager {
             logical: (0..g.dies()).map(|d| LogicalDie::new(d, &cut)).collect(),
             dies: (0..g.dies()).map(|_| Die::new(&g, soft_planes, cfg.background_wait_max)).collect(),
             phys: vec![Phys::default(); g.blocks() as usize],
-            pending: Slab::new(),
             requests: Slab::new(),
             ops: Slab::new(),
             writes: BTreeMap::new(),
@@ -384,7 +379,6 @@ impl FlashManager {
             rounds: round::Rounds::default(),
             boot: None,
             ready: false,
-            failed: None,
             moves: Slab::new(),
             moving: BTreeMap::new(),
             stranded: Vec::new(),
@@ -478,7 +472,7 @@ impl FlashManager {
     }
     /// A final failure: no more writes; existing data can be read.
     pub fn failed(&self) -> Option<DeviceError> {
-        self.failed
+        self.drive.failed()
     }
     /// Bytes of memory that maps and out-of-band data take (FB5: 8 MB a TB).
     pub fn state_bytes(&self) -> u64 {
@@ -504,29 +498,22 @@ impl FlashManager {
     }
 
     fn submit(&mut self, out: &mut ManagerOut, pending: Pending, op: DeviceOp, done_at: Time) {
-        let tag = self.pending.insert(pending) as u64;
-        let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
-        self.clock.submitted(tag, &op, false, done_at);
-        out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
+        self.drive.submit(self.now, pending, (op, done_at), false, &mut out.commands);
     }
 
     /// Takes the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: rackweave_core::device::Completion, out: &mut ManagerOut) {
         self.now = self.now.max(now);
-        let c = match self.clock.finish(now, c) {
-            Ok(c) => c,
-            Err(wait) => return out.commands.push(wait),
-        };
-        let Some(p) = self.pending.try_remove(c.tag as usize) else { return };
+        let Some((p, result)) = self.drive.finish(now, c, &mut out.commands) else { return };
         match p {
-            Pending::Request { id, block } => self.request_done(out, (id, block), c.result),
-            Pending::RecordWrite => self.record_written(out, c.result.map(|_| ())),
-            Pending::Sync => self.synced(out, c.result.map(|_| ())),
+            Pending::Request { id, block } => self.request_done(out, (id, block), result),
+            Pending::RecordWrite => self.record_written(out, result.map(|_| ())),
+            Pending::Sync => self.synced(out, result.map(|_| ())),
             Pending::RecordRead { copy } => {
-                let bytes = c.result.map(|d| if let DeviceData::Meta(b) = d { b } else { bytes::Bytes::new() });
+                let bytes = result.map(|d| if let DeviceData::Meta(b) = d { b } else { bytes::Bytes::new() });
                 self.boot_record(out, copy, bytes);
             }
-            Pending::Oob { block } => self.boot_oob(out, block, c.result),
+            Pending::Oob { block } => self.boot_oob(out, block, result),
         }
         self.pump(out);
     }

@@ -118,7 +118,7 @@ impl FlashManager {
         let logical = self.moves[id as usize].logical;
         match self.take_target(logical, Why::Rescue) {
             Some(to) => self.aim(id, to),
-            None if self.failed.is_some() || self.place_comes(logical) => self.stranded.push(id),
+            None if self.failed().is_some() || self.place_comes(logical) => self.stranded.push(id),
             None => self.give_up(out, id),
         }
     }
@@ -202,7 +202,7 @@ impl FlashManager {
     pub(super) fn move_on(&mut self, id: u32) {
         let Move { from, next, abandoned, why, ref held, .. } = self.moves[id as usize];
         let hurried = why == Why::Rescue || !held.is_empty();
-        if self.failed.is_some() {
+        if self.failed().is_some() {
             return;
         }
         if abandoned {
@@ -255,7 +255,7 @@ impl FlashManager {
                 self.retire_bearing(to);
                 self.aim_again(out, id);
             }
-            (_, Err(e)) => self.fail(e),
+            (_, Err(e)) => self.drive.fail(e),
         }
     }
     fn program_moved(&mut self, id: u32, slots: Arc<[Slot]>) {

@@ -1,14 +1,13 @@
 //! Rounds: one sync at a time, preceded by the drive's record if that has changed, and the actions that wait for both.
 
-use rackweave_core::device::{DeviceError, DeviceOp};
-use rackweave_core::{Span, VssdId};
+use rackweave_core::VssdId;
+use rackweave_core::device::DeviceError;
 
 use super::boot;
 use super::io::Who;
 use super::record::{self, DriveRecord};
 use super::space::{Logical, PhysState};
 use super::{Done, FlashManager, ManagerOut, Pending};
-use crate::timing::Timing;
 
 /// Action after a sync that began later.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +103,7 @@ impl FlashManager {
         }
     }
     pub(super) fn begin_round(&mut self, out: &mut ManagerOut) {
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             self.answer_waiting(out, e);
         }
         let stopped = self.moves_wait() || self.short_of_blocks();
@@ -124,7 +123,7 @@ impl FlashManager {
         self.rounds.wanted = false;
         self.rounds.busy = true;
         self.rounds.now = std::mem::take(&mut self.rounds.next);
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return self.end_round(out, Err(e));
         }
         if !self.rounds.record_changed {
@@ -135,9 +134,8 @@ impl FlashManager {
         self.rounds.written_at = self.device_time();
         let cut = *self.alloc.cut();
         let bytes = record::encode(&self.record(), &cut);
-        let done_at = self.clock.meta(self.now, bytes.len() as u64, true);
         let offset = self.rounds.generation % 2 * record::copy_bytes(&cut);
-        self.submit(out, Pending::RecordWrite, DeviceOp::WriteMeta { offset, data: bytes.into() }, done_at);
+        self.drive.write_meta(self.now, Pending::RecordWrite, (offset, bytes.into()), &mut out.commands);
     }
     pub(super) fn record_written(&mut self, out: &mut ManagerOut, result: Result<(), DeviceError>) {
         match result {
@@ -146,9 +144,8 @@ impl FlashManager {
         }
     }
     fn submit_sync(&mut self, out: &mut ManagerOut) {
-        let cost = if self.cfg.timing == Timing::None { Span::ZERO } else { self.cfg.sync_span };
         self.stats.syncs += 1;
-        self.submit(out, Pending::Sync, DeviceOp::Sync, self.now + cost);
+        self.drive.sync(self.now, Pending::Sync, &mut out.commands);
     }
     pub(super) fn synced(&mut self, out: &mut ManagerOut, result: Result<(), DeviceError>) {
         self.end_round(out, result);
@@ -156,7 +153,7 @@ impl FlashManager {
     fn end_round(&mut self, out: &mut ManagerOut, result: Result<(), DeviceError>) {
         self.rounds.busy = false;
         if let Err(e) = result {
-            self.fail(e);
+            self.drive.fail(e);
         }
         for after in std::mem::take(&mut self.rounds.now) {
             match result {
@@ -164,7 +161,7 @@ impl FlashManager {
                 Err(e) => self.after_failure(out, after, e),
             }
         }
-        if self.failed.is_some() {
+        if self.failed().is_some() {
             self.settle_unborn();
         }
         self.settle_waiting(out);
@@ -224,11 +221,11 @@ impl FlashManager {
         let Some(token) = self.rounds.closing else { return };
         let at_work = self.rounds.busy
             || self.dies.iter().any(|d| d.busy.is_some() || !d.queue.is_empty())
-            || (self.failed.is_none() && !self.moves.is_empty());
+            || (self.failed().is_none() && !self.moves.is_empty());
         if at_work {
             return;
         }
-        if self.failed.is_none() && !self.rounds.next.is_empty() {
+        if self.failed().is_none() && !self.rounds.next.is_empty() {
             return self.rounds.hurry();
         }
         self.rounds.closing = None;

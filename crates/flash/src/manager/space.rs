@@ -261,7 +261,7 @@ impl FlashManager {
                 self.settle_waiting(out);
             }
             Err(DeviceError::BadBlock { .. }) => self.retire(block, Some(l)),
-            Err(e) => self.fail(e),
+            Err(e) => self.drive.fail(e),
         }
     }
     /// Takes the block out of use; the address it bears is free of it when the drive's record says so.
@@ -288,9 +288,6 @@ impl FlashManager {
         if self.usable(id, index) {
             self.live_mut(id).now_ready(index);
         }
-    }
-    pub(super) fn fail(&mut self, e: DeviceError) {
-        self.failed.get_or_insert(e);
     }
     /// Time a die is busy with an erase.
     pub(super) fn erase_cost(&self) -> Span {

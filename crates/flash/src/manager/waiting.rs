@@ -34,7 +34,7 @@ impl FlashManager {
     }
     /// Gives what is stopped an erase block, or up. Before allocations: theirs are not answered yet.
     pub(super) fn settle_short(&mut self, out: &mut ManagerOut) {
-        if self.failed.is_some() || !self.short_of_blocks() {
+        if self.failed().is_some() || !self.short_of_blocks() {
             return;
         }
         for id in std::mem::take(&mut self.stranded) {
@@ -74,7 +74,7 @@ impl FlashManager {
             if v.waiting.is_empty() {
                 return;
             }
-            if let Some(e) = self.failed {
+            if let Some(e) = self.failed() {
                 return self.refuse_waiting(out, vssd, e.into());
             }
             let Some(&index) = v.ready.first() else {

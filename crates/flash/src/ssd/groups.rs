@@ -107,7 +107,7 @@ impl Ssd {
         c.add(place, dies as usize, limited);
         self.note_group(place, k);
         if limited {
-            self.clock.limit(place as u8, dies);
+            self.drive.clock.limit(place as u8, dies);
         }
         Ok(())
     }
@@ -131,7 +131,7 @@ impl Ssd {
     pub fn borrow(&mut self, now: Time, vssd: VssdId, out: &mut FlashOut) -> u32 {
         let i = self.index(vssd);
         let Some(group) = self.groups.iter().find(|c| c.members.contains(&i)) else { return 0 };
-        if self.failed.is_some() || !self.vssds[i].may_borrow() {
+        if self.failed().is_some() || !self.vssds[i].may_borrow() {
             return 0;
         }
         let others = group.members.iter().copied().filter(|&j| j != i);
@@ -189,8 +189,8 @@ mod tests {
         let took = |share: Share| {
             let mut ssd = drive();
             ssd.alloc_share(VssdId(1), share).expect("room");
-            ssd.clock.works_for(0);
-            (0..1000).fold(Time::ZERO, |now, _| ssd.clock.read(now, 0, 4, Charge::Device))
+            ssd.drive.clock.works_for(0);
+            (0..1000).fold(Time::ZERO, |now, _| ssd.drive.clock.read(now, 0, 4, Charge::Device))
         };
         let (channels, dies) = (1, 1);
         let (alone, unlimited) = (took(Share::Dies(1)), took(Share::None { channels, dies }));

@@ -1,15 +1,14 @@
 //! The drive's table on flash: read at boot, made on a drive that has none, and changed durably before what it says is true.
 
 use bytes::Bytes;
-use rackweave_core::device::{DeviceData, DeviceError, DeviceOp};
-use rackweave_core::{Incarnation, SetId, Span, Time, VssdId};
+use rackweave_core::device::{DeviceData, DeviceError};
+use rackweave_core::{Incarnation, SetId, Time, VssdId};
 
 use super::groups::ChannelGroup;
 use super::{FlashDone, FlashOut, RecoveryError, Ssd};
 use crate::table::{self, EntryState, Isolation, Table, TableError};
-use crate::timing::Timing;
 use crate::vssd::clear::Clearing;
-use crate::vssd::{Io, Pending, TableStep};
+use crate::vssd::{Pending, TableStep};
 
 /// The set of a vSSD that has none.
 pub(super) const NO_SET: SetId = SetId(u32::MAX);
@@ -68,32 +67,12 @@ impl Ssd {
     pub(super) fn read_table(&mut self, now: Time, out: &mut FlashOut) {
         self.keeper.on = true;
         let len = table::area_bytes(self.geometry());
-        self.submit_table(now, TableStep::Read, DeviceOp::ReadMeta { offset: 0, len: len as u32 }, len, out);
-    }
-    fn submit_table(&mut self, now: Time, step: TableStep, op: DeviceOp, bytes: u64, out: &mut FlashOut) {
-        let done_at = match step {
-            TableStep::Sync | TableStep::SyncBoth => {
-                now + if self.cfg.timing == Timing::None { Span::ZERO } else { self.cfg.sync_span }
-            }
-            TableStep::Read => self.clock.meta(now, bytes, false),
-            TableStep::Write | TableStep::Double => self.clock.meta(now, bytes, true),
-        };
-        let mut io = Io {
-            now,
-            clock: &mut self.clock,
-            pending: &mut self.pending,
-            cfg: &self.cfg,
-            table: &self.table,
-            failed: &mut self.failed,
-            out,
-        };
-        io.submit(Pending::Table(step), op, done_at);
+        self.drive.read_meta(now, Pending::Table(TableStep::Read), (0, len as u32), &mut out.commands);
     }
     fn write_copy(&mut self, now: Time, step: TableStep, out: &mut FlashOut) {
         let copy = self.keeper.written + u64::from(step == TableStep::Double);
         let (offset, data) = (table::copy_at(self.geometry(), copy), self.keeper.bytes.clone());
-        let bytes = data.len() as u64;
-        self.submit_table(now, step, DeviceOp::WriteMeta { offset, data }, bytes, out);
+        self.drive.write_meta(now, Pending::Table(step), (offset, data), &mut out.commands);
     }
 
     pub(super) fn table_step(
@@ -109,16 +88,16 @@ impl Ssd {
                 self.write_other(now, out);
                 self.table_durable(now, Ok(()), false, out);
             }
-            (TableStep::Write, Ok(_)) => self.submit_table(now, TableStep::Sync, DeviceOp::Sync, 0, out),
+            (TableStep::Write, Ok(_)) => self.drive.sync(now, Pending::Table(TableStep::Sync), &mut out.commands),
             (TableStep::Sync, Ok(_)) => {
                 // Not before the first is durable, or a power cut could tear both.
                 self.write_other(now, out);
                 self.table_durable(now, Ok(()), false, out);
             }
-            (TableStep::Double, Ok(_)) => self.submit_table(now, TableStep::SyncBoth, DeviceOp::Sync, 0, out),
+            (TableStep::Double, Ok(_)) => self.drive.sync(now, Pending::Table(TableStep::SyncBoth), &mut out.commands),
             (TableStep::SyncBoth, Ok(_)) => self.table_written(now, Ok(()), out),
             (_, Err(e)) => {
-                self.failed.get_or_insert(e);
+                self.drive.fail(e);
                 self.table_written(now, Err(e), out);
             }
         }
@@ -220,7 +199,7 @@ impl Ssd {
         if !self.keeper.on {
             return self.table_durable(now, Ok(()), true, out);
         }
-        if let Some(e) = self.failed {
+        if let Some(e) = self.failed() {
             return self.table_durable(now, Err(e), true, out);
         }
         self.table.generation += 1;

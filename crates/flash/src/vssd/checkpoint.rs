@@ -31,7 +31,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use rackweave_core::device::{DeviceError, DeviceOp};
+use rackweave_core::device::DeviceError;
 
 use super::blocks::State;
 use super::sync::Waiter;
@@ -275,9 +275,8 @@ impl Checkpoint {
 impl Vssd {
     fn write_meta(&mut self, io: &mut Io, at: u64, data: Bytes, piece: bool) {
         let epoch = self.sync.enter();
-        let done_at = io.clock.meta(io.now, data.len() as u64, true);
-        let op = DeviceOp::WriteMeta { offset: self.meta0 + at, data };
-        io.submit(Pending::MetaWrite { vssd: self.index, epoch, piece }, op, done_at);
+        let pending = Pending::MetaWrite { vssd: self.index, epoch, piece };
+        io.drive.write_meta(io.now, pending, (self.meta0 + at, data), &mut io.out.commands);
     }
     /// Writes down that the block is about to be erased.
     pub(crate) fn journal_erase(&mut self, io: &mut Io, block: u32) {
@@ -324,7 +323,7 @@ impl Vssd {
     pub(crate) fn checkpoint_step(&mut self, io: &mut Io) {
         let c = &mut self.checkpoint;
         let Some(due) = io.cfg.checkpoint_blocks else { return };
-        if c.step == Step::Rest && c.blocks_closed >= due && io.failed.is_none() {
+        if c.step == Step::Rest && c.blocks_closed >= due && io.drive.failed().is_none() {
             c.blocks_closed = 0;
             c.next = c.seen.max(c.generation) + 1;
             if c.next % 2 == c.generation % 2 {

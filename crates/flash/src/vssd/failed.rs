@@ -90,13 +90,13 @@ impl Vssd {
     /// The block's data is obsolete: the device marks it.
     pub(crate) fn mark_bad(&mut self, io: &mut Io, block: u32) {
         self.blocks.all[block as usize].state = State::Retired;
-        let done_at = io.clock.meta(io.now, 0, true);
+        let done_at = io.drive.clock.meta(io.now, 0, true);
         let op = DeviceOp::MarkBad { block: self.on_device(block) };
         io.submit(Pending::MarkBad { vssd: self.index, block }, op, done_at);
     }
     pub(crate) fn marked_bad(&mut self, io: &mut Io, block: u32, result: Result<(), DeviceError>) {
         if let Err(e) = result {
-            io.failed.get_or_insert(e);
+            io.drive.fail(e);
         }
         if mutant!("flash.bad.mark-undurable") {
             return self.retired_for_good(io, block, true);

@@ -144,7 +144,7 @@ impl Gc {
 
 impl Vssd {
     pub(crate) fn gc_start(&mut self, io: &mut Io) {
-        if self.recovery.is_some() || io.failed.is_some() {
+        if self.recovery.is_some() || io.drive.failed().is_some() {
             return;
         }
         if !self.gc.running {
@@ -261,7 +261,7 @@ impl Vssd {
         let stretch = whole.then(|| {
             let spp = u64::from(self.blocks.spp);
             let reads = valid.min(u64::from(self.blocks.pages));
-            Cell::new(io.clock.stretch(io.now, self.die(block), reads, valid.div_ceil(spp), spp))
+            Cell::new(io.drive.clock.stretch(io.now, self.die(block), reads, valid.div_ceil(spp), spp))
         });
         let die = self.blocks.die_of(block);
         self.gc.victims[i] = Some(Victim {
@@ -309,7 +309,7 @@ impl Vssd {
         v.reading = true;
         let valid = (page * spp..v.next).filter(|&s| self.blocks.is_valid(block, s)).count() as u64;
         let charge = v.stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
-        let done_at = io.clock.read(io.now, self.dies[die as usize], valid, charge);
+        let done_at = io.drive.clock.read(io.now, self.dies[die as usize], valid, charge);
         self.gc.set_works(die, true);
         let op = DeviceOp::ReadPage { page: self.page_addr(block, page as u16) };
         io.submit(Pending::GcRead { vssd: self.index, victim: i, page: page as u16 }, op, done_at);

@@ -156,7 +156,7 @@ impl Vssd {
 
     /// Begins to give back what is borrowed: the collector goes on until it has.
     pub(crate) fn give_back(&mut self, io: &mut Io) {
-        if self.borrowed() == 0 || self.gc.running || self.recovery.is_some() || io.failed.is_some() {
+        if self.borrowed() == 0 || self.gc.running || self.recovery.is_some() || io.drive.failed().is_some() {
             return;
         }
         self.loans.returning = true;

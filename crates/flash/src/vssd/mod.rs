@@ -20,20 +20,19 @@ pub(crate) mod sync;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use rackweave_core::device::{BlockOob, DeviceCommand, DeviceError, DeviceOp, PageAddr, Slot, SlotKind, SlotRecord};
+use rackweave_core::device::{BlockOob, DeviceCommand, DeviceOp, PageAddr, Slot, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::node::Trace;
 use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
-use slab::Slab;
 
+use crate::drive::Drive;
 use crate::gc_policy::Lifespan;
 use crate::hold::{Admission, FlashLocation, ReadTry};
 use crate::oob::{Address, Owner};
 use crate::profile::Profile;
 use crate::ssd::{FlashDone, FlashOut, FlashStats, Share, Space, SsdConfig};
 use crate::table::{Extent, Table};
-use crate::timing::{Clock, Timing};
 use crate::trace;
 use blocks::{Blocks, NONE, PAD, RANGE_VOLUME};
 use frontier::{Frontier, NO_FRONTIER, Taker, Waiting};
@@ -109,21 +108,16 @@ impl By {
 /// Environment of a vSSD while it handles an event.
 pub(crate) struct Io<'a> {
     pub(crate) now: Time,
-    pub(crate) clock: &'a mut Clock,
-    pub(crate) pending: &'a mut Slab<Pending>,
+    pub(crate) drive: &'a mut Drive<Pending>,
     pub(crate) cfg: &'a SsdConfig,
     pub(crate) table: &'a Table,
-    pub(crate) failed: &'a mut Option<DeviceError>,
     pub(crate) out: &'a mut FlashOut,
 }
 
 impl Io<'_> {
     pub(crate) fn submit(&mut self, pending: Pending, op: DeviceOp, done_at: Time) {
         let collects = matches!(pending, Pending::Program { by: By::Gc { .. }, .. });
-        let tag = self.pending.insert(pending) as u64;
-        let done_at = if self.cfg.timing == Timing::None { self.now } else { done_at };
-        self.clock.submitted(tag, &op, collects, done_at);
-        self.out.commands.push(DeviceCommand { ssd: self.cfg.id, tag, op, done_at });
+        self.drive.submit(self.now, pending, (op, done_at), collects, &mut self.out.commands);
     }
     /// Adds a slot to the last command, if that reads the one before it of the same page: the die's register has the page
     /// by then, and the slot is only one more to transfer.
@@ -138,22 +132,22 @@ impl Io<'_> {
             return false;
         }
         let mut last = *tag as usize;
-        while let Some(Pending::Read { read: SlotRead { next, .. }, .. }) = self.pending.get(last)
+        while let Some(Pending::Read { read: SlotRead { next, .. }, .. }) = self.drive.pending.get(last)
             && *next != NONE
         {
             last = *next as usize;
         }
-        let added = self.pending.vacant_key() as u32;
-        let Some(Pending::Read { vssd, read: before }) = self.pending.get_mut(last) else { return false };
+        let added = self.drive.pending.vacant_key() as u32;
+        let Some(Pending::Read { vssd, read: before }) = self.drive.pending.get_mut(last) else { return false };
         let end = if held {
-            Some(self.clock.read_held_on(self.now, die, *done_at))
+            Some(self.drive.clock.read_held_on(self.now, die, *done_at))
         } else {
-            self.clock.read_on(self.now, die, *done_at)
+            self.drive.clock.read_on(self.now, die, *done_at)
         };
         let Some(end) = end else { return false };
         before.next = added;
         let vssd = *vssd;
-        self.pending.insert(Pending::Read { vssd, read });
+        self.drive.pending.insert(Pending::Read { vssd, read });
         (*op, *done_at) = (DeviceOp::ReadSlots { page, first, count: count + 1 }, end);
         true
     }
@@ -378,11 +372,11 @@ impl Vssd {
         }
         match turn(lies) {
             Admission::Now => {
-                let done_at = io.clock.host_read(io.now, lies.die, 1);
+                let done_at = io.drive.clock.host_read(io.now, lies.die, 1);
                 self.start_read(io, lies, read, done_at)
             }
             Admission::Waits => {
-                io.clock.hold_read(io.now, lies.die);
+                io.drive.clock.hold_read(io.now, lies.die);
                 ReadTry::Held
             }
             Admission::Joins => ReadTry::Held,
@@ -402,7 +396,7 @@ impl Vssd {
             return ReadTry::Joined;
         }
         let done_at = time.filter(|_| die == lies.die);
-        let done_at = done_at.unwrap_or_else(|| io.clock.host_read(io.now, lies.die, 1));
+        let done_at = done_at.unwrap_or_else(|| io.drive.clock.host_read(io.now, lies.die, 1));
         self.start_read(io, lies, read, done_at)
     }
     /// Where the block is; answers if it is not mapped.

@@ -93,7 +93,7 @@ impl Vssd {
     }
 
     pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
-        let done_at = io.clock.erase(io.now, self.die(block), charge);
+        let done_at = io.drive.clock.erase(io.now, self.die(block), charge);
         let mut after = self.oob(block);
         after.erase_count = after.erase_count.saturating_add(1);
         after.erase_time = (io.now.0 / 1000).min(oob::ERASE_TIME_MAX);
@@ -131,7 +131,7 @@ impl Vssd {
         }
         let oob = self.oob(block);
         let charge = if matches!(by, By::Gc { .. }) { Charge::Collector } else { Charge::Device };
-        let done_at = io.clock.program(io.now, self.die(block), spp as u64, charge);
+        let done_at = io.drive.clock.program(io.now, self.die(block), spp as u64, charge);
         let op = DeviceOp::Program {
             page: self.page_addr(block, page),
             image: Box::new(PageImage { sequence, oob, slots: slots.clone() }),
@@ -323,7 +323,7 @@ impl Vssd {
             if matches!(e, DeviceError::BadBlock { .. }) {
                 self.mark_bad(io, block);
             } else {
-                io.failed.get_or_insert(e);
+                io.drive.fail(e);
                 self.blocks.all[block as usize].state = State::Retired;
             }
         } else if preparing {

@@ -86,9 +86,8 @@ impl Vssd {
         if done { self.recovery.take().map(|r| r.result) } else { None }
     }
     fn read_meta(&mut self, io: &mut Io, at: u64, len: u32) {
-        let done_at = io.clock.meta(io.now, u64::from(len), false);
-        let op = DeviceOp::ReadMeta { offset: self.meta0 + at, len };
-        io.submit(Pending::MetaRead { vssd: self.index }, op, done_at);
+        let pending = Pending::MetaRead { vssd: self.index };
+        io.drive.read_meta(io.now, pending, (self.meta0 + at, len), &mut io.out.commands);
     }
 
     pub(crate) fn recover_step(&mut self, io: &mut Io, p: &Pending, result: Result<DeviceData, DeviceError>) {
@@ -263,7 +262,7 @@ impl Vssd {
             let Some(block) = r.scan.pop() else { break };
             r.in_flight += 1;
             let bytes = u64::from(self.blocks.spb) * 16;
-            let done_at = io.clock.spares(io.now, self.die(block), bytes);
+            let done_at = io.drive.clock.spares(io.now, self.die(block), bytes);
             let op = DeviceOp::ReadSpares { block: self.on_device(block) };
             io.submit(Pending::Spares { vssd: self.index, block }, op, done_at);
         }
@@ -399,7 +398,7 @@ impl Vssd {
             r.in_flight += 1;
             let block = self.blocks.block_of(slot);
             let (page, within) = self.blocks.page_of(slot);
-            let done_at = io.clock.read(io.now, self.die(block), 1, crate::timing::Charge::Device);
+            let done_at = io.drive.clock.read(io.now, self.die(block), 1, crate::timing::Charge::Device);
             let op = DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within };
             io.submit(Pending::RangeRead { vssd: self.index, group: slot }, op, done_at);
         }

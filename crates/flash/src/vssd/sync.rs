@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::device::{DeviceError, DeviceOp};
+use rackweave_core::device::DeviceError;
 
 use super::{Io, Pending, Vssd};
 use crate::ssd::FlashDone;
-use crate::timing::Timing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiter {
@@ -68,7 +67,7 @@ impl Syncs {
 impl Vssd {
     /// Requests that all changes up to now, range records included, become durable.
     pub(crate) fn want_sync(&mut self, io: &mut Io, w: Waiter) {
-        if io.failed.is_none() && !mutant!("flash.sync.no-ranges") {
+        if io.drive.failed().is_none() && !mutant!("flash.sync.no-ranges") {
             self.flush_ranges(io);
         }
         // The collector's emptied blocks need no sync of their own if another one is requested.
@@ -78,7 +77,7 @@ impl Vssd {
     }
     /// As [`Self::want_sync`], only for the collector's emptied blocks.
     pub(crate) fn want_gc_sync(&mut self, io: &mut Io) {
-        if io.failed.is_none() {
+        if io.drive.failed().is_none() {
             self.flush_ranges(io);
         }
         self.gc_join(io);
@@ -98,20 +97,18 @@ impl Vssd {
         if self.sync.syncing.is_empty() {
             return;
         }
-        if let Some(e) = *io.failed {
+        if let Some(e) = io.drive.failed() {
             return self.answer(io, Err(e));
         }
         self.sync.busy = true;
-        let cost = if io.cfg.timing == Timing::None { rackweave_core::Span::ZERO } else { io.cfg.sync_span };
-        let done_at = io.now + cost;
-        io.submit(Pending::Sync { vssd: self.index }, DeviceOp::Sync, done_at);
+        io.drive.sync(io.now, Pending::Sync { vssd: self.index }, &mut io.out.commands);
     }
     pub(crate) fn synced(&mut self, io: &mut Io, result: Result<(), DeviceError>) {
         self.sync.busy = false;
         if let Err(e) = result
             && !mutant!("flash.sync.forget-failure")
         {
-            io.failed.get_or_insert(e);
+            io.drive.fail(e);
         }
         self.answer(io, result);
         self.pump_sync(io);

@@ -1,0 +1,90 @@
+//! The drive under both layers, the page layer ([`crate::Ssd`]) and the flash manager ([`crate::manager`]): its clock,
+//! its commands in flight, and its failure.
+
+use bytes::Bytes;
+use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
+use rackweave_core::{Span, SsdId, Time};
+use slab::Slab;
+
+use crate::profile::Profile;
+use crate::timing::{Clock, Suspends, Timing};
+
+/// `P`: what a layer keeps of a command in flight.
+#[derive(Debug)]
+pub(crate) struct Drive<P> {
+    id: SsdId,
+    timing: Timing,
+    sync_span: Span,
+    pub(crate) clock: Clock,
+    /// By tag.
+    pub(crate) pending: Slab<P>,
+    failed: Option<DeviceError>,
+}
+
+impl<P> Drive<P> {
+    pub(crate) fn new(id: SsdId, p: &Profile, timing: Timing, sync_span: Span, suspends: Suspends) -> Drive<P> {
+        let mut clock = Clock::new(p, timing);
+        clock.suspend(p, suspends);
+        Drive { id, timing, sync_span, clock, pending: Slab::new(), failed: None }
+    }
+    /// The first failure: it is final, and no later success hides it (protocol rule 12).
+    pub(crate) fn failed(&self) -> Option<DeviceError> {
+        self.failed
+    }
+    pub(crate) fn fail(&mut self, e: DeviceError) {
+        self.failed.get_or_insert(e);
+    }
+
+    /// `collects`: a program of the collector, which reads may suspend by a rule of its own.
+    pub(crate) fn submit(
+        &mut self,
+        now: Time,
+        pending: P,
+        (op, done_at): (DeviceOp, Time),
+        collects: bool,
+        commands: &mut Vec<DeviceCommand>,
+    ) {
+        let tag = self.pending.insert(pending) as u64;
+        let done_at = if self.timing == Timing::None { now } else { done_at };
+        self.clock.submitted(tag, &op, collects, done_at);
+        commands.push(DeviceCommand { ssd: self.id, tag, op, done_at });
+    }
+    pub(crate) fn sync(&mut self, now: Time, pending: P, commands: &mut Vec<DeviceCommand>) {
+        self.submit(now, pending, (DeviceOp::Sync, now + self.sync_span), false, commands);
+    }
+    pub(crate) fn read_meta(
+        &mut self,
+        now: Time,
+        pending: P,
+        (offset, len): (u64, u32),
+        commands: &mut Vec<DeviceCommand>,
+    ) {
+        let done_at = self.clock.meta(now, u64::from(len), false);
+        self.submit(now, pending, (DeviceOp::ReadMeta { offset, len }, done_at), false, commands);
+    }
+    pub(crate) fn write_meta(
+        &mut self,
+        now: Time,
+        pending: P,
+        (offset, data): (u64, Bytes),
+        commands: &mut Vec<DeviceCommand>,
+    ) {
+        let done_at = self.clock.meta(now, data.len() as u64, true);
+        self.submit(now, pending, (DeviceOp::WriteMeta { offset, data }, done_at), false, commands);
+    }
+    /// The command that a completion is of, with its result. None: it is not done yet, or not in flight.
+    pub(crate) fn finish(
+        &mut self,
+        now: Time,
+        c: Completion,
+        commands: &mut Vec<DeviceCommand>,
+    ) -> Option<(P, Result<DeviceData, DeviceError>)> {
+        match self.clock.finish(now, c) {
+            Ok(c) => self.pending.try_remove(c.tag as usize).map(|p| (p, c.result)),
+            Err(wait) => {
+                commands.push(wait);
+                None
+            }
+        }
+    }
+}
