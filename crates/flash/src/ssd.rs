@@ -413,7 +413,7 @@ impl Ssd {
     /// Erase count of every block of the vSSD's own; of a lent one, as reported by its borrower.
     pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {
         let v = self.get(vssd);
-        v.blocks.all[..v.home as usize].iter().map(|b| b.erase_count)
+        (0..v.home).map(|b| self.drive.blocks.count(v.on_device(b)))
     }
     /// First erase block of the vSSD on the device.
     pub fn first_block(&self, vssd: VssdId) -> u32 {
@@ -425,7 +425,7 @@ impl Ssd {
     }
     /// Bytes of memory the maps take.
     pub fn state_bytes(&self) -> u64 {
-        self.vssds.iter().map(Vssd::state_bytes).sum()
+        self.drive.blocks.bytes() + self.vssds.iter().map(Vssd::state_bytes).sum::<u64>()
     }
 
     /// Collects until [`Ssd::gc_stop`]. Does nothing while the drive recovers or after it failed.
@@ -519,7 +519,7 @@ impl Ssd {
     /// The same, and collection keeps `free_ratio` of the spare blocks free ([`Space::free_ratio`]).
     pub fn prefill_to(&mut self, vssd: VssdId, free_ratio: f64, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
         let i = self.index(vssd);
-        self.vssds[i].prefill(blocks, free_ratio);
+        self.vssds[i].prefill(&mut self.drive.blocks, blocks, free_ratio);
     }
     /// Checks the page layer's invariants. Reads all state: for checkers of simulations and tests.
     pub fn check(&self) -> Result<(), Violation> {

@@ -1,5 +1,7 @@
 //! The drive under both layers, the page layer ([`crate::Ssd`]) and the flash manager ([`crate::manager`]): its clock,
-//! its commands in flight, and its failure.
+//! its commands in flight, its erase blocks, and its failure.
+
+mod blocks;
 
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
@@ -8,6 +10,7 @@ use slab::Slab;
 
 use crate::profile::Profile;
 use crate::timing::{Clock, Suspends, Timing};
+pub(crate) use blocks::{EraseBlocks, LastErase};
 
 /// `P`: what a layer keeps of a command in flight.
 #[derive(Debug)]
@@ -18,6 +21,7 @@ pub(crate) struct Drive<P> {
     pub(crate) clock: Clock,
     /// By tag.
     pub(crate) pending: Slab<P>,
+    pub(crate) blocks: EraseBlocks,
     failed: Option<DeviceError>,
 }
 
@@ -25,7 +29,8 @@ impl<P> Drive<P> {
     pub(crate) fn new(id: SsdId, p: &Profile, timing: Timing, sync_span: Span, suspends: Suspends) -> Drive<P> {
         let mut clock = Clock::new(p, timing);
         clock.suspend(p, suspends);
-        Drive { id, timing, sync_span, clock, pending: Slab::new(), failed: None }
+        let blocks = EraseBlocks::new(p.geometry.blocks());
+        Drive { id, timing, sync_span, clock, pending: Slab::new(), blocks, failed: None }
     }
     /// The first failure: it is final, and no later success hides it (protocol rule 12).
     pub(crate) fn failed(&self) -> Option<DeviceError> {

@@ -14,6 +14,7 @@ use super::round::After;
 use super::space::{ERASED, Logical, NONE, NOWHERE, PhysState};
 use super::vssd::{Life, Vssd};
 use super::{BootError, Done, FlashManager, ManagerOut, Pending};
+use crate::drive::LastErase;
 use crate::oob;
 
 /// Reads of out-of-band data under way: more than dies, so that none rests.
@@ -105,7 +106,7 @@ impl FlashManager {
             Ok(DeviceData::Oob { oob: BlockOob { logical, erase_count, erase_time }, pages }) => {
                 boot.pages[block as usize] = pages;
                 boot.logical[block as usize] = logical;
-                self.phys[block as usize].set_erased(erase_count, erase_time);
+                self.drive.blocks.found(block, erase_count, erase_time);
             }
             // Its out-of-band data cannot be read: nothing is known of it, and it is erased before it is used.
             Ok(_) | Err(DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. }) => {}
@@ -157,21 +158,21 @@ impl FlashManager {
     /// mark is durable. No block is erased twice without a sync between, so each cut since the block's mark stands for
     /// at most one erase.
     fn restore_times(&mut self, record: &DriveRecord) {
-        let erased = self.phys.iter().filter(|p| p.count() > 0);
-        let newest = erased.map(|p| ahead(p.time(), record.time)).max().unwrap_or(0).max(0);
+        let erased = self.drive.blocks.all().iter().filter(|e| e.count() > 0);
+        let newest = erased.map(|e| ahead(e.time(), record.time)).max().unwrap_or(0).max(0);
         let base = record.time + newest as u64 + 1;
         let mut cuts = record.cuts.clone();
         let mut cuts_before = record.cuts_before;
         if record.generation > 0 && !record.clean {
             cuts.push(base);
         }
-        for p in &mut self.phys {
-            let behind = (-ahead(p.time(), base)).max(0) as u64;
-            let marked = if p.count() == 0 { 0 } else { base.saturating_sub(behind) };
+        for e in self.drive.blocks.all_mut() {
+            let behind = (-ahead(e.time(), base)).max(0) as u64;
+            let marked = if e.count() == 0 { 0 } else { base.saturating_sub(behind) };
             let later = cuts.iter().filter(|t| **t > marked).count() as u64;
             let unlisted = if later == cuts.len() as u64 { cuts_before } else { 0 };
-            let count = u64::from(p.count()) + later + unlisted;
-            p.set_erased(count.min(u64::from(u16::MAX)) as u16, p.time());
+            let count = u64::from(e.count()) + later + unlisted;
+            *e = LastErase::new(count.min(u64::from(u16::MAX)) as u16, e.time());
         }
         if cuts.len() > CUTS_MAX {
             cuts.remove(0);
@@ -209,7 +210,7 @@ impl FlashManager {
             } else if held == NONE {
                 self.map(l, block);
             } else {
-                let rank = |b: u32| (pages[b as usize], ahead(self.phys[b as usize].time(), self.rounds.time_base));
+                let rank = |b: u32| (pages[b as usize], ahead(self.drive.blocks.time(b), self.rounds.time_base));
                 let (keep, drop) = if rank(block) > rank(held) { (block, held) } else { (held, block) };
                 self.map(l, keep);
                 self.discard(drop);

@@ -196,7 +196,7 @@ impl FlashManager {
         }
         let oob = match &self.requests[id as usize].work {
             Work::Erase => self.erased_oob(block),
-            _ => self.phys[block as usize].oob(),
+            _ => self.oob(block),
         };
         let (now, charge) = (self.now, Charge::Device);
         let spp = self.geometry().slots_per_page() as u64;
@@ -286,7 +286,7 @@ impl FlashManager {
         for (id, block) in std::iter::once(first).chain(others.collect::<Vec<_>>()) {
             let oob = match self.requests[id as usize].work {
                 Work::Erase => self.erased_oob(block),
-                _ => self.phys[block as usize].oob(),
+                _ => self.oob(block),
             };
             let op = match &mut self.requests[id as usize].work {
                 Work::Program { page, image } => {

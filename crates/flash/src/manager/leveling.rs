@@ -12,6 +12,7 @@ use super::record::DriveRecord;
 use super::round::After;
 use super::space::{Logical, NONE, PhysState};
 use super::{Done, FlashManager, ManagerOut};
+use crate::drive::LastErase;
 use crate::wear::{DieWear, Leveler, Swap};
 
 /// For whose sake a block is erased.
@@ -114,8 +115,8 @@ impl FlashManager {
     pub(super) fn restore_wear(&mut self, record: &DriveRecord) {
         let (g, policy) = (*self.geometry(), *self.leveling.leveler.policy());
         let per_die = g.blocks_per_die() as usize;
-        let total = |blocks: &[super::space::Phys]| blocks.iter().map(|p| u64::from(p.count())).sum::<u64>();
-        let dies = self.phys.chunks(per_die).enumerate().map(|(i, d)| {
+        let total = |blocks: &[LastErase]| blocks.iter().map(|e| u64::from(e.count())).sum::<u64>();
+        let dies = self.drive.blocks.all().chunks(per_die).enumerate().map(|(i, d)| {
             let total = total(d) * g.block_bytes();
             DieWear { total, since: record.cleared.get(i).map_or(0, |c| total.saturating_sub(*c)) }
         });
@@ -157,9 +158,9 @@ impl FlashManager {
             self.pages_of(l) > 0 && !self.failing(l)
         };
         let at_rest = blocks.filter(|b| self.phys[*b as usize].state == PhysState::Mapped && written(*b));
-        let Some(young) = at_rest.min_by_key(|b| (self.phys[*b as usize].count(), *b)) else { return };
+        let Some(young) = at_rest.min_by_key(|b| (self.drive.blocks.count(*b), *b)) else { return };
         let Some(worn) = self.most_worn_free(die) else { return };
-        let apart = self.phys[worn as usize].count().saturating_sub(self.phys[young as usize].count());
+        let apart = self.drive.blocks.count(worn).saturating_sub(self.drive.blocks.count(young));
         if apart > self.cfg.die_spread {
             self.start_move(young, Why::Rotation);
         }

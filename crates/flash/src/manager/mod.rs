@@ -423,14 +423,14 @@ impl FlashManager {
             v.shares(self.alloc.cut()).iter().map(|(die, _)| self.logical[*die as usize].home).collect();
         dies.sort_unstable();
         let per_die = self.geometry().blocks_per_die() as usize;
-        let blocks = || dies.iter().flat_map(|d| &self.phys[*d as usize * per_die..][..per_die]);
-        let erases = || blocks().map(Phys::count);
+        let blocks = || dies.iter().flat_map(|d| *d as usize * per_die..(*d as usize + 1) * per_die);
+        let erases = || blocks().map(|b| self.drive.blocks.count(b as u32));
         let sum: u64 = erases().map(u64::from).sum();
         Ok(VssdWear {
             least: erases().min().unwrap_or_default(),
             most: erases().max().unwrap_or_default(),
             mean: sum as f64 / (dies.len() * per_die) as f64,
-            bad: blocks().filter(|p| p.state == space::PhysState::Bad).count() as u32,
+            bad: blocks().filter(|b| self.phys[*b].state == space::PhysState::Bad).count() as u32,
             read_only: self.worn(v).is_some(),
             dies,
         })
@@ -464,7 +464,7 @@ impl FlashManager {
     }
     /// Erase count of every erase block of the drive.
     pub fn erase_counts(&self) -> impl Iterator<Item = u16> {
-        self.phys.iter().map(Phys::count)
+        self.drive.blocks.all().iter().map(|e| e.count())
     }
     /// Bytes erased of every physical die, and the policy about them.
     pub fn leveler(&self) -> &Leveler {
@@ -479,7 +479,7 @@ impl FlashManager {
         let maps: usize = self.logical.iter().map(LogicalDie::bytes).sum();
         let free: usize = self.dies.iter().map(Die::bytes).sum();
         let blocks: usize = self.vssds.values().map(Vssd::bytes).sum();
-        (maps + free + blocks + self.phys.len() * size_of::<Phys>()) as u64
+        self.drive.blocks.bytes() + (maps + free + blocks + self.phys.len() * size_of::<Phys>()) as u64
     }
 
     fn live(&self, vssd: VssdId) -> Result<&Vssd, BlockError> {

@@ -47,11 +47,9 @@ pub(super) struct Logical {
     pub(super) number: u32,
 }
 
-/// A physical erase block: its out-of-band data, cached, and its state. 16 bytes, as there are many.
+/// A physical erase block: its address, and its state. 8 bytes, as there are many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Phys {
-    /// Erase timestamp in the upper 48 bits, erase count in the lower 16.
-    stamp: u64,
     /// Logical number; the die is `die`.
     number: u32,
     die: u16,
@@ -61,25 +59,12 @@ pub(super) struct Phys {
 }
 
 impl Phys {
-    pub(super) fn count(&self) -> u16 {
-        self.stamp as u16
-    }
-    pub(super) fn time(&self) -> u64 {
-        self.stamp >> 16
-    }
-    pub(super) fn set_erased(&mut self, count: u16, time: u64) {
-        self.stamp = (time & oob::ERASE_TIME_MAX) << 16 | u64::from(count);
-    }
     /// Its present logical address, or the last one.
     pub(super) fn logical(&self) -> Logical {
         Logical { die: u32::from(self.die), number: self.number }
     }
     pub(super) fn set_logical(&mut self, l: Logical) {
         (self.die, self.number) = (l.die as u16, l.number);
-    }
-    pub(super) fn oob(&self) -> BlockOob {
-        let l = self.logical();
-        BlockOob { logical: oob::logical(l.die, l.number), erase_count: self.count(), erase_time: self.time() }
     }
 }
 
@@ -169,11 +154,11 @@ impl FlashManager {
     }
     /// To the free list of its die. A block whose counter is at its end would wear uncounted: it is retired.
     pub(super) fn put_free(&mut self, block: u32) {
-        if self.phys[block as usize].count() == u16::MAX {
+        if self.drive.blocks.count(block) == u16::MAX {
             return self.retire(block, None);
         }
         let (die, plane) = (self.die_of(block) as usize, self.plane_of(block));
-        self.dies[die].free[plane].push(Reverse((self.phys[block as usize].count(), block)));
+        self.dies[die].free[plane].push(Reverse((self.drive.blocks.count(block), block)));
     }
     /// The least worn free erase block of the die, if there is one of the plane for which this number is.
     pub(super) fn take_free(&mut self, die: u32, number: u32) -> Option<u32> {
@@ -221,10 +206,14 @@ impl FlashManager {
     }
     /// The erase is being submitted: what the out-of-band data will say.
     pub(super) fn erased_oob(&mut self, block: u32) -> BlockOob {
-        let time = self.device_time() & oob::ERASE_TIME_MAX;
-        let p = &mut self.phys[block as usize];
-        p.set_erased(p.count().saturating_add(1), time);
-        BlockOob { logical: ERASED, erase_count: p.count(), erase_time: p.time() }
+        let time = self.device_time();
+        self.drive.blocks.erase(block, time);
+        self.drive.blocks.oob(block, ERASED)
+    }
+    /// The out-of-band data of a program of the block.
+    pub(super) fn oob(&self, block: u32) -> BlockOob {
+        let l = self.phys[block as usize].logical();
+        self.drive.blocks.oob(block, oob::logical(l.die, l.number))
     }
     /// The block, which has the address, is obsolete: it is erased when that is durable.
     pub(super) fn discard(&mut self, block: u32) {

@@ -74,8 +74,6 @@ pub(crate) struct Block {
     pub(crate) state: State,
     /// Sequence of each page; zero: never programmed, or torn. Like the records, dropped with the erase.
     pub(crate) sequence: Option<Box<[u64]>>,
-    pub(crate) erase_count: u16,
-    pub(crate) erase_time: u64,
     /// Next page to program.
     pub(crate) next_page: u16,
     /// Programs under way.
@@ -176,8 +174,6 @@ impl Blocks {
         let block = |b| Block {
             state: if b < home { State::Free { dirty: true } } else { State::Elsewhere },
             sequence: None,
-            erase_count: 0,
-            erase_time: 0,
             next_page: 0,
             programs: 0,
             reads: 0,

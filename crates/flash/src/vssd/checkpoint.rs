@@ -284,7 +284,7 @@ impl Vssd {
             // No checkpoint describes what is borrowed; its lender notes the erase.
             return;
         }
-        let count = self.blocks.all[block as usize].erase_count.saturating_add(1);
+        let count = io.drive.blocks.count(self.on_device(block)).saturating_add(1);
         self.journal_both(io, block, count);
     }
     /// Records the erase count of a block that was lent, or of one that is about to be marked bad: no checkpoint
@@ -293,7 +293,7 @@ impl Vssd {
         if block >= self.home {
             return;
         }
-        let count = self.blocks.all[block as usize].erase_count;
+        let count = io.drive.blocks.count(self.on_device(block));
         self.journal_both(io, block, count);
     }
     fn journal_both(&mut self, io: &mut Io, block: u32, count: u16) {
@@ -336,7 +336,7 @@ impl Vssd {
         if c.step != Step::Pieces || c.writing {
             return;
         }
-        let piece = if c.counts_at < c.blocks { Some(self.counts_piece()) } else { self.blocks_piece() };
+        let piece = if c.counts_at < c.blocks { Some(self.counts_piece(io)) } else { self.blocks_piece(io) };
         let Some(piece) = piece else {
             self.checkpoint.step = Step::BodySync;
             if mutant!("flash.checkpoint.header-first") {
@@ -350,31 +350,32 @@ impl Vssd {
         c.pieces += 1;
         self.write_meta(io, at, piece.into(), true);
     }
-    fn counts_piece(&mut self) -> Vec<u8> {
-        let owner = self.owner();
-        let c = &mut self.checkpoint;
+    fn counts_piece(&mut self, io: &Io) -> Vec<u8> {
+        let (owner, first) = (self.owner(), self.checkpoint.counts_at);
+        let c = &self.checkpoint;
         let n = (((c.piece - PIECE_HEAD - 4) / 2) as u32).min(c.blocks - c.counts_at);
         let mut b = vec![0; PIECE_HEAD];
         b.extend_from_slice(&c.counts_at.to_le_bytes());
-        for block in &self.blocks.all[c.counts_at as usize..(c.counts_at + n) as usize] {
-            b.extend_from_slice(&block.erase_count.to_le_bytes());
+        for block in first..first + n {
+            b.extend_from_slice(&io.drive.blocks.count(self.on_device(block)).to_le_bytes());
         }
+        let c = &mut self.checkpoint;
         c.counts_at += n;
         encode_piece_head(&mut b, owner, (c.next, c.pieces), KIND_COUNTS, n);
         b
     }
     /// The next blocks that take no more programs, as many as a piece holds.
-    fn blocks_piece(&mut self) -> Option<Vec<u8>> {
+    fn blocks_piece(&mut self, io: &Io) -> Option<Vec<u8>> {
         let marked = |_: &&u64| !mutant!("flash.checkpoint.marks-dropped");
         let marked: BTreeSet<u32> =
             self.lost.iter().filter(marked).map(|a| self.blocks.block_of(self.map.held(*a).0)).collect();
-        let owner = self.owner();
-        let c = &mut self.checkpoint;
+        let (owner, c) = (self.owner(), &self.checkpoint);
+        let mut at = c.at;
         let mut b = vec![0; PIECE_HEAD];
         let mut n = 0;
-        while c.at < c.blocks && b.len() + c.described <= c.piece {
-            let number = c.at;
-            c.at += 1;
+        while at < c.blocks && b.len() + c.described <= c.piece {
+            let number = at;
+            at += 1;
             let block = &self.blocks.all[number as usize];
             let closed = block.state == State::Closed || mutant!("flash.checkpoint.open-blocks");
             let full = closed && block.programs == 0 && !marked.contains(&number);
@@ -383,8 +384,9 @@ impl Vssd {
             };
             b.extend_from_slice(&number.to_le_bytes());
             b.extend_from_slice(&self.blocks.pages.to_le_bytes());
-            b.extend_from_slice(&block.erase_count.to_le_bytes());
-            b.extend_from_slice(&block.erase_time.to_le_bytes());
+            let on_device = self.on_device(number);
+            b.extend_from_slice(&io.drive.blocks.count(on_device).to_le_bytes());
+            b.extend_from_slice(&io.drive.blocks.time(on_device).to_le_bytes());
             t.iter().for_each(|s| b.extend_from_slice(&s.to_le_bytes()));
             for r in self.blocks.records(number) {
                 b.extend_from_slice(&r.addr.to_le_bytes());
@@ -392,9 +394,11 @@ impl Vssd {
             }
             n += 1;
         }
+        self.checkpoint.at = at;
         if n == 0 {
             return None;
         }
+        let c = &self.checkpoint;
         encode_piece_head(&mut b, owner, (c.next, c.pieces), KIND_BLOCKS, n);
         Some(b)
     }

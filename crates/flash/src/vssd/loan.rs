@@ -43,8 +43,6 @@ pub(crate) struct Loans {
 pub(crate) struct News {
     /// On the device.
     pub(crate) block: u32,
-    erase_count: u16,
-    erase_time: u64,
     back: Back,
 }
 
@@ -65,8 +63,6 @@ enum Back {
 pub(crate) struct Lent {
     /// On the device.
     pub(crate) block: u32,
-    erase_count: u16,
-    erase_time: u64,
     dirty: bool,
 }
 
@@ -120,9 +116,7 @@ impl Vssd {
             let Some(block) = most.and_then(|d| self.blocks.next_free(d)) else { break };
             let dirty = self.blocks.depart(block);
             self.loans.lent += 1;
-            let b = &self.blocks.all[block as usize];
-            let (erase_count, erase_time) = (b.erase_count, b.erase_time);
-            lent.push(Lent { block: self.on_device(block), erase_count, erase_time, dirty });
+            lent.push(Lent { block: self.on_device(block), dirty });
         }
         lent
     }
@@ -132,8 +126,6 @@ impl Vssd {
             let block = self.number_here(l.block);
             self.blocks.arrive(block, l.dirty);
             self.loans.here.push(block);
-            let b = &mut self.blocks.all[block as usize];
-            (b.erase_count, b.erase_time) = (l.erase_count, l.erase_time);
         }
         self.drain_waiting(io);
         self.gc_pump(io);
@@ -209,9 +201,7 @@ impl Vssd {
         self.tell_lender(block, Back::Bad);
     }
     fn tell_lender(&mut self, block: u32, back: Back) {
-        let b = &self.blocks.all[block as usize];
-        let (erase_count, erase_time) = (b.erase_count, b.erase_time);
-        self.loans.news.push(News { block: self.on_device(block), erase_count, erase_time, back });
+        self.loans.news.push(News { block: self.on_device(block), back });
     }
     /// The block was erased, and is free.
     pub(crate) fn erased_for_lender(&mut self, block: u32) {
@@ -224,8 +214,6 @@ impl Vssd {
     /// A borrower has erased a block of its own, or gives it back.
     pub(crate) fn told(&mut self, io: &mut Io, n: News) {
         let block = self.number_here(n.block);
-        let b = &mut self.blocks.all[block as usize];
-        (b.erase_count, b.erase_time) = (n.erase_count, n.erase_time);
         self.journal_count(io, block);
         match n.back {
             Back::No => return,
@@ -246,7 +234,7 @@ impl Vssd {
     }
 
     /// Recovery found a block with something in it.
-    pub(crate) fn found_owner(&mut self, io: &Io, block: u32, oob: &BlockOob) -> Found {
+    pub(crate) fn found_owner(&mut self, io: &mut Io, block: u32, oob: &BlockOob) -> Found {
         let found = Address::unpack(oob.logical);
         let (die, within) = self.blocks.within_die(block);
         let named = found.owner;
@@ -273,9 +261,8 @@ impl Vssd {
         if mine {
             self.blocks.arrive(block, true);
             self.loans.here.push(block);
-            let b = &mut self.blocks.all[block as usize];
             // No checkpoint of this vSSD knows better than the block itself, which may lack one erase.
-            b.erase_count = b.erase_count.saturating_add(1);
+            io.drive.blocks.raise(self.on_device(block), oob.erase_count.saturating_add(1));
         }
         if mine { Found::Mine } else { Found::Others }
     }

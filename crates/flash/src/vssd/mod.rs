@@ -320,13 +320,12 @@ impl Vssd {
     pub(crate) fn page_addr(&self, block: u32, page: u16) -> PageAddr {
         PageAddr { block: self.on_device(block), page }
     }
-    pub(crate) fn oob(&self, block: u32) -> BlockOob {
-        let b = &self.blocks.all[block as usize];
+    pub(crate) fn oob(&self, io: &Io, block: u32) -> BlockOob {
         let (die, within) = self.blocks.within_die(block);
         let unmarked = block >= self.home && mutant!("flash.loan.unmarked");
         let owner = if unmarked { Owner::default() } else { self.owner() };
         let address = Address { owner, die: self.dies[die as usize], block: within };
-        BlockOob { logical: address.pack(), erase_count: b.erase_count, erase_time: b.erase_time }
+        io.drive.blocks.oob(self.on_device(block), address.pack())
     }
 
     // Reads.

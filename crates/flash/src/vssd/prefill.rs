@@ -5,13 +5,19 @@ use rackweave_core::{BlockAddr, Timestamp};
 use super::Vssd;
 use super::blocks::{Holds, NONE, PAD, Record, State, is_range};
 use super::frontier::{Frontier, Lives, NO_FRONTIER};
+use crate::drive::EraseBlocks;
 
 /// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
 /// part begins close to it, unless another ratio is configured.
 pub(crate) const FREE_RATIO: f64 = 0.35;
 
 impl Vssd {
-    pub(crate) fn prefill(&mut self, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>, free_ratio: f64) {
+    pub(crate) fn prefill(
+        &mut self,
+        erased: &mut EraseBlocks,
+        blocks: impl Iterator<Item = (BlockAddr, Timestamp)>,
+        free_ratio: f64,
+    ) {
         let (mut at, mut short) = (Spot::new(Holds::Written), Spot::new(Holds::Short));
         let mut moved_to = [Spot::new(Holds::Moved), Spot::new(Holds::Moved)];
         for (addr, version) in blocks {
@@ -26,7 +32,7 @@ impl Vssd {
             let apart = self.separates() && self.replaces_short(addr);
             let at = if apart { &mut short } else { &mut at };
             if at.left == 0 {
-                self.make_room(&mut moved_to, free_ratio);
+                self.make_room(erased, &mut moved_to, free_ratio);
             }
             self.put(at, addr, version.0);
             self.stats.host_slots += 1;
@@ -35,7 +41,7 @@ impl Vssd {
         self.leave(short);
         moved_to.into_iter().for_each(|s| self.leave(s));
     }
-    fn make_room(&mut self, moved_to: &mut [Spot; 2], free_ratio: f64) {
+    fn make_room(&mut self, erased: &mut EraseBlocks, moved_to: &mut [Spot; 2], free_ratio: f64) {
         while self.space().free_ratio() < free_ratio || self.blocks.free_count <= super::GC_RESERVE {
             let Some(victim) = self.gc_choose() else { return };
             self.blocks.unlist(victim);
@@ -57,8 +63,7 @@ impl Vssd {
                 self.stats.gc_slots += 1;
                 from = s + 1;
             }
-            let b = &mut self.blocks.all[victim as usize];
-            b.erase_count = b.erase_count.saturating_add(1);
+            erased.erase(self.on_device(victim), 0);
             self.blocks.release(victim);
             self.stats.erases += 1;
         }

@@ -10,7 +10,6 @@ use super::frontier::{Lives, NO_FRONTIER, Place, Taker, Waiting};
 use super::gc::LOST_CRC;
 use super::{By, Io, Pending, Vssd, clear, packed, ranges};
 use crate::hold::NoPage;
-use crate::oob;
 use crate::ssd::{BlockWrite, FlashDone, NoFreeBlock};
 use crate::table::EntryState;
 use crate::timing::Charge;
@@ -94,12 +93,8 @@ impl Vssd {
 
     pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
         let done_at = io.drive.clock.erase(io.now, self.die(block), charge);
-        let mut after = self.oob(block);
-        after.erase_count = after.erase_count.saturating_add(1);
-        after.erase_time = (io.now.0 / 1000).min(oob::ERASE_TIME_MAX);
-        let b = &mut self.blocks.all[block as usize];
-        (b.erase_count, b.erase_time) = (after.erase_count, after.erase_time);
-        let op = DeviceOp::Erase { block: self.on_device(block), oob: after };
+        io.drive.blocks.erase(self.on_device(block), io.now.0 / 1000);
+        let op = DeviceOp::Erase { block: self.on_device(block), oob: self.oob(io, block) };
         io.submit(Pending::Erase { vssd: self.index, block }, op, done_at);
     }
 
@@ -129,7 +124,7 @@ impl Vssd {
         for (r, s) in records.iter_mut().zip(&*slots) {
             *r = Record { addr: packed(&s.record), version: s.record.version.0 };
         }
-        let oob = self.oob(block);
+        let oob = self.oob(io, block);
         let charge = if matches!(by, By::Gc { .. }) { Charge::Collector } else { Charge::Device };
         let done_at = io.drive.clock.program(io.now, self.die(block), spp as u64, charge);
         let op = DeviceOp::Program {

@@ -161,7 +161,7 @@ impl Vssd {
     fn piece_found(&mut self, io: &mut Io, r: &mut Recovery, b: &[u8]) {
         let Some(h) = r.headers.last().copied() else { return };
         let piece = decode_piece_head(b, self.owner(), (h.generation, r.piece));
-        if piece.and_then(|(kind, n, body)| self.take_piece(r, kind, n, body)).is_none() {
+        if piece.and_then(|(kind, n, body)| self.take_piece(io, r, kind, n, body)).is_none() {
             // Damaged: what it said counts for nothing; the older one may do.
             io.trace(trace::CHECKPOINT_TORN, u64::from(self.id.0), h.generation);
             r.headers.pop();
@@ -176,7 +176,7 @@ impl Vssd {
         r.piece += 1;
         self.next_piece(io, r);
     }
-    fn take_piece(&mut self, r: &mut Recovery, kind: u32, n: u32, b: &[u8]) -> Option<()> {
+    fn take_piece(&mut self, io: &mut Io, r: &mut Recovery, kind: u32, n: u32, b: &[u8]) -> Option<()> {
         if kind == KIND_COUNTS {
             let first = u32::from_le_bytes(b.get(..4)?.try_into().ok()?) as usize;
             let known = r.counts.get_mut(first..first.checked_add(n as usize)?)?;
@@ -199,9 +199,8 @@ impl Vssd {
             for (r, s) in records.iter_mut().zip(entry[16 + pages * 8..].chunks_exact(16)) {
                 *r = Record { addr: u64_at(s, 0), version: u64_at(s, 8) };
             }
-            let block = &mut self.blocks.all[number as usize];
-            block.erase_count = u16::from_le_bytes([entry[6], entry[7]]);
-            block.erase_time = u64_at(entry, 8);
+            let count = u16::from_le_bytes([entry[6], entry[7]]);
+            io.drive.blocks.found(self.on_device(number), count, u64_at(entry, 8));
         }
         Some(())
     }
@@ -272,15 +271,13 @@ impl Vssd {
     }
     fn found(
         &mut self,
-        io: &Io,
+        io: &mut Io,
         r: &mut Recovery,
         block: u32,
         oob: &BlockOob,
         (pages, unreadable): (&[PageSpare], &[u16]),
     ) {
-        let b = &mut self.blocks.all[block as usize];
-        b.erase_count = oob.erase_count;
-        b.erase_time = oob.erase_time;
+        io.drive.blocks.found(self.on_device(block), oob.erase_count, oob.erase_time);
         if r.fresh && !pages.is_empty() && !mutant!("flash.table.lost-is-new") {
             r.result = Err(TableError::Missing { block: self.on_device(block) }.into());
             return;
@@ -321,7 +318,7 @@ impl Vssd {
 
     /// All slots are known: for each block the highest version counts, then the later page.
     fn merge(&mut self, io: &mut Io, r: &mut Recovery) {
-        self.settle_counts(r);
+        self.settle_counts(io, r);
         if r.torn > 0 {
             io.trace(trace::TORN_PAGE, u64::from(self.id.0), r.torn);
         }
@@ -372,23 +369,21 @@ impl Vssd {
         self.ranges_on(io, r);
     }
     /// Erase counts are never below the truth: what is known of a block, or of its die.
-    fn settle_counts(&mut self, r: &Recovery) {
-        let per_die = self.blocks.blocks_per_die as usize;
-        for (block, known) in self.blocks.all.iter_mut().zip(&r.counts) {
-            block.erase_count = block.erase_count.max(*known);
-            if !r.noted {
-                // At most one erase of a block is not in its own record: the next one waits for a sync.
-                block.erase_count = block.erase_count.saturating_add(1);
-            }
+    fn settle_counts(&self, io: &mut Io, r: &Recovery) {
+        let erased = &mut io.drive.blocks;
+        for (block, known) in (0..self.home).map(|b| self.on_device(b)).zip(&r.counts) {
+            // At most one erase of a block is not in its own record: the next one waits for a sync.
+            let unnoted = u16::from(!r.noted);
+            erased.raise(block, erased.count(block).max(*known).saturating_add(unnoted));
         }
-        for die in self.blocks.all.chunks_mut(per_die) {
-            let most = die.iter().map(|b| b.erase_count).max().unwrap_or(0);
-            for b in die.iter_mut().filter(|b| b.sequence.is_none()) {
-                if !r.checkpointed && !mutant!("flash.wear.lower") {
-                    b.erase_count = most;
-                }
+        for die in (0..self.home).step_by(self.blocks.blocks_per_die as usize) {
+            let blocks = die..die + self.blocks.blocks_per_die;
+            let most = blocks.clone().map(|b| erased.count(self.on_device(b))).max().unwrap_or(0);
+            for b in blocks.filter(|b| self.blocks.all[*b as usize].sequence.is_none()) {
+                let block = self.on_device(b);
+                let least = if !r.checkpointed && !mutant!("flash.wear.lower") { most } else { 0 };
                 // Each start since may have erased it before its first program, unnoted.
-                b.erase_count = b.erase_count.saturating_add(r.starts);
+                erased.raise(block, erased.count(block).max(least).saturating_add(r.starts));
             }
         }
     }
@@ -431,7 +426,7 @@ impl Vssd {
             // Older copies of the covered blocks show again: the contents here must not count as complete.
             let (page, _) = self.blocks.page_of(slot);
             let block = self.blocks.block_of(slot);
-            let erased = self.blocks.all[block as usize].erase_time;
+            let erased = io.drive.blocks.time(self.on_device(block));
             if !mutant!("flash.loss.range-silent") {
                 self.losses.add(self.on_device(block), page, erased);
             }
