@@ -11,7 +11,7 @@ use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, Vs
 /// Sets fenced at once: deletion is background work, and a set has at most one such fence.
 const IN_FLIGHT_MAX: usize = 8;
 /// Bits of a request number within one incarnation of the service.
-const REQUESTS_A_LIFE: u32 = 24;
+const REQUEST_BITS: u32 = 24;
 /// Time until an unanswered message goes to the next member: with [`IN_FLIGHT_MAX`], at most forty a second, of 100
 /// bytes.
 const RETRY_AFTER: Span = Span::from_millis(200);
@@ -39,7 +39,7 @@ impl Clearing {
     }
     /// The service starts. Late answers to an earlier incarnation are ignored.
     pub fn begin(&mut self, me: Incarnation) {
-        self.next_request = me.0 << REQUESTS_A_LIFE | 1;
+        self.next_request = me.0 << REQUEST_BITS | 1;
     }
     pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
         self.queue.extend(sets.iter().map(|&s| (volume, s)));

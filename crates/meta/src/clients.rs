@@ -54,7 +54,7 @@ impl Meta {
 
     /// Answers requests for the map. An answer makes a device's failure final, so there is none until all members have
     /// reported: the client repeats the request.
-    pub(crate) fn tell_map(&mut self, now: Time, client: NodeId, request: u64) {
+    pub(crate) fn send_map(&mut self, now: Time, client: NodeId, request: u64) {
         if self.sets.iter().all(|s| members::heard(&s.view, &s.places, &self.servers, now)) {
             let map = Box::new(self.map(now));
             self.say(client, request, Control::Map(map));

@@ -21,7 +21,7 @@ pub struct Server {
     /// proves less.
     pub alive_at: Option<Time>,
     /// Messages sent to it that its heartbeats acknowledge: number and time, oldest first.
-    pub told: VecDeque<(u64, Time)>,
+    pub unacked: VecDeque<(u64, Time)>,
     /// Since when it has held a lease without a gap, as far as this run of the service knows.
     pub live_since: Time,
     /// When its lease has certainly ended, by the service's clock.
@@ -51,23 +51,23 @@ pub struct Evidence {
 }
 
 /// Most messages to a server whose time is remembered; it answers later ones.
-const TOLD_MAX: usize = 64;
+const UNACKED_MAX: usize = 64;
 
 impl Server {
     /// Message number `stamp` is sent to it.
-    pub fn tell(&mut self, now: Time, stamp: u64) {
-        if self.told.len() == TOLD_MAX {
-            self.told.pop_front();
+    pub fn sent(&mut self, now: Time, stamp: u64) {
+        if self.unacked.len() == UNACKED_MAX {
+            self.unacked.pop_front();
         }
-        self.told.push_back((stamp, now));
+        self.unacked.push_back((stamp, now));
     }
     /// Its heartbeat names message `stamp` as the last received; zero is from a version that names none.
-    pub fn answers(&mut self, now: Time, stamp: u64) {
+    pub fn acked(&mut self, now: Time, stamp: u64) {
         if stamp == 0 || mutant!("meta.survivor.late-heartbeat") {
             self.alive_at = Some(now);
-        } else if let Some(i) = self.told.iter().position(|t| t.0 == stamp) {
-            self.alive_at = self.alive_at.max(Some(self.told[i].1));
-            self.told.drain(..i);
+        } else if let Some(i) = self.unacked.iter().position(|t| t.0 == stamp) {
+            self.alive_at = self.alive_at.max(Some(self.unacked[i].1));
+            self.unacked.drain(..i);
         }
     }
     /// Digest of the drive's losses in this slot; zero for none.
@@ -156,7 +156,7 @@ pub trait Servers {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Life {
+enum Liveness {
     /// Holds a lease, and was heard in this run of the service.
     Live,
     /// May hold a lease from the previous run of the service.
@@ -174,25 +174,25 @@ struct Judge<'a, S: Servers> {
     places: &'a [Place],
     evidence: &'a [Evidence],
     now: Time,
-    patience: MembershipPolicy,
+    policy: MembershipPolicy,
 }
 
 impl<S: Servers> Judge<'_, S> {
     fn place(&self, vssd: VssdId) -> Option<&Place> {
         self.places.iter().find(|p| p.vssd == vssd)
     }
-    fn life(&self, m: &Member) -> Life {
+    fn liveness(&self, m: &Member) -> Liveness {
         let s = self.servers.server(m.server);
         if s.incarnation != m.incarnation {
-            Life::Restarted
+            Liveness::Restarted
         } else if self.place(m.vssd).is_none_or(|p| p.failed) {
-            Life::Failed
+            Liveness::Failed
         } else if self.now >= s.lease_ends {
-            Life::Expired
+            Liveness::Expired
         } else if s.heard_at.is_some() {
-            Life::Live
+            Liveness::Live
         } else {
-            Life::Unheard
+            Liveness::Unheard
         }
     }
     /// Its server is registered and alive, and its device has not failed.
@@ -228,15 +228,15 @@ impl<S: Servers> Judge<'_, S> {
     /// When the member was lost, if it was.
     fn lost_at(&self, m: &Member) -> Option<Time> {
         let s = self.servers.server(m.server);
-        match self.life(m) {
-            Life::Restarted => Some(s.registered_at),
-            Life::Expired => Some(s.lease_ends),
-            Life::Live | Life::Unheard | Life::Failed => None,
+        match self.liveness(m) {
+            Liveness::Restarted => Some(s.registered_at),
+            Liveness::Expired => Some(s.lease_ends),
+            Liveness::Live | Liveness::Unheard | Liveness::Failed => None,
         }
     }
     /// Its memory is lost.
     fn broken(&self, m: &Member) -> bool {
-        matches!(self.life(m), Life::Restarted | Life::Failed)
+        matches!(self.liveness(m), Liveness::Restarted | Liveness::Failed)
     }
     /// The members that survive, whatever happened to the rest of `all`. They must have answered a message sent after
     /// the loss: servers that lost power together all return as restarted, and no earlier heartbeat, however late, may
@@ -244,16 +244,14 @@ impl<S: Servers> Judge<'_, S> {
     fn survivors<'a>(&self, of: &'a [Member], all: &[&Member]) -> impl Iterator<Item = &'a Member> {
         let lost_at = all.iter().filter_map(|m| self.lost_at(m)).max();
         // The report of a supervisor does not count here: it does not depend on clocks.
-        let expired = all.iter().any(|m| self.life(m) == Life::Expired && !self.servers.server(m.server).ended);
+        let expired = all.iter().any(|m| self.liveness(m) == Liveness::Expired && !self.servers.server(m.server).ended);
         of.iter().filter(move |m| {
             let s = self.servers.server(m.server);
             m.role == Role::Member
-                && self.life(m) == Life::Live
+                && self.liveness(m) == Liveness::Live
                 && lost_at
                     .is_none_or(|lost| s.alive_at.is_some_and(|alive| alive > lost) || mutant!("meta.survivor.unheard"))
-                && (!expired
-                    || self.now >= s.live_since + self.patience.survivor_for
-                    || mutant!("meta.survivor.at-once"))
+                && (!expired || self.now >= s.live_since + self.policy.survivor_for || mutant!("meta.survivor.at-once"))
         })
     }
 }
@@ -274,9 +272,9 @@ pub fn decide<S: Servers>(
     (places, evidence): (&[Place], &[Evidence]),
     servers: &S,
     now: Time,
-    patience: MembershipPolicy,
+    policy: MembershipPolicy,
 ) -> Option<(ViewState, Vec<Member>)> {
-    let judge = Judge { servers, places, evidence, now, patience };
+    let judge = Judge { servers, places, evidence, now, policy };
     if view.members.is_empty() {
         return first_view(&judge);
     }
@@ -297,9 +295,9 @@ fn first_view<S: Servers>(judge: &Judge<'_, S>) -> Option<(ViewState, Vec<Member
         .map(|p| judge.reborn(p.vssd, p.node, Role::Member))
         .collect();
     let enough = there.len() == judge.places.iter().filter(|p| first(p)).count()
-        || (judge.now >= judge.patience.first_view_until
+        || (judge.now >= judge.policy.first_view_until
             && !there.is_empty()
-            && there.len() >= usize::from(judge.patience.min_copies));
+            && there.len() >= usize::from(judge.policy.min_copies));
     (enough || (!there.is_empty() && mutant!("meta.first-view.one"))).then_some((ViewState::Normal, there))
 }
 
@@ -311,27 +309,27 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
         return gone.then(|| resume(judge, view, holders)).flatten();
     }
     let leaves = |m: &Member| judge.place(m.vssd).is_some_and(Place::leaves);
-    let stays = |m: &&Member| matches!(judge.life(m), Life::Live | Life::Unheard) && !leaves(m);
+    let stays = |m: &&Member| matches!(judge.liveness(m), Liveness::Live | Liveness::Unheard) && !leaves(m);
     let staying = view.members.iter().filter(|m| m.role == Role::Member && stays(m)).count();
     // A readable member counts as a copy while there are too few without it.
     let enough = |p: &Place| {
-        let needed = if p.leaving || p.unreached { 1 } else { usize::from(judge.patience.min_copies).max(1) };
+        let needed = if p.leaving || p.unreached { 1 } else { usize::from(judge.policy.min_copies).max(1) };
         staying >= needed || mutant!("meta.member.leaves-too-few")
     };
     let mut next = Vec::with_capacity(judge.places.len());
     for m in &view.members {
         let leaves = judge.place(m.vssd).filter(|p| p.leaves());
-        match judge.life(m) {
+        match judge.liveness(m) {
             // A shadow serves nothing, and no write completes without its acknowledgement. Once it has installed that
             // role, the other members, if any, can do without it: it no longer considers itself a member under its
             // lease.
-            Life::Live | Life::Unheard if leaves.is_some_and(|p| enough(p) || m.role == Role::Shadow) => {
+            Liveness::Live | Liveness::Unheard if leaves.is_some_and(|p| enough(p) || m.role == Role::Shadow) => {
                 if m.role == Role::Member || leaves.is_some_and(|p| p.epoch < view.epoch) {
                     next.push(Member { role: Role::Shadow, ..*m });
                 }
             }
-            Life::Restarted if leaves.is_some_and(|p| p.leaving || p.read_only) => {}
-            Life::Live | Life::Unheard => {
+            Liveness::Restarted if leaves.is_some_and(|p| p.leaving || p.read_only) => {}
+            Liveness::Live | Liveness::Unheard => {
                 let complete = judge.place(m.vssd).is_some_and(|p| {
                     p.complete_in == Some(view.epoch)
                         || (p.complete_in.is_some() && mutant!("meta.member.complete-before"))
@@ -339,11 +337,11 @@ fn normal<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
                 let role = if complete { Role::Member } else { m.role };
                 next.push(Member { role, ..*m });
             }
-            Life::Restarted if judge.usable(m.vssd, m.server) => {
+            Liveness::Restarted if judge.usable(m.vssd, m.server) => {
                 let role = if mutant!("meta.member.restarted-stays") { Role::Member } else { Role::Shadow };
                 next.push(judge.reborn(m.vssd, m.server, role));
             }
-            Life::Restarted | Life::Expired | Life::Failed => {}
+            Liveness::Restarted | Liveness::Expired | Liveness::Failed => {}
         }
     }
     for p in judge.places {
@@ -366,16 +364,16 @@ fn resume<S: Servers>(judge: &Judge<'_, S>, view: &View, holders: &[Member]) -> 
     }
     let mut back = Vec::new();
     for m in last {
-        match judge.life(m) {
-            Life::Restarted if judge.usable(m.vssd, m.server) && judge.replaced(m) => {}
-            Life::Restarted if judge.usable(m.vssd, m.server) => {
+        match judge.liveness(m) {
+            Liveness::Restarted if judge.usable(m.vssd, m.server) && judge.replaced(m) => {}
+            Liveness::Restarted if judge.usable(m.vssd, m.server) => {
                 back.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
             // A missing place was given back.
-            Life::Restarted if judge.place(m.vssd).is_none_or(|p| p.failed) => {}
-            Life::Failed => {}
+            Liveness::Restarted if judge.place(m.vssd).is_none_or(|p| p.failed) => {}
+            Liveness::Failed => {}
             _ if mutant!("meta.recovery.not-all") => {}
-            Life::Restarted | Life::Live | Life::Unheard | Life::Expired => return None,
+            Liveness::Restarted | Liveness::Live | Liveness::Unheard | Liveness::Expired => return None,
         }
     }
     let (leader, witnesses) = (back.first()?.vssd, judge.witnesses(&back));
@@ -392,21 +390,21 @@ pub fn others_may_come<S: Servers>(
     servers: &S,
     now: Time,
 ) -> bool {
-    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
-    let may_come = |m: &Member| match judge.life(m) {
-        Life::Failed => false,
-        Life::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.replaced(m),
-        Life::Live | Life::Unheard | Life::Expired => true,
+    let judge = Judge { servers, places, evidence, now, policy: MembershipPolicy::default() };
+    let may_come = |m: &Member| match judge.liveness(m) {
+        Liveness::Failed => false,
+        Liveness::Restarted => judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.replaced(m),
+        Liveness::Live | Liveness::Unheard | Liveness::Expired => true,
     };
-    let serves = |m: &Member| m.role == Role::Member && matches!(judge.life(m), Life::Live | Life::Unheard);
+    let serves = |m: &Member| m.role == Role::Member && matches!(judge.liveness(m), Liveness::Live | Liveness::Unheard);
     !view.members.iter().any(serves) && last(view, holders).into_iter().any(may_come)
 }
 
 /// Whether all members that may hold a lease have reported their devices' state in this run of the service. Before
 /// that, statements about the others may be withdrawn.
 pub fn heard<S: Servers>(view: &View, places: &[Place], servers: &S, now: Time) -> bool {
-    let judge = Judge { servers, places, evidence: &[], now, patience: MembershipPolicy::default() };
-    view.members.iter().all(|m| judge.life(m) != Life::Unheard)
+    let judge = Judge { servers, places, evidence: &[], now, policy: MembershipPolicy::default() };
+    view.members.iter().all(|m| judge.liveness(m) != Liveness::Unheard)
 }
 
 /// Members of the last epoch that a crashed set waits for; the surviving server if it did not crash. `None` if it never
@@ -419,8 +417,8 @@ pub fn waits_for<S: Servers>(
     now: Time,
 ) -> Option<Result<Vec<NodeId>, NodeId>> {
     // The minimum lease time of a survivor does not matter here: any lease holder may be the survivor.
-    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
-    let there = |m: &&&Member| matches!(judge.life(m), Life::Live | Life::Unheard);
+    let judge = Judge { servers, places, evidence, now, policy: MembershipPolicy::default() };
+    let there = |m: &&&Member| matches!(judge.liveness(m), Liveness::Live | Liveness::Unheard);
     let members: Vec<&Member> = view.members.iter().filter(|m| m.role == Role::Member).collect();
     if view.state == ViewState::Normal
         && let Some(m) = members.iter().find(there)
@@ -429,10 +427,12 @@ pub fn waits_for<S: Servers>(
     }
     let normal = view.state == ViewState::Normal;
     let held = normal && holders.iter().any(|h| there(&&h));
-    let missing = |m: &&&Member| match judge.life(m) {
-        Life::Expired => true,
-        Life::Restarted => !held && judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.usable(m.vssd, m.server),
-        Life::Live | Life::Unheard | Life::Failed => false,
+    let missing = |m: &&&Member| match judge.liveness(m) {
+        Liveness::Expired => true,
+        Liveness::Restarted => {
+            !held && judge.place(m.vssd).is_some_and(|p| !p.failed) && !judge.usable(m.vssd, m.server)
+        }
+        Liveness::Live | Liveness::Unheard | Liveness::Failed => false,
     };
     let all = if normal && !held { last(view, holders) } else { members };
     (!all.is_empty()).then(|| Ok(all.iter().filter(missing).map(|m| m.server).collect()))
@@ -447,7 +447,7 @@ pub fn waits_for_word<S: Servers>(
     servers: &S,
     now: Time,
 ) -> bool {
-    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
+    let judge = Judge { servers, places, evidence, now, policy: MembershipPolicy::default() };
     let last = match view.state {
         ViewState::Normal => last(view, holders),
         ViewState::Recovering { witnesses: 0, .. } => return false,
@@ -455,7 +455,7 @@ pub fn waits_for_word<S: Servers>(
     };
     let nobody_missing =
         waits_for(view, holders, (places, evidence), servers, now).is_some_and(|w| w == Ok(Vec::new()));
-    let mut there = last.into_iter().filter(|m| judge.life(m) != Life::Failed).peekable();
+    let mut there = last.into_iter().filter(|m| judge.liveness(m) != Liveness::Failed).peekable();
     nobody_missing && there.peek().is_some() && !there.any(|m| judge.continuous(m))
 }
 
@@ -491,7 +491,7 @@ pub fn recover_without<S: Servers>(
     if given_up.is_empty() && !waits_for_word(view, holders, (places, evidence), servers, now) {
         return Err(SetError::NothingMissing { set });
     }
-    let judge = Judge { servers, places, evidence, now, patience: MembershipPolicy::default() };
+    let judge = Judge { servers, places, evidence, now, policy: MembershipPolicy::default() };
     let kept = |m: &&Member| !given_up.contains(&m.server) && judge.usable(m.vssd, m.server);
     let normal = view.state == ViewState::Normal;
     if let Some(&one) = holders.iter().filter(kept).find(|m| normal && !judge.broken(m)) {
@@ -513,16 +513,16 @@ fn recovering<S: Servers>(
 ) -> Option<(ViewState, Vec<Member>)> {
     let mut next = Vec::with_capacity(view.members.len());
     for m in &view.members {
-        match judge.life(m) {
-            Life::Failed => {}
-            Life::Restarted if judge.usable(m.vssd, m.server) && judge.replaced(m) => {}
-            Life::Restarted if judge.usable(m.vssd, m.server) => {
+        match judge.liveness(m) {
+            Liveness::Failed => {}
+            Liveness::Restarted if judge.usable(m.vssd, m.server) && judge.replaced(m) => {}
+            Liveness::Restarted if judge.usable(m.vssd, m.server) => {
                 next.push(judge.reborn(m.vssd, m.server, Role::Member));
             }
-            Life::Restarted if judge.place(m.vssd).is_some_and(|p| p.failed) => {}
-            Life::Restarted if mutant!("meta.recovery.without-restarted") => {}
-            Life::Restarted => return None,
-            Life::Live | Life::Unheard | Life::Expired => next.push(*m),
+            Liveness::Restarted if judge.place(m.vssd).is_some_and(|p| p.failed) => {}
+            Liveness::Restarted if mutant!("meta.recovery.without-restarted") => {}
+            Liveness::Restarted => return None,
+            Liveness::Live | Liveness::Unheard | Liveness::Expired => next.push(*m),
         }
     }
     if next == view.members {

@@ -24,7 +24,7 @@ const PLAN_RETRY_INTERVAL: Span = Span::from_millis(200);
 /// sixteen.
 const ROW_RETRY_INTERVAL: Span = Span::from_secs(1);
 /// Bits of a plan number within one incarnation of the service.
-const PLANS_A_LIFE: u32 = 24;
+const PLAN_BITS: u32 = 24;
 
 /// The plan sent to a server.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ impl Meta {
     /// Sends the server its current plan.
     fn replan(&mut self, node: NodeId) {
         self.moves.plans_made += 1;
-        let number = self.me.0 << PLANS_A_LIFE | self.moves.plans_made;
+        let number = self.me.0 << PLAN_BITS | self.moves.plans_made;
         self.moves.plans.insert(node, PlanState { number, done: false, again_at: Time::ZERO });
     }
     /// On a message of the server: repeats the plan if it is not carried out.

@@ -80,7 +80,7 @@ pub struct Meta {
     pub(crate) servers: ServerTable,
     pub(crate) moves: Moves,
     pub(crate) rounds: Rounds,
-    pub(crate) lives: BTreeMap<NodeId, ServerRecord>,
+    pub(crate) records: BTreeMap<NodeId, ServerRecord>,
     /// Each server's drive as of its last registration.
     pub(crate) drives: BTreeMap<NodeId, DriveRecord>,
     pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
@@ -131,7 +131,7 @@ impl Meta {
             servers: ServerTable::default(),
             rounds: Rounds::default(),
             moves: Moves::new(&cfg.layout, cfg.servers),
-            lives: BTreeMap::new(),
+            records: BTreeMap::new(),
             drives: BTreeMap::new(),
             clients: BTreeMap::new(),
             volumes: Volumes::new(Vec::new()),
@@ -168,7 +168,7 @@ impl Meta {
                 Record::Server(node, r) => {
                     let (incarnation, drive, losses) = (r.incarnation, r.drive, r.losses.clone());
                     self.servers.known.insert(node, Server { incarnation, drive, losses, ..Server::default() });
-                    self.lives.insert(node, r);
+                    self.records.insert(node, r);
                 }
                 Record::Set(view) => views.push(view),
                 Record::Holders(set, members) => holders.push((set, members)),
@@ -330,7 +330,7 @@ impl Meta {
                 let ServerHello { nonce, drive, empty, losses, table, vssds } = *hello;
                 if empty
                     && !mutant!("meta.hello.empty-drive")
-                    && self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce))
+                    && self.records.get(&src).is_some_and(|record| record.nonces.last() != Some(&nonce))
                 {
                     return self.say(src, 0, Control::ServerRefused { nonce });
                 }
@@ -340,7 +340,7 @@ impl Meta {
                 self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new(), DriveTable::default()), &vssds, fx);
             }
             Body::Control(Control::EmptyPlainHello { nonce, vssds }) => {
-                if self.lives.get(&src).is_some_and(|life| life.nonces.last() != Some(&nonce)) {
+                if self.records.get(&src).is_some_and(|record| record.nonces.last() != Some(&nonce)) {
                     return self.say(src, 0, Control::ServerRefused { nonce });
                 }
                 self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new(), DriveTable::default()), &vssds, fx);
@@ -348,7 +348,7 @@ impl Meta {
             Body::Control(Control::ClientHello { nonce }) => self.client_hello(now, src, header.request, nonce),
             Body::Control(Control::MapAsk { .. }) => {
                 self.remember_client(src, 0, header.incarnation);
-                self.tell_map(now, src, header.request);
+                self.send_map(now, src, header.request);
                 // Earlier messages may have been lost.
                 for (volume, limits) in self.volumes.limited(src) {
                     self.say(src, 0, Control::VolumeLimited { volume, limits });
@@ -378,7 +378,7 @@ impl Meta {
             }
             Body::Control(Control::Admin(op)) => self.admin_request(now, src, header, &op, fx),
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
-            Body::Control(Control::Room(room)) => self.room_told(src, header.incarnation, *room),
+            Body::Control(Control::Room(room)) => self.room_reported(src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }

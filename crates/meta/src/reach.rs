@@ -55,11 +55,11 @@ impl Meta {
     /// Lets members leave the set that the others can do without.
     fn part(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let s = &self.sets[i];
-        let lives = |m: &Member| {
+        let alive = |m: &Member| {
             let known = self.servers.server(m.server);
             known.incarnation == m.incarnation && known.heard_at.is_some() && known.present(now)
         };
-        let there: Vec<Member> = s.view.members.iter().filter(|m| lives(m)).copied().collect();
+        let there: Vec<Member> = s.view.members.iter().filter(|m| alive(m)).copied().collect();
         // Drops old complaints: the view is unchanged.
         let gap = self.cfg.lease * GAP_LEASES;
         let recent: Vec<_> =

@@ -50,23 +50,26 @@ pub(crate) fn striped(room: impl ExactSizeIterator<Item = u64>, unit: u32) -> u6
 }
 
 impl Meta {
-    pub(crate) fn room_told(&mut self, src: NodeId, by: Incarnation, told: VssdRoom) {
-        let place = self.by_vssd.get(&told.vssd).map(|&(set, place)| &self.sets[set].places[place]);
-        if self.servers.server(src).incarnation != by || place.is_none_or(|p| p.node != src) || told.from > told.until {
+    pub(crate) fn room_reported(&mut self, src: NodeId, by: Incarnation, report: VssdRoom) {
+        let place = self.by_vssd.get(&report.vssd).map(|&(set, place)| &self.sets[set].places[place]);
+        if self.servers.server(src).incarnation != by
+            || place.is_none_or(|p| p.node != src)
+            || report.from > report.until
+        {
             return;
         }
         let fresh = || ReportedRoom { by, capacity: 0, used: 0, volumes: BTreeMap::new() };
-        let t = self.rooms.0.entry(told.vssd).or_insert_with(fresh);
+        let t = self.rooms.0.entry(report.vssd).or_insert_with(fresh);
         if t.by != by {
             *t = fresh();
         }
-        let changed = t.capacity != told.capacity;
-        (t.capacity, t.used) = (told.capacity, told.used);
-        let gone: Vec<VolumeId> = t.volumes.range(told.from..=told.until).map(|v| *v.0).collect();
+        let changed = t.capacity != report.capacity;
+        (t.capacity, t.used) = (report.capacity, report.used);
+        let gone: Vec<VolumeId> = t.volumes.range(report.from..=report.until).map(|v| *v.0).collect();
         for v in gone {
             t.volumes.remove(&v);
         }
-        t.volumes.extend(told.volumes.iter().copied().filter(|v| v.0 >= told.from && v.0 <= told.until));
+        t.volumes.extend(report.volumes.iter().copied().filter(|v| v.0 >= report.from && v.0 <= report.until));
         if changed {
             // Includes vSSDs that have left, so that their number stays bounded.
             let by_vssd = &self.by_vssd;
@@ -83,7 +86,7 @@ impl Meta {
         }
     }
     /// Reports of the view's members, if all have reported.
-    fn told(&self, s: &Set) -> Option<Vec<&ReportedRoom>> {
+    fn reports(&self, s: &Set) -> Option<Vec<&ReportedRoom>> {
         let of = |m: &rackweave_core::msg::Member| {
             self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation || mutant!("meta.room.earlier-life"))
         };
@@ -96,8 +99,8 @@ impl Meta {
     /// Capacity of the level's sets in bytes.
     fn capacity_of(&self, l: &Limits) -> u64 {
         let least = |s: &Set| {
-            let told = self.told(s).map(|t| t.iter().map(|t| t.capacity).min().unwrap_or(0));
-            told.unwrap_or(l.set_blocks)
+            let least = self.reports(s).map(|t| t.iter().map(|t| t.capacity).min().unwrap_or(0));
+            least.unwrap_or(l.set_blocks)
         };
         striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
     }
@@ -108,23 +111,23 @@ impl Meta {
             let held = if mutant!("meta.room.no-credit") { 0 } else { held };
             let left = |t: &&ReportedRoom| t.capacity.saturating_sub(t.used + held);
             if mutant!("meta.room.fullest-counts-not") {
-                return self.told(s).map_or(0, |t| t.iter().map(left).max().unwrap_or(0));
+                return self.reports(s).map_or(0, |t| t.iter().map(left).max().unwrap_or(0));
             }
-            self.told(s).map_or(0, |t| t.iter().map(left).min().unwrap_or(0))
+            self.reports(s).map_or(0, |t| t.iter().map(left).min().unwrap_or(0))
         };
         striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
     }
     pub(crate) fn show_room(&self, status: &mut RackStatus) {
         status.capacity = self.limits.iter().map(|l| self.capacity_of(l)).sum();
         status.room = self.limits.iter().map(|l| self.room_of(l)).sum();
-        let most = |s: &Set| self.told(s).map_or(0, |t| t.iter().map(|t| t.used).max().unwrap_or(0));
+        let most = |s: &Set| self.reports(s).map_or(0, |t| t.iter().map(|t| t.used).max().unwrap_or(0));
         status.used = self.sets.iter().map(most).sum::<u64>().saturating_mul(u64::from(BLOCK));
     }
     pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
         let most = |s: &Set| {
             let of = |t: &ReportedRoom| t.volumes.get(&v.id).copied().unwrap_or(0);
-            let told = s.view.members.iter().filter_map(|m| self.rooms.0.get(&m.vssd));
-            told.map(of).max().unwrap_or(0)
+            let reports = s.view.members.iter().filter_map(|m| self.rooms.0.get(&m.vssd));
+            reports.map(of).max().unwrap_or(0)
         };
         let blocks: u64 = v.sets.iter().filter_map(|s| self.by_set.get(s)).map(|&i| most(&self.sets[i])).sum();
         v.used = blocks.saturating_mul(u64::from(BLOCK));

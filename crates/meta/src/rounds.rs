@@ -33,7 +33,7 @@ pub(crate) struct Rounds {
     before: Option<WearRecord>,
     balancer: Option<Balancer>,
     /// Last reported erases of each vSSD's slot.
-    told: BTreeMap<VssdId, u64>,
+    reported: BTreeMap<VssdId, u64>,
     planned: VecDeque<Swap>,
     going: Vec<Going>,
     swaps: u64,
@@ -77,7 +77,7 @@ impl Meta {
                 continue;
             }
             b.lie(v.vssd, ssd, 1.0 / f64::from(self.cfg.slots.max(1)));
-            let more = v.erases.saturating_sub(self.rounds.told.insert(v.vssd, v.erases).unwrap_or(v.erases));
+            let more = v.erases.saturating_sub(self.rounds.reported.insert(v.vssd, v.erases).unwrap_or(v.erases));
             b.erased(v.vssd, more as f64 / blocks as f64);
         }
     }
@@ -112,7 +112,7 @@ impl Meta {
         let Some(mut b) = self.rounds.balancer.take() else { return };
         let live = |v: VssdId| self.by_vssd.get(&v).is_some_and(|&(s, p)| !self.sets[s].places[p].leaving);
         b.retain(live);
-        self.rounds.told.retain(|v, _| self.by_vssd.contains_key(v));
+        self.rounds.reported.retain(|v, _| self.by_vssd.contains_key(v));
         let swaps = b.plan(now, |x, y| self.may_swap(x, y));
         self.rounds.planned = swaps.into();
         self.rounds.balancer = Some(b);

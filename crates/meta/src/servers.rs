@@ -42,17 +42,17 @@ impl Meta {
             Some(ServerState::Removed) => return self.say(src, 0, Control::ServerRefused { nonce }),
             Some(ServerState::In | ServerState::Draining) => {}
         }
-        let life = self.lives.entry(src).or_default();
-        if life.nonces.last() == Some(&nonce) {
-            let incarnation = life.incarnation;
-            if life.drive == drive && table.known == incarnation {
+        let record = self.records.entry(src).or_default();
+        if record.nonces.last() == Some(&nonce) {
+            let incarnation = record.incarnation;
+            if record.drive == drive && table.known == incarnation {
                 let earlier = u64::from(mutant!("meta.drive.not-raised"));
                 self.keep_drive(src, drive, DriveTable { generation: table.generation - earlier, ..table });
             }
             self.welcome(now, src, nonce, incarnation);
             return;
         }
-        if life.nonces.contains(&nonce) && !mutant!("meta.hello.replayed") {
+        if record.nonces.contains(&nonce) && !mutant!("meta.hello.replayed") {
             return;
         }
         if let Err(why) = self.check_drive(src, drive, &table) {
@@ -60,22 +60,22 @@ impl Meta {
         }
         self.keep_drive(src, drive, table);
         let incarnation = self.next_incarnation();
-        let life = self.lives.get_mut(&src).expect("entered above");
-        life.incarnation = incarnation;
-        if life.nonces.len() == NONCES_MAX {
-            life.nonces.remove(0);
+        let record = self.records.get_mut(&src).expect("entered above");
+        record.incarnation = incarnation;
+        if record.nonces.len() == NONCES_MAX {
+            record.nonces.remove(0);
         }
-        life.nonces.push(nonce);
-        (life.drive, life.losses) = (drive, losses.clone());
+        record.nonces.push(nonce);
+        (record.drive, record.losses) = (drive, losses.clone());
         if !mutant!("meta.life.not-durable") {
-            self.out.put(codec::server_key(src), Some(codec::encode_server(life)));
+            self.out.put(codec::server_key(src), Some(codec::encode_server(record)));
         }
         let server = Server {
             incarnation,
             registered_at: now,
             heard_at: Some(now),
             alive_at: None,
-            told: VecDeque::new(),
+            unacked: VecDeque::new(),
             live_since: now,
             lease_ends: now + self.cfg.lease_bound(),
             ended: false,
@@ -116,7 +116,7 @@ impl Meta {
         {
             return Err(DriveRefusal::OtherDrive { found: drive, wanted: copy.drive });
         }
-        let store = self.lives.get(&node).map_or(Incarnation(0), |l| l.incarnation);
+        let store = self.records.get(&node).map_or(Incarnation(0), |l| l.incarnation);
         if table.known > store && !mutant!("meta.drive.older-store") {
             return Err(DriveRefusal::StoreOlder { drive: table.known, store });
         }
@@ -171,7 +171,7 @@ impl Meta {
         // Late heartbeats may name messages of an earlier run.
         let stamp = self.me.0 << 32 | self.stamps;
         if let Some(s) = self.servers.known.get_mut(&src) {
-            s.tell(now, stamp);
+            s.sent(now, stamp);
         }
         stamp
     }
@@ -236,7 +236,7 @@ impl Meta {
             server.live_since = now;
         }
         server.heard_at = Some(now);
-        server.answers(now, answers);
+        server.acked(now, answers);
         server.lease_ends = now + bound;
         let mut news = back || first;
         for r in reports {

@@ -47,12 +47,12 @@ impl Meta {
 
     fn renew(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
         let s = &self.sets[i];
-        let patience = MembershipPolicy {
+        let policy = MembershipPolicy {
             first_view_until: self.booted_at.unwrap_or(now) + self.cfg.lease_bound(),
             min_copies: self.cfg.min_copies,
             survivor_for: self.cfg.lease / 2,
         };
-        let next = members::decide(&s.view, &s.holders, (&s.places, &s.evidence), &self.servers, now, patience);
+        let next = members::decide(&s.view, &s.holders, (&s.places, &s.evidence), &self.servers, now, policy);
         match next {
             Some((state, members)) => {
                 let before: Vec<VssdId> = self.sets[i].in_use().collect();
@@ -95,10 +95,10 @@ impl Meta {
             self.out.put(codec::set_key(set), Some(codec::encode_view(&view)));
         }
         self.keep_evidence(i);
-        let mut told: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
-        told.sort_unstable();
-        told.dedup();
-        for server in told {
+        let mut receivers: Vec<NodeId> = old.members.iter().chain(&view.members).map(|m| m.server).collect();
+        receivers.sort_unstable();
+        receivers.dedup();
+        for server in receivers {
             let header = self.header(0, view.set, epoch);
             let body = Body::Control(Control::NewView(Box::new(view.clone())));
             self.out.send(Packet { src: Layout::META, dst: server, header, body });

@@ -58,7 +58,7 @@ pub struct Scripted {
     pub silent: bool,
     pub leased_at: Option<Time>,
     /// Number of the last welcome or lease.
-    pub told: u64,
+    pub last_received: u64,
     /// Nonce that was last refused.
     pub refused: Option<u64>,
 }
@@ -103,7 +103,7 @@ impl Rack {
             drive_refused: None,
             silent: false,
             leased_at: None,
-            told: 0,
+            last_received: 0,
             refused: None,
         });
         let mut rack = Rack {
@@ -191,7 +191,7 @@ impl Rack {
         };
         let Body::Control(c) = p.body else { return };
         if matches!(c, Control::ServerWelcome { .. } | Control::Lease { .. }) && !s.silent {
-            s.told = s.told.max(p.header.request);
+            s.last_received = s.last_received.max(p.header.request);
         }
         let mut views = Vec::new();
         match c {
@@ -280,8 +280,8 @@ impl Rack {
         }
         let s = &self.servers[i];
         if !s.silent {
-            let (node, incarnation, told, vssds) = (s.node, s.incarnation, s.told, self.report(i));
-            self.control(node, incarnation, told, Control::Heartbeat { sequence: self.now.0, vssds });
+            let (node, incarnation, last_received, vssds) = (s.node, s.incarnation, s.last_received, self.report(i));
+            self.control(node, incarnation, last_received, Control::Heartbeat { sequence: self.now.0, vssds });
         }
     }
     /// A client requests the map; returns the number of members of the set in the answer.

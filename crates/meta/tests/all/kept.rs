@@ -79,14 +79,14 @@ fn a_restarted_service_knows_its_servers_drives() {
     assert_eq!(r.servers[0].drive_refused, None);
 }
 
-/// Blocks of room in the status while each member `i` reports the capacity and use in `told[i]`.
-fn room(r: &mut Rack, request: u64, told: &[Option<(u64, u64)>]) -> u64 {
-    for (i, told) in told.iter().enumerate() {
-        let Some((capacity, used)) = *told else { continue };
+/// Blocks of room in the status while each member `i` reports the capacity and use in `reported[i]`.
+fn room(r: &mut Rack, request: u64, reported: &[Option<(u64, u64)>]) -> u64 {
+    for (i, reported) in reported.iter().enumerate() {
+        let Some((capacity, used)) = *reported else { continue };
         let (from, until) = (VolumeId(0), VolumeId(u32::MAX));
         let s = r.servers[i].clone();
-        let told = VssdRoom { vssd: s.vssd, capacity, used, from, until, volumes: Box::new([]) };
-        r.control(s.node, s.incarnation, 0, Control::Room(Box::new(told)));
+        let reported = VssdRoom { vssd: s.vssd, capacity, used, from, until, volumes: Box::new([]) };
+        r.control(s.node, s.incarnation, 0, Control::Room(Box::new(reported)));
     }
     let Ok(admin::Reply::Rack(status)) = r.admin(request, admin::Op::RackStatus) else { panic!("status") };
     status.room / u64::from(BLOCK)

@@ -116,9 +116,9 @@ fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
         let recovering = r.view().clone();
         // It has never acknowledged what the service sent meanwhile.
         for late in 0..3 {
-            let told = if named == 0 { old.told } else { old.told - named };
+            let last_received = if named == 0 { old.last_received } else { old.last_received - named };
             let beat = Control::Heartbeat { sequence: r.now.0 + late, vssds: vssds.clone() };
-            r.control(old.node, old.incarnation, told, beat);
+            r.control(old.node, old.incarnation, last_received, beat);
             r.now += LEASE / 10;
             r.event(rackweave_core::Event::Timer);
         }
@@ -197,10 +197,10 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     }
     // A drive that never served may replace it; then the previous one is refused.
     let fresh = DriveTable { generation: 1, known: Incarnation(0), ..later.clone() };
-    let (why, life) = hello(&mut r, Some(other), fresh.clone());
-    assert!(why.is_none() && life > now, "{why:?}");
+    let (why, incarnation) = hello(&mut r, Some(other), fresh.clone());
+    assert!(why.is_none() && incarnation > now, "{why:?}");
     assert!(matches!(hello(&mut r, None, later).0, Some(DriveRefusal::OtherDrive { wanted, .. }) if wanted == other));
-    assert_eq!(hello(&mut r, Some(other), DriveTable { generation: 2, known: life, ..fresh }).0, None);
+    assert_eq!(hello(&mut r, Some(other), DriveTable { generation: 2, known: incarnation, ..fresh }).0, None);
 }
 
 #[test]

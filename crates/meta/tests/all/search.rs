@@ -136,7 +136,7 @@ struct Copy {
 }
 
 /// A running server.
-struct Life {
+struct Running {
     node: NodeId,
     vssd: VssdId,
     reg: Registration,
@@ -154,7 +154,7 @@ struct Life {
     seen: Rc<RefCell<Seen>>,
 }
 
-impl Node for Life {
+impl Node for Running {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         if let Event::Packet(Packet { header, body: Body::Control(c), .. }) = event {
             self.receive(now, header.request, c);
@@ -163,16 +163,16 @@ impl Node for Life {
             if self.reg.is_unconfirmed() {
                 fx.send(packet(self.node, self.incarnation(), 0, self.reg.hello()));
             }
-            let (report, told) = (self.report(), self.reg.last_told());
+            let (report, stamp) = (self.report(), self.reg.last_received());
             let c = self.reg.message(now, vec![report], false);
-            fx.send(packet(self.node, self.incarnation(), told, c));
+            fx.send(packet(self.node, self.incarnation(), stamp, c));
             self.beat = true;
         }
         fx.wake_at(self.reg.deadline());
     }
 }
 
-impl Life {
+impl Running {
     fn incarnation(&self) -> Incarnation {
         self.reg.incarnation.unwrap_or(Incarnation(0))
     }
@@ -191,7 +191,7 @@ impl Life {
         let views = match c {
             Control::ServerWelcome { nonce, incarnation, .. } => {
                 if self.reg.welcomed(now, nonce, incarnation) {
-                    self.reg.told(request);
+                    self.reg.received(request);
                     if self.foreign {
                         self.seen.borrow_mut().wrong(format!("{} serves with {:?}", self.node, self.reg.table));
                     }
@@ -209,7 +209,7 @@ impl Life {
                 Vec::new()
             }
             Control::Lease { sequence, span, views } if self.reg.leased(sequence, span) => {
-                self.reg.told(request);
+                self.reg.received(request);
                 views
             }
             Control::NewView(v) => vec![*v],
@@ -289,11 +289,11 @@ impl World {
         }
     }
 
-    fn life(&self, i: usize) -> Option<&Life> {
+    fn running(&self, i: usize) -> Option<&Running> {
         self.engine.get(self.servers[i].node)
     }
     /// The running server.
-    fn life_mut(&mut self, i: usize) -> &mut Life {
+    fn running_mut(&mut self, i: usize) -> &mut Running {
         self.engine.get_mut(self.servers[i].node).expect("it runs")
     }
     fn seen(&self) -> RefMut<'_, Seen> {
@@ -340,7 +340,7 @@ impl World {
         let mut reg = Registration::new(nonce, drive, false, LEASE / 20, DRIFT_PPM);
         (reg.ready, reg.losses, reg.table) = (true, s.losses.clone(), table);
         reg.hurry(self.engine.local_time(s.node));
-        let life = Life {
+        let running = Running {
             node: s.node,
             vssd: s.vssd,
             reg,
@@ -353,18 +353,18 @@ impl World {
             beat: false,
             seen: self.seen.clone(),
         };
-        self.engine.boot(life.node, life);
+        self.engine.boot(running.node, running);
         self.seen().present.insert(self.servers[i].node, nonce);
     }
 
     fn crash(&mut self, i: usize) {
         let ended = self.engine.crash(self.servers[i].node, &[]);
-        let Some(life) = ended.as_ref().and_then(AnyNode::get::<Life>) else { return };
+        let Some(running) = ended.as_ref().and_then(AnyNode::get::<Running>) else { return };
         let (rng, s) = (&mut self.rng, &mut self.servers[i]);
         self.seen.borrow_mut().present.remove(&s.node);
         // Unflushed data may be durable.
-        if life.memory.readable && life.memory.number > s.durable.number && rng.chance(0.4) {
-            let number = rng.between(s.durable.number, life.memory.number);
+        if running.memory.readable && running.memory.number > s.durable.number && rng.chance(0.4) {
+            let number = rng.between(s.durable.number, running.memory.number);
             s.durable = Copy { number, readable: true };
         }
         match rng.below(12) {
@@ -382,7 +382,7 @@ impl World {
     }
 
     fn me<'a>(&self, i: usize, v: &'a View) -> Option<&'a Member> {
-        let (vssd, incarnation) = (self.servers[i].vssd, self.life(i)?.reg.incarnation?);
+        let (vssd, incarnation) = (self.servers[i].vssd, self.running(i)?.reg.incarnation?);
         v.members.iter().find(|m| m.vssd == vssd && m.incarnation == incarnation)
     }
     fn place(&self, m: &Member) -> usize {
@@ -390,9 +390,9 @@ impl World {
     }
     /// Whether it would answer a read now.
     fn serves(&self, i: usize) -> bool {
-        let Some(life) = self.life(i) else { return false };
-        let Some(v) = life.view.as_ref().filter(|v| v.state == ViewState::Normal) else { return false };
-        let leased = self.engine.local_time(life.node) < life.reg.lease_until;
+        let Some(running) = self.running(i) else { return false };
+        let Some(v) = running.view.as_ref().filter(|v| v.state == ViewState::Normal) else { return false };
+        let leased = self.engine.local_time(running.node) < running.reg.lease_until;
         self.me(i, v).is_some_and(|m| m.role == Role::Member) && leased
     }
     fn reach(&self, i: usize, j: usize) -> bool {
@@ -402,7 +402,7 @@ impl World {
     fn all_of(&self, i: usize, v: &View) -> Option<Vec<usize>> {
         let there = |m: &Member| {
             let j = self.place(m);
-            let same = self.life(j)?.view.as_ref().is_some_and(|w| w.epoch == v.epoch);
+            let same = self.running(j)?.view.as_ref().is_some_and(|w| w.epoch == v.epoch);
             (same && self.reach(i, j) && self.me(j, v).is_some()).then_some(j)
         };
         v.members.iter().map(there).collect()
@@ -413,12 +413,12 @@ impl World {
         if !self.serves(i) {
             return;
         }
-        let v = self.life(i).and_then(|l| l.view.clone()).expect("serves");
+        let v = self.running(i).and_then(|l| l.view.clone()).expect("serves");
         let members = v.members.iter().filter(|m| m.role == Role::Member).count();
         let all = self.all_of(i, &v).filter(|_| members >= usize::from(self.cfg.min_copies));
         if let (Some(all), true) = (&all, self.rng.chance(0.1)) {
             for &j in all {
-                self.servers[j].durable = self.life_mut(j).memory;
+                self.servers[j].durable = self.running_mut(j).memory;
             }
             self.flushed = self.flushed.max(self.answered.0);
             return;
@@ -426,7 +426,7 @@ impl World {
         self.written += 1;
         let copy = Copy { number: self.written, readable: true };
         for j in all.clone().unwrap_or(vec![i]) {
-            self.life_mut(j).memory = copy;
+            self.running_mut(j).memory = copy;
         }
         if all.is_some() {
             self.answered = (self.written, v.epoch);
@@ -440,7 +440,7 @@ impl World {
         let enough = usize::from(self.cfg.min_copies);
         let could = |v: &&View| v.state == ViewState::Normal && members(v) >= enough;
         let Some(v) = self.seen().views.values().rev().find(could).cloned() else { return false };
-        let has = |i: usize| self.life(i).is_some_and(|l| l.memory.number >= self.answered.0);
+        let has = |i: usize| self.running(i).is_some_and(|l| l.memory.number >= self.answered.0);
         (0..COPIES).any(|i| has(i) && self.me(i, &v).is_some_and(|m| m.role == Role::Member))
     }
 
@@ -453,8 +453,8 @@ impl World {
             if !self.serves(i) {
                 continue;
             }
-            let life = self.life(i).expect("serves");
-            let (have, v) = (life.memory, life.view.clone().expect("serves"));
+            let running = self.running(i).expect("serves");
+            let (have, v) = (running.memory, running.view.clone().expect("serves"));
             // A loss mark returns no wrong data.
             if have.readable && have.number < self.answered.0 {
                 if self.holder_lives() || have.number < self.flushed || v.recovered <= self.answered.1 {
@@ -474,29 +474,29 @@ impl World {
     /// A shadow copies a member's contents; the leader of a recovery takes the newest that is readable and that
     /// witnesses permit.
     fn replicate(&mut self, i: usize) {
-        let Some(v) = self.life(i).and_then(|l| l.view.clone()) else { return };
+        let Some(v) = self.running(i).and_then(|l| l.view.clone()) else { return };
         let Some(me) = self.me(i, &v).copied() else { return };
         match v.state {
             ViewState::Normal if me.role == Role::Shadow => {
                 let Some(all) = self.all_of(i, &v) else { return };
                 let member = |(_, m): &(&usize, &Member)| m.role == Role::Member;
                 let Some((&from, _)) = all.iter().zip(&v.members).find(member) else { return };
-                let copy = self.life_mut(from).memory;
-                let life = self.life_mut(i);
-                (life.memory, life.complete) = (copy, true);
+                let copy = self.running_mut(from).memory;
+                let running = self.running_mut(i);
+                (running.memory, running.complete) = (copy, true);
                 self.servers[i].durable = copy;
             }
             ViewState::Recovering { leader, witnesses } if leader == me.vssd => {
                 let Some(all) = self.all_of(i, &v) else { return };
                 let witness = |k: usize| witnesses >> k.min(63) & 1 == 1;
-                let copies: Vec<Copy> = all.iter().map(|&j| self.life_mut(j).memory).collect();
+                let copies: Vec<Copy> = all.iter().map(|&j| self.running_mut(j).memory).collect();
                 let newest = copies.iter().map(|c| c.number).max().expect("has members");
                 let least = copies.iter().enumerate().filter(|(k, _)| witness(*k)).map(|(_, c)| c.number).min();
                 let least = least.unwrap_or(newest);
                 let best = copies.iter().filter(|c| c.readable && c.number >= least).map(|c| c.number).max();
                 let adopted = Copy { number: best.unwrap_or(newest), readable: best.is_some() };
                 for j in all {
-                    (self.servers[j].durable, self.life_mut(j).memory) = (adopted, adopted);
+                    (self.servers[j].durable, self.running_mut(j).memory) = (adopted, adopted);
                 }
                 self.recoveries += 1;
                 self.post(i, Control::Recovered { set: v.set, epoch: v.epoch });
@@ -506,16 +506,16 @@ impl World {
     }
 
     fn post(&mut self, i: usize, c: Control) {
-        let life = self.life_mut(i);
-        let p = packet(life.node, life.incarnation(), 0, c);
+        let running = self.running_mut(i);
+        let p = packet(running.node, running.incarnation(), 0, c);
         self.engine.post(p);
     }
 
     /// Reports members that it does not reach, or, when left out of the view, that it reaches all.
     fn complain(&mut self, i: usize) {
-        let Some(v) = self.life(i).and_then(|l| l.view.clone()) else { return };
+        let Some(v) = self.running(i).and_then(|l| l.view.clone()) else { return };
         let inside = self.me(i, &v).is_some();
-        let answers = |m: &&Member| self.reach(i, self.place(m)) && self.life(self.place(m)).is_some();
+        let answers = |m: &&Member| self.reach(i, self.place(m)) && self.running(self.place(m)).is_some();
         let silent: Vec<VssdId> = v.members.iter().filter(|m| !answers(m)).map(|m| m.vssd).collect();
         let (set, epoch) = (v.set, v.epoch);
         if inside && !silent.is_empty() {
@@ -532,7 +532,7 @@ impl World {
             4 => (0..COPIES).for_each(|i| self.crash(i)),
             5..=9 => {
                 let replaced = self.rng.chance(0.06);
-                if self.life(i).is_none() {
+                if self.running(i).is_none() {
                     self.damaged |= replaced;
                     self.begin(i, replaced);
                 }
@@ -551,15 +551,15 @@ impl World {
     /// Sets whether its drive waits for room on the host's disk.
     fn fill_host(&mut self, i: usize, full: bool) {
         self.servers[i].full = full;
-        if self.life(i).is_some() {
-            self.life_mut(i).full = full;
+        if self.running(i).is_some() {
+            self.running_mut(i).full = full;
         }
     }
 
     /// The drive table gets the server's incarnation.
     fn record(&mut self, i: usize) {
-        let life = self.life(i).expect("it runs");
-        let (incarnation, leased, began) = (life.incarnation(), life.reg.lease_until > Time::ZERO, life.began);
+        let running = self.running(i).expect("it runs");
+        let (incarnation, leased, began) = (running.incarnation(), running.reg.lease_until > Time::ZERO, running.began);
         let s = &mut self.servers[i];
         if leased {
             s.image = Some(began);
@@ -569,7 +569,7 @@ impl World {
         }
         (s.generation, s.known) = (s.generation + 1, incarnation);
         let generation = s.generation;
-        let table = &mut self.life_mut(i).reg.table;
+        let table = &mut self.running_mut(i).reg.table;
         (table.generation, table.known) = (generation, incarnation);
     }
 
@@ -579,11 +579,11 @@ impl World {
         }
         self.engine.run_until(self.engine.now() + TICK);
         for i in 0..COPIES {
-            if self.life(i).is_none() {
+            if self.running(i).is_none() {
                 continue;
             }
             self.record(i);
-            if std::mem::take(&mut self.life_mut(i).beat) {
+            if std::mem::take(&mut self.running_mut(i).beat) {
                 self.replicate(i);
                 self.complain(i);
             }
@@ -596,7 +596,7 @@ impl World {
     fn whole(&self) -> bool {
         let seen = self.seen();
         let newest = seen.views.values().next_back();
-        (0..COPIES).all(|i| self.life(i).and_then(|l| l.view.as_ref()) == newest && self.serves(i))
+        (0..COPIES).all(|i| self.running(i).and_then(|l| l.view.as_ref()) == newest && self.serves(i))
     }
 }
 
@@ -621,7 +621,7 @@ fn run(seed: u64) -> Result<World, String> {
         w.meta_begins();
     }
     for i in 0..COPIES {
-        if w.life(i).is_none_or(|l| l.foreign) {
+        if w.running(i).is_none_or(|l| l.foreign) {
             w.begin(i, false);
         }
     }

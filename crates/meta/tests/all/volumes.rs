@@ -103,7 +103,7 @@ fn each_attach_is_a_new_generation_and_a_late_copy_is_not() {
 }
 
 /// Limits reported to the client.
-fn told(r: &mut Rack, client: NodeId) -> Vec<VolumeLimits> {
+fn limits_sent(r: &mut Rack, client: NodeId) -> Vec<VolumeLimits> {
     let heard = r.heard.drain(..).filter(|p| p.dst == client);
     let limits = |p: Packet| match p.body {
         Body::Control(Control::VolumeLimited { limits, .. }) => Some(limits),
@@ -121,24 +121,24 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
     attach(&mut r, one, 5, 1);
     let ask_map = |r: &mut Rack| r.control(one, Incarnation(5), 0, Control::MapAsk { generation: 0 });
     ask_map(&mut r);
-    assert_eq!(told(&mut r, one), [], "nobody ever limited it");
+    assert_eq!(limits_sent(&mut r, one), [], "nobody ever limited it");
     let limit = |name: &str, iops, bytes_per_s| admin::Op::VolumeLimit { name: name.into(), iops, bytes_per_s };
     assert_eq!(r.admin(3, limit("none", None, None)), Err(admin::VolumeError::Unknown { name: "none".into() }.into()));
     let both = VolumeLimits { iops: 500, bytes_per_s: 7 };
     volume(r.admin(4, limit("a", Some(500), None)));
-    assert_eq!(told(&mut r, one), [VolumeLimits { bytes_per_s: 0, ..both }]);
+    assert_eq!(limits_sent(&mut r, one), [VolumeLimits { bytes_per_s: 0, ..both }]);
     assert_eq!(volume(r.admin(5, limit("a", None, Some(7)))).limits, both);
     volume(r.admin(6, limit("b", Some(1), None)));
-    assert_eq!(told(&mut r, one), [], "what others have in use is theirs");
+    assert_eq!(limits_sent(&mut r, one), [], "what others have in use is theirs");
     ask_map(&mut r);
-    assert_eq!(told(&mut r, one), [both], "also when that was lost");
+    assert_eq!(limits_sent(&mut r, one), [both], "also when that was lost");
     r.restart_meta();
     assert_eq!(volume(r.admin(7, admin::Op::VolumeInfo { name: "a".into() })).limits, both, "durably");
     assert_eq!(attach(&mut r, one, 5, 2).limits, both);
     volume(r.admin(8, limit("a", Some(0), Some(0))));
-    told(&mut r, one);
+    limits_sent(&mut r, one);
     ask_map(&mut r);
-    assert_eq!(told(&mut r, one), [VolumeLimits::NONE], "that there are none any more has to arrive, too");
+    assert_eq!(limits_sent(&mut r, one), [VolumeLimits::NONE], "that there are none any more has to arrive, too");
 }
 
 pub fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
