@@ -221,7 +221,7 @@ impl Nodes for RackNodes {
         let gc = build::gc(&cfg);
         for s in self.servers.iter_mut().flatten() {
             s.set_gc(now, gc);
-            s.set_tells_load(redirect == Redirect::Load);
+            s.set_reports_load(redirect == Redirect::Load);
         }
         self.cfg = cfg;
         Ok(changes)

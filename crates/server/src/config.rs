@@ -150,7 +150,7 @@ pub struct ServerConfig {
     /// §4.1).
     pub forwards_reads: bool,
     /// Whether the switch gets reports of each vSSD's pending reads, by which it chooses replicas.
-    pub tells_load: bool,
+    pub reports_load: bool,
     /// Constructor of each vSSD's service; blocks by default.
     pub services: MakeService,
 }
@@ -180,7 +180,7 @@ impl ServerConfig {
             empty: false,
             timeouts: Timeouts::default(),
             forwards_reads: false,
-            tells_load: false,
+            reports_load: false,
             services: crate::block::BlockService::make,
         }
     }

@@ -42,13 +42,13 @@ pub struct Registration {
     sequence: u64,
     sent: VecDeque<(u64, Time)>,
     /// The first heartbeat that reported the drive's failure.
-    told_failed: Option<u64>,
+    failure_sent: Option<u64>,
     /// Serves before this time of its own clock (protocol rule 2).
     pub lease_until: Time,
     /// Span of the last lease.
     span: Span,
     /// Number of the service's last message, which heartbeats name to show that this incarnation received it.
-    told: u64,
+    last_stamp: u64,
 }
 
 impl Registration {
@@ -69,10 +69,10 @@ impl Registration {
             // A late lease of an earlier run then names no heartbeat of this one.
             sequence: mix64(nonce),
             sent: VecDeque::new(),
-            told_failed: None,
+            failure_sent: None,
             lease_until: Time::ZERO,
             span: Span::ZERO,
-            told: 0,
+            last_stamp: 0,
         }
     }
     /// Requests the rack's identity until it is answered, then registers; `drive` is the drive's rack.
@@ -122,17 +122,17 @@ impl Registration {
         }
         self.sent.push_back((self.sequence, now));
         if failed {
-            self.told_failed.get_or_insert(self.sequence);
+            self.failure_sent.get_or_insert(self.sequence);
         }
         Control::Heartbeat { sequence: self.sequence, vssds }
     }
     /// A welcome or a lease with this number arrived.
-    pub fn told(&mut self, stamp: u64) {
-        self.told = self.told.max(stamp);
+    pub fn received(&mut self, stamp: u64) {
+        self.last_stamp = self.last_stamp.max(stamp);
     }
     /// The number that the next heartbeat names.
-    pub fn last_told(&self) -> u64 {
-        self.told
+    pub fn last_received(&self) -> u64 {
+        self.last_stamp
     }
     /// The drive holds this incarnation durably, but the service has granted no lease yet: it may not know.
     pub fn is_unconfirmed(&self) -> bool {
@@ -190,9 +190,9 @@ impl Registration {
     /// Whether the heartbeat with this number, now answered, reported the drive's failure.
     pub fn knows_failure(&self, sequence: u64) -> bool {
         let sent = |s: u64| self.sent.iter().position(|x| x.0 == s);
-        let Some(told) = self.told_failed else { return false };
+        let Some(first_sent) = self.failure_sent else { return false };
         // A heartbeat that is no longer remembered is older than all that are.
-        sent(sequence).is_some_and(|at| sent(told).is_none_or(|first| first <= at))
+        sent(sequence).is_some_and(|at| sent(first_sent).is_none_or(|first| first <= at))
     }
 }
 

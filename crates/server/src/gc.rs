@@ -12,9 +12,9 @@ use crate::group::Order;
 use crate::idle::Idle;
 
 /// Retry interval after a collection that found nothing to free.
-pub(crate) const BARREN_FOR: Span = Span::from_secs(1);
+pub(crate) const NO_VICTIM_RETRY_INTERVAL: Span = Span::from_secs(1);
 /// The same while programs wait for it.
-pub(crate) const BARREN_FORCED_FOR: Span = Span::from_millis(50);
+pub(crate) const NO_VICTIM_FORCED_RETRY_INTERVAL: Span = Span::from_millis(50);
 
 /// State of an episode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct GcMonitor {
     again: Backoff,
     check_at: Time,
     announce_at: Time,
-    barren_until: Time,
+    no_victim_until: Time,
     force_from: Time,
     idle: Idle,
     /// The vSSD collects because it is idle.
@@ -82,7 +82,7 @@ pub struct GcMonitor {
     grouped: bool,
     resting: bool,
     /// Started without an answer.
-    unheard: bool,
+    unanswered: bool,
     /// The switch has answered this incarnation of the server.
     answered: bool,
     /// Actions in order; taken by the server.
@@ -99,7 +99,7 @@ impl GcMonitor {
             again: Backoff::new(cfg.answer_within, cfg.announce_every, seed),
             check_at: Time::ZERO,
             announce_at: Time::ZERO,
-            barren_until: Time::ZERO,
+            no_victim_until: Time::ZERO,
             force_from: Time::ZERO,
             idle: Idle::new(cfg.idle_alpha, cfg.idle_over),
             background: false,
@@ -107,7 +107,7 @@ impl GcMonitor {
             unacked: None,
             grouped: false,
             resting: false,
-            unheard: false,
+            unanswered: false,
             answered: false,
             actions: Vec::new(),
         }
@@ -162,7 +162,7 @@ impl GcMonitor {
     }
 
     /// Returns when to repeat it without an answer.
-    fn tell(&mut self, now: Time, field: GcField) -> Time {
+    fn send(&mut self, now: Time, field: GcField) -> Time {
         self.sequence += 1;
         self.unacked = None;
         self.announce_at = now + self.cfg.announce_every;
@@ -175,12 +175,12 @@ impl GcMonitor {
         }
     }
     fn ask(&mut self, now: Time, field: GcField) {
-        let again_at = self.tell(now, field);
+        let again_at = self.send(now, field);
         self.state = GcState::Asking { field, tries: 0, again_at };
     }
     /// Announces the collection until it is answered.
     fn announce(&mut self, now: Time, field: GcField) {
-        let again_at = self.tell(now, field);
+        let again_at = self.send(now, field);
         self.unacked = self.coordinated().then_some((field, again_at));
     }
     fn start(&mut self, action: GcAction) {
@@ -196,7 +196,7 @@ impl GcMonitor {
     fn finish(&mut self, now: Time) {
         self.background = false;
         if self.coordinated() && !mutant!("server.gc.no-finish") {
-            let again_at = self.tell(now, GcField::Finish);
+            let again_at = self.send(now, GcField::Finish);
             self.state = GcState::Finishing { again_at };
         } else {
             self.state = GcState::Idle;
@@ -211,7 +211,7 @@ impl GcMonitor {
         let (hard, soft) = (ratio < self.cfg.gc_threshold, ratio < self.cfg.soft_threshold);
         match self.state {
             GcState::Idle | GcState::Finishing { .. } => {
-                if now < self.barren_until {
+                if now < self.no_victim_until {
                 } else if !self.coordinated() {
                     if soft {
                         self.start(GcAction::Start);
@@ -267,7 +267,7 @@ impl GcMonitor {
     }
     /// Collects while the vSSD is idle, beyond the free ratio at which an episode ends.
     fn look_idle(&mut self, now: Time, ratio: f64) {
-        let may = self.state == GcState::Idle && self.collects_idle() && now >= self.barren_until;
+        let may = self.state == GcState::Idle && self.collects_idle() && now >= self.no_victim_until;
         if !may || now < self.idle.from() {
             return;
         }
@@ -287,7 +287,7 @@ impl GcMonitor {
             (Order::Ask(field), _) => self.ask(now, field),
             (Order::GiveBack, GcState::Granted | GcState::Asking { .. }) => self.finish(now),
             (Order::GiveBack, GcState::Delayed { .. }) => self.state = GcState::Idle,
-            (Order::Start, _) if self.unheard => self.start(GcAction::StartUnacknowledged),
+            (Order::Start, _) if self.unanswered => self.start(GcAction::StartUnacknowledged),
             (Order::Start, _) => self.start(GcAction::Start),
             (Order::Force, _) => {
                 self.announce(now, GcField::Regular);
@@ -333,8 +333,8 @@ impl GcMonitor {
                 self.rest();
             }
         } else if self.collecting() {
-            self.barren_until = now + BARREN_FOR;
-            self.force_from = now + BARREN_FORCED_FOR;
+            self.no_victim_until = now + NO_VICTIM_RETRY_INTERVAL;
+            self.force_from = now + NO_VICTIM_FORCED_RETRY_INTERVAL;
             self.actions.push(GcAction::Stop);
             self.finish(now);
         }
@@ -364,8 +364,8 @@ impl GcMonitor {
         }
     }
 
-    fn granted(&mut self, unheard: bool) {
-        (self.state, self.unheard) = (GcState::Granted, unheard);
+    fn granted(&mut self, unanswered: bool) {
+        (self.state, self.unanswered) = (GcState::Granted, unanswered);
     }
 
     /// When [`GcMonitor::timer`] has work.
@@ -383,7 +383,7 @@ impl GcMonitor {
     fn idle_deadline(&self) -> Time {
         let from = self.idle.from();
         if self.state == GcState::Idle && self.collects_idle() && self.idle_seen != from {
-            from.max(self.barren_until)
+            from.max(self.no_victim_until)
         } else {
             Time::MAX
         }
@@ -426,8 +426,8 @@ impl GcMonitor {
         if now >= self.announce_at && self.coordinated() && !mutant!("server.gc.no-announce") {
             match self.state {
                 _ if self.unacked.is_some() => self.announce_at = now + self.cfg.announce_every,
-                GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.tell(now, GcField::Heartbeat),
-                GcState::Idle | GcState::Delayed { .. } => _ = self.tell(now, GcField::Idle),
+                GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.send(now, GcField::Heartbeat),
+                GcState::Idle | GcState::Delayed { .. } => _ = self.send(now, GcField::Idle),
                 // A pending request is repeated anyway, and must stay the last operation.
                 GcState::Asking { .. } | GcState::Finishing { .. } => {
                     self.announce_at = now + self.cfg.announce_every;

@@ -16,11 +16,11 @@ fn with_background() -> GcMonitor {
     let mut m = GcMonitor::new(GcConfig { announce_every: Span::from_secs(1000), ..GcConfig::default() }, 1);
     (0..=100).for_each(|ms| m.request(Time(ms * MS)));
     m.timer(Time(100 * MS), 0.44);
-    assert_eq!(told(&mut m), [GcField::Idle]);
+    assert_eq!(sent(&mut m), [GcField::Idle]);
     m
 }
 
-fn told(m: &mut GcMonitor) -> Vec<GcField> {
+fn sent(m: &mut GcMonitor) -> Vec<GcField> {
     let fields = m.actions.iter().filter_map(|a| match a {
         GcAction::Tell(op) => Some(op.field),
         _ => None,
@@ -39,7 +39,7 @@ fn answer(m: &mut GcMonitor, now: u64, field: GcField) {
 fn soft_request_accepted_collects_until_ten_points_above() {
     let mut m = monitor();
     m.check(Time(0), 0.34);
-    assert_eq!(told(&mut m), [GcField::Soft]);
+    assert_eq!(sent(&mut m), [GcField::Soft]);
     answer(&mut m, 1, GcField::Accept);
     assert_eq!(m.actions, [GcAction::Start]);
     m.actions.clear();
@@ -53,7 +53,7 @@ fn soft_request_accepted_collects_until_ten_points_above() {
     m.check(Time(4), 0.47);
     assert!(m.actions.is_empty());
     m.ended(Time(5));
-    assert_eq!(told(&mut m), [GcField::Finish]);
+    assert_eq!(sent(&mut m), [GcField::Finish]);
     answer(&mut m, 6, GcField::Finish);
     assert_eq!(m.state(), GcState::Idle);
 }
@@ -63,13 +63,13 @@ fn delayed_request_is_asked_again_with_a_new_sequence() {
     let mut m = monitor();
     m.check(Time(0), 0.30);
     let first = m.sequence;
-    told(&mut m);
+    sent(&mut m);
     answer(&mut m, 0, GcField::Delay);
     assert_eq!(m.deadline().0.min(100 * MS), m.deadline().0);
     m.timer(Time(99 * MS), 0.30);
-    assert!(told(&mut m).is_empty());
+    assert!(sent(&mut m).is_empty());
     m.timer(Time(100 * MS), 0.30);
-    assert_eq!(told(&mut m), [GcField::Soft]);
+    assert_eq!(sent(&mut m), [GcField::Soft]);
     assert!(m.sequence > first);
     m.answer(Time(101 * MS), GcOp { field: GcField::Accept, sequence: first });
     assert!(!m.collecting(), "an answer to the older request counts for nothing");
@@ -79,10 +79,10 @@ fn delayed_request_is_asked_again_with_a_new_sequence() {
 fn unacknowledged_regular_collects_after_three_retries_and_soft_never() {
     let mut m = monitor();
     m.check(Time(0), 0.20);
-    assert_eq!(told(&mut m), [GcField::Regular]);
+    assert_eq!(sent(&mut m), [GcField::Regular]);
     for i in 1..=3 {
         m.timer(Time(10 * i * MS), 0.20);
-        assert_eq!(told(&mut m), [GcField::Regular], "retry {i}");
+        assert_eq!(sent(&mut m), [GcField::Regular], "retry {i}");
         assert!(!m.collecting());
     }
     m.timer(Time(40 * MS), 0.20);
@@ -90,7 +90,7 @@ fn unacknowledged_regular_collects_after_three_retries_and_soft_never() {
 
     let mut m = monitor();
     m.check(Time(0), 0.30);
-    told(&mut m);
+    sent(&mut m);
     for _ in 1..200 {
         m.timer(m.deadline(), 0.30);
         assert!(matches!(m.state(), GcState::Asking { field: GcField::Soft, .. }));
@@ -101,12 +101,12 @@ fn unacknowledged_regular_collects_after_three_retries_and_soft_never() {
 fn what_nobody_answers_is_told_less_and_less_often_and_goes_on() {
     let mut m = GcMonitor::new(GcConfig { background: false, ..GcConfig::default() }, 1);
     m.timer(Time(0), 0.30);
-    told(&mut m);
+    sent(&mut m);
     let mut times = vec![Time(0)];
     while times.len() < 100 {
         let now = m.deadline();
         m.timer(now, 0.30);
-        if !told(&mut m).is_empty() {
+        if !sent(&mut m).is_empty() {
             times.push(now);
         }
     }
@@ -120,7 +120,7 @@ fn what_nobody_answers_is_told_less_and_less_often_and_goes_on() {
         answer(&mut m, at.0 + 30 * MS, GcField::Delay);
         at = m.deadline();
         m.timer(at, 0.30);
-        assert_eq!(told(&mut m), [GcField::Soft]);
+        assert_eq!(sent(&mut m), [GcField::Soft]);
     }
     assert!((30 * MS..45 * MS).contains(&m.deadline().since(at).0), "{:?}", m.deadline().since(at));
 }
@@ -129,9 +129,9 @@ fn what_nobody_answers_is_told_less_and_less_often_and_goes_on() {
 fn soft_becomes_regular_below_the_hard_threshold() {
     let mut m = monitor();
     m.check(Time(0), 0.30);
-    told(&mut m);
+    sent(&mut m);
     m.check(Time(1), 0.24);
-    assert_eq!(told(&mut m), [GcField::Regular]);
+    assert_eq!(sent(&mut m), [GcField::Regular]);
     answer(&mut m, 2, GcField::Delay);
     assert!(matches!(m.state(), GcState::Asking { field: GcField::Regular, .. }), "regular is never delayed");
 }
@@ -145,16 +145,16 @@ fn a_lost_finish_is_repeated() {
     m.ended(Time(1));
     m.actions.clear();
     m.timer(Time(20 * MS), 0.50);
-    assert_eq!(told(&mut m), [GcField::Finish]);
+    assert_eq!(sent(&mut m), [GcField::Finish]);
 }
 
 #[test]
 fn asked_for_no_more_takes_the_bits_back() {
     let mut m = monitor();
     m.check(Time(0), 0.30);
-    told(&mut m);
+    sent(&mut m);
     m.check(Time(1), 0.60);
-    assert_eq!(told(&mut m), [GcField::Finish]);
+    assert_eq!(sent(&mut m), [GcField::Finish]);
 }
 
 #[test]
@@ -191,12 +191,12 @@ fn the_baseline_collects_where_the_coordinated_asks_and_tells_nobody() {
 fn a_collecting_vssd_refreshes_its_bits() {
     let mut m = GcMonitor::new(GcConfig::default(), 1);
     m.timer(Time(0), 0.9);
-    assert_eq!(told(&mut m), [GcField::Idle]);
+    assert_eq!(sent(&mut m), [GcField::Idle]);
     m.check(Time(1), 0.2);
     answer(&mut m, 1, GcField::Accept);
-    told(&mut m);
+    sent(&mut m);
     m.timer(Time(300 * MS), 0.3);
-    assert_eq!(told(&mut m), [GcField::Heartbeat]);
+    assert_eq!(sent(&mut m), [GcField::Heartbeat]);
 }
 
 #[test]
@@ -207,10 +207,10 @@ fn an_idle_vssd_collects_without_approval_and_tells_until_it_is_heard() {
     assert!(m.actions.is_empty());
     m.timer(Time(160 * MS), 0.44);
     assert_eq!(m.actions.last(), Some(&GcAction::StartIdle));
-    assert_eq!(told(&mut m), [GcField::Background]);
+    assert_eq!(sent(&mut m), [GcField::Background]);
     for _ in 1..=5 {
         m.timer(m.deadline(), 0.44);
-        assert_eq!(told(&mut m), [GcField::Background], "nobody has answered");
+        assert_eq!(sent(&mut m), [GcField::Background], "nobody has answered");
     }
     answer(&mut m, 2000 * MS, GcField::Accept);
     m.timer(Time(3000 * MS), 0.44);
@@ -235,7 +235,7 @@ fn a_request_stops_background_collection_and_a_gap_is_looked_at_once() {
     m.check(Time(163 * MS), 0.30);
     assert!(m.actions.is_empty());
     m.ended(Time(164 * MS));
-    assert_eq!(told(&mut m), [GcField::Finish]);
+    assert_eq!(sent(&mut m), [GcField::Finish]);
     answer(&mut m, 165 * MS, GcField::Finish);
     let from = m.deadline();
     m.timer(from, 0.50);
@@ -261,7 +261,7 @@ fn an_episode_is_not_stopped_by_requests_and_background_becomes_one_below_the_ha
         }
         m.check(Time(162 * MS), 0.24);
         assert_eq!(m.actions.last(), Some(&GcAction::Start));
-        assert_eq!(told(&mut m), [GcField::Regular]);
+        assert_eq!(sent(&mut m), [GcField::Regular]);
         m.request(Time(163 * MS));
         assert!(m.actions.is_empty() && m.collecting());
     }
@@ -285,11 +285,11 @@ fn another_policy_takes_over_where_the_last_one_stood() {
     m.set_config(Time(3), coordinated);
     m.timer(Time(3), 0.40);
     assert!(m.collecting());
-    assert_eq!(told(&mut m), [GcField::Heartbeat]);
+    assert_eq!(sent(&mut m), [GcField::Heartbeat]);
     m.check(Time(4), 0.46);
     m.actions.clear();
     m.ended(Time(5));
-    assert_eq!(told(&mut m), [GcField::Finish]);
+    assert_eq!(sent(&mut m), [GcField::Finish]);
     // An end that will not be answered is final.
     m.set_config(Time(6), alone);
     assert_eq!(m.state(), GcState::Idle);

@@ -11,7 +11,7 @@ use rackweave_core::rng::mix64;
 use rackweave_core::{Span, Time};
 
 use crate::config::{GcConfig, GcPolicy};
-use crate::gc::{BARREN_FOR, BARREN_FORCED_FOR, GcState};
+use crate::gc::{GcState, NO_VICTIM_FORCED_RETRY_INTERVAL, NO_VICTIM_RETRY_INTERVAL};
 
 /// Shortest time from an end until programs without a block start the next episode: the reason for the end will not
 /// have changed at once.
@@ -65,7 +65,7 @@ pub struct Group {
     state: GroupState,
     delays: u64,
     check_at: Time,
-    barren_until: Time,
+    no_victim_until: Time,
     force_from: Time,
     /// Slots whose programs waited: the episode does not end before they have enough blocks.
     forced: u32,
@@ -79,7 +79,7 @@ impl Group {
             state: GroupState::Idle,
             delays: 0,
             check_at: Time::ZERO,
-            barren_until: Time::ZERO,
+            no_victim_until: Time::ZERO,
             force_from: Time::ZERO,
             forced: 0,
         }
@@ -100,7 +100,7 @@ impl Group {
     pub fn deadline(&self) -> Time {
         let state = match self.state {
             GroupState::Delayed { until } => until,
-            GroupState::Idle => self.barren_until,
+            GroupState::Idle => self.no_victim_until,
             _ => Time::MAX,
         };
         let state = if state == Time::ZERO { Time::MAX } else { state };
@@ -115,12 +115,12 @@ impl Group {
         if self.state == GroupState::Ending && members.iter().all(|m| !works(m.state)) {
             self.state = GroupState::Idle;
         }
-        if now >= self.barren_until {
-            self.barren_until = Time::ZERO;
+        if now >= self.no_victim_until {
+            self.no_victim_until = Time::ZERO;
         }
         let (hard, soft) = (ratio < self.cfg.gc_threshold, ratio < self.cfg.soft_threshold);
         match self.state {
-            GroupState::Idle if !soft || self.barren_until > now || members.is_empty() => return Vec::new(),
+            GroupState::Idle if !soft || self.no_victim_until > now || members.is_empty() => return Vec::new(),
             GroupState::Idle if self.cfg.policy == GcPolicy::Uncoordinated => {
                 self.state = GroupState::Collecting;
                 return all(members, Order::Start, |_| true);
@@ -193,9 +193,10 @@ impl Group {
         if enough || no_victim {
             self.state = GroupState::Ending;
             self.forced = 0;
-            self.force_from = now + if starved || !enough { BARREN_FORCED_FOR } else { FORCE_RETRY_INTERVAL };
+            self.force_from =
+                now + if starved || !enough { NO_VICTIM_FORCED_RETRY_INTERVAL } else { FORCE_RETRY_INTERVAL };
             if !enough {
-                self.barren_until = now + BARREN_FOR;
+                self.no_victim_until = now + NO_VICTIM_RETRY_INTERVAL;
             }
             return all(members, Order::Stop, collecting);
         }

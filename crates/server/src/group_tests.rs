@@ -17,7 +17,7 @@ struct Rig {
     group: Group,
     gc: Vec<GcMonitor>,
     ratios: Vec<f64>,
-    told: Vec<(usize, GcOp)>,
+    sent: Vec<(usize, GcOp)>,
     /// The last operation of each.
     last: Vec<Option<GcOp>>,
     /// Whether each one's drive collects; it finishes at once when stopped.
@@ -28,7 +28,7 @@ impl Rig {
     fn new(members: usize, cfg: GcConfig, seed: u64) -> Rig {
         let gc = (0..members).map(|_| GcMonitor::grouped(cfg, 1)).collect();
         let (ratios, runs) = (vec![0.9; members], vec![false; members]);
-        Rig { group: Group::new(cfg, seed), gc, ratios, told: Vec::new(), last: vec![None; members], runs }
+        Rig { group: Group::new(cfg, seed), gc, ratios, sent: Vec::new(), last: vec![None; members], runs }
     }
     fn members(&self) -> Vec<Member> {
         let all = self.gc.iter().zip(&self.ratios).enumerate();
@@ -38,7 +38,7 @@ impl Rig {
         for action in std::mem::take(&mut self.gc[i].actions) {
             match action {
                 GcAction::Tell(op) => {
-                    self.told.push((i, op));
+                    self.sent.push((i, op));
                     self.last[i] = Some(op);
                 }
                 GcAction::Rest => self.runs[i] = false,
@@ -89,7 +89,7 @@ impl Rig {
     }
     /// Operations since the last call.
     fn fields(&mut self) -> Vec<(usize, GcField)> {
-        self.told.drain(..).filter(|t| t.1.field != GcField::Idle).map(|t| (t.0, t.1.field)).collect()
+        self.sent.drain(..).filter(|t| t.1.field != GcField::Idle).map(|t| (t.0, t.1.field)).collect()
     }
 }
 
@@ -199,7 +199,7 @@ fn without_coordination_nobody_is_told() {
     assert_eq!(r.runs, [true; 2]);
     r.ratios = vec![0.50; 2];
     r.step(2);
-    assert_eq!((r.runs.clone(), r.told.len()), (vec![false; 2], 0));
+    assert_eq!((r.runs.clone(), r.sent.len()), (vec![false; 2], 0));
     r.step(3);
     assert_eq!(r.group.state(), GroupState::Idle);
 }
@@ -222,8 +222,8 @@ fn groups_that_ask_for_each_others_replicas_all_collect_and_never_both_softly() 
                     rigs[s].ratios[k] = (rigs[s].ratios[k] + change).clamp(0.01, 0.95);
                 }
                 rigs[s].timer(ms);
-                rigs[s].told.sort_by_key(|t| t.0);
-                for (k, op) in std::mem::take(&mut rigs[s].told) {
+                rigs[s].sent.sort_by_key(|t| t.0);
+                for (k, op) in std::mem::take(&mut rigs[s].sent) {
                     if rng.chance(0.05) || op.sequence < rows[s][k].0 {
                         continue;
                     }

@@ -16,19 +16,19 @@ pub(crate) struct Load {
     came: u64,
     answered: u64,
     /// Value of `answered` in the last report.
-    told: u64,
-    tell_at: Time,
+    reported: u64,
+    report_at: Time,
     /// As last reported.
     erasing: bool,
 }
 
 impl Load {
     pub fn new() -> Load {
-        Load { came: 0, answered: 0, told: 0, tell_at: Time::ZERO, erasing: false }
+        Load { came: 0, answered: 0, reported: 0, report_at: Time::ZERO, erasing: false }
     }
     pub fn came(&mut self, now: Time) {
         if self.deadline() == Time::MAX {
-            self.tell_at = now + WITHIN;
+            self.report_at = now + WITHIN;
         }
         self.came += 1;
     }
@@ -40,7 +40,7 @@ impl Load {
     }
     /// When the next report is due.
     pub fn deadline(&self) -> Time {
-        if self.waiting() > 0 || self.answered > self.told { self.tell_at } else { Time::MAX }
+        if self.waiting() > 0 || self.answered > self.reported { self.report_at } else { Time::MAX }
     }
     /// The due report. `idle`: no request waits here, so a read without an answer (refused, or of an earlier view) will
     /// never get one. `erasing`: a die erases, which is reported at once.
@@ -48,12 +48,12 @@ impl Load {
         if self.came != self.answered && idle() {
             self.came = self.answered;
         }
-        if self.answered - self.told < ANSWERS && now < self.deadline() && erasing == self.erasing {
+        if self.answered - self.reported < ANSWERS && now < self.deadline() && erasing == self.erasing {
             return None;
         }
         self.erasing = erasing;
-        self.told = self.answered;
-        self.tell_at = now + WITHIN;
+        self.reported = self.answered;
+        self.report_at = now + WITHIN;
         let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
         Some(ReadLoad { answered: self.answered, waiting, erasing })
     }
@@ -71,13 +71,13 @@ mod tests {
     fn every_fourth_answer_is_told_and_the_rest_within_a_millisecond() {
         let mut l = Load::new();
         assert!(l.report(at(0), || true, false).is_none() && l.deadline() == Time::MAX, "no news");
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for n in 0..18 {
             l.came(at(n));
             l.answered();
-            told.extend(l.report(at(n), || true, false));
+            reported.extend(l.report(at(n), || true, false));
         }
-        assert_eq!(told, [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false }));
+        assert_eq!(reported, [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false }));
         assert_eq!(l.deadline(), at(16 + 1_000), "from the first that is not told");
         assert_eq!(l.report(l.deadline(), || true, false), Some(ReadLoad { answered: 18, waiting: 0, erasing: false }));
         assert_eq!(l.deadline(), Time::MAX);
@@ -86,10 +86,10 @@ mod tests {
     #[test]
     fn that_a_die_erases_is_told_at_once_and_that_it_does_no_more() {
         let mut l = Load::new();
-        let told = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing });
-        assert_eq!(l.report(at(5), || true, true), told(true));
+        let reported = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing });
+        assert_eq!(l.report(at(5), || true, true), reported(true));
         assert_eq!(l.report(at(6), || true, true), None);
-        assert_eq!(l.report(at(7), || true, false), told(false));
+        assert_eq!(l.report(at(7), || true, false), reported(false));
         assert_eq!((l.report(at(8), || true, false), l.deadline()), (None, Time::MAX));
     }
 

@@ -46,7 +46,7 @@ pub struct Server {
     /// Since when the host's disk has had no room for the drive's file.
     host_full_at: Option<Time>,
     pub(crate) drive_refused: Option<DriveProblem>,
-    lease_told: bool,
+    lease_reported: bool,
     /// When the driver will call next.
     wake_at: Time,
     /// When each vSSD has work; kept by [`Server::settle_vssd`], so that an event touches one vSSD only.
@@ -88,7 +88,7 @@ impl Server {
             failed: false,
             host_full_at: None,
             drive_refused: None,
-            lease_told: true,
+            lease_reported: true,
             wake_at: Time::MAX,
             due: [Time::MAX; VSSDS_MAX],
             touched: 0,
@@ -99,8 +99,8 @@ impl Server {
     }
 
     /// Sets whether each vSSD's pending reads are reported to the switch.
-    pub fn set_tells_load(&mut self, tells: bool) {
-        self.cfg.tells_load = tells;
+    pub fn set_reports_load(&mut self, tells: bool) {
+        self.cfg.reports_load = tells;
     }
     /// Sets the id of its drive, which the driver has opened. To be called before the first event.
     pub fn set_drive(&mut self, drive: DriveId) {
@@ -225,7 +225,7 @@ impl Server {
         match p.header.op {
             Op::Read | Op::Write if self.registration.incarnation.is_some() => {
                 v.gc.request(now);
-                if self.cfg.tells_load && p.header.op == Op::Read {
+                if self.cfg.reports_load && p.header.op == Op::Read {
                     v.load.came(now);
                 }
                 if !v.gc.actions.is_empty() {
@@ -244,7 +244,7 @@ impl Server {
         match p.body {
             Body::Control(c) => {
                 if matches!(c, Control::Lease { .. } | Control::ServerWelcome { .. }) {
-                    self.registration.told(p.header.request);
+                    self.registration.received(p.header.request);
                 }
                 self.control(now, c, fx);
             }
@@ -284,7 +284,7 @@ impl Server {
                 views.iter().for_each(|v| self.install(now, v, fx));
                 if self.registration.leased(sequence, span) {
                     let until = self.registration.lease_until;
-                    self.lease_told = false;
+                    self.lease_reported = false;
                     self.vssds.iter_mut().for_each(|v| v.service.set_lease(until));
                 }
                 if self.registration.knows_failure(sequence) {
@@ -327,7 +327,7 @@ impl Server {
     }
 
     pub(crate) fn to_meta(&self, c: Control, fx: &mut Effects) {
-        let request = if matches!(c, Control::Heartbeat { .. }) { self.registration.last_told() } else { 0 };
+        let request = if matches!(c, Control::Heartbeat { .. }) { self.registration.last_received() } else { 0 };
         let mut header = self.header(Op::Control, 0, request);
         (header.vssd, header.original_vssd, header.set) = (VssdId(0), VssdId(0), SetId(0));
         fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body: Body::Control(c) });
@@ -360,7 +360,7 @@ impl Server {
             FlashDone::Recovered { result } => {
                 match result {
                     Ok(()) => {
-                        self.registration.table = self.ssd.table().told();
+                        self.registration.table = self.ssd.table().report();
                         self.adopt_table(now, fx);
                     }
                     Err(RecoveryError::Table(e)) => return self.refuse_drive(e.into()),
@@ -408,7 +408,7 @@ impl Server {
             // A failed drive is reported as such, not its contents.
             FlashDone::Recorded { result } => {
                 if result.is_ok() {
-                    self.registration.table = self.ssd.table().told();
+                    self.registration.table = self.ssd.table().report();
                     self.registration.hurry(now);
                 }
             }
@@ -544,8 +544,8 @@ impl Server {
                 // Answered as when this incarnation was new.
                 self.to_meta(self.registration.hello(), fx);
             }
-            self.tell_wear(now, fx);
-            self.tell_room(now, fx);
+            self.report_wear(now, fx);
+            self.report_room(now, fx);
         }
         if self.plan.deadline() <= now {
             self.forget_rows(now, fx);
@@ -553,8 +553,8 @@ impl Server {
         if self.scrub_deadline() <= now {
             self.scrub(now, fx);
         }
-        if !self.lease_told && now >= self.registration.lease_until && self.registration.lease_until > Time::ZERO {
-            self.lease_told = true;
+        if !self.lease_reported && now >= self.registration.lease_until && self.registration.lease_until > Time::ZERO {
+            self.lease_reported = true;
             for v in self.vssds.iter().filter(|v| v.role.is_some()) {
                 fx.trace(trace::LEASE_EXPIRED, u64::from(v.cfg.set.0), u64::from(v.epoch.0));
             }
@@ -588,7 +588,7 @@ impl Server {
     }
 
     fn next_deadline(&self) -> Time {
-        let lease = if self.lease_told { Time::MAX } else { self.registration.lease_until };
+        let lease = if self.lease_reported { Time::MAX } else { self.registration.lease_until };
         let due = self.due[..self.vssds.len()].iter().copied().min().unwrap_or(Time::MAX);
         self.registration
             .deadline()
@@ -630,8 +630,8 @@ impl Node for Server {
             self.settle(now, fx);
             at = self.next_deadline();
         }
-        if self.cfg.tells_load {
-            at = at.min(self.tell_loads(now, sent, fx));
+        if self.cfg.reports_load {
+            at = at.min(self.report_loads(now, sent, fx));
         }
         if !self.out.commands.is_empty() {
             fx.commands.append(&mut self.out.commands);

@@ -9,7 +9,7 @@ use crate::node::Server;
 use crate::service::Room;
 
 /// Interval of the reports, and so the age of the metadata service's statement of room.
-const TELL_EVERY: Span = Span::from_secs(1);
+const REPORT_INTERVAL: Span = Span::from_secs(1);
 
 /// When the next report is due, and its first volume, by slot.
 #[derive(Debug, Default)]
@@ -19,11 +19,11 @@ pub struct RoomReport {
 }
 
 impl Server {
-    pub(crate) fn tell_room(&mut self, now: Time, fx: &mut Effects) {
+    pub(crate) fn report_room(&mut self, now: Time, fx: &mut Effects) {
         if now < self.room.again_at || self.registration.incarnation.is_none() {
             return;
         }
-        self.room.again_at = now + TELL_EVERY;
+        self.room.again_at = now + REPORT_INTERVAL;
         self.room.from.resize(self.vssds.len(), VolumeId(0));
         for i in (0..self.vssds.len()).filter(|&i| !self.vssds[i].is_free()) {
             let (vssd, from) = (self.vssds[i].cfg.id, self.room.from[i]);

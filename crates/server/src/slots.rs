@@ -60,7 +60,7 @@ struct RowGone {
 pub struct Plan {
     number: u64,
     vssds: Vec<VssdPlace>,
-    told: bool,
+    confirmed: bool,
     rows_gone: Vec<RowGone>,
 }
 
@@ -78,13 +78,13 @@ impl Server {
         if older || self.drive_refused.is_some() {
             return;
         }
-        (self.plan.number, self.plan.vssds, self.plan.told) = (number, vssds, false);
+        (self.plan.number, self.plan.vssds, self.plan.confirmed) = (number, vssds, false);
         self.reconcile(now, fx);
     }
 
     /// Carries out the plan as far as possible now.
     pub(crate) fn reconcile(&mut self, now: Time, fx: &mut Effects) {
-        if self.plan.number == 0 || self.plan.told {
+        if self.plan.number == 0 || self.plan.confirmed {
             return;
         }
         let mut settled = true;
@@ -115,7 +115,7 @@ impl Server {
             }
         }
         if settled && self.plan.rows_gone.is_empty() {
-            self.plan.told = true;
+            self.plan.confirmed = true;
             let lost = self.vssds.iter().enumerate().filter(|(_, v)| v.slot == SlotState::Lost);
             let lost = lost.fold(0, |bits, (i, _)| bits | 1 << i);
             self.to_meta(Control::VssdsDone { plan: self.plan.number, lost }, fx);

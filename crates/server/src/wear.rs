@@ -7,7 +7,7 @@ use rackweave_core::{Effects, Span, Time, VssdId};
 use crate::node::Server;
 
 /// Shortest interval of the reports: wear changes within days, and each report counts every block.
-const TELL_EVERY: Span = Span::from_secs(1);
+const REPORT_INTERVAL: Span = Span::from_secs(1);
 
 /// When the next report is due, and the last one.
 #[derive(Debug, Default)]
@@ -30,11 +30,11 @@ impl Server {
     }
 
     /// Reports if anything was erased since the last report, and once in each incarnation.
-    pub(crate) fn tell_wear(&mut self, now: Time, fx: &mut Effects) {
+    pub(crate) fn report_wear(&mut self, now: Time, fx: &mut Effects) {
         if now < self.wear.again_at || self.registration.incarnation.is_none() {
             return;
         }
-        self.wear.again_at = now + TELL_EVERY;
+        self.wear.again_at = now + REPORT_INTERVAL;
         let worn: Vec<VssdId> = self.vssds.iter().filter(|v| v.worn_out && !v.is_free()).map(|v| v.cfg.id).collect();
         if !worn.is_empty() {
             self.to_meta(Control::WornOut { vssds: worn }, fx);

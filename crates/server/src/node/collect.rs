@@ -57,7 +57,7 @@ impl Server {
 
     /// Sends changed loads of its vSSDs to the switch; `fx.packets[sent..]` are the packets of this event. Returns when
     /// the next report is due.
-    pub(super) fn tell_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
+    pub(super) fn report_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
         for p in &fx.packets[sent..] {
             if p.body.answers_read()
                 && let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == p.header.vssd)

@@ -57,7 +57,7 @@ pub struct Rack {
     pub options: Options,
     pub layout: Layout,
     engine: Engine<AnyNode>,
-    lives: Vec<u64>,
+    starts: Vec<u64>,
     replies: BTreeMap<u64, IoReply>,
     /// Time of the answer to each request of [`Rack::send_as`].
     pub answered: BTreeMap<u64, Time>,
@@ -86,7 +86,7 @@ impl Rack {
         let mut rack = Rack {
             engine: Engine::new(NetState::new(network, layout.clone(), 0), 0),
             layout: layout.clone(),
-            lives: vec![0; options.servers as usize],
+            starts: vec![0; options.servers as usize],
             replies: BTreeMap::new(),
             answered: BTreeMap::new(),
             controls: BTreeMap::new(),
@@ -99,7 +99,7 @@ impl Rack {
         rack.start_meta();
         rack.restart_switch();
         rack.engine.boot(layout.client(0), Inbox::default());
-        for i in 0..rack.lives.len() {
+        for i in 0..rack.starts.len() {
             rack.engine.put_disk(SsdId(i as u32), Disk::Fault(Box::new(FaultDisk::new())));
             rack.start(i);
         }
@@ -148,7 +148,7 @@ impl Rack {
     }
 
     pub fn start(&mut self, i: usize) {
-        self.lives[i] += 1;
+        self.starts[i] += 1;
         let mut profile = profile(self.options.ssd_bytes);
         profile.queue_depth = self.options.queue_depth.unwrap_or(profile.queue_depth);
         let (s, server) = (self.options.servers, i as u32);
@@ -167,7 +167,7 @@ impl Rack {
         cfg.gc.policy = self.options.policy;
         cfg.sched = self.options.sched;
         cfg.services = self.options.services;
-        cfg.nonce = self.lives[i] * 1000 + u64::from(server);
+        cfg.nonce = self.starts[i] * 1000 + u64::from(server);
         self.engine.boot(node, Server::new(cfg).expect("good configuration"));
     }
 
