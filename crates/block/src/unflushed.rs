@@ -124,7 +124,7 @@ impl Unflushed {
     }
 
     /// The loss was reported: writes answered since are in doubt from now on.
-    pub fn told(&mut self, epoch: Epoch) {
+    pub fn reported(&mut self, epoch: Epoch) {
         if let Some(d) = &mut self.doubt {
             d.recovered = d.recovered.max(epoch);
         }

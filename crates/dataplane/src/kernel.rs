@@ -277,14 +277,20 @@ impl KernelSwitch {
         Ok(())
     }
     /// The key of the `gc_op`s of a server's incarnation.
-    pub fn set_key(&mut self, key_id: u8, node: NodeId, life: Incarnation, key: [u64; 2]) -> Result<(), KernelFault> {
+    pub fn set_key(
+        &mut self,
+        key_id: u8,
+        node: NodeId,
+        incarnation: Incarnation,
+        key: [u64; 2],
+    ) -> Result<(), KernelFault> {
         let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
-        map.insert(KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) }, key, 0)?;
+        map.insert(KeyOf { incarnation: incarnation.0, node: node.0, key_id: u32::from(key_id) }, key, 0)?;
         Ok(())
     }
-    pub fn remove_key(&mut self, key_id: u8, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
+    pub fn remove_key(&mut self, key_id: u8, node: NodeId, incarnation: Incarnation) -> Result<(), KernelFault> {
         let mut map: HashMap<_, KeyOf, [u64; 2]> = HashMap::try_from(self.map_mut("keys")?)?;
-        map.remove(&KeyOf { incarnation: life.0, node: node.0, key_id: u32::from(key_id) })?;
+        map.remove(&KeyOf { incarnation: incarnation.0, node: node.0, key_id: u32::from(key_id) })?;
         Ok(())
     }
 

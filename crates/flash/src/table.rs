@@ -406,7 +406,7 @@ fn group(r: &mut In<'_>) -> Option<Group> {
 
 impl Table {
     /// For the metadata service.
-    pub fn told(&self) -> DriveTable {
+    pub fn report(&self) -> DriveTable {
         let slot = |e: &Entry| SlotTable {
             vssd: e.vssd,
             set: e.set,

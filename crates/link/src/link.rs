@@ -6,7 +6,7 @@ use rackweave_core::msg::Packet;
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_switch::{Prefix, Reach, Ring, Rings};
 use rackweave_transport::{
-    Config, ConfigError, Endpoint, Event, GroupOptions, Heard, Keys, Message, Received, SendError, SendOptions, Train,
+    Config, ConfigError, Endpoint, Event, GroupOptions, Keys, Message, Origin, Received, SendError, SendOptions, Train,
     Transmit,
 };
 
@@ -195,7 +195,7 @@ impl Link {
     }
 
     /// Receives a datagram from a stream.
-    pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Heard {
+    pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Origin {
         self.endpoint.receive_by_stream(now, r)
     }
 

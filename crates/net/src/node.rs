@@ -18,7 +18,7 @@ use rackweave_device::{FileSsd, OpenError, OsFile};
 use rackweave_rack::capture::Capture;
 use rackweave_runtime::datadir::{DataDir, private_directory};
 use rackweave_runtime::engine::{Engine, ROOM_RETRY};
-use rackweave_runtime::event_loop::{Admitted, Announce, Asked, EventLoop};
+use rackweave_runtime::event_loop::{Admitted, Announce, EventLoop, RequestNodes};
 use rackweave_runtime::kernel::KernelNode;
 use rackweave_runtime::net::Address;
 use rackweave_runtime::protocol::{self, Protocol};
@@ -266,7 +266,7 @@ impl Run {
         devices: Vec<FileSsd<OsFile>>,
         store: M,
     ) -> Result<(), UpError> {
-        let asked = Asked { client: nodes.client(), admin: nodes.admin() };
+        let takers = RequestNodes { client: nodes.client(), admin: nodes.admin() };
         let mut engine = Engine::with_ssds_from(self.first_ssd, nodes, devices, store);
         let own = self.facts.node.as_ref().and_then(|(name, _)| self.facts.node_named(name));
         for (own, other) in own.into_iter().flat_map(|own| self.cut.iter().map(move |o| (own, o))) {
@@ -276,7 +276,7 @@ impl Run {
         }
         let syncer = Syncer::new(true)?;
         let mut serve =
-            EventLoop::new(engine, asked, Some(Box::new(self.net)), self.facts, syncer, self.signal, self.listeners)?;
+            EventLoop::new(engine, takers, Some(Box::new(self.net)), self.facts, syncer, self.signal, self.listeners)?;
         serve.keys_in(self.key_file);
         serve.limit_memory(&self.memory);
         if let Some(beat) = self.beat {

@@ -70,10 +70,10 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
 
 /// The common policy; names nodes that differ or do not answer.
 pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> {
-    let (mut told, mut silent, mut hung) = (Vec::new(), Vec::new(), None);
+    let (mut answers, mut silent, mut hung) = (Vec::new(), Vec::new(), None);
     for node in concerned(way) {
         match way.ask_node(&node, &Command::Local(Local::PolicyShow), timeout.min(STATUS_WAIT)) {
-            Ok(Answer::Policy(state)) => told.push((node, state)),
+            Ok(Answer::Policy(state)) => answers.push((node, state)),
             Ok(Answer::Error { message }) => silent.push(format!("{node}: {message}")),
             Ok(_) => silent.push(format!("{node}: its answer does not match the command")),
             Err(e) => {
@@ -84,24 +84,24 @@ pub(super) fn show(way: &Target, timeout: Duration) -> Result<Answer, AskError> 
             }
         }
     }
-    if told.is_empty() {
+    if answers.is_empty() {
         return Err(nobody(way, hung));
     }
-    let mut all = together(told);
+    let mut all = together(answers);
     all.otherwise.extend(silent);
     Ok(Answer::Policy(all))
 }
 
 /// Merges the answers: what all nodes report appears once, the rest with node names. The policy is the first node's.
-fn together(told: Vec<(String, PolicyState)>) -> PolicyState {
-    let policy = told.first().map(|(_, state)| state.policy.clone()).unwrap_or_default();
+fn together(answers: Vec<(String, PolicyState)>) -> PolicyState {
+    let policy = answers.first().map(|(_, state)| state.policy.clone()).unwrap_or_default();
     let mut otherwise: Vec<String> = Vec::new();
-    for (node, state) in &told {
+    for (node, state) in &answers {
         if state.policy != policy {
             otherwise.push(format!("{node}: policy = {:?}", state.policy));
         }
         for line in &state.otherwise {
-            let all_say = told.iter().all(|(_, s)| s.otherwise.contains(line));
+            let all_say = answers.iter().all(|(_, s)| s.otherwise.contains(line));
             let line = if all_say || line.starts_with(&format!("{node}: ")) {
                 line.clone()
             } else {

@@ -101,12 +101,12 @@ fn end_lease(data: &Path, server: u32, incarnation: u64) {
     let Ok(node) = admin::server(server) else { return };
     let ended = admin::Op::ServerEnded { server: node, incarnation: Incarnation(incarnation) };
     let meta = data.join(NodeName::META.to_string());
-    let tell = move || {
+    let report = move || {
         let ended = Question::Admin(ended);
         let _ = (0..TELL_TRIES).find(|_| control::ask(&meta, &ended, READY_WAIT).is_ok());
     };
     // If it fails, only time is lost.
-    let _ = std::thread::Builder::new().name("end-lease".into()).spawn(tell);
+    let _ = std::thread::Builder::new().name("end-lease".into()).spawn(report);
 }
 
 /// All processes of the rack.
@@ -448,11 +448,11 @@ impl Processes {
         if let Some(dir) = &self.pcap {
             rackweave_device::private::directory(dir).map_err(failed)?;
             // A restarted node must not overwrite its earlier capture.
-            let life = match self.nodes[i].starts {
+            let run = match self.nodes[i].starts {
                 1 => String::new(),
                 n => format!(".{n}"),
             };
-            c.arg("--pcap").arg(dir.join(format!("{}{life}.pcap", name.to_string().replace('/', "-"))));
+            c.arg("--pcap").arg(dir.join(format!("{}{run}.pcap", name.to_string().replace('/', "-"))));
         }
         if let Some(s) = name.as_server()
             && self.replace_ssd.contains(&s)

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use bytes::{Buf, Bytes, BytesMut};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::stream::{Deframer, FRAME_HEAD_BYTES, frame_head};
-use rackweave_transport::{Heard, fair_bytes};
+use rackweave_transport::{Origin, fair_bytes};
 use slab::Slab;
 
 use rackweave_runtime::poll::{Interest, Poll, Ready};
@@ -219,7 +219,7 @@ impl Streams {
     }
 
     /// Accepts new connections and reads what has arrived; `take` gets each datagram and returns its sender.
-    pub fn handle(&mut self, now: Time, mut take: impl FnMut(BytesMut) -> Heard) -> io::Result<()> {
+    pub fn handle(&mut self, now: Time, mut take: impl FnMut(BytesMut) -> Origin) -> io::Result<()> {
         let mut ready = std::mem::take(&mut self.ready);
         self.poll.wait(Some(Span::ZERO), &mut ready)?;
         for r in &ready {
@@ -297,7 +297,7 @@ impl Streams {
         self.write(now, key);
     }
 
-    fn read(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Heard) {
+    fn read(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Origin) {
         let mut piece = [0; 64 << 10];
         for _ in 0..READ_BYTES / piece.len() {
             let Some(link) = self.links.get_mut(key) else { return };
@@ -320,7 +320,7 @@ impl Streams {
     }
 
     /// False if the data is not from a node: the connection must be closed.
-    fn take_frames(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Heard) -> bool {
+    fn take_frames(&mut self, now: Time, key: usize, take: &mut impl FnMut(BytesMut) -> Origin) -> bool {
         loop {
             let link = &mut self.links[key];
             let datagram = match link.deframer.next_datagram() {
@@ -330,12 +330,12 @@ impl Streams {
             };
             self.counters.frames_received += 1;
             match take(datagram) {
-                Heard::Proven(node) if link.peer.is_none() => {
+                Origin::Proven(node) if link.peer.is_none() => {
                     (link.peer, link.claims, link.since) = (Some(node), None, now);
                     self.greet(node, key);
                 }
-                Heard::Unproven(node) if link.peer.is_none() => link.claims = Some(node),
-                Heard::Nobody if link.peer.is_none() => return false,
+                Origin::Unproven(node) if link.peer.is_none() => link.claims = Some(node),
+                Origin::Nobody if link.peer.is_none() => return false,
                 _ => {}
             }
         }

@@ -71,7 +71,7 @@ counters! {
         /// Datagrams received, and those with the kernel's timestamp.
         received as _, received_stamped as "arrivals_stamped",
         /// Departure times requested, and reported.
-        leaving_asked as "leavings_asked", leaving_told as "leavings_stamped",
+        departures_requested as "leavings_asked", departures_reported as "leavings_stamped",
     }
 }
 
@@ -170,7 +170,7 @@ impl Udp {
         let whose = |kernel| if kernel { "kernel" } else { "loop" };
         let c = &self.counters;
         let received = c.received == 0 || c.received_stamped > 0;
-        let left = self.stamps[0].on() && (c.leaving_asked == 0 || c.leaving_told > 0);
+        let left = self.stamps[0].on() && (c.departures_requested == 0 || c.departures_reported > 0);
         format!("receive time from the {}, send time from the {}", whose(received), whose(left))
     }
 
@@ -179,7 +179,7 @@ impl Udp {
         for s in self.stamps.iter_mut().filter(|s| s.waits()) {
             let time = self.clocks.now(now);
             s.take(|timed, stamp| {
-                self.counters.leaving_told += 1;
+                self.counters.departures_reported += 1;
                 each(Left { timed, at: time(stamp) });
             });
         }
@@ -275,7 +275,7 @@ impl Udp {
             match sent {
                 Ok(n) => {
                     for timed in batch[..n].iter().filter_map(|o| o.timed).filter(|_| ask) {
-                        self.counters.leaving_asked += 1;
+                        self.counters.departures_requested += 1;
                         self.stamps[path].asked(timed);
                     }
                     from += n.max(1);
@@ -564,7 +564,7 @@ mod tests {
             assert_eq!(a.counters.send_too_long, round + 1);
             assert_eq!(a.take_too_long(), [TooLong { peer: NodeId(3), bytes: 65_535 }]);
         }
-        assert_eq!((a.counters.leaving_asked, a.counters.leaving_told), (6, 6));
+        assert_eq!((a.counters.departures_requested, a.counters.departures_reported), (6, 6));
         assert_eq!(a.timestamps(), "receive time from the kernel, send time from the kernel");
     }
 }

@@ -124,7 +124,7 @@ pub struct Sim {
     wire: Option<Rc<RefCell<Wire>>>,
     cfg: Arc<RackConfig>,
     sim: SimConfig,
-    lives: u64,
+    starts: u64,
     /// The edited configuration, for servers or also for the metadata service.
     edited: Option<Edited>,
     /// By server.
@@ -169,7 +169,7 @@ impl Sim {
         let replaced = vec![0; cfg.servers_max() as usize];
         let cfg_kept = Arc::new(cfg.clone());
         let mut s =
-            Sim { engine, wire, cfg: cfg_kept, sim, lives: 0, edited: None, drive_ids, replaced, capture: None };
+            Sim { engine, wire, cfg: cfg_kept, sim, starts: 0, edited: None, drive_ids, replaced, capture: None };
         for (i, place) in (0..).zip(layout.places()) {
             if place.name.as_server().is_none_or(|server| server < cfg.servers) {
                 s.restart(NodeId(i))?;
@@ -179,8 +179,8 @@ impl Sim {
     }
 
     fn make(&mut self, n: NodeId) -> Result<RackNode, BuildError> {
-        self.lives += 1;
-        let nonce = mix64(self.sim.seed ^ self.lives << 32 ^ u64::from(n.0)).max(1);
+        self.starts += 1;
+        let nonce = mix64(self.sim.seed ^ self.starts << 32 ^ u64::from(n.0)).max(1);
         let layout = self.engine.layout();
         let Some(NodeName { kind, index: i }) = layout.name(n) else { return Err(BuildError::NotHere { node: n }) };
         let edited = |kind| self.edited.as_ref().filter(|e| kind == NodeKind::Server || !e.servers_only);
@@ -233,7 +233,7 @@ impl Sim {
         }
         let node = self.make(n)?;
         if self.sim.clocks_restart {
-            let offset_ns = mix64(mix64(self.sim.seed ^ self.lives << 32) ^ u64::from(n.0)) % (self.sim.offset.0 + 1);
+            let offset_ns = mix64(mix64(self.sim.seed ^ self.starts << 32) ^ u64::from(n.0)) % (self.sim.offset.0 + 1);
             self.engine.set_clock(n, NodeClock { offset_ns, ..self.engine.clock(n) });
         }
         if self.engine.layout().kind(n) == Some(NodeKind::Switch) {

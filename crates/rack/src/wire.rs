@@ -51,7 +51,7 @@ pub struct Wire {
     cfg: TransportConfig,
     seed: u64,
     rng: Rng,
-    lives: u64,
+    starts: u64,
     /// Of each node, the durable incarnation counter; zero if it is lost.
     incarnations: Vec<u64>,
     /// Of each node, its key file.
@@ -78,7 +78,7 @@ impl Wire {
             cfg,
             seed,
             rng: Rng::stream(seed, 0x7769_7265),
-            lives: 0,
+            starts: 0,
             incarnations: vec![0; nodes],
             keys: vec![keys; nodes],
             rotations: 0,
@@ -93,7 +93,7 @@ impl Wire {
 
     /// Starts a node: its link, and its own random numbers.
     pub(crate) fn begin(&mut self, node: NodeId) -> (Link, Rng) {
-        self.lives += 1;
+        self.starts += 1;
         let incarnation = self.next_incarnation(node, 0);
         self.log.begins(node, incarnation);
         let c = &self.cfg;
@@ -107,7 +107,7 @@ impl Wire {
         if c.one_machine {
             on_one_machine(&mut cfg);
         }
-        let seed = mix64(self.seed ^ self.lives << 32 ^ u64::from(node.0));
+        let seed = mix64(self.seed ^ self.starts << 32 ^ u64::from(node.0));
         let link = Link::new(cfg, node, incarnation, self.keys(node), seed).expect("the configuration is sound");
         (link, Rng::stream(seed, 1))
     }

@@ -36,7 +36,7 @@ struct Sent {
 
 /// One incarnation of a node.
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct Run {
     began: u64,
     ended: u64,
     /// Newest counter used for sealing.
@@ -58,7 +58,7 @@ pub struct Log {
     ages: VecDeque<(Time, u64)>,
     /// By sender, incarnation and counter: the tag of the received datagram.
     sealed: Map<(NodeId, u64, u64), u64>,
-    lives: Map<(NodeId, u64), Life>,
+    runs: Map<(NodeId, u64), Run>,
     current: BTreeMap<NodeId, u64>,
     /// By receiver, its incarnation, and sender: the newest incarnation of the sender received from.
     newest: Map<(NodeId, u64, NodeId), u64>,
@@ -79,7 +79,7 @@ impl Log {
             tokens: map(),
             ages: VecDeque::new(),
             sealed: map(),
-            lives: map(),
+            runs: map(),
             current: BTreeMap::new(),
             newest: map(),
             order: 0,
@@ -125,8 +125,8 @@ impl Log {
     pub(crate) fn begins(&mut self, node: NodeId, incarnation: u64) {
         self.ends(node);
         self.order += 1;
-        let life = Life { began: self.order, ended: u64::MAX, counter: 0 };
-        if self.lives.insert((node, incarnation), life).is_some() {
+        let run = Run { began: self.order, ended: u64::MAX, counter: 0 };
+        if self.runs.insert((node, incarnation), run).is_some() {
             self.violated(|| format!("{node} begins incarnation {incarnation} again"));
         }
         self.current.insert(node, incarnation);
@@ -134,17 +134,17 @@ impl Log {
     pub(crate) fn ends(&mut self, node: NodeId) {
         self.order += 1;
         let order = self.order;
-        let ended = self.current.remove(&node).and_then(|i| self.lives.get_mut(&(node, i)));
-        ended.into_iter().for_each(|life| life.ended = order);
+        let ended = self.current.remove(&node).and_then(|i| self.runs.get_mut(&(node, i)));
+        ended.into_iter().for_each(|run| run.ended = order);
     }
 
     /// A datagram was sealed: counters must increase within an incarnation.
     pub(crate) fn sealed(&mut self, node: NodeId, incarnation: u64, counter: u64) {
         let counter = counter & ((1 << 56) - 1);
-        let Some(life) = self.lives.get_mut(&(node, incarnation)) else {
+        let Some(run) = self.runs.get_mut(&(node, incarnation)) else {
             return self.violated(|| format!("{node} seals as incarnation {incarnation}, which it never began"));
         };
-        let before = std::mem::replace(&mut life.counter, counter);
+        let before = std::mem::replace(&mut run.counter, counter);
         if counter <= before {
             self.violated(|| {
                 format!("{node}, incarnation {incarnation}, uses nonce {counter} again, or after {before}")
@@ -243,8 +243,8 @@ impl Log {
         if sender < before {
             return self.violated(|| format!("{}, of incarnation {sender}, after one of {before}", what()));
         }
-        let lives = self.lives.get(&(from, sender)).zip(self.lives.get(&(at, incarnation)));
-        if self.keyed && lives.is_some_and(|(sender, receiver)| sender.ended < receiver.began) {
+        let runs = self.runs.get(&(from, sender)).zip(self.runs.get(&(at, incarnation)));
+        if self.keyed && runs.is_some_and(|(sender, receiver)| sender.ended < receiver.began) {
             self.violated(|| format!("{}, of a life that had ended before it began", what()));
         }
     }

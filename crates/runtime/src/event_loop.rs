@@ -103,7 +103,7 @@ enum Stage {
 
 /// Nodes in this process that take requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct RequestNodes {
     /// The volume client of the NBD sessions.
     pub client: Option<NodeId>,
     /// The node that answers administration requests.
@@ -113,7 +113,7 @@ pub struct Asked {
 /// The running rack, or the part of it that this process hosts.
 pub struct EventLoop<N, F, M> {
     engine: Engine<N, F, M>,
-    asked: Asked,
+    takers: RequestNodes,
     /// The network to nodes in other processes.
     net: Option<Box<dyn Network>>,
     facts: Facts,
@@ -164,7 +164,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// `signal` becomes readable when the rack is to stop.
     pub fn new(
         engine: Engine<N, F, M>,
-        asked: Asked,
+        takers: RequestNodes,
         mut net: Option<Box<dyn Network>>,
         mut facts: Facts,
         syncer: Syncer,
@@ -193,7 +193,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
         Ok(EventLoop {
             engine,
-            asked,
+            takers,
             net,
             facts,
             clock,
@@ -439,7 +439,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         while let Some((_, conn)) = self.conns.get_mut(place.key) {
             match conn.poll_request(now) {
                 Some(gateway::Request::Rack(r)) => {
-                    let to = if matches!(r.op, Op::Admin(_)) { self.asked.admin } else { self.asked.client };
+                    let to = if matches!(r.op, Op::Admin(_)) { self.takers.admin } else { self.takers.client };
                     if let Some(to) = to {
                         self.engine.submit(to, r);
                     }
@@ -612,7 +612,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
 
     /// Detaches the volume when its last connection is closed.
     fn detach_unused(&mut self, volume: VolumeId) {
-        if let Some(client) = self.asked.client
+        if let Some(client) = self.takers.client
             && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
         {
             self.ask(client, volume::Op::Detach { volume }, Waiter::Detach);
@@ -638,7 +638,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             && (now >= until || self.conns.iter().all(|(_, c)| c.1.in_flight() == 0))
         {
             let attached = std::mem::take(&mut self.attached);
-            if let Some(client) = self.asked.client {
+            if let Some(client) = self.takers.client {
                 attached.into_iter().for_each(|volume| self.ask(client, volume::Op::Flush { volume }, Waiter::Stop));
             }
             self.stage = Stage::Flushing { until: now + STOP_WAIT };

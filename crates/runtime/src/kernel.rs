@@ -61,7 +61,7 @@ pub struct KernelNode {
     interfaces: BTreeMap<String, Seen>,
     keys: Keys,
     /// Incarnations whose keys the program has.
-    lives: BTreeMap<NodeId, Incarnation>,
+    incarnations: BTreeMap<NodeId, Incarnation>,
     /// The last fault, until a success follows.
     fault: Option<String>,
 }
@@ -79,8 +79,8 @@ impl KernelNode {
             ..KernelConfig::new(own)
         })
         .map_err(|error| PlaneError::Load { error })?;
-        let (interfaces, lives) = (BTreeMap::new(), BTreeMap::new());
-        let mut node = KernelNode { kind, switch, ports, interfaces, keys, lives, fault: None };
+        let (interfaces, incarnations) = (BTreeMap::new(), BTreeMap::new());
+        let mut node = KernelNode { kind, switch, ports, interfaces, keys, incarnations, fault: None };
         // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
         // Problems of the plans were reported when the configuration was checked.
@@ -131,33 +131,33 @@ impl KernelNode {
     /// Applies changed cluster keys. New keys are added before old ones are removed, so that every `gc_op` is accepted.
     pub fn set_keys(&mut self, keys: Keys) {
         let before = std::mem::replace(&mut self.keys, keys);
-        let lives: Vec<_> = self.lives.iter().map(|(&node, &life)| (node, life)).collect();
-        let result = lives.iter().try_for_each(|&(node, life)| self.put_keys(node, life));
+        let incarnations: Vec<_> = self.incarnations.iter().map(|(&node, &incarnation)| (node, incarnation)).collect();
+        let result = incarnations.iter().try_for_each(|&(node, incarnation)| self.put_keys(node, incarnation));
         for ended in before.live().filter(|id| self.keys.live().all(|k| k != *id)) {
-            for &(node, life) in &lives {
+            for &(node, incarnation) in &incarnations {
                 // The key may be missing already.
-                let _ = self.switch.remove_key(ended.0, node, life);
+                let _ = self.switch.remove_key(ended.0, node, incarnation);
             }
         }
         self.note(result);
     }
-    fn put_keys(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
-        self.keys.of_gc(node, life.0).try_for_each(|(id, key)| self.switch.set_key(id.0, node, life, key))
+    fn put_keys(&mut self, node: NodeId, incarnation: Incarnation) -> Result<(), KernelFault> {
+        self.keys.of_gc(node, incarnation.0).try_for_each(|(id, key)| self.switch.set_key(id.0, node, incarnation, key))
     }
-    fn learn(&mut self, node: NodeId, life: Incarnation) -> Result<(), KernelFault> {
-        if self.lives.get(&node) == Some(&life) {
+    fn learn(&mut self, node: NodeId, incarnation: Incarnation) -> Result<(), KernelFault> {
+        if self.incarnations.get(&node) == Some(&incarnation) {
             return Ok(());
         }
-        if let Some(before) = self.lives.remove(&node) {
+        if let Some(before) = self.incarnations.remove(&node) {
             self.forget(node, before);
         }
-        self.put_keys(node, life)?;
-        self.lives.insert(node, life);
+        self.put_keys(node, incarnation)?;
+        self.incarnations.insert(node, incarnation);
         Ok(())
     }
-    fn forget(&mut self, node: NodeId, life: Incarnation) {
+    fn forget(&mut self, node: NodeId, incarnation: Incarnation) {
         for id in self.keys.live() {
-            let _ = self.switch.remove_key(id.0, node, life);
+            let _ = self.switch.remove_key(id.0, node, incarnation);
         }
     }
 
@@ -171,7 +171,7 @@ impl KernelNode {
         let change = match &p.body {
             Body::Table(Table::Create(row)) => {
                 let (epoch, request) = (p.header.epoch, p.header.request);
-                if self.lives.get(&row.server).is_none_or(|&known| known < incarnation) {
+                if self.incarnations.get(&row.server).is_none_or(|&known| known < incarnation) {
                     self.learn(row.server, incarnation)?;
                 }
                 Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() })

@@ -7,20 +7,20 @@ use rackweave_core::{Span, Time};
 use rackweave_gateway::tls::{Failure, FailureKind};
 
 /// At most one report per this time, so that a client that keeps trying does not fill a log.
-const TELL_EVERY: Span = Span::from_secs(1);
+const REPORT_INTERVAL: Span = Span::from_secs(1);
 
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: BTreeMap<FailureKind, u64>,
-    told: Option<Time>,
+    reported_at: Option<Time>,
 }
 
 impl Refusals {
     /// `who` is the client's address.
     pub fn count(&mut self, now: Time, failure: &Failure, who: &str) {
         *self.counts.entry(failure.kind()).or_default() += 1;
-        if self.told.is_none_or(|t| now.since(t) >= TELL_EVERY) {
-            self.told = Some(now);
+        if self.reported_at.is_none_or(|t| now.since(t) >= REPORT_INTERVAL) {
+            self.reported_at = Some(now);
             let _ = writeln!(std::io::stderr(), "rackweave: TLS with {who} ended: {failure}");
         }
     }

@@ -13,7 +13,7 @@ use rackweave_core::{DriveId, RackId, SsdId};
 use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError, write_durably};
 use super::engine::Engine;
-use super::event_loop::{Admitted, Asked, EventLoop};
+use super::event_loop::{Admitted, EventLoop, RequestNodes};
 use super::net::{Address, ListenError, Listener};
 use super::protocol::{self, Protocol};
 use super::rack::{RackNodes, shape};
@@ -171,13 +171,13 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
         let path = device_path(&dir, server);
         let table =
             drive_table(ssd, &rackweave_rack::build::profile(&cfg)?.geometry).map_err(|e| drive_error(&path, e))?;
-        let known = table.map_or(Ok(()), |t| nodes.check_drive(server, ssd.drive_id(), &t.told()));
+        let known = table.map_or(Ok(()), |t| nodes.check_drive(server, ssd.drive_id(), &t.report()));
         known.map_err(|error| UpError::Drive { path, error })?;
     }
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
         return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
     }
-    let asked = Asked { client: nodes.client(), admin: nodes.admin() };
+    let takers = RequestNodes { client: nodes.client(), admin: nodes.admin() };
     let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
     let mut listeners = protocol::listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
@@ -186,7 +186,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     engine.reserve(cfg.servers_max());
     let layout = rackweave_rack::build::layout(&cfg);
     options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
-    let mut serve = EventLoop::new(engine, asked, None, facts, Syncer::new(true)?, signal, listeners)?;
+    let mut serve = EventLoop::new(engine, takers, None, facts, Syncer::new(true)?, signal, listeners)?;
     serve.limit_memory(&cfg.memory);
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());
     let (data, of) = (options.data.clone(), cfg.clone());
@@ -197,7 +197,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
             let mut ssd = open_device(path, i, shape, &of, Some(rack))?;
             let table = drive_table(&mut ssd, &rackweave_rack::build::profile(&of)?.geometry);
             let table = table.map_err(|e| drive_error(path, e))?;
-            Ok((ssd, table.map_or_else(DriveTable::default, |t| t.told())))
+            Ok((ssd, table.map_or_else(DriveTable::default, |t| t.report())))
         };
         open().map_err(|e| e.to_string())
     }));

@@ -204,7 +204,7 @@ pub struct FaultDisk {
     under_way: BTreeSet<u64>,
     next_id: u64,
     broken: Option<Breakage>,
-    life: Option<MediaFaults>,
+    worn_out: Option<MediaFaults>,
     flaws: Option<MediaFaults>,
     /// Blocks that failed so, and the largest number that may.
     flawed: BTreeSet<u32>,
@@ -236,7 +236,7 @@ impl FaultDisk {
             self.flawed.insert(block);
             return (Err(e), id);
         }
-        if let Some(Err(e)) = self.life.map(|f| f.check(op)) {
+        if let Some(Err(e)) = self.worn_out.map(|f| f.check(op)) {
             return (Err(e), id);
         }
         let change = match op {
@@ -295,7 +295,7 @@ impl FaultDisk {
 
     /// From now on every block fails its erases after between `least` and `least + spread` of them, by its number.
     pub fn wear_out_after(&mut self, least: u16, spread: u16) {
-        self.life = Some(MediaFaults::none().end_of_life(least.into(), spread.into()));
+        self.worn_out = Some(MediaFaults::none().end_of_life(least.into(), spread.into()));
     }
     /// From now on programs and erases fail as drawn, until `blocks_max` blocks have failed.
     pub fn fail_by(&mut self, flaws: MediaFaults, blocks_max: u32) {

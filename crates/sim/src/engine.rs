@@ -34,13 +34,13 @@ enum For {
     },
     Submitter {
         node: NodeId,
-        life: u32,
+        run: u32,
         disk_id: u64,
         sync: bool,
     },
     Writer {
         node: NodeId,
-        life: u32,
+        run: u32,
     },
     Sleeper {
         node: NodeId,
@@ -62,7 +62,7 @@ struct Slot<N> {
     node: Option<N>,
     kind: NodeKind,
     /// Distinguishes completions of one run from those of the next.
-    life: u32,
+    run: u32,
     clock: NodeClock,
     /// The node's timer, and the earliest queued event that checks it.
     wake: Time,
@@ -120,7 +120,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let slot = |place: &Place| Slot {
             node: None,
             kind: place.name.kind,
-            life: 0,
+            run: 0,
             clock: NodeClock::default(),
             wake: Time::MAX,
             queued: Time::MAX,
@@ -249,7 +249,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     pub fn start(&mut self, n: NodeId, node: N) {
         let slot = &mut self.nodes[n.0 as usize];
         slot.node = Some(node);
-        slot.life += 1;
+        slot.run += 1;
         slot.wake = self.now;
         slot.queued = self.now;
         self.queue.push(self.now, Pending { event: Event::Timer, to: For::Sleeper { node: n }, followed: false });
@@ -259,7 +259,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     /// executed. Of its pending store writes, a prefix is durable.
     pub fn crash(&mut self, n: NodeId, ssds: &[SsdId]) -> Option<N> {
         let slot = &mut self.nodes[n.0 as usize];
-        slot.life += 1;
+        slot.run += 1;
         slot.wake = Time::MAX;
         slot.queued = Time::MAX;
         if slot.store.cut(&mut self.rng) > 0 {
@@ -350,9 +350,9 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let Pending { event, to, followed } = pending;
         match to {
             For::Receiver { node, bytes, received } => self.deliver(node, event, bytes, received, followed),
-            For::Submitter { node, life, disk_id, sync } => {
+            For::Submitter { node, run, disk_id, sync } => {
                 let Event::Completion(completion) = &event else { return };
-                if self.nodes[node.0 as usize].life != life {
+                if self.nodes[node.0 as usize].run != run {
                     return;
                 }
                 if disk_id != 0
@@ -363,10 +363,10 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
                 let tag = completion.tag;
                 self.handle(node, EventKind::Completion, tag, event, followed);
             }
-            For::Writer { node, life } => {
+            For::Writer { node, run } => {
                 let Event::Stored { tag } = event else { return };
                 let slot = &mut self.nodes[node.0 as usize];
-                if slot.life != life {
+                if slot.run != run {
                     return;
                 }
                 slot.store.stored();
@@ -489,7 +489,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     fn store_and_reply(&mut self, n: NodeId, followed: bool) {
         for w in self.fx.stores.drain(..) {
             let slot = &mut self.nodes[n.0 as usize];
-            let (event, to) = (Event::Stored { tag: w.tag }, For::Writer { node: n, life: slot.life });
+            let (event, to) = (Event::Stored { tag: w.tag }, For::Writer { node: n, run: slot.run });
             let at = slot.store.begin(self.now, w, self.store_time);
             self.queue.push(at, Pending { event, to, followed });
         }
@@ -547,7 +547,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let Some(Some(disk)) = self.disks.get_mut(c.ssd.0 as usize) else { return };
         let (result, disk_id) = disk.submit(&c.op);
         let at = slot.clock.true_time(c.done_at).max(self.now);
-        let to = For::Submitter { node: n, life: slot.life, disk_id, sync: matches!(c.op, DeviceOp::Sync) };
+        let to = For::Submitter { node: n, run: slot.run, disk_id, sync: matches!(c.op, DeviceOp::Sync) };
         let event = Event::Completion(Completion { ssd: c.ssd, tag: c.tag, result });
         self.queue.push(at, Pending { event, to, followed });
     }

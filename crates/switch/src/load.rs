@@ -20,7 +20,7 @@ struct Count {
     older: u32,
     newer: u32,
     /// The server's incarnation, and the answers that it has counted in it.
-    life: Incarnation,
+    incarnation: Incarnation,
     answered: u64,
     /// Counts as erasing until then, or until another report.
     erases_until: Time,
@@ -65,12 +65,12 @@ impl Loads {
         c.newer = c.newer.saturating_add(1);
     }
     /// A report of an incarnation of the vSSD's server. A late one, of this or an earlier incarnation, is ignored.
-    pub fn told(&mut self, now: Time, slot: Slot, life: Incarnation, load: ReadLoad) {
+    pub fn report(&mut self, now: Time, slot: Slot, incarnation: Incarnation, load: ReadLoad) {
         let c = self.count(slot).at(now);
-        if life < c.life || life == c.life && load.answered < c.answered {
+        if incarnation < c.incarnation || incarnation == c.incarnation && load.answered < c.answered {
             return;
         }
-        if life > c.life {
+        if incarnation > c.incarnation {
             // Reads sent to an earlier incarnation get no answer; the number sent to this one before is unknown.
             (c.older, c.newer) = (0, 0);
         } else {
@@ -79,7 +79,7 @@ impl Loads {
             c.older = c.older.saturating_sub(answers);
             c.newer = c.newer.saturating_sub(left);
         }
-        (c.life, c.answered) = (life, load.answered);
+        (c.incarnation, c.answered) = (incarnation, load.answered);
         c.erases_until = if load.erasing { now + READS_AGE } else { Time::ZERO };
         // Waiting reads count as sent now.
         let all = c.older.saturating_add(c.newer).max(load.waiting);

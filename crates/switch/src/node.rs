@@ -62,8 +62,8 @@ impl Switch {
         self.pipeline.set_redirect(redirect);
     }
     /// The last report of every row's server.
-    pub fn told(&self) -> impl Iterator<Item = ReportedState> {
-        self.pipeline.told()
+    pub fn reported(&self) -> impl Iterator<Item = ReportedState> {
+        self.pipeline.reported()
     }
     /// Whether the tables agree with each other.
     pub fn check(&self) -> Result<(), CheckError> {
@@ -96,17 +96,17 @@ impl Switch {
             return self.copy(p, fx);
         }
         if self.far == Some(p.src) {
-            return self.told_by_far(now, &p, fx);
+            return self.far_reports(now, &p, fx);
         }
         if let (Op::Load, &Body::Table(Table::Load(load))) = (p.header.op, &p.body) {
-            return self.pipeline.load_told(now, p.src, &p.header, load);
+            return self.pipeline.load_reported(now, p.src, &p.header, load);
         }
         if p.dst != self.node && !matches!(p.header.op, Op::Read | Op::Write | Op::GcOp | Op::CreateVssd | Op::DelVssd)
         {
             return self.crossing(p, fx);
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
-        self.tell_far(&p, verdict, fx);
+        self.inform_far(&p, verdict, fx);
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         match verdict {
             Verdict::Forward { to } => {
@@ -144,7 +144,7 @@ impl Switch {
     /// Informs the other rack's switch: rows as they were announced, and after each `gc_op` of a vSSD whether it
     /// collects. No retransmission: servers announce all of it periodically, and incarnation and sequence identify
     /// repeated, late and reordered reports.
-    fn tell_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
+    fn inform_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
         let Some(far) = self.far.filter(|_| !mutant!("switch.far.untold")) else { return };
         let body = match (&p.body, verdict) {
             (Body::Table(Table::Create(row)), Verdict::Table(Ok(())))
@@ -154,7 +154,7 @@ impl Switch {
             }
             (Body::Table(Table::Delete), Verdict::Table(Ok(()))) => Body::Table(Table::Delete),
             (Body::Table(Table::Gc(GcOp { sequence, .. })), Verdict::Gc { .. }) => {
-                let Some(collecting) = self.pipeline.told_far(p.header.vssd) else { return };
+                let Some(collecting) = self.pipeline.state_for_far(p.header.vssd) else { return };
                 let field = if collecting { GcField::Heartbeat } else { GcField::Idle };
                 Body::Table(Table::Gc(GcOp { field, sequence: *sequence }))
             }
@@ -164,7 +164,7 @@ impl Switch {
     }
 
     /// Packets of the other rack's switch concern vSSDs there, and get no answer.
-    fn told_by_far(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
+    fn far_reports(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
         let header = &p.header;
         match &p.body {
             _ if header.vssd.rack() == self.rack && !mutant!("switch.far.own-rows") => self.pipeline.refuse_far(),

@@ -300,9 +300,9 @@ impl Pipeline {
     }
 
     /// A server reports the pending reads of its vSSD.
-    pub fn load_told(&mut self, now: Time, src: NodeId, header: &Header, load: ReadLoad) {
+    pub fn load_reported(&mut self, now: Time, src: NodeId, header: &Header, load: ReadLoad) {
         match self.tables.find(header.vssd).filter(|&slot| self.tables.destination(slot).server == src) {
-            Some(slot) => self.loads.told(now, slot, header.incarnation, load),
+            Some(slot) => self.loads.report(now, slot, header.incarnation, load),
             None => self.counters.malformed += 1,
         }
     }
@@ -337,12 +337,12 @@ impl Pipeline {
             self.counters.malformed += 1;
             return Verdict::Drop(DropReason::Malformed);
         }
-        let life = self.tables.row(slot).incarnation;
-        if header.incarnation > life {
-            self.tables.begin_life(slot, header.incarnation);
+        let known = self.tables.row(slot).incarnation;
+        if header.incarnation > known {
+            self.tables.begin_incarnation(slot, header.incarnation);
         }
         if let Some(last) = self.tables.row(slot).last
-            && header.incarnation == life
+            && header.incarnation == known
             && op.sequence == last.sequence
             && !mutant!("switch.gc.equal-anew")
             && !last.expired
@@ -352,7 +352,7 @@ impl Pipeline {
         }
         let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
         let older = older && !mutant!("switch.gc.older-sequence");
-        let past = header.incarnation < life && !mutant!("switch.gc.older-life");
+        let past = header.incarnation < known && !mutant!("switch.gc.older-life");
         if past || older {
             self.counters.gc_stale += 1;
             return Verdict::Drop(DropReason::StaleGcOp);
@@ -419,7 +419,7 @@ impl Pipeline {
     }
 
     /// Whether the set of this rack's vSSD lies in more racks than one, and whether it collects.
-    pub fn told_far(&self, vssd: VssdId) -> Option<bool> {
+    pub fn state_for_far(&self, vssd: VssdId) -> Option<bool> {
         let slot = self.tables.find(vssd).filter(|&s| vssd.rack() == self.rack && self.tables.spans_racks(s))?;
         Some(self.tables.destination(slot).word.collecting())
     }
@@ -446,13 +446,13 @@ impl Pipeline {
             }
         };
         let row = self.tables.row(slot);
-        let (life, older) = (row.incarnation, row.last.is_some_and(|last| op.sequence < last.sequence));
-        if header.incarnation < life || header.incarnation == life && older && !mutant!("switch.far.older-sequence") {
+        let (known, older) = (row.incarnation, row.last.is_some_and(|last| op.sequence < last.sequence));
+        if header.incarnation < known || header.incarnation == known && older && !mutant!("switch.far.older-sequence") {
             self.counters.gc_stale += 1;
             return false;
         }
-        if header.incarnation > life {
-            self.tables.begin_life(slot, header.incarnation);
+        if header.incarnation > known {
+            self.tables.begin_incarnation(slot, header.incarnation);
         }
         self.counters.far_states += 1;
         let last = LastOp { sequence: op.sequence, answer: op.field, expired: false };
@@ -538,8 +538,8 @@ impl Pipeline {
         &self.counters
     }
     /// The last report of every row's server.
-    pub fn told(&self) -> impl Iterator<Item = ReportedState> {
-        self.tables.told()
+    pub fn reported(&self) -> impl Iterator<Item = ReportedState> {
+        self.tables.reported()
     }
     pub fn dump(&self) -> Dump {
         Dump { rings: self.rings.dump(), ..self.tables.dump() }

@@ -208,8 +208,8 @@ impl Tables {
         if (incarnation, announced) < (row.incarnation, row.announced) && !mutant!("switch.row.older") {
             return Created::Stale;
         }
-        let reborn = incarnation > row.incarnation;
-        if reborn && !mutant!("switch.life.keeps-state") {
+        let newer = incarnation > row.incarnation;
+        if newer && !mutant!("switch.life.keeps-state") {
             self.forget_state(slot);
         }
         let (peers, peer_count) = pack_peers(&new.peers);
@@ -217,7 +217,7 @@ impl Tables {
         let to = &mut self.destinations[slot as usize];
         let word = to.word.with(Word::READABLE, new.readable);
         let same =
-            !reborn && row.peers() == &peers[..usize::from(peer_count)] && to.server == new.server && to.word == word;
+            !newer && row.peers() == &peers[..usize::from(peer_count)] && to.server == new.server && to.word == word;
         (row.incarnation, row.announced) = (incarnation, announced);
         (row.peers, row.peer_count) = (peers, peer_count);
         (to.server, to.word) = (new.server, word);
@@ -249,7 +249,7 @@ impl Tables {
     }
 
     /// A `gc_op` of a new incarnation came before its row: whether this incarnation is readable is not known yet.
-    pub fn begin_life(&mut self, slot: Slot, incarnation: Incarnation) {
+    pub fn begin_incarnation(&mut self, slot: Slot, incarnation: Incarnation) {
         self.forget_state(slot);
         let to = &mut self.destinations[slot as usize];
         to.word = to.word.with(Word::READABLE, mutant!("switch.life.keeps-readable"));
@@ -303,7 +303,7 @@ impl Tables {
     }
 
     /// The last report of every row's server, in arbitrary order.
-    pub fn told(&self) -> impl Iterator<Item = ReportedState> {
+    pub fn reported(&self) -> impl Iterator<Item = ReportedState> {
         let live = self.rows.iter().zip(&self.destinations).filter(|(r, _)| r.vssd != VssdId(0));
         live.map(|(r, to)| ReportedState {
             vssd: r.vssd,

@@ -130,7 +130,7 @@ pub struct Train<'a> {
 
 /// Sender of a received datagram, for a driver that has to identify the other end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Origin {
     /// From the node's current incarnation, and not a replay.
     Proven(NodeId),
     /// Its tag is valid, but it may be a replay: the node was challenged.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Span, Time};
 
-use crate::api::{Event, Heard, Message, Received, Train};
+use crate::api::{Event, Message, Origin, Received, Train};
 use crate::auth::OpenError;
 use crate::endpoint::{Endpoint, fair_bytes};
 use crate::header::{self, AckEntry, GROUP_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
@@ -37,23 +37,23 @@ pub(crate) struct Note {
 
 impl Endpoint {
     /// Handles a received datagram. Its results are in `poll_event`, `poll_transmit` and `next_deadline`.
-    pub fn receive(&mut self, now: Time, mut r: Received) -> Heard {
-        let mut heard = Heard::Nobody;
+    pub fn receive(&mut self, now: Time, mut r: Received) -> Origin {
+        let mut origin = Origin::Nobody;
         let note = Note { at: r.at, marked: r.marked };
-        if let Some(source) = self.take_in(now, &mut r.datagram, note, &mut heard) {
+        if let Some(source) = self.take_in(now, &mut r.datagram, note, &mut origin) {
             self.touch(now, source);
         }
-        heard
+        origin
     }
 
     /// As [`Endpoint::receive`], for all datagrams of a train. Data to keep is copied.
     pub fn receive_train(&mut self, now: Time, t: Train<'_>) {
         let note = Note { at: t.at, marked: t.marked };
-        let (mut heard, mut last, mut rest) = (Heard::Nobody, None, t.bytes);
+        let (mut origin, mut last, mut rest) = (Origin::Nobody, None, t.bytes);
         let segment = t.segment.max(1);
         while !rest.is_empty() {
             let one = segment.min(rest.len());
-            let source = self.take_in(now, &mut rest[..one], note, &mut heard);
+            let source = self.take_in(now, &mut rest[..one], note, &mut origin);
             if let (Some(source), Some(before)) = (source, last)
                 && source != before
             {
@@ -69,23 +69,23 @@ impl Endpoint {
     }
 
     /// As [`Endpoint::receive`], for a datagram from a stream (PN5).
-    pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Heard {
+    pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Origin {
         self.by_stream = true;
-        let heard = self.receive(now, r);
+        let origin = self.receive(now, r);
         self.by_stream = false;
-        heard
+        origin
     }
 
     /// Returns the peer whose state may have changed: [`Endpoint::touch`] must follow.
-    fn take_in(&mut self, now: Time, d: &mut [u8], note: Note, heard: &mut Heard) -> Option<NodeId> {
+    fn take_in(&mut self, now: Time, d: &mut [u8], note: Note, origin: &mut Origin) -> Option<NodeId> {
         self.counters.received += 1;
         self.counters.received_bytes += d.len() as u64;
-        let (count, source) = self.arrive(now, d, note, heard);
+        let (count, source) = self.arrive(now, d, note, origin);
         *count(&mut self.counters) += 1;
         source
     }
 
-    fn arrive(&mut self, now: Time, d: &mut [u8], note: Note, heard: &mut Heard) -> (Count, Option<NodeId>) {
+    fn arrive(&mut self, now: Time, d: &mut [u8], note: Note, origin: &mut Origin) -> (Count, Option<NodeId>) {
         let p = match header::parse(d) {
             Ok(p) => p,
             Err(Malformed::Version { .. }) => return (|c| &mut c.drop_version, None),
@@ -107,7 +107,7 @@ impl Endpoint {
         let opened = self.auth.open(&p, d, &mut known);
         let result = match opened {
             Ok(()) if self.make_peer(now, p.source).is_err() => (TOO_MANY, None),
-            Ok(()) => (self.of_peer(now, &p, d, note, &known, heard), Some(p.source)),
+            Ok(()) => (self.of_peer(now, &p, d, note, &known, origin), Some(p.source)),
             Err(OpenError::UnknownKey) => (UNKNOWN_KEY, None),
             Err(OpenError::BadTag) => (BAD_TAG, None),
         };
@@ -131,22 +131,22 @@ impl Endpoint {
         |c| &mut c.accepted
     }
 
-    fn of_peer(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32], heard: &mut Heard) -> Count {
+    fn of_peer(&mut self, now: Time, p: &Parsed, d: &[u8], note: Note, known: &[u32], origin: &mut Origin) -> Count {
         // A peer's statement about newer incarnations stays true forever, so it needs no proof of liveness.
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. } | Kind::Outdated { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         let older = peer.incarnation.filter(|&known| p.incarnation < known && !mutant!("transport.life.older"));
         if let Some(newest) = older {
-            *heard = Heard::Unproven(p.source);
+            *origin = Origin::Unproven(p.source);
             self.find_twins(now, p);
             self.outdated(now, p, newest);
             return |c| &mut c.drop_stale_incarnation;
         }
-        *heard = Heard::Unproven(p.source);
+        *origin = Origin::Unproven(p.source);
         let keyed = !self.auth.keys().is_none();
         if peer.incarnation != Some(p.incarnation) {
             let answers = matches!(p.kind, Kind::Proof { answer, .. }
-                if peer.challenge.is_some_and(|(life, token, _)| (life, token) == (p.incarnation, answer)));
+                if peer.challenge.is_some_and(|(incarnation, token, _)| (incarnation, token) == (p.incarnation, answer)));
             if !keyed || answers || mutant!("transport.life.unproven") {
                 self.meet(now, p.source, p.incarnation);
                 if answers {
@@ -160,15 +160,15 @@ impl Endpoint {
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
         if peer.incarnation == Some(p.incarnation) {
             if !peer.replay.insert(p.counter & ((1 << COUNTER_BITS) - 1)) && !mutant!("transport.replay.accepted") {
-                *heard = Heard::Nobody;
+                *origin = Origin::Nobody;
                 return |c| &mut c.drop_replay;
             }
-            *heard = Heard::Proven(p.source);
+            *origin = Origin::Proven(p.source);
             peer.newest = p.newest.max(p.version);
             if peer.newest < GROUP_VERSION {
                 self.leave_groups(p.source);
             }
-            self.heard(now, p.source);
+            self.origin(now, p.source);
         }
         if !p.acks.is_empty() {
             self.acks_arrived(now, p, &d[p.acks.clone()], note.at);
@@ -194,12 +194,12 @@ impl Endpoint {
     /// runs, and another one has its name.
     fn find_twins(&mut self, now: Time, p: &Parsed) {
         let Some(peer) = self.peers.get_mut(&p.source) else { return };
-        let Some((life, top, met)) = peer.former.filter(|f| f.0 == p.incarnation) else { return };
+        let Some((incarnation, top, met)) = peer.former.filter(|f| f.0 == p.incarnation) else { return };
         let counter = p.counter & ((1 << COUNTER_BITS) - 1);
         if counter < top || now.since(met) < TWINS_AFTER {
             return;
         }
-        peer.former = Some((life, counter + 1, met));
+        peer.former = Some((incarnation, counter + 1, met));
         if peer.twins.is_none_or(|t| now.since(t) >= TWINS_EVERY) {
             peer.twins = Some(now);
             self.counters.twins_seen += 1;
@@ -258,8 +258,8 @@ impl Endpoint {
         let token = self.rng.next_u64().max(1);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match peer.challenge {
-            Some((life, _, at)) if life == incarnation && now.since(at) < CHALLENGE_EVERY => return,
-            Some((life, old, _)) if life == incarnation => peer.challenge = Some((life, old, now)),
+            Some((incarnation, _, at)) if incarnation == incarnation && now.since(at) < CHALLENGE_EVERY => return,
+            Some((incarnation, old, _)) if incarnation == incarnation => peer.challenge = Some((incarnation, old, now)),
             _ => peer.challenge = Some((incarnation, token, now)),
         }
         if let Some((_, token, _)) = peer.challenge {
@@ -275,7 +275,7 @@ impl Endpoint {
         let mut counter = 0;
         if peer.incarnation != Some(p.incarnation) {
             counter = match peer.challenge {
-                Some((life, old, _)) if life == p.incarnation => old,
+                Some((incarnation, old, _)) if incarnation == p.incarnation => old,
                 _ => mine,
             };
             peer.challenge = Some((p.incarnation, counter, now));
@@ -299,7 +299,7 @@ impl Endpoint {
         }
     }
 
-    fn heard(&mut self, now: Time, node: NodeId) {
+    fn origin(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         (peer.heard, peer.owed) = (now, None);
         peer.ping_at = now + self.cfg.keep_alive;

@@ -42,7 +42,7 @@ mod transmit;
 mod window;
 
 pub use api::{
-    Delivered, Event, GroupError, GroupOptions, Heard, Message, Missing, Received, SendError, SendOptions, Train,
+    Delivered, Event, GroupError, GroupOptions, Message, Missing, Origin, Received, SendError, SendOptions, Train,
     Transmit, Via, dscp,
 };
 pub use auth::{KeyError, KeyId, Keys};

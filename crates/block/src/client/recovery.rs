@@ -101,7 +101,7 @@ impl VolumeClient {
             fx.trace(trace::WRITE_LOST, u64::from(set.set.0), u64::from(set.recovered.0));
         }
         v.lost = true;
-        v.shares.iter_mut().filter(|s| s.set == index).for_each(|s| s.unflushed.told(set.recovered));
+        v.shares.iter_mut().filter(|s| s.set == index).for_each(|s| s.unflushed.reported(set.recovered));
         let error = volume::Error::Lost { volume: v.info.id };
         let writes = |p: &Pending| matches!(p.job, Job::Write { .. } | Job::Mutate | Job::Flush);
         for (_, p) in self.pending.iter_mut().filter(|(_, p)| p.volume == volume && writes(p)) {

@@ -64,7 +64,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
 
     pub(super) fn report(&mut self, place: Place, metrics: bool) {
         // A command that queries every process also queries the metadata service's, and must not wait for it twice.
-        if !metrics && self.asked.admin != Some(Layout::META) {
+        if !metrics && self.takers.admin != Some(Layout::META) {
             return self.report_here(place, metrics);
         }
         let waiter = Waiter::Report { place, metrics, rack: None };
@@ -72,7 +72,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
 
     pub(super) fn ask_admin(&mut self, op: admin::Op, waiter: Waiter) {
-        match (self.asked.admin, waiter) {
+        match (self.takers.admin, waiter) {
             (Some(admin), waiter) => self.ask(admin, op, waiter),
             (None, Waiter::Report { place, metrics, .. }) => self.report_here(place, metrics),
             (None, Waiter::Control(place)) => {

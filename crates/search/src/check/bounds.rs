@@ -16,7 +16,7 @@ use rackweave_switch::trace as switch_trace;
 /// Trace points are checked at every event.
 const LOOK_EVERY: u32 = 13;
 /// Longer than any packet is in flight, and than servers take to announce their state.
-const HEARSAY: Span = Span::from_millis(300);
+const STALE_MAX: Span = Span::from_millis(300);
 
 /// Follows one simulation from its start.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub struct Bounds {
     /// By the rack of the switch.
     last_ops: BTreeMap<(u32, VssdId), (Incarnation, u64)>,
     /// The switch was down: until then it may receive earlier messages.
-    hearsay_until: Time,
+    stale_until: Time,
     traces: Vec<(NodeId, Trace)>,
 }
 
@@ -41,7 +41,7 @@ impl Bounds {
             until_look: LOOK_EVERY,
             accepted: BTreeMap::new(),
             last_ops: BTreeMap::new(),
-            hearsay_until: Time::ZERO,
+            stale_until: Time::ZERO,
             traces: Vec::new(),
         }
     }
@@ -49,7 +49,7 @@ impl Bounds {
     /// The switch of a rack ends: after a restart it knows nothing, however soon it starts.
     pub fn switch_ended(&mut self, rack: u32, now: Time) {
         self.last_ops.retain(|k, _| k.0 != rack);
-        self.hearsay_until = now + HEARSAY;
+        self.stale_until = now + STALE_MAX;
     }
     /// Trace records of the last checked event.
     pub fn traces(&self) -> &[(NodeId, Trace)] {
@@ -81,7 +81,7 @@ impl Bounds {
                 }
                 // Below the hard threshold it announces instead of requesting, and may continue as if accepted.
                 server_trace::GC_START if t.b < self.hard_permille => {
-                    self.accepted.insert(t.a, last_told(sim, t.a));
+                    self.accepted.insert(t.a, last_op(sim, t.a));
                 }
                 _ => {}
             }
@@ -90,7 +90,7 @@ impl Bounds {
                 | switch_trace::GC_REGULAR
                 | server_trace::GC_UNACKNOWLEDGED
                 | server_trace::GC_FORCED => {
-                    self.accepted.insert(t.a, last_told(sim, t.a));
+                    self.accepted.insert(t.a, last_op(sim, t.a));
                 }
                 _ => {}
             }
@@ -119,49 +119,49 @@ impl Bounds {
             return Ok(());
         };
         switch.check().map_err(|e| format!("switch: {e}"))?;
-        let told = sim.now() > self.hearsay_until;
-        for (vssd, life, collects) in
+        let settled = sim.now() > self.stale_until;
+        for (vssd, incarnation, collects) in
             (0..sim.config().servers).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
         {
             // Between two exchanges the rack's switch and the server agree: lost messages are repeated, late ones
             // ignored.
             let here = vssd.rack() == rack;
             let contradicts = |t: &ReportedState| {
-                here && t.vssd == vssd && t.heard && t.incarnation == life && t.collecting != collects
+                here && t.vssd == vssd && t.heard && t.incarnation == incarnation && t.collecting != collects
             };
-            if let Some(t) = switch.told().find(contradicts) {
+            if let Some(t) = switch.reported().find(contradicts) {
                 return Err(format!(
                     "{vssd} collects: {collects}, and no exchange is under way, but the switch has {t:?}"
                 ));
             }
         }
-        for t in switch.told() {
+        for t in switch.reported() {
             let name = u64::from(t.vssd.0);
             let since = self.accepted.get(&name).is_some_and(|&at| (t.incarnation, t.sequence) > at);
-            if told && t.vssd.rack() == rack && since && t.heard && !t.collecting {
+            if settled && t.vssd.rack() == rack && since && t.heard && !t.collecting {
                 self.accepted.remove(&name);
             }
-            let (vssd, life, sequence) = (t.vssd, t.incarnation, t.sequence);
+            let (vssd, incarnation, sequence) = (t.vssd, t.incarnation, t.sequence);
             if sequence == 0 {
                 continue;
             }
-            let last = self.last_ops.entry((rack, vssd)).or_insert((life, sequence));
-            if (life, sequence) < *last {
+            let last = self.last_ops.entry((rack, vssd)).or_insert((incarnation, sequence));
+            if (incarnation, sequence) < *last {
                 let (was, is) = (last.1, sequence);
                 return Err(format!(
                     "switch: {vssd} went back from gc_op {was} to {is} of the same life or an older one"
                 ));
             }
-            *last = (life, sequence);
+            *last = (incarnation, sequence);
         }
         Ok(())
     }
 }
 
 /// Incarnation and sequence of the last operation that the switch accepted for the vSSD.
-fn last_told(sim: &Sim, vssd: u64) -> (Incarnation, u64) {
+fn last_op(sim: &Sim, vssd: u64) -> (Incarnation, u64) {
     let switch = sim.switch(VssdId(vssd as u32).rack());
-    let found = switch.and_then(|s| s.told().find(|t| u64::from(t.vssd.0) == vssd));
+    let found = switch.and_then(|s| s.reported().find(|t| u64::from(t.vssd.0) == vssd));
     found.map_or((Incarnation(0), 0), |t| (t.incarnation, t.sequence))
 }
 

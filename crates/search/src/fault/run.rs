@@ -187,7 +187,7 @@ struct Run<'a> {
     /// `generation[client][volume]` while this incarnation of the client has the volume attached.
     attached: Vec<Vec<Option<u32>>>,
     /// Number of restarts of each client.
-    lives: Vec<u32>,
+    starts: Vec<u32>,
     pending: BTreeMap<(u32, u64), PendingOp>,
     agenda: BinaryHeap<std::cmp::Reverse<(Time, u64, Agenda)>>,
     agenda_count: u64,
@@ -276,7 +276,7 @@ impl<'a> Run<'a> {
             attached: vec![vec![None; volumes.len()]; p.clients as usize],
             volumes,
             gone: Vec::new(),
-            lives: vec![0; p.clients as usize],
+            starts: vec![0; p.clients as usize],
             pending: BTreeMap::new(),
             agenda: BinaryHeap::new(),
             agenda_count: 0,

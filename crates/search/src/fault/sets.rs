@@ -149,18 +149,18 @@ mod tests {
         };
         until_full(&mut sim, &mut watch);
         let node = sim.engine().layout().server(0);
-        let life = |watch: &SetWatch| {
-            let lives = watch.views.iter().flatten().flat_map(|v| &v.members).filter(|m| m.server == node);
-            lives.map(|m| m.incarnation).min().expect("it is in some view")
+        let incarnation = |watch: &SetWatch| {
+            let members = watch.views.iter().flatten().flat_map(|v| &v.members).filter(|m| m.server == node);
+            members.map(|m| m.incarnation).min().expect("it is in some view")
         };
-        let first = life(&watch);
+        let first = incarnation(&watch);
         assert!(watch.crashing(&sim, &[0]).is_empty());
         sim.crash(node);
         sim.restart(node).expect("it starts");
         assert!(!watch.all_full(&sim), "the views still name the life that is over");
-        assert_eq!(life(&watch), first);
+        assert_eq!(incarnation(&watch), first);
         assert!(watch.describe(&sim).contains("server 0"));
         until_full(&mut sim, &mut watch);
-        assert!(life(&watch) > first);
+        assert!(incarnation(&watch) > first);
     }
 }

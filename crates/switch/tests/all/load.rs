@@ -29,12 +29,12 @@ fn reached(s: &mut Switch, now: Time, vssd: u32) -> u32 {
 }
 
 /// The vSSD's server tells so in that life.
-fn tell(s: &mut Switch, now: Time, vssd: u32, life: u64, answered: u64, waiting: u32) {
-    load(s, now, vssd, life, ReadLoad { answered, waiting, erasing: false });
+fn report(s: &mut Switch, now: Time, vssd: u32, incarnation: u64, answered: u64, waiting: u32) {
+    load(s, now, vssd, incarnation, ReadLoad { answered, waiting, erasing: false });
 }
-fn load(s: &mut Switch, now: Time, vssd: u32, life: u64, load: ReadLoad) {
+fn load(s: &mut Switch, now: Time, vssd: u32, incarnation: u64, load: ReadLoad) {
     let mut p = packet(Op::Load, vssd + 1, vssd, Body::Table(Table::Load(load)));
-    p.header.incarnation = Incarnation(life);
+    p.header.incarnation = Incarnation(incarnation);
     assert!(send(s, now, p).is_none(), "it is not answered");
 }
 
@@ -50,8 +50,8 @@ fn each_read_goes_to_the_one_with_fewest_before_it() {
     let got: Vec<u32> = (0..6).map(|_| reached(&mut s, at(1), 2)).collect();
     assert_eq!(got, [2, 1, 3, 2, 1, 3], "of equal ones its own first");
     // Answers make room.
-    tell(&mut s, at(1), 3, 1, 0, 2);
-    tell(&mut s, at(1), 3, 1, 1, 1);
+    report(&mut s, at(1), 3, 1, 0, 2);
+    report(&mut s, at(1), 3, 1, 1, 1);
     assert_eq!([reached(&mut s, at(1), 2), reached(&mut s, at(1), 2)], [3, 2]);
     assert_eq!((s.counters().balanced, s.counters().redirects), (5, 0));
 }
@@ -82,8 +82,8 @@ fn reads_whose_answers_were_lost_are_forgotten() {
     }
     // Two answer; the third never does.
     for v in [1, 2] {
-        tell(&mut s, at(1), v, 1, 0, 10);
-        tell(&mut s, at(2), v, 1, 10, 0);
+        report(&mut s, at(1), v, 1, 0, 10);
+        report(&mut s, at(2), v, 1, 10, 0);
     }
     let at_third = |s: &mut Switch, now| (0..6).filter(|_| reached(s, now, 1) == 3).count();
     assert_eq!(at_third(&mut s, at(3)), 0, "ten are before it");
@@ -127,10 +127,10 @@ fn one_that_erases_gets_reads_only_when_the_others_have_some_until_it_says_other
 fn what_waits_is_not_forgotten_while_its_server_says_so() {
     let mut s = set(true);
     for ms in 0..100 {
-        tell(&mut s, at(ms), 3, 1, 5, 20);
+        report(&mut s, at(ms), 3, 1, 5, 20);
     }
     assert_eq!(shares(&mut s, at(100), 30), [15, 15, 0], "twenty are before the third");
-    tell(&mut s, at(100), 3, 1, 25, 0);
+    report(&mut s, at(100), 3, 1, 25, 0);
     assert_eq!(shares(&mut s, at(100), 15), [0, 0, 15]);
 }
 
@@ -138,13 +138,13 @@ fn what_waits_is_not_forgotten_while_its_server_says_so() {
 fn reports_that_come_late_or_from_others_say_nothing() {
     let mut s = set(true);
     for v in 1..=3 {
-        tell(&mut s, at(1), v, 2, 0, 0);
+        report(&mut s, at(1), v, 2, 0, 0);
     }
     assert_eq!(shares(&mut s, at(1), 30), [10, 10, 10]);
     // A report was lost: the next one counts for both. What was overtaken, twice there, or of an earlier life counts not.
-    tell(&mut s, at(1), 3, 2, 8, 2);
-    for (life, answered) in [(2, 4), (2, 8), (1, 1_000)] {
-        tell(&mut s, at(1), 3, life, answered, 0);
+    report(&mut s, at(1), 3, 2, 8, 2);
+    for (incarnation, answered) in [(2, 4), (2, 8), (1, 1_000)] {
+        report(&mut s, at(1), 3, incarnation, answered, 0);
     }
     assert_eq!(shares(&mut s, at(1), 8), [0, 0, 8], "two are before it");
     let malformed = s.counters().malformed;
@@ -155,6 +155,6 @@ fn reports_that_come_late_or_from_others_say_nothing() {
     assert_eq!(s.counters().malformed, malformed + 1);
     assert_eq!(shares(&mut s, at(1), 3), [1, 1, 1]);
     // A new life has nothing of what the last one was sent.
-    tell(&mut s, at(1), 2, 3, 0, 0);
+    report(&mut s, at(1), 2, 3, 0, 0);
     assert_eq!(shares(&mut s, at(1), 11), [0, 11, 0]);
 }

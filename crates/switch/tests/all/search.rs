@@ -32,7 +32,7 @@ struct Known {
     server: NodeId,
     readable: bool,
     peers: Vec<VssdId>,
-    life: u64,
+    incarnation: u64,
     announced: (u32, u64),
     last: Option<Last>,
     collecting: bool,
@@ -49,7 +49,7 @@ impl Known {
     fn forget(&mut self) {
         (self.last, self.collecting, self.heard) = (None, false, None);
     }
-    fn tell(&mut self, now: Time, sequence: u64, answer: GcField, collecting: bool) {
+    fn record(&mut self, now: Time, sequence: u64, answer: GcField, collecting: bool) {
         self.last = Some(Last { sequence, answer, expired: false });
         (self.collecting, self.heard, self.ever) = (collecting, Some(now + EXPIRE), true);
     }
@@ -89,13 +89,13 @@ impl Model {
     }
 
     fn create(&mut self, a: &Announcement) -> Wanted {
-        let (life, announced) = (a.incarnation.0, (a.epoch.0, a.request));
+        let (incarnation, announced) = (a.incarnation.0, (a.epoch.0, a.request));
         let full = self.known.len() as u32 == ROWS;
         let fresh = Known {
             server: a.row.server,
             readable: a.row.readable,
             peers: a.row.peers.iter().map(|p| p.0).collect(),
-            life,
+            incarnation,
             announced,
             last: None,
             collecting: false,
@@ -105,9 +105,9 @@ impl Model {
         match self.known.get_mut(&a.vssd) {
             None if full => return Wanted::Table(false),
             None => drop(self.known.insert(a.vssd, fresh)),
-            Some(k) if (life, announced) < (k.life, k.announced) => return Wanted::Nothing,
+            Some(k) if (incarnation, announced) < (k.incarnation, k.announced) => return Wanted::Nothing,
             Some(k) => {
-                if life > k.life {
+                if incarnation > k.incarnation {
                     k.forget();
                 }
                 let state = (k.last, k.collecting, k.heard, k.ever);
@@ -118,8 +118,8 @@ impl Model {
         Wanted::Table(true)
     }
 
-    fn delete(&mut self, v: VssdId, life: u64) -> Wanted {
-        if self.known.get(&v).is_some_and(|k| life < k.life) {
+    fn delete(&mut self, v: VssdId, incarnation: u64) -> Wanted {
+        if self.known.get(&v).is_some_and(|k| incarnation < k.incarnation) {
             return Wanted::Nothing;
         }
         self.known.remove(&v);
@@ -135,20 +135,20 @@ impl Model {
         if readable(true) > 0 { idle(true) } else { idle(false) }
     }
 
-    fn gc(&mut self, now: Time, src: NodeId, v: VssdId, life: u64, op: GcOp) -> Wanted {
+    fn gc(&mut self, now: Time, src: NodeId, v: VssdId, incarnation: u64, op: GcOp) -> Wanted {
         let Some(k) = self.known.get_mut(&v) else { return Wanted::Nothing };
         if k.server != src || v.rack() != 0 || matches!(op.field, GcField::Accept | GcField::Delay) {
             return Wanted::Nothing;
         }
-        let before = k.life;
-        if life > k.life {
+        let before = k.incarnation;
+        if incarnation > k.incarnation {
             k.forget();
-            (k.life, k.readable, k.announced) = (life, false, (0, 0));
+            (k.incarnation, k.readable, k.announced) = (incarnation, false, (0, 0));
         }
-        if let Some(l) = k.last.filter(|l| life == before && l.sequence == op.sequence && !l.expired) {
+        if let Some(l) = k.last.filter(|l| incarnation == before && l.sequence == op.sequence && !l.expired) {
             return Wanted::Gc(l.answer);
         }
-        if life < before || k.last.is_some_and(|l| op.sequence < l.sequence) {
+        if incarnation < before || k.last.is_some_and(|l| op.sequence < l.sequence) {
             return Wanted::Nothing;
         }
         let (answer, collecting) = match op.field {
@@ -158,7 +158,7 @@ impl Model {
             GcField::Soft => return self.soft(now, v),
             _ => (GcField::Idle, false),
         };
-        self.tell(now, v, op.sequence, answer, collecting);
+        self.record(now, v, op.sequence, answer, collecting);
         Wanted::Gc(answer)
     }
 
@@ -175,25 +175,28 @@ impl Model {
         if self.known.iter().any(unknown) { Wanted::Gc(GcField::Delay) } else { Wanted::AcceptOrDelay }
     }
 
-    fn tell(&mut self, now: Time, v: VssdId, sequence: u64, answer: GcField, collecting: bool) {
+    fn record(&mut self, now: Time, v: VssdId, sequence: u64, answer: GcField, collecting: bool) {
         if let Some(k) = self.known.get_mut(&v) {
-            k.tell(now, sequence, answer, collecting);
+            k.record(now, sequence, answer, collecting);
         }
     }
 
     /// The other rack's switch says whether a vSSD there collects.
-    fn far(&mut self, now: Time, v: VssdId, life: u64, op: GcOp) {
+    fn far(&mut self, now: Time, v: VssdId, incarnation: u64, op: GcOp) {
         let Some(k) = self.known.get_mut(&v).filter(|_| v.rack() != 0) else { return };
         let collecting = op.field == GcField::Heartbeat;
         let older = k.last.is_some_and(|l| op.sequence < l.sequence);
-        if !matches!(op.field, GcField::Heartbeat | GcField::Idle) || life < k.life || (life == k.life && older) {
+        if !matches!(op.field, GcField::Heartbeat | GcField::Idle)
+            || incarnation < k.incarnation
+            || (incarnation == k.incarnation && older)
+        {
             return;
         }
-        if life > k.life {
+        if incarnation > k.incarnation {
             k.forget();
-            (k.life, k.readable, k.announced) = (life, false, (0, 0));
+            (k.incarnation, k.readable, k.announced) = (incarnation, false, (0, 0));
         }
-        k.tell(now, op.sequence, op.field, collecting);
+        k.record(now, op.sequence, op.field, collecting);
     }
 }
 
@@ -240,7 +243,7 @@ impl World {
         (v, server, members.into_iter().filter(|m| m.0 != v).collect())
     }
     /// Newer ones now and then.
-    fn life(&mut self) -> u64 {
+    fn incarnation(&mut self) -> u64 {
         1 + self.at.1 / 150 + self.rng.below(2)
     }
     /// Mostly newer than all before.
@@ -252,7 +255,7 @@ impl World {
         let peers = peers.iter().map(|&(v, s)| (VssdId(v), NodeId(s))).collect();
         Announcement {
             vssd: VssdId(v),
-            incarnation: Incarnation(self.life()),
+            incarnation: Incarnation(self.incarnation()),
             epoch: Epoch(self.rng.below(3) as u32),
             request: self.rng.below(4),
             row: VssdRow { server: NodeId(server), readable: self.rng.chance(0.85), peers },
@@ -307,15 +310,15 @@ impl World {
 
     fn delete(&mut self) {
         let (v, server, _) = self.draw_vssd();
-        let life = self.life();
+        let incarnation = self.incarnation();
         let mut p = packet(Op::DelVssd, server, v, Body::Table(Table::Delete));
-        p.header.incarnation = Incarnation(life);
+        p.header.incarnation = Incarnation(incarnation);
         let from_far = VssdId(v).rack() != 0;
         if from_far {
             p.src = FAR_SWITCH;
         }
         let answer = self.send(p);
-        let wanted = self.model.delete(VssdId(v), life);
+        let wanted = self.model.delete(VssdId(v), incarnation);
         self.answered(if from_far { Wanted::Nothing } else { wanted }, answer);
     }
 
@@ -325,19 +328,19 @@ impl World {
         let server = server + u32::from(self.rng.chance(0.05));
         let field =
             *self.rng.pick(&[Soft, Soft, Soft, Regular, Background, Accept, Finish, Heartbeat, Idle, Idle, Idle]);
-        let (life, sequence) = (self.life(), self.sequence());
-        let answer = self.send(gc(field, v, server, life, sequence));
+        let (incarnation, sequence) = (self.incarnation(), self.sequence());
+        let answer = self.send(gc(field, v, server, incarnation, sequence));
         let op = GcOp { field, sequence };
-        let mut wanted = self.model.gc(self.now, NodeId(server), VssdId(v), life, op);
+        let mut wanted = self.model.gc(self.now, NodeId(server), VssdId(v), incarnation, op);
         if let (Wanted::AcceptOrDelay, Some(Packet { body: Body::Table(Table::Gc(op)), .. })) = (wanted, &answer) {
             wanted = Wanted::Gc(op.field);
         }
         if let (GcField::Soft, Wanted::Gc(answer)) = (field, wanted) {
             // A repeated one is answered as before, and changes nothing.
             let known = &self.model.known[&VssdId(v)];
-            if known.last.is_none_or(|l| l.expired || (known.life, l.sequence) != (life, sequence)) {
+            if known.last.is_none_or(|l| l.expired || (known.incarnation, l.sequence) != (incarnation, sequence)) {
                 self.model.guard_over |= answer == GcField::Accept;
-                self.model.tell(self.now, VssdId(v), sequence, answer, answer == GcField::Accept);
+                self.model.record(self.now, VssdId(v), sequence, answer, answer == GcField::Accept);
             }
             self.meet(if answer == GcField::Accept { "accepted" } else { "delayed" });
         }
@@ -347,9 +350,9 @@ impl World {
     fn far_tells(&mut self) {
         let (v, ..) = self.draw_vssd();
         let field = *self.rng.pick(&[GcField::Heartbeat, GcField::Idle, GcField::Idle, GcField::Regular]);
-        let (life, sequence) = (self.life(), self.sequence());
-        let answer = self.send(gc(field, v, FAR_SWITCH.0, life, sequence));
-        self.model.far(self.now, VssdId(v), life, GcOp { field, sequence });
+        let (incarnation, sequence) = (self.incarnation(), self.sequence());
+        let answer = self.send(gc(field, v, FAR_SWITCH.0, incarnation, sequence));
+        self.model.far(self.now, VssdId(v), incarnation, GcOp { field, sequence });
         self.answered(Wanted::Nothing, answer);
     }
 
@@ -448,14 +451,15 @@ impl World {
 
     /// Every row is as the model has it.
     fn compare(&self) {
-        let told: BTreeMap<VssdId, _> = self.switch.told().map(|t| (t.vssd, (t.incarnation.0, t.sequence))).collect();
+        let reported: BTreeMap<VssdId, _> =
+            self.switch.reported().map(|t| (t.vssd, (t.incarnation.0, t.sequence))).collect();
         let rows = self.switch.dump().destination.into_iter().map(|d| {
             let state = (d.server, d.readable, d.collecting, d.heard);
-            (d.vssd, (state, told[&d.vssd]))
+            (d.vssd, (state, reported[&d.vssd]))
         });
         let known = self.model.known.iter().map(|(v, k)| {
             let state = (k.server, k.readable, k.collecting, k.heard.is_some());
-            (*v, (state, (k.life, k.last.map_or(0, |l| l.sequence))))
+            (*v, (state, (k.incarnation, k.last.map_or(0, |l| l.sequence))))
         });
         let (rows, known): (BTreeMap<_, _>, BTreeMap<_, _>) = (rows.collect(), known.collect());
         assert_eq!(rows, known, "{:?}: server, readable, collecting, heard; life, sequence", self.at);

@@ -45,7 +45,7 @@ impl Run<'_> {
         }
     }
 
-    fn no_space_told(&self) -> u64 {
+    fn no_space_answers(&self) -> u64 {
         let name = format!("{:?} {}", Kind::Write, volume::Error::NoSpace);
         self.stats.errors.get(&name).copied().unwrap_or(0)
     }
@@ -67,12 +67,12 @@ impl Run<'_> {
                     fua: false,
                 };
                 let retries = self.sim.engine().coverage().get(trace::CLIENT_RETRY);
-                let told = self.no_space_told();
+                let before = self.no_space_answers();
                 let id = self.submit(client, op, v, Kind::Write, false);
                 let history = self.pending.get(&(client, id)).and_then(|p| p.history);
                 self.drain("volumes are filled", QUIET_MAX)?;
                 let once = self.sim.engine().coverage().get(trace::CLIENT_RETRY) == retries;
-                if self.no_space_told() > told && once {
+                if self.no_space_answers() > before && once {
                     refused += 1;
                     if let Some(op) = history {
                         self.history.refused(op);
@@ -90,14 +90,14 @@ impl Run<'_> {
         let len = u64::from(self.volumes[0].blocks) * u64::from(BLOCK);
         self.submit(client, volume::Op::Trim { volume, offset: 0, len, fua: false }, 0, Kind::Trim, false);
         self.drain("a volume is trimmed", QUIET_MAX)?;
-        let told = self.no_space_told();
+        let before = self.no_space_answers();
         for block in 0..ROOM_BLOCKS {
             let offset = u64::from(block) * u64::from(BLOCK);
             let op = volume::Op::Write { volume, offset, data: self.payload(1), fua: true };
             self.submit(client, op, 0, Kind::Write, false);
         }
         self.drain("blocks are written where room was made", QUIET_MAX)?;
-        if self.no_space_told() > told {
+        if self.no_space_answers() > before {
             return Err(Failure::Unexpected(format!("no space after {len} bytes were trimmed")));
         }
         Ok(())

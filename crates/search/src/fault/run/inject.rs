@@ -363,7 +363,7 @@ impl Run<'_> {
         self.forget(client);
         self.pending.retain(|k, _| k.0 != client);
         self.attached[client as usize].fill(None);
-        self.lives[client as usize] += 1;
+        self.starts[client as usize] += 1;
     }
 
     fn client_up(&mut self, client: u32) -> Result<(), Failure> {

@@ -38,20 +38,20 @@ impl Run<'_> {
             volume::Op::Read { volume, .. } => volume,
             _ => self.volumes[volume].id(),
         };
-        let life = self.lives[client as usize] * self.plan.params.clients + client;
+        let incarnation = self.starts[client as usize] * self.plan.params.clients + client;
         let sector = u64::from(SECTOR);
         Some(match *op {
             volume::Op::Read { offset, len, .. } => self.history.read(id, offset / sector, len / SECTOR),
             volume::Op::Write { offset, ref data, fua, .. } => {
-                self.history.write(life, id, offset / sector, data, fua, generation)
+                self.history.write(incarnation, id, offset / sector, data, fua, generation)
             }
             volume::Op::Trim { offset, len, fua, .. } | volume::Op::WriteZeroes { offset, len, fua, .. } => {
                 let of_block = u64::from(rackweave_core::SECTORS_PER_BLOCK);
                 let places = self.volumes[volume].places.iter();
                 let places = places.map(|p| u64::from(p.0) * of_block..u64::from(p.0 + p.1) * of_block);
-                self.history.zero(life, id, offset / sector..(offset + len) / sector, places, fua, generation)
+                self.history.zero(incarnation, id, offset / sector..(offset + len) / sector, places, fua, generation)
             }
-            volume::Op::Flush { .. } => self.history.flush(life, id),
+            volume::Op::Flush { .. } => self.history.flush(incarnation, id),
             volume::Op::Attach { .. } | volume::Op::Detach { .. } | volume::Op::BlockStatus { .. } => return None,
         })
     }
