@@ -88,7 +88,7 @@ impl Meta {
     /// Reports of the view's members, if all have reported.
     fn reports(&self, s: &Set) -> Option<Vec<&ReportedRoom>> {
         let of = |m: &rackweave_core::msg::Member| {
-            self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation || mutant!("meta.room.earlier-life"))
+            self.rooms.0.get(&m.vssd).filter(|t| t.by == m.incarnation || mutant!("meta.room.earlier-incarnation"))
         };
         let all: Option<Vec<&ReportedRoom>> = s.view.members.iter().map(of).collect();
         all.filter(|a| !a.is_empty())

@@ -67,7 +67,7 @@ impl Meta {
         }
         record.nonces.push(nonce);
         (record.drive, record.losses) = (drive, losses.clone());
-        if !mutant!("meta.life.not-durable") {
+        if !mutant!("meta.incarnation.not-durable") {
             self.out.put(codec::server_key(src), Some(codec::encode_server(record)));
         }
         let server = Server {
@@ -227,7 +227,7 @@ impl Meta {
             return;
         }
         let Some(server) = self.servers.known.get_mut(&src) else { return };
-        let other = server.incarnation != incarnation && !mutant!("meta.heartbeat.other-life");
+        let other = server.incarnation != incarnation && !mutant!("meta.heartbeat.other-incarnation");
         if other || server.ended {
             return;
         }

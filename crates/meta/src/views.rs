@@ -73,7 +73,7 @@ impl Meta {
         };
         let set = s.view.set;
         let recovered =
-            if state == ViewState::Normal || mutant!("meta.recovery.untold") { s.view.recovered } else { epoch };
+            if state == ViewState::Normal || mutant!("meta.recovery.unreported") { s.view.recovered } else { epoch };
         s.complaints.clear();
         let old = std::mem::replace(&mut s.view, View { set, epoch, state, recovered, members });
         let view = s.view.clone();

@@ -60,7 +60,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("model::asking_never_leaves_a_set_without_an_idle_replica", ONCE),
     ]),
     ("transport", &[
-        ("lives::nothing_comes_twice_or_from_a_life_before_and_nothing_is_lost", ALL),
+        ("restarts::nothing_is_delivered_twice_or_from_an_earlier_incarnation_and_nothing_is_lost", ALL),
         ("delivery::nothing_is_lost_on_any_lossy_network", ALL),
         ("delivery::with_deadlines_every_message_is_delivered_or_given_up", ALL),
     ]),

@@ -28,7 +28,7 @@ use rackweave_search::fault::PlanKind;
 use crate::registry::{Mutant, Verdict};
 use crate::score::{Outcome, Score};
 
-/// Seeds of each search, unless told otherwise: the bar of the score.
+/// Seeds of each search, unless the command line overrides it: the bar of the score.
 const SEEDS: u64 = 300;
 /// Seeds of each kind before crates' own searches, which are quicker, have their turn.
 const SEEDS_FIRST: u64 = 5;

@@ -24,10 +24,9 @@ impl Replica {
         self.recovered = view.recovered;
         self.state = view.state;
         self.incarnation = me;
-        let place = view
-            .members
-            .iter()
-            .position(|m| m.vssd == self.cfg.vssd && (m.incarnation == me || mutant!("replica.view.other-life")));
+        let place = view.members.iter().position(|m| {
+            m.vssd == self.cfg.vssd && (m.incarnation == me || mutant!("replica.view.other-incarnation"))
+        });
         let was = self.role;
         self.role = place.map(|i| view.members[i].role);
         self.me = place.unwrap_or(0);

@@ -149,7 +149,7 @@ impl Registration {
     }
     /// True if the incarnation is new.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
-        if (nonce != self.nonce && !mutant!("server.welcome.other-life")) || self.incarnation.is_some() {
+        if (nonce != self.nonce && !mutant!("server.welcome.other-incarnation")) || self.incarnation.is_some() {
             return false;
         }
         self.incarnation = Some(incarnation);

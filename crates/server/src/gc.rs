@@ -418,7 +418,7 @@ impl GcMonitor {
         if let Some((field, again_at)) = self.unacked
             && now >= again_at
         {
-            self.unacked = (!mutant!("server.gc.tell-once")).then(|| (field, self.again.again(now)));
+            self.unacked = (!mutant!("server.gc.announce-once")).then(|| (field, self.again.again(now)));
             if self.unacked.is_some() {
                 self.repeat(field);
             }

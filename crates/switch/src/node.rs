@@ -145,7 +145,7 @@ impl Switch {
     /// collects. No retransmission: servers announce all of it periodically, and incarnation and sequence identify
     /// repeated, late and reordered reports.
     fn inform_far(&self, p: &Packet, verdict: Verdict, fx: &mut Effects) {
-        let Some(far) = self.far.filter(|_| !mutant!("switch.far.untold")) else { return };
+        let Some(far) = self.far.filter(|_| !mutant!("switch.far.not-informed")) else { return };
         let body = match (&p.body, verdict) {
             (Body::Table(Table::Create(row)), Verdict::Table(Ok(())))
                 if row.peers.iter().any(|m| m.0.rack() != self.rack) =>

@@ -352,7 +352,7 @@ impl Pipeline {
         }
         let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
         let older = older && !mutant!("switch.gc.older-sequence");
-        let past = header.incarnation < known && !mutant!("switch.gc.older-life");
+        let past = header.incarnation < known && !mutant!("switch.gc.older-incarnation");
         if past || older {
             self.counters.gc_stale += 1;
             return Verdict::Drop(DropReason::StaleGcOp);

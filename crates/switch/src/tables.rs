@@ -209,7 +209,7 @@ impl Tables {
             return Created::Stale;
         }
         let newer = incarnation > row.incarnation;
-        if newer && !mutant!("switch.life.keeps-state") {
+        if newer && !mutant!("switch.incarnation.keeps-state") {
             self.forget_state(slot);
         }
         let (peers, peer_count) = pack_peers(&new.peers);
@@ -252,7 +252,7 @@ impl Tables {
     pub fn begin_incarnation(&mut self, slot: Slot, incarnation: Incarnation) {
         self.forget_state(slot);
         let to = &mut self.destinations[slot as usize];
-        to.word = to.word.with(Word::READABLE, mutant!("switch.life.keeps-readable"));
+        to.word = to.word.with(Word::READABLE, mutant!("switch.incarnation.keeps-readable"));
         let row = &mut self.rows[slot as usize];
         (row.incarnation, row.announced) = (incarnation, (Epoch(0), 0));
     }

@@ -135,7 +135,7 @@ impl Endpoint {
         // A peer's statement about newer incarnations stays true forever, so it needs no proof of liveness.
         let handshake = matches!(p.kind, Kind::Challenge { .. } | Kind::Proof { .. } | Kind::Outdated { .. });
         let Some(peer) = self.peers.get_mut(&p.source) else { return TOO_MANY };
-        let older = peer.incarnation.filter(|&known| p.incarnation < known && !mutant!("transport.life.older"));
+        let older = peer.incarnation.filter(|&known| p.incarnation < known && !mutant!("transport.incarnation.older"));
         if let Some(newest) = older {
             *origin = Origin::Unproven(p.source);
             self.find_twins(now, p);
@@ -147,7 +147,7 @@ impl Endpoint {
         if peer.incarnation != Some(p.incarnation) {
             let answers = matches!(p.kind, Kind::Proof { answer, .. }
                 if peer.challenge.is_some_and(|(incarnation, token, _)| (incarnation, token) == (p.incarnation, answer)));
-            if !keyed || answers || mutant!("transport.life.unproven") {
+            if !keyed || answers || mutant!("transport.incarnation.unproven") {
                 self.meet(now, p.source, p.incarnation);
                 if answers {
                     self.outdate(p);
@@ -180,7 +180,7 @@ impl Endpoint {
             Kind::Challenge { token } => self.challenged(now, p, token),
             Kind::Proof { token, .. } if token != 0 => self.say(p.source, Control::Proof { answer: token, token: 0 }),
             Kind::Outdated { refused, newest } => {
-                let mine = refused == self.incarnation || mutant!("transport.outdated.any-life");
+                let mine = refused == self.incarnation || mutant!("transport.outdated.any-incarnation");
                 if mine && (newest > refused || mutant!("transport.outdated.lower")) {
                     self.event(Event::Outdated { newest });
                 }
@@ -327,7 +327,7 @@ impl Endpoint {
 
     fn acks_arrived(&mut self, now: Time, p: &Parsed, acks: &[u8], at: Time) {
         let (head, entries) = header::acks(acks);
-        if head.whose != whose(self.local, self.incarnation) && !mutant!("transport.ack.other-life") {
+        if head.whose != whose(self.local, self.incarnation) && !mutant!("transport.ack.other-incarnation") {
             return;
         }
         let (mut mine, mut moved) = (Vec::new(), Vec::new());

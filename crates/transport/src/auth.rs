@@ -164,7 +164,7 @@ impl hkdf::KeyType for Length {
 /// HKDF-SHA-256 (RFC 5869): the salt names the use; the info is the key's id, node and incarnation.
 fn derive(cluster: &[u8; KEY_BYTES], owner: &Owner) -> [u8; 16] {
     let use_of: &[u8] = if owner.gc { b"rackweave gc_op 1" } else { b"rackweave datagram 1" };
-    let incarnation = if mutant!("transport.key.all-lives") { 0 } else { owner.incarnation };
+    let incarnation = if mutant!("transport.key.all-incarnations") { 0 } else { owner.incarnation };
     let (node, incarnation) = (owner.node.0.to_be_bytes(), incarnation.to_be_bytes());
     let info: [&[u8]; 3] = [&[owner.id.0], &node, &incarnation];
     let mut key = [0; 16];

@@ -13,7 +13,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("device.torn.not-voided", "29", &[], UNITS, "Torn pages stay in the file.").tested(),
     m("device.row.damaged", "29", &[], UNITS, "A damaged row of the block table counts as a block never used.").tested(),
     m("device.row.in-place", "29", &[], UNITS, "A row is written over its last copy.").tested(),
-    m("device.boot.same-generation", "30", &[], UNITS, "Generations and stamps of a new life repeat those of the last.").tested(),
+    m("device.boot.same-generation", "30", &[], UNITS, "Generations and stamps of a new run repeat those of the last.").tested(),
     m("device.file.short", "29", &[], UNITS, "A file that was cut off is opened.").tested(),
     m("device.identity.shape", "30", &[], UNITS, "A drive of another shape or number is opened.").tested(),
     m("device.identity.rack", "30", &[], UNITS, "Another rack's drive is adopted.").tested(),

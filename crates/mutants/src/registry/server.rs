@@ -7,12 +7,12 @@ const UNITS: &[&str] = &["server"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("server.gc.tell-once", "16", ONE, UNITS, "Tells the switch once that it collects unasked, and takes it to be known."),
+    m("server.gc.announce-once", "16", ONE, UNITS, "Announces a collection without permission once, and assumes that the switch knows."),
     m("server.lease.from-newest", "2", LEASES, UNITS, "A lease runs from the newest heartbeat, whichever was answered.").tested(),
     m("server.lease.no-drift", "2", LEASES, UNITS, "A lease is not shortened by what this clock may be slow.").tested(),
-    m("server.lease.any-answer", "2", LEASES, UNITS, "An answer to an earlier life's heartbeat is a lease."),
-    m("server.welcome.other-life", "1", ONE, UNITS, "The welcome of an earlier life counts for this one.").tested(),
-    m("server.drive.before-owner", "30", &[], UNITS, "Uses the drive before it is known whose rack this is.").tested(),
+    m("server.lease.any-answer", "2", LEASES, UNITS, "An answer to an earlier incarnation's heartbeat is a lease."),
+    m("server.welcome.other-incarnation", "1", ONE, UNITS, "The welcome of an earlier run counts for this one.").tested(),
+    m("server.drive.before-owner", "30", &[], UNITS, "Uses the drive before the rack's identity is known.").tested(),
     m("server.view.older", "1", ONE, UNITS, "Installs a view that is older than its own.")
         .open("16 plans of its kinds and its crate's tests pass: the service's next view takes its place within microseconds."),
     m("server.view.shadow-readable", "3", CHOSEN, UNITS, "Announces a shadow as readable.").tested(),
@@ -40,8 +40,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("server.gc.soft-unacked", "20", ONE, UNITS, "An unacknowledged soft request collects.").tested(),
     m("server.gc.delay-accepts", "15", ONE, UNITS, "A delayed request collects."),
     m("server.gc.any-answer", "16", ONE, UNITS, "The answer to an older operation counts for the last."),
-    m("server.gc.no-finish", "16", ONE, UNITS, "Does not tell the switch that it has finished."),
-    m("server.gc.no-announce", "16", ONE, UNITS, "Does not tell its state again."),
+    m("server.gc.no-finish", "16", ONE, UNITS, "Does not report to the switch that it has finished."),
+    m("server.gc.no-announce", "16", ONE, UNITS, "Does not repeat its state."),
     m("server.room.read-only", "34", ONE, UNITS, "A drive that takes no more programs has room.")
         .open("10 plans and its crate's tests pass: in none does a drive wear out."),
     m("server.room.cache-uncounted", "34", SINGLE, UNITS, "Blocks in the cache without a page take no room.").tested(),

@@ -13,11 +13,11 @@ use crate::world::{Faults, World, message, number};
 
 const NODES: [u32; 3] = [2, 3, 4];
 /// A message's number consists of its sender's incarnation and a serial number.
-const LIFE_SHIFT: u32 = 20;
+const RUN_SHIFT: u32 = 20;
 
 /// One incarnation of a node.
 #[derive(Clone, Copy, Debug)]
-struct Life {
+struct Run {
     incarnation: u64,
     began: Time,
     ended: Time,
@@ -26,7 +26,7 @@ struct Life {
 struct Sent {
     to: u32,
     message: Message,
-    life: usize,
+    run: usize,
     /// Incarnation of the receiver at that time.
     seen: usize,
 }
@@ -36,7 +36,7 @@ struct Search {
     rng: Rng,
     keys: Keys,
     cfg: Config,
-    lives: BTreeMap<u32, Vec<Life>>,
+    runs: BTreeMap<u32, Vec<Run>>,
     sent: BTreeMap<(u32, u64), Sent>,
     next: u64,
     /// By receiver and its incarnation: the delivered messages.
@@ -74,7 +74,7 @@ impl Search {
             rng,
             keys,
             cfg,
-            lives: BTreeMap::new(),
+            runs: BTreeMap::new(),
             sent: BTreeMap::new(),
             next: 0,
             given: BTreeMap::new(),
@@ -88,36 +88,36 @@ impl Search {
     }
     fn begin(&mut self, node: u32, incarnation: u64) {
         let now = self.w.now;
-        let lives = self.lives.entry(node).or_default();
-        if let Some(last) = lives.last_mut() {
+        let runs = self.runs.entry(node).or_default();
+        if let Some(last) = runs.last_mut() {
             last.ended = now;
         }
-        lives.push(Life { incarnation, began: now, ended: Time::MAX });
+        runs.push(Run { incarnation, began: now, ended: Time::MAX });
         self.w.add_life(node, incarnation, self.cfg.clone(), self.keys.clone());
         self.w.pump();
     }
-    fn life(&self, node: u32) -> usize {
-        self.lives[&node].len() - 1
+    fn run(&self, node: u32) -> usize {
+        self.runs[&node].len() - 1
     }
     fn incarnation(&self, node: u32) -> u64 {
-        self.lives[&node][self.life(node)].incarnation
+        self.runs[&node][self.run(node)].incarnation
     }
     /// The highest incarnation that the node ever had: peers may know it.
     fn highest(&self, node: u32) -> u64 {
-        self.lives[&node].iter().map(|l| l.incarnation).max().expect("has lived")
+        self.runs[&node].iter().map(|l| l.incarnation).max().expect("has run")
     }
 
     fn send(&mut self, from: u32, to: u32, until: Time) {
         self.next += 1;
-        let (life, seen) = (self.life(from), self.life(to));
-        let n = (life as u64) << LIFE_SHIFT | self.next;
+        let (run, seen) = (self.run(from), self.run(to));
+        let n = (run as u64) << RUN_SHIFT | self.next;
         let gc = self.rng.chance(0.1);
         let size = if gc { 0 } else { *self.rng.pick(&[0usize, 100, 4096, 16_384]) };
         let prefix = if gc { 9 } else { self.rng.below(80) as usize };
         let (op, class) = if gc { (Op::GcOp, Class::Gold) } else { (Op::Peer, Class::Silver) };
         let m = message(op, class, from, 0, n, prefix, size);
         if self.w.send(from, to, m.clone(), until, n).is_ok() && !gc {
-            self.sent.insert((from, n), Sent { to, message: m, life, seen });
+            self.sent.insert((from, n), Sent { to, message: m, run, seen });
         }
     }
     /// An attacker without the key sends in the name of a node.
@@ -151,19 +151,19 @@ impl Search {
         if d.message.join()[20..] != sent.message.join()[20..] {
             return Err(format!("{to} got {n:#x} of {from}, damaged"));
         }
-        let mine = self.lives[&to].iter().rposition(|l| l.began <= at).expect("has lived");
+        let mine = self.runs[&to].iter().rposition(|l| l.began <= at).expect("has run");
         if !self.given.entry((to, mine)).or_default().insert((from, n)) {
             return Err(format!("{to} got {n:#x} of {from} twice"));
         }
-        let sender = self.lives[&from][sent.life];
+        let sender = self.runs[&from][sent.run];
         let newest = self.newest.entry((to, mine, from)).or_insert(sender.incarnation);
         if sender.incarnation < *newest {
-            return Err(format!("{to} got {n:#x} of {from}, of a life before the one it knows"));
+            return Err(format!("{to} got {n:#x} of {from}, of an incarnation before the one it knows"));
         }
         *newest = sender.incarnation;
         // With keys an incarnation proves its liveness before its first message counts.
-        if !self.keys.is_none() && sender.ended < self.lives[&to][mine].began {
-            return Err(format!("{to} got {n:#x} of {from}, recorded in a life that had ended before"));
+        if !self.keys.is_none() && sender.ended < self.runs[&to][mine].began {
+            return Err(format!("{to} got {n:#x} of {from}, recorded in a run that had ended before"));
         }
         Ok(())
     }
@@ -181,10 +181,10 @@ impl Search {
                     self.outdated += 1;
                     let above = self.highest(node.0).max(newest) + self.rng.between(1, 9);
                     self.w.end(node.0).renew(above);
-                    let (now, life) = (self.w.now, self.life(node.0));
-                    let lives = self.lives.get_mut(&node.0).expect("lives");
-                    lives[life].ended = now;
-                    lives.push(Life { incarnation: above, began: now, ended: Time::MAX });
+                    let (now, run) = (self.w.now, self.run(node.0));
+                    let runs = self.runs.get_mut(&node.0).expect("has run");
+                    runs[run].ended = now;
+                    runs.push(Run { incarnation: above, began: now, ended: Time::MAX });
                 }
                 _ => {}
             }
@@ -201,7 +201,7 @@ impl Search {
     /// A message between two running incarnations that was neither delivered nor given up.
     fn lost(&self) -> Option<String> {
         let given = |to: u32, key: &(u32, u64)| self.given.iter().any(|((t, _), all)| *t == to && all.contains(key));
-        let stays = |s: &Sent, from: u32| s.life == self.life(from) && s.seen == self.life(s.to);
+        let stays = |s: &Sent, from: u32| s.run == self.run(from) && s.seen == self.run(s.to);
         let lost =
             self.sent.iter().find(|(key, s)| stays(s, key.0) && !given(s.to, key) && !self.given_up.contains(*key));
         lost.map(|((from, n), s)| format!("{n:#x} of {from} never came to {}", s.to))
@@ -221,7 +221,7 @@ fn run(seed: u64) -> Result<u64, String> {
                 } else {
                     s.highest(from) + s.rng.between(1, 3)
                 };
-                let known = s.lives[&from].iter().any(|l| l.incarnation == next);
+                let known = s.runs[&from].iter().any(|l| l.incarnation == next);
                 if !known {
                     s.begin(from, next);
                 }
@@ -251,7 +251,7 @@ fn run(seed: u64) -> Result<u64, String> {
 }
 
 #[test]
-fn nothing_comes_twice_or_from_a_life_before_and_nothing_is_lost() {
+fn nothing_is_delivered_twice_or_from_an_earlier_incarnation_and_nothing_is_lost() {
     let of = seeds(0..60);
     let outdated: u64 = of.clone().map(|seed| run(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"))).sum();
     assert!(of != (0..60) || outdated > 10, "{outdated} were told");
