@@ -107,25 +107,25 @@ pub struct DriveTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriveRefusal {
     #[error(
-        "the drive has served as {drive}, the metadata service knows of {store} only: its store (meta.redb) is older than the \
-         drive. Put the present store back"
+        "the drive has served as {drive}, but the metadata service's store (meta.redb) only has {store}: it is older than the \
+         drive. Put the current store back"
     )]
     StoreOlder { drive: Incarnation, store: Incarnation },
     #[error(
-        "this is drive {found}, which has served before; the server's drive is {wanted}. Put that one back, or begin with an empty \
-         one (--replace-ssd)"
+        "this is drive {found}, which has served before, but the server's drive is {wanted}. Put that one back, or start with an \
+         empty one (--replace-ssd)"
     )]
     OtherDrive { found: DriveId, wanted: DriveId },
     #[error(
-        "the drive's table is of generation {found}, the metadata service has seen {wanted}: the drive is from another time. Put \
-         the present one back, or begin with an empty one (--replace-ssd)"
+        "the drive table has generation {found}, but the metadata service has recorded {wanted}: the drive is an earlier copy. Put \
+         the current one back, or start with an empty one (--replace-ssd)"
     )]
     DriveOlder { found: u64, wanted: u64 },
-    #[error("the drive is laid out otherwise than the one the metadata service knows: put that one back")]
+    #[error("the drive's layout differs from the one that the metadata service has recorded. Put that drive back")]
     Layout,
     #[error(
-        "the drive holds {vssd}, which the metadata service knows nothing of: its store (meta.redb), or the drive, is from another \
-         time. Put the right one back, or begin with an empty drive (--replace-ssd)"
+        "the drive holds {vssd}, which the metadata service does not know: its store (meta.redb) or the drive is an earlier copy. \
+         Put the current one back, or start with an empty drive (--replace-ssd)"
     )]
     Unknown { vssd: VssdId },
 }

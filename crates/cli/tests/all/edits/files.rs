@@ -153,8 +153,8 @@ impl FileEdit {
         let all: &[&str] = match self {
             FileEdit::Swap(..) | FileEdit::Duplicate(..) => &["put each drive's own file in its place"],
             FileEdit::Foreign(_) | FileEdit::DriveGone(_) | FileEdit::DriveEmptied(_) => &["--replace-ssd"],
-            FileEdit::OlderStore => &["Put the present store back"],
-            FileEdit::OlderDrive(_) => &["Put the present one back"],
+            FileEdit::OlderStore => &["Put the current store back"],
+            FileEdit::OlderDrive(_) => &["Put the current one back"],
             FileEdit::StoreGone => &["put it back"],
             FileEdit::TablesDamaged(_) => &["eplace the drive"],
             FileEdit::ConfigurationGone => &["Set it back"],
