@@ -4,7 +4,7 @@
 //! start. Nothing is announced before it is durable: every message waits for the writes decided before it. Order of
 //! calls: [`Meta::new`] with the saved records, then `Event::Timer`, then any event.
 //!
-//! Rules (protocol.md 1–6, 14): A lease counts as held until it has ended by the slowest clock
+//! Rules 1–6 and 14 (docs/rules.md): A lease counts as held until it has ended by the slowest clock
 //! ([`MetaConfig::lease_bound`]). A member is removed only then, and only after a heartbeat that a survivor sent after
 //! the loss. A restarted server returns as a shadow. A set without survivors recovers when all members of its last
 //! epoch are back. A service that starts considers every lease of its previous run held. vSSDs move and are rebuilt
