@@ -293,7 +293,9 @@ impl Sim {
     }
     /// Delivers the next event; false if none is pending.
     pub fn step(&mut self) -> bool {
-        if let (Some(wire), Some(at)) = (&self.wire, self.engine.next_time()) {
+        if let Some(wire) = &self.wire
+            && let Some(at) = self.engine.next_time()
+        {
             wire.borrow_mut().time(at);
         }
         self.engine.step()

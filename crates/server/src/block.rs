@@ -161,10 +161,6 @@ impl Service for BlockService {
         }
         Ok(())
     }
-    fn deadline(&self, now: Time) -> Time {
-        let at = self.cache.deadline().min(self.replica.deadline()).min(self.retry_at);
-        at.min(self.classes.deadline(now))
-    }
     fn wants_volumes(&self) -> bool {
         self.replica.wants_volumes()
     }
@@ -250,7 +246,7 @@ impl Service for BlockService {
         self.cache.pump(cx.now, cx.ssd, cx.out);
         Programs { allocated: self.cache.poll_allocated(), waits_for_block: self.cache.waits_for_block() }
     }
-    fn poll_answers(&mut self, cx: &mut Context<'_>) {
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Time {
         let waits = self.cache.waits_for_block();
         self.retry_at = if waits { self.retry_at.min(cx.now + NO_BLOCK_RETRY_INTERVAL) } else { Time::MAX };
         if !self.cache.done.is_empty() {
@@ -264,6 +260,8 @@ impl Service for BlockService {
         if !self.held.is_empty() {
             self.start_held_writes(cx);
         }
+        let at = self.cache.deadline().min(self.replica.deadline()).min(self.retry_at);
+        at.min(self.classes.deadline(cx.now))
     }
 }
 

@@ -47,6 +47,9 @@ pub struct Server {
     host_full_at: Option<Time>,
     pub(crate) drive_refused: Option<DriveProblem>,
     lease_reported: bool,
+    /// A vSSD's pending reads changed since [`Server::report_loads`], and when it has work without that.
+    load_changed: bool,
+    loads_due: Time,
     /// When the driver will call next.
     wake_at: Time,
     /// When each vSSD has work; kept by [`Server::settle_vssd`], so that an event touches one vSSD only.
@@ -89,6 +92,8 @@ impl Server {
             host_full_at: None,
             drive_refused: None,
             lease_reported: true,
+            load_changed: false,
+            loads_due: Time::ZERO,
             wake_at: Time::MAX,
             due: [Time::MAX; VSSDS_MAX],
             touched: 0,
@@ -227,6 +232,7 @@ impl Server {
                 v.gc.request(now);
                 if self.cfg.reports_load && p.header.op == Op::Read {
                     v.load.came(now);
+                    self.load_changed = true;
                 }
                 if !v.gc.actions.is_empty() {
                     self.touched |= 1 << i;
@@ -237,6 +243,7 @@ impl Server {
         }
         if self.with(now, i, fx, |service, cx| service.handle_packet(cx, p)) == Admitted::Joined {
             self.vssds[i].load.answered();
+            self.load_changed = true;
         }
     }
 
@@ -512,13 +519,13 @@ impl Server {
         {
             self.step_group(now, g, fx);
         }
-        self.with(now, i, fx, |service, cx| service.poll_answers(cx));
+        let at = self.with(now, i, fx, |service, cx| service.poll_answers(cx));
         let v = &mut self.vssds[i];
         if v.role == Some(Role::Shadow) && !v.complete && v.service.report().complete {
             v.complete = true;
             self.registration.hurry(now);
         }
-        self.due[i] = self.deadline_of(now, &self.vssds[i]);
+        self.due[i] = self.deadline_of(&self.vssds[i], at);
     }
 
     fn timers(&mut self, now: Time, fx: &mut Effects) {
@@ -578,8 +585,8 @@ impl Server {
         }
     }
 
-    fn deadline_of(&self, now: Time, v: &ServedVssd) -> Time {
-        let at = v.service.deadline(now);
+    /// `at`: its service's.
+    fn deadline_of(&self, v: &ServedVssd, at: Time) -> Time {
         if self.registration.incarnation.is_none() || v.is_free() {
             return at;
         }

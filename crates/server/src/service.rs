@@ -146,8 +146,6 @@ pub trait Service: Any + Debug + Send {
     /// # Errors
     /// The first bound that is exceeded.
     fn check(&self, ssd: &Ssd) -> Result<(), OverBound>;
-    /// When [`Service::handle_timer`] is to be called.
-    fn deadline(&self, now: Time) -> Time;
     /// Whether it does not know the live volumes, so that the server requests them again.
     fn wants_volumes(&self) -> bool;
     /// Whether it can take the next block of a scrub.
@@ -180,6 +178,6 @@ pub trait Service: Any + Debug + Send {
 
     /// Programs and syncs as far as possible now.
     fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs;
-    /// Continues what waited for the drive's answers or for room.
-    fn poll_answers(&mut self, cx: &mut Context<'_>);
+    /// Continues what waited for the drive's answers or for room. Returns when [`Service::handle_timer`] is to be called.
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Time;
 }

@@ -458,14 +458,10 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     }
 
     /// Carries out the node's effects and clears them.
+    #[inline]
     fn apply(&mut self, n: NodeId, followed: bool) {
-        for t in self.fx.traces.drain(..) {
-            self.hash.add(u64::from(t.point.id()) ^ t.a << 16);
-            self.hash.add(t.b);
-            self.coverage.count(t.point);
-            if let Some(tap) = &mut self.tap {
-                tap.push((n, t));
-            }
+        if !self.fx.traces.is_empty() {
+            self.count_traces(n);
         }
         if !self.fx.packets.is_empty() {
             let mut packets = std::mem::take(&mut self.fx.packets);
@@ -483,6 +479,17 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         if let Some(at) = self.fx.take_wake() {
             self.nodes[n.0 as usize].wake = Time::MAX;
             self.set_wake(n, Some(at));
+        }
+    }
+
+    fn count_traces(&mut self, n: NodeId) {
+        for t in self.fx.traces.drain(..) {
+            self.hash.add(u64::from(t.point.id()) ^ t.a << 16);
+            self.hash.add(t.b);
+            self.coverage.count(t.point);
+            if let Some(tap) = &mut self.tap {
+                tap.push((n, t));
+            }
         }
     }
 

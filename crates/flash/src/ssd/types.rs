@@ -74,6 +74,8 @@ pub struct FlashOut {
     pub commands: Vec<DeviceCommand>,
     pub done: Vec<FlashDone>,
     pub traces: Vec<Trace>,
+    /// A collector's erase began or ended ([`Ssd::gc_erases`]). The caller resets it.
+    pub erases_changed: bool,
 }
 
 impl FlashOut {

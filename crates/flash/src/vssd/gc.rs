@@ -500,6 +500,7 @@ impl Vssd {
                 continue;
             }
             self.gc.emptied[k].stage = Stage::Erasing;
+            io.out.erases_changed = true;
             self.gc.durable -= 1;
             self.gc.set_works(die, true);
             self.blocks.all[block as usize].state = State::Erasing;
@@ -518,6 +519,7 @@ impl Vssd {
     pub(crate) fn gc_erased(&mut self, io: &mut Io, block: u32) {
         self.gc.set_works(self.blocks.die_of(block), false);
         self.gc.emptied.retain(|e| e.block != block);
+        io.out.erases_changed = true;
         self.gc.idle_told = false;
         self.gc_pump(io);
     }

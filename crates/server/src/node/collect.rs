@@ -58,12 +58,17 @@ impl Server {
     /// Sends changed loads of its vSSDs to the switch; `fx.packets[sent..]` are the packets of this event. Returns when
     /// the next report is due.
     pub(super) fn report_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
+        let mut changed = std::mem::take(&mut self.load_changed) | std::mem::take(&mut self.out.erases_changed);
         for p in &fx.packets[sent..] {
             if p.body.answers_read()
                 && let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == p.header.vssd)
             {
                 v.load.answered();
+                changed = true;
             }
+        }
+        if !changed && now < self.loads_due {
+            return self.loads_due;
         }
         let mut at = Time::MAX;
         for i in 0..self.vssds.len() {
@@ -75,6 +80,7 @@ impl Server {
             }
             at = at.min(self.vssds[i].load.deadline());
         }
+        self.loads_due = at;
         at
     }
 

@@ -105,9 +105,6 @@ impl Service for Registers {
     fn check(&self, _: &Ssd) -> Result<(), OverBound> {
         Ok(())
     }
-    fn deadline(&self, _: Time) -> Time {
-        Time::MAX
-    }
     fn wants_volumes(&self) -> bool {
         false
     }
@@ -184,7 +181,9 @@ impl Service for Registers {
         }
         Programs { allocated, waits_for_block: self.waits_for_block }
     }
-    fn poll_answers(&mut self, _: &mut Context<'_>) {}
+    fn poll_answers(&mut self, _: &mut Context<'_>) -> Time {
+        Time::MAX
+    }
 }
 
 fn make(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> Box<dyn Service> {
