@@ -146,7 +146,7 @@ impl Endpoint {
         let keyed = !self.auth.keys().is_none();
         if peer.incarnation != Some(p.incarnation) {
             let answers = matches!(p.kind, Kind::Proof { answer, .. }
-                if peer.challenge.is_some_and(|(incarnation, token, _)| (incarnation, token) == (p.incarnation, answer)));
+                if peer.challenge.is_some_and(|(challenged, token, _)| (challenged, token) == (p.incarnation, answer)));
             if !keyed || answers || mutant!("transport.incarnation.unproven") {
                 self.meet(now, p.source, p.incarnation);
                 if answers {
@@ -168,7 +168,7 @@ impl Endpoint {
             if peer.newest < GROUP_VERSION {
                 self.leave_groups(p.source);
             }
-            self.origin(now, p.source);
+            self.heard(now, p.source);
         }
         if !p.acks.is_empty() {
             self.acks_arrived(now, p, &d[p.acks.clone()], note.at);
@@ -258,8 +258,8 @@ impl Endpoint {
         let token = self.rng.next_u64().max(1);
         let Some(peer) = self.peers.get_mut(&node) else { return };
         match peer.challenge {
-            Some((incarnation, _, at)) if incarnation == incarnation && now.since(at) < CHALLENGE_EVERY => return,
-            Some((incarnation, old, _)) if incarnation == incarnation => peer.challenge = Some((incarnation, old, now)),
+            Some((challenged, _, at)) if challenged == incarnation && now.since(at) < CHALLENGE_EVERY => return,
+            Some((challenged, old, _)) if challenged == incarnation => peer.challenge = Some((incarnation, old, now)),
             _ => peer.challenge = Some((incarnation, token, now)),
         }
         if let Some((_, token, _)) = peer.challenge {
@@ -275,7 +275,7 @@ impl Endpoint {
         let mut counter = 0;
         if peer.incarnation != Some(p.incarnation) {
             counter = match peer.challenge {
-                Some((incarnation, old, _)) if incarnation == p.incarnation => old,
+                Some((challenged, old, _)) if challenged == p.incarnation => old,
                 _ => mine,
             };
             peer.challenge = Some((p.incarnation, counter, now));
@@ -299,7 +299,7 @@ impl Endpoint {
         }
     }
 
-    fn origin(&mut self, now: Time, node: NodeId) {
+    fn heard(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         (peer.heard, peer.owed) = (now, None);
         peer.ping_at = now + self.cfg.keep_alive;
