@@ -3,7 +3,7 @@
 //! completions back.
 //!
 //! - [`profile`], [`geometry`], [`timing`]: what the drive is made of and how long its commands take.
-//! - `drive`: the drive under both layers: its clock, commands in flight, erase counts.
+//! - `drive`: the drive under both layers: its clock, commands in flight, erase counts, free blocks.
 //! - [`Ssd`]: the drive and its channel- or die-isolated virtual SSDs (FlashBlox's "high" and "medium" isolation).
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.

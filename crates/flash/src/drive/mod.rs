@@ -2,6 +2,7 @@
 //! its commands in flight, its erase blocks, and its failure.
 
 mod blocks;
+mod free;
 
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
@@ -11,6 +12,7 @@ use slab::Slab;
 use crate::profile::Profile;
 use crate::timing::{Clock, Suspends, Timing};
 pub(crate) use blocks::{EraseBlocks, LastErase};
+pub(crate) use free::FreeBlocks;
 
 /// `P`: what a layer keeps of a command in flight.
 #[derive(Debug)]

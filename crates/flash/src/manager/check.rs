@@ -44,7 +44,7 @@ impl FlashManager {
             }
         }
         let mut listed = vec![0; self.phys.len()];
-        self.dies.iter().flat_map(super::space::Die::free_blocks).for_each(|b| listed[b as usize] += 1);
+        self.dies.iter().flat_map(|d| d.free.blocks()).for_each(|b| listed[b as usize] += 1);
         for (block, p) in self.phys.iter().enumerate() {
             let (mapped, times) = (by[block], listed[block]);
             let block = block as u32;

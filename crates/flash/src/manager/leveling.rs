@@ -159,7 +159,7 @@ impl FlashManager {
         };
         let at_rest = blocks.filter(|b| self.phys[*b as usize].state == PhysState::Mapped && written(*b));
         let Some(young) = at_rest.min_by_key(|b| (self.drive.blocks.count(*b), *b)) else { return };
-        let Some(worn) = self.most_worn_free(die) else { return };
+        let Some(worn) = self.dies[die as usize].free.most_worn() else { return };
         let apart = self.drive.blocks.count(worn).saturating_sub(self.drive.blocks.count(young));
         if apart > self.cfg.die_spread {
             self.start_move(young, Why::Rotation);

@@ -477,7 +477,7 @@ impl FlashManager {
     /// Bytes of memory that maps and out-of-band data take (FB5: 8 MB a TB).
     pub fn state_bytes(&self) -> u64 {
         let maps: usize = self.logical.iter().map(LogicalDie::bytes).sum();
-        let free: usize = self.dies.iter().map(Die::bytes).sum();
+        let free: usize = self.dies.iter().map(|d| d.free.bytes()).sum();
         let blocks: usize = self.vssds.values().map(Vssd::bytes).sum();
         self.drive.blocks.bytes() + (maps + free + blocks + self.phys.len() * size_of::<Phys>()) as u64
     }

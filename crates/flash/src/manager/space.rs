@@ -1,8 +1,5 @@
 //! Erase blocks: what each physical one holds, the map of each logical die, free lists, erases.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use rackweave_core::Span;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError};
 
@@ -12,6 +9,7 @@ use super::leveling::For;
 use super::queue::{DieQueue, Flow};
 use super::round::After;
 use super::{FlashManager, ManagerOut};
+use crate::drive::FreeBlocks;
 use crate::geometry::Geometry;
 use crate::oob;
 
@@ -95,8 +93,8 @@ impl LogicalDie {
 /// A physical die.
 #[derive(Debug)]
 pub(super) struct Die {
-    /// By plane, erased or to be erased: the least worn first.
-    free: Vec<BinaryHeap<Reverse<(u16, u32)>>>,
+    /// Erased, or to be erased.
+    pub(super) free: FreeBlocks,
     pub(super) queue: DieQueue,
     /// Its request in flight: one at a time.
     pub(super) busy: Option<u32>,
@@ -114,11 +112,8 @@ pub(super) struct Die {
 
 impl Die {
     pub(super) fn new(g: &Geometry, soft_planes: u32, background_wait_max: Span) -> Die {
-        // To the full size at once: growing would take up to twice the memory.
-        let heap = || BinaryHeap::with_capacity(g.blocks_per_plane as usize);
-        let free = (0..g.planes_per_die).map(|_| heap()).collect();
         Die {
-            free,
+            free: FreeBlocks::new(g.planes_per_die, g.blocks_per_plane),
             queue: DieQueue::new(soft_planes, background_wait_max),
             busy: None,
             beside: Vec::new(),
@@ -127,12 +122,6 @@ impl Die {
             erases: 0,
             moving: 0,
         }
-    }
-    pub(super) fn free_blocks(&self) -> impl Iterator<Item = u32> {
-        self.free.iter().flat_map(|f| f.iter()).map(|Reverse((_, block))| *block)
-    }
-    pub(super) fn bytes(&self) -> usize {
-        self.free.iter().map(|f| f.capacity() * 8).sum()
     }
 }
 
@@ -158,20 +147,17 @@ impl FlashManager {
             return self.retire(block, None);
         }
         let (die, plane) = (self.die_of(block) as usize, self.plane_of(block));
-        self.dies[die].free[plane].push(Reverse((self.drive.blocks.count(block), block)));
+        self.dies[die].free.put(plane, self.drive.blocks.count(block), block);
     }
     /// The least worn free erase block of the die, if there is one of the plane for which this number is.
     pub(super) fn take_free(&mut self, die: u32, number: u32) -> Option<u32> {
-        let planes = usize::from(self.geometry().planes_per_die);
         let free = &mut self.dies[die as usize].free;
-        let first = number as usize % planes;
-        let plane = (0..planes).map(|i| (first + i) % planes).find(|p| !free[*p].is_empty())?;
-        free[plane].pop().map(|Reverse((_, block))| block)
+        free.take(number as usize % free.planes())
     }
     /// Free erase blocks of the die in the plane for which this number is.
     pub(super) fn free_in_plane(&self, die: u32, number: u32) -> usize {
         let free = &self.dies[die as usize].free;
-        free[number as usize % free.len()].len()
+        free.in_plane(number as usize % free.planes())
     }
     /// The physical die on which the address gets an erase block: its home. While dies trade places, where it was before if
     /// its home has few: what is rewritten becomes free there, and at home only as fast as others leave it.
@@ -179,22 +165,16 @@ impl FlashManager {
         let LogicalDie { home, from, .. } = self.logical[l.die as usize];
         let free = |die| self.free_in_plane(die, l.number) as u32;
         let few = self.geometry().blocks_per_plane / 32;
-        let none = |die: u32| self.dies[die as usize].free.iter().all(BinaryHeap::is_empty);
+        let none = |die: u32| self.dies[die as usize].free.is_empty();
         let short = free(home) < few.min(free(from)) || none(home) && !none(from);
         if from != home && short { from } else { home }
     }
     /// The most worn free erase block of the die: for data that rests.
     pub(super) fn take_worn(&mut self, die: u32) -> Option<u32> {
-        let block = self.most_worn_free(die)?;
+        let block = self.dies[die as usize].free.most_worn()?;
         let plane = self.plane_of(block);
-        self.dies[die as usize].free[plane].retain(|Reverse((_, b))| *b != block);
+        self.dies[die as usize].free.remove(plane, block);
         Some(block)
-    }
-
-    /// The most worn free erase block of the die.
-    pub(super) fn most_worn_free(&self, die: u32) -> Option<u32> {
-        let all = self.dies[die as usize].free.iter().flat_map(|f| f.iter());
-        all.min_by_key(|Reverse((count, block))| (Reverse(*count), *block)).map(|Reverse((_, block))| *block)
     }
     /// µs the drive has run, over all its lives.
     pub(super) fn device_time(&self) -> u64 {

@@ -59,7 +59,7 @@ impl FlashManager {
             let die = self.place_for(l);
             let n = wanted.entry(die).or_default();
             *n += 1;
-            (self.dies[die as usize].free_blocks().count() < *n && !self.place_comes(l)).then_some(die)
+            (self.dies[die as usize].free.len() < *n && !self.place_comes(l)).then_some(die)
         })
     }
     /// Erase blocks have become free, or addresses.

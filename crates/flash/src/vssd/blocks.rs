@@ -1,5 +1,6 @@
 //! Erase blocks of a vSSD: their state, what every slot was programmed with, and the choice of a victim.
 
+use crate::drive::FreeBlocks;
 use crate::gc_policy::VictimPolicy;
 
 /// No block, slot or list entry.
@@ -136,7 +137,8 @@ pub(crate) struct Blocks {
     ranks: Vec<Rank>,
     valid_bits: Vec<u64>,
     words: u32,
-    free: Vec<Vec<u32>>,
+    /// By die.
+    free: Vec<FreeBlocks>,
     pub(crate) free_count: u32,
     /// Blocks that are here, and not elsewhere.
     pub(crate) here: u32,
@@ -181,24 +183,18 @@ impl Blocks {
             bad: false,
             flaw: Flaw::No,
         };
+        let new_die = |d: u32| {
+            let mut free = FreeBlocks::new(1, blocks_per_die);
+            (d * blocks_per_die..(d + 1) * blocks_per_die).for_each(|b| free.put(0, 0, b));
+            free
+        };
         Blocks {
             all: (0..n).map(block).collect(),
             records: (0..n).map(|_| Box::default()).collect(),
             ranks: vec![Rank::default(); n as usize],
             valid_bits: vec![0; n as usize * words as usize],
             words,
-            // Popped from the end: ascending numbers first.
-            free: (0..dies)
-                .map(
-                    |d| {
-                        if d < own {
-                            (d * blocks_per_die..(d + 1) * blocks_per_die).rev().collect()
-                        } else {
-                            Vec::new()
-                        }
-                    },
-                )
-                .collect(),
+            free: (0..dies).map(|d| if d < own { new_die(d) } else { FreeBlocks::new(1, 0) }).collect(),
             free_count: home,
             here: home,
             best: vec![Best { block: NONE, candidates: 0 }; dies as usize],
@@ -269,7 +265,7 @@ impl Blocks {
 
     /// Takes a free block of the die. It has an empty table; its state is the caller's to set.
     pub(crate) fn take_free(&mut self, die: u32) -> Option<u32> {
-        let b = self.free[die as usize].pop()?;
+        let b = self.free[die as usize].take(0)?;
         self.free_count -= 1;
         self.give_table(b);
         self.all[b as usize].next_page = 0;
@@ -281,12 +277,9 @@ impl Blocks {
         self.records[b as usize] = records;
         self.all[b as usize].sequence = Some(sequence);
     }
-    /// Takes this free block, as recovery does for one that it found programmed: the sequences of its pages and the
-    /// records of its slots.
+    /// Recovery found the block programmed: the sequences of its pages and the records of its slots.
     pub(crate) fn claim(&mut self, block: u32) -> (&mut [u64], &mut [Record]) {
         if matches!(self.all[block as usize].state, State::Free { .. }) {
-            let die = self.die_of(block) as usize;
-            self.free[die].retain(|&b| b != block);
             self.free_count -= 1;
             self.all[block as usize].state = State::Closed;
         }
@@ -299,18 +292,16 @@ impl Blocks {
     /// A free block goes to another vSSD of the group. Returns whether it must be erased before its first program.
     pub(crate) fn depart(&mut self, block: u32) -> bool {
         let dirty = matches!(self.all[block as usize].state, State::Free { dirty: true });
-        let die = self.die_of(block) as usize;
-        self.free[die].retain(|&b| b != block);
+        self.free[self.by_die.quotient(block) as usize].remove(0, block);
         self.free_count -= 1;
         self.here -= 1;
         self.all[block as usize].state = State::Elsewhere;
         dirty
     }
-    /// A free block arrives or returns.
-    pub(crate) fn arrive(&mut self, block: u32, dirty: bool) {
+    /// A free block, erased `count` times, arrives or returns.
+    pub(crate) fn arrive(&mut self, block: u32, count: u16, dirty: bool) {
         debug_assert_eq!(self.all[block as usize].state, State::Elsewhere);
-        let die = self.die_of(block) as usize;
-        self.free[die].push(block);
+        self.free[self.by_die.quotient(block) as usize].put(0, count, block);
         self.free_count += 1;
         self.here += 1;
         self.all[block as usize].state = State::Free { dirty };
@@ -330,24 +321,25 @@ impl Blocks {
     }
     /// Recovery found a free block to be bad.
     pub(crate) fn retire_free(&mut self, block: u32) {
-        let die = self.die_of(block) as usize;
-        self.free[die].retain(|&b| b != block);
         self.free_count -= 1;
         self.all[block as usize].state = State::Retired;
         self.all[block as usize].bad = true;
     }
     /// The free block of the die that would be taken next.
     pub(crate) fn next_free(&self, die: u32) -> Option<u32> {
-        self.free[die as usize].last().copied()
+        self.free[die as usize].first(0)
     }
-    /// Back to the free list, erased.
-    pub(crate) fn release(&mut self, block: u32) {
-        let die = self.die_of(block) as usize;
+    /// Back to the free list, erased for the `count`th time.
+    pub(crate) fn release(&mut self, block: u32, count: u16) {
+        self.unclaim(block);
+        self.free[self.by_die.quotient(block) as usize].put(0, count, block);
+    }
+    /// Recovery knows nothing of the block any more.
+    pub(crate) fn unclaim(&mut self, block: u32) {
         self.drop_table(block);
         let b = &mut self.all[block as usize];
         b.state = State::Free { dirty: false };
         b.next_page = 0;
-        self.free[die].push(block);
         self.free_count += 1;
     }
     pub(crate) fn drop_table(&mut self, block: u32) {
@@ -362,11 +354,14 @@ impl Blocks {
             self.spare_tables.push((sequence, records));
         }
     }
-    /// After a start: a power cut may have left half a program in any block that looks erased.
-    pub(crate) fn mark_all_free_dirty(&mut self) {
-        for b in &mut self.all {
+    /// After a start, when all that is programmed is claimed: lists what is free, with the erase counts of all blocks.
+    /// A power cut may have left half a program in any that looks erased.
+    pub(crate) fn list_free(&mut self, counts: &[u16]) {
+        self.free.iter_mut().for_each(FreeBlocks::clear);
+        for (block, (b, &count)) in (0..).zip(self.all.iter_mut().zip(counts)) {
             if let State::Free { dirty } = &mut b.state {
                 *dirty = true;
+                self.free[self.by_die.quotient(block) as usize].put(0, count, block);
             }
         }
     }

@@ -284,7 +284,7 @@ impl Vssd {
             // No checkpoint describes what is borrowed; its lender notes the erase.
             return;
         }
-        let count = io.drive.blocks.count(self.on_device(block)).saturating_add(1);
+        let count = self.erase_count(io, block).saturating_add(1);
         self.journal_both(io, block, count);
     }
     /// Records the erase count of a block that was lent, or of one that is about to be marked bad: no checkpoint
@@ -293,7 +293,7 @@ impl Vssd {
         if block >= self.home {
             return;
         }
-        let count = io.drive.blocks.count(self.on_device(block));
+        let count = self.erase_count(io, block);
         self.journal_both(io, block, count);
     }
     fn journal_both(&mut self, io: &mut Io, block: u32, count: u16) {
@@ -357,7 +357,7 @@ impl Vssd {
         let mut b = vec![0; PIECE_HEAD];
         b.extend_from_slice(&c.counts_at.to_le_bytes());
         for block in first..first + n {
-            b.extend_from_slice(&io.drive.blocks.count(self.on_device(block)).to_le_bytes());
+            b.extend_from_slice(&self.erase_count(io, block).to_le_bytes());
         }
         let c = &mut self.checkpoint;
         c.counts_at += n;
@@ -384,9 +384,8 @@ impl Vssd {
             };
             b.extend_from_slice(&number.to_le_bytes());
             b.extend_from_slice(&self.blocks.pages.to_le_bytes());
-            let on_device = self.on_device(number);
-            b.extend_from_slice(&io.drive.blocks.count(on_device).to_le_bytes());
-            b.extend_from_slice(&io.drive.blocks.time(on_device).to_le_bytes());
+            b.extend_from_slice(&self.erase_count(io, number).to_le_bytes());
+            b.extend_from_slice(&io.drive.blocks.time(self.on_device(number)).to_le_bytes());
             t.iter().for_each(|s| b.extend_from_slice(&s.to_le_bytes()));
             for r in self.blocks.records(number) {
                 b.extend_from_slice(&r.addr.to_le_bytes());

@@ -124,7 +124,7 @@ impl Vssd {
         self.loans.returning = false;
         for l in lent {
             let block = self.number_here(l.block);
-            self.blocks.arrive(block, l.dirty);
+            self.blocks.arrive(block, self.erase_count(io, block), l.dirty);
             self.loans.here.push(block);
         }
         self.drain_waiting(io);
@@ -218,7 +218,7 @@ impl Vssd {
         match n.back {
             Back::No => return,
             Back::Free { dirty } => {
-                self.blocks.arrive(block, dirty);
+                self.blocks.arrive(block, self.erase_count(io, block), dirty);
                 io.out.done.push(FlashDone::BlockFreed { vssd: self.id });
             }
             Back::Bad => {
@@ -259,7 +259,7 @@ impl Vssd {
             return if mine { Found::Mine } else { Found::Others };
         }
         if mine {
-            self.blocks.arrive(block, true);
+            self.blocks.arrive(block, oob.erase_count, true);
             self.loans.here.push(block);
             // No checkpoint of this vSSD knows better than the block itself, which may lack one erase.
             io.drive.blocks.raise(self.on_device(block), oob.erase_count.saturating_add(1));

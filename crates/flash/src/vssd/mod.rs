@@ -320,6 +320,9 @@ impl Vssd {
     pub(crate) fn page_addr(&self, block: u32, page: u16) -> PageAddr {
         PageAddr { block: self.on_device(block), page }
     }
+    pub(crate) fn erase_count(&self, io: &Io, block: u32) -> u16 {
+        io.drive.blocks.count(self.on_device(block))
+    }
     pub(crate) fn oob(&self, io: &Io, block: u32) -> BlockOob {
         let (die, within) = self.blocks.within_die(block);
         let unmarked = block >= self.home && mutant!("flash.loan.unmarked");

@@ -64,7 +64,7 @@ impl Vssd {
                 from = s + 1;
             }
             erased.erase(self.on_device(victim), 0);
-            self.blocks.release(victim);
+            self.blocks.release(victim, erased.count(self.on_device(victim)));
             self.stats.erases += 1;
         }
     }

@@ -331,7 +331,7 @@ impl Vssd {
             if *flaw == Flaw::Found {
                 *flaw = Flaw::Erased;
             }
-            self.blocks.release(block);
+            self.blocks.release(block, self.erase_count(io, block));
             self.erased_for_lender(block);
             io.trace(trace::BLOCK_ERASED, u64::from(self.id.0), u64::from(block));
         }

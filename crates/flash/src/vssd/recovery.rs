@@ -206,7 +206,7 @@ impl Vssd {
     }
     fn forget(&mut self, block: u32) {
         if self.blocks.all[block as usize].sequence.is_some() {
-            self.blocks.release(block);
+            self.blocks.unclaim(block);
         }
     }
 
@@ -361,7 +361,8 @@ impl Vssd {
                 self.blocks.list(block);
             }
         }
-        self.blocks.mark_all_free_dirty();
+        let counts: Vec<u16> = (0..self.blocks.all.len() as u32).map(|b| self.erase_count(io, b)).collect();
+        self.blocks.list_free(&counts);
         let mut groups: Vec<(u32, u32)> = groups.into_iter().map(|(g, (_, slot))| (g, slot)).collect();
         groups.sort_unstable();
         r.scan = groups.iter().rev().map(|g| g.1).collect();

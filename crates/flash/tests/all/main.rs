@@ -21,3 +21,4 @@ mod rig;
 mod search;
 mod sharing;
 mod short;
+mod wear;
