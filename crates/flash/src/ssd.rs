@@ -6,9 +6,10 @@ use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
 
-use crate::drive::Drive;
+use crate::drive::{Drive, FreeUnits};
 use crate::geometry::Geometry;
 use crate::hold::Admission;
+use crate::isolation::Isolation;
 use crate::oob::Owner;
 use crate::profile::ProfileError;
 use crate::table::{self, Entry, EntryState, Extent, Kind, Table, Unit};
@@ -41,7 +42,7 @@ pub struct Ssd {
     cfg: SsdConfig,
     pub(crate) drive: Drive<Pending>,
     vssds: Vec<Vssd>,
-    used_dies: Vec<bool>,
+    units: FreeUnits,
     groups: Vec<ChannelGroup>,
     host_full: bool,
     recovering: u32,
@@ -63,7 +64,7 @@ impl Ssd {
         Ok(Ssd {
             drive: Drive::new(cfg.id, &cfg.profile, cfg.timing, cfg.sync_span, suspends),
             vssds: Vec::new(),
-            used_dies: vec![false; cfg.profile.geometry.dies() as usize],
+            units: FreeUnits::new(&cfg.profile.geometry, 1),
             groups: Vec::new(),
             host_full: false,
             recovering: 0,
@@ -123,25 +124,21 @@ impl Ssd {
         if let Share::Software { channels, dies } | Share::None { channels, dies } = share {
             return self.alloc_shared(id, share, channels, dies);
         }
-        let unit = if matches!(share, Share::Channels(_)) { per_channel } else { 1 };
-        let (mut run, mut longest, mut found) = (0, 0, None);
-        for (k, used) in self.used_dies.chunks(unit as usize).enumerate() {
-            run = if used.contains(&true) { 0 } else { run + unit };
-            longest = longest.max(run);
-            if run == dies {
-                found = Some((k as u32 + 1) * unit - dies);
-                break;
-            }
-        }
-        let first = found.ok_or(match share {
-            Share::Channels(asked) => AllocError::NoChannels { asked, free: (longest / per_channel) as u16 },
-            _ => AllocError::NoDies { asked: dies, free: longest },
-        })?;
+        let (isolation, unit) = match share {
+            Share::Channels(_) => (Isolation::Channel, per_channel),
+            _ => (Isolation::Die, 1),
+        };
+        let run = self.units.run(isolation, dies / unit);
+        let first = unit
+            * run.map_err(|longest| match share {
+                Share::Channels(asked) => AllocError::NoChannels { asked, free: longest as u16 },
+                _ => AllocError::NoDies { asked: dies, free: longest },
+            })?;
         let each = checkpoint::unit_bytes(&g, unit * g.blocks_per_die());
         let behind = if unit == 1 && per_channel > 1 { Ssd::meta_bytes(&g) } else { table::area_bytes(&g) };
         let area = Extent { at: behind + u64::from(first / unit) * each, len: u64::from(dies / unit) * each };
         self.add(id, share, ((first..first + dies).collect(), dies), area)?;
-        self.used_dies[first as usize..(first + dies) as usize].fill(true);
+        self.units.take_dies(first..first + dies);
         Ok(())
     }
     fn add(&mut self, id: VssdId, share: Share, (all, own): (Box<[u32]>, u32), area: Extent) -> Result<(), AllocError> {

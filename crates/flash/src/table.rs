@@ -8,6 +8,7 @@
 use rackweave_core::msg::control::{DriveTable, SlotTable};
 use rackweave_core::{DriveId, Incarnation, SetId, VssdId};
 
+use crate::drive::copies::{self, In, Unread};
 use crate::geometry::Geometry;
 use crate::oob::{self, Owner};
 use crate::profile::Profile;
@@ -228,7 +229,7 @@ pub fn area_bytes(g: &Geometry) -> u64 {
 
 /// Where the copy with this generation lies.
 pub fn copy_at(g: &Geometry, generation: u64) -> u64 {
-    generation % if mutant!("flash.table.in-place") { 1 } else { 2 } * copy_bytes(g)
+    copies::place(generation, copy_bytes(g))
 }
 
 struct Out(Vec<u8>);
@@ -281,35 +282,7 @@ pub fn encode(t: &Table) -> Vec<u8> {
 }
 
 /// Contents of a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Copy {
-    /// Never written.
-    Blank,
-    Damaged,
-    Version(u16),
-    Whole(Box<Table>),
-}
-
-struct In<'a>(&'a [u8]);
-impl In<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_at_checked(N)?;
-        self.0 = rest;
-        head.try_into().ok()
-    }
-    fn u8(&mut self) -> Option<u8> {
-        self.take::<1>().map(|b| b[0])
-    }
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_le_bytes)
-    }
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-}
+pub type Copy = copies::Copy<Table>;
 
 /// Reads the copy at the start of `b`.
 pub fn decode(b: &[u8]) -> Copy {
@@ -518,17 +491,9 @@ pub fn read(g: &Geometry, area: &[u8]) -> Result<Option<(Table, bool)>, TableErr
 /// # Errors
 /// There was one, and it cannot be read.
 pub fn choose(copies: [Copy; 2]) -> Result<Option<(Table, bool)>, TableError> {
-    match copies {
-        [Copy::Whole(a), Copy::Whole(b)] => {
-            let same = a.generation == b.generation;
-            let first = (a.generation >= b.generation) != mutant!("flash.table.older-copy");
-            Ok(Some((if first { *a } else { *b }, same)))
-        }
-        [Copy::Whole(t), _] | [_, Copy::Whole(t)] => Ok(Some((*t, false))),
-        [Copy::Version(found), _] | [_, Copy::Version(found)] => Err(TableError::Version { found }),
-        // The first write of all was torn: nothing was ever programmed, or recovery finds it.
-        [Copy::Blank, _] | [_, Copy::Blank] => Ok(None),
-        [Copy::Damaged, Copy::Damaged] if mutant!("flash.table.damaged-is-blank") => Ok(None),
-        [Copy::Damaged, Copy::Damaged] => Err(TableError::Damaged),
-    }
+    // If the first write of all was torn nothing was ever programmed, or recovery finds it.
+    copies::newest(copies, |t| t.generation).map_err(|e| match e {
+        Unread::Version(found) => TableError::Version { found },
+        Unread::Damaged => TableError::Damaged,
+    })
 }

@@ -2,7 +2,9 @@
 //! its commands in flight, its erase blocks, and its failure.
 
 mod blocks;
+pub(crate) mod copies;
 mod free;
+mod units;
 
 use bytes::Bytes;
 use rackweave_core::device::{Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp};
@@ -13,6 +15,8 @@ use crate::profile::Profile;
 use crate::timing::{Clock, Suspends, Timing};
 pub(crate) use blocks::{EraseBlocks, LastErase};
 pub(crate) use free::FreeBlocks;
+pub use units::Free;
+pub(crate) use units::FreeUnits;
 
 /// `P`: what a layer keeps of a command in flight.
 #[derive(Debug)]

@@ -4,12 +4,12 @@
 //! A drive is made of logical channels, dies and soft-planes. Wear leveling moves them over the physical ones
 //! ([`super`]); nothing here knows where they lie.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeMap;
 
 use rackweave_core::VssdId;
 
+pub use crate::drive::Free;
+use crate::drive::FreeUnits;
 use crate::geometry::Geometry;
 use crate::isolation::{Isolation, LEVELS_MAX, LevelsError, ThroughputLevels};
 
@@ -78,9 +78,6 @@ impl Cut {
     pub fn unit_bytes(&self, isolation: Isolation) -> u64 {
         u64::from(self.stripes(isolation)) * u64::from(self.width(isolation)) * self.geometry.block_bytes()
     }
-    fn soft_plane(&self, die: u32, part: u16) -> u32 {
-        die * u32::from(self.soft_planes_per_die) + u32::from(part)
-    }
 }
 
 /// Fewest erase blocks of a die that are not a vSSD's: one to move a block into, one for a block that fails meanwhile.
@@ -92,22 +89,6 @@ const SPARE_BLOCKS_MIN: u32 = 2;
 pub struct Units {
     pub isolation: Isolation,
     pub numbers: Vec<u32>,
-}
-
-/// Free units.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Free {
-    pub channels: u32,
-    /// Of channels that are not free as a whole.
-    pub dies: u32,
-    /// Of dies that are not free as a whole.
-    pub soft_planes: u32,
-}
-
-impl fmt::Display for Free {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} channels, {} dies and {} soft-planes", self.channels, self.dies, self.soft_planes)
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,11 +114,7 @@ pub struct Allocator {
     levels: ThroughputLevels,
     /// Most dies that a vSSD of soft-planes is striped over.
     soft_stripe_dies: u32,
-    channels: BTreeSet<u32>,
-    /// Free dies of channels that are split.
-    dies: BTreeSet<u32>,
-    /// Free soft-planes of dies that are split.
-    soft_planes: BTreeSet<u32>,
+    units: FreeUnits,
     vssds: BTreeMap<VssdId, Units>,
 }
 
@@ -145,12 +122,10 @@ impl Allocator {
     /// A drive of which everything is free.
     pub fn new(cut: Cut, levels: ThroughputLevels, soft_stripe_dies: u32) -> Allocator {
         Allocator {
-            channels: (0..u32::from(cut.geometry.channels)).collect(),
+            units: FreeUnits::new(&cut.geometry, cut.soft_planes_per_die),
             cut,
             levels,
             soft_stripe_dies: soft_stripe_dies.max(1),
-            dies: BTreeSet::new(),
-            soft_planes: BTreeSet::new(),
             vssds: BTreeMap::new(),
         }
     }
@@ -158,8 +133,7 @@ impl Allocator {
         &self.cut
     }
     pub fn free(&self) -> Free {
-        let len = |s: &BTreeSet<u32>| s.len() as u32;
-        Free { channels: len(&self.channels), dies: len(&self.dies), soft_planes: len(&self.soft_planes) }
+        self.units.free()
     }
     pub fn units(&self, vssd: VssdId) -> Option<&Units> {
         self.vssds.get(&vssd)
@@ -182,153 +156,35 @@ impl Allocator {
         }
         let unit_bytes = self.cut.unit_bytes(isolation);
         let asked = capacity.div_ceil(unit_bytes.max(1)).max(u64::from(tput)).max(1);
-        let fits = self.available(isolation);
+        let fits = self.units.available(isolation);
         if asked > u64::from(fits) || unit_bytes == 0 {
             let free = self.free();
             let fits_bytes = u64::from(fits) * unit_bytes;
             return Err(AllocVssdError::NoRoom { isolation, level, capacity, asked, fits, fits_bytes, free });
         }
         let numbers = match isolation {
-            Isolation::Channel => (0..asked).filter_map(|_| self.channels.pop_first()).collect(),
-            Isolation::Die => (0..asked).filter_map(|_| self.take_die()).collect(),
-            Isolation::Software | Isolation::None => self.take_soft_planes(asked as usize),
+            Isolation::Channel => (0..asked).filter_map(|_| self.units.take_channel()).collect(),
+            Isolation::Die => (0..asked).filter_map(|_| self.units.take_die()).collect(),
+            Isolation::Software | Isolation::None => self.units.take_soft_planes(asked as usize, self.soft_stripe_dies),
         };
         self.vssds.insert(vssd, Units { isolation, numbers });
         Ok(&self.vssds[&vssd])
     }
-    /// Units of this kind that can be had.
-    fn available(&self, isolation: Isolation) -> u32 {
-        let free = self.free();
-        if isolation == Isolation::Channel {
-            return free.channels;
-        }
-        let dies = free.dies + free.channels * u32::from(self.cut.geometry.dies_per_channel);
-        if isolation == Isolation::Die {
-            return dies;
-        }
-        free.soft_planes + dies * u32::from(self.cut.soft_planes_per_die)
-    }
-    /// A die of a channel that is split already, or the first of a free channel, which is split for it.
-    fn take_die(&mut self) -> Option<u32> {
-        if self.dies.is_empty() {
-            let channel = self.channels.pop_first()?;
-            self.dies.extend(self.dies_of(channel));
-        }
-        self.dies.pop_first()
-    }
-    /// One soft-plane of each die in turn: of the first split dies; where these have too few, of those with most of
-    /// them free, and of further dies to reach the width of a stripe, or the room.
-    fn take_soft_planes(&mut self, asked: usize) -> Vec<u32> {
-        let per_die = usize::from(self.cut.soft_planes_per_die);
-        let wanted = (self.soft_stripe_dies as usize).max(asked.div_ceil(per_die)).min(asked);
-        loop {
-            let mut free: BTreeMap<u32, usize> = BTreeMap::new();
-            self.soft_planes.iter().for_each(|p| *free.entry(p / per_die as u32).or_default() += 1);
-            let mut most: Vec<(u32, usize)> = free.into_iter().collect();
-            let room = |dies: &[(u32, usize)]| dies.iter().take(wanted).map(|(_, n)| n).sum::<usize>();
-            if most.len() < wanted || room(&most) < asked {
-                most.sort_by_key(|(die, n)| (Reverse(*n), *die));
-            }
-            if (most.len() < wanted || room(&most) < asked)
-                && let Some(die) = self.take_die()
-            {
-                self.soft_planes.extend((0..self.cut.soft_planes_per_die).map(|k| self.cut.soft_plane(die, k)));
-                continue;
-            }
-            // More dies than wanted only where no die is whole.
-            let mut room = 0;
-            let enough = most.iter().position(|(_, n)| {
-                room += n;
-                room >= asked
-            });
-            let dies = enough.map_or(most.len(), |i| (i + 1).max(wanted));
-            return self.take_from(&most.into_iter().take(dies).map(|(die, _)| die).collect(), asked);
-        }
-    }
-    fn take_from(&mut self, dies: &BTreeSet<u32>, asked: usize) -> Vec<u32> {
-        let per_die = u32::from(self.cut.soft_planes_per_die);
-        let mut taken = Vec::with_capacity(asked);
-        while taken.len() < asked {
-            let before = taken.len();
-            for die in dies {
-                let next = self.soft_planes.range(die * per_die..(die + 1) * per_die).next().copied();
-                if let Some(p) = next.filter(|_| taken.len() < asked) {
-                    self.soft_planes.remove(&p);
-                    taken.push(p);
-                }
-            }
-            assert!(taken.len() > before, "as many as were counted free");
-        }
-        taken.sort_unstable();
-        taken
-    }
-    fn dies_of(&self, channel: u32) -> std::ops::Range<u32> {
-        let n = u32::from(self.cut.geometry.dies_per_channel);
-        channel * n..(channel + 1) * n
-    }
-
     /// Takes these units for the vSSD, as a record of the drive names them.
     pub fn restore(&mut self, vssd: VssdId, units: Units) -> Result<(), AllocVssdError> {
         let unit = units.isolation.unit();
         for &number in &units.numbers {
-            let taken = match units.isolation {
-                Isolation::Channel => self.channels.remove(&number),
-                Isolation::Die => self.split_for_die(number) && self.dies.remove(&number),
-                Isolation::Software | Isolation::None => {
-                    let die = number / u32::from(self.cut.soft_planes_per_die);
-                    if self.split_for_die(die) && self.dies.remove(&die) {
-                        let parts = 0..self.cut.soft_planes_per_die;
-                        self.soft_planes.extend(parts.map(|k| self.cut.soft_plane(die, k)));
-                    }
-                    self.soft_planes.remove(&number)
-                }
-            };
-            if !taken {
+            if !self.units.take(units.isolation, number) {
                 return Err(AllocVssdError::Taken { unit, number });
             }
         }
         self.vssds.insert(vssd, units);
         Ok(())
     }
-    /// Splits the die's channel if it is free as a whole. False: no such die.
-    fn split_for_die(&mut self, die: u32) -> bool {
-        let channel = self.cut.geometry.channel_of_die(die);
-        if self.channels.remove(&channel) {
-            self.dies.extend(self.dies_of(channel));
-        }
-        die < self.cut.geometry.dies()
-    }
-
-    /// Gives the vSSD's units back; dies that are free as a whole again, and then channels, are put together.
+    /// Gives the vSSD's units back.
     pub fn free_vssd(&mut self, vssd: VssdId) -> Option<Units> {
         let units = self.vssds.remove(&vssd)?;
-        match units.isolation {
-            Isolation::Channel => self.channels.extend(&units.numbers),
-            Isolation::Die => units.numbers.iter().for_each(|&d| self.free_die(d)),
-            Isolation::Software | Isolation::None => units.numbers.iter().for_each(|&p| self.free_soft_plane(p)),
-        }
+        units.numbers.iter().for_each(|&n| self.units.give(units.isolation, n));
         Some(units)
-    }
-    fn free_soft_plane(&mut self, p: u32) {
-        self.soft_planes.insert(p);
-        let die = p / u32::from(self.cut.soft_planes_per_die);
-        let parts = self.cut.soft_plane(die, 0)..self.cut.soft_plane(die + 1, 0);
-        if parts.clone().all(|p| self.soft_planes.contains(&p)) {
-            parts.for_each(|p| {
-                self.soft_planes.remove(&p);
-            });
-            self.free_die(die);
-        }
-    }
-    fn free_die(&mut self, die: u32) {
-        self.dies.insert(die);
-        let channel = self.cut.geometry.channel_of_die(die);
-        let mut all = self.dies_of(channel);
-        if all.clone().all(|d| self.dies.contains(&d)) {
-            all.by_ref().for_each(|d| {
-                self.dies.remove(&d);
-            });
-            self.channels.insert(channel);
-        }
     }
 }

@@ -15,6 +15,7 @@ use super::space::{ERASED, Logical, NONE, NOWHERE, PhysState};
 use super::vssd::{Life, Vssd};
 use super::{BootError, Done, FlashManager, ManagerOut, Pending};
 use crate::drive::LastErase;
+use crate::drive::copies::{self, Copy};
 use crate::oob;
 
 /// Reads of out-of-band data under way: more than dies, so that none rests.
@@ -250,13 +251,18 @@ impl FlashManager {
 }
 
 fn newest(copies: [&[u8]; 2], cut: &super::alloc::Cut) -> Result<DriveRecord, RecordError> {
-    let homes = (0..cut.geometry.dies() as u16).collect();
-    let found = [record::decode(copies[0], cut)?, record::decode(copies[1], cut)?];
-    let blank = |c: &[u8]| c.iter().all(|b| *b == 0);
-    match found.into_iter().flatten().max_by_key(|r| r.generation) {
-        Some(r) => Ok(r),
+    let copy = |c: &[u8]| {
+        let blank = c.iter().all(|b| *b == 0);
+        let torn = if blank { Copy::Blank } else { Copy::Damaged };
+        record::decode(c, cut).map(|r| r.map_or(torn, |r| Copy::Whole(Box::new(r))))
+    };
+    match copies::newest([copy(copies[0])?, copy(copies[1])?], |r| r.generation) {
+        Ok(Some((r, _))) => Ok(r),
         // A new drive, or one whose first record was being written: no vSSD was allocated.
-        None if copies.iter().any(|c| blank(c)) => Ok(DriveRecord { homes, next_vssd: 1, ..DriveRecord::default() }),
-        None => Err(RecordError::Damaged),
+        Ok(None) => {
+            let homes = (0..cut.geometry.dies() as u16).collect();
+            Ok(DriveRecord { homes, next_vssd: 1, ..DriveRecord::default() })
+        }
+        Err(_) => Err(RecordError::Damaged),
     }
 }

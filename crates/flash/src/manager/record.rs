@@ -4,6 +4,7 @@
 use rackweave_core::VssdId;
 
 use super::alloc::{Cut, Units};
+use crate::drive::copies::In;
 use crate::isolation::Isolation;
 
 const MAGIC: &[u8; 8] = b"RWFLBX\r\n";
@@ -129,26 +130,6 @@ pub fn encode(r: &DriveRecord, cut: &Cut) -> Vec<u8> {
     b
 }
 
-/// Reads on in a copy whose checksum matches.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (head, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*head)
-    }
-    fn u16(&mut self) -> Option<u16> {
-        self.take().map(u16::from_le_bytes)
-    }
-    fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_le_bytes)
-    }
-    fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_le_bytes)
-    }
-}
-
 /// `Ok(None)`: not a whole copy.
 pub fn decode(copy: &[u8], cut: &Cut) -> Result<Option<DriveRecord>, RecordError> {
     let Some(head) = copy.get(..HEAD).filter(|h| &h[..8] == MAGIC) else { return Ok(None) };
@@ -168,7 +149,7 @@ pub fn decode(copy: &[u8], cut: &Cut) -> Result<Option<DriveRecord>, RecordError
 
 fn parse(body: &[u8], cut: &Cut) -> Option<Result<DriveRecord, RecordError>> {
     let g = &cut.geometry;
-    let mut r = Reader(body.get(10..)?);
+    let mut r = In(body.get(10..)?);
     let [clean, _] = r.take::<2>()?;
     let (dies, soft_planes, blocks, stripes) = (r.u16()?, r.u16()?, r.u32()?, r.u32()?);
     let ours = (g.dies() as u16, cut.soft_planes_per_die, g.blocks_per_die(), cut.stripes_per_die);

@@ -8,6 +8,7 @@ use super::io::Who;
 use super::record::{self, DriveRecord};
 use super::space::{Logical, PhysState};
 use super::{Done, FlashManager, ManagerOut, Pending};
+use crate::drive::copies;
 
 /// Action after a sync that began later.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +135,7 @@ impl FlashManager {
         self.rounds.written_at = self.device_time();
         let cut = *self.alloc.cut();
         let bytes = record::encode(&self.record(), &cut);
-        let offset = self.rounds.generation % 2 * record::copy_bytes(&cut);
+        let offset = copies::place(self.rounds.generation, record::copy_bytes(&cut));
         self.drive.write_meta(self.now, Pending::RecordWrite, (offset, bytes.into()), &mut out.commands);
     }
     pub(super) fn record_written(&mut self, out: &mut ManagerOut, result: Result<(), DeviceError>) {

@@ -4,6 +4,7 @@ use rackweave_core::{Time, VssdId};
 
 use super::{AllocError, FlashOut, Share, Ssd, Violation};
 use crate::geometry::Geometry;
+use crate::isolation::Isolation;
 use crate::table::{self, Extent, Group};
 use crate::vssd::{Vssd, checkpoint};
 
@@ -77,8 +78,7 @@ impl Ssd {
         let k = match self.groups.iter().position(|c| like(c) && c.left() >= dies) {
             Some(k) => k,
             None => {
-                let used: Vec<bool> = self.used_dies.chunks(per_channel as usize).map(|c| c.contains(&true)).collect();
-                let first = used.windows(usize::from(channels).max(1)).position(|w| !w.contains(&true));
+                let first = self.units.run(Isolation::Channel, u32::from(channels)).ok();
                 let of_size = self.groups.iter().filter(|c| like(c));
                 let free = first
                     .map_or(of_size.map(ChannelGroup::left).max().unwrap_or(0), |_| u32::from(channels) * per_channel);
@@ -103,7 +103,7 @@ impl Ssd {
         }
         let c = &mut self.groups[k];
         // A channel of a group belongs to the group alone.
-        c.dies.iter().for_each(|&d| self.used_dies[d as usize] = true);
+        self.units.take_dies(c.dies.iter().copied());
         c.add(place, dies as usize, limited);
         self.note_group(place, k);
         if limited {

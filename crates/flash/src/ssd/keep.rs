@@ -6,6 +6,7 @@ use rackweave_core::{Incarnation, SetId, Time, VssdId};
 
 use super::groups::ChannelGroup;
 use super::{FlashDone, FlashOut, RecoveryError, Ssd};
+use crate::drive::FreeUnits;
 use crate::table::{self, EntryState, Isolation, Table, TableError};
 use crate::vssd::clear::Clearing;
 use crate::vssd::{Pending, TableStep};
@@ -138,7 +139,7 @@ impl Ssd {
         let wanted: Option<Vec<_>> = self.table.entries.iter().map(|e| self.table.share(e)).collect();
         found.check_shares(&wanted.unwrap_or_default())?;
         self.table = found;
-        self.used_dies.fill(false);
+        self.units = FreeUnits::new(self.geometry(), 1);
         self.groups = self.table.groups.iter().map(ChannelGroup::of).collect();
         // By the names that the caller knows, until it asks for the table's.
         let names: Vec<VssdId> = self.vssds.drain(..).map(|v| v.id).collect();
@@ -150,12 +151,12 @@ impl Ssd {
                 Some(k) => {
                     let c = &mut self.groups[usize::from(k)];
                     c.add(i, own.len(), limited);
-                    c.dies().iter().for_each(|&d| self.used_dies[d as usize] = true);
+                    self.units.take_dies(c.dies().iter().copied());
                     c.all(&own)
                 }
                 None => own.clone(),
             };
-            own.iter().for_each(|&d| self.used_dies[d as usize] = true);
+            self.units.take_dies(own.iter().copied());
             let v = self.new_vssd(name, e.owner(), (all, own.len() as u32), area);
             self.vssds.push(v);
         }

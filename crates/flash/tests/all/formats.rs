@@ -155,7 +155,11 @@ fn of_two_tables_the_newer_whole_one_counts() {
     }
     assert_eq!(chosen(Copy::Blank, Copy::Damaged), Ok(None), "the first write of all");
     assert_eq!(chosen(Copy::Damaged, Copy::Damaged), Err(table::TableError::Damaged));
-    assert_eq!(chosen(Copy::Version(2), Copy::Damaged), Err(table::TableError::Version { found: 2 }));
+    // A later program has written one of them, perhaps the newer.
+    for other in [Copy::Damaged, Copy::Blank, t(7)] {
+        assert_eq!(chosen(Copy::Version(2), other.clone()), Err(table::TableError::Version { found: 2 }));
+        assert_eq!(chosen(other, Copy::Version(2)), Err(table::TableError::Version { found: 2 }));
+    }
 }
 
 #[test]
