@@ -6,7 +6,7 @@
 //! below 1 + γ. *Contents* are swapped: whole SSDs in the paper and the ageing model, vSSDs in a rack.
 //!
 //! - [`WearConfig`]: γ and the two periods, checked against the analysis of the required frequency of swaps
-//! ([`WearConfig::check`]).
+//!   ([`WearConfig::check`]).
 //! - [`Rule`]: choice of pairs; the paper's, or ours.
 //! - [`Balancer`]: the counters, the timing of rounds, and the rule.
 

@@ -3,10 +3,10 @@
 //!
 //! No socket, no clock, no thread: an [`Endpoint`] handles events and is polled for actions. The driver
 //! 1. passes it every packet that a node sends ([`Endpoint::send`]) and every received datagram ([`Endpoint::receive`],
-//! [`Endpoint::receive_train`]);
+//!    [`Endpoint::receive_train`]);
 //! 2. calls [`Endpoint::handle_timeout`] when [`Endpoint::next_deadline`] has come;
 //! 3. after any of these, polls [`Endpoint::poll_transmit`] until it is empty, sending the output at once, and then
-//! [`Endpoint::poll_event`] until it is empty.
+//!    [`Endpoint::poll_event`] until it is empty.
 //!
 //! `now` never decreases. The same calls with the same seed give the same bytes.
 //!

@@ -9,7 +9,7 @@ fn children(of: u32) -> Vec<u32> {
     text.split_whitespace().filter_map(|n| n.parse().ok()).collect()
 }
 
-/// The network namespace of a process that lives: of one that is dead, but not waited for, it cannot be read.
+/// The network namespace of a running process; that of a dead, unwaited one cannot be read.
 fn namespace(of: u32) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{of}/ns/net")).ok()
 }
@@ -22,7 +22,7 @@ fn until(what: &str, run: &mut Child, mut done: impl FnMut(&mut Child) -> bool) 
     }
 }
 
-/// Ends with the test, however that ends.
+/// Ends with the test, however the test ends.
 struct Run(Child);
 impl Drop for Run {
     fn drop(&mut self) {

@@ -33,7 +33,7 @@ fn offline_work_in_its_class_leaves_online_reads_alone() {
     let (alone, beside) = (qos::run(5, 0.0, true, span), qos::run(5, qos::OFFLINE_SHARE, true, span));
     assert!(beside.p99.0 * 100 <= alone.p99.0 * 105, "alone {alone:?}, beside {beside:?}");
     assert!(beside.offline > 0.34, "{beside:?}");
-    // What keeps it so is the class: without it the same work shows.
+    // The class makes the difference: without it the same work shows.
     let mixed = qos::run(5, qos::OFFLINE_SHARE, false, span);
     assert!(mixed.mean.0 - alone.mean.0 > 5 * beside.mean.0.saturating_sub(alone.mean.0), "{mixed:?}, {beside:?}");
 }
@@ -53,7 +53,7 @@ fn a_put_to_a_group_leaves_the_client_once() {
         assert!(lossy.gbps >= bar * all.gbps, "{loss}: {} of {}", lossy.gbps, all.gbps);
         assert_eq!(lossy.everywhere, lossy.sent, "{loss}");
     }
-    // Any two do not wait for the third, which gets all of it in the end.
+    // Any two do not wait for the third, which eventually gets everything.
     let (slow, two) = (group(3, 0.0, 5), group(2, 0.0, 5));
     assert!(two.median_us() < multicast::ANY_BAR * group(2, 0.0, 0).median_us(), "{}", two.median_us());
     assert!(slow.median_us() > 3.0 * two.median_us());

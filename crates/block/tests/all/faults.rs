@@ -61,8 +61,8 @@ fn a_late_refusal_changes_nothing() {
     }
 }
 
-/// A request of many messages takes its place block by block. Given up while one of them waits for a write asked for
-/// later, it must not let through what waits for that one.
+/// A request of many messages is ordered block by block. If it is given up while one of its messages waits for a later
+/// write, it must not let through what waits for that message.
 #[test]
 fn given_up_while_it_waits_it_still_keeps_others_in_order() {
     let mut r = Rack::new(1, 16, 128 << 20, 13, |c| c.deadline = Some(Span::from_secs(1)));
@@ -203,7 +203,7 @@ fn a_deadline_gives_up_for_good() {
     r.write(0, 4096, 3).unwrap();
     r.run_for(Span::from_secs(5));
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 3));
-    // What may have been written in silence must be flushed all the same.
+    // Writes that may have taken effect without an answer must be flushed nevertheless.
     let before = r.sets[0].flushes;
     r.run(volume::Op::Flush { volume: VOLUME }).unwrap();
     r.run(volume::Op::Flush { volume: VOLUME }).unwrap();
@@ -214,7 +214,7 @@ fn a_deadline_gives_up_for_good() {
 fn a_fenced_writer_stops_until_it_attaches_again() {
     let mut r = Rack::attached(2, 16, 1 << 20, 10);
     r.write(0, 4096, 1).unwrap();
-    // Another writer comes.
+    // Another writer attaches.
     r.info.attach += 1;
     let attach = r.info.attach;
     r.sets.iter_mut().for_each(|s| s.fence = attach);
@@ -230,8 +230,8 @@ fn a_fenced_writer_stops_until_it_attaches_again() {
     r.write(0, 4096, 4).unwrap();
 }
 
-/// Another writer attached, wrote, and went while a write was unanswered here: attached again, that write must not come
-/// after the other's, under the newer generation.
+/// Another writer attached, wrote, and detached while a write was unanswered here. After another attach, that write
+/// must not follow the other's under the newer generation.
 #[test]
 fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
     let mut r = Rack::attached(1, 16, 1 << 20, 15);
@@ -295,7 +295,7 @@ fn a_broken_device_that_has_left_the_set_fails_no_read() {
     assert_eq!(r.faults.astray, 0);
 }
 
-/// Requests would go to members that are not there any more, again and again.
+/// Otherwise requests would repeatedly go to members that no longer exist.
 #[test]
 fn a_map_that_comes_after_a_newer_one_says_nothing() {
     let mut r = Rack::attached(1, 16, 1 << 20, 1);

@@ -1,4 +1,4 @@
-//! What a volume may do a second.
+//! I/O limits of a volume.
 
 use rackweave_core::msg::Control;
 use rackweave_core::request::Outcome;
@@ -7,7 +7,7 @@ use rackweave_core::{Payload, Span};
 
 use crate::rack::{Rack, VOLUME};
 
-/// A volume of 4 MiB with these limits, said when it was attached.
+/// A volume of 4 MiB with these limits, which the attach reported.
 fn limited(iops: u64, bytes_per_s: u64) -> Rack {
     let mut r = Rack::new(2, 16, 4 << 20, 3, |c| c.deadline = Some(Span::from_secs(5)));
     r.info.limits = VolumeLimits { iops, bytes_per_s };
@@ -15,7 +15,7 @@ fn limited(iops: u64, bytes_per_s: u64) -> Rack {
     r
 }
 
-/// Reads and writes of `len` bytes answered in so many milliseconds, when `depth` are always unanswered.
+/// Reads and writes of `len` bytes answered in `ms` milliseconds, with `depth` always in flight.
 fn answered(r: &mut Rack, ms: u64, depth: usize, len: u32) -> u64 {
     let (mut waiting, mut done, mut n) = (Vec::new(), 0, 0u64);
     for _ in 0..ms {
@@ -49,7 +49,7 @@ fn no_more_than_its_limit_and_no_less() {
         let done = answered(&mut r, 4_000, 64, len);
         let most = each_s * 41 / 10 + 3;
         assert!((each_s * 4..=most).contains(&done), "{iops} IOPS, {bytes_per_s} B/s, {len} bytes each: {done}");
-        // Who rested has no more than a tenth of a second to catch up.
+        // After a pause at most a tenth of a second is made up for.
         r.run_for(Span::from_secs(3));
         r.replies.clear();
         let after = answered(&mut r, 1_000, 64, len);
@@ -62,7 +62,7 @@ fn limits_change_while_requests_wait() {
     let mut r = limited(100, 0);
     let slow = answered(&mut r, 1_000, 256, 4096);
     assert!(slow <= 111, "{slow}");
-    // 256 of them wait: they go at once.
+    // 256 of them wait and are sent at once.
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits::NONE });
     r.run_for(Span::from_millis(20));
     assert_eq!(r.client().requests_waiting(), 0);

@@ -6,7 +6,7 @@ use rackweave_core::{Payload, Rng};
 
 use super::rack::{Faults, Rack, VOLUME};
 
-/// A volume as one would keep it without a rack.
+/// A volume without a rack.
 struct Flat {
     sectors: Vec<u64>,
     mapped: Vec<bool>,
@@ -104,7 +104,7 @@ fn bursts(sets: u32, unit: u32, seed: u64, faults: Faults, rounds: u32) {
     let mut flat = Flat::new(size);
     let mut rng = Rng::stream(seed, 1);
     for _ in 0..rounds {
-        // All at once, often overlapping: the order asked for must be the order kept.
+        // All at once, often overlapping: they must take effect in the order of submission.
         let n = rng.between(1, 30);
         let ids: Vec<u64> = (0..n)
             .map(|_| {

@@ -93,7 +93,7 @@ fn zeroes_that_must_be_allocated_are_written_in_parts() {
 fn a_stuck_mutation_holds_the_others_back_before_replicas_remember_too_much() {
     let mut r = Rack::new(1, 16, 64 << 20, 7, |c| c.requests_max = 20_000);
     r.attach().unwrap();
-    // One block's chunk goes to member 0 first; every member is silent to it until later.
+    // One block's chunk goes to member 0 first; no member answers it until later.
     r.faults.silent = (0..3).map(|m| super::rack::vssd(0, m)).collect();
     let first = r.submit(write(0, 4096, 1));
     r.run_for(Span::from_millis(10));

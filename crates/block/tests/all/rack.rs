@@ -1,5 +1,5 @@
 //! A scripted rack: metadata service, and replica sets that each keep one copy behind all their members. It checks the
-//! rules every packet of a client must keep.
+//! rules that every packet of a client must follow.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +33,7 @@ enum Seen {
     Sent(Packet),
 }
 
-/// The client, with all that it receives and sends, in order.
+/// The client, with everything that it receives and sends, in order.
 struct Watched {
     client: VolumeClient,
     seen: Vec<Seen>,
@@ -49,7 +49,7 @@ impl Node for Watched {
     }
 }
 
-/// What a set holds of the volume.
+/// A set's contents of the volume.
 #[derive(Default)]
 pub struct Set {
     pub sectors: BTreeMap<u64, u64>,
@@ -58,14 +58,14 @@ pub struct Set {
     floor: u64,
     pub fence: u32,
     pub flushes: u32,
-    /// Epochs that passed beside the first, and the last in which it recovered whole.
+    /// Number of epochs after the first, and the last in which the whole set recovered.
     passed: u32,
     recovered: u32,
     /// On flash: sectors and mapped blocks.
     pub durable: (BTreeMap<u64, u64>, BTreeSet<u64>),
 }
 
-/// What goes wrong.
+/// Faults.
 #[derive(Clone, Default)]
 pub struct Faults {
     pub loss: f64,
@@ -77,7 +77,7 @@ pub struct Faults {
     pub broken: BTreeSet<VssdId>,
     /// The metadata service knows that others will serve: maps name nobody.
     pub waits: bool,
-    /// Nothing that touches this sector of set 0 is answered.
+    /// Requests that touch this sector of set 0 are not answered.
     pub dead_sector: Option<u64>,
     /// Number of reads that are redirected to a member that has left, whose device is broken.
     pub astray: u32,
@@ -97,13 +97,13 @@ pub struct Rack {
     pub info: VolumeInfo,
     pub generation: u64,
     pub absent: BTreeSet<VssdId>,
-    /// The client received false messages: what it sends is not held against it.
+    /// The client received forged messages, so its packets are not checked.
     lied_to: bool,
     pub replies: BTreeMap<u64, Outcome>,
     /// Packets of the client to replicas, in order.
     pub sent: Vec<Packet>,
     pub attaches: VecDeque<(u64, u32)>,
-    /// Administrative requests that change something, once each time they came.
+    /// Administration requests that change something, once per arrival.
     pub admin: Vec<admin::Op>,
     /// The mutation of each request number, and the blocks of each unanswered mutation (set, sequence).
     tags: BTreeMap<u64, (u32, u64)>,
@@ -196,12 +196,12 @@ impl Rack {
         }
         self.replies.remove(&id).expect("just seen")
     }
-    /// A packet that nobody sent.
+    /// A forged packet.
     pub fn inject(&mut self, p: Packet) {
         self.lied_to = true;
         self.hand(p);
     }
-    /// What the metadata service sends unasked.
+    /// An unsolicited message of the metadata service.
     pub fn tell(&mut self, c: Control) {
         let header = self.sent.first().expect("something was sent").header;
         self.hand(Packet { src: Layout::META, dst: CLIENT, header, body: Body::Control(c) });
@@ -480,7 +480,7 @@ impl Set {
             self.mapped.extend(a / 8..b.div_ceil(8));
         }
         if w.fua {
-            // A late copy may find that they were zeroed since.
+            // A late copy may find the blocks zeroed since.
             let all = (0..w.range.count).map(|i| w.range.first + u64::from(i));
             let now = all.filter_map(|i| Some((i, *self.sectors.get(&i)?)));
             self.durable.0.extend(now);

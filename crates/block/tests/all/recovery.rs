@@ -1,4 +1,4 @@
-//! Sets that fail whole and recover with what was on flash, while the client lives on (protocol rule 11).
+//! Sets that crash as a whole and recover from flash, while the client keeps running (protocol rule 11).
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn a_flush_is_answered_when_what_was_lost_is_there_again_and_on_flash() {
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     assert_eq!(r.sets[0].durable.0[&9], identity(8192, 1, 9));
     assert_eq!(r.client().stats().resent, 1);
-    // Flushed, it is kept no more.
+    // Flushed writes are no longer kept.
     r.crash(0);
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     assert_eq!(r.client().stats().resent, 1);
@@ -60,7 +60,7 @@ fn only_the_newest_contents_are_sent_again() {
     r.run(volume::Op::Trim { volume: VOLUME, offset: 12_288, len: 4096, fua: false }).unwrap();
     r.run(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 3), fua: true }).unwrap();
     r.crash(0);
-    // Only the write with FUA is left, and of all others what is not zeroes comes back around it.
+    // Only the write with FUA is left, and of all others the parts around it that are not zeroes return.
     assert_eq!(r.sets[0].sectors.len(), 1);
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     let want: BTreeMap<u64, u64> = (0..24u32)
@@ -78,13 +78,13 @@ fn only_the_newest_contents_are_sent_again() {
 #[test]
 fn a_request_answered_in_part_before_the_failure_is_answered_when_all_of_it_is_there() {
     let mut r = Rack::attached(1, 16, 1 << 20, 4);
-    // The second message of two is not answered.
+    // The second of two messages is not answered.
     r.faults.dead_sector = Some(128);
     let id = r.submit(write(0, 128 << 10, 1));
     r.run_for(Span::from_secs(1));
     assert!(r.sets[0].sectors.contains_key(&0) && !r.replies.contains_key(&id));
     r.crash(0);
-    // Now the second is answered, and the first is not when it comes again.
+    // Now the second is answered, and the first is not when it is sent again.
     r.faults.dead_sector = Some(0);
     r.run_for(Span::from_secs(30));
     assert!(r.sets[0].sectors.contains_key(&255) && !r.replies.contains_key(&id));
@@ -163,8 +163,8 @@ fn a_volume_attached_again_is_not_given_what_was_written_before() {
     assert!(r.sets[0].sectors.is_empty());
 }
 
-/// Whatever is lost on the way and whichever sets fail when: what a flush was answered for is on flash, unless the
-/// flush failed, which it must not while all is kept.
+/// Whatever is lost and whichever sets crash: everything covered by an answered flush is on flash, unless the flush
+/// failed, which it must not while everything is kept.
 #[test]
 fn random_writes_survive_random_failures() {
     for seed in seeds(0..60) {
@@ -216,7 +216,7 @@ fn random_writes_survive_random_failures() {
             }
             assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
             for (i, &want) in model.iter().enumerate() {
-                // Stripes of 32 sectors, on the two sets in turn.
+                // Stripes of 32 sectors, alternating between the two sets.
                 let (stripe, within) = (i as u64 / 32, i as u64 % 32);
                 let held = r.sets[stripe as usize % 2].durable.0.get(&(stripe / 2 * 32 + within));
                 assert_eq!(held.copied().unwrap_or(0), want, "seed {seed}, round {round}, sector {i}");

@@ -1,4 +1,4 @@
-//! Clients that do not keep to the rules.
+//! Clients that violate the protocol.
 
 use std::io::{Read, Write};
 

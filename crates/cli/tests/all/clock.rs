@@ -1,4 +1,4 @@
-//! Clocks that are set back, to before 1970, or stand still: no process is locked out by it, and no nonce repeats.
+//! Clocks that are set back, even to before 1970, or stand still: no process is locked out, and no nonce is reused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use crate::harness::{Rack, Temp};
 use crate::processes::{pid_of, signal, wait_for_all_members};
 
-/// Started again after 1 s; the rest is for a busy machine. A lock-out lasts as long as the step.
+/// Restarted after 1 s; the rest allows for a busy machine. A lock-out would last as long as the step.
 const BACK: Duration = Duration::from_secs(15);
 /// Of server 1.
 const NODE: u32 = 3;
 
-/// libfaketime: what it says the time is, a process reads in a file when it starts.
+/// libfaketime: a process reads the time from a file when it starts.
 fn library() -> Option<PathBuf> {
     let known = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     known.map(|dir| Path::new(dir).join("faketime/libfaketime.so.1")).into_iter().find(|p| p.exists())
@@ -58,7 +58,7 @@ fn a_process_started_again_by_another_clock_is_back_at_once_and_repeats_no_nonce
     fs::write(&clock, "+0").expect("write");
     let (shown, captured) = (clock.display().to_string(), captures.display().to_string());
     let library = library.display().to_string();
-    // Only the wall clock is another one: leases and timeouts go by clocks that nobody sets.
+    // Only the wall clock is faked: leases and timeouts use clocks that are never set.
     let env = [
         ("LD_PRELOAD", library.as_str()),
         ("FAKETIME_TIMESTAMP_FILE", &shown),
@@ -70,7 +70,7 @@ fn a_process_started_again_by_another_clock_is_back_at_once_and_repeats_no_nonce
         c
     });
     wait_for_all_members(&r);
-    // An hour back; before 1970, standing still; there again.
+    // An hour back; before 1970, standing still; back to the present.
     for step in ["-3600", "1965-06-01 00:00:00", "1965-06-01 00:00:00", "-1"] {
         fs::write(&clock, step).expect("write");
         let (before, start) = (pid_of(&r.status(), "server-1"), Instant::now());

@@ -1,4 +1,4 @@
-//! Racks that version b1db240 made, in one process and in several, are brought over (docs/cli.md, `rackweave convert`).
+//! Racks created by version b1db240, in one process and in several, are converted (docs/cli.md, `rackweave convert`).
 
 use std::io::Write;
 use std::path::Path;

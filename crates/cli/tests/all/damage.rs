@@ -5,7 +5,7 @@ use crate::nbd::pattern;
 
 const BLOCKS: u64 = 200;
 
-/// Places in a device file that hold a block's contents.
+/// Offsets in a device file that hold a block's contents.
 fn places(file: &[u8], block: u64, version: u64) -> Vec<u64> {
     let want = pattern(block, version);
     (0..file.len() / 4096).filter(|i| file[i * 4096..i * 4096 + 4096] == want[..]).map(|i| i as u64 * 4096).collect()
@@ -25,7 +25,7 @@ fn flipped_bytes_are_found_by_their_checksum_and_healed_by_a_replica() {
     let files: Vec<_> = (0..4).map(|i| r.data().join(format!("ssd-{i}.rwk"))).collect();
     let contents: Vec<_> = files.iter().map(|f| std::fs::read(f).expect("read")).collect();
     for b in 0..BLOCKS {
-        // Two copies of three, not always the same two.
+        // Two copies of three, not always the same ones.
         let holders: Vec<usize> = (0..4).filter(|&i| !places(&contents[i], b, 1).is_empty()).collect();
         assert_eq!(holders.len(), 3, "block {b} is on {holders:?}");
         for k in 0..2 {
@@ -100,7 +100,7 @@ fn what_two_drives_lost_and_a_third_never_had_is_an_error_and_listed_and_never_z
     };
     // When the new drive is whole: it marks what neither of the others could give it.
     wait_for("all are listed", || listed(&r) == lost);
-    // What is written anew is lost no more, also after a start.
+    // A rewritten block is no longer lost, also after a start.
     for &b in &lost[..100] {
         c.write(b * 4096, &pattern(b, 2));
     }
@@ -134,7 +134,7 @@ fn a_scrub_under_writes_finds_nothing_in_a_healthy_rack() {
         let vssds = servers.iter().flat_map(|s| s["vssds"].as_array().expect("vssds").clone());
         vssds.map(|v| v[name].as_u64().expect("a count")).sum()
     };
-    // Written to one block after the other, so that copies are in a cache here and on flash there.
+    // Written one block after the other, so that copies are in a cache here and on flash there.
     let (mut version, from) = (0, std::time::Instant::now());
     while version < 20 || r.count("CopiesCompared") < 30 {
         assert!(from.elapsed().as_secs() < 60, "{}", r.status());
@@ -156,7 +156,7 @@ fn status_says_when_writes_wait_for_copies() {
     let mut r = Rack::on(dir, &["--config", &config]);
     r.volume("v", "64M");
     assert!(!r.ok(&["status"]).contains("WARNING"));
-    // Nor is anything refused: servers announce their rows before they speak of them.
+    // Nothing is refused either: servers announce their rows first.
     assert!(!r.status()["switch"]["counters"].to_string().contains("drop_"), "{}", r.status()["switch"]);
     r.ok(&["server", "kill", "1"]);
     r.ok(&["server", "kill", "2"]);

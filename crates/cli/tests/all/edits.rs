@@ -1,8 +1,8 @@
-//! A kept configuration and the files beside it are edited between starts (protocol rule 30): each start is refused with an error that
-//! says what to do, or every block of the volume is right.
+//! A stored configuration and the files beside it are edited between starts (protocol rule 30): each start is refused
+//! with an error that says what to do, or every block of the volume is right.
 //!
-//! `RACKWEAVE_EDITS=200` makes as many edits (24 else), `RACKWEAVE_EDITS_SEED` draws others, `RACKWEAVE_EDITS_RACK` leaves out the
-//! racks before this one.
+//! `RACKWEAVE_EDITS=200` sets the number of edits (default 24), `RACKWEAVE_EDITS_SEED` draws others,
+//! `RACKWEAVE_EDITS_RACK` skips the racks before this one.
 
 #[path = "edits/files.rs"]
 mod files;
@@ -24,23 +24,23 @@ use crate::nbd::{Client, pattern};
 use files::FileEdit;
 use keys::{KeyEdit, Keys};
 
-/// Edits that the test makes, unless `RACKWEAVE_EDITS` says otherwise.
+/// Number of edits, unless `RACKWEAVE_EDITS` overrides it.
 const EDITS: u64 = 24;
-/// Edits of one rack, before another one is made.
+/// Edits of one rack before another one is created.
 const EDITS_OF_A_RACK: u64 = 20;
 /// Blocks of the volume.
 const BLOCKS: u64 = 2_048;
 /// Blocks of a request.
 const RUN: u64 = 64;
 
-/// The racks that are edited, by turns.
+/// The racks that are edited, in turns.
 const RACKS: [&str; 3] = [
     "servers = 4\n[ssd]\nsize = \"128M\"\n",
     "servers = 4\nreplicas = 2\nservers_max = 5\n[ssd]\nsize = \"128M\"\nspare = 1\nisolation = [\"channel\", \"software\"]\n",
     "servers = 3\npolicy = \"baseline\"\n[ssd]\nsize = \"64M\"\nprofile = \"femu\"\nchannels = 4\nisolation = \"die\"\n",
 ];
 
-/// What a start came to.
+/// Result of a start.
 enum Started {
     Serves(Child),
     /// With this on standard error.
@@ -50,14 +50,14 @@ enum Started {
 struct Rack {
     dir: Temp,
     keys: Keys,
-    /// The kept configuration, as the rack wrote it.
+    /// The stored configuration, as the rack wrote it.
     kept: String,
     /// Number of the contents of each block, 0: zeroes.
     contents: Vec<u64>,
     version: u64,
     starts: u64,
     compared: u64,
-    /// A drive of another rack of this shape.
+    /// A drive of another rack of the same geometry.
     foreign: PathBuf,
 }
 
@@ -78,7 +78,7 @@ impl Rack {
             compared: 0,
             foreign,
         };
-        // Another rack of the same shape comes first; one of its drives is kept.
+        // Another rack of the same geometry runs first; one of its drives is kept.
         let given = given.display().to_string();
         let other = r.serves(&["--config", &given]);
         r.stop(other, false);
@@ -107,7 +107,7 @@ impl Rack {
         self.dir.path("nbd.sock")
     }
 
-    /// Another command; standard error of one that fails.
+    /// Runs another command; returns the standard error of one that fails.
     fn run(&self, args: &[&str]) -> String {
         let data = self.data().display().to_string();
         let o = rackweave(&[args, &["--data", &data]].concat()).output().expect("runs");
@@ -144,14 +144,14 @@ impl Rack {
         }
     }
 
-    /// What it says of itself, and has said.
+    /// Its output and status.
     fn said(&self) -> String {
         let data = self.data().display().to_string();
         let status = rackweave(&["status", "--data", &data]).output().expect("runs");
         text(&status.stdout) + &fs::read_to_string(self.dir.path("err")).expect("what it said")
     }
 
-    /// Cleanly, or killed.
+    /// Stops it cleanly, or kills it.
     fn stop(&self, mut child: Child, kill: bool) {
         let signal = if kill { libc::SIGKILL } else { libc::SIGTERM };
         // SAFETY: a signal to our own child.
@@ -164,7 +164,7 @@ impl Rack {
         Client::connect(&self.socket(), "v")
     }
 
-    /// Other contents, flushed.
+    /// Writes and flushes other contents.
     fn write(&mut self, blocks: std::ops::Range<u64>) {
         self.version += 1;
         let mut c = self.connect();
@@ -176,7 +176,7 @@ impl Rack {
         }
         c.flush();
     }
-    /// Other contents here and there, and some trimmed, all flushed.
+    /// Writes other contents in places and trims some, all flushed.
     fn change(&mut self, rng: &mut Rng) {
         for _ in 0..rng.between(1, 12) {
             let (first, count) = (rng.below(BLOCKS - RUN), rng.between(1, RUN));
@@ -190,7 +190,7 @@ impl Rack {
             }
         }
     }
-    /// Compares each block. An error is none of them: nothing was damaged.
+    /// Compares each block. An error is a failure: nothing was damaged.
     fn check(&mut self, after: &str) {
         let mut c = self.connect();
         let mut wrong = Vec::new();
@@ -218,7 +218,7 @@ impl Rack {
         self.stop(child, false);
     }
 
-    /// Whether it says of this edit what is wrong, and what to do.
+    /// Whether the error names this edit and says what to do.
     fn refused_by_name<S: AsRef<str> + std::fmt::Debug>(&self, edit: &str, why: &str, names: &[S], advice: &[S]) {
         let said = |all: &[S]| all.is_empty() || all.iter().any(|a| why.contains(a.as_ref()));
         assert!(said(names), "{edit}: none of {names:?} is named: {why}");
@@ -239,7 +239,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |n| n.parse().expect("a number"))
 }
 
-/// Keys of the configuration: one or several at a time, in the kept file or in one that is given.
+/// Keys of the configuration: one or several at once, in the stored file or in one given on the command line.
 fn edit_keys(r: &mut Rack, rng: &mut Rng, n: &mut Counts) {
     let mut edited = r.keys.clone();
     let several = if rng.chance(0.3) { rng.between(2, 4) } else { 1 };
@@ -306,7 +306,7 @@ fn edit_files(r: &mut Rack, rng: &mut Rng, older: &files::Older, n: &mut Counts)
     }
 }
 
-/// How many of the `edits` left after `made` the next rack gets.
+/// Number of the remaining edits for the next rack.
 fn edits_of_a_rack(edits: u64, made: u64) -> u64 {
     (edits - made).min(EDITS_OF_A_RACK.min(edits.div_ceil(RACKS.len() as u64)))
 }

@@ -45,7 +45,7 @@ fn count(w: &Rack, point: TracePoint) -> u64 {
     w.engine.counts().get(point)
 }
 
-/// Whatever fails on one device, the other two go on, and nothing that was flushed is lost.
+/// Whatever fails on one device, the other two continue, and no flushed data is lost.
 fn one_device_fails(fail: impl Fn(&Faults)) -> Rack {
     let faults: Vec<Faults> = (0..SERVERS).map(|_| Faults::default()).collect();
     let (mut w, volume) = rack(&faults);
@@ -74,8 +74,8 @@ fn members(w: &mut Rack) -> Vec<usize> {
     status.sets.iter().map(|s| s.members.iter().filter(|m| m.role == Role::Member).count()).collect()
 }
 
-/// What finds no room waits, and goes on by itself when there is some; nothing fails and nothing is lost. Where the others are
-/// enough, their sets do not wait for it.
+/// Commands without room wait, and continue once there is some; nothing fails and nothing is lost. Sets with enough
+/// other members do not wait.
 fn full_for_a_while(full: std::ops::Range<usize>) {
     let waits = full.len() > 1;
     let faults: Vec<Faults> = (0..SERVERS).map(|_| Faults::default()).collect();

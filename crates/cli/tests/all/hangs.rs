@@ -1,4 +1,4 @@
-//! Processes that hang or end, and what clients notice: `up --processes`.
+//! Processes that hang or end, and the effect on clients: `up --processes`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use crate::harness::{Rack, Temp, wait_for};
 use crate::nbd::{Client, pattern};
 use crate::processes::{pid_of, signal, wait_for_all_members};
 
-/// Requests under way all the time, and the longest.
+/// Load with requests always in flight, and the longest latency.
 struct Load {
     stop: Arc<AtomicBool>,
     workers: Vec<std::thread::JoinHandle<Duration>>,
@@ -58,7 +58,7 @@ fn rack(lease_ms: u32) -> Rack {
     r
 }
 
-/// Stops a process for so long.
+/// Stops a process for this time.
 fn stand_still(r: &Rack, name: &str, span: Duration) {
     let pid = pid_of(&r.status(), name);
     signal(pid, libc::SIGSTOP);
@@ -99,7 +99,7 @@ fn a_switch_that_hangs_is_ended_and_started_again_at_once() {
     assert!(writes.max(reads) < Duration::from_millis(2_500), "writes {writes:?}, reads {reads:?}");
 }
 
-/// It is not started again: nothing but the word of who started it ends its lease.
+/// It is not restarted: only its supervisor's report ends its lease.
 #[test]
 fn a_killed_server_s_lease_ends_with_its_process_however_long_it_is() {
     let r = rack(30_000);

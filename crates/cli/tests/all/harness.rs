@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::nbd::Client;
 
-/// Anything a rack does at once is done by then, even on a busy machine.
+/// Time limit of operations that a rack performs at once, even on a busy machine.
 pub const SOON: Duration = Duration::from_secs(30);
 
-/// A directory that goes away.
+/// A directory that is removed on drop.
 pub struct Temp(pub PathBuf);
 
 impl Temp {
@@ -160,7 +160,7 @@ impl Rack {
         self.printed = printed;
     }
 
-    /// Starts it again when it cannot serve yet; `printed` is what it says when it does.
+    /// Starts it again when it cannot serve yet; `printed` is its output once it does.
     pub fn again_waiting(&mut self, extra: &[&str]) {
         let args: Vec<String> = self.args.iter().cloned().chain(extra.iter().map(|s| s.to_string())).collect();
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -175,14 +175,14 @@ impl Rack {
         rackweave(&all).output().expect("runs")
     }
 
-    /// It, when it must succeed: standard output.
+    /// As `run`, but must succeed; returns standard output.
     pub fn ok(&self, args: &[&str]) -> String {
         let o = self.run(args);
         assert!(o.status.success(), "{args:?}: {}{}", text(&o.stdout), text(&o.stderr));
         text(&o.stdout)
     }
 
-    /// It, when it must fail with this status: standard error.
+    /// As `run`, but must fail with this status; returns standard error.
     pub fn fails(&self, status: i32, args: &[&str]) -> String {
         let o = self.run(args);
         assert_eq!(o.status.code(), Some(status), "{args:?}: {}{}", text(&o.stdout), text(&o.stderr));
@@ -193,7 +193,7 @@ impl Rack {
         serde_json::from_str(&self.ok(&["status", "--json"])).expect("JSON")
     }
 
-    /// How often a situation was reported since the start.
+    /// Number of reports of a trace point since the start.
     pub fn count(&self, name: &str) -> u64 {
         let s = self.status();
         let counters = s["counters"].as_array().expect("counters");
@@ -216,7 +216,7 @@ impl Drop for Rack {
     }
 }
 
-/// Starts a rack and waits until it says that it serves.
+/// Starts a rack and waits until it reports that it serves.
 fn launch(args: &[String], by: impl FnOnce(Command) -> Command) -> (Child, String) {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let mut child = by(rackweave(&args)).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("spawns");
@@ -241,13 +241,13 @@ fn launch(args: &[String], by: impl FnOnce(Command) -> Command) -> (Child, Strin
     (child, printed)
 }
 
-/// Lets others run for a moment, inside a loop with a bound of its own.
+/// Yields for a moment, in a loop with a bound of its own.
 pub fn pause() {
     // SAFETY: waits for nothing, a little.
     unsafe { libc::poll(std::ptr::null_mut(), 0, 5) };
 }
 
-/// Until `done` or [`SOON`] is over.
+/// Waits until `done` or for [`SOON`].
 pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + SOON;
     while !done() {
@@ -264,13 +264,13 @@ pub fn flip_byte(path: &Path, at: u64) {
     f.write_all_at(&[b[0] ^ 0x10], at).expect("write");
 }
 
-/// The rack that a drive is of, as docs/format.md draws it.
+/// The rack that a drive belongs to, by the layout in docs/format.md.
 pub fn owner(device: &Path) -> String {
     let b = std::fs::read(device).expect("a drive");
     b[2056..2072].iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Makes the drive one of no rack.
+/// Clears the rack of a drive.
 pub fn disown(device: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().write(true).open(device).expect("a drive");

@@ -1,8 +1,8 @@
-//! Clients that fill memory on purpose: what they get of it is bounded, comes back, and others go on beside them.
+//! Clients that fill memory on purpose: their share is bounded and returned, and others continue beside them.
 //!
-//! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with 512 of them in five
-//! rounds, prints what was found, and holds it to the bars: 1 GiB, 200 MiB after they left, half of the honest client's rate
-//! (the median of the rounds' ratios; one round before them is not counted).
+//! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with 512 of
+//! them in five rounds, prints the results, and checks them: 1 GiB, 200 MiB after they closed, half of the honest
+//! client's rate (the median of the rounds' ratios, after one round that does not count).
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -13,16 +13,16 @@ use crate::nbd::{Client, dial};
 const MIB: usize = 1 << 20;
 const READ: u16 = 0;
 const WRITE: u16 = 1;
-/// Sessions of a usual run, and what they may add to the process.
+/// Sessions of a usual run, and the memory that they may add to the process.
 const SESSIONS: usize = 40;
 const ADDED_MAX: usize = 320 * MIB;
 const LEFT_MAX: usize = 100 * MIB;
 /// The bars of a measurement with many.
 const FULL_MAX: usize = 1024 * MIB;
 const LEFT_FULL_MAX: usize = 200 * MIB;
-/// Of the honest client's requests: one that every client makes.
+/// Request size of the honest client, as every client uses.
 const HONEST_BYTES: u32 = 64 << 10;
-/// Of a measurement with many sessions.
+/// Rounds of a measurement with many sessions.
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
 
@@ -56,7 +56,7 @@ fn push(c: &mut Client, bytes: &[u8]) {
     let _ = c.stream.write_all(bytes);
 }
 
-/// Asks for 64 MiB and reads nothing.
+/// Requests 64 MiB and reads nothing.
 fn reader(r: &Rack) -> Client {
     let mut c = r.connect("v");
     push(&mut c, &(0..64).flat_map(|i| header(READ, i * MIB as u64, MIB)).collect::<Vec<u8>>());
@@ -79,7 +79,7 @@ fn writer(r: &Rack) -> Client {
     c
 }
 
-/// Begins the longest option that is looked at and stops at half of it.
+/// Starts the longest option that is parsed and stops halfway.
 fn greeter(r: &Rack) -> Client {
     let mut stream = dial(&r.socket());
     let mut hello = 3u32.to_be_bytes().to_vec();
@@ -91,7 +91,7 @@ fn greeter(r: &Rack) -> Client {
     Client { stream, size: 0, cookie: 0 }
 }
 
-/// Requests a second of a client that reads what it asks for.
+/// Requests per second of a client that reads its answers.
 fn rate(c: &mut Client, time: Duration) -> f64 {
     let began = Instant::now();
     let mut n = 0u64;
@@ -103,7 +103,8 @@ fn rate(c: &mut Client, time: Duration) -> f64 {
     n as f64 / began.elapsed().as_secs_f64()
 }
 
-/// One round: an honest client's rate alone and beside `n` hostile ones, and the process's memory with them and after they closed.
+/// One round: the honest client's rate alone and beside `n` hostile ones, and the process's memory with them and after
+/// they closed.
 fn round(r: &Rack, name: &str, n: usize, hostile: fn(&Rack) -> Client, full: bool) -> f64 {
     let time = if full { MEASURED } else { MEASURED / 4 };
     let mut honest = r.connect("v");
@@ -145,7 +146,7 @@ fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
         [("readers", reader), ("writers", writer), ("long writers", long_writer), ("greeters", greeter)];
     for (name, hostile) in kinds {
         if full.is_some() {
-            // A host that gives memory to a virtual machine when it is first touched does so now.
+            // A host that allocates memory to a virtual machine on first use does so now.
             round(&r, name, n, hostile, true);
         }
         let mut ratios: Vec<f64> = (0..rounds).map(|_| round(&r, name, n, hostile, full.is_some())).collect();
@@ -161,7 +162,7 @@ fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
     }
 }
 
-/// A request that needs the whole pool is answered even if silent clients had it: they lose their connections.
+/// A request that needs the whole pool is answered even if silent clients held it: their connections are closed.
 #[test]
 fn a_client_that_keeps_others_waiting_is_closed() {
     let r = Rack::start();
@@ -178,7 +179,7 @@ fn a_client_that_keeps_others_waiting_is_closed() {
     drop(hostile);
 }
 
-/// Handshakes that stop, and commands nobody reads the answers of.
+/// Handshakes that stop, and commands whose answers are not read.
 #[test]
 fn what_never_gets_to_a_command_holds_little() {
     let r = Rack::start();

@@ -35,7 +35,7 @@ impl Drive {
             .spawn()
             .expect("runs");
         let mut stdin = child.stdin.take().expect("piped");
-        // It may end before it has read all.
+        // It may end before it has read everything.
         _ = stdin.write_all(input);
         drop(stdin);
         let out = child.wait_with_output().expect("ends");
@@ -88,7 +88,7 @@ fn bad_input_is_told() {
     refused(&["--vssd", "7", "get", "k"], b"", "vssd7 was never allocated");
     assert!(d.run("vssd", &["create", "--isolation", "software", "--capacity", "1M"], b"").0);
     refused(&["--vssd", "2", "get", "k"], b"", "a store needs 12");
-    // Nothing of that did any harm.
+    // None of that did any harm.
     assert_eq!(d.kv(&["get", "a"]).1, "b");
 }
 

@@ -1,4 +1,4 @@
-//! Limits, faults on purpose and what is shown of them, on a running rack.
+//! Limits, faults on purpose and their display, on a running rack.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -33,14 +33,14 @@ fn kill_and_start(r: &Rack) {
     assert!(r.fails(1, &["server", "start", "1"]).contains("is running"));
     assert!(r.ok(&["server", "kill", "1"]).contains("crashed"));
     assert!(r.fails(1, &["server", "kill", "1"]).contains("not running"));
-    // Nobody else has noticed yet, and what it had and did not write to its file is gone.
+    // No other server has noticed yet, and its data that was not written to the file is lost.
     write(50, 250, 2);
     wait_for("it is seen to be away", || r.status()["servers"][1]["alive"] == false);
     write(100, 300, 3);
     assert_eq!(r.ok(&["server", "start", "1", "--json"]).trim(), "{}");
     wait_for("it is a member again", || waiting(r) == 0);
     write(150, 350, 4);
-    // Alone with what it fetched: of each set it is in, one member is away and one has the same contents.
+    // With only what it fetched: in each of its sets one member is away and one has the same contents.
     r.ok(&["server", "kill", "0"]);
     for b in 0..350u64 {
         let version = match b {
@@ -59,7 +59,7 @@ fn kill_and_start(r: &Rack) {
 fn a_killed_server_comes_back_with_what_it_missed() {
     let mut r = Rack::start();
     kill_and_start(&r);
-    // Also one that is away when the rack stops.
+    // Including one that is away when the rack stops.
     r.ok(&["server", "kill", "2"]);
     r.stop();
     r.again();
@@ -84,7 +84,7 @@ fn cut_and_mend(r: &Rack) {
     c.write(0, &pattern(0, 1));
     r.ok(&["link", "cut", "server-0", "switch"]);
     assert!(r.fails(1, &["link", "cut", "switch", "server-0"]).contains("already cut"));
-    // Nobody hears of it: it counts as crashed, and the others go on.
+    // Nothing reaches it: it counts as crashed, and the others continue.
     for b in 0..64 {
         c.write(b * 4096, &pattern(b, 2));
     }
@@ -97,7 +97,7 @@ fn cut_and_mend(r: &Rack) {
     wait_for("it is seen to be away", || r.status()["servers"][0]["alive"] == false);
     r.ok(&["link", "mend", "server-0", "switch"]);
     wait_for("it is a member again", || waiting(r) == 0);
-    // Two that do not hear each other, but everybody else.
+    // Two that cannot reach each other, but everyone else.
     r.ok(&["link", "cut", "server-1", "server-2"]);
     // Whatever the order of their names.
     assert!(r.fails(1, &["link", "cut", "server-2", "server-1"]).contains("already cut"));

@@ -1,4 +1,4 @@
-//! Modes of whatever a command makes are set, not inherited.
+//! File modes of everything a command creates are set explicitly, not inherited.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,7 +40,7 @@ fn modes(at: &Path) -> BTreeMap<PathBuf, u32> {
     all
 }
 
-/// Nobody but the owner reads or writes any of it.
+/// Only the owner can read or write any of it.
 fn private(at: &Path) {
     let all = modes(at);
     for (path, mode) in &all {
@@ -118,7 +118,7 @@ fn what_the_other_commands_make_is_set_too() {
     assert_eq!(found, wanted.map(|(n, m)| (n.to_owned(), m)));
 }
 
-/// Another way to make a file must not come in: it would take its mode from the umask.
+/// No other way to create a file may be used: it would take its mode from the umask.
 #[test]
 fn every_file_is_made_with_a_mode() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -132,7 +132,7 @@ fn every_file_is_made_with_a_mode() {
         "Database::create(",
         "fs::copy(",
     ];
-    // No part of the product; and one that writes to /proc, and for Open vSwitch's programs.
+    // Not part of the product; and one that writes to /proc, and for Open vSwitch's programs.
     let others = ["bench", "fuzz", "mutants", "dataplane"];
     let crates = fs::read_dir(&root).expect("readable").map(|e| e.expect("readable").path());
     let product = |c: &PathBuf| !others.iter().any(|t| c.ends_with(t));

@@ -1,4 +1,4 @@
-//! As much of an NBD client as these tests need.
+//! The parts of an NBD client that these tests need.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -97,7 +97,7 @@ impl Client {
     }
 }
 
-/// Contents that tell block and time of writing.
+/// Contents that identify the block and the version.
 pub fn pattern(block: u64, version: u64) -> Vec<u8> {
     let mut v = Vec::with_capacity(4096);
     for i in 0..256u64 {

@@ -50,7 +50,7 @@ fn check_all(c: &mut Client, version: u64) {
     }
 }
 
-/// The namespace that a running rack calls so.
+/// The namespace with this name in a running rack.
 fn namespace(r: &Rack, name: &str) -> Namespace {
     let listed = fs::read_to_string(r.data().join("namespaces")).expect("listed");
     let path = listed.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')).expect("named");
@@ -66,7 +66,7 @@ fn serves_and_goes_on(data_plane: &str) {
     let s = r.status();
     assert_eq!((&s["switch"]["data_plane"], &s["switch"]["rows"]), (&data_plane.into(), &12.into()), "{}", s["switch"]);
     assert!(counter(&s, "reads") >= BLOCKS && counter(&s, "writes") >= BLOCKS, "{}", s["switch"]);
-    // Heartbeats of every vSSD are answered, so their tags were right: those that came before their rows had no key yet.
+    // Heartbeats of every vSSD are answered, so their tags were valid; those sent before their rows had no key yet.
     let early = counter(&s, "drop_bad_mac");
     let before = counter(&s, "gc_idles");
     wait_for("every vSSD is heard", || counter(&r.status(), "gc_idles") >= before + 24);
@@ -114,7 +114,7 @@ fn netns_xdp_serves_and_goes_on() {
     }
 }
 
-/// The cluster's key changes while reads, writes and `gc_op`s go by programs in the kernel: none of them is refused.
+/// The cluster key changes while reads, writes and `gc_op`s pass the kernel programs: none of them is refused.
 fn the_key_changes(data_plane: &str) {
     let r = Rack::with(&["--netns", "--data-plane", data_plane]);
     r.volume("v", "16M");
@@ -138,7 +138,7 @@ fn the_key_changes(data_plane: &str) {
         let s = r.status();
         let switch = s["processes"].as_array().expect("all").iter().find(|p| p["name"] == "switch").expect("switch");
         assert_eq!(switch["keys"], serde_json::json!([round]), "{switch}");
-        // Heartbeats under the new key alone.
+        // Heartbeats under the new key only.
         let heard = counter(&s, "gc_idles");
         wait_for("every vSSD is heard", || idles(&r) >= heard + 24);
     }
@@ -147,7 +147,7 @@ fn the_key_changes(data_plane: &str) {
         assert_eq!(counter(&after, name), counter(&before, name), "{name}: {}", after["switch"]);
     }
     assert_eq!(after["switch"]["error"], Value::Null);
-    // A life that begins now has only the new key.
+    // A server that starts now has only the new key.
     signal(pid_of(&r, "server-1"), libc::SIGKILL);
     wait_for("server-1 serves again", || {
         let s = r.status();
@@ -182,14 +182,14 @@ fn netns_programs_go_with_a_killed_process() {
     let switch = namespace(&r, "switch");
     let attached = || switch.run(|| KernelSwitch::attached("p2")).expect("thread").expect("query");
     assert_eq!(attached(), 1);
-    // Nobody starts it again meanwhile.
+    // It is not restarted meanwhile.
     signal(r.pid(), libc::SIGSTOP);
     let all = r.status();
     signal(pid_of(&r, "switch"), libc::SIGKILL);
     wait_for("nothing is attached", || attached() == 0);
     signal(r.pid(), libc::SIGCONT);
     wait_for("it is started again and attached", || attached() == 1);
-    // The whole rack: no process of it is left, and its namespaces go with the last descriptor.
+    // The whole rack: none of its processes is left, and its namespaces end with the last descriptor.
     r.kill();
     drop(switch);
     let pids = all["processes"].as_array().expect("all").iter().filter_map(|p| p["pid"].as_i64());

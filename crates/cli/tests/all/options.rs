@@ -1,10 +1,10 @@
-//! No option and no key is overridden in silence: it takes effect, or the command names it.
+//! No option and no key is overridden silently: it takes effect, or the command names it.
 
 use std::path::Path;
 
 use crate::harness::{Temp, rackweave, text};
 
-/// The command fails with `status`; what it says.
+/// The command must fail with `status`; returns its error.
 fn refused(status: i32, args: &[&str]) -> String {
     let out = rackweave(args).output().expect("runs");
     assert_eq!(out.status.code(), Some(status), "{args:?}: {}{}", text(&out.stdout), text(&out.stderr));
@@ -69,7 +69,7 @@ fn a_replay_refuses_keys_that_its_options_contradict_in_either_order() {
             assert!(said.contains(&format!("{key} = ")) && said.contains(&format!("by {option}")), "{said}");
         }
     }
-    // The size that a configuration has is the devices': far too small for a volume, and not silently another.
+    // A configuration's size is that of the devices: far too small for a volume, and not silently changed.
     let said = replay("[ssd]\nsize = \"16M\"", &["--policy", "baseline"]);
     assert!(!said.contains("is written"), "{said}");
 }
@@ -128,7 +128,7 @@ fn a_start_says_which_options_win_and_refuses_what_one_process_has_no_use_for() 
         assert!(said.contains(key) && said.contains("--processes"), "{said}");
     }
     let config = "servers = 4\n[ssd]\ntiming = \"real\"\nsize = \"128M\"\n[gc]\nvictims = \"greedy\"\n";
-    // No such server: it ends when all that is said.
+    // There is no such server: it ends after reporting everything.
     let options =
         ["--servers", "5", "--ssd-size", "256M", "--timing", "none", "--gc-victims", "cost-benefit", "--absent", "9"];
     let said = up(config, &options);

@@ -1,6 +1,6 @@
-//! Power cuts: a recording layer lies under a whole rack, and every prefix of the run's writes is played with the
-//! unsynced ones there, lost or torn. A rack brought up on what is left holds everything that was flushed, and every
-//! block is one that was written (protocol rule 11).
+//! Power cuts: a recording layer lies under a whole rack, and every prefix of the run's writes is replayed with
+//! unsynced ones kept, lost or torn. A rack started on the result holds everything that was flushed, and every block
+//! has contents that were written (protocol rule 11).
 
 use bytes::Bytes;
 use rackweave_core::admin;
@@ -13,17 +13,17 @@ use crate::world::{Metadata, SERVERS, World};
 
 const BLOCKS: u64 = 48;
 
-/// One write (or trim) of a block, in order; `begun` and `done` are places in the journal.
+/// One write (or trim) of a block, in order; `begun` and `done` are positions in the journal.
 struct Written {
     contents: Payload,
     begun: usize,
     done: usize,
 }
 
-/// What was done to each block, and up to which write each flush covers it.
+/// Operations on each block, and the last write that each flush covers.
 struct History {
     blocks: Vec<Vec<Written>>,
-    /// (answered at, for each block the number of its writes that the flush covers).
+    /// (position of the answer, number of each block's writes that the flush covers).
     floors: Vec<(usize, Vec<usize>)>,
 }
 

@@ -1,4 +1,4 @@
-//! A process for each node: what a user sees of it, and what becomes of it when processes are killed.
+//! A process per node: its operation, and the effects of killed processes.
 
 use std::fs;
 use std::net::UdpSocket;
@@ -75,32 +75,32 @@ fn processes_serve_a_volume_and_go_on_without_any_one_of_them() {
     check_all(&mut c, 1);
     assert!(c.read(32 << 20, large.len() as u32) == large);
 
-    // A server: the other two of each set go on, it is filled when it is back.
+    // A server: the other two of each set continue, and it is filled when it is back.
     let before = kill(&r, "server-1");
     write_all(&mut c, 2);
     check_all(&mut c, 2);
     wait_for_another(&r, "server-1", before);
     wait_for_all_members(&r);
-    // Had it not been filled, a set would now be down to one copy and writes would wait for ever.
+    // If it had not been filled, a set would now have one copy and writes would wait forever.
     kill(&r, "server-2");
     write_all(&mut c, 3);
     check_all(&mut c, 3);
     wait_for_all_members(&r);
 
-    // The switch: what was sent to it is sent again.
+    // The switch: messages to it are retransmitted.
     let before = kill(&r, "switch");
     write_all(&mut c, 4);
     check_all(&mut c, 4);
     wait_for_another(&r, "switch", before);
 
-    // The metadata service: leases end, and are renewed.
+    // The metadata service: leases expire, and are renewed.
     let before = kill(&r, "meta");
     wait_for_another(&r, "meta", before);
     write_all(&mut c, 5);
     check_all(&mut c, 5);
     assert!(r.ok(&["volume", "list"]).contains('v'));
 
-    // The gateway: its clients have to come back, and find what was acknowledged.
+    // The gateway: its clients have to reconnect, and find their acknowledged writes.
     let before = kill(&r, "gateway-0");
     wait_for_another(&r, "gateway-0", before);
     let mut c = r.connect("v");
@@ -235,12 +235,12 @@ fn a_policy_reaches_everybody_or_it_is_said_whom_not() {
     assert!(e.contains("server-2 (no answer within") && !e.contains("server-3") && !e.contains("os error"), "{e}");
     let shown = r.ok(&["policy", "show"]);
     assert!(shown.starts_with("baseline\n") && shown.contains("server-2 does not answer: no answer"), "{shown}");
-    // Who was asked after it, and the files.
+    // The nodes queried after it, and the files.
     assert!(!shown.contains("policy = "), "{shown}");
     for name in ["nodes.toml", "rack.toml"] {
         assert!(file(name).contains("policy = \"baseline\""), "{name}: {}", file(name));
     }
-    // What servers keep until they are started again.
+    // Keys that servers keep until they are restarted.
     assert!(
         shown.contains("server-3: gc.yields = true, sched.coordinated = true until it is started again"),
         "{shown}"
@@ -250,7 +250,7 @@ fn a_policy_reaches_everybody_or_it_is_said_whom_not() {
     let shown = r.ok(&["policy", "show"]);
     assert!(!shown.contains("does not answer") && !shown.contains("policy = "), "{shown}");
     let switch = pid_of(&r.status(), "switch");
-    // Who would end it.
+    // The supervisor, which would end it.
     r.signal(libc::SIGSTOP);
     signal(switch, libc::SIGSTOP);
     let shown = r.ok(&["policy", "show"]);
@@ -345,7 +345,7 @@ fn a_server_refuses_to_serve_with_another_rack_s_drive() {
     }
     let same = || Command::new("cmp").arg(device(&r)).arg(device(&other)).status().expect("runs").success();
     assert!(same(), "not a byte of it is changed");
-    // Nor while nobody says whose rack it is, which may take longer than any number of questions.
+    // Nor while the rack's identity is unknown, which may take longer than any number of requests.
     let mut server = node(&r, &["server", "--id", "1"]);
     let asked = Instant::now();
     while asked.elapsed() < Duration::from_secs(3) {
@@ -362,7 +362,7 @@ fn a_server_refuses_to_serve_with_another_rack_s_drive() {
     assert!(same(), "not a byte of it is changed");
     signal(meta.id() as i32, libc::SIGTERM);
     assert!(meta.wait().expect("ended").success());
-    // Its own, as it was before drives had an owner.
+    // Its own, without an owner as in earlier versions.
     fs::remove_file(device(&r)).expect("removed");
     fs::rename(&kept, device(&r)).expect("moved");
     crate::harness::disown(&device(&r));

@@ -1,4 +1,4 @@
-//! A server whose drive is not the one that it is to have (protocol rule 30) says so, and waits until that is put right.
+//! A server whose drive is not the expected one (protocol rule 30) reports it, and waits until the right one is back.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::harness::{Rack, pause, text, wait_for};
 use crate::nbd::pattern;
 
 const BLOCKS: u64 = 200;
-/// Longer than the first two waits of who starts processes that end.
+/// Longer than the supervisor's first two waits before a restart.
 const NO_LOOP: Duration = Duration::from_secs(5);
 
 fn check(r: &Rack) {
@@ -33,7 +33,7 @@ fn write(r: &Rack) {
     c.flush();
 }
 
-/// Server 1 gets a new drive; returns where the one before is kept.
+/// Server 1 gets a new drive; returns the path of the previous one.
 fn replace_drive(r: &mut Rack, dir: &str) -> PathBuf {
     r.stop();
     let old = r.dir.path("old.rwk");
@@ -64,7 +64,7 @@ fn refused_with(r: &Rack, dir: &str, other: &Path, words: &[&str]) {
         pause();
     }
     assert_eq!(lives(), life, "it was started again");
-    // A process learns whose drive it has when it has recovered it.
+    // A process learns the owner of its drive when it has recovered it.
     assert!(!dir.is_empty() || fs::read(&drive).expect("read") == before, "the drive was changed");
     check(r);
     fs::rename(&own, &drive).expect("put back");
@@ -75,7 +75,7 @@ fn refused_with(r: &Rack, dir: &str, other: &Path, words: &[&str]) {
 }
 
 const OF_ANOTHER: &[&str] = &["put each drive's own file in its place"];
-/// An earlier drive of the same server: only the metadata service can tell.
+/// An earlier drive of the same server: only the metadata service can detect it.
 const EARLIER: &[&str] = &["the server's drive is", "Put that one back"];
 
 fn refuses_until_its_own_drive_is_back(mut r: Rack, dir: &str) {
@@ -108,7 +108,7 @@ fn a_server_on_a_host_of_its_own_that_is_refused_is_not_started_again_and_again(
     }
 }
 
-/// Nothing tells which volumes there were: nothing is begun in its place.
+/// The volumes are unknown: no new store is created in its place.
 #[test]
 fn a_rack_whose_metadata_is_gone_is_refused() {
     for (extra, meta) in [(&[][..], ""), (&["--processes"], "meta")] {

@@ -1,4 +1,4 @@
-//! Ends and beginnings.
+//! Stops and starts.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn a_rack_of_which_no_server_runs_is_not_ready() {
     let absent = ["--absent", "0", "--absent", "1", "--absent", "2", "--absent", "3"];
     let args = [&["up", "--timing", "none", "--data", &data, "--nbd", &nbd][..], &absent].concat();
     let up = rackweave(&args).stdout(Stdio::piped()).spawn().expect("starts");
-    // It is looked whether the rack is ready before anything is answered.
+    // Readiness is checked before anything is answered.
     wait_for("it answers", || r.run(&["status", "--json"]).status.success());
     // SAFETY: a signal to our own child.
     unsafe { libc::kill(up.id() as i32, libc::SIGTERM) };
@@ -163,7 +163,7 @@ fn an_ssd_that_is_gone_is_missed_and_its_replacement_filled() {
     assert!(e.contains("3 SSDs replaced") && e.contains("of 3 copies"), "{e}");
     r.again_with(&["--replace-ssd", "1"]);
     let mut c = r.connect("v");
-    // Several times: each read may go to another copy.
+    // Several times, because each read may go to another copy.
     for _ in 0..4 {
         for b in 0..2_000 {
             assert!(c.read(b * 4096, 4096) == pattern(b, 1), "block {b}");
@@ -202,7 +202,7 @@ fn a_drive_of_another_rack_is_refused_and_one_of_none_is_made_its_own() {
         assert!(e.contains(named), "{named} is not named in {e}");
     }
     assert!(std::fs::read(data.join("ssd-1.rwk")).expect("read") == before, "the other rack's drive was changed");
-    // Its own, as it was before drives had an owner.
+    // Its own, without an owner as in earlier versions.
     std::fs::rename(&kept, data.join("ssd-1.rwk")).expect("rename");
     crate::harness::disown(&data.join("ssd-1.rwk"));
     r.again();

@@ -1,4 +1,4 @@
-//! Keys of a running rack, and datagrams of nobody in it, on real sockets.
+//! Keys of a running rack, and forged datagrams in it, on real sockets.
 
 use std::fs;
 use std::io::{BufRead, Write};
@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::harness::{Rack, pause, rackweave, text, wait_for};
 use crate::nbd::pattern;
 
-/// Longest write while keys change: below what a client of a disk notices, above what a busy machine's scheduling takes.
+/// Longest write while keys change: below what a disk's client notices, above what a busy machine's scheduling takes.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 fn processes(s: &Value) -> &Vec<Value> {
@@ -67,12 +67,12 @@ fn the_clusters_key_changes_under_load_without_a_pause() {
     assert!(n > 100 && longest < PAUSE_MAX, "{n} writes, {longest:?}");
     let s = r.status();
     assert!(all_have_keys(&s, &[2]), "{s}");
-    // Nobody was sent anything that it could not open.
+    // No node was sent anything that it could not open.
     assert_eq!((network(&s, "drop_unknown_key"), network(&s, "drop_bad_tag")), (0, 0), "{s}");
     let file = fs::read_to_string(r.data().join("cluster.key")).expect("key file");
     assert!(file.lines().count() == 2 && file.contains("\n2 "), "the old key is gone from the file");
 
-    // While one does not answer nothing changes; asked again, it goes on.
+    // While one does not answer nothing changes; repeated, the rotation continues.
     let server =
         processes(&s).iter().find(|p| p["name"] == "server-1").expect("server-1")["pid"].as_i64().expect("pid");
     signal(server, libc::SIGSTOP);
@@ -80,7 +80,7 @@ fn the_clusters_key_changes_under_load_without_a_pause() {
     assert!(e.contains("server-1") && e.contains("repeat the command"), "{e}");
     signal(server, libc::SIGCONT);
     wait_for("server-1 answers", || processes(&r.status()).iter().all(|p| p["error"].is_null()));
-    // Interrupted where both are in use, asked again.
+    // Interrupted while both are in use, then repeated.
     let mut rotate = rackweave(&["keys", "rotate", "--data", &data]).stdout(Stdio::piped()).spawn().expect("spawns");
     wait_for("all send with the new key", || all_have_keys(&r.status(), &[3, 2]));
     rotate.kill().expect("ends");
@@ -88,7 +88,7 @@ fn the_clusters_key_changes_under_load_without_a_pause() {
     assert!(all_have_keys(&r.status(), &[3, 2]));
     r.ok(&["keys", "rotate"]);
     assert!(all_have_keys(&r.status(), &[3]));
-    // Whoever starts again has the new one.
+    // A restarted node has the new key.
     signal(server, libc::SIGKILL);
     wait_for("server-1 is started again", || all_have_keys(&r.status(), &[3]));
     c.write(0, &pattern(0, 9));
@@ -168,14 +168,14 @@ fn datagrams_of_nobody_are_dropped_and_counted_by_reason() {
             }
             _ => {}
         }
-        // Also where it does not belong.
+        // Also to wrong destinations.
         let _ = from.send_to(&d, *rng.pick(&targets));
         if round % 50 == 0 {
             c.write(0, &pattern(0, round));
             assert!(c.read(0, 4096) == pattern(0, round));
         }
     }
-    // A kernel may have dropped some of it; what a process got is counted.
+    // A kernel may have dropped some; what reached a process is counted.
     let reasons =
         ["drop_malformed", "drop_version", "drop_unknown_key", "drop_bad_tag", "drop_replay", "drop_not_for_us"];
     wait_for("every reason is counted", || {
@@ -210,7 +210,7 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
         ok && s["processes"].as_array().is_some_and(|all| all.iter().all(|p| p["error"].is_null()))
             && s["sets"].as_array().is_some_and(|s| s.len() == 3)
     });
-    // A host that runs nothing asks, too.
+    // A host that runs no node may send commands too.
     let admin = rack.config("admin.toml", "keys/admin");
     let (ok, out, err) = ask(&admin, &["volume", "create", "v", "--size", "16M"]);
     assert!(ok, "{out}{err}");
@@ -218,25 +218,25 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
     let (ok, out, err) = ask(&admin, &["keys", "rotate"]);
     assert!(ok && out.contains("key 2"), "{out}{err}");
 
-    // Another cluster's host is refused by us, and refuses us; both say so.
+    // Another cluster's host is refused here, and refuses us; both report it.
     let foreign = rack.config("foreign.toml", &format!("foreign/{}", rack.host));
     let (ok, _, err) = ask(&foreign, &["volume", "list"]);
     assert!(!ok && err.contains("another authority"), "{err}");
-    // Shows a certificate of ours, trusts another authority: it is the client that refuses.
+    // It presents our certificate and trusts another authority: the client refuses.
     rack.copy("keys/admin", "keys/doubting", &["host.pem", "host-key.pem"]);
     rack.copy(&format!("foreign/{}", rack.host), "keys/doubting", &["ca.pem"]);
     let (ok, _, err) = ask(&rack.config("doubting.toml", "keys/doubting"), &["volume", "list"]);
     assert!(!ok && err.contains("its certificate is issued by another authority"), "{err}");
-    // Of a key that others may read nobody knows who has it.
+    // A key that others can read is refused.
     let open = rack.path("keys/doubting/host-key.pem");
     fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("chmod");
     let (ok, _, err) = ask(&rack.config("doubting.toml", "keys/doubting"), &["volume", "list"]);
     assert!(!ok && err.contains("host-key.pem: its mode is 640"), "{err}");
-    // A host of ours, whose certificate has ended.
+    // Our host, with an expired certificate.
     rack.issue_expired("keys/late", "late");
     let (ok, _, err) = ask(&rack.config("late.toml", "keys/late"), &["volume", "list"]);
     assert!(!ok && err.contains("it refuses this host's certificate: expired"), "{err}");
-    // Trusts us, shows a certificate that is not ours.
+    // It trusts us and presents a certificate that is not ours.
     fs::copy(rack.path("keys/ca.pem"), rack.path("foreign").join(&rack.host).join("ca.pem")).expect("copy");
     let (ok, _, err) = ask(&foreign, &["volume", "list"]);
     assert!(!ok && err.contains(&format!("meta at {}", rack.host)), "{err}");
@@ -261,10 +261,11 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
             && network(&s, "tls_no_certificate") > 0
             && network(&s, "tls_refused_by_peer") > 0
     });
-    // A configuration that cannot work says what is wrong.
+    // An unusable configuration is reported.
     let (ok, _, err) = ask(&rack.config("none.toml", "keys/nobody"), &["status"]);
     assert!(!ok && err.contains("control.certificates") && err.contains("nobody"), "{err}");
-    // The nodes show what another host was given, then what has ended: files that change are read again within a second.
+    // The nodes first present another host's certificate, then an expired one: changed files are reloaded within a
+    // second.
     let seen = |what: &str, words: &str| {
         wait_for(what, || {
             let (ok, _, err) = ask(&admin, &["volume", "list"]);
@@ -283,8 +284,8 @@ fn the_control_channel_is_for_hosts_of_the_cluster() {
 const CONTROL: u16 = 7500;
 const PORT: u16 = 7400;
 
-/// A rack whose processes this test starts itself, each on a port of an address of loopback that nobody else uses (ports of
-/// 127.0.0.1 may be taken by whoever asks for any port), with keys of `rackweave keys`.
+/// A rack whose processes this test starts itself, each on a port of a loopback address that nothing else uses (ports
+/// of 127.0.0.1 may be taken by any program), with keys of `rackweave keys`.
 struct Hosts {
     dir: crate::harness::Temp,
     host: String,
@@ -294,7 +295,7 @@ struct Hosts {
 impl Hosts {
     fn start() -> Hosts {
         let dir = crate::harness::Temp::new();
-        // `up --processes` takes odd numbers after the 127.
+        // `up --processes` uses odd numbers after the 127.
         let [_, a, b, c] = std::process::id().to_be_bytes();
         let host = format!("127.{}.{b}.{c}", 2 + 2 * (a & 63));
         let keys = |args: &[&str]| {
@@ -320,7 +321,7 @@ impl Hosts {
         }
         rack
     }
-    /// Where its host's certificate is.
+    /// Directory of its host's certificate.
     fn own(&self) -> String {
         format!("keys/{}", self.host)
     }
@@ -333,7 +334,7 @@ impl Hosts {
             fs::copy(self.path(from).join(f), self.path(to).join(f)).expect("copy");
         }
     }
-    /// A host's directory with a certificate of our authority that ended years ago.
+    /// A host's directory with an expired certificate of our authority.
     fn issue_expired(&self, dir: &str, name: &str) {
         let authority = CertificateDer::from_pem_file(self.path("keys/ca.pem")).expect("the authority");
         let named = b"rackweave cluster 0123456789abcdef".len();
@@ -352,7 +353,7 @@ impl Hosts {
         fs::write(self.path(dir).join("host.pem"), certificate.pem()).expect("write");
         fs::write(self.path(dir).join("host-key.pem"), own.serialize_pem()).expect("write");
     }
-    /// What a node answers to who trusts our authority and has no certificate of its own.
+    /// A node's answer to a client that trusts our authority and has no certificate.
     fn ask_without_certificate(&self, at: SocketAddr) -> Vec<u8> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_file(self.path("keys/ca.pem")).expect("the authority")).expect("a root");

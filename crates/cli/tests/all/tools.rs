@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::harness::{Rack, Temp, text};
 
-/// The tool, or a line that says what was skipped for want of it.
+/// The tool, or a line that reports what was skipped without it.
 fn tool(test: &str, name: &str) -> Option<Command> {
     let found = ["/usr/bin", "/usr/local/bin", "/bin"].iter().map(|d| format!("{d}/{name}"));
     match found.into_iter().find(|p| std::path::Path::new(p).exists()) {

@@ -128,7 +128,7 @@ fn a_volume_somebody_uses_is_deleted_by_force_alone() {
     wait_for("one connection", || r.status()["rack"]["connections"] == 1);
     let e = r.fails(1, &["volume", "delete", "vm0"]);
     assert!(e.contains("\"vm0\" is in use by gateway 0:"), "{e}");
-    // With the last connection it is not in use any more, and a new one uses it again.
+    // With its last connection it is no longer in use, and a new one uses it again.
     drop(second);
     wait_for("no connection", || r.status()["rack"]["connections"] == 0);
     let mut third = r.connect("vm0");
@@ -169,8 +169,8 @@ fn servers_are_given_up_only_where_that_is_needed() {
     assert!(e.contains("nothing to recover"), "{e}");
 }
 
-/// All members of its sets crashed, and one does not come back: the operator's word lets the others go on, and what the
-/// lost one holds when it is back after all is overwritten.
+/// All members of its sets crashed, and one does not return: the operator's decision lets the others continue, and the
+/// lost one's contents are overwritten when it returns after all.
 #[test]
 fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
     const BLOCKS: u64 = 512;
@@ -188,7 +188,7 @@ fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
         sets.filter(waits).map(|s| s["set"].as_u64().expect("number")).collect()
     };
     wait_for("three sets wait for server 1", || waiting(&r) == [0, 1, 3]);
-    // Servers have one number everywhere.
+    // Servers have the same number everywhere.
     assert!(r.ok(&["status"]).contains("waits for server 1 "));
     let s = r.status();
     let numbers: Vec<&serde_json::Value> =
@@ -218,7 +218,7 @@ fn a_set_goes_on_without_a_server_that_the_operator_gives_up() {
         vssds.len() == 3 && vssds.iter().all(|v| v["serving"] == true)
     });
     let mut c = r.connect("v");
-    // Several times: each read may go to another copy.
+    // Several times, because each read may go to another copy.
     for _ in 0..4 {
         for b in 0..BLOCKS {
             assert!(c.read(b * 4096, 4096) == pattern(b, 2), "block {b}: what came back is overwritten");

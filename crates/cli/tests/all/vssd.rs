@@ -123,7 +123,7 @@ fn what_a_throughput_level_is_is_the_drives_and_stays_so() {
     assert_eq!(one[0]["levels"]["dies"], serde_json::json!([3, 5]));
 }
 
-/// The first `blocks` erase blocks of the drive, as far as nothing is written on them, look as if erased so often.
+/// Makes the first `blocks` erase blocks of the drive, where unwritten, look as if erased this often.
 fn age(path: &std::path::Path, blocks: u32, erase_count: u16) {
     let mut device = drive::open(path, "femu", 1 << 30).expect("opens").close().expect("closes");
     device.fail_by(MediaFaults::none());

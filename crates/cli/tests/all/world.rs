@@ -20,7 +20,7 @@ pub const SERVERS: u32 = 3;
 
 pub type Records = BTreeMap<Bytes, Bytes>;
 
-/// The metadata service's store in memory; remembers what it held at which place of the journal.
+/// The metadata service's store in memory, with its contents at each position of the journal.
 #[derive(Clone, Default)]
 pub struct Metadata {
     pub now: Records,
@@ -102,7 +102,7 @@ impl<F: FileIo> World<F> {
         panic!("no answer by {:?}", self.now);
     }
 
-    /// What is answered while so much time passes.
+    /// Runs for this time; returns the answers.
     pub fn run_for(&mut self, span: Span) -> Vec<Reply> {
         let (mut all, end) = (Vec::new(), self.now + span);
         while self.now < end {

@@ -1,4 +1,4 @@
-//! What the verifier takes, and tables at their full size.
+//! Programs that the verifier accepts, and tables at full size.
 
 use rackweave_core::{Incarnation, Layout, NodeId, Span, Time, VssdId};
 use rackweave_dataplane::rings::{RINGS_MAX, RingError};
@@ -38,7 +38,7 @@ fn tc_every_configuration_is_verified() {
     }
 }
 
-/// Ids whose own slot is another's, by themselves and after deletions, in a table that is full again and again.
+/// Ids whose slot is taken by another, individually and after deletions, in a table that is repeatedly full.
 #[test]
 fn tc_vssds_that_share_a_slot_are_told_apart() {
     if skip("tc_vssds_that_share_a_slot_are_told_apart") {
@@ -49,7 +49,7 @@ fn tc_vssds_that_share_a_slot_are_told_apart() {
     let place =
         |s: &mut KernelSwitch, v: u32| s.change(Time::ZERO, &Change::Create(announcement(v, 2 + v % 5, &[]))).unwrap();
     for round in 0..50 {
-        // All of one home first, then the rest, then one too many; away in another order.
+        // All ids of one slot first, then the rest, then one too many; deleted in another order.
         let all: Vec<u32> = (0..8).map(|i| if i < 5 { 1 + 8 * (i + round) } else { i + 8 * (round + 100) }).collect();
         for &v in &all {
             assert_eq!(place(&mut s, v), RowResult::Done, "round {round}, vssd {v}");

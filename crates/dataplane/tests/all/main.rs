@@ -1,4 +1,4 @@
-//! Tests of the kernel's data planes. Without root, BPF or clang each prints `SKIP name: reason` and passes.
+//! Tests of the kernel data planes. Without root, BPF or clang each prints `SKIP name: reason` and passes.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "clocks, sockets and threads of real hosts")]
 

@@ -49,7 +49,7 @@ struct End {
     node: NodeId,
     endpoint: Endpoint,
     socket: UdpSocket,
-    /// Messages by number, and how often each came.
+    /// Messages by number, and the number of deliveries of each.
     got: BTreeMap<u64, (Bytes, u32)>,
 }
 
@@ -57,14 +57,14 @@ struct End {
 struct Ends {
     ends: Vec<End>,
     begun: Instant,
-    /// Of the sender: who had each message whole when it was done.
+    /// At the sender: the members that had each message whole when it was done.
     done: BTreeMap<u64, Vec<NodeId>>,
 }
 
 impl Ends {
     /// At hosts' sockets, in a `life` that grows.
     fn new(sockets: &[(NodeId, UdpSocket)], life: u64) -> Ends {
-        // Nothing is taken for lost because this thread did not run.
+        // Nothing must count as lost because this thread did not run.
         let slow = Span::from_millis(100);
         let cfg =
             Config { paths: 1, retransmit_min: slow, retransmit_initial: slow, sla: slow * 4, ..Config::default() };
@@ -91,7 +91,8 @@ impl Ends {
             let end = &mut self.ends[i];
             while let Ok((len, _)) = end.socket.recv_from(&mut buffer) {
                 let mut datagram = BytesMut::from(&buffer[..len]);
-                // Open vSwitch does not know our header: who got it for the group is it. The tag leaves it out for switches.
+                // Open vSwitch does not know our header: a host that receives for the group is a member. The tag leaves
+                // the field out for switches.
                 if datagram.len() >= DESTINATION.end && datagram[DESTINATION] == GROUP.0.to_be_bytes() {
                     datagram[DESTINATION].copy_from_slice(&end.node.0.to_be_bytes());
                 }
@@ -133,14 +134,14 @@ impl Ends {
             }
         }
     }
-    /// Until a datagram comes, a millisecond at the most: timers are looked at then.
+    /// Waits for a datagram, at most a millisecond; timers are checked then.
     fn wait(&self) {
         let mut all: Vec<libc::pollfd> = self.ends.iter().map(|e| e.socket.as_raw_fd()).map(pollfd).collect();
         // SAFETY: the descriptors are open, and the array's length is given.
         unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, 1) };
     }
 
-    /// Sends all messages to the group; each is whole at every member, once.
+    /// Sends all messages to the group; each must arrive whole at every member, once.
     fn put_all(&mut self) {
         let now = self.now();
         self.client().set_group(now, GROUP, &SERVERS).unwrap();
@@ -170,7 +171,7 @@ fn pollfd(fd: i32) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
-/// Bytes that left by a host's interface.
+/// Bytes sent from a host's interface.
 fn sent_bytes(host: &Namespace) -> u64 {
     let text = host.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).unwrap().unwrap();
     let line = text.lines().find_map(|l| l.trim().strip_prefix("eth0:")).unwrap();
@@ -197,7 +198,7 @@ fn puts_reach_every_member_once(star: &Star) {
     println!("{sent} bytes left the sender for {} of messages to {} members", bytes_of_all(), SERVERS.len());
     assert!(sent < bytes_of_all() * 3 / 2, "{sent} of {}: sent once, not to each", bytes_of_all());
 
-    // One member loses one of ten: it is sent what it missed by itself, the others are not.
+    // One member loses one in ten: it gets what it missed individually, the others do not.
     star.host(SERVERS[1])
         .net
         .sh("nft add table netdev loss && \

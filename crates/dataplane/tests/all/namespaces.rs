@@ -82,7 +82,7 @@ impl Rack {
     }
 }
 
-/// A packet and whose address it came from. Decoding checks its CRC32C, the kernel has checked the UDP checksum.
+/// A packet and its source. Decoding checks its CRC32C; the kernel has checked the UDP checksum.
 pub fn receive(socket: &UdpSocket) -> (Packet, NodeId) {
     let mut buffer = [0; 2048];
     let (len, from) = socket.recv_from(&mut buffer).unwrap();
@@ -112,7 +112,7 @@ fn reads_go_where_they_should(rack: &Rack) {
     expect(2, 61, 1, 2);
     rack.send(&write(1));
     assert_eq!(receive(&rack.servers[0]).0.header.op, Op::Write);
-    // The answer goes past the tables.
+    // The answer bypasses the tables.
     let mut answer = packet(Op::Reply, 3, 2, Body::Block(Block::Reply(IoReply::Done)));
     answer.dst = CLIENT;
     rack.send(&answer);
@@ -169,7 +169,7 @@ fn netns_a_wrong_checksum_would_be_seen() {
     assert_eq!(rack.bad_checksums(), 1);
 }
 
-/// A frame as it is, out of `eth0`.
+/// Sends a raw frame from `eth0`.
 fn send_frame(net: &Namespace, frame: &[u8]) {
     net.run(|| {
         // SAFETY: plain system calls on a descriptor of ours; the address is a valid sockaddr_ll.
@@ -267,7 +267,7 @@ fn netns_a_put_to_a_ring_reaches_every_replica_and_a_get_one() {
         let (all, share) = (prefix("10.11.0.0", 20), prefix("10.10.0.0", 20));
         rack.switch.set_ring(&Ring { prefix: all, reach: Reach::All, members: both.clone() }).unwrap();
         rack.switch.set_ring(&Ring { prefix: share, reach: Reach::Share, members: both }).unwrap();
-        // A longer prefix goes before a shorter one.
+        // A longer prefix has priority.
         let only = Ring { prefix: prefix("10.10.8.0", 21), reach: Reach::Share, members: vec![SERVERS[1]] };
         rack.switch.set_ring(&only).unwrap();
         for request in 0..50 {
@@ -297,7 +297,7 @@ pub fn write_to_ring(request: u64) -> Packet {
     p
 }
 
-/// Two servers ask at the same moment, from two processors: one lock decides (protocol rule 15).
+/// Two servers send requests at the same moment, from two CPUs: one lock decides (protocol rule 15).
 #[test]
 fn netns_two_that_ask_at_once_are_never_both_accepted() {
     if skip("netns_two_that_ask_at_once_are_never_both_accepted") {

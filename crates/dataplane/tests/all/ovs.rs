@@ -1,4 +1,4 @@
-//! Rings by OpenFlow: the bundle as text, and what Open vSwitch does with it.
+//! Rings by OpenFlow: the bundle as text, and its effect in Open vSwitch.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -99,7 +99,7 @@ fn ovs_puts_reach_every_replica_and_gets_are_shared_by_client() {
     }
     senders[0].send_to(&bytes(&write_to_ring(77)), ("10.10.9.1", UDP_PORT)).unwrap();
     assert_eq!(receive(&servers[2]).0.header.request, 77, "the longer prefix");
-    // Every client's gets go to one replica, not all clients' to the same.
+    // Each client's gets go to one replica, and not all clients' to the same.
     for (sender, &client) in senders.iter().zip(&clients) {
         for repeat in 0..4 {
             let request = u64::from(client.0) * 10 + repeat;
@@ -124,7 +124,7 @@ fn ovs_puts_reach_every_replica_and_gets_are_shared_by_client() {
     assert_eq!(wrong, 0);
 }
 
-/// A reader that does not run for long loses nothing meanwhile.
+/// A reader that does not run for long must not lose anything.
 fn hold_much(socket: &UdpSocket) {
     let bytes: libc::c_int = 64 << 20;
     // SAFETY: the value lives through the call, and its length is given.
@@ -135,9 +135,9 @@ fn hold_much(socket: &UdpSocket) {
     assert_eq!(set, 0);
 }
 
-/// Replicas fail, hand over and come back (NICE §4.4) while a client puts and gets: what the bridge has is what it was told at
-/// each step, every put reaches all members of the ring before the change or all after it, none is lost; and a daemon that is
-/// killed is started again and knows everything again.
+/// Replicas fail, hand over and return (NICE §4.4) while a client puts and gets. The bridge has the configured state at
+/// each step; every put reaches all members of the ring before the change, or all after it; none is lost. A killed
+/// daemon is restarted and gets the whole state again.
 #[test]
 #[expect(clippy::too_many_lines, reason = "steps of one story")]
 fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
@@ -176,7 +176,7 @@ fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
     ovs.set_rings(&star.switch, &steps[0]).unwrap();
     assert!(!ovs.mend(&star.switch, &steps[0]).unwrap(), "nothing to mend");
 
-    // Each server's puts and gets, noted as they come.
+    // Each server's puts and gets, recorded on arrival.
     let (stop, taken) = (AtomicBool::new(false), Mutex::new(BTreeMap::<u64, Vec<NodeId>>::new()));
     let put = |request: u64| client.send_to(&bytes(&write_to_ring(request)), ("10.11.3.7", UDP_PORT)).unwrap();
     let got = |request: u64| taken.lock().unwrap().get(&request).map_or(0, Vec::len);
@@ -187,7 +187,7 @@ fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
             std::thread::yield_now();
         }
     };
-    // Puts that were on their way while the bridge changed from one step to the next.
+    // Puts that were in flight while the bridge changed from one step to the next.
     let mut during: Vec<(usize, std::ops::Range<u64>)> = Vec::new();
     let mut next = 0u64;
     std::thread::scope(|s| {
@@ -212,7 +212,7 @@ fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
                     let changed = changing.spawn(|| ovs.set_rings(&star.switch, step));
                     while !changed.is_finished() {
                         put(next);
-                        // One at a time: no queue on the way overflows.
+                        // One at a time, so that no queue overflows.
                         until("a put that too few took", &|| got(next) >= fewest);
                         next += 1;
                     }
@@ -227,7 +227,7 @@ fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
                 client.send_to(&bytes(&write_to_ring(get)), ("10.10.1.1", UDP_PORT)).unwrap();
                 until("a get reaches one", &|| got(get) == 1);
             }
-            // The daemon dies: nothing goes through until it is mended, and what it does then is what it was told.
+            // The daemon dies: nothing passes until it is mended, and its state then is the configured one.
             let pid = ovs.process().expect("runs");
             // SAFETY: a signal to our child.
             unsafe { libc::kill(pid as i32, libc::SIGKILL) };
@@ -240,7 +240,7 @@ fn ovs_rings_change_under_traffic_and_come_back_after_a_crash() {
             assert_eq!(&ovs.rings(&star.switch).unwrap(), last);
             put(next);
             until("a put after the crash", &|| got(next) == 3);
-            // Somebody else's hand in it is seen and taken back.
+            // Foreign changes are detected and reverted.
             ovs.set_rings(&star.switch, &steps[1]).unwrap();
             assert!(ovs.mend(&star.switch, last).unwrap() && !ovs.mend(&star.switch, last).unwrap());
         }));

@@ -1,4 +1,4 @@
-//! The kernel's programs and the pipeline are given the same packets: the same comes out, the tables and counters agree.
+//! The kernel programs and the pipeline get the same packets: output, tables and counters agree.
 
 use rackweave_core::msg::Packet;
 use rackweave_core::{Effects, Event, Layout, Node, Rng, Span, Time};

@@ -1,4 +1,4 @@
-//! A data plane in the kernel, driven by test runs.
+//! A kernel data plane, driven by test runs.
 
 use rackweave_core::msg::{Body, Op, Packet, Table};
 use rackweave_core::{Layout, NodeId, Time};
@@ -7,14 +7,14 @@ use rackweave_switch::{Announcement, Change, DataPlane, Dump, RowResult};
 
 use crate::runner::Plane;
 
-/// `return skip!("name")`-like: true if the test cannot run here; says so.
+/// True, with a message, if the test cannot run here.
 pub fn skip(name: &str) -> bool {
     let Some(why) = KernelSwitch::unavailable() else { return false };
     println!("SKIP {name}: {why}");
     true
 }
 
-/// What the programs return.
+/// Return codes of the programs.
 pub const TC_OK: u32 = 0;
 pub const TC_DROP: u32 = 2;
 pub const TC_REDIRECT: u32 = 7;
@@ -44,7 +44,7 @@ pub fn framed(p: &Packet) -> Vec<u8> {
     frame::around(p.src, p.dst, &bytes(p))
 }
 
-/// The control plane's part of the switch: rows come to it, not to the program.
+/// The control plane's part of the switch: rows are sent to it, not to the program.
 fn row_change(p: &Packet) -> Option<Change> {
     let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
     match &p.body {

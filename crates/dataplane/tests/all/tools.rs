@@ -1,5 +1,5 @@
-//! The build notices when its tools come, whatever the times of their files: cargo builds a crate that has this crate's
-//! build script and nothing else.
+//! The build notices newly installed tools, whatever their files' times: cargo builds a crate with this crate's build
+//! script and nothing else.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// Stands for clang: refuses without the header, else leaves an object.
+/// A stand-in for clang: fails without the header, otherwise writes an object.
 const CLANG: &str = "#!/bin/sh
 [ -e HEADER ] || { echo \"fatal error: 'bpf/bpf_helpers.h' file not found\" >&2; exit 1; }
 while [ \"$1\" != -o ]; do shift; done
@@ -25,7 +25,7 @@ fn in_path(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is in PATH: it has linked this test"))
 }
 
-/// A file as a package manager installs it: with a time from long before.
+/// Installs a file like a package manager, with an old modification time.
 fn install(path: &Path, text: &str) {
     fs::write(path, text).expect("written");
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("ours");
@@ -88,7 +88,7 @@ fn a_build_notices_that_its_tools_have_come() {
     fs::remove_dir_all(&probe.root).expect("ours");
 }
 
-/// Another build script that runs tools needs the test above.
+/// Another build script that runs tools would need the test above.
 #[test]
 fn no_other_build_script_runs_tools() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

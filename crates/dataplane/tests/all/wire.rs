@@ -1,4 +1,4 @@
-//! Bytes: stamps, checksums, tags, and packets that are not as they should be.
+//! Bytes: stamps, checksums, tags, and malformed packets.
 
 use rackweave_core::msg::{Block, Body, GcField, GcOp, IoReply, Op, Packet, Table};
 use rackweave_core::{Incarnation, Layout, NodeId, Time};
@@ -70,7 +70,7 @@ fn tc_time_in_a_queue_is_in_the_stamp() {
     assert!(frame::parse(&out).unwrap().header.lat >= 0x7fff_ffff);
 }
 
-/// What `behind_queue` would not complete has no stamp to complete: a message to a ring whose operation is another.
+/// A stamp that `behind_queue` would not complete is not left open: a message to a ring with another operation.
 #[test]
 fn tc_a_ring_stamps_what_the_far_end_of_a_queue_completes() {
     if skip("tc_a_ring_stamps_what_the_far_end_of_a_queue_completes") {
@@ -93,7 +93,7 @@ fn tc_a_ring_stamps_what_the_far_end_of_a_queue_completes() {
     assert!((78..500_000_000).contains(&through(&mut s, with_lat(write(1), 77))));
 }
 
-/// `frame::parse` checks both checksums: this asks every alignment and carry of the rewritten fields.
+/// `frame::parse` checks both checksums, here for every alignment and carry of the rewritten fields.
 #[test]
 fn tc_checksums_are_right_whatever_is_rewritten() {
     if skip("tc_checksums_are_right_whatever_is_rewritten") {
@@ -108,14 +108,14 @@ fn tc_checksums_are_right_whatever_is_rewritten() {
         let out = s.send(Time::ZERO, p.clone()).unwrap();
         assert_eq!((out.dst, out.header.vssd.0, out.src), (NodeId(3), 2, p.src));
     }
-    // Without a UDP checksum there is none to keep.
+    // Without a UDP checksum there is none to preserve.
     let mut f = framed(&read(1, 0));
     f[40..42].fill(0);
     let (action, out, _) = s.test_run(&f, 1).unwrap();
     assert_eq!((action, &out[40..42]), (TC_REDIRECT, &[0, 0][..]));
 }
 
-/// As the transport seals: key id at byte 48, tag at 64.
+/// Sealed as by the transport: key id at byte 48, tag at 64.
 fn sealed(p: &Packet, key_id: u8, key: [u64; 2]) -> Vec<u8> {
     let mut b = bytes(p);
     b[48] = key_id;
@@ -124,7 +124,7 @@ fn sealed(p: &Packet, key_id: u8, key: [u64; 2]) -> Vec<u8> {
     frame::around(p.src, p.dst, &b)
 }
 
-/// As the transport makes it.
+/// As the transport computes it.
 fn tag(b: &[u8], key: [u64; 2]) -> u64 {
     siphash24(key, &gc_covered(b).expect("a gc_op"))
 }
@@ -164,7 +164,7 @@ fn tc_only_a_right_tag_moves_a_bit() {
     let answer = frame::parse(&frame::around(Layout::SWITCH, NodeId(2), &plain)).unwrap();
     assert_eq!(answer.body, Body::Table(Table::Gc(GcOp { field: GcField::Accept, sequence: 1 })));
     assert_eq!((answer.src, answer.dst), (Layout::SWITCH, NodeId(2)));
-    // Any bit of what is covered, flipped on the way with the checksums made right again, is found.
+    // Any flipped bit of the covered bytes, with correct checksums, is detected.
     let sealed = bytes_of(&sealed(&gc(GcField::Finish, 1, 2, 1, 2), 7, key));
     for at in (9..16).chain(20..48).chain(80..89) {
         let mut b = sealed.clone();

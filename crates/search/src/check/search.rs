@@ -15,12 +15,12 @@
 //! Unanswered writes multiply the states, because each may take effect at any later time or never. Two reductions
 //! apply; neither changes what is refused:
 //! - *Unobservable effects.* If such a write takes effect after the last answer with its value, or before another write
-//! without a read of it, the same history without that effect is equally valid: no read and no other write's answer
-//! depends on it, and a crash that restores its value could also have restored the previous one. So it takes effect no
-//! later than that answer, and one called after it not at all.
+//!   without a read of it, the same history without that effect is equally valid: no read and no other write's answer
+//!   depends on it, and a crash that restores its value could also have restored the previous one. So it takes effect no
+//!   later than that answer, and one called after it not at all.
 //! - *Symmetric writes.* Let two pending writes have the same value and writer's generation, the first called before
-//! the second. If the second takes effect and the first has not, their names can be exchanged from there on: both were
-//! called, neither is ever answered, and the same fences end both. So the one called first goes first.
+//!   the second. If the second takes effect and the first has not, their names can be exchanged from there on: both were
+//!   called, neither is ever answered, and the same fences end both. So the one called first goes first.
 //!   neither is ever answered, and the same fences end both. So the one called first goes first.
 
 use rackweave_core::map::{Map, Set, map, set};

@@ -1,4 +1,4 @@
-//! Files of a data directory: swapped, replaced, from another time, damaged.
+//! Files of a data directory: swapped, replaced, outdated, damaged.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ fn drive(data: &Path, server: u32) -> PathBuf {
     data.join(format!("ssd-{server}.rwk"))
 }
 
-/// Copies the files of a directory into another, which is made.
+/// Copies the files of a directory into a new one.
 fn copy_all(from: &Path, to: &Path) {
     let _ = fs::remove_dir_all(to);
     fs::create_dir(to).expect("made");
@@ -23,7 +23,7 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// The directory as it was some starts ago.
+/// The directory as of some starts ago.
 pub struct Older(PathBuf);
 
 impl Older {
@@ -33,7 +33,7 @@ impl Older {
     }
 }
 
-/// The directory as it is, to be put back.
+/// The directory as it is, to be restored.
 pub struct Saved {
     data: PathBuf,
     copy: PathBuf,
@@ -51,15 +51,15 @@ impl Saved {
 
 #[derive(Debug)]
 pub enum FileEdit {
-    /// Two drives change places.
+    /// Two drives are swapped.
     Swap(u32, u32),
-    /// One drive in the place of another, too.
+    /// A copy of one drive replaces another.
     Duplicate(u32, u32),
     /// A drive of another rack.
     Foreign(u32),
-    /// The metadata service's store as it was some starts ago.
+    /// The metadata service's store as of some starts ago.
     OlderStore,
-    /// A drive as it was some starts ago.
+    /// A drive as of some starts ago.
     OlderDrive(u32),
     StoreGone,
     DriveGone(u32),
@@ -129,7 +129,7 @@ impl FileEdit {
         }
     }
 
-    /// One of these is in the error.
+    /// Words of which the error contains at least one.
     pub fn names(&self) -> Vec<String> {
         let file = |n: u32| format!("ssd-{n}.rwk");
         match *self {
@@ -148,7 +148,7 @@ impl FileEdit {
             FileEdit::VersionOf(n) => vec![format!("version {n}")],
         }
     }
-    /// As is one of these.
+    /// Words of advice of which the error contains at least one.
     pub fn advice(&self) -> Vec<String> {
         let all: &[&str] = match self {
             FileEdit::Swap(..) | FileEdit::Duplicate(..) => &["put each drive's own file in its place"],
@@ -171,7 +171,7 @@ fn flip(path: &Path, at: u64) {
     crate::harness::flip_byte(path, at);
 }
 
-/// Where the copies of the drive's table are: on its first MiB.
+/// Offsets of the copies of the drive table: within its first MiB.
 fn tables(path: &Path) -> Vec<u64> {
     let file = fs::File::open(path).expect("a drive");
     let mut head = vec![0; 1 << 20];

@@ -1,4 +1,4 @@
-//! Keys of a configuration, and other values for each.
+//! Configuration keys, and other values for each.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use rackweave_config::RackConfig;
 use rackweave_core::Rng;
 use toml::{Table, Value};
 
-/// Every key of the schema, with values to set it to: good ones, ones that need another key, and ones that no rack has.
+/// Every key of the schema, with values: valid ones, ones that need another key, and invalid ones.
 const KEYS: &[(&str, &[&str])] = &[
     ("version", &["1", "2"]),
     ("policy", &["\"baseline\"", "\"rackblox\"", "\"rackweave\"", "\"ideal\"", "\"best\""]),
@@ -112,7 +112,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("no_such_section.key", &["1"]),
 ];
 
-/// Those that fix the layout of drives and of volumes.
+/// Keys that fix the layout of drives and volumes.
 pub const FIXED: &[&str] = &[
     "servers",
     "replicas",
@@ -127,7 +127,7 @@ pub const FIXED: &[&str] = &[
     "racks.far_replicas",
 ];
 
-/// Whether the second configuration is sound, and of racks of another layout than the first.
+/// Whether the second configuration is valid, and of another layout than the first.
 pub fn fixed_differ(kept: &str, edited: &str) -> bool {
     let layout = |text: &str| {
         let c = RackConfig::parse(text).ok()?;
@@ -161,7 +161,7 @@ impl fmt::Display for KeyEdit {
 }
 
 impl KeyEdit {
-    /// An error names one of these: sections by themselves, as a syntax error does, and what the policy decides.
+    /// Names of which an error contains one: sections alone, as in a syntax error, and keys that the policy sets.
     pub fn names(&self) -> Vec<&'static str> {
         match self {
             KeyEdit::Set(key, _) | KeyEdit::Remove(key) => {
