@@ -1,6 +1,6 @@
 //! Requests from outside (a gateway session, the command line, a workload) and their answers, by API.
 
-use crate::{admin, volume};
+use crate::msg::api::*;
 
 /// Chosen by the requester and repeated in the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +39,7 @@ pub trait Operation: Into<Op> {
     fn result(outcome: Outcome) -> Option<Result<Self::Reply, Self::Error>>;
 }
 
-macro_rules! apis {
+macro_rules! requests {
     ($($(#[$m:meta])* $api:ident($module:ident)),* $(,)?) => {
         /// One operation of any API. A node answers [`Op::not_served`] to an API that it does not serve.
         #[derive(Clone, Debug)]
@@ -109,10 +109,4 @@ macro_rules! apis {
     };
 }
 
-// One line per API: a module with `Op`, `Reply` and `Error`.
-apis! {
-    /// To a volume client: I/O of a volume, and attachment of its writer.
-    Volume(volume),
-    /// To the metadata service, directly or forwarded by a volume client.
-    Admin(admin),
-}
+crate::msg::apis!(requests);

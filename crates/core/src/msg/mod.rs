@@ -145,6 +145,24 @@ macro_rules! services {
     };
 }
 
+/// The modules of [`apis!`].
+pub(crate) mod api {
+    pub use crate::{admin, volume};
+}
+
+/// The APIs, as `Name(module)`: a module with `Op`, `Reply` and `Error`. A new one is a line here and in [`api`].
+macro_rules! apis {
+    ($with:ident) => {
+        $with! {
+            /// To a volume client: I/O of a volume, and attachment of its writer.
+            Volume(volume),
+            /// To the metadata service, directly or forwarded by a volume client.
+            Admin(admin),
+        }
+    };
+}
+pub(crate) use apis;
+
 macro_rules! bodies {
     ($($(#[$m:meta])* $service:ident($module:ident)),* $(,)?) => {
         /// A message of one of the services.
