@@ -11,6 +11,7 @@ mod message;
 pub mod net;
 pub mod queue;
 pub mod scripted;
+mod single;
 mod store;
 pub mod trace;
 
@@ -19,4 +20,5 @@ pub use engine::{Engine, Recorder};
 pub use message::Message;
 pub use net::{Latency, LinkFaults, NetState, Network, NetworkError};
 pub use scripted::{AnyNode, Inbox};
+pub use single::Single;
 pub use trace::{Costs, Step, TraceHash};

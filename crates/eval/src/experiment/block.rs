@@ -144,7 +144,7 @@ fn whole(blocks: u32, requests: Requests, arrivals: Arrivals) -> Client {
 }
 
 struct Tenants {
-    bench: Bench<Memory>,
+    bench: Bench,
     fill: u32,
     shared: Vec<Shared>,
 }

@@ -77,7 +77,7 @@ const CLIENTS_MIGRATED: usize = 16;
 const ISOLATIONS: [Isolation; 3] = [Isolation::Channel, Isolation::Die, Isolation::Software];
 
 /// vSSDs of one channel each, or of as many dies, or of as many soft-planes as those have, over all channels.
-fn vssds(b: &mut Bench<Memory>, isolation: Isolation, n: u16) -> Result<Vec<rackweave_core::VssdId>, BenchError> {
+fn vssds(b: &mut Bench, isolation: Isolation, n: u16) -> Result<Vec<rackweave_core::VssdId>, BenchError> {
     let dies = u32::from(DIES);
     match isolation {
         Isolation::Channel => (0..n).map(|_| b.alloc(isolation, 1)).collect(),
@@ -106,7 +106,7 @@ fn vssds(b: &mut Bench<Memory>, isolation: Isolation, n: u16) -> Result<Vec<rack
 type Clients = Rc<RefCell<KvClients>>;
 
 struct Stores {
-    bench: Bench<Memory>,
+    bench: Bench,
     clients: Vec<Clients>,
 }
 
@@ -283,7 +283,7 @@ fn migrate_on(scale: &Scale, cfg: ManagerConfig, load: KvLoad, replica: bool) ->
         bench.run(scale.warm_up);
         let before = seen(&bench.measure(scale.window)[0]);
         clients.borrow_mut().reader = copies - 1;
-        let moved = |b: &Bench<Memory>| -> u64 {
+        let moved = |b: &Bench| -> u64 {
             let stats = all.iter().filter_map(|v| b.manager().vssd_stats(*v).ok());
             stats.map(|s| s.pages_moved).sum::<u64>() * u64::from(cfg.profile.geometry.page_bytes)
         };

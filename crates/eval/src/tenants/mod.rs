@@ -1,9 +1,8 @@
 //! Several tenants on one drive of the flash manager, in virtual time: how they disturb each other.
 //!
-//! A [`Tenant`] is a state machine on FlashBlox's calls: it lays out its data in a vSSD, then offers its load. A
-//! [`Bench`] runs tenants against one [`FlashManager`]: it executes the drive's commands on a backend, delivers each
-//! completion when the modelled device is done, wakes manager and tenants at their deadlines, and hands every answer to
-//! the tenant whose token it bears. The same tenants on the same drive give the same figures.
+//! A [`Tenant`] is a state machine on FlashBlox's calls: it lays out its data in a vSSD, then offers its load. Manager and
+//! tenants are one node of the [`rackweave_sim`] engine, which wakes them at their deadlines and hands every answer to the
+//! tenant whose token it bears. The same tenants on the same drive give the same figures.
 //!
 //! The order of a run: [`Bench::new`], [`Bench::alloc`] and [`Bench::add`] for each tenant, [`Bench::prepare`] (all of
 //! them lay out their data), [`Bench::begin`] (all loads start), [`Bench::run`] for a warm-up, then
@@ -14,15 +13,12 @@ pub mod block;
 pub mod kv;
 mod recorder;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
-use rackweave_core::device::{Backend, Completion, DeviceCommand};
-use rackweave_core::{Span, Time, VssdId};
+use rackweave_core::device::Backend;
+use rackweave_core::{Effects, Event, Node, Span, Time, VssdId};
 use rackweave_flash::isolation::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::api::{AllocError, BlockError};
 use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, ManagerOut};
-use slab::Slab;
+use rackweave_sim::{Disk, Single};
 
 use crate::cpu::thread_cpu;
 pub use arrivals::Arrivals;
@@ -87,37 +83,86 @@ pub enum BenchError {
     Stalled { tenant: usize },
 }
 
-/// A drive and its tenants.
-pub struct Bench<B> {
+/// A drive's manager and its tenants.
+struct Drive {
     manager: FlashManager,
-    backend: B,
-    now: Time,
     out: ManagerOut,
-    /// Completions by the time they are due, in the order of submission.
-    due: BinaryHeap<Reverse<(Time, u64, usize)>>,
-    in_flight: Slab<Completion>,
-    sequence: u64,
     tenants: Vec<Box<dyn Tenant>>,
     /// Answers to the bench's own calls.
     own: Vec<Done>,
 }
 
-impl<B: Backend> Bench<B> {
-    /// Starts the drive.
-    pub fn new(cfg: ManagerConfig, backend: B) -> Result<Bench<B>, BenchError> {
-        let manager = FlashManager::new(cfg)?;
-        let mut b = Bench {
-            manager,
-            backend,
-            now: Time::ZERO,
-            out: ManagerOut::new(),
-            due: BinaryHeap::new(),
-            in_flight: Slab::new(),
-            sequence: 0,
-            tenants: Vec::new(),
-            own: Vec::new(),
+impl Drive {
+    /// When manager or a tenant wants to be woken.
+    fn wake(&self) -> Option<Time> {
+        self.manager.wake().into_iter().chain(self.tenants.iter().filter_map(|t| t.wake())).min()
+    }
+    fn turn(&mut self, now: Time, tenant: usize, what: impl FnOnce(&mut dyn Tenant, &mut Turn)) {
+        let Drive { manager, out, tenants, .. } = self;
+        what(&mut *tenants[tenant], &mut Turn { now, manager, out, tenant: tenant as u16 });
+    }
+    /// Manager before tenants, and these by their deadlines: one, since it may change those of the others.
+    fn tick(&mut self, now: Time) {
+        if self.manager.wake().is_some_and(|at| at <= now) {
+            return self.manager.tick(now, &mut self.out);
+        }
+        let first = (0..self.tenants.len()).filter_map(|i| Some((self.tenants[i].wake()?, i))).min();
+        if let Some((_, tenant)) = first.filter(|(at, _)| *at <= now) {
+            self.turn(now, tenant, |t, turn| t.tick(turn));
+        }
+    }
+    /// Passes on commands and answers, until there are none left.
+    fn settle(&mut self, now: Time, fx: &mut Effects) {
+        loop {
+            fx.commands.append(&mut self.out.commands);
+            if self.out.done.is_empty() {
+                return fx.wake_at(self.wake().unwrap_or(Time::MAX));
+            }
+            for d in std::mem::take(&mut self.out.done) {
+                self.deliver(now, d);
+            }
+        }
+    }
+    fn deliver(&mut self, now: Time, done: Done) {
+        let token = match &done {
+            Done::VssdAllocated { token, .. }
+            | Done::VssdFreed { token, .. }
+            | Done::BlockAllocated { token, .. }
+            | Done::Written { token, .. }
+            | Done::Read { token, .. }
+            | Done::Synced { token, .. } => *token,
+            Done::Recovered { .. } => u64::from(BENCH) << TENANT_SHIFT,
+            Done::Swapped => return,
         };
-        b.manager.boot(b.now, &mut b.out);
+        match (token >> TENANT_SHIFT) as u16 {
+            BENCH => self.own.push(done),
+            tenant => self.turn(now, tenant.into(), |t, turn| t.done(turn, done)),
+        }
+    }
+}
+
+impl Node for Drive {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        match event {
+            Event::Completion(c) => self.manager.handle(now, c, &mut self.out),
+            _ => self.tick(now),
+        }
+        self.settle(now, fx);
+    }
+}
+
+/// A drive and its tenants.
+pub struct Bench {
+    sim: Single<Drive>,
+}
+
+impl Bench {
+    /// Starts the drive.
+    pub fn new(cfg: ManagerConfig, backend: impl Backend + 'static) -> Result<Bench, BenchError> {
+        let (ssd, manager) = (cfg.id, FlashManager::new(cfg)?);
+        let drive = Drive { manager, out: ManagerOut::new(), tenants: Vec::new(), own: Vec::new() };
+        let mut b = Bench { sim: Single::new(drive, ssd, Disk::Plain(Box::new(backend))) };
+        b.act(|now, m, out| m.boot(now, out));
         match b.wait_own() {
             Some(Done::Recovered { result }) => result?,
             other => unreachable!("a boot ends with its answer, not {other:?}"),
@@ -127,7 +172,7 @@ impl<B: Backend> Bench<B> {
     /// A vSSD of that many channels, dies or soft-planes; the drive's configuration has [`unit_levels`].
     pub fn alloc(&mut self, isolation: Isolation, units: u32) -> Result<VssdId, BenchError> {
         let token = u64::from(BENCH) << TENANT_SHIFT;
-        self.manager.alloc_vssd(self.now, (isolation, units - 1, 1), token, &mut self.out)?;
+        self.act(|now, m, out| m.alloc_vssd(now, (isolation, units - 1, 1), token, out))?;
         match self.wait_own() {
             Some(Done::VssdAllocated { result, .. }) => Ok(result?),
             other => unreachable!("an allocation is answered, not {other:?}"),
@@ -139,7 +184,7 @@ impl<B: Backend> Bench<B> {
     /// The drive has failed.
     pub fn dealloc(&mut self, vssd: VssdId) -> Result<(), BenchError> {
         let token = u64::from(BENCH) << TENANT_SHIFT;
-        self.manager.dealloc_vssd(self.now, vssd, token, &mut self.out)?;
+        self.act(|now, m, out| m.dealloc_vssd(now, vssd, token, out))?;
         match self.wait_own() {
             Some(Done::VssdFreed { result, .. }) => Ok(result?),
             other => unreachable!("a deallocation is answered, not {other:?}"),
@@ -147,18 +192,19 @@ impl<B: Backend> Bench<B> {
     }
     /// The tenant's number.
     pub fn add(&mut self, tenant: Box<dyn Tenant>) -> usize {
-        assert!(self.tenants.len() < usize::from(BENCH), "a tenant's number has 16 bits");
-        self.tenants.push(tenant);
-        self.tenants.len() - 1
+        let tenants = &mut self.sim.node_mut().tenants;
+        assert!(tenants.len() < usize::from(BENCH), "a tenant's number has 16 bits");
+        tenants.push(tenant);
+        tenants.len() - 1
     }
     pub fn manager(&self) -> &FlashManager {
-        &self.manager
+        &self.sim.node().manager
     }
     pub fn now(&self) -> Time {
-        self.now
+        self.sim.now()
     }
     pub fn tenant(&self, tenant: usize) -> &dyn Tenant {
-        &*self.tenants[tenant]
+        &*self.sim.node().tenants[tenant]
     }
 
     /// All tenants lay out their data, at the same time.
@@ -166,9 +212,9 @@ impl<B: Backend> Bench<B> {
     /// # Errors
     /// One of them waits for nothing.
     pub fn prepare(&mut self) -> Result<(), BenchError> {
-        (0..self.tenants.len()).for_each(|i| self.turn(i, |t, turn| t.prepare(turn)));
-        while let Some(tenant) = self.tenants.iter().position(|t| !t.prepared()) {
-            if !self.step(Time(u64::MAX)) {
+        self.all(|t, turn| t.prepare(turn));
+        while let Some(tenant) = self.sim.node().tenants.iter().position(|t| !t.prepared()) {
+            if !self.sim.step() {
                 return Err(BenchError::Stalled { tenant });
             }
         }
@@ -176,13 +222,14 @@ impl<B: Backend> Bench<B> {
     }
     /// All loads start.
     pub fn begin(&mut self) {
-        (0..self.tenants.len()).for_each(|i| self.turn(i, |t, turn| t.begin(turn)));
+        self.all(|t, turn| t.begin(turn));
+    }
+    fn all(&mut self, what: impl Fn(&mut dyn Tenant, &mut Turn)) {
+        (0..self.sim.node().tenants.len()).for_each(|i| self.turn(i, &what));
     }
     /// Lets this much time pass.
     pub fn run(&mut self, span: Span) {
-        let until = self.now + span;
-        while self.step(until) {}
-        self.now = self.now.max(until);
+        self.sim.run_until(self.now() + span);
     }
     /// Lets this much time pass, and says what was done in it.
     pub fn measure(&mut self, span: Span) -> Vec<TenantOutcome> {
@@ -191,99 +238,41 @@ impl<B: Backend> Bench<B> {
     /// As [`Bench::measure`], but it may end earlier.
     pub fn measure_until(&mut self, most: Span, ended: impl Fn(&FlashManager) -> bool) -> Vec<TenantOutcome> {
         let cpu = thread_cpu();
-        let (from, until) = (self.now, self.now + most);
-        self.tenants.iter_mut().for_each(|t| t.recorder().open());
-        let mut over = ended(&self.manager);
-        while !over && self.step(until) {
-            over = ended(&self.manager);
-        }
-        if !over {
-            self.now = until;
+        let (from, until) = (self.now(), self.now() + most);
+        self.sim.node_mut().tenants.iter_mut().for_each(|t| t.recorder().open());
+        while !ended(self.manager()) {
+            if self.sim.next_time().is_none_or(|at| at > until) {
+                self.sim.run_until(until);
+                break;
+            }
+            self.sim.step();
         }
         let cpu = Span(thread_cpu().0 - cpu.0);
-        let window = self.now.since(from);
-        self.tenants.iter_mut().map(|t| t.recorder().close(window, cpu)).collect()
+        let window = self.now().since(from);
+        self.sim.node_mut().tenants.iter_mut().map(|t| t.recorder().close(window, cpu)).collect()
     }
     /// Does something with the drive now.
     pub fn act<T>(&mut self, what: impl FnOnce(Time, &mut FlashManager, &mut ManagerOut) -> T) -> T {
-        let result = what(self.now, &mut self.manager, &mut self.out);
-        self.settle();
-        result
+        self.sim.act(|drive, now, fx| {
+            let result = what(now, &mut drive.manager, &mut drive.out);
+            drive.settle(now, fx);
+            result
+        })
     }
     /// Gives the tenant a turn out of order: a switch of its mode, say.
     pub fn turn(&mut self, tenant: usize, what: impl FnOnce(&mut dyn Tenant, &mut Turn)) {
-        let mut turn = Turn { now: self.now, manager: &mut self.manager, out: &mut self.out, tenant: tenant as u16 };
-        what(&mut *self.tenants[tenant], &mut turn);
-        self.settle();
-    }
-
-    /// Executes the drive's commands and hands out its answers, until there are none left.
-    fn settle(&mut self) {
-        loop {
-            for c in std::mem::take(&mut self.out.commands) {
-                self.submit(c);
-            }
-            if self.out.done.is_empty() {
-                return;
-            }
-            for d in std::mem::take(&mut self.out.done) {
-                self.deliver(d);
-            }
-        }
-    }
-    fn submit(&mut self, c: DeviceCommand) {
-        let result = self.backend.execute(&c.op);
-        let completion = Completion { ssd: c.ssd, tag: c.tag, result };
-        let slot = self.in_flight.insert(completion);
-        self.sequence += 1;
-        self.due.push(Reverse((c.done_at.max(self.now), self.sequence, slot)));
-    }
-    fn deliver(&mut self, done: Done) {
-        let token = match &done {
-            Done::VssdAllocated { token, .. }
-            | Done::VssdFreed { token, .. }
-            | Done::BlockAllocated { token, .. }
-            | Done::Written { token, .. }
-            | Done::Read { token, .. }
-            | Done::Synced { token, .. } => *token,
-            Done::Recovered { .. } => u64::from(BENCH) << TENANT_SHIFT,
-            Done::Swapped => return,
-        };
-        let tenant = (token >> TENANT_SHIFT) as u16;
-        if tenant == BENCH {
-            return self.own.push(done);
-        }
-        let mut turn = Turn { now: self.now, manager: &mut self.manager, out: &mut self.out, tenant };
-        self.tenants[usize::from(tenant)].done(&mut turn, done);
-    }
-    /// Delivers the event that is due first, if that is not after `until`. False: there is none.
-    fn step(&mut self, until: Time) -> bool {
-        self.settle();
-        let completion = self.due.peek().map(|Reverse((at, ..))| *at);
-        let wake = self.manager.wake();
-        let tenant = (0..self.tenants.len()).filter_map(|i| Some((self.tenants[i].wake()?, i))).min();
-        let first = [completion, wake, tenant.map(|t| t.0)].into_iter().flatten().min();
-        let Some(at) = first.filter(|at| *at <= until) else { return false };
-        self.now = self.now.max(at);
-        if completion == Some(at) {
-            let Reverse((.., slot)) = self.due.pop().expect("it was there");
-            let completion = self.in_flight.remove(slot);
-            self.manager.handle(self.now, completion, &mut self.out);
-        } else if wake == Some(at) {
-            self.manager.tick(self.now, &mut self.out);
-        } else if let Some((_, i)) = tenant {
-            self.turn(i, |t, turn| t.tick(turn));
-        }
-        self.settle();
-        true
+        self.sim.act(|drive, now, fx| {
+            drive.turn(now, tenant, what);
+            drive.settle(now, fx);
+        });
     }
     fn wait_own(&mut self) -> Option<Done> {
-        while self.own.is_empty() {
-            if !self.step(Time(u64::MAX)) {
+        while self.sim.node().own.is_empty() {
+            if !self.sim.step() {
                 return None;
             }
         }
-        self.own.pop()
+        self.sim.node_mut().own.pop()
     }
 }
 

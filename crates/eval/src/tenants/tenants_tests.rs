@@ -95,7 +95,7 @@ impl Tenant for Log {
     }
 }
 
-fn bench() -> Bench<Memory> {
+fn bench() -> Bench {
     let mut p = Profile::builtin("p-ssd").expect("built in");
     p.geometry = Geometry {
         channels: 2,

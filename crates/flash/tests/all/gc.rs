@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use rackweave_core::device::{Backend, Completion, DeviceData, DeviceOp, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
-use rackweave_core::{Payload, Rng, Span, SsdId, Time, Timestamp, VolumeId};
+use rackweave_core::{Effects, Event, Node, Payload, Rng, Span, SsdId, Time, Timestamp, VolumeId};
 use rackweave_flash::backend::{Discard, Memory};
 use rackweave_flash::trace;
 use rackweave_flash::{
     BlockWrite, BlockingUnit, FlashDone, FlashOut, Profile, ReadError, Separation, Ssd, SsdConfig, Timing, VictimPolicy,
 };
+use rackweave_sim::{Disk, Single};
 
 use crate::rig::{Rig, VSSD, addr, contents, new_ssd, small_config, small_profile};
 
@@ -124,15 +125,34 @@ fn rotted_range_records_are_written_again_before_their_block_is_erased() {
     }
 }
 
-/// A drive in virtual time: commands complete when the modelled device says.
-struct Timed {
+/// A drive and what it answered.
+struct Drive {
     ssd: Ssd,
-    disk: Box<dyn Backend>,
-    now: Time,
-    events: BTreeMap<(Time, u64), Completion>,
-    serial: u64,
     out: FlashOut,
     done: Vec<(Time, FlashDone)>,
+}
+
+impl Drive {
+    fn act<R>(&mut self, now: Time, fx: &mut Effects, what: impl FnOnce(&mut Ssd, Time, &mut FlashOut) -> R) -> R {
+        let result = what(&mut self.ssd, now, &mut self.out);
+        self.done.extend(self.out.done.drain(..).map(|d| (now, d)));
+        fx.commands.append(&mut self.out.commands);
+        result
+    }
+}
+
+impl Node for Drive {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        if let Event::Completion(c) = event {
+            self.act(now, fx, |ssd, now, out| ssd.handle(now, c, out));
+        }
+    }
+}
+
+/// A drive in virtual time: commands complete when the modelled device says.
+struct Timed {
+    sim: Single<Drive>,
+    version: u64,
 }
 
 impl Timed {
@@ -142,68 +162,56 @@ impl Timed {
         Timed::on(&cfg, Box::new(disk))
     }
     fn on(cfg: &SsdConfig, disk: Box<dyn Backend>) -> Timed {
-        Timed {
-            ssd: new_ssd(cfg),
-            disk,
-            now: Time::ZERO,
-            events: BTreeMap::new(),
-            serial: 0,
-            out: FlashOut::new(),
-            done: Vec::new(),
-        }
+        let drive = Drive { ssd: new_ssd(cfg), out: FlashOut::new(), done: Vec::new() };
+        Timed { sim: Single::new(drive, cfg.id, Disk::Plain(disk)), version: 0 }
     }
-    fn take(&mut self) {
-        self.done.extend(self.out.done.drain(..).map(|d| (self.now, d)));
-        for c in std::mem::take(&mut self.out.commands) {
-            self.serial += 1;
-            let result = self.disk.execute(&c.op);
-            let completion = Completion { ssd: c.ssd, tag: c.tag, result };
-            self.events.insert((c.done_at.max(self.now), self.serial), completion);
-        }
+    fn ssd(&mut self) -> &mut Ssd {
+        &mut self.sim.node_mut().ssd
     }
-    fn step(&mut self) -> bool {
-        let Some(((at, _), c)) = self.events.pop_first() else { return false };
-        self.now = at;
-        self.ssd.handle(at, c, &mut self.out);
-        self.take();
-        true
+    fn now(&self) -> Time {
+        self.sim.now()
+    }
+    fn act<R>(&mut self, what: impl FnOnce(&mut Ssd, Time, &mut FlashOut) -> R) -> R {
+        self.sim.act(|drive, now, fx| drive.act(now, fx, what))
     }
     fn settle(&mut self) {
-        while self.step() {}
+        while self.sim.step() {}
     }
     fn write(&mut self, first: u32) {
-        let version = self.serial + 1;
+        self.version += 1;
+        let version = self.version;
         let write = |i: u32| BlockWrite { addr: addr(first + i), version: Timestamp(version), data: contents(version) };
-        self.ssd.program(self.now, VSSD, &[0, 1, 2, 3].map(write), 1, &mut self.out).expect("room");
-        self.take();
+        self.act(|ssd, now, out| ssd.program(now, VSSD, &[0, 1, 2, 3].map(write), 1, out)).expect("room");
         self.settle();
     }
-    /// How long a read of `block` takes that is asked for now.
+    /// How long a read of `block` takes that begins now.
     fn read(&mut self, block: u32) -> Span {
-        let asked = self.now;
-        self.ssd.read(asked, VSSD, addr(block), 777, &mut self.out);
-        self.take();
+        let begun = self.now();
+        self.act(|ssd, now, out| ssd.read(now, VSSD, addr(block), 777, out));
         loop {
             let read = |d: &(Time, FlashDone)| matches!(d.1, FlashDone::Read { token: 777, .. });
-            if let Some(i) = self.done.iter().position(read) {
-                return self.done.swap_remove(i).0.since(asked);
+            let done = &mut self.sim.node_mut().done;
+            if let Some(i) = done.iter().position(read) {
+                return done.swap_remove(i).0.since(begun);
             }
-            assert!(self.step(), "the read was not answered");
+            assert!(self.sim.step(), "the read was not answered");
         }
     }
-    /// Begins to collect a victim: the longest of the reads asked for right then, some on every die.
+    fn collect(&mut self) {
+        self.act(|ssd, now, out| ssd.gc_start(now, VSSD, out));
+    }
+    /// Begins to collect a victim: the longest of the reads that begin right then, some on every die.
     fn read_beside_collection(&mut self) -> Span {
-        let (began, erases) = (self.now, self.ssd.stats(VSSD).erases);
-        self.ssd.gc_start(began, VSSD, &mut self.out);
-        self.ssd.gc_stop(VSSD);
-        for page in (0..64).step_by(5) {
-            self.ssd.read(began, VSSD, addr(page * 4), 1_000, &mut self.out);
-        }
-        self.take();
+        let (began, erases) = (self.now(), self.ssd().stats(VSSD).erases);
+        self.act(|ssd, now, out| {
+            ssd.gc_start(now, VSSD, out);
+            ssd.gc_stop(VSSD);
+            (0..64).step_by(5).for_each(|page| ssd.read(now, VSSD, addr(page * 4), 1_000, out));
+        });
         self.settle();
         let read = |d: &&(Time, FlashDone)| matches!(d.1, FlashDone::Read { token: 1_000, .. });
-        let all: Vec<Time> = self.done.iter().filter(read).map(|d| d.0).collect();
-        assert!(all.len() == 13 && self.ssd.stats(VSSD).erases > erases);
+        let all: Vec<Time> = self.sim.node().done.iter().filter(read).map(|d| d.0).collect();
+        assert!(all.len() == 13 && self.ssd().stats(VSSD).erases > erases);
         all.into_iter().fold(began, Time::max).since(began)
     }
 }
@@ -229,17 +237,16 @@ fn ideal_collection_keeps_nobody_waiting_and_its_own_pace() {
     let mut t = aged(Timing::IdealGc, BlockingUnit::Block);
     let idle = t.read(KEPT);
     assert!(idle >= p.read, "a read takes what the profile says: {idle}");
-    let (began, erases) = (t.now, t.ssd.stats(VSSD).erases);
-    t.ssd.gc_start(t.now, VSSD, &mut t.out);
-    t.ssd.gc_stop(VSSD);
-    t.take();
+    let (began, erases) = (t.now(), t.ssd().stats(VSSD).erases);
+    t.collect();
+    t.ssd().gc_stop(VSSD);
     assert_eq!(t.read(KEPT), idle, "a read beside collection takes no longer");
     t.settle();
-    assert!(t.ssd.stats(VSSD).erases > erases && t.ssd.stats(VSSD).gc_slots > 0);
-    assert!(t.now.since(began) >= p.read + p.program + p.erase, "its commands take their time");
-    let before = t.now;
+    assert!(t.ssd().stats(VSSD).erases > erases && t.ssd().stats(VSSD).gc_slots > 0);
+    assert!(t.now().since(began) >= p.read + p.program + p.erase, "its commands take their time");
+    let before = t.now();
     t.write(0);
-    assert!(t.now.since(before) >= p.program, "a host's program takes what the profile says");
+    assert!(t.now().since(before) >= p.program, "a host's program takes what the profile says");
 }
 
 /// 256 erase blocks, four frontiers of the collector and more, under rewriting that keeps it at work.
@@ -256,10 +263,10 @@ fn busy_with(erase_suspend: bool, program_suspend: bool) -> Timed {
     let base = SsdConfig::new(SsdId(3), profile);
     let cfg = SsdConfig { checkpoint_blocks: None, verify: false, erase_suspend, program_suspend, ..base };
     let mut t = Timed::on(&cfg, Box::new(Discard));
-    let n = t.ssd.space(VSSD).exported_slots / 4 * 4 / 10 * 8;
-    t.ssd.prefill(VSSD, (0..n).map(|b| (addr(b as u32), Timestamp(1))));
+    let n = t.ssd().space(VSSD).exported_slots / 4 * 4 / 10 * 8;
+    t.ssd().prefill(VSSD, (0..n).map(|b| (addr(b as u32), Timestamp(1))));
     let mut rng = Rng::new(5);
-    t.ssd.prefill(VSSD, (0..n).map(|_| (addr(rng.below(n) as u32), Timestamp(2))));
+    t.ssd().prefill(VSSD, (0..n).map(|_| (addr(rng.below(n) as u32), Timestamp(2))));
     t
 }
 
@@ -268,9 +275,8 @@ fn a_read_waits_for_one_command_of_the_collector_at_the_most() {
     let mut t = busy();
     let p = small_profile();
     let mut rng = Rng::new(6);
-    let n = t.ssd.space(VSSD).mapped_slots;
-    t.ssd.gc_start(t.now, VSSD, &mut t.out);
-    t.take();
+    let n = t.ssd().space(VSSD).mapped_slots;
+    t.collect();
     let transfer = Span(4096 * 1_000_000_000 / p.bus_bytes_per_s);
     // Everything a bus may have under way for the other die of its channel goes first, too.
     let own = p.read + transfer * 16;
@@ -280,7 +286,7 @@ fn a_read_waits_for_one_command_of_the_collector_at_the_most() {
         longest = longest.max(took);
         beside_program += u32::from(took > p.program / 2);
     }
-    assert!(t.ssd.stats(VSSD).gc_victims > 20 && beside_program > 100, "reads met the collector");
+    assert!(t.ssd().stats(VSSD).gc_victims > 20 && beside_program > 100, "reads met the collector");
     assert!(longest <= p.erase + own, "a read waited for more than one command: {longest}");
 }
 
@@ -290,14 +296,13 @@ fn with_suspension_no_read_waits_for_an_erase_or_a_program() {
     let suspend = p.erase_suspend.expect("p-ssd can").suspend;
     let times = |erase_suspend, program_suspend| {
         let (mut t, mut rng) = (busy_with(erase_suspend, program_suspend), Rng::new(6));
-        let n = t.ssd.space(VSSD).mapped_slots;
-        t.ssd.gc_start(t.now, VSSD, &mut t.out);
-        t.take();
+        let n = t.ssd().space(VSSD).mapped_slots;
+        t.collect();
         let mut all: Vec<Span> = (0..4_000).map(|_| t.read(rng.below(n) as u32)).collect();
-        t.ssd.gc_stop(VSSD);
+        t.ssd().gc_stop(VSSD);
         t.settle();
-        t.ssd.check().expect("invariants");
-        assert!(t.ssd.stats(VSSD).erases > 20 && !t.ssd.gc_running(VSSD));
+        t.ssd().check().expect("invariants");
+        assert!(t.ssd().stats(VSSD).erases > 20 && !t.ssd().gc_running(VSSD));
         all.sort_unstable();
         let mean = Span(all.iter().map(|s| s.0).sum::<u64>() / all.len() as u64);
         (all[all.len() * 999 / 1000], all[all.len() - 1], mean)
@@ -329,31 +334,29 @@ fn a_profile_that_cannot_suspend_is_refused() {
 fn collection_uses_many_dies_at_once() {
     let mut t = busy();
     let p = small_profile();
-    t.ssd.gc_start(t.now, VSSD, &mut t.out);
-    t.take();
-    let (began, moved) = (t.now, t.ssd.stats(VSSD).gc_slots);
-    while t.ssd.stats(VSSD).gc_victims < 40 {
-        assert!(t.step(), "it goes on");
+    t.collect();
+    let (began, moved) = (t.now(), t.ssd().stats(VSSD).gc_slots);
+    while t.ssd().stats(VSSD).gc_victims < 40 {
+        assert!(t.sim.step(), "it goes on");
     }
-    let pages = (t.ssd.stats(VSSD).gc_slots - moved) / 4;
+    let pages = (t.ssd().stats(VSSD).gc_slots - moved) / 4;
     let one_die = (p.read + p.program) * pages + p.erase * 40;
-    let took = t.now.since(began);
+    let took = t.now().since(began);
     assert!(took * 2 < one_die, "{pages} pages took {took}, one die after another {one_die}");
 }
 
 #[test]
 fn emptied_blocks_share_syncs() {
     let mut t = busy();
-    t.ssd.gc_start(t.now, VSSD, &mut t.out);
-    t.take();
-    let before = t.ssd.stats(VSSD);
-    while t.ssd.stats(VSSD).gc_victims < 60 {
-        assert!(t.step(), "it goes on");
+    t.collect();
+    let before = t.ssd().stats(VSSD);
+    while t.ssd().stats(VSSD).gc_victims < 60 {
+        assert!(t.sim.step(), "it goes on");
     }
-    t.ssd.gc_stop(VSSD);
+    t.ssd().gc_stop(VSSD);
     t.settle();
-    assert!(!t.ssd.gc_running(VSSD), "the last of them do not wait for others");
-    let s = t.ssd.stats(VSSD);
+    assert!(!t.ssd().gc_running(VSSD), "the last of them do not wait for others");
+    let s = t.ssd().stats(VSSD);
     let (erases, syncs) = (s.erases - before.erases, s.gc_syncs - before.gc_syncs);
     assert!(erases >= 50, "{erases} erases");
     assert!(syncs > 0 && syncs * 3 <= erases, "{syncs} syncs for {erases} erases");

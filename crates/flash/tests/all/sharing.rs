@@ -1,9 +1,11 @@
 //! vSSDs that share a drive in virtual time: shares of dies, isolation, moves in the background; wear to the end.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
-use rackweave_core::device::{Backend, Completion, DeviceCommand, DeviceData, DeviceError, DeviceOp, PageAddr};
-use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
+use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr};
+use rackweave_core::{Effects, Event, Node, Payload, Span, SsdId, Time, VssdId};
 use rackweave_flash::backend::{Discard, Memory};
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
@@ -11,6 +13,7 @@ use rackweave_flash::manager::driver::Drive;
 use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
 use rackweave_flash::wear::{Swap, WearPolicy};
 use rackweave_flash::{Geometry, Profile, Timing};
+use rackweave_sim::{Disk, Single};
 
 const PAGE: u64 = 16_384;
 
@@ -30,50 +33,83 @@ fn timed() -> ManagerConfig {
     cfg
 }
 
-/// A drive in virtual time.
-struct Rig {
+/// A drive's manager, its answers, and where it programmed.
+struct Managed {
     manager: FlashManager,
-    disk: Memory,
     out: ManagerOut,
-    in_flight: Vec<(DeviceCommand, Completion)>,
-    now: Time,
-    token: u64,
     /// Of programs, when they are done and where they are.
     programs: BTreeMap<(Time, u32), Vec<PageAddr>>,
+}
+
+impl Managed {
+    fn act<R>(&mut self, now: Time, fx: &mut Effects, what: impl FnOnce(&mut Managed, Time) -> R) -> R {
+        let result = what(self, now);
+        for c in self.out.commands.drain(..) {
+            if let DeviceOp::Program { page, .. } = c.op {
+                let die = self.manager.geometry().die_of(page.block);
+                self.programs.entry((c.done_at, die)).or_default().push(page);
+            }
+            fx.command(c);
+        }
+        fx.wake_at(self.manager.wake().filter(|_| self.manager.swapping()).unwrap_or(Time::MAX));
+        result
+    }
+}
+
+impl Node for Managed {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        self.act(now, fx, |m, now| match event {
+            Event::Completion(c) => m.manager.handle(now, c, &mut m.out),
+            _ => m.manager.tick(now, &mut m.out),
+        });
+    }
+}
+
+/// Contents that the test looks at.
+#[derive(Clone)]
+struct Shared(Rc<RefCell<Memory>>);
+
+impl Backend for Shared {
+    fn execute(&mut self, op: &DeviceOp) -> Result<DeviceData, DeviceError> {
+        self.0.borrow_mut().execute(op)
+    }
+}
+
+/// A drive in virtual time.
+struct Rig {
+    sim: Single<Managed>,
+    disk: Shared,
+    token: u64,
 }
 
 impl Rig {
     fn new(cfg: &ManagerConfig) -> Rig {
         let manager = FlashManager::new(cfg.clone()).expect("a drive");
-        let disk = Memory::new(cfg.profile.geometry);
-        let mut r = Rig {
-            manager,
-            disk,
-            out: ManagerOut::new(),
-            in_flight: Vec::new(),
-            now: Time::ZERO,
-            token: 0,
-            programs: BTreeMap::new(),
-        };
-        r.manager.boot(r.now, &mut r.out);
+        let disk = Shared(Rc::new(RefCell::new(Memory::new(cfg.profile.geometry))));
+        let managed = Managed { manager, out: ManagerOut::new(), programs: BTreeMap::new() };
+        let mut r = Rig { sim: Single::new(managed, cfg.id, Disk::Plain(Box::new(disk.clone()))), disk, token: 0 };
+        r.act(|m, now, out| m.boot(now, out));
         r.until(|d| matches!(d, Done::Recovered { result: Ok(()) }));
         r
     }
+    fn act<R>(&mut self, what: impl FnOnce(&mut FlashManager, Time, &mut ManagerOut) -> R) -> R {
+        self.sim.act(|m, now, fx| m.act(now, fx, |m, now| what(&mut m.manager, now, &mut m.out)))
+    }
+    fn manager(&self) -> &FlashManager {
+        &self.sim.node().manager
+    }
+    fn now(&self) -> Time {
+        self.sim.now()
+    }
+    fn programs(&self) -> &BTreeMap<(Time, u32), Vec<PageAddr>> {
+        &self.sim.node().programs
+    }
+    fn check(&self) {
+        assert_eq!(self.disk.0.borrow().violations(), []);
+        self.manager().check().expect("whole");
+    }
     fn step(&mut self) -> Option<Vec<Done>> {
-        for c in self.out.commands.drain(..) {
-            if let DeviceOp::Program { page, .. } = c.op {
-                let die = self.manager.config().profile.geometry.die_of(page.block);
-                self.programs.entry((c.done_at, die)).or_default().push(page);
-            }
-            let result = self.disk.execute(&c.op);
-            let completion = Completion { ssd: c.ssd, tag: c.tag, result };
-            self.in_flight.push((c, completion));
-        }
-        let i = (0..self.in_flight.len()).min_by_key(|i| (self.in_flight[*i].0.done_at, self.in_flight[*i].0.tag))?;
-        let (c, completion) = self.in_flight.remove(i);
-        self.now = self.now.max(c.done_at);
-        self.manager.handle(self.now, completion, &mut self.out);
-        Some(std::mem::take(&mut self.out.done))
+        self.sim.step().then(|| std::mem::take(&mut self.sim.node_mut().out.done))
     }
     fn until(&mut self, is: impl Fn(&Done) -> bool) -> Done {
         loop {
@@ -92,7 +128,7 @@ impl Rig {
     }
     fn vssd(&mut self, isolation: Isolation, level: u32) -> VssdId {
         let token = self.token();
-        self.manager.alloc_vssd(self.now, (isolation, level, 1), token, &mut self.out).expect("room");
+        self.act(|m, now, out| m.alloc_vssd(now, (isolation, level, 1), token, out)).expect("room");
         match self.until(|d| matches!(d, Done::VssdAllocated { .. })) {
             Done::VssdAllocated { result, .. } => result.expect("durable"),
             _ => unreachable!(),
@@ -100,11 +136,12 @@ impl Rig {
     }
     fn block(&mut self, vssd: VssdId) -> Block {
         let token = self.token();
-        self.manager.alloc_block(self.now, vssd, token, &mut self.out).expect("free");
+        self.act(|m, now, out| m.alloc_block(now, vssd, token, out)).expect("free");
         let mine = |d: &Done| matches!(d, Done::BlockAllocated { token: t, .. } if *t == token);
         loop {
-            if let Some(i) = self.out.done.iter().position(mine) {
-                let Done::BlockAllocated { result, .. } = self.out.done.remove(i) else { unreachable!() };
+            let done = &mut self.sim.node_mut().out.done;
+            if let Some(i) = done.iter().position(mine) {
+                let Done::BlockAllocated { result, .. } = done.remove(i) else { unreachable!() };
                 return result.expect("free");
             }
             if let Some(Done::BlockAllocated { result, .. }) = self.step().expect("it comes").into_iter().find(mine) {
@@ -115,19 +152,28 @@ impl Rig {
     fn write(&mut self, block: Block, pages: u64) -> u64 {
         let token = self.token();
         let data = Payload::elided((pages * PAGE) as u32, token);
-        self.manager.write(self.now, (block.vssd, block), None, &data, token, &mut self.out).expect("room");
+        self.act(|m, now, out| m.write(now, (block.vssd, block), None, &data, token, out)).expect("room");
         token
     }
     fn read(&mut self, block: Block, page: u64) -> u64 {
+        self.read_range(block, (page * PAGE, 4096))
+    }
+    fn read_range(&mut self, block: Block, range: (u64, u64)) -> u64 {
         let token = self.token();
-        self.manager.read(self.now, (block.vssd, block), (page * PAGE, 4096), token, &mut self.out).expect("written");
+        self.act(|m, now, out| m.read(now, (block.vssd, block), range, token, out)).expect("written");
         token
+    }
+    fn free(&mut self, block: Block) {
+        self.act(|m, now, out| m.free_block(now, block.vssd, block, out)).expect("live");
+    }
+    fn swap(&mut self, dies: [(u32, u32); 2]) {
+        assert!(self.act(|m, now, out| m.swap_dies(now, &Swap { dies: dies.into() }, out)));
     }
     /// How long a read takes, with whatever else is going on.
     fn read_time(&mut self, block: Block, page: u64) -> Span {
-        let (begin, token) = (self.now, self.read(block, page));
+        let (begin, token) = (self.now(), self.read(block, page));
         self.until(|d| matches!(d, Done::Read { token: t, result: Ok(_) } if *t == token));
-        self.now.since(begin)
+        self.now().since(begin)
     }
 }
 
@@ -136,7 +182,7 @@ fn two_soft_planes_get_twice_the_share_of_one_and_nobody_waits_for_an_idle_one()
     let mut r = Rig::new(&timed());
     let (one, two) = (r.vssd(Isolation::Software, 0), r.vssd(Isolation::Software, 1));
     let blocks = [r.block(one), r.block(two)];
-    let begin = r.now;
+    let begin = r.now();
     let tokens: Vec<(u64, usize)> = (0..30).flat_map(|_| [0, 1]).map(|i| (r.write(blocks[i], 1), i)).collect();
     let mut done = [0u32; 2];
     let mut when_two_was_through = None;
@@ -153,12 +199,12 @@ fn two_soft_planes_get_twice_the_share_of_one_and_nobody_waits_for_an_idle_one()
     let shared = when_two_was_through.expect("both are through");
     assert!((13..=17).contains(&shared), "while the one of two soft-planes wrote 30 pages, the other wrote {shared}");
     // Alone, one soft-plane has the whole die.
-    let each = r.now.since(begin).0 / 60;
-    let (begin, last) = (r.now, r.block(one));
-    let begin = begin.max(r.now);
+    let each = r.now().since(begin).0 / 60;
+    let (begin, last) = (r.now(), r.block(one));
+    let begin = begin.max(r.now());
     (0..20).for_each(|_| _ = r.write(last, 1));
     r.settle();
-    let alone = r.now.since(begin).0 / 20;
+    let alone = r.now().since(begin).0 / 20;
     assert!(alone < each + each / 4, "{alone} ns a page alone, {each} shared");
 }
 
@@ -172,12 +218,12 @@ fn a_read_interrupts_the_erases_of_others_where_the_drive_lets_it() {
         let b = r.block(reader);
         r.write(b, 8);
         r.settle();
-        let begun = r.now;
+        let begun = r.now();
         let token = r.token();
-        r.manager.alloc_block(r.now, writer, token, &mut r.out).expect("free");
+        r.act(|m, now, out| m.alloc_block(now, writer, token, out)).expect("free");
         let times: Vec<Span> = (0..8).map(|page| r.read_time(b, page)).collect();
         r.settle();
-        (times, r.now.since(begun))
+        (times, r.now().since(begun))
     };
     let p = timed().profile;
     let (waits, erased) = read_beside_erases(false);
@@ -253,34 +299,32 @@ fn moved_at(multi_plane: bool) -> f64 {
         blocks.push(b);
     }
     let alone = r.read_time(blocks[3], 5);
-    let swap = Swap { dies: vec![(0, 6), (1, 7)] };
-    let begin = r.now;
-    assert!(r.manager.swap_dies(r.now, &swap, &mut r.out));
+    let begin = r.now();
+    r.swap([(0, 6), (1, 7)]);
     let mut slowest = Span::ZERO;
     for i in 0..60 {
         slowest = slowest.max(r.read_time(blocks[i % 20], (i % 60) as u64));
     }
-    assert!(r.manager.swapping(), "the reads came while blocks moved");
+    assert!(r.manager().swapping(), "the reads came while blocks moved");
     // One command may be in its way, and an erase at the most.
-    let p = r.manager.config().profile.clone();
+    let p = r.manager().config().profile.clone();
     assert!(slowest <= alone + p.erase + p.program + Span::from_micros(60), "{slowest:?}");
     r.settle();
-    assert!(!r.manager.swapping());
-    let bytes = r.manager.stats().swap_moves * 128 * PAGE;
-    let rate = bytes as f64 / r.now.since(begin).as_secs_f64() / 1e6;
+    assert!(!r.manager().swapping());
+    let bytes = r.manager().stats().swap_moves * 128 * PAGE;
+    let rate = bytes as f64 / r.now().since(begin).as_secs_f64() / 1e6;
     for b in blocks {
         let done = r.read_time(b, 511);
         assert_eq!(done, alone);
     }
-    assert_eq!(r.disk.violations(), []);
-    r.manager.check().expect("whole");
+    r.check();
     // What a die programs at once is the same page of blocks in different planes.
     let plane = |p: &PageAddr| p.block / 32 % 2;
-    for together in r.programs.values().filter(|p| p.len() > 1) {
+    for together in r.programs().values().filter(|p| p.len() > 1) {
         let [a, b] = together[..] else { panic!("{together:?}") };
         assert!(multi_plane && a.page == b.page && plane(&a) != plane(&b), "{together:?}");
     }
-    let several = r.programs.values().filter(|p| p.len() > 1).count();
+    let several = r.programs().values().filter(|p| p.len() > 1).count();
     assert_eq!(several > 0, multi_plane);
     rate
 }
@@ -291,19 +335,19 @@ fn a_die_programs_and_reads_in_all_planes_at_once() {
         let mut r = Rig::new(&ManagerConfig { multi_plane, ..timed() });
         let v = r.vssd(Isolation::Channel, 0);
         let b = r.block(v);
-        let pages = r.manager.block_bytes(v).expect("live") / PAGE;
+        let pages = r.manager().block_bytes(v).expect("live") / PAGE;
         r.settle();
-        let begin = r.now;
+        let begin = r.now();
         r.write(b, pages);
         r.settle();
-        let wrote = r.now.since(begin);
-        let (begin, token) = (r.now, r.token());
-        r.manager.read(r.now, (v, b), (0, pages * PAGE), token, &mut r.out).expect("written");
+        let wrote = r.now().since(begin);
+        let begin = r.now();
+        r.read_range(b, (0, pages * PAGE));
         r.settle();
-        assert_eq!(r.disk.violations(), []);
-        assert_eq!(r.manager.stats().together > 0, multi_plane);
-        assert_eq!(r.programs.values().any(|p| p.len() > 1), multi_plane);
-        (wrote, r.now.since(begin))
+        r.check();
+        assert_eq!(r.manager().stats().together > 0, multi_plane);
+        assert_eq!(r.programs().values().any(|p| p.len() > 1), multi_plane);
+        (wrote, r.now().since(begin))
     };
     let ((write_one, read_one), (write_all, read_all)) = (time(false), time(true));
     assert!(write_all.0 * 17 < write_one.0 * 10, "{write_all} against {write_one}");
@@ -320,19 +364,18 @@ fn what_is_written_to_a_block_that_moves_does_not_wait_for_all_of_it() {
     let b = r.block(v);
     (0..3).for_each(|_| _ = r.write(b, 100));
     r.settle();
-    assert!(r.manager.swap_dies(r.now, &Swap { dies: vec![(0, 6), (1, 7)] }, &mut r.out));
+    r.swap([(0, 6), (1, 7)]);
     let (mut slowest, mut writes) = (Span::ZERO, 0);
-    while r.manager.swapping() && writes < 200 {
-        let (begin, token) = (r.now, r.write(b, 1));
+    while r.manager().swapping() && writes < 200 {
+        let (begin, token) = (r.now(), r.write(b, 1));
         r.until(|d| matches!(d, Done::Written { token: t, result: Ok(()) } if *t == token));
-        slowest = slowest.max(r.now.since(begin));
+        slowest = slowest.max(r.now().since(begin));
         writes += 1;
     }
     // A move of 75 pages, or more, is under way; a write may meet the last two of it, and the erase of its new place.
     let p = cfg.profile;
     assert!(writes > 30 && slowest < p.erase * 2 + p.program * 6, "{writes} writes, {slowest}");
-    assert_eq!(r.disk.violations(), []);
-    r.manager.check().expect("whole");
+    r.check();
 }
 
 #[test]
@@ -346,43 +389,32 @@ fn pages_that_are_copied_are_read_at_both_dies() {
     r.write(b, 64);
     r.settle();
     let burst = |r: &mut Rig, page: u64| {
-        let begin = r.now;
-        let tokens: Vec<u64> = (0..32).map(|_| r.token()).collect();
-        for t in &tokens {
-            r.manager.read(r.now, (v, b), (page * PAGE, PAGE), *t, &mut r.out).expect("written");
-        }
+        let begin = r.now();
+        let tokens: Vec<u64> = (0..32).map(|_| r.read_range(b, (page * PAGE, PAGE))).collect();
         let mut left = tokens.len();
         while left > 0 {
             r.until(|d| matches!(d, Done::Read { token, result: Ok(_) } if tokens.contains(token)));
             left -= 1;
         }
-        r.now.since(begin)
+        r.now().since(begin)
     };
     let alone = burst(&mut r, 0);
-    assert!(r.manager.swap_dies(r.now, &Swap { dies: vec![(0, 6), (1, 7)] }, &mut r.out));
+    r.swap([(0, 6), (1, 7)]);
     // Some pages of each erase block are there, but not the last.
-    while r.now < Time::ZERO + Span::from_millis(400) {
-        match r.manager.wake() {
-            Some(at) if r.in_flight.iter().all(|f| f.0.done_at > at) && r.out.commands.is_empty() => {
-                r.now = r.now.max(at);
-                r.manager.tick(r.now, &mut r.out);
-            }
-            _ => _ = r.step().expect("moves go on"),
-        }
-    }
-    assert!(r.manager.swapping());
+    r.sim.run_until(Time::ZERO + Span::from_millis(400));
+    assert!(r.manager().swapping());
     let (copied, not_yet) = (burst(&mut r, 0), burst(&mut r, 63));
-    assert!(r.manager.swapping(), "the reads came while the block moved");
+    assert!(r.manager().swapping(), "the reads came while the block moved");
     assert!(copied * 10 < alone * 7, "{copied}, {alone} from one die");
     assert!(not_yet * 10 > alone * 9, "{not_yet}, {alone} from one die");
-    r.manager.check().expect("whole");
+    r.check();
     // A copy that cannot be read is read where it was copied from.
-    let copies = r.programs.values().flatten().filter(|p| p.page == 0 && p.block / 64 >= 6);
+    let copies = r.programs().values().flatten().filter(|p| p.page == 0 && p.block / 64 >= 6);
     let copies: Vec<PageAddr> = copies.copied().collect();
     assert_eq!(copies.len(), 4);
-    copies.into_iter().for_each(|p| r.disk.lose_page(p));
+    copies.into_iter().for_each(|p| r.disk.0.borrow_mut().lose_page(p));
     burst(&mut r, 0);
-    assert!(r.manager.swapping(), "the reads came while the block moved");
+    assert!(r.manager().swapping(), "the reads came while the block moved");
 }
 
 #[test]
@@ -391,8 +423,8 @@ fn who_rewrites_does_not_wait_for_others_to_leave_its_new_place() {
     cfg.move_bytes_per_s = Some(500_000);
     let mut r = Rig::new(&cfg);
     let (rests, writes) = (r.vssd(Isolation::Channel, 0), r.vssd(Isolation::Channel, 0));
-    let most = r.manager.blocks(rests).expect("live").0 * 9 / 10;
-    let pages = r.manager.block_bytes(rests).expect("live") / PAGE;
+    let most = r.manager().blocks(rests).expect("live").0 * 9 / 10;
+    let pages = r.manager().block_bytes(rests).expect("live") / PAGE;
     let fill = |r: &mut Rig, v| {
         let b = r.block(v);
         (0..pages / 16).for_each(|_| {
@@ -407,30 +439,23 @@ fn who_rewrites_does_not_wait_for_others_to_leave_its_new_place() {
         written.push_back(fill(&mut r, writes));
     }
     let rewrite = |r: &mut Rig, written: &mut std::collections::VecDeque<Block>| {
-        let begin = r.now;
+        let begin = r.now();
         for _ in 0..most {
             let b = written.pop_front().expect("as many as before");
-            r.manager.free_block(r.now, writes, b, &mut r.out).expect("live");
+            r.free(b);
             written.push_back(fill(r, writes));
         }
-        r.now.since(begin)
+        r.now().since(begin)
     };
     let alone = rewrite(&mut r, &mut written);
-    assert!(r.manager.swap_dies(r.now, &Swap { dies: vec![(0, 2), (1, 3)] }, &mut r.out));
+    r.swap([(0, 2), (1, 3)]);
     let meanwhile = rewrite(&mut r, &mut written);
-    assert!(r.manager.swapping(), "it was rewritten while blocks moved");
+    assert!(r.manager().swapping(), "it was rewritten while blocks moved");
     assert!(meanwhile < alone * 2, "{meanwhile}, {alone} without moves");
-    r.manager.check().expect("whole");
-    while r.manager.swapping() {
-        match r.manager.wake() {
-            Some(at) if r.in_flight.iter().all(|f| f.0.done_at > at) && r.out.commands.is_empty() => {
-                r.now = r.now.max(at);
-                r.manager.tick(r.now, &mut r.out);
-            }
-            _ => _ = r.step().expect("moves go on"),
-        }
-    }
-    r.manager.check().expect("whole");
+    r.check();
+    r.settle();
+    assert!(!r.manager().swapping(), "moves go on");
+    r.check();
 }
 
 #[test]
@@ -568,38 +593,37 @@ fn dies_trade_places_at_the_end_of_each_period() {
     let mut r = Rig::new(&cfg);
     let (writer, rests) = (r.vssd(Isolation::Channel, 0), r.vssd(Isolation::Channel, 0));
     let block = r.block(rests);
-    let pages = r.manager.block_bytes(rests).expect("live") / PAGE;
+    let pages = r.manager().block_bytes(rests).expect("live") / PAGE;
     let token = r.write(block, pages);
     r.settle();
     let mut user = 0;
-    while r.now < Time::ZERO + period * 2 + period / 2 {
-        if let Some(wake) = r.manager.wake().filter(|w| *w <= r.now) {
+    while r.now() < Time::ZERO + period * 2 + period / 2 {
+        if let Some(wake) = r.manager().wake().filter(|w| *w <= r.now()) {
             assert!(wake >= Time::ZERO + period, "not before the period has passed");
-            r.manager.tick(r.now, &mut r.out);
+            r.act(|m, now, out| m.tick(now, out));
         }
-        let before = r.manager.stats().swaps;
+        let before = r.manager().stats().swaps;
         let b = r.block(writer);
         r.write(b, pages);
         r.settle();
-        r.manager.free_block(r.now, writer, b, &mut r.out).expect("live");
+        r.free(b);
         r.settle();
         user += pages * PAGE;
-        assert!(r.manager.stats().swaps <= before + 1);
-        if r.now < Time::ZERO + period {
-            assert_eq!(r.manager.stats().swaps, 0);
+        assert!(r.manager().stats().swaps <= before + 1);
+        if r.now() < Time::ZERO + period {
+            assert_eq!(r.manager().stats().swaps, 0);
         }
     }
-    assert_eq!(r.manager.stats().swaps, 2, "one at the end of each period");
-    let dies = r.manager.leveler().dies();
+    assert_eq!(r.manager().stats().swaps, 2, "one at the end of each period");
+    let dies = r.manager().leveler().dies();
     let (total, since): (u64, u64) = dies.iter().fold((0, 0), |(t, s), d| (t + d.total, s + d.since));
     assert!(total > user, "swaps are wear: {total} bytes erased, {user} by the user");
     assert!(since <= user / 2, "and no rate: {since} bytes since the second swap, {user} by the user in all");
-    let (data, at) = (Payload::elided((pages * PAGE) as u32, token), r.token());
-    r.manager.read(r.now, (rests, block), (0, pages * PAGE), at, &mut r.out).expect("written");
+    let (data, at) = (Payload::elided((pages * PAGE) as u32, token), r.read_range(block, (0, pages * PAGE)));
     let got = r.until(|d| matches!(d, Done::Read { token, .. } if *token == at));
     let Done::Read { result: Ok(got), .. } = got else { panic!("{got:?}") };
     assert_eq!(got.crc32c(), data.crc32c(), "what was moved twice is what was written");
-    r.manager.check().expect("whole");
+    r.check();
 }
 
 /// Erases of each channel with one vSSD that writes and three that rest.
