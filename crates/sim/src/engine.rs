@@ -527,7 +527,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         let seen = self.all_crosses_switch && !from_switch;
         let node = if seen { self.crosses(&packet) } else { packet.to() };
         let arrivals = self.net.send(self.now, n, node, bytes, hop);
-        let [Some(first), second] = arrivals else { return };
+        let [Some(first), second] = arrivals.map(|at| at.map(|at| at + packet.takes())) else { return };
         let to = For::Receiver { node, bytes, received: false };
         if let Some(at) = second {
             self.queue.push(at, Pending { event: Event::Packet(packet.clone()), to, followed });

@@ -10,12 +10,21 @@ pub trait Message: Clone {
     fn to(&self) -> NodeId;
     /// Bytes on a link, including the headers of all layers.
     fn bytes(&self) -> u32;
+    /// Time in transit beyond that of the engine's network, on a link that the sender models.
+    #[inline]
+    fn takes(&self) -> Span {
+        Span::ZERO
+    }
     /// Adds time in transit or in a queue.
-    fn add_latency(&mut self, took: Span);
+    fn add_latency(&mut self, _took: Span) {}
     /// The part of it that the trace hash covers.
-    fn mark(&self) -> u64;
+    fn mark(&self) -> u64 {
+        u64::from(self.from().0) << 32 | u64::from(self.bytes())
+    }
     /// Description for a timeline.
-    fn describe(&self) -> String;
+    fn describe(&self) -> String {
+        format!("{} bytes from {}", self.bytes(), self.from())
+    }
     /// Whether a controller answers it ([`crate::Engine::set_controller`]).
     fn is_gc_op(&self) -> bool {
         false

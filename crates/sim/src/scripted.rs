@@ -6,42 +6,43 @@ use rackweave_core::msg::Packet;
 use rackweave_core::{Effects, Event, Node, NodeId, Time};
 
 use crate::engine::Engine;
+use crate::message::Message;
 
-trait Dynamic: Node + Any {}
-impl<N: Node + Any> Dynamic for N {}
+trait Dynamic<M>: Node<M> + Any {}
+impl<M, N: Node<M> + Any> Dynamic<M> for N {}
 
 /// A node of any type.
-pub struct AnyNode(Box<dyn Dynamic>);
+pub struct AnyNode<M = Packet>(Box<dyn Dynamic<M>>);
 
-impl AnyNode {
-    pub fn new(node: impl Node + 'static) -> AnyNode {
+impl<M: 'static> AnyNode<M> {
+    pub fn new(node: impl Node<M> + 'static) -> AnyNode<M> {
         AnyNode(Box::new(node))
     }
     /// The node if it is an `N`.
-    pub fn get<N: Node + 'static>(&self) -> Option<&N> {
+    pub fn get<N: 'static>(&self) -> Option<&N> {
         (&*self.0 as &dyn Any).downcast_ref()
     }
-    pub fn get_mut<N: Node + 'static>(&mut self) -> Option<&mut N> {
+    pub fn get_mut<N: 'static>(&mut self) -> Option<&mut N> {
         (&mut *self.0 as &mut dyn Any).downcast_mut()
     }
 }
 
-impl Node for AnyNode {
-    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+impl<M> Node<M> for AnyNode<M> {
+    fn handle(&mut self, now: Time, event: Event<M>, fx: &mut Effects<M>) {
         self.0.handle(now, event, fx);
     }
 }
 
-impl Engine<AnyNode> {
+impl<M: Message + 'static> Engine<AnyNode<M>, M> {
     /// [`Engine::start`] with a node of any type.
-    pub fn boot(&mut self, n: NodeId, node: impl Node + 'static) {
+    pub fn boot(&mut self, n: NodeId, node: impl Node<M> + 'static) {
         self.start(n, AnyNode::new(node));
     }
     /// The node at `n` if it runs and is an `N`.
-    pub fn get<N: Node + 'static>(&self, n: NodeId) -> Option<&N> {
+    pub fn get<N: 'static>(&self, n: NodeId) -> Option<&N> {
         self.node(n)?.get()
     }
-    pub fn get_mut<N: Node + 'static>(&mut self, n: NodeId) -> Option<&mut N> {
+    pub fn get_mut<N: 'static>(&mut self, n: NodeId) -> Option<&mut N> {
         self.node_mut(n)?.get_mut()
     }
 }

@@ -155,7 +155,7 @@ pub fn run(seed: u64, share: f64, paths: u16, hole: Span) -> Counted {
     let bad = (share * 2.0 * 10_000.0) as u64;
     let swallowed = Swallowed::default();
     let seen = swallowed.clone();
-    f.hole = Some(Box::new(move |now, link, from, to, port, op| {
+    f.set_hole(Box::new(move |now, link, from, to, port, op| {
         let there = link == spine && now >= begins && now < mended;
         let in_it = there && ecmp(to, from, port.wrapping_add(999), 10_000) < bad;
         // A sender that waits for nothing has no reason to change: acknowledgements and pings do not count.

@@ -1,13 +1,18 @@
-//! Hosts, links and switches. Every link has a queue for each class, marks and drops as switches do, and may lose
-//! datagrams; a route is the links that a datagram crosses, chosen by its source port among equal ones.
+//! Hosts, links and switches, as nodes of the [`rackweave_sim`] engine. Every link has a queue for each class, marks and drops
+//! as switches do, and may lose datagrams; a route is the links that a datagram crosses, chosen by its source port among equal
+//! ones.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 use bytes::BytesMut;
 use rackweave_core::msg::Class;
+use rackweave_core::request::{Request, RequestId};
 use rackweave_core::rng::mix64;
-use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_core::volume::Op;
+use rackweave_core::{Effects, Event as NodeEvent, Layout, Node, NodeId, Rng, Span, Time, VolumeId};
+use rackweave_sim::{AnyNode, Engine, NetState, Network};
 use rackweave_transport::{
     Config, Endpoint, Event, GroupOptions, Keys, Message, Received, SendError, SendOptions, Via,
 };
@@ -40,7 +45,12 @@ impl Default for LinkConfig {
     }
 }
 
-#[derive(Debug)]
+/// The node of link 0; those of hosts are below.
+const FIRST_LINK: u32 = 64;
+/// Gets the times that an experiment sets.
+const APP: NodeId = Layout::META;
+
+#[derive(Clone, Debug)]
 struct Datagram {
     from: NodeId,
     to: NodeId,
@@ -50,11 +60,53 @@ struct Datagram {
     marked: bool,
     route: Vec<LinkId>,
     hop: usize,
+    /// Time on the link that it left last.
+    crossing: Span,
 }
 
-#[derive(Debug)]
+impl rackweave_sim::Message for Datagram {
+    fn from(&self) -> NodeId {
+        self.from
+    }
+    /// The next link, at last the host.
+    fn to(&self) -> NodeId {
+        self.route.get(self.hop).map_or(self.to, |link| NodeId(FIRST_LINK + *link as u32))
+    }
+    fn bytes(&self) -> u32 {
+        self.bytes.len() as u32
+    }
+    fn takes(&self) -> Span {
+        self.crossing
+    }
+}
+
+type Routes = Box<dyn Fn(NodeId, NodeId, u16) -> Vec<LinkId>>;
+/// Whether a link swallows what goes that way: from, to, source port, operation.
+type Hole = Box<dyn Fn(Time, LinkId, NodeId, NodeId, u16, u8) -> bool>;
+
+/// State that the nodes share.
+struct Shared {
+    routes: Routes,
+    hole: Option<Hole>,
+    /// Members of groups. A datagram to one takes the group's route, then the rest of each member's.
+    groups: BTreeMap<NodeId, Vec<NodeId>>,
+    rng: Rng,
+    /// Hosts that may have something to send or to report.
+    touched: Vec<NodeId>,
+}
+
+impl Shared {
+    fn touch(&mut self, node: NodeId) {
+        if !self.touched.contains(&node) {
+            self.touched.push(node);
+        }
+    }
+}
+
 struct Link {
+    id: LinkId,
     cfg: LinkConfig,
+    shared: Rc<RefCell<Shared>>,
     queues: [VecDeque<Datagram>; 3],
     queued: [u64; 3],
     busy: bool,
@@ -73,17 +125,103 @@ impl Link {
         self.queued[class] -= d.bytes.len() as u64;
         Some(d)
     }
+    fn arrive(&mut self, now: Time, mut d: Datagram) {
+        let shared = &mut *self.shared.borrow_mut();
+        let lost = shared.hole.as_ref().is_some_and(|h| h(now, self.id, d.from, d.to, d.port, d.bytes[0]))
+            || (self.cfg.loss > 0.0 && shared.rng.chance(self.cfg.loss));
+        let (class, len) = (d.class as usize, d.bytes.len() as u64);
+        if lost || self.queued[class] + len > self.cfg.queue_bytes {
+            return;
+        }
+        d.marked |= self.queued[class] > self.cfg.mark_bytes;
+        self.queued[class] += len;
+        self.queues[class].push_back(d);
+    }
 }
 
-#[derive(Debug)]
-enum What {
-    /// A datagram is at its next link, or at its host.
-    At(Datagram),
-    /// The link has sent what it was sending.
-    Free(LinkId),
-    /// The host looks at what its card took in.
-    Look(NodeId, Received),
-    App(u64),
+impl Node<Datagram> for Link {
+    fn handle(&mut self, now: Time, event: NodeEvent<Datagram>, fx: &mut Effects<Datagram>) {
+        if let NodeEvent::Packet(d) = event {
+            self.arrive(now, d);
+            if self.busy {
+                return;
+            }
+        }
+        let next = self.next();
+        self.busy = next.is_some();
+        let Some(mut d) = next else { return };
+        self.carried += d.bytes.len() as u64;
+        let crossing = Span((d.bytes.len() as u64 + AROUND_BYTES) * 1000 / self.cfg.bytes_per_us);
+        fx.wake_at(now + crossing);
+        d.hop += 1;
+        d.crossing = crossing + self.cfg.latency;
+        let shared = self.shared.borrow();
+        let Some(members) = shared.groups.get(&d.to).filter(|_| d.hop == d.route.len()) else { return fx.send(d) };
+        for &to in members {
+            let mut copy = Datagram { to, route: (shared.routes)(d.from, to, d.port), ..d.clone() };
+            copy.bytes[16..20].copy_from_slice(&to.0.to_be_bytes());
+            fx.send(copy);
+        }
+    }
+}
+
+struct Host {
+    end: Endpoint,
+    shared: Rc<RefCell<Shared>>,
+    /// Datagrams that its card has taken in, by when it looks at them.
+    card: VecDeque<(Time, Received)>,
+    /// How long it takes to look at what its card has taken in; that is the host's time, not the network's.
+    slow: Span,
+}
+
+impl Host {
+    fn wake(&self) -> Time {
+        self.card.front().map_or(Time::MAX, |(at, _)| *at).min(self.end.next_deadline())
+    }
+    /// Datagrams that it may send now.
+    fn transmit(&mut self, now: Time) -> Vec<Datagram> {
+        if self.end.next_deadline() <= now {
+            self.end.handle_timeout(now);
+        }
+        let (from, mut out) = (self.end.local(), Vec::new());
+        while let Some(t) = self.end.poll_transmit(now) {
+            let Via::Path(port) = t.via else { continue };
+            let segment = t.segment.unwrap_or(t.bytes.len());
+            out.extend(t.bytes.chunks(segment).map(|d| {
+                let (to, class, bytes) = (t.to, t.class, BytesMut::from(d));
+                let route = (self.shared.borrow().routes)(from, to, port);
+                Datagram { from, to, port, class, bytes, marked: false, route, hop: 0, crossing: Span::ZERO }
+            }));
+        }
+        out
+    }
+}
+
+impl Node<Datagram> for Host {
+    fn handle(&mut self, now: Time, event: NodeEvent<Datagram>, fx: &mut Effects<Datagram>) {
+        if let NodeEvent::Packet(d) = event {
+            self.card.push_back((now + self.slow, Received { datagram: d.bytes, at: now, marked: d.marked }));
+        }
+        if self.wake() <= now {
+            self.shared.borrow_mut().touch(self.end.local());
+        }
+        while let Some((_, r)) = self.card.pop_front_if(|(at, _)| *at <= now) {
+            self.end.receive(now, r);
+        }
+        // A deadline that is due waits for the pump, which sets the timer again.
+        fx.wake_at(Some(self.wake()).filter(|at| *at > now).unwrap_or(Time::MAX));
+    }
+}
+
+/// The token whose time has come.
+struct Due(Option<u64>);
+
+impl Node<Datagram> for Due {
+    fn handle(&mut self, _: Time, event: NodeEvent<Datagram>, _: &mut Effects<Datagram>) {
+        if let NodeEvent::Request(r) = event {
+            self.0 = Some(r.id.0);
+        }
+    }
 }
 
 /// Events for an experiment.
@@ -95,27 +233,10 @@ pub enum Happening {
     App(u64),
 }
 
-type Routes = Box<dyn Fn(NodeId, NodeId, u16) -> Vec<LinkId>>;
-/// Whether a link swallows what goes that way: from, to, source port, operation.
-type Hole = Box<dyn Fn(Time, LinkId, NodeId, NodeId, u16, u8) -> bool>;
-
 pub struct Fabric {
     pub now: Time,
-    ends: BTreeMap<NodeId, Endpoint>,
-    links: Vec<Link>,
-    routes: Routes,
-    pub hole: Option<Hole>,
-    /// Members of groups. A datagram to one takes the group's route, then the rest of each member's.
-    groups: BTreeMap<NodeId, Vec<NodeId>>,
-    /// How long each host takes to look at what its card has taken in; that is the host's time, not the network's.
-    pub slow: BTreeMap<NodeId, Span>,
-    queue: BinaryHeap<Reverse<(Time, u64, usize)>>,
-    waiting: Vec<Option<What>>,
-    free: Vec<usize>,
-    order: u64,
-    rng: Rng,
-    touched: Vec<NodeId>,
-    deadlines: BTreeMap<NodeId, Time>,
+    engine: Engine<AnyNode<Datagram>, Datagram>,
+    shared: Rc<RefCell<Shared>>,
 }
 
 /// Chooses among `ways` as switches do: by addresses and source port.
@@ -125,189 +246,103 @@ pub fn ecmp(from: NodeId, to: NodeId, port: u16, ways: u64) -> u64 {
 
 impl Fabric {
     pub fn new(seed: u64, links: Vec<LinkConfig>, routes: Routes) -> Fabric {
-        let link =
-            |cfg| Link { cfg, queues: Default::default(), queued: [0; 3], busy: false, silver_run: 0, carried: 0 };
-        Fabric {
-            now: Time(1_000_000),
-            ends: BTreeMap::new(),
-            links: links.into_iter().map(link).collect(),
-            routes,
-            hole: None,
-            groups: BTreeMap::new(),
-            slow: BTreeMap::new(),
-            queue: BinaryHeap::new(),
-            waiting: Vec::new(),
-            free: Vec::new(),
-            order: 0,
-            rng: Rng::new(seed),
-            touched: Vec::new(),
-            deadlines: BTreeMap::new(),
+        let (hole, groups, touched) = (None, BTreeMap::new(), Vec::new());
+        let shared = Rc::new(RefCell::new(Shared { routes, hole, groups, rng: Rng::new(seed), touched }));
+        // The links' time is theirs, not the engine's.
+        let network = Network { bytes_per_s: 0, ..Network::constant(Span::ZERO) };
+        let nodes = Layout::new(FIRST_LINK + links.len() as u32, 0);
+        let mut engine = Engine::new(NetState::new(network, nodes, seed), seed);
+        engine.run_until(Time(1_000_000));
+        engine.boot(APP, Due(None));
+        for (id, cfg) in links.into_iter().enumerate() {
+            let (queues, shared) = (Default::default(), shared.clone());
+            let link = Link { id, cfg, shared, queues, queued: [0; 3], busy: false, silver_run: 0, carried: 0 };
+            engine.boot(NodeId(FIRST_LINK + id as u32), link);
         }
+        Fabric { now: engine.now(), engine, shared }
     }
     /// # Panics
     /// If the configuration is refused.
     pub fn add(&mut self, node: NodeId, cfg: Config) {
+        assert!(node.0 < FIRST_LINK, "hosts are below links");
         let seed = u64::from(node.0) + 77;
-        let e = Endpoint::new(cfg, node, 1, Keys::none(), seed).expect("a configuration that can be used");
-        self.ends.insert(node, e);
+        let end = Endpoint::new(cfg, node, 1, Keys::none(), seed).expect("a configuration that can be used");
+        let (shared, card) = (self.shared.clone(), VecDeque::new());
+        self.engine.boot(node, Host { end, shared, card, slow: Span::ZERO });
     }
-    /// # Panics
-    /// If the host does not exist.
-    pub fn end(&mut self, node: NodeId) -> &mut Endpoint {
-        self.ends.get_mut(&node).expect("a host")
+    fn host(&mut self, node: NodeId) -> &mut Host {
+        self.engine.get_mut(node).expect("a host")
+    }
+    fn end(&mut self, node: NodeId) -> &mut Endpoint {
+        self.shared.borrow_mut().touch(node);
+        &mut self.host(node).end
+    }
+    /// That host takes so long to look at what its card has taken in.
+    pub fn slow(&mut self, node: NodeId, span: Span) {
+        self.host(node).slow = span;
+    }
+    pub fn set_hole(&mut self, hole: Hole) {
+        self.shared.borrow_mut().hole = Some(hole);
     }
     pub fn send(&mut self, from: NodeId, to: NodeId, m: Message, deadline: Time) -> Result<(), SendError> {
-        let now = self.now;
-        let token = super::request(&m);
-        let sent = self.end(from).send(now, to, m, SendOptions { deadline, token });
-        self.touch(from);
-        sent
+        let (now, token) = (self.now, super::request(&m));
+        self.end(from).send(now, to, m, SendOptions { deadline, token })
     }
     /// # Panics
     /// If the transport refuses the group.
     pub fn set_group(&mut self, sender: NodeId, group: NodeId, members: &[NodeId]) {
         let now = self.now;
         self.end(sender).set_group(now, group, members).expect("a group");
-        self.groups.insert(group, members.to_vec());
-        self.touch(sender);
+        self.shared.borrow_mut().groups.insert(group, members.to_vec());
     }
     pub fn send_group(&mut self, from: NodeId, to: NodeId, m: Message, how: GroupOptions) -> Result<(), SendError> {
         let now = self.now;
-        let sent = self.end(from).send_group(now, to, m, how);
-        self.touch(from);
-        sent
+        self.end(from).send_group(now, to, m, how)
     }
     /// Bytes of datagrams that have left a link.
     pub fn carried(&self, link: LinkId) -> u64 {
-        self.links[link].carried
+        self.engine.get(NodeId(FIRST_LINK + link as u32)).map_or(0, |link: &Link| link.carried)
     }
     /// [`Happening::App`] with `token` then.
     pub fn at(&mut self, at: Time, token: u64) {
-        self.push(at, What::App(token));
-    }
-    pub fn uniform(&mut self) -> f64 {
-        self.rng.unit()
+        let volume = VolumeId(0);
+        self.engine.submit(at, APP, Request::new(RequestId(token), Op::Flush { volume }));
     }
     pub fn exponential(&mut self, mean: Span) -> Span {
-        Span(self.rng.exponential(mean.0 as f64) as u64)
+        Span(self.shared.borrow_mut().rng.exponential(mean.0 as f64) as u64)
     }
 
-    fn push(&mut self, at: Time, what: What) {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.waiting.push(None);
-            self.waiting.len() - 1
-        });
-        self.waiting[slot] = Some(what);
-        self.order += 1;
-        self.queue.push(Reverse((at, self.order, slot)));
-    }
-    fn touch(&mut self, node: NodeId) {
-        if !self.touched.contains(&node) {
-            self.touched.push(node);
-        }
-    }
-
-    /// Goes on until `end`, telling what happens.
+    /// Goes on until `end` and reports what happens.
     pub fn run_until(&mut self, end: Time, mut app: impl FnMut(&mut Fabric, Happening)) {
         loop {
             self.pump(&mut app);
-            let timer = self.deadlines.values().copied().min().unwrap_or(Time::MAX);
-            let next = self.queue.peek().map_or(timer, |Reverse((at, _, _))| timer.min(*at));
-            if next > end {
-                self.now = end;
-                return;
-            }
-            self.now = self.now.max(next);
-            while let Some(Reverse((at, _, slot))) = self.queue.peek().copied()
-                && at <= self.now
-            {
-                self.queue.pop();
-                let what = self.waiting[slot].take();
-                self.free.push(slot);
-                match what {
-                    Some(What::At(d)) => self.arrive(d),
-                    Some(What::Free(link)) => self.free(link),
-                    Some(What::Look(to, r)) => {
-                        let now = self.now;
-                        self.end(to).receive(now, r);
-                        self.touch(to);
-                    }
-                    Some(What::App(token)) => app(self, Happening::App(token)),
-                    None => {}
+            let Some(next) = self.engine.next_time().filter(|at| *at <= end) else { break };
+            while self.engine.next_time() == Some(next) {
+                self.engine.step();
+                self.now = self.engine.now();
+                if let Some(token) = self.engine.get_mut(APP).and_then(|due: &mut Due| due.0.take()) {
+                    app(self, Happening::App(token));
                 }
             }
-            let now = self.now;
-            let late: Vec<NodeId> = self.deadlines.iter().filter(|(_, at)| **at <= now).map(|(n, _)| *n).collect();
-            for n in late {
-                self.end(n).handle_timeout(now);
-                self.touch(n);
-            }
         }
+        self.engine.run_until(end);
+        self.now = end;
     }
 
     /// Sends pending datagrams and delivers events, until no further ones follow.
     fn pump(&mut self, app: &mut impl FnMut(&mut Fabric, Happening)) {
-        while let Some(node) = self.touched.pop() {
+        loop {
+            let Some(node) = self.shared.borrow_mut().touched.pop() else { return };
             let now = self.now;
-            while let Some(t) = self.end(node).poll_transmit(now) {
-                let Via::Path(port) = t.via else { continue };
-                let segment = t.segment.unwrap_or(t.bytes.len());
-                for d in t.bytes.chunks(segment) {
-                    let route = (self.routes)(node, t.to, port);
-                    let (from, to, class, bytes) = (node, t.to, t.class, BytesMut::from(d));
-                    self.arrive(Datagram { from, to, port, class, bytes, marked: false, route, hop: 0 });
-                }
+            for d in self.host(node).transmit(now) {
+                let link = rackweave_sim::Message::to(&d);
+                self.engine.act(link, |link, now, fx| link.handle(now, NodeEvent::Packet(d), fx));
             }
-            while let Some(event) = self.end(node).poll_event() {
+            while let Some(event) = self.host(node).end.poll_event() {
                 app(self, Happening::Event(node, event));
             }
-            let deadline = self.end(node).next_deadline();
-            self.deadlines.insert(node, deadline);
+            let wake = self.host(node).wake();
+            self.engine.act(node, |_, _, fx| fx.wake_at(wake));
         }
-    }
-
-    fn arrive(&mut self, mut d: Datagram) {
-        let Some(&link) = d.route.get(d.hop) else { return self.land(d) };
-        let lost = self.hole.as_ref().is_some_and(|h| h(self.now, link, d.from, d.to, d.port, d.bytes[0]))
-            || (self.links[link].cfg.loss > 0.0 && self.rng.chance(self.links[link].cfg.loss));
-        let l = &mut self.links[link];
-        let (class, len) = (d.class as usize, d.bytes.len() as u64);
-        if lost || l.queued[class] + len > l.cfg.queue_bytes {
-            return;
-        }
-        d.marked |= l.queued[class] > l.cfg.mark_bytes;
-        l.queued[class] += len;
-        l.queues[class].push_back(d);
-        if !l.busy {
-            self.free(link);
-        }
-    }
-    fn free(&mut self, link: LinkId) {
-        let l = &mut self.links[link];
-        let Some(mut d) = l.next() else {
-            l.busy = false;
-            return;
-        };
-        l.busy = true;
-        l.carried += d.bytes.len() as u64;
-        let crossed = self.now + Span((d.bytes.len() as u64 + AROUND_BYTES) * 1000 / l.cfg.bytes_per_us);
-        let latency = l.cfg.latency;
-        d.hop += 1;
-        self.push(crossed, What::Free(link));
-        self.push(crossed + latency, What::At(d));
-    }
-    fn land(&mut self, d: Datagram) {
-        if let Some(members) = self.groups.get(&d.to).cloned() {
-            for to in members {
-                let (route, mut bytes) = ((self.routes)(d.from, to, d.port), d.bytes.clone());
-                bytes[16..20].copy_from_slice(&to.0.to_be_bytes());
-                let (from, port, class, marked, hop) = (d.from, d.port, d.class, d.marked, d.hop);
-                self.arrive(Datagram { from, to, port, class, bytes, marked, route, hop });
-            }
-            return;
-        }
-        let look = self.now + self.slow.get(&d.to).copied().unwrap_or(Span::ZERO);
-        let r = Received { datagram: d.bytes, at: self.now, marked: d.marked };
-        self.push(look, What::Look(d.to, r));
     }
 }

@@ -62,7 +62,7 @@ pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span,
     for node in [CLIENT].into_iter().chain(MEMBERS) {
         f.add(node, Config::default());
     }
-    f.slow.insert(MEMBERS[2], slow);
+    f.slow(MEMBERS[2], slow);
     f.set_group(CLIENT, GROUP, &MEMBERS);
     f.run_until(f.now + Span::from_millis(10), |_, _| {});
     let needed = if let Replication::Group { quorum } = way { quorum } else { MEMBERS.len() };

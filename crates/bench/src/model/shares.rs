@@ -119,8 +119,7 @@ pub fn unlike_hosts(span: Span) -> Vec<Shares> {
     let slow = |n: NodeId| n.0 >= FIRST_CLIENT + 4;
     let all = controls().into_iter().map(|(name, cfg)| {
         let mut f = pods(3, &cfg, 8, &LinkConfig { bytes_per_us: 5000, ..LinkConfig::default() });
-        f.slow =
-            clients(8).filter(|n| slow(*n)).map(|n| (n, Span::from_micros(u64::from(n.0 - 13) * 30 + 30))).collect();
+        clients(8).filter(|n| slow(*n)).for_each(|n| f.slow(n, Span::from_micros(u64::from(n.0 - 13) * 30 + 30)));
         let senders: Vec<_> = clients(8).map(|c| (c, vec![NodeId(2), NodeId(3)])).collect();
         shares(name, &bulk(&mut f, &senders, span), slow, span)
     });

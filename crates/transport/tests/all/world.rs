@@ -99,12 +99,8 @@ impl rackweave_sim::Message for Datagram {
     fn bytes(&self) -> u32 {
         self.bytes.len() as u32
     }
-    fn add_latency(&mut self, _: Span) {}
     fn mark(&self) -> u64 {
         self.bytes.iter().fold(0, |mark, b| (mark ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
-    }
-    fn describe(&self) -> String {
-        format!("{} bytes from {}", self.bytes.len(), self.from)
     }
 }
 
