@@ -289,3 +289,45 @@ fn end_to_end_is_the_time_at_the_server_and_the_returned_latency() {
         assert_eq!((request, u64::from(lat)), (answered, total - 5_000));
     }
 }
+
+/// A message, and the time that it takes beyond the network's.
+#[derive(Clone)]
+struct Slow(Span);
+
+impl Message for Slow {
+    fn from(&self) -> NodeId {
+        CLIENT
+    }
+    fn to(&self) -> NodeId {
+        SERVER
+    }
+    fn bytes(&self) -> u32 {
+        0
+    }
+    fn takes(&self) -> Span {
+        self.0
+    }
+}
+
+/// Keeps what arrives, and when.
+#[derive(Default)]
+struct Arrived(Vec<(Time, Span)>);
+
+impl Node<Slow> for Arrived {
+    fn handle(&mut self, now: Time, event: Event<Slow>, _: &mut Effects<Slow>) {
+        if let Event::Packet(m) = event {
+            self.0.push((now, m.0));
+        }
+    }
+}
+
+#[test]
+fn a_message_arrives_after_the_time_that_its_sender_models() {
+    let net = NetState::new(Network::constant(Span::from_micros(10)), Layout::new(1, 1), 1);
+    let mut e = Engine::new(net, 1);
+    e.start(SERVER, Arrived::default());
+    let [late, early] = [7, 2].map(Span::from_micros);
+    [late, early].into_iter().for_each(|span| e.post(Slow(span)));
+    e.run_until(Time(1_000_000));
+    assert_eq!(e.node(SERVER).unwrap().0, [(Time(12_000), early), (Time(17_000), late)]);
+}

@@ -48,3 +48,38 @@ impl<N: Node> Single<N> {
         self.engine.run_until(until);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Event;
+    use rackweave_core::device::{DeviceCommand, DeviceOp};
+
+    use super::*;
+    use crate::disk::FaultDisk;
+
+    /// Syncs its device at each timer, and sets the next when that is done.
+    #[derive(Default)]
+    struct Syncs(Vec<Time>);
+
+    impl Node for Syncs {
+        fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+            match event {
+                Event::Completion(_) => {
+                    self.0.push(now);
+                    fx.wake_at(now + Span(30));
+                }
+                _ => fx.command(DeviceCommand { ssd: SsdId(4), tag: 1, op: DeviceOp::Sync, done_at: now + Span(70) }),
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_alone_has_its_device_and_its_timer() {
+        let mut single = Single::new(Syncs::default(), SsdId(4), Disk::Fault(Box::new(FaultDisk::new())));
+        single.run_until(Time(299));
+        assert_eq!((single.node().0.as_slice(), single.now()), (&[Time(70), Time(170), Time(270)][..], Time(299)));
+        single.act(|_, _, fx| fx.wake_at(Time::MAX));
+        single.run_until(Time(1_000));
+        assert_eq!(single.node().0.len(), 3, "the timer was cancelled");
+    }
+}

@@ -101,13 +101,13 @@ impl Drive {
         let Drive { manager, out, tenants, .. } = self;
         what(&mut *tenants[tenant], &mut Turn { now, manager, out, tenant: tenant as u16 });
     }
-    /// Manager before tenants, and these by their deadlines: one, since it may change those of the others.
+    /// Wakes whichever is due first, the manager before tenants: one, since it may change the deadlines of the others.
     fn tick(&mut self, now: Time) {
-        if self.manager.wake().is_some_and(|at| at <= now) {
-            return self.manager.tick(now, &mut self.out);
-        }
         let first = (0..self.tenants.len()).filter_map(|i| Some((self.tenants[i].wake()?, i))).min();
-        if let Some((_, tenant)) = first.filter(|(at, _)| *at <= now) {
+        let first = first.filter(|(at, _)| *at <= now);
+        if self.manager.wake().is_some_and(|at| at <= first.map_or(now, |(at, _)| at)) {
+            self.manager.tick(now, &mut self.out);
+        } else if let Some((_, tenant)) = first {
             self.turn(now, tenant, |t, turn| t.tick(turn));
         }
     }
@@ -148,6 +148,11 @@ impl Node for Drive {
             _ => self.tick(now),
         }
         self.settle(now, fx);
+        // What is overdue comes before the other completions of this instant.
+        while self.wake().is_some_and(|at| at < now) {
+            self.tick(now);
+            self.settle(now, fx);
+        }
     }
 }
 
