@@ -233,9 +233,9 @@ pub enum Error {
     Set(#[from] SetError),
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// Nothing was changed. The operation can succeed once there is room.
+    /// The store has no room, hangs, or is older than a drive. Nothing was changed; the operation can succeed later.
     #[error("the metadata service cannot store the change: {why}; nothing was changed")]
-    StoreFull { why: Box<str> },
+    NotStored { why: Box<str> },
     #[error("the rack did not answer within {waited}")]
     TimedOut { waited: Span },
     #[error("{limit} requests are pending, the greatest number permitted")]
@@ -325,6 +325,8 @@ pub enum ServerError {
     InUse { server: NodeId, vssds: u32 },
     #[error("server {}: it still erases {vssds} vSSDs that left: try again in a moment", Layout::server_number(*.server))]
     Erasing { server: NodeId, vssds: u32 },
+    #[error("all {limit} ids of vSSDs that moves can use are used: no vSSD can move any more")]
+    NoIds { limit: u32 },
     /// From a metadata service of an earlier version, which gave reasons as text.
     #[error("server {}: {why}", Layout::server_number(*.server))]
     EarlierUnfit { server: NodeId, why: Box<str> },

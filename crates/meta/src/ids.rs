@@ -7,6 +7,8 @@ use rackweave_core::VssdId;
 
 /// Number of the first vSSD created at run time; initial ones are below.
 pub const FIRST_MADE: u32 = 1 << 16;
+/// Number of the last one: a greater number would name another rack.
+pub const LAST_MADE: u32 = (1 << VssdId::NUMBER_BITS) - 1;
 /// Numbers reserved for each server's initial vSSDs.
 const PER_SERVER: u32 = 16;
 

@@ -314,7 +314,7 @@ impl Meta {
                 if !self.has_source(i) {
                     continue;
                 }
-                match self.choose_server(now, i, p.node) {
+                match self.choose_server(now, i, p.node).filter(|_| self.id_left().is_ok()) {
                     Some((to, slot)) if self.moving() < self.cfg.moves as usize => {
                         self.begin_move(now, i, Replaces { vssd: p.vssd, lost }, (to, slot), fx);
                         begun = true;
@@ -330,6 +330,11 @@ impl Meta {
     fn has_source(&self, i: usize) -> bool {
         let view = &self.sets[i].view;
         view.state == ViewState::Normal && view.members.iter().any(|m| m.role == Role::Member)
+    }
+    /// Whether a vSSD can still be made. Ids are not used again (protocol rule 5).
+    fn id_left(&self) -> Result<(), ServerError> {
+        let spent = self.moves.next_vssd > ids::LAST_MADE && !mutant!("meta.move.id-overflow");
+        if spent { Err(ServerError::NoIds { limit: ids::LAST_MADE - ids::FIRST_MADE + 1 }) } else { Ok(()) }
     }
     fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
         let rack = self.cfg.layout.rack(to).unwrap_or(0);
@@ -411,6 +416,7 @@ impl Meta {
         to: Option<NodeId>,
     ) -> Result<(usize, (NodeId, u8)), ServerError> {
         let &(i, k) = self.by_vssd.get(&vssd).ok_or(ServerError::UnknownVssd { vssd })?;
+        self.id_left()?;
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         if p.leaving || p.replaces.is_some() || self.is_replaced(i, vssd) {
             return Err(ServerError::Moving { vssd, set });
@@ -460,6 +466,9 @@ impl Meta {
         let others: Vec<NodeId> = self.moves.nodes.keys().copied().filter(stays).collect();
         let need = |p: &Place| p.node == server && !p.leaving;
         let sets: Vec<usize> = (0..self.sets.len()).filter(|&i| self.sets[i].places.iter().any(need)).collect();
+        if !sets.is_empty() {
+            self.id_left()?;
+        }
         let most = sets.iter().map(|&i| self.cfg.sets[i].members.len()).max().unwrap_or(0);
         if others.len() < most {
             return Err(ServerError::TooFewLeft { server, left: others.len() as u32, need: most as u32 });

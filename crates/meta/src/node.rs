@@ -90,6 +90,9 @@ pub struct Meta {
     pub(crate) out: Outbox,
     /// Why changes that can wait are refused: the store may not take them.
     store_full: Option<Box<str>>,
+    /// A drive of the rack has served longer than the store knows: an older copy of the store was put back. Changes would
+    /// give out again what was given out since.
+    pub(crate) store_older: Option<Box<str>>,
     pub(crate) booted_at: Option<Time>,
     tick_at: Time,
 }
@@ -139,6 +142,7 @@ impl Meta {
             answers: VecDeque::new(),
             out: Outbox::new(),
             store_full: None,
+            store_older: None,
             booted_at: None,
             tick_at: Time::MAX,
             cfg,
@@ -222,6 +226,12 @@ impl Meta {
     fn store_problem(&self) -> Option<Box<str>> {
         let hangs = self.out.is_full().then(|| format!("{STORES_MAX} writes of its store wait").into());
         self.store_full.clone().or(hangs)
+    }
+    /// Why the operator's change is refused.
+    fn not_stored(&self, op: &admin::Op) -> Option<Box<str>> {
+        let rests_on_it = may_wait(op) || matches!(op, admin::Op::SetRecover { .. });
+        let older = self.store_older.clone().filter(|_| rests_on_it && !mutant!("meta.store.older-unrefused"));
+        older.or_else(|| self.store_problem().filter(|_| may_wait(op)))
     }
 
     /// The last decided view of a set, which may not be durable yet.
@@ -444,7 +454,7 @@ impl Meta {
             return answer.clone();
         }
         let answer = self.admin(now, src, by, op, fx).map(Box::new).map_err(Box::new);
-        if answer.as_ref().is_err_and(|e| matches!(**e, admin::Error::StoreFull { .. })) {
+        if answer.as_ref().is_err_and(|e| matches!(**e, admin::Error::NotStored { .. })) {
             return answer;
         }
         if self.answers.len() == ANSWERS_MAX {
@@ -489,8 +499,8 @@ impl Meta {
         op: &admin::Op,
         fx: &mut Effects,
     ) -> Result<admin::Reply, admin::Error> {
-        if let Some(why) = self.store_problem().filter(|_| may_wait(op)) {
-            return Err(admin::Error::StoreFull { why });
+        if let Some(why) = self.not_stored(op) {
+            return Err(admin::Error::NotStored { why });
         }
         match op {
             admin::Op::VolumeCreate(volume) => Ok(self.create(volume, by)?),
@@ -635,7 +645,7 @@ fn only_reads(op: &admin::Op) -> bool {
 /// Reads return the current state, because a status must be able to report why a store hangs. An unacknowledged change
 /// in it may still be lost. A refusal because the store takes no changes depends on no write.
 fn waits_for_no_store(op: &admin::Op, refusal: Option<&admin::Error>) -> bool {
-    only_reads(op) || matches!(refusal, Some(admin::Error::StoreFull { .. }))
+    only_reads(op) || matches!(refusal, Some(admin::Error::NotStored { .. }))
 }
 
 /// Changes that the rack can run without.

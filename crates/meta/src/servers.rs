@@ -56,6 +56,9 @@ impl Meta {
             return;
         }
         if let Err(why) = self.check_drive(src, drive, &table) {
+            if matches!(why, DriveRefusal::StoreOlder { .. }) {
+                self.store_older = Some(format!("server {}: {why}", Layout::server_number(src)).into());
+            }
             return self.say(src, 0, Control::DriveRefused { nonce, why: Box::new(why) });
         }
         self.keep_drive(src, drive, table);

@@ -343,6 +343,7 @@ wire_enum!(ServerError, "reason of a server", {
     36 => NoRoom { server, vssds, room },
     37 => InUse { server, vssds },
     38 => Erasing { server, vssds },
+    41 => NoIds { limit },
 });
 wire_enum!(Unfit, "reason why a server is unfit", {
     0 => Leaving, 1 => OtherRack, 2 => Down, 3 => DriveFailed, 4 => WornOut, 5 => HasCopy, 6 => NoSlot,
@@ -350,6 +351,6 @@ wire_enum!(Unfit, "reason why a server is unfit", {
 wire_groups!(admin::Error, "administration error", [Volume(VolumeError), Set(SetError), Server(ServerError)], {
     13 => TimedOut { waited },
     15 => Busy { limit },
-    29 => StoreFull { why },
+    29 => NotStored { why },
     39 => NotServed,
 });

@@ -4,6 +4,7 @@ mod codec;
 mod harness;
 mod kept;
 mod membership;
+mod moves;
 mod no_room;
 mod recovery;
 mod restart;

@@ -1,3 +1,4 @@
+use rackweave_core::admin;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdReport};
 use rackweave_core::msg::{Control, ViewState};
 use rackweave_core::{DriveId, Epoch, Incarnation, SetId, Span, VssdId};
@@ -129,6 +130,28 @@ fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
     }
 }
 
+/// All were silent, and nobody has crashed: the first that is heard does not go on without the others.
+#[test]
+fn whoever_is_heard_first_after_all_were_silent_waits_for_the_others() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    let epoch = r.view().epoch;
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.run(LEASE * 3);
+    r.servers[0].silent = false;
+    r.run(LEASE * 2 / 5);
+    assert_eq!(r.roles(), "MMM", "a moment is not enough");
+    r.servers.iter_mut().for_each(|s| s.silent = false);
+    r.run(LEASE);
+    assert_eq!((r.roles().as_str(), r.view().epoch), ("MMM", epoch), "they are all as they were");
+    r.servers.iter_mut().for_each(|s| s.silent = true);
+    r.run(LEASE * 3);
+    r.servers[0].silent = false;
+    r.run(LEASE);
+    assert_eq!(r.roles(), "M--", "who stays away for longer is left out");
+}
+
 #[test]
 fn a_late_registration_of_an_earlier_life_changes_nothing() {
     let mut r = Rack::new(config());
@@ -201,6 +224,36 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     assert!(why.is_none() && incarnation > now, "{why:?}");
     assert!(matches!(hello(&mut r, None, later).0, Some(DriveRefusal::OtherDrive { wanted, .. }) if wanted == other));
     assert_eq!(hello(&mut r, Some(other), DriveTable { generation: 2, known: incarnation, ..fresh }).0, None);
+}
+
+/// A copy of the store that is older than a drive does not know which ids were given out since.
+#[test]
+fn a_store_that_is_older_than_a_drive_takes_no_changes() {
+    let mut r = Rack::new(config());
+    let slots = vec![SlotTable { vssd: r.servers[0].vssd, set: SetId(0), generation: 1, in_use: true }];
+    r.servers[0].table = DriveTable { generation: 1, digest: 5, known: Incarnation(0), slots };
+    r.start_all();
+    r.run(LEASE);
+    r.admin(1, admin::Op::create("before", 1 << 20)).expect("room");
+    let older = r.saved.clone();
+    r.start(0);
+    r.run(LEASE);
+    r.admin(2, admin::Op::create("since", 1 << 20)).expect("room");
+    r.saved = older;
+    r.restart_meta();
+    r.start(0);
+    assert!(matches!(r.servers[0].drive_refused, Some(DriveRefusal::StoreOlder { .. })));
+    let changes = [
+        admin::Op::create("new", 1 << 20),
+        admin::Op::VolumeDelete { name: "before".into(), force: true },
+        admin::Op::SetRecover { set: SetId(0), without: [r.servers[0].node].into() },
+    ];
+    for (request, op) in (3..).zip(changes) {
+        let why = r.admin(request, op).expect_err("refused").to_string();
+        assert!(why.contains("server 0") && why.contains("meta.redb) is older than the drive"), "{why}");
+    }
+    let Ok(admin::Reply::Volumes(all)) = r.admin(9, admin::Op::VolumeList) else { panic!("listed") };
+    assert_eq!(all.iter().map(|v| &*v.name).collect::<Vec<_>>(), ["before"]);
 }
 
 #[test]

@@ -542,7 +542,7 @@ impl Draw {
     }
     fn error(&mut self) -> admin::Error {
         match self.below(7) {
-            0 => admin::Error::StoreFull { why: self.text() },
+            0 => admin::Error::NotStored { why: self.text() },
             1 => admin::Error::TimedOut { waited: Span(self.u64()) },
             2 => admin::Error::Busy { limit: self.u32() },
             3 => admin::Error::NotServed,
@@ -580,7 +580,7 @@ impl Draw {
         let (vssd, set, server) = (VssdId(self.u32()), SetId(self.u32()), NodeId(self.u32()));
         let (vssds, count) = (self.u32(), self.u32());
         use Unfit::*;
-        match self.below(12) {
+        match self.below(13) {
             0 => ServerError::UnknownVssd { vssd },
             1 => ServerError::Moving { vssd, set },
             2 => ServerError::UnknownServer { server },
@@ -595,6 +595,7 @@ impl Draw {
             8 => ServerError::NoRoom { server, vssds, room: count },
             9 => ServerError::InUse { server, vssds },
             10 => ServerError::Erasing { server, vssds },
+            11 => ServerError::NoIds { limit: count },
             _ => ServerError::EarlierUnfit { server, why: self.text() },
         }
     }

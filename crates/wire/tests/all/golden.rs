@@ -153,7 +153,8 @@ fn refusals() -> Vec<(&'static str, Control)> {
         ("admin_reply_no_room", refused(ServerError::NoRoom { server, vssds: 2, room: 1 }.into())),
         ("admin_reply_in_use", refused(ServerError::InUse { server, vssds: 2 }.into())),
         ("admin_reply_erasing", refused(ServerError::Erasing { server, vssds: 2 }.into())),
-        ("admin_reply_store_full", refused(admin::Error::StoreFull { why: "no room".into() })),
+        ("admin_reply_no_ids", refused(ServerError::NoIds { limit: 0x00ff_0000 }.into())),
+        ("admin_reply_store_full", refused(admin::Error::NotStored { why: "no room".into() })),
         ("control_attached_unknown", Control::Attached(Err(Box::new(unknown())))),
     ]
 }
