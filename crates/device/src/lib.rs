@@ -605,3 +605,7 @@ mod tests;
 #[cfg(test)]
 #[path = "power_cut_tests.rs"]
 mod power_cut_tests;
+
+#[cfg(test)]
+#[path = "lives_tests.rs"]
+mod lives_tests;

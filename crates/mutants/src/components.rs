@@ -23,6 +23,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("device", &[
         ("power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced", ALL),
         ("power_cut_tests::what_found_no_room_is_tried_again_and_nothing_is_lost", ALL),
+        ("lives_tests::lives_of_a_drive_find_what_was_synced_and_believe_nothing_else", ALL),
     ]),
     ("flash", &[
         ("search::what_was_damaged_or_exchanged_is_never_believed", ALL),
@@ -41,6 +42,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("replica", &[
         ("search::writers_of_the_same_blocks_and_copies_that_cannot_be_read", ALL),
         ("search::whole_sets_crash_again_and_again_and_nothing_flushed_is_lost", ALL),
+        ("search::reads_that_heal_meet_writes", ALL),
         ("faults::crashes_and_epoch_changes", ALL),
         ("faults::crashes_while_writers_conflict", ALL),
         ("faults::lossy_network_alone", ALL),

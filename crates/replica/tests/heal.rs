@@ -75,6 +75,23 @@ fn a_late_answer_about_an_older_version_does_not_replace_a_newer_one() {
     assert_eq!(o.replies(), [IoReply::Data(data(9))]);
 }
 
+/// What overtook the read is not Valid yet: an answer with it could be followed by older contents from another member.
+#[test]
+fn a_read_that_heals_waits_until_what_overtook_it_is_valid() {
+    let mut o = corrupt(ts(3, 1));
+    let ask = read(&mut o);
+    o.inv(1, 9, block(0, ts(5, 1), Timestamp::ZERO, false));
+    o.store.slow = 1;
+    answer(&mut o, 4, ask, ts(3, 1), Some(data(1)));
+    finish(&mut o);
+    assert_eq!(o.replies(), []);
+    let body = Body::Block(Block::Peer(Peer::Val { volume: V, blocks: [(0, ts(5, 1))].into() }));
+    let p = Packet { src: NodeId(3), dst: NodeId(2), header: o.header(4, 1), body };
+    o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+    finish(&mut o);
+    assert_eq!(o.replies(), [IoReply::Data(data(9))]);
+}
+
 #[test]
 fn a_corrupt_block_is_healed_with_its_own_version_only() {
     let mut o = corrupt(ts(5, 1));

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use rackweave_core::msg::{IoError, IoReply, IoRequest, Role};
 use rackweave_core::rng::seeds;
 use rackweave_core::{BlockAddr, Rng, Span};
+use rackweave_replica::trace;
 
 use crate::cluster::{Cluster, Net, VOLUME};
 
@@ -235,4 +236,52 @@ fn whole_sets_crash_again_and_again_and_nothing_flushed_is_lost() {
     let of = seeds(0..40);
     let epochs: u64 = of.clone().map(|s| crashes(s).unwrap_or_else(|e| panic!("seed {s}: {e}"))).sum();
     assert!(of != (0..40) || epochs > 400, "{epochs} epochs");
+}
+
+/// Two blocks, of which one copy after another cannot be read: reads that heal meet writes by other members.
+fn healing(seed: u64) -> Result<u64, String> {
+    let mut rng = Rng::stream(seed, 6);
+    let mut c = Cluster::new(SERVERS, 2, seed, Net { loss: *rng.pick(&[0.0, 0.05, 0.2]), ..Net::BAD });
+    for s in &mut c.servers {
+        s.store().slow = *rng.pick(&[0, 2]);
+    }
+    for _ in 0..150 {
+        let block = rng.below(2);
+        let addr = BlockAddr::new(VOLUME, block as u32);
+        let (damaged, writer) = (rng.below(SERVERS as u64) as usize, rng.below(SERVERS as u64) as usize);
+        let elsewhere = (0..SERVERS).any(|i| c.servers[i].store().corrupt.contains(&addr));
+        let there = !c.servers[damaged].store().dirty.contains(&addr)
+            && c.servers[damaged].store().contents().contains_key(&addr);
+        if there && !elsewhere {
+            c.servers[damaged].store().corrupt.insert(addr);
+            c.read(1, damaged, block * 8, 8);
+        }
+        if rng.chance(0.5) {
+            c.run_for(Span::from_micros(rng.between(1, 400)));
+        }
+        if !busy(&c, 0, block, block + 1) {
+            c.write(0, writer, block * 8, 8, false);
+        }
+        for _ in 0..rng.below(3) {
+            c.run_for(Span::from_micros(rng.between(1, 600)));
+            if c.waiting(1) < 6 {
+                c.read(1, rng.below(SERVERS as u64) as usize, block * 8, 8);
+            }
+        }
+        c.run_for(Span::from_micros(rng.between(10, 3_000)));
+    }
+    c.calm();
+    let idle = c.run_idle(Span::from_secs(30));
+    c.close();
+    if let Some((sector, h)) = c.history.violation() {
+        return Err(format!("sector {sector} has no order: {h:?}"));
+    }
+    if idle { Ok(c.count(trace::BLOCK_HEALED)) } else { Err(format!("requests were not answered: {}", c.describe())) }
+}
+
+#[test]
+fn reads_that_heal_meet_writes() {
+    let of = seeds(0..40);
+    let healed: u64 = of.clone().map(|s| healing(s).unwrap_or_else(|e| panic!("seed {s}: {e}"))).sum();
+    assert!(of != (0..40) || healed > 400, "{healed} healed");
 }

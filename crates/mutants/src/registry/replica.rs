@@ -69,7 +69,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.heal.any-version", "29", ONE, UNITS, "Heals a corrupt block with any version of it.").tested(),
     m("replica.heal.overtaken", "29", ONE, UNITS, "Heals a block that was written meanwhile.").tested(),
     m("replica.heal.no-replay", "29", ONE, UNITS, "A damaged block that is to be replayed is read and asked for without end.").tested(),
-    m("replica.heal.overtaken-unvalidated", "Hermes", ONE, UNITS, "A read that heals answers with what overtook it before that is Valid.").tested(),
+    m("replica.heal.overtaken-unvalidated", "Hermes", ONE, UNITS, "A read that heals answers with what overtook it before that is Valid."),
     m("replica.heal.never", "29", ONE, UNITS, "A corrupt block fails the read though others have it.").tested(),
     m("replica.write.answer-too-few", "4", ALONE, UNITS, "Answers a write that was under way when the view fell below min_copies."),
     m("replica.partial.retry-executed", "7", FEW, UNITS, "Retries a partial write that took effect elsewhere."),

@@ -1,4 +1,5 @@
 use rackweave_core::admin;
+use rackweave_core::msg::control::VssdPlace;
 use rackweave_core::msg::{Block, Body, Control, IoError, IoReply, IoRequest, Role, SectorRange};
 use rackweave_core::trace;
 use rackweave_core::{Layout, NodeId, Span, VolumeId};
@@ -184,6 +185,32 @@ fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
         r.run(Span::from_micros(5));
         assert!(!readable(&r), "an older view came");
     }
+    // Nor for a switch that has no newer row to compare with.
+    r.restart_switch();
+    r.run(Span::from_millis(500));
+    assert!(!readable(&r), "an older view came");
+}
+
+/// The metadata service has meanwhile given the vSSD's place in the set to another one.
+#[test]
+fn a_plan_older_than_the_last_brings_back_no_vssd() {
+    let mut r = Rack::serving(Options::default());
+    let node = r.layout.server(0);
+    let vssds = |r: &Rack| r.server(0).status(r.now()).vssds.iter().map(|v| (v.vssd, v.set)).collect::<Vec<_>>();
+    let all: Vec<VssdPlace> = (0..).zip(vssds(&r)).map(|(slot, (vssd, set))| VssdPlace { vssd, set, slot }).collect();
+    let incarnation = r.view(0).members.iter().find(|m| m.server == node).expect("a member").incarnation;
+    let plan = |r: &mut Rack, plan, vssds: &[VssdPlace]| {
+        r.control(Layout::META, node, Control::Vssds { plan, incarnation, vssds: vssds.into() });
+        r.run(Span::from_millis(200));
+    };
+    plan(&mut r, 7, &all[..2]);
+    let gone = (all[2].vssd, all[2].set);
+    assert!(!vssds(&r).contains(&gone), "given back: {:?}", vssds(&r));
+    let left = vssds(&r);
+    plan(&mut r, 6, &all);
+    assert_eq!(vssds(&r), left);
+    plan(&mut r, 8, &all);
+    assert!(vssds(&r).contains(&gone), "a newer plan counts: {:?}", vssds(&r));
 }
 
 #[test]
