@@ -1,8 +1,8 @@
 //! Clients that fill memory on purpose: their share is bounded and returned, and others continue beside them.
 //!
 //! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with 512 of
-//! them in five rounds, prints the results, and checks them: 1 GiB, 200 MiB after they closed, half of the honest
-//! client's rate (the median of the rounds' ratios, after one round that does not count).
+//! them in five rounds, prints the results, and checks them: 1 GiB in all processes of the rack together, 200 MiB after they
+//! closed, half of the honest client's rate (the median of the rounds' ratios, after one round that does not count).
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -26,8 +26,12 @@ const HONEST_BYTES: u32 = 64 << 10;
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// Bytes that the process has resident now, and had at the most since [`forget_most`].
-fn resident(pid: i32) -> (usize, usize) {
+/// Bytes that these processes together have resident now, and had at the most since [`forget_most`], each at its own time.
+fn resident(pids: &[i32]) -> (usize, usize) {
+    pids.iter().map(|&pid| resident_in(pid)).fold((0, 0), |(now, most), (n, m)| (now + n, most + m))
+}
+
+fn resident_in(pid: i32) -> (usize, usize) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let kib = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name)).expect("a number");
@@ -36,8 +40,16 @@ fn resident(pid: i32) -> (usize, usize) {
     (kib("VmRSS:") << 10, kib("VmHWM:") << 10)
 }
 
-fn forget_most(pid: i32) {
-    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child");
+fn forget_most(pids: &[i32]) {
+    pids.iter().for_each(|pid| std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child"));
+}
+
+/// The processes of the rack.
+fn processes(r: &Rack) -> Vec<i32> {
+    let status = r.status();
+    let all = status["processes"].as_array().map_or(&[][..], |p| p);
+    let nodes = all.iter().map(|p| p["pid"].as_i64().expect("a number") as i32).filter(|pid| *pid > 1);
+    [r.pid()].into_iter().chain(nodes).collect()
 }
 
 fn header(kind: u16, offset: u64, len: usize) -> Vec<u8> {
@@ -103,21 +115,22 @@ fn rate(c: &mut Client, time: Duration) -> f64 {
     n as f64 / began.elapsed().as_secs_f64()
 }
 
-/// One round: the honest client's rate alone and beside `n` hostile ones, and the process's memory with them and after
+/// One round: the honest client's rate alone and beside `n` hostile ones, and the rack's memory with them and after
 /// they closed.
 fn round(r: &Rack, name: &str, n: usize, hostile: fn(&Rack) -> Client, full: bool) -> f64 {
+    let pids = processes(r);
     let time = if full { MEASURED } else { MEASURED / 4 };
     let mut honest = r.connect("v");
     let alone = rate(&mut honest, time);
-    forget_most(r.pid());
-    let (base, _) = resident(r.pid());
+    forget_most(&pids);
+    let (base, _) = resident(&pids);
     let all: Vec<Client> = (0..n).map(|_| hostile(r)).collect();
     let beside = rate(&mut honest, time);
-    let (now, most) = resident(r.pid());
+    let (now, most) = resident(&pids);
     drop(all);
     let limit = if full { LEFT_FULL_MAX } else { base + LEFT_MAX };
-    wait_for("memory comes back", || resident(r.pid()).0 < limit);
-    let (left, _) = resident(r.pid());
+    wait_for("memory comes back", || resident(&pids).0 < limit);
+    let (left, _) = resident(&pids);
     println!(
         "{n} {name}: {} MiB before, {} beside them, {} at the most, {} after; honest client {alone:.0}/s alone, {beside:.0}/s beside them",
         base / MIB,
@@ -132,9 +145,17 @@ fn round(r: &Rack, name: &str, n: usize, hostile: fn(&Rack) -> Client, full: boo
 
 #[test]
 fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
+    attacked(&Rack::start());
+}
+
+#[test]
+fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_the_memory_of_processes() {
+    attacked(&Rack::with(&["--processes"]));
+}
+
+fn attacked(r: &Rack) {
     let full: Option<usize> = std::env::var("RACKWEAVE_HOSTILE").ok().map(|n| n.parse().expect("a number of sessions"));
     let (n, rounds) = full.map_or((SESSIONS, 1), |n| (n, ROUNDS));
-    let r = Rack::start();
     r.volume("v", "64M");
     let mut honest = r.connect("v");
     for i in 0..64u8 {
@@ -147,9 +168,9 @@ fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
     for (name, hostile) in kinds {
         if full.is_some() {
             // A host that allocates memory to a virtual machine on first use does so now.
-            round(&r, name, n, hostile, true);
+            round(r, name, n, hostile, true);
         }
-        let mut ratios: Vec<f64> = (0..rounds).map(|_| round(&r, name, n, hostile, full.is_some())).collect();
+        let mut ratios: Vec<f64> = (0..rounds).map(|_| round(r, name, n, hostile, full.is_some())).collect();
         ratios.sort_by(f64::total_cmp);
         let ratio = ratios[rounds / 2];
         println!(
@@ -183,12 +204,13 @@ fn a_client_that_keeps_others_waiting_is_closed() {
 #[test]
 fn what_never_gets_to_a_command_holds_little() {
     let r = Rack::start();
-    let (base, _) = resident(r.pid());
+    let pids = processes(&r);
+    let (base, _) = resident(&pids);
     let silent: Vec<_> = (0..100).map(|_| dial(&r.socket())).collect();
     let mut control = dial(&r.data().join("control.sock"));
     control.set_write_timeout(Some(Duration::from_millis(200))).expect("timeout");
     let _ = control.write_all(&b"x\n".repeat(4 * MIB));
-    let (now, most) = resident(r.pid());
+    let (now, most) = resident(&pids);
     assert!(most - base < 64 * MIB, "{} MiB, then {} and {} at the most", base / MIB, now / MIB, most / MIB);
     drop(silent);
 }
