@@ -607,5 +607,5 @@ mod tests;
 mod power_cut_tests;
 
 #[cfg(test)]
-#[path = "lives_tests.rs"]
-mod lives_tests;
+#[path = "runs_tests.rs"]
+mod runs_tests;

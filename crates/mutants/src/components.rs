@@ -23,7 +23,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("device", &[
         ("power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced", ALL),
         ("power_cut_tests::what_found_no_room_is_tried_again_and_nothing_is_lost", ALL),
-        ("lives_tests::lives_of_a_drive_find_what_was_synced_and_believe_nothing_else", ALL),
+        ("runs_tests::runs_of_a_drive_find_what_was_synced_and_believe_nothing_else", ALL),
     ]),
     ("flash", &[
         ("search::what_was_damaged_or_exchanged_is_never_believed", ALL),

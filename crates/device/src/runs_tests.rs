@@ -1,5 +1,5 @@
-//! Lives of a drive on one file, one after another. Everything is drawn from the seed: the commands, a sync that fails, how and where
-//! a life ends, what happens to the file between two lives, and whose drive it is.
+//! Runs of a drive on one file, one after another. The seed draws everything: the commands, a sync that fails, where and how a run
+//! ends, changes of the file between two runs, and the rack that uses it.
 
 use super::layers::{Faults, Faulty, Journal, Recorder, Replay, Step};
 use super::tests::{SHAPE, Shared, image, open, program, read, spares};
@@ -16,10 +16,10 @@ const DRIVE: DriveId = DriveId(0xd1);
 /// By erase block: sequences of its pages, in order.
 type Pages = Vec<Vec<u64>>;
 
-/// What became of the blocks in one life.
+/// The blocks during one run.
 #[derive(Default)]
 struct Log {
-    /// By block: the pages that it had when the life began, and those of each erase since.
+    /// By block: the pages that it had when the run began, and those of each erase since.
     uses: Vec<Pages>,
     /// Instants of the journal, by the number of their note.
     marks: Vec<Mark>,
@@ -47,7 +47,7 @@ impl Log {
     }
 }
 
-/// A drive between two lives.
+/// A drive between two runs.
 struct World {
     rng: Rng,
     file: MemFile,
@@ -55,7 +55,7 @@ struct World {
     /// Blocks of which an erase is half done: what is left of their pages shows nothing.
     foul: [bool; BLOCKS as usize],
     adopted: bool,
-    /// The last life ended by a close.
+    /// The last run ended by a close.
     closed: bool,
     sequence: u64,
     refused: u64,
@@ -74,7 +74,7 @@ fn pages<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (Vec<u64>, bool) {
 }
 
 impl World {
-    fn life(&mut self) {
+    fn run(&mut self) {
         let (journal, faults) = (Journal::default(), Faults::default());
         let file = Faulty::new(Recorder::new(self.file.clone(), 0, journal.clone()), faults.clone());
         let mut d = FileSsd::open(file, SSD, SHAPE).expect("opens");
@@ -146,7 +146,7 @@ impl World {
         sound
     }
 
-    /// The power fails at step `end`: the next life finds what every completed sync covers, and nothing that never was.
+    /// The power fails at step `end`: the next run finds what every completed sync covers, and nothing else.
     fn cut(&mut self, journal: &Journal, log: &Log, end: usize) {
         let mut replay = Replay::new(journal, vec![std::mem::take(&mut self.file)]);
         let (mut synced, mut erased, mut adopted) = (Vec::new(), self.foul, self.adopted);
@@ -186,7 +186,7 @@ impl World {
         assert!(!self.adopted || d.drive_id() == DRIVE);
     }
 
-    /// The file as somebody may leave it between two lives: refused, or as it was.
+    /// The file as it may be left between two runs: refused, or unchanged.
     fn between(&mut self) {
         let mut file = self.file.clone();
         let refused = match self.rng.below(5) {
@@ -239,7 +239,7 @@ impl World {
     }
 }
 
-fn lives(seed: u64) -> World {
+fn runs(seed: u64) -> World {
     let mut w = World {
         rng: Rng::stream(seed, 1),
         file: MemFile::default(),
@@ -255,19 +255,19 @@ fn lives(seed: u64) -> World {
     drop(open(&made));
     w.file = made.0.borrow().clone();
     for _ in 0..12 {
-        w.life();
+        w.run();
         w.between();
     }
     w
 }
 
 #[test]
-fn lives_of_a_drive_find_what_was_synced_and_believe_nothing_else() {
+fn runs_of_a_drive_find_what_was_synced_and_believe_nothing_else() {
     let of = seeds(0..40);
     let (mut refused, mut failed) = (0, 0);
     for seed in of.clone() {
         println!("seed {seed}");
-        let w = lives(seed);
+        let w = runs(seed);
         (refused, failed) = (refused + w.refused, failed + w.failed_syncs);
     }
     assert!(of != (0..40) || refused > 50 && failed > 20, "{refused} refused, {failed} syncs failed");
