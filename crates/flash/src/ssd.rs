@@ -407,10 +407,10 @@ impl Ssd {
     pub fn busy(&self) -> Busy {
         self.drive.clock.busy()
     }
-    /// Erase count of every block of the vSSD's own; of a lent one, as reported by its borrower.
-    pub fn erase_counts(&self, vssd: VssdId) -> impl Iterator<Item = u16> {
+    /// The vSSD's own erase blocks, and the sum of their erase counts; lent ones included.
+    pub fn erases(&self, vssd: VssdId) -> (u32, u64) {
         let v = self.get(vssd);
-        (0..v.home).map(|b| self.drive.blocks.count(v.on_device(b)))
+        (v.home, v.own_dies().iter().map(|&die| self.drive.blocks.erases(die)).sum())
     }
     /// First erase block of the vSSD on the device.
     pub fn first_block(&self, vssd: VssdId) -> u32 {

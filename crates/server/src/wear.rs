@@ -6,7 +6,7 @@ use rackweave_core::{Effects, Span, Time, VssdId};
 
 use crate::node::Server;
 
-/// Shortest interval of the reports: wear changes within days, and each report counts every block.
+/// Shortest interval of the reports: wear changes within days.
 const REPORT_INTERVAL: Span = Span::from_secs(1);
 
 /// When the next report is due, and the last one.
@@ -41,11 +41,8 @@ impl Server {
         }
         let (mut blocks, mut erases, mut vssds) = (0, 0, Vec::new());
         for v in &self.vssds {
-            let mut own = 0;
-            for count in self.ssd.erase_counts(v.cfg.id) {
-                (blocks, own) = (blocks + 1, own + u64::from(count));
-            }
-            erases += own;
+            let (n, own) = self.ssd.erases(v.cfg.id);
+            (blocks, erases) = (blocks + u64::from(n), erases + own);
             if !v.is_free() {
                 vssds.push(VssdWear { vssd: v.cfg.id, erases: own });
             }

@@ -35,7 +35,7 @@ impl<P> Drive<P> {
     pub(crate) fn new(id: SsdId, p: &Profile, timing: Timing, sync_span: Span, suspends: Suspends) -> Drive<P> {
         let mut clock = Clock::new(p, timing);
         clock.suspend(p, suspends);
-        let blocks = EraseBlocks::new(p.geometry.blocks());
+        let blocks = EraseBlocks::new(&p.geometry);
         Drive { id, timing, sync_span, clock, pending: Slab::new(), blocks, failed: None }
     }
     /// The first failure: it is final, and no later success hides it (protocol rule 12).

@@ -167,13 +167,14 @@ impl FlashManager {
         if record.generation > 0 && !record.clean {
             cuts.push(base);
         }
-        for e in self.drive.blocks.all_mut() {
+        for block in 0..self.drive.blocks.all().len() as u32 {
+            let e = self.drive.blocks.all()[block as usize];
             let behind = (-ahead(e.time(), base)).max(0) as u64;
             let marked = if e.count() == 0 { 0 } else { base.saturating_sub(behind) };
             let later = cuts.iter().filter(|t| **t > marked).count() as u64;
             let unlisted = if later == cuts.len() as u64 { cuts_before } else { 0 };
             let count = u64::from(e.count()) + later + unlisted;
-            *e = LastErase::new(count.min(u64::from(u16::MAX)) as u16, e.time());
+            self.drive.blocks.set(block, LastErase::new(count.min(u64::from(u16::MAX)) as u16, e.time()));
         }
         if cuts.len() > CUTS_MAX {
             cuts.remove(0);
