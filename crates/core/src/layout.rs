@@ -198,15 +198,18 @@ impl Layout {
         let layout = self.clone();
         (0..layout.racks()).map(move |rack| layout.switch(rack))
     }
-    /// # Panics
-    /// If there is no such server.
-    pub fn server(&self, i: u32) -> NodeId {
-        self.ids(NodeKind::Server)[i as usize]
+    /// The server of this number, if there is one.
+    pub fn server(&self, number: u32) -> Option<NodeId> {
+        self.id(NodeName::server(number))
     }
     /// # Panics
     /// If there is no such client.
     pub fn client(&self, i: u32) -> NodeId {
         self.ids(NodeKind::Client)[i as usize]
+    }
+    /// The switch of the node's rack; the first one's of a node that belongs to no rack.
+    pub fn switch_near(&self, n: NodeId) -> NodeId {
+        self.rack(n).map_or(Layout::SWITCH, |rack| self.switch(rack))
     }
     /// The switch through which `vssd` is reached, by the rack in its id. An id without a known rack, as a packet may
     /// contain, maps to the first switch, which does not know it either.
@@ -251,6 +254,7 @@ mod tests {
         assert_eq!(two.ids(NodeKind::Switch), [NodeId(1), NodeId(6)]);
         assert_eq!(two.switch_of(VssdId(1 << 24 | 17)), NodeId(6));
         assert_eq!(two.switch_of(VssdId(9 << 24 | 17)), Layout::SWITCH);
+        assert_eq!([3, 4, 7].map(|n| two.switch_near(NodeId(n))), [NodeId(1), NodeId(6), NodeId(1)]);
         assert_eq!((two.nodes(), two.racks(), two.servers(), two.clients()), (9, 2, 4, 2));
     }
 
@@ -263,7 +267,8 @@ mod tests {
             assert_eq!(name.to_string().parse(), Ok(name));
         }
         let beyond = NodeId(l.nodes());
-        assert_eq!((l.kind(beyond), l.rack(beyond), l.id(NodeName::server(6))), (None, None, None));
+        assert_eq!((l.kind(beyond), l.rack(beyond), l.server(5)), (None, None, Some(NodeId(7))));
+        assert_eq!([6, u32::MAX].map(|number| l.server(number)), [None; 2], "no number ends a process");
         for (i, &n) in (0..).zip(l.ids(NodeKind::Server)) {
             assert_eq!((Layout::server_number(n), Layout::numbered_server(i)), (i, n));
         }

@@ -58,7 +58,7 @@ pub(crate) struct Moves {
 impl Moves {
     pub(crate) fn new(layout: &Layout, servers: u32) -> Moves {
         Moves {
-            nodes: (0..servers).map(|i| (layout.server(i), ServerState::In)).collect(),
+            nodes: layout.ids(NodeKind::Server).iter().take(servers as usize).map(|n| (*n, ServerState::In)).collect(),
             next_vssd: ids::FIRST_MADE,
             plans: BTreeMap::new(),
             plans_made: 0,
@@ -78,7 +78,7 @@ struct At {
 impl Meta {
     /// Numbers of the rack's servers, except removed ones.
     pub fn servers(&self) -> Vec<u32> {
-        self.server_nodes().map(Layout::server_number).collect()
+        self.server_nodes().filter_map(|n| self.cfg.layout.index(n, NodeKind::Server)).collect()
     }
     /// The nodes of the same servers.
     pub(crate) fn server_nodes(&self) -> impl Iterator<Item = NodeId> {
@@ -86,8 +86,8 @@ impl Meta {
     }
     /// Whether the server was removed for good; `None` if it never belonged to the rack.
     pub fn is_removed(&self, server: u32) -> Option<bool> {
-        let mut all = self.moves.nodes.iter();
-        all.find(|(n, _)| Layout::server_number(**n) == server).map(|(_, s)| *s == ServerState::Removed)
+        let state = self.moves.nodes.get(&self.cfg.layout.server(server)?);
+        state.map(|s| *s == ServerState::Removed)
     }
     /// Every place of every set, with its set, for checkers.
     pub fn places(&self) -> impl Iterator<Item = (SetId, &Place)> {
@@ -436,9 +436,9 @@ impl Meta {
     }
 
     pub(crate) fn add_server(&mut self, now: Time) -> Result<admin::Reply, ServerError> {
-        let number = self.moves.nodes.keys().next_back().map_or(0, |n| Layout::server_number(*n) + 1);
-        let node = self.cfg.layout.id(NodeName { kind: NodeKind::Server, index: number });
-        let node = node.ok_or(ServerError::RackFull { servers: number })?;
+        let last = self.moves.nodes.keys().next_back();
+        let number = last.and_then(|n| self.cfg.layout.index(*n, NodeKind::Server)).map_or(0, |last| last + 1);
+        let node = self.cfg.layout.server(number).ok_or(ServerError::RackFull { servers: number })?;
         self.set_node(node, ServerState::In);
         Ok(admin::Reply::Servers(vec![self.server_info(now, node)]))
     }

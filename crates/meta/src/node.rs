@@ -247,7 +247,7 @@ impl Meta {
                 node,
                 alive: s.heard_at.is_some() && now < s.lease_ends,
                 last_heartbeat: s.heard_at.unwrap_or(Time::ZERO),
-                ssds: vec![SsdId(Layout::server_number(node))],
+                ssds: self.cfg.layout.index(node, NodeKind::Server).map(SsdId).into_iter().collect(),
             }
         };
         let servers = self.server_nodes().map(server).collect();

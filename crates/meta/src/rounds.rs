@@ -69,7 +69,7 @@ impl Meta {
             return;
         }
         let Some(b) = &mut self.rounds.balancer else { return };
-        let ssd = SsdId(Layout::server_number(src));
+        let Some(ssd) = self.cfg.layout.index(src, NodeKind::Server).map(SsdId) else { return };
         b.worn(ssd, src, erases as f64 / blocks as f64);
         for v in vssds {
             let Some(&(set, place)) = self.by_vssd.get(&v.vssd) else { continue };

@@ -23,12 +23,9 @@ impl Namespaces {
     /// Missing privileges, or a missing tool.
     pub fn new(servers: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
         let layout = Layout::new(servers, 1);
-        let near = |i: &u32| *i < servers.div_ceil(2);
-        let node = |i| layout.server(i);
-        let first = (0..servers).filter(near).map(node);
-        let near_nodes: Vec<NodeId> = [Layout::META].into_iter().chain(first).chain([layout.client(0)]).collect();
-        let far_nodes: Vec<NodeId> = (0..servers).filter(|i| !near(i)).map(node).collect();
-        let made = TestRack::new(Layout::SWITCH, &near_nodes, &far_nodes);
+        let (near, far) = layout.ids(NodeKind::Server).split_at(servers.div_ceil(2) as usize);
+        let near = [&[Layout::META], near, &[layout.client(0)]].concat();
+        let made = TestRack::new(Layout::SWITCH, &near, far);
         let made = made.and_then(|rack| {
             if data_plane == DataPlaneKind::Xdp {
                 rack.ready_for_xdp()?;
@@ -50,7 +47,7 @@ impl Namespaces {
         HostsSection {
             meta: address(Layout::META),
             switch: address(Layout::SWITCH),
-            servers: (0..self.layout.servers()).map(|i| address(self.layout.server(i))).collect(),
+            servers: self.layout.ids(NodeKind::Server).iter().map(|n| address(*n)).collect(),
             gateways: vec![address(self.layout.client(0))],
             key_file: Some(key_file),
         }

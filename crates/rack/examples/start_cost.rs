@@ -77,7 +77,7 @@ impl Rack {
         }
         let before = cpu_s();
         for s in 0..SERVERS {
-            let node = self.sim.engine().layout().server(s);
+            let node = self.sim.engine().layout().server(s).expect("a server");
             self.sim.restart(node).expect("starts");
         }
         for i in 0..u64::from(SERVERS) {

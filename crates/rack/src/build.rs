@@ -51,6 +51,8 @@ pub enum BuildError {
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
+    #[error("there is no server {server}")]
+    NoServer { server: u32 },
     #[error("server {server} was removed: its number is not used again (`server add` adds one)")]
     Removed { server: u32 },
     #[error("server {server} is not the rack's yet: `server add` adds one")]
@@ -191,7 +193,7 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
 /// As [`profile`].
 pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfig, BuildError> {
     let ssd = ssd(cfg, i)?;
-    let (planned, node) = (plan::sets(cfg), layout(cfg).server(i));
+    let (planned, node) = (plan::sets(cfg), layout(cfg).server(i).ok_or(BuildError::NoServer { server: i })?);
     let levels = (0..).zip(cfg.ssd.isolation.all());
     let vssds = levels
         .flat_map(|(l, &level)| (0..cfg.slots()).map(move |slot| (l, level, slot)))

@@ -26,9 +26,9 @@ pub fn sets(cfg: &RackConfig) -> Vec<PlannedSet> {
     let set = |(set, (l, level, first)): (u32, (u32, Isolation, u32))| {
         let member = |slot| {
             let i = placement.server(first, slot);
-            (ids::first(placement.rack(i), i, l * cfg.replicas + slot), layout.server(i))
+            Some((ids::first(placement.rack(i), i, l * cfg.replicas + slot), layout.server(i)?))
         };
-        let (home, members) = (placement.rack(first), (0..cfg.replicas).map(member).collect());
+        let (home, members) = (placement.rack(first), (0..cfg.replicas).filter_map(member).collect());
         PlannedSet { set: SetId(set), level, home, members }
     };
     (0..).zip(begin).map(set).collect()
@@ -48,7 +48,7 @@ mod tests {
         cfg.ssd.isolation = Levels::Several(vec![Isolation::Channel, Isolation::Die]);
         let (sets, layout) = (sets(&cfg), layout(&cfg));
         let set = |k: usize| (sets[k].level, sets[k].members.iter().map(|m| (m.0.0, m.1)).collect::<Vec<_>>());
-        let on = |all: [(u32, u32); 3]| all.map(|(vssd, i)| (vssd, layout.server(i))).to_vec();
+        let on = |all: [(u32, u32); 3]| all.map(|(vssd, i)| (vssd, layout.server(i).expect("of four"))).to_vec();
         assert_eq!((sets.len(), Layout::server_number(sets[3].members[0].1)), (8, 3));
         assert_eq!(set(0), (Isolation::Channel, on([(1, 0), (18, 1), (35, 2)])));
         assert_eq!(set(3), (Isolation::Channel, on([(49, 3), (2, 0), (19, 1)])));

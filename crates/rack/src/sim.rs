@@ -248,7 +248,7 @@ impl Sim {
     }
     /// Crashes server `i` and cuts its device's power.
     pub fn power_cut(&mut self, i: u32, odds: CutOdds) -> CutReport {
-        let n = self.engine.layout().server(i);
+        let Some(n) = self.engine.layout().server(i) else { return CutReport::default() };
         // The device sees pending commands as such: their entries must not count as done.
         self.end(n, &[]);
         self.engine.power_cut(SsdId(i), odds)

@@ -215,7 +215,7 @@ impl Cluster {
     }
 
     fn node(&self, i: usize) -> NodeId {
-        self.engine.layout().server(i as u32)
+        self.engine.layout().server(i as u32).expect("a server")
     }
     fn place(&self, i: usize) -> Option<&Place> {
         self.engine.get(self.node(i))

@@ -37,7 +37,7 @@ pub fn convert_all(data: &Path, mut said: impl FnMut(&Path, Outcome)) -> Result<
     for server in service.servers() {
         let node = build::layout(&cfg).server(server);
         let places: Vec<(VssdId, SetId, u8)> =
-            service.places().filter(|(_, p)| p.node == node).map(|(set, p)| (p.vssd, set, p.slot)).collect();
+            service.places().filter(|(_, p)| Some(p.node) == node).map(|(set, p)| (p.vssd, set, p.slot)).collect();
         let own = dir.file(&NodeName::server(server).to_string());
         let held = if own.exists() { Some(DataDir::open(&own)?) } else { None };
         let path = up::device_path(held.as_ref().unwrap_or(&dir), server);

@@ -92,10 +92,12 @@ impl RackNodes {
         let layout = racks::layout(cfg, clients);
         let meta = hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?;
         let known = meta.as_ref().map_or_else(|| (0..cfg.servers).collect(), Meta::servers);
-        let here = |i| known.contains(&i) && hosted.has(layout.server(i));
-        let mut server = |i| here(i).then(|| one_server(cfg, i, nonce(), hosted, DriveId::NONE)).transpose();
-        let servers = (0..cfg.servers_max()).map(&mut server).collect::<Result<_, _>>()?;
-        let client = (0..clients).find(|&i| hosted.has(layout.client(i)));
+        let mut server = |(i, &node): (u32, &NodeId)| {
+            let here = known.contains(&i) && hosted.has(node);
+            here.then(|| one_server(cfg, i, nonce(), hosted, DriveId::NONE)).transpose()
+        };
+        let servers = (0..).zip(layout.ids(NodeKind::Server)).map(&mut server).collect::<Result<_, _>>()?;
+        let client = (0..).zip(layout.ids(NodeKind::Client)).find(|(_, node)| hosted.has(**node));
         let mut of_client = cfg.clone();
         if matches!(hosted, Hosted::All) {
             // A set crashes as a whole only with this process, and its client crashes with it.
@@ -111,7 +113,7 @@ impl RackNodes {
             made: vec![policy::made_with(cfg); cfg.servers_max() as usize],
             servers,
             drives: vec![DriveId::NONE; cfg.servers_max() as usize],
-            client: client.map(|i| (layout.client(i), Clients::new(&of_client, i, nonce()))),
+            client: client.map(|(i, &node)| (node, Clients::new(&of_client, i, nonce()))),
         })
     }
 
@@ -125,8 +127,8 @@ impl RackNodes {
     ///
     /// # Errors
     /// The difference from what is known of the drive.
-    pub fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
-        let known = |m: &Meta| m.check_drive(self.layout.server(server), drive, table);
+    pub fn check_drive(&self, server: NodeId, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
+        let known = |m: &Meta| m.check_drive(server, drive, table);
         Ok(self.meta.as_ref().map_or(Ok(()), known)?)
     }
     /// Uses the kernel data plane for the switch, if it runs here.
@@ -303,7 +305,7 @@ impl Describe for RackNodes {
     fn drive_problem(&self) -> Option<DriveProblem> {
         self.servers.iter().flatten().find_map(Server::drive_refused)
     }
-    fn check_drive(&self, server: u32, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
+    fn check_drive(&self, server: NodeId, drive: DriveId, table: &DriveTable) -> Result<(), DriveProblem> {
         self.check_drive(server, drive, table)
     }
     fn drive_refused(&self, server: u32) -> Option<DriveProblem> {

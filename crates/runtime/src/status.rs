@@ -48,7 +48,7 @@ pub trait Describe {
         None
     }
     /// Whether the metadata service that runs here admits the server with this drive.
-    fn check_drive(&self, _server: u32, _drive: DriveId, _table: &DriveTable) -> Result<(), DriveProblem> {
+    fn check_drive(&self, _server: NodeId, _drive: DriveId, _table: &DriveTable) -> Result<(), DriveProblem> {
         Ok(())
     }
     /// Whether the metadata service has admitted this server, which runs here, once known.
@@ -101,12 +101,12 @@ impl Facts {
         self.names.iter().position(|n| n == name).map(|i| NodeId(i as u32))
     }
     /// Description of a fault of a server's drive file.
-    pub fn words_of(&self, server: NodeId, fault: HostFault) -> String {
+    pub fn words_of(&self, server: u32, fault: HostFault) -> String {
         fault.words(&self.drive_file(server))
     }
     /// Path of a server's drive file.
-    pub fn drive_file(&self, server: NodeId) -> String {
-        Path::new(&self.data).join(device_name(Layout::server_number(server))).display().to_string()
+    pub fn drive_file(&self, server: u32) -> String {
+        Path::new(&self.data).join(device_name(server)).display().to_string()
     }
 }
 
@@ -146,7 +146,7 @@ impl View<'_> {
                 ssds: s.ssds.iter().map(|i| i.0).collect(),
                 refused: engine.nodes.refused(s.node, now),
                 drive_fault: fault
-                    .map(|f| self.facts.words_of(s.node, f) + &left_out(f, &vssds))
+                    .map(|f| self.facts.words_of(server, f) + &left_out(f, &vssds))
                     .or_else(|| self.refused(server)),
                 vssds,
             }

@@ -167,11 +167,12 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
     nodes.set_rack(rack);
     let mut devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers), Some(rack))?;
-    for (server, ssd) in (0..).zip(&mut devices) {
+    let layout = rackweave_rack::build::layout(&cfg);
+    for ((server, &node), ssd) in (0..).zip(layout.ids(NodeKind::Server)).zip(&mut devices) {
         let path = device_path(&dir, server);
         let table =
             drive_table(ssd, &rackweave_rack::build::profile(&cfg)?.geometry).map_err(|e| drive_error(&path, e))?;
-        let known = table.map_or(Ok(()), |t| nodes.check_drive(server, ssd.drive_id(), &t.report()));
+        let known = table.map_or(Ok(()), |t| nodes.check_drive(node, ssd.drive_id(), &t.report()));
         known.map_err(|error| UpError::Drive { path, error })?;
     }
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
@@ -184,8 +185,11 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
     let mut engine = Engine::new(nodes, devices, StoreThread::start(store)?);
     engine.reserve(cfg.servers_max());
-    let layout = rackweave_rack::build::layout(&cfg);
-    options.absent.iter().chain(&removed).for_each(|&s| engine.end_server(layout.server(s), s as usize));
+    for &server in options.absent.iter().chain(&removed) {
+        if let Some(node) = layout.server(server) {
+            engine.end_server(node, server as usize);
+        }
+    }
     let mut serve = EventLoop::new(engine, takers, None, facts, Syncer::new(true)?, signal, listeners)?;
     serve.limit_memory(&cfg.memory);
     let (shape, paths) = (shape(&cfg)?, (0..cfg.servers_max()).map(|i| device_path(&dir, i)).collect::<Vec<_>>());

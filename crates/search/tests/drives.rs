@@ -219,8 +219,8 @@ fn a_pass_in_which_nothing_could_be_read_is_none() {
     assert!(passes(&r) > 0);
     // One returns alone: it waits for the others.
     let layout = r.sim.engine().layout();
-    (0..4).for_each(|k| r.sim.crash(layout.server(k)));
-    r.sim.restart(layout.server(1)).expect("its own contents");
+    (0..4).for_each(|k| r.sim.crash(layout.server(k).expect("a server")));
+    r.sim.restart(layout.server(1).expect("a server")).expect("its own contents");
     r.run(Span::from_secs(3));
     let before = passes(&r);
     r.run(Span::from_secs(5));

@@ -92,7 +92,7 @@ impl Rig {
         }
     }
     pub fn node(&self, server: u32) -> NodeId {
-        self.sim.engine().layout().server(server)
+        self.sim.engine().layout().server(server).expect("a server")
     }
     /// Unsynced changes are lost.
     pub fn power_cut(&mut self, server: u32) {

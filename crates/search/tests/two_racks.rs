@@ -52,7 +52,7 @@ impl Racks {
     /// The rack's servers reach neither the other rack nor the metadata service.
     fn isolate(&mut self, rack: u32, cut: bool) {
         let layout = self.sim.engine().layout();
-        let servers = (0..layout.servers()).map(|i| layout.server(i));
+        let servers = layout.ids(NodeKind::Server).iter().copied();
         let (here, there): (Vec<NodeId>, Vec<NodeId>) = servers.partition(|&n| layout.rack(n) == Some(rack));
         let net = self.sim.engine_mut().net();
         for &n in &here {

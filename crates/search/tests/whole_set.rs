@@ -66,7 +66,7 @@ fn a_set_goes_on_without_who_is_given_up_and_overwrites_it_when_it_returns() {
     r.start(0);
     r.start(1);
     r.run(Span::from_secs(5));
-    let lost = r.sim.engine().layout().server(2);
+    let lost = r.sim.engine().layout().server(2).expect("a server");
     let set = r.set();
     assert_eq!(set.waits_for, [lost], "{set:?}");
     assert!(r.sim.server(0).is_some_and(|s| s.status(r.sim.now()).vssds.iter().all(|v| !v.serving)));

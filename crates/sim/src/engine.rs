@@ -545,8 +545,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         if self.layout.kind(to) == Some(NodeKind::Switch) {
             return to;
         }
-        let rack = self.layout.rack(to).or(self.layout.rack(p.from()));
-        self.layout.switch(rack.unwrap_or(0))
+        self.layout.switch_near(if self.layout.rack(to).is_some() { to } else { p.from() })
     }
 
     fn command(&mut self, n: NodeId, c: DeviceCommand, followed: bool) {

@@ -211,7 +211,7 @@ fn a_packet_for_a_ring_reaches_each_member() {
     let layout = Layout::new(3, 1);
     let mut e = Engine::new(NetState::new(Network::constant(Span::from_micros(10)), layout.clone(), 1), 1);
     let mut switch = Switch::new(SwitchConfig::new(Layout::SWITCH));
-    let members: Vec<NodeId> = (0..3).map(|i| layout.server(i)).collect();
+    let members = layout.ids(NodeKind::Server).to_vec();
     let prefix = Prefix { address: [10, 11, 0, 0].into(), bits: 16 };
     let rings = vec![Ring { prefix, reach: Reach::All, members: members.clone() }];
     switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings }).unwrap();

@@ -72,7 +72,7 @@ impl Bursts {
         let mut at = self.next.unwrap_or(sim.now());
         while at <= until {
             let layout = sim.engine().layout();
-            for server in (0..sim.config().servers).map(|i| layout.server(i)) {
+            for &server in layout.ids(NodeKind::Server).iter().take(sim.config().servers as usize) {
                 let header = Header {
                     op: Op::Reply,
                     vssd: VssdId(0),

@@ -97,7 +97,7 @@ fn server(u: &mut Unstructured<'_>, any: bool) -> Result<NodeId> {
     if any && u.arbitrary()? {
         u.arbitrary().map(NodeId)
     } else {
-        Ok(layout().server(u.int_in_range(0..=SERVERS - 1)?))
+        Ok(*u.choose(layout().ids(NodeKind::Server))?)
     }
 }
 
@@ -209,7 +209,7 @@ fn layout() -> Layout {
 fn config() -> MetaConfig {
     let set = |s: u32| SetConfig {
         set: SetId(s),
-        members: (0..3).map(|i| (VssdId(1 + (i + s) * 16 + s), layout().server(i + s))).collect(),
+        members: (0..3).map(|i| (VssdId(1 + (i + s) * 16 + s), layout().ids(NodeKind::Server)[(i + s) as usize])).collect(),
     };
     MetaConfig {
         layout: layout(),

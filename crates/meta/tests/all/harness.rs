@@ -15,7 +15,7 @@ pub const GIB: u64 = 1 << 30;
 
 pub fn config() -> MetaConfig {
     let layout = Layout::new(3, 2);
-    let member = |i: u32| (VssdId(1 + i * 16), layout.server(i));
+    let member = |i: u32| (VssdId(1 + i * 16), layout.server(i).expect("a server"));
     MetaConfig {
         layout: layout.clone(),
         servers: 3,

@@ -49,7 +49,7 @@ fn left_alone_and_crashed(r: &mut Rack) {
 }
 
 fn recover(r: &mut Rack, request: u64, without: &[u32]) -> Result<admin::Reply, admin::Error> {
-    let without = without.iter().map(|&i| r.cfg.layout.server(i)).collect();
+    let without = without.iter().map(|&i| r.cfg.layout.server(i).expect("a server")).collect();
     r.admin(request, admin::Op::SetRecover { set: SetId(0), without })
 }
 
@@ -190,7 +190,7 @@ fn a_crash_during_recovery_begins_it_again_with_all() {
 fn when_a_lone_survivor_crashes_the_set_goes_on_with_a_member_that_was_cut_off() {
     let mut r = Rack::new(config());
     left_alone_and_crashed(&mut r);
-    let (view, waits) = (r.view().clone(), [0, 1].map(|i| r.cfg.layout.server(i)));
+    let (view, waits) = (r.view().clone(), [0, 1].map(|i| r.cfg.layout.server(i).expect("a server")));
     let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!(status.sets[0].waits_for, waits);
     // The service knows it across a restart.
@@ -250,7 +250,7 @@ fn when_all_of_the_last_view_that_could_acknowledge_crashed_the_set_recovers_fro
 #[test]
 fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
     let mut r = Rack::new(config());
-    let (set, two) = (SetId(0), r.cfg.layout.server(2));
+    let (set, two) = (SetId(0), r.cfg.layout.server(2).expect("a server"));
     r.start_all();
     r.run(LEASE);
     r.servers[0].silent = true;
@@ -263,7 +263,7 @@ fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
     assert_eq!(r.roles(), "--M", "it may live, and what it serves nobody else need have");
     let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!(status.sets[0].waits_for, [two]);
-    let one = r.cfg.layout.server(1);
+    let one = r.cfg.layout.server(1).expect("a server");
     assert_eq!(recover(&mut r, 2, &[1, 2]), Err(admin::SetError::NotLost { set, server: one }.into()));
     assert_eq!(recover(&mut r, 3, &[2]), Ok(admin::Reply::Done));
     r.run(LEASE / 5);
@@ -277,7 +277,7 @@ fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
 fn of_those_that_all_crashed_the_operator_may_give_up_each() {
     let mut r = Rack::new(config());
     left_alone_and_crashed(&mut r);
-    let (set, [zero, one]) = (SetId(0), [0, 1].map(|i| r.cfg.layout.server(i)));
+    let (set, [zero, one]) = (SetId(0), [0, 1].map(|i| r.cfg.layout.server(i).expect("a server")));
     assert_eq!(recover(&mut r, 1, &[0]), Err(admin::SetError::StillMissing { set, server: one }.into()));
     assert_eq!(recover(&mut r, 2, &[0, 1]), Ok(admin::Reply::Done));
     assert_eq!(r.roles(), "--MR");
@@ -293,7 +293,7 @@ fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);
-    let server = |i| r.cfg.layout.server(i);
+    let server = |i| r.cfg.layout.server(i).expect("a server");
     let (two, set) = (server(2), SetId(0));
     r.servers.iter_mut().for_each(|s| s.silent = true);
     r.start(0);
@@ -324,7 +324,7 @@ fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
 fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
     let mut r = Rack::new(config());
     let set = SetId(0);
-    let [zero, one, two] = [0, 1, 2].map(|i| r.cfg.layout.server(i));
+    let [zero, one, two] = [0, 1, 2].map(|i| r.cfg.layout.server(i).expect("a server"));
     assert_eq!(recover(&mut r, 1, &[0]), Err(admin::SetError::NotInSet { set, server: zero }.into()), "never a view");
     r.start_all();
     r.run(LEASE);

@@ -222,7 +222,7 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     volume(r.admin(5, create("later", 4096)));
     // The same run requests it again.
     let (layout, nonce) = (r.cfg.layout.clone(), r.servers[2].nonce);
-    r.control(layout.server(2), Incarnation(0), 1, Control::PlainHello { nonce, vssds: Vec::new() });
+    r.control(layout.server(2).expect("a server"), Incarnation(0), 1, Control::PlainHello { nonce, vssds: Vec::new() });
     assert_eq!(r.servers[2].volumes.first_unused, VolumeId(5));
     assert_eq!(r.servers[2].volumes.writers[2], (VolumeId(4), 0));
 }

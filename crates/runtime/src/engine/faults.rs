@@ -27,17 +27,13 @@ impl Links {
     pub fn new(layout: Layout) -> Links {
         Links { layout, cut: BTreeSet::new(), lost: 0 }
     }
-    /// The switch of the node's rack; metadata service and gateways belong to the first.
-    fn switch_of(&self, n: NodeId) -> NodeId {
-        self.layout.switch(self.layout.rack(n).unwrap_or(0))
-    }
     /// Whether the packet is lost on a cut link; counts it.
     pub fn lose(&mut self, p: &Packet) -> bool {
         if self.cut.is_empty() {
             return false;
         }
         let (from, to) = (p.src, p.dst.first_hop());
-        let (a, b) = (self.switch_of(from), self.switch_of(to));
+        let (a, b) = (self.layout.switch_near(from), self.layout.switch_near(to));
         let ways = [both(from, to), both(from, a), both(to, b), both(a, b)];
         let lost = ways.iter().any(|w| self.cut.contains(w));
         self.lost += u64::from(lost);

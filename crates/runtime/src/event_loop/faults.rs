@@ -76,8 +76,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     fn open_drive(&mut self, node: NodeId, server: u32) -> Result<Option<FileSsd<F>>, String> {
         let Some(open) = &mut self.reopen else { return Ok(None) };
         let (file, table) = open(server)?;
-        let known = self.engine.nodes.check_drive(server, file.drive_id(), &table);
-        known.map_err(|problem| format!("{}: {problem}", self.facts.drive_file(node)))?;
+        let known = self.engine.nodes.check_drive(node, file.drive_id(), &table);
+        known.map_err(|problem| format!("{}: {problem}", self.facts.drive_file(server)))?;
         Ok(Some(file))
     }
 
@@ -110,12 +110,13 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
     /// Ends the server, so that it may start again once the cause is removed.
     fn end_refused(&mut self, server: u32) -> String {
-        let node = self.engine.nodes.layout().server(server);
         let why = match self.engine.nodes.drive_refused(server) {
-            Some(problem) => format!("{}: {problem}", self.facts.drive_file(node)),
+            Some(problem) => format!("{}: {problem}", self.facts.drive_file(server)),
             None => "the metadata service refused its registration".into(),
         };
-        self.engine.end_server(node, server as usize);
+        if let Some(node) = self.engine.nodes.layout().server(server) {
+            self.engine.end_server(node, server as usize);
+        }
         self.note_refused(server, why)
     }
     fn note_refused(&mut self, server: u32, why: String) -> String {
@@ -155,10 +156,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// Reports changed faults of the files of drives and of the metadata service.
     pub(super) fn say_host_news(&mut self) {
         for (server, fault) in self.engine.take_host_news() {
-            let node = self.engine.nodes.layout().server(server);
             let words = match fault {
-                Some(fault) => self.facts.words_of(node, fault),
-                None => format!("{}: the host's disk has space again; the drive resumes", self.facts.drive_file(node)),
+                Some(fault) => self.facts.words_of(server, fault),
+                None => format!("{}: the host's disk has space again; the drive resumes", self.facts.drive_file(server)),
             };
             let _ = writeln!(io::stderr(), "rackweave: {words}");
         }
@@ -177,7 +177,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// Reports reads that failed in the last second.
     pub(super) fn say_reads_failed(&mut self) {
         for (server, n, os_error) in self.engine.take_reads_failed() {
-            let file = self.facts.drive_file(self.engine.nodes.layout().server(server));
+            let file = self.facts.drive_file(server);
             let why = io::Error::from_raw_os_error(os_error);
             let _ =
                 writeln!(io::stderr(), "rackweave: {file}: {n} reads failed ({why}); other copies are read instead");

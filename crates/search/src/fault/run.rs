@@ -503,7 +503,7 @@ impl<'a> Run<'a> {
             Agenda::Collecting { fault, server } => self.crash_collecting(fault, server),
             Agenda::Back(i) => {
                 for s in self.fault_servers(i) {
-                    self.node_up(self.sim.engine().layout().server(s))?;
+                    self.node_up(self.node_of(s))?;
                 }
             }
         }

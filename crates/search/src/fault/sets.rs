@@ -52,7 +52,7 @@ impl SetWatch {
         self.refresh(sim);
         for &i in down {
             let Some(server) = sim.server(i) else { continue };
-            let n = sim.engine().layout().server(i);
+            let Some(n) = sim.engine().layout().server(i) else { continue };
             let known = server.status(sim.engine().local_time(n)).incarnation;
             let dead = &mut self.dead[i as usize];
             let views = self.views.iter().flatten().flat_map(|v| &v.members);
@@ -75,7 +75,7 @@ impl SetWatch {
     pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
         self.refresh(sim);
         let Some(meta) = sim.meta() else { return false };
-        let node = sim.engine().layout().server(i);
+        let Some(node) = sim.engine().layout().server(i) else { return false };
         let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
         let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || self.full_copy_lives(sim, v, &[i]));
         self.views.iter().all(safe)
@@ -148,7 +148,7 @@ mod tests {
             panic!("not full: {}", watch.describe(sim));
         };
         until_full(&mut sim, &mut watch);
-        let node = sim.engine().layout().server(0);
+        let node = sim.engine().layout().server(0).expect("a server");
         let incarnation = |watch: &SetWatch| {
             let members = watch.views.iter().flatten().flat_map(|v| &v.members).filter(|m| m.server == node);
             members.map(|m| m.incarnation).min().expect("it is in some view")

@@ -113,11 +113,14 @@ impl Rack {
         rack
     }
 
+    fn node(&self, server: u32) -> NodeId {
+        self.layout.server(server).expect("a server")
+    }
     pub fn members(&self, set: u32) -> Vec<(VssdId, NodeId)> {
         let s = self.options.servers;
         (0..COPIES)
             .map(|k| (set + k) % s)
-            .map(|i| (vssd_of(s, set, i).expect("three servers hold it"), self.layout.server(i)))
+            .map(|i| (vssd_of(s, set, i).expect("three servers hold it"), self.node(i)))
             .collect()
     }
 
@@ -161,7 +164,7 @@ impl Rack {
         });
         let mut ssd = SsdConfig::new(SsdId(server), profile);
         ssd.timing = self.options.timing;
-        let node = self.layout.server(server);
+        let node = self.node(server);
         let mut cfg = ServerConfig::new(node, self.layout.clone(), ssd, vssds.collect());
         cfg.cache_slots = self.options.cache_slots;
         cfg.gc.policy = self.options.policy;
@@ -173,7 +176,7 @@ impl Rack {
 
     /// Ends the process; its device keeps every command submitted to it.
     pub fn crash(&mut self, i: usize) {
-        self.engine.crash(self.layout.server(i as u32), &[SsdId(i as u32)]);
+        self.engine.crash(self.node(i as u32), &[SsdId(i as u32)]);
     }
     /// The next sync of the server's device fails, and the changes that it should cover never become durable.
     pub fn fail_sync(&mut self, i: usize) {
@@ -200,11 +203,11 @@ impl Rack {
         self.engine.now()
     }
     pub fn server(&self, i: usize) -> &Server {
-        self.engine.get(self.layout.server(i as u32)).expect("it runs")
+        self.engine.get(self.node(i as u32)).expect("it runs")
     }
     /// The running servers.
     pub fn servers(&self) -> impl Iterator<Item = &Server> {
-        (0..self.options.servers).filter_map(|i| self.engine.get(self.layout.server(i)))
+        (0..self.options.servers).filter_map(|i| self.engine.get(self.node(i)))
     }
 
     fn receive(&mut self, at: Time, p: Packet) {

@@ -70,13 +70,13 @@ impl Run<'_> {
             d.mend();
         }
         self.breakage.now = None;
-        self.node_up(self.sim.engine().layout().server(server))
+        self.node_up(self.node_of(server))
     }
 
     /// Number of servers that have noticed their device's failure, which is permanent.
     fn failed_servers(&self) -> usize {
         let failed = |&i: &u32| {
-            let node = self.sim.engine().layout().server(i);
+            let node = self.node_of(i);
             self.sim.server(i).is_some_and(|s| s.status(self.sim.engine().local_time(node)).failed)
         };
         (0..self.plan.params.servers).filter(failed).count()

@@ -58,7 +58,7 @@ impl Run<'_> {
 
     fn nodes_of_rack(&self) -> Vec<NodeId> {
         let layout = self.sim.engine().layout();
-        let servers = (0..self.plan.params.servers).map(|i| layout.server(i));
+        let servers = layout.ids(NodeKind::Server).iter().copied().take(self.plan.params.servers as usize);
         [Layout::META].into_iter().chain(layout.switches()).chain(servers).collect()
     }
 
@@ -155,7 +155,7 @@ impl Run<'_> {
         let config = SimConfig { contents, ..SimConfig::new(!self.plan.seed) };
         let mut other = Sim::new(self.sim.config(), config).ok()?;
         other.run_until(other.now() + FOREIGN_SPAN);
-        other.crash(other.engine().layout().server(server));
+        other.crash(self.node_of(server));
         other.drive(server)
     }
 

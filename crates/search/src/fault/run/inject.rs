@@ -206,7 +206,7 @@ impl Run<'_> {
             | Fault::CrashCollecting { .. }
             | Fault::HalfCrash { .. } => {
                 for s in self.fault_servers(i) {
-                    self.node_up(self.sim.engine().layout().server(s))?;
+                    self.node_up(self.node_of(s))?;
                 }
             }
             Fault::RackPowerCut { .. } | Fault::StandStill { .. } | Fault::LastCopies { .. } => {
@@ -215,13 +215,13 @@ impl Run<'_> {
                     self.node_up(switch)?;
                 }
                 for s in self.fault_servers(i) {
-                    self.node_up(self.sim.engine().layout().server(s))?;
+                    self.node_up(self.node_of(s))?;
                 }
             }
             Fault::OneRackPowerCut { rack, .. } => {
                 self.node_up(self.switch_node(rack))?;
                 for s in self.fault_servers(i) {
-                    self.node_up(self.sim.engine().layout().server(s))?;
+                    self.node_up(self.node_of(s))?;
                 }
             }
             Fault::Edit { .. } => self.next_of_edit(i)?,
@@ -290,7 +290,14 @@ impl Run<'_> {
     }
     fn servers_of(&self, rack: u32) -> Vec<u32> {
         let layout = self.sim.engine().layout();
-        (0..layout.servers()).filter(|&i| layout.rack(layout.server(i)) == Some(rack % layout.racks())).collect()
+        let rack = Some(rack % layout.racks());
+        (0..).zip(layout.ids(NodeKind::Server)).filter(|(_, n)| layout.rack(**n) == rack).map(|(i, _)| i).collect()
+    }
+    /// The server of this number, which a plan may have drawn: modulo the number of servers.
+    pub(super) fn node_of(&self, server: u32) -> NodeId {
+        let layout = self.sim.engine().layout();
+        let servers = layout.ids(NodeKind::Server);
+        servers[server as usize % servers.len()]
     }
 
     pub(super) fn servers_down(&mut self, servers: &[u32], power: bool) {
@@ -303,7 +310,7 @@ impl Run<'_> {
             self.plan_at(self.sim.now() + self.under_way_max(), Agenda::Silent { crash });
         }
         for &s in servers {
-            let n = layout.server(s);
+            let n = self.node_of(s);
             if self.sim.alive(n) && self.sim.disk(s).is_some_and(|d| d.programs_under_way()) {
                 self.sim.engine_mut().note(trace::CRASH_BETWEEN_PROGRAM_AND_MAP);
             }
@@ -395,7 +402,7 @@ impl Run<'_> {
         let began = |t: &&(NodeId, Trace)| t.1.point == server_trace::GC_START;
         let Some(&(node, _)) = self.bounds.traces().iter().find(began) else { return };
         let Some(fault) = self.traps.pop_front() else { return };
-        let server = node.0 - self.sim.engine().layout().server(0).0;
+        let Some(server) = self.sim.engine().layout().index(node, NodeKind::Server) else { return };
         self.plan_at(self.sim.now() + TRAP_DELAY, Agenda::Collecting { fault, server });
     }
 
@@ -419,10 +426,8 @@ impl Run<'_> {
     fn cut(&mut self, fault: Fault, blocked: bool) {
         let layout = self.sim.engine().layout();
         let nodes = layout.nodes();
-        let of_rack = match fault {
-            Fault::SeverRack { rack, .. } => self.servers_of(rack),
-            _ => Vec::new(),
-        };
+        let servers = layout.ids(NodeKind::Server);
+        let node_of = |server: u32| servers[server as usize % servers.len()];
         let net = self.sim.engine_mut().net();
         match fault {
             Fault::Isolate { node, .. } => {
@@ -432,8 +437,8 @@ impl Run<'_> {
                 }
             }
             Fault::Sever { server, .. } => {
-                let n = layout.server(server % layout.servers());
-                let others = (0..layout.servers()).map(|i| layout.server(i)).filter(|&o| o != n);
+                let n = node_of(server);
+                let others = servers.iter().copied().filter(|&o| o != n);
                 for other in others.chain([Layout::META]) {
                     net.block(n, other, blocked);
                     net.block(other, n, blocked);
@@ -441,21 +446,22 @@ impl Run<'_> {
             }
             Fault::BlindPowerCut { server, .. } => {
                 (0..layout.clients()).for_each(|c| net.block(Layout::META, layout.client(c), blocked));
-                let n = layout.server(server % layout.servers());
-                for other in (0..layout.servers()).map(|i| layout.server(i)).filter(|&o| o != n) {
+                let n = node_of(server);
+                for other in servers.iter().copied().filter(|&o| o != n) {
                     net.block(n, other, blocked);
                     net.block(other, n, blocked);
                 }
             }
             Fault::Mute { server, .. } => {
-                let n = layout.server(server % layout.servers());
-                net.block(n, layout.switch(layout.rack(n).unwrap_or(0)), blocked);
+                let n = node_of(server);
+                net.block(n, layout.switch_near(n), blocked);
             }
             Fault::CutRacks { .. } => net.cut_between_racks(blocked),
-            Fault::SeverRack { .. } => {
-                let others = (0..layout.servers()).filter(|i| !of_rack.contains(i)).map(|i| layout.server(i));
-                let others: Vec<NodeId> = others.chain([Layout::META]).collect();
-                for n in of_rack.iter().map(|&i| layout.server(i)) {
+            Fault::SeverRack { rack, .. } => {
+                let in_rack = |n: &NodeId| layout.rack(*n) == Some(rack % layout.racks());
+                let (of_rack, mut others): (Vec<NodeId>, Vec<NodeId>) = servers.iter().partition(|n| in_rack(n));
+                others.push(Layout::META);
+                for &n in &of_rack {
                     for &other in &others {
                         net.block(n, other, blocked);
                         net.block(other, n, blocked);
@@ -463,7 +469,7 @@ impl Run<'_> {
                 }
             }
             Fault::HalfCrash { server, peer, .. } => {
-                let (n, to) = (layout.server(server % layout.servers()), layout.server(peer % layout.servers()));
+                let (n, to) = (node_of(server), node_of(peer));
                 net.block(n, to, blocked);
             }
             Fault::Cut { from, to, .. } => net.block(NodeId(from % nodes), NodeId(to % nodes), blocked),

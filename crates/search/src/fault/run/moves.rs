@@ -19,8 +19,7 @@ const ROWS_SETTLE: Span = Span::from_secs(1);
 impl Run<'_> {
     /// An operator's command; it may be refused or lost.
     pub(super) fn word(&mut self, fault: Fault) {
-        let layout = self.sim.engine().layout();
-        let server = |i: u32| layout.server(i % layout.servers());
+        let server = |i: u32| self.node_of(i);
         let op = match fault {
             Fault::Move { set, member, to } => {
                 let set = SetId(set % self.sim.config().sets());
@@ -45,7 +44,7 @@ impl Run<'_> {
         let Some(meta) = self.sim.meta() else { return Ok(()) };
         let first = self.sim.config().servers;
         for i in meta.servers().into_iter().filter(|&i| i >= first) {
-            let n = self.sim.engine().layout().server(i);
+            let n = self.node_of(i);
             if !self.sim.alive(n) && !self.down.contains_key(&n) {
                 self.sim.restart(n).map_err(|e| Failure::Unexpected(format!("{n} does not start: {e}")))?;
             }
@@ -70,7 +69,7 @@ impl Run<'_> {
         let by_set: BTreeSet<(SetId, NodeId)> = meta.places().map(|(s, p)| (s, p.node)).collect();
         let mut had = BTreeSet::new();
         for i in 0..self.sim.config().servers_max() {
-            let node = self.sim.engine().layout().server(i);
+            let node = self.node_of(i);
             let Some(s) = self.sim.server(i) else { continue };
             let status = s.status(self.sim.engine().local_time(node));
             had.extend(status.vssds.iter().map(|v| (v.vssd, node)));
