@@ -18,17 +18,18 @@ const DEADLINE: Span = Span::from_secs(1);
 /// stalls at the other replicas; consecutive writes come sooner.
 const WAIT: Span = Span::from_micros(500);
 
-/// Counters of this end, in addition to the transport's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Messages that were not a valid packet, or not for a node here.
-    pub undecodable: u64,
-    /// Packets that the transport refused: full queues, or peers that are down.
-    pub unsent: u64,
-    /// Packets without an encoding, or with one that the transport does not know: a program error.
-    pub unsendable: u64,
-    /// Incarnations that were given up because a peer knew a newer one.
-    pub outdated: u64,
+counters! {
+    /// Counters of this end, in addition to the transport's.
+    pub struct Counters {
+        /// Messages that were not a valid packet, or not for a node here.
+        undecodable,
+        /// Packets that the transport refused: full queues, or peers that are down.
+        unsent,
+        /// Those of them without an encoding, or with one that the transport does not know: a program error.
+        unsendable as _,
+        /// Incarnations that were given up because a peer knew a newer one.
+        outdated,
+    }
 }
 
 /// An action for the driver.
@@ -137,16 +138,15 @@ impl Link {
 
     fn send_packet(&mut self, now: Time, p: &Packet, token: u64) {
         let mut head = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
-        match rackweave_wire::encode_apart(p, &mut head) {
-            Ok(data) => match self.send_message(now, p.dst, Message { head: head.into(), data }, token) {
-                Ok(()) => {}
-                Err(SendError::NotAPacket { .. } | SendError::TooLong { .. }) => self.counters.unsendable += 1,
-                Err(_) => {
-                    self.counters.unsent += 1;
-                    self.refused.push(token);
-                }
-            },
-            Err(_) => self.counters.unsendable += 1,
+        let sent = match rackweave_wire::encode_apart(p, &mut head) {
+            Ok(data) => Some(self.send_message(now, p.dst, Message { head: head.into(), data }, token)),
+            Err(_) => None,
+        };
+        self.counters.unsent += u64::from(!matches!(sent, Some(Ok(()))));
+        match sent {
+            Some(Ok(())) => {}
+            None | Some(Err(SendError::NotAPacket { .. } | SendError::TooLong { .. })) => self.counters.unsendable += 1,
+            Some(Err(_)) => self.refused.push(token),
         }
         if !self.going.contains(&p.dst) {
             self.going.push(p.dst);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
 use rackweave_core::msg::control::VssdPlace;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, Table, ViewState};
-use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, NodeKind, NodeName, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, NodeKind, SetId, Span, Time, VssdId};
 
 use crate::codec;
 use crate::ids;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::admin::{ServerWear, WearStatus};
 use rackweave_core::msg::control::VssdWear;
-use rackweave_core::{Effects, Incarnation, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
+use rackweave_core::{Effects, Incarnation, NodeId, NodeKind, SetId, Span, SsdId, Time, VssdId};
 
 use crate::codec::{self, WearRecord};
 use crate::members::Servers;

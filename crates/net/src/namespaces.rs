@@ -1,6 +1,6 @@
 //! The hosts of `rackweave up --netns`: network namespaces on this machine, one per node, in two racks.
 
-use rackweave_core::{Layout, NodeId};
+use rackweave_core::{Layout, NodeId, NodeKind};
 use rackweave_dataplane::netns::Namespace;
 use rackweave_dataplane::testrack::{TestRack, UPLINKS, port_name, uplink_mac, uplink_name};
 

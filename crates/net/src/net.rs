@@ -33,11 +33,9 @@ const SEND_BYTES: usize = 256 << 10;
 const CLASS_AT: usize = 10;
 const SOURCE_AT: usize = 12;
 
-/// Datagrams forwarded and dropped by the switch here.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counters {
-    forwarded: u64,
-    forward_dropped: u64,
+counters! {
+    /// Datagrams forwarded and dropped by the switch here.
+    struct Counters { forwarded, forward_dropped }
 }
 
 /// The network of one node.
@@ -404,16 +402,10 @@ impl Network for Net {
     }
 
     fn counters(&self) -> Vec<(String, u64)> {
-        let (c, l, u, s) = (&self.counters, &self.link.counters, &self.udp.counters, &self.streams.counters);
-        let own = [
-            ("forwarded", c.forwarded),
-            ("forward_dropped", c.forward_dropped),
-            ("undecodable", l.undecodable),
-            ("capture_left_out", self.capture.as_ref().map_or(0, |c| c.left_out)),
-            ("unsent", l.unsent + l.unsendable),
-            ("outdated", l.outdated),
-        ];
-        let all = own.into_iter().chain(u.all()).chain(s.all()).chain(self.link.endpoint().counters().all());
+        let (own, link, captured) = (&self.counters, &self.link, self.capture.iter().flat_map(|c| c.counters.all()));
+        let sockets = self.udp.counters.all().chain(self.streams.counters.all());
+        let all = own.all().chain(link.counters.all()).chain(captured).chain(sockets);
+        let all = all.chain(link.endpoint().counters().all());
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()
     }
 }

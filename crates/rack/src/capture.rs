@@ -37,9 +37,17 @@ pub struct Capture {
     max: u64,
     record: Vec<u8>,
     failed: Option<io::Error>,
-    /// Packets written, and packets left out because the file was full or could not be written.
-    pub packets: u64,
-    pub left_out: u64,
+    pub counters: Counters,
+}
+
+counters! {
+    /// Counts of a capture.
+    pub struct Counters {
+        /// Packets written.
+        packets as _,
+        /// Packets left out because the file was full or could not be written.
+        left_out as "capture_left_out",
+    }
 }
 
 impl Capture {
@@ -54,7 +62,7 @@ impl Capture {
         let head = pcap::file_header();
         out.write_all(&head).and_then(|()| out.flush()).map_err(failed)?;
         let (bytes, record) = (head.len() as u64, Vec::new());
-        Ok(Capture { path: path.into(), out, bytes, max, record, failed: None, packets: 0, left_out: 0 })
+        Ok(Capture { path: path.into(), out, bytes, max, record, failed: None, counters: Counters::default() })
     }
 
     /// A packet between simulated nodes.
@@ -62,7 +70,7 @@ impl Capture {
         self.record.clear();
         match pcap::record(now, p, &mut self.record) {
             Ok(()) => self.put(),
-            Err(_) => self.left_out += 1,
+            Err(_) => self.counters.left_out += 1,
         }
     }
 
@@ -77,12 +85,12 @@ impl Capture {
     fn put(&mut self) {
         let len = self.record.len() as u64;
         if self.failed.is_some() || self.bytes + len > self.max {
-            self.left_out += 1;
+            self.counters.left_out += 1;
             return;
         }
         match self.out.write_all(&self.record) {
-            Ok(()) => (self.bytes, self.packets) = (self.bytes + len, self.packets + 1),
-            Err(e) => (self.failed, self.left_out) = (Some(e), self.left_out + 1),
+            Ok(()) => (self.bytes, self.counters.packets) = (self.bytes + len, self.counters.packets + 1),
+            Err(e) => (self.failed, self.counters.left_out) = (Some(e), self.counters.left_out + 1),
         }
     }
 
@@ -149,7 +157,7 @@ mod tests {
         let mut c = Capture::bounded(&path, 24 + 2 * (16 + 14 + 20 + 8 + 100)).expect("a file");
         let at = SocketAddr::from(([127, 0, 0, 1], 4000));
         (0..5).for_each(|_| c.datagram(at, at, 0, &[7; 100]));
-        assert_eq!((c.packets, c.left_out), (2, 3));
+        assert_eq!((c.counters.packets, c.counters.left_out), (2, 3));
         c.finish().expect("written");
         assert_eq!(std::fs::metadata(&path).expect("there").len(), 24 + 2 * 158);
         std::fs::remove_file(&path).expect("removed");

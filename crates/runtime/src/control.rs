@@ -8,13 +8,10 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use rackweave_core::Layout;
 use rackweave_core::admin::{self, ServerInfo, ServerState as Wanted};
-use rackweave_core::msg::Class;
-use rackweave_core::volume::VolumeInfo;
 use serde::{Deserialize, Serialize};
 
-use super::status::Facts;
 use crate::key::KeyChange;
-pub use crate::stats::{Peer, PeerClass, Vssd};
+pub use crate::stats::{Peer, PeerClass, Process, RackFacts, Server, Set, Volume, Vssd};
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
@@ -116,31 +113,6 @@ impl Answer {
     }
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Volume {
-    pub id: u32,
-    pub name: String,
-    pub size: u64,
-    /// Writer generation; zero before the first attach.
-    pub attach: u32,
-    pub stripe_bytes: u64,
-    pub sets: Vec<u32>,
-    /// Traffic class of its I/O: `online` or `offline`.
-    #[serde(default)]
-    pub class: String,
-    /// Isolation of its vSSDs: `channel` or `die`.
-    #[serde(default)]
-    pub isolation: String,
-    /// Limits of all its I/O, in requests and bytes per second; zero is unlimited.
-    #[serde(default)]
-    pub iops: u64,
-    #[serde(default)]
-    pub bytes_per_s: u64,
-    /// Bytes on flash, counting one copy.
-    #[serde(default)]
-    pub used: u64,
-}
-
 /// A server as the metadata service sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ServerState {
@@ -174,25 +146,6 @@ impl ServerState {
             leaving: s.leaving,
             free: s.free,
             homeless: s.homeless,
-        }
-    }
-}
-
-impl Volume {
-    pub fn of(v: &VolumeInfo, facts: &Facts) -> Volume {
-        let level = v.sets.first().and_then(|s| facts.sets.get(s));
-        Volume {
-            id: v.id.0,
-            name: v.name.to_string(),
-            size: v.size,
-            attach: v.attach,
-            stripe_bytes: u64::from(v.stripe_blocks) * u64::from(rackweave_core::BLOCK),
-            sets: v.sets.iter().map(|s| s.0).collect(),
-            class: if v.class == Class::Copper { "offline" } else { "online" }.into(),
-            isolation: level.map_or("", |l| l.name()).into(),
-            iops: v.limits.iops,
-            bytes_per_s: v.limits.bytes_per_s,
-            used: v.used,
         }
     }
 }
@@ -242,35 +195,6 @@ pub struct SwitchState {
     pub error: Option<String>,
 }
 
-/// One process of a rack with a process per node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Process {
-    /// Name of its node: `meta`, `switch`, `server-0`, `gateway-0`.
-    pub name: String,
-    /// Address at which other nodes reach it.
-    pub address: String,
-    /// Process id; zero if it does not answer.
-    pub pid: u32,
-    pub uptime_s: f64,
-    /// Ids of the cluster keys it accepts; it sends with the first.
-    #[serde(default)]
-    pub keys: Vec<u8>,
-    /// Why it does not answer.
-    pub error: Option<String>,
-    /// Clocks that timestamp datagrams on arrival and departure.
-    #[serde(default)]
-    pub timestamps: String,
-    /// The nodes it communicates with.
-    #[serde(default)]
-    pub peers: Vec<Peer>,
-    /// Open sockets of its network. Their number does not depend on the number of peers or clients (PN6).
-    #[serde(default)]
-    pub sockets: u64,
-    /// Network counters, by name; zero counts are left out.
-    #[serde(default)]
-    pub network: Vec<(String, u64)>,
-}
-
 /// Memory of all connections of a process, and its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
@@ -284,42 +208,6 @@ pub struct Memory {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RackFacts {
-    pub data: String,
-    pub pid: u32,
-    pub uptime_s: f64,
-    /// Seconds skipped because the machine or the process did not run.
-    pub standstill_s: f64,
-    /// Mechanisms that poll sockets and sync files.
-    pub driver: String,
-    pub timing: String,
-    pub nbd: Vec<String>,
-    pub http: Option<String>,
-    /// Bytes that all volumes together may promise, and do promise.
-    pub promise_limit: u64,
-    pub promised: u64,
-    /// Bytes that all sets can hold, that they hold, and that can still be written to volumes.
-    #[serde(default)]
-    pub capacity: u64,
-    #[serde(default)]
-    pub used: u64,
-    #[serde(default)]
-    pub room: u64,
-    /// Wear balance of the servers' drives; `None` if they are not balanced.
-    #[serde(default)]
-    pub wear: Option<Wear>,
-    pub connections: u64,
-    /// Memory of all connections of the process.
-    #[serde(default)]
-    pub memory: Memory,
-    /// Links that are cut, by the names of both ends.
-    #[serde(default)]
-    pub links_cut: Vec<String>,
-    /// Why the metadata service cannot write.
-    pub store_error: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wear {
     /// The greatest wear ÷ the mean.
     pub lambda: f64,
@@ -328,36 +216,6 @@ pub struct Wear {
     pub given_up: u64,
     /// Erases per block, by server number.
     pub erases: Vec<(u32, f64)>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Server {
-    /// Server number, from 0.
-    pub server: u32,
-    pub alive: bool,
-    pub ssds: Vec<u32>,
-    pub vssds: Vec<Vssd>,
-    /// Refused requests, by reason; zero counts are left out.
-    #[serde(default)]
-    pub refused: Vec<(String, u64)>,
-    /// Fault of the host file that holds its drive, and the effect of the fault.
-    #[serde(default)]
-    pub drive_fault: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Set {
-    pub set: u32,
-    pub epoch: u32,
-    pub members: Vec<Member>,
-    /// Members missing to reach `min_copies`; writes wait for them.
-    #[serde(default)]
-    pub copies_missing: u32,
-    /// Numbers of the servers that recovery of the crashed set waits for.
-    pub waits_for: Vec<u32>,
-    /// The whole set crashed and no remaining drive is a witness: recovery waits for the operator's decision.
-    #[serde(default)]
-    pub waits_for_word: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

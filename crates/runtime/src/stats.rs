@@ -1,12 +1,17 @@
-//! Statistics of vSSDs and peers in `status` and the metrics. Each is declared once: its source, its JSON field and its
-//! metric.
+//! Statistics in `status` and the metrics. Each is declared once: its source, its JSON field and its metrics.
 
-use rackweave_core::msg::Role;
-use rackweave_core::{Span, Time};
+use rackweave_core::admin::{MemberStatus, ServerStatus, SetStatus, WearStatus};
+use rackweave_core::msg::{Class, Role};
+use rackweave_core::volume::VolumeInfo;
+use rackweave_core::{BLOCK, Layout, Span, Time};
 use rackweave_gateway::metrics::Kind;
 use rackweave_server::{ServerReport, VssdStatus};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 use serde::{Deserialize, Serialize};
+
+use crate::control::{Member, Memory, Wear};
+use crate::network::Network;
+use crate::status::{Facts, View};
 
 /// A metric: kind, name, help and value.
 pub type Metric<T> = (Kind, &'static str, &'static str, fn(&T) -> f64);
@@ -14,12 +19,12 @@ pub type Metric<T> = (Kind, &'static str, &'static str, fn(&T) -> f64);
 /// How long a duplicate node is shown: longer than the time between two detections.
 const TWINS_SHOWN: Span = Span::from_secs(15);
 
-/// Declares a struct of `status`. Each field has the source of its value and, for a metric, its kind, name, help, and
+/// Declares a struct of `status`. Each field has the source of its value and, for each metric, its kind, name, help, and
 /// value where that is not the field's.
 macro_rules! exported {
     ($(#[$doc:meta])* pub struct $of:ident from $source:ty {
         $($(#[$m:meta])* $name:ident: $type:ty = $from:expr
-            $(, $kind:ident $metric:literal $help:literal $(= $value:expr)?)?;)*
+            $(, $kind:ident $metric:literal $help:literal $(= $value:expr)?)*;)*
     }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,7 +39,7 @@ macro_rules! exported {
             }
             #[allow(clippy::unnecessary_cast, reason = "some are fractions already")]
             pub(crate) const METRICS: &[Metric<$of>] =
-                &[$($((Kind::$kind, $metric, $help, exported!(@value $name $(, $value)?)),)?)*];
+                &[$($((Kind::$kind, $metric, $help, exported!(@value $name $(, $value)?)),)*)*];
         }
     };
     (@value $name:ident) => { |x| x.$name as f64 };
@@ -43,6 +48,153 @@ macro_rules! exported {
 
 fn flag(set: bool) -> f64 {
     f64::from(u8::from(set))
+}
+
+/// A rack, and the parts of its state that are no other's.
+pub(crate) struct OfRack<'a> {
+    pub view: &'a View<'a>,
+    pub links_cut: Vec<String>,
+    pub store_error: Option<String>,
+}
+
+exported! {
+    pub struct RackFacts from OfRack<'_> {
+        data: String = |s| s.view.facts.data.clone();
+        pid: u32 = |_| std::process::id();
+        uptime_s: f64 = |s| s.view.uptime.as_secs_f64(),
+            Gauge "rackweave_uptime_seconds" "Time since the rack was started";
+        /// Seconds skipped because the machine or the process did not run.
+        standstill_s: f64 = |s| s.view.standstill.as_secs_f64(),
+            Gauge "rackweave_standstill_seconds" "Time in which the machine was suspended or the process stopped";
+        /// Mechanisms that poll sockets and sync files.
+        driver: String = |s| s.view.facts.driver.clone();
+        timing: String = |s| s.view.facts.timing.clone();
+        nbd: Vec<String> = |s| s.view.facts.nbd.clone();
+        http: Option<String> = |s| s.view.facts.http.clone();
+        /// Bytes that all volumes together may promise, and do promise.
+        promise_limit: u64 = |s| s.view.rack.promise_limit,
+            Gauge "rackweave_promise_limit_bytes" "Greatest sum of the sizes of all volumes";
+        promised: u64 = |s| s.view.rack.promised, Gauge "rackweave_promised_bytes" "Sum of the sizes of all volumes";
+        /// Bytes that all sets can hold, that they hold, and that can still be written to volumes.
+        #[serde(default)]
+        capacity: u64 = |s| s.view.rack.capacity,
+            Gauge "rackweave_capacity_bytes" "Capacity of all replica sets, one copy counted";
+        #[serde(default)]
+        used: u64 = |s| s.view.rack.used, Gauge "rackweave_used_bytes" "Used part of the capacity, one copy counted";
+        #[serde(default)]
+        room: u64 = |s| s.view.rack.room,
+            Gauge "rackweave_room_bytes" "Bytes that can be written now, anywhere in a volume";
+        /// Wear balance of the servers' drives; `None` if they are not balanced.
+        #[serde(default)]
+        wear: Option<Wear> = |s| wear(&s.view.rack.wear);
+        connections: u64 = |s| s.view.connections, Gauge "rackweave_connections" "NBD connections";
+        /// Memory of all connections of the process.
+        #[serde(default)]
+        memory: Memory = |s| s.view.memory,
+            Gauge "rackweave_memory_budget_bytes" "Limit of memory held by all connections" = |r| r.memory.budget as f64,
+            Gauge "rackweave_memory_held_bytes" "Memory held by all connections" = |r| r.memory.held as f64,
+            Gauge "rackweave_memory_waiting" "Connections that are not read until memory is free"
+                = |r| r.memory.waiting as f64,
+            Counter "rackweave_memory_closed_total" "Connections closed because they held memory that others waited for"
+                = |r| r.memory.closed as f64;
+        /// Links that are cut, by the names of both ends.
+        #[serde(default)]
+        links_cut: Vec<String> = |s| s.links_cut.clone();
+        /// Why the metadata service cannot write.
+        store_error: Option<String> = |s| s.store_error.clone(),
+            Gauge "rackweave_store_failing" "1 while the metadata service cannot write" = |r| flag(r.store_error.is_some());
+    }
+}
+
+fn wear(w: &WearStatus) -> Option<Wear> {
+    w.balanced.then(|| Wear {
+        lambda: f64::from(w.milli_lambda) / 1e3,
+        swaps: w.swaps,
+        given_up: w.given_up,
+        erases: w.servers.iter().map(|s| (Layout::server_number(s.node), s.milli_erases as f64 / 1e3)).collect(),
+    })
+}
+
+/// A server as the metadata service has it, and what its own process says.
+pub(crate) struct OfNode<'a> {
+    pub status: &'a ServerStatus,
+    pub vssds: Vec<Vssd>,
+    pub refused: Vec<(String, u64)>,
+    pub drive_fault: Option<String>,
+}
+
+exported! {
+    pub struct Server from OfNode<'_> {
+        /// Server number, from 0.
+        server: u32 = |s| Layout::server_number(s.status.node);
+        alive: bool = |s| s.status.alive,
+            Gauge "rackweave_server_alive" "1 while the server's heartbeats arrive" = |s| flag(s.alive);
+        ssds: Vec<u32> = |s| s.status.ssds.iter().map(|i| i.0).collect();
+        vssds: Vec<Vssd> = |s| s.vssds.clone();
+        /// Refused requests, by reason; zero counts are left out.
+        #[serde(default)]
+        refused: Vec<(String, u64)> = |s| s.refused.clone();
+        /// Fault of the host file that holds its drive, and the effect of the fault.
+        #[serde(default)]
+        drive_fault: Option<String> = |s| s.drive_fault.clone(),
+            Gauge "rackweave_drive_failing"
+                "1 while the file of the server's drive has no room on the host's disk, or has failed"
+                = |s| flag(s.drive_fault.is_some());
+    }
+}
+
+/// A set, and the members that it needs.
+pub(crate) struct OfSet<'a> {
+    pub set: &'a SetStatus,
+    pub copies_missing: u32,
+}
+
+exported! {
+    pub struct Set from OfSet<'_> {
+        set: u32 = |s| s.set.set.0;
+        epoch: u32 = |s| s.set.epoch.0, Gauge "rackweave_set_epoch" "Epoch of the replica set";
+        members: Vec<Member> = |s| s.set.members.iter().map(member).collect();
+        /// Members missing to reach `min_copies`; writes wait for them.
+        #[serde(default)]
+        copies_missing: u32 = |s| s.copies_missing;
+        /// Numbers of the servers that recovery of the crashed set waits for.
+        waits_for: Vec<u32> = |s| {
+            s.set.waits_for.iter().filter(|n| **n != Layout::META).map(|n| Layout::server_number(*n)).collect()
+        };
+        /// The whole set crashed and no remaining drive is a witness: recovery waits for the operator's decision.
+        #[serde(default)]
+        waits_for_word: bool = |s| s.set.waits_for.contains(&Layout::META);
+    }
+}
+
+fn member(m: &MemberStatus) -> Member {
+    Member { vssd: m.vssd.0, server: Layout::server_number(m.server), role: role(Some(m.role)).into() }
+}
+
+exported! {
+    pub struct Volume from (&VolumeInfo, &Facts) {
+        id: u32 = |v| v.0.id.0;
+        name: String = |v| v.0.name.to_string();
+        size: u64 = |v| v.0.size, Gauge "rackweave_volume_size_bytes" "Size of the volume";
+        /// Writer generation; zero before the first attach.
+        attach: u32 = |v| v.0.attach;
+        stripe_bytes: u64 = |v| u64::from(v.0.stripe_blocks) * u64::from(BLOCK);
+        sets: Vec<u32> = |v| v.0.sets.iter().map(|s| s.0).collect();
+        /// Traffic class of its I/O: `online` or `offline`.
+        #[serde(default)]
+        class: String = |v| if v.0.class == Class::Copper { "offline" } else { "online" }.into();
+        /// Isolation of its vSSDs: `channel` or `die`.
+        #[serde(default)]
+        isolation: String = |v| v.0.sets.first().and_then(|s| v.1.sets.get(s)).map_or("", |l| l.name()).into();
+        /// Limits of all its I/O, in requests and bytes per second; zero is unlimited.
+        #[serde(default)]
+        iops: u64 = |v| v.0.limits.iops;
+        #[serde(default)]
+        bytes_per_s: u64 = |v| v.0.limits.bytes_per_s;
+        /// Bytes on flash, counting one copy.
+        #[serde(default)]
+        used: u64 = |v| v.0.used, Gauge "rackweave_volume_used_bytes" "Bytes of the volume on flash, one copy counted";
+    }
 }
 
 /// A vSSD as reported by its server.
@@ -160,6 +312,47 @@ fn role(role: Option<Role>) -> &'static str {
         Some(Role::Member) => "member",
         Some(Role::Shadow) => "shadow",
         None => "none",
+    }
+}
+
+/// A process that has a node of its own, by name and address.
+pub(crate) struct OfProcess<'a> {
+    pub name: String,
+    pub address: String,
+    pub view: &'a View<'a>,
+    pub net: &'a dyn Network,
+}
+
+exported! {
+    /// One process of a rack with a process per node.
+    pub struct Process from OfProcess<'_> {
+        /// Name of its node: `meta`, `switch`, `server-0`, `gateway-0`.
+        name: String = |s| s.name.clone();
+        /// Address at which other nodes reach it.
+        address: String = |s| s.address.clone();
+        /// Process id; zero if it does not answer.
+        pid: u32 = |_| std::process::id();
+        uptime_s: f64 = |s| s.view.uptime.as_secs_f64();
+        /// Ids of the cluster keys it accepts; it sends with the first.
+        #[serde(default)]
+        keys: Vec<u8> = |s| s.view.keys.clone();
+        /// Why it does not answer.
+        error: Option<String> = |_| None;
+        /// Clocks that timestamp datagrams on arrival and departure.
+        #[serde(default)]
+        timestamps: String = |s| s.net.timestamps();
+        /// The nodes it communicates with.
+        #[serde(default)]
+        peers: Vec<Peer> = |s| {
+            let peer = |peer: &PeerStatus| OfPeer { now: s.view.now, name: s.view.facts.name(peer.peer), peer };
+            s.net.peers().iter().map(|p| Peer::of(&peer(p))).collect()
+        }, Gauge "rackweave_network_peers" "Connected nodes" = |p| p.peers.len() as f64;
+        /// Open sockets of its network. Their number does not depend on the number of peers or clients (PN6).
+        #[serde(default)]
+        sockets: u64 = |s| s.net.sockets() as u64, Gauge "rackweave_network_sockets" "Open sockets between nodes";
+        /// Network counters, by name; zero counts are left out.
+        #[serde(default)]
+        network: Vec<(String, u64)> = |s| s.view.counted.clone();
     }
 }
 

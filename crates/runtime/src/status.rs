@@ -3,24 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use rackweave_core::admin::{MemberStatus, RackStatus, SetStatus, WearStatus};
+use rackweave_core::admin::{RackStatus, SetStatus};
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, Time};
-use rackweave_gateway::metrics::{Kind as Metric, Sample, render};
+use rackweave_gateway::metrics::{Kind as MetricKind, Sample, render};
 use rackweave_server::DriveProblem;
-use rackweave_transport::PeerStatus;
 
-use super::control::{
-    Member, Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd, Wear,
-};
+use super::control::{Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
 use super::engine::{Engine, HostFault, Nodes};
 use super::latency::{Kind, Latencies};
 use super::store::MetaStore;
 use super::up::device_name;
 use crate::network::Network;
-use crate::stats::OfPeer;
+use crate::stats::{Metric, OfNode, OfProcess, OfRack, OfSet};
 use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
 use rackweave_rack::plan;
@@ -140,51 +137,23 @@ impl View<'_> {
         let servers = self.rack.servers.iter().map(|s| {
             let (server, vssds) = (Layout::server_number(s.node), engine.nodes.vssds(s.node, now));
             let fault = engine.drive_fault(server);
-            Server {
-                server,
-                alive: s.alive,
-                ssds: s.ssds.iter().map(|i| i.0).collect(),
-                refused: engine.nodes.refused(s.node, now),
-                drive_fault: fault
-                    .map(|f| self.facts.words_of(server, f) + &left_out(f, &vssds))
-                    .or_else(|| self.refused(server)),
-                vssds,
-            }
+            let drive_fault =
+                fault.map(|f| self.facts.words_of(server, f) + &left_out(f, &vssds)).or_else(|| self.refused(server));
+            Server::of(&OfNode { status: s, vssds, refused: engine.nodes.refused(s.node, now), drive_fault })
         });
         let alive = |node| self.rack.servers.iter().any(|s| s.node == node && s.alive);
         let serving = |s: &SetStatus| s.members.iter().filter(|m| m.role == Role::Member && alive(m.server)).count();
-        let sets = self.rack.sets.iter().map(|s| Set {
-            copies_missing: self.facts.min_copies.saturating_sub(serving(s) as u32),
-            set: s.set.0,
-            epoch: s.epoch.0,
-            members: s.members.iter().map(member).collect(),
-            waits_for: s.waits_for.iter().filter(|n| **n != Layout::META).map(|n| Layout::server_number(*n)).collect(),
-            waits_for_word: s.waits_for.contains(&Layout::META),
-        });
+        let copies_missing = |s: &SetStatus| self.facts.min_copies.saturating_sub(serving(s) as u32);
+        let sets = self.rack.sets.iter().map(|set| Set::of(&OfSet { set, copies_missing: copies_missing(set) }));
         Status {
-            rack: RackFacts {
-                data: self.facts.data.clone(),
-                pid: std::process::id(),
-                uptime_s: self.uptime.as_secs_f64(),
-                standstill_s: self.standstill.as_secs_f64(),
-                driver: self.facts.driver.clone(),
-                timing: self.facts.timing.clone(),
-                nbd: self.facts.nbd.clone(),
-                http: self.facts.http.clone(),
-                promise_limit: self.rack.promise_limit,
-                promised: self.rack.promised,
-                capacity: self.rack.capacity,
-                used: self.rack.used,
-                room: self.rack.room,
-                wear: wear(&self.rack.wear),
-                connections: self.connections,
-                memory: self.memory,
+            rack: RackFacts::of(&OfRack {
+                view: self,
                 links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
                 store_error: engine.store_problem().map(Into::into),
-            },
+            }),
             servers: servers.collect(),
             sets: sets.collect(),
-            volumes: self.volumes.iter().map(|v| Volume::of(v, self.facts)).collect(),
+            volumes: self.volumes.iter().map(|v| Volume::of(&(v, self.facts))).collect(),
             latency: Kind::ALL.iter().map(|&k| self.latencies.summary(k)).collect(),
             network: self.counted.clone(),
             switch: engine.nodes.switch(),
@@ -192,25 +161,9 @@ impl View<'_> {
             counters: engine.counts().seen().map(|(p, n)| (p.name().into(), n)).collect(),
         }
     }
-}
-
-impl View<'_> {
     fn process(&self) -> Option<Process> {
         let (name, address) = self.facts.node.clone()?;
-        let net = self.network?;
-        let peer = |peer: &PeerStatus| Peer::of(&OfPeer { now: self.now, name: self.facts.name(peer.peer), peer });
-        Some(Process {
-            name,
-            address,
-            pid: std::process::id(),
-            uptime_s: self.uptime.as_secs_f64(),
-            error: None,
-            timestamps: net.timestamps(),
-            peers: net.peers().iter().map(peer).collect(),
-            sockets: net.sockets() as u64,
-            network: self.counted.clone(),
-            keys: self.keys.clone(),
-        })
+        Some(Process::of(&OfProcess { name, address, view: self, net: self.network? }))
     }
 }
 
@@ -223,192 +176,107 @@ fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
     }
 }
 
-fn member(m: &MemberStatus) -> Member {
-    let role = match m.role {
-        rackweave_core::msg::Role::Member => "member",
-        rackweave_core::msg::Role::Shadow => "shadow",
-    };
-    Member { vssd: m.vssd.0, server: Layout::server_number(m.server), role: role.into() }
+type Labels = Vec<(&'static str, String)>;
+
+/// Each metric of each item.
+fn samples<T>(all: &mut Vec<Sample>, metrics: &[Metric<T>], items: &[(Labels, &T)]) {
+    for &(kind, name, help, value) in metrics {
+        let of =
+            |(labels, item): &(Labels, &T)| Sample { name, help, kind, labels: labels.clone(), value: value(item) };
+        all.extend(items.iter().map(of));
+    }
+}
+
+fn total(name: &'static str, help: &'static str, labels: Labels, n: u64) -> Sample {
+    Sample { name, help, kind: MetricKind::Counter, labels, value: n as f64 }
 }
 
 impl Status {
     /// The same in Prometheus' text format; docs/metrics.md lists the names.
     pub fn metrics(&self) -> String {
         let mut all = Vec::new();
-        self.rack_samples(&mut all);
-        self.vssd_samples(&mut all);
+        samples(&mut all, RackFacts::METRICS, &[(vec![], &self.rack)]);
+        self.server_samples(&mut all);
+        for (name, n) in self.switch.iter().flat_map(|s| &s.counters) {
+            let labels = vec![("counter", name.clone())];
+            all.push(total("rackweave_switch_total", "Counters of the switch, by name", labels, *n));
+        }
+        let sets: Vec<_> = self.sets.iter().map(|s| (vec![("set", s.set.to_string())], s)).collect();
+        samples(&mut all, Set::METRICS, &sets);
+        self.volume_samples(&mut all);
         self.latency_samples(&mut all);
         self.network_samples(&mut all);
         for (name, n) in &self.counters {
             let help = "Events inside the rack, by name, since the start";
-            all.push(sample("rackweave_events_total", help, Metric::Counter, vec![("event", name.clone())], *n as f64));
+            all.push(total("rackweave_events_total", help, vec![("event", name.clone())], *n));
         }
-        // Names and order are constants of this file, and a test renders all of them.
+        // Names and order are constants of this crate, and a test renders them all.
         render(&all).unwrap_or_default()
     }
 
-    fn rack_samples(&self, all: &mut Vec<Sample>) {
-        let r = &self.rack;
-        let mut gauge = |name, help, value| all.push(sample(name, help, Metric::Gauge, vec![], value));
-        gauge("rackweave_uptime_seconds", "Time since the rack was started", r.uptime_s);
-        gauge(
-            "rackweave_standstill_seconds",
-            "Time in which the machine was suspended or the process stopped",
-            r.standstill_s,
-        );
-        gauge("rackweave_connections", "NBD connections", r.connections as f64);
-        let m = &r.memory;
-        gauge("rackweave_memory_budget_bytes", "Limit of memory held by all connections", m.budget as f64);
-        gauge("rackweave_memory_held_bytes", "Memory held by all connections", m.held as f64);
-        gauge("rackweave_memory_waiting", "Connections that are not read until memory is free", m.waiting as f64);
-        gauge("rackweave_promise_limit_bytes", "Greatest sum of the sizes of all volumes", r.promise_limit as f64);
-        gauge("rackweave_promised_bytes", "Sum of the sizes of all volumes", r.promised as f64);
-        gauge("rackweave_capacity_bytes", "Capacity of all replica sets, one copy counted", r.capacity as f64);
-        gauge("rackweave_used_bytes", "Used part of the capacity, one copy counted", r.used as f64);
-        gauge("rackweave_room_bytes", "Bytes that can be written now, anywhere in a volume", r.room as f64);
-        gauge(
-            "rackweave_store_failing",
-            "1 while the metadata service cannot write",
-            f64::from(u8::from(r.store_error.is_some())),
-        );
-        let help = "Connections closed because they held memory that others waited for";
-        all.push(sample("rackweave_memory_closed_total", help, Metric::Counter, vec![], m.closed as f64));
-        for s in &self.servers {
-            let labels = vec![("server", s.server.to_string())];
-            let help = "1 while the server's heartbeats arrive";
-            all.push(sample("rackweave_server_alive", help, Metric::Gauge, labels, f64::from(u8::from(s.alive))));
-        }
-        for s in &self.servers {
-            let labels = vec![("server", s.server.to_string())];
-            let help = "1 while the file of the server's drive has no room on the host's disk, or has failed";
-            let value = f64::from(u8::from(s.drive_fault.is_some()));
-            all.push(sample("rackweave_drive_failing", help, Metric::Gauge, labels, value));
-        }
-        for s in &self.servers {
-            for (reason, n) in &s.refused {
-                let labels = vec![("server", s.server.to_string()), ("reason", reason.clone())];
-                let help = "Requests that the server refused, by reason";
-                all.push(sample("rackweave_server_refused_total", help, Metric::Counter, labels, *n as f64));
-            }
-        }
-        self.switch_and_set_samples(all);
-        self.volume_samples(all);
-    }
-
-    fn switch_and_set_samples(&self, all: &mut Vec<Sample>) {
-        if let Some(w) = &self.switch {
-            let help = "Counters of the switch, by name";
-            for (name, n) in &w.counters {
-                let labels = vec![("counter", name.clone())];
-                all.push(sample("rackweave_switch_total", help, Metric::Counter, labels, *n as f64));
-            }
-        }
-        for s in &self.sets {
-            let labels = vec![("set", s.set.to_string())];
-            all.push(sample(
-                "rackweave_set_epoch",
-                "Epoch of the replica set",
-                Metric::Gauge,
+    fn server_samples(&self, all: &mut Vec<Sample>) {
+        let labels = |s: &Server| vec![("server", s.server.to_string())];
+        let servers: Vec<_> = self.servers.iter().map(|s| (labels(s), s)).collect();
+        samples(all, Server::METRICS, &servers);
+        for (s, (reason, n)) in self.servers.iter().flat_map(|s| s.refused.iter().map(move |r| (s, r))) {
+            let labels = [labels(s), vec![("reason", reason.clone())]].concat();
+            all.push(total(
+                "rackweave_server_refused_total",
+                "Requests that the server refused, by reason",
                 labels,
-                f64::from(s.epoch),
+                *n,
             ));
         }
+        let of = |v: &Vssd| vec![("vssd", v.id.to_string()), ("set", v.set.to_string())];
+        let vssds = self.servers.iter().flat_map(|s| s.vssds.iter().map(move |v| ([labels(s), of(v)].concat(), v)));
+        samples(all, Vssd::METRICS, &vssds.collect::<Vec<_>>());
     }
 
     fn volume_samples(&self, all: &mut Vec<Sample>) {
-        for v in &self.volumes {
-            let labels = vec![("volume", v.name.clone())];
-            all.push(sample("rackweave_volume_size_bytes", "Size of the volume", Metric::Gauge, labels, v.size as f64));
-        }
-        for v in &self.volumes {
-            let (name, help) = ("rackweave_volume_used_bytes", "Bytes of the volume on flash, one copy counted");
-            all.push(sample(name, help, Metric::Gauge, vec![("volume", v.name.clone())], v.used as f64));
-        }
-        type Limit = (&'static str, &'static str, fn(&Volume) -> u64);
-        const LIMITS: [Limit; 2] = [
-            ("rackweave_volume_limit_iops", "Limit of requests per second", |v| v.iops),
-            ("rackweave_volume_limit_bytes", "Limit of bytes per second", |v| v.bytes_per_s),
+        let labels = |v: &Volume| vec![("volume", v.name.clone())];
+        let volumes: Vec<_> = self.volumes.iter().map(|v| (labels(v), v)).collect();
+        samples(all, Volume::METRICS, &volumes);
+        const LIMITS: [Metric<Volume>; 2] = [
+            (MetricKind::Gauge, "rackweave_volume_limit_iops", "Limit of requests per second", |v| v.iops as f64),
+            (MetricKind::Gauge, "rackweave_volume_limit_bytes", "Limit of bytes per second", |v| v.bytes_per_s as f64),
         ];
-        for (name, help, of) in LIMITS {
-            for v in self.volumes.iter().filter(|v| of(v) > 0) {
-                all.push(sample(name, help, Metric::Gauge, vec![("volume", v.name.clone())], of(v) as f64));
-            }
+        for limit in LIMITS {
+            let limited: Vec<_> = volumes.iter().filter(|(_, v)| limit.3(v) > 0.0).cloned().collect();
+            samples(all, &[limit], &limited);
         }
     }
 
-    fn vssd_samples(&self, all: &mut Vec<Sample>) {
-        for &(kind, name, help, value) in Vssd::METRICS {
-            for s in &self.servers {
-                for v in &s.vssds {
-                    let labels =
-                        vec![("server", s.server.to_string()), ("vssd", v.id.to_string()), ("set", v.set.to_string())];
-                    all.push(sample(name, help, kind, labels, value(v)));
-                }
-            }
-        }
-    }
-
-    /// Counters of the process that answers, among those of this status.
+    /// Of the processes in this status: the one that answers.
     fn network_samples(&self, all: &mut Vec<Sample>) {
-        for p in &self.processes {
-            let (connections, sockets) = (p.peers.len() as f64, p.sockets as f64);
-            let of = |name, help, value| sample(name, help, Metric::Gauge, vec![], value);
-            all.push(of("rackweave_network_peers", "Connected nodes", connections));
-            all.push(of("rackweave_network_sockets", "Open sockets between nodes", sockets));
-        }
-        let peers = || self.processes.iter().flat_map(|p| &p.peers);
-        for &(kind, name, help, value) in Peer::METRICS {
-            all.extend(peers().map(|p| sample(name, help, kind, vec![("peer", p.node.clone())], value(p))));
-        }
-        for &(kind, name, help, value) in PeerClass::METRICS {
-            for p in peers() {
-                all.extend(p.classes.iter().map(|c| {
-                    let labels = vec![("peer", p.node.clone()), ("class", c.class.clone())];
-                    sample(name, help, kind, labels, value(c))
-                }));
-            }
-        }
+        samples(all, Process::METRICS, &self.processes.iter().map(|p| (vec![], p)).collect::<Vec<_>>());
+        let labels = |p: &Peer| vec![("peer", p.node.clone())];
+        let peers: Vec<_> = self.processes.iter().flat_map(|p| &p.peers).map(|p| (labels(p), p)).collect();
+        samples(all, Peer::METRICS, &peers);
+        let of = |c: &PeerClass| vec![("class", c.class.clone())];
+        let classes = peers.iter().flat_map(|(l, p)| p.classes.iter().map(move |c| ([l.clone(), of(c)].concat(), c)));
+        samples(all, PeerClass::METRICS, &classes.collect::<Vec<_>>());
         for (counter, n) in self.processes.iter().flat_map(|p| &p.network) {
             let help = "Counters of this process's network, by name";
-            let labels = vec![("counter", counter.clone())];
-            all.push(sample("rackweave_network_total", help, Metric::Counter, labels, *n as f64));
+            all.push(total("rackweave_network_total", help, vec![("counter", counter.clone())], *n));
         }
     }
 
     fn latency_samples(&self, all: &mut Vec<Sample>) {
         for l in &self.latency {
             let labels = vec![("kind", l.kind.clone())];
-            all.push(sample("rackweave_requests_total", "Requests answered", Metric::Counter, labels, l.count as f64));
+            all.push(total("rackweave_requests_total", "Requests answered", labels, l.count));
         }
         for l in &self.latency {
             let quantiles =
                 [("0.5", l.p50_us), ("0.9", l.p90_us), ("0.99", l.p99_us), ("0.999", l.p999_us), ("1", l.max_us)];
             for (q, us) in quantiles {
-                let labels = vec![("kind", l.kind.clone()), ("quantile", q.into())];
-                let help = "Time from a request's arrival to its answer, since the start";
-                all.push(sample("rackweave_request_seconds", help, Metric::Gauge, labels, us / 1e6));
+                let (kind, labels) = (MetricKind::Gauge, vec![("kind", l.kind.clone()), ("quantile", q.into())]);
+                let (name, help) =
+                    ("rackweave_request_seconds", "Time from a request's arrival to its answer, since the start");
+                all.push(Sample { name, help, kind, labels, value: us / 1e6 });
             }
         }
     }
-}
-
-fn sample(
-    name: &'static str,
-    help: &'static str,
-    kind: Metric,
-    labels: Vec<(&'static str, String)>,
-    value: f64,
-) -> Sample {
-    Sample { name, help, kind, labels, value }
-}
-
-fn wear(w: &WearStatus) -> Option<Wear> {
-    w.balanced.then(|| Wear {
-        lambda: f64::from(w.milli_lambda) / 1e3,
-        swaps: w.swaps,
-        given_up: w.given_up,
-        erases: w.servers.iter().map(|s| (Layout::server_number(s.node), s.milli_erases as f64 / 1e3)).collect(),
-    })
 }
 
 #[cfg(test)]

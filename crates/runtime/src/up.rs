@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::msg::control::DriveTable;
-use rackweave_core::{DriveId, RackId, SsdId};
+use rackweave_core::{DriveId, NodeKind, RackId, SsdId};
 
 use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError, write_durably};

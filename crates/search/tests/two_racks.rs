@@ -6,7 +6,7 @@ use rackweave_config::RackConfig;
 use rackweave_config::racks::RacksSection;
 use rackweave_core::request::{Operation, Request, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Payload, Rng, SetId, Span};
+use rackweave_core::{Layout, NodeId, NodeKind, Payload, Rng, SetId, Span};
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_replica::trace;
 use rackweave_search::check::{History, Outcome};

@@ -3,7 +3,7 @@
 use rackweave_config::{EgressSection, FlowSection, RackConfig, SchedulingKind};
 use rackweave_core::msg::HEADER_BYTES;
 use rackweave_core::msg::{Block, Body, Class, Header, IoReply, Op, Packet};
-use rackweave_core::{BLOCK, Epoch, Incarnation, Layout, Payload, SetId, Span, Time, VssdId};
+use rackweave_core::{BLOCK, Epoch, Incarnation, Layout, NodeKind, Payload, SetId, Span, Time, VssdId};
 use rackweave_rack::sim::Sim;
 
 use super::load::Load;

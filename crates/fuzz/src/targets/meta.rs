@@ -7,7 +7,7 @@ use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{
-    DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VolumeId, VssdId,
+    DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, NodeKind, SetId, Span, Time, VolumeId, VssdId,
 };
 use rackweave_meta::codec::{self, AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, WearRecord};
 use rackweave_meta::{Evidence, LevelConfig, Meta, MetaConfig, Place, Replaces, SetConfig};
@@ -94,11 +94,7 @@ fn counter(u: &mut Unstructured<'_>, any: bool) -> Result<u64> {
 }
 
 fn server(u: &mut Unstructured<'_>, any: bool) -> Result<NodeId> {
-    if any && u.arbitrary()? {
-        u.arbitrary().map(NodeId)
-    } else {
-        Ok(*u.choose(layout().ids(NodeKind::Server))?)
-    }
+    if any && u.arbitrary()? { u.arbitrary().map(NodeId) } else { Ok(*u.choose(layout().ids(NodeKind::Server))?) }
 }
 
 fn vssd(u: &mut Unstructured<'_>, any: bool) -> Result<VssdId> {
@@ -209,7 +205,9 @@ fn layout() -> Layout {
 fn config() -> MetaConfig {
     let set = |s: u32| SetConfig {
         set: SetId(s),
-        members: (0..3).map(|i| (VssdId(1 + (i + s) * 16 + s), layout().ids(NodeKind::Server)[(i + s) as usize])).collect(),
+        members: (0..3)
+            .map(|i| (VssdId(1 + (i + s) * 16 + s), layout().ids(NodeKind::Server)[(i + s) as usize]))
+            .collect(),
     };
     MetaConfig {
         layout: layout(),

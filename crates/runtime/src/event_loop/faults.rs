@@ -158,7 +158,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         for (server, fault) in self.engine.take_host_news() {
             let words = match fault {
                 Some(fault) => self.facts.words_of(server, fault),
-                None => format!("{}: the host's disk has space again; the drive resumes", self.facts.drive_file(server)),
+                None => {
+                    format!("{}: the host's disk has space again; the drive resumes", self.facts.drive_file(server))
+                }
             };
             let _ = writeln!(io::stderr(), "rackweave: {words}");
         }

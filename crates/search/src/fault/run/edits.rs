@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_config::fixed;
-use rackweave_core::{Layout, NodeId, Span};
+use rackweave_core::{Layout, NodeId, NodeKind, Span};
 use rackweave_flash::table;
 use rackweave_rack::build;
 use rackweave_rack::sim::{Drive, Edited, Sim, SimConfig};
