@@ -15,8 +15,8 @@ use rackweave_core::node::STORES_MAX;
 use rackweave_core::request::{self, Reply, Request};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{
-    BLOCK, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, NodeKind, RackId, SetId, Span, SsdId, Time,
-    VolumeId, VssdId,
+    BLOCK, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, NodeKind, RackId, SetId, Span, SsdId,
+    Time, VolumeId, VssdId,
 };
 
 use crate::clear::Clearing;

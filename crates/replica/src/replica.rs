@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{
     Block, BlockRange, Body, Class, Control, FENCE_ALL, Header, IoError, IoReply, IoRequest, Member, Op as PacketOp,
     Packet, Peer, Role, Table, ViewState,
@@ -185,16 +185,8 @@ impl Replica {
     pub fn deadline(&self) -> Time {
         self.timers.deadline()
     }
-    pub fn report(&self) -> VssdReport {
-        VssdReport {
-            vssd: self.cfg.vssd,
-            set: self.cfg.set,
-            epoch: self.epoch,
-            complete: self.complete,
-            failed: self.failed,
-            read_only: false,
-            no_room: false,
-        }
+    pub fn standing(&self) -> Standing {
+        Standing { epoch: self.epoch, complete: self.complete, failed: self.failed }
     }
     pub fn stats(&self) -> ReplicaStats {
         self.stats

@@ -461,7 +461,7 @@ impl Cluster {
             }
             if self.now() > end {
                 let replicas = (0..self.servers.len()).map(|i| self.replica(i));
-                let open: Vec<_> = replicas.map(|r| r.map(|r| (r.report(), r.unresolved()))).collect();
+                let open: Vec<_> = replicas.map(|r| r.map(|r| (r.standing(), r.unresolved()))).collect();
                 return Err(format!("no calm: {:?} {open:?}", self.view));
             }
         }
@@ -487,7 +487,7 @@ impl Cluster {
             .enumerate()
             .flat_map(|(i, c)| c.pending.iter().filter(|(_, p)| !p.acked).map(move |(k, p)| (i, *k, &p.io, p.start)))
             .collect();
-        let state = |r: &Replica| (r.report(), r.unresolved(), r.serving(self.now()));
+        let state = |r: &Replica| (r.standing(), r.unresolved(), r.serving(self.now()));
         let servers: Vec<_> = (0..self.servers.len()).map(|i| self.replica(i).map(state)).collect();
         format!("{:?} {:?}\n{servers:?}\n{open:?}", self.now(), self.view)
     }

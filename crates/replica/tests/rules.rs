@@ -48,7 +48,7 @@ fn sent_block(o: &One) -> Option<(rackweave_core::msg::peer::InvBlock, u64)> {
 
 /// Gives a client's request, and leaves what is sent.
 fn ask(o: &mut One, io: IoRequest) {
-    let header = Header { epoch: o.r.report().epoch, ..o.header(0, 9) };
+    let header = Header { epoch: o.r.epoch(), ..o.header(0, 9) };
     let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Block(Block::Io(io)) };
     o.r.handle_io(o.now, p, &mut o.store, &mut o.fx);
 }

@@ -10,7 +10,7 @@ pub mod store;
 pub mod write_cache;
 pub mod writes;
 
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{Block, Body, LiveVolumes, Packet, Role, View};
 use rackweave_core::{BlockAddr, Effects, Incarnation, Span, Time};
 use rackweave_flash::{ReadError, Ssd};
@@ -121,8 +121,8 @@ impl Service for BlockService {
     fn room(&self, ssd: &Ssd) -> Room {
         self.cache.room(ssd)
     }
-    fn report(&self) -> VssdReport {
-        self.replica.report()
+    fn standing(&self) -> Standing {
+        self.replica.standing()
     }
     fn status(&self, now: Time, _ssd: &Ssd, s: &mut VssdStatus) {
         let dies = self.cache.dies.as_ref();

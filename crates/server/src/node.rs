@@ -521,7 +521,7 @@ impl Server {
         }
         let at = self.with(now, i, fx, |service, cx| service.poll_answers(cx));
         let v = &mut self.vssds[i];
-        if v.role == Some(Role::Shadow) && !v.complete && v.service.report().complete {
+        if v.role == Some(Role::Shadow) && !v.complete && v.service.standing().complete {
             v.complete = true;
             self.registration.hurry(now);
         }

@@ -11,7 +11,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{LiveVolumes, Packet, View};
 use rackweave_core::{BlockAddr, Effects, Incarnation, NodeId, Payload, Time, Timestamp, VssdId};
 use rackweave_flash::{FlashOut, ReadError, Ssd};
@@ -137,8 +137,8 @@ pub type MakeService = fn(&ServerConfig, &VssdConfig, usize) -> Box<dyn Service>
 pub trait Service: Any + Debug + Send {
     fn load(&self) -> ServiceLoad;
     fn room(&self, ssd: &Ssd) -> Room;
-    /// Its part of the server's next heartbeat.
-    fn report(&self) -> VssdReport;
+    /// Its part of the vSSD's line in the next heartbeat.
+    fn standing(&self) -> Standing;
     /// Fills in its own counters.
     fn status(&self, now: Time, ssd: &Ssd, status: &mut VssdStatus);
     /// Checks every bound, using counters only.

@@ -1,7 +1,7 @@
 //! A vSSD in its server: its service, its collection monitor, its row in the switch.
 
 use rackweave_core::msg::Role;
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::{Standing, VssdReport};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Epoch, Time};
 
@@ -96,9 +96,9 @@ impl ServedVssd {
     }
     /// The report for the metadata service. `no_room`: the host's disk has had no room for longer than a lease.
     pub(crate) fn report(&self, no_room: bool) -> VssdReport {
-        let report = self.service.report();
-        let read_only = self.read_only && !report.failed;
-        VssdReport { read_only, no_room: no_room && !read_only && !report.failed, ..report }
+        let Standing { epoch, complete, failed } = self.service.standing();
+        let (vssd, set, read_only) = (self.cfg.id, self.cfg.set, self.read_only && !failed);
+        VssdReport { vssd, set, epoch, complete, failed, read_only, no_room: no_room && !read_only && !failed }
     }
     /// Whether it serves reads in the newest view.
     pub(crate) fn readable(&self) -> bool {

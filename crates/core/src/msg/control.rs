@@ -49,6 +49,17 @@ pub struct View {
     pub members: Vec<Member>,
 }
 
+/// A vSSD's standing in its set, in the words of every service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The installed epoch.
+    pub epoch: Epoch,
+    /// A shadow in this epoch that holds all data of the set.
+    pub complete: bool,
+    /// A final device failure (rule 12): the vSSD is to be removed.
+    pub failed: bool,
+}
+
 /// Report of one vSSD of a server, in a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VssdReport {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::msg::control::VssdReport;
+use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{Block, Body, Header, IoReply, IoRequest, LiveVolumes, Op, Packet, Role, View, ViewState};
 use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, SECTORS_PER_BLOCK, SetId, Span, Time, Timestamp};
 use rackweave_flash::{BlockWrite, Ssd};
@@ -94,9 +94,8 @@ impl Service for Registers {
         let (used, capacity) = ssd.room(self.cfg.id);
         Room { capacity, used }
     }
-    fn report(&self) -> VssdReport {
-        let (vssd, set, epoch) = (self.cfg.id, self.cfg.set, self.epoch);
-        VssdReport { vssd, set, epoch, complete: true, failed: self.failed, read_only: false, no_room: false }
+    fn standing(&self) -> Standing {
+        Standing { epoch: self.epoch, complete: true, failed: self.failed }
     }
     fn status(&self, now: Time, _: &Ssd, status: &mut VssdStatus) {
         status.serving = self.serves && now < self.lease;
