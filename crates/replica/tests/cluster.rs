@@ -390,7 +390,7 @@ impl Cluster {
             return;
         }
         for m in members.iter_mut().filter(|m| m.role == Role::Shadow) {
-            let report = self.replica(m.vssd.0 as usize - 1).map(Replica::report);
+            let report = self.replica(m.vssd.0 as usize - 1).map(Replica::standing);
             if report.is_some_and(|r| r.complete && r.epoch == self.view.epoch) {
                 m.role = Role::Member;
             }

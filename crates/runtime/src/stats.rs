@@ -344,8 +344,9 @@ exported! {
         /// The nodes it communicates with.
         #[serde(default)]
         peers: Vec<Peer> = |s| {
-            let peer = |peer: &PeerStatus| OfPeer { now: s.view.now, name: s.view.facts.name(peer.peer), peer };
-            s.net.peers().iter().map(|p| Peer::of(&peer(p))).collect()
+            let name = |p: &PeerStatus| s.view.facts.name(p.peer);
+            let of = |peer: &PeerStatus| Peer::of(&OfPeer { now: s.view.now, name: name(peer), peer });
+            s.net.peers().iter().map(of).collect()
         }, Gauge "rackweave_network_peers" "Connected nodes" = |p| p.peers.len() as f64;
         /// Open sockets of its network. Their number does not depend on the number of peers or clients (PN6).
         #[serde(default)]

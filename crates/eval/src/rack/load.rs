@@ -2,7 +2,7 @@
 //! writes (RB16, Table 2); and how many a second make a drive so busy.
 
 use rackweave_config::RackConfig;
-use rackweave_core::{BLOCK, Layout, Rng, Span, Time};
+use rackweave_core::{BLOCK, Layout, NodeKind, Rng, Span, Time};
 use rackweave_rack::build;
 use rackweave_sim::Network;
 use rackweave_sim::net::NetState;
@@ -228,8 +228,10 @@ fn control() -> Layout {
 
 /// To the controller and back; what is lost is sent again.
 fn round_trip(delays: &mut NetState, now: Time) -> Span {
-    let mut one_way = |from, to| loop {
-        if let Some(at) = delays.send(now, control().server(from), control().server(to), CONTROL_BYTES, false)[0] {
+    let control = control();
+    let hosts = control.ids(NodeKind::Server);
+    let mut one_way = |from: usize, to: usize| loop {
+        if let Some(at) = delays.send(now, hosts[from], hosts[to], CONTROL_BYTES, false)[0] {
             return at.since(now);
         }
     };

@@ -301,7 +301,6 @@ impl Run<'_> {
     }
 
     pub(super) fn servers_down(&mut self, servers: &[u32], power: bool) {
-        let layout = self.sim.engine().layout();
         for (set, loss) in self.watch.crashing(&self.sim, servers) {
             let crash = match loss {
                 Loss::Unflushed => self.history.set_crashed(set),
