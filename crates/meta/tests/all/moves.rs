@@ -11,7 +11,7 @@ fn the_last_id_of_a_vssd_is_used_and_none_after_it() {
     let mut cfg = config();
     (cfg.layout, cfg.servers) = (Layout::new(4, 2), 4);
     let mut r = Rack::new(cfg);
-    let (node, first) = (r.cfg.layout.server(3), r.servers[0].clone());
+    let (node, first) = (r.cfg.layout.server(3).expect("a server"), r.servers[0].clone());
     r.servers.push(Scripted { node, vssd: ids::first(0, 3, 0), drive: DriveId(0x200), ..first });
     r.saved.insert(codec::next_vssd_key(), codec::encode_next_vssd(ids::LAST_MADE));
     r.restart_meta();
