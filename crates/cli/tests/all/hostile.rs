@@ -1,14 +1,15 @@
 //! Clients that fill memory on purpose: their share is bounded and returned, and others continue beside them.
 //!
 //! `RACKWEAVE_HOSTILE=512 cargo test --release -p rackweave --test all hostile -- --nocapture` measures with 512 of
-//! them in five rounds, prints the results, and checks them: 1 GiB in all processes of the rack together, 200 MiB after they
-//! closed, half of the honest client's rate (the median of the rounds' ratios, after one round that does not count).
+//! them in five rounds, prints the results, and checks them: 1 GiB in the gateway's process, 200 MiB after they closed,
+//! half of the honest client's rate (the median of the rounds' ratios, after one round that does not count).
 
 use std::io::Write;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Rack, SOON, wait_for};
 use crate::nbd::{Client, dial};
+use crate::processes::pid_of;
 
 const MIB: usize = 1 << 20;
 const READ: u16 = 0;
@@ -26,12 +27,8 @@ const HONEST_BYTES: u32 = 64 << 10;
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// Bytes that these processes together have resident now, and had at the most since [`forget_most`], each at its own time.
-fn resident(pids: &[i32]) -> (usize, usize) {
-    pids.iter().map(|&pid| resident_in(pid)).fold((0, 0), |(now, most), (n, m)| (now + n, most + m))
-}
-
-fn resident_in(pid: i32) -> (usize, usize) {
+/// Bytes that the process has resident now, and its maximum since [`forget_most`].
+fn resident(pid: i32) -> (usize, usize) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let kib = |name: &str| {
         let line = status.lines().find_map(|l| l.strip_prefix(name)).expect("a number");
@@ -40,16 +37,14 @@ fn resident_in(pid: i32) -> (usize, usize) {
     (kib("VmRSS:") << 10, kib("VmHWM:") << 10)
 }
 
-fn forget_most(pids: &[i32]) {
-    pids.iter().for_each(|pid| std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child"));
+fn forget_most(pid: i32) {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child");
 }
 
-/// The processes of the rack.
-fn processes(r: &Rack) -> Vec<i32> {
+/// The process that clients connect to.
+fn gateway(r: &Rack) -> i32 {
     let status = r.status();
-    let all = status["processes"].as_array().map_or(&[][..], |p| p);
-    let nodes = all.iter().map(|p| p["pid"].as_i64().expect("a number") as i32).filter(|pid| *pid > 1);
-    [r.pid()].into_iter().chain(nodes).collect()
+    if status["processes"].is_array() { pid_of(&status, "gateway-0") } else { r.pid() }
 }
 
 fn header(kind: u16, offset: u64, len: usize) -> Vec<u8> {
@@ -115,22 +110,22 @@ fn rate(c: &mut Client, time: Duration) -> f64 {
     n as f64 / began.elapsed().as_secs_f64()
 }
 
-/// One round: the honest client's rate alone and beside `n` hostile ones, and the rack's memory with them and after
+/// One round: the honest client's rate alone and beside `n` hostile ones, and the gateway's memory with them and after
 /// they closed.
 fn round(r: &Rack, name: &str, n: usize, hostile: fn(&Rack) -> Client, full: bool) -> f64 {
-    let pids = processes(r);
+    let pid = gateway(r);
     let time = if full { MEASURED } else { MEASURED / 4 };
     let mut honest = r.connect("v");
     let alone = rate(&mut honest, time);
-    forget_most(&pids);
-    let (base, _) = resident(&pids);
+    forget_most(pid);
+    let (base, _) = resident(pid);
     let all: Vec<Client> = (0..n).map(|_| hostile(r)).collect();
     let beside = rate(&mut honest, time);
-    let (now, most) = resident(&pids);
+    let (now, most) = resident(pid);
     drop(all);
     let limit = if full { LEFT_FULL_MAX } else { base + LEFT_MAX };
-    wait_for("memory comes back", || resident(&pids).0 < limit);
-    let (left, _) = resident(&pids);
+    wait_for("memory comes back", || resident(pid).0 < limit);
+    let (left, _) = resident(pid);
     println!(
         "{n} {name}: {} MiB before, {} beside them, {} at the most, {} after; honest client {alone:.0}/s alone, {beside:.0}/s beside them",
         base / MIB,
@@ -149,7 +144,7 @@ fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_memory() {
 }
 
 #[test]
-fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_the_memory_of_processes() {
+fn clients_that_do_not_read_or_do_not_finish_hold_a_bounded_part_of_a_gateway_process_s_memory() {
     attacked(&Rack::with(&["--processes"]));
 }
 
@@ -204,13 +199,13 @@ fn a_client_that_keeps_others_waiting_is_closed() {
 #[test]
 fn what_never_gets_to_a_command_holds_little() {
     let r = Rack::start();
-    let pids = processes(&r);
-    let (base, _) = resident(&pids);
+    let pid = gateway(&r);
+    let (base, _) = resident(pid);
     let silent: Vec<_> = (0..100).map(|_| dial(&r.socket())).collect();
     let mut control = dial(&r.data().join("control.sock"));
     control.set_write_timeout(Some(Duration::from_millis(200))).expect("timeout");
     let _ = control.write_all(&b"x\n".repeat(4 * MIB));
-    let (now, most) = resident(&pids);
+    let (now, most) = resident(pid);
     assert!(most - base < 64 * MIB, "{} MiB, then {} and {} at the most", base / MIB, now / MIB, most / MIB);
     drop(silent);
 }
