@@ -226,7 +226,6 @@ fn what_finds_no_room_on_the_host_waits_in_its_order_and_goes_on() {
     e.run(Time(0));
     node.take();
     faults.fail_allocations(Some(libc::ENOSPC));
-    // The area has its space allocated: by itself, the fourth command would find room.
     let ops = [program(0), program(1), DeviceOp::ReadMeta { offset: 0, len: 8 }, meta(), DeviceOp::Sync];
     e.submit(NodeId(0), flush());
     for (tag, op) in (1..).zip(ops) {
@@ -244,10 +243,15 @@ fn what_finds_no_room_on_the_host_waits_in_its_order_and_goes_on() {
     e.run(again);
     assert_eq!((node.take().len(), e.take_host_news()), (0, Vec::new()), "still none, and nothing new");
     faults.fail_allocations(None);
+    // A later change finds room before the others are tried again, and waits behind them.
+    e.submit(NodeId(0), flush());
+    node.next.borrow_mut().command(command(6, meta(), 0));
+    e.run(Time(2));
+    assert_eq!(node.take(), ["other"]);
     let again = e.next_deadline().expect("tried again");
     e.run(again);
     let done: Vec<String> = node.take().iter().map(|l| l.split_once(' ').expect("words").1.into()).collect();
-    assert_eq!(done, ["done 1 true", "done 2 true", "done 4 true", "timer"]);
+    assert_eq!(done, ["done 1 true", "done 2 true", "done 4 true", "done 6 true", "timer"]);
     assert_eq!((e.take_host_news(), e.drive_fault(0)), (vec![(0, None)], None));
     assert_eq!(*node.room.borrow(), [false, true]);
     assert_eq!(e.next_deadline(), None);
