@@ -205,7 +205,9 @@ impl Node<Datagram> for Host {
         if self.wake() <= now {
             self.shared.borrow_mut().touch(self.end.local());
         }
-        while let Some((_, r)) = self.card.pop_front_if(|(at, _)| *at <= now) {
+        while self.card.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, r)) = self.card.pop_front()
+        {
             self.end.receive(now, r);
         }
         // A deadline that is due waits for the pump, which sets the timer again.
