@@ -26,9 +26,10 @@ pub fn sets(cfg: &RackConfig) -> Vec<PlannedSet> {
     let set = |(set, (l, level, first)): (u32, (u32, Isolation, u32))| {
         let member = |slot| {
             let i = placement.server(first, slot);
-            Some((ids::first(placement.rack(i), i, l * cfg.replicas + slot), layout.server(i)?))
+            let node = layout.server(i).expect("a configuration's layout has its servers");
+            (ids::first(placement.rack(i), i, l * cfg.replicas + slot), node)
         };
-        let (home, members) = (placement.rack(first), (0..cfg.replicas).filter_map(member).collect());
+        let (home, members) = (placement.rack(first), (0..cfg.replicas).map(member).collect());
         PlannedSet { set: SetId(set), level, home, members }
     };
     (0..).zip(begin).map(set).collect()

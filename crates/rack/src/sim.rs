@@ -247,8 +247,11 @@ impl Sim {
         Ok(())
     }
     /// Crashes server `i` and cuts its device's power.
+    ///
+    /// # Panics
+    /// The rack has no such server.
     pub fn power_cut(&mut self, i: u32, odds: CutOdds) -> CutReport {
-        let Some(n) = self.engine.layout().server(i) else { return CutReport::default() };
+        let n = self.engine.layout().server(i).expect("a server of the rack");
         // The device sees pending commands as such: their entries must not count as done.
         self.end(n, &[]);
         self.engine.power_cut(SsdId(i), odds)

@@ -35,6 +35,10 @@ impl Load {
     pub fn answered(&mut self) {
         self.answered += 1;
     }
+    /// Whether the last report said that a die erases.
+    pub fn erasing(&self) -> bool {
+        self.erasing
+    }
     fn waiting(&self) -> u64 {
         self.came.saturating_sub(self.answered)
     }

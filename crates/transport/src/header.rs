@@ -56,8 +56,7 @@ const ACK_NOW: u8 = 2;
 const ACKS: u8 = 4;
 /// The payload is encrypted.
 const ENCRYPTED: u8 = 8;
-/// The sender has received no acknowledgement for so long that, if this has already arrived, the path back must be
-/// broken.
+/// The sender lacks acknowledgements. If the receiver already has this chunk, the path back is broken.
 const UNHEARD: u8 = 16;
 /// The transfer goes to all members of a group (version 3).
 const GROUP: u8 = 32;

@@ -279,7 +279,7 @@ impl Fabric {
         self.shared.borrow_mut().touch(node);
         &mut self.host(node).end
     }
-    /// That host takes so long to look at what its card has taken in.
+    /// The host processes each datagram this long after its arrival.
     pub fn slow(&mut self, node: NodeId, span: Span) {
         self.host(node).slow = span;
     }

@@ -68,6 +68,7 @@ impl Server {
             }
         }
         if !changed && now < self.loads_due {
+            debug_assert!(self.vssds.iter().all(|v| v.load.erasing() == self.ssd.gc_erases(v.cfg.id)));
             return self.loads_due;
         }
         let mut at = Time::MAX;

@@ -3,8 +3,8 @@
 //! Differences:
 //! - A round trip's marks shrink the window by their own fraction, not by the smoothed one. With the latter any mark
 //!   costs the same, and the longer turns of slow hosts rarely lack one, so that these get less (PN9).
-//! - A loss counts only together with marks: a switch that marks does so long before it drops, so losses without marks
-//!   are faults of the network, not of a queue. Heavy loss is taken as a switch that does not mark.
+//! - A loss counts only together with marks. A switch with ECN marks long before it drops, so losses without marks are
+//!   faults of the network, not of a queue. Heavy loss counts as congestion at a switch without ECN.
 
 use rackweave_core::{Span, Time};
 
