@@ -20,20 +20,28 @@ pub(crate) struct Load {
     report_at: Time,
     /// As last reported.
     erasing: bool,
+    /// Since the last [`Load::report`].
+    changed: bool,
 }
 
 impl Load {
     pub fn new() -> Load {
-        Load { came: 0, answered: 0, reported: 0, report_at: Time::ZERO, erasing: false }
+        Load { came: 0, answered: 0, reported: 0, report_at: Time::ZERO, erasing: false, changed: true }
     }
     pub fn came(&mut self, now: Time) {
         if self.deadline() == Time::MAX {
             self.report_at = now + WITHIN;
         }
         self.came += 1;
+        self.changed = true;
     }
     pub fn answered(&mut self) {
         self.answered += 1;
+        self.changed = true;
+    }
+    /// Whether there may be news since the last call of [`Load::report`].
+    pub fn changed(&self) -> bool {
+        self.changed
     }
     /// Whether the last report said that a die erases.
     pub fn erasing(&self) -> bool {
@@ -49,6 +57,7 @@ impl Load {
     /// The due report. `idle`: no request waits here, so a read without an answer (refused, or of an earlier view) will
     /// never get one. `erasing`: a die erases, which is reported at once.
     pub fn report(&mut self, now: Time, idle: impl FnOnce() -> bool, erasing: bool) -> Option<ReadLoad> {
+        self.changed = false;
         if self.came != self.answered && idle() {
             self.came = self.answered;
         }

@@ -47,8 +47,7 @@ pub struct Server {
     host_full_at: Option<Time>,
     pub(crate) drive_refused: Option<DriveProblem>,
     lease_reported: bool,
-    /// A vSSD's pending reads changed since [`Server::report_loads`], and when it has work without that.
-    load_changed: bool,
+    /// When [`Server::report_loads`] has work if no load changes.
     loads_due: Time,
     /// When the driver will call next.
     wake_at: Time,
@@ -92,7 +91,6 @@ impl Server {
             host_full_at: None,
             drive_refused: None,
             lease_reported: true,
-            load_changed: false,
             loads_due: Time::ZERO,
             wake_at: Time::MAX,
             due: [Time::MAX; VSSDS_MAX],
@@ -232,7 +230,6 @@ impl Server {
                 v.gc.request(now);
                 if self.cfg.reports_load && p.header.op == Op::Read {
                     v.load.came(now);
-                    self.load_changed = true;
                 }
                 if !v.gc.actions.is_empty() {
                     self.touched |= 1 << i;
@@ -243,7 +240,6 @@ impl Server {
         }
         if self.with(now, i, fx, |service, cx| service.handle_packet(cx, p)) == Admitted::Joined {
             self.vssds[i].load.answered();
-            self.load_changed = true;
         }
     }
 

@@ -58,16 +58,15 @@ impl Server {
     /// Sends changed loads of its vSSDs to the switch; `fx.packets[sent..]` are the packets of this event. Returns when
     /// the next report is due.
     pub(super) fn report_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {
-        let mut changed = std::mem::take(&mut self.load_changed) | std::mem::take(&mut self.out.erases_changed);
+        let erases_changed = std::mem::take(&mut self.out.erases_changed);
         for p in &fx.packets[sent..] {
             if p.body.answers_read()
                 && let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == p.header.vssd)
             {
                 v.load.answered();
-                changed = true;
             }
         }
-        if !changed && now < self.loads_due {
+        if !erases_changed && now < self.loads_due && !self.vssds.iter().any(|v| v.load.changed()) {
             debug_assert!(self.vssds.iter().all(|v| v.load.erasing() == self.ssd.gc_erases(v.cfg.id)));
             return self.loads_due;
         }
