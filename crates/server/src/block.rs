@@ -1,12 +1,14 @@
 //! The block service: a replica of a set's blocks ([`rackweave_replica`]) over a write cache and the drive.
 //!
-//! Requests are admitted in [`requests`], reads wait by class ([`classes`]) and before their dies ([`die_queues`]), writes
-//! without room wait in [`writes`]. [`store`] is the replica's view of cache and flash.
+//! Requests are admitted in [`requests`]. Reads wait by class ([`classes`]) and for their dies ([`die_queues`]); writes
+//! without room wait in [`writes`]. [`vssd_io`] starts the reads and programs of the [`write_cache`]. [`store`] is the
+//! replica's view of cache and flash.
 
 pub mod classes;
 pub mod die_queues;
 mod requests;
 pub mod store;
+pub mod vssd_io;
 pub mod write_cache;
 pub mod writes;
 
@@ -24,7 +26,8 @@ use crate::service::{Admitted, Context, FlashEvent, Freed, Programs, Room, Servi
 use classes::{Classes, QUEUE_MAX};
 use die_queues::DieQueues;
 use store::{CacheOverFlash, Recent};
-use write_cache::{ReadRequest, WriteCache, WriteCacheConfig};
+use vssd_io::{ReadRequest, VssdIo};
+use write_cache::WriteCacheConfig;
 use writes::{WRITES_MAX, Writes};
 
 /// Page programs in flight for each die of a vSSD: one in its registers, one behind it.
@@ -36,7 +39,7 @@ const NO_BLOCK_RETRY_INTERVAL: Span = Span::from_millis(100);
 #[derive(Debug)]
 pub struct BlockService {
     replica: Replica,
-    cache: WriteCache,
+    io: VssdIo,
     classes: Classes,
     held: Writes,
     /// Predicted network time of the answers to reads and to writes.
@@ -71,7 +74,7 @@ impl BlockService {
         let queues = DieQueues::new(server.sched, g.dies(), server.reads_per_die, server.ssd.profile.read);
         BlockService {
             replica: Replica::new(replica),
-            cache: WriteCache::new(cache, queues),
+            io: VssdIo::new(cache, queues),
             classes: Classes::new(&server.ssd.profile, dies),
             held: Writes::new(server.sched, server.timeouts.stall),
             predict: [Predictor::new(), Predictor::new()],
@@ -94,16 +97,16 @@ impl BlockService {
     ) -> R {
         cx.changed = true;
         let recent = Recent::default();
-        let mut store = CacheOverFlash { now: cx.now, cache: &mut self.cache, ssd: cx.ssd, out: cx.out, recent };
+        let mut store = CacheOverFlash { now: cx.now, io: &mut self.io, ssd: cx.ssd, out: cx.out, recent };
         call(&mut self.replica, cx.now, &mut store, cx.fx)
     }
 
     fn read_done(&mut self, cx: &mut Context<'_>, token: u64, done: impl FnOnce(u64, bool) -> StoreDone) {
-        let Some(read) = self.cache.read_done(cx.now, token, cx.ssd, cx.out) else { return };
+        let Some(read) = self.io.read_done(cx.now, token, cx.ssd, cx.out) else { return };
         if let Some(ReadRequest { offline: false, came, .. }) = read.request {
             self.classes.read_took(cx.now.since(came));
         }
-        let done = done(read.token, self.cache.failed || cx.ssd.failed().is_some());
+        let done = done(read.token, self.io.cache.failed || cx.ssd.failed().is_some());
         self.with(cx, |r, now, store, fx| r.handle_store(now, done, store, fx));
         self.start_queued(cx);
     }
@@ -113,34 +116,35 @@ impl Service for BlockService {
     fn load(&self) -> ServiceLoad {
         ServiceLoad {
             reads_waiting: self.classes.reads(),
-            reads_begun: self.cache.reads_at_flash().0,
+            reads_begun: self.io.reads_at_flash().0,
             writes_waiting: self.classes.writes() + self.held.len(),
-            pages_begun: self.cache.pages_under_way(),
+            pages_begun: self.io.cache.pages_under_way(),
         }
     }
     fn room(&self, ssd: &Ssd) -> Room {
-        self.cache.room(ssd)
+        self.io.cache.room(ssd)
     }
     fn standing(&self) -> Standing {
         self.replica.standing()
     }
     fn status(&self, now: Time, _ssd: &Ssd, s: &mut VssdStatus) {
-        let dies = self.cache.dies.as_ref();
+        let queues = self.io.queues.as_ref();
         s.serving = self.replica.serving(now);
-        (s.replica, s.cache) = (self.replica.stats(), self.cache.stats);
-        s.cache_slots = self.cache.cfg.capacity;
-        s.cache_used = self.cache.used();
-        s.cache_dirty = self.cache.dirty() as u64;
+        (s.replica, s.cache) = (self.replica.stats(), self.io.cache.stats);
+        s.cache_slots = self.io.cache.cfg.capacity;
+        s.cache_used = self.io.cache.used();
+        s.cache_dirty = self.io.cache.dirty() as u64;
         s.redirected_reads = self.redirected_reads;
-        (s.reads_held, s.pages_held) = dies.map_or((0, 0), |d| (d.waiting().0 as u64, d.waiting().1 as u64));
-        s.read_depth = dies.and_then(|d| d.depth(Kind::Read)).map_or(0, |t| u64::from(t.0));
-        s.page_depth = dies.and_then(|d| d.depth(Kind::Write)).map_or(0, |t| u64::from(t.0));
+        let (reads, pages) = self.io.waiting();
+        (s.reads_held, s.pages_held) = (reads as u64, pages as u64);
+        s.read_depth = queues.and_then(|q| q.depth(Kind::Read)).map_or(0, |t| u64::from(t.0));
+        s.page_depth = queues.and_then(|q| q.depth(Kind::Write)).map_or(0, |t| u64::from(t.0));
         s.offline_write_rate = self.classes.rate();
         s.offline_writes_delayed = self.classes.writes_delayed;
         s.queue_full = self.queue_full;
     }
     fn check(&self, ssd: &Ssd) -> Result<(), OverBound> {
-        let (c, vssd) = (&self.cache, self.cache.cfg.vssd);
+        let (c, vssd) = (&self.io.cache, self.io.cache.cfg.vssd);
         let space = ssd.space(vssd);
         if c.used() > c.cfg.capacity {
             return Err(OverBound::Cache { vssd, used: c.used(), capacity: c.cfg.capacity });
@@ -149,7 +153,7 @@ impl Service for BlockService {
         if needed > space.exported_slots && self.replica.role() == Some(Role::Member) {
             return Err(OverBound::Space { vssd, needed, exported: space.exported_slots });
         }
-        let waiting = self.classes.reads().max(c.dies.as_ref().map_or(0, |d| d.waiting().0));
+        let waiting = self.classes.reads().max(self.io.waiting().0);
         if waiting > 2 * QUEUE_MAX {
             return Err(OverBound::Queue { vssd, waiting, max: 2 * QUEUE_MAX });
         }
@@ -184,24 +188,24 @@ impl Service for BlockService {
             }),
             FlashEvent::Programmed { token, ok } => {
                 cx.changed = true;
-                self.cache.programmed(cx.now, token, ok, cx.ssd, cx.out);
+                self.io.programmed(cx.now, token, ok, cx.ssd, cx.out);
             }
             FlashEvent::Synced { token: _, ok } => {
                 cx.changed = true;
-                self.cache.synced(ok);
+                self.io.cache.synced(ok);
             }
         }
     }
     fn handle_freed(&mut self, what: Freed) {
         if what == Freed::Block {
-            self.cache.retry_programs();
+            self.io.cache.retry_programs();
         }
-        self.cache.note_freed();
+        self.io.cache.note_freed();
     }
     fn handle_timer(&mut self, cx: &mut Context<'_>) {
         if self.retry_at <= cx.now {
             self.retry_at = Time::MAX;
-            self.cache.retry_programs();
+            self.io.cache.retry_programs();
         }
         if self.replica.deadline() <= cx.now {
             self.with(cx, |r, now, store, fx| r.handle_timer(now, store, fx));
@@ -225,42 +229,42 @@ impl Service for BlockService {
         self.with(cx, |r, now, store, fx| r.scrub_ended(now, store, fx));
     }
     fn fail(&mut self) {
-        self.cache.fail();
+        self.io.cache.fail();
         self.replica.fail();
     }
     fn failure_known(&mut self) {
         self.replica.failure_known();
     }
     fn give_back(&mut self, server: &ServerConfig, free: &VssdConfig) {
-        // The cache holds the tokens of pending commands.
-        let mut fresh = BlockService::new(server, free, self.cache.cfg.slot);
-        self.cache.give_back(free.id);
-        std::mem::swap(&mut fresh.cache, &mut self.cache);
+        // It holds the tokens of pending commands.
+        let mut fresh = BlockService::new(server, free, self.io.cache.cfg.slot);
+        self.io.give_back(free.id);
+        std::mem::swap(&mut fresh.io, &mut self.io);
         *self = fresh;
     }
 
     fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs {
-        if self.cache.failed {
-            self.cache.release(cx.now, cx.ssd, cx.out);
+        if self.io.cache.failed {
+            self.io.release(cx.now, cx.ssd, cx.out);
         }
-        self.cache.pump(cx.now, cx.ssd, cx.out);
-        Programs { allocated: self.cache.poll_allocated(), waits_for_block: self.cache.waits_for_block() }
+        self.io.pump(cx.now, cx.ssd, cx.out);
+        Programs { allocated: self.io.cache.poll_allocated(), waits_for_block: self.io.cache.waits_for_block() }
     }
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Time {
-        let waits = self.cache.waits_for_block();
+        let waits = self.io.cache.waits_for_block();
         self.retry_at = if waits { self.retry_at.min(cx.now + NO_BLOCK_RETRY_INTERVAL) } else { Time::MAX };
-        if !self.cache.done.is_empty() {
-            for d in std::mem::take(&mut self.cache.done) {
+        if !self.io.cache.done.is_empty() {
+            for d in std::mem::take(&mut self.io.cache.done) {
                 self.with(cx, |r, now, store, fx| r.handle_store(now, d, store, fx));
             }
         }
-        if self.cache.poll_freed() {
+        if self.io.cache.poll_freed() {
             self.with(cx, |r, now, store, fx| r.space_changed(now, store, fx));
         }
         if !self.held.is_empty() {
             self.start_held_writes(cx);
         }
-        let at = self.cache.deadline().min(self.replica.deadline()).min(self.retry_at);
+        let at = self.io.deadline().min(self.replica.deadline()).min(self.retry_at);
         at.min(self.classes.deadline(cx.now))
     }
 }

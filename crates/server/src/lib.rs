@@ -5,7 +5,7 @@
 //! one service is a replica of blocks ([`block`]). Reading order: [`node`], [`service`], [`block`], then the others.
 //!
 //! Path of a write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged;
-//! later `WriteCache::pump` → page program → out of the cache. Path of a read: packet → scheduler → replica → cache, or
+//! later `VssdIo::pump` → page program → out of the cache. Path of a read: packet → scheduler → replica → cache, or
 //! a flash read and `FlashEvent::Read` → replica → reply.
 
 /// Makes [`rackweave_core::mutant`] available in every module.

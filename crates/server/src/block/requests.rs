@@ -7,7 +7,7 @@ use rackweave_sched::{Kind, clamp_lat};
 
 use super::BlockService;
 use super::classes::{OFFLINE_SHARE, QUEUE_MAX, is_offline};
-use super::write_cache::ReadRequest;
+use super::vssd_io::ReadRequest;
 use super::writes::is_write;
 use crate::service::{Admitted, Context};
 use crate::trace;
@@ -49,11 +49,11 @@ impl BlockService {
         if p.header.original_vssd != p.header.vssd {
             self.redirected_reads += 1;
         }
-        if first_block(&p).is_some_and(|a| self.cache.die_is_full(a, cx.ssd)) {
+        if first_block(&p).is_some_and(|a| self.io.die_is_full(a, cx.ssd)) {
             self.queue_full += 1;
             return cx.fx.send(refusal(&p));
         }
-        if self.classes.at_once(&p, self.cache.reads_at_flash(), self.reads_max()) {
+        if self.classes.at_once(&p, self.io.reads_at_flash(), self.reads_max()) {
             return self.start_read(cx, p, cx.now);
         }
         if let Err(p) = self.classes.push_read(cx.now, p) {
@@ -63,16 +63,16 @@ impl BlockService {
     }
     /// Most reads at the flash or held back before it: of all classes, and of the offline class.
     fn reads_max(&self) -> (usize, usize) {
-        let all = if self.cache.dies.is_some() { QUEUE_MAX } else { self.reads_in_flight };
+        let all = if self.io.queues.is_some() { QUEUE_MAX } else { self.reads_in_flight };
         (all, (self.reads_in_flight / OFFLINE_SHARE).max(1))
     }
 
     /// Starts a read whose turn has come.
     fn start_read(&mut self, cx: &mut Context<'_>, p: Packet, came: Time) {
         let net = clamp_lat(p.header.lat) + self.predict[Kind::Read as usize].predict();
-        self.cache.reading_for = Some(ReadRequest { offline: is_offline(&p), came, net });
+        self.io.reading_for = Some(ReadRequest { offline: is_offline(&p), came, net });
         self.with(cx, |r, now, store, fx| r.handle_io(now, p, store, fx));
-        self.cache.reading_for = None;
+        self.io.reading_for = None;
     }
 
     /// Starts a mutation that has its tokens, unless it is a write and others wait before it.
@@ -104,7 +104,7 @@ impl BlockService {
 
     /// Starts waiting reads as others finish.
     pub(super) fn start_queued(&mut self, cx: &mut Context<'_>) {
-        while let Some((p, came)) = self.classes.pop_read(self.cache.reads_at_flash(), self.reads_max()) {
+        while let Some((p, came)) = self.classes.pop_read(self.io.reads_at_flash(), self.reads_max()) {
             self.start_read(cx, p, came);
         }
     }

@@ -8,12 +8,12 @@ use rackweave_core::{BlockAddr, Payload, Time, Timestamp, VolumeId};
 use rackweave_flash::{FlashOut, Ssd};
 use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 
-use super::write_cache::WriteCache;
+use super::vssd_io::VssdIo;
 
 /// One vSSD's cache and the server's drive, borrowed for one call of the replica.
 pub struct CacheOverFlash<'a> {
     pub now: Time,
-    pub cache: &'a mut WriteCache,
+    pub io: &'a mut VssdIo,
     pub ssd: &'a mut Ssd,
     pub out: &'a mut FlashOut,
     pub recent: Recent,
@@ -49,20 +49,20 @@ impl CacheOverFlash<'_> {
         if addr == a.pack() {
             return (version, mapped);
         }
-        let (version, mapped) = match self.cache.entries.get(a) {
+        let (version, mapped) = match self.io.cache.entries.get(a) {
             Some(e) => (e.version, true),
-            None => self.ssd.held(self.cache.cfg.vssd, a),
+            None => self.ssd.held(self.io.cache.cfg.vssd, a),
         };
         self.recent.at(a).set((a.pack(), version, mapped));
         (version, mapped)
     }
     fn cached_in(&self, range: BlockRange) -> Vec<(u32, Timestamp)> {
-        let mut hit: Vec<(u32, Timestamp)> = if range.count as usize > self.cache.entries.len() {
+        let mut hit: Vec<(u32, Timestamp)> = if range.count as usize > self.io.cache.entries.len() {
             let inside = |a: &BlockAddr| a.volume == range.volume && range.contains(a.block);
-            self.cache.entries.iter().filter(|e| inside(&e.addr)).map(|e| (e.addr.block, e.version)).collect()
+            self.io.cache.entries.iter().filter(|e| inside(&e.addr)).map(|e| (e.addr.block, e.version)).collect()
         } else {
             (range.first..range.end())
-                .filter_map(|b| self.cache.entries.get(BlockAddr::new(range.volume, b)).map(|e| (b, e.version)))
+                .filter_map(|b| self.io.cache.entries.get(BlockAddr::new(range.volume, b)).map(|e| (b, e.version)))
                 .collect()
         };
         hit.sort_unstable();
@@ -72,7 +72,7 @@ impl CacheOverFlash<'_> {
     /// Cached blocks from one up to another, in order.
     fn cached_between(&self, from: BlockAddr, until: BlockAddr) -> Vec<(BlockAddr, Timestamp)> {
         let inside = |a: BlockAddr| a >= from && a < until;
-        let entries = self.cache.entries.iter().filter(|e| inside(e.addr));
+        let entries = self.io.cache.entries.iter().filter(|e| inside(e.addr));
         let mut hit: Vec<(BlockAddr, Timestamp)> = entries.map(|e| (e.addr, e.version)).collect();
         hit.sort_unstable();
         hit
@@ -107,17 +107,17 @@ impl Store for CacheOverFlash<'_> {
     fn max_version(&self, r: BlockRange) -> Timestamp {
         let cached = self.cached_in(r).into_iter().map(|(_, v)| v).max().unwrap_or(Timestamp::ZERO);
         if mutant!("server.version.flash-only") {
-            self.ssd.max_version(self.cache.cfg.vssd, r)
+            self.ssd.max_version(self.io.cache.cfg.vssd, r)
         } else {
-            cached.max(self.ssd.max_version(self.cache.cfg.vssd, r))
+            cached.max(self.ssd.max_version(self.io.cache.cfg.vssd, r))
         }
     }
     fn mapped(&self, a: BlockAddr) -> bool {
         self.held(a).1
     }
     fn next_extent(&self, r: BlockRange) -> (u32, bool) {
-        if self.cache.entries.is_empty() || r.count == 0 {
-            return self.ssd.next_extent(self.cache.cfg.vssd, r);
+        if self.io.cache.entries.is_empty() || r.count == 0 {
+            return self.ssd.next_extent(self.io.cache.cfg.vssd, r);
         }
         let cached = self.cached_in(r);
         let (mut at, mut state) = (r.first, None);
@@ -130,7 +130,7 @@ impl Store for CacheOverFlash<'_> {
                 (1, true)
             } else {
                 let until = cached.get(i).map_or(r.end(), |c| c.0);
-                self.ssd.next_extent(self.cache.cfg.vssd, BlockRange { first: at, count: until - at, ..r })
+                self.ssd.next_extent(self.io.cache.cfg.vssd, BlockRange { first: at, count: until - at, ..r })
             };
             if *state.get_or_insert(mapped) != mapped {
                 break;
@@ -140,68 +140,68 @@ impl Store for CacheOverFlash<'_> {
         (at - r.first, state.unwrap_or(false))
     }
     fn put(&mut self, a: BlockAddr, v: Timestamp, data: Payload) {
-        if self.ssd.is_dead(self.cache.cfg.vssd, a.volume) {
+        if self.ssd.is_dead(self.io.cache.cfg.vssd, a.volume) {
             return;
         }
         let held = self.held(a);
-        self.cache.put(self.now, a, v, data, held);
+        self.io.cache.put(self.now, a, v, data, held);
         self.recent.forget(a);
     }
     fn put_lost(&mut self, a: BlockAddr, v: Timestamp) {
         self.put(a, v, Payload::zero(0));
     }
     fn put_range(&mut self, r: BlockRange, v: Timestamp) {
-        if self.ssd.is_dead(self.cache.cfg.vssd, r.volume) {
+        if self.ssd.is_dead(self.io.cache.cfg.vssd, r.volume) {
             return;
         }
-        self.cache.put_range(self.now, r, v, self.ssd);
+        self.io.cache.put_range(self.now, r, v, self.ssd);
         self.recent = Recent::default();
     }
     fn bury(&mut self, volume: VolumeId) {
-        self.ssd.bury(self.cache.cfg.vssd, volume);
-        self.cache.forget_dead(self.ssd);
+        self.ssd.bury(self.io.cache.cfg.vssd, volume);
+        self.io.cache.forget_dead(self.ssd);
         self.recent = Recent::default();
     }
     fn know_volumes(&mut self, volumes: &LiveVolumes) {
-        self.ssd.know_volumes(self.cache.cfg.vssd, volumes);
-        self.cache.forget_dead(self.ssd);
+        self.ssd.know_volumes(self.io.cache.cfg.vssd, volumes);
+        self.io.cache.forget_dead(self.ssd);
         self.recent = Recent::default();
     }
     fn read(&mut self, a: BlockAddr, token: u64) -> ReadStart {
-        if let Some(e) = self.cache.entries.get(a).filter(|_| !mutant!("server.cache.read-flash")) {
-            self.cache.stats.read_hits += 1;
+        if let Some(e) = self.io.cache.entries.get(a).filter(|_| !mutant!("server.cache.read-flash")) {
+            self.io.cache.stats.read_hits += 1;
             if e.data.sectors() == 0 {
                 let (version, result) = (e.version, Err(StoreError::Corrupt));
-                self.cache.done.push(StoreDone::Read { token, addr: a, version, result });
+                self.io.cache.done.push(StoreDone::Read { token, addr: a, version, result });
                 return ReadStart::Pending;
             }
             return ReadStart::Ready(e.data.clone(), e.version);
         }
         // Flash answers at once for an unmapped block; checking first would cost all other blocks a second look-up.
-        self.cache.stats.read_misses += 1;
-        self.cache.read(self.now, a, token, self.ssd, self.out);
+        self.io.cache.stats.read_misses += 1;
+        self.io.read(self.now, a, token, self.ssd, self.out);
         ReadStart::Pending
     }
     fn persist(&mut self, token: u64) {
-        self.cache.persist(token);
+        self.io.cache.persist(token);
     }
     fn persist_blocks(&mut self, _blocks: &[BlockAddr], token: u64) {
         // Blocks leave in order: a barrier over all dirty blocks waits little longer than one over these.
-        self.cache.persist(token);
+        self.io.cache.persist(token);
     }
     fn slots_free(&self) -> u64 {
-        self.cache.slots_free()
+        self.io.cache.slots_free()
     }
     fn pages_free(&self) -> u64 {
-        self.cache.pages_free(self.ssd)
+        self.io.cache.pages_free(self.ssd)
     }
     fn pages_coming(&self) -> u64 {
         // While the host has no room, no sync may complete.
-        if self.ssd.host_full() { 0 } else { self.cache.pages_coming() }
+        if self.ssd.host_full() { 0 } else { self.io.cache.pages_coming() }
     }
     fn scan(&self, (from, until): (BlockAddr, BlockAddr), limit: usize, into: &mut Vec<ScanEntry>) -> BlockAddr {
         let start = into.len();
-        let mut to = self.ssd.scan(self.cache.cfg.vssd, (from, until), limit, into);
+        let mut to = self.ssd.scan(self.io.cache.cfg.vssd, (from, until), limit, into);
         let cached = self.cached_between(from, to);
         if cached.is_empty() || mutant!("server.scan.flash-only") {
             return to;

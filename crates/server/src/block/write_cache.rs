@@ -13,7 +13,7 @@ use rackweave_flash::{BlockWrite, FlashOut, NoPage, Ssd};
 use rackweave_replica::StoreDone;
 use slab::Slab;
 
-use super::die_queues::{DieQueues, Started};
+use super::die_queues::Started;
 use crate::service::{Room, flash_token, token_number};
 
 /// With fewer free pages than this, a sync frees those that range records released: as much as a few coordinators hold
@@ -86,31 +86,10 @@ impl Entries {
 
 /// A block in transit to flash: the programmed contents, and its place in the cache at that time.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
+pub(super) struct Leaving {
     place: u32,
     addr: BlockAddr,
     version: Timestamp,
-}
-
-/// A client's read.
-#[derive(Clone, Copy, Debug)]
-pub struct ReadRequest {
-    pub offline: bool,
-    /// Arrival time.
-    pub came: Time,
-    /// Its network time: measured to the server, predicted back to the client.
-    pub net: Span,
-}
-
-/// A read at the flash, or waiting for it.
-#[derive(Clone, Copy, Debug)]
-pub struct FlashRead {
-    /// The replica's token.
-    pub token: u64,
-    /// The client's request, if any.
-    pub request: Option<ReadRequest>,
-    /// Set if it is a command counted at its die.
-    pub started: Option<Started>,
 }
 
 #[derive(Debug)]
@@ -121,7 +100,7 @@ struct Page {
 }
 
 /// Outcome of [`WriteCache::program_page`].
-pub(crate) enum Programmed {
+pub(super) enum Programmed {
     /// On a die, or once a block is erased for it.
     At(Option<u32>),
     /// No die may take it now.
@@ -186,14 +165,6 @@ pub struct WriteCache {
     freed_unsynced: u64,
     freed_syncing: u64,
     linger_at: Time,
-    /// Reads at the flash.
-    pub reads: Slab<FlashRead>,
-    /// Number of offline reads among them.
-    offline_reads: usize,
-    /// The request for which the replica reads now: see [`FlashRead::request`].
-    pub reading_for: Option<ReadRequest>,
-    /// Queues of the dies; `None` if no command is held back.
-    pub dies: Option<Box<DieQueues>>,
     pub done: Vec<StoreDone>,
     /// A program found no free block and waits for one.
     no_block: bool,
@@ -206,7 +177,7 @@ pub struct WriteCache {
 }
 
 impl WriteCache {
-    pub fn new(cfg: WriteCacheConfig, dies: Option<Box<DieQueues>>) -> WriteCache {
+    pub fn new(cfg: WriteCacheConfig) -> WriteCache {
         WriteCache {
             cfg,
             entries: Entries::new(),
@@ -227,10 +198,6 @@ impl WriteCache {
             freed_unsynced: 0,
             freed_syncing: 0,
             linger_at: Time::MAX,
-            reads: Slab::new(),
-            offline_reads: 0,
-            reading_for: None,
-            dies,
             done: Vec::new(),
             no_block: false,
             freed: false,
@@ -241,25 +208,6 @@ impl WriteCache {
     }
     fn token(&self, n: u64) -> u64 {
         flash_token(self.cfg.slot, n)
-    }
-    /// The flash token of a read; [`WriteCache::take_read`] returns the replica's.
-    pub fn read_token(&mut self, replica_token: u64) -> u64 {
-        let request = self.reading_for;
-        self.offline_reads += usize::from(request.is_some_and(|r| r.offline));
-        let key = self.reads.insert(FlashRead { token: replica_token, request, started: None });
-        self.token(key as u64)
-    }
-    pub fn take_read(&mut self, token: u64) -> Option<FlashRead> {
-        let read = self.reads.try_remove(token_number(token) as usize)?;
-        self.offline_reads -= usize::from(read.request.is_some_and(|r| r.offline));
-        Some(read)
-    }
-    pub(crate) fn reading(&mut self, token: u64) -> Option<&mut FlashRead> {
-        self.reads.get_mut(token_number(token) as usize)
-    }
-    /// Number of reads at the flash or waiting for it, and of the offline ones among them.
-    pub fn reads_at_flash(&self) -> (usize, usize) {
-        (self.reads.len(), self.offline_reads)
     }
     pub fn dirty(&self) -> usize {
         self.dirty
@@ -429,24 +377,12 @@ impl WriteCache {
         std::mem::take(&mut self.allocated)
     }
 
-    /// Programs pages and starts a sync as far as possible now.
-    pub fn pump(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
-        if self.failed || (self.dirty == 0 && self.waiting.is_empty() && self.freed_unsynced == 0) {
-            return;
-        }
-        if !self.pump_background(now, ssd, out) {
-            while self.pages_due(now) > 0 {
-                if let Programmed::At(die) = self.program_page(now, None, ssd, out, |_| true)
-                    && let Some(dies) = &mut self.dies
-                {
-                    dies.page_started(die, None);
-                }
-            }
-        }
-        self.sync_if_ready(now, ssd, out);
+    /// Whether there is nothing to program or to sync.
+    pub(super) fn is_idle(&self) -> bool {
+        self.failed || (self.dirty == 0 && self.waiting.is_empty() && self.freed_unsynced == 0)
     }
     /// Number of pages to program now that may be.
-    pub(crate) fn pages_due(&mut self, now: Time) -> usize {
+    pub(super) fn pages_due(&mut self, now: Time) -> usize {
         let most = self.cfg.pages_max - self.in_flight;
         if self.no_block || self.dirty == 0 || most == 0 {
             return 0;
@@ -454,7 +390,7 @@ impl WriteCache {
         let full = self.dirty / self.cfg.slots_per_page;
         if full > 0 { full.min(most) } else { usize::from(self.forced(now)) }
     }
-    pub(crate) fn persist_waits_for_pages(&mut self) -> bool {
+    pub(super) fn persist_waits_for_pages(&mut self) -> bool {
         let Some(&(barrier, _)) = self.waiting.back() else { return false };
         self.front().is_some_and(|seq| seq < barrier)
     }
@@ -466,7 +402,7 @@ impl WriteCache {
     }
 
     /// Programs the next page if `may` accepts its die; `since`: when the scheduler received the request for it.
-    pub(crate) fn program_page(
+    pub(super) fn program_page(
         &mut self,
         now: Time,
         since: Option<Time>,
@@ -518,13 +454,8 @@ impl WriteCache {
         self.stats.blocks_programmed += batch.len() as u64;
     }
 
-    /// A page program has completed: blocks that were not overwritten since leave the cache.
-    pub fn programmed(&mut self, now: Time, token: u64, ok: bool, ssd: &mut Ssd, out: &mut FlashOut) {
-        let Some((mut blocks, started)) = self.take_page(token) else { return };
-        match started {
-            Some(s) => self.page_done(now, s, ssd, out),
-            None => self.page_that_waited_done(now, ssd, out),
-        }
+    /// A page program has completed: blocks of it that were not overwritten since leave the cache.
+    pub(super) fn programmed(&mut self, mut blocks: Vec<Leaving>, ok: bool, ssd: &Ssd) {
         if !ok {
             return;
         }
@@ -545,7 +476,8 @@ impl WriteCache {
         self.freed = true;
     }
 
-    fn take_page(&mut self, token: u64) -> Option<(Vec<Leaving>, Option<Started>)> {
+    /// The blocks of a page whose program has completed, and where it was programmed.
+    pub(super) fn take_page(&mut self, token: u64) -> Option<(Vec<Leaving>, Option<Started>)> {
         let i = token_number(token).checked_sub(self.first_page)?;
         let page = self.pages.get_mut(usize::try_from(i).ok()?)?;
         let (blocks, started) = (std::mem::take(&mut page.blocks), page.started);
@@ -560,7 +492,7 @@ impl WriteCache {
         Some((blocks, started))
     }
 
-    fn sync_if_ready(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
+    pub(super) fn sync_if_ready(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {
         if self.syncing.is_some() || (self.waiting.is_empty() && !self.wants_room(ssd)) {
             return;
         }
@@ -614,9 +546,8 @@ impl WriteCache {
 
     /// When a partly filled page must be programmed.
     pub fn deadline(&self) -> Time {
-        let waits = self.dies.as_ref().is_some_and(|d| d.waiting().1 > 0);
         let full = self.in_flight >= self.cfg.pages_max;
-        let blocked = self.dirty == 0 || self.failed || self.no_block || full || waits;
+        let blocked = self.dirty == 0 || self.failed || self.no_block || full;
         if blocked { Time::MAX } else { self.linger_at }
     }
 }

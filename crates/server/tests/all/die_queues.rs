@@ -5,7 +5,7 @@ use rackweave_core::{Epoch, Span, Time, Timestamp};
 use rackweave_flash::{Admission, FlashOut};
 use rackweave_replica::{ReadStart, Store};
 use rackweave_sched::{SchedConfig, SchedKind};
-use rackweave_server::block::write_cache::ReadRequest;
+use rackweave_server::block::vssd_io::ReadRequest;
 
 use super::rack::contents;
 use super::store::{Bench, READ, SCHEDULERS, VSSD, addr};
@@ -42,9 +42,9 @@ fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
 
 /// A client's read with this network time.
 fn read(b: &mut Bench, block: u32, net_us: u64, offline: bool) {
-    b.disk.reading_for = Some(ReadRequest { offline, came: b.now, net: Span::from_micros(net_us) });
+    b.io.reading_for = Some(ReadRequest { offline, came: b.now, net: Span::from_micros(net_us) });
     assert!(matches!(b.store().read(addr(block), 10_000 + u64::from(block)), ReadStart::Pending));
-    b.disk.reading_for = None;
+    b.io.reading_for = None;
     b.settle();
 }
 
@@ -77,8 +77,8 @@ fn a_die_with_a_long_queue_is_full_and_the_others_are_not() {
     let elsewhere = (0..BLOCKS).find(|&i| b.ssd.die_of(VSSD, addr(i)) != b.ssd.die_of(VSSD, addr(there[0])));
     let elsewhere = elsewhere.expect("there are more dies");
     let mut took = 0;
-    while !b.disk.die_is_full(addr(there[0]), &b.ssd) {
-        b.disk.reading_for = Some(ReadRequest { offline: false, came: b.now, net: Span::ZERO });
+    while !b.io.die_is_full(addr(there[0]), &b.ssd) {
+        b.io.reading_for = Some(ReadRequest { offline: false, came: b.now, net: Span::ZERO });
         let block = there[took as usize % there.len()];
         assert!(matches!(b.store().read(addr(block), 10_000 + took), ReadStart::Pending));
         // Reads of a page that arrive together would wait as one.
@@ -88,13 +88,13 @@ fn a_die_with_a_long_queue_is_full_and_the_others_are_not() {
     }
     let all = READ * took;
     assert!(all > Span::from_millis(40) && all < Span::from_millis(60), "{took} reads are 50 ms");
-    assert!(!b.disk.die_is_full(addr(elsewhere), &b.ssd), "another die's reads go on");
-    assert!(!b.disk.die_is_full(addr(BLOCKS + 5), &b.ssd), "what is on no die waits for none");
+    assert!(!b.io.die_is_full(addr(elsewhere), &b.ssd), "another die's reads go on");
+    assert!(!b.io.die_is_full(addr(BLOCKS + 5), &b.ssd), "what is on no die waits for none");
     b.store().put(addr(there[1]), Timestamp::new(Epoch(1), 3, 0), contents(1));
-    assert!(!b.disk.die_is_full(addr(there[1]), &b.ssd), "the cache has it");
+    assert!(!b.io.die_is_full(addr(there[1]), &b.ssd), "the cache has it");
     b.settle();
     b.complete(8);
-    assert!(!b.disk.die_is_full(addr(there[0]), &b.ssd), "some are done");
+    assert!(!b.io.die_is_full(addr(there[0]), &b.ssd), "some are done");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_die_has_no_more_reads_than_it_may_and_offline_ones_wait_behind_all_others()
     for &block in &blocks[4..8] {
         read(&mut b, block, 20, false);
     }
-    assert_eq!((reads(&b), b.disk.dies.as_ref().expect("holds").waiting().0), (2, 6));
+    assert_eq!((reads(&b), b.io.waiting().0), (2, 6));
     while reads(&b) > 0 {
         b.complete(1);
         assert!(reads(&b) <= 2);
@@ -128,15 +128,15 @@ fn pages_of_the_cache_wait_for_reads_unless_somebody_waits_for_them() {
             b.store().put(addr(10_000 + block), Timestamp::new(Epoch(1), 2, 0), contents(1));
         }
         b.settle();
-        assert_eq!((programs(&b), b.disk.dies.as_ref().expect("holds").waiting().1), (0, 1), "background");
+        assert_eq!((programs(&b), b.io.waiting().1), (0, 1), "background");
         if persist {
             b.store().persist(7);
             b.settle();
             assert_eq!(programs(&b), 1, "a persist waits for it");
         }
         b.complete(usize::MAX);
-        assert_eq!((b.disk.dirty(), b.disk.pages_under_way(), b.answered.len()), (0, 0, BLOCKS as usize));
-        assert_eq!(b.disk.dies.as_ref().expect("holds").waiting(), (0, 0));
+        assert_eq!((b.io.cache.dirty(), b.io.cache.pages_under_way(), b.answered.len()), (0, 0, BLOCKS as usize));
+        assert_eq!(b.io.waiting(), (0, 0));
     }
 }
 
@@ -150,7 +150,7 @@ fn a_full_cache_is_flushed_on_the_write_path() {
     for block in 0..64 {
         b.store().put(addr(10_000 + block), Timestamp::new(Epoch(1), 2, 0), contents(1));
         b.settle();
-        began = began.or((programs(&b) > 0).then_some(b.disk.used()));
+        began = began.or((programs(&b) > 0).then_some(b.io.cache.used()));
     }
     assert_eq!(began, Some(49), "of 64, less than a quarter is free");
     assert!(b.now > Time::ZERO);

@@ -15,7 +15,8 @@ use rackweave_replica::{ReadStart, Store, StoreDone, StoreError};
 use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::block::die_queues::DieQueues;
 use rackweave_server::block::store::{CacheOverFlash, Recent};
-use rackweave_server::block::write_cache::{ReadRequest, WriteCache, WriteCacheConfig};
+use rackweave_server::block::vssd_io::{ReadRequest, VssdIo};
+use rackweave_server::block::write_cache::WriteCacheConfig;
 use rackweave_server::service::Room;
 
 use super::rack::contents;
@@ -82,7 +83,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 pub struct Bench {
     pub now: Time,
     pub ssd: Ssd,
-    pub disk: WriteCache,
+    pub io: VssdIo,
     out: FlashOut,
     backend: Memory,
     pub commands: Vec<DeviceCommand>,
@@ -118,7 +119,7 @@ impl Bench {
         let mut b = Bench {
             now: Time(1),
             backend: Memory::new(*ssd.geometry()),
-            disk: WriteCache::new(cfg, DieQueues::new(sched, ssd.geometry().dies(), 2, READ)),
+            io: VssdIo::new(cfg, DieQueues::new(sched, ssd.geometry().dies(), 2, READ)),
             ssd,
             out: FlashOut::new(),
             commands: Vec::new(),
@@ -134,7 +135,7 @@ impl Bench {
     pub fn store(&mut self) -> CacheOverFlash<'_> {
         CacheOverFlash {
             now: self.now,
-            cache: &mut self.disk,
+            io: &mut self.io,
             ssd: &mut self.ssd,
             out: &mut self.out,
             recent: Recent::default(),
@@ -142,9 +143,9 @@ impl Bench {
     }
     pub fn settle(&mut self) {
         loop {
-            self.disk.pump(self.now, &mut self.ssd, &mut self.out);
+            self.io.pump(self.now, &mut self.ssd, &mut self.out);
             self.commands.append(&mut self.out.commands);
-            for d in self.disk.done.drain(..) {
+            for d in self.io.cache.done.drain(..) {
                 match d {
                     StoreDone::Persisted { token, ok } => {
                         assert!(ok);
@@ -165,18 +166,18 @@ impl Bench {
             for d in std::mem::take(&mut self.out.done) {
                 match d {
                     FlashDone::Programmed { token, result } => {
-                        self.disk.programmed(self.now, token, result.is_ok(), &mut self.ssd, &mut self.out);
+                        self.io.programmed(self.now, token, result.is_ok(), &mut self.ssd, &mut self.out);
                     }
-                    FlashDone::Synced { result, .. } => self.disk.synced(result.is_ok()),
+                    FlashDone::Synced { result, .. } => self.io.cache.synced(result.is_ok()),
                     FlashDone::Read { token, version, result, .. } => {
-                        let done = self.disk.read_done(self.now, token, &mut self.ssd, &mut self.out);
+                        let done = self.io.read_done(self.now, token, &mut self.ssd, &mut self.out);
                         let token = done.expect("asked").token;
                         self.answered.push(token);
                         if token == CONTENTS {
                             self.read = Some((result.ok(), version));
                         }
                     }
-                    FlashDone::BlockFreed { .. } => self.disk.retry_programs(),
+                    FlashDone::BlockFreed { .. } => self.io.cache.retry_programs(),
                     FlashDone::Recovered { .. }
                     | FlashDone::BlockFailed { .. }
                     | FlashDone::GcIdle { .. }
@@ -227,7 +228,7 @@ fn while_the_host_has_no_room_no_page_is_free() {
     assert!(free > 0);
     b.ssd.set_host_room(false);
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (0, 0));
-    let Room { capacity, used } = b.disk.room(&b.ssd);
+    let Room { capacity, used } = b.io.cache.room(&b.ssd);
     assert_eq!(capacity, used, "what is told is what admits writes");
     b.ssd.set_host_room(true);
     assert_eq!(b.store().pages_free(), free);
@@ -239,16 +240,16 @@ fn pages_freed_by_a_range_record_are_handed_out_when_it_is_durable() {
     let version = |n| Timestamp::new(Epoch(1), n, 0);
     for block in 0..40 {
         let now = b.now;
-        b.disk.put(now, addr(block), version(2), contents(u64::from(block)), b.ssd.held(VSSD, addr(block)));
+        b.io.cache.put(now, addr(block), version(2), contents(u64::from(block)), b.ssd.held(VSSD, addr(block)));
     }
-    b.disk.persist(1);
+    b.io.cache.persist(1);
     b.settle();
     b.complete(usize::MAX);
     let before = b.store().pages_free();
     let now = b.now;
-    b.disk.put_range(now, range(0, 30), version(3), &mut b.ssd);
+    b.io.cache.put_range(now, range(0, 30), version(3), &mut b.ssd);
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before, 30));
-    b.disk.persist(2);
+    b.io.cache.persist(2);
     b.settle();
     assert_eq!((b.store().pages_free(), b.store().pages_coming()), (before, 30), "being synced");
     b.complete(usize::MAX);
@@ -263,7 +264,7 @@ fn what_is_older_replaces_and_zeroes_nothing_newer() {
         let mut b = Bench::new();
         b.store().put(addr(1), version(9), contents(9));
         if flushed {
-            b.disk.persist(1);
+            b.io.cache.persist(1);
             b.settle();
             b.complete(usize::MAX);
         }
@@ -279,14 +280,14 @@ fn what_is_older_replaces_and_zeroes_nothing_newer() {
 fn a_failed_sync_makes_nothing_durable() {
     let mut b = Bench::new();
     b.store().put(addr(1), Timestamp::new(Epoch(1), 9, 0), contents(9));
-    b.disk.persist(7);
+    b.io.cache.persist(7);
     b.settle();
     while !b.commands.iter().any(|c| matches!(c.op, rackweave_core::device::DeviceOp::Sync)) {
         assert!(!b.commands.is_empty(), "a sync follows the program");
         b.complete(1);
     }
-    b.disk.synced(false);
-    assert!(matches!(b.disk.done[..], [StoreDone::Persisted { token: 7, ok: false }]), "{:?}", b.disk.done);
+    b.io.cache.synced(false);
+    assert!(matches!(b.io.cache.done[..], [StoreDone::Persisted { token: 7, ok: false }]), "{:?}", b.io.cache.done);
 }
 
 /// No request asks for a sync, because those that wait for room do not.
@@ -296,7 +297,7 @@ fn a_full_drive_makes_freed_pages_durable_unasked() {
     let mut block = 0;
     while b.store().pages_free() > 32 {
         let now = b.now;
-        b.disk.put(
+        b.io.cache.put(
             now,
             addr(block),
             Timestamp::new(Epoch(1), 2, 0),
@@ -311,7 +312,7 @@ fn a_full_drive_makes_freed_pages_durable_unasked() {
     }
     b.complete(usize::MAX);
     let now = b.now;
-    b.disk.put_range(now, range(0, 30), Timestamp::new(Epoch(1), 3, 0), &mut b.ssd);
+    b.io.cache.put_range(now, range(0, 30), Timestamp::new(Epoch(1), 3, 0), &mut b.ssd);
     b.now += Span::from_secs(1);
     b.settle();
     b.complete(usize::MAX);
@@ -410,12 +411,12 @@ proptest! {
                 }
                 Step::Read { block, net } => {
                     let (came, net) = (b.now, Span::from_micros(net));
-                    b.disk.reading_for = Some(ReadRequest { offline: net.0 % 7 == 0, came, net });
+                    b.io.reading_for = Some(ReadRequest { offline: net.0 % 7 == 0, came, net });
                     match b.store().read(addr(block), 1000 + i as u64) {
                         ReadStart::Ready(..) => at_once += 1,
                         ReadStart::Pending => reads.push(1000 + i as u64),
                     }
-                    b.disk.reading_for = None;
+                    b.io.reading_for = None;
                 }
                 Step::Complete(n) => b.complete(n),
                 Step::Pass(ms) => b.now += Span::from_millis(ms),
@@ -438,11 +439,11 @@ proptest! {
         b.complete(usize::MAX);
         asked.push(u64::MAX);
         prop_assert_eq!(&b.persisted, &asked, "each persist is answered once, in order");
-        prop_assert_eq!((b.disk.dirty(), b.disk.used()), (0, 0));
+        prop_assert_eq!((b.io.cache.dirty(), b.io.cache.used()), (0, 0));
         let mut answered: Vec<u64> = b.answered.iter().copied().filter(|&t| t >= 1000).collect();
         answered.sort_unstable();
         prop_assert_eq!(answered, reads, "each read is answered once ({} by the cache)", at_once);
-        prop_assert_eq!(b.disk.dies.as_ref().map_or((0, 0), |d| d.waiting()), (0, 0));
+        prop_assert_eq!(b.io.waiting(), (0, 0));
         prop_assert_eq!(before, runs(&mut b, usize::MAX));
         compare(&mut b, &model);
         prop_assert!(b.backend.violations().is_empty());
