@@ -15,8 +15,8 @@ use crate::group::{Group, Multicast};
 use crate::header::{HEAD_BYTES, Space, TransferId, u64_at};
 use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
+use crate::progress::Progress;
 use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
-use crate::sender::Progress;
 
 /// Most vSSDs whose server is remembered: those of a rack (RB1). Beyond it all are forgotten.
 pub(crate) const HINTS_MAX: usize = 131_072;
@@ -183,8 +183,9 @@ impl Endpoint {
         let tx = &mut peer.flow(class).tx;
         let id = if routed { TransferId { space: Space::Routed, number } } else { tx.next_direct() };
         self.queued_bytes += message.len();
-        let by = routed.then_some(to);
-        tx.push(Outgoing::new(message, id, how.token, how.deadline, vssd, by, op == Op::Write as u8), chunk_bytes);
+        let (by, settles) = (routed.then_some(to), op == Op::Write as u8);
+        let o = Outgoing::new(now, message, id, how.token, how.deadline);
+        tx.push(Outgoing { vssd, by, settles, ..o }, chunk_bytes);
         peer.used = now;
         if routed {
             self.routed_next[class as usize] += 1;

@@ -12,15 +12,15 @@
 use std::collections::VecDeque;
 
 use rackweave_core::msg::Class;
-use rackweave_core::{NodeId, Span, Time, VssdId};
+use rackweave_core::{NodeId, Span, Time};
 
 use crate::api::{Event, GroupError, GroupOptions, Message, Missing, SendError, Transmit, Via};
 use crate::endpoint::{Endpoint, single};
 use crate::header::{self, GROUP_VERSION, LONG, LONG_BYTES, SHORT, SHORT_BYTES, ShortOp, Space, TransferId};
 use crate::outgoing::{Outgoing, pieces};
 use crate::peer::{Carrier, Control};
+use crate::progress::{Pick, Progress};
 use crate::receiver::ROUTED_SPAN;
-use crate::sender::{Pick, Progress};
 
 /// Most members of a group: the limit of switches' tables, and NICE's largest (§6.3).
 pub const MEMBERS_MAX: usize = 9;
@@ -208,7 +208,7 @@ impl Endpoint {
             let tx = &mut peer.flow(class).tx;
             let id =
                 if grouped.contains(&node) { TransferId { space: Space::Group, number } } else { tx.next_direct() };
-            let mut o = Outgoing::new(message.clone(), id, how.token, how.deadline, VssdId(0), None, false);
+            let mut o = Outgoing::new(now, message.clone(), id, how.token, how.deadline);
             (o.group, o.shared) = (Some(number), shared.contains(&node));
             let chunks = tx.push(o, if id.space == Space::Group { chunk } else { own });
             count = count.max(if shared.contains(&node) { chunks } else { 0 });

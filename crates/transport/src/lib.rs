@@ -11,7 +11,7 @@
 //! `now` never decreases. The same calls with the same seed give the same bytes.
 //!
 //! `docs/transport.md` has the byte layout and the parameters. Reading order: [`api`], [`header`], `endpoint`,
-//! `outgoing`, `sender`, `receiver`, `arrive`, `run`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
+//! `outgoing`, `sender`, `progress`, `receiver`, `arrive`, `run`, `transmit`, `timers`, [`group`], [`congestion`], [`auth`].
 
 /// Makes [`rackweave_core::mutant`] available in every module.
 #[macro_use]
@@ -30,6 +30,7 @@ pub mod header;
 mod outgoing;
 mod paths;
 mod peer;
+mod progress;
 mod receiver;
 pub mod route;
 mod rtt;

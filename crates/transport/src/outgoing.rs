@@ -17,6 +17,8 @@ pub(crate) struct Outgoing {
     pub id: TransferId,
     pub token: u64,
     pub deadline: Time,
+    /// When half of its time has passed.
+    pub late: Time,
     /// The vSSD that a routed message addresses; identifies the server it last went to.
     pub vssd: VssdId,
     /// The switch that a routed message goes through.
@@ -29,6 +31,8 @@ pub(crate) struct Outgoing {
     pub group: Option<u64>,
     /// Unsent chunks are sent in the group's datagrams.
     pub shared: bool,
+    /// It has several chunks and counts as being sent.
+    pub begun: bool,
     pub attempt: u8,
     pub chunk_bytes: usize,
     pub chunks: Vec<u64>,
@@ -39,35 +43,27 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
-    pub fn new(
-        message: Message,
-        id: TransferId,
-        token: u64,
-        deadline: Time,
-        vssd: VssdId,
-        by: Option<NodeId>,
-        settles: bool,
-    ) -> Outgoing {
-        let (attempt, chunk_bytes, chunks) = (0, 0, Vec::new());
-        let (next, base, left, bound) = (0, 0, 0, false);
-        let (group, shared) = (None, false);
+    /// A message for its receiver itself.
+    pub fn new(now: Time, message: Message, id: TransferId, token: u64, deadline: Time) -> Outgoing {
         Outgoing {
             message,
             id,
             token,
             deadline,
-            vssd,
-            by,
-            bound,
-            settles,
-            group,
-            shared,
-            attempt,
-            chunk_bytes,
-            chunks,
-            next,
-            base,
-            left,
+            late: now + deadline.since(now) / 2,
+            vssd: VssdId(0),
+            by: None,
+            bound: false,
+            settles: false,
+            group: None,
+            shared: false,
+            begun: false,
+            attempt: 0,
+            chunk_bytes: 0,
+            chunks: Vec::new(),
+            next: 0,
+            base: 0,
+            left: 0,
         }
     }
     pub fn prefix_bytes(&self) -> usize {

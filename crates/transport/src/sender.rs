@@ -11,6 +11,7 @@ use crate::congestion::{self, Acked, Congestion};
 use crate::counters::FlowCounts;
 use crate::header::{ACK_SPAN, AckEntry, AckHead, Space, TransferId};
 use crate::outgoing::{ARRIVED, LOST, Outgoing, UNSENT};
+use crate::progress::{Begun, Pick, Progress, Sent};
 use crate::rtt::Rtt;
 
 /// Later datagrams that must arrive before an unacknowledged one counts as lost (RFC 9002 §6.1.1).
@@ -30,59 +31,15 @@ const BACKOFF_MAX: u32 = 10;
 /// The first id of messages to groups; all later ids are such too.
 const GROUPS: TransferId = TransferId { space: Space::Group, number: 0 };
 
-/// A datagram with a chunk that was sent.
-#[derive(Clone, Copy, Debug)]
-struct Sent {
-    counter: u64,
-    id: TransferId,
-    chunk: u32,
-    bytes: u32,
-    at: Time,
-    /// Departure time by the kernel if `stamped`; otherwise `at`.
-    left: Time,
-    stamped: bool,
-    in_flight: bool,
-    /// Sent once to a whole group.
-    shared: bool,
-}
-
-/// Changes by an acknowledgement or a timer.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    /// Messages that have arrived whole.
-    pub finished: Vec<Outgoing>,
-    /// Datagrams to the peer alone.
-    pub arrived: u32,
-    /// All datagrams, and those to whole groups.
-    pub lost: u32,
-    pub lost_shared: u32,
-    /// Datagrams declared lost that had arrived.
-    pub spurious: u32,
-    /// Entries of messages to groups without news.
-    pub repeated: u32,
-    /// A message to a group of which a shared datagram arrived; one of which one was lost, and when that was sent.
-    pub shared_arrived: Option<u64>,
-    pub shared_lost: Option<(u64, Time)>,
-    /// Bytes of the largest datagram that arrived and of the largest lost, and when the last lost one was sent.
-    pub largest_arrived: u32,
-    pub largest_lost: u32,
-    pub lost_sent: Time,
-}
-
-/// The next chunk to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pick {
-    pub id: TransferId,
-    pub chunk: u32,
-    pub again: bool,
-}
-
 #[derive(Debug)]
 pub(crate) struct Sender {
     pub transfers: BTreeMap<TransferId, Outgoing>,
     next_number: u64,
-    /// Messages with unsent chunks, served in turns.
+    /// Begun messages with unsent chunks, served in turns.
     waiting: VecDeque<TransferId>,
+    /// Messages of several chunks that are not begun, in order of arrival. Some may have gone.
+    later: VecDeque<TransferId>,
+    begun: Begun,
     lost: VecDeque<(TransferId, u8, u32)>,
     sent: VecDeque<Sent>,
     in_flight: u64,
@@ -123,6 +80,8 @@ impl Sender {
             transfers: BTreeMap::new(),
             next_number: 0,
             waiting: VecDeque::new(),
+            later: VecDeque::new(),
+            begun: Begun::default(),
             lost: VecDeque::new(),
             sent: VecDeque::new(),
             in_flight: 0,
@@ -170,7 +129,8 @@ impl Sender {
         if let Some(o) = self.transfers.get_mut(&id)
             && std::mem::take(&mut o.shared)
         {
-            self.waiting.push_back(id);
+            let queue = if o.chunks.len() == 1 { &mut self.waiting } else { &mut self.later };
+            queue.push_back(id);
         }
     }
     pub fn unshare_all(&mut self) {
@@ -196,9 +156,27 @@ impl Sender {
             self.deadlines.insert((o.deadline, o.id));
         }
         if !o.shared {
-            self.waiting.push_back(o.id);
+            let queue = if o.chunks.len() == 1 { &mut self.waiting } else { &mut self.later };
+            queue.push_back(o.id);
         }
         self.transfers.insert(o.id, o);
+    }
+    /// Begins messages: the oldest, or the newest while the oldest has less than half of its time left. In such an
+    /// overload the older ones would be late even if they were begun.
+    fn begin(&mut self, now: Time) {
+        while !self.begun.full()
+            && let Some(&oldest) = self.later.front()
+        {
+            let Some(o) = self.transfers.get(&oldest).filter(|o| !o.begun) else {
+                self.later.pop_front();
+                continue;
+            };
+            let id = if now < o.late { self.later.pop_front() } else { self.later.pop_back() };
+            if let Some(o) = id.and_then(|id| self.transfers.get_mut(&id)).filter(|o| !o.begun) {
+                self.begun.add(o);
+                self.waiting.push_back(o.id);
+            }
+        }
     }
     /// Takes a message that another peer's connection held and that is now bound to this one.
     pub fn adopt(&mut self, mut o: Outgoing) {
@@ -230,7 +208,8 @@ impl Sender {
     }
 
     /// The next chunk that may be sent, lost ones first. [`Sender::sent`] must follow.
-    pub fn pick(&mut self) -> Option<Pick> {
+    pub fn pick(&mut self, now: Time) -> Option<Pick> {
+        self.begin(now);
         while let Some(&(id, attempt, chunk)) = self.lost.front() {
             let wanted = self.transfers.get(&id).filter(|o| o.attempt == attempt && o.chunks[chunk as usize] == LOST);
             let Some(bytes) = wanted.map(|o| o.chunk_bytes) else {
@@ -252,6 +231,7 @@ impl Sender {
                 o.next += 1;
             }
             if o.next as usize >= o.chunks.len() {
+                self.begun.end(o);
                 continue;
             }
             let (may, bytes, chunk) = (o.may_send_more(), o.chunk_bytes, o.next);
@@ -314,6 +294,9 @@ impl Sender {
         if !pick.again {
             o.next = pick.chunk + 1;
             let whole = o.next as usize >= o.chunks.len();
+            if whole {
+                self.begun.end(o);
+            }
             // In turns: a long message does not delay short ones behind it.
             if let Some(id) = self.waiting.pop_front()
                 && !whole
@@ -632,7 +615,7 @@ impl Sender {
     }
     /// Removes a message; its datagrams in flight no longer count.
     pub fn take(&mut self, id: TransferId) -> Option<Outgoing> {
-        let o = self.transfers.remove(&id)?;
+        let mut o = self.transfers.remove(&id)?;
         self.bytes -= o.message.len();
         self.deadlines.remove(&(o.deadline, id));
         for counter in o.chunks.iter().filter(|c| !matches!(**c, UNSENT | LOST | ARRIVED)) {
@@ -643,6 +626,7 @@ impl Sender {
             }
         }
         self.tidy();
+        self.begun.end(&mut o);
         Some(o)
     }
     /// Restarts all messages in chunks of that size: the peer has restarted, or large datagrams vanish.
@@ -664,6 +648,7 @@ impl Sender {
         o.shared = false;
         o.cut(chunk_bytes.unwrap_or(o.chunk_bytes));
         self.waiting.retain(|w| *w != id);
+        self.later.retain(|w| *w != id);
         self.insert(o);
     }
     /// Declares everything in flight lost: the peer reports that it dropped it, or the path has changed.
@@ -686,7 +671,7 @@ impl Sender {
         self.tidy();
     }
     pub fn has_work(&self) -> bool {
-        !self.lost.is_empty() || !self.waiting.is_empty()
+        !self.lost.is_empty() || !self.waiting.is_empty() || !self.later.is_empty()
     }
     pub fn timed_out(&self) -> u32 {
         self.backoff

@@ -9,7 +9,7 @@ use crate::endpoint::{CLASSES, Endpoint};
 use crate::header::Space;
 use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Flow, IDLE_KEEP_ALIVES, Peer, TRIAL_TOKEN};
-use crate::sender::Progress;
+use crate::progress::Progress;
 
 /// Large datagrams lost in a row before smaller ones are tried.
 const LARGE_LOST_MAX: u32 = 6;

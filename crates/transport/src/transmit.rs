@@ -11,7 +11,7 @@ use crate::header::{
 };
 use crate::outgoing::{Outgoing, pieces};
 use crate::peer::{Carrier, Control, STREAM_PATH};
-use crate::sender::Pick;
+use crate::progress::Pick;
 
 /// Timeouts in a row after which the peer is informed, because its acknowledgements may take a bad path.
 const UNHEARD_TIMEOUTS: u32 = 2;
@@ -139,7 +139,7 @@ impl Endpoint {
     /// A chunk, or a train of them, to that peer in that class, if its window permits. Peers take turns.
     fn chunk_to(&mut self, now: Time, node: NodeId, class: Class) -> Option<Transmit> {
         let peer = self.peers.get_mut(&node)?;
-        let picked = peer.flow(class).tx.pick();
+        let picked = peer.flow(class).tx.pick(now);
         let Some(pick) = picked else {
             peer.flow(class).tx.queued = false;
             self.touch(now, node);

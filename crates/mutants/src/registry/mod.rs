@@ -114,6 +114,7 @@ mod plans {
     pub const EDITS: &[PlanKind] = &[Edits];
     pub const LATE: &[PlanKind] = &[LateMessages];
     pub const PASSING: &[PlanKind] = &[PassingVolumes];
+    pub const NOISY: &[PlanKind] = &[NoisyRacks];
     pub const LEFT: &[PlanKind] = &[TwoRacks, LeftAlone];
 }
 

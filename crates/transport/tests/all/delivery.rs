@@ -8,7 +8,7 @@ use rackweave_core::{Rng, Span, Time};
 use rackweave_transport::header::{Kind, parse};
 use rackweave_transport::{Algorithm, Config, Event, KeyId, Keys, SendOptions};
 
-use crate::world::{Faults, World, message, number};
+use crate::world::{Faults, Link, World, message, number};
 
 const CLASSES: [Class; 3] = [Class::Gold, Class::Silver, Class::Copper];
 
@@ -208,4 +208,56 @@ fn connections_grow_with_hosts_and_not_with_threads() {
     };
     assert_eq!(run(true), (20, 1));
     assert_eq!(run(false), (20 * 16, 16), "what sharing saves");
+}
+
+/// A path of 1 MB/s that gets four times as much as it carries goes on delivering messages before their deadlines,
+/// whatever their length: bytes delivered in its last four of eight seconds.
+#[test]
+fn more_messages_than_a_path_carries_leave_it_its_goodput() {
+    for data in [4 << 10, 64 << 10] {
+        let mut w = slow_path();
+        let start = w.now;
+        for n in 0..(32 << 20) / data as u64 {
+            let m = message(Op::Peer, Class::Silver, 2, 0, n, 40, data);
+            // Refused while the queue is full.
+            let _ = w.send(2, 3, m, w.now + Span::from_secs(1), n);
+            let next = w.now + Span::from_micros(data as u64 / 4);
+            w.run_until(next);
+        }
+        let late = |(at, node, e): &&(Time, rackweave_core::NodeId, Event)| {
+            node.0 == 3 && at.since(start) > Span::from_secs(4) && matches!(e, Event::Delivered(_))
+        };
+        let bytes = w.events.iter().filter(late).count() * data;
+        println!("messages of {data} bytes: {bytes} of 4,000,000 bytes");
+        assert!(bytes > 2_500_000, "messages of {data} bytes: {bytes} of 4,000,000: {:?}", w.state());
+    }
+}
+
+/// A busy path that everything crosses in time keeps the order of messages, nearly: none waits for later ones.
+#[test]
+fn no_message_waits_for_those_after_it() {
+    const AT_ONCE: u64 = 400;
+    let mut w = slow_path();
+    let (mut sent, mut finished) = (0, Vec::new());
+    while finished.len() < 2_000 {
+        while sent < finished.len() as u64 + AT_ONCE {
+            let m = message(Op::Peer, Class::Silver, 2, 0, sent, 40, 4096);
+            w.send(2, 3, m, w.now + Span::from_secs(10), sent).expect("room");
+            sent += 1;
+        }
+        assert!(w.step());
+        finished = w.delivered(3).map(|d| number(&d.message)).collect();
+    }
+    let behind = finished.iter().enumerate().map(|(i, n)| (i as u64).saturating_sub(*n)).max();
+    println!("at most {behind:?} messages overtook one");
+    assert!(behind < Some(AT_ONCE / 2), "{behind:?} messages overtook one");
+}
+
+/// Two hosts, and a link of 1 MB/s from the first to the second.
+fn slow_path() -> World {
+    let mut w = World::new(4, Faults { latency: Span::from_micros(1_500), ..Faults::default() });
+    w.add(2, Config::default(), keys());
+    w.add(3, Config::default(), keys());
+    w.host(3).link = Some(Link::new(1, 64 << 10, u64::MAX));
+    w
 }
