@@ -1,9 +1,8 @@
 //! The volume client: turns requests on a volume into messages to the replicas of its sets, and sees each through.
 //!
-//! [`VolumeClient`] is a [`rackweave_core::Node`]. It registers with the metadata service, attaches volumes (fencing the
-//! writer before, protocol rule 14), cuts requests along the stripes ([`Striping`]) into messages of at most 64 KiB,
-//! gives each mutation an identity that replicas deduplicate by (rule 7), sends to a member of the set, and tries the
-//! next member with the same mutation when one refuses or stays silent.
+//! [`VolumeClient`] is a [`rackweave_core::Node`]. It attaches volumes (fencing the writer before, protocol rule 14), cuts
+//! requests along the stripes ([`Striping`]) into messages of at most 64 KiB, orders those of the same blocks, and judges
+//! their answers. [`SetClient`](rackweave_client::SetClient) sees each message through at its set.
 //!
 //! Guarantees to a caller:
 //! - Mutations of one 4 KiB block are sent one after another, in the order of their requests. (A request of more than
@@ -14,20 +13,17 @@
 //! - A fenced volume refuses mutations until it is attached again; reads go on.
 //! - Without a [`ClientConfig::deadline`] a request waits as long as the rack is away.
 //!
-//! Reading order: [`stripe`], `set` (route, window, order), `client`.
+//! Reading order: [`stripe`], `client`.
 
 /// Brings [`rackweave_core::mutant`] to every module.
 #[macro_use]
 extern crate rackweave_core;
 
-mod budget;
 pub mod client;
 pub mod config;
 mod limit;
-mod set;
 mod status;
 pub mod stripe;
-mod timers;
 pub mod trace;
 mod unflushed;
 mod volume;

@@ -355,11 +355,11 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
 pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
     let timeout = Span::from_millis(cfg.client.timeout_ms);
     let mut c = ClientConfig::new(layout(cfg).client(i), nonce);
-    c.layout = layout(cfg);
-    c.window = cfg.client.window;
+    c.sets.layout = layout(cfg);
+    c.sets.window = cfg.client.window;
+    c.sets.timeout = timeout;
+    c.sets.timeout_max = timeout * 10;
     c.keep = cfg.client.keep_kib << 10;
-    c.timeout = timeout;
-    c.timeout_max = timeout * 10;
     VolumeClient::new(c)
 }
 

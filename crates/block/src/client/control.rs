@@ -1,52 +1,26 @@
-//! With the metadata service: registration, the rack's map, attaching, administration.
+//! With the metadata service: attaching, administration, changes of volumes.
 
 use rackweave_core::admin;
 use rackweave_core::msg::{Control, RackMap};
 use rackweave_core::request::{Outcome, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
-use rackweave_core::{Effects, SetId, Span, Time};
+use rackweave_core::{Effects, SetId, Time};
 
-use super::{Attach, AttachStage, Job, MsgOp, NONE, VolumeClient, serial_of, slot_of};
-use crate::set::SetState;
+use super::order::SetOrder;
+use super::{Attach, AttachStage, Job, MsgOp, VolumeClient};
 use crate::volume::Volume;
 
-/// Least time between two requests for the map: many messages may fail at once.
-const MAP_ASK_GAP: Span = Span::from_millis(20);
-/// Time between two hellos.
-const HELLO_GAP: Span = Span::from_millis(100);
-
 impl VolumeClient {
-    pub(super) fn control_due(&mut self, now: Time, fx: &mut Effects) {
-        if self.incarnation.is_none() {
-            self.packet_to_meta(Control::ClientHello { nonce: self.cfg.nonce }, 0, fx);
-            self.control_at = now + HELLO_GAP;
-        } else {
-            self.control_at = now + self.cfg.map_refresh;
-            self.ask_map(now, fx);
-        }
-    }
-
-    pub(super) fn ask_map(&mut self, now: Time, fx: &mut Effects) {
-        if self.incarnation.is_none() || self.map_asked.is_some_and(|at| now.since(at) < MAP_ASK_GAP) {
-            return;
-        }
-        self.map_asked = Some(now);
-        self.map_asks += 1;
-        self.packet_to_meta(Control::MapAsk { generation: self.generation }, self.map_asks, fx);
-    }
-
     pub(super) fn on_control(&mut self, now: Time, tag: u64, control: Control, fx: &mut Effects) {
         match control {
-            Control::ClientWelcome { nonce, incarnation, map }
-                if nonce == self.cfg.nonce && self.incarnation.is_none() =>
-            {
-                self.incarnation = Some(incarnation);
-                self.control_at = now + self.cfg.map_refresh;
-                self.on_map(now, &map, fx);
-                self.resend_control(now, fx);
+            Control::ClientWelcome { nonce, incarnation, map } => {
+                if self.sets.welcomed(now, nonce, incarnation) {
+                    self.on_map(now, &map, fx);
+                    self.resend_control(now, fx);
+                }
             }
             Control::Map(map) => {
-                self.map_answered = self.map_answered.max(tag.min(self.map_asks));
+                self.sets.map_answered(tag);
                 self.on_map(now, &map, fx);
             }
             Control::Attached(result) => self.on_attached(now, tag, result, fx),
@@ -66,38 +40,23 @@ impl VolumeClient {
     }
 
     fn on_map(&mut self, now: Time, map: &RackMap, fx: &mut Effects) {
-        if map.generation < self.generation && !mutant!("block.map.older") {
-            return;
-        }
-        let newer = map.generation > self.generation;
-        self.generation = map.generation;
-        let mut changed = newer;
-        for route in &map.sets {
-            let i = self.set_slot(route.set);
-            let set = &mut self.sets[i as usize];
-            set.epoch = route.epoch.max(set.epoch);
-            let same = set.members() == route.members.len() && route.members.iter().all(|&m| set.has(m));
-            if !same || newer {
-                set.set_members(&route.members);
-                changed = true;
-            }
-        }
+        let changed = self.sets.take_map(map);
+        self.orders.resize_with(self.sets.sets(), SetOrder::default);
         if changed {
             self.resend_stranded(now, fx);
         }
     }
 
     fn set_slot(&mut self, set: SetId) -> u32 {
-        *self.set_index.entry(set).or_insert_with(|| {
-            self.sets.push(SetState::new(set));
-            self.sets.len() as u32 - 1
-        })
+        let i = self.sets.set_slot(set);
+        self.orders.resize_with(self.sets.sets(), SetOrder::default);
+        i
     }
 
     /// The request that control message `tag` belongs to.
     fn control_pending(&self, tag: u64) -> Option<(u32, u32)> {
-        let m = self.messages.get(slot_of(tag) as usize)?;
-        (serial_of(m.tag) == serial_of(tag) && m.set == NONE).then_some((slot_of(tag), m.pending))
+        let slot = self.sets.control_owner_of(tag)?;
+        Some((slot, self.sets.message(slot).what.pending))
     }
 
     fn on_admin_reply(
@@ -115,7 +74,7 @@ impl VolumeClient {
             Job::Attach(a) if a.stage == AttachStage::Confirm => return self.on_confirmed(now, slot, p, result, fx),
             _ => return,
         };
-        let p = self.release(slot).pending;
+        let p = self.release(slot).what.pending;
         let id = self.pending.remove(p as usize).id;
         self.answer(id, outcome, fx);
     }
@@ -166,7 +125,7 @@ impl VolumeClient {
         if !matches!(&self.pending[p as usize].job, Job::Attach(a) if a.stage == AttachStage::Ask) {
             return;
         }
-        debug_assert!(matches!(self.messages[slot as usize].op, MsgOp::Control(_)));
+        debug_assert!(matches!(self.sets.message(slot).what.op, MsgOp::Control(_)));
         self.release(slot);
         let info = match result {
             Ok(info) => *info,
@@ -212,7 +171,7 @@ impl VolumeClient {
         for share in 0..if mutant!("block.attach.no-fence") { 1 } else { self.volumes[v as usize].striping.sets() } {
             self.submit(p, share, 0, u64::from(share), MsgOp::Fence { attach });
         }
-        self.ask_map(now, fx);
+        self.sets.ask_map(now, fx);
     }
 
     /// The volume of this name is deleted. Ids are not reused, so its kept contents are dropped.
@@ -220,7 +179,8 @@ impl VolumeClient {
         let gone: Vec<usize> = self.volumes.iter().filter(|(_, v)| *v.info.name == *name).map(|(v, _)| v).collect();
         for v in gone {
             let in_use = |volume: u32| volume as usize == v;
-            if self.pending.iter().any(|(_, p)| in_use(p.volume)) || self.messages.iter().any(|(_, m)| in_use(m.volume))
+            if self.pending.iter().any(|(_, p)| in_use(p.volume))
+                || self.sets.messages().any(|(_, m)| in_use(m.what.volume))
             {
                 continue;
             }

@@ -1,29 +1,29 @@
 //! [`VolumeClient`]: requests in, messages out, answers back.
 //!
-//! `requests` cuts requests and answers them; `messages` takes each message through order, window, tries and answer;
-//! `recovery` sends again what a set may have lost; `control` talks to the metadata service.
+//! `requests` cuts requests and answers them; `messages` composes each message and judges its answers, in `order` with
+//! those of the same blocks; `recovery` sends again what a set may have lost; `control` talks to the metadata service.
+//! Windows, tries and the choice of a member are those of [`SetClient`].
 
 mod control;
 mod limits;
 mod messages;
+mod order;
 mod recovery;
 mod requests;
 
 use std::collections::VecDeque;
 
+use rackweave_client::{SetClient, SetMessage, SetStats};
 use rackweave_core::map::{Map, map};
-use rackweave_core::msg::{Block, BlockRange, Body, Control, Header, Op, SectorRange, TRY_SHIFT, message_of, try_of};
+use rackweave_core::msg::{Block, BlockRange, Body, Control, SectorRange};
 use rackweave_core::request::RequestId;
-use rackweave_core::rng::mix64;
 use rackweave_core::volume::{self, Extent};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, Payload, SetId, Span, Time, VolumeId, VssdId};
+use rackweave_core::{Effects, Event, Node, Payload, Time, VolumeId};
 use slab::Slab;
 
-use crate::budget::Budget;
 use crate::config::ClientConfig;
-use crate::set::SetState;
-use crate::timers::Timers;
 use crate::volume::Volume;
+use order::SetOrder;
 
 /// Bound of a request's pending messages; the rest is cut when some are answered. 64 MiB in full messages: every
 /// request of a gateway session is cut at once.
@@ -35,21 +35,8 @@ const MESSAGES_CROWDED: usize = 1 << 20;
 /// Requests are refused with `Busy` from this number of messages on: tags could not name many more.
 const MESSAGES_MAX: usize = 1 << 23;
 
-/// No message, no volume, no request.
+/// No volume, no request.
 const NONE: u32 = u32::MAX;
-/// A tag is slot, try, and the slot's serial ([`Header::request`]).
-const SLOTS_MAX: u32 = 1 << TRY_SHIFT;
-
-fn slot_of(tag: u64) -> u32 {
-    tag as u32 & (SLOTS_MAX - 1)
-}
-/// The tag of the next try.
-fn next_try(tag: u64) -> u64 {
-    message_of(tag) | u64::from(try_of(tag).wrapping_add(1)) << TRY_SHIFT
-}
-fn serial_of(tag: u64) -> u32 {
-    (tag >> 32) as u32
-}
 
 /// Counters since the client was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,79 +157,42 @@ enum MsgOp {
     Control(Box<Control>),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Older mutations of its blocks are unfinished.
-    Blocked,
-    /// In its lane's queue.
-    Queued,
-    /// Sent.
-    Flying,
-    /// No member can be addressed; the timer sends it again.
-    Waiting,
-    /// Given up while blocked: keeps its place in the order, and is not sent.
-    Ghost,
-}
-
+/// A message of a request.
 #[derive(Debug)]
-struct Message {
+struct VolumeMessage {
     op: MsgOp,
-    state: State,
+    /// [`NONE`]: it was given up while it waited for older ones. It keeps its place in the order, and is not sent.
     pending: u32,
     volume: u32,
-    /// Index in `sets`; [`NONE`] for the metadata service.
-    set: u32,
     /// Place of its answer in the request.
     part: u32,
-    /// Changes with each try.
-    tag: u64,
-    target: VssdId,
-    /// Key by which [`SetState::pick`] spreads requests.
-    key: u64,
-    tries: u32,
-    turn: u32,
-    /// Members that refused since the last pause, and pauses.
-    refused: u32,
-    pauses: u32,
-    /// Members whose device failed the message.
-    failed: Vec<VssdId>,
-    /// Zero, or the request for the map whose answer makes the failure final, if it names the same members.
-    final_by: u64,
-    /// When it was first sent.
-    sent_at: Time,
-    /// Only the last try counts: an answer to an earlier one may be from before its set recovered.
-    last_only: bool,
-    /// Zero until first sent.
-    sequence: u64,
-    /// The set's last recovery known when it was first sent: it was applied since.
-    after: Epoch,
+    /// Number of older mutations of its blocks that are unfinished, and tags of the newer ones that wait for it.
     blockers: u32,
     waiters: Vec<u64>,
 }
+
+impl SetMessage for VolumeMessage {
+    fn is_mutation(&self) -> bool {
+        self.op.is_mutation()
+    }
+}
+
+type Message = rackweave_client::Message<VolumeMessage>;
 
 /// The client node of one gateway or workload. The driver calls `handle` with a time that never goes back.
 #[derive(Debug)]
 pub struct VolumeClient {
     cfg: ClientConfig,
-    incarnation: Option<Incarnation>,
-    generation: u64,
-    sets: Vec<SetState>,
-    set_index: Map<SetId, u32>,
+    sets: SetClient<VolumeMessage>,
+    /// By index of the set.
+    orders: Vec<SetOrder>,
     volumes: Slab<Volume>,
     volume_index: Map<VolumeId, u32>,
     pending: Slab<Pending>,
-    messages: Slab<Message>,
-    serial: u32,
-    timers: Timers,
-    budget: Budget,
-    /// Source of the drawn retry times.
-    draws: u64,
     /// Deadlines of requests, by slot and serial, in order.
     deadlines: VecDeque<(Time, u32, u32)>,
     /// Volumes with requests that wait for their limit.
     limited: Vec<u32>,
-    /// Sets whose lanes may move.
-    due: Vec<u32>,
     /// Sets for which a [`Job::Resend`] has ended, and jobs that have not.
     resent: Vec<u32>,
     resending: u32,
@@ -250,60 +200,33 @@ pub struct VolumeClient {
     held: Vec<(u32, u32)>,
     /// Bytes kept by all shares for resending.
     kept: u64,
-    /// Next hello or routine request for the map.
-    control_at: Time,
-    map_asked: Option<Time>,
-    /// Requests for the map so far, and the newest answered one.
-    map_asks: u64,
-    map_answered: u64,
     armed: Time,
     stats: ClientStats,
 }
 
 impl VolumeClient {
     pub fn new(cfg: ClientConfig) -> VolumeClient {
-        let least = Span::from_micros(1);
-        let cfg = ClientConfig {
-            window: cfg.window.max(1),
-            requests_max: cfg.requests_max.max(1),
-            timeout: cfg.timeout.max(least),
-            timeout_max: cfg.timeout_max.max(cfg.timeout).max(least),
-            retry_delay: cfg.retry_delay.max(least),
-            map_refresh: cfg.map_refresh.max(least),
-            ..cfg
-        };
-        let draws = mix64(cfg.nonce);
+        let cfg = ClientConfig { requests_max: cfg.requests_max.max(1), ..cfg };
         VolumeClient {
+            sets: SetClient::new(cfg.sets.clone()),
             cfg,
-            incarnation: None,
-            generation: 0,
-            sets: Vec::new(),
-            set_index: map(),
+            orders: Vec::new(),
             volumes: Slab::new(),
             volume_index: map(),
             pending: Slab::new(),
-            messages: Slab::new(),
-            serial: 0,
-            timers: Timers::default(),
-            budget: Budget::default(),
-            draws,
             deadlines: VecDeque::new(),
             limited: Vec::new(),
-            due: Vec::new(),
             resent: Vec::new(),
             resending: 0,
             held: Vec::new(),
             kept: 0,
-            control_at: Time::ZERO,
-            map_asked: None,
-            map_asks: 0,
-            map_answered: 0,
             armed: Time::MAX,
             stats: ClientStats::default(),
         }
     }
     pub fn stats(&self) -> ClientStats {
-        self.stats
+        let SetStats { messages, timeouts, held_back, refusals } = self.sets.stats();
+        ClientStats { messages, timeouts, held_back, refusals, ..self.stats }
     }
     /// Requests not answered yet.
     pub fn requests_waiting(&self) -> usize {
@@ -311,39 +234,12 @@ impl VolumeClient {
     }
     /// Has registered with the metadata service.
     pub fn registered(&self) -> bool {
-        self.incarnation.is_some()
-    }
-
-    fn header(&self, op: Op, vssd: VssdId, set: SetId, request: u64) -> Header {
-        Header {
-            op,
-            vssd,
-            lat: 0,
-            class: if op == Op::Control {
-                rackweave_core::msg::Class::Gold
-            } else {
-                rackweave_core::msg::Class::Silver
-            },
-            original_vssd: vssd,
-            set,
-            epoch: Epoch(0),
-            incarnation: self.incarnation.unwrap_or_default(),
-            request,
-        }
-    }
-    fn packet_to_meta(&self, control: Control, request: u64, fx: &mut Effects) {
-        let header = self.header(Op::Control, VssdId(0), SetId(0), request);
-        fx.send(rackweave_core::msg::Packet {
-            src: self.cfg.node,
-            dst: Layout::META,
-            header,
-            body: Body::Control(control),
-        });
+        self.sets.registered()
     }
 
     fn timer(&mut self, now: Time, fx: &mut Effects) {
         self.armed = Time::MAX;
-        while let Some(tag) = self.timers.pop_due(now) {
+        while let Some(tag) = self.sets.pop_timer(now) {
             self.on_timeout(now, tag, fx);
         }
         while let Some(&(at, slot, serial)) = self.deadlines.front() {
@@ -356,9 +252,7 @@ impl VolumeClient {
                 self.give_up(now, slot, fx);
             }
         }
-        if self.control_at <= now {
-            self.control_due(now, fx);
-        }
+        self.sets.register_or_refresh(now, fx);
     }
 
     /// Sends the messages that may go now, then sets the timer earlier if necessary.
@@ -367,16 +261,13 @@ impl VolumeClient {
         loop {
             if let Some(set) = self.resent.pop() {
                 self.after_resend(now, set, fx);
-            } else if let Some(set) = self.due.pop() {
-                self.sets[set as usize].due = false;
+            } else if let Some(set) = self.sets.pop_due_set() {
                 self.pump(now, set, fx);
             } else {
                 break;
             }
         }
-        let messages = &self.messages;
-        let mut next = self.timers.next(|tag| messages.get(slot_of(tag) as usize).is_some_and(|m| m.tag == tag));
-        next = next.min(self.control_at).min(limited_until);
+        let mut next = self.sets.deadline().min(limited_until);
         while let Some(&(at, slot, serial)) = self.deadlines.front() {
             if self.pending.get(slot as usize).is_some_and(|p| p.serial == serial) {
                 next = next.min(at);
@@ -388,16 +279,6 @@ impl VolumeClient {
             self.armed = next;
             fx.wake_at(next);
         }
-    }
-    fn next_serial(&mut self) -> u32 {
-        self.serial = self.serial.wrapping_add(1);
-        self.serial
-    }
-    /// Doubles each time, ± 25 % drawn, so that messages sent together are retried apart.
-    fn backoff(&mut self, base: Span, times: u32) -> Span {
-        let span = (base * (1 << times.min(20))).min(self.cfg.timeout_max);
-        self.draws = mix64(self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15));
-        Span(span.0 - span.0 / 4 + self.draws % (span.0 / 2).max(1))
     }
 }
 

@@ -8,7 +8,9 @@ use rackweave_core::request::RequestId;
 use rackweave_core::volume;
 use rackweave_core::{Effects, Epoch, SECTORS_PER_BLOCK, Time};
 
-use super::{Job, Message, MsgOp, Pending, State, VolumeClient};
+use rackweave_client::State;
+
+use super::{Job, Message, MsgOp, NONE, Pending, VolumeClient, VolumeMessage};
 use crate::trace;
 use crate::unflushed::{Contents, Unflushed};
 
@@ -43,14 +45,14 @@ impl VolumeClient {
     /// later recovery was known is not from before it, whatever the answer says; otherwise a member of another version
     /// could have it resent for ever.
     pub(super) fn mutated(&mut self, now: Time, m: Message, recovered: Epoch, fx: &mut Effects) {
-        let (volume, set, recovered) = (m.volume, m.set, recovered.max(m.after));
-        let Some((contents, durable)) = m.op.contents() else { return };
+        let (volume, set, recovered) = (m.what.volume, m.set, recovered.max(m.after));
+        let Some((contents, durable)) = m.what.op.contents() else { return };
         let Some(stamp) = self.volumes[volume as usize].share_in(set).map(|s| s.mutated) else { return };
         self.unflushed(volume, set, |u| u.answered(contents, stamp, recovered, !durable));
         if self.kept > self.cfg.keep || self.volumes[volume as usize].fenced.is_some() {
             self.unflushed(volume, set, Unflushed::give_up);
         }
-        if recovered < self.sets[set as usize].recovered {
+        if recovered < self.sets.set(set).recovered {
             // Answered before the failure; the answer arrived after it.
             self.resend(now, set, fx);
         }
@@ -77,10 +79,10 @@ impl VolumeClient {
         for (_, p) in self.pending.iter_mut().filter(|(_, p)| p.volume == volume && writes(p)) {
             p.error.get_or_insert_with(|| error.clone());
         }
-        let of = |m: &Message| m.volume == volume && m.op.is_mutation() && m.state != State::Ghost;
-        let tags: Vec<u64> = self.messages.iter().filter(|(_, m)| of(m)).map(|(_, m)| m.tag).collect();
+        let of = |m: &VolumeMessage| m.volume == volume && m.op.is_mutation() && m.pending != NONE;
+        let tags: Vec<u64> = self.sets.messages().filter(|(_, m)| of(&m.what)).map(|(_, m)| m.tag).collect();
         for tag in tags {
-            if let Some(slot) = self.live(tag) {
+            if let Some(slot) = self.sets.live(tag) {
                 self.stats.fenced += 1;
                 self.fail(slot, error.clone(), fx);
             }
@@ -88,7 +90,7 @@ impl VolumeClient {
     }
 
     fn look_for_loss(&mut self, volume: u32, set: u32, fx: &mut Effects) {
-        let epoch = self.sets[set as usize].recovered;
+        let epoch = self.sets.set(set).recovered;
         if self.volumes[volume as usize].share_in(set).is_some_and(|s| s.unflushed.lost(epoch)) {
             self.lose(volume, set, fx);
         }
@@ -96,7 +98,7 @@ impl VolumeClient {
 
     /// Unflushed writes are gone. Requests under way may have been answered in part by then: they fail.
     fn lose(&mut self, volume: u32, index: u32, fx: &mut Effects) {
-        let (set, v) = (&self.sets[index as usize], &mut self.volumes[volume as usize]);
+        let (set, v) = (self.sets.set(index), &mut self.volumes[volume as usize]);
         if !v.lost {
             fx.trace(trace::WRITE_LOST, u64::from(set.set.0), u64::from(set.recovered.0));
         }
@@ -111,13 +113,13 @@ impl VolumeClient {
 
     /// An answer showed a recovery of the set.
     pub(super) fn set_recovered(&mut self, now: Time, set: u32, epoch: Epoch, fx: &mut Effects) {
-        self.sets[set as usize].recovered = epoch;
+        self.sets.set_mut(set).recovered = epoch;
         self.resend(now, set, fx);
     }
 
     /// Resends mutations that were answered before the set's last recovery.
     fn resend(&mut self, now: Time, set: u32, fx: &mut Effects) {
-        let epoch = self.sets[set as usize].recovered;
+        let epoch = self.sets.set(set).recovered;
         let volumes: Vec<u32> = self.volumes.iter().map(|(v, _)| v as u32).collect();
         for v in volumes {
             let Some(share) = self.volumes[v as usize].shares.iter().position(|s| s.set == set) else { continue };
@@ -127,18 +129,18 @@ impl VolumeClient {
             if old.is_empty() {
                 continue;
             }
-            let (started, serial, job) = (now, self.next_serial(), Job::Resend { set });
+            let (started, serial, job) = (now, self.sets.next_serial(), Job::Resend { set });
             let pending = Pending { id: RequestId(0), started, serial, volume: v, live: 0, error: None, job };
             let p = self.pending.insert(pending) as u32;
-            self.sets[set as usize].resending += 1;
+            self.orders[set as usize].resending += 1;
             self.resending += 1;
             for c in old {
                 self.stats.resent += 1;
-                fx.trace(trace::WRITE_RESENT, u64::from(self.sets[set as usize].set.0), u64::from(epoch.0));
+                fx.trace(trace::WRITE_RESENT, u64::from(self.sets.set(set).set.0), u64::from(epoch.0));
                 self.submit(p, share as u32, 0, c.first / 128, self.again(v, c));
             }
         }
-        if self.sets[set as usize].resending > 0 {
+        if self.orders[set as usize].resending > 0 {
             self.park_flushes(set, fx);
         }
     }
@@ -159,10 +161,11 @@ impl VolumeClient {
 
     /// False for a resent message whose contents were overwritten while it waited.
     pub(super) fn still_wanted(&mut self, slot: u32) -> bool {
-        let m = &self.messages[slot as usize];
-        if self.resending == 0
-            || !self.pending.get(m.pending as usize).is_some_and(|p| matches!(p.job, Job::Resend { .. }))
-        {
+        if self.resending == 0 {
+            return true;
+        }
+        let Message { what: m, set, .. } = self.sets.message(slot);
+        if !self.pending.get(m.pending as usize).is_some_and(|p| matches!(p.job, Job::Resend { .. })) {
             return true;
         }
         let spb = u64::from(SECTORS_PER_BLOCK);
@@ -171,7 +174,7 @@ impl VolumeClient {
             MsgOp::Zero { range, .. } => (u64::from(range.first) * spb, u64::from(range.end()) * spb),
             _ => return true,
         };
-        let (volume, set) = (m.volume, m.set);
+        let (volume, set) = (m.volume, *set);
         self.volumes[volume as usize]
             .share_in(set)
             .is_some_and(|s| s.unflushed.wanted(first, end) || mutant!("block.resend.overwritten"))
@@ -179,10 +182,10 @@ impl VolumeClient {
 
     /// Pending flushes of the set are repeated afterwards: they might miss the resent writes.
     fn park_flushes(&mut self, set: u32, fx: &mut Effects) {
-        let flush = |m: &Message| m.set == set && matches!(m.op, MsgOp::Flush { .. });
-        let slots: Vec<u32> = self.messages.iter().filter(|(_, m)| flush(m)).map(|(k, _)| k as u32).collect();
+        let flush = |m: &Message| m.set == set && matches!(m.what.op, MsgOp::Flush { .. });
+        let slots: Vec<u32> = self.sets.messages().filter(|(_, m)| flush(m)).map(|(k, _)| k).collect();
         for slot in slots {
-            let p = self.release(slot).pending;
+            let p = self.release(slot).what.pending;
             self.park(p, set, fx);
         }
     }
@@ -190,8 +193,8 @@ impl VolumeClient {
     fn park(&mut self, p: u32, set: u32, fx: &mut Effects) {
         let Some(pending) = self.pending.get_mut(p as usize) else { return };
         pending.live += 1;
-        let s = &mut self.sets[set as usize];
-        s.parked.push((p, pending.serial));
+        self.orders[set as usize].parked.push((p, pending.serial));
+        let s = self.sets.set(set);
         fx.trace(trace::FLUSH_AFTER_RECOVERY, u64::from(s.set.0), u64::from(s.recovered.0));
     }
 
@@ -199,7 +202,7 @@ impl VolumeClient {
     pub(super) fn flush_share(&mut self, p: u32, share: u32, fx: &mut Effects) {
         let s = &self.volumes[self.pending[p as usize].volume as usize].shares[share as usize];
         let (set, mark) = (s.set, s.mutated);
-        if self.sets[set as usize].resending > 0 && !mutant!("block.resend.flush-at-once") {
+        if self.orders[set as usize].resending > 0 && !mutant!("block.resend.flush-at-once") {
             return self.park(p, set, fx);
         }
         self.submit(p, share, 0, u64::from(share), MsgOp::Flush { mark });
@@ -215,7 +218,7 @@ impl VolumeClient {
         {
             return false;
         }
-        let behind = |set: u32| self.sets[set as usize].resending > 0;
+        let behind = |set: u32| self.orders[set as usize].resending > 0;
         if !self.volumes[pending.volume as usize].shares.iter().any(|s| behind(s.set)) {
             return false;
         }
@@ -226,7 +229,7 @@ impl VolumeClient {
 
     /// A [`Job::Resend`] has ended.
     pub(super) fn finish_resend(&mut self, volume: u32, set: u32, good: bool, fx: &mut Effects) {
-        self.sets[set as usize].resending -= 1;
+        self.orders[set as usize].resending -= 1;
         self.resending -= 1;
         self.resent.push(set);
         if !good {
@@ -236,13 +239,13 @@ impl VolumeClient {
 
     /// Requests that waited for the set go on, if nothing is left to resend.
     pub(super) fn after_resend(&mut self, now: Time, set: u32, fx: &mut Effects) {
-        if self.sets[set as usize].resending == 0 {
+        if self.orders[set as usize].resending == 0 {
             self.resend(now, set, fx);
         }
-        if self.sets[set as usize].resending > 0 {
+        if self.orders[set as usize].resending > 0 {
             return;
         }
-        for (p, serial) in std::mem::take(&mut self.sets[set as usize].parked) {
+        for (p, serial) in std::mem::take(&mut self.orders[set as usize].parked) {
             let Some(pending) = self.pending.get_mut(p as usize).filter(|x| x.serial == serial && x.live > 0) else {
                 continue;
             };
@@ -252,13 +255,12 @@ impl VolumeClient {
                 self.flush_share(p, share as u32, fx);
             }
         }
-        let reads = |op: &MsgOp| matches!(op, MsgOp::Read(_) | MsgOp::Status(_));
         // Earlier ones may read the contents from before, whenever their answers arrive.
-        let sent = |m: &Message| matches!(m.state, State::Waiting | State::Flying);
-        let again = self.messages.iter().filter(|(_, m)| m.set == set && sent(m) && reads(&m.op));
-        let again: Vec<u32> = again.map(|(k, _)| k as u32).collect();
+        let sent = |m: &Message| matches!(m.state, State::Waiting | State::InFlight);
+        let again = self.sets.messages().filter(|(_, m)| m.set == set && sent(m) && m.what.op.is_read());
+        let again: Vec<u32> = again.map(|(k, _)| k).collect();
         for slot in again {
-            self.messages[slot as usize].last_only = true;
+            self.sets.message_mut(slot).last_only = true;
             self.send(now, slot, fx);
         }
         for (p, serial) in std::mem::take(&mut self.held) {

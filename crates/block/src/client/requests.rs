@@ -23,7 +23,7 @@ struct Asker {
 impl VolumeClient {
     pub(super) fn on_request(&mut self, now: Time, r: Request, fx: &mut Effects) {
         self.stats.requests += 1;
-        if self.pending.len() >= self.cfg.requests_max as usize || self.messages.len() >= MESSAGES_MAX {
+        if self.pending.len() >= self.cfg.requests_max as usize || self.sets.len() >= MESSAGES_MAX {
             self.stats.busy += 1;
             let limit = self.cfg.requests_max;
             return self.answer(r.id, r.op.busy(limit), fx);
@@ -91,7 +91,7 @@ impl VolumeClient {
     }
 
     pub(super) fn open(&mut self, now: Time, id: RequestId, volume: u32, job: Job) -> u32 {
-        let serial = self.next_serial();
+        let serial = self.sets.next_serial();
         let slot = self.pending.insert(Pending { id, started: now, serial, volume, live: 0, error: None, job }) as u32;
         if let Some(d) = self.cfg.deadline {
             self.deadlines.push_back((now + d, slot, serial));
@@ -285,7 +285,7 @@ impl VolumeClient {
 
     /// Cuts the rest of a request into messages, up to the number that it may have pending.
     pub(super) fn cut(&mut self, p: u32) {
-        let most = if self.messages.len() < MESSAGES_CROWDED { REQUEST_MESSAGES_MAX } else { 1 };
+        let most = if self.sets.len() < MESSAGES_CROWDED { REQUEST_MESSAGES_MAX } else { 1 };
         while self.pending[p as usize].live < most {
             let pending = &mut self.pending[p as usize];
             if pending.error.is_some() {

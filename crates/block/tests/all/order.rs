@@ -55,7 +55,7 @@ fn a_trim_is_one_message_a_set() {
 
 #[test]
 fn no_more_than_a_window_is_in_flight() {
-    let mut r = Rack::new(1, 16, 64 << 20, 4, |c| c.window = 8);
+    let mut r = Rack::new(1, 16, 64 << 20, 4, |c| c.sets.window = 8);
     r.attach().unwrap();
     r.sent.clear();
     let ids: Vec<u64> = (0..100).map(|i| r.submit(write(4096 * i, 4096, i))).collect();
@@ -131,8 +131,8 @@ fn bad_ranges_are_refused_with_their_numbers() {
 #[test]
 fn zeros_in_the_configuration_mean_the_least_that_works() {
     let mut r = Rack::new(2, 16, 1 << 20, 9, |c| {
-        (c.window, c.requests_max) = (0, 0);
-        (c.timeout, c.timeout_max, c.retry_delay, c.map_refresh) = Default::default();
+        (c.sets.window, c.requests_max) = (0, 0);
+        (c.sets.timeout, c.sets.timeout_max, c.sets.retry_delay, c.sets.map_refresh) = Default::default();
     });
     r.attach().unwrap();
     r.write(0, 256 << 10, 1).unwrap();

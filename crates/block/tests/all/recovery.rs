@@ -169,7 +169,7 @@ fn a_volume_attached_again_is_not_given_what_was_written_before() {
 fn random_writes_survive_random_failures() {
     for seed in seeds(0..60) {
         let mut rng = Rng::new(seed);
-        let mut r = Rack::new(2, 4, 256 << 10, seed, |c| c.timeout = Span::from_millis(3));
+        let mut r = Rack::new(2, 4, 256 << 10, seed, |c| c.sets.timeout = Span::from_millis(3));
         r.attach().unwrap();
         r.faults.loss = 0.05;
         r.faults.duplicate = 0.05;

@@ -1,4 +1,4 @@
-//! Mutants of the volume client: sequences, order, flushes, attach, sending again.
+//! Mutants of the volume client: order, flushes, attach, sending again.
 
 use super::plans::*;
 use super::{Mutant, m};
@@ -7,8 +7,6 @@ const UNITS: &[&str] = &["block"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("block.floor.early", "7", FEW, UNITS, "The floor passes mutations that are not answered."),
-    m("block.retry.new-sequence", "7", FEW, UNITS, "A mutation that is sent again gets another sequence."),
     m("block.order.none", "8", FEW, UNITS, "Overlapping mutations go out in any order."),
     m("block.fua.dropped", "12", ONE, UNITS, "FUA writes go out as others."),
     m("block.flush.one-set", "12", CUTS, UNITS, "A flush goes to the first set only."),
@@ -26,7 +24,5 @@ pub const MUTANTS: &[Mutant] = &[
     m("block.unflushed.all-flushed", "11", CUTS, UNITS, "A flush covers what was answered after it was asked for.").tested(),
     m("block.unflushed.keeps-older", "11", CUTS, UNITS, "Contents that were overwritten are kept beside the newer ones.").tested(),
     m("block.lost.silent", "11", CUTS, UNITS, "Writes that are lost are not reported.").tested(),
-    m("block.map.older", "1", ONE, UNITS, "An older map of the rack counts.").tested(),
-    m("block.reply.any-message", "7", ONE, UNITS, "The answer to an earlier message in a slot counts for the present one.").tested(),
     m("block.stripe.read-short", "13", ONE, UNITS, "An answer of another length is taken.").tested(),
 ];

@@ -1,6 +1,7 @@
 //! Every mutant: which rule of the protocol it breaks, what then goes wrong, and where that must show.
 
 mod block;
+mod client;
 mod device;
 mod flash;
 mod host;
@@ -54,6 +55,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         server::MUTANTS,
         flash::MUTANTS,
         switch::MUTANTS,
+        client::MUTANTS,
         block::MUTANTS,
         device::MUTANTS,
         transport::MUTANTS,

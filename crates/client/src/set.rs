@@ -1,10 +1,9 @@
-//! The client's state of one replica set: its members, the window of messages in flight, unanswered mutation sequences,
-//! and the lock of each block.
+//! The client's state of one replica set: its members, the window of messages in flight, and unanswered mutation
+//! sequences.
 
 use std::collections::VecDeque;
 
-use rackweave_core::map::{Map, map};
-use rackweave_core::{BlockAddr, Epoch, RoundTrip, SetId, Span, Time, VssdId};
+use rackweave_core::{Epoch, RoundTrip, SetId, Span, Time, VssdId};
 
 /// Bound of sequences from the floor on, answered or not, and so of every replica's table of this client (protocol rule
 /// 7). Mutations wait at the bound until the oldest is answered.
@@ -28,23 +27,15 @@ pub struct SetState {
     members: Vec<Route>,
     /// The first members, up to this number, are in the set's home rack.
     near: usize,
-    pub reads: Lane,
-    pub writes: Lane,
+    pub(crate) reads: Lane,
+    pub(crate) writes: Lane,
     /// Whether the sequences from `floor` on are answered; the first never is.
     answered: VecDeque<bool>,
     floor: u64,
-    /// The newest unfinished mutation of each block, by its slot.
-    pub locks: Map<u64, u32>,
-    /// Unfinished zero messages too long for `locks`, by slot.
-    pub long_zeros: Vec<u32>,
-    /// In the list of sets to be checked at the end of this event.
-    pub due: bool,
+    /// In the list of sets whose messages may go.
+    pub(crate) due: bool,
     /// Epoch of its last known recovery.
     pub recovered: Epoch,
-    /// Jobs that resend mutations that the recovery may have lost.
-    pub resending: u32,
-    /// Flushes that wait for them: slot and serial of the request.
-    pub parked: Vec<(u32, u32)>,
     /// Messages that may be in flight in each lane, answers since it grew last, and when it was last cut.
     window: u32,
     answers: u32,
@@ -71,12 +62,8 @@ impl SetState {
             writes: Lane::default(),
             answered: VecDeque::new(),
             floor: 1,
-            locks: map(),
-            long_zeros: Vec::new(),
             due: false,
             recovered: Epoch(0),
-            resending: 0,
-            parked: Vec::new(),
             window: u32::MAX,
             answers: 0,
             cut_at: Time::ZERO,
@@ -158,22 +145,13 @@ impl SetState {
         self.floor + self.answered.len() as u64 - 1
     }
     pub fn floor(&self) -> u64 {
-        self.floor + if mutant!("block.floor.early") { self.answered.len() as u64 } else { 0 }
+        self.floor + if mutant!("client.floor.early") { self.answered.len() as u64 } else { 0 }
     }
     pub fn sequence_answered(&mut self, sequence: u64) {
         self.answered[(sequence - self.floor) as usize] = true;
         while self.answered.front() == Some(&true) {
             self.answered.pop_front();
             self.floor += 1;
-        }
-    }
-    /// Makes `slot` the newest to change `block`; returns the previous one, if that is unfinished.
-    pub fn lock(&mut self, addr: BlockAddr, slot: u32) -> Option<u32> {
-        self.locks.insert(addr.pack(), slot)
-    }
-    pub fn unlock(&mut self, addr: BlockAddr, slot: u32) {
-        if self.locks.get(&addr.pack()) == Some(&slot) {
-            self.locks.remove(&addr.pack());
         }
     }
 }

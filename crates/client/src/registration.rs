@@ -1,0 +1,105 @@
+//! With the metadata service: registration, and the rack's map.
+
+use rackweave_core::msg::{Control, RackMap};
+use rackweave_core::{Effects, Incarnation, Span, Time};
+
+use crate::set_client::SetClient;
+
+/// Least time between two requests for the map: many messages may fail at once.
+const MAP_ASK_GAP: Span = Span::from_millis(20);
+/// Time between two hellos.
+const HELLO_GAP: Span = Span::from_millis(100);
+
+/// State of the registration, and of the map.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub incarnation: Option<Incarnation>,
+    generation: u64,
+    /// Next hello or routine request for the map.
+    pub due_at: Time,
+    map_asked: Option<Time>,
+    /// Requests for the map so far, and the newest answered one.
+    pub map_asks: u64,
+    pub map_answered: u64,
+}
+
+impl Registration {
+    pub fn new() -> Registration {
+        Registration {
+            incarnation: None,
+            generation: 0,
+            due_at: Time::ZERO,
+            map_asked: None,
+            map_asks: 0,
+            map_answered: 0,
+        }
+    }
+}
+
+impl<M> SetClient<M> {
+    /// Has registered with the metadata service.
+    pub fn registered(&self) -> bool {
+        self.registration.incarnation.is_some()
+    }
+    /// Sends a hello, or the routine request for the map, if it is due.
+    pub fn register_or_refresh(&mut self, now: Time, fx: &mut Effects) {
+        if self.registration.due_at > now {
+            return;
+        }
+        if self.registered() {
+            self.registration.due_at = now + self.cfg.map_refresh;
+            self.ask_map(now, fx);
+        } else {
+            self.registration.due_at = now + HELLO_GAP;
+            self.packet_to_meta(Control::ClientHello { nonce: self.cfg.nonce }, 0, fx);
+        }
+    }
+    /// Requests a newer map, unless it has just done so.
+    pub fn ask_map(&mut self, now: Time, fx: &mut Effects) {
+        let r = &mut self.registration;
+        if r.incarnation.is_none() || r.map_asked.is_some_and(|at| now.since(at) < MAP_ASK_GAP) {
+            return;
+        }
+        r.map_asked = Some(now);
+        r.map_asks += 1;
+        let (generation, request) = (r.generation, r.map_asks);
+        self.packet_to_meta(Control::MapAsk { generation }, request, fx);
+    }
+
+    /// The metadata service's welcome to `nonce`. True: it is for this client, which had not registered yet.
+    pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
+        let ours = nonce == self.cfg.nonce && !self.registered();
+        if ours {
+            self.registration.incarnation = Some(incarnation);
+            self.registration.due_at = now + self.cfg.map_refresh;
+        }
+        ours
+    }
+    /// Request `number` for the map was answered.
+    pub fn map_answered(&mut self, number: u64) {
+        let r = &mut self.registration;
+        r.map_answered = r.map_answered.max(number.min(r.map_asks));
+    }
+    /// Takes a map over unless it is older. Returns whether anything changed: if so, messages of
+    /// [`SetClient::stranded`] go again.
+    pub fn take_map(&mut self, map: &RackMap) -> bool {
+        let generation = self.registration.generation;
+        if map.generation < generation && !mutant!("client.map.older") {
+            return false;
+        }
+        let newer = map.generation > generation;
+        self.registration.generation = map.generation;
+        let mut changed = newer;
+        for route in &map.sets {
+            let i = self.set_slot(route.set);
+            let set = &mut self.sets[i as usize];
+            set.epoch = route.epoch.max(set.epoch);
+            let same = set.members() == route.members.len() && route.members.iter().all(|&m| set.has(m));
+            if !same || newer {
+                set.set_members(&route.members);
+                changed = true;
+            }
+        }
+        changed
+    }
+}
