@@ -13,7 +13,6 @@ const HELLO_GAP: Span = Span::from_millis(100);
 /// State of the registration, and of the map.
 #[derive(Debug)]
 pub(crate) struct Registration {
-    pub incarnation: Option<Incarnation>,
     generation: u64,
     /// Next hello or routine request for the map.
     pub due_at: Time,
@@ -25,39 +24,32 @@ pub(crate) struct Registration {
 
 impl Registration {
     pub fn new() -> Registration {
-        Registration {
-            incarnation: None,
-            generation: 0,
-            due_at: Time::ZERO,
-            map_asked: None,
-            map_asks: 0,
-            map_answered: 0,
-        }
+        Registration { generation: 0, due_at: Time::ZERO, map_asked: None, map_asks: 0, map_answered: 0 }
     }
 }
 
 impl<M> SetClient<M> {
     /// Has registered with the metadata service.
     pub fn registered(&self) -> bool {
-        self.registration.incarnation.is_some()
+        self.incarnation.is_some()
     }
     /// Sends a hello, or the routine request for the map, if it is due.
     pub fn register_or_refresh(&mut self, now: Time, fx: &mut Effects) {
-        if self.registration.due_at > now {
-            return;
-        }
-        if self.registered() {
-            self.registration.due_at = now + self.cfg.map_refresh;
+        let registered = self.registered();
+        let Some(r) = self.registration.as_mut().filter(|r| r.due_at <= now) else { return };
+        if registered {
+            r.due_at = now + self.cfg.map_refresh;
             self.ask_map(now, fx);
         } else {
-            self.registration.due_at = now + HELLO_GAP;
+            r.due_at = now + HELLO_GAP;
             self.packet_to_meta(Control::ClientHello { nonce: self.cfg.nonce }, 0, fx);
         }
     }
     /// Requests a newer map, unless it has just done so.
     pub fn ask_map(&mut self, now: Time, fx: &mut Effects) {
-        let r = &mut self.registration;
-        if r.incarnation.is_none() || r.map_asked.is_some_and(|at| now.since(at) < MAP_ASK_GAP) {
+        let registered = self.registered();
+        let Some(r) = self.registration.as_mut().filter(|_| registered) else { return };
+        if r.map_asked.is_some_and(|at| now.since(at) < MAP_ASK_GAP) {
             return;
         }
         r.map_asked = Some(now);
@@ -68,38 +60,28 @@ impl<M> SetClient<M> {
 
     /// The metadata service's welcome to `nonce`. True: it is for this client, which had not registered yet.
     pub fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation) -> bool {
-        let ours = nonce == self.cfg.nonce && !self.registered();
-        if ours {
-            self.registration.incarnation = Some(incarnation);
-            self.registration.due_at = now + self.cfg.map_refresh;
+        let Some(r) = self.registration.as_mut().filter(|_| nonce == self.cfg.nonce) else { return false };
+        if self.incarnation.is_some() {
+            return false;
         }
-        ours
+        r.due_at = now + self.cfg.map_refresh;
+        self.incarnation = Some(incarnation);
+        true
     }
     /// Request `number` for the map was answered.
     pub fn map_answered(&mut self, number: u64) {
-        let r = &mut self.registration;
-        r.map_answered = r.map_answered.max(number.min(r.map_asks));
+        if let Some(r) = &mut self.registration {
+            r.map_answered = r.map_answered.max(number.min(r.map_asks));
+        }
     }
-    /// Takes a map over unless it is older. Returns whether anything changed: if so, messages of
-    /// [`SetClient::stranded`] go again.
+    /// Takes a map over unless it is older. Returns whether anything changed, as [`SetClient::route`] does.
     pub fn take_map(&mut self, map: &RackMap) -> bool {
-        let generation = self.registration.generation;
-        if map.generation < generation && !mutant!("client.map.older") {
+        let Some(r) = &mut self.registration else { return false };
+        if map.generation < r.generation && !mutant!("client.map.older") {
             return false;
         }
-        let newer = map.generation > generation;
-        self.registration.generation = map.generation;
-        let mut changed = newer;
-        for route in &map.sets {
-            let i = self.set_slot(route.set);
-            let set = &mut self.sets[i as usize];
-            set.epoch = route.epoch.max(set.epoch);
-            let same = set.members() == route.members.len() && route.members.iter().all(|&m| set.has(m));
-            if !same || newer {
-                set.set_members(&route.members);
-                changed = true;
-            }
-        }
-        changed
+        let newer = map.generation > r.generation;
+        r.generation = map.generation;
+        map.sets.iter().fold(newer, |changed, s| self.route(s.set, s.epoch, &s.members, newer) || changed)
     }
 }

@@ -3,7 +3,7 @@
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{Body, Class, Control, Header, Mutation, Op, Packet, TRY_SHIFT, message_of, try_of};
 use rackweave_core::rng::mix64;
-use rackweave_core::{Effects, Epoch, Layout, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, SetId, Span, Time, VssdId};
 use slab::Slab;
 
 use crate::budget::Budget;
@@ -129,7 +129,9 @@ pub struct SetStats {
 #[derive(Debug)]
 pub struct SetClient<M> {
     pub(crate) cfg: SetClientConfig,
-    pub(crate) registration: Registration,
+    pub(crate) incarnation: Option<Incarnation>,
+    /// `None`: the owner knows the members of sets itself.
+    pub(crate) registration: Option<Registration>,
     pub(crate) sets: Vec<SetState>,
     set_index: Map<SetId, u32>,
     messages: Slab<Message<M>>,
@@ -144,15 +146,25 @@ pub struct SetClient<M> {
 }
 
 impl<M> SetClient<M> {
+    /// A client that registers with the metadata service, and gets the members of sets from it.
     pub fn new(cfg: SetClientConfig) -> SetClient<M> {
+        SetClient { registration: Some(Registration::new()), ..SetClient::unregistered(cfg, None, 0) }
+    }
+    /// A client whose owner calls [`SetClient::route`]. Answers to an earlier incarnation's messages are not taken for
+    /// answers to its own.
+    pub fn routed_by_owner(cfg: SetClientConfig, incarnation: Incarnation) -> SetClient<M> {
+        SetClient::unregistered(cfg, Some(incarnation), mix64(incarnation.0) as u32)
+    }
+    fn unregistered(cfg: SetClientConfig, incarnation: Option<Incarnation>, serial: u32) -> SetClient<M> {
         SetClient {
             draws: mix64(cfg.nonce),
             cfg: cfg.at_least(),
-            registration: Registration::new(),
+            incarnation,
+            registration: None,
             sets: Vec::new(),
             set_index: map(),
             messages: Slab::new(),
-            serial: 0,
+            serial,
             timers: Timers::default(),
             budget: Budget::default(),
             due: Vec::new(),
@@ -180,6 +192,18 @@ impl<M> SetClient<M> {
             self.sets.push(SetState::new(set));
             self.sets.len() as u32 - 1
         })
+    }
+    /// The members of a set. Returns whether any changed: if so, messages of [`SetClient::stranded`] go again. `anew`:
+    /// none is suspect from now on.
+    pub fn route(&mut self, set: SetId, epoch: Epoch, members: &[VssdId], anew: bool) -> bool {
+        let i = self.set_slot(set);
+        let set = &mut self.sets[i as usize];
+        set.epoch = epoch.max(set.epoch);
+        let same = set.members() == members.len() && members.iter().all(|&m| set.has(m));
+        if !same || anew {
+            set.set_members(members);
+        }
+        !same || anew
     }
     /// Number of messages.
     pub fn len(&self) -> usize {
@@ -276,7 +300,7 @@ impl<M> SetClient<M> {
             original_vssd: vssd,
             set,
             epoch: Epoch(0),
-            incarnation: self.registration.incarnation.unwrap_or_default(),
+            incarnation: self.incarnation.unwrap_or_default(),
             request,
         }
     }
@@ -354,7 +378,7 @@ impl<M> SetClient<M> {
     pub fn deadline(&mut self) -> Time {
         let messages = &self.messages;
         let next = self.timers.next(|tag| messages.get(slot_of(tag) as usize).is_some_and(|m| m.tag == tag));
-        next.min(self.registration.due_at)
+        next.min(self.registration.as_ref().map_or(Time::MAX, |r| r.due_at))
     }
 
     /// A good answer with this tag: the set's window grows, and the time it took is measured.
@@ -406,14 +430,14 @@ impl<M> SetClient<M> {
         if !m.failed.contains(&from) {
             m.failed.push(from);
         }
-        // A map requested from now on shows whether other members are expected.
-        let asked_next = self.registration.map_asks + 1;
+        // A map requested from now on shows whether other members are expected; an owner's is never old.
+        let asked_next = self.registration.as_ref().map_or(0, |r| r.map_asks + 1);
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
         if !self.sets[m.set as usize].all_in(&m.failed) {
             return DeviceFailure::TryNext;
         }
-        if m.final_by != 0 && self.registration.map_answered >= m.final_by {
+        if self.registration.as_ref().is_none_or(|r| m.final_by != 0 && r.map_answered >= m.final_by) {
             return DeviceFailure::Final;
         }
         // All are tried again: one may have been repaired by then.
@@ -519,11 +543,8 @@ impl<M: SetMessage> SetClient<M> {
         }
         let timeout = set.timeout().max(self.cfg.timeout).min(self.cfg.timeout_max);
         let again = if mutant!("client.retry.new-sequence") { u64::from(m.tries) << 40 } else { 0 };
-        let mutation = Mutation {
-            client: self.registration.incarnation.unwrap_or_default(),
-            sequence: m.sequence + again,
-            floor: set.floor(),
-        };
+        let mutation =
+            Mutation { client: self.incarnation.unwrap_or_default(), sequence: m.sequence + again, floor: set.floor() };
         let (set_id, epoch) = (set.set, set.epoch);
         let Composed { op, class, body } = compose(&m.what, mutation);
         let header = Header { epoch, class, ..self.header(op, target, set_id, tag) };
@@ -561,3 +582,7 @@ impl<M: SetMessage> SetClient<M> {
         m
     }
 }
+
+#[cfg(test)]
+#[path = "set_client_tests.rs"]
+mod tests;

@@ -1,108 +1,131 @@
-//! Deletion of a volume's blocks: every set gets a final fence of the volume, with which it drops the blocks. The
-//! service sends as a client does: through the switch, again after a timeout, and to the next member after a refusal. A
-//! set has answered when all members of its view have. A server outside all views learns the existing volumes when it
-//! registers, or from the members that fill it.
+//! Deletion of a volume's blocks: every set gets a final fence of the volume, with which it drops the blocks. A set has
+//! answered when all members of its view have. A server outside all views learns the existing volumes when it registers,
+//! or from the members that fill it.
 
 use std::collections::VecDeque;
 
-use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op, Packet};
-use rackweave_core::{Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
+use rackweave_client::{Composed, DeviceFailure, SetClient, SetClientConfig, SetMessage};
+use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoError, IoReply, IoRequest, Op};
+use rackweave_core::{Effects, Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
 /// Sets fenced at once: deletion is background work, and a set has at most one such fence.
 const IN_FLIGHT_MAX: usize = 8;
-/// Bits of a request number within one incarnation of the service.
-const REQUEST_BITS: u32 = 24;
-/// Time until an unanswered message goes to the next member: with [`IN_FLIGHT_MAX`], at most forty a second, of 100
-/// bytes.
-const RETRY_AFTER: Span = Span::from_millis(200);
+/// First wait for an answer. Offline messages wait ten times as long: with [`IN_FLIGHT_MAX`], at most forty a second, of
+/// 100 bytes.
+const TIMEOUT: Span = Span::from_millis(20);
+/// A set without a serving member refuses at once.
+const RETRY_DELAY: Span = Span::from_millis(200);
 
-#[derive(Clone, Copy, Debug)]
-struct Job {
+/// The final fence of a volume in a set.
+#[derive(Debug)]
+struct Fence {
     volume: VolumeId,
     set: SetId,
-    request: u64,
-    /// Selects the member; incremented with every retry.
-    attempt: u32,
-    again_at: Time,
+}
+
+impl SetMessage for Fence {
+    fn is_mutation(&self) -> bool {
+        false
+    }
 }
 
 /// Sets that have yet to drop deleted volumes.
 pub struct Clearing {
     queue: VecDeque<(VolumeId, SetId)>,
-    jobs: Vec<Job>,
-    next_request: u64,
+    client: SetClient<Fence>,
+    /// Tags of messages to be sent again.
+    again: Vec<u64>,
 }
 
 impl Clearing {
-    pub fn new() -> Clearing {
-        Clearing { queue: VecDeque::new(), jobs: Vec::new(), next_request: 1 }
+    pub fn new(layout: &Layout) -> Clearing {
+        Clearing { queue: VecDeque::new(), client: client(layout, Incarnation(0)), again: Vec::new() }
     }
     /// The service starts. Late answers to an earlier incarnation are ignored.
-    pub fn begin(&mut self, me: Incarnation) {
-        self.next_request = me.0 << REQUEST_BITS | 1;
+    pub fn begin(&mut self, layout: &Layout, me: Incarnation) {
+        self.client = client(layout, me);
     }
     pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
         self.queue.extend(sets.iter().map(|&s| (volume, s)));
     }
-    /// When the next retry is due.
-    pub fn deadline(&self) -> Time {
-        if !self.queue.is_empty() && self.jobs.len() < IN_FLIGHT_MAX {
-            return Time::ZERO;
-        }
-        self.jobs.iter().map(|j| j.again_at).min().unwrap_or(Time::MAX)
+    /// When the next message is due.
+    pub fn deadline(&mut self) -> Time {
+        let may_start = !self.queue.is_empty() && self.client.len() < IN_FLIGHT_MAX;
+        if may_start || !self.again.is_empty() { Time::ZERO } else { self.client.deadline() }
     }
-    /// Starts the fences that may start and repeats those that are due. `member(set, attempt)` gives the member to
-    /// address and its epoch.
-    pub fn run(
-        &mut self,
-        now: Time,
-        me: Incarnation,
-        layout: &Layout,
-        member: impl Fn(SetId, u32) -> Option<(VssdId, Epoch)>,
-        mut send: impl FnMut(Packet),
-    ) {
-        while self.jobs.len() < IN_FLIGHT_MAX {
+    /// Sends what is due. `members` gives a set's epoch and its serving members.
+    pub fn run(&mut self, now: Time, members: impl Fn(SetId) -> (Epoch, Vec<VssdId>), fx: &mut Effects) {
+        while self.client.len() < IN_FLIGHT_MAX {
             let Some((volume, set)) = self.queue.pop_front() else { break };
-            let request = self.next_request;
-            self.next_request += 1;
-            self.jobs.push(Job { volume, set, request, attempt: 0, again_at: now });
+            let index = self.client.set_slot(set);
+            let slot = self.client.insert(index, 0, Fence { volume, set });
+            self.client.enqueue(slot);
         }
-        for j in &mut self.jobs {
-            if j.again_at > now {
-                continue;
-            }
-            j.again_at = now + RETRY_AFTER;
-            if let Some(to) = member(j.set, j.attempt) {
-                send(packet(j, me, layout, to));
-            }
-            j.attempt = j.attempt.wrapping_add(1);
+        let sets: Vec<SetId> = self.client.messages().map(|(_, m)| m.what.set).collect();
+        let changed = sets.into_iter().fold(false, |changed, set| {
+            let (epoch, members) = members(set);
+            self.client.route(set, epoch, &members, false) || changed
+        });
+        let mut slots = if changed { self.client.stranded() } else { Vec::new() };
+        slots.extend(self.again.drain(..).filter_map(|tag| self.client.live(tag)));
+        while let Some(tag) = self.client.pop_timer(now) {
+            slots.extend(self.client.timed_out(now, tag, fx));
+        }
+        while let Some(set) = self.client.pop_due_set() {
+            slots.extend(std::iter::from_fn(|| self.client.next_read(set)));
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        for slot in slots {
+            self.client.send(now, slot, |m, _| fence(m.volume), fx);
         }
     }
-    /// A set has answered. Returns the cleared volume and set.
-    pub fn answered(&mut self, (set, request): (SetId, u64), reply: &IoReply) -> Option<(VolumeId, SetId)> {
-        let i = self.jobs.iter().position(|j| (j.set, j.request) == (set, request))?;
-        // After a refusal the next member is tried after a pause, because a set without a serving member refuses at
-        // once.
-        matches!(reply, IoReply::Done).then(|| {
-            let j = self.jobs.swap_remove(i);
-            (j.volume, j.set)
-        })
+    /// A member's answer. Returns the volume and the set that has dropped it.
+    pub fn answered(&mut self, now: Time, header: &Header, reply: &IoReply) -> Option<(VolumeId, SetId)> {
+        // It sends nothing here: the owner's map of members is never old.
+        let fx = &mut Effects::new();
+        let (tag, from) = (header.request, header.vssd);
+        let slot = self.client.owner_of(tag)?;
+        let error = match reply {
+            IoReply::Done => {
+                self.client.answered(now, slot, tag);
+                self.client.pay();
+                let fence = self.client.release(slot).what;
+                return Some((fence.volume, fence.set));
+            }
+            IoReply::Failed(error) if self.client.is_last_try(slot, tag) => error,
+            _ => return None,
+        };
+        let next = match error {
+            IoError::NotServing => self.client.refused(now, slot, from, fx),
+            IoError::Device | IoError::Corrupt => {
+                let outcome = self.client.device_failed(now, slot, from, fx);
+                if outcome == DeviceFailure::Final {
+                    // Members may be repaired or replaced: the volume's blocks must go.
+                    self.client.pause(now, slot, fx);
+                }
+                outcome == DeviceFailure::TryNext
+            }
+            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => {
+                self.client.pause(now, slot, fx);
+                false
+            }
+        };
+        if next {
+            self.again.push(self.client.message(slot).tag);
+        }
+        None
     }
 }
 
-fn packet(j: &Job, me: Incarnation, layout: &Layout, (vssd, epoch): (VssdId, Epoch)) -> Packet {
+fn client(layout: &Layout, me: Incarnation) -> SetClient<Fence> {
+    let mut cfg = SetClientConfig::new(Layout::META, me.0);
+    (cfg.layout, cfg.timeout, cfg.retry_delay) = (layout.clone(), TIMEOUT, RETRY_DELAY);
+    SetClient::routed_by_owner(cfg, me)
+}
+
+fn fence(volume: VolumeId) -> Composed {
     let attach = if mutant!("meta.clear.no-fence") { FENCE_ALL - 1 } else { FENCE_ALL };
-    let io = IoRequest::Fence { volume: j.volume, attach };
-    let header = Header {
-        op: Op::Write,
-        vssd,
-        lat: 0,
-        class: Class::Copper,
-        original_vssd: vssd,
-        set: j.set,
-        epoch,
-        incarnation: me,
-        request: j.request,
-    };
-    Packet { src: Layout::META, dst: layout.switch_of(vssd), header, body: Body::Block(Block::Io(io)) }
+    let io = IoRequest::Fence { volume, attach };
+    Composed { op: Op::Write, class: Class::Copper, body: Body::Block(Block::Io(io)) }
 }

@@ -138,7 +138,7 @@ impl Meta {
             drives: BTreeMap::new(),
             clients: BTreeMap::new(),
             volumes: Volumes::new(Vec::new()),
-            clearing: Clearing::new(),
+            clearing: Clearing::new(&cfg.layout),
             answers: VecDeque::new(),
             out: Outbox::new(),
             store_full: None,
@@ -287,7 +287,7 @@ impl Meta {
             s.lease_ends = if mutant!("meta.boot.leases-over") { now } else { now + bound };
         }
         self.me = self.next_incarnation();
-        self.clearing.begin(self.me);
+        self.clearing.begin(&self.cfg.layout, self.me);
         self.tick_at = now;
     }
 
@@ -393,7 +393,7 @@ impl Meta {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
-            Body::Block(Block::Reply(reply)) => self.cleared((header.set, header.request), &reply),
+            Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
         }
@@ -588,8 +588,8 @@ impl Meta {
         Ok(())
     }
 
-    fn cleared(&mut self, request: (SetId, u64), reply: &IoReply) {
-        let Some((volume, set)) = self.clearing.answered(request, reply) else { return };
+    fn cleared(&mut self, now: Time, header: &Header, reply: &IoReply) {
+        let Some((volume, set)) = self.clearing.answered(now, header, reply) else { return };
         let Some(v) = self.volumes.by_id.get_mut(&volume) else { return };
         v.to_clear.retain(|s| *s != set);
         if v.to_clear.is_empty() {
@@ -628,13 +628,16 @@ impl Meta {
         if self.clearing.deadline() > now {
             return;
         }
-        let (by_set, sets, out) = (&self.by_set, &self.sets, &mut self.out);
-        let member = |set: SetId, attempt: u32| {
-            let view = &sets[*by_set.get(&set)?].view;
-            let serving: Vec<VssdId> = view.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect();
-            serving.get(attempt as usize % serving.len().max(1)).map(|&vssd| (vssd, view.epoch))
+        let (by_set, sets) = (&self.by_set, &self.sets);
+        let serving = |set: SetId| {
+            let Some(&i) = by_set.get(&set) else { return (Epoch(0), Vec::new()) };
+            let members = sets[i].view.members.iter().filter(|m| m.role == Role::Member);
+            (sets[i].view.epoch, members.map(|m| m.vssd).collect())
         };
-        self.clearing.run(now, self.me, &self.cfg.layout, member, |p| out.send(p));
+        let mut fx = Effects::new();
+        self.clearing.run(now, serving, &mut fx);
+        // They wait for the pending writes, as all messages do.
+        fx.packets.drain(..).for_each(|p| self.out.send(p));
     }
 }
 

@@ -1,0 +1,182 @@
+//! Messages through the client of sets, with members played by the tests.
+
+use rackweave_core::msg::{Block, Body, Class, Control, IoRequest, Op, RackMap, SetRoute};
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, VolumeId, VssdId};
+
+use super::*;
+use crate::SetClientConfig;
+
+const SET: SetId = SetId(7);
+const MEMBERS: [VssdId; 3] = [VssdId(1), VssdId(2), VssdId(3)];
+
+/// A read or a mutation.
+struct Plain {
+    mutation: bool,
+}
+
+impl SetMessage for Plain {
+    fn is_mutation(&self) -> bool {
+        self.mutation
+    }
+}
+
+fn config() -> SetClientConfig {
+    SetClientConfig { window: 2, ..SetClientConfig::new(NodeId(40), 9) }
+}
+
+struct Rig {
+    client: SetClient<Plain>,
+    now: Time,
+    fx: Effects,
+    /// Sequences of the mutations sent.
+    sequences: Vec<u64>,
+}
+
+impl Rig {
+    fn new(client: SetClient<Plain>) -> Rig {
+        Rig { client, now: Time::ZERO + Span::from_secs(1), fx: Effects::new(), sequences: Vec::new() }
+    }
+    fn registered() -> Rig {
+        let mut r = Rig::new(SetClient::new(config()));
+        assert!(r.client.welcomed(r.now, 9, Incarnation(5)) && !r.client.welcomed(r.now, 9, Incarnation(6)));
+        r.map(1);
+        r
+    }
+    fn map(&mut self, generation: u64) -> bool {
+        let route = SetRoute { set: SET, epoch: Epoch(3), members: MEMBERS.to_vec() };
+        self.client.take_map(&RackMap { generation, sets: vec![route] })
+    }
+    fn add(&mut self, mutation: bool) -> u32 {
+        let set = self.client.set_slot(SET);
+        let slot = self.client.insert(set, 0, Plain { mutation });
+        self.client.enqueue(slot);
+        slot
+    }
+    fn send(&mut self, slot: u32) -> Sent {
+        let sequences = &mut self.sequences;
+        let compose = |m: &Plain, mutation: Mutation| {
+            if m.mutation {
+                sequences.push(mutation.sequence);
+            }
+            let body = Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) }));
+            Composed { op: Op::Write, class: Class::Silver, body }
+        };
+        self.client.send(self.now, slot, compose, &mut self.fx)
+    }
+    fn send_next_read(&mut self) -> u32 {
+        let slot = self.client.next_read(0).expect("the window has room");
+        assert_eq!(self.send(slot), Sent::First);
+        slot
+    }
+    /// Targets of the messages to members since the last call.
+    fn targets(&mut self) -> Vec<VssdId> {
+        let to_members = self.fx.packets.drain(..).filter(|p| p.header.op != Op::Control);
+        to_members.map(|p| p.header.vssd).collect()
+    }
+    fn asked_for_map(&self) -> bool {
+        self.fx.packets.iter().any(|p| matches!(p.body, Body::Control(Control::MapAsk { .. })))
+    }
+}
+
+#[test]
+fn a_set_takes_as_many_messages_as_its_window() {
+    let mut r = Rig::registered();
+    (0..3).for_each(|_| drop(r.add(false)));
+    assert_eq!((r.client.pop_due_set(), r.client.pop_due_set()), (Some(0), None), "each once");
+    let first = r.send_next_read();
+    r.send_next_read();
+    assert_eq!(r.client.next_read(0), None);
+    r.client.release(first);
+    assert_eq!(r.client.pop_due_set(), Some(0));
+    assert!(r.client.next_read(0).is_some());
+}
+
+#[test]
+fn a_message_that_every_member_refuses_waits_and_the_map_is_requested() {
+    let mut r = Rig::registered();
+    r.add(false);
+    let slot = r.send_next_read();
+    for k in 1..3 {
+        let from = r.client.message(slot).target;
+        assert!(r.client.refused(r.now, slot, from, &mut r.fx), "another has not been tried");
+        assert_eq!(r.send(slot), Sent::Again { tries: k, member: MEMBERS[k as usize], moved: true });
+    }
+    assert!(r.asked_for_map());
+    assert!(!r.client.refused(r.now, slot, MEMBERS[2], &mut r.fx));
+    assert_eq!((r.client.message(slot).state, r.targets()), (State::Waiting, MEMBERS.to_vec()));
+    assert!(!r.map(0), "an older map");
+    assert!(r.map(2) && r.client.stranded() == [slot], "a newer map");
+}
+
+#[test]
+fn a_device_failure_is_final_when_a_map_requested_since_names_no_other_member() {
+    let mut r = Rig::registered();
+    r.add(false);
+    let slot = r.send_next_read();
+    let fail_all = |r: &mut Rig| {
+        MEMBERS.map(|from| {
+            let outcome = r.client.device_failed(r.now, slot, from, &mut r.fx);
+            if outcome == DeviceFailure::TryNext {
+                r.send(slot);
+            }
+            outcome
+        })
+    };
+    use DeviceFailure::*;
+    assert_eq!(fail_all(&mut r), [TryNext, TryNext, Paused]);
+    r.now += Span::from_secs(1);
+    r.send(slot);
+    assert_eq!(fail_all(&mut r), [TryNext, TryNext, Paused], "no map was requested since");
+    r.client.map_answered(2);
+    r.send(slot);
+    assert_eq!(fail_all(&mut r), [TryNext, TryNext, Final]);
+    assert_eq!(
+        r.client.device_failed(r.now, slot, VssdId(9), &mut r.fx),
+        TryNext,
+        "one that has left is not concerned"
+    );
+}
+
+#[test]
+fn a_retry_keeps_the_sequence_and_goes_to_the_next_member() {
+    let mut r = Rig::registered();
+    let (first, second) = (r.add(true), r.add(true));
+    assert_eq!((r.client.next_mutation(0), r.client.next_mutation(0)), (Some(first), Some(second)));
+    r.send(first);
+    r.send(second);
+    r.now += Span::from_millis(200);
+    let tag = r.client.pop_timer(r.now).expect("no answer in time");
+    let slot = r.client.timed_out(r.now, tag, &mut r.fx).expect("to be sent again");
+    assert_eq!(r.send(slot), Sent::Again { tries: 1, member: MEMBERS[1], moved: true });
+    assert_eq!(r.sequences, [1, 2, 1]);
+    assert_eq!((r.client.owner_of(tag), r.client.is_last_try(slot, tag)), (Some(first), false));
+}
+
+#[test]
+fn an_owner_s_client_takes_no_answers_to_its_earlier_incarnation() {
+    let tag_of = |incarnation| {
+        let mut r = Rig::new(SetClient::routed_by_owner(config(), Incarnation(incarnation)));
+        assert!(r.client.route(SET, Epoch(2), &MEMBERS, false) && !r.client.route(SET, Epoch(2), &MEMBERS, false));
+        r.add(false);
+        let slot = r.send_next_read();
+        assert_eq!(r.fx.packets[0].header.incarnation, Incarnation(incarnation));
+        (r.client.message(slot).tag, r)
+    };
+    let (old, _) = tag_of(3);
+    let (new, mut r) = tag_of(4);
+    assert_eq!((r.client.owner_of(old), r.client.owner_of(new)), (None, Some(0)));
+    let outcomes = MEMBERS.map(|from| r.client.device_failed(r.now, 0, from, &mut r.fx));
+    assert_eq!(outcomes[2], DeviceFailure::Final, "its map is never old");
+    assert!(!r.asked_for_map());
+}
+
+#[test]
+fn without_members_a_message_waits() {
+    let mut r = Rig::new(SetClient::routed_by_owner(config(), Incarnation(1)));
+    r.add(false);
+    let slot = r.client.next_read(0).expect("it may go");
+    assert_eq!((r.send(slot), r.targets()), (Sent::Paused, vec![]));
+    r.client.route(SET, Epoch(1), &MEMBERS[..1], false);
+    assert_eq!(r.client.stranded(), [slot]);
+    assert_eq!(r.send(slot), Sent::Again { tries: 1, member: MEMBERS[0], moved: true });
+}
