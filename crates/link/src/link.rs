@@ -6,11 +6,12 @@ use rackweave_core::msg::Packet;
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_switch::{Prefix, Reach, Ring, Rings};
 use rackweave_transport::{
-    Config, ConfigError, Endpoint, Event, GroupOptions, Keys, Message, Origin, Received, SendError, SendOptions, Train,
-    Transmit,
+    Config, ConfigError, Endpoint, Event, GroupOptions, Keys, Message, Received, SendError, SendOptions, Train,
+    Transmit, Via,
 };
 
 use crate::forward::Forward;
+use crate::streams::{Action, Change, ConnectionId, StreamLimits, Streams};
 
 /// Time until a message is given up. Nodes repeat it by themselves, and sooner.
 const DEADLINE: Span = Span::from_secs(1);
@@ -37,12 +38,6 @@ counters! {
 pub enum News {
     /// Deliver to the node.
     Packet(Packet),
-    /// Connect a stream to the peer, then call [`Endpoint::stream_up`] or [`Endpoint::stream_down`].
-    OpenStream(NodeId),
-    /// The stream to the peer is no longer used.
-    CloseStream(NodeId),
-    /// Close the stream to the peer, if there is one: it delivers nothing.
-    AbortStream(NodeId),
     /// Two processes run as this node.
     Twins(NodeId),
     /// The packet with this token was refused, or given up at its deadline. It may have arrived nevertheless.
@@ -55,6 +50,7 @@ pub struct Link {
     node: NodeId,
     is_switch: bool,
     endpoint: Endpoint,
+    streams: Streams,
     /// Held-back packets, the time until which the first may be held, and the nodes that other packets were sent to in
     /// this turn.
     waiting: Vec<(Packet, u64)>,
@@ -75,11 +71,19 @@ impl Link {
     ///
     /// # Errors
     /// The configuration is invalid.
-    pub fn new(cfg: Config, node: NodeId, incarnation: u64, keys: Keys, seed: u64) -> Result<Link, ConfigError> {
+    pub fn new(
+        cfg: Config,
+        limits: StreamLimits,
+        node: NodeId,
+        incarnation: u64,
+        keys: Keys,
+        seed: u64,
+    ) -> Result<Link, ConfigError> {
         Ok(Link {
             node,
             is_switch: cfg.is_switch(node),
             endpoint: Endpoint::new(cfg, node, incarnation, keys, seed)?,
+            streams: Streams::new(limits),
             waiting: Vec::new(),
             wait_until: Time::MAX,
             going: Vec::new(),
@@ -116,6 +120,9 @@ impl Link {
         self.going.clear();
         if self.endpoint.next_deadline() <= now {
             self.endpoint.handle_timeout(now);
+        }
+        if self.streams.deadline() <= now {
+            self.streams.sweep(now);
         }
     }
 
@@ -194,17 +201,20 @@ impl Link {
         }
     }
 
-    /// Receives a datagram from a stream.
-    pub fn receive_by_stream(&mut self, now: Time, r: Received) -> Origin {
-        self.endpoint.receive_by_stream(now, r)
+    /// Receives bytes from a stream.
+    pub fn receive_by_stream(&mut self, now: Time, id: ConnectionId, bytes: &[u8]) {
+        let endpoint = &mut self.endpoint;
+        let take = |datagram| endpoint.receive_by_stream(now, Received { datagram, at: now, marked: false });
+        self.streams.received(now, id, bytes, take);
     }
 
     /// The next action for the driver.
-    pub fn poll(&mut self) -> Option<News> {
+    pub fn poll(&mut self, now: Time) -> Option<News> {
         if let Some(token) = self.refused.pop() {
             return Some(News::Unsent(token));
         }
         loop {
+            self.hear_streams(now);
             return Some(match self.endpoint.poll_event()? {
                 Event::Delivered(d) => {
                     match rackweave_wire::decode_apart(&d.message.head, &d.message.data, d.crcs) {
@@ -216,9 +226,18 @@ impl Link {
                         }
                     }
                 }
-                Event::StreamWanted { peer } => News::OpenStream(peer),
-                Event::StreamDone { peer } => News::CloseStream(peer),
-                Event::PeerDown { peer } | Event::StreamStuck { peer } => News::AbortStream(peer),
+                Event::StreamWanted { peer } => {
+                    self.streams.open(now, peer);
+                    continue;
+                }
+                Event::StreamDone { peer } => {
+                    self.streams.done(now, peer);
+                    continue;
+                }
+                Event::PeerDown { peer } | Event::StreamStuck { peer } => {
+                    self.streams.abort(peer);
+                    continue;
+                }
                 Event::Twins { peer } => News::Twins(peer),
                 Event::GaveUp { token, .. } => News::Unsent(token),
                 Event::Outdated { newest } => {
@@ -240,21 +259,50 @@ impl Link {
             .then_some(self.newest)
     }
 
-    /// Continues under a newer incarnation. Messages in flight are lost with the old one; nodes repeat them. Streams of
-    /// the old one must be closed.
+    /// Reports opened and closed streams to the endpoint.
+    fn hear_streams(&mut self, now: Time) {
+        for change in self.streams.take_changes() {
+            match change {
+                Change::Up(peer) => self.endpoint.stream_up(now, peer),
+                Change::Down(peer) => self.endpoint.stream_down(now, peer),
+            }
+        }
+    }
+
+    /// Continues under a newer incarnation. Messages in flight are lost with the old one; nodes repeat them. Its streams
+    /// are closed.
     pub fn renew(&mut self, incarnation: u64) {
         self.endpoint.renew(incarnation);
+        self.streams.abort_all();
         self.counters.outdated += 1;
     }
 
-    /// The next bytes to send; `None` when there are no more.
-    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit> {
-        self.endpoint.poll_transmit(now)
+    /// The next datagrams to send and their path; `None` when there are no more. Frames of streams are queued there.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<(Transmit, u16)> {
+        loop {
+            let t = self.endpoint.poll_transmit(now)?;
+            match t.via {
+                Via::Path(path) => return Some((t, path)),
+                Via::Stream => self.put_into_stream(now, &t),
+            }
+        }
+    }
+
+    fn put_into_stream(&mut self, now: Time, t: &Transmit) {
+        let one = t.segment.unwrap_or(t.bytes.len()).max(1);
+        for at in (0..t.bytes.len()).step_by(one) {
+            self.streams.send(now, t.peer, t.bytes.slice(at..(at + one).min(t.bytes.len())));
+        }
+    }
+
+    /// The next action of the driver on its connections.
+    pub fn poll_streams(&mut self, now: Time) -> Option<Action> {
+        self.streams.poll(now)
     }
 
     /// When [`Link::flush`] has work even if the node sends nothing.
     pub fn deadline(&self) -> Time {
-        self.endpoint.next_deadline().min(self.wait_until)
+        self.endpoint.next_deadline().min(self.wait_until).min(self.streams.deadline())
     }
 
     /// Replaces the keys; see [`Keys`] for how they rotate.
@@ -273,7 +321,14 @@ impl Link {
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
-    /// Access for the sockets' events: opened and closed streams, departure times, datagrams that were too long.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+    /// Access for connections' events: made, accepted, written, closed.
+    pub fn streams_mut(&mut self) -> &mut Streams {
+        &mut self.streams
+    }
+    /// Access for the sockets' events: departure times, datagrams that were too long.
     pub fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
     }

@@ -9,12 +9,13 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use rackweave_core::{NodeId, Time};
+use rackweave_link::streams::StreamLimits;
 use rackweave_link::{Forward, Link, News, forward, on_one_machine};
-use rackweave_transport::{Config, KeyId, Keys, PeerStatus, Received, Transmit, Via, dscp};
+use rackweave_transport::{Config, KeyId, Keys, PeerStatus, dscp};
 
 use super::incarnation::{Drawn, Incarnations};
 use super::stamps::Timed;
-use super::streams::{Change, Streams};
+use super::streams::Streams;
 use super::udp::{Ecn, Outgoing, Udp};
 use rackweave_config::switching::{RingPlan, native_address};
 use rackweave_config::{MTU_DEFAULT, MemorySection};
@@ -136,8 +137,9 @@ impl Net {
         let own = addresses[node.0 as usize];
         let failed = |error| NetError::Bind { address: own, error };
         let udp = Udp::bind(own, cfg.paths).map_err(failed)?;
-        let streams = Streams::bind(own, eighth).map_err(failed)?;
-        let link = Link::new(cfg, node, incarnation, keys, seed)?;
+        let streams = Streams::bind(own).map_err(failed)?;
+        let limits = StreamLimits { total_bytes: eighth, ..StreamLimits::default() };
+        let link = Link::new(cfg, limits, node, incarnation, keys, seed)?;
         Ok(Net {
             node,
             udp,
@@ -176,7 +178,7 @@ impl Net {
 
     fn transmit(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<()> {
         let mut made = 0;
-        while let Some(t) = self.link.poll_transmit(now) {
+        while let Some((t, path)) = self.link.poll_transmit(now) {
             if made >= SEND_BYTES {
                 self.capture_leaving();
                 self.udp.send(&mut self.out)?;
@@ -184,13 +186,6 @@ impl Net {
             }
             made += t.bytes.len();
             let Some(to) = self.address(t.to) else { continue };
-            let path = match t.via {
-                Via::Path(path) => path,
-                Via::Stream => {
-                    self.put_into_stream(now, &t);
-                    continue;
-                }
-            };
             let (bytes, segment) = (t.bytes, t.segment);
             let ecn = if t.ecn { Ecn::Capable } else { Ecn::Not };
             let timed = t.timed.then_some(Timed { peer: t.peer, class: t.class, stamp: t.stamp });
@@ -198,7 +193,7 @@ impl Net {
             self.out.push(Outgoing { to, path, bytes, segment, dscp: dscp(t.class), ecn, timed, peer });
         }
         self.take_events(now, nodes);
-        self.streams.flush(now);
+        self.streams.carry_out(now, &mut self.link, &self.addresses);
         self.capture_leaving();
         self.udp.send(&mut self.out)?;
         self.hear_of_leaving(now);
@@ -215,13 +210,6 @@ impl Net {
     fn hear_of_leaving(&mut self, now: Time) {
         let endpoint = self.link.endpoint_mut();
         self.udp.left(now, |l| endpoint.transmitted(l.timed.peer, l.timed.class, l.timed.stamp, l.at.min(now)));
-    }
-
-    fn put_into_stream(&mut self, now: Time, t: &Transmit) {
-        let one = t.segment.unwrap_or(t.bytes.len()).max(1);
-        for at in (0..t.bytes.len()).step_by(one) {
-            self.streams.send(now, t.peer, t.bytes.slice(at..(at + one).min(t.bytes.len())));
-        }
     }
 
     fn capture_leaving(&mut self) {
@@ -243,20 +231,11 @@ impl Net {
     }
 
     fn take_events(&mut self, now: Time, nodes: &mut dyn Local) {
-        loop {
-            self.hear_streams(now);
-            match self.link.poll() {
-                None => return,
-                Some(News::Packet(p)) => nodes.deliver(p),
-                Some(News::OpenStream(peer)) => {
-                    if let Some(&address) = self.addresses.get(peer.0 as usize) {
-                        self.streams.open(now, peer, address);
-                    }
-                }
-                Some(News::CloseStream(peer)) => self.streams.done(now, peer),
-                Some(News::AbortStream(peer)) => self.streams.abort(peer),
-                Some(News::Twins(peer)) => self.twins.push(peer),
-                Some(News::Unsent(_)) => {}
+        while let Some(news) = self.link.poll(now) {
+            match news {
+                News::Packet(p) => nodes.deliver(p),
+                News::Twins(peer) => self.twins.push(peer),
+                News::Unsent(_) => {}
             }
         }
     }
@@ -281,18 +260,7 @@ impl Net {
         };
         self.no_room = false;
         self.link.renew(next);
-        self.streams.abort_all();
         Ok(())
-    }
-
-    /// Reports opened and closed streams to the transport.
-    fn hear_streams(&mut self, now: Time) {
-        for change in self.streams.take_changes() {
-            match change {
-                Change::Up(peer) => self.link.endpoint_mut().stream_up(now, peer),
-                Change::Down(peer) => self.link.endpoint_mut().stream_down(now, peer),
-            }
-        }
     }
 
     /// Lets the switch decide where a datagram goes, and sends a copy to each destination.
@@ -323,7 +291,7 @@ impl Network for Net {
     }
 
     fn deadline(&self) -> Time {
-        self.link.deadline().min(self.streams.deadline())
+        self.link.deadline()
     }
 
     fn receive(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<bool> {
@@ -348,9 +316,7 @@ impl Network for Net {
     }
 
     fn receive_streams(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<()> {
-        let link = &mut self.link;
-        let take = |datagram| link.receive_by_stream(now, Received { datagram, at: now, marked: false });
-        self.streams.handle(now, take)?;
+        self.streams.handle(now, &mut self.link)?;
         self.take_events(now, nodes);
         Ok(())
     }
@@ -358,9 +324,6 @@ impl Network for Net {
     fn send(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<()> {
         nodes.take_outbound().for_each(|p| self.link.send(now, p, 0));
         self.link.flush(now);
-        if self.streams.deadline() <= now {
-            self.streams.sweep(now);
-        }
         self.take_events(now, nodes);
         self.renew()?;
         self.transmit(now, nodes)?;
@@ -384,7 +347,7 @@ impl Network for Net {
 
     /// One per path, one that listens, and the streams, independent of the number of peers and users of this node.
     fn sockets(&self) -> usize {
-        self.udp.sockets() + 1 + self.streams.len()
+        self.udp.sockets() + 1 + self.link.streams().len()
     }
     fn peers(&self) -> Vec<PeerStatus> {
         self.link.endpoint().peers()
@@ -403,7 +366,7 @@ impl Network for Net {
 
     fn counters(&self) -> Vec<(String, u64)> {
         let (own, link, captured) = (&self.counters, &self.link, self.capture.iter().flat_map(|c| c.counters.all()));
-        let sockets = self.udp.counters.all().chain(self.streams.counters.all());
+        let sockets = self.udp.counters.all().chain(link.streams().counters.all());
         let all = own.all().chain(link.counters.all()).chain(captured).chain(sockets);
         let all = all.chain(link.endpoint().counters().all());
         all.filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_string(), n)).collect()

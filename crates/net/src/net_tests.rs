@@ -272,7 +272,9 @@ fn heavy_loss_moves_messages_to_a_stream_and_back() {
         let frames = w.a.count("stream_frames_sent");
         w.all_of(50, 4096);
         assert_eq!(w.a.count("stream_frames_sent"), frames);
-        w.turn_until("both connections end", LONG, |w| w.a.net.streams.is_empty() && w.b.net.streams.is_empty());
+        w.turn_until("both connections end", LONG, |w| {
+            w.a.net.link.streams().is_empty() && w.b.net.link.streams().is_empty()
+        });
         assert_eq!(w.a.count("streams_stalled") + w.b.count("streams_stalled"), 0);
     }
 }
@@ -337,7 +339,7 @@ fn a_stream_that_is_cut_or_held_up_is_left_in_bounded_memory() {
         assert!(w.clock.read() < end, "{:?}", w.a.net.counters());
         (0..20).for_each(|_| w.say(61_440));
         w.turn();
-        held = held.max(w.a.net.streams.held_bytes() + w.a.net.link.endpoint().held_bytes());
+        held = held.max(w.a.net.link.streams().held_bytes() + w.a.net.link.endpoint().held_bytes());
     }
     assert!(held > 1 << 20 && held < 24 << 20, "{held} bytes");
     assert_eq!(w.a.count("streams_stuck") + w.a.count("streams_stalled"), 1, "{:?}", w.a.net.counters());
@@ -366,12 +368,12 @@ fn strangers_are_few_and_soon_forgotten() {
     let to = w.relays[1].to;
     let mut open: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(to).expect("connect")).collect();
     w.turn_until("some are turned away", LONG, |w| w.b.count("streams_from_strangers") >= 16);
-    assert!(w.b.net.streams.len() <= 64);
+    assert!(w.b.net.link.streams().len() <= 64);
     // One sends garbage, one announces an oversized frame, the others are silent.
     let _ = open[0].write_all(&[0, 0, 0, 4, 1, 2, 3, 4]);
     let _ = open[1].write_all(&[255; 64]);
-    w.turn_until("two are closed", LONG, |w| w.b.net.streams.len() <= 62);
-    w.turn_until("all are", LONG, |w| w.b.net.streams.is_empty());
+    w.turn_until("two are closed", LONG, |w| w.b.net.link.streams().len() <= 62);
+    w.turn_until("all are", LONG, |w| w.b.net.link.streams().is_empty());
     w.all_of(10, 4096);
 }
 

@@ -9,9 +9,10 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::Packet;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span, Time, TracePoint};
+use rackweave_link::streams::Action;
 use rackweave_link::{Forward, Link, News, trace};
 use rackweave_sim::Message;
-use rackweave_transport::{Received, Train, Via};
+use rackweave_transport::Train;
 
 use crate::wire::Wire;
 
@@ -151,11 +152,7 @@ impl<N: Node> Networked<N> {
     }
 
     fn arrived(&mut self, now: Time, d: Datagram, fx: &mut Effects<Datagram>) {
-        let Some(path) = d.path else {
-            let datagram = BytesMut::from(&d.bytes[..]);
-            self.link.receive_by_stream(now, Received { datagram, at: now, marked: false });
-            return;
-        };
+        let Some(path) = d.path else { return };
         let mut forwards = Vec::new();
         let mut train = BytesMut::new();
         for one in d.each() {
@@ -208,6 +205,8 @@ impl<N: Node> Networked<N> {
         loop {
             self.link.flush(now);
             self.take_news(now, fx);
+            self.carry_out(now);
+            self.take_news(now, fx);
             self.renew(fx);
             self.transmit(now, fx);
             self.take_news(now, fx);
@@ -217,16 +216,23 @@ impl<N: Node> Networked<N> {
     }
 
     fn take_news(&mut self, now: Time, fx: &mut Effects<Datagram>) {
-        while let Some(news) = self.link.poll() {
+        while let Some(news) = self.link.poll(now) {
             match news {
                 News::Packet(p) => {
                     self.wire.borrow_mut().log.delivered(self.id, self.link.endpoint().incarnation(), &p);
                     self.turn(now, Event::Packet(p), fx);
                 }
-                // Streams cannot be opened: datagrams continue as well as they can.
-                News::OpenStream(peer) => self.link.endpoint_mut().stream_down(now, peer),
                 News::Unsent(token) => self.wire.borrow_mut().log.unsent(token),
-                News::CloseStream(_) | News::AbortStream(_) | News::Twins(_) => {}
+                News::Twins(_) => {}
+            }
+        }
+    }
+
+    fn carry_out(&mut self, now: Time) {
+        while let Some(action) = self.link.poll_streams(now) {
+            // Streams cannot be opened: datagrams continue as well as they can.
+            if let Action::Connect(id, _) = action {
+                self.link.streams_mut().connecting(id, false);
             }
         }
     }
@@ -242,13 +248,10 @@ impl<N: Node> Networked<N> {
     }
 
     fn transmit(&mut self, now: Time, fx: &mut Effects<Datagram>) {
-        while let Some(t) = self.link.poll_transmit(now) {
-            let path = match t.via {
-                Via::Path(path) => Some(path),
-                Via::Stream => None,
-            };
+        while let Some((t, path)) = self.link.poll_transmit(now) {
+            let path = Some(path);
             let one = t.segment.unwrap_or(t.bytes.len()).max(1);
-            let whole = path.is_some() && self.rng.chance(COALESCED_SHARE);
+            let whole = self.rng.chance(COALESCED_SHARE);
             let piece = if whole { t.bytes.len() } else { one };
             for at in (0..t.bytes.len()).step_by(piece) {
                 let bytes = t.bytes.slice(at..(at + piece).min(t.bytes.len()));

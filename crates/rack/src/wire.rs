@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use rackweave_core::msg::{Op, Packet};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Layout, NodeId, Rng, Span, Time};
+use rackweave_link::streams::StreamLimits;
 use rackweave_link::{Link, incarnation, on_one_machine};
 use rackweave_sim::Message;
 use rackweave_transport::header::{self, Kind};
@@ -108,7 +109,8 @@ impl Wire {
             on_one_machine(&mut cfg);
         }
         let seed = mix64(self.seed ^ self.starts << 32 ^ u64::from(node.0));
-        let link = Link::new(cfg, node, incarnation, self.keys(node), seed).expect("the configuration is sound");
+        let link = Link::new(cfg, StreamLimits::default(), node, incarnation, self.keys(node), seed)
+            .expect("the configuration is sound");
         (link, Rng::stream(seed, 1))
     }
 

@@ -4,6 +4,7 @@ use super::plans::*;
 use super::{Mutant, m, net};
 
 const NET: &[&str] = &["net"];
+const LINK: &[&str] = &["link"];
 const RUNTIME: &[&str] = &["runtime"];
 
 #[rustfmt::skip]
@@ -18,6 +19,12 @@ pub const MUTANTS: &[Mutant] = &[
     m("net.incarnation.damaged-counts", "32", &[], NET, "A damaged incarnation counter is used.").tested(),
     net("link.incarnation.stays-outdated", "32", ONE, NET, "A process that receives `outdated` with a newer incarnation keeps its own."),
     net("link.wait.forgotten", "28", ONE, NET, "A held-back packet is dropped if no other follows."),
+    m("link.stream.part-lost", "PN5", &[], LINK, "The rest of a part that a socket took in part is dropped.").tested(),
+    m("link.stream.part-again", "PN5", &[], LINK, "Bytes that a socket took are written again.").tested(),
+    m("link.stream.unbounded", "33", &[], LINK, "Any amount waits to be written to a stream.").tested(),
+    m("link.stream.down-unsaid", "PN5", &[], LINK, "The transport does not learn that a stream is gone.").tested(),
+    m("link.stream.unproven", "18", &[], LINK, "A replayed datagram makes a connection a peer's stream.").tested(),
+    m("link.stream.strangers", "33", &[], LINK, "Any number of connections may come from strangers.").tested(),
     m("runtime.budget.leaks", "33", &[], RUNTIME, "Memory of a connection that closed stays taken.").tested(),
     m("runtime.budget.stalled-stays", "33", &[], RUNTIME, "A connection that does nothing with its memory keeps it.").tested(),
     m("runtime.host.full-is-final", "12", &[], RUNTIME, "A full host disk fails a drive.").tested(),

@@ -1,0 +1,147 @@
+//! Streams without sockets: the test is both ends' driver.
+
+use rackweave_core::Rng;
+use rackweave_core::rng::seeds;
+
+use super::*;
+
+const PEER: NodeId = NodeId(3);
+const SMALL: StreamLimits = StreamLimits { peer_bytes: 10_000, total_bytes: 15_000 };
+
+/// An open stream to the peer.
+fn open(now: Time, limits: StreamLimits) -> (Streams, ConnectionId) {
+    let mut s = Streams::new(limits);
+    s.open(now, PEER);
+    let Some(Action::Connect(id, PEER)) = s.poll(now) else { panic!("nothing is connected") };
+    s.connecting(id, true);
+    s.connected(now, id);
+    assert_eq!(s.take_changes(), [Change::Up(PEER)]);
+    (s, id)
+}
+
+fn drain(s: &mut Streams, now: Time) -> Vec<Action> {
+    std::iter::from_fn(|| s.poll(now)).collect()
+}
+
+/// Whatever part of the output each write takes, and however it arrives: the datagrams, in order, each once.
+#[test]
+fn frames_survive_writes_and_reads_of_any_length() {
+    for seed in seeds(0..20) {
+        let (mut rng, now) = (Rng::new(seed), Time(1));
+        let (mut from, id) = open(now, StreamLimits::default());
+        let mut to = Streams::new(StreamLimits::default());
+        let other = to.accepted(now).expect("room");
+        let sent: Vec<Bytes> = (0..40u8).map(|i| vec![i; rng.below(3_000) as usize].into()).collect();
+        let mut got = Vec::new();
+        let mut pending = sent.iter().cloned();
+        loop {
+            let more = pending.next();
+            let last = more.is_none();
+            more.into_iter().for_each(|d| from.send(now, PEER, d));
+            let wire: Vec<u8> = from.output(id).flat_map(|b| b.to_vec()).collect();
+            if last && wire.is_empty() {
+                break;
+            }
+            let n = rng.between(1, wire.len() as u64) as usize;
+            from.wrote(now, id, n);
+            for piece in wire[..n].chunks(rng.between(1, 2_000) as usize) {
+                to.received(now, other, piece, |d| {
+                    got.push(d.freeze());
+                    Origin::Proven(NodeId(2))
+                });
+            }
+        }
+        assert_eq!((got, from.held_bytes()), (sent, 0), "seed {seed}");
+        assert_eq!((to.take_changes(), to.counters.frames_received), (vec![Change::Up(NodeId(2))], 40));
+    }
+}
+
+#[test]
+fn what_waits_for_one_peer_and_for_all_has_a_bound() {
+    let now = Time(1);
+    let (mut s, _) = open(now, StreamLimits { total_bytes: 1 << 20, ..SMALL });
+    (0..100).for_each(|_| s.send(now, PEER, vec![0; 500].into()));
+    assert!((9_500..=10_004).contains(&s.held_bytes()), "{}", s.held_bytes());
+    // Of what is left for all, one takes no more than it leaves.
+    let (mut s, id) = open(now, SMALL);
+    (0..100).for_each(|_| s.send(now, PEER, vec![0; 500].into()));
+    assert!((7_000..=8_004).contains(&s.held_bytes()), "{}", s.held_bytes());
+    s.open(now, NodeId(4));
+    let other = drain(&mut s, now).into_iter().find_map(|a| match a {
+        Action::Connect(id, NodeId(4)) => Some(id),
+        _ => None,
+    });
+    s.connected(now, other.expect("connects"));
+    (0..100).for_each(|_| s.send(now, NodeId(4), vec![0; 500].into()));
+    assert!((10_500..=15_004).contains(&s.held_bytes()), "{}", s.held_bytes());
+    let refused = s.counters.frames_refused;
+    s.wrote(now, id, 5_000);
+    s.send(now, PEER, vec![0; 500].into());
+    assert_eq!(s.counters.frames_refused, refused, "there is room again");
+}
+
+/// Broken, reset or never made: the transport hears that the stream is gone, once, and another can be opened.
+#[test]
+fn a_connection_that_ends_is_reported() {
+    let now = Time(1);
+    let (mut s, id) = open(now, SMALL);
+    s.send(now, PEER, vec![0; 500].into());
+    s.closed(id);
+    s.closed(id);
+    assert_eq!((s.take_changes(), s.held_bytes(), s.reaches(PEER)), (vec![Change::Down(PEER)], 0, false));
+    assert!(drain(&mut s, now).contains(&Action::Close(id)));
+    s.open(now, PEER);
+    let Some(Action::Connect(id, PEER)) = s.poll(now) else { panic!("nothing is connected") };
+    s.connecting(id, false);
+    assert_eq!((s.take_changes(), s.counters.failed, s.len()), (vec![Change::Down(PEER)], 1, 0));
+}
+
+/// Only a datagram of a node's present incarnation says whose a connection is: others may be recorded ones.
+#[test]
+fn a_replayed_datagram_names_nobody() {
+    let now = Time(1);
+    let mut s = Streams::new(SMALL);
+    let id = s.accepted(now).expect("room");
+    let frame = [0, 0, 0, 1, 7];
+    s.received(now, id, &frame, |_| Origin::Unproven(PEER));
+    assert_eq!((s.take_changes(), s.peer(id), s.reaches(PEER)), (vec![], None, false));
+    // The challenge goes there all the same.
+    s.send(now, PEER, vec![0; 50].into());
+    assert_eq!(s.held_bytes(), 54);
+    s.received(now, id, &frame, |_| Origin::Proven(PEER));
+    assert_eq!((s.take_changes(), s.peer(id)), (vec![Change::Up(PEER)], Some(PEER)));
+    let stranger = s.accepted(now).expect("room");
+    s.received(now, stranger, &frame, |_| Origin::Nobody);
+    assert!(!s.contains(stranger) && s.contains(id));
+}
+
+#[test]
+fn strangers_are_few_and_the_silent_and_stalled_are_closed() {
+    let now = Time(1);
+    let (mut s, stalled) = open(now, SMALL);
+    s.send(now, PEER, vec![0; 500].into());
+    let accepted = (0..80).filter_map(|_| s.accepted(now)).count();
+    assert_eq!((accepted, s.counters.strangers), (STRANGERS_MAX, 16));
+    assert_eq!(s.deadline(), now + STRANGER_WAIT.min(STALLED_AFTER));
+    s.sweep(now + Span::from_millis(2_999));
+    assert_eq!(s.len(), 65);
+    s.sweep(now + Span::from_secs(3));
+    assert!(s.is_empty() && !s.contains(stalled));
+    assert_eq!((s.counters.strangers, s.counters.stalled), (80, 1));
+    assert_eq!(s.take_changes(), [Change::Down(PEER)]);
+}
+
+/// A stream that is no longer used is shut down once its output is written, and closed if the other end never does.
+#[test]
+fn a_stream_that_is_done_ends_after_its_output() {
+    let now = Time(1);
+    let (mut s, id) = open(now, SMALL);
+    s.send(now, PEER, vec![0; 500].into());
+    s.done(now, PEER);
+    assert!(drain(&mut s, now).iter().all(|a| *a == Action::Write(id)));
+    s.wrote(now, id, 504);
+    assert_eq!(drain(&mut s, now), [Action::Shutdown(id)]);
+    assert!(s.contains(id) && !s.reaches(PEER) && s.take_changes().is_empty());
+    s.sweep(now + CLOSE_WAIT);
+    assert_eq!(drain(&mut s, now), [Action::Close(id)]);
+}
