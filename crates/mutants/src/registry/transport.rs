@@ -18,7 +18,7 @@ pub const MUTANTS: &[Mutant] = &[
     net("transport.gc.unchecked", "18", ONE, UNITS, "A forged gc_op is accepted.").tested(),
     m("transport.key.all-incarnations", "18", &[], UNITS, "All incarnations of a node have one key.").tested(),
     net("transport.key.none", "18", ONE, UNITS, "A datagram without a key is accepted where one is wanted.").tested(),
-    net("transport.chunk.contradicts", "13", ONE, UNITS, "Chunks of two messages are put together.").tested(),
+    net("transport.chunk.contradicts", "13", ONE, UNITS, "Chunks of two messages are put together."),
     net("transport.vssd.unchecked", "18", MOVES, UNITS, "A row or gc_op counts though its vssd_id was changed on the way."),
     net("transport.begun.unbounded", "13", NOISY, UNITS, "All messages to a slow peer are begun at once."),
     net("transport.chunk.not-resent", "13", ONE, UNITS, "A chunk that was lost is not sent again."),
