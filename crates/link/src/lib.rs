@@ -3,7 +3,7 @@
 //!
 //! No socket, no clock, no file: `rackweave-net` drives a [`Link`] over UDP and TCP, the simulator over modelled links. After each
 //! turn of its node the driver
-//! 1. hands over the node's packets ([`Link::send`]), received datagrams ([`Link::receive`]), and what came of connections
+//! 1. hands over the node's packets ([`Link::send`]), received datagrams ([`Link::receive`]), and the results of connections
 //!    ([`Link::receive_by_stream`], [`Link::streams_mut`]);
 //! 2. calls [`Link::flush`];
 //! 3. carries out [`Link::poll`] until it is empty;

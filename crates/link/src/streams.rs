@@ -23,7 +23,7 @@ const STALLED_AFTER: Span = Span::from_secs(3);
 /// Time until an unused connection is closed if its other end does not close it.
 const CLOSE_WAIT: Span = Span::from_secs(3);
 
-/// Bounds of bytes that wait to be written. What is beyond them is lost and sent again, as on a full link.
+/// Bounds of bytes that wait to be written. Datagrams beyond them are lost and sent again, as on a full link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLimits {
     /// To one peer, if all have room. Default 4 MiB.
@@ -42,21 +42,21 @@ impl Default for StreamLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// What the driver does with its sockets.
+/// Action of the driver on its sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Begin a connection to the peer, and report whether that was possible ([`Streams::connecting`]), then what came of it
+    /// Begin a connection to the peer. Report whether that was possible ([`Streams::connecting`]), then the result
     /// ([`Streams::connected`], [`Streams::closed`]).
     Connect(ConnectionId, NodeId),
     /// Write [`Streams::output`] as far as the socket takes it, and report it ([`Streams::wrote`]).
     Write(ConnectionId),
-    /// Nothing more is written: the other end reads to the end of it and closes, too.
+    /// Nothing more is written: the other end reads to the end and closes, too.
     Shutdown(ConnectionId),
     /// Close it; it is forgotten here.
     Close(ConnectionId),
 }
 
-/// A peer's stream can be used, or no longer.
+/// A peer's stream can be used from now on, or no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Up(NodeId),
@@ -157,7 +157,7 @@ impl Streams {
     pub fn peer(&self, id: ConnectionId) -> Option<NodeId> {
         self.connections.get(&id)?.peer
     }
-    /// Whether what is sent to the peer by its stream goes anywhere.
+    /// Whether the peer has a stream that is open.
     pub fn reaches(&self, peer: NodeId) -> bool {
         self.peers.get(&peer).is_some_and(|id| self.connections[id].state == State::Open)
     }
@@ -173,7 +173,7 @@ impl Streams {
         std::mem::take(&mut self.changes)
     }
 
-    /// What the driver does next.
+    /// The driver's next action.
     pub(crate) fn poll(&mut self, now: Time) -> Option<Action> {
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
@@ -266,9 +266,9 @@ impl Streams {
         }
     }
 
-    // ---- what the driver reports ----
+    // ---- reports of the driver ----
 
-    /// A node connected to this one. None: it is turned away.
+    /// A node connected to this one; `None` if it is turned away.
     pub fn accepted(&mut self, now: Time) -> Option<ConnectionId> {
         let strangers = self.connections.values().filter(|c| c.peer.is_none()).count();
         if strangers >= STRANGERS_MAX && !mutant!("link.stream.strangers") {
@@ -279,7 +279,7 @@ impl Streams {
         Some(self.add(now, State::Open, None))
     }
 
-    /// A connection is on its way to be made, or cannot be made.
+    /// A connection is being made, or cannot be made.
     pub fn connecting(&mut self, id: ConnectionId, possible: bool) {
         self.counters.opened += u64::from(possible);
         if !possible {
@@ -334,7 +334,7 @@ impl Streams {
         }
     }
 
-    /// What waits to be written, in parts.
+    /// Bytes that wait to be written, in parts.
     pub fn output(&self, id: ConnectionId) -> impl Iterator<Item = &Bytes> {
         let c = self.connections.get(&id).filter(|c| c.state != State::Connecting);
         c.into_iter().flat_map(|c| &c.out)
@@ -385,7 +385,7 @@ impl Streams {
         }
     }
 
-    /// What came is not from a node.
+    /// The bytes are not from a node.
     fn turn_away(&mut self, id: ConnectionId) {
         self.counters.strangers += u64::from(self.peer(id).is_none());
         self.close(id);

@@ -23,7 +23,7 @@ fn drain(s: &mut Streams, now: Time) -> Vec<Action> {
     std::iter::from_fn(|| s.poll(now)).collect()
 }
 
-/// Whatever part of the output each write takes, and however it arrives: the datagrams, in order, each once.
+/// Datagrams arrive in order, each once, whatever part of the output each write takes and each read returns.
 #[test]
 fn frames_survive_writes_and_reads_of_any_length() {
     for seed in seeds(0..20) {
@@ -57,7 +57,7 @@ fn frames_survive_writes_and_reads_of_any_length() {
 }
 
 #[test]
-fn what_waits_for_one_peer_and_for_all_has_a_bound() {
+fn queued_bytes_are_bounded_for_one_peer_and_for_all() {
     let now = Time(1);
     let (mut s, _) = open(now, StreamLimits { total_bytes: 1 << 20, ..SMALL });
     (0..100).for_each(|_| s.send(now, PEER, vec![0; 500].into()));
@@ -80,7 +80,7 @@ fn what_waits_for_one_peer_and_for_all_has_a_bound() {
     assert_eq!(s.counters.frames_refused, refused, "there is room again");
 }
 
-/// Broken, reset or never made: the transport hears that the stream is gone, once, and another can be opened.
+/// A connection that broke or was never made is reported once, and another can be opened.
 #[test]
 fn a_connection_that_ends_is_reported() {
     let now = Time(1);
@@ -96,7 +96,7 @@ fn a_connection_that_ends_is_reported() {
     assert_eq!((s.take_changes(), s.counters.failed, s.len()), (vec![Change::Down(PEER)], 1, 0));
 }
 
-/// Only a datagram of a node's present incarnation says whose a connection is: others may be recorded ones.
+/// Only a datagram of a node's present incarnation identifies a connection's other end: others may be recorded ones.
 #[test]
 fn a_replayed_datagram_names_nobody() {
     let now = Time(1);

@@ -1,4 +1,4 @@
-//! Sockets of the streams between nodes (PN5): TCP connections that [`rackweave_link::streams`] decides about. Never blocks.
+//! Sockets of the streams between nodes (PN5). [`rackweave_link::streams`] makes the decisions. Never blocks.
 //!
 //! A node listens on the port number of its UDP socket.
 
@@ -52,7 +52,7 @@ impl Streams {
         self.poll.as_raw_fd()
     }
 
-    /// Carries out what the link wants of its connections, as far as the sockets take it.
+    /// Carries out the link's actions on its connections, as far as the sockets take them.
     pub fn carry_out(&mut self, now: Time, link: &mut Link, addresses: &[SocketAddr]) {
         while let Some(action) = link.poll_streams(now) {
             match action {
