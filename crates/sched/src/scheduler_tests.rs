@@ -32,7 +32,7 @@ fn done(item: &Item<u32>, started_at: Time) -> Done {
 }
 
 proptest! {
-    /// Whatever comes, goes: to its lane, once, and never more than the bound waits.
+    /// Every item goes to its lane exactly once, and the number of waiting items stays within the bound.
     #[test]
     fn nothing_is_lost_or_made_up(seed: u64, which in 0..ALL.len(), limit in 1usize..200) {
         let (kind, coordinated) = ALL[which];
@@ -78,7 +78,7 @@ proptest! {
         prop_assert!(waiting.iter().all(|w| !w));
     }
 
-    /// Coordinated, each queue gives what has the largest Net + Storage + Predict at the moment.
+    /// A coordinated queue yields the item with the largest current Net + Storage + Predict.
     #[test]
     fn coordinated_order_is_that_of_a_search(seed: u64, which in 0usize..3) {
         let kind = [SchedKind::Fifo, SchedKind::Deadline, SchedKind::Kyber][which];
@@ -101,13 +101,13 @@ proptest! {
         }
     }
 
-    /// However many others come, nobody waits behind more than the batches that may go before.
+    /// The wait of an item is bounded by the batches that may go before it, however many others arrive.
     #[test]
     fn deadline_starves_nobody(seed: u64, coordinated: bool) {
         let mut s = Sched::new(SchedConfig::new(SchedKind::Deadline, coordinated), 1);
         let mut rng = Rng::new(seed);
         let mut now = Time(5_000_000);
-        // Far behind where batches are, one of each kind; then two others come for each one that goes.
+        // One item of each kind lies behind all batches. Then two others arrive for each one that leaves.
         s.push(Item { place: 0, ..read(5_000, 0, 0, 0) }).expect("room");
         s.push(Item { place: 0, ..write(5_000, 1) }).expect("room");
         let (mut gone, mut what) = (0, 2);
@@ -151,12 +151,12 @@ fn deadline_sorts_a_batch_and_begins_anew_with_what_is_late() {
         d.push(item).expect("room");
     }
     let mut next = |us: u64| d.pop(Time(us * 1000), 0, Room::ANY).map(|i| i.what);
-    // None is late: ascending. Behind the last there is none: the oldest.
+    // None is late: ascending order. At the end of the order: from the oldest again.
     assert_eq!([next(10), next(10)], [Some(10), Some(20)]);
     assert_eq!([next(10), next(10), next(10)], [Some(50), Some(90), None]);
     d.push(at(70, 20)).expect("room");
     d.push(at(95, 21)).expect("room");
-    assert_eq!(d.pop(Time(30_000), 0, Room::ANY).map(|i| i.what), Some(95), "the batch goes on upwards");
+    assert_eq!(d.pop(Time(30_000), 0, Room::ANY).map(|i| i.what), Some(95), "the batch continues upwards");
     assert_eq!(d.pop(Time(30_000), 0, Room::ANY).map(|i| i.what), Some(70));
 }
 
@@ -172,7 +172,7 @@ fn a_deadline_that_has_passed_begins_a_batch() {
     };
     assert_eq!(batch(10), (100..116).collect::<Vec<_>>());
     assert_eq!(batch(499), (116..132).collect::<Vec<_>>(), "nothing is late yet");
-    // The one that came first is late. Behind it there is nothing: from the oldest again.
+    // The first to arrive is late, and nothing lies behind it: the batch goes on from the oldest.
     let late: Vec<u32> = std::iter::once(500).chain(132..147).collect();
     assert_eq!(batch(500), late);
 }
@@ -197,19 +197,19 @@ fn coordinated_deadline_serves_the_direction_that_is_late() {
         d.push(read(2_000, 0, 0, i)).expect("room");
     }
     d.push(write(0, 99)).expect("room");
-    // Nothing is late at 2.5 ms; the write is at 2.75 ms, the reads are not before 3.5 ms.
+    // The write is late from 2.75 ms on, the reads from 3.5 ms on.
     assert_eq!(d.pop(Time(2_500_000), 0, Room::ANY).map(|i| i.kind), Some(Kind::Read));
     (0..15).for_each(|_| assert!(d.pop(Time(2_500_000), 0, Room::ANY).is_some()));
     d.push(read(2_500, 0, 0, 20)).expect("room");
     assert_eq!(d.pop(Time(2_800_000), 0, Room::ANY).map(|i| i.kind), Some(Kind::Write));
 }
 
-/// One read and one write every `gap`, done after so long, for so many milliseconds.
+/// Serves one read and one write every 100 µs, for `ms` milliseconds; `took` are their latencies.
 fn serve(k: &mut Kyber<u32>, from: Time, ms: u64, took: [Span; 2]) -> Time {
     let (mut now, end) = (from, from + Span::from_millis(ms));
     while now < end {
         for (kind, took) in [Kind::Read, Kind::Write].into_iter().zip(took) {
-            assert!(k.at_once(kind), "few are under way");
+            assert!(k.at_once(kind), "tokens are left");
             let d = Done { kind, enqueued_at: now, net: Span::ZERO, started_at: now };
             k.done(now + took, d);
         }
@@ -224,15 +224,15 @@ fn kyber_throttles_the_domain_that_is_well_while_the_other_misses_its_target_and
     let mut k = Kyber::<u32>::new(cfg, 1);
     let depth = |k: &Kyber<u32>, kind| k.depth(kind).expect("it has tokens").0;
     let now = serve(&mut k, Time::ZERO, 300, [Span::from_micros(100), Span::from_micros(500)]);
-    assert_eq!((depth(&k, Kind::Read), depth(&k, Kind::Write)), (256, 128), "all is well");
-    // Reads take twice their target: writes, at a sixth of theirs, go down to a quarter each time.
+    assert_eq!((depth(&k, Kind::Read), depth(&k, Kind::Write)), (256, 128), "both domains meet their targets");
+    // Reads take twice their target, writes a sixth of theirs: each round cuts the tokens of writes to a quarter.
     let now = serve(&mut k, now, 150, [Span::from_micros(1_500), Span::from_micros(500)]);
     assert_eq!((depth(&k, Kind::Read), depth(&k, Kind::Write)), (256, 32));
     let now = serve(&mut k, now, 400, [Span::from_micros(1_500), Span::from_micros(500)]);
     assert_eq!((depth(&k, Kind::Read), depth(&k, Kind::Write)), (256, 1));
-    // The writes wait for each other now, and miss their own: up again.
+    // The writes now wait for each other and miss their target: they get tokens back.
     serve(&mut k, now, 800, [Span::from_micros(100), Span::from_millis(7)]);
-    assert_eq!((depth(&k, Kind::Read), depth(&k, Kind::Write)), (1, 128), "reads are the ones that are well");
+    assert_eq!((depth(&k, Kind::Read), depth(&k, Kind::Write)), (1, 128), "reads meet their target");
 }
 
 #[test]
@@ -244,9 +244,9 @@ fn kyber_starts_no_more_than_it_has_tokens_and_says_when_there_are_some() {
     let started = std::iter::from_fn(|| k.pop(Time(1), 0, Room::ANY)).count();
     assert_eq!(started, 256);
     assert!(!k.at_once(Kind::Read));
-    assert!(k.at_once(Kind::Write), "tokens of its own");
+    assert!(k.at_once(Kind::Write), "writes have their own tokens");
     let d = Done { kind: Kind::Read, enqueued_at: Time::ZERO, net: Span::ZERO, started_at: Time(1) };
-    assert!(k.done(Time(100), d), "one that waits may go");
+    assert!(k.done(Time(100), d), "a waiting item may go");
     assert!(k.pop(Time(100), 0, Room::ANY).is_some());
 }
 
@@ -263,12 +263,12 @@ fn kyber_takes_turns_in_batches() {
     assert!(kinds[16..24].iter().chain(&kinds[40..]).all(|&k| k == Kind::Write));
 }
 
-/// Coordinated Kyber counts the way of a request.
+/// Coordinated Kyber counts the network time of a request.
 #[test]
 fn network_time_counts_towards_the_target_of_a_coordinated_kyber() {
     let after = |coordinated| {
         let mut k = Kyber::<u32>::new(SchedConfig::new(SchedKind::Kyber, coordinated), 1);
-        // Congested by writes for a while: the reads, which are well, get fewer.
+        // Writes miss their target for a while, so the reads lose tokens.
         let mut now = serve(&mut k, Time::ZERO, 500, [Span::from_micros(100), Span::from_millis(20)]);
         for _ in 0..20_000 {
             assert!(k.at_once(Kind::Read));
@@ -278,7 +278,7 @@ fn network_time_counts_towards_the_target_of_a_coordinated_kyber() {
         }
         k.depth(Kind::Read).expect("it has tokens").0
     };
-    // A domain that is late gets more.
+    // A domain that misses its target gets more tokens.
     assert!(after(false) < 256);
     assert_eq!(after(true), 256);
 }

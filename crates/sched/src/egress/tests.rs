@@ -12,7 +12,7 @@ fn config(scheduling: NetSched) -> EgressConfig {
 fn us(t: u64) -> Time {
     Time(t * 1_000)
 }
-/// Everything that leaves by `until`: what, and when.
+/// The packets that leave by `until`, with their times.
 fn drain<T>(port: &mut Egress<T>, until: Time) -> Vec<(T, Time)> {
     std::iter::from_fn(|| port.poll(until)).map(|s| (s.what, s.at)).collect()
 }
@@ -29,10 +29,10 @@ fn a_packet_waits_for_those_before_it_and_for_its_own_bytes() {
         assert_eq!(port.waiting(), 2);
         assert_eq!(port.poll(us(104)), None);
         assert_eq!(port.poll(us(105)), Some(Sent { what: 'a', at: us(105), took: Span::from_micros(100) }));
-        // However late the driver looks, the link has gone on.
+        // The link goes on however late the driver polls.
         assert_eq!(port.poll(us(900)), Some(Sent { what: 'b', at: us(155), took: Span::from_micros(149) }));
         assert_eq!((port.waiting(), port.next()), (0, None));
-        // An idle link begins when something comes.
+        // An idle link starts with the next packet.
         port.push(us(1_000), 1, 1, 10, 'c').expect("room");
         assert_eq!(drain(&mut port, us(2_000)), [('c', us(1_010))]);
     }
@@ -45,17 +45,17 @@ fn shares_of_a_full_port_are_as_the_weights() {
     cfg.flows = [(1, flow(1)), (2, flow(2)), (3, flow(5))].into();
     cfg.queue_bytes = 1 << 30;
     let mut port = Egress::new(Arc::new(cfg));
-    // Packets of unlike lengths: the first flow's are sixteen times as long as the third's.
+    // The first flow's packets are sixteen times as long as the third's.
     for (flow, bytes) in [(1, 64_000), (2, 16_000), (3, 4_000)] {
         (0..40_000_000 / bytes).for_each(|_| port.push(us(0), flow, 1, bytes, (flow, bytes)).expect("room"));
     }
     let mut got = [0.0; 4];
     drain(&mut port, us(40_000_000)).into_iter().for_each(|((flow, bytes), _)| got[flow as usize] += f64::from(bytes));
     let all: f64 = got.iter().sum();
-    assert!(all > 39_900_000.0, "the link works all the time: {got:?}");
+    assert!(all > 39_900_000.0, "the link is always busy: {got:?}");
     for (flow, weight) in [(1, 1.0), (2, 2.0), (3, 5.0)] {
         let share = got[flow] / all * 8.0 / weight;
-        assert!((share - 1.0).abs() < 0.03, "flow {flow} got {share:.3} of its part");
+        assert!((share - 1.0).abs() < 0.03, "flow {flow} got {share:.3} of its share");
     }
 }
 
@@ -76,7 +76,7 @@ fn a_flow_that_sends_little_does_not_wait_behind_anothers_burst() {
         }
         worst
     };
-    // At the most one packet of the burst that is on the link, and one turn of it.
+    // At most: the burst's packet that is on the link, and one turn of the burst.
     assert!(worst(NetSched::FairQueue) <= Span::from_micros(8_500), "{:?}", worst(NetSched::FairQueue));
     assert!(worst(NetSched::Priority) > Span::from_micros(700_000), "{:?}", worst(NetSched::Priority));
 }
@@ -88,12 +88,12 @@ fn nothing_goes_while_a_higher_class_waits() {
         port.push(us(0), (i % 7) as u32, (i % 3) as usize, 100, (i % 3, i)).expect("room");
     }
     let order: Vec<_> = drain(&mut port, us(15_000)).into_iter().map(|p| p.0).collect();
-    assert!(order.is_sorted(), "by class, then as they came");
-    // What comes late waits for the packet that is on the link, and for no other.
+    assert!(order.is_sorted(), "by class, then by arrival");
+    // A late packet of the first class waits only for the packet on the link.
     port.push(us(15_000), 1, 0, 100, (0, 999)).expect("room");
     let rest: Vec<_> = drain(&mut port, us(40_000)).into_iter().map(|p| p.0).collect();
     let at = rest.iter().position(|p| *p == (0, 999));
-    assert_eq!(at, Some(1), "before all that waits");
+    assert_eq!(at, Some(1), "before all waiting packets");
     assert_eq!((order.len() + rest.len(), port.waiting()), (301, 0));
 }
 
@@ -103,7 +103,7 @@ fn a_bucket_holds_its_flow_to_rate_and_burst_over_any_window() {
     cfg.flows = [(2, FlowConfig { weight: 1, bytes_per_s: RATE / 2, burst: 20_000 })].into();
     let cfg = Arc::new(cfg);
     let mut port = Egress::new(cfg.clone());
-    // Each sends more than it may, in bursts, and the second rests for a while so that its bucket fills.
+    // Each flow sends more than its rate, in bursts; the second pauses so that its bucket fills.
     let mut left: Vec<(u32, u32, Time)> = Vec::new();
     for ms in 0..400_u64 {
         let now = us(ms * 1_000);
@@ -117,7 +117,7 @@ fn a_bucket_holds_its_flow_to_rate_and_burst_over_any_window() {
         for flow in [1, 2] {
             let bytes = 300 + (ms * 977 % 4_000) as u32;
             if flow == 1 || ms % 200 < 150 {
-                // What does not fit is dropped: there is always enough.
+                // A packet that does not fit is dropped; more follow.
                 let _ = port.push(now, flow, 1, bytes, (flow, bytes));
             }
         }
@@ -125,7 +125,7 @@ fn a_bucket_holds_its_flow_to_rate_and_burst_over_any_window() {
     }
     for flow in [1, 2] {
         let limits = cfg.of(flow);
-        // When they began: the bucket is asked then.
+        // Start times: the bucket limits these.
         let sent: Vec<(u64, u64)> = left
             .iter()
             .filter(|p| p.0 == flow)
@@ -141,8 +141,8 @@ fn a_bucket_holds_its_flow_to_rate_and_burst_over_any_window() {
                 most = most.max(bytes as f64 / allowed);
             }
         }
-        assert!(most <= 1.0 + 1e-9, "flow {flow} had {most:.4} of what it may");
-        assert!(most > 0.9, "flow {flow} had {most:.4}: the bucket holds it back too much");
+        assert!(most <= 1.0 + 1e-9, "flow {flow} had {most:.4} of its limit");
+        assert!(most > 0.9, "flow {flow} had {most:.4} of its limit: the bucket is too strict");
     }
 }
 
@@ -154,7 +154,7 @@ fn what_can_never_go_is_dropped_at_once() {
     cfg.queue_bytes = 1_000;
     let mut port = Egress::new(Arc::new(cfg));
     assert_eq!(port.push(us(0), 1, 1, 1_001, ()), Err((EgressDrop::QueueFull, ())));
-    // The flow that was not taken in has no turn either.
+    // A refused flow gets no turn.
     assert_eq!((port.poll(us(9)), port.waiting(), port.next()), (None, 0, None));
     port.push(us(10), 1, 1, 1_000, ()).expect("fits");
     assert_eq!(drain(&mut port, us(2_000)), [((), us(1_010))]);
@@ -169,8 +169,8 @@ fn flows_and_ports_are_bounded() {
         }
         let one_more = FLOWS_MAX as u32;
         assert_eq!(port.push(us(0), one_more, 1, 10, one_more), Err((EgressDrop::TooManyFlows, one_more)));
-        port.push(us(0), 5, 1, 10, 5).expect("a flow that is there");
-        // When they have sent, and owe nothing, there is room for others.
+        port.push(us(0), 5, 1, 10, 5).expect("a known flow");
+        // Flows with nothing waiting and no debt make room for others.
         assert_eq!(drain(&mut port, us(1_000_000)).len(), FLOWS_MAX + 1);
         port.push(us(1_000_000), one_more, 1, 10, one_more).expect("room");
     }
@@ -197,9 +197,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever comes, by whatever discipline: nothing is lost that is not counted, nothing is invented, the order within
-    /// a queue is kept, no queue is longer than its bound, no link is faster than its rate, and who looks only when told
-    /// to sees the same as who looks all the time.
+    /// For every discipline: each loss is counted, nothing is invented, the order within a queue is kept, no queue exceeds
+    /// its bound, no link exceeds its rate, and a driver that polls only at the times it is given sees the same as one that
+    /// polls all the time.
     #[test]
     fn what_came_is_sent_or_dropped_or_waits(steps in steps(), discipline in 0..3_usize, queue in 1_000..40_000_u64) {
         let scheduling = [NetSched::Priority, NetSched::FairQueue, NetSched::TokenBucket][discipline];
@@ -234,7 +234,7 @@ proptest! {
             seen.extend(std::iter::from_fn(|| eager.poll(now)));
         }
         prop_assert_eq!((ports.waiting(), eager.waiting()), (0, 0));
-        // Ports are independent of each other: only the order among them depends on when one looks.
+        // Ports are independent: only the order between ports depends on the times of polls.
         sent.sort_by_key(|s| (steps[s.what].port, s.at, s.what));
         seen.sort_by_key(|s| (steps[s.what].port, s.at, s.what));
         prop_assert_eq!(&sent, &seen);
