@@ -1,4 +1,4 @@
-//! Reads go to the replica with the fewest before it, as far as the switch can tell.
+//! Reads go to the replica with the smallest load, as the switch counts it.
 
 use rackweave_core::msg::{Body, GcField, Op, ReadLoad, Table};
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, Span, Time};
@@ -10,7 +10,7 @@ fn at(ms: u64) -> Time {
     Time::ZERO + Span::from_millis(ms)
 }
 
-/// Three replicas, of which the third is only what it is said to be.
+/// Three replicas; the first two are readable.
 fn set(third_readable: bool) -> Switch {
     let mut s = Switch::new(SwitchConfig { redirect: Redirect::Load, ..SwitchConfig::new(Layout::SWITCH) });
     for v in 1..=3 {
@@ -21,14 +21,14 @@ fn set(third_readable: bool) -> Switch {
     s
 }
 
-/// Whom a read for `vssd` reaches.
+/// The replica that a read for `vssd` reaches.
 fn reached(s: &mut Switch, now: Time, vssd: u32) -> u32 {
     let out = send(s, now, read(vssd, 0)).expect("a read goes somewhere");
     assert_eq!((out.dst.0, out.header.original_vssd.0), (out.header.vssd.0 + 1, vssd));
     out.header.vssd.0
 }
 
-/// The vSSD's server tells so in that life.
+/// The vSSD's server reports its load, in the given incarnation.
 fn report(s: &mut Switch, now: Time, vssd: u32, incarnation: u64, answered: u64, waiting: u32) {
     load(s, now, vssd, incarnation, ReadLoad { answered, waiting, erasing: false });
 }
@@ -38,7 +38,7 @@ fn load(s: &mut Switch, now: Time, vssd: u32, incarnation: u64, load: ReadLoad) 
     assert!(send(s, now, p).is_none(), "it is not answered");
 }
 
-/// How many of the next reads go to each of the three.
+/// The number of the next reads that go to each of the three.
 fn shares(s: &mut Switch, now: Time, reads: u32) -> [usize; 3] {
     let all: Vec<u32> = (0..reads).map(|_| reached(s, now, 1)).collect();
     [1, 2, 3].map(|v| all.iter().filter(|&&to| to == v).count())
@@ -48,8 +48,8 @@ fn shares(s: &mut Switch, now: Time, reads: u32) -> [usize; 3] {
 fn each_read_goes_to_the_one_with_fewest_before_it() {
     let mut s = set(true);
     let got: Vec<u32> = (0..6).map(|_| reached(&mut s, at(1), 2)).collect();
-    assert_eq!(got, [2, 1, 3, 2, 1, 3], "of equal ones its own first");
-    // Answers make room.
+    assert_eq!(got, [2, 1, 3, 2, 1, 3], "at equal load, the read's own replica comes first");
+    // Answers lower the load.
     report(&mut s, at(1), 3, 1, 0, 2);
     report(&mut s, at(1), 3, 1, 1, 1);
     assert_eq!([reached(&mut s, at(1), 2), reached(&mut s, at(1), 2)], [3, 2]);
@@ -62,7 +62,7 @@ fn whoever_is_not_readable_serves_nobody() {
     for _ in 0..100 {
         assert_ne!(reached(&mut s, at(1), 1), 3);
     }
-    // Nor does one that has been silent; nor is one asked that serves itself only.
+    // Nor does a silent one.
     let mut fx = Effects::new();
     let mut s = set(true);
     for v in 1..=2 {
@@ -80,15 +80,15 @@ fn reads_whose_answers_were_lost_are_forgotten() {
     for _ in 0..30 {
         reached(&mut s, at(1), 1);
     }
-    // Two answer; the third never does.
+    // Two replicas answer; the third never does.
     for v in [1, 2] {
         report(&mut s, at(1), v, 1, 0, 10);
         report(&mut s, at(2), v, 1, 10, 0);
     }
     let at_third = |s: &mut Switch, now| (0..6).filter(|_| reached(s, now, 1) == 3).count();
-    assert_eq!(at_third(&mut s, at(3)), 0, "ten are before it");
+    assert_eq!(at_third(&mut s, at(3)), 0, "its load is ten");
     let later = at(60);
-    assert_eq!(at_third(&mut s, later), 2, "what is so old counts no more");
+    assert_eq!(at_third(&mut s, later), 2, "reads as old as this no longer count");
 }
 
 #[test]
@@ -109,15 +109,15 @@ fn one_that_erases_gets_reads_only_when_the_others_have_some_until_it_says_other
     let mut s = set(true);
     load(&mut s, at(1), 1, 1, erasing(true));
     assert_eq!(shares(&mut s, at(1), 16), [0, 8, 8]);
-    assert_eq!(shares(&mut s, at(2), 3), [1, 1, 1], "as far behind");
+    assert_eq!(shares(&mut s, at(2), 3), [1, 1, 1], "the load of the others now equals the erasing replica's penalty");
     load(&mut s, at(2), 1, 1, erasing(false));
     assert_eq!(shares(&mut s, at(2), 8), [8, 0, 0]);
-    // Both erase or collect at two: then these are alike.
+    // Two replicas are erasing or collecting: their penalties are equal.
     let mut s = set(true);
     load(&mut s, at(1), 1, 1, erasing(true));
     send(&mut s, at(1), gc(GcField::Regular, 2, 3, 1, 1));
     assert_eq!(shares(&mut s, at(1), 11), [1, 1, 9]);
-    // Its word that it is over was lost.
+    // The report that the erase has ended was lost.
     let mut s = set(true);
     load(&mut s, at(1), 1, 1, erasing(true));
     assert_eq!(shares(&mut s, at(12), 3), [1, 1, 1]);
@@ -129,7 +129,7 @@ fn what_waits_is_not_forgotten_while_its_server_says_so() {
     for ms in 0..100 {
         report(&mut s, at(ms), 3, 1, 5, 20);
     }
-    assert_eq!(shares(&mut s, at(100), 30), [15, 15, 0], "twenty are before the third");
+    assert_eq!(shares(&mut s, at(100), 30), [15, 15, 0], "the third has a load of twenty");
     report(&mut s, at(100), 3, 1, 25, 0);
     assert_eq!(shares(&mut s, at(100), 15), [0, 0, 15]);
 }
@@ -141,12 +141,13 @@ fn reports_that_come_late_or_from_others_say_nothing() {
         report(&mut s, at(1), v, 2, 0, 0);
     }
     assert_eq!(shares(&mut s, at(1), 30), [10, 10, 10]);
-    // A report was lost: the next one counts for both. What was overtaken, twice there, or of an earlier life counts not.
+    // A report was lost: the next one counts for both. A report that is overtaken, repeated or of an earlier
+    // incarnation does not count.
     report(&mut s, at(1), 3, 2, 8, 2);
     for (incarnation, answered) in [(2, 4), (2, 8), (1, 1_000)] {
         report(&mut s, at(1), 3, incarnation, answered, 0);
     }
-    assert_eq!(shares(&mut s, at(1), 8), [0, 0, 8], "two are before it");
+    assert_eq!(shares(&mut s, at(1), 8), [0, 0, 8], "its load is two");
     let malformed = s.counters().malformed;
     let mut p =
         packet(Op::Load, 2, 3, Body::Table(Table::Load(ReadLoad { answered: 1_000, waiting: 0, erasing: false })));
@@ -154,7 +155,7 @@ fn reports_that_come_late_or_from_others_say_nothing() {
     assert!(send(&mut s, at(1), p).is_none(), "another server's vSSD");
     assert_eq!(s.counters().malformed, malformed + 1);
     assert_eq!(shares(&mut s, at(1), 3), [1, 1, 1]);
-    // A new life has nothing of what the last one was sent.
+    // A new incarnation has none of the reads sent to the last one.
     report(&mut s, at(1), 2, 3, 0, 0);
     assert_eq!(shares(&mut s, at(1), 11), [0, 11, 0]);
 }

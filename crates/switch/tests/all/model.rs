@@ -14,20 +14,20 @@ const FIELDS: [GcField; 6] =
     [GcField::Soft, GcField::Regular, GcField::Background, GcField::Finish, GcField::Heartbeat, GcField::Idle];
 const EXPIRE: Span = Span::from_secs(1);
 
-/// What the rules say of one vSSD.
+/// The state of one vSSD by the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Replica {
     readable: bool,
     collecting: bool,
     heard: bool,
-    /// The newest operation: what was asked and answered, and whether its bits expired since.
+    /// The newest operation: its request and its answer, and whether its bits have expired since.
     last: Option<(GcField, GcField, bool)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Model {
     replicas: Vec<Replica>,
-    /// Expiry steps since the switch started, up to two; three: everyone's state was known once.
+    /// Expiry steps since the switch started, up to two; 3 means that the state of every replica has been known once.
     started: u8,
 }
 
@@ -87,7 +87,7 @@ impl State {
         let p = gc(field, vssd(i), server(i), self.incarnation[i], sequence);
         self.process(&p)
     }
-    /// Both tables must say what the model says.
+    /// Both tables must agree with the model.
     fn compare(&self) {
         let dump = self.pipeline.dump();
         for (i, r) in self.model.replicas.iter().enumerate() {
@@ -123,7 +123,7 @@ impl State {
             assert_eq!(self.process(&p), Verdict::Drop(DropReason::StaleGcOp));
         }
     }
-    /// Everyone who was heard is refreshed but `i`, whose state expires.
+    /// Refreshes the state of every replica that has one, except `i`, whose state expires.
     fn expire(&mut self, i: usize) {
         self.now += Span::from_millis(600);
         assert_eq!(self.pipeline.expire_one(self.now), None, "all were refreshed within the last 500 ms");
@@ -135,7 +135,7 @@ impl State {
             (r.collecting, r.heard) = (false, false);
             r.last = r.last.map(|(field, answer, _)| (field, answer, true));
         }
-        // The same distance from the last refresh for all.
+        // All states have the same age.
         self.refresh_all_but(None);
         self.model.started = if self.model.started < 3 { (self.model.started + 1).min(2) } else { 3 };
         self.pipeline.check().unwrap();
@@ -193,7 +193,7 @@ impl Model {
     }
 }
 
-/// Every reachable state, by breadth; returns how many there are.
+/// Visits every reachable state, breadth first, and returns their number.
 fn explore(readable: &[bool], fields: &[GcField], faults: bool, visit: impl Fn(&State)) -> usize {
     let mut seen: Set<Model> = set();
     let first = State::new(readable);
@@ -248,7 +248,7 @@ fn all_states_of_four_replicas() {
     }
 }
 
-/// Protocol rule 15's purpose: where collection is only asked for, a readable replica is always idle.
+/// The purpose of protocol rule 15: if all requests are soft, a readable replica is always idle.
 #[test]
 fn asking_never_leaves_a_set_without_an_idle_replica() {
     for readable in (2..=4).flat_map(masks) {

@@ -59,7 +59,7 @@ fn the_timer_is_set_for_the_next_expiry_only_when_it_changes() {
     let ms = |n| Time::ZERO + Span::from_millis(n);
     let mut fx = Effects::new();
     s.handle(ms(1), Event::Packet(gc(GcField::Regular, 1, 2, 1, 1)), &mut fx);
-    assert_eq!(fx.take_wake(), None, "the other's state is from 0");
+    assert_eq!(fx.take_wake(), None, "the other vSSD's state, of time 0, expires first");
     s.handle(ms(2), Event::Packet(read(1, 0)), &mut fx);
     assert_eq!(fx.take_wake(), None);
     s.handle(ms(3), Event::Packet(gc(GcField::Idle, 2, 3, 1, 1)), &mut fx);
@@ -71,7 +71,7 @@ fn the_timer_is_set_for_the_next_expiry_only_when_it_changes() {
     fx.clear();
     s.handle(ms(13), Event::Timer, &mut fx);
     assert_eq!(fx.take_wake(), Some(Time::MAX));
-    assert!(fx.traces.is_empty(), "it was idle");
+    assert!(fx.traces.is_empty(), "an idle vSSD has no bits to expire");
     assert_eq!((s.counters().gc_bits_expired, s.counters().fell_silent), (1, 2));
 }
 
@@ -84,19 +84,15 @@ fn a_decision_never_rests_on_expired_state_even_if_the_timer_is_late() {
     assert_eq!(send(&mut s, ms(10), read(1, 0)).unwrap().dst.0, 2, "the other is silent");
     send(&mut s, ms(10), gc(GcField::Idle, 2, 3, 1, 1));
     assert_eq!(send(&mut s, ms(10), read(1, 0)).unwrap().dst.0, 3);
-    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 3, "its bits are gone, and it is silent");
+    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 3, "its bits have expired, and it is silent");
     send(&mut s, ms(11), gc(GcField::Regular, 2, 3, 1, 2));
-    assert_eq!(
-        send(&mut s, ms(12), read(1, 0)).unwrap().dst.0,
-        3,
-        "one that collects is better than one that is silent"
-    );
+    assert_eq!(send(&mut s, ms(12), read(1, 0)).unwrap().dst.0, 3, "a collecting replica is better than a silent one");
     assert_eq!(send(&mut s, ms(21), read(1, 0)).unwrap().dst.0, 2, "both are silent");
     let mut off = SwitchConfig { redirect: Redirect::Off, ..SwitchConfig::new(Layout::SWITCH) };
     off.bits_expire = Span::from_millis(10);
     let mut s = pair(off);
     send(&mut s, ms(5), gc(GcField::Idle, 2, 3, 1, 1));
-    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 2, "none is redirected");
+    assert_eq!(send(&mut s, ms(11), read(1, 0)).unwrap().dst.0, 2, "no read is redirected");
 }
 
 #[test]
@@ -174,11 +170,11 @@ fn a_packet_for_a_ring_reaches_its_members() {
     };
     assert_eq!(to([10, 11, 3, 7], 100), [2, 3, 4]);
     assert_eq!(to([10, 11, 9, 1], 100), [5]);
-    assert_eq!(to([10, 11, 16, 0], 100), [0; 0], "nobody is behind it");
+    assert_eq!(to([10, 11, 16, 0], 100), [0; 0], "no ring has this address");
     let mut shares = [0; 3];
     for client in 100..400 {
         let got = to([10, 10, 1, 1], client);
-        assert_eq!(got, to([10, 10, 2, 9], client), "always the same one");
+        assert_eq!(got, to([10, 10, 2, 9], client), "a client's share does not change");
         shares[got[0] as usize - 2] += 1;
     }
     assert!(shares.iter().all(|n| (80..120).contains(n)), "{shares:?}");
@@ -195,7 +191,7 @@ fn as_many_rings_as_nice_counts_fit_and_no_more() {
     };
     (0..RINGS_MAX).for_each(|i| rings.set(&one(i)).unwrap());
     assert_eq!(rings.set(&one(RINGS_MAX)), Err(RingError::Full));
-    rings.set(&one(5)).expect("what is there may be replaced");
+    rings.set(&one(5)).expect("an entry can be replaced");
     assert_eq!(rings.find(10 << 24 | 77).map(|r| r.members[0]), Some(NodeId(77)));
     assert_eq!(rings.find(11 << 24), None);
     rings.remove(one(5).prefix);
@@ -208,19 +204,19 @@ fn as_many_rings_as_nice_counts_fit_and_no_more() {
 fn what_is_not_for_it_to_obey_is_counted_and_changes_nothing() {
     let mut s = pair(SwitchConfig { rows_max: 2, ..SwitchConfig::new(Layout::SWITCH) });
     let before = s.dump();
-    // Of a vSSD that nobody announced, and of a server that the vSSD is not on.
+    // A vSSD that was never announced; a server that does not hold the vSSD.
     send(&mut s, Time::ZERO, gc(GcField::Regular, 7, 2, 1, 1));
     send(&mut s, Time::ZERO, gc(GcField::Regular, 1, 3, 1, 1));
     let c = *s.counters();
     assert_eq!((c.unknown_vssd, c.gc_foreign, c.gc_regular), (1, 1, 0));
-    // Late, and once more.
+    // A late operation, and a repeated one.
     send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
     send(&mut s, Time::ZERO, gc(GcField::Finish, 1, 2, 1, 2));
     send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
     send(&mut s, Time::ZERO, gc(GcField::Finish, 1, 2, 1, 2));
     let c = *s.counters();
     assert_eq!((c.gc_accepted, c.gc_stale, c.gc_duplicates), (1, 1, 1));
-    // One more than there is room for.
+    // The tables are full.
     send(&mut s, Time::ZERO, create(3, 4, true, &[]));
     assert_eq!((s.counters().rows_refused, s.rows()), (1, 2));
     let after = s.dump();

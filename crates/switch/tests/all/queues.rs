@@ -36,7 +36,7 @@ fn packets_wait_for_their_port_and_say_how_long() {
     assert_eq!(u64::from(HEADER_BYTES) * 1_000_000_000 / BYTES_PER_S, HEADER.0);
     let mut s = switch(1 << 20);
     let start = Time::ZERO + Span::from_millis(1);
-    // What the switch answered has left before.
+    // The answers to the announcements leave first.
     assert_eq!(handle(&mut s, start, Event::Timer).0.len(), 2);
     let (out, wake) = handle(&mut s, start, Event::Packet(read(1, 7)));
     assert_eq!((out.len(), wake), (0, Some(start + HEADER)));

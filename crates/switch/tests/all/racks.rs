@@ -1,4 +1,4 @@
-//! Two racks' switches: what each tells the other, and what they decide by it.
+//! The switches of two racks: what each reports to the other, and how the reports change its decisions.
 
 use rackweave_core::msg::{Body, GcField, Packet, Table};
 use rackweave_core::{Effects, Event, Node, NodeId, Span, Time, VssdId};
@@ -6,9 +6,9 @@ use rackweave_switch::{Redirect, Switch, SwitchConfig};
 
 use crate::support::{create, gc, packet, read};
 
-/// Of the first rack, and of the second with server 5.
+/// The switch of the first rack, and that of the second, which has server 5.
 const SWITCHES: [NodeId; 2] = [NodeId(1), NodeId(7)];
-/// Two at home in the first rack, and the far one.
+/// Two vSSDs of the first rack, and the far one.
 const A: u32 = 1;
 const B: u32 = 17;
 const FAR: u32 = 1 << 24 | 49;
@@ -17,9 +17,9 @@ const ON: [(u32, u32); 3] = [(A, 2), (B, 3), (FAR, 5)];
 struct Racks {
     switches: [Switch; 2],
     now: Time,
-    /// What one switch has sent the other is lost.
+    /// Packets between the switches are lost.
     cut: bool,
-    /// What they sent each other, in order.
+    /// Packets between the switches, in order.
     between: Vec<Packet>,
 }
 
@@ -36,7 +36,7 @@ impl Racks {
         r.announce(1);
         r
     }
-    /// Every server announces its row, and that it does not collect.
+    /// Every server announces its row, and reports that it is idle.
     fn announce(&mut self, sequence: u64) {
         for (v, server) in ON {
             let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
@@ -48,7 +48,7 @@ impl Racks {
         let rack = p.header.vssd.rack() as usize;
         self.send(rack, p)
     }
-    /// What the switch of `rack` answers; what it tells the other one arrives first.
+    /// Returns the answer of the switch of `rack`; its reports to the other switch arrive first.
     fn send(&mut self, rack: usize, p: Packet) -> Option<Packet> {
         let mut fx = Effects::new();
         self.switches[rack].handle(self.now, Event::Packet(p), &mut fx);
@@ -57,7 +57,7 @@ impl Racks {
         for p in between {
             self.between.push(p.clone());
             if !self.cut {
-                assert!(self.send(1 - rack, p).is_none(), "what a switch tells gets no answer");
+                assert!(self.send(1 - rack, p).is_none(), "reports between switches get no answer");
             }
         }
         assert!(rest.len() <= 1);
@@ -90,10 +90,10 @@ fn a_read_stays_in_its_rack_until_all_there_collect_and_then_goes_to_the_other()
     assert_eq!(r.gc(GcField::Regular, B, 2), GcField::Accept);
     assert_eq!((r.read_goes_to(A), r.read_goes_to(B)), ((FAR, 5), (FAR, 5)));
     assert_eq!(r.switches[0].counters().redirects_far, 2);
-    // The far one collects, too: where the read was sent is as good as any.
+    // If the far replica collects too, the read stays where it was sent.
     assert_eq!(r.gc(GcField::Regular, FAR, 2), GcField::Accept);
     assert_eq!((r.read_goes_to(A), r.read_goes_to(FAR)), ((A, 2), (FAR, 5)));
-    // And its own switch sends its reads to this rack as soon as one ends.
+    // The far switch sends reads to this rack as soon as a replica here stops collecting.
     assert_eq!(r.gc(GcField::Finish, B, 3), GcField::Finish);
     assert_eq!(r.read_goes_to(FAR), (B, 3));
 }
@@ -140,10 +140,10 @@ fn a_silent_servers_reads_stay_in_the_rack_if_one_there_speaks_and_else_go_to_th
             let far = if far_reads { (FAR, 5) } else { (A, 2) };
             assert_eq!(r.read_goes_to(A), far, "{redirect:?}");
             r.gc(GcField::Regular, FAR, sequence + 2);
-            assert_eq!(r.read_goes_to(A), far, "{redirect:?}: it collects, and it speaks");
+            assert_eq!(r.read_goes_to(A), far, "{redirect:?}: the far replica collects, but is not silent");
             r.now += Span::from_secs(1);
         }
-        // Nobody told this switch of the far one: that says nothing of it.
+        // This switch never received a report about the far replica, so it does not take it for silent.
         r.cut = true;
         r.switches[0] = Switch::new(config(true));
         r.announce(30);
@@ -160,11 +160,11 @@ fn a_silent_servers_reads_stay_in_the_rack_if_one_there_speaks_and_else_go_to_th
 fn the_far_one_may_not_collect_while_both_at_home_do_nor_one_at_home_while_the_other_does() {
     let mut r = Racks::new();
     assert_eq!(r.gc(GcField::Soft, A, 2), GcField::Accept);
-    assert_eq!(r.gc(GcField::Soft, B, 2), GcField::Delay, "the far one being idle is hearsay");
+    assert_eq!(r.gc(GcField::Soft, B, 2), GcField::Delay, "B may not rely on the far replica being idle");
     assert_eq!(r.gc(GcField::Regular, B, 3), GcField::Accept);
     assert_eq!(r.gc(GcField::Soft, FAR, 2), GcField::Delay);
     assert_eq!(r.gc(GcField::Finish, A, 3), GcField::Finish);
-    assert_eq!(r.gc(GcField::Soft, FAR, 3), GcField::Accept, "one at home is idle");
+    assert_eq!(r.gc(GcField::Soft, FAR, 3), GcField::Accept, "A, in the first rack, is idle");
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn what_the_other_switch_told_expires_unless_it_is_told_again() {
     r.gc(GcField::Regular, B, 2);
     r.cut = true;
     r.expire();
-    // The servers go on telling their own switch, which hears nothing from the other rack.
+    // The servers keep reporting to their own switch, which receives nothing from the other rack.
     r.gc(GcField::Heartbeat, A, 3);
     r.gc(GcField::Heartbeat, B, 3);
-    assert_eq!(r.read_goes_to(A), (A, 2), "whether the far one is idle is not known any more");
+    assert_eq!(r.read_goes_to(A), (A, 2), "the state of the far replica has expired");
     assert_eq!(r.gc(GcField::Soft, FAR, 2), GcField::Delay, "nor here");
     r.cut = false;
     r.gc(GcField::Idle, FAR, 3);
@@ -218,7 +218,7 @@ fn what_is_late_or_repeated_between_the_switches_changes_nothing() {
 fn a_switch_is_believed_about_its_own_rack_only_and_judges_no_other() {
     let mut r = Racks::new();
     let before = [r.switches[0].dump(), r.switches[1].dump()];
-    // The other switch about a vSSD of this rack; a server of the other rack here.
+    // The other switch reports on a vSSD of this rack; then a server of the other rack sends to this switch.
     let mut forged = gc(GcField::Heartbeat, A, SWITCHES[1].0, 1, 9);
     forged.src = SWITCHES[1];
     assert!(r.send(0, forged).is_none());
@@ -243,7 +243,7 @@ fn a_restarted_switch_is_filled_by_its_servers_and_the_other_switch_and_delays_u
     r.own(gc(GcField::Idle, A, 2, 1, 2));
     r.own(create(B, 3, true, &[(A, 2), (FAR, 5)]));
     r.own(gc(GcField::Idle, B, 3, 1, 2));
-    assert_eq!(r.gc(GcField::Soft, A, 3), GcField::Delay, "nothing is known of the far one");
+    assert_eq!(r.gc(GcField::Soft, A, 3), GcField::Delay, "the state of the far replica is unknown");
     r.own(create(FAR, 5, true, &[(A, 2), (B, 3)]));
     r.own(gc(GcField::Idle, FAR, 5, 1, 2));
     assert_eq!(r.gc(GcField::Soft, A, 4), GcField::Accept);

@@ -12,13 +12,13 @@ use crate::support::{create, gc, packet, read};
 
 const FAR_SWITCH: NodeId = NodeId(50);
 const EXPIRE: Span = Span::from_millis(20);
-/// Sets of three, the last vSSD of each second one in the other rack.
+/// Sets have three vSSDs; in every second set, the last one is in the other rack.
 const SETS: u32 = 3;
 const STEPS: u64 = 400;
-/// Rows that the tables hold: fewer than there are vSSDs.
+/// The tables' capacity in rows, below the number of vSSDs.
 const ROWS: u32 = 8;
 
-/// The operation that a vSSD's server told last.
+/// The last operation of a vSSD's server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Last {
     sequence: u64,
@@ -26,7 +26,7 @@ struct Last {
     expired: bool,
 }
 
-/// What is known of a vSSD.
+/// The model's record of a vSSD.
 #[derive(Clone, Debug)]
 struct Known {
     server: NodeId,
@@ -36,9 +36,9 @@ struct Known {
     announced: (u32, u64),
     last: Option<Last>,
     collecting: bool,
-    /// Until its state expires.
+    /// When its state expires.
     heard: Option<Time>,
-    /// This switch has heard of it since it started.
+    /// Its state has been known since this switch started.
     ever: bool,
 }
 
@@ -58,19 +58,19 @@ impl Known {
 #[derive(Debug, Default)]
 struct Model {
     known: BTreeMap<VssdId, Known>,
-    /// A row without a state, or with a peer that has none, delays soft requests until then.
+    /// Until then, soft requests are delayed if the row or one of its peers has no state.
     guard: Option<Time>,
-    /// It has been seen to be over.
+    /// An answer has shown that `guard` is over.
     guard_over: bool,
     writer: (u64, u64),
 }
 
-/// What must come of a packet.
+/// The expected result of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wanted {
     Nothing,
     Gc(GcField),
-    /// Either answer to a soft request, as the start may or may not be over.
+    /// Either answer to a soft request: the guard time may or may not be over.
     AcceptOrDelay,
     Table(bool),
 }
@@ -126,12 +126,12 @@ impl Model {
         Wanted::Table(true)
     }
 
-    /// Whether one more may collect: protocol rule 15, in one rack or two.
+    /// Whether one more vSSD may collect: protocol rule 15, in one rack or two.
     fn may_collect(&self, v: VssdId) -> bool {
         let near = |v: &VssdId| v.rack() == 0;
         let readable = |here: bool| self.peers(v).filter(|(p, k)| near(p) == here && k.readable).count();
         let idle = |here: bool| self.peers(v).any(|(p, k)| near(&p) == here && k.idle());
-        // The peers of this rack's vSSD in the other one are all in a higher rack.
+        // This is rack 0, so all far peers are in a higher rack.
         if readable(true) > 0 { idle(true) } else { idle(false) }
     }
 
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// The other rack's switch says whether a vSSD there collects.
+    /// The other rack's switch reports whether a vSSD there collects.
     fn far(&mut self, now: Time, v: VssdId, incarnation: u64, op: GcOp) {
         let Some(k) = self.known.get_mut(&v).filter(|_| v.rack() != 0) else { return };
         let collecting = op.field == GcField::Heartbeat;
@@ -242,11 +242,11 @@ impl World {
         let (v, server) = *self.rng.pick(&members);
         (v, server, members.into_iter().filter(|m| m.0 != v).collect())
     }
-    /// Newer ones now and then.
+    /// Grows during the run.
     fn incarnation(&mut self) -> u64 {
         1 + self.at.1 / 150 + self.rng.below(2)
     }
-    /// Mostly newer than all before.
+    /// Mostly newer than all earlier ones.
     fn sequence(&mut self) -> u64 {
         (self.at.1 / 3).saturating_sub(if self.rng.chance(0.3) { self.rng.below(8) } else { 0 }) + 1
     }
@@ -278,7 +278,7 @@ impl World {
         if self.rng.chance(0.004) {
             (self.switch, self.model) = (World::switch(), Model::default());
         }
-        // Tables are written between packets: what has expired is forgotten by then.
+        // Expired state goes before the next packet.
         self.switch.handle(self.now, Event::Timer, &mut Effects::new());
         self.model.expire(self.now);
         self.model.guard.get_or_insert(self.now + EXPIRE * 2);
@@ -298,7 +298,7 @@ impl World {
         let peers: Vec<(u32, u32)> = a.row.peers.iter().map(|p| (p.0.0, p.1.0)).collect();
         let mut p = create(a.vssd.0, a.row.server.0, a.row.readable, &peers);
         (p.header.incarnation, p.header.epoch, p.header.request) = (a.incarnation, a.epoch, a.request);
-        // What lies there is announced by the other switch.
+        // The other switch announces the vSSDs of its rack.
         if a.vssd.rack() != 0 {
             p.src = FAR_SWITCH;
         }
@@ -336,7 +336,7 @@ impl World {
             wanted = Wanted::Gc(op.field);
         }
         if let (GcField::Soft, Wanted::Gc(answer)) = (field, wanted) {
-            // A repeated one is answered as before, and changes nothing.
+            // A repeated operation gets the same answer, and changes nothing.
             let known = &self.model.known[&VssdId(v)];
             if known.last.is_none_or(|l| l.expired || (known.incarnation, l.sequence) != (incarnation, sequence)) {
                 self.model.guard_over |= answer == GcField::Accept;
@@ -369,7 +369,7 @@ impl World {
         assert_eq!(out.dst, target.server, "{:?}", self.at);
         let idle = self.model.peers(VssdId(v)).any(|(_, k)| k.idle());
         if to == VssdId(v) {
-            assert!(!(own.collecting && idle), "{:?}: stays though another replica is idle", self.at);
+            assert!(!(own.collecting && idle), "{:?}: stays although another replica is idle", self.at);
             return;
         }
         let fit = target.readable && target.heard.is_some() && (own.collecting || own.heard.is_none());
@@ -377,7 +377,7 @@ impl World {
         self.meet("redirected");
     }
 
-    /// The writer of the tables, who may be an older one, or have lost a message.
+    /// An update by the tables' writer, which may be a stale one, or have lost an update.
     fn write_tables(&mut self) {
         let (generation, number) = self.model.writer;
         let given = (generation + self.rng.below(3)).saturating_sub(1);
@@ -449,7 +449,7 @@ impl World {
         }
     }
 
-    /// Every row is as the model has it.
+    /// Every row agrees with the model.
     fn compare(&self) {
         let reported: BTreeMap<VssdId, _> =
             self.switch.reported().map(|t| (t.vssd, (t.incarnation.0, t.sequence))).collect();
@@ -462,7 +462,7 @@ impl World {
             (*v, (state, (k.incarnation, k.last.map_or(0, |l| l.sequence))))
         });
         let (rows, known): (BTreeMap<_, _>, BTreeMap<_, _>) = (rows.collect(), known.collect());
-        assert_eq!(rows, known, "{:?}: server, readable, collecting, heard; life, sequence", self.at);
+        assert_eq!(rows, known, "{:?}: server, readable, collecting, heard; incarnation, sequence", self.at);
     }
 }
 
