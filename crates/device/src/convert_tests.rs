@@ -12,7 +12,7 @@ const TABLE_BYTES: u64 = 16_384;
 const META_BYTES: u64 = 256 << 10;
 const OLD: Shape = Shape { blocks: 24, pages_per_block: 4, page_bytes: 16_384, meta_bytes: META_BYTES };
 const PER_DIE: u32 = 6;
-/// Blocks that this one's borrower has.
+/// A block on loan to the vSSD of entry 1.
 const LENT: u32 = 3;
 
 fn entry(index: u8, state: EntryState, dies: [u32; 1]) -> Entry {
@@ -72,10 +72,10 @@ fn slots(block: u32, page: u16) -> Vec<Slot> {
     (0..4).map(slot).collect()
 }
 
-/// Blocks with something in them: of both vSSDs that are in use, and, in die 2, of a slot that was given back.
+/// Blocks with pages: of the two vSSDs in use, and, in die 2, of a released slot.
 const USED: [(u32, u16); 6] = [(0, 4), (1, 2), (LENT, 3), (7, 4), (8, 1), (13, 2)];
 
-/// As version 2 wrote it, closed or not.
+/// A drive as version 2 wrote it, closed or not.
 fn old_drive(clean: bool) -> MemFile {
     let mut file = MemFile::default();
     let mut dev = FileSsd::open(&mut file, SsdId(5), OLD).expect("new");
@@ -88,7 +88,7 @@ fn old_drive(clean: bool) -> MemFile {
             dev.execute(&DeviceOp::Program { page: PageAddr { block, page }, image: Box::new(image) }).expect("whole");
         }
     }
-    // Erased, and marked bad before it was ever used.
+    // Block 10 is erased only; block 23 is marked bad before its first use.
     let oob = BlockOob { logical: old_logical(10), erase_count: 9, erase_time: 4 };
     dev.execute(&DeviceOp::Erase { block: 10, oob }).expect("whole");
     dev.execute(&DeviceOp::MarkBad { block: 23 }).expect("whole");
@@ -123,7 +123,7 @@ fn check(file: MemFile, what: &str) {
             assert_eq!(read[..], slots(block, page)[..], "{what}, block {block}, page {page}");
         }
     }
-    assert!(dev.execute(&DeviceOp::ReadOob { block: 23 }).is_err(), "{what}: it is bad");
+    assert!(dev.execute(&DeviceOp::ReadOob { block: 23 }).is_err(), "{what}: block 23 is bad");
     let area =
         |at: u64, len: u32, dev: &mut FileSsd<MemFile>| match dev.execute(&DeviceOp::ReadMeta { offset: at, len }) {
             Ok(DeviceData::Meta(b)) => b,
@@ -134,7 +134,7 @@ fn check(file: MemFile, what: &str) {
         let Copy::Whole(t) = table::decode(copy) else { panic!("{what}: no table") };
         assert_eq!((t.drive, t.generation), (DriveId(0xd1), 1), "{what}");
         let states: Vec<(EntryState, u16)> = t.entries.iter().map(|e| (e.state, e.generation)).collect();
-        // What the slot that was given back holds is of its generation before.
+        // The pages of the released slot are of its previous generation.
         let want =
             [(EntryState::InUse, 1), (EntryState::InUse, 1), (EntryState::Clearing, 2), (EntryState::Clearing, 2)];
         assert_eq!(states, want, "{what}");
@@ -143,7 +143,7 @@ fn check(file: MemFile, what: &str) {
         let head = area(e.extents[0].at, head_bytes(PER_DIE) as u32, &mut dev);
         assert!(head.iter().all(|b| *b == 0), "{what}: a checkpoint of entry {}", e.index);
     }
-    // It goes on as a drive: the next block takes an extent of its own.
+    // The converted drive works: the next block takes an extent of its own.
     let oob = BlockOob { logical: 0, ..BlockOob::default() };
     let image = PageImage { sequence: 9, oob, slots: slots(20, 0).into() };
     let page = PageAddr { block: 20, page: 0 };
@@ -179,12 +179,12 @@ fn a_conversion_that_power_cuts_end_at_any_write_is_completed_by_the_next() {
         for draw in 0..4 {
             let what = format!("cut after step {at}, draw {draw}");
             let file = replay.cut(&mut rng).swap_remove(0);
-            // The second run may be cut too.
+            // A power cut may also end the second run.
             let second = Journal::default();
             let open = FileSsd::open(file.clone(), SsdId(5), plan().shape);
             assert!(
                 matches!(open, Err(OpenError::Unconverted | OpenError::Converting)) || at + 1 >= journal.len(),
-                "{what}: neither program takes it"
+                "{what}: a half-converted drive was opened"
             );
             convert(Recorder::new(file.clone(), 0, second.clone()), &plan()).unwrap_or_else(|e| panic!("{what}: {e}"));
             let mut again = Replay::new(&second, vec![file]);
@@ -205,7 +205,7 @@ fn a_conversion_that_power_cuts_end_at_any_write_is_completed_by_the_next() {
 
 #[test]
 fn a_drive_that_the_configuration_does_not_fit_is_left_as_it_is() {
-    // A checkpoint where the configuration has none.
+    // A checkpoint at an offset where the configuration has none.
     let mut file = old_drive(true);
     let mut header = [0u8; 32];
     header[..6].copy_from_slice(b"RWCK\x01\0");
@@ -217,7 +217,9 @@ fn a_drive_that_the_configuration_does_not_fit_is_left_as_it_is() {
         file.write_at(&[&header], OLD.meta_at() + at).expect("memory");
         let before = format!("{file:?}");
         match convert(&mut file, &plan()) {
-            Err(ConvertError::Layout) if !fits => assert_eq!(format!("{file:?}"), before, "at {at}: it was changed"),
+            Err(ConvertError::Layout) if !fits => {
+                assert_eq!(format!("{file:?}"), before, "at {at}: the drive was changed")
+            }
             Ok(Outcome::Converted) if fits => {}
             other => panic!("at {at}: {other:?}"),
         }

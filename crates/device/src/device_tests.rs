@@ -50,7 +50,7 @@ pub(super) fn spares<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (BlockOob, Ve
     }
 }
 
-/// A file that stays reachable after the device over it is gone.
+/// A file that outlives the device on it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shared(pub(super) std::rc::Rc<std::cell::RefCell<MemFile>>);
 impl FileIo for Shared {
@@ -83,7 +83,7 @@ fn a_drive_is_of_the_rack_that_used_it_first() {
     assert_eq!(d.rack(), None);
     program(&mut d, 0, 0, &image(1, 1)).expect("program");
     d.execute(&DeviceOp::Sync).expect("sync");
-    assert!(d.adopt(own).expect("of none before"));
+    assert!(d.adopt(own).expect("it had no rack"));
     assert!(!d.adopt(own).expect("its own"));
     drop(d);
     assert_eq!(FileSsd::owner(&f).expect("read"), Some(own));
@@ -93,7 +93,7 @@ fn a_drive_is_of_the_rack_that_used_it_first() {
     assert_eq!(d.rack(), Some(own));
     assert_eq!(read(&mut d, 0, 0).expect("as it was")[..], image(1, 1).slots[..]);
     drop(d);
-    // Torn while it was written first: of none, and no damage to the drive.
+    // A torn first write of the owner: the drive has no rack, and is not damaged.
     f.0.borrow_mut().write_at(&[&[0; 12]], layout::OWNER_AT + 16).expect("write");
     let mut d = open(&f);
     assert_eq!(d.rack(), None);
@@ -107,8 +107,8 @@ fn a_drive_keeps_the_id_it_was_given_first() {
     let f = Shared::default();
     let mut d = open(&f);
     assert_eq!(d.drive_id(), DriveId::NONE);
-    // A program that knew of no ids made it a drive of the rack.
-    assert!(d.adopt(rack).expect("of none before"));
+    // A program of a version without drive ids gave it to the rack.
+    assert!(d.adopt(rack).expect("it had no rack"));
     drop(d);
     let mut d = open(&f);
     d.name(first);
@@ -116,9 +116,9 @@ fn a_drive_keeps_the_id_it_was_given_first() {
     assert_eq!(d.drive_id(), first);
     drop(d);
     let mut d = open(&f);
-    assert_eq!(d.drive_id(), DriveId::NONE, "nobody used it");
+    assert_eq!(d.drive_id(), DriveId::NONE, "the id was never written");
     d.name(first);
-    assert!(!d.adopt(rack).expect("its own"), "it was the rack's before");
+    assert!(!d.adopt(rack).expect("its own"), "it already belongs to the rack");
     drop(d);
     let mut d = open(&f);
     d.name(second);
@@ -144,7 +144,7 @@ fn spare_areas_that_are_gone_are_told_from_pages_that_never_were() {
         (0..4).for_each(|page| program(&mut d, 0, page, &image(u64::from(page) + 1, 1)).expect("program"));
         d.execute(&DeviceOp::Sync).expect("sync");
         assert_eq!(unreadable(&mut d), []);
-        // The stamp up to which that is durable comes with the next sync.
+        // The next sync writes the stamp that covers it.
         program(&mut d, 1, 0, &image(9, 1)).expect("program");
         d.execute(&DeviceOp::Sync).expect("sync");
         let at = d.shape.spare_at(d.blocks[0].expect("used").row.extent, 1);
@@ -176,7 +176,7 @@ fn what_was_programmed_is_read_again_after_reopening() {
     assert_eq!(*read(&mut d, 2, 0).expect("read"), *image(7, 10).slots);
     let back = read(&mut d, 2, 1).expect("read");
     assert_eq!(*back, *odd.slots);
-    assert!(matches!(back[0].data, Payload::Elided { seed: 4, .. }), "stays as it was held");
+    assert!(matches!(back[0].data, Payload::Elided { seed: 4, .. }), "an elided payload stays elided");
     assert_eq!(spares(&mut d, 2), (image(7, 0).oob, vec![0, 1]));
     match d.execute(&DeviceOp::ReadMeta { offset: 100, len: 4096 }).expect("meta") {
         DeviceData::Meta(b) => assert_eq!(&b[..], b"checkpoint"),
@@ -203,7 +203,7 @@ fn an_erase_voids_every_page_without_touching_it() {
     assert_eq!(spares(&mut d, 1).1, vec![0], "and after an unclean stop");
 }
 
-/// One copy of a row damaged, whichever, brings nothing back that was erased before a sync.
+/// Damage to either copy of a row brings back nothing that was erased before a sync.
 #[test]
 fn damage_to_a_row_undoes_no_erase() {
     for (copy, closed) in [(0, true), (1, true), (0, false), (1, false)] {
@@ -225,7 +225,7 @@ fn damage_to_a_row_undoes_no_erase() {
     }
 }
 
-/// Rows whose checksums are right and that no drive of this shape can have: the file is refused, and nothing is reserved.
+/// A row with a right checksum that no drive of this shape can have: the file is refused, and nothing is reserved.
 #[test]
 fn rows_that_cannot_be_are_refused() {
     let f = Shared::default();
@@ -277,7 +277,7 @@ fn a_flipped_byte_is_noticed() {
     f.0.borrow_mut().flip(SHAPE.data_at(0, 0) + 4096 + 17, 4);
     let page = read(&mut d, 0, 0).expect("the spare area is whole");
     assert_eq!(page[0].data.crc32c(), page[0].record.crc);
-    assert_ne!(page[1].data.crc32c(), page[1].record.crc, "left to the reader's check of the record");
+    assert_ne!(page[1].data.crc32c(), page[1].record.crc, "the record's checksum reveals the damage to the reader");
     f.0.borrow_mut().flip(SHAPE.spare_at(0, 0) + 80, 4);
     assert!(read(&mut d, 0, 0).is_err());
     assert_eq!(spares(&mut d, 0).1, Vec::<u16>::new());
@@ -311,7 +311,7 @@ fn a_device_that_is_only_read_stays_as_it_is() {
     d.execute(&DeviceOp::Sync).expect("sync");
     d.close().expect("close");
     assert!(bytes() == before, "opened, read, synced and closed");
-    // With the first change the torn page is void for good.
+    // The first change makes the torn page void for good.
     let mut d = open(&f);
     program(&mut d, 1, 0, &image(3, 1)).expect("program");
     only_first(&mut d);
@@ -351,7 +351,7 @@ fn a_row_of_random_bytes_is_refused() {
     d.close().expect("close");
     let at = layout::TABLE_AT + 6 * layout::ROW_LEN as u64;
     f.0.borrow_mut().write_at(&[&[0x5a; layout::ROW_LEN]], at).expect("write");
-    let e = FileSsd::open(f.clone(), SsdId(3), SHAPE).expect_err("nothing tells what is in it");
+    let e = FileSsd::open(f.clone(), SsdId(3), SHAPE).expect_err("the row is unreadable");
     assert!(matches!(e, OpenError::Row { block: 6 }), "{e}");
 }
 
@@ -376,7 +376,7 @@ fn a_spare_area_of_random_bytes_hides_no_page_but_its_own() {
             assert_eq!(read(&mut d, 2, other).is_ok(), other != page, "page {other} where {page} is damaged");
         }
     }
-    // All of them: the row still says whose it is.
+    // With all spare areas damaged, the row still holds the block's out-of-band data.
     for page in 0..4 {
         f.0.borrow_mut().write_at(&[&vec![0x5a; SHAPE.spare_len()]], SHAPE.spare_at(0, page)).expect("write");
     }
@@ -385,7 +385,7 @@ fn a_spare_area_of_random_bytes_hides_no_page_but_its_own() {
         other => panic!("{other:?}"),
     }
 
-    // After a power cut a torn page takes those behind it along, for good, if none of them is known to be durable.
+    // After a power cut, a torn page voids the pages behind it for good, unless one of them is known to be durable.
     let mut d = open(&unclean);
     program(&mut d, 2, 4, &image(5, 1)).expect("program");
     program(&mut d, 2, 5, &image(6, 1)).expect("program");
@@ -401,11 +401,11 @@ fn a_spare_area_of_random_bytes_hides_no_page_but_its_own() {
     }
     unclean.0.borrow_mut().write_at(&[&vec![0x5a; SHAPE.spare_len()]], SHAPE.spare_at(0, 1)).expect("write");
     let mut d = open(&unclean);
-    assert_eq!(pages(&mut d, 2), 4, "what is before a durable page was durable");
+    assert_eq!(pages(&mut d, 2), 4, "the pages before a durable page were durable");
     assert!(read(&mut d, 2, 1).is_err() && read(&mut d, 2, 2).is_ok());
 }
 
-/// As a copy that ended too early, or a file system that lost the end.
+/// The result of an incomplete copy, or of a file system that lost the end.
 #[test]
 fn a_file_whose_end_is_missing_is_refused() {
     let f = Shared::default();
@@ -413,7 +413,7 @@ fn a_file_whose_end_is_missing_is_refused() {
     program(&mut d, 3, 0, &image(1, 1)).expect("program");
     d.execute(&DeviceOp::Sync).expect("sync");
     program(&mut d, 5, 0, &image(2, 2)).expect("program");
-    // Begins by writing down that the first was durable.
+    // This sync first records that the first page is durable.
     d.execute(&DeviceOp::Sync).expect("sync");
     let unclean = f.0.borrow().clone();
     d.close().expect("close");
@@ -437,7 +437,7 @@ fn a_file_whose_end_is_missing_is_refused() {
         let mut d = FileSsd::open(cut(file, needed), SsdId(3), SHAPE).expect("all there");
         assert_eq!(read(&mut d, 3, 0).expect("durable")[..], image(1, 1).slots[..]);
     }
-    // Of a life in which no block was written, too.
+    // Also after a run in which no block was written.
     let quiet = cut(&clean, second);
     let mut d = open(&quiet);
     d.execute(&DeviceOp::WriteMeta { offset: 0, data: Bytes::from_static(b"x") }).expect("meta");
@@ -449,14 +449,14 @@ fn a_file_whose_end_is_missing_is_refused() {
             other => panic!("{found} of {second} bytes: {other:?}"),
         }
     }
-    // What was reserved after the last sync may be gone. With the first change it is there again, as the rows say.
+    // Space reserved after the last sync may be lost. The first change reserves it again, as the rows require.
     let f = cut(&unclean, first);
     let mut d = open(&f);
-    assert_eq!(spares(&mut d, 5).1, Vec::<u16>::new(), "it was never written down as durable");
+    assert_eq!(spares(&mut d, 5).1, Vec::<u16>::new(), "it was never recorded as durable");
     program(&mut d, 3, 1, &image(3, 3)).expect("program");
     d.close().expect("close");
     assert_eq!(read(&mut open(&f), 3, 1).expect("durable")[..], image(3, 3).slots[..]);
-    // So may what was written of the checkpoint area, of a device that is new.
+    // On a new device, so may writes to the checkpoint area.
     let f = Shared::default();
     let mut d = open(&f);
     d.execute(&DeviceOp::WriteMeta { offset: 9000, data: Bytes::from_static(b"checkpoint") }).expect("meta");
@@ -499,11 +499,11 @@ fn the_hosts_errors_have_their_names() {
     }
     faults.fail_writes(Some(libc::EIO));
     let failed = Err(DeviceError::Backend { os_error: libc::EIO });
-    assert_eq!(program(&mut d, 0, 3, &image(2, 1)), failed, "the one that completes a run");
+    assert_eq!(program(&mut d, 0, 3, &image(2, 1)), failed, "this page completes a run");
     assert_eq!(d.execute(&DeviceOp::Sync).map(|_| ()), failed);
     faults.fail_writes(Some(libc::ENOSPC));
     assert_eq!(d.write_tails(), Err(DeviceError::NoSpace));
-    assert_eq!(*read(&mut d, 0, 0).expect("what could not be written is still there"), *image(1, 1).slots);
+    assert_eq!(*read(&mut d, 0, 0).expect("a failed write stays in memory"), *image(1, 1).slots);
     faults.fail_writes(None);
     d.write_tails().expect("writes");
     faults.fail_reads(Some(libc::EIO));
@@ -521,7 +521,7 @@ fn a_failed_sync_is_final() {
     assert_eq!(d.execute(&DeviceOp::Sync).map(|_| ()), failed);
     faults.fail_syncs(None);
     let reached = faults.syncs();
-    assert_eq!(d.execute(&DeviceOp::Sync).map(|_| ()), failed, "never as if it had succeeded");
+    assert_eq!(d.execute(&DeviceOp::Sync).map(|_| ()), failed, "a failed sync stays failed");
     assert_eq!(faults.syncs(), reached);
     assert!(d.close().is_err());
 }
@@ -537,11 +537,11 @@ fn pages_go_to_the_file_in_runs_and_spare_areas_by_the_block() {
         for back in 0..=page {
             assert_eq!(*read(&mut d, 0, back).expect("read"), *image(u64::from(back), back as u8).slots);
             let two = DeviceOp::ReadSlots { page: PageAddr { block: 0, page: back }, first: 1, count: 2 };
-            let DeviceData::Page(s) = d.execute(&two).expect("read") else { panic!("slots were asked for") };
+            let DeviceData::Page(s) = d.execute(&two).expect("read") else { panic!("not slots") };
             assert_eq!(*s, image(u64::from(back), back as u8).slots[1..3]);
         }
         let slot = DeviceOp::ReadSlot { page: PageAddr { block: 0, page }, slot: 3 };
-        let DeviceData::Slot(s) = d.execute(&slot).expect("read") else { panic!("a slot was asked for") };
+        let DeviceData::Slot(s) = d.execute(&slot).expect("read") else { panic!("not a slot") };
         assert_eq!(s, image(u64::from(page), page as u8).slots[3]);
     }
     let writes: Vec<(u64, usize)> = (before..journal.len())
@@ -599,7 +599,7 @@ fn a_block_that_is_marked_bad_stays_so_and_holds_nothing() {
         program(&mut d, block, 0, &image(1, 1)).expect("program");
     }
     d.execute(&DeviceOp::MarkBad { block: 1 }).expect("mark");
-    // One that was never used, and the last.
+    // A block that was never used, which is also the last.
     d.execute(&DeviceOp::MarkBad { block: 15 }).expect("mark");
     assert!(d.execute(&DeviceOp::MarkBad { block: 16 }).is_err());
     for again in 0..3 {
@@ -613,7 +613,7 @@ fn a_block_that_is_marked_bad_stays_so_and_holds_nothing() {
         }
         assert_eq!(*read(&mut d, 2, 0).expect("read"), *image(1, 1).slots);
         d.execute(&DeviceOp::Sync).expect("sync");
-        // Once as after a power cut, once closed.
+        // Once after a power cut, once after a close.
         if again == 1 {
             d.close().expect("close");
         }

@@ -6,8 +6,8 @@ use rackweave_core::rng::seeds;
 
 type File = Faulty<Recorder<MemFile>>;
 
-/// Power cuts at every step of a run of programs, erases and syncs: what was synced is there and whole, and no page
-/// of a block that was not full shows contents that do not match its records.
+/// Power cuts at every step of a run of programs, erases and syncs: synced data is there and whole, and no page of a
+/// block that was not full shows contents that do not match its records.
 #[test]
 fn power_cuts_at_every_step_lose_nothing_that_was_synced() {
     for seed in seeds(0..20) {
@@ -15,7 +15,7 @@ fn power_cuts_at_every_step_lose_nothing_that_was_synced() {
     }
 }
 
-/// The same on a disk that is full now and then: each command that finds no room is tried again as it was.
+/// The same on a disk that is sometimes full: a command that finds no space is retried unchanged.
 #[test]
 fn what_found_no_room_is_tried_again_and_nothing_is_lost() {
     let of = seeds(0..60);
@@ -23,7 +23,7 @@ fn what_found_no_room_is_tried_again_and_nothing_is_lost() {
     assert!(of != (0..60) || refused > 500, "{refused} refused");
 }
 
-/// Commands of a test, on a disk that is full for some.
+/// Runs a test's commands on a disk that is full for some of them.
 struct Host {
     drive: FileSsd<File>,
     faults: Faults,
@@ -35,7 +35,7 @@ impl Host {
     fn run(&mut self, rng: &mut Rng, op: DeviceOp) {
         if rng.chance(self.full) {
             self.faults.fail_allocations(Some(libc::ENOSPC));
-            // Where space cannot be reserved, writes fail, too; some of them.
+            // When space cannot be reserved, some writes fail, too.
             self.faults.fail_writes_after(rng.chance(0.7).then(|| (libc::ENOSPC, rng.below(3))));
         }
         let first = self.drive.execute(&op);
@@ -43,7 +43,7 @@ impl Host {
         self.faults.fail_writes(None);
         if first.as_ref().is_err_and(|e| *e == DeviceError::NoSpace) {
             self.refused += 1;
-            self.drive.execute(&op).expect("there is room again");
+            self.drive.execute(&op).expect("the disk has space again");
         } else {
             first.expect("nothing else fails");
         }
@@ -57,7 +57,7 @@ impl Host {
     }
 }
 
-/// How many commands found no room.
+/// Returns the number of commands that found no space.
 fn power_cut_run(seed: u64, full: f64) -> u32 {
     let mut rng = Rng::new(seed);
     let (journal, faults) = (Journal::default(), Faults::default());
@@ -69,11 +69,11 @@ fn power_cut_run(seed: u64, full: f64) -> u32 {
     let file = Faulty::new(Recorder::new(start.clone(), 0, journal.clone()), faults.clone());
     let drive = FileSsd::open(file, SsdId(3), SHAPE).expect("opens");
     let mut d = Host { drive, faults, full, refused: 0 };
-    // What each erase block holds: sequence of each page in order. `states[k]` is how it was at sync `k`.
+    // The sequences of each erase block's pages, in order.
     let mut now = vec![Vec::<u64>::new(); 4];
     let mut synced = vec![(now.clone(), Vec::new(), None)];
     let mut bad: Vec<u32> = Vec::new();
-    // Where the checkpoint area was written last.
+    // Offset of the last write to the checkpoint area.
     let mut meta = None;
     for sequence in 1..120u64 {
         let block = rng.below(4) as u32;
@@ -82,7 +82,7 @@ fn power_cut_run(seed: u64, full: f64) -> u32 {
         }
         let held = now[block as usize].len();
         if held == 8 {
-            // As the page layer does: a block is erased only when what it held is not needed any more.
+            // As in the page layer, a block is erased only when its contents are no longer needed.
             d.sync(&mut rng);
             synced.push((now.clone(), bad.clone(), meta));
             journal.note(synced.len() as u64 - 1);
@@ -120,7 +120,7 @@ fn power_cut_run(seed: u64, full: f64) -> u32 {
     d.refused
 }
 
-/// Pages of each block, blocks marked bad, and a place in the checkpoint area.
+/// Pages of each block, blocks marked bad, and an offset in the checkpoint area.
 type Synced = (Vec<Vec<u64>>, Vec<u32>, Option<u64>);
 
 fn check_after_cut(file: &Shared, (known, bad, meta): &Synced, at: (u64, usize, u32)) {
@@ -133,7 +133,7 @@ fn check_after_cut(file: &Shared, (known, bad, meta): &Synced, at: (u64, usize, 
         assert_eq!(found, DeviceError::BadBlock { block: *block }, "at {at:?}");
     }
     for (block, pages) in known.iter().enumerate() {
-        // Full when it was synced: perhaps erased since, and partly written over.
+        // Full at the sync: it may have been erased and partly programmed since.
         if pages.len() == 8 {
             continue;
         }
@@ -145,7 +145,7 @@ fn check_after_cut(file: &Shared, (known, bad, meta): &Synced, at: (u64, usize, 
             }
             sequences.push(slots[0].record.version.0);
         }
-        assert!(sequences.starts_with(pages), "block {block}: {pages:?} was synced, {sequences:?} is there at {at:?}");
+        assert!(sequences.starts_with(pages), "block {block}: synced {pages:?}, found {sequences:?} at {at:?}");
     }
 }
 
@@ -167,9 +167,9 @@ fn no_more_is_kept_in_memory_than_when_there_was_no_room() {
         assert_eq!(program(&mut d, run - 1), Err(DeviceError::NoSpace));
         assert_eq!(d.tails[&0].end(), run, "once");
     }
-    assert_eq!(d.execute(&DeviceOp::Sync).map(|_| ()), Err(DeviceError::NoSpace), "and is not final");
+    assert_eq!(d.execute(&DeviceOp::Sync).map(|_| ()), Err(DeviceError::NoSpace), "a full disk is not a final error");
     faults.fail_writes(None);
-    (run - 1..8).for_each(|page| program(&mut d, page).expect("there is room again"));
+    (run - 1..8).for_each(|page| program(&mut d, page).expect("the disk has space again"));
     d.execute(&DeviceOp::Sync).expect("sync");
     d.close().expect("close");
     let mut d = open(&f);
@@ -179,7 +179,7 @@ fn no_more_is_kept_in_memory_than_when_there_was_no_room() {
     }
 }
 
-/// An fdatasync that fails is final, for whatever reason (protocol rule 12).
+/// A failed fdatasync is final, whatever its error (protocol rule 12).
 #[test]
 fn a_sync_that_fails_for_want_of_room_is_final() {
     let faults = Faults::default();

@@ -1,8 +1,8 @@
-//! Rows of the block table through power cuts: an erase that is durable stays so.
+//! Rows of the block table through power cuts: no power cut undoes a durable erase.
 
 use super::*;
 
-/// What a power cut leaves of a copy of a row that was written since the last sync.
+/// The state in which a power cut leaves a row copy that was written since the last sync.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     Before,
@@ -10,7 +10,7 @@ enum Left {
     Torn,
 }
 
-/// Every file that a power cut can leave: `synced`, with each copy of the block's row that differs in `now` left in any way.
+/// Every file that a power cut can leave: `synced`, with each copy of the block's row that differs in `now` in any state.
 fn cuts(synced: &MemFile, now: &MemFile, block: u64) -> Vec<(Vec<Left>, MemFile)> {
     let copy_at = |c: usize| layout::TABLE_AT + block * layout::ROW_LEN as u64 + (c * layout::ROW_COPY_LEN) as u64;
     let bytes = |f: &MemFile, c: usize| {

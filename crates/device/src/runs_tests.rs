@@ -1,5 +1,5 @@
-//! Runs of a drive on one file, one after another. The seed draws everything: the commands, a sync that fails, where and how a run
-//! ends, changes of the file between two runs, and the rack that uses it.
+//! Successive runs of a drive on one file. The seed draws the commands, a failing sync, where and how each run ends,
+//! changes of the file between runs, and the rack that uses it.
 
 use super::layers::{Faults, Faulty, Journal, Recorder, Replay, Step};
 use super::tests::{SHAPE, Shared, image, open, program, read, spares};
@@ -19,15 +19,15 @@ type Pages = Vec<Vec<u64>>;
 /// The blocks during one run.
 #[derive(Default)]
 struct Log {
-    /// By block: the pages that it had when the run began, and those of each erase since.
+    /// By block: its pages at the start of the run, and those of each use since, where an erase starts a use.
     uses: Vec<Pages>,
-    /// Instants of the journal, by the number of their note.
+    /// Instants of the journal, by their note's number.
     marks: Vec<Mark>,
 }
 
 #[derive(Clone)]
 enum Mark {
-    /// All is durable up to here: by block, the present use and its pages.
+    /// Everything up to here is durable: by block, the current use and its number of pages.
     Synced(Vec<(usize, usize)>),
     Erasing(u32),
     Adopted,
@@ -39,11 +39,11 @@ impl Log {
         self.marks.push(mark);
     }
     fn synced(&mut self, journal: &Journal) {
-        let at = self.uses.iter().map(|u| (u.len() - 1, u.last().expect("the present one").len())).collect();
+        let at = self.uses.iter().map(|u| (u.len() - 1, u.last().expect("the current use").len())).collect();
         self.note(journal, Mark::Synced(at));
     }
     fn present(&self, block: u32) -> &Vec<u64> {
-        self.uses[block as usize].last().expect("the present one")
+        self.uses[block as usize].last().expect("the current use")
     }
 }
 
@@ -52,17 +52,17 @@ struct World {
     rng: Rng,
     file: MemFile,
     held: Pages,
-    /// Blocks of which an erase is half done: what is left of their pages shows nothing.
+    /// Blocks whose erase was interrupted: any of their pages may be left.
     foul: [bool; BLOCKS as usize],
     adopted: bool,
-    /// The last run ended by a close.
+    /// The last run ended with a close.
     closed: bool,
     sequence: u64,
     refused: u64,
     failed_syncs: u64,
 }
 
-/// Sequences of the pages that are there, and whether their contents are.
+/// The sequences of the block's pages, and whether their contents are intact.
 fn pages<F: FileIo>(d: &mut FileSsd<F>, block: u32) -> (Vec<u64>, bool) {
     let (mut sequences, mut whole) = (Vec::new(), true);
     for page in spares(d, block).1 {
@@ -108,7 +108,7 @@ impl World {
     /// False if a sync failed.
     fn work<F: FileIo>(&mut self, d: &mut FileSsd<F>, log: &mut Log, journal: &Journal, faults: &Faults) -> bool {
         let fails_after = if self.rng.chance(0.2) { self.rng.below(30) } else { u64::MAX };
-        // Of a block with pages from before, one may be torn: nothing is programmed behind it.
+        // A block with pages of an earlier run may have a torn one, so nothing is programmed behind them.
         let mut open: Vec<bool> = self.held.iter().map(Vec::is_empty).collect();
         let mut sound = true;
         let mut changed = false;
@@ -122,7 +122,7 @@ impl World {
                 faults.fail_syncs(None);
                 sound &= !fails;
                 self.failed_syncs += u64::from(!sound);
-                assert_eq!(result.is_ok(), sound, "a sync that failed is final");
+                assert_eq!(result.is_ok(), sound, "a failed sync is final");
                 if sound {
                     log.synced(journal);
                 }
@@ -136,17 +136,18 @@ impl World {
             } else {
                 self.sequence += 1;
                 program(d, block, page as u16, &image(self.sequence, self.sequence as u8)).expect("program");
-                log.uses[block as usize].last_mut().expect("the present one").push(self.sequence);
+                log.uses[block as usize].last_mut().expect("the current use").push(self.sequence);
                 changed = true;
             }
             if open[block as usize] && self.rng.chance(0.1) {
-                assert_eq!(pages(d, block), (log.present(block).clone(), true), "while it runs");
+                assert_eq!(pages(d, block), (log.present(block).clone(), true), "during the run");
             }
         }
         sound
     }
 
-    /// The power fails at step `end`: the next run finds what every completed sync covers, and nothing else.
+    /// The power fails at step `end`. The next run must find all that the last completed sync covers, and no pages that
+    /// were never written.
     fn cut(&mut self, journal: &Journal, log: &Log, end: usize) {
         let mut replay = Replay::new(journal, vec![std::mem::take(&mut self.file)]);
         let (mut synced, mut erased, mut adopted) = (Vec::new(), self.foul, self.adopted);
@@ -169,7 +170,7 @@ impl World {
             let later = (at + 1..uses.len()).find(|&j| !found.is_empty() && uses[j].starts_with(&found));
             let fits = match later {
                 Some(_) => erased[b] && whole,
-                // An erase that is half done may have left any of them.
+                // An interrupted erase may have left any of the pages.
                 None if erased[b] => found.iter().all(|s| uses[at].contains(s)),
                 None => whole && found.starts_with(&uses[at][..n]) && uses[at].starts_with(&found),
             };
@@ -186,7 +187,7 @@ impl World {
         assert!(!self.adopted || d.drive_id() == DRIVE);
     }
 
-    /// The file as it may be left between two runs: refused, or unchanged.
+    /// A change of the file between two runs: the drive refuses it, or finds everything unchanged.
     fn between(&mut self) {
         let mut file = self.file.clone();
         let refused = match self.rng.below(5) {
@@ -214,7 +215,7 @@ impl World {
                 }
                 matches!(FileSsd::open(file, SSD, SHAPE), Err(OpenError::Row { block: b }) if b == block)
             }
-            // Everything in it is known to be durable.
+            // The file is cut short; everything in a closed file is known to be durable.
             3 if self.closed => {
                 let len = self.rng.below(2 * SHAPE.data_at(BLOCKS, 0)).min(file.len().expect("read"));
                 let mut kept = vec![0; len as usize];
@@ -223,7 +224,7 @@ impl World {
                 short.write_at(&[&kept], 0).expect("write");
                 match FileSsd::open(short, SSD, SHAPE) {
                     Err(_) => true,
-                    // A file of which nothing is left is a new drive.
+                    // An empty file is a new drive.
                     Ok(_) if len < layout::SUPER_LEN as u64 => return,
                     Ok(mut d) => {
                         let there: Pages = (0..BLOCKS).map(|b| pages(&mut d, b).0).collect();
@@ -234,7 +235,7 @@ impl World {
             }
             _ => return,
         };
-        assert!(refused, "it was used as if it were this drive, and whole");
+        assert!(refused, "a wrong or damaged file was accepted");
         self.refused += 1;
     }
 }
