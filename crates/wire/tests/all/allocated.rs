@@ -1,4 +1,4 @@
-//! Counts what a thread allocates: hostile counts must not make the decoder reserve memory.
+//! Counts a thread's allocated bytes: hostile counts must not make the decoder reserve memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -23,10 +23,10 @@ use rackweave_core::{
     VolumeId, VssdId,
 };
 
-/// Where choices come from.
+/// The source of choices.
 enum Source {
     Seed(Rng),
-    /// Zeroes follow the last one: lists end.
+    /// Zeroes follow the last byte, so that lists end.
     #[allow(dead_code, reason = "the fuzz targets draw so")]
     Bytes(std::vec::IntoIter<u8>),
 }
@@ -57,7 +57,7 @@ impl Draw {
     pub fn new(seed: u64) -> Draw {
         Draw(Source::Seed(Rng::new(seed)))
     }
-    /// Draws as the bytes say.
+    /// Draws from bytes.
     #[allow(dead_code, reason = "the fuzz targets draw so")]
     pub fn of(bytes: &[u8]) -> Draw {
         Draw(Source::Bytes(Vec::from(bytes).into_iter()))

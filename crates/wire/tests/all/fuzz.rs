@@ -1,4 +1,4 @@
-//! The fuzz target, run briefly and seeded: hostile bytes get an error or are the one encoding of a packet.
+//! The fuzz target, run briefly from a seed: hostile bytes are refused, or are the one encoding of a packet.
 
 use rackweave_core::Rng;
 use rackweave_wire::{HEADER_BYTES, decode, encode, header::checksum};
@@ -9,11 +9,10 @@ use crate::drawn::Draw;
 const MUTATED: u64 = 600_000;
 const RANDOM: u64 = 200_000;
 
-/// Memory of a value is at most this many times its bytes on the wire (a shortest view: 13 bytes there, 48 here).
+/// Upper bound of a value's memory over its bytes on the wire (a shortest view: 13 bytes on the wire, 48 in memory).
 const MEMORY_RATIO: usize = 4;
 
-/// The properties: never a panic, no more memory than the input accounts for, and whatever is accepted has exactly
-/// these bytes.
+/// The decoder never panics and allocates in proportion to its input; an accepted packet encodes to the same bytes.
 fn target(input: &[u8], again: &mut Vec<u8>) -> bool {
     let before = allocated::bytes();
     let result = decode(input);
@@ -21,12 +20,12 @@ fn target(input: &[u8], again: &mut Vec<u8>) -> bool {
     assert!(used <= MEMORY_RATIO * input.len() + 512, "{used} bytes allocated for {}", input.len());
     let Ok(packet) = result else { return false };
     again.clear();
-    encode(&packet, again).expect("what was decoded can be encoded");
+    encode(&packet, again).expect("a decoded packet can be encoded");
     assert_eq!(again, input);
     true
 }
 
-/// Makes length and checksum fit again, so that mutations reach the body's parser.
+/// Corrects length and checksum, so that mutations reach the body's parser.
 fn mend(bytes: &mut [u8]) {
     if bytes.len() >= HEADER_BYTES {
         let len = (bytes.len() - HEADER_BYTES) as u32;
@@ -41,7 +40,7 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
         if bytes.is_empty() {
             return;
         }
-        // Mostly early in the body, where counts and kinds are.
+        // Mostly near the start of the body, where counts and kinds are.
         let span = if rng.chance(0.7) { bytes.len().min(HEADER_BYTES + 48) } else { bytes.len() };
         let at = rng.below(span as u64) as usize;
         match rng.below(6) {
@@ -74,7 +73,7 @@ fn mutated_packets() {
         }
         accepted += u64::from(target(&bytes, &mut again));
     }
-    // Many mutations only change a value: if none got through, the target would test the checksum alone.
+    // Many mutations only change a value. If all were refused, the target would test only the checksum.
     assert!(accepted > MUTATED / 20, "{accepted} of {MUTATED} accepted");
 }
 

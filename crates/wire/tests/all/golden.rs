@@ -1,4 +1,4 @@
-//! Vectors: bytes that must never change within a version.
+//! Golden vectors: bytes that must not change within a version.
 
 use std::sync::Arc;
 
@@ -72,11 +72,11 @@ fn controls() -> Vec<(&'static str, Control)> {
     };
     let report =
         VssdReport { vssd: VssdId(0x11), set, epoch, complete: true, failed: false, read_only: true, no_room: false };
-    // Of a version before, which gave the reason in words.
+    // Of an earlier version, which gave the reason as text.
     let earlier = ServerError::EarlierUnfit { server: NodeId(3), why: "full".into() };
     vec![
         ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),
-        // Of a version before, which did not say which ids were given out.
+        // Of an earlier version, which did not report the allocated ids.
         ("control_server_welcome_unknown", welcome(0, &[(VolumeId(1), 2), (VolumeId(3), FENCE_ALL)])),
         ("control_server_welcome", welcome(0x0a0b, &[(VolumeId(1), 2), (VolumeId(3), 0)])),
         ("control_vssds_done", Control::VssdsDone { plan: 0x0102_0304_0506_0708, lost: 0x8 }),
@@ -136,7 +136,7 @@ fn controls() -> Vec<(&'static str, Control)> {
     ]
 }
 
-/// Answers of the metadata service that refuse something.
+/// Refusals by the metadata service.
 fn refusals() -> Vec<(&'static str, Control)> {
     let (set, server, vssd) = (SetId(5), NodeId(3), VssdId(0x11));
     let refused = |error| Control::AdminReply(Err(Box::new(error)));
@@ -236,7 +236,7 @@ fn samples() -> Vec<(&'static str, Packet)> {
     samples
 }
 
-/// Members that compare what they hold, one that cannot read it, and what a shadow learns of clients.
+/// Members that compare their blocks, a member that cannot read its own, and client records sent to a shadow.
 fn compared() -> Vec<(&'static str, Peer)> {
     let range = BlockRange { volume: VolumeId(7), first: 0x400, count: 0x20 };
     let (addr, version) = (BlockAddr::new(VolumeId(7), 0x401), Timestamp(0x60));

@@ -1,4 +1,4 @@
-//! Captures, taken apart again field by field.
+//! Captures, parsed again field by field.
 
 use rackweave_core::msg::{Block, Body, IoReply, Op, Packet, Table};
 use rackweave_core::{NodeId, Payload, Time};
@@ -20,7 +20,7 @@ fn drawn(seed: u64) -> Packet {
     p
 }
 
-/// Checks the headers of one frame, and returns what UDP carries.
+/// Checks the headers of one frame, and returns the UDP payload.
 fn udp_payload<'a>(frame: &'a [u8], p: &Packet) -> &'a [u8] {
     let (src, dst) = (p.src.ipv4().to_be_bytes(), p.dst.ipv4().to_be_bytes());
     assert_eq!(frame[..6], [2, 0, dst[0], dst[1], dst[2], dst[3]]);

@@ -24,7 +24,7 @@ fn bytes(op: Op, body: Body) -> Vec<u8> {
 fn gc() -> Vec<u8> {
     bytes(Op::GcOp, Body::Table(Table::Gc(GcOp { field: GcField::Soft, sequence: 9 })))
 }
-/// Changes bytes, makes the checksum fit, and decodes.
+/// Changes bytes, corrects the checksum, and decodes.
 fn with(mut bytes: Vec<u8>, at: usize, new: &[u8]) -> DecodeError {
     bytes[at..at + new.len()].copy_from_slice(new);
     let sum = checksum(&bytes);
@@ -38,7 +38,7 @@ fn with_op(mut bytes: Vec<u8>, op: Op) -> Vec<u8> {
 fn refused(op: Op, body: Body) -> EncodeError {
     let mut bytes = vec![1, 2, 3];
     let e = encode(&packet(op, body), &mut bytes).unwrap_err();
-    assert_eq!(bytes, [1, 2, 3], "nothing is left behind");
+    assert_eq!(bytes, [1, 2, 3], "a refused packet adds no bytes");
     e
 }
 
@@ -51,7 +51,7 @@ fn headers() {
     assert_eq!(with(gc(), 9, &[2]), DecodeError::UnknownVersion { version: 2 });
     assert_eq!(with(gc(), 10, &[3]), DecodeError::UnknownClass { class: 3 });
     assert_eq!(with(gc(), 11, &[2]), DecodeError::BadFlags { flags: 2 });
-    assert_eq!(with(gc(), 11, &[1]), DecodeError::BadFlags { flags: 1 }, "nothing is elided");
+    assert_eq!(with(gc(), 11, &[1]), DecodeError::BadFlags { flags: 1 }, "the packet has no elided payload");
     assert_eq!(with(gc(), 55, &[7]), DecodeError::Reserved { offset: 55, value: 7 });
     assert_eq!(with(gc(), 64, &[8]), DecodeError::Reserved { offset: 64, value: 8 });
     assert_eq!(with(gc(), 56, &[0, 0, 0, 10]), DecodeError::BodyLength { len: 10, have: 9 });
@@ -64,12 +64,12 @@ fn headers() {
 fn the_first_id_not_given_out_is_no_volume() {
     let volumes = LiveVolumes { first_unused: VolumeId(9), writers: [(VolumeId(1), 2)].into() };
     let welcome = Control::ServerWelcome { nonce: 1, incarnation: Incarnation(2), volumes };
-    // Kind, nonce, incarnation, count; then that id.
+    // Kind, nonce, incarnation, count; then the id.
     let at = 80 + 1 + 8 + 8 + 4;
     assert_eq!(with(bytes(Op::Control, Body::Control(welcome)), at, &[0; 4]), DecodeError::NoVolume { offset: at });
 }
 
-/// Readers of a version before take the entry for a volume without a writer, whose fence is none.
+/// Readers of an earlier version take the entry for a volume without a writer, whose fence is 0.
 #[test]
 fn what_is_not_known_of_volumes_is_written_as_before() {
     let writers: Box<[(VolumeId, u32)]> = [(VolumeId(1), 0), (VolumeId(2), 3), (VolumeId(4), 0)].into();
@@ -90,7 +90,7 @@ fn bodies() {
     assert_eq!(with(create(), 80, &[11]), DecodeError::BadAddress { address: 0x0b00_0003, offset: 80 });
     assert_eq!(with(create(), 108, &[4]), DecodeError::TooMany { what: "peers", count: 4, limit: 3, offset: 108 });
     assert_eq!(with(create(), 109, &[2]), DecodeError::BadBool { value: 2, offset: 109 });
-    assert_eq!(with(create(), 92, &[1]), DecodeError::Reserved { offset: 92, value: 1 }, "an unused place");
+    assert_eq!(with(create(), 92, &[1]), DecodeError::Reserved { offset: 92, value: 1 }, "an unused field");
     let flush = bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
     assert_eq!(with(flush, 0, &[Op::Read as u8]), DecodeError::NotRedirectable { kind: 3 });
     let flush = || bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));

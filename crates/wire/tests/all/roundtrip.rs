@@ -1,4 +1,4 @@
-//! What is encoded is decoded, and only that.
+//! Decoding returns the packet that was encoded.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn bytes_of(p: &Packet) -> Vec<u8> {
     bytes
 }
 
-/// How contents are held counts too: checksums cover it.
+/// Payloads must also have the same representation: checksums cover it.
 fn assert_same(a: &Packet, b: &Packet) {
     assert_eq!(format!("{a:?}"), format!("{b:?}"));
 }
