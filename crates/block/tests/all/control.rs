@@ -143,10 +143,10 @@ fn the_service_learns_when_nobody_here_uses_a_volume_and_when_somebody_does_agai
     assert_eq!(r.admin, [admin::Op::VolumeRelease { volume: VOLUME, attach }]);
     r.admin.clear();
     r.sent.clear();
-    assert_eq!(r.attach().unwrap().attach, attach, "its generation is still the writer's");
+    assert_eq!(r.attach().unwrap().attach, attach, "the volume's generation is unchanged");
     assert_eq!(r.admin, [admin::Op::VolumeHold { name: "v".into(), attach }]);
     assert!(r.sent.is_empty(), "nothing was fenced");
-    // While an attach is under way the volume is in use.
+    // The volume is in use during an attach.
     r.admin.clear();
     let id = r.submit(volume::Op::Attach { name: "v".into() });
     assert_eq!(r.run(volume::Op::Detach { volume: VOLUME }), Ok(volume::Reply::Done));

@@ -61,8 +61,8 @@ fn a_late_refusal_changes_nothing() {
     }
 }
 
-/// A request of many messages is ordered block by block. If it is given up while one of its messages waits for a later
-/// write, it must not let through what waits for that message.
+/// A request of many messages is ordered block by block. If it is given up while one of its messages waits for a
+/// write, mutations that wait for that message must still wait.
 #[test]
 fn given_up_while_it_waits_it_still_keeps_others_in_order() {
     let mut r = Rack::new(1, 16, 128 << 20, 13, |c| c.deadline = Some(Span::from_secs(1)));
@@ -203,7 +203,7 @@ fn a_deadline_gives_up_for_good() {
     r.write(0, 4096, 3).unwrap();
     r.run_for(Span::from_secs(5));
     assert_eq!(r.read(0, 4096), Payload::elided(4096, 3));
-    // Writes that may have taken effect without an answer must be flushed nevertheless.
+    // Unanswered writes may have taken effect, so they must be flushed, too.
     let before = r.sets[0].flushes;
     r.run(volume::Op::Flush { volume: VOLUME }).unwrap();
     r.run(volume::Op::Flush { volume: VOLUME }).unwrap();
@@ -230,8 +230,8 @@ fn a_fenced_writer_stops_until_it_attaches_again() {
     r.write(0, 4096, 4).unwrap();
 }
 
-/// Another writer attached, wrote, and detached while a write was unanswered here. After another attach, that write
-/// must not follow the other's under the newer generation.
+/// Another writer attached, wrote and detached while a write of this client was unanswered. After a new attach, that
+/// write must not be sent under the new generation, after the other writer's.
 #[test]
 fn what_was_unanswered_when_another_writer_came_does_not_go_again_after_it() {
     let mut r = Rack::attached(1, 16, 1 << 20, 15);

@@ -1,4 +1,4 @@
-//! What a flush covers.
+//! Which sets a flush is sent to.
 
 use rackweave_core::volume;
 use rackweave_core::{Payload, Span};
@@ -35,7 +35,7 @@ fn a_write_under_way_makes_its_set_unflushed_before_and_after() {
     let w = r.submit(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, 1), fua: false });
     r.run_for(Span::from_millis(1));
     r.faults.silent.clear();
-    // Others may have read what it wrote, so this flush must be sent, and so must the one after the write's answer.
+    // The write's data may have been read already, so this flush must be sent, and so must the one after its answer.
     r.run(flush.clone()).unwrap();
     assert_eq!(flushes(&r), [2]);
     assert_eq!(r.wait(w), Ok(volume::Reply::Done));

@@ -1,4 +1,4 @@
-//! Nonsensical packets: the client neither panics nor takes them for answers.
+//! Malformed packets: the client neither panics nor takes them for answers.
 
 use rackweave_core::admin;
 use rackweave_core::msg::{Block, Body, Control, IoError, IoReply, Packet, RackMap, SetRoute};
@@ -74,7 +74,7 @@ fn senseless_packets_do_not_break_it() {
                     _ => volume::Op::Write { volume: VOLUME, offset, data: Payload::elided(8192, i), fua: false },
                 });
             }
-            // Half of the time with the number of a real request.
+            // Half of the packets carry the number of a real request.
             let Some(asked) = r.sent.last().map(|p| p.header) else { continue };
             let mut header = asked;
             if rng.chance(0.5) {

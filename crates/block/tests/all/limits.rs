@@ -7,7 +7,7 @@ use rackweave_core::{Payload, Span};
 
 use crate::rack::{Rack, VOLUME};
 
-/// A volume of 4 MiB with these limits, which the attach reported.
+/// A volume of 4 MiB with these limits, reported by the attach.
 fn limited(iops: u64, bytes_per_s: u64) -> Rack {
     let mut r = Rack::new(2, 16, 4 << 20, 3, |c| c.deadline = Some(Span::from_secs(5)));
     r.info.limits = VolumeLimits { iops, bytes_per_s };
@@ -49,7 +49,7 @@ fn no_more_than_its_limit_and_no_less() {
         let done = answered(&mut r, 4_000, 64, len);
         let most = each_s * 41 / 10 + 3;
         assert!((each_s * 4..=most).contains(&done), "{iops} IOPS, {bytes_per_s} B/s, {len} bytes each: {done}");
-        // After a pause at most a tenth of a second is made up for.
+        // After a pause, the burst is at most a tenth of a second's worth.
         r.run_for(Span::from_secs(3));
         r.replies.clear();
         let after = answered(&mut r, 1_000, 64, len);
@@ -62,7 +62,7 @@ fn limits_change_while_requests_wait() {
     let mut r = limited(100, 0);
     let slow = answered(&mut r, 1_000, 256, 4096);
     assert!(slow <= 111, "{slow}");
-    // 256 of them wait and are sent at once.
+    // The 256 waiting requests are sent at once.
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits::NONE });
     r.run_for(Span::from_millis(20));
     assert_eq!(r.client().requests_waiting(), 0);
@@ -70,7 +70,7 @@ fn limits_change_while_requests_wait() {
     assert!(free > 10_000, "{free}");
     r.tell(Control::VolumeLimited { volume: VOLUME, limits: VolumeLimits { iops: 200, bytes_per_s: 0 } });
     let again = answered(&mut r, 2_000, 64, 4096);
-    assert!((400..=485).contains(&again), "what was under way, and 200 a second: {again}");
+    assert!((400..=485).contains(&again), "those in flight, and 200 a second: {again}");
 }
 
 #[test]
@@ -79,19 +79,19 @@ fn in_the_order_they_came_and_a_flush_does_not_wait() {
     let write = |n: u64| volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(4096, n), fua: false };
     let all: Vec<u64> = (0..12).map(|n| r.submit(write(n))).collect();
     assert_eq!(r.run(volume::Op::Flush { volume: VOLUME }), Ok(volume::Reply::Done));
-    assert!(r.client().requests_waiting() >= 9, "they wait still");
+    assert!(r.client().requests_waiting() >= 9, "they still wait");
     for pair in all.windows(2) {
         r.wait(pair[0]).expect("written");
         assert!(!r.replies.contains_key(&pair[1]) || pair[1] <= all[1], "the later one waits longer");
     }
     r.wait(all[11]).expect("written");
-    assert_eq!(r.read(0, 4096), Payload::elided(4096, 11), "the last one is the newest");
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 11), "the last write is the newest");
 }
 
 #[test]
 fn trims_count_as_requests_and_zeroes_reach_what_they_must() {
     let mut r = limited(10, 1);
-    r.write(0, 8192, 1).expect("one goes in spite of its size");
+    r.write(0, 8192, 1).expect("a request above the limit goes when nothing is owed");
     let trim = volume::Op::Trim { volume: VOLUME, offset: 0, len: 4096, fua: false };
     // The write owes 8191 seconds.
     assert!(matches!(r.run(trim.clone()), Err(volume::Error::TimedOut { .. })));
@@ -115,7 +115,7 @@ fn who_is_given_up_while_it_waits_takes_nothing_from_who_follows() {
     for id in late {
         assert!(matches!(r.replies.remove(&id), Some(Outcome::Volume(Err(volume::Error::TimedOut { .. })))));
     }
-    // Fifteen seconds after the write, not twenty-three.
+    // The write owes fifteen seconds; the reads that were given up add none.
     r.run_for(Span::from_secs(10));
     assert_eq!(r.run(volume::Op::Read { volume: VOLUME, offset: 0, len: 4096 }).map(drop), Ok(()));
 }

@@ -1,4 +1,4 @@
-//! The whole client against a flat array.
+//! The client, compared with a flat array.
 
 use rackweave_core::rng::seeds;
 use rackweave_core::volume;
@@ -6,7 +6,7 @@ use rackweave_core::{Payload, Rng};
 
 use super::rack::{Faults, Rack, VOLUME};
 
-/// A volume without a rack.
+/// A volume as an array.
 struct Flat {
     sectors: Vec<u64>,
     mapped: Vec<bool>,
@@ -104,7 +104,7 @@ fn bursts(sets: u32, unit: u32, seed: u64, faults: Faults, rounds: u32) {
     let mut flat = Flat::new(size);
     let mut rng = Rng::stream(seed, 1);
     for _ in 0..rounds {
-        // All at once, often overlapping: they must take effect in the order of submission.
+        // Concurrent, often overlapping requests must take effect in the order of submission.
         let n = rng.between(1, 30);
         let ids: Vec<u64> = (0..n)
             .map(|_| {

@@ -1,4 +1,4 @@
-//! Order of overlapping mutations, windows, bounds.
+//! The order of overlapping mutations; windows; bounds.
 
 use rackweave_core::msg::{Block, Body, IoRequest};
 use rackweave_core::volume;
@@ -14,7 +14,7 @@ fn write(offset: u64, len: u32, seed: u64) -> volume::Op {
 fn writes_of_one_block_go_one_after_another() {
     let mut r = Rack::attached(2, 16, 1 << 20, 1);
     let ids: Vec<u64> = (0..20).map(|i| r.submit(write(512 * (i % 8), 512, i))).collect();
-    assert_eq!(r.sent.len(), 1, "only the first is on its way");
+    assert_eq!(r.sent.len(), 1, "only the first is in flight");
     for id in ids {
         assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
@@ -35,7 +35,7 @@ fn a_long_trim_waits_for_older_writes_and_holds_back_newer_ones() {
     let again = r.submit(volume::Op::Trim { volume: VOLUME, offset: 4096 * 902, len: 4096 * 100, fua: false });
     let kinds =
         |r: &Rack| r.sent.iter().filter(|p| matches!(p.body, Body::Block(Block::Io(IoRequest::Zero { .. })))).count();
-    assert_eq!((r.sent.len(), kinds(&r)), (2, 0), "the trim and what came after it wait");
+    assert_eq!((r.sent.len(), kinds(&r)), (2, 0), "the trim and the mutations after it wait");
     for id in [a, trim, apart, b, again] {
         assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
@@ -50,7 +50,7 @@ fn a_trim_is_one_message_a_set() {
     assert_eq!(r.sent.len(), 4);
     r.sent.clear();
     r.run(volume::Op::Trim { volume: VOLUME, offset: 512, len: 4096, fua: true }).unwrap();
-    assert_eq!(r.sent.len(), 0, "no whole block");
+    assert_eq!(r.sent.len(), 0, "the range contains no whole block");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn no_more_than_a_window_is_in_flight() {
     let ids: Vec<u64> = (0..100).map(|i| r.submit(write(4096 * i, 4096, i))).collect();
     assert_eq!(r.sent.len(), 8);
     let big = r.submit(volume::Op::Read { volume: VOLUME, offset: 0, len: 32 << 20 });
-    assert_eq!(r.sent.len(), 16, "reads have a window of their own");
+    assert_eq!(r.sent.len(), 16, "reads have their own window");
     for id in ids {
         assert_eq!(r.wait(id), Ok(volume::Reply::Done));
     }
@@ -93,7 +93,7 @@ fn zeroes_that_must_be_allocated_are_written_in_parts() {
 fn a_stuck_mutation_holds_the_others_back_before_replicas_remember_too_much() {
     let mut r = Rack::new(1, 16, 64 << 20, 7, |c| c.requests_max = 20_000);
     r.attach().unwrap();
-    // One block's chunk goes to member 0 first; no member answers it until later.
+    // No member answers the first write until later.
     r.faults.silent = (0..3).map(|m| super::rack::vssd(0, m)).collect();
     let first = r.submit(write(0, 4096, 1));
     r.run_for(Span::from_millis(10));

@@ -1,4 +1,4 @@
-//! A scripted rack: metadata service, and replica sets that each keep one copy behind all their members. It checks the
+//! A scripted rack: a metadata service, and replica sets with one copy each for all their members. It checks the
 //! rules that every packet of a client must follow.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,7 +33,7 @@ enum Seen {
     Sent(Packet),
 }
 
-/// The client, with everything that it receives and sends, in order.
+/// The client, with a log of everything that it receives and sends.
 struct Watched {
     client: VolumeClient,
     seen: Vec<Seen>,
@@ -58,7 +58,7 @@ pub struct Set {
     floor: u64,
     pub fence: u32,
     pub flushes: u32,
-    /// Number of epochs after the first, and the last in which the whole set recovered.
+    /// Number of epochs after the first, and the last epoch in which the whole set recovered.
     passed: u32,
     recovered: u32,
     /// On flash: sectors and mapped blocks.
@@ -75,13 +75,13 @@ pub struct Faults {
     pub silent: BTreeSet<VssdId>,
     pub refusing: BTreeSet<VssdId>,
     pub broken: BTreeSet<VssdId>,
-    /// The metadata service knows that others will serve: maps name nobody.
+    /// The metadata service waits for other members: maps name none.
     pub waits: bool,
     /// Requests that touch this sector of set 0 are not answered.
     pub dead_sector: Option<u64>,
     /// Number of reads that are redirected to a member that has left, whose device is broken.
     pub astray: u32,
-    /// Answers as if the set had recovered in its present epoch.
+    /// This member answers as if the set had recovered in its current epoch.
     pub newer_epoch: Option<VssdId>,
     pub full: bool,
     pub meta_silent: bool,
@@ -161,7 +161,7 @@ impl Rack {
     pub fn now(&self) -> Time {
         self.engine.now()
     }
-    /// With the volume attached.
+    /// A rack with the volume attached.
     pub fn attached(sets: u32, stripe_blocks: u32, size: u64, seed: u64) -> Rack {
         let mut r = Rack::new(sets, stripe_blocks, size, seed, |_| {});
         r.attach().expect("attach");
@@ -181,13 +181,13 @@ impl Rack {
         self.run_until(self.now());
         id
     }
-    /// Submits and waits, at most an hour.
+    /// Submits and waits for the answer, at most an hour.
     pub fn run(&mut self, op: volume::Op) -> Result<volume::Reply, volume::Error> {
         let id = self.submit(op);
         self.wait(id)
     }
     pub fn wait(&mut self, id: u64) -> Result<volume::Reply, volume::Error> {
-        volume::Op::result(self.wait_any(id)).expect("of the volume API")
+        volume::Op::result(self.wait_any(id)).expect("a reply of the volume API")
     }
     pub fn wait_any(&mut self, id: u64) -> Outcome {
         let end = self.now() + Span::from_secs(3600);
@@ -196,12 +196,12 @@ impl Rack {
         }
         self.replies.remove(&id).expect("just seen")
     }
-    /// A forged packet.
+    /// Delivers a forged packet to the client.
     pub fn inject(&mut self, p: Packet) {
         self.lied_to = true;
         self.hand(p);
     }
-    /// An unsolicited message of the metadata service.
+    /// Delivers an unsolicited message of the metadata service.
     pub fn tell(&mut self, c: Control) {
         let header = self.sent.first().expect("something was sent").header;
         self.hand(Packet { src: Layout::META, dst: CLIENT, header, body: Body::Control(c) });
@@ -480,7 +480,7 @@ impl Set {
             self.mapped.extend(a / 8..b.div_ceil(8));
         }
         if w.fua {
-            // A late copy may find the blocks zeroed since.
+            // The blocks may have been zeroed before a late copy arrives.
             let all = (0..w.range.count).map(|i| w.range.first + u64::from(i));
             let now = all.filter_map(|i| Some((i, *self.sectors.get(&i)?)));
             self.durable.0.extend(now);
@@ -491,7 +491,7 @@ impl Set {
             (r.first..r.first + u64::from(r.count)).map(|s| self.sectors.get(&s).copied().unwrap_or(0)).collect();
         if ids.iter().all(|&i| i == 0) { Payload::Zero { sectors: r.count } } else { Payload::Mixed(ids.into()) }
     }
-    /// Sometimes ends early, as an answer may.
+    /// Sometimes ends early, as answers may.
     fn status(&self, first: u32, count: u32, rng: &mut Rng) -> Box<[Extent]> {
         let mut out: Vec<Extent> = Vec::new();
         for b in u64::from(first)..u64::from(first) + u64::from(count) {

@@ -1,4 +1,4 @@
-//! Sets that crash as a whole and recover from flash, while the client keeps running (protocol rule 11).
+//! Sets that crash as a whole and recover from flash while the client keeps running (protocol rule 11).
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ fn only_the_newest_contents_are_sent_again() {
     r.run(volume::Op::Trim { volume: VOLUME, offset: 12_288, len: 4096, fua: false }).unwrap();
     r.run(volume::Op::Write { volume: VOLUME, offset: 0, data: Payload::elided(512, 3), fua: true }).unwrap();
     r.crash(0);
-    // Only the write with FUA is left, and of all others the parts around it that are not zeroes return.
+    // Only the FUA write survives the crash. The client sends the other mutations again, without the FUA write's sectors.
     assert_eq!(r.sets[0].sectors.len(), 1);
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     let want: BTreeMap<u64, u64> = (0..24u32)
@@ -84,7 +84,7 @@ fn a_request_answered_in_part_before_the_failure_is_answered_when_all_of_it_is_t
     r.run_for(Span::from_secs(1));
     assert!(r.sets[0].sectors.contains_key(&0) && !r.replies.contains_key(&id));
     r.crash(0);
-    // Now the second is answered, and the first is not when it is sent again.
+    // Now the second message is answered, and the first is not when it is sent again.
     r.faults.dead_sector = Some(0);
     r.run_for(Span::from_secs(30));
     assert!(r.sets[0].sectors.contains_key(&255) && !r.replies.contains_key(&id));
@@ -118,7 +118,7 @@ fn what_is_not_kept_fails_every_flush_until_the_volume_is_let_go_of() {
     r.write(0, 4096, 1).unwrap();
     assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done));
     r.crash(0);
-    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done), "nothing was unflushed");
+    assert_eq!(r.run(FLUSH), Ok(volume::Reply::Done), "everything was flushed");
     r.write(0, 4096, 2).unwrap();
     r.crash(0);
     assert_eq!(r.run(FLUSH), Err(LOST));
@@ -163,8 +163,8 @@ fn a_volume_attached_again_is_not_given_what_was_written_before() {
     assert!(r.sets[0].sectors.is_empty());
 }
 
-/// Whatever is lost and whichever sets crash: everything covered by an answered flush is on flash, unless the flush
-/// failed, which it must not while everything is kept.
+/// With any loss and any sets crashing, everything covered by a successful flush is on flash. No flush may fail while
+/// the client keeps everything.
 #[test]
 fn random_writes_survive_random_failures() {
     for seed in seeds(0..60) {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use rackweave_block::Striping;
 
 proptest! {
-    /// Every block has one place, places are dense, and ranges map to ranges.
+    /// Every block has one location, locations are dense, and ranges map to ranges.
     #[test]
     fn blocks_and_places_are_one_to_one(sets in 1u32..6, unit in 1u32..40, blocks in 1u64..600) {
         let s = Striping::new(sets, unit).unwrap();
@@ -17,7 +17,7 @@ proptest! {
         }
     }
 
-    /// Pieces cover a range exactly, each contiguous in its set, at most a message, cut between blocks.
+    /// Pieces cover a range exactly. Each is contiguous in its set, at most one message long, and cut between blocks.
     #[test]
     fn pieces_tile_a_range(sets in 1u32..6, unit in 1u32..40, first in 0u64..5000, count in 1u64..3000) {
         let s = Striping::new(sets, unit).unwrap();
