@@ -217,9 +217,7 @@ fn a_drive_that_the_configuration_does_not_fit_is_left_as_it_is() {
         file.write_at(&[&header], OLD.meta_at() + at).expect("memory");
         let before = format!("{file:?}");
         match convert(&mut file, &plan()) {
-            Err(ConvertError::Layout) if !fits => {
-                assert_eq!(format!("{file:?}"), before, "at {at}: the drive was changed")
-            }
+            Err(ConvertError::Layout) if !fits => assert_eq!(format!("{file:?}"), before, "at {at}: changed"),
             Ok(Outcome::Converted) if fits => {}
             other => panic!("at {at}: {other:?}"),
         }

@@ -82,8 +82,8 @@ pub enum OpenError {
     #[error("the drive was made as {found}; it cannot be opened as {wanted}")]
     Made { found: Made, wanted: Made },
     #[error(
-        "the drive is of rack {found}, this is rack {wanted}: put this rack's own drive in its place, or, if what is on it is not \
-         needed any more, move it away and begin with an empty one (--replace-ssd)"
+        "the drive belongs to rack {found}, this is rack {wanted}: put this rack's own drive in its place, or, if its contents are no \
+         longer needed, move the file away and start with an empty drive (--replace-ssd)"
     )]
     Rack { found: RackId, wanted: RackId },
     #[error("the device file has {found} bytes, but records durable data up to byte {needed}: its end is missing")]
