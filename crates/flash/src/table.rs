@@ -201,13 +201,13 @@ pub enum TableError {
     #[error("entry {index} of the drive's table is of a kind that this program does not know")]
     Unsupported { index: u8 },
     #[error(
-        "slot {slot} of the drive holds {found}, the metadata service says {wanted}: the drive, or the metadata service's \
-         store, is from another time. Put the right ones back, or replace the drive"
+        "slot {slot} of the drive holds {found}, but the metadata service records {wanted}: the drive or the metadata service's \
+         store was restored from an older copy. Put back the two that belong together, or replace the drive"
     )]
     Vssd { slot: u8, found: VssdId, wanted: VssdId },
     #[error(
-        "erase block {block} holds data of {found}, which the drive's table does not give it: the table, or the drive, is \
-         from another time. Replace the drive"
+        "erase block {block} holds data of {found}, which is not its owner in the drive's table: the table or the drive was \
+         restored from an older copy. Replace the drive"
     )]
     Foreign { block: u32, found: Owner },
 }
