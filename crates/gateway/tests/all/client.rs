@@ -1,4 +1,4 @@
-//! The other side: an NBD client that only builds bytes, and an in-memory rack behind the session.
+//! The peers of a session: an NBD client that only builds bytes, and an in-memory rack.
 
 use bytes::{BufMut, Bytes};
 use rackweave_core::admin;
@@ -106,7 +106,7 @@ impl Memory {
     }
 }
 
-/// Everything the session has to say, taken.
+/// Takes all output of the session.
 pub fn drain(s: &mut Session) -> Vec<u8> {
     let mut out = Vec::new();
     s.output().for_each(|c| out.extend_from_slice(c));
@@ -119,11 +119,11 @@ pub fn drain(s: &mut Session) -> Vec<u8> {
 pub fn next(s: &mut Session) -> Option<Request> {
     match s.poll_request()? {
         gateway::Request::Rack(r) => Some(r),
-        other => panic!("no request of NBD's: {other:?}"),
+        other => panic!("not an NBD request: {other:?}"),
     }
 }
 
-/// Feeds bytes, lets the rack answer all that comes of it, and takes the output.
+/// Feeds bytes, lets the rack answer all resulting requests, and takes the output.
 pub fn talk(s: &mut Session, m: &mut Memory, input: &[u8]) -> Vec<u8> {
     s.input(Bytes::copy_from_slice(input));
     while let Some(r) = next(s) {
@@ -133,12 +133,12 @@ pub fn talk(s: &mut Session, m: &mut Memory, input: &[u8]) -> Vec<u8> {
     drain(s)
 }
 
-/// A session whose greeting is taken and answered with both flags.
+/// A session whose greeting has been read and answered with both flags.
 pub fn greeted() -> Session {
     with_tls(TlsUse::Off)
 }
 
-/// The same of a server that can encrypt.
+/// The same for a server that can encrypt.
 pub fn with_tls(tls: TlsUse) -> Session {
     let mut s = Session::with_tls(SESSION, tls);
     drain(&mut s);

@@ -35,7 +35,7 @@ fn write_then_read_both_ways() {
     let mut body = 512u64.to_be_bytes().to_vec();
     body.extend(data);
     assert_eq!(talk(&mut s, &mut m, &command(0, READ, 1, 512, 1024)), chunk(1, 1, &body));
-    assert_eq!(talk(&mut s, &mut m, &command(4, READ, 1, 512, 1024)), chunk(1, 1, &body), "DF: one chunk anyway");
+    assert_eq!(talk(&mut s, &mut m, &command(4, READ, 1, 512, 1024)), chunk(1, 1, &body), "with DF, one chunk as well");
     let plain_reply = [simple(2, 0), data.to_vec()].concat();
     assert_eq!(talk(&mut plain, &mut m, &command(0, READ, 2, 512, 1024)), plain_reply);
 }
@@ -138,7 +138,7 @@ fn a_refused_write_s_payload_is_passed_over() {
         (0, 0, (32 << 20) + 512, EINVAL),
     ] {
         let mut input = command(flags, WRITE, 5, offset, len);
-        // The payload looks like commands, which it must not be taken for.
+        // The payload looks like commands; the session must not parse it as commands.
         input
             .extend(std::iter::repeat_n(command(0, DISC, 0, 0, 0), len as usize / 28 + 1).flatten().take(len as usize));
         input.extend(&after);
@@ -188,10 +188,10 @@ fn a_fenced_session_never_writes_again() {
     let mut s = serving(&mut m);
     m.error = Some(volume::Error::Fenced { volume: VolumeId(1), attach: 1 });
     assert_eq!(talk(&mut s, &mut m, &write(0, 1, 0, &[1; 512])), simple(1, ESHUTDOWN));
-    m.error = None; // another connection has attached the volume anew
+    m.error = None; // another connection has attached the volume
     assert_eq!(talk(&mut s, &mut m, &write(0, 1, 0, &[1; 512])), simple(1, ESHUTDOWN));
     assert_eq!(talk(&mut s, &mut m, &command(0, TRIM, 1, 0, 4096)), simple(1, ESHUTDOWN));
-    assert_eq!(talk(&mut s, &mut m, &command(0, READ, 1, 0, 512)).len(), 32, "reads go on");
+    assert_eq!(talk(&mut s, &mut m, &command(0, READ, 1, 0, 512)).len(), 32, "reads still succeed");
     assert!(m.bytes.iter().all(|&b| b == 0));
 }
 
@@ -259,7 +259,7 @@ fn a_command_that_does_not_fit_waits_for_room() {
     s.input(command(0, READ, 1, 0, 200_000 / 512 * 512).into());
     let first = next(&mut s).expect("it fits");
     s.input(command(0, WRITE, 2, 0, 131_072).into());
-    assert!(!s.wants_input() && s.held() <= room, "a payload is not read before there is room for it");
+    assert!(!s.wants_input() && s.held() <= room, "a payload is not read before it fits the limit");
     let needs = s.needs().expect("it waits");
     assert!(needs > room && needs < 400_000, "{needs}");
     s.set_limit(needs - 1);
@@ -268,7 +268,7 @@ fn a_command_that_does_not_fit_waits_for_room() {
     assert!(s.wants_input() && s.needs().is_none() && s.held() == needs);
     s.reply(m.answer(first).into());
     assert!(s.waits_for_client());
-    // In the smallest pieces, and with the next command behind it.
+    // The payload arrives in small pieces, with the next command behind it.
     let mut rest = vec![9; 131_072];
     rest.extend(command(0, READ, 3, 0, 512));
     for part in rest.chunks(777) {
@@ -326,7 +326,7 @@ fn payloads_are_neither_copied_in_nor_out() {
     assert!(s.output().any(|c| c.as_ptr() == at && c.len() == 65_536));
 }
 
-/// A piece of memory that tells when the last slice of it is gone.
+/// Memory with a reference count, which shows whether a slice of it is still held.
 struct Piece {
     bytes: Vec<u8>,
     _alive: std::sync::Arc<()>,
@@ -338,7 +338,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// A write that stops halfway came in slices of pieces that others share: none of these stays in memory for it.
+/// The slices of an incomplete payload share larger buffers: the session keeps none of these in memory.
 #[test]
 fn an_unfinished_payload_keeps_only_its_own_memory() {
     let mut m = Memory::default();
@@ -353,7 +353,7 @@ fn an_unfinished_payload_keeps_only_its_own_memory() {
     let (most, last) = payload.split_at(payload.len() - 1);
     for part in most.chunks(40_000) {
         s.input(slice(part));
-        assert_eq!(std::sync::Arc::strong_count(&alive), 1, "a piece is kept");
+        assert_eq!(std::sync::Arc::strong_count(&alive), 1, "a buffer is kept");
     }
     assert!(next(&mut s).is_none());
     let behind = [last, &command(0, READ, 2, 512, 512)].concat();
@@ -361,7 +361,7 @@ fn an_unfinished_payload_keeps_only_its_own_memory() {
     let write = next(&mut s).expect("whole");
     assert!(matches!(&write.op, Op::Volume(volume::Op::Write { data, .. }) if *data.to_bytes() == payload[..]));
     s.reply(m.answer(write).into());
-    let read = next(&mut s).expect("what came behind it");
+    let read = next(&mut s).expect("the next command");
     s.reply(m.answer(read).into());
     assert_eq!(drain(&mut s)[32..], [5; 512]);
 }

@@ -1,4 +1,4 @@
-//! Commands of an operator, line by line.
+//! An operator's commands, line by line.
 
 use bytes::Bytes;
 use rackweave_core::Rng;
@@ -19,13 +19,13 @@ fn commands_are_given_out_one_at_a_time() {
     assert!(s.wants_input() && s.input_due());
     assert_eq!(next(&mut s), Some(Ok("one".into())));
     assert!(!s.wants_input() && !s.input_due());
-    assert_eq!(next(&mut s), None, "the first is not answered");
+    assert_eq!(next(&mut s), None, "the first command has no answer yet");
     s.reply(Reply::Metrics("of somebody else".into()));
     assert_eq!((next(&mut s), s.output_len()), (None, 0));
     s.reply(Reply::Command("1\n".into()));
     assert_eq!(next(&mut s), Some(Ok("".into())));
     s.reply(Reply::Command("2\n".into()));
-    assert_eq!(next(&mut s), None, "the third is not complete");
+    assert_eq!(next(&mut s), None, "the third command is incomplete");
     s.reply(Reply::Command("nobody asked\n".into()));
     assert_eq!((s.output().map(|b| b.len()).sum::<usize>(), s.held()), (4, 4 + 3));
     s.input_eof();
@@ -49,7 +49,7 @@ fn a_client_that_takes_no_answers_gets_no_more() {
     assert!(s.wants_input() && next(&mut s).is_some());
 }
 
-/// Any bytes in any cuts: whole lines are given out as they were, or are waited for within bounded memory.
+/// Any bytes in any pieces: whole lines come out unchanged, and an incomplete line takes bounded memory.
 #[test]
 fn no_cuts_change_the_lines() {
     let mut too_long = 0;
@@ -79,7 +79,7 @@ fn no_cuts_change_the_lines() {
             assert!(s.held() - s.output_len() <= LINE_MAX, "seed {seed}");
         }
         assert!(said.starts_with(&lines), "seed {seed}");
-        assert!(!said[lines.len()..].contains(&b'\n'), "seed {seed}: every whole line is given out");
+        assert!(!said[lines.len()..].contains(&b'\n'), "seed {seed}: every whole line comes out");
     }
     assert!(too_long > 10, "{too_long}");
 }

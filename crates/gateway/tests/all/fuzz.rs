@@ -1,4 +1,4 @@
-//! Bytes of ill will. Seeded; a failure names its seed.
+//! Hostile bytes, drawn from a seed; a failure names its seed.
 
 use bytes::Bytes;
 use rackweave_core::Rng;
@@ -10,7 +10,7 @@ use crate::client::{Memory, SESSION, command, context, export, next, option, ser
 
 const INPUTS: u64 = 220_000;
 
-/// Something a client might say, mostly well-formed, then bent.
+/// A client's message, mostly well-formed, then mutated.
 fn phrase(rng: &mut Rng, handshake: bool) -> Vec<u8> {
     let mut b = if handshake {
         let number = rng.below(12) as u32;
@@ -69,7 +69,7 @@ fn no_input_breaks_a_session() {
             inputs += 1;
             s.input(Bytes::from(phrase(&mut rng, !s.handshake_done())));
             in_clear &= !s.starts_tls();
-            assert!(!in_clear || s.in_flight() == 0, "seed {seed}: the rack is asked for a client that should encrypt");
+            assert!(!in_clear || s.in_flight() == 0, "seed {seed}: a request in the clear where TLS is required");
             encrypted += u64::from(required && !in_clear);
             if rng.chance(0.7) {
                 while let Some(r) = next(&mut s) {
@@ -84,7 +84,7 @@ fn no_input_breaks_a_session() {
             assert!(s.in_flight() <= IN_FLIGHT_MAX, "seed {seed}");
             assert!(s.output_len() <= BYTES_MAX + (33 << 20), "seed {seed}");
         }
-        // Whatever it said, once it is gone nothing remains.
+        // After any input, nothing remains once the client has gone.
         s.input_eof();
         while let Some(r) = next(&mut s) {
             s.reply(m.answer(r).into());

@@ -1,4 +1,4 @@
-//! The whole of option haggling, as bytes.
+//! Option negotiation, as bytes.
 
 use bytes::{BufMut, Bytes};
 use rackweave_core::request::Reply;
@@ -42,7 +42,7 @@ fn a_whole_handshake() {
         [option_reply(3, 2, b"\0\0\0\x03vm0"), option_reply(3, 2, b"\0\0\0\x03vm1"), option_reply(3, 1, b"")].concat()
     );
     assert_eq!(talk(&mut s, &mut m, &option(6, &export("vm0", &[]))), info_replies(6, true));
-    assert!(!s.handshake_done(), "INFO only looks");
+    assert!(!s.handshake_done(), "INFO does not end the handshake");
     let listed = [option_reply(9, 4, b"\0\0\0\0base:allocation"), option_reply(9, 1, b"")].concat();
     assert_eq!(talk(&mut s, &mut m, &option(9, &context("vm0", &[]))), listed);
     assert_eq!(talk(&mut s, &mut m, &option(9, &context("vm0", &["base:", "qemu:x"]))), listed);
@@ -95,7 +95,7 @@ fn abort_is_acknowledged() {
     assert!(s.finished() && !s.wants_input());
 }
 
-/// The reply's kind; the session goes on.
+/// The kind of the reply; the session stays open.
 fn refusal(s: &mut Session, m: &mut Memory, number: u32, data: &[u8]) -> u32 {
     let out = talk(s, m, &option(number, data));
     assert_eq!(out[..12], option_reply(number, 0, b"")[..12]);
@@ -193,7 +193,7 @@ fn other_troubles_of_the_rack_are_policy() {
     assert_eq!(out[12..16], (ERR + 2).to_be_bytes());
     assert!(s.closed().is_none());
     s.reply(Reply::new(id, Err(volume::Error::Io)).into());
-    assert_eq!(drain(&mut s), b"", "an answer that was not asked for is dropped");
+    assert_eq!(drain(&mut s), b"", "an unsolicited answer is dropped");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Prometheus text and the HTTP that hands it out.
+//! Prometheus text, and its HTTP server.
 
 use bytes::Bytes;
 use rackweave_gateway::metrics::{HttpSession, Kind, MetricError, Sample, render};
@@ -53,7 +53,7 @@ fn get(request: &str) -> String {
     let mut s = HttpSession::default();
     s.input(Bytes::copy_from_slice(request.as_bytes()));
     if let Some(Request::Metrics) = s.poll_request() {
-        assert!(s.poll_request().is_none(), "asked for once");
+        assert!(s.poll_request().is_none(), "one request only");
         s.reply(Reply::Metrics("m 1\n".into()));
     }
     let out = s.output().flat_map(|b| b.to_vec()).collect();

@@ -1,4 +1,4 @@
-//! The same bytes give the same answers however they arrive, and a volume behind a session keeps what is written.
+//! The same bytes give the same answers in whatever pieces they arrive, and a volume keeps the written data.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use rackweave_gateway::nbd::Session;
 
 use crate::client::{Memory, SESSION, SIZE, command, context, drain, export, option, serving, simple, talk};
 
-/// A session from greeting to goodbye with a bit of everything.
+/// A whole session, with every kind of command.
 fn script(rng: &mut Rng) -> Vec<u8> {
     let mut b = vec![0, 0, 0, 3];
     b.extend(option(99, b"what"));
@@ -30,8 +30,8 @@ fn script(rng: &mut Rng) -> Vec<u8> {
     b
 }
 
-/// Everything said, message by message, in an order that does not depend on who was answered first: a refusal does not
-/// wait for commands before it.
+/// All messages of the output, sorted, as the order of answers may differ: a refusal does not wait for earlier
+/// commands.
 fn messages(out: &[u8]) -> Vec<&[u8]> {
     let number = |b: &[u8]| u32::from_be_bytes(b[..4].try_into().unwrap()) as usize;
     let (greeting, mut rest) = out.split_at(18);

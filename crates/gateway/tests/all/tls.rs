@@ -38,15 +38,15 @@ fn where_it_is_required_nothing_else_is_told_before_it() {
     {
         assert_eq!(code(&talk(&mut s, &mut m, &option(o, &data))), ERR + 5, "option {o}");
     }
-    assert_eq!(code(&talk(&mut s, &mut m, &option(5, b"x"))), ERR + 3, "it takes no data");
+    assert_eq!(code(&talk(&mut s, &mut m, &option(5, b"x"))), ERR + 3, "STARTTLS takes no data");
     assert_eq!(talk(&mut s, &mut m, &option(5, b"")), option_reply(5, 1, b""));
-    assert!(s.starts_tls() && !s.starts_tls(), "told once");
+    assert!(s.starts_tls() && !s.starts_tls(), "reported once");
     assert_eq!(code(&talk(&mut s, &mut m, &option(5, b""))), ERR + 3, "not twice");
     talk(&mut s, &mut m, &option(7, &export("vm0", &[])));
     assert!(s.handshake_done());
     let (mut s, mut m) = (with_tls(TlsUse::Require), Memory::default());
-    assert_eq!(code(&talk(&mut s, &mut m, &option(2, b""))), 1, "ABORT is always heard");
-    // The old way in has no way to refuse.
+    assert_eq!(code(&talk(&mut s, &mut m, &option(2, b""))), 1, "ABORT is always answered");
+    // EXPORT_NAME has no refusal, so the session is closed.
     let (mut s, mut m) = (with_tls(TlsUse::Require), Memory::default());
     assert_eq!(talk(&mut s, &mut m, &option(1, b"vm0")), b"");
     assert_eq!(s.closed(), Some(&CloseReason::TlsRequired));
@@ -131,7 +131,7 @@ fn take(s: &mut Tls) -> Vec<u8> {
     out
 }
 
-/// Passes bytes between the two until neither has any; what came out for the server.
+/// Passes bytes between the two until neither has any; returns the server's plaintext.
 fn exchange(c: &mut ClientConnection, s: &mut Tls) -> Result<Vec<u8>, Failure> {
     let mut plain = Vec::new();
     loop {
@@ -144,7 +144,7 @@ fn exchange(c: &mut ClientConnection, s: &mut Tls) -> Result<Vec<u8>, Failure> {
         let mut rest = &back[..];
         while !rest.is_empty() {
             c.read_tls(&mut rest).unwrap();
-            // Its own view of a refusal does not matter here.
+            // The client's own error does not matter here.
             let _ = c.process_new_packets();
         }
         plain.extend_from_slice(&opened?);
@@ -158,7 +158,7 @@ fn exchange(c: &mut ClientConnection, s: &mut Tls) -> Result<Vec<u8>, Failure> {
 fn bytes_go_both_ways_whatever_their_cuts() {
     let a = Authority::new();
     let (mut s, mut c) = (server(&a, Some(&a)), client(&a, Some(&a.issue("someone", 4000))));
-    assert_eq!(s.seal([Bytes::from_static(b"early")].iter()), 0, "not before the handshake is over");
+    assert_eq!(s.seal([Bytes::from_static(b"early")].iter()), 0, "nothing is sealed before the end of the handshake");
     exchange(&mut c, &mut s).expect("agreed");
     assert!(!s.handshaking());
     let mut rng = Rng::new(1);
@@ -170,7 +170,7 @@ fn bytes_go_both_ways_whatever_their_cuts() {
         got.extend(exchange(&mut c, &mut s).expect("opens"));
     }
     assert!(got == large);
-    // The other way in parts of every size, with room for some at a time.
+    // The other direction: parts of every size, of which only some fit at a time.
     let mut parts: Vec<Bytes> = Vec::new();
     let mut at = 0;
     while at < large.len() {
@@ -216,7 +216,7 @@ fn wrong_certificates_are_refused_by_name() {
     let kinds = |shows: Option<Issued>| {
         let mut s = server(&a, Some(&a));
         let e = exchange(&mut client(&a, shows.as_ref()), &mut s).unwrap_err();
-        assert_eq!(s.open(b"more").expect("nothing more is looked at"), Bytes::new());
+        assert_eq!(s.open(b"more").expect("later input is ignored"), Bytes::new());
         e.kind()
     };
     assert_eq!(kinds(None), FailureKind::NoCertificate);
@@ -228,7 +228,7 @@ fn wrong_certificates_are_refused_by_name() {
     );
     let for_servers = |p: &mut CertificateParams| p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     assert_eq!(kinds(Some(a.issue_with("someone", for_servers))), FailureKind::BadCertificate);
-    // A server of another authority: the client leaves and says why.
+    // A server of another authority: the client closes with a reason.
     let e = exchange(&mut client(&other, None), &mut server(&a, None)).unwrap_err();
     assert_eq!(e.kind(), FailureKind::RefusedByPeer);
 }
@@ -258,11 +258,11 @@ fn what_is_changed_or_no_tls_at_all_ends_it() {
             sealed[at] ^= 1 << rng.below(8);
             let plain = s.open(&sealed);
             failed |= plain.is_err();
-            assert!(before || plain.is_err() || at < 5, "byte {at} was changed and not noticed");
-            assert!(plain.is_err() || plain.unwrap().is_empty(), "what was changed is not passed on");
+            assert!(before || plain.is_err() || at < 5, "the change of byte {at} was not noticed");
+            assert!(plain.is_err() || plain.unwrap().is_empty(), "a changed record is not passed on");
         }
         refused += u32::from(failed);
-        // Afterwards nothing is looked at, nothing is sealed, nothing is held.
+        // After a failure, input is ignored, nothing is sealed, and nothing is kept.
         if failed {
             assert_eq!(s.open(&[22; 4096]).expect("ignored"), Bytes::new());
             assert_eq!(s.seal([Bytes::from_static(b"x")].iter()), 0);
