@@ -83,10 +83,10 @@ fn a_full_store_refuses_puts_and_goes_on_with_the_rest() {
     // 20 blocks, of which 6 to 10 are kept: more than 200 KiB fit.
     assert!(n > 220, "{n} records");
     assert!((0..n).all(|i| kv.get(&key(i)) == Ok(Some(value(i)))));
-    // Overwriting goes on for ever, with compaction.
+    // With compaction, overwriting can go on without end.
     for round in 0..20 {
         for i in 0..n {
-            kv.put(&key(i), value(i + round)).expect("no more than there was");
+            kv.put(&key(i), value(i + round)).expect("the store does not grow");
         }
     }
     assert!(kv.store().stats().compactions > 10, "{:?}", kv.store().stats());
@@ -131,7 +131,7 @@ fn recovery_reads_the_checkpoint_and_the_tail() {
     let kv = open(d, vssd);
     let d = kv.into_drive();
     let pages = d.manager().vssd_stats(vssd).expect("live").reads - reads;
-    // A checkpoint after each four blocks of 8 pages, in two; and a read for the head of each block.
+    // Two blocks of checkpoint, at most four blocks of 8 pages of log since, and a read of each block's head.
     assert!(pages <= (4 + 3) * 8 + 20, "{pages} pages");
 }
 
@@ -153,13 +153,13 @@ fn what_is_no_store_is_not_opened() {
     assert_eq!(why(d, vssd), OpenError::TooFewBlocks { blocks: 10, min: 12 });
 }
 
-/// A put that does not fit what is left is refused; what is deleted makes room, and with the last of its records the
-/// damaged block is one like any other.
+/// A put that does not fit is refused; a delete makes room. Without its last live record, the damaged block can be
+/// used again.
 #[test]
 fn damaged_blocks_make_a_store_smaller_and_do_not_stop_it() {
     let key = |i: u32| format!("key{i:05}").into_bytes();
     let value = |i: u32| Bytes::from(vec![i as u8; 900]);
-    // Where the log's newest or the checkpoint are, the store is not opened; with any others damaged it must go on.
+    // A store with damage in the newest log block or the checkpoint is not opened; with any other damage it must work.
     let (mut ran, mut refused) = (0, 0);
     for (damaged, most) in (0..44).flat_map(|b| [(b, 1), (b, 4)]) {
         let (d, vssd) = drive();
@@ -211,13 +211,13 @@ fn a_corrupt_record_is_told() {
     kv.put(b"a", vec![1; 3000].into()).expect("room");
     kv.put(b"b", vec![2; 3000].into()).expect("room");
     let mut d = kv.into_drive();
-    // Slots are compared with their checksums, so a damaged page is told by the drive …
+    // The drive compares slots with their checksums, so it reports a damaged page …
     let slot = Payload::Bytes(vec![3; 4096].into());
     let found = (0..88).find(|b| d.backend_mut().damage(PageAddr { block: *b, page: 0 }, 1, slot.clone()));
     assert!(found.is_some());
     let e = why(d, vssd);
     assert!(matches!(e, OpenError::Vssd(BlockError::Corrupt { page: 0, .. })), "{e}");
-    // … and whoever writes records of its own, by the store.
+    // … and the store reports a malformed record.
     let (mut d, vssd) = drive();
     let block = d.alloc_block(vssd).expect("free");
     let mut page =

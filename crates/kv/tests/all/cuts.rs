@@ -24,7 +24,7 @@ fn power_cuts_lose_nothing_and_bring_nothing_back() {
     }
     println!("{seen:?}");
     if seeds() == (0..SEEDS) {
-        assert!(seen.counts().iter().all(|n| *n > 0), "the search never came to something: {seen:?}");
+        assert!(seen.counts().iter().all(|n| *n > 0), "a situation was never met: {seen:?}");
     }
 }
 

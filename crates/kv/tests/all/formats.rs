@@ -1,4 +1,4 @@
-//! Golden vectors of what the store keeps on flash, and what becomes of any other bytes.
+//! Golden vectors of the store's formats on flash, and malformed bytes.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -48,7 +48,7 @@ fn records() {
     let bytes = Bytes::from(b.clone());
     let r = decode_record(&bytes, (5, 64)).expect("sound").expect("whole");
     assert_eq!((r.len, r.kind, &r.key[..], &r.value[..]), (24, Kind::Put, &b"key"[..], &b"value"[..]));
-    // Of another segment or place, or damaged, it is none.
+    // A record of another segment or offset, or a damaged one, is refused.
     assert_eq!(decode_record(&bytes, (6, 64)), Err(Rule::Checksum));
     assert_eq!(decode_record(&bytes, (5, 72)), Err(Rule::Checksum));
     assert_eq!(decode_record(&bytes.slice(..23), (5, 64)), Ok(None));
@@ -73,7 +73,7 @@ fn entries_of_a_checkpoint() {
     assert_eq!(decode_entries(&b[..33]), None);
 }
 
-/// All items of a segment of which these bytes are written, given in pieces as asked for.
+/// Scans a segment of these bytes, fed in the requested pieces; returns the number of records and the end.
 fn scan(all: &[u8], (number, size): (u64, u32)) -> (usize, Item) {
     let mut s = Scanner::new(number, 4096, (all.len() as u32, size), 0);
     let mut records = 0;
@@ -89,7 +89,7 @@ fn scan(all: &[u8], (number, size): (u64, u32)) -> (usize, Item) {
             }
             end => return (records, end),
         }
-        assert!(records <= all.len() / 8, "it does not go on");
+        assert!(records <= all.len() / 8, "the scanner makes no progress");
     }
 }
 
@@ -115,7 +115,7 @@ proptest! {
     ) {
         let b = segment(&records);
         prop_assert_eq!(scan(&b, (3, 1 << 30)), (records.len(), Item::End));
-        // Cut off at a page, it has fewer, and says no more than that.
+        // Cut off at a page, the segment only has fewer records.
         let cut = b.len() / 2 / 4096 * 4096;
         let (found, end) = scan(&b[..cut], (3, 1 << 30));
         prop_assert!(found <= records.len() && matches!(end, Item::End | Item::Torn));
@@ -134,7 +134,7 @@ proptest! {
         }
         let size = b.len() as u32;
         let (found, end) = scan(&b, (3, size));
-        // What is found before the damage is as it was; filling and a zeroed kind are the only things not covered.
+        // No checksum covers filling and a zeroed kind, so only undamaged bytes must give all records.
         prop_assert!(found <= records.len());
         if whole[64..] == b[64..] {
             prop_assert_eq!((found, end), (records.len(), Item::End));

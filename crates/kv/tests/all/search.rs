@@ -1,6 +1,6 @@
-//! Search for power cuts after which a store has lost something, has something back, or reads what never was: random
-//! requests on one or two stores of a drive while they compact and make checkpoints, and power cuts at any time, in
-//! recovery too. A seed names a run.
+//! Searches for power cuts after which a store has lost a change, has a deleted value back, or reads a value that was
+//! never written. Runs random requests on one or two stores of a drive while they compact and write checkpoints, with
+//! power cuts at any time, recovery included. A seed names a run.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub fn config() -> ManagerConfig {
     cfg
 }
 
-/// What happened in the runs, so that a search that never came to something is noticed.
+/// Counts of situations: the test fails if one is never met.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub cuts: u64,
@@ -43,7 +43,7 @@ pub struct Seen {
     pub moved_bytes: u64,
     pub full: u64,
     pub deleted: u64,
-    /// Keys found after a cut, and of those with something newer than what was last acknowledged.
+    /// Keys checked after a cut, and those with a newer value than the last durable one.
     pub verified: u64,
     pub newer: u64,
     pub failed_blocks: u64,
@@ -96,22 +96,22 @@ impl Seen {
     }
 }
 
-/// A change of a key: what it is afterwards.
+/// A change of a key: its value afterwards.
 #[derive(Clone, Debug)]
 struct Change {
     value: Option<Bytes>,
     forced: bool,
-    /// Refused: it never happened.
+    /// The change was refused.
     void: bool,
 }
 
-/// Changes of a key, in the order in which they were asked; the first is what it was in the beginning.
+/// Changes of a key, in the order of the requests; the first is the initial value.
 #[derive(Clone, Debug)]
 struct History {
     changes: Vec<Change>,
-    /// The last that is durable for certain.
+    /// The last change that is certainly durable.
     durable: usize,
-    /// The last that was answered, durable or not.
+    /// The last change that was answered, durable or not.
     answered: usize,
 }
 
@@ -154,7 +154,7 @@ struct Run {
     seen: Seen,
 }
 
-/// Runs a seed. `Err`: what was lost or wrong.
+/// Runs a seed. `Err` says what was lost or wrong.
 pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let failures = if rng.chance(0.2) { 0.001 } else { 0.0 };
@@ -245,7 +245,7 @@ impl Run {
         }
         Ok(())
     }
-    /// Executes what the manager asks for, hands its answers to the stores, and takes theirs.
+    /// Executes the manager's commands, hands its answers to the stores, and takes theirs.
     fn take(&mut self) -> Result<(), String> {
         loop {
             let done = self.drive.take();
@@ -328,7 +328,7 @@ impl Run {
                         if end.as_ref().is_some_and(|e| key >= e) {
                             break;
                         }
-                        // A deletion is seen before it is durable.
+                        // A deletion is visible before it is durable.
                         let value = found.get(key);
                         if s.keys[key].find(*first, value).is_none() {
                             return Err(format!("scan: {} has {value:?}", String::from_utf8_lossy(key)));
@@ -392,7 +392,7 @@ impl Run {
         }
     }
 
-    /// A power cut, or now and then an orderly end.
+    /// A power cut, or sometimes an orderly close.
     fn end(&mut self) -> Result<(), String> {
         if self.drive.rng.chance(0.2) {
             self.settle()?;
@@ -459,7 +459,7 @@ impl Run {
         }
         Ok(())
     }
-    /// What was durable is there, and nothing that never was.
+    /// Every key has its durable value or a newer one.
     fn verify(&mut self, side: usize) -> Result<(), String> {
         self.sides[side].store.as_ref().expect("open").check()?;
         let keys: Vec<Vec<u8>> = self.sides[side].keys.keys().cloned().collect();
@@ -469,7 +469,7 @@ impl Run {
             self.on(side, |s, fx| s.get(fx, key, *token)).map_err(|e| e.to_string())?;
         }
         while found.len() < tokens.len() {
-            // Not through `step`, which would take the answers.
+            // `step` would take the answers.
             for a in self.sides[side].store.as_mut().expect("open").answers().collect::<Vec<_>>() {
                 let Answer::Got { token, result } = a else { return Err(format!("{a:?} was not asked")) };
                 found.insert(tokens[&token].clone(), result.map_err(|e| format!("get: {e}"))?);
@@ -538,19 +538,19 @@ impl Side {
                 h.changes[index].void = true;
                 seen.full += 1;
             }
-            // It may have happened.
+            // The change may have taken effect.
             Err(PutError::Failed(_)) => {}
             Err(e) => return Err(e.to_string()),
         }
         Ok(())
     }
-    /// A get that was asked when change `from` had been answered found this.
+    /// The value that a get found; change `from` had been answered when it was requested.
     fn read(&mut self, key: &[u8], from: usize, value: Option<&Bytes>) -> Result<(), String> {
         let h = self.keys.get_mut(key).expect("known");
         let Some(i) = h.find(from, value) else {
             return Err(format!("get: {} has {:?} bytes", String::from_utf8_lossy(key), value.map(Bytes::len)));
         };
-        // Of a value that was written twice it may be the older one.
+        // If the value was written twice, the older change may be the one found.
         let oldest = (h.durable..=i).find(|i| !h.changes[*i].void && h.changes[*i].value.as_ref() == value);
         if let Some(i) = oldest.filter(|i| h.changes[*i].forced) {
             h.durable = h.durable.max(i);
