@@ -1,5 +1,5 @@
-//! Power cuts at any command of the drive, recovery included: what was synced is there, and what is there is the state
-//! after some operation since then. A seed names a run.
+//! Power cuts at any command of the drive, recovery included. The file system found afterwards has everything synced,
+//! and equals the state after some operation since the last sync. A seed names a run.
 
 use rackweave_core::Rng;
 use rackweave_flash::backend::Memory;
@@ -10,12 +10,12 @@ use crate::model::digest;
 use crate::random::Run;
 use crate::rig::{Cut, config, mount, new};
 
-/// What happened, so that a search that never came to something is noticed.
+/// Counts of situations: the test fails if one is never met.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     cuts: u64,
     cuts_in_recovery: u64,
-    /// Found with something that was not synced.
+    /// Recoveries that kept operations after the last sync.
     newer: u64,
     lost_operations: u64,
     moved_slots: u64,
@@ -23,7 +23,7 @@ struct Seen {
     failed_blocks: u64,
 }
 
-/// Runs a seed with a rule broken, or none. `Err`: what was lost or wrong.
+/// Runs a seed, with one rule broken or none. `Err` says what was lost or wrong.
 fn run(cfg: &ManagerConfig, seed: u64, broken: Broken) -> Result<Seen, String> {
     let mut seen = Seen::default();
     let mut rng = Rng::new(seed);
@@ -40,7 +40,7 @@ fn run(cfg: &ManagerConfig, seed: u64, broken: Broken) -> Result<Seen, String> {
         let mut memory = left;
         let mut bad = r.fs.disk_mut().backend_mut().disk.bad.clone();
         seen.cuts += 1;
-        // Now and then the power fails again while the file system is recovered and made writable.
+        // Sometimes the power fails again during recovery.
         while rng.chance(0.3) {
             let Some(left) = cut_in_recovery(cfg, memory.clone(), &mut rng, broken)? else { break };
             memory = left;
@@ -63,7 +63,7 @@ fn run(cfg: &ManagerConfig, seed: u64, broken: Broken) -> Result<Seen, String> {
     Ok(seen)
 }
 
-/// Operations until the power fails in one of them.
+/// Runs operations until the power fails in one of them.
 fn until_cut(r: &mut Run, rng: &mut Rng) -> Result<(Memory, u64), String> {
     let disk = r.fs.disk_mut().backend_mut();
     let most = if rng.chance(0.3) { 40 } else { 1500 };
@@ -78,7 +78,7 @@ fn until_cut(r: &mut Run, rng: &mut Rng) -> Result<(Memory, u64), String> {
         let disk = r.fs.disk_mut().backend_mut();
         if let Some(left) = disk.cut.take_if(|c| c.left.is_some()).and_then(|c| c.left) {
             if r.syncs > syncs {
-                // The sync was not answered before the cut: what was before it may be what is found.
+                // The power failed during the sync, so a state from before it may also be found.
                 let newer = std::mem::take(&mut r.states);
                 r.states = std::mem::take(&mut r.earlier);
                 r.states.extend(newer);
@@ -99,7 +99,7 @@ fn cut_in_recovery(
     fs.break_rule(broken);
     let disk = fs.disk_mut().backend_mut();
     disk.cut = Some(Cut { at: disk.commands + 1 + rng.below(30), rng: Rng::new(rng.next_u64()), left: None });
-    // Makes it write its first checkpoint, and changes nothing.
+    // A change without effect makes it write its first checkpoint.
     let root = fs.getattr(rackweave_vlfs::ROOT).map_err(|e| e.to_string())?;
     let same = rackweave_vlfs::SetAttr { mode: Some(root.mode & 0o7777), ..Default::default() };
     fs.setattr(rackweave_vlfs::ROOT, &same, root.ctime).map_err(|e| e.to_string())?;
@@ -128,10 +128,10 @@ fn nothing_synced_is_lost_and_nothing_is_half_done() {
     eprintln!("{SEEDS} seeds: {all:?}");
     let counts =
         [all.cuts_in_recovery, all.newer, all.lost_operations, all.moved_slots, all.checkpoints, all.failed_blocks];
-    assert!(counts.iter().all(|c| *c > 0), "the search never came to something: {all:?}");
+    assert!(counts.iter().all(|c| *c > 0), "a situation was never met: {all:?}");
 }
 
-/// Seeds of the search.
+/// Number of seeds of the search.
 const SEEDS: u64 = 60;
 
 #[test]

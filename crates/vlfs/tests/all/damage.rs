@@ -1,4 +1,4 @@
-//! What a page that cannot be read any more costs: what lies in it, and nothing else.
+//! An unreadable page costs its own contents, and nothing else.
 
 use rackweave_core::Payload;
 use rackweave_core::device::PageAddr;
@@ -30,7 +30,7 @@ fn left(fs: Fs) -> Memory {
     done.expect("synced");
     (*d.close().expect("closed").disk).clone()
 }
-/// The disk with the one slot of flash damaged in which this slot of the file lies.
+/// The disk, with the flash slot damaged that holds this slot of the file.
 fn damaged(cfg: &ManagerConfig, disk: &Memory, name: &str, of_file: u64) -> Memory {
     let pages = (0..cfg.profile.geometry.blocks()).flat_map(|block| (0..8).map(move |page| PageAddr { block, page }));
     for (page, of_page) in pages.flat_map(|p| [(p, 0), (p, 1)]) {
@@ -44,7 +44,7 @@ fn damaged(cfg: &ManagerConfig, disk: &Memory, name: &str, of_file: u64) -> Memo
             return bad;
         }
     }
-    panic!("wherever slot {of_file} of {name} is damaged, the file system cannot be mounted");
+    panic!("no damage to one flash slot hits slot {of_file} of {name} and allows a mount");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn damaged_data_behind_the_checkpoint_cost_their_file() {
         fs.sync().expect("synced");
     }
     assert_eq!(fs.stats().checkpoints, 1);
-    let mut fs = mount(&cfg, damaged(&cfg, &left(fs), "a", 2)).expect("one slot is no file system");
+    let mut fs = mount(&cfg, damaged(&cfg, &left(fs), "a", 2)).expect("one damaged slot does not prevent a mount");
     fs.check().expect("sound");
     let slots = |fs: &mut Fs, name| (0..SLOTS).map(|s| slot(fs, name, s).ok()).collect::<Vec<_>>();
     assert_eq!(slots(&mut fs, "a"), [Some(1), Some(1), None, Some(1), Some(1)]);
@@ -75,9 +75,9 @@ fn damaged_data_stay_where_they_are_and_cleaning_goes_on() {
     for i in 0..most {
         write(&mut fs, &name(i), i as u8).expect("room");
     }
-    let mut fs = mount(&cfg, damaged(&cfg, &left(fs), "f007", 1)).expect("one slot is no file system");
+    let mut fs = mount(&cfg, damaged(&cfg, &left(fs), "f007", 1)).expect("one damaged slot does not prevent a mount");
     let whole = |fs: &mut Fs, i: u64| (0..SLOTS).all(|s| slot(fs, &name(i), s) == Ok(i as u8));
-    // Every other file is written again and again, so that all blocks are cleaned.
+    // Rewriting every other file makes all blocks be cleaned.
     for round in 0..40 {
         for i in (0..most).filter(|i| *i % 2 == 0) {
             write(&mut fs, &name(i), i as u8).unwrap_or_else(|e| panic!("round {round}, file {i}: {e}"));
@@ -89,13 +89,13 @@ fn damaged_data_stay_where_they_are_and_cleaning_goes_on() {
     assert!(matches!(rot, Err(FsError::Block(BlockError::Corrupt { .. }))), "{rot:?}");
     assert!([0, 2, 3, 4].into_iter().all(|s| slot(&mut fs, "f007", s) == Ok(7)));
     assert!((0..most).filter(|i| *i != 7).all(|i| whole(&mut fs, i)));
-    // So it is after another start.
+    // The same after a restart.
     let mut fs = mount(&cfg, left(fs)).expect("sound");
     assert!((0..most).filter(|i| *i != 7).all(|i| whole(&mut fs, i)));
     for i in (0..most).filter(|i| *i % 2 == 0) {
         write(&mut fs, &name(i), i as u8).expect("room");
     }
-    // Written over, the damage is gone.
+    // An overwrite removes the damage.
     write(&mut fs, "f007", 7).expect("room");
     for _ in 0..10 {
         (0..most).for_each(|i| assert_eq!(write(&mut fs, &name(i), i as u8), Ok((SLOTS * SLOT) as usize)));
@@ -104,7 +104,7 @@ fn damaged_data_stay_where_they_are_and_cleaning_goes_on() {
     fs.check().expect("sound");
 }
 
-/// A drive that does not read for a while has lost nothing: what was to be cleaned then is cleaned later.
+/// Reads that fail for a while only delay cleaning.
 #[test]
 fn what_cannot_be_read_for_a_while_is_cleaned_afterwards() {
     let cfg = config(24);
@@ -136,7 +136,7 @@ fn what_cannot_be_read_for_a_while_is_cleaned_afterwards() {
     fs.check().expect("sound");
 }
 
-/// Names take room in every checkpoint, though no file has data.
+/// Names take space in every checkpoint, although no file has data.
 #[test]
 fn a_file_system_full_of_names_gives_them_back() {
     let cfg = config(16);

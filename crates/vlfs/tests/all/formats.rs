@@ -1,4 +1,4 @@
-//! Golden vectors of what lies in the log, and bytes that are not that.
+//! Golden vectors of the log's formats, and malformed bytes.
 
 use proptest::prelude::*;
 use rackweave_vlfs::format::{Addr, HEADER, Header, HeaderError, Place, Record, RecordError, records};
@@ -58,7 +58,7 @@ fn the_golden_header() {
     let words: Vec<String> = b.chunks(16).map(hex).collect();
     assert_eq!(words, GOLDEN_HEADER);
     assert_eq!(Header::decode(&b, 64), Ok(header()));
-    assert_eq!(Header::decode(&b, 23), Err(HeaderError::Lengths), "it ends behind the block");
+    assert_eq!(Header::decode(&b, 23), Err(HeaderError::Lengths), "the data ends beyond the block");
     for (at, wrong) in [(0, HeaderError::Magic), (8, HeaderError::Version { found: 3 }), (70, HeaderError::Checksum)] {
         let mut bad = b;
         bad[at] ^= 2;
@@ -106,7 +106,7 @@ const GOLDEN_RECORDS: [&str; 6] = [
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-    /// Whatever is read is what is written again.
+    /// Encoding a decoded value gives the same bytes.
     #[test]
     fn any_bytes_are_records_or_an_error(mut b in proptest::collection::vec(any::<u8>(), 0..300), kind in 0u8..8) {
         if b.len() > 4 {

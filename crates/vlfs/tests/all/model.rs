@@ -1,4 +1,4 @@
-//! What a file system should be: a tree in memory, of which every state has a digest.
+//! The model of a file system: a tree in memory, with a digest of every state.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ pub struct Node {
     pub mtime: i64,
 }
 
-/// By a number of its own; 1 is the root.
+/// Nodes by number; 1 is the root.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub nodes: BTreeMap<u64, Rc<Node>>,
@@ -178,7 +178,7 @@ pub fn resolve(fs: &Fs, path: &[String]) -> u64 {
     path.iter().fold(ROOT, |at, name| fs.lookup(at, name.as_bytes()).unwrap_or_else(|e| panic!("{path:?}: {e}")))
 }
 
-/// As [`Model::digest`], of what is really there.
+/// As [`Model::digest`], of the file system.
 pub fn digest(fs: &mut Fs) -> Result<u64, String> {
     fn walk(fs: &mut Fs, inode: u64, digest: &mut u64, text: &mut Vec<String>) -> Result<(), String> {
         let said = |e: rackweave_vlfs::FsError| format!("{}: {e}", text.join("/"));

@@ -10,7 +10,7 @@ use rackweave_vlfs::{FsError, Made, Owner, RenameHow, SetAttr};
 use crate::model::{Body, Model, digest, resolve};
 use crate::rig::{Fs, SLOT, config, mount, new, stamp};
 
-/// Directories and names there may be, bytes of a file.
+/// Upper bounds of directories and names, and of a file's bytes.
 const NAMES: u64 = 12;
 const FILE_MAX: u64 = 90_000;
 
@@ -18,7 +18,7 @@ const FILE_MAX: u64 = 90_000;
 pub struct Run {
     pub fs: Fs,
     pub model: Model,
-    /// States that a power cut may leave, the oldest first; the last is the present one.
+    /// States that a power cut may leave, oldest first; the last is the current one.
     pub states: Vec<(u64, Model)>,
     /// Those between the last two syncs.
     pub earlier: Vec<(u64, Model)>,
@@ -44,7 +44,7 @@ impl Run {
     }
     fn name(&mut self) -> String {
         let n = self.rng.below(NAMES);
-        // Some long ones.
+        // Some names have the maximum length.
         if n == 0 { "n".repeat(255) } else { format!("n{n}") }
     }
     fn state(&mut self) {
@@ -53,7 +53,7 @@ impl Run {
     fn inode(&self, n: u64) -> u64 {
         resolve(&self.fs, &self.model.path(n))
     }
-    /// One operation.
+    /// Runs one operation.
     pub fn act(&mut self) -> Result<(), String> {
         self.now += 1;
         let what = self.rng.below(100);
@@ -76,7 +76,7 @@ impl Run {
             Ok(()) => {}
             Err(FsError::NoSpace { .. }) => {
                 self.refused += 1;
-                // A part of a write may be done: the model is wrong about that file. Take it from there.
+                // A part of a write may have been done: the model takes over the file system's state.
                 return self.relearn();
             }
             Err(e) => return Err(format!("operation {what}: {e}")),
@@ -232,7 +232,7 @@ impl Run {
         let seed = self.rng.next_u64();
         let data: Vec<u8> = (0..len).map(|i| (seed >> (i % 8 * 8)) as u8 ^ (i / 256) as u8).collect();
         let inode = self.inode(n);
-        // It may be there up to any slot.
+        // After a failure the write may have been done up to any slot.
         let mut at = 0;
         let mut states = Vec::new();
         while at < data.len() {
@@ -259,7 +259,7 @@ impl Run {
             let at = self.rng.below(contents.len() as u64);
             let len = 1 + self.rng.below(20_000);
             self.fs.punch(inode, at, len, false, stamp(self.now)).map_err(|e| panic_on_space(e, "punch"))?;
-            // Its edges are zeroed one after the other, then the rest goes.
+            // The edges are zeroed one after the other; then the rest is removed.
             let end = at + len;
             let (first, last) = (at.next_multiple_of(SLOT), end / SLOT * SLOT);
             let parts = if first > last { vec![(at, end)] } else { vec![(at, first), (last, end), (first, last)] };
@@ -308,14 +308,14 @@ impl Run {
         }
         Ok(())
     }
-    /// Everything there is as the model says.
+    /// The file system equals the model.
     pub fn compare(&mut self) -> Result<(), String> {
         self.fs.check()?;
         if digest(&mut self.fs)? == self.model.digest() { Ok(()) } else { Err("not the model's tree".into()) }
     }
 }
 
-/// What makes room is never refused for want of it.
+/// Operations that free space are never refused for lack of space.
 fn panic_on_space(e: FsError, what: &str) -> FsError {
     assert!(!matches!(e, FsError::NoSpace { .. }), "{what}: {e}");
     e
@@ -324,7 +324,7 @@ fn panic_on_space(e: FsError, what: &str) -> FsError {
 #[test]
 fn whatever_is_done_it_is_as_its_model_while_blocks_are_cleaned() {
     for seed in 0..6 {
-        // From a drive that is always nearly full to one with room.
+        // From a drive that is always nearly full to one with free space.
         let cfg = config(13 + 3 * seed as u32);
         let mut r = Run::new(new(&cfg), Rng::new(seed));
         let policy = VictimPolicy::ALL[(seed % 2) as usize];

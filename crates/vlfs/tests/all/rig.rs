@@ -1,4 +1,4 @@
-//! A file system on a small drive of the flash manager, in memory, that may lose its power.
+//! A file system on a small in-memory drive of the flash manager, with power cuts.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,21 +18,21 @@ use crate::power_disk::PowerDisk;
 pub const PAGE: u32 = 8192;
 pub const SLOT: u64 = 4096;
 
-/// A power cut at a command: what it may leave.
+/// A power cut at a command, and the contents that it leaves.
 pub struct Cut {
     pub at: u64,
     pub rng: Rng,
     pub left: Option<Memory>,
 }
 
-/// Executes at once, and knows what a power cut would leave.
+/// Executes at once, and can produce the contents after a power cut.
 pub struct Disk2 {
     pub disk: PowerDisk,
     pub commands: u64,
     pub cut: Option<Cut>,
-    /// The program after so many more fails, and its erase block with it.
+    /// Number of programs before one that fails, together with its erase block.
     pub fail_in: Option<u64>,
-    /// Reads fail, and nothing is lost.
+    /// Reads fail; the contents stay.
     pub reads_fail: Rc<Cell<bool>>,
 }
 
@@ -98,7 +98,7 @@ pub fn stamp(s: i64) -> Stamp {
     Stamp { s, ns: 7 }
 }
 
-/// Mounts what is on the memory; a new drive gets a vSSD first.
+/// Mounts the drive; a new one gets a vSSD first.
 pub fn mount(cfg: &ManagerConfig, memory: Memory) -> Result<Fs, String> {
     mount_on(cfg, Disk2::on(memory))
 }

@@ -1,4 +1,4 @@
-//! Each refusal has its own error, at its bound; what is wrong with a vSSD is said at the mount.
+//! Each refusal has its own error, at its bound; a mount names the fault of an unusable vSSD.
 
 use rackweave_core::VssdId;
 use rackweave_flash::VictimPolicy;
@@ -100,11 +100,11 @@ fn what_no_file_system_fits_on_or_is_on_is_said() {
     assert_eq!(e, MountError::Foreign { block: Block { vssd, index: block.index } });
 }
 
-/// Damage to what was durable is an error, not an older file system.
+/// Damage to durable data is an error; the mount does not fall back to an older state.
 #[test]
 fn a_damaged_checkpoint_or_batch_is_not_passed_over() {
     let mut cfg = config(16);
-    // The drive's own checksums would tell first.
+    // Otherwise the drive's own checksums would reveal the damage first.
     cfg.verify = false;
     let mut fs = new(&cfg);
     let f = file(&mut fs, "f");
@@ -127,8 +127,8 @@ fn a_damaged_checkpoint_or_batch_is_not_passed_over() {
         match mount(&cfg, bad) {
             Err(_) => refused += 1,
             Ok(mut fs) => {
-                // Data: of the last batch, which cannot be told from one that was never finished, or of one before, that
-                // nobody reads any more.
+                // The damage is in the last batch, which then looks unfinished, or in data of an earlier batch that is no
+                // longer referenced.
                 mounted += 1;
                 let f = fs.lookup(ROOT, b"f").expect("it was durable");
                 let mut to = [0; 1];
@@ -159,10 +159,10 @@ fn a_full_file_system_gives_back_what_is_deleted() {
         };
         assert!(matches!(full, FsError::NoSpace { .. }), "{full}");
         assert!(files.len() > 20, "round {round}: full after {}", files.len());
-        // What is there can be overwritten, for a long time.
+        // The files that were written can be overwritten repeatedly.
         for i in 0..400 {
             let f = fs.lookup(ROOT, files[i % 20].as_bytes()).expect("there");
-            fs.write(f, 4096, &[i as u8; 4096], stamp(1)).expect("no more than it has");
+            fs.write(f, 4096, &[i as u8; 4096], stamp(1)).expect("it does not grow");
             fs.sync().expect("synced");
         }
         fs.check().expect("sound");
@@ -178,7 +178,7 @@ fn a_full_file_system_gives_back_what_is_deleted() {
     mount(&cfg, (*d.close().expect("closed").disk).clone()).expect("mounted").check().expect("sound");
 }
 
-/// Rosenblum & Ousterhout §3.5: where a tenth of the data takes nine tenths of the writes, cost-benefit moves less.
+/// Rosenblum & Ousterhout §3.5: if a tenth of the data gets nine tenths of the writes, cost-benefit moves less.
 #[test]
 fn cost_benefit_moves_less_than_greedy_where_some_data_are_hot() {
     let moved = |policy| {
@@ -193,7 +193,7 @@ fn cost_benefit_moves_less_than_greedy_where_some_data_are_hot() {
         for _ in 0..slots * 20 {
             let hot = rng.chance(0.9);
             let slot = if hot { rng.below(slots / 10) } else { slots / 10 + rng.below(slots - slots / 10) };
-            fs.write(f, slot * 4096, &[2; 4096], stamp(1)).expect("no more than it has");
+            fs.write(f, slot * 4096, &[2; 4096], stamp(1)).expect("it does not grow");
         }
         fs.check().expect("sound");
         fs.stats().moved_slots
