@@ -39,7 +39,7 @@ fn a_life_may_be_looked_at_before_its_end() {
     let aged = age(&SMALL, &load, WearPolicy::NO_SWAP, Some(5_000.0));
     assert!(!aged.worn_out);
     assert_eq!((aged.life_s, aged.dies), (5_000.0, vec![5_000; 8]));
-    // What nobody writes to ends with the model's time.
+    // A device without writes lasts to the end of the model's time.
     let idle = age(&SMALL, &Load::none(&SMALL), WearPolicy::adaptive(10_000), None);
     assert!(!idle.worn_out && idle.imbalance == 1.0 && idle.life_s >= 499.0 * YEAR_S);
 }
@@ -58,7 +58,7 @@ fn every_move_is_counted() {
 
 #[test]
 fn a_period_that_the_analysis_allows_holds_what_it_promises() {
-    // §3.1.4's worst case: all that the device is provisioned for, on one channel.
+    // The worst case of §3.1.4: the device's whole provisioned rate on one channel.
     for (channels, delta) in [(8, 0.1), (16, 0.1), (16, 0.05)] {
         let d = Device { channels, dies_per_channel: 4, die_bytes: 16_000_000_000, endurance: 10_000 };
         let life = Span::from_secs((5.0 * YEAR_S) as u64);
@@ -68,7 +68,7 @@ fn a_period_that_the_analysis_allows_holds_what_it_promises() {
         load.add_channels(&d, 0..1, d.die_life() as f64 * f64::from(d.dies()) / life.as_secs_f64());
         let end = |period: Span| age(&d, &load, WearPolicy::flashblox_fixed(period), None);
         let allowed = end(period);
-        // How even it is in the end is luck as well: one of these ends in the middle of a round.
+        // The final imbalance varies with the phase: one of these runs ends in the middle of a round.
         let slower = [3, 4, 5].map(|times| end(period * times).imbalance).into_iter().fold(0.0, f64::max);
         assert!(allowed.imbalance <= 1.0 + delta, "{channels} channels, {delta}: {}", allowed.imbalance);
         assert!(slower > 1.0 + delta, "{channels} channels, {delta}: {slower}");
@@ -81,7 +81,7 @@ fn lives_do_not_depend_on_the_number_of_threads() {
     let rates = Rates::builtin().expect("it comes with the program");
     let policy = WearPolicy::adaptive(rates.gamma);
     let all = monte_carlo(&rates.device, &rates.bytes_per_s(), 8, policy, 3, 40);
-    // Each run by itself: as on a thread of its own.
+    // Each run alone, as on its own thread.
     let first = monte_carlo(&rates.device, &rates.bytes_per_s(), 8, policy, 3, 1);
     assert_eq!(all[0], first[0]);
     assert_eq!(all.len(), 40);
@@ -101,7 +101,7 @@ fn the_rates_are_those_the_file_explains() {
     assert!(close(rate("TPC-C"), 12.0 * rate("TPC-E"), 1e-9));
     let mean = r.bytes_per_s().iter().sum::<f64>() / 14.0;
     assert!((5.8e6..6.1e6).contains(&mean), "{mean}");
-    // The killer ends a channel in less than four months, the fastest workload in 1.2 years.
+    // The killer workload wears a channel out in less than four months, the fastest real one in 1.2 years.
     let channel_life = |rate: f64| r.device.die_life() as f64 * 4.0 / rate / YEAR_S;
     assert!(channel_life(r.channel_killer) < 4.0 / 12.0 && close(channel_life(16.9e6), 1.2, 0.01));
 }

@@ -6,7 +6,7 @@ fn close(a: f64, b: f64) -> bool {
     (a / b - 1.0).abs() < 1e-9
 }
 
-/// Two servers with two SSDs of two vSSDs; a year's erases.
+/// Two servers with two SSDs of two vSSDs each; `vssds` are the erases of a year.
 fn small(vssds: [f64; 8]) -> RackLoad {
     RackLoad::new(2, 2, vssds.map(|v| v / YEAR_S).to_vec())
 }
@@ -36,7 +36,7 @@ fn every_swap_wears_both_ssds() {
         let aged = &age_rack(&load, Some(cfg), None, &years(1.0))[0];
         let swaps = aged.swaps[0] + aged.swaps[1];
         assert!(aged.swaps[0] > 0 && aged.swaps[1] > 0, "{rule:?}: {:?}", aged.swaps);
-        assert!(close(aged.wear.iter().sum(), 7_900.0 + 2.0 * swaps as f64), "{rule:?}: a swap is wear");
+        assert!(close(aged.wear.iter().sum(), 7_900.0 + 2.0 * swaps as f64), "{rule:?}: a swap causes wear");
         assert!(close(aged.moved.iter().sum(), 2.0 * swaps as f64));
     }
 }
@@ -70,7 +70,7 @@ fn vssds_go_to_servers_by_turns_and_the_seed_names_the_rack() {
     let mut rng = Rng::new(1);
     let first: Vec<f64> = (0..33).map(|_| rates.draw(&mut rng)).collect();
     assert_eq!((load.vssds[0], load.vssds[16 * 4], load.vssds[4]), (first[0], first[1], first[32]));
-    // An SSD that is only written to lives five years.
+    // An SSD with only writes lasts five years.
     let full = rates.draw(&mut Rng::new(1)).max(30_000.0 / (5.0 * YEAR_S));
     assert!(close(full * 5.0 * YEAR_S, 30_000.0));
     assert!(load.vssds.iter().all(|v| *v <= full / 4.0));

@@ -2,15 +2,15 @@ use std::sync::OnceLock;
 
 use super::*;
 
-/// Too long for every change; their parts are tested by themselves.
+/// Too slow to run on every change; their parts have tests of their own.
 const LONG: [&str; 3] = ["fb-fig8", "fb-fig10", "fb-fig12"];
 
-/// Those of a rack under load: cells have tests of their own.
+/// Experiments on a rack under load: cells have tests of their own.
 const RACK: &str = "rb-";
-/// Of a rack as well, but of its wear alone.
+/// Experiments on a rack's wear only.
 const WEAR: [&str; 2] = ["rb-fig22", "rb-fig23"];
 
-/// The quick forms of all others, with seed 1.
+/// The quick forms of all other experiments, with seed 1.
 fn figures() -> &'static [Figure] {
     static ALL: OnceLock<Vec<Figure>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -29,7 +29,7 @@ fn measured(f: &Figure, name: &str, unit: &str) -> f64 {
     row.unwrap_or_else(|| panic!("no row {name:?} of unit {unit:?}")).measured
 }
 
-/// Bars that the quick forms miss, for the reasons in docs/results/tenants.md. A bar that is held again is removed here.
+/// Bars that the quick forms miss, for the reasons in docs/results/tenants.md. Remove a bar here once it is met again.
 const MISSED: &[(&str, &str)] = &[
     ("fb-fig7", "RW + SW: software"),
     ("fb-fig7", "RW + RW: channel"),
@@ -49,13 +49,13 @@ fn every_experiment_holds_its_bars() {
         let missed: Vec<_> = f.missed().map(|r| r.name.as_str()).collect();
         let known: Vec<_> = MISSED.iter().filter(|(id, _)| *id == f.experiment).map(|(_, name)| *name).collect();
         assert_eq!(missed, known, "{}", f.experiment);
-        assert!(f.rows.iter().any(|r| r.bar.is_some()), "{} is held to nothing", f.experiment);
+        assert!(f.rows.iter().any(|r| r.bar.is_some()), "{} has no bar", f.experiment);
     }
 }
 
 #[test]
 fn what_leveling_has_no_part_in_agrees_with_the_paper() {
-    // These numbers test the rates and the model, not the policies.
+    // These figures depend on the rates and the model, not on the policies.
     for r in &quick("fb-table5").rows {
         let inputs = r.name.contains("no swap") || r.name.ends_with("ideal");
         let (true, Some(paper)) = (inputs, r.paper) else { continue };

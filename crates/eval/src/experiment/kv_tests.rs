@@ -7,7 +7,7 @@ fn beside(isolation: Isolation) -> Seen {
     let load = KvLoad { clients: 16, ..SMALL.load(1) };
     let mut s = Stores::new(SMALL.drive(2).expect("a drive"), isolation, 2, load).expect("two stores");
     let first = seen(&s.run(&[Workload::C, Workload::A], &SMALL)[0]);
-    // Every read is compared with what was put. The neighbour's log has gone round.
+    // Every read is compared with the value that was put. The neighbour's log has wrapped.
     let stats = s.clients[1].borrow().stats();
     assert!(stats.compactions > 0 && stats.checkpoints > 0, "{stats:?}");
     first
@@ -18,7 +18,7 @@ fn a_reader_feels_its_neighbours_writes_only_where_it_shares_dies() {
     let [channel, software] = [Isolation::Channel, Isolation::Software].map(beside);
     let (a, b) = (channel.read_p99_us, software.read_p99_us);
     assert!(a * 1.5 < b, "{channel:?}, {software:?}");
-    // Sixteen reads at four dies: some are behind others, none behind a program.
+    // Sixteen reads at four dies: some wait for other reads, none for a program.
     assert!(a > 124.0 && a < 1500.0, "{channel:?}");
     assert_eq!(format!("{channel:?}"), format!("{:?}", beside(Isolation::Channel)), "the same seed, the same figures");
 }

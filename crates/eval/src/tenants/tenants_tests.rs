@@ -5,7 +5,7 @@ use rackweave_flash::{Geometry, Profile};
 
 use super::*;
 
-/// A log that goes round: writes a page at a time, `depth` under way, and frees its oldest block when it is full.
+/// A circular log: writes pages with `depth` in flight, and frees its oldest block when it is full.
 struct Log {
     vssd: VssdId,
     arrivals: Arrivals,
@@ -79,7 +79,7 @@ impl Tenant for Log {
                 let (_, came) = self.under_way.remove(at);
                 self.recorder.note("write", came, turn.now, u64::from(turn.manager.geometry().page_bytes));
             }
-            other => panic!("not asked: {other:?}"),
+            other => panic!("unexpected answer: {other:?}"),
         }
         self.go_on(turn);
     }
@@ -106,7 +106,7 @@ fn bench() -> Bench {
         page_bytes: 16_384,
     };
     let mut cfg = ManagerConfig::new(SsdId(0), p);
-    // What a die can do, and its shares, in pages.
+    // Throughput is counted in pages, so dies have no multi-plane operations.
     cfg.multi_plane = false;
     cfg.levels = unit_levels(&cfg);
     Bench::new(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a drive")
@@ -134,18 +134,18 @@ fn a_channel_does_what_its_dies_can() {
         assert!(o.latency("write").p50_us > 4.0 * 750.0, "four pages are ahead of each at its die");
         assert_eq!(o.bytes_per_s(), o.ops_per_s() * 16_384.0);
     }
-    // One page under way at a time: a transfer and a program each.
+    // One page in flight: a transfer and a program each.
     let calm = &two(Isolation::Channel, 1, [1, 8])[0];
     assert!((calm.latency("write").p50_us - 799.2).abs() < 2.0, "{:?}", calm.latency("write"));
 }
 
 #[test]
 fn weights_share_a_die_and_neither_rests() {
-    // Both on the same dies, of equal weight: halves, whatever the one queues.
+    // Two tenants of equal weight on the same dies get half each, whatever their queue depths.
     let o = two(Isolation::Software, 4, [4, 32]);
     let (a, b) = (o[0].ops_per_s(), o[1].ops_per_s());
     assert!(a > 0.45 * (a + b), "{a} and {b} pages a second");
-    // One at work, the other all but idle: it has the whole.
+    // One tenant is busy, the other almost idle: the busy one gets nearly everything.
     let o = two(Isolation::Software, 4, [0, 32]);
     assert!(o[1].ops_per_s() > 0.55 * 4.0 / 750e-6, "{}", o[1].ops_per_s());
 }
@@ -154,7 +154,7 @@ fn weights_share_a_die_and_neither_rests() {
 fn an_open_loop_counts_from_arrival() {
     let mut b = bench();
     let vssd = b.alloc(Isolation::Channel, 1).expect("free");
-    // Ten at once, every 100 ms, one of them under way at a time.
+    // Ten arrivals at once, every 100 ms, with one request in flight at a time.
     let times = (0..).flat_map(|i| std::iter::repeat_n(Span::from_millis(100 * i), 10));
     b.add(Box::new(Log::new(vssd, Arrivals::open(times, 1))));
     b.prepare().expect("laid out");

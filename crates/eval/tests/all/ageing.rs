@@ -1,4 +1,4 @@
-//! The ageing model against the device: the same small drive, written to its end of life through FlashBlox's calls.
+//! The ageing model, compared with the device: a small drive, written to its end of life through FlashBlox's calls.
 
 use rackweave_core::{Payload, SsdId, VssdId};
 use rackweave_eval::ageing::{Aged, Device, Load, age, ideal_life_s};
@@ -11,11 +11,11 @@ use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Geometry, Profile, Timing};
 
 const ENDURANCE: u32 = 800;
-/// Of a channel: erased so often, a swap is due.
+/// Erase cycles of a channel after which a swap is due.
 const GAMMA_CYCLES: u64 = 60;
-/// How fast the vSSDs write, against each other. Each has a channel.
+/// Relative write rates of the vSSDs. Each has a channel.
 const RATES: [u64; 4] = [6, 2, 1, 0];
-/// They are full all the time: a swap moves whole channels, as it does in the model.
+/// Greatest relative difference. The vSSDs are always full, so a swap moves whole channels, as in the model.
 const AGREE: f64 = 0.02;
 
 fn config(policy: fn(u64) -> WearPolicy) -> ManagerConfig {
@@ -46,7 +46,7 @@ fn device(cfg: &ManagerConfig) -> Device {
     }
 }
 
-/// A log that is always full: what it writes takes the place of its oldest block.
+/// A log that is always full: a write replaces its oldest block.
 struct Log {
     vssd: VssdId,
     blocks: std::collections::VecDeque<Block>,
@@ -72,7 +72,7 @@ impl Log {
     }
 }
 
-/// Bytes erased of every die, and swaps, when the first die is worn out.
+/// Bytes erased of every die, and the number of swaps, when the first die is worn out.
 fn on_the_device(cfg: &ManagerConfig) -> (Vec<u64>, u64) {
     let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
     let mut logs = RATES.map(|_| {
@@ -85,7 +85,7 @@ fn on_the_device(cfg: &ManagerConfig) -> (Vec<u64>, u64) {
         l.written = 0;
     }
     while !d.manager().leveler().worn_out() {
-        // Whose turn it is: the one furthest behind its rate.
+        // The next to write is the vSSD furthest behind its rate.
         let behind = (0..RATES.len()).filter(|&i| RATES[i] > 0).min_by_key(|&i| logs[i].written / RATES[i]);
         logs[behind.expect("someone writes")].write(&mut d);
     }

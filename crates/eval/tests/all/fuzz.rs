@@ -1,4 +1,4 @@
-//! Seeded mutations of good input through every reader: an answer or an error, never a panic, never without end.
+//! Seeded mutations of good input to every reader: each ends with records or an error, without a panic or a hang.
 
 use rackweave_core::Rng;
 use rackweave_eval::trace::Format;

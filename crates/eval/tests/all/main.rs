@@ -26,7 +26,7 @@ fn own(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("data").join(name)
 }
 
-/// A file of the shared data, or `None` after a line that says that the test is skipped.
+/// A file of the shared data, or `None` with a line on stdout that the test is skipped.
 fn shared(test: &str, name: &str) -> Option<PathBuf> {
     let root = std::env::var_os("RACKWEAVE_DATA")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);

@@ -1,4 +1,4 @@
-//! Each malformed or truncated input: where, which field, which value.
+//! Malformed and truncated inputs: the error names line, field and value.
 
 use rackweave_eval::trace::{Fault, Format, LINE_MAX, Place, TraceError, TraceReader};
 

@@ -1,4 +1,4 @@
-//! Cells: a generated load on the whole rack, policy by policy.
+//! Cells: a generated load on a whole rack, by policy.
 
 use rackweave_config::SchedulingKind;
 use rackweave_eval::rack::{Cell, CellReport, Load, Ports, READS_MIN, Scheme, run_all, void};
@@ -15,7 +15,7 @@ fn all() -> Vec<Scheme> {
     Policy::ALL.into_iter().map(Scheme::from).chain(Scheme::BASELINES).collect()
 }
 
-/// What must not depend on the machine.
+/// The part of a report that must not depend on the machine.
 fn comparable(c: &CellReport) -> serde_json::Value {
     let mut json = c.json();
     json.as_object_mut().unwrap().remove("cpu_s");
@@ -34,7 +34,7 @@ fn every_policy_answers_all_and_the_same_cell_gives_the_same_numbers() {
         assert!(r.read.count() > 11_000 && r.write.count() > 11_000, "{}", a.policy);
         assert!(r.busy.dies_mean > 0.1 && r.busy.die_max >= r.busy.dies_mean, "{}: {:?}", a.policy, r.busy);
         assert_eq!(comparable(a), comparable(b), "{}", a.policy);
-        assert!(a.void(READS_MIN).is_some(), "a million reads are asked for");
+        assert!(a.void(READS_MIN).is_some(), "a million reads are required");
         assert_eq!(a.void(10_000), None);
     }
     let other = Cell { seed: 4, ..cells[0].clone() }.run().unwrap();
@@ -72,7 +72,7 @@ fn the_controller_s_servers_forward_reads_and_its_switch_none() {
     let result = |c: &CellReport| c.result.clone().expect("the rack keeps up");
     assert!(result(software).redirects > 500, "{}", software.json());
     assert_eq!(result(vdc).redirects, 0);
-    // A forwarded read goes one way more.
+    // A forwarded read takes one more hop.
     assert!(software.read_us(0.5) >= rackblox.read_us(0.5), "{} {}", software.json(), rackblox.json());
 }
 
@@ -96,7 +96,7 @@ fn reads_wait_at_the_switch_s_ports_and_behind_bursts_of_higher_priority() {
     for r in queued {
         assert!(r.read_us(0.5) > none.read_us(0.5), "{} {}", r.json(), none.json());
     }
-    // A burst has a port for two milliseconds in ten.
+    // A burst occupies a port for two milliseconds in ten.
     assert!(behind.read_us(0.99) > queued[2].read_us(0.99) + 500.0, "{} {}", behind.json(), queued[2].json());
 }
 

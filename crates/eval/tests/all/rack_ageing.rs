@@ -1,5 +1,5 @@
-//! The ageing model of a rack against its SSDs: small drives, written through FlashBlox's calls and balanced by the same
-//! decisions, block by block.
+//! The ageing model of a rack, compared with its SSDs: small drives, written through FlashBlox's calls and balanced by
+//! the same decisions, block by block.
 
 use std::collections::VecDeque;
 
@@ -16,10 +16,10 @@ use rackweave_meta::wear::{Balancer, DAY, Rule, WearConfig};
 const SERVERS: usize = 3;
 const SSDS: usize = 2;
 const VSSDS: usize = 2;
-/// Erases a block of its SSD and day that each vSSD causes, two an SSD.
+/// Erases per block of its SSD and per day that each vSSD causes; two vSSDs an SSD.
 const RATES: [f64; SERVERS * SSDS * VSSDS] = [4.0, 1.0, 0.5, 0.0, 0.25, 0.25, 0.75, 0.25, 2.0, 1.5, 1.0, 0.25];
 const DAYS: u32 = 240;
-/// Of the erases of each SSD, and of all.
+/// Greatest relative difference in the erases of each SSD, and of all.
 const AGREE: f64 = 0.02;
 
 const GEOMETRY: Geometry = Geometry {
@@ -43,8 +43,7 @@ fn drive(id: usize) -> Drive<Memory> {
     Drive::open(cfg, Memory::new(GEOMETRY)).expect("new")
 }
 
-/// A vSSD that is always full, with the contents of one that may have come from elsewhere: what it writes takes the place
-/// of its oldest block.
+/// A vSSD that is always full; its contents may have moved here from another SSD. A write replaces its oldest block.
 struct Log {
     vssd: VssdId,
     blocks: VecDeque<Block>,
@@ -88,17 +87,17 @@ impl Ssd {
         }
         ssd
     }
-    /// Data of the vSSD that wrote it, told apart by its seed.
+    /// Writes data that names vSSD `by` in its seed.
     fn write(&mut self, log: usize, by: usize) {
         let size = self.drive.block_size(self.logs[log].vssd).expect("live");
         self.logs[log].write(&mut self.drive, &Payload::elided(size as u32, by as u64));
     }
-    /// Erases a block.
+    /// Mean erases of a block.
     fn wear(&self) -> f64 {
         let bytes: u64 = self.drive.manager().leveler().dies().iter().map(|d| d.total).sum();
         bytes as f64 / capacity()
     }
-    /// Everything, log by log, from the oldest block on.
+    /// All contents, log by log, oldest block first.
     fn read(&mut self) -> Vec<Vec<Payload>> {
         let all = |log: &Log| {
             let size = self.drive.block_size(log.vssd).expect("live");
@@ -108,12 +107,12 @@ impl Ssd {
     }
 }
 
-/// The rack of SSDs, a day's writes at a time.
+/// A rack of SSDs, written day by day.
 struct Rack {
     ssds: Vec<Ssd>,
-    /// Whose contents are on each SSD.
+    /// The SSD whose original contents each SSD has.
     on: Vec<usize>,
-    /// Blocks that each vSSD still has to write, in part.
+    /// Blocks, with fractions, that each vSSD still has to write.
     owed: Vec<f64>,
     swaps: [u64; 2],
 }
@@ -133,7 +132,7 @@ impl Rack {
             }
         }
     }
-    /// Both are read into memory and written to the other, whole.
+    /// Exchanges the whole contents of two SSDs through memory.
     fn swap(&mut self, x: usize, y: usize) {
         let (from_x, from_y) = (self.ssds[x].read(), self.ssds[y].read());
         for (to, data) in [(x, from_y), (y, from_x)] {
@@ -144,7 +143,7 @@ impl Rack {
         }
         self.on.swap(x, y);
     }
-    /// Every block is one of the vSSD's whose contents are there.
+    /// Checks that every block belongs to the vSSD whose contents should be there.
     fn verify(&mut self) {
         for ssd in 0..self.ssds.len() {
             for (log, blocks) in self.ssds[ssd].read().into_iter().enumerate() {
@@ -162,7 +161,7 @@ fn on_the_drives(cfg: Option<WearConfig>) -> (Vec<f64>, [u64; 2]) {
     let n = SERVERS * SSDS;
     let mut rack =
         Rack { ssds: (0..n).map(Ssd::new).collect(), on: (0..n).collect(), owed: vec![0.0; n * VSSDS], swaps: [0; 2] };
-    // What it took to fill them is none of the load.
+    // The writes that filled the drives are not part of the load.
     let first: Vec<f64> = rack.ssds.iter().map(Ssd::wear).collect();
     let mut balancer = cfg.map(|cfg| Balancer::new(cfg, Time::ZERO));
     let tell = |rack: &Rack, b: &mut Balancer| {
@@ -222,6 +221,6 @@ fn model_and_drives_of_a_rack_agree_while_contents_are_swapped() {
     for rule in [Rule::RackBlox, Rule::MostHelp] {
         let aged = agree(Some(WearConfig { rule, ..WearConfig::default() }));
         assert!(aged.swaps[0] > 10 && aged.swaps[1] > 0, "{rule:?}: {:?}", aged.swaps);
-        assert!(aged.moved_part() > 0.02, "swaps count: {}", aged.moved_part());
+        assert!(aged.moved_part() > 0.02, "swaps count as wear: {}", aged.moved_part());
     }
 }

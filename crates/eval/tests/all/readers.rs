@@ -1,4 +1,4 @@
-//! Hand-written rows of each format, and finding the format out.
+//! Hand-written rows of each format, and detection of the format.
 
 use rackweave_core::Time;
 use rackweave_eval::trace::{Format, TraceOp, TraceReader, TraceRecord};
@@ -113,7 +113,7 @@ fn zstd_is_seen_through() {
     let want = read(&plain, None, None).unwrap();
     assert_eq!(want.len(), 1500);
     assert_eq!(read(&packed, None, None).unwrap(), want);
-    // Several frames one after another are one stream.
+    // Several successive frames form one stream.
     let cut = plain.iter().take(20_000).rposition(|&c| c == b'\n').unwrap() + 1;
     let frames: Vec<u8> =
         [&plain[..cut], &plain[cut..]].iter().flat_map(|p| zstd::encode_all(*p, 3).unwrap()).collect();

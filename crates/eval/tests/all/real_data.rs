@@ -1,4 +1,4 @@
-//! The whole public traces, where they are at hand.
+//! The whole public traces, if they are available.
 
 use rackweave_core::Span;
 use rackweave_eval::trace::{Format, TraceReader};

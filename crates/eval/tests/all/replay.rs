@@ -1,4 +1,4 @@
-//! The whole way: trace, rack, policies, report.
+//! A whole replay: trace, rack, policies, report.
 
 use rackweave_eval::replay::{Policy, ReplayConfig, ReplayError, replay};
 use rackweave_eval::report::Report;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{own, shared};
 
-/// A small rack: devices of 512 MiB, so that collection runs within some ten thousand requests.
+/// A small rack with devices of 512 MiB, so that collection runs within some ten thousand requests.
 fn small(trace: &str, policies: &[Policy], requests: u64) -> ReplayConfig {
     ReplayConfig {
         policies: policies.to_vec(),
@@ -17,7 +17,7 @@ fn small(trace: &str, policies: &[Policy], requests: u64) -> ReplayConfig {
     }
 }
 
-/// The report without what a machine decides.
+/// The report without values that depend on the machine.
 fn comparable(report: &Report) -> Value {
     let mut json = report.json();
     for p in &report.policies {
@@ -30,8 +30,8 @@ fn comparable(report: &Report) -> Value {
 
 #[test]
 fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
-    // At full speed collection on devices this small never gets ahead of the writes; at a tenth it comes and goes. Of fewer requests
-    // the policies' erases differ by up to 6 % by chance, of so many by 1 %.
+    // At full speed, collection on such small devices never gets ahead of the writes; at a tenth it starts and stops. With
+    // fewer requests, the policies' erases differ by up to 6 % by chance; with this number, by 1 %.
     let cfg = ReplayConfig { ssd_bytes: Some(1 << 30), speed: 0.1, ..small("tpcc-head.trace", &Policy::ALL, 200_000) };
     let report = replay(&cfg).unwrap();
     println!("{}", report.table());
@@ -102,7 +102,7 @@ fn policies_have_names() {
     assert!(e.contains("\"vdc\"") && e.contains("baseline, rackblox, rackweave, ideal"), "{e}");
 }
 
-/// The public traces through a small rack: every request is answered, and a comparison that is none says so.
+/// The public traces on a small rack: every request is answered, and a report without collection says so.
 #[test]
 fn public_traces_are_replayed() {
     for (name, requests) in [

@@ -1,4 +1,4 @@
-//! Random requests written out in each format come back as they were.
+//! Random requests, written in each format, are read back unchanged.
 
 use rackweave_core::{Rng, Time};
 use rackweave_eval::trace::{Format, TraceOp, TraceRecord};
@@ -7,7 +7,7 @@ use crate::{read, vscsi};
 
 const REQUESTS: u64 = 2_000;
 
-/// Requests that `format` can say, in order of time.
+/// Requests that `format` can express, in order of time.
 fn requests(format: Format, rng: &mut Rng) -> Vec<TraceRecord> {
     let tick = match format {
         Format::Mqsim | Format::OpenCas => 1,
@@ -26,7 +26,7 @@ fn requests(format: Format, rng: &mut Rng) -> Vec<TraceRecord> {
             at += rng.below(1_000) * tick;
             let op = *rng.pick(ops);
             let flush = op == TraceOp::Flush;
-            // Formats with names count devices in order of appearance: let each first appearance be in order.
+            // Formats with device names number them by first appearance, so first appearances are in order.
             let device = if format == Format::Vscsi { 0 } else { rng.below((i + 1).min(5)) as u32 };
             let device = if i < 5 && format != Format::Vscsi { i as u32 } else { device };
             TraceRecord {

@@ -1,4 +1,4 @@
-//! Surveying, looping, and laying a trace on a volume.
+//! Surveying a trace, looping it, and mapping it to a volume.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ fn loops_go_on_in_time_and_elsewhere_in_space() {
     let w = s.load().unwrap();
     let p = play(&w, PLAN, 9);
     let times: Vec<u64> = p.iter().map(|r| r.at.0).collect();
-    // 3,000 ns long, mean gap 1,500 ns.
+    // The trace is 3,000 ns long, with a mean gap of 1,500 ns.
     assert_eq!(times, [0, 1000, 3000, 4500, 5500, 7500, 9000, 10_000, 12_000]);
     assert_eq!(p[0].offset, 0);
     let shift = p[3].offset;
