@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// SSDs `(server, wear, rate)`, each with contents of its number, after a period of writes.
+/// SSDs `(server, wear, rate)` after a period of writes; each has the contents of its own number.
 fn rack(rule: Rule, ssds: &[(u32, f64, f64)]) -> (Balancer, Time) {
     let cfg = WearConfig { rule, ..WearConfig::default() };
     let mut b = Balancer::new(cfg, Time::ZERO);
@@ -28,16 +28,16 @@ fn local(rule: Rule, ssds: &[(f64, f64)]) -> Vec<(u32, u32)> {
 #[test]
 fn the_papers_pair_is_the_most_worn_and_the_least_rate() {
     assert_eq!(local(Rule::RackBlox, &[(500.0, 10.0), (900.0, 40.0), (200.0, 5.0), (600.0, 0.0)]), [(1, 3)]);
-    // The most worn has the lowest rate already: nothing is gained.
+    // The most worn SSD already has the lowest rate: a swap gains nothing.
     assert_eq!(local(Rule::RackBlox, &[(900.0, 0.0), (500.0, 4.0)]), []);
     assert_eq!(local(Rule::RackBlox, &[(900.0, 9.0)]), []);
-    // So the next one; of those without writes the least worn.
+    // So the next one is swapped, with the least worn SSD without writes.
     assert_eq!(local(Rule::RackBlox, &[(900.0, 0.0), (800.0, 4.0), (100.0, 0.0), (90.0, 0.0), (200.0, 0.0)]), [(1, 3)]);
 }
 
 #[test]
 fn ours_takes_the_pair_that_helps_most_and_all_that_are_needed() {
-    // (900 − 200) × (80 − 20) is more than (900 − 600) × 80; then 1 and 3 are swapped. No SSD is in two pairs.
+    // (900 − 200) × (80 − 20) exceeds (900 − 600) × 80; then 1 and 3 are swapped. No SSD is in two pairs.
     let ssds = [(900.0, 80.0), (800.0, 70.0), (200.0, 20.0), (600.0, 0.0)];
     assert_eq!(local(Rule::MostHelp, &ssds), [(0, 2), (1, 3)]);
     // Even wear: different rates alone are no reason while the next round is early enough.
@@ -52,9 +52,9 @@ fn a_round_waits_for_its_period_and_measures_rates_since_the_last() {
     let (mut b, now) = rack(Rule::MostHelp, &[(1, 900.0, 80.0), (1, 100.0, 20.0)]);
     assert_eq!(b.due_at(), now);
     assert_eq!(b.plan(Time(now.0 - 1), |_, _| true), []);
-    assert_eq!(b.plan(now, |_, _| false), [], "they may not trade places");
+    assert_eq!(b.plan(now, |_, _| false), [], "their slots may not be exchanged");
     assert_eq!(b.due_at(), now + b.config().local_every);
-    // Nothing was written since: no rate, nothing to gain.
+    // No writes since: without a rate a swap gains nothing.
     assert_eq!(b.plan(b.due_at(), |_, _| true), []);
     b.erased(VssdId(0), 50.0);
     assert_eq!(pairs(&b.plan(b.due_at(), |_, _| true)), [(0, 1)]);

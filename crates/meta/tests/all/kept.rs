@@ -1,4 +1,4 @@
-//! The service's records of drives, failures and room.
+//! The service's records of drives, failures and space.
 
 use rackweave_core::admin;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdRoom};
@@ -20,7 +20,7 @@ fn a_device_that_failed_is_not_well_again_because_its_server_says_so() {
     assert_eq!(r.roles(), "M-M");
     r.start(1);
     r.run(LEASE / 5);
-    assert_eq!(r.roles(), "MSM", "a new life may have another device");
+    assert_eq!(r.roles(), "MSM", "a new incarnation may have another drive");
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_restarted_service_knows_its_servers_drives() {
     assert_eq!(r.servers[0].drive_refused, None);
 }
 
-/// Blocks of room in the status while each member `i` reports the capacity and use in `reported[i]`.
+/// Free blocks in the status while each member `i` reports the capacity and use in `reported[i]`.
 fn room(r: &mut Rack, request: u64, reported: &[Option<(u64, u64)>]) -> u64 {
     for (i, reported) in reported.iter().enumerate() {
         let Some((capacity, used)) = *reported else { continue };
@@ -92,19 +92,19 @@ fn room(r: &mut Rack, request: u64, reported: &[Option<(u64, u64)>]) -> u64 {
     status.room / u64::from(BLOCK)
 }
 
-/// A message of credit for each other member, 16 blocks, may be held at the fullest.
+/// At the fullest member, credit of one message (16 blocks) for each other member may be reserved.
 #[test]
 fn a_set_has_the_room_of_its_fullest_member_as_its_present_life_tells() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);
     let all = [Some((1024, 100)), Some((1024, 512)), Some((640, 64))];
-    assert_eq!(room(&mut r, 1, &all[..2]), 0, "one has not told");
+    assert_eq!(room(&mut r, 1, &all[..2]), 0, "one member has not reported");
     assert_eq!(room(&mut r, 2, &all), 1024 - 512 - 32);
     assert_eq!(room(&mut r, 3, &[None, Some((1024, 0))]), 640 - 64 - 32);
-    assert_eq!(room(&mut r, 4, &[Some((16, 0))]), 0, "no more than is held");
+    assert_eq!(room(&mut r, 4, &[Some((16, 0))]), 0, "the whole capacity is reserved");
     room(&mut r, 5, &all);
-    // It restarts, is filled, and has not reported its room since.
+    // A member restarts, is filled, and has not reported its space since.
     r.start(2);
     for _ in 0..3 {
         r.fill_shadows();

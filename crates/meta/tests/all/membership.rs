@@ -35,14 +35,14 @@ fn a_silent_member_is_removed_only_after_its_lease_by_the_slowest_clock() {
     let last = r.now;
     r.servers[2].silent = true;
     let bound = r.cfg.lease_bound();
-    assert_eq!(bound, LEASE.scale(1_001, 999) + Span::from_nanos(1), "its clock slow, this one fast by 1,000 ppm");
+    assert_eq!(bound, LEASE.scale(1_001, 999) + Span::from_nanos(1), "a slow server clock, a fast service clock");
     while r.roles() == "MMM" {
         r.run(LEASE / 10);
         assert!(r.now.since(last) < LEASE * 2, "never removed");
     }
     assert!(r.now.since(last) >= bound, "removed {} after its last heartbeat", r.now.since(last));
     assert_eq!(r.roles(), "MM-");
-    // It was only cut off: it returns as a shadow, in the same incarnation.
+    // The server was only cut off: it returns as a shadow, in the same incarnation.
     r.servers[2].silent = false;
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MMS");
@@ -115,7 +115,7 @@ fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
             r.start(i);
         }
         let recovering = r.view().clone();
-        // It has never acknowledged what the service sent meanwhile.
+        // These late heartbeats acknowledge none of the service's messages since.
         for late in 0..3 {
             let last_received = if named == 0 { old.last_received } else { old.last_received - named };
             let beat = Control::Heartbeat { sequence: r.now.0 + late, vssds: vssds.clone() };
@@ -123,14 +123,14 @@ fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
             r.now += LEASE / 10;
             r.event(rackweave_core::Event::Timer);
         }
-        assert_eq!(r.view().members, recovering.members, "the third is waited for");
+        assert_eq!(r.view().members, recovering.members, "the service waits for the third");
         r.start(0);
         r.run(LEASE);
         assert_eq!(r.roles(), "MMMR", "all of them recover together");
     }
 }
 
-/// All were silent, and nobody has crashed: the first that is heard does not go on without the others.
+/// All servers were silent, and none has crashed: the first to return does not continue without the others.
 #[test]
 fn whoever_is_heard_first_after_all_were_silent_waits_for_the_others() {
     let mut r = Rack::new(config());
@@ -144,12 +144,12 @@ fn whoever_is_heard_first_after_all_were_silent_waits_for_the_others() {
     assert_eq!(r.roles(), "MMM", "a moment is not enough");
     r.servers.iter_mut().for_each(|s| s.silent = false);
     r.run(LEASE);
-    assert_eq!((r.roles().as_str(), r.view().epoch), ("MMM", epoch), "they are all as they were");
+    assert_eq!((r.roles().as_str(), r.view().epoch), ("MMM", epoch), "the view is unchanged");
     r.servers.iter_mut().for_each(|s| s.silent = true);
     r.run(LEASE * 3);
     r.servers[0].silent = false;
     r.run(LEASE);
-    assert_eq!(r.roles(), "M--", "who stays away for longer is left out");
+    assert_eq!(r.roles(), "M--", "a server that stays silent for longer is removed");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     for round in 0..2 {
         for (k, (drive, table)) in refused.clone().into_iter().enumerate() {
             let (why, incarnation) = hello(&mut r, drive, table);
-            assert_eq!(incarnation, Incarnation(0), "round {round}, {k}: it was taken in");
+            assert_eq!(incarnation, Incarnation(0), "round {round}, {k}: the drive was accepted");
             let named = match k {
                 0 => matches!(why, Some(DriveRefusal::StoreOlder { store, .. }) if store == now),
                 1 => matches!(why, Some(DriveRefusal::OtherDrive { found, .. }) if found == other),
@@ -226,7 +226,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     assert_eq!(hello(&mut r, Some(other), DriveTable { generation: 2, known: incarnation, ..fresh }).0, None);
 }
 
-/// A copy of the store that is older than a drive does not know which ids were given out since.
+/// A copy of the store that is older than a drive lacks the ids allocated since.
 #[test]
 fn a_store_that_is_older_than_a_drive_takes_no_changes() {
     let mut r = Rack::new(config());
@@ -267,12 +267,12 @@ fn a_server_that_lost_its_device_is_refused_until_told() {
         (r.servers[0].incarnation != Incarnation(0), r.servers[0].refused.take())
     };
     assert_eq!(hello(&mut r, 901), (true, None), "a new server's device begins empty");
-    assert_eq!(hello(&mut r, 901), (true, None), "the same life again");
+    assert_eq!(hello(&mut r, 901), (true, None), "the same incarnation again");
     assert_eq!(hello(&mut r, 902), (false, Some(902)));
     r.restart_meta();
     assert_eq!(hello(&mut r, 903), (false, Some(903)), "known across a restart");
     r.start(0);
-    assert!(r.servers[0].incarnation != Incarnation(0), "its device is there, or replaced on purpose");
+    assert!(r.servers[0].incarnation != Incarnation(0), "its own drive, or one that the operator replaced");
 }
 
 #[test]
@@ -318,13 +318,13 @@ fn a_read_only_member_that_is_left_alone_fills_the_others_before_it_leaves() {
     r.start(2);
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MSS");
-    // Only it has the acknowledged writes in memory: the others lost theirs.
+    // Only this server has the acknowledged writes in memory: the others lost theirs.
     r.servers[0].read_only = true;
     r.run(LEASE);
     assert_eq!((r.roles().as_str(), r.view().state), ("MSS", ViewState::Normal));
     r.fill_shadows();
     r.run(LEASE / 5);
-    assert_eq!(r.roles(), "MMS", "one copy besides it is too few");
+    assert_eq!(r.roles(), "MMS", "one other copy is too few");
     r.fill_shadows();
     r.run(LEASE);
     assert_eq!(r.roles(), "-MM");
@@ -363,7 +363,7 @@ fn an_epoch_is_given_once_for_each_ask() {
     }
     assert_eq!(r.view().epoch, Epoch(2));
     r.control(s.node, Incarnation(9_999), 0, Control::EpochAsk { set: SetId(0), epoch: Epoch(2) });
-    assert_eq!(r.view().epoch, Epoch(2), "a stranger gets none");
+    assert_eq!(r.view().epoch, Epoch(2), "an unknown server gets no view");
 }
 
 #[test]
@@ -403,15 +403,15 @@ fn clients_wait_for_those_who_may_come_where_all_who_serve_have_broken_devices()
     assert_eq!((r.roles().as_str(), r.map_asked()), ("--M", Some(1)));
     r.servers[2].failed = true;
     r.heartbeat(2);
-    assert_eq!((r.roles().as_str(), r.map_asked()), ("--M", Some(0)), "two others hold what was answered");
+    assert_eq!((r.roles().as_str(), r.map_asked()), ("--M", Some(0)), "two others hold the answered writes");
     r.servers[0].failed = true;
     r.servers[0].silent = false;
     r.heartbeat(0);
-    assert_eq!(r.map_asked(), Some(0), "one other does");
+    assert_eq!(r.map_asked(), Some(0), "one other holds them");
     r.servers[1].failed = true;
     r.servers[1].silent = false;
     r.heartbeat(1);
-    assert_eq!(r.map_asked(), Some(1), "nobody is to come: clients are told by the one that is there");
+    assert_eq!(r.map_asked(), Some(1), "no server can return: the remaining member reports the failure to clients");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn left_alone_and_crashed(r: &mut Rack) {
     assert_eq!(r.roles(), "--M");
     r.start(2);
     r.run(LEASE * 3);
-    assert_eq!(r.roles(), "--M", "it had what was answered in memory, and so have those who are only cut off");
+    assert_eq!(r.roles(), "--M", "it had the answered writes in memory, and so have members that are only cut off");
 }
 
 fn recover(r: &mut Rack, request: u64, without: &[u32]) -> Result<admin::Reply, admin::Error> {
@@ -62,7 +62,7 @@ fn a_whole_set_that_crashed_recovers_when_all_are_back() {
     r.start(0);
     r.start(2);
     r.run(LEASE * 3);
-    assert_eq!(r.roles(), "MMM", "nothing is decided without the third");
+    assert_eq!(r.roles(), "MMM", "no decision without the third");
     r.start(1);
     assert_eq!(r.roles(), "MMMR");
     let ViewState::Recovering { leader, .. } = r.view().state else { panic!("recovering") };
@@ -85,7 +85,7 @@ fn a_replaced_drive_is_no_member_of_a_recovery() {
     assert_eq!((r.roles().as_str(), witnesses(&r)), ("M-MR", ALL_WITNESSES));
     recovered(&mut r);
     r.run(LEASE / 5);
-    assert_eq!(r.roles(), "MSM", "it is filled");
+    assert_eq!(r.roles(), "MSM", "the returning server is filled");
     r.fill_shadows();
     r.run(LEASE / 5);
     assert_eq!(r.roles(), "MMM");
@@ -116,7 +116,7 @@ fn who_lost_records_is_no_witness_until_it_has_everything_again() {
     r.servers[0].losses = lost(7);
     r.start_all();
     recovered(&mut r);
-    // The same losses again were repaired; others were not.
+    // The same losses have been repaired; other ones have not.
     for (digest, all) in [(7, true), (9, false)] {
         r.servers[0].losses = lost(digest);
         r.start_all();
@@ -132,7 +132,7 @@ fn without_a_witness_the_set_waits_for_the_operators_word() {
         r.servers[2].drive = DriveId(0xabc);
     });
     r.run(LEASE * 3);
-    assert_eq!(r.roles(), "MMM", "as it was");
+    assert_eq!(r.roles(), "MMM", "the view is unchanged");
     let waits = |r: &mut Rack, request| {
         let Ok(admin::Reply::Rack(status)) = r.admin(request, admin::Op::RackStatus) else { panic!("status") };
         status.sets[0].waits_for.clone()
@@ -197,14 +197,14 @@ fn when_a_lone_survivor_crashes_the_set_goes_on_with_a_member_that_was_cut_off()
     r.restart_meta();
     r.run(LEASE * 3);
     assert_eq!(*r.view(), view);
-    // One that lost its memory too is not enough: the other may have more.
+    // A member that lost its memory, too, is not enough: the other may have more.
     r.start(0);
     r.run(LEASE * 3);
     assert_eq!(r.roles(), "--M");
     r.servers[1].silent = false;
     r.run(LEASE);
     assert_eq!(r.roles(), "SMS");
-    assert_eq!(r.view().recovered, Epoch(0), "nothing that was answered is lost");
+    assert_eq!(r.view().recovered, Epoch(0), "no answered write is lost");
     for _ in 0..2 {
         r.fill_shadows();
         r.run(LEASE / 5);
@@ -260,7 +260,7 @@ fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
     r.run(LEASE * 2);
     r.servers[0].silent = false;
     r.run(LEASE * 3);
-    assert_eq!(r.roles(), "--M", "it may live, and what it serves nobody else need have");
+    assert_eq!(r.roles(), "--M", "it may still run, and serve writes that no other server has");
     let Ok(admin::Reply::Rack(status)) = r.admin(1, admin::Op::RackStatus) else { panic!("status") };
     assert_eq!(status.sets[0].waits_for, [two]);
     let one = r.cfg.layout.server(1).expect("a server");
@@ -304,7 +304,7 @@ fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
     assert_eq!(recover(&mut r, 2, &[2]), Ok(admin::Reply::Done));
     assert_eq!(r.roles(), "MM-R");
     let epoch = r.view().epoch;
-    assert_eq!(recover(&mut r, 2, &[2]), Ok(admin::Reply::Done), "the same request again");
+    assert_eq!(recover(&mut r, 2, &[2]), Ok(admin::Reply::Done), "the request repeated");
     assert_eq!(recover(&mut r, 3, &[2]), Err(admin::SetError::NotInSet { set, server: two }.into()));
     assert_eq!(r.view().epoch, epoch);
     // The decision survives the service, and a server given up is not admitted to the recovery.
@@ -325,12 +325,12 @@ fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
     let mut r = Rack::new(config());
     let set = SetId(0);
     let [zero, one, two] = [0, 1, 2].map(|i| r.cfg.layout.server(i).expect("a server"));
-    assert_eq!(recover(&mut r, 1, &[0]), Err(admin::SetError::NotInSet { set, server: zero }.into()), "never a view");
+    assert_eq!(recover(&mut r, 1, &[0]), Err(admin::SetError::NotInSet { set, server: zero }.into()), "no view yet");
     r.start_all();
     r.run(LEASE);
     let unknown = r.admin(2, admin::Op::SetRecover { set: SetId(9), without: [zero].into() });
     assert_eq!(unknown, Err(admin::SetError::Unknown { set: SetId(9) }.into()));
-    // One is lost, the others go on.
+    // One member is lost; the others continue.
     r.servers[2].silent = true;
     assert_eq!(recover(&mut r, 3, &[2]), Err(admin::SetError::Survives { set, server: zero }.into()));
     r.run(LEASE * 3);

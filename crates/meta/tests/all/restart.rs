@@ -44,7 +44,7 @@ fn leases_wait_for_no_write_but_those_with_a_view_that_is_not_durable() {
     let before = r.now;
     r.servers[2].silent = false;
     r.run(LEASE);
-    assert!(r.servers.iter().all(|s| s.leased_at < Some(before)), "none for the view that ends");
+    assert!(r.servers.iter().all(|s| s.leased_at < Some(before)), "no lease for the view that is about to end");
     r.hold_store = false;
     r.confirm();
     r.run(LEASE);
@@ -68,7 +68,7 @@ fn what_an_operator_changes_is_refused_while_it_may_not_be_written_down() {
     }
     r.admin(9, admin::Op::VolumeList).expect("a list");
     r.start(0);
-    assert!(r.servers[0].incarnation.0 > 0, "what keeps the rack going goes on");
+    assert!(r.servers[0].incarnation.0 > 0, "registrations are still accepted");
     r.meta.set_store_full(None);
     r.admin(2, create("b")).expect("the refusal is not remembered");
     r.admin(3, delete).expect("there");
@@ -91,7 +91,7 @@ fn no_more_than_the_most_writes_are_under_way() {
     assert!(e.contains("1024 writes") && e.contains("nothing was changed"), "{e}");
     (STORES_MAX as u64..attaches).for_each(|n| attach(&mut r, n));
     assert_eq!(r.unconfirmed.len(), STORES_MAX);
-    r.admin(3, admin::Op::RackStatus).expect("what is read waits for no write");
+    r.admin(3, admin::Op::RackStatus).expect("a read waits for no write");
     let answered = |r: &Rack| r.heard.iter().filter(|p| matches!(p.body, Body::Control(Control::Attached(_)))).count();
     assert_eq!(answered(&r), 0);
     // The first durable write lets all gathered changes start, as one write.
@@ -121,9 +121,9 @@ fn a_restarted_service_keeps_epochs_volumes_and_lives() {
     let list = r.admin(2, admin::Op::VolumeList).expect("a list");
     assert_eq!(r.admin(3, admin::Op::VolumeList).expect("a list"), list);
     r.run(LEASE * 2);
-    assert_eq!(*r.view(), view, "members that go on heartbeating stay");
+    assert_eq!(*r.view(), view, "members with heartbeats stay");
     r.start(0);
-    assert!(r.servers[0].incarnation > first, "an incarnation is never given twice");
+    assert!(r.servers[0].incarnation > first, "no incarnation is assigned twice");
 }
 
 #[test]
@@ -154,12 +154,12 @@ fn a_restarted_service_tells_no_client_who_serves_before_it_has_heard_them() {
     r.run(LEASE * 2);
     r.servers[2].failed = true;
     r.heartbeat(2);
-    assert_eq!(r.map_asked(), Some(0), "two others hold what was answered");
+    assert_eq!(r.map_asked(), Some(0), "two others hold the answered writes");
     r.restart_meta();
     assert_eq!(r.map_asked(), None);
     r.heartbeat(2);
     assert_eq!(r.map_asked(), Some(0));
-    // A server that is never heard is out once its lease must have ended, and is waited for.
+    // A server without heartbeats is removed once its lease must have ended, and the service waits for it.
     r.restart_meta();
     r.servers[2].silent = true;
     r.run(r.cfg.lease_bound() + LEASE);

@@ -63,7 +63,7 @@ fn packet(src: NodeId, incarnation: Incarnation, request: u64, c: Control) -> Pa
 #[derive(Default)]
 struct Seen {
     views: BTreeMap<Epoch, View>,
-    /// With the nonce that each was given for.
+    /// Each incarnation with the nonce of its registration.
     incarnations: BTreeMap<Incarnation, u64>,
     /// Nonces of the running servers.
     present: BTreeMap<NodeId, u64>,
@@ -143,7 +143,7 @@ struct Running {
     view: Option<View>,
     memory: Copy,
     complete: bool,
-    /// Its drive waits for room on the host's disk.
+    /// Its drive waits for space on the host's disk.
     full: bool,
     /// Its drive is not the one that the service knows.
     foreign: bool,
@@ -232,7 +232,7 @@ struct Server {
     durable: Copy,
     drive: DriveId,
     losses: Vec<VssdLoss>,
-    /// Of its drive table, and the incarnation there.
+    /// Generation of its drive table, and the incarnation there.
     generation: u64,
     known: Incarnation,
     /// The same at the start of the last leased run: an image of the drive from before that run.
@@ -386,7 +386,7 @@ impl World {
         v.members.iter().find(|m| m.vssd == vssd && m.incarnation == incarnation)
     }
     fn place(&self, m: &Member) -> usize {
-        self.servers.iter().position(|s| s.vssd == m.vssd).expect("of the set")
+        self.servers.iter().position(|s| s.vssd == m.vssd).expect("a member of the set")
     }
     /// Whether it would answer a read now.
     fn serves(&self, i: usize) -> bool {
@@ -548,7 +548,7 @@ impl World {
         }
     }
 
-    /// Sets whether its drive waits for room on the host's disk.
+    /// Sets whether its drive waits for space on the host's disk.
     fn fill_host(&mut self, i: usize, full: bool) {
         self.servers[i].full = full;
         if self.running(i).is_some() {
@@ -556,7 +556,7 @@ impl World {
         }
     }
 
-    /// The drive table gets the server's incarnation.
+    /// Records the server's incarnation in its drive table.
     fn record(&mut self, i: usize) {
         let running = self.running(i).expect("it runs");
         let (incarnation, leased, began) = (running.incarnation(), running.reg.lease_until > Time::ZERO, running.began);

@@ -1,5 +1,5 @@
-//! Volumes against a complete model: created, grown, deleted, attached by two clients, each request now and then
-//! repeated late, while the service crashes and restarts. Everything is drawn from the seed.
+//! Volumes against a complete model: created, grown, deleted, attached by two clients, each request sometimes repeated
+//! late, while the service crashes and restarts. Everything is drawn from the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -68,7 +68,7 @@ fn a_repeated_request_is_answered_and_not_done_again() {
     let first = r.admin(1, create("a", GIB));
     assert_eq!(r.admin(1, create("a", GIB)), first);
     r.restart_meta();
-    assert_eq!(r.admin(1, create("a", GIB)), first, "even by the next life of the service");
+    assert_eq!(r.admin(1, create("a", GIB)), first, "also after a restart of the service");
     assert_eq!(r.admin(2, create("a", GIB)), Err(admin::VolumeError::Duplicate { name: "a".into() }.into()));
 }
 
@@ -91,7 +91,7 @@ fn each_attach_is_a_new_generation_and_a_late_copy_is_not() {
     let (one, two) = (r.cfg.layout.client(0), r.cfg.layout.client(1));
     assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
     assert_eq!(attach(&mut r, two, 6, 1).attach, 2);
-    assert_eq!(attach(&mut r, one, 5, 1).attach, 1, "the first request, come late, fences nobody");
+    assert_eq!(attach(&mut r, one, 5, 1).attach, 1, "the first request, arriving late, fences no client");
     r.restart_meta();
     assert_eq!(attach(&mut r, one, 5, 1).attach, 1);
     assert_eq!(attach(&mut r, two, 6, 2).attach, 3);
@@ -121,7 +121,7 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
     attach(&mut r, one, 5, 1);
     let ask_map = |r: &mut Rack| r.control(one, Incarnation(5), 0, Control::MapAsk { generation: 0 });
     ask_map(&mut r);
-    assert_eq!(limits_sent(&mut r, one), [], "nobody ever limited it");
+    assert_eq!(limits_sent(&mut r, one), [], "the volume never had limits");
     let limit = |name: &str, iops, bytes_per_s| admin::Op::VolumeLimit { name: name.into(), iops, bytes_per_s };
     assert_eq!(r.admin(3, limit("none", None, None)), Err(admin::VolumeError::Unknown { name: "none".into() }.into()));
     let both = VolumeLimits { iops: 500, bytes_per_s: 7 };
@@ -129,16 +129,16 @@ fn limits_are_kept_and_told_the_writer_until_it_knows() {
     assert_eq!(limits_sent(&mut r, one), [VolumeLimits { bytes_per_s: 0, ..both }]);
     assert_eq!(volume(r.admin(5, limit("a", None, Some(7)))).limits, both);
     volume(r.admin(6, limit("b", Some(1), None)));
-    assert_eq!(limits_sent(&mut r, one), [], "what others have in use is theirs");
+    assert_eq!(limits_sent(&mut r, one), [], "the client does not use volume b");
     ask_map(&mut r);
-    assert_eq!(limits_sent(&mut r, one), [both], "also when that was lost");
+    assert_eq!(limits_sent(&mut r, one), [both], "resent after a loss");
     r.restart_meta();
-    assert_eq!(volume(r.admin(7, admin::Op::VolumeInfo { name: "a".into() })).limits, both, "durably");
+    assert_eq!(volume(r.admin(7, admin::Op::VolumeInfo { name: "a".into() })).limits, both, "the limits are durable");
     assert_eq!(attach(&mut r, one, 5, 2).limits, both);
     volume(r.admin(8, limit("a", Some(0), Some(0))));
     limits_sent(&mut r, one);
     ask_map(&mut r);
-    assert_eq!(limits_sent(&mut r, one), [VolumeLimits::NONE], "that there are none any more has to arrive, too");
+    assert_eq!(limits_sent(&mut r, one), [VolumeLimits::NONE], "the removal of limits is reported, too");
 }
 
 pub fn asked(r: &mut Rack) -> Vec<(Header, IoRequest)> {
@@ -176,7 +176,7 @@ fn deletion_fences_every_set_and_survives_a_restart() {
     let again = asked(&mut r);
     assert!(matches!(again[0].1, IoRequest::Fence { .. }));
     answer(&mut r, second[0].0, IoReply::Done);
-    assert_eq!(asked(&mut r), [], "a late answer to the life before");
+    assert_eq!(asked(&mut r), [], "a late answer to the previous incarnation");
     assert!(r.saved.keys().any(|k| k.starts_with(b"vol/")));
     answer(&mut r, again[0].0, IoReply::Done);
     assert!(!r.saved.keys().any(|k| k.starts_with(b"vol/")), "forgotten when all is cleared");
@@ -218,7 +218,7 @@ fn a_server_learns_with_its_welcome_whom_to_refuse() {
     assert_eq!(r.servers[1].volumes, LiveVolumes { first_unused: VolumeId(4), writers });
     r.restart_meta();
     r.start(2);
-    assert_eq!(r.servers[2].volumes, r.servers[1].volumes, "another life of the service knows it");
+    assert_eq!(r.servers[2].volumes, r.servers[1].volumes, "a restarted service knows it");
     volume(r.admin(5, create("later", 4096)));
     // The same run requests it again.
     let (layout, nonce) = (r.cfg.layout.clone(), r.servers[2].nonce);
@@ -244,10 +244,10 @@ fn a_volume_in_use_is_deleted_only_by_force() {
     let hold = |attach| admin::Op::VolumeHold { name: "a".into(), attach };
     assert_eq!(volume(r.admin(6, hold(1))).attach, 1);
     r.restart_meta();
-    assert_eq!(r.admin(7, delete(false)), in_use, "used again, and the service knows it in its next life");
+    assert_eq!(r.admin(7, delete(false)), in_use, "in use again, also after a restart of the service");
     // A restarted client uses nothing yet.
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 99 });
-    assert_eq!(r.admin(8, hold(0)), Ok(admin::Reply::Volume(VolumeInfo { attach: 1, ..v.clone() })), "fenced by now");
+    assert_eq!(r.admin(8, hold(0)), Ok(admin::Reply::Volume(VolumeInfo { attach: 1, ..v.clone() })), "now fenced");
     attach(&mut r, one, 6, 2);
     assert_eq!(r.admin(9, delete(false)), in_use);
     assert_eq!(r.admin(10, delete(true)), Ok(admin::Reply::Done));
@@ -265,7 +265,7 @@ fn a_client_that_died_has_nothing_in_use() {
     let delete = admin::Op::VolumeDelete { name: "a".into(), force: false };
     assert!(
         matches!(r.admin(2, delete.clone()), Err(admin::Error::Volume(admin::VolumeError::InUse { .. }))),
-        "the same life asks again"
+        "repeated by the same incarnation"
     );
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 10 });
     assert_eq!(r.admin(3, delete), Ok(admin::Reply::Done));
