@@ -19,7 +19,7 @@ impl Temp {
     fn file(&self) -> PathBuf {
         self.0.join(INCARNATION_FILE)
     }
-    /// Starts as a process of the node does.
+    /// Starts like a process of the node.
     fn start(&self) -> (Kept, u64) {
         let mut kept = Kept::open(&DataDir::open(&self.0).expect("opens")).expect("read");
         let incarnation = kept.above(0).expect("written");
@@ -62,8 +62,8 @@ fn a_counter_goes_on_and_is_on_the_disk_before_it_is_used() {
         assert_eq!(parse(&fs::read(dir.file()).expect("read")), Some(last));
     }
     fs::write(dir.file(), "rackweave incarnation 1 7 00000000\n").expect("write");
-    assert!(dir.start().1 >= FIRST, "what does not match its checksum is drawn anew");
-    assert!(above(u64::MAX - 1, 0, STEP - 1).is_err(), "the end is an error, not a number from before");
+    assert!(dir.start().1 >= FIRST, "a counter with a wrong checksum is drawn anew");
+    assert!(above(u64::MAX - 1, 0, STEP - 1).is_err(), "at the end there is an error, not an earlier number");
     assert_eq!(above(u64::MAX - 1, 0, STEP).expect("one is left"), u64::MAX);
 }
 
@@ -84,7 +84,7 @@ struct Node {
     end: Endpoint,
 }
 
-/// Nodes that communicate, and every key and nonce that they sent.
+/// Nodes that communicate, with every key and nonce that they have used.
 struct World {
     nodes: BTreeMap<NodeId, Node>,
     now: Time,
@@ -121,7 +121,7 @@ impl World {
         let nodes = NODES.map(node).into();
         World { nodes, now, used: BTreeSet::new(), flying, delivered: BTreeSet::new(), renewed: 0 }
     }
-    /// Delivers within the millisecond what was sent in it.
+    /// Delivers each packet within the millisecond in which it was sent.
     fn turn(&mut self) {
         self.now += Span::from_millis(1);
         for (&id, node) in &mut self.nodes {
@@ -194,7 +194,7 @@ impl World {
 }
 
 /// Processes restart with their directory, without it, with an earlier copy, and with a damaged one. No clock is
-/// involved, no key and nonce pair is used twice, and every node is heard again at once.
+/// involved, no key and nonce pair is used twice, and every node is received again at once.
 #[test]
 fn no_key_and_nonce_repeat_however_nodes_are_started_again() {
     let (mut w, mut rng) = (World::new(), Rng::new(11));
@@ -206,6 +206,6 @@ fn no_key_and_nonce_repeat_however_nodes_are_started_again() {
         }
     }
     w.all_hear_each_other(60);
-    assert!(w.renewed >= 5, "only {} were below what a peer remembered", w.renewed);
+    assert!(w.renewed >= 5, "only {} were below a peer's record", w.renewed);
     assert!(w.used.len() > 1_000);
 }

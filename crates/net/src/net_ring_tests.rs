@@ -133,5 +133,5 @@ fn a_ring_is_served_without_its_switch_and_without_a_member() {
     w.turn_until("the third is given up", |w| w.ends[3].net.link.endpoint().unacknowledged() == 0);
     let sender = &w.ends[3];
     assert_eq!((sender.count("group_members_missing"), w.ends[1].engine.nodes.got.len()), (20, 1));
-    assert!(sender.count("group_repairs") >= 20, "by themselves: {:?}", sender.net.counters());
+    assert!(sender.count("group_repairs") >= 20, "repaired by the sender: {:?}", sender.net.counters());
 }

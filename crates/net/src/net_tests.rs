@@ -105,7 +105,7 @@ impl Relay {
 struct Way {
     from: TcpStream,
     to: TcpStream,
-    /// Read and not yet taken by `to`, whose reader runs in this same thread.
+    /// Bytes that were read and not yet taken by `to`, whose reader runs in this same thread.
     held: Vec<u8>,
 }
 
@@ -260,13 +260,13 @@ fn heavy_loss_moves_messages_to_a_stream_and_back() {
         w.lose(40);
         w.load_until("the stream", LONG, |w| w.carrier() == Carrier::Stream);
         w.turn_until("both ends use it", LONG, |w| w.b.peer(A).carrier == Carrier::Stream);
-        // Datagrams lost earlier are repeated on the stream, and must not be counted.
+        // Datagrams lost earlier are resent on the stream, and must not be counted.
         w.turn_until("nothing waits", LONG, |w| w.a.peer(B).queued_bytes == 0);
         let again = w.a.count("sent_again");
         w.all_of(300, 16_384);
         assert!(w.a.count("sent_again") - again < 30, "a stream loses nothing: {:?}", w.a.net.counters());
         assert!(w.a.count("stream_frames_sent") >= 300);
-        assert_eq!(w.carrier(), Carrier::Stream, "the loss goes on");
+        assert_eq!(w.carrier(), Carrier::Stream, "datagrams are still lost");
         w.lose(0);
         w.turn_until("datagrams again", LONG, |w| w.carrier() == Carrier::Datagrams);
         let frames = w.a.count("stream_frames_sent");
@@ -286,7 +286,7 @@ fn what_is_kept_brings_the_crcs_of_the_receive_step() {
     w.all_of(2, 61_440);
     let data = w.b.engine.nodes.last.take().expect("contents");
     for block in (0..15).map(|i| data.block(i)) {
-        let Payload::Summed(s) = block else { panic!("without a CRC") };
+        let Payload::Summed(s) = block else { panic!("no CRC") };
         assert_eq!((s.is_known(), s.block_crc()), (true, Some(crc32c::crc32c(s.bytes()))));
     }
     assert_eq!((w.b.count("summed_bytes"), w.a.count("summed_bytes")), (2 * 61_440, 0), "each byte once");
