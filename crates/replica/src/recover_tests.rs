@@ -1,4 +1,4 @@
-//! Which copies of a block a recovery may take.
+//! The copies of a block that a recovery may adopt.
 
 use rackweave_core::{Epoch, VolumeId};
 
@@ -10,12 +10,12 @@ fn ts(n: u64) -> Timestamp {
     if n == 0 { Timestamp::ZERO } else { Timestamp::new(Epoch(1), n, 0) }
 }
 
-/// What members have: by place, version and whether it is mapped; who is not named has no trace of the block.
+/// The members' copies: holder, version, and whether the block is mapped. A member that is not listed has no record.
 fn held(all: &[(usize, u64, bool)]) -> Held {
     all.iter().map(|&(holder, v, mapped)| Copy { version: ts(v), holder, mapped }).collect()
 }
 
-/// Holders with versions that may be taken, in order.
+/// Holders of the copies that may be adopted, with versions, in order.
 fn taken(all: &[(usize, u64, bool)], witnesses: u64) -> Vec<(usize, Timestamp)> {
     let newest = ts(all.iter().map(|h| h.1).max().unwrap_or(0));
     takeable(held(all), newest, ALL, witnesses).into_iter().map(|c| (c.holder, c.version)).collect()
@@ -23,20 +23,20 @@ fn taken(all: &[(usize, u64, bool)], witnesses: u64) -> Vec<(usize, Timestamp)> 
 
 #[test]
 fn nothing_below_what_every_witness_has_is_taken() {
-    // All are: back to what the last of them has, and zero if that has nothing.
+    // All members are witnesses: anything down to the oldest of their versions, or zero if one has no record.
     assert_eq!(taken(&[(0, 7, true), (1, 5, true), (2, 5, true)], ALL), [(0, ts(7)), (1, ts(5)), (2, ts(5))]);
     assert_eq!(taken(&[(0, 7, true), (1, 5, true)], ALL), [(0, ts(7)), (1, ts(5)), (2, ts(0))]);
-    // One that lost records shows an older copy, or none: neither counts.
+    // A member that lost records: its older or missing copy does not lower the floor.
     assert_eq!(taken(&[(0, 7, true), (1, 5, true)], 0b001), [(0, ts(7))]);
-    // What it shows that is newer counts.
+    // Its newer copy counts.
     assert_eq!(taken(&[(0, 7, true), (1, 9, true)], 0b001), [(1, ts(9)), (0, ts(7))]);
-    // Nobody knows what was flushed: the newest, or nothing.
+    // Without witnesses the floor is unknown: only the newest version.
     assert_eq!(taken(&[(0, 7, true), (1, 9, true), (2, 9, true)], 0), [(1, ts(9)), (2, ts(9))]);
 }
 
 #[test]
 fn what_no_witness_has_any_trace_of_is_zero() {
-    // It may have been zeroed at a version that the witness forgot with the last older copy.
+    // The block may have been zeroed; the witness forgets that record with the last older copy.
     assert_eq!(taken(&[(1, 5, true)], 0b001), [(0, ts(0))]);
     assert_eq!(taken(&[(1, 5, true)], 0b101), [(0, ts(0)), (2, ts(0))]);
     assert_eq!(taken(&[(1, 5, true), (2, 5, true)], 0b101), [(1, ts(5)), (2, ts(5)), (0, ts(0))]);

@@ -6,7 +6,7 @@ fn run(volume: u32, first: u32, count: u32, version: u64, mapped: bool) -> ScanE
     ScanEntry { addr: BlockAddr::new(VolumeId(volume), first), count, version: Timestamp(version), mapped }
 }
 
-/// Runs of two volumes, drawn.
+/// Random runs of two volumes.
 fn drawn(rng: &mut Rng) -> Vec<ScanEntry> {
     let mut out = Vec::new();
     for volume in 1..3 {
@@ -25,7 +25,8 @@ fn state(list: &[ScanEntry], a: u64) -> Option<(u64, bool)> {
     list.iter().find(|e| e.addr.pack() <= a && a < end_of(e)).map(|e| (e.version.0, e.mapped))
 }
 
-/// Cuts the lists' runs where any begins or ends, each block once, in order, and none that nobody has.
+/// The merge cuts runs wherever one of the lists has a boundary. It yields each listed block once, in order, and no
+/// other.
 #[test]
 fn segments_show_each_block_of_every_list_once() {
     for seed in 0..300 {
@@ -49,7 +50,7 @@ fn segments_show_each_block_of_every_list_once() {
     }
 }
 
-/// Neither where a scan was cut nor how records lie shows in a digest; every other difference does.
+/// A digest does not depend on the cuts of a scan or on the layout of records, but on everything else.
 #[test]
 fn digests_tell_contents_and_nothing_else() {
     let of = |runs: &[ScanEntry]| {
@@ -97,5 +98,5 @@ fn stretches_that_touch_are_joined_and_runs_out_of_order_refused() {
     ] {
         assert!(!inside(&bad), "{bad:?}");
     }
-    assert!(!are_runs_of(&[run(1, u32::MAX, 2, 1, false)], (BlockAddr::default(), END)), "it would lie in two volumes");
+    assert!(!are_runs_of(&[run(1, u32::MAX, 2, 1, false)], (BlockAddr::default(), END)), "it spans two volumes");
 }

@@ -1,4 +1,4 @@
-//! Three replicas and a good network: every request does what it says.
+//! Every request on three replicas and a network without faults.
 
 use rackweave_core::msg::{IoError, IoReply};
 use rackweave_core::volume::Extent;
@@ -140,7 +140,7 @@ fn no_page_credit_is_no_space_and_nothing_is_sent() {
     assert!((20..60).contains(&full), "{full} of 60 refused");
     let held = c.servers[1].store().contents().len();
     assert!(held <= 40);
-    // Overwriting needs no page, reads go on, and a trim makes room.
+    // An overwrite needs no page, reads are served, and a trim frees pages.
     let w = c.write(0, 0, 0, 8, false);
     assert_eq!(done(&mut c, 0, w), IoReply::Done);
     let z = c.zero(0, 1, 0, 20);

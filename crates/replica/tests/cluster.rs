@@ -1,4 +1,4 @@
-//! A set of replicas in the simulator, their clients, and a metadata service that knows everything.
+//! A set of replicas in the simulator, with clients and an omniscient metadata service.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -22,12 +22,12 @@ use crate::memory::Memory;
 
 pub const VOLUME: VolumeId = VolumeId(7);
 const LEASE: Span = Span::from_millis(60);
-/// In ticks.
+/// Interval of heartbeats, in ticks.
 const HEARTBEAT: u64 = 20;
-/// The metadata service looks at the set, in ticks.
+/// Interval of the metadata service's checks of the set, in ticks.
 const LOOK: u64 = 5;
 const CLIENT_RETRY: Span = Span::from_millis(120);
-/// Clients repeat, and servers write back, at multiples of this.
+/// Clients retry, and servers write back, at multiples of this.
 const TICK: Span = Span::from_millis(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub struct Net {
     pub loss: f64,
     pub duplicate: f64,
     pub delay_us: u64,
-    /// Of a duplicate, and now and then of any packet.
+    /// Extra delay of a duplicate, and sometimes of any packet.
     pub late_us: u64,
 }
 
@@ -61,7 +61,7 @@ struct Place {
     store: Rc<RefCell<Memory>>,
     incarnation: Incarnation,
     lease: Time,
-    /// What the store has done and the replica does not know yet.
+    /// Completions of the store that the replica has not received yet.
     due: BTreeMap<(Time, u64), StoreDone>,
     background: Time,
     rng: Rng,
@@ -92,7 +92,7 @@ impl Node for Place {
                 Body::Block(Block::Peer(_)) => self.replica.handle_peer(now, p, store, fx),
                 Body::Block(Block::Io(_)) => self.replica.handle_io(now, p, store, fx),
                 Body::Control(Control::NewView(v)) => self.replica.install(now, &v, self.incarnation, store, fx),
-                // No lease without the view that it is for: a member that has both knows who else may answer.
+                // A lease comes with its view, so a member with a lease knows the other members.
                 Body::Control(Control::Lease { sequence, views, .. }) if p.header.incarnation == self.incarnation => {
                     views.iter().for_each(|v| self.replica.install(now, v, self.incarnation, store, fx));
                     self.lease = self.lease.max(Time(sequence));
@@ -118,7 +118,7 @@ pub struct Server {
     /// Cut off from the other servers and the metadata service, not from clients.
     pub cut_off: bool,
     incarnation: Incarnation,
-    /// When the lease ends at the latest, seen from outside.
+    /// Upper bound of the lease's end, as the metadata service knows it.
     lease_known: Time,
 }
 
@@ -130,7 +130,7 @@ impl Server {
 
 pub struct Pending {
     pub io: IoRequest,
-    /// Known when it was first sent.
+    /// The epoch at its first transmission.
     epoch: Epoch,
     pub start: u64,
     value: Option<u64>,
@@ -145,7 +145,7 @@ pub struct Client {
     pub pending: BTreeMap<u64, Pending>,
 }
 
-/// Counts packets, the metadata service's excepted.
+/// Counts packets, except those of the metadata service.
 struct Sent(Rc<Cell<u64>>);
 
 impl Recorder for Sent {
@@ -162,13 +162,13 @@ pub struct Cluster {
     pub view: View,
     pub history: History,
     pub replies: Vec<(usize, u64, IoReply)>,
-    /// Epoch of the set's last whole recovery, as the last answer had it.
+    /// Epoch of the set's last whole recovery, from the last answer.
     pub told: Epoch,
     pub attach: u32,
     ticks: u64,
     values: u64,
     incarnations: u64,
-    /// A set whose members were all lost waits for all of them.
+    /// All members crashed, so the set waits for all of them.
     lost_all: bool,
     sent: Rc<Cell<u64>>,
     pub track: bool,
@@ -265,7 +265,7 @@ impl Cluster {
         self.engine.post(Packet { src: Layout::META, dst: self.node(i), header, body: Body::Control(c) });
     }
 
-    /// A member's lease, with the view; it runs from when it is sent. Others get the view alone.
+    /// Sends a member its lease with the view; the lease runs from the time of sending. Others get only the view.
     fn renew(&mut self, i: usize) {
         let until = self.now() + LEASE;
         let s = &mut self.servers[i];
@@ -302,7 +302,7 @@ impl Cluster {
         }
     }
 
-    /// Until no client waits, or the time is up.
+    /// Runs until no client waits; false if that takes longer than `at_most`.
     pub fn run_idle(&mut self, at_most: Span) -> bool {
         let end = self.now() + at_most;
         while self.now() < end && self.clients.iter().any(|c| c.pending.values().any(|p| !p.acked)) {
@@ -311,7 +311,7 @@ impl Cluster {
         self.clients.iter().all(|c| c.pending.values().all(|p| p.acked))
     }
 
-    /// What clients and the metadata service received.
+    /// Handles the packets that clients and the metadata service received.
     fn collect(&mut self) {
         for client in 0..self.clients.len() {
             for (at, p) in self.received(self.engine.layout().client(client as u32)) {
@@ -443,7 +443,7 @@ impl Cluster {
             self.cut_off(i, false);
         }
     }
-    /// All members, nothing unresolved, equal contents; waits for it.
+    /// Waits until all servers are members with equal contents and nothing unresolved.
     pub fn converge(&mut self, at_most: Span) -> Result<(), String> {
         let end = self.now() + at_most;
         loop {
@@ -479,7 +479,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who waits for what.
+    /// Describes the pending requests, for a failing test.
     pub fn describe(&self) -> String {
         let open: Vec<_> = self
             .clients
@@ -524,7 +524,7 @@ impl Cluster {
         self.message(client, op, to, self.view.epoch);
     }
 
-    /// A copy of an operation's first message arrives after all.
+    /// Delivers a late copy of an operation's first message.
     pub fn late_copy(&mut self, client: usize, op: u64, to: usize) {
         self.message(client, op, to, self.clients[client].pending[&op].epoch);
     }
@@ -570,7 +570,7 @@ impl Cluster {
     pub fn fence(&mut self, client: usize, to: usize, attach: u32) -> u64 {
         self.submit(client, to, None, |_| IoRequest::Fence { volume: VOLUME, attach })
     }
-    /// Sends an operation's message once more, answered or not.
+    /// Sends an operation's message again, even if it was answered.
     pub fn again(&mut self, client: usize, op: u64, to: usize) {
         self.transmit(client, op, to);
     }
@@ -578,7 +578,7 @@ impl Cluster {
     fn answered(&mut self, at: Time, client: usize, op: u64, reply: IoReply) {
         let Some(p) = self.clients[client].pending.get_mut(&op).filter(|p| !p.acked) else { return };
         if reply == IoReply::Failed(IoError::NotServing) {
-            // Another one may serve; soon, not at once.
+            // The client retries later, perhaps at another member.
             return;
         }
         p.acked = true;
@@ -618,7 +618,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the history: what was never answered may have happened.
+    /// Ends the history: an unanswered operation may have taken effect.
     pub fn close(&mut self) {
         let open: Vec<(IoRequest, u64, Option<u64>)> = self
             .clients

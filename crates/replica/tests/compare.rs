@@ -1,4 +1,4 @@
-//! What the first member does when what the others hold differs from what it has, and what they do when asked.
+//! Comparison of members' copies: the first member's reaction to differences, and the others' answers.
 
 use rackweave_core::msg::peer::{BlockSum, CHUNK_BLOCKS, SUMS_MAX};
 use rackweave_core::msg::{Block, BlockRange, Body, Peer, Role};
@@ -19,7 +19,7 @@ fn sum(b: u32, version: Timestamp, n: u64) -> BlockSum {
     BlockSum { block: b, version, crc: data(n).crc32c() }
 }
 
-/// A first member with block 0, contents 5, at this version.
+/// A first member that has block 0 with contents 5 at this version.
 fn one(version: Timestamp) -> One {
     let mut o = One::new(Role::Member);
     o.r.set_lease(Time(1_000_000_000_000));
@@ -27,7 +27,7 @@ fn one(version: Timestamp) -> One {
     o
 }
 
-/// It reads blocks in turn to the end; its question and whom it asks.
+/// Scrubs the blocks to the end of the pass; returns the request that results, and its receivers.
 fn scrubbed(o: &mut One, blocks: &[u32]) -> (Option<(u64, BlockRange, u64)>, Vec<NodeId>) {
     for &b in blocks {
         o.r.scrub(o.now, at(b), &mut o.store, &mut o.fx);
@@ -43,7 +43,7 @@ fn scrubbed(o: &mut One, blocks: &[u32]) -> (Option<(u64, BlockRange, u64)>, Vec
     asked
 }
 
-/// Both others answer; what is sent then, with who gets it.
+/// Lets both others answer; returns the messages that result, with their receivers.
 fn answered(o: &mut One, sums: [Option<BlockSum>; 2]) -> Vec<(NodeId, u64, Peer)> {
     let (question, asked) = scrubbed(o, &[0]);
     let (request, range, _) = question.expect("asked");
@@ -92,14 +92,14 @@ fn who_missed_a_write_is_sent_it_again_by_one_that_has_it() {
     let replays = sent.iter().filter(|(_, _, p)| matches!(p, Peer::Inv(i) if i.blocks[0].version == ts(5, 1)));
     assert_eq!((replays.count(), sent.len()), (2, 2));
     assert_eq!(counts(&o), (1, 0, 0));
-    // Here it was missed: another is asked to.
+    // This member missed the write: it asks another one to replay it.
     let mut o = one(ts(5, 1));
     let sent = answered(&mut o, [Some(sum(0, ts(5, 1), 5)), Some(sum(0, ts(7, 2), 6))]);
     let addr = at(0);
     assert!(
         matches!(&sent[..], [(NodeId(4), _, Peer::ReplayAsk { addr: a, version })] if (*a, *version) == (addr, ts(7, 2)))
     );
-    // One that is asked, and has it.
+    // A member that has the version replays it on request.
     let mut o = one(ts(5, 1));
     assert!(o.peer(1, Peer::ReplayAsk { addr, version: ts(4, 1) }).is_empty());
     o.peer(1, Peer::ReplayAsk { addr, version: ts(5, 1) });
@@ -120,7 +120,7 @@ fn what_a_fill_stamped_anew_is_behind_nobody_but_is_compared() {
     assert!(
         matches!(&sent[..], [(NodeId(4), _, Peer::HealAsk { version, crc: c, .. })] if (*version, *c) == (fill, crc))
     );
-    // Written since everywhere but there.
+    // All members but that one have a later write.
     let mut o = one(ts(5, 1));
     let sent = answered(&mut o, [None, Some(sum(0, Timestamp::new(Epoch(4), 1, 2), 4))]);
     assert!(sent.iter().all(|(_, _, p)| matches!(p, Peer::Inv(_))) && sent.len() == 2);
@@ -137,7 +137,7 @@ fn one_that_is_alone_with_its_contents_takes_the_others_and_only_those() {
         header.request = request;
         o.peer_as(header, 1, Peer::Block { addr: at(0), version, data: Some(data(n)) })
     };
-    assert!(matches!(reply(&mut o, request, 7)[..], [Peer::BlockAsk { .. }]), "that is not what most have");
+    assert!(matches!(reply(&mut o, request, 7)[..], [Peer::BlockAsk { .. }]), "these are not the majority's contents");
     assert_eq!(counts(&o), (1, 0, 0));
     assert!(reply(&mut o, request, 6).is_empty());
     assert_eq!(counts(&o), (1, 0, 1));
@@ -159,13 +159,13 @@ fn what_is_written_meanwhile_is_left_to_the_next_pass() {
     let (request, range, _) = question.expect("asked");
     let newer = || [Some(sum(0, ts(9, 1), 9)), Some(sum(0, ts(9, 1), 9))];
     o.inv(1, 9, block(0, ts(9, 1), ts(5, 1), false));
-    assert!(judged(&mut o, request, range, newer()).is_empty(), "not Valid here");
+    assert!(judged(&mut o, request, range, newer()).is_empty(), "the block is not Valid here");
     let mut o = one(ts(5, 1));
     let (question, _) = scrubbed(&mut o, &[0]);
     let (request, range, _) = question.expect("asked");
     o.inv(1, 9, block(0, ts(9, 1), ts(5, 1), false));
     o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(9, 1))].into() });
-    assert!(judged(&mut o, request, range, newer()).is_empty(), "newer than what was read");
+    assert!(judged(&mut o, request, range, newer()).is_empty(), "newer than the version that was read");
     assert_eq!(counts(&o), (0, 0, 0));
 }
 
@@ -207,7 +207,7 @@ fn what_is_read_while_others_answer_is_compared_afterwards_chunk_by_chunk() {
     }
     let (question, _) = scrubbed(&mut o, &[0]);
     let (first, range, _) = question.expect("asked");
-    // In another order than they lie, one twice, and on into the next chunk.
+    // Out of order, one block twice, and beyond the end of the chunk.
     assert_eq!(scrubbed(&mut o, &[3, 1, 3, next + 1, next]).0, None, "one comparison at a time");
     let sent = judged(&mut o, first, range, [None, None]);
     let asked = |sent: &[(NodeId, u64, Peer)]| match sent {
@@ -216,14 +216,14 @@ fn what_is_read_while_others_answer_is_compared_afterwards_chunk_by_chunk() {
     };
     let (second, range) = asked(&sent);
     assert_eq!((range.first, range.count), (0, CHUNK_BLOCKS));
-    assert!(judged(&mut o, second, range, [None, None]).is_empty(), "until more is read, or the pass is over");
+    assert!(judged(&mut o, second, range, [None, None]).is_empty(), "waits for more reads, or the end of the pass");
     let (question, _) = scrubbed(&mut o, &[]);
     let (_, range, _) = question.expect("asked");
     assert_eq!((range.first, range.count), (next, CHUNK_BLOCKS));
     assert_eq!(counts(&o), (0, 0, 0));
 }
 
-/// The same elided contents are held as one seed here and as eight identities there, or as zeroes.
+/// The same elided contents may be held as one seed, or as eight identities; zeroes likewise.
 #[test]
 fn how_contents_are_held_makes_no_difference() {
     let (whole, zero) = (Payload::elided(4096, 77), Payload::zero(4096));
@@ -239,8 +239,8 @@ fn how_contents_are_held_makes_no_difference() {
     assert_ne!(whole, zero);
 }
 
-/// Its question is answered with these lists, each told to the end of the range; then it asks one member for block `b`
-/// alone, which has this. What is sent to whom then.
+/// Its request is answered with these lists, each to the end of the range. Then it asks one member for block `b` alone,
+/// which has `has`. Returns the messages that result, with their receivers.
 fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Option<Payload>)) -> Vec<(NodeId, Peer)> {
     let (question, _) = scrubbed(o, &[0]);
     let (request, range, _) = question.expect("asked");
@@ -273,7 +273,7 @@ fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Op
     sent.into_iter().map(|(to, _, p)| (to, p)).collect()
 }
 
-/// Both others are sent this zeroing again.
+/// Whether this zeroing is sent again to both others.
 fn zeroes_again(sent: &[(NodeId, Peer)], b: u32, v: Timestamp) -> bool {
     let zeroes = |p: &Peer| matches!(p, Peer::InvRange { range, version, .. } if (range.first, range.count, *version) == (b, 1, v));
     sent.len() == 2 && sent.iter().all(|(_, p)| zeroes(p))
@@ -283,7 +283,7 @@ fn zeroes_again(sent: &[(NodeId, Peer)], b: u32, v: Timestamp) -> bool {
 fn what_another_member_lacks_is_written_there_again_or_was_zeroed_here_unheard() {
     let (own, newer) = (ts(5, 1), ts(7, 2));
     let has = || vec![sum(0, own, 5)];
-    // Lost there without a trace, or at an older zeroing.
+    // The member has no record of the block, or an older zeroing.
     for theirs in [Timestamp::ZERO, ts(3, 1)] {
         let mut o = one(own);
         let sent = suspected(&mut o, 0, [has(), vec![]], (theirs, None));
@@ -297,7 +297,7 @@ fn what_another_member_lacks_is_written_there_again_or_was_zeroed_here_unheard()
         matches!(&sent[..], [(NodeId(4), Peer::ReplayAsk { addr, version })] if (*addr, *version) == (at(0), newer)),
         "{sent:?}"
     );
-    // Who is asked to, and has it zeroed.
+    // A member that has the zeroing replays it on request.
     let mut o = one(own);
     let range = BlockRange { volume: V, first: 0, count: 9 };
     o.store.put_range(range, newer);
@@ -324,7 +324,7 @@ fn what_is_zeroed_here_and_not_there_is_zeroed_there_again_or_was_written_unhear
     let mut o = one();
     let sent = suspected(&mut o, 700, lists(newer), (newer, Some(data(4))));
     assert!(matches!(&sent[..], [(NodeId(4), Peer::ReplayAsk { version, .. })] if *version == newer), "{sent:?}");
-    // A fill's stamp tells no age, but zeroes are zeroes.
+    // A fill's stamp does not show the age of the contents, but equal contents are no mismatch.
     let fill = Timestamp::new(Epoch(4), 1, 2);
     for (there, mismatches) in [(data(4), 1), (data(0), 0)] {
         let mut o = one();
@@ -339,7 +339,7 @@ fn what_was_on_its_way_there_or_changes_here_is_no_difference() {
     let mut o = one(own);
     assert!(suspected(&mut o, 0, [vec![sum(0, own, 5)], vec![]], (own, Some(data(5)))).is_empty());
     assert_eq!(counts(&o), (0, 0, 0));
-    // A chunk of which nothing is left here is asked about as well, and no other request's answer counts.
+    // A chunk without a mapped block here is compared, too.
     let mut o = One::new(Role::Member);
     o.r.set_lease(Time(1_000_000_000_000));
     o.store.put_range(BlockRange { volume: V, first: 0, count: 2 }, own);
@@ -357,7 +357,7 @@ fn a_list_that_ends_early_says_nothing_of_what_comes_after() {
     let sent = o.peer(1, Peer::SumsAsk { range, digest: 0 });
     let [Peer::Sums { range, sums, .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((range.first, range.count, sums.len()), (0, SUMS_MAX, SUMS_MAX as usize));
-    // The same, from the other side.
+    // The same for the requesting member.
     let mut o = one(ts(5, 1));
     let (question, _) = scrubbed(&mut o, &[0]);
     let (request, range, _) = question.expect("asked");

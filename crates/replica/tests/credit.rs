@@ -1,4 +1,4 @@
-//! Credit of one member (protocol rule 9): asked for, given, used and given back.
+//! Credit at one member (protocol rule 9): requested, granted, used and returned.
 
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, ScanEntry};
@@ -9,7 +9,7 @@ use rackweave_core::{BlockAddr, Incarnation, Payload, Time, Timestamp, VssdId};
 
 use crate::single::{END, One, RECALL, V, acked, ask, block, given_back, invalidations, ts, view, write};
 
-/// Sent again in a new epoch, an invalidation has no credit: what was promised to others stays theirs.
+/// An invalidation that is resent in a new epoch has no credit, and must not take the slots granted to others.
 #[test]
 fn an_invalidation_without_credit_takes_no_slot_that_another_member_was_promised() {
     for role in [Role::Shadow, Role::Member] {
@@ -19,14 +19,14 @@ fn an_invalidation_without_credit_takes_no_slot_that_another_member_was_promised
         let granted = o.peer(1, ask);
         assert!(matches!(granted[..], [Peer::CreditGrant { credit }] if credit.slots == 12), "{granted:?}");
         let late = block(0, ts(3, 2), Timestamp::ZERO, false);
-        assert!(o.inv(2, 1, late).is_empty(), "left to be sent again");
+        assert!(o.inv(2, 1, late).is_empty(), "no answer, so it is resent");
         for b in 1..=12 {
             assert!(acked(&o.inv(1, u64::from(b) + 1, block(b, ts(3, 1), Timestamp::ZERO, false))));
         }
         assert_eq!(o.store.dirty.len(), 12);
         o.store.background();
         o.r.space_changed(o.now, &mut o.store, &mut o.fx);
-        assert!(matches!(o.sent()[..], [Peer::CreditGrant { credit }] if credit.slots > 0), "who waited comes first");
+        assert!(matches!(o.sent()[..], [Peer::CreditGrant { credit }] if credit.slots > 0), "the waiting one first");
         assert!(acked(&o.inv(2, 1, late)));
     }
 }
@@ -40,12 +40,12 @@ fn what_is_sent_again_in_a_new_epoch_uses_credit_of_that_epoch() {
     }
     o.io(write(1));
     o.r.install(o.now, &view(5, Role::Member), Incarnation(50), &mut o.store, &mut o.fx);
-    assert_eq!(invalidations(&o.sent()), 2, "nothing is held back");
+    assert_eq!(invalidations(&o.sent()), 2, "resent without waiting for credit");
     for member in [1, 2] {
         o.peer_in(5, member, credit(1));
     }
     o.io(write(2));
-    assert_eq!(o.r.unresolved(), 1, "the one slot granted is taken by the first write");
+    assert_eq!(o.r.unresolved(), 1, "the first write uses the one granted slot");
     for member in [1, 2] {
         o.peer_in(5, member, credit(2));
     }
@@ -60,12 +60,12 @@ fn a_write_waits_for_pages_that_are_about_to_be_free() {
         o.peer(member, Peer::CreditGrant { credit });
     }
     (o.store.pages, o.store.pages_coming) = (0, 1);
-    assert!(o.io(write(1)).is_empty(), "neither done nor refused");
+    assert!(o.io(write(1)).is_empty(), "no answer yet");
     assert_eq!(o.r.unresolved(), 0);
     (o.store.pages, o.store.pages_coming) = (1, 0);
     o.r.space_changed(o.now, &mut o.store, &mut o.fx);
     assert_eq!(invalidations(&o.sent()), 2);
-    assert_eq!(o.io(write(2)), [IoReply::Failed(IoError::NoSpace)], "none are free, and none will be");
+    assert_eq!(o.io(write(2)), [IoReply::Failed(IoError::NoSpace)], "no page is free, and none will be");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_member_short_of_pages_asks_others_for_what_they_do_not_use() {
         matches!(granted[..], [Peer::CreditGrant { credit }] if !credit.no_space && credit.pages == 6),
         "{granted:?}"
     );
-    // What it kept, it needs: only now is there no space.
+    // The member needs the pages that it kept, so now there is no space.
     o.peer(2, Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages: 8 });
     let refused = given_back(&mut o, 4, 1);
     assert!(matches!(refused[..], [Peer::CreditGrant { credit }] if credit.no_space), "{refused:?}");
@@ -98,7 +98,7 @@ fn a_member_that_does_not_answer_keeps_its_credit() {
         assert_eq!(sent.len(), 1);
         if matches!(sent[..], [Peer::CreditGrant { credit }] if credit.pages == 4 && credit.no_space) && recalls < 4 {
             recalls += 1;
-            assert!(o.peer(2, ask(6)).is_empty(), "not before its time");
+            assert!(o.peer(2, ask(6)).is_empty(), "no second recall before its interval");
             o.now = Time(o.now.0 + 5_000_000);
         } else {
             break;
@@ -118,9 +118,9 @@ fn a_write_waits_for_pages_that_another_member_may_give_back() {
     let IoRequest::Write(w) = write(1) else { unreachable!() };
     let range = SectorRange { count: 16, ..w.range };
     let two = IoRequest::Write(Box::new(WriteRequest { range, data: Payload::elided(8192, 1), ..*w }));
-    assert!(o.io(two).is_empty(), "neither done nor refused");
+    assert!(o.io(two).is_empty(), "no answer yet");
     assert_eq!(invalidations(&given_back(&mut o, 1, 0)), 2);
-    assert_eq!(o.io(write(5)), [IoReply::Failed(IoError::NoSpace)], "nobody has any");
+    assert_eq!(o.io(write(5)), [IoReply::Failed(IoError::NoSpace)], "no member has a page");
 }
 
 #[test]
@@ -132,12 +132,12 @@ fn credit_asked_back_is_given_back_but_for_what_waits() {
     };
     o.peer(1, Peer::CreditGrant { credit: Credit { slots: 8, pages: 8, no_space: false } });
     let told = |used| [Peer::CreditAsk { slots_used: 0, pages_used: used, want_pages: 0 }];
-    // Member 2 has given nothing: the write waits, and needs a page of member 1.
+    // Member 2 has granted nothing, so the write waits, and needs a page of member 1.
     o.io(write(1));
     assert_eq!(recall(&mut o, 8), told(7));
-    assert_eq!(recall(&mut o, 8), told(7), "told again, given back once");
+    assert_eq!(recall(&mut o, 8), told(7), "reported again, returned once");
     o.peer(2, Peer::CreditGrant { credit: Credit { slots: 8, pages: 8, no_space: false } });
-    assert_eq!(o.r.unresolved(), 1, "what it kept is enough");
+    assert_eq!(o.r.unresolved(), 1, "the credit that it kept suffices");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_recovery_needs_pages_only_of_members_that_lack_the_block() {
         let digests = [(BlockAddr::default(), u64::from(member))].into();
         o.peer_as(header, member, Peer::Digests { entries: digests, next: None });
     }
-    // Both others have the block, member 1 the newer one; neither has a page to spare.
+    // Both others have the block, member 1 the newer version; neither has a free page.
     for member in [1, 2] {
         let entry = ScanEntry { addr: chunk, count: 1, version: ts(6 - u64::from(member), 1), mapped: true };
         o.peer_in(5, member, Peer::Scan { from: BlockAddr::default(), until: END, entries: [entry].into() });

@@ -1,4 +1,5 @@
-//! Seeds: loss, duplicates, reordering, crashes, cut-off members, epoch changes; histories are checked per sector.
+//! Random faults by seed: loss, duplicates, reordering, crashes, cut-off members, epoch changes. Histories are checked
+//! by sector.
 
 use rackweave_core::msg::IoReply;
 use rackweave_core::rng::seeds;
@@ -8,7 +9,7 @@ use rackweave_replica::trace;
 
 use crate::cluster::{Cluster, Net, VOLUME};
 
-/// Blocks of each writer.
+/// Number of blocks of each writer.
 const BLOCKS: u64 = 6;
 
 #[derive(Clone, Copy)]
@@ -16,10 +17,10 @@ struct Plan {
     servers: usize,
     writers: usize,
     steps: u32,
-    /// All writers use the same blocks, one block a write.
+    /// All writers use the same blocks, one block per write.
     shared: bool,
     crashes: bool,
-    /// Members are cut off, keep their clients, and come back.
+    /// Members are cut off from each other but not from clients, and return.
     cuts: bool,
     loss: f64,
 }
@@ -38,7 +39,7 @@ fn overlap(c: &Cluster, writer: usize, first: u32, end: u32) -> bool {
     })
 }
 
-/// One mutation or read by a random client; mutations of one block stay in order, as a volume client keeps them.
+/// Submits one mutation or read by a random client. As in a volume client, mutations of one block stay in order.
 fn step(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
     let servers = plan.servers as u64;
     let to = rng.below(servers) as usize;
@@ -88,7 +89,7 @@ fn disturb(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
     let i = rng.below(plan.servers as u64) as usize;
     let well = c.view.members.iter().filter(|m| m.role == rackweave_core::msg::Role::Member).count();
     let down = c.servers.iter().filter(|s| !s.up || s.cut_off).count();
-    // One replica always lives: the loss of all is another test.
+    // One replica always stays up: another test covers the loss of all.
     if plan.crashes && down == 0 && well == plan.servers && rng.chance(0.5) {
         c.crash(i);
     } else if plan.cuts && down == 0 && well == plan.servers {
@@ -101,10 +102,10 @@ fn disturb(c: &mut Cluster, rng: &mut Rng, plan: &Plan) {
     }
 }
 
-/// Runs a seed; says what is wrong with it.
+/// Runs a seed. `Err` says what went wrong.
 fn run(seed: u64, plan: &Plan) -> Result<Cluster, String> {
     let mut rng = Rng::stream(seed, 1);
-    // Slow enough that writes outlast the change of an epoch.
+    // The slower value makes writes outlast an epoch change.
     let delay_us = *rng.pick(&[300, 1_800]);
     let mut c = Cluster::new(plan.servers, plan.writers, seed, Net { loss: plan.loss, delay_us, ..Net::BAD });
     for s in &mut c.servers {
@@ -140,7 +141,7 @@ fn run(seed: u64, plan: &Plan) -> Result<Cluster, String> {
     Ok(c)
 }
 
-/// Runs the plan with each seed. In the usual ones what `must` happen does.
+/// Runs the plan with each seed. With the `usual` seeds, every trace point of `must` must occur.
 fn search(plan: &Plan, usual: std::ops::Range<u64>, must: &[TracePoint]) {
     let mut seen = Coverage::default();
     let of = seeds(usual.clone());
@@ -193,8 +194,8 @@ fn half_done_writes_of_crashed_coordinators_over_a_lossy_network() {
     search(&Plan { loss: 0.35, cuts: false, ..CRASHES }, 500..520, &[]);
 }
 
-/// An old writer keeps sending while a new one fences it; nothing it began after the fence succeeds, and what it
-/// began before changes nothing after.
+/// An old writer keeps sending while a new one fences it. Its requests after the fence fail, and its earlier ones
+/// change nothing after the fence.
 fn fenced(seed: u64) -> Result<(), String> {
     let mut rng = Rng::stream(seed, 2);
     let mut c = Cluster::new(3, 2, seed, Net::BAD);
@@ -236,7 +237,7 @@ fn a_fence_ends_the_old_writer() {
     }
 }
 
-/// All replicas lose their power; the newest of every block is agreed on, and nothing flushed is lost.
+/// All replicas lose power. They agree on the newest version of every block, and nothing flushed is lost.
 fn all_crash(seed: u64) -> Result<(), String> {
     let mut rng = Rng::stream(seed, 3);
     let mut c = Cluster::new(3, 1, seed, Net::BAD);
@@ -327,8 +328,8 @@ fn a_returning_member_loses_what_its_source_lacks() {
     assert!(c.servers[2].store().contents().contains_key(&BlockAddr::new(VOLUME, 5)));
 }
 
-/// All members crash after a newer write was flushed; then a copy of the older one, long answered, comes late. What a
-/// read finds, and what was flushed.
+/// All members crash after a newer write was flushed; then a late copy of an older, answered write arrives. Returns the
+/// flushed contents and those of a read afterwards.
 fn late_copy_after_all_crashed() -> (IoReply, IoReply) {
     let mut c = Cluster::new(3, 1, 5, Net::GOOD);
     c.run_for(Span::from_millis(50));
@@ -357,7 +358,7 @@ fn late_copy_after_all_crashed() -> (IoReply, IoReply) {
 #[test]
 fn a_late_copy_of_an_answered_write_does_nothing_after_all_members_crashed() {
     let (flushed, read) = late_copy_after_all_crashed();
-    assert_eq!(read, flushed, "without the stamp of its epoch it undoes a flushed write");
+    assert_eq!(read, flushed, "the late copy undid a flushed write");
 }
 
 #[test]
@@ -386,5 +387,5 @@ fn answers_name_the_epoch_in_which_all_members_were_lost() {
     c.run_for(Span::from_millis(200));
     c.restart(1);
     c.converge(Span::from_secs(5)).unwrap();
-    assert_eq!(told(&mut c, 1), recovered, "a member that came later knows it too");
+    assert_eq!(told(&mut c, 1), recovered, "a member that joined later knows it, too");
 }

@@ -1,4 +1,4 @@
-//! Fences of volumes that come and go.
+//! Fences of volumes that are created and deleted.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn write(volume: u32, sequence: u64) -> IoRequest {
     IoRequest::Write(Box::new(WriteRequest { range, data, fua: false, attach: 1, mutation }))
 }
 
-/// What a write of the volume's first writer comes to: nothing is answered, or that it is fenced, or refused.
+/// The result of a write by the volume's first writer: accepted without an answer yet, or refused.
 fn tried(o: &mut One, volume: u32, sequence: u64) -> Result<(), IoError> {
     match o.io(write(volume, sequence))[..] {
         [] => Ok(()),
@@ -38,17 +38,17 @@ fn a_volume_that_nobody_has_told_of_is_written_and_a_deleted_one_is_not() {
     let mut o = One::new(Role::Member);
     o.r.learn_volumes(&mut o.store, &told(8, &[(3, 0), (5, 1), (6, 2)]));
     assert_eq!(tried(&mut o, 8, 1), Ok(()), "made since");
-    assert_eq!(tried(&mut o, 3, 2), Ok(()), "its first writer");
+    assert_eq!(tried(&mut o, 3, 2), Ok(()), "the volume's first writer");
     assert_eq!(tried(&mut o, 5, 3), Ok(()));
     assert_eq!(tried(&mut o, 6, 4), Err(IoError::Fenced { attach: 2 }));
-    assert_eq!(tried(&mut o, 4, 5), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in another life");
-    // What was said before the volume was made comes late.
+    assert_eq!(tried(&mut o, 4, 5), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in an earlier incarnation");
+    // A list from before the volume's creation arrives late.
     o.r.learn_volumes(&mut o.store, &told(7, &[(4, 1), (5, 1)]));
     assert_eq!(tried(&mut o, 8, 6), Ok(()));
-    assert_eq!(tried(&mut o, 4, 7), Err(IoError::Fenced { attach: FENCE_ALL }), "it was alive then");
-    assert_eq!(tried(&mut o, 6, 8), Err(IoError::Fenced { attach: FENCE_ALL }), "it was not: the list was later");
+    assert_eq!(tried(&mut o, 4, 7), Err(IoError::Fenced { attach: FENCE_ALL }), "alive in the older list");
+    assert_eq!(tried(&mut o, 6, 8), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in the newer list");
     o.r.learn_volumes(&mut o.store, &told(9, &[(3, 0), (5, 1)]));
-    assert_eq!(tried(&mut o, 8, 9), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted before it was heard of");
+    assert_eq!(tried(&mut o, 8, 9), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted before a list named it");
 }
 
 #[test]
@@ -101,23 +101,24 @@ fn writers_of_more_volumes_than_there_can_be_wait_until_somebody_has_told_of_the
     let last = FENCES_UNHEARD_MAX as u32;
     assert!((0..last).all(|v| f.raise(VolumeId(10 + v), 1)));
     assert!(!f.raise(VolumeId(10 + last), 1) && f.of(VolumeId(10 + last)) == 0);
-    assert!(f.raise(VolumeId(10), 7), "one that it knows");
+    assert!(f.raise(VolumeId(10), 7), "a volume that it knows");
     assert!(f.wants_news());
     assert!(f.learn(&told(11 + last, &[(10, 7), (10 + last, 0)])));
     assert!(!f.wants_news() && f.raise(VolumeId(10 + last), 1) && f.raise(VolumeId(11 + last), 1));
     let too_many: Vec<(u32, u32)> = (0..FENCES_MAX as u32).map(|v| (12 + last + v, 1)).collect();
     let before = f.known();
     assert_eq!(before.writers.len(), 3);
-    assert!(!f.learn(&told(11 + last, &too_many)), "nobody keeps so many");
+    assert!(!f.learn(&told(11 + last, &too_many)), "above the bound of volumes");
     assert_eq!(f.known(), before);
 }
 
-/// Volumes live as they like; what was so at some time is heard of at any later time, in any order, also twice.
+/// Volumes are created, attached and deleted at random. Lists of any time arrive at any later time, in any order, also
+/// twice.
 #[test]
 fn whatever_is_heard_in_whatever_order_no_writer_is_wronged() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        // The generation of each volume that was ever made.
+        // The generation of every volume ever created.
         let mut truth: Vec<u32> = vec![FENCE_ALL];
         let mut said: Vec<LiveVolumes> = Vec::new();
         let mut replicas = [Fences::default(), Fences::default()];
@@ -163,7 +164,7 @@ fn whatever_is_heard_in_whatever_order_no_writer_is_wronged() {
     }
 }
 
-/// What the store has of a volume, as runs.
+/// The number of the store's runs of a volume.
 fn held(o: &One, volume: u32) -> usize {
     let of = |b| BlockAddr::new(VolumeId(volume), b);
     let mut runs = Vec::new();
@@ -184,7 +185,7 @@ fn a_deleted_volume_is_forgotten_and_what_comes_late_is_acknowledged_and_ignored
     assert_eq!(held(&o, V.0), 4);
     assert!(matches!(o.peer(1, Peer::Fence { volume: V, attach: FENCE_ALL })[..], [Peer::FenceAck { .. }]));
     assert_eq!((held(&o, V.0), held(&o, 7)), (0, 1));
-    // A write that was sent again, and a trim: nobody waits for them in vain.
+    // A resent write and a trim are acknowledged, so that their coordinators do not wait.
     assert!(matches!(o.inv(1, 9, block(2, ts(5, 1), ts(4, 1), false))[..], [Peer::Ack { .. }]));
     let range = BlockRange { volume: V, first: 0, count: 9 };
     let mutation = Mutation { client: Incarnation(9), sequence: 10, floor: 0 };
@@ -193,7 +194,7 @@ fn a_deleted_volume_is_forgotten_and_what_comes_late_is_acknowledged_and_ignored
     assert_eq!(held(&o, V.0), 0);
 }
 
-/// Not even as zeroes, which its blocks would read as.
+/// Its unmapped blocks must not be returned as zeroes.
 #[test]
 fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
     let mut o = One::new(Role::Member);
@@ -215,13 +216,13 @@ fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
     for io in reads() {
         assert_eq!(o.io(io), [IoReply::Failed(IoError::Fenced { attach: FENCE_ALL })]);
     }
-    // Whoever compares has not heard of it: nothing differs, and nothing is there to be sent.
+    // The comparing member does not know of the deletion: the answer is that nothing differs, and no block is sent.
     let sent = o.peer(1, Peer::SumsAsk { range, digest: 7 });
     assert!(matches!(&sent[..], [Peer::Sums { same: true, .. }]), "{sent:?}");
-    assert_eq!(o.peer(1, Peer::BlockAsk { addr: BlockAddr::new(V, 0) }), [], "it asks again, or hears of it");
+    assert_eq!(o.peer(1, Peer::BlockAsk { addr: BlockAddr::new(V, 0) }), [], "it will learn of the deletion");
 }
 
-/// It was away when a volume was deleted, and its source has not heard yet either.
+/// The shadow was down when the volume was deleted, and its source does not know of the deletion yet.
 #[test]
 fn a_shadow_forgets_volumes_that_are_gone_and_copies_nothing_of_them() {
     let mut o = One::new(Role::Shadow);
@@ -246,5 +247,5 @@ fn a_shadow_forgets_volumes_that_are_gone_and_copies_nothing_of_them() {
         [run(V, 0, 1, true), run(V, 9, 900, false), run(VolumeId(7), 1, 1, true), run(VolumeId(7), 9, 900, false)];
     let asked = o.peer(1, Peer::Scan { from, until, entries: entries.into() });
     assert_eq!(asked, [Peer::BlockAsk { addr: BlockAddr::new(VolumeId(7), 1) }]);
-    assert_eq!((held(&o, V.0), held(&o, 7)), (0, 2), "the block that its source lacks is gone, the range zeroed");
+    assert_eq!((held(&o, V.0), held(&o, 7)), (0, 2), "a block that the source lacks is removed, a range zeroed");
 }

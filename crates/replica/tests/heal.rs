@@ -1,4 +1,4 @@
-//! Contents taken from another member for a block that cannot be read here: only those of the version that is wanted.
+//! Healing: an unreadable block takes another member's contents only if they have the same version.
 
 use rackweave_core::msg::{
     ALL_WITNESSES, Block, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View,
@@ -27,14 +27,14 @@ fn damaged(mut o: One, version: Timestamp) -> One {
     o
 }
 
-/// What the store has read comes.
+/// Delivers the store's completed reads.
 fn finish(o: &mut One) {
     for done in std::mem::take(&mut o.store.done) {
         o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
     }
 }
 
-/// The questions for block 0 that were sent: whom, and by which number.
+/// The requests for block 0 that were sent: receivers and request numbers.
 fn asked(o: &mut One) -> Vec<(u32, u64)> {
     let asks =
         o.fx.packets
@@ -43,7 +43,7 @@ fn asked(o: &mut One) -> Vec<(u32, u64)> {
     asks.map(|p| (p.dst.0 - 2, p.header.request)).collect()
 }
 
-/// A client reads the block; whom its member asks, and by which number.
+/// A client reads the block; returns the member that is asked for it, and the request number.
 fn read(o: &mut One) -> (u32, u64) {
     let range = SectorRange { volume: V, first: 0, count: 8 };
     assert!(o.io(IoRequest::Read { range }).is_empty());
@@ -64,7 +64,7 @@ fn a_late_answer_about_an_older_version_does_not_replace_a_newer_one() {
     let ask = read(&mut o);
     o.inv(1, 9, block(0, ts(5, 1), Timestamp::ZERO, false));
     o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(5, 1))].into() });
-    // What is there now comes from flash, and takes a while.
+    // The newer contents are read from flash, which takes a while.
     o.store.slow = 1;
     for _ in 0..2 {
         answer(&mut o, 4, ask, ts(3, 1), Some(data(1)));
@@ -75,7 +75,7 @@ fn a_late_answer_about_an_older_version_does_not_replace_a_newer_one() {
     assert_eq!(o.replies(), [IoReply::Data(data(9))]);
 }
 
-/// What overtook the read is not Valid yet: an answer with it could be followed by older contents from another member.
+/// The newer version is not Valid yet: after an answer with it, another member could still return older contents.
 #[test]
 fn a_read_that_heals_waits_until_what_overtook_it_is_valid() {
     let mut o = corrupt(ts(3, 1));
@@ -98,7 +98,7 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     let first = read(&mut o);
     answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
     let second = asked(&mut o);
-    assert!(matches!(second[..], [(to, _)] if to != first.0), "the next one is asked: {second:?}");
+    assert!(matches!(second[..], [(to, _)] if to != first.0), "the next member is asked: {second:?}");
     answer(&mut o, 4, second[0], ts(5, 1), Some(data(1)));
     assert_eq!(o.replies(), [IoReply::Data(data(1))]);
     assert_eq!((o.r.stats().healed, o.store.corrupt.len()), (1, 0));
@@ -109,7 +109,7 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     let second = asked(&mut o)[0];
     answer(&mut o, 4, second, Timestamp::ZERO, None);
     assert_eq!(o.replies(), [IoReply::Failed(IoError::Corrupt)]);
-    // Who is silent has said nothing: the client is to ask again.
+    // A silent member may still have the block: the client must retry.
     let mut o = corrupt(ts(5, 1));
     let first = read(&mut o);
     answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
@@ -118,14 +118,15 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
         Some(o.replies()).filter(|r| !r.is_empty())
     });
     assert_eq!(replies, Some(vec![IoReply::Failed(IoError::NotServing)]));
-    // What a fill stamped anew has the same contents.
+    // A copy with a fill's stamp has the same contents.
     let mut o = corrupt(ts(5, 1));
     let ask = read(&mut o);
     answer(&mut o, 4, ask, ts(1, 2), Some(data(1)));
     assert_eq!(o.replies(), [IoReply::Data(data(1))]);
 }
 
-/// A read that the host's file failed: the others may have it; without others it is waited for, since nothing tells that it stays so.
+/// The host's file fails the read. Other members may have the block; without others the client waits, as the error
+/// may be temporary.
 #[test]
 fn a_block_that_could_not_be_read_is_healed_and_never_said_to_be_lost_by_who_is_alone() {
     let unreadable = |mut o: One| {
@@ -155,8 +156,8 @@ fn a_block_that_could_not_be_read_is_healed_and_never_said_to_be_lost_by_who_is_
     assert_eq!(only(StoreError::Unreadable), [IoReply::Failed(IoError::NotServing)]);
 }
 
-/// Members that recover may hold different contents: the leader asks for what it may take, and who cannot read its own says so at
-/// once.
+/// Recovering members may hold different contents. The leader asks for the copies that it may adopt; a member that
+/// cannot read its own says so at once.
 #[test]
 fn in_a_recovery_a_member_answers_for_its_own_copy_only() {
     let mut o = corrupt(ts(5, 1));
@@ -166,19 +167,19 @@ fn in_a_recovery_a_member_answers_for_its_own_copy_only() {
     finish(&mut o);
     let said = o.sent();
     assert!(matches!(said[..], [Peer::BlockLost { version, .. }] if version == ts(5, 1)), "{said:?}");
-    // The leader has heard the same of all.
+    // All members have reported the same to the leader.
     let mark = Peer::MarkLost { addr: at(), version: ts(5, 1) };
     let said = o.peer_as(header, 1, mark.clone());
     assert!(matches!(said[..], [Peer::LostMarked { version, .. }] if version == ts(5, 1)), "{said:?}");
     assert_eq!((o.version(0), o.store.corrupt.len()), (ts(5, 1), 1));
-    // Nobody but the leader marks anything.
+    // Only the leader marks blocks.
     let mut o = corrupt(ts(5, 1));
     recover(&mut o, 3);
     let header = Header { request: u64::MAX, ..o.header(5, 1) };
     assert!(o.peer_as(header, 1, mark).is_empty());
 }
 
-/// A view in which the set recovers; the members are 0 to 2, this one is 0.
+/// Installs a view in which the set recovers; the members are 0 to 2, this one is 0.
 fn recover(o: &mut One, leader: u32) {
     let m = |i: u32| Member {
         vssd: VssdId(1 + i),
@@ -193,7 +194,7 @@ fn recover(o: &mut One, leader: u32) {
     o.fx.clear();
 }
 
-/// The leader's questions and marks that were sent: to whom.
+/// The messages that the leader sent, with their receivers.
 fn leads(o: &mut One) -> Vec<(u32, Peer)> {
     let of = |p: Packet| match p.body {
         Body::Block(Block::Peer(b)) => Some((p.dst.0 - 2, b)),
@@ -202,8 +203,8 @@ fn leads(o: &mut One) -> Vec<(u32, Peer)> {
     o.fx.packets.drain(..).filter_map(of).collect()
 }
 
-/// The leader is left with a floor that no copy it can read reaches, while one member is silent: nothing is taken, nothing is marked.
-/// When that one says that it cannot read its copy either, the block is marked as lost on all.
+/// No readable copy reaches the floor, and one member is silent: the leader adopts nothing and marks nothing. When that
+/// member reports its copy as unreadable, too, the block is marked as lost on all.
 #[test]
 fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
     let mut o = corrupt(ts(4, 7));
@@ -228,7 +229,7 @@ fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
     tell(&mut o, 2, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 9) });
     finish(&mut o);
     let asked = leads(&mut o);
-    assert!(matches!(asked[..], [(1, Peer::BlockAsk { .. })]), "its own cannot be read: {asked:?}");
+    assert!(matches!(asked[..], [(1, Peer::BlockAsk { .. })]), "the leader cannot read its own copy: {asked:?}");
     for _ in 0..40 {
         o.later(rackweave_core::Span::from_secs(1));
         let again = leads(&mut o);
@@ -244,5 +245,5 @@ fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
         tell(&mut o, from, u64::MAX, Peer::LostMarked { addr: at(), version: ts(4, 9) });
     }
     let last = leads(&mut o);
-    assert!(matches!(last[..], [(1, Peer::Flush), (2, Peer::Flush)]), "durable before anybody serves: {last:?}");
+    assert!(matches!(last[..], [(1, Peer::Flush), (2, Peer::Flush)]), "durable before any member serves: {last:?}");
 }

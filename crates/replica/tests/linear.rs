@@ -1,14 +1,14 @@
-//! Linearizability of one register (a sector): Wing and Gong's search, remembering what led nowhere.
+//! Linearizability of one register (a sector): Wing and Gong's search, which remembers dead ends.
 
 use std::collections::BTreeMap;
 
 use rackweave_core::map::{Set, set};
 
-/// One operation on a sector; values are unique a write, zero for zeroes.
+/// One operation on a sector. Each write has a value of its own; zeroes are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     pub start: u64,
-    /// `u64::MAX`: no answer; a write may have happened or not.
+    /// `u64::MAX`: no answer; a write may or may not have taken effect.
     pub end: u64,
     pub write: bool,
     pub value: u64,
@@ -23,7 +23,7 @@ impl History {
     pub fn add(&mut self, sector: u64, e: Event) {
         self.sectors.entry(sector).or_default().push(e);
     }
-    /// The first sector without an order, and its history.
+    /// The first sector whose history no order explains, and that history.
     pub fn violation(&self) -> Option<(u64, Vec<Event>)> {
         self.sectors.iter().find(|(_, h)| !linearizable(h)).map(|(s, h)| (*s, h.clone()))
     }
@@ -31,7 +31,7 @@ impl History {
 
 /// Whether some order explains the history, starting from zeroes.
 pub fn linearizable(events: &[Event]) -> bool {
-    // Reads without an answer say nothing.
+    // Reads without an answer constrain nothing.
     let mut h: Vec<Event> = events.iter().copied().filter(|e| e.write || e.end != u64::MAX).collect();
     h.sort_by_key(|e| (e.start, e.end));
     let words = h.len().div_ceil(64);
@@ -56,7 +56,7 @@ pub fn linearizable(events: &[Event]) -> bool {
                 stack.push((next, value));
             }
             if !h[i].write {
-                // A read that fits may as well be first.
+                // Putting a matching read first loses no order.
                 break;
             }
         }
@@ -71,7 +71,7 @@ fn the_checker_tells_orders_from_disorder() {
     assert!(linearizable(&[w(0, 10, 1), r(5, 6, 0), r(7, 8, 1)]));
     assert!(!linearizable(&[w(0, 10, 1), r(5, 6, 1), r(7, 8, 0)]), "new, then old");
     assert!(!linearizable(&[w(0, 1, 1), r(2, 3, 0)]), "lost");
-    assert!(linearizable(&[w(0, u64::MAX, 1), r(2, 3, 0), r(4, 5, 1)]), "unanswered may take effect late");
+    assert!(linearizable(&[w(0, u64::MAX, 1), r(2, 3, 0), r(4, 5, 1)]), "an unanswered write may take effect late");
     assert!(!linearizable(&[w(0, 1, 1), w(2, 3, 2), r(4, 5, 1)]), "resurrected");
     assert!(!linearizable(&[w(0, 9, 1), w(0, 9, 2), r(10, 11, 1), r(12, 13, 2)]));
     assert!(linearizable(&[w(0, 9, 1), w(0, u64::MAX, 2), r(10, 11, 1), r(12, 13, 2)]));

@@ -1,4 +1,4 @@
-//! Blocks that no member can read: shadows are filled all the same, reads fail, and a write goes over them.
+//! Blocks that no member can read: shadows are filled all the same, reads fail, and a write replaces them.
 
 use rackweave_core::msg::{Block, Body, Header, IoError, IoReply, Packet, Peer, Role};
 use rackweave_core::{BlockAddr, NodeId, Payload, Span, Timestamp};
@@ -15,10 +15,10 @@ fn at(block: u32) -> BlockAddr {
     BlockAddr::new(VOLUME, block)
 }
 
-/// A set that holds blocks 0 to 3, each written.
+/// A set in which blocks 0 to 3 are written.
 fn written(members: usize) -> Cluster {
     let mut c = Cluster::new(members, 1, 7, Net::GOOD);
-    // The history takes a failed read for any failed one: what was lost is checked here.
+    // The history does not check why a read failed; the tests here do.
     c.track = false;
     for b in 0..4 {
         c.write(0, 0, b * 8, 8, true);
@@ -42,25 +42,25 @@ fn a_shadow_completes_beside_the_only_copy_that_cannot_be_read() {
     let mut c = written(2);
     let before = c.servers[0].store().version(at(1));
     c.servers[0].store().corrupt.insert(at(1));
-    // Another drive takes the other one's place.
+    // Another drive replaces the second server's.
     c.crash(1);
     *c.servers[1].store() = Memory::new();
     c.restart(1);
     c.run_for(Span(LOST_WAIT.0 - Span::from_secs(1).0));
-    assert_eq!(members(&c), 1, "the one before may come back");
+    assert_eq!(members(&c), 1, "the previous drive may return");
     c.run_for(Span::from_secs(5));
     assert_eq!(members(&c), 2, "{:?}", c.view);
     for member in [0, 1, 0] {
         assert_eq!(read(&mut c, member, 1), IoReply::Failed(IoError::Corrupt), "member {member}");
         assert!(matches!(read(&mut c, member, 2), IoReply::Data(_)));
     }
-    assert_eq!(c.servers[1].store().version(at(1)), before, "who still has it can heal it");
+    assert_eq!(c.servers[1].store().version(at(1)), before, "a member that still has it can heal it");
     c.write(0, 1, 8, 8, false);
     assert!(c.run_idle(MINUTE));
     let new = read(&mut c, 0, 1);
     assert!(matches!(&new, IoReply::Data(d) if *d != Payload::zero(4096)), "{new:?}");
     assert_eq!(read(&mut c, 1, 1), new);
-    c.converge(MINUTE).expect("nothing is left of it");
+    c.converge(MINUTE).expect("the write replaced the lost copies");
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_good_copy_that_comes_back_heals_what_was_lost() {
     *c.servers[1].store() = Memory::new();
     c.restart(1);
     c.run_for(LOST_WAIT + Span::from_secs(5));
-    // As if a third one that has it had been filled.
+    // As if a third member that has the block had been filled.
     let version = c.servers[1].store().version(at(1));
     c.servers[1].store().put(at(1), version, good.clone());
     assert_eq!(read(&mut c, 0, 1), IoReply::Data(good.clone()));
@@ -96,10 +96,10 @@ fn members_that_cannot_read_it_do_not_ask_each_other_for_ever() {
     }
 }
 
-/// One of the two leads the recovery: `newest` is another than it, or not.
+/// The whole set of two crashes and recovers; server `newest` has the newest writes, and either may be the leader.
 fn recovers_whole(newest: usize) {
     let mut c = written(2);
-    // The other one missed the last write of block 1, and neither can read what it has.
+    // The other server missed the last writes, and neither can read its copy of block 1.
     let newer = Timestamp::new(c.view.epoch, 90, 0);
     c.servers[newest].store().put(at(1), newer, Payload::elided(4096, 5));
     c.servers[newest].store().put(at(2), newer, Payload::elided(4096, 6));
@@ -114,7 +114,7 @@ fn recovers_whole(newest: usize) {
     assert_eq!(members(&c), 2, "{:?}", c.view);
     for member in [0, 1] {
         assert_eq!(read(&mut c, member, 1), IoReply::Failed(IoError::Corrupt));
-        assert_eq!(read(&mut c, member, 2), IoReply::Data(Payload::elided(4096, 6)), "the others were repaired");
+        assert_eq!(read(&mut c, member, 2), IoReply::Data(Payload::elided(4096, 6)), "the other blocks were repaired");
     }
     c.write(0, 1, 8, 8, false);
     assert!(c.run_idle(MINUTE));
@@ -128,7 +128,8 @@ fn a_set_recovers_whole_though_a_block_cannot_be_read_anywhere() {
     (0..2).for_each(recovers_whole);
 }
 
-/// A healer asks all others itself. Who fills is answered when nobody else can heal it.
+/// A healing member asks all others itself, so it gets an answer at once. A shadow gets one when no other member can
+/// heal the block.
 #[test]
 fn a_member_says_at_once_that_it_cannot_read_what_a_healer_asks_for() {
     let ask = |o: &mut One, request| {
@@ -150,7 +151,7 @@ fn a_member_says_at_once_that_it_cannot_read_what_a_healer_asks_for() {
     let mut asked = Vec::new();
     while let [(to, request, Body::Block(Block::Peer(Peer::BlockAsk { .. })))] = asks[..] {
         asked.push(to);
-        assert!(asked.len() <= 2, "each once: {asked:?}");
+        assert!(asked.len() <= 2, "each member once: {asked:?}");
         let header = Header { request, ..o.header(4, to) };
         let p = Packet { src: NodeId(2 + to), dst: NodeId(2), header, body: Body::Block(Block::Peer(lost.clone())) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);

@@ -1,5 +1,5 @@
-//! A store in memory that keeps the trait's promises and no more: reads may take a while, what is not persisted may
-//! be lost, range records go as soon as nothing older is left.
+//! A store in memory that guarantees no more than its trait: reads may take a while, unpersisted data may be lost, and
+//! range records go as soon as no older copy is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -52,12 +52,12 @@ pub struct Memory {
     pub slots: u64,
     pub pages: u64,
     pub pages_coming: u64,
-    /// Every how many reads takes a while; zero for none.
+    /// Every `slow`-th read completes later; zero for none.
     pub slow: u64,
     reads: u64,
     pub forget_ranges: bool,
     pub corrupt: BTreeSet<BlockAddr>,
-    /// Why those cannot be read.
+    /// The error of reads of those blocks.
     pub why: StoreError,
     pub dead: BTreeSet<VolumeId>,
     pub done: Vec<StoreDone>,
@@ -84,7 +84,7 @@ impl Memory {
             persists: 0,
         }
     }
-    /// Power is cut: of what was not persisted, any part is there.
+    /// Cuts the power: any part of the unpersisted puts is kept.
     pub fn cut(&mut self, rng: &mut Rng) {
         let mut kept = self.durable.clone();
         let keep = rng.unit();
@@ -99,7 +99,7 @@ impl Memory {
         self.dead.clear();
         self.done.clear();
     }
-    /// The cache writes back; range records over nothing are forgotten.
+    /// Writes the cache back, and forgets range records without an older copy.
     pub fn background(&mut self) {
         self.dirty.clear();
         if self.forget_ranges {
@@ -115,7 +115,7 @@ impl Memory {
     pub fn contents(&self) -> BTreeMap<BlockAddr, Payload> {
         self.now.blocks.iter().map(|(a, b)| (*a, b.1.clone())).collect()
     }
-    /// The stretch, cut wherever a block is mapped or a range record ends.
+    /// The range, cut at each mapped block and at each end of a range record.
     fn steps(&self, from: u64, until: u64) -> Vec<(u64, u64)> {
         let blocks = self.now.blocks.keys().flat_map(|a| [a.pack(), a.pack() + 1]);
         let ranges =
@@ -167,7 +167,7 @@ impl Store for Memory {
         let p = Put::Range(r, v);
         self.now.apply(&p);
         self.log.push(p);
-        // What is zeroed is not read from flash.
+        // Zeroes are not read from flash.
         let now = &self.now;
         self.corrupt.retain(|a| now.blocks.contains_key(a) || !(a.volume == r.volume && r.contains(a.block)));
     }

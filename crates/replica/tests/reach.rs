@@ -1,11 +1,11 @@
-//! Who does not answer, and who only has not finished.
+//! Members that do not answer, and members that answer but have not finished.
 
 use rackweave_core::msg::{Block, Body, Control, IoRequest, Peer, Role};
 use rackweave_core::{Span, Time};
 
 use crate::single::{One, V};
 
-/// The metadata service would take it out of the view. Its drive may wait for room for minutes.
+/// A report would make the metadata service remove the member, whose drive may wait for space for minutes.
 #[test]
 fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
     let mut o = One::new(Role::Member);
@@ -30,6 +30,6 @@ fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
             }
         }
     }
-    assert!(asked > 1_000, "each is asked again and again: {asked}");
+    assert!(asked > 1_000, "each is asked repeatedly: {asked}");
     assert_eq!(reported, 0, "both answered every time");
 }

@@ -1,4 +1,4 @@
-//! Rules that several replicas keep together, and so hide in a set: each at one member alone.
+//! Rules that several replicas enforce, so that a set hides a broken one: each is tested at one member alone.
 
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Credit, Inv};
@@ -28,7 +28,7 @@ fn write(sequence: u64, attach: u32, first: u64, count: u32) -> IoRequest {
     }))
 }
 
-/// A member with credit of both others.
+/// A member with credit at both others.
 fn coordinator() -> One {
     let mut o = One::new(Role::Member);
     let credit = Credit { slots: 8, pages: 8, no_space: false };
@@ -38,7 +38,7 @@ fn coordinator() -> One {
     o
 }
 
-/// What the coordinator's first invalidation says, and the message's number.
+/// The block of the coordinator's first invalidation, and the message's request number.
 fn sent_block(o: &One) -> Option<(rackweave_core::msg::peer::InvBlock, u64)> {
     o.fx.packets.iter().find_map(|p| match &p.body {
         Body::Block(Block::Peer(Peer::Inv(i))) => Some((i.blocks[0], p.header.request)),
@@ -46,7 +46,7 @@ fn sent_block(o: &One) -> Option<(rackweave_core::msg::peer::InvBlock, u64)> {
     })
 }
 
-/// Gives a client's request, and leaves what is sent.
+/// Delivers a client's request, without taking the output.
 fn ask(o: &mut One, io: IoRequest) {
     let header = Header { epoch: o.r.epoch(), ..o.header(0, 9) };
     let p = Packet { src: NodeId(90), dst: NodeId(2), header, body: Body::Block(Block::Io(io)) };
@@ -66,7 +66,7 @@ fn messages_of_a_members_earlier_life_change_nothing() {
     assert!(o.peer_as(header, 1, Peer::Flush).is_empty());
     assert_eq!(o.store.persists, 0);
     assert!(o.peer(1, Peer::Flush).is_empty());
-    assert_eq!(o.store.persists, 1, "its present life is heard");
+    assert_eq!(o.store.persists, 1, "its current incarnation is served");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_partial_write_made_from_what_a_range_under_way_covers_is_refused() {
     assert!(matches!(made_from_it[..], [Peer::Ack { .. }]), "{made_from_it:?}");
 }
 
-/// Hermes: of a write and a read-modify-write from one base, the write wins.
+/// Hermes: a write wins over a read-modify-write of the same base.
 #[test]
 fn a_whole_write_takes_a_higher_version_than_a_partial_one_from_the_same_base() {
     let version = |io| {
@@ -112,7 +112,7 @@ fn a_whole_write_takes_a_higher_version_than_a_partial_one_from_the_same_base() 
     assert_eq!(version(write(2, 0, 1, 2)), ts(7, 0));
 }
 
-/// The next epoch's members may have received what the last one's had not when they acknowledged.
+/// A member may have received writes after its acknowledgement in the last epoch.
 #[test]
 fn an_epoch_change_begins_a_flush_anew_at_every_member() {
     let mut o = One::new(Role::Member);
@@ -135,11 +135,11 @@ fn an_epoch_change_begins_a_flush_anew_at_every_member() {
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         o.replies()
     };
-    assert_eq!(answers(&mut o, 2), [], "member 1 has not said it in this epoch");
+    assert_eq!(answers(&mut o, 2), [], "member 1 has not acknowledged in this epoch");
     assert_eq!(answers(&mut o, 1), [IoReply::Done]);
 }
 
-/// Its writer was fenced while it lost to another write: what it would merge onto is the new writer's.
+/// The writer was fenced while its write lost to another one: a retry would merge onto the new writer's data.
 #[test]
 fn a_partial_write_that_lost_is_not_tried_again_for_a_writer_that_was_fenced() {
     for fenced in [false, true] {
@@ -148,11 +148,11 @@ fn a_partial_write_that_lost_is_not_tried_again_for_a_writer_that_was_fenced() {
         let (mine, _) = sent_block(&o).expect("an invalidation");
         assert!(mine.rmw);
         o.fx.clear();
-        // Another member's whole write of the block overtakes it.
+        // A whole-block write through another member overtakes it.
         let above = ts(mine.version.version() + 5, 1);
         o.inv(1, 2, block(0, above, Timestamp::ZERO, false));
         if fenced {
-            assert!(o.peer(1, Peer::Fence { volume: V, attach: 1 }).is_empty(), "not while that is under way");
+            assert!(o.peer(1, Peer::Fence { volume: V, attach: 1 }).is_empty(), "it waits for the write");
         }
         o.fx.clear();
         let p = Packet {
@@ -163,7 +163,7 @@ fn a_partial_write_that_lost_is_not_tried_again_for_a_writer_that_was_fenced() {
         };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
         finish_store(&mut o);
-        assert_eq!(sent_block(&o).is_some(), !fenced, "tried again, if its writer may");
+        assert_eq!(sent_block(&o).is_some(), !fenced, "retried unless its writer is fenced");
         let answers = o.replies();
         let wanted: &[IoReply] = if fenced { &[IoReply::Failed(IoError::Fenced { attach: 1 })] } else { &[] };
         assert_eq!(answers, wanted);
@@ -181,7 +181,7 @@ fn flushes(o: &One) -> usize {
     o.fx.packets.iter().filter(|p| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)))).count()
 }
 
-/// Gives a member's message, and leaves what is sent.
+/// Delivers a member's message, without taking the output.
 fn hear(o: &mut One, header: Header, from: u32, body: Peer) {
     let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
     o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
@@ -237,12 +237,12 @@ fn a_durable_write_that_is_in_effect_already_is_answered_when_that_is_durable() 
     o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
     val(&mut o, 0, ts(3, 1));
     ask(&mut o, durable_write(1, 0, 8));
-    assert_eq!((flushes(&o), o.replies()), (2, vec![]), "wherever it took effect, nobody was asked to make it durable");
+    assert_eq!((flushes(&o), o.replies()), (2, vec![]), "the write took effect without a request to make it durable");
     ask(&mut o, write(1, 0, 0, 8));
     assert_eq!(o.replies(), [IoReply::Done]);
 }
 
-/// It lost its place to a write that was made from it, so it was in effect; nobody has made it durable.
+/// A later write is based on it, so it took effect; no member has made it durable.
 #[test]
 fn a_durable_partial_write_that_took_effect_elsewhere_is_answered_when_it_is_durable() {
     let mut o = coordinator();
@@ -258,13 +258,13 @@ fn a_durable_partial_write_that_took_effect_elsewhere_is_answered_when_it_is_dur
     assert_eq!((flushes(&o), o.replies()), (2, vec![]));
 }
 
-/// Its first contents are durable, under a version that gave way to a higher one.
+/// Its data is durable under the first version, which was replaced by a higher one.
 #[test]
 fn a_durable_write_that_began_anew_is_answered_when_that_is_durable() {
     let mut o = coordinator();
     ask(&mut o, durable_write(1, 0, 8));
     let (mine, request) = sent_block(&o).expect("an invalidation");
-    let first = o.store.done.pop().expect("it is being made durable");
+    let first = o.store.done.pop().expect("a persist in progress");
     o.fx.clear();
     let over = ts(mine.version.version() + 3, 1);
     let blocks = [rackweave_core::msg::peer::NackBlock { block: 0, version: over, same: false }].into();
@@ -293,7 +293,7 @@ fn a_block_without_a_page_takes_credit_for_one_at_every_member() {
     assert_eq!(o.r.unresolved(), 1, "the second waits for a page");
 }
 
-/// Its record may be gone from flash, while a late copy of what it covered is not.
+/// The range's record may be forgotten while a late copy of a write under it is still in flight.
 #[test]
 fn a_write_is_above_every_range_of_its_epoch() {
     let mut o = coordinator();
@@ -349,7 +349,7 @@ fn a_partial_write_that_lost_is_executed_when_it_comes_again() {
     assert_eq!(o.replies(), []);
 }
 
-/// The store may answer with what came while it read: an invalidation, which is not Valid yet.
+/// The store may return a version that arrived during the read: an invalidation, which is not Valid yet.
 #[test]
 fn a_read_that_finds_something_newer_waits_until_that_is_valid() {
     let mut o = One::new(Role::Member);
@@ -362,7 +362,7 @@ fn a_read_that_finds_something_newer_waits_until_that_is_valid() {
     let result = Ok(Payload::elided(4096, 2 << 8));
     let late = StoreDone::Read { token, addr, version: ts(5, 1), result };
     o.r.handle_store(o.now, late, &mut o.store, &mut o.fx);
-    assert_eq!(o.replies(), [], "its writer may have reached nobody else");
+    assert_eq!(o.replies(), [], "the write may have reached no other member");
     val(&mut o, 0, ts(5, 1));
     finish_store(&mut o);
     assert_eq!(o.replies(), [IoReply::Data(Payload::elided(4096, 2 << 8))]);
@@ -376,7 +376,7 @@ fn members_are_sent_no_copy_of_a_block_that_is_not_valid() {
     assert_eq!(o.peer(2, Peer::BlockAsk { addr }), []);
     val(&mut o, 0, ts(3, 1));
     assert!(matches!(o.peer(2, Peer::BlockAsk { addr })[..], [Peer::Block { version, .. }] if version == ts(3, 1)));
-    // It is invalidated while the copy is read.
+    // The block is invalidated during the read.
     o.store.slow = 1;
     assert_eq!(o.peer(2, Peer::BlockAsk { addr }), []);
     o.inv(1, 2, block(0, ts(5, 1), Timestamp::ZERO, false));
@@ -387,7 +387,7 @@ fn members_are_sent_no_copy_of_a_block_that_is_not_valid() {
     assert_eq!(o.sent(), []);
 }
 
-/// Flash may forget the record once it has no older copy, while one is on its way from the shadow's source.
+/// Flash may forget the range's record once it has no older copy, while one is in flight from the shadow's source.
 #[test]
 fn a_shadow_copies_nothing_older_than_a_range_that_was_zeroed_while_it_fills() {
     let mut o = One::new(Role::Shadow);
@@ -409,7 +409,7 @@ fn a_shadow_copies_nothing_older_than_a_range_that_was_zeroed_while_it_fills() {
     }
 }
 
-/// Its members are those of the earlier epoch: the fill would pass the block, and the write change it afterwards.
+/// The write goes to the earlier epoch's members only: it would change the block after the fill has passed it.
 #[test]
 fn a_shadow_does_not_begin_to_copy_while_a_write_of_an_earlier_epoch_is_unresolved() {
     let mut o = One::new(Role::Member);

@@ -1,5 +1,5 @@
-//! Wider searches than `faults`: writers of the same blocks whatever their sizes, copies that cannot be read, late repetitions; and
-//! whole sets that crash again and again, of which nothing that was flushed is lost. Everything is drawn from the seed.
+//! Wider searches than `faults`: writers of the same blocks with any sizes, unreadable copies, late duplicates; and whole
+//! sets that crash repeatedly without losing flushed data. Everything is drawn from the seed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::cluster::{Cluster, Net, VOLUME};
 const BLOCKS: u64 = 5;
 const SERVERS: usize = 3;
 
-/// Blocks that an operation of this client changes and that are not answered: a client keeps the order of what overlaps.
+/// Whether an unanswered operation of this client changes one of the blocks: a client keeps overlapping ones in order.
 fn busy(c: &Cluster, client: usize, first: u64, end: u64) -> bool {
     c.clients[client].pending.values().filter(|p| !p.acked).any(|p| match &p.io {
         IoRequest::Write(w) => {
@@ -24,7 +24,7 @@ fn busy(c: &Cluster, client: usize, first: u64, end: u64) -> bool {
     })
 }
 
-/// A write or zeroes of any of the blocks.
+/// Submits a write or a zeroing of random blocks.
 fn change(c: &mut Cluster, rng: &mut Rng, client: usize, to: usize) -> Option<u64> {
     let first = rng.below(BLOCKS * 8);
     let most = *rng.pick(&[3, 8, 24]);
@@ -41,7 +41,7 @@ fn change(c: &mut Cluster, rng: &mut Rng, client: usize, to: usize) -> Option<u6
     Some(c.write(client, to, first, count as u32, rng.chance(0.1)))
 }
 
-/// Who is a member, up and reached by all.
+/// Whether every server is a member, runs, and is reached by all.
 fn well(c: &Cluster) -> bool {
     c.view.members.iter().filter(|m| m.role == Role::Member).count() == SERVERS
         && c.servers.iter().all(|s| s.up && !s.cut_off)
@@ -58,7 +58,7 @@ fn storm(seed: u64) -> Result<(), String> {
         (store.forget_ranges, store.slow) = (rng.chance(0.5), *rng.pick(&[0, 2, 3]));
     }
     let mut answered: Vec<(usize, u64)> = Vec::new();
-    // One copy of each block at the most cannot be read: another has it.
+    // At most one copy of each block is unreadable, so another member has it.
     let mut damaged: Option<usize> = None;
     for n in 0..220 {
         for _ in 0..rng.between(1, 4) {
@@ -80,7 +80,7 @@ fn storm(seed: u64) -> Result<(), String> {
         if well(&c) && rng.chance(0.15) {
             let i = *damaged.get_or_insert(rng.below(SERVERS as u64) as usize);
             let addr = BlockAddr::new(VOLUME, rng.below(BLOCKS) as u32);
-            // What is being written is not on flash yet.
+            // A block in the write cache is not on flash yet.
             if !c.servers[i].store().dirty.contains(&addr) && c.servers[i].store().contents().contains_key(&addr) {
                 c.servers[i].store().corrupt.insert(addr);
             }
@@ -103,7 +103,7 @@ fn storm(seed: u64) -> Result<(), String> {
     }
     c.calm();
     let idle = c.run_idle(Span::from_secs(30));
-    // Each copy is read, and so healed.
+    // Reads of each copy heal it.
     for _ in 0..4 {
         for i in 0..SERVERS {
             c.read(0, i, 0, BLOCKS as u32 * 8);
@@ -135,17 +135,17 @@ fn writers_of_the_same_blocks_and_copies_that_cannot_be_read() {
     }
 }
 
-/// What a block was given, in order; each is whole, and answered or not.
+/// Values written to a block, in order; each covers the whole block.
 #[derive(Clone, Debug, Default)]
 struct Block {
     values: Vec<u64>,
-    /// Operation that gave it, by place in `values`.
+    /// The operation of each entry of `values`.
     ops: Vec<u64>,
-    /// Nothing older is ever seen again: flushed.
+    /// Index of the newest flushed value: no read may return an older one.
     floor: usize,
 }
 
-/// One writer; everything crashes again and again. What was flushed, or written with FUA, is there.
+/// One writer, and crashes of the whole set. Flushed and FUA writes survive.
 fn crashes(seed: u64) -> Result<u64, String> {
     let mut rng = Rng::stream(seed, 5);
     let mut c = Cluster::new(SERVERS, 1, seed, Net { loss: *rng.pick(&[0.0, 0.05]), ..Net::BAD });
@@ -204,7 +204,7 @@ fn crashes(seed: u64) -> Result<u64, String> {
                 let Some(IoReply::Data(d)) = c.reply(0, r) else { return Err("no answer".into()) };
                 seen.push(d.identity(0));
             }
-            // A message that was under way may still come; its epoch is over.
+            // A message in flight may still arrive; its epoch is over.
             let at = (block.floor..block.values.len()).rev().find(|&k| block.values[k] == seen[0]);
             if at.is_none() || seen.iter().any(|v| *v != seen[0]) {
                 return Err(format!("round {round}: block {b} is {seen:?}, of {block:?}; unanswered {before:?}"));
@@ -215,7 +215,7 @@ fn crashes(seed: u64) -> Result<u64, String> {
     Ok(u64::from(c.view.epoch.0))
 }
 
-/// Nothing is under way; if the flush is answered, what was answered before is durable.
+/// With no operation in flight: if the flush succeeds, all writes answered before it are durable.
 fn flush(c: &mut Cluster, blocks: &mut BTreeMap<u64, Block>, to: usize) {
     let answered = |c: &Cluster, op: u64| op == 0 || c.reply(0, op) == Some(&IoReply::Done);
     let floors: Vec<usize> = blocks
@@ -238,7 +238,7 @@ fn whole_sets_crash_again_and_again_and_nothing_flushed_is_lost() {
     assert!(of != (0..40) || epochs > 400, "{epochs} epochs");
 }
 
-/// Two blocks, of which one copy after another cannot be read: reads that heal meet writes by other members.
+/// Two blocks, of which one copy after another becomes unreadable: healing reads meet writes through other members.
 fn healing(seed: u64) -> Result<u64, String> {
     let mut rng = Rng::stream(seed, 6);
     let mut c = Cluster::new(SERVERS, 2, seed, Net { loss: *rng.pick(&[0.0, 0.05, 0.2]), ..Net::BAD });

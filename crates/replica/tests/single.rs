@@ -1,4 +1,4 @@
-//! Single transitions of one member: a message in, what it sends, what it holds.
+//! Single transitions of one member: the messages it sends and the state it has after one message.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl One {
     pub fn new(role: Role) -> One {
         One::with(ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)), &view(4, role))
     }
-    /// Of a set with one copy of everything.
+    /// The only member of its set.
     pub fn only() -> One {
         let cfg = ReplicaConfig { min_copies: 1, ..ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)) };
         let all = view(4, Role::Member);
@@ -78,7 +78,7 @@ impl One {
             request: 77,
         }
     }
-    /// Gives a message of member `from`; what is sent back.
+    /// Delivers a message of member `from`; returns the answers to it.
     pub fn peer_in(&mut self, epoch: u32, from: u32, body: Peer) -> Vec<Peer> {
         self.peer_as(self.header(epoch, from), from, body)
     }
@@ -96,7 +96,7 @@ impl One {
         self.r.handle_io(self.now, p, &mut self.store, &mut self.fx);
         self.replies()
     }
-    /// Time passes, and the timer rings when it is due.
+    /// Advances time, with timer events when they are due.
     pub fn later(&mut self, span: rackweave_core::Span) {
         let end = self.now + span;
         while self.r.deadline() <= end {
@@ -148,7 +148,7 @@ fn an_invalidated_block_is_read_when_validated() {
     assert!(o.read(0).is_empty());
     let val = |v| Peer::Val { volume: V, blocks: [(0, v)].into() };
     o.peer(1, val(ts(5, 1)));
-    assert_eq!(o.r.unresolved(), 1, "another version's validation says nothing");
+    assert_eq!(o.r.unresolved(), 1, "a validation of another version has no effect");
     let header = o.header(4, 1);
     let p = Packet { src: NodeId(3), dst: NodeId(2), header, body: Body::Block(Block::Peer(val(ts(3, 1)))) };
     o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
@@ -170,7 +170,7 @@ fn a_read_modify_write_loses_to_what_it_was_not_made_from() {
     let mut o = One::new(Role::Member);
     o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
     assert!(refused(&o.inv(2, 2, block(0, ts(4, 2), Timestamp::ZERO, true)), false));
-    assert!(acked(&o.inv(2, 2, block(0, ts(4, 2), ts(3, 1), true))), "made from it: it was in effect");
+    assert!(acked(&o.inv(2, 2, block(0, ts(4, 2), ts(3, 1), true))), "its base was in effect");
     assert!(!refused(&o.inv(1, 3, block(0, ts(3, 2), Timestamp::ZERO, false)), true));
     assert_eq!(o.version(0), ts(4, 2));
 }
@@ -229,7 +229,7 @@ fn a_message_to_a_member_names_whom_an_answer_is_for() {
     o.r.handle_io(o.now, Packet { src: NodeId(90), dst: NodeId(2), header, body }, &mut o.store, &mut o.fx);
     let to_members: Vec<_> = o.fx.packets.drain(..).filter(|p| matches!(p.body, Body::Block(Block::Peer(_)))).collect();
     assert_eq!(to_members.len(), 2);
-    // Who has another epoch knows no vSSD of the sender's.
+    // A receiver with another epoch does not know the sender's vSSD.
     assert!(to_members.iter().all(|p| p.header.original_vssd == VssdId(1) && p.header.vssd != p.header.original_vssd));
 }
 
@@ -245,9 +245,9 @@ fn without_a_lease_or_as_a_shadow_nothing_is_served() {
     assert_eq!(o.read(0), refused);
     let mut o = One::new(Role::Member);
     o.r.fail();
-    assert_eq!(o.read(0), refused, "others may come, and the metadata service does not know yet");
+    assert_eq!(o.read(0), refused, "the metadata service may still choose other members");
     o.r.failure_known();
-    assert_eq!(o.read(0), [IoReply::Failed(IoError::Device)], "a broken device does not come back: no use in waiting");
+    assert_eq!(o.read(0), [IoReply::Failed(IoError::Device)], "a broken device does not return, so waiting is useless");
     assert!(o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false)).is_empty());
 }
 
@@ -260,7 +260,7 @@ fn while_the_set_recovers_and_in_another_life_s_role_nothing_is_served() {
     o.r.install(o.now, &recovering, Incarnation(50), &mut o.store, &mut o.fx);
     o.fx.clear();
     assert_eq!(o.read(0), refused, "others may hold something newer");
-    // This server has started again since: the view's member is its earlier life.
+    // The server has restarted: the view's member is an earlier incarnation.
     let mut o = One::new(Role::Member);
     o.r.install(o.now, &view(5, Role::Member), Incarnation(51), &mut o.store, &mut o.fx);
     o.fx.clear();
@@ -307,7 +307,7 @@ fn an_unvalidated_block_is_replayed_with_its_version() {
 fn a_flush_is_acknowledged_when_persisted() {
     let mut o = One::new(Role::Member);
     assert!(o.peer(1, Peer::Flush).is_empty());
-    assert!(o.peer(1, Peer::Flush).is_empty(), "a repetition starts nothing");
+    assert!(o.peer(1, Peer::Flush).is_empty(), "a repeated request starts nothing");
     assert_eq!(o.store.persists, 1);
     let done = o.store.done.pop().expect("persisted");
     o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
@@ -361,30 +361,30 @@ fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer(
     let waits = |o: &mut One| o.replies().iter().filter(|r| **r == IoReply::Failed(IoError::NotServing)).count();
     o.r.install(o.now, &alone(5), Incarnation(50), &mut o.store, &mut o.fx);
     persisted(&mut o);
-    assert_eq!(waits(&mut o), 3, "write, flush and fence are to be asked again");
+    assert_eq!(waits(&mut o), 3, "write, flush and fence must be retried");
     assert_eq!(o.r.unresolved(), 0);
-    assert!(matches!(o.read(1)[..], [IoReply::Data { .. }]), "reads go on");
+    assert!(matches!(o.read(1)[..], [IoReply::Data { .. }]), "reads are served");
     for io in [write(1), write(2)] {
-        assert_eq!(o.io(io), [], "neither done nor refused");
+        assert_eq!(o.io(io), [], "no answer yet");
     }
     assert_eq!(o.io(fence(0)), [IoReply::Failed(IoError::NotServing)]);
     assert_eq!(o.io(IoRequest::Flush { volume: V }), []);
     persisted(&mut o);
-    assert_eq!(o.replies(), [], "whoever is out of the view may have it in memory only");
+    assert_eq!(o.replies(), [], "a server outside the view may have it only in memory");
     o.sent();
     o.r.install(o.now, &view(6, Role::Member), Incarnation(50), &mut o.store, &mut o.fx);
     let asked = |p: &Packet| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)));
-    assert_eq!(o.fx.packets.iter().filter(|p| asked(p)).count(), 2, "the flush begins with them");
+    assert_eq!(o.fx.packets.iter().filter(|p| asked(p)).count(), 2, "the flush starts at the new members");
     assert_eq!(o.replies(), [IoReply::Done], "that write is in effect, and two others have it");
     persisted(&mut o);
-    assert_eq!(o.replies(), [], "they have not said that they have it");
+    assert_eq!(o.replies(), [], "the others have not acknowledged the flush");
 }
 
 #[test]
 fn a_corrupt_block_is_waited_for_where_nobody_can_be_asked_for_another_copy() {
     let read = |o: &mut One, b| {
         let asked = o.read(b);
-        assert_eq!(asked, [], "it waits for the flash");
+        assert_eq!(asked, [], "the read waits for the flash");
         for done in std::mem::take(&mut o.store.done) {
             o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
         }
@@ -397,12 +397,12 @@ fn a_corrupt_block_is_waited_for_where_nobody_can_be_asked_for_another_copy() {
     let mut o = One::new(Role::Member);
     o.store.corrupt.insert(BlockAddr::new(V, 1));
     o.r.install(o.now, &of(5, 1), Incarnation(50), &mut o.store, &mut o.fx);
-    assert_eq!(read(&mut o, 1), [IoReply::Failed(IoError::NotServing)], "others have it");
+    assert_eq!(read(&mut o, 1), [IoReply::Failed(IoError::NotServing)], "servers outside the view may have it");
     o.r.install(o.now, &of(6, 2), Incarnation(50), &mut o.store, &mut o.fx);
     assert_eq!(read(&mut o, 1), [], "another member is asked");
 }
 
-/// Number of the messages by which page credit is asked back.
+/// Request number of the messages that recall page credit.
 pub const RECALL: u64 = u64::MAX;
 
 /// Member 1 gives back all `granted` pages but `keep`.
@@ -415,12 +415,12 @@ pub fn ask(want_pages: u32) -> Peer {
     Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages }
 }
 
-/// Where the address space ends.
+/// The end of the address space.
 pub const END: BlockAddr = BlockAddr { volume: VolumeId(u32::MAX), block: u32::MAX };
-/// Where the second piece of the source begins.
+/// The start of the source's second piece.
 const STALE: BlockAddr = BlockAddr { volume: V, block: 1024 };
 
-/// The digests of the filling shadow differ from those of two pieces, and it is told the runs of the first.
+/// The shadow's digests differ from the source's in two pieces; the source sends the runs of the first.
 pub fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
     let from = BlockAddr::default();
     let entry = |&b: &u32| {
@@ -454,7 +454,7 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     let asked = blocks_asked(&compared(&mut o, &source));
     assert_eq!(asked, [0], "stale blocks take all pages but one");
     let ask = |want_pages| Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages };
-    assert!(o.peer(2, ask(1)).is_empty(), "not refused: pages come free");
+    assert!(o.peer(2, ask(1)).is_empty(), "no refusal, as pages are about to be free");
     let copy = |o: &mut One, block: u32| {
         let (addr, version) = (BlockAddr::new(V, block), Timestamp::new(Epoch(3), 5, 1));
         let header = Header { request: u64::MAX, ..o.header(4, 1) };
@@ -468,19 +468,19 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
     assert!(o.sent().iter().any(|p| matches!(p, Peer::DigestAsk { .. })));
     assert_eq!(blocks_asked(&compared(&mut o, &source)), [1, 2]);
-    // One of four pages is held, and two are as good as taken.
+    // One of four pages is used, and two are reserved for the copies.
     let granted = o.peer(2, ask(2));
     assert!(
         matches!(granted[..], [Peer::CreditGrant { credit }] if credit.no_space && credit.pages == 1),
         "{granted:?}"
     );
     copy(&mut o, 1);
-    assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { from: stale, until: END }], "its tombstones differ from nothing");
+    assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { from: stale, until: END }], "its tombstones differ from no record");
     o.peer(1, Peer::Scan { from: stale, until: END, entries: [].into() });
     assert_eq!(o.store.persists, 1, "filled");
 }
 
-/// What a shadow sends until `end`, and when.
+/// The messages that a shadow sends until `end`, with their times in milliseconds.
 fn asked_until(o: &mut One, end: u64) -> Vec<(u64, Peer)> {
     let mut asked = Vec::new();
     while o.r.deadline() <= Time(end) {
@@ -499,7 +499,7 @@ fn a_fill_that_nobody_answers_asks_less_and_less_often() {
     let mut times: Vec<u64> = asked.iter().map(|a| a.0).collect();
     times.dedup();
     let gaps: Vec<u64> = times.windows(2).map(|t| t[1] - t[0]).collect();
-    // To whole turns of 20 ms; each up to a quarter more or less.
+    // In whole turns of 20 ms; each delay varies by up to a quarter.
     assert!(times[0] <= 40 && gaps[0] <= 60 && gaps[1] <= 120, "{times:?}");
     assert!(gaps[4..].iter().all(|g| (240..=420).contains(g)), "{gaps:?}");
     assert!(asked.iter().all(|a| a.1 == Peer::ClientsAsk));
@@ -513,7 +513,7 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
         let from = VssdId(1 + member);
         o.peer(member, Peer::Clients { records: [].into(), volumes: LiveVolumes::default(), from });
     }
-    // So long took the digests, and were asked for again; then it is known.
+    // The digests take 70 ms and are requested again meanwhile. From then on the delay is known.
     let again = asked_until(&mut o, slow);
     assert!(again.iter().any(|a| matches!(a.1, Peer::DigestAsk { .. })));
     let from = BlockAddr::default();
@@ -539,7 +539,7 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
     assert_eq!(asked, (0..64).collect::<Vec<u32>>());
 }
 
-/// Were each end asked for by itself in turn, neither would ever be there with the other.
+/// If the ends were read one at a time, each could be overwritten while the other is read, without end.
 #[test]
 fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
     let mut one = One::new(Role::Member);
@@ -550,7 +550,7 @@ fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
         assert!(acked(&one.inv(1, 1 + u64::from(b), block(b, ts(4, 1), Timestamp::ZERO, false))));
         val(&mut one, b, ts(4, 1));
     }
-    // Each read takes a while.
+    // Reads complete later.
     one.store.slow = 1;
     let range = SectorRange { volume: V, first: 4, count: 8 };
     let mutation = Mutation { client: Incarnation(10), sequence: 1, floor: 0 };
@@ -558,7 +558,7 @@ fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
     assert!(one.io(IoRequest::Write(Box::new(write))).is_empty());
     let both = std::mem::take(&mut one.store.done);
     assert_eq!(both.len(), 2, "both ends are read");
-    // One of them is overwritten before it is there.
+    // One end is overwritten before its read completes.
     assert!(acked(&one.inv(1, 9, block(0, ts(8, 1), ts(4, 1), false))));
     val(&mut one, 0, ts(8, 1));
     for done in both {
@@ -570,11 +570,11 @@ fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
     one.r.handle_store(one.now, again.remove(0), &mut one.store, &mut one.fx);
     assert!(one.store.done.is_empty(), "nothing is read a third time");
     let asked = one.sent();
-    assert!(asked.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write goes on: {asked:?}");
+    assert!(asked.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write continues: {asked:?}");
 }
 
-/// A client that gives a mutation up, as it was fenced, lets its floor pass it. Who replays it asks for more than the word that
-/// nobody waits for it.
+/// A fenced client gives a mutation up and lets its floor pass it. A replay of the mutation needs the data stored, not
+/// the answer that the client has stopped waiting.
 #[test]
 fn what_is_below_the_floor_and_never_came_is_taken() {
     let mut o = One::new(Role::Member);
@@ -597,8 +597,8 @@ fn what_is_below_the_floor_and_never_came_is_taken() {
     assert_eq!(o.version(9), late);
 }
 
-/// Flash forgets range records, and this member the oldest ones of its epoch: whether a late copy of what one of them zeroed is
-/// that, or never came, it cannot tell.
+/// Flash forgets range records, and this member forgets the oldest ones of its epoch. It then cannot know whether a
+/// late write was zeroed by one of them, or never arrived.
 #[test]
 fn what_a_forgotten_range_may_have_zeroed_waits_for_a_new_epoch() {
     let mut o = One::new(Role::Member);
@@ -624,10 +624,10 @@ fn what_a_forgotten_range_may_have_zeroed_waits_for_a_new_epoch() {
     o.store.forget_ranges = true;
     o.store.background();
     assert!(acked(&o.peer(1, inv(90, 90, block(50, ts(100, 1), Timestamp::ZERO, false)))));
-    // Remembered: zeroed, for good.
+    // A range that is remembered: the block stays zeroed.
     assert!(acked(&o.peer(1, inv(3, 3, block(6_900, ts(5, 1), Timestamp::ZERO, false)))));
     assert_eq!(o.version(6_900), Timestamp::ZERO);
-    // Newer than every range that was forgotten.
+    // Newer than every forgotten range.
     assert!(acked(&o.peer(1, inv(4, 3, block(7, ts(60, 1), Timestamp::ZERO, false)))));
     assert_eq!(o.version(7), ts(60, 1));
     assert_eq!(o.peer(1, inv(5, 3, block(0, ts(5, 1), Timestamp::ZERO, false))), []);
