@@ -166,7 +166,7 @@ fn writing() -> (Engine<Scripted, MemFile, Stores>, Scripted, Stores) {
         node.next.borrow_mut().store(StoreWrite { tag, entries });
     }
     e.run(Time(1));
-    assert_eq!((node.take(), stores.begun.borrow().len()), (vec!["1 timer".into()], 2), "begun, and not waited for");
+    assert_eq!((node.take(), stores.begun.borrow().len()), (vec!["1 timer".into()], 2), "started, without waiting");
     (e, node, stores)
 }
 
@@ -235,15 +235,15 @@ fn what_finds_no_room_on_the_host_waits_in_its_order_and_goes_on() {
     assert_eq!(
         node.take(),
         ["other", "1 timer", "1 done 3 true", "1 done 5 true"],
-        "reads go on, and syncs of what is there"
+        "reads and syncs of stored data succeed"
     );
     assert_eq!(e.take_host_news(), [(0, Some(HostFault::NoRoom))]);
     assert_eq!(e.drive_fault(0), Some(HostFault::NoRoom));
     let again = e.next_deadline().expect("tried again");
     e.run(again);
-    assert_eq!((node.take().len(), e.take_host_news()), (0, Vec::new()), "still none, and nothing new");
+    assert_eq!((node.take().len(), e.take_host_news()), (0, Vec::new()), "still no space, and no news");
     faults.fail_allocations(None);
-    // A later change finds room before the others are tried again, and waits behind them.
+    // The host has space again before the waiting changes are retried: a later change waits behind them.
     e.submit(NodeId(0), flush());
     node.next.borrow_mut().command(command(6, meta(), 0));
     e.run(Time(2));
@@ -283,7 +283,7 @@ fn a_drive_whose_file_fails_says_so_once() {
     faults.fail_reads(Some(libc::EIO));
     node.next.borrow_mut().command(command(1, DeviceOp::ReadMeta { offset: 0, len: 8 }, 0));
     e.run(Time(1));
-    assert_eq!((e.drive_fault(0), e.take_reads_failed()), (None, vec![(0, 1, libc::EIO)]), "one read is one read");
+    assert_eq!((e.drive_fault(0), e.take_reads_failed()), (None, vec![(0, 1, libc::EIO)]), "each failed read once");
     faults.fail_reads(None);
     faults.fail_syncs(Some(libc::EIO));
     for tag in 2..4 {

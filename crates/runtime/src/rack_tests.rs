@@ -58,7 +58,7 @@ impl Running {
         };
         RackNodes::new(cfg, Vec::new(), next).expect("sound")
     }
-    /// With a written and flushed volume.
+    /// A rack with a written and flushed volume.
     fn with(cfg: &RackConfig, nodes: RackNodes) -> Running {
         let shape = shape(cfg).expect("sound");
         let hosts: Vec<Faults> = (0..cfg.servers).map(|_| Faults::default()).collect();
@@ -82,12 +82,12 @@ impl Running {
     }
     fn submit(&mut self, op: impl Into<Op>) {
         self.asked += 1;
-        let client = self.engine.nodes.client().expect("one runs here");
+        let client = self.engine.nodes.client().expect("the rack has a client");
         self.engine.submit(client, Request::new(RequestId(self.asked), op));
     }
     /// Handles the next event; returns the answers.
     fn step(&mut self) -> Vec<Outcome> {
-        let next = self.engine.next_deadline().expect("somebody always has a timer");
+        let next = self.engine.next_deadline().expect("some node has a timer");
         self.now = self.now.max(next);
         self.engine.run(self.now);
         let mut replies = Vec::new();
@@ -103,7 +103,7 @@ impl Running {
         }
         panic!("no answer by {:?}", self.now)
     }
-    /// All operations, `depth` at a time.
+    /// Runs all operations, `depth` at a time.
     fn ask_all(&mut self, ops: Vec<volume::Op>, depth: usize) {
         let (mut left, mut ops) = (ops.len(), ops.into_iter());
         ops.by_ref().take(depth).for_each(|op| self.submit(op));
@@ -139,7 +139,7 @@ impl Running {
     fn run_for(&mut self, span: Span) {
         let end = self.now + span;
         while self.now < end {
-            assert!(self.step().is_empty(), "nothing was asked");
+            assert!(self.step().is_empty(), "an answer without a request");
         }
     }
     /// Whether the host's disk is full for the drives of these servers.
@@ -222,14 +222,14 @@ fn sets_go_on_without_a_drive_that_finds_no_room_for_longer_than_a_lease() {
         r.write(block, 1, lease * 4).expect("a lease and a few messages later").expect("written");
     }
     let begun = r.now;
-    r.ask_for(volume::Op::Flush { volume }, lease * 4).expect("the others have it on flash").expect("flushed");
-    assert!(r.now.since(begun) > lease / 2, "it was waited for: {:?}", r.now.since(begun));
+    r.ask_for(volume::Op::Flush { volume }, lease * 4).expect("the other members have it on flash").expect("flushed");
+    assert!(r.now.since(begun) > lease / 2, "the flush waited for the member: {:?}", r.now.since(begun));
     assert_eq!((r.engine.drive_fault(1), r.roles(1)), (Some(HostFault::NoRoom), vec![None; 3]));
-    assert_eq!(r.members(), [2; 3], "as many as may answer");
+    assert_eq!(r.members(), [2; 3], "the least number of members");
     for block in 0..64 {
-        r.write(block * 8, 2, lease).expect("nobody waits any more").expect("written");
+        r.write(block * 8, 2, lease).expect("no write waits any more").expect("written");
     }
-    r.ask_for(volume::Op::Flush { volume }, lease).expect("nor for flushes").expect("flushed");
+    r.ask_for(volume::Op::Flush { volume }, lease).expect("no flush waits any more").expect("flushed");
     r.run_for(lease * 10);
     assert_eq!(r.members(), [2; 3]);
     r.full(&[1], false);

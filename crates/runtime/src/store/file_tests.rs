@@ -66,7 +66,7 @@ fn writes_are_there_after_reopening() {
     assert_eq!(all, vec![("a".into(), "1".into()), ("c".into(), "3".into())]);
     assert_eq!(s.rack_id(|| panic!("drawn once")).expect("kept"), RackId(7));
     let made = ["a = 1", "a = 2"].map(|now| s.made_with(now).expect("kept"));
-    assert_eq!(made, ["a = 1", "a = 1"], "the first time counts");
+    assert_eq!(made, ["a = 1", "a = 1"], "the first value is kept");
     drop(s);
     std::fs::remove_file(&path).expect("remove");
 }
@@ -86,7 +86,7 @@ pub fn on_a_small_disk(at: &Path, bytes: u64, f: impl FnOnce() + Send) -> Result
             check(libc::mount(tmpfs.as_ptr(), at.as_ptr(), tmpfs.as_ptr(), 0, size.as_ptr().cast()))
         }
     };
-    std::thread::scope(|s| s.spawn(|| mount().map(|()| f())).join().expect("the test on it"))
+    std::thread::scope(|s| s.spawn(|| mount().map(|()| f())).join().expect("the test"))
 }
 
 #[test]
@@ -116,10 +116,10 @@ fn a_full_disk_is_reported_until_there_is_room() {
         assert!(again.contains("No space left"), "each time: {again}");
         drop(filler);
         std::fs::remove_file(&rest).expect("removed");
-        s.write(&entry(written + 1, 20_000)).expect("there is room again");
+        s.write(&entry(written + 1, 20_000)).expect("the disk has space again");
         drop(s);
         let all = StoreFile::open(&path).expect("open").load().expect("load");
-        assert_eq!(all.len() as u32, written + 2, "nothing acknowledged is lost, nothing refused is there");
+        assert_eq!(all.len() as u32, written + 2, "acknowledged writes are kept, and refused ones are not there");
     };
     if let Err(why) = on_a_small_disk(&dir, 4 << 20, test) {
         println!("SKIP a_full_disk_is_reported_until_there_is_room: {why}");
@@ -210,7 +210,7 @@ fn pages_that_a_failed_fsync_left_in_the_cache_reach_the_disk_at_the_next_start(
     f.sync().expect_err("it fails");
     f.sync_fails = false;
     f.sync().expect("nothing is dirty");
-    assert!(f.cache != f.disk, "which is the danger");
+    assert!(f.cache != f.disk, "the cache hides the loss");
     f.sync_fails = true;
     rewrite(&mut f).expect_err("a start that cannot sync is none");
     f.sync_fails = false;
