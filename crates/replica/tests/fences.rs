@@ -42,11 +42,11 @@ fn a_volume_that_nobody_has_told_of_is_written_and_a_deleted_one_is_not() {
     assert_eq!(tried(&mut o, 5, 3), Ok(()));
     assert_eq!(tried(&mut o, 6, 4), Err(IoError::Fenced { attach: 2 }));
     assert_eq!(tried(&mut o, 4, 5), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in an earlier incarnation");
-    // A list from before the volume's creation arrives late.
+    // A list from before volume 7 was created arrives late.
     o.r.learn_volumes(&mut o.store, &told(7, &[(4, 1), (5, 1)]));
     assert_eq!(tried(&mut o, 8, 6), Ok(()));
-    assert_eq!(tried(&mut o, 4, 7), Err(IoError::Fenced { attach: FENCE_ALL }), "alive in the older list");
-    assert_eq!(tried(&mut o, 6, 8), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted in the newer list");
+    assert_eq!(tried(&mut o, 4, 7), Err(IoError::Fenced { attach: FENCE_ALL }), "not in the first list");
+    assert_eq!(tried(&mut o, 6, 8), Err(IoError::Fenced { attach: FENCE_ALL }), "not in the second list");
     o.r.learn_volumes(&mut o.store, &told(9, &[(3, 0), (5, 1)]));
     assert_eq!(tried(&mut o, 8, 9), Err(IoError::Fenced { attach: FENCE_ALL }), "deleted before a list named it");
 }
