@@ -1,4 +1,4 @@
-//! Checkpoints: all metadata, written into the log; the log before one is obsolete.
+//! Checkpoints: all metadata, written into the log. The log before a checkpoint is obsolete.
 
 use rackweave_flash::manager::api::VirtualSsds;
 
@@ -17,7 +17,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let all = u64::from(self.disk.blocks) * u64::from(self.block_slots);
         (8 * self.tree.record_bytes).max(INTERVAL_BYTES).div_ceil(u64::from(crate::SLOT)).min(all / 8)
     }
-    /// The first thing a start writes: a checkpoint in its own epoch.
+    /// Writes the checkpoint with which a start begins its own epoch.
     pub(crate) fn fence(&mut self) -> Result<(), FsError> {
         self.collecting = true;
         let dead: Vec<u32> = self.unneeded(None);
@@ -49,11 +49,11 @@ impl<D: VirtualSsds> Vlfs<D> {
     }
     fn write_all_records(&mut self) -> Result<Place, FsError> {
         self.flush()?;
-        // It may be whole after a power cut before anything behind it is synced, so its data must be as well.
+        // A power cut may leave the checkpoint whole before a sync, so the data that it refers to must be durable first.
         if self.unsynced && self.broken != Broken::CheckpointEarly {
             self.sync_drive()?;
         }
-        // The log knows the tree only by its headers.
+        // Headers are the log's only use of the tree.
         let tree = std::mem::take(&mut self.tree);
         self.tree.next_inode = tree.next_inode;
         let done = self.write_tree(&tree);

@@ -1,15 +1,15 @@
-//! Cleaning: what lives is moved out of the blocks that are the best victims.
+//! Cleaning: live data is moved out of the best victims.
 
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 
 use crate::format::{Addr, EXTENT_BYTES, Record};
 use crate::{FsError, SLOT, Vlfs};
 
-/// A part of a file: its inode, its first slot there, how many, where they lie.
+/// A part of a file: inode, first slot, number of slots, place in the log.
 type Lying = (u64, u64, u32, Addr);
 
 impl<D: VirtualSsds> Vlfs<D> {
-    /// Before a block is taken: sees to it that only the reserve is left if nothing more can be had.
+    /// Cleans before a block is taken, so that the reserve is used only if nothing more can be freed.
     pub(crate) fn collect(&mut self) -> Result<(), FsError> {
         if self.free_blocks() > self.reserve(0) {
             return Ok(());
@@ -18,7 +18,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let done = self.clean();
         self.collecting = false;
         done?;
-        // The rest of the reserve is for a checkpoint and a block to move into.
+        // The rest of the reserve is for a checkpoint and a block to move data into.
         if self.head.is_none() && self.free_blocks() <= self.checkpoint_blocks(0) + 1 {
             let unread = self.unread.values().next().copied();
             return Err(unread.map_or(FsError::NoSpace { free: 0 }, FsError::Block));
@@ -40,8 +40,8 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         self.flush()
     }
-    /// The blocks that the policy takes first, as many as can be moved before the next checkpoint and are needed. Those
-    /// that would give less than what moving them adds are none.
+    /// The policy's first victims: as many as are needed and can be moved before the next checkpoint. A block that yields
+    /// less than its move costs is no victim.
     fn victims(&self) -> Vec<u32> {
         let head = self.head.map(|h| h.block.index);
         let size = u64::from(self.block_slots);
@@ -53,7 +53,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let mut all: Vec<(f64, u32)> = self.blocks.keys().copied().filter(worth).map(|b| (score(b), b)).collect();
         all.sort_by(|(s, a), (t, b)| t.total_cmp(s).then(a.cmp(b)));
         let free = u64::from(self.free_blocks().saturating_sub(self.checkpoint_blocks(0)));
-        // Headers and records take a part of each batch.
+        // A part of each batch is headers and records.
         let room = (free * size + self.head.map_or(0, |h| size - u64::from(h.at))) * 15 / 16;
         let wanted = u64::from(self.clean_to().saturating_sub(self.free_blocks())) * size;
         let (mut moved, mut gain, mut victims) = (0, 0, Vec::new());
@@ -72,8 +72,8 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn clean_to(&self) -> u32 {
         self.reserve(0) + (self.disk.blocks / 32).max(1)
     }
-    /// Moves what lives in the block to the log's end. A block of which something is lost keeps that; where the drive did
-    /// not read, nothing is known of it, and the rest of the block stays for another time.
+    /// Moves the block's live data to the log's end. Lost data stays in its block. If the drive failed a read, the block's
+    /// remaining data stays until the next cleaning.
     fn move_out(&mut self, index: u32) -> Result<(), FsError> {
         let lying = match self.extents_logged(index) {
             Ok(Some(all)) => all,
@@ -92,8 +92,8 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(())
     }
-    /// Slots of the block that may belong to a file, by the records of its batches: inode, first slot, slots, place.
-    /// `None`: some of them do not match their checksum.
+    /// Extents in the block that may belong to a file, from the records of its batches. `None` if some of these do not
+    /// match their checksum.
     fn extents_logged(&mut self, index: u32) -> Result<Option<Vec<Lying>>, BlockError> {
         let block = Block { vssd: self.disk.vssd, index };
         let mut all = Vec::new();
@@ -106,7 +106,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(Some(all))
     }
-    /// The same by the maps of all files.
+    /// The same, from the maps of all files.
     fn extents_mapped(&self, index: u32) -> Vec<Lying> {
         let all = self.tree.records().filter_map(|r| match r {
             Record::Extent { inode, first, count, at } if at.block() == index => Some((inode, first, count, at)),
@@ -114,7 +114,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         });
         all.collect()
     }
-    /// Moves what still lies there and can be read.
+    /// Moves the extent's slots that are still live and readable.
     fn move_extent(&mut self, inode: u64, first: u64, count: u32, at: Addr) -> Result<(), FsError> {
         let (mut i, mut most) = (0, u32::MAX);
         while i < count && !self.unread.contains_key(&at.block()) {
@@ -131,7 +131,7 @@ impl<D: VirtualSsds> Vlfs<D> {
                     self.unread.insert(at.block(), e);
                     continue;
                 }
-                // One by one from here on, without the one that it is.
+                // From here on, slot by slot, to skip the unreadable one.
                 i += u32::from(most == 1);
                 most = 1;
                 continue;

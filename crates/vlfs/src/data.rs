@@ -9,10 +9,10 @@ use crate::{FILE_BYTES_MAX, FsError, SLOT, Stamp, TARGET_MAX, Vlfs};
 
 const UNIT: u64 = SLOT as u64;
 
-/// Attributes to be changed; `None`: as they are.
+/// Attributes to change; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
-    /// Permissions; the type stays.
+    /// Permissions; the file type cannot change.
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -63,14 +63,14 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         self.room(OPERATION_BYTES, 1)?;
         if size < attr.size {
-            // Bytes behind the end of a file are zero, so that they read so when the file grows again.
+            // Bytes behind the end of a file are zeroed, so that they read as zeroes when the file grows again.
             self.zero(inode, size, size.next_multiple_of(UNIT))?;
             self.note(&Record::Unmap { inode, from: size.div_ceil(UNIT), to: u64::MAX });
         }
         self.set_size(inode, size, now);
         Ok(())
     }
-    /// Zeroes a part of one slot, unless it is a hole. The open batch has room for it.
+    /// Zeroes a part of one slot, unless it is a hole. The open batch must have room for the slot.
     fn zero(&mut self, inode: u64, from: u64, to: u64) -> Result<(), FsError> {
         let slot = from / UNIT;
         if from == to || self.tree.extents(inode).is_none_or(|e| e.get(slot).is_none()) {
@@ -78,7 +78,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         self.write_slot(inode, slot, (from % UNIT) as usize, &vec![0; (to - from) as usize])
     }
-    /// Writes a part of a slot, for which the open batch has room.
+    /// Writes a part of a slot. The open batch must have room for the slot.
     fn write_slot(&mut self, inode: u64, slot: u64, offset: usize, data: &[u8]) -> Result<(), FsError> {
         let lies = self.tree.extents(inode).and_then(|e| e.get(slot)).map(|(at, _)| at);
         if let Some(b) = lies.and_then(|at| self.buffered(at)) {
@@ -98,7 +98,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         Ok(())
     }
 
-    /// Fills `to` from there on; answers how much the file has.
+    /// Reads into `to` from `offset` on; returns the number of bytes before the file's end.
     pub fn read(&mut self, inode: u64, offset: u64, to: &mut [u8]) -> Result<usize, FsError> {
         let attr = self.file(inode)?;
         let len = (to.len() as u64).min(attr.size.saturating_sub(offset)) as usize;
@@ -128,7 +128,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(len)
     }
-    /// Writes; returns the number of bytes, which is less only without more room.
+    /// Writes; returns the number of bytes written, which is smaller only if space runs out.
     pub fn write(&mut self, inode: u64, offset: u64, data: &[u8], now: Stamp) -> Result<usize, FsError> {
         self.writable()?;
         self.file(inode)?;
@@ -146,12 +146,12 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(done)
     }
-    /// Writes as much as the open batch has room for.
+    /// Writes as much as fits into the open batch.
     fn write_part(&mut self, inode: u64, offset: u64, data: &[u8], now: Stamp) -> Result<usize, FsError> {
         let first = offset / UNIT;
         let slots = (offset + data.len() as u64).div_ceil(UNIT) - first;
         let e = self.tree.extents(inode).ok_or(FsError::NotFound)?;
-        // Slots that are mapped already take no further room.
+        // Mapped slots take no further space.
         let few = slots.min(u64::from(crate::log::BATCH_SLOTS_MAX));
         let holes = (first..first + few).filter(|s| e.get(*s).is_none()).count() as u64;
         self.grow(holes, EXTENT_BYTES)?;
@@ -169,7 +169,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.set_size(inode, size, now);
         Ok(done)
     }
-    /// Makes a hole, or zeroes (`grow`: and lets the file reach there), as `fallocate` does.
+    /// Makes a hole, as `fallocate` does; `grow` extends the file to the range's end.
     pub fn punch(&mut self, inode: u64, offset: u64, bytes: u64, grow: bool, now: Stamp) -> Result<(), FsError> {
         self.writable()?;
         let attr = self.file(inode)?;
@@ -193,7 +193,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.set_size(inode, if grow { attr.size.max(end) } else { attr.size }, now);
         Ok(())
     }
-    /// The first byte from there on that is data (`data`) or in a hole. `None`: there is none before the end.
+    /// The first byte from `offset` on that is data (`data`) or in a hole. `None` if there is none before the end.
     pub fn seek(&self, inode: u64, offset: u64, data: bool) -> Result<Option<u64>, FsError> {
         let attr = self.file(inode)?;
         if offset >= attr.size {

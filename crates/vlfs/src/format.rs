@@ -1,15 +1,15 @@
-//! Contents of the log (docs/format.md draws it): batches, each a header with records and slots of data.
+//! Contents of the log (drawn in docs/format.md): batches, each of which has a header, records and slots of data.
 
 use crate::tree::Attr;
 use crate::{NAME_MAX, SLOT, Stamp, TARGET_MAX};
 
 pub const MAGIC: [u8; 8] = *b"RWVLFS\r\n";
 pub const VERSION: u16 = 1;
-/// Bytes of a header. The rest of its slot has the records' beginning, the batch's end what does not fit there.
+/// Bytes of a header. Records start in the rest of its slot and continue at the end of the batch.
 pub const HEADER: usize = 128;
 pub const INLINE: usize = SLOT as usize - HEADER;
 
-/// The batch is part of a checkpoint, its first, its last.
+/// The batch is part of a checkpoint; its first; its last.
 pub const CHECKPOINT: u16 = 1;
 pub const BEGIN: u16 = 2;
 pub const END: u16 = 4;
@@ -33,7 +33,7 @@ impl Addr {
     }
 }
 
-/// Where a batch lies and which it is.
+/// A batch's place and number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub epoch: u64,
@@ -45,7 +45,7 @@ pub struct Place {
 pub struct Header {
     pub flags: u16,
     pub place: Place,
-    /// Slots of the whole batch, of its data.
+    /// Slots of the whole batch, and of its data.
     pub slots: u32,
     pub data_slots: u32,
     pub record_bytes: u32,
@@ -133,7 +133,7 @@ impl Header {
     }
 }
 
-/// Slots that the header and this many bytes of records take.
+/// Slots of the header and this many bytes of records.
 pub fn record_slots(bytes: usize) -> u32 {
     1 + bytes.saturating_sub(INLINE).div_ceil(SLOT as usize) as u32
 }
@@ -161,13 +161,13 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
 /// A change of the metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// An inode's attributes, all of them; of a symbolic link with its target, which never changes.
+    /// All attributes of an inode, with the target of a symbolic link, which never changes.
     Inode {
         inode: u64,
         attr: Attr,
         target: Vec<u8>,
     },
-    /// The name is this inode's now.
+    /// The name refers to this inode from now on.
     Link {
         parent: u64,
         inode: u64,
@@ -190,7 +190,7 @@ pub enum Record {
         from: u64,
         to: u64,
     },
-    /// The inode is gone, and its data.
+    /// The inode and its data are deleted.
     Free {
         inode: u64,
     },
@@ -223,7 +223,7 @@ const INODE_BYTES: usize = PREFIX + 8 + 4 * 4 + 8 + 4 + 3 * 12;
 pub const EXTENT_BYTES: usize = PREFIX + 28;
 
 impl Record {
-    /// Bytes of it in the log.
+    /// Length in the log, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Record::Inode { target, .. } => inode_bytes(target.len()),
@@ -274,7 +274,7 @@ impl Record {
             Record::Free { inode } => u64s(&[*inode]),
         }
     }
-    /// The record at the beginning of the bytes, and how long it is.
+    /// The record at the start of the bytes, and its length.
     pub fn decode(b: &[u8]) -> Result<(Record, usize), RecordError> {
         let short = |needed| RecordError::Short { left: b.len(), needed };
         if b.len() < PREFIX {

@@ -1,18 +1,18 @@
 //! vLFS (FlashBlox §4, FB10): a log-structured file system (Rosenblum & Ousterhout, SOSP 1991, TOCS 1992) on the calls
-//! of the flash manager, [`VirtualSsds`]. It has no I/O, clock or thread of its own: the program that serves it calls
-//! it, with the present time.
+//! of the flash manager, [`VirtualSsds`]. It has no I/O, clock or thread: the program that serves it calls it with the
+//! current time.
 //!
-//! - Every change becomes *records* (inodes, names, extents) and blocks of data. They gather in a *batch*, which is
-//!   appended to the log as one: an operation is in one batch, so it happened or did not ([`format`], `log`).
+//! - Every change becomes *records* (inodes, names, extents) and blocks of data, which are collected in a *batch*. A
+//!   batch is appended to the log as a unit, and each operation lies in one batch, so it is atomic ([`format`], `log`).
 //! - All metadata are in memory as ordered maps (`tree`). A *checkpoint* writes all of them into the log; recovery reads
 //!   the newest whole one and applies the batches behind it (`checkpoint`, `recover`).
 //! - A block of the vSSD is freed when no file has data in it and the newest durable checkpoint, with what follows it,
-//!   lies elsewhere. Cleaning moves what lives out of the blocks that have least of it (`clean`).
-//! - A freed block may be there again after a power cut. Each start that writes has an *epoch* of its own and begins with
-//!   a checkpoint; batches of other epochs, or before the checkpoint, are never looked at.
+//!   lies elsewhere. Cleaning moves live data out of the blocks that have the least (`clean`).
+//! - A freed block may reappear after a power cut. Each start that writes has an *epoch* of its own and begins with a
+//!   checkpoint; batches of other epochs, or before the checkpoint, are ignored.
 //!
 //! Everything is durable after [`Vlfs::sync`]; before that, a power cut leaves the state after some earlier operation
-//! (of a write, after some part of it).
+//! (a write may be done in part).
 
 mod checkpoint;
 mod clean;
@@ -38,23 +38,23 @@ use format::{Addr, Place};
 use log::Batch;
 use tree::Tree;
 
-/// Unit of the maps of files, in bytes: the smallest that a vSSD is read in.
+/// Unit of the maps of files, in bytes: a vSSD's smallest read.
 pub const SLOT: u32 = 4096;
 /// Longest name, in bytes (POSIX `NAME_MAX`).
 pub const NAME_MAX: usize = 255;
-/// Longest target of a symbolic link, in bytes (`PATH_MAX` less its end).
+/// Longest target of a symbolic link, in bytes (`PATH_MAX` less the final zero byte).
 pub const TARGET_MAX: usize = 4095;
-/// Most names of a file (`LINK_MAX`); of a directory, most directories in it.
+/// Most names of a file (`LINK_MAX`), and most subdirectories of a directory.
 pub const LINK_MAX: u32 = 65_000;
 /// Largest file, in bytes: 16 TiB, so that a file's blocks are counted in 32 bits.
 pub const FILE_BYTES_MAX: u64 = 1 << 44;
-/// Most inodes: all are in memory, a few hundred bytes each.
+/// Most inodes, which are all in memory at a few hundred bytes each.
 pub const INODES_MAX: usize = 1 << 22;
 /// The root directory's inode number.
 pub const ROOT: u64 = 1;
 /// Fewest blocks of a vSSD: the reserve for cleaning and as many again.
 pub const BLOCKS_MIN: u32 = 10;
-/// Smallest blocks of a vSSD, in slots: a batch with the largest operation's records fits several times.
+/// Smallest blocks of a vSSD, in slots: several batches with the largest operation's records fit into one.
 pub const BLOCK_SLOTS_MIN: u32 = 16;
 
 /// Seconds and nanoseconds since 1970.
@@ -75,7 +75,7 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disk {
     pub vssd: VssdId,
-    /// Blocks it can have.
+    /// Most blocks that it can have.
     pub blocks: u32,
     pub page_bytes: u32,
 }
@@ -137,7 +137,7 @@ pub enum Broken {
     CheckpointEarly,
     /// A rename's two halves may be in two batches.
     SplitRename,
-    /// Every start goes on in epoch 1.
+    /// Every start continues epoch 1.
     OneEpoch,
 }
 
@@ -162,27 +162,27 @@ struct Head {
 pub struct Vlfs<D> {
     d: D,
     disk: Disk,
-    /// Slots of a block, of a page.
+    /// Slots of a block, and of a page.
     block_slots: u32,
     page_slots: u32,
     tree: Tree,
-    /// Blocks that are allocated: epoch and number of the newest batch in each that recovery may need.
+    /// Allocated blocks, with epoch and number of the newest batch in each that recovery may need.
     blocks: BTreeMap<u32, (u64, u64)>,
-    /// Slots logged when each block was written last, by this start.
+    /// Slots logged by this start up to the last write of each block.
     written_at: BTreeMap<u32, u64>,
     policy: VictimPolicy,
-    /// Blocks with something in them that is lost: they are not cleaned, and stay until it is deleted.
+    /// Blocks with lost data: they are not cleaned, and stay until that data is deleted.
     pinned: BTreeSet<u32>,
-    /// Blocks that the drive did not read when they were to be cleaned, and why: the next cleaning tries again.
+    /// Blocks that the drive failed to read when they were cleaned, with the error: the next cleaning retries.
     unread: BTreeMap<u32, BlockError>,
     head: Option<Head>,
     batch: Option<Batch>,
-    /// Inodes whose attributes the open batch is to have.
+    /// Inodes whose attributes the open batch must include.
     dirty: BTreeSet<u64>,
-    /// Files that the caller knows of, how often: they outlive their last name.
+    /// Number of the caller's uses of a file: a file in use outlives its last name.
     holds: BTreeMap<u64, u64>,
     epoch: u64,
-    /// Number of the next batch, and of the last one that is durable (0: none).
+    /// Number of the next batch, and of the last durable one (0: none).
     sequence: u64,
     durable: u64,
     last_batch: Addr,
@@ -191,7 +191,7 @@ pub struct Vlfs<D> {
     since: u64,
     /// This start has written its checkpoint.
     fenced: bool,
-    /// Cleaning or a checkpoint is under way: the reserve is theirs.
+    /// Cleaning or a checkpoint is in progress and may use the reserve.
     collecting: bool,
     unsynced: bool,
     failed: Option<BlockError>,
@@ -209,7 +209,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.d
     }
-    /// Sets the choice of blocks to clean; greedy by default.
+    /// Sets the policy that selects blocks to clean; the default is greedy.
     pub fn set_policy(&mut self, policy: VictimPolicy) {
         self.policy = policy;
     }
@@ -230,7 +230,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let inodes = self.tree.inodes.len() as u64;
         Space { slots, free: slots.saturating_sub(self.tree.mapped), inodes }
     }
-    /// Compares everything in memory that must agree. `Err`: what does not.
+    /// Checks the consistency of the state in memory. `Err` says what does not agree.
     pub fn check(&self) -> Result<(), String> {
         self.tree.check(&self.holds)?;
         let missing = self.tree.live.keys().find(|b| !self.blocks.contains_key(b));

@@ -1,28 +1,28 @@
-//! The open batch, how it gets into the log, and how slots are read.
+//! The open batch, its way into the log, and reads of slots.
 
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
 
 use crate::format::{Addr, EXTENT_BYTES, HEADER, Header, INLINE, Place, Record, record_slots};
 use crate::{Broken, FsError, Head, SLOT, Vlfs};
 
-/// Most slots of a batch: 1 MiB, buffered and lost in a crash.
+/// Most slots of a batch: 1 MiB, which is buffered, and lost in a crash.
 pub const BATCH_SLOTS_MAX: u32 = 256;
 /// Most bytes of an operation's records: a rename that replaces, with three inodes and two names.
 pub const OPERATION_BYTES: usize = 2048;
-/// Most inodes whose attributes a batch carries (assumed): they need not fit the room of a small block.
+/// Most inodes whose attributes a batch carries (assumed); in a small block, fewer fit.
 const DIRTY_MAX: usize = 512;
 
 /// The batch being gathered.
 #[derive(Debug)]
 pub struct Batch {
-    /// Its header's place; data follow it.
+    /// The header's place; the data follow it.
     pub at: Addr,
     pub records: Vec<u8>,
     pub data: Vec<u8>,
     /// Bytes that the records of dirty inodes will take.
     pub inode_bytes: usize,
     pub flags: u16,
-    /// Where in `records` the last extent is.
+    /// Offset in `records` of the last extent.
     last_extent: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl Batch {
     fn data_slots(&self) -> u32 {
         (self.data.len() / SLOT as usize) as u32
     }
-    /// Where the next slot of data lies.
+    /// Place of the next slot of data.
     pub fn next(&self) -> Addr {
         self.at.plus(1 + self.data_slots())
     }
@@ -43,8 +43,8 @@ impl<D: VirtualSsds> Vlfs<D> {
     fn slots_of(&self, record_bytes: usize, data_slots: u32) -> u32 {
         (record_slots(record_bytes) + data_slots).next_multiple_of(self.page_slots)
     }
-    /// Makes room in the open batch for records and as many of these slots of data as fit, at least one of them. Writes
-    /// the batch and begins another where it must; places in the log that the caller knows may be outdated afterwards.
+    /// Makes room in the open batch for records and as many of these slots of data as fit, at least one. Writes the batch
+    /// and opens another if necessary, so places in the log that the caller knows may be outdated afterwards.
     pub(crate) fn room(&mut self, record_bytes: usize, data_slots: u32) -> Result<u32, FsError> {
         self.writable()?;
         loop {
@@ -57,7 +57,7 @@ impl<D: VirtualSsds> Vlfs<D> {
                     return Ok(fit.min(data_slots));
                 }
                 if b.is_empty() {
-                    // Begun too near to the end of the block.
+                    // The batch started too near the end of the block.
                     self.batch = None;
                     self.head = None;
                 } else {
@@ -81,7 +81,7 @@ impl<D: VirtualSsds> Vlfs<D> {
                 self.new_head()?;
             }
         }
-        let head = self.head.expect("there is one");
+        let head = self.head.expect("a block is open");
         self.batch = Some(Batch {
             at: Addr::new(head.block.index, head.at),
             records: Vec::new(),
@@ -104,13 +104,13 @@ impl<D: VirtualSsds> Vlfs<D> {
             Err(e) => Err(self.fail(e)),
         }
     }
-    /// No more writes.
+    /// Stops all further writes.
     pub(crate) fn fail(&mut self, e: BlockError) -> FsError {
         self.failed.get_or_insert(e);
         FsError::ReadOnly(e)
     }
 
-    /// Applies the record and puts it into the open batch, which has room.
+    /// Applies the record and adds it to the open batch, which must have room.
     pub(crate) fn note(&mut self, r: &Record) {
         self.tree.apply(r);
         let b = self.batch.as_mut().expect("room was made");
@@ -127,7 +127,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         r.encode(&mut b.records);
         b.last_extent = matches!(r, Record::Extent { .. }).then_some(place);
     }
-    /// The inode's attributes have changed, or will before the batch is written.
+    /// Marks the inode's attributes as changed; they are written with the batch.
     pub(crate) fn touch(&mut self, inode: u64) {
         let bytes = self.tree.inodes.get(&inode).map_or(0, |i| crate::format::inode_bytes(i.target_bytes()));
         if self.dirty.insert(inode) {
@@ -141,13 +141,13 @@ impl<D: VirtualSsds> Vlfs<D> {
         b.data.extend(data);
         self.note(&Record::Extent { inode, first: slot, count: 1, at });
     }
-    /// The slot's contents in the open batch, if it is there: not written yet, they may be changed.
+    /// The slot's contents, if it is in the open batch, where they may still be changed.
     pub(crate) fn buffered(&mut self, at: Addr) -> Option<&mut [u8]> {
         let b = self.batch.as_mut()?;
         let offset = at.0.checked_sub(b.at.0 + 1)? as usize * SLOT as usize;
         b.data.get_mut(offset..offset + SLOT as usize)
     }
-    /// Reads slots that lie together.
+    /// Reads consecutive slots.
     pub(crate) fn read_slots(&mut self, at: Addr, to: &mut [u8]) -> Result<(), BlockError> {
         if let Some(b) = &self.batch
             && at.block() == b.at.block()
@@ -199,7 +199,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             self.head = None;
         }
     }
-    /// The batch as it lies in the log.
+    /// The batch's bytes in the log.
     fn image(&self, b: &Batch) -> Vec<u8> {
         let slots = self.slots_of(b.records.len(), b.data_slots());
         let header = Header {
@@ -225,7 +225,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         bytes
     }
 
-    /// Everything that was done is durable afterwards.
+    /// Makes all earlier operations durable.
     pub fn sync(&mut self) -> Result<(), FsError> {
         if self.batch.as_ref().is_none_or(Batch::is_empty) && !self.unsynced {
             return self.writable();
@@ -247,22 +247,22 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.durable = self.sequence - 1;
         Ok(())
     }
-    /// Whether something would be lost with a crash now.
+    /// Whether a crash now would lose an operation.
     pub fn is_dirty(&self) -> bool {
         self.unsynced || self.batch.as_ref().is_some_and(|b| !b.is_empty())
     }
 
-    /// Slots of data there may be when a checkpoint has this many bytes more than now: what the reserve of cleaning and
-    /// the checkpoints leave, less an eighth, without which cleaning costs more and more (Rosenblum & Ousterhout §3.4).
+    /// Upper bound of slots of data when a checkpoint grows by this many bytes: everything but the reserve of cleaning and
+    /// checkpoints, less an eighth that bounds the cost of cleaning (Rosenblum & Ousterhout §3.4).
     pub(crate) fn room_max(&self, more_bytes: u64) -> u64 {
-        // Of blocks that stay as they are, what lives is all there is.
+        // Pinned blocks count only with their live slots.
         let kept: u64 = self.pinned.iter().map(|b| u64::from(self.tree.live.get(b).copied().unwrap_or(0))).sum();
         let unused = self.reserve(more_bytes) + self.pinned.len() as u32;
         let blocks = u64::from(self.disk.blocks.saturating_sub(unused));
         blocks * u64::from(self.block_slots) / 8 * 7 + kept
     }
-    /// Blocks that only cleaning and checkpoints use: two checkpoints, one block to move into, one for each of a few
-    /// crashes in the middle of that.
+    /// Blocks that only cleaning and checkpoints use: two checkpoints, one block to move data into, and one for each of a
+    /// few crashes during a move.
     pub(crate) fn reserve(&self, more_bytes: u64) -> u32 {
         4 + 2 * self.checkpoint_blocks(more_bytes)
     }
@@ -270,11 +270,11 @@ impl<D: VirtualSsds> Vlfs<D> {
         let slots = (self.tree.record_bytes + more_bytes) / u64::from(SLOT) * 17 / 16 + u64::from(self.page_slots);
         slots.div_ceil(u64::from(self.block_slots)) as u32
     }
-    /// Refuses what would leave too little room for cleaning.
+    /// Refuses growth that would leave too little space for cleaning.
     pub(crate) fn grow(&self, slots: u64, record_bytes: usize) -> Result<(), FsError> {
         let more = record_bytes as u64 + EXTENT_BYTES as u64 * 2;
         let max = self.room_max(more);
-        // Names take room in every checkpoint: beside the reserve there must be a block to log what deletes them.
+        // Names take space in every checkpoint: beyond the reserve, one block must be left to log their deletion.
         let too_many = self.reserve(more) + 1 + self.pinned.len() as u32 >= self.disk.blocks;
         if too_many || self.tree.mapped + slots > max {
             let free = max.saturating_sub(self.tree.mapped) * u64::from(SLOT);
@@ -282,7 +282,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(())
     }
-    /// The block is obsolete.
+    /// Frees an obsolete block.
     pub(crate) fn release_block(&mut self, index: u32) -> Result<(), FsError> {
         let vssd = self.disk.vssd;
         self.d.free_block(vssd, Block { vssd, index }).map_err(|e| self.fail(e))?;

@@ -12,7 +12,7 @@ use crate::{Broken, FsError, INODES_MAX, LINK_MAX, NAME_MAX, Owner, Stamp, TARGE
 pub enum Made<'a> {
     File,
     Directory,
-    /// To this target.
+    /// A symbolic link to this target.
     Symlink(&'a [u8]),
     /// A pipe, socket or device of this type (as in `st_mode`) and number.
     Special {
@@ -26,7 +26,7 @@ pub enum RenameHow {
     Replace,
     /// Refused if the new name exists.
     NoReplace,
-    /// Both names exist and trade places.
+    /// Both names must exist, and are exchanged.
     Exchange,
 }
 
@@ -36,11 +36,11 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     pub inode: u64,
     pub kind: FileKind,
-    /// Where a listing goes on after it.
+    /// Position at which a listing continues after it.
     pub next: u64,
 }
 
-/// State of a name that is to be renamed, or of the file in its place.
+/// State of a name to rename, or of the name that it replaces.
 #[derive(Clone, Copy)]
 struct Named {
     inode: u64,
@@ -67,7 +67,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let i = self.tree.inodes.get(&inode).ok_or(FsError::NotFound)?;
         if let Body::Directory(d) = &i.body { Ok(d) } else { Err(FsError::NotADirectory) }
     }
-    /// A directory that still has a name: nothing is made in one that was removed.
+    /// A directory that still has a name. A removed one takes no new names.
     fn live_dir(&self, inode: u64) -> Result<&Directory, FsError> {
         let d = self.dir(inode)?;
         if self.getattr(inode)?.links == 0 { Err(FsError::NotFound) } else { Ok(d) }
@@ -77,7 +77,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let directory = self.tree.directory(e.inode).is_some();
         Ok(Some(Named { inode: e.inode, directory }))
     }
-    /// The inode of a name.
+    /// Looks a name up in a directory.
     pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<u64, FsError> {
         if name.len() > NAME_MAX {
             return Err(FsError::NameTooLong { bytes: name.len(), max: NAME_MAX });
@@ -89,11 +89,11 @@ impl<D: VirtualSsds> Vlfs<D> {
             _ => d.names.get(name).map(|e| e.inode).ok_or(FsError::NotFound),
         }
     }
-    /// The caller uses the inode: it stays though its last name goes.
+    /// Adds a use by the caller, which keeps the inode after its last name is removed.
     pub fn hold(&mut self, inode: u64) {
         *self.holds.entry(inode).or_default() += 1;
     }
-    /// The caller has dropped this number of uses.
+    /// Removes this number of the caller's uses.
     pub fn unhold(&mut self, inode: u64, times: u64) -> Result<(), FsError> {
         if let Some(n) = self.holds.get_mut(&inode) {
             *n = n.saturating_sub(times);
@@ -112,7 +112,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.dirty.remove(&inode);
         self.note(&Record::Free { inode });
     }
-    /// The names of a directory from this place on (0: the beginning), `.` and `..` first.
+    /// The names of a directory from this position on (0: the start), `.` and `..` first.
     pub fn readdir(&self, inode: u64, from: u64, most: usize) -> Result<Vec<DirEntry>, FsError> {
         let d = self.dir(inode)?;
         let dots = [(".", inode, 1), ("..", d.parent, 2)].into_iter().filter(|(_, _, next)| *next > from);
@@ -146,7 +146,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         self.touch(inode);
     }
-    /// Makes a file, directory, link or special file; answers its inode. `mode`: permissions.
+    /// Creates a file, directory, symbolic link or special file, and returns its inode. `mode` holds the permissions.
     pub fn make(
         &mut self,
         parent: u64,
@@ -192,14 +192,14 @@ impl<D: VirtualSsds> Vlfs<D> {
             mtime: now,
             ctime: now,
         };
-        // Its record is written with the attributes it has at the batch's end.
+        // Its record is written with the attributes at the batch's end.
         self.tree.apply(&Record::Inode { inode, attr, target: target.to_vec() });
         self.touch(inode);
         self.note(&Record::Link { parent, inode, name: name.to_vec() });
         self.stamp_dir(parent, i32::from(directory), now);
         Ok(inode)
     }
-    /// Gives a file that is not a directory one more name.
+    /// Adds a name to a file that is not a directory.
     pub fn link(&mut self, inode: u64, parent: u64, name: &[u8], now: Stamp) -> Result<(), FsError> {
         check_name(name)?;
         self.writable()?;
@@ -239,7 +239,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.drop_name(parent, old, now);
         Ok(())
     }
-    /// Whether the file with this name may be replaced by a directory, or by another kind.
+    /// Whether the name may be replaced by a directory (`directory`), or by another kind of file.
     fn replaceable(&self, old: Named, directory: bool) -> Result<(), FsError> {
         match (old.directory, directory) {
             (false, true) => Err(FsError::NotADirectory),
@@ -248,7 +248,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             _ => Ok(()),
         }
     }
-    /// A name of the inode is gone.
+    /// Removes a name of the inode.
     fn drop_name(&mut self, parent: u64, old: Named, now: Stamp) {
         self.stamp_dir(parent, -i32::from(old.directory), now);
         self.add_links(old.inode, if old.directory { -2 } else { -1 }, now);
@@ -258,7 +258,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
     }
 
-    /// Renames, as one: after a crash it happened or did not.
+    /// Renames atomically.
     pub fn rename(
         &mut self,
         (parent, name): (u64, &[u8]),

@@ -37,8 +37,8 @@ pub enum MountError {
 type Batches = BTreeMap<(u64, u64), Header>;
 
 impl<D: VirtualSsds> Vlfs<D> {
-    /// Recovers the file system, or makes one on a vSSD without any block: its root directory is `owner`'s then. Writes
-    /// nothing before the first change. On an error the drive is given back.
+    /// Recovers the file system, or creates one on a vSSD without blocks, with a root directory of `owner`. Writes nothing
+    /// before the first change. On an error the drive is returned.
     pub fn mount(d: D, disk: Disk, owner: Owner, now: Stamp) -> Result<Vlfs<D>, (Box<D>, MountError)> {
         let mut v = Vlfs {
             d,
@@ -87,7 +87,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.epoch = found.iter().map(|(_, h)| h.place.epoch).max().unwrap_or(0) + 1;
         let log = self.log_to_read(&found)?;
         let Some((tree, checkpoint, end)) = self.replay(&log)? else {
-            // Only the making of a file system may end without a checkpoint.
+            // Only a crash during the creation of a file system leaves a log without a checkpoint.
             if found.iter().any(|(_, h)| h.checkpoint.is_some()) || log.values().any(|h| h.checkpoint.is_some()) {
                 return Err(MountError::NoCheckpoint { vssd });
             }
@@ -115,7 +115,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.drop_orphans();
         self.check().map_err(|_| MountError::Inconsistent { vssd })
     }
-    /// The header at the beginning of every block that has one; notes all blocks.
+    /// Returns the header at the start of every block that has one; notes all blocks.
     fn first_headers(&mut self) -> Result<Vec<(BlockInfo, Header)>, MountError> {
         let (mut found, mut foreign, mut from) = (Vec::new(), None, 0);
         while let Some(info) = self.d.next_block(self.disk.vssd, from)? {
@@ -137,7 +137,7 @@ impl<D: VirtualSsds> Vlfs<D> {
             _ => Ok(found),
         }
     }
-    /// Every batch from the newest checkpoint on that is known to have been durable.
+    /// All batches from the newest checkpoint on that is known to have been durable.
     fn log_to_read(&mut self, found: &[(BlockInfo, Header)]) -> Result<Batches, MountError> {
         let number = |h: &Header| (h.place.epoch, h.place.sequence);
         let newest = found.iter().map(|(_, h)| h).max_by_key(|h| number(h));
@@ -152,14 +152,14 @@ impl<D: VirtualSsds> Vlfs<D> {
             }
             let (all, end) = self.batches(info.block, inside.map_or(0, |c| c.at.slot()))?;
             log.extend(all.into_iter().map(|h| (number(&h), h)));
-            // A power cut leaves the beginning of a batch, in whole pages, and nothing behind it.
+            // A power cut leaves the start of a batch, in whole pages, and nothing behind it.
             if let Some(slot) = end {
                 return Err(MountError::Damaged { block: info.block, slot });
             }
         }
         Ok(log)
     }
-    /// The headers of the block's whole batches, from this slot on; and where there should be one more and is none.
+    /// The headers of the block's whole batches from this slot on, and the slot at which the next header is missing.
     pub(crate) fn batches(&mut self, block: Block, from: u32) -> Result<(Vec<Header>, Option<u32>), BlockError> {
         let (mut all, mut slot) = (Vec::new(), from);
         let Some(info) = self.d.next_block(block.vssd, block.index)?.filter(|i| i.block == block) else {
@@ -187,7 +187,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         let slot = u64::from(at.block()) * u64::from(self.block_slots) + u64::from(at.slot());
         self.d.read_data(self.disk.vssd, slot * u64::from(SLOT) + skip as u64, to)
     }
-    /// The records of the batch. `None`: they do not match their checksum.
+    /// The records of the batch. `None` if they do not match their checksum.
     pub(crate) fn records_of(&mut self, h: &Header) -> Result<Option<Vec<Record>>, BlockError> {
         let mut bytes = vec![0; h.record_bytes as usize];
         let (inline, rest) = bytes.split_at_mut((h.record_bytes as usize).min(INLINE));
@@ -201,12 +201,12 @@ impl<D: VirtualSsds> Vlfs<D> {
         self.read_slots_of_drive(h.place.at.plus(1), 0, &mut data)?;
         Ok(crc32c::crc32c(&data) == h.data_crc)
     }
-    /// The state of the newest whole checkpoint and the batches that follow it without a gap: with where that
-    /// checkpoint begins, and the number of the last batch.
+    /// The state after the newest whole checkpoint and the batches that follow it without a gap; the checkpoint's place;
+    /// and the number of the last batch.
     fn replay(&mut self, log: &Batches) -> Result<Option<(Tree, Place, u64)>, BlockError> {
         let begins = log.iter().rev().filter(|(_, h)| h.flags & BEGIN != 0);
         for (&(epoch, first), begin) in begins {
-            // Durable data was whole, so data that cannot be read damages its file alone.
+            // Durable data was whole, so unreadable data damages only its file.
             let durable = log.range((epoch, 0)..=(epoch, u64::MAX)).map(|(_, h)| h.durable).max().unwrap_or(0);
             let (mut tree, mut next, mut whole) = (Tree::default(), first, false);
             while let Some(h) = log.get(&(epoch, next)) {
@@ -235,7 +235,7 @@ impl<D: VirtualSsds> Vlfs<D> {
         }
         Ok(None)
     }
-    /// Files that were in use without a name when the log ended.
+    /// Frees files that were in use without a name at the end of the log.
     fn drop_orphans(&mut self) {
         let orphans: Vec<u64> = self.tree.inodes.iter().filter(|(_, i)| i.attr.links == 0).map(|(n, _)| *n).collect();
         for inode in orphans {
@@ -244,7 +244,7 @@ impl<D: VirtualSsds> Vlfs<D> {
     }
 }
 
-/// The data, if its pages are as they were programmed.
+/// The data; `None` if its pages are damaged.
 fn readable<T>(result: Result<T, BlockError>) -> Result<Option<T>, BlockError> {
     match result {
         Ok(found) => Ok(Some(found)),

@@ -51,12 +51,12 @@ struct Piece {
     at: Addr,
 }
 
-/// Where a file's slots lie: by its first slot, each piece that is together.
+/// The map of a file: extents by first slot.
 #[derive(Clone, Debug, Default)]
 pub struct Extents(BTreeMap<u64, Piece>);
 
 impl Extents {
-    /// Where the slot lies, and how many after it follow there. `None`: a hole.
+    /// The slot's place, and the number of slots from it on that lie together. `None` for a hole.
     pub fn get(&self, slot: u64) -> Option<(Addr, u32)> {
         let (first, p) = self.0.range(..=slot).next_back()?;
         let skip = u32::try_from(slot - first).ok().filter(|s| *s < p.count)?;
@@ -75,7 +75,7 @@ impl Extents {
     pub fn slots(&self) -> u64 {
         self.0.values().map(|p| u64::from(p.count)).sum()
     }
-    /// Takes `from..to` out; `gone` gets the extents there.
+    /// Removes `from..to`; calls `gone` with each extent removed.
     fn remove(&mut self, from: u64, to: u64, gone: &mut impl FnMut(Addr, u32)) {
         let begin = self.0.range(..from).next_back().filter(|(f, p)| *f + u64::from(p.count) > from);
         let begin = begin.map_or(from, |(f, _)| *f);
@@ -116,7 +116,7 @@ impl Extents {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub inode: u64,
-    /// Its place in the order that a directory is listed in, for as long as the file system is mounted.
+    /// Its position in a listing of the directory, constant while the file system is mounted.
     pub cookie: u64,
 }
 
@@ -156,7 +156,7 @@ impl Inode {
 pub struct Tree {
     pub inodes: BTreeMap<u64, Inode>,
     pub next_inode: u64,
-    /// Slots of each block of the vSSD that a file has, if any; of all.
+    /// Live slots of each block of the vSSD that has any; their sum.
     pub live: BTreeMap<u32, u32>,
     pub mapped: u64,
     /// Bytes of the records of a checkpoint.
@@ -164,7 +164,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// With an empty root directory.
+    /// A tree with an empty root directory.
     pub fn new(owner: crate::Owner, now: Stamp) -> Tree {
         let mut t = Tree { next_inode: ROOT + 1, ..Tree::default() };
         let (uid, gid) = (owner.uid, owner.gid);
@@ -180,7 +180,7 @@ impl Tree {
         if let Body::File(e) = &self.inodes.get(&inode)?.body { Some(e) } else { None }
     }
 
-    /// Does what the record says. One about an inode that is not there says nothing: it was freed in the same batch.
+    /// Applies a record. A record about an unknown inode has no effect: the inode was freed in the same batch.
     pub fn apply(&mut self, r: &Record) {
         match r {
             Record::Inode { inode, attr, target } => self.put(*inode, *attr, target),
@@ -280,7 +280,7 @@ impl Tree {
         inodes.chain(parts)
     }
 
-    /// Compares what must agree: counts of links, of live slots, of bytes, parents. `holds`: inodes in use.
+    /// Checks the counts of links, live slots and bytes, and the parents. `holds` lists the inodes in use.
     pub fn check(&self, holds: &BTreeMap<u64, u64>) -> Result<(), String> {
         let mut links: BTreeMap<u64, u32> = BTreeMap::from([(ROOT, 2)]);
         let (mut live, mut mapped, mut bytes) = (BTreeMap::<u32, u32>::new(), 0, 0u64);
