@@ -1,4 +1,4 @@
-//! A store on a backend, a call at a time: what the command and other programs that wait use.
+//! A store on a backend with blocking calls, for the command line and other programs that wait.
 
 use bytes::Bytes;
 use rackweave_core::device::{Backend, DeviceError};
@@ -17,7 +17,7 @@ pub struct KvDrive<B> {
 }
 
 impl<B: Backend> KvDrive<B> {
-    /// Recovers the store of the vSSD; an empty vSSD is an empty store. On an error the drive is given back.
+    /// Recovers the store of the vSSD; an empty vSSD is an empty store. On an error the drive is returned.
     pub fn open(mut drive: Drive<B>, cfg: StoreConfig) -> Result<KvDrive<B>, Box<(Drive<B>, OpenError)>> {
         let (now, manager, out) = drive.parts();
         let store = match Store::open(cfg, &mut Flash { now, manager, out }) {
@@ -35,12 +35,12 @@ impl<B: Backend> KvDrive<B> {
     pub fn store(&self) -> &Store {
         &self.store
     }
-    /// Lets go of the store; what was forced is durable. The drive is to be closed.
+    /// Drops the store, whose forced changes are durable, and returns the drive, which must be closed.
     pub fn into_drive(mut self) -> Drive<B> {
         while self.step() {}
         self.drive
     }
-    /// Durable when it returns.
+    /// Stores the value durably.
     pub fn put(&mut self, key: &[u8], value: Bytes) -> Result<(), PutError> {
         let token = self.next_token();
         self.call(|s, fx| s.put(fx, key, value, Durability::Forced, token))?;
@@ -50,7 +50,7 @@ impl<B: Backend> KvDrive<B> {
         })
         .unwrap_or(Err(PutError::Failed(self.unanswered())))
     }
-    /// Whether it was there; durable when it returns.
+    /// Removes the key durably; returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, PutError> {
         let token = self.next_token();
         self.call(|s, fx| s.delete(fx, key, Durability::Forced, token))?;

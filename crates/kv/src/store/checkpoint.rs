@@ -1,4 +1,4 @@
-//! Checkpoints: the index, written to blocks of its own while the store goes on.
+//! Checkpoints: the index, written to its own blocks while the store serves requests.
 
 use std::ops::Bound;
 
@@ -11,7 +11,8 @@ use super::format::{
 };
 use super::{Broken, Flash, Io, Key, Store};
 
-/// A checkpoint is made when the log has grown by this many times its size, so it adds an eighth to the bytes written …
+/// A checkpoint is written when the log has grown by this many times its size, so it adds an eighth to the bytes
+/// written …
 const GROWTH: u64 = 8;
 /// … or by this many blocks, if that is more.
 const GROWTH_BLOCKS_MIN: u64 = 4;
@@ -19,7 +20,7 @@ const GROWTH_BLOCKS_MIN: u64 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Pieces,
-    /// Waits until the log is programmed up to the place, to which the entries may refer.
+    /// Waits until the log is programmed up to the position, as entries may refer to it.
     Settle(Pos),
     Sync,
     End,
@@ -33,22 +34,22 @@ struct Writer {
     from: Pos,
     /// [`super::log::Log::appended`] when it began.
     appended: u64,
-    /// Tombstones of the head when it began: the head's number, bytes.
+    /// The head's number and its bytes of tombstones when the checkpoint began.
     head_tombs: (u64, u64),
     blocks: Vec<Block>,
-    /// Bytes written of the last.
+    /// Bytes written of the last block.
     at: u32,
     cursor: Bound<Key>,
     entries: u64,
     phase: Phase,
-    /// Piece that the drive had no room for.
+    /// A piece that the drive's queue had no room for.
     refused: Option<Bytes>,
     under_way: bool,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
-    /// Where the newest complete one began, its blocks.
+    /// The start of the newest complete checkpoint, and its blocks.
     from: Pos,
     blocks: Vec<Block>,
     pub(super) next_generation: u64,
@@ -74,14 +75,14 @@ impl Checkpoints {
     pub(super) fn wants_poll(&self) -> bool {
         self.writer.as_ref().is_some_and(|w| !w.under_way)
     }
-    /// As recovery found it; `behind`: bytes of the log since it began.
+    /// Sets the state found by recovery; `behind` is the number of bytes of the log since the checkpoint began.
     pub(super) fn restore(&mut self, from: Pos, blocks: Vec<Block>, next_generation: u64, behind: u64) {
         (self.from, self.blocks, self.next_generation) = (from, blocks, next_generation);
         // As if the log had grown by that much since.
         self.wanted = false;
         self.appended = 0u64.wrapping_sub(behind);
     }
-    /// Wants a checkpoint soon. False: it would cover nothing more.
+    /// Requests a checkpoint soon; false if it would cover nothing more.
     pub(super) fn force(&mut self, end: Pos) -> bool {
         if self.writer.is_none() && end <= self.from {
             return false;
@@ -107,7 +108,7 @@ impl Checkpoints {
 }
 
 impl Store {
-    /// A checkpoint is being written, or will be.
+    /// Whether a checkpoint is being written or has been requested.
     pub(super) fn checkpoint_comes(&self) -> bool {
         self.checkpoint.writer.is_some() || self.checkpoint_due()
     }
@@ -123,7 +124,7 @@ impl Store {
             }
             self.begin_checkpoint();
         }
-        // At most from piece to sync to end to sync.
+        // At most four states: piece, sync, end, sync.
         for _ in 0..4 {
             let w = self.checkpoint.writer.as_mut().expect("under way");
             if w.under_way {
@@ -199,7 +200,7 @@ impl Store {
         let entries = self.checkpoint.writer.as_ref().expect("under way").entries;
         self.send_record(fx, Kind::End, &entries.to_le_bytes());
     }
-    /// Whether the block takes another piece; requests the next block if not.
+    /// Whether the block has room for another piece; requests the next block if not.
     fn has_room(&mut self, fx: &mut Flash<'_>) -> bool {
         let max = self.piece_max();
         let w = self.checkpoint.writer.as_mut().expect("under way");
@@ -236,7 +237,7 @@ impl Store {
         buf.resize(buf.len().next_multiple_of(page), 0);
         self.send_piece(fx, buf.into());
     }
-    /// A piece that the drive had no room for. True: there was one.
+    /// Retries a refused piece; true if there was one.
     fn try_again(&mut self, fx: &mut Flash<'_>) -> bool {
         let w = self.checkpoint.writer.as_mut().expect("under way");
         let Some(data) = w.refused.take() else { return false };

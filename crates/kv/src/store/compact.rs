@@ -1,5 +1,5 @@
-//! Compaction (§3.5, FB10): the block that holds least is read from start to end, what lives in it is appended to the
-//! log, and the block is freed.
+//! Compaction (§3.5, FB10): the block with the least live data is read from start to end, its live records are appended
+//! to the log, and the block is freed.
 
 use rackweave_core::Payload;
 use rackweave_flash::manager::api::{Block, BlockError};
@@ -34,7 +34,7 @@ impl Store {
             }
         }
     }
-    /// Goes one record further, or leaves a damaged block. False: something must happen first, or the block is done.
+    /// Processes one record, or gives up a damaged block. False if it must wait, or the block is done.
     fn compact_next(&mut self, fx: &mut Flash<'_>) -> bool {
         let c = self.compaction.as_mut().expect("under way");
         if c.reading {
@@ -103,7 +103,7 @@ impl Store {
         let known = self.index.get(&r.key[..]);
         match r.kind {
             Kind::Put => known == Some(&Loc { block, offset: r.offset, len: r.len }),
-            // No older record of its key is replayed once a checkpoint began behind it.
+            // Once a complete checkpoint has begun behind it, no older record of its key is replayed.
             Kind::Delete => {
                 let covered = Pos { segment: number, offset: r.offset } < self.checkpoint.from();
                 known.is_none() && !covered && self.cfg.broken != Some(Broken::LoseTombstones)
@@ -111,7 +111,7 @@ impl Store {
             Kind::Entries | Kind::End => false,
         }
     }
-    /// A block of the log that is done with, and not being freed.
+    /// Whether the block of the log is complete, and not being freed.
     fn settled(&self, block: u32, number: u64) -> bool {
         number < self.log.written.segment
             && !self.log.is_head(block)
@@ -128,18 +128,18 @@ impl Store {
             self.releasing.push((self.block(block), self.log.end));
         }
     }
-    /// The block to compact, if one must be and one gains.
+    /// The block to compact, if space is needed and a block yields some.
     pub(super) fn victim(&self) -> Option<u32> {
         let packed = self.packed();
         let held = |s: &super::Segment| s.live + s.tombs;
         let candidates = self.segments.iter();
         let candidates = candidates.filter(|(b, s)| held(s) < packed && !s.corrupt && self.settled(**b, s.number));
         let score = |s: &super::Segment| self.cfg.victims.score(held(s), packed, self.now.since(s.changed).0);
-        // Of equals the oldest.
+        // Of equal scores, the oldest.
         let best = candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b)).then(b.number.cmp(&a.number)));
         best.map(|(block, _)| *block)
     }
-    /// Frees what is done, and lets it count as free by a sync.
+    /// Frees compacted blocks, and starts a sync that lets them count as free.
     pub(super) fn release(&mut self, fx: &mut Flash<'_>) {
         let early = self.cfg.broken == Some(Broken::FreeEarly);
         let mut rest = Vec::new();
@@ -155,7 +155,7 @@ impl Store {
                     }
                     self.freed += 1;
                 }
-                // A read of it is pending.
+                // A read of the block is pending.
                 Err(BlockError::Busy { .. }) => rest.push((block, at)),
                 Err(e) => self.fail(e),
             }

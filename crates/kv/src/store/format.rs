@@ -4,10 +4,9 @@ use bytes::{Bytes, BytesMut};
 
 /// Version of segments and records.
 pub const VERSION: u16 = 1;
-/// Longest key, bytes: a record's head is found in one 4 KiB slot or two.
+/// Longest key, in bytes: a record's head and key lie in at most two 4 KiB slots.
 pub const KEY_MAX: usize = 1024;
-/// Longest value, bytes: what is buffered for one request stays small. Small blocks bound it further
-/// ([`record_max`]).
+/// Longest value, in bytes, which bounds the buffer of one request. Small blocks bound it further ([`record_max`]).
 pub const VALUE_MAX: usize = 1 << 20;
 /// Bytes of a segment's head.
 pub const SEGMENT_HEAD: u32 = 64;
@@ -17,17 +16,17 @@ pub const RECORD_HEAD: u32 = 16;
 pub const ENTRY_HEAD: usize = 16;
 const MAGIC: &[u8; 8] = b"RWKVSEG\n";
 const ALIGN: u32 = 8;
-/// Bytes of a block that are read at a time when it is read from start to end.
+/// Bytes of one read of a sequential scan of a block.
 const CHUNK: u32 = 256 << 10;
 
-/// A place in the log: segments in the order of their numbers, each from its start on.
+/// A position in the log: segment number, then offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pos {
     pub segment: u64,
     pub offset: u32,
 }
 
-/// Longest record that a segment of `size` bytes takes: an eighth, so that little is left over at its end.
+/// Longest record in a segment of `size` bytes: an eighth, so that little is unused at the segment's end.
 pub fn record_max(size: u32) -> u32 {
     (size / 8).min(RECORD_HEAD + (KEY_MAX + VALUE_MAX) as u32)
 }
@@ -36,12 +35,12 @@ pub fn record_max(size: u32) -> u32 {
 pub enum SegmentHead {
     /// A part of the log.
     Log { number: u64 },
-    /// The `part`-th block of a checkpoint: the index as of this place of the log, or later.
+    /// The `part`-th block of a checkpoint: the index as of this position of the log, or later.
     Checkpoint { generation: u64, part: u32, from: Pos },
 }
 
 impl SegmentHead {
-    /// Start value of its records' checksums.
+    /// The seed of its records' checksums.
     pub fn number(&self) -> u64 {
         match *self {
             SegmentHead::Log { number } => number,
@@ -115,9 +114,9 @@ pub fn decode_head(b: &[u8]) -> Result<SegmentHead, HeadError> {
 pub enum Kind {
     Put = 1,
     Delete = 2,
-    /// Of a checkpoint: entries of the index.
+    /// In a checkpoint: entries of the index.
     Entries = 3,
-    /// Of a checkpoint, whose last record it is: entries there are.
+    /// The last record of a checkpoint: the number of entries.
     End = 4,
 }
 
@@ -132,7 +131,7 @@ pub fn record_len(key: usize, value: usize) -> u32 {
     (RECORD_HEAD + (key + value) as u32).next_multiple_of(ALIGN)
 }
 
-/// Of the segment, the place, and everything behind the checksum.
+/// Checksum over the segment's number, the offset, and everything behind the checksum.
 fn record_crc(number: u64, offset: u32, rest: &[u8]) -> u32 {
     let mut place = [0; 12];
     place[..8].copy_from_slice(&number.to_le_bytes());
@@ -140,7 +139,7 @@ fn record_crc(number: u64, offset: u32, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&place), rest)
 }
 
-/// Appends a record that lies at `offset` of the segment with this number.
+/// Appends a record for `offset` of the segment with this number.
 pub fn encode_record(to: &mut Vec<u8>, (number, offset): (u64, u32), kind: Kind, key: &[u8], value: &[u8]) {
     let begin = to.len();
     to.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0]);
@@ -207,7 +206,7 @@ pub fn decode_record(b: &Bytes, (number, offset): (u64, u32)) -> Result<Option<R
     Ok(Some(Record { offset, len, kind, key: b.slice(begin..begin + k), value: b.slice(begin + k..end) }))
 }
 
-/// Appends an entry of a checkpoint: a key and where its record is.
+/// Appends an entry of a checkpoint: a key and its record's location.
 pub fn encode_entry(to: &mut Vec<u8>, key: &[u8], (block, offset, len): (u32, u32, u32)) {
     to.extend_from_slice(&(key.len() as u16).to_le_bytes());
     to.extend_from_slice(&[0; 2]);
@@ -215,10 +214,10 @@ pub fn encode_entry(to: &mut Vec<u8>, key: &[u8], (block, offset, len): (u32, u3
     to.extend_from_slice(key);
 }
 
-/// An entry of a checkpoint and where its record is: block, offset, bytes.
+/// An entry of a checkpoint: a key and its record's block, offset and length.
 pub type Entry<'a> = (&'a [u8], (u32, u32, u32));
 
-/// The entries of one record of a checkpoint. `None`: the last is cut off.
+/// The entries of one record of a checkpoint. `None` if the last one is cut off.
 pub fn decode_entries(mut b: &[u8]) -> Option<Vec<Entry<'_>>> {
     let mut all = Vec::new();
     while !b.is_empty() {
@@ -233,15 +232,15 @@ pub fn decode_entries(mut b: &[u8]) -> Option<Vec<Entry<'_>>> {
 /// Result of a [`Scanner`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// It stays the next until [`Scanner::advance`].
+    /// The next record, until [`Scanner::advance`].
     Record(Record),
-    /// These bytes of the segment are wanted next, by [`Scanner::feed`].
+    /// The scanner needs these bytes of the segment through [`Scanner::feed`].
     More {
         offset: u32,
         bytes: u32,
     },
     End,
-    /// The last record is cut off: a power cut.
+    /// The last record is cut off by a power cut.
     Torn,
     Corrupt {
         offset: u32,
@@ -249,13 +248,13 @@ pub enum Item {
     },
 }
 
-/// Reads the records of a segment in order, given its contents piece by piece.
+/// Parses the records of a segment in order, from contents fed piece by piece.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     number: u64,
     page: u32,
     size: u32,
-    /// Bytes of the segment that are written.
+    /// Bytes written of the segment.
     end: u32,
     at: u32,
     buf: Bytes,
@@ -263,8 +262,8 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Of the segment with this number, of which `end` of `size` bytes are written, in pages of `page` bytes; from
-    /// `at` on, where a record begins.
+    /// Scans the segment with this number, of which `end` of `size` bytes are written in pages of `page` bytes, from the
+    /// record at `at` on.
     pub fn new(number: u64, page: u32, (end, size): (u32, u32), at: u32) -> Scanner {
         let at = at.max(SEGMENT_HEAD);
         Scanner { number, page, size, end, at, buf: Bytes::new(), buf_at: at - at % page }
@@ -298,7 +297,7 @@ impl Scanner {
                 return self.more();
             }
             let b = self.buf.slice((self.at - self.buf_at) as usize..);
-            // Pages are multiples of 8 and come whole.
+            // Pages are multiples of 8 bytes, and are fed whole.
             if b.len() >= 8 && b[4] == 0 {
                 self.at = (self.at + 1).next_multiple_of(self.page);
                 continue;

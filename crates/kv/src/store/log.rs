@@ -1,4 +1,4 @@
-//! The head of the log: records are appended in memory, go to the drive by the page, and are forced by group commit.
+//! The head of the log: records are appended in memory, written page by page, and forced by group commit.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +12,7 @@ use super::{
     UNWRITTEN_BYTES_MAX, change_len,
 };
 
-/// Writes of the log under way: enough that every die of a channel has several.
+/// Pending writes of the log: enough to give every die of a channel several.
 const WRITES_MAX: usize = 32;
 /// Pages of one write.
 const WRITE_PAGES_MAX: usize = 8;
@@ -44,18 +44,18 @@ impl Change {
     }
 }
 
-/// The block that is being filled.
+/// The block being filled.
 #[derive(Debug)]
 struct Head {
     block: u32,
     number: u64,
-    /// Where the next record goes.
+    /// Offset of the next record.
     at: u32,
-    /// The last bytes before that, which the drive does not have: less than a page after each append.
+    /// The last bytes before `at` that are not written yet: less than a page after each append.
     buf: Vec<u8>,
 }
 
-/// Pages on their way to the drive.
+/// Pages that are being written.
 #[derive(Debug)]
 pub(super) struct Chunk {
     block: u32,
@@ -66,7 +66,7 @@ pub(super) struct Chunk {
     done: bool,
 }
 
-/// A forced change that is not durable.
+/// A forced change that is not durable yet.
 #[derive(Debug)]
 struct Waiter {
     end: Pos,
@@ -81,22 +81,22 @@ pub(super) struct Log {
     spare: Option<u32>,
     allocating: bool,
     pub(super) next_number: u64,
-    /// Changes that are not in the log.
+    /// Changes that are not in the log yet.
     pub(super) held: VecDeque<Change>,
     held_bytes: usize,
-    /// Where the log ends; up to where it is cut into pages, programmed, durable.
+    /// The end of the log; the ends of its parts that are cut into pages, programmed, and durable.
     pub(super) end: Pos,
     cut: Pos,
     pub(super) written: Pos,
     synced: Pos,
-    /// Pages that wait for the drive, and those under way, in order.
+    /// Pages that wait for the drive, and pending writes, in order.
     pub(super) queue: VecDeque<Chunk>,
     writing: VecDeque<Chunk>,
     unwritten_bytes: usize,
-    /// Values that are not programmed, by the place where their record ends.
+    /// Unprogrammed values, by the end position of their record.
     unwritten: BTreeMap<Pos, Bytes>,
     waiting: VecDeque<Waiter>,
-    /// Keys with forced changes that are not durable, and the place behind the last of them.
+    /// Keys with forced changes that are not durable, with the end position of the last of them.
     locked: BTreeMap<Key, Pos>,
     syncing: bool,
     /// Position up to which the log must be programmed, and the pending flush.
@@ -117,7 +117,7 @@ impl Log {
         self.allocating = false;
         self.spare = Some(block.index);
     }
-    /// The log begins behind everything that exists.
+    /// Starts the log behind all existing segments.
     pub(super) fn begin(&mut self, number: u64) {
         let here = Pos { segment: number, offset: 0 };
         (self.next_number, self.end, self.cut, self.written) = (number, here, here, here);
@@ -129,11 +129,11 @@ impl Log {
     pub(super) fn is_head(&self, block: u32) -> bool {
         self.head.as_ref().is_some_and(|h| h.block == block)
     }
-    /// The value whose record ends at this place, if it is not programmed.
+    /// The value whose record ends at this position, if it is not programmed yet.
     pub(super) fn unwritten(&self, end: Pos) -> Option<&Bytes> {
         self.unwritten.get(&end)
     }
-    /// Gets of the key wait until the log is durable up to here.
+    /// The position up to which the log must be durable before gets of the key are answered.
     pub(super) fn locked(&self, key: &[u8]) -> Option<Pos> {
         self.locked.get(key).copied()
     }
@@ -168,7 +168,7 @@ impl Log {
             self.queue.push_back(Chunk { block: h.block, offset, end, data, token: 0, done: false });
         }
     }
-    /// Fills the last page up and cuts it off.
+    /// Pads the last page and cuts it off.
     fn flush(&mut self, page: u32) {
         let Some(h) = &mut self.head else { return };
         let fill = h.buf.len().next_multiple_of(page as usize) - h.buf.len();
@@ -208,12 +208,12 @@ impl Store {
         self.pump(fx);
         Ok(())
     }
-    /// Appends what waits, as far as there is room.
+    /// Appends waiting changes as far as space allows.
     pub(super) fn admit(&mut self, fx: &mut Flash<'_>) {
         while let Some(c) = self.log.held.front() {
             let len = change_len(&c.key, c.value.as_ref());
             let old = self.index.get(&c.key);
-            // A record that dies in a damaged block frees no space.
+            // A record that becomes obsolete in a damaged block frees no space.
             let gone = old.filter(|l| !self.is_damaged(l.block)).map_or(0, |l| l.len);
             let old = old.map_or(0, |l| l.len);
             let grow = i64::from(len) - i64::from(gone);
@@ -235,7 +235,7 @@ impl Store {
                 if !self.stuck() {
                     break;
                 }
-                // A deletion may let a block be compacted that cannot be now.
+                // A deletion may make a block worth compacting.
                 if c.value.is_some() || !self.roomy_for_deletes() {
                     self.refuse_full(len);
                     continue;
@@ -264,7 +264,7 @@ impl Store {
         self.log.queue.is_empty() && self.log.writing.is_empty()
     }
     fn pop_held(&mut self) -> Change {
-        let c = self.log.held.pop_front().expect("it was looked at");
+        let c = self.log.held.pop_front().expect("a held change");
         self.log.held_bytes -= c.bytes();
         c
     }
@@ -278,7 +278,7 @@ impl Store {
         self.log.locked.insert(c.key.clone(), end);
         self.log.waiting.push_back(Waiter { end, key: c.key, answer });
     }
-    /// Whether the head takes a record of this length; requests a block if there is none.
+    /// Whether the head has room for a record of this length; requests a block if there is no head.
     pub(super) fn log_ready(&mut self, fx: &mut Flash<'_>, len: u32) -> bool {
         let (size, page) = (self.size, self.page);
         if self.log.head.as_ref().is_some_and(|h| h.at + len > size) {
@@ -317,7 +317,7 @@ impl Store {
             }
         }
     }
-    /// To the head, which is ready.
+    /// Appends a record to the head, which must be ready.
     pub(super) fn append(&mut self, kind: Kind, key: Key, value: Bytes) {
         let h = self.log.head.as_mut().expect("it is ready");
         let (block, number, offset) = (h.block, h.number, h.at);
@@ -340,7 +340,7 @@ impl Store {
         self.log.cut_pages(self.page);
     }
 
-    /// Group commit: one flush and one sync at a time, each for all that wait by then.
+    /// Group commit: one flush and one sync at a time, each for all changes that wait at its start.
     pub(super) fn commit(&mut self, fx: &mut Flash<'_>) {
         let wanted = self.log.waiting.back().map_or(self.log.wanted, |w| w.end.max(self.log.wanted));
         if wanted > self.log.cut && self.log.flushing <= self.log.written {
@@ -366,7 +366,7 @@ impl Store {
         }
         self.read_unlocked();
     }
-    /// Hands pages to the drive.
+    /// Submits pages to the drive.
     pub(super) fn write(&mut self, fx: &mut Flash<'_>) {
         while self.log.writing.len() < WRITES_MAX && self.failed.is_none() {
             let Some(mut c) = self.log.queue.pop_front() else { return };
@@ -391,7 +391,7 @@ impl Store {
         }
     }
     pub(super) fn log_written(&mut self, token: u64) {
-        // The token of one that is done may be in use again.
+        // The token of a completed write may be in use again.
         if let Some(c) = self.log.writing.iter_mut().find(|c| !c.done && c.token == token) {
             c.done = true;
         }

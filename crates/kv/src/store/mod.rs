@@ -1,32 +1,32 @@
-//! A log-structured key-value store on FlashBlox's calls (FB3, FB10): a log of the blocks of one vSSD, an ordered index
-//! in memory of where each key's record is, compaction by the erase block (§3.5), checkpoints of the index.
+//! A log-structured key-value store on FlashBlox's calls (FB3, FB10): a log in the blocks of one vSSD, an ordered index
+//! of record locations in memory, compaction block by block (§3.5), and checkpoints of the index.
 //!
-//! - [`format`]: segments and records, byte by byte; [`error`]: what is wrong with requests and flash.
+//! - [`format`]: segments and records, byte by byte; [`error`]: errors of requests and of data on flash.
 //! - `log`: the head of the log, writes, group commit; `read`: gets and scans.
-//! - `space`: room that is kept for compaction and checkpoints; `compact`: compaction; `checkpoint`; `recover`: start.
+//! - `space`: the reserve for compaction and checkpoints; `compact`; `checkpoint`; `recover`.
 //!
-//! The order of the calls: [`Store::open`] on a drive that has recovered; then [`Store::handle`] with each of the
-//! drive's answers that [`Store::owns`], [`Store::poll`] after the drive did anything for others while
-//! [`Store::wants_poll`], and requests in between. Answers wait in [`Store::answers`]. Time never runs backwards.
+//! Order of calls: [`Store::open`] on a recovered drive; then [`Store::handle`] with each of the drive's answers that
+//! [`Store::owns`] accepts, [`Store::poll`] after each of the drive's actions for other users while
+//! [`Store::wants_poll`], and requests in between. [`Store::answers`] holds the answers. Time is monotonic.
 //!
-//! # What makes a power cut harmless
-//! - *Order.* Of two records of a key the one further on in the log counts. Compaction moves a record to the log's head
-//!   only while it is its key's newest, so that holds for moved records too.
-//! - *Force.* A forced put is answered after a sync that began when every byte of the log up to it was programmed. Until
-//!   then gets of its key wait, so that nothing is read that a power cut may still take away.
+//! # Power cuts
+//! - *Order.* Of two records of a key, the later one in the log counts. Compaction moves a record to the log's head only
+//!   while it is its key's newest, so the rule holds for moved records, too.
+//! - *Force.* A forced put is answered after a sync that began when every byte of the log up to it was programmed. Gets
+//!   of its key wait until then, so no value is returned that a power cut may still undo.
 //! - *Compaction.* A block is freed when every byte of the log up to the end of its compaction is programmed: the drive
-//!   erases it only after a later sync, so what replaced its records is durable first. Until it is erased it may be back
-//!   after a power cut, whole or its beginning. Then its records are older than what replaced them and change nothing.
-//!   Its space counts as free only after a sync, so that a block that is back takes away no space that was counted.
-//! - *Deletions.* A tombstone is moved like a record while older records of its key may be replayed: until a complete
-//!   checkpoint began behind it. Recovery replays only from the place where its checkpoint began, and takes from the
-//!   index only the checkpoint's entries. An older record that is on flash before that place therefore cannot return.
-//! - *Checkpoints.* Entries are written while the store goes on; what changed since the checkpoint began is replayed
-//!   from the log anyway. It is complete with its last record, which is written after a sync that covers all entries and
-//!   every record they refer to. The checkpoint before it is freed after a sync of that.
-//! - *Recovery* writes nothing. So it may be interrupted and begun again.
+//!   erases it only after a later sync, so the moved records are durable first. Before the erase, a power cut may bring
+//!   the block back, whole or in part. Its records are then older than the moved ones and have no effect.
+//!   Its space counts as free only after a sync, so a block that comes back takes no space that was counted as free.
+//! - *Deletions.* A tombstone is moved like a record while older records of its key may be replayed, that is, until a
+//!   complete checkpoint has begun behind it. Recovery replays only from the start of its checkpoint, and takes only
+//!   the checkpoint's entries as the index before that. An older record on flash before that point cannot return.
+//! - *Checkpoints.* Entries are written while the store serves requests; changes since the checkpoint began are replayed
+//!   from the log anyway. The last record completes it, and is written after a sync that covers all entries and every
+//!   record that they refer to. The previous checkpoint is freed after a sync of the last record.
+//! - *Recovery* writes nothing, so it can be interrupted and restarted.
 //!
-//! Memory: the index takes about 60 bytes and the key (rounded up to 16 bytes) for each key.
+//! Memory: the index takes about 60 bytes per key, plus the key's length rounded up to 16 bytes.
 
 mod checkpoint;
 mod compact;
@@ -53,13 +53,13 @@ use format::{KEY_MAX, Pos, RECORD_HEAD, VALUE_MAX, record_len, record_max};
 
 pub(crate) type Key = Box<[u8]>;
 
-/// Puts and deletes that wait for space or for the log: what a client may have outstanding, and more.
+/// Puts and deletes that wait for space or for the log: more than a client may have outstanding.
 pub const HELD_MAX: usize = 65_536;
 /// Bytes of their values.
 pub const HELD_BYTES_MAX: usize = 16 << 20;
-/// Bytes of the log that are in memory only; puts wait beyond that (LevelDB's `write_buffer_size`).
+/// Bytes of the log that may be in memory only; beyond that, puts wait (LevelDB's `write_buffer_size`).
 pub const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
-/// Gets and scans under way.
+/// Gets and scans in progress.
 pub const GETS_MAX: usize = 65_536;
 /// Keys a scan returns at a time.
 pub const SCAN_KEYS_MAX: usize = 4096;
@@ -69,11 +69,11 @@ pub const SCAN_BYTES_MAX: usize = 16 << 20;
 /// When a put or delete is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// When it is durable: one sync for all that wait.
+    /// When it is durable; one sync covers all that wait.
     #[default]
     Forced,
-    /// When it is in memory; a power cut may take it away, unless a forced one after it was answered. For experiments,
-    /// and for data that can be had again.
+    /// When it is in memory. A power cut may undo it, unless a later forced change was answered. For experiments, and for
+    /// data that can be recreated.
     Buffered,
 }
 
@@ -84,7 +84,7 @@ pub enum Broken {
     AckBeforeForce,
     /// Compaction leaves every tombstone behind.
     LoseTombstones,
-    /// Frees a block before what replaced its records is programmed.
+    /// Frees a block before its moved records are programmed.
     FreeEarly,
     /// Completes a checkpoint without waiting for the records that it refers to.
     CheckpointEarly,
@@ -93,9 +93,9 @@ pub enum Broken {
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     pub vssd: VssdId,
-    /// Upper 16 bits of this store's tokens: another one for each user of the drive.
+    /// Upper 16 bits of this store's tokens; different for each user of the drive.
     pub user: u16,
-    /// Which block is compacted.
+    /// The policy that selects the block to compact.
     pub victims: VictimPolicy,
     pub broken: Option<Broken>,
 }
@@ -106,7 +106,7 @@ impl StoreConfig {
     }
 }
 
-/// The drive, for the length of a call.
+/// The drive, for the duration of a call.
 #[derive(Debug)]
 pub struct Flash<'a> {
     pub now: Time,
@@ -119,14 +119,14 @@ pub struct Flash<'a> {
 pub struct Scan {
     /// In the order of the keys.
     pub entries: Vec<(Bytes, Bytes)>,
-    /// There may be more: from this key on.
+    /// The key from which there may be more.
     pub more: Option<Bytes>,
 }
 
 /// An answer, by the token of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// After an error the store is of no use.
+    /// After an error the store cannot be used.
     Opened {
         result: Result<(), OpenError>,
     },
@@ -165,7 +165,7 @@ pub struct StoreStats {
     /// Gets answered from memory.
     pub memory_hits: u64,
     pub flash_reads: u64,
-    /// Blocks that cannot be compacted because something in them is corrupt.
+    /// Blocks that cannot be compacted because of corrupt data.
     pub corrupt_blocks: u64,
 }
 
@@ -176,7 +176,7 @@ impl StoreStats {
     }
 }
 
-/// Where a record is.
+/// Location of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loc {
     block: u32,
@@ -194,9 +194,9 @@ struct Segment {
     live: u64,
     /// Bytes of tombstones that no complete checkpoint covers.
     tombs: u64,
-    /// Last append or death of a record.
+    /// Time of the last append or obsolescence of a record.
     changed: Time,
-    /// Something in it cannot be read: it stays.
+    /// Some of it cannot be read, so it is not compacted.
     corrupt: bool,
 }
 
@@ -236,9 +236,9 @@ pub struct Store {
     log: log::Log,
     reads: read::Reads,
     compaction: Option<compact::Compaction>,
-    /// Blocks that are freed when the log is programmed up to the place.
+    /// Blocks to free once the log is programmed up to the position.
     releasing: Vec<(Block, Pos)>,
-    /// Freed since the start, and of those durably.
+    /// Blocks freed since the start, and those freed durably.
     freed: u64,
     freed_durably: u64,
     syncing_freed: bool,
@@ -249,7 +249,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Begins to recover what is on the vSSD; ends with [`Answer::Opened`].
+    /// Starts recovery of the vSSD's store, which ends with [`Answer::Opened`].
     pub fn open(cfg: StoreConfig, fx: &mut Flash<'_>) -> Result<Store, OpenError> {
         let (blocks, _) = fx.manager.blocks(cfg.vssd)?;
         let bytes = fx.manager.block_bytes(cfg.vssd)?;
@@ -291,7 +291,7 @@ impl Store {
     pub fn vssd(&self) -> VssdId {
         self.cfg.vssd
     }
-    /// Keys there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.index.len()
     }
@@ -301,27 +301,27 @@ impl Store {
     pub fn stats(&self) -> StoreStats {
         self.stats
     }
-    /// A failure that is final: puts are refused, gets go on.
+    /// A final failure: puts are refused, gets are still served.
     pub fn failed(&self) -> Option<BlockError> {
         self.failed
     }
-    /// Requests that are not answered.
+    /// Number of unanswered requests.
     pub fn pending(&self) -> usize {
         self.log.held.len() + self.log.waiters() + self.reads.under_way
     }
-    /// A block is being compacted.
+    /// Whether a block is being compacted.
     pub fn compacting(&self) -> bool {
         self.compaction.is_some() || !self.releasing.is_empty()
     }
-    /// Takes the answers there are.
+    /// Takes the answers.
     pub fn answers(&mut self) -> std::vec::Drain<'_, Answer> {
         self.answers.drain(..)
     }
-    /// The token is one of this store's.
+    /// Whether the token belongs to this store.
     pub fn owns(&self, token: u64) -> bool {
         token >> 48 == u64::from(self.cfg.user)
     }
-    /// Something waits that the drive had no room for in its queues.
+    /// Whether a command waits because the drive's queues were full.
     pub fn wants_poll(&self) -> bool {
         !self.reads.blocked.is_empty()
             || !self.log.queue.is_empty()
@@ -346,8 +346,7 @@ impl Store {
         }
         self.change(fx, log::Change { key: key.into(), value: Some(value), durability, token })
     }
-    /// Removes the key. Answered by [`Answer::Deleted`]. It is never refused for want of space, unless blocks are
-    /// damaged.
+    /// Removes the key. Answered by [`Answer::Deleted`]. It is never refused for lack of space, unless blocks are damaged.
     pub fn delete(
         &mut self,
         fx: &mut Flash<'_>,
@@ -359,7 +358,7 @@ impl Store {
         self.change(fx, log::Change { key: key.into(), value: None, durability, token })
     }
 
-    /// Takes an answer of the drive to this store.
+    /// Handles an answer of the drive to this store.
     pub fn handle(&mut self, fx: &mut Flash<'_>, done: Done) {
         self.now = self.now.max(fx.now);
         let token = match &done {
@@ -422,7 +421,7 @@ impl Store {
             _ => {}
         }
     }
-    /// Tries again what the drive had no room for.
+    /// Retries commands that the drive's queues had no room for.
     pub fn poll(&mut self, fx: &mut Flash<'_>) {
         self.now = self.now.max(fx.now);
         self.pump(fx);
@@ -431,7 +430,7 @@ impl Store {
         if !self.open {
             return self.recover_on(fx);
         }
-        // First what the log waits to write: reads would take every place that becomes free in a queue.
+        // The log's writes come first: otherwise reads would take every free place in a queue.
         self.write(fx);
         self.read_blocked(fx);
         if self.failed.is_some() {
@@ -450,14 +449,14 @@ impl Store {
     fn token(&mut self, io: Io) -> u64 {
         u64::from(self.cfg.user) << 48 | self.io.insert(io) as u64
     }
-    /// The drive did not take the request.
+    /// The drive refused the request; returns its command.
     fn refused(&mut self, token: u64) -> Io {
         self.io.remove((token & ((1 << 48) - 1)) as usize)
     }
     fn block(&self, index: u32) -> Block {
         Block { vssd: self.cfg.vssd, index }
     }
-    /// No more writes.
+    /// Stops all further writes.
     fn fail(&mut self, e: BlockError) {
         if self.failed.is_some() {
             return;
@@ -467,7 +466,7 @@ impl Store {
         self.answers.extend(self.log.give_up(error));
         self.read_all_locked();
     }
-    /// The index refers to this place now, or to none; accounts for both.
+    /// Sets or removes the key's location in the index, and updates the accounts of both blocks.
     fn index_set(&mut self, key: Key, to: Option<Loc>) {
         let entry = (format::ENTRY_HEAD + key.len()) as u64;
         let old = match to {
@@ -493,7 +492,7 @@ impl Store {
             s.changed = self.now;
         }
     }
-    /// The books agree with the index: for tests.
+    /// Checks the accounts against the index, for tests.
     pub fn check(&self) -> Result<(), String> {
         let mut live: BTreeMap<u32, u64> = BTreeMap::new();
         let mut entries = 0;

@@ -1,4 +1,4 @@
-//! Gets and scans: from memory what is not programmed yet, else with one read of the 4 KiB slots that hold the record.
+//! Gets and scans: unprogrammed values come from memory, others from one read of the 4 KiB slots that hold the record.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -11,10 +11,10 @@ use slab::Slab;
 use super::format::{Kind, Pos, Rule, decode_record};
 use super::{Answer, Flash, GETS_MAX, GetError, Io, Key, Loc, SCAN_BYTES_MAX, SCAN_KEYS_MAX, Scan, Store, check_key};
 
-/// Gets of one scan under way: as many as a channel's dies have some each.
+/// Gets of one scan in progress: enough to use all dies of a channel.
 const SCAN_READS_MAX: usize = 16;
-/// Bound of pending reads of all scans, per die of the store: scans stay fast, and a writer waits for this number and
-/// not for a die's whole queue.
+/// Bound of pending reads of all scans, per die of the store: scans stay fast, and a write waits for at most this
+/// number instead of a die's whole queue.
 const SCAN_READS_DIE_MAX: usize = 16;
 
 /// Origin of a request for a value.
@@ -24,7 +24,7 @@ enum For {
     Scan { id: usize, entry: usize },
 }
 
-/// A value that is wanted.
+/// A requested value.
 #[derive(Clone, Debug)]
 pub(super) struct Get {
     key: Key,
@@ -35,10 +35,10 @@ pub(super) struct Get {
 struct ScanOp {
     token: u64,
     limit: usize,
-    /// The key that is looked at next.
+    /// The next key to look up.
     from: Bound<Key>,
     entries: Vec<(Key, Option<Bytes>)>,
-    /// Of those, keys that were deleted meanwhile.
+    /// Those of them whose keys were deleted meanwhile.
     gone: usize,
     bytes: usize,
     under_way: usize,
@@ -48,16 +48,16 @@ struct ScanOp {
 
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// Gets and scans that are not answered.
+    /// Unanswered gets and scans.
     pub(super) under_way: usize,
-    /// Gets that the drive had no room for.
+    /// Gets that the drive's queues had no room for.
     pub(super) blocked: VecDeque<Get>,
-    /// Gets that wait until the log is durable up to the place.
+    /// Gets that wait until the log is durable up to the position.
     locked: Vec<(Pos, Get)>,
     scans: Slab<ScanOp>,
-    /// Scans that got a value and may go on.
+    /// Scans that got a value and can continue.
     pub(super) blocked_scans: Vec<usize>,
-    /// Reads of scans under way at the drive, and as many as may be.
+    /// Pending reads of scans at the drive, and their bound.
     scan_reads: usize,
     scan_reads_max: usize,
     /// Scans that wait for some of those to end.
@@ -65,7 +65,7 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// On a vSSD with this number of dies.
+    /// State for a vSSD with this number of dies.
     pub(super) fn new(dies: u32) -> Reads {
         Reads { scan_reads_max: SCAN_READS_DIE_MAX * dies as usize, ..Reads::default() }
     }
@@ -85,8 +85,8 @@ impl Store {
         Ok(())
     }
     /// Reads up to `limit` keys and their values, from the key `from` on (empty: from the first). Answered by
-    /// [`Answer::Scanned`]. Each key is read for itself: one that is put or deleted meanwhile is found with its old or
-    /// new value, or not.
+    /// [`Answer::Scanned`]. A scan is no snapshot: a key that is put or deleted meanwhile may have its old or new value, or
+    /// be missing.
     pub fn scan(&mut self, fx: &mut Flash<'_>, from: &[u8], limit: usize, token: u64) -> Result<(), GetError> {
         self.now = self.now.max(fx.now);
         if !from.is_empty() {
@@ -149,7 +149,6 @@ impl Store {
             }
         }
     }
-    /// The drive has answered.
     pub(super) fn got(&mut self, get: Get, loc: Loc, result: Result<Payload, BlockError>) {
         self.reads.scan_reads -= usize::from(matches!(get.whose, For::Scan { .. }));
         let number = self.segments.get(&loc.block).map_or(0, |s| s.number);
@@ -181,7 +180,7 @@ impl Store {
             }
         }
     }
-    /// Goes on with reads that the drive or a lock delayed.
+    /// Continues reads that the drive or a lock delayed.
     pub(super) fn read_blocked(&mut self, fx: &mut Flash<'_>) {
         for _ in 0..self.reads.blocked.len() {
             let Some(get) = self.reads.blocked.pop_front() else { break };

@@ -1,4 +1,4 @@
-//! Start: the heads of all blocks, the newest complete checkpoint, and the log from where that began. Writes nothing.
+//! Recovery reads the heads of all blocks, the newest complete checkpoint, and the log from its start. It writes nothing.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use rackweave_flash::manager::api::{Block, BlockError};
 use super::format::{Item, Kind, Pos, Record, Rule, SEGMENT_HEAD, Scanner, SegmentHead, decode_entries, decode_head};
 use super::{Answer, Flash, Io, Key, Loc, OpenError, Segment, Store};
 
-/// Heads that are read at a time: all dies have some.
+/// Heads that are read at a time, enough to use all dies.
 const HEADS_MAX: usize = 64;
-/// Number of the first segment: places of the log are greater than that of no checkpoint.
+/// Number of the first segment: every position of the log exceeds the one that stands for no checkpoint.
 const FIRST_NUMBER: u64 = 1;
 
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +31,13 @@ struct Part {
 #[derive(Debug)]
 enum Stage {
     Heads,
-    /// The parts of the newest checkpoint that may be complete, this one now.
+    /// Reads the newest checkpoint that may be complete; this is the current part.
     Checkpoint {
         generation: u64,
         parts: Vec<Part>,
         at: usize,
     },
-    /// Segments to replay after the one now, in order, the next last.
+    /// Segments to replay after the current one; the last entry is the next.
     Replay {
         rest: Vec<u64>,
     },
@@ -47,20 +47,20 @@ enum Stage {
 pub(super) struct Recovery {
     blocks: Vec<(Block, u32)>,
     under_way: usize,
-    /// By number: block, bytes written.
+    /// Segments of the log by number: block, bytes written.
     log: BTreeMap<u64, (u32, u32)>,
     checkpoints: BTreeMap<u64, Vec<Part>>,
     /// Blocks of checkpoints that are not the newest complete one.
     stale: Vec<Block>,
     stage: Stage,
-    /// Block that is read now.
+    /// The block being read.
     reading: u32,
     scanner: Option<Scanner>,
     from: Pos,
     complete: Vec<Block>,
     last_generation: u64,
     entries: u64,
-    /// Of keys that are not in the index: their newest tombstone.
+    /// Newest tombstones of keys that are not in the index.
     tombs: BTreeMap<Key, (u32, u32)>,
     replayed: u64,
     error: Option<OpenError>,
@@ -93,7 +93,6 @@ impl Store {
         }));
         Ok(())
     }
-    /// The drive has answered.
     pub(super) fn recovered(&mut self, _fx: &mut Flash<'_>, asked: Asked, result: Result<Payload, BlockError>) {
         let Some(r) = &mut self.recovery else { return };
         r.under_way -= 1;
@@ -131,7 +130,7 @@ impl Store {
             }
         }
     }
-    /// True: it is all known.
+    /// Takes the next steps; true once recovery is complete.
     fn recover_steps(&mut self, fx: &mut Flash<'_>, r: &mut Recovery) -> Result<bool, OpenError> {
         loop {
             if let Some(e) = r.error {
@@ -206,7 +205,7 @@ impl Store {
         }
         Ok(false)
     }
-    /// A record of the checkpoint.
+    /// Loads a record of the checkpoint into the index.
     fn load(&mut self, r: &mut Recovery, record: &Record) -> Result<(), OpenError> {
         let corrupt = |rule| OpenError::Corrupt { block: self.block(r.reading), offset: record.offset, rule };
         let Stage::Checkpoint { parts, at, .. } = &r.stage else { return Ok(()) };
@@ -244,7 +243,7 @@ impl Store {
             Kind::Entries | Kind::End => {}
         }
     }
-    /// Takes the segments over, if the index refers to nothing else.
+    /// Adopts the segments, after a check that the index refers to no other.
     fn checked(&mut self, r: &Recovery) -> Result<(), OpenError> {
         for (&number, &(block, end)) in &r.log {
             let s = Segment { number, end, live: 0, tombs: 0, changed: self.now, corrupt: false };
@@ -298,8 +297,8 @@ impl Recovery {
         }
         Ok(())
     }
-    /// The newest checkpoint that was not looked at; the others are older and not needed if it is complete. Without one
-    /// the whole log is replayed.
+    /// Starts on the newest checkpoint not tried yet; older ones are not needed if it is complete. Without one, the whole
+    /// log is replayed.
     fn next_checkpoint(&mut self, page: u32, size: u32) {
         if let Stage::Checkpoint { parts, .. } = &self.stage {
             self.stale.extend(parts.iter().map(|p| p.block));
@@ -315,7 +314,7 @@ impl Recovery {
             (parts[0].block.index, Some(Scanner::new(generation, page, (parts[0].written, size), 0)));
         self.stage = Stage::Checkpoint { generation, parts, at: 0 };
     }
-    /// False: it ends without its last record, so it is not complete.
+    /// Starts on the checkpoint's next part; false if there is none, so that the checkpoint is incomplete.
     fn next_part(&mut self, page: u32, size: u32) -> bool {
         let Stage::Checkpoint { generation, parts, at } = &mut self.stage else { return false };
         *at += 1;

@@ -1,20 +1,20 @@
-//! Room: what the store keeps free so that compaction and checkpoints can always go on, and when it is full.
+//! Space: the reserve that lets compaction and checkpoints always continue, and the limit at which the store is full.
 //!
-//! Compaction makes room while the blocks of the log hold less than they could, on average: then the block that holds
-//! least gains some. Puts are therefore refused (`Full`) if all live data, packed into blocks, would need more blocks
-//! than there are beside the reserve, with a share left over. They wait while no more blocks than the reserve are free,
-//! which compaction then changes. A tombstone is no longer than the record it removes, so deletions always fit.
+//! Compaction frees space while the log's blocks are not full on average: the block with the least live data then gains
+//! some. Puts are therefore refused (`Full`) if all live data, packed into blocks, would need more blocks than exist
+//! beyond the reserve and a share left over. They wait while only the reserve is free, which compaction changes. A
+//! tombstone is no longer than the record that it removes, so deletions always fit.
 //!
-//! A block of which something cannot be read stays as it is until everything in it is overwritten or deleted. Puts have
-//! that much less room; what would wait for room that does not come is refused.
+//! A damaged block stays until all of its data is overwritten or deleted. It reduces the space for puts, and a put that
+//! would wait for space that never comes is refused.
 
 use super::format::{RECORD_HEAD, SEGMENT_HEAD, record_max};
 use super::{OpenError, Store};
 
-/// Blocks only compaction may take: one that it fills; the others stand in for heads that a power cut in the middle of
-/// a compaction left partly filled, three in a row.
+/// Blocks that only compaction may take: the one that it fills, and three to replace partly filled heads that power
+/// cuts leave during three successive compactions.
 pub(super) const COMPACTION_BLOCKS: u32 = 4;
-/// The head of the log, and the block that is ready to be the next.
+/// The head of the log, and the next one, allocated in advance.
 const HEAD_BLOCKS: u32 = 2;
 /// Blocks that compaction keeps free beyond the reserve, so that puts seldom wait for it.
 const AHEAD_BLOCKS: u32 = 2;
@@ -22,18 +22,18 @@ const AHEAD_BLOCKS: u32 = 2;
 pub const BLOCKS_MIN: u32 = 12;
 /// Smallest block: a record of the longest key fits its eighth.
 const BLOCK_BYTES_MIN: u64 = 16 << 10;
-/// Part of the blocks, in percent, that may hold what lives: the rest makes compaction cheaper (design of log-structured
-/// stores; 7 % as the rack's drives have).
+/// Percentage of the blocks that live data may fill: the rest makes compaction cheaper (design of log-structured stores;
+/// 7 % as in the rack's drives).
 const LIVE_PERCENT: u64 = 93;
 
-/// Room of a store.
+/// Space of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Blocks of the vSSD; free ones; those of them that are kept for compaction and checkpoints.
+    /// Blocks of the vSSD; free ones; the reserve for compaction and checkpoints among them.
     pub blocks: u32,
     pub free: u32,
     pub reserve: u32,
-    /// Bytes of records that are current, and of tombstones that must be kept.
+    /// Bytes of current records, and of tombstones that must be kept.
     pub live: u64,
     pub tombstones: u64,
 }
@@ -71,14 +71,14 @@ impl Store {
         // One more page for its end.
         (index_bytes.div_ceil(useful) + 1).div_ceil(pieces) as u32 + 1
     }
-    /// Blocks that are needed when this much lives.
+    /// Blocks that this much live data needs.
     fn needed(&self, live: u64, index_bytes: u64) -> u64 {
         let blocks = (live * 100).div_ceil(LIVE_PERCENT * self.packed());
         let new = self.checkpoint_blocks(index_bytes);
         let old = new.max(self.checkpoint.blocks());
         blocks + u64::from(new + old + COMPACTION_BLOCKS + HEAD_BLOCKS)
     }
-    /// Blocks that are free, durably.
+    /// Durably free blocks.
     pub(super) fn free_blocks(&self) -> u32 {
         let used = self.segments.len() as u32 + self.checkpoint.all_blocks() + self.log.spare_blocks();
         self.blocks.saturating_sub(used + (self.freed - self.freed_durably) as u32)
@@ -87,18 +87,18 @@ impl Store {
         let checkpoint = self.checkpoint_blocks(self.index_bytes);
         COMPACTION_BLOCKS + checkpoint.saturating_sub(self.checkpoint.new_blocks())
     }
-    /// Puts and deletes may use space.
+    /// Whether puts and deletes may use space.
     pub(super) fn roomy(&self) -> bool {
         self.free_blocks() > self.reserve()
     }
-    /// Deletions may use what is kept for power cuts in a compaction: they bring room when nothing else does.
+    /// Whether deletions may use the reserve for power cuts in compactions: they free space when nothing else does.
     pub(super) fn roomy_for_deletes(&self) -> bool {
         self.free_blocks() + COMPACTION_BLOCKS > self.reserve() + 1
     }
     pub(super) fn is_damaged(&self, block: u32) -> bool {
         self.segments.get(&block).is_some_and(|s| s.corrupt)
     }
-    /// Blocks are damaged, and no room comes of itself: the others hold as much as they can.
+    /// Whether compaction can free nothing, as some blocks are damaged and the others are full.
     pub(super) fn stuck(&self) -> bool {
         self.stats.corrupt_blocks > 0
             && self.compaction.is_none()
@@ -111,7 +111,7 @@ impl Store {
     pub(super) fn wants_compaction(&self) -> bool {
         self.free_blocks() <= self.reserve() + AHEAD_BLOCKS
     }
-    /// `grow` more bytes live, of which `entry` are of the index: does that fit? `Err(true)`: it will after a checkpoint.
+    /// Whether `grow` more live bytes fit, `entry` of them in the index. `Err(true)`: they will after a checkpoint.
     pub(super) fn fits(&self, grow: i64, entry: u64) -> Result<(), bool> {
         let (mut blocks, mut live, mut tombs) = (u64::from(self.blocks), self.live, self.tombs);
         if self.stats.corrupt_blocks > 0 {
