@@ -5,7 +5,7 @@ use crate::profile::{Profile, Suspend};
 use crate::timing::{Charge, Clock, Suspends, Timing};
 
 const HOW: Suspend = Suspend { suspend: Span::from_micros(100), resume: Span::from_micros(50), reads_max: 3 };
-/// Of programs.
+/// Suspension of programs.
 const SOONER: Suspend = Suspend { suspend: Span::from_micros(20), resume: Span::from_micros(10), reads_max: 2 };
 
 fn at(us: u64) -> Time {
@@ -30,7 +30,7 @@ impl Die {
         self.clock.submitted(self.tag, op, false, end);
         (self.tag, end)
     }
-    /// A program, of the collector or of the host.
+    /// Submits a program of the collector (`collects`) or of the host.
     fn page(&mut self, now: Time, collects: bool) -> (u64, Time) {
         let charge = if collects { Charge::Collector } else { Charge::Device };
         let end = self.clock.program(now, 0, 4, charge);
@@ -44,7 +44,7 @@ impl Die {
         let end = self.clock.erase(now, 0, Charge::Device);
         self.submit(&DeviceOp::Erase { block: 0, oob: BlockOob::default() }, end)
     }
-    /// A command of the die other than a host's read: what kind matters to nobody.
+    /// Submits a command other than a host's read; its kind does not matter.
     fn program(&mut self, now: Time) -> (u64, Time) {
         let end = self.clock.program(now, 0, 4, Charge::Device);
         self.submit(&DeviceOp::ReadPage { page: PageAddr { block: 1, page: 0 } }, end)
@@ -56,7 +56,8 @@ impl Die {
     fn one_read(&self) -> Span {
         self.p.read + self.clock.transfer(1)
     }
-    /// When the command, promised then, is done, and whether it had to be waited for. Its first answer is the one given.
+    /// The time at which the command completes, and whether that is later than its announced time. A delayed completion
+    /// keeps its first result.
     fn done(&mut self, (tag, promised): (u64, Time)) -> (Time, bool) {
         let first = Ok(DeviceData::Meta(bytes::Bytes::from_static(b"first")));
         let waited = self.clock.finish(promised, Completion { ssd: SsdId(7), tag, result: first });
@@ -77,17 +78,17 @@ fn a_read_interrupts_an_erase_that_takes_as_long_all_the_same() {
     let first = d.read(at(1_000));
     assert_eq!(first, at(1_000) + HOW.suspend + one);
     let second = d.read(at(1_050));
-    assert_eq!(second, first + one, "the die is suspended still");
+    assert_eq!(second, first + one, "the erase is still suspended");
     let third = d.read(at(3_000));
     assert_eq!(third, at(3_000) + HOW.suspend + one);
     let held_up = second.since(at(1_000)) + third.since(at(3_000)) + HOW.resume * 2;
-    // No more may pass: it waits for the erase and what came before.
+    // The limit of reads is reached: this one waits for the erase and the earlier commands.
     let last = d.read(at(3_300));
     assert_eq!(last, program.1 + held_up + one);
     assert_eq!(d.done(erase), (erase.1 + held_up, true));
-    assert_eq!(erase.1, at(0) + d.p.erase, "what it works is what an erase takes");
+    assert_eq!(erase.1, at(0) + d.p.erase, "the erase itself takes its normal time");
     assert_eq!(d.done(program), (program.1 + held_up, true));
-    assert!(program.1 + held_up >= erase.1 + held_up + d.p.program, "the program begins when the erase has ended");
+    assert!(program.1 + held_up >= erase.1 + held_up + d.p.program, "the program starts after the erase");
 }
 
 #[test]
@@ -95,14 +96,14 @@ fn a_read_goes_before_an_erase_that_waits() {
     let mut d = Die::new();
     let (program, erase) = (d.program(at(0)), d.erase(at(1)));
     let read = d.read(at(100));
-    assert_eq!(read, program.1 + d.one_read(), "nothing is interrupted, and nothing lost");
+    assert_eq!(read, program.1 + d.one_read(), "nothing is interrupted, and no time is lost");
     assert_eq!(d.done(program), (program.1, false));
     let begun = read + Span::from_micros(200);
     let interrupts = d.read(begun);
     assert_eq!(interrupts, begun + HOW.suspend + d.one_read());
     let held_up = d.one_read() + interrupts.since(begun) + HOW.resume;
     assert_eq!(d.done(erase), (erase.1 + held_up, true));
-    // And of two erases the second is held up with the first.
+    // A suspended erase also delays the erase behind it.
     let later = d.erase(erase.1 + held_up);
     let second = d.erase(erase.1 + held_up);
     let now = later.1 - Span::from_micros(10);
@@ -134,7 +135,7 @@ fn a_read_interrupts_a_program_of_the_collector_and_none_of_the_host() {
     let second = d.read(at(600));
     assert_eq!(second, at(600) + SOONER.suspend + d.one_read());
     let held_up = held_up + second.since(at(600)) + SOONER.resume;
-    assert_eq!(d.read(at(650)), behind.1 + held_up + d.one_read(), "two is all that one program lets pass");
+    assert_eq!(d.read(at(650)), behind.1 + held_up + d.one_read(), "a program lets two reads pass");
     assert_eq!(d.done(moved), (moved.1 + held_up, true));
     assert_eq!(d.done(behind), (behind.1 + held_up, true));
 }
@@ -150,7 +151,7 @@ fn a_read_interrupts_a_program_of_the_host_where_that_is_asked_for() {
     assert_eq!(read, at(300) + SOONER.suspend + d.one_read());
     assert_eq!(d.done(host), (host.1 + read.since(at(300)) + SOONER.resume, true));
     let moved = d.page(at(5_000), true);
-    assert_eq!(d.read(at(5_100)), moved.1 + d.one_read(), "the collector's was not asked for");
+    assert_eq!(d.read(at(5_100)), moved.1 + d.one_read(), "the collector's programs are not suspended");
 }
 
 #[test]

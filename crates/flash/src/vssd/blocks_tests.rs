@@ -14,8 +14,8 @@ fn division_by_multiplication_is_exact() {
     }
 }
 
-/// The choice among candidates, kept step by step, against lists that are searched: of each die the fewest valid slots,
-/// and of those the block that came into its place last.
+/// The incremental choice among candidates, compared with a search of lists: on each die the fewest valid slots, and
+/// among equals the block that reached its position last.
 #[test]
 fn the_best_candidate_is_the_one_a_search_finds() {
     let (dies, per_die, pages, spp) = (3, 5, 4, 2);
@@ -67,8 +67,8 @@ fn the_best_candidate_is_the_one_a_search_finds() {
     }
 }
 
-/// Against scores of blocks whose changes are written down: the oldest of two with as many valid slots, a fuller one that
-/// is old enough, and none that would gain no page.
+/// Compared with scores from a record of all changes: the older of two blocks with equal valid slots, a fuller one that
+/// is old enough, and no block that yields no page.
 #[test]
 fn cost_benefit_weighs_what_is_gained_by_age() {
     let (dies, per_die, pages, spp) = (2, 4, 4, 2);
@@ -83,7 +83,7 @@ fn cost_benefit_weighs_what_is_gained_by_age() {
         changes += 1;
         (valid[b as usize], changed[b as usize]) = (u64::from(blocks.spb), changes);
     }
-    assert_eq!(blocks.best_by(VictimPolicy::CostBenefit, |_| true), None, "nothing gains a page");
+    assert_eq!(blocks.best_by(VictimPolicy::CostBenefit, |_| true), None, "no block yields a page");
     let mut rng = Rng::new(4);
     let mut fuller = 0;
     for _ in 0..400 {
@@ -111,5 +111,5 @@ fn cost_benefit_weighs_what_is_gained_by_age() {
         let least = valid.iter().min();
         fuller += u32::from(found.is_some_and(|b| Some(&valid[b as usize]) > least));
     }
-    assert!(fuller > 20, "age never counted: {fuller}");
+    assert!(fuller > 20, "age had no effect: {fuller}");
 }

@@ -1,4 +1,4 @@
-//! Virtual SSDs of all kinds out of one drive's free lists.
+//! Allocation of virtual SSDs of all kinds from one drive's free lists.
 
 use rackweave_core::{Rng, VssdId};
 use rackweave_flash::Profile;
@@ -65,20 +65,20 @@ fn soft_planes_of_one_vssd_lie_on_many_dies_and_two_share_them() {
 #[test]
 fn soft_planes_are_taken_of_split_dies_before_others_are_split() {
     let mut a = p_ssd();
-    // Three vSSDs of one soft-plane of each of eight dies, so that each has one left.
+    // Three vSSDs with one soft-plane on each of eight dies, so that each die has one left.
     for id in 1..=3 {
         assert_eq!(numbers(&mut a, id, Isolation::Software, 3, 1).len(), 8);
     }
     assert_eq!(a.free(), Free { channels: 14, dies: 0, soft_planes: 8 });
-    // 16 on eight dies: one of four is new, another, until eight have room for two each on average.
+    // 16 on eight dies: one of four is on a new die until eight dies have room for two each on average.
     let four = numbers(&mut a, 4, Isolation::Software, 4, 1);
     let free = a.free();
     assert_eq!((four.len(), free.channels), (16, 13), "{free}");
-    // More than the width of a stripe holds takes as many dies as it needs, and no more.
+    // A vSSD wider than a stripe takes as many dies as it needs, and no more.
     let five = numbers(&mut a, 5, Isolation::Software, 6, 1);
     let dies: std::collections::BTreeSet<u32> = five.iter().map(|p| p / 4).collect();
     assert_eq!((five.len(), dies.len()), (64, 16), "{dies:?}");
-    // In the end, the last soft-plane can be had.
+    // The last soft-plane can be allocated.
     let (free, mut id) = (a.free(), 6);
     let mut rest = free.channels * 16 + free.dies * 4 + free.soft_planes;
     while rest > 0 {
@@ -145,7 +145,7 @@ fn nothing_is_given_twice_and_nothing_is_lost() {
             let free = free.channels * 16 + free.dies * 4 + free.soft_planes;
             assert!(owned.iter().all(|n| *n <= 1), "seed {seed}");
             assert_eq!(owned.iter().sum::<u32>() + free, 256, "seed {seed}");
-            // A record of the drive gives the same free lists.
+            // The drive's record restores the same free lists.
             let mut again = p_ssd();
             live.iter()
                 .for_each(|v| again.restore(VssdId(*v), a.units(VssdId(*v)).expect("live").clone()).expect("free"));

@@ -1,4 +1,4 @@
-//! Table 3 on a drive that waits for its answers, and every misuse of it.
+//! The calls of Table 3 on a blocking drive, and their misuse.
 
 use rackweave_core::device::{BlockOob, DeviceError};
 use rackweave_core::{Span, SsdId, VssdId};
@@ -44,7 +44,7 @@ fn every_kind_stores_and_gives_back_what_was_written() {
         [(Isolation::Channel, 2, 8), (Isolation::Die, 1, 4), (Isolation::Software, 1, 4), (Isolation::None, 0, 2)];
     let mut all = Vec::new();
     for (isolation, level, blocks) in sizes {
-        // Two channels would be 4 dies × 2 planes: levels double.
+        // Levels double: two channels are 4 dies × 2 planes.
         let level = if isolation == Isolation::Channel { level - 1 } else { level };
         let v = d.alloc_vssd(isolation, level, 1).expect("room");
         assert_eq!(d.block_size(v), Ok(blocks * 4 * PAGE), "{isolation}");
@@ -77,7 +77,7 @@ fn every_kind_stores_and_gives_back_what_was_written() {
 fn superblocks_of_a_part_of_the_soft_planes() {
     let mut cfg = small();
     cfg.soft_stripe_dies = 2;
-    // Three of them divide four soft-planes into no equal parts.
+    // Three soft-planes per superblock do not divide four evenly.
     for (most, parts) in [(4, 1), (3, 2), (2, 2), (1, 4), (u32::MAX, 1)] {
         cfg.superblock_soft_planes = most;
         let mut d = open(&cfg);
@@ -90,13 +90,13 @@ fn superblocks_of_a_part_of_the_soft_planes() {
         let blocks: Vec<_> = (0..5 * parts).map(|_| d.alloc_block(v).expect("free")).collect();
         assert!(matches!(d.alloc_block(v), Err(BlockError::NoFreeBlock { .. })));
         for (i, &b) in (0..).zip(&blocks) {
-            // Some of them in part alone.
+            // Some blocks are only partly written.
             let written = if i % 3 == 0 { size / 2 } else { size };
             d.write_data(v, b, &pattern(i, written)).expect("in order");
         }
         d.free_block(v, blocks[1]).expect("nothing is under way");
         let disk = d.close().expect("no failure");
-        // What the drive was written with counts, not what new vSSDs would have.
+        // The drive's own parameters count, not those of new vSSDs.
         let mut other = cfg.clone();
         other.superblock_soft_planes = if parts == 1 { 1 } else { u32::MAX };
         let mut d = Drive::open(other, disk).expect("sound");
@@ -212,7 +212,7 @@ fn blocks_of_a_die_rotate_between_its_soft_planes() {
     d.settle();
     let counts: Vec<u16> = d.manager().erase_counts().take(32).collect();
     let (least, most) = (*counts.iter().min().expect("some"), *counts.iter().max().expect("some"));
-    assert!(d.manager().stats().rotations > 0, "nothing that rested was moved: {counts:?}");
+    assert!(d.manager().stats().rotations > 0, "no cold data was moved: {counts:?}");
     assert!(most - least <= cfg.die_spread + 8, "{counts:?}");
     for i in 0..5 {
         let mut to = vec![0; 2 * PAGE as usize];
@@ -256,7 +256,7 @@ fn a_drive_is_found_as_it_was_left() {
     assert!(to == pattern(1, size));
     let sealed = d.write_data(v, part, &pattern(4, PAGE));
     assert_eq!(sealed, Err(BlockError::Sealed { block: part, written: 3 * PAGE }));
-    // A clean end: not one erase is guessed, those of the freed blocks apart.
+    // After a clean close no erase is assumed, except those of freed blocks.
     let after: Vec<u16> = d.manager().erase_counts().collect();
     assert!(before.iter().zip(&after).all(|(b, a)| (*b..=b + 1).contains(a)), "{before:?} {after:?}");
     let truth: Vec<u16> = (0..256).map(|b| d.backend_mut().erases(b)).collect();
@@ -264,7 +264,7 @@ fn a_drive_is_found_as_it_was_left() {
     assert_eq!(d.alloc_vssd(Isolation::Channel, 0, 1), Ok(VssdId(3)));
 }
 
-/// A command at a time, as `rackweave kv put` opens a drive: none wears a channel by as much as starts a swap.
+/// One command per run, as with `rackweave kv put`: no single run wears a channel enough for a swap.
 #[test]
 fn a_channel_that_is_worn_a_little_in_every_run_trades_places() {
     let mut cfg = small();
@@ -311,7 +311,7 @@ fn an_impossible_drive_is_refused() {
     assert!(e.to_string().contains(&format!("after {} bytes", channel - 1)), "{e}");
     cfg.wear = WearPolicy::adaptive(channel);
     assert!(FlashManager::new(cfg.clone()).is_ok());
-    // The paper's Table 2: 16 channels hold 10 % for five years with a swap every 12 days.
+    // The paper's Table 2: 16 channels stay within 10 % for five years with a swap every 12 days.
     cfg.profile.geometry.channels = 16;
     let days = |n: u64| WearPolicy::flashblox_fixed(Span::from_secs(n * 86_400));
     cfg.wear = days(12);
@@ -371,7 +371,7 @@ fn dies_that_trade_places_keep_what_is_on_them_whatever_pages_hold() {
     }
 }
 
-/// Its 48 bits are 8.9 years; half of them were the future.
+/// Timestamps have 48 bits, or 8.9 years.
 #[test]
 fn a_drives_time_wraps_without_a_jump_and_each_power_cut_counts() {
     const HOUR: u64 = 3_600_000_000;
@@ -432,7 +432,7 @@ fn random_out_of_band_data_is_nobodys() {
             let op = DeviceOp::Program { page: PageAddr { block, page: 0 }, image: Box::new(image) };
             used += u32::from(disk.execute(&op).is_err());
         }
-        assert_eq!(used, 8, "the block that was written takes no more");
+        assert_eq!(used, 8, "the written block is full");
         let mut d = Drive::open(cfg.clone(), disk).expect("a drive still");
         let mut to = vec![0; size as usize];
         d.read_data(v, u64::from(b.index) * size, &mut to).expect("whole");
@@ -475,7 +475,7 @@ fn a_backend_that_fails_stops_writes_and_not_reads() {
     assert!(to == pattern(1, 2 * PAGE));
 }
 
-/// Answers a read or write though erases, which are asked for all at once, fill the die's queue.
+/// Reads and writes are answered although erases, all requested at once, fill the die's queue.
 #[test]
 fn a_full_queue_is_waited_for() {
     let mut cfg = small();
@@ -489,7 +489,7 @@ fn a_full_queue_is_waited_for() {
     let (kept, begun) = (blocks[0], blocks[8]);
     d.write_data(v, begun, &data[..PAGE as usize]).expect("in order");
     d.settle();
-    // With each sync, the next erases come to wait.
+    // Each sync queues the next erases.
     let free = |d: &mut Drive<Memory>, some: &[Block]| {
         some.iter().for_each(|b| d.free_block(v, *b).expect("nothing is under way"));
         d.sync().expect("synced");
@@ -504,7 +504,7 @@ fn a_full_queue_is_waited_for() {
     let mut found = vec![0; size as usize];
     d.read_data(v, u64::from(kept.index) * size, &mut found).expect("when erases are done");
     assert!(found == data);
-    // What no empty queue takes is refused.
+    // A request that exceeds an empty queue is refused.
     let e = d.read(kept, 0, 5 * PAGE);
     assert!(matches!(e, Err(BlockError::QueueFull { depth: 4, .. })), "{e:?}");
 }
@@ -557,7 +557,7 @@ fn after_a_failure_everybody_is_answered() {
         let backend = Failing { memory: Memory::new(cfg.profile.geometry), erases: false, programs };
         Drive::open(cfg.clone(), backend).expect("new")
     };
-    // Somebody waits for a block whose erase fails.
+    // A caller waits for a block whose erase fails.
     let mut d = new(0);
     let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
     let mut all = Vec::new();
@@ -575,7 +575,7 @@ fn after_a_failure_everybody_is_answered() {
     let mine = |d: &Done| matches!(d, Done::BlockAllocated { token: 77, result } if *result == Err(failed));
     assert!(done.iter().any(mine), "{done:?}");
     assert_eq!(d.close().map(|_| ()), Err(failed));
-    // A write waits for the move of its block, which fails. Two pages of the first plane are written by then.
+    // A write waits for the move of its block, which fails after two pages of the first plane.
     let mut d = new(7);
     let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
     let b = d.alloc_block(v).expect("free");

@@ -1,4 +1,4 @@
-//! Blocks that fail to program or to erase under the page layer: each costs a block, nothing else, and is never used again.
+//! Blocks that fail to program or to erase under the page layer: each failure costs one block, which is never used again.
 
 use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAddr, Slot, SlotKind};
 use rackweave_core::media_faults::MediaFaults;
@@ -11,8 +11,8 @@ use rackweave_flash::{FlashDone, ReadError, SsdConfig};
 use crate::power::{GROUP, Model, TOKEN_BITS, group_rig};
 use crate::rig::{Rig, VSSD, addr, contents, small_config};
 
-/// 128 blocks of 8 pages, 20 of which are not exported; one may fail before the vSSD is worn out, unless `reserve` says
-/// more.
+/// 128 blocks of 8 pages, 20 of which are not exported; one may fail before the vSSD is worn out, or more with
+/// `reserve`.
 fn config(reserve: f64) -> SsdConfig {
     let mut cfg = small_config();
     (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (32, 8);
@@ -34,7 +34,7 @@ fn a_program_that_fails_costs_a_block_and_nobody_notices() {
         rig.program(&[(page * 4, 1), (page * 4 + 1, 2)], u64::from(page)).expect("room");
     }
     rig.settle();
-    // Of a page with two blocks; collection is off, and the sync is asked for before the failure is known.
+    // The page has two blocks. Collection is off, and the sync is requested before the failure is known.
     rig.fail = Some(DeviceError::BadBlock { block: 0 });
     rig.program(&[(20, 7), (21, 8)], 77).expect("room");
     rig.sync(78);
@@ -45,18 +45,18 @@ fn a_program_that_fails_costs_a_block_and_nobody_notices() {
     for seed in 0..20 {
         let mut cut = Rig::on(&config(0.05), rig.crash(&mut Rng::new(seed)), seed);
         cut.boot();
-        assert_eq!(cut.fetch(20), (Timestamp(7), Ok(contents(7))), "a sync covers what is programmed again");
+        assert_eq!(cut.fetch(20), (Timestamp(7), Ok(contents(7))), "a sync covers the second program");
     }
     rig.settle();
     let bad: Vec<u32> = (0..128).filter(|&b| rig.disk.is_bad(b)).collect();
-    assert_eq!(bad.len(), 1, "it is marked without being asked for");
+    assert_eq!(bad.len(), 1, "the block is marked bad without a request");
     let done = |d: &FlashDone| matches!(d, FlashDone::Programmed { token: 77, result: Ok(()) });
     assert_eq!(rig.done.iter().filter(|d| done(d)).count(), 1);
     assert!(rig.done.iter().any(|d| matches!(d, FlashDone::BlockFailed { vssd: VSSD })));
     assert!(rig.ssd.failed().is_none() && !rig.ssd.gc_running(VSSD));
     assert_eq!((rig.ssd.retired(VSSD), rig.ssd.reserve(VSSD), rig.ssd.worn_out(VSSD)), (1, 6, false));
-    assert_eq!(rig.ssd.space(VSSD).spare_blocks, space.spare_blocks - 2, "of the block, and of what is mapped");
-    assert!(rig.ssd.stats(VSSD).waf() > 1.0, "the page twice, and what else was in its block");
+    assert_eq!(rig.ssd.space(VSSD).spare_blocks, space.spare_blocks - 2, "less the failed block, and the mapped slots");
+    assert!(rig.ssd.stats(VSSD).waf() > 1.0, "the page was programmed twice, and the rest of its block was moved");
     rig.ssd.check().expect("invariants");
     let mut again = Rig::on(&config(0.05), rig.crash(&mut Rng::new(1)), 2);
     again.boot();
@@ -65,7 +65,7 @@ fn a_program_that_fails_costs_a_block_and_nobody_notices() {
             assert_eq!(rig.fetch(block), (Timestamp(version), Ok(contents(version))), "block {block}");
         }
     }
-    assert_eq!((again.ssd.retired(VSSD), again.ssd.reserve(VSSD)), (1, 6), "after a start too");
+    assert_eq!((again.ssd.retired(VSSD), again.ssd.reserve(VSSD)), (1, 6), "also after a start");
     assert_eq!(again.disk.violations(), []);
 }
 
@@ -111,7 +111,7 @@ fn a_drive_that_is_worn_out_is_so_after_a_start_until_its_last_block() {
     rig.ssd.check().expect("invariants");
     for block in (0..n).filter(|b| newest[*b as usize] > 0) {
         let v = newest[block as usize];
-        assert_eq!(rig.fetch(block), (Timestamp(v), Ok(contents(v))), "it can be read");
+        assert_eq!(rig.fetch(block), (Timestamp(v), Ok(contents(v))), "the block can be read");
     }
 }
 
@@ -151,7 +151,7 @@ fn search(cfg: &SsdConfig, seed: u64, acts: u32) -> Vec<TracePoint> {
             model.check(&mut next);
             if rng.chance(0.05) {
                 traces.append(&mut rig.traces);
-                // What was marked before it counts on.
+                // Blocks marked earlier still count.
                 next.traces.extend((0..marked).map(|_| trace::BLOCK_RETIRED));
                 rig = next;
                 model.restart(&rig);
@@ -183,7 +183,7 @@ fn without_checkpoints_it_is_the_same() {
     }
 }
 
-/// A block that fails while it is lent counts at home.
+/// A block that fails while it is on loan counts at its owner.
 #[test]
 fn borrowed_blocks_that_fail_go_home() {
     let mut cfg = small_config();
@@ -253,14 +253,14 @@ fn borrowed_blocks_that_fail_go_home() {
     assert!(failed > 30 && abroad > 3, "{failed} failed, {abroad} of them borrowed");
 }
 
-/// What range records hide in a block that failed is hidden until its mark is durable.
+/// Range records keep the contents of a failed block hidden until its mark is durable.
 #[test]
 fn what_was_trimmed_does_not_come_back_from_a_block_that_is_being_marked() {
     let cfg = config(0.05);
     let mut rig = Rig::new(&cfg, 11);
     rig.boot();
     let n = rig.ssd.space(VSSD).exported_slots / 2;
-    // Some for each of the four frontiers.
+    // Some pages for each of the four frontiers.
     for page in 0..12 {
         rig.program(&[(page * 4, 1), (page * 4 + 1, 1)], 1).expect("room");
         rig.settle();
@@ -282,7 +282,7 @@ fn what_was_trimmed_does_not_come_back_from_a_block_that_is_being_marked() {
     }
     rig.sync(4);
     rig.settle();
-    assert!(rig.ssd.stats(VSSD).erases > 200, "long enough for passes over all blocks");
+    assert!(rig.ssd.stats(VSSD).erases > 200, "too few erases for passes over all blocks");
     let lost = (0..100).map(|s| rig.crash(&mut Rng::new(s))).find(|d| (0..128).all(|b| !d.is_bad(b)));
     let mut again = Rig::on(&cfg, lost.expect("the mark may be lost"), 12);
     again.boot();
@@ -315,7 +315,7 @@ fn a_vssd_with_bad_blocks_can_be_cleared_and_used_again() {
     assert!(rig.ssd.is_clear(VSSD) && retired > 0);
     let mut again = Rig::on(&cfg, rig.crash(&mut Rng::new(4)), 10);
     again.boot();
-    assert!(again.ssd.is_clear(VSSD), "nothing comes back, of bad blocks neither");
+    assert!(again.ssd.is_clear(VSSD), "no data comes back, not even from bad blocks");
     assert_eq!(again.ssd.retired(VSSD), retired);
     again.assign();
     again.program(&[(1, 5)], 1).expect("room");
@@ -335,7 +335,7 @@ fn pages(rig: &mut Rig, block: u32) -> Vec<(PageAddr, Box<[Slot]>)> {
     };
     (0..8).filter_map(page).collect()
 }
-/// Blocks whose newest contents are in the page.
+/// Blocks with their newest contents in the page.
 fn newest(rig: &Rig, slots: &[Slot]) -> Vec<u32> {
     let of = slots.iter().map(|s| s.record).filter(|r| r.kind == SlotKind::Data);
     of.filter(|r| rig.ssd.version(VSSD, r.addr) == r.version).map(|r| r.addr.block).collect()
@@ -344,7 +344,7 @@ fn corrupt(rig: &mut Rig, block: u32) -> bool {
     matches!(rig.fetch(block).1, Err(ReadError::Corrupt { .. }))
 }
 
-/// 60 pages, of which the first that was programmed is lost. Its erase block.
+/// A drive with 60 pages, of which the first one programmed is lost; also returns that page's erase block.
 fn with_a_lost_page(cfg: &SsdConfig) -> (Rig, u32) {
     let mut rig = Rig::new(cfg, 5);
     rig.boot();
@@ -368,7 +368,7 @@ fn a_page_that_cannot_be_read_costs_what_is_in_it_and_no_block() {
         let (mut rig, block) = with_a_lost_page(&cfg);
         let erases = rig.disk.erases(block);
         if by_collector {
-            // All else in the erase block is written again: it is the best victim.
+            // All other blocks in the erase block are overwritten, so it is the best victim.
             for (_, slots) in pages(&mut rig, block) {
                 let again: Vec<_> = newest(&rig, &slots).into_iter().map(|b| (b, u64::from(b) + 1000)).collect();
                 rig.program(&again, 2).expect("room");
@@ -392,7 +392,7 @@ fn a_page_that_cannot_be_read_costs_what_is_in_it_and_no_block() {
         }
         assert!(cuts > 5 && !rig.disk.is_bad(block) && rig.disk.erases(block) == erases + 1, "{cuts}");
         assert_eq!((rig.ssd.stats(VSSD).unreadable_blocks, rig.ssd.retired(VSSD)), (1, 0));
-        // What is lost does not look sound, is known to have been there, and heals.
+        // The lost blocks read as corrupt at their version, and can be healed.
         for b in 0..4 {
             assert!(corrupt(&mut rig, b) && rig.ssd.version(VSSD, addr(b)).0 == u64::from(b) + 1, "block {b}");
         }
@@ -413,7 +413,7 @@ fn a_block_that_cannot_be_read_after_an_erase_either_is_marked_bad() {
     let mut version = 2000;
     while !rig.disk.is_bad(block) {
         version += 1;
-        assert!(version < 20_000, "it is not marked");
+        assert!(version < 20_000, "the block was never marked bad");
         rig.gc_start();
         rig.program(&[((version % 240) as u32, version)], version).expect("room");
         rig.settle();

@@ -1,4 +1,4 @@
-//! The page-mapped block layer on the flash manager's calls: random requests and power cuts against a model.
+//! The page-mapped block layer on the flash manager's calls: random requests and power cuts, checked against a model.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ fn config() -> ManagerConfig {
     cfg
 }
 
-/// Values a block may read as, the oldest first; those before `floor` are gone for good.
+/// Values that a block may have, oldest first; those before `floor` must not return.
 #[derive(Clone, Debug, Default)]
 struct History {
     values: Vec<u64>,
@@ -50,7 +50,7 @@ enum Asked {
     Flush {
         at: Vec<usize>,
     },
-    /// A read after a start.
+    /// A read that checks a block after a start.
     Verify {
         lba: u32,
     },
@@ -61,20 +61,20 @@ struct Run {
     vssd: VssdId,
     map: BlockMap,
     victims: VictimPolicy,
-    /// Of a hundred requests.
+    /// Flushes per hundred requests.
     flushes: u64,
     history: Vec<History>,
     asked: BTreeMap<u64, Asked>,
     token: u64,
     value: u64,
     recovered: bool,
-    /// Errors of a drive that is worn out.
+    /// Number of errors of a worn-out drive.
     worn_out: u64,
-    /// Of the next recovery.
+    /// The expected error of the next recovery.
     expect_error: Option<MapError>,
 }
 
-/// What a value looks like; every seventh like a summary at its start.
+/// The contents for a value; every seventh begins like a summary.
 fn contents(value: u64) -> Payload {
     if value == 0 {
         return Payload::zero(BLOCK);
@@ -92,7 +92,7 @@ fn new_map(manager: &FlashManager, vssd: VssdId, blocks: u32, victims: VictimPol
 }
 
 impl Run {
-    /// A new drive with a volume of this part of the most that fit.
+    /// A new drive with a volume of this fraction of the largest size.
     fn new(seed: u64, part: f64, failures: f64) -> Run {
         Run::on(&config(), seed, part, failures)
     }
@@ -246,7 +246,7 @@ impl Run {
         let data = Payload::concat(&values.into_iter().map(contents).collect::<Vec<_>>());
         let r = self.call(|m, io| if trim { m.trim(io, lba, n, token) } else { m.write(io, lba, &data, token) });
         if let Err(e) = r {
-            // Refused: it changed nothing.
+            // A refused request changed nothing.
             assert!(matches!(e, MapError::Full { .. }) || self.drive.failures > 0.0, "{e}");
             self.asked.remove(&token);
             for i in lba..lba + n {
@@ -284,7 +284,7 @@ impl Run {
             self.asked.remove(&token);
         }
     }
-    /// Starts again from what the power cut left.
+    /// Restarts from the state after the power cut.
     fn restart(&mut self) {
         self.drive.cut();
         self.asked.clear();
@@ -297,7 +297,7 @@ impl Run {
         self.recovered = false;
         self.call(|m, io| m.recover(io));
     }
-    /// Every block reads as what was flushed last, or as something newer; which is the model's from now on.
+    /// Checks that every block has its last flushed value or a newer one, which the model takes over.
     fn verify(&mut self) {
         for lba in 0..self.map.blocks() {
             let token = self.next(Asked::Verify { lba });
@@ -310,15 +310,15 @@ impl Run {
 #[test]
 fn power_cuts_lose_nothing_that_was_flushed() {
     let (mut victims, mut moved, mut in_recovery, mut worn_out) = (0, 0, 0, 0);
-    // 1316: a victim of which only old trims were left kept the last free block, and collection had none.
-    // 3584: collection had filled the last free block, and a victim of its had a block again that the host had rewritten.
-    // 2855, 3007: the program of a summary failed, and the one behind it, which names it, did not.
+    // 1316: a victim with only old trims occupied the last free block, and collection had none.
+    // 3584: collection had filled the last free block, and its victim regained a block that the host had overwritten.
+    // 2855, 3007: the program of a summary failed, but not that of the next summary, which refers to it.
     for seed in (0..200).chain([1316, 2855, 3007, 3584]) {
         let failures = if seed % 4 == 3 { 0.004 } else { 0.0 };
-        // Nearly full half of the time: then collection has much to move.
+        // Half of the runs are nearly full, so that collection has much to move.
 
         let mut r = Run::new(seed, if seed % 2 == 0 { 0.97 } else { 0.5 }, failures);
-        // With few flushes much of a victim is replaced by what no summary has yet.
+        // With few flushes much of a victim is replaced by data that no summary lists yet.
         r.flushes = if seed % 3 == 0 { 1 } else { 8 };
         for _ in 0..3 {
             for _ in 0..r.drive.rng.between(50, 400) {
@@ -333,7 +333,7 @@ fn power_cuts_lose_nothing_that_was_flushed() {
             (victims, moved) = (victims + r.map.stats().victims, moved + r.map.stats().moved);
             worn_out += r.worn_out;
             r.restart();
-            // Another power cut while the first one is recovered from, and what that begins.
+            // Another power cut during recovery from the first one.
             for _ in 0..r.drive.rng.below(40) {
                 r.step();
             }
@@ -347,10 +347,10 @@ fn power_cuts_lose_nothing_that_was_flushed() {
         }
     }
     let seen = (victims, moved, in_recovery, worn_out);
-    assert!(victims > 100 && moved > 1000 && in_recovery > 10 && worn_out > 0, "it never came to something: {seen:?}");
+    assert!(victims > 100 && moved > 1000 && in_recovery > 10 && worn_out > 0, "a situation was never met: {seen:?}");
 }
 
-/// The last pages of all superblocks, where their summaries are, lie on one die.
+/// The last pages of all superblocks, which hold their summaries, lie on one die.
 #[test]
 fn a_recovery_waits_for_room_in_the_queues_of_dies() {
     let mut cfg = config();
@@ -380,7 +380,7 @@ fn a_full_volume_takes_rewrites_for_ever() {
                 r.value += 1;
                 r.put(lba, vec![r.value], false);
                 while r.asked.len() > 16 {
-                    assert!(r.step(), "it does not come to rest");
+                    assert!(r.step(), "collection does not end");
                 }
             }
         }
@@ -408,7 +408,7 @@ fn writes_in_order_cost_summaries_alone() {
         }
     }
     r.settle();
-    // Of sixteen pages a slot is a summary, and values that look like one leave filler before them.
+    // One slot in sixteen pages is a summary, and values that look like one leave filler before them.
     let s = r.map.stats();
     assert_eq!(s.moved, 0);
     assert!(s.waf() < 1.35, "{} {s:?}", s.waf());
@@ -418,7 +418,7 @@ fn writes_in_order_cost_summaries_alone() {
 fn a_request_of_a_page_is_in_one_page() {
     let mut r = Run::new(1, 0.5, 0.0);
     for at in (0..r.map.blocks() / 2 * 2).step_by(2) {
-        // No value that looks like a summary: it would not take a page's last slot.
+        // The value must not look like a summary, which would not go into a page's last slot.
         r.value = r.value.next_multiple_of(7) + 2;
         r.put(at, vec![r.value - 1, r.value], false);
     }
@@ -444,7 +444,7 @@ fn what_was_trimmed_stays_so() {
     r.act_flush();
     r.settle();
     assert_eq!(r.map.mapped(), 50);
-    // The records of it are collected too.
+    // The trim's records are collected, too.
     for i in 0..6 * size {
         r.value += 1;
         r.put(200 + i % (size - 200), vec![r.value], false);
@@ -462,8 +462,8 @@ fn what_was_trimmed_stays_so() {
     assert!(r.history[10..160].iter().all(|h| h.values == [0]));
 }
 
-/// A trim is collected whose block has been written again since, and a power cut takes what was written: what the block held
-/// before it was trimmed lies among data that rest, and must not come back.
+/// A trim is collected after its block was written again, and a power cut loses that write. The block's contents from
+/// before the trim lie among cold data, and must not come back.
 #[test]
 fn what_was_trimmed_stays_so_when_what_replaced_it_is_lost() {
     let (mut lost, mut victims) = (0, 0);
@@ -473,7 +473,7 @@ fn what_was_trimmed_stays_so_when_what_replaced_it_is_lost() {
         r.put(0, (1..=u64::from(size)).collect(), false);
         r.value = u64::from(size);
         r.settle();
-        // A part is written round and round, so that superblocks die as a whole and nothing has to be copied.
+        // A part is overwritten cyclically, so that superblocks become empty as a whole and nothing is copied.
         let hot = size / 8;
         let mut next = 0;
         let mut write = |r: &mut Run, n: u64| {
@@ -509,7 +509,7 @@ fn what_was_trimmed_stays_so_when_what_replaced_it_is_lost() {
         r.verify();
         lost += trimmed.iter().filter(|l| r.history[**l as usize].values == [0]).count();
     }
-    assert!(lost > 400 && victims > 400, "it never came to something: {lost}, {victims}");
+    assert!(lost > 400 && victims > 400, "a situation was never met: {lost}, {victims}");
 }
 
 #[test]
@@ -518,7 +518,7 @@ fn data_that_looks_like_a_summary_is_none() {
         let mut r = Run::new(seed, 0.5, 0.0);
         let size = r.map.blocks();
         for page in 0..12 {
-            // What the next page would have to hold to map the last block to the first slot.
+            // The contents with which the next page would map the last block to the first slot.
             let entries = vec![Entry { sequence: u64::MAX / 2, lba: size - 1, slot: 0 }];
             let s = Summary {
                 vssd: r.vssd.0,
@@ -576,7 +576,7 @@ fn bad_requests_are_refused_with_the_rule() {
     let mut cold = new_map(&r.drive.manager, r.vssd, 10, VictimPolicy::Greedy).expect("it fits");
     let mut io = Io { now: r.drive.now, manager: &mut r.drive.manager, out: &mut r.drive.out };
     assert_eq!(cold.read(&mut io, 0, 1, 1), Err(MapError::NotReady));
-    // The log of a volume of another size is not taken for this one's.
+    // The log of a volume of another size is refused.
     r.put(0, vec![1, 2, 3], false);
     r.act_flush();
     r.settle();
@@ -604,10 +604,10 @@ fn summaries_have_a_fixed_form() {
     assert_eq!(b[52..62], [0, 9, 0, 0, 0, 0, 255, 255, 255, 255]);
     assert_eq!(b[62..74], [0x81, 1, 3, 0, 0, 0, 2, 4, 0, 0, 0, 0]);
     let page = [&[7; 4096][..], &b].concat();
-    // Filler is nobody's.
+    // Filler belongs to no block.
     s.entries.remove(1);
     assert_eq!(summary::decode(&page), Ok(s));
-    // No changed byte is taken, no shortened page, nor data behind it.
+    // A changed byte, a shortened page, and data behind it are refused.
     for at in 4096..page.len() {
         let mut bad = page.clone();
         bad[at] ^= 1;
@@ -623,7 +623,7 @@ fn summaries_have_a_fixed_form() {
 fn entries_beyond_a_slot_go_to_the_slots_before() {
     let mut rng = Rng::new(3);
     for n in [750, 809, 810, 1617, 1618, 2000] {
-        // Of two slots a page, as long a block as there may be.
+        // The longest permitted block with two slots per page.
         let mut group = summary::Group::default();
         let mut sequence = 1 << 40;
         let (mut entries, mut slot) = (Vec::new(), 0);
@@ -641,7 +641,7 @@ fn entries_beyond_a_slot_go_to_the_slots_before() {
         assert!(group.room(group.slots(0)) * 5 < BLOCK as usize && group.slots(group.room(9)) <= 9);
         let page = [&[7; 4096][..], &b].concat();
         assert_eq!(summary::decode(&page), Ok(s.clone()), "{n} entries");
-        // More slots than there are before it.
+        // More slots than lie before the summary.
         let early = Summary { page: 0, ..s };
         assert_eq!(summary::decode(&[&[7; 4096][..], &summary::encode(&early)].concat()), Err(Unreadable::Unsound));
     }

@@ -1,4 +1,4 @@
-//! A vSSD's flash is given back, and power fails on the way.
+//! Release of a vSSD's flash, with power cuts during it.
 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Rng, Timestamp, VolumeId};
@@ -7,7 +7,7 @@ use rackweave_flash::table::EntryState;
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config};
 
-/// Writes, overwrites, trims and collects, and stops in the middle of it.
+/// Writes, overwrites, trims and collects, and stops in the middle.
 fn worked(rig: &mut Rig, rng: &mut Rng) {
     for token in 1..400 {
         if rng.chance(0.05) {
@@ -36,7 +36,7 @@ fn what_is_cleared_is_gone_whenever_power_fails() {
         worked(&mut rig, &mut rng);
         assert!(!rig.ssd.is_clear(VSSD), "seed {seed}");
         rig.clear();
-        assert_eq!(rig.ssd.room(VSSD).0, 0, "nothing is held any more");
+        assert_eq!(rig.ssd.room(VSSD).0, 0, "no slot is in use");
         let mut done = false;
         if rng.chance(0.5) {
             rig.settle();
@@ -51,7 +51,7 @@ fn what_is_cleared_is_gone_whenever_power_fails() {
         let mut rig = Rig::on(&cfg, rig.crash(&mut rng), seed + 1000);
         rig.boot();
         if done {
-            assert!(rig.ssd.is_clear(VSSD), "seed {seed}: it was said to be durable");
+            assert!(rig.ssd.is_clear(VSSD), "seed {seed}: the release was reported as durable");
         } else if !rig.ssd.is_clear(VSSD) {
             rig.clear();
             rig.settle();
@@ -60,7 +60,7 @@ fn what_is_cleared_is_gone_whenever_power_fails() {
         if rig.ssd.entry_state(VSSD) != EntryState::InUse {
             rig.assign();
         }
-        // Another user finds nothing, keeps what it writes, and its collection works.
+        // Another user finds no data, can write and read its own, and its collection works.
         for block in 0..300 {
             assert_eq!(rig.fetch(block).0, Timestamp::ZERO, "seed {seed}, block {block}");
         }

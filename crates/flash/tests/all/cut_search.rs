@@ -1,5 +1,5 @@
-//! Search for power cuts that lose something, on a drive of the flash manager: random calls on vSSDs of all kinds,
-//! blocks that fail, dies that trade places, and power cuts at any time, in recovery too. A seed names a run.
+//! Searches for power cuts that lose data on a drive of the flash manager: random calls on vSSDs of all kinds, failing
+//! blocks, swaps of dies, and power cuts at any time, recovery included. A seed names a run.
 
 use std::collections::BTreeMap;
 
@@ -34,14 +34,14 @@ pub fn config() -> ManagerConfig {
     cfg
 }
 
-/// What happened in the runs, so that a search that never came to something is noticed.
+/// Counts of situations: the test fails if one is never met.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub cuts: u64,
     pub cuts_in_recovery: u64,
     pub cuts_in_swaps: u64,
     pub closed: u64,
-    /// Blocks found again that had been freed, and shorter ones than were written.
+    /// Freed blocks that reappeared, and blocks with fewer pages than were written.
     pub returned: u64,
     pub shorter: u64,
     pub swap_moves: u64,
@@ -72,11 +72,11 @@ impl Seen {
     }
 }
 
-/// A block from its allocation on.
+/// A block since its allocation.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     seed: u64,
-    /// Pages handed over, those of them answered, those of them flushed.
+    /// Pages submitted; answered ones of them; flushed ones of these.
     pages: u32,
     answered: u32,
     flushed: u32,
@@ -99,14 +99,14 @@ struct Run {
     vssds: BTreeMap<VssdId, bool>,
     lives: BTreeMap<Block, Life>,
     asked: BTreeMap<u64, Asked>,
-    /// Flushed pages by the time a sync is answered: what was answered when it was asked.
+    /// For each pending sync, the pages that it makes durable: those answered when it was requested.
     covers: BTreeMap<u64, Vec<(Block, u64, u32)>>,
     token: u64,
     ready: bool,
     seen: Seen,
 }
 
-/// Runs a seed. `Err`: what was lost or wrong.
+/// Runs a seed. `Err` says what was lost or wrong.
 pub fn run(cfg: &ManagerConfig, seed: u64) -> Result<Seen, String> {
     let mut rng = Rng::new(seed);
     let failures = if rng.chance(0.3) { 0.004 } else { 0.0 };
@@ -147,7 +147,7 @@ impl Run {
         self.asked.insert(self.token, asked);
         self.token
     }
-    /// Delivers one completion. False: none is under way.
+    /// Delivers one completion; false if none is pending.
     fn step(&mut self) -> Result<bool, String> {
         self.take()?;
         if !self.drive.complete(3_000_000) {
@@ -170,7 +170,7 @@ impl Run {
         let waiting: Vec<_> = self.asked.values().collect();
         if waiting.is_empty() { Ok(()) } else { Err(format!("at rest and not answered: {waiting:?}")) }
     }
-    /// Executes what the manager asks for, and takes its answers.
+    /// Executes the manager's commands, and takes its answers.
     fn take(&mut self) -> Result<(), String> {
         for d in self.drive.take() {
             self.answer(d)?;
@@ -319,7 +319,7 @@ impl Run {
         }
     }
 
-    /// A power cut, or now and then an orderly end.
+    /// A power cut, or sometimes an orderly close.
     fn end(&mut self) -> Result<(), String> {
         if self.drive.rng.chance(0.2) {
             self.settle()?;
@@ -361,7 +361,7 @@ impl Run {
         }
         self.verify()
     }
-    /// What was durable is there.
+    /// Checks that durable data is there.
     fn verify(&mut self) -> Result<(), String> {
         self.drive.manager.check().map_err(|e| e.to_string())?;
         for (block, count) in self.drive.manager.erase_counts().enumerate() {
@@ -370,7 +370,7 @@ impl Run {
                 return Err(format!("erase block {block} was erased {truth} times, {count} are counted"));
             }
         }
-        // A vSSD whose allocation or end was not answered may be there or not.
+        // A vSSD whose allocation or deletion was not answered may or may not exist.
         let found: Vec<VssdId> = self.drive.manager.vssds().map(|v| v.id).collect();
         if let Some((lost, _)) = self.vssds.iter().find(|(v, live)| **live && !found.contains(v)) {
             return Err(format!("{lost} is gone"));

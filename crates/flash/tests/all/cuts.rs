@@ -31,5 +31,5 @@ fn power_cuts_lose_nothing_that_was_flushed() {
         worn_out,
         verified,
     ];
-    assert!(of != (0..SEEDS) || counts.iter().all(|n| *n > 0), "the search never came to something: {seen:?}");
+    assert!(of != (0..SEEDS) || counts.iter().all(|n| *n > 0), "a situation was never met: {seen:?}");
 }

@@ -1,4 +1,4 @@
-//! Deleted volumes: nothing of them stays, is mapped again, or has to be kept in mind.
+//! Deleted volumes: none of their data stays or is mapped again, and no record of them is kept.
 
 use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::{BlockAddr, Payload, Rng, Timestamp, VolumeId};
@@ -23,7 +23,7 @@ fn holds(rig: &Rig, volume: VolumeId) -> bool {
     !runs.is_empty()
 }
 
-/// Volume 1 is deleted, 2 lives, and no other was made.
+/// Volume 1 is deleted, 2 exists, and no other was created.
 fn told() -> LiveVolumes {
     LiveVolumes { first_unused: VolumeId(3), writers: [(LIVES, 1)].into() }
 }
@@ -46,7 +46,7 @@ fn a_deleted_volume_is_gone_at_once_and_comes_back_from_flash_only_until_the_sta
         let mut rig = Rig::new(&cfg, seed);
         rig.boot();
         written(&mut rig);
-        // Programs are under way, records not durable; or all is.
+        // Either programs are pending and records not durable, or everything is durable.
         if rng.chance(0.5) {
             rig.sync(1);
             rig.settle();
@@ -60,17 +60,17 @@ fn a_deleted_volume_is_gone_at_once_and_comes_back_from_flash_only_until_the_sta
             rig.ssd.know_volumes(VSSD, &told());
         }
         assert!(!holds(&rig, DEAD) && holds(&rig, LIVES), "seed {seed}");
-        // What comes late is not taken.
+        // Late writes are ignored.
         write(&mut rig, DEAD, 7, 200);
         rig.zero(BlockRange { volume: DEAD, first: 0, count: 9 }, Timestamp(201));
         rig.settle();
         rig.sync(2);
         rig.settle();
-        assert!(!holds(&rig, DEAD), "seed {seed}: a program or record came late");
+        assert!(!holds(&rig, DEAD), "seed {seed}: data of the deleted volume is back");
         assert_eq!(
             (rig.ssd.room(VSSD).0, rig.ssd.range_records(VSSD)),
             (35, 2),
-            "seed {seed}: room for the live one's only"
+            "seed {seed}: only the live volume takes space"
         );
         assert_eq!(rig.ssd.check(), Ok(()));
 
@@ -80,7 +80,7 @@ fn a_deleted_volume_is_gone_at_once_and_comes_back_from_flash_only_until_the_sta
             rig.ssd.know_volumes(VSSD, &told());
         }
         rig.boot();
-        assert!(early || holds(&rig, DEAD), "seed {seed}: no record tells that it is deleted");
+        assert!(early || holds(&rig, DEAD), "seed {seed}: its data is gone without a record of the deletion");
         rig.ssd.know_volumes(VSSD, &told());
         assert!(!holds(&rig, DEAD), "seed {seed}");
         assert_eq!((rig.ssd.room(VSSD).0, rig.ssd.range_records(VSSD)), (35, 2), "seed {seed}");
@@ -92,7 +92,7 @@ fn a_deleted_volume_is_gone_at_once_and_comes_back_from_flash_only_until_the_sta
     }
 }
 
-/// Room, memory and work of those that lived before are the next one's.
+/// Space, memory and work of deleted volumes are available to the next ones.
 #[test]
 fn volumes_come_and_go_and_take_nothing_along() {
     let mut rig = Rig::new(&small_config(), 1);

@@ -22,7 +22,7 @@ fn a_device_full_to_its_limit_still_collects() {
                 rig.gc_start();
                 assert!(
                     rig.step() || turns < 10_000,
-                    "no block becomes free: {:?} {:?} {:?}",
+                    "no block was freed: {:?} {:?} {:?}",
                     rig.ssd.space(VSSD),
                     rig.ssd.stats(VSSD),
                     rig.done.last()
@@ -88,8 +88,8 @@ fn damage_is_found_and_healed_by_the_same_version() {
     assert_eq!(rig.fetch(9), (Timestamp(5), Ok(contents(5))));
 }
 
-/// PN3: the CRC that was computed as a block came in stands beside it on flash. So a byte that changes in memory on the way from
-/// the network to the device is found by the first who reads it.
+/// PN3: the CRC computed when a block was received is stored beside it on flash, so a byte that changes in memory
+/// between network and device is found by the first read.
 #[test]
 fn what_changed_between_the_network_and_the_device_is_not_served() {
     let came: Vec<u8> = (0..8192u32).map(|i| (i / 7) as u8).collect();
@@ -102,7 +102,7 @@ fn what_changed_between_the_network_and_the_device_is_not_served() {
         rig.write(BlockWrite { addr: addr(b), version: Timestamp(5), data: data.block(b) }, u64::from(b));
         rig.settle();
     }
-    assert_eq!(rig.ssd.stats(VSSD).summed_slots, 2, "none was computed again");
+    assert_eq!(rig.ssd.stats(VSSD).summed_slots, 2, "no CRC was computed again");
     assert_eq!(rig.fetch(0), (Timestamp(5), Ok(Payload::Bytes(came[..4096].to_vec().into()))));
     assert!(matches!(rig.fetch(1), (Timestamp(5), Err(ReadError::Corrupt { .. }))));
     rig.write(
@@ -110,7 +110,7 @@ fn what_changed_between_the_network_and_the_device_is_not_served() {
         9,
     );
     rig.settle();
-    assert_eq!(rig.fetch(2).1.expect("sound").bytes(), Some(&came[4096..]), "its CRC is computed where none came");
+    assert_eq!(rig.fetch(2).1.expect("sound").bytes(), Some(&came[4096..]), "a missing CRC is computed");
     assert_eq!(rig.ssd.stats(VSSD).summed_slots, 2);
 }
 
@@ -138,7 +138,7 @@ fn ranges_extents_and_scans_agree() {
     assert_eq!(runs(&rig, 0, 2000, 9), (all.to_vec(), 2000));
     assert_eq!(runs(&rig, 0, 2000, 2), (all[..2].to_vec(), 12));
     assert_eq!(runs(&rig, 11, 1100, 9), (all[1..3].to_vec(), 1100));
-    // What lies in a record is one run up to the next mapped block, in however many records it came.
+    // Zeroed blocks form one run up to the next mapped block, from any number of records.
     rig.ssd.zero_range(Time::ZERO, VSSD, range(11, 500), Timestamp(9));
     rig.ssd.zero_range(Time::ZERO, VSSD, range(511, u32::MAX - 600), Timestamp(9));
     let end = u32::MAX - 89;
@@ -164,7 +164,7 @@ fn commands_take_the_profile_s_time() {
     assert_eq!(out.commands[0].done_at, Time(first));
     assert_eq!(out.commands[1].done_at, Time(first + 75_000 + transfer), "one die does one thing at a time");
     assert!(matches!(out.commands[0].op, DeviceOp::ReadSlot { .. }));
-    // Another slot of the page that is in the register: only its transfer.
+    // Another slot of the page in the register costs only its transfer.
     ssd.read(Time(1000), VSSD, addr(5), 3, &mut out);
     assert_eq!(out.commands.len(), 2);
     assert_eq!(out.commands[1].done_at, Time(first + 75_000 + 2 * transfer));
@@ -213,7 +213,7 @@ fn channels_and_dies_of_one_drive_are_given_once() {
     let mut cfg = SsdConfig::new(SsdId(0), profile);
     (cfg.timing, cfg.checkpoint_blocks, cfg.verify) = (Timing::None, Some(1), false);
     let mut ssd = Ssd::new(cfg).expect("valid");
-    // A channel has four dies: the first six are two vSSDs', which share the second channel with the third.
+    // A channel has four dies: the first six belong to two vSSDs, which share the second channel with the third.
     let shares = [Share::Dies(3), Share::Dies(3), Share::Channels(13), Share::Dies(2), Share::Dies(4)];
     for (i, share) in shares.into_iter().enumerate() {
         ssd.alloc_share(VssdId(i as u32), share).expect("free");
@@ -224,7 +224,7 @@ fn channels_and_dies_of_one_drive_are_given_once() {
         let vssd = VssdId(i as u32);
         let (first, blocks) = (ssd.first_block(vssd), share.dies(&g) * g.blocks_per_die());
         assert_eq!(ssd.space(vssd).blocks_total, blocks);
-        // Writes until its checkpoints have been everywhere: where its blocks are, and its part of the area.
+        // Writes until the vSSD's checkpoints have used their whole part of the checkpoint area.
         let (mut out, mut meta) = (FlashOut::new(), (u64::MAX, 0));
         for version in 1..=u64::from(g.pages_per_block) * u64::from(share.dies(&g)) * 6 {
             let write = |i: u32| BlockWrite { addr: addr(i), version: Timestamp(version), data: contents(version) };

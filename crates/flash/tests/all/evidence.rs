@@ -1,4 +1,4 @@
-//! What a drive says it lost, and marks of blocks whose contents nobody has.
+//! A drive's report of lost records, and marks of blocks whose contents are lost everywhere.
 
 use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
@@ -18,7 +18,7 @@ fn mark(rig: &mut Rig, block: u32, version: u64) {
     rig.settle();
 }
 
-/// Everything is synced, and a new life begins on it.
+/// Syncs everything, and restarts the drive.
 fn again(rig: Rig) -> Rig {
     again_after(rig, |_| {})
 }
@@ -41,7 +41,7 @@ fn marks_of_lost_blocks_survive_collection_checkpoints_and_restarts_and_go_when_
     for block in [3, 5, 7] {
         mark(&mut rig, block, 10);
     }
-    // Enough for checkpoints, and for collection to move what stays.
+    // Enough writes for checkpoints, and for collection to move the remaining data.
     for version in 11..1500u64 {
         rig.program(&[(20 + (version % 200) as u32, version)], version).expect("room");
         if version.is_multiple_of(50) {
@@ -55,7 +55,7 @@ fn marks_of_lost_blocks_survive_collection_checkpoints_and_restarts_and_go_when_
     assert_eq!((marks(&rig), rig.ssd.losses(VSSD)), (vec![3, 5, 7], Losses::default()));
     let (version, read) = rig.fetch(5);
     assert!(version == Timestamp(10) && matches!(read, Err(ReadError::Corrupt { .. })), "{read:?}");
-    // Contents of that very version heal, newer ones and zeroes clear.
+    // Contents of the same version heal a mark; newer ones and zeroes clear it.
     rig.program(&[(3, 10)], 1).expect("room");
     rig.program(&[(5, 2000)], 1).expect("room");
     rig.settle();
@@ -64,7 +64,7 @@ fn marks_of_lost_blocks_survive_collection_checkpoints_and_restarts_and_go_when_
     assert_eq!(marks(&again(rig)), []);
 }
 
-/// Contents of slots with range records change under their checksum.
+/// Damages the contents of slots with range records.
 fn damage_ranges(disk: &mut Memory) {
     let g = small_config().profile.geometry;
     for (block, page) in (0..g.blocks()).flat_map(|b| (0..g.pages_per_block).map(move |p| (b, p))) {
@@ -88,10 +88,10 @@ fn range_records_that_cannot_be_read_are_lost_records() {
     let rig = again_after(rig, damage_ranges);
     let lost = rig.ssd.losses(VSSD);
     assert!(lost.records == 1 && lost.digest != 0, "{lost:?}");
-    assert_eq!(again(rig).ssd.losses(VSSD), lost, "the same each time");
+    assert_eq!(again(rig).ssd.losses(VSSD), lost, "the same at each start");
 }
 
-/// Slots with range records are of another generation: misdirected writes, or what an earlier user left.
+/// Gives slots with range records another generation, as by misdirected writes or an earlier user.
 fn misdirect_ranges(disk: &mut Memory) {
     let g = small_config().profile.geometry;
     for (block, page) in (0..g.blocks()).flat_map(|b| (0..g.pages_per_block).map(move |p| (b, p))) {

@@ -1,4 +1,4 @@
-//! Golden vectors of what lies on flash.
+//! Golden vectors of the formats on flash.
 
 use rackweave_core::device::BlockOob;
 use rackweave_core::{DriveId, SetId, VolumeId, VssdId};
@@ -131,7 +131,7 @@ fn the_drives_table() {
     bare[20..24].fill(0);
     assert_eq!(b[20..24], crc32c::crc32c(&bare).to_le_bytes());
     assert_eq!(table::decode(&b), Copy::Whole(Box::new(t)));
-    // Whatever follows it is not looked at; damage to it is noticed.
+    // Bytes behind the table are ignored; damage to the table is noticed.
     assert!(matches!(table::decode(&[&b[..], &[9; 40]].concat()), Copy::Whole(_)));
     for at in 0..b.len() {
         let mut bad = b.clone();
@@ -153,9 +153,9 @@ fn of_two_tables_the_newer_whole_one_counts() {
         assert_eq!(chosen(t(6), other.clone()), Ok(Some((6, false))));
         assert_eq!(chosen(other, t(7)), Ok(Some((7, false))));
     }
-    assert_eq!(chosen(Copy::Blank, Copy::Damaged), Ok(None), "the first write of all");
+    assert_eq!(chosen(Copy::Blank, Copy::Damaged), Ok(None), "the first write of a table was torn");
     assert_eq!(chosen(Copy::Damaged, Copy::Damaged), Err(table::TableError::Damaged));
-    // A later program has written one of them, perhaps the newer.
+    // A later version has written one of the copies, perhaps the newer one.
     for other in [Copy::Damaged, Copy::Blank, t(7)] {
         assert_eq!(chosen(Copy::Version(2), other.clone()), Err(table::TableError::Version { found: 2 }));
         assert_eq!(chosen(other, Copy::Version(2)), Err(table::TableError::Version { found: 2 }));
@@ -223,13 +223,13 @@ fn the_drives_record_is_as_documented() {
     assert_eq!(b[b.len() - 4..], crc32c::crc32c(&b[..b.len() - 4]).to_le_bytes());
     assert!(b.len() as u64 <= record::copy_bytes(&cut));
     assert_eq!(record::decode(&b, &cut), Ok(Some(r.clone())));
-    // As versions wrote it that did not keep this.
+    // As earlier versions wrote it, without these fields.
     for (cleared, less) in [(vec![], 24), (r.cleared.clone(), 8)] {
         let before = DriveRecord { cleared, cleared_at: None, ..r.clone() };
         let bytes = record::encode(&before, &cut);
         assert_eq!((bytes.len(), record::decode(&bytes, &cut)), (b.len() - less, Ok(Some(before))));
     }
-    // Damage anywhere is noticed, and no bytes at all make it panic.
+    // Damage anywhere is noticed, and no input causes a panic.
     let mut rng = rackweave_core::Rng::new(5);
     for at in 0..b.len() {
         let mut damaged = b.clone();

@@ -1,4 +1,4 @@
-//! What garbage collection does with damaged slots, and what it costs the reads beside it.
+//! Garbage collection of damaged slots, and its cost to concurrent reads.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use rackweave_sim::{Disk, Single};
 
 use crate::rig::{Rig, VSSD, addr, contents, new_ssd, small_config, small_profile};
 
-/// Pages of four blocks, written in order, and then all but each fifth again: every erase block keeps a few valid.
+/// Writes pages of four blocks in order, then again all but every fifth: every erase block keeps a few valid pages.
 fn pages() -> impl Iterator<Item = u32> {
     (0..64).chain((0..64).filter(|page| page % 5 != 0)).map(|page| page * 4)
 }
@@ -34,7 +34,7 @@ fn worth_collecting() -> Rig {
     rig
 }
 
-/// Where the newest copy of a block is.
+/// Place of a block's newest copy.
 fn place_of(rig: &mut Rig, block: u32) -> (u32, u16, u8) {
     let version = rig.ssd.version(VSSD, addr(block));
     for b in 0..32 {
@@ -56,14 +56,14 @@ fn damaged(damage: impl Fn(&mut Memory, PageAddr, u8)) {
     damage(&mut rig.disk, PageAddr { block, page }, slot);
     rig.gc_start();
     while !rig.traces.contains(&trace::CRC_MISMATCH) {
-        assert!(rig.step(), "the move does not report it");
+        assert!(rig.step(), "the move does not report the damage");
     }
     rig.ssd.gc_stop(VSSD);
     rig.settle();
     rig.ssd.check().expect("invariants");
     let version = rig.ssd.version(VSSD, addr(KEPT));
     let (to, page, slot) = place_of(&mut rig, KEPT);
-    assert_ne!(to, block, "it was moved");
+    assert_ne!(to, block, "the slot was not moved");
     assert_eq!(rig.fetch(KEPT), (version, Err(ReadError::Corrupt { block: to, page, slot })));
     let sound = contents(version.0);
     rig.write(BlockWrite { addr: addr(KEPT), version, data: sound.clone() }, 2);
@@ -82,7 +82,7 @@ fn a_misdirected_block_gets_no_sound_record_when_it_is_moved() {
         let DeviceData::Slot(s) = disk.execute(&DeviceOp::ReadSlot { page, slot }).expect("programmed") else {
             unreachable!()
         };
-        // Another block's record, sound in itself.
+        // A valid record of another block.
         assert!(disk.misdirect(page, slot, SlotRecord { addr: addr(7), version: Timestamp(3), ..s.record }));
     });
 }
@@ -90,7 +90,7 @@ fn a_misdirected_block_gets_no_sound_record_when_it_is_moved() {
 #[test]
 fn rotted_range_records_are_written_again_before_their_block_is_erased() {
     let mut rig = worth_collecting();
-    // One record a sync, each in a page of its own: the collector's block is full of them.
+    // One record per sync, each in its own page, fill the collector's block.
     let zeroed = (0..40).map(|i| i * 2);
     for first in zeroed.clone() {
         let range = BlockRange { volume: VolumeId(1), first, count: 1 };
@@ -114,7 +114,7 @@ fn rotted_range_records_are_written_again_before_their_block_is_erased() {
     let erases = rig.disk.erases(block);
     rig.gc_start();
     while rig.disk.erases(block) == erases {
-        assert!(rig.step(), "never a victim");
+        assert!(rig.step(), "the block is never a victim");
     }
     assert!(rig.traces.contains(&trace::CRC_MISMATCH));
     let disk = rig.crash(&mut Rng::new(3));
@@ -125,7 +125,7 @@ fn rotted_range_records_are_written_again_before_their_block_is_erased() {
     }
 }
 
-/// A drive and what it answered.
+/// A drive and its answers.
 struct Drive {
     ssd: Ssd,
     out: FlashOut,
@@ -149,7 +149,7 @@ impl Node for Drive {
     }
 }
 
-/// A drive in virtual time: commands complete when the modelled device says.
+/// A drive in virtual time: commands complete at the modelled device's times.
 struct Timed {
     sim: Single<Drive>,
     version: u64,
@@ -184,7 +184,7 @@ impl Timed {
         self.act(|ssd, now, out| ssd.program(now, VSSD, &[0, 1, 2, 3].map(write), 1, out)).expect("room");
         self.settle();
     }
-    /// How long a read of `block` takes that begins now.
+    /// Latency of a read of `block` that starts now.
     fn read(&mut self, block: u32) -> Span {
         let begun = self.now();
         self.act(|ssd, now, out| ssd.read(now, VSSD, addr(block), 777, out));
@@ -200,7 +200,7 @@ impl Timed {
     fn collect(&mut self) {
         self.act(|ssd, now, out| ssd.gc_start(now, VSSD, out));
     }
-    /// Begins to collect a victim: the longest of the reads that begin right then, some on every die.
+    /// Starts collection of a victim; returns the longest latency of reads that start then, some on every die.
     fn read_beside_collection(&mut self) -> Span {
         let (began, erases) = (self.now(), self.ssd().stats(VSSD).erases);
         self.act(|ssd, now, out| {
@@ -226,9 +226,9 @@ fn aged(timing: Timing, blocking: BlockingUnit) -> Timed {
 fn with_blocking_unit_block_a_read_waits_for_the_whole_victim() {
     let p = small_profile();
     let by_page = aged(Timing::Real, BlockingUnit::Page).read_beside_collection();
-    assert!(by_page < p.erase, "between page moves a read waits for some of them at the most: {by_page}");
+    assert!(by_page < p.erase, "a read waited for more than some page moves: {by_page}");
     let by_block = aged(Timing::Real, BlockingUnit::Block).read_beside_collection();
-    assert!(by_block >= p.read + p.program + p.erase, "the die is taken until it is erased: {by_block}");
+    assert!(by_block >= p.read + p.program + p.erase, "the die was not busy until the erase: {by_block}");
 }
 
 #[test]
@@ -236,30 +236,30 @@ fn ideal_collection_keeps_nobody_waiting_and_its_own_pace() {
     let p = small_profile();
     let mut t = aged(Timing::IdealGc, BlockingUnit::Block);
     let idle = t.read(KEPT);
-    assert!(idle >= p.read, "a read takes what the profile says: {idle}");
+    assert!(idle >= p.read, "a read is faster than the profile: {idle}");
     let (began, erases) = (t.now(), t.ssd().stats(VSSD).erases);
     t.collect();
     t.ssd().gc_stop(VSSD);
-    assert_eq!(t.read(KEPT), idle, "a read beside collection takes no longer");
+    assert_eq!(t.read(KEPT), idle, "a read during collection takes no longer");
     t.settle();
     assert!(t.ssd().stats(VSSD).erases > erases && t.ssd().stats(VSSD).gc_slots > 0);
-    assert!(t.now().since(began) >= p.read + p.program + p.erase, "its commands take their time");
+    assert!(t.now().since(began) >= p.read + p.program + p.erase, "the collector's commands take their time");
     let before = t.now();
     t.write(0);
-    assert!(t.now().since(before) >= p.program, "a host's program takes what the profile says");
+    assert!(t.now().since(before) >= p.program, "a host program takes the profile's time");
 }
 
-/// 256 erase blocks, four frontiers of the collector and more, under rewriting that keeps it at work.
+/// 256 erase blocks with at least four frontiers of the collector, under overwrites that keep it busy.
 fn busy() -> Timed {
     busy_with(false, false)
 }
 fn busy_with(erase_suspend: bool, program_suspend: bool) -> Timed {
     let mut profile = small_profile();
     profile.geometry.blocks_per_plane = 64;
-    // One read after the other, and few dies: every read of an erase's time may come to its die.
+    // Reads are sequential and dies few, so all reads during an erase may be for its die.
     profile.erase_suspend.as_mut().expect("p-ssd can").reads_max = 1_000;
     profile.program_suspend.as_mut().expect("p-ssd can").reads_max = 1_000;
-    // Contents are not kept: prefilling has none.
+    // Contents are not kept, as prefilled blocks have none.
     let base = SsdConfig::new(SsdId(3), profile);
     let cfg = SsdConfig { checkpoint_blocks: None, verify: false, erase_suspend, program_suspend, ..base };
     let mut t = Timed::on(&cfg, Box::new(Discard));
@@ -278,7 +278,7 @@ fn a_read_waits_for_one_command_of_the_collector_at_the_most() {
     let n = t.ssd().space(VSSD).mapped_slots;
     t.collect();
     let transfer = Span(4096 * 1_000_000_000 / p.bus_bytes_per_s);
-    // Everything a bus may have under way for the other die of its channel goes first, too.
+    // Pending transfers of the channel's other die also go first.
     let own = p.read + transfer * 16;
     let (mut longest, mut beside_program) = (Span::ZERO, 0);
     for _ in 0..4_000 {
@@ -309,10 +309,10 @@ fn with_suspension_no_read_waits_for_an_erase_or_a_program() {
     };
     let ((waits, longest, mean), (passes, most, _)) = (times(false, false), times(true, false));
     assert!(longest > p.erase / 2 && waits > p.program + p.read, "{waits}, {longest}");
-    // A page program of the collector, which cannot be interrupted, or the suspension.
+    // The longer of the collector's page program, which cannot be interrupted, and the suspension.
     let own = (p.read + Span(4096 * 1_000_000_000 / p.bus_bytes_per_s) * 16) * 2;
     assert!(most < p.program.max(suspend) + own && passes < waits, "{passes}, {most} against {waits}, {longest}");
-    // Most of what reads meet is programs.
+    // Reads mostly wait for programs.
     let (_, longest, of_programs) = times(false, true);
     assert!(of_programs < mean * 3 / 4 && longest > p.erase / 2, "{of_programs} against {mean}, {longest}");
     assert!(times(true, true).1 < suspend + own);
@@ -355,14 +355,14 @@ fn emptied_blocks_share_syncs() {
     }
     t.ssd().gc_stop(VSSD);
     t.settle();
-    assert!(!t.ssd().gc_running(VSSD), "the last of them do not wait for others");
+    assert!(!t.ssd().gc_running(VSSD), "the last emptied blocks do not wait for more");
     let s = t.ssd().stats(VSSD);
     let (erases, syncs) = (s.erases - before.erases, s.gc_syncs - before.gc_syncs);
     assert!(erases >= 50, "{erases} erases");
     assert!(syncs > 0 && syncs * 3 <= erases, "{syncs} syncs for {erases} erases");
 }
 
-/// A vSSD of which 80 % is mapped; then nine of ten writes go to a tenth of it: slots moved for each written.
+/// Slots moved per slot written, on a vSSD that is 80 % mapped, with nine of ten writes to a tenth of it.
 fn moved_by(victims: VictimPolicy, separation: Separation) -> f64 {
     let mut profile = small_profile();
     profile.geometry.blocks_per_plane = 128;
@@ -393,13 +393,13 @@ fn cost_benefit_moves_less_than_greedy_when_writes_are_skewed() {
 
 #[test]
 fn short_lived_data_apart_leaves_less_to_move() {
-    // Greedy victims hide it: hot blocks are taken before they are empty.
+    // With greedy victims the gain does not show: hot blocks are taken before they are empty.
     let moved = |separation| moved_by(VictimPolicy::CostBenefit, separation);
     let (together, apart) = (moved(Separation::Moved), moved(Separation::Lifespans));
     assert!(apart < together * 0.8, "{together} slots moved for each written, {apart} apart");
 }
 
-/// The same by commands: pages of four blocks, of which nine in ten go to a tenth; also what is in them at the end.
+/// The same with real commands: pages of four blocks, nine of ten to a tenth; the contents are checked at the end.
 #[test]
 fn the_host_s_pages_are_kept_apart_by_what_they_replace() {
     let moved = |separation, seed| {
@@ -437,13 +437,13 @@ fn the_host_s_pages_are_kept_apart_by_what_they_replace() {
         }
         (rig.ssd.stats(VSSD).gc_slots - before) as f64 / (6 * n * 4) as f64
     };
-    // One seed alone may gain nothing.
+    // A single seed may show no gain.
     let all = |separation| (1..=6).map(|seed| moved(separation, seed)).sum::<f64>() / 6.0;
     let (together, apart) = (all(Separation::Moved), all(Separation::Lifespans));
     assert!(apart < together * 0.95, "{together} slots moved for each written, {apart} apart");
 }
 
-/// Both policies under rewriting at full room, with contents: nothing is lost and the collector always finds room.
+/// Both policies under overwrites of a full vSSD, with contents: nothing is lost, and collection never runs out of space.
 #[test]
 fn cost_benefit_collects_on_under_uniform_rewriting() {
     let mut cfg = small_config();
@@ -468,7 +468,7 @@ fn cost_benefit_collects_on_under_uniform_rewriting() {
     }
 }
 
-/// A drive of a replay keeps no contents: its pages read as nothing, which is no damage.
+/// A replay's drive keeps no contents: empty pages are no damage.
 #[test]
 fn what_moves_is_not_marked_lost_where_contents_are_not_kept() {
     let cfg = SsdConfig { verify: false, ..small_config() };

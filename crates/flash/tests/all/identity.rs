@@ -1,4 +1,4 @@
-//! Whose a drive and its erase blocks are (protocol rule 30): what differs is refused by name, and nothing of it is adopted.
+//! Ownership of a drive and its erase blocks (protocol rule 30): a mismatch is refused by name, and nothing is adopted.
 
 use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, PageImage, SlotKind};
 use rackweave_core::{DriveId, Incarnation, Rng, Timestamp};
@@ -8,7 +8,7 @@ use rackweave_flash::{FlashDone, ReadError, RecoveryError, Share, Ssd, SsdConfig
 
 use crate::rig::{Rig, VSSD, addr, small_config, small_profile};
 
-/// A drive with data, all of it durable.
+/// A drive with durable data.
 fn made() -> Memory {
     let mut rig = Rig::new(&small_config(), 1);
     rig.boot();
@@ -23,7 +23,7 @@ fn durable(mut rig: Rig) -> Memory {
     rig.crash(&mut Rng::new(1))
 }
 
-/// Why a drive is refused, if it is.
+/// The error with which a drive is refused, if any.
 fn refused(cfg: &SsdConfig, disk: Memory) -> Option<TableError> {
     refused_as(&mut Rig::on(cfg, disk, 2))
 }
@@ -80,7 +80,7 @@ fn either_copy_of_the_table_alone_says_all_once_a_change_is_over() {
         let area = tables(&mut disk);
         assert_eq!(decode(&area[copy * len..][..len]), Copy::Whole(Box::new(table.clone())), "copy {copy}");
         area[copy * len + 40] ^= 1;
-        // It is made whole again; power may fail meanwhile.
+        // The damaged copy is restored; the power may fail meanwhile.
         for steps in 0..80 {
             let mut rig = Rig::on(&small_config(), disk.clone(), 2);
             rig.boot_partly(steps);
@@ -112,7 +112,7 @@ fn what_a_change_of_the_table_allows_is_answered_when_it_is_durable() {
     }
 }
 
-/// A metadata service that is restored from before is known by it.
+/// The table reveals a metadata service that was restored from an older copy.
 #[test]
 fn the_table_keeps_the_newest_incarnation() {
     let mut rig = Rig::new(&small_config(), 1);
@@ -164,7 +164,7 @@ fn a_block_that_says_that_it_lies_elsewhere_is_refused() {
     assert!(matches!(refused(&small_config(), disk), Some(TableError::Foreign { block, .. }) if block == free));
 }
 
-/// A page that another use of the entry left there, at an address that this one has, too.
+/// A page of an earlier generation of the entry, at an address that the current one uses, too.
 #[test]
 fn the_collector_makes_no_page_of_another_generation_its_own() {
     let mut rig = Rig::new(&small_config(), 1);
@@ -191,7 +191,7 @@ fn the_collector_makes_no_page_of_another_generation_its_own() {
     assert!(corrupt(&mut rig));
     let erases = rig.disk.erases(block);
     for version in 1_000..3_000 {
-        // All but that one and its neighbours are written again and again.
+        // All blocks but that one and its neighbours are overwritten repeatedly.
         let b = 1 + (version % 200) as u32;
         if b != lost && rig.program(&[(b, version)], version).is_err() {
             rig.gc_start();

@@ -12,27 +12,27 @@ use rackweave_flash::{FlashDone, Separation, Share, Ssd, SsdConfig, VictimPolicy
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
 
-/// What was written to a block: version, and whether it was a range record.
+/// A write to a block: its version, and whether it was a range record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Mark {
     version: u64,
     zero: bool,
 }
 
-/// Above these bits of a token is whose it is.
+/// The bits of a token above these identify its vSSD.
 pub const TOKEN_BITS: u32 = 40;
 
 pub struct Model {
-    /// All that was ever written, and what is complete.
+    /// Everything ever written, and the completed writes.
     pub written: Vec<BTreeMap<u64, bool>>,
     pub complete: Vec<Mark>,
-    /// What a finished sync covers.
+    /// The writes that a completed sync covers.
     pub synced: Vec<Mark>,
     pub next: u64,
     pub programs: BTreeMap<u64, Vec<(u32, u64)>>,
     pub syncs: BTreeMap<u64, Vec<Mark>>,
     pub tokens: u64,
-    /// Of a channel group: borrows before it collects.
+    /// In a channel group: borrows before it collects.
     pub borrows: bool,
     pub borrowed: u32,
 }
@@ -85,7 +85,7 @@ impl Model {
             }
         }
     }
-    /// The drive after a power cut holds what was synced or something written later.
+    /// After a power cut each block has its synced version or a later one.
     pub fn check(&mut self, rig: &mut Rig) {
         rig.ssd.check().expect("invariants after recovery");
         for b in 0..self.written.len() {
@@ -93,19 +93,19 @@ impl Model {
             let (version, mapped) = (rig.ssd.version(rig.vssd, at), rig.ssd.mapped(rig.vssd, at));
             let least = self.synced[b];
             if !mapped && (version == Timestamp::ZERO || version.0 < least.version) {
-                // A record over no older copy was dropped; one before it may show again, and hides nothing either.
-                assert!(least.zero || least.version == 0, "block {b} lost: {least:?} was synced");
+                // A range record without an older copy may be dropped, and an earlier one, which hides nothing either, may reappear.
+                assert!(least.zero || least.version == 0, "block {b} is lost; {least:?} was synced");
                 continue;
             }
-            assert!(version.0 >= least.version, "block {b} is at {version:?}, {least:?} was synced");
+            assert!(version.0 >= least.version, "block {b} is at {version:?}; {least:?} was synced");
             let zero = self.written[b].get(&version.0).copied();
-            assert_eq!(zero, Some(!mapped), "block {b} at {version:?}: never written so");
+            assert_eq!(zero, Some(!mapped), "block {b} was never written with {version:?}");
             if mapped {
                 assert_eq!(rig.fetch(b as u32), (version, Ok(contents(version.0))), "block {b}");
             }
         }
     }
-    /// Goes on from what a power cut left.
+    /// Continues from the state after a power cut.
     pub fn restart(&mut self, rig: &Rig) {
         self.programs.clear();
         self.syncs.clear();
@@ -212,7 +212,7 @@ fn run(
             spoil(&mut disk, &mut rng);
             let mut next = Rig::on(cfg, disk, rng.next_u64());
             while rng.chance(0.3) {
-                // And again during recovery.
+                // Another power cut during recovery.
                 next.boot_partly(rng.below(60));
                 next = Rig::on(cfg, next.crash(&mut rng), rng.next_u64());
             }
@@ -249,11 +249,11 @@ fn power_cuts_at_any_instant_lose_nothing_synced() {
     }
 }
 
-/// 256 small erase blocks: four frontiers of the collector, four emptied blocks to a sync.
+/// 256 small erase blocks: four frontiers of the collector, four emptied blocks per sync.
 #[test]
 fn power_cuts_while_emptied_blocks_share_syncs_lose_nothing_synced() {
     let mut cfg = small_config();
-    // More blocks are open, and others are collected.
+    // Then more blocks are open, and others are victims.
     (cfg.victims, cfg.separation) = (VictimPolicy::CostBenefit, Separation::Lifespans);
     (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
     cfg.checkpoint_blocks = Some(100);
@@ -279,7 +279,7 @@ fn damaged_checkpoints_are_not_believed() {
                 return;
             }
             let (table, meta) = meta.split_at_mut(tables);
-            // One of the drive's two tables may be damaged, once both say the same.
+            // One copy of the drive's table may be damaged once both are equal.
             let whole = table.chunks(copy).all(|c| matches!(decode(c), Copy::Whole(_)));
             if whole && rng.chance(0.5) {
                 let at = rng.below(2) as usize * copy + rng.below(200) as usize;
@@ -306,7 +306,7 @@ fn spare_areas_alone_are_enough() {
     }
 }
 
-/// Three of the four dies of a channel, checkpoints behind those of the other vSSD.
+/// A vSSD on three of a channel's four dies, with its checkpoints behind those of the other vSSD.
 #[test]
 fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
     let mut cfg = small_config();
@@ -321,7 +321,7 @@ fn power_cuts_lose_nothing_synced_on_dies_of_ones_own() {
     assert!(of != (400..404) || count(trace::BLOCK_ERASED) > 20 && count(trace::CHECKPOINT_WRITTEN) > 2);
 }
 
-/// Two vSSDs of a channel group, whose blocks go to and fro between them.
+/// Two vSSDs of a channel group that lend blocks to each other.
 pub const GROUP: [VssdId; 2] = [VSSD, VssdId(2)];
 
 pub fn group_rig(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
@@ -347,13 +347,13 @@ fn borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home() {
         let mut models = GROUP.map(|v| Model {
             borrows: true,
             tokens: u64::from(v.0) << TOKEN_BITS,
-            // Versions tell contents: of different vSSDs, different ones.
+            // Contents are derived from versions, so different vSSDs use different versions.
             next: u64::from(v.0) << 32,
             ..Model::new(n as usize)
         });
         let mut lent_before = 0;
         for act in 0..4_000 {
-            // One of them writes much more than the other, and they change over.
+            // One vSSD writes much more than the other, in turns.
             let much = usize::from(act % 800 >= 400);
             let k = if rng.chance(0.9) { much } else { 1 - much };
             rig.vssd = GROUP[k];
@@ -397,7 +397,7 @@ fn borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home() {
             rig.gc_end();
             rig.settle();
         }
-        assert_eq!(GROUP.map(|v| rig.ssd.loans(v).borrowed_blocks), [0; 2], "seed {seed}: all is given back");
+        assert_eq!(GROUP.map(|v| rig.ssd.loans(v).borrowed_blocks), [0; 2], "seed {seed}: all loans are returned");
         rig.ssd.check().expect("invariants");
         borrowed += models.iter().map(|m| m.borrowed).sum::<u32>();
     }

@@ -1,4 +1,4 @@
-//! A backend in memory that knows what a power cut may lose: commands that no later sync covers.
+//! A backend in memory that tracks the commands that a power cut may lose: those that no later sync covers.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use rackweave_core::device::{Backend, DeviceData, DeviceError, DeviceOp, PageAdd
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_flash::backend::Memory;
 
-/// A command executed and not yet covered by a sync.
+/// An executed command that no sync covers yet.
 struct Unsynced {
     id: u64,
     op: DeviceOp,
@@ -22,17 +22,17 @@ fn block_of(op: &DeviceOp) -> Option<u32> {
     }
 }
 
-/// What was executed, to be given back when its completion is delivered.
+/// An executed command, to be returned when its completion is delivered.
 pub struct Ticket {
     id: u64,
-    /// Of a sync: the commands it makes durable.
+    /// For a sync, the commands that it makes durable.
     covers: Option<Vec<u64>>,
 }
 
-/// Reads as the memory it has, with everything executed.
+/// Contents with every executed command, which reads see.
 pub struct PowerDisk {
     disk: Memory,
-    /// What a power cut cannot take away.
+    /// Contents that survive a power cut.
     durable: Memory,
     unsynced: Vec<Unsynced>,
     commands: u64,
@@ -57,7 +57,7 @@ impl PowerDisk {
     pub fn on(disk: Memory) -> PowerDisk {
         PowerDisk { durable: disk.clone(), disk, unsynced: Vec::new(), commands: 0, bad: BTreeSet::new(), flaws: None }
     }
-    /// Executes the command, or fails it so.
+    /// Executes the command, or fails it with the given error.
     pub fn submit(&mut self, op: DeviceOp, fail: Option<DeviceError>) -> (Result<DeviceData, DeviceError>, Ticket) {
         self.commands += 1;
         let sync = matches!(op, DeviceOp::Sync);
@@ -81,18 +81,18 @@ impl PowerDisk {
         }
         (result, Ticket { id, covers })
     }
-    /// Its completion is delivered now. `ok`: without an error.
+    /// Records that the completion is delivered; `ok` if there was no error.
     pub fn delivered(&mut self, t: Ticket, ok: bool) {
         if let Some(covers) = t.covers.filter(|_| ok) {
             for u in self.unsynced.extract_if(.., |u| covers.contains(&u.id)) {
-                self.durable.execute(&u.op).expect("what the disk took, the durable one takes");
+                self.durable.execute(&u.op).expect("the disk has executed it already");
             }
         }
         if let Some(u) = self.unsynced.iter_mut().find(|u| u.id == t.id) {
             u.completed = true;
         }
     }
-    /// What is complete, and what came before it in its erase block.
+    /// Completed commands, and earlier ones of the same erase blocks.
     fn covered(&self) -> Vec<u64> {
         let mut covered = Vec::new();
         let mut blocks = std::collections::BTreeSet::new();
@@ -105,20 +105,20 @@ impl PowerDisk {
         }
         covered
     }
-    /// The page cannot be read any more. Not every user of this file has tests of that.
+    /// Makes the page unreadable. Not every user of this file needs it.
     #[allow(dead_code)]
     pub fn lose_page(&mut self, page: PageAddr) {
         self.disk.lose_page(page);
         self.durable.lose_page(page);
     }
     fn durable_tear(&mut self, page: PageAddr) {
-        // Everything of the block so far is taken as durable, so that the torn page follows in order.
+        // The block's earlier pages become durable, so that the torn page follows in order.
         for u in self.unsynced.extract_if(.., |u| block_of(&u.op) == Some(page.block)) {
             self.durable.execute(&u.op).expect("in order");
         }
         self.durable.tear_program(page);
     }
-    /// What could be on the flash after a power cut now: each command no sync covers happened, or not, or half.
+    /// Possible contents after a power cut now: each command that no sync covers was executed, was not, or is half done.
     pub fn crash(&self, rng: &mut Rng) -> Memory {
         let mut disk = self.durable.clone();
         let mut dead = std::collections::BTreeSet::new();
@@ -131,7 +131,7 @@ impl PowerDisk {
             }
             match &u.op {
                 _ if !lost => {
-                    disk.execute(&u.op).expect("a prefix of what the disk took");
+                    disk.execute(&u.op).expect("a prefix of executed commands");
                 }
                 DeviceOp::Program { page, .. } if rng.chance(0.5) => disk.tear_program(*page),
                 DeviceOp::Erase { block, .. } => {

@@ -1,5 +1,5 @@
-//! A drive of the flash manager that may lose its power: what the manager asks for is executed at once and completed in
-//! any order, erase blocks fail, and a power cut takes what no sync covers.
+//! A drive of the flash manager with power cuts: the manager's commands are executed at once and completed in any
+//! order, erase blocks fail, and a power cut loses commands that no sync covers.
 
 use rackweave_core::device::{Completion, DeviceError, DeviceOp};
 use rackweave_core::{Rng, Time};
@@ -16,9 +16,9 @@ pub struct PowerDrive {
     in_flight: Vec<(Completion, Ticket)>,
     pub out: ManagerOut,
     pub now: Time,
-    /// Part of the programs and erases that fail, and their erase block with them.
+    /// Fraction of programs and erases that fail, together with their erase block.
     pub failures: f64,
-    /// So many of the next programs and erases fail.
+    /// Number of the next programs and erases that fail.
     pub fail_next: u64,
     pub sync_fails: bool,
     pub failed_blocks: u64,
@@ -43,7 +43,7 @@ impl PowerDrive {
             commands: 0,
         }
     }
-    /// Executes what the manager asks for, and takes its answers.
+    /// Executes the manager's commands, and takes its answers.
     pub fn take(&mut self) -> Vec<Done> {
         for c in std::mem::take(&mut self.out.commands) {
             self.commands += 1;
@@ -66,7 +66,7 @@ impl PowerDrive {
         }
         std::mem::take(&mut self.out.done)
     }
-    /// Completes one of the commands under way, less than so many ns later. False: there is none.
+    /// Completes one pending command, less than `ns` later; false if there is none.
     pub fn complete(&mut self, ns: u64) -> bool {
         if self.in_flight.is_empty() {
             return false;
@@ -78,11 +78,11 @@ impl PowerDrive {
         self.manager.handle(self.now, completion, &mut self.out);
         true
     }
-    /// No rule of NAND flash was broken.
+    /// Checks that no rule of NAND flash was broken.
     pub fn sound(&self) -> Result<(), String> {
         if self.disk.violations().is_empty() { Ok(()) } else { Err(format!("{:?}", self.disk.violations())) }
     }
-    /// A power cut: a drive that is not started, with what that left.
+    /// Cuts the power; the drive is not started afterwards.
     pub fn cut(&mut self) {
         let disk = self.disk.crash(&mut self.rng);
         let bad = std::mem::take(&mut self.disk.bad);

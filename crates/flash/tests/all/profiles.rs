@@ -1,4 +1,4 @@
-//! Profiles: the built-in ones, and what is refused.
+//! The built-in profiles, and refused ones.
 
 use rackweave_flash::{Profile, ProfileError, Source};
 

@@ -1,4 +1,4 @@
-//! A drive with the page layer on a backend that knows what a power cut may lose.
+//! A drive with the page layer on a backend that tracks the commands that a power cut may lose.
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::BlockRange;
@@ -40,7 +40,7 @@ pub fn small_config() -> SsdConfig {
     cfg
 }
 
-/// The vSSD on all channels; of a drive with one channel, on all its dies but the first, which is another's.
+/// The vSSD has all channels; on a drive with one channel, all dies but the first, which belongs to another vSSD.
 pub fn new_ssd(cfg: &SsdConfig) -> Ssd {
     let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
     let g = &cfg.profile.geometry;
@@ -70,7 +70,7 @@ pub struct Rig {
     pub fail: Option<DeviceError>,
     /// Marks of bad blocks are not answered.
     pub hold_marks: bool,
-    /// Whose calls these are.
+    /// The vSSD that the calls are for.
     pub vssd: VssdId,
     out: FlashOut,
     pub traces: Vec<rackweave_core::TracePoint>,
@@ -84,7 +84,7 @@ impl Rig {
     pub fn on(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
         Rig::of(new_ssd(cfg), disk, seed)
     }
-    /// A drive with vSSDs already.
+    /// A rig on a drive that has vSSDs.
     pub fn of(ssd: Ssd, disk: Memory, seed: u64) -> Rig {
         Rig {
             ssd,
@@ -114,7 +114,7 @@ impl Rig {
         let completion = Completion { ssd: c.ssd, tag: c.tag, result };
         self.in_flight.push(InFlight { held, completion, ticket });
     }
-    /// Delivers one completion, any of those in flight. False: none is.
+    /// Delivers one of the pending completions; false if there is none.
     pub fn step(&mut self) -> bool {
         self.take();
         let held = self.in_flight.iter().filter(|f| f.held).count();
@@ -143,7 +143,7 @@ impl Rig {
         let FlashDone::Recovered { result } = self.done.remove(at) else { unreachable!() };
         result
     }
-    /// Begins a boot and stops after `steps` completions.
+    /// Starts a boot and stops after `steps` completions.
     pub fn boot_partly(&mut self, steps: u64) {
         self.ssd.boot(self.now, &mut self.out);
         for _ in 0..steps {
@@ -169,7 +169,7 @@ impl Rig {
         self.ssd.gc_start(self.now, self.vssd, &mut self.out);
         self.take();
     }
-    /// Stops collecting, and gives back what is borrowed.
+    /// Stops collection, and returns borrowed blocks.
     pub fn gc_end(&mut self) {
         self.ssd.gc_stop(self.vssd);
         self.ssd.give_back(self.now, self.vssd, &mut self.out);
@@ -180,18 +180,18 @@ impl Rig {
         self.take();
         borrowed
     }
-    /// Gives what is clear to another user, of the same name.
+    /// Assigns the cleared slot to another user with the same vSSD id.
     pub fn assign(&mut self) {
         self.assign_first();
         self.settle();
     }
-    /// Until that is answered, and no longer.
+    /// As `assign`, but runs only until the call is answered.
     pub fn assign_first(&mut self) {
         self.ssd.assign(self.now, self.vssd, (self.vssd, SetId(7)), &mut self.out);
         self.take();
         let durable = |d: &FlashDone| matches!(d, FlashDone::Assigned { result: Ok(()), .. });
         while !self.done.iter().any(durable) {
-            assert!(self.step(), "it is answered");
+            assert!(self.step(), "the call is not answered");
         }
     }
     pub fn note_incarnation(&mut self, incarnation: Incarnation) {
@@ -209,7 +209,7 @@ impl Rig {
         self.ssd.read(self.now, self.vssd, addr(block), token, &mut self.out);
         self.take();
     }
-    /// Reads blocks in one go, each with its number as token: how many commands that takes.
+    /// Reads blocks in one call, with their numbers as tokens; returns the number of commands.
     pub fn read_all(&mut self, blocks: &[u32]) -> usize {
         for &block in blocks {
             self.ssd.read(self.now, self.vssd, addr(block), u64::from(block), &mut self.out);
@@ -218,7 +218,7 @@ impl Rig {
         self.take();
         commands
     }
-    /// Reads a block with nothing else going on: its version and contents.
+    /// Reads a block with nothing else pending; returns its version and contents.
     pub fn fetch(&mut self, block: u32) -> (Timestamp, Result<Payload, rackweave_flash::ReadError>) {
         let token = u64::MAX;
         self.read(block, token);

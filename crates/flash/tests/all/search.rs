@@ -1,6 +1,6 @@
-//! One drive through many lives: written, trimmed, collected, cleared and given to others; between lives its contents, records and
-//! tables are damaged, exchanged or older ones put back. What is wrong is refused, reported or shown as lost; it is never believed.
-//! Everything is drawn from the seed.
+//! Successive runs of one drive: written, trimmed, collected, cleared and reassigned. Between runs its contents, records
+//! and tables are damaged, exchanged or replaced by older ones. The drive refuses or reports faults, or shows blocks as
+//! lost; it never returns wrong data. Everything is drawn from the seed.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,14 @@ enum Held {
     Mark,
 }
 
-/// What one user of the vSSD has written.
+/// The data that one user of the vSSD has written.
 #[derive(Clone, Debug, Default)]
 struct Model {
-    /// Newest last.
+    /// Versions by block, newest last.
     blocks: BTreeMap<u32, Vec<(u64, Held)>>,
-    /// Blocks of which some copy is damaged: they may be unreadable.
+    /// Blocks with a damaged copy, which may be unreadable.
     damaged: Vec<u32>,
-    /// Records are lost: any block may show what it was before.
+    /// Records were lost, so any block may show an earlier version.
     lost_records: bool,
     incarnation: u64,
 }
@@ -41,7 +41,7 @@ impl Model {
         self.blocks.entry(block).or_default().push((version, held));
         self.damaged.retain(|b| *b != block);
     }
-    /// Whether a block may be found so.
+    /// Whether a block may have this version and this result of a read.
     fn allows(&self, block: u32, version: Timestamp, read: &Result<Payload, ReadError>) -> bool {
         let history = self.blocks.get(&block).map_or(&[][..], |h| h);
         let newest = history.last().copied().unwrap_or((0, Held::Zero));
@@ -76,11 +76,7 @@ impl Model {
             return Err(format!("{marks:?} are marked as lost, not {want:?}"));
         }
         if rig.ssd.table().incarnation != self.incarnation {
-            return Err(format!(
-                "the table knows of incarnation {}, not {}",
-                rig.ssd.table().incarnation,
-                self.incarnation
-            ));
+            return Err(format!("the table has incarnation {}, not {}", rig.ssd.table().incarnation, self.incarnation));
         }
         Ok(())
     }
@@ -133,7 +129,7 @@ fn spares(
     }
 }
 
-/// All slots that were programmed.
+/// All programmed slots.
 fn slots(disk: &mut Memory) -> Vec<(PageAddr, u8, SlotRecord)> {
     let g = small_config().profile.geometry;
     let mut all = Vec::new();
@@ -145,14 +141,14 @@ fn slots(disk: &mut Memory) -> Vec<(PageAddr, u8, SlotRecord)> {
     all
 }
 
-/// What may be found at the next start.
+/// The permitted results of the next start.
 enum Expected {
     Whole,
-    /// By name.
+    /// Refused with a named error.
     Refused,
-    /// Or whole: it may do no harm.
+    /// Refused, or whole if the change is harmless.
     Either,
-    /// Records that are lost are reported as losses.
+    /// Lost records are reported as losses.
     Losses,
 }
 
@@ -161,7 +157,7 @@ struct Drive {
     model: Model,
     rng: Rng,
     next: u64,
-    /// Its tables as they were at some time.
+    /// Earlier copies of its tables.
     tables: Vec<Vec<u8>>,
 }
 
@@ -170,7 +166,7 @@ impl Drive {
         &mut disk.meta_mut()[..area_bytes(&small_config().profile.geometry) as usize]
     }
 
-    /// Damages a copy of the drive, or configures it otherwise.
+    /// Damages a copy of the drive, or changes its configuration.
     #[expect(clippy::too_many_lines, reason = "a list of damages")]
     fn spoil(&mut self, disk: &mut Memory, cfg: &mut SsdConfig, model: &mut Model) -> Expected {
         let copy = copy_bytes(&cfg.profile.geometry) as usize;
@@ -190,7 +186,7 @@ impl Drive {
             3 => {
                 let old = self.tables[rng.below(self.tables.len() as u64) as usize].clone();
                 Drive::tables(disk).copy_from_slice(&old);
-                // If all it lacks are incarnations nothing shows that it is old.
+                // If the old table lacks only incarnations, nothing shows its age.
                 model.incarnation = 0;
                 return Expected::Either;
             }
@@ -275,7 +271,7 @@ impl Drive {
         (rig, booted)
     }
 
-    /// A life on a copy that something was done to. If it is taken, what it shows is right, also after more work.
+    /// A run on a damaged copy of the drive. If the drive is accepted, its contents are right, also after more work.
     fn spoiled_life(&mut self) -> Result<(), String> {
         let (mut disk, mut cfg, mut model) = (self.disk.clone(), small_config(), self.model.clone());
         let expected = self.spoil(&mut disk, &mut cfg, &mut model);
@@ -290,7 +286,7 @@ impl Drive {
         match (expected, booted) {
             (Expected::Refused | Expected::Either, Err(RecoveryError::Table(_))) => return Ok(()),
             (Expected::Refused, other) => return Err(format!("not refused: {other:?}")),
-            // What collection or a checkpoint has made needless is no loss.
+            // Records that collection or a checkpoint has made obsolete are no loss.
             (Expected::Losses, Ok(())) => model.lost_records = rig.ssd.losses(VSSD) != Losses::default(),
             (_, Ok(())) => {}
             (_, Err(e)) => return Err(format!("refused: {e}")),

@@ -1,4 +1,4 @@
-//! vSSDs that share a drive in virtual time: shares of dies, isolation, moves in the background; wear to the end.
+//! vSSDs that share a drive in virtual time: shares of dies, isolation, background moves, and wear to the end of life.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -33,11 +33,11 @@ fn timed() -> ManagerConfig {
     cfg
 }
 
-/// A drive's manager, its answers, and where it programmed.
+/// A drive's manager, its answers, and its programmed pages.
 struct Managed {
     manager: FlashManager,
     out: ManagerOut,
-    /// Of programs, when they are done and where they are.
+    /// Programmed pages by completion time and die.
     programs: BTreeMap<(Time, u32), Vec<PageAddr>>,
 }
 
@@ -65,7 +65,7 @@ impl Node for Managed {
     }
 }
 
-/// Contents that the test looks at.
+/// Contents that the test reads.
 #[derive(Clone)]
 struct Shared(Rc<RefCell<Memory>>);
 
@@ -169,7 +169,7 @@ impl Rig {
     fn swap(&mut self, dies: [(u32, u32); 2]) {
         assert!(self.act(|m, now, out| m.swap_dies(now, &Swap { dies: dies.into() }, out)));
     }
-    /// How long a read takes, with whatever else is going on.
+    /// Latency of a read under the current load.
     fn read_time(&mut self, block: Block, page: u64) -> Span {
         let (begin, token) = (self.now(), self.read(block, page));
         self.until(|d| matches!(d, Done::Read { token: t, result: Ok(_) } if *t == token));
@@ -196,9 +196,9 @@ fn two_soft_planes_get_twice_the_share_of_one_and_nobody_waits_for_an_idle_one()
             }
         }
     }
-    let shared = when_two_was_through.expect("both are through");
+    let shared = when_two_was_through.expect("both have finished");
     assert!((13..=17).contains(&shared), "while the one of two soft-planes wrote 30 pages, the other wrote {shared}");
-    // Alone, one soft-plane has the whole die.
+    // A single active soft-plane has the whole die.
     let each = r.now().since(begin).0 / 60;
     let (begin, last) = (r.now(), r.block(one));
     let begin = begin.max(r.now());
@@ -232,12 +232,12 @@ fn a_read_interrupts_the_erases_of_others_where_the_drive_lets_it() {
     let (passes, held_up) = read_beside_erases(true);
     let suspend = p.erase_suspend.expect("p-ssd can").suspend;
     assert!(passes.iter().all(|&t| t < suspend + p.read * 2), "{passes:?}");
-    assert!(held_up > erased + suspend * 7, "what the reads took, the erases did not get: {held_up}, {erased}");
+    assert!(held_up > erased + suspend * 7, "the erases were not delayed by the reads: {held_up}, {erased}");
 }
 
 #[test]
 fn unisolated_vssds_share_one_queue() {
-    // One page at a time: else the late one goes along with an early one, in the other plane.
+    // One page at a time: otherwise the late page is programmed together with an early one, in the other plane.
     let mut r = Rig::new(&ManagerConfig { multi_plane: false, ..timed() });
     let (a, b) = (r.vssd(Isolation::None, 0), r.vssd(Isolation::None, 0));
     let (x, y) = (r.block(a), r.block(b));
@@ -278,13 +278,13 @@ fn channels_of_ones_own_are_not_disturbed() {
 #[test]
 fn dies_that_trade_places_move_fast_and_give_way() {
     let one = moved_at(false);
-    // Two dies in one direction, each a page in 49 + 750 µs, with reads between.
+    // Two dies in one direction, each with a page every 49 + 750 µs, and reads between.
     assert!(one > 35.0, "{one:.1} MB/s");
     let both = moved_at(true);
     assert!(both > one * 1.6, "{one:.1} MB/s, {both:.1} with both planes at once");
 }
 
-/// MB/s.
+/// Throughput of moves, in MB/s.
 fn moved_at(multi_plane: bool) -> f64 {
     let mut cfg = timed();
     cfg.profile.geometry.pages_per_block = 128;
@@ -305,8 +305,8 @@ fn moved_at(multi_plane: bool) -> f64 {
     for i in 0..60 {
         slowest = slowest.max(r.read_time(blocks[i % 20], (i % 60) as u64));
     }
-    assert!(r.manager().swapping(), "the reads came while blocks moved");
-    // One command may be in its way, and an erase at the most.
+    assert!(r.manager().swapping(), "no blocks moved during the reads");
+    // At most one other command is ahead, at worst an erase.
     let p = r.manager().config().profile.clone();
     assert!(slowest <= alone + p.erase + p.program + Span::from_micros(60), "{slowest:?}");
     r.settle();
@@ -318,7 +318,7 @@ fn moved_at(multi_plane: bool) -> f64 {
         assert_eq!(done, alone);
     }
     r.check();
-    // What a die programs at once is the same page of blocks in different planes.
+    // A die programs the same page of blocks in different planes at once.
     let plane = |p: &PageAddr| p.block / 32 % 2;
     for together in r.programs().values().filter(|p| p.len() > 1) {
         let [a, b] = together[..] else { panic!("{together:?}") };
@@ -351,7 +351,7 @@ fn a_die_programs_and_reads_in_all_planes_at_once() {
     };
     let ((write_one, read_one), (write_all, read_all)) = (time(false), time(true));
     assert!(write_all.0 * 17 < write_one.0 * 10, "{write_all} against {write_one}");
-    // The bus carries as much as before.
+    // The bus still transfers as much.
     assert!(read_all.0 * 6 < read_one.0 * 5, "{read_all} against {read_one}");
 }
 
@@ -372,7 +372,7 @@ fn what_is_written_to_a_block_that_moves_does_not_wait_for_all_of_it() {
         slowest = slowest.max(r.now().since(begin));
         writes += 1;
     }
-    // A move of 75 pages, or more, is under way; a write may meet the last two of it, and the erase of its new place.
+    // During a move of at least 75 pages, a write may wait for its last two pages and for an erase of the destination.
     let p = cfg.profile;
     assert!(writes > 30 && slowest < p.erase * 2 + p.program * 6, "{writes} writes, {slowest}");
     r.check();
@@ -400,7 +400,7 @@ fn pages_that_are_copied_are_read_at_both_dies() {
     };
     let alone = burst(&mut r, 0);
     r.swap([(0, 6), (1, 7)]);
-    // Some pages of each erase block are there, but not the last.
+    // Some pages of each erase block have been copied, but not the last.
     r.sim.run_until(Time::ZERO + Span::from_millis(400));
     assert!(r.manager().swapping());
     let (copied, not_yet) = (burst(&mut r, 0), burst(&mut r, 63));
@@ -408,7 +408,7 @@ fn pages_that_are_copied_are_read_at_both_dies() {
     assert!(copied * 10 < alone * 7, "{copied}, {alone} from one die");
     assert!(not_yet * 10 > alone * 9, "{not_yet}, {alone} from one die");
     r.check();
-    // A copy that cannot be read is read where it was copied from.
+    // If a copy is unreadable, the read goes to its source.
     let copies = r.programs().values().flatten().filter(|p| p.page == 0 && p.block / 64 >= 6);
     let copies: Vec<PageAddr> = copies.copied().collect();
     assert_eq!(copies.len(), 4);
@@ -450,11 +450,11 @@ fn who_rewrites_does_not_wait_for_others_to_leave_its_new_place() {
     let alone = rewrite(&mut r, &mut written);
     r.swap([(0, 2), (1, 3)]);
     let meanwhile = rewrite(&mut r, &mut written);
-    assert!(r.manager().swapping(), "it was rewritten while blocks moved");
+    assert!(r.manager().swapping(), "no blocks moved during the rewrite");
     assert!(meanwhile < alone * 2, "{meanwhile}, {alone} without moves");
     r.check();
     r.settle();
-    assert!(!r.manager().swapping(), "moves go on");
+    assert!(!r.manager().swapping(), "the moves did not end");
     r.check();
 }
 
@@ -469,7 +469,7 @@ fn moves_keep_to_their_rate() {
         let b = d.alloc_block(v).expect("free");
         d.write(v, b, &Payload::elided(size as u32, i)).expect("new");
     }
-    // What is worn most trades with what is worn least.
+    // The most worn channel is swapped with the least worn one.
     let begin = d.now();
     for i in 0..4 {
         d.free_block(v, Block { vssd: v, index: i }).expect("live");
@@ -478,14 +478,14 @@ fn moves_keep_to_their_rate() {
     }
     let _ = begin;
     let begin = d.now();
-    assert!(d.swap(), "a channel is worn more than others");
+    assert!(d.swap(), "no channel is worn more than others");
     let moved = d.manager().stats().swap_moves * 16 * PAGE;
     let least = moved as f64 / 2e6;
     let took = d.now().since(begin).as_secs_f64();
     assert!(took >= least * 0.95 && took < least * 1.5, "{moved} bytes in {took:.3} s, {least:.3} at the least");
 }
 
-/// Blocks that can be erased so many times.
+/// A backend whose blocks fail after a number of erases.
 #[derive(Debug)]
 struct Wearing {
     disk: Memory,
@@ -530,7 +530,7 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
         }
     };
     assert!(matches!(end, BlockError::WornOut { die: 0, .. }), "{end}");
-    // 64 erase blocks of 30 to 34 erases, two of them a stripe: 95 % of that at the least was had.
+    // 64 erase blocks last 30 to 34 erases, and two form a stripe: at least 95 % of that was used.
     assert!(written >= 64 * 30 / 2 * 95 / 100, "{written}");
     let check = |d: &mut Drive<Wearing>| {
         for &(b, seed) in &live {
@@ -540,7 +540,7 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
     check(&mut d);
     let retired = d.manager().stats().retired;
     assert!(retired > 0);
-    // The others of the drive go on, and after a start it is as it was.
+    // Other vSSDs of the drive still work, also after a start.
     let b = d.alloc_block(other).expect("its die is new");
     d.write(other, b, &Payload::elided(size as u32, 5)).expect("erased");
     let disk = d.close().expect("no failure");
@@ -560,7 +560,7 @@ fn a_period_goes_on_where_the_last_run_ended() {
     let kept = d.alloc_block(rests).expect("free");
     d.write(rests, kept, &Payload::elided(size, 1)).expect("erased");
     let (mut run, mut swaps, mut swapped_at) = (Span::ZERO, 0, Vec::new());
-    // Runs of less than half a period each.
+    // Each run takes less than half a period.
     for _ in 0..7 {
         let end = d.now() + period * 2 / 5;
         while d.now() < end {
@@ -585,7 +585,7 @@ fn a_period_goes_on_where_the_last_run_ended() {
     );
 }
 
-/// A period that passes in virtual time: swaps happen when it ends, and what they erase is not the workload's rate.
+/// Swaps happen at the end of each period of virtual time, and their erases do not count in the workload's rate.
 #[test]
 fn dies_trade_places_at_the_end_of_each_period() {
     let period = Span::from_secs(2);
@@ -614,19 +614,19 @@ fn dies_trade_places_at_the_end_of_each_period() {
             assert_eq!(r.manager().stats().swaps, 0);
         }
     }
-    assert_eq!(r.manager().stats().swaps, 2, "one at the end of each period");
+    assert_eq!(r.manager().stats().swaps, 2, "one swap at the end of each period");
     let dies = r.manager().leveler().dies();
     let (total, since): (u64, u64) = dies.iter().fold((0, 0), |(t, s), d| (t + d.total, s + d.since));
-    assert!(total > user, "swaps are wear: {total} bytes erased, {user} by the user");
-    assert!(since <= user / 2, "and no rate: {since} bytes since the second swap, {user} by the user in all");
+    assert!(total > user, "swaps did not count as wear: {total} bytes erased, {user} by the user");
+    assert!(since <= user / 2, "swaps counted as rate: {since} bytes since the second swap, {user} by the user in all");
     let (data, at) = (Payload::elided((pages * PAGE) as u32, token), r.read_range(block, (0, pages * PAGE)));
     let got = r.until(|d| matches!(d, Done::Read { token, .. } if *token == at));
     let Done::Read { result: Ok(got), .. } = got else { panic!("{got:?}") };
-    assert_eq!(got.crc32c(), data.crc32c(), "what was moved twice is what was written");
+    assert_eq!(got.crc32c(), data.crc32c(), "moved twice, the data is unchanged");
     r.check();
 }
 
-/// Erases of each channel with one vSSD that writes and three that rest.
+/// Imbalance and swaps with one vSSD that writes and three that are idle.
 fn channel_killer(wear: WearPolicy) -> (f64, u64) {
     let mut cfg = timed();
     cfg.timing = Timing::None;
@@ -670,8 +670,8 @@ fn channel_killer(wear: WearPolicy) -> (f64, u64) {
 fn a_channel_killer_wears_out_all_channels() {
     let (alone, swaps) = channel_killer(WearPolicy::NO_SWAP);
     assert_eq!(swaps, 0);
-    assert!(alone > 3.0, "without swaps one channel takes it all: {alone:.2}");
-    // γ: 100 rounds of a channel's blocks in all, a swap for each 8 of them.
+    assert!(alone > 3.0, "without swaps one channel has all the wear: {alone:.2}");
+    // 100 rounds over a channel's blocks in all, with γ of 8 rounds.
     let channel = 128 * 16 * PAGE;
     for policy in [WearPolicy::flashblox_adaptive(channel * 4), WearPolicy::adaptive(channel * 4)] {
         let (even, swaps) = channel_killer(policy);

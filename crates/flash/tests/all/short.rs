@@ -1,4 +1,4 @@
-//! Programs and erases that fail on a die that has no free erase block: they wait for one that is on its way.
+//! Programs and erases that fail on a die without a free erase block: they wait for one that is about to become free.
 
 use rackweave_core::{Payload, Rng, SsdId, VssdId};
 use rackweave_flash::isolation::Isolation;
@@ -11,7 +11,7 @@ use crate::power_drive::PowerDrive;
 
 const PAGE: u32 = 8192;
 
-/// Dies of 10 erase blocks of 8 pages, 8 of them their vSSD's.
+/// Dies with 10 erase blocks of 8 pages, 8 of which the vSSD may use.
 fn config([channels, dies]: [u16; 2]) -> ManagerConfig {
     let mut p = Profile::builtin("p-ssd").expect("built in");
     p.geometry = Geometry {
@@ -38,8 +38,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// So many channels, with a vSSD each, of so many dies: all blocks are allocated, each has a page on every die, and as many
-    /// erase blocks have failed as stand in.
+    /// A drive with this number of channels, a vSSD on each, and of dies per channel. All blocks are allocated and have a
+    /// page on every die, and all spare erase blocks have failed.
     fn full(seed: u64, [channels, dies]: [u16; 2]) -> Rig {
         let mut drive = PowerDrive::new(&config([channels, dies]), Rng::new(seed), 0.0);
         drive.manager.boot(drive.now, &mut drive.out);
@@ -82,9 +82,9 @@ impl Rig {
         self.settle();
         assert!(matches!(self.done.pop(), Some(Done::Synced { result: Ok(()), .. })));
     }
-    /// What was freed before is erased once more before it is used.
+    /// Cuts the power. Blocks freed earlier are erased once more before use.
     fn cut(&mut self) {
-        // The erase begins after the first, and is durable after the second.
+        // The erase starts after the first sync, and is durable after the second.
         self.sync();
         self.sync();
         self.drive.cut();
@@ -102,7 +102,7 @@ impl Rig {
         self.drive.manager.check().expect("whole");
         self.drive.sound().expect("in order");
     }
-    /// So many writes were answered, all well.
+    /// Checks that `n` writes succeeded.
     fn written(&mut self, n: usize) {
         let done = std::mem::take(&mut self.done);
         let well = done.iter().filter(|d| matches!(d, Done::Written { result: Ok(()), .. }));
@@ -130,7 +130,7 @@ fn a_failed_program_waits_for_a_block_that_is_being_erased_and_later_ones_wait_b
         for n in 0..3 {
             r.write(r.blocks[3], 2, 30 + n);
         }
-        assert_eq!(r.read(r.blocks[3], 0, 1), Ok(data(1, 3)), "reads go on");
+        assert_eq!(r.read(r.blocks[3], 0, 1), Ok(data(1, 3)), "reads are served");
         r.settle();
         r.written(3);
         assert!(!r.read_only());
@@ -156,7 +156,7 @@ fn where_no_block_comes_writes_fail_until_one_is_freed() {
         assert_eq!(r.read(r.blocks[i], 0, 1), Ok(data(1, i as u64)), "it can be read");
     }
     assert!(!r.read_only(), "it is full");
-    // The block that failed is none that becomes free.
+    // The failed block does not become free.
     r.free(3);
     r.cut();
     assert!(r.read_only());
@@ -179,7 +179,7 @@ fn where_no_block_comes_writes_fail_until_one_is_freed() {
     r.written(1);
 }
 
-/// What was on its way fails too.
+/// The block that was about to become free fails, too.
 #[test]
 fn where_the_block_that_was_to_come_fails_the_vssd_takes_no_more() {
     for seed in 0..20 {
@@ -206,7 +206,7 @@ fn a_block_whose_erase_failed_waits_for_another() {
         r.drive.fail_next = 1;
         r.alloc(VssdId(1), 77);
         let done = std::mem::take(&mut r.done);
-        // Whether it came or not, the die has none for one more.
+        // Either way the die has no block for another failure.
         assert_eq!((done.len(), r.read_only()), (1, true), "seed {seed}: {done:?}");
         match done[0] {
             Done::BlockAllocated { result: Ok(b), .. } if comes => r.write(b, 8, 50),
@@ -218,7 +218,7 @@ fn a_block_whose_erase_failed_waits_for_another() {
     }
 }
 
-/// Calls of a user that are stopped like this end with an error when the device fails.
+/// Calls that wait for such a block end with an error when the device fails.
 #[test]
 fn after_a_failure_nobody_waits() {
     let mut r = Rig::full(1, [1, 1]);
@@ -253,7 +253,7 @@ fn a_drive_that_is_closed_waits_for_what_is_on_its_way() {
     );
 }
 
-/// Each of two dies that trade places has only what is to go to the other.
+/// During a swap, each of two dies has only the data that goes to the other.
 #[test]
 fn full_dies_that_trade_places_wait_for_nobody() {
     let mut r = Rig::full(1, [2, 1]);
@@ -271,7 +271,7 @@ fn full_dies_that_trade_places_wait_for_nobody() {
     }
 }
 
-/// Of two dies the second has no block for what failed; the first is not done with what was written before.
+/// The second of two dies has no block for the failed program, and the first has not finished earlier writes.
 #[test]
 fn nothing_is_written_behind_a_program_that_failed_for_good() {
     let mut stopped = 0;

@@ -1,10 +1,10 @@
-//! Erase blocks of a die wear out together (FB6).
+//! Erase blocks of a die wear evenly (FB6).
 
 use rackweave_core::Rng;
 
 use crate::rig::{Rig, VSSD, small_config};
 
-/// Overwrites a thirtieth of the vSSD, and collects as a rack does, before the free blocks are used up.
+/// Overwrites a thirtieth of the vSSD, and collects before the free blocks run out, as a rack does.
 fn overwrite(rig: &mut Rig, pages: u64, version: &mut u64) {
     for _ in 0..pages {
         let first = rig.rng.below(16) as u32 * 4;
@@ -20,7 +20,7 @@ fn overwrite(rig: &mut Rig, pages: u64, version: &mut u64) {
     }
 }
 
-/// Erases of the most worn block of a die, less those of the least worn one: on the die where that is most.
+/// The greatest difference between erase counts of blocks on one die.
 fn spread(rig: &Rig) -> u32 {
     let dies = (0..4).map(|die| (die * 8..(die + 1) * 8).map(|b| u32::from(rig.disk.erases(b))));
     dies.map(|blocks| blocks.clone().max().expect("8") - blocks.min().expect("8")).max().expect("4")
@@ -35,7 +35,7 @@ fn free_blocks_of_a_die_wear_out_together() {
     overwrite(&mut rig, 8000, &mut version);
     let most = (0..32).map(|b| rig.disk.erases(b)).max().expect("32");
     assert!(most > 10 && spread(&rig) <= 2, "{most} erases at most, {} apart", spread(&rig));
-    // A start knows their counts, and goes on where it was.
+    // A start restores the counts.
     for _ in 0..3 {
         let disk = rig.crash(&mut Rng::new(version));
         rig = Rig::on(&cfg, disk, version);
