@@ -1,5 +1,4 @@
-//! FlashBlox's calls for C (FB3): `include/rackweave_vssd.h` says what they do. A static library over a drive in a
-//! file.
+//! FlashBlox's calls for C (FB3), documented in `include/rackweave_vssd.h`. A static library over a drive in a file.
 #![allow(clippy::missing_safety_doc, reason = "the header is their documentation")]
 
 mod errors;
@@ -24,12 +23,12 @@ pub struct FbxDrive {
 }
 
 thread_local! {
-    /// What was wrong with the last `fbx_open`.
+    /// The error of the last `fbx_open`.
     static OPEN_ERROR: RefCell<CString> = RefCell::default();
 }
 
 fn message(e: &Error) -> CString {
-    // A message has no zero byte; a name in it may have had one, and is refused before.
+    // A message has no zero byte: names with one are refused earlier.
     CString::new(e.to_string()).unwrap_or_default()
 }
 
@@ -37,7 +36,7 @@ unsafe fn text<'a>(s: *const c_char) -> Result<&'a str, Error> {
     if s.is_null() {
         return Err(Error::Null);
     }
-    // SAFETY: the caller gives a string that ends with a zero.
+    // SAFETY: the caller passes a zero-terminated string.
     unsafe { CStr::from_ptr(s) }.to_str().map_err(|_| Error::Null)
 }
 
@@ -59,7 +58,7 @@ pub unsafe extern "C" fn fbx_open(
     match open() {
         Ok(d) => {
             let made = Box::new(FbxDrive { drive: d, error: CString::default() });
-            // SAFETY: it is not null, and the caller's.
+            // SAFETY: it is not null, and belongs to the caller.
             unsafe { *opened = Box::into_raw(made) };
             0
         }
@@ -75,7 +74,7 @@ pub unsafe extern "C" fn fbx_close(drive: *mut FbxDrive) -> c_int {
     if drive.is_null() {
         return Error::Null.code();
     }
-    // SAFETY: `fbx_open` made it, and the caller gives it back.
+    // SAFETY: `fbx_open` made it, and the caller returns it.
     let d = unsafe { Box::from_raw(drive) };
     let closed = d.drive.close().map_err(Error::from).and_then(|file| Ok(file.close()?));
     closed.map_or_else(
@@ -96,7 +95,7 @@ pub unsafe extern "C" fn fbx_error(drive: *const FbxDrive) -> *const c_char {
     }
 }
 
-/// Runs a call on the drive and keeps what was wrong.
+/// Runs a call on the drive and keeps its error.
 unsafe fn call(drive: *mut FbxDrive, f: impl FnOnce(&mut Drive<FileSsd<OsFile>>) -> Result<(), Error>) -> c_int {
     // SAFETY: null, or what `fbx_open` made, used by one thread at a time.
     let Some(d) = (unsafe { drive.as_mut() }) else { return Error::Null.code() };
@@ -109,7 +108,7 @@ unsafe fn call(drive: *mut FbxDrive, f: impl FnOnce(&mut Drive<FileSsd<OsFile>>)
     }
 }
 
-/// Where an answer goes.
+/// The caller's place for an answer.
 unsafe fn place<'a, T>(p: *mut T) -> Result<&'a mut T, Error> {
     // SAFETY: null, or the caller's.
     unsafe { p.as_mut() }.ok_or(Error::Null)
@@ -142,7 +141,7 @@ pub unsafe extern "C" fn fbx_alloc_virtual_ssd(
             let vssd = place(vssd)?;
             let isolation = Isolation::from_level(isolation_level);
             let isolation = isolation.ok_or(AllocError::Isolation { level: isolation_level })?;
-            // A level below 0 is as little configured as one that is too high.
+            // A negative level is refused like one that is too high.
             let level = u32::try_from(tput_level).unwrap_or(u32::MAX);
             *vssd = d.alloc_vssd(isolation, level, capacity)?.0;
             Ok(())
