@@ -2,38 +2,38 @@
 
 use rackweave_core::{Span, Time};
 
-/// Billionths of a token: at any rate each nanosecond brings whole ones, so nothing is lost to rounding however often the
-/// bucket is looked at.
+/// Billionths of a token: at any rate each nanosecond adds a whole number of them, so rounding loses nothing however
+/// often the bucket is filled.
 const FINE: i128 = 1_000_000_000;
 
-/// Tokens of which who takes any waits only until none is owed: what goes in `t` seconds is at most `rate × t`, a full
-/// bucket, and the last one's.
+/// A bucket whose users wait only until nothing is owed, and may then overdraw it. At most `rate × t`, a full bucket and
+/// the last user's tokens are taken in `t` seconds.
 #[derive(Clone, Debug)]
 pub struct Bucket {
-    /// A second.
+    /// Tokens per second.
     rate: u64,
-    /// Most that are kept.
+    /// Most tokens that are kept.
     burst: u64,
-    /// In [`FINE`]; negative by the amount that the last user overdrew.
+    /// In units of 1 ÷ [`FINE`]; negative by the amount that the last user overdrew.
     level: i128,
     filled_at: Time,
 }
 
 impl Bucket {
-    /// With `level` tokens in it at time zero.
+    /// A bucket with `level` tokens at time zero.
     pub fn new(rate: u64, burst: u64, level: u64) -> Bucket {
         Bucket { rate, burst, level: i128::from(level.min(burst)) * FINE, filled_at: Time::ZERO }
     }
-    /// Tokens a second.
+    /// Tokens per second.
     pub fn rate(&self) -> u64 {
         self.rate
     }
-    /// Sets another rate, also for the time since the last filling. Debt stays.
+    /// Sets another rate, which also applies to the time since the last fill. Debt stays.
     pub fn set_rate(&mut self, rate: u64, burst: u64) {
         (self.rate, self.burst) = (rate, burst);
         self.level = self.level.min(i128::from(burst) * FINE);
     }
-    /// Adds what has come by `now`.
+    /// Adds the tokens up to `now`.
     pub fn fill(&mut self, now: Time) {
         let passed = now.since(self.filled_at).0;
         let most = i128::from(self.burst) * FINE;
@@ -45,16 +45,16 @@ impl Bucket {
         self.fill(now);
         self.level >= 0
     }
-    /// Whether it holds as many as it can.
+    /// Whether it is full.
     pub fn full(&mut self, now: Time) -> bool {
         self.fill(now);
         self.level >= i128::from(self.burst) * FINE
     }
-    /// Takes them.
+    /// Takes tokens, also more than there are.
     pub fn take(&mut self, tokens: u64) {
         self.level -= i128::from(tokens) * FINE;
     }
-    /// When it will be ready, at this rate; a time that has passed if it is.
+    /// When it will be ready at this rate; a past time if it is ready.
     pub fn ready_at(&self) -> Time {
         self.has_at(0)
     }
@@ -71,7 +71,7 @@ impl Bucket {
     }
 }
 
-/// Tokens that come in `span` at `rate`.
+/// Tokens added in `span` at `rate`.
 pub fn tokens_in(rate: u64, span: Span) -> u64 {
     u64::try_from(u128::from(rate) * u128::from(span.0) / FINE as u128).unwrap_or(u64::MAX)
 }
@@ -113,7 +113,7 @@ mod tests {
         b.take(1);
         let at = b.ready_at();
         assert!(!b.ready(Time(at.0 - 1)) && b.ready(at), "{at:?}");
-        // Debt is paid at the present rate.
+        // Debt is paid at the current rate.
         b.take(7);
         b.set_rate(7_000, 0);
         assert_eq!(b.ready_at(), at + Span::from_millis(1));

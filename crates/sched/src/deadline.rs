@@ -1,7 +1,6 @@
-//! Deadline, as in Linux's mq-deadline (RB7): reads and writes have queues of their own, each by address and, beside
-//! that, by arrival. One direction is served in batches, by address from the end of the last one; a batch begins with
-//! the oldest request if that is past its deadline. Reads go first, but a write batch follows after a number of read
-//! batches.
+//! Deadline, as in Linux's mq-deadline (RB7): reads and writes have separate queues, each kept by address and by arrival.
+//! A direction is served in batches, by address from the end of the last batch. A batch begins with the oldest request
+//! if that is past its deadline. Reads go first, but a write batch follows after a number of read batches.
 //!
 //! Coordinated: a queue goes by Prio alone, network time counts towards the deadline, and a direction with an expired
 //! deadline goes before one without.
@@ -13,18 +12,18 @@ use crate::{Done, Item, Kind, Room, SchedConfig, Scheduler};
 
 /// Requests of a batch (`fifo_batch`).
 const BATCH: u32 = 16;
-/// Read batches that go before a write that waits (`writes_starved`).
+/// Read batches that may go before a waiting write (`writes_starved`).
 const WRITES_STARVED: u32 = 2;
 
 /// The deadline scheduler.
 #[derive(Debug)]
 pub struct Deadline<T> {
     queues: Queues<T>,
-    /// Direction of the batch under way, and how many of it went.
+    /// Direction of the current batch, and the number of its requests served.
     direction: Kind,
     batched: u32,
     starved: u32,
-    /// Behind the last read of each lane, and behind the last write.
+    /// The place behind the last read of each lane, and behind the last write.
     read_at: Vec<u64>,
     write_at: u64,
 }

@@ -1,4 +1,4 @@
-//! First in, first out (RB7, "no-op"); coordinated: the largest Prio first, whether it reads or writes.
+//! First in, first out (RB7, "no-op"). Coordinated, the largest Prio goes first, of reads and writes together.
 
 use rackweave_core::Time;
 

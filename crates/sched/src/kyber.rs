@@ -1,27 +1,27 @@
-//! Kyber, as in Linux (RB7): reads and writes are two domains, each with a number of tokens; a request takes one of its
-//! domain when it starts and returns it when it is done. Domains are served in turn, in batches.
+//! Kyber, as in Linux (RB7): reads and writes are two domains, each with a number of tokens. A request takes a token of
+//! its domain when it starts and returns it when it completes. Domains are served in turn, in batches.
 //!
-//! Of each domain two histograms are kept, in quarters of its latency target: of the whole time from coming to being
-//! done, and of the time at the device. Ten times a second the domains are looked at. If the 90th percentile at the
-//! device misses the target in any, the device is congested. Then, and for a domain whose whole time misses its target
-//! at the 99th percentile, the number of tokens is scaled by that percentile over the target: domains that are well get
-//! fewer, those that are late get more. Coordinated, network time is part of the whole time.
+//! Each domain has two histograms, in quarters of its latency target: of the total time from arrival to completion, and
+//! of the time at the device. They are evaluated ten times a second. The device is congested if the 90th percentile at
+//! the device misses the target in any domain. The number of tokens of a domain is then scaled by the ratio of its 99th
+//! percentile of the total time to the target; without congestion, only if that percentile misses the target. Domains
+//! within their target lose tokens, late ones gain some. Coordinated, the total time includes the network's.
 
 use rackweave_core::{Span, Time};
 
 use crate::queue::{Order, Queues};
 use crate::{Done, Item, Kind, Room, SchedConfig, Scheduler};
 
-/// Buckets of a histogram; the target lies in their middle.
+/// Buckets of a histogram, with the target in the middle.
 const BUCKETS: usize = 8;
 const GOOD_BUCKETS: usize = 4;
-/// How often the depths are decided.
+/// Period of decisions about depths.
 const PERIOD: Span = Span::from_millis(100);
-/// A percentile is taken over this number of samples, or over those of this time.
+/// A percentile is taken over this number of samples, or over the samples of [`SAMPLES_WITHIN`].
 const SAMPLES: u32 = 500;
 const SAMPLES_WITHIN: Span = Span::from_secs(1);
 
-/// Tokens, at first and at most, and requests of a batch: of reads and of writes.
+/// For reads and for writes: tokens, initially and at most, and requests of a batch.
 const DEPTH: [u32; 2] = [256, 128];
 const BATCH: [u32; 2] = [16, 8];
 const KINDS: [Kind; 2] = [Kind::Read, Kind::Write];
@@ -31,7 +31,7 @@ const KINDS: [Kind; 2] = [Kind::Read, Kind::Write];
 struct Histogram {
     buckets: [u32; BUCKETS],
     samples: u32,
-    /// When the samples are taken even if they are few.
+    /// When the samples are evaluated even if they are few.
     until: Option<Time>,
 }
 
@@ -42,7 +42,7 @@ impl Histogram {
         self.buckets[(bucket as usize).min(BUCKETS - 1)] += 1;
         self.samples += 1;
     }
-    /// The bucket of a percentile, and begins anew; none if there are too few samples yet.
+    /// The bucket of a percentile, after which the samples are cleared; `None` if there are too few samples yet.
     fn percentile(&mut self, now: Time, percent: u32) -> Option<usize> {
         if self.samples == 0 {
             return None;
@@ -65,14 +65,14 @@ impl Histogram {
     }
 }
 
-/// Reads, or writes.
+/// Reads or writes.
 #[derive(Clone, Debug, Default)]
 struct Domain {
     depth: u32,
     in_flight: u32,
     total: Histogram,
     device: Histogram,
-    /// The last 99th percentile that was not acted on.
+    /// The last 99th percentile that no decision has used.
     p99: Option<usize>,
 }
 
@@ -81,11 +81,11 @@ struct Domain {
 pub struct Kyber<T> {
     queues: Queues<T>,
     domains: [Domain; 2],
-    /// The present domain, and the number of requests served of its batch.
+    /// The current domain, and the number of requests served of its batch.
     current: usize,
     batched: u32,
     decides_at: Option<Time>,
-    /// Something could not start for want of a token.
+    /// A request could not start for lack of a token.
     short: bool,
 }
 
@@ -121,7 +121,7 @@ impl<T> Kyber<T> {
 
     /// Scales the depths.
     fn decide(&mut self, now: Time) {
-        // Of all domains: percentiles that are taken begin anew.
+        // All domains are evaluated, since that clears their samples.
         let congested = self.domains.iter_mut().fold(false, |bad, d| {
             let p90 = d.device.percentile(now, 90);
             bad | p90.is_some_and(|p| p >= GOOD_BUCKETS)
@@ -129,7 +129,7 @@ impl<T> Kyber<T> {
         for (d, most) in self.domains.iter_mut().zip(DEPTH) {
             let mut p99 = d.total.percentile(now, 99);
             if congested {
-                // The domains do not have enough samples at the same time: what was found before counts, once.
+                // The domains do not have enough samples at the same time, so an earlier percentile counts once.
                 p99 = p99.or(d.p99);
                 d.p99 = None;
             } else if p99.is_some() {

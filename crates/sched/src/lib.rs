@@ -1,13 +1,13 @@
-//! Schedulers. Of a server's storage: which of the waiting requests of one vSSD starts next (RackBlox §3.4, §4.5.1).
+//! Schedulers. Those of a server's storage choose the next waiting request of one vSSD (RackBlox §3.4, §4.5.1).
 //!
 //! A server holds back requests that its dies cannot start yet, and lets a [`Scheduler`] choose whenever one may start.
 //! A read waits in the *lane* of the die that has its block; a write may go to any die, so all writes of the vSSD wait
 //! together.
 //!
 //! Three schedulers, after Linux's: [`Fifo`] (no-op), [`Deadline`] (mq-deadline) and [`Kyber`]. Each exists plain and
-//! *coordinated*: then each of its queues goes by Prio = Net + Storage + Predict, largest first (RB6). All waiting
+//! *coordinated*: then each of its queues is ordered by Prio = Net + Storage + Predict, largest first (RB6). All waiting
 //! requests age alike, so the order is that of the instants at which they would have arrived without a network
-//! ([`Item::began`]), and no queue is sorted again. [`Predictor`] gives Predict. [`Sched`] is one of the three, by
+//! ([`Item::began`]), and no queue is sorted again. [`Predictor`] computes Predict. [`Sched`] is one of the three, by
 //! configuration. [`WriteTokens`] limits offline writes while reads are slow (PN10). [`egress`] is network scheduling:
 //! the queues of a switch's ports.
 
@@ -31,7 +31,7 @@ pub use tokens::{TokenConfig, WriteTokens};
 
 use rackweave_core::{Span, Time};
 
-/// Which queue of a scheduler a request belongs to.
+/// Kind of a request, which selects its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     Read,
@@ -41,12 +41,12 @@ pub enum Kind {
 /// A request with the fields that a scheduler may use.
 #[derive(Clone, Debug)]
 pub struct Item<T> {
-    /// When the server got it.
+    /// Arrival time at the server.
     pub enqueued_at: Time,
-    /// On the network: the way here (untrusted; [`clamp_lat`] first), and the way back as predicted.
+    /// Network time: of the request (untrusted; see [`clamp_lat`]), and predicted for the answer.
     pub net: Span,
     pub kind: Kind,
-    /// Where a read has to go. Of a write it says nothing.
+    /// The lane of a read; unused for a write.
     pub lane: u32,
     /// Address, for a scheduler that orders by it.
     pub place: u64,
@@ -54,17 +54,17 @@ pub struct Item<T> {
 }
 
 impl<T> Item<T> {
-    /// When it would have come had the network taken no time: the earlier, the larger its Prio at any instant.
+    /// When the request would have arrived without a network: the earlier, the larger its Prio at any instant.
     pub fn began(&self) -> Time {
         self.enqueued_at - self.net
     }
 }
 
-/// A request that is done.
+/// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     pub kind: Kind,
-    /// As its [`Item`] had them.
+    /// As in its [`Item`].
     pub enqueued_at: Time,
     pub net: Span,
     /// When it was taken from the scheduler.
@@ -82,28 +82,28 @@ impl Room {
     pub const ANY: Room = Room { reads: true, writes: true };
 }
 
-/// Greatest network latency that counts: a sender could otherwise put itself before all others.
+/// Greatest network latency that counts; otherwise a sender could place itself before all others.
 pub const NET_MAX: Span = Span::from_secs(1);
 
-/// The `lat` of a header as a span that may be used.
+/// The `lat` of a header, bounded by [`NET_MAX`].
 pub fn clamp_lat(lat_ns: u32) -> Span {
     Span::from_nanos(u64::from(lat_ns)).min(NET_MAX)
 }
 
-/// Chooses among waiting requests. Time never goes back from call to call.
+/// Chooses among waiting requests. Time is monotonic over all calls.
 pub trait Scheduler<T> {
-    /// Adds one; gives it back if the scheduler's bound is reached.
+    /// Adds a request; returns it if the scheduler's bound is reached.
     fn push(&mut self, item: Item<T>) -> Result<(), Item<T>>;
-    /// Takes the one that goes next to a lane, of a kind that it has room for.
+    /// Takes the next request for a lane, of a kind that it has room for.
     fn pop(&mut self, now: Time, lane: u32, room: Room) -> Option<Item<T>>;
-    /// A request may start without waiting if no other one of its kind waits there. Such a request is reported to
-    /// [`Scheduler::done`] as well.
+    /// Whether a request may start without waiting, given that no other one of its kind waits. If it does, it must be
+    /// reported to [`Scheduler::done`] as well.
     fn at_once(&mut self, kind: Kind) -> bool;
-    /// One that was taken, or might have started at once, does not start.
+    /// Reports that a request that was taken, or permitted to start at once, does not start.
     fn unused(&mut self, kind: Kind);
-    /// One that was taken is done. True: what waits in other lanes may go now that did not before.
+    /// Reports that a request is done. True if requests that wait in other lanes may start now.
     fn done(&mut self, now: Time, done: Done) -> bool;
-    /// Most requests of a kind under way, and those that are, if the scheduler limits them.
+    /// Limit of pending requests of a kind, and their number, if the scheduler limits them.
     fn depth(&self, kind: Kind) -> Option<(u32, u32)>;
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
@@ -113,7 +113,7 @@ pub trait Scheduler<T> {
     fn waiting(&self, lane: u32, kind: Kind) -> usize;
 }
 
-/// The schedulers there are.
+/// The kinds of schedulers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SchedKind {
     Fifo,
@@ -122,26 +122,26 @@ pub enum SchedKind {
     Kyber,
 }
 
-/// Numbers of a scheduler (RB7).
+/// Parameters of a scheduler (RB7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedConfig {
     pub kind: SchedKind,
     /// Whether network time counts.
     pub coordinated: bool,
-    /// Deadline: a request older than this is late. Kyber: latency that is aimed at. The FIFO has none.
+    /// Deadline: a request older than this is late. Kyber: the target latency. Unused by the FIFO.
     pub read_target: Span,
     pub write_target: Span,
-    /// Most requests that wait.
+    /// Most waiting requests.
     pub limit: usize,
 }
 
 /// Addition to the targets of coordinated schedulers for the network (RackBlox §4.5.1).
 const COORDINATED_MORE: Span = Span::from_millis(1);
-/// Requests that wait, unless another bound is set: many times what the devices of the papers take at a time.
+/// Default bound of waiting requests: many times the queue depth of the papers' devices.
 const LIMIT: usize = 8_192;
 
 impl SchedConfig {
-    /// With the targets of RackBlox §4.5.1.
+    /// Parameters with the targets of RackBlox §4.5.1.
     pub fn new(kind: SchedKind, coordinated: bool) -> SchedConfig {
         let (read, write) = match kind {
             SchedKind::Fifo => (Span::ZERO, Span::ZERO),
@@ -163,7 +163,7 @@ impl SchedConfig {
     }
 }
 
-/// A scheduler, by configuration.
+/// A scheduler chosen by configuration.
 #[derive(Debug)]
 pub enum Sched<T> {
     Fifo(Fifo<T>),

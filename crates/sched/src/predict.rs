@@ -1,15 +1,15 @@
-//! How long the answer of a request will be on the way (RB6; RackBlox §3.4).
+//! Prediction of an answer's network time (RB6; RackBlox §3.4).
 
 use rackweave_core::Span;
 
-/// Packets whose mean is the prediction.
+/// Number of packets over which the prediction averages.
 pub const WINDOW: usize = 100;
 
-/// The mean network latency of the last [`WINDOW`] packets that came. A server has one for each vSSD and direction,
-/// since answers of reads and of writes differ in size.
+/// The mean network latency of the last [`WINDOW`] packets. A server has a predictor for each vSSD and direction, since
+/// answers of reads and of writes differ in size.
 #[derive(Clone, Debug, Default)]
 pub struct Predictor {
-    /// ns, in a ring.
+    /// A ring of latencies, in ns.
     last: Vec<u32>,
     next: usize,
     sum: u64,
@@ -20,7 +20,7 @@ impl Predictor {
     pub fn new() -> Predictor {
         Predictor::default()
     }
-    /// A packet spent this time on the network; at most about four seconds count.
+    /// Records a packet's network time; at most about four seconds count.
     pub fn came(&mut self, net: Span) {
         let ns = u32::try_from(net.0).unwrap_or(u32::MAX);
         if self.last.len() < WINDOW {

@@ -12,7 +12,7 @@ pub(crate) enum Order {
     Arrival,
     /// [`Item::began`]: Prio.
     Began,
-    /// [`Item::place`], with the order of arrival beside it.
+    /// [`Item::place`]; the order of arrival is kept as well.
     Place,
 }
 
@@ -23,7 +23,7 @@ pub(crate) type Key = (u64, u64);
 pub(crate) struct Queue<T> {
     order: Order,
     items: BTreeMap<Key, Item<T>>,
-    /// With [`Order::Place`]: in the order they came.
+    /// With [`Order::Place`]: the order of arrival.
     came: BTreeMap<u64, u64>,
 }
 
@@ -48,11 +48,11 @@ impl<T> Queue<T> {
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
-    /// The first, and its key.
+    /// The first request and its key.
     pub(crate) fn first(&self) -> Option<(Key, &Item<T>)> {
         self.items.first_key_value().map(|(k, i)| (*k, i))
     }
-    /// The first from a place on.
+    /// The first request from a place on.
     pub(crate) fn first_from(&self, place: u64) -> Option<Key> {
         self.items.range((place, 0)..).next().map(|(k, _)| *k)
     }
@@ -81,7 +81,7 @@ pub(crate) struct Queues<T> {
 }
 
 impl<T> Queues<T> {
-    /// `plain`: the order if it is not coordinated.
+    /// `plain` is the order if the scheduler is not coordinated.
     pub(crate) fn new(cfg: SchedConfig, lanes: u32, plain: Order) -> Queues<T> {
         let order = if cfg.coordinated { Order::Began } else { plain };
         let reads = (0..lanes).map(|_| Queue::new(order)).collect();
@@ -126,7 +126,7 @@ impl<T> Queues<T> {
         let (key, _) = self.of(lane, kind).first()?;
         self.take(lane, kind, key)
     }
-    /// Whether the one that waits longest is past its target.
+    /// Whether the request that has waited longest is past its target.
     pub(crate) fn late(&self, now: Time, lane: u32, kind: Kind) -> bool {
         self.of(lane, kind)
             .oldest()

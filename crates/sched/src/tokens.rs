@@ -8,7 +8,7 @@ use rackweave_core::{Span, Time};
 
 use crate::bucket::{Bucket, tokens_in};
 
-/// Numbers of a [`WriteTokens`].
+/// Parameters of a [`WriteTokens`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenConfig {
     /// A read that takes longer than this is late.
@@ -18,7 +18,7 @@ pub struct TokenConfig {
     /// Bounds of the rate, bytes per second.
     pub rate_min: u64,
     pub rate_max: u64,
-    /// How often the rate is decided.
+    /// Period of decisions about the rate.
     pub period: Span,
 }
 
@@ -37,12 +37,12 @@ const BURST_PERIODS: u64 = 2;
 #[derive(Clone, Debug)]
 pub struct WriteTokens {
     cfg: TokenConfig,
-    /// Of bytes that may be written.
+    /// Bytes that may be written.
     bucket: Bucket,
     period_ends: Time,
     reads: u64,
     late: u64,
-    /// Periods without reads, up to now.
+    /// Number of successive periods without reads.
     idle: u32,
 }
 
@@ -58,11 +58,11 @@ impl WriteTokens {
             idle: 0,
         }
     }
-    /// Bytes per second that are granted now.
+    /// The current rate, in bytes per second.
     pub fn rate(&self) -> u64 {
         self.bucket.rate()
     }
-    /// A protected read took this long.
+    /// Records the latency of a protected read.
     pub fn read(&mut self, took: Span) {
         self.reads += 1;
         self.late += u64::from(took > self.cfg.late_after);
@@ -78,7 +78,7 @@ impl WriteTokens {
         }
         ready
     }
-    /// When the next write may go, as far as known at `now`: a rate may rise before.
+    /// When the next write may go, as far as known at `now`: the rate may still rise.
     pub fn ready_at(&self, now: Time) -> Time {
         let at = self.bucket.ready_at();
         if at <= now { now } else { at.min(self.period_ends).max(now + Span(1)) }
@@ -129,7 +129,7 @@ mod tests {
                 next_read = now + Span::from_micros(100);
             }
             let ready = t.ready_at(now);
-            assert!(ready > now, "a write that must wait is told until when");
+            assert!(ready > now, "a write that must wait gets a later time");
             now = ready.min(next_read);
         }
         bytes
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(t.rate(), CFG.rate_max, "twenty thousand quick ones");
     }
 
-    /// As many reads are late as may be, when how many are follows from what is written.
+    /// The permitted share of reads is late when lateness depends on the write rate.
     #[test]
     fn late_reads_settle_at_their_part() {
         let mut t = WriteTokens::new(CFG);
@@ -156,7 +156,7 @@ mod tests {
         for period in 0..20_000u64 {
             t.take(Time(period * CFG.period.0), 1);
             for _ in 0..50 {
-                // At the full rate one in fifty meets a write.
+                // At the full rate one read in fifty meets a write.
                 due += t.rate() as f64 / CFG.rate_max as f64 / 50.0;
                 let is_late = due >= 1.0;
                 due -= f64::from(u8::from(is_late));
@@ -173,7 +173,7 @@ mod tests {
         let mut t = WriteTokens::new(CFG);
         run(&mut t, 0, 500, Span::from_micros(300));
         assert!(t.rate() < CFG.rate_max / 10);
-        // Idle for a second, then one write after the other.
+        // An idle second, then successive writes.
         let mut now = Time(1_500_000_000);
         for _ in 0..60 {
             t.take(now, 1);

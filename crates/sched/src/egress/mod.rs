@@ -1,10 +1,10 @@
-//! Queues at a switch's egress ports, and which waiting packet goes next (RackBlox §4.5.2, RB8).
+//! Queues at a switch's egress ports, and the order of their packets (RackBlox §4.5.2, RB8).
 //!
 //! [`Egress`] is one port: a link that carries one packet at a time at its rate, and bounded queues before it.
 //!
 //! | [`NetSched`] | queues | next |
 //! |---|---|---|
-//! | `Priority` | one for each class | of the highest class that has one; within it the first to come |
+//! | `Priority` | one for each class | of the highest class that has one; within it the first to arrive |
 //! | `TokenBucket` | one for each flow | of the flow that has had tokens for its first packet for longest |
 //! | `FairQueue` | one for each flow | deficit round robin (Shreedhar and Varghese, SIGCOMM '95), by weight |
 //!
@@ -25,7 +25,7 @@ use crate::Bucket;
 
 /// Traffic classes: as many as there are in a packet's header.
 const CLASSES: usize = 3;
-/// Bytes that a flow of weight 1 may send in its turn: a block with its headers, so that turns are short.
+/// Bytes per turn of a flow of weight 1: a block with its headers, so that turns are short.
 const QUANTUM: u64 = 4_352;
 /// Flows of a port that have a queue or owe tokens: far more than a rack has nodes.
 pub const FLOWS_MAX: usize = 4_096;
@@ -42,23 +42,23 @@ pub enum NetSched {
 /// Share of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowConfig {
-    /// Its share of the port among the flows that have something to send.
+    /// Weight among the flows with waiting packets.
     pub weight: u32,
-    /// Token bucket: bytes a second, and bytes at once.
+    /// Token bucket: rate in bytes per second, and burst in bytes.
     pub bytes_per_s: u64,
     pub burst: u64,
 }
 
-/// Of each port.
+/// Parameters of each port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressConfig {
     pub scheduling: NetSched,
     pub bytes_per_s: u64,
-    /// Bytes that wait in one queue: what does not fit is dropped.
+    /// Capacity of a queue; a packet that does not fit is dropped.
     pub queue_bytes: u64,
-    /// Of flows that are not named.
+    /// Parameters of flows that are not in `flows`.
     pub flow: FlowConfig,
-    /// By source.
+    /// Parameters of flows, by source.
     pub flows: BTreeMap<u32, FlowConfig>,
 }
 
@@ -71,9 +71,9 @@ impl EgressConfig {
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressDrop {
-    /// It does not fit its queue.
+    /// Its queue was full.
     QueueFull,
-    /// Its flow's bucket never holds this number of tokens.
+    /// It is longer than its flow's burst.
     OverBurst,
     /// There are too many ports, or flows of its port.
     TooManyFlows,
@@ -120,7 +120,7 @@ struct LimitedFlow<T> {
 }
 
 impl<T> LimitedFlow<T> {
-    /// Since when, or from when on, its first packet may go.
+    /// The time, past or future, from which its first packet may go.
     fn ready_at(&self) -> Option<Time> {
         let first = self.queue.packets.front()?;
         Some(self.bucket.has_at(u64::from(first.bytes)).max(first.came))
@@ -130,7 +130,7 @@ impl<T> LimitedFlow<T> {
 #[derive(Debug)]
 enum Queues<T> {
     Classes([Queue<T>; CLASSES]),
-    /// `round`: flows that have something, whose turn it is first. `granted`: it has had its quantum in this turn.
+    /// `round` has the flows with waiting packets, the current one first; `granted` is set once it has had its quantum.
     Fair {
         flows: BTreeMap<u32, FairFlow<T>>,
         round: VecDeque<u32>,
@@ -143,13 +143,13 @@ enum Queues<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent<T> {
     pub what: T,
-    /// When its last bit left, and how long after it came.
+    /// When its last bit left, and the time since its arrival.
     pub at: Time,
     pub took: Span,
 }
 
-/// One port. At every `now`: [`Egress::poll`] until it gives nothing, then push and poll again, so that what was due is
-/// decided without what came later. `now` never goes back.
+/// One port. At every `now`, call [`Egress::poll`] until it returns `None`, then push and poll again, so that later
+/// arrivals do not affect earlier decisions. `now` is monotonic.
 #[derive(Debug)]
 pub struct Egress<T> {
     cfg: Arc<EgressConfig>,
@@ -169,19 +169,19 @@ impl<T> Egress<T> {
         };
         Egress { cfg, queues, sending: None, free_at: Time::ZERO, packets: 0, queue_max: 0 }
     }
-    /// Packets that have not left, the one that is being sent included.
+    /// Number of packets that have not left, including the one on the link.
     pub fn waiting(&self) -> usize {
         self.packets + usize::from(self.sending.is_some())
     }
-    /// Most bytes that were in one queue.
+    /// Most bytes in one queue so far.
     pub fn queue_max(&self) -> u64 {
         self.queue_max
     }
 
-    /// A packet of `flow` and `class` (0 is the highest) comes.
+    /// Adds a packet of `flow` and `class` (0 is the highest).
     ///
     /// # Errors
-    /// It was dropped.
+    /// Why it was dropped.
     pub fn push(&mut self, now: Time, flow: u32, class: usize, bytes: u32, what: T) -> Result<(), (EgressDrop, T)> {
         let limits = self.cfg.of(flow);
         let queue = match &mut self.queues {
@@ -229,7 +229,7 @@ impl<T> Egress<T> {
         self.packets += 1;
         Ok(())
     }
-    /// A flow whose only packet was dropped has no turn.
+    /// Removes a flow whose only packet was dropped, so that it gets no turn.
     fn forget_empty(&mut self, flow: u32) {
         if let Queues::Fair { flows, round, .. } = &mut self.queues
             && flows.get(&flow).is_some_and(|f| f.queue.packets.is_empty())
@@ -248,7 +248,7 @@ impl<T> Egress<T> {
         self.free_at = at;
         Some(Sent { what: packet.what, at, took: at.since(packet.came) })
     }
-    /// When [`Egress::poll`] has the next packet, if none arrives; to be called after it had none.
+    /// When [`Egress::poll`] has the next packet, if none arrives. Call it after a poll without a packet.
     pub fn next(&self) -> Option<Time> {
         match &self.sending {
             Some((until, _)) => Some(*until),
@@ -256,7 +256,7 @@ impl<T> Egress<T> {
         }
     }
 
-    /// When the link may begin with another packet.
+    /// When the link may start the next packet.
     fn starts(&self) -> Option<Time> {
         if self.packets == 0 {
             return None;

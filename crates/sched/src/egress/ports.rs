@@ -10,11 +10,11 @@ use super::{Egress, EgressConfig, EgressDrop, FLOWS_MAX, Sent};
 rackweave_core::counters! {
     /// Counters of a switch's ports.
     pub struct EgressCounters {
-        /// Packets that came, that left, and that have not left.
+        /// Packets that arrived, that left, and that wait.
         came as _,
         sent as "egress_sent",
         waiting as "egress_waiting",
-        /// Most bytes that were in one queue.
+        /// Most bytes in one queue so far.
         queue_max as "egress_queue_max_bytes",
         /// Dropped: their queue was full; longer than their flow's burst; there were too many ports or flows.
         queue_full as "egress_drop_queue_full",
@@ -26,7 +26,7 @@ rackweave_core::counters! {
 /// Fields by which a packet is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where it goes, and where it is from.
+    /// Destination and source.
     pub port: u32,
     pub flow: u32,
     /// 0 is the highest.
@@ -34,12 +34,13 @@ pub struct Envelope {
     pub bytes: u32,
 }
 
-/// A port for each destination, all alike. As with [`Egress`], poll until there is nothing before a push and after it.
+/// A port for each destination, all with the same parameters. As with [`Egress`], poll until `None` before and after a
+/// push.
 #[derive(Debug)]
 pub struct Ports<T> {
     cfg: Arc<EgressConfig>,
     ports: BTreeMap<u32, Egress<T>>,
-    /// Ports that have something to do, and when.
+    /// Busy ports, by the time of their next step.
     due: BTreeSet<(Time, u32)>,
     counters: EgressCounters,
 }
@@ -51,12 +52,12 @@ impl<T> Ports<T> {
     pub fn counters(&self) -> EgressCounters {
         EgressCounters { waiting: self.waiting() as u64, ..self.counters }
     }
-    /// Packets that have not left.
+    /// Number of waiting packets.
     pub fn waiting(&self) -> usize {
         self.ports.values().map(Egress::waiting).sum()
     }
 
-    /// A packet comes; it may be dropped.
+    /// Adds a packet, which may be dropped.
     pub fn push(&mut self, now: Time, p: Envelope, what: T) {
         let c = &mut self.counters;
         c.came += 1;
@@ -75,7 +76,7 @@ impl<T> Ports<T> {
         let after = port.next();
         self.set_due(p.port, before, after);
     }
-    /// A packet that has left by `now`.
+    /// The next packet that has left by `now`.
     pub fn poll(&mut self, now: Time) -> Option<Sent<T>> {
         while let Some(&(at, id)) = self.due.first().filter(|(at, _)| *at <= now) {
             let port = self.ports.get_mut(&id)?;
@@ -89,7 +90,7 @@ impl<T> Ports<T> {
         }
         None
     }
-    /// When [`Ports::poll`] has something again, if nothing comes.
+    /// When [`Ports::poll`] has the next packet, if none arrives.
     pub fn next(&self) -> Option<Time> {
         self.due.first().map(|(at, _)| *at)
     }
