@@ -1,4 +1,4 @@
-//! Datagrams one way as fast as the kernel takes them, in trains (GSO, GRO): the ceiling for bulk.
+//! Datagrams in one direction as fast as the kernel accepts them, in trains (GSO, GRO): the upper bound for bulk.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,7 +11,7 @@ use super::ends::{Figures, cpu_seconds};
 const HEADERS: usize = 28;
 /// Bytes of one send: 64 KiB with its headers, in whole datagrams.
 const TRAIN_MAX: usize = 65_507;
-/// Shorter datagrams are not data but queries.
+/// Datagrams up to this length are queries.
 const ASK_BYTES_MAX: usize = 8;
 const SOCKET_BYTES: i32 = 8 << 20;
 /// Period of the sender's queries for the received bytes, in trains.
@@ -23,7 +23,7 @@ fn set(s: &UdpSocket, level: i32, name: i32, value: i32) -> io::Result<()> {
     if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Receives; answers each query with the bytes so far, so that the sender is never far ahead.
+/// Receives, and answers each query with the bytes received, so that the sender is never far ahead.
 pub fn sink(at: SocketAddr, ready: impl FnOnce()) -> io::Result<()> {
     let s = UdpSocket::bind(at)?;
     set(&s, libc::SOL_UDP, libc::UDP_GRO, 1)?;

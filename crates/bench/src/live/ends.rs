@@ -1,4 +1,4 @@
-//! Both ends as processes of their own, each on its core; CPU by the kernel's accounting of both.
+//! Both ends as separate processes, each on its core; CPU time by the kernel's accounting of both.
 
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ pub enum Stack {
     Encrypted,
     Tcp,
     Rpc,
-    /// Datagrams one way, unacknowledged: what the kernel can carry.
+    /// Datagrams in one direction, unacknowledged: the kernel's limit.
     Udp,
 }
 
@@ -84,7 +84,7 @@ pub struct Place {
     pub mtu: u16,
 }
 
-/// How much is sent.
+/// Amount of work.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Work {
     #[arg(long)]
@@ -241,7 +241,7 @@ fn drive_rpc(_: SocketAddr, _: Load, _: u64, _: impl FnMut() + 'static) -> io::R
     Err(io::Error::other("built without the feature `rpc`"))
 }
 
-/// Where the two ends of an experiment are.
+/// Locations of an experiment's two ends.
 #[derive(Debug)]
 pub struct Site {
     pub server: IpAddr,
@@ -256,7 +256,7 @@ impl Site {
         let here = IpAddr::from([127, 0, 0, 1]);
         Site { server: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
     }
-    /// An end that dies with this process, however that ends.
+    /// The command of an end that is killed when this process ends.
     fn command(&self, client: bool) -> io::Result<Command> {
         let program = std::env::current_exe()?;
         let mut c = match &self.namespaces {
@@ -283,7 +283,7 @@ impl Drop for Ended {
     }
 }
 
-/// Ports of runs, so that none meets what an earlier one left behind.
+/// Ports for a run, different from those of earlier runs, which may still receive packets.
 fn ports() -> (u16, u16) {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
@@ -292,7 +292,7 @@ fn ports() -> (u16, u16) {
     (base, base + 1)
 }
 
-/// One run: both ends started, measured, ended.
+/// One run: starts both ends, measures, and ends them.
 pub fn once(site: &Site, way: Stack, w: &Work) -> io::Result<Figures> {
     let (a, b) = ports();
     let (server, client) = (SocketAddr::new(site.server, a), SocketAddr::new(site.client, b));

@@ -1,4 +1,4 @@
-//! The live experiments: alternating rounds of the same work by each way, medians of the ratios.
+//! The live experiments: alternating rounds of the same work over each carrier, and medians of the ratios.
 
 use std::io;
 
@@ -9,11 +9,11 @@ use super::receive;
 use super::veth;
 use crate::report::{Bar, Report};
 
-/// How long and how often.
+/// Length and number of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     pub rounds: usize,
-    /// Requests of one run at depth 1; deeper runs have as many in each place.
+    /// Requests of one run at depth 1; a deeper run has this number per slot.
     pub count: u64,
 }
 
@@ -26,12 +26,12 @@ fn middle(all: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     median(all.iter().map(of).collect())
 }
 
-/// Median of one way's figure over the other's in the same round.
+/// Median over all rounds of one carrier's figure ÷ the other's.
 fn ratio(a: &[Figures], b: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     median(a.iter().zip(b).map(|(a, b)| of(a) / of(b)).collect())
 }
 
-/// Rounds of each way in turn.
+/// Alternating rounds of each carrier.
 fn rounds(site: &Site, ways: &[Stack], w: &Work, n: usize) -> io::Result<Vec<Vec<Figures>>> {
     let mut all = vec![Vec::new(); ways.len()];
     for _ in 0..n {
@@ -118,7 +118,7 @@ pub fn fig67(e: Effort) -> io::Result<Report> {
     Ok(r)
 }
 
-/// Bulk over a veth pair of two namespaces: 1 MiB under way as messages of 64 KiB.
+/// Bulk over a veth pair of two namespaces: 1 MiB in flight as messages of 64 KiB.
 pub fn bulk(e: Effort) -> io::Result<Report> {
     let mut r = Report::new(
         "pn-bulk: 64 KiB messages, 1 MiB under way, over veth",
@@ -152,7 +152,7 @@ const MTUS: [u16; 2] = [1_500, 9_000];
 /// Headers of IP and UDP in a packet.
 const HEADERS: u16 = 28;
 
-/// Receives that are counted, beyond those of a first run that brings everything up.
+/// Counted receives, beyond those of a first run for warm-up.
 const RECEIVES: u64 = 8;
 
 /// Figure 14 (c): bytes read and written while a 64 KiB message is received, every access counted by valgrind.

@@ -1,4 +1,4 @@
-//! Two processes, each on one core, that write 4 KiB and answer: by the rack's transport, kernel TCP, and an RPC.
+//! Two processes, each on one core, that exchange 4 KiB writes and answers over the rack's transport, kernel TCP or RPC.
 
 pub mod bulk;
 pub mod ends;

@@ -20,16 +20,16 @@ use super::tcp::Tcp;
 
 pub type EndEngine = Engine<End, OsFile, NoStore>;
 
-/// What carries the packets of an end.
+/// The carrier of an end's packets.
 pub trait Carrier {
-    /// Whether to look for what has come is to receive it. Else epoll is asked.
+    /// Whether the loop polls by receiving; otherwise it polls with epoll.
     const LOOKS: bool;
     fn fd(&self) -> RawFd;
     fn deadline(&self) -> Time;
-    /// False: nothing had come.
+    /// Receives packets; false if none had arrived.
     fn receive(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<bool>;
     fn send(&mut self, now: Time, engine: &mut EndEngine) -> io::Result<()>;
-    /// Whether the other end is gone.
+    /// Whether the other end has ended.
     fn over(&self) -> bool {
         false
     }
@@ -71,7 +71,7 @@ impl Carrier for Tcp {
     }
 }
 
-/// Runs an end until `done` of it says so.
+/// Runs an end until `done` returns true.
 fn run<C: Carrier>(
     end: End,
     carrier: &mut C,
@@ -103,7 +103,7 @@ fn run<C: Carrier>(
     }
 }
 
-/// Serves until the other end is gone, or the process is ended.
+/// Serves until the other end or this process ends.
 pub fn serve(carrier: &mut impl Carrier) -> io::Result<()> {
     run(End::Server(Default::default()), carrier, |_| Ok(false)).map(drop)
 }

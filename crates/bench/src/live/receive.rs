@@ -1,5 +1,5 @@
-//! Memory traffic of receiving 64 KiB: blocks and their CRCs in the receive step (PN3), or a whole message that is
-//! copied into blocks, whose CRCs are computed then.
+//! Memory traffic of receiving 64 KiB: into blocks with CRCs in the receive step (PN3), or as a whole message that is
+//! then copied into blocks, whose CRCs are computed afterwards.
 
 use std::io::{self, BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ const TO: NodeId = NodeId(3);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Receive {
-    /// Only the sender's part, which is not counted.
+    /// Only the sender's part, which is subtracted.
     Not,
     InOneStep,
     CopyThenCrc,
@@ -28,7 +28,7 @@ pub enum Receive {
 
 /// Receives `count` messages in datagrams of this length; the sender's part is the same for all variants.
 pub fn receive(way: Receive, datagram: usize, count: u64) {
-    // A window that needs no acknowledgement to go on; trains as GSO takes them and GRO gives them.
+    // A window that needs no acknowledgements; trains as for GSO and GRO.
     let algorithm = Algorithm::Fixed { window: 16 << 20 };
     let cfg = Config { algorithm, train_bytes_max: TRAIN, datagram_bytes_max: datagram, ..Config::default() };
     let end = |n| Endpoint::new(cfg.clone(), n, 1, Keys::none(), 1).expect("a configuration");

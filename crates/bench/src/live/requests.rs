@@ -1,4 +1,4 @@
-//! The request code, the same for every carrier: a client that keeps writes in flight, a server that keeps blocks.
+//! The request code, common to all carriers: a client that keeps writes in flight, and a server that keeps blocks.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use rackweave_runtime::engine::Nodes;
 pub const SERVER: NodeId = NodeId(2);
 pub const CLIENT: NodeId = NodeId(3);
 pub const NODES: u32 = 4;
-/// Blocks that the server keeps: a write cache's worth.
+/// Blocks that the server keeps, as in a write cache.
 const KEPT: usize = 4096;
 /// Longest recorded latency, ns.
 const LATENCY_MAX: u64 = 10_000_000_000;
@@ -34,7 +34,7 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// Stores the data from that sector on. Callers that have the blocks' checksums pass them (PN3).
+    /// Stores data from this sector on. Callers pass the blocks' checksums if they have them (PN3).
     pub fn write(&mut self, first_sector: u64, data: &Payload) {
         let first = (first_sector * u64::from(SECTOR) / u64::from(BLOCK)) as usize;
         for (i, at) in (0..data.sectors()).step_by(SECTORS_PER_BLOCK as usize).enumerate() {
@@ -46,7 +46,7 @@ impl Blocks {
     }
 }
 
-/// Latencies of one measured run, and when it began and ended.
+/// Latencies of one measured run, with its start and end.
 #[derive(Debug)]
 pub struct Measured {
     pub latencies: Histogram<u64>,
@@ -79,7 +79,7 @@ impl Load {
         self.sent += 1;
         (self.sent - 1) * (self.bytes as u64 / u64::from(SECTOR))
     }
-    /// A request that was sent at `sent` is answered. True at the moment the measured part begins.
+    /// Records the answer to a request sent at `sent`. True when the measured part begins.
     pub fn answered(&mut self, sent: Instant) -> bool {
         self.done += 1;
         let now = Instant::now();
@@ -128,9 +128,9 @@ pub struct Client {
     pub load: Load,
     depth: u64,
     data: Bytes,
-    /// When each request under way was sent, by its number modulo the depth.
+    /// Send times of pending requests, by number modulo the depth.
     sent: Vec<Instant>,
-    /// Called when the measured part begins.
+    /// Set when the measured part has begun.
     pub begun: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The write as an RPC: protobuf messages over HTTP/2 (gRPC, tonic), as storage services commonly are.
+//! The write as an RPC with protobuf messages over HTTP/2 (gRPC, tonic), as is common for storage services.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -160,7 +160,7 @@ async fn one(
     }
 }
 
-/// Drives the load to its end with `depth` calls under way on one connection.
+/// Drives the load to its end with `depth` calls in flight on one connection.
 pub fn drive(server: SocketAddr, load: Load, depth: u64, begin: impl FnMut() + 'static) -> io::Result<Measured> {
     let data = Bytes::from(vec![0x5a; load.bytes]);
     let load = Rc::new(RefCell::new(load));

@@ -1,4 +1,4 @@
-//! Kernel TCP under the same packets: the bytes of `wire`, one after the other, on a socket without Nagle's delay.
+//! Kernel TCP under the same packets: the bytes of `wire` in sequence, on a socket without Nagle's delay.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -33,7 +33,7 @@ impl Tcp {
     pub fn put(&mut self, p: &Packet) -> io::Result<()> {
         rackweave_wire::encode(p, &mut self.output).map_err(io::Error::other)
     }
-    /// Writes what there is; what the socket does not take is written before the next.
+    /// Writes the pending bytes; the rest stays pending if the socket is full.
     pub fn write(&mut self) -> io::Result<()> {
         while self.written < self.output.len() {
             match self.stream.write(&self.output[self.written..]) {

@@ -1,5 +1,5 @@
-//! `pn-fig14d`: one of two equal-cost paths swallows some of its flows; I/Os that take longer than a second, with a source
-//! port that changes and without.
+//! `pn-fig14d`: one of two equal-cost paths swallows some of its flows. Counts I/Os that take longer than a second, with
+//! and without changes of the source port.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,11 +20,11 @@ const CLIENTS: u32 = 16;
 const SERVERS: u32 = 16;
 const FIRST_CLIENT: u32 = 20;
 const FIRST_SERVER: u32 = 2;
-/// Longer than this, an I/O is slow (C3 §4.2).
+/// An I/O that takes longer than this is slow (C3 §4.2).
 const SLOW: Span = Span::from_secs(1);
-/// An I/O that the transport gave up or refused is issued again after this, as a volume client does.
+/// Retry interval of an I/O that the transport gave up or refused, as in a volume client.
 const AGAIN: Span = Span::from_millis(100);
-/// I/Os of each client a second.
+/// I/Os per second of each client.
 const RATE: u64 = 200;
 const BLOCK: usize = 4096;
 
@@ -33,7 +33,7 @@ const BLOCK: usize = 4096;
 pub struct Counted {
     pub ios: u64,
     pub slow: u64,
-    /// Never answered, although the hole was mended and time given.
+    /// I/Os never answered, although the hole was removed and time given.
     pub lost: u64,
     pub path_changes: u64,
     /// Time from the first datagram with data that a path swallowed to the change of its source port: median, P99,
@@ -62,7 +62,7 @@ struct Run {
     issue_until: Time,
 }
 
-/// Tokens: a client's next I/O below this; from it on, one issued again.
+/// Tokens below this are a client's next I/O; the others are retries.
 const AGAIN_FROM: u64 = 1 << 32;
 
 impl Run {
@@ -100,7 +100,7 @@ impl Run {
             Happening::App(client) => self.issue(f, NodeId(client as u32)),
             Happening::Event(at, Event::Delivered(d)) => self.delivered(f, at, d.from, request(&d.message)),
             Happening::Event(_, Event::GaveUp { token, .. }) => {
-                // The client requests an answer again that its server gave up.
+                // The client retries an I/O whose answer the server gave up.
                 let at = f.now + AGAIN;
                 f.at(at, AGAIN_FROM + token);
             }
@@ -116,7 +116,7 @@ impl Run {
     fn delivered(&mut self, f: &mut Fabric, at: NodeId, from: NodeId, n: u64) {
         if at.0 < FIRST_CLIENT {
             let reply = message(Op::Reply, Class::Silver, at, n, 2, Bytes::new());
-            // The client requests an answer again that cannot be sent.
+            // The client retries an I/O whose answer cannot be sent.
             let _ = f.send(at, from, reply, f.now + Span::from_secs(4));
             return;
         }
@@ -151,14 +151,14 @@ pub fn run(seed: u64, share: f64, paths: u16, hole: Span) -> Counted {
     let spine = 2 * (FIRST_CLIENT + CLIENTS) as usize;
     let begins = f.now + Span::from_secs(1);
     let mended = begins + hole;
-    // Half of all flows take the first spine; of them, this number in ten thousand are swallowed.
+    // Half of all flows take the first spine, which swallows this number in ten thousand of them.
     let bad = (share * 2.0 * 10_000.0) as u64;
     let swallowed = Swallowed::default();
     let seen = swallowed.clone();
     f.set_hole(Box::new(move |now, link, from, to, port, op| {
         let there = link == spine && now >= begins && now < mended;
         let in_it = there && ecmp(to, from, port.wrapping_add(999), 10_000) < bad;
-        // A sender that waits for nothing has no reason to change: acknowledgements and pings do not count.
+        // Acknowledgements and pings do not count, as their sender waits for nothing and has no reason to change its port.
         if in_it && op <= ShortOp::Chunk as u8 {
             seen.borrow_mut().entry((from, to, port)).or_insert(now);
         }
@@ -187,7 +187,7 @@ pub fn run(seed: u64, share: f64, paths: u16, hole: Span) -> Counted {
     run.counted
 }
 
-/// Shares of flows, percent, that the figure has.
+/// Shares of flows in the figure, in percent.
 pub const SHARES: [u32; 5] = [1, 5, 10, 25, 50];
 
 pub fn report(hole: Span) -> Report {

@@ -1,6 +1,6 @@
-//! Hosts, links and switches, as nodes of the [`rackweave_sim`] engine. Every link has a queue for each class, marks and drops
-//! as switches do, and may lose datagrams; a route is the links that a datagram crosses, chosen by its source port among equal
-//! ones.
+//! Hosts, links and switches, as nodes of the [`rackweave_sim`] engine. Every link has a queue for each class, marks and
+//! drops like a switch, and may lose datagrams. A route is the links that a datagram crosses, chosen among equal ones by
+//! its source port.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -27,12 +27,12 @@ pub type LinkId = usize;
 /// Parameters of a link.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// 1,250 bytes a microsecond are 10 Gb/s.
+    /// Rate; 1,250 bytes per microsecond are 10 Gb/s.
     pub bytes_per_us: u64,
     pub latency: Span,
-    /// Of each class's queue: what does not fit is dropped.
+    /// Capacity of each class's queue; a datagram that does not fit is dropped.
     pub queue_bytes: u64,
-    /// Datagrams that find more than this before them are marked.
+    /// Datagrams with more than this queued before them are marked.
     pub mark_bytes: u64,
     /// Share of datagrams lost.
     pub loss: f64,
@@ -47,7 +47,7 @@ impl Default for LinkConfig {
 
 /// The node of link 0; those of hosts are below.
 const FIRST_LINK: u32 = 64;
-/// Gets the times that an experiment sets.
+/// Receives the timers of an experiment.
 const APP: NodeId = Layout::META;
 
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ struct Datagram {
     marked: bool,
     route: Vec<LinkId>,
     hop: usize,
-    /// Time on the link that it left last.
+    /// Time on the last link that it left.
     crossing: Span,
 }
 
@@ -68,7 +68,7 @@ impl rackweave_sim::Message for Datagram {
     fn from(&self) -> NodeId {
         self.from
     }
-    /// The next link, at last the host.
+    /// The next link, or finally the host.
     fn to(&self) -> NodeId {
         self.route.get(self.hop).map_or(self.to, |link| NodeId(FIRST_LINK + *link as u32))
     }
@@ -81,14 +81,14 @@ impl rackweave_sim::Message for Datagram {
 }
 
 type Routes = Box<dyn Fn(NodeId, NodeId, u16) -> Vec<LinkId>>;
-/// Whether a link swallows what goes that way: from, to, source port, operation.
+/// Whether a link swallows a datagram, by sender, receiver, source port and operation.
 type Hole = Box<dyn Fn(Time, LinkId, NodeId, NodeId, u16, u8) -> bool>;
 
 /// State that the nodes share.
 struct Shared {
     routes: Routes,
     hole: Option<Hole>,
-    /// Members of groups. A datagram to one takes the group's route, then the rest of each member's.
+    /// Members of groups. A datagram to a group takes the group's route, then the rest of each member's.
     groups: BTreeMap<NodeId, Vec<NodeId>>,
     rng: Rng,
     /// Hosts that may have something to send or to report.
@@ -168,9 +168,9 @@ impl Node<Datagram> for Link {
 struct Host {
     end: Endpoint,
     shared: Rc<RefCell<Shared>>,
-    /// Datagrams that its card has taken in, by when it looks at them.
+    /// Datagrams that its network card has received, by the time at which the host processes them.
     card: VecDeque<(Time, Received)>,
-    /// How long it takes to look at what its card has taken in; that is the host's time, not the network's.
+    /// Delay from the card's receipt to processing, which is the host's time, not the network's.
     slow: Span,
 }
 
@@ -215,7 +215,7 @@ impl Node<Datagram> for Host {
     }
 }
 
-/// The token whose time has come.
+/// The token that is due.
 struct Due(Option<u64>);
 
 impl Node<Datagram> for Due {
@@ -231,7 +231,7 @@ impl Node<Datagram> for Due {
 pub enum Happening {
     /// An endpoint's event.
     Event(NodeId, Event),
-    /// A time set with [`Fabric::at`].
+    /// A timer set with [`Fabric::at`].
     App(u64),
 }
 
@@ -241,7 +241,7 @@ pub struct Fabric {
     shared: Rc<RefCell<Shared>>,
 }
 
-/// Chooses among `ways` as switches do: by addresses and source port.
+/// Chooses among `ways` paths by addresses and source port, as switches do.
 pub fn ecmp(from: NodeId, to: NodeId, port: u16, ways: u64) -> u64 {
     mix64(u64::from(from.0) << 40 ^ u64::from(to.0) << 16 ^ u64::from(port)) % ways
 }
@@ -250,7 +250,7 @@ impl Fabric {
     pub fn new(seed: u64, links: Vec<LinkConfig>, routes: Routes) -> Fabric {
         let (hole, groups, touched) = (None, BTreeMap::new(), Vec::new());
         let shared = Rc::new(RefCell::new(Shared { routes, hole, groups, rng: Rng::new(seed), touched }));
-        // The links' time is theirs, not the engine's.
+        // The link nodes model transmission time, not the engine.
         let network = Network { bytes_per_s: 0, ..Network::constant(Span::ZERO) };
         let nodes = Layout::new(FIRST_LINK + links.len() as u32, 0);
         let mut engine = Engine::new(NetState::new(network, nodes, seed), seed);
@@ -268,7 +268,7 @@ impl Fabric {
     pub fn add(&mut self, node: NodeId, cfg: Config) {
         assert!(node.0 < FIRST_LINK, "hosts are below links");
         let seed = u64::from(node.0) + 77;
-        let end = Endpoint::new(cfg, node, 1, Keys::none(), seed).expect("a configuration that can be used");
+        let end = Endpoint::new(cfg, node, 1, Keys::none(), seed).expect("a valid configuration");
         let (shared, card) = (self.shared.clone(), VecDeque::new());
         self.engine.boot(node, Host { end, shared, card, slow: Span::ZERO });
     }
@@ -305,7 +305,7 @@ impl Fabric {
     pub fn carried(&self, link: LinkId) -> u64 {
         self.engine.get(NodeId(FIRST_LINK + link as u32)).map_or(0, |link: &Link| link.carried)
     }
-    /// [`Happening::App`] with `token` then.
+    /// Delivers [`Happening::App`] with `token` at that time.
     pub fn at(&mut self, at: Time, token: u64) {
         let volume = VolumeId(0);
         self.engine.submit(at, APP, Request::new(RequestId(token), Op::Flush { volume }));
@@ -314,7 +314,7 @@ impl Fabric {
         Span(self.shared.borrow_mut().rng.exponential(mean.0 as f64) as u64)
     }
 
-    /// Goes on until `end` and reports what happens.
+    /// Runs until `end` and reports events to `app`.
     pub fn run_until(&mut self, end: Time, mut app: impl FnMut(&mut Fabric, Happening)) {
         loop {
             self.pump(&mut app);

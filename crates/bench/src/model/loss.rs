@@ -1,4 +1,4 @@
-//! `pn-loss`: goodput of one connection where datagrams are lost at random, selective retransmission and go-back-N.
+//! `pn-loss`: goodput of one connection under random loss, with selective retransmission and with go-back-N.
 
 use rackweave_core::{NodeId, Span};
 use rackweave_transport::{Config, Retransmission};
@@ -11,7 +11,7 @@ use crate::report::{Bar, Report};
 const FROM: NodeId = NodeId(2);
 const TO: NodeId = NodeId(3);
 
-/// Gb/s delivered with that loss in both directions.
+/// Gb/s delivered with this loss in both directions.
 pub fn goodput(cfg: &Config, loss: f64, span: Span) -> f64 {
     let link = |loss| LinkConfig { latency: Span::from_micros(10), loss, ..LinkConfig::default() };
     let links = vec![link(loss), link(0.0), link(loss), link(0.0)];
@@ -30,7 +30,7 @@ pub fn of_lossless(cfg: &Config, loss: f64, span: Span) -> (f64, f64) {
     (goodput(&cfg, loss, span) / lossless, goodput(&back, loss, span) / lossless)
 }
 
-/// Random loss and the least share of lossless goodput that is to be left.
+/// Rates of random loss, with the least share of lossless goodput.
 pub const BARS: [(f64, f64); 3] = [(0.001, 0.95), (0.01, 0.85), (0.05, 0.5)];
 
 pub fn report(span: Span) -> Report {

@@ -12,7 +12,7 @@ use rackweave_core::NodeId;
 use rackweave_core::msg::{Class, Op};
 use rackweave_transport::Message;
 
-/// A packet's header and the body's beginning, as `wire` writes it, before `data`.
+/// A message with a packet's header and the start of its body, as `wire` writes them, and `data`.
 pub fn message(op: Op, class: Class, from: NodeId, request: u64, prefix: usize, data: Bytes) -> Message {
     let mut head = vec![0; 80 + prefix];
     (head[0], head[9], head[10]) = (op as u8, 1, class as u8);
@@ -22,7 +22,7 @@ pub fn message(op: Op, class: Class, from: NodeId, request: u64, prefix: usize, 
     Message { head: Bytes::from(head), data }
 }
 
-/// The number that [`message`] was given.
+/// The request number passed to [`message`].
 pub fn request(m: &Message) -> u64 {
     u64::from_be_bytes(m.head[40..48].try_into().unwrap_or_default())
 }

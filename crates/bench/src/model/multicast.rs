@@ -17,10 +17,10 @@ const MEMBERS: [NodeId; 3] = [NodeId(3), NodeId(4), NodeId(5)];
 const GROUP: NodeId = NodeId(0x000a_ffff);
 const CLASS: Class = Class::Silver;
 
-/// How a put goes.
+/// Way of sending a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replication {
-    /// One message to the group, of which this number must have it.
+    /// One message to the group, which this number of members must receive.
     Group { quorum: usize },
     /// A message to each.
     Each,
@@ -34,7 +34,7 @@ pub struct Puts {
     /// Bytes of datagrams on the client's link.
     pub sent_bytes: u64,
     pub gbps: f64,
-    /// Puts that every replica has, of those that were sent.
+    /// Puts that every replica has, and puts sent.
     pub everywhere: usize,
     pub sent: usize,
 }
@@ -47,8 +47,8 @@ impl Puts {
     }
 }
 
-/// Puts of `bytes`, `depth` of them under way, for `span`; then what is under way ends. Datagrams are lost with that
-/// chance on the way to each replica and back; `slow` is how long the last replica's host takes to look at them.
+/// Sends puts of `bytes` with `depth` in flight for `span`, then lets pending ones complete. Datagrams are lost with
+/// probability `loss` on the way to each replica and back; the last replica's host processes them after `slow`.
 pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span, span: Span) -> Puts {
     let link = |loss| LinkConfig { loss, ..LinkConfig::default() };
     // A link to and from each host.
@@ -68,7 +68,7 @@ pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span,
     let needed = if let Replication::Group { quorum } = way { quorum } else { MEMBERS.len() };
     let (start, before) = (f.now, f.carried(up(CLIENT)));
     let end = start + span;
-    // When each was sent, and how many have it.
+    // Send time of each put, and number of replicas that have it.
     let mut sent: BTreeMap<u64, (Time, usize)> = BTreeMap::new();
     let mut out = Puts::default();
     let put = |f: &mut Fabric, sent: &mut BTreeMap<u64, (Time, usize)>| {
@@ -107,11 +107,11 @@ pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span,
     out
 }
 
-/// Share of goodput that is to be left, as of one connection.
+/// Least share of lossless goodput, as for one connection.
 pub const BARS: [(f64, f64); 3] = super::loss::BARS;
-/// Of three times the message: a third, and headers.
+/// Bar for the bytes sent, as a fraction of three messages: a third, plus headers.
 pub const BYTES_BAR: f64 = 0.40;
-/// Any two of three with a slow third, of the same without one.
+/// Bar for the time of any two of three with a slow third, relative to the same without a slow one.
 pub const ANY_BAR: f64 = 1.1;
 const ALL: Replication = Replication::Group { quorum: 3 };
 

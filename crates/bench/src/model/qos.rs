@@ -20,18 +20,18 @@ const FIRST_SERVER: u32 = 2;
 const FIRST_ONLINE: u32 = 10;
 const FIRST_OFFLINE: u32 = 20;
 const HOSTS: u32 = FIRST_OFFLINE + OFFLINE;
-/// Online reads a second of each client, and their length.
+/// Online reads per second of each client, and their length.
 const READS: u64 = 12_000;
 const READ: usize = 4096;
 /// Offline writes.
 const WRITE: usize = 65_536;
-/// Service time of a read at a server's flash: a fixed part and a drawn one, each class on devices and a thread of its
-/// own (C3 §5.3).
+/// Service time of a read at a server's flash: a fixed and a drawn part. Each class has its own devices and thread (C3
+/// §5.3).
 const SERVICE: Span = Span::from_micros(80);
 const SERVICE_DRAWN: Span = Span::from_micros(20);
 /// 25 Gb/s.
 const LINK: u64 = 3125;
-/// Data of a full datagram of 1,472 bytes in the 1,538 that it takes on the link.
+/// Data in a full datagram of 1,472 bytes, as a fraction of the 1,538 that it takes on the link.
 const DATA_OF_LINK: f64 = 0.88;
 
 /// Measurements of one run.
@@ -48,20 +48,20 @@ pub struct Measured {
 struct Run {
     rng: Rng,
     classed: bool,
-    /// Offline writes a second of each client; zero: none.
+    /// Offline writes per second of each client; zero for none.
     writes: f64,
     write: Bytes,
     read: Bytes,
     issued: BTreeMap<u64, Time>,
     next: u64,
-    /// Reads whose flash time is over at a token's time: server, client.
+    /// Reads whose flash time ends at a token's time: server and client.
     served: BTreeMap<u64, (NodeId, NodeId)>,
     latencies: Histogram<u64>,
     offline_bytes: u64,
     from: Time,
 }
 
-/// Tokens: a host's next request below this, from it on a read that is served.
+/// Tokens below this are a host's next request; the others are reads being served.
 const SERVED_FROM: u64 = 1 << 32;
 
 impl Run {
@@ -79,7 +79,7 @@ impl Run {
         self.next += 1;
         let data = if offline { self.write.clone() } else { Bytes::new() };
         let m = message(op, class, host, n, 40, data);
-        // Full queues refuse: the job waits, as a client without a token does.
+        // Full queues refuse: the job then waits like a client without a token.
         if f.send(host, server, m, Time::MAX).is_ok() && !offline {
             self.issued.insert(n, f.now);
         }
@@ -114,7 +114,7 @@ impl Run {
     }
 }
 
-/// `offline`: share of the servers' links that offline writes offer. `classed`: whether they have a class of their own.
+/// `offline` is the offered offline load as a share of the servers' links; `classed` gives it its own class.
 pub fn run(seed: u64, offline: f64, classed: bool, span: Span) -> Measured {
     let link = LinkConfig { bytes_per_us: LINK, ..LinkConfig::default() };
     let routes = |from: NodeId, to: NodeId, _: u16| vec![2 * from.0 as usize, 2 * to.0 as usize + 1];

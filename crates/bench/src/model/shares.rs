@@ -1,4 +1,4 @@
-//! `pn-fig16/17`: hosts of unlike speed, and pods with unlike paths, that write to the same servers.
+//! `pn-fig16/17`: hosts of different speed, and pods with different paths, that write to the same servers.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::report::{Bar, Report};
 
 /// Bytes of a message: a chunk server's write.
 pub const MESSAGE: usize = 65_536;
-/// Messages each sender keeps under way to each target.
+/// Messages that each sender keeps in flight to each target.
 const UNDER_WAY: usize = 16;
 
-/// The controls that are compared: what the network's hardware did (a constant window and go-back-N) last.
+/// The compared controls; the last is that of the paper's hardware (a constant window and go-back-N).
 pub fn controls() -> [(&'static str, Config); 4] {
     let of = |algorithm| Config { algorithm, stream_loss_per_mille: 1000, ..Config::default() };
     // Twice the bandwidth-delay product of a 10 Gb/s link and 60 µs.
@@ -36,8 +36,8 @@ pub fn jain(x: &[f64]) -> f64 {
     x.iter().sum::<f64>().powi(2) / (x.len() as f64 * x.iter().map(|x| x * x).sum::<f64>())
 }
 
-/// Every sender keeps as many messages under way to each of its targets; bytes delivered of each in the second half of
-/// `span`.
+/// Every sender keeps [`UNDER_WAY`] messages in flight to each of its targets; returns the bytes of each sender
+/// delivered in the second half of `span`.
 pub fn bulk(f: &mut Fabric, senders: &[(NodeId, Vec<NodeId>)], span: Span) -> BTreeMap<NodeId, u64> {
     let payload = Bytes::from(vec![9; MESSAGE]);
     let (start, mut next) = (f.now, 0);
@@ -63,7 +63,7 @@ pub fn bulk(f: &mut Fabric, senders: &[(NodeId, Vec<NodeId>)], span: Span) -> BT
     bytes
 }
 
-/// Gigabits a second of bytes delivered in half of `span`.
+/// Gb/s of `bytes` delivered in half of `span`.
 pub fn gbps(bytes: u64, span: Span) -> f64 {
     bytes as f64 * 8.0 / (span / 2).0 as f64
 }
@@ -93,11 +93,11 @@ fn clients(count: u32) -> impl Iterator<Item = NodeId> {
     (FIRST_CLIENT..FIRST_CLIENT + count).map(NodeId)
 }
 
-/// How one control shared the servers' links.
+/// Result of one control on the servers' links.
 #[derive(Clone, Debug)]
 pub struct Shares {
     pub name: &'static str,
-    /// Gb/s of each group: quick and slow hosts, or the two pods.
+    /// Gb/s of each group: fast and slow hosts, or the two pods.
     pub groups: [f64; 2],
     pub jain: f64,
     /// Sum, as a share of the servers' links.
@@ -114,7 +114,7 @@ fn shares(name: &'static str, got: &BTreeMap<NodeId, u64>, second: impl Fn(NodeI
     Shares { name, groups: [mean(false), mean(true)], jain: jain(&each), used }
 }
 
-/// Figure 16: four clients with little time of their own and four that take 60 to 150 µs to look at what arrived.
+/// Figure 16: four fast clients, and four that process an arrival only after 60 to 150 µs.
 pub fn unlike_hosts(span: Span) -> Vec<Shares> {
     let slow = |n: NodeId| n.0 >= FIRST_CLIENT + 4;
     let all = controls().into_iter().map(|(name, cfg)| {
@@ -126,7 +126,7 @@ pub fn unlike_hosts(span: Span) -> Vec<Shares> {
     all.collect()
 }
 
-/// Figure 17: clients of either pod write to servers of both; between the pods the way is 40 µs longer, and lossy.
+/// Figure 17: clients of each pod write to servers of both; the path between pods is 40 µs longer, and lossy.
 pub fn across_pods(span: Span) -> Vec<Shares> {
     let all = controls().into_iter().map(|(name, cfg)| {
         let cfg = Config { base_rtt: Span::from_micros(100), ..cfg };
