@@ -1,13 +1,13 @@
-//! CPU time: a simulation's speed is counted in requests per CPU second.
+//! CPU time: the speed of a simulation is measured in requests per CPU second.
 
 use rackweave_core::Span;
 
-/// User and system CPU time this thread has used since it began.
+/// User and system CPU time of this thread.
 pub fn thread_cpu() -> Span {
     usage(libc::RUSAGE_THREAD)
 }
 
-/// The same of the whole process.
+/// The same for the whole process.
 pub fn process_cpu() -> Span {
     usage(libc::RUSAGE_SELF)
 }

@@ -1,8 +1,9 @@
 //! Evaluation: recorded workloads through the whole simulated rack, policy against policy.
 //!
-//! Reading order: [`trace`] (what is replayed), [`workload`] (the trace looped, scaled and laid on one volume),
-//! [`replay`] (the rack and its policies), [`rack`] (the same under a generated load, for figures), [`report`] and [`stats`] (what is said of it); [`ageing`] (an SSD to its end of
-//! life), [`tenants`] (several on one drive), [`experiment`] (papers' figures), [`ycsb`]; then the small ones.
+//! Reading order: [`trace`] (traces), [`workload`] (a trace looped, scaled and mapped to one volume),
+//! [`replay`] (the rack and its policies), [`rack`] (the same under a generated load, for figures), [`report`] and
+//! [`stats`] (results); [`ageing`] (an SSD to its end of life), [`tenants`] (several on one drive), [`experiment`]
+//! (papers' figures), [`ycsb`]; then the small ones.
 
 pub mod ageing;
 pub mod cpu;

@@ -1,4 +1,4 @@
-//! Report of a replay: a table, or JSON; and whether its policies may be compared.
+//! Report of a replay as a table or JSON, and whether its policies may be compared.
 
 use std::fmt::Write as _;
 
@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use crate::stats::Latencies;
 
-/// Part by which the erases of two policies may differ in the measured window.
+/// Greatest relative difference of two policies' erases in the measured window.
 pub const ERASES_DIFFER_MAX: f64 = 0.05;
 
 /// The result of one replay: the same requests under each policy.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// File name of the trace, and how it was read.
+    /// File name of the trace, and its format.
     pub trace: Box<str>,
     pub format: crate::trace::Format,
     /// The simulated links' delays.
@@ -24,14 +24,14 @@ pub struct Report {
     pub policies: Vec<PolicyReport>,
 }
 
-/// The rack that was built for the trace.
+/// The rack built for the trace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RackFacts {
     pub servers: u32,
     /// Bytes of each device, and of the volume.
     pub ssd_bytes: u64,
     pub volume_bytes: u64,
-    /// Distinct bytes the trace touches, in whole stripes.
+    /// Distinct bytes touched by the trace, in whole stripes.
     pub footprint_bytes: u64,
     pub devices: u32,
 }
@@ -49,12 +49,12 @@ pub struct PolicyReport {
     /// Requests whose ends were rounded outwards to whole sectors.
     pub rounded: u64,
     pub redirects: u64,
-    /// Collections that began, and erases, in the measured window, over all vSSDs.
+    /// Collections started, and erases, in the measured window, over all vSSDs.
     pub gc_runs: u64,
     pub erases: u64,
-    /// Slots programmed ÷ slots the servers wrote, in the measured window.
+    /// Slots programmed ÷ slots written by the servers, in the measured window.
     pub waf: f64,
-    /// How busy the drives were while requests came.
+    /// Utilization of the drives while requests arrived.
     pub busy: BusyShare,
     /// CPU time of the measured window.
     pub cpu: Span,
@@ -63,13 +63,13 @@ pub struct PolicyReport {
     pub offered_for: Span,
     /// Events of the simulation in the measured window.
     pub events: u64,
-    /// How often the nodes reported each situation ([`rackweave_core::TracePoint`]) in the measured window.
+    /// Number of reports of each situation ([`rackweave_core::TracePoint`]) in the measured window.
     pub situations: Vec<(&'static str, u64)>,
     /// The first error of a failed request.
     pub first_failure: Option<Box<str>>,
 }
 
-/// Part of the time that dies and buses worked (1: always; what is reserved beyond the window counts too).
+/// Fraction of the time that dies and buses were busy (1: always; reservations beyond the window count, too).
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct BusyShare {
     pub dies_mean: f64,
@@ -115,7 +115,7 @@ impl PolicyReport {
 /// Why the policies of a run may not be compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Void {
-    /// They did not do the same amount of garbage collection.
+    /// The policies did different amounts of garbage collection.
     Erases { policy: &'static str, erases: u64, other: &'static str, other_erases: u64 },
     /// Requests failed.
     Failed { policy: &'static str, failed: u64, first: Box<str> },

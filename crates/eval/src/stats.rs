@@ -38,7 +38,7 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// The mean; zero of nothing.
+    /// The mean; zero without samples.
     pub fn mean(&self) -> Span {
         Span((self.sum_ns / u128::from(self.count().max(1))) as u64)
     }
@@ -47,7 +47,7 @@ impl Latencies {
         self.max
     }
 
-    /// The latency that `part` (0 to 1) of the requests did not exceed; zero of nothing.
+    /// The latency that `part` (0 to 1) of the requests did not exceed; zero without samples.
     pub fn quantile(&self, part: f64) -> Span {
         if self.count() == 0 {
             return Span::ZERO;

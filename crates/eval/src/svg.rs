@@ -1,5 +1,5 @@
-//! The latency distribution of each policy as a small SVG: how rare a latency is (one in 10, 100, 1,000 … requests
-//! took longer) over the latency, both axes logarithmic; reads and writes apart.
+//! The latency distribution of each policy as a small SVG: rarity (one in 10, 100, 1,000 … requests took longer) over
+//! latency, both axes logarithmic, with separate panels for reads and writes.
 
 use std::fmt::Write as _;
 
@@ -15,13 +15,13 @@ const LEFT: f64 = 92.0;
 const TOP: f64 = 40.0;
 const BETWEEN: f64 = 110.0;
 const BOTTOM: f64 = 60.0;
-/// Colours that stay apart for colour-blind eyes (Okabe and Ito).
+/// Colours that colour-blind readers can distinguish (Okabe and Ito).
 const COLOURS: [&str; 6] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-/// Points of a curve closer than this many pixels to the last one drawn are left out.
+/// Points of a curve within this number of pixels of the last one drawn are left out.
 const STEP_MIN: f64 = 0.7;
 /// Points further apart than this are joined by a step.
 const GAP: f64 = 3.0;
-/// With at most this number of decades, twos and fives of each have labels as well.
+/// With at most this number of decades, twos and fives are labelled as well.
 const FEW_DECADES: i32 = 2;
 
 /// Both panels of `report`.
@@ -46,7 +46,7 @@ pub fn curves(title: &str, named: &[(&str, &Latencies, &Latencies)]) -> String {
     s
 }
 
-/// Where latencies and rarities are drawn inside a panel.
+/// Positions of latencies and rarities inside a panel.
 struct Axes {
     x0: f64,
     low: i32,
@@ -66,7 +66,7 @@ impl Axes {
         let part = (us.max(1e-3).log10() - f64::from(self.low)) / f64::from(self.high - self.low);
         self.x0 + part.clamp(0.0, 1.0) * WIDTH
     }
-    /// `longer`: part of the requests that took longer.
+    /// `longer` is the fraction of the requests that took longer.
     fn y(&self, longer: f64) -> f64 {
         let part = -longer.max(1e-12).log10() / f64::from(self.nines);
         TOP + HEIGHT - part.clamp(0.0, 1.0) * HEIGHT
@@ -144,7 +144,7 @@ fn points(a: &Axes, l: &Latencies) -> String {
         let (nx, ny) = (a.x(latency.as_micros_f64()), a.y(rarity));
         if (nx - x).abs() + (ny - y).abs() >= STEP_MIN || longer == 0.0 {
             if nx - x > GAP {
-                // No sample between: no slope.
+                // Without a sample between them, no slope.
                 let _ = write!(out, " {nx:.1},{y:.1}");
             }
             let _ = write!(out, " {nx:.1},{ny:.1}");

@@ -1,4 +1,4 @@
-//! A trace made ready for replay: surveyed once, then played any number of times over, laid on one volume.
+//! A trace prepared for replay: surveyed once, mapped to one volume, and played any number of times.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub const STRIPE_BYTES: u64 = 64 << 10;
 /// Stripes counted in a survey: 256 GiB touched; a trace that touches more counts as touching this much.
 const STRIPES_MAX: usize = 1 << 22;
 
-/// Longest request of a trace, read or written: longer ones are no I/O of a block device.
+/// Longest read or write of a trace: a longer one is no I/O of a block device.
 pub const IO_MAX: u64 = 1 << 30;
 
 /// Properties of a whole trace.
@@ -27,9 +27,9 @@ pub struct Survey {
     pub writes: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
-    /// From the first request to the last.
+    /// Time from the first request to the last.
     pub span: Span,
-    /// Requests whose time is before that of the one before; they are replayed at that one's time.
+    /// Requests with an earlier time than their predecessor, at whose time they are replayed.
     pub out_of_order: u64,
     /// Distinct bytes touched, in whole stripes of each device.
     pub footprint_bytes: u64,
@@ -97,7 +97,7 @@ impl Workload {
         self.format
     }
 
-    /// The requests without end, loop after loop.
+    /// The endless sequence of requests, loop after loop.
     pub fn play(&self, plan: Plan) -> Result<Player<'_>, WorkloadError> {
         if plan.rate.is_none() && self.survey.span == Span::ZERO && self.survey.requests > 1 {
             return Err(WorkloadError::NoTimes { path: self.path.clone(), requests: self.survey.requests });
@@ -186,9 +186,9 @@ impl Surveyor {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub volume_bytes: u64,
-    /// Greater is faster.
+    /// Speed-up of the trace's times.
     pub speed: f64,
-    /// Poisson arrivals at this many requests a second instead of the trace's times.
+    /// Poisson arrivals at this number of requests per second, instead of the trace's times.
     pub rate: Option<f64>,
     pub seed: u64,
 }
@@ -196,14 +196,14 @@ pub struct Plan {
 /// One request of the replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Since the replay began.
+    /// Time since the start of the replay.
     pub at: Span,
     pub op: TraceOp,
     /// Whole sectors inside the volume.
     pub offset: u64,
     pub len: u64,
     pub fua: bool,
-    /// The trace's ends were not whole sectors.
+    /// The request's ends in the trace were not whole sectors.
     pub rounded: bool,
 }
 
@@ -212,9 +212,9 @@ enum Source<'a> {
     File(Box<TraceReader>),
 }
 
-/// The requests of a trace without end: each loop begins where the one before would have had its next request, and
-/// lies elsewhere in each device's region. (Looped in place, a short trace would rewrite the same few blocks for
-/// ever; collected blocks would hold nothing valid, and collection would cost less than it does.)
+/// The endless requests of a trace: each loop starts when the previous one would have had its next request, and uses
+/// another part of each device's region. (Looped in place, a short trace would rewrite the same few blocks; victims
+/// would hold no valid data, and collection would be unrealistically cheap.)
 pub struct Player<'a> {
     workload: &'a Workload,
     plan: Plan,
@@ -223,14 +223,14 @@ pub struct Player<'a> {
     region_bytes: u64,
     loops: u64,
     first: Option<Time>,
-    /// Of this loop: times never go back.
+    /// The last time of this loop, so that times do not decrease.
     last: Time,
     poisson: Rng,
     clock_ns: f64,
 }
 
 impl Player<'_> {
-    /// Loops begun before this one.
+    /// Number of loops before this one.
     pub fn loops(&self) -> u64 {
         self.loops
     }
@@ -275,7 +275,7 @@ impl Player<'_> {
         let rounded = start != r.offset || end != r.offset.saturating_add(r.len);
         let longest = if r.op == TraceOp::Trim { self.region_bytes } else { self.region_bytes.min(IO_MAX) };
         let len = (end - start).min(longest);
-        // A shift of the golden ratio's part per loop spreads any number of loops evenly.
+        // A shift by the golden ratio per loop spreads any number of loops evenly.
         let step = (self.region_bytes as f64 * 0.618_033_988_749_895) as u64 / STRIPE_BYTES * STRIPE_BYTES;
         let shift = (u128::from(step) * u128::from(self.loops) % u128::from(self.region_bytes)) as u64;
         let inside = (start % self.region_bytes + shift) % self.region_bytes;

@@ -1,6 +1,6 @@
-//! The six core workloads of the Yahoo Cloud Serving Benchmark (Cooper et al., SoCC 2010), as its CoreWorkload draws
-//! them: records are popular by a Zipf law of θ = 0.99, scattered over all records; D prefers the latest ones, E scans
-//! 1 to 100. A record has 10 fields of 100 bytes.
+//! The six core workloads of the Yahoo Cloud Serving Benchmark (Cooper et al., SoCC 2010), drawn like its CoreWorkload.
+//! Popularity follows a Zipf law of θ = 0.99, scattered over all records; D prefers the latest records, E scans 1 to
+//! 100. A record has 10 fields of 100 bytes.
 
 use rackweave_core::Rng;
 
@@ -9,14 +9,14 @@ pub const RECORD_BYTES: u32 = 10 * 100;
 /// Longest scan of E.
 pub const SCAN_MAX: u64 = 100;
 const THETA: f64 = 0.99;
-/// Records that the benchmark's scattered law ranks, however many there are (its ScrambledZipfianGenerator) …
+/// Records that the benchmark's scattered law ranks, whatever their actual number (its ScrambledZipfianGenerator) …
 const SCATTERED: u64 = 10_000_000_000;
-/// … and Σ 1/i^θ over them, as it has it.
+/// … and its value of Σ 1/i^θ over them.
 const SCATTERED_ZETA: f64 = 26.469_028_201_783_02;
-/// The part of all that [`popular`] draws which goes to the most popular one.
+/// Fraction of the draws of [`popular`] that are the most popular record.
 pub const HOTTEST: f64 = 1.0 / SCATTERED_ZETA;
 
-/// One of the six.
+/// One of the six workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// 50 % reads, 50 % updates.
@@ -36,7 +36,7 @@ pub enum Workload {
 impl Workload {
     pub const ALL: [Workload; 6] = [Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
 
-    /// Part of the operations that only read.
+    /// Fraction of the operations that only read.
     pub fn reads(self) -> f64 {
         match self {
             Workload::A | Workload::F => 0.5,
@@ -56,7 +56,7 @@ pub enum Op {
     ReadModifyWrite { record: u64 },
 }
 
-/// Key of a record: the benchmark's `user` keys are ordered by this number, so neighbours in time are none in order.
+/// Key of a record. The benchmark's `user` keys are ordered by this number, so successive records are no neighbours.
 pub fn key(record: u64) -> u64 {
     // FNV-1a over the number's bytes, the lowest first, made positive as in Java.
     let bytes = record.to_le_bytes().into_iter();
@@ -64,7 +64,7 @@ pub fn key(record: u64) -> u64 {
     (hash as i64).unsigned_abs()
 }
 
-/// One of `n`, by the benchmark's law of scattered popularity.
+/// A record of `n`, by the benchmark's law of scattered popularity.
 pub fn popular(rng: &mut Rng, n: u64) -> u64 {
     let z = Zipf { n: SCATTERED, zeta: SCATTERED_ZETA, zeta_2: term(1) + term(2) };
     key(z.rank(rng)) % n
@@ -92,7 +92,7 @@ impl Zipf {
         self.zeta += (self.n + 1..=n).map(term).sum::<f64>();
         self.n = self.n.max(n);
     }
-    /// Below `n`; 0 is the most popular.
+    /// A rank below `n`; 0 is the most popular.
     fn rank(&self, rng: &mut Rng) -> u64 {
         let u = rng.unit();
         let uz = u * self.zeta;
@@ -108,7 +108,7 @@ impl Zipf {
     }
 }
 
-/// The operations of a client, without end. The same seed gives the same ones.
+/// The endless operations of a client, determined by the seed.
 #[derive(Clone, Debug)]
 pub struct Ycsb {
     workload: Workload,
@@ -118,7 +118,7 @@ pub struct Ycsb {
 }
 
 impl Ycsb {
-    /// On a store that was loaded with `records` records.
+    /// Operations on a store that has `records` records.
     ///
     /// # Panics
     /// If there are none.

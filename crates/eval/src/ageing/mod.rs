@@ -1,10 +1,10 @@
-//! An SSD from new to its end of life, by the rates at which what is on its dies erases blocks (FlashBlox §4.3.2). The
-//! decisions are those of the device ([`rackweave_flash::wear`]); between two of them wear grows evenly, so a life is as
-//! many steps as it has swaps.
+//! Ageing of an SSD to its end of life, by the erase rates of the contents of its dies (FlashBlox §4.3.2). The decisions
+//! are those of the device ([`rackweave_flash::wear`]). Between two of them wear grows evenly, so the number of steps is
+//! the number of swaps.
 //!
 //! Not modelled: a swap takes no time (the paper's: a quarter of an hour every few weeks), and the rates do not change.
-//! Within a die wear is even, as blocks rotate (§3.4), so that software-isolated and unisolated vSSDs simply add up on
-//! the dies they share. A swap erases every block that it moves once, on both sides, whether in use or not.
+//! Within a die wear is even, as blocks rotate (§3.4), so software-isolated and unisolated vSSDs simply add up on the
+//! dies that they share. A swap erases every block of both sides once, whether in use or not.
 //!
 //! The same for the SSDs of a rack, with RackBlox's balancers: [`age_rack`].
 
@@ -25,7 +25,7 @@ pub use rates::{Rates, RatesError, WorkloadRate};
 pub const YEAR_S: f64 = 365.25 * DAY_S;
 pub const DAY_S: f64 = 86_400.0;
 
-/// Longer than anything lives that is written to at all: 500 years.
+/// 500 years, longer than the lifetime of any device with writes.
 const LIFE_MAX_S: f64 = 500.0 * YEAR_S;
 
 /// The SSD that ages.
@@ -45,13 +45,13 @@ impl Device {
     pub fn channel_bytes(&self) -> u64 {
         self.die_bytes * u64::from(self.dies_per_channel)
     }
-    /// Bytes that a die can be erased.
+    /// Bytes that a die can erase in its lifetime.
     pub fn die_life(&self) -> u64 {
         self.die_bytes * u64::from(self.endurance)
     }
 }
 
-/// How fast what is on each die erases, bytes a second.
+/// Erase rate of the contents of each die, in bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load(Vec<f64>);
 
@@ -75,13 +75,13 @@ impl Load {
         let each = bytes_per_s / f64::from(dies.end - dies.start);
         self.0[dies.start as usize..dies.end as usize].iter_mut().for_each(|r| *r += each);
     }
-    /// Of all dies together.
+    /// Rate of all dies together.
     pub fn total(&self) -> f64 {
         self.0.iter().sum()
     }
 }
 
-/// How an SSD ended, or how it stands.
+/// State of an SSD at its end of life, or at a requested time.
 #[derive(Clone, Debug)]
 pub struct Aged {
     /// Time until the first die was worn out, or the requested time.
@@ -90,7 +90,7 @@ pub struct Aged {
     /// Bytes erased of each die, moves of data included.
     pub dies: Vec<u64>,
     pub swaps: u64,
-    /// Pairs of dies that traded places.
+    /// Pairs of dies that were swapped.
     pub die_pairs: u64,
     /// ξ over channels and over dies.
     pub imbalance: f64,
@@ -171,7 +171,7 @@ fn next_swap_s(l: &Leveler, on: &[f64], now_s: f64) -> f64 {
 
 fn advance(l: &mut Leveler, on: &[f64], by_s: f64) {
     for (die, rate) in on.iter().enumerate() {
-        // Rounded up, so that what was to be reached is reached.
+        // Rounded up, so that the next threshold is reached.
         l.erased(die as u32, (rate * by_s).ceil() as u64);
     }
 }

@@ -5,7 +5,7 @@ use rackweave_flash::wear::WearPolicy;
 
 use super::{Device, Load, age, ideal_life_s, no_swap_life_s};
 
-/// One SSD of many.
+/// One simulated SSD.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     pub ideal_s: f64,
@@ -15,8 +15,8 @@ pub struct Run {
     pub swaps: u64,
 }
 
-/// `runs` lives of an SSD with `vssds` channel-isolated vSSDs of one channel, each with one of `rates` (bytes a
-/// second), drawn evenly. The same seed gives the same lives, for any number of threads.
+/// `runs` lifetimes of an SSD with `vssds` channel-isolated vSSDs of one channel, each with one of `rates` (bytes per
+/// second), drawn uniformly. The same seed gives the same lifetimes, for any number of threads.
 ///
 /// # Panics
 /// If there are no rates, or more vSSDs than channels.
@@ -38,7 +38,7 @@ pub fn monte_carlo(device: &Device, rates: &[f64], vssds: u16, policy: WearPolic
     })
 }
 
-/// `f` of each number below `n`, in order, worked out on all cores.
+/// `f` of each number below `n`, in order, computed on all cores.
 pub fn parallel<T: Send>(n: u64, f: impl Fn(u64) -> T + Sync) -> Vec<T> {
     let threads = std::thread::available_parallelism().map_or(1, |t| t.get() as u64).min(n.max(1));
     std::thread::scope(|scope| {

@@ -1,9 +1,9 @@
-//! The SSDs of a rack by the rates at which their vSSDs erase, and the balancers that swap what is on them (RackBlox
-//! §3.6, §4.6). The decisions are those of the rack's metadata service ([`rackweave_meta::wear`]); between two rounds of
-//! them wear grows evenly.
+//! Wear of a rack's SSDs by the erase rates of their vSSDs, and the balancers that swap their contents (RackBlox §3.6,
+//! §4.6). The decisions are those of the rack's metadata service ([`rackweave_meta::wear`]); between two rounds wear
+//! grows evenly.
 //!
 //! Not modelled: a swap takes no time. Within an SSD wear is even (§4.6). A swap erases every block of both SSDs once,
-//! and wears them.
+//! which counts as wear.
 
 use rackweave_core::wear::imbalance;
 use rackweave_core::{NodeId, Rng, Span, SsdId, Time, VssdId};
@@ -18,21 +18,21 @@ pub struct RackLoad {
     servers: usize,
     ssds_per_server: usize,
     vssds_per_ssd: usize,
-    /// Erases a block of the SSD and second that each vSSD causes: those of the first SSD, then of the next.
+    /// Erases per block of the SSD and per second that each vSSD causes: first the vSSDs of the first SSD, and so on.
     vssds: Vec<f64>,
 }
 
 impl RackLoad {
-    /// The load of `servers` × `ssds_per_server` SSDs, given for every vSSD as erases a block of its SSD and second.
+    /// The load of `servers` × `ssds_per_server` SSDs: for every vSSD, erases per block of its SSD and per second.
     ///
     /// # Panics
-    /// If there are no vSSDs, or SSDs of different numbers of them.
+    /// If there are no vSSDs, or SSDs have different numbers of them.
     pub fn new(servers: usize, ssds_per_server: usize, vssds: Vec<f64>) -> RackLoad {
         let ssds = servers * ssds_per_server;
-        assert!(!vssds.is_empty() && vssds.len().is_multiple_of(ssds), "every SSD has as many vSSDs");
+        assert!(!vssds.is_empty() && vssds.len().is_multiple_of(ssds), "every SSD has the same number of vSSDs");
         RackLoad { servers, ssds_per_server, vssds_per_ssd: vssds.len() / ssds, vssds }
     }
-    /// A workload for each vSSD, drawn evenly; vSSDs go to servers, and to their SSDs, by turns (§4.6).
+    /// Draws a workload for each vSSD uniformly; vSSDs are assigned to servers and their SSDs in turn (§4.6).
     pub fn drawn(rates: &RackRates, rng: &mut Rng) -> RackLoad {
         let r = rates.rack;
         let ssds = r.servers * r.ssds_per_server;
@@ -47,11 +47,11 @@ impl RackLoad {
     pub fn ssds(&self) -> usize {
         self.servers * self.ssds_per_server
     }
-    /// Of the contents of one SSD as they were first.
+    /// Rate of the initial contents of one SSD.
     fn of(&self, contents: usize) -> f64 {
         self.vssds[contents * self.vssds_per_ssd..(contents + 1) * self.vssds_per_ssd].iter().sum()
     }
-    /// How many times as fast as the mean the fastest SSD wears within its server, and the fastest server.
+    /// Wear rate ÷ mean of the fastest SSD within its server, and of the fastest server.
     pub fn spread(&self) -> (f64, f64) {
         let ssds: Vec<f64> = (0..self.ssds()).map(|s| self.of(s)).collect();
         let servers = ssds.chunks(self.ssds_per_server);
@@ -64,24 +64,24 @@ impl RackLoad {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     pub every: Span,
-    /// Part of the vSSDs that get another workload.
+    /// Fraction of the vSSDs that get another workload.
     pub workloads: f64,
-    /// Part of the SSDs that are replaced by new ones.
+    /// Fraction of the SSDs that are replaced by new ones.
     pub ssds: f64,
     pub seed: u64,
 }
 
-/// A rack at a time of its life.
+/// State of a rack at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RackAged {
     pub at: Time,
-    /// φ of each SSD, erases a block; a server's side by side.
+    /// φ of each SSD, in erases per block, server by server.
     pub wear: Vec<f64>,
-    /// Of these, erases that swaps caused.
+    /// The part of `wear` that swaps caused.
     pub moved: Vec<f64>,
     /// Swaps between SSDs of a server, and between servers.
     pub swaps: [u64; 2],
-    /// λ over all SSDs, the greatest from a year on.
+    /// The greatest λ over all SSDs from the first year on.
     pub worst: f64,
     ssds_per_server: usize,
 }
@@ -102,7 +102,7 @@ impl RackAged {
     pub fn mean(&self) -> f64 {
         self.wear.iter().sum::<f64>() / self.wear.len() as f64
     }
-    /// Part of all erases that swaps caused.
+    /// Fraction of all erases that swaps caused.
     pub fn moved_part(&self) -> f64 {
         self.moved.iter().sum::<f64>() / self.wear.iter().sum::<f64>()
     }
@@ -114,7 +114,7 @@ impl RackAged {
 
 struct Model {
     load: RackLoad,
-    /// Which contents are on each SSD.
+    /// The contents on each SSD.
     on: Vec<usize>,
     aged: RackAged,
 }
@@ -145,11 +145,11 @@ impl Model {
         }
     }
 
-    /// The contents of whole SSDs trade places: all blocks of both are written anew.
+    /// Swaps the contents of whole SSDs, which rewrites all blocks of both.
     fn round(&mut self, b: &mut Balancer) {
         for swap in b.plan(self.aged.at, |_, _| true) {
             let at =
-                |c: VssdId| self.on.iter().position(|on| *on == c.0 as usize).expect("every contents are somewhere");
+                |c: VssdId| self.on.iter().position(|on| *on == c.0 as usize).expect("all contents are on some SSD");
             let (x, y) = (at(swap.hot), at(swap.cold));
             self.on.swap(x, y);
             self.aged.swaps[usize::from(swap.between_servers)] += 1;
@@ -180,7 +180,8 @@ fn year() -> Time {
     Time((YEAR_S * 1e9) as u64)
 }
 
-/// Ages a new rack under `load` up to each of the times `looks`, in order; without a configuration nothing is swapped.
+/// Ages a new rack under `load` and returns its state at each of the times `looks`; without a configuration nothing is
+/// swapped.
 pub fn age_rack(
     load: &RackLoad,
     balance: Option<WearConfig>,

@@ -1,4 +1,4 @@
-//! The file of a rack's rates (`data/rackblox-wear.toml`), which says where they come from.
+//! The file of a rack's rates (`data/rackblox-wear.toml`), which names their source.
 
 use rackweave_core::{Rng, Span};
 use serde::Deserialize;
@@ -26,7 +26,7 @@ pub struct RackShape {
     pub full_life_years: f64,
 }
 
-/// How a rack changes, from time to time.
+/// Periodic changes of a rack.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeShape {
@@ -40,7 +40,7 @@ pub struct ChangeShape {
 #[serde(deny_unknown_fields)]
 pub struct RackWorkload {
     pub name: String,
-    /// Part of its operations that write: the least and the greatest.
+    /// Least and greatest fraction of its operations that write.
     pub writes: [f64; 2],
 }
 
@@ -53,7 +53,7 @@ struct Raw {
 }
 
 impl RackRates {
-    /// The file that comes with the program.
+    /// The built-in file.
     ///
     /// # Errors
     /// None, as a test checks.
@@ -61,7 +61,7 @@ impl RackRates {
         RackRates::parse(include_str!("../../data/rackblox-wear.toml"))
     }
 
-    /// Reads such a file.
+    /// Parses a file of rates.
     ///
     /// # Errors
     /// Not TOML, unknown keys, values out of range.
@@ -93,13 +93,13 @@ impl RackRates {
         Ok(RackRates { rack: raw.rack, change: raw.change, workloads: raw.workload })
     }
 
-    /// Erases a block of its SSD and second, of a vSSD with a workload drawn evenly.
+    /// Erases per block of its SSD and per second, for a vSSD with a uniformly drawn workload.
     pub fn draw(&self, rng: &mut Rng) -> f64 {
         let [least, most] = rng.pick(&self.workloads).writes;
         let full = f64::from(self.rack.endurance) / (self.rack.full_life_years * YEAR_S);
         (least + (most - least) * rng.unit()) * full / self.rack.vssds_per_ssd as f64
     }
-    /// How often a rack changes.
+    /// Period of a rack's changes.
     pub fn change_every(&self) -> Span {
         Span((self.change.every_days * DAY_S * 1e9) as u64)
     }

@@ -1,4 +1,4 @@
-//! The file of rates (`data/flashblox-rates.toml`), which says where they come from.
+//! The file of rates (`data/flashblox-rates.toml`), which names their source.
 
 use serde::Deserialize;
 
@@ -11,7 +11,7 @@ pub struct Rates {
     /// γ, bytes.
     pub gamma: u64,
     pub workloads: Vec<WorkloadRate>,
-    /// Of an attack on one channel, bytes a second; a die can do its part of it.
+    /// Bytes erased per second by an attack on one channel; each die takes its share.
     pub channel_killer: f64,
 }
 
@@ -19,7 +19,7 @@ pub struct Rates {
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadRate {
     pub name: String,
-    /// Bytes erased a second.
+    /// Bytes erased per second.
     pub bytes_per_s: f64,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn within(key: &str, value: f64, least: f64, most: f64, rule: &'stati
 }
 
 impl Rates {
-    /// The file that comes with the program.
+    /// The built-in file.
     ///
     /// # Errors
     /// None, as a test checks.
@@ -77,7 +77,7 @@ impl Rates {
         Rates::parse(include_str!("../../data/flashblox-rates.toml"))
     }
 
-    /// Reads such a file.
+    /// Parses a file of rates.
     ///
     /// # Errors
     /// Not TOML, unknown keys, values out of range.
@@ -107,7 +107,7 @@ impl Rates {
         Ok(Rates { device, gamma: (gamma_tb * 1e12) as u64, workloads, channel_killer: killer })
     }
 
-    /// Bytes a second of each workload.
+    /// Bytes erased per second by each workload.
     pub fn bytes_per_s(&self) -> Vec<f64> {
         self.workloads.iter().map(|w| w.bytes_per_s).collect()
     }

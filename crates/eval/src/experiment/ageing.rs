@@ -1,4 +1,4 @@
-//! FlashBlox §4.3.2: how long SSDs live, with the model of [`crate::ageing`].
+//! FlashBlox §4.3.2: lifetimes of SSDs, with the model of [`crate::ageing`].
 
 use rackweave_core::{Rng, Span};
 use rackweave_flash::wear::WearPolicy;
@@ -8,12 +8,12 @@ use super::{Better, ExperimentError, Options, Outcome, Row};
 use crate::ageing::{Aged, DAY_S, Load, Rates, Run, YEAR_S, age, ideal_life_s, monte_carlo};
 
 const WEEK: Span = Span::from_secs(7 * 86_400);
-/// Years that figure 16 looks at.
+/// Years of figure 16.
 const FIG16_YEARS: f64 = 3.0;
 /// SSDs of table 5.
 const RUNS: u64 = 10_000;
 const RUNS_QUICK: u64 = 300;
-/// Sets of workloads that were not looked at when anything was decided, and SSDs with each.
+/// Held-out sets of workloads, which no decision was based on, and SSDs with each.
 const HELD_OUT_SETS: u64 = 10;
 const HELD_OUT_RUNS: u64 = 1_000;
 const HELD_OUT_RUNS_QUICK: u64 = 100;
@@ -46,14 +46,14 @@ fn schemes(rates: &Rates) -> Vec<(String, WearPolicy)> {
     all
 }
 
-/// The scheme that is held to the bars.
+/// The scheme that has the bars.
 const OURS: &str = "ours, adaptive";
 
 fn days_between(a: &Aged) -> f64 {
     a.life_s / DAY_S / a.swaps.max(1) as f64
 }
 
-/// Figure 14: more and more writers, each on a channel or a die of its own; the others only read.
+/// Figure 14: a growing number of writers, each on its own channel or die; the others only read.
 pub(super) fn killers(_: Options) -> Result<Outcome, ExperimentError> {
     let rates = Rates::builtin()?;
     let d = rates.device;
@@ -64,7 +64,7 @@ pub(super) fn killers(_: Options) -> Result<Outcome, ExperimentError> {
         (0..killers).for_each(|c| load.add_channels(&d, c..c + 1, rates.channel_killer));
         load
     };
-    // One a channel first, as separate tenants would be placed.
+    // First one per channel, as separate tenants would be placed.
     let die = |killers: u16| {
         let mut load = Load::none(&d);
         for k in 0..killers {
@@ -122,7 +122,7 @@ pub(super) fn imbalance(_: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config(&rates), rows))
 }
 
-/// Figure 16: how often a block of each channel was erased after three years, and how many swaps that took.
+/// Figure 16: erases per block of each channel after three years, and the number of swaps.
 pub(super) fn erases(_: Options) -> Result<Outcome, ExperimentError> {
     let rates = Rates::builtin()?;
     let d = rates.device;
@@ -155,12 +155,12 @@ struct Cell {
     ideal: [f64; 2],
     ours: [f64; 2],
     imbalance: f64,
-    /// Of a hundred SSDs, the most even of the least even.
+    /// The 99th percentile of the imbalance.
     imbalance_p99: f64,
     days: f64,
 }
 
-/// As Table 5: 99 % and 50 % of the SSDs live at least this long (seconds).
+/// As in Table 5: lifetimes in seconds that 99 % and 50 % of the SSDs reach.
 fn percentiles(runs: &[Run], of: impl Fn(&Run) -> f64) -> [f64; 2] {
     let mut all: Vec<f64> = runs.iter().map(of).collect();
     all.sort_by(f64::total_cmp);
@@ -183,7 +183,7 @@ impl Cell {
             days: lived / DAY_S / swaps.max(1) as f64,
         }
     }
-    /// Life ÷ ideal life, the worse percentile.
+    /// Lifetime ÷ ideal lifetime, of the worse percentile.
     fn part(&self) -> f64 {
         (self.ours[0] / self.ideal[0]).min(self.ours[1] / self.ideal[1])
     }
@@ -237,8 +237,8 @@ pub(super) fn lifetimes(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config, rows))
 }
 
-/// Held-out rates of fourteen workloads: some write nothing, the others' rates are log-normal, their spread drawn as
-/// well, up to a channel killer's.
+/// Held-out rates of fourteen workloads: some write nothing; the others' rates are log-normal with a drawn spread, up to
+/// a channel killer's.
 fn drawn_rates(rates: &Rates, seed: u64, set: u64) -> Vec<f64> {
     let mut rng = Rng::stream(seed ^ 0x6865_6c64_206f_7574, set);
     let spread = 0.3 + 1.7 * rng.unit();
@@ -246,7 +246,7 @@ fn drawn_rates(rates: &Rates, seed: u64, set: u64) -> Vec<f64> {
         if rng.chance(0.1) {
             return 0.0;
         }
-        // Twelve evenly drawn numbers: near enough to normal.
+        // The sum of twelve uniform numbers is nearly normal.
         let normal = (0..12).map(|_| rng.unit()).sum::<f64>() - 6.0;
         (5e6 * (spread * normal).exp()).min(rates.channel_killer)
     };

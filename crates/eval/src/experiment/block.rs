@@ -92,7 +92,7 @@ struct Mix {
 }
 
 fn config() -> Config {
-    toml::from_str(FILE).expect("what is built in is right; every run of a figure sees to it")
+    toml::from_str(FILE).expect("the built-in file is right, as every run of a figure checks")
 }
 
 /// 4 KiB blocks.
@@ -122,13 +122,13 @@ fn said(c: &ManagerConfig, more: Value) -> Value {
     })
 }
 
-/// 4 KiB blocks of a volume on that many channels' worth of flash.
+/// 4 KiB blocks of a volume on this number of channels' worth of flash.
 fn exported(cfg: &ManagerConfig, channels: f64, part: f64) -> u32 {
     let g = cfg.profile.geometry;
     (g.slots() as f64 / f64::from(g.channels) * channels * part) as u32 / 64 * 64
 }
 
-/// Units of this kind that are as much as a channel.
+/// Number of units of this kind in a channel.
 fn units(cfg: &ManagerConfig, isolation: Isolation) -> u32 {
     let dies = u32::from(cfg.profile.geometry.dies_per_channel);
     match isolation {
@@ -266,27 +266,27 @@ fn jobs(c: &Config, quick: bool) -> Vec<[Job; 2]> {
     if quick { all.into_iter().take(2).collect() } else { all }
 }
 
-/// Figure 7. Isolated tenants write at rates of their own, so the write amplification of a kind of vSSD is its
-/// tenants', weighted by each tenant's writes in the shared map: that of the same writes.
+/// Figure 7. Isolated tenants write at their own rates. The write amplification of a kind of vSSD is therefore that of
+/// its tenants, weighted by each tenant's writes in the shared map, so that the same writes are compared.
 pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
     let mut c = config();
     if o.quick {
         c.device.pages_per_block /= 2;
     }
-    // With this number soft-planes divide a die's space without over-provisioning evenly: all kinds have as much flash.
+    // With this number, soft-planes evenly divide a die's space without over-provisioning, so all kinds have equal flash.
     let mut cfg = drive(&c, c.fig7.channels, if o.quick { 255 } else { 510 });
-    // Superblocks of one size in all isolated vSSDs.
+    // Superblocks have the same size in all isolated vSSDs.
     cfg.superblock_soft_planes = u32::from(c.device.dies_per_channel);
     let n = exported(&cfg, 1.0, c.volume.exported);
     let mut rows = Vec::new();
     for pair in jobs(&c, o.quick) {
         let name = format!("{} + {}", pair[0].name, pair[1].name);
         let client = |i: usize, first: u32| {
-            // No more than the bound of a volume's waiting requests.
+            // At most the bound of a volume's waiting requests.
             let arrivals = Arrivals::closed(c.fig7.depth.min(2048 / pair[i].blocks));
             Client { first, ..whole(n, pair[i].requests(n, o.seed + i as u64), arrivals) }
         };
-        // The shared one: all channels, both tenants in one map and in the same blocks.
+        // The shared vSSD has all channels; both tenants use one map and the same blocks.
         let shared = waf(&c, &cfg, n, |t| {
             let vssd = t.bench.alloc(Isolation::Channel, u32::from(c.fig7.channels))?;
             t.add(&[vssd], vec![client(0, 0), client(1, n)])
@@ -320,11 +320,11 @@ pub(super) fn amplification(o: Options) -> Result<Outcome, ExperimentError> {
 struct Amplification {
     /// By map.
     waf: Vec<f64>,
-    /// By map: valid part of the slots that are written and not being collected, on the average.
+    /// By map: mean valid fraction of the written slots that are not being collected.
     valid: Vec<f64>,
     /// 4 KiB blocks by client.
     written: Vec<u64>,
-    /// CPU time of a page that is programmed.
+    /// CPU time per programmed page.
     us: f64,
 }
 
@@ -344,7 +344,7 @@ impl Mean {
     }
 }
 
-/// Volumes are written through once on the average before, half of them in the measured time.
+/// Volumes are overwritten once on average before the measurement, and half of them during it.
 fn waf(
     c: &Config,
     cfg: &ManagerConfig,
@@ -384,7 +384,7 @@ fn waf(
     })
 }
 
-/// Times, lengths and places of a recorded web search; looped, and at `speed` times its pace.
+/// Times, lengths and offsets of a recorded web search, looped and `speed` times as fast.
 fn search_load(c: &Config, volume: u32, seed: u64) -> (Requests, Arrivals) {
     let s = &c.search;
     let reader = TraceReader::new(std::io::Cursor::new(SEARCH), Some("wsrch-small.trace.zst"), None);
@@ -454,7 +454,7 @@ pub(super) fn search(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(said(&cfg, json!({"window_s": window.as_secs_f64()})), rows))
 }
 
-/// Figure 13: the channels of both tenants trade places. `replicas`: each has one, that takes its reads meanwhile.
+/// Figure 13: the channels of both tenants are swapped. With `replicas`, each tenant's replica serves its reads meanwhile.
 fn migrate(c: &Config, o: Options, replicas: bool) -> Result<(ManagerConfig, Vec<Row>), ExperimentError> {
     let mut cfg = drive(c, 4, if o.quick { 64 } else { 256 });
     cfg.move_bytes_per_s = Some(c.migration.bytes_per_s as u64);

@@ -1,5 +1,5 @@
-//! RackBlox figure 21: what RackBlox gains over VDC where two vSSDs of a drive share its channels behind token buckets, and
-//! where each has channels of its own (§4.5.4).
+//! RackBlox figure 21: the gain of RackBlox over VDC if two vSSDs of a drive share its channels behind token buckets, and
+//! if each has its own channels (§4.5.4).
 
 use rackweave_config::Isolation;
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use crate::svg::curves;
 
 /// Reads of a cell of the short form.
 const READS_QUICK: u64 = 200_000;
-/// Of the full form: in half of them what schemes erase is more than a twentieth apart.
+/// Reads of a cell of the full form: with half of them, the schemes' erases differ by more than 5 %.
 const READS: u64 = 2 * READS_MIN;
 /// Seeds whose median counts.
 const SEEDS: u64 = 3;
-/// How a drive's vSSDs are isolated, and the paper's gain at P99.9.
+/// Isolation of a drive's vSSDs, and the paper's gain at P99.9.
 const LEVELS: [(&str, Isolation, f64); 2] =
     [("software-isolated", Isolation::Software, 1.47), ("hardware-isolated", Isolation::Channel, 1.51)];
 const SCHEMES: [&str; 3] = ["vdc", "rackblox", "ideal"];
@@ -25,7 +25,7 @@ fn median(reports: &[CellReport], of: impl Fn(&CellReport) -> f64) -> f64 {
     all[all.len() / 2]
 }
 
-/// YCSB with half writes, half of the dies' time, on drives of two channels and two vSSDs.
+/// YCSB with half writes at half of the dies' time, on drives of two channels and two vSSDs.
 pub(super) fn fig21(o: Options) -> Result<Outcome, ExperimentError> {
     let (reads, seeds) = if o.quick { (READS_QUICK, 1) } else { (READS, SEEDS) };
     let failed = |e: &dyn std::fmt::Display| ExperimentError::Cell { reason: e.to_string().into() };

@@ -17,11 +17,11 @@ use crate::tenants::kv::{KvClients, KvLoad, KvTenant};
 use crate::tenants::{Bench, BenchError, TenantOutcome, unit_levels};
 use crate::ycsb::{RECORD_BYTES, Workload};
 
-/// The drive and the stores on it, cut down from the paper's: channels of 64 GB that hold 32 GB of records.
+/// The drive and its stores, scaled down from the paper's channels of 64 GB with 32 GB of records.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// p-ssd has 4 planes of 1024 blocks of 256 pages. Planes of a die work at the same time only for moves, so one
-    /// plane of 256 blocks differs in size only; pages are fewer.
+    /// p-ssd has 4 planes of 1024 blocks of 256 pages. Planes of a die work in parallel only for moves, so one plane of
+    /// 256 blocks differs only in size; a block has fewer pages.
     pages_per_block: u16,
     warm_up: Span,
     window: Span,
@@ -69,20 +69,20 @@ impl Scale {
 }
 
 const DIES: u16 = 4;
-/// Clients of a store that shares a drive, each with one request at a time: many, as the paper raises their number until
-/// throughput no longer grows (§4.2).
+/// Clients of a store that shares a drive, each with one request at a time. They are many, since the paper raises their
+/// number until throughput no longer grows (§4.2).
 const CLIENTS: usize = 64;
-/// Of a store that is migrated (assumed; the paper gives no number).
+/// Clients of a store that is migrated (assumed; the paper gives no number).
 const CLIENTS_MIGRATED: usize = 16;
 const ISOLATIONS: [Isolation; 3] = [Isolation::Channel, Isolation::Die, Isolation::Software];
 
-/// vSSDs of one channel each, or of as many dies, or of as many soft-planes as those have, over all channels.
+/// vSSDs of one channel each, or of the same number of dies or soft-planes spread over all channels.
 fn vssds(b: &mut Bench, isolation: Isolation, n: u16) -> Result<Vec<rackweave_core::VssdId>, BenchError> {
     let dies = u32::from(DIES);
     match isolation {
         Isolation::Channel => (0..n).map(|_| b.alloc(isolation, 1)).collect(),
         Isolation::Die => {
-            // A linear search would give whole channels: all dies are taken, and given back as they are wanted.
+            // Allocation would otherwise give whole channels: all dies are taken, then released in the intended order.
             let all: Vec<_> = (0..u32::from(n) * dies).map(|_| b.alloc(isolation, 1)).collect::<Result<_, _>>()?;
             let each = usize::from(DIES / n);
             let mut given = Vec::new();
@@ -111,7 +111,7 @@ struct Stores {
 }
 
 impl Stores {
-    /// Filled and aged.
+    /// Stores that are filled and aged.
     fn new(cfg: ManagerConfig, isolation: Isolation, n: u16, load: KvLoad) -> Result<Stores, BenchError> {
         let memory = Memory::new(cfg.profile.geometry);
         let mut bench = Bench::new(cfg, memory)?;
@@ -134,14 +134,14 @@ impl Stores {
     }
 }
 
-/// Workloads of the first store and of all others: the same, or the one that writes most.
+/// Workloads of the first store and of the others, which have the same one or the one with most writes.
 fn set() -> Vec<(Workload, Workload)> {
     let same = Workload::ALL.map(|w| (w, w));
     let beside_a = [Workload::B, Workload::C, Workload::D].map(|w| (w, Workload::A));
     same.into_iter().chain(beside_a).collect()
 }
 
-/// Of the first store.
+/// Measurements of the first store.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     ops_per_s: f64,
@@ -162,7 +162,7 @@ fn seen(o: &TenantOutcome) -> Seen {
     }
 }
 
-/// By isolation, by member of the set.
+/// Measurements by isolation, then by member of [`set`].
 fn shared(n: u16, o: Options) -> Result<Vec<Vec<Seen>>, BenchError> {
     let scale = Scale::of(o);
     let one = |isolation: Isolation| -> Result<Vec<Seen>, BenchError> {
@@ -175,7 +175,7 @@ fn shared(n: u16, o: Options) -> Result<Vec<Vec<Seen>>, BenchError> {
         }
         Ok(all)
     };
-    // A drive's contents are in memory: of four stores 6 GB, so such drives are run one after another.
+    // A drive's contents are in memory, 6 GB for four stores, so such drives are run in sequence.
     if n > 2 && !o.quick {
         return ISOLATIONS.into_iter().map(one).collect();
     }
@@ -189,7 +189,7 @@ fn pair((first, others): (Workload, Workload), n: u16) -> String {
     if first == others { format!("{n} × {first:?}") } else { format!("{first:?} beside {} × {others:?}", n - 1) }
 }
 
-/// A row for each member of the set: of channel isolation against another one; and the best of them.
+/// A row for each member of the set, which compares channel isolation with another isolation; and the best of them.
 fn ratios(
     rows: &mut Vec<Row>,
     all: &[Vec<Seen>],
@@ -241,9 +241,9 @@ pub(super) fn four(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(Scale::of(o).config(4, 1, CLIENTS), rows))
 }
 
-/// Bytes a second at which the paper's migration goes, single-threaded (§4.3.1).
+/// Rate of the paper's single-threaded migration, in bytes per second (§4.3.1).
 const MOVE_BYTES_PER_S: u64 = 78_900_000;
-/// Planes of a die there.
+/// Planes of a die in that experiment.
 const PLANES_MIGRATED: u16 = 4;
 /// Workloads whose store is migrated.
 const MIGRATED: [Workload; 4] = [Workload::A, Workload::B, Workload::C, Workload::F];
@@ -256,11 +256,11 @@ struct Migrated {
     bytes_per_s: f64,
 }
 
-/// By workload. `replica`: a copy on a third channel takes the reads meanwhile.
+/// Measurements by workload. With `replica`, a copy on a third channel serves the reads meanwhile.
 fn migrate(o: Options, replica: bool) -> Result<Vec<Migrated>, BenchError> {
     let scale = Scale::of(o);
     let mut cfg = scale.drive(3)?;
-    // As many blocks in four planes, as the paper's drive has: moves use them together.
+    // The same number of blocks in four planes, as in the paper's drive: moves use the planes together.
     let g = &mut cfg.profile.geometry;
     (g.planes_per_die, g.blocks_per_plane) = (PLANES_MIGRATED, g.blocks_per_plane / u32::from(PLANES_MIGRATED));
     cfg.levels = unit_levels(&cfg);

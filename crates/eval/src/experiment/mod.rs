@@ -1,7 +1,7 @@
-//! Experiments: a figure of a paper, run again. `rackweave eval ID` prints the paper's number beside ours.
+//! Experiments repeat figures of papers. `rackweave eval ID` prints the paper's number beside ours.
 //!
-//! An experiment is a function from [`Options`] to a [`Figure`]; what it starts from is in files that name their source,
-//! and the same seed gives the same figure.
+//! An experiment is a function from [`Options`] to a [`Figure`]. Its inputs are in files that name their source, and the
+//! same seed gives the same figure.
 
 mod ageing;
 mod block;
@@ -26,7 +26,7 @@ use crate::cpu::process_cpu;
 /// How an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The short form: under a minute, held to the same bars.
+    /// The short form takes under a minute and has the same bars.
     pub quick: bool,
     pub seed: u64,
 }
@@ -58,7 +58,7 @@ pub struct Row {
     pub better: Better,
     /// The bar.
     pub bar: Option<f64>,
-    /// Remark to be printed with it: why a cell does not count.
+    /// Remark to print with it, such as why a cell does not count.
     pub note: Option<Box<str>>,
 }
 
@@ -78,9 +78,9 @@ impl Row {
         self.note = note;
         self
     }
-    /// It has a bar and is on the wrong side of it.
+    /// Whether it has a bar and misses it.
     pub fn missed(&self) -> bool {
-        // A number that is none is on no side.
+        // NaN misses every bar.
         self.bar.is_some_and(|bar| match self.better {
             Better::Higher => self.measured.is_nan() || self.measured < bar,
             Better::Lower => self.measured.is_nan() || self.measured > bar,
@@ -97,12 +97,12 @@ pub struct Figure {
     pub config: Value,
     pub cpu_s: f64,
     pub rows: Vec<Row>,
-    /// A drawing of its own, in place of the rows as bars.
+    /// A drawing that replaces the rows as bars.
     drawing: Option<String>,
 }
 
 impl Figure {
-    /// Rows that are not held to their bars.
+    /// Rows that miss their bars.
     pub fn missed(&self) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(|r| r.missed())
     }
@@ -121,7 +121,7 @@ impl Figure {
         })
     }
 
-    /// The table a terminal shows.
+    /// The table for a terminal.
     pub fn table(&self) -> String {
         let mut t = String::new();
         let wide = self.rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).max(4);
@@ -149,19 +149,19 @@ impl Figure {
         t
     }
 
-    /// The rows as bars, with the paper's numbers, or curves where the figure has such.
+    /// The rows as bars, with the paper's numbers, or the figure's own drawing.
     pub fn svg(&self) -> String {
         self.drawing.clone().unwrap_or_else(|| svg::svg(self))
     }
 }
 
-/// Four digits that count.
+/// Four significant digits.
 fn number(n: f64) -> String {
     let digits = if n == 0.0 { 0 } else { (3 - n.abs().log10().floor() as i32).clamp(0, 4) as usize };
     format!("{n:.digits$}")
 }
 
-/// One that can be run.
+/// An experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment {
     pub id: &'static str,
@@ -202,10 +202,10 @@ pub enum ExperimentError {
     Volume(#[from] rackweave_flash::blockmap::MapError),
 }
 
-/// The one that takes other delays than the program carries.
+/// The experiment that accepts other delays than the built-in ones.
 const PREDICT: &str = "rb-predict";
 
-/// All of them.
+/// All experiments.
 pub const EXPERIMENTS: [Experiment; 27] = [
     Experiment {
         id: "fb-fig1",
@@ -308,7 +308,7 @@ pub const EXPERIMENTS: [Experiment; 27] = [
 
 impl Experiment {
     /// # Errors
-    /// There is none of that name.
+    /// No experiment has this name.
     pub fn named(id: &str) -> Result<Experiment, ExperimentError> {
         EXPERIMENTS
             .into_iter()
@@ -319,14 +319,14 @@ impl Experiment {
     /// Runs it.
     ///
     /// # Errors
-    /// Its inputs are wrong.
+    /// Its inputs are invalid.
     pub fn run(&self, options: Options) -> Result<Figure, ExperimentError> {
         self.figure(options, || (self.run)(options))
     }
     /// Runs it with the recorded one-way delays of a file ([`read_delays`]).
     ///
     /// # Errors
-    /// It does not take any, or the file holds none.
+    /// The experiment takes no delays, or the file has none.
     pub fn run_on(&self, options: Options, delays: &Path) -> Result<Figure, ExperimentError> {
         if self.id != PREDICT {
             return Err(ExperimentError::NoDelays { id: self.id });

@@ -9,14 +9,14 @@ use super::{Better, ExperimentError, Options, Outcome, Row};
 use crate::rack::{Cell, CellReport, Load, Ports, Scheme, run_all, void};
 use crate::replay::Policy;
 
-/// Two servers, so that a read of a collecting vSSD has somewhere to go; each is the one that all compete for.
+/// Two servers, so that reads of a collecting vSSD can be redirected; all clients compete for each server's port.
 const SERVERS: u32 = 2;
 const CLIENTS: u32 = 4;
-/// Part of the dies' time, and of a port's, by the clients' load.
+/// Fraction of the dies' time, and of a port's, that the clients' load takes.
 const UTILIZATION: f64 = 0.6;
 const PORT_BUSY: f64 = 0.75;
-/// Beside bursts of higher priority, which take a fifth. Much more, and queues of a second of work build up in which
-/// replicas' messages are lost.
+/// The same beside bursts of higher priority, which take a fifth. With much more, queues of a second of work build up,
+/// and replicas' messages are lost.
 const PORT_BUSY_BESIDE: f64 = 0.5;
 const READS: u64 = 300_000;
 const READS_QUICK: u64 = 60_000;

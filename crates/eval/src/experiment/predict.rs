@@ -1,4 +1,4 @@
-//! RackBlox §3.4: how well the mean of the last packets predicts the time of the way back.
+//! RackBlox §3.4: accuracy of the mean of the last packets as a prediction of the answer's network time.
 
 use rackweave_core::{Rng, Span};
 use rackweave_sched::{Predictor, WINDOW};
@@ -7,18 +7,18 @@ use serde_json::json;
 
 use super::{Better, ExperimentError, Options, Outcome, Row};
 
-/// A prediction is right within this, or within this part of the truth.
+/// A prediction is accurate within this, or within a tenth of the true delay.
 const WITHIN: Span = Span::from_micros(25);
 const PART: f64 = 0.10;
-/// Stream of the seed that the order of packets is drawn from.
+/// Stream of the seed for the order of packets.
 const STREAM: u64 = 0x7072_6564;
 
-/// Predictions that are near enough, per cent: within 25 µs, and within a tenth.
+/// Percentages of accurate predictions: within 25 µs, and within a tenth.
 fn accuracy(delays_ns: impl Iterator<Item = u64>) -> (f64, f64) {
     let mut predictor = Predictor::new();
     let (mut near, mut part, mut all) = (0u64, 0u64, 0u64);
     for ns in delays_ns {
-        // Unknown before the first.
+        // Zero before the first packet.
         let told = predictor.predict();
         if told > Span::ZERO {
             let off = told.0.abs_diff(ns);
@@ -32,12 +32,12 @@ fn accuracy(delays_ns: impl Iterator<Item = u64>) -> (f64, f64) {
     (percent(near), percent(part))
 }
 
-/// Accuracy of the delays that the program carries.
+/// Accuracy with the built-in delays.
 pub(super) fn accuracies(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(accuracies_of(o, &Network::excerpt(), "crates/sim/data/net_fast_10k.txt"))
 }
 
-/// Accuracy in the order of recording and in none, on the networks that the racks of the other experiments have.
+/// Accuracy in recorded and in random order, on the networks of the other experiments.
 pub(super) fn accuracies_of(options: Options, delays: &[u32], source: &str) -> Outcome {
     let mut shuffled = delays.to_vec();
     Rng::stream(options.seed, STREAM).shuffle(&mut shuffled);
@@ -64,10 +64,10 @@ mod tests {
     #[test]
     fn accuracy_is_counted_against_what_comes_next() {
         assert_eq!(accuracy([100_000; 50].into_iter()), (100.0, 100.0));
-        // A step of 40 µs: wrong until the mean has come within 25 µs, as 1 of 2, 2 of 3 … are of the new kind.
+        // A step of 40 µs: inaccurate until the mean is within 25 µs, as 1 of 2, 2 of 3 … packets are after the step.
         let step = std::iter::repeat_n(100_000, 10).chain(std::iter::repeat_n(140_000, 10));
         let (near, _) = accuracy(step);
-        // With 10 old and k new, the mean lacks 400 ÷ (10 + k) µs: within 25 from k = 6 on.
+        // With 10 old and k new packets, the mean is off by 400 ÷ (10 + k) µs: within 25 from k = 6 on.
         assert_eq!(near, 100.0 * (9.0 + 4.0) / 19.0);
     }
 }

@@ -18,27 +18,27 @@ const READS_QUICK: u64 = 200_000;
 /// YCSB's shares of writes.
 const SHARES: [f64; 5] = [0.0, 0.2, 0.5, 0.8, 1.0];
 const SHARES_QUICK: [f64; 3] = [0.2, 0.5, 0.8];
-/// Part of the time that dies work: collection leaves each vSSD time, as it does on the paper's testbed …
+/// Fraction of time that dies are busy: collection leaves each vSSD idle time, as on the paper's testbed …
 const UTILIZATION: f64 = 0.3;
-/// … and where it leaves less and less, for the shares of the short forms.
+/// … and higher ones, which leave less and less, for the shares of the short forms.
 const OTHER_UTILIZATIONS: [f64; 3] = [0.4, 0.5, 0.7];
 const SHARE: f64 = 0.5;
-/// Least writes of a cell of a full form. Schemes end with other numbers of free blocks, up to a hundred apart, which
-/// must be few beside their erases.
+/// Least writes of a cell of a full form. Schemes end with different numbers of free blocks, up to a hundred apart,
+/// which must be small compared with their erases.
 const WRITES_MIN: u64 = 500_000;
-/// Above this part of the time they are up to three hundred apart, so there are twice as many requests.
+/// Above this utilization they are up to three hundred apart, so the number of requests is doubled.
 const LONGER_ABOVE: f64 = 0.4;
-/// By whole blocks a vSSD frees one block at a time, at any load: with more to collect, replicas never stop.
+/// By whole blocks a vSSD frees one block at a time, at any load: at a higher load replicas would collect without end.
 const BLOCK_UTILIZATION: f64 = 0.1;
-/// There the write cache of a vSSD is cut down as the drive is: these are 0.04 % of it, of the paper's 1 TB 0.4 GB. The
-/// configuration's own would be 32 GB of that, and so absorb all that is written while a block is collected.
+/// There the write cache of a vSSD is scaled down with the drive: to 0.04 % of it, or 0.4 GB of the paper's 1 TB. The
+/// configuration's own cache would correspond to 32 GB, and absorb all writes during a block's collection.
 const BLOCK_CACHE_SLOTS: u64 = 96;
 /// Seeds whose median counts.
 const SEEDS: u64 = 2;
-/// P99s of two seeds may be so far apart; more, and the run was too short.
+/// Greatest permitted difference of two seeds' P99; beyond it the run was too short.
 const SEEDS_DIFFER_MAX: f64 = 0.05;
 
-/// The compared schemes: the baselines, and all policies but the one that differs from VDC by its buckets only.
+/// The compared schemes: the baselines, and all policies but the one that differs from VDC only by its buckets.
 fn schemes() -> Vec<Scheme> {
     let policies = [Policy::Rackblox, Policy::Rackweave, Policy::Ideal];
     Scheme::BASELINES.into_iter().chain(policies.map(Scheme::from)).collect()
@@ -73,7 +73,7 @@ impl Point {
     fn ratio(&self, over: &str, under: &str, value: impl Fn(&CellReport) -> f64) -> f64 {
         self.median(over, &value) / self.median(under, &value)
     }
-    /// Largest part by which two seeds' P99 differ.
+    /// Largest relative difference of two seeds' P99.
     fn seeds_differ(&self) -> f64 {
         let apart = |i: usize, value: &dyn Fn(&CellReport) -> f64| {
             let values = self.seeds.iter().map(|s| value(&s[i])).filter(|v| v.is_finite());
@@ -157,8 +157,8 @@ impl Sweep {
     }
 }
 
-/// YCSB by share of writes; in the full form with two seeds, and some shares with one seed at the other utilizations.
-/// The sweep gives the configuration's description.
+/// YCSB by share of writes; the full form has two seeds, and some shares with one seed at the other utilizations.
+/// The returned sweep describes the configuration.
 fn ycsb(o: Options) -> Result<(Sweep, Vec<Point>), ExperimentError> {
     let shares: &[f64] = if o.quick { &SHARES_QUICK } else { &SHARES };
     let mut sweep = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
@@ -213,14 +213,14 @@ fn best(points: &[Point], better: Better, ratio: impl Fn(&Point) -> f64) -> Opti
     }
 }
 
-/// A row of the best ratio of one scheme over another; the note says where.
+/// A row of the best ratio of one scheme over another; the note names the point.
 fn gain(points: &[Point], name: &str, over: &str, under: &str, value: Value1) -> Row {
     let (ratio, at) =
         best(points, Better::Higher, |p| p.ratio(over, under, value)).unwrap_or((f64::NAN, "no point counts".into()));
     Row::new(format!("{name}: {over} ÷ {under}, best"), "×", Better::Higher, ratio).note(Some(at.into()))
 }
 
-/// Where a scheme is worst against another.
+/// A row of the worst ratio of one scheme over another.
 fn worst(points: &[Point], name: &str, over: &str, under: &str, better: Better, value: Value1) -> Row {
     let other = if better == Better::Lower { Better::Higher } else { Better::Lower };
     let (ratio, at) =
@@ -228,7 +228,7 @@ fn worst(points: &[Point], name: &str, over: &str, under: &str, better: Better, 
     Row::new(format!("{name}: {over} ÷ {under}, worst"), "×", better, ratio).note(Some(at.into()))
 }
 
-/// Bars of policy `rackweave`, where the rack has it.
+/// Bars of policy `rackweave`, if it is among the schemes.
 fn past_the_paper(points: &[Point], rows: &mut Vec<Row>) {
     if !points.iter().any(|p| p.schemes.contains(&"rackweave")) {
         return;
@@ -250,7 +250,7 @@ fn past_the_paper(points: &[Point], rows: &mut Vec<Row>) {
     rows.push(worst(points, "WAF", "rackweave", "rackblox", Better::Lower, WAF).bar(1.01));
 }
 
-/// Whether the run was long enough, where there are several seeds.
+/// A row that shows whether the run was long enough, if there are several seeds.
 fn length(points: &[Point], rows: &mut Vec<Row>) {
     if points.iter().all(|p| p.seeds.len() < 2) {
         return;
@@ -280,7 +280,7 @@ pub(super) fn fig9(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(json!({"page": sweep.config(&points), "block": blocks}), rows))
 }
 
-/// YCSB's shares of writes that are run by whole blocks too.
+/// YCSB's shares of writes that are also run by whole blocks.
 fn block_loads(o: Options) -> Vec<Load> {
     let shares: &[f64] = if o.quick { &[SHARE] } else { &SHARES_QUICK };
     shares.iter().map(|w| Load::ycsb(*w)).collect()
@@ -289,7 +289,7 @@ fn block_loads(o: Options) -> Vec<Load> {
 /// A percentile, and the required ratios of schemes: the paper's, and the bar.
 type Held<'a> = (&'a str, Value1, &'a [(&'a str, &'a str, f64, f64)]);
 
-/// The other blocking unit (protocol rule 21), where a die is taken until its victim is erased: the same ratios, held to
+/// The other blocking unit (protocol rule 21), with which a die is busy until its victim is erased: the same ratios with
 /// the same bars.
 fn whole_blocks(
     o: Options,
@@ -300,7 +300,7 @@ fn whole_blocks(
     let (blocking, utilizations) = (BlockingConfig::Block, vec![BLOCK_UTILIZATION]);
     let cache_slots = Some(BLOCK_CACHE_SLOTS);
     let mut sweep = Sweep { blocking, utilizations, cache_slots, ..Sweep::new(o, loads) };
-    // It yields to reads with any unit.
+    // It yields to reads whatever the unit.
     sweep.schemes.retain(|s| s.policy != Policy::Rackweave);
     let points = sweep.run(o.seed)?;
     for (name, value, bars) in held {
@@ -357,14 +357,14 @@ pub(super) fn fig12(o: Options) -> Result<Outcome, ExperimentError> {
 pub(super) fn fig14(o: Options) -> Result<Outcome, ExperimentError> {
     let mut sweep = six(o);
     if o.quick {
-        // Of few schemes, so that cells are long enough for these to do the same work.
+        // Few schemes, so that cells can be long enough for the schemes to do the same work.
         sweep.schemes.retain(|s| matches!(s.name, "vdc" | "rackblox"));
         sweep.reads = READS_QUICK;
     }
     throughput(&sweep, &sweep.run(o.seed)?)
 }
 
-/// Table 2; those that read or write once in fifty requests are in the long form only.
+/// Table 2; workloads with only one read or write in fifty requests are in the long form only.
 fn six(o: Options) -> Sweep {
     let loads = Load::SIX.into_iter().filter(|l| !o.quick || (0.1..0.9).contains(&l.writes));
     let mut sweep = Sweep::new(o, loads.collect());
@@ -392,14 +392,14 @@ pub(super) fn fig13(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(json!({"page": sweep.config(&points), "block": blocks}), rows))
 }
 
-/// §4.4 takes coordination apart: order alone, then collection as well.
+/// §4.4 separates the parts of coordination: ordering alone, then collection as well.
 fn with_coord_io(o: Options, loads: Vec<Load>) -> Sweep {
     let mut sweep = Sweep::new(o, loads);
     sweep.schemes.insert(1, Scheme::COORD_IO);
     sweep
 }
 
-/// Figure 15: the storage's part is the latency over a network without delay.
+/// Figure 15: the storage's share is the latency over a network without delay.
 pub(super) fn fig15(o: Options) -> Result<Outcome, ExperimentError> {
     let shares: &[f64] = if o.quick { &SHARES_QUICK[1..] } else { &SHARES };
     let mut sweep = with_coord_io(o, shares.iter().map(|w| Load::ycsb(*w)).collect());

@@ -1,4 +1,4 @@
-//! RackBlox §4.6: how evenly the SSDs of a rack wear, with the model of [`crate::ageing::age_rack`].
+//! RackBlox §4.6: evenness of wear of a rack's SSDs, with the model of [`crate::ageing::age_rack`].
 
 use rackweave_core::wear::Imbalance;
 use rackweave_core::{Rng, Span, Time};
@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 use super::{Better, ExperimentError, Options, Outcome, Row};
 use crate::ageing::{Change, DAY_S, RackAged, RackLoad, RackRates, YEAR_S, age_rack, parallel};
 
-/// Racks, each with workloads drawn from a seed of its own.
+/// Number of racks, each with workloads drawn from its own seed.
 const SEEDS: u64 = 3;
 const SEEDS_QUICK: u64 = 2;
 /// Bars of λ and of the wear of swaps.
 const LAMBDA: f64 = 1.05;
 const LIFE_PERCENT: f64 = 0.5;
-/// Two seeds agree within this part.
+/// Greatest relative difference of two seeds.
 const SEEDS_AGREE: f64 = 0.05;
 const YEARS: [f64; 2] = [1.0, 5.0];
 
-/// A way to balance, by name.
+/// A balancing scheme, by name.
 type Scheme = (&'static str, Option<WearConfig>);
 
 fn schemes() -> [Scheme; 5] {
     let of = |rule, global: bool| {
         let cfg = WearConfig { rule, ..WearConfig::default() };
-        // Servers do not trade within any life.
+        // Servers do not swap within any lifetime.
         Some(if global { cfg } else { WearConfig { global_every: Span::from_secs((1e2 * YEAR_S) as u64), ..cfg } })
     };
     [
@@ -36,7 +36,7 @@ fn schemes() -> [Scheme; 5] {
     ]
 }
 
-/// The scheme that is held to the bars.
+/// The scheme that has the bars.
 const OURS: &str = "ours, local and global";
 
 fn config(rates: &RackRates) -> Value {
@@ -85,7 +85,7 @@ pub(super) fn servers(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config(&rates), rows))
 }
 
-/// The longest period with which the bar holds after a year, if the fastest wears `spread` times as fast as the mean.
+/// The longest period that meets the bar after a year, if the fastest SSD wears `spread` times as fast as the mean.
 fn enough(of: &str, spread: f64) -> Row {
     let goal = Imbalance {
         units: spread,
@@ -146,7 +146,7 @@ pub(super) fn whole_rack(o: Options) -> Result<Outcome, ExperimentError> {
     Ok(Outcome::new(config, rows))
 }
 
-/// The same while workloads come and go and SSDs are replaced.
+/// The same while workloads change and SSDs are replaced.
 fn changing(rates: &RackRates, loads: &[RackLoad], seed: u64) -> Vec<Row> {
     let change = Change {
         every: rates.change_every(),

@@ -8,34 +8,33 @@ use super::{Better, ExperimentError, Options, Outcome, Row};
 use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
 use crate::replay::Policy;
 
-/// Reads of a cell of the short form: with fewer, a cell sees one collection or two, and which scheduler was lucky.
+/// Reads of a cell of the short form: with fewer, a cell sees one or two collections, and the result is chance.
 const READS_QUICK: u64 = 100_000;
-/// Of the writes before the measured ones, the short form has this part.
+/// The short form has this fraction of the writes before the measured ones.
 const WARM_UP_QUICK: u64 = 2;
-/// Part of the dies' time by plan at which reads queue at the dies of popular blocks, and none of them works for 90 % of it.
+/// Planned utilization at which reads queue at the dies of popular blocks, but no die is busy for 90 % of the time.
 const QUEUES: f64 = 0.55;
 /// Seeds whose median counts.
 const SEEDS: u64 = 3;
-/// The schedulers, and the paper's gain by coordination.
+/// The schedulers, with the paper's gain by coordination.
 const KINDS: [(&str, SchedConfigKind, f64); 3] = [
     ("FIFO", SchedConfigKind::Fifo, 1.5),
     ("Deadline", SchedConfigKind::Deadline, 1.36),
     ("Kyber", SchedConfigKind::Kyber, 1.24),
 ];
 
-/// Where they are compared.
+/// A point of comparison.
 struct Point {
     name: &'static str,
     policy: Policy,
-    /// As [`Network::parse`] has it.
+    /// As [`Network::parse`] reads it.
     network: &'static str,
     utilization: f64,
     writes: f64,
 }
 
-/// Half of the dies' time, at which a read seldom finds others before it; and a utilization at which reads queue at the
-/// dies of popular blocks: with the figures' network, with a slow one, and with a drawn one whose delays differ as much
-/// as the queues are long.
+/// Half of the dies' time, at which a read seldom waits for others; and a utilization at which reads queue at the dies
+/// of popular blocks, with the figures' network, a slow one, and a drawn one whose delays vary as much as the queues'.
 const POINTS: [Point; 5] = [
     Point {
         name: "half busy, collection as it comes",

@@ -1,5 +1,5 @@
-//! The requests of a cell: 4 KiB each, Poisson arrivals that wait for nothing, popular blocks by YCSB's law, a share of
-//! writes (RB16, Table 2); and how many a second make a drive so busy.
+//! The requests of a cell: 4 KiB each, open-loop Poisson arrivals, popular blocks by YCSB's law, and a share of writes
+//! (RB16, Table 2). Computes the rate for a given utilization.
 
 use rackweave_config::RackConfig;
 use rackweave_core::{BLOCK, Layout, NodeKind, Rng, Span, Time};
@@ -15,12 +15,12 @@ use crate::trace::TraceOp;
 use crate::workload::Planned;
 use crate::ycsb::{HOTTEST, popular};
 
-/// In which order reads and writes come.
+/// Order of reads and writes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// Each request is drawn.
+    /// Each request is drawn independently.
     Mixed,
-    /// A run of writes, then one of reads; both together have this number of requests.
+    /// A run of writes, then a run of reads, with this number of requests together.
     Runs { requests: u64 },
 }
 
@@ -28,7 +28,7 @@ pub enum Pattern {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub name: &'static str,
-    /// Part of the requests that write.
+    /// Fraction of the requests that are writes.
     pub writes: f64,
     pub pattern: Pattern,
 }
@@ -52,12 +52,12 @@ impl Load {
         [Load::ycsb(0.5), Load::TPC_H, Load::SEATS, Load::AUCTIONMARK, Load::TPC_C, Load::TWITTER];
 }
 
-/// Write amplification that a rate is computed with: what cells show at this fill. Cells report how busy drives were, so
-/// an error here is seen.
+/// Write amplification for computing a rate, as measured by cells at this fill. Cells report the drives' utilization, so
+/// an error here is visible.
 const WAF: f64 = 2.7;
-/// A block that is written again within this is still in the write cache: reads of it use no die.
+/// A block that is rewritten within this time is still in the write cache, so reads of it use no die.
 const CACHED_FOR: Span = Span::from_millis(5);
-/// A load is lowered until the die of the hottest block that no cache holds is less busy than this.
+/// Bound of the utilization of the die with the hottest uncached block; a load is lowered to meet it.
 const HOT_DIE_MAX: f64 = 0.75;
 
 /// Cost of requests for a rack.
@@ -65,15 +65,15 @@ const HOT_DIE_MAX: f64 = 0.75;
 pub struct Costs {
     /// Dies of the whole rack.
     dies: f64,
-    /// Seconds of a die for each read, and for each write: all its copies, and their part of collection.
+    /// Die time in seconds of each read, and of each write with all its copies and their share of collection.
     read: f64,
     write: f64,
-    /// Among which the load is divided, each with blocks of its own.
+    /// Number of clients that share the load, each with its own blocks.
     clients: u32,
 }
 
 impl Costs {
-    /// By the service times of the rack's device.
+    /// Costs by the service times of the rack's device.
     ///
     /// # Errors
     /// The device is unknown.
@@ -101,11 +101,11 @@ impl Costs {
     }
 }
 
-/// Requests a second that keep the rack's dies busy for `utilization` of the time, the work of collection included, or
-/// fewer if a single popular block would keep its die busier than [`HOT_DIE_MAX`].
+/// Requests per second that keep the rack's dies busy for `utilization` of the time, including collection, or fewer if a
+/// single popular block would keep its die busier than [`HOT_DIE_MAX`].
 pub fn rate(costs: &Costs, load: &Load, utilization: f64) -> f64 {
     let each = costs.mean(load) / costs.dies;
-    // Reads a second of the most popular block that is in no cache.
+    // Reads per second of the most popular uncached block.
     let hot = |rate: f64| {
         let hottest = HOTTEST / f64::from(costs.clients);
         let cached_above = 1.0 / (rate * load.writes * CACHED_FOR.as_secs_f64()).max(f64::MIN_POSITIVE);
@@ -128,13 +128,13 @@ pub fn rate(costs: &Costs, load: &Load, utilization: f64) -> f64 {
     low
 }
 
-/// One of the clients and one of the blocks of its volume, as requests and ageing draw them.
+/// Draws a client and a block of its volume, for requests and for ageing.
 pub(super) fn target(rng: &mut Rng, clients: u32, blocks: u64) -> (u32, u64) {
     let client = rng.below(u64::from(clients)) as u32;
     (client, popular(rng, blocks))
 }
 
-/// The requests, without end, in order of when they come.
+/// The endless sequence of requests, in order of arrival.
 pub struct Source {
     load: Load,
     gap_ns: f64,
@@ -159,11 +159,11 @@ struct Controlled {
 
 /// A report of demand, or an allocation, on the wire.
 const CONTROL_BYTES: u32 = 200;
-/// Stream of the seed that requests are drawn from.
+/// Stream of the seed for requests.
 const STREAM: u64 = 0x6c6f_6164;
 
 impl Source {
-    /// `rate` requests a second to volumes of `bytes` each.
+    /// `rate` requests per second to volumes of `bytes` each.
     pub fn new(load: &Load, rate: f64, bytes: u64, seed: u64) -> Source {
         Source {
             load: *load,
@@ -183,9 +183,9 @@ impl Source {
         Source { clients, ..self }
     }
 
-    /// Requests wait for VDC's tokens: of each client's link, and of the dies' time.
+    /// Makes requests wait for VDC's tokens, of each client's link and of the dies' time.
     pub fn through_vdc(mut self, costs: &Costs, network: &Network, seed: u64) -> Source {
-        // Unlimited: more than any flow requests.
+        // Unlimited: more than any flow demands.
         let links = if network.bytes_per_s == 0 { 1e15 } else { network.bytes_per_s as f64 };
         let vdc = Vdc::new([links * f64::from(self.clients), costs.dies], self.clients as usize);
         let delays = NetState::new(network.clone(), control(), seed ^ STREAM);
@@ -200,7 +200,7 @@ impl Source {
         }
     }
 
-    /// There is always one.
+    /// The next request; there always is one.
     pub(crate) fn next(&mut self) -> Sent {
         self.clock_ns += self.rng.exponential(self.gap_ns);
         let at = Span(self.clock_ns as u64);
@@ -226,7 +226,7 @@ fn control() -> Layout {
     Layout::new(2, 0)
 }
 
-/// To the controller and back; what is lost is sent again.
+/// Time to the controller and back, including retransmissions of lost messages.
 fn round_trip(delays: &mut NetState, now: Time) -> Span {
     let control = control();
     let hosts = control.ids(NodeKind::Server);

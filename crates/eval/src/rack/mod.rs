@@ -25,33 +25,33 @@ use crate::replay::run::{Length, Run};
 use crate::replay::{ReplayError, TIMEOUT_MS, WINDOW, age, size};
 use crate::report::{ERASES_DIFFER_MAX, PolicyReport};
 
-/// Least reads (or four times the writes, where nothing is read) of a counted cell of a full form.
+/// Least reads (or four times the writes, without reads) of a counted cell of a full form.
 pub const READS_MIN: u64 = 1_000_000;
-/// A cell whose busiest die or bus works more than this part of the time shows a queue, not a policy.
+/// A cell whose busiest die or bus is busy for more than this fraction shows a queue, not a policy.
 pub const BUSY_MAX: f64 = 0.90;
-/// The testbed: one of five servers is the clients' (§3.7).
+/// The testbed: one of five servers runs the clients (§3.7).
 pub const SERVERS: u32 = 4;
-/// §3.1: two replicas in the rack; its third is in another.
+/// §3.1: two replicas in the rack; the third is in another rack.
 pub const REPLICAS: u32 = 2;
-/// Client nodes, each with a volume: tenants. With few of them a single popular block would limit the load, for its
-/// writes go one after another and its reads to one die.
+/// Client nodes (tenants), each with a volume. With few of them a single popular block would limit the load, since its
+/// writes are sequential and its reads go to one die.
 pub const CLIENTS: u32 = 16;
-/// Bytes of a modelled drive: enough erase blocks for a collector on eight dies; a fraction of the paper's 1 TB, so that a
-/// million reads see dozens of collections of each vSSD, not one or none.
+/// Bytes of a modelled drive: enough erase blocks for a collector on eight dies, but a fraction of the paper's 1 TB, so
+/// that a million reads see dozens of collections of each vSSD.
 pub const SSD_BYTES: u64 = 2 << 30;
-/// Channels of a drive: one for each of its vSSDs, as in the paper, where a vSSD of 64 GB is a channel of P-SSD. A rack of
-/// fewer dies answers fewer requests a second, so that as many of them take longer, and see more of collection.
+/// Channels of a drive: one for each of its vSSDs, as in the paper, where a vSSD of 64 GB is a channel of P-SSD. A rack
+/// with fewer dies answers fewer requests per second, so a given number of requests sees more of collection.
 pub const CHANNELS: u16 = 2;
-/// Free ÷ spare blocks when a cell begins, from the first set to the last. RB16 consumes half of the free blocks and runs
-/// the workload until collection does; then the sets are anywhere between the soft threshold and the end of an episode.
+/// Free ÷ spare blocks at the start of a cell, from the first set to the last. RB16 consumes half of the free blocks and
+/// runs the workload until collection starts; the sets then lie between the soft threshold and the end of an episode.
 pub const FREE_AFTER: (f64, f64) = (0.36, 0.45);
-/// Overwrites of a cell's volumes before it begins, by the law of its own writes: after them the amount that collection
-/// moves is stable. On a drive that was only filled it moves less at first, which would be measured instead.
+/// Overwrites of a cell's volumes before its start, by the law of its own writes, after which the amount that collection
+/// moves is stable. On a drive that was only filled it would move less at first.
 pub const WEAR_IN: f64 = 2.0;
-/// Writes before the measured ones: on drives of [`SSD_BYTES`] they take a third of each vSSD's spare blocks, more than lies
-/// between the regular threshold and the end of an episode, so that each has collected by its scheme's own rules.
+/// Writes before the measured ones. On drives of [`SSD_BYTES`] they take a third of each vSSD's spare blocks, which is
+/// more than lies between the regular threshold and the end of an episode, so each has collected by its scheme's rules.
 pub const WARM_UP_WRITES: u64 = 100_000;
-/// Stream of the seed that [`WEAR_IN`] draws from.
+/// Stream of the seed for [`WEAR_IN`].
 const WEAR_IN_STREAM: u64 = 0x7765_6172;
 
 /// Parameters of a cell.
@@ -65,14 +65,14 @@ pub struct Cell {
     pub ssd_bytes: u64,
     pub channels: u16,
     pub load: Load,
-    /// Part of the time that dies are to be busy, all together ([`load::rate`]).
+    /// Planned utilization of all dies together ([`load::rate`]).
     pub utilization: f64,
     pub seed: u64,
     /// Overwrites before the load ([`WEAR_IN`]).
     pub wear_in: f64,
     /// 4 KiB slots of each vSSD's write cache, if not the configuration's.
     pub cache_slots: Option<u64>,
-    /// Each write is on flash on every replica when it is answered: the cache shelters none.
+    /// Each write is on flash on every replica when it is answered, so the cache hides no program.
     pub write_through: bool,
     /// Reads suspend programs of host writes.
     pub host_program_suspend: bool,
@@ -81,12 +81,12 @@ pub struct Cell {
     pub requests: u64,
     /// Unit of collection that a read waits for (protocol rule 21).
     pub blocking: BlockingConfig,
-    /// Units of each vSSD's own on a drive.
+    /// Isolation of the vSSDs of a drive.
     pub isolation: Isolation,
     /// The servers' schedulers, if not as the policy says.
     pub sched: Option<SchedSection>,
-    /// Two racks, each of this number of servers, and a third replica in the other one; whether reads go there when
-    /// both at home collect.
+    /// Two racks, each with this number of servers, and a third replica in the other one; the value says whether reads go
+    /// there when both home replicas collect.
     pub far_reads: Option<bool>,
     pub servers: u32,
     pub clients: u32,
@@ -95,7 +95,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// P-SSD, the fast network, half of the dies' time; as many requests as it takes for [`READS_MIN`] reads.
+    /// P-SSD, the fast network, half of the dies' time, and enough requests for [`READS_MIN`] reads.
     pub fn new(policy: impl Into<Scheme>, load: Load) -> Cell {
         Cell {
             policy: policy.into(),
@@ -128,7 +128,7 @@ impl Cell {
         let needs = |count: f64, share: f64| if share > 0.0 { count / share } else { 0.0 };
         let reads = reads as f64;
         let requests = needs(reads, 1.0 - self.load.writes).max(needs(reads / 4.0, self.load.writes));
-        // One in a hundred more, for they are drawn.
+        // One in a hundred more, since reads are drawn.
         self.requests = (requests * 1.01).ceil() as u64;
         self.warm_up = (self.requests / 10).max(needs(WARM_UP_WRITES as f64, self.load.writes) as u64);
         self
@@ -157,7 +157,7 @@ impl Cell {
         rack
     }
 
-    /// Runs it.
+    /// Runs the cell.
     ///
     /// # Errors
     /// The rack cannot be built, or a request was never answered. (One that cannot keep up is a void cell.)
@@ -205,29 +205,29 @@ impl Cell {
 #[derive(Clone, Debug)]
 pub struct CellReport {
     pub policy: &'static str,
-    /// Requests a second that were offered.
+    /// Offered requests per second.
     pub rate: f64,
-    /// None: the rack was overloaded.
+    /// `None` if the rack was overloaded.
     pub result: Option<PolicyReport>,
     pub overloaded: Option<Box<str>>,
 }
 
 impl CellReport {
-    /// Requests answered a second of virtual time.
+    /// Requests answered per second of virtual time.
     pub fn iops(&self) -> f64 {
         self.result.as_ref().map_or(f64::NAN, |r| r.requests() as f64 / r.took.as_secs_f64().max(1e-9))
     }
-    /// A percentile of the reads' latency, µs; not a number if there is none.
+    /// A percentile of the reads' latency in µs; NaN without reads.
     pub fn read_us(&self, part: f64) -> f64 {
         let reads = self.result.as_ref().map(|r| &r.read).filter(|l| l.count() > 0);
         reads.map_or(f64::NAN, |l| l.quantile(part).as_micros_f64())
     }
-    /// The same of the writes'.
+    /// The same for writes.
     pub fn write_us(&self, part: f64) -> f64 {
         let writes = self.result.as_ref().map(|r| &r.write).filter(|l| l.count() > 0);
         writes.map_or(f64::NAN, |l| l.quantile(part).as_micros_f64())
     }
-    /// Why it must not be counted, alone.
+    /// Why this cell alone must not be counted.
     pub fn void(&self, reads_min: u64) -> Option<Box<str>> {
         if let Some(why) = &self.overloaded {
             return Some(why.clone());

@@ -1,4 +1,4 @@
-//! Network scheduling in the switch (RB8): ports so slow that requests queue there, and traffic of higher priority.
+//! Network scheduling in the switch (RB8): slow ports at which requests queue, and traffic of higher priority.
 
 use rackweave_config::{EgressSection, FlowSection, RackConfig, SchedulingKind};
 use rackweave_core::msg::HEADER_BYTES;
@@ -8,35 +8,35 @@ use rackweave_rack::sim::Sim;
 
 use super::load::Load;
 
-/// Length and period of a burst of higher priority, which has a port for itself: a fifth of the time. An assumption;
-/// the paper says "periodically".
+/// Length and period of a burst of higher priority, which occupies a port for a fifth of the time (assumed; the paper
+/// says "periodically").
 const BURST: Span = Span::from_millis(2);
 const BURST_EVERY: Span = Span::from_millis(10);
 /// Bytes of a packet with a block, and of one without.
 const FULL: u32 = BLOCK + HEADER_BYTES;
-/// Messages without contents that a write costs each replica: an acknowledgement or a validation.
+/// Messages without contents per write and replica: an acknowledgement or a validation.
 const SMALL_PER_WRITE: f64 = 1.0;
 
 /// Ports of a rack with two replicas of everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ports {
     pub scheduling: SchedulingKind,
-    /// Part of the time that a server's port works, by the cell's own load.
+    /// Fraction of time that a server's port is busy with the cell's own load.
     pub busy: f64,
     /// Whether there is traffic of higher priority beside it.
     pub bursts: bool,
 }
 
 impl Ports {
-    /// Gives the rack's switch these queues. Flows of the token bucket and of fair queueing have an equal part of a server's
-    /// port each, a replica's, which brings as many writes as all clients, as much as they.
+    /// Gives the rack's switch these queues. With token buckets and fair queueing, each client has an equal share of a
+    /// server's port; the other replica, which sends as many writes as all clients together, has as much as all of them.
     pub(super) fn apply(self, rack: &mut RackConfig, rate: f64, load: &Load, clients: u32) -> Option<Bursts> {
         let (full, small) = (f64::from(FULL), f64::from(HEADER_BYTES));
-        // Each server has every write, from a client or from its peer, and its part of the reads.
+        // Each server receives every write, from a client or from its peer, and its share of the reads.
         let replicas = f64::from(rack.replicas) / f64::from(rack.servers);
         let writes = rate * load.writes * replicas * (full + SMALL_PER_WRITE * small);
         let reads = rate * (1.0 - load.writes) * small / f64::from(rack.servers);
-        // Answers leave by the clients' ports: those must not be the narrower ones.
+        // Answers leave through the clients' ports, which must not be the bottleneck.
         let answers = rate * (1.0 - load.writes) * full / f64::from(clients);
         let bytes_per_s = (writes + reads).max(answers) / self.busy;
         let mbit = (bytes_per_s * 8.0 / 1e6).ceil().max(1.0) as u64;
@@ -59,7 +59,7 @@ impl Ports {
     }
 }
 
-/// Bursts of packets of the highest class to every server, which takes no notice of them.
+/// Bursts of packets of the highest class to every server, which ignores them.
 #[derive(Clone, Debug)]
 pub(crate) struct Bursts {
     packets: u32,
@@ -67,7 +67,7 @@ pub(crate) struct Bursts {
 }
 
 impl Bursts {
-    /// Those that come by `until`.
+    /// Sends the bursts up to `until`.
     pub(crate) fn until(&mut self, until: Time, sim: &mut Sim) {
         let mut at = self.next.unwrap_or(sim.now());
         while at <= until {

@@ -1,20 +1,20 @@
-//! The compared schemes: a policy of the rack, and the additions of RackBlox's baselines (RB15). Each is one value, run
+//! The compared schemes: a policy of the rack, with the additions of RackBlox's baselines (RB15). Each is one value, run
 //! by the same engine on the same requests.
 
 use rackweave_config::Policy;
 use rackweave_config::RackConfig;
 use rackweave_config::switching::RedirectKind;
 
-/// One that is compared.
+/// A compared scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
     pub name: &'static str,
     pub policy: Policy,
     /// Clients' requests pass VDC's token buckets ([`super::vdc`]).
     pub tokens: bool,
-    /// Collection is granted by the controller, a round trip away, and servers forward reads; the switch does not.
+    /// The controller, a round trip away, grants collection, and servers forward reads instead of the switch.
     pub controller: bool,
-    /// Servers order requests by the network's time too, under any policy.
+    /// Servers order requests by network time, too, under any policy.
     pub ordered: bool,
 }
 
@@ -25,7 +25,7 @@ impl Scheme {
     /// RackBlox (Software): VDC, whose controller also coordinates collection.
     pub const SOFTWARE: Scheme =
         Scheme { name: "software", policy: Policy::Rackblox, tokens: true, controller: true, ordered: true };
-    /// RackBlox-Coord I/O (§4.4): requests are ordered by the network's time, collection is uncoordinated.
+    /// RackBlox-Coord I/O (§4.4): requests are ordered by network time, and collection is uncoordinated.
     pub const COORD_IO: Scheme =
         Scheme { name: "coord-io", policy: Policy::Baseline, tokens: false, controller: false, ordered: true };
     /// Baselines of RackBlox's figures.
@@ -34,13 +34,13 @@ impl Scheme {
     /// One of [`Scheme::BASELINES`], [`Scheme::COORD_IO`], or a policy.
     ///
     /// # Errors
-    /// It is none of them.
+    /// The name is unknown.
     pub fn named(name: &str) -> Result<Scheme, rackweave_config::UnknownPolicy> {
         let own = Scheme::BASELINES.into_iter().chain([Scheme::COORD_IO]).find(|s| s.name == name);
         own.map_or_else(|| name.parse::<Policy>().map(Scheme::from), Ok)
     }
 
-    /// `rack` under it.
+    /// `rack` under this scheme.
     pub(super) fn apply(self, rack: &RackConfig) -> RackConfig {
         let mut rack = self.policy.apply(rack);
         rack.sched.coordinated |= self.ordered;

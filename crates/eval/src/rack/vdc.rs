@@ -1,8 +1,8 @@
 //! VDC, the baseline that isolates tenants and ignores garbage collection (RB15; Angel et al., OSDI 2014): each flow
 //! passes token buckets for every resource it uses, and a central controller sets their rates from the flows' demands.
 //!
-//! Pure: it decides when each request may go. Rates follow demand one round trip late, as the controller is a node
-//! apart.
+//! Pure: it decides when each request may go. Rates follow demand one round trip late, as the controller is a separate
+//! node.
 
 use rackweave_core::{Span, Time};
 
@@ -15,12 +15,12 @@ pub const PERIOD: Span = Span::from_millis(50);
 /// Tokens of a full bucket, as time (assumed): bursts shorter than it pass.
 const DEPTH: Span = Span::from_millis(10);
 
-/// Least allocation of a flow, of an equal part (assumed).
+/// Least allocation of a flow, as a fraction of an equal part (assumed).
 const LEAST: f64 = 0.1;
 
 /// Max-min fair parts of each resource: a flow that demands less than an equal part gets its demand, the others share
-/// the rest; unused capacity is shared equally on top, so that a flow may grow. A flow without demand has [`LEAST`] all
-/// the same; otherwise its first request would wait for ever.
+/// the rest. Unused capacity is added in equal parts, so that a flow may grow. A flow without demand gets [`LEAST`];
+/// otherwise its first request would wait forever.
 pub fn allocate(capacity: Amounts, demands: &[Amounts]) -> Vec<Amounts> {
     let mut out = vec![[0.0; RESOURCES]; demands.len()];
     for r in 0..RESOURCES {
@@ -53,7 +53,7 @@ impl Bucket {
         self.tokens = (self.tokens + self.rate * now.since(self.at).as_secs_f64()).min(most);
         self.at = self.at.max(now);
     }
-    /// Takes the tokens, owing them if there are too few, and returns when there would have been enough.
+    /// Takes the tokens, also more than there are, and returns the time at which they suffice.
     fn take(&mut self, now: Time, tokens: f64) -> Time {
         self.fill(now);
         self.tokens -= tokens;
@@ -80,12 +80,12 @@ pub struct Vdc {
     capacity: Amounts,
     flows: Vec<Flow>,
     next_period: Time,
-    /// Rates on their way from the controller, and when they arrive.
+    /// Rates sent by the controller, and their arrival time.
     coming: Option<(Time, Vec<Amounts>)>,
 }
 
 impl Vdc {
-    /// `capacity`: of each resource, a second, of all flows together. Each begins with an equal part.
+    /// `capacity` is per resource and second, for all flows together. Each flow begins with an equal part.
     pub fn new(capacity: Amounts, flows: usize) -> Vdc {
         let equal = capacity.map(|c| c / flows.max(1) as f64);
         let bucket = |rate: f64| Bucket { rate, tokens: rate * DEPTH.as_secs_f64(), at: Time::ZERO };
@@ -127,7 +127,7 @@ mod tests {
     fn who_asks_for_little_gets_it_and_the_others_share_the_rest() {
         let got = allocate([90.0, 90.0], &[[10.0, 0.0], [100.0, 0.0], [60.0, 30.0]]);
         assert_eq!(got.iter().map(|g| g[0]).collect::<Vec<_>>(), [10.0, 40.0, 40.0]);
-        // Of the second resource, 30 are demanded, and the minimum is 3: 54 are left.
+        // 30 of the second resource are demanded, and the minimum is 3: 54 are left.
         assert_eq!(got.iter().map(|g| g[1]).collect::<Vec<_>>(), [21.0, 21.0, 48.0]);
     }
 
@@ -135,7 +135,7 @@ mod tests {
     fn a_flow_beyond_its_part_waits_and_gets_more_a_round_trip_after_the_others_fall_silent() {
         let mut vdc = Vdc::new([2_000.0, 1e9], 2);
         let trip = || Span::from_millis(7);
-        // 2,000 a second where 1,000 are its part: ten are in the bucket, the rest come at half of the pace.
+        // 2,000 per second with a part of 1,000: ten are in the bucket, the rest go at half the rate.
         let ask = |vdc: &mut Vdc, ms: f64| {
             let now = Time((ms * 1e6) as u64);
             vdc.admit(now, 0, [1.0, 0.0], trip).since(now).as_micros_f64() / 1e3
@@ -144,11 +144,11 @@ mod tests {
         assert!(waits[..15].iter().all(|w| *w == 0.0), "{waits:?}");
         assert!((waits[100] - 41.0).abs() < 1.0, "{}", waits[100]);
         // The controller got the report at 50 ms, its answer arrives at 57: nearly twice the rate, and debt takes half
-        // the time. Requests that wait already keep their times.
+        // the time. Waiting requests keep their times.
         let later: Vec<f64> = (114..240).map(|i| ask(&mut vdc, f64::from(i) / 2.0)).collect();
         assert!(later[0] <= waits[113], "{} after {}", later[0], waits[113]);
         assert!(later[125] < waits[113] * 0.65, "{} after {}", later[125], waits[113]);
-        // The other flow is not held back by it.
+        // The other flow is not affected.
         assert_eq!(vdc.admit(Time(120_000_000), 1, [1.0, 0.0], trip), Time(120_000_000));
     }
 }

@@ -1,8 +1,8 @@
 //! Ageing: before measuring, the volume is written whole and half of the spare blocks are consumed (RB16), so that
 //! collection runs in the measured part and finds pages worth moving.
 //!
-//! Every member of a set gets the same blocks at the same versions. First each block once, in order; then blocks
-//! drawn at random, as many as it takes until every member's free ratio is down to where it should be.
+//! Every member of a set gets the same blocks at the same versions: first each block once, in order; then blocks
+//! drawn at random, until every member's free ratio has the target value.
 
 use rackweave_block::Striping;
 use rackweave_core::volume::VolumeInfo;
@@ -13,14 +13,14 @@ use super::run::Members;
 
 /// Free ÷ spare blocks when measuring begins (RB16: half of the free blocks are consumed).
 pub(crate) const FREE_AFTER: f64 = 0.5;
-/// Blocks overwritten between two looks at the free ratio: 1 MiB, a small part of any device's spare blocks.
+/// Blocks overwritten between two checks of the free ratio: 1 MiB, a small part of any device's spare blocks.
 const OVERWRITE_STEP: u64 = 256;
-/// Most overwrites of the volume: spare blocks that are still free then cannot be used up at all.
+/// Most overwrites of the volume: spare blocks that are still free then cannot be consumed at all.
 const OVERWRITES_MAX: u64 = 4;
-/// Stream of the seed that ageing draws from.
+/// Stream of the seed for ageing.
 const STREAM: u64 = 2;
 
-/// Bytes the smallest member of the sets may map.
+/// Capacity in bytes of the smallest member of the sets.
 pub(crate) fn set_room(sim: &Sim, sets: &[Members]) -> u64 {
     let slots = sets
         .iter()
@@ -38,9 +38,9 @@ pub(crate) fn age(
     seed: u64,
 ) {
     for (i, members) in sets.iter().enumerate() {
-        // Of two racks' volumes a set has those whose home is its own.
+        // With two racks, a set has the volumes of its own home rack.
         let here: Vec<&VolumeInfo> = volumes.iter().filter(|v| v.sets.contains(&SetId(i as u32))).collect();
-        // Blocks that a set holds of each volume: they are equally large.
+        // Blocks of each volume in a set; volumes have equal sizes.
         let each = here.first().map_or(0, |v| v.size / u64::from(BLOCK) / v.sets.len() as u64);
         let blocks = each * here.len() as u64;
         let entry = |b: u64, version| entry(here[(b / each) as usize], b % each, version);
@@ -58,7 +58,7 @@ pub(crate) fn age(
 
 /// Fills the volumes on every member and then overwrites what `draw` gives, the number of a volume and a block of it,
 /// `turns` times as many blocks as the volumes have, while collection keeps `free_ratio` of each set's spare blocks free.
-/// So data lies as it does after long use under that law, and collection moves what it will go on moving.
+/// The data's layout is then that of long use under this law, and the amount that collection moves is stable.
 pub(crate) fn wear_in(
     sim: &mut Sim,
     volumes: &[VolumeInfo],

@@ -1,4 +1,4 @@
-//! Configuration of a replay, and why it may be refused.
+//! Configuration of a replay, and its errors.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::workload::WorkloadError;
 
 /// Default number of measured requests: enough for a thousand beyond the 99.9th percentile.
 pub const REQUESTS_DEFAULT: u64 = 1_000_000;
-/// Speeds and rates a replay accepts: beyond them its clock would lose requests to rounding.
+/// Greatest speed and rate: beyond them the clock would merge requests by rounding.
 pub const SPEED_MAX: f64 = 1e6;
 pub const RATE_MAX: f64 = 1e9;
 
@@ -23,31 +23,31 @@ pub const RATE_MAX: f64 = 1e9;
 #[derive(Clone, Debug)]
 pub struct ReplayConfig {
     pub trace: PathBuf,
-    /// Found out from the trace if `None`.
+    /// Detected from the trace if `None`.
     pub format: Option<Format>,
     pub policies: Vec<Policy>,
     pub seed: u64,
-    /// The trace's time runs this many times as fast.
+    /// Speed-up of the trace's times.
     pub speed: f64,
-    /// Poisson arrivals at this many requests a second instead of the trace's times.
+    /// Poisson arrivals at this number of requests per second, instead of the trace's times.
     pub rate: Option<f64>,
-    /// Requests to measure; the trace is looped until there are as many.
+    /// Requests to measure; the trace is looped to reach this number.
     pub requests: u64,
-    /// The rack; policy, size and contents of its devices are set by the replay.
+    /// The rack. The replay sets policy, size and contents of its devices.
     pub rack: RackConfig,
     /// Keys in its configuration file: the replay is refused if it would override one of them.
     pub written: Option<Written>,
     pub network: Network,
     /// Bytes of each device; by [`super::size`]'s rule if `None`.
     pub ssd_bytes: Option<u64>,
-    /// Part of the rack's room that the volume fills.
+    /// Fraction of the rack's capacity that the volume fills.
     pub utilization: f64,
     /// Where to write the packets of the measured part.
     pub pcap: Option<PathBuf>,
 }
 
 impl ReplayConfig {
-    /// All policies over `trace`, everything else by default.
+    /// All policies on `trace`, with defaults for everything else.
     pub fn new(trace: impl Into<PathBuf>) -> ReplayConfig {
         ReplayConfig {
             trace: trace.into(),
@@ -67,7 +67,7 @@ impl ReplayConfig {
     }
 
     /// # Errors
-    /// The first setting that makes no sense.
+    /// The first invalid setting.
     pub fn validate(&self) -> Result<(), ReplayError> {
         let bad = |name, value: String, rule| Err(ReplayError::Setting { name, value, rule });
         if self.policies.is_empty() {

@@ -1,8 +1,8 @@
 //! Open-loop replay of a trace through the whole simulated rack, policy against policy.
 //!
-//! For each policy a rack is built anew from the same seed, one volume is made on it, its devices are filled and aged
-//! ([`age`]), and the trace is played at the volume's one writer ([`run`]) at the times it names, whether or not
-//! earlier requests are answered. Latency is from the time a request should have been sent to its answer.
+//! For each policy a new rack is built from the same seed, one volume is created, its devices are filled and aged
+//! ([`age`]), and the trace is played by the volume's one writer ([`run`]) at its own times, whether or not earlier
+//! requests are answered. Latency counts from a request's scheduled time to its answer.
 
 pub(crate) mod age;
 mod config;
@@ -19,12 +19,12 @@ pub use rackweave_config::{Policy, UnknownPolicy};
 use crate::report::{RackFacts, Report};
 use crate::workload::Workload;
 
-/// Messages the replay's client may have in flight: the most there is, for an open loop waits for nothing.
+/// Messages that the replay's client may have in flight: the maximum, since an open loop never waits.
 pub(crate) const WINDOW: u32 = 65_536;
 /// Requests beyond the client's link rate wait at the link (and count as latency) instead of being dropped, which would
 /// make the retry timeout the measured latency …
 pub(crate) const LINK_QUEUE_MAX: Span = Span::from_secs(10);
-/// … and is not sent twice for having waited.
+/// … and are not resent because they waited.
 pub(crate) const TIMEOUT_MS: u64 = 5_000;
 
 /// Replays `cfg.trace` under each policy.
@@ -36,7 +36,7 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
     let workload = Workload::load(&cfg.trace, cfg.format)?;
     let rack = rack_for(cfg, &workload)?;
     nothing_overridden(cfg, &rack)?;
-    // Each policy has a rack of its own: they run side by side, and none knows of the others.
+    // Each policy has its own rack, so they run in parallel.
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let (rack, workload) = (&rack, &workload);
         let start = |policy: &Policy| {
@@ -97,7 +97,7 @@ fn nothing_overridden(cfg: &ReplayConfig, rack: &RackConfig) -> Result<(), Repla
     Ok(())
 }
 
-/// The rack all policies run on.
+/// The rack of all policies.
 fn rack_for(cfg: &ReplayConfig, workload: &Workload) -> Result<RackConfig, ReplayError> {
     let mut rack = cfg.rack.clone();
     let profile = Profile::builtin(&rack.ssd.profile).ok_or_else(|| ReplayError::Build {

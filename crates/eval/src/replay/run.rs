@@ -1,4 +1,4 @@
-//! One policy's run: bring a rack up, age it, play requests, count. Traces and generated loads share it.
+//! One policy's run: starts a rack, ages it, plays requests, and counts. Traces and generated loads share it.
 
 use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, SetStatus};
@@ -22,18 +22,18 @@ use crate::workload::{Plan, Planned, STRIPE_BYTES, Workload};
 use rackweave_core::trace;
 use rackweave_core::trace::Coverage;
 
-/// Volume names begin so; the client's number follows.
+/// Prefix of volume names; the client's number follows.
 const VOLUME: &str = "replay";
 
-/// Virtual time a rack may take to come up: many lease spans.
+/// Virtual time that a rack may take to start: many lease spans.
 const UP_WITHIN: Span = Span::from_secs(120);
-/// Between two looks at a rack that comes up.
+/// Interval of checks whether a rack has started.
 const UP_LOOK: Span = Span::from_millis(10);
-/// Requests given to the simulator at a time.
+/// Requests passed to the simulator at a time.
 const BATCH: usize = 128;
 /// Unanswered requests at which a replay counts as overloaded (each costs the simulator about a kilobyte).
 const OUTSTANDING_MAX: usize = 1 << 18;
-/// Virtual time the last answers may take after the last request.
+/// Virtual time that the last answers may take after the last request.
 const DRAIN_WITHIN: Span = Span::from_secs(3_600);
 
 pub(super) struct Outcome {
@@ -52,13 +52,13 @@ struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub client: u32,
-    /// When it came, since the run began: its latency counts from here.
+    /// Arrival time since the start of the run; latency counts from here.
     pub came: Span,
     /// The request, and when it was sent: on arrival, or later if something held it back.
     pub planned: Planned,
 }
 
-/// How much is played.
+/// Numbers of requests to play.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Length {
     /// Requests before the measured ones.
@@ -107,8 +107,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A rack from scratch. Requests beyond a link's rate wait there instead of being dropped, and contents are not
-    /// kept.
+    /// Starts a new rack. Requests beyond a link's rate wait there instead of being dropped, and contents are not kept.
     pub(crate) fn up(rack: &RackConfig, sim: SimConfig, policy: &'static str) -> Result<Run, ReplayError> {
         let network = Network { queue_max: LINK_QUEUE_MAX, ..sim.network };
         let sim_config = SimConfig { contents: Contents::Discard, network, ..sim };
@@ -145,7 +144,7 @@ impl Run {
         }
     }
 
-    /// The members of every set, once each of them is one.
+    /// The members of every set, once all are members.
     pub(crate) fn sets(&mut self, rack: &RackConfig) -> Result<Vec<Members>, ReplayError> {
         while self.sim.now() < Time::ZERO + UP_WITHIN {
             if let Ok(admin::Reply::Rack(status)) = self.ask(0, admin::Op::RackStatus)? {
@@ -161,7 +160,7 @@ impl Run {
         Err(ReplayError::NotUp { waited: UP_WITHIN })
     }
 
-    /// A volume for each client, all of them together `utilization` of the rack's room.
+    /// Creates a volume for each client; together they take `utilization` of the rack's capacity.
     pub(crate) fn volumes(
         &mut self,
         sets: &[Members],
@@ -177,7 +176,7 @@ impl Run {
         (0..clients).map(|client| self.volume(client, size)).collect()
     }
 
-    /// Makes a volume and attaches it to the client; a flush proves that every set serves it.
+    /// Creates a volume and attaches it to the client; a flush proves that every set serves it.
     fn volume(&mut self, client: u32, size: u64) -> Result<VolumeInfo, ReplayError> {
         let name: Box<str> = format!("{VOLUME}-{client}").into();
         let create = admin::Op::create(name.clone(), size);
@@ -191,7 +190,7 @@ impl Run {
         }
     }
 
-    /// Plays what `next` gives, in order of when it came, and counts what the measured part took.
+    /// Plays the requests of `next` in order of arrival, and records the measured part.
     pub(crate) fn measure(
         mut self,
         length: Length,
@@ -251,7 +250,7 @@ impl Run {
         let op = match p.op {
             TraceOp::Read => volume::Op::Read { volume, offset: p.offset, len: p.len as u32 },
             TraceOp::Write => {
-                // Each write has contents of its own, as if from a counter.
+                // Each write has different contents, as if from a counter.
                 let data = Payload::elided(p.len as u32, at.0 ^ p.offset);
                 volume::Op::Write { volume, offset: p.offset, data, fua: p.fua }
             }
@@ -298,7 +297,7 @@ impl Run {
         Ok(())
     }
 
-    /// `under_load`: when the last request had come.
+    /// `under_load` has the counters at the arrival of the last request.
     fn report(self, before: &Counters, under_load: &Counters, after: &Counters, cpu: Span) -> PolicyReport {
         let host = after.host_slots - before.host_slots;
         let moved = after.gc_slots - before.gc_slots;
@@ -330,7 +329,7 @@ impl Run {
     }
 }
 
-/// How long every die and bus of the rack has worked.
+/// Busy time of every die and bus of the rack.
 #[derive(Clone, Debug, Default)]
 struct DriveBusy {
     dies: Vec<Span>,
@@ -363,11 +362,11 @@ impl Members {
     }
 }
 
-/// Sums over all vSSDs since the rack began.
+/// Sums over all vSSDs since the start of the rack.
 #[derive(Clone, Debug, Default)]
 struct Counters {
     at: Time,
-    /// Of all drives, one after another.
+    /// Busy times of all drives, in sequence.
     busy: DriveBusy,
     coverage: Coverage,
     events: u64,

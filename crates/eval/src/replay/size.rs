@@ -1,4 +1,4 @@
-//! How large the replayed devices and volume are.
+//! Sizes of the replayed devices and volume.
 //!
 //! RB16 measures 50 to 100 GB of data on 64 to 128 GB vSSDs, so a rack's data takes [`UTILIZATION`] of its capacity. A
 //! trace rarely touches that much: the volume is filled whole, and the trace runs inside it (untouched data is what
@@ -7,20 +7,20 @@
 //! 1. a device is large enough for the trace's footprint at this utilization,
 //! 2. keeps all dies and planes of its profile, with at least [`PLANE_BLOCKS_MIN`] erase blocks each (a smaller one
 //!    would be all open blocks and no spare ones),
-//! 3. and has at most [`SSD_BYTES_DEFAULT_MAX`] unless the profile's rule 2 wants more: simulated flash costs memory.
+//! 3. and has at most [`SSD_BYTES_DEFAULT_MAX`] unless rule 2 needs more: simulated flash costs memory.
 //!
 //! A volume smaller than the trace's address space takes its offsets modulo the device's region.
 
 use rackweave_flash::Profile;
 
-/// Part of the rack's room that the volume fills: 50 of 64 GB (RB16).
+/// Fraction of the rack's capacity that the volume fills: 50 of 64 GB (RB16).
 pub const UTILIZATION: f64 = 0.78;
 /// Least erase blocks of a plane.
 pub const PLANE_BLOCKS_MIN: u64 = 8;
 /// A larger device must be requested explicitly (16 GiB of flash takes some 130 MB of maps).
 pub const SSD_BYTES_DEFAULT_MAX: u64 = 16 << 30;
-/// Part of a device that a vSSD can export, roughly: for the first guess only, the volume's size is computed from what
-/// the built devices say.
+/// Approximate fraction of a device that a vSSD exports, for the first guess only: the volume's size is computed from
+/// the devices as built.
 const EXPORTED_GUESS: f64 = 0.9;
 /// Granularity of chosen sizes.
 const STEP: u64 = 1 << 30;

@@ -1,18 +1,18 @@
-//! When a tenant's requests come.
+//! Arrival times of a tenant's requests.
 
 use rackweave_core::{Span, Time};
 
-/// Requests of a tenant: a number in flight, or at given times.
+/// Arrivals of a tenant's requests: closed loop, or at given times.
 pub struct Arrivals {
     kind: Kind,
     began: Option<Time>,
 }
 
 enum Kind {
-    /// A request ends, the next one comes.
+    /// The end of a request starts the next one.
     Closed { depth: u32 },
-    /// At these times since the load began, regardless of requests in flight; the next one is known. At most `most` are
-    /// in flight: later ones wait, and their latency counts from their arrival.
+    /// At these times since the start of the load, regardless of requests in flight; `next` is the next time. At most
+    /// `most` are in flight: later ones wait, and their latency counts from their arrival.
     Open { times: Box<dyn Iterator<Item = Span>>, next: Option<Span>, most: u32 },
 }
 
@@ -21,17 +21,17 @@ impl Arrivals {
     pub fn closed(depth: u32) -> Arrivals {
         Arrivals { kind: Kind::Closed { depth }, began: None }
     }
-    /// Open loop; times ascend.
+    /// Open loop; times must ascend.
     pub fn open(times: impl Iterator<Item = Span> + 'static, most: u32) -> Arrivals {
         let mut times: Box<dyn Iterator<Item = Span>> = Box::new(times);
         let next = times.next();
         Arrivals { kind: Kind::Open { times, next, most }, began: None }
     }
-    /// The load starts now; before, nothing comes.
+    /// Starts the load.
     pub fn begin(&mut self, now: Time) {
         self.began = Some(now);
     }
-    /// Takes the next request, if one is there while this many are under way: when it came.
+    /// Takes the next request if it may start with `under_way` in flight; returns its arrival time.
     pub fn take(&mut self, now: Time, under_way: u32) -> Option<Time> {
         let began = self.began?;
         match &mut self.kind {
@@ -43,7 +43,7 @@ impl Arrivals {
             }
         }
     }
-    /// When the next one comes, if time brings it.
+    /// When the next request arrives, if that depends on time.
     pub fn wake(&self, under_way: u32) -> Option<Time> {
         match &self.kind {
             Kind::Open { next, most, .. } if under_way < *most => Some(self.began? + (*next)?),

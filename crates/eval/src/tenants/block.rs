@@ -20,11 +20,11 @@ pub struct BlockRequest {
     pub blocks: u32,
 }
 
-/// Requests without end.
+/// An endless sequence of requests.
 pub type Requests = Box<dyn Iterator<Item = BlockRequest>>;
 
-/// Requests of `blocks` each over `size` blocks, of which this part writes: one after another, going round (reads and
-/// writes each from a place of its own).
+/// Sequential, cyclic requests of `blocks` each over `size` blocks; `writes` is the fraction of writes. Reads and writes
+/// each have their own position.
 pub fn sequential(size: u32, blocks: u32, writes: f64, seed: u64) -> Requests {
     let mut rng = Rng::stream(seed, 11);
     let round = size / blocks * blocks;
@@ -38,7 +38,7 @@ pub fn sequential(size: u32, blocks: u32, writes: f64, seed: u64) -> Requests {
     }))
 }
 
-/// The same, where YCSB's law of popularity draws them, or each place alike.
+/// The same at random positions, drawn by YCSB's law of popularity (`popular`) or uniformly.
 pub fn scattered(size: u32, blocks: u32, writes: f64, seed: u64, popular: bool) -> Requests {
     let mut rng = Rng::stream(seed, 12);
     Box::new(std::iter::repeat_with(move || {
@@ -52,7 +52,7 @@ pub fn scattered(size: u32, blocks: u32, writes: f64, seed: u64, popular: bool) 
 
 /// A client of a part of the volume.
 pub struct Client {
-    /// First block of its part, and its size.
+    /// First block and size of its part.
     pub first: u32,
     pub blocks: u32,
     pub requests: Requests,
@@ -64,11 +64,11 @@ pub struct Client {
 /// Published state of a running tenant.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
-    /// Of its first map.
+    /// Statistics of its first map.
     pub stats: Rc<Cell<MapStats>>,
     /// Occupancy of its first map, on request.
     pub occupancy: Rc<Cell<Option<Occupancy>>>,
-    /// 4 KiB blocks that each client wrote, laying out included.
+    /// 4 KiB blocks that each client wrote, including the initial fill.
     pub written: Rc<RefCell<Vec<u64>>>,
     /// The map that answers reads.
     pub reads_from: Rc<Cell<usize>>,
@@ -90,7 +90,7 @@ pub struct BlockTenant {
     recorder: Recorder,
     under_way: BTreeMap<u64, UnderWay>,
     of_client: Vec<u32>,
-    /// Blocks of each client that are laid out, and how many at a time.
+    /// Blocks of each client that are filled, and blocks of one fill request.
     laid: Vec<u32>,
     fill: u32,
     recovering: usize,
@@ -98,13 +98,13 @@ pub struct BlockTenant {
     value: u64,
 }
 
-/// Bits of a token above these are the number of the map.
+/// The bits of a token above these are the map's number.
 const MAP_SHIFT: u32 = 40;
-/// Requests under way while a volume is laid out.
+/// Pending requests during the initial fill of a volume.
 const FILL_DEPTH: usize = 16;
 
 impl BlockTenant {
-    /// On these vSSDs; tokens are made when it is added to a bench, as tenant `number`.
+    /// A tenant on these vSSDs, to be added to a bench as tenant `number`, from which its tokens are made.
     ///
     /// # Errors
     /// The volume does not fit.
@@ -158,12 +158,12 @@ impl BlockTenant {
             let map = &mut self.maps[m];
             let asked =
                 if r.write { map.write(&mut io, lba, &data, token) } else { map.read(&mut io, lba, r.blocks, token) };
-            asked.expect("clients stay in their parts and under the bound of what may wait");
+            asked.expect("clients stay in their parts and below the bound of waiting requests");
         }
     }
     fn lay_out(&mut self, t: &mut Turn) {
         while self.recovering == 0 && self.under_way.len() < FILL_DEPTH {
-            // Clients of one volume lay out theirs at the same time, as they would.
+            // Clients of one volume fill their parts at the same time.
             let behind = (0..self.clients.len()).filter(|c| self.laid[*c] < self.clients[*c].blocks);
             let Some(c) = behind.min_by_key(|c| self.laid[*c]) else { return };
             let blocks = self.fill.min(self.clients[c].blocks - self.laid[c]);
@@ -212,7 +212,7 @@ impl BlockTenant {
         let kind = self.clients[client].kinds[usize::from(write)];
         self.recorder.note(kind, came, now, u64::from(blocks) * u64::from(BLOCK));
     }
-    /// Until nothing more is answered at once.
+    /// Runs until no request is answered at once.
     fn settle(&mut self, t: &mut Turn) {
         loop {
             let before = self.next;

@@ -12,21 +12,21 @@ use rackweave_kv::store::{Answer, Durability, Flash, Store, StoreConfig, StoreSt
 use super::{Recorder, Tenant, Turn};
 use crate::ycsb::{Op, RECORD_BYTES, Workload, Ycsb, key};
 
-/// Puts under way while the store is filled.
+/// Pending puts during the fill of the store.
 const FILL_DEPTH: usize = 256;
-/// A store that the drive's queues had no room for tries again after this.
+/// Retry interval of a store after the drive's queues were full.
 const POLL: Span = Span::from_micros(50);
 
 /// Load of clients on a store.
 #[derive(Clone, Copy, Debug)]
 pub struct KvLoad {
-    /// Records the store has before it is measured, of [`RECORD_BYTES`].
+    /// Records in the store before the measurement, of [`RECORD_BYTES`] each.
     pub records: u64,
-    /// Updates after they were put, for each record: so that the log went round and compaction is at work.
+    /// Updates per record after the fill, so that the log has wrapped and compaction runs.
     pub ageing: f64,
     /// Clients, each with one request at a time.
     pub clients: usize,
-    /// Of their puts; the store is filled with buffered ones.
+    /// Durability of the clients' puts; the fill uses buffered ones.
     pub durability: Durability,
     pub seed: u64,
 }
@@ -36,7 +36,7 @@ struct Running {
     kind: &'static str,
     came: Time,
     record: u64,
-    /// Answers that it waits for.
+    /// Number of answers that it waits for.
     left: u8,
     /// A read that is followed by an update.
     then_update: bool,
@@ -50,7 +50,7 @@ enum Phase {
     Ready,
 }
 
-/// A store, or one and its replica, and the clients of it.
+/// A store, perhaps with a replica, and its clients.
 #[derive(Debug)]
 pub struct KvClients {
     load: KvLoad,
@@ -69,7 +69,7 @@ pub struct KvClients {
     value: Vec<u8>,
 }
 
-/// A store of [`KvClients`]: the tenant that gets its answers. The first one's load is the clients'.
+/// A store of [`KvClients`] as the tenant that gets its answers. The first one carries the clients' load.
 #[derive(Debug)]
 pub struct KvTenant {
     clients: Rc<RefCell<KvClients>>,
@@ -79,7 +79,7 @@ pub struct KvTenant {
 }
 
 impl KvTenant {
-    /// A tenant for each vSSD: the first the store, the others replicas, which have everything that is put.
+    /// A tenant for each vSSD: the first is the store, the others are replicas, which get every put.
     pub fn of(vssds: &[VssdId], load: KvLoad) -> (Rc<RefCell<KvClients>>, Vec<Box<dyn Tenant>>) {
         let clients = Rc::new(RefCell::new(KvClients {
             load,
@@ -115,7 +115,7 @@ fn name(record: u64) -> [u8; 24] {
 }
 
 impl KvClients {
-    /// From now on the clients do this; requests under way end.
+    /// Switches the clients to another workload; pending requests complete.
     pub fn switch(&mut self, workload: Workload) {
         let records = self.ycsb.as_ref().map_or(self.load.records, Ycsb::records);
         self.ycsb = Some(Ycsb::new(workload, records, self.load.seed ^ workload as u64));
@@ -255,7 +255,7 @@ impl Tenant for KvTenant {
         let mut fx = Flash { now: turn.now, manager: turn.manager, out: turn.out };
         let store = Store::open(StoreConfig::new(self.vssd, user), &mut fx).expect("room for a store");
         c.stores.push(store);
-        // All copies are there.
+        // All copies are ready.
         if Rc::strong_count(&self.clients) - 1 == c.stores.len() {
             c.event(turn);
         }

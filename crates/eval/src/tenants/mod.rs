@@ -1,12 +1,11 @@
-//! Several tenants on one drive of the flash manager, in virtual time: how they disturb each other.
+//! Several tenants on one drive of the flash manager in virtual time, to measure their interference.
 //!
-//! A [`Tenant`] is a state machine on FlashBlox's calls: it lays out its data in a vSSD, then offers its load. Manager and
-//! tenants are one node of the [`rackweave_sim`] engine, which wakes them at their deadlines and hands every answer to the
-//! tenant whose token it bears. The same tenants on the same drive give the same figures.
+//! A [`Tenant`] is a state machine on FlashBlox's calls: it fills a vSSD with its data, then offers its load. Manager and
+//! tenants are one node of the [`rackweave_sim`] engine, which wakes them at their deadlines and passes every answer to
+//! the tenant of its token. The same tenants on the same drive give the same figures.
 //!
-//! The order of a run: [`Bench::new`], [`Bench::alloc`] and [`Bench::add`] for each tenant, [`Bench::prepare`] (all of
-//! them lay out their data), [`Bench::begin`] (all loads start), [`Bench::run`] for a warm-up, then
-//! [`Bench::measure`].
+//! Order of calls: [`Bench::new`], [`Bench::alloc`] and [`Bench::add`] for each tenant, [`Bench::prepare`] (all fill
+//! their vSSDs), [`Bench::begin`] (all loads start), [`Bench::run`] for a warm-up, then [`Bench::measure`].
 
 mod arrivals;
 pub mod block;
@@ -26,7 +25,7 @@ pub use recorder::{KindOutcome, Recorder, TenantOutcome};
 
 /// Bits of a token that are the tenant's own; its number is above them.
 const TENANT_SHIFT: u32 = 48;
-/// The number of the bench itself.
+/// The tenant number of the bench itself.
 const BENCH: u16 = u16::MAX;
 
 /// Environment of a tenant's turn.
@@ -52,22 +51,22 @@ pub fn own_token(token: u64) -> u64 {
 
 /// A user of a vSSD, with its load.
 pub trait Tenant {
-    /// Begins to lay out its data.
+    /// Starts to fill its vSSD.
     fn prepare(&mut self, turn: &mut Turn);
-    /// Its data is laid out and nothing of that is under way.
+    /// Whether its data is complete and nothing is pending.
     fn prepared(&self) -> bool;
-    /// Its load starts now.
+    /// Starts its load.
     fn begin(&mut self, turn: &mut Turn);
     /// An answer to one of its calls, with the whole token.
     fn done(&mut self, turn: &mut Turn, done: Done);
-    /// When it wants [`Tenant::tick`].
+    /// When it needs [`Tenant::tick`].
     fn wake(&self) -> Option<Time>;
     fn tick(&mut self, turn: &mut Turn);
-    /// Where it notes what it has done.
+    /// The record of its requests.
     fn recorder(&mut self) -> &mut Recorder;
 }
 
-/// Why a run did not end.
+/// Why a run failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -93,7 +92,7 @@ struct Drive {
 }
 
 impl Drive {
-    /// When manager or a tenant wants to be woken.
+    /// When the manager or a tenant must be woken.
     fn wake(&self) -> Option<Time> {
         self.manager.wake().into_iter().chain(self.tenants.iter().filter_map(|t| t.wake())).min()
     }
@@ -101,7 +100,7 @@ impl Drive {
         let Drive { manager, out, tenants, .. } = self;
         what(&mut *tenants[tenant], &mut Turn { now, manager, out, tenant: tenant as u16 });
     }
-    /// Wakes whichever is due first, the manager before tenants: one, since it may change the deadlines of the others.
+    /// Wakes the first one that is due, the manager before tenants: only one, since it may change the others' deadlines.
     fn tick(&mut self, now: Time) {
         let first = (0..self.tenants.len()).filter_map(|i| Some((self.tenants[i].wake()?, i))).min();
         let first = first.filter(|(at, _)| *at <= now);
@@ -148,7 +147,7 @@ impl Node for Drive {
             _ => self.tick(now),
         }
         self.settle(now, fx);
-        // What is overdue comes before the other completions of this instant.
+        // Overdue deadlines come before the other completions of this instant.
         while self.wake().is_some_and(|at| at < now) {
             self.tick(now);
             self.settle(now, fx);
@@ -174,7 +173,7 @@ impl Bench {
         }
         Ok(b)
     }
-    /// A vSSD of that many channels, dies or soft-planes; the drive's configuration has [`unit_levels`].
+    /// Allocates a vSSD of this number of channels, dies or soft-planes; the drive's configuration has [`unit_levels`].
     pub fn alloc(&mut self, isolation: Isolation, units: u32) -> Result<VssdId, BenchError> {
         let token = u64::from(BENCH) << TENANT_SHIFT;
         self.act(|now, m, out| m.alloc_vssd(now, (isolation, units - 1, 1), token, out))?;
@@ -183,7 +182,7 @@ impl Bench {
             other => unreachable!("an allocation is answered, not {other:?}"),
         }
     }
-    /// Gives back the unused vSSD.
+    /// Releases an unused vSSD.
     ///
     /// # Errors
     /// The drive has failed.
@@ -195,7 +194,7 @@ impl Bench {
             other => unreachable!("a deallocation is answered, not {other:?}"),
         }
     }
-    /// The tenant's number.
+    /// Adds a tenant; returns its number.
     pub fn add(&mut self, tenant: Box<dyn Tenant>) -> usize {
         let tenants = &mut self.sim.node_mut().tenants;
         assert!(tenants.len() < usize::from(BENCH), "a tenant's number has 16 bits");
@@ -212,10 +211,10 @@ impl Bench {
         &*self.sim.node().tenants[tenant]
     }
 
-    /// All tenants lay out their data, at the same time.
+    /// Lets all tenants fill their vSSDs at the same time.
     ///
     /// # Errors
-    /// One of them waits for nothing.
+    /// A tenant stopped making progress.
     pub fn prepare(&mut self) -> Result<(), BenchError> {
         self.all(|t, turn| t.prepare(turn));
         while let Some(tenant) = self.sim.node().tenants.iter().position(|t| !t.prepared()) {
@@ -225,7 +224,7 @@ impl Bench {
         }
         Ok(())
     }
-    /// All loads start.
+    /// Starts all loads.
     pub fn begin(&mut self) {
         self.all(|t, turn| t.begin(turn));
     }
@@ -236,7 +235,7 @@ impl Bench {
     pub fn run(&mut self, span: Span) {
         self.sim.run_until(self.now() + span);
     }
-    /// Lets this much time pass, and says what was done in it.
+    /// Lets this much time pass, and returns the tenants' results in it.
     pub fn measure(&mut self, span: Span) -> Vec<TenantOutcome> {
         self.measure_until(span, |_| false)
     }
@@ -256,7 +255,7 @@ impl Bench {
         let window = self.now().since(from);
         self.sim.node_mut().tenants.iter_mut().map(|t| t.recorder().close(window, cpu)).collect()
     }
-    /// Does something with the drive now.
+    /// Calls `what` with the drive now.
     pub fn act<T>(&mut self, what: impl FnOnce(Time, &mut FlashManager, &mut ManagerOut) -> T) -> T {
         self.sim.act(|drive, now, fx| {
             let result = what(now, &mut drive.manager, &mut drive.out);
@@ -264,7 +263,7 @@ impl Bench {
             result
         })
     }
-    /// Gives the tenant a turn out of order: a switch of its mode, say.
+    /// Gives the tenant an extra turn, for example to switch its mode.
     pub fn turn(&mut self, tenant: usize, what: impl FnOnce(&mut dyn Tenant, &mut Turn)) {
         self.sim.act(|drive, now, fx| {
             drive.turn(now, tenant, what);
@@ -281,7 +280,7 @@ impl Bench {
     }
 }
 
-/// Throughput level `n` is `n + 1` units.
+/// Throughput levels where level `n` has `n + 1` units.
 pub fn unit_levels(cfg: &ManagerConfig) -> ThroughputLevels {
     let g = &cfg.profile.geometry;
     let up_to = |n: u32| (1..=n).collect();

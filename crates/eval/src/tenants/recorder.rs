@@ -11,7 +11,7 @@ struct Kind {
     bytes: u64,
 }
 
-/// Requests by their kind (read, write, scan …). Outside a window nothing is noted.
+/// Requests by kind (read, write, scan …). Nothing is recorded outside a window.
 #[derive(Debug, Default)]
 pub struct Recorder {
     open: bool,
@@ -22,7 +22,7 @@ impl Recorder {
     pub fn new() -> Recorder {
         Recorder::default()
     }
-    /// A request of this kind that came at `came` is done. One that came before the window counts in it.
+    /// Records a completed request of this kind that arrived at `came`, also before the window.
     pub fn note(&mut self, kind: &'static str, came: Time, now: Time, bytes: u64) {
         if !self.open {
             return;
@@ -35,7 +35,7 @@ impl Recorder {
         k.latencies.record(now.since(came));
         k.bytes += bytes;
     }
-    /// A window begins.
+    /// Starts a window.
     pub(super) fn open(&mut self) {
         self.open = true;
         self.kinds.clear();
@@ -71,14 +71,14 @@ pub struct TenantOutcome {
 }
 
 impl TenantOutcome {
-    /// Requests of all kinds a second.
+    /// Requests of all kinds per second.
     pub fn ops_per_s(&self) -> f64 {
         self.kinds.iter().map(|k| k.ops_per_s).sum()
     }
     pub fn bytes_per_s(&self) -> f64 {
         self.kinds.iter().map(|k| k.bytes_per_s).sum()
     }
-    /// Latencies of the kind; all zero of none.
+    /// Latencies of the kind; zeroes without samples.
     pub fn latency(&self, kind: &str) -> Summary {
         self.kinds.iter().find(|k| k.kind == kind).map(|k| k.latency).unwrap_or_default()
     }

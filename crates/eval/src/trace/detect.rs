@@ -1,9 +1,9 @@
-//! Finding a trace's format out from its first bytes, else from its file name.
+//! Detection of a trace's format from its first bytes, otherwise from its file name.
 
 use super::fields::{Fields, Separator, number};
 use super::{Format, TraceError, error, iolog, opencas, vscsi};
 
-/// The format of a trace that begins with `head` and is called `name`.
+/// The format of a trace that begins with `head` and has the file name `name`.
 pub(super) fn detect(head: &[u8], name: Option<&str>) -> Result<Format, TraceError> {
     by_content(head).or_else(|| name.and_then(by_name)).ok_or_else(|| TraceError::UnknownFormat {
         start: error::shown(head.split(|&c| c == b'\n').next().unwrap_or_default()),
@@ -40,7 +40,7 @@ fn split(line: &[u8], separator: Separator) -> Vec<&[u8]> {
     std::iter::from_fn(|| fields.next()).collect()
 }
 
-/// Extensions that say the format (an empty or damaged file keeps its format, and its error names the line).
+/// File extensions of formats, so that the error of an empty or damaged file names the line.
 fn by_name(name: &str) -> Option<Format> {
     let name = name.strip_suffix(".zst").unwrap_or(name);
     match name.rsplit_once('.')?.1 {

@@ -1,4 +1,4 @@
-//! Why a trace could not be read: always the place (line, or record and byte offset), the field, and the value.
+//! Errors of reading a trace: each names the place (line, or record and byte offset), the field, and the value.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const VALUE_SHOWN_MAX: usize = 60;
 pub enum TraceError {
     #[error("{path}: {source}", path = path.display())]
     Open { path: PathBuf, source: std::io::Error },
-    /// The file, or the zstd stream in it, could not be read on.
+    /// The file, or the zstd stream in it, could not be read further.
     #[error("after {at}: {source}")]
     Read { at: Place, source: std::io::Error },
     #[error("unknown trace format: the file begins with {start:?} (formats: {known})", known = Format::names())]

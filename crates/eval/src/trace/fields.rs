@@ -1,4 +1,4 @@
-//! Fields of one text line, each fetched by name so that an error can say which one it was.
+//! Fields of one text line, each fetched by name so that an error can name it.
 
 use super::error::{Fault, FieldError};
 

@@ -1,4 +1,4 @@
-//! fio's iolog. Version 2: `file action [offset length]`, with no times but `wait` lines (µs since the wait before).
+//! fio's iolog. Version 2: `file action [offset length]`, with times only in `wait` lines (µs since the previous one).
 //! Version 3: a time in µs first. Files are counted in order of appearance.
 
 use rackweave_core::map::{Map, map};

@@ -1,7 +1,7 @@
-//! Block traces: one streaming interface over the formats people have.
+//! Block traces: one streaming interface over the common formats.
 //!
-//! [`TraceReader`] is an iterator of [`TraceRecord`]s. It reads as it goes (a trace may be larger than memory),
-//! decompresses zstd, detects the format unless it is given, and answers a malformed or truncated line with an error
+//! [`TraceReader`] is an iterator of [`TraceRecord`]s. It streams (a trace may be larger than memory),
+//! decompresses zstd, detects the format unless it is given, and reports a malformed or truncated line with an error
 //! that names place and field; after an error it ends.
 
 mod alibaba;
@@ -23,10 +23,10 @@ use rackweave_core::Time;
 
 pub use error::{Fault, FieldError, LINE_MAX, Place, TraceError};
 
-/// One request of a trace, as it stands there: nothing is aligned, sorted or mapped yet.
+/// One request as the trace has it: not aligned, sorted or mapped yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// By the trace's own clock, whose zero is the trace's business (MSR: the year 1601).
+    /// Time by the trace's own clock, whose zero depends on the format (MSR: the year 1601).
     pub at: Time,
     /// Number of the disk, file or unit; formats that name them count the names in order of appearance.
     pub device: u32,
@@ -47,7 +47,7 @@ pub enum TraceOp {
     Flush,
 }
 
-/// How a trace is written.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Format {
     /// MQSim and SSDsim: blank-separated `time ns, device, first sector, sectors, op (1 read, 0 write)`.
@@ -68,7 +68,7 @@ impl Format {
     pub const ALL: [Format; 6] =
         [Format::Mqsim, Format::Msr, Format::Alibaba, Format::Vscsi, Format::Iolog, Format::OpenCas];
 
-    /// The name a command line uses.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::Mqsim => "mqsim",
@@ -152,14 +152,14 @@ impl fmt::Debug for TraceReader {
 }
 
 impl TraceReader {
-    /// Opens a trace file. `format` is found out from contents and file name if `None`.
+    /// Opens a trace file. The format is detected from contents and file name if `format` is `None`.
     #[allow(clippy::disallowed_types, reason = "evaluation reads its inputs from files; it is no node")]
     pub fn open(path: &Path, format: Option<Format>) -> Result<TraceReader, TraceError> {
         let file = std::fs::File::open(path).map_err(|source| TraceError::Open { path: path.into(), source })?;
         TraceReader::new(file, path.file_name().and_then(|n| n.to_str()), format)
     }
 
-    /// Reads a trace from anywhere. `name` (a file name) helps to find the format out where the contents do not.
+    /// Reads a trace from any reader. The file name `name` helps to detect the format if the contents do not suffice.
     pub fn new(
         input: impl Read + Send + 'static,
         name: Option<&str>,
@@ -174,7 +174,7 @@ impl TraceReader {
         Ok(TraceReader { input, format, body: body_of(format, &head), pending: None, ended: false })
     }
 
-    /// The format it is read as.
+    /// The format of the trace.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -228,10 +228,10 @@ const BUFFER: usize = 64 << 10;
 /// First bytes of a zstd frame.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes looked at to find the format out: a few lines, or a hundred binary records.
+/// Bytes examined to detect the format: a few lines, or a hundred binary records.
 const HEAD_MAX: usize = 4096;
 
-/// The contents, unpacked if they are a zstd stream.
+/// The contents, decompressed if they are a zstd stream.
 fn unpacked(input: Box<dyn BufRead + Send>) -> Result<Box<dyn BufRead + Send>, TraceError> {
     let (head, input) = peek(input, ZSTD_MAGIC.len())?;
     if head != ZSTD_MAGIC {
@@ -241,7 +241,7 @@ fn unpacked(input: Box<dyn BufRead + Send>) -> Result<Box<dyn BufRead + Send>, T
     Ok(Box::new(BufReader::with_capacity(BUFFER, decoder)))
 }
 
-/// Up to `want` first bytes, and the input with them still in it.
+/// The first bytes, up to `want`, and the whole input.
 fn peek(mut rest: Box<dyn BufRead + Send>, want: usize) -> Result<(Vec<u8>, Box<dyn BufRead + Send>), TraceError> {
     let mut head = Vec::with_capacity(want);
     (&mut rest).take(want as u64).read_to_end(&mut head).map_err(read_at(Place::Line(0)))?;

@@ -1,5 +1,5 @@
 //! The I/O tracer of Open-CAS as CSV: `t_ns,dev,op(R/W/D),lba_512,len_512,flush,fua,metadata,direct,readahead,latency_ns`.
-//! `D` discards; a `flush` mark on a request means that a flush goes before it, on one of no length that it is one.
+//! `D` discards. A request with the `flush` mark is preceded by a flush; one without a length is a flush.
 
 use rackweave_core::{SECTOR, Time};
 

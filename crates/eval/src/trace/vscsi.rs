@@ -19,7 +19,7 @@ use super::error::{Fault, FieldError, Place, TraceError};
 use super::fields::{check_end, scale};
 use super::{TraceOp, TraceRecord, read_at};
 
-/// Where the fields of a version's records are that are not in one place.
+/// Offsets of the fields that differ between versions.
 #[derive(Debug)]
 pub(super) struct Layout {
     number: u16,
@@ -35,7 +35,7 @@ const RECORD_MAX: usize = 40;
 const BLOCK_AT: usize = 16;
 const TIME_AT: usize = 24;
 
-/// SCSI operation codes of reads and writes of 6, 10, 12 and 16 bytes, and of the others a disk gets.
+/// SCSI operation codes of reads and writes of 6, 10, 12 and 16 bytes, and other commands of a disk.
 const READS: [u16; 4] = [0x08, 0x28, 0xa8, 0x88];
 const WRITES: [u16; 4] = [0x0a, 0x2a, 0xaa, 0x8a];
 const SYNCHRONIZE_CACHE: [u16; 2] = [0x35, 0x91];
