@@ -154,7 +154,7 @@ pub(super) fn noisy_racks(seed: u64) -> Plan {
     plan
 }
 
-/// Clients choose the replica that reads, including shadows, which a load-balancing switch would avoid.
+/// Clients choose the replica that they read from, including shadows, which a load-balancing switch would avoid.
 pub(super) fn chosen_replica(seed: u64) -> Plan {
     let mut plan = Plan::draw(seed);
     plan.params.policy = Policy::Rackblox;

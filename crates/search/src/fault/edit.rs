@@ -34,7 +34,7 @@ pub enum Edit {
     Isolation {
         level: Isolation,
     },
-    /// Adds a second level before or after the present one.
+    /// Adds a second level before or after the existing one.
     Levels {
         level: Isolation,
         first: bool,

@@ -227,7 +227,6 @@ struct Stats {
 
 /// Commit time of the metadata service's store if its disk is slow, as in every fourth plan: some writes are then
 /// pending when it ends.
-/// writes are under way.
 fn slow_store(seed: u64) -> Option<Span> {
     let mut rng = Rng::stream(seed, 0x7374_6f72);
     rng.chance(0.25).then(|| Span::from_micros(rng.between(1_000, 30_000)))
@@ -411,7 +410,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// What a run waits for in vain: pending requests, and sets that are not whole.
+    /// The failure of a run without progress: pending requests, and sets that are not whole.
     fn stuck(&mut self, phase: &str) -> Failure {
         let open = self.pending.iter().take(8).map(|((c, id), p)| format!("client {c} request {id} {:?}", p.kind));
         let open: Vec<String> = open.collect();
