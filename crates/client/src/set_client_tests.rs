@@ -81,7 +81,9 @@ impl Rig {
 #[test]
 fn a_set_takes_as_many_messages_as_its_window() {
     let mut r = Rig::registered();
-    (0..3).for_each(|_| drop(r.add(false)));
+    for _ in 0..3 {
+        r.add(false);
+    }
     assert_eq!((r.client.pop_due_set(), r.client.pop_due_set()), (Some(0), None), "each once");
     let first = r.send_next_read();
     r.send_next_read();

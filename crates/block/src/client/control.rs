@@ -14,7 +14,8 @@ impl VolumeClient {
     pub(super) fn on_control(&mut self, now: Time, tag: u64, control: Control, fx: &mut Effects) {
         match control {
             Control::ClientWelcome { nonce, incarnation, map } => {
-                if self.sets.welcomed(now, nonce, incarnation) {
+                let taken = self.sets.welcomed(now, nonce, incarnation);
+                if taken {
                     self.on_map(now, &map, fx);
                     self.resend_control(now, fx);
                 }
