@@ -6,7 +6,7 @@ use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
 use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
 
-use crate::drive::{Drive, FreeUnits};
+use crate::drive::{BlockMap, Drive, FreeUnits};
 use crate::geometry::Geometry;
 use crate::hold::Admission;
 use crate::isolation::Isolation;
@@ -61,8 +61,10 @@ impl Ssd {
             host_programs: cfg.host_program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?,
         };
         let suspends = if cfg.blocking == BlockingUnit::Page { suspends } else { Suspends::default() };
+        let g = &cfg.profile.geometry;
+        let map = BlockMap::identity(g.dies(), g.blocks_per_die());
         Ok(Ssd {
-            drive: Drive::new(cfg.id, &cfg.profile, cfg.timing, cfg.sync_span, suspends),
+            drive: Drive::new(cfg.id, &cfg.profile, map, (cfg.timing, cfg.sync_span), suspends),
             vssds: Vec::new(),
             units: FreeUnits::new(&cfg.profile.geometry, 1),
             groups: Vec::new(),

@@ -1,9 +1,10 @@
 //! The drive under both layers, the page layer ([`crate::Ssd`]) and the flash manager ([`crate::manager`]): its clock,
-//! its commands in flight, its erase blocks, and its failure.
+//! its commands in flight, its erase blocks and their map, and its failure.
 
 mod blocks;
 pub(crate) mod copies;
 mod free;
+pub(crate) mod map;
 mod units;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ use crate::profile::Profile;
 use crate::timing::{Clock, Suspends, Timing};
 pub(crate) use blocks::{EraseBlocks, LastErase};
 pub(crate) use free::FreeBlocks;
+pub(crate) use map::BlockMap;
 pub use units::Free;
 pub(crate) use units::FreeUnits;
 
@@ -27,16 +29,24 @@ pub(crate) struct Drive<P> {
     pub(crate) clock: Clock,
     /// By tag.
     pub(crate) pending: Slab<P>,
+    /// By physical number.
     pub(crate) blocks: EraseBlocks,
+    pub(crate) map: BlockMap,
     failed: Option<DeviceError>,
 }
 
 impl<P> Drive<P> {
-    pub(crate) fn new(id: SsdId, p: &Profile, timing: Timing, sync_span: Span, suspends: Suspends) -> Drive<P> {
+    pub(crate) fn new(
+        id: SsdId,
+        p: &Profile,
+        map: BlockMap,
+        (timing, sync_span): (Timing, Span),
+        suspends: Suspends,
+    ) -> Drive<P> {
         let mut clock = Clock::new(p, timing);
         clock.suspend(p, suspends);
         let blocks = EraseBlocks::new(&p.geometry);
-        Drive { id, timing, sync_span, clock, pending: Slab::new(), blocks, failed: None }
+        Drive { id, timing, sync_span, clock, pending: Slab::new(), blocks, map, failed: None }
     }
     /// The first failure: it is final, and no later success hides it (protocol rule 12).
     pub(crate) fn failed(&self) -> Option<DeviceError> {

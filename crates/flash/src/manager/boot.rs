@@ -134,8 +134,8 @@ impl FlashManager {
         for v in &record.vssds {
             self.alloc.restore(v.id, v.units.clone()).map_err(|_| RecordError::Units)?;
         }
-        for (l, home) in self.logical.iter_mut().zip(&record.homes) {
-            l.home = u32::from(*home);
+        for (die, home) in (0..self.drive.map.dies()).zip(&record.homes) {
+            self.drive.map.set_home(die, u32::from(*home));
         }
         self.next_vssd = record.next_vssd.max(1);
         self.restore_times(&record);
@@ -198,8 +198,7 @@ impl FlashManager {
                 self.put_free(block);
                 continue;
             }
-            let claims = self.logical.get(l.die as usize).and_then(|d| d.claims.get(l.number as usize));
-            if claims.is_none_or(|c| *c == u8::MAX) {
+            if !self.drive.map.claimable(l) {
                 // Its out-of-band data was damaged: it bears no address that there is.
                 self.phys[block as usize].set_logical(NOWHERE);
                 self.discard(block);
@@ -234,7 +233,7 @@ impl FlashManager {
                 // Erase blocks that only hold pages behind a gap belong to no vSSD.
                 let beyond = (0..v.width()).filter(|i| v.pages_in(written, *i) == 0).map(|i| v.lane(index, i));
                 for l in beyond.collect::<Vec<_>>() {
-                    let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);
+                    let block = self.drive.map.unmap(l);
                     if block != NONE {
                         self.discard(block);
                     }

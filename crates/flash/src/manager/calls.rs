@@ -47,7 +47,7 @@ impl FlashManager {
     pub(super) fn settle_unborn(&mut self) {
         for (vssd, token) in std::mem::take(&mut self.unborn) {
             let v = &self.vssds[&vssd];
-            let borne = |l: Logical| self.logical[l.die as usize].claims[l.number as usize] > 0;
+            let borne = |l: Logical| self.drive.map.claims(l) > 0;
             if self.failed().is_none() && (0..v.blocks.len() as u32).any(|i| v.lanes(i).any(borne)) {
                 self.unborn.push((vssd, token));
                 continue;
@@ -84,7 +84,7 @@ impl FlashManager {
         let Some(v) = self.vssds.remove(&vssd) else { return };
         let cut = *self.alloc.cut();
         for (die, soft_planes) in v.shares(&cut) {
-            let home = self.logical[die as usize].home;
+            let home = self.drive.map.home(die);
             self.dies[home as usize].queue.leave(v.flow, soft_planes);
         }
         v.soft_planes(&cut).into_iter().for_each(|p| self.owners[p as usize] = None);
@@ -97,7 +97,7 @@ impl FlashManager {
     }
     /// Takes the address out of the map. `programmed`: its erase block bears it.
     fn unmap(&mut self, l: Logical, programmed: bool) {
-        let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);
+        let block = self.drive.map.unmap(l);
         if block == NONE {
             return;
         }

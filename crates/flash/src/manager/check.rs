@@ -32,15 +32,12 @@ impl FlashManager {
             return Ok(());
         }
         let mut by = vec![false; self.phys.len()];
-        for (die, l) in self.logical.iter().enumerate() {
-            for (number, &block) in l.to.iter().enumerate().filter(|(_, b)| **b != NONE) {
-                let here = Logical { die: die as u32, number: number as u32 };
-                if std::mem::replace(&mut by[block as usize], true) {
-                    return Err(ManagerViolation::Twice { block });
-                }
-                if self.phys[block as usize].logical() != here {
-                    return Err(ManagerViolation::Reverse { die: here.die, number: here.number, block });
-                }
+        for (here, block) in self.drive.map.mapped() {
+            if std::mem::replace(&mut by[block as usize], true) {
+                return Err(ManagerViolation::Twice { block });
+            }
+            if self.phys[block as usize].logical() != here {
+                return Err(ManagerViolation::Reverse { die: here.die, number: here.number, block });
             }
         }
         let mut listed = vec![0; self.phys.len()];
@@ -93,18 +90,11 @@ impl FlashManager {
         });
         let abandoned = self.moves.iter().filter(|(_, m)| m.abandoned).map(|(_, m)| m.logical);
         stale.chain(bearing).chain(abandoned).for_each(|l| *found.entry(l).or_default() += 1);
-        for (die, d) in self.logical.iter().enumerate() {
-            for (number, &counted) in d.claims.iter().enumerate() {
-                let l = Logical { die: die as u32, number: number as u32 };
-                let found = found.get(&l).copied().unwrap_or(0);
-                if found != u32::from(counted) && self.failed().is_none() {
-                    return Err(ManagerViolation::Claims {
-                        die: l.die,
-                        number: l.number,
-                        counted: counted.into(),
-                        found,
-                    });
-                }
+        let map = &self.drive.map;
+        for l in (0..map.dies() * map.numbers()).map(|a| map.address(a)) {
+            let (counted, found) = (u32::from(map.claims(l)), found.get(&l).copied().unwrap_or(0));
+            if found != counted && self.failed().is_none() {
+                return Err(ManagerViolation::Claims { die: l.die, number: l.number, counted, found });
             }
         }
         Ok(())

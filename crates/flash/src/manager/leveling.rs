@@ -201,15 +201,7 @@ impl FlashManager {
     fn start_swap(&mut self, swap: &Swap) {
         self.stats.swaps += 1;
         for &(x, y) in &swap.dies {
-            for l in &mut self.logical {
-                l.home = if l.home == x {
-                    y
-                } else if l.home == y {
-                    x
-                } else {
-                    l.home
-                };
-            }
+            self.drive.map.trade_homes(x, y);
             self.leveling.dies.extend([x, y]);
             self.trade_shares(x as usize, y as usize);
         }
@@ -235,11 +227,11 @@ impl FlashManager {
     /// Moves all blocks home that a swap left away, after a start.
     pub(super) fn resume_swap(&mut self, out: &mut ManagerOut) {
         let away = |d: &u32| self.is_away(*d);
-        self.leveling.away = (0..self.logical.len() as u32).filter(away).map(|d| (d, 0)).collect();
-        for d in 0..self.logical.len() as u32 {
-            self.logical[d as usize].from = self.elsewhere(d);
+        self.leveling.away = (0..self.drive.map.dies()).filter(away).map(|d| (d, 0)).collect();
+        for d in 0..self.drive.map.dies() {
+            self.drive.map.set_from(d, self.elsewhere(d));
         }
-        let homes: Vec<u32> = self.leveling.away.iter().map(|(d, _)| self.logical[*d as usize].home).collect();
+        let homes: Vec<u32> = self.leveling.away.iter().map(|(d, _)| self.drive.map.home(*d)).collect();
         self.leveling.dies = homes.into_iter().collect();
         if self.leveling.away.is_empty() && self.stats.swaps > 0 {
             out.done.push(Done::Swapped);
@@ -249,13 +241,13 @@ impl FlashManager {
         self.leveling.again = true;
     }
     fn is_away(&self, logical: u32) -> bool {
-        self.elsewhere(logical) != self.logical[logical as usize].home
+        self.elsewhere(logical) != self.drive.map.home(logical)
     }
     /// A physical die with blocks of the logical one, other than its home; its home if there is none.
     fn elsewhere(&self, logical: u32) -> u32 {
-        let d = &self.logical[logical as usize];
-        let dies = d.to.iter().filter(|b| **b != NONE).map(|b| self.die_of(*b));
-        dies.into_iter().find(|die| *die != d.home).unwrap_or(d.home)
+        let home = self.drive.map.home(logical);
+        let mut dies = self.drive.map.of_die(logical).map(|b| self.die_of(b));
+        dies.find(|die| *die != home).unwrap_or(home)
     }
     pub(super) fn moves_wait(&self) -> bool {
         !self.leveling.away.is_empty() && self.moves.is_empty()
@@ -272,14 +264,15 @@ impl FlashManager {
         let any = !away.is_empty();
         away.retain_mut(|(die, at)| {
             let goes_on = self.move_next(*die, at);
-            let l = &mut self.logical[*die as usize];
-            // No further move from there, and no new data there.
-            l.from = if goes_on { l.from } else { l.home };
+            if !goes_on {
+                // No further move from there, and no new data there.
+                self.drive.map.set_from(*die, self.drive.map.home(*die));
+            }
             goes_on
         });
         self.leveling.away = away;
         if any && self.leveling.away.is_empty() {
-            self.logical.iter_mut().for_each(|l| l.from = l.home);
+            (0..self.drive.map.dies()).for_each(|d| self.drive.map.set_from(d, self.drive.map.home(d)));
             self.leveling.dies.clear();
             out.done.push(Done::Swapped);
         }
@@ -291,7 +284,7 @@ impl FlashManager {
     }
     /// A vSSD waits for erase blocks of the die.
     fn blocks_wanted(&self, die: u32) -> bool {
-        let at_home = |l: Logical| self.logical[l.die as usize].home == die;
+        let at_home = |l: Logical| self.drive.map.home(l.die) == die;
         self.vssds.values().any(|v| !v.waiting.is_empty() && v.ready.first().is_some_and(|i| v.lanes(*i).any(at_home)))
     }
     /// Planes of a die that moves use together.
@@ -308,8 +301,7 @@ impl FlashManager {
     }
     /// False: all blocks of the logical die are at home.
     fn move_next(&mut self, die: u32, at: &mut u32) -> bool {
-        let home = self.logical[die as usize].home;
-        let n = self.logical[die as usize].to.len() as u32;
+        let (home, n) = (self.drive.map.home(die), self.drive.map.numbers());
         let first = *at;
         // A request that waits for a block of the die needs one of each plane at once; moves would take them one by
         // one.

@@ -5,7 +5,7 @@
 //! - [`alloc`]: which channels, dies and soft-planes a vSSD has (FB2, FB4).
 //! - [`api`]: the calls of Table 3 and an error for each misuse (FB3); `driver`: the same calls, blocking.
 //! - `calls`, `vssd`: the rules of the calls; `io`: requests at the dies.
-//! - `waiting`: what waits for an erase block. `space`: erase blocks and the maps of dies (FB5); `queue`: who is next at a die.
+//! - `waiting`: what waits for an erase block. `space`: erase blocks, by the drive's map (FB5); `queue`: who is next at a die.
 //! - `round`: syncs and the drive's [`record`]; `boot`: recovery (FB5).
 //! - `moves`: migration of erase blocks (FB9); `leveling`: what is moved for wear's sake (FB6–FB8).
 //!
@@ -43,7 +43,7 @@ use rackweave_core::device::{DeviceCommand, DeviceData, DeviceError, DeviceOp};
 use rackweave_core::{Payload, Span, SsdId, Time, VssdId};
 use slab::Slab;
 
-use crate::drive::Drive;
+use crate::drive::{BlockMap, Drive};
 use crate::geometry::Geometry;
 use crate::isolation::{Isolation, ThroughputLevels};
 use crate::profile::{Profile, ProfileError};
@@ -57,7 +57,7 @@ use api::{AllocError, Block, BlockError, BlockInfo};
 use io::{Op, Request};
 use moves::Move;
 use record::VssdRecord;
-use space::{Die, LogicalDie, Phys};
+use space::{Die, Phys};
 use vssd::{Life, Vssd};
 
 /// Configuration of a drive and its sharing.
@@ -329,7 +329,6 @@ pub struct FlashManager {
     unborn: Vec<(VssdId, u64)>,
     /// By logical soft-plane.
     owners: Vec<Option<VssdId>>,
-    logical: Vec<LogicalDie>,
     dies: Vec<Die>,
     phys: Vec<Phys>,
     requests: Slab<Request>,
@@ -361,15 +360,15 @@ impl FlashManager {
         let soft_planes = u32::from(cut.soft_planes_per_die);
         let erases = cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?;
         let suspends = Suspends { erases, ..Suspends::default() };
+        let map = BlockMap::empty(g.dies(), cut.stripes_per_die * u32::from(g.planes_per_die));
         Ok(FlashManager {
-            drive: Drive::new(cfg.id, &cfg.profile, cfg.timing, cfg.sync_span, suspends),
+            drive: Drive::new(cfg.id, &cfg.profile, map, (cfg.timing, cfg.sync_span), suspends),
             now: Time::ZERO,
             alloc: Allocator::new(cut, cfg.levels.clone(), cfg.soft_stripe_dies),
             vssds: BTreeMap::new(),
             next_vssd: 1,
             unborn: Vec::new(),
             owners: vec![None; (g.dies() * soft_planes) as usize],
-            logical: (0..g.dies()).map(|d| LogicalDie::new(d, &cut)).collect(),
             dies: (0..g.dies()).map(|_| Die::new(&g, soft_planes, cfg.background_wait_max)).collect(),
             phys: vec![Phys::default(); g.blocks() as usize],
             requests: Slab::new(),
@@ -419,8 +418,7 @@ impl FlashManager {
     /// How worn the dies are that it lies on.
     pub fn vssd_wear(&self, vssd: VssdId) -> Result<VssdWear, BlockError> {
         let v = self.live(vssd)?;
-        let mut dies: Vec<u32> =
-            v.shares(self.alloc.cut()).iter().map(|(die, _)| self.logical[*die as usize].home).collect();
+        let mut dies: Vec<u32> = v.shares(self.alloc.cut()).iter().map(|(die, _)| self.drive.map.home(*die)).collect();
         dies.sort_unstable();
         let per_die = self.geometry().blocks_per_die() as usize;
         let blocks = || dies.iter().flat_map(|d| *d as usize * per_die..(*d as usize + 1) * per_die);
@@ -476,7 +474,7 @@ impl FlashManager {
     }
     /// Bytes of memory that maps and out-of-band data take (FB5: 8 MB a TB).
     pub fn state_bytes(&self) -> u64 {
-        let maps: usize = self.logical.iter().map(LogicalDie::bytes).sum();
+        let maps = self.drive.map.bytes();
         let free: usize = self.dies.iter().map(|d| d.free.bytes()).sum();
         let blocks: usize = self.vssds.values().map(Vssd::bytes).sum();
         self.drive.blocks.bytes() + (maps + free + blocks + self.phys.len() * size_of::<Phys>()) as u64

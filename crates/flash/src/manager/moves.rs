@@ -66,7 +66,7 @@ impl FlashManager {
         id
     }
     fn take_target(&mut self, l: Logical, why: Why) -> Option<u32> {
-        let home = self.logical[l.die as usize].home;
+        let home = self.drive.map.home(l.die);
         match why {
             Why::Rotation => self.take_worn(home),
             Why::Swap => self.take_free(home, l.number),
@@ -126,7 +126,7 @@ impl FlashManager {
     fn give_up(&mut self, out: &mut ManagerOut, id: u32) {
         let Move { from, logical, held, .. } = self.end_move(id);
         self.phys[from as usize].state = PhysState::Mapped;
-        let die = self.logical[logical.die as usize].home;
+        let die = self.drive.map.home(logical.die);
         let Some((vssd, _)) = self.owner(logical) else { return };
         let late = self.take_queued_programs(from, logical);
         for request in held.into_iter().chain(late) {
@@ -298,7 +298,7 @@ impl FlashManager {
     /// The erase block failed and bears an address: nothing of it is needed.
     fn retire_bearing(&mut self, block: u32) {
         let l = self.phys[block as usize].logical();
-        self.logical[l.die as usize].claims[l.number as usize] += 1;
+        self.drive.map.claim(l);
         self.retire(block, Some(l));
     }
     /// The move has lost its target. Returns it.
@@ -327,7 +327,7 @@ impl FlashManager {
         }
         match why {
             Why::Rescue => {
-                self.logical[logical.die as usize].claims[logical.number as usize] += 1;
+                self.drive.map.claim(logical);
                 self.phys[from as usize].state = PhysState::Stale;
                 // Its copy is durable before the record says that it is bad.
                 self.rounds.next.push(After::Retire { block: from });
@@ -358,7 +358,7 @@ impl FlashManager {
         m.abandoned = true;
         let l = m.logical;
         // For the new place, which may bear the address already.
-        self.logical[l.die as usize].claims[l.number as usize] += 1;
+        self.drive.map.claim(l);
         self.leveling.unpace(id).into_iter().for_each(|id| self.leveling.abandoned.push(id));
     }
     pub(super) fn end_abandoned(&mut self, id: u32) {

@@ -96,7 +96,7 @@ impl FlashManager {
             next_vssd: self.next_vssd,
             cuts_before: r.cuts_before,
             cuts: r.cuts.clone(),
-            homes: self.logical.iter().map(|l| l.home as u16).collect(),
+            homes: self.drive.map.homes().map(|d| d as u16).collect(),
             bad: bad.collect(),
             vssds: self.vssds().collect(),
             cleared: self.leveler().dies().iter().map(|d| d.total.saturating_sub(d.since)).collect(),

@@ -1,20 +1,18 @@
-//! Erase blocks: what each physical one holds, the map of each logical die, free lists, erases.
+//! Erase blocks: what each physical one holds, changes of the drive's map, free lists, erases.
 
 use rackweave_core::Span;
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError};
 
-use super::alloc::Cut;
 use super::io::{At, Request, Who, Work};
 use super::leveling::For;
 use super::queue::{DieQueue, Flow};
 use super::round::After;
 use super::{FlashManager, ManagerOut};
 use crate::drive::FreeBlocks;
+pub(super) use crate::drive::map::{Logical, NONE};
 use crate::geometry::Geometry;
 use crate::oob;
 
-/// No erase block.
-pub(super) const NONE: u32 = u32::MAX;
 /// Address of an erase block that bears none.
 pub(super) const NOWHERE: Logical = Logical { die: u16::MAX as u32, number: u32::MAX };
 /// Out-of-band data of an erased block.
@@ -38,13 +36,6 @@ pub(super) enum PhysState {
     Bad,
 }
 
-/// A logical address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Logical {
-    pub(super) die: u32,
-    pub(super) number: u32,
-}
-
 /// A physical erase block: its address, and its state. 8 bytes, as there are many.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Phys {
@@ -63,30 +54,6 @@ impl Phys {
     }
     pub(super) fn set_logical(&mut self, l: Logical) {
         (self.die, self.number) = (l.die as u16, l.number);
-    }
-}
-
-/// A logical die: where it lies and where its erase blocks are.
-#[derive(Debug)]
-pub(super) struct LogicalDie {
-    /// Physical die that it belongs on.
-    pub(super) home: u32,
-    /// While its blocks move home: where they come from.
-    pub(super) from: u32,
-    /// By number; [`NONE`].
-    pub(super) to: Vec<u32>,
-    /// By number: erase blocks that bear the address still and are not mapped. It is not given out before they are
-    /// erased, durably.
-    pub(super) claims: Vec<u8>,
-}
-
-impl LogicalDie {
-    pub(super) fn new(home: u32, cut: &Cut) -> LogicalDie {
-        let n = (cut.stripes_per_die * u32::from(cut.geometry.planes_per_die)) as usize;
-        LogicalDie { home, from: home, to: vec![NONE; n], claims: vec![0; n] }
-    }
-    pub(super) fn bytes(&self) -> usize {
-        self.to.len() * 4 + self.claims.len()
     }
 }
 
@@ -134,10 +101,10 @@ impl FlashManager {
         (block % g.blocks_per_die() / g.blocks_per_plane) as usize
     }
     pub(super) fn mapped(&self, l: Logical) -> u32 {
-        self.logical[l.die as usize].to[l.number as usize]
+        self.drive.map.at(l)
     }
     pub(super) fn map(&mut self, l: Logical, block: u32) {
-        self.logical[l.die as usize].to[l.number as usize] = block;
+        self.drive.map.map(l, block);
         self.phys[block as usize].set_logical(l);
         self.phys[block as usize].state = PhysState::Mapped;
     }
@@ -162,7 +129,7 @@ impl FlashManager {
     /// The physical die on which the address gets an erase block: its home. While dies trade places, where it was before if
     /// its home has few: what is rewritten becomes free there, and at home only as fast as others leave it.
     pub(super) fn place_for(&self, l: Logical) -> u32 {
-        let LogicalDie { home, from, .. } = self.logical[l.die as usize];
+        let (home, from) = (self.drive.map.home(l.die), self.drive.map.from(l.die));
         let free = |die| self.free_in_plane(die, l.number) as u32;
         let few = self.geometry().blocks_per_plane / 32;
         let none = |die: u32| self.dies[die as usize].free.is_empty();
@@ -199,7 +166,7 @@ impl FlashManager {
     pub(super) fn discard(&mut self, block: u32) {
         let l = self.phys[block as usize].logical();
         if l != NOWHERE {
-            self.logical[l.die as usize].claims[l.number as usize] += 1;
+            self.drive.map.claim(l);
         }
         self.phys[block as usize].state = PhysState::Stale;
         if mutant!("flash.manager.erase-early") {
@@ -247,9 +214,7 @@ impl FlashManager {
         if l == NOWHERE {
             return;
         }
-        let claims = &mut self.logical[l.die as usize].claims[l.number as usize];
-        *claims -= 1;
-        if *claims > 0 {
+        if self.drive.map.unclaim(l) > 0 {
             return;
         }
         self.settle_unborn();

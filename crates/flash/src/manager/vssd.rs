@@ -216,17 +216,14 @@ impl FlashManager {
     pub(super) fn usable(&self, id: VssdId, index: u32) -> bool {
         let v = &self.vssds[&id];
         v.blocks[index as usize].state == State::Free
-            && v.lanes(index).all(|l| {
-                let d = &self.logical[l.die as usize];
-                d.to[l.number as usize] == NONE && d.claims[l.number as usize] == 0
-            })
+            && v.lanes(index).all(|l| self.mapped(l) == NONE && self.drive.map.claims(l) == 0)
     }
     /// Gives the vSSD its units, and its share of the dies.
     pub(super) fn install(&mut self, v: Vssd) {
         let cut = *self.alloc.cut();
         v.soft_planes(&cut).into_iter().for_each(|p| self.owners[p as usize] = Some(v.id));
         for (die, soft_planes) in v.shares(&cut) {
-            let home = self.logical[die as usize].home;
+            let home = self.drive.map.home(die);
             self.dies[home as usize].queue.join(v.flow, soft_planes, self.now);
         }
         self.vssds.insert(v.id, v);

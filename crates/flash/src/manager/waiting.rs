@@ -10,7 +10,7 @@ use rackweave_core::device::DeviceError;
 use super::api::{Block, BlockError};
 use super::io::{Kind, Op, Who};
 use super::leveling::For;
-use super::space::{Logical, LogicalDie, NONE, Phys, PhysState};
+use super::space::{Logical, Phys, PhysState};
 use super::vssd::{State, Superblock, Vssd};
 use super::{Done, FlashManager, ManagerOut};
 
@@ -108,7 +108,7 @@ impl FlashManager {
                 continue;
             }
             for &l in &lanes[..i] {
-                let block = std::mem::replace(&mut self.logical[l.die as usize].to[l.number as usize], NONE);
+                let block = self.drive.map.unmap(l);
                 if self.phys[block as usize].state != PhysState::Dirty {
                     self.phys[block as usize].state = PhysState::Clean;
                 }
@@ -144,7 +144,7 @@ impl FlashManager {
         }
         let l = self.phys[block as usize].logical();
         self.retire(block, None);
-        self.logical[l.die as usize].to[l.number as usize] = NONE;
+        self.drive.map.unmap(l);
         self.give_block(out, op, l);
     }
     /// An erase block for a superblock that is being prepared, as soon as there is one.
@@ -154,7 +154,7 @@ impl FlashManager {
             if self.place_comes(l) {
                 return self.lacking.push(Lacking { op, logical: l });
             }
-            let die = self.logical[l.die as usize].home;
+            let die = self.drive.map.home(l.die);
             return self.op_part_done(out, op, Some(BlockError::WornOut { vssd, die }));
         };
         let dirty = self.phys[block as usize].state == PhysState::Dirty;
@@ -168,7 +168,7 @@ impl FlashManager {
     }
     /// An erase block is on its way to where one for the address may be.
     pub(super) fn place_comes(&self, l: Logical) -> bool {
-        let LogicalDie { home, from, .. } = self.logical[l.die as usize];
+        let (home, from) = (self.drive.map.home(l.die), self.drive.map.from(l.die));
         self.coming(home) || (from != home && self.coming(from))
     }
     /// Erase blocks of the die are about to become free: obsolete, or moving to another die.
@@ -189,9 +189,13 @@ impl FlashManager {
     }
     /// While dies trade places: the die where this erase block, which lies elsewhere, is moved as soon as there is room.
     fn leaves_for(&self, die: u32, p: &Phys) -> Option<u32> {
-        let l = self.logical.get(p.logical().die as usize).filter(|_| p.state == PhysState::Mapped)?;
-        let moves = self.ready && (self.leveling.recording() || l.from != l.home);
-        (moves && l.home != die).then_some(l.home)
+        let (l, map) = (p.logical().die, &self.drive.map);
+        if p.state != PhysState::Mapped || l >= map.dies() {
+            return None;
+        }
+        let (home, from) = (map.home(l), map.from(l));
+        let moves = self.ready && (self.leveling.recording() || from != home);
+        (moves && home != die).then_some(home)
     }
     fn blocks_of(&self, die: u32) -> impl Iterator<Item = (u32, &Phys)> {
         let n = self.geometry().blocks_per_die();
