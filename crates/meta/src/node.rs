@@ -239,6 +239,11 @@ impl Meta {
         self.by_set.get(&set).map(|&i| &self.sets[i].view)
     }
 
+    /// Whether all that [`Meta::view`] and the other getters return is durable.
+    pub fn is_durable(&self) -> bool {
+        self.out.all_durable()
+    }
+
     /// State for `status`.
     pub fn status(&self, now: Time) -> RackStatus {
         let server = |node: NodeId| {

@@ -62,6 +62,10 @@ impl Outbox {
     pub fn is_durable(&self, tag: u64) -> bool {
         tag <= self.durable
     }
+    /// Whether every decided change is durable.
+    pub fn all_durable(&self) -> bool {
+        self.issued == self.durable && self.entries.is_empty()
+    }
     pub fn send(&mut self, p: Packet) {
         self.out.push(Out::Packet(p));
     }

@@ -183,8 +183,12 @@ impl Sim {
         let nonce = mix64(self.sim.seed ^ self.starts << 32 ^ u64::from(n.0)).max(1);
         let layout = self.engine.layout();
         let Some(NodeName { kind, index: i }) = layout.name(n) else { return Err(BuildError::NotHere { node: n }) };
-        let edited = |kind| self.edited.as_ref().filter(|e| kind == NodeKind::Server || !e.servers_only);
-        let cfg = edited(kind).map_or(&self.cfg, |e| &e.config);
+        let concerns = |e: &Edited| match kind {
+            NodeKind::Server => true,
+            NodeKind::Client => false,
+            _ => !e.servers_only,
+        };
+        let cfg = self.edited.as_ref().filter(|e| concerns(e)).map_or(&self.cfg, |e| &e.config);
         Ok(match kind {
             NodeKind::Meta => RackNode::Meta(Box::new(build::meta(cfg, self.engine.saved(n))?)),
             NodeKind::Switch => {

@@ -38,6 +38,10 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Wide, 189),
     // An older store deleted a volume, which the current one then had again.
     (PlanKind::Wide, 268),
+    // All copies but one were lost when the view that made that one a member was decided, but not durable.
+    (PlanKind::Wide, 103),
+    // A client that restarted while an edited configuration was tried had another node's id.
+    (PlanKind::Edits, 2025),
 ];
 
 /// The same with the transport between nodes.
@@ -49,6 +53,8 @@ const OVER_TRANSPORT: &[(PlanKind, u64)] = &[
     (PlanKind::Moves, 62),
     // A thousand invalidations to a server were begun at once: none was whole within its deadline, then or later.
     (PlanKind::NoisyRacks, 123),
+    // As `Wide` 103.
+    (PlanKind::LastCopies, 1014),
 ];
 
 #[test]

@@ -71,10 +71,11 @@ impl SetWatch {
         lost
     }
 
-    /// Whether every set of server `i` has a full copy elsewhere, by the metadata service's current views.
+    /// Whether every set of server `i` has a full copy elsewhere, by the metadata service's current views, which are
+    /// durable.
     pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
         self.refresh(sim);
-        let Some(meta) = sim.meta() else { return false };
+        let Some(meta) = sim.meta().filter(|m| m.is_durable()) else { return false };
         let Some(node) = sim.engine().layout().server(i) else { return false };
         let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
         let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || self.full_copy_lives(sim, v, &[i]));
@@ -82,10 +83,12 @@ impl SetWatch {
     }
 
     /// Whether every configured member of every set is one in its current incarnation: a view is unchanged for a while
-    /// after a member has restarted and lost its undurable data.
+    /// after a member has restarted and lost its undurable data. A view counts once it is durable: a power cut restores
+    /// the one before, whose members may then be the lost copies.
     pub fn all_full(&mut self, sim: &Sim) -> bool {
         self.refresh(sim);
-        self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
+        let durable = sim.meta().is_some_and(|m| m.is_durable());
+        durable && self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
     }
 
     /// Incomplete sets: their views, and their servers' states.
