@@ -159,6 +159,20 @@ impl DeviceOp {
             DeviceOp::Sync | DeviceOp::WriteMeta { .. } | DeviceOp::ReadMeta { .. } => None,
         }
     }
+    /// The same, to be replaced by another one.
+    pub fn block_mut(&mut self) -> Option<&mut u32> {
+        match self {
+            DeviceOp::ReadSlot { page, .. }
+            | DeviceOp::ReadSlots { page, .. }
+            | DeviceOp::ReadPage { page }
+            | DeviceOp::Program { page, .. } => Some(&mut page.block),
+            DeviceOp::Erase { block, .. }
+            | DeviceOp::MarkBad { block }
+            | DeviceOp::ReadSpares { block }
+            | DeviceOp::ReadOob { block } => Some(block),
+            DeviceOp::Sync | DeviceOp::WriteMeta { .. } | DeviceOp::ReadMeta { .. } => None,
+        }
+    }
 }
 
 /// A command to one device. Its completion carries the same `tag`.

@@ -10,7 +10,8 @@ use rackweave_core::{BlockAddr, Time, VssdId};
 use crate::ssd::{BlockWrite, FlashOut, NoFreeBlock, Ssd};
 use crate::timing::Clock;
 
-/// Where a block that is to be read lies. Dies are numbered on the device.
+/// Where a block that is to be read lies: the device's die, and the page by its erase block's address, which stays while
+/// erase blocks move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashLocation {
     pub die: u32,
@@ -102,11 +103,11 @@ impl Ssd {
     }
     /// The die that a read of the block would use; none if flash does not have it.
     pub fn die_of(&self, vssd: VssdId, addr: BlockAddr) -> Option<u32> {
-        self.get(vssd).die_of(addr.pack())
+        self.get(vssd).die_of(&self.drive.map, addr.pack())
     }
     /// Whether the next page of host data could go to the die.
     pub fn takes_pages(&self, vssd: VssdId, die: u32) -> bool {
-        self.get(vssd).takes_pages(die)
+        self.get(vssd).takes_pages(&self.drive.map, die)
     }
 }
 

@@ -61,8 +61,7 @@ impl Ssd {
             host_programs: cfg.host_program_suspend.then(|| cfg.profile.suspends_programs()).transpose()?,
         };
         let suspends = if cfg.blocking == BlockingUnit::Page { suspends } else { Suspends::default() };
-        let g = &cfg.profile.geometry;
-        let map = BlockMap::identity(g.dies(), g.blocks_per_die());
+        let map = BlockMap::identity(&cfg.profile.geometry);
         Ok(Ssd {
             drive: Drive::new(cfg.id, &cfg.profile, map, (cfg.timing, cfg.sync_span), suspends),
             vssds: Vec::new(),
@@ -308,7 +307,7 @@ impl Ssd {
         let v = &self.vssds[vssd];
         let corrupt = || {
             let (page, slot) = v.blocks.page_of(read.slot);
-            ReadError::Corrupt { block: v.on_device(v.blocks.block_of(read.slot)), page, slot }
+            ReadError::Corrupt { block: v.on_device(&self.drive.map, v.blocks.block_of(read.slot)), page, slot }
         };
         let found = match found {
             Ok(found) => found,
@@ -328,7 +327,7 @@ impl Ssd {
             named && s.data.crc32c() == r.crc
         };
         let Some(found) = found.filter(intact) else {
-            let block = v.on_device(v.blocks.block_of(read.slot));
+            let block = v.on_device(&self.drive.map, v.blocks.block_of(read.slot));
             out.traces.push(Trace { point: trace::CRC_MISMATCH, a: u64::from(v.id.0), b: u64::from(block) });
             return Err(corrupt());
         };
@@ -412,11 +411,11 @@ impl Ssd {
     /// The vSSD's own erase blocks, and the sum of their erase counts; lent ones included.
     pub fn erases(&self, vssd: VssdId) -> (u32, u64) {
         let v = self.get(vssd);
-        (v.home, v.own_dies().iter().map(|&die| self.drive.blocks.erases(die)).sum())
+        (v.home, v.own_dies().iter().map(|&die| self.drive.blocks.erases(self.drive.map.home(die))).sum())
     }
     /// First erase block of the vSSD on the device.
     pub fn first_block(&self, vssd: VssdId) -> u32 {
-        self.get(vssd).on_device(0)
+        self.get(vssd).on_device(&self.drive.map, 0)
     }
     /// Range records kept, in pieces that do not overlap.
     pub fn range_records(&self, vssd: VssdId) -> usize {
@@ -518,7 +517,7 @@ impl Ssd {
     /// The same, and collection keeps `free_ratio` of the spare blocks free ([`Space::free_ratio`]).
     pub fn prefill_to(&mut self, vssd: VssdId, free_ratio: f64, blocks: impl Iterator<Item = (BlockAddr, Timestamp)>) {
         let i = self.index(vssd);
-        self.vssds[i].prefill(&mut self.drive.blocks, blocks, free_ratio);
+        self.vssds[i].prefill(&mut self.drive, blocks, free_ratio);
     }
     /// Checks the page layer's invariants. Reads all state: for checkers of simulations and tests.
     pub fn check(&self) -> Result<(), Violation> {
@@ -526,3 +525,7 @@ impl Ssd {
         self.groups.iter().try_for_each(|c| self.check_holders(c))
     }
 }
+
+#[cfg(test)]
+#[path = "ssd/placed_tests.rs"]
+mod placed_tests;

@@ -1,6 +1,8 @@
 //! The block map (FB5): which physical erase block each *logical* one is, a die and a number in it. vSSDs own logical dies. So
 //! swaps of dies and rescues of failing blocks change this map alone, never the addresses that a layer keeps.
 
+use crate::geometry::Geometry;
+
 /// No erase block.
 pub(crate) const NONE: u32 = u32::MAX;
 
@@ -33,6 +35,8 @@ struct Lists {
 pub(crate) struct BlockMap {
     /// Addresses of each logical die.
     numbers: u32,
+    /// Blocks of each physical die.
+    blocks_per_die: u32,
     homes: Box<[Home]>,
     /// `None`: each address is that of the physical block with its number.
     lists: Option<Box<Lists>>,
@@ -40,14 +44,15 @@ pub(crate) struct BlockMap {
 
 impl BlockMap {
     /// Logical dies that lie where the physical ones of the same number do; no address has an erase block.
-    pub(crate) fn empty(dies: u32, numbers: u32) -> BlockMap {
-        let n = dies as usize * numbers as usize;
+    pub(crate) fn empty(g: &Geometry, numbers: u32) -> BlockMap {
+        let n = g.dies() as usize * numbers as usize;
         let lists = Lists { to: vec![NONE; n].into(), claims: vec![0; n].into() };
-        BlockMap { lists: Some(Box::new(lists)), ..BlockMap::identity(dies, numbers) }
+        BlockMap { numbers, lists: Some(Box::new(lists)), ..BlockMap::identity(g) }
     }
     /// Every physical block has the address of its die and its number there. Takes no memory for a block.
-    pub(crate) fn identity(dies: u32, numbers: u32) -> BlockMap {
-        BlockMap { numbers, homes: (0..dies).map(|d| Home { home: d, from: d }).collect(), lists: None }
+    pub(crate) fn identity(g: &Geometry) -> BlockMap {
+        let homes = (0..g.dies()).map(|d| Home { home: d, from: d }).collect();
+        BlockMap { numbers: g.blocks_per_die(), blocks_per_die: g.blocks_per_die(), homes, lists: None }
     }
     fn lists(&mut self) -> &mut Lists {
         let all = self.homes.len() as u32 * self.numbers;
@@ -101,6 +106,16 @@ impl BlockMap {
     #[inline]
     pub(crate) fn place(&self, address: u32) -> u32 {
         self.lists.as_ref().map_or(address, |l| l.to[address as usize])
+    }
+    /// Physical die of the block at the address with this number of all, which is of this logical die.
+    #[inline]
+    pub(crate) fn die_of(&self, die: u32, address: impl FnOnce() -> u32) -> u32 {
+        self.lists.as_ref().map_or(die, |l| l.to[address() as usize] / self.blocks_per_die)
+    }
+    /// Nothing has ever changed: every place is its address.
+    #[inline]
+    pub(crate) fn is_identity(&self) -> bool {
+        self.lists.is_none()
     }
     /// The address with this number of all addresses.
     pub(crate) fn address(&self, address: u32) -> Logical {
@@ -158,24 +173,30 @@ impl BlockMap {
 mod tests {
     use super::*;
 
+    fn geometry(channels: u16, blocks_per_plane: u32) -> Geometry {
+        let (dies_per_channel, planes_per_die) = (1, 1);
+        Geometry { channels, dies_per_channel, planes_per_die, blocks_per_plane, pages_per_block: 1, page_bytes: 4096 }
+    }
+
     #[test]
     fn an_identity_becomes_lists_with_its_first_change() {
-        let mut m = BlockMap::identity(3, 4);
-        assert!(m.lists.is_none() && m.mapped().count() == 12);
+        let mut m = BlockMap::identity(&geometry(3, 4));
+        assert!(m.is_identity() && m.mapped().count() == 12);
         assert_eq!((m.at(Logical { die: 2, number: 1 }), m.claims(Logical { die: 2, number: 1 })), (9, 0));
         m.trade_homes(0, 2);
-        assert_eq!((m.homes().collect::<Vec<_>>(), m.lists.is_none()), (vec![2, 1, 0], true));
+        assert_eq!((m.homes().collect::<Vec<_>>(), m.is_identity()), (vec![2, 1, 0], true));
         let (a, b) = (Logical { die: 0, number: 3 }, Logical { die: 2, number: 0 });
         m.map(a, 8);
         m.map(b, 3);
         let places: Vec<u32> = (0..12).map(|n| m.place(n)).collect();
         assert_eq!(places, [0, 1, 2, 8, 4, 5, 6, 7, 3, 9, 10, 11]);
+        assert_eq!([(0, 2), (0, 3), (2, 8), (2, 9)].map(|(die, n)| m.die_of(die, || n)), [0, 2, 0, 2]);
         assert_eq!((m.of_die(0).collect::<Vec<_>>(), m.address(8)), (vec![0, 1, 2, 8], b));
     }
 
     #[test]
     fn an_empty_map_has_no_block_and_counts_claims() {
-        let mut m = BlockMap::empty(2, 3);
+        let mut m = BlockMap::empty(&geometry(2, 5), 3);
         let l = Logical { die: 1, number: 2 };
         assert!(m.mapped().next().is_none() && m.at(l) == NONE);
         m.map(l, 7);

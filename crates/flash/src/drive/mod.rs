@@ -70,6 +70,22 @@ impl<P> Drive<P> {
         self.clock.submitted(tag, &op, collects, done_at);
         commands.push(DeviceCommand { ssd: self.id, tag, op, done_at });
     }
+    /// [`Self::submit`] of a command that names its block by the address.
+    pub(crate) fn submit_at_address(
+        &mut self,
+        now: Time,
+        pending: P,
+        (mut op, done_at): (DeviceOp, Time),
+        collects: bool,
+        commands: &mut Vec<DeviceCommand>,
+    ) {
+        if !self.map.is_identity()
+            && let Some(block) = op.block_mut()
+        {
+            *block = self.map.place(*block);
+        }
+        self.submit(now, pending, (op, done_at), collects, commands);
+    }
     pub(crate) fn sync(&mut self, now: Time, pending: P, commands: &mut Vec<DeviceCommand>) {
         self.submit(now, pending, (DeviceOp::Sync, now + self.sync_span), false, commands);
     }

@@ -360,7 +360,7 @@ impl FlashManager {
         let soft_planes = u32::from(cut.soft_planes_per_die);
         let erases = cfg.erase_suspend.then(|| cfg.profile.suspends_erases()).transpose()?;
         let suspends = Suspends { erases, ..Suspends::default() };
-        let map = BlockMap::empty(g.dies(), cut.stripes_per_die * u32::from(g.planes_per_die));
+        let map = BlockMap::empty(&g, cut.stripes_per_die * u32::from(g.planes_per_die));
         Ok(FlashManager {
             drive: Drive::new(cfg.id, &cfg.profile, map, (cfg.timing, cfg.sync_span), suspends),
             now: Time::ZERO,

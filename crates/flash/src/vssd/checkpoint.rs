@@ -385,7 +385,7 @@ impl Vssd {
             b.extend_from_slice(&number.to_le_bytes());
             b.extend_from_slice(&self.blocks.pages.to_le_bytes());
             b.extend_from_slice(&self.erase_count(io, number).to_le_bytes());
-            b.extend_from_slice(&io.drive.blocks.time(self.on_device(number)).to_le_bytes());
+            b.extend_from_slice(&io.drive.blocks.time(self.on_device(&io.drive.map, number)).to_le_bytes());
             t.iter().for_each(|s| b.extend_from_slice(&s.to_le_bytes()));
             for r in self.blocks.records(number) {
                 b.extend_from_slice(&r.addr.to_le_bytes());

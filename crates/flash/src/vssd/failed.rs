@@ -28,7 +28,7 @@ impl Vssd {
         }
         // One that is borrowed counts where it is at home, when it is back.
         self.retired += u32::from(block < self.home);
-        io.trace(trace::BLOCK_FAILED, u64::from(self.id.0), u64::from(self.on_device(block)));
+        io.trace(trace::BLOCK_FAILED, u64::from(self.id.0), u64::from(self.on_device(&io.drive.map, block)));
         io.out.done.push(FlashDone::BlockFailed { vssd: self.id });
     }
     /// A page of the block could not be programmed; it goes elsewhere.
@@ -91,7 +91,7 @@ impl Vssd {
     pub(crate) fn mark_bad(&mut self, io: &mut Io, block: u32) {
         self.blocks.all[block as usize].state = State::Retired;
         let done_at = io.drive.clock.meta(io.now, 0, true);
-        let op = DeviceOp::MarkBad { block: self.on_device(block) };
+        let op = DeviceOp::MarkBad { block: self.address(block) };
         io.submit(Pending::MarkBad { vssd: self.index, block }, op, done_at);
     }
     pub(crate) fn marked_bad(&mut self, io: &mut Io, block: u32, result: Result<(), DeviceError>) {
@@ -109,7 +109,7 @@ impl Vssd {
             return;
         }
         self.blocks.drop_table(block);
-        io.trace(trace::BLOCK_RETIRED, u64::from(self.id.0), u64::from(self.on_device(block)));
+        io.trace(trace::BLOCK_RETIRED, u64::from(self.id.0), u64::from(self.on_device(&io.drive.map, block)));
         if block >= self.home {
             self.bad_goes_home(block);
         }

@@ -6,6 +6,7 @@ use rackweave_core::device::Slot;
 
 use super::blocks::{Holds, NONE, State};
 use super::{By, GC_RESERVE, Io, Vssd};
+use crate::drive::BlockMap;
 use crate::gc_policy::Separation;
 use crate::ssd::BlockWrite;
 use crate::timing::Charge;
@@ -106,8 +107,8 @@ impl Vssd {
         }
     }
     /// Whether the host has an open block on the die, or would open one somewhere.
-    pub(crate) fn takes_pages(&self, die: u32) -> bool {
-        self.host.iter().any(|f| f.block == NONE || (!f.preparing && self.die(f.block) == die))
+    pub(crate) fn takes_pages(&self, map: &BlockMap, die: u32) -> bool {
+        self.host.iter().any(|f| f.block == NONE || (!f.preparing && self.die(map, f.block) == die))
     }
     fn place_among(&mut self, io: &mut Io, taker: Taker, lives: Lives, may: &dyn Fn(u32) -> bool) -> Place {
         let reserved = taker != Taker::Host;
@@ -129,7 +130,7 @@ impl Vssd {
                 if taker == Taker::Collector && self.gc.works_on(self.blocks.die_of(frontier.block)) {
                     continue;
                 }
-                if taker == Taker::Host && !may(self.die(frontier.block)) {
+                if taker == Taker::Host && !may(self.die(&io.drive.map, frontier.block)) {
                     busy = true;
                     continue;
                 }

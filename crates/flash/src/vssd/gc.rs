@@ -261,7 +261,7 @@ impl Vssd {
         let stretch = whole.then(|| {
             let spp = u64::from(self.blocks.spp);
             let reads = valid.min(u64::from(self.blocks.pages));
-            Cell::new(io.drive.clock.stretch(io.now, self.die(block), reads, valid.div_ceil(spp), spp))
+            Cell::new(io.drive.clock.stretch(io.now, self.die(&io.drive.map, block), reads, valid.div_ceil(spp), spp))
         });
         let die = self.blocks.die_of(block);
         self.gc.victims[i] = Some(Victim {
@@ -308,8 +308,9 @@ impl Vssd {
         v.next = (page + 1) * spp;
         v.reading = true;
         let valid = (page * spp..v.next).filter(|&s| self.blocks.is_valid(block, s)).count() as u64;
-        let charge = v.stretch.as_ref().map_or(Charge::Collector, Charge::Stretch);
-        let done_at = io.drive.clock.read(io.now, self.dies[die as usize], valid, charge);
+        let stretch = self.gc.victims[usize::from(i)].as_ref().and_then(|v| v.stretch.as_ref());
+        let charge = stretch.map_or(Charge::Collector, Charge::Stretch);
+        let done_at = io.drive.clock.read(io.now, self.die(&io.drive.map, block), valid, charge);
         self.gc.set_works(die, true);
         let op = DeviceOp::ReadPage { page: self.page_addr(block, page as u16) };
         io.submit(Pending::GcRead { vssd: self.index, victim: i, page: page as u16 }, op, done_at);
@@ -335,7 +336,7 @@ impl Vssd {
     /// Takes the valid slots of a page. `slots` is none if the page could not be read, and empty where contents are not kept.
     fn gc_take(&mut self, io: &mut Io, i: u8, page: u16, slots: Option<Box<[Slot]>>) {
         let (block, owner) = (self.gc.victim_block(i), self.owner().packed());
-        let (spp, on_device) = (self.blocks.spp as usize, u64::from(self.on_device(block)));
+        let (spp, on_device) = (self.blocks.spp as usize, u64::from(self.on_device(&io.drive.map, block)));
         let Some(v) = self.gc.victims[usize::from(i)].as_mut() else { return };
         let records = self.blocks.records(block);
         let first = usize::from(page) * spp;

@@ -41,7 +41,7 @@ pub(crate) struct Loans {
 /// A borrowed block was erased, or returns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct News {
-    /// On the device.
+    /// By its address.
     pub(crate) block: u32,
     back: Back,
 }
@@ -61,7 +61,7 @@ enum Back {
 /// A block on its way to a borrower.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lent {
-    /// On the device.
+    /// By its address.
     pub(crate) block: u32,
     dirty: bool,
 }
@@ -116,7 +116,7 @@ impl Vssd {
             let Some(block) = most.and_then(|d| self.blocks.next_free(d)) else { break };
             let dirty = self.blocks.depart(block);
             self.loans.lent += 1;
-            lent.push(Lent { block: self.on_device(block), dirty });
+            lent.push(Lent { block: self.address(block), dirty });
         }
         lent
     }
@@ -130,20 +130,20 @@ impl Vssd {
         self.drain_waiting(io);
         self.gc_pump(io);
     }
-    /// The number that a block of the group has here.
-    fn number_here(&self, on_device: u32) -> u32 {
-        let (die, within) = (on_device / self.blocks.blocks_per_die, on_device % self.blocks.blocks_per_die);
+    /// The number here of the group's block with this address.
+    fn number_here(&self, address: u32) -> u32 {
+        let (die, within) = (address / self.blocks.blocks_per_die, address % self.blocks.blocks_per_die);
         let here = self.dies.iter().position(|&d| d == die).unwrap_or(NONE as usize);
         here as u32 * self.blocks.blocks_per_die + within
     }
-    /// Whether it has the device's block now, its own or borrowed.
-    pub(crate) fn holds(&self, on_device: u32) -> bool {
-        self.blocks.all[self.number_here(on_device) as usize].state != State::Elsewhere
+    /// Whether it has the block with this address now, its own or borrowed.
+    pub(crate) fn holds(&self, address: u32) -> bool {
+        self.blocks.all[self.number_here(address) as usize].state != State::Elsewhere
     }
-    /// Whether the device's block is one of its own.
-    pub(crate) fn is_home_of(&self, on_device: u32) -> bool {
+    /// Whether the block with this address is one of its own.
+    pub(crate) fn is_home_of(&self, address: u32) -> bool {
         let own = (self.home / self.blocks.blocks_per_die) as usize;
-        self.dies[..own].contains(&(on_device / self.blocks.blocks_per_die))
+        self.dies[..own].contains(&(address / self.blocks.blocks_per_die))
     }
 
     /// Begins to give back what is borrowed: the collector goes on until it has.
@@ -201,7 +201,7 @@ impl Vssd {
         self.tell_lender(block, Back::Bad);
     }
     fn tell_lender(&mut self, block: u32, back: Back) {
-        self.loans.news.push(News { block: self.on_device(block), back });
+        self.loans.news.push(News { block: self.address(block), back });
     }
     /// The block was erased, and is free.
     pub(crate) fn erased_for_lender(&mut self, block: u32) {
@@ -262,7 +262,7 @@ impl Vssd {
             self.blocks.arrive(block, oob.erase_count, true);
             self.loans.here.push(block);
             // No checkpoint of this vSSD knows better than the block itself, which may lack one erase.
-            io.drive.blocks.raise(self.on_device(block), oob.erase_count.saturating_add(1));
+            io.drive.blocks.raise(self.on_device(&io.drive.map, block), oob.erase_count.saturating_add(1));
         }
         if mine { Found::Mine } else { Found::Others }
     }

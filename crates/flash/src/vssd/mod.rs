@@ -26,7 +26,7 @@ use rackweave_core::node::Trace;
 use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
 
-use crate::drive::Drive;
+use crate::drive::{BlockMap, Drive};
 use crate::gc_policy::Lifespan;
 use crate::hold::{Admission, FlashLocation, ReadTry};
 use crate::oob::{Address, Owner};
@@ -115,14 +115,16 @@ pub(crate) struct Io<'a> {
 }
 
 impl Io<'_> {
+    /// The command names its block by the address.
     pub(crate) fn submit(&mut self, pending: Pending, op: DeviceOp, done_at: Time) {
         let collects = matches!(pending, Pending::Program { by: By::Gc { .. }, .. });
-        self.drive.submit(self.now, pending, (op, done_at), collects, &mut self.out.commands);
+        self.drive.submit_at_address(self.now, pending, (op, done_at), collects, &mut self.out.commands);
     }
     /// Adds a slot to the last command, if that reads the one before it of the same page: the die's register has the page
     /// by then, and the slot is only one more to transfer.
     fn read_on(&mut self, die: u32, page: PageAddr, within: u8, read: SlotRead, held: bool) -> bool {
         let Some(DeviceCommand { tag, op, done_at, .. }) = self.out.commands.last_mut() else { return false };
+        let page = PageAddr { block: self.drive.map.place(page.block), page: page.page };
         let (first, count) = match *op {
             DeviceOp::ReadSlot { page: p, slot } if p == page => (slot, 1),
             DeviceOp::ReadSlots { page: p, first, count } if p == page => (first, count),
@@ -211,7 +213,7 @@ pub(crate) struct Vssd {
     pub(crate) index: u8,
     /// Of its entry in the drive's table, as durable.
     pub(crate) generation: u16,
-    /// Its dies on the device, its own first, then those of the others of its channel group.
+    /// Its logical dies, its own first, then those of the others of its channel group.
     dies: Box<[u32]>,
     /// Blocks of its own dies: the first ones.
     pub(crate) home: u32,
@@ -309,26 +311,32 @@ impl Vssd {
     pub(crate) fn owner(&self) -> Owner {
         Owner { index: self.index, generation: self.generation }
     }
-    pub(crate) fn die(&self, block: u32) -> u32 {
-        self.dies[self.blocks.die_of(block) as usize]
-    }
-    /// Its number on the device.
-    pub(crate) fn on_device(&self, block: u32) -> u32 {
+    /// The block's address, as its number of all addresses of the drive.
+    pub(crate) fn address(&self, block: u32) -> u32 {
         let (die, within) = self.blocks.within_die(block);
         self.dies[die as usize] * self.blocks.blocks_per_die + within
     }
+    /// Its number on the device.
+    pub(crate) fn on_device(&self, map: &BlockMap, block: u32) -> u32 {
+        map.place(self.address(block))
+    }
+    /// The device's die that it lies on.
+    pub(crate) fn die(&self, map: &BlockMap, block: u32) -> u32 {
+        map.die_of(self.dies[self.blocks.die_of(block) as usize], || self.address(block))
+    }
+    /// A page by its block's address.
     pub(crate) fn page_addr(&self, block: u32, page: u16) -> PageAddr {
-        PageAddr { block: self.on_device(block), page }
+        PageAddr { block: self.address(block), page }
     }
     pub(crate) fn erase_count(&self, io: &Io, block: u32) -> u16 {
-        io.drive.blocks.count(self.on_device(block))
+        io.drive.blocks.count(self.on_device(&io.drive.map, block))
     }
     pub(crate) fn oob(&self, io: &Io, block: u32) -> BlockOob {
         let (die, within) = self.blocks.within_die(block);
         let unmarked = block >= self.home && mutant!("flash.loan.unmarked");
         let owner = if unmarked { Owner::default() } else { self.owner() };
         let address = Address { owner, die: self.dies[die as usize], block: within };
-        io.drive.blocks.oob(self.on_device(block), address.pack())
+        io.drive.blocks.oob(self.on_device(&io.drive.map, block), address.pack())
     }
 
     // Reads.
@@ -344,9 +352,9 @@ impl Vssd {
         }
     }
     /// The die that has the block.
-    pub(crate) fn die_of(&self, addr: u64) -> Option<u32> {
+    pub(crate) fn die_of(&self, map: &BlockMap, addr: u64) -> Option<u32> {
         let (slot, _) = self.map.held(addr);
-        (slot != NONE).then(|| self.die(self.blocks.block_of(slot)))
+        (slot != NONE).then(|| self.die(map, self.blocks.block_of(slot)))
     }
     /// The version in a slot, which the map may have given.
     fn version_in(&self, slot: u32, told: Option<u64>) -> u64 {
@@ -416,7 +424,8 @@ impl Vssd {
         }
         let block = self.blocks.block_of(slot);
         let (page, within) = self.blocks.page_of(slot);
-        let lies = FlashLocation { die: self.die(block), page: self.page_addr(block, page), slot: within };
+        let die = self.die(&io.drive.map, block);
+        let lies = FlashLocation { die, page: self.page_addr(block, page), slot: within };
         Some((lies, SlotRead { token, slot, addr, version: self.version_in(slot, version), next: NONE }))
     }
     fn count_read(&mut self, slot: u32) {

@@ -2,10 +2,10 @@
 
 use rackweave_core::{BlockAddr, Timestamp};
 
-use super::Vssd;
 use super::blocks::{Holds, NONE, PAD, Record, State, is_range};
 use super::frontier::{Frontier, Lives, NO_FRONTIER};
-use crate::drive::EraseBlocks;
+use super::{Pending, Vssd};
+use crate::drive::Drive;
 
 /// Collection during ageing keeps the free ratio (protocol rule 19) near RackBlox's soft threshold, so that a measured
 /// part begins close to it, unless another ratio is configured.
@@ -14,7 +14,7 @@ pub(crate) const FREE_RATIO: f64 = 0.35;
 impl Vssd {
     pub(crate) fn prefill(
         &mut self,
-        erased: &mut EraseBlocks,
+        drive: &mut Drive<Pending>,
         blocks: impl Iterator<Item = (BlockAddr, Timestamp)>,
         free_ratio: f64,
     ) {
@@ -32,7 +32,7 @@ impl Vssd {
             let apart = self.separates() && self.replaces_short(addr);
             let at = if apart { &mut short } else { &mut at };
             if at.left == 0 {
-                self.make_room(erased, &mut moved_to, free_ratio);
+                self.make_room(drive, &mut moved_to, free_ratio);
             }
             self.put(at, addr, version.0);
             self.stats.host_slots += 1;
@@ -41,7 +41,7 @@ impl Vssd {
         self.leave(short);
         moved_to.into_iter().for_each(|s| self.leave(s));
     }
-    fn make_room(&mut self, erased: &mut EraseBlocks, moved_to: &mut [Spot; 2], free_ratio: f64) {
+    fn make_room(&mut self, drive: &mut Drive<Pending>, moved_to: &mut [Spot; 2], free_ratio: f64) {
         while self.space().free_ratio() < free_ratio || self.blocks.free_count <= super::GC_RESERVE {
             let Some(victim) = self.gc_choose() else { return };
             self.blocks.unlist(victim);
@@ -63,8 +63,9 @@ impl Vssd {
                 self.stats.gc_slots += 1;
                 from = s + 1;
             }
-            erased.erase(self.on_device(victim), 0);
-            self.blocks.release(victim, erased.count(self.on_device(victim)));
+            let on_device = self.on_device(&drive.map, victim);
+            drive.blocks.erase(on_device, 0);
+            self.blocks.release(victim, drive.blocks.count(on_device));
             self.stats.erases += 1;
         }
     }

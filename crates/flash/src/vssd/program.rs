@@ -35,7 +35,7 @@ impl Vssd {
         let (lives, owner) = (self.lives(writes), self.owner().packed());
         let place = self.place(io, Taker::Host, lives, may);
         let die = match place {
-            Place::At { frontier } => Some(self.die(self.host[frontier].block)),
+            Place::At { frontier } => Some(self.die(&io.drive.map, self.host[frontier].block)),
             Place::Soon => None,
             Place::Busy => return Err(NoPage::Busy),
             Place::Nowhere => return Err(NoFreeBlock.into()),
@@ -92,9 +92,9 @@ impl Vssd {
     }
 
     pub(crate) fn submit_erase(&mut self, io: &mut Io, block: u32, charge: Charge) {
-        let done_at = io.drive.clock.erase(io.now, self.die(block), charge);
-        io.drive.blocks.erase(self.on_device(block), io.now.0 / 1000);
-        let op = DeviceOp::Erase { block: self.on_device(block), oob: self.oob(io, block) };
+        let done_at = io.drive.clock.erase(io.now, self.die(&io.drive.map, block), charge);
+        io.drive.blocks.erase(self.on_device(&io.drive.map, block), io.now.0 / 1000);
+        let op = DeviceOp::Erase { block: self.address(block), oob: self.oob(io, block) };
         io.submit(Pending::Erase { vssd: self.index, block }, op, done_at);
     }
 
@@ -126,7 +126,7 @@ impl Vssd {
         }
         let oob = self.oob(io, block);
         let charge = if matches!(by, By::Gc { .. }) { Charge::Collector } else { Charge::Device };
-        let done_at = io.drive.clock.program(io.now, self.die(block), spp as u64, charge);
+        let done_at = io.drive.clock.program(io.now, self.die(&io.drive.map, block), spp as u64, charge);
         let op = DeviceOp::Program {
             page: self.page_addr(block, page),
             image: Box::new(PageImage { sequence, oob, slots: slots.clone() }),

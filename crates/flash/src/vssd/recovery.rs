@@ -200,7 +200,7 @@ impl Vssd {
                 *r = Record { addr: u64_at(s, 0), version: u64_at(s, 8) };
             }
             let count = u16::from_le_bytes([entry[6], entry[7]]);
-            io.drive.blocks.found(self.on_device(number), count, u64_at(entry, 8));
+            io.drive.blocks.found(self.on_device(&io.drive.map, number), count, u64_at(entry, 8));
         }
         Some(())
     }
@@ -261,8 +261,8 @@ impl Vssd {
             let Some(block) = r.scan.pop() else { break };
             r.in_flight += 1;
             let bytes = u64::from(self.blocks.spb) * 16;
-            let done_at = io.drive.clock.spares(io.now, self.die(block), bytes);
-            let op = DeviceOp::ReadSpares { block: self.on_device(block) };
+            let done_at = io.drive.clock.spares(io.now, self.die(&io.drive.map, block), bytes);
+            let op = DeviceOp::ReadSpares { block: self.address(block) };
             io.submit(Pending::Spares { vssd: self.index, block }, op, done_at);
         }
         if r.in_flight == 0 && r.scan.is_empty() {
@@ -277,9 +277,10 @@ impl Vssd {
         oob: &BlockOob,
         (pages, unreadable): (&[PageSpare], &[u16]),
     ) {
-        io.drive.blocks.found(self.on_device(block), oob.erase_count, oob.erase_time);
+        let on_device = self.on_device(&io.drive.map, block);
+        io.drive.blocks.found(on_device, oob.erase_count, oob.erase_time);
         if r.fresh && !pages.is_empty() && !mutant!("flash.table.lost-is-new") {
-            r.result = Err(TableError::Missing { block: self.on_device(block) }.into());
+            r.result = Err(TableError::Missing { block: on_device }.into());
             return;
         }
         // Without a readable page its owner is unknown.
@@ -288,11 +289,10 @@ impl Vssd {
             Found::Mine => {}
             Found::Others => return,
             Found::Foreign(found) => {
-                r.result = Err(TableError::Foreign { block: self.on_device(block), found }.into());
+                r.result = Err(TableError::Foreign { block: on_device, found }.into());
                 return;
             }
         }
-        let on_device = self.on_device(block);
         if !mutant!("flash.loss.spare-silent") {
             unreadable.iter().for_each(|&page| self.losses.add(on_device, page, oob.erase_time));
         }
@@ -371,17 +371,17 @@ impl Vssd {
     }
     /// Erase counts are never below the truth: what is known of a block, or of its die.
     fn settle_counts(&self, io: &mut Io, r: &Recovery) {
-        let erased = &mut io.drive.blocks;
-        for (block, known) in (0..self.home).map(|b| self.on_device(b)).zip(&r.counts) {
+        let (erased, map) = (&mut io.drive.blocks, &io.drive.map);
+        for (block, known) in (0..self.home).map(|b| self.on_device(map, b)).zip(&r.counts) {
             // At most one erase of a block is not in its own record: the next one waits for a sync.
             let unnoted = u16::from(!r.noted);
             erased.raise(block, erased.count(block).max(*known).saturating_add(unnoted));
         }
         for die in (0..self.home).step_by(self.blocks.blocks_per_die as usize) {
             let blocks = die..die + self.blocks.blocks_per_die;
-            let most = blocks.clone().map(|b| erased.count(self.on_device(b))).max().unwrap_or(0);
+            let most = blocks.clone().map(|b| erased.count(self.on_device(map, b))).max().unwrap_or(0);
             for b in blocks.filter(|b| self.blocks.all[*b as usize].sequence.is_none()) {
-                let block = self.on_device(b);
+                let block = self.on_device(map, b);
                 let least = if !r.checkpointed && !mutant!("flash.wear.lower") { most } else { 0 };
                 // Each start since may have erased it before its first program, unnoted.
                 erased.raise(block, erased.count(block).max(least).saturating_add(r.starts));
@@ -394,7 +394,7 @@ impl Vssd {
             r.in_flight += 1;
             let block = self.blocks.block_of(slot);
             let (page, within) = self.blocks.page_of(slot);
-            let done_at = io.drive.clock.read(io.now, self.die(block), 1, crate::timing::Charge::Device);
+            let done_at = io.drive.clock.read(io.now, self.die(&io.drive.map, block), 1, crate::timing::Charge::Device);
             let op = DeviceOp::ReadSlot { page: self.page_addr(block, page), slot: within };
             io.submit(Pending::RangeRead { vssd: self.index, group: slot }, op, done_at);
         }
@@ -427,9 +427,10 @@ impl Vssd {
             // Older copies of the covered blocks show again: the contents here must not count as complete.
             let (page, _) = self.blocks.page_of(slot);
             let block = self.blocks.block_of(slot);
-            let erased = io.drive.blocks.time(self.on_device(block));
+            let on_device = self.on_device(&io.drive.map, block);
+            let erased = io.drive.blocks.time(on_device);
             if !mutant!("flash.loss.range-silent") {
-                self.losses.add(self.on_device(block), page, erased);
+                self.losses.add(on_device, page, erased);
             }
             io.trace(trace::CRC_MISMATCH, u64::from(self.id.0), u64::from(self.blocks.block_of(slot)));
             return;
