@@ -9,6 +9,7 @@ pub mod build;
 pub mod capture;
 pub mod clients;
 pub mod engine;
+mod forge;
 mod networked;
 pub mod plan;
 pub mod services;

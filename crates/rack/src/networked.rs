@@ -41,6 +41,10 @@ impl Datagram {
     pub(crate) fn path(&self) -> Option<u16> {
         self.path
     }
+    /// One between the same nodes, on the same path.
+    pub(crate) fn alike(&self, bytes: Bytes) -> Datagram {
+        Datagram { segment: bytes.len(), bytes, ..self.clone() }
+    }
     /// The datagrams of a train, or the single one.
     pub(crate) fn each(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks(self.segment.max(1))

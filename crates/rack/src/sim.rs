@@ -389,6 +389,11 @@ impl Sim {
         let (RackEngine::Datagrams(e), Some(wire)) = (&mut self.engine, &self.wire) else { return };
         wire.borrow().recorded(node).into_iter().for_each(|d| e.post(d));
     }
+    /// An attacker without keys sends the node datagrams that it made of recorded ones.
+    pub fn forge(&mut self, node: NodeId) {
+        let (RackEngine::Datagrams(e), Some(wire)) = (&mut self.engine, &self.wire) else { return };
+        wire.borrow_mut().forged(node).into_iter().for_each(|d| e.post(d));
+    }
     /// Shared network state of a rack with the transport.
     pub fn wire(&mut self) -> Option<std::cell::RefMut<'_, Wire>> {
         self.wire.as_ref().map(|w| w.borrow_mut())

@@ -14,6 +14,7 @@ use rackweave_transport::header::{self, Kind};
 use rackweave_transport::{Config, KeyId, Keys};
 use serde::{Deserialize, Serialize};
 
+use crate::forge;
 use crate::networked::Datagram;
 use crate::wire_log::Log;
 
@@ -45,6 +46,8 @@ const KEY_IDS: [u8; 3] = [1, 2, 3];
 const TRAIN: usize = 65_507;
 /// Datagrams per sender and receiver that an attacker keeps.
 const RECORDED: usize = 32;
+/// Recorded datagrams that an attacker forges others after, at a time.
+const FORGED: usize = 64;
 
 /// State that outlives nodes.
 #[derive(Debug)]
@@ -180,6 +183,18 @@ impl Wire {
     /// Datagrams recorded on their way to the node.
     pub(crate) fn recorded(&self, to: NodeId) -> Vec<Datagram> {
         self.recorded.iter().filter(|(way, _)| way.1 == to).flat_map(|(_, (_, kept))| kept.clone()).collect()
+    }
+
+    /// Datagrams to the node that an attacker without keys makes of some that were recorded.
+    pub(crate) fn forged(&mut self, to: NodeId) -> Vec<Datagram> {
+        let mut models = self.recorded(to);
+        let mut forged = Vec::new();
+        for _ in 0..FORGED.min(models.len()) {
+            let model = models.swap_remove(self.rng.below(models.len() as u64) as usize);
+            let Some(first) = model.each().next() else { continue };
+            forged.extend(forge::after(first, &mut self.rng).into_iter().map(|bytes| model.alike(bytes)));
+        }
+        forged
     }
 
     /// Whether the datagram arrives; some arrive damaged.

@@ -286,6 +286,10 @@ pub enum Fault {
     Replay {
         node: u32,
     },
+    /// An attacker without the keys sends a node datagrams of its own, made after those that were sent to it.
+    Forge {
+        node: u32,
+    },
     /// A node's incarnation counter is lost: its next run finds none.
     LoseCounter {
         node: u32,

@@ -6,6 +6,9 @@ use crate::fault::plan::{Fault, FaultAt, Plan};
 use rackweave_rack::wire::{Authentication, TransportConfig};
 use rackweave_sim::LinkFaults;
 
+/// Id of the first switch.
+const SWITCH: u32 = 1;
+
 impl Plan {
     /// This plan with the transport between its nodes, and with additional faults of datagrams, paths, keys and
     /// counters.
@@ -68,7 +71,19 @@ impl Plan {
         if let Some(least) = transport.and_then(|t| [1_472, 1_200].into_iter().find(|b| *b < t.datagram_bytes)) {
             add(rng.below(span_us), Fault::NarrowPaths { bytes: least, ms: rng.between(100, 600) });
         }
+        if authentication != Authentication::None {
+            add_forgeries(&mut self.faults, &mut rng, span_us);
+        }
         self.faults.sort_by_key(|f| f.at_us);
         self
+    }
+}
+
+/// Each plan has two for a node of any kind, and one for a switch, which alone receives every `gc_op`.
+fn add_forgeries(faults: &mut Vec<FaultAt>, rng: &mut Rng, span_us: u64) {
+    for node in [rng.next_u64() as u32, rng.next_u64() as u32, SWITCH] {
+        // Late enough for datagrams to be recorded.
+        let at_us = rng.between(span_us / 4, span_us);
+        faults.push(FaultAt { at_us, fault: Fault::Forge { node } });
     }
 }

@@ -177,6 +177,7 @@ impl Run<'_> {
     fn begin_at_once(&mut self, fault: Fault) {
         match fault {
             Fault::Replay { node } => self.replay(node),
+            Fault::Forge { node } => self.forge(node),
             Fault::LoseCounter { node } => self.lose_counter(node),
             Fault::Rekey => self.begin_rekey(),
             Fault::Corrupt { server } => self.corrupt(server),
@@ -242,6 +243,7 @@ impl Run<'_> {
             Fault::DarkPaths { .. } => self.darken(0),
             Fault::NarrowPaths { .. } => self.narrow(usize::MAX),
             Fault::Replay { .. }
+            | Fault::Forge { .. }
             | Fault::Corrupt { .. }
             | Fault::LoseCounter { .. }
             | Fault::Rekey

@@ -35,6 +35,11 @@ impl Run<'_> {
         self.sim.replay(NodeId(node % nodes));
     }
 
+    pub(super) fn forge(&mut self, node: u32) {
+        let nodes = self.sim.engine().layout().nodes();
+        self.sim.forge(NodeId(node % nodes));
+    }
+
     /// With the transport a message may be in flight until its deadline, and then in the network.
     pub(super) fn limit_age(&mut self) {
         let late = |f: &FaultAt| match f.fault {
