@@ -252,9 +252,9 @@ impl Replica {
         let of = (BlockAddr::new(range.volume, range.first), BlockAddr::new(range.volume, range.end()));
         // Beside each block at most one run that is zeroed.
         cx.store.scan(of, 2 * CHUNK_BLOCKS as usize + 1, &mut entries);
-        let mut asked = entries.iter().filter(|e| e.mapped).map(|e| e.addr.block);
-        let left = asked.by_ref().take(SUMS_MAX as usize).collect();
-        let range = BlockRange { count: asked.next().map_or(range.count, |b| b - range.first), ..range };
+        let mut requested = entries.iter().filter(|e| e.mapped).map(|e| e.addr.block);
+        let left = requested.by_ref().take(SUMS_MAX as usize).collect();
+        let range = BlockRange { count: requested.next().map_or(range.count, |b| b - range.first), ..range };
         self.compare.answering.retain(|a| a.to != to);
         self.compare.answering.push(Answering { to, request, range, digest, left, sums: Vec::new() });
         self.sum_on(cx, to, request);
@@ -262,8 +262,8 @@ impl Replica {
 
     /// Reads on for the requesting member, and answers when all is read.
     fn sum_on<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64) {
-        let asked = |a: &Answering| (a.to, a.request) == (to, request);
-        while let Some(at) = self.compare.answering.iter().position(asked) {
+        let requested = |a: &Answering| (a.to, a.request) == (to, request);
+        while let Some(at) = self.compare.answering.iter().position(requested) {
             let job = &mut self.compare.answering[at];
             let Some(block) = job.left.pop_front() else {
                 let job = self.compare.answering.swap_remove(at);
@@ -317,8 +317,8 @@ impl Replica {
             return;
         };
         r.missing &= !(1 << from);
-        let (told, sums) = if same { (r.range, r.own.clone()) } else { (range, sums.to_vec()) };
-        r.answers.push((from, told, sums));
+        let (range, sums) = if same { (r.range, r.own.clone()) } else { (range, sums.to_vec()) };
+        r.answers.push((from, range, sums));
         let over = r.missing == 0;
         if let Some(n) = self.compare.silent.get_mut(from) {
             *n = 0;
@@ -357,8 +357,8 @@ impl Replica {
                 continue;
             };
             self.judge_block(cx, a, &copies);
-            let lacks = |(_, told, sums): &&(usize, BlockRange, Vec<BlockSum>)| {
-                told.volume == volume && told.contains(block) && !sums.iter().any(|s| s.block == block)
+            let lacks = |(_, range, sums): &&(usize, BlockRange, Vec<BlockSum>)| {
+                range.volume == volume && range.contains(block) && !sums.iter().any(|s| s.block == block)
             };
             for (k, ..) in r.answers.iter().filter(lacks) {
                 self.suspect(cx, *k, a, own.crc);
@@ -430,8 +430,8 @@ impl Replica {
         a: BlockAddr,
         (theirs, data): (Timestamp, Option<&Payload>),
     ) -> bool {
-        let asked = |s: &Suspect| (s.request, s.with, s.addr) == (request, from, a);
-        let Some(at) = self.compare.suspects.iter().position(asked) else { return false };
+        let requested = |s: &Suspect| (s.request, s.with, s.addr) == (request, from, a);
+        let Some(at) = self.compare.suspects.iter().position(requested) else { return false };
         let s = self.compare.suspects.swap_remove(at);
         let changed = !self.serving(cx.now)
             || self.is_deleted(a.volume)

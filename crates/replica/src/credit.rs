@@ -15,7 +15,7 @@ use crate::config::{CREDIT_PAGES, CREDIT_SLOTS};
 pub(crate) enum Recall {
     #[default]
     No,
-    Asked {
+    Requested {
         times: u8,
         at: Time,
     },
@@ -42,7 +42,7 @@ impl Account {
         self.granted.0 >= self.used.0 + slots && self.has_pages(pages)
     }
     /// Gives pages back beyond `keep`, as if they were used.
-    pub fn give_back(&mut self, keep: u64) {
+    pub fn release(&mut self, keep: u64) {
         self.used.1 = self.used.1.max(self.granted.1.saturating_sub(keep));
     }
     pub fn has_pages(&self, pages: u64) -> bool {
@@ -63,10 +63,10 @@ impl Account {
     }
     /// Accepted blocks are in the store now.
     pub fn consume(&mut self, slots: u64, pages: u64) {
-        self.told(self.consumed.0.saturating_add(slots), self.consumed.1.saturating_add(pages));
+        self.report_used(self.consumed.0.saturating_add(slots), self.consumed.1.saturating_add(pages));
     }
     /// The other says what it has used, counting nothing still under way.
-    pub fn told(&mut self, slots: u64, pages: u64) {
+    pub fn report_used(&mut self, slots: u64, pages: u64) {
         self.consumed = (self.consumed.0.max(slots), self.consumed.1.max(pages));
         self.given = (self.given.0.max(self.consumed.0), self.given.1.max(self.consumed.1));
     }

@@ -79,8 +79,8 @@ impl Replica {
 
     /// Volumes from the metadata service: a set that crashed whole has lost its fences. The list includes deletions
     /// that a member missed; the rest of those volumes is dropped.
-    pub fn learn_volumes<S: Store>(&mut self, store: &mut S, told: &LiveVolumes) {
-        if self.fences.learn(told) {
+    pub fn learn_volumes<S: Store>(&mut self, store: &mut S, live: &LiveVolumes) {
+        if self.fences.learn(live) {
             store.know_volumes(&self.fences.known());
         }
     }

@@ -49,15 +49,15 @@ impl Fences {
         true
     }
     /// Adopts another node's list. False: no room for it now, and none of it is adopted.
-    pub fn learn(&mut self, told: &LiveVolumes) -> bool {
-        let first_unused = self.first_unused.max(told.first_unused);
+    pub fn learn(&mut self, live: &LiveVolumes) -> bool {
+        let first_unused = self.first_unused.max(live.first_unused);
         let mut theirs: Map<VolumeId, u32> = map();
-        for &(v, attach) in &told.writers {
+        for &(v, attach) in &live.writers {
             let newest = theirs.entry(v).or_insert(0);
             *newest = attach.max(*newest);
         }
         let of_theirs = |v: VolumeId| {
-            let unknown = if v < told.first_unused { FENCE_ALL } else { 0 };
+            let unknown = if v < live.first_unused { FENCE_ALL } else { 0 };
             theirs.get(&v).copied().unwrap_or(unknown)
         };
         let all = self.live.keys().chain(theirs.keys().filter(|v| !self.live.contains_key(*v)));

@@ -63,7 +63,7 @@ pub(crate) struct Fill {
     differ: VecDeque<Stretch>,
     /// Blocks to copy, and requested blocks.
     blocks: VecDeque<BlockAddr>,
-    asked: Vec<BlockAddr>,
+    requested: Vec<BlockAddr>,
     /// Bytes that may be requested now, and since when they accumulate ([`crate::ReplicaConfig::fill_rate`]).
     budget: u64,
     budget_at: Time,
@@ -171,7 +171,7 @@ impl Replica {
             next: None,
             differ: VecDeque::new(),
             blocks: VecDeque::new(),
-            asked: Vec::new(),
+            requested: Vec::new(),
             budget: 0,
             budget_at: cx.now,
             left_out: false,
@@ -180,7 +180,7 @@ impl Replica {
         }));
         self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
         self.fill_ask(cx);
-        self.asks_at = self.asks.first(cx.now);
+        self.retry_at = self.retry.first(cx.now);
     }
 
     /// Whether a range may be accepted: not while a fill cannot remember it.
@@ -213,7 +213,7 @@ impl Replica {
                 }
             }
             Stage::Blocks => {
-                for addr in f.asked.clone() {
+                for addr in f.requested.clone() {
                     self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
                 }
             }
@@ -229,15 +229,15 @@ impl Replica {
     /// Slots and pages that requested blocks will take.
     pub(crate) fn fill_coming<S: Store>(&self, cx: &Cx<'_, S>) -> (u64, u64) {
         let Some(f) = self.fill.as_deref() else { return (0, 0) };
-        let pages = f.asked.iter().filter(|&&a| !cx.store.mapped(a)).count();
-        (f.asked.len() as u64, pages as u64)
+        let pages = f.requested.iter().filter(|&&a| !cx.store.mapped(a)).count();
+        (f.requested.len() as u64, pages as u64)
     }
 
     /// Whether an answer is awaited.
     pub(crate) fn fill_waits(&self) -> bool {
         self.fill.as_deref().is_some_and(|f| match f.stage {
             Stage::Tables | Stage::Digests | Stage::Scan => true,
-            Stage::Blocks => !f.asked.is_empty(),
+            Stage::Blocks => !f.requested.is_empty(),
             Stage::Persist => false,
         })
     }
@@ -259,8 +259,8 @@ impl Replica {
             let held = cx.store.version(a).max(f.zeroed(a));
             held.epoch() == epoch && held.version() > 1
         };
-        let asked = std::mem::take(&mut f.asked);
-        f.asked = asked.into_iter().filter(|&a| !fresh(f, a)).collect();
+        let requested = std::mem::take(&mut f.requested);
+        f.requested = requested.into_iter().filter(|&a| !fresh(f, a)).collect();
         self.copy_more(cx);
         if again {
             self.fill_ask(cx);
@@ -284,7 +284,7 @@ impl Replica {
         let Some(f) = self.fill.as_deref_mut() else { return };
         f.tables &= !(1 << from);
         f.tries = 0;
-        self.asks.answered(cx.now);
+        self.retry.answered(cx.now);
         f.records.extend_from_slice(records);
         let done = f.tables == 0;
         if done {
@@ -292,7 +292,7 @@ impl Replica {
         }
         if done {
             self.fill_ask(cx);
-            self.asks_at = self.asks.first(cx.now);
+            self.retry_at = self.retry.first(cx.now);
         }
     }
 
@@ -304,7 +304,7 @@ impl Replica {
         }
         let Some(differ) = differing(cx.store, f.from, theirs, next, &mut self.stats.runs_compared) else { return };
         f.tries = 0;
-        self.asks.answered(cx.now);
+        self.retry.answered(cx.now);
         f.next = next;
         f.differ = differ.into();
         self.next_stretch(cx);
@@ -322,7 +322,7 @@ impl Replica {
             f.passes += 1;
             f.from = BlockAddr::default();
             f.stage = Stage::Digests;
-            self.asks_at = cx.now;
+            self.retry_at = cx.now;
             return;
         } else {
             f.stage = Stage::Persist;
@@ -333,17 +333,17 @@ impl Replica {
             return cx.store.persist(token);
         }
         self.fill_ask(cx);
-        self.asks_at = self.asks.first(cx.now);
+        self.retry_at = self.retry.first(cx.now);
     }
 
     fn fill_scan<S: Store>(&mut self, cx: &mut Cx<'_, S>, (from, until): Stretch, theirs: &[ScanEntry]) {
         let Some(f) = self.fill.as_deref_mut() else { return };
-        let asked = f.differ.front().is_some_and(|d| d.0 == from && until > from && until <= d.1);
-        if !matches!(f.stage, Stage::Scan) || !asked || !are_runs_of(theirs, (from, until)) {
+        let requested = f.differ.front().is_some_and(|d| d.0 == from && until > from && until <= d.1);
+        if !matches!(f.stage, Stage::Scan) || !requested || !are_runs_of(theirs, (from, until)) {
             return;
         }
         f.tries = 0;
-        self.asks.answered(cx.now);
+        self.retry.answered(cx.now);
         f.stage = Stage::Blocks;
         let mut mine = Vec::new();
         // The side with more runs is compared with the other bit by bit.
@@ -378,9 +378,9 @@ impl Replica {
         let reserved = coming + if f.passes == 0 { given.1 } else { 0 };
         let mut pages = cx.store.pages_free().saturating_sub(reserved);
         f.earn(cx.now, rate);
-        let waited = !f.asked.is_empty();
+        let waited = !f.requested.is_empty();
         let mut ask = Vec::new();
-        while f.asked.len() < FILL_WINDOW.min(room) {
+        while f.requested.len() < FILL_WINDOW.min(room) {
             if f.budget < u64::from(BLOCK) && !f.blocks.is_empty() {
                 // Goes on with the timer; no answer is overdue.
                 f.tries = 0;
@@ -395,13 +395,13 @@ impl Replica {
                 pages -= 1;
             }
             f.budget -= u64::from(BLOCK);
-            f.asked.push(a);
+            f.requested.push(a);
             ask.push(a);
         }
         let source = f.source;
-        let done = f.asked.is_empty() && f.blocks.is_empty();
+        let done = f.requested.is_empty() && f.blocks.is_empty();
         if !waited {
-            self.asks_at = self.asks.first(cx.now);
+            self.retry_at = self.retry.first(cx.now);
         }
         for addr in ask {
             self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
@@ -416,11 +416,11 @@ impl Replica {
     fn fill_block<S: Store>(&mut self, cx: &mut Cx<'_, S>, a: BlockAddr, version: Timestamp, copied: Copied) {
         let (epoch, me) = (self.epoch, self.me as u8);
         let Some(f) = self.fill.as_deref_mut() else { return };
-        let Some(at) = f.asked.iter().position(|x| *x == a) else { return };
-        f.asked.swap_remove(at);
+        let Some(at) = f.requested.iter().position(|x| *x == a) else { return };
+        f.requested.swap_remove(at);
         f.tries = 0;
         // One of several requested at different times, so its round trip is unknown.
-        self.asks_at = self.asks.first(cx.now);
+        self.retry_at = self.retry.first(cx.now);
         let held = cx.store.version(a).max(f.zeroed(a));
         let fresh = held.epoch() == epoch && held.version() > 1;
         let one = BlockRange { volume: a.volume, first: a.block, count: 1 };

@@ -19,7 +19,7 @@ const REPETITIONS: u64 = 7;
 #[derive(Debug, Default)]
 pub(crate) struct Reach {
     /// By place in the view: time of the first unanswered query.
-    asked: Vec<Option<Time>>,
+    requested: Vec<Option<Time>>,
     /// Earliest time of the next query, which serves all operations that wait for the member.
     again_at: Vec<Time>,
     /// Time of the last report to the metadata service.
@@ -44,7 +44,7 @@ impl Replica {
     pub(crate) fn reach_anew(&mut self, now: Time) {
         let n = self.members.len();
         self.repeats.anew(n);
-        self.reach = Reach { asked: vec![None; n], again_at: vec![Time::ZERO; n], ..Reach::default() };
+        self.reach = Reach { requested: vec![None; n], again_at: vec![Time::ZERO; n], ..Reach::default() };
         if self.role.is_none() && !self.members.is_empty() {
             self.timers.set(now, Wait::Replay(0), Timer::Reach(self.epoch.0));
         }
@@ -55,29 +55,29 @@ impl Replica {
         let op = &self.ops[op as usize];
         if cx.now.since(op.sent_at) >= self.cfg.timeouts.retransmit * REPETITIONS {
             let missing = op.waits_for();
-            self.ask_silent(cx, missing);
+            self.request_silent(cx, missing);
         }
     }
 
     /// Queries them, and reports those that left their first query unanswered.
-    pub(crate) fn ask_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, missing: u64) {
+    pub(crate) fn request_silent<S: Store>(&mut self, cx: &mut Cx<'_, S>, missing: u64) {
         let patience = self.cfg.timeouts.fill * 2;
         for k in Self::bits(missing) {
             // A member counts as silent only after a query: another operation's query may just have been answered.
             let due = self.reach.again_at[k] <= cx.now;
             if due || mutant!("replica.reach.unasked") {
-                self.reach.asked[k].get_or_insert(cx.now);
+                self.reach.requested[k].get_or_insert(cx.now);
             }
             if due {
                 self.reach.again_at[k] = cx.now + self.cfg.timeouts.retransmit;
-                self.ask_epoch(cx, k);
+                self.request_epoch(cx, k);
             }
         }
         if cx.now < self.reach.told_at + self.cfg.timeouts.fill {
             return;
         }
-        let late = |asked: &Option<Time>| asked.is_some_and(|at| cx.now.since(at) >= patience);
-        let silent = self.reach.asked.iter().zip(&self.members).filter(|(asked, _)| late(asked));
+        let late = |requested: &Option<Time>| requested.is_some_and(|at| cx.now.since(at) >= patience);
+        let silent = self.reach.requested.iter().zip(&self.members).filter(|(requested, _)| late(requested));
         let silent: Vec<_> = silent.map(|(_, m)| m.vssd).collect();
         if !silent.is_empty() {
             self.reach.told_at = cx.now;
@@ -86,7 +86,7 @@ impl Replica {
     }
 
     /// A message in an epoch that is over.
-    fn ask_epoch<S: Store>(&self, cx: &mut Cx<'_, S>, k: usize) {
+    fn request_epoch<S: Store>(&self, cx: &mut Cx<'_, S>, k: usize) {
         let m = self.members[k];
         let header = Header {
             op: PacketOp::Peer,
@@ -110,7 +110,7 @@ impl Replica {
 
     /// A member answered something.
     pub(crate) fn answered(&mut self, from: usize) {
-        self.reach.asked[from] = None;
+        self.reach.requested[from] = None;
     }
 
     /// A server outside the view got the epoch.
@@ -126,7 +126,7 @@ impl Replica {
         if std::mem::take(&mut self.reach.reached) == all {
             self.control(cx, Control::Reached { set: self.cfg.set, epoch: self.epoch });
         }
-        Self::bits(all).for_each(|k| self.ask_epoch(cx, k));
+        Self::bits(all).for_each(|k| self.request_epoch(cx, k));
         self.timers.set(cx.now, Wait::Replay(0), Timer::Reach(self.epoch.0));
     }
 }

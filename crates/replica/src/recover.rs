@@ -45,7 +45,7 @@ impl Fix {
         }
     }
     /// The requested copy.
-    fn asked(&self) -> Option<(BlockAddr, Copy)> {
+    fn requested(&self) -> Option<(BlockAddr, Copy)> {
         match self {
             Fix::Copy { addr, copies, at, .. } => copies.get(*at).map(|c| (*addr, *c)),
             Fix::Zero(_) => None,
@@ -135,7 +135,7 @@ impl Replica {
     }
     fn recovery_ask_first<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         self.recovery_ask(cx);
-        self.asks_at = self.asks.first(cx.now);
+        self.retry_at = self.retry.first(cx.now);
     }
 
     fn recovery_peers(&self) -> u64 {
@@ -157,7 +157,7 @@ impl Replica {
                         self.send(cx, k, REQUEST, Peer::ScanAsk { from, until });
                     }
                 }
-                for (addr, c) in r.fetching.iter().filter_map(Fix::asked).filter(|(_, c)| c.holder != self.me) {
+                for (addr, c) in r.fetching.iter().filter_map(Fix::requested).filter(|(_, c)| c.holder != self.me) {
                     self.send(cx, c.holder, REQUEST, Peer::BlockAsk { addr });
                 }
                 for m in &r.marks {
@@ -173,7 +173,7 @@ impl Replica {
 
     /// Whether an answer is awaited.
     pub(crate) fn recovery_waits(&self) -> bool {
-        let elsewhere = |f: &Fix| f.asked().is_some_and(|(_, c)| c.holder != self.me);
+        let elsewhere = |f: &Fix| f.requested().is_some_and(|(_, c)| c.holder != self.me);
         self.recovery.as_deref().is_some_and(|r| match r.stage {
             Stage::Compare | Stage::Done => true,
             Stage::Repair => r.scanning != 0 || !r.marks.is_empty() || r.fetching.iter().any(elsewhere),
@@ -213,7 +213,7 @@ impl Replica {
                 r.from = BlockAddr::default();
             }
         }
-        self.asks.answered(cx.now);
+        self.retry.answered(cx.now);
         self.recovery_go_on(cx);
         self.recovery_compare(cx);
     }
@@ -227,12 +227,12 @@ impl Replica {
     ) {
         let (voters, witnesses) = (self.recovery_peers() | 1 << self.me, self.witnesses());
         let Some(r) = self.recovery.as_deref_mut().filter(|r| r.stage == Stage::Repair) else { return };
-        let asked = r.differ.front().is_some_and(|d| d.0 == at && until > at && until <= d.1);
-        if !asked || r.scanning & 1 << from == 0 || !are_runs_of(runs, (at, until)) {
+        let requested = r.differ.front().is_some_and(|d| d.0 == at && until > at && until <= d.1);
+        if !requested || r.scanning & 1 << from == 0 || !are_runs_of(runs, (at, until)) {
             return;
         }
         r.scanning &= !(1 << from);
-        self.asks.answered(cx.now);
+        self.retry.answered(cx.now);
         r.until = if r.runs.is_empty() { until } else { r.until.min(until) };
         r.runs.push((from, runs.into()));
         if r.scanning == 0 {
@@ -245,7 +245,7 @@ impl Replica {
             r.runs.clear();
             let rest = r.differ.pop_front().map(|d| (until, d.1));
             r.differ.push_front(rest.unwrap_or_default());
-            self.asks_at = self.asks.first(cx.now);
+            self.retry_at = self.retry.first(cx.now);
             self.recovery_go_on(cx);
         }
     }
@@ -302,7 +302,7 @@ impl Replica {
     /// Starts a repair, or its next step. `false`: no room now.
     fn fix<S: Store>(&mut self, cx: &mut Cx<'_, S>, f: Fix, me: usize) -> bool {
         let Some(r) = self.recovery.as_deref_mut() else { return true };
-        match (f.asked(), &f) {
+        match (f.requested(), &f) {
             (_, &Fix::Zero(_)) if mutant!("replica.recovery.no-zeroes") => {}
             (_, &Fix::Zero(range)) => {
                 r.writing += 1;
@@ -321,7 +321,7 @@ impl Replica {
             }
             (Some((addr, c)), _) => {
                 if r.fetching.is_empty() {
-                    self.asks_at = self.asks.first(cx.now);
+                    self.retry_at = self.retry.first(cx.now);
                 }
                 r.fetching.push(f);
                 self.send(cx, c.holder, REQUEST, Peer::BlockAsk { addr });
@@ -384,13 +384,13 @@ impl Replica {
         let Some(m) = r.marks.iter_mut().find(|m| (m.addr, m.version) == (a, version)) else { return };
         m.missing &= !(1 << from);
         r.marks.retain(|m| m.missing != 0);
-        self.asks_at = self.asks.first(cx.now);
+        self.retry_at = self.retry.first(cx.now);
         self.recovery_go_on(cx);
     }
 
     fn fix_came(&mut self, (from, a): (usize, BlockAddr), version: Timestamp, data: Payload) -> bool {
         let Some(r) = self.recovery.as_deref_mut() else { return false };
-        let wanted = |f: &Fix| f.asked().is_some_and(|(addr, c)| (addr, c.holder, c.version) == (a, from, version));
+        let wanted = |f: &Fix| f.requested().is_some_and(|(addr, c)| (addr, c.holder, c.version) == (a, from, version));
         let Some(at) = r.fetching.iter().position(wanted) else { return false };
         if let Fix::Copy { mapped, .. } = r.fetching.swap_remove(at) {
             r.fetched.push_back((a, data, mapped));
@@ -408,7 +408,7 @@ impl Replica {
         data: Payload,
     ) {
         if self.fix_came((from, a), version, data) {
-            self.asks_at = self.asks.first(cx.now);
+            self.retry_at = self.retry.first(cx.now);
             self.recovery_go_on(cx);
         }
     }
@@ -448,14 +448,14 @@ impl Replica {
     /// The member says that it cannot read its copy: the next one that may be taken.
     pub(crate) fn fix_lost<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, a: BlockAddr) {
         let Some(r) = self.recovery.as_deref_mut() else { return };
-        let wanted = |f: &Fix| f.asked().is_some_and(|(addr, c)| (addr, c.holder) == (a, from));
+        let wanted = |f: &Fix| f.requested().is_some_and(|(addr, c)| (addr, c.holder) == (a, from));
         let Some(found) = r.fetching.iter().position(wanted) else { return };
         let mut f = r.fetching.swap_remove(found);
         if let Fix::Copy { at, .. } = &mut f {
             *at += 1;
         }
         r.fixes.push_front(f);
-        self.asks_at = self.asks.first(cx.now);
+        self.retry_at = self.retry.first(cx.now);
         self.recovery_go_on(cx);
     }
 
@@ -467,7 +467,7 @@ impl Replica {
                 r.fetched.push_front((a, data, mapped));
             }
             if self.credit_ask == 0 {
-                self.ask_credit(cx);
+                self.request_credit(cx);
             }
             return false;
         }

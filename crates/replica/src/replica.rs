@@ -103,8 +103,8 @@ pub struct Replica {
     pub(crate) fill: Option<Box<Fill>>,
     pub(crate) recovery: Option<Box<Recovery>>,
     /// When the requests of the fill or recovery are repeated.
-    pub(crate) asks: Backoff,
-    pub(crate) asks_at: Time,
+    pub(crate) retry: Backoff,
+    pub(crate) retry_at: Time,
     pub(crate) reach: Reach,
     pub(crate) compare: Compare,
     pub(crate) repeats: Repeats,
@@ -124,8 +124,8 @@ impl Replica {
         let (seed, fill) = (mix64(u64::from(cfg.set.0) << 32 | u64::from(cfg.vssd.0)), cfg.timeouts.fill);
         Replica {
             timers: Timers::new(&cfg.timeouts, seed),
-            asks: Backoff::new(fill, fill * FILL_SLOWEST, mix64(seed)),
-            asks_at: Time::ZERO,
+            retry: Backoff::new(fill, fill * FILL_SLOWEST, mix64(seed)),
+            retry_at: Time::ZERO,
             cfg,
             epoch: Epoch(0),
             recovered: Epoch(0),
@@ -338,9 +338,9 @@ impl Replica {
             Timer::Compare(_) => self.compare_timer(cx),
             Timer::Fill(id) => {
                 self.timers.set(cx.now, Wait::Fill, Timer::Fill(id));
-                let again = cx.now >= self.asks_at && (self.fill_waits() || self.recovery_waits());
+                let again = cx.now >= self.retry_at && (self.fill_waits() || self.recovery_waits());
                 if again {
-                    self.asks_at = self.asks.again(cx.now);
+                    self.retry_at = self.retry.again(cx.now);
                 }
                 self.fill_timer(cx, again);
                 self.recovery_timer(cx, again);
@@ -542,7 +542,7 @@ impl Replica {
         if self.may_wait(cx, &job) {
             let r = self.wait(cx.now, Waiting::Job { job, need });
             self.credit_queue.push_back(r);
-            self.ask_credit(cx);
+            self.request_credit(cx);
         }
     }
     pub(crate) fn stall_for_copies<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {

@@ -101,8 +101,8 @@ impl Replica {
                 _ if a.outstanding().1 == 0 => continue,
                 Recall::Done => continue,
                 Recall::No => 0,
-                Recall::Asked { times, at } if cx.now.since(at) >= self.cfg.timeouts.retransmit => times,
-                Recall::Asked { .. } => {
+                Recall::Requested { times, at } if cx.now.since(at) >= self.cfg.timeouts.retransmit => times,
+                Recall::Requested { .. } => {
                     coming = true;
                     continue;
                 }
@@ -111,7 +111,7 @@ impl Replica {
                 a.recall = Recall::Done;
                 continue;
             }
-            a.recall = Recall::Asked { times: times + 1, at: cx.now };
+            a.recall = Recall::Requested { times: times + 1, at: cx.now };
             coming = true;
             let credit = a.recalled();
             cx.fx.trace(trace::CREDIT_RECALLED, k as u64, 0);
@@ -127,11 +127,11 @@ impl Replica {
 
     /// A member is short of pages: it gets back all credit that no operation here waits for. Part of the wanted credit
     /// is useless, and two members that kept one part each would leave room that neither gets.
-    fn give_back<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize) {
+    fn release<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize) {
         self.credit_queue_prune();
         let keep = self.credit_queue.front().and_then(|&r| self.waiting(r)).map_or(0, |w| w.need().1);
         let keep = if self.accounts[to].has_pages(keep) { keep } else { 0 };
-        self.accounts[to].give_back(keep);
+        self.accounts[to].release(keep);
         self.tell_used(cx, to, RECALL, 0);
     }
 
@@ -166,7 +166,7 @@ impl Replica {
 
     /// Requests credit from every member with too little, for the first request in the queue (or a recovery). Returns
     /// those members, as bits.
-    pub(crate) fn ask_credit<S: Store>(&mut self, cx: &mut Cx<'_, S>) -> u64 {
+    pub(crate) fn request_credit<S: Store>(&mut self, cx: &mut Cx<'_, S>) -> u64 {
         self.credit_queue_prune();
         let head = self.credit_queue.front().and_then(|&r| self.waiting(r));
         let need = match head {
@@ -180,22 +180,22 @@ impl Replica {
         if self.credit_ask == 0 {
             self.credit_ask = self.id();
         }
-        let mut asked = 0;
+        let mut requested = 0;
         for k in Self::bits(self.others()) {
             if self.accounts[k].has(need.0, need.1) {
                 continue;
             }
-            asked |= 1 << k;
+            requested |= 1 << k;
             self.tell_used(cx, k, self.credit_ask, need.1);
         }
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Credit(self.credit_ask));
-        asked
+        requested
     }
 
     /// Repeats unanswered requests.
     pub(crate) fn credit_timer<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
-        let asked = self.ask_credit(cx);
-        self.ask_silent(cx, asked);
+        let requested = self.request_credit(cx);
+        self.request_silent(cx, requested);
         self.run_credit_queue(cx);
     }
 
@@ -254,7 +254,7 @@ impl Replica {
     pub(crate) fn credit_granted<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, ask: u64, credit: Credit) {
         self.credit_came(cx, from, credit);
         if ask == RECALL {
-            return self.give_back(cx, from);
+            return self.release(cx, from);
         }
         if !credit.no_space || ask != self.credit_ask || self.credit_queue.is_empty() {
             // A recovery waits: what it lacks comes with others' tombstones.
@@ -304,7 +304,7 @@ impl Replica {
         used: (u64, u64),
         want_pages: u32,
     ) {
-        self.accounts[from].told(used.0, used.1);
+        self.accounts[from].report_used(used.0, used.1);
         if ask == RECALL {
             self.accounts[from].recall = Recall::Done;
             self.answer_credit_asks(cx);

@@ -118,7 +118,7 @@ impl Replica {
         self.wake_copies();
         self.run_credit_queue(cx);
         if !self.credit_queue.is_empty() {
-            self.ask_credit(cx);
+            self.request_credit(cx);
         }
     }
 

@@ -623,7 +623,7 @@ impl Replica {
             Reserve::Wait => {
                 let w = self.wait(cx.now, Waiting::Retry { op, index, pages });
                 self.credit_queue.push_back(w);
-                self.ask_credit(cx);
+                self.request_credit(cx);
                 return;
             }
             Reserve::NoSpace => return self.retry_failed(cx, op, IoError::NoSpace),

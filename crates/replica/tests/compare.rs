@@ -33,21 +33,21 @@ fn scrubbed(o: &mut One, blocks: &[u32]) -> (Option<(u64, BlockRange, u64)>, Vec
         o.r.scrub(o.now, at(b), &mut o.store, &mut o.fx);
     }
     o.r.scrub_ended(o.now, &mut o.store, &mut o.fx);
-    let mut asked = (None, Vec::new());
+    let mut requested = (None, Vec::new());
     for p in o.fx.packets.drain(..) {
         if let Body::Block(Block::Peer(Peer::SumsAsk { range, digest })) = p.body {
-            asked.0 = Some((p.header.request, range, digest));
-            asked.1.push(p.dst);
+            requested.0 = Some((p.header.request, range, digest));
+            requested.1.push(p.dst);
         }
     }
-    asked
+    requested
 }
 
 /// Lets both others answer; returns the messages that result, with their receivers.
 fn answered(o: &mut One, sums: [Option<BlockSum>; 2]) -> Vec<(NodeId, u64, Peer)> {
-    let (question, asked) = scrubbed(o, &[0]);
-    let (request, range, _) = question.expect("asked");
-    assert_eq!((range.first, range.count, asked.len()), (0, CHUNK_BLOCKS, 2));
+    let (question, requested) = scrubbed(o, &[0]);
+    let (request, range, _) = question.expect("requested");
+    assert_eq!((range.first, range.count, requested.len()), (0, CHUNK_BLOCKS, 2));
     judged(o, request, range, sums)
 }
 
@@ -156,13 +156,13 @@ fn where_no_contents_have_a_majority_nothing_is_overwritten() {
 fn what_is_written_meanwhile_is_left_to_the_next_pass() {
     let mut o = one(ts(5, 1));
     let (question, _) = scrubbed(&mut o, &[0]);
-    let (request, range, _) = question.expect("asked");
+    let (request, range, _) = question.expect("requested");
     let newer = || [Some(sum(0, ts(9, 1), 9)), Some(sum(0, ts(9, 1), 9))];
     o.inv(1, 9, block(0, ts(9, 1), ts(5, 1), false));
     assert!(judged(&mut o, request, range, newer()).is_empty(), "the block is not Valid here");
     let mut o = one(ts(5, 1));
     let (question, _) = scrubbed(&mut o, &[0]);
-    let (request, range, _) = question.expect("asked");
+    let (request, range, _) = question.expect("requested");
     o.inv(1, 9, block(0, ts(9, 1), ts(5, 1), false));
     o.peer(1, Peer::Val { volume: V, blocks: [(0, ts(9, 1))].into() });
     assert!(judged(&mut o, request, range, newer()).is_empty(), "newer than the version that was read");
@@ -190,7 +190,7 @@ fn a_member_that_is_asked_tells_what_is_valid_there() {
     let [Peer::Sums { same: false, sums, .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(**sums, [sum(0, ts(5, 1), 5), sum(1, ts(6, 1), 6)]);
     let (question, _) = scrubbed(&mut o, &[0, 1]);
-    let digest = question.expect("asked").2;
+    let digest = question.expect("requested").2;
     let sent = o.peer(1, Peer::SumsAsk { range, digest });
     assert!(matches!(&sent[..], [Peer::Sums { same: true, sums, .. }] if sums.is_empty()));
     // No range reaches over the end of its chunk.
@@ -206,19 +206,19 @@ fn what_is_read_while_others_answer_is_compared_afterwards_chunk_by_chunk() {
         o.store.put(at(b), ts(5, 1), data(5));
     }
     let (question, _) = scrubbed(&mut o, &[0]);
-    let (first, range, _) = question.expect("asked");
+    let (first, range, _) = question.expect("requested");
     // Out of order, one block twice, and beyond the end of the chunk.
     assert_eq!(scrubbed(&mut o, &[3, 1, 3, next + 1, next]).0, None, "one comparison at a time");
     let sent = judged(&mut o, first, range, [None, None]);
-    let asked = |sent: &[(NodeId, u64, Peer)]| match sent {
+    let requested = |sent: &[(NodeId, u64, Peer)]| match sent {
         [(_, request, Peer::SumsAsk { range, .. }), (_, _, Peer::SumsAsk { .. })] => (*request, *range),
         other => panic!("{other:?}"),
     };
-    let (second, range) = asked(&sent);
+    let (second, range) = requested(&sent);
     assert_eq!((range.first, range.count), (0, CHUNK_BLOCKS));
     assert!(judged(&mut o, second, range, [None, None]).is_empty(), "waits for more reads, or the end of the pass");
     let (question, _) = scrubbed(&mut o, &[]);
-    let (_, range, _) = question.expect("asked");
+    let (_, range, _) = question.expect("requested");
     assert_eq!((range.first, range.count), (next, CHUNK_BLOCKS));
     assert_eq!(counts(&o), (0, 0, 0));
 }
@@ -229,12 +229,12 @@ fn how_contents_are_held_makes_no_difference() {
     let (whole, zero) = (Payload::elided(4096, 77), Payload::zero(4096));
     let apart = |p: &Payload| Payload::Mixed((0..8).map(|i| p.identity(i)).collect::<Vec<_>>().into());
     for (here, there) in [(&whole, apart(&whole)), (&zero, apart(&zero))] {
-        let asked = |data: Payload| {
+        let requested = |data: Payload| {
             let mut o = one(ts(5, 1));
             o.store.put(at(1), ts(5, 1), data);
-            scrubbed(&mut o, &[0, 1]).0.expect("asked").2
+            scrubbed(&mut o, &[0, 1]).0.expect("requested").2
         };
-        assert_eq!(asked(here.clone()), asked(there));
+        assert_eq!(requested(here.clone()), requested(there));
     }
     assert_ne!(whole, zero);
 }
@@ -243,7 +243,7 @@ fn how_contents_are_held_makes_no_difference() {
 /// which has `has`. Returns the messages that result, with their receivers.
 fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Option<Payload>)) -> Vec<(NodeId, Peer)> {
     let (question, _) = scrubbed(o, &[0]);
-    let (request, range, _) = question.expect("asked");
+    let (request, range, _) = question.expect("requested");
     let as_of = |o: &One, k: u32, request| rackweave_core::msg::Header { request, ..o.header(4, k) };
     let packet = |o: &mut One, k: u32, request, body| {
         let (src, header) = (NodeId(2 + k), as_of(o, k, request));
@@ -255,11 +255,11 @@ fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Op
         });
         sent.collect::<Vec<_>>()
     };
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     for (k, sums) in (1..).zip(lists) {
-        asked.extend(packet(o, k, request, Peer::Sums { range, same: false, sums: sums.into() }));
+        requested.extend(packet(o, k, request, Peer::Sums { range, same: false, sums: sums.into() }));
     }
-    let [(whom, request, Peer::BlockAsk { addr })] = asked[..] else { panic!("{asked:?}") };
+    let [(whom, request, Peer::BlockAsk { addr })] = requested[..] else { panic!("{requested:?}") };
     assert_eq!(addr, at(b));
     let (version, data) = has;
     let mut sent = packet(o, whom.0 - 2, request, Peer::Block { addr, version, data });
@@ -360,7 +360,7 @@ fn a_list_that_ends_early_says_nothing_of_what_comes_after() {
     // The same for the requesting member.
     let mut o = one(ts(5, 1));
     let (question, _) = scrubbed(&mut o, &[0]);
-    let (request, range, _) = question.expect("asked");
+    let (request, range, _) = question.expect("requested");
     let told = BlockRange { first: 1, count: range.count - 1, ..range };
     for k in 1..3 {
         let header = rackweave_core::msg::Header { request, ..o.header(4, k) };

@@ -67,7 +67,7 @@ fn a_shadow_learns_of_its_members_which_volumes_are_gone() {
 #[test]
 fn fences_of_deleted_volumes_do_not_pile_up() {
     let mut o = One::new(Role::Member);
-    let (mut asked, mut most) = (0, 0);
+    let (mut requested, mut most) = (0, 0);
     for v in 1..=100_000 {
         let inv = |attach| {
             let mutation = Mutation { client: Incarnation(9), sequence: u64::from(v), floor: u64::from(v) };
@@ -81,7 +81,7 @@ fn fences_of_deleted_volumes_do_not_pile_up() {
         if o.r.wants_volumes() {
             o.r.learn_volumes(&mut o.store, &told(v + 1, &[]));
             assert!(!o.r.wants_volumes());
-            asked += 1;
+            requested += 1;
         }
         o.store.background();
         if v % 97 == 0 {
@@ -89,7 +89,7 @@ fn fences_of_deleted_volumes_do_not_pile_up() {
         }
     }
     assert!((1..=FENCES_ASK).contains(&most), "{most} fences");
-    assert_eq!(asked, 100_000 / FENCES_ASK);
+    assert_eq!(requested, 100_000 / FENCES_ASK);
     for v in (1..99_000).step_by(1_009) {
         assert_eq!(tried(&mut o, v, 200_000), Err(IoError::Fenced { attach: FENCE_ALL }), "volume {v}");
     }
@@ -239,13 +239,13 @@ fn a_shadow_forgets_volumes_that_are_gone_and_copies_nothing_of_them() {
     let from = BlockAddr::default();
     let until = BlockAddr::unpack(u64::MAX);
     let header = rackweave_core::msg::Header { request: from.pack(), ..o.header(4, 1) };
-    let asked = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1)].into(), next: None });
-    assert_eq!(asked, [Peer::ScanAsk { from, until }]);
+    let requested = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1)].into(), next: None });
+    assert_eq!(requested, [Peer::ScanAsk { from, until }]);
     let run =
         |volume, block, count, mapped| ScanEntry { addr: BlockAddr::new(volume, block), count, version: old, mapped };
     let entries =
         [run(V, 0, 1, true), run(V, 9, 900, false), run(VolumeId(7), 1, 1, true), run(VolumeId(7), 9, 900, false)];
-    let asked = o.peer(1, Peer::Scan { from, until, entries: entries.into() });
-    assert_eq!(asked, [Peer::BlockAsk { addr: BlockAddr::new(VolumeId(7), 1) }]);
+    let requested = o.peer(1, Peer::Scan { from, until, entries: entries.into() });
+    assert_eq!(requested, [Peer::BlockAsk { addr: BlockAddr::new(VolumeId(7), 1) }]);
     assert_eq!((held(&o, V.0), held(&o, 7)), (0, 2), "a block that the source lacks is removed, a range zeroed");
 }

@@ -35,12 +35,12 @@ fn finish(o: &mut One) {
 }
 
 /// The requests for block 0 that were sent: receivers and request numbers.
-fn asked(o: &mut One) -> Vec<(u32, u64)> {
-    let asks =
+fn requested(o: &mut One) -> Vec<(u32, u64)> {
+    let retry =
         o.fx.packets
             .drain(..)
             .filter(|p| matches!(p.body, Body::Block(Block::Peer(Peer::BlockAsk { addr })) if addr == at()));
-    asks.map(|p| (p.dst.0 - 2, p.header.request)).collect()
+    retry.map(|p| (p.dst.0 - 2, p.header.request)).collect()
 }
 
 /// A client reads the block; returns the member that is asked for it, and the request number.
@@ -48,7 +48,7 @@ fn read(o: &mut One) -> (u32, u64) {
     let range = SectorRange { volume: V, first: 0, count: 8 };
     assert!(o.io(IoRequest::Read { range }).is_empty());
     finish(o);
-    asked(o)[..].first().copied().expect("another member is asked")
+    requested(o)[..].first().copied().expect("another member gets the request")
 }
 
 fn answer(o: &mut One, epoch: u32, (from, request): (u32, u64), version: Timestamp, data: Option<Payload>) {
@@ -97,8 +97,8 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     let mut o = corrupt(ts(5, 1));
     let first = read(&mut o);
     answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
-    let second = asked(&mut o);
-    assert!(matches!(second[..], [(to, _)] if to != first.0), "the next member is asked: {second:?}");
+    let second = requested(&mut o);
+    assert!(matches!(second[..], [(to, _)] if to != first.0), "the next member gets the request: {second:?}");
     answer(&mut o, 4, second[0], ts(5, 1), Some(data(1)));
     assert_eq!(o.replies(), [IoReply::Data(data(1))]);
     assert_eq!((o.r.stats().healed, o.store.corrupt.len()), (1, 0));
@@ -106,7 +106,7 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
     let mut o = corrupt(ts(5, 1));
     let first = read(&mut o);
     answer(&mut o, 4, first, ts(3, 1), Some(data(7)));
-    let second = asked(&mut o)[0];
+    let second = requested(&mut o)[0];
     answer(&mut o, 4, second, Timestamp::ZERO, None);
     assert_eq!(o.replies(), [IoReply::Failed(IoError::Corrupt)]);
     // A silent member may still have the block: the client must retry.
@@ -141,7 +141,7 @@ fn a_block_that_could_not_be_read_is_healed_and_never_said_to_be_lost_by_who_is_
     let mut o = unreadable(corrupt(ts(5, 1)));
     let first = read(&mut o);
     answer(&mut o, 4, first, ts(3, 1), None);
-    let second = asked(&mut o)[0];
+    let second = requested(&mut o)[0];
     answer(&mut o, 4, second, ts(3, 1), None);
     assert_eq!(o.replies(), [IoReply::Failed(IoError::Corrupt)]);
     let only = |why| {
@@ -228,8 +228,11 @@ fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
     assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockAsk { .. })]), "the newest first");
     tell(&mut o, 2, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 9) });
     finish(&mut o);
-    let asked = leads(&mut o);
-    assert!(matches!(asked[..], [(1, Peer::BlockAsk { .. })]), "the leader cannot read its own copy: {asked:?}");
+    let requested = leads(&mut o);
+    assert!(
+        matches!(requested[..], [(1, Peer::BlockAsk { .. })]),
+        "the leader cannot read its own copy: {requested:?}"
+    );
     for _ in 0..40 {
         o.later(rackweave_core::Span::from_secs(1));
         let again = leads(&mut o);

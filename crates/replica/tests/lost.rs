@@ -147,15 +147,15 @@ fn a_member_says_at_once_that_it_cannot_read_what_a_healer_asks_for() {
     let answers = ask(&mut o, 77);
     assert_eq!(answers, [(1, 77, Body::Block(Block::Peer(lost.clone())))]);
     let mut o = One::new(Role::Member);
-    let mut asks = ask(&mut o, u64::MAX);
-    let mut asked = Vec::new();
-    while let [(to, request, Body::Block(Block::Peer(Peer::BlockAsk { .. })))] = asks[..] {
-        asked.push(to);
-        assert!(asked.len() <= 2, "each member once: {asked:?}");
+    let mut retry = ask(&mut o, u64::MAX);
+    let mut requested = Vec::new();
+    while let [(to, request, Body::Block(Block::Peer(Peer::BlockAsk { .. })))] = retry[..] {
+        requested.push(to);
+        assert!(requested.len() <= 2, "each member once: {requested:?}");
         let header = Header { request, ..o.header(4, to) };
         let p = Packet { src: NodeId(2 + to), dst: NodeId(2), header, body: Body::Block(Block::Peer(lost.clone())) };
         o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
-        asks = o.fx.packets.drain(..).map(|p| (p.dst.0 - 2, p.header.request, p.body)).collect();
+        retry = o.fx.packets.drain(..).map(|p| (p.dst.0 - 2, p.header.request, p.body)).collect();
     }
-    assert_eq!(asks, [(1, u64::MAX, Body::Block(Block::Peer(lost)))], "after {asked:?}");
+    assert_eq!(retry, [(1, u64::MAX, Body::Block(Block::Peer(lost)))], "after {requested:?}");
 }

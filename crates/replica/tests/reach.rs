@@ -15,14 +15,14 @@ fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
         o.io(IoRequest::Flush { volume: V });
         o.now += Span::from_millis(1);
     }
-    let (mut asked, mut reported) = (0, 0);
+    let (mut requested, mut reported) = (0, 0);
     while o.r.deadline() < end {
         o.now = o.r.deadline();
         o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
         for p in std::mem::take(&mut o.fx.packets) {
             match p.body {
                 Body::Block(Block::Peer(Peer::ClientsAsk)) => {
-                    asked += 1;
+                    requested += 1;
                     o.peer(p.dst.0 - 2, Peer::StaleEpoch);
                 }
                 Body::Control(Control::Silent { .. }) => reported += 1,
@@ -30,6 +30,6 @@ fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
             }
         }
     }
-    assert!(asked > 1_000, "each is asked repeatedly: {asked}");
+    assert!(requested > 1_000, "each is requested repeatedly: {requested}");
     assert_eq!(reported, 0, "both answered every time");
 }

@@ -373,8 +373,8 @@ fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer(
     assert_eq!(o.replies(), [], "a server outside the view may have it only in memory");
     o.sent();
     o.r.install(o.now, &view(6, Role::Member), Incarnation(50), &mut o.store, &mut o.fx);
-    let asked = |p: &Packet| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)));
-    assert_eq!(o.fx.packets.iter().filter(|p| asked(p)).count(), 2, "the flush starts at the new members");
+    let requested = |p: &Packet| matches!(p.body, Body::Block(Block::Peer(Peer::Flush)));
+    assert_eq!(o.fx.packets.iter().filter(|p| requested(p)).count(), 2, "the flush starts at the new members");
     assert_eq!(o.replies(), [IoReply::Done], "that write is in effect, and two others have it");
     persisted(&mut o);
     assert_eq!(o.replies(), [], "the others have not acknowledged the flush");
@@ -383,8 +383,8 @@ fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer(
 #[test]
 fn a_corrupt_block_is_waited_for_where_nobody_can_be_asked_for_another_copy() {
     let read = |o: &mut One, b| {
-        let asked = o.read(b);
-        assert_eq!(asked, [], "the read waits for the flash");
+        let requested = o.read(b);
+        assert_eq!(requested, [], "the read waits for the flash");
         for done in std::mem::take(&mut o.store.done) {
             o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
         }
@@ -399,7 +399,7 @@ fn a_corrupt_block_is_waited_for_where_nobody_can_be_asked_for_another_copy() {
     o.r.install(o.now, &of(5, 1), Incarnation(50), &mut o.store, &mut o.fx);
     assert_eq!(read(&mut o, 1), [IoReply::Failed(IoError::NotServing)], "servers outside the view may have it");
     o.r.install(o.now, &of(6, 2), Incarnation(50), &mut o.store, &mut o.fx);
-    assert_eq!(read(&mut o, 1), [], "another member is asked");
+    assert_eq!(read(&mut o, 1), [], "another member gets the request");
 }
 
 /// Request number of the messages that recall page credit.
@@ -428,14 +428,14 @@ pub fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
         ScanEntry { addr: BlockAddr::new(V, b), count: 1, version, mapped: true }
     };
     let header = Header { request: BlockAddr::default().pack(), ..o.header(4, 1) };
-    let asked = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1), (STALE, 1)].into(), next: None });
-    assert_eq!(asked, [Peer::ScanAsk { from, until: STALE }]);
+    let requested = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1), (STALE, 1)].into(), next: None });
+    assert_eq!(requested, [Peer::ScanAsk { from, until: STALE }]);
     o.peer(1, Peer::Scan { from, until: STALE, entries: entries.iter().map(entry).collect() })
 }
 
 pub fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
-    let asked = sent.iter().filter_map(|p| if let Peer::BlockAsk { addr } = p { Some(addr.block) } else { None });
-    asked.collect()
+    let requested = sent.iter().filter_map(|p| if let Peer::BlockAsk { addr } = p { Some(addr.block) } else { None });
+    requested.collect()
 }
 
 #[test]
@@ -451,8 +451,8 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
         o.peer(member, Peer::Clients { records: [].into(), volumes: LiveVolumes::default(), from });
     }
     let source = [0, 1, 2];
-    let asked = blocks_asked(&compared(&mut o, &source));
-    assert_eq!(asked, [0], "stale blocks take all pages but one");
+    let requested = blocks_asked(&compared(&mut o, &source));
+    assert_eq!(requested, [0], "stale blocks take all pages but one");
     let ask = |want_pages| Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages };
     assert!(o.peer(2, ask(1)).is_empty(), "no refusal, as pages are about to be free");
     let copy = |o: &mut One, block: u32| {
@@ -482,27 +482,27 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
 
 /// The messages that a shadow sends until `end`, with their times in milliseconds.
 fn asked_until(o: &mut One, end: u64) -> Vec<(u64, Peer)> {
-    let mut asked = Vec::new();
+    let mut requested = Vec::new();
     while o.r.deadline() <= Time(end) {
         o.now = o.r.deadline();
         o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
-        asked.extend(o.sent().into_iter().map(|p| (o.now.0 / MS, p)));
+        requested.extend(o.sent().into_iter().map(|p| (o.now.0 / MS, p)));
     }
     o.now = Time(end);
-    asked
+    requested
 }
 
 #[test]
 fn a_fill_that_nobody_answers_asks_less_and_less_often() {
     let mut o = One::new(Role::Shadow);
-    let asked = asked_until(&mut o, 4_000 * MS);
-    let mut times: Vec<u64> = asked.iter().map(|a| a.0).collect();
+    let requested = asked_until(&mut o, 4_000 * MS);
+    let mut times: Vec<u64> = requested.iter().map(|a| a.0).collect();
     times.dedup();
     let gaps: Vec<u64> = times.windows(2).map(|t| t[1] - t[0]).collect();
     // In whole turns of 20 ms; each delay varies by up to a quarter.
     assert!(times[0] <= 40 && gaps[0] <= 60 && gaps[1] <= 120, "{times:?}");
     assert!(gaps[4..].iter().all(|g| (240..=420).contains(g)), "{gaps:?}");
-    assert!(asked.iter().all(|a| a.1 == Peer::ClientsAsk));
+    assert!(requested.iter().all(|a| a.1 == Peer::ClientsAsk));
 }
 
 #[test]
@@ -524,7 +524,7 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
     let entry = |b| ScanEntry { addr: BlockAddr::new(V, b), count: 1, version, mapped: true };
     let sent = o.peer(1, Peer::Scan { from, until: END, entries: (0..64).map(entry).collect() });
     let mut under_way: Vec<(u64, u32)> = blocks_asked(&sent).into_iter().map(|b| (o.now.0 + slow, b)).collect();
-    let mut asked: Vec<u32> = under_way.iter().map(|u| u.1).collect();
+    let mut requested: Vec<u32> = under_way.iter().map(|u| u.1).collect();
     while !under_way.is_empty() {
         let (at, b) = under_way.remove(0);
         let mut sent: Vec<Peer> = asked_until(&mut o, at).into_iter().map(|a| a.1).collect();
@@ -532,11 +532,11 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
         let header = Header { request: u64::MAX, ..o.header(4, 1) };
         sent.extend(o.peer_as(header, 1, Peer::Block { addr, version, data: Some(Payload::elided(4096, 7)) }));
         let more = blocks_asked(&sent);
-        asked.extend(&more);
+        requested.extend(&more);
         under_way.extend(more.into_iter().map(|b| (at + slow, b)));
     }
-    asked.sort_unstable();
-    assert_eq!(asked, (0..64).collect::<Vec<u32>>());
+    requested.sort_unstable();
+    assert_eq!(requested, (0..64).collect::<Vec<u32>>());
 }
 
 /// If the ends were read one at a time, each could be overwritten while the other is read, without end.
@@ -569,8 +569,8 @@ fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
     one.fx.clear();
     one.r.handle_store(one.now, again.remove(0), &mut one.store, &mut one.fx);
     assert!(one.store.done.is_empty(), "nothing is read a third time");
-    let asked = one.sent();
-    assert!(asked.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write continues: {asked:?}");
+    let requested = one.sent();
+    assert!(requested.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write continues: {requested:?}");
 }
 
 /// A fenced client gives a mutation up and lets its floor pass it. A replay of the mutation needs the data stored, not

@@ -21,7 +21,7 @@ impl Predictor {
         Predictor::default()
     }
     /// Records a packet's network time; at most about four seconds count.
-    pub fn came(&mut self, net: Span) {
+    pub fn arrived(&mut self, net: Span) {
         let ns = u32::try_from(net.0).unwrap_or(u32::MAX);
         if self.last.len() < WINDOW {
             self.last.push(ns);
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(p.predict(), Span::ZERO);
         let lats: Vec<u64> = (0..350u64).map(|i| 40_000 + i * i % 977 * 100).collect();
         for (i, &l) in lats.iter().enumerate() {
-            p.came(Span(l));
+            p.arrived(Span(l));
             let from = (i + 1).saturating_sub(WINDOW);
             let window = &lats[from..=i];
             assert_eq!(p.predict().0, window.iter().sum::<u64>() / window.len() as u64, "after {i}");
@@ -59,8 +59,8 @@ mod tests {
     #[test]
     fn an_absurd_latency_leaves_with_its_packet() {
         let mut p = Predictor::new();
-        p.came(Span(u64::MAX));
-        (0..WINDOW).for_each(|_| p.came(Span(50_000)));
+        p.arrived(Span(u64::MAX));
+        (0..WINDOW).for_each(|_| p.arrived(Span(50_000)));
         assert_eq!(p.predict(), Span(50_000));
     }
 }

@@ -24,12 +24,12 @@ pub(crate) struct Queue<T> {
     order: Order,
     items: BTreeMap<Key, Item<T>>,
     /// With [`Order::Place`]: the order of arrival.
-    came: BTreeMap<u64, u64>,
+    arrived: BTreeMap<u64, u64>,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new(order: Order) -> Queue<T> {
-        Queue { order, items: BTreeMap::new(), came: BTreeMap::new() }
+        Queue { order, items: BTreeMap::new(), arrived: BTreeMap::new() }
     }
     fn push(&mut self, number: u64, item: Item<T>) {
         let by = match self.order {
@@ -38,7 +38,7 @@ impl<T> Queue<T> {
             Order::Place => item.place,
         };
         if self.order == Order::Place {
-            self.came.insert(number, by);
+            self.arrived.insert(number, by);
         }
         self.items.insert((by, number), item);
     }
@@ -61,11 +61,11 @@ impl<T> Queue<T> {
         if self.order != Order::Place {
             return self.first();
         }
-        let (&number, &by) = self.came.first_key_value()?;
+        let (&number, &by) = self.arrived.first_key_value()?;
         self.items.get_key_value(&(by, number)).map(|(k, i)| (*k, i))
     }
     fn take(&mut self, key: Key) -> Option<Item<T>> {
-        self.came.remove(&key.1);
+        self.arrived.remove(&key.1);
         self.items.remove(&key)
     }
 }

@@ -121,5 +121,5 @@ fn what_a_port_drops_is_counted_and_asked_for_again() {
     let counted = c.sim.switch(0).and_then(|s| s.egress()).expect("it has queues");
     assert!(counted.queue_full > 0, "{counted:?}");
     assert!(counted.queue_max <= 1 << 20, "{counted:?}");
-    assert_eq!(counted.came, counted.sent + counted.queue_full + counted.waiting, "{counted:?}");
+    assert_eq!(counted.arrived, counted.sent + counted.queue_full + counted.waiting, "{counted:?}");
 }

@@ -103,8 +103,8 @@ impl BlockService {
 
     fn read_done(&mut self, cx: &mut Context<'_>, token: u64, done: impl FnOnce(u64, bool) -> StoreDone) {
         let Some(read) = self.io.read_done(cx.now, token, cx.ssd, cx.out) else { return };
-        if let Some(ReadRequest { offline: false, came, .. }) = read.request {
-            self.classes.read_took(cx.now.since(came));
+        if let Some(ReadRequest { offline: false, arrived, .. }) = read.request {
+            self.classes.read_took(cx.now.since(arrived));
         }
         let done = done(read.token, self.io.cache.failed || cx.ssd.failed().is_some());
         self.with(cx, |r, now, store, fx| r.handle_store(now, done, store, fx));
@@ -235,10 +235,10 @@ impl Service for BlockService {
     fn failure_known(&mut self) {
         self.replica.failure_known();
     }
-    fn give_back(&mut self, server: &ServerConfig, free: &VssdConfig) {
+    fn vacate(&mut self, server: &ServerConfig, free: &VssdConfig) {
         // It holds the tokens of pending commands.
         let mut fresh = BlockService::new(server, free, self.io.cache.cfg.slot);
-        self.io.give_back(free.id);
+        self.io.vacate(free.id);
         std::mem::swap(&mut fresh.io, &mut self.io);
         *self = fresh;
     }

@@ -76,7 +76,7 @@ impl Registration {
         }
     }
     /// Requests the rack's identity until it is answered, then registers; `drive` is the drive's rack.
-    pub fn ask_rack(&mut self, drive: Option<RackId>) {
+    pub fn request_identity(&mut self, drive: Option<RackId>) {
         self.owner = Some(Owner { drive, rack: None });
     }
     /// Sets the rack's identity. A drive of another rack is not used.
@@ -271,7 +271,7 @@ mod tests {
     fn it_asks_whose_rack_it_is_and_registers_with_no_other() {
         let asking = |drive| {
             let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 0);
-            r.ask_rack(drive);
+            r.request_identity(drive);
             assert!(r.deadline() == Time::ZERO && !r.may_use_drive(), "before the drive is used");
             assert!(matches!(r.message(Time(0), vec![], false), Control::RackAsk { nonce: 7 }));
             r

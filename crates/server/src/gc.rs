@@ -22,7 +22,7 @@ pub enum GcState {
     #[default]
     Idle,
     /// Requested and unanswered.
-    Asking {
+    Requested {
         field: GcField,
         tries: u32,
         again_at: Time,
@@ -131,7 +131,7 @@ impl GcMonitor {
     pub fn confirmed(&self) -> Option<bool> {
         match self.state {
             _ if !self.answered || self.unacked.is_some() => None,
-            GcState::Asking { .. } | GcState::Finishing { .. } => None,
+            GcState::Requested { .. } | GcState::Finishing { .. } => None,
             GcState::Granted | GcState::Collecting | GcState::Ending => Some(true),
             GcState::Idle | GcState::Delayed { .. } => Some(false),
         }
@@ -153,7 +153,7 @@ impl GcMonitor {
         }
         self.unacked = None;
         let exchanges =
-            matches!(self.state, GcState::Asking { .. } | GcState::Delayed { .. } | GcState::Finishing { .. });
+            matches!(self.state, GcState::Requested { .. } | GcState::Delayed { .. } | GcState::Finishing { .. });
         if exchanges || self.state == GcState::Granted {
             self.state = GcState::Idle;
         }
@@ -176,7 +176,7 @@ impl GcMonitor {
     }
     fn ask(&mut self, now: Time, field: GcField) {
         let again_at = self.send(now, field);
-        self.state = GcState::Asking { field, tries: 0, again_at };
+        self.state = GcState::Requested { field, tries: 0, again_at };
     }
     /// Announces the collection until it is answered.
     fn announce(&mut self, now: Time, field: GcField) {
@@ -223,7 +223,7 @@ impl GcMonitor {
                 }
                 self.look_idle(now, ratio);
             }
-            GcState::Asking { field: GcField::Soft, .. } => {
+            GcState::Requested { field: GcField::Soft, .. } => {
                 if hard {
                     self.ask(now, GcField::Regular);
                 } else if !soft {
@@ -231,7 +231,7 @@ impl GcMonitor {
                     self.finish(now);
                 }
             }
-            GcState::Asking { .. } | GcState::Granted => {}
+            GcState::Requested { .. } | GcState::Granted => {}
             GcState::Delayed { .. } => {
                 if hard {
                     self.ask(now, GcField::Regular);
@@ -284,9 +284,9 @@ impl GcMonitor {
     /// Carries out an order of its channel group.
     pub fn apply(&mut self, now: Time, order: Order) {
         match (order, self.state) {
-            (Order::Ask(field), _) => self.ask(now, field),
-            (Order::GiveBack, GcState::Granted | GcState::Asking { .. }) => self.finish(now),
-            (Order::GiveBack, GcState::Delayed { .. }) => self.state = GcState::Idle,
+            (Order::Request(field), _) => self.ask(now, field),
+            (Order::Return, GcState::Granted | GcState::Requested { .. }) => self.finish(now),
+            (Order::Return, GcState::Delayed { .. }) => self.state = GcState::Idle,
             (Order::Start, _) if self.unanswered => self.start(GcAction::StartUnacknowledged),
             (Order::Start, _) => self.start(GcAction::Start),
             (Order::Force, _) => {
@@ -295,7 +295,7 @@ impl GcMonitor {
             }
             (Order::Rest, GcState::Collecting) => self.rest(),
             (Order::Stop, GcState::Collecting) => self.stop(),
-            (Order::GiveBack | Order::Rest | Order::Stop, _) => {}
+            (Order::Return | Order::Rest | Order::Stop, _) => {}
         }
     }
     fn rest(&mut self) {
@@ -349,12 +349,12 @@ impl GcMonitor {
         self.answered = true;
         self.again.answered(now);
         match (self.state, op.field) {
-            (GcState::Asking { .. }, GcField::Accept) if self.grouped => self.granted(false),
-            (GcState::Asking { .. }, GcField::Accept) => self.start(GcAction::Start),
-            (GcState::Asking { .. }, GcField::Delay) if mutant!("server.gc.delay-accepts") => {
+            (GcState::Requested { .. }, GcField::Accept) if self.grouped => self.granted(false),
+            (GcState::Requested { .. }, GcField::Accept) => self.start(GcAction::Start),
+            (GcState::Requested { .. }, GcField::Delay) if mutant!("server.gc.delay-accepts") => {
                 self.start(GcAction::Start)
             }
-            (GcState::Asking { field: GcField::Soft, .. }, GcField::Delay) => {
+            (GcState::Requested { field: GcField::Soft, .. }, GcField::Delay) => {
                 let again_at = if self.grouped { Time::MAX } else { now + self.cfg.delayed_again };
                 self.state = GcState::Delayed { again_at };
             }
@@ -371,7 +371,7 @@ impl GcMonitor {
     /// When [`GcMonitor::timer`] has work.
     pub fn deadline(&self) -> Time {
         let state = match self.state {
-            GcState::Asking { again_at, .. } | GcState::Delayed { again_at } | GcState::Finishing { again_at } => {
+            GcState::Requested { again_at, .. } | GcState::Delayed { again_at } | GcState::Finishing { again_at } => {
                 again_at
             }
             GcState::Idle | GcState::Granted | GcState::Collecting | GcState::Ending => Time::MAX,
@@ -392,7 +392,7 @@ impl GcMonitor {
     /// Repeats unanswered and delayed requests, announces, and checks the ratio.
     pub fn timer(&mut self, now: Time, ratio: f64) {
         match self.state {
-            GcState::Asking { field, tries, again_at } if now >= again_at => {
+            GcState::Requested { field, tries, again_at } if now >= again_at => {
                 if (field == GcField::Regular || mutant!("server.gc.soft-unacked")) && tries >= self.cfg.retries {
                     if self.grouped {
                         self.granted(true);
@@ -403,7 +403,7 @@ impl GcMonitor {
                 } else {
                     let regular = field == GcField::Regular;
                     let again_at = if regular { self.again.evenly(now) } else { self.again.again(now) };
-                    self.state = GcState::Asking { field, tries: tries.saturating_add(1), again_at };
+                    self.state = GcState::Requested { field, tries: tries.saturating_add(1), again_at };
                     self.repeat(field);
                 }
             }
@@ -429,7 +429,7 @@ impl GcMonitor {
                 GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.send(now, GcField::Heartbeat),
                 GcState::Idle | GcState::Delayed { .. } => _ = self.send(now, GcField::Idle),
                 // A pending request is repeated anyway, and must stay the last operation.
-                GcState::Asking { .. } | GcState::Finishing { .. } => {
+                GcState::Requested { .. } | GcState::Finishing { .. } => {
                     self.announce_at = now + self.cfg.announce_every;
                 }
             }

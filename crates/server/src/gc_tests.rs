@@ -93,7 +93,7 @@ fn unacknowledged_regular_collects_after_three_retries_and_soft_never() {
     sent(&mut m);
     for _ in 1..200 {
         m.timer(m.deadline(), 0.30);
-        assert!(matches!(m.state(), GcState::Asking { field: GcField::Soft, .. }));
+        assert!(matches!(m.state(), GcState::Requested { field: GcField::Soft, .. }));
     }
 }
 
@@ -133,7 +133,7 @@ fn soft_becomes_regular_below_the_hard_threshold() {
     m.check(Time(1), 0.24);
     assert_eq!(sent(&mut m), [GcField::Regular]);
     answer(&mut m, 2, GcField::Delay);
-    assert!(matches!(m.state(), GcState::Asking { field: GcField::Regular, .. }), "regular is never delayed");
+    assert!(matches!(m.state(), GcState::Requested { field: GcField::Regular, .. }), "regular is never delayed");
 }
 
 #[test]

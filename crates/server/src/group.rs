@@ -22,7 +22,7 @@ const FORCE_RETRY_INTERVAL: Span = Span::from_millis(1);
 pub enum GroupState {
     Idle,
     /// Requests collection for its members: soft requests in order of their ids, regular ones all at once.
-    Asking(GcField),
+    Requested(GcField),
     /// A member's request was delayed.
     Delayed {
         until: Time,
@@ -46,9 +46,9 @@ pub struct Member {
 /// Order for a member's monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    Ask(GcField),
+    Request(GcField),
     /// Returns an unused grant.
-    GiveBack,
+    Return,
     Start,
     /// Collects without a request, because programs wait.
     Force,
@@ -92,7 +92,7 @@ impl Group {
         let another = self.cfg.policy != cfg.policy;
         self.cfg = cfg;
         self.check_at = now;
-        if another && matches!(self.state, GroupState::Asking(_) | GroupState::Delayed { .. }) {
+        if another && matches!(self.state, GroupState::Requested(_) | GroupState::Delayed { .. }) {
             self.state = GroupState::Idle;
         }
     }
@@ -125,39 +125,39 @@ impl Group {
                 self.state = GroupState::Collecting;
                 return all(members, Order::Start, |_| true);
             }
-            GroupState::Idle => self.state = GroupState::Asking(GcField::Soft),
+            GroupState::Idle => self.state = GroupState::Requested(GcField::Soft),
             GroupState::Delayed { .. } if !soft => self.state = GroupState::Idle,
-            GroupState::Delayed { until } if hard || now >= until => self.state = GroupState::Asking(GcField::Soft),
+            GroupState::Delayed { until } if hard || now >= until => self.state = GroupState::Requested(GcField::Soft),
             _ => {}
         }
         match self.state {
-            GroupState::Asking(_) if hard => self.ask_regularly(members),
-            GroupState::Asking(GcField::Regular) => self.ask_regularly(members),
-            GroupState::Asking(_) => self.ask_softly(now, soft, members),
+            GroupState::Requested(_) if hard => self.request_regular(members),
+            GroupState::Requested(GcField::Regular) => self.request_regular(members),
+            GroupState::Requested(_) => self.request_soft(now, soft, members),
             GroupState::Collecting => self.collect(now, ratio, members),
             _ => Vec::new(),
         }
     }
 
-    fn ask_regularly(&mut self, members: &[Member]) -> Vec<(usize, Order)> {
-        self.state = GroupState::Asking(GcField::Regular);
+    fn request_regular(&mut self, members: &[Member]) -> Vec<(usize, Order)> {
+        self.state = GroupState::Requested(GcField::Regular);
         if let Some(begin) = self.begin(members) {
             return begin;
         }
         let unasked = |m: &Member| match m.state {
-            GcState::Asking { field, .. } => field != GcField::Regular,
+            GcState::Requested { field, .. } => field != GcField::Regular,
             GcState::Idle | GcState::Delayed { .. } | GcState::Finishing { .. } => true,
             _ => false,
         };
-        all(members, Order::Ask(GcField::Regular), unasked)
+        all(members, Order::Request(GcField::Regular), unasked)
     }
-    fn ask_softly(&mut self, now: Time, soft: bool, members: &[Member]) -> Vec<(usize, Order)> {
+    fn request_soft(&mut self, now: Time, soft: bool, members: &[Member]) -> Vec<(usize, Order)> {
         let delayed = members.iter().any(|m| matches!(m.state, GcState::Delayed { .. }));
         if delayed || !soft {
             self.state = if soft { self.delay(now) } else { GroupState::Idle };
             let held =
-                |m: &Member| matches!(m.state, GcState::Asking { .. } | GcState::Granted | GcState::Delayed { .. });
-            return all(members, Order::GiveBack, held);
+                |m: &Member| matches!(m.state, GcState::Requested { .. } | GcState::Granted | GcState::Delayed { .. });
+            return all(members, Order::Return, held);
         }
         if let Some(begin) = self.begin(members) {
             return begin;
@@ -165,7 +165,7 @@ impl Group {
         // One at a time: two groups that request each other's replicas in different orders would deny each other.
         let next = members.iter().find(|m| m.state != GcState::Granted && m.state != GcState::Collecting);
         let idle = next.filter(|m| m.state == GcState::Idle);
-        idle.map(|m| (m.slot, Order::Ask(GcField::Soft))).into_iter().collect()
+        idle.map(|m| (m.slot, Order::Request(GcField::Soft))).into_iter().collect()
     }
     fn delay(&mut self, now: Time) -> GroupState {
         self.delays += 1;
@@ -220,7 +220,7 @@ impl Group {
 
 /// The switch does not know yet that the member has ended.
 fn works(state: GcState) -> bool {
-    matches!(state, GcState::Collecting | GcState::Ending | GcState::Granted | GcState::Asking { .. })
+    matches!(state, GcState::Collecting | GcState::Ending | GcState::Granted | GcState::Requested { .. })
 }
 
 fn all(members: &[Member], order: Order, which: impl Fn(&Member) -> bool) -> Vec<(usize, Order)> {

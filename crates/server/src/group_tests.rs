@@ -260,5 +260,5 @@ fn a_group_without_members_asks_for_nothing() {
     assert_eq!(g.step(Time::ZERO, 0.0, &[]), []);
     assert_eq!((g.state(), g.force(Time(MS), 0, &[])), (GroupState::Idle, vec![]));
     let m = Member { slot: 3, state: GcState::Idle, resting: false, ratio: 0.3 };
-    assert_eq!(g.step(Time(MS), 0.3, &[m]), [(3, Order::Ask(GcField::Soft))]);
+    assert_eq!(g.step(Time(MS), 0.3, &[m]), [(3, Order::Request(GcField::Soft))]);
 }

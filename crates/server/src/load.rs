@@ -13,7 +13,7 @@ const WITHIN: Span = Span::from_millis(1);
 /// Reads of one vSSD, counted as the switch counts them: by request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    came: u64,
+    arrived: u64,
     answered: u64,
     /// Value of `answered` in the last report.
     reported: u64,
@@ -26,13 +26,13 @@ pub(crate) struct Load {
 
 impl Load {
     pub fn new() -> Load {
-        Load { came: 0, answered: 0, reported: 0, report_at: Time::ZERO, erasing: false, changed: true }
+        Load { arrived: 0, answered: 0, reported: 0, report_at: Time::ZERO, erasing: false, changed: true }
     }
-    pub fn came(&mut self, now: Time) {
+    pub fn arrived(&mut self, now: Time) {
         if self.deadline() == Time::MAX {
             self.report_at = now + WITHIN;
         }
-        self.came += 1;
+        self.arrived += 1;
         self.changed = true;
     }
     pub fn answered(&mut self) {
@@ -48,7 +48,7 @@ impl Load {
         self.erasing
     }
     fn waiting(&self) -> u64 {
-        self.came.saturating_sub(self.answered)
+        self.arrived.saturating_sub(self.answered)
     }
     /// When the next report is due.
     pub fn deadline(&self) -> Time {
@@ -58,8 +58,8 @@ impl Load {
     /// never get one. `erasing`: a die erases, which is reported at once.
     pub fn report(&mut self, now: Time, idle: impl FnOnce() -> bool, erasing: bool) -> Option<ReadLoad> {
         self.changed = false;
-        if self.came != self.answered && idle() {
-            self.came = self.answered;
+        if self.arrived != self.answered && idle() {
+            self.arrived = self.answered;
         }
         if self.answered - self.reported < ANSWERS && now < self.deadline() && erasing == self.erasing {
             return None;
@@ -86,7 +86,7 @@ mod tests {
         assert!(l.report(at(0), || true, false).is_none() && l.deadline() == Time::MAX, "no news");
         let mut reported = Vec::new();
         for n in 0..18 {
-            l.came(at(n));
+            l.arrived(at(n));
             l.answered();
             reported.extend(l.report(at(n), || true, false));
         }
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn what_waits_is_told_again_and_again_and_what_was_refused_does_not_wait() {
         let mut l = Load::new();
-        (0..3).for_each(|_| l.came(at(0)));
+        (0..3).for_each(|_| l.arrived(at(0)));
         l.answered();
         assert_eq!(l.report(at(999), || false, false), None);
         assert_eq!(l.report(at(1_000), || false, false), Some(ReadLoad { answered: 1, waiting: 2, erasing: false }));

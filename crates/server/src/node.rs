@@ -73,7 +73,7 @@ impl Server {
             groups: Vec::new(),
             registration: {
                 let mut r = Registration::new(cfg.nonce, cfg.drive, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm);
-                cfg.drive_of.into_iter().for_each(|drive| r.ask_rack(drive));
+                cfg.drive_of.into_iter().for_each(|drive| r.request_identity(drive));
                 r
             },
             cfg,
@@ -229,7 +229,7 @@ impl Server {
             Op::Read | Op::Write if self.registration.incarnation.is_some() => {
                 v.gc.request(now);
                 if self.cfg.reports_load && p.header.op == Op::Read {
-                    v.load.came(now);
+                    v.load.arrived(now);
                 }
                 if !v.gc.actions.is_empty() {
                     self.touched |= 1 << i;

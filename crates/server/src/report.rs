@@ -87,7 +87,7 @@ impl GcState {
     pub fn name(self) -> &'static str {
         match self {
             GcState::Idle => "idle",
-            GcState::Asking { .. } => "asking",
+            GcState::Requested { .. } => "requested",
             GcState::Delayed { .. } => "delayed",
             GcState::Granted => "granted",
             GcState::Collecting => "collecting",

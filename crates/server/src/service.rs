@@ -174,7 +174,7 @@ pub trait Service: Any + Debug + Send {
     fn failure_known(&mut self);
     /// The vSSD is given back, and its slot becomes `free`. Pending flash commands still complete; all other state is
     /// dropped.
-    fn give_back(&mut self, server: &ServerConfig, free: &VssdConfig);
+    fn vacate(&mut self, server: &ServerConfig, free: &VssdConfig);
 
     /// Programs and syncs as far as possible now.
     fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs;

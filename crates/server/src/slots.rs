@@ -194,7 +194,7 @@ impl Server {
         }
         let given = self.vssds.remove(i);
         let free_vssd = VssdConfig { id: free, ..VssdConfig::free(i, before.share) };
-        self.vssds.insert(i, given.give_back(&self.cfg, free_vssd));
+        self.vssds.insert(i, given.vacate(&self.cfg, free_vssd));
         self.touched |= 1 << i;
         self.ssd.clear_as(now, before.id, free, &mut self.out);
         self.registration.hurry(now);

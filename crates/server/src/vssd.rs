@@ -80,9 +80,9 @@ impl ServedVssd {
         }
     }
     /// The slot becomes free, and is erased.
-    pub(crate) fn give_back(self, server: &ServerConfig, free: VssdConfig) -> ServedVssd {
+    pub(crate) fn vacate(self, server: &ServerConfig, free: VssdConfig) -> ServedVssd {
         let mut service = self.service;
-        service.give_back(server, &free);
+        service.vacate(server, &free);
         ServedVssd { slot: SlotState::Erasing, ..ServedVssd::with_service(server, free, service) }
     }
     /// Its drive failed for good.

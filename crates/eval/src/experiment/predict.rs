@@ -26,7 +26,7 @@ fn accuracy(delays_ns: impl Iterator<Item = u64>) -> (f64, f64) {
             part += u64::from(off as f64 <= PART * ns as f64);
             all += 1;
         }
-        predictor.came(Span(ns));
+        predictor.arrived(Span(ns));
     }
     let percent = |n: u64| 100.0 * n as f64 / all.max(1) as f64;
     (percent(near), percent(part))

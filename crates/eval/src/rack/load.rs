@@ -217,7 +217,7 @@ impl Source {
             let go = c.vdc.admit(now, client as usize, [f64::from(BLOCK), die], || round_trip(delays, now));
             planned.at = go.since(Time::ZERO);
         }
-        Sent { client, came: at, planned }
+        Sent { client, arrived: at, planned }
     }
 }
 

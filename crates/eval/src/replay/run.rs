@@ -42,8 +42,8 @@ pub(super) struct Outcome {
 }
 
 /// A request, and its arrival time.
-struct Asked {
-    came: Time,
+struct Pending {
+    arrived: Time,
     op: TraceOp,
     measured: bool,
 }
@@ -53,7 +53,7 @@ struct Asked {
 pub(crate) struct Sent {
     pub client: u32,
     /// Arrival time since the start of the run; latency counts from here.
-    pub came: Span,
+    pub arrived: Span,
     /// The request, and when it was sent: on arrival, or later if something held it back.
     pub planned: Planned,
 }
@@ -86,7 +86,7 @@ pub(super) fn run(
     let length = Length { warm_up: 0, measured: cfg.requests };
     let report = run.measure(length, &volumes, &sets, || {
         let planned = player.advance()?;
-        Ok(Sent { client: 0, came: planned.at, planned })
+        Ok(Sent { client: 0, arrived: planned.at, planned })
     })?;
     Ok(Outcome { report, volume_bytes })
 }
@@ -94,7 +94,7 @@ pub(super) fn run(
 pub(crate) struct Run {
     pub(crate) sim: Sim,
     policy: &'static str,
-    asked: Slab<Asked>,
+    asked: Slab<Pending>,
     read: Latencies,
     write: Latencies,
     trims: u64,
@@ -224,7 +224,7 @@ impl Run {
             let mut until = start;
             for _ in 0..batch {
                 let sent = next()?;
-                until = start + sent.came;
+                until = start + sent.arrived;
                 self.submit(start, volumes, &sent, measured);
             }
             left -= batch;
@@ -244,7 +244,7 @@ impl Run {
     fn submit(&mut self, start: Time, volumes: &[VolumeInfo], sent: &Sent, measured: bool) {
         let (p, at) = (&sent.planned, start + sent.planned.at);
         self.rounded += u64::from(p.rounded && measured);
-        let asked = Asked { came: start + sent.came, op: p.op, measured };
+        let asked = Pending { arrived: start + sent.arrived, op: p.op, measured };
         let id = RequestId(self.asked.insert(asked) as u64);
         let volume = volumes[sent.client as usize].id;
         let op = match p.op {
@@ -276,7 +276,7 @@ impl Run {
         if !asked.measured {
             return;
         }
-        let latency = at.since(asked.came);
+        let latency = at.since(asked.arrived);
         match asked.op {
             TraceOp::Read => self.read.record(latency),
             TraceOp::Write => self.write.record(latency),

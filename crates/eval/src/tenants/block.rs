@@ -77,7 +77,7 @@ pub struct Shared {
 struct UnderWay {
     client: usize,
     write: bool,
-    came: Time,
+    arrived: Time,
     blocks: u32,
     left: usize,
 }
@@ -139,7 +139,7 @@ impl BlockTenant {
             value: 0,
         })
     }
-    fn submit(&mut self, t: &mut Turn, client: usize, came: Time, r: BlockRequest) {
+    fn submit(&mut self, t: &mut Turn, client: usize, arrived: Time, r: BlockRequest) {
         self.next += 1;
         let token = self.next;
         let lba = self.clients[client].first + r.lba;
@@ -147,7 +147,7 @@ impl BlockTenant {
         let to =
             if r.write { 0..self.maps.len() } else { self.shared.reads_from.get()..self.shared.reads_from.get() + 1 };
         let left = to.len();
-        self.under_way.insert(token, UnderWay { client, write: r.write, came, blocks: r.blocks, left });
+        self.under_way.insert(token, UnderWay { client, write: r.write, arrived, blocks: r.blocks, left });
         self.of_client[client] += 1;
         if r.write {
             self.shared.written.borrow_mut()[client] += u64::from(r.blocks);
@@ -180,9 +180,9 @@ impl BlockTenant {
         }
         self.lay_out(t);
         for c in 0..self.clients.len() {
-            while let Some(came) = self.clients[c].arrivals.take(t.now, self.of_client[c]) {
+            while let Some(arrived) = self.clients[c].arrivals.take(t.now, self.of_client[c]) {
                 let r = self.clients[c].requests.next().expect("requests do not end");
-                self.submit(t, c, came, r);
+                self.submit(t, c, arrived, r);
             }
         }
         self.shared.stats.set(self.maps[0].stats());
@@ -207,10 +207,10 @@ impl BlockTenant {
         if u.left > 0 {
             return;
         }
-        let UnderWay { client, write, came, blocks, .. } = self.under_way.remove(&token).expect("it was there");
+        let UnderWay { client, write, arrived, blocks, .. } = self.under_way.remove(&token).expect("it was there");
         self.of_client[client] -= 1;
         let kind = self.clients[client].kinds[usize::from(write)];
-        self.recorder.note(kind, came, now, u64::from(blocks) * u64::from(BLOCK));
+        self.recorder.note(kind, arrived, now, u64::from(blocks) * u64::from(BLOCK));
     }
     /// Runs until no request is answered at once.
     fn settle(&mut self, t: &mut Turn) {

@@ -34,7 +34,7 @@ pub struct KvLoad {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     kind: &'static str,
-    came: Time,
+    arrived: Time,
     record: u64,
     /// Number of answers that it waits for.
     left: u8,
@@ -136,12 +136,12 @@ impl KvClients {
             self.on(store, turn, |s, fx| s.put(fx, &name, value, durability, token).expect("the store takes it"));
         }
     }
-    fn begin(&mut self, turn: &mut Turn, op: Op, came: Time) {
+    fn begin(&mut self, turn: &mut Turn, op: Op, arrived: Time) {
         self.next += 1;
         let token = self.next;
         let copies = self.stores.len() as u8;
         let mut run = |kind, record, left, then_update| {
-            self.running.insert(token, Running { kind, came, record, left, then_update });
+            self.running.insert(token, Running { kind, arrived, record, left, then_update });
         };
         match op {
             Op::Read { record } => run("read", record, 1, false),
@@ -234,7 +234,7 @@ impl KvClients {
                 }
                 let r = self.running.remove(&token).expect("it was asked");
                 if self.phase == Phase::Ready {
-                    self.ended.push((r.kind, r.came, turn.now, bytes));
+                    self.ended.push((r.kind, r.arrived, turn.now, bytes));
                 }
             }
         }
@@ -287,8 +287,8 @@ impl Tenant for KvTenant {
     }
     fn recorder(&mut self) -> &mut Recorder {
         if self.number == 0 {
-            for (kind, came, now, bytes) in self.clients.borrow_mut().ended.drain(..) {
-                self.recorder.note(kind, came, now, bytes);
+            for (kind, arrived, now, bytes) in self.clients.borrow_mut().ended.drain(..) {
+                self.recorder.note(kind, arrived, now, bytes);
             }
         }
         &mut self.recorder

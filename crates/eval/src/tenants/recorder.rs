@@ -22,8 +22,8 @@ impl Recorder {
     pub fn new() -> Recorder {
         Recorder::default()
     }
-    /// Records a completed request of this kind that arrived at `came`, also before the window.
-    pub fn note(&mut self, kind: &'static str, came: Time, now: Time, bytes: u64) {
+    /// Records a completed request of this kind that arrived at `arrived`, also before the window.
+    pub fn note(&mut self, kind: &'static str, arrived: Time, now: Time, bytes: u64) {
         if !self.open {
             return;
         }
@@ -32,7 +32,7 @@ impl Recorder {
             self.kinds.len() - 1
         });
         let k = &mut self.kinds[at];
-        k.latencies.record(now.since(came));
+        k.latencies.record(now.since(arrived));
         k.bytes += bytes;
     }
     /// Starts a window.

@@ -33,12 +33,12 @@ impl Log {
                 self.open = None;
             }
             let Some(block) = self.open else { return self.ask(t) };
-            let Some(came) = self.arrivals.take(t.now, self.under_way.len() as u32) else { return };
+            let Some(arrived) = self.arrivals.take(t.now, self.under_way.len() as u32) else { return };
             self.next += 1;
             let token = t.token_base() + self.next;
             let at = (self.vssd, block);
             t.manager.write(t.now, at, None, &Payload::elided(page, self.next), token, t.out).expect("room");
-            self.under_way.push((token, came));
+            self.under_way.push((token, arrived));
         }
     }
     fn ask(&mut self, t: &mut Turn) {
@@ -76,8 +76,8 @@ impl Tenant for Log {
             Done::Written { token, result } => {
                 result.expect("sound");
                 let at = self.under_way.iter().position(|(t, _)| *t == token).expect("it was asked");
-                let (_, came) = self.under_way.remove(at);
-                self.recorder.note("write", came, turn.now, u64::from(turn.manager.geometry().page_bytes));
+                let (_, arrived) = self.under_way.remove(at);
+                self.recorder.note("write", arrived, turn.now, u64::from(turn.manager.geometry().page_bytes));
             }
             other => panic!("unexpected answer: {other:?}"),
         }

@@ -81,7 +81,7 @@ pub enum EgressDrop {
 
 #[derive(Debug)]
 struct Waiting<T> {
-    came: Time,
+    arrived: Time,
     bytes: u32,
     what: T,
 }
@@ -123,7 +123,7 @@ impl<T> LimitedFlow<T> {
     /// The time, past or future, from which its first packet may go.
     fn ready_at(&self) -> Option<Time> {
         let first = self.queue.packets.front()?;
-        Some(self.bucket.has_at(u64::from(first.bytes)).max(first.came))
+        Some(self.bucket.has_at(u64::from(first.bytes)).max(first.arrived))
     }
 }
 
@@ -220,7 +220,7 @@ impl<T> Egress<T> {
             self.forget_empty(flow);
             return Err((EgressDrop::QueueFull, what));
         }
-        queue.packets.push_back(Waiting { came: now, bytes, what });
+        queue.packets.push_back(Waiting { arrived: now, bytes, what });
         queue.bytes = filled;
         self.queue_max = self.queue_max.max(filled);
         if self.packets == 0 && self.sending.is_none() {
@@ -246,7 +246,7 @@ impl<T> Egress<T> {
         }
         let (at, packet) = self.sending.take_if(|(until, _)| *until <= now)?;
         self.free_at = at;
-        Some(Sent { what: packet.what, at, took: at.since(packet.came) })
+        Some(Sent { what: packet.what, at, took: at.since(packet.arrived) })
     }
     /// When [`Egress::poll`] has the next packet, if none arrives. Call it after a poll without a packet.
     pub fn next(&self) -> Option<Time> {

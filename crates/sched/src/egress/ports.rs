@@ -11,7 +11,7 @@ rackweave_core::counters! {
     /// Counters of a switch's ports.
     pub struct EgressCounters {
         /// Packets that arrived, that left, and that wait.
-        came as _,
+        arrived as _,
         sent as "egress_sent",
         waiting as "egress_waiting",
         /// Most bytes in one queue so far.
@@ -60,7 +60,7 @@ impl<T> Ports<T> {
     /// Adds a packet, which may be dropped.
     pub fn push(&mut self, now: Time, p: Envelope, what: T) {
         let c = &mut self.counters;
-        c.came += 1;
+        c.arrived += 1;
         if self.ports.len() >= FLOWS_MAX && !self.ports.contains_key(&p.port) {
             c.too_many_flows += 1;
             return;

@@ -223,8 +223,8 @@ proptest! {
             prop_assert!(ports.next().is_none_or(|t| t > now));
             let c = ports.counters();
             let dropped = c.queue_full + c.over_burst + c.too_many_flows;
-            prop_assert_eq!((c.came, c.sent), (i as u64 + 1, sent.len() as u64));
-            prop_assert_eq!(c.came, c.sent + dropped + ports.waiting() as u64);
+            prop_assert_eq!((c.arrived, c.sent), (i as u64 + 1, sent.len() as u64));
+            prop_assert_eq!(c.arrived, c.sent + dropped + ports.waiting() as u64);
             prop_assert!(c.queue_max <= queue);
         }
         while let Some(at) = ports.next() {

@@ -309,8 +309,8 @@ impl History {
         let Some(answer) = o.answer.filter(|&a| !o.failed && a < before) else { return false };
         // A set's part of an answer may be older than the answer: its client may pass it on only after a flush has
         // reported the loss.
-        let came = if o.count > 1 || o.held.is_some() { o.call } else { answer };
-        let Some(crash) = self.crashes.iter().find(|c| c.1 == set && !c.3 && came <= c.2) else { return true };
+        let arrived = if o.count > 1 || o.held.is_some() { o.call } else { answer };
+        let Some(crash) = self.crashes.iter().find(|c| c.1 == set && !c.3 && arrived <= c.2) else { return true };
         let flushes = self.flushes.get(&o.volume).map_or(&[][..], |f| f);
         let flushed = |f: &OpId| {
             let f = &self.ops[f.0 as usize];
@@ -367,8 +367,8 @@ impl History {
             let what = match op.kind {
                 OpKind::Write { fua, attach, client } => {
                     // One set's part of a request may have been answered long before the request was.
-                    let came = answered.map(|at| if split[t.op.0 as usize] { 0 } else { op.held.unwrap_or(at) });
-                    What::Write { op: t.op, value: t.value, attach, client, answered, came, fua, until }
+                    let arrived = answered.map(|at| if split[t.op.0 as usize] { 0 } else { op.held.unwrap_or(at) });
+                    What::Write { op: t.op, value: t.value, attach, client, answered, arrived, fua, until }
                 }
                 OpKind::Read => What::Read { op: t.op, value: t.value },
                 OpKind::Flush { .. } => continue,
@@ -420,7 +420,7 @@ pub(super) enum What {
         client: u32,
         answered: Option<u64>,
         /// The earliest time of the set's part of the answer.
-        came: Option<u64>,
+        arrived: Option<u64>,
         fua: bool,
         /// The last answer with this value.
         until: u64,

@@ -112,7 +112,7 @@ struct Slot {
     value: u64,
     write: bool,
     answered: Option<u64>,
-    came: Option<u64>,
+    arrived: Option<u64>,
     fua: bool,
     attach: u32,
     /// The last answer with its value.
@@ -196,7 +196,7 @@ impl Search {
             let past = last_crash.is_some_and(|c| i <= c || self.plain);
             let mut step = Step { what: e.what, now: e.at, pending: pending.clone(), freed: 0, attach, past };
             match e.what {
-                What::Write { op, value, attach, client, answered, came, fua, until } => {
+                What::Write { op, value, attach, client, answered, arrived, fua, until } => {
                     if let Some(answered) = answered.filter(|_| last_crash.is_some()) {
                         self.written.insert(op, Written { value, client, attach, answered });
                     }
@@ -204,14 +204,14 @@ impl Search {
                     let seen = until;
                     let until = if answered.is_some() { u64::MAX } else { until };
                     let (at, write, closed) = (0, true, false);
-                    let s = Slot { at, op, value, write, answered, came, fua, attach, seen, until, closed };
+                    let s = Slot { at, op, value, write, answered, arrived, fua, attach, seen, until, closed };
                     step.freed = call(&mut pending, s, e.at).map_err(|r| (i, r))?;
                 }
                 What::Read { op, value } => {
                     self.values.entry(value).or_default().0 = e.at;
-                    let (answered, came, until) = (Some(0), Some(0), u64::MAX);
+                    let (answered, arrived, until) = (Some(0), Some(0), u64::MAX);
                     let (at, write, fua, attach, seen, closed) = (0, false, false, 0, 0, false);
-                    let s = Slot { at, op, value, write, answered, came, fua, attach, seen, until, closed };
+                    let s = Slot { at, op, value, write, answered, arrived, fua, attach, seen, until, closed };
                     step.freed = call(&mut pending, s, e.at).map_err(|r| (i, r))?;
                 }
                 What::Answer { op } => {
@@ -384,7 +384,7 @@ impl Search {
     /// pending answer must take effect again, unless the answer was already in flight. `held`: acknowledged writes are
     /// not undone.
     fn crash(&mut self, at: usize, s: &State, silent: u64, held: bool) {
-        let on_its_way = |s: &&Slot| !s.fua && s.came.is_some_and(|at| at < silent);
+        let on_its_way = |s: &&Slot| !s.fua && s.arrived.is_some_and(|at| at < silent);
         let sent = self.steps[at].pending.iter().filter(on_its_way).fold(0u128, |m, s| m | 1 << s.at);
         for keep in (0..s.past.len()).rev() {
             let gone = &s.past[keep + 1..];

@@ -21,7 +21,7 @@ impl BlockService {
         let reads = matches!(p.body, Body::Block(Block::Io(IoRequest::Read { .. })));
         if self.coordinated {
             let kind = if reads { Kind::Read } else { Kind::Write };
-            self.predict[kind as usize].came(clamp_lat(p.header.lat));
+            self.predict[kind as usize].arrived(clamp_lat(p.header.lat));
         }
         if !reads {
             self.admit_mutation(cx, p);
@@ -68,9 +68,9 @@ impl BlockService {
     }
 
     /// Starts a read whose turn has come.
-    fn start_read(&mut self, cx: &mut Context<'_>, p: Packet, came: Time) {
+    fn start_read(&mut self, cx: &mut Context<'_>, p: Packet, arrived: Time) {
         let net = clamp_lat(p.header.lat) + self.predict[Kind::Read as usize].predict();
-        self.io.reading_for = Some(ReadRequest { offline: is_offline(&p), came, net });
+        self.io.reading_for = Some(ReadRequest { offline: is_offline(&p), arrived, net });
         self.with(cx, |r, now, store, fx| r.handle_io(now, p, store, fx));
         self.io.reading_for = None;
     }
@@ -104,8 +104,8 @@ impl BlockService {
 
     /// Starts waiting reads as others finish.
     pub(super) fn start_queued(&mut self, cx: &mut Context<'_>) {
-        while let Some((p, came)) = self.classes.pop_read(self.io.reads_at_flash(), self.reads_max()) {
-            self.start_read(cx, p, came);
+        while let Some((p, arrived)) = self.classes.pop_read(self.io.reads_at_flash(), self.reads_max()) {
+            self.start_read(cx, p, arrived);
         }
     }
 }

@@ -21,7 +21,7 @@ const ROOM_PART: u64 = 4;
 pub struct ReadRequest {
     pub offline: bool,
     /// Arrival time.
-    pub came: Time,
+    pub arrived: Time,
     /// Its network time: measured to the server, predicted back to the client.
     pub net: Span,
 }
@@ -79,7 +79,7 @@ impl VssdIo {
         };
         let wait = self.reading_for.map_or(Wait { offline: false, enqueued_at: now, net: Span::ZERO }, |a| Wait {
             offline: a.offline,
-            enqueued_at: a.came,
+            enqueued_at: a.arrived,
             net: a.net,
         });
         let tried = ssd.read_if(now, vssd, addr, token, out, |at| queues.admit(at, (addr, token), wait));
@@ -239,8 +239,8 @@ impl VssdIo {
         if self.waiting().1 > 0 { Time::MAX } else { self.cache.deadline() }
     }
     /// The vSSD is given back, and its slot becomes `free`: only commands in flight still count.
-    pub fn give_back(&mut self, free: VssdId) {
-        self.cache.give_back(free);
+    pub fn vacate(&mut self, free: VssdId) {
+        self.cache.vacate(free);
     }
     /// The device has failed: lets it answer everything that waits.
     pub fn release(&mut self, now: Time, ssd: &mut Ssd, out: &mut FlashOut) {

@@ -538,7 +538,7 @@ impl WriteCache {
     }
 
     /// The vSSD is given back, and its slot becomes `free`: only commands in flight still count.
-    pub fn give_back(&mut self, free: VssdId) {
+    pub fn vacate(&mut self, free: VssdId) {
         self.fail();
         self.done.clear();
         self.cfg.vssd = free;

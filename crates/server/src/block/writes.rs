@@ -88,7 +88,7 @@ mod tests {
             assert!(w.push(start + Span::from_millis(i), write(i), Span::ZERO).is_ok());
         }
         let now = start + Span::from_millis(2) + wait_max;
-        assert_eq!(w.pop(now).map(|p| p.header.request), Some(2), "the first came more than two seconds ago");
+        assert_eq!(w.pop(now).map(|p| p.header.request), Some(2), "the first arrived more than two seconds ago");
         assert_eq!(w.len(), 1);
         assert!(w.pop(now + wait_max).is_none() && w.is_empty());
     }

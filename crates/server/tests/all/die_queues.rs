@@ -42,7 +42,7 @@ fn bench(kind: SchedKind, coordinated: bool) -> (Bench, Vec<u32>) {
 
 /// A client's read with this network time.
 fn read(b: &mut Bench, block: u32, net_us: u64, offline: bool) {
-    b.io.reading_for = Some(ReadRequest { offline, came: b.now, net: Span::from_micros(net_us) });
+    b.io.reading_for = Some(ReadRequest { offline, arrived: b.now, net: Span::from_micros(net_us) });
     assert!(matches!(b.store().read(addr(block), 10_000 + u64::from(block)), ReadStart::Pending));
     b.io.reading_for = None;
     b.settle();
@@ -78,7 +78,7 @@ fn a_die_with_a_long_queue_is_full_and_the_others_are_not() {
     let elsewhere = elsewhere.expect("there are more dies");
     let mut took = 0;
     while !b.io.die_is_full(addr(there[0]), &b.ssd) {
-        b.io.reading_for = Some(ReadRequest { offline: false, came: b.now, net: Span::ZERO });
+        b.io.reading_for = Some(ReadRequest { offline: false, arrived: b.now, net: Span::ZERO });
         let block = there[took as usize % there.len()];
         assert!(matches!(b.store().read(addr(block), 10_000 + took), ReadStart::Pending));
         // Reads of a page that arrive together would wait as one.

@@ -183,12 +183,12 @@ fn a_shadow_is_readable_for_no_switch_whatever_older_view_comes() {
     // Not even until the service learns of it.
     for _ in 0..2_000 {
         r.run(Span::from_micros(5));
-        assert!(!readable(&r), "an older view came");
+        assert!(!readable(&r), "an older view arrived");
     }
     // Nor for a switch that has no newer row to compare with.
     r.restart_switch();
     r.run(Span::from_millis(500));
-    assert!(!readable(&r), "an older view came");
+    assert!(!readable(&r), "an older view arrived");
 }
 
 /// The metadata service has meanwhile given the vSSD's place in the set to another one.

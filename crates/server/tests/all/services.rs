@@ -161,7 +161,7 @@ impl Service for Registers {
         self.failed = true;
     }
     fn failure_known(&mut self) {}
-    fn give_back(&mut self, _: &ServerConfig, free: &VssdConfig) {
+    fn vacate(&mut self, _: &ServerConfig, free: &VssdConfig) {
         self.cfg = free.clone();
     }
     fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs {

@@ -410,8 +410,8 @@ proptest! {
                     asked.push(i as u64);
                 }
                 Step::Read { block, net } => {
-                    let (came, net) = (b.now, Span::from_micros(net));
-                    b.io.reading_for = Some(ReadRequest { offline: net.0 % 7 == 0, came, net });
+                    let (arrived, net) = (b.now, Span::from_micros(net));
+                    b.io.reading_for = Some(ReadRequest { offline: net.0 % 7 == 0, arrived, net });
                     match b.store().read(addr(block), 1000 + i as u64) {
                         ReadStart::Ready(..) => at_once += 1,
                         ReadStart::Pending => reads.push(1000 + i as u64),
