@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_in_another_rack_is_asked_when_those_at_home_are_suspect() {
+    fn a_member_in_another_rack_is_tried_when_those_at_home_are_suspect() {
         let mut s = SetState::new(SetId(0));
         let (a, b, far) = (VssdId(1 << 24 | 1), VssdId(1 << 24 | 2), VssdId(3));
         s.set_members(&[far, a, b]);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn suspects_are_asked_last() {
+    fn suspects_are_tried_last() {
         let mut s = SetState::new(SetId(0));
         assert_eq!(s.pick(Time(1), 0, 0), None);
         s.set_members(&[VssdId(1), VssdId(2), VssdId(3)]);

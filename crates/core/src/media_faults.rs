@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_fail_as_asked_and_what_failed_goes_on_failing() {
+    fn the_configured_share_fails_and_goes_on_failing() {
         let flaws = MediaFaults::new(7, 0.001, 0.01);
         let (mut cycles, mut erases) = (0, 0);
         for block in 0..10_000 {

@@ -137,7 +137,7 @@ fn unreadable<F: FileIo>(d: &mut FileSsd<F>) -> Vec<u16> {
 }
 
 #[test]
-fn spare_areas_that_are_gone_are_told_from_pages_that_never_were() {
+fn lost_spare_areas_are_distinguished_from_unwritten_pages() {
     for wiped in [false, true] {
         let f = Shared::default();
         let mut d = open(&f);
@@ -559,7 +559,7 @@ fn pages_go_to_the_file_in_runs_and_spare_areas_by_the_block() {
 }
 
 #[test]
-fn what_was_programmed_is_in_the_file_with_the_next_sync_or_when_asked() {
+fn programmed_pages_are_in_the_file_after_the_next_sync_or_on_request() {
     for ask in [FileSsd::write_tails, |d: &mut FileSsd<Shared>| d.execute(&DeviceOp::Sync).map(|_| ())] {
         let f = Shared::default();
         let mut d = open(&f);

@@ -141,7 +141,7 @@ fn a_read_interrupts_a_program_of_the_collector_and_none_of_the_host() {
 }
 
 #[test]
-fn a_read_interrupts_a_program_of_the_host_where_that_is_asked_for() {
+fn a_read_suspends_a_host_program_if_configured() {
     let p = Profile::builtin("p-ssd").expect("built in");
     let mut clock = Clock::new(&p, Timing::Real);
     clock.suspend(&p, Suspends { host_programs: Some(SOONER), ..Suspends::default() });

@@ -98,7 +98,7 @@ fn a_connection_that_ends_is_reported() {
 
 /// Only a datagram of a node's present incarnation identifies a connection's other end: others may be recorded ones.
 #[test]
-fn a_replayed_datagram_names_nobody() {
+fn a_replayed_datagram_names_no_sender() {
     let now = Time(1);
     let mut s = Streams::new(SMALL);
     let id = s.accepted(now).expect("room");

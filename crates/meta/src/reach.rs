@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_if_too_few_would_stay() {
+    fn no_member_leaves_if_too_few_would_stay() {
         assert_eq!(leave(&three([0, 0, 1])[1..], &[(2, 3)], 2), []);
         assert_eq!(leave(&three([0, 0, 1]), &[(1, 2), (1, 3), (2, 3)], 2), []);
         assert_eq!(leave(&three([0, 0, 1])[1..], &[(2, 3)], 1), [3]);

@@ -626,7 +626,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_ends_by_itself_again_and_again_waits_longer_and_who_is_killed_does_not() {
+    fn a_process_that_keeps_ending_waits_longer_and_a_killed_one_does_not() {
         let (soon, mut next) = (Span::from_secs(9), RESTART);
         let mut waits = |ran, killed| restart_after(ran, killed, &mut next).as_secs_f64();
         assert_eq!([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0], std::array::from_fn(|_| waits(soon, false)));

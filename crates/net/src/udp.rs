@@ -524,7 +524,7 @@ mod tests {
     /// failed send.
     /// failed.
     #[test]
-    fn the_kernel_tells_when_a_datagram_left() {
+    fn the_kernel_reports_when_a_datagram_left() {
         let (mut a, mut b, to) = pair("127.0.0.1");
         let timed = |stamp| Timed { peer: NodeId(3), class: Class::Silver, stamp };
         let out = |to, n: usize, timed| Outgoing {

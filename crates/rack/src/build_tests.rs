@@ -35,7 +35,7 @@ fn collection_that_yields_holds_a_die_for_a_command_and_is_suspended_where_that_
 }
 
 #[test]
-fn what_the_flash_is_told_reaches_it() {
+fn the_flash_gets_its_configuration() {
     let told = |text| {
         let ssd = super::ssd(&RackConfig::parse(text).unwrap(), 0).unwrap();
         (ssd.victims, ssd.separation)
@@ -101,7 +101,7 @@ fn what_the_flash_is_told_reaches_it() {
 }
 
 #[test]
-fn a_drive_has_as_many_channels_as_are_asked_for_or_as_its_profile() {
+fn a_drive_has_the_configured_channels_or_its_profiles() {
     let with = |channels| {
         let mut cfg = RackConfig { servers: 3, replicas: 2, ..RackConfig::default() };
         cfg.ssd.channels = channels;

@@ -109,7 +109,7 @@ fn who_missed_a_write_is_sent_it_again_by_one_that_has_it() {
 }
 
 #[test]
-fn what_a_fill_stamped_anew_is_behind_nobody_but_is_compared() {
+fn a_block_stamped_by_a_fill_is_not_outdated_but_is_compared() {
     let (old, fill) = (Timestamp::new(Epoch(3), 7, 1), Timestamp::new(Epoch(4), 1, 2));
     let mut o = one(old);
     assert!(answered(&mut o, [None, Some(sum(0, fill, 5))]).is_empty());
@@ -170,7 +170,7 @@ fn what_is_written_meanwhile_is_left_to_the_next_pass() {
 }
 
 #[test]
-fn who_does_not_answer_is_left_out_and_in_the_end_not_asked() {
+fn a_silent_member_is_left_out_and_later_gets_no_request() {
     let mut o = one(ts(5, 1));
     for _ in 0..2 {
         assert_eq!(scrubbed(&mut o, &[0]).1.len(), 2);
@@ -181,7 +181,7 @@ fn who_does_not_answer_is_left_out_and_in_the_end_not_asked() {
 }
 
 #[test]
-fn a_member_that_is_asked_tells_what_is_valid_there() {
+fn a_member_answers_with_its_valid_blocks() {
     let mut o = one(ts(5, 1));
     o.store.put(at(1), ts(6, 1), data(6));
     o.inv(1, 9, block(2, ts(9, 1), Timestamp::ZERO, false));

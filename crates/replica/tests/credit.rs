@@ -69,7 +69,7 @@ fn a_write_waits_for_pages_that_are_about_to_be_free() {
 }
 
 #[test]
-fn a_member_short_of_pages_asks_others_for_what_they_do_not_use() {
+fn a_member_short_of_pages_recalls_unused_credit() {
     let mut o = One::new(Role::Member);
     o.store.pages = 8;
     let hoard = |o: &mut One| o.peer(1, ask(0));
@@ -124,7 +124,7 @@ fn a_write_waits_for_pages_that_another_member_may_give_back() {
 }
 
 #[test]
-fn credit_asked_back_is_given_back_but_for_what_waits() {
+fn recalled_credit_is_returned_except_for_waiting_writes() {
     let mut o = One::new(Role::Member);
     let recall = |o: &mut One, pages| {
         let header = Header { request: RECALL, ..o.header(4, 1) };

@@ -34,7 +34,7 @@ fn tried(o: &mut One, volume: u32, sequence: u64) -> Result<(), IoError> {
 }
 
 #[test]
-fn a_volume_that_nobody_has_told_of_is_written_and_a_deleted_one_is_not() {
+fn an_unannounced_volume_is_written_and_a_deleted_one_is_not() {
     let mut o = One::new(Role::Member);
     o.r.learn_volumes(&mut o.store, &told(8, &[(3, 0), (5, 1), (6, 2)]));
     assert_eq!(tried(&mut o, 8, 1), Ok(()), "made since");
@@ -96,7 +96,7 @@ fn fences_of_deleted_volumes_do_not_pile_up() {
 }
 
 #[test]
-fn writers_of_more_volumes_than_there_can_be_wait_until_somebody_has_told_of_them() {
+fn writers_beyond_the_table_of_volumes_wait_until_they_are_announced() {
     let mut f = Fences::default();
     let last = FENCES_UNHEARD_MAX as u32;
     assert!((0..last).all(|v| f.raise(VolumeId(10 + v), 1)));

@@ -128,7 +128,7 @@ fn a_corrupt_block_is_healed_with_its_own_version_only() {
 /// The host's file fails the read. Other members may have the block; without others the client waits, as the error
 /// may be temporary.
 #[test]
-fn a_block_that_could_not_be_read_is_healed_and_never_said_to_be_lost_by_who_is_alone() {
+fn an_unreadable_block_is_healed_and_a_lone_member_never_reports_it_lost() {
     let unreadable = |mut o: One| {
         o.store.why = StoreError::Unreadable;
         o
@@ -206,7 +206,7 @@ fn leads(o: &mut One) -> Vec<(u32, Peer)> {
 /// No readable copy reaches the floor, and one member is silent: the leader adopts nothing and marks nothing. When that
 /// member reports its copy as unreadable, too, the block is marked as lost on all.
 #[test]
-fn silence_is_no_answer_and_what_nobody_can_read_is_marked() {
+fn silence_is_no_answer_and_a_block_that_no_member_can_read_is_marked() {
     let mut o = corrupt(ts(4, 7));
     recover(&mut o, 1);
     let tell = |o: &mut One, from: u32, request: u64, body: Peer| {

@@ -65,7 +65,7 @@ pub fn linearizable(events: &[Event]) -> bool {
 }
 
 #[test]
-fn the_checker_tells_orders_from_disorder() {
+fn the_checker_distinguishes_valid_orders() {
     let w = |start, end, value| Event { start, end, write: true, value };
     let r = |start, end, value| Event { start, end, write: false, value };
     assert!(linearizable(&[w(0, 10, 1), r(5, 6, 0), r(7, 8, 1)]));

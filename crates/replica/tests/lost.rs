@@ -131,7 +131,7 @@ fn a_set_recovers_whole_though_a_block_cannot_be_read_anywhere() {
 /// A healing member asks all others itself, so it gets an answer at once. A shadow gets one when no other member can
 /// heal the block.
 #[test]
-fn a_member_says_at_once_that_it_cannot_read_what_a_healer_asks_for() {
+fn a_member_reports_at_once_that_it_cannot_read_a_requested_block() {
     let ask = |o: &mut One, request| {
         o.store.put(BlockAddr::new(V, 1), ts(5, 1), Payload::elided(4096, 1));
         o.store.corrupt.insert(BlockAddr::new(V, 1));

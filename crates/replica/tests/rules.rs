@@ -205,7 +205,7 @@ fn a_flush_that_a_member_could_not_do_is_not_done() {
 }
 
 #[test]
-fn what_could_not_be_made_durable_is_acknowledged_by_nobody() {
+fn what_could_not_be_made_durable_is_acknowledged_by_no_member() {
     let failed = |o: &mut One| {
         let Some(StoreDone::Persisted { token, .. }) = o.store.done.pop() else { panic!("nothing is persisted") };
         o.r.handle_store(o.now, StoreDone::Persisted { token, ok: false }, &mut o.store, &mut o.fx);

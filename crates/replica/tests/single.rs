@@ -213,7 +213,7 @@ fn a_late_copy_does_not_come_back_through_a_forgotten_range() {
 }
 
 #[test]
-fn another_epoch_is_refused_and_told_the_present_one() {
+fn another_epoch_is_refused_with_the_present_one() {
     let mut o = One::new(Role::Member);
     assert!(matches!(o.peer_in(3, 1, Peer::Flush)[..], [Peer::StaleEpoch]));
     assert!(o.peer_in(3, 1, Peer::StaleEpoch).is_empty());
@@ -381,7 +381,7 @@ fn what_a_larger_view_began_a_member_left_alone_carries_out_and_does_not_answer(
 }
 
 #[test]
-fn a_corrupt_block_is_waited_for_where_nobody_can_be_asked_for_another_copy() {
+fn a_corrupt_block_waits_while_no_member_can_provide_another_copy() {
     let read = |o: &mut One, b| {
         let requested = o.read(b);
         assert_eq!(requested, [], "the read waits for the flash");
@@ -493,7 +493,7 @@ fn asked_until(o: &mut One, end: u64) -> Vec<(u64, Peer)> {
 }
 
 #[test]
-fn a_fill_that_nobody_answers_asks_less_and_less_often() {
+fn an_unanswered_fill_backs_off() {
     let mut o = One::new(Role::Shadow);
     let requested = asked_until(&mut o, 4_000 * MS);
     let mut times: Vec<u64> = requested.iter().map(|a| a.0).collect();

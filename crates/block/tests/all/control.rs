@@ -71,7 +71,7 @@ fn an_attach_overtaken_by_another_writer_fails() {
 }
 
 #[test]
-fn an_unknown_name_is_told() {
+fn an_unknown_name_is_an_error() {
     let mut r = Rack::attached(1, 16, 1 << 20, 7);
     let unknown = Err(volume::Error::Unknown { name: "w".into() });
     assert_eq!(r.run(volume::Op::Attach { name: "w".into() }), unknown);
@@ -105,7 +105,7 @@ fn a_grown_volume_is_seen_by_the_next_connection() {
 }
 
 #[test]
-fn a_grown_volume_is_told_to_its_writer() {
+fn a_grown_volume_is_announced_to_its_writer() {
     let mut r = Rack::attached(2, 16, 1 << 20, 10);
     let write = volume::Op::Write { volume: VOLUME, offset: 1 << 20, data: Payload::elided(4096, 1), fua: false };
     r.write(0, 512, 1).unwrap();
@@ -136,7 +136,7 @@ fn the_same_seed_sends_the_same_packets() {
 }
 
 #[test]
-fn the_service_learns_when_nobody_here_uses_a_volume_and_when_somebody_does_again() {
+fn the_service_learns_when_the_last_user_of_a_volume_leaves_and_when_one_returns() {
     let mut r = Rack::attached(2, 16, 1 << 20, 12);
     let attach = r.info.attach;
     assert_eq!(r.run(volume::Op::Detach { volume: VOLUME }), Ok(volume::Reply::Done));

@@ -7,7 +7,7 @@ use rackweave_core::{Epoch, Layout, Payload, Span};
 use super::rack::{CLIENT, Rack, VOLUME, vssd};
 
 #[test]
-fn a_silent_member_costs_one_timeout_and_is_then_asked_last() {
+fn a_silent_member_costs_one_timeout_and_is_then_tried_last() {
     let mut r = Rack::attached(1, 16, 1 << 20, 1);
     r.faults.silent.insert(vssd(0, 0));
     let start = r.now();

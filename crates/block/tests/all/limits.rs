@@ -106,7 +106,7 @@ fn trims_count_as_requests_and_zeroes_reach_what_they_must() {
 }
 
 #[test]
-fn who_is_given_up_while_it_waits_takes_nothing_from_who_follows() {
+fn a_request_given_up_while_it_waits_takes_nothing_from_those_behind_it() {
     let mut r = limited(0, 4096);
     r.write(0, 65_536, 1).expect("written");
     let late: Vec<u64> =

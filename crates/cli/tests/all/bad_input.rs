@@ -51,7 +51,7 @@ fn unaligned_and_out_of_range_commands_are_refused() {
 }
 
 #[test]
-fn half_open_clients_are_cut_off_and_hold_up_nobody() {
+fn half_open_clients_are_cut_off_and_delay_no_other() {
     let r = Rack::start();
     r.volume("v", "16M");
     let mut silent: Vec<_> = (0..20).map(|_| dial(&r.socket())).collect();

@@ -69,7 +69,7 @@ fn pairs_are_put_read_listed_and_deleted() {
 }
 
 #[test]
-fn bad_input_is_told() {
+fn bad_input_is_refused() {
     let d = Drive::new();
     let refused = |args: &[&str], input: &[u8], what: &str| {
         let (ok, _, why) = d.run("kv", args, input);

@@ -214,7 +214,7 @@ fn a_limit_holds_at_once_and_over_all_connections_and_is_kept() {
 }
 
 #[test]
-fn a_watch_tells_what_happens_until_the_rack_ends() {
+fn a_watch_reports_events_until_the_rack_ends() {
     let mut r = Rack::start();
     r.volume("v", "64M");
     r.fails(2, &["status", "--every", "1"]);

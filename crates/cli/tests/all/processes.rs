@@ -129,7 +129,7 @@ fn a_server_that_stood_still_serves_nothing_old() {
 }
 
 #[test]
-fn status_says_who_does_not_answer() {
+fn status_names_nodes_that_do_not_answer() {
     let r = start();
     let s = r.status();
     assert_eq!(s["processes"].as_array().expect("processes").len(), 7);

@@ -84,7 +84,7 @@ fn killed_racks_keep_what_was_flushed() {
 }
 
 #[test]
-fn a_second_rack_on_the_same_data_is_told_who_has_it() {
+fn a_second_rack_on_the_same_data_is_refused_with_the_owner() {
     let r = Rack::start();
     let data = r.data().display().to_string();
     let other = r.dir.path("other.sock");

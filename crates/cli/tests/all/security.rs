@@ -125,7 +125,7 @@ impl Tap {
 }
 
 #[test]
-fn datagrams_of_nobody_are_dropped_and_counted_by_reason() {
+fn datagrams_of_unknown_senders_are_dropped_and_counted_by_reason() {
     let r = Rack::with(&["--processes"]);
     r.volume("v", "16M");
     let mut c = r.connect("v");
@@ -136,7 +136,7 @@ fn datagrams_of_nobody_are_dropped_and_counted_by_reason() {
     };
     let targets: Vec<SocketAddr> = ["meta", "switch", "server-0", "gateway-0"].map(address).to_vec();
     let Some(tap) = Tap::new(targets[2]) else {
-        println!("SKIP datagrams_of_nobody_are_dropped_and_counted_by_reason: no packet socket without root");
+        println!("SKIP datagrams_of_unknown_senders_are_dropped_and_counted_by_reason: no packet socket without root");
         return;
     };
     let mut good = Vec::new();

@@ -102,8 +102,8 @@ fn fio_verifies_what_it_wrote() {
 }
 
 #[test]
-fn nbdsh_writes_reads_and_asks() {
-    let Some(mut c) = tool("nbdsh_writes_reads_and_asks", "nbdsh") else { return };
+fn nbdsh_writes_reads_and_queries() {
+    let Some(mut c) = tool("nbdsh_writes_reads_and_queries", "nbdsh") else { return };
     let r = Rack::start();
     r.volume("vm0", "16M");
     c.env("PATH", "/usr/bin:/bin");

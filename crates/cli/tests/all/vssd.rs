@@ -167,7 +167,7 @@ fn a_die_at_the_end_of_its_life_makes_a_virtual_ssd_read_only_and_info_says_so()
 }
 
 #[test]
-fn a_drive_too_small_for_its_profile_is_told_the_least_size_and_leaves_no_file() {
+fn a_drive_too_small_for_its_profile_is_refused_with_the_least_size_and_leaves_no_file() {
     let dir = Temp::new();
     let path = dir.path("a.rwk");
     let create = |profile: &str, size: &str, isolation: &str, capacity: &str| {

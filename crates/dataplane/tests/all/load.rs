@@ -40,8 +40,8 @@ fn tc_every_configuration_is_verified() {
 
 /// Ids whose slot is taken by another, individually and after deletions, in a table that is repeatedly full.
 #[test]
-fn tc_vssds_that_share_a_slot_are_told_apart() {
-    if skip("tc_vssds_that_share_a_slot_are_told_apart") {
+fn tc_vssds_that_share_a_slot_are_distinguished() {
+    if skip("tc_vssds_that_share_a_slot_are_distinguished") {
         return;
     }
     let mut s = load(config(8));

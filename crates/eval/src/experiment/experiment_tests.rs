@@ -106,7 +106,7 @@ fn a_row_is_missed_on_the_wrong_side_of_its_bar_only() {
 }
 
 #[test]
-fn an_unknown_experiment_is_told_which_there_are() {
+fn an_unknown_experiment_is_refused_with_the_list() {
     let e = Experiment::named("fb-fig99").map(|e| e.id).expect_err("there is none");
     assert!(e.to_string().contains("\"fb-fig99\"") && e.to_string().contains("fb-fig14"), "{e}");
 }

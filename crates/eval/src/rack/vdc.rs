@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_asks_for_little_gets_it_and_the_others_share_the_rest() {
+    fn a_small_demand_is_met_and_the_others_share_the_rest() {
         let got = allocate([90.0, 90.0], &[[10.0, 0.0], [100.0, 0.0], [60.0, 30.0]]);
         assert_eq!(got.iter().map(|g| g[0]).collect::<Vec<_>>(), [10.0, 40.0, 40.0]);
         // 30 of the second resource are demanded, and the minimum is 3: 54 are left.

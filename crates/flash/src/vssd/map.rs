@@ -275,7 +275,7 @@ mod tests {
 
     /// The map tells the version that was set, or none; of the last epochs it tells every one of a usual size.
     #[test]
-    fn versions_are_told_as_they_were_set() {
+    fn versions_are_returned_as_set() {
         let (mut map, mut rng) = (PageMap::new(), Rng::new(7));
         let mut truth = std::collections::BTreeMap::new();
         let mut told = [0; 2];

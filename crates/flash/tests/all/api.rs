@@ -412,7 +412,7 @@ fn a_drives_time_wraps_without_a_jump_and_each_power_cut_counts() {
 }
 
 #[test]
-fn random_out_of_band_data_is_nobodys() {
+fn random_out_of_band_data_belongs_to_no_vssd() {
     use rackweave_core::device::{Backend, DeviceOp, PageAddr, PageImage, Slot, SlotRecord};
     let cfg = small();
     for seed in 0..20 {

@@ -26,7 +26,7 @@ fn count(traces: &[TracePoint], of: TracePoint) -> usize {
 }
 
 #[test]
-fn a_program_that_fails_costs_a_block_and_nobody_notices() {
+fn a_failed_program_costs_a_block_and_no_user_sees_it() {
     let mut rig = Rig::new(&config(0.05), 1);
     rig.boot();
     let space = rig.ssd.space(VSSD);

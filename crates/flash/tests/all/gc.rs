@@ -232,7 +232,7 @@ fn with_blocking_unit_block_a_read_waits_for_the_whole_victim() {
 }
 
 #[test]
-fn ideal_collection_keeps_nobody_waiting_and_its_own_pace() {
+fn ideal_collection_delays_no_request_and_keeps_its_own_pace() {
     let p = small_profile();
     let mut t = aged(Timing::IdealGc, BlockingUnit::Block);
     let idle = t.read(KEPT);

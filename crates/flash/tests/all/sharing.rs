@@ -178,7 +178,7 @@ impl Rig {
 }
 
 #[test]
-fn two_soft_planes_get_twice_the_share_of_one_and_nobody_waits_for_an_idle_one() {
+fn two_soft_planes_get_twice_the_share_of_one_and_none_waits_for_an_idle_one() {
     let mut r = Rig::new(&timed());
     let (one, two) = (r.vssd(Isolation::Software, 0), r.vssd(Isolation::Software, 1));
     let blocks = [r.block(one), r.block(two)];

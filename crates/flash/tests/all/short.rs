@@ -220,7 +220,7 @@ fn a_block_whose_erase_failed_waits_for_another() {
 
 /// Calls that wait for such a block end with an error when the device fails.
 #[test]
-fn after_a_failure_nobody_waits() {
+fn after_a_failure_no_request_waits() {
     let mut r = Rig::full(1, [1, 1]);
     r.free(7);
     r.drive.fail_next = 1;
@@ -255,7 +255,7 @@ fn a_drive_that_is_closed_waits_for_what_is_on_its_way() {
 
 /// During a swap, each of two dies has only the data that goes to the other.
 #[test]
-fn full_dies_that_trade_places_wait_for_nobody() {
+fn full_dies_that_trade_places_do_not_wait() {
     let mut r = Rig::full(1, [2, 1]);
     let d = &mut r.drive;
     assert!(d.manager.swap_dies(d.now, &Swap { dies: vec![(0, 1)] }, &mut d.out));

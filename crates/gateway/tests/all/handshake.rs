@@ -54,7 +54,7 @@ fn a_whole_handshake() {
 }
 
 #[test]
-fn the_name_is_repeated_if_asked_for() {
+fn the_name_is_repeated_on_request() {
     let (mut s, mut m) = (greeted(), Memory::default());
     let out = talk(&mut s, &mut m, &option(6, &export("vm1", &[1, 3])));
     let name = option_reply(6, 3, b"\0\x01vm1");
@@ -169,7 +169,7 @@ fn a_failed_or_foreign_choice_of_contexts_counts_for_nothing() {
 }
 
 #[test]
-fn while_the_rack_is_asked_nothing_more_is_parsed() {
+fn nothing_is_parsed_while_a_request_to_the_rack_is_pending() {
     let (mut s, mut m) = (greeted(), Memory::default());
     s.input([option(6, &export("vm0", &[])), option(99, b"")].concat().into());
     assert!(!s.wants_input());

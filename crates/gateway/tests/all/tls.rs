@@ -31,7 +31,7 @@ fn without_tls_it_is_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn where_it_is_required_nothing_else_is_told_before_it() {
+fn nothing_else_is_answered_before_required_tls() {
     let (mut s, mut m) = (with_tls(TlsUse::Require), Memory::default());
     for (o, data) in
         [(3, vec![]), (6, export("vm0", &[])), (7, export("vm0", &[])), (8, vec![]), (10, vec![]), (99, vec![])]
@@ -273,7 +273,7 @@ fn what_is_changed_or_no_tls_at_all_ends_it() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_told_apart() {
+fn unusable_certificates_have_errors_of_their_own() {
     let (a, b) = (Authority::new(), Authority::new());
     let (one, two) = (a.issue("rack", 4000), b.issue("rack", 4000));
     let says = |certificate: &str, key: &str, authority: Option<&str>| {

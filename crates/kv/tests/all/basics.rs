@@ -52,7 +52,7 @@ fn what_is_put_is_there_until_it_is_deleted() {
 }
 
 #[test]
-fn bad_input_is_told_with_its_rule() {
+fn bad_input_is_refused_with_its_rule() {
     let (d, vssd) = drive();
     let mut kv = open(d, vssd);
     let long = vec![b'k'; KEY_MAX + 1];
@@ -205,7 +205,7 @@ fn damaged_blocks_make_a_store_smaller_and_do_not_stop_it() {
 }
 
 #[test]
-fn a_corrupt_record_is_told() {
+fn a_corrupt_record_is_reported() {
     let (d, vssd) = drive();
     let mut kv = open(d, vssd);
     kv.put(b"a", vec![1; 3000].into()).expect("room");

@@ -94,7 +94,7 @@ fn room(r: &mut Rack, request: u64, reported: &[Option<(u64, u64)>]) -> u64 {
 
 /// At the fullest member, credit of one message (16 blocks) for each other member may be reserved.
 #[test]
-fn a_set_has_the_room_of_its_fullest_member_as_its_present_life_tells() {
+fn a_set_has_the_room_that_its_fullest_member_reports_in_this_incarnation() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);

@@ -102,7 +102,7 @@ fn heartbeats_of_an_earlier_life_renew_nothing() {
 /// All lose power; two are back when a heartbeat arrives that the third sent before. It must not count for the running
 /// ones.
 #[test]
-fn a_heartbeat_from_before_a_power_cut_makes_nobody_its_survivor() {
+fn a_heartbeat_from_before_a_power_cut_makes_no_survivor() {
     for named in [0, 1, 2] {
         let mut r = Rack::new(config());
         r.start_all();
@@ -257,7 +257,7 @@ fn a_store_that_is_older_than_a_drive_takes_no_changes() {
 }
 
 #[test]
-fn a_server_that_lost_its_device_is_refused_until_told() {
+fn a_server_that_lost_its_device_is_refused_until_the_operator_permits_it() {
     let mut r = Rack::new(config());
     let hello = |r: &mut Rack, nonce| {
         let node = r.servers[0].node;
@@ -331,7 +331,7 @@ fn a_read_only_member_that_is_left_alone_fills_the_others_before_it_leaves() {
 }
 
 #[test]
-fn a_complaint_of_long_ago_keeps_nobody_in_a_view_that_others_cannot_reach() {
+fn an_old_complaint_keeps_no_unreachable_member_in_a_view() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);
@@ -367,7 +367,7 @@ fn an_epoch_is_given_once_for_each_ask() {
 }
 
 #[test]
-fn clients_learn_who_serves() {
+fn clients_learn_the_serving_members() {
     let mut r = Rack::new(config());
     let client = r.cfg.layout.client(0);
     r.control(client, Incarnation(0), 5, Control::ClientHello { nonce: 9 });
@@ -393,7 +393,7 @@ fn clients_learn_who_serves() {
 }
 
 #[test]
-fn clients_wait_for_those_who_may_come_where_all_who_serve_have_broken_devices() {
+fn clients_wait_for_returning_members_if_all_serving_ones_have_failed_devices() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);

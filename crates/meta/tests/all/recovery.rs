@@ -126,7 +126,7 @@ fn who_lost_records_is_no_witness_until_it_has_everything_again() {
 }
 
 #[test]
-fn without_a_witness_the_set_waits_for_the_operators_word() {
+fn without_a_witness_the_set_waits_for_the_operators_permission() {
     let mut r = crashed_whole(|r| {
         (r.servers[0].losses, r.servers[1].losses) = (lost(7), lost(7));
         r.servers[2].drive = DriveId(0xabc);
@@ -152,7 +152,7 @@ fn without_a_witness_the_set_waits_for_the_operators_word() {
 }
 
 #[test]
-fn the_word_is_not_taken_while_somebody_may_come_who_lost_nothing() {
+fn permission_is_refused_while_a_member_that_lost_nothing_may_return() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);
@@ -248,7 +248,7 @@ fn when_all_of_the_last_view_that_could_acknowledge_crashed_the_set_recovers_fro
 }
 
 #[test]
-fn on_the_operator_s_word_a_set_goes_on_without_who_was_left_alone() {
+fn with_permission_a_set_continues_without_the_member_that_was_left_alone() {
     let mut r = Rack::new(config());
     let (set, two) = (SetId(0), r.cfg.layout.server(2).expect("a server"));
     r.start_all();
@@ -289,7 +289,7 @@ fn of_those_that_all_crashed_the_operator_may_give_up_each() {
 }
 
 #[test]
-fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
+fn with_permission_a_set_recovers_without_members_that_never_return() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);
@@ -321,7 +321,7 @@ fn on_the_operator_s_word_a_set_recovers_without_who_never_comes_back() {
 }
 
 #[test]
-fn the_operator_s_word_is_refused_where_it_is_not_needed_or_too_much() {
+fn permission_is_refused_where_it_is_unneeded_or_excessive() {
     let mut r = Rack::new(config());
     let set = SetId(0);
     let [zero, one, two] = [0, 1, 2].map(|i| r.cfg.layout.server(i).expect("a server"));

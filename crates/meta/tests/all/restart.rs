@@ -111,7 +111,7 @@ fn no_more_than_the_most_writes_are_under_way() {
 }
 
 #[test]
-fn a_restarted_service_keeps_epochs_volumes_and_lives() {
+fn a_restarted_service_keeps_epochs_volumes_and_incarnations() {
     let mut r = Rack::new(config());
     r.start_all();
     r.admin(1, admin::Op::create("a", GIB)).expect("room");
@@ -145,7 +145,7 @@ fn a_restarted_service_takes_all_leases_for_held() {
 /// An answer to a client makes a device's failure final (`others_may_come`), of which a restarted service knows
 /// nothing.
 #[test]
-fn a_restarted_service_tells_no_client_who_serves_before_it_has_heard_them() {
+fn a_restarted_service_names_no_member_to_clients_before_its_heartbeat() {
     let mut r = Rack::new(config());
     r.start_all();
     r.run(LEASE);

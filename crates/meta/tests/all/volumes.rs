@@ -113,7 +113,7 @@ fn limits_sent(r: &mut Rack, client: NodeId) -> Vec<VolumeLimits> {
 }
 
 #[test]
-fn limits_are_kept_and_told_the_writer_until_it_knows() {
+fn limits_are_kept_and_announced_to_the_writer_until_acknowledged() {
     let mut r = Rack::new(config());
     volume(r.admin(1, create("a", GIB)));
     volume(r.admin(2, create("b", GIB)));
