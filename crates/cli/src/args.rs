@@ -329,7 +329,7 @@ pub enum VolumeClass {
 pub enum Volume {
     /// Create a thin volume
     #[command(
-        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die"
+        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2"
     )]
     Create {
         name: String,
@@ -339,9 +339,18 @@ pub enum Volume {
         /// Traffic class: offline I/O yields to online I/O everywhere
         #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
         class: VolumeClass,
-        /// Isolation of its virtual SSDs [default: the rack's first level]
+        /// Isolation of its virtual SSDs on shared sets [default: the rack's first level]
         #[arg(long, value_enum)]
         isolation: Option<IsolationLevel>,
+        /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["dies", "isolation"])]
+        channels: Option<u32>,
+        /// Dies of its own (ssd.own_dies)
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "isolation")]
+        dies: Option<u32>,
+        /// Replicas of each of its channels or dies [default: the rack's replicas]
+        #[arg(long, value_name = "R")]
+        replicas: Option<u32>,
         #[command(flatten)]
         json: Json,
     },

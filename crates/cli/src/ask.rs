@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rackweave_core::admin::{self, VolumeCreate};
+use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate};
 use rackweave_core::{SetId, VssdId};
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::{Answer, Command, Local, ServerState};
@@ -45,12 +45,24 @@ fn classify(name: &str, class: VolumeClass) -> admin::Op {
     admin::Op::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
 }
 
+fn own_units(channels: Option<u32>, dies: Option<u32>, replicas: Option<u32>) -> Result<Option<OwnUnits>, Refused> {
+    let of = |unit, count: Option<u32>| Some(OwnUnits { unit, count: count?, replicas });
+    let own = of(OwnUnit::Channel, channels).or_else(|| of(OwnUnit::Die, dies));
+    match (own, replicas) {
+        (None, Some(n)) => Err(Refused::Because(format!(
+            "--replicas {n}: only with --channels or --dies: volumes on shared sets have the rack's replicas"
+        ))),
+        (own, _) => Ok(own),
+    }
+}
+
 pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
-        Volume::Create { name, size, isolation, json, .. } => {
-            let create =
-                VolumeCreate { name: name.as_str().into(), size: size.0, isolation: isolation.map(Into::into) };
+        Volume::Create { name, size, isolation, channels, dies, replicas, json, .. } => {
+            let own = own_units(*channels, *dies, *replicas)?;
+            let isolation = isolation.map(Into::into);
+            let create = VolumeCreate { name: name.as_str().into(), size: size.0, isolation, own };
             (admin::Op::VolumeCreate(create), json)
         }
         Volume::Class { name, class, json } => (classify(name, *class), json),
@@ -80,6 +92,7 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
         _ => return Err(Refused::Unexpected.into()),
     }
     if let (Answer::Volume(v), Volume::Create { .. }, false) = (&answer, command, json.json)
+        && v.own.is_none()
         && let Ok(Answer::Status(s)) = ask(way, Local::Status)
         && s.rack.capacity > 0
     {

@@ -37,7 +37,7 @@ pub fn volumes(all: &[Volume]) -> String {
             v.id.to_string(),
             v.attach.to_string(),
             v.class.clone(),
-            v.isolation.clone(),
+            v.own.as_ref().map_or_else(|| v.isolation.clone(), |own| format!("own: {own}")),
             limits(v),
             list(&v.sets),
         ]);
@@ -416,10 +416,13 @@ fn servers(all: &[Server]) -> String {
 }
 
 fn sets(all: &[Set]) -> String {
-    let mut t = table(&["set", "epoch", "members (vssd on server)"], &[]);
+    let own = all.iter().any(|s| s.volume.is_some());
+    let head = ["set", "epoch", "members (vssd on server)", "own set of volume"];
+    let mut t = table(&head[..if own { 4 } else { 3 }], &[]);
     for s in all {
         let members: Vec<String> = s.members.iter().map(|m| format!("{} on {} {}", m.vssd, m.server, m.role)).collect();
-        t.add_row([s.set.to_string(), s.epoch.to_string(), members.join(", ")]);
+        let volume = own.then(|| s.volume.clone().unwrap_or_default());
+        t.add_row([s.set.to_string(), s.epoch.to_string(), members.join(", ")].into_iter().chain(volume));
     }
     trimmed(&t)
 }

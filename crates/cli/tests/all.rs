@@ -33,6 +33,8 @@ mod nbd;
 mod netns;
 #[path = "all/options.rs"]
 mod options;
+#[path = "all/own.rs"]
+mod own;
 #[path = "all/power.rs"]
 mod power;
 #[path = "all/processes.rs"]

@@ -7,7 +7,7 @@ use crate::RackConfig;
 
 type Key = (&'static str, fn(&RackConfig) -> String);
 
-const KEYS: [Key; 11] = [
+const KEYS: [Key; 13] = [
     ("servers", |c| c.servers.to_string()),
     ("replicas", |c| c.replicas.to_string()),
     ("stripe_blocks", |c| c.stripe_blocks.to_string()),
@@ -16,6 +16,8 @@ const KEYS: [Key; 11] = [
     ("ssd.isolation", |c| c.ssd.isolation.to_string()),
     ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
     ("ssd.spare", |c| c.ssd.spare.to_string()),
+    ("ssd.own_channels", |c| c.ssd.own_channels.to_string()),
+    ("ssd.own_dies", |c| c.ssd.own_dies.to_string()),
     ("servers_max", |c| c.servers_max().to_string()),
     ("racks.count", |c| c.racks.count.to_string()),
     ("racks.far_replicas", |c| c.racks.far().to_string()),

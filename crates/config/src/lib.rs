@@ -49,7 +49,7 @@ pub use lease::LeaseSection;
 pub use memory::{CONNECTIONS_MAX, MemorySection, READ_BYTES};
 pub use nbd::{NbdSection, TlsConfig};
 pub use policy::{Policy, UnknownPolicy};
-pub use rackweave_core::admin::{Isolation, SERVERS_MAX};
+pub use rackweave_core::admin::{Isolation, OwnUnit, SERVERS_MAX};
 pub use repair::{RepairSection, ScrubSection};
 pub use sched::{SchedConfigKind, SchedSection};
 pub use size::{Size, SizeError};
@@ -300,9 +300,17 @@ impl RackConfig {
         need(out, (self.servers..=SERVERS_MAX).contains(&max), "servers_max", &max, rule);
         let named = self.servers_max.is_some() && self.hosts.is_some();
         need(out, !named, "servers_max", &max, "not with [hosts] or --processes: the address of every server is fixed");
-        let slots = self.slots().saturating_mul(self.ssd.isolation.count());
+        let shared = self.shared_slots();
         let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {VSSDS_MAX}");
-        need(out, slots <= VSSDS_MAX, "ssd.spare", &self.ssd.spare, rule);
+        need(out, shared <= VSSDS_MAX, "ssd.spare", &self.ssd.spare, rule);
+        let slots = self.all_slots();
+        for unit in OwnUnit::ALL.into_iter().filter(|u| self.ssd.own(*u) > 0) {
+            let rule = format!(
+                "ssd.own_channels + ssd.own_dies, with the {shared} slots of replicas, ssd.spare and ssd.isolation, at most \
+                 {VSSDS_MAX} vSSDs of a server"
+            );
+            need(out, slots <= VSSDS_MAX || shared > VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
+        }
         let copies = self.min_copies >= 1 && self.min_copies <= self.replicas;
         need(out, copies, "min_copies", &self.min_copies, format!("1 to replicas ({})", self.replicas));
         let stripe = self.stripe_blocks.is_power_of_two() && self.stripe_blocks <= 4096;
@@ -312,8 +320,8 @@ impl RackConfig {
         let least = CACHE_SLOTS_MIN * u64::from(slots);
         let most = 1 << 28;
         let rule = format!(
-            "{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas + ssd.spare, times the levels of ssd.isolation), at most \
-             {most}"
+            "{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas + ssd.spare, times the levels of ssd.isolation, + \
+             ssd.own_channels + ssd.own_dies), at most {most}"
         );
         need(out, (least..=most).contains(&self.cache_slots), "cache_slots", &self.cache_slots, rule);
     }
@@ -321,6 +329,14 @@ impl RackConfig {
     /// Number of servers that node ids are reserved for.
     pub fn servers_max(&self) -> u32 {
         self.servers_max.unwrap_or(self.servers)
+    }
+    /// Slots of a drive for vSSDs of shared sets, of all levels.
+    pub fn shared_slots(&self) -> u32 {
+        self.slots().saturating_mul(self.ssd.isolation.count())
+    }
+    /// All slots of a drive: those of shared sets, then one for each unit that is set aside.
+    pub fn all_slots(&self) -> u32 {
+        OwnUnit::ALL.into_iter().fold(self.shared_slots(), |n, unit| n.saturating_add(self.ssd.own(unit)))
     }
     /// Number of vSSDs per level that a drive has room for.
     pub fn slots(&self) -> u32 {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rackweave_core::admin::Isolation;
+use rackweave_core::admin::{Isolation, OwnUnit};
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::rng::mix64;
 use rackweave_core::{BLOCK, SsdId};
@@ -85,6 +85,12 @@ pub struct SsdSection {
     /// their server is lost.
     #[serde(skip_serializing_if = "is_zero")]
     pub spare: u32,
+    /// Channels of every drive that are set aside for volumes with channels of their own; each is a slot.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub own_channels: u32,
+    /// The same of dies.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub own_dies: u32,
     /// Units that each vSSD has to itself. With several levels, each has an equal part of the drive and its own sets.
     pub isolation: Levels,
     pub timing: TimingConfig,
@@ -128,6 +134,8 @@ impl Default for SsdSection {
             size: Size::gib(16),
             channels: None,
             spare: 0,
+            own_channels: 0,
+            own_dies: 0,
             isolation: Levels::One(Isolation::Channel),
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
@@ -149,6 +157,13 @@ impl SsdSection {
         let seed = mix64(self.failure_seed ^ mix64(u64::from(ssd.0)));
         let any = self.program_failures > 0.0 || self.erase_failures > 0.0;
         any.then(|| MediaFaults::new(seed, self.program_failures, self.erase_failures))
+    }
+    /// Units of this kind that every drive sets aside for volumes with units of their own.
+    pub fn own(&self, unit: OwnUnit) -> u32 {
+        match unit {
+            OwnUnit::Channel => self.own_channels,
+            OwnUnit::Die => self.own_dies,
+        }
     }
     pub(super) fn check(&self, out: &mut Vec<Problem>) {
         let size = self.size.0;

@@ -144,7 +144,7 @@ pub enum Op {
 impl Op {
     /// A volume on the rack's first isolation level.
     pub fn create(name: impl Into<Box<str>>, size: u64) -> Op {
-        Op::VolumeCreate(VolumeCreate { name: name.into(), size, isolation: None })
+        Op::VolumeCreate(VolumeCreate { name: name.into(), size, isolation: None, own: None })
     }
 }
 
@@ -156,6 +156,59 @@ pub struct VolumeCreate {
     /// Isolation level of its vSSDs; the rack's first level if `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
+    /// Replica sets of its own instead of the rack's shared ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<OwnUnits>,
+}
+
+/// The unit of a drive that a volume's own vSSD consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OwnUnit {
+    Channel,
+    Die,
+}
+
+impl OwnUnit {
+    pub const ALL: [OwnUnit; 2] = [OwnUnit::Channel, OwnUnit::Die];
+
+    pub fn isolation(self) -> Isolation {
+        match self {
+            OwnUnit::Channel => Isolation::Channel,
+            OwnUnit::Die => Isolation::Die,
+        }
+    }
+    pub fn name(self) -> &'static str {
+        self.isolation().name()
+    }
+    /// As `2 channels`.
+    pub fn number(self, n: u32) -> String {
+        format!("{n} {self}{}", if n == 1 { "" } else { "s" })
+    }
+    /// The configuration's key for the units that each drive sets aside.
+    pub fn key(self) -> &'static str {
+        match self {
+            OwnUnit::Channel => "ssd.own_channels",
+            OwnUnit::Die => "ssd.own_dies",
+        }
+    }
+}
+
+impl std::fmt::Display for OwnUnit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Units for a volume alone: `count` replica sets of one unit on each of `replicas` servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnUnits {
+    pub unit: OwnUnit,
+    pub count: u32,
+    /// The rack's `replicas` if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -270,6 +323,23 @@ pub enum VolumeError {
         .has.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ")
     )]
     NoLevel { level: Isolation, has: Box<[Isolation]> },
+    #[error("an isolation level and units of its own exclude each other: the units determine the isolation")]
+    OwnAndLevel,
+    #[error("{replicas} replicas of a volume with units of its own: {least} (min_copies) to {most} are possible")]
+    OwnReplicas { replicas: u32, least: u32, most: u32 },
+    #[error(
+        "{} in {replicas} replicas each: the rack has set aside {} for such volumes ({} on each server)",
+        .unit.number(*.count), .unit.number(*.set_aside), .unit.key()
+    )]
+    OwnSetAside { unit: OwnUnit, count: u32, replicas: u32, set_aside: u32 },
+    #[error(
+        "{} in {replicas} replicas each, every replica on a server of its own: {servers} running servers have {} free and are \
+         erasing {clearing}, so a volume can have {} now",
+        .unit.number(*.count), .unit.number(*.free), .unit.number(*.fits)
+    )]
+    OwnRoom { unit: OwnUnit, count: u32, replicas: u32, free: u32, servers: u32, clearing: u32, fits: u32 },
+    #[error("size {size} is too large: {} of its own can hold {holds} bytes", .unit.number(*.count))]
+    OwnSize { unit: OwnUnit, count: u32, size: u64, holds: u64 },
 }
 
 /// Why a set cannot be recovered without the named servers.
@@ -470,8 +540,13 @@ mod tests {
         let op = serde_json::from_str::<Op>(create).expect("good");
         assert_eq!(
             op,
-            Op::VolumeCreate(VolumeCreate { name: "v".into(), size: 4096, isolation: Some(Isolation::Die) })
+            Op::VolumeCreate(VolumeCreate { name: "v".into(), size: 4096, isolation: Some(Isolation::Die), own: None })
         );
+        assert_eq!(serde_json::to_string(&op).expect("a command"), create);
+        let create = r#"{"op":"volume_create","name":"v","size":4096,"own":{"unit":"die","count":2}}"#;
+        let own = Some(OwnUnits { unit: OwnUnit::Die, count: 2, replicas: None });
+        let op = Op::VolumeCreate(VolumeCreate { name: "v".into(), size: 4096, isolation: None, own });
+        assert_eq!(serde_json::from_str::<Op>(create).expect("good"), op);
         assert_eq!(serde_json::to_string(&op).expect("a command"), create);
         assert!(serde_json::from_str::<Op>(r#"{"op":"volume_create","name":"v","size":1,"sise":1}"#).is_err());
     }

@@ -1,5 +1,6 @@
 //! The volume API: operations of a volume client for a gateway session or a workload.
 
+use crate::admin::OwnUnits;
 use crate::id::{SetId, VolumeId};
 use crate::msg::Class;
 use crate::payload::Payload;
@@ -119,6 +120,8 @@ pub struct VolumeInfo {
     pub limits: VolumeLimits,
     /// Bytes on flash, counting one copy: of each set, the greatest of its members. Zero if not requested.
     pub used: u64,
+    /// Units of its own, one in each member of each of its sets. `None` on shared sets, or if not requested.
+    pub own: Option<OwnUnits>,
 }
 
 /// Limits of all I/O of a volume, over all connections, reads and writes together. Zero is unlimited.

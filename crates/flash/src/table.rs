@@ -189,13 +189,13 @@ pub enum TableError {
     #[error("the drive was made as {found}; it cannot be used as {wanted}: set ssd.profile and ssd.size back")]
     Made { found: Made, wanted: Made },
     #[error(
-        "the drive was made with room for {found} vSSDs, {wanted} are configured: set replicas, ssd.spare and \
-         ssd.isolation back"
+        "the drive was made with room for {found} vSSDs, {wanted} are configured: set replicas, ssd.spare, \
+         ssd.isolation, ssd.own_channels and ssd.own_dies back"
     )]
     Entries { found: usize, wanted: usize },
     #[error(
-        "vSSD {index} of the drive was made with {found}, {wanted} are configured: set ssd.isolation, ssd.spare and \
-         ssd.channels back"
+        "vSSD {index} of the drive was made with {found}, {wanted} are configured: set ssd.isolation, ssd.spare, \
+         ssd.channels, ssd.own_channels and ssd.own_dies back"
     )]
     Share { index: u8, found: Share, wanted: Share },
     #[error("entry {index} of the drive's table is of a kind that this program does not know")]

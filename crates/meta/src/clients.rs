@@ -48,8 +48,9 @@ impl Meta {
             },
         };
         // Every change of a view increments one epoch, so the sum increases with each.
-        let generation = self.sets.iter().map(|s| u64::from(s.view.epoch.0)).sum();
-        RackMap { generation, sets: self.sets.iter().map(route).collect() }
+        let live = || self.sets.iter().filter(|s| !s.has_ended());
+        let generation = live().map(|s| u64::from(s.view.epoch.0)).sum::<u64>() + self.own.ids.epochs_gone;
+        RackMap { generation, sets: live().map(route).collect() }
     }
 
     /// Answers requests for the map. An answer makes a device's failure final, so there is none until all members have

@@ -18,7 +18,10 @@
 //! held durably u64 |
 //! | `vids` | version u8, number of the next vSSD to be created u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 replaces another,
-//! 4 the other was lost), the other vssd u32 or 0]); only for a set whose places differ from the configured ones |
+//! 4 the other was lost), the other vssd u32 or 0]); only for a set whose places differ from the configured
+//! ones |
+//! | `sids` | version u8, id of the next set made for a volume u32, epochs of such sets that are gone u64 |
+//! | `own/` set u32 | version u8, unit u8 (0 channel, 1 die), replicas u8, volume u32; only for a set made for a volume |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only for a server that was added, drained or
 //! removed |
 //! | `wear` | version u8, nanoseconds to the next round within servers u64, between them u64, swaps u64, abandoned
@@ -29,7 +32,7 @@
 //! ever limited: then iops u64, bytes per second u64 (0: no limit) |
 
 use bytes::Bytes;
-use rackweave_core::admin::ServerState;
+use rackweave_core::admin::{OwnUnit, ServerState};
 use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeLimits;
@@ -63,6 +66,22 @@ pub struct WearRecord {
     pub global_in: Span,
     pub swaps: u64,
     pub given_up: u64,
+}
+
+/// `sids`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetsRecord {
+    pub next: u32,
+    /// Sum of one more than the last epoch of each, so that maps' numbers keep growing.
+    pub epochs_gone: u64,
+}
+
+/// `own/`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnRecord {
+    pub unit: OwnUnit,
+    pub replicas: u8,
+    pub volume: VolumeId,
 }
 
 /// `srv/`.
@@ -124,6 +143,8 @@ pub struct VolumeRecord {
 pub enum Record {
     Wear(WearRecord),
     NextVssd(u32),
+    Sets(SetsRecord),
+    Own(SetId, OwnRecord),
     Places(SetId, Vec<Place>),
     Node(NodeId, ServerState),
     Rack(RackRecord),
@@ -176,6 +197,24 @@ pub fn places_key(s: SetId) -> Bytes {
 }
 pub fn node_key(n: NodeId) -> Bytes {
     key(b"nod/", n.0)
+}
+
+pub fn set_ids_key() -> Bytes {
+    Bytes::from_static(b"sids")
+}
+pub fn own_key(s: SetId) -> Bytes {
+    key(b"own/", s.0)
+}
+pub fn encode_set_ids(r: &SetsRecord) -> Bytes {
+    let mut w = vec![VERSION];
+    w.extend_from_slice(&r.next.to_le_bytes());
+    w.extend_from_slice(&r.epochs_gone.to_le_bytes());
+    w.into()
+}
+pub fn encode_own(r: &OwnRecord) -> Bytes {
+    let mut w = vec![VERSION, u8::from(r.unit == OwnUnit::Die), r.replicas];
+    w.extend_from_slice(&r.volume.0.to_le_bytes());
+    w.into()
 }
 
 pub fn wear_key() -> Bytes {
@@ -372,10 +411,11 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let (kind, number) = match key {
         b"rack" => (*b"rack", 0),
         b"vids" => (*b"vids", 0),
+        b"sids" => (*b"sids", 0),
         b"wear" => (*b"wear", 0),
         k if k.len() == 8 => {
             let (kind, n) = k.split_at(4);
-            if matches!(kind, b"rack" | b"vids" | b"wear") {
+            if matches!(kind, b"rack" | b"vids" | b"sids" | b"wear") {
                 return Err(MetaError::UnknownKey { key: key.into() });
             }
             (kind.try_into().expect("4 bytes"), u32::from_be_bytes(n.try_into().expect("4 bytes")))
@@ -399,6 +439,11 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             Record::Server(NodeId(number), ServerRecord { incarnation, nonces, drive, losses })
         }
         b"vids" => Record::NextVssd(r.u32()?),
+        b"sids" => Record::Sets(SetsRecord { next: r.u32()?, epochs_gone: r.u64()? }),
+        b"own/" => {
+            let unit = if r.bool()? { OwnUnit::Die } else { OwnUnit::Channel };
+            Record::Own(SetId(number), OwnRecord { unit, replicas: r.u8()?, volume: VolumeId(r.u32()?) })
+        }
         b"wear" => {
             let (local_in, global_in) = (Span(r.u64()?), Span(r.u64()?));
             Record::Wear(WearRecord { local_in, global_in, swaps: r.u64()?, given_up: r.u64()? })

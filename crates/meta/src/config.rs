@@ -1,6 +1,6 @@
 //! Configuration of the metadata service, and its validation.
 
-use rackweave_core::admin::Isolation;
+use rackweave_core::admin::{Isolation, OwnUnit};
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, VssdId};
 
 /// A configured replica set: a vSSD on each of its servers.
@@ -22,6 +22,16 @@ pub struct LevelConfig {
     pub capacity_bytes: u64,
 }
 
+/// Units of one kind that every drive sets aside for volumes with units of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnConfig {
+    pub unit: OwnUnit,
+    /// Units of a drive, each a slot.
+    pub slots: u8,
+    /// Blocks that one unit holds.
+    pub blocks: u64,
+}
+
 /// Configuration of [`crate::Meta`].
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
@@ -31,6 +41,10 @@ pub struct MetaConfig {
     /// Slots of a server's drive for each isolation level: those of its vSSDs, in the order of their sets' members,
     /// then free ones.
     pub slots: u8,
+    /// Units for volumes alone, in the slots behind those of the levels, in this order.
+    pub own: [OwnConfig; 2],
+    /// Copies of a volume with units of its own that names no number.
+    pub replicas: u32,
     /// Time after the end of its lease until a server counts as lost and its vSSDs are recreated elsewhere; zero is
     /// never.
     pub replace_after: Span,
@@ -157,6 +171,15 @@ impl MetaConfig {
         let level = self.levels.iter().find(|l| of(l)).map(|l| l.level);
         self.distinct_levels().iter().position(|l| Some(*l) == level).unwrap_or(0) as u8
     }
+    /// Slots of every drive for units of this kind.
+    pub fn own_slots(&self, unit: OwnUnit) -> std::ops::Range<u8> {
+        let before: u8 = self.own.iter().take_while(|o| o.unit != unit).map(|o| o.slots).sum();
+        let first = self.slots * self.level_count() as u8 + before;
+        first..first + self.own_of(unit).slots
+    }
+    pub(crate) fn own_of(&self, unit: OwnUnit) -> &OwnConfig {
+        self.own.iter().find(|o| o.unit == unit).unwrap_or(&self.own[0])
+    }
     pub fn level_count(&self) -> u32 {
         self.distinct_levels().len() as u32
     }
@@ -182,9 +205,9 @@ impl MetaConfig {
         self.lease.scale(million + drift, million - drift) + Span::from_nanos(1)
     }
 
-    /// Bytes of the largest addressable volume: a set's share has less than 2³² blocks.
-    pub fn volume_max(&self, level: &LevelConfig) -> u64 {
+    /// Bytes of the largest addressable volume on this number of sets: a set's share has less than 2³² blocks.
+    pub fn volume_max(&self, sets: usize) -> u64 {
         let share = u64::from(u32::MAX - self.stripe_blocks) / u64::from(self.stripe_blocks);
-        share * u64::from(self.stripe_blocks) * level.sets.len() as u64 * u64::from(BLOCK)
+        share * u64::from(self.stripe_blocks) * sets as u64 * u64::from(BLOCK)
     }
 }

@@ -20,10 +20,12 @@ mod clients;
 pub mod codec;
 mod config;
 pub mod ids;
+mod load;
 mod members;
 mod moves;
 mod node;
 mod outbox;
+mod own;
 mod reach;
 mod room;
 mod rounds;
@@ -33,9 +35,10 @@ mod views;
 mod volumes;
 pub mod wear;
 
-pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, SetConfig};
+pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig};
 pub use members::{Evidence, Place, Replaces};
 pub use node::Meta;
+pub use own::FIRST_OWN;
 pub use volumes::{NAME_MAX, VOLUMES_MAX};
 
 #[cfg(doc)]

@@ -103,7 +103,7 @@ impl Meta {
         let vssd = s.places[at.place].vssd;
         s.view.members.iter().find(|m| m.vssd == vssd).map(|m| m.role)
     }
-    fn put_places(&mut self, i: usize) {
+    pub(crate) fn put_places(&mut self, i: usize) {
         let s = &self.sets[i];
         let value = codec::encode_places(&s.places);
         self.out.put(codec::places_key(s.view.set), Some(value));
@@ -140,7 +140,7 @@ impl Meta {
         here().any(|(_, p)| made(p)) || here().count() != configured
     }
     /// Sends the server its current plan.
-    fn replan(&mut self, node: NodeId) {
+    pub(crate) fn replan(&mut self, node: NodeId) {
         self.moves.plans_made += 1;
         let number = self.me.0 << PLAN_BITS | self.moves.plans_made;
         self.moves.plans.insert(node, PlanState { number, done: false, again_at: Time::ZERO });
@@ -192,6 +192,7 @@ impl Meta {
                 !gone
             });
             if s.places.len() != before {
+                self.own.reap |= s.has_ended();
                 self.put_places(i);
             }
         }
@@ -245,7 +246,7 @@ impl Meta {
         }
     }
     /// The place is no longer in use: its server gives it back; if the server is missing too, the switch is informed.
-    fn gone(&mut self, now: Time, i: usize, k: usize) {
+    pub(crate) fn gone(&mut self, now: Time, i: usize, k: usize) {
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         self.replan(p.node);
         let server = self.servers.server(p.node);
@@ -333,15 +334,23 @@ impl Meta {
     }
     /// Whether a vSSD can still be made. Ids are not used again (protocol rule 5).
     fn id_left(&self) -> Result<(), ServerError> {
-        let spent = self.moves.next_vssd > ids::LAST_MADE && !mutant!("meta.move.id-overflow");
+        self.ids_left(1)
+    }
+    pub(crate) fn ids_left(&self, vssds: usize) -> Result<(), ServerError> {
+        let last = u64::from(self.moves.next_vssd) + vssds as u64 - 1;
+        let spent = last > u64::from(ids::LAST_MADE) && !mutant!("meta.move.id-overflow");
         if spent { Err(ServerError::NoIds { limit: ids::LAST_MADE - ids::FIRST_MADE + 1 }) } else { Ok(()) }
     }
-    fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
-        let rack = self.cfg.layout.rack(to).unwrap_or(0);
+    /// The id of a new vSSD of this server.
+    pub(crate) fn take_vssd_id(&mut self, server: NodeId) -> VssdId {
+        let rack = self.cfg.layout.rack(server).unwrap_or(0);
         let number = if mutant!("meta.move.reuse-id") { ids::FIRST_MADE } else { self.moves.next_vssd };
-        let vssd = ids::made(rack, number);
         self.moves.next_vssd += 1;
         self.out.put(codec::next_vssd_key(), Some(codec::encode_next_vssd(self.moves.next_vssd)));
+        ids::made(rack, number)
+    }
+    fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
+        let vssd = self.take_vssd_id(to);
         let mut place = Place::new(vssd, to, slot);
         place.replaces = Some(replaces);
         self.sets[i].places.push(place);
@@ -351,33 +360,53 @@ impl Meta {
         self.remind(now, to);
     }
 
-    /// The slots of a drive for sets of this one's level.
+    /// The slots of a drive for sets of this one's level, or units.
     fn slots(&self, i: usize) -> std::ops::Range<u8> {
+        if let Some(own) = self.sets[i].own {
+            return self.cfg.own_slots(own.record.unit);
+        }
         let set = self.cfg.sets[i].set;
         let level = self.cfg.level_place(set);
         level * self.cfg.slots..(level + 1) * self.cfg.slots
     }
+    /// Copies that the set is to have.
+    fn copies(&self, i: usize) -> usize {
+        self.sets[i].own.map_or_else(|| self.cfg.sets[i].members.len(), |own| usize::from(own.record.replicas))
+    }
     fn free_slots(&self, node: NodeId, i: usize) -> Vec<u8> {
+        self.free_in(node, self.slots(i))
+    }
+    /// Those of the slots that no place has.
+    pub(crate) fn free_in(&self, node: NodeId, slots: std::ops::Range<u8>) -> Vec<u8> {
         let taken = |slot: &u8| {
             self.places().any(|(_, p)| p.node == node && p.slot == *slot && !mutant!("meta.move.taken-slot"))
         };
-        self.slots(i).filter(|s| !taken(s)).collect()
+        slots.filter(|s| !taken(s)).collect()
     }
-    /// Why this server cannot take a copy of set `i` in place of one on `from`.
-    fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<Unfit> {
-        let layout = &self.cfg.layout;
+    /// Why this server cannot take any further vSSD.
+    pub(crate) fn cannot_take(&self, now: Time, node: NodeId) -> Option<Unfit> {
         let here = || self.places().map(|(_, p)| p).filter(|p| p.node == node);
         let (failed, worn_out) = (here().any(|p| p.failed), here().any(|p| p.worn_out));
         if self.moves.nodes.get(&node) != Some(&ServerState::In) {
             Some(Unfit::Leaving)
-        } else if layout.rack(node) != layout.rack(from) {
-            Some(Unfit::OtherRack)
         } else if !self.servers.server(node).present(now) {
             Some(Unfit::Down)
         } else if failed {
             Some(Unfit::DriveFailed)
         } else if worn_out {
             Some(Unfit::WornOut)
+        } else {
+            None
+        }
+    }
+    /// Why this server cannot take a copy of set `i` in place of one on `from`.
+    fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<Unfit> {
+        let layout = &self.cfg.layout;
+        let why = self.cannot_take(now, node);
+        if why.is_none_or(|w| w != Unfit::Leaving) && layout.rack(node) != layout.rack(from) {
+            Some(Unfit::OtherRack)
+        } else if why.is_some() {
+            why
         } else if self.sets[i].places.iter().any(|p| p.node == node) && !mutant!("meta.move.same-server") {
             Some(Unfit::HasCopy)
         } else if self.free_slots(node, i).is_empty() {
@@ -469,20 +498,24 @@ impl Meta {
         if !sets.is_empty() {
             self.id_left()?;
         }
-        let most = sets.iter().map(|&i| self.cfg.sets[i].members.len()).max().unwrap_or(0);
+        let most = sets.iter().map(|&i| self.copies(i)).max().unwrap_or(0);
         if others.len() < most {
             return Err(ServerError::TooFewLeft { server, left: others.len() as u32, need: most as u32 });
         }
-        let mut given: BTreeMap<NodeId, usize> = BTreeMap::new();
+        // By server and first slot of the kind.
+        let mut given: BTreeMap<(NodeId, u8), usize> = BTreeMap::new();
         let mut found: u32 = 0;
         for &i in &sets {
             let room = |n: &NodeId| {
-                let free = self.free_slots(*n, i).len().saturating_sub(given.get(n).copied().unwrap_or(0));
+                let free = self
+                    .free_slots(*n, i)
+                    .len()
+                    .saturating_sub(given.get(&(*n, self.slots(i).start)).copied().unwrap_or(0));
                 if self.unfit(now, i, server, *n).is_none() { free } else { 0 }
             };
             let best = others.iter().map(|n| (room(n), *n)).max_by_key(|(f, n)| (*f, std::cmp::Reverse(*n)));
             if let Some((_, n)) = best.filter(|(free, _)| *free > 0) {
-                *given.entry(n).or_default() += 1;
+                *given.entry((n, self.slots(i).start)).or_default() += 1;
                 found += 1;
             }
         }
@@ -516,6 +549,7 @@ impl Meta {
         let here = || self.places().filter(|(_, p)| p.node == node).map(|(_, p)| p);
         let count = |which: fn(&Place) -> bool| here().filter(|p| which(p)).count() as u32;
         let slots = u32::from(self.cfg.slots) * self.cfg.level_count();
+        let shared = here().filter(|p| u32::from(p.slot) < slots).count() as u32;
         let state = self.moves.nodes[&node];
         ServerInfo {
             node,
@@ -524,7 +558,7 @@ impl Meta {
             vssds: count(|p| !p.leaving && p.replaces.is_none()),
             coming: count(|p| !p.leaving && p.replaces.is_some()),
             leaving: count(|p| p.leaving),
-            free: if state == ServerState::Removed { 0 } else { slots.saturating_sub(here().count() as u32) },
+            free: if state == ServerState::Removed { 0 } else { slots.saturating_sub(shared) },
             homeless: self.moves.homeless.get(&node).copied().unwrap_or(0),
         }
     }

@@ -20,10 +20,11 @@ use rackweave_core::{
 };
 
 use crate::clear::Clearing;
-use crate::codec::{self, DriveRecord, RackRecord, Record, ServerRecord};
-use crate::members::{self, Evidence, Place, Server, Servers};
+use crate::codec::{self, DriveRecord, RackRecord, ServerRecord};
+use crate::members::{self, Evidence, Place, Servers};
 use crate::moves::Moves;
 use crate::outbox::Outbox;
+use crate::own::{OwnSet, OwnSets};
 use crate::reach::Complaint;
 use crate::room::Rooms;
 use crate::rounds::Rounds;
@@ -48,9 +49,14 @@ pub(crate) struct Set {
     /// Of each vSSD that was a member.
     pub(crate) evidence: Vec<Evidence>,
     pub(crate) complaints: Vec<Complaint>,
+    /// `None` for a set of the configuration.
+    pub(crate) own: Option<OwnSet>,
 }
 
 impl Set {
+    pub(crate) fn new(view: View, places: Vec<Place>) -> Set {
+        Set { places, view, holders: Vec::new(), evidence: Vec::new(), complaints: Vec::new(), own: None }
+    }
     /// vSSDs in the view, and those that the set may have to be recovered from: none of them may be given back.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = VssdId> {
         self.view.members.iter().chain(&self.holders).map(|m| m.vssd)
@@ -71,7 +77,7 @@ pub struct Meta {
     pub(crate) me: Incarnation,
     /// Number of the last numbered message to a server in this run.
     pub(crate) stamps: u64,
-    rack: RackRecord,
+    pub(crate) rack: RackRecord,
     /// The rack's identity, which all its drives carry.
     id: Option<RackId>,
     pub(crate) sets: Vec<Set>,
@@ -85,7 +91,8 @@ pub struct Meta {
     pub(crate) drives: BTreeMap<NodeId, DriveRecord>,
     pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
     pub(crate) volumes: Volumes,
-    clearing: Clearing,
+    pub(crate) clearing: Clearing,
+    pub(crate) own: OwnSets,
     answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
     /// Why changes that can wait are refused: the store may not take them.
@@ -110,13 +117,13 @@ impl Meta {
             let places: Vec<Place> = s.members.iter().zip(slots).map(place).collect();
             let (epoch, members) = (Epoch(0), Vec::new());
             let view = View { set: s.set, epoch, state: ViewState::Normal, recovered: epoch, members };
-            sets.push(Set { places, view, holders: Vec::new(), evidence: Vec::new(), complaints: Vec::new() });
+            sets.push(Set::new(view, places));
         }
         let limits = cfg.levels.iter().map(|l| Limits {
             level: l.level,
             promise: 0,
             set_blocks: l.capacity_bytes / u64::from(BLOCK) / l.sets.len() as u64,
-            volume: cfg.volume_max(l),
+            volume: cfg.volume_max(l.sets.len()),
             stripe_blocks: cfg.stripe_blocks,
             sets: l.sets.clone(),
         });
@@ -139,6 +146,7 @@ impl Meta {
             clients: BTreeMap::new(),
             volumes: Volumes::new(Vec::new()),
             clearing: Clearing::new(&cfg.layout),
+            own: OwnSets::default(),
             answers: VecDeque::new(),
             out: Outbox::new(),
             store_full: None,
@@ -148,67 +156,10 @@ impl Meta {
             cfg,
         };
         meta.load(saved)?;
+        meta.find_ended();
         meta.index_places();
         meta.limit_promises();
         Ok(meta)
-    }
-
-    fn load(&mut self, saved: Vec<(Bytes, Bytes)>) -> Result<(), MetaError> {
-        let mut records = Vec::new();
-        let (mut views, mut holders, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, value) in saved {
-            match codec::decode(&key, &value)? {
-                Record::Wear(r) => self.rounds.resume(r),
-                Record::NextVssd(n) => self.moves.next_vssd = n,
-                Record::Places(set, places) => {
-                    let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
-                    self.sets[i].places = places;
-                }
-                Record::Node(node, state) => {
-                    self.moves.nodes.insert(node, state);
-                }
-                Record::Rack(r) => self.rack = r,
-                Record::Drive(node, r) => drop(self.drives.insert(node, r)),
-                Record::Server(node, r) => {
-                    let (incarnation, drive, losses) = (r.incarnation, r.drive, r.losses.clone());
-                    self.servers.known.insert(node, Server { incarnation, drive, losses, ..Server::default() });
-                    self.records.insert(node, r);
-                }
-                Record::Set(view) => views.push(view),
-                Record::Holders(set, members) => holders.push((set, members)),
-                Record::Evidence(set, all) => evidence.push((set, all)),
-                Record::Volume(v) => {
-                    if let Some(&set) = v.sets.iter().find(|s| !self.by_set.contains_key(*s)) {
-                        return Err(MetaError::UnknownSet { set });
-                    }
-                    records.push(v);
-                }
-            }
-        }
-        for view in views {
-            let i = *self.by_set.get(&view.set).ok_or(MetaError::UnknownSet { set: view.set })?;
-            for m in &view.members {
-                if !self.sets[i].places.iter().any(|p| p.vssd == m.vssd && p.node == m.server) {
-                    return Err(MetaError::Moved { set: view.set, vssd: m.vssd });
-                }
-            }
-            self.sets[i].holders = members::without_shadows(&view);
-            self.sets[i].view = view;
-        }
-        for (set, members) in holders {
-            let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
-            self.sets[i].holders = members;
-        }
-        for (set, all) in evidence {
-            let i = *self.by_set.get(&set).ok_or(MetaError::UnknownSet { set })?;
-            self.sets[i].evidence = all;
-        }
-        records.sort_by_key(|v| v.id);
-        for v in records.iter().filter(|v| v.deleting) {
-            self.clearing.add(v.id, &v.to_clear);
-        }
-        self.volumes = Volumes::new(records);
-        Ok(())
     }
 
     /// Sets the rack's identity, which the driver drew once and stores beside the records. Without it, requests for it
@@ -265,8 +216,8 @@ impl Meta {
         };
         let mut status = RackStatus {
             servers,
-            sets: self.sets.iter().map(set).collect(),
-            promise_limit: self.limits.iter().map(|l| l.promise).sum(),
+            sets: self.sets.iter().filter(|s| !s.has_ended()).map(set).collect(),
+            promise_limit: self.limits.iter().map(|l| l.promise).chain(self.all_own_limits().map(|l| l.promise)).sum(),
             promised: self.volumes.promised(),
             wear: self.wear_status(),
             ..RackStatus::default()
@@ -398,7 +349,7 @@ impl Meta {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
-            Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply),
+            Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply, fx),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
         }
@@ -472,16 +423,19 @@ impl Meta {
     /// Volumes get the racks as homes in turn: the next one that has room.
     fn create(
         &mut self,
-        VolumeCreate { name, size, isolation }: &VolumeCreate,
+        now: Time,
+        v: &VolumeCreate,
         by: (Incarnation, u64),
-    ) -> Result<admin::Reply, VolumeError> {
-        let (size, level) = (*size, isolation.unwrap_or(self.limits[0].level));
+        fx: &mut Effects,
+    ) -> Result<admin::Reply, admin::Error> {
+        let (name, size, level) = (&v.name, v.size, v.isolation.unwrap_or(self.limits[0].level));
         if self.volumes.created_by(name, by) {
-            return Ok(admin::Reply::Volume(volumes::info(self.volumes.find(name)?)));
+            return Ok(admin::Reply::Volume(self.with_units(volumes::info(self.volumes.find(name)?))));
         }
-        let deleted = || self.volumes.by_id.values().find(|v| v.deleting).map(|v| v.id);
-        let again = mutant!("meta.volume.reuse-id").then(deleted).flatten();
-        let id = again.unwrap_or(VolumeId(self.rack.next_volume));
+        if let Some(own) = v.own {
+            return self.create_own(now, (v, own), by, fx);
+        }
+        let id = self.free_volume_id();
         let homes: Vec<&Limits> = self.limits.iter().filter(|l| l.level == level).collect();
         let turn = id.0 as usize;
         let home = |i: usize| homes[(turn + i) % homes.len()];
@@ -490,10 +444,18 @@ impl Meta {
             .or(homes.first().copied())
             .ok_or_else(|| VolumeError::NoLevel { level, has: self.cfg.distinct_levels().into() })?;
         let info = volumes::info(self.volumes.create(id, name, size, by, limits)?);
-        self.rack.next_volume += 1;
-        self.put_rack();
+        self.volume_id_taken();
         self.put_volume(id);
         Ok(admin::Reply::Volume(info))
+    }
+    pub(crate) fn free_volume_id(&self) -> VolumeId {
+        let deleted = || self.volumes.by_id.values().find(|v| v.deleting).map(|v| v.id);
+        let again = mutant!("meta.volume.reuse-id").then(deleted).flatten();
+        again.unwrap_or(self.first_unused_volume())
+    }
+    pub(crate) fn volume_id_taken(&mut self) {
+        self.rack.next_volume += 1;
+        self.put_rack();
     }
 
     fn admin(
@@ -508,7 +470,7 @@ impl Meta {
             return Err(admin::Error::NotStored { why });
         }
         match op {
-            admin::Op::VolumeCreate(volume) => Ok(self.create(volume, by)?),
+            admin::Op::VolumeCreate(volume) => self.create(now, volume, by, fx),
             admin::Op::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
@@ -521,7 +483,8 @@ impl Meta {
                 Ok(self.volume_changed(info, writer, news))
             }
             admin::Op::VolumeGrow { name, size } => {
-                let v = self.volumes.grow(name, *size, &self.limits)?;
+                let own = self.limits_to_grow(name, *size)?;
+                let v = self.volumes.grow(name, *size, own.as_ref().map_or(&self.limits[..], std::slice::from_ref))?;
                 let (info, writer) = (volumes::info(v), v.writer);
                 let news = Control::VolumeChanged { volume: info.id, size: info.size };
                 Ok(self.volume_changed(info, writer, news))
@@ -593,14 +556,10 @@ impl Meta {
         Ok(())
     }
 
-    fn cleared(&mut self, now: Time, header: &Header, reply: &IoReply) {
-        let Some((volume, set)) = self.clearing.answered(now, header, reply) else { return };
-        let Some(v) = self.volumes.by_id.get_mut(&volume) else { return };
-        v.to_clear.retain(|s| *s != set);
-        if v.to_clear.is_empty() {
-            self.volumes.by_id.remove(&volume);
+    fn cleared(&mut self, now: Time, header: &Header, reply: &IoReply, fx: &mut Effects) {
+        if let Some((volume, set)) = self.clearing.answered(now, header, reply) {
+            self.set_cleared(now, volume, set, fx);
         }
-        self.put_volume(volume);
     }
 
     fn request(&mut self, now: Time, r: Request, fx: &mut Effects) {
@@ -694,6 +653,7 @@ impl Node for Meta {
         self.tick(now, fx);
         self.clear(now);
         self.delete_rows(now);
+        self.reap_sets();
         self.out.flush(fx);
         fx.wake_at(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline()));
     }

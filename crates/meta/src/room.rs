@@ -97,7 +97,7 @@ impl Meta {
         l.sets.iter().map(|s| &self.sets[self.by_set[s]])
     }
     /// Capacity of the level's sets in bytes.
-    fn capacity_of(&self, l: &Limits) -> u64 {
+    pub(crate) fn capacity_of(&self, l: &Limits) -> u64 {
         let least = |s: &Set| {
             let least = self.reports(s).map(|t| t.iter().map(|t| t.capacity).min().unwrap_or(0));
             least.unwrap_or(l.set_blocks)
@@ -118,8 +118,10 @@ impl Meta {
         striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
     }
     pub(crate) fn show_room(&self, status: &mut RackStatus) {
-        status.capacity = self.limits.iter().map(|l| self.capacity_of(l)).sum();
-        status.room = self.limits.iter().map(|l| self.room_of(l)).sum();
+        let own: Vec<Limits> = self.all_own_limits().collect();
+        let all = || self.limits.iter().chain(&own);
+        status.capacity = all().map(|l| self.capacity_of(l)).sum();
+        status.room = all().map(|l| self.room_of(l)).sum();
         let most = |s: &Set| self.reports(s).map_or(0, |t| t.iter().map(|t| t.used).max().unwrap_or(0));
         status.used = self.sets.iter().map(most).sum::<u64>().saturating_mul(u64::from(BLOCK));
     }
@@ -131,7 +133,7 @@ impl Meta {
         };
         let blocks: u64 = v.sets.iter().filter_map(|s| self.by_set.get(s)).map(|&i| most(&self.sets[i])).sum();
         v.used = blocks.saturating_mul(u64::from(BLOCK));
-        v
+        self.with_units(v)
     }
 }
 

@@ -123,8 +123,9 @@ impl Meta {
     fn may_swap(&self, x: VssdId, y: VssdId) -> bool {
         let (Some(&(a, i)), Some(&(b, k))) = (self.by_vssd.get(&x), self.by_vssd.get(&y)) else { return false };
         let level = |set: usize| {
-            let id = self.cfg.sets[set].set;
-            self.cfg.levels.iter().find(|l| l.sets.contains(&id)).map(|l| l.level)
+            let id = self.sets[set].view.set;
+            let level = self.cfg.levels.iter().find(|l| l.sets.contains(&id)).map(|l| l.level);
+            (level, self.sets[set].own.map(|o| o.record.unit))
         };
         let on = |set: usize, node: NodeId| self.sets[set].places.iter().any(|p| p.node == node);
         let (from, to) = (self.sets[a].places[i].node, self.sets[b].places[k].node);
@@ -188,6 +189,10 @@ impl Meta {
         }
     }
 
+    /// Erases per block of the server's drive, if they are reported.
+    pub(crate) fn wear_of(&self, node: NodeId) -> Option<f64> {
+        self.rounds.balancer.as_ref()?.wear().find(|w| w.0 == node).map(|w| w.1)
+    }
     /// State for `status`.
     pub(crate) fn wear_status(&self) -> WearStatus {
         let Some(b) = &self.rounds.balancer else { return WearStatus::default() };

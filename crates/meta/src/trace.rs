@@ -9,6 +9,9 @@ trace_points! {
     MOVE_STARTED: MoveStarted = 58,
     MOVE_DONE: MoveDone = 59,
     MOVE_CANCELLED: MoveCancelled = 60,
+    /// A set of a volume's own was made. a: set, b: volume. It has ended: its places are given back. b: its last epoch.
+    OWN_SET_MADE: OwnSetMade = 87,
+    OWN_SET_ENDED: OwnSetEnded = 88,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,

@@ -26,6 +26,9 @@ impl Meta {
     }
 
     pub(crate) fn review(&mut self, now: Time, i: usize, fx: &mut Effects) -> bool {
+        if self.sets[i].has_ended() {
+            return false;
+        }
         let mut changed = false;
         // A move's step after a view may require another view at once; there are few steps.
         for _ in 0..STEPS_MAX {

@@ -106,14 +106,8 @@ impl Volumes {
     pub fn created_by(&self, name: &str, by: (Incarnation, u64)) -> bool {
         by.0 != Incarnation(0) && self.find(name).is_ok_and(|v| v.creator == by)
     }
-    pub fn create(
-        &mut self,
-        id: VolumeId,
-        name: &str,
-        size: u64,
-        by: (Incarnation, u64),
-        limits: &Limits,
-    ) -> Result<&VolumeRecord, VolumeError> {
+    /// Whether a volume of this name and size can exist, apart from its room.
+    pub fn may_create(&self, name: &str, size: u64) -> Result<(), VolumeError> {
         checked_name(name)?;
         checked_size(size)?;
         if self.names.contains_key(name) {
@@ -122,6 +116,17 @@ impl Volumes {
         if self.by_id.len() >= VOLUMES_MAX as usize {
             return Err(VolumeError::TooMany { limit: VOLUMES_MAX });
         }
+        Ok(())
+    }
+    pub fn create(
+        &mut self,
+        id: VolumeId,
+        name: &str,
+        size: u64,
+        by: (Incarnation, u64),
+        limits: &Limits,
+    ) -> Result<&VolumeRecord, VolumeError> {
+        self.may_create(name, size)?;
         self.promise(size, 0, limits)?;
         let record = VolumeRecord {
             id,
@@ -257,5 +262,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         class: if v.offline { Class::Copper } else { Class::Silver },
         limits: v.limits.unwrap_or_default(),
         used: 0,
+        own: None,
     }
 }

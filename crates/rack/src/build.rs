@@ -10,14 +10,14 @@ use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::{BLOCK, Layout, NodeId, Span, SsdId, Time};
 use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots};
-use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, SetConfig};
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, OwnConfig, SetConfig};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
 use rackweave_config::racks;
 use rackweave_config::switching::{DataPlaneKind, RedirectKind};
-use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, RackConfig, TimingConfig};
+use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, OwnUnit, RackConfig, TimingConfig};
 
 use crate::plan::{self, PlannedSet};
 
@@ -45,10 +45,12 @@ pub enum BuildError {
     #[error("ssd.host_program_suspend: {0}")]
     HostProgramSuspend(ProfileError),
     #[error(
-        "ssd.profile {name:?} has {units} {unit}s at this size, fewer than the {slots} {isolation}-isolated vSSDs \
-         that a server has room for (replicas + ssd.spare)"
+        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels and ssd.own_dies, fewer than \
+         the {slots} {isolation}-isolated vSSDs that a server has room for (replicas + ssd.spare)"
     )]
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
+    #[error("{key} = {set_aside}: a {unit} of this size has no room for a vSSD: raise ssd.size")]
+    OwnTooSmall { key: &'static str, set_aside: u32, unit: OwnUnit },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
     #[error("there is no server {server}")]
@@ -102,12 +104,32 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
             return Err(BuildError::Units { name: name.clone(), units, unit, isolation, slots });
         }
     }
+    for unit in OwnUnit::ALL.into_iter().filter(|u| cfg.ssd.own(*u) > 0) {
+        if exported_slots(&profile, own_share(unit)) == 0 {
+            return Err(BuildError::OwnTooSmall { key: unit.key(), set_aside: cfg.ssd.own(unit), unit });
+        }
+    }
     Ok(profile)
+}
+
+/// Flash of a volume's own vSSD.
+fn own_share(unit: OwnUnit) -> Share {
+    match unit {
+        OwnUnit::Channel => Share::Channels(1),
+        OwnUnit::Die => Share::Dies(1),
+    }
+}
+
+/// Channels of a drive for shared sets: without those set aside, whole or for dies.
+fn shared_channels(cfg: &RackConfig, profile: &Profile) -> u32 {
+    let g = &profile.geometry;
+    let for_dies = cfg.ssd.own_dies.div_ceil(u32::from(g.dies_per_channel));
+    u32::from(g.channels).saturating_sub(cfg.ssd.own_channels.saturating_add(for_dies))
 }
 
 /// Channels or dies of a drive for the level's vSSDs; each level has an equal part.
 fn units(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u32 {
-    let channels = u32::from(profile.geometry.channels) / cfg.ssd.isolation.count();
+    let channels = shared_channels(cfg, profile) / cfg.ssd.isolation.count();
     match level {
         Isolation::Channel => channels,
         Isolation::Die | Isolation::Software | Isolation::None => {
@@ -124,7 +146,7 @@ fn share(cfg: &RackConfig, profile: &Profile, level: Isolation) -> Share {
         Isolation::Die => Share::Dies(each),
         Isolation::Software | Isolation::None => {
             // The fewest groups that have a die of each channel for each of their vSSDs.
-            let channels = profile.geometry.channels / cfg.ssd.isolation.count() as u16;
+            let channels = shared_channels(cfg, profile) as u16 / cfg.ssd.isolation.count() as u16;
             let groups = cfg.slots().div_ceil(u32::from(profile.geometry.dies_per_channel)).min(u32::from(channels));
             let members = cfg.slots().div_ceil(groups);
             let channels = channels / groups as u16;
@@ -140,7 +162,7 @@ fn share(cfg: &RackConfig, profile: &Profile, level: Isolation) -> Share {
 /// As [`profile`].
 pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let g = profile(cfg)?.geometry;
-    let by_die = cfg.ssd.isolation.all().iter().any(|&l| l != Isolation::Channel);
+    let by_die = cfg.ssd.own_dies > 0 || cfg.ssd.isolation.all().iter().any(|&l| l != Isolation::Channel);
     Ok(if by_die { Ssd::meta_bytes_by_die(&g) } else { Ssd::meta_bytes(&g) })
 }
 
@@ -195,9 +217,8 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     let ssd = ssd(cfg, i)?;
     let (planned, node) = (plan::sets(cfg), layout(cfg).server(i).ok_or(BuildError::NoServer { server: i })?);
     let levels = (0..).zip(cfg.ssd.isolation.all());
-    let vssds = levels
-        .flat_map(|(l, &level)| (0..cfg.slots()).map(move |slot| (l, level, slot)))
-        .map(|(l, level, slot)| {
+    let shared =
+        levels.flat_map(|(l, &level)| (0..cfg.slots()).map(move |slot| (l, level, slot))).map(|(l, level, slot)| {
             let share = share(cfg, &ssd.profile, level);
             let here = |s: &&PlannedSet| s.level == level && s.members.get(slot as usize).is_some_and(|m| m.1 == node);
             let Some(s) = planned.iter().find(here) else {
@@ -206,8 +227,10 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
             let mut peers = s.members.clone();
             let (id, _) = peers.remove(slot as usize);
             VssdConfig { id, set: s.set, share, peers }
-        })
-        .collect();
+        });
+    let units = OwnUnit::ALL.into_iter().flat_map(|unit| (0..cfg.ssd.own(unit)).map(move |_| own_share(unit)));
+    let own = (cfg.shared_slots() as usize..).zip(units).map(|(slot, share)| VssdConfig::free(slot, share));
+    let vssds = shared.chain(own).collect();
     let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
     c.services = crate::services::make;
     c.cache_slots = cfg.cache_slots;
@@ -304,6 +327,12 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         layout: layout(cfg),
         servers: cfg.servers,
         slots: cfg.slots() as u8,
+        own: OwnUnit::ALL.map(|unit| OwnConfig {
+            unit,
+            slots: cfg.ssd.own(unit) as u8,
+            blocks: exported_slots(&profile, own_share(unit)),
+        }),
+        replicas: cfg.replicas,
         replace_after: cfg.repair.replace_after(),
         moves: cfg.repair.moves,
         sets,

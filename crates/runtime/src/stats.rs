@@ -1,6 +1,6 @@
 //! Statistics in `status` and the metrics. Each is declared once: its source, its JSON field and its metrics.
 
-use rackweave_core::admin::{MemberStatus, ServerStatus, SetStatus, WearStatus};
+use rackweave_core::admin::{MemberStatus, OwnUnits, ServerStatus, SetStatus, WearStatus};
 use rackweave_core::msg::{Class, Role};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Layout, Span, Time};
@@ -147,12 +147,17 @@ exported! {
 pub(crate) struct OfSet<'a> {
     pub set: &'a SetStatus,
     pub copies_missing: u32,
+    /// Whose own set it is.
+    pub volume: Option<&'a str>,
 }
 
 exported! {
     pub struct Set from OfSet<'_> {
         set: u32 = |s| s.set.set.0;
         epoch: u32 = |s| s.set.epoch.0, Gauge "rackweave_set_epoch" "Epoch of the replica set";
+        /// The volume that the set belongs to alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        volume: Option<String> = |s| s.volume.map(Into::into);
         members: Vec<Member> = |s| s.set.members.iter().map(member).collect();
         /// Members missing to reach `min_copies`; writes wait for them.
         #[serde(default)]
@@ -165,6 +170,11 @@ exported! {
         #[serde(default)]
         waits_for_word: bool = |s| s.set.waits_for.contains(&Layout::META);
     }
+}
+
+/// As `2 channels in 3 replicas`.
+fn units(own: &OwnUnits) -> String {
+    format!("{} in {} replicas", own.unit.number(own.count), own.replicas.unwrap_or_default())
 }
 
 fn member(m: &MemberStatus) -> Member {
@@ -185,7 +195,13 @@ exported! {
         class: String = |v| if v.0.class == Class::Copper { "offline" } else { "online" }.into();
         /// Isolation of its vSSDs: `channel` or `die`.
         #[serde(default)]
-        isolation: String = |v| v.0.sets.first().and_then(|s| v.1.sets.get(s)).map_or("", |l| l.name()).into();
+        isolation: String = |v| match v.0.own {
+            Some(own) => own.unit.name().into(),
+            None => v.0.sets.first().and_then(|s| v.1.sets.get(s)).map_or("", |l| l.name()).into(),
+        };
+        /// Units of its own, as `2 channels in 3 replicas`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own: Option<String> = |v| v.0.own.map(|own| units(&own));
         /// Limits of all its I/O, in requests and bytes per second; zero is unlimited.
         #[serde(default)]
         iops: u64 = |v| v.0.limits.iops;

@@ -144,7 +144,10 @@ impl View<'_> {
         let alive = |node| self.rack.servers.iter().any(|s| s.node == node && s.alive);
         let serving = |s: &SetStatus| s.members.iter().filter(|m| m.role == Role::Member && alive(m.server)).count();
         let copies_missing = |s: &SetStatus| self.facts.min_copies.saturating_sub(serving(s) as u32);
-        let sets = self.rack.sets.iter().map(|set| Set::of(&OfSet { set, copies_missing: copies_missing(set) }));
+        let own = |set: &SetStatus| self.volumes.iter().find(|v| v.own.is_some() && v.sets.contains(&set.set));
+        let sets = self.rack.sets.iter().map(|set| {
+            Set::of(&OfSet { set, copies_missing: copies_missing(set), volume: own(set).map(|v| &*v.name) })
+        });
         Status {
             rack: RackFacts::of(&OfRack {
                 view: self,
@@ -304,6 +307,7 @@ mod tests {
                 sets: vec![],
                 class: "online".into(),
                 isolation: "channel".into(),
+                own: None,
                 iops: 500,
                 bytes_per_s: 1_000_000,
                 used: 1,

@@ -1,8 +1,8 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, Isolation, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear,
-    SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
+    self, Isolation, MemberStatus, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus,
+    ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
@@ -191,29 +191,43 @@ wire_enum!(Control, "control message", {
     30 => DriveRefused { nonce, why },
 });
 
-/// The level comes last, in a kind of its own.
+wire_enum!(OwnUnit, "unit of a volume's own", { 0 => Channel, 1 => Die });
+wire_struct!(OwnUnits { unit, count, replicas });
+
+/// The level comes last, in a kind of its own. So do units of its own.
 impl Wire for VolumeCreate {
     fn put(&self, w: &mut Writer<'_>) {
-        w.u8(if self.isolation.is_some() { 10 } else { 0 });
+        w.u8(match (&self.isolation, &self.own) {
+            (_, Some(_)) => 18,
+            (Some(_), None) => 10,
+            (None, None) => 0,
+        });
         self.name.put(w);
         self.size.put(w);
-        if let Some(level) = &self.isolation {
+        if let Some(own) = &self.own {
+            self.isolation.put(w);
+            own.put(w);
+        } else if let Some(level) = &self.isolation {
             level.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeCreate, DecodeError> {
         let offset = r.offset();
-        let on = match r.u8()? {
-            0 => false,
-            10 => true,
+        let kind = match r.u8()? {
+            kind @ (0 | 10 | 18) => kind,
             kind => return Err(DecodeError::UnknownKind { what: "administration", kind, offset }),
         };
         let (name, size) = (Wire::get(r)?, Wire::get(r)?);
-        Ok(VolumeCreate { name, size, isolation: if on { Some(Wire::get(r)?) } else { None } })
+        let (isolation, own) = match kind {
+            18 => (Wire::get(r)?, Some(Wire::get(r)?)),
+            10 => (Some(Wire::get(r)?), None),
+            _ => (None, None),
+        };
+        Ok(VolumeCreate { name, size, isolation, own })
     }
 }
 impl Kinds for VolumeCreate {
-    const KINDS: &'static [u8] = &[0, 10];
+    const KINDS: &'static [u8] = &[0, 10, 18];
 }
 wire_enum!(Isolation, "isolation level", { 0 => None, 1 => Software, 2 => Die, 3 => Channel });
 wire_list!(Isolation, "isolation levels", ISOLATION_LEVELS, 1);
@@ -252,7 +266,9 @@ const OFFLINE: u32 = 1 << 31;
 const LIMITED: u32 = 1 << 30;
 /// And bytes on flash.
 const USED: u32 = 1 << 29;
-const FLAGS: u32 = OFFLINE | LIMITED | USED;
+/// And its own units.
+const OWN: u32 = 1 << 28;
+const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN;
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
 impl Wire for VolumeInfo {
@@ -264,13 +280,16 @@ impl Wire for VolumeInfo {
         self.sets.put(w);
         let limited = self.limits != VolumeLimits::NONE;
         let flags = if self.class == Class::Copper { OFFLINE } else { 0 } | if limited { LIMITED } else { 0 };
-        let flags = flags | if self.used > 0 { USED } else { 0 };
+        let flags = flags | if self.used > 0 { USED } else { 0 } | if self.own.is_some() { OWN } else { 0 };
         (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
         }
         if self.used > 0 {
             self.used.put(w);
+        }
+        if let Some(own) = &self.own {
+            own.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -290,7 +309,8 @@ impl Wire for VolumeInfo {
             false => Some(0),
         };
         let used = used.ok_or(DecodeError::UnknownKind { what: "volume's bytes", kind: 0, offset })?;
-        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !FLAGS, class, limits, used })
+        let own = if word & OWN != 0 { Some(Wire::get(r)?) } else { None };
+        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !FLAGS, class, limits, used, own })
     }
 }
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
@@ -320,6 +340,11 @@ wire_enum!(VolumeError, "reason of a volume", {
     14 => InUse { name, gateway },
     40 => NoLevel { level, has },
     30 => TooMany { limit },
+    42 => OwnAndLevel,
+    43 => OwnReplicas { replicas, least, most },
+    44 => OwnSetAside { unit, count, replicas, set_aside },
+    45 => OwnRoom { unit, count, replicas, free, servers, clearing, fits },
+    46 => OwnSize { unit, count, size, holds },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

@@ -32,6 +32,7 @@ fn control(rng: &mut Rng) -> Control {
         class: rackweave_core::msg::Class::Silver,
         limits: VolumeLimits { iops: rng.below(3), bytes_per_s: rng.below(3) },
         used: 0,
+        own: None,
     };
     let set = SetId(rng.below(5) as u32);
     let members = (0..rng.below(5)).map(|_| vssd(set.0, rng.below(5) as u32)).collect();

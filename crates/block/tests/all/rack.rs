@@ -132,6 +132,7 @@ impl Rack {
             class: rackweave_core::msg::Class::Silver,
             limits: Default::default(),
             used: 0,
+            own: None,
         };
         let mut rack = Rack {
             engine: Engine::new(NetState::new(network(), Layout::new(SERVERS, 1), seed), seed),

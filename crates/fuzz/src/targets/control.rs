@@ -1,7 +1,7 @@
 //! Lines of the control socket: commands and answers are read as they were written.
 
 use arbitrary::{Result, Unstructured};
-use rackweave_core::admin::{self, Isolation, SERVERS_MAX, VolumeCreate};
+use rackweave_core::admin::{self, Isolation, OwnUnit, OwnUnits, SERVERS_MAX, VolumeCreate};
 use rackweave_core::{SetId, VssdId};
 use rackweave_runtime::control::{Answer, Command, Local};
 
@@ -33,6 +33,11 @@ pub(super) fn run(input: &[u8]) {
     }
 }
 
+fn own(u: &mut Unstructured<'_>) -> Result<Option<OwnUnits>> {
+    let unit = *u.choose(&OwnUnit::ALL)?;
+    Ok(if u.arbitrary()? { Some(OwnUnits { unit, count: u.arbitrary()?, replicas: u.arbitrary()? }) } else { None })
+}
+
 fn command(u: &mut Unstructured<'_>) -> Result<Command> {
     let mut name = || {
         u.choose(&["v", "", "vm 0", "\u{e4}\"\\\n", "a-very-long-name-that-no-volume-may-have"]).map(|n| n.to_string())
@@ -45,7 +50,7 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
         0 => {
             let levels = [Isolation::None, Isolation::Software, Isolation::Die, Isolation::Channel];
             let isolation = u.arbitrary::<bool>()?.then(|| u.choose(&levels).copied()).transpose()?;
-            admin::Op::VolumeCreate(VolumeCreate { name: boxed, size: u.arbitrary()?, isolation })
+            admin::Op::VolumeCreate(VolumeCreate { name: boxed, size: u.arbitrary()?, isolation, own: own(u)? })
         }
         1 => admin::Op::VolumeLimit { name: boxed, iops: u.arbitrary()?, bytes_per_s: u.arbitrary()? },
         2 => admin::Op::VolumeGrow { name: boxed, size: u.arbitrary()? },

@@ -24,6 +24,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         class: Class::Silver,
         limits: Default::default(),
         used: 0,
+        own: None,
     }
 }
 

@@ -1,13 +1,15 @@
 use proptest::prelude::*;
+use rackweave_core::admin::OwnUnit;
 use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::Evidence;
 use rackweave_meta::codec::{
-    AttachRecord, DriveRecord, RackRecord, Record, ServerRecord, VolumeRecord, decode, drive_key, encode_drive,
-    encode_evidence, encode_holders, encode_rack, encode_server, encode_view, encode_volume, evidence_key, holders_key,
-    rack_key, server_key, set_key, volume_key,
+    AttachRecord, DriveRecord, OwnRecord, RackRecord, Record, ServerRecord, SetsRecord, VolumeRecord, decode,
+    drive_key, encode_drive, encode_evidence, encode_holders, encode_own, encode_rack, encode_server, encode_set_ids,
+    encode_view, encode_volume, evidence_key, holders_key, own_key, rack_key, server_key, set_ids_key, set_key,
+    volume_key,
 };
 
 fn hex(b: &[u8]) -> String {
@@ -55,6 +57,8 @@ fn golden_vectors() {
     let evidence = vec![Evidence { vssd: VssdId(17), drive: DriveId(0x0c0d), lost: 0x0e0f, damaged: true }];
     let slots = vec![SlotTable { vssd: VssdId(17), set: SetId(2), generation: 0x0304, in_use: true }];
     let drive = DriveRecord { drive: DriveId(0x0c0d), generation: 7, digest: 0x0102, known: Incarnation(5), slots };
+    let ids = SetsRecord { next: 0x1_0002, epochs_gone: 7 };
+    let own = OwnRecord { unit: OwnUnit::Die, replicas: 3, volume: VolumeId(7) };
     let golden = [
         (rack_key(), encode_rack(&rack), "7261636b", "01020100000000000003000000", Record::Rack(rack)),
         (
@@ -64,6 +68,14 @@ fn golden_vectors() {
             "02050000000000000001bbaa0000000000000d0c00000000000001040300\
              00000f0e000000000000",
             Record::Server(NodeId(2), server),
+        ),
+        (set_ids_key(), encode_set_ids(&ids), "73696473", "01020001000700000000000000", Record::Sets(ids)),
+        (
+            own_key(SetId(0x1_0001)),
+            encode_own(&own),
+            "6f776e2f00010001",
+            "01010307000000",
+            Record::Own(SetId(0x1_0001), own),
         ),
         (
             set_key(SetId(2)),

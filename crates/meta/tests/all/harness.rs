@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rackweave_core::admin;
-use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdReport};
+use rackweave_core::admin::{self, OwnUnit};
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdPlace, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, ServerHello, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
-use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, OwnConfig, SetConfig};
 
 pub const LEASE: Span = Span::from_millis(1_000);
 pub const GIB: u64 = 1 << 30;
@@ -20,6 +20,8 @@ pub fn config() -> MetaConfig {
         layout: layout.clone(),
         servers: 3,
         slots: 4,
+        own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: 0 }),
+        replicas: 3,
         replace_after: Span::ZERO,
         moves: 2,
         sets: vec![SetConfig { set: SetId(0), members: (0..3).map(member).collect() }],
@@ -61,6 +63,8 @@ pub struct Scripted {
     pub last_received: u64,
     /// Nonce that was last refused.
     pub refused: Option<u64>,
+    /// Number of the last plan, and its vSSDs.
+    pub plan: (u64, Vec<VssdPlace>),
 }
 
 pub struct Rack {
@@ -105,6 +109,7 @@ impl Rack {
             leased_at: None,
             last_received: 0,
             refused: None,
+            plan: (0, Vec::new()),
         });
         let mut rack = Rack {
             meta: Meta::new(cfg.clone(), Vec::new()).expect("good configuration"),
@@ -206,6 +211,7 @@ impl Rack {
                 s.leased_at = Some(self.now);
             }
             Control::NewView(v) => views.push(*v),
+            Control::Vssds { plan, vssds, .. } => s.plan = (plan, vssds),
             _ => {}
         }
         for v in views {

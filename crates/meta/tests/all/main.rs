@@ -6,6 +6,7 @@ mod kept;
 mod membership;
 mod moves;
 mod no_room;
+mod own;
 mod recovery;
 mod restart;
 mod search;

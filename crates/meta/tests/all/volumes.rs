@@ -288,7 +288,7 @@ fn volumes_lie_on_sets_of_one_level_and_promise_its_room() {
     assert_eq!(twice.validate(), Err(MetaError::Level { level: Isolation::Channel }));
     let mut r = Rack::new(cfg);
     let on = |name: &str, size, level| {
-        admin::Op::VolumeCreate(admin::VolumeCreate { name: name.into(), size, isolation: Some(level) })
+        admin::Op::VolumeCreate(admin::VolumeCreate { name: name.into(), size, isolation: Some(level), own: None })
     };
     assert_eq!(volume(r.admin(1, create("any", GIB))).sets, [SetId(0)]);
     assert_eq!(volume(r.admin(2, on("high", GIB, Isolation::Channel))).sets, [SetId(0)]);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Isolation, MemberStatus, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear,
-    SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
+    self, Isolation, MemberStatus, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus,
+    ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -457,6 +457,7 @@ impl Draw {
                 name: self.text(),
                 size: self.u64(),
                 isolation: self.bool().then(|| self.isolation()),
+                own: self.bool().then(|| self.own()),
             }),
             1 => admin::Op::VolumeGrow { name: self.text(), size: self.u64() },
             2 => admin::Op::VolumeDelete { name: self.text(), force: self.bool() },
@@ -474,6 +475,12 @@ impl Draw {
             _ => admin::Op::RackStatus,
         }
     }
+    fn own(&mut self) -> OwnUnits {
+        OwnUnits { unit: self.unit(), count: self.u32(), replicas: self.bool().then(|| self.u32()) }
+    }
+    fn unit(&mut self) -> OwnUnit {
+        *self.0.pick(&OwnUnit::ALL)
+    }
     fn isolation(&mut self) -> Isolation {
         *self.0.pick(&[Isolation::None, Isolation::Software, Isolation::Die, Isolation::Channel])
     }
@@ -488,10 +495,11 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 3,
+            stripe_blocks: self.u32() >> 4,
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },
+            own: self.bool().then(|| self.own()),
         }
     }
     fn data(&mut self) -> admin::Reply {
@@ -552,7 +560,25 @@ impl Draw {
         }
     }
     fn volume_error(&mut self) -> VolumeError {
-        match self.below(9) {
+        match self.below(14) {
+            9 => VolumeError::OwnAndLevel,
+            10 => VolumeError::OwnReplicas { replicas: self.u32(), least: self.u32(), most: self.u32() },
+            11 => VolumeError::OwnSetAside {
+                unit: self.unit(),
+                count: self.u32(),
+                replicas: self.u32(),
+                set_aside: self.u32(),
+            },
+            12 => VolumeError::OwnRoom {
+                unit: self.unit(),
+                count: self.u32(),
+                replicas: self.u32(),
+                free: self.u32(),
+                servers: self.u32(),
+                clearing: self.u32(),
+                fits: self.u32(),
+            },
+            13 => VolumeError::OwnSize { unit: self.unit(), count: self.u32(), size: self.u64(), holds: self.u64() },
             0 => VolumeError::Unknown { name: self.text() },
             1 => VolumeError::Duplicate { name: self.text() },
             2 => VolumeError::BadName { name: self.text() },

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Isolation, ServerError, ServerInfo, ServerState, SetError, Unfit, VolumeCreate, VolumeError,
+    self, Isolation, OwnUnit, OwnUnits, ServerError, ServerInfo, ServerState, SetError, Unfit, VolumeCreate,
+    VolumeError,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -224,12 +225,25 @@ fn samples() -> Vec<(&'static str, Packet)> {
     samples.extend(controls().into_iter().map(control));
     samples.extend(compared().into_iter().map(|(name, p)| (name, packet(Op::Peer, Body::Block(Block::Peer(p))))));
     samples.extend(refusals().into_iter().map(control));
-    let create = |isolation| admin::Op::VolumeCreate(VolumeCreate { name: "vm0".into(), size: 1 << 30, isolation });
+    let create =
+        |isolation, own| admin::Op::VolumeCreate(VolumeCreate { name: "vm0".into(), size: 1 << 30, isolation, own });
+    let own = OwnUnits { unit: OwnUnit::Die, count: 2, replicas: Some(3) };
+    let room = VolumeError::OwnRoom {
+        unit: OwnUnit::Channel,
+        count: 2,
+        replicas: 3,
+        free: 4,
+        servers: 5,
+        clearing: 6,
+        fits: 1,
+    };
     let (levels, level) = ([Isolation::Channel, Isolation::Die].into(), Isolation::Software);
     let no_level = VolumeError::NoLevel { level, has: levels }.into();
     let isolated = [
-        ("admin_volume_create", Control::Admin(Box::new(create(None)))),
-        ("admin_volume_create_isolated", Control::Admin(Box::new(create(Some(Isolation::Die))))),
+        ("admin_volume_create", Control::Admin(Box::new(create(None, None)))),
+        ("admin_volume_create_isolated", Control::Admin(Box::new(create(Some(Isolation::Die), None)))),
+        ("admin_volume_create_own", Control::Admin(Box::new(create(None, Some(own))))),
+        ("admin_reply_own_room", Control::AdminReply(Err(Box::new(room.into())))),
         ("admin_reply_no_level", Control::AdminReply(Err(Box::new(no_level)))),
     ];
     samples.extend(isolated.map(control));

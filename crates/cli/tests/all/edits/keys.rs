@@ -24,6 +24,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("ssd.size", &["\"64M\"", "\"96M\"", "\"128M\"", "\"256M\"", "\"1G\"", "134221824"]),
     ("ssd.channels", &["2", "4", "8", "16"]),
     ("ssd.spare", &["0", "1", "2", "3"]),
+    ("ssd.own_channels", &["0", "1", "2"]),
+    ("ssd.own_dies", &["0", "1", "3"]),
     (
         "ssd.isolation",
         &[
@@ -122,6 +124,8 @@ pub const FIXED: &[&str] = &[
     "ssd.isolation",
     "ssd.channels",
     "ssd.spare",
+    "ssd.own_channels",
+    "ssd.own_dies",
     "servers_max",
     "racks.count",
     "racks.far_replicas",
@@ -132,7 +136,8 @@ pub fn fixed_differ(kept: &str, edited: &str) -> bool {
     let layout = |text: &str| {
         let c = RackConfig::parse(text).ok()?;
         let levels = c.ssd.isolation.all().to_vec();
-        let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.ssd.spare, levels);
+        let own = (c.ssd.own_channels, c.ssd.own_dies);
+        let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.ssd.spare, levels, own);
         let far = if c.racks.count > 1 { c.racks.far_replicas.unwrap_or(1) } else { 0 };
         Some((drives, c.servers, c.servers_max(), c.replicas, c.stripe_blocks, (c.racks.count, far)))
     };

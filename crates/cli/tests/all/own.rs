@@ -1,0 +1,139 @@
+//! Volumes with channels and dies of their own.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::harness::{Rack, Temp, wait_for};
+use crate::nbd::pattern;
+
+const BLOCKS: u64 = 256;
+
+/// Four servers, each with two channels and two dies for volumes alone.
+fn start(extra: &[&str]) -> Rack {
+    let dir = Temp::new();
+    let file = dir.path("rack.toml");
+    let config = "version = 1\n[ssd]\nprofile = \"femu\"\nown_channels = 2\nown_dies = 2\n";
+    fs::write(&file, config).expect("written");
+    let config = file.display().to_string();
+    Rack::sized_with(dir, "1G", &[&["--config", &config], extra].concat())
+}
+
+fn own_sets(r: &Rack, volume: &str) -> Vec<Value> {
+    let s = r.status();
+    s["sets"].as_array().expect("sets").iter().filter(|s| s["volume"] == volume).cloned().collect()
+}
+
+fn write_all(r: &Rack, volume: &str) {
+    let mut c = r.connect(volume);
+    (0..BLOCKS).for_each(|b| c.write(b * 4096, &pattern(b, 1)));
+    c.flush();
+    check(&mut c);
+}
+
+fn check(c: &mut crate::nbd::Client) {
+    (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == pattern(b, 1), "block {b}"));
+}
+
+fn delete(r: &Rack, volume: &str) {
+    wait_for("no client uses it", || r.run(&["volume", "delete", volume]).status.success());
+}
+
+/// The command succeeds once the servers have erased what was given back.
+fn create_again(r: &Rack, args: &[&str]) {
+    wait_for("the units are free again", || r.run(&[&["volume", "create"], args].concat()).status.success());
+}
+
+fn life(mut r: Rack) {
+    r.volume("shared", "16M");
+    r.ok(&["volume", "create", "db", "--size", "16M", "--channels", "2"]);
+    assert!(r.ok(&["volume", "list"]).contains("own: 2 channels in 3 replicas"));
+    write_all(&r, "db");
+    let sets = own_sets(&r, "db");
+    assert_eq!(sets.len(), 2, "{sets:?}");
+    for set in &sets {
+        let mut on: Vec<_> = set["members"].as_array().expect("members").iter().map(|m| m["server"].as_u64()).collect();
+        on.sort_unstable();
+        on.dedup();
+        assert_eq!(on.len(), 3, "{set}");
+    }
+    // A restart keeps it.
+    r.stop();
+    r.again();
+    check(&mut r.connect("db"));
+    assert_eq!(own_sets(&r, "db").len(), 2);
+    // Six of the eight channels are taken, on two servers both.
+    let e = r.fails(1, &["volume", "create", "more", "--size", "1M", "--channels", "1"]);
+    assert!(e.contains("2 running servers have 2 channels free") && e.contains("can have 0 channels now"), "{e}");
+    let one = ["dies", "--size", "1M", "--dies", "2", "--replicas", "2"];
+    r.ok(&[&["volume", "create"][..], &one].concat());
+    write_all(&r, "dies");
+    // What was deleted comes back erased.
+    for (volume, args) in [("db", &["db", "--size", "16M", "--channels", "2"][..]), ("dies", &one)] {
+        delete(&r, volume);
+        create_again(&r, args);
+        let mut c = r.connect(volume);
+        (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == vec![0; 4096], "block {b} of {volume}"));
+        drop(c);
+        write_all(&r, volume);
+    }
+    r.stop();
+    r.again();
+    check(&mut r.connect("db"));
+    check(&mut r.connect("dies"));
+}
+
+#[test]
+fn a_volume_with_units_of_its_own_is_kept_and_its_units_come_back_erased() {
+    life(start(&[]));
+}
+
+#[test]
+fn a_volume_with_units_of_its_own_between_processes() {
+    life(start(&["--processes"]));
+}
+
+#[test]
+fn a_deleted_volumes_units_come_back_although_its_servers_and_the_rack_crash() {
+    let mut r = start(&[]);
+    let args = ["db", "--size", "16M", "--channels", "2", "--replicas", "4"];
+    r.ok(&[&["volume", "create"][..], &args].concat());
+    write_all(&r, "db");
+    delete(&r, "db");
+    r.kill();
+    r.again();
+    create_again(&r, &args);
+    let mut c = r.connect("db");
+    (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == vec![0; 4096], "block {b}"));
+}
+
+#[test]
+fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
+    let r = start(&[]);
+    let create = |args: &[&'static str]| [&["volume", "create", "v", "--size"], args].concat();
+    for (args, words) in [
+        (create(&["1M", "--channels", "3"]), ["3 channels in 3 replicas", "set aside 8 channels", "ssd.own_channels"]),
+        (
+            create(&["1M", "--channels", "5", "--replicas", "2"]),
+            ["5 channels in 2 replicas", "8 channels", "each server"],
+        ),
+        (create(&["1M", "--dies", "1", "--replicas", "1"]), ["1 replicas", "2 (min_copies)", "4"]),
+        (create(&["1M", "--dies", "1", "--replicas", "5"]), ["5 replicas", "2 (min_copies)", "4"]),
+        (create(&["4G", "--dies", "2"]), ["size 4294967296", "2 dies", "can hold"]),
+        (create(&["1M", "--replicas", "2"]), ["--replicas 2", "--channels", "--dies"]),
+    ] {
+        let e = r.fails(1, &args);
+        assert!(words.iter().all(|w| e.contains(w)), "{args:?}: {e}");
+    }
+    for args in [
+        create(&["1M", "--channels", "1", "--dies", "1"]),
+        create(&["1M", "--channels", "1", "--isolation", "die"]),
+        create(&["1M", "--dies", "1", "--isolation", "die"]),
+        create(&["1M", "--channels", "0"]),
+    ] {
+        r.fails(2, &args);
+    }
+    assert!(r.ok(&["volume", "list"]).contains("no volumes"));
+    let e = Rack::start().fails(1, &create(&["1M", "--dies", "1"]));
+    assert!(e.contains("set aside 0 dies") && e.contains("ssd.own_dies"), "{e}");
+}

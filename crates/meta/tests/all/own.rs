@@ -1,0 +1,241 @@
+//! Volumes with sets of their own: placement, refusals, and the end of their sets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate, VolumeError};
+use rackweave_core::msg::{Control, IoReply};
+use rackweave_core::volume::VolumeInfo;
+use rackweave_core::{DriveId, Layout, NodeId, SetId, VssdId};
+use rackweave_meta::{FIRST_OWN, OwnConfig, ids};
+
+use super::harness::{GIB, LEASE, Rack, Scripted, config};
+use super::volumes::{answer, asked};
+
+const UNIT: u64 = 64 << 20;
+
+/// Four servers that run, each with two channels and one die for volumes alone.
+fn rack() -> Rack {
+    let mut cfg = config();
+    (cfg.layout, cfg.servers) = (Layout::new(4, 2), 4);
+    let slots = |unit| if unit == OwnUnit::Channel { 2 } else { 1 };
+    cfg.own = OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: slots(unit), blocks: UNIT / 4096 });
+    let mut r = Rack::new(cfg);
+    let (node, first) = (r.cfg.layout.server(3).expect("a server"), r.servers[0].clone());
+    r.servers.push(Scripted { node, vssd: ids::first(0, 3, 0), drive: DriveId(0x200), ..first });
+    r.start_all();
+    r.run(LEASE);
+    r
+}
+
+fn own(name: &str, size: u64, unit: OwnUnit, count: u32, replicas: Option<u32>) -> admin::Op {
+    let own = Some(OwnUnits { unit, count, replicas });
+    admin::Op::VolumeCreate(VolumeCreate { name: name.into(), size, isolation: None, own })
+}
+
+fn made(r: &mut Rack, request: u64, op: admin::Op) -> VolumeInfo {
+    match r.admin(request, op) {
+        Ok(admin::Reply::Volume(v)) => v,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(r: &mut Rack, request: u64, op: admin::Op) -> VolumeError {
+    match r.admin(request, op) {
+        Err(admin::Error::Volume(e)) => e,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Places of own sets: no slot twice, no server twice in a set.
+fn places(r: &Rack) -> BTreeMap<SetId, BTreeSet<(NodeId, u8)>> {
+    let mut all: BTreeMap<SetId, BTreeSet<(NodeId, u8)>> = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for (set, p) in r.meta.places().filter(|(set, _)| set.0 >= FIRST_OWN) {
+        assert!(taken.insert((p.node, p.slot)), "slot {} of {} is taken twice", p.slot, p.node);
+        let set = all.entry(set).or_default();
+        assert!(set.iter().all(|(n, _)| *n != p.node), "two copies on {}", p.node);
+        set.insert((p.node, p.slot));
+    }
+    all
+}
+
+/// Every server confirms the plan that it has.
+fn carry_out(r: &mut Rack) {
+    for i in 0..r.servers.len() {
+        let (node, incarnation, plan) = (r.servers[i].node, r.servers[i].incarnation, r.servers[i].plan.0);
+        r.control(node, incarnation, 0, Control::VssdsDone { plan, lost: 0 });
+    }
+}
+
+fn delete(r: &mut Rack, request: u64, name: &str) {
+    r.admin_unanswered(request, admin::Op::VolumeDelete { name: name.into(), force: false });
+}
+
+#[test]
+fn its_sets_are_on_different_servers_and_those_with_most_room_come_first() {
+    let mut r = rack();
+    let v = made(&mut r, 1, own("a", 2 * UNIT, OwnUnit::Channel, 2, None));
+    assert_eq!(v.own, Some(OwnUnits { unit: OwnUnit::Channel, count: 2, replicas: Some(3) }));
+    assert_eq!(v.sets, [SetId(FIRST_OWN), SetId(FIRST_OWN + 1)]);
+    let nodes: Vec<NodeId> = (0..4).map(|i| r.cfg.layout.server(i).expect("of four")).collect();
+    let at = |servers: [(usize, u8); 3]| servers.map(|(i, slot)| (nodes[i], slot)).into();
+    let expected = [(v.sets[0], at([(0, 4), (1, 4), (2, 4)])), (v.sets[1], at([(3, 4), (0, 5), (1, 5)]))];
+    assert_eq!(places(&r), expected.into());
+    // The servers get the new vSSDs with their plans.
+    assert_eq!(
+        r.servers[0].plan.1.iter().map(|p| (p.slot, p.set.0)).collect::<Vec<_>>(),
+        [(0, 0), (4, 65_536), (5, 65_537)]
+    );
+    assert!(r.servers[3].plan.1.iter().all(|p| p.vssd >= VssdId(ids::FIRST_MADE)));
+    let e = refused(&mut r, 2, own("b", UNIT, OwnUnit::Channel, 1, None));
+    let (unit, count, replicas) = (OwnUnit::Channel, 1, 3);
+    assert_eq!(e, VolumeError::OwnRoom { unit, count, replicas, free: 2, servers: 2, clearing: 0, fits: 0 });
+    // Two copies still have room; a restart knows all.
+    made(&mut r, 3, own("b", UNIT, OwnUnit::Channel, 1, Some(2)));
+    made(&mut r, 4, own("c", UNIT, OwnUnit::Die, 1, Some(4)));
+    let before = places(&r);
+    assert_eq!(before.len(), 4);
+    r.restart_meta();
+    assert_eq!(places(&r), before);
+    assert_eq!(made(&mut r, 5, admin::Op::VolumeInfo { name: "a".into() }).own, v.own);
+}
+
+#[test]
+fn no_server_has_two_copies_although_it_has_room_for_them() {
+    let mut r = rack();
+    made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 4, Some(2)));
+    let sets = places(&r);
+    assert!(sets.len() == 4 && sets.values().all(|s| s.len() == 2), "{sets:?}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_its_numbers_and_changes_nothing() {
+    let mut r = rack();
+    let (unit, channel) = (OwnUnit::Channel, OwnUnit::Channel);
+    for (i, (op, expected)) in [
+        (own("a", UNIT, unit, 0, None), VolumeError::OwnSetAside { unit, count: 0, replicas: 3, set_aside: 8 }),
+        (own("a", UNIT, unit, 3, None), VolumeError::OwnSetAside { unit, count: 3, replicas: 3, set_aside: 8 }),
+        (own("a", UNIT, unit, u32::MAX, None), {
+            VolumeError::OwnSetAside { unit, count: u32::MAX, replicas: 3, set_aside: 8 }
+        }),
+        (own("a", UNIT, unit, 1, Some(1)), VolumeError::OwnReplicas { replicas: 1, least: 2, most: 4 }),
+        (own("a", UNIT, unit, 1, Some(5)), VolumeError::OwnReplicas { replicas: 5, least: 2, most: 4 }),
+        (own("a", UNIT + 4096, unit, 1, None), {
+            VolumeError::OwnSize { unit, count: 1, size: UNIT + 4096, holds: UNIT }
+        }),
+        (own("/", UNIT, unit, 1, None), VolumeError::BadName { name: "/".into() }),
+        (own("a", 1, unit, 1, None), VolumeError::BadSize { size: 1 }),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(refused(&mut r, i as u64, op), expected);
+    }
+    let mut op = VolumeCreate { name: "a".into(), size: UNIT, isolation: Some(admin::Isolation::Channel), own: None };
+    op.own = Some(OwnUnits { unit: channel, count: 1, replicas: None });
+    assert_eq!(refused(&mut r, 20, admin::Op::VolumeCreate(op)), VolumeError::OwnAndLevel);
+    assert!(places(&r).is_empty());
+    // Servers that are away have no room.
+    (r.servers[0].silent, r.servers[1].silent) = (true, true);
+    r.run(LEASE * 3);
+    let e = refused(&mut r, 21, own("a", UNIT, unit, 2, None));
+    let (count, replicas) = (2, 3);
+    assert_eq!(e, VolumeError::OwnRoom { unit, count, replicas, free: 4, servers: 2, clearing: 0, fits: 0 });
+    made(&mut r, 22, own("a", UNIT, unit, 2, Some(2)));
+}
+
+#[test]
+fn it_grows_to_what_its_units_hold() {
+    let mut r = rack();
+    made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));
+    let grow = |size| admin::Op::VolumeGrow { name: "a".into(), size };
+    assert_eq!(made(&mut r, 2, grow(2 * UNIT)).size, 2 * UNIT);
+    let e = refused(&mut r, 3, grow(3 * UNIT));
+    let holds = 2 * UNIT;
+    assert_eq!(e, VolumeError::OwnSize { unit: OwnUnit::Channel, count: 2, size: 3 * UNIT, holds });
+    // Shared sets promise as before.
+    let Ok(admin::Reply::Rack(s)) = r.admin(4, admin::Op::RackStatus) else { panic!("a status") };
+    assert_eq!((s.promised, s.promise_limit, s.sets.len()), (2 * UNIT, 8 * GIB + 2 * UNIT, 3));
+}
+
+/// A set ends once it has answered the final fence. The other set of the volume has not answered yet, and the service
+/// restarts: before the servers have erased the first set's slots, and after it.
+#[test]
+fn a_set_that_ended_before_another_of_its_volume_does_not_stop_a_start() {
+    let mut r = rack();
+    let v = made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));
+    r.run(LEASE);
+    r.heard.clear();
+    delete(&mut r, 2, "a");
+    let fences = asked(&mut r);
+    assert_eq!(fences.iter().map(|f| f.0.set).collect::<Vec<_>>(), v.sets);
+    let generation = map_generation(&mut r);
+    answer(&mut r, fences[0].0, IoReply::Done);
+    assert_eq!(r.meta.ended_sets().collect::<Vec<_>>(), [v.sets[0]]);
+    assert!(map_generation(&mut r) > generation, "clients take the map without the set");
+    assert!(r.servers.iter().all(|s| s.plan.1.iter().all(|p| p.set != v.sets[0])), "the servers give it back");
+    r.restart_meta();
+    assert_eq!(r.meta.ended_sets().collect::<Vec<_>>(), [v.sets[0]]);
+    assert_eq!(places(&r).len(), 2, "its slots are not free before they are erased");
+    r.start_all();
+    r.run(LEASE);
+    carry_out(&mut r);
+    assert_eq!(places(&r).into_keys().collect::<Vec<_>>(), [v.sets[1]]);
+    r.restart_meta();
+    assert_eq!(places(&r).into_keys().collect::<Vec<_>>(), [v.sets[1]]);
+    assert!(map_generation(&mut r) > generation);
+    r.start_all();
+    r.run(LEASE * 3);
+    let again = asked(&mut r);
+    let second = again.iter().find(|f| f.0.set == v.sets[1]).expect("fenced again");
+    answer(&mut r, second.0, IoReply::Done);
+    carry_out(&mut r);
+    assert!(places(&r).is_empty());
+    let left: Vec<_> =
+        r.saved.keys().filter(|k| [&b"own/"[..], b"vol/"].iter().any(|kind| k.starts_with(kind))).collect();
+    assert!(left.is_empty(), "{left:?}");
+    // Its units are free, its ids are not.
+    let new = made(&mut r, 9, own("a", UNIT, OwnUnit::Channel, 2, None));
+    assert_eq!(new.sets, [SetId(FIRST_OWN + 2), SetId(FIRST_OWN + 3)]);
+}
+
+fn map_generation(r: &mut Rack) -> u64 {
+    r.heard.clear();
+    let client = r.cfg.layout.client(0);
+    r.control(client, rackweave_core::Incarnation(1), 0, Control::ClientHello { nonce: 9 });
+    let map = r.heard.iter().find_map(|p| match &p.body {
+        rackweave_core::msg::Body::Control(Control::ClientWelcome { map, .. }) => Some(map.generation),
+        _ => None,
+    });
+    map.expect("welcomed")
+}
+
+#[test]
+fn slots_of_servers_that_are_away_are_free_when_they_have_erased_them() {
+    let mut r = rack();
+    made(&mut r, 1, own("a", UNIT, OwnUnit::Die, 1, None));
+    r.run(LEASE);
+    // One of three members is away: the other two answer the fence.
+    r.servers[0].silent = true;
+    r.run(LEASE * 3);
+    r.heard.clear();
+    delete(&mut r, 2, "a");
+    let fences = asked(&mut r);
+    answer(&mut r, fences[0].0, IoReply::Done);
+    for i in 1..4 {
+        r.heartbeat(i);
+    }
+    let present = r.servers[0].plan.0;
+    carry_out(&mut r);
+    assert!(r.servers[1..].iter().all(|s| s.plan.1.iter().all(|p| p.set.0 < FIRST_OWN)), "{present}");
+    let (unit, count, replicas) = (OwnUnit::Die, 1, 4);
+    let e = refused(&mut r, 3, own("b", UNIT, unit, 1, Some(4)));
+    assert_eq!(e, VolumeError::OwnRoom { unit, count, replicas, free: 3, servers: 3, clearing: 1, fits: 0 });
+    r.restart_meta();
+    r.start_all();
+    r.run(LEASE);
+    let e = refused(&mut r, 4, own("b", UNIT, unit, 1, Some(4)));
+    assert_eq!(e, VolumeError::OwnRoom { unit, count, replicas, free: 3, servers: 3, clearing: 1, fits: 0 });
+    carry_out(&mut r);
+    made(&mut r, 5, own("b", UNIT, unit, 1, Some(4)));
+}
