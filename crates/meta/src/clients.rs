@@ -49,7 +49,8 @@ impl Meta {
         };
         // Every change of a view increments one epoch, so the sum increases with each.
         let live = || self.sets.iter().filter(|s| !s.has_ended());
-        let generation = live().map(|s| u64::from(s.view.epoch.0)).sum::<u64>() + self.own.ids.epochs_gone;
+        let generation =
+            live().map(|s| u64::from(s.view.epoch.0)).sum::<u64>().saturating_add(self.own.ids.epochs_gone);
         RackMap { generation, sets: live().map(route).collect() }
     }
 

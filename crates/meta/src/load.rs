@@ -6,6 +6,7 @@ use crate::MetaError;
 use crate::codec::{self, Record};
 use crate::members::{self, Server};
 use crate::node::Meta;
+use crate::own::FIRST_OWN;
 use crate::volumes::Volumes;
 
 impl Meta {
@@ -19,6 +20,7 @@ impl Meta {
                 Record::Wear(r) => self.rounds.resume(r),
                 Record::NextVssd(n) => self.moves.next_vssd = n,
                 Record::Sets(ids) => self.own.ids = ids,
+                Record::Own(set, _) if self.by_set.contains_key(&set) => return Err(MetaError::DuplicateSet { set }),
                 Record::Own(set, own) => drop(self.push_own(set, own)),
                 Record::Places(set, all) => places.push((set, all)),
                 Record::Node(node, state) => drop(self.moves.nodes.insert(node, state)),
@@ -35,6 +37,8 @@ impl Meta {
                 Record::Volume(v) => records.push(v),
             }
         }
+        let last = self.sets.iter().filter(|s| s.own.is_some()).map(|s| s.view.set.0.saturating_add(1)).max();
+        self.own.ids.next = self.own.ids.next.max(FIRST_OWN).max(last.unwrap_or(0));
         let index = |set| self.by_set.get(&set).copied().ok_or(MetaError::UnknownSet { set });
         for v in &records {
             // A volume that is being deleted may have outlived sets of its own.

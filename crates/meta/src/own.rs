@@ -10,7 +10,7 @@
 
 use std::cmp::Reverse;
 
-use rackweave_core::admin::{self, OwnUnit, OwnUnits, ServerState, VolumeCreate, VolumeError};
+use rackweave_core::admin::{self, OwnUnit, OwnUnits, ServerError, ServerState, VolumeCreate, VolumeError};
 use rackweave_core::msg::{View, ViewState};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
@@ -87,6 +87,9 @@ impl Meta {
         let members = self.choose_own(now, own)?;
         self.ids_left(members.iter().map(Vec::len).sum())?;
         let first = self.own.ids.next;
+        if first.checked_add(own.count).is_none_or(|next| next == u32::MAX) {
+            return Err(ServerError::NoIds { limit: u32::MAX - FIRST_OWN }.into());
+        }
         let sets: Vec<SetId> = (first..).map(SetId).take(members.len()).collect();
         let limits = self.limits_of_units(own.unit, sets);
         if v.size > limits.promise {
@@ -267,7 +270,7 @@ impl Meta {
         fx.trace(trace::OWN_SET_ENDED, u64::from(set.0), epoch);
         self.mark_ended(i);
         // Maps are numbered by the sum of epochs, which must grow.
-        self.own.ids.epochs_gone += epoch + 1;
+        self.own.ids.epochs_gone = self.own.ids.epochs_gone.saturating_add(epoch + 1);
         self.put_set_ids();
         for key in [codec::set_key(set), codec::holders_key(set), codec::evidence_key(set)] {
             self.out.put(key, None);

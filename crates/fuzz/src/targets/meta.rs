@@ -2,15 +2,17 @@
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
-use rackweave_core::admin::ServerState;
+use rackweave_core::admin::{OwnUnit, ServerState};
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{
     DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, NodeKind, SetId, Span, Time, VolumeId, VssdId,
 };
-use rackweave_meta::codec::{self, AttachRecord, RackRecord, Record, ServerRecord, VolumeRecord, WearRecord};
-use rackweave_meta::{Evidence, LevelConfig, Meta, MetaConfig, Place, Replaces, SetConfig};
+use rackweave_meta::codec::{
+    self, AttachRecord, OwnRecord, RackRecord, Record, ServerRecord, SetsRecord, VolumeRecord, WearRecord,
+};
+use rackweave_meta::{Evidence, FIRST_OWN, LevelConfig, Meta, MetaConfig, OwnConfig, Place, Replaces, SetConfig};
 
 use crate::bend::{bend, rest};
 use crate::cost::within;
@@ -72,6 +74,8 @@ fn encoded(r: &Record) -> (Bytes, Bytes) {
         Record::Wear(r) => (codec::wear_key(), codec::encode_wear(r)),
         Record::NextVssd(n) => (codec::next_vssd_key(), codec::encode_next_vssd(*n)),
         Record::Places(set, p) => (codec::places_key(*set), codec::encode_places(p)),
+        Record::Sets(ids) => (codec::set_ids_key(), codec::encode_set_ids(ids)),
+        Record::Own(set, own) => (codec::own_key(*set), codec::encode_own(own)),
         Record::Node(n, s) => (codec::node_key(*n), codec::encode_node(*s)),
         Record::Rack(r) => (codec::rack_key(), codec::encode_rack(r)),
         Record::Server(n, r) => (codec::server_key(*n), codec::encode_server(r)),
@@ -115,9 +119,24 @@ fn members(u: &mut Unstructured<'_>, any: bool) -> Result<Vec<Member>> {
     Ok(all)
 }
 
+/// A set of the configuration, or of a volume's own.
+fn set_id(u: &mut Unstructured<'_>, any: bool) -> Result<SetId> {
+    let n = number(u, any, 4)?;
+    Ok(SetId(if matches!(n, 2 | 3) { FIRST_OWN + n - 2 } else { n }))
+}
+
 fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
-    let set = SetId(number(u, any, 2)?);
-    Ok(match u.int_in_range(0..=9u8)? {
+    let set = set_id(u, any)?;
+    Ok(match u.int_in_range(0..=11u8)? {
+        10 => Record::Sets(SetsRecord {
+            next: counter(u, any)? as u32,
+            epochs_gone: if any { u.arbitrary()? } else { 7 },
+        }),
+        11 => {
+            let (unit, volume) = (*u.choose(&OwnUnit::ALL)?, VolumeId(number(u, any, 6)?));
+            let set = if any { set } else { SetId(FIRST_OWN + number(u, false, 2)?) };
+            Record::Own(set, OwnRecord { unit, replicas: u.int_in_range(0..=4u8)?, volume })
+        }
         9 => {
             let mut all = Vec::new();
             for _ in 0..u.int_in_range(0..=4u8)? {
@@ -170,9 +189,8 @@ fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
 }
 
 fn volume(u: &mut Unstructured<'_>, any: bool) -> Result<VolumeRecord> {
-    let sets = |u: &mut Unstructured<'_>| {
-        (0..u.int_in_range(0..=3u8)?).map(|_| Ok(SetId(number(u, any, 2)?))).collect::<Result<Vec<_>>>()
-    };
+    let sets =
+        |u: &mut Unstructured<'_>| (0..u.int_in_range(0..=3u8)?).map(|_| set_id(u, any)).collect::<Result<Vec<_>>>();
     let mut attaches = Vec::new();
     for _ in 0..u.int_in_range(0..=3u8)? {
         let client = Incarnation(u.arbitrary()?);
@@ -213,6 +231,8 @@ fn config() -> MetaConfig {
         layout: layout(),
         servers: SERVERS,
         slots: 4,
+        own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 1, blocks: 4096 }),
+        replicas: 3,
         replace_after: Span::from_millis(500),
         moves: 2,
         sets: (0..2).map(set).collect(),

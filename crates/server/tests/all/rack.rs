@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::admin;
+use rackweave_core::admin::{Isolation, OwnUnit};
 use rackweave_core::msg::{
     Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
     View, io::WriteRequest,
@@ -12,7 +13,7 @@ use rackweave_core::{
     VolumeId, VssdId,
 };
 use rackweave_flash::{Profile, Share, SsdConfig, Timing};
-use rackweave_meta::{LevelConfig, Meta, MetaConfig, SetConfig};
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, OwnConfig, SetConfig};
 use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::block::BlockService;
 use rackweave_server::service::MakeService;
@@ -131,6 +132,8 @@ impl Rack {
             layout: self.layout.clone(),
             servers: self.options.servers,
             slots: COPIES as u8,
+            own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: 0 }),
+            replicas: COPIES,
             replace_after: Span::ZERO,
             moves: 1,
             sets,
@@ -139,7 +142,7 @@ impl Rack {
             min_copies: 2,
             stripe_blocks: 16,
             levels: vec![LevelConfig {
-                level: rackweave_core::admin::Isolation::Channel,
+                level: Isolation::Channel,
                 home: 0,
                 sets: ids,
                 capacity_bytes: self.options.ssd_bytes,
