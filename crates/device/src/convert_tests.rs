@@ -43,6 +43,7 @@ fn plan() -> Plan {
             .map(|i| entry(i, if i < 2 { EntryState::InUse } else { EntryState::Free }, [u32::from(i)]))
             .collect(),
         groups: Vec::new(),
+        homes: Vec::new(),
     };
     Plan {
         ssd: SsdId(5),

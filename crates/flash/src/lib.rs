@@ -3,8 +3,9 @@
 //! completions back.
 //!
 //! - [`profile`], [`geometry`], [`timing`]: what the drive is made of and how long its commands take.
-//! - `drive`: the drive under both layers: its clock, commands in flight, erase counts, free blocks.
-//! - [`Ssd`]: the drive and its channel- or die-isolated virtual SSDs (FlashBlox's "high" and "medium" isolation).
+//! - `drive`: the drive under both layers: its clock, commands in flight, erase counts, free blocks, the block map.
+//! - [`Ssd`]: the drive and its channel- or die-isolated virtual SSDs (FlashBlox's "high" and "medium" isolation), and swaps
+//!   of its dies.
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.
 //! - [`gc_policy`]: which block a collector takes.
@@ -48,7 +49,7 @@ pub use hold::{Admission, FlashLocation, NoPage, ReadTry};
 pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LoanStatus, Losses, NoFreeBlock, ReadError,
-    RecoveryError, Share, Space, Ssd, SsdConfig, Violation,
+    RecoveryError, Share, Space, Ssd, SsdConfig, SwapError, Violation,
 };
 pub use timing::{Busy, Timing};
 pub use vssd::exported_slots;

@@ -23,11 +23,16 @@ use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
 mod keep;
+mod places;
+mod swap;
 mod types;
 
 use groups::ChannelGroup;
 pub use groups::LoanStatus;
 use keep::Keeper;
+use places::Places;
+use swap::Swap;
+pub use swap::SwapError;
 pub use types::{
     AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
     Share, Space, SsdConfig, Violation,
@@ -50,6 +55,10 @@ pub struct Ssd {
     /// As it is to be; what of it is durable the keeper knows.
     table: Table,
     keeper: Keeper,
+    /// Dies that trade places.
+    swap: Option<Box<Swap>>,
+    /// While a start looks for blocks that moved.
+    places: Option<Box<Places>>,
 }
 
 impl Ssd {
@@ -72,6 +81,8 @@ impl Ssd {
             recovery_error: None,
             table: Table::new(cfg.drive, &cfg.profile),
             keeper: Keeper::default(),
+            swap: None,
+            places: None,
             cfg,
         })
     }
@@ -219,6 +230,7 @@ impl Ssd {
         }
         self.recovering -= 1;
         if self.recovering == 0 {
+            self.restore_swap();
             let result = self.recovery_error.take().map_or(Ok(()), Err);
             self.recovered(result, now, out);
         }
@@ -227,6 +239,13 @@ impl Ssd {
     /// Takes the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
         let Some((p, result)) = self.drive.finish(now, c, &mut out.commands) else { return };
+        // A move may begin when a block is free or full.
+        let frees = self.swap.is_some()
+            && match p {
+                Pending::Erase { .. } => true,
+                Pending::Program { page, .. } => page + 1 == self.geometry().pages_per_block,
+                _ => false,
+            };
         match p {
             Pending::Read { vssd, read } => self.host_read(now, usize::from(vssd), read, result, out),
             Pending::Program { vssd, block, page, epoch, by, slots } => {
@@ -251,11 +270,16 @@ impl Ssd {
                 self.with(usize::from(vssd), now, out, |v, io| v.meta_written(io, epoch, piece, result.map(|_| ())));
                 self.note_recovered(usize::from(vssd), now, out);
             }
+            Pending::Move => self.move_done(now, result, out),
+            Pending::Place { block } => self.place_found(now, block, result, out),
             Pending::Table(step) => self.table_step(now, step, result, out),
             Pending::Spares { vssd, .. } | Pending::MetaRead { vssd } | Pending::RangeRead { vssd, .. } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.recover_step(io, &p, result));
                 self.note_recovered(usize::from(vssd), now, out);
             }
+        }
+        if self.swap.is_some() {
+            self.swap_changed(now, frees, out);
         }
     }
     /// The slots of a command were read, `first` and those that follow it.
@@ -408,7 +432,7 @@ impl Ssd {
     pub fn busy(&self) -> Busy {
         self.drive.clock.busy()
     }
-    /// The vSSD's own erase blocks, and the sum of their erase counts; lent ones included.
+    /// The vSSD's own erase blocks, and the sum of the erase counts of the dies that they belong on; lent ones included.
     pub fn erases(&self, vssd: VssdId) -> (u32, u64) {
         let v = self.get(vssd);
         (v.home, v.own_dies().iter().map(|&die| self.drive.blocks.erases(self.drive.map.home(die))).sum())
@@ -522,6 +546,7 @@ impl Ssd {
     /// Checks the page layer's invariants. Reads all state: for checkers of simulations and tests.
     pub fn check(&self) -> Result<(), Violation> {
         self.vssds.iter().try_for_each(Vssd::check)?;
+        self.check_places()?;
         self.groups.iter().try_for_each(|c| self.check_holders(c))
     }
 }

@@ -17,6 +17,8 @@ use crate::ssd::Share;
 const MAGIC: [u8; 8] = *b"RWTABLE\n";
 /// Version of the table's format.
 pub const VERSION: u16 = 1;
+/// Version of a drive whose dies were swapped: the table has their homes too.
+pub const VERSION_SWAPPED: u16 = 2;
 /// Most entries: indices are below it.
 pub const ENTRIES_MAX: usize = 64;
 /// Soft-planes that a die may be divided into: bounds the units of a table.
@@ -170,6 +172,9 @@ pub struct Table {
     /// By index.
     pub entries: Vec<Entry>,
     pub groups: Vec<Group>,
+    /// Physical die on which each logical die belongs; empty while no dies of the drive were ever swapped. Where it is not, erase
+    /// blocks may lie on other dies than their addresses name.
+    pub homes: Vec<u16>,
 }
 
 /// Why a drive's table makes the drive unusable. Nothing was written.
@@ -182,7 +187,10 @@ pub enum TableError {
          convert`), or the table was lost (replace the drive)"
     )]
     Missing { block: u32 },
-    #[error("the drive's table is of version {found}, this program reads and writes version {VERSION}")]
+    #[error(
+        "the drive's table is of version {found}, this program reads versions {VERSION} and \
+         {VERSION_SWAPPED}"
+    )]
     Version { found: u16 },
     #[error("the table is of drive {found}, but lies on drive {wanted}: put each drive's own file in its place")]
     Drive { found: DriveId, wanted: DriveId },
@@ -247,7 +255,8 @@ impl Out {
 /// Bytes of a copy, without what follows it up to [`copy_bytes`].
 pub fn encode(t: &Table) -> Vec<u8> {
     let mut o = Out(Vec::new());
-    o.put(&MAGIC).put(&VERSION.to_le_bytes()).put(&(t.entries.len() as u16).to_le_bytes());
+    let version = if t.homes.is_empty() { VERSION } else { VERSION_SWAPPED };
+    o.put(&MAGIC).put(&version.to_le_bytes()).put(&(t.entries.len() as u16).to_le_bytes());
     o.put(&(t.groups.len() as u16).to_le_bytes()).zeroes_to(24);
     o.put(&t.generation.to_le_bytes()).put(&t.drive.0.to_le_bytes());
     o.put(&t.made.profile).put(&t.made.bytes.to_le_bytes());
@@ -273,6 +282,9 @@ pub fn encode(t: &Table) -> Vec<u8> {
         let len = o.0.len().next_multiple_of(4);
         o.zeroes_to(len);
     }
+    t.homes.iter().for_each(|d| {
+        o.put(&d.to_le_bytes());
+    });
     let mut b = o.0;
     let len = b.len() as u32;
     b[16..20].copy_from_slice(&len.to_le_bytes());
@@ -298,13 +310,13 @@ pub fn decode(b: &[u8]) -> Copy {
         return Copy::Damaged;
     }
     let version = u16::from_le_bytes([head[8], head[9]]);
-    if version != VERSION {
+    if version != VERSION && version != VERSION_SWAPPED {
         return Copy::Version(version);
     }
-    decode_body(body).map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
+    decode_body(body, version == VERSION_SWAPPED).map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
 }
 
-fn decode_body(b: &[u8]) -> Option<Table> {
+fn decode_body(b: &[u8], swapped: bool) -> Option<Table> {
     let mut r = In(&b[10..]);
     let (entries, groups) = (r.u16()?, r.u16()?);
     r.take::<10>()?;
@@ -315,6 +327,8 @@ fn decode_body(b: &[u8]) -> Option<Table> {
     let mut r = In(&b[HEAD..]);
     let entries = (0..entries).map(|_| entry(&mut r)).collect::<Option<Vec<Entry>>>()?;
     let groups = (0..groups).map(|_| group(&mut r)).collect::<Option<Vec<Group>>>()?;
+    let dies = if swapped { u32::from(channels) * u32::from(dies_per_channel) } else { 0 };
+    let homes = homes(&mut r, dies)?;
     let ordered = entries.is_sorted_by(|a, b| a.index < b.index);
     let known = |e: &Entry| usize::from(e.index) < ENTRIES_MAX && e.group.is_none_or(|g| usize::from(g) < groups.len());
     (ordered && entries.iter().all(known)).then_some(Table {
@@ -327,7 +341,15 @@ fn decode_body(b: &[u8]) -> Option<Table> {
         incarnation,
         entries,
         groups,
+        homes,
     })
+}
+/// Every die is home to one.
+fn homes(r: &mut In<'_>, dies: u32) -> Option<Vec<u16>> {
+    let homes: Vec<u16> = (0..dies).map(|_| r.u16()).collect::<Option<_>>()?;
+    let mut seen = vec![false; homes.len()];
+    let free = |d: &u16| seen.get_mut(usize::from(*d)).is_some_and(|s| !std::mem::replace(s, true));
+    homes.iter().all(free).then_some(homes)
 }
 
 fn entry(r: &mut In<'_>) -> Option<Entry> {
@@ -386,7 +408,9 @@ impl Table {
             generation: e.generation,
             in_use: e.state == EntryState::InUse,
         };
-        let mut bare = Table { generation: 0, drive: DriveId::NONE, incarnation: 0, ..self.clone() };
+        // Where its dies lie is the drive's own affair.
+        let homes = Vec::new();
+        let mut bare = Table { generation: 0, drive: DriveId::NONE, incarnation: 0, homes, ..self.clone() };
         for e in &mut bare.entries {
             (e.generation, e.state, e.vssd, e.set) = (0, EntryState::Free, VssdId(0), SetId(0));
         }
@@ -410,6 +434,7 @@ impl Table {
             incarnation: 0,
             entries: Vec::new(),
             groups: Vec::new(),
+            homes: Vec::new(),
         }
     }
     /// The entry's share of the drive; `None`: not expressible as a [`Share`].

@@ -415,6 +415,8 @@ impl Server {
                     self.registration.hurry(now);
                 }
             }
+            // No node swaps dies yet.
+            FlashDone::Swapped => {}
             FlashDone::Assigned { result, .. } => {
                 if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
                     self.slot_assigned(now, i, fx);

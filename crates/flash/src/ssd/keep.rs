@@ -16,7 +16,7 @@ pub(super) const NO_SET: SetId = SetId(u32::MAX);
 
 /// Who waits until a change of the table is durable.
 #[derive(Clone, Copy, Debug)]
-enum Wait {
+pub(super) enum Wait {
     Boot,
     /// A vSSD to be erased, by its place.
     Clear(usize),
@@ -24,6 +24,8 @@ enum Wait {
     Free(usize),
     Assign(usize),
     Incarnation,
+    /// Dies that trade places.
+    Swap,
 }
 
 /// What of the table is on its way to the flash.
@@ -126,7 +128,10 @@ impl Ssd {
         match table::read(self.geometry(), &read).and_then(|found| self.take_table(found)) {
             Ok(()) => {
                 self.keeper.stale = table::stale_copy(self.geometry(), &read, &self.table);
-                self.recover(now, self.keeper.fresh, out);
+                if self.table.homes.is_empty() {
+                    return self.recover(now, self.keeper.fresh, out);
+                }
+                self.find_places(now, out);
             }
             Err(e) => self.recovered(Err(e.into()), now, out),
         }
@@ -184,7 +189,7 @@ impl Ssd {
             None => out.done.push(FlashDone::Recovered { result }),
         }
     }
-    fn change_table(&mut self, now: Time, wait: Wait, out: &mut FlashOut) {
+    pub(super) fn change_table(&mut self, now: Time, wait: Wait, out: &mut FlashOut) {
         self.keeper.waiting.push(wait);
         self.pump_table(now, out);
     }
@@ -215,7 +220,7 @@ impl Ssd {
     fn table_durable(&mut self, now: Time, result: Result<(), DeviceError>, both: bool, out: &mut FlashOut) {
         for wait in std::mem::take(&mut self.keeper.writing) {
             match wait {
-                Wait::Boot | Wait::Incarnation if !both => self.keeper.writing.push(wait),
+                Wait::Boot | Wait::Incarnation | Wait::Swap if !both => self.keeper.writing.push(wait),
                 Wait::Boot => {
                     out.done.push(FlashDone::Recovered { result: result.map_err(RecoveryError::from) });
                 }
@@ -231,6 +236,7 @@ impl Ssd {
                     self.vssds[i].generation = self.table.entries[i].generation;
                     out.done.push(FlashDone::Assigned { vssd: self.vssds[i].id, result });
                 }
+                Wait::Swap => self.swap_recorded(now, result, out),
                 Wait::Incarnation => out.done.push(FlashDone::Recorded { result }),
             }
         }

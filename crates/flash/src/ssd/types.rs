@@ -130,6 +130,8 @@ pub enum FlashDone {
         vssd: VssdId,
         result: Result<(), DeviceError>,
     },
+    /// The swap of [`Ssd::swap_dies`] is over: all is where it belongs that can be.
+    Swapped,
     /// [`Ssd::note_incarnation`] is durable. After an error the drive is of no use.
     Recorded {
         result: Result<(), DeviceError>,
@@ -315,6 +317,8 @@ pub enum Violation {
     Ranges { vssd: VssdId },
     #[error("erase block {block} of a channel group is with {holders} of its vSSDs")]
     Holders { block: u32, holders: usize },
+    #[error("erase block {block} has no address or several")]
+    Place { block: u32 },
     #[error("{vssd}: block {addr} is mapped at a version older than the range record over it")]
     Unhidden { vssd: VssdId, addr: BlockAddr },
 }

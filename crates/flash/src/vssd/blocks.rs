@@ -28,6 +28,10 @@ pub(crate) enum State {
     Closed,
     Victim,
     Erasing,
+    /// Being copied to another die.
+    Moving,
+    /// Free, and lends its place to one that moves.
+    Reserved,
     /// Failed: never used again. With a table, it is not marked bad yet, durably.
     Retired,
     /// Another vSSD of the channel group has it.
@@ -305,6 +309,20 @@ impl Blocks {
         self.free_count += 1;
         self.here += 1;
         self.all[block as usize].state = State::Free { dirty };
+    }
+    /// Takes a free block out: it lends its place. Returns whether that must be erased before its first program.
+    pub(crate) fn reserve(&mut self, block: u32) -> bool {
+        let dirty = self.all[block as usize].state == State::Free { dirty: true };
+        self.free[self.by_die.quotient(block) as usize].remove(0, block);
+        self.free_count -= 1;
+        self.all[block as usize].state = State::Reserved;
+        dirty
+    }
+    /// A free block has another place, which was erased `count` times.
+    pub(crate) fn recount(&mut self, block: u32, count: u16) {
+        let free = &mut self.free[self.by_die.quotient(block) as usize];
+        free.remove(0, block);
+        free.put(0, count, block);
     }
     /// A bad block goes to another vSSD of the group.
     pub(crate) fn depart_bad(&mut self, block: u32) {

@@ -31,7 +31,7 @@ pub(crate) enum Clearing {
 /// A start could find something in it.
 fn holds_something(b: &Block) -> bool {
     match b.state {
-        State::Free { .. } | State::Elsewhere => false,
+        State::Free { .. } | State::Elsewhere | State::Reserved => false,
         State::Retired => b.sequence.is_some(),
         _ => true,
     }

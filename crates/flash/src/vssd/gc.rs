@@ -563,7 +563,7 @@ fn intact(slot: &Slot, (addr, version): (u64, u64), owner: u32) -> bool {
 }
 
 /// The record of a slot, from the reverse map.
-fn record(addr: u64, version: u64, crc: u32, owner: u32) -> SlotRecord {
+pub(super) fn record(addr: u64, version: u64, crc: u32, owner: u32) -> SlotRecord {
     let kind = if is_range(addr) { SlotKind::Ranges } else { SlotKind::Data };
     SlotRecord { kind, addr: BlockAddr::unpack(addr), version: Timestamp(version), crc, owner }
 }

@@ -10,6 +10,7 @@ pub(crate) mod frontier;
 pub(crate) mod gc;
 pub(crate) mod loan;
 pub(crate) mod map;
+pub(crate) mod moving;
 pub(crate) mod prefill;
 mod program;
 pub(crate) mod ranges;
@@ -52,17 +53,57 @@ const BLOCKS_PER_RANGE_BLOCK: u32 = 256;
 /// A command in flight, by its tag.
 #[derive(Debug)]
 pub(crate) enum Pending {
-    Read { vssd: u8, read: SlotRead },
-    Program { vssd: u8, block: u32, page: u16, epoch: u64, by: By, slots: Arc<[Slot]> },
-    GcRead { vssd: u8, victim: u8, page: u16 },
-    Erase { vssd: u8, block: u32 },
-    MarkBad { vssd: u8, block: u32 },
-    Sync { vssd: u8 },
-    Spares { vssd: u8, block: u32 },
-    MetaRead { vssd: u8 },
-    MetaWrite { vssd: u8, epoch: u64, piece: bool },
-    RangeRead { vssd: u8, group: u32 },
+    Read {
+        vssd: u8,
+        read: SlotRead,
+    },
+    Program {
+        vssd: u8,
+        block: u32,
+        page: u16,
+        epoch: u64,
+        by: By,
+        slots: Arc<[Slot]>,
+    },
+    GcRead {
+        vssd: u8,
+        victim: u8,
+        page: u16,
+    },
+    Erase {
+        vssd: u8,
+        block: u32,
+    },
+    MarkBad {
+        vssd: u8,
+        block: u32,
+    },
+    Sync {
+        vssd: u8,
+    },
+    Spares {
+        vssd: u8,
+        block: u32,
+    },
+    MetaRead {
+        vssd: u8,
+    },
+    MetaWrite {
+        vssd: u8,
+        epoch: u64,
+        piece: bool,
+    },
+    RangeRead {
+        vssd: u8,
+        group: u32,
+    },
     Table(TableStep),
+    /// Of a block that moves between dies.
+    Move,
+    /// Of a start that looks for blocks that moved.
+    Place {
+        block: u32,
+    },
 }
 
 /// A command for the drive's table.
@@ -252,6 +293,8 @@ pub(crate) struct Vssd {
     pub(crate) sync: sync::Syncs,
     pub(crate) checkpoint: checkpoint::Checkpoint,
     pub(crate) recovery: Option<Box<recovery::Recovery>>,
+    /// The sync that a move of one of its blocks waited for is done; whether it succeeded.
+    pub(crate) move_synced: Option<bool>,
     pub(crate) sweep_at: u32,
     pub(crate) clearing: clear::Clearing,
     pub(crate) stats: FlashStats,
@@ -298,6 +341,7 @@ impl Vssd {
             recovery: None,
             losses: Losses::default(),
             lost: BTreeSet::new(),
+            move_synced: None,
             sweep_at: 0,
             clearing: clear::Clearing::No,
             stats: FlashStats::default(),

@@ -24,6 +24,8 @@ pub(crate) enum Waiter {
     },
     /// All was erased, for another user.
     Clear,
+    /// A block that moves between dies.
+    Move,
 }
 
 /// Programs and checkpoint writes are counted by the epoch they were submitted in; every sync ends an epoch.
@@ -123,6 +125,7 @@ impl Vssd {
                 Waiter::Boot => self.boot_synced(io, result),
                 Waiter::Retired { block } => self.retired_for_good(io, block, result.is_ok()),
                 Waiter::Clear => self.cleared(io, result),
+                Waiter::Move => self.move_synced = Some(result.is_ok()),
             }
         }
         if self.sync.syncing.is_empty() {

@@ -108,6 +108,7 @@ fn full_table() -> Table {
         incarnation: 9,
         entries: vec![entry(0, EntryState::InUse, vec![Unit::die(2), Unit::die(0)], extents), log],
         groups: vec![Group { channels: 1, dies: vec![2, 0, 1] }],
+        homes: Vec::new(),
     }
 }
 
@@ -140,6 +141,24 @@ fn the_drives_table() {
         assert!(!matches!(table::decode(&b[..at]), Copy::Whole(_)), "cut at {at}");
     }
     assert_eq!(table::decode(&[0; 4096]), Copy::Blank);
+}
+
+/// Version 2 ends with the home of every logical die.
+#[test]
+fn the_table_of_a_drive_whose_dies_were_swapped() {
+    let plain = full_table();
+    let t = Table { homes: vec![0, 5, 2, 3, 4, 1, 6, 7], ..plain.clone() };
+    let (b, before) = (table::encode(&t), table::encode(&plain));
+    assert_eq!((&b[8..10], &before[8..10]), (&b"\x02\0"[..], &b"\x01\0"[..]));
+    assert_eq!(b[24..before.len()], before[24..]);
+    assert_eq!(b[before.len()..], b"\0\0\x05\0\x02\0\x03\0\x04\0\x01\0\x06\0\x07\0"[..]);
+    assert_eq!(table::decode(&b), Copy::Whole(Box::new(t.clone())));
+    assert_eq!(t.report(), plain.report(), "the metadata service does not know where dies lie");
+    let twice = Table { homes: vec![0, 5, 2, 3, 4, 5, 6, 7], ..plain.clone() };
+    let outside = Table { homes: vec![0, 8, 2, 3, 4, 1, 6, 7], ..plain };
+    for bad in [twice, outside] {
+        assert_eq!(table::decode(&table::encode(&bad)), Copy::Damaged, "{:?}", bad.homes);
+    }
 }
 
 #[test]

@@ -21,4 +21,6 @@ mod rig;
 mod search;
 mod sharing;
 mod short;
+mod swap;
+mod swap_time;
 mod wear;

@@ -5,7 +5,8 @@ use rackweave_core::msg::BlockRange;
 use rackweave_core::{BLOCK, BlockAddr, Incarnation, Payload, Rng, SetId, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::{
-    BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, RecoveryError, Share, Ssd, SsdConfig, Timing,
+    BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, RecoveryError, Share, Ssd, SsdConfig, SwapError,
+    Timing,
 };
 
 use crate::power_disk::{PowerDisk, Ticket};
@@ -55,6 +56,8 @@ pub fn new_ssd(cfg: &SsdConfig) -> Ssd {
 
 struct InFlight {
     held: bool,
+    /// Erase block that it reads.
+    reads: Option<u32>,
     completion: Completion,
     ticket: Ticket,
 }
@@ -70,6 +73,8 @@ pub struct Rig {
     pub fail: Option<DeviceError>,
     /// Marks of bad blocks are not answered.
     pub hold_marks: bool,
+    /// Reads of single slots, as the host's are, are not answered.
+    pub hold_reads: bool,
     /// The vSSD that the calls are for.
     pub vssd: VssdId,
     out: FlashOut,
@@ -95,6 +100,7 @@ impl Rig {
             now: Time::ZERO,
             fail: None,
             hold_marks: false,
+            hold_reads: false,
             vssd: VSSD,
             out: FlashOut::new(),
             traces: Vec::new(),
@@ -109,10 +115,22 @@ impl Rig {
     }
     fn execute(&mut self, c: DeviceCommand) {
         let failing = matches!(c.op, DeviceOp::Program { .. } | DeviceOp::Sync);
-        let held = self.hold_marks && matches!(c.op, DeviceOp::MarkBad { .. });
+        let slots = matches!(c.op, DeviceOp::ReadSlot { .. } | DeviceOp::ReadSlots { .. });
+        let held = self.hold_marks && matches!(c.op, DeviceOp::MarkBad { .. }) || self.hold_reads && slots;
+        let read = matches!(c.op, DeviceOp::ReadSlot { .. } | DeviceOp::ReadSlots { .. } | DeviceOp::ReadPage { .. });
+        let reads = c.op.block().filter(|_| read);
+        if let DeviceOp::Erase { block, .. } = c.op {
+            let read = self.in_flight.iter().any(|f| f.reads == Some(block));
+            assert!(!read, "erase block {block} is erased while it is read");
+        }
         let (result, ticket) = self.disk.submit(c.op, self.fail.take_if(|_| failing));
         let completion = Completion { ssd: c.ssd, tag: c.tag, result };
-        self.in_flight.push(InFlight { held, completion, ticket });
+        self.in_flight.push(InFlight { held, reads, completion, ticket });
+    }
+    /// Answers what was held.
+    pub fn release(&mut self) {
+        (self.hold_marks, self.hold_reads) = (false, false);
+        self.in_flight.iter_mut().for_each(|f| f.held = false);
     }
     /// Delivers one of the pending completions; false if there is none.
     pub fn step(&mut self) -> bool {
@@ -230,6 +248,15 @@ impl Rig {
             }
             assert!(self.step(), "the read was not answered");
         }
+    }
+    pub fn swap(&mut self, dies: (u32, u32)) -> Result<(), SwapError> {
+        let begun = self.ssd.swap_dies(self.now, dies, &mut self.out);
+        self.take();
+        begun
+    }
+    pub fn resume_swap(&mut self) {
+        self.ssd.resume_swap(self.now, &mut self.out);
+        self.take();
     }
     pub fn crash(&self, rng: &mut Rng) -> Memory {
         self.disk.crash(rng)

@@ -183,6 +183,7 @@ impl Bench {
                     | FlashDone::GcIdle { .. }
                     | FlashDone::Assigned { .. }
                     | FlashDone::Recorded { .. }
+                    | FlashDone::Swapped
                     | FlashDone::Cleared { .. } => {}
                 }
             }
