@@ -53,6 +53,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("faults::a_fence_ends_the_old_writer", ALL),
         ("faults::after_the_loss_of_all_the_newest_counts", ALL),
     ]),
+    ("search", &[("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY)]),
     ("server", &[("store::cache_and_flash_together_forget_nothing", ALL)]),
     ("switch", &[
         ("search::tables_and_answers_are_a_models", ALL),

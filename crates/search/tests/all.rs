@@ -8,6 +8,7 @@ mod leases;
 mod limits;
 mod moves;
 mod overload;
+mod own;
 mod regressions;
 mod rig;
 mod room;

@@ -76,6 +76,10 @@ impl Rig {
         }
         panic!("request {id:?} was not answered");
     }
+    /// Waits at most a minute.
+    pub fn wait_admin(&mut self, id: RequestId) -> Result<admin::Reply, admin::Error> {
+        self.wait_for::<admin::Op>(id)
+    }
     pub fn ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         let id = self.submit(op);
         self.wait_for::<O>(id)

@@ -6,6 +6,8 @@ use super::plans::*;
 use super::{Mutant, m};
 
 const UNITS: &[&str] = &["meta"];
+/// And the search of volumes with units of their own.
+const OWN: &[&str] = &["meta", "search"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
@@ -56,8 +58,8 @@ pub const MUTANTS: &[Mutant] = &[
         .open("20 plans of its kind never have a set of one member that moves, its crate's tests pass."),
     m("meta.move.same-server", "RB12", MOVES, UNITS, "A server gets two copies of a set."),
     m("meta.move.taken-slot", "24", MOVES, UNITS, "A slot is given to two vSSDs."),
-    m("meta.own.same-server", "RB12", &[], UNITS, "A volume's own set gets two copies on one server.").tested(),
-    m("meta.own.gone-unknown", "24", &[], UNITS, "A service does not start if a set of a volume being deleted is gone already.").tested(),
+    m("meta.own.same-server", "RB12", &[], OWN, "A volume's own set gets two copies on one server."),
+    m("meta.own.gone-unknown", "24", &[], OWN, "A service does not start if a set of a volume being deleted is gone already."),
     m("meta.failure.forgotten", "12", ONE, UNITS, "A failed device is well again when its server says so.").tested(),
     m("meta.evidence.not-kept", "29", &[], UNITS, "The drives on which members had everything are not stored.").tested(),
     m("meta.evidence.replaced-is-member", "29", &[StandStill], UNITS, "A server with another drive recovers as a member.").tested(),

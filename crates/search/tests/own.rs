@@ -1,0 +1,347 @@
+//! Volumes with units of their own under power cuts, restarts of the metadata service, moves and lost servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rackweave_config::RackConfig;
+use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate, VolumeError};
+use rackweave_core::rng::seeds;
+use rackweave_core::{Layout, Payload, Rng, SetId, Span, VolumeId, VssdId, volume};
+use rackweave_flash::table::EntryState;
+use rackweave_meta::{FIRST_OWN, Meta};
+use rackweave_rack::sim::{Contents, SimConfig};
+
+use crate::rig::{Rig, has_rig, small};
+
+const SERVERS: u32 = 4;
+/// Own units of a drive.
+const OWN: u32 = 2;
+const COPIES: u32 = 2;
+/// Stripe units that are written of each volume: several in each set.
+const WRITTEN: u64 = 6;
+const UNIT: u64 = 16 * 4096;
+
+struct Tenant {
+    id: VolumeId,
+    /// Last write of each stripe unit.
+    stamps: [u64; WRITTEN as usize],
+}
+
+struct Rack {
+    rig: Rig,
+    unit: OwnUnit,
+    tenants: BTreeMap<String, Tenant>,
+    named: u64,
+    written: u64,
+    away: Option<u32>,
+    seen: Seen,
+}
+
+/// Situations that must occur.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    made: u32,
+    refused: u32,
+    deleted: u32,
+    moves: u32,
+    cuts: u32,
+    crashes: u32,
+}
+
+impl Seen {
+    fn add(&mut self, s: Seen) {
+        self.made += s.made;
+        self.refused += s.refused;
+        self.deleted += s.deleted;
+        self.moves += s.moves;
+        self.cuts += s.cuts;
+        self.crashes += s.crashes;
+    }
+    fn all(&self) -> bool {
+        [self.made, self.refused, self.deleted, self.moves, self.cuts, self.crashes].iter().all(|n| *n > 0)
+    }
+}
+
+has_rig!(Rack);
+
+/// Drives with two own units each; a lost server's copies are made again elsewhere.
+fn config(unit: OwnUnit) -> RackConfig {
+    let mib = if unit == OwnUnit::Channel { 64 } else { 1_024 };
+    let mut cfg = RackConfig { replicas: COPIES, min_copies: 1, ..small(SERVERS, mib) };
+    match unit {
+        OwnUnit::Channel => cfg.ssd.own_channels = OWN,
+        OwnUnit::Die => cfg.ssd.own_dies = OWN,
+    }
+    cfg.ssd.spare = 1;
+    (cfg.repair.replace_after_s, cfg.repair.mib_per_s) = (1, 0);
+    cfg
+}
+
+fn data(stamp: u64) -> Payload {
+    if stamp == 0 { Payload::zero(UNIT as u32) } else { Payload::elided(UNIT as u32, stamp << 32) }
+}
+
+impl Rack {
+    fn new(unit: OwnUnit, seed: u64) -> Rack {
+        let sim = SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) };
+        let rig = Rig::new(&config(unit), sim);
+        Rack { rig, unit, tenants: BTreeMap::new(), named: 0, written: 0, away: None, seen: Seen::default() }
+    }
+    fn create(&mut self, count: u32) -> admin::Op {
+        self.named += 1;
+        let own = Some(OwnUnits { unit: self.unit, count, replicas: None });
+        let (name, size) = (format!("v{}", self.named).into(), WRITTEN * UNIT);
+        admin::Op::VolumeCreate(VolumeCreate { name, size, isolation: None, own })
+    }
+    /// The volume's name, unless the rack has no room.
+    fn made(&mut self, count: u32) -> Option<String> {
+        let op = self.create(count);
+        match self.admin(op) {
+            Ok(admin::Reply::Volume(v)) => {
+                assert_eq!(v.sets.len() as u32, count);
+                self.check();
+                self.adopt(&v.name);
+                Some(v.name.into())
+            }
+            Err(admin::Error::Volume(VolumeError::OwnRoom { .. })) => {
+                self.seen.refused += 1;
+                None
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    /// Attaches a volume without contents.
+    fn adopt(&mut self, name: &str) {
+        let id = match self.ask(volume::Op::Attach { name: name.into() }) {
+            Ok(volume::Reply::Attached(v)) => v.id,
+            other => panic!("{other:?}"),
+        };
+        self.seen.made += 1;
+        self.tenants.insert(name.into(), Tenant { id, stamps: [0; WRITTEN as usize] });
+    }
+    fn write(&mut self, name: &str, at: u64) {
+        self.written += 1;
+        let (stamp, id) = (self.written, self.tenants[name].id);
+        let op = volume::Op::Write { volume: id, offset: at * UNIT, data: data(stamp), fua: true };
+        assert_eq!(self.ask(op), Ok(volume::Reply::Done), "{name} at {at}");
+        self.tenants.get_mut(name).expect("known").stamps[at as usize] = stamp;
+    }
+    fn read_all(&mut self) {
+        let all: Vec<(VolumeId, [u64; WRITTEN as usize])> = self.tenants.values().map(|t| (t.id, t.stamps)).collect();
+        for (volume, stamps) in all {
+            for (at, stamp) in (0..).zip(stamps) {
+                let read = volume::Op::Read { volume, offset: at * UNIT, len: UNIT as u32 };
+                assert_eq!(self.ask(read), Ok(volume::Reply::Data(data(stamp))), "{volume} at {at}");
+            }
+        }
+    }
+    fn delete(&mut self, name: &str) {
+        self.tenants.remove(name);
+        self.seen.deleted += 1;
+        assert_eq!(self.admin(admin::Op::VolumeDelete { name: name.into(), force: true }), Ok(admin::Reply::Done));
+    }
+    /// The metadata service crashes while it carries out the operation. Its answer, which may be lost: then the repeated
+    /// request may find it done.
+    fn with_a_crash(&mut self, op: admin::Op, rng: &mut Rng) -> Result<admin::Reply, admin::Error> {
+        let id = self.submit(op);
+        self.run(Span::from_nanos(rng.below(20_000_000)));
+        self.crash_meta(rng);
+        self.wait_admin(id)
+    }
+    fn crash_meta(&mut self, rng: &mut Rng) {
+        self.seen.crashes += 1;
+        self.sim.crash(Layout::META);
+        self.run(Span::from_millis(rng.below(400)));
+        self.sim.restart(Layout::META).expect("its own records");
+    }
+    fn cut(&mut self, server: u32) {
+        self.power_cut(server);
+        self.seen.cuts += 1;
+        self.away = Some(server);
+    }
+    fn bring_back(&mut self) {
+        if let Some(server) = self.away.take() {
+            self.start(server);
+        }
+        self.until("all is whole", |r| whole(r));
+    }
+    fn any(&self, rng: &mut Rng) -> Option<String> {
+        let names: Vec<&String> = self.tenants.keys().collect();
+        (!names.is_empty()).then(|| names[rng.below(names.len() as u64) as usize].clone())
+    }
+    /// Moves a vSSD of an own set.
+    fn move_one(&mut self, rng: &mut Rng) {
+        let own: Vec<VssdId> = places(self.sim.meta().expect("runs")).into_iter().map(|p| p.1.0).collect();
+        if !own.is_empty() {
+            let vssd = own[rng.below(own.len() as u64) as usize];
+            // It may be refused: there is no free unit, or it moves already.
+            let moves = self.admin(admin::Op::VssdMove { vssd, to: None });
+            self.seen.moves += u32::from(moves.is_ok());
+        }
+    }
+
+    /// No slot and no vSSD is in two places; members of a set are on different servers; what a drive has is planned.
+    fn check(&self) {
+        let Some(meta) = self.sim.meta() else { return };
+        let mut slots = BTreeSet::new();
+        let mut vssds = BTreeSet::new();
+        let mut members: BTreeMap<SetId, BTreeSet<u32>> = BTreeMap::new();
+        for (set, p) in meta.places() {
+            let server = Layout::server_number(p.node);
+            assert!(slots.insert((server, p.slot)), "slot {} of server {server} is taken twice", p.slot);
+            assert!(vssds.insert(p.vssd), "{} is in two sets", p.vssd);
+            assert!(members.entry(set).or_default().insert(server), "set {set} has two copies on server {server}");
+        }
+        let placed: BTreeMap<VssdId, (SetId, u32)> =
+            meta.places().map(|(set, p)| (p.vssd, (set, Layout::server_number(p.node)))).collect();
+        for server in 0..SERVERS {
+            let Some(s) = self.sim.server(server) else { continue };
+            for v in s.status(self.sim.now()).vssds.iter().filter(|v| v.set.0 >= FIRST_OWN) {
+                assert_eq!(placed.get(&v.vssd), Some(&(v.set, server)), "{} on server {server}", v.vssd);
+            }
+        }
+    }
+    /// The slots for volumes alone are free and erased on every drive.
+    fn all_is_free(&mut self) {
+        self.until("the sets of deleted volumes are gone", |r| {
+            whole(r) && r.sim.meta().is_some_and(|m| places(m).is_empty())
+        });
+        let first = (COPIES + 1) as usize;
+        for server in 0..SERVERS {
+            let ssd = self.sim.server(server).expect("runs").ssd();
+            ssd.check().expect("sound");
+            let entries = &ssd.table().entries[first..];
+            assert_eq!(entries.len(), OWN as usize);
+            for e in entries {
+                let erased = e.state == EntryState::Free && ssd.is_clear(e.vssd);
+                assert!(erased, "server {server}: {e:?}");
+            }
+        }
+    }
+}
+
+/// Places of own sets, by vSSD.
+fn places(meta: &Meta) -> BTreeMap<(SetId, VssdId), (VssdId, u32)> {
+    let own = meta.places().filter(|(set, _)| set.0 >= FIRST_OWN);
+    own.map(|(set, p)| ((set, p.vssd), (p.vssd, Layout::server_number(p.node)))).collect()
+}
+
+/// Every set has its copies, all complete, and no slot is being given back.
+fn whole(r: &Rig) -> bool {
+    let Some(meta) = r.sim.meta() else { return false };
+    let mut sets: Vec<SetId> = meta.places().map(|(set, _)| set).collect();
+    sets.dedup();
+    meta.moves_rest() && meta.ended_sets().count() == 0 && sets.iter().all(|s| r.members(s.0).len() == COPIES as usize)
+}
+
+fn step(r: &mut Rack, rng: &mut Rng) {
+    match rng.below(12) {
+        0..3 => drop(r.made(rng.between(1, 2) as u32)),
+        3..6 => {
+            if let Some(name) = r.any(rng) {
+                r.write(&name, rng.below(WRITTEN));
+            }
+        }
+        6 => {
+            if let Some(name) = r.any(rng) {
+                r.delete(&name);
+            }
+        }
+        7 => {
+            // A deletion and a crash of the service in its course.
+            let Some(name) = r.any(rng) else { return };
+            r.tenants.remove(&name);
+            let done = r.with_a_crash(admin::Op::VolumeDelete { name: name.as_str().into(), force: true }, rng);
+            let gone = Err(VolumeError::Unknown { name: name.into() }.into());
+            assert!(done == Ok(admin::Reply::Done) || done == gone, "{done:?}");
+        }
+        8 => {
+            let op = r.create(1);
+            match r.with_a_crash(op, rng) {
+                Ok(admin::Reply::Volume(v)) => r.adopt(&v.name),
+                Err(admin::Error::Volume(VolumeError::OwnRoom { .. })) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        9 => r.move_one(rng),
+        10 if r.away.is_none() && whole(r) => r.cut(rng.below(u64::from(SERVERS)) as u32),
+        _ => r.bring_back(),
+    }
+}
+
+fn search(unit: OwnUnit, seed: u64) -> Seen {
+    let (mut r, mut rng) = (Rack::new(unit, seed), Rng::new(seed));
+    r.run(Span::from_secs(1));
+    for _ in 0..24 {
+        step(&mut r, &mut rng);
+        r.check();
+        r.run(Span::from_millis(rng.below(100)));
+        r.check();
+    }
+    r.bring_back();
+    r.read_all();
+    // The whole rack loses power: what was forced is kept.
+    (0..SERVERS).for_each(|i| r.power_cut(i));
+    r.crash_meta(&mut rng);
+    (0..SERVERS).for_each(|i| r.start(i));
+    r.until("all is whole", whole);
+    r.read_all();
+    let names: Vec<String> = r.tenants.keys().cloned().collect();
+    names.iter().for_each(|name| r.delete(name));
+    r.check();
+    r.all_is_free();
+    // All units at once, with nothing of before.
+    assert!(r.made(OWN * SERVERS / COPIES).is_some(), "every unit is free");
+    r.read_all();
+    r.check();
+    r.seen
+}
+
+#[test]
+fn own_sets_are_sound_through_crashes_and_come_back_erased() {
+    let (all, mut seen) = (seeds(0..12), Seen::default());
+    for seed in all.clone() {
+        let unit = if seed % 6 == 5 { OwnUnit::Die } else { OwnUnit::Channel };
+        println!("RACKWEAVE_FIRST_SEED={seed} RACKWEAVE_SEEDS=1 cargo test -p rackweave-search own_sets_are_sound");
+        seen.add(search(unit, seed));
+    }
+    println!("{seen:?}");
+    assert!(all.count() < 10 || seen.all(), "{seen:?}");
+}
+
+/// A lost server's copies are made again in free units of the same kind, and a drained one's move there.
+#[test]
+fn copies_of_a_lost_and_of_a_drained_server_go_to_free_units() {
+    for unit in OwnUnit::ALL {
+        let mut r = Rack::new(unit, 7);
+        r.run(Span::from_secs(1));
+        let name = r.made(2).expect("room");
+        (0..WRITTEN).for_each(|at| r.write(&name, at));
+        let slots = (COPIES + 1) as u8..(COPIES + 1 + OWN) as u8;
+        let on = |r: &Rig, server: u32| {
+            let meta = r.sim.meta().expect("runs");
+            let own = meta.places().filter(|(set, _)| set.0 >= FIRST_OWN);
+            own.filter(|(_, p)| {
+                assert!(slots.contains(&p.slot), "{p:?} is in a unit of its own kind");
+                Layout::server_number(p.node) == server && !p.leaving
+            })
+            .count()
+        };
+        let lost = (0..SERVERS).find(|s| on(&r, *s) > 0).expect("it is somewhere");
+        r.cut(lost);
+        r.until("its copies are elsewhere", |r| {
+            on(r, lost) == 0 && [FIRST_OWN, FIRST_OWN + 1].iter().all(|s| r.members(*s).len() == COPIES as usize)
+        });
+        r.check();
+        r.read_all();
+        r.bring_back();
+        let full = (0..SERVERS).find(|s| on(&r, *s) > 0).expect("it is somewhere");
+        let server = r.node(full);
+        assert_eq!(r.admin(admin::Op::ServerDrain { server }), Ok(admin::Reply::Done));
+        r.until("it is empty", |r| on(r, full) == 0 && whole(r));
+        r.check();
+        r.read_all();
+        assert_eq!(r.admin(admin::Op::ServerRemove { server }), Ok(admin::Reply::Done));
+        r.delete(&name);
+        r.until("the sets are gone", |r| r.sim.meta().is_some_and(|m| places(m).is_empty()));
+    }
+}
