@@ -162,7 +162,7 @@ impl Rack {
         if let Some(server) = self.away.take() {
             self.start(server);
         }
-        self.until("all is whole", |r| whole(r));
+        self.until("all is whole", whole);
     }
     fn any(&self, rng: &mut Rng) -> Option<String> {
         let names: Vec<&String> = self.tenants.keys().collect();
