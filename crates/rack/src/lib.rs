@@ -14,6 +14,7 @@ mod networked;
 pub mod plan;
 pub mod services;
 pub mod sim;
+mod tcp;
 pub mod trace;
 pub mod wire;
 pub mod wire_log;

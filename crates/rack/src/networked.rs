@@ -9,11 +9,11 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::Packet;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span, Time, TracePoint};
-use rackweave_link::streams::Action;
 use rackweave_link::{Forward, Link, News, trace};
 use rackweave_sim::Message;
 use rackweave_transport::Train;
 
+use crate::tcp::Tcp;
 use crate::wire::Wire;
 
 /// Bytes of Ethernet, IP and UDP around a datagram.
@@ -30,7 +30,7 @@ const TURN_MIN: Span = Span::from_micros(1);
 pub struct Datagram {
     from: NodeId,
     to: NodeId,
-    /// Source port; `None` for a frame of a stream.
+    /// Source port; `None` for a segment of TCP.
     path: Option<u16>,
     /// Bytes per datagram of a train, except the last.
     segment: usize,
@@ -94,6 +94,7 @@ pub struct Networked<N> {
     pub node: N,
     id: NodeId,
     link: Link,
+    tcp: Tcp,
     wire: Rc<RefCell<Wire>>,
     rng: Rng,
     fx: Effects,
@@ -113,6 +114,7 @@ impl<N: Node> Networked<N> {
             node,
             id,
             link,
+            tcp: Tcp::default(),
             wire,
             rng,
             fx: Effects::new(),
@@ -156,7 +158,7 @@ impl<N: Node> Networked<N> {
     }
 
     fn arrived(&mut self, now: Time, d: Datagram, fx: &mut Effects<Datagram>) {
-        let Some(path) = d.path else { return };
+        let Some(path) = d.path else { return self.segment_arrived(now, d) };
         let mut forwards = Vec::new();
         let mut train = BytesMut::new();
         for one in d.each() {
@@ -209,11 +211,12 @@ impl<N: Node> Networked<N> {
         loop {
             self.link.flush(now);
             self.take_news(now, fx);
-            self.carry_out(now);
+            self.carry_out(now, fx);
             self.take_news(now, fx);
             self.renew(fx);
             self.transmit(now, fx);
             self.take_news(now, fx);
+            self.carry_out(now, fx);
             let Some(p) = self.own.pop_front() else { return };
             self.turn(now, Event::Packet(p), fx);
         }
@@ -232,11 +235,20 @@ impl<N: Node> Networked<N> {
         }
     }
 
-    fn carry_out(&mut self, now: Time) {
-        while let Some(action) = self.link.poll_streams(now) {
-            // Streams cannot be opened: datagrams continue as well as they can.
-            if let Action::Connect(id, _) = action {
-                self.link.streams_mut().connecting(id, false);
+    fn segment_arrived(&mut self, now: Time, d: Datagram) {
+        self.wire.borrow_mut().log.streams_used();
+        self.tcp.receive(now, d.from, d.bytes, &mut self.link);
+    }
+
+    /// Carries out the link's actions on its streams, and sends their segments.
+    fn carry_out(&mut self, now: Time, fx: &mut Effects<Datagram>) {
+        if self.tcp.deadline() <= now {
+            self.tcp.retransmit(now, &mut self.link);
+        }
+        self.tcp.carry_out(now, &mut self.link, &mut self.rng);
+        while let Some(s) = self.tcp.poll_transmit() {
+            if self.wire.borrow().reaches(self.id, s.to, s.path) {
+                fx.send(Datagram { from: self.id, to: s.to, path: None, segment: s.bytes.len(), bytes: s.bytes });
             }
         }
     }
@@ -294,7 +306,8 @@ impl<N: Node> Node<Datagram> for Networked<N> {
         }
         self.settle(now, fx);
         self.report(fx);
-        fx.wake_at(self.wake.min(self.link.deadline().max(now + TURN_MIN)));
+        let network = self.link.deadline().min(self.tcp.deadline());
+        fx.wake_at(self.wake.min(network.max(now + TURN_MIN)));
         let counters = self.link.counters;
         if counters.unsendable > 0 {
             self.wire.borrow_mut().log.violated(|| format!("{}: a packet of it has no bytes on the wire", self.id));

@@ -197,17 +197,17 @@ impl Wire {
         forged
     }
 
+    /// Whether the path leads to the node.
+    pub(crate) fn reaches(&self, from: NodeId, to: NodeId, path: u16) -> bool {
+        let (permille, which) = self.dark;
+        let way = u64::from(from.0) << 40 ^ u64::from(to.0) << 16 ^ u64::from(path);
+        permille == 0 || mix64(which ^ way) % 1000 >= permille
+    }
+
     /// Whether the datagram arrives; some arrive damaged.
     pub(crate) fn passes(&self, from: NodeId, to: NodeId, path: u16, d: &mut BytesMut, rng: &mut Rng) -> bool {
-        let (permille, which) = self.dark;
-        if d.len() > self.largest {
+        if d.len() > self.largest || !self.reaches(from, to, path) {
             return false;
-        }
-        if permille > 0 {
-            let way = u64::from(from.0) << 40 ^ u64::from(to.0) << 16 ^ u64::from(path);
-            if mix64(which ^ way) % 1000 < permille {
-                return false;
-            }
         }
         // Without a key only UDP's checksum protects a `gc_op`.
         let guarded = self.is_keyed() || d.first() != Some(&(Op::GcOp as u8));

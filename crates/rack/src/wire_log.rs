@@ -14,6 +14,10 @@ use rackweave_transport::siphash::siphash24;
 /// time for which it may be held back.
 const SETTLED_AFTER: Span = Span::from_millis(1_100);
 
+/// Longest time for which a stream holds a message: nothing of it was acknowledged for three seconds, and its last
+/// retransmission may be two seconds later.
+const STREAM_HOLDS: Span = Span::from_secs(5);
+
 const DIGEST_KEY: [u64; 2] = [0x7261_636b, 0x7765_6176];
 
 /// Sender, addressed node, and contents.
@@ -50,6 +54,8 @@ pub struct Log {
     now: Time,
     /// Latest permitted arrival after a message was sent.
     late_max: Span,
+    /// Time for which a stream may hold a message.
+    held_max: Span,
     /// Since when the network has been good enough for every message.
     reliable_since: Time,
     sent: Map<Key, Sent>,
@@ -74,6 +80,7 @@ impl Log {
             switches,
             now: Time::ZERO,
             late_max: Span(u64::MAX),
+            held_max: Span::ZERO,
             reliable_since: Time::MAX,
             sent: map(),
             tokens: map(),
@@ -105,6 +112,12 @@ impl Log {
     /// No message may arrive later than `max` after it was sent.
     pub fn arrive_within(&mut self, max: Span) {
         self.late_max = max;
+    }
+    /// TCP has carried messages: it may hold them until a stalled stream is closed.
+    pub(crate) fn streams_used(&mut self) {
+        if self.held_max == Span::ZERO {
+            self.held_max = STREAM_HOLDS;
+        }
     }
     /// Sets whether the network is good enough for every message from now on.
     pub fn reliable(&mut self, reliable: bool) {
@@ -191,7 +204,9 @@ impl Log {
         let Some(key) = self.tokens.remove(&token) else { return };
         let Some(s) = self.sent.get_mut(&key) else { return };
         s.open = s.open.saturating_sub(1);
-        if s.at >= self.reliable_since && s.delivered.is_empty() {
+        // A stream that stalled before may hold messages until its next retransmission, or until it is closed.
+        let reliable = s.at >= self.reliable_since + self.held_max;
+        if reliable && s.delivered.is_empty() {
             let ((op, request), at) = (s.what, s.at);
             self.violated(|| {
                 format!("{} gave up {op:?} {request:x} to {} of {at:?}, though few are lost", key.0, key.1)
@@ -234,7 +249,7 @@ impl Log {
         }
         // The switch may send such a message to another server at any time, for which it is the first; nodes recognize
         // mutations (rule 7).
-        if self.keyed && to == at && age > self.late_max {
+        if self.keyed && to == at && age.0 > self.late_max.0.saturating_add(self.held_max.0) {
             return self.violated(|| format!("{}, {age} after it was sent", what()));
         }
         let newest = self.newest.entry((at, incarnation, from)).or_insert(sender);

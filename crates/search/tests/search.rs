@@ -207,6 +207,7 @@ const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
     link_trace::CHUNK_RESENT,
     link_trace::CHUNK_REPEATED,
     link_trace::CHUNK_EARLY,
+    link_trace::STREAM_USED,
     link_trace::DATAGRAM_DAMAGED,
     link_trace::DATAGRAM_REPLAYED,
     link_trace::DATAGRAM_OUTDATED,
