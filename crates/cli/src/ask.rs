@@ -176,6 +176,10 @@ pub fn server(way: &Target, command: &Server) -> Result<(), Failure> {
         Server::Add(json) => {
             let added = servers(way, admin::Op::ServerAdd, json)?;
             let Some(server) = added.first().map(|s| s.server) else { return Err(Refused::Unexpected.into()) };
+            if !way.starts_servers() {
+                eprintln!("server {server} is added; start it on its host: rackweave node server --id {server} …");
+                return Ok(());
+            }
             let Answer::Done = ask(way, Local::ServerStart { server })? else {
                 return Err(Refused::Unexpected.into());
             };

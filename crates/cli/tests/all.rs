@@ -19,6 +19,8 @@ mod faults;
 mod hangs;
 #[path = "all/harness.rs"]
 mod harness;
+#[path = "all/heal.rs"]
+mod heal;
 #[path = "all/hostile.rs"]
 mod hostile;
 #[path = "all/kv.rs"]

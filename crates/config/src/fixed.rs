@@ -15,7 +15,7 @@ const KEYS: [Key; 13] = [
     ("ssd.size", |c| c.ssd.size.to_string()),
     ("ssd.isolation", |c| c.ssd.isolation.to_string()),
     ("ssd.channels", |c| c.ssd.channels.map_or("all".into(), |n| n.to_string())),
-    ("ssd.spare", |c| c.ssd.spare.to_string()),
+    ("ssd.spare", |c| c.spare().to_string()),
     ("ssd.own_channels", |c| c.ssd.own_channels.to_string()),
     ("ssd.own_dies", |c| c.ssd.own_dies.to_string()),
     ("servers_max", |c| c.servers_max().to_string()),
@@ -42,10 +42,15 @@ pub fn lines(c: &RackConfig) -> String {
     KEYS.iter().map(|(key, of)| format!("{key} = {}\n", of(c))).collect()
 }
 
+/// The value of a key in these [`lines`].
+pub fn value<'a>(made: &'a str, key: &str) -> Option<&'a str> {
+    made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v))
+}
+
 /// The first key whose value differs from these [`lines`]. A key missing from them may have any value.
 pub fn changed_since(made: &str, now: &RackConfig) -> Option<Changed> {
     KEYS.iter().find_map(|&(key, of)| {
-        let stored = made.lines().find_map(|l| l.split_once(" = ").filter(|(k, _)| *k == key).map(|(_, v)| v))?;
+        let stored = value(made, key)?;
         let asked = of(now);
         (stored != asked).then(|| Changed { key, stored: stored.into(), asked })
     })

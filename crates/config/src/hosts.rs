@@ -78,14 +78,15 @@ impl HostsSection {
     }
 
     /// Checks that need no name resolution.
-    pub(crate) fn check(&self, servers: u32, out: &mut Vec<Problem>) {
-        if self.servers.len() != servers as usize {
+    pub(crate) fn check(&self, servers: u32, servers_max: u32, out: &mut Vec<Problem>) {
+        if self.servers.len() != servers_max as usize {
             let value = format!("{} addresses", self.servers.len());
-            out.push(Problem {
-                key: "hosts.servers".into(),
-                value,
-                rule: format!("one for each of servers ({servers})"),
-            });
+            let rule = if servers == servers_max {
+                format!("one for each of servers ({servers})")
+            } else {
+                format!("one for each of servers_max ({servers_max}): those beyond servers ({servers}) may be added")
+            };
+            out.push(Problem { key: "hosts.servers".into(), value, rule });
         }
         if self.gateways.is_empty() || self.gateways.len() > GATEWAYS_MAX {
             let value = format!("{} addresses", self.gateways.len());

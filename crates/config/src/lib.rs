@@ -90,8 +90,8 @@ pub struct RackConfig {
     /// Sets the omitted keys that belong to policies.
     pub policy: Policy,
     pub servers: u32,
-    /// Most servers the rack may ever have, removed ones included, since their numbers stay reserved. By default the
-    /// initial number.
+    /// Most servers the rack may ever have, removed ones included, since their numbers stay reserved. Without the key a
+    /// new rack of `rackweave up` chooses; in every other rack it is the initial number, or that of `hosts.servers`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub servers_max: Option<u32>,
     /// Copies of every block, each on a different server.
@@ -281,7 +281,7 @@ impl RackConfig {
             control.check(self.hosts.as_ref(), &mut problems);
         }
         if let Some(hosts) = &self.hosts {
-            hosts.check(self.servers, &mut problems);
+            hosts.check(self.servers, self.servers_max(), &mut problems);
         }
         self.racks.check(self, &mut problems);
         self.switch.check(&Layout::new(self.servers_max(), 0), self.hosts.as_ref(), &mut problems);
@@ -298,11 +298,9 @@ impl RackConfig {
         need(out, enough, "servers", &self.servers, rule);
         let (max, rule) = (self.servers_max(), format!("servers ({}) to {SERVERS_MAX}", self.servers));
         need(out, (self.servers..=SERVERS_MAX).contains(&max), "servers_max", &max, rule);
-        let named = self.servers_max.is_some() && self.hosts.is_some();
-        need(out, !named, "servers_max", &max, "not with [hosts] or --processes: the address of every server is fixed");
         let shared = self.shared_slots();
         let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {VSSDS_MAX}");
-        need(out, shared <= VSSDS_MAX, "ssd.spare", &self.ssd.spare, rule);
+        need(out, shared <= VSSDS_MAX, "ssd.spare", &self.spare(), rule);
         let slots = self.all_slots();
         for unit in OwnUnit::ALL.into_iter().filter(|u| self.ssd.own(*u) > 0) {
             let rule = format!(
@@ -328,7 +326,12 @@ impl RackConfig {
 
     /// Number of servers that node ids are reserved for.
     pub fn servers_max(&self) -> u32 {
-        self.servers_max.unwrap_or(self.servers)
+        let addresses = self.hosts.as_ref().map_or(0, |h| h.servers.len() as u32);
+        self.servers_max.unwrap_or(self.servers.max(addresses))
+    }
+    /// Slots per level that every drive keeps free.
+    pub fn spare(&self) -> u32 {
+        self.ssd.spare.unwrap_or(0)
     }
     /// Slots of a drive for vSSDs of shared sets, of all levels.
     pub fn shared_slots(&self) -> u32 {
@@ -340,7 +343,7 @@ impl RackConfig {
     }
     /// Number of vSSDs per level that a drive has room for.
     pub fn slots(&self) -> u32 {
-        self.replicas.saturating_add(self.ssd.spare)
+        self.replicas.saturating_add(self.spare())
     }
     pub fn lease(&self) -> Span {
         Span::from_millis(self.lease.span_ms)

@@ -82,9 +82,10 @@ pub struct SsdSection {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<u16>,
     /// Places for vSSDs of each level that every drive keeps free: for vSSDs that move there, or are recreated when
-    /// their server is lost.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub spare: u32,
+    /// their server is lost. Without the key a new rack of `rackweave up` chooses; in every other rack
+    /// none is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spare: Option<u32>,
     /// Channels of every drive that are set aside for volumes with channels of their own; each is a slot.
     #[serde(skip_serializing_if = "is_zero")]
     pub own_channels: u32,
@@ -119,12 +120,11 @@ pub struct SsdSection {
 fn is_none(part: &f64) -> bool {
     *part == 0.0
 }
-fn is_unseeded(seed: &u64) -> bool {
-    *seed == 0
-}
-
 fn is_zero(n: &u32) -> bool {
     *n == 0
+}
+fn is_unseeded(seed: &u64) -> bool {
+    *seed == 0
 }
 
 impl Default for SsdSection {
@@ -133,7 +133,7 @@ impl Default for SsdSection {
             profile: "p-ssd".into(),
             size: Size::gib(16),
             channels: None,
-            spare: 0,
+            spare: None,
             own_channels: 0,
             own_dies: 0,
             isolation: Levels::One(Isolation::Channel),

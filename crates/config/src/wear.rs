@@ -38,7 +38,7 @@ impl WearSection {
     }
     /// Parameters of the metadata service's balancer; `None` without spare room on the drives.
     pub fn config(&self, rack: &RackConfig) -> Option<WearConfig> {
-        (rack.ssd.spare > 0).then(|| self.balance(rack))
+        (rack.spare() > 0).then(|| self.balance(rack))
     }
     fn balance(&self, rack: &RackConfig) -> WearConfig {
         let rule = Rule::MostHelp;
@@ -65,8 +65,9 @@ impl WearSection {
             if let Err(e) = checked {
                 need(out, false, "wear.global_every_days", &given, e.to_string());
             }
-            let room = rack.ssd.spare > 0 || self.is_default();
-            need(out, room, "ssd.spare", &rack.ssd.spare, "1 or more for [wear]: a swap needs a free slot");
+            // Without the key, a new rack chooses it, and checks this rule once more.
+            let room = rack.ssd.spare != Some(0) || self.is_default();
+            need(out, room, "ssd.spare", &rack.spare(), "1 or more for [wear]: a swap needs a free slot");
         }
     }
 }

@@ -376,7 +376,9 @@ pub enum ServerError {
     NoTarget { vssd: VssdId },
     #[error("vSSD {}: set {} waits for its members, so a new copy cannot be filled", .vssd.0, .set.0)]
     NoSource { vssd: VssdId, set: SetId },
-    #[error("the rack was made for {servers} servers: servers_max of its configuration")]
+    #[error(
+        "the rack was made for {servers} servers: servers_max of its configuration, or the addresses in hosts.servers"
+    )]
     RackFull { servers: u32 },
     #[error(
         "server {}: {left} other servers would stay, and its sets need {need} each",

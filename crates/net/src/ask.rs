@@ -43,6 +43,13 @@ impl Target {
             Target::Channel(_, channel) => channel.names().map(|n| n.to_string()).collect(),
         }
     }
+    /// Whether the process that was started there starts servers. Otherwise each is started by hand, on its host.
+    pub fn starts_servers(&self) -> bool {
+        match self {
+            Target::Data(data) => self.names().is_empty() || data.join(NODES_FILE).exists(),
+            Target::Channel(..) => false,
+        }
+    }
     /// The queried path, for messages.
     pub(super) fn place(&self) -> &Path {
         match self {
@@ -134,6 +141,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
             None => whole.servers.push(from),
         }
     }
+    leave_out_strangers(&mut whole);
     if let Target::Data(data) = way {
         say_refused(&mut whole, data);
         // Includes links whose ends do not run now.
@@ -143,6 +151,18 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
     }
     whole.rack.data = way.place().display().to_string();
     Ok(whole)
+}
+
+/// Leaves out the processes of removed servers, and of those that were not added yet: they do not run. Only the metadata
+/// service knows them.
+fn leave_out_strangers(whole: &mut Status) {
+    let meta = NodeName::META.to_string();
+    if !whole.processes.iter().any(|p| p.name == meta && p.error.is_none()) {
+        return;
+    }
+    let known: Vec<u32> = whole.servers.iter().map(|s| s.server).collect();
+    let server = |p: &Process| p.name.parse().ok().and_then(NodeName::as_server);
+    whole.processes.retain(|p| p.error.is_none() || server(p).is_none_or(|server| known.contains(&server)));
 }
 
 /// Adds servers that were refused and do not run, with the reason.

@@ -48,25 +48,36 @@ pub(super) fn is_held(data: &Path, name: NodeName) -> bool {
     name.as_server().is_some_and(|i| marker(data, i).exists())
 }
 
+/// Whether an operator waits for the server to start.
+pub(super) fn is_starting(data: &Path, server: u32) -> bool {
+    starting(data, server).exists()
+}
+
 /// Lets the server be started. If the file cannot be removed, that shows when the server does not start.
 pub(super) fn release(data: &Path, server: u32) {
     let _ = std::fs::remove_file(marker(data, server));
     taken_in(data, server);
 }
 
-/// The data directory; an error if the rack has no such server.
-fn place(way: &Target, server: u32) -> Result<&Path, String> {
+/// The data directory of a rack that `rackweave up` started.
+fn supervised(way: &Target) -> Result<&Path, String> {
     let Target::Data(data) = way else {
         return Err(
             "servers are killed on their own host only, by the process that started them: use --data there".into()
         );
     };
+    if !way.names().iter().any(|n| n.starts_with("gateway-")) || !data.join(super::processes::NODES_FILE).exists() {
+        return Err("`rackweave up` did not start these servers: end their processes by hand".into());
+    }
+    Ok(data)
+}
+
+/// The data directory; an error if the rack has no such server.
+fn place(way: &Target, server: u32) -> Result<&Path, String> {
+    let data = supervised(way)?;
     let servers = way.names().iter().filter(|n| n.starts_with("server-")).count();
     if server as usize >= servers {
         return Err(format!("there is no server {server}: the rack has servers 0 to {}", servers.saturating_sub(1)));
-    }
-    if !way.names().iter().any(|n| n.starts_with("gateway-")) || !data.join(super::processes::NODES_FILE).exists() {
-        return Err("`rackweave up` did not start these servers: end their processes by hand".into());
     }
     Ok(data)
 }
@@ -123,13 +134,26 @@ fn kill(process: &OwnedFd) -> io::Result<bool> {
     Ok(unsafe { libc::poll(&mut ended, 1, PID_WAIT.as_millis() as i32) } > 0)
 }
 
-/// Whether the metadata service has removed the server for good. If the service does not answer, the server may start:
-/// the service then refuses it.
-fn removed(way: &Target, server: u32) -> bool {
+/// The server's state at the metadata service. If the service does not answer, a server that was there before may start:
+/// the service then refuses it if it was removed.
+fn state(way: &Target, server: u32) -> Option<String> {
     match way.ask_node(&NodeName::META.to_string(), &Command::Admin(admin::Op::Servers), PID_WAIT) {
-        Ok(Answer::Servers(all)) => all.iter().any(|s| s.server == server && s.state == "removed"),
-        _ => false,
+        Ok(Answer::Servers(all)) => all.into_iter().find(|s| s.server == server).map(|s| s.state),
+        _ => None,
     }
+}
+
+/// Starts the process of a server that was added and has never run.
+fn start_added(data: &Path, server: u32) -> Result<Answer, AskError> {
+    if data.join(super::processes::NAMESPACES_FILE).exists() {
+        let message = format!(
+            "server {server} is added, and starts with the rack's next start: --netns makes the servers' hosts at its start"
+        );
+        return Ok(Answer::Error { message });
+    }
+    let failed = |error| AskError::Io { data: data.into(), error };
+    drop(rackweave_device::private::create(&starting(data, server)).map_err(failed)?);
+    Ok(wait_until_taken_in(data, server))
 }
 
 /// Waits for the server; the supervisor notices the request within a moment.
@@ -147,8 +171,15 @@ fn wait_until_taken_in(data: &Path, server: u32) -> Answer {
 
 /// `server start` of a rack with a process per node.
 pub(super) fn let_server_start(way: &Target, server: u32) -> Result<Answer, AskError> {
+    let state = state(way, server);
+    let added = state.as_deref() == Some("in") && !way.names().contains(&NodeName::server(server).to_string());
+    if let (true, Ok(data)) = (added, supervised(way)) {
+        return start_added(data, server);
+    }
     Ok(match place(way, server) {
-        Ok(_) if removed(way, server) => Answer::Error { message: BuildError::Removed { server }.to_string() },
+        Ok(_) if state.as_deref() == Some("removed") => {
+            Answer::Error { message: BuildError::Removed { server }.to_string() }
+        }
         Ok(data) if is_held(data, NodeName::server(server)) => {
             let begun = std::fs::rename(marker(data, server), starting(data, server));
             begun.map_err(|error| AskError::Io { data: data.into(), error })?;

@@ -14,16 +14,20 @@ use rackweave_core::NodeName;
 pub struct Namespaces {
     rack: TestRack,
     layout: Layout,
+    /// Number of servers with a host.
+    servers: usize,
 }
 
 impl Namespaces {
-    /// Creates the hosts of all nodes, with one gateway; the second half of the servers is in the second rack.
+    /// Creates the hosts of all nodes, with one gateway; the second half of the servers is in the second rack. Addresses
+    /// are those of a rack of up to `servers_max` servers.
     ///
     /// # Errors
     /// Missing privileges, or a missing tool.
-    pub fn new(servers: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
-        let layout = Layout::new(servers, 1);
-        let (near, far) = layout.ids(NodeKind::Server).split_at(servers.div_ceil(2) as usize);
+    pub fn new(servers: u32, servers_max: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
+        let layout = Layout::new(servers_max, 1);
+        let here = &layout.ids(NodeKind::Server)[..servers as usize];
+        let (near, far) = here.split_at(servers.div_ceil(2) as usize);
         let near = [&[Layout::META], near, &[layout.client(0)]].concat();
         let made = TestRack::new(Layout::SWITCH, &near, far);
         let made = made.and_then(|rack| {
@@ -32,7 +36,7 @@ impl Namespaces {
             }
             Ok(rack)
         });
-        Ok(Namespaces { rack: made.map_err(DistributedError::Namespaces)?, layout })
+        Ok(Namespaces { rack: made.map_err(DistributedError::Namespaces)?, layout, servers: servers as usize })
     }
 
     /// The namespace of a node.
@@ -60,8 +64,11 @@ impl Namespaces {
             interfaces: vec![port_name(h.node)],
             macs: Vec::new(),
         });
+        let far = self.rack.far_hosts.iter().map(|h| h.node);
+        // Servers that may be added get their hosts with the next start.
+        let reserved = self.layout.ids(NodeKind::Server)[self.servers..].iter().copied();
         let far = PortSection {
-            nodes: self.rack.far_hosts.iter().map(|h| self.name(h.node).to_string()).collect(),
+            nodes: far.chain(reserved).map(|n| self.name(n).to_string()).collect(),
             interfaces: (0..UPLINKS).map(uplink_name).collect(),
             macs: (0..UPLINKS).map(|i| uplink_mac(1, i).map(|b| format!("{b:02x}")).join(":")).collect(),
         };

@@ -37,7 +37,7 @@ use rackweave_runtime::watch::{SILENT, SILENT_MAX, Watch};
 pub(super) const NODES_FILE: &str = "nodes.toml";
 const KEY_FILE: &str = "cluster.key";
 /// Lists the hosts of `--netns`.
-const NAMESPACES_FILE: &str = "namespaces";
+pub(super) const NAMESPACES_FILE: &str = "namespaces";
 /// Port of the first node on the drawn host.
 const FIRST_PORT: u16 = 7400;
 /// Most hosts drawn.
@@ -50,7 +50,7 @@ const STARTED_WELL: Span = Span::from_secs(10);
 /// Period of checks whether a starting rack serves, and time limit of an answer.
 const READY_ASK: Span = Span::from_millis(20);
 const READY_WAIT: Duration = Duration::from_secs(2);
-/// Period of checks of killed servers.
+/// Period of checks of killed and of added servers.
 const HELD_LOOK: Span = Span::from_millis(200);
 /// A stopping node is killed after this; longer than its own waits.
 const STOP_WAIT: Span = Span::from_secs(15);
@@ -122,6 +122,10 @@ struct Processes {
     pcap: Option<PathBuf>,
     replace_ssd: Vec<u32>,
     nodes: Vec<Node>,
+    /// The server that `server add` adds next.
+    next_server: u32,
+    /// Servers that may run here.
+    servers_max: u32,
     poll: Poll,
     clock: Clock,
     signal: OwnedFd,
@@ -135,19 +139,21 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let dir = DataDir::open(&options.data)?;
     refuse_together(dir.path())?;
     let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg))?;
-    let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, kind)).transpose()?;
+    let (numbered, removed) = numbered(&dir, &cfg)?;
+    let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, (kind, numbered))).transpose()?;
     if namespaces.is_none() {
+        let _ = std::fs::remove_file(dir.file(NAMESPACES_FILE));
         hosts(&dir, &mut cfg)?;
     }
     dir.write(NODES_FILE, cfg.to_toml().as_bytes())?;
     let config = dir.file(NODES_FILE);
-    let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).collect();
+    let runs = |n: &NodeName| n.as_server().is_none_or(|server| server < numbered && !removed.contains(&server));
+    let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).filter(runs).collect();
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
     replaced(&dir, &cfg, &options.replace_ssd)?;
-    same_as_made(&dir, &cfg)?;
     let store = dir.file(&NodeName::META.to_string()).join(up::STORE_FILE);
-    up::store_is_there(&store, (0..cfg.servers).map(|i| device_of(dir.path(), i)))?;
-    (0..cfg.servers).for_each(|i| super::held::release(dir.path(), i));
+    up::store_is_there(&store, (0..cfg.servers_max()).map(|i| device_of(dir.path(), i)))?;
+    (0..cfg.servers_max()).for_each(|i| super::held::release(dir.path(), i));
     super::links::mend_all(dir.path());
     let poll = Poll::new()?;
     poll.add(signal.as_raw_fd(), TOKEN_SIGNAL, Interest::READ)?;
@@ -161,6 +167,8 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
         pcap: options.pcap.as_ref().map(std::path::absolute).transpose()?,
         replace_ssd: options.replace_ssd.clone(),
         nodes: names.into_iter().map(Node::new).collect(),
+        next_server: numbered,
+        servers_max: if options.netns.is_some() { numbered } else { cfg.servers_max() },
         poll,
         clock: Clock::of_one_node(),
         signal,
@@ -176,7 +184,7 @@ fn namespaces(
     dir: &DataDir,
     cfg: &mut RackConfig,
     options: &Options,
-    data_plane: DataPlaneKind,
+    (data_plane, numbered): (DataPlaneKind, u32),
 ) -> Result<Namespaces, DistributedError> {
     for (option, address) in [("nbd", Some(&options.nbd)), ("http", options.http.as_ref())] {
         if let Some(tcp @ Address::Tcp(_)) = address {
@@ -187,7 +195,7 @@ fn namespaces(
         return Err(DistributedError::NotOurs);
     }
     let key = make_key(dir)?;
-    let namespaces = Namespaces::new(cfg.servers, data_plane)?;
+    let namespaces = Namespaces::new(numbered, cfg.servers_max(), data_plane)?;
     cfg.hosts = Some(namespaces.hosts(key));
     (cfg.switch.data_plane, cfg.switch.ports) = (data_plane, namespaces.ports());
     cfg.validate().map_err(UpError::Options)?;
@@ -197,8 +205,8 @@ fn namespaces(
 
 /// Refuses configurations that need a single process before anything is written.
 fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
-    let mut cfg = cfg.clone();
-    cfg.hosts.get_or_insert_with(|| draw(cfg.servers, Path::new(KEY_FILE)));
+    let (mut cfg, servers_max) = (cfg.clone(), cfg.servers_max());
+    cfg.hosts.get_or_insert_with(|| draw(servers_max, Path::new(KEY_FILE)));
     Ok(cfg.validate()?)
 }
 
@@ -226,7 +234,7 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
         let all = hosts.resolve().unwrap_or_default();
         !all.is_empty() && all.iter().all(|&a| bind_both(a).is_ok())
     };
-    let mut drawn = || draw(cfg.servers, &key);
+    let mut drawn = || draw(cfg.servers_max(), &key);
     let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
     cfg.hosts = Some(hosts);
     Ok(())
@@ -294,15 +302,21 @@ fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), Dis
     }
 }
 
-/// Checked before any node starts; the metadata service would refuse it too.
-fn same_as_made(dir: &DataDir, cfg: &RackConfig) -> Result<(), DistributedError> {
+/// How many servers the rack has given a number to, and which of them are removed. Checks that the configuration is of
+/// this rack before any node starts; the metadata service would refuse it too.
+fn numbered(dir: &DataDir, cfg: &RackConfig) -> Result<(u32, Vec<u32>), DistributedError> {
     let meta = dir.file(&NodeName::META.to_string());
     if !meta.join(up::STORE_FILE).exists() {
-        return Ok(());
+        return Ok((cfg.servers, Vec::new()));
     }
     let meta = DataDir::open(&meta)?;
-    let (mut store, _, _) = up::store(&meta).map_err(UpError::from)?;
-    Ok(up::same_as_made(&meta, &mut store, cfg)?)
+    let (mut store, saved, _) = up::store(&meta).map_err(UpError::from)?;
+    up::same_as_made(&meta, &mut store, cfg)?;
+    let service = rackweave_rack::build::meta(cfg, saved)?;
+    let (known, removed): (Vec<_>, Vec<_>) =
+        (0..cfg.servers_max()).filter_map(|i| Some((i, service.is_removed(i)?))).partition(|(_, removed)| !removed);
+    let last = known.iter().chain(&removed).map(|(server, _)| *server).max();
+    Ok((last.map_or(0, |last| last + 1).max(cfg.servers), removed.into_iter().map(|(server, _)| server).collect()))
 }
 
 fn device_of(data: &Path, server: u32) -> PathBuf {
@@ -406,6 +420,8 @@ impl Processes {
             }
             let until = self.nodes.iter().filter(|n| n.child.is_none()).map(|n| n.again).min().unwrap_or(Time::MAX);
             let until = if ready.is_some() { until.min(next_ask) } else { until };
+            let grows = self.next_server < self.servers_max;
+            let until = if grows { until.min(now + HELD_LOOK) } else { until };
             let until = self.nodes.iter().map(Node::look_at).fold(until, Time::min);
             let planned = (until != Time::MAX).then(|| until.since(now));
             self.poll.wait(planned, &mut events)?;
@@ -417,6 +433,11 @@ impl Processes {
     }
 
     fn start_due(&mut self, now: Time) -> Result<(), DistributedError> {
+        let next = self.next_server;
+        if next < self.servers_max && super::held::is_starting(&self.data, next) {
+            self.nodes.push(Node::new(NodeName::server(next)));
+            self.next_server += 1;
+        }
         for i in 0..self.nodes.len() {
             if self.nodes[i].child.is_some() || self.nodes[i].again > now {
                 continue;

@@ -175,6 +175,15 @@ pub fn capacity_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     Ok(cfg.ssd.isolation.all().iter().map(|&l| level_bytes(cfg, &profile, l)).sum())
 }
 
+/// Blocks that each vSSD of the level takes.
+///
+/// # Errors
+/// As [`profile`].
+pub fn vssd_slots(cfg: &RackConfig, level: Isolation) -> Result<u64, BuildError> {
+    let profile = profile(cfg)?;
+    Ok(exported_slots(&profile, share(cfg, &profile, level)))
+}
+
 /// Capacity of the level's sets in bytes, counting one copy.
 fn level_bytes(cfg: &RackConfig, profile: &Profile, level: Isolation) -> u64 {
     exported_slots(profile, share(cfg, profile, level)) * u64::from(BLOCK) * u64::from(cfg.servers)

@@ -11,6 +11,7 @@ pub mod clients;
 pub mod engine;
 mod forge;
 mod networked;
+pub mod new;
 pub mod plan;
 pub mod services;
 pub mod sim;

@@ -91,7 +91,7 @@ impl RackNodes {
         };
         let layout = racks::layout(cfg, clients);
         let meta = hosted.has(Layout::META).then(|| build::meta(cfg, saved)).transpose()?;
-        let known = meta.as_ref().map_or_else(|| (0..cfg.servers).collect(), Meta::servers);
+        let known = meta.as_ref().map_or_else(|| (0..cfg.servers_max()).collect(), Meta::servers);
         let mut server = |(i, &node): (u32, &NodeId)| {
             let here = known.contains(&i) && hosted.has(node);
             here.then(|| one_server(cfg, i, nonce(), hosted, DriveId::NONE)).transpose()

@@ -159,22 +159,16 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     store_is_there(&dir.file(STORE_FILE), (0..cfg.servers_max()).map(|i| device_path(&dir, i)))?;
     let (mut store, saved, rack) = store(&dir)?;
     same_as_made(&dir, &mut store, &cfg)?;
+    let has_run = !saved.is_empty();
+    let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
     match options.replace_ssd.first() {
-        _ if !saved.is_empty() => all_there(&dir, &cfg, &options.replace_ssd)?,
+        _ if has_run => all_there(&dir, &cfg, &nodes, &options.replace_ssd)?,
         Some(&server) => return Err(UpError::NothingToReplace { data: options.data.clone(), server }),
         None => {}
     }
-    let mut nodes = RackNodes::new(&cfg, saved, random_u64)?;
     nodes.set_rack(rack);
-    let mut devices = devices(&dir, &cfg, 0..nodes.servers_known().max(cfg.servers), Some(rack))?;
     let layout = rackweave_rack::build::layout(&cfg);
-    for ((server, &node), ssd) in (0..).zip(layout.ids(NodeKind::Server)).zip(&mut devices) {
-        let path = device_path(&dir, server);
-        let table =
-            drive_table(ssd, &rackweave_rack::build::profile(&cfg)?.geometry).map_err(|e| drive_error(&path, e))?;
-        let known = table.map_or(Ok(()), |t| nodes.check_drive(node, ssd.drive_id(), &t.report()));
-        known.map_err(|error| UpError::Drive { path, error })?;
-    }
+    let devices = drives(&dir, &cfg, &nodes, rack)?;
     if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
         return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
     }
@@ -183,8 +177,9 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     let mut listeners = protocol::listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
     listeners.push(listen_control(&dir)?);
     let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
-    let mut engine = Engine::new(nodes, devices, StoreThread::start(store)?);
+    let mut engine = Engine::new(nodes, Vec::new(), StoreThread::start(store)?);
     engine.reserve(cfg.servers_max());
+    devices.into_iter().for_each(|(server, ssd)| engine.place_device(server, ssd));
     for &server in options.absent.iter().chain(&removed) {
         if let Some(node) = layout.server(server) {
             engine.end_server(node, server as usize);
@@ -288,6 +283,8 @@ pub fn configure<E: From<UpError>>(
     cfg.servers = options.servers.unwrap_or(cfg.servers);
     cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
     cfg.validate().map_err(UpError::Options)?;
+    fill(dir, &mut cfg, stored.as_ref())?;
+    cfg.validate().map_err(UpError::Options)?;
     if let Some(stored) = &stored {
         same_shape(dir.path(), fixed::changed(stored, &cfg))?;
     }
@@ -303,6 +300,27 @@ pub fn configure<E: From<UpError>>(
         }
     }
     Ok(cfg)
+}
+
+/// Fills in the omitted keys that a new rack chooses and then keeps. A rack that stores none of them is of an earlier
+/// version, which had no free slots and no further servers unless they were configured.
+fn fill(dir: &DataDir, cfg: &mut RackConfig, stored: Option<&RackConfig>) -> Result<(), UpError> {
+    if let Some(stored) = stored {
+        cfg.ssd.spare = cfg.ssd.spare.or(Some(stored.spare()));
+        cfg.servers_max = cfg.servers_max.or(stored.servers_max);
+        return Ok(());
+    }
+    let apart = dir.file(&NodeName::META.to_string()).join(STORE_FILE);
+    let Some(store) = [dir.file(STORE_FILE), apart].into_iter().find(|path| path.exists()) else {
+        rackweave_rack::new::choose(cfg);
+        return Ok(());
+    };
+    // Its configuration was lost.
+    let made = StoreFile::open(&store)?.made()?.unwrap_or_default();
+    let number = |key| fixed::value(&made, key).and_then(|v| v.parse::<u32>().ok());
+    cfg.ssd.spare = cfg.ssd.spare.or(Some(number("ssd.spare").unwrap_or(0)));
+    cfg.servers_max = cfg.servers_max.or(number("servers_max").filter(|n| *n != cfg.servers_max()));
+    Ok(())
 }
 
 /// Changes every key of the stored configuration that belongs to a policy.
@@ -364,11 +382,42 @@ fn drive_error(path: &Path, e: RecoveryError) -> UpError {
     }
 }
 
+/// The drives of the servers that run here, checked against what the metadata service knows of them. A removed server
+/// needs none.
+fn drives(
+    dir: &DataDir,
+    cfg: &RackConfig,
+    nodes: &RackNodes,
+    rack: RackId,
+) -> Result<Vec<(u32, FileSsd<OsFile>)>, UpError> {
+    let (geometry, layout) = (rackweave_rack::build::profile(cfg)?.geometry, rackweave_rack::build::layout(cfg));
+    let mut all = Vec::new();
+    for (server, &node) in (0..).zip(layout.ids(NodeKind::Server)) {
+        if nodes.server(server as usize).is_none() {
+            continue;
+        }
+        let path = device_path(dir, server);
+        for mut ssd in devices(dir, cfg, server..server + 1, Some(rack))? {
+            let table = drive_table(&mut ssd, &geometry).map_err(|e| drive_error(&path, e))?;
+            let known = table.map_or(Ok(()), |t| nodes.check_drive(node, ssd.drive_id(), &t.report()));
+            known.map_err(|error| UpError::Drive { path: path.clone(), error })?;
+            all.push((server, ssd));
+        }
+    }
+    Ok(all)
+}
+
 /// Checks that a rack that has run finds every SSD: an empty one would be taken for a copy. Those in `replaced` must be
-/// empty, and are filled from the other copies before they serve.
-fn all_there(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+/// empty, and are filled from the other copies before they serve. A removed server has none.
+fn all_there(dir: &DataDir, cfg: &RackConfig, nodes: &RackNodes, replaced: &[u32]) -> Result<(), UpError> {
     replaceable(cfg, replaced)?;
     for server in 0..cfg.servers {
+        if nodes.server(server as usize).is_none() {
+            match replaced.contains(&server) {
+                true => return Err(rackweave_rack::build::BuildError::Removed { server }.into()),
+                false => continue,
+            }
+        }
         let path = device_path(dir, server);
         match (has_device(&path)?, replaced.contains(&server)) {
             (false, false) => return Err(UpError::DeviceMissing { path, server }),

@@ -83,7 +83,7 @@ impl Rack {
 #[test]
 fn a_drive_that_wears_out_is_left_while_it_is_written_and_nothing_is_lost() {
     let mut r = Rack::new(1, 4 * MIB, |c| {
-        (c.ssd.spare, c.repair.replace_after_s, c.repair.mib_per_s) = (1, 1, 0);
+        (c.ssd.spare, c.repair.replace_after_s, c.repair.mib_per_s) = (Some(1), 1, 0);
     });
     assert_eq!(r.on(0), 2);
     r.sim.disk(0).expect("kept").wear_out_after(2, 12);
@@ -174,7 +174,7 @@ fn what_rots_unread_is_found_and_healed_by_scrubbing() {
 /// are read.
 #[test]
 fn a_server_is_replaced_though_some_blocks_of_the_other_copy_have_rotted() {
-    let mut r = Rack::new(8, 2 * MIB, |c| (c.ssd.spare, c.repair.replace_after_s) = (1, 1));
+    let mut r = Rack::new(8, 2 * MIB, |c| (c.ssd.spare, c.repair.replace_after_s) = (Some(1), 1));
     r.flush();
     // Until everything is on flash.
     r.run(Span::from_secs(1));

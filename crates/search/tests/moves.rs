@@ -23,7 +23,7 @@ struct Rack {
 
 fn config(change: impl FnOnce(&mut RackConfig)) -> RackConfig {
     let mut cfg = RackConfig { replicas: 2, min_copies: 1, ..small(4, 64) };
-    (cfg.servers_max, cfg.ssd.spare) = (Some(6), 1);
+    (cfg.servers_max, cfg.ssd.spare) = (Some(6), Some(1));
     cfg.repair.replace_after_s = 0;
     change(&mut cfg);
     cfg

@@ -71,7 +71,7 @@ fn config(unit: OwnUnit) -> RackConfig {
         OwnUnit::Channel => cfg.ssd.own_channels = OWN,
         OwnUnit::Die => cfg.ssd.own_dies = OWN,
     }
-    cfg.ssd.spare = 1;
+    cfg.ssd.spare = Some(1);
     (cfg.repair.replace_after_s, cfg.repair.mib_per_s) = (1, 0);
     cfg
 }

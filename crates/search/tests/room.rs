@@ -112,7 +112,7 @@ fn rack(c: Case) -> Rig {
     cfg.min_copies = cfg.min_copies.min(c.replicas);
     let mut sim = SimConfig::new(u64::from(c.servers) + c.mib);
     match c.shape {
-        Shape::Spare => cfg.ssd.spare = 1,
+        Shape::Spare => cfg.ssd.spare = Some(1),
         Shape::Flawed => {
             (cfg.ssd.program_failures, cfg.ssd.erase_failures) = (0.0002, 0.001);
             (sim.contents, sim.flawed_blocks_max) = (Contents::Memory, 4);

@@ -25,7 +25,7 @@ struct Rack {
 /// Drives small enough to wear, with rounds every 30 s.
 fn config() -> RackConfig {
     let mut cfg = RackConfig { replicas: 2, min_copies: 1, ..small(4, 16) };
-    cfg.ssd.spare = 1;
+    cfg.ssd.spare = Some(1);
     cfg.wear.global_every_days = Some(30.0 / 86_400.0);
     cfg
 }
@@ -111,7 +111,7 @@ fn vssds_trade_servers_while_they_serve_and_wear_evens_out() {
 #[test]
 fn without_room_nothing_is_balanced() {
     let mut cfg = config();
-    (cfg.ssd.spare, cfg.wear) = (0, Default::default());
+    (cfg.ssd.spare, cfg.wear) = (Some(0), Default::default());
     let mut r = Rack::new(&cfg, 1);
     assert!(!r.wear().balanced);
 }
@@ -134,5 +134,5 @@ fn bad_wear_is_refused() {
     // Longer than the analysis permits: sixteen servers, each write to two of them.
     let said = refused(&|c| (c.servers, c.wear.global_every_days) = (16, Some(56.0)));
     assert!(said.contains("56.00 days") && said.contains("26.46 days"), "{said}");
-    assert!(refused(&|c| c.ssd.spare = 0).contains("ssd.spare"));
+    assert!(refused(&|c| c.ssd.spare = Some(0)).contains("ssd.spare"));
 }

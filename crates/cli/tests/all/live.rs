@@ -145,7 +145,7 @@ fn a_server_that_was_removed_is_not_started() {
     std::fs::write(&config, "servers_max = 6\n").expect("write");
     let r = Rack::on(dir, &["--config", &config]);
     let e = r.fails(1, &["server", "start", "4"]);
-    assert!(e.contains("server 4 is not the rack's yet"), "{e}");
+    assert!(e.contains("no server 4") && e.contains("`server add` adds one"), "{e}");
     assert!(!r.data().join("ssd-4.rwk").exists(), "nothing was made for it");
     r.ok(&["server", "add"]);
     removed_does_not_start(&r, "4");

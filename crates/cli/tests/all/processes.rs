@@ -183,9 +183,9 @@ fn what_cannot_run_is_said_before_anything_starts() {
     };
     let taken = UdpSocket::bind("127.0.0.1:0").expect("bind");
     let port = taken.local_addr().expect("address").port();
-    fs::write(&config, "servers_max = 6\n").expect("write");
+    fs::write(&config, "servers = 6\nservers_max = 5\n").expect("write");
     let e = refused(&["up", "--processes", "--config", &config.display().to_string(), "--data", &data]);
-    assert!(e.contains("servers_max = 6") && e.contains("--processes") && !e.contains("nodes.toml"), "{e}");
+    assert!(e.contains("servers_max = 5") && e.contains("6") && !e.contains("nodes.toml"), "{e}");
     assert!(!dir.path("data").join("rack.toml").exists(), "nothing is kept of it");
     let good = format!(
         "servers = 3\n[hosts]\nmeta = \"127.0.0.1:1\"\nswitch = \"127.0.0.1:{port}\"\n\
@@ -193,6 +193,10 @@ fn what_cannot_run_is_said_before_anything_starts() {
     );
     let e = node(&["switch"], &good);
     assert!(e.contains(&format!("switch on 127.0.0.1:{port}")) && e.contains("in use"), "{e}");
+    let e = node(&["meta"], &good.replace("servers = 3\n", "servers = 3\nservers_max = 4\n"));
+    assert!(e.contains("hosts.servers = 3 addresses") && e.contains("servers_max (4)"), "{e}");
+    let e = node(&["meta"], &good.replace("servers = 3\n", "servers = 4\n"));
+    assert!(e.contains("hosts.servers = 3 addresses") && e.contains("servers (4)"), "{e}");
     let e = node(&["server", "--id", "3"], &good);
     assert!(e.contains("server-3") && e.contains("0 to 2"), "{e}");
     let e = node(&["meta"], "servers = 3\n");

@@ -149,7 +149,7 @@ impl Cell {
             rack.switch.far_reads = self.far_reads;
         }
         if let Some(slots) = self.cache_slots {
-            rack.cache_slots = slots * u64::from(rack.replicas + rack.ssd.spare);
+            rack.cache_slots = slots * u64::from(rack.replicas + rack.spare());
         }
         rack.client.window = WINDOW;
         rack.client.keep_kib = 0;

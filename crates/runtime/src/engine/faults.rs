@@ -94,6 +94,11 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     pub fn still_syncs(&self, device: usize) -> bool {
         self.devices.get(device).is_some_and(|d| d.syncs.running.is_some())
     }
+    /// The device of a server that has a place, before the first [`Engine::run`].
+    pub fn place_device(&mut self, device: u32, file: FileSsd<F>) {
+        self.nodes.set_drive(device, file.drive_id());
+        self.devices[device as usize] = Device::new(file);
+    }
     /// Starts a server that has ended, on its reopened device.
     pub fn begin_server(&mut self, node: NodeId, device: usize, file: FileSsd<F>) -> Result<(), Stopped> {
         if self.still_syncs(device) {

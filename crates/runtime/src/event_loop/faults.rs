@@ -8,6 +8,7 @@ use rackweave_device::{FileIo, FileSsd};
 
 use super::{Answer, Describe, EventLoop, MetaStore, Nodes, Place, Stage};
 use rackweave_config::SERVERS_MAX;
+use rackweave_rack::build::BuildError;
 
 /// Opens the device of a server again; also returns its drive table.
 pub type Reopen<F> = Box<dyn FnMut(u32) -> Result<(FileSsd<F>, DriveTable), String>>;
@@ -29,10 +30,22 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                     .into(),
             );
         }
-        self.facts.node_named(&format!("server-{server}")).ok_or_else(|| {
-            let servers = self.facts.names.iter().filter(|n| n.starts_with("server-")).count();
-            format!("there is no server {server}: the rack has servers 0 to {}", servers.saturating_sub(1))
+        self.node_of(&format!("server-{server}")).ok_or_else(|| {
+            let servers = self.names().filter(|n| n.starts_with("server-")).count();
+            format!(
+                "there is no server {server}: the rack has servers 0 to {} (`server add` adds one)",
+                servers.saturating_sub(1)
+            )
         })
+    }
+
+    /// The rack's nodes. Servers that were never added are none.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.facts.names.iter().map(String::as_str).filter(|name| self.node_of(name).is_some())
+    }
+    fn node_of(&self, name: &str) -> Option<NodeId> {
+        let node = self.facts.node_named(name)?;
+        (!matches!(self.engine.nodes.may_begin(node), Err(BuildError::NotAdded { .. }))).then_some(node)
     }
 
     pub(super) fn kill_server(&mut self, place: Place, server: u32) {
@@ -142,8 +155,8 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
 
     pub(super) fn cut_link(&mut self, place: Place, a: &str, b: &str, cut: bool) {
         let node = |name: &str| {
-            let all = self.facts.names.join(", ");
-            self.facts.node_named(name).ok_or(format!("there is no node {name}; the rack's nodes: {all}"))
+            let all = || self.names().collect::<Vec<_>>().join(", ");
+            self.node_of(name).ok_or_else(|| format!("there is no node {name}; the rack's nodes: {}", all()))
         };
         let done = node(a).and_then(|x| Ok((x, node(b)?))).and_then(|(x, y)| match x == y {
             true => Err(format!("{a} has no link to itself")),

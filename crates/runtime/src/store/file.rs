@@ -227,6 +227,21 @@ impl StoreFile {
         self.keep(MADE, text, || now.into(), |made| made.as_bytes().into()).map_err(|e| self.error(e))
     }
 
+    /// The same, if it is there.
+    pub fn made(&mut self) -> Result<Option<String>, StoreError> {
+        self.read_made().map_err(|e| self.error(e))
+    }
+    fn read_made(&mut self) -> Opened<Option<String>> {
+        let txn = self.db()?.begin_read().map_err(fail)?;
+        let table = match txn.open_table(RACK) {
+            Ok(t) => t,
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            Err(e) => return Err(fail(e)),
+        };
+        let made = table.get(MADE).map_err(fail)?;
+        Ok(made.map(|v| String::from_utf8_lossy(v.value()).into_owned()))
+    }
+
     /// The rack's value of a key. If `decode` accepts none, `first` is stored.
     fn keep<T>(
         &mut self,

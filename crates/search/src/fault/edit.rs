@@ -167,7 +167,7 @@ impl Edit {
             Edit::Servers { servers } => c.servers = servers,
             Edit::Replicas { replicas } => (c.replicas, c.min_copies) = (replicas, c.min_copies.min(replicas)),
             Edit::Racks { racks } => c.racks = RacksSection { count: racks, far_replicas: None },
-            Edit::Spare { spare } => c.ssd.spare = spare,
+            Edit::Spare { spare } => c.ssd.spare = Some(spare),
             Edit::Isolation { level } => c.ssd.isolation = Levels::One(level),
             Edit::Levels { level, first } => {
                 let mut levels = vec![kept.ssd.isolation.all()[0], level];

@@ -498,7 +498,7 @@ impl Plan {
             c.overcommit = OVERCOMMIT_MAX;
         }
         if p.spare > 0 {
-            (c.ssd.spare, c.servers_max, c.repair.replace_after_s) = (p.spare, Some(p.servers + 1), 1);
+            (c.ssd.spare, c.servers_max, c.repair.replace_after_s) = (Some(p.spare), Some(p.servers + 1), 1);
         }
         if p.racks > 1 {
             c.racks = RacksSection { count: p.racks, far_replicas: Some(p.far_copies) };

@@ -137,7 +137,7 @@ pub fn fixed_differ(kept: &str, edited: &str) -> bool {
         let c = RackConfig::parse(text).ok()?;
         let levels = c.ssd.isolation.all().to_vec();
         let own = (c.ssd.own_channels, c.ssd.own_dies);
-        let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.ssd.spare, levels, own);
+        let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.spare(), levels, own);
         let far = if c.racks.count > 1 { c.racks.far_replicas.unwrap_or(1) } else { 0 };
         Some((drives, c.servers, c.servers_max(), c.replicas, c.stripe_blocks, (c.racks.count, far)))
     };
