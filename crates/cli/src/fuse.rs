@@ -14,12 +14,12 @@ use fuser::{
 };
 use rackweave_device::{FileSsd, OsFile};
 use rackweave_flash::manager::api::BlockError;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_vlfs::{Attr, FsError, Made, NAME_MAX, Owner, RenameHow, SLOT, SetAttr, Stamp, Vlfs};
 
 use crate::mount::{lock, now};
 
-pub type Fs = Vlfs<Drive<FileSsd<OsFile>>>;
+pub type Fs = Vlfs<BlockingDrive<FileSsd<OsFile>>>;
 pub type SharedFs = Arc<Mutex<Fs>>;
 
 /// Validity of names and attributes in the kernel: no other process changes them.

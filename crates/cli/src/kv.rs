@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read, Write};
 use bytes::Bytes;
 use rackweave_core::VssdId;
 use rackweave_device::drive;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_kv::driver::KvDrive;
 use rackweave_kv::store::{SCAN_KEYS_MAX, Scan, Space, StoreConfig};
 
@@ -36,7 +36,7 @@ pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     close(d).and(done)
 }
 
-fn close(d: Drive<File>) -> Result<(), Failure> {
+fn close(d: BlockingDrive<File>) -> Result<(), Failure> {
     Ok(d.close()?.close()?)
 }
 

@@ -2,7 +2,8 @@ use rackweave_core::device::{
     Backend, BlockOob, DeviceData, DeviceOp, PageAddr, PageImage, Slot, SlotKind, SlotRecord,
 };
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng, SetId, Timestamp, VolumeId, VssdId};
-use rackweave_flash::table::{Copy, Entry, Extent, Isolation, Kind, Made, Unit};
+use rackweave_flash::isolation::Isolation;
+use rackweave_flash::table::{Copy, Entry, Extent, Kind, Made, Unit};
 
 use super::*;
 use crate::MemFile;

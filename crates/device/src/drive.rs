@@ -5,7 +5,7 @@ use std::path::Path;
 use rackweave_core::SsdId;
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_flash::isolation::{LevelsError, ThroughputLevels};
-use rackweave_flash::manager::driver::{Drive, OpenError as ManagerError};
+use rackweave_flash::manager::driver::{BlockingDrive, OpenError as ManagerError};
 use rackweave_flash::manager::{ConfigError, FlashManager, ManagerConfig};
 use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Profile, ProfileError, Timing};
@@ -54,7 +54,7 @@ impl DriveError {
 /// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
 /// modelled time; channels and dies that wear more than others trade places with them. One process at a time. Erase blocks fail at
 /// the end of their life ([`MediaFaults::of_age`]).
-pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
+pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<BlockingDrive<FileSsd<OsFile>>, DriveError> {
     open_with(path, profile, bytes, None)
 }
 
@@ -65,7 +65,7 @@ pub fn open_with(
     profile: &str,
     bytes: u64,
     levels: Option<&ThroughputLevels>,
-) -> Result<Drive<FileSsd<OsFile>>, DriveError> {
+) -> Result<BlockingDrive<FileSsd<OsFile>>, DriveError> {
     let known = || Profile::builtin_names().join(", ");
     let none = || DriveError::NoProfile { name: profile.into(), known: known() };
     let base = Profile::builtin(profile).ok_or_else(none)?;
@@ -91,7 +91,7 @@ pub fn open_with(
         return Err(DriveError::OtherLevels { path: name(), found: cfg.levels.into(), wanted: wanted.clone().into() });
     }
     device.fail_by(MediaFaults::none().of_age(cfg.profile.endurance));
-    Ok(Drive::open(cfg, device)?)
+    Ok(BlockingDrive::open(cfg, device)?)
 }
 
 fn config(base: &Profile, bytes: u64) -> Result<ManagerConfig, DriveError> {

@@ -11,14 +11,14 @@ use rackweave_core::VssdId;
 use rackweave_device::{FileSsd, OsFile, drive};
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{AllocError, Block, VirtualSsds};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 
 pub use errors::Error;
 
 /// An open drive (`fbx_drive`).
 #[derive(Debug)]
 pub struct FbxDrive {
-    drive: Drive<FileSsd<OsFile>>,
+    drive: BlockingDrive<FileSsd<OsFile>>,
     error: CString,
 }
 
@@ -96,7 +96,10 @@ pub unsafe extern "C" fn fbx_error(drive: *const FbxDrive) -> *const c_char {
 }
 
 /// Runs a call on the drive and keeps its error.
-unsafe fn call(drive: *mut FbxDrive, f: impl FnOnce(&mut Drive<FileSsd<OsFile>>) -> Result<(), Error>) -> c_int {
+unsafe fn call(
+    drive: *mut FbxDrive,
+    f: impl FnOnce(&mut BlockingDrive<FileSsd<OsFile>>) -> Result<(), Error>,
+) -> c_int {
     // SAFETY: null, or what `fbx_open` made, used by one thread at a time.
     let Some(d) = (unsafe { drive.as_mut() }) else { return Error::Null.code() };
     match f(&mut d.drive) {

@@ -5,7 +5,7 @@ use rackweave_core::SsdId;
 use rackweave_core::device::{Backend, BlockOob, Completion, DeviceData, DeviceError, DeviceOp};
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::VirtualSsds;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::manager::{FlashManager, ManagerConfig, ManagerOut};
 use rackweave_flash::{Profile, Timing, oob};
 
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let profile = Profile::builtin("p-ssd").ok_or("no profile p-ssd")?;
     let mut cfg = ManagerConfig::new(SsdId(0), profile);
     cfg.timing = Timing::None;
-    let mut drive = Drive::open(cfg.clone(), Empty(Full { cfg: cfg.clone(), meta: Vec::new() }))?;
+    let mut drive = BlockingDrive::open(cfg.clone(), Empty(Full { cfg: cfg.clone(), meta: Vec::new() }))?;
     for isolation in [Isolation::Channel, Isolation::Die, Isolation::Software] {
         drive.alloc_vssd(isolation, 2, 1)?;
     }

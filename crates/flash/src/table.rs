@@ -10,6 +10,7 @@ use rackweave_core::{DriveId, Incarnation, SetId, VssdId};
 
 use crate::drive::copies::{self, In, Unread};
 use crate::geometry::Geometry;
+use crate::isolation::Isolation;
 use crate::oob::{self, Owner};
 use crate::profile::Profile;
 use crate::ssd::Share;
@@ -80,27 +81,6 @@ pub enum EntryState {
 pub enum Kind {
     Page = 1,
     Log = 2,
-}
-
-/// How a vSSD is kept apart from the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Isolation {
-    Channel = 1,
-    Die = 2,
-    Software = 3,
-    None = 4,
-}
-
-impl std::fmt::Display for Isolation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Isolation::Channel => "channel",
-            Isolation::Die => "die",
-            Isolation::Software => "software",
-            Isolation::None => "none",
-        })
-    }
 }
 
 /// A die, or a soft-plane of one.
@@ -264,7 +244,7 @@ pub fn encode(t: &Table) -> Vec<u8> {
     o.put(&t.incarnation.to_le_bytes()).zeroes_to(HEAD);
     for e in &t.entries {
         o.put(&[e.index, e.state as u8]).put(&e.generation.to_le_bytes());
-        o.put(&[e.kind as u8, e.isolation as u8, e.group.unwrap_or(NO_GROUP), 0]);
+        o.put(&[e.kind as u8, isolation_code(e.isolation), e.group.unwrap_or(NO_GROUP), 0]);
         o.put(&e.vssd.0.to_le_bytes()).put(&e.set.0.to_le_bytes());
         o.put(&(e.units.len() as u32).to_le_bytes()).put(&(e.extents.len() as u32).to_le_bytes()).put(&[0; 8]);
         for u in &e.units {
@@ -352,6 +332,16 @@ fn homes(r: &mut In<'_>, dies: u32) -> Option<Vec<u16>> {
     homes.iter().all(free).then_some(homes)
 }
 
+/// As an entry has it.
+fn isolation_code(isolation: Isolation) -> u8 {
+    match isolation {
+        Isolation::Channel => 1,
+        Isolation::Die => 2,
+        Isolation::Software => 3,
+        Isolation::None => 4,
+    }
+}
+
 fn entry(r: &mut In<'_>) -> Option<Entry> {
     let (index, state, generation) = (r.u8()?, r.u8()?, r.u16()?);
     let (kind, isolation, group) = (r.u8()?, r.u8()?, r.u8()?);
@@ -375,13 +365,7 @@ fn entry(r: &mut In<'_>) -> Option<Entry> {
             2 => Kind::Log,
             _ => return None,
         },
-        isolation: match isolation {
-            1 => Isolation::Channel,
-            2 => Isolation::Die,
-            3 => Isolation::Software,
-            4 => Isolation::None,
-            _ => return None,
-        },
+        isolation: Isolation::ALL.into_iter().find(|i| isolation_code(*i) == isolation)?,
         group: (group != NO_GROUP).then_some(group),
         vssd,
         set,

@@ -4,21 +4,24 @@ use bytes::Bytes;
 use rackweave_core::device::{Backend, DeviceError};
 use rackweave_flash::manager::Done;
 use rackweave_flash::manager::api::BlockError;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 
 use crate::store::{Answer, Durability, Flash, GetError, OpenError, PutError, Scan, Store, StoreConfig};
 
 /// A store and the drive it is on.
 #[derive(Debug)]
 pub struct KvDrive<B> {
-    drive: Drive<B>,
+    drive: BlockingDrive<B>,
     store: Store,
     token: u64,
 }
 
 impl<B: Backend> KvDrive<B> {
     /// Recovers the store of the vSSD; an empty vSSD is an empty store. On an error the drive is returned.
-    pub fn open(mut drive: Drive<B>, cfg: StoreConfig) -> Result<KvDrive<B>, Box<(Drive<B>, OpenError)>> {
+    pub fn open(
+        mut drive: BlockingDrive<B>,
+        cfg: StoreConfig,
+    ) -> Result<KvDrive<B>, Box<(BlockingDrive<B>, OpenError)>> {
         let (now, manager, out) = drive.parts();
         let store = match Store::open(cfg, &mut Flash { now, manager, out }) {
             Ok(store) => store,
@@ -36,7 +39,7 @@ impl<B: Backend> KvDrive<B> {
         &self.store
     }
     /// Drops the store, whose forced changes are durable, and returns the drive, which must be closed.
-    pub fn into_drive(mut self) -> Drive<B> {
+    pub fn into_drive(mut self) -> BlockingDrive<B> {
         while self.step() {}
         self.drive
     }

@@ -6,7 +6,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Geometry, Profile, Timing};
 
@@ -54,7 +54,7 @@ struct Log {
 }
 
 impl Log {
-    fn write(&mut self, d: &mut Drive<Memory>) {
+    fn write(&mut self, d: &mut BlockingDrive<Memory>) {
         let size = d.block_size(self.vssd).expect("live");
         let block = loop {
             match d.alloc_block(self.vssd) {
@@ -74,7 +74,7 @@ impl Log {
 
 /// Bytes erased of every die, and the number of swaps, when the first die is worn out.
 fn on_the_device(cfg: &ManagerConfig) -> (Vec<u64>, u64) {
-    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
+    let mut d = BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
     let mut logs = RATES.map(|_| {
         let vssd = d.alloc_vssd(Isolation::Channel, 0, 1).expect("a channel each");
         Log { vssd, blocks: Default::default(), written: 0 }

@@ -9,7 +9,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::{Geometry, Profile, Timing};
 use rackweave_meta::wear::{Balancer, DAY, Rule, WearConfig};
 
@@ -35,12 +35,12 @@ fn capacity() -> f64 {
     (GEOMETRY.block_bytes() * u64::from(GEOMETRY.channels) * u64::from(GEOMETRY.blocks_per_channel())) as f64
 }
 
-fn drive(id: usize) -> Drive<Memory> {
+fn drive(id: usize) -> BlockingDrive<Memory> {
     let mut p = Profile::builtin("p-ssd").expect("built in");
     (p.geometry, p.endurance) = (GEOMETRY, 60_000);
     let mut cfg = ManagerConfig::new(SsdId(id as u32), p);
     cfg.timing = Timing::None;
-    Drive::open(cfg, Memory::new(GEOMETRY)).expect("new")
+    BlockingDrive::open(cfg, Memory::new(GEOMETRY)).expect("new")
 }
 
 /// A vSSD that is always full; its contents may have moved here from another SSD. A write replaces its oldest block.
@@ -50,7 +50,7 @@ struct Log {
 }
 
 impl Log {
-    fn write(&mut self, d: &mut Drive<Memory>, data: &Payload) {
+    fn write(&mut self, d: &mut BlockingDrive<Memory>, data: &Payload) {
         let block = loop {
             match d.alloc_block(self.vssd) {
                 Ok(b) => break b,
@@ -67,7 +67,7 @@ impl Log {
 }
 
 struct Ssd {
-    drive: Drive<Memory>,
+    drive: BlockingDrive<Memory>,
     logs: [Log; VSSDS],
 }
 

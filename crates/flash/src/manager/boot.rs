@@ -12,7 +12,7 @@ use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp};
 use super::record::{self, CUTS_MAX, DriveRecord, RecordError};
 use super::round::After;
 use super::space::{ERASED, Logical, NONE, NOWHERE, PhysState};
-use super::vssd::{Life, Vssd};
+use super::vssd::{Life, LogVssd};
 use super::{BootError, Done, FlashManager, ManagerOut, Pending};
 use crate::drive::LastErase;
 use crate::drive::copies::{self, Copy};
@@ -141,7 +141,7 @@ impl FlashManager {
         self.restore_times(&record);
         let cut = *self.alloc.cut();
         for v in &record.vssds {
-            self.install(Vssd::new(v.clone(), &cut));
+            self.install(LogVssd::new(v.clone(), &cut));
             self.live_mut(v.id).life = Life::Live;
         }
         for &block in &record.bad {

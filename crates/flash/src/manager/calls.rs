@@ -8,7 +8,7 @@ use super::io::{At, Kind, Op, Request, Who, Work};
 use super::record::{VSSDS_MAX, VssdRecord};
 use super::round::After;
 use super::space::{Logical, NONE, PhysState};
-use super::vssd::{Life, State, Superblock, Vssd, slot_record};
+use super::vssd::{Life, LogVssd, State, Superblock, slot_record};
 use super::{Done, FlashManager, ManagerOut};
 use crate::isolation::Isolation;
 
@@ -36,7 +36,7 @@ impl FlashManager {
         self.next_vssd += 1;
         let cut = *self.alloc.cut();
         let parts = self.cfg.parts(&units);
-        self.install(Vssd::new(VssdRecord { id, level, capacity, units, parts }, &cut));
+        self.install(LogVssd::new(VssdRecord { id, level, capacity, units, parts }, &cut));
         self.unborn.push((id, token));
         self.settle_unborn();
         self.pump(out);
@@ -232,7 +232,7 @@ impl FlashManager {
         let work = Work::Program { page: at, image };
         self.enqueue(Request { flow, who: Who::Op(op), at: At::Logical(logical), work }, false);
     }
-    fn room_at_dies(&self, v: &Vssd, index: u32, pages: std::ops::Range<u32>) -> Result<(), BlockError> {
+    fn room_at_dies(&self, v: &LogVssd, index: u32, pages: std::ops::Range<u32>) -> Result<(), BlockError> {
         let depth = self.cfg.profile.queue_depth;
         let mut more = vec![0; self.dies.len()];
         for p in pages {

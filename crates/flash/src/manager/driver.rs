@@ -10,7 +10,7 @@ use crate::isolation::Isolation;
 
 /// A drive with what is behind it.
 #[derive(Debug)]
-pub struct Drive<B> {
+pub struct BlockingDrive<B> {
     manager: FlashManager,
     backend: B,
     now: Time,
@@ -29,12 +29,12 @@ pub enum OpenError {
     Boot(#[from] BootError),
 }
 
-impl<B: Backend> Drive<B> {
+impl<B: Backend> BlockingDrive<B> {
     /// Recovers what is on the backend.
-    pub fn open(cfg: ManagerConfig, backend: B) -> Result<Drive<B>, OpenError> {
+    pub fn open(cfg: ManagerConfig, backend: B) -> Result<BlockingDrive<B>, OpenError> {
         let manager = FlashManager::new(cfg)?;
         let (out, in_flight, done) = (ManagerOut::new(), Vec::new(), Vec::new());
-        let mut d = Drive { manager, backend, now: Time::ZERO, out, in_flight, done, token: 0 };
+        let mut d = BlockingDrive { manager, backend, now: Time::ZERO, out, in_flight, done, token: 0 };
         d.manager.boot(d.now, &mut d.out);
         d.settle();
         let result =
@@ -74,7 +74,7 @@ impl<B: Backend> Drive<B> {
     pub fn parts(&mut self) -> (Time, &mut FlashManager, &mut ManagerOut) {
         (self.now, &mut self.manager, &mut self.out)
     }
-    /// Answers there are, to the caller of [`Drive::parts`].
+    /// Answers there are, to the caller of [`BlockingDrive::parts`].
     pub fn take_done(&mut self) -> Vec<Done> {
         self.done.append(&mut self.out.done);
         std::mem::take(&mut self.done)
@@ -200,7 +200,7 @@ impl<B: Backend> Drive<B> {
     }
 }
 
-impl<B: Backend> VirtualSsds for Drive<B> {
+impl<B: Backend> VirtualSsds for BlockingDrive<B> {
     fn alloc_vssd(&mut self, isolation: Isolation, level: u32, capacity: u64) -> Result<VssdId, AllocError> {
         let token = self.next_token();
         self.manager.alloc_vssd(self.now, (isolation, level, capacity), token, &mut self.out)?;
@@ -271,7 +271,7 @@ impl<B: Backend> VirtualSsds for Drive<B> {
     }
 }
 
-impl<B: Backend> Drive<B> {
+impl<B: Backend> BlockingDrive<B> {
     fn write_bytes(&mut self, vssd: VssdId, block: Block, at: Option<u64>, data: &[u8]) -> Result<(), BlockError> {
         let (bytes, page_bytes) = (data.len() as u64, self.manager.geometry().page_bytes);
         let size = self.manager.block_bytes(vssd)?;

@@ -58,7 +58,7 @@ use io::{Op, Request};
 use moves::Move;
 use record::VssdRecord;
 use space::{Die, Phys};
-use vssd::{Life, Vssd};
+use vssd::{Life, LogVssd};
 
 /// Configuration of a drive and its sharing.
 #[derive(Clone, Debug)]
@@ -323,7 +323,7 @@ pub struct FlashManager {
     drive: Drive<Pending>,
     now: Time,
     alloc: Allocator,
-    vssds: BTreeMap<VssdId, Vssd>,
+    vssds: BTreeMap<VssdId, LogVssd>,
     next_vssd: u32,
     /// vSSDs that wait to be recorded, and their callers.
     unborn: Vec<(VssdId, u64)>,
@@ -404,7 +404,7 @@ impl FlashManager {
     }
     /// Every vSSD, by its id.
     pub fn vssds(&self) -> impl Iterator<Item = VssdRecord> {
-        self.vssds.values().filter(|v| v.life == Life::Live).map(Vssd::record)
+        self.vssds.values().filter(|v| v.life == Life::Live).map(LogVssd::record)
     }
     pub fn units(&self, vssd: VssdId) -> Option<&Units> {
         self.vssds.get(&vssd).map(|v| &v.units)
@@ -476,11 +476,11 @@ impl FlashManager {
     pub fn state_bytes(&self) -> u64 {
         let maps = self.drive.map.bytes();
         let free: usize = self.dies.iter().map(|d| d.free.bytes()).sum();
-        let blocks: usize = self.vssds.values().map(Vssd::bytes).sum();
+        let blocks: usize = self.vssds.values().map(LogVssd::bytes).sum();
         self.drive.blocks.bytes() + (maps + free + blocks + self.phys.len() * size_of::<Phys>()) as u64
     }
 
-    fn live(&self, vssd: VssdId) -> Result<&Vssd, BlockError> {
+    fn live(&self, vssd: VssdId) -> Result<&LogVssd, BlockError> {
         if !self.ready {
             return Err(BlockError::NotReady);
         }
@@ -491,7 +491,7 @@ impl FlashManager {
             _ => Err(BlockError::UnknownVssd { vssd }),
         }
     }
-    fn live_mut(&mut self, vssd: VssdId) -> &mut Vssd {
+    fn live_mut(&mut self, vssd: VssdId) -> &mut LogVssd {
         self.vssds.get_mut(&vssd).expect("it was there")
     }
 

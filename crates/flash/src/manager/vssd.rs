@@ -50,7 +50,7 @@ pub(super) struct Superblock {
 }
 
 #[derive(Debug)]
-pub(super) struct Vssd {
+pub(super) struct LogVssd {
     pub(super) id: VssdId,
     pub(super) units: Units,
     level: u32,
@@ -72,8 +72,8 @@ pub(super) struct Vssd {
     pub(super) stats: VssdStats,
 }
 
-impl Vssd {
-    pub(super) fn new(r: VssdRecord, cut: &Cut) -> Vssd {
+impl LogVssd {
+    pub(super) fn new(r: VssdRecord, cut: &Cut) -> LogVssd {
         let VssdRecord { id, level, capacity, units, parts } = r;
         let planes = u32::from(cut.geometry.planes_per_die);
         let stripes = cut.stripes(units.isolation);
@@ -97,7 +97,7 @@ impl Vssd {
         }
         let blocks = stripes * u32::from(parts);
         let flow = if units.isolation == Isolation::None { Flow::Shared } else { Flow::Own(id.0) };
-        Vssd {
+        LogVssd {
             id,
             units,
             level,
@@ -116,7 +116,7 @@ impl Vssd {
         }
     }
     pub(super) fn record(&self) -> VssdRecord {
-        let Vssd { id, level, capacity, parts, .. } = *self;
+        let LogVssd { id, level, capacity, parts, .. } = *self;
         VssdRecord { id, level, capacity, parts, units: self.units.clone() }
     }
     pub(super) fn width(&self) -> u32 {
@@ -219,7 +219,7 @@ impl FlashManager {
             && v.lanes(index).all(|l| self.mapped(l) == NONE && self.drive.map.claims(l) == 0)
     }
     /// Gives the vSSD its units, and its share of the dies.
-    pub(super) fn install(&mut self, v: Vssd) {
+    pub(super) fn install(&mut self, v: LogVssd) {
         let cut = *self.alloc.cut();
         v.soft_planes(&cut).into_iter().for_each(|p| self.owners[p as usize] = Some(v.id));
         for (die, soft_planes) in v.shares(&cut) {

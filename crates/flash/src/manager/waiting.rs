@@ -11,7 +11,7 @@ use super::api::{Block, BlockError};
 use super::io::{Kind, Op, Who};
 use super::leveling::For;
 use super::space::{Logical, Phys, PhysState};
-use super::vssd::{State, Superblock, Vssd};
+use super::vssd::{LogVssd, State, Superblock};
 use super::{Done, FlashManager, ManagerOut};
 
 /// A superblock that is being prepared has no erase block at this address.
@@ -51,7 +51,7 @@ impl FlashManager {
         }
     }
     /// The die that has too few erase blocks for the next block of the vSSD, and gets none.
-    pub(super) fn worn(&self, v: &Vssd) -> Option<u32> {
+    pub(super) fn worn(&self, v: &LogVssd) -> Option<u32> {
         let mut wanted = BTreeMap::<u32, usize>::new();
         let free = || v.blocks.iter().zip(0..).find(|(s, _)| s.state == State::Free).map(|(_, i)| i);
         let next = v.ready.first().copied().or_else(free);

@@ -7,7 +7,8 @@ use rackweave_core::{Incarnation, SetId, Time, VssdId};
 use super::groups::ChannelGroup;
 use super::{FlashDone, FlashOut, RecoveryError, Ssd};
 use crate::drive::FreeUnits;
-use crate::table::{self, EntryState, Isolation, Table, TableError};
+use crate::isolation::Isolation;
+use crate::table::{self, EntryState, Table, TableError};
 use crate::vssd::clear::Clearing;
 use crate::vssd::{Pending, TableStep};
 

@@ -2,8 +2,9 @@
 
 use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
+use crate::isolation::Isolation;
 use crate::profile::Profile;
-use crate::table::{Isolation, TableError};
+use crate::table::TableError;
 use crate::timing::Timing;
 use rackweave_core::device::{DeviceCommand, DeviceError};
 use rackweave_core::node::Trace;

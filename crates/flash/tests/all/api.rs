@@ -6,7 +6,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::isolation::{Isolation, ThroughputLevels};
 use rackweave_flash::manager::alloc::AllocVssdError;
 use rackweave_flash::manager::api::{AllocError, Block, BlockError, VirtualSsds};
-use rackweave_flash::manager::driver::{Drive, OpenError};
+use rackweave_flash::manager::driver::{BlockingDrive, OpenError};
 use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, record};
 use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{Geometry, Profile, Timing};
@@ -29,8 +29,8 @@ pub fn small() -> ManagerConfig {
     cfg.soft_planes_per_die = 3;
     cfg
 }
-fn open(cfg: &ManagerConfig) -> Drive<Memory> {
-    Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a new drive")
+fn open(cfg: &ManagerConfig) -> BlockingDrive<Memory> {
+    BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a new drive")
 }
 fn pattern(seed: u64, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|i| (rackweave_core::rng::mix64(seed ^ (i / 8)) >> (i % 8 * 8)) as u8).collect()
@@ -99,7 +99,7 @@ fn superblocks_of_a_part_of_the_soft_planes() {
         // The drive's own parameters count, not those of new vSSDs.
         let mut other = cfg.clone();
         other.superblock_soft_planes = if parts == 1 { 1 } else { u32::MAX };
-        let mut d = Drive::open(other, disk).expect("sound");
+        let mut d = BlockingDrive::open(other, disk).expect("sound");
         for (i, &b) in (0..).zip(&blocks).filter(|(i, _)| *i != 1) {
             let mut found = vec![0; if i % 3 == 0 { size / 2 } else { size } as usize];
             d.read_data(v, u64::from(b.index) * size, &mut found).expect("written");
@@ -242,7 +242,7 @@ fn a_drive_is_found_as_it_was_left() {
     let before: Vec<u16> = d.manager().erase_counts().collect();
     let disk = d.close().expect("no failure");
 
-    let mut d = Drive::open(cfg.clone(), disk).expect("whole");
+    let mut d = BlockingDrive::open(cfg.clone(), disk).expect("whole");
     let found: Vec<_> = d.manager().vssds().map(|v| (v.id, v.level, v.units.isolation)).collect();
     assert_eq!(found, [(v, 1, Isolation::Die)]);
     assert_eq!(d.alloc_block(gone), Err(BlockError::DeadVssd { vssd: gone }));
@@ -279,7 +279,7 @@ fn a_channel_that_is_worn_a_little_in_every_run_trades_places() {
     let mut disk = d.close().expect("no failure");
     let mut swaps = Vec::new();
     for run in 0..60 {
-        let mut d = Drive::open(cfg.clone(), disk).expect("whole");
+        let mut d = BlockingDrive::open(cfg.clone(), disk).expect("whole");
         let b = d.alloc_block(hot).expect("free");
         d.write_data(hot, b, &pattern(run, size)).expect("new");
         d.free_block(hot, b).expect("live");
@@ -326,10 +326,10 @@ fn an_impossible_drive_is_refused() {
     let mut disk = d.close().expect("no failure");
     let mut other = cfg.clone();
     other.soft_planes_per_die = 5;
-    let e = Drive::open(other, disk.clone()).expect_err("another cut");
+    let e = BlockingDrive::open(other, disk.clone()).expect_err("another cut");
     assert!(matches!(e, OpenError::Boot(BootError::Record(record::RecordError::Shape { soft_planes: 3, .. }))), "{e}");
     disk.meta_mut().iter_mut().for_each(|b| *b ^= 0x40);
-    let e = Drive::open(cfg, disk).expect_err("both copies damaged");
+    let e = BlockingDrive::open(cfg, disk).expect_err("both copies damaged");
     assert_eq!(e.to_string(), "neither copy of the drive's record is whole");
 }
 
@@ -346,7 +346,7 @@ fn one_damaged_record_does_no_harm() {
         if let Some(b) = disk.meta_mut().get_mut(at) {
             *b ^= 1;
         }
-        let d = Drive::open(cfg.clone(), disk).expect("the other copy");
+        let d = BlockingDrive::open(cfg.clone(), disk).expect("the other copy");
         assert!(d.manager().units(v).is_some() && d.manager().units(w).is_some());
     }
 }
@@ -400,7 +400,7 @@ fn a_drives_time_wraps_without_a_jump_and_each_power_cut_counts() {
             disk.meta_mut()[i * copy..i * copy + bytes.len()].copy_from_slice(&bytes);
         }
         for cuts in 0..3 {
-            let mut d = Drive::open(cfg.clone(), disk).expect("a drive");
+            let mut d = BlockingDrive::open(cfg.clone(), disk).expect("a drive");
             for (now, before) in d.manager().erase_counts().zip(&before) {
                 assert_eq!(now, before + cuts, "after {cuts} power cuts at {time}");
             }
@@ -433,7 +433,7 @@ fn random_out_of_band_data_belongs_to_no_vssd() {
             used += u32::from(disk.execute(&op).is_err());
         }
         assert_eq!(used, 8, "the written block is full");
-        let mut d = Drive::open(cfg.clone(), disk).expect("a drive still");
+        let mut d = BlockingDrive::open(cfg.clone(), disk).expect("a drive still");
         let mut to = vec![0; size as usize];
         d.read_data(v, u64::from(b.index) * size, &mut to).expect("whole");
         assert!(to == pattern(seed, size));
@@ -462,7 +462,7 @@ fn a_backend_that_fails_stops_writes_and_not_reads() {
         }
     }
     let cfg = small();
-    let mut d = Drive::open(cfg.clone(), Failing(Memory::new(cfg.profile.geometry), 3)).expect("new");
+    let mut d = BlockingDrive::open(cfg.clone(), Failing(Memory::new(cfg.profile.geometry), 3)).expect("new");
     let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
     let b = d.alloc_block(v).expect("free");
     d.write_data(v, b, &pattern(1, 2 * PAGE)).expect("room for two");
@@ -490,7 +490,7 @@ fn a_full_queue_is_waited_for() {
     d.write_data(v, begun, &data[..PAGE as usize]).expect("in order");
     d.settle();
     // Each sync queues the next erases.
-    let free = |d: &mut Drive<Memory>, some: &[Block]| {
+    let free = |d: &mut BlockingDrive<Memory>, some: &[Block]| {
         some.iter().for_each(|b| d.free_block(v, *b).expect("nothing is under way"));
         d.sync().expect("synced");
         let now = d.now();
@@ -555,7 +555,7 @@ fn after_a_failure_everybody_is_answered() {
     let cfg = small();
     let new = |programs| {
         let backend = Failing { memory: Memory::new(cfg.profile.geometry), erases: false, programs };
-        Drive::open(cfg.clone(), backend).expect("new")
+        BlockingDrive::open(cfg.clone(), backend).expect("new")
     };
     // A caller waits for a block whose erase fails.
     let mut d = new(0);

@@ -3,8 +3,9 @@
 use rackweave_core::device::BlockOob;
 use rackweave_core::{DriveId, SetId, VolumeId, VssdId};
 use rackweave_flash::format::{self, Header, JournalEntry, RangeRecord};
+use rackweave_flash::isolation::Isolation;
 use rackweave_flash::oob::{self, Address, Owner};
-use rackweave_flash::table::{self, Copy, Entry, EntryState, Extent, Group, Isolation, Kind, Made, Table, Unit};
+use rackweave_flash::table::{self, Copy, Entry, EntryState, Extent, Group, Kind, Made, Table, Unit};
 
 const OWNER: Owner = Owner { index: 5, generation: 0x0607 };
 
@@ -205,7 +206,6 @@ fn a_table_of_64_vssds_of_scattered_soft_planes_fits() {
 #[test]
 fn the_drives_record_is_as_documented() {
     use rackweave_flash::Geometry;
-    use rackweave_flash::isolation::Isolation;
     use rackweave_flash::manager::alloc::{Cut, Units};
     use rackweave_flash::manager::record::{self, DriveRecord, VssdRecord};
     let geometry = Geometry {

@@ -9,7 +9,7 @@ use rackweave_core::{Effects, Event, Node, Payload, Span, SsdId, Time, VssdId};
 use rackweave_flash::backend::{Discard, Memory};
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{Block, BlockError, VirtualSsds};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::manager::{Done, FlashManager, ManagerConfig, ManagerOut};
 use rackweave_flash::wear::{Swap, WearPolicy};
 use rackweave_flash::{Geometry, Profile, Timing};
@@ -462,7 +462,7 @@ fn who_rewrites_does_not_wait_for_others_to_leave_its_new_place() {
 fn moves_keep_to_their_rate() {
     let mut cfg = timed();
     cfg.move_bytes_per_s = Some(2_000_000);
-    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
+    let mut d = BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
     let v = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
     let size = d.block_size(v).expect("live");
     for i in 0..4 {
@@ -509,7 +509,7 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
     cfg.timing = Timing::None;
     cfg.die_spread = 4;
     let disk = Wearing { disk: Memory::new(cfg.profile.geometry), endurance: 30 };
-    let mut d = Drive::open(cfg.clone(), disk).expect("new");
+    let mut d = BlockingDrive::open(cfg.clone(), disk).expect("new");
     let v = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
     let other = d.alloc_vssd(Isolation::Die, 0, 1).expect("room");
     let size = d.block_size(v).expect("live");
@@ -532,7 +532,7 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
     assert!(matches!(end, BlockError::WornOut { die: 0, .. }), "{end}");
     // 64 erase blocks last 30 to 34 erases, and two form a stripe: at least 95 % of that was used.
     assert!(written >= 64 * 30 / 2 * 95 / 100, "{written}");
-    let check = |d: &mut Drive<Wearing>| {
+    let check = |d: &mut BlockingDrive<Wearing>| {
         for &(b, seed) in &live {
             assert_eq!(d.read(b, 0, size), Ok(Payload::elided(size as u32, seed)), "{b}");
         }
@@ -544,7 +544,7 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
     let b = d.alloc_block(other).expect("its die is new");
     d.write(other, b, &Payload::elided(size as u32, 5)).expect("erased");
     let disk = d.close().expect("no failure");
-    let mut d = Drive::open(cfg, disk).expect("whole");
+    let mut d = BlockingDrive::open(cfg, disk).expect("whole");
     assert!(d.manager().stats().retired >= retired);
     check(&mut d);
     d.manager().check().expect("whole");
@@ -554,7 +554,7 @@ fn a_worn_out_vssd_can_be_read_to_the_end() {
 fn a_period_goes_on_where_the_last_run_ended() {
     let period = Span::from_secs(2);
     let cfg = ManagerConfig { wear: WearPolicy::flashblox_fixed(period), ..timed() };
-    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
+    let mut d = BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("new");
     let (writer, rests) = [(); 2].map(|()| d.alloc_vssd(Isolation::Channel, 0, 1).expect("room")).into();
     let size = d.block_size(writer).expect("live") as u32;
     let kept = d.alloc_block(rests).expect("free");
@@ -575,7 +575,7 @@ fn a_period_goes_on_where_the_last_run_ended() {
         }
         run += d.now().since(Time::ZERO);
         let disk = d.close().expect("no failure");
-        (d, swaps) = (Drive::open(cfg.clone(), disk).expect("whole"), 0);
+        (d, swaps) = (BlockingDrive::open(cfg.clone(), disk).expect("whole"), 0);
     }
     let late = |n: u64| period * n + period / 10;
     assert_eq!(swapped_at.len(), 2, "{swapped_at:?} of {run}");
@@ -632,7 +632,7 @@ fn channel_killer(wear: WearPolicy) -> (f64, u64) {
     cfg.timing = Timing::None;
     cfg.wear = wear;
     let g = cfg.profile.geometry;
-    let mut d = Drive::open(cfg, Memory::new(g)).expect("new");
+    let mut d = BlockingDrive::open(cfg, Memory::new(g)).expect("new");
     let vssds: Vec<VssdId> = (0..4).map(|_| d.alloc_vssd(Isolation::Channel, 0, 1).expect("room")).collect();
     let size = d.block_size(vssds[0]).expect("live") as u32;
     for &v in &vssds {
@@ -683,7 +683,7 @@ fn a_channel_killer_wears_out_all_channels() {
 fn maps_take_8_mb_a_terabyte() {
     let mut cfg = ManagerConfig::new(SsdId(0), Profile::builtin("p-ssd").expect("built in"));
     (cfg.timing, cfg.verify) = (Timing::None, false);
-    let mut d = Drive::open(cfg, Discard).expect("new");
+    let mut d = BlockingDrive::open(cfg, Discard).expect("new");
     let most = 8 << 20;
     assert!(d.manager().state_bytes() <= most, "{}", d.manager().state_bytes());
     for isolation in Isolation::ALL {

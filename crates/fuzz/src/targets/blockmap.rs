@@ -6,7 +6,7 @@ use rackweave_flash::VictimPolicy;
 use rackweave_flash::backend::Memory;
 use rackweave_flash::blockmap::summary::{self, Entry, MAGIC, NONE, Summary};
 use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 
 use super::stored::{Damage, config, damage, new_drive};
 use crate::bend::{bend_in_place, rest};
@@ -85,13 +85,13 @@ fn any(page: &[u8]) {
 }
 
 struct Map {
-    drive: Drive<Memory>,
+    drive: BlockingDrive<Memory>,
     map: BlockMap,
     token: u64,
 }
 
 impl Map {
-    fn open(drive: Drive<Memory>, vssd: VssdId) -> Option<Map> {
+    fn open(drive: BlockingDrive<Memory>, vssd: VssdId) -> Option<Map> {
         let cfg = BlockMapConfig { vssd, blocks: BLOCKS, victims: VictimPolicy::Greedy, token_base: 1 << 48 };
         let map = BlockMap::new(cfg, drive.manager()).ok()?;
         let mut m = Map { drive, map, token: 0 };
@@ -212,7 +212,7 @@ fn recovered(u: &mut Unstructured<'_>) -> Result<()> {
             seal(slot);
         }
     })?;
-    let Ok(d) = Drive::open(cfg.clone(), memory) else { return Ok(()) };
+    let Ok(d) = BlockingDrive::open(cfg.clone(), memory) else { return Ok(()) };
     let Some(mut m) = Map::open(d, vssd) else { return Ok(()) };
     verify(&mut m, &last, how);
     for lba in [0, 7, 8] {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rackweave_core::VssdId;
 use rackweave_flash::backend::Memory;
 use rackweave_flash::manager::ManagerConfig;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_kv::driver::KvDrive;
 use rackweave_kv::store::StoreConfig;
 use rackweave_kv::store::format::{
@@ -188,12 +188,12 @@ fn key(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(vec![b'k', u.int_in_range(b'0'..=b'9')?])
 }
 
-fn open(d: Drive<Memory>, vssd: VssdId) -> Option<KvDrive<Memory>> {
+fn open(d: BlockingDrive<Memory>, vssd: VssdId) -> Option<KvDrive<Memory>> {
     KvDrive::open(d, StoreConfig::new(vssd, 1)).map_err(|e| assert!(!e.1.to_string().is_empty())).ok()
 }
 
 fn reopened(cfg: &ManagerConfig, memory: Memory, vssd: VssdId) -> Option<KvDrive<Memory>> {
-    Drive::open(cfg.clone(), memory).ok().and_then(|d| open(d, vssd))
+    BlockingDrive::open(cfg.clone(), memory).ok().and_then(|d| open(d, vssd))
 }
 
 fn verify(kv: &mut KvDrive<Memory>, history: &History, how: Damage) {

@@ -7,7 +7,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
 use rackweave_flash::manager::api::VirtualSsds;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::{Geometry, Profile, Timing};
 
 use crate::bend::bend_in_place;
@@ -49,8 +49,8 @@ pub(super) fn config(dies: u16, blocks: u32) -> ManagerConfig {
 }
 
 /// A new drive with one vSSD.
-pub(super) fn new_drive(cfg: &ManagerConfig) -> (Drive<Memory>, VssdId) {
-    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a new drive");
+pub(super) fn new_drive(cfg: &ManagerConfig) -> (BlockingDrive<Memory>, VssdId) {
+    let mut d = BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a new drive");
     let vssd = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
     (d, vssd)
 }

@@ -4,7 +4,7 @@ use arbitrary::{Result, Unstructured};
 use rackweave_core::VssdId;
 use rackweave_flash::backend::Memory;
 use rackweave_flash::manager::ManagerConfig;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_vlfs::format::{Addr, HEADER, Header, Place, Record, records};
 use rackweave_vlfs::{Attr, Disk, Made, NAME_MAX, Owner, ROOT, Stamp, Vlfs};
 
@@ -106,7 +106,7 @@ const FILES: u8 = 4;
 const SLOTS: usize = 4;
 const SLOT: usize = 4096;
 
-type Fs = Vlfs<Drive<Memory>>;
+type Fs = Vlfs<BlockingDrive<Memory>>;
 
 pub(super) fn mount(input: &[u8]) {
     _ = mounted(&mut Unstructured::new(input));
@@ -149,7 +149,7 @@ fn mounted(u: &mut Unstructured<'_>) -> Result<()> {
     done.expect("synced");
     let mut memory = d.close().expect("in order");
     damage(u, &mut memory, &cfg, how, seal)?;
-    let Ok(d) = Drive::open(cfg.clone(), memory) else { return Ok(()) };
+    let Ok(d) = BlockingDrive::open(cfg.clone(), memory) else { return Ok(()) };
     let Some(mut fs) = mounted_on(&cfg, d, vssd) else { return Ok(()) };
     verify(&mut fs, &last, how);
     for f in 0..FILES {
@@ -162,7 +162,7 @@ fn mounted(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-fn mounted_on(cfg: &ManagerConfig, d: Drive<Memory>, vssd: VssdId) -> Option<Fs> {
+fn mounted_on(cfg: &ManagerConfig, d: BlockingDrive<Memory>, vssd: VssdId) -> Option<Fs> {
     let blocks = d.manager().blocks(vssd).ok()?.0;
     let disk = Disk { vssd, blocks, page_bytes: cfg.profile.geometry.page_bytes };
     Vlfs::mount(d, disk, Owner::default(), stamp()).map_err(|(_, e)| assert!(!e.to_string().is_empty())).ok()

@@ -6,28 +6,28 @@ use rackweave_core::{Payload, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{BlockError, VirtualSsds};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_kv::driver::KvDrive;
 use rackweave_kv::store::format::{HeadError, KEY_MAX, Rule};
 use rackweave_kv::store::{GetError, OpenError, PutError, SCAN_KEYS_MAX, StoreConfig};
 
 use crate::search::config;
 
-fn drive() -> (Drive<Memory>, VssdId) {
+fn drive() -> (BlockingDrive<Memory>, VssdId) {
     let cfg = config();
-    let mut d = Drive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a drive");
+    let mut d = BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a drive");
     let vssd = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
     (d, vssd)
 }
-fn open(d: Drive<Memory>, vssd: VssdId) -> KvDrive<Memory> {
+fn open(d: BlockingDrive<Memory>, vssd: VssdId) -> KvDrive<Memory> {
     KvDrive::open(d, StoreConfig::new(vssd, 1)).map_err(|e| e.1).expect("a store")
 }
-fn why(d: Drive<Memory>, vssd: VssdId) -> OpenError {
+fn why(d: BlockingDrive<Memory>, vssd: VssdId) -> OpenError {
     KvDrive::open(d, StoreConfig::new(vssd, 1)).map(|_| ()).map_err(|e| e.1).expect_err("no store")
 }
 fn reopened(kv: KvDrive<Memory>, vssd: VssdId) -> KvDrive<Memory> {
     let memory = kv.into_drive().close().expect("in order");
-    open(Drive::open(config(), memory).expect("the drive"), vssd)
+    open(BlockingDrive::open(config(), memory).expect("the drive"), vssd)
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn what_is_no_store_is_not_opened() {
     let cfg = config();
     let mut small = cfg.clone();
     small.soft_planes_per_die = 2;
-    let mut d = Drive::open(small, Memory::new(cfg.profile.geometry)).expect("a drive");
+    let mut d = BlockingDrive::open(small, Memory::new(cfg.profile.geometry)).expect("a drive");
     let vssd = d.alloc_vssd(Isolation::Software, 0, 1).expect("room");
     assert_eq!(why(d, vssd), OpenError::TooFewBlocks { blocks: 10, min: 12 });
 }

@@ -9,7 +9,7 @@ use rackweave_flash::backend::Memory;
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::ManagerConfig;
 use rackweave_flash::manager::api::VirtualSsds;
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::{Geometry, Profile, Timing};
 use rackweave_vlfs::{Disk, Owner, Stamp, Vlfs};
 
@@ -74,7 +74,7 @@ impl Backend for Disk2 {
     }
 }
 
-pub type Fs = Vlfs<Drive<Disk2>>;
+pub type Fs = Vlfs<BlockingDrive<Disk2>>;
 
 /// One die of two planes, `blocks` erase blocks each, of 8 pages of 8 KiB: blocks of 32 slots.
 pub fn config(blocks: u32) -> ManagerConfig {
@@ -103,7 +103,7 @@ pub fn mount(cfg: &ManagerConfig, memory: Memory) -> Result<Fs, String> {
     mount_on(cfg, Disk2::on(memory))
 }
 pub fn mount_on(cfg: &ManagerConfig, disk: Disk2) -> Result<Fs, String> {
-    let mut d = Drive::open(cfg.clone(), disk).map_err(|e| e.to_string())?;
+    let mut d = BlockingDrive::open(cfg.clone(), disk).map_err(|e| e.to_string())?;
     let known = d.manager().vssds().next().map(|v| v.id);
     let vssd = match known {
         Some(v) => v,

@@ -3,7 +3,7 @@
 use rackweave_core::VssdId;
 use rackweave_flash::VictimPolicy;
 use rackweave_flash::manager::api::{Block, VirtualSsds};
-use rackweave_flash::manager::driver::Drive;
+use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_vlfs::{
     BLOCKS_MIN, Disk, FILE_BYTES_MAX, FsError, LINK_MAX, Made, MountError, NAME_MAX, Owner, ROOT, RenameHow, SetAttr,
     TARGET_MAX, Vlfs,
@@ -80,7 +80,7 @@ fn what_no_file_system_fits_on_or_is_on_is_said() {
     let (mut d, _) = new(&cfg).unmount();
     let vssd = d.manager().vssds().next().expect("made").id;
     let disk = |blocks, page_bytes| Disk { vssd, blocks, page_bytes };
-    let refuse = |d: Drive<Disk2>, disk| match Vlfs::mount(d, disk, Owner::default(), stamp(1)) {
+    let refuse = |d: BlockingDrive<Disk2>, disk| match Vlfs::mount(d, disk, Owner::default(), stamp(1)) {
         Ok(_) => panic!("mounted"),
         Err((d, e)) => (*d, e),
     };
