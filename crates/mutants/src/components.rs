@@ -35,6 +35,11 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("power::power_cuts_lose_nothing_synced_on_dies_of_ones_own", HEAVY),
         ("power::borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home", HEAVY),
     ]),
+    ("kv-replica", &[
+        ("search::keys_stay_linearizable_and_durable_through_all_faults", ALL),
+        ("search::power_cuts_of_all_nodes_lose_nothing_that_was_answered", ALL),
+        ("search::nodes_join_and_leave_while_others_fail", ALL),
+    ]),
     ("meta", &[
         ("search::a_set_forgets_nothing_that_it_answered", ALL),
         ("search_volumes::volumes_and_their_writers_are_kept", ALL),

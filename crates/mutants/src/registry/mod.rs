@@ -5,6 +5,7 @@ mod client;
 mod device;
 mod flash;
 mod host;
+mod kv_replica;
 mod meta;
 mod replica;
 mod server;
@@ -59,6 +60,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         block::MUTANTS,
         device::MUTANTS,
         transport::MUTANTS,
+        kv_replica::MUTANTS,
         host::MUTANTS,
     ];
     crates.into_iter().flatten()

@@ -1,0 +1,62 @@
+//! What clients, nodes and the membership service must agree on.
+
+use rackweave_core::Span;
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bits of a partition's number: there are 2^`bits`.
+    pub bits: u32,
+    /// Virtual nodes of a node on the ring.
+    pub points: u32,
+    /// Replicas of a partition, at most [`crate::types::REPLICAS_MAX`].
+    pub replicas: usize,
+    /// Views with fewer members take no puts (rule 4).
+    pub min_copies: usize,
+    /// A node serves for this long after it sent a heartbeat that was answered.
+    pub lease: Span,
+    /// Largest drift between two clocks, in parts per million (rule 2).
+    pub drift_ppm: u32,
+    pub heartbeat: Span,
+    /// How often nodes look for what is due.
+    pub tick: Span,
+    /// An unanswered message is repeated after this time.
+    pub retry: Span,
+    /// A member asks about an attempt after this time without a decision.
+    pub doubt: Span,
+    /// Most undecided puts of a partition at a member.
+    pub puts_max: usize,
+    /// Most gets of a partition that wait at a member.
+    pub gets_max: usize,
+    /// Keys in a chunk of a fill.
+    pub chunk_keys: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            bits: 6,
+            points: 64,
+            replicas: 3,
+            min_copies: 2,
+            lease: Span::from_millis(300),
+            drift_ppm: 1_000,
+            heartbeat: Span::from_millis(100),
+            tick: Span::from_millis(2),
+            retry: Span::from_millis(5),
+            doubt: Span::from_millis(20),
+            puts_max: 256,
+            gets_max: 1024,
+            chunk_keys: 64,
+        }
+    }
+}
+
+impl Config {
+    /// A lease of another node, as this node's clock may measure it.
+    pub fn foreign_lease(&self) -> Span {
+        if mutant!("kv-replica.lease.no-drift") {
+            return self.lease;
+        }
+        self.lease.scale(1_000_000 + 3 * u64::from(self.drift_ppm), 1_000_000)
+    }
+}

@@ -1,0 +1,214 @@
+//! Gets: any member that holds everything answers, under a lease, unless a put of the key is under way.
+//!
+//! A member locks a key when it logs a put, and unlocks it when it knows that *every* member has applied the version. One
+//! that unlocked on its own application could show a version, and be lost together with the primary; the others have
+//! logged it among other puts, and the next primary might commit those first.
+
+use bytes::Bytes;
+use rackweave_core::{Epoch, NodeId};
+
+use crate::lead::{InFlight, Phase};
+use crate::msg::{Body, GetResult};
+use crate::replica::{Ctx, Replica};
+use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE};
+use crate::types::{Role, Timestamp};
+
+/// Most questions about versions at once.
+const ASKS_MAX: usize = 64;
+
+#[derive(Clone, Debug)]
+pub(crate) struct HeldGet {
+    pub client: NodeId,
+    pub request: u64,
+    pub key: Bytes,
+}
+
+/// Which gets a member answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    Any,
+    /// Keys committed in its stint, which began with this epoch. It forwards others to the primary.
+    Since(Epoch),
+    None,
+}
+
+impl Replica {
+    fn serves(&self, me: NodeId) -> Serves {
+        let Some(view) = self.view.as_ref().filter(|_| self.stopped.is_none()) else { return Serves::None };
+        let Some(m) = view.member(me) else { return Serves::None };
+        match m.role {
+            Role::Leaving => Serves::None,
+            _ if view.is_full(m) => Serves::Any,
+            // A primary that has fetched what it lacked also needs to know what others had logged.
+            _ if self.assembled && self.settled() => Serves::Any,
+            Role::Handoff if mutant!("kv-replica.handoff.answers-all") => Serves::Any,
+            Role::Handoff => Serves::Since(m.since),
+            Role::Home if mutant!("kv-replica.rejoin.serves-early") => Serves::Any,
+            Role::Home => Serves::None,
+        }
+    }
+
+    pub fn on_get(&mut self, ctx: &mut Ctx, get: HeldGet) {
+        if !ctx.leased && !mutant!("kv-replica.lease.skip") {
+            self.trace(ctx, NO_LEASE, 0);
+            self.answer(ctx, &get, GetResult::Refused);
+            return;
+        }
+        let serves = self.serves(ctx.me);
+        if serves == Serves::None {
+            self.answer(ctx, &get, GetResult::Refused);
+            return;
+        }
+        if self.waits(&get.key, serves) {
+            self.hold(ctx, get);
+            return;
+        }
+        self.answer_from(ctx, &get, serves);
+    }
+
+    /// Whether a put of the key is under way, or its version may not be on all members.
+    fn waits(&self, key: &Bytes, serves: Serves) -> bool {
+        let locked = self.locks.contains_key(key) && !mutant!("kv-replica.get.while-locked");
+        locked || self.marks.contains_key(key) || serves == Serves::Any && !self.clean
+    }
+
+    pub fn answers_any(&self, me: NodeId) -> bool {
+        self.serves(me) == Serves::Any
+    }
+
+    /// Every member has forced this version. Whoever has not applied a later one may show it: a later one shows nowhere
+    /// before all have applied it.
+    pub fn on_complete(&mut self, ctx: &mut Ctx, key: &Bytes, at: Timestamp) {
+        if self.marks.get(key).is_some_and(|(mine, _)| *mine <= at) {
+            self.marks.remove(key);
+        }
+        let newest = self.keys.get(key).is_some_and(|v| v.at == at);
+        self.serve_held(ctx, key, newest && (self.clean || !self.answers_any(ctx.me)));
+    }
+
+    pub fn on_ask_complete(&mut self, ctx: &mut Ctx, from: NodeId, key: Bytes, at: Timestamp) {
+        let Some(lead) = self.lead.as_ref().filter(|l| l.phase == Phase::Active) else { return };
+        let of_key = lead.puts.values().filter(|f| f.put.key == key);
+        let pending = |f: &InFlight| f.decision.and_then(|d| d.at()) == Some(at) || lead.taken_over.contains(&f.put.id);
+        if !of_key.into_iter().any(pending) {
+            self.send(ctx, from, Body::Complete { key, at });
+        }
+    }
+
+    /// Every version here of an earlier epoch is on all members.
+    pub fn on_settled(&mut self, ctx: &mut Ctx) {
+        if !self.clean {
+            self.clean = true;
+            let keys: Vec<Bytes> = self.held.keys().cloned().collect();
+            keys.iter().for_each(|k| self.serve_held(ctx, k, false));
+        }
+    }
+
+    pub fn tick_gets(&mut self, ctx: &mut Ctx) {
+        if self.leads(ctx.me) {
+            if self.settled() {
+                let (old, epoch) = (&mut self.marks, self.view.as_ref().map_or(Epoch(0), |v| v.epoch));
+                let mut done = Vec::new();
+                old.retain(|k, (at, _)| {
+                    at.epoch >= epoch || {
+                        done.push(k.clone());
+                        false
+                    }
+                });
+                done.iter().for_each(|k| self.serve_held(ctx, k, false));
+                self.on_settled(ctx);
+                self.report_settled(ctx);
+            }
+            return;
+        }
+        let Some(primary) = self.primary() else { return };
+        if !self.clean && self.answers_any(ctx.me) {
+            self.send(ctx, primary, Body::AskSettled);
+        }
+        let due = self.marks.iter_mut().filter(|(_, (_, ask))| *ask <= ctx.now).take(ASKS_MAX);
+        let due: Vec<(Bytes, Timestamp)> = due
+            .map(|(k, (at, ask))| {
+                *ask = ctx.now + ctx.config.retry;
+                (k.clone(), *at)
+            })
+            .collect();
+        for (key, at) in due {
+            self.send(ctx, primary, Body::AskComplete { key, at });
+        }
+    }
+
+    fn report_settled(&mut self, ctx: &mut Ctx) {
+        let meta = ctx.meta;
+        let Some(lead) = self.lead.as_mut().filter(|l| l.asked_at <= ctx.now) else { return };
+        lead.asked_at = ctx.now + ctx.config.heartbeat;
+        self.send(ctx, meta, Body::Settled);
+    }
+
+    fn hold(&mut self, ctx: &mut Ctx, get: HeldGet) {
+        if self.held_count == ctx.config.gets_max {
+            self.answer(ctx, &get, GetResult::Refused);
+            return;
+        }
+        self.trace(ctx, GET_HELD, 0);
+        self.held_count += 1;
+        self.held.entry(get.key.clone()).or_default().push(get);
+    }
+
+    /// The key's state is final for now.
+    fn answer_from(&mut self, ctx: &mut Ctx, get: &HeldGet, serves: Serves) {
+        let version = self.keys.get(&get.key);
+        let expired = version.is_some_and(|v| v.value.is_some() && v.expires.is_some_and(|t| t <= ctx.now));
+        let mine = match serves {
+            Serves::Since(epoch) => version.is_some_and(|v| v.at.epoch >= epoch),
+            _ => true,
+        };
+        let leads = self.leads(ctx.me);
+        if expired && leads {
+            self.expire(ctx, &get.key.clone());
+            self.hold(ctx, get.clone());
+            return;
+        }
+        if expired && mutant!("kv-replica.expiry.replica-answers") {
+            self.answer(ctx, get, GetResult::Value(None));
+            return;
+        }
+        if (expired || !mine) && !leads {
+            self.trace(ctx, GET_FORWARDED, 0);
+            let HeldGet { client, request, key } = get.clone();
+            let primary = self.primary().expect("it serves in a view");
+            self.send(ctx, primary, Body::ForwardedGet { client, request, key });
+            return;
+        }
+        let value = version.and_then(|v| v.value.clone());
+        self.answer(ctx, get, GetResult::Value(value));
+    }
+
+    fn answer(&self, ctx: &mut Ctx, get: &HeldGet, result: GetResult) {
+        self.send(ctx, get.client, Body::GetReply { request: get.request, result });
+    }
+
+    /// Gets that wait for the key. `complete`: they may see this version whatever else is under way; otherwise they wait
+    /// until nothing is.
+    pub fn serve_held(&mut self, ctx: &mut Ctx, key: &Bytes, complete: bool) {
+        let serves = self.serves(ctx.me);
+        if !complete && self.waits(key, serves) {
+            return;
+        }
+        let Some(gets) = self.held.remove(key) else { return };
+        self.held_count -= gets.len();
+        for get in gets {
+            if !ctx.leased || serves == Serves::None {
+                self.answer(ctx, &get, GetResult::Refused);
+            } else {
+                self.answer_from(ctx, &get, serves);
+            }
+        }
+    }
+
+    pub fn refuse_held(&mut self, ctx: &mut Ctx) {
+        self.held_count = 0;
+        for get in std::mem::take(&mut self.held).into_values().flatten() {
+            self.answer(ctx, &get, GetResult::Refused);
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The primary of a view: it collects the members' logs, issues timestamps in each key's order, and answers clients.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use rackweave_core::{NodeId, Time};
+
+use crate::clients::{Admission, Finished};
+use crate::msg::{Body, Known, PutResult};
+use crate::replica::{Ctx, Replica, aborted};
+use crate::trace::{CONDITION_FAILED, EXPIRED, PUT_ABORTED, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
+use crate::types::{Change, Condition, Decision, Put, PutId, Timestamp, Verdict};
+
+/// Most expired values that a primary deletes at once.
+const EXPIRE_MAX: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It fetches what other members hold and it does not.
+    Filling,
+    /// It requests the undecided puts of all members, then everything known of each.
+    Collecting,
+    Querying,
+    /// It knows everything, and waits until the membership service has recorded that it decides.
+    Announcing,
+    /// It has fewer members than `min_copies` and decides on nothing.
+    Short,
+    Active,
+}
+
+/// A put on its way to a decision, or a decision on its way to all members.
+#[derive(Clone, Debug)]
+pub(crate) struct InFlight {
+    pub put: Put,
+    pub logged: BTreeSet<NodeId>,
+    pub decision: Option<Decision>,
+    pub applied: BTreeSet<NodeId>,
+    /// An earlier primary committed it with this result: it is committed again, without another judgement.
+    pub verdict: Option<(Verdict, Option<Time>)>,
+    pub retry_at: Time,
+}
+
+/// The puts of a key that all members have logged.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// Its timestamp has left, and some member has not applied it.
+    pub current: Option<PutId>,
+    pub ready: VecDeque<PutId>,
+}
+
+pub(crate) struct Lead {
+    pub phase: Phase,
+    pub puts: BTreeMap<PutId, InFlight>,
+    pub queues: BTreeMap<Bytes, Queue>,
+    pub counter: u64,
+    /// Acknowledgements that overtook the client's put.
+    pub early: BTreeMap<(PutId, u32), BTreeSet<NodeId>>,
+    pub reports: BTreeMap<NodeId, Vec<Put>>,
+    pub evidence: BTreeMap<NodeId, Vec<Known>>,
+    /// Undecided puts of all members, by a query's order.
+    pub undecided: Vec<Put>,
+    /// Taken-over puts that an earlier primary may have committed, and some member may not have applied.
+    pub taken_over: BTreeSet<PutId>,
+    pub asked_at: Time,
+    /// Of the primary's values, in order.
+    pub deadlines: BTreeSet<(Time, Bytes)>,
+}
+
+impl Lead {
+    pub fn new(phase: Phase) -> Lead {
+        Lead {
+            phase,
+            puts: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            counter: 0,
+            early: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            evidence: BTreeMap::new(),
+            undecided: Vec::new(),
+            taken_over: BTreeSet::new(),
+            asked_at: Time::ZERO,
+            deadlines: BTreeSet::new(),
+        }
+    }
+}
+
+impl Replica {
+    fn active(&mut self) -> Option<&mut Lead> {
+        self.lead.as_mut().filter(|l| l.phase == Phase::Active)
+    }
+
+    /// Whether every decision of an earlier primary has reached every member.
+    pub fn settled(&self) -> bool {
+        self.lead.as_ref().is_some_and(|l| l.phase == Phase::Active && l.taken_over.is_empty())
+    }
+
+    /// A client's put.
+    pub fn lead_put(&mut self, ctx: &mut Ctx, put: Put) {
+        let Some(lead) = self.active() else { return };
+        if lead.puts.contains_key(&put.id) {
+            return;
+        }
+        let full = lead.puts.len() >= ctx.config.puts_max;
+        let (id, attempt) = (put.id, put.attempt);
+        let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
+        let result = match admission {
+            Admission::Fresh if full || self.has_older(id) => return,
+            Admission::Fresh => return self.begin(ctx, put),
+            Admission::Stale => PutResult::Stale,
+            Admission::Finished(Finished::Committed(v)) => PutResult::Done(v),
+            Admission::Finished(Finished::Aborted(_)) => PutResult::Aborted,
+        };
+        self.trace(ctx, PUT_REPEATED, id.sequence);
+        self.send(ctx, id.client, Body::PutReply { id, attempt, result });
+    }
+
+    /// Whether a put of an earlier run of the client is in flight: the next run's would outdate it.
+    fn has_older(&self, id: PutId) -> bool {
+        let of_client = |i: &PutId| i.client == id.client && i.incarnation < id.incarnation;
+        self.lead.as_ref().is_some_and(|l| l.puts.keys().any(of_client))
+    }
+
+    /// Starts collecting the members' logs.
+    pub fn begin(&mut self, ctx: &mut Ctx, put: Put) {
+        let Some(lead) = self.lead.as_mut() else { return };
+        let (id, attempt) = (put.id, put.attempt);
+        let logged = lead.early.remove(&(id, attempt)).unwrap_or_default();
+        let retry_at = ctx.now + ctx.config.retry;
+        let f =
+            InFlight { put: put.clone(), logged, decision: None, applied: BTreeSet::new(), verdict: None, retry_at };
+        lead.puts.insert(id, f);
+        self.log(ctx, put);
+    }
+
+    /// A member has forced the attempt to its log.
+    pub fn on_logged(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32) {
+        let members = self.others(ctx.me).len() + 1;
+        let Some(lead) = self.active() else { return };
+        let Some(f) = lead.puts.get_mut(&id).filter(|f| f.put.attempt == attempt) else {
+            if lead.early.len() < 256 {
+                lead.early.entry((id, attempt)).or_default().insert(from);
+            }
+            return;
+        };
+        let new = f.logged.insert(from);
+        let all = f.logged.len() == members || mutant!("kv-replica.commit.without-all") && f.logged.contains(&ctx.me);
+        if new && all && f.decision.is_none() {
+            let key = f.put.key.clone();
+            lead.queues.entry(key.clone()).or_default().ready.push_back(id);
+            self.advance(ctx, &key);
+        }
+    }
+
+    /// Issues the key's next timestamp, if every member has applied the last.
+    pub fn advance(&mut self, ctx: &mut Ctx, key: &Bytes) {
+        let epoch = self.epoch();
+        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Active) else { return };
+        let Some(queue) = lead.queues.get_mut(key) else { return };
+        if queue.current.is_some() && !mutant!("kv-replica.order.overtakes") {
+            return;
+        }
+        let Some(id) = queue.ready.pop_front() else {
+            lead.queues.remove(key);
+            return;
+        };
+        queue.current = Some(id);
+        lead.counter += 1;
+        let at = Timestamp { epoch, counter: lead.counter };
+        let f = lead.puts.get_mut(&id).expect("what is ready is in flight");
+        let current = self.keys.get(key);
+        let (verdict, expires) = f.verdict.unwrap_or_else(|| {
+            let holds = f.put.condition.holds(current) || mutant!("kv-replica.condition.unjudged");
+            let ttl = if let Change::Set { ttl, .. } = &f.put.change { *ttl } else { None };
+            (if holds { Verdict::Applied } else { Verdict::ConditionFailed }, ttl.map(|t| ctx.now + t))
+        });
+        if let Some(t) = expires.filter(|_| verdict == Verdict::Applied) {
+            lead.deadlines.insert((t, key.clone()));
+        }
+        self.decide(ctx, id, Decision::Commit { at, verdict, expires });
+    }
+
+    /// Sends a decision to all members, this one included.
+    pub fn decide(&mut self, ctx: &mut Ctx, id: PutId, decision: Decision) {
+        let others = self.others(ctx.me);
+        let Some(f) = self.lead.as_mut().and_then(|l| l.puts.get_mut(&id)) else { return };
+        f.decision = Some(decision);
+        f.retry_at = ctx.now + ctx.config.retry;
+        let (attempt, put) = (f.put.attempt, f.put.clone());
+        let contents = f.verdict.map(|_| Box::new(put.clone()));
+        for to in others {
+            self.send(ctx, to, Body::Decide { id, attempt, decision, put: contents.clone() });
+        }
+        self.on_decide(ctx, id, attempt, decision, Some(put));
+    }
+
+    pub fn on_refuse(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+        let Some(f) = self.active().and_then(|l| l.puts.get(&id)) else { return };
+        if f.put.attempt == attempt && f.decision.is_none() {
+            self.decide(ctx, id, Decision::Abort);
+        }
+    }
+
+    /// A member has forced the decision.
+    pub fn on_applied(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32, at: Option<Timestamp>) {
+        let members = self.others(ctx.me).len() + 1;
+        let Some(lead) = self.active() else { return };
+        let Some(f) = lead.puts.get_mut(&id).filter(|f| f.put.attempt == attempt) else { return };
+        if f.decision.is_none_or(|d| d.at() != at) {
+            return;
+        }
+        f.applied.insert(from);
+        let early = mutant!("kv-replica.answer.before-all-applied");
+        if f.applied.len() == members || early || at.is_none() && mutant!("kv-replica.abort.not-everywhere") {
+            self.complete(ctx, id);
+        }
+    }
+
+    /// Every member has the decision: the client is answered, and the key's next put follows.
+    fn complete(&mut self, ctx: &mut Ctx, id: PutId) {
+        let Some(lead) = self.lead.as_mut() else { return };
+        let Some(f) = lead.puts.remove(&id) else { return };
+        lead.taken_over.remove(&id);
+        let (attempt, key) = (f.put.attempt, f.put.key);
+        let (result, point) = match f.decision {
+            Some(Decision::Commit { verdict: Verdict::Applied, .. }) => {
+                (PutResult::Done(Verdict::Applied), PUT_COMMITTED)
+            }
+            Some(Decision::Commit { verdict, .. }) => (PutResult::Done(verdict), CONDITION_FAILED),
+            // The record of a finished put was dropped: its own result counts.
+            _ => (self.finished_as(id, attempt), PUT_ABORTED),
+        };
+        let queues = self.lead.as_mut().map(|l| &mut l.queues);
+        let current = queues.and_then(|q| q.get_mut(&key)).filter(|q| q.current == Some(id));
+        let held = current.map(|q| q.current = None).is_some();
+        self.trace(ctx, point, id.sequence);
+        if id.client != ctx.me {
+            self.send(ctx, id.client, Body::PutReply { id, attempt, result });
+        }
+        if let Some(Decision::Commit { at, .. }) = f.decision {
+            for to in self.others(ctx.me) {
+                self.send(ctx, to, Body::Complete { key: key.clone(), at });
+            }
+            self.on_complete(ctx, &key, at);
+        }
+        if held {
+            self.advance(ctx, &key);
+        }
+    }
+
+    fn finished_as(&self, id: PutId, attempt: u32) -> PutResult {
+        match self.clients.get(&id.client).map(|c| c.admit(id, attempt)) {
+            Some(Admission::Finished(Finished::Committed(v))) => PutResult::Done(v),
+            Some(Admission::Stale) => PutResult::Stale,
+            _ => PutResult::Aborted,
+        }
+    }
+
+    pub fn on_missing(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32) {
+        let Some(f) = self.active().and_then(|l| l.puts.get(&id)) else { return };
+        let Some(decision) = f.decision.filter(|_| f.put.attempt == attempt) else { return };
+        let put = Some(Box::new(f.put.clone()));
+        self.send(ctx, from, Body::Decide { id, attempt, decision, put });
+    }
+
+    /// A member has an attempt without a decision. One that the primary does not know is aborted.
+    pub fn on_doubt(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32, key: &Bytes) {
+        let own = self.logged.get(&id);
+        let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
+        let own_logged = own.is_some();
+        let Some(lead) = self.active() else { return };
+        if lead.puts.contains_key(&id) {
+            return;
+        }
+        if admission == Admission::Fresh {
+            // One in the primary's own log begins when its time has come.
+            if own_logged {
+                return;
+            }
+            self.trace(ctx, UNKNOWN_ATTEMPT, id.sequence);
+            self.end_attempt(ctx, id, attempt, key.clone(), Decision::Abort);
+        } else {
+            self.send(ctx, from, Body::Decide { id, attempt, decision: Decision::Forget, put: None });
+        }
+    }
+
+    /// Ends an attempt on all members; the client hears of it then.
+    pub fn end_attempt(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, key: Bytes, decision: Decision) {
+        let Some(lead) = self.lead.as_mut() else { return };
+        let put = aborted(id, attempt, key);
+        let (logged, applied) = (BTreeSet::new(), BTreeSet::new());
+        let f = InFlight { put, logged, decision: None, applied, verdict: None, retry_at: ctx.now };
+        lead.puts.insert(id, f);
+        self.decide(ctx, id, decision);
+    }
+
+    /// Deletes an expired value by a put of the primary's own.
+    pub fn expire(&mut self, ctx: &mut Ctx, key: &Bytes) {
+        let too_few = self.others(ctx.me).len() + 1 < ctx.config.min_copies;
+        let (epoch, by) = (self.epoch(), self.keys.get(key).map(|v| v.by));
+        let (Some(lead), Some(by)) = (self.active(), by) else { return };
+        let condition = Condition::WrittenBy(by);
+        if too_few || lead.puts.values().any(|f| f.put.key == *key && f.put.condition == condition) {
+            return;
+        }
+        *ctx.own_puts += 1;
+        let id = PutId { client: ctx.me, incarnation: ctx.incarnation, sequence: *ctx.own_puts };
+        let floor = id.sequence.saturating_sub(64);
+        let change = Change::Delete;
+        let put = Put { id, attempt: 1, floor, key: key.clone(), condition, change, early: false, born: epoch };
+        self.trace(ctx, EXPIRED, 0);
+        for to in self.others(ctx.me) {
+            self.send(ctx, to, Body::Prepare(Box::new(put.clone())));
+        }
+        self.begin(ctx, put);
+    }
+
+    fn expire_due(&mut self, ctx: &mut Ctx) {
+        for _ in 0..EXPIRE_MAX {
+            let Some(lead) = self.active() else { return };
+            let Some((t, key)) = lead.deadlines.first().cloned().filter(|d| d.0 <= ctx.now) else { return };
+            let locked = self.locks.contains_key(&key);
+            if let Some(lead) = self.active() {
+                lead.deadlines.pop_first();
+                // It is judged again when the put that is under way has ended.
+                if locked {
+                    lead.deadlines.insert((ctx.now + ctx.config.retry, key));
+                    continue;
+                }
+            }
+            let due = self.keys.get(&key).and_then(|v| v.expires).is_some_and(|e| e <= ctx.now && e <= t);
+            if due && self.keys[&key].value.is_some() {
+                self.expire(ctx, &key);
+            }
+        }
+    }
+
+    pub fn tick_lead(&mut self, ctx: &mut Ctx) {
+        self.tick_takeover(ctx);
+        self.expire_due(ctx);
+        let others = self.others(ctx.me);
+        let Some(lead) = self.active() else { return };
+        let mut messages = Vec::new();
+        for (id, f) in lead.puts.iter_mut().filter(|(_, f)| f.retry_at <= ctx.now) {
+            f.retry_at = ctx.now + ctx.config.retry;
+            let has = if f.decision.is_some() { &f.applied } else { &f.logged };
+            for to in others.iter().filter(|n| !has.contains(n)) {
+                let put = Box::new(f.put.clone());
+                let body = match f.decision {
+                    Some(decision) if decision.at().is_none() => {
+                        Body::Decide { id: *id, attempt: f.put.attempt, decision, put: None }
+                    }
+                    Some(decision) => Body::Decide { id: *id, attempt: f.put.attempt, decision, put: Some(put) },
+                    None => Body::Prepare(put),
+                };
+                messages.push((*to, body));
+            }
+        }
+        for (to, body) in messages {
+            self.send(ctx, to, body);
+        }
+        self.begin_late(ctx);
+    }
+
+    /// Puts in the primary's own log that it has not begun: they arrived while it took over.
+    fn begin_late(&mut self, ctx: &mut Ctx) {
+        let late = self.logged.values().filter(|l| l.forced && l.doubt_at <= ctx.now).map(|l| l.put.clone());
+        for put in late.collect::<Vec<_>>() {
+            let (id, attempt) = (put.id, put.attempt);
+            if self.active().is_none_or(|l| l.puts.contains_key(&id)) {
+                continue;
+            }
+            let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
+            if admission != Admission::Fresh {
+                self.end_attempt(ctx, id, attempt, put.key, Decision::Forget);
+            } else if !self.has_older(id) {
+                self.begin(ctx, put);
+            }
+        }
+    }
+}

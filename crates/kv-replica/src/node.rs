@@ -1,0 +1,223 @@
+//! A storage node: its replicas, its lease, its forced log.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time};
+
+use crate::clients::ClientState;
+use crate::config::Config;
+use crate::journal::Journal;
+use crate::msg::{Body, Packet};
+use crate::record::{self, Record, RecordError};
+use crate::replica::{Ctx, Forced, Replica};
+use crate::trace::RETURNED;
+use crate::types::{Partition, Version, View};
+
+pub struct KvNode {
+    me: NodeId,
+    meta: NodeId,
+    config: Config,
+    incarnation: Incarnation,
+    drive: DriveId,
+    /// Whether the incarnation is durable, and whether the membership service knows it.
+    booted: bool,
+    registered: bool,
+    replicas: BTreeMap<Partition, Replica>,
+    journal: Journal<Forced>,
+    lease_until: Time,
+    heartbeat_at: Time,
+    tick_at: Time,
+    /// Number of views installed.
+    serial: u64,
+    own_puts: u64,
+}
+
+impl KvNode {
+    /// A node with the drive of this id; `saved` are its records.
+    ///
+    /// # Errors
+    /// A record that is damaged or of another version.
+    pub fn new(
+        me: NodeId,
+        meta: NodeId,
+        config: Config,
+        drive: DriveId,
+        saved: &[(Bytes, Bytes)],
+    ) -> Result<KvNode, RecordError> {
+        let mut node = KvNode {
+            me,
+            meta,
+            config,
+            incarnation: Incarnation(1),
+            drive,
+            booted: false,
+            registered: false,
+            replicas: BTreeMap::new(),
+            journal: Journal::new(),
+            lease_until: Time::ZERO,
+            heartbeat_at: Time::ZERO,
+            tick_at: Time::ZERO,
+            serial: 0,
+            own_puts: 0,
+        };
+        for (key, value) in saved {
+            match record::read(key, value)? {
+                Record::Node(last) => node.incarnation = Incarnation(last.0 + 1),
+                Record::Logged(p, put) => node.replica(p).found(put),
+                Record::Key(p, key, version) => _ = node.replica(p).keys.insert(key, version),
+                Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
+            }
+        }
+        Ok(node)
+    }
+
+    fn replica(&mut self, p: Partition) -> &mut Replica {
+        self.replicas.entry(p).or_insert_with(|| Replica::new(p))
+    }
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+    /// The view in which it takes part.
+    pub fn view(&self, p: Partition) -> Option<&View> {
+        self.replicas.get(&p)?.view.as_ref()
+    }
+    /// Committed versions in a partition, durable or about to be.
+    pub fn versions(&self, p: Partition) -> impl Iterator<Item = (&Bytes, &Version)> {
+        self.replicas.get(&p).into_iter().flat_map(|r| &r.keys)
+    }
+    pub fn clients(&self, p: Partition) -> impl Iterator<Item = (&NodeId, &ClientState)> {
+        self.replicas.get(&p).into_iter().flat_map(|r| &r.clients)
+    }
+    /// Undecided puts in its log.
+    pub fn undecided(&self, p: Partition) -> usize {
+        self.replicas.get(&p).map_or(0, |r| r.logged.len())
+    }
+    /// The key that stopped the partition here.
+    pub fn stopped(&self, p: Partition) -> Option<&Bytes> {
+        self.replicas.get(&p)?.stopped.as_ref()
+    }
+
+    /// Runs a replica's handler.
+    fn with(&mut self, p: Partition, now: Time, fx: &mut Effects<Packet>, what: impl FnOnce(&mut Replica, &mut Ctx)) {
+        let replica = self.replicas.entry(p).or_insert_with(|| Replica::new(p));
+        let mut ctx = Ctx {
+            me: self.me,
+            meta: self.meta,
+            incarnation: self.incarnation,
+            now,
+            leased: now < self.lease_until,
+            own_puts: &mut self.own_puts,
+            config: &self.config,
+            journal: &mut self.journal,
+            fx,
+        };
+        what(replica, &mut ctx);
+    }
+
+    fn to_meta(&self, fx: &mut Effects<Packet>, body: Body) {
+        fx.send(Packet { from: self.me, to: self.meta, partition: Partition(0), epoch: Epoch(0), body });
+    }
+
+    fn beat(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        self.heartbeat_at = now + self.config.heartbeat;
+        let (incarnation, drive) = (self.incarnation, self.drive);
+        if !self.registered {
+            self.to_meta(fx, Body::Register { incarnation, drive });
+            return;
+        }
+        let views = self.replicas.values().filter(|r| r.view.is_some()).map(|r| (r.p, r.epoch())).collect();
+        let serial = self.serial;
+        self.to_meta(fx, Body::Heartbeat { incarnation, sent: now, serial, views });
+    }
+
+    fn on_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {
+        match packet.body {
+            Body::Registered { incarnation } if incarnation == self.incarnation && !self.registered => {
+                self.registered = true;
+                self.beat(now, fx);
+            }
+            Body::Lease { incarnation, sent, serial } if serial == self.serial && incarnation == self.incarnation => {
+                self.lease_until = self.lease_until.max(sent + self.config.lease);
+            }
+            Body::NewView(view) | Body::Outdated(Some(view)) => self.install(now, *view, fx),
+            Body::Fault { key } if packet.from == self.meta => {
+                self.with(packet.partition, now, fx, |r, ctx| r.stop(ctx, key));
+            }
+            _ if self.registered => {
+                let p = packet.partition;
+                self.with(p, now, fx, |r, ctx| r.on_packet(ctx, packet));
+            }
+            _ => {}
+        }
+    }
+
+    fn install(&mut self, now: Time, view: View, fx: &mut Effects<Packet>) {
+        if !self.registered {
+            return;
+        }
+        let mut new = false;
+        self.with(view.partition, now, fx, |r, ctx| {
+            let held = view.member(ctx.me).is_some_and(|m| !m.holds.is_empty() && m.since == view.epoch);
+            let epoch = u64::from(view.epoch.0);
+            new = r.install(ctx, view);
+            if new && held && r.view.is_some() {
+                r.trace(ctx, RETURNED, epoch);
+            }
+        });
+        if new {
+            self.serial += 1;
+            self.beat(now, fx);
+        }
+    }
+
+    fn on_stored(&mut self, now: Time, then: Forced, fx: &mut Effects<Packet>) {
+        match then {
+            Forced::Boot => {
+                self.booted = true;
+                self.beat(now, fx);
+            }
+            Forced::Logged { p, id, attempt } => self.with(p, now, fx, |r, ctx| r.forced_log(ctx, id, attempt)),
+            Forced::Applied { p, id, attempt, at, key } => {
+                self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, key.as_ref()));
+            }
+            Forced::Chunk { p, epoch, last } => self.with(p, now, fx, |r, ctx| r.forced_chunk(ctx, epoch, last)),
+        }
+    }
+
+    fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        if !self.booted {
+            return;
+        }
+        if now >= self.heartbeat_at {
+            self.beat(now, fx);
+        }
+        let active = self.replicas.values().filter(|r| r.view.is_some()).map(|r| r.p);
+        for p in active.collect::<Vec<_>>() {
+            self.with(p, now, fx, |r, ctx| r.tick(ctx));
+        }
+    }
+}
+
+impl Node<Packet> for KvNode {
+    fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+        match event {
+            Event::Packet(packet) => self.on_packet(now, packet, fx),
+            Event::Stored { tag } => {
+                for then in self.journal.stored(fx, tag) {
+                    self.on_stored(now, then, fx);
+                }
+            }
+            Event::Timer => {
+                if self.tick_at == Time::ZERO {
+                    let entry = (Bytes::from_static(record::NODE_KEY), Some(record::node(self.incarnation)));
+                    self.journal.force(fx, vec![entry], Forced::Boot);
+                }
+                self.tick(now, fx);
+                self.tick_at = now + self.config.tick;
+                fx.wake_at(self.tick_at);
+            }
+            Event::Completion(_) | Event::Request(_) => {}
+        }
+    }
+}

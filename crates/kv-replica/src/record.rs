@@ -1,0 +1,324 @@
+//! Durable records of a node, format version 1. Integers are little-endian; bytes are a u32 length and the bytes; an
+//! option is u8 0, or u8 1 and the value. In keys, numbers are big-endian.
+//!
+//! | key | record |
+//! |---|---|
+//! | `n` | version u8, incarnation u64 of the last run |
+//! | `l` partition u32, client u32, incarnation u64, sequence u64 | version u8, an undecided put: attempt u32, floor u64,
+//! born u32, flags u8 (1: inform the client early), condition (u8 0 always, 1 absent, 2 value is: bytes, 3 written by: client
+//! u32, incarnation u64, sequence u64), change (u8 0 delete, 1 set: bytes, ttl in ns as option of u64), key as bytes |
+//! | `k` partition u32, key | version u8, a committed version: epoch u32, counter u64, client u32, incarnation u64, sequence
+//! u64, value as option of bytes, expiry in ns as option of u64 |
+//! | `c` partition u32, client u32 | version u8, a client's finished puts: incarnation u64, floor u64, u32 × [sequence u64,
+//! u8 (0 applied, 1 condition failed, 2 aborted), last aborted attempt u32 or 0] |
+//!
+//! A decision is one atomic write: it changes `k` and `c` and removes `l`. A power cut loses it whole, and then the
+//! undecided put is still there.
+
+use bytes::Bytes;
+use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time};
+
+use crate::clients::{ClientState, Finished};
+use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, Timestamp, VALUE_MAX, Verdict, Version};
+
+const VERSION: u8 = 1;
+
+/// A record that no program of this version wrote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("record {key:02x?}: no kind of record begins so")]
+    Key { key: Bytes },
+    #[error("record {key:02x?}: format version {version}, this program reads {VERSION}")]
+    Version { key: Bytes, version: u8 },
+    #[error("record {key:02x?}: malformed after byte {at} of {length}")]
+    Malformed { key: Bytes, at: usize, length: usize },
+}
+
+/// One durable record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    Node(Incarnation),
+    Logged(Partition, Put),
+    Key(Partition, Bytes, Version),
+    Client(Partition, NodeId, ClientState),
+}
+
+#[derive(Default)]
+pub(crate) struct Writer(Vec<u8>);
+
+impl Writer {
+    pub fn u8(mut self, v: u8) -> Writer {
+        self.0.push(v);
+        self
+    }
+    pub fn u32(mut self, v: u32) -> Writer {
+        self.0.extend(v.to_le_bytes());
+        self
+    }
+    pub fn u64(mut self, v: u64) -> Writer {
+        self.0.extend(v.to_le_bytes());
+        self
+    }
+    pub fn bytes(self, v: &[u8]) -> Writer {
+        let mut w = self.u32(v.len() as u32);
+        w.0.extend(v);
+        w
+    }
+    pub fn option<T>(self, v: Option<T>, write: impl FnOnce(Writer, T) -> Writer) -> Writer {
+        match v {
+            None => self.u8(0),
+            Some(v) => write(self.u8(1), v),
+        }
+    }
+    pub fn id(self, id: &PutId) -> Writer {
+        self.u32(id.client.0).u64(id.incarnation.0).u64(id.sequence)
+    }
+    pub fn end(self) -> Bytes {
+        self.0.into()
+    }
+}
+
+pub(crate) struct Reader<'a> {
+    pub rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, rest) = self.rest.split_at_checked(n)?;
+        self.rest = rest;
+        Some(head)
+    }
+    pub fn u8(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+    pub fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
+    }
+    pub fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+    pub fn big32(&mut self) -> Option<u32> {
+        Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
+    }
+    pub fn big64(&mut self) -> Option<u64> {
+        Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
+    }
+    pub fn bytes(&mut self, max: usize) -> Option<Bytes> {
+        let n = self.u32()? as usize;
+        (n <= max).then_some(())?;
+        Some(Bytes::copy_from_slice(self.take(n)?))
+    }
+    pub fn option<T>(&mut self, read: impl FnOnce(&mut Reader<'a>) -> Option<T>) -> Option<Option<T>> {
+        match self.u8()? {
+            0 => Some(None),
+            1 => Some(Some(read(self)?)),
+            _ => None,
+        }
+    }
+    pub fn id(&mut self) -> Option<PutId> {
+        let (client, incarnation) = (NodeId(self.u32()?), Incarnation(self.u64()?));
+        Some(PutId { client, incarnation, sequence: self.u64()? })
+    }
+}
+
+pub const NODE_KEY: &[u8] = b"n";
+
+fn key(kind: u8, p: Partition, rest: &[u8]) -> Bytes {
+    [&[kind][..], &p.0.to_be_bytes(), rest].concat().into()
+}
+
+pub fn logged_key(p: Partition, id: &PutId) -> Bytes {
+    let (client, incarnation) = (id.client.0.to_be_bytes(), id.incarnation.0.to_be_bytes());
+    key(b'l', p, &[&client[..], &incarnation, &id.sequence.to_be_bytes()].concat())
+}
+
+pub fn value_key(p: Partition, k: &[u8]) -> Bytes {
+    key(b'k', p, k)
+}
+
+pub fn client_key(p: Partition, client: NodeId) -> Bytes {
+    key(b'c', p, &client.0.to_be_bytes())
+}
+
+pub fn node(incarnation: Incarnation) -> Bytes {
+    Writer::default().u8(VERSION).u64(incarnation.0).end()
+}
+
+pub fn put(put: &Put) -> Bytes {
+    let w = Writer::default().u8(VERSION).u32(put.attempt).u64(put.floor).u32(put.born.0).u8(u8::from(put.early));
+    let w = match &put.condition {
+        Condition::Always => w.u8(0),
+        Condition::Absent => w.u8(1),
+        Condition::ValueIs(v) => w.u8(2).bytes(v),
+        Condition::WrittenBy(id) => w.u8(3).id(id),
+    };
+    let w = match &put.change {
+        Change::Delete => w.u8(0),
+        Change::Set { value, ttl } => w.u8(1).bytes(value).option(*ttl, |w, t| w.u64(t.0)),
+    };
+    w.bytes(&put.key).end()
+}
+
+pub fn version(v: &Version) -> Bytes {
+    let w = Writer::default().u8(VERSION).u32(v.at.epoch.0).u64(v.at.counter).id(&v.by);
+    w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, |w, t| w.u64(t.0)).end()
+}
+
+pub fn client(c: &ClientState) -> Bytes {
+    let mut w = Writer::default().u8(VERSION).u64(c.incarnation.0).u64(c.floor).u32(c.finished.len() as u32);
+    for (sequence, how) in &c.finished {
+        let (kind, attempt) = match how {
+            Finished::Committed(Verdict::Applied) => (0, 0),
+            Finished::Committed(Verdict::ConditionFailed) => (1, 0),
+            Finished::Aborted(a) => (2, *a),
+        };
+        w = w.u64(*sequence).u8(kind).u32(attempt);
+    }
+    w.end()
+}
+
+fn read_put(r: &mut Reader, id: PutId) -> Option<Put> {
+    let (attempt, floor, born) = (r.u32()?, r.u64()?, Epoch(r.u32()?));
+    let flags = r.u8().filter(|f| *f <= 1)?;
+    let condition = match r.u8()? {
+        0 => Condition::Always,
+        1 => Condition::Absent,
+        2 => Condition::ValueIs(r.bytes(VALUE_MAX)?),
+        3 => Condition::WrittenBy(r.id()?),
+        _ => return None,
+    };
+    let change = match r.u8()? {
+        0 => Change::Delete,
+        1 => Change::Set { value: r.bytes(VALUE_MAX)?, ttl: r.option(|r| r.u64().map(Span))? },
+        _ => return None,
+    };
+    let key = r.bytes(KEY_MAX)?;
+    Some(Put { id, attempt, floor, key, condition, change, early: flags == 1, born })
+}
+
+fn read_client(r: &mut Reader) -> Option<ClientState> {
+    let (incarnation, floor, count) = (Incarnation(r.u64()?), r.u64()?, r.u32()?);
+    let mut c = ClientState { incarnation, floor, ..ClientState::default() };
+    for _ in 0..count {
+        let (sequence, kind, attempt) = (r.u64()?, r.u8()?, r.u32()?);
+        let how = match kind {
+            0 => Finished::Committed(Verdict::Applied),
+            1 => Finished::Committed(Verdict::ConditionFailed),
+            2 => Finished::Aborted(attempt),
+            _ => return None,
+        };
+        c.finished.insert(sequence, how);
+    }
+    Some(c)
+}
+
+/// Reads a record.
+///
+/// # Errors
+/// It is no record of this version.
+pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
+    let mut k = Reader { rest: key };
+    let mut r = Reader { rest: value };
+    let kind = k.u8().filter(|k| b"nlkc".contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
+    match r.u8() {
+        Some(VERSION) => {}
+        version => return Err(RecordError::Version { key: key.clone(), version: version.unwrap_or(0) }),
+    }
+    let record = contents(kind, &mut k, &mut r).filter(|_| r.rest.is_empty() && k.rest.is_empty());
+    let at = value.len() - r.rest.len();
+    record.ok_or_else(|| RecordError::Malformed { key: key.clone(), at, length: value.len() })
+}
+
+fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
+    if kind == b'n' {
+        return Some(Record::Node(Incarnation(r.u64()?)));
+    }
+    let p = Partition(k.big32()?);
+    Some(match kind {
+        b'l' => {
+            let (client, incarnation) = (NodeId(k.big32()?), Incarnation(k.big64()?));
+            Record::Logged(p, read_put(r, PutId { client, incarnation, sequence: k.big64()? })?)
+        }
+        b'k' => {
+            let name = Bytes::copy_from_slice(std::mem::take(&mut k.rest));
+            let at = Timestamp { epoch: Epoch(r.u32()?), counter: r.u64()? };
+            let by = r.id()?;
+            let value = r.option(|r| r.bytes(VALUE_MAX))?;
+            Record::Key(p, name, Version { at, by, value, expires: r.option(|r| r.u64().map(Time))? })
+        }
+        _ => Record::Client(p, NodeId(k.big32()?), read_client(r)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: PutId = PutId { client: NodeId(7), incarnation: Incarnation(2), sequence: 300 };
+
+    fn samples() -> Vec<(Bytes, Bytes, Record)> {
+        let p = Partition(5);
+        let sample = Put {
+            id: ID,
+            attempt: 2,
+            floor: 299,
+            key: Bytes::from_static(b"k"),
+            condition: Condition::ValueIs(Bytes::from_static(b"old")),
+            change: Change::Set { value: Bytes::from_static(b"new"), ttl: Some(Span(9)) },
+            early: true,
+            born: Epoch(4),
+        };
+        let at = Timestamp { epoch: Epoch(4), counter: 8 };
+        let v = Version { at, by: ID, value: Some(Bytes::from_static(b"v")), expires: None };
+        let mut c = ClientState { incarnation: Incarnation(2), floor: 299, ..ClientState::default() };
+        c.finished.insert(299, Finished::Committed(Verdict::ConditionFailed));
+        c.finished.insert(300, Finished::Aborted(1));
+        vec![
+            (NODE_KEY.into(), node(Incarnation(3)), Record::Node(Incarnation(3))),
+            (logged_key(p, &ID), put(&sample), Record::Logged(p, sample)),
+            (value_key(p, b"k"), version(&v), Record::Key(p, Bytes::from_static(b"k"), v)),
+            (client_key(p, NodeId(7)), client(&c), Record::Client(p, NodeId(7), c)),
+        ]
+    }
+
+    #[test]
+    fn records_have_these_bytes() {
+        let hex = |b: &Bytes| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let golden = [
+            ("6e", "010300000000000000"),
+            (
+                "6c00000005000000070000000000000002000000000000012c",
+                "01020000002b01000000000000040000000102030000006f6c6401030000006e65770109000000000000000100\
+                 00006b",
+            ),
+            ("6b000000056b", "010400000008000000000000000700000002000000000000002c0100000000000001010000007600"),
+            (
+                "630000000500000007",
+                "0102000000000000002b01000000000000020000002b0100000000000001000000002c010000000000000201000000",
+            ),
+        ];
+        for ((k, v, record), (key, value)) in samples().iter().zip(golden) {
+            assert_eq!((hex(k).as_str(), hex(v)), (key, value.replace(' ', "")));
+            assert_eq!(read(k, v).as_ref(), Ok(record));
+        }
+    }
+
+    #[test]
+    fn no_damaged_record_is_read_and_none_panics() {
+        for (k, v, _) in samples() {
+            for cut in 0..v.len() {
+                assert!(read(&k, &v.slice(..cut)).is_err(), "{k:?} cut to {cut}");
+            }
+            assert!(read(&k, &[&v[..], &[0]].concat().into()).is_err(), "a byte too many");
+            for i in 0..v.len() {
+                for bit in 0..8 {
+                    let mut bent = v.to_vec();
+                    bent[i] ^= 1 << bit;
+                    _ = read(&k, &bent.into());
+                }
+            }
+            assert!(matches!(read(&k, &Bytes::from_static(&[9])), Err(RecordError::Version { version: 9, .. })));
+        }
+        assert!(matches!(read(&Bytes::from_static(b"x"), &Bytes::new()), Err(RecordError::Key { .. })));
+    }
+}

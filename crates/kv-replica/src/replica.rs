@@ -1,0 +1,499 @@
+//! A member's part of one partition: it logs puts, applies decisions, and locks keys against gets meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time, TracePoint};
+
+use crate::clients::{Admission, ClientState, Finished};
+use crate::config::Config;
+use crate::fill::Fill;
+use crate::gets::HeldGet;
+use crate::journal::Journal;
+use crate::lead::Lead;
+use crate::msg::{Body, Known, Packet};
+use crate::record;
+use crate::trace::{OUTDATED, STOPPED};
+use crate::types::{Change, Condition, Decision, Partition, Put, PutId, Timestamp, Verdict, Version, View};
+
+/// The continuation of a forced write.
+#[derive(Clone, Debug)]
+pub(crate) enum Forced {
+    Boot,
+    Logged { p: Partition, id: PutId, attempt: u32 },
+    Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, key: Option<Bytes> },
+    Chunk { p: Partition, epoch: Epoch, last: bool },
+}
+
+/// The node around a replica, while it handles an event.
+pub(crate) struct Ctx<'a> {
+    pub me: NodeId,
+    pub meta: NodeId,
+    pub incarnation: Incarnation,
+    pub now: Time,
+    pub leased: bool,
+    /// Numbers the puts that this node makes itself.
+    pub own_puts: &'a mut u64,
+    pub config: &'a Config,
+    pub journal: &'a mut Journal<Forced>,
+    pub fx: &'a mut Effects<Packet>,
+}
+
+/// An undecided put in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Logged {
+    pub put: Put,
+    pub forced: bool,
+    /// When to ask about it.
+    pub doubt_at: Time,
+}
+
+pub(crate) struct Replica {
+    pub p: Partition,
+    /// Of which this node is a member.
+    pub view: Option<View>,
+    /// The newest view that this node knows.
+    pub known: Epoch,
+    pub keys: BTreeMap<Bytes, Version>,
+    pub clients: BTreeMap<NodeId, ClientState>,
+    pub logged: BTreeMap<PutId, Logged>,
+    /// Decisions that are not durable here yet. For a new primary their puts count as undecided: it answers nobody
+    /// before every member has recorded them.
+    pub applying: BTreeMap<(PutId, Option<Timestamp>), Put>,
+    /// Undecided puts of each key.
+    pub locks: BTreeMap<Bytes, u32>,
+    /// Versions that some member may not have applied, and when to ask.
+    pub marks: BTreeMap<Bytes, (Timestamp, Time)>,
+    /// Whether every other version here is on all members: not known to a node that has just started or returned.
+    pub clean: bool,
+    /// Puts of clients' earlier runs that were decided in this view.
+    pub outlived: BTreeSet<PutId>,
+    pub held: BTreeMap<Bytes, Vec<HeldGet>>,
+    pub held_count: usize,
+    pub lead: Option<Lead>,
+    pub fill: Option<Fill>,
+    /// This node has fetched what its view said it lacks.
+    pub assembled: bool,
+    /// The key that shows that this partition's history is damaged.
+    pub stopped: Option<Bytes>,
+}
+
+impl Replica {
+    pub fn new(p: Partition) -> Replica {
+        Replica {
+            p,
+            view: None,
+            known: Epoch(0),
+            keys: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            logged: BTreeMap::new(),
+            applying: BTreeMap::new(),
+            locks: BTreeMap::new(),
+            marks: BTreeMap::new(),
+            clean: false,
+            outlived: BTreeSet::new(),
+            held: BTreeMap::new(),
+            held_count: 0,
+            lead: None,
+            fill: None,
+            assembled: false,
+            stopped: None,
+        }
+    }
+    /// A put found in the log at boot.
+    pub fn found(&mut self, put: Put) {
+        if mutant!("kv-replica.boot.discards-log") {
+            return;
+        }
+        self.lock(&put.key);
+        self.logged.insert(put.id, Logged { put, forced: true, doubt_at: Time::ZERO });
+    }
+    pub fn epoch(&self) -> Epoch {
+        self.view.as_ref().map_or(Epoch(0), |v| v.epoch)
+    }
+    pub fn primary(&self) -> Option<NodeId> {
+        self.view.as_ref().map(|v| v.primary)
+    }
+    pub fn leads(&self, me: NodeId) -> bool {
+        self.primary() == Some(me)
+    }
+    pub fn others(&self, me: NodeId) -> Vec<NodeId> {
+        let members = self.view.iter().flat_map(|v| &v.members);
+        members.map(|m| m.node).filter(|n| *n != me).collect()
+    }
+    pub fn send(&self, ctx: &mut Ctx, to: NodeId, body: Body) {
+        ctx.fx.send(Packet { from: ctx.me, to, partition: self.p, epoch: self.epoch(), body });
+    }
+    pub fn trace(&self, ctx: &mut Ctx, point: TracePoint, b: u64) {
+        ctx.fx.trace(point, u64::from(self.p.0), b);
+    }
+    pub fn lock(&mut self, key: &Bytes) {
+        *self.locks.entry(key.clone()).or_insert(0) += 1;
+    }
+    pub fn unlock(&mut self, key: &Bytes) {
+        if let Some(n) = self.locks.get_mut(key) {
+            *n -= 1;
+            if *n == 0 {
+                self.locks.remove(key);
+            }
+        }
+    }
+
+    /// A view of the membership service. Older ones, and those of an earlier run of this node, change nothing.
+    pub fn install(&mut self, ctx: &mut Ctx, view: View) -> bool {
+        if view.epoch <= self.known {
+            return false;
+        }
+        self.known = view.epoch;
+        self.clean &= self.answers_any(ctx.me);
+        let me = view.member(ctx.me).filter(|m| m.incarnation == ctx.incarnation).cloned();
+        self.lead = None;
+        self.outlived.clear();
+        self.refuse_held(ctx);
+        self.fill = None;
+        self.assembled = false;
+        let Some(me) = me else {
+            self.view = None;
+            return true;
+        };
+        let wants = me.wants.minus(&me.holds);
+        self.view = Some(view);
+        for l in self.logged.values_mut() {
+            l.doubt_at = ctx.now + ctx.config.doubt;
+        }
+        if !wants.is_empty() {
+            if mutant!("kv-replica.rejoin.discards-evidence") {
+                let keys: Vec<Bytes> = std::mem::take(&mut self.logged).into_values().map(|l| l.put.key).collect();
+                keys.iter().for_each(|k| self.unlock(k));
+            }
+            self.fill = Some(Fill::new(wants));
+        }
+        if self.leads(ctx.me) {
+            self.take_over(ctx);
+        }
+        true
+    }
+
+    /// A message of this partition. `NewView` is the node's matter.
+    pub fn on_packet(&mut self, ctx: &mut Ctx, packet: Packet) {
+        if self.stopped.is_some() {
+            return;
+        }
+        let current = self.view.is_some() && packet.epoch == self.epoch();
+        if !current && !mutant!("kv-replica.epoch.ignore") || self.view.is_none() {
+            self.trace(ctx, OUTDATED, u64::from(packet.epoch.0));
+            let newer = self.view.clone().filter(|v| v.epoch > packet.epoch).map(Box::new);
+            self.send(ctx, packet.from, Body::Outdated(newer));
+            return;
+        }
+        let from = packet.from;
+        match packet.body {
+            Body::Put(put) => self.on_put(ctx, *put, packet.epoch),
+            Body::Get { request, key } => self.on_get(ctx, HeldGet { client: from, request, key }),
+            Body::ForwardedGet { client, request, key } => self.on_get(ctx, HeldGet { client, request, key }),
+            Body::Prepare(put) => self.log(ctx, *put),
+            Body::Decide { id, attempt, decision, put } => {
+                self.on_decide(ctx, id, attempt, decision, put.map(|p| *p));
+            }
+            Body::Collect => {
+                let undecided = self.undecided();
+                self.send(ctx, from, Body::Report { undecided });
+            }
+            Body::Query { attempts } => {
+                let known = attempts.iter().map(|(id, attempt, key)| self.known_of(*id, *attempt, key)).collect();
+                self.send(ctx, from, Body::Evidence { known });
+            }
+            Body::Complete { key, at } => self.on_complete(ctx, &key, at),
+            Body::AskComplete { key, at } => self.on_ask_complete(ctx, from, key, at),
+            Body::AskSettled if self.settled() => self.send(ctx, from, Body::Settled),
+            Body::Settled => self.on_settled(ctx),
+            Body::Pull { wants, after } => self.on_pull(ctx, from, &wants, after),
+            Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
+            Body::Logged { id, attempt } => self.on_logged(ctx, from, id, attempt),
+            Body::Refuse { id, attempt } => self.on_refuse(ctx, id, attempt),
+            Body::Applied { id, attempt, at } => self.on_applied(ctx, from, id, attempt, at),
+            Body::Missing { id, attempt } => self.on_missing(ctx, from, id, attempt),
+            Body::Doubt { id, attempt, key } => self.on_doubt(ctx, from, id, attempt, &key),
+            Body::Activated if from == ctx.meta => self.on_activated(ctx),
+            Body::Report { undecided } => self.on_report(ctx, from, undecided),
+            Body::Evidence { known } => self.on_evidence(ctx, from, known),
+            _ => {}
+        }
+    }
+
+    fn on_put(&mut self, ctx: &mut Ctx, mut put: Put, epoch: Epoch) {
+        let members = self.view.as_ref().map_or(0, |v| v.members.len());
+        if members < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") {
+            return;
+        }
+        put.born = epoch;
+        if self.leads(ctx.me) {
+            self.lead_put(ctx, put);
+        } else if self.logged.len() < ctx.config.puts_max {
+            self.log(ctx, put);
+        }
+    }
+
+    /// Logs a put, and acknowledges it once it is durable.
+    pub fn log(&mut self, ctx: &mut Ctx, put: Put) {
+        let (id, attempt) = (put.id, put.attempt);
+        let earlier = self.logged.get(&id);
+        if let Some(l) = earlier.filter(|l| l.put.attempt >= attempt) {
+            if l.put.attempt == attempt && l.forced {
+                self.acknowledge(ctx, id, attempt);
+            }
+            return;
+        }
+        let locked = earlier.is_some();
+        if !self.admits(&put) {
+            self.refuse(ctx, id, attempt);
+            return;
+        }
+        if !locked {
+            self.lock(&put.key);
+        }
+        let entry = (record::logged_key(self.p, &id), Some(record::put(&put)));
+        let doubt_at = ctx.now + ctx.config.doubt;
+        self.logged.insert(id, Logged { put, forced: false, doubt_at });
+        ctx.journal.force(ctx.fx, vec![entry], Forced::Logged { p: self.p, id, attempt });
+        if mutant!("kv-replica.log.acknowledged-early") {
+            self.acknowledge(ctx, id, attempt);
+        }
+    }
+
+    /// A put of a client's earlier run is executed only if the primary takes it over, and once.
+    fn admits(&self, put: &Put) -> bool {
+        let Some(client) = self.clients.get(&put.id.client) else { return true };
+        match client.admit(put.id, put.attempt) {
+            Admission::Fresh => true,
+            Admission::Stale => {
+                let taken_over = client.incarnation > put.id.incarnation && put.born < self.epoch();
+                taken_over && !self.outlived.contains(&put.id)
+            }
+            Admission::Finished(_) => false,
+        }
+    }
+
+    /// The primary aborts too what this member has recorded as aborted.
+    fn refuse(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+        let admission = self.clients.get(&id.client).map(|c| c.admit(id, attempt));
+        let primary = self.primary().filter(|p| *p != ctx.me);
+        if let (Some(Admission::Finished(Finished::Aborted(_))), Some(primary)) = (admission, primary) {
+            self.send(ctx, primary, Body::Refuse { id, attempt });
+        }
+    }
+
+    fn acknowledge(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+        match self.primary() {
+            Some(p) if p == ctx.me => self.on_logged(ctx, p, id, attempt),
+            Some(p) => self.send(ctx, p, Body::Logged { id, attempt }),
+            None => {}
+        }
+    }
+
+    pub fn forced_log(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+        let Some(l) = self.logged.get_mut(&id).filter(|l| l.put.attempt == attempt) else { return };
+        l.forced = true;
+        if l.put.early {
+            self.send(ctx, id.client, Body::Held { id, attempt });
+        }
+        self.acknowledge(ctx, id, attempt);
+    }
+
+    /// The primary's final word. A late one changes nothing and is acknowledged again.
+    pub fn on_decide(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, decision: Decision, put: Option<Put>) {
+        let at = decision.at();
+        if self.applying.contains_key(&(id, at)) {
+            return;
+        }
+        // At most one attempt is committed: whichever is here.
+        let ends = |l: &&Logged| l.put.attempt <= attempt || at.is_some();
+        let logged = self.logged.get(&id).filter(ends).map(|l| l.put.clone());
+        let in_log = logged.is_some();
+        match decision {
+            Decision::Abort | Decision::Forget => {
+                self.abort(ctx, id, attempt, logged, decision == Decision::Abort);
+            }
+            Decision::Commit { at, verdict, expires } => {
+                let Some(contents) = logged.or(put) else {
+                    self.without_contents(ctx, id, attempt, at);
+                    return;
+                };
+                self.apply(ctx, &contents, attempt, (at, verdict, expires), in_log);
+            }
+        }
+    }
+
+    /// A decision without contents: it was applied, or its put never came.
+    fn without_contents(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, at: Timestamp) {
+        let known = self.clients.get(&id.client).is_some_and(|c| c.admit(id, attempt) != Admission::Fresh);
+        if known {
+            self.applied(ctx, id, attempt, Some(at));
+        } else if let Some(primary) = self.primary() {
+            self.send(ctx, primary, Body::Missing { id, attempt });
+        }
+    }
+
+    /// `record`: the attempt has no effect for good.
+    fn abort(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, logged: Option<Put>, record: bool) {
+        let client = self.clients.entry(id.client).or_default();
+        let recorded = client.admit(id, attempt) != Admission::Fresh;
+        if (recorded || !record) && logged.is_none() {
+            self.applied(ctx, id, attempt, None);
+            return;
+        }
+        // Only a decision that is new raises the floor: the put's own may be old.
+        if record && !client.finish(id, 0, Finished::Aborted(attempt)) {
+            self.outlived.insert(id);
+        }
+        let mut entries = vec![(record::client_key(self.p, id.client), Some(record::client(client)))];
+        let key = logged.as_ref().map_or(Bytes::new(), |put| put.key.clone());
+        self.applying.insert((id, None), aborted(id, attempt, key.clone()));
+        if logged.is_some() {
+            self.logged.remove(&id);
+            entries.push((record::logged_key(self.p, &id), None));
+            self.unlock(&key);
+            self.serve_held(ctx, &key, false);
+        }
+        ctx.journal.force(ctx.fx, entries, Forced::Applied { p: self.p, id, attempt, at: None, key: None });
+    }
+
+    fn apply(
+        &mut self,
+        ctx: &mut Ctx,
+        put: &Put,
+        attempt: u32,
+        (at, verdict, expires): (Timestamp, Verdict, Option<Time>),
+        in_log: bool,
+    ) {
+        let (id, key) = (put.id, &put.key);
+        let newest = self.keys.get(key).is_none_or(|v| v.at < at) || mutant!("kv-replica.order.applies-older");
+        let recorded = || self.clients.get(&id.client).is_some_and(|c| c.admit(id, attempt) != Admission::Fresh);
+        let repeated = if verdict == Verdict::Applied { !newest } else { recorded() };
+        if repeated && !in_log {
+            self.applied(ctx, id, attempt, Some(at));
+            return;
+        }
+        let client = self.clients.entry(id.client).or_default();
+        if !client.finish(id, put.floor, Finished::Committed(verdict)) {
+            self.outlived.insert(id);
+        }
+        let mut entries = vec![(record::client_key(self.p, id.client), Some(record::client(client)))];
+        if self.logged.remove(&id).is_some() {
+            entries.push((record::logged_key(self.p, &id), None));
+        }
+        if verdict == Verdict::Applied && newest {
+            let value = match &put.change {
+                Change::Set { value, .. } => Some(value.clone()),
+                Change::Delete => None,
+            };
+            let version = Version { at, by: id, value, expires };
+            entries.push((record::value_key(self.p, key), Some(record::version(&version))));
+            self.keys.insert(key.clone(), version);
+            if !mutant!("kv-replica.get.before-all-applied") {
+                self.marks.insert(key.clone(), (at, ctx.now + ctx.config.doubt));
+            }
+        }
+        if in_log {
+            self.unlock(key);
+        }
+        self.applying.insert((id, Some(at)), Put { attempt, ..put.clone() });
+        let then = Forced::Applied { p: self.p, id, attempt, at: Some(at), key: Some(key.clone()) };
+        ctx.journal.force(ctx.fx, entries, then);
+        if mutant!("kv-replica.apply.acknowledged-early") {
+            self.applied(ctx, id, attempt, Some(at));
+        }
+    }
+
+    fn applied(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, at: Option<Timestamp>) {
+        match self.primary() {
+            Some(p) if p == ctx.me => self.on_applied(ctx, p, id, attempt, at),
+            Some(p) => self.send(ctx, p, Body::Applied { id, attempt, at }),
+            None => {}
+        }
+    }
+
+    pub fn forced_decision(
+        &mut self,
+        ctx: &mut Ctx,
+        id: PutId,
+        attempt: u32,
+        at: Option<Timestamp>,
+        key: Option<&Bytes>,
+    ) {
+        self.applying.remove(&(id, at));
+        self.applied(ctx, id, attempt, at);
+        if let Some(key) = key {
+            self.serve_held(ctx, key, false);
+        }
+    }
+
+    /// Puts whose decision is not durable here.
+    pub fn undecided(&self) -> Vec<Put> {
+        let applying = self.applying.values().filter(|_| !mutant!("kv-replica.takeover.volatile-decisions"));
+        self.logged.values().map(|l| &l.put).chain(applying).cloned().collect()
+    }
+
+    /// Everything that this member knows of an attempt, for the primary of a new view.
+    pub fn known_of(&self, id: PutId, attempt: u32, key: &Bytes) -> Known {
+        if self.logged.get(&id).is_some_and(|l| l.put.attempt >= attempt) {
+            return Known::Logged;
+        }
+        if let Some(v) = self.keys.get(key).filter(|v| v.by == id) {
+            return Known::Decided(Decision::Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires });
+        }
+        let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
+        match admission {
+            Admission::Fresh => Known::Never,
+            Admission::Stale if self.clients[&id.client].incarnation > id.incarnation => Known::Never,
+            Admission::Stale | Admission::Finished(Finished::Committed(Verdict::Applied)) => Known::Finished,
+            Admission::Finished(Finished::Aborted(_)) => Known::Decided(Decision::Abort),
+            Admission::Finished(Finished::Committed(verdict)) => {
+                let at = Timestamp::default();
+                Known::Decided(Decision::Commit { at, verdict, expires: None })
+            }
+        }
+    }
+
+    pub fn tick(&mut self, ctx: &mut Ctx) {
+        if self.view.is_none() || self.stopped.is_some() {
+            return;
+        }
+        self.tick_fill(ctx);
+        self.tick_gets(ctx);
+        if self.leads(ctx.me) {
+            self.tick_lead(ctx);
+            return;
+        }
+        let Some(primary) = self.primary() else { return };
+        let due: Vec<(PutId, u32, Bytes)> = self
+            .logged
+            .values_mut()
+            .filter(|l| l.doubt_at <= ctx.now)
+            .map(|l| {
+                l.doubt_at = ctx.now + ctx.config.doubt;
+                (l.put.id, l.put.attempt, l.put.key.clone())
+            })
+            .collect();
+        for (id, attempt, key) in due {
+            self.send(ctx, primary, Body::Doubt { id, attempt, key });
+        }
+    }
+
+    /// A member holds a committed version that its primary does not have: nobody decides which is right.
+    pub fn stop(&mut self, ctx: &mut Ctx, key: Bytes) {
+        if self.stopped.is_none() {
+            self.trace(ctx, STOPPED, 0);
+            self.refuse_held(ctx);
+            let to = ctx.meta;
+            self.send(ctx, to, Body::Fault { key: key.clone() });
+            self.stopped = Some(key);
+        }
+    }
+}
+
+/// Stands for an attempt whose contents do not matter any more.
+pub(crate) fn aborted(id: PutId, attempt: u32, key: Bytes) -> Put {
+    let (condition, change) = (Condition::Always, Change::Delete);
+    Put { id, attempt, floor: 0, key, condition, change, early: false, born: Epoch(0) }
+}

@@ -1,0 +1,7 @@
+//! Nodes of a key-value store on virtual time.
+
+mod basic;
+mod hashing;
+mod history;
+mod search;
+mod world;

@@ -1,0 +1,363 @@
+//! Everything at once: clients of few keys, while nodes crash, lose power together, are cut off, get empty drives, join
+//! and leave, and while the membership service restarts. `RACKWEAVE_SEEDS` sets the number of seeds.
+
+use bytes::Bytes;
+use rackweave_core::rng::seeds;
+use rackweave_core::trace::Coverage;
+use rackweave_core::{NodeId, Rng, Span};
+use rackweave_kv_replica::Config;
+use rackweave_kv_replica::trace as t;
+use rackweave_kv_replica::types::{Change, Condition, Partition};
+use rackweave_sim::{Latency, LinkFaults, Network};
+
+use crate::world::{META, World, quiet};
+
+const OPS: u64 = 2_000;
+/// After the last fault everything is served and whole within this time.
+const CALM: Span = Span::from_secs(20);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    General,
+    /// Nodes lose power together, again and again.
+    Cuts,
+    /// Nodes are added and removed while others fail.
+    Ring,
+}
+
+struct Storm {
+    w: World,
+    rng: Rng,
+    keys: Vec<Bytes>,
+    kind: Kind,
+    faults: u64,
+    /// Nodes with an empty drive that have not been filled yet.
+    emptied: Option<NodeId>,
+    /// Values that compare-and-set expects.
+    recent: Vec<Bytes>,
+}
+
+fn network(rng: &mut Rng) -> Network {
+    let base = Span::from_micros(rng.between(10, 60));
+    let latency = Latency::Exponential { base, mean: Span::from_micros(rng.between(5, 200)) };
+    Network { latency, ..quiet() }
+}
+
+fn links(rng: &mut Rng) -> LinkFaults {
+    LinkFaults {
+        loss: *rng.pick(&[0.0, 0.01, 0.05]),
+        duplicate: *rng.pick(&[0.0, 0.05]),
+        reorder: *rng.pick(&[0.0, 0.1, 0.3]),
+        reorder_extra_ns: rng.between(10_000, 3_000_000),
+        duplicate_extra_ns: *rng.pick(&[0, 1_000_000, 400_000_000]),
+    }
+}
+
+impl Storm {
+    fn new(seed: u64, kind: Kind) -> Storm {
+        let mut rng = Rng::stream(seed, 77 + kind as u64);
+        let replicas = *rng.pick(&[2, 3, 3, 3, 4]);
+        let on_ring = replicas as u32 + rng.below(3) as u32;
+        let servers = on_ring + u32::from(kind == Kind::Ring) + rng.below(2) as u32;
+        let config = Config {
+            bits: rng.below(3) as u32,
+            points: 8,
+            replicas,
+            min_copies: 2,
+            lease: Span::from_millis(*rng.pick(&[60, 150])),
+            heartbeat: Span::from_millis(20),
+            drift_ppm: *rng.pick(&[200, 20_000]),
+            chunk_keys: rng.between(1, 8) as usize,
+            ..Config::default()
+        };
+        let network = network(&mut rng);
+        let w = World::new(seed, config, servers, on_ring, 3, network);
+        let keys = (0..rng.between(3, 10)).map(|i| Bytes::from(format!("key{i}"))).collect();
+        Storm { w, rng, keys, kind, faults: 0, emptied: None, recent: vec![Bytes::from_static(b"none")] }
+    }
+
+    fn request(&mut self, c: NodeId) {
+        let key = self.rng.pick(&self.keys).clone();
+        if self.rng.chance(0.5) {
+            self.w.get(c, &key);
+            return;
+        }
+        let value = self.w.value();
+        if self.recent.len() > 6 {
+            self.recent.remove(0);
+        }
+        self.recent.push(value.clone());
+        let ttl = self.rng.chance(0.1).then(|| Span::from_millis(self.rng.between(1, 40)));
+        let condition = match self.rng.below(8) {
+            0 => Condition::Absent,
+            1 | 2 => Condition::ValueIs(self.rng.pick(&self.recent).clone()),
+            _ => Condition::Always,
+        };
+        let change = if self.rng.chance(0.12) { Change::Delete } else { Change::Set { value, ttl } };
+        let any = self.rng.chance(0.2).then(|| self.rng.between(1, 2) as usize);
+        self.w.put(c, &key, condition, change, any);
+    }
+
+    fn down(&self) -> Vec<NodeId> {
+        self.w.servers.iter().copied().filter(|s| !self.w.runs(*s)).collect()
+    }
+
+    fn start_all(&mut self) {
+        if !self.w.runs(META) {
+            self.w.start_meta();
+        }
+        self.w.servers.clone().into_iter().for_each(|s| self.w.start_server(s));
+        for c in self.w.clients.clone() {
+            if !self.w.runs(c) {
+                self.w.start_client(c);
+            }
+        }
+    }
+
+    fn cut_power(&mut self) {
+        let share = *self.rng.pick(&[1.0, 1.0, 0.7]);
+        for s in self.w.servers.clone() {
+            if self.rng.chance(share) {
+                self.w.crash(s);
+            }
+        }
+        if self.rng.chance(0.3) {
+            self.w.crash(META);
+        }
+    }
+
+    /// An empty drive, if every partition has all its nodes: more would be the administrator's decision.
+    fn replace(&mut self) {
+        let whole = self.w.converged().is_ok() && self.down().is_empty();
+        let many = self.w.config.replicas > 2;
+        let again = self.emptied.is_some() && !whole;
+        if !whole || !many || again {
+            return;
+        }
+        let s = *self.rng.pick(&self.w.servers);
+        self.w.crash(s);
+        self.w.replace_drive(s);
+        self.emptied = Some(s);
+    }
+
+    fn change_ring(&mut self) {
+        let on: Vec<NodeId> = self.w.meta().map(|m| m.ring_nodes().to_vec()).unwrap_or_default();
+        let off: Vec<NodeId> = self.w.servers.iter().copied().filter(|s| !on.contains(s)).collect();
+        if !off.is_empty() && self.rng.chance(0.5) {
+            let n = *self.rng.pick(&off);
+            self.w.change_ring(|m, fx| m.add_node(fx, n));
+        } else if on.len() > self.w.config.replicas {
+            let n = *self.rng.pick(&on);
+            self.w.change_ring(|m, fx| m.remove_node(fx, n));
+        }
+    }
+
+    fn fault(&mut self) {
+        self.faults += 1;
+        let s = *self.rng.pick(&self.w.servers);
+        let kind = self.kind;
+        match self.rng.below(14) {
+            0 | 1 if kind == Kind::Cuts => self.cut_power(),
+            0 | 1 if kind == Kind::Ring => self.change_ring(),
+            0..=3 => self.w.crash(s),
+            4 => self.cut_power(),
+            5 => {
+                let mut others = self.w.parties();
+                others.retain(|_| self.rng.chance(0.6));
+                others.retain(|n| *n != s);
+                self.w.cut(s, &others);
+            }
+            6 => self.w.cut(s, &[META]),
+            7 => {
+                let others: Vec<NodeId> = self.w.servers.iter().copied().filter(|n| *n != s).collect();
+                self.w.cut(s, &others);
+            }
+            8 => {
+                self.w.crash(META);
+                if self.rng.chance(0.7) {
+                    self.w.start_meta();
+                }
+            }
+            9 => {
+                let c = *self.rng.pick(&self.w.clients);
+                self.w.crash(c);
+            }
+            10 => self.replace(),
+            11 => {
+                let faults = links(&mut self.rng);
+                self.w.faults(faults);
+            }
+            12 => {
+                let to = *self.rng.pick(&self.w.servers);
+                let extra = Span::from_millis(self.rng.between(1, 200));
+                self.w.engine.net().delay_way(s, to, extra);
+            }
+            _ => {
+                self.w.crash(s);
+                self.w.start_server(s);
+            }
+        }
+    }
+
+    fn repair(&mut self) {
+        match self.rng.below(4) {
+            0 => self.start_all(),
+            1 => self.w.engine.net().heal(),
+            _ => {
+                if let Some(s) = self.down().first().copied() {
+                    self.w.start_server(s);
+                }
+                if self.rng.chance(0.5) && !self.w.runs(META) {
+                    self.w.start_meta();
+                }
+                for c in self.w.clients.clone() {
+                    if !self.w.runs(c) {
+                        self.w.start_client(c);
+                    }
+                }
+            }
+        }
+    }
+
+    fn rage(&mut self) {
+        let quick = Span::from_micros(self.rng.between(100, 1_500));
+        while self.w.ops < OPS || self.faults < 6 {
+            for c in self.w.clients.clone() {
+                if self.w.runs(c) && self.w.under_way(c) < 5 && self.rng.chance(0.7) {
+                    self.request(c);
+                }
+            }
+            self.w.run(quick);
+            if self.rng.chance(0.02) {
+                self.fault();
+            }
+            if self.rng.chance(0.03) {
+                self.repair();
+            }
+            // Without a pause clients would wait for ever for nodes that are down.
+            if self.rng.chance(0.01) {
+                let pause = Span::from_millis(self.rng.between(1, 400));
+                self.w.run(pause);
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.w.engine.net().heal();
+        self.w.faults(LinkFaults::NONE);
+        self.start_all();
+        if self.rng.chance(0.3) {
+            self.w.servers.clone().into_iter().for_each(|s| self.w.crash(s));
+            self.start_all();
+        }
+        let idle = self.w.settle(CALM);
+        let whole = self.w.converge(CALM);
+        for key in self.keys.clone() {
+            for c in self.w.clients.clone() {
+                self.w.get(c, &key);
+            }
+        }
+        let read = self.w.settle(CALM);
+        if let Some(v) = self.w.history.violation() {
+            return Err(v);
+        }
+        if let Some(lost) = &self.w.lost {
+            return Err(lost.clone());
+        }
+        for (n, p) in self.w.servers.iter().flat_map(|n| (0..4).map(move |p| (*n, Partition(p)))) {
+            if let Some(key) = self.w.server(n).and_then(|s| s.stopped(p)) {
+                return Err(format!("{n}: {p} stopped at {key:?}"));
+            }
+        }
+        whole?;
+        if !idle || !read {
+            return Err("requests were not answered after the last fault".into());
+        }
+        Ok(())
+    }
+}
+
+fn storm(seed: u64, kind: Kind, all: &mut Coverage) -> Result<(), String> {
+    let mut s = Storm::new(seed, kind);
+    let _ = s.w.converge(Span::from_secs(5));
+    if std::env::var("DBG").is_ok() {
+        struct R;
+        impl rackweave_sim::Recorder<crate::world::Net> for R {
+            fn sent(&mut self, now: rackweave_core::Time, p: &crate::world::Net) {
+                use rackweave_kv_replica::msg::Body::*;
+                let p = &p.0;
+                if matches!(p.body, Lookup | Outdated(_) | Put(_)) {
+                    return;
+                }
+                let t = now.0 / 1000;
+                let (a, b) = std::env::var("DBG")
+                    .unwrap()
+                    .split_once(',')
+                    .map(|(a, b)| (a.parse::<u64>().unwrap(), b.parse::<u64>().unwrap()))
+                    .unwrap();
+                if t >= a && t <= b {
+                    eprintln!(
+                        "{t} {} -> {} p{} {} {}",
+                        p.from,
+                        p.to,
+                        p.partition.0,
+                        p.epoch,
+                        format!("{:?}", p.body).chars().take(400).collect::<String>()
+                    );
+                }
+            }
+        }
+        s.w.engine.record_by(Box::new(R));
+    }
+    s.rage();
+    let result = s.end();
+    all.merge(s.w.coverage());
+    result
+}
+
+fn search(kind: Kind, usual: u64, must: &[rackweave_core::TracePoint]) {
+    let of = seeds(0..usual);
+    let mut all = Coverage::default();
+    for seed in of.clone() {
+        storm(seed, kind, &mut all).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
+    assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
+}
+
+#[test]
+fn keys_stay_linearizable_and_durable_through_all_faults() {
+    let must = [
+        t::GET_HELD,
+        t::GET_FORWARDED,
+        t::PUT_REPEATED,
+        t::PUT_ABORTED,
+        t::CONDITION_FAILED,
+        t::UNKNOWN_ATTEMPT,
+        t::TAKEN_OVER,
+        t::RECOMMITTED,
+        t::COMMITTED_ANEW,
+        t::ABORTED_UNLOGGED,
+        t::TOO_FEW,
+        t::FILLED,
+        t::NO_LEASE,
+        t::HANDOFF_ADDED,
+        t::HANDOFF_LEFT,
+        t::SHRUNK,
+        t::RETURNED,
+        t::EXPIRED,
+        t::RETURNED_EARLY,
+        t::OUTDATED,
+    ];
+    search(Kind::General, 40, &must);
+}
+
+#[test]
+fn power_cuts_of_all_nodes_lose_nothing_that_was_answered() {
+    search(Kind::Cuts, 30, &[t::RECOMMITTED, t::COMMITTED_ANEW, t::NOT_COVERED, t::ASSEMBLED]);
+}
+
+#[test]
+fn nodes_join_and_leave_while_others_fail() {
+    search(Kind::Ring, 30, &[t::FILLED, t::HANDOFF_LEFT, t::FOUND_FINISHED]);
+}

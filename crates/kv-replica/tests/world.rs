@@ -1,0 +1,403 @@
+//! Clients, nodes and the membership service on virtual time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use rackweave_core::trace::Coverage;
+use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time};
+use rackweave_kv_replica::client::{Answer, Done};
+use rackweave_kv_replica::hash::partition;
+use rackweave_kv_replica::msg::{Body, Packet};
+use rackweave_kv_replica::record::{self, Record};
+use rackweave_kv_replica::types::{Change, Condition, Partition, PutId, Verdict};
+use rackweave_kv_replica::{Config, KvClient, KvNode, Membership};
+use rackweave_sim::clock::NodeClock;
+use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
+
+use crate::history::{History, Kind};
+
+/// A packet of the store, as the engine carries it.
+#[derive(Clone)]
+pub struct Net(pub Packet);
+
+impl Message for Net {
+    fn from(&self) -> NodeId {
+        self.0.from
+    }
+    fn to(&self) -> NodeId {
+        self.0.to
+    }
+    fn bytes(&self) -> u32 {
+        self.0.bytes()
+    }
+    fn mark(&self) -> u64 {
+        u64::from(self.0.from.0) << 40 ^ u64::from(self.0.epoch.0) << 16 ^ u64::from(self.bytes())
+    }
+}
+
+pub enum Any {
+    Meta(Membership),
+    Node(KvNode),
+    Client(KvClient),
+}
+
+/// A party, with its effects before they become the engine's.
+pub struct Party {
+    pub any: Any,
+    fx: Effects<Packet>,
+}
+
+impl Party {
+    fn new(any: Any) -> Party {
+        Party { any, fx: Effects::new() }
+    }
+    fn pass(&mut self, fx: &mut Effects<Net>) {
+        self.fx.packets.drain(..).for_each(|p| fx.send(Net(p)));
+        fx.stores.append(&mut self.fx.stores);
+        fx.traces.append(&mut self.fx.traces);
+        if let Some(at) = self.fx.take_wake() {
+            fx.wake_at(at);
+        }
+        self.fx.clear();
+    }
+}
+
+impl Node<Net> for Party {
+    fn handle(&mut self, now: Time, event: Event<Net>, fx: &mut Effects<Net>) {
+        let event = match event {
+            Event::Packet(Net(p)) => Event::Packet(p),
+            Event::Timer => Event::Timer,
+            Event::Stored { tag } => Event::Stored { tag },
+            Event::Completion(c) => Event::Completion(c),
+            Event::Request(r) => Event::Request(r),
+        };
+        match &mut self.any {
+            Any::Meta(m) => m.handle(now, event, &mut self.fx),
+            Any::Node(n) => n.handle(now, event, &mut self.fx),
+            Any::Client(c) => c.handle(now, event, &mut self.fx),
+        }
+        self.pass(fx);
+    }
+}
+
+/// A request under way.
+#[derive(Clone)]
+struct Asked {
+    op: usize,
+    key: Bytes,
+    put: Option<PutId>,
+}
+
+pub struct World {
+    pub engine: Engine<Party, Net>,
+    pub config: Config,
+    pub servers: Vec<NodeId>,
+    pub clients: Vec<NodeId>,
+    ring: Vec<NodeId>,
+    drives: BTreeMap<NodeId, DriveId>,
+    next_drive: u64,
+    client_runs: BTreeMap<NodeId, u64>,
+    asked: BTreeMap<(NodeId, u64), Asked>,
+    pub history: History,
+    pub rng: Rng,
+    pub ops: u64,
+    /// Puts that returned early, and their operations.
+    pub early: BTreeSet<usize>,
+    /// The first violation of durability.
+    pub lost: Option<String>,
+    pub acknowledged: u64,
+    next_value: u64,
+}
+
+pub const META: NodeId = Layout::META;
+/// Most time that a step lets pass.
+const STEP: Span = Span::from_micros(250);
+
+impl World {
+    /// `servers` nodes, of which the first `on_ring` are on the ring.
+    pub fn new(seed: u64, config: Config, servers: u32, on_ring: u32, clients: u32, network: Network) -> World {
+        let layout = Layout::new(servers, clients);
+        let mut engine = Engine::new(NetState::new(network, layout.clone(), seed), seed);
+        let mut rng = Rng::stream(seed, 11);
+        let servers: Vec<NodeId> = (0..servers).map(|i| layout.server(i).expect("a server")).collect();
+        let clients: Vec<NodeId> = (0..clients).map(|i| layout.client(i)).collect();
+        let half = u64::from(config.drift_ppm / 2);
+        for n in servers.iter().chain([&META]) {
+            let drift_ppm = rng.between(0, 2 * half) as i32 - half as i32;
+            engine.set_clock(*n, NodeClock { offset_ns: rng.below(5_000_000), drift_ppm });
+        }
+        engine.set_store_time(Span::from_micros(rng.between(50, 400)));
+        let mut w = World {
+            engine,
+            config,
+            ring: servers[..on_ring as usize].to_vec(),
+            drives: BTreeMap::new(),
+            next_drive: 0,
+            client_runs: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            history: History::default(),
+            rng,
+            ops: 0,
+            early: BTreeSet::new(),
+            lost: None,
+            acknowledged: 0,
+            next_value: 0,
+            servers,
+            clients,
+        };
+        w.start_meta();
+        for s in w.servers.clone() {
+            w.new_drive(s);
+            w.start_server(s);
+        }
+        for c in w.clients.clone() {
+            w.start_client(c);
+        }
+        w
+    }
+
+    pub fn start_meta(&mut self) {
+        let saved = self.engine.saved(META);
+        let meta = Membership::new(META, self.config.clone(), &self.ring, &saved).expect("its own records");
+        self.engine.start(META, Party::new(Any::Meta(meta)));
+    }
+    fn new_drive(&mut self, s: NodeId) {
+        self.next_drive += 1;
+        self.drives.insert(s, DriveId(self.next_drive));
+    }
+    pub fn start_server(&mut self, s: NodeId) {
+        if self.engine.node(s).is_none() {
+            let saved = self.engine.saved(s);
+            let node = KvNode::new(s, META, self.config.clone(), self.drives[&s], &saved).expect("its own records");
+            self.engine.start(s, Party::new(Any::Node(node)));
+        }
+    }
+    pub fn start_client(&mut self, c: NodeId) {
+        let run = self.client_runs.entry(c).or_insert(0);
+        *run += 1;
+        let client = KvClient::new(c, META, self.config.clone(), Incarnation(*run));
+        self.engine.start(c, Party::new(Any::Client(client)));
+    }
+    /// Ends a process: records that were not durable may be lost.
+    pub fn crash(&mut self, n: NodeId) {
+        self.engine.crash(n, &[]);
+        if self.clients.contains(&n) {
+            // The requests of a client that ends stay without an answer.
+            self.asked.retain(|(c, _), _| *c != n);
+        }
+    }
+    /// An empty drive in place of a stopped node's; the node's number is kept elsewhere.
+    pub fn replace_drive(&mut self, s: NodeId) {
+        let kept = self.engine.saved(s).into_iter().filter(|(k, _)| k.as_ref() == record::NODE_KEY).collect();
+        self.engine.put_saved(s, kept);
+        self.new_drive(s);
+    }
+    pub fn runs(&self, n: NodeId) -> bool {
+        self.engine.node(n).is_some()
+    }
+    pub fn meta(&self) -> Option<&Membership> {
+        match &self.engine.node(META)?.any {
+            Any::Meta(m) => Some(m),
+            _ => None,
+        }
+    }
+    pub fn server(&self, n: NodeId) -> Option<&KvNode> {
+        match &self.engine.node(n)?.any {
+            Any::Node(n) => Some(n),
+            _ => None,
+        }
+    }
+    pub fn change_ring(&mut self, change: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
+        self.engine.act(META, |party, _, fx| {
+            if let Any::Meta(m) = &mut party.any {
+                change(m, &mut party.fx);
+            }
+            party.pass(fx);
+        });
+    }
+    fn with_client<R>(&mut self, c: NodeId, what: impl FnOnce(&mut KvClient, Time, &mut Effects<Packet>) -> R) -> R {
+        let result = self.engine.act(c, |party, now, fx| {
+            let Any::Client(client) = &mut party.any else { panic!("{c} is no client") };
+            let result = what(client, now, &mut party.fx);
+            party.pass(fx);
+            result
+        });
+        result.expect("the client runs")
+    }
+    pub fn under_way(&self, c: NodeId) -> usize {
+        match self.engine.node(c).map(|p| &p.any) {
+            Some(Any::Client(client)) => client.under_way(),
+            _ => 0,
+        }
+    }
+
+    pub fn value(&mut self) -> Bytes {
+        self.next_value += 1;
+        Bytes::from(format!("v{}", self.next_value))
+    }
+    pub fn put(&mut self, c: NodeId, key: &Bytes, condition: Condition, change: Change, any: Option<usize>) -> u64 {
+        let kind = Kind::put(&condition, &change);
+        let now = self.engine.now();
+        let k = key.clone();
+        let request = self.with_client(c, |client, now, fx| client.put(now, fx, k, condition, change, any));
+        let request = request.expect("in range");
+        let op = self.history.call(key, now.0, kind);
+        let id = self.with_client(c, |client, _, _| client.put_id(request));
+        self.asked.insert((c, request), Asked { op, key: key.clone(), put: id });
+        self.ops += 1;
+        request
+    }
+    pub fn set(&mut self, c: NodeId, key: &Bytes) -> u64 {
+        let change = Change::Set { value: self.value(), ttl: None };
+        self.put(c, key, Condition::Always, change, None)
+    }
+    pub fn get(&mut self, c: NodeId, key: &Bytes) -> u64 {
+        let now = self.engine.now();
+        let k = key.clone();
+        let request = self.with_client(c, |client, now, fx| client.get(now, fx, k)).expect("in range");
+        let op = self.history.call(key, now.0, Kind::Get(None));
+        self.asked.insert((c, request), Asked { op, key: key.clone(), put: None });
+        self.ops += 1;
+        request
+    }
+    /// Lets time pass, and checks every answer when it comes.
+    pub fn run(&mut self, span: Span) {
+        let end = self.engine.now() + span;
+        while self.engine.now() < end {
+            let until = (self.engine.now() + STEP).min(end);
+            self.engine.run_until(until);
+            for c in self.clients.clone() {
+                if self.runs(c) {
+                    let done = self.with_client(c, |client, _, _| client.take_done());
+                    done.into_iter().for_each(|d| self.answered(c, d));
+                }
+            }
+        }
+    }
+    /// Until no client waits, at most this long.
+    pub fn settle(&mut self, most: Span) -> bool {
+        let end = self.engine.now() + most;
+        while self.engine.now() < end && self.clients.iter().any(|c| self.under_way(*c) > 0) {
+            self.run(Span::from_millis(2));
+        }
+        self.clients.iter().all(|c| self.under_way(*c) == 0)
+    }
+
+    fn answered(&mut self, c: NodeId, done: Done) {
+        let Some(asked) = self.asked.get(&(c, done.request)).cloned() else { return };
+        match done.answer {
+            Answer::Early => {
+                self.early.insert(asked.op);
+                return;
+            }
+            Answer::Put(verdict) => {
+                self.history.put_done(&asked.key, asked.op, done.at.0, verdict == Verdict::Applied);
+                self.acknowledged += 1;
+                self.early.remove(&asked.op);
+                self.check_durable(&asked, verdict);
+            }
+            Answer::Value(value) => self.history.get_done(&asked.key, asked.op, done.at.0, value),
+        }
+        self.asked.remove(&(c, done.request));
+    }
+
+    /// An answered put is in the forced log of every member of the view that holds everything.
+    fn check_durable(&mut self, asked: &Asked, verdict: Verdict) {
+        let p = partition(&asked.key, self.config.bits);
+        let Some(id) = asked.put else { return };
+        let view = self.meta().and_then(|m| m.view(p)).cloned();
+        for n in view.iter().flat_map(|v| v.readable()) {
+            let v = view.as_ref().expect("it has a member");
+            let same_drive = v.member(n).is_some_and(|m| m.drive == self.drives[&n]);
+            if same_drive && !self.durable(n, p, id) {
+                self.lost.get_or_insert(format!("{id:?} ({verdict:?}) is not durable on {n}: {v:?}"));
+            }
+        }
+    }
+
+    fn durable(&self, n: NodeId, p: Partition, id: PutId) -> bool {
+        let find = record::client_key(p, id.client);
+        let saved = self.engine.saved(n);
+        let state = saved.iter().find(|(k, _)| *k == find).map(|(k, v)| record::read(k, v));
+        match state {
+            Some(Ok(Record::Client(_, _, c))) => {
+                c.incarnation > id.incarnation || c.floor > id.sequence || c.finished.contains_key(&id.sequence)
+            }
+            _ => false,
+        }
+    }
+
+    pub fn coverage(&self) -> &Coverage {
+        self.engine.coverage()
+    }
+    pub fn faults(&mut self, faults: LinkFaults) {
+        self.engine.net().set_faults(faults);
+    }
+    /// Cuts a node off from some others, in both directions.
+    pub fn cut(&mut self, n: NodeId, from: &[NodeId]) {
+        for m in from {
+            self.engine.net().block(n, *m, true);
+            self.engine.net().block(*m, n, true);
+        }
+    }
+    pub fn parties(&self) -> Vec<NodeId> {
+        self.servers.iter().chain(&self.clients).copied().chain([META]).collect()
+    }
+
+    /// Every partition is served by its own nodes, which hold the same.
+    pub fn converged(&self) -> Result<(), String> {
+        let meta = self.meta().ok_or("the membership service is down")?;
+        for p in (0..1u32 << self.config.bits).map(Partition) {
+            let view = meta.view(p).ok_or(format!("{p} has no view"))?;
+            if !meta.is_active(p) {
+                return Err(format!("{p} is not active: {view:?}"));
+            }
+            if meta.is_stopped(p) {
+                return Err(format!("{p} stopped"));
+            }
+            let readable: Vec<NodeId> = view.readable().collect();
+            if readable.len() != self.config.replicas || view.members.len() != readable.len() {
+                return Err(format!("{p} is not whole: {view:?}"));
+            }
+            let contents = |n: &NodeId| {
+                let node = self.server(*n).ok_or(format!("{n} is down"))?;
+                if node.undecided(p) > 0 {
+                    return Err(format!("{n} has undecided puts of {p}"));
+                }
+                Ok(node.versions(p).map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>())
+            };
+            let first = contents(&readable[0])?;
+            for n in &readable[1..] {
+                if contents(n)? != first {
+                    return Err(format!("{p}: {n} differs from {}", readable[0]));
+                }
+            }
+        }
+        Ok(())
+    }
+    /// Until every partition is whole again, at most this long.
+    pub fn converge(&mut self, most: Span) -> Result<(), String> {
+        let end = self.engine.now() + most;
+        while self.engine.now() < end {
+            self.run(Span::from_millis(10));
+            if self.converged().is_ok() {
+                return Ok(());
+            }
+        }
+        self.converged()
+    }
+
+    /// Loses packets that match.
+    pub fn lose(&mut self, mut lost: impl FnMut(&Packet) -> bool + 'static) {
+        self.engine.lose(move |m: &Net| lost(&m.0));
+    }
+}
+
+/// A lossless network with constant delays.
+pub fn quiet() -> Network {
+    Network::constant(Span::from_micros(30))
+}
+
+pub fn is_put(p: &Packet) -> bool {
+    matches!(p.body, Body::Put(_))
+}

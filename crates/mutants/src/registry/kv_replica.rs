@@ -1,0 +1,43 @@
+//! Mutants of the key-value store's agreement: puts, gets, views, take-over, hand-off, rejoin.
+
+use super::{Mutant, m};
+
+const UNITS: &[&str] = &["kv-replica"];
+
+#[rustfmt::skip]
+pub const MUTANTS: &[Mutant] = &[
+    m("kv-replica.abort.not-everywhere", "28", &[], UNITS, "The client hears of an abort before every member has recorded it.").open("Not measured."),
+    m("kv-replica.answer.before-all-applied", "28", &[], UNITS, "Answers a put before every member has forced its decision.").open("Not measured."),
+    m("kv-replica.apply.acknowledged-early", "28", &[], UNITS, "A member acknowledges a decision before it is durable.").open("Not measured."),
+    m("kv-replica.boot.discards-log", "28", &[], UNITS, "A node that starts forgets the undecided puts in its log.").open("Not measured."),
+    m("kv-replica.commit.without-all", "28", &[], UNITS, "A timestamp leaves when the primary alone has logged the put.").open("Not measured."),
+    m("kv-replica.condition.unjudged", "28", &[], UNITS, "Every condition holds.").open("Not measured."),
+    m("kv-replica.copies.decides-alone", "28", &[], UNITS, "A primary with fewer members than min_copies decides on what it takes over.").open("Not measured."),
+    m("kv-replica.copies.too-few", "28", &[], UNITS, "A view of fewer members than min_copies takes puts.").open("Not measured."),
+    m("kv-replica.coverage.ignored", "28a", &[], UNITS, "A view begins though its members do not hold all epochs.").open("Not measured."),
+    m("kv-replica.dedup.drop", "7", &[], UNITS, "Executes a put again whenever it comes again.").open("Not measured."),
+    m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").open("Not measured."),
+    m("kv-replica.expiry.replica-answers", "28b", &[], UNITS, "A replica answers that a value has expired before that is committed.").open("Not measured."),
+    m("kv-replica.fill.unsettled", "28a", &[], UNITS, "A primary gives keys away before what it took over is decided.").open("Not measured."),
+    m("kv-replica.fill.without-anew", "28a", &[], UNITS, "What may have been committed does not delay fills.").open("Not measured."),
+    m("kv-replica.get.before-all-applied", "28", &[], UNITS, "A member shows a version that other members may not have applied.").open("Not measured."),
+    m("kv-replica.get.while-locked", "28", &[], UNITS, "A member answers a get while the key is locked.").open("Not measured."),
+    m("kv-replica.handoff.answers-all", "28a", &[], UNITS, "A hand-off answers gets of keys that it does not hold.").open("Not measured."),
+    m("kv-replica.lease.granted-to-removed", "2", &[], UNITS, "A node that was removed from a view gets a lease without having heard of that.").open("Not measured."),
+    m("kv-replica.lease.granted-to-returned", "2", &[], UNITS, "A node that was removed and is back gets a lease while it serves in its old view.").open("Not measured."),
+    m("kv-replica.lease.no-drift", "2", &[], UNITS, "A foreign lease is not taken to last longer by drift.").open("Not measured."),
+    m("kv-replica.lease.remove-early", "2", &[], UNITS, "A view shrinks while the silent member may still serve.").open("Not measured."),
+    m("kv-replica.lease.skip", "2", &[], UNITS, "Answers gets without a lease.").open("Not measured."),
+    m("kv-replica.log.acknowledged-early", "28", &[], UNITS, "A member acknowledges a put before it is durable in its log.").open("Not measured."),
+    m("kv-replica.order.applies-older", "28", &[], UNITS, "A member applies a late decision over a newer version.").open("Not measured."),
+    m("kv-replica.order.overtakes", "28", &[], UNITS, "A key's next timestamp leaves before every member has applied the last.").open("Not measured."),
+    m("kv-replica.rejoin.discards-evidence", "28a", &[], UNITS, "A node that returns drops its undecided records.").open("Not measured."),
+    m("kv-replica.rejoin.serves-early", "28a", &[], UNITS, "A node that returns answers gets before it has fetched what it missed.").open("Not measured."),
+    m("kv-replica.takeover.abort-locked-everywhere", "28", &[], UNITS, "A new primary aborts what is logged everywhere and applied nowhere, as in the paper.").open("Not measured."),
+    m("kv-replica.takeover.any-order", "28", &[], UNITS, "A new primary commits what may have been applied in any order.").tested(),
+    m("kv-replica.takeover.any-witness", "28a", &[], UNITS, "A member that holds no epoch testifies that a put was never committed.").open("Not measured."),
+    m("kv-replica.takeover.no-promotion", "28a", &[], UNITS, "A version that lost members have only logged stays in its old epoch.").open("Not measured."),
+    m("kv-replica.takeover.old-records", "28a", &[], UNITS, "Undecided records from before the last active view are committed anew.").open("Not measured."),
+    m("kv-replica.takeover.volatile-decisions", "28", &[], UNITS, "A decision that is not durable counts as finished in a take-over.").open("Not measured."),
+    m("kv-replica.view.not-durable", "1", &[], UNITS, "A view leaves before it is durable.").open("Not measured."),
+];
