@@ -607,5 +607,9 @@ mod tests;
 mod power_cut_tests;
 
 #[cfg(test)]
+#[path = "swap_tests.rs"]
+mod swap_tests;
+
+#[cfg(test)]
 #[path = "runs_tests.rs"]
 mod runs_tests;
