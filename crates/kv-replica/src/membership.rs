@@ -238,10 +238,7 @@ impl Membership {
         let member = |v: &View| v.member(n).is_some_and(|m| m.incarnation == incarnation);
         for (p, epoch) in views {
             let Some(view) = self.view(*p) else { continue };
-            // One that was removed and is back missed the views between.
-            let since = view.member(n).filter(|m| m.incarnation == incarnation).map(|m| m.since);
-            let back = since.is_some_and(|s| s > *epoch) && !mutant!("kv-replica.lease.granted-to-returned");
-            removed |= since.is_none() || back;
+            removed |= !member(view);
             if *epoch < view.epoch {
                 self.send_view(fx, n, *p);
             }

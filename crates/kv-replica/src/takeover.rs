@@ -9,7 +9,7 @@
 //! | for each epoch in which it may have been committed, a member that holds the epoch never logged it | abort |
 //! | otherwise | collect all logs and commit it as a new put |
 //!
-//! A put commits only when every member of its view has logged it, so the fourth row aborts nothing that was committed.
+//! A put commits only when every member of its view has logged it, so the fifth row aborts nothing that was committed.
 //! NICE aborts what is locked on all members and committed on none; the primary that died may have committed and
 //! answered that.
 
@@ -33,8 +33,8 @@ enum Fate {
 }
 
 impl Fate {
-    /// A version that an earlier primary committed precedes everything else of its key, conditions that failed included: gets
-    /// are answered after each decision.
+    /// A version that an earlier primary committed precedes everything else of its key, conditions that failed included:
+    /// their judgement came after it.
     fn order(&self) -> u8 {
         match self {
             Fate::Again(Decision::Commit { verdict: Verdict::Applied, .. }) => 0,
@@ -149,7 +149,7 @@ impl Replica {
         let epoch = u64::from(self.epoch().0);
         let short = self.view.as_ref().is_some_and(|v| v.members.len() < ctx.config.min_copies);
         let Some(lead) = self.lead.as_mut() else { return };
-        if short && !mutant!("kv-replica.copies.decides-alone") {
+        if short && !mutant!("kv-replica.copies.too-few") {
             lead.phase = Phase::Short;
             self.trace(ctx, TOO_FEW, epoch);
             return;

@@ -3,5 +3,6 @@
 mod basic;
 mod hashing;
 mod history;
+mod rules;
 mod search;
 mod world;

@@ -1,0 +1,160 @@
+//! Scripted failures, for rules that a random search seldom needs.
+
+use bytes::Bytes;
+use rackweave_core::{NodeId, Span};
+use rackweave_kv_replica::Config;
+use rackweave_kv_replica::hash::partition;
+use rackweave_kv_replica::msg::{Body, Packet};
+use rackweave_kv_replica::trace::{COMMITTED_ANEW, STOPPED, TOO_FEW};
+use rackweave_kv_replica::types::{Change, Condition, View};
+use rackweave_sim::clock::NodeClock;
+
+use crate::world::{META, World, quiet};
+
+const KEY: Bytes = Bytes::from_static(b"k");
+
+fn world(config: Config, servers: u32) -> World {
+    let mut w = World::new(7, config, servers, servers, 2, quiet());
+    w.converge(Span::from_secs(2)).expect("it starts");
+    w
+}
+
+fn view(w: &World) -> View {
+    w.meta().and_then(|m| m.view(partition(&KEY, w.config.bits))).expect("it runs").clone()
+}
+
+fn checked(w: &World) {
+    assert_eq!(w.history.violation(), None);
+    assert_eq!(w.lost, None);
+}
+
+#[test]
+fn a_view_below_min_copies_answers_gets_and_takes_no_puts() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let (a, b) = (w.clients[0], w.clients[1]);
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    for s in w.servers.clone().into_iter().skip(1) {
+        w.crash(s);
+    }
+    w.run(Span::from_secs(1));
+    assert_eq!(view(&w).members.len(), 1, "the others' leases have ended");
+    assert!(w.coverage().get(TOO_FEW) > 0);
+    w.set(a, &KEY);
+    w.run(Span::from_secs(1));
+    assert_eq!((w.under_way(a), w.acknowledged), (1, 1), "a put waits for a second copy");
+    for s in w.servers.clone() {
+        w.start_server(s);
+    }
+    assert!(w.settle(Span::from_secs(2)));
+    w.get(b, &KEY);
+    assert!(w.settle(Span::from_secs(1)));
+    w.converge(Span::from_secs(2)).expect("all are back");
+    checked(&w);
+}
+
+/// The primary applies a put and dies before anyone else hears its timestamp. NICE would abort the put: it is locked on all
+/// that are left. The primary comes back with it.
+#[test]
+fn what_all_have_logged_is_committed_anew_when_the_primary_dies() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let (a, b) = (w.clients[0], w.clients[1]);
+    let primary = view(&w).primary;
+    w.lose(|p| matches!(p.body, Body::Decide { .. }));
+    w.set(a, &KEY);
+    w.run(Span::from_millis(10));
+    let applied = w.server(primary).expect("it runs").versions(partition(&KEY, 0)).count();
+    assert_eq!(applied, 1, "the primary alone has applied it");
+    // Without its client nobody makes another attempt.
+    w.crash(a);
+    w.crash(primary);
+    w.lose(|_| false);
+    w.run(Span::from_secs(1));
+    assert!(w.coverage().get(COMMITTED_ANEW) > 0);
+    w.start_server(primary);
+    w.converge(Span::from_secs(5)).expect("the primary has what the others have");
+    assert_eq!(w.coverage().get(STOPPED), 0);
+    w.get(b, &KEY);
+    w.start_client(a);
+    assert!(w.settle(Span::from_secs(1)));
+    checked(&w);
+}
+
+/// A member that only client `b` reaches, which hears of no new view, while client `a` goes on putting.
+fn cut_off(w: &mut World) -> NodeId {
+    let (a, b) = (w.clients[0], w.clients[1]);
+    w.set(a, &KEY);
+    w.get(b, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    let v = view(w);
+    let lost = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
+    let others: Vec<NodeId> = w.parties().into_iter().filter(|n| *n != lost && *n != b).collect();
+    w.cut(lost, &others);
+    w.cut(b, &others);
+    lost
+}
+
+fn go_on(w: &mut World, span: Span) {
+    let (a, b) = (w.clients[0], w.clients[1]);
+    let end = w.engine.now() + span;
+    while w.engine.now() < end {
+        if w.under_way(a) < 2 {
+            w.set(a, &KEY);
+        }
+        if w.under_way(b) < 40 {
+            w.get(b, &KEY);
+        }
+        w.run(Span::from_micros(500));
+    }
+}
+
+#[test]
+fn a_lease_ends_before_the_view_shrinks_whatever_the_clocks() {
+    for (fast, slow) in [(10_000, -10_000), (0, 0)] {
+        let config = Config { bits: 0, drift_ppm: 20_000, lease: Span::from_secs(1), ..Config::default() };
+        let mut w = world(config, 3);
+        let lost = cut_off(&mut w);
+        w.engine.set_clock(META, NodeClock { offset_ns: w.engine.clock(META).offset_ns, drift_ppm: fast });
+        w.engine.set_clock(lost, NodeClock { offset_ns: w.engine.clock(lost).offset_ns, drift_ppm: slow });
+        let before = w.acknowledged;
+        go_on(&mut w, Span::from_millis(1_500));
+        assert!(w.acknowledged > before + 10, "puts go on without the lost member");
+        checked(&w);
+    }
+}
+
+/// The lost member reaches the membership service again, and does not hear its answers but for leases.
+#[test]
+fn a_removed_member_that_has_not_heard_of_it_gets_no_lease() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let lost = cut_off(&mut w);
+    go_on(&mut w, Span::from_millis(600));
+    let b = w.clients[1];
+    let outside = move |p: &Packet| (p.from == lost || p.to == lost) && p.from != b && p.to != b;
+    w.lose(move |p| outside(p) && !matches!(p.body, Body::Heartbeat { .. } | Body::Lease { .. }));
+    w.engine.net().block(lost, META, false);
+    w.engine.net().block(META, lost, false);
+    go_on(&mut w, Span::from_millis(600));
+    assert_eq!(view(&w).member(lost), None, "it stays out until it has heard of it");
+    checked(&w);
+}
+
+#[test]
+fn a_deleted_key_stays_deleted_on_a_node_that_missed_it() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 4);
+    let (a, b) = (w.clients[0], w.clients[1]);
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    let lost = view(&w).members[1].node;
+    w.crash(lost);
+    w.run(Span::from_secs(1));
+    w.put(a, &KEY, Condition::Always, Change::Delete, None);
+    assert!(w.settle(Span::from_secs(1)));
+    w.start_server(lost);
+    w.converge(Span::from_secs(3)).expect("it has fetched the tombstone");
+    let node = w.server(lost).expect("it runs");
+    assert!(node.versions(partition(&KEY, 0)).all(|(_, v)| v.value.is_none()));
+    w.get(b, &KEY);
+    assert!(w.settle(Span::from_secs(1)));
+    checked(&w);
+}
