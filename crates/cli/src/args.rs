@@ -325,6 +325,20 @@ pub enum VolumeClass {
     Offline,
 }
 
+/// Units of a volume's own.
+#[derive(Debug, Args)]
+pub struct Own {
+    /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["dies", "isolation"])]
+    pub channels: Option<u32>,
+    /// Dies of its own (ssd.own_dies)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "isolation")]
+    pub dies: Option<u32>,
+    /// Replicas of each of its channels or dies [default: the rack's replicas]
+    #[arg(long, value_name = "R")]
+    pub replicas: Option<u32>,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Volume {
     /// Create a thin volume
@@ -342,15 +356,22 @@ pub enum Volume {
         /// Isolation of its virtual SSDs on shared sets [default: the rack's first level]
         #[arg(long, value_enum)]
         isolation: Option<IsolationLevel>,
-        /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["dies", "isolation"])]
-        channels: Option<u32>,
-        /// Dies of its own (ssd.own_dies)
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "isolation")]
-        dies: Option<u32>,
-        /// Replicas of each of its channels or dies [default: the rack's replicas]
-        #[arg(long, value_name = "R")]
-        replicas: Option<u32>,
+        #[command(flatten)]
+        own: Own,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Show whether such a volume could be created now, and where units for volumes alone are free
+    #[command(after_help = "Example:\n  rackweave volume explain --size 1G --channels 2")]
+    Explain {
+        /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
+        #[arg(long, value_parser = size)]
+        size: Size,
+        /// Isolation of its virtual SSDs on shared sets [default: the rack's first level]
+        #[arg(long, value_enum)]
+        isolation: Option<IsolationLevel>,
+        #[command(flatten)]
+        own: Own,
         #[command(flatten)]
         json: Json,
     },

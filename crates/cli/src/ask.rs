@@ -45,7 +45,7 @@ fn classify(name: &str, class: VolumeClass) -> admin::Op {
     admin::Op::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
 }
 
-fn own_units(channels: Option<u32>, dies: Option<u32>, replicas: Option<u32>) -> Result<Option<OwnUnits>, Refused> {
+fn own_units(&args::Own { channels, dies, replicas }: &args::Own) -> Result<Option<OwnUnits>, Refused> {
     let of = |unit, count: Option<u32>| Some(OwnUnits { unit, count: count?, replicas });
     let own = of(OwnUnit::Channel, channels).or_else(|| of(OwnUnit::Die, dies));
     match (own, replicas) {
@@ -59,8 +59,12 @@ fn own_units(channels: Option<u32>, dies: Option<u32>, replicas: Option<u32>) ->
 pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
-        Volume::Create { name, size, isolation, channels, dies, replicas, json, .. } => {
-            let own = own_units(*channels, *dies, *replicas)?;
+        Volume::Explain { size, isolation, own, json } => {
+            let own = own_units(own)?;
+            (admin::Op::VolumeExplain { size: size.0, isolation: isolation.map(Into::into), own }, json)
+        }
+        Volume::Create { name, size, isolation, own, json, .. } => {
+            let own = own_units(own)?;
             let isolation = isolation.map(Into::into);
             let create = VolumeCreate { name: name.as_str().into(), size: size.0, isolation, own };
             (admin::Op::VolumeCreate(create), json)
@@ -85,6 +89,8 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     match (&answer, json.json) {
         (Answer::Volume(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,
         (Answer::Volumes(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,
+        (Answer::Explained(e), true) => writeln!(out, "{}", serde_json::to_string(e)?)?,
+        (Answer::Explained(e), false) => writeln!(out, "{}", show::explained(e))?,
         (Answer::Done, true) => writeln!(out, "{{}}")?,
         (Answer::Volume(v), false) => writeln!(out, "{}", show::volumes(std::slice::from_ref(v)))?,
         (Answer::Volumes(v), false) => writeln!(out, "{}", show::volumes(v))?,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_config::Size;
-use rackweave_runtime::control::{Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
+use rackweave_runtime::control::{Explained, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
 
 use crate::watch::Span;
 
@@ -55,6 +55,21 @@ pub fn members(all: &[ServerState]) -> String {
         t.add_row([s.server.to_string(), s.state.clone(), alive.into()].into_iter().chain(numbers));
     }
     trimmed(&t)
+}
+
+/// Whether a volume could be created, and the servers' free units.
+pub fn explained(e: &Explained) -> String {
+    let verdict = match &e.refused {
+        Some(why) => format!("it would be refused: {why}"),
+        None => "it would be created".into(),
+    };
+    let mut t = table(&["server", "free channels", "free dies", "being erased", "gets vssds"], &[0, 1, 2, 3]);
+    for s in &e.servers {
+        let numbers = [s.server, s.channels, s.dies, s.clearing].map(|n| n.to_string());
+        let gets = s.unfit.as_ref().map_or("yes".into(), |why| format!("no: it {why}"));
+        t.add_row(numbers.into_iter().chain([gets]));
+    }
+    format!("{verdict}\n{}", trimmed(&t))
 }
 
 fn limits(v: &Volume) -> String {

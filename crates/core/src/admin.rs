@@ -100,6 +100,14 @@ pub enum Op {
         name: Box<str>,
     },
     VolumeList,
+    /// Whether such a volume could be created now, and where units for volumes alone are free. Changes nothing.
+    VolumeExplain {
+        size: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        isolation: Option<Isolation>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own: Option<OwnUnits>,
+    },
     /// Sets, members and servers as the metadata service sees them.
     #[serde(skip)]
     RackStatus,
@@ -275,6 +283,27 @@ pub enum Reply {
     Volumes(Vec<VolumeInfo>),
     Rack(Box<RackStatus>),
     Servers(Vec<ServerInfo>),
+    Explained(Box<Explained>),
+}
+
+/// Whether a volume could be created, and each server's units for volumes alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explained {
+    pub refused: Option<Error>,
+    pub servers: Vec<OwnRoom>,
+}
+
+/// Units of a server for volumes alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnRoom {
+    pub node: NodeId,
+    /// Free units.
+    pub channels: u32,
+    pub dies: u32,
+    /// Units of both kinds of deleted volumes or of vSSDs that left, not erased yet.
+    pub clearing: u32,
+    /// Why it gets no vSSD.
+    pub unfit: Option<Unfit>,
 }
 
 /// Why an administration operation failed.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, MemberStatus, RackStatus, ServerStatus, SetError, SetStatus, VolumeCreate, VolumeError,
+    self, Isolation, MemberStatus, RackStatus, ServerStatus, SetError, SetStatus, VolumeCreate, VolumeError,
 };
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::DriveTable;
@@ -428,7 +428,7 @@ impl Meta {
         by: (Incarnation, u64),
         fx: &mut Effects,
     ) -> Result<admin::Reply, admin::Error> {
-        let (name, size, level) = (&v.name, v.size, v.isolation.unwrap_or(self.limits[0].level));
+        let (name, size) = (&v.name, v.size);
         if self.volumes.created_by(name, by) {
             return Ok(admin::Reply::Volume(self.with_units(volumes::info(self.volumes.find(name)?))));
         }
@@ -436,17 +436,27 @@ impl Meta {
             return self.create_own(now, (v, own), by, fx);
         }
         let id = self.free_volume_id();
+        let limits = self.shared_limits(id, size, v.isolation)?;
+        let info = volumes::info(self.volumes.create(id, name, size, by, &limits)?);
+        self.volume_id_taken();
+        self.put_volume(id);
+        Ok(admin::Reply::Volume(info))
+    }
+    /// Limits of the sets that a volume with this id would lie on.
+    pub(crate) fn shared_limits(
+        &self,
+        id: VolumeId,
+        size: u64,
+        isolation: Option<Isolation>,
+    ) -> Result<Limits, VolumeError> {
+        let level = isolation.unwrap_or(self.limits[0].level);
         let homes: Vec<&Limits> = self.limits.iter().filter(|l| l.level == level).collect();
         let turn = id.0 as usize;
         let home = |i: usize| homes[(turn + i) % homes.len()];
         let room = (0..homes.len()).map(home).find(|l| self.volumes.room(l) >= size);
-        let limits = room
-            .or(homes.first().copied())
-            .ok_or_else(|| VolumeError::NoLevel { level, has: self.cfg.distinct_levels().into() })?;
-        let info = volumes::info(self.volumes.create(id, name, size, by, limits)?);
-        self.volume_id_taken();
-        self.put_volume(id);
-        Ok(admin::Reply::Volume(info))
+        room.or(homes.first().copied())
+            .cloned()
+            .ok_or_else(|| VolumeError::NoLevel { level, has: self.cfg.distinct_levels().into() })
     }
     pub(crate) fn free_volume_id(&self) -> VolumeId {
         let deleted = || self.volumes.by_id.values().find(|v| v.deleting).map(|v| v.id);
@@ -524,6 +534,9 @@ impl Meta {
             }
             admin::Op::VolumeInfo { name } => {
                 Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
+            }
+            admin::Op::VolumeExplain { size, isolation, own } => {
+                Ok(admin::Reply::Explained(Box::new(self.explain(now, *size, *isolation, *own))))
             }
             admin::Op::VolumeList => {
                 Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(|v| self.with_use(v)).collect()))
@@ -606,7 +619,14 @@ impl Meta {
 }
 
 fn only_reads(op: &admin::Op) -> bool {
-    matches!(op, admin::Op::VolumeInfo { .. } | admin::Op::VolumeList | admin::Op::RackStatus | admin::Op::Servers)
+    matches!(
+        op,
+        admin::Op::VolumeInfo { .. }
+            | admin::Op::VolumeList
+            | admin::Op::VolumeExplain { .. }
+            | admin::Op::RackStatus
+            | admin::Op::Servers
+    )
 }
 
 /// Reads return the current state, because a status must be able to report why a store hangs. An unacknowledged change
@@ -633,6 +653,7 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::ServerEnded { .. }
         | admin::Op::VolumeInfo { .. }
         | admin::Op::VolumeList
+        | admin::Op::VolumeExplain { .. }
         | admin::Op::RackStatus
         | admin::Op::Servers => false,
     }

@@ -10,7 +10,7 @@
 
 use std::cmp::Reverse;
 
-use rackweave_core::admin::{self, OwnUnit, OwnUnits, ServerError, ServerState, VolumeCreate, VolumeError};
+use rackweave_core::admin::{self, Isolation, OwnUnit, OwnUnits, ServerError, ServerState, VolumeCreate, VolumeError};
 use rackweave_core::msg::{View, ViewState};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
@@ -25,6 +25,9 @@ use crate::volumes::{self, Limits};
 
 /// Number of the first own set; sets of the configuration are below.
 pub const FIRST_OWN: u32 = 1 << 16;
+
+/// Server and slot of each copy of each set.
+type PlannedSets = Vec<Vec<(NodeId, u8)>>;
 
 /// A volume's own set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,23 +83,8 @@ impl Meta {
         by: (Incarnation, u64),
         fx: &mut Effects,
     ) -> Result<admin::Reply, admin::Error> {
-        if v.isolation.is_some() {
-            return Err(VolumeError::OwnAndLevel.into());
-        }
         self.volumes.may_create(&v.name, v.size)?;
-        let members = self.choose_own(now, own)?;
-        self.ids_left(members.iter().map(Vec::len).sum())?;
-        let first = self.own.ids.next;
-        if first.checked_add(own.count).is_none_or(|next| next == u32::MAX) {
-            return Err(ServerError::NoIds { limit: u32::MAX - FIRST_OWN }.into());
-        }
-        let sets: Vec<SetId> = (first..).map(SetId).take(members.len()).collect();
-        let limits = self.limits_of_units(own.unit, sets);
-        if v.size > limits.promise {
-            return Err(
-                VolumeError::OwnSize { unit: own.unit, count: own.count, size: v.size, holds: limits.promise }.into()
-            );
-        }
+        let (limits, members) = self.plan_own(now, v.size, v.isolation, own)?;
         let id = self.free_volume_id();
         self.volumes.create(id, &v.name, v.size, by, &limits)?;
         self.volume_id_taken();
@@ -109,6 +97,60 @@ impl Meta {
         }
         self.push_map(now);
         Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(&v.name)?))))
+    }
+
+    /// The limits of the volume's sets, and their servers and slots.
+    fn plan_own(
+        &self,
+        now: Time,
+        size: u64,
+        isolation: Option<Isolation>,
+        own: OwnUnits,
+    ) -> Result<(Limits, PlannedSets), admin::Error> {
+        if isolation.is_some() {
+            return Err(VolumeError::OwnAndLevel.into());
+        }
+        let members = self.choose_own(now, own)?;
+        self.ids_left(members.iter().map(Vec::len).sum())?;
+        let first = self.own.ids.next;
+        if first.checked_add(own.count).is_none_or(|next| next == u32::MAX) {
+            return Err(ServerError::NoIds { limit: u32::MAX - FIRST_OWN }.into());
+        }
+        let sets: Vec<SetId> = (first..).map(SetId).take(members.len()).collect();
+        let limits = self.limits_of_units(own.unit, sets);
+        if size > limits.promise {
+            let (unit, count, holds) = (own.unit, own.count, limits.promise);
+            return Err(VolumeError::OwnSize { unit, count, size, holds }.into());
+        }
+        Ok((limits, members))
+    }
+    /// Whether such a volume could be created now, and where units are free.
+    pub(crate) fn explain(
+        &self,
+        now: Time,
+        size: u64,
+        isolation: Option<Isolation>,
+        own: Option<OwnUnits>,
+    ) -> admin::Explained {
+        let possible = || -> Result<(), admin::Error> {
+            self.volumes.may_be(size)?;
+            match own {
+                Some(own) => drop(self.plan_own(now, size, isolation, own)?),
+                None => {
+                    let limits = self.shared_limits(self.first_unused_volume(), size, isolation)?;
+                    self.volumes.promise(size, 0, &limits)?;
+                }
+            }
+            Ok(())
+        };
+        let room = |node: NodeId| {
+            let slots = OwnUnit::ALL.map(|unit| self.cfg.own_slots(unit));
+            let [channels, dies] = slots.clone().map(|s| self.free_in(node, s).len() as u32);
+            let leaving = self.places().filter(|(_, p)| p.node == node && p.leaving);
+            let clearing = leaving.filter(|(_, p)| slots.iter().any(|s| s.contains(&p.slot))).count() as u32;
+            admin::OwnRoom { node, channels, dies, clearing, unfit: self.cannot_take(now, node) }
+        };
+        admin::Explained { refused: possible().err(), servers: self.server_nodes().map(room).collect() }
     }
 
     fn add_own(&mut self, now: Time, set: SetId, own: OwnRecord, members: Vec<(NodeId, u8)>, fx: &mut Effects) {
@@ -140,7 +182,7 @@ impl Meta {
 
     /// The servers and slots of each set: of each, the servers with most free units, then those with least wear, then
     /// those with the lowest id; all in one rack.
-    fn choose_own(&self, now: Time, own: OwnUnits) -> Result<Vec<Vec<(NodeId, u8)>>, VolumeError> {
+    fn choose_own(&self, now: Time, own: OwnUnits) -> Result<PlannedSets, VolumeError> {
         let OwnUnits { unit, count, .. } = own;
         let replicas = own.replicas.unwrap_or(self.cfg.replicas);
         let (least, most) = (u32::from(self.cfg.min_copies), MEMBERS_MAX as u32);
@@ -173,7 +215,7 @@ impl Meta {
         })
     }
     /// As many of the sets as fit in this rack.
-    fn fit_own(&self, now: Time, rack: u32, own: OwnUnits, replicas: u32) -> Vec<Vec<(NodeId, u8)>> {
+    fn fit_own(&self, now: Time, rack: u32, own: OwnUnits, replicas: u32) -> PlannedSets {
         let mut free = self.free_units(now, rack, own.unit);
         let mut sets = Vec::new();
         while sets.len() < own.count as usize {

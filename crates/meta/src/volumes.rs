@@ -92,7 +92,7 @@ impl Volumes {
     pub fn room(&self, limits: &Limits) -> u64 {
         limits.promise.saturating_sub(self.promised_on(limits)).min(limits.volume)
     }
-    fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), VolumeError> {
+    pub(crate) fn promise(&self, size: u64, freed: u64, limits: &Limits) -> Result<(), VolumeError> {
         let promised = self.promised_on(limits) - freed;
         if (size > limits.volume || size > limits.promise.saturating_sub(promised))
             && !mutant!("meta.volume.over-promise")
@@ -109,10 +109,14 @@ impl Volumes {
     /// Whether a volume of this name and size can exist, apart from its room.
     pub fn may_create(&self, name: &str, size: u64) -> Result<(), VolumeError> {
         checked_name(name)?;
-        checked_size(size)?;
         if self.names.contains_key(name) {
             return Err(VolumeError::Duplicate { name: name.into() });
         }
+        self.may_be(size)
+    }
+    /// Whether a further volume of this size can exist, apart from its room.
+    pub fn may_be(&self, size: u64) -> Result<(), VolumeError> {
+        checked_size(size)?;
         if self.by_id.len() >= VOLUMES_MAX as usize {
             return Err(VolumeError::TooMany { limit: VOLUMES_MAX });
         }

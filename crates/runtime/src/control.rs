@@ -94,6 +94,7 @@ pub enum Answer {
     Volume(Volume),
     Volumes(Vec<Volume>),
     Servers(Vec<ServerState>),
+    Explained(Explained),
     Status(Box<Status>),
     Policy(PolicyState),
     /// The changed keys with their values.
@@ -147,6 +148,41 @@ impl ServerState {
             free: s.free,
             homeless: s.homeless,
         }
+    }
+}
+
+/// Whether a volume could be created, and where units for volumes alone are free.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Explained {
+    /// Why it would be refused; `None`: it would be created.
+    pub refused: Option<String>,
+    pub servers: Vec<OwnRoom>,
+}
+
+/// Units of a server for volumes alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OwnRoom {
+    pub server: u32,
+    /// Free units.
+    pub channels: u32,
+    pub dies: u32,
+    /// Units of both kinds that are being erased.
+    pub clearing: u32,
+    /// Why the server gets no vSSD; `None`: it may get one.
+    pub unfit: Option<String>,
+}
+
+impl Explained {
+    pub fn of(e: &admin::Explained) -> Explained {
+        let room = |r: &admin::OwnRoom| OwnRoom {
+            server: Layout::server_number(r.node),
+            channels: r.channels,
+            dies: r.dies,
+            clearing: r.clearing,
+            unfit: r.unfit.map(|u| u.to_string()),
+        };
+        let refused = e.refused.as_ref().map(ToString::to_string);
+        Explained { refused, servers: e.servers.iter().map(room).collect() }
     }
 }
 

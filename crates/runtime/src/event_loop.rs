@@ -27,7 +27,7 @@ use slab::Slab;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
-use super::control::{Answer, ServerState, Volume};
+use super::control::{Answer, Explained, ServerState, Volume};
 use super::engine::{Engine, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
@@ -661,6 +661,7 @@ fn answer(outcome: Outcome, facts: &Facts) -> Answer {
     };
     match result {
         Ok(admin::Reply::Servers(all)) => Answer::Servers(all.iter().map(ServerState::of).collect()),
+        Ok(admin::Reply::Explained(e)) => Answer::Explained(Explained::of(&e)),
         Ok(admin::Reply::Done) => Answer::Done,
         Ok(admin::Reply::Volume(v)) => Answer::Volume(Volume::of(&(&v, facts))),
         Ok(admin::Reply::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(&(v, facts))).collect()),

@@ -1,8 +1,8 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, Isolation, MemberStatus, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus,
-    ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
+    self, Explained, Isolation, MemberStatus, OwnRoom, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo,
+    ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
@@ -248,6 +248,7 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     15 => ServerDrain { server },
     16 => ServerRemove { server },
     17 => ServerEnded { server, incarnation },
+    19 => VolumeExplain { size, isolation, own },
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -256,7 +257,11 @@ wire_enum!(admin::Reply, "answer's data", {
     5 => Volumes(volumes),
     6 => Rack(status),
     7 => Servers(servers),
+    8 => Explained(explained),
 });
+wire_struct!(Explained { refused, servers });
+wire_struct!(OwnRoom { node, channels, dies, clearing, unfit });
+wire_list!(OwnRoom, "servers", SERVERS_MAX, 17);
 
 wire_list!(SetId, "sets", SETS_MAX, 4);
 /// In the stripe's word: the volume is offline (PN10). Stripes are far below it; nodes that do not know the bit get no

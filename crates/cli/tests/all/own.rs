@@ -65,6 +65,21 @@ fn life(mut r: Rack) {
     // Six of the eight channels are taken, on two servers both.
     let e = r.fails(1, &["volume", "create", "more", "--size", "1M", "--channels", "1"]);
     assert!(e.contains("2 running servers have 2 channels free") && e.contains("can have 0 channels now"), "{e}");
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--channels", "1"]);
+    assert!(e.contains("would be refused: 1 channel in 3 replicas") && e.contains("FREE CHANNELS"), "{e}");
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--channels", "1", "--replicas", "2", "--json"]);
+    let e: Value = serde_json::from_str(&e).expect("JSON");
+    let mut free: Vec<_> = e["servers"].as_array().expect("servers").iter().map(|s| s["channels"].as_u64()).collect();
+    free.sort_unstable();
+    assert_eq!((&e["refused"], free), (&Value::Null, vec![Some(0), Some(0), Some(1), Some(1)]));
+    // A vSSD moves to a free unit of the same kind.
+    let old = sets[0]["members"][0].clone();
+    r.ok(&["server", "move", &old["vssd"].to_string()]);
+    wait_for("its new copy has everything", || {
+        let members = own_sets(&r, "db")[0]["members"].as_array().expect("members").clone();
+        members.len() == 3 && members.iter().all(|m| m["role"] == "member" && m["server"] != old["server"])
+    });
+    check(&mut r.connect("db"));
     let one = ["dies", "--size", "1M", "--dies", "2", "--replicas", "2"];
     r.ok(&[&["volume", "create"][..], &one].concat());
     write_all(&r, "dies");

@@ -145,6 +145,32 @@ fn what_cannot_be_is_refused_with_its_numbers_and_changes_nothing() {
 }
 
 #[test]
+fn an_explanation_gives_the_answer_of_a_create_and_the_free_units() {
+    let mut r = rack();
+    made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));
+    r.servers[3].silent = true;
+    r.run(LEASE * 3);
+    let explain = |size, isolation, own| admin::Op::VolumeExplain { size, isolation, own };
+    let units = |count| Some(OwnUnits { unit: OwnUnit::Channel, count, replicas: Some(2) });
+    for (request, op, create, fits) in [
+        (10, explain(UNIT, None, units(1)), own("b", UNIT, OwnUnit::Channel, 1, Some(2)), false),
+        (11, explain(1, None, None), admin::Op::create("b", 1), false),
+        (12, explain(64 * GIB, None, None), admin::Op::create("b", 64 * GIB), false),
+        (13, explain(GIB, None, None), admin::Op::create("b", GIB), true),
+    ] {
+        let Ok(admin::Reply::Explained(e)) = r.admin(2, op) else { panic!("no explanation") };
+        let nodes: Vec<u32> = e.servers.iter().map(|s| Layout::server_number(s.node)).collect();
+        assert_eq!(nodes, [0, 1, 2, 3]);
+        let room: Vec<_> = e.servers.iter().map(|s| (s.channels, s.dies, s.clearing, s.unfit)).collect();
+        let down = Some(admin::Unfit::Down);
+        assert_eq!(room, [(0, 1, 0, None), (0, 1, 0, None), (1, 1, 0, None), (1, 1, 0, down)]);
+        let created = r.admin(request, create.clone()).err();
+        assert_eq!(e.refused, created, "{create:?}");
+        assert_eq!(e.refused.is_none(), fits);
+    }
+}
+
+#[test]
 fn it_grows_to_what_its_units_hold() {
     let mut r = rack();
     made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Isolation, MemberStatus, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus,
-    ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
+    self, Explained, Isolation, MemberStatus, OwnRoom, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo,
+    ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -443,7 +443,12 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(17) {
+        match self.below(18) {
+            11 => admin::Op::VolumeExplain {
+                size: self.u64(),
+                isolation: self.bool().then(|| self.isolation()),
+                own: self.bool().then(|| self.own()),
+            },
             9 => admin::Op::ServerEnded { server: NodeId(self.u32()), incarnation: Incarnation(self.u64()) },
             16 => admin::Op::VssdMove {
                 vssd: VssdId(self.u32()),
@@ -503,7 +508,17 @@ impl Draw {
         }
     }
     fn data(&mut self) -> admin::Reply {
-        match self.below(5) {
+        match self.below(6) {
+            5 => admin::Reply::Explained(Box::new(Explained {
+                refused: self.bool().then(|| self.volume_error().into()),
+                servers: self.list(3, |d| OwnRoom {
+                    node: NodeId(d.u32()),
+                    channels: d.u32(),
+                    dies: d.u32(),
+                    clearing: d.u32(),
+                    unfit: d.bool().then_some(Unfit::Down),
+                }),
+            })),
             4 => admin::Reply::Servers(self.list(4, |d| ServerInfo {
                 node: NodeId(d.u32()),
                 state: [ServerState::In, ServerState::Draining, ServerState::Removed][d.below(3) as usize],

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Isolation, OwnUnit, OwnUnits, ServerError, ServerInfo, ServerState, SetError, Unfit, VolumeCreate,
-    VolumeError,
+    self, Explained, Isolation, OwnRoom, OwnUnit, OwnUnits, ServerError, ServerInfo, ServerState, SetError, Unfit,
+    VolumeCreate, VolumeError,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -243,11 +243,21 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("admin_volume_create", Control::Admin(Box::new(create(None, None)))),
         ("admin_volume_create_isolated", Control::Admin(Box::new(create(Some(Isolation::Die), None)))),
         ("admin_volume_create_own", Control::Admin(Box::new(create(None, Some(own))))),
+        (
+            "admin_explain",
+            Control::Admin(Box::new(admin::Op::VolumeExplain { size: 4096, isolation: None, own: Some(own) })),
+        ),
+        ("admin_reply_explained", Control::AdminReply(Ok(Box::new(explained())))),
         ("admin_reply_own_room", Control::AdminReply(Err(Box::new(room.into())))),
         ("admin_reply_no_level", Control::AdminReply(Err(Box::new(no_level)))),
     ];
     samples.extend(isolated.map(control));
     samples
+}
+
+fn explained() -> admin::Reply {
+    let servers = vec![OwnRoom { node: NodeId(3), channels: 1, dies: 2, clearing: 4, unfit: Some(Unfit::Down) }];
+    admin::Reply::Explained(Box::new(Explained { refused: Some(VolumeError::BadSize { size: 1 }.into()), servers }))
 }
 
 /// Members that compare their blocks, a member that cannot read its own, and client records sent to a shadow.
