@@ -145,21 +145,24 @@ impl Endpoint {
             self.touch(now, node);
             return None;
         };
-        let datagram = peer.datagram;
-        let timed = peer.carrier != Carrier::Stream && peer.flow(class).tx.wants_stamp(now, datagram);
+        let (datagram, current, on_stream) = (peer.datagram, peer.paths.current, peer.carrier == Carrier::Stream);
+        let timed = !on_stream && peer.flow(class).tx.wants_stamp(now, datagram);
+        let seeks = |o: &Outgoing| o.by == Some(node) && !o.bound && !mutant!("transport.stream.to-switch");
+        let seeks_server = on_stream && peer.flow(class).tx.transfers.get(&pick.id).is_some_and(seeks);
         let chunk = peer.flow(class).tx.transfers.get(&pick.id).map_or(0, |o| o.chunk(pick.chunk, false).range().len());
         let one = LONG_BYTES + header::ACK_RESERVE + chunk;
         let more = self.peers.get(&node).is_some_and(|p| p.flows[class as usize].tx.waits_beside(pick));
         let mut d = Vec::with_capacity(if more { one.max(self.cfg.train_bytes_max) } else { one });
         let (to, counter) = self.put_datagram(now, node, class, pick, None, &mut d);
-        let (segment, counter) = if more && to == node && !pick.again {
+        let (segment, counter) = if more && to == node && !pick.again && !seeks_server {
             self.train(now, node, class, pick, counter, &mut d)
         } else {
             (None, counter)
         };
         self.ready[class as usize].push_back(node);
         self.touch(now, node);
-        let via = self.via(node);
+        // A switch forwards datagrams, not what arrives on a stream to itself.
+        let via = if seeks_server { Via::Path(current) } else { self.via(node) };
         Some(Transmit { segment, peer: node, timed, ..single(to, via, class, d, counter) })
     }
 
@@ -192,7 +195,7 @@ impl Endpoint {
         let flow = peer.flow(class);
         let Some(o) = flow.tx.transfers.get(&pick.id) else { return (node, counter) };
         // There is no switch on the stream: the vSSD's last known server is addressed directly.
-        let by_switch = o.by.filter(|_| !o.bound && !on_stream);
+        let by_switch = o.by.filter(|by| !o.bound && (!on_stream || *by == node));
         let to = by_switch.unwrap_or(node);
         let long = pick.chunk == 0 || by_switch.is_some() || like == Some(LONG);
         let payload = o.chunk(pick.chunk, false).range().len();
@@ -260,7 +263,7 @@ impl Endpoint {
             let fits = |o: &Outgoing, chunk: u32| {
                 fixed + o.chunk(chunk, false).range().len() <= one
                     && (form == LONG || chunk > 0)
-                    && (o.id.space != Space::Routed || o.bound || on_stream)
+                    && (o.id.space != Space::Routed || o.bound || (on_stream && o.by != Some(node)))
             };
             let Some(pick) = peer.flow(class).tx.pick_more(last, fits) else { break };
             (_, counter) = self.put_datagram(now, node, class, pick, Some(form), d);

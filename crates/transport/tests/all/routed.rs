@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
-use rackweave_transport::{Config, KeyId, Keys, Via};
+use rackweave_transport::{Carrier, Config, KeyId, Keys, Via};
 
 use crate::world::{Faults, World, message, number};
 
@@ -180,4 +180,17 @@ fn round_trips_begin_when_the_datagram_really_left() {
     };
     assert_eq!(rtt(Span::ZERO), Span::from_micros(200));
     assert_eq!(rtt(Span::from_micros(30)), Span::from_micros(170));
+}
+
+/// A stream to the switch ends there: a request whose server is unknown goes as a datagram, which the switch forwards.
+#[test]
+fn a_request_without_a_known_server_takes_no_stream_to_the_switch() {
+    let mut w = world(Faults::default());
+    let now = w.now;
+    w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, 0, 17, 0), Time::MAX, 0).expect("taken");
+    w.end(9).stream_up(now, NodeId(1));
+    assert_eq!(w.end(9).peers()[0].carrier, Carrier::Stream);
+    let sent = std::iter::from_fn(|| w.end(9).poll_transmit(now));
+    let vias: Vec<Via> = sent.filter(|t| t.bytes[0] == Op::Read as u8).map(|t| t.via).collect();
+    assert!(matches!(vias[..], [Via::Path(_)]), "{vias:?}");
 }
