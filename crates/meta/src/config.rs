@@ -172,6 +172,9 @@ impl MetaConfig {
         self.distinct_levels().iter().position(|l| Some(*l) == level).unwrap_or(0) as u8
     }
     /// Slots of every drive for units of this kind.
+    pub fn all_slots(&self) -> u8 {
+        self.slots * self.level_count() as u8 + self.own.iter().map(|o| o.slots).sum::<u8>()
+    }
     pub fn own_slots(&self, unit: OwnUnit) -> std::ops::Range<u8> {
         let before: u8 = self.own.iter().take_while(|o| o.unit != unit).map(|o| o.slots).sum();
         let first = self.slots * self.level_count() as u8 + before;

@@ -131,7 +131,9 @@ impl Meta {
             return Err(DriveRefusal::DriveOlder { found: table.generation, wanted: copy.generation });
         }
         if table.known == Incarnation(0) {
-            return Ok(());
+            // Divided by a configuration without the rack's keys: its vSSDs have another size than those that they join.
+            let divided = table.slots.is_empty() || table.slots.len() == usize::from(self.cfg.all_slots());
+            return if divided || mutant!("meta.drive.any-division") { Ok(()) } else { Err(DriveRefusal::Layout) };
         }
         if let Some(copy) = self.drives.get(&node) {
             if copy.drive != drive && !mutant!("meta.drive.any-drive") {

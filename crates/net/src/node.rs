@@ -72,6 +72,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     refuse_together(&options.data)?;
     private_directory(&options.data)?;
     let dir = DataDir::open(&options.data.join(name.to_string()))?;
+    let mut node_cfg = with_kept(&cfg, &dir, name)?;
     let gateways = layout.clients();
     let address = addresses[node.0 as usize];
     let in_kernel = (name == NodeName::SWITCH && cfg.switch.data_plane != DataPlaneKind::Process)
@@ -96,11 +97,9 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         let tls = channel::server(&control.certificates)?;
         listeners.push((channel::listen(control, node.0, address)?, Protocol::control_tls(tls)));
     }
-    let (devices, ssd, empty, admitted) = match name.as_server() {
-        Some(i) => {
-            let (device, empty, admitted) = device(&dir, &cfg, i, options.replace_ssd)?;
-            (vec![device], i, empty, Some(admitted))
-        }
+    let server = name.as_server().map(|i| Ok::<_, UpError>((i, device(&dir, &mut node_cfg, i, options.replace_ssd)?)));
+    let (devices, ssd, empty, admitted) = match server.transpose()? {
+        Some((i, (device, empty, admitted))) => (vec![device], i, empty, Some(admitted)),
         None => (Vec::new(), 0, false, None),
     };
     let drive_of = devices.first().and_then(FileSsd::rack);
@@ -114,16 +113,25 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
     if name == NodeName::META {
         let (mut store, saved, rack) = up::store(&dir).map_err(UpError::from)?;
-        up::same_as_made(&dir, &mut store, &cfg)?;
-        let mut nodes = RackNodes::hosting(&cfg, hosted, saved, up::random_u64)?;
+        up::same_as_made(&dir, &mut store, &node_cfg)?;
+        let mut nodes = RackNodes::hosting(&node_cfg, hosted, saved, up::random_u64)?;
         nodes.set_rack(rack);
         return Ok(run.until_stopped(nodes, devices, StoreThread::start(store)?)?);
     }
-    let mut nodes = RackNodes::hosting(&cfg, hosted, Vec::new(), up::random_u64)?;
+    let mut nodes = RackNodes::hosting(&node_cfg, hosted, Vec::new(), up::random_u64)?;
     if let Some(node) = in_kernel {
         nodes.switch_in_kernel(node);
     }
     Ok(run.until_stopped(nodes, devices, NoStore)?)
+}
+
+/// The configuration, for the metadata service with the keys that it keeps.
+fn with_kept(cfg: &RackConfig, dir: &DataDir, name: NodeName) -> Result<RackConfig, UpError> {
+    let mut cfg = cfg.clone();
+    if name == NodeName::META {
+        up::fill_from_store(&dir.file(up::STORE_FILE), &mut cfg)?;
+    }
+    Ok(cfg)
 }
 
 /// The configuration with the options applied.
@@ -202,7 +210,7 @@ fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Resul
 /// lost with its directory. Also returns whether the device is such a new one, and the function to call on admission.
 fn device(
     dir: &DataDir,
-    cfg: &RackConfig,
+    cfg: &mut RackConfig,
     server: u32,
     replace: bool,
 ) -> Result<(FileSsd<OsFile>, bool, Admitted), UpError> {
@@ -212,7 +220,7 @@ fn device(
         return Err(UpError::DeviceInPlace { path, server });
     }
     if replace || there {
-        let mut one = up::devices(dir, cfg, server..server + 1, None)?;
+        let mut one = divided(dir, cfg, server)?;
         let said = move |adopted: Option<RackId>| {
             if let Some(rack) = adopted.filter(|_| there) {
                 up::say_adopted(&path, rack);
@@ -221,8 +229,23 @@ fn device(
         };
         return Ok((one.swap_remove(0), false, Box::new(said)));
     }
+    rackweave_rack::new::choose(cfg);
     let (device, admitted) = up::device_on_trial(dir, cfg, server)?;
     Ok((device, true, admitted))
+}
+
+/// Opens the server's device. If the configuration does not say how many slots are kept free, its drive does: as a new
+/// rack chooses, or none, as every rack of an earlier version.
+fn divided(dir: &DataDir, cfg: &mut RackConfig, server: u32) -> Result<Vec<FileSsd<OsFile>>, UpError> {
+    let omitted = cfg.ssd.spare.is_none();
+    rackweave_rack::new::choose(cfg);
+    match up::devices(dir, cfg, server..server + 1, None) {
+        Err(UpError::Drive { .. }) if omitted && cfg.spare() > 0 => {
+            cfg.ssd.spare = Some(0);
+            up::devices(dir, cfg, server..server + 1, None)
+        }
+        opened => opened,
+    }
 }
 
 /// Everything that the loop of one node needs besides the node.

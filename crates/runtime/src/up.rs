@@ -311,12 +311,17 @@ fn fill(dir: &DataDir, cfg: &mut RackConfig, stored: Option<&RackConfig>) -> Res
         return Ok(());
     }
     let apart = dir.file(&NodeName::META.to_string()).join(STORE_FILE);
-    let Some(store) = [dir.file(STORE_FILE), apart].into_iter().find(|path| path.exists()) else {
+    let store = Some(dir.file(STORE_FILE)).filter(|path| path.exists());
+    fill_from_store(&store.unwrap_or(apart), cfg)
+}
+
+/// The same, where only the metadata service's store is known; without a store the rack is new.
+pub fn fill_from_store(store: &Path, cfg: &mut RackConfig) -> Result<(), UpError> {
+    if !store.exists() {
         rackweave_rack::new::choose(cfg);
         return Ok(());
-    };
-    // Its configuration was lost.
-    let made = StoreFile::open(&store)?.made()?.unwrap_or_default();
+    }
+    let made = StoreFile::open(store)?.made()?.unwrap_or_default();
     let number = |key| fixed::value(&made, key).and_then(|v| v.parse::<u32>().ok());
     cfg.ssd.spare = cfg.ssd.spare.or(Some(number("ssd.spare").unwrap_or(0)));
     cfg.servers_max = cfg.servers_max.or(number("servers_max").filter(|n| *n != cfg.servers_max()));

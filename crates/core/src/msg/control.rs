@@ -132,7 +132,10 @@ pub enum DriveRefusal {
          the current one back, or start with an empty one (--replace-ssd)"
     )]
     DriveOlder { found: u64, wanted: u64 },
-    #[error("the drive's layout differs from the one that the metadata service has recorded. Put that drive back")]
+    #[error(
+        "the drive's layout differs from the one that the metadata service has recorded. Put that drive back; if this one is new, \
+         set ssd.spare and the other keys of its division as the rack was made, and start with an empty one"
+    )]
     Layout,
     #[error(
         "the drive holds {vssd}, which the metadata service does not know: its store (meta.redb) or the drive is an earlier copy. \

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::admin::{self, OwnUnit};
-use rackweave_core::msg::control::{DriveRefusal, DriveTable, VssdLoss, VssdPlace, VssdReport};
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, ServerHello, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
@@ -13,13 +13,23 @@ use rackweave_meta::{LevelConfig, Meta, MetaConfig, OwnConfig, SetConfig};
 pub const LEASE: Span = Span::from_millis(1_000);
 pub const GIB: u64 = 1 << 30;
 
+/// Slots of each drive.
+pub const SLOTS: u8 = 4;
+
+/// The slots of a drive whose first one is in use.
+pub fn divided(first: SlotTable) -> Vec<SlotTable> {
+    let mut all = vec![SlotTable { vssd: VssdId(0), in_use: false, ..first }; usize::from(SLOTS)];
+    all[0] = first;
+    all
+}
+
 pub fn config() -> MetaConfig {
     let layout = Layout::new(3, 2);
     let member = |i: u32| (VssdId(1 + i * 16), layout.server(i).expect("a server"));
     MetaConfig {
         layout: layout.clone(),
         servers: 3,
-        slots: 4,
+        slots: SLOTS,
         own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: 0 }),
         replicas: 3,
         replace_after: Span::ZERO,

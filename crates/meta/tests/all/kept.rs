@@ -6,7 +6,7 @@ use rackweave_core::msg::{ALL_WITNESSES, ViewState};
 use rackweave_core::msg::{Control, ServerHello};
 use rackweave_core::{BLOCK, DriveId, Incarnation, SetId, VolumeId};
 
-use super::harness::{LEASE, Rack, config};
+use super::harness::{LEASE, Rack, config, divided};
 
 #[test]
 fn a_device_that_failed_is_not_well_again_because_its_server_says_so() {
@@ -64,7 +64,7 @@ fn a_restarted_service_knows_that_a_drive_lost_records() {
 fn a_restarted_service_knows_its_servers_drives() {
     let mut r = Rack::new(config());
     let slot = SlotTable { vssd: r.servers[0].vssd, set: SetId(0), generation: 1, in_use: true };
-    r.servers[0].table = DriveTable { generation: 4, digest: 5, known: Incarnation(0), slots: vec![slot] };
+    r.servers[0].table = DriveTable { generation: 4, digest: 5, known: Incarnation(0), slots: divided(slot) };
     r.start_all();
     r.run(LEASE);
     let known = r.servers[0].incarnation;

@@ -3,7 +3,7 @@ use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdRepo
 use rackweave_core::msg::{Control, ViewState};
 use rackweave_core::{DriveId, Epoch, Incarnation, SetId, Span, VssdId};
 
-use super::harness::{LEASE, Rack, config};
+use super::harness::{LEASE, Rack, SLOTS, config, divided};
 
 #[test]
 fn a_new_rack_waits_for_all_and_begins_with_all() {
@@ -174,7 +174,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     let mut r = Rack::new(config());
     let slot = |r: &Rack, i: usize| SlotTable { vssd: r.servers[i].vssd, set: SetId(0), generation: 1, in_use: true };
     for i in 0..3 {
-        let slots = vec![slot(&r, i)];
+        let slots = divided(slot(&r, i));
         r.servers[i].table = DriveTable { generation: 1, digest: 5, known: Incarnation(0), slots };
         r.start(i);
     }
@@ -220,6 +220,12 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
     }
     // A drive that never served may replace it; then the previous one is refused.
     let fresh = DriveTable { generation: 1, known: Incarnation(0), ..later.clone() };
+    // Not one that is divided otherwise than the rack's.
+    let free = SlotTable { vssd: VssdId(0), in_use: false, ..good.slots[0] };
+    for slots in [vec![free; usize::from(SLOTS) - 1], vec![free; usize::from(SLOTS) + 1]] {
+        let (why, incarnation) = hello(&mut r, Some(other), DriveTable { slots, ..fresh.clone() });
+        assert_eq!((why, incarnation), (Some(DriveRefusal::Layout), Incarnation(0)));
+    }
     let (why, incarnation) = hello(&mut r, Some(other), fresh.clone());
     assert!(why.is_none() && incarnation > now, "{why:?}");
     assert!(matches!(hello(&mut r, None, later).0, Some(DriveRefusal::OtherDrive { wanted, .. }) if wanted == other));
@@ -230,7 +236,7 @@ fn a_drive_from_another_time_is_refused_by_name_and_stays_so() {
 #[test]
 fn a_store_that_is_older_than_a_drive_takes_no_changes() {
     let mut r = Rack::new(config());
-    let slots = vec![SlotTable { vssd: r.servers[0].vssd, set: SetId(0), generation: 1, in_use: true }];
+    let slots = divided(SlotTable { vssd: r.servers[0].vssd, set: SetId(0), generation: 1, in_use: true });
     r.servers[0].table = DriveTable { generation: 1, digest: 5, known: Incarnation(0), slots };
     r.start_all();
     r.run(LEASE);

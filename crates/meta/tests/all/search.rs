@@ -16,7 +16,7 @@ use rackweave_server::control::Registration;
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{AnyNode, Engine, Latency, LinkFaults, NetState, Network};
 
-use super::harness::config;
+use super::harness::{SLOTS, config};
 
 const LEASE: Span = Span::from_millis(100);
 const DRIFT_PPM: u32 = 10_000;
@@ -323,8 +323,12 @@ impl World {
         // The service gives the set's members their slots in order.
         let slot = |k| SlotTable { vssd: s.vssd, set: SetId(0), generation: 1, in_use: k == i };
         let known = s.known;
-        let mut table =
-            DriveTable { generation: s.generation, digest: 5, known, slots: (0..COPIES).map(slot).collect() };
+        let mut table = DriveTable {
+            generation: s.generation,
+            digest: 5,
+            known,
+            slots: (0..usize::from(SLOTS)).map(slot).collect(),
+        };
         let mut drive = s.drive;
         let foreign = s.image.filter(|_| self.faults && self.rng.chance(0.1));
         if let Some(image) = foreign {

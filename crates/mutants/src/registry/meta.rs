@@ -74,6 +74,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.drive.not-raised", "30", EDITS, UNITS, "The copy is as old as a drive before the current incarnation."),
     m("meta.drive.unconfirmed", "30", EDITS, UNITS, "A server has a lease before its drive holds its current incarnation."),
     m("meta.drive.any-layout", "30", &[], UNITS, "A drive that was laid out anew is accepted.").tested(),
+    m("meta.drive.any-division", "30", &[], UNITS, "A new drive with another number of slots than the rack's is accepted.").tested(),
     m("meta.drive.any-vssd", "30", &[], UNITS, "A drive with vSSDs that the service does not know is accepted.").tested(),
     m("meta.drive.not-durable", "30", &[], UNITS, "The copy of a drive table is not stored.").tested(),
     m("meta.room.no-credit", "34", &[], UNITS, "Room is reported that other members may hold as credit.").tested(),
