@@ -38,6 +38,9 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     meta_trace::MOVE_DONE,
     meta_trace::MOVE_CANCELLED,
     server_trace::VSSD_RELEASED,
+    // Only with volumes that have units of their own, which `own.rs` searches.
+    meta_trace::OWN_SET_MADE,
+    meta_trace::OWN_SET_ENDED,
     // Only with channel groups.
     server_trace::BLOCKS_BORROWED,
     // Copies differ only where their checksums show it: a plan in which they differ otherwise fails.
