@@ -236,7 +236,7 @@ impl<N: Node> Networked<N> {
     }
 
     fn segment_arrived(&mut self, now: Time, d: Datagram) {
-        self.wire.borrow_mut().log.streams_used();
+        self.wire.borrow_mut().log.stream_used(d.from, self.id);
         self.tcp.receive(now, d.from, d.bytes, &mut self.link);
     }
 

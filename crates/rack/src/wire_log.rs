@@ -2,7 +2,7 @@
 //! in time, and nothing from before the newest incarnation that it knows. A message that is neither received nor
 //! reported as unsent is a violation. No nonce is reused.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{Op, Packet};
@@ -54,8 +54,8 @@ pub struct Log {
     now: Time,
     /// Latest permitted arrival after a message was sent.
     late_max: Span,
-    /// Time for which a stream may hold a message.
-    held_max: Span,
+    /// Nodes between which a stream carried bytes, in both orders.
+    streams: BTreeSet<(NodeId, NodeId)>,
     /// Since when the network has been good enough for every message.
     reliable_since: Time,
     sent: Map<Key, Sent>,
@@ -80,7 +80,7 @@ impl Log {
             switches,
             now: Time::ZERO,
             late_max: Span(u64::MAX),
-            held_max: Span::ZERO,
+            streams: BTreeSet::new(),
             reliable_since: Time::MAX,
             sent: map(),
             tokens: map(),
@@ -113,11 +113,9 @@ impl Log {
     pub fn arrive_within(&mut self, max: Span) {
         self.late_max = max;
     }
-    /// TCP has carried messages: it may hold them until a stalled stream is closed.
-    pub(crate) fn streams_used(&mut self) {
-        if self.held_max == Span::ZERO {
-            self.held_max = STREAM_HOLDS;
-        }
+    /// A stream carries bytes between two nodes: it may hold their messages until it is closed because it stalls.
+    pub(crate) fn stream_used(&mut self, from: NodeId, to: NodeId) {
+        self.streams.extend([(from, to), (to, from)]);
     }
     /// Sets whether the network is good enough for every message from now on.
     pub fn reliable(&mut self, reliable: bool) {
@@ -204,9 +202,11 @@ impl Log {
         let Some(key) = self.tokens.remove(&token) else { return };
         let Some(s) = self.sent.get_mut(&key) else { return };
         s.open = s.open.saturating_sub(1);
-        // A stream that stalled before may hold messages until its next retransmission, or until it is closed.
-        let reliable = s.at >= self.reliable_since + self.held_max;
-        if reliable && s.delivered.is_empty() {
+        // A stream that stalled before may hold messages until its next retransmission, or until it is closed. A message
+        // for a switch may go to a server.
+        let peer = |&(from, to): &(NodeId, NodeId)| from == key.0 && (to == key.1 || self.switches.contains(&key.1));
+        let held = if self.streams.iter().any(peer) { STREAM_HOLDS } else { Span::ZERO };
+        if s.at >= self.reliable_since + held && s.delivered.is_empty() {
             let ((op, request), at) = (s.what, s.at);
             self.violated(|| {
                 format!("{} gave up {op:?} {request:x} to {} of {at:?}, though few are lost", key.0, key.1)
@@ -249,7 +249,8 @@ impl Log {
         }
         // The switch may send such a message to another server at any time, for which it is the first; nodes recognize
         // mutations (rule 7).
-        if self.keyed && to == at && age.0 > self.late_max.0.saturating_add(self.held_max.0) {
+        let held = if self.streams.contains(&(from, at)) { STREAM_HOLDS } else { Span::ZERO };
+        if self.keyed && to == at && age.0 > self.late_max.0.saturating_add(held.0) {
             return self.violated(|| format!("{}, {age} after it was sent", what()));
         }
         let newest = self.newest.entry((at, incarnation, from)).or_insert(sender);
