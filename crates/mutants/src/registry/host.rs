@@ -19,7 +19,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("net.incarnation.damaged-counts", "32", &[], NET, "A damaged incarnation counter is used.").tested(),
     net("link.incarnation.stays-outdated", "32", ONE, NET, "A process that receives `outdated` with a newer incarnation keeps its own."),
     net("link.wait.forgotten", "28", ONE, NET, "A held-back packet is dropped if no other follows."),
-    net("link.stream.part-lost", "PN5", FEW, LINK, "The rest of a part that a socket took in part is dropped."),
+    m("link.stream.part-lost", "PN5", &[], LINK, "The rest of a part that a socket took in part is dropped.").tested(),
     m("link.stream.part-again", "PN5", &[], LINK, "Bytes that a socket took are written again.").tested(),
     m("link.stream.unbounded", "33", &[], LINK, "Any amount waits to be written to a stream.").tested(),
     net("link.stream.down-unsaid", "PN5", FEW, LINK, "The transport does not learn that a stream is gone."),

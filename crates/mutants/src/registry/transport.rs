@@ -23,7 +23,7 @@ pub const MUTANTS: &[Mutant] = &[
     net("transport.begun.unbounded", "13", NOISY, UNITS, "All messages to a slow peer are begun at once."),
     net("transport.chunk.not-resent", "13", ONE, UNITS, "A chunk that was lost is not sent again."),
     net("transport.ack.before-whole", "13", ONE, UNITS, "A message is acknowledged before its last chunk is here."),
-    net("transport.stream.to-switch", "PN5", NOISY, UNITS, "Requests whose server is unknown go to the switch by its stream, which ends there."),
+    net("transport.stream.to-switch", "PN5", NOISY, UNITS, "Requests whose server is unknown go to the switch by its stream, which ends there.").tested(),
     net("transport.nonce.reused", "32", ONE, UNITS, "A chunk that is sent again has the counter of the datagram before."),
     net("transport.key.not-rotated", "18", ONE, UNITS, "A node goes on sending with the key that it began with."),
     net("transport.chunk.early", "13", ONE, UNITS, "A message is delivered before its last chunk is here."),
