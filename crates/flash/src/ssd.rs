@@ -23,6 +23,7 @@ use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
 mod keep;
+mod logs;
 mod places;
 mod swap;
 mod types;
@@ -30,6 +31,8 @@ mod types;
 use groups::ChannelGroup;
 pub use groups::LoanStatus;
 use keep::Keeper;
+use logs::LogUnits;
+pub use logs::{LOG_DIES_MAX, log_blocks};
 use places::Places;
 use swap::Swap;
 pub use swap::SwapError;
@@ -47,6 +50,10 @@ pub struct Ssd {
     cfg: SsdConfig,
     pub(crate) drive: Drive<Pending>,
     vssds: Vec<Vssd>,
+    /// Their entries in the table follow those of `vssds`.
+    logs: Vec<LogUnits>,
+    /// [`FlashDone::Recovered`] was answered for them.
+    logs_answered: bool,
     units: FreeUnits,
     groups: Vec<ChannelGroup>,
     host_full: bool,
@@ -74,6 +81,8 @@ impl Ssd {
         Ok(Ssd {
             drive: Drive::new(cfg.id, &cfg.profile, map, (cfg.timing, cfg.sync_span), suspends),
             vssds: Vec::new(),
+            logs: Vec::new(),
+            logs_answered: false,
             units: FreeUnits::new(&cfg.profile.geometry, 1),
             groups: Vec::new(),
             host_full: false,
@@ -121,7 +130,7 @@ impl Ssd {
     }
     /// The same of channels or dies.
     pub fn alloc_share(&mut self, id: VssdId, share: Share) -> Result<(), AllocError> {
-        if self.vssds.iter().any(|v| v.id == id) {
+        if self.vssds.iter().any(|v| v.id == id) || self.is_log(id) {
             return Err(AllocError::Duplicate { vssd: id });
         }
         let g = *self.geometry();
@@ -129,8 +138,14 @@ impl Ssd {
         if dies == 0 {
             return Err(AllocError::Zero);
         }
-        if self.vssds.len() >= VSSDS_MAX {
+        if self.table.entries.len() >= VSSDS_MAX {
             return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
+        }
+        if let Share::Log { channels } = share {
+            return self.alloc_log(id, channels);
+        }
+        if !self.logs.is_empty() {
+            return Err(AllocError::AfterLog { vssd: id });
         }
         let per_channel = u32::from(g.dies_per_channel);
         if let Share::Software { channels, dies } | Share::None { channels, dies } = share {
@@ -211,14 +226,16 @@ impl Ssd {
     /// one, if nothing is on it. A drive that was prefilled is left as it is.
     pub fn boot(&mut self, now: Time, out: &mut FlashOut) {
         let aged = self.vssds.iter().any(|v| v.map.mapped > 0);
-        if self.vssds.is_empty() || aged {
-            out.done.push(FlashDone::Recovered { result: Ok(()) });
-            return;
+        if self.table.entries.is_empty() || aged {
+            return self.boot_logs(Ok(()), now, out);
         }
         self.read_table(now, out);
     }
     fn recover(&mut self, now: Time, fresh: bool, out: &mut FlashOut) {
         self.recovering = self.vssds.len() as u32;
+        if self.vssds.is_empty() {
+            return self.recovered(Ok(()), now, out);
+        }
         for i in 0..self.vssds.len() {
             self.with(i, now, out, |v, io| v.recover(io, fresh));
         }
@@ -238,6 +255,7 @@ impl Ssd {
 
     /// Takes the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
+        let Some(c) = self.log_handle(now, c, out) else { return };
         let Some((p, result)) = self.drive.finish(now, c, &mut out.commands) else { return };
         // A move may begin when a block is free or full.
         let frees = self.swap.is_some()

@@ -189,6 +189,11 @@ pub enum TableError {
     #[error("entry {index} of the drive's table is of a kind that this program does not know")]
     Unsupported { index: u8 },
     #[error(
+        "the record of the log vSSD at entry {index} of the drive's table is damaged or of another version: the owners of its \
+         blocks are unknown. Replace the drive"
+    )]
+    Log { index: u8 },
+    #[error(
         "slot {slot} of the drive holds {found}, but the metadata service records {wanted}: the drive or the metadata service's \
          store was restored from an older copy. Put back the two that belong together, or replace the drive"
     )]
@@ -402,7 +407,8 @@ impl Table {
             generation: self.generation,
             digest: crc32c::crc32c(&encode(&bare)).max(1),
             known: Incarnation(self.incarnation),
-            slots: self.entries.iter().map(slot).collect(),
+            // A log vSSD is the server's own.
+            slots: self.entries.iter().filter(|e| e.kind == Kind::Page).map(slot).collect(),
         }
     }
     /// Of a drive without vSSDs.
@@ -424,8 +430,12 @@ impl Table {
     /// The entry's share of the drive; `None`: not expressible as a [`Share`].
     pub fn share(&self, e: &Entry) -> Option<Share> {
         let dies = e.units.len() as u32;
-        if e.kind != Kind::Page || e.units.iter().any(|u| u.soft_planes != 1) || e.extents.len() != 1 {
+        if e.units.iter().any(|u| u.soft_planes != 1) || e.extents.len() != 1 {
             return None;
+        }
+        if e.kind == Kind::Log {
+            let channels = dies / u32::from(self.dies_per_channel.max(1));
+            return (e.isolation == Isolation::Channel).then_some(Share::Log { channels: channels as u16 });
         }
         let group = || self.groups.get(usize::from(e.group?));
         Some(match e.isolation {

@@ -415,6 +415,8 @@ impl Server {
                     self.registration.hurry(now);
                 }
             }
+            // No service uses a log vSSD yet.
+            FlashDone::Log { .. } => {}
             // No node swaps dies yet.
             FlashDone::Swapped => {}
             FlashDone::Assigned { result, .. } => {

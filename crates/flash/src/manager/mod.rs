@@ -515,6 +515,13 @@ impl FlashManager {
         }
         self.pump(out);
     }
+    /// The erase block whose out-of-band data the command with this tag reads at a start.
+    pub(crate) fn read_oob_of(&self, tag: u64) -> Option<u32> {
+        match self.drive.pending.get(tag as usize) {
+            Some(Pending::Oob { block }) => Some(*block),
+            _ => None,
+        }
+    }
     /// When [`FlashManager::tick`] has something to do.
     pub fn wake(&self) -> Option<Time> {
         self.leveling.wake(self.ready)

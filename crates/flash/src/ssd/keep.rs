@@ -8,7 +8,7 @@ use super::groups::ChannelGroup;
 use super::{FlashDone, FlashOut, RecoveryError, Ssd};
 use crate::drive::FreeUnits;
 use crate::isolation::Isolation;
-use crate::table::{self, EntryState, Table, TableError};
+use crate::table::{self, Entry, EntryState, Table, TableError};
 use crate::vssd::clear::Clearing;
 use crate::vssd::{Pending, TableStep};
 
@@ -48,6 +48,13 @@ pub(super) struct Keeper {
     waiting: Vec<Wait>,
 }
 
+impl Keeper {
+    /// The drive had no table when it was started.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+}
+
 impl Ssd {
     /// The drive's table: before [`Ssd::boot`] is done, the one that the calls before ask for.
     pub fn table(&self) -> &Table {
@@ -55,11 +62,15 @@ impl Ssd {
     }
     /// What the vSSD's entry of the table is in.
     pub fn entry_state(&self, vssd: VssdId) -> EntryState {
-        self.table.entries[self.index(vssd)].state
+        self.entry(vssd).state
+    }
+    fn entry(&self, vssd: VssdId) -> &Entry {
+        let log = self.logs.iter().position(|l| l.id == vssd).map(|i| self.vssds.len() + i);
+        &self.table.entries[log.unwrap_or_else(|| self.index(vssd))]
     }
     /// Whether the entry cannot be used by another vSSD any more: its generations are used up.
     pub fn used_up(&self, vssd: VssdId) -> bool {
-        self.table.entries[self.index(vssd)].generation == u16::MAX
+        self.entry(vssd).generation == u16::MAX
     }
     /// Before [`Ssd::boot`]: what the entry that was made last is to say, on a drive that has no table yet.
     pub fn made_for(&mut self, set: SetId, state: EntryState) {
@@ -166,6 +177,13 @@ impl Ssd {
             let v = self.new_vssd(name, e.owner(), (all, own.len() as u32), area);
             self.vssds.push(v);
         }
+        let names: Vec<VssdId> = self.logs.drain(..).map(|l| l.id).collect();
+        for (name, i) in names.into_iter().zip(self.vssds.len()..) {
+            let e = &self.table.entries[i];
+            let log = self.new_log(name, e).ok_or(TableError::Unsupported { index: e.index })?;
+            self.units.take_dies(e.units.iter().map(|u| u32::from(u.die)));
+            self.logs.push(log);
+        }
         Ok(())
     }
     /// Recovery is over; a drive that had no table gets one before anything is programmed. Both copies of the table are durable
@@ -187,7 +205,7 @@ impl Ssd {
                 self.keeper.writing.push(Wait::Boot);
                 self.write_other(now, out);
             }
-            None => out.done.push(FlashDone::Recovered { result }),
+            None => self.boot_logs(result, now, out),
         }
     }
     pub(super) fn change_table(&mut self, now: Time, wait: Wait, out: &mut FlashOut) {
@@ -222,9 +240,7 @@ impl Ssd {
         for wait in std::mem::take(&mut self.keeper.writing) {
             match wait {
                 Wait::Boot | Wait::Incarnation | Wait::Swap if !both => self.keeper.writing.push(wait),
-                Wait::Boot => {
-                    out.done.push(FlashDone::Recovered { result: result.map_err(RecoveryError::from) });
-                }
+                Wait::Boot => self.boot_logs(result.map_err(RecoveryError::from), now, out),
                 Wait::Clear(i) => {
                     let generation = self.table.entries[i].generation;
                     self.with(i, now, out, |v, io| match result {
@@ -259,6 +275,9 @@ impl Ssd {
     pub fn take_names(&mut self) {
         for (v, e) in self.vssds.iter_mut().zip(&self.table.entries) {
             v.id = e.vssd;
+        }
+        for (l, e) in self.logs.iter_mut().zip(&self.table.entries[self.vssds.len()..]) {
+            l.id = e.vssd;
         }
     }
     /// What the drive's table names so already has this name from now on.

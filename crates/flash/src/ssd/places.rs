@@ -60,7 +60,7 @@ impl Ssd {
         self.places = Some(Box::new(Places {
             step: Step::Oobs,
             found: vec![Found::default(); n as usize],
-            next: (0..n).rev().collect(),
+            next: (0..n).rev().filter(|b| !self.is_log_block(*b)).collect(),
             under_way: 0,
             places: Vec::new(),
             stale: Vec::new(),

@@ -3,6 +3,7 @@
 use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
 use crate::isolation::Isolation;
+use crate::manager;
 use crate::profile::Profile;
 use crate::table::TableError;
 use crate::timing::Timing;
@@ -133,6 +134,11 @@ pub enum FlashDone {
     },
     /// The swap of [`Ssd::swap_dies`] is over: all is where it belongs that can be.
     Swapped,
+    /// An answer of a log vSSD's manager ([`Ssd::with_log`]).
+    Log {
+        vssd: VssdId,
+        done: manager::Done,
+    },
     /// [`Ssd::note_incarnation`] is durable. After an error the drive is of no use.
     Recorded {
         result: Result<(), DeviceError>,
@@ -175,6 +181,10 @@ pub enum AllocError {
     NoShared { asked: u32, channels: u16, free: u32 },
     #[error("a drive has at most {max} vSSDs")]
     TooMany { max: u16 },
+    #[error("{vssd} requested after a log vSSD: those of a drive come last")]
+    AfterLog { vssd: VssdId },
+    #[error("{share} have {dies} dies, a log vSSD has at most {max}")]
+    TooManyDies { share: Share, dies: u32, max: u32 },
     #[error("{share} have {blocks} erase blocks, too few for frontiers, the collector's reserve and data")]
     TooSmall { share: Share, blocks: u32 },
 }
@@ -191,6 +201,8 @@ pub enum Share {
     Software { channels: u16, dies: u32 },
     /// Unisolated: as [`Share::Software`], but nothing limits its part of the buses.
     None { channels: u16, dies: u32 },
+    /// Channels for a log vSSD ([`crate::manager`]); the others are for page vSSDs.
+    Log { channels: u16 },
 }
 
 impl Share {
@@ -198,9 +210,13 @@ impl Share {
     pub fn is_shared(self) -> bool {
         matches!(self, Share::Software { .. } | Share::None { .. })
     }
+    /// A log vSSD has it.
+    pub fn is_log(self) -> bool {
+        matches!(self, Share::Log { .. })
+    }
     pub fn dies(self, g: &Geometry) -> u32 {
         match self {
-            Share::Channels(n) => u32::from(n) * u32::from(g.dies_per_channel),
+            Share::Channels(n) | Share::Log { channels: n } => u32::from(n) * u32::from(g.dies_per_channel),
             Share::Dies(n) | Share::Software { dies: n, .. } | Share::None { dies: n, .. } => n,
         }
     }
@@ -209,7 +225,7 @@ impl Share {
 impl Share {
     pub(super) fn isolation(self) -> Isolation {
         match self {
-            Share::Channels(_) => Isolation::Channel,
+            Share::Channels(_) | Share::Log { .. } => Isolation::Channel,
             Share::Dies(_) => Isolation::Die,
             Share::Software { .. } => Isolation::Software,
             Share::None { .. } => Isolation::None,
@@ -221,6 +237,7 @@ impl std::fmt::Display for Share {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Share::Channels(n) => write!(f, "{n} channels"),
+            Share::Log { channels } => write!(f, "{channels} channels for a log"),
             Share::Dies(n) => write!(f, "{n} dies"),
             Share::Software { channels, dies } => write!(f, "{dies} dies on {channels} shared channels"),
             Share::None { channels, dies } => write!(f, "{dies} dies on {channels} shared channels, unlimited,"),

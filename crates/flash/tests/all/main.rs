@@ -13,6 +13,7 @@ mod evidence;
 mod formats;
 mod gc;
 mod identity;
+mod logs;
 mod power;
 mod power_disk;
 mod power_drive;

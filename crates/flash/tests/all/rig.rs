@@ -4,6 +4,7 @@ use rackweave_core::device::{Completion, DeviceCommand, DeviceError, DeviceOp};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{BLOCK, BlockAddr, Incarnation, Payload, Rng, SetId, SsdId, Time, Timestamp, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
+use rackweave_flash::manager::{FlashManager, ManagerOut};
 use rackweave_flash::{
     BlockWrite, FlashDone, FlashOut, Geometry, NoFreeBlock, Profile, RecoveryError, Share, Ssd, SsdConfig, SwapError,
     Timing,
@@ -257,6 +258,17 @@ impl Rig {
     pub fn resume_swap(&mut self) {
         self.ssd.resume_swap(self.now, &mut self.out);
         self.take();
+    }
+    /// Calls the manager of a log vSSD.
+    pub fn with_log<R>(
+        &mut self,
+        vssd: VssdId,
+        call: impl FnOnce(&mut FlashManager, VssdId, Time, &mut ManagerOut) -> R,
+    ) -> R {
+        let now = self.now;
+        let result = self.ssd.with_log(now, vssd, &mut self.out, |m, inner, out| call(m, inner, now, out));
+        self.take();
+        result.expect("it is recovered")
     }
     pub fn crash(&self, rng: &mut Rng) -> Memory {
         self.disk.crash(rng)

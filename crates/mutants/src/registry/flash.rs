@@ -59,6 +59,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("flash.checkpoint.open-blocks", "22", SINGLE, UNITS, "A checkpoint describes blocks that still take programs.").tested(),
     m("flash.read.unverified", "29", ONE, UNITS, "A host read does not check what it read.").tested(),
     m("flash.alloc.reserve", "FB5", ONE, UNITS, "The host takes the collector's last block.").tested(),
+    m("flash.log.any-owner", "30", &[], UNITS, "A log vSSD takes blocks that name another owner.").tested(),
     m("flash.table.any-drive", "30", EDITS, UNITS, "Another drive's table is accepted."),
     m("flash.table.any-shape", "30", EDITS, UNITS, "The table of a drive with another profile or geometry is accepted."),
     m("flash.table.any-share", "30", EDITS, UNITS, "A drive that was made with other shares is used as configured."),

@@ -184,6 +184,7 @@ impl Bench {
                     | FlashDone::Assigned { .. }
                     | FlashDone::Recorded { .. }
                     | FlashDone::Swapped
+                    | FlashDone::Log { .. }
                     | FlashDone::Cleared { .. } => {}
                 }
             }
