@@ -42,15 +42,16 @@ fn call(
 ) -> Done {
     rig.with_log(LOG, f);
     loop {
-        let mine = |d: &FlashDone| match d {
-            FlashDone::Log { vssd: LOG, done } => match done {
-                Done::BlockAllocated { token: t, .. }
-                | Done::Written { token: t, .. }
-                | Done::Read { token: t, .. }
-                | Done::Synced { token: t, .. } => *t == token,
-                _ => false,
-            },
-            _ => false,
+        let mine = |d: &FlashDone| {
+            let FlashDone::Log { vssd: LOG, done } = d else { return false };
+            let (Done::BlockAllocated { token: t, .. }
+            | Done::Written { token: t, .. }
+            | Done::Read { token: t, .. }
+            | Done::Synced { token: t, .. }) = done
+            else {
+                return false;
+            };
+            *t == token
         };
         if let Some(at) = rig.done.iter().position(mine) {
             let FlashDone::Log { done, .. } = rig.done.remove(at) else { unreachable!() };
@@ -190,7 +191,7 @@ fn a_block_of_another_owner_and_a_record_that_is_gone_are_refused_and_nothing_is
     // The page vSSD's block, in a channel of the log.
     let mut foreign = disk.clone();
     let page = rackweave_core::device::PageAddr { block: block + 1, page: 0 };
-    let oob = rackweave_core::device::BlockOob { logical: 0x0100_02 << 40, erase_count: 9, erase_time: 1 };
+    let oob = rackweave_core::device::BlockOob { logical: 0x0001_0002 << 40, erase_count: 9, erase_time: 1 };
     let slot = rackweave_core::device::Slot { data: Payload::zero(4096), record: Default::default() };
     let image = rackweave_core::device::PageImage { sequence: 1, oob, slots: vec![slot; 4].into() };
     foreign.execute(&DeviceOp::Erase { block: block + 1, oob }).expect("erased");
