@@ -42,6 +42,8 @@ pub enum News {
     Twins(NodeId),
     /// The packet with this token was refused, or given up at its deadline. It may have arrived nevertheless.
     Unsent(u64),
+    /// To be sent in place of a packet that the queue to its receiver had no room for.
+    Instead(Packet),
 }
 
 /// One node's network, above the sockets.
@@ -58,6 +60,8 @@ pub struct Link {
     going: Vec<NodeId>,
     /// Tokens of refused packets.
     refused: Vec<u64>,
+    /// To be sent in place of some of them.
+    refusals: Vec<Packet>,
     /// Newest incarnation of this node that a peer has named; zero for none.
     newest: u64,
     rings: Rings,
@@ -88,6 +92,7 @@ impl Link {
             wait_until: Time::MAX,
             going: Vec::new(),
             refused: Vec::new(),
+            refusals: Vec::new(),
             newest: 0,
             rings: Rings::default(),
             quorums: BTreeMap::new(),
@@ -153,11 +158,24 @@ impl Link {
         match sent {
             Some(Ok(())) => {}
             None | Some(Err(SendError::NotAPacket { .. } | SendError::TooLong { .. })) => self.counters.unsendable += 1,
+            Some(Err(SendError::QueueFull { .. } | SendError::AllQueuesFull { .. })) => {
+                self.refused.push(token);
+                self.refuse_instead(p);
+            }
             Some(Err(_)) => self.refused.push(token),
         }
         if !self.going.contains(&p.dst) {
             self.going.push(p.dst);
         }
+    }
+
+    /// The queue has no room for the packet, but perhaps for a refusal.
+    fn refuse_instead(&mut self, p: &Packet) {
+        if mutant!("link.full.silent") {
+            return;
+        }
+        let refusal = p.body.refusal().map(|body| Packet { body, ..p.clone() });
+        self.refusals.extend(refusal);
     }
 
     fn send_message(&mut self, now: Time, to: NodeId, m: Message, token: u64) -> Result<(), SendError> {
@@ -212,6 +230,9 @@ impl Link {
     pub fn poll(&mut self, now: Time) -> Option<News> {
         if let Some(token) = self.refused.pop() {
             return Some(News::Unsent(token));
+        }
+        if let Some(p) = self.refusals.pop() {
+            return Some(News::Instead(p));
         }
         loop {
             self.hear_streams(now);
@@ -331,5 +352,59 @@ impl Link {
     /// Access for the sockets' events: departure times, datagrams that were too long.
     pub fn endpoint_mut(&mut self) -> &mut Endpoint {
         &mut self.endpoint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use rackweave_core::msg::{Block, Body, Class, Header, IoError, IoReply, Op};
+    use rackweave_core::{Epoch, Incarnation, Payload, SetId, VssdId};
+
+    use super::*;
+
+    const CLIENT: NodeId = NodeId(9);
+
+    fn answer(request: u64, reply: IoReply) -> Packet {
+        let vssd = VssdId(20);
+        let header = Header {
+            op: Op::Reply,
+            vssd,
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: vssd,
+            set: SetId(3),
+            epoch: Epoch(0),
+            incarnation: Incarnation(5),
+            request,
+        };
+        Packet { src: NodeId(2), dst: CLIENT, header, body: Body::Block(Block::Reply(reply)) }
+    }
+
+    #[test]
+    fn a_client_hears_of_each_read_whose_answer_finds_no_room() {
+        let mut link =
+            Link::new(Config::default(), StreamLimits::default(), NodeId(2), 1, Keys::none(), 1).expect("valid");
+        let data = || IoReply::Data(Payload::Bytes(Bytes::from(vec![7; 64 << 10])));
+        let now = Time(1);
+        (0..200).for_each(|n| link.send(now, answer(n, data()), n));
+        link.flush(now);
+        let (mut unsent, mut refused) = (Vec::new(), Vec::new());
+        while let Some(news) = link.poll(now) {
+            match news {
+                News::Unsent(token) => unsent.push(token),
+                News::Instead(p) => {
+                    assert_eq!(p.body, Body::Block(Block::Reply(IoReply::Failed(IoError::NotServing))));
+                    assert_eq!((p.dst, p.header.op), (CLIENT, Op::Reply));
+                    refused.push(p.header.request);
+                    link.send(now, p, 1_000);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((73..80).contains(&unsent.len()), "a queue of 8 MiB holds fewer than 128 answers: {unsent:?}");
+        refused.sort_unstable();
+        unsent.sort_unstable();
+        assert_eq!(unsent, refused);
     }
 }

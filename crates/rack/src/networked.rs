@@ -139,11 +139,15 @@ impl<N: Node> Networked<N> {
                 self.own.push_back(p);
                 continue;
             }
-            let token = self.wire.borrow_mut().sent(self.link.endpoint().incarnation(), &p);
-            self.link.send(now, p, token);
+            self.send(now, p);
         }
         self.fx.packets = packets;
         self.rest(fx);
+    }
+
+    fn send(&mut self, now: Time, p: Packet) {
+        let token = self.wire.borrow_mut().sent(self.link.endpoint().incarnation(), &p);
+        self.link.send(now, p, token);
     }
 
     /// Passes effects other than packets to the driver.
@@ -230,6 +234,7 @@ impl<N: Node> Networked<N> {
                     self.turn(now, Event::Packet(p), fx);
                 }
                 News::Unsent(token) => self.wire.borrow_mut().log.unsent(token),
+                News::Instead(p) => self.send(now, p),
                 News::Twins(_) => {}
             }
         }

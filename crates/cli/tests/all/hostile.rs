@@ -210,3 +210,29 @@ fn what_never_gets_to_a_command_holds_little() {
     assert!(most - base < 64 * MIB, "{} MiB, then {} and {} at the most", base / MIB, now / MIB, most / MIB);
     drop(silent);
 }
+
+/// Reads of an honest client beside the first wave may take this long: a wait for retries' budget takes longer.
+const STALL: Duration = Duration::from_secs(5);
+
+/// The first clients that do not read request more than the servers' queues to the gateway hold.
+#[test]
+fn the_first_clients_that_do_not_read_stall_no_other() {
+    let r = Rack::with(&["--processes"]);
+    r.volume("v", "64M");
+    let mut honest = r.connect("v");
+    for i in 0..64u8 {
+        honest.write(u64::from(i) * MIB as u64, &vec![i + 1; MIB]);
+    }
+    honest.flush();
+    let all: Vec<Client> = (0..SESSIONS).map(|_| reader(&r)).collect();
+    honest.stream.set_read_timeout(Some(SOON * 4)).expect("timeout");
+    let (began, mut slowest) = (Instant::now(), Duration::ZERO);
+    while began.elapsed() < Duration::from_secs(2) {
+        let sent = Instant::now();
+        assert!(honest.read(0, HONEST_BYTES).iter().all(|&b| b == 1));
+        slowest = slowest.max(sent.elapsed());
+    }
+    println!("{SESSIONS} readers; the slowest read of an honest client took {slowest:?}");
+    assert!(slowest < STALL, "{slowest:?}");
+    drop(all);
+}

@@ -1,6 +1,6 @@
 //! Replicated blocks: [`io`](super::io) between a client and the replicas of a set, [`peer`](super::peer) among these replicas.
 
-use super::{IoReply, IoRequest, Peer, ServiceMessage};
+use super::{Body, IoError, IoReply, IoRequest, Peer, ServiceMessage};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Block {
@@ -30,6 +30,11 @@ impl ServiceMessage for Block {
     /// A validation is sent after the client was answered.
     fn may_wait(&self) -> bool {
         matches!(self, Block::Peer(Peer::Val { .. }))
+    }
+    /// Reads change nothing, so another replica may serve them, or this one later.
+    fn refusal(&self) -> Option<Body> {
+        let data = matches!(self, Block::Reply(IoReply::Data(_)));
+        data.then_some(Body::Block(Block::Reply(IoReply::Failed(IoError::NotServing))))
     }
 }
 

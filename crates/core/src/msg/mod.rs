@@ -126,6 +126,11 @@ pub trait ServiceMessage {
     fn may_wait(&self) -> bool {
         false
     }
+    /// The refusal that may take the place of a long answer if no room is left in the queue to its receiver. A receiver
+    /// that hears nothing would wait for its timeout, and pay for a retry from its budget.
+    fn refusal(&self) -> Option<Body> {
+        None
+    }
 }
 
 /// The services of the rack, for a macro that is handed `Type(module)` of each: the message type, which implements
@@ -188,6 +193,10 @@ macro_rules! bodies {
             #[inline]
             pub fn may_wait(&self) -> bool {
                 self.message().may_wait()
+            }
+            #[inline]
+            pub fn refusal(&self) -> Option<Body> {
+                self.message().refusal()
             }
             #[inline]
             fn message(&self) -> &dyn ServiceMessage {

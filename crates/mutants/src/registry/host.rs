@@ -19,6 +19,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("net.incarnation.damaged-counts", "32", &[], NET, "A damaged incarnation counter is used.").tested(),
     net("link.incarnation.stays-outdated", "32", ONE, NET, "A process that receives `outdated` with a newer incarnation keeps its own."),
     net("link.wait.forgotten", "28", ONE, NET, "A held-back packet is dropped if no other follows."),
+    m("link.full.silent", "33", &[], LINK, "A client hears nothing of an answer for which there was no room.").tested(),
     m("link.stream.part-lost", "PN5", &[], LINK, "The rest of a part that a socket took in part is dropped.").tested(),
     m("link.stream.part-again", "PN5", &[], LINK, "Bytes that a socket took are written again.").tested(),
     m("link.stream.unbounded", "33", &[], LINK, "Any amount waits to be written to a stream.").tested(),
