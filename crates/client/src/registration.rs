@@ -55,7 +55,7 @@ impl<M> SetClient<M> {
         r.map_asked = Some(now);
         r.map_asks += 1;
         let (generation, request) = (r.generation, r.map_asks);
-        self.packet_to_meta(Control::MapAsk { generation }, request, fx);
+        self.packet_to_meta(Control::MapRequest { generation }, request, fx);
     }
 
     /// The metadata service's welcome to `nonce`. True: it is for this client, which had not registered yet.

@@ -73,8 +73,8 @@ impl Rig {
         let to_members = self.fx.packets.drain(..).filter(|p| p.header.op != Op::Control);
         to_members.map(|p| p.header.vssd).collect()
     }
-    fn asked_for_map(&self) -> bool {
-        self.fx.packets.iter().any(|p| matches!(p.body, Body::Control(Control::MapAsk { .. })))
+    fn requested_map(&self) -> bool {
+        self.fx.packets.iter().any(|p| matches!(p.body, Body::Control(Control::MapRequest { .. })))
     }
 }
 
@@ -103,7 +103,7 @@ fn a_message_that_every_member_refuses_waits_and_the_map_is_requested() {
         assert!(r.client.refused(r.now, slot, from, &mut r.fx), "another has not been tried");
         assert_eq!(r.send(slot), Sent::Again { tries: k, member: MEMBERS[k as usize], moved: true });
     }
-    assert!(r.asked_for_map());
+    assert!(r.requested_map());
     assert!(!r.client.refused(r.now, slot, MEMBERS[2], &mut r.fx));
     assert_eq!((r.client.message(slot).state, r.targets()), (State::Waiting, MEMBERS.to_vec()));
     assert!(!r.map(0), "an older map");
@@ -169,7 +169,7 @@ fn an_owner_s_client_takes_no_answers_to_its_earlier_incarnation() {
     assert_eq!((r.client.owner_of(old), r.client.owner_of(new)), (None, Some(0)));
     let outcomes = MEMBERS.map(|from| r.client.device_failed(r.now, 0, from, &mut r.fx));
     assert_eq!(outcomes[2], DeviceFailure::Final, "its map is never old");
-    assert!(!r.asked_for_map());
+    assert!(!r.requested_map());
 }
 
 #[test]

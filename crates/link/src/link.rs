@@ -235,7 +235,7 @@ impl Link {
             return Some(News::Instead(p));
         }
         loop {
-            self.hear_streams(now);
+            self.apply_stream_changes(now);
             return Some(match self.endpoint.poll_event()? {
                 Event::Delivered(d) => {
                     match rackweave_wire::decode_apart(&d.message.head, &d.message.data, d.crcs) {
@@ -281,7 +281,7 @@ impl Link {
     }
 
     /// Reports opened and closed streams to the endpoint.
-    fn hear_streams(&mut self, now: Time) {
+    fn apply_stream_changes(&mut self, now: Time) {
         for change in self.streams.take_changes() {
             match change {
                 Change::Up(peer) => self.endpoint.stream_up(now, peer),

@@ -312,7 +312,7 @@ impl Meta {
                 self.server_hello(now, src, nonce, (DriveId::NONE, Vec::new(), DriveTable::default()), &vssds, fx);
             }
             Body::Control(Control::ClientHello { nonce }) => self.client_hello(now, src, header.request, nonce),
-            Body::Control(Control::MapAsk { .. }) => {
+            Body::Control(Control::MapRequest { .. }) => {
                 self.remember_client(src, 0, header.incarnation);
                 self.send_map(now, src, header.request);
                 // Earlier messages may have been lost.
@@ -323,7 +323,7 @@ impl Meta {
             Body::Control(Control::Recovered { set, epoch }) => {
                 self.recovered(now, (src, header.incarnation), set, epoch, fx)
             }
-            Body::Control(Control::EpochAsk { set, epoch }) => {
+            Body::Control(Control::EpochRequest { set, epoch }) => {
                 self.epoch_ask(now, (src, header.incarnation), set, epoch, fx)
             }
             Body::Control(Control::Silent { set, epoch, silent }) => {
@@ -332,7 +332,7 @@ impl Meta {
             Body::Control(Control::Reached { set, epoch }) => {
                 self.reached(now, (src, header.incarnation), (set, epoch), fx);
             }
-            Body::Control(Control::RackAsk { nonce }) => {
+            Body::Control(Control::RackRequest { nonce }) => {
                 if let Some(rack) = self.id {
                     self.say(src, header.request, Control::RackIs { nonce, rack });
                 }

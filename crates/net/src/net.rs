@@ -180,7 +180,7 @@ impl Net {
         let mut made = 0;
         while let Some((t, path)) = self.link.poll_transmit(now) {
             if made >= SEND_BYTES {
-                self.capture_leaving();
+                self.capture_departures();
                 self.udp.send(&mut self.out)?;
                 made = 0;
             }
@@ -194,9 +194,9 @@ impl Net {
         }
         self.take_events(now, nodes);
         self.streams.carry_out(now, &mut self.link, &self.addresses);
-        self.capture_leaving();
+        self.capture_departures();
         self.udp.send(&mut self.out)?;
-        self.hear_of_leaving(now);
+        self.record_departures(now);
         Ok(())
     }
 
@@ -207,12 +207,12 @@ impl Net {
         !all.is_empty()
     }
 
-    fn hear_of_leaving(&mut self, now: Time) {
+    fn record_departures(&mut self, now: Time) {
         let endpoint = self.link.endpoint_mut();
         self.udp.left(now, |l| endpoint.transmitted(l.timed.peer, l.timed.class, l.timed.stamp, l.at.min(now)));
     }
 
-    fn capture_leaving(&mut self) {
+    fn capture_departures(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         for o in &self.out {
             let from = self.udp.local(o.path).unwrap_or(self.addresses[self.node.0 as usize]);
@@ -296,7 +296,7 @@ impl Network for Net {
     }
 
     fn receive(&mut self, now: Time, nodes: &mut dyn Local) -> io::Result<bool> {
-        self.hear_of_leaving(now);
+        self.record_departures(now);
         let mut to_forward = std::mem::take(&mut self.to_forward);
         let (link, node) = (&mut self.link, self.node);
         let mut capture = self.capture.as_mut().map(|c| (c, &self.addresses[..]));

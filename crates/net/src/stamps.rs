@@ -61,11 +61,11 @@ impl Stamps {
         !self.waiting.is_empty()
     }
     /// The kernel took a datagram with a request.
-    pub fn asked(&mut self, t: Timed) {
+    pub fn requested(&mut self, t: Timed) {
         self.waiting.push_back(t);
     }
     /// After a failed send it is unknown whether the kernel counted it; restarts the kernel's counter.
-    pub fn unsure(&mut self) {
+    pub fn resync(&mut self) {
         self.take(|_, _| {});
         self.waiting.clear();
         self.first = 0;

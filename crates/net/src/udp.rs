@@ -270,13 +270,13 @@ impl Udp {
                 send_batch::<BATCH>(fd, batch, ask)
             };
             if !matches!(sent, Ok(n) if n == batch.len()) {
-                self.stamps[path].unsure();
+                self.stamps[path].resync();
             }
             match sent {
                 Ok(n) => {
                     for timed in batch[..n].iter().filter_map(|o| o.timed).filter(|_| ask) {
                         self.counters.departures_requested += 1;
-                        self.stamps[path].asked(timed);
+                        self.stamps[path].requested(timed);
                     }
                     from += n.max(1);
                 }

@@ -5,7 +5,7 @@
 //!
 //! Compared ranges leave no gap between them, so a block that only one of two members has is found as well, be it
 //! zeroed or lost. The other member may just be writing it, so a request for that block alone follows, which is
-//! answered only once the block is Valid ([`Peer::BlockAsk`]).
+//! answered only once the block is Valid ([`Peer::BlockFetch`]).
 
 use std::collections::VecDeque;
 
@@ -209,7 +209,7 @@ impl Replica {
         self.compare.suspects.clear();
         self.compare.round = Some(Round { id, range, own, missing, answers: Vec::new() });
         for k in Self::bits(missing) {
-            self.send_as(rackweave_core::msg::Class::Copper, cx, k, id, Peer::SumsAsk { range, digest });
+            self.send_as(rackweave_core::msg::Class::Copper, cx, k, id, Peer::SumsRequest { range, digest });
         }
         self.timers.set(cx.now, Wait::Stall, Timer::Compare(id));
     }
@@ -231,7 +231,7 @@ impl Replica {
 
     // Comparison requested by another member.
 
-    pub(crate) fn sums_asked<S: Store>(
+    pub(crate) fn sums_requested<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
         to: usize,
@@ -392,7 +392,7 @@ impl Replica {
             if holders().any(|c| c.0 == self.me) {
                 self.replay_valid(cx, a, newest);
             } else if let Some(c) = holders().next() {
-                self.send(cx, c.0, 0, Peer::ReplayAsk { addr: a, version: newest });
+                self.send(cx, c.0, 0, Peer::ReplayRequest { addr: a, version: newest });
             }
             return;
         }
@@ -407,7 +407,7 @@ impl Replica {
             if k == self.me {
                 self.agree(cx, a, sum.version, best);
             } else {
-                self.send(cx, k, 0, Peer::HealAsk { addr: a, version: sum.version, crc: best });
+                self.send(cx, k, 0, Peer::HealRequest { addr: a, version: sum.version, crc: best });
             }
         }
     }
@@ -417,7 +417,7 @@ impl Replica {
         if self.compare.suspects.len() < SUSPECTS_MAX {
             let (request, version) = (number(0, self.id()), cx.store.version(addr));
             self.compare.suspects.push(Suspect { request, with, addr, version, crc });
-            self.send_as(rackweave_core::msg::Class::Copper, cx, with, request, Peer::BlockAsk { addr });
+            self.send_as(rackweave_core::msg::Class::Copper, cx, with, request, Peer::BlockFetch { addr });
         }
     }
 
@@ -454,7 +454,7 @@ impl Replica {
         } else if s.version > theirs {
             self.replay_valid(cx, a, s.version);
         } else {
-            self.send(cx, from, 0, Peer::ReplayAsk { addr: a, version: theirs });
+            self.send(cx, from, 0, Peer::ReplayRequest { addr: a, version: theirs });
         }
         true
     }

@@ -20,7 +20,7 @@ impl Replica {
         self.send_round(cx, slot);
     }
 
-    pub(crate) fn flush_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, of: u64) {
+    pub(crate) fn flush_requested<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, of: u64) {
         if mutant!("replica.flush.early") {
             return self.send(cx, from, of, Peer::FlushAck { ok: true });
         }
@@ -103,7 +103,7 @@ impl Replica {
     }
     /// Whether to request the list of volumes from the metadata service.
     pub fn wants_volumes(&self) -> bool {
-        self.fences.wants_news()
+        self.fences.is_outdated()
     }
 
     pub(crate) fn client_fence<S: Store>(
@@ -128,7 +128,7 @@ impl Replica {
     }
 
     /// Acknowledged once no mutation of older writers is pending here; until then the requester repeats it.
-    pub(crate) fn fence_asked<S: Store>(
+    pub(crate) fn fence_requested<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
         from: usize,

@@ -75,7 +75,7 @@ impl Fences {
         true
     }
     /// Whether enough volumes were created since the last list to request a new one.
-    pub fn wants_news(&self) -> bool {
+    pub fn is_outdated(&self) -> bool {
         self.unheard >= FENCES_UNHEARD_MAX || self.unheard >= self.unheard_then + FENCES_ASK
     }
     /// The list for another node.

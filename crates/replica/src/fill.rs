@@ -184,7 +184,7 @@ impl Replica {
     }
 
     /// Whether a range may be accepted: not while a fill cannot remember it.
-    pub(crate) fn fill_remembers(&mut self, range: BlockRange, version: Timestamp) -> bool {
+    pub(crate) fn fill_accepts(&mut self, range: BlockRange, version: Timestamp) -> bool {
         let Some(f) = self.fill.as_deref_mut() else { return true };
         let room = f.ranges.len() < FILL_RANGES_MAX;
         if room {
@@ -200,21 +200,21 @@ impl Replica {
         match f.stage {
             Stage::Tables => {
                 for k in Self::bits(f.tables) {
-                    self.send(cx, k, REQUEST, Peer::ClientsAsk);
+                    self.send(cx, k, REQUEST, Peer::ClientsRequest);
                 }
             }
             Stage::Digests => {
                 let from = f.from;
-                self.send(cx, source, REQUEST, Peer::DigestAsk { from, limit: DIGEST_LIMIT });
+                self.send(cx, source, REQUEST, Peer::DigestRequest { from, limit: DIGEST_LIMIT });
             }
             Stage::Scan => {
                 if let Some(&(from, until)) = f.differ.front() {
-                    self.send(cx, source, REQUEST, Peer::ScanAsk { from, until });
+                    self.send(cx, source, REQUEST, Peer::ScanRequest { from, until });
                 }
             }
             Stage::Blocks => {
                 for addr in f.requested.clone() {
-                    self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
+                    self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockFetch { addr });
                 }
             }
             Stage::Persist => {}
@@ -404,7 +404,7 @@ impl Replica {
             self.retry_at = self.retry.first(cx.now);
         }
         for addr in ask {
-            self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockAsk { addr });
+            self.send_as(Class::Copper, cx, source, REQUEST, Peer::BlockFetch { addr });
         }
         if done {
             self.next_stretch(cx);
@@ -503,7 +503,7 @@ impl Replica {
 
     // Members answer.
 
-    pub(crate) fn digest_asked<S: Store>(
+    pub(crate) fn digest_requested<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
         to: usize,
@@ -520,7 +520,13 @@ impl Replica {
         self.send(cx, to, start_number(from), Peer::Digests { entries: entries.into(), next });
     }
 
-    pub(crate) fn scan_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64, (from, until): Stretch) {
+    pub(crate) fn scan_requested<S: Store>(
+        &mut self,
+        cx: &mut Cx<'_, S>,
+        to: usize,
+        request: u64,
+        (from, until): Stretch,
+    ) {
         if self.role != Some(Role::Member) || from >= until {
             return;
         }
@@ -529,7 +535,7 @@ impl Replica {
         self.send(cx, to, request, Peer::Scan { from, until, entries: entries.into() });
     }
 
-    pub(crate) fn clients_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64) {
+    pub(crate) fn clients_requested<S: Store>(&mut self, cx: &mut Cx<'_, S>, to: usize, request: u64) {
         if self.role != Some(Role::Member) || !self.drained() {
             return;
         }

@@ -49,20 +49,20 @@ impl Replica {
                 }
             }
             Peer::ValRange { range, version } => self.validate_range(range, version),
-            Peer::CreditAsk { slots_used, pages_used, want_pages } => {
-                self.credit_asked(cx, from, request, (slots_used, pages_used), want_pages);
+            Peer::CreditRequest { slots_used, pages_used, want_pages } => {
+                self.credit_requested(cx, from, request, (slots_used, pages_used), want_pages);
             }
             Peer::CreditGrant { credit } => self.credit_granted(cx, from, request, credit),
-            Peer::Flush => self.flush_asked(cx, from, request),
+            Peer::Flush => self.flush_requested(cx, from, request),
             Peer::FlushAck { ok } => self.flush_acknowledged(cx, from, request, ok),
-            Peer::Fence { volume, attach } => self.fence_asked(cx, from, request, volume, attach),
+            Peer::Fence { volume, attach } => self.fence_requested(cx, from, request, volume, attach),
             Peer::FenceAck { attach } => self.fence_acknowledged(cx, from, request, attach),
             Peer::StaleEpoch => self.answered(from),
-            Peer::DigestAsk { from: at, limit } => self.digest_asked(cx, from, request, at, limit),
+            Peer::DigestRequest { from: at, limit } => self.digest_requested(cx, from, request, at, limit),
             Peer::Digests { entries, next } => self.digests(cx, from, request, &entries, next),
-            Peer::ScanAsk { from: at, until } => self.scan_asked(cx, from, request, (at, until)),
+            Peer::ScanRequest { from: at, until } => self.scan_requested(cx, from, request, (at, until)),
             Peer::Scan { from: at, until, entries } => self.scanned(cx, from, (at, until), &entries),
-            Peer::BlockAsk { addr } => self.block_asked(cx, from, request, addr),
+            Peer::BlockFetch { addr } => self.block_requested(cx, from, request, addr),
             Peer::Block { addr, version, data } => {
                 if request == crate::fill::REQUEST {
                     self.block_copied(cx, from, addr, version, data.map_or(Copied::Unmapped, Copied::Contents));
@@ -76,12 +76,12 @@ impl Replica {
             Peer::BlockLost { addr, version: _ } => self.lost_there(cx, from, request, addr),
             Peer::MarkLost { addr, version } => self.mark_lost(cx, from, request, addr, version),
             Peer::LostMarked { addr, version } => self.lost_marked(cx, from, addr, version),
-            Peer::ClientsAsk => self.clients_asked(cx, from, request),
+            Peer::ClientsRequest => self.clients_requested(cx, from, request),
             Peer::Clients { records, volumes, from: _ } => self.clients_came(cx, from, &records, &volumes),
-            Peer::SumsAsk { range, digest } => self.sums_asked(cx, from, request, range, digest),
+            Peer::SumsRequest { range, digest } => self.sums_requested(cx, from, request, range, digest),
             Peer::Sums { range, same, sums } => self.sums_came(cx, from, request, range, (same, &sums)),
-            Peer::HealAsk { addr, version, crc } => self.agree(cx, addr, version, crc),
-            Peer::ReplayAsk { addr, version } => self.replay_valid(cx, addr, version),
+            Peer::HealRequest { addr, version, crc } => self.agree(cx, addr, version, crc),
+            Peer::ReplayRequest { addr, version } => self.replay_valid(cx, addr, version),
         }
     }
 
@@ -158,7 +158,7 @@ impl Replica {
         let unknown = |b: &InvBlock| self.judge(cx, BlockAddr::new(inv.volume, b.block), b, m) == Verdict::Unknown;
         if self.forgotten > Timestamp::ZERO && inv.blocks.iter().any(unknown) {
             // In a new epoch there are no late copies, so it is accepted.
-            return self.control(cx, Control::EpochAsk { set: self.cfg.set, epoch: self.epoch });
+            return self.control(cx, Control::EpochRequest { set: self.cfg.set, epoch: self.epoch });
         }
         if !mutant!("replica.fence.not-replicated") && !self.raise_fence(cx.store, inv.volume, inv.attach) {
             return;

@@ -44,7 +44,7 @@ impl Replica {
         let Some(job) = self.admit(cx, job, range.volume, attach, mutation) else { return };
         let seen = self.known(mutation);
         if seen == Seen::Answered {
-            return self.answer_again(cx, &job, mutation, false);
+            return self.answer_repeated(cx, &job, mutation, false);
         }
         if let Some(a) = self.range_conflict(range) {
             self.stats.conflicts += 1;
@@ -52,7 +52,7 @@ impl Replica {
             return self.stall_on(cx, job, a);
         }
         if seen == Seen::Yes {
-            return self.answer_again(cx, &job, mutation, fua);
+            return self.answer_repeated(cx, &job, mutation, fua);
         }
         if self.active.ranges.len() >= RANGES_MAX {
             return self.refuse(cx, job.asker);
@@ -123,7 +123,7 @@ impl Replica {
             return;
         }
         let nack = self.judge_range(inv);
-        if nack == Ok(true) && !self.fill_remembers(range, version) {
+        if nack == Ok(true) && !self.fill_accepts(range, version) {
             return;
         }
         if let Ok(accept) = nack {

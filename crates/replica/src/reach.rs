@@ -104,7 +104,7 @@ impl Replica {
             src: self.cfg.node,
             dst: m.server,
             header,
-            body: Body::Block(Block::Peer(Peer::ClientsAsk)),
+            body: Body::Block(Block::Peer(Peer::ClientsRequest)),
         });
     }
 

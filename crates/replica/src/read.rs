@@ -240,7 +240,7 @@ impl Replica {
             let waits = silent || others.is_empty() && (unreadable || reads && !self.enough_copies());
             return self.loaded(cx, l, Err(if waits { IoError::NotServing } else { IoError::Corrupt }));
         }
-        self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockAsk { addr });
+        self.send(cx, others[attempt % others.len()], number(slot, id), Peer::BlockFetch { addr });
         self.timers.set(cx.now, Wait::Retransmit(1), Timer::Heal(Ref { slot, id }));
     }
 
@@ -285,7 +285,7 @@ impl Replica {
                 && unsettled
                 && !mutant!("replica.heal.overtaken-unvalidated")
             {
-                return self.gather_again(gather);
+                return self.restart_gather(gather);
             }
             let id = self.id();
             match cx.store.read(a, number(slot, id)) {
@@ -324,7 +324,7 @@ impl Replica {
         match l.purpose {
             Purpose::Gather { gather, index } => self.gather_part(cx, gather, index, &l, result),
             Purpose::Retry { op, index } => match result {
-                Ok((data, version)) => self.merge_again(cx, op, index, data, version),
+                Ok((data, version)) => self.retry_merge(cx, op, index, data, version),
                 Err(e) => self.retry_failed(cx, op, e),
             },
             Purpose::Replay { entry } => {
@@ -381,7 +381,7 @@ impl Replica {
             && self.not_valid(l.addr.volume, l.addr.block, l.addr.block).is_some()
         {
             // The store answered with a newer version, which is not Valid yet.
-            return self.gather_again(gather);
+            return self.restart_gather(gather);
         }
         if self.gathers[gather as usize].missing == 0 {
             let g = self.gathers.remove(gather as usize);
@@ -390,7 +390,7 @@ impl Replica {
     }
 
     /// Restarts the request, which then waits for its blocks to be Valid.
-    fn gather_again(&mut self, gather: u32) {
+    fn restart_gather(&mut self, gather: u32) {
         if let Some(g) = self.gathers.try_remove(gather as usize) {
             self.drop_loads(gather);
             self.rerun(g.job);
@@ -403,7 +403,7 @@ impl Replica {
 
     // For other members.
 
-    pub(crate) fn block_asked<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
+    pub(crate) fn block_requested<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
         if (self.role != Some(rackweave_core::msg::Role::Member) && !mutant!("replica.copy.of-shadow"))
             || self.not_valid(a.volume, a.block, a.block).is_some()
             // A shadow gets the answer that the block is absent; a member that compares or heals does not know of the

@@ -148,17 +148,17 @@ impl Replica {
         let Some(r) = self.recovery.as_deref() else { return };
         match r.stage {
             Stage::Compare if r.peers != 0 => {
-                let ask = Peer::DigestAsk { from: r.from, limit: DIGEST_LIMIT };
+                let ask = Peer::DigestRequest { from: r.from, limit: DIGEST_LIMIT };
                 self.send(cx, r.peers.trailing_zeros() as usize, REQUEST, ask);
             }
             Stage::Repair => {
                 if let Some(&(from, until)) = r.differ.front() {
                     for k in Self::bits(r.scanning) {
-                        self.send(cx, k, REQUEST, Peer::ScanAsk { from, until });
+                        self.send(cx, k, REQUEST, Peer::ScanRequest { from, until });
                     }
                 }
                 for (addr, c) in r.fetching.iter().filter_map(Fix::requested).filter(|(_, c)| c.holder != self.me) {
-                    self.send(cx, c.holder, REQUEST, Peer::BlockAsk { addr });
+                    self.send(cx, c.holder, REQUEST, Peer::BlockFetch { addr });
                 }
                 for m in &r.marks {
                     for k in Self::bits(m.missing) {
@@ -324,7 +324,7 @@ impl Replica {
                     self.retry_at = self.retry.first(cx.now);
                 }
                 r.fetching.push(f);
-                self.send(cx, c.holder, REQUEST, Peer::BlockAsk { addr });
+                self.send(cx, c.holder, REQUEST, Peer::BlockFetch { addr });
             }
             (None, &Fix::Copy { addr, newest, .. }) => {
                 if !self.mark(cx, addr, newest) {

@@ -420,7 +420,9 @@ impl Replica {
 
     pub(crate) fn send<S: Store>(&self, cx: &mut Cx<'_, S>, to: usize, request: u64, body: Peer) {
         let class = match body {
-            Peer::DigestAsk { .. } | Peer::Digests { .. } | Peer::ScanAsk { .. } | Peer::Scan { .. } => Class::Copper,
+            Peer::DigestRequest { .. } | Peer::Digests { .. } | Peer::ScanRequest { .. } | Peer::Scan { .. } => {
+                Class::Copper
+            }
             _ => Class::Silver,
         };
         self.send_as(class, cx, to, request, body);

@@ -64,7 +64,7 @@ impl Replica {
         }
         let (free_slots, free_pages) = self.available(cx);
         if pages > free_pages && !mutant!("replica.credit.own-pages") {
-            if self.pages_soon(cx, self.me, pages, free_pages) {
+            if self.expects_pages(cx, self.me, pages, free_pages) {
                 return Reserve::Wait;
             }
             self.end_recall();
@@ -88,7 +88,7 @@ impl Replica {
     }
 
     /// Whether pages that are not free now will be: what range records freed, or another member gives back.
-    fn pages_soon<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: usize, pages: u64, free: u64) -> bool {
+    fn expects_pages<S: Store>(&mut self, cx: &mut Cx<'_, S>, asker: usize, pages: u64, free: u64) -> bool {
         pages <= free + cx.store.pages_coming() || self.recall(cx, asker)
     }
 
@@ -137,7 +137,7 @@ impl Replica {
 
     fn tell_used<S: Store>(&self, cx: &mut Cx<'_, S>, to: usize, number: u64, want_pages: u64) {
         let (used, flying) = (self.accounts[to].used(), self.flying(to));
-        let ask = Peer::CreditAsk {
+        let ask = Peer::CreditRequest {
             slots_used: used.0.saturating_sub(flying.0),
             pages_used: used.1.saturating_sub(flying.1),
             want_pages: want_pages as u32,
@@ -227,7 +227,7 @@ impl Replica {
             let enough = Self::bits(self.others()).all(|k| self.accounts[k].has(slots, pages));
             // Without pages here it runs as well: into its refusal. Unless some are about to be free.
             let short = pages > free_pages;
-            let soon = short && self.pages_soon(cx, self.me, pages, free_pages);
+            let soon = short && self.expects_pages(cx, self.me, pages, free_pages);
             if soon || (!short && (slots > free_slots || !enough)) {
                 break;
             }
@@ -296,7 +296,7 @@ impl Replica {
         self.accounts[to].top_up(available, windows, need)
     }
 
-    pub(crate) fn credit_asked<S: Store>(
+    pub(crate) fn credit_requested<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
         from: usize,

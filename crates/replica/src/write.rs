@@ -41,7 +41,7 @@ impl Replica {
             return None;
         }
         if self.highest > Timestamp::VERSION_MAX - VERSIONS_LEFT {
-            self.control(cx, Control::EpochAsk { set: self.cfg.set, epoch: self.epoch });
+            self.control(cx, Control::EpochRequest { set: self.cfg.set, epoch: self.epoch });
         }
         if self.ops.len() >= OPS_MAX || self.dedup.remembered(m.client) >= APPLIED_MAX {
             self.refuse(cx, job.asker);
@@ -60,7 +60,7 @@ impl Replica {
     }
 
     /// A mutation that is in effect already is only answered; a durable one, when it is durable.
-    pub(crate) fn answer_again<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: &Job, m: Mutation, fua: bool) {
+    pub(crate) fn answer_repeated<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: &Job, m: Mutation, fua: bool) {
         self.stats.duplicates += 1;
         cx.fx.trace(trace::DUPLICATE_MUTATION, m.client.0, m.sequence);
         if fua && !mutant!("replica.fua.duplicate") {
@@ -79,7 +79,7 @@ impl Replica {
         let Some(job) = self.admit(cx, job, range.volume, attach, m) else { return };
         let seen = self.known(m);
         if seen == Seen::Answered {
-            return self.answer_again(cx, &job, m, false);
+            return self.answer_repeated(cx, &job, m, false);
         }
         let blindly = mutant!("replica.partial.merge-blindly");
         if let Some(a) = self.not_valid(range.volume, first, last).filter(|_| !blindly) {
@@ -89,7 +89,7 @@ impl Replica {
         }
         let again = seen == Seen::Yes;
         if again && (first..=last).all(|b| self.dedup.edge(m, b).is_none()) {
-            return self.answer_again(cx, &job, m, fua);
+            return self.answer_repeated(cx, &job, m, fua);
         }
         let wanted = |r: &Replica, b: u32| !again || r.dedup.edge(m, b).is_some();
         let mut missing: [Option<u32>; 2] = [None, None];
@@ -571,7 +571,7 @@ impl Replica {
             return self.done_elsewhere(cx, op, index, Some(fence));
         }
         if let Some((data, version)) = self.load(cx, a, Purpose::Retry { op, index }) {
-            self.merge_again(cx, op, index, data, version);
+            self.retry_merge(cx, op, index, data, version);
         }
     }
 
@@ -603,7 +603,7 @@ impl Replica {
     }
 
     /// The new base of a lost read-modify-write was read.
-    pub(crate) fn merge_again<S: Store>(
+    pub(crate) fn retry_merge<S: Store>(
         &mut self,
         cx: &mut Cx<'_, S>,
         op: Ref,

@@ -35,7 +35,7 @@ fn scrubbed(o: &mut One, blocks: &[u32]) -> (Option<(u64, BlockRange, u64)>, Vec
     o.r.scrub_ended(o.now, &mut o.store, &mut o.fx);
     let mut requested = (None, Vec::new());
     for p in o.fx.packets.drain(..) {
-        if let Body::Block(Block::Peer(Peer::SumsAsk { range, digest })) = p.body {
+        if let Body::Block(Block::Peer(Peer::SumsRequest { range, digest })) = p.body {
             requested.0 = Some((p.header.request, range, digest));
             requested.1.push(p.dst);
         }
@@ -97,12 +97,12 @@ fn who_missed_a_write_is_sent_it_again_by_one_that_has_it() {
     let sent = answered(&mut o, [Some(sum(0, ts(5, 1), 5)), Some(sum(0, ts(7, 2), 6))]);
     let addr = at(0);
     assert!(
-        matches!(&sent[..], [(NodeId(4), _, Peer::ReplayAsk { addr: a, version })] if (*a, *version) == (addr, ts(7, 2)))
+        matches!(&sent[..], [(NodeId(4), _, Peer::ReplayRequest { addr: a, version })] if (*a, *version) == (addr, ts(7, 2)))
     );
     // A member that has the version replays it on request.
     let mut o = one(ts(5, 1));
-    assert!(o.peer(1, Peer::ReplayAsk { addr, version: ts(4, 1) }).is_empty());
-    o.peer(1, Peer::ReplayAsk { addr, version: ts(5, 1) });
+    assert!(o.peer(1, Peer::ReplayRequest { addr, version: ts(4, 1) }).is_empty());
+    o.peer(1, Peer::ReplayRequest { addr, version: ts(5, 1) });
     assert_eq!(o.r.unresolved(), 1);
     o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
     assert_eq!(o.sent().iter().filter(|p| matches!(p, Peer::Inv(_))).count(), 2);
@@ -118,7 +118,7 @@ fn a_block_stamped_by_a_fill_is_not_outdated_but_is_compared() {
     let sent = answered(&mut o, [None, Some(sum(0, fill, 6))]);
     let crc = data(5).crc32c();
     assert!(
-        matches!(&sent[..], [(NodeId(4), _, Peer::HealAsk { version, crc: c, .. })] if (*version, *c) == (fill, crc))
+        matches!(&sent[..], [(NodeId(4), _, Peer::HealRequest { version, crc: c, .. })] if (*version, *c) == (fill, crc))
     );
     // All members but that one have a later write.
     let mut o = one(ts(5, 1));
@@ -130,14 +130,17 @@ fn a_block_stamped_by_a_fill_is_not_outdated_but_is_compared() {
 fn one_that_is_alone_with_its_contents_takes_the_others_and_only_those() {
     let mut o = one(ts(5, 1));
     let sent = answered(&mut o, [Some(sum(0, ts(5, 1), 6)), Some(sum(0, ts(5, 1), 6))]);
-    let [(_, request, Peer::BlockAsk { .. })] = sent[..] else { panic!("{sent:?}") };
+    let [(_, request, Peer::BlockFetch { .. })] = sent[..] else { panic!("{sent:?}") };
     let version = ts(5, 1);
     let reply = |o: &mut One, request: u64, n: u64| {
         let mut header = o.header(4, 1);
         header.request = request;
         o.peer_as(header, 1, Peer::Block { addr: at(0), version, data: Some(data(n)) })
     };
-    assert!(matches!(reply(&mut o, request, 7)[..], [Peer::BlockAsk { .. }]), "these are not the majority's contents");
+    assert!(
+        matches!(reply(&mut o, request, 7)[..], [Peer::BlockFetch { .. }]),
+        "these are not the majority's contents"
+    );
     assert_eq!(counts(&o), (1, 0, 0));
     assert!(reply(&mut o, request, 6).is_empty());
     assert_eq!(counts(&o), (1, 0, 1));
@@ -186,16 +189,16 @@ fn a_member_answers_with_its_valid_blocks() {
     o.store.put(at(1), ts(6, 1), data(6));
     o.inv(1, 9, block(2, ts(9, 1), Timestamp::ZERO, false));
     let range = BlockRange { volume: V, first: 0, count: 8 };
-    let sent = o.peer(1, Peer::SumsAsk { range, digest: 0 });
+    let sent = o.peer(1, Peer::SumsRequest { range, digest: 0 });
     let [Peer::Sums { same: false, sums, .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!(**sums, [sum(0, ts(5, 1), 5), sum(1, ts(6, 1), 6)]);
     let (question, _) = scrubbed(&mut o, &[0, 1]);
     let digest = question.expect("requested").2;
-    let sent = o.peer(1, Peer::SumsAsk { range, digest });
+    let sent = o.peer(1, Peer::SumsRequest { range, digest });
     assert!(matches!(&sent[..], [Peer::Sums { same: true, sums, .. }] if sums.is_empty()));
     // No range reaches over the end of its chunk.
     let over = BlockRange { first: 1000, count: 100, ..range };
-    assert!(o.peer(1, Peer::SumsAsk { range: over, digest: 0 }).is_empty());
+    assert!(o.peer(1, Peer::SumsRequest { range: over, digest: 0 }).is_empty());
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn what_is_read_while_others_answer_is_compared_afterwards_chunk_by_chunk() {
     assert_eq!(scrubbed(&mut o, &[3, 1, 3, next + 1, next]).0, None, "one comparison at a time");
     let sent = judged(&mut o, first, range, [None, None]);
     let requested = |sent: &[(NodeId, u64, Peer)]| match sent {
-        [(_, request, Peer::SumsAsk { range, .. }), (_, _, Peer::SumsAsk { .. })] => (*request, *range),
+        [(_, request, Peer::SumsRequest { range, .. }), (_, _, Peer::SumsRequest { .. })] => (*request, *range),
         other => panic!("{other:?}"),
     };
     let (second, range) = requested(&sent);
@@ -259,7 +262,7 @@ fn suspected(o: &mut One, b: u32, lists: [Vec<BlockSum>; 2], has: (Timestamp, Op
     for (k, sums) in (1..).zip(lists) {
         requested.extend(packet(o, k, request, Peer::Sums { range, same: false, sums: sums.into() }));
     }
-    let [(whom, request, Peer::BlockAsk { addr })] = requested[..] else { panic!("{requested:?}") };
+    let [(whom, request, Peer::BlockFetch { addr })] = requested[..] else { panic!("{requested:?}") };
     assert_eq!(addr, at(b));
     let (version, data) = has;
     let mut sent = packet(o, whom.0 - 2, request, Peer::Block { addr, version, data });
@@ -294,15 +297,15 @@ fn what_another_member_lacks_is_written_there_again_or_was_zeroed_here_unheard()
     let mut o = one(own);
     let sent = suspected(&mut o, 0, [has(), vec![]], (newer, None));
     assert!(
-        matches!(&sent[..], [(NodeId(4), Peer::ReplayAsk { addr, version })] if (*addr, *version) == (at(0), newer)),
+        matches!(&sent[..], [(NodeId(4), Peer::ReplayRequest { addr, version })] if (*addr, *version) == (at(0), newer)),
         "{sent:?}"
     );
     // A member that has the zeroing replays it on request.
     let mut o = one(own);
     let range = BlockRange { volume: V, first: 0, count: 9 };
     o.store.put_range(range, newer);
-    assert!(o.peer(1, Peer::ReplayAsk { addr: at(0), version: own }).is_empty());
-    o.peer(1, Peer::ReplayAsk { addr: at(0), version: newer });
+    assert!(o.peer(1, Peer::ReplayRequest { addr: at(0), version: own }).is_empty());
+    o.peer(1, Peer::ReplayRequest { addr: at(0), version: newer });
     o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
     let sent: Vec<_> = o.sent().into_iter().map(|p| (NodeId(0), p)).collect();
     assert!(zeroes_again(&sent, 0, newer), "{sent:?}");
@@ -323,7 +326,7 @@ fn what_is_zeroed_here_and_not_there_is_zeroed_there_again_or_was_written_unhear
     assert_eq!(counts(&o), (1, 0, 0));
     let mut o = one();
     let sent = suspected(&mut o, 700, lists(newer), (newer, Some(data(4))));
-    assert!(matches!(&sent[..], [(NodeId(4), Peer::ReplayAsk { version, .. })] if *version == newer), "{sent:?}");
+    assert!(matches!(&sent[..], [(NodeId(4), Peer::ReplayRequest { version, .. })] if *version == newer), "{sent:?}");
     // A fill's stamp does not show the age of the contents, but equal contents are no mismatch.
     let fill = Timestamp::new(Epoch(4), 1, 2);
     for (there, mismatches) in [(data(4), 1), (data(0), 0)] {
@@ -354,7 +357,7 @@ fn a_list_that_ends_early_says_nothing_of_what_comes_after() {
         o.store.put(at(b), ts(5, 1), data(5));
     }
     let range = BlockRange { volume: V, first: 0, count: CHUNK_BLOCKS };
-    let sent = o.peer(1, Peer::SumsAsk { range, digest: 0 });
+    let sent = o.peer(1, Peer::SumsRequest { range, digest: 0 });
     let [Peer::Sums { range, sums, .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((range.first, range.count, sums.len()), (0, SUMS_MAX, SUMS_MAX as usize));
     // The same for the requesting member.

@@ -15,7 +15,7 @@ fn an_invalidation_without_credit_takes_no_slot_that_another_member_was_promised
     for role in [Role::Shadow, Role::Member] {
         let mut o = One::new(role);
         o.store.slots = 12;
-        let ask = Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages: 0 };
+        let ask = Peer::CreditRequest { slots_used: 0, pages_used: 0, want_pages: 0 };
         let granted = o.peer(1, ask);
         assert!(matches!(granted[..], [Peer::CreditGrant { credit }] if credit.slots == 12), "{granted:?}");
         let late = block(0, ts(3, 2), Timestamp::ZERO, false);
@@ -82,7 +82,7 @@ fn a_member_short_of_pages_recalls_unused_credit() {
         "{granted:?}"
     );
     // The member needs the pages that it kept, so now there is no space.
-    o.peer(2, Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages: 8 });
+    o.peer(2, Peer::CreditRequest { slots_used: 0, pages_used: 0, want_pages: 8 });
     let refused = given_back(&mut o, 4, 1);
     assert!(matches!(refused[..], [Peer::CreditGrant { credit }] if credit.no_space), "{refused:?}");
 }
@@ -131,7 +131,7 @@ fn recalled_credit_is_returned_except_for_waiting_writes() {
         o.peer_as(header, 1, Peer::CreditGrant { credit: Credit { slots: 8, pages, no_space: true } })
     };
     o.peer(1, Peer::CreditGrant { credit: Credit { slots: 8, pages: 8, no_space: false } });
-    let told = |used| [Peer::CreditAsk { slots_used: 0, pages_used: used, want_pages: 0 }];
+    let told = |used| [Peer::CreditRequest { slots_used: 0, pages_used: used, want_pages: 0 }];
     // Member 2 has granted nothing, so the write waits, and needs a page of member 1.
     o.io(write(1));
     assert_eq!(recall(&mut o, 8), told(7));

@@ -102,9 +102,9 @@ fn writers_beyond_the_table_of_volumes_wait_until_they_are_announced() {
     assert!((0..last).all(|v| f.raise(VolumeId(10 + v), 1)));
     assert!(!f.raise(VolumeId(10 + last), 1) && f.of(VolumeId(10 + last)) == 0);
     assert!(f.raise(VolumeId(10), 7), "a volume that it knows");
-    assert!(f.wants_news());
+    assert!(f.is_outdated());
     assert!(f.learn(&told(11 + last, &[(10, 7), (10 + last, 0)])));
-    assert!(!f.wants_news() && f.raise(VolumeId(10 + last), 1) && f.raise(VolumeId(11 + last), 1));
+    assert!(!f.is_outdated() && f.raise(VolumeId(10 + last), 1) && f.raise(VolumeId(11 + last), 1));
     let too_many: Vec<(u32, u32)> = (0..FENCES_MAX as u32).map(|v| (12 + last + v, 1)).collect();
     let before = f.known();
     assert_eq!(before.writers.len(), 3);
@@ -217,9 +217,9 @@ fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
         assert_eq!(o.io(io), [IoReply::Failed(IoError::Fenced { attach: FENCE_ALL })]);
     }
     // The comparing member does not know of the deletion: the answer is that nothing differs, and no block is sent.
-    let sent = o.peer(1, Peer::SumsAsk { range, digest: 7 });
+    let sent = o.peer(1, Peer::SumsRequest { range, digest: 7 });
     assert!(matches!(&sent[..], [Peer::Sums { same: true, .. }]), "{sent:?}");
-    assert_eq!(o.peer(1, Peer::BlockAsk { addr: BlockAddr::new(V, 0) }), [], "it will learn of the deletion");
+    assert_eq!(o.peer(1, Peer::BlockFetch { addr: BlockAddr::new(V, 0) }), [], "it will learn of the deletion");
 }
 
 /// The shadow was down when the volume was deleted, and its source does not know of the deletion yet.
@@ -240,12 +240,12 @@ fn a_shadow_forgets_volumes_that_are_gone_and_copies_nothing_of_them() {
     let until = BlockAddr::unpack(u64::MAX);
     let header = rackweave_core::msg::Header { request: from.pack(), ..o.header(4, 1) };
     let requested = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1)].into(), next: None });
-    assert_eq!(requested, [Peer::ScanAsk { from, until }]);
+    assert_eq!(requested, [Peer::ScanRequest { from, until }]);
     let run =
         |volume, block, count, mapped| ScanEntry { addr: BlockAddr::new(volume, block), count, version: old, mapped };
     let entries =
         [run(V, 0, 1, true), run(V, 9, 900, false), run(VolumeId(7), 1, 1, true), run(VolumeId(7), 9, 900, false)];
     let requested = o.peer(1, Peer::Scan { from, until, entries: entries.into() });
-    assert_eq!(requested, [Peer::BlockAsk { addr: BlockAddr::new(VolumeId(7), 1) }]);
+    assert_eq!(requested, [Peer::BlockFetch { addr: BlockAddr::new(VolumeId(7), 1) }]);
     assert_eq!((held(&o, V.0), held(&o, 7)), (0, 2), "a block that the source lacks is removed, a range zeroed");
 }

@@ -39,7 +39,7 @@ fn requested(o: &mut One) -> Vec<(u32, u64)> {
     let retry =
         o.fx.packets
             .drain(..)
-            .filter(|p| matches!(p.body, Body::Block(Block::Peer(Peer::BlockAsk { addr })) if addr == at()));
+            .filter(|p| matches!(p.body, Body::Block(Block::Peer(Peer::BlockFetch { addr })) if addr == at()));
     retry.map(|p| (p.dst.0 - 2, p.header.request)).collect()
 }
 
@@ -163,7 +163,7 @@ fn in_a_recovery_a_member_answers_for_its_own_copy_only() {
     let mut o = corrupt(ts(5, 1));
     recover(&mut o, 2);
     let header = Header { request: u64::MAX, ..o.header(5, 1) };
-    assert!(o.peer_as(header, 1, Peer::BlockAsk { addr: at() }).is_empty());
+    assert!(o.peer_as(header, 1, Peer::BlockFetch { addr: at() }).is_empty());
     finish(&mut o);
     let said = o.sent();
     assert!(matches!(said[..], [Peer::BlockLost { version, .. }] if version == ts(5, 1)), "{said:?}");
@@ -225,18 +225,18 @@ fn silence_is_no_answer_and_a_block_that_no_member_can_read_is_marked() {
     tell(&mut o, 1, u64::MAX, scan(ts(4, 7)));
     leads(&mut o);
     tell(&mut o, 2, u64::MAX, scan(ts(4, 9)));
-    assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockAsk { .. })]), "the newest first");
+    assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockFetch { .. })]), "the newest first");
     tell(&mut o, 2, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 9) });
     finish(&mut o);
     let requested = leads(&mut o);
     assert!(
-        matches!(requested[..], [(1, Peer::BlockAsk { .. })]),
+        matches!(requested[..], [(1, Peer::BlockFetch { .. })]),
         "the leader cannot read its own copy: {requested:?}"
     );
     for _ in 0..40 {
         o.later(rackweave_core::Span::from_secs(1));
         let again = leads(&mut o);
-        assert!(again.iter().all(|(to, p)| (*to, p) == (1, &Peer::BlockAsk { addr: at() })), "{again:?}");
+        assert!(again.iter().all(|(to, p)| (*to, p) == (1, &Peer::BlockFetch { addr: at() })), "{again:?}");
     }
     tell(&mut o, 1, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 7) });
     let marks = leads(&mut o);

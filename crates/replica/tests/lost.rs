@@ -136,7 +136,7 @@ fn a_member_reports_at_once_that_it_cannot_read_a_requested_block() {
         o.store.put(BlockAddr::new(V, 1), ts(5, 1), Payload::elided(4096, 1));
         o.store.corrupt.insert(BlockAddr::new(V, 1));
         let header = Header { request, ..o.header(4, 1) };
-        assert_eq!(o.peer_as(header, 1, Peer::BlockAsk { addr: BlockAddr::new(V, 1) }), []);
+        assert_eq!(o.peer_as(header, 1, Peer::BlockFetch { addr: BlockAddr::new(V, 1) }), []);
         for done in std::mem::take(&mut o.store.done) {
             o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
         }
@@ -149,7 +149,7 @@ fn a_member_reports_at_once_that_it_cannot_read_a_requested_block() {
     let mut o = One::new(Role::Member);
     let mut retry = ask(&mut o, u64::MAX);
     let mut requested = Vec::new();
-    while let [(to, request, Body::Block(Block::Peer(Peer::BlockAsk { .. })))] = retry[..] {
+    while let [(to, request, Body::Block(Block::Peer(Peer::BlockFetch { .. })))] = retry[..] {
         requested.push(to);
         assert!(requested.len() <= 2, "each member once: {requested:?}");
         let header = Header { request, ..o.header(4, to) };

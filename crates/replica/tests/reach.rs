@@ -21,7 +21,7 @@ fn a_member_that_answers_and_does_not_finish_is_not_reported_as_silent() {
         o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
         for p in std::mem::take(&mut o.fx.packets) {
             match p.body {
-                Body::Block(Block::Peer(Peer::ClientsAsk)) => {
+                Body::Block(Block::Peer(Peer::ClientsRequest)) => {
                     requested += 1;
                     o.peer(p.dst.0 - 2, Peer::StaleEpoch);
                 }

@@ -373,12 +373,12 @@ fn members_are_sent_no_copy_of_a_block_that_is_not_valid() {
     let mut o = One::new(Role::Member);
     let addr = BlockAddr::new(V, 0);
     o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));
-    assert_eq!(o.peer(2, Peer::BlockAsk { addr }), []);
+    assert_eq!(o.peer(2, Peer::BlockFetch { addr }), []);
     val(&mut o, 0, ts(3, 1));
-    assert!(matches!(o.peer(2, Peer::BlockAsk { addr })[..], [Peer::Block { version, .. }] if version == ts(3, 1)));
+    assert!(matches!(o.peer(2, Peer::BlockFetch { addr })[..], [Peer::Block { version, .. }] if version == ts(3, 1)));
     // The block is invalidated during the read.
     o.store.slow = 1;
-    assert_eq!(o.peer(2, Peer::BlockAsk { addr }), []);
+    assert_eq!(o.peer(2, Peer::BlockFetch { addr }), []);
     o.inv(1, 2, block(0, ts(5, 1), Timestamp::ZERO, false));
     let Some(StoreDone::Read { token, .. }) = o.store.done.pop() else { panic!("a read") };
     let result = Ok(Payload::elided(4096, 2 << 8));
@@ -419,8 +419,8 @@ fn a_shadow_does_not_begin_to_copy_while_a_write_of_an_earlier_epoch_is_unresolv
     filled.members[2].role = Role::Shadow;
     o.r.install(o.now, &filled, Incarnation(50), &mut o.store, &mut o.fx);
     o.sent();
-    assert_eq!(o.peer_in(5, 2, Peer::ClientsAsk), []);
+    assert_eq!(o.peer_in(5, 2, Peer::ClientsRequest), []);
     o.peer_in(5, 1, Peer::Val { volume: V, blocks: [(3, written)].into() });
-    let tables = o.peer_in(5, 2, Peer::ClientsAsk);
+    let tables = o.peer_in(5, 2, Peer::ClientsRequest);
     assert!(matches!(tables[..], [Peer::Clients { .. }]), "{tables:?}");
 }

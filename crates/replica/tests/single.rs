@@ -408,11 +408,11 @@ pub const RECALL: u64 = u64::MAX;
 /// Member 1 gives back all `granted` pages but `keep`.
 pub fn given_back(o: &mut One, granted: u64, keep: u64) -> Vec<Peer> {
     let header = Header { request: RECALL, ..o.header(4, 1) };
-    o.peer_as(header, 1, Peer::CreditAsk { slots_used: 0, pages_used: granted - keep, want_pages: 0 })
+    o.peer_as(header, 1, Peer::CreditRequest { slots_used: 0, pages_used: granted - keep, want_pages: 0 })
 }
 
 pub fn ask(want_pages: u32) -> Peer {
-    Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages }
+    Peer::CreditRequest { slots_used: 0, pages_used: 0, want_pages }
 }
 
 /// The end of the address space.
@@ -429,12 +429,12 @@ pub fn compared(o: &mut One, entries: &[u32]) -> Vec<Peer> {
     };
     let header = Header { request: BlockAddr::default().pack(), ..o.header(4, 1) };
     let requested = o.peer_as(header, 1, Peer::Digests { entries: [(from, 1), (STALE, 1)].into(), next: None });
-    assert_eq!(requested, [Peer::ScanAsk { from, until: STALE }]);
+    assert_eq!(requested, [Peer::ScanRequest { from, until: STALE }]);
     o.peer(1, Peer::Scan { from, until: STALE, entries: entries.iter().map(entry).collect() })
 }
 
 pub fn blocks_asked(sent: &[Peer]) -> Vec<u32> {
-    let requested = sent.iter().filter_map(|p| if let Peer::BlockAsk { addr } = p { Some(addr.block) } else { None });
+    let requested = sent.iter().filter_map(|p| if let Peer::BlockFetch { addr } = p { Some(addr.block) } else { None });
     requested.collect()
 }
 
@@ -453,20 +453,20 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
     let source = [0, 1, 2];
     let requested = blocks_asked(&compared(&mut o, &source));
     assert_eq!(requested, [0], "stale blocks take all pages but one");
-    let ask = |want_pages| Peer::CreditAsk { slots_used: 0, pages_used: 0, want_pages };
+    let ask = |want_pages| Peer::CreditRequest { slots_used: 0, pages_used: 0, want_pages };
     assert!(o.peer(2, ask(1)).is_empty(), "no refusal, as pages are about to be free");
     let copy = |o: &mut One, block: u32| {
         let (addr, version) = (BlockAddr::new(V, block), Timestamp::new(Epoch(3), 5, 1));
         let header = Header { request: u64::MAX, ..o.header(4, 1) };
         o.peer_as(header, 1, Peer::Block { addr, version, data: Some(Payload::elided(4096, 7)) })
     };
-    assert_eq!(copy(&mut o, 0), [Peer::ScanAsk { from: stale, until: END }]);
+    assert_eq!(copy(&mut o, 0), [Peer::ScanRequest { from: stale, until: END }]);
     o.peer(1, Peer::Scan { from: stale, until: END, entries: [].into() });
     assert!(!o.store.mapped(stale));
     assert_eq!(o.store.persists, 0, "not filled yet");
     o.now = o.r.deadline();
     o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
-    assert!(o.sent().iter().any(|p| matches!(p, Peer::DigestAsk { .. })));
+    assert!(o.sent().iter().any(|p| matches!(p, Peer::DigestRequest { .. })));
     assert_eq!(blocks_asked(&compared(&mut o, &source)), [1, 2]);
     // One of four pages is used, and two are reserved for the copies.
     let granted = o.peer(2, ask(2));
@@ -475,7 +475,11 @@ fn a_full_shadow_copies_the_rest_once_its_stale_blocks_are_gone() {
         "{granted:?}"
     );
     copy(&mut o, 1);
-    assert_eq!(copy(&mut o, 2), [Peer::ScanAsk { from: stale, until: END }], "its tombstones differ from no record");
+    assert_eq!(
+        copy(&mut o, 2),
+        [Peer::ScanRequest { from: stale, until: END }],
+        "its tombstones differ from no record"
+    );
     o.peer(1, Peer::Scan { from: stale, until: END, entries: [].into() });
     assert_eq!(o.store.persists, 1, "filled");
 }
@@ -502,7 +506,7 @@ fn an_unanswered_fill_backs_off() {
     // In whole turns of 20 ms; each delay varies by up to a quarter.
     assert!(times[0] <= 40 && gaps[0] <= 60 && gaps[1] <= 120, "{times:?}");
     assert!(gaps[4..].iter().all(|g| (240..=420).contains(g)), "{gaps:?}");
-    assert!(requested.iter().all(|a| a.1 == Peer::ClientsAsk));
+    assert!(requested.iter().all(|a| a.1 == Peer::ClientsRequest));
 }
 
 #[test]
@@ -515,7 +519,7 @@ fn a_fill_whose_answers_are_slow_asks_for_each_block_once() {
     }
     // The digests take 70 ms and are requested again meanwhile. From then on the delay is known.
     let again = asked_until(&mut o, slow);
-    assert!(again.iter().any(|a| matches!(a.1, Peer::DigestAsk { .. })));
+    assert!(again.iter().any(|a| matches!(a.1, Peer::DigestRequest { .. })));
     let from = BlockAddr::default();
     let header = Header { request: from.pack(), ..o.header(4, 1) };
     o.peer_as(header, 1, Peer::Digests { entries: [(from, 1)].into(), next: None });
@@ -570,7 +574,7 @@ fn parts_of_a_partial_write_are_kept_until_both_ends_are_there() {
     one.r.handle_store(one.now, again.remove(0), &mut one.store, &mut one.fx);
     assert!(one.store.done.is_empty(), "nothing is read a third time");
     let requested = one.sent();
-    assert!(requested.iter().any(|p| matches!(p, Peer::CreditAsk { .. })), "the write continues: {requested:?}");
+    assert!(requested.iter().any(|p| matches!(p, Peer::CreditRequest { .. })), "the write continues: {requested:?}");
 }
 
 /// A fenced client gives a mutation up and lets its floor pass it. A replay of the mutation needs the data stored, not

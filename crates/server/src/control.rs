@@ -111,7 +111,7 @@ impl Registration {
             self.again_at = now + HELLO_RETRY_INTERVAL;
             let nonce = self.nonce;
             if self.asks_whose() {
-                return Control::RackAsk { nonce };
+                return Control::RackRequest { nonce };
             }
             return self.hello_with(vssds);
         }
@@ -273,7 +273,7 @@ mod tests {
             let mut r = Registration::new(7, DriveId(9), false, Span::from_millis(100), 0);
             r.request_identity(drive);
             assert!(r.deadline() == Time::ZERO && !r.may_use_drive(), "before the drive is used");
-            assert!(matches!(r.message(Time(0), vec![], false), Control::RackAsk { nonce: 7 }));
+            assert!(matches!(r.message(Time(0), vec![], false), Control::RackRequest { nonce: 7 }));
             r
         };
         let (own, other) = (RackId(1 << 100), RackId(2));
@@ -295,7 +295,7 @@ mod tests {
         // Without an answer nothing else is sent, and the drive is left unchanged, however long that takes.
         let mut r = asking(Some(own));
         r.ready = true;
-        assert!((0..100).all(|t| matches!(r.message(Time(t), vec![], false), Control::RackAsk { nonce: 7 })));
+        assert!((0..100).all(|t| matches!(r.message(Time(t), vec![], false), Control::RackRequest { nonce: 7 })));
         assert!(!r.may_use_drive());
         assert_eq!(r.deadline(), Time(99) + HELLO_RETRY_INTERVAL);
         r.rack_is(Time(200), 7, own);

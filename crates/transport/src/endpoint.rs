@@ -305,7 +305,7 @@ impl Endpoint {
     /// The kernel reported a datagram's departure time, which round trips are then measured from. Optional.
     pub fn transmitted(&mut self, peer: NodeId, class: Class, stamp: u64, at: Time) {
         if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.flow(class).tx.left_at(stamp, at);
+            peer.flow(class).tx.departed_at(stamp, at);
         }
     }
 

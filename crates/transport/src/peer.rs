@@ -88,7 +88,7 @@ pub(crate) struct Peer {
     /// Newest version that the peer speaks, as it reports.
     pub newest: u8,
     pub heard: Time,
-    /// Since when the peer owes an answer.
+    /// Since when an answer of the peer is outstanding.
     pub owed: Option<Time>,
     /// When something other than a ping was last sent.
     pub used: Time,

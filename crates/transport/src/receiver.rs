@@ -425,7 +425,7 @@ impl Receiver {
         let at_once = a.ack_now || self.waiting >= cfg.ack_every || std::mem::take(&mut self.urgent);
         self.ack_at = self.ack_at.min(if at_once { now } else { now + cfg.ack_delay });
     }
-    pub fn owes(&self) -> bool {
+    pub fn has_pending_acks(&self) -> bool {
         self.ack_at != Time::MAX
     }
     /// Acknowledgements that fit into `bytes`, new ones first. `None` if none is due or the head does not fit.

@@ -370,7 +370,7 @@ impl Sender {
         true
     }
     /// The driver learned the datagram's departure time.
-    pub fn left_at(&mut self, counter: u64, at: Time) {
+    pub fn departed_at(&mut self, counter: u64, at: Time) {
         if let Ok(i) = self.sent.binary_search_by_key(&counter, |s| s.counter) {
             let s = &mut self.sent[i];
             (s.left, s.stamped) = (s.at.max(at), true);

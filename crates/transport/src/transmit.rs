@@ -200,7 +200,7 @@ impl Endpoint {
         let long = pick.chunk == 0 || by_switch.is_some() || like == Some(LONG);
         let payload = o.chunk(pick.chunk, false).range().len();
         let fixed = if long { LONG_BYTES } else { SHORT_BYTES };
-        let acks = if like.is_none() && flow.rx.owes() {
+        let acks = if like.is_none() && flow.rx.has_pending_acks() {
             flow.rx.acks(now, named, datagram.saturating_sub(fixed + payload))
         } else {
             None

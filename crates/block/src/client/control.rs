@@ -103,7 +103,7 @@ impl VolumeClient {
                     return self.finish_if_done(p, fx);
                 }
                 let Job::Attach(a) = &mut pending.job else { return };
-                a.stage = AttachStage::Ask;
+                a.stage = AttachStage::Request;
                 let name = a.name.clone();
                 self.submit_control(now, p, Control::Attach { name }, fx);
             }
@@ -123,7 +123,7 @@ impl VolumeClient {
         fx: &mut Effects,
     ) {
         let Some((slot, p)) = self.control_pending(tag) else { return };
-        if !matches!(&self.pending[p as usize].job, Job::Attach(a) if a.stage == AttachStage::Ask) {
+        if !matches!(&self.pending[p as usize].job, Job::Attach(a) if a.stage == AttachStage::Request) {
             return;
         }
         debug_assert!(matches!(self.sets.message(slot).what.op, MsgOp::Control(_)));

@@ -130,7 +130,7 @@ struct Attach {
 enum AttachStage {
     /// Attached already: checks that it still is.
     Confirm,
-    Ask,
+    Request,
     Fence,
 }
 

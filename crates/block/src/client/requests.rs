@@ -277,7 +277,7 @@ impl VolumeClient {
                 let hold = admin::Op::VolumeHold { name: name.clone(), attach };
                 (AttachStage::Confirm, Control::Admin(Box::new(hold)))
             }
-            None => (AttachStage::Ask, Control::Attach { name: name.clone() }),
+            None => (AttachStage::Request, Control::Attach { name: name.clone() }),
         };
         let p = self.open(now, id, NONE, Job::Attach(Attach { name, stage, followers: Vec::new() }));
         self.submit_control(now, p, question, fx);

@@ -357,7 +357,7 @@ impl Rack {
             Control::ClientHello { nonce } => {
                 Control::ClientWelcome { nonce, incarnation: Incarnation(5), map: Box::new(self.map()) }
             }
-            Control::MapAsk { .. } => Control::Map(Box::new(self.map())),
+            Control::MapRequest { .. } => Control::Map(Box::new(self.map())),
             Control::Attach { name } if name == self.info.name => {
                 let known = self.attaches.iter().find(|a| a.0 == p.header.request).map(|a| a.1);
                 let attach = known.unwrap_or_else(|| {

@@ -252,7 +252,7 @@ pub enum Control {
         epoch: Epoch,
     },
     /// The version counter or the epoch's credit is nearly exhausted: requests a new epoch.
-    EpochAsk {
+    EpochRequest {
         set: SetId,
         epoch: Epoch,
     },
@@ -265,7 +265,7 @@ pub enum Control {
         incarnation: Incarnation,
         map: Box<RackMap>,
     },
-    MapAsk {
+    MapRequest {
         generation: u64,
     },
     Map(Box<RackMap>),
@@ -325,7 +325,7 @@ pub enum Control {
         vssds: Vec<VssdId>,
     },
     /// Requests the rack's identity. A server sends it before it registers, since its drive may belong to another rack.
-    RackAsk {
+    RackRequest {
         nonce: u64,
     },
     RackIs {

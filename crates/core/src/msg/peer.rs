@@ -133,7 +133,7 @@ pub enum Peer {
     },
 
     /// Requests more credit; carries the totals used so far at the receiver.
-    CreditAsk {
+    CreditRequest {
         slots_used: u64,
         pages_used: u64,
         want_pages: u32,
@@ -160,7 +160,7 @@ pub enum Peer {
     StaleEpoch,
 
     /// For fill and recovery: requests digests of the blocks from `from` on, at most `limit`.
-    DigestAsk {
+    DigestRequest {
         from: BlockAddr,
         limit: u32,
     },
@@ -171,7 +171,7 @@ pub enum Peer {
         next: Option<BlockAddr>,
     },
     /// Requests the runs between two blocks.
-    ScanAsk {
+    ScanRequest {
         from: BlockAddr,
         until: BlockAddr,
     },
@@ -182,7 +182,7 @@ pub enum Peer {
         entries: Box<[ScanEntry]>,
     },
     /// Requests the current contents of a block; also used to heal a block that failed its checksum.
-    BlockAsk {
+    BlockFetch {
         addr: BlockAddr,
     },
     /// `data` is `None` if the block is not mapped. Not sent while the block is Invalid.
@@ -209,7 +209,7 @@ pub enum Peer {
     },
     /// Requests deduplication tables and fences; a shadow sends it to every member. Not answered while the member knows
     /// of an unresolved write of an earlier epoch: once all have answered, none is pending and the fill may begin.
-    ClientsAsk,
+    ClientsRequest,
     Clients {
         records: Box<[ClientRecord]>,
         volumes: LiveVolumes,
@@ -217,7 +217,7 @@ pub enum Peer {
     },
 
     /// Scrubbing: requests the receiver's copies of this range, which lies in one chunk. `digest` is the sender's.
-    SumsAsk {
+    SumsRequest {
         range: BlockRange,
         digest: u64,
     },
@@ -228,13 +228,13 @@ pub enum Peer {
         sums: Box<[BlockSum]>,
     },
     /// Most members hold contents with this checksum at this version: fetch them from one of those.
-    HealAsk {
+    HealRequest {
         addr: BlockAddr,
         version: Timestamp,
         crc: u32,
     },
     /// Other members are behind this version, which is Valid at the receiver: replay it.
-    ReplayAsk {
+    ReplayRequest {
         addr: BlockAddr,
         version: Timestamp,
     },

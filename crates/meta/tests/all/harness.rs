@@ -306,7 +306,7 @@ impl Rack {
         self.heard.clear();
         self.next_nonce += 1;
         let request = self.next_nonce;
-        self.control(client, Incarnation(1), request, Control::MapAsk { generation: 0 });
+        self.control(client, Incarnation(1), request, Control::MapRequest { generation: 0 });
         self.heard.iter().find_map(|p| match &p.body {
             Body::Control(Control::Map(m)) if p.header.request == request => Some(m.sets[0].members.len()),
             _ => None,

@@ -363,12 +363,12 @@ fn an_epoch_is_given_once_for_each_ask() {
     let mut r = Rack::new(config());
     r.start_all();
     let s = r.servers[1].clone();
-    let ask = Control::EpochAsk { set: SetId(0), epoch: Epoch(1) };
+    let ask = Control::EpochRequest { set: SetId(0), epoch: Epoch(1) };
     for _ in 0..3 {
         r.control(s.node, s.incarnation, 0, ask.clone());
     }
     assert_eq!(r.view().epoch, Epoch(2));
-    r.control(s.node, Incarnation(9_999), 0, Control::EpochAsk { set: SetId(0), epoch: Epoch(2) });
+    r.control(s.node, Incarnation(9_999), 0, Control::EpochRequest { set: SetId(0), epoch: Epoch(2) });
     assert_eq!(r.view().epoch, Epoch(2), "an unknown server gets no view");
 }
 
@@ -389,7 +389,7 @@ fn clients_learn_the_serving_members() {
     r.servers[0].silent = true;
     r.run(LEASE * 2);
     r.heard.clear();
-    r.control(client, Incarnation(1), 6, Control::MapAsk { generation: map.generation });
+    r.control(client, Incarnation(1), 6, Control::MapRequest { generation: map.generation });
     let newer = r.heard.iter().find_map(|p| match &p.body {
         rackweave_core::msg::Body::Control(Control::Map(m)) => Some(m.clone()),
         _ => None,

@@ -119,7 +119,7 @@ fn limits_are_kept_and_announced_to_the_writer_until_acknowledged() {
     volume(r.admin(2, create("b", GIB)));
     let one = r.cfg.layout.client(0);
     attach(&mut r, one, 5, 1);
-    let ask_map = |r: &mut Rack| r.control(one, Incarnation(5), 0, Control::MapAsk { generation: 0 });
+    let ask_map = |r: &mut Rack| r.control(one, Incarnation(5), 0, Control::MapRequest { generation: 0 });
     ask_map(&mut r);
     assert_eq!(limits_sent(&mut r, one), [], "the volume never had limits");
     let limit = |name: &str, iops, bytes_per_s| admin::Op::VolumeLimit { name: name.into(), iops, bytes_per_s };

@@ -99,7 +99,7 @@ fn controls() -> Vec<(&'static str, Control)> {
         ("control_silent", Control::Silent { set, epoch, silent: vec![VssdId(0x21), VssdId(0x0100_0031)] }),
         ("control_reached", Control::Reached { set, epoch }),
         ("control_worn_out", Control::WornOut { vssds: vec![VssdId(0x11), VssdId(0x12)] }),
-        ("control_rack_ask", Control::RackAsk { nonce: 0x0102_0304_0506_0708 }),
+        ("control_rack_ask", Control::RackRequest { nonce: 0x0102_0304_0506_0708 }),
         ("control_rack_is", Control::RackIs { nonce: 1, rack: RackId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff) }),
         ("control_plain_hello", Control::PlainHello { nonce: 1, vssds: vec![report] }),
         (
@@ -274,16 +274,16 @@ fn compared() -> Vec<(&'static str, Peer)> {
     let until = BlockAddr::new(VolumeId(8), 0x10);
     let entries = [ScanEntry { addr, count: 0x1234, version, mapped: false }].into();
     vec![
-        ("peer_sums_ask", Peer::SumsAsk { range, digest: 0x0102_0304_0506_0708 }),
+        ("peer_sums_ask", Peer::SumsRequest { range, digest: 0x0102_0304_0506_0708 }),
         ("peer_sums_same", Peer::Sums { range, same: true, sums: Box::default() }),
         ("peer_sums", Peer::Sums { range, same: false, sums }),
-        ("peer_heal_ask", Peer::HealAsk { addr, version, crc: 0xc0ff_ee00 }),
-        ("peer_replay_ask", Peer::ReplayAsk { addr, version }),
+        ("peer_heal_ask", Peer::HealRequest { addr, version, crc: 0xc0ff_ee00 }),
+        ("peer_replay_ask", Peer::ReplayRequest { addr, version }),
         ("peer_block_lost", Peer::BlockLost { addr, version }),
         ("peer_clients", Peer::Clients { records, volumes, from: VssdId(0x21) }),
-        ("peer_digest_ask", Peer::DigestAsk { from: addr, limit: 256 }),
+        ("peer_digest_ask", Peer::DigestRequest { from: addr, limit: 256 }),
         ("peer_digests", Peer::Digests { entries: [(addr, 0x1122_3344_5566_7788)].into(), next: Some(until) }),
-        ("peer_scan_ask", Peer::ScanAsk { from: addr, until }),
+        ("peer_scan_ask", Peer::ScanRequest { from: addr, until }),
         ("peer_scan", Peer::Scan { from: addr, until, entries }),
         ("peer_mark_lost", Peer::MarkLost { addr, version }),
         ("peer_lost_marked", Peer::LostMarked { addr, version }),
