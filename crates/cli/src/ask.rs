@@ -85,6 +85,12 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     if let Volume::Create { name, class: class @ VolumeClass::Offline, .. } = command {
         answer = ask(way, classify(name, *class))?;
     }
+    if let (Answer::Volume(v), Volume::Info { .. }) = (&mut answer, command)
+        && let Ok(Answer::Status(s)) = ask(way, Local::Status)
+        && let Some(known) = s.volumes.into_iter().find(|known| known.id == v.id)
+    {
+        *v = known;
+    }
     let mut out = std::io::stdout().lock();
     match (&answer, json.json) {
         (Answer::Volume(v), true) => writeln!(out, "{}", serde_json::to_string(v)?)?,
@@ -92,7 +98,7 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
         (Answer::Explained(e), true) => writeln!(out, "{}", serde_json::to_string(e)?)?,
         (Answer::Explained(e), false) => writeln!(out, "{}", show::explained(e))?,
         (Answer::Done, true) => writeln!(out, "{{}}")?,
-        (Answer::Volume(v), false) => writeln!(out, "{}", show::volumes(std::slice::from_ref(v)))?,
+        (Answer::Volume(v), false) => writeln!(out, "{}", show::volume(v))?,
         (Answer::Volumes(v), false) => writeln!(out, "{}", show::volumes(v))?,
         (Answer::Done, false) => {}
         _ => return Err(Refused::Unexpected.into()),

@@ -1,5 +1,7 @@
 //! Tables for people.
 
+mod tenants;
+
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -153,6 +155,11 @@ pub fn status(s: &Status) -> String {
     }
     let _ = writeln!(out, "{} of {} promised to volumes", gib(r.promised), gib(r.promise_limit));
     let _ = writeln!(out, "{} of {} used, room for {}", mib(r.used), mib(r.capacity), mib(r.room));
+    if r.own_capacity > 0 {
+        let (promised, used) = (mib(r.own_promised), mib(r.own_used));
+        let (capacity, room) = (mib(r.own_capacity), mib(r.own_room));
+        let _ = writeln!(out, "volumes on units of their own: {promised}, {used} of {capacity} used, room for {room}");
+    }
     if let Some(w) = &r.wear {
         let each: Vec<String> = w.erases.iter().map(|(n, e)| format!("server {n} {e:.2}")).collect();
         let (lambda, swaps, given_up) = (w.lambda, w.swaps, w.given_up);
@@ -248,10 +255,24 @@ fn parts(out: &mut String, s: &Status) {
         };
         let _ = writeln!(out, "server {server}: vSSD {} lost {} erase blocks, {worn}", v.id, v.blocks_retired);
     }
-    let _ = write!(out, "\n{}\n\n{}\n\n{}\n", servers(&s.servers), sets(&s.sets), volumes(&s.volumes));
+    let (servers, vssds) = (servers(&s.servers), tenants::vssds(&s.servers));
+    let _ = write!(out, "\n{servers}\n\n{vssds}\n\n{}\n\n{}\n", sets(&s.sets), volumes(&s.volumes));
+    out.push_str(&of_tenants(&s.volumes));
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));
     }
+}
+
+/// Volumes' clients and their own vSSDs, each table after an empty line.
+fn of_tenants(all: &[Volume]) -> String {
+    let tables = [tenants::clients(all), tenants::own(all)];
+    tables.iter().filter(|t| !t.is_empty()).map(|t| format!("\n{t}\n")).collect()
+}
+
+/// A volume, with what `status` knows of it.
+pub fn volume(v: &Volume) -> String {
+    let one = std::slice::from_ref(v);
+    format!("{}\n{}", volumes(one), of_tenants(one)).trim_end().to_owned()
 }
 
 /// Activity of one interval.

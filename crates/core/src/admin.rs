@@ -485,16 +485,29 @@ pub struct ServerInfo {
 pub struct RackStatus {
     pub servers: Vec<ServerStatus>,
     pub sets: Vec<SetStatus>,
-    /// Bytes that all volumes together may promise, and do promise.
+    /// Bytes that all volumes on shared sets together may promise, and do promise.
     pub promise_limit: u64,
     pub promised: u64,
-    /// Bytes that all sets together can hold, and do hold, counting one copy. A set counts as its fullest member.
+    /// Bytes that all shared sets together can hold, and do hold, counting one copy. A set counts as its fullest member.
     pub capacity: u64,
     pub used: u64,
-    /// Bytes of volumes that can still be written, in any order: the set with the least room left decides. A set whose
-    /// members have not all reported counts as full.
+    /// Bytes of volumes on shared sets that can still be written, in any order: the set with the least room left decides.
+    /// A set whose members have not all reported counts as full.
     pub room: u64,
+    pub own: OwnSpace,
     pub wear: WearStatus,
+}
+
+/// Space of the volumes with units of their own, together, counting one copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnSpace {
+    /// Sum of their sizes.
+    pub promised: u64,
+    /// Bytes that their sets can hold, and do hold.
+    pub capacity: u64,
+    pub used: u64,
+    /// Bytes that they do not hold yet and that can be written: of each volume, no more than its size.
+    pub room: u64,
 }
 
 /// How evenly the rack's drives wear (RackBlox §3.6).

@@ -9,6 +9,7 @@ pub mod backoff;
 mod counters;
 pub mod device;
 pub mod id;
+pub mod latency;
 pub mod layout;
 pub mod map;
 pub mod media_faults;

@@ -48,7 +48,7 @@ pub use geometry::Geometry;
 pub use hold::{Admission, FlashLocation, NoPage, ReadTry};
 pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
-    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LOG_DIES_MAX, LoanStatus, Losses,
+    AllocError, BlockWear, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LOG_DIES_MAX, LoanStatus, Losses,
     NoFreeBlock, ReadError, RecoveryError, Share, Space, Ssd, SsdConfig, SwapError, Violation, log_blocks,
 };
 pub use timing::{Busy, Timing};

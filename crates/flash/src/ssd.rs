@@ -4,7 +4,7 @@ use rackweave_core::device::{Completion, DeviceData, DeviceError, Slot};
 use rackweave_core::msg::peer::ScanEntry;
 use rackweave_core::msg::{BlockRange, LiveVolumes};
 use rackweave_core::node::Trace;
-use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, SsdId, Time, Timestamp, VolumeId, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, DriveId, Payload, Span, SsdId, Time, Timestamp, VolumeId, VssdId};
 
 use crate::drive::{BlockMap, Drive, FreeUnits};
 use crate::geometry::Geometry;
@@ -37,8 +37,8 @@ use places::Places;
 use swap::Swap;
 pub use swap::SwapError;
 pub use types::{
-    AllocError, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError, RecoveryError,
-    Share, Space, SsdConfig, Violation,
+    AllocError, BlockWear, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, NoFreeBlock, ReadError,
+    RecoveryError, Share, Space, SsdConfig, Violation,
 };
 
 /// Most vSSDs of a drive.
@@ -58,6 +58,7 @@ pub struct Ssd {
     groups: Vec<ChannelGroup>,
     host_full: bool,
     recovering: u32,
+    recovery_begun: Time,
     recovery_error: Option<RecoveryError>,
     /// As it is to be; what of it is durable the keeper knows.
     table: Table,
@@ -87,6 +88,7 @@ impl Ssd {
             groups: Vec::new(),
             host_full: false,
             recovering: 0,
+            recovery_begun: Time::ZERO,
             recovery_error: None,
             table: Table::new(cfg.drive, &cfg.profile),
             keeper: Keeper::default(),
@@ -236,12 +238,14 @@ impl Ssd {
         if self.vssds.is_empty() {
             return self.recovered(Ok(()), now, out);
         }
+        self.recovery_begun = now;
         for i in 0..self.vssds.len() {
             self.with(i, now, out, |v, io| v.recover(io, fresh));
         }
     }
     fn note_recovered(&mut self, i: usize, now: Time, out: &mut FlashOut) {
         let Some(result) = self.vssds[i].take_recovered() else { return };
+        self.vssds[i].recovery_took = now.since(self.recovery_begun);
         if let Err(e) = result {
             self.recovery_error.get_or_insert(e);
         }
@@ -454,6 +458,24 @@ impl Ssd {
     pub fn erases(&self, vssd: VssdId) -> (u32, u64) {
         let v = self.get(vssd);
         (v.home, v.own_dies().iter().map(|&die| self.drive.blocks.erases(self.drive.map.home(die))).sum())
+    }
+    /// Wear of the vSSD's own erase blocks.
+    pub fn wear(&self, vssd: VssdId) -> BlockWear {
+        let (blocks, erases) = self.erases(vssd);
+        let most = self.dies(vssd).map(|die| self.drive.blocks.most_erases(die)).max();
+        BlockWear { blocks, erases, most: most.unwrap_or(0) }
+    }
+    /// The physical dies that the vSSD's own erase blocks belong on.
+    pub fn dies(&self, vssd: VssdId) -> impl Iterator<Item = u32> {
+        self.get(vssd).own_dies().iter().map(|&die| self.drive.map.home(die))
+    }
+    /// How the vSSD is kept apart from the others of the drive.
+    pub fn isolation(&self, vssd: VssdId) -> Isolation {
+        self.table.entries[self.index(vssd)].isolation
+    }
+    /// How long the last boot took to recover the vSSD; zero if nothing was recovered.
+    pub fn recovery_took(&self, vssd: VssdId) -> Span {
+        self.get(vssd).recovery_took
     }
     /// First erase block of the vSSD on the device.
     pub fn first_block(&self, vssd: VssdId) -> u32 {

@@ -217,8 +217,7 @@ impl Meta {
         let mut status = RackStatus {
             servers,
             sets: self.sets.iter().filter(|s| !s.has_ended()).map(set).collect(),
-            promise_limit: self.limits.iter().map(|l| l.promise).chain(self.all_own_limits().map(|l| l.promise)).sum(),
-            promised: self.volumes.promised(),
+            promise_limit: self.limits.iter().map(|l| l.promise).sum(),
             wear: self.wear_status(),
             ..RackStatus::default()
         };

@@ -15,7 +15,7 @@ use rackweave_core::msg::{View, ViewState};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
 
-use crate::codec::{self, OwnRecord, SetsRecord};
+use crate::codec::{self, OwnRecord, SetsRecord, VolumeRecord};
 use crate::config::MEMBERS_MAX;
 use crate::members::Place;
 use crate::node::{Meta, Set};
@@ -267,9 +267,9 @@ impl Meta {
         limits.promise = self.capacity_of(&limits).min(limits.volume);
         Some((own.record.unit, limits))
     }
-    /// Limits of every live volume with own sets.
-    pub(crate) fn all_own_limits(&self) -> impl Iterator<Item = Limits> {
-        self.volumes.by_id.keys().filter_map(|id| Some(self.own_limits(*id)?.1))
+    /// Every live volume with own sets, and its limits.
+    pub(crate) fn all_own_limits(&self) -> impl Iterator<Item = (&VolumeRecord, Limits)> {
+        self.volumes.by_id.values().filter_map(|v| Some((v, self.own_limits(v.id)?.1)))
     }
     /// Limits for the new size, if the volume has own sets.
     pub(crate) fn limits_to_grow(&self, name: &str, size: u64) -> Result<Option<Limits>, VolumeError> {

@@ -16,7 +16,7 @@ use rackweave_core::{BLOCK, Incarnation, MESSAGE_MAX, NodeId, VolumeId, VssdId};
 
 use crate::members::Servers;
 use crate::node::{Meta, Set};
-use crate::volumes::Limits;
+use crate::volumes::{self, Limits};
 
 /// Blocks of credit that each other member may hold at a full one, for a message that waits for another member: the
 /// blocks of a message.
@@ -118,12 +118,22 @@ impl Meta {
         striped(self.sets_of(l).map(least), l.stripe_blocks).saturating_mul(u64::from(BLOCK))
     }
     pub(crate) fn show_room(&self, status: &mut RackStatus) {
-        let own: Vec<Limits> = self.all_own_limits().collect();
-        let all = || self.limits.iter().chain(&own);
-        status.capacity = all().map(|l| self.capacity_of(l)).sum();
-        status.room = all().map(|l| self.room_of(l)).sum();
         let most = |s: &Set| self.reports(s).map_or(0, |t| t.iter().map(|t| t.used).max().unwrap_or(0));
-        status.used = self.sets.iter().map(most).sum::<u64>().saturating_mul(u64::from(BLOCK));
+        let used = |own: bool| {
+            let sets = self.sets.iter().filter(|s| s.own.is_some() == own);
+            sets.map(most).sum::<u64>().saturating_mul(u64::from(BLOCK))
+        };
+        status.capacity = self.limits.iter().map(|l| self.capacity_of(l)).sum();
+        status.room = self.limits.iter().map(|l| self.room_of(l)).sum();
+        status.used = used(false);
+        status.own.used = used(true);
+        for (v, l) in self.all_own_limits() {
+            status.own.promised += v.size;
+            status.own.capacity += self.capacity_of(&l);
+            let held = self.with_use(volumes::info(v)).used;
+            status.own.room += self.room_of(&l).min(v.size.saturating_sub(held));
+        }
+        status.promised = self.volumes.promised() - status.own.promised;
     }
     pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
         let most = |s: &Set| {

@@ -141,6 +141,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
             None => whole.servers.push(from),
         }
     }
+    whole.join();
     leave_out_strangers(&mut whole);
     if let Target::Data(data) = way {
         say_refused(&mut whole, data);
@@ -179,6 +180,7 @@ fn say_refused(whole: &mut Status, data: &Path) {
 
 fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     whole.processes.extend(s.processes);
+    whole.add_clients(s.clients);
     sum(&mut whole.counters, s.counters);
     sum(&mut whole.network, s.network);
     whole.switch = s.switch.or(whole.switch.take());

@@ -40,7 +40,7 @@ pub struct Connection {
     /// Its share of the process's memory.
     account: Account,
     /// Arrival time of each pending request, by slot, if its kind is timed.
-    since: Vec<Option<(Kind, Time)>>,
+    since: Vec<Option<(VolumeId, Kind, Time)>>,
 }
 
 fn slot(id: RequestId) -> usize {
@@ -193,13 +193,13 @@ impl Connection {
             if self.since.len() <= slot {
                 self.since.resize(slot + 1, None);
             }
-            self.since[slot] = Kind::of(&r.op).map(|k| (k, now));
+            self.since[slot] = Kind::of(&r.op).map(|(volume, kind)| (volume, kind, now));
         }
         Some(request)
     }
 
-    /// Answers a request; returns its latency if its kind is timed.
-    pub fn reply(&mut self, now: Time, reply: Reply) -> Option<(Kind, Span)> {
+    /// Answers a request; returns its volume and latency if its kind is timed.
+    pub fn reply(&mut self, now: Time, reply: Reply) -> Option<(VolumeId, Kind, Span)> {
         let timed = match &reply {
             Reply::Rack(r) => self.since.get_mut(slot(r.id)).and_then(Option::take),
             Reply::Command(_) | Reply::Metrics(_) => None,
@@ -209,7 +209,7 @@ impl Connection {
         if !due && self.session.input_due() {
             self.due_since = now;
         }
-        timed.map(|(kind, since)| (kind, now.since(since)))
+        timed.map(|(volume, kind, since)| (volume, kind, now.since(since)))
     }
 
     /// Answers an invalid command. The client's time limit keeps running.

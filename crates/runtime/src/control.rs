@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::KeyChange;
 pub use crate::stats::{Peer, PeerClass, Process, RackFacts, Server, Set, Volume, Vssd};
+pub use crate::tenants::{Clients, OwnVssds, Requests};
 
 /// Name of the socket in the data directory.
 pub const SOCKET: &str = "control.sock";
@@ -194,6 +195,9 @@ pub struct Status {
     pub sets: Vec<Set>,
     pub volumes: Vec<Volume>,
     pub latency: Vec<Latency>,
+    /// Requests of the clients of volumes that this process does not know: another process knows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<Clients>,
     /// Trace points reported since the start, by name; zero counts are left out.
     pub counters: Vec<(String, u64)>,
     /// Network counters, summed over all processes, by name; zero counts are left out.

@@ -38,6 +38,7 @@ use super::refusals::Refusals;
 use super::status::{Describe, Facts};
 use super::store::{MetaStore, StoreError};
 use super::syncer::Syncer;
+use super::tenants::VolumeLatencies;
 use super::watch::Beat;
 use rackweave_config::{CONNECTIONS_MAX, MemorySection};
 use rackweave_device::FileIo;
@@ -128,6 +129,7 @@ pub struct EventLoop<N, F, M> {
     waiting: Slab<Waiter>,
     serial: u32,
     latencies: Latencies,
+    by_volume: VolumeLatencies,
     refusals: Refusals,
     key_file: Option<PathBuf>,
     /// Volumes attached since the start, which a stop has to flush.
@@ -207,6 +209,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
             waiting: Slab::new(),
             serial: 0,
             latencies: Latencies::default(),
+            by_volume: VolumeLatencies::default(),
             refusals: Refusals::default(),
             key_file: None,
             attached: Vec::new(),
@@ -480,8 +483,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 }
                 continue;
             };
-            if let Some((kind, took)) = conn.reply(now, gateway::Reply::Rack(r)) {
+            if let Some((volume, kind, took)) = conn.reply(now, gateway::Reply::Rack(r)) {
                 self.latencies.record(kind, took);
+                self.by_volume.record(volume, kind, took);
             }
             self.touched.push(key);
         }

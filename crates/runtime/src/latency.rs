@@ -3,7 +3,7 @@
 use hdrhistogram::Histogram;
 use rackweave_core::Span;
 use rackweave_core::request::Op;
-use rackweave_core::volume;
+use rackweave_core::{VolumeId, volume};
 
 use super::control;
 
@@ -20,14 +20,14 @@ pub enum Kind {
 
 impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim];
-    /// `None` for operations that are not timed.
-    pub fn of(op: &Op) -> Option<Kind> {
+    /// The operation's volume and kind; `None` for operations that are not timed.
+    pub fn of(op: &Op) -> Option<(VolumeId, Kind)> {
         let Op::Volume(op) = op else { return None };
-        match op {
-            volume::Op::Read { .. } => Some(Kind::Read),
-            volume::Op::Write { .. } => Some(Kind::Write),
-            volume::Op::Flush { .. } => Some(Kind::Flush),
-            volume::Op::Trim { .. } | volume::Op::WriteZeroes { .. } => Some(Kind::Trim),
+        match *op {
+            volume::Op::Read { volume, .. } => Some((volume, Kind::Read)),
+            volume::Op::Write { volume, .. } => Some((volume, Kind::Write)),
+            volume::Op::Flush { volume } => Some((volume, Kind::Flush)),
+            volume::Op::Trim { volume, .. } | volume::Op::WriteZeroes { volume, .. } => Some((volume, Kind::Trim)),
             volume::Op::Attach { .. } | volume::Op::Detach { .. } | volume::Op::BlockStatus { .. } => None,
         }
     }

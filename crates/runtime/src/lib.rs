@@ -29,6 +29,7 @@ mod stats;
 pub mod status;
 pub mod store;
 pub mod syncer;
+mod tenants;
 pub mod up;
 pub mod watch;
 

@@ -4,7 +4,7 @@ use rackweave_core::admin::{MemberStatus, OwnUnits, ServerStatus, SetStatus, Wea
 use rackweave_core::msg::{Class, Role};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Layout, Span, Time};
-use rackweave_gateway::metrics::Kind;
+use rackweave_gateway::metrics::Kind as MetricKind;
 use rackweave_server::{ServerReport, VssdStatus};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use crate::control::{Member, Memory, Wear};
 use crate::network::Network;
 use crate::status::{Facts, View};
+use crate::tenants::{Clients, OwnVssds, Requests};
 
 /// A metric: kind, name, help and value.
-pub type Metric<T> = (Kind, &'static str, &'static str, fn(&T) -> f64);
+pub type Metric<T> = (MetricKind, &'static str, &'static str, fn(&T) -> f64);
 
 /// How long a duplicate node is shown: longer than the time between two detections.
 const TWINS_SHOWN: Span = Span::from_secs(15);
@@ -37,14 +38,21 @@ macro_rules! exported {
                 };)*
                 $of { $($name),* }
             }
-            #[allow(clippy::unnecessary_cast, reason = "some are fractions already")]
+            #[allow(clippy::unnecessary_cast, dead_code, reason = "some are fractions already, some have no metrics")]
             pub(crate) const METRICS: &[Metric<$of>] =
-                &[$($((Kind::$kind, $metric, $help, exported!(@value $name $(, $value)?)),)*)*];
+                &[$($((
+                    rackweave_gateway::metrics::Kind::$kind,
+                    $metric,
+                    $help,
+                    $crate::stats::exported!(@value $name $(, $value)?),
+                ),)*)*];
         }
     };
     (@value $name:ident) => { |x| x.$name as f64 };
     (@value $name:ident, $value:expr) => { $value };
 }
+
+pub(crate) use exported;
 
 fn flag(set: bool) -> f64 {
     f64::from(u8::from(set))
@@ -71,19 +79,32 @@ exported! {
         timing: String = |s| s.view.facts.timing.clone();
         nbd: Vec<String> = |s| s.view.facts.nbd.clone();
         http: Option<String> = |s| s.view.facts.http.clone();
-        /// Bytes that all volumes together may promise, and do promise.
+        /// Bytes that all volumes on shared sets together may promise, and do promise.
         promise_limit: u64 = |s| s.view.rack.promise_limit,
-            Gauge "rackweave_promise_limit_bytes" "Greatest sum of the sizes of all volumes";
-        promised: u64 = |s| s.view.rack.promised, Gauge "rackweave_promised_bytes" "Sum of the sizes of all volumes";
-        /// Bytes that all sets can hold, that they hold, and that can still be written to volumes.
+            Gauge "rackweave_promise_limit_bytes" "Greatest sum of the sizes of all volumes on shared sets";
+        promised: u64 = |s| s.view.rack.promised, Gauge "rackweave_promised_bytes" "Sum of the sizes of all volumes on shared sets";
+        /// Bytes that all shared sets can hold, that they hold, and that can still be written to volumes on them.
         #[serde(default)]
         capacity: u64 = |s| s.view.rack.capacity,
-            Gauge "rackweave_capacity_bytes" "Capacity of all replica sets, one copy counted";
+            Gauge "rackweave_capacity_bytes" "Capacity of all shared replica sets, one copy counted";
         #[serde(default)]
         used: u64 = |s| s.view.rack.used, Gauge "rackweave_used_bytes" "Used part of the capacity, one copy counted";
         #[serde(default)]
         room: u64 = |s| s.view.rack.room,
-            Gauge "rackweave_room_bytes" "Bytes that can be written now, anywhere in a volume";
+            Gauge "rackweave_room_bytes" "Bytes that can be written now, anywhere in a volume on shared sets";
+        /// The same of the volumes with units of their own, together. Their room is theirs alone.
+        #[serde(default)]
+        own_promised: u64 = |s| s.view.rack.own.promised,
+            Gauge "rackweave_own_promised_bytes" "Sum of the sizes of the volumes with units of their own";
+        #[serde(default)]
+        own_capacity: u64 = |s| s.view.rack.own.capacity,
+            Gauge "rackweave_own_capacity_bytes" "Capacity of these volumes' sets, one copy counted";
+        #[serde(default)]
+        own_used: u64 = |s| s.view.rack.own.used,
+            Gauge "rackweave_own_used_bytes" "Used part of it, one copy counted";
+        #[serde(default)]
+        own_room: u64 = |s| s.view.rack.own.room,
+            Gauge "rackweave_own_room_bytes" "Bytes of these volumes that are not written yet and can be";
         /// Wear balance of the servers' drives; `None` if they are not balanced.
         #[serde(default)]
         wear: Option<Wear> = |s| wear(&s.view.rack.wear);
@@ -210,6 +231,12 @@ exported! {
         /// Bytes on flash, counting one copy.
         #[serde(default)]
         used: u64 = |v| v.0.used, Gauge "rackweave_volume_used_bytes" "Bytes of the volume on flash, one copy counted";
+        /// In `status`: requests of its clients since the gateways' start; `None` if there were none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        clients: Option<Clients> = |_| None;
+        /// In `status`: its own vSSDs together; `None` if it has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own_vssds: Option<OwnVssds> = |_| None;
     }
 }
 
@@ -223,6 +250,17 @@ exported! {
     pub struct Vssd from OfServer<'_> {
         id: u32 = |s| s.vssd.vssd.0;
         set: u32 = |s| s.vssd.set.0;
+        /// The volume that it belongs to alone; `None`: it is shared. Known to the metadata service ([`Status::join`]).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        volume: Option<String> = |_| None;
+        /// `channel`, `die`, `software` or `none`, and its units by number on the drive.
+        #[serde(default)]
+        isolation: String = |s| s.vssd.isolation.map_or_else(String::new, |i| i.to_string());
+        #[serde(default)]
+        channels: Vec<u32> = |s| s.vssd.channels(),
+            Gauge "rackweave_vssd_channels" "Channels with dies of the vSSD" = |v| v.channels.len() as f64;
+        #[serde(default)]
+        dies: Vec<u32> = |s| s.vssd.dies.to_vec(), Gauge "rackweave_vssd_dies" "Dies of the vSSD" = |v| v.dies.len() as f64;
         /// `member`, `shadow`, or `none` before it is in a view.
         role: String = |s| role(s.vssd.role).into();
         /// Whether it has a lease and serves reads and writes.
@@ -241,6 +279,25 @@ exported! {
         gc_episodes: u64 = |s| s.vssd.gc_episodes, Counter "rackweave_vssd_gc_episodes_total" "Episodes of collection";
         #[serde(default)]
         erases: u64 = |s| s.vssd.flash.erases, Counter "rackweave_vssd_erases_total" "Blocks erased";
+        /// Erase blocks; mean and greatest erase count of a block, under earlier owners too.
+        #[serde(default)]
+        blocks: u64 = |s| s.vssd.wear.blocks.into();
+        #[serde(default)]
+        wear_mean: f64 = |s| s.vssd.wear.mean(),
+            Gauge "rackweave_vssd_wear_mean" "Mean erase count of the vSSD's erase blocks";
+        #[serde(default)]
+        wear_max: u64 = |s| s.vssd.wear.most.into(),
+            Gauge "rackweave_vssd_wear_max" "Greatest erase count of the vSSD's erase blocks";
+        /// Time that its server's last start took to recover it from flash.
+        #[serde(default)]
+        recovery_ms: f64 = |s| s.vssd.recovery_took.0 as f64 / 1e6,
+            Gauge "rackweave_vssd_recovery_seconds" "Time that the last start took to recover the vSSD from flash"
+                = |v| v.recovery_ms / 1e3;
+        /// Its answers to clients, from the request's arrival at the server.
+        #[serde(default)]
+        reads: Requests = |s| Requests::of(&s.vssd.requests.reads);
+        #[serde(default)]
+        writes: Requests = |s| Requests::of(&s.vssd.requests.writes);
         #[serde(default)]
         free_ratio: f64 = |s| s.vssd.space.free_ratio(), Gauge "rackweave_vssd_free_ratio" "Free blocks by spare blocks";
         #[serde(default)]
@@ -454,12 +511,22 @@ mod tests {
 
     use super::*;
 
+    macro_rules! requests {
+        () => {
+            concat!(r#"{"count":0,"mean_us":0.0,"p50_us":0.0,"p90_us":0.0,"p99_us":0.0,"p999_us":0.0,"max_us":0.0}"#)
+        };
+    }
+
     /// Programs depend on these names, users on this order.
     #[test]
     fn json_has_its_fields_in_order() {
         let vssd = concat!(
-            r#"{"id":0,"set":0,"role":"","serving":false,"epoch":0,"gc":"","gc_runs":0,"gc_episodes":0,"erases":0,"#,
-            r#""free_ratio":0.0,"blocks_borrowed":0,"blocks_lent":0,"mapped_bytes":0,"exported_bytes":0,"cache_used":0,"#,
+            r#"{"id":0,"set":0,"isolation":"","channels":[],"dies":[],"role":"","serving":false,"epoch":0,"gc":"","gc_runs":0,"gc_episodes":0,"erases":0,"#,
+            r#""blocks":0,"wear_mean":0.0,"wear_max":0,"recovery_ms":0.0,"reads":"#,
+            requests!(),
+            r#","writes":"#,
+            requests!(),
+            r#","free_ratio":0.0,"blocks_borrowed":0,"blocks_lent":0,"mapped_bytes":0,"exported_bytes":0,"cache_used":0,"#,
             r#""cache_slots":0,"waf":0.0,"host_slots":0,"moved_slots":0,"summed_slots":0,"redirected_reads":0,"queued":0,"#,
             r#""reads_held":0,"pages_held":0,"read_depth":0,"page_depth":0,"scrubbed":0,"healed":0,"scrub_lost":0,"#,
             r#""lost_blocks":0,"scrub_mismatches":0,"scrub_undecided":0,"scrub_progress":0.0,"blocks_retired":0,"#,

@@ -18,6 +18,7 @@ use super::store::MetaStore;
 use super::up::device_name;
 use crate::network::Network;
 use crate::stats::{Metric, OfNode, OfProcess, OfRack, OfSet};
+use crate::tenants::{VSSD_REQUESTS, VolumeLatencies, request_samples};
 use rackweave_config::{Isolation, RackConfig};
 use rackweave_device::FileIo;
 use rackweave_rack::plan;
@@ -124,6 +125,8 @@ pub struct View<'a> {
     pub counted: Vec<(String, u64)>,
     /// Ids of the cluster keys, the sending key first.
     pub keys: Vec<u8>,
+    /// Latencies of each volume's requests.
+    pub by_volume: &'a VolumeLatencies,
     pub rack: &'a RackStatus,
     pub volumes: &'a [VolumeInfo],
 }
@@ -148,7 +151,7 @@ impl View<'_> {
         let sets = self.rack.sets.iter().map(|set| {
             Set::of(&OfSet { set, copies_missing: copies_missing(set), volume: own(set).map(|v| &*v.name) })
         });
-        Status {
+        let mut status = Status {
             rack: RackFacts::of(&OfRack {
                 view: self,
                 links_cut: engine.links_cut().map(|(a, b)| [a, b].map(|n| self.facts.name(n)).join(" ")).collect(),
@@ -162,7 +165,10 @@ impl View<'_> {
             switch: engine.nodes.switch(),
             processes: self.process().into_iter().collect(),
             counters: engine.counts().seen().map(|(p, n)| (p.name().into(), n)).collect(),
-        }
+            clients: self.by_volume.clients(),
+        };
+        status.join();
+        status
     }
     fn process(&self) -> Option<Process> {
         let (name, address) = self.facts.node.clone()?;
@@ -179,10 +185,10 @@ fn left_out(fault: HostFault, vssds: &[Vssd]) -> String {
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// Each metric of each item.
-fn samples<T>(all: &mut Vec<Sample>, metrics: &[Metric<T>], items: &[(Labels, &T)]) {
+pub(crate) fn samples<T>(all: &mut Vec<Sample>, metrics: &[Metric<T>], items: &[(Labels, &T)]) {
     for &(kind, name, help, value) in metrics {
         let of =
             |(labels, item): &(Labels, &T)| Sample { name, help, kind, labels: labels.clone(), value: value(item) };
@@ -190,7 +196,7 @@ fn samples<T>(all: &mut Vec<Sample>, metrics: &[Metric<T>], items: &[(Labels, &T
     }
 }
 
-fn total(name: &'static str, help: &'static str, labels: Labels, n: u64) -> Sample {
+pub(crate) fn total(name: &'static str, help: &'static str, labels: Labels, n: u64) -> Sample {
     Sample { name, help, kind: MetricKind::Counter, labels, value: n as f64 }
 }
 
@@ -207,6 +213,7 @@ impl Status {
         let sets: Vec<_> = self.sets.iter().map(|s| (vec![("set", s.set.to_string())], s)).collect();
         samples(&mut all, Set::METRICS, &sets);
         self.volume_samples(&mut all);
+        self.tenant_samples(&mut all);
         self.latency_samples(&mut all);
         self.network_samples(&mut all);
         for (name, n) in &self.counters {
@@ -232,7 +239,10 @@ impl Status {
         }
         let of = |v: &Vssd| vec![("vssd", v.id.to_string()), ("set", v.set.to_string())];
         let vssds = self.servers.iter().flat_map(|s| s.vssds.iter().map(move |v| ([labels(s), of(v)].concat(), v)));
-        samples(all, Vssd::METRICS, &vssds.collect::<Vec<_>>());
+        let vssds: Vec<_> = vssds.collect();
+        samples(all, Vssd::METRICS, &vssds);
+        let requests = |(l, v): &(Labels, &Vssd)| [(l.clone(), "read", v.reads), (l.clone(), "write", v.writes)];
+        request_samples(all, &VSSD_REQUESTS, &vssds.iter().flat_map(requests).collect::<Vec<_>>());
     }
 
     fn volume_samples(&self, all: &mut Vec<Sample>) {
@@ -284,6 +294,8 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use crate::tenants::{Clients, OwnVssds};
+
     use super::*;
 
     fn full() -> Status {
@@ -311,6 +323,8 @@ mod tests {
                 iops: 500,
                 bytes_per_s: 1_000_000,
                 used: 1,
+                clients: Some(Clients::default()),
+                own_vssds: Some(OwnVssds::default()),
             }],
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],

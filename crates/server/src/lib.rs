@@ -23,6 +23,7 @@ mod idle;
 mod load;
 pub mod node;
 pub mod report;
+pub mod requests;
 mod room;
 pub mod scrub;
 pub mod service;

@@ -228,6 +228,7 @@ impl Server {
         match p.header.op {
             Op::Read | Op::Write if self.registration.incarnation.is_some() => {
                 v.gc.request(now);
+                v.requests.arrived(now, &p);
                 if self.cfg.reports_load && p.header.op == Op::Read {
                     v.load.arrived(now);
                 }
@@ -637,6 +638,7 @@ impl Node for Server {
             self.settle(now, fx);
             at = self.next_deadline();
         }
+        self.measure_answers(now, &fx.packets[sent..]);
         if self.cfg.reports_load {
             at = at.min(self.report_loads(now, sent, fx));
         }

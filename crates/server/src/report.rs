@@ -1,12 +1,14 @@
 //! Statistics of a server: the source of `status` and of the metrics.
 
 use rackweave_core::msg::Role;
-use rackweave_core::{BLOCK, BlockAddr, Epoch, Incarnation, NodeId, SetId, SsdId, Time, VssdId};
-use rackweave_flash::{FlashStats, LoanStatus, Space};
+use rackweave_core::{BLOCK, BlockAddr, Epoch, Incarnation, NodeId, SetId, Span, SsdId, Time, VssdId};
+use rackweave_flash::isolation::Isolation;
+use rackweave_flash::{BlockWear, FlashStats, LoanStatus, Space};
 use rackweave_replica::ReplicaStats;
 
 use crate::block::write_cache::CacheStats;
 use crate::gc::GcState;
+use crate::requests::RequestStats;
 
 /// Most lost blocks listed for a vSSD: one or two screens; the rest is counted.
 pub const LOST_LISTED_MAX: usize = 256;
@@ -40,6 +42,15 @@ pub struct VssdStatus {
     pub gc: GcState,
     pub space: Space,
     pub flash: FlashStats,
+    pub requests: RequestStats,
+    pub wear: BlockWear,
+    /// `None` if unknown.
+    pub isolation: Option<Isolation>,
+    /// Its dies, by number on the drive, and the number of those of a channel.
+    pub dies: Box<[u32]>,
+    pub dies_per_channel: u16,
+    /// How long the drive's last start took to recover it.
+    pub recovery_took: Span,
     pub loans: LoanStatus,
     pub replica: ReplicaStats,
     pub cache: CacheStats,
@@ -75,6 +86,13 @@ pub struct VssdStatus {
 impl VssdStatus {
     pub fn mapped_bytes(&self) -> u64 {
         self.space.mapped_slots * u64::from(BLOCK)
+    }
+    /// Its channels: those with at least one of its dies, by number on the drive.
+    pub fn channels(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.dies.iter().map(|die| die / u32::from(self.dies_per_channel.max(1))).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
     /// Most bytes that it may map.
     pub fn exported_bytes(&self) -> u64 {

@@ -9,6 +9,7 @@ use crate::config::{ServerConfig, VssdConfig};
 use crate::forward::Forwarding;
 use crate::gc::{GcMonitor, GcState};
 use crate::load::Load;
+use crate::requests::Requests;
 use crate::service::Service;
 use crate::slots::SlotState;
 
@@ -33,6 +34,7 @@ pub(crate) struct ServedVssd {
     pub(crate) space_changed: bool,
     pub(crate) forwarding: Forwarding,
     pub(crate) load: Load,
+    pub(crate) requests: Requests,
     pub(crate) row: RowState,
     /// Newest view seen: its epoch, and whether this incarnation serves reads in it.
     pub(crate) epoch: Epoch,
@@ -67,6 +69,7 @@ impl ServedVssd {
             space_changed: false,
             forwarding: Forwarding::default(),
             load: Load::new(),
+            requests: Requests::new(),
             row: RowState::default(),
             epoch: Epoch(0),
             readable: false,

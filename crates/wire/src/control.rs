@@ -1,8 +1,9 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, Explained, Isolation, MemberStatus, OwnRoom, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo,
-    ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
+    self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
+    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError,
+    WearStatus,
 };
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
@@ -333,7 +334,8 @@ wire_list!(SetStatus, "sets", SETS_MAX, 16);
 wire_struct!(ServerWear { node, milli_erases });
 wire_list!(ServerWear, "servers", SERVERS_MAX, 12);
 wire_struct!(WearStatus { balanced, milli_lambda, swaps, given_up, servers });
-wire_struct!(RackStatus { promise_limit, promised, capacity, used, room, servers, sets, wear });
+wire_struct!(OwnSpace { promised, capacity, used, room });
+wire_struct!(RackStatus { promise_limit, promised, capacity, used, room, own, servers, sets, wear });
 
 wire_enum!(VolumeError, "reason of a volume", {
     0 => Unknown { name },

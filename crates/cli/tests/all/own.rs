@@ -108,6 +108,84 @@ fn a_volume_with_units_of_its_own_between_processes() {
     life(start(&["--processes"]));
 }
 
+fn named<'a>(all: &'a Value, name: &str) -> &'a Value {
+    all.as_array().expect("a list").iter().find(|v| v["name"] == name).expect("that volume")
+}
+
+fn vssds<'a>(s: &'a Value, volume: Option<&'a str>) -> Vec<&'a Value> {
+    let all = s["servers"].as_array().expect("servers").iter().flat_map(|s| s["vssds"].as_array().expect("vSSDs"));
+    all.filter(|v| v["volume"].as_str() == volume).collect()
+}
+
+fn sum(all: &[&Value], kind: &str) -> u64 {
+    all.iter().map(|v| v[kind]["count"].as_u64().expect("a count")).sum()
+}
+
+/// Each volume shows its own requests, and each vSSD what it answered itself.
+fn numbers(mut r: Rack) {
+    r.ok(&["volume", "create", "db", "--size", "16M", "--channels", "2"]);
+    r.volume("shared", "16M");
+    write_all(&r, "db");
+    let mut c = r.connect("shared");
+    (0..32).for_each(|b| c.write(b * 4096, &pattern(b, 1)));
+    c.flush();
+    drop(c);
+    let s = r.status();
+    for (volume, writes, reads) in [("db", BLOCKS, BLOCKS), ("shared", 32, 0)] {
+        let clients = &named(&s["volumes"], volume)["clients"];
+        assert_eq!(
+            (&clients["writes"]["count"], &clients["reads"]["count"]),
+            (&writes.into(), &reads.into()),
+            "{volume}"
+        );
+        let w = &clients["writes"];
+        let us = ["p50_us", "p99_us", "p999_us", "max_us"].map(|p| w[p].as_f64().expect("a number"));
+        assert!(us[0] > 0.0 && us.is_sorted(), "{w}");
+        let of = vssds(&s, Some(volume).filter(|v| *v == "db"));
+        assert_eq!((sum(&of, "writes"), sum(&of, "reads")), (writes, reads), "{volume}");
+    }
+    let own = vssds(&s, Some("db"));
+    assert_eq!(own.len(), 6);
+    for v in &own {
+        let units = ["channels", "dies"].map(|u| v[u].as_array().expect("units").len());
+        assert!(v["isolation"] == "channel" && units[0] == 1 && units[1] > 1, "{v}");
+        assert_eq!(v["serving"], true, "{v}");
+    }
+    let sums = &named(&s["volumes"], "db")["own_vssds"];
+    assert_eq!((&sums["vssds"], &sums["serving"], &sums["writes"]), (&6.into(), &6.into(), &BLOCKS.into()));
+    let number = |v: &Value| v.as_f64().expect("a number");
+    let host: f64 = own.iter().map(|v| number(&v["host_slots"])).sum();
+    assert!(number(&sums["host_slots"]) == host && host >= 3.0 * BLOCKS as f64, "{sums}");
+    assert!(number(&sums["waf"]) >= 1.0, "{sums}");
+    assert!(named(&s["volumes"], "shared").get("own_vssds").is_none());
+    // The rack's space is that of the shared sets.
+    let rack = &s["rack"];
+    assert_eq!((&rack["own_promised"], &rack["promised"]), (&(16 << 20).into(), &(16 << 20).into()));
+    assert!(number(&rack["own_capacity"]) > 0.0 && number(&rack["own_room"]) <= f64::from(16 << 20), "{rack}");
+    let shown = r.ok(&["volume", "info", "db"]);
+    assert!(shown.contains("OWN VSSDS") && shown.contains("P99.9"), "{shown}");
+    assert!(r.ok(&["status"]).contains("volumes on units of their own: 16 MiB"));
+    // A restart recovers what is on flash, and counts anew.
+    r.stop();
+    r.again();
+    let s = r.status();
+    let own = vssds(&s, Some("db"));
+    assert!(own.len() == 6 && own.iter().all(|v| number(&v["recovery_ms"]) > 0.0), "{own:?}");
+    assert_eq!((sum(&own, "writes"), sum(&own, "reads")), (0, 0));
+    check(&mut r.connect("db"));
+    assert_eq!(sum(&vssds(&r.status(), Some("db")), "reads"), BLOCKS);
+}
+
+#[test]
+fn each_tenants_numbers_are_its_own() {
+    numbers(start(&[]));
+}
+
+#[test]
+fn each_tenants_numbers_are_its_own_between_processes() {
+    numbers(start(&["--processes"]));
+}
+
 #[test]
 fn a_deleted_volumes_units_come_back_although_its_servers_and_the_rack_crash() {
     let mut r = start(&[]);

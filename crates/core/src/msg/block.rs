@@ -24,6 +24,12 @@ impl ServiceMessage for Block {
     fn answers_read(&self) -> bool {
         matches!(self, Block::Reply(IoReply::Data(_) | IoReply::Extents(_)))
     }
+    fn writes(&self) -> bool {
+        matches!(self, Block::Io(IoRequest::Write(_)))
+    }
+    fn refuses(&self) -> bool {
+        matches!(self, Block::Reply(IoReply::Failed(_)))
+    }
     fn replicates(&self) -> bool {
         matches!(self, Block::Peer(Peer::Inv(_) | Peer::InvRange { .. }))
     }

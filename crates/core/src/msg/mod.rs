@@ -118,6 +118,14 @@ pub trait ServiceMessage {
     fn answers_read(&self) -> bool {
         false
     }
+    /// Whether it is a client's write. A server measures the latency of these and of every [`Op::Read`].
+    fn writes(&self) -> bool {
+        false
+    }
+    /// Whether it says that a request was not carried out.
+    fn refuses(&self) -> bool {
+        false
+    }
     /// Whether it carries a client's write to another replica: such an [`Op::Peer`] counts as foreground work.
     fn replicates(&self) -> bool {
         false
@@ -185,6 +193,14 @@ macro_rules! bodies {
             #[inline]
             pub fn answers_read(&self) -> bool {
                 self.message().answers_read()
+            }
+            #[inline]
+            pub fn writes(&self) -> bool {
+                self.message().writes()
+            }
+            #[inline]
+            pub fn refuses(&self) -> bool {
+                self.message().refuses()
             }
             #[inline]
             pub fn replicates(&self) -> bool {

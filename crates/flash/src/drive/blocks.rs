@@ -48,6 +48,12 @@ impl EraseBlocks {
     pub(crate) fn erases(&self, die: u32) -> u64 {
         self.of_die[die as usize]
     }
+    /// The greatest count of the die's blocks.
+    pub(crate) fn most_erases(&self, die: u32) -> u16 {
+        let first = (die * self.blocks_per_die) as usize;
+        let blocks = &self.all[first..first + self.blocks_per_die as usize];
+        blocks.iter().map(|b| b.count()).max().unwrap_or(0)
+    }
     pub(crate) fn set(&mut self, block: u32, last: LastErase) {
         let (now, of_die) = (&mut self.all[block as usize], &mut self.of_die[(block / self.blocks_per_die) as usize]);
         *of_die = *of_die - u64::from(now.count()) + u64::from(last.count());
@@ -106,5 +112,7 @@ mod tests {
         }
         let sums: Vec<u64> = blocks.all().chunks(8).map(|d| d.iter().map(|b| u64::from(b.count())).sum()).collect();
         assert_eq!(sums, [blocks.erases(0), blocks.erases(1)]);
+        let most: Vec<Option<u16>> = blocks.all().chunks(8).map(|d| d.iter().map(|b| b.count()).max()).collect();
+        assert_eq!(most, [Some(blocks.most_erases(0)), Some(blocks.most_erases(1))]);
     }
 }

@@ -284,6 +284,23 @@ impl Space {
     }
 }
 
+/// Erase counts of a vSSD's own erase blocks, including erases under earlier owners.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockWear {
+    pub blocks: u32,
+    /// Sum of the counts.
+    pub erases: u64,
+    /// The greatest count.
+    pub most: u16,
+}
+
+impl BlockWear {
+    /// Mean erase count of a block.
+    pub fn mean(&self) -> f64 {
+        self.erases as f64 / f64::from(self.blocks.max(1))
+    }
+}
+
 /// Counters of a vSSD since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlashStats {

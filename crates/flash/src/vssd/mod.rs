@@ -25,7 +25,7 @@ use rackweave_core::device::{BlockOob, DeviceCommand, DeviceOp, PageAddr, Slot, 
 use rackweave_core::msg::BlockRange;
 use rackweave_core::node::Trace;
 use rackweave_core::rng::mix64;
-use rackweave_core::{BLOCK, BlockAddr, Payload, Time, Timestamp, TracePoint, VssdId};
+use rackweave_core::{BLOCK, BlockAddr, Payload, Span, Time, Timestamp, TracePoint, VssdId};
 
 use crate::drive::{BlockMap, Drive};
 use crate::gc_policy::Lifespan;
@@ -293,6 +293,7 @@ pub(crate) struct Vssd {
     pub(crate) sync: sync::Syncs,
     pub(crate) checkpoint: checkpoint::Checkpoint,
     pub(crate) recovery: Option<Box<recovery::Recovery>>,
+    pub(crate) recovery_took: Span,
     /// The sync that a move of one of its blocks waited for is done; whether it succeeded.
     pub(crate) move_synced: Option<bool>,
     pub(crate) sweep_at: u32,
@@ -339,6 +340,7 @@ impl Vssd {
             sync: sync::Syncs::new(),
             checkpoint: checkpoint::Checkpoint::new(n, area.len, g),
             recovery: None,
+            recovery_took: Span::ZERO,
             losses: Losses::default(),
             lost: BTreeSet::new(),
             move_synced: None,

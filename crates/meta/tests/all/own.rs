@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate, VolumeError};
+use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::msg::{Control, IoReply};
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{DriveId, Layout, NodeId, SetId, VssdId};
+use rackweave_core::{DriveId, Layout, NodeId, SetId, VolumeId, VssdId};
 use rackweave_meta::{FIRST_OWN, OwnConfig, ids};
 
 use super::harness::{GIB, LEASE, Rack, Scripted, config};
@@ -181,7 +182,46 @@ fn it_grows_to_what_its_units_hold() {
     assert_eq!(e, VolumeError::OwnSize { unit: OwnUnit::Channel, count: 2, size: 3 * UNIT, holds });
     // Shared sets promise as before.
     let Ok(admin::Reply::Rack(s)) = r.admin(4, admin::Op::RackStatus) else { panic!("a status") };
-    assert_eq!((s.promised, s.promise_limit, s.sets.len()), (2 * UNIT, 8 * GIB + 2 * UNIT, 3));
+    assert_eq!((s.promised, s.promise_limit, s.sets.len()), (0, 8 * GIB, 3));
+    assert_eq!((s.own.promised, s.own.capacity), (2 * UNIT, 2 * UNIT));
+    assert_eq!(s.own.room, 0, "no member has reported");
+}
+
+/// Blocks of a unit, and of the credit that its two other members may hold.
+const BLOCKS: u64 = UNIT / 4096;
+const CREDIT: u64 = 32;
+
+#[test]
+fn the_room_of_its_units_is_its_own_and_no_more_than_its_size() {
+    let mut r = rack();
+    let a = made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));
+    let c = own("c", UNIT, OwnUnit::Die, 1, None);
+    made(&mut r, 2, c);
+    r.run(LEASE);
+    let mut request = 2;
+    let mut space = |r: &mut Rack, written: u64, unreported: Option<usize>| {
+        for (i, &set) in a.sets.iter().enumerate().filter(|(i, _)| Some(*i) != unreported) {
+            let members = r.meta.view(set).expect("a view").members.clone();
+            assert_eq!(members.len(), 3, "set {i}");
+            for m in members {
+                let volumes = Box::new([(a.id, written)]);
+                let (from, until) = (VolumeId(0), VolumeId(u32::MAX));
+                let room = VssdRoom { vssd: m.vssd, capacity: BLOCKS, used: written, from, until, volumes };
+                r.control(m.server, m.incarnation, 0, Control::Room(Box::new(room)));
+            }
+        }
+        request += 1;
+        let Ok(admin::Reply::Rack(s)) = r.admin(request, admin::Op::RackStatus) else { panic!("a status") };
+        assert_eq!((s.capacity, s.used, s.room, s.promised), (GIB, 0, 0, 0), "no shared set has reported");
+        (s.own.capacity / 4096, s.own.used / 4096, s.own.room / 4096)
+    };
+    let capacity = 3 * BLOCKS;
+    assert_eq!(space(&mut r, 0, Some(1)), (capacity, 0, 0), "a set that has not reported counts as full");
+    assert_eq!(space(&mut r, 0, None), (capacity, 0, BLOCKS), "its size, although its units hold twice that");
+    assert_eq!(space(&mut r, 100, None), (capacity, 200, BLOCKS - 200));
+    // It grows to what its units hold, less the credit of its members.
+    made(&mut r, 50, admin::Op::VolumeGrow { name: "a".into(), size: 2 * UNIT });
+    assert_eq!(space(&mut r, 112, None), (capacity, 224, 2 * (BLOCKS - 112 - CREDIT)));
 }
 
 /// A set ends once it has answered the final fence. The other set of the volume has not answered yet, and the service

@@ -115,6 +115,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 closed: self.budget.closed(),
             },
             latencies: &self.latencies,
+            by_volume: &self.by_volume,
             network: self.net.as_deref(),
             counted: self.counted(),
             keys: self.net.as_ref().map(|n| n.keys()).unwrap_or_default(),

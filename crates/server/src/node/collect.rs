@@ -55,6 +55,15 @@ impl Server {
         }
     }
 
+    /// Records the latency of the requests that these packets answer.
+    pub(super) fn measure_answers(&mut self, now: Time, packets: &[Packet]) {
+        for p in packets.iter().filter(|p| p.header.op == Op::Reply) {
+            if let Some(v) = self.vssds.iter_mut().find(|v| v.cfg.id == p.header.vssd && !v.requests.is_idle()) {
+                v.requests.answered(now, p);
+            }
+        }
+    }
+
     /// Sends changed loads of its vSSDs to the switch; `fx.packets[sent..]` are the packets of this event. Returns when
     /// the next report is due.
     pub(super) fn report_loads(&mut self, now: Time, sent: usize, fx: &mut Effects) -> Time {

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Explained, Isolation, MemberStatus, OwnRoom, OwnUnit, OwnUnits, RackStatus, ServerError, ServerInfo,
-    ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError, WearStatus,
+    self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
+    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError,
+    WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -554,6 +555,7 @@ impl Draw {
             capacity: self.u64(),
             used: self.u64(),
             room: self.u64(),
+            own: OwnSpace { promised: self.u64(), capacity: self.u64(), used: self.u64(), room: self.u64() },
             wear: WearStatus {
                 balanced: self.bool(),
                 milli_lambda: self.u32(),
