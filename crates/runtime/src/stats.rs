@@ -233,10 +233,10 @@ exported! {
         used: u64 = |v| v.0.used, Gauge "rackweave_volume_used_bytes" "Bytes of the volume on flash, one copy counted";
         /// In `status`: requests of its clients since the gateways' start; `None` if there were none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        clients: Option<Clients> = |_| None;
+        clients: Option<Box<Clients>> = |_| None;
         /// In `status`: its own vSSDs together; `None` if it has none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        own_vssds: Option<OwnVssds> = |_| None;
+        own_vssds: Option<Box<OwnVssds>> = |_| None;
     }
 }
 

@@ -294,8 +294,6 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
-    use crate::tenants::{Clients, OwnVssds};
-
     use super::*;
 
     fn full() -> Status {
@@ -323,8 +321,8 @@ mod tests {
                 iops: 500,
                 bytes_per_s: 1_000_000,
                 used: 1,
-                clients: Some(Clients::default()),
-                own_vssds: Some(OwnVssds::default()),
+                clients: Some(Box::default()),
+                own_vssds: Some(Box::default()),
             }],
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],

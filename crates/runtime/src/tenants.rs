@@ -147,10 +147,10 @@ impl Status {
         }
         for volume in &mut self.volumes {
             let seen = self.clients.iter().position(|c| c.volume == volume.id).map(|i| self.clients.swap_remove(i));
-            volume.clients = seen.or(volume.clients.take());
+            volume.clients = seen.map(Box::new).or(volume.clients.take());
             let vssds = self.servers.iter().flat_map(|s| &s.vssds);
             let own: Vec<&Vssd> = vssds.filter(|v| v.volume.as_ref() == Some(&volume.name)).collect();
-            volume.own_vssds = (!own.is_empty()).then(|| OwnVssds::of(&own[..]));
+            volume.own_vssds = (!own.is_empty()).then(|| Box::new(OwnVssds::of(&own[..])));
         }
         if !self.volumes.is_empty() {
             // Of deleted volumes.
@@ -161,11 +161,11 @@ impl Status {
     pub(crate) fn tenant_samples(&self, all: &mut Vec<Sample>) {
         let labels = |v: &Volume| vec![("volume", v.name.clone())];
         let clients = |v: &Volume| {
-            let seen = v.clients.as_ref().map(Clients::all);
+            let seen = v.clients.as_deref().map(Clients::all);
             seen.into_iter().flatten().map(move |(kind, r)| (labels(v), kind.name(), *r)).collect::<Vec<_>>()
         };
         request_samples(all, &VOLUME_REQUESTS, &self.volumes.iter().flat_map(clients).collect::<Vec<_>>());
-        let own: Vec<_> = self.volumes.iter().filter_map(|v| Some((labels(v), v.own_vssds.as_ref()?))).collect();
+        let own: Vec<_> = self.volumes.iter().filter_map(|v| Some((labels(v), v.own_vssds.as_deref()?))).collect();
         samples(all, OwnVssds::METRICS, &own);
     }
 }

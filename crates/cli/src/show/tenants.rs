@@ -58,7 +58,7 @@ pub fn vssds(all: &[Server]) -> String {
 /// What the clients of each volume saw; empty if there were none.
 pub fn clients(all: &[Volume]) -> String {
     let mut t = table(&["volume", "requests", "count", "p50 us", "p99", "p99.9", "max"], &[2, 3, 4, 5, 6]);
-    for (name, c) in all.iter().filter_map(|v| Some((&v.name, v.clients.as_ref()?))) {
+    for (name, c) in all.iter().filter_map(|v| Some((&v.name, v.clients.as_deref()?))) {
         for (kind, r) in [("read", c.reads), ("write", c.writes), ("flush", c.flushes), ("trim", c.trims)] {
             if r.count > 0 {
                 let most = format!("{:.0}", r.max_us);
@@ -85,7 +85,7 @@ pub fn own(all: &[Volume]) -> String {
         "recovered in",
     ];
     let mut t = table(&head, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-    for (name, o) in all.iter().filter_map(|v| Some((&v.name, v.own_vssds.as_ref()?))) {
+    for (name, o) in all.iter().filter_map(|v| Some((&v.name, v.own_vssds.as_deref()?))) {
         let OwnVssds {
             vssds, serving, collecting, reads, writes, waf, erases, wear_mean, wear_max, recovery_ms, ..
         } = o;
@@ -115,7 +115,7 @@ mod tests {
         let reads =
             Requests { count: 3, p50_us: 80.0, p99_us: 90.0, p999_us: 95.0, max_us: 96.0, ..Requests::default() };
         let seen = Clients { reads, ..Clients::default() };
-        let all = [Volume { clients: Some(seen), own_vssds: Some(OwnVssds::default()), ..volume }];
+        let all = [Volume { clients: Some(Box::new(seen)), own_vssds: Some(Box::default()), ..volume }];
         assert!(
             clients(&all).lines().nth(1).is_some_and(|l| l.split_whitespace().eq("db read 3 80 90 95 96".split(' ')))
         );
