@@ -7,13 +7,14 @@ use bytes::Bytes;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Span, Time};
 
+use crate::clients::WINDOW_MAX;
 use crate::config::Config;
 use crate::hash::partition;
 use crate::msg::{Body, GetResult, Packet, PutResult};
 use crate::trace::RETURNED_EARLY;
 use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, VALUE_MAX, Verdict, View};
 
-/// Most puts of a client under way: members remember as many finished ones ([`crate::clients::WINDOW_MAX`]).
+/// Most puts of a client under way.
 pub const PUTS_MAX: usize = 64;
 /// A request without an answer is repeated after this time.
 const RETRY: Span = Span::from_millis(10);
@@ -25,7 +26,9 @@ pub enum RequestError {
     Key { bytes: usize },
     #[error("value of {bytes} bytes: at most {VALUE_MAX}")]
     Value { bytes: usize },
-    #[error("{PUTS_MAX} puts are under way; try again when one is finished")]
+    #[error(
+        "{PUTS_MAX} puts are under way, or {WINDOW_MAX} have begun since the oldest; try again when it is finished"
+    )]
     Busy,
 }
 
@@ -105,6 +108,12 @@ impl KvClient {
     pub fn aborts(&self) -> u64 {
         self.aborts
     }
+    /// Whether a further put is refused for now. Members remember the last [`WINDOW_MAX`] finished puts: one that is as far
+    /// behind could be executed twice.
+    pub fn is_busy(&self) -> bool {
+        let behind = self.puts.first_key_value().map_or(0, |(oldest, _)| self.sequence - oldest);
+        self.puts.len() == PUTS_MAX || behind + 2 >= WINDOW_MAX as u64
+    }
     /// The identity of a put under way.
     pub fn put_id(&self, request: u64) -> Option<PutId> {
         self.puts.values().find(|p| p.request == request).map(|p| p.put.id)
@@ -135,14 +144,14 @@ impl KvClient {
         if let Some(bytes) = sizes.into_iter().find(|n| *n > VALUE_MAX) {
             return Err(RequestError::Value { bytes });
         }
-        if self.puts.len() == PUTS_MAX {
+        if self.is_busy() {
             return Err(RequestError::Busy);
         }
         self.sequence += 1;
         self.request += 1;
         let id = PutId { client: self.me, incarnation: self.incarnation, sequence: self.sequence };
         let early = any.is_some();
-        let put = Put { id, attempt: 1, floor: 0, key, condition, change, early, born: Epoch(0) };
+        let put = Put { id, attempt: 1, floor: 0, key, condition, change, early };
         let (request, any) = (self.request, any.unwrap_or(usize::MAX));
         let pending = PendingPut { put, request, retry_at: now, any, held: BTreeSet::new(), returned: false };
         self.puts.insert(self.sequence, pending);

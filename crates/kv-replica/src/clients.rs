@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::Incarnation;
+use rackweave_core::{Epoch, Incarnation};
 
 use crate::types::{PutId, Verdict};
 
-/// Most finished puts above a client's floor. Clients keep fewer under way.
+/// Most finished puts above a client's floor. No client gives out a sequence that far above its floor.
 pub const WINDOW_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,19 +16,39 @@ pub enum Finished {
     Aborted(u32),
 }
 
+/// How a put ended, and in which epoch that was decided. A later epoch's decision replaces an earlier one: the earlier was
+/// a lost primary's, which reached no client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub epoch: Epoch,
+    pub how: Finished,
+}
+
+impl Ending {
+    pub(crate) fn replaces(&self, known: &Ending) -> bool {
+        let final_here = match (known.how, self.how) {
+            (Finished::Aborted(a), Finished::Aborted(b)) => b > a,
+            (Finished::Aborted(_), Finished::Committed(_)) => true,
+            (Finished::Committed(_), _) => false,
+        };
+        let later = self.epoch > known.epoch && !mutant!("kv-replica.endings.first-counts");
+        later || (self.epoch == known.epoch || mutant!("kv-replica.endings.first-counts")) && final_here
+    }
+}
+
 /// A client's puts in one partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientState {
     pub incarnation: Incarnation,
     pub floor: u64,
-    pub finished: BTreeMap<u64, Finished>,
+    pub finished: BTreeMap<u64, Ending>,
 }
 
 /// Whether to execute an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Fresh,
-    Finished(Finished),
+    Finished(Ending),
     /// Below the floor, or of an earlier incarnation of the client.
     Stale,
 }
@@ -48,34 +68,27 @@ impl ClientState {
             return Admission::Stale;
         }
         match self.finished.get(&id.sequence) {
-            Some(Finished::Aborted(last)) if *last < attempt => Admission::Fresh,
-            Some(f) => Admission::Finished(*f),
+            Some(Ending { how: Finished::Aborted(last), .. }) if *last < attempt => Admission::Fresh,
+            Some(e) => Admission::Finished(*e),
             None => Admission::Fresh,
         }
     }
-    /// Records a decision, and raises the floor. False if the put is stale.
-    pub fn finish(&mut self, id: PutId, floor: u64, how: Finished) -> bool {
+    /// Records a decision, and raises the floor. Nothing changes if the put is of an earlier run of the client.
+    pub fn finish(&mut self, id: PutId, floor: u64, ending: Ending) {
         if id.incarnation > self.incarnation {
             *self = ClientState { incarnation: id.incarnation, floor: 0, finished: BTreeMap::new() };
         }
-        if id.incarnation < self.incarnation {
-            return false;
+        if id.incarnation == self.incarnation {
+            self.floor = self.floor.max(floor);
+            self.add(id.sequence, ending);
+            self.trim();
         }
-        self.floor = self.floor.max(floor);
-        let known = self.finished.get(&id.sequence);
-        let newer = match (known, how) {
-            (None, _) | (Some(Finished::Aborted(_)), Finished::Committed(_)) => true,
-            (Some(Finished::Aborted(a)), Finished::Aborted(b)) => b > *a,
-            (Some(Finished::Committed(_)), _) => false,
-        };
-        if newer && id.sequence >= self.floor {
-            self.finished.insert(id.sequence, how);
+    }
+    /// The put is undecided: a decision that this member recorded was a lost primary's, and counts no more.
+    pub fn reopen(&mut self, id: PutId) {
+        if id.incarnation == self.incarnation {
+            self.finished.remove(&id.sequence);
         }
-        self.finished = self.finished.split_off(&self.floor);
-        while self.finished.len() > WINDOW_MAX {
-            self.finished.pop_first();
-        }
-        true
     }
     /// Adds what another member knows.
     pub fn merge(&mut self, other: &ClientState) {
@@ -83,17 +96,20 @@ impl ClientState {
             *self = other.clone();
         } else if other.incarnation == self.incarnation {
             self.floor = self.floor.max(other.floor);
-            for (sequence, how) in &other.finished {
-                let keep = match (self.finished.get(sequence), how) {
-                    (Some(Finished::Committed(_)), _) => true,
-                    (Some(Finished::Aborted(a)), Finished::Aborted(b)) => a >= b,
-                    _ => false,
-                };
-                if !keep {
-                    self.finished.insert(*sequence, *how);
-                }
-            }
-            self.finished = self.finished.split_off(&self.floor);
+            other.finished.iter().for_each(|(sequence, ending)| self.add(*sequence, *ending));
+            self.trim();
+        }
+    }
+    fn add(&mut self, sequence: u64, ending: Ending) {
+        if sequence >= self.floor && self.finished.get(&sequence).is_none_or(|known| ending.replaces(known)) {
+            self.finished.insert(sequence, ending);
+        }
+    }
+    /// The client keeps fewer puts above its floor ([`crate::client`]): what goes is below it.
+    fn trim(&mut self) {
+        self.finished = self.finished.split_off(&self.floor);
+        while self.finished.len() > WINDOW_MAX {
+            self.finished.pop_first();
         }
     }
 }
@@ -107,25 +123,49 @@ mod tests {
     fn id(incarnation: u64, sequence: u64) -> PutId {
         PutId { client: NodeId(9), incarnation: Incarnation(incarnation), sequence }
     }
+    fn aborted(epoch: u32, attempt: u32) -> Ending {
+        Ending { epoch: Epoch(epoch), how: Finished::Aborted(attempt) }
+    }
+    fn done(epoch: u32) -> Ending {
+        Ending { epoch: Epoch(epoch), how: Finished::Committed(Verdict::Applied) }
+    }
 
     #[test]
     fn each_put_is_executed_once() {
         let mut c = ClientState::default();
         assert_eq!(c.admit(id(1, 5), 1), Admission::Fresh);
-        assert!(c.finish(id(1, 5), 0, Finished::Aborted(1)));
-        assert_eq!(c.admit(id(1, 5), 1), Admission::Finished(Finished::Aborted(1)));
+        c.finish(id(1, 5), 0, aborted(2, 1));
+        assert_eq!(c.admit(id(1, 5), 1), Admission::Finished(aborted(2, 1)));
         assert_eq!(c.admit(id(1, 5), 2), Admission::Fresh);
-        let done = Finished::Committed(Verdict::Applied);
-        assert!(c.finish(id(1, 5), 3, done));
-        c.finish(id(1, 5), 3, Finished::Aborted(7));
-        assert_eq!(c.admit(id(1, 5), 9), Admission::Finished(done), "a commit is final");
+        c.finish(id(1, 5), 3, done(2));
+        c.finish(id(1, 5), 3, aborted(2, 7));
+        assert_eq!(c.admit(id(1, 5), 9), Admission::Finished(done(2)), "a commit is final in its epoch");
         assert_eq!(c.admit(id(1, 2), 1), Admission::Stale, "below the floor");
         let mut other = ClientState::default();
-        other.finish(id(1, 6), 6, done);
+        other.finish(id(1, 6), 6, done(2));
         c.merge(&other);
-        assert_eq!((c.admit(id(1, 5), 1), c.admit(id(1, 6), 1)), (Admission::Stale, Admission::Finished(done)));
-        assert!(c.finish(id(2, 0), 0, done));
+        assert_eq!((c.admit(id(1, 5), 1), c.admit(id(1, 6), 1)), (Admission::Stale, Admission::Finished(done(2))));
+        c.finish(id(2, 0), 0, done(3));
         assert_eq!(c.admit(id(1, 8), 1), Admission::Stale, "an earlier incarnation");
-        assert!(!c.finish(id(1, 8), 0, done));
+        let before = c.clone();
+        c.finish(id(1, 8), 0, done(3));
+        assert_eq!(c, before);
+    }
+
+    #[test]
+    fn a_later_epoch_decides_anew() {
+        let mut lost = ClientState::default();
+        lost.finish(id(1, 5), 0, done(2));
+        lost.finish(id(1, 6), 0, aborted(2, 1));
+        let mut others = ClientState::default();
+        others.finish(id(1, 5), 0, aborted(3, 1));
+        others.finish(id(1, 6), 0, done(3));
+        let mut a = lost.clone();
+        a.merge(&others);
+        let mut b = others.clone();
+        b.merge(&lost);
+        assert_eq!((&a, &b), (&others, &others), "in either order");
+        lost.reopen(id(1, 5));
+        assert_eq!(lost.admit(id(1, 5), 1), Admission::Fresh);
     }
 }

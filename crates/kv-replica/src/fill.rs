@@ -114,6 +114,9 @@ impl Replica {
             entries.push((record::value_key(self.p, &key), Some(record::version(&v))));
             if incomplete {
                 self.marks.insert(key.clone(), (v.at, ctx.now + ctx.config.doubt));
+                entries.push((record::mark_key(self.p, &key), Some(record::mark(v.at))));
+            } else if self.marks.remove(&key).is_some() {
+                entries.push((record::mark_key(self.p, &key), None));
             }
             self.keys.insert(key, v);
         }

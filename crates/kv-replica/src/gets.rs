@@ -9,6 +9,7 @@ use rackweave_core::{Epoch, NodeId};
 
 use crate::lead::{InFlight, Phase};
 use crate::msg::{Body, GetResult};
+use crate::record;
 use crate::replica::{Ctx, Replica};
 use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE};
 use crate::types::{Role, Timestamp};
@@ -59,7 +60,7 @@ impl Replica {
             self.answer(ctx, &get, GetResult::Refused);
             return;
         }
-        if self.waits(&get.key, serves) {
+        if self.waits(&get.key) {
             self.hold(ctx, get);
             return;
         }
@@ -67,64 +68,50 @@ impl Replica {
     }
 
     /// Whether a put of the key is under way, or its version may not be on all members.
-    fn waits(&self, key: &Bytes, serves: Serves) -> bool {
+    fn waits(&self, key: &Bytes) -> bool {
         let locked = self.locks.contains_key(key) && !mutant!("kv-replica.get.while-locked");
-        locked || self.marks.contains_key(key) || serves == Serves::Any && !self.clean
-    }
-
-    pub fn answers_any(&self, me: NodeId) -> bool {
-        self.serves(me) == Serves::Any
+        locked || self.marks.contains_key(key)
     }
 
     /// Every member has forced this version. Whoever has not applied a later one may show it: a later one shows nowhere
     /// before all have applied it.
     pub fn on_complete(&mut self, ctx: &mut Ctx, key: &Bytes, at: Timestamp) {
-        if self.marks.get(key).is_some_and(|(mine, _)| *mine <= at) {
-            self.marks.remove(key);
+        if self.marks.get(key).is_some_and(|(mine, _)| *mine == at) {
+            self.unmark(ctx, key);
         }
         let newest = self.keys.get(key).is_some_and(|v| v.at == at);
-        self.serve_held(ctx, key, newest && (self.clean || !self.answers_any(ctx.me)));
+        self.serve_held(ctx, key, newest);
+    }
+
+    fn unmark(&mut self, ctx: &mut Ctx, key: &Bytes) {
+        self.marks.remove(key);
+        ctx.journal.later((record::mark_key(self.p, key), None));
     }
 
     pub fn on_ask_complete(&mut self, ctx: &mut Ctx, from: NodeId, key: Bytes, at: Timestamp) {
         let Some(lead) = self.lead.as_ref().filter(|l| l.phase == Phase::Active) else { return };
         let of_key = lead.puts.values().filter(|f| f.put.key == key);
         let pending = |f: &InFlight| f.decision.and_then(|d| d.at()) == Some(at) || lead.taken_over.contains(&f.put.id);
-        if !of_key.into_iter().any(pending) {
+        let current = self.keys.get(&key).is_some_and(|v| v.at == at);
+        if current && !of_key.into_iter().any(pending) {
             self.send(ctx, from, Body::Complete { key, at });
-        }
-    }
-
-    /// Every version here of an earlier epoch is on all members.
-    pub fn on_settled(&mut self, ctx: &mut Ctx) {
-        if !self.clean {
-            self.clean = true;
-            let keys: Vec<Bytes> = self.held.keys().cloned().collect();
-            keys.iter().for_each(|k| self.serve_held(ctx, k, false));
         }
     }
 
     pub fn tick_gets(&mut self, ctx: &mut Ctx) {
         if self.leads(ctx.me) {
             if self.settled() {
-                let (old, epoch) = (&mut self.marks, self.view.as_ref().map_or(Epoch(0), |v| v.epoch));
-                let mut done = Vec::new();
-                old.retain(|k, (at, _)| {
-                    at.epoch >= epoch || {
-                        done.push(k.clone());
-                        false
-                    }
-                });
-                done.iter().for_each(|k| self.serve_held(ctx, k, false));
-                self.on_settled(ctx);
-                self.report_settled(ctx);
+                // Every member has what earlier primaries committed.
+                let epoch = self.epoch();
+                let old = self.marks.iter().filter(|(_, (at, _))| at.epoch < epoch).map(|(k, _)| k.clone());
+                for key in old.collect::<Vec<_>>() {
+                    self.unmark(ctx, &key);
+                    self.serve_held(ctx, &key, false);
+                }
             }
             return;
         }
         let Some(primary) = self.primary() else { return };
-        if !self.clean && self.answers_any(ctx.me) {
-            self.send(ctx, primary, Body::AskSettled);
-        }
         let due = self.marks.iter_mut().filter(|(_, (_, ask))| *ask <= ctx.now).take(ASKS_MAX);
         let due: Vec<(Bytes, Timestamp)> = due
             .map(|(k, (at, ask))| {
@@ -135,13 +122,6 @@ impl Replica {
         for (key, at) in due {
             self.send(ctx, primary, Body::AskComplete { key, at });
         }
-    }
-
-    fn report_settled(&mut self, ctx: &mut Ctx) {
-        let meta = ctx.meta;
-        let Some(lead) = self.lead.as_mut().filter(|l| l.asked_at <= ctx.now) else { return };
-        lead.asked_at = ctx.now + ctx.config.heartbeat;
-        self.send(ctx, meta, Body::Settled);
     }
 
     fn hold(&mut self, ctx: &mut Ctx, get: HeldGet) {
@@ -191,7 +171,7 @@ impl Replica {
     /// until nothing is.
     pub fn serve_held(&mut self, ctx: &mut Ctx, key: &Bytes, complete: bool) {
         let serves = self.serves(ctx.me);
-        if !complete && self.waits(key, serves) {
+        if !complete && self.waits(key) {
             return;
         }
         let Some(gets) = self.held.remove(key) else { return };

@@ -18,12 +18,14 @@ pub type Change = (Bytes, Option<Bytes>);
 pub(crate) struct Journal<T> {
     under_way: BTreeMap<u64, Vec<T>>,
     gathered: (Vec<Change>, Vec<T>),
+    /// Changes that go with the next write.
+    later: Vec<Change>,
     next: u64,
 }
 
 impl<T> Journal<T> {
     pub fn new() -> Journal<T> {
-        Journal { under_way: BTreeMap::new(), gathered: (Vec::new(), Vec::new()), next: 0 }
+        Journal { under_way: BTreeMap::new(), gathered: (Vec::new(), Vec::new()), later: Vec::new(), next: 0 }
     }
     /// Writes the changes atomically, after all earlier ones.
     pub fn force(&mut self, fx: &mut Effects<Packet>, entries: Vec<Change>, then: T) {
@@ -34,6 +36,11 @@ impl<T> Journal<T> {
             self.gathered.1.push(then);
         }
     }
+    /// Makes a change with the next write, after all earlier ones. A power cut may undo it.
+    pub fn later(&mut self, change: Change) {
+        let gathers = !self.gathered.1.is_empty();
+        if gathers { self.gathered.0.push(change) } else { self.later.push(change) }
+    }
     /// A write is durable: its continuations, in order.
     pub fn stored(&mut self, fx: &mut Effects<Packet>, tag: u64) -> Vec<T> {
         let done = self.under_way.remove(&tag).unwrap_or_default();
@@ -43,7 +50,8 @@ impl<T> Journal<T> {
         }
         done
     }
-    fn begin(&mut self, fx: &mut Effects<Packet>, entries: Vec<Change>, then: Vec<T>) {
+    fn begin(&mut self, fx: &mut Effects<Packet>, mut entries: Vec<Change>, then: Vec<T>) {
+        entries.splice(..0, self.later.drain(..));
         self.next += 1;
         self.under_way.insert(self.next, then);
         fx.store(StoreWrite { tag: self.next, entries });

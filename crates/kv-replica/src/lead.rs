@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use rackweave_core::{NodeId, Time};
 
-use crate::clients::{Admission, Finished};
-use crate::msg::{Body, Known, PutResult};
+use crate::clients::{Admission, Ending, Finished};
+use crate::msg::{Body, Ended, Known, PutResult};
 use crate::replica::{Ctx, Replica, aborted};
 use crate::trace::{CONDITION_FAILED, EXPIRED, PUT_ABORTED, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
-use crate::types::{Change, Condition, Decision, Put, PutId, Timestamp, Verdict};
+use crate::types::{Change, Commit, Condition, Decision, Put, PutId, Timestamp, Undecided, Verdict};
 
 /// Most expired values that a primary deletes at once.
 const EXPIRE_MAX: usize = 16;
@@ -21,7 +21,9 @@ pub(crate) enum Phase {
     /// It requests the undecided puts of all members, then everything known of each.
     Collecting,
     Querying,
-    /// It knows everything, and waits until the membership service has recorded that it decides.
+    /// It knows everything, and every member records that.
+    Adopting,
+    /// It waits until the membership service has recorded that it decides.
     Announcing,
     /// It has fewer members than `min_copies` and decides on nothing.
     Short,
@@ -55,10 +57,15 @@ pub(crate) struct Lead {
     pub counter: u64,
     /// Acknowledgements that overtook the client's put.
     pub early: BTreeMap<(PutId, u32), BTreeSet<NodeId>>,
-    pub reports: BTreeMap<NodeId, Vec<Put>>,
+    pub reports: BTreeMap<NodeId, Vec<Undecided>>,
     pub evidence: BTreeMap<NodeId, Vec<Known>>,
-    /// Undecided puts of all members, by a query's order.
-    pub undecided: Vec<Put>,
+    /// Puts that some member has not seen decided, in a query's order; later those that are to be committed, in the order
+    /// in which that begins.
+    pub undecided: Vec<Undecided>,
+    /// The others.
+    pub ended: Vec<Ended>,
+    /// Members that have recorded both.
+    pub adopted: BTreeSet<NodeId>,
     /// Taken-over puts that an earlier primary may have committed, and some member may not have applied.
     pub taken_over: BTreeSet<PutId>,
     pub asked_at: Time,
@@ -77,6 +84,8 @@ impl Lead {
             reports: BTreeMap::new(),
             evidence: BTreeMap::new(),
             undecided: Vec::new(),
+            ended: Vec::new(),
+            adopted: BTreeSet::new(),
             taken_over: BTreeSet::new(),
             asked_at: Time::ZERO,
             deadlines: BTreeSet::new(),
@@ -102,13 +111,13 @@ impl Replica {
         }
         let full = lead.puts.len() >= ctx.config.puts_max;
         let (id, attempt) = (put.id, put.attempt);
-        let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
+        let admission = self.admission(id, attempt);
         let result = match admission {
             Admission::Fresh if full || self.has_older(id) => return,
             Admission::Fresh => return self.begin(ctx, put),
             Admission::Stale => PutResult::Stale,
-            Admission::Finished(Finished::Committed(v)) => PutResult::Done(v),
-            Admission::Finished(Finished::Aborted(_)) => PutResult::Aborted,
+            Admission::Finished(Ending { how: Finished::Committed(v), .. }) => PutResult::Done(v),
+            Admission::Finished(Ending { how: Finished::Aborted(_), .. }) => PutResult::Aborted,
         };
         self.trace(ctx, PUT_REPEATED, id.sequence);
         self.send(ctx, id.client, Body::PutReply { id, attempt, result });
@@ -176,7 +185,7 @@ impl Replica {
         if let Some(t) = expires.filter(|_| verdict == Verdict::Applied) {
             lead.deadlines.insert((t, key.clone()));
         }
-        self.decide(ctx, id, Decision::Commit { at, verdict, expires });
+        self.decide(ctx, id, Decision::Commit(Commit { at, verdict, expires }));
     }
 
     /// Sends a decision to all members, this one included.
@@ -186,16 +195,16 @@ impl Replica {
         f.decision = Some(decision);
         f.retry_at = ctx.now + ctx.config.retry;
         let (attempt, put) = (f.put.attempt, f.put.clone());
-        let contents = f.verdict.map(|_| Box::new(put.clone()));
         for to in others {
-            self.send(ctx, to, Body::Decide { id, attempt, decision, put: contents.clone() });
+            self.send(ctx, to, Body::Decide { id, attempt, decision, put: None });
         }
         self.on_decide(ctx, id, attempt, decision, Some(put));
     }
 
     pub fn on_refuse(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
-        let Some(f) = self.active().and_then(|l| l.puts.get(&id)) else { return };
-        if f.put.attempt == attempt && f.decision.is_none() {
+        let Some(lead) = self.active().filter(|l| !l.taken_over.contains(&id)) else { return };
+        let undecided = |f: &&InFlight| f.put.attempt == attempt && f.decision.is_none();
+        if lead.puts.get(&id).filter(undecided).is_some() {
             self.decide(ctx, id, Decision::Abort);
         }
     }
@@ -222,10 +231,10 @@ impl Replica {
         lead.taken_over.remove(&id);
         let (attempt, key) = (f.put.attempt, f.put.key);
         let (result, point) = match f.decision {
-            Some(Decision::Commit { verdict: Verdict::Applied, .. }) => {
+            Some(Decision::Commit(Commit { verdict: Verdict::Applied, .. })) => {
                 (PutResult::Done(Verdict::Applied), PUT_COMMITTED)
             }
-            Some(Decision::Commit { verdict, .. }) => (PutResult::Done(verdict), CONDITION_FAILED),
+            Some(Decision::Commit(c)) => (PutResult::Done(c.verdict), CONDITION_FAILED),
             // The record of a finished put was dropped: its own result counts.
             _ => (self.finished_as(id, attempt), PUT_ABORTED),
         };
@@ -236,7 +245,7 @@ impl Replica {
         if id.client != ctx.me {
             self.send(ctx, id.client, Body::PutReply { id, attempt, result });
         }
-        if let Some(Decision::Commit { at, .. }) = f.decision {
+        if let Some(Decision::Commit(Commit { at, .. })) = f.decision {
             for to in self.others(ctx.me) {
                 self.send(ctx, to, Body::Complete { key: key.clone(), at });
             }
@@ -247,10 +256,10 @@ impl Replica {
         }
     }
 
-    fn finished_as(&self, id: PutId, attempt: u32) -> PutResult {
-        match self.clients.get(&id.client).map(|c| c.admit(id, attempt)) {
-            Some(Admission::Finished(Finished::Committed(v))) => PutResult::Done(v),
-            Some(Admission::Stale) => PutResult::Stale,
+    pub fn finished_as(&self, id: PutId, attempt: u32) -> PutResult {
+        match self.admission(id, attempt) {
+            Admission::Finished(Ending { how: Finished::Committed(v), .. }) => PutResult::Done(v),
+            Admission::Stale => PutResult::Stale,
             _ => PutResult::Aborted,
         }
     }
@@ -264,16 +273,16 @@ impl Replica {
 
     /// A member has an attempt without a decision. One that the primary does not know is aborted.
     pub fn on_doubt(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32, key: &Bytes) {
-        let own = self.logged.get(&id);
-        let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
-        let own_logged = own.is_some();
+        let admission = self.admission(id, attempt);
+        let own_logged = self.logged.contains_key(&id);
         let Some(lead) = self.active() else { return };
         if lead.puts.contains_key(&id) {
             return;
         }
         if admission == Admission::Fresh {
-            // One in the primary's own log begins when its time has come.
-            if own_logged {
+            // One in the primary's own log begins when its time has come. The end of one of a client's later run would
+            // outdate those in flight.
+            if own_logged || self.has_older(id) && !mutant!("kv-replica.client.outdates-older") {
                 return;
             }
             self.trace(ctx, UNKNOWN_ATTEMPT, id.sequence);
@@ -296,7 +305,7 @@ impl Replica {
     /// Deletes an expired value by a put of the primary's own.
     pub fn expire(&mut self, ctx: &mut Ctx, key: &Bytes) {
         let too_few = self.others(ctx.me).len() + 1 < ctx.config.min_copies;
-        let (epoch, by) = (self.epoch(), self.keys.get(key).map(|v| v.by));
+        let by = self.keys.get(key).map(|v| v.by);
         let (Some(lead), Some(by)) = (self.active(), by) else { return };
         let condition = Condition::WrittenBy(by);
         if too_few || lead.puts.values().any(|f| f.put.key == *key && f.put.condition == condition) {
@@ -306,7 +315,7 @@ impl Replica {
         let id = PutId { client: ctx.me, incarnation: ctx.incarnation, sequence: *ctx.own_puts };
         let floor = id.sequence.saturating_sub(64);
         let change = Change::Delete;
-        let put = Put { id, attempt: 1, floor, key: key.clone(), condition, change, early: false, born: epoch };
+        let put = Put { id, attempt: 1, floor, key: key.clone(), condition, change, early: false };
         self.trace(ctx, EXPIRED, 0);
         for to in self.others(ctx.me) {
             self.send(ctx, to, Body::Prepare(Box::new(put.clone())));
@@ -369,7 +378,7 @@ impl Replica {
             if self.active().is_none_or(|l| l.puts.contains_key(&id)) {
                 continue;
             }
-            let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
+            let admission = self.admission(id, attempt);
             if admission != Admission::Fresh {
                 self.end_attempt(ctx, id, attempt, put.key, Decision::Forget);
             } else if !self.has_older(id) {

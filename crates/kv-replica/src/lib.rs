@@ -9,8 +9,8 @@
 //!
 //! A power cut is harmless: an acknowledgement leaves after its record is durable, a decision is one atomic record, and a
 //! record that is lost was not acknowledged. Beyond the paper:
-//! - *A new primary* decides by what members that hold an epoch never logged, not by what is locked everywhere
-//!   (`takeover`).
+//! - *A new primary* decides by what members of the last active view never logged, not by what is locked everywhere; and only
+//!   after all members have forced what it took over (`takeover`).
 //! - *Aborts* are recorded by every member before the client hears of them: the primary that decided may be lost next.
 //! - *Each change of view* is a take-over, also by the same primary: one procedure, and acknowledgements of an earlier
 //!   epoch never count.

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `r` | version u8, the nodes on the ring: u32 × u32 |
 //! | `s` node u32 | version u8, incarnation u64, drive u64 |
-//! | `v` partition u32 | version u8, flags u8 (1: stopped, 2: the view is active), the view: epoch u32, primary u32, settled u32, members: u32 × [node u32, incarnation
+//! | `v` partition u32 | version u8, flags u8 (1: stopped, 2: the view is active), the view: epoch u32, primary u32, last active epoch before it u32, members: u32 × [node u32, incarnation
 //! u64, drive u64, role u8 (0 home, 1 hand-off, 2 leaving), holds, wants, since u32, witness u8]; who holds what: u32 × [node
-//! u32, drive u64, epochs]; the members of the last active view: u32 × [node u32, drive u64]. Epochs are u32 × [first u32,
+//! u32, drive u64, epochs]; epochs without decisions; the members of the last active view: u32 × [node u32, drive u64]. Epochs are u32 × [first u32,
 //! last u32] |
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(crate) type Witnesses = BTreeMap<NodeId, DriveId>;
 pub(crate) enum MemberRecord {
     Ring(Vec<NodeId>),
     Node(NodeId, Incarnation, DriveId),
-    Partition { view: View, holds: Holds, stopped: bool, active: bool, witnesses: Witnesses },
+    Partition { view: View, holds: Holds, void: Epochs, stopped: bool, active: bool, witnesses: Witnesses },
 }
 
 pub(crate) fn node_key(n: NodeId) -> Bytes {
@@ -53,9 +53,15 @@ fn epochs(w: Writer, e: &Epochs) -> Writer {
     e.ranges().iter().fold(w.u32(e.ranges().len() as u32), |w, (a, b)| w.u32(*a).u32(*b))
 }
 
-pub(crate) fn partition(view: &View, holds: &Holds, witnesses: &Witnesses, (stopped, active): (bool, bool)) -> Bytes {
+pub(crate) fn partition(
+    view: &View,
+    holds: &Holds,
+    void: &Epochs,
+    witnesses: &Witnesses,
+    (stopped, active): (bool, bool),
+) -> Bytes {
     let flags = u8::from(stopped) | u8::from(active) << 1;
-    let mut w = Writer::default().u8(VERSION).u8(flags).u32(view.epoch.0).u32(view.primary.0).u32(view.settled.0);
+    let mut w = Writer::default().u8(VERSION).u8(flags).u32(view.epoch.0).u32(view.primary.0).u32(view.active.0);
     w = w.u32(view.members.len() as u32);
     for m in &view.members {
         let role = match m.role {
@@ -68,6 +74,7 @@ pub(crate) fn partition(view: &View, holds: &Holds, witnesses: &Witnesses, (stop
     }
     w = w.u32(holds.len() as u32);
     w = holds.iter().fold(w, |w, (n, (drive, e))| epochs(w.u32(n.0).u64(drive.0), e));
+    w = epochs(w, void);
     witnesses.iter().fold(w.u32(witnesses.len() as u32), |w, (n, drive)| w.u32(n.0).u64(drive.0)).end()
 }
 
@@ -104,18 +111,19 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<MemberRecord> {
             let partition = Partition(k.big32()?);
             let flags = r.u8().filter(|f| *f <= 3)?;
             let (stopped, active) = (flags & 1 != 0, flags & 2 != 0);
-            let (epoch, primary, settled) = (Epoch(r.u32()?), NodeId(r.u32()?), Epoch(r.u32()?));
+            let (epoch, primary, before) = (Epoch(r.u32()?), NodeId(r.u32()?), Epoch(r.u32()?));
             let count = r.u32()?;
             let members = (0..count).map(|_| read_member(r)).collect::<Option<_>>()?;
             let mut holds = Holds::new();
             for _ in 0..r.u32()? {
                 holds.insert(NodeId(r.u32()?), (DriveId(r.u64()?), read_epochs(r)?));
             }
+            let void = read_epochs(r)?;
             let count = r.u32()?;
             let witness = |_| Some((NodeId(r.u32()?), DriveId(r.u64()?)));
             let witnesses = (0..count).map(witness).collect::<Option<_>>()?;
-            let view = View { partition, epoch, primary, settled, members };
-            Some(MemberRecord::Partition { view, holds, stopped, active, witnesses })
+            let view = View { partition, epoch, primary, active: before, members };
+            Some(MemberRecord::Partition { view, holds, void, stopped, active, witnesses })
         }
         _ => None,
     }
@@ -159,20 +167,21 @@ mod tests {
             partition: Partition(6),
             epoch: Epoch(5),
             primary: NodeId(2),
-            settled: Epoch(3),
+            active: Epoch(3),
             members: vec![member],
         };
         let all: Holds = [(NodeId(2), (DriveId(9), holds))].into();
         let witnesses: Witnesses = [(NodeId(2), DriveId(9))].into();
-        let value = partition(&view, &all, &witnesses, (true, false));
+        let void = Epochs::range(Epoch(4), Epoch(4));
+        let value = partition(&view, &all, &void, &witnesses, (true, false));
         let golden = "0101050000000200000003000000010000000200000003000000000000000900000000000000010100000001000000040000000000\
-                      00000500000001010000000200000009000000000000000100000001000000040000000100000002000000090000000000\
-                      0000";
+                      0000050000000101000000020000000900000000000000010000000100000004000000010000000400000004000000\
+                      01000000020000000900000000000000";
         assert_eq!(hex(&value), golden.replace(' ', ""));
         let key = partition_key(Partition(6));
         assert_eq!(
             read(&key, &value),
-            Ok(MemberRecord::Partition { view, holds: all, stopped: true, active: false, witnesses })
+            Ok(MemberRecord::Partition { view, holds: all, void, stopped: true, active: false, witnesses })
         );
         for cut in 0..value.len() {
             assert!(read(&key, &value.slice(..cut)).is_err(), "cut to {cut}");

@@ -37,6 +37,8 @@ pub(crate) struct NodeState {
 pub(crate) struct Part {
     pub view: Option<View>,
     pub holds: Holds,
+    /// Epochs whose primary never decided: every node holds all that was committed in them.
+    pub void: Epochs,
     /// Members of the last active view.
     pub witnesses: Witnesses,
     /// The view's primary decides.
@@ -44,10 +46,15 @@ pub(crate) struct Part {
     /// Writes of this partition that are not durable.
     pub writing: u32,
     pub stopped: bool,
-    /// The last view whose primary has settled what it took over.
-    pub settled: Epoch,
     /// The answering nodes do not hold all epochs.
     pub waits: bool,
+}
+
+impl Part {
+    /// The last view whose primary decided.
+    pub fn last_active(&self) -> Epoch {
+        self.view.as_ref().map_or(Epoch(0), |v| if self.active { v.epoch } else { v.active })
+    }
 }
 
 enum Written {
@@ -97,9 +104,8 @@ impl Membership {
                     let state = NodeState { incarnation, drive, leased_until: Time::ZERO, heard: false };
                     m.nodes.insert(n, state);
                 }
-                MemberRecord::Partition { view, holds, stopped, active, witnesses } => {
-                    let settled = view.settled;
-                    let part = Part { holds, stopped, active, witnesses, settled, ..Part::default() };
+                MemberRecord::Partition { view, holds, void, stopped, active, witnesses } => {
+                    let part = Part { holds, void, stopped, active, witnesses, ..Part::default() };
                     m.parts.insert(view.partition, Part { view: Some(view), ..part });
                 }
             }
@@ -160,7 +166,7 @@ impl Membership {
         let Some(view) = &part.view else { return };
         part.writing += 1;
         let active = part.active || matches!(then, Written::Active(..));
-        let value = rec::partition(view, &part.holds, &part.witnesses, (part.stopped, active));
+        let value = rec::partition(view, &part.holds, &part.void, &part.witnesses, (part.stopped, active));
         self.journal.force(fx, vec![(rec::partition_key(p), Some(value))], then);
     }
 
@@ -185,12 +191,6 @@ impl Membership {
             }
             Body::Lookup => self.send_view(fx, from, p),
             Body::Active => self.activate(from, p, packet.epoch, fx),
-            Body::Settled => {
-                let current = self.view(p).is_some_and(|v| v.epoch == packet.epoch && v.primary == from);
-                if let Some(part) = self.parts.get_mut(&p).filter(|_| current) {
-                    part.settled = packet.epoch;
-                }
-            }
             Body::Filled { wants } => self.filled(from, p, packet.epoch, &wants, fx),
             Body::Fault { .. } => {
                 let member = self.view(p).is_some_and(|v| v.member(from).is_some());
@@ -314,6 +314,9 @@ impl Membership {
                     *holds = (m.drive, Epochs::none());
                 }
                 holds.1.add(old.epoch, old.epoch);
+            }
+            if !part.active {
+                part.void.add(old.epoch, old.epoch);
             }
         }
         part.active = false;

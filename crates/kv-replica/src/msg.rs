@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Time};
 
-use crate::clients::ClientState;
-use crate::types::{Change, Decision, Epochs, Partition, Put, PutId, Timestamp, Verdict, Version, View};
+use crate::clients::{ClientState, Ending};
+use crate::types::{
+    Change, Commit, Decision, Epochs, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version, View,
+};
 
 /// A message in transit. Every one carries its sender's epoch of the partition (rule 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ impl Packet {
             Body::Put(p) | Body::Prepare(p) => put(p),
             Body::Decide { put: Some(p), .. } => put(p),
             Body::GetReply { result: GetResult::Value(Some(v)), .. } => v.len(),
-            Body::Report { undecided } => undecided.iter().map(put).sum(),
+            Body::Report { undecided } | Body::Adopt { undecided, .. } => undecided.iter().map(|u| put(&u.put)).sum(),
             Body::Chunk(c) => c.entries.iter().map(|e| e.key.len() + e.version.as_ref().map_or(0, value_bytes)).sum(),
             _ => 0,
         };
@@ -58,13 +60,31 @@ pub enum GetResult {
 
 /// What a member knows of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
-    /// It never logged it, and nothing that it holds was written by it.
-    Never,
-    Logged,
-    Decided(Decision),
-    /// It is decided, and whatever it wrote has been overwritten.
-    Finished,
+pub struct Known {
+    /// Its log has this attempt, or a later one.
+    pub log: Option<Standing>,
+    pub end: KnownEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownEnd {
+    /// It knows of no decision.
+    None,
+    /// The key's version here is the put's.
+    Written(Commit),
+    /// It is decided, and nothing that it wrote is left here.
+    Finished(Ending),
+    /// The client has its answer, or is in a later run.
+    Stale,
+}
+
+/// A put that a new primary found to be finished, or that was never committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub id: PutId,
+    pub attempt: u32,
+    /// Unless the client has its answer.
+    pub ending: Option<Ending>,
 }
 
 /// A key in a chunk of a fill.
@@ -119,7 +139,7 @@ pub enum Body {
         id: PutId,
         attempt: u32,
     },
-    /// An earlier primary aborted the attempt, and was lost before it had recorded that.
+    /// An earlier primary aborted the attempt, and was lost before all had recorded that; or the client is in a later run.
     Refuse {
         id: PutId,
         attempt: u32,
@@ -158,10 +178,6 @@ pub enum Body {
         key: Bytes,
         at: Timestamp,
     },
-    /// A member that has just started or returned does not know which of its versions every member has.
-    AskSettled,
-    /// Every member has what earlier primaries committed. Also to the membership service.
-    Settled,
     /// A hand-off does not hold this key in its stint, or a replica holds an expired version.
     ForwardedGet {
         client: NodeId,
@@ -169,10 +185,10 @@ pub enum Body {
         key: Bytes,
     },
 
-    /// A new view's primary requests all undecided puts, then everything that members know of each.
+    /// A new view's primary requests all undecided puts, then what members know of each.
     Collect,
     Report {
-        undecided: Vec<Put>,
+        undecided: Vec<Undecided>,
     },
     Query {
         attempts: Vec<(PutId, u32, Bytes)>,
@@ -180,6 +196,13 @@ pub enum Body {
     Evidence {
         known: Vec<Known>,
     },
+    /// The primary's findings, which replace the receiver's log before the view decides on anything.
+    Adopt {
+        undecided: Vec<Undecided>,
+        ended: Vec<Ended>,
+    },
+    /// The sender has forced them.
+    Adopted,
 
     Pull {
         wants: Epochs,

@@ -64,9 +64,10 @@ impl KvNode {
         for (key, value) in saved {
             match record::read(key, value)? {
                 Record::Node(last) => node.incarnation = Incarnation(last.0 + 1),
-                Record::Logged(p, put) => node.replica(p).found(put),
+                Record::Logged(p, undecided) => node.replica(p).found(undecided),
                 Record::Key(p, key, version) => _ = node.replica(p).keys.insert(key, version),
                 Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
+                Record::Mark(p, key, at) => node.replica(p).found_mark(key, at),
             }
         }
         Ok(node)
@@ -181,6 +182,7 @@ impl KvNode {
             Forced::Applied { p, id, attempt, at, key } => {
                 self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, key.as_ref()));
             }
+            Forced::Adopted { p, epoch } => self.with(p, now, fx, |r, ctx| r.forced_adopted(ctx, epoch)),
             Forced::Chunk { p, epoch, last } => self.with(p, now, fx, |r, ctx| r.forced_chunk(ctx, epoch, last)),
         }
     }

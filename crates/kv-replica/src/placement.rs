@@ -34,9 +34,12 @@ impl Membership {
             Some((drive, e)) if *drive == s.drive => e.clone(),
             _ => Epochs::none(),
         };
-        let current = part.view.as_ref().and_then(|v| v.member(n).map(|m| (v.epoch, m.drive)));
-        if let Some((epoch, _)) = current.filter(|(_, drive)| *drive == s.drive) {
-            holds.add(epoch, epoch);
+        if !mutant!("kv-replica.void.not-held") {
+            holds.union(&part.void);
+        }
+        let Some(view) = &part.view else { return holds };
+        if !part.active || view.member(n).is_some_and(|m| m.drive == s.drive) {
+            holds.add(view.epoch, view.epoch);
         }
         holds
     }
@@ -88,8 +91,8 @@ impl Membership {
         }
         let primary = primary(&members, last);
         self.set_wants(part, &home, &mut members, primary, last);
-        let settled = part.settled;
-        Next { view: Some(View { partition: p, epoch, primary, settled, members }), waits: false }
+        let active = part.last_active();
+        Next { view: Some(View { partition: p, epoch, primary, active, members }), waits: false }
     }
 
     /// The partition's own nodes, and others that are members.

@@ -5,21 +5,25 @@
 //! |---|---|
 //! | `n` | version u8, incarnation u64 of the last run |
 //! | `l` partition u32, client u32, incarnation u64, sequence u64 | version u8, an undecided put: attempt u32, floor u64,
-//! born u32, flags u8 (1: inform the client early), condition (u8 0 always, 1 absent, 2 value is: bytes, 3 written by: client
+//! born flags u8 (1: inform the client early), condition (u8 0 always, 1 absent, 2 value is: bytes, 3 written by: client
 //! u32, incarnation u64, sequence u64), change (u8 0 delete, 1 set: bytes, ttl in ns as option of u64), key as bytes |
 //! | `k` partition u32, key | version u8, a committed version: epoch u32, counter u64, client u32, incarnation u64, sequence
 //! u64, value as option of bytes, expiry in ns as option of u64 |
 //! | `c` partition u32, client u32 | version u8, a client's finished puts: incarnation u64, floor u64, u32 × [sequence u64,
-//! u8 (0 applied, 1 condition failed, 2 aborted), last aborted attempt u32 or 0] |
+//! u8 (0 applied, 1 condition failed, 2 aborted), last aborted attempt u32 or 0, epoch of the decision u32] |
+//! | `m` partition u32, key | version u8, epoch u32, counter u64: some member may not have applied this version of the key |
 //!
-//! A decision is one atomic write: it changes `k` and `c` and removes `l`. A power cut loses it whole, and then the
+//! A decision is one atomic write: it changes `k`, `m` and `c` and removes `l`. A power cut loses it whole, and then the
 //! undecided put is still there.
 
 use bytes::Bytes;
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time};
 
-use crate::clients::{ClientState, Finished};
-use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, Timestamp, VALUE_MAX, Verdict, Version};
+use crate::clients::{ClientState, Ending, Finished};
+use crate::types::{
+    Change, Commit, Condition, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, VALUE_MAX, Verdict,
+    Version,
+};
 
 const VERSION: u8 = 1;
 
@@ -38,9 +42,10 @@ pub enum RecordError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     Node(Incarnation),
-    Logged(Partition, Put),
+    Logged(Partition, Undecided),
     Key(Partition, Bytes, Version),
     Client(Partition, NodeId, ClientState),
+    Mark(Partition, Bytes, Timestamp),
 }
 
 #[derive(Default)]
@@ -72,6 +77,9 @@ impl Writer {
     }
     pub fn id(self, id: &PutId) -> Writer {
         self.u32(id.client.0).u64(id.incarnation.0).u64(id.sequence)
+    }
+    pub fn timestamp(self, at: Timestamp) -> Writer {
+        self.u32(at.epoch.0).u64(at.counter)
     }
     pub fn end(self) -> Bytes {
         self.0.into()
@@ -119,6 +127,9 @@ impl<'a> Reader<'a> {
         let (client, incarnation) = (NodeId(self.u32()?), Incarnation(self.u64()?));
         Some(PutId { client, incarnation, sequence: self.u64()? })
     }
+    pub fn timestamp(&mut self) -> Option<Timestamp> {
+        Some(Timestamp { epoch: Epoch(self.u32()?), counter: self.u64()? })
+    }
 }
 
 pub const NODE_KEY: &[u8] = b"n";
@@ -140,12 +151,25 @@ pub fn client_key(p: Partition, client: NodeId) -> Bytes {
     key(b'c', p, &client.0.to_be_bytes())
 }
 
+pub fn mark_key(p: Partition, k: &[u8]) -> Bytes {
+    key(b'm', p, k)
+}
+
 pub fn node(incarnation: Incarnation) -> Bytes {
     Writer::default().u8(VERSION).u64(incarnation.0).end()
 }
 
-pub fn put(put: &Put) -> Bytes {
-    let w = Writer::default().u8(VERSION).u32(put.attempt).u64(put.floor).u32(put.born.0).u8(u8::from(put.early));
+pub fn undecided(u: &Undecided) -> Bytes {
+    let (w, put) = (Writer::default().u8(VERSION), &u.put);
+    let w = match &u.standing {
+        Standing::New => w.u8(0),
+        Standing::Pending => w.u8(1),
+        Standing::Committed(c) => {
+            let w = w.u8(2).timestamp(c.at).u8(u8::from(c.verdict == Verdict::ConditionFailed));
+            w.option(c.expires, |w, t| w.u64(t.0))
+        }
+    };
+    let w = w.u32(put.attempt).u64(put.floor).u8(u8::from(put.early));
     let w = match &put.condition {
         Condition::Always => w.u8(0),
         Condition::Absent => w.u8(1),
@@ -160,25 +184,46 @@ pub fn put(put: &Put) -> Bytes {
 }
 
 pub fn version(v: &Version) -> Bytes {
-    let w = Writer::default().u8(VERSION).u32(v.at.epoch.0).u64(v.at.counter).id(&v.by);
+    let w = Writer::default().u8(VERSION).timestamp(v.at).id(&v.by);
     w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, |w, t| w.u64(t.0)).end()
 }
 
 pub fn client(c: &ClientState) -> Bytes {
     let mut w = Writer::default().u8(VERSION).u64(c.incarnation.0).u64(c.floor).u32(c.finished.len() as u32);
-    for (sequence, how) in &c.finished {
+    for (sequence, Ending { epoch, how }) in &c.finished {
         let (kind, attempt) = match how {
             Finished::Committed(Verdict::Applied) => (0, 0),
             Finished::Committed(Verdict::ConditionFailed) => (1, 0),
             Finished::Aborted(a) => (2, *a),
         };
-        w = w.u64(*sequence).u8(kind).u32(attempt);
+        w = w.u64(*sequence).u8(kind).u32(attempt).u32(epoch.0);
     }
     w.end()
 }
 
+pub fn mark(at: Timestamp) -> Bytes {
+    Writer::default().u8(VERSION).timestamp(at).end()
+}
+
+fn read_standing(r: &mut Reader) -> Option<Standing> {
+    Some(match r.u8()? {
+        0 => Standing::New,
+        1 => Standing::Pending,
+        2 => {
+            let at = r.timestamp()?;
+            let verdict = match r.u8()? {
+                0 => Verdict::Applied,
+                1 => Verdict::ConditionFailed,
+                _ => return None,
+            };
+            Standing::Committed(Commit { at, verdict, expires: r.option(|r| r.u64().map(Time))? })
+        }
+        _ => return None,
+    })
+}
+
 fn read_put(r: &mut Reader, id: PutId) -> Option<Put> {
-    let (attempt, floor, born) = (r.u32()?, r.u64()?, Epoch(r.u32()?));
+    let (attempt, floor) = (r.u32()?, r.u64()?);
     let flags = r.u8().filter(|f| *f <= 1)?;
     let condition = match r.u8()? {
         0 => Condition::Always,
@@ -193,21 +238,21 @@ fn read_put(r: &mut Reader, id: PutId) -> Option<Put> {
         _ => return None,
     };
     let key = r.bytes(KEY_MAX)?;
-    Some(Put { id, attempt, floor, key, condition, change, early: flags == 1, born })
+    Some(Put { id, attempt, floor, key, condition, change, early: flags == 1 })
 }
 
 fn read_client(r: &mut Reader) -> Option<ClientState> {
     let (incarnation, floor, count) = (Incarnation(r.u64()?), r.u64()?, r.u32()?);
     let mut c = ClientState { incarnation, floor, ..ClientState::default() };
     for _ in 0..count {
-        let (sequence, kind, attempt) = (r.u64()?, r.u8()?, r.u32()?);
+        let (sequence, kind, attempt, epoch) = (r.u64()?, r.u8()?, r.u32()?, Epoch(r.u32()?));
         let how = match kind {
             0 => Finished::Committed(Verdict::Applied),
             1 => Finished::Committed(Verdict::ConditionFailed),
             2 => Finished::Aborted(attempt),
             _ => return None,
         };
-        c.finished.insert(sequence, how);
+        c.finished.insert(sequence, Ending { epoch, how });
     }
     Some(c)
 }
@@ -219,7 +264,7 @@ fn read_client(r: &mut Reader) -> Option<ClientState> {
 pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
     let mut k = Reader { rest: key };
     let mut r = Reader { rest: value };
-    let kind = k.u8().filter(|k| b"nlkc".contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
+    let kind = k.u8().filter(|k| b"nlkcm".contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
     match r.u8() {
         Some(VERSION) => {}
         version => return Err(RecordError::Version { key: key.clone(), version: version.unwrap_or(0) }),
@@ -237,15 +282,18 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
     Some(match kind {
         b'l' => {
             let (client, incarnation) = (NodeId(k.big32()?), Incarnation(k.big64()?));
-            Record::Logged(p, read_put(r, PutId { client, incarnation, sequence: k.big64()? })?)
+            let id = PutId { client, incarnation, sequence: k.big64()? };
+            let standing = read_standing(r)?;
+            Record::Logged(p, Undecided { put: read_put(r, id)?, standing })
         }
         b'k' => {
             let name = Bytes::copy_from_slice(std::mem::take(&mut k.rest));
-            let at = Timestamp { epoch: Epoch(r.u32()?), counter: r.u64()? };
+            let at = r.timestamp()?;
             let by = r.id()?;
             let value = r.option(|r| r.bytes(VALUE_MAX))?;
             Record::Key(p, name, Version { at, by, value, expires: r.option(|r| r.u64().map(Time))? })
         }
+        b'm' => Record::Mark(p, Bytes::copy_from_slice(std::mem::take(&mut k.rest)), r.timestamp()?),
         _ => Record::Client(p, NodeId(k.big32()?), read_client(r)?),
     })
 }
@@ -266,16 +314,20 @@ mod tests {
             condition: Condition::ValueIs(Bytes::from_static(b"old")),
             change: Change::Set { value: Bytes::from_static(b"new"), ttl: Some(Span(9)) },
             early: true,
-            born: Epoch(4),
         };
         let at = Timestamp { epoch: Epoch(4), counter: 8 };
+        let standing = Standing::Committed(Commit { at, verdict: Verdict::ConditionFailed, expires: Some(Time(5)) });
+        let [logged, committed] = [Standing::New, standing].map(|standing| Undecided { put: sample.clone(), standing });
         let v = Version { at, by: ID, value: Some(Bytes::from_static(b"v")), expires: None };
         let mut c = ClientState { incarnation: Incarnation(2), floor: 299, ..ClientState::default() };
-        c.finished.insert(299, Finished::Committed(Verdict::ConditionFailed));
-        c.finished.insert(300, Finished::Aborted(1));
+        let epoch = Epoch(4);
+        c.finished.insert(299, Ending { epoch, how: Finished::Committed(Verdict::ConditionFailed) });
+        c.finished.insert(300, Ending { epoch, how: Finished::Aborted(1) });
         vec![
             (NODE_KEY.into(), node(Incarnation(3)), Record::Node(Incarnation(3))),
-            (logged_key(p, &ID), put(&sample), Record::Logged(p, sample)),
+            (logged_key(p, &ID), undecided(&logged), Record::Logged(p, logged)),
+            (logged_key(p, &ID), undecided(&committed), Record::Logged(p, committed)),
+            (mark_key(p, b"k"), mark(at), Record::Mark(p, Bytes::from_static(b"k"), at)),
             (value_key(p, b"k"), version(&v), Record::Key(p, Bytes::from_static(b"k"), v)),
             (client_key(p, NodeId(7)), client(&c), Record::Client(p, NodeId(7), c)),
         ]
@@ -288,13 +340,20 @@ mod tests {
             ("6e", "010300000000000000"),
             (
                 "6c00000005000000070000000000000002000000000000012c",
-                "01020000002b01000000000000040000000102030000006f6c6401030000006e65770109000000000000000100\
+                "0100020000002b010000000000000102030000006f6c6401030000006e65770109000000000000000100\
                  00006b",
             ),
+            (
+                "6c00000005000000070000000000000002000000000000012c",
+                "01020400000008000000000000000101050000000000000002000000\
+                 2b010000000000000102030000006f6c6401030000006e6577010900000000000000010000006b",
+            ),
+            ("6d000000056b", "01040000000800000000000000"),
             ("6b000000056b", "010400000008000000000000000700000002000000000000002c0100000000000001010000007600"),
             (
                 "630000000500000007",
-                "0102000000000000002b01000000000000020000002b0100000000000001000000002c010000000000000201000000",
+                "0102000000000000002b01000000000000020000002b010000000000000100000000040000002c01000000000000020100\
+                 000004000000",
             ),
         ];
         for ((k, v, record), (key, value)) in samples().iter().zip(golden) {

@@ -1,20 +1,22 @@
 //! A member's part of one partition: it logs puts, applies decisions, and locks keys against gets meanwhile.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time, TracePoint};
 
-use crate::clients::{Admission, ClientState, Finished};
+use crate::clients::{Admission, ClientState, Ending, Finished};
 use crate::config::Config;
 use crate::fill::Fill;
 use crate::gets::HeldGet;
 use crate::journal::Journal;
 use crate::lead::Lead;
-use crate::msg::{Body, Known, Packet};
+use crate::msg::{Body, Known, KnownEnd, Packet};
 use crate::record;
 use crate::trace::{OUTDATED, STOPPED};
-use crate::types::{Change, Condition, Decision, Partition, Put, PutId, Timestamp, Verdict, Version, View};
+use crate::types::{
+    Change, Commit, Condition, Decision, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version, View,
+};
 
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
@@ -22,6 +24,7 @@ pub(crate) enum Forced {
     Boot,
     Logged { p: Partition, id: PutId, attempt: u32 },
     Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, key: Option<Bytes> },
+    Adopted { p: Partition, epoch: Epoch },
     Chunk { p: Partition, epoch: Epoch, last: bool },
 }
 
@@ -43,9 +46,19 @@ pub(crate) struct Ctx<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
     pub put: Put,
+    pub standing: Standing,
     pub forced: bool,
     /// When to ask about it.
     pub doubt_at: Time,
+}
+
+/// How far this member is with [`Body::Adopt`] in its view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Adopted {
+    No,
+    /// It is being forced.
+    Forcing,
+    Yes,
 }
 
 pub(crate) struct Replica {
@@ -57,17 +70,15 @@ pub(crate) struct Replica {
     pub keys: BTreeMap<Bytes, Version>,
     pub clients: BTreeMap<NodeId, ClientState>,
     pub logged: BTreeMap<PutId, Logged>,
-    /// Decisions that are not durable here yet. For a new primary their puts count as undecided: it answers nobody
-    /// before every member has recorded them.
-    pub applying: BTreeMap<(PutId, Option<Timestamp>), Put>,
+    /// Decisions that are not durable here yet, with the puts that leave the log. For a new primary these are undecided:
+    /// it answers nobody before every member has recorded them.
+    pub applying: BTreeMap<(PutId, Option<Timestamp>), Option<Put>>,
     /// Undecided puts of each key.
     pub locks: BTreeMap<Bytes, u32>,
     /// Versions that some member may not have applied, and when to ask.
     pub marks: BTreeMap<Bytes, (Timestamp, Time)>,
-    /// Whether every other version here is on all members: not known to a node that has just started or returned.
-    pub clean: bool,
-    /// Puts of clients' earlier runs that were decided in this view.
-    pub outlived: BTreeSet<PutId>,
+    /// Whether this member has forced its view's undecided puts: only then it logs others.
+    pub adopted: Adopted,
     pub held: BTreeMap<Bytes, Vec<HeldGet>>,
     pub held_count: usize,
     pub lead: Option<Lead>,
@@ -90,8 +101,7 @@ impl Replica {
             applying: BTreeMap::new(),
             locks: BTreeMap::new(),
             marks: BTreeMap::new(),
-            clean: false,
-            outlived: BTreeSet::new(),
+            adopted: Adopted::No,
             held: BTreeMap::new(),
             held_count: 0,
             lead: None,
@@ -101,12 +111,18 @@ impl Replica {
         }
     }
     /// A put found in the log at boot.
-    pub fn found(&mut self, put: Put) {
+    pub fn found(&mut self, Undecided { put, standing }: Undecided) {
         if mutant!("kv-replica.boot.discards-log") {
             return;
         }
         self.lock(&put.key);
-        self.logged.insert(put.id, Logged { put, forced: true, doubt_at: Time::ZERO });
+        self.logged.insert(put.id, Logged { put, standing, forced: true, doubt_at: Time::ZERO });
+    }
+    /// A version, found at boot, that some member may not have.
+    pub fn found_mark(&mut self, key: Bytes, at: Timestamp) {
+        if !mutant!("kv-replica.boot.discards-marks") {
+            self.marks.insert(key, (at, Time::ZERO));
+        }
     }
     pub fn epoch(&self) -> Epoch {
         self.view.as_ref().map_or(Epoch(0), |v| v.epoch)
@@ -145,10 +161,9 @@ impl Replica {
             return false;
         }
         self.known = view.epoch;
-        self.clean &= self.answers_any(ctx.me);
         let me = view.member(ctx.me).filter(|m| m.incarnation == ctx.incarnation).cloned();
         self.lead = None;
-        self.outlived.clear();
+        self.adopted = Adopted::No;
         self.refuse_held(ctx);
         self.fill = None;
         self.assembled = false;
@@ -188,10 +203,10 @@ impl Replica {
         }
         let from = packet.from;
         match packet.body {
-            Body::Put(put) => self.on_put(ctx, *put, packet.epoch),
+            Body::Put(put) if self.adopted == Adopted::Yes => self.on_put(ctx, *put),
             Body::Get { request, key } => self.on_get(ctx, HeldGet { client: from, request, key }),
             Body::ForwardedGet { client, request, key } => self.on_get(ctx, HeldGet { client, request, key }),
-            Body::Prepare(put) => self.log(ctx, *put),
+            Body::Prepare(put) if self.adopted == Adopted::Yes => self.log(ctx, *put),
             Body::Decide { id, attempt, decision, put } => {
                 self.on_decide(ctx, id, attempt, decision, put.map(|p| *p));
             }
@@ -205,8 +220,6 @@ impl Replica {
             }
             Body::Complete { key, at } => self.on_complete(ctx, &key, at),
             Body::AskComplete { key, at } => self.on_ask_complete(ctx, from, key, at),
-            Body::AskSettled if self.settled() => self.send(ctx, from, Body::Settled),
-            Body::Settled => self.on_settled(ctx),
             Body::Pull { wants, after } => self.on_pull(ctx, from, &wants, after),
             Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
             Body::Logged { id, attempt } => self.on_logged(ctx, from, id, attempt),
@@ -217,16 +230,17 @@ impl Replica {
             Body::Activated if from == ctx.meta => self.on_activated(ctx),
             Body::Report { undecided } => self.on_report(ctx, from, undecided),
             Body::Evidence { known } => self.on_evidence(ctx, from, known),
+            Body::Adopt { undecided, ended } => self.adopt(ctx, undecided, &ended),
+            Body::Adopted => self.on_adopted(ctx, from),
             _ => {}
         }
     }
 
-    fn on_put(&mut self, ctx: &mut Ctx, mut put: Put, epoch: Epoch) {
+    fn on_put(&mut self, ctx: &mut Ctx, put: Put) {
         let members = self.view.as_ref().map_or(0, |v| v.members.len());
         if members < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") {
             return;
         }
-        put.born = epoch;
         if self.leads(ctx.me) {
             self.lead_put(ctx, put);
         } else if self.logged.len() < ctx.config.puts_max {
@@ -238,47 +252,42 @@ impl Replica {
     pub fn log(&mut self, ctx: &mut Ctx, put: Put) {
         let (id, attempt) = (put.id, put.attempt);
         let earlier = self.logged.get(&id);
-        if let Some(l) = earlier.filter(|l| l.put.attempt >= attempt) {
-            if l.put.attempt == attempt && l.forced {
+        if let Some(l) = earlier.filter(|l| l.put.attempt >= attempt || l.standing != Standing::New) {
+            if l.put.attempt == attempt && l.forced && l.standing == Standing::New {
                 self.acknowledge(ctx, id, attempt);
             }
             return;
         }
         let locked = earlier.is_some();
-        if !self.admits(&put) {
+        if self.admission(id, attempt) != Admission::Fresh {
             self.refuse(ctx, id, attempt);
             return;
         }
         if !locked {
             self.lock(&put.key);
         }
-        let entry = (record::logged_key(self.p, &id), Some(record::put(&put)));
-        let doubt_at = ctx.now + ctx.config.doubt;
-        self.logged.insert(id, Logged { put, forced: false, doubt_at });
+        let undecided = Undecided { put, standing: Standing::New };
+        let entry = (record::logged_key(self.p, &id), Some(record::undecided(&undecided)));
+        let (put, doubt_at) = (undecided.put, ctx.now + ctx.config.doubt);
+        self.logged.insert(id, Logged { put, standing: Standing::New, forced: false, doubt_at });
         ctx.journal.force(ctx.fx, vec![entry], Forced::Logged { p: self.p, id, attempt });
         if mutant!("kv-replica.log.acknowledged-early") {
             self.acknowledge(ctx, id, attempt);
         }
     }
 
-    /// A put of a client's earlier run is executed only if the primary takes it over, and once.
-    fn admits(&self, put: &Put) -> bool {
-        let Some(client) = self.clients.get(&put.id.client) else { return true };
-        match client.admit(put.id, put.attempt) {
-            Admission::Fresh => true,
-            Admission::Stale => {
-                let taken_over = client.incarnation > put.id.incarnation && put.born < self.epoch();
-                taken_over && !self.outlived.contains(&put.id)
-            }
-            Admission::Finished(_) => false,
-        }
+    pub fn admission(&self, id: PutId, attempt: u32) -> Admission {
+        self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt))
     }
 
-    /// The primary aborts too what this member has recorded as aborted.
+    /// The primary aborts too what this member has recorded as aborted, and what a later run of the client outdates.
     fn refuse(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
-        let admission = self.clients.get(&id.client).map(|c| c.admit(id, attempt));
-        let primary = self.primary().filter(|p| *p != ctx.me);
-        if let (Some(Admission::Finished(Finished::Aborted(_))), Some(primary)) = (admission, primary) {
+        let never = match self.admission(id, attempt) {
+            Admission::Finished(e) => matches!(e.how, Finished::Aborted(_)),
+            Admission::Stale => !mutant!("kv-replica.client.outdates-older"),
+            Admission::Fresh => false,
+        };
+        if let Some(primary) = self.primary().filter(|p| never && *p != ctx.me) {
             self.send(ctx, primary, Body::Refuse { id, attempt });
         }
     }
@@ -314,20 +323,19 @@ impl Replica {
             Decision::Abort | Decision::Forget => {
                 self.abort(ctx, id, attempt, logged, decision == Decision::Abort);
             }
-            Decision::Commit { at, verdict, expires } => {
+            Decision::Commit(commit) => {
                 let Some(contents) = logged.or(put) else {
-                    self.without_contents(ctx, id, attempt, at);
+                    self.without_contents(ctx, id, attempt, commit.at);
                     return;
                 };
-                self.apply(ctx, &contents, attempt, (at, verdict, expires), in_log);
+                self.apply(ctx, &contents, attempt, commit, in_log);
             }
         }
     }
 
     /// A decision without contents: it was applied, or its put never came.
     fn without_contents(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, at: Timestamp) {
-        let known = self.clients.get(&id.client).is_some_and(|c| c.admit(id, attempt) != Admission::Fresh);
-        if known {
+        if self.admission(id, attempt) != Admission::Fresh {
             self.applied(ctx, id, attempt, Some(at));
         } else if let Some(primary) = self.primary() {
             self.send(ctx, primary, Body::Missing { id, attempt });
@@ -336,6 +344,7 @@ impl Replica {
 
     /// `record`: the attempt has no effect for good.
     fn abort(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, logged: Option<Put>, record: bool) {
+        let epoch = self.epoch();
         let client = self.clients.entry(id.client).or_default();
         let recorded = client.admit(id, attempt) != Admission::Fresh;
         if (recorded || !record) && logged.is_none() {
@@ -343,12 +352,12 @@ impl Replica {
             return;
         }
         // Only a decision that is new raises the floor: the put's own may be old.
-        if record && !client.finish(id, 0, Finished::Aborted(attempt)) {
-            self.outlived.insert(id);
+        if record {
+            client.finish(id, 0, Ending { epoch, how: Finished::Aborted(attempt) });
         }
         let mut entries = vec![(record::client_key(self.p, id.client), Some(record::client(client)))];
         let key = logged.as_ref().map_or(Bytes::new(), |put| put.key.clone());
-        self.applying.insert((id, None), aborted(id, attempt, key.clone()));
+        self.applying.insert((id, None), logged.clone().map(|put| Put { attempt, ..put }));
         if logged.is_some() {
             self.logged.remove(&id);
             entries.push((record::logged_key(self.p, &id), None));
@@ -358,26 +367,18 @@ impl Replica {
         ctx.journal.force(ctx.fx, entries, Forced::Applied { p: self.p, id, attempt, at: None, key: None });
     }
 
-    fn apply(
-        &mut self,
-        ctx: &mut Ctx,
-        put: &Put,
-        attempt: u32,
-        (at, verdict, expires): (Timestamp, Verdict, Option<Time>),
-        in_log: bool,
-    ) {
+    fn apply(&mut self, ctx: &mut Ctx, put: &Put, attempt: u32, commit: Commit, in_log: bool) {
+        let Commit { at, verdict, expires } = commit;
         let (id, key) = (put.id, &put.key);
         let newest = self.keys.get(key).is_none_or(|v| v.at < at) || mutant!("kv-replica.order.applies-older");
-        let recorded = || self.clients.get(&id.client).is_some_and(|c| c.admit(id, attempt) != Admission::Fresh);
+        let recorded = || self.admission(id, attempt) != Admission::Fresh;
         let repeated = if verdict == Verdict::Applied { !newest } else { recorded() };
         if repeated && !in_log {
             self.applied(ctx, id, attempt, Some(at));
             return;
         }
         let client = self.clients.entry(id.client).or_default();
-        if !client.finish(id, put.floor, Finished::Committed(verdict)) {
-            self.outlived.insert(id);
-        }
+        client.finish(id, put.floor, Ending { epoch: at.epoch, how: Finished::Committed(verdict) });
         let mut entries = vec![(record::client_key(self.p, id.client), Some(record::client(client)))];
         if self.logged.remove(&id).is_some() {
             entries.push((record::logged_key(self.p, &id), None));
@@ -392,12 +393,13 @@ impl Replica {
             self.keys.insert(key.clone(), version);
             if !mutant!("kv-replica.get.before-all-applied") {
                 self.marks.insert(key.clone(), (at, ctx.now + ctx.config.doubt));
+                entries.push((record::mark_key(self.p, key), Some(record::mark(at))));
             }
         }
         if in_log {
             self.unlock(key);
         }
-        self.applying.insert((id, Some(at)), Put { attempt, ..put.clone() });
+        self.applying.insert((id, Some(at)), Some(Put { attempt, ..put.clone() }));
         let then = Forced::Applied { p: self.p, id, attempt, at: Some(at), key: Some(key.clone()) };
         ctx.journal.force(ctx.fx, entries, then);
         if mutant!("kv-replica.apply.acknowledged-early") {
@@ -429,30 +431,24 @@ impl Replica {
     }
 
     /// Puts whose decision is not durable here.
-    pub fn undecided(&self) -> Vec<Put> {
-        let applying = self.applying.values().filter(|_| !mutant!("kv-replica.takeover.volatile-decisions"));
-        self.logged.values().map(|l| &l.put).chain(applying).cloned().collect()
+    pub fn undecided(&self) -> Vec<Undecided> {
+        let logged = self.logged.values().map(|l| Undecided { put: l.put.clone(), standing: l.standing });
+        let applying = self.applying.values().flatten().filter(|_| !mutant!("kv-replica.takeover.volatile-decisions"));
+        logged.chain(applying.map(|put| Undecided { put: put.clone(), standing: Standing::New })).collect()
     }
 
     /// Everything that this member knows of an attempt, for the primary of a new view.
     pub fn known_of(&self, id: PutId, attempt: u32, key: &Bytes) -> Known {
-        if self.logged.get(&id).is_some_and(|l| l.put.attempt >= attempt) {
-            return Known::Logged;
-        }
-        if let Some(v) = self.keys.get(key).filter(|v| v.by == id) {
-            return Known::Decided(Decision::Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires });
-        }
-        let admission = self.clients.get(&id.client).map_or(Admission::Fresh, |c| c.admit(id, attempt));
-        match admission {
-            Admission::Fresh => Known::Never,
-            Admission::Stale if self.clients[&id.client].incarnation > id.incarnation => Known::Never,
-            Admission::Stale | Admission::Finished(Finished::Committed(Verdict::Applied)) => Known::Finished,
-            Admission::Finished(Finished::Aborted(_)) => Known::Decided(Decision::Abort),
-            Admission::Finished(Finished::Committed(verdict)) => {
-                let at = Timestamp::default();
-                Known::Decided(Decision::Commit { at, verdict, expires: None })
-            }
-        }
+        let log = self.logged.get(&id).filter(|l| l.put.attempt >= attempt).map(|l| l.standing);
+        let written = self.keys.get(key).filter(|v| v.by == id);
+        let commit = |v: &Version| Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires };
+        let end = match (written, self.admission(id, attempt)) {
+            (Some(v), _) => KnownEnd::Written(commit(v)),
+            (None, Admission::Finished(ending)) => KnownEnd::Finished(ending),
+            (None, Admission::Stale) => KnownEnd::Stale,
+            (None, Admission::Fresh) => KnownEnd::None,
+        };
+        Known { log, end }
     }
 
     pub fn tick(&mut self, ctx: &mut Ctx) {
@@ -495,5 +491,5 @@ impl Replica {
 /// Stands for an attempt whose contents do not matter any more.
 pub(crate) fn aborted(id: PutId, attempt: u32, key: Bytes) -> Put {
     let (condition, change) = (Condition::Always, Change::Delete);
-    Put { id, attempt, floor: 0, key, condition, change, early: false, born: Epoch(0) }
+    Put { id, attempt, floor: 0, key, condition, change, early: false }
 }

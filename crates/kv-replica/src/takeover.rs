@@ -1,46 +1,119 @@
-//! The start of a view. Its primary learns of every undecided put from all members, and decides on each:
+//! The start of a view. Its primary collects what members know of every undecided put, finds what becomes of each, and has
+//! every member force that (`Adopt`) before the view is active. Only then it decides.
 //!
-//! | what members know | decision |
+//! # What a member's knowledge proves
+//! Let *a* be the last active view, and a *witness* a member of *a* with the same drive. *Holding* an epoch means to be a
+//! member of its view, or to have fetched from an active view's primary later.
+//!
+//! 1. A put gets a timestamp only when every member of the view has forced it to its log (rule 28). A decision leaves the
+//!    log in one atomic write with its effect. A witness that neither has the put in its log nor has seen it decided
+//!    therefore proves that *a* did not commit it.
+//! 2. Before *a* decided, all its members forced the same undecided puts, their standing included ([`Standing`]). Each
+//!    witness alone therefore knows all puts that were undecided when *a* began. What is not among them, and what *a* did not
+//!    decide, is finished, or was never committed.
+//! 3. Every view has a witness: it covers the epoch of *a*, and nobody fetches that from a later active view.
+//! 4. A key's next timestamp waits until every member has applied the last. Members of one view therefore differ by at most
+//!    one version of each key; its put is in the log of those that lack it, and those that have it marked it durably
+//!    until the primary said that all have it.
+//! 5. A decision of a view before *a* that is not known as finished or [`Standing::Committed`] to the witnesses was a lost
+//!    primary's. It reached no client, and no get showed it.
+//! 6. Marked versions, and those of taken-over puts, are committed again in this epoch. Where a lost member's state differs
+//!    from that of the others, the others therefore have a version of an epoch that it does not hold: it fetches that
+//!    when it returns, and a hand-off has it too.
+//!
+//! # Decisions
+//! The *ending* of a put is the decision of the greatest epoch that a member knows. The first row that fits counts.
+//!
+//! | the put | becomes |
 //! |---|---|
-//! | one applied it, and the primary holds nothing newer of its key | commit it again first, with its result |
-//! | it is finished, and was overwritten | drop the record |
-//! | one recorded an abort | abort |
-//! | no member of the last active view has it undecided | abort, or drop the record of a finished one |
-//! | for each epoch in which it may have been committed, a member that holds the epoch never logged it | abort |
-//! | otherwise | collect all logs and commit it as a new put |
+//! | was committed in *a*, and its version is overwritten: all have applied it | finished |
+//! | was committed in *a* | committed again, with its result |
+//! | was aborted in *a* or later | aborted |
+//! | some witness does not have it in its log (1, 2): it has an ending | finished, with that ending |
+//! | … it has none | aborted |
+//! | a witness has it as committed by an earlier primary | committed again, with its result |
+//! | all witnesses have it as pending: it wrote the primary's version of its key | committed again |
+//! | … any other (5) | committed anew, and judged anew |
+//! | all witnesses have it as new: it has an ending | finished: a repetition that came late |
+//! | … it has none | committed anew: the lost primary may have committed it |
 //!
-//! A put commits only when every member of its view has logged it, so the fifth row aborts nothing that was committed.
-//! NICE aborts what is locked on all members and committed on none; the primary that died may have committed and
-//! answered that.
+//! Puts that are committed again precede the others of their key, in the order of their first timestamps.
+//!
+//! NICE aborts what is locked on all members and committed on none; the primary that died may have committed and answered
+//! that. Views that never became active may have adopted the same findings on some members. That changes nothing: each
+//! finding stays true while no view decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rackweave_core::{Epoch, NodeId};
+use bytes::Bytes;
+use rackweave_core::{Epoch, NodeId, Time};
 
-use crate::clients::Admission;
-use crate::lead::{InFlight, Lead, Phase, Queue};
-use crate::msg::{Body, Known};
-use crate::replica::{Ctx, Replica, aborted};
-use crate::trace::{ABORTED_UNLOGGED, ASSEMBLED, COMMITTED_ANEW, FOUND_FINISHED, RECOMMITTED, TAKEN_OVER, TOO_FEW};
-use crate::types::{Change, Decision, Epochs, Put, PutId, Timestamp, Verdict};
+use crate::clients::{Admission, Ending, Finished};
+use crate::lead::{InFlight, Lead, Phase};
+use crate::msg::{Body, Ended, Known, KnownEnd};
+use crate::record;
+use crate::replica::{Adopted, Ctx, Forced, Logged, Replica, aborted};
+use crate::trace::{
+    ABORTED_UNLOGGED, ASSEMBLED, COMMITTED_ANEW, FOUND_FINISHED, RECOMMITTED, SUPERSEDED, TAKEN_OVER, TOO_FEW,
+};
+use crate::types::{Change, Commit, Put, PutId, Standing, Timestamp, Undecided, Verdict};
 
 /// What becomes of a taken-over put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Abort,
-    Again(Decision),
-    Forget,
+    Finished(Option<Ending>),
+    Again(Commit),
     Anew,
 }
 
 impl Fate {
-    /// A version that an earlier primary committed precedes everything else of its key, conditions that failed included:
-    /// their judgement came after it.
-    fn order(&self) -> u8 {
+    /// Puts that are committed again precede everything else of their key, in their order; conditions that failed were
+    /// judged after all of them.
+    fn order(&self) -> (u8, Timestamp) {
         match self {
-            Fate::Again(Decision::Commit { verdict: Verdict::Applied, .. }) => 0,
-            Fate::Again(_) => 1,
-            _ => 2,
+            Fate::Again(c) if c.verdict == Verdict::Applied => (0, c.at),
+            Fate::Again(_) => (1, NEVER),
+            _ => (2, NEVER),
         }
+    }
+}
+
+/// What all members know of a put.
+struct Findings {
+    /// Its newest version at any member.
+    written: Option<Commit>,
+    /// The decision of the greatest epoch, as members know it that have no such version.
+    ending: Option<Ending>,
+    /// The client has its answer, or is in a later run.
+    stale: bool,
+    /// The witnesses' logs.
+    logs: Vec<Option<Standing>>,
+}
+
+impl Findings {
+    fn of(known: &BTreeMap<NodeId, Known>, is_witness: impl Fn(NodeId) -> bool) -> Findings {
+        let mut f = Findings { written: None, ending: None, stale: false, logs: Vec::new() };
+        for (n, k) in known {
+            match k.end {
+                KnownEnd::None => {}
+                KnownEnd::Stale => f.stale = true,
+                KnownEnd::Written(c) => f.written = f.written.filter(|w| w.at >= c.at).or(Some(c)),
+                KnownEnd::Finished(e) => f.ending = f.ending.filter(|known| !e.replaces(known)).or(Some(e)),
+            }
+            if is_witness(*n) {
+                f.logs.push(k.log);
+            }
+        }
+        f
+    }
+    /// The decision of the greatest epoch that any member knows.
+    fn last(&self) -> Option<Ending> {
+        let written = self.written.map(|c| Ending { epoch: c.at.epoch, how: Finished::Committed(c.verdict) });
+        self.ending.filter(|e| written.is_none_or(|w| e.epoch >= w.epoch)).or(written)
+    }
+    fn in_all_logs(&self) -> bool {
+        !self.logs.is_empty() && self.logs.iter().all(Option::is_some)
     }
 }
 
@@ -69,24 +142,28 @@ impl Replica {
         self.all_reported(ctx);
     }
 
-    /// Sends what is asked to the members that have not answered.
+    /// Sends the phase's message to the members that have not answered.
     fn ask(&mut self, ctx: &mut Ctx) {
         let others = self.others(ctx.me);
         let Some(lead) = self.lead.as_mut() else { return };
         lead.asked_at = ctx.now;
-        let attempts = || lead.undecided.iter().map(|p| (p.id, p.attempt, p.key.clone())).collect();
-        let (body, silent): (Body, Vec<NodeId>) = match lead.phase {
-            Phase::Collecting => {
-                (Body::Collect, others.into_iter().filter(|n| !lead.reports.contains_key(n)).collect())
-            }
+        let attempts = |u: &Undecided| (u.put.id, u.put.attempt, u.put.key.clone());
+        let (body, answered): (Body, Vec<NodeId>) = match lead.phase {
+            Phase::Collecting => (Body::Collect, lead.reports.keys().copied().collect()),
             Phase::Querying => {
-                let silent = others.into_iter().filter(|n| !lead.evidence.contains_key(n)).collect();
-                (Body::Query { attempts: attempts() }, silent)
+                let attempts = lead.undecided.iter().map(attempts).collect();
+                (Body::Query { attempts }, lead.evidence.keys().copied().collect())
             }
-            Phase::Announcing => (Body::Active, vec![ctx.meta]),
-            _ => return,
+            Phase::Adopting => {
+                let (undecided, ended) = (lead.undecided.clone(), lead.ended.clone());
+                (Body::Adopt { undecided, ended }, lead.adopted.iter().copied().collect())
+            }
+            Phase::Announcing => return self.send(ctx, ctx.meta, Body::Active),
+            Phase::Filling | Phase::Short | Phase::Active => return,
         };
-        silent.into_iter().for_each(|to| self.send(ctx, to, body.clone()));
+        for to in others.into_iter().filter(|n| !answered.contains(n)) {
+            self.send(ctx, to, body.clone());
+        }
     }
 
     pub fn tick_takeover(&mut self, ctx: &mut Ctx) {
@@ -95,7 +172,7 @@ impl Replica {
         }
     }
 
-    pub fn on_report(&mut self, ctx: &mut Ctx, from: NodeId, undecided: Vec<Put>) {
+    pub fn on_report(&mut self, ctx: &mut Ctx, from: NodeId, undecided: Vec<Undecided>) {
         if let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Collecting) {
             lead.reports.insert(from, undecided);
             self.all_reported(ctx);
@@ -108,23 +185,17 @@ impl Replica {
         if others.iter().any(|n| !lead.reports.contains_key(n)) {
             return;
         }
-        let mut union: BTreeMap<PutId, Put> = BTreeMap::new();
-        for put in own.into_iter().chain(lead.reports.values().flatten().cloned()) {
-            let known = union.entry(put.id).or_insert_with(|| put.clone());
-            let born = known.born.min(put.born);
-            if put.attempt > known.attempt {
-                *known = put;
+        let mut union: BTreeMap<PutId, Undecided> = BTreeMap::new();
+        for u in own.into_iter().chain(std::mem::take(&mut lead.reports).into_values().flatten()) {
+            let known = union.entry(u.put.id).or_insert_with(|| u.clone());
+            if u.put.attempt > known.put.attempt {
+                *known = u;
             }
-            known.born = born;
         }
         lead.undecided = union.into_values().collect();
         lead.phase = Phase::Querying;
-        if lead.undecided.is_empty() {
-            self.announce(ctx);
-        } else {
-            self.ask(ctx);
-            self.all_known(ctx);
-        }
+        self.ask(ctx);
+        self.all_known(ctx);
     }
 
     pub fn on_evidence(&mut self, ctx: &mut Ctx, from: NodeId, known: Vec<Known>) {
@@ -137,158 +208,243 @@ impl Replica {
         }
     }
 
+    /// Finds what becomes of each put, once everything is known.
     fn all_known(&mut self, ctx: &mut Ctx) {
-        let others = self.others(ctx.me);
-        if self.lead.as_ref().is_some_and(|l| others.iter().all(|n| l.evidence.contains_key(n))) {
-            self.announce(ctx);
-        }
-    }
-
-    /// Everything is known.
-    fn announce(&mut self, ctx: &mut Ctx) {
-        let epoch = u64::from(self.epoch().0);
-        let short = self.view.as_ref().is_some_and(|v| v.members.len() < ctx.config.min_copies);
+        let (me, epoch, others) = (ctx.me, u64::from(self.epoch().0), self.others(ctx.me));
         let Some(lead) = self.lead.as_mut() else { return };
-        if short && !mutant!("kv-replica.copies.too-few") {
+        if others.iter().any(|n| !lead.evidence.contains_key(n)) {
+            return;
+        }
+        if others.len() + 1 < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") {
             lead.phase = Phase::Short;
             self.trace(ctx, TOO_FEW, epoch);
             return;
         }
-        lead.phase = Phase::Announcing;
-        self.ask(ctx);
-    }
-
-    /// Decides on what was taken over.
-    pub fn on_activated(&mut self, ctx: &mut Ctx) {
-        let epoch = u64::from(self.epoch().0);
-        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Announcing) else { return };
-        lead.phase = Phase::Active;
-        let undecided = std::mem::take(&mut lead.undecided);
-        let deadlines = self.keys.iter().filter_map(|(k, v)| v.expires.map(|t| (t, k.clone())));
-        lead.deadlines = deadlines.collect();
-        let own = undecided.iter().map(|p| self.known_of(p.id, p.attempt, &p.key)).collect();
-        let mut evidence = std::mem::take(&mut self.lead.as_mut().expect("it leads").evidence);
-        evidence.insert(ctx.me, own);
+        let (asked, mut evidence) = (std::mem::take(&mut lead.undecided), std::mem::take(&mut lead.evidence));
+        let own = asked.iter().map(|u| self.known_of(u.put.id, u.put.attempt, &u.put.key)).collect();
+        evidence.insert(me, own);
         let mut fates: Vec<(Put, Fate)> = Vec::new();
-        for (i, put) in undecided.into_iter().enumerate() {
-            let known: BTreeMap<NodeId, Known> = evidence.iter().map(|(n, k)| (*n, k[i])).collect();
-            let fate = self.fate(&put, &known);
-            fates.push((put, fate));
+        for (i, u) in asked.into_iter().enumerate() {
+            let known = evidence.iter().map(|(n, k)| (*n, k[i])).collect();
+            let fate = self.fate(ctx, &u.put, &known);
+            fates.push((u.put, fate));
         }
         self.promote(&mut fates);
-        self.trace(ctx, TAKEN_OVER, epoch);
         if !mutant!("kv-replica.takeover.any-order") {
             fates.sort_by_key(|(_, fate)| fate.order());
         }
+        let epoch = self.epoch();
+        let lead = self.lead.as_mut().expect("it leads");
         for (put, fate) in fates {
-            self.carry_out(ctx, put, fate);
+            let ended = |put: &Put, ending| Ended { id: put.id, attempt: put.attempt, ending };
+            match fate {
+                Fate::Again(c) => lead.undecided.push(Undecided { put, standing: Standing::Committed(c) }),
+                Fate::Anew => lead.undecided.push(Undecided { put, standing: Standing::Pending }),
+                Fate::Finished(ending) => lead.ended.push(ended(&put, ending)),
+                Fate::Abort => {
+                    let how = Finished::Aborted(put.attempt);
+                    lead.ended.push(ended(&put, Some(Ending { epoch, how })));
+                }
+            }
         }
+        lead.phase = Phase::Adopting;
+        let (undecided, ended) = (lead.undecided.clone(), lead.ended.clone());
+        self.ask(ctx);
+        self.adopt(ctx, undecided, &ended);
     }
 
-    /// Versions that this node has applied and lost members may only have logged. Committed in this epoch, they are among
-    /// those that such members fetch when they return: their undecided records count no more then.
+    /// Marked versions: lost members may only have logged them.
     fn promote(&self, fates: &mut Vec<(Put, Fate)>) {
-        let Some(view) = self.view.as_ref().filter(|_| !mutant!("kv-replica.takeover.no-promotion")) else { return };
-        for (key, v) in &self.keys {
-            let doubtful = !self.clean || self.marks.contains_key(key);
-            // Another member may have applied a later one.
-            let known = |(p, fate): &(Put, Fate)| p.id == v.by || p.key == *key && fate.order() == 0;
-            if !doubtful || v.at.epoch < view.settled || fates.iter().any(known) {
+        if mutant!("kv-replica.takeover.no-promotion") {
+            return;
+        }
+        for (key, (at, _)) in &self.marks {
+            let Some(v) = self.keys.get(key).filter(|v| v.at == *at) else { continue };
+            // Or another member has applied a later one.
+            let covered = |(p, fate): &(Put, Fate)| match fate {
+                Fate::Again(c) => p.key == *key && c.verdict == Verdict::Applied && (p.id == v.by || c.at >= v.at),
+                _ => false,
+            };
+            if fates.iter().any(covered) {
                 continue;
             }
             let change = match &v.value {
                 Some(value) => Change::Set { value: value.clone(), ttl: None },
                 None => Change::Delete,
             };
-            let put = Put { change, born: v.at.epoch, ..aborted(v.by, 0, key.clone()) };
-            let decision = Decision::Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires };
-            fates.push((put, Fate::Again(decision)));
+            // Its put may have been reported by a member that missed the last active view.
+            fates.retain(|(p, _)| p.id != v.by);
+            let put = Put { change, ..aborted(v.by, 0, key.clone()) };
+            fates.push((put, Fate::Again(Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires })));
         }
     }
 
-    fn fate(&self, put: &Put, known: &BTreeMap<NodeId, Known>) -> Fate {
-        let newest = |d: &Decision| match d {
-            Decision::Commit { at, verdict: Verdict::Applied, .. } => {
-                self.keys.get(&put.key).is_none_or(|v| v.at <= *at || v.by == put.id)
+    /// The table above.
+    fn fate(&self, ctx: &mut Ctx, put: &Put, known: &BTreeMap<NodeId, Known>) -> Fate {
+        let Some(view) = &self.view else { return Fate::Abort };
+        let is_witness = |n| view.member(n).is_some_and(|m| m.witness) || mutant!("kv-replica.takeover.any-witness");
+        let f = Findings::of(known, is_witness);
+        let last = f.last();
+        if let Some(e) = last.filter(|e| e.epoch >= view.active) {
+            return self.decided_lately(put, &f, e);
+        }
+        let old = f.logs.iter().all(Option::is_none);
+        if !(f.in_all_logs() || old && mutant!("kv-replica.takeover.old-records")) {
+            let admission = self.admission(put.id, put.attempt);
+            let fresh = !f.stale && last.is_none() && admission == Admission::Fresh;
+            return if fresh { Fate::Abort } else { Fate::Finished(last.filter(|_| !f.stale)) };
+        }
+        let standing = |wanted: fn(&Standing) -> bool| f.logs.iter().flatten().find(|s| wanted(s));
+        if let Some(Standing::Committed(c)) = standing(|s| matches!(s, Standing::Committed(_)))
+            && !mutant!("kv-replica.takeover.judged-again")
+        {
+            return Fate::Again(*c);
+        }
+        if standing(|s| *s == Standing::Pending).is_some() {
+            let mine = self.keys.get(&put.key).filter(|v| v.by == put.id);
+            if let Some(v) = mine {
+                return Fate::Again(Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires });
             }
-            Decision::Commit { .. } => true,
-            Decision::Abort | Decision::Forget => false,
-        };
-        let decisions = || known.values().filter_map(|k| if let Known::Decided(d) = k { Some(*d) } else { None });
-        if let Some(d) = decisions().filter(newest).max_by_key(|d| d.at()) {
-            return Fate::Again(d);
+            if last.is_some() {
+                self.trace(ctx, SUPERSEDED, put.id.sequence);
+                if mutant!("kv-replica.takeover.superseded-counts") {
+                    return Fate::Finished(last);
+                }
+            }
+        } else if (f.stale || last.is_some()) && !mutant!("kv-replica.takeover.repetition-anew") {
+            return Fate::Finished(last.filter(|_| !f.stale));
         }
-        if known.values().any(|k| *k == Known::Finished) || decisions().any(|d| d.at().is_some()) {
-            return Fate::Forget;
-        }
-        if decisions().next().is_some() {
-            return Fate::Abort;
-        }
-        let witness = |n: &NodeId| self.view.as_ref().and_then(|v| v.member(*n)).is_some_and(|m| m.witness);
-        let logged = known.iter().any(|(n, k)| *k == Known::Logged && witness(n));
-        if put.born < self.epoch() && !logged && !mutant!("kv-replica.takeover.old-records") {
-            let admission = self.clients.get(&put.id.client).map_or(Admission::Fresh, |c| c.admit(put.id, put.attempt));
-            return if admission == Admission::Fresh { Fate::Abort } else { Fate::Forget };
-        }
-        if self.never_committed(put.born, known) || mutant!("kv-replica.takeover.abort-locked-everywhere") {
+        if mutant!("kv-replica.takeover.abort-locked-everywhere") {
             return Fate::Abort;
         }
         Fate::Anew
     }
 
-    /// Whether members that hold every epoch in which the put may have been committed never logged it.
-    fn never_committed(&self, born: Epoch, known: &BTreeMap<NodeId, Known>) -> bool {
-        let Some(view) = &self.view else { return false };
-        let mut shown = Epochs::none();
-        for m in view.members.iter().filter(|m| known.get(&m.node) == Some(&Known::Never)) {
-            if mutant!("kv-replica.takeover.any-witness") {
-                return true;
+    /// Decided in the last active view, or found later never to have been committed.
+    fn decided_lately(&self, put: &Put, f: &Findings, last: Ending) -> Fate {
+        match last.how {
+            Finished::Aborted(_) => Fate::Abort,
+            Finished::Committed(Verdict::ConditionFailed) => {
+                let at = Timestamp { epoch: last.epoch, counter: 0 };
+                Fate::Again(Commit { at, verdict: Verdict::ConditionFailed, expires: None })
             }
-            shown.union(&m.holds);
-        }
-        born <= view.last() && shown.covers(born, view.last())
-    }
-
-    fn carry_out(&mut self, ctx: &mut Ctx, put: Put, fate: Fate) {
-        let (id, attempt) = (put.id, put.attempt);
-        match fate {
-            Fate::Abort => {
-                self.trace(ctx, ABORTED_UNLOGGED, id.sequence);
-                self.end_attempt(ctx, id, attempt, put.key, Decision::Abort);
+            Finished::Committed(Verdict::Applied) => {
+                let newest = |c: &Commit| self.keys.get(&put.key).is_none_or(|v| v.at <= c.at || v.by == put.id);
+                let overwritten = f.ending.is_some_and(|e| e.epoch == last.epoch);
+                let written = f.written.filter(|c| c.at.epoch == last.epoch && !overwritten);
+                written.filter(newest).map_or(Fate::Finished(Some(last)), Fate::Again)
             }
-            Fate::Forget => {
-                self.trace(ctx, FOUND_FINISHED, id.sequence);
-                self.end_attempt(ctx, id, attempt, put.key, Decision::Forget);
-            }
-            Fate::Anew => {
-                self.trace(ctx, COMMITTED_ANEW, id.sequence);
-                if let Some(lead) = self.lead.as_mut().filter(|_| !mutant!("kv-replica.fill.without-anew")) {
-                    lead.taken_over.insert(id);
-                }
-                self.begin(ctx, put.clone());
-                self.others(ctx.me).into_iter().for_each(|to| {
-                    self.send(ctx, to, Body::Prepare(Box::new(put.clone())));
-                });
-            }
-            Fate::Again(Decision::Commit { verdict, expires, .. }) => {
-                self.trace(ctx, RECOMMITTED, id.sequence);
-                self.recommit(ctx, put, verdict, expires);
-            }
-            Fate::Again(Decision::Abort | Decision::Forget) => {}
         }
     }
 
-    fn recommit(&mut self, ctx: &mut Ctx, put: Put, verdict: Verdict, expires: Option<rackweave_core::Time>) {
+    /// Replaces the log by the primary's findings. Later this member logs other puts too.
+    pub fn adopt(&mut self, ctx: &mut Ctx, undecided: Vec<Undecided>, ended: &[Ended]) {
+        match self.adopted {
+            Adopted::No => self.adopted = Adopted::Forcing,
+            Adopted::Forcing => return,
+            Adopted::Yes => return self.send_adopted(ctx),
+        }
+        let old = std::mem::take(&mut self.logged);
+        let kept: BTreeSet<PutId> = undecided.iter().map(|u| u.put.id).collect();
+        let gone = old.keys().filter(|id| !kept.contains(id));
+        let mut entries: Vec<(Bytes, Option<Bytes>)> = gone.map(|id| (record::logged_key(self.p, id), None)).collect();
+        let mut changed: BTreeSet<NodeId> = BTreeSet::new();
+        for Ended { id, ending, .. } in ended {
+            if let Some(ending) = ending {
+                self.clients.entry(id.client).or_default().finish(*id, 0, *ending);
+                changed.insert(id.client);
+            }
+        }
+        for u in undecided {
+            let id = u.put.id;
+            if u.standing == Standing::Pending
+                && let Some(client) = self.clients.get_mut(&id.client)
+            {
+                client.reopen(id);
+                changed.insert(id.client);
+            }
+            entries.push((record::logged_key(self.p, &id), Some(record::undecided(&u))));
+            self.lock(&u.put.key);
+            let doubt_at = ctx.now + ctx.config.doubt;
+            self.logged.insert(id, Logged { put: u.put, standing: u.standing, forced: true, doubt_at });
+        }
+        let client = |n: NodeId| (record::client_key(self.p, n), Some(record::client(&self.clients[&n])));
+        entries.extend(changed.into_iter().map(client));
+        for key in old.into_values().map(|l| l.put.key) {
+            self.unlock(&key);
+            self.serve_held(ctx, &key, false);
+        }
+        let epoch = self.epoch();
+        ctx.journal.force(ctx.fx, entries, Forced::Adopted { p: self.p, epoch });
+    }
+
+    pub fn forced_adopted(&mut self, ctx: &mut Ctx, epoch: Epoch) {
+        if epoch == self.epoch() && self.adopted == Adopted::Forcing {
+            self.adopted = Adopted::Yes;
+            self.send_adopted(ctx);
+        }
+    }
+
+    fn send_adopted(&mut self, ctx: &mut Ctx) {
+        match self.primary() {
+            Some(p) if p == ctx.me => self.on_adopted(ctx, p),
+            Some(p) => self.send(ctx, p, Body::Adopted),
+            None => {}
+        }
+    }
+
+    pub fn on_adopted(&mut self, ctx: &mut Ctx, from: NodeId) {
+        let members = self.others(ctx.me).len() + 1;
+        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Adopting) else { return };
+        lead.adopted.insert(from);
+        let early = mutant!("kv-replica.takeover.decides-before-adopted") && lead.adopted.contains(&ctx.me);
+        if lead.adopted.len() == members || early {
+            lead.phase = Phase::Announcing;
+            self.ask(ctx);
+        }
+    }
+
+    /// The view is active: the primary commits what was taken over, and answers the clients of what has ended.
+    pub fn on_activated(&mut self, ctx: &mut Ctx) {
+        let epoch = u64::from(self.epoch().0);
+        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Announcing) else { return };
+        lead.phase = Phase::Active;
+        let (undecided, ended) = (std::mem::take(&mut lead.undecided), std::mem::take(&mut lead.ended));
+        let deadlines = self.keys.iter().filter_map(|(k, v)| v.expires.map(|t| (t, k.clone())));
+        lead.deadlines = deadlines.collect();
+        self.trace(ctx, TAKEN_OVER, epoch);
+        for Ended { id, attempt, ending } in ended {
+            let is_abort = ending.is_some_and(|e| matches!(e.how, Finished::Aborted(_)));
+            self.trace(ctx, if is_abort { ABORTED_UNLOGGED } else { FOUND_FINISHED }, id.sequence);
+            let result = self.finished_as(id, attempt);
+            if id.client != ctx.me {
+                self.send(ctx, id.client, Body::PutReply { id, attempt, result });
+            }
+        }
+        let keys: BTreeSet<Bytes> = undecided.iter().map(|u| u.put.key.clone()).collect();
+        for u in undecided {
+            self.resume(ctx, u);
+        }
+        keys.iter().for_each(|key| self.advance(ctx, key));
+    }
+
+    /// All members have logged it already.
+    fn resume(&mut self, ctx: &mut Ctx, Undecided { put, standing }: Undecided) {
         let (id, key) = (put.id, put.key.clone());
+        let logged = self.view.iter().flat_map(|v| &v.members).map(|m| m.node).collect();
+        let verdict: Option<(Verdict, Option<Time>)> = match standing {
+            Standing::Committed(c) => Some((c.verdict, c.expires)),
+            Standing::New | Standing::Pending => None,
+        };
+        self.trace(ctx, if verdict.is_some() { RECOMMITTED } else { COMMITTED_ANEW }, id.sequence);
         let Some(lead) = self.lead.as_mut() else { return };
-        let (logged, applied) = (BTreeSet::new(), BTreeSet::new());
         let retry_at = ctx.now + ctx.config.retry;
-        let f = InFlight { put, logged, decision: None, applied, verdict: Some((verdict, expires)), retry_at };
+        let f = InFlight { put, logged, decision: None, applied: BTreeSet::new(), verdict, retry_at };
+        if verdict.is_some() || !mutant!("kv-replica.fill.without-anew") {
+            lead.taken_over.insert(id);
+        }
         lead.puts.insert(id, f);
-        lead.taken_over.insert(id);
-        let queue: &mut Queue = lead.queues.entry(key.clone()).or_default();
-        queue.ready.push_back(id);
-        self.advance(ctx, &key);
+        lead.queues.entry(key).or_default().ready.push_back(id);
     }
 }
 

@@ -43,6 +43,8 @@ trace_points! {
     EXPIRED: Expired = 122,
     /// A client returned early. a: sequence, b: members that had logged it.
     RETURNED_EARLY: ReturnedEarly = 123,
+    /// A lost primary's decision, which reached nobody else, counts no more. a: partition, b: sequence.
+    SUPERSEDED: Superseded = 126,
     /// A view without one of the members of the previous view. a: partition, b: epoch.
     SHRUNK: Shrunk = 124,
     /// A restarted node takes part again with the epochs that it held. a: partition, b: epoch.

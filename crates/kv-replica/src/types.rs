@@ -82,8 +82,24 @@ pub struct Put {
     pub change: Change,
     /// Any-k: members inform the client as soon as their log is forced.
     pub early: bool,
-    /// The first epoch in which it was logged, as its bearer knows it.
-    pub born: Epoch,
+}
+
+/// What a member's log says of an undecided put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The client sent it in the last active view, or the member missed that view.
+    New,
+    /// It was undecided when the last view in which this member took part began: a lost member may have applied it.
+    Pending,
+    /// An earlier primary committed it, and some member may not have applied it.
+    Committed(Commit),
+}
+
+/// An undecided put in a member's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecided {
+    pub put: Put,
+    pub standing: Standing,
 }
 
 /// A key's committed state at a member.
@@ -104,14 +120,19 @@ pub enum Verdict {
     ConditionFailed,
 }
 
+/// A commit: its place in the key's order, and its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    pub at: Timestamp,
+    pub verdict: Verdict,
+    /// When the value expires, by the clock of the primary that committed it first.
+    pub expires: Option<Time>,
+}
+
 /// A primary's final word about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    Commit {
-        at: Timestamp,
-        verdict: Verdict,
-        expires: Option<Time>,
-    },
+    Commit(Commit),
     Abort,
     /// It was decided earlier: the record goes, and nothing else changes.
     Forget,
@@ -120,7 +141,7 @@ pub enum Decision {
 impl Decision {
     pub fn at(&self) -> Option<Timestamp> {
         match self {
-            Decision::Commit { at, .. } => Some(*at),
+            Decision::Commit(c) => Some(c.at),
             Decision::Abort | Decision::Forget => None,
         }
     }
@@ -219,8 +240,8 @@ pub struct Member {
     pub wants: Epochs,
     /// The first epoch of its current stint: it was a member in every view since.
     pub since: Epoch,
-    /// It was a member of the last view that became active: what it has logged and not seen decided may be undecided.
-    /// Undecided records of others were decided on by that view, or nobody ever applied them.
+    /// It was a member of the last view that became active, with this drive: its log has every put that was undecided
+    /// when that view began, and every put that it may have committed.
     pub witness: bool,
 }
 
@@ -230,8 +251,8 @@ pub struct View {
     pub partition: Partition,
     pub epoch: Epoch,
     pub primary: NodeId,
-    /// Versions of lower epochs are on all members that hold those epochs.
-    pub settled: Epoch,
+    /// The last view that became active before this one; zero if none did.
+    pub active: Epoch,
     pub members: Vec<Member>,
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time};
 use rackweave_kv_replica::client::{Answer, Done};
+use rackweave_kv_replica::clients::Finished;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
 use rackweave_kv_replica::record::{self, Record};
@@ -230,6 +231,10 @@ impl World {
             _ => 0,
         }
     }
+    /// Whether the client can begin a put.
+    pub fn takes_puts(&self, c: NodeId) -> bool {
+        matches!(self.engine.node(c).map(|p| &p.any), Some(Any::Client(client)) if !client.is_busy())
+    }
 
     pub fn value(&mut self) -> Bytes {
         self.next_value += 1;
@@ -309,19 +314,20 @@ impl World {
         for n in view.iter().flat_map(|v| v.readable()) {
             let v = view.as_ref().expect("it has a member");
             let same_drive = v.member(n).is_some_and(|m| m.drive == self.drives[&n]);
-            if same_drive && !self.durable(n, p, id) {
+            if same_drive && !self.durable(n, p, id, verdict) {
                 self.lost.get_or_insert(format!("{id:?} ({verdict:?}) is not durable on {n}: {v:?}"));
             }
         }
     }
 
-    fn durable(&self, n: NodeId, p: Partition, id: PutId) -> bool {
+    fn durable(&self, n: NodeId, p: Partition, id: PutId, verdict: Verdict) -> bool {
         let find = record::client_key(p, id.client);
         let saved = self.engine.saved(n);
         let state = saved.iter().find(|(k, _)| *k == find).map(|(k, v)| record::read(k, v));
         match state {
             Some(Ok(Record::Client(_, _, c))) => {
-                c.incarnation > id.incarnation || c.floor > id.sequence || c.finished.contains_key(&id.sequence)
+                let how = c.finished.get(&id.sequence).map(|e| e.how);
+                c.incarnation > id.incarnation || c.floor > id.sequence || how == Some(Finished::Committed(verdict))
             }
             _ => false,
         }
