@@ -1,7 +1,9 @@
 //! With the metadata service: registration, and the rack's map.
 
+use std::collections::BTreeSet;
+
 use rackweave_core::msg::{Control, RackMap};
-use rackweave_core::{Effects, Incarnation, Span, Time};
+use rackweave_core::{Effects, Incarnation, SetId, Span, Time};
 
 use crate::set_client::SetClient;
 
@@ -82,6 +84,16 @@ impl<M> SetClient<M> {
         }
         let newer = map.generation > r.generation;
         r.generation = map.generation;
-        map.sets.iter().fold(newer, |changed, s| self.route(s.set, s.epoch, &s.members, newer) || changed)
+        let answered = r.map_answered;
+        let changed =
+            map.sets.iter().fold(newer, |changed, s| self.route(s.set, s.epoch, &s.members, newer) || changed);
+        let named: BTreeSet<SetId> = map.sets.iter().map(|s| s.set).collect();
+        for (_, s) in &mut self.sets {
+            let is_named = named.contains(&s.set);
+            s.mapped |= is_named;
+            // A set that was never named may be newer than the map, unless the map was requested after it was known.
+            s.ended = !is_named && (s.mapped || answered > s.known_at || mutant!("client.sets.ended-before-known"));
+        }
+        changed
     }
 }

@@ -32,6 +32,11 @@ pub struct SetState {
     /// Whether the sequences from `floor` on are answered; the first never is.
     answered: VecDeque<bool>,
     floor: u64,
+    /// Number of requests for the map when it became known, and whether a map has named it since.
+    pub(crate) known_at: u64,
+    pub(crate) mapped: bool,
+    /// A newer map does not name it.
+    pub(crate) ended: bool,
     /// In the list of sets whose messages may go.
     pub(crate) due: bool,
     /// Epoch of its last known recovery.
@@ -62,6 +67,9 @@ impl SetState {
             writes: Lane::default(),
             answered: VecDeque::new(),
             floor: 1,
+            known_at: 0,
+            mapped: false,
+            ended: false,
             due: false,
             recovered: Epoch(0),
             window: u32::MAX,
@@ -69,6 +77,9 @@ impl SetState {
             cut_at: Time::ZERO,
             round_trip: RoundTrip::UNKNOWN,
         }
+    }
+    pub(crate) fn known_since(set: SetId, known_at: u64) -> SetState {
+        SetState { known_at, ..SetState::new(set) }
     }
     pub fn set_members(&mut self, members: &[VssdId]) {
         // The home rack has most of them; at a tie none is farther.

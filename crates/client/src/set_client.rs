@@ -132,7 +132,7 @@ pub struct SetClient<M> {
     pub(crate) incarnation: Option<Incarnation>,
     /// `None`: the owner knows the members of sets itself.
     pub(crate) registration: Option<Registration>,
-    pub(crate) sets: Vec<SetState>,
+    pub(crate) sets: Slab<SetState>,
     set_index: Map<SetId, u32>,
     messages: Slab<Message<M>>,
     serial: u32,
@@ -161,7 +161,7 @@ impl<M> SetClient<M> {
             cfg: cfg.at_least(),
             incarnation,
             registration: None,
-            sets: Vec::new(),
+            sets: Slab::new(),
             set_index: map(),
             messages: Slab::new(),
             serial,
@@ -174,9 +174,13 @@ impl<M> SetClient<M> {
     pub fn stats(&self) -> SetStats {
         self.stats
     }
-    /// Number of sets: indices are below it.
-    pub fn sets(&self) -> usize {
+    /// Number of sets.
+    pub fn known(&self) -> usize {
         self.sets.len()
+    }
+    /// Indices of sets are below it.
+    pub fn sets(&self) -> usize {
+        self.sets.iter().next_back().map_or(0, |(i, _)| i + 1)
     }
     /// # Panics
     /// If there is no set with this index.
@@ -188,10 +192,29 @@ impl<M> SetClient<M> {
     }
     /// Index of the set, which may be new.
     pub fn set_slot(&mut self, set: SetId) -> u32 {
-        *self.set_index.entry(set).or_insert_with(|| {
-            self.sets.push(SetState::new(set));
-            self.sets.len() as u32 - 1
-        })
+        let known_at = self.registration.as_ref().map_or(0, |r| r.map_asks);
+        let new = || self.sets.insert(SetState::known_since(set, known_at)) as u32;
+        *self.set_index.entry(set).or_insert_with(new)
+    }
+    /// Sets that the metadata service no longer has: they belonged to a deleted volume, and no replica of them will
+    /// answer.
+    pub fn ended_sets(&self) -> Vec<u32> {
+        self.sets.iter().filter(|(_, s)| s.ended).map(|(i, _)| i as u32).collect()
+    }
+    /// Slots of the messages to a set.
+    pub fn messages_to(&self, set: u32) -> Vec<u32> {
+        self.messages().filter(|(_, m)| m.set == set).map(|(slot, _)| slot).collect()
+    }
+    /// Forgets a set, unless it is unknown or a message is for it. A later set may get its index.
+    pub fn forget_set(&mut self, set: SetId) -> bool {
+        let Some(&i) = self.set_index.get(&set) else { return false };
+        if self.messages().any(|(_, m)| m.set == i) {
+            return false;
+        }
+        self.set_index.remove(&set);
+        self.sets.remove(i as usize);
+        self.due.retain(|&due| due != i);
+        true
     }
     /// The members of a set. Returns whether any changed: if so, messages of [`SetClient::stranded`] go again. `anew`:
     /// none is suspect from now on.

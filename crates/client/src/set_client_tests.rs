@@ -182,3 +182,56 @@ fn without_members_a_message_waits() {
     assert_eq!(r.client.stranded(), [slot]);
     assert_eq!(r.send(slot), Sent::Again { tries: 1, member: MEMBERS[0], moved: true });
 }
+
+const OTHER: SetId = SetId(9);
+
+/// A map of these sets.
+fn map_of(generation: u64, sets: &[SetId]) -> RackMap {
+    let route = |&set: &SetId| SetRoute { set, epoch: Epoch(3), members: MEMBERS.to_vec() };
+    RackMap { generation, sets: sets.iter().map(route).collect() }
+}
+
+#[test]
+fn a_set_that_a_newer_map_does_not_name_has_ended() {
+    let mut r = Rig::registered();
+    r.client.take_map(&map_of(2, &[SET, OTHER]));
+    assert!(r.client.ended_sets().is_empty());
+    r.client.take_map(&map_of(1, &[SET]));
+    assert!(r.client.ended_sets().is_empty(), "an older map");
+    r.client.take_map(&map_of(3, &[SET]));
+    let other = r.client.set_slot(OTHER);
+    assert_eq!(r.client.ended_sets(), [other]);
+}
+
+#[test]
+fn a_set_that_no_map_has_named_may_be_newer_than_the_map() {
+    let mut r = Rig::registered();
+    r.client.ask_map(r.now, &mut r.fx);
+    // It becomes known, by an attach, while the request is under way.
+    let other = r.client.set_slot(OTHER);
+    r.client.map_answered(1);
+    r.client.take_map(&map_of(2, &[SET]));
+    assert!(r.client.ended_sets().is_empty(), "the map may be from before");
+    r.now += Span::from_secs(1);
+    r.client.ask_map(r.now, &mut r.fx);
+    r.client.map_answered(2);
+    r.client.take_map(&map_of(2, &[SET]));
+    assert_eq!(r.client.ended_sets(), [other]);
+}
+
+#[test]
+fn a_set_is_forgotten_without_messages_and_its_place_is_used_again() {
+    let mut r = Rig::registered();
+    r.client.take_map(&map_of(2, &[SET, OTHER]));
+    let other = r.client.set_slot(OTHER);
+    let slot = r.client.insert(other, 0, Plain { mutation: true });
+    r.client.enqueue(slot);
+    assert_eq!(r.client.messages_to(other), [slot]);
+    assert!(!r.client.forget_set(OTHER) && !r.client.forget_set(SetId(1)));
+    r.client.release(slot);
+    assert!(r.client.forget_set(OTHER) && !r.client.forget_set(OTHER));
+    assert_eq!((r.client.known(), r.client.sets()), (1, 1));
+    assert_eq!(r.client.pop_due_set(), None, "nor is it due");
+    assert_eq!(r.client.set_slot(SetId(10)), other);
+    assert_eq!(r.client.set(other).floor(), 1);
+}

@@ -48,6 +48,19 @@ impl Clearing {
     pub fn add(&mut self, volume: VolumeId, sets: &[SetId]) {
         self.queue.extend(sets.iter().map(|&s| (volume, s)));
     }
+    /// The set has ended: nothing is to be sent to it, and it is forgotten.
+    pub fn ended(&mut self, set: SetId) {
+        self.queue.retain(|(_, queued)| *queued != set);
+        let to_it = self.client.messages().filter(|(_, m)| m.what.set == set).map(|(slot, _)| slot);
+        for slot in to_it.collect::<Vec<u32>>() {
+            self.client.release(slot);
+        }
+        self.client.forget_set(set);
+    }
+    /// Number of sets that it knows, for checkers.
+    pub fn known(&self) -> usize {
+        self.client.known()
+    }
     /// When the next message is due.
     pub fn deadline(&mut self) -> Time {
         let may_start = !self.queue.is_empty() && self.client.len() < IN_FLIGHT_MAX;

@@ -589,6 +589,7 @@ impl Meta {
             return;
         }
         self.tick_at = now + (self.cfg.lease / TICKS_A_LEASE).min(TICK_MAX);
+        self.end_unserved(now, fx);
         self.begin_moves(now, fx);
         self.balance(now, fx);
         let mut changed = false;

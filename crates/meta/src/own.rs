@@ -11,13 +11,13 @@
 use std::cmp::Reverse;
 
 use rackweave_core::admin::{self, Isolation, OwnUnit, OwnUnits, ServerError, ServerState, VolumeCreate, VolumeError};
-use rackweave_core::msg::{View, ViewState};
+use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
 
 use crate::codec::{self, OwnRecord, SetsRecord, VolumeRecord};
 use crate::config::MEMBERS_MAX;
-use crate::members::Place;
+use crate::members::{Place, Servers};
 use crate::node::{Meta, Set};
 use crate::room::striped;
 use crate::trace;
@@ -69,6 +69,10 @@ impl Meta {
     /// Whether the set is a volume's own, for checkers.
     pub fn own_volume(&self, set: SetId) -> Option<VolumeId> {
         Some(self.sets[*self.by_set.get(&set)?].own?.record.volume)
+    }
+    /// Number of sets that it sends final fences to, or remembers from one, for checkers.
+    pub fn sets_fenced(&self) -> usize {
+        self.clearing.known()
     }
     /// Sets whose places are being given back, for checkers.
     pub fn ended_sets(&self) -> impl Iterator<Item = SetId> {
@@ -307,8 +311,28 @@ impl Meta {
             self.end_set(now, i, fx);
         }
     }
+    /// Ends the sets of deleted volumes that cannot answer the final fence: fewer than `min_copies` members may serve, so
+    /// no write completes there. Nobody needs their contents, so they wait for no member.
+    pub(crate) fn end_unserved(&mut self, now: Time, fx: &mut Effects) {
+        let deleting = self.volumes.by_id.values().filter(|v| v.deleting);
+        let waiting = deleting.flat_map(|v| v.to_clear.iter().map(|s| (v.id, *s)));
+        let unserved: Vec<(VolumeId, SetId)> = waiting.filter(|(_, s)| self.is_unserved(now, *s)).collect();
+        for (volume, set) in unserved {
+            self.set_cleared(now, volume, set, fx);
+        }
+    }
+    fn is_unserved(&self, now: Time, set: SetId) -> bool {
+        let Some(s) = self.by_set.get(&set).map(|&i| &self.sets[i]).filter(|s| s.own.is_some()) else { return false };
+        let may_serve = |m: &&Member| {
+            let server = self.servers.server(m.server);
+            m.role == Role::Member && m.incarnation == server.incarnation && now < server.lease_ends
+        };
+        let members = s.view.members.iter().filter(may_serve).count();
+        s.view.state != ViewState::Normal || members < usize::from(self.cfg.min_copies)
+    }
     fn end_set(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let (set, epoch) = (self.sets[i].view.set, u64::from(self.sets[i].view.epoch.0));
+        self.clearing.ended(set);
         fx.trace(trace::OWN_SET_ENDED, u64::from(set.0), epoch);
         self.mark_ended(i);
         // Maps are numbered by the sum of epochs, which must grow.

@@ -308,6 +308,39 @@ fn own_sets_are_sound_through_crashes_and_come_back_erased() {
     assert!(all.count() < 10 || seen.all(), "{seen:?}");
 }
 
+/// What a rack remembers depends on the volumes that exist (protocol rule 31).
+#[test]
+fn a_thousand_volumes_that_were_deleted_leave_nothing() {
+    const VOLUMES: u32 = 1_000;
+    let mut r = Rack::new(OwnUnit::Channel, 3);
+    r.run(Span::from_secs(1));
+    let kept = r.made(1).expect("room");
+    r.write(&kept, 0);
+    let known = |r: &Rack| {
+        let (volumes, sets) = r.sim.client(0).expect("runs").known();
+        [volumes, sets, r.sim.meta().expect("runs").sets_fenced()]
+    };
+    let before = known(&r);
+    let mut most = before;
+    for n in 0..VOLUMES {
+        let name = loop {
+            match r.made(1) {
+                Some(name) => break name,
+                None => r.run(Span::from_millis(20)),
+            }
+        };
+        r.write(&name, u64::from(n) % WRITTEN);
+        r.delete(&name);
+        most = std::array::from_fn(|i| most[i].max(known(&r)[i]));
+    }
+    assert!(most.iter().all(|n| *n < 20), "{most:?}");
+    r.run(Span::from_secs(10));
+    assert_eq!(known(&r), before);
+    let name = r.made(2).expect("room");
+    r.write(&name, 1);
+    r.read_all();
+}
+
 /// A lost server's copies are made again in free units of the same kind, and a drained one's move there.
 #[test]
 fn copies_of_a_lost_and_of_a_drained_server_go_to_free_units() {

@@ -1,7 +1,7 @@
 //! With the metadata service: attaching, administration, changes of volumes.
 
 use rackweave_core::admin;
-use rackweave_core::msg::{Control, RackMap};
+use rackweave_core::msg::{Control, FENCE_ALL, RackMap};
 use rackweave_core::request::{Outcome, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Effects, SetId, Time};
@@ -45,6 +45,31 @@ impl VolumeClient {
         self.orders.resize_with(self.sets.sets(), SetOrder::default);
         if changed {
             self.resend_stranded(now, fx);
+        }
+        for set in self.sets.ended_sets() {
+            self.end_set(now, set, fx);
+        }
+    }
+
+    /// The set belonged to a deleted volume and no longer exists. The volume's requests fail as at its final fence. Once
+    /// none is left, set and volume are forgotten; until then each map repeats this.
+    fn end_set(&mut self, now: Time, set: u32, fx: &mut Effects) {
+        let tags: Vec<u64> = self.sets.messages_to(set).iter().map(|&slot| self.sets.message(slot).tag).collect();
+        for tag in tags {
+            if let Some(slot) = self.sets.owner_of(tag) {
+                self.on_fenced(now, slot, FENCE_ALL, fx);
+            }
+        }
+        let of_it = |v: &Volume| v.shares.iter().any(|s| s.set == set);
+        let volumes: Vec<usize> = self.volumes.iter().filter(|(_, v)| of_it(v)).map(|(v, _)| v).collect();
+        for &v in &volumes {
+            self.volumes[v].fenced = Some(FENCE_ALL);
+        }
+        let in_use = volumes.into_iter().filter(|&v| !self.forget_volume(v)).count();
+        let order = &self.orders[set as usize];
+        let idle = order.resending == 0 && order.parked.is_empty() && !self.resent.contains(&set);
+        if in_use == 0 && idle && self.sets.forget_set(self.sets.set(set).set) {
+            self.orders[set as usize] = SetOrder::default();
         }
     }
 
@@ -179,17 +204,22 @@ impl VolumeClient {
     fn forget(&mut self, name: &str) {
         let gone: Vec<usize> = self.volumes.iter().filter(|(_, v)| *v.info.name == *name).map(|(v, _)| v).collect();
         for v in gone {
-            let in_use = |volume: u32| volume as usize == v;
-            if self.pending.iter().any(|(_, p)| in_use(p.volume))
-                || self.sets.messages().any(|(_, m)| in_use(m.what.volume))
-            {
-                continue;
-            }
-            self.limited.retain(|&l| l as usize != v);
-            let gone = self.volumes.remove(v);
-            self.kept -= gone.shares.iter().map(|s| s.unflushed.bytes()).sum::<u64>();
-            self.volume_index.remove(&gone.info.id);
+            self.forget_volume(v);
         }
+    }
+    /// Forgets a deleted volume, unless a request or message is for it.
+    fn forget_volume(&mut self, v: usize) -> bool {
+        let in_use = |volume: u32| volume as usize == v;
+        if self.pending.iter().any(|(_, p)| in_use(p.volume))
+            || self.sets.messages().any(|(_, m)| in_use(m.what.volume))
+        {
+            return false;
+        }
+        self.limited.retain(|&l| l as usize != v);
+        let gone = self.volumes.remove(v);
+        self.kept -= gone.shares.iter().map(|s| s.unflushed.bytes()).sum::<u64>();
+        self.volume_index.remove(&gone.info.id);
+        true
     }
 
     pub(super) fn finish_attach(

@@ -181,7 +181,7 @@ impl VolumeClient {
         }
     }
 
-    fn on_fenced(&mut self, now: Time, slot: u32, attach: u32, fx: &mut Effects) {
+    pub(super) fn on_fenced(&mut self, now: Time, slot: u32, attach: u32, fx: &mut Effects) {
         let m = &self.sets.message(slot).what;
         let volume = &mut self.volumes[m.volume as usize];
         if (attach <= volume.info.attach || mutant!("block.fence.ignored")) && !matches!(m.op, MsgOp::Fence { .. }) {

@@ -232,6 +232,10 @@ impl VolumeClient {
     pub fn requests_waiting(&self) -> usize {
         self.pending.len()
     }
+    /// Number of volumes and of sets that it knows.
+    pub fn known(&self) -> (usize, usize) {
+        (self.volumes.len(), self.sets.known())
+    }
     /// Has registered with the metadata service.
     pub fn registered(&self) -> bool {
         self.sets.registered()

@@ -11,5 +11,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("client.floor.early", "7", FEW, UNITS, "The floor passes mutations that are not answered."),
     m("client.retry.new-sequence", "7", FEW, UNITS, "A mutation that is sent again gets another sequence."),
     m("client.map.older", "1", ONE, UNITS, "An older map of the rack counts.").tested(),
+    m("client.sets.ended-before-known", "31", &[], UNITS, "A set counts as ended although the map may be older than the set.").tested(),
     m("client.reply.any-message", "7", ONE, UNITS, "The answer to an earlier message in a slot counts for the present one.").tested(),
 ];
