@@ -45,6 +45,7 @@ fn plan() -> Plan {
             .collect(),
         groups: Vec::new(),
         homes: Vec::new(),
+        cleared: Vec::new(),
     };
     Plan {
         ssd: SsdId(5),

@@ -12,9 +12,6 @@ use rackweave_flash::{Profile, ProfileError, Timing};
 
 use crate::{FileSsd, Made, OpenError, OsFile, Shape};
 
-/// γ, what a channel is erased by between swaps, is a channel's life ÷ this: 24 TB of 64 GB erased 10,000 times, as in FlashBlox
-/// §3.1.5.
-const GAMMA_PART: u64 = 27;
 const MIB: u64 = 1 << 20;
 
 /// Why a drive was not opened.
@@ -97,9 +94,7 @@ pub fn open_with(
 fn config(base: &Profile, bytes: u64) -> Result<ManagerConfig, DriveError> {
     let mut cfg = ManagerConfig::new(SsdId(0), base.scaled_to(bytes)?);
     cfg.timing = Timing::None;
-    let g = &cfg.profile.geometry;
-    let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
-    cfg.wear = WearPolicy::adaptive((channel * u64::from(cfg.profile.endurance) / GAMMA_PART).max(channel));
+    cfg.wear = WearPolicy::of_drive(&cfg.profile);
     cfg.check().map_err(ManagerError::from)?;
     Ok(cfg)
 }

@@ -108,7 +108,7 @@ fn a_swap_of_dies_in_a_file_survives_the_ends_of_its_processes() {
             resumed += 1;
             d.ssd.resume_swap(Time::ZERO, &mut d.out);
         } else {
-            d.ssd.swap_dies(Time::ZERO, (0, 1), &mut d.out).expect("nothing is under way");
+            d.ssd.swap_dies(Time::ZERO, &[(0, 1)], &mut d.out).expect("nothing is under way");
         }
         for _ in 0..d.rng.below(500) {
             version += 1;

@@ -23,6 +23,7 @@ use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
 mod keep;
+mod level;
 mod logs;
 mod places;
 mod swap;
@@ -31,6 +32,7 @@ mod types;
 use groups::ChannelGroup;
 pub use groups::LoanStatus;
 use keep::Keeper;
+use level::Leveling;
 use logs::LogUnits;
 pub use logs::{LOG_DIES_MAX, log_blocks};
 use places::Places;
@@ -65,6 +67,8 @@ pub struct Ssd {
     keeper: Keeper,
     /// Dies that trade places.
     swap: Option<Box<Swap>>,
+    /// When they do.
+    leveling: Option<Box<Leveling>>,
     /// While a start looks for blocks that moved.
     places: Option<Box<Places>>,
 }
@@ -93,6 +97,7 @@ impl Ssd {
             table: Table::new(cfg.drive, &cfg.profile),
             keeper: Keeper::default(),
             swap: None,
+            leveling: None,
             places: None,
             cfg,
         })

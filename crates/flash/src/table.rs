@@ -20,6 +20,8 @@ const MAGIC: [u8; 8] = *b"RWTABLE\n";
 pub const VERSION: u16 = 1;
 /// Version of a drive whose dies were swapped: the table has their homes too.
 pub const VERSION_SWAPPED: u16 = 2;
+/// The same with the wear of each die when the last swap began.
+pub const VERSION_LEVELED: u16 = 3;
 /// Most entries: indices are below it.
 pub const ENTRIES_MAX: usize = 64;
 /// Soft-planes that a die may be divided into: bounds the units of a table.
@@ -155,6 +157,8 @@ pub struct Table {
     /// Physical die on which each logical die belongs; empty while no dies of the drive were ever swapped. Where it is not, erase
     /// blocks may lie on other dies than their addresses name.
     pub homes: Vec<u16>,
+    /// Erases of each physical die when the last swap began, from which on rates of wear count; empty where `homes` is.
+    pub cleared: Vec<u64>,
 }
 
 /// Why a drive's table makes the drive unusable. Nothing was written.
@@ -168,8 +172,8 @@ pub enum TableError {
     )]
     Missing { block: u32 },
     #[error(
-        "the drive's table is of version {found}, this program reads versions {VERSION} and \
-         {VERSION_SWAPPED}"
+        "the drive's table is of version {found}, this program reads versions {VERSION} to \
+         {VERSION_LEVELED}"
     )]
     Version { found: u16 },
     #[error("the table is of drive {found}, but lies on drive {wanted}: put each drive's own file in its place")]
@@ -240,7 +244,11 @@ impl Out {
 /// Bytes of a copy, without what follows it up to [`copy_bytes`].
 pub fn encode(t: &Table) -> Vec<u8> {
     let mut o = Out(Vec::new());
-    let version = if t.homes.is_empty() { VERSION } else { VERSION_SWAPPED };
+    let version = match (t.homes.is_empty(), t.cleared.is_empty()) {
+        (true, _) => VERSION,
+        (false, true) => VERSION_SWAPPED,
+        (false, false) => VERSION_LEVELED,
+    };
     o.put(&MAGIC).put(&version.to_le_bytes()).put(&(t.entries.len() as u16).to_le_bytes());
     o.put(&(t.groups.len() as u16).to_le_bytes()).zeroes_to(24);
     o.put(&t.generation.to_le_bytes()).put(&t.drive.0.to_le_bytes());
@@ -270,6 +278,11 @@ pub fn encode(t: &Table) -> Vec<u8> {
     t.homes.iter().for_each(|d| {
         o.put(&d.to_le_bytes());
     });
+    if version == VERSION_LEVELED {
+        t.cleared.iter().for_each(|n| {
+            o.put(&n.to_le_bytes());
+        });
+    }
     let mut b = o.0;
     let len = b.len() as u32;
     b[16..20].copy_from_slice(&len.to_le_bytes());
@@ -295,13 +308,13 @@ pub fn decode(b: &[u8]) -> Copy {
         return Copy::Damaged;
     }
     let version = u16::from_le_bytes([head[8], head[9]]);
-    if version != VERSION && version != VERSION_SWAPPED {
+    if !(VERSION..=VERSION_LEVELED).contains(&version) {
         return Copy::Version(version);
     }
-    decode_body(body, version == VERSION_SWAPPED).map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
+    decode_body(body, version).map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
 }
 
-fn decode_body(b: &[u8], swapped: bool) -> Option<Table> {
+fn decode_body(b: &[u8], version: u16) -> Option<Table> {
     let mut r = In(&b[10..]);
     let (entries, groups) = (r.u16()?, r.u16()?);
     r.take::<10>()?;
@@ -312,8 +325,9 @@ fn decode_body(b: &[u8], swapped: bool) -> Option<Table> {
     let mut r = In(&b[HEAD..]);
     let entries = (0..entries).map(|_| entry(&mut r)).collect::<Option<Vec<Entry>>>()?;
     let groups = (0..groups).map(|_| group(&mut r)).collect::<Option<Vec<Group>>>()?;
-    let dies = if swapped { u32::from(channels) * u32::from(dies_per_channel) } else { 0 };
-    let homes = homes(&mut r, dies)?;
+    let dies = u32::from(channels) * u32::from(dies_per_channel);
+    let homes = homes(&mut r, if version >= VERSION_SWAPPED { dies } else { 0 })?;
+    let cleared = (0..if version == VERSION_LEVELED { dies } else { 0 }).map(|_| r.u64()).collect::<Option<_>>()?;
     let ordered = entries.is_sorted_by(|a, b| a.index < b.index);
     let known = |e: &Entry| usize::from(e.index) < ENTRIES_MAX && e.group.is_none_or(|g| usize::from(g) < groups.len());
     (ordered && entries.iter().all(known)).then_some(Table {
@@ -327,6 +341,7 @@ fn decode_body(b: &[u8], swapped: bool) -> Option<Table> {
         entries,
         groups,
         homes,
+        cleared,
     })
 }
 /// Every die is home to one.
@@ -398,8 +413,8 @@ impl Table {
             in_use: e.state == EntryState::InUse,
         };
         // Where its dies lie is the drive's own affair.
-        let homes = Vec::new();
-        let mut bare = Table { generation: 0, drive: DriveId::NONE, incarnation: 0, homes, ..self.clone() };
+        let (homes, cleared) = Default::default();
+        let mut bare = Table { generation: 0, drive: DriveId::NONE, incarnation: 0, homes, cleared, ..self.clone() };
         for e in &mut bare.entries {
             (e.generation, e.state, e.vssd, e.set) = (0, EntryState::Free, VssdId(0), SetId(0));
         }
@@ -425,6 +440,7 @@ impl Table {
             entries: Vec::new(),
             groups: Vec::new(),
             homes: Vec::new(),
+            cleared: Vec::new(),
         }
     }
     /// The entry's share of the drive; `None`: not expressible as a [`Share`].

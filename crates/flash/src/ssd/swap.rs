@@ -15,9 +15,10 @@
 //! programmed at the address until the other is erased, durably. Exchanges of free blocks show on flash with their next programs
 //! only: a start may have to repeat them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rackweave_core::Time;
+use rackweave_core::{Time, VssdId};
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, Slot};
 
 use super::keep::Wait;
@@ -36,7 +37,7 @@ pub enum SwapError {
     UnderWay,
     #[error("the drive is recovering or has failed")]
     NotReady,
-    #[error("die {die} was named twice: a die cannot trade places with itself")]
+    #[error("die {die} was named twice: a die trades places with one other")]
     Same { die: u32 },
     #[error("die {die} is not on the drive, which has {dies}")]
     Outside { die: u32, dies: u32 },
@@ -97,8 +98,8 @@ struct Move {
 
 #[derive(Debug)]
 pub(super) struct Swap {
-    /// Logical dies with blocks away from home.
-    dies: Vec<u32>,
+    /// Logical dies that trade places, pair by pair; the first pair is under way.
+    pairs: VecDeque<[u32; 2]>,
     /// The table is to name the new homes first.
     recording: bool,
     held: bool,
@@ -108,51 +109,78 @@ pub(super) struct Swap {
 }
 
 impl Ssd {
-    /// What is on the two physical dies trades places; answered by [`FlashDone::Swapped`]. Dies of channel groups are not swapped.
+    /// What is on the two physical dies of each pair trades places, one pair after the other; answered by
+    /// [`FlashDone::Swapped`]. Dies of channel groups are not swapped. After each pair but the last the swap is held.
     ///
     /// # Errors
     /// Nothing was changed.
-    pub fn swap_dies(&mut self, now: Time, (x, y): (u32, u32), out: &mut FlashOut) -> Result<(), SwapError> {
+    pub fn swap_dies(&mut self, now: Time, pairs: &[(u32, u32)], out: &mut FlashOut) -> Result<(), SwapError> {
         if self.swap.is_some() {
             return Err(SwapError::UnderWay);
         }
         if self.failed().is_some() || self.recovering > 0 || self.vssds.iter().any(|v| v.recovery.is_some()) {
             return Err(SwapError::NotReady);
         }
-        if x == y {
-            return Err(SwapError::Same { die: x });
+        let named: Vec<u32> = pairs.iter().flat_map(|&(x, y)| [x, y]).collect();
+        if let Some((_, &die)) = named.iter().enumerate().find(|(i, d)| named[..*i].contains(d)) {
+            return Err(SwapError::Same { die });
         }
-        let mut dies = Vec::new();
-        for die in [x, y] {
-            let all = self.geometry().dies();
-            let logical = self.drive.map.homes().position(|h| h == die).filter(|_| die < all);
-            let logical = logical.ok_or(SwapError::Outside { die, dies: all })? as u32;
-            let owner = self.owner_of(logical).ok_or(SwapError::NotOwned { die })?;
-            if self.table.entries[owner.vssd].group.is_some() {
-                return Err(SwapError::NotOwned { die });
-            }
-            dies.push(logical);
-        }
+        let pair = |&(x, y): &(u32, u32)| Ok([self.may_swap(x)?, self.may_swap(y)?]);
+        let logical: VecDeque<[u32; 2]> = pairs.iter().map(pair).collect::<Result<_, _>>()?;
         if self.table.homes.is_empty() {
             self.table.homes = self.drive.map.homes().map(|d| d as u16).collect();
         }
-        self.table.homes.swap(dies[0] as usize, dies[1] as usize);
-        self.swap = Some(Box::new(Swap { dies, recording: true, held: false, under_way: None, again: true }));
+        logical.iter().for_each(|&[a, b]| self.table.homes.swap(a as usize, b as usize));
+        self.table.cleared = (0..self.geometry().dies()).map(|d| self.drive.blocks.erases(d)).collect();
+        self.swap = Some(Box::new(Swap { pairs: logical, recording: true, held: false, under_way: None, again: true }));
         self.change_table(now, Wait::Swap, out);
         if mutant!("flash.swap.early") {
             self.swap_recorded(now, Ok(()), out);
         }
         Ok(())
     }
+    /// The logical die that belongs on the physical one, if a swap may move what is there.
+    fn may_swap(&self, die: u32) -> Result<u32, SwapError> {
+        let all = self.geometry().dies();
+        let logical = self.drive.map.homes().position(|h| h == die).filter(|_| die < all);
+        let logical = logical.ok_or(SwapError::Outside { die, dies: all })? as u32;
+        match self.owner_of(logical) {
+            Some(of) if self.table.entries[of.vssd].group.is_none() => Ok(logical),
+            _ => Err(SwapError::NotOwned { die }),
+        }
+    }
+    /// Whether a swap of dies may move what is on the physical die.
+    pub(super) fn is_swappable(&self, die: u32) -> bool {
+        self.may_swap(die).is_ok()
+    }
     /// Blocks are away from where they belong.
     pub fn swapping(&self) -> bool {
         self.swap.is_some()
+    }
+    /// vSSDs of the dies that trade places now, free ones too.
+    pub fn swap_vssds(&self) -> impl Iterator<Item = VssdId> + '_ {
+        let pair = self.swap.as_ref().and_then(|s| s.pairs.front());
+        let owners = pair.into_iter().flatten().filter_map(|&d| self.owner_of(d));
+        let mut seen = None;
+        owners.map(|of| of.vssd).filter(move |v| seen.replace(*v) != Some(*v)).map(|v| self.vssds[v].id)
+    }
+    /// The swap has something to do, if it is not held. Otherwise it waits for the drive's table, or until the vSSDs have filled or
+    /// freed blocks.
+    pub fn swap_ready(&self) -> bool {
+        self.swap.as_ref().is_some_and(|s| !s.recording && (s.again || s.under_way.is_some()))
     }
     /// Moves rest from the next command on, until [`Ssd::resume_swap`].
     pub fn hold_swap(&mut self) {
         if let Some(s) = &mut self.swap {
             s.held = true;
         }
+    }
+    pub fn swap_held(&self) -> bool {
+        self.swap.as_ref().is_some_and(|s| s.held)
+    }
+    /// A command of the swap keeps a die busy.
+    pub fn swap_works(&self) -> bool {
+        self.swap.as_ref().and_then(|s| s.under_way.as_ref()).is_some_and(|m| m.busy)
     }
     /// Moves go on: after [`Ssd::hold_swap`], or after a start, which holds them.
     pub fn resume_swap(&mut self, now: Time, out: &mut FlashOut) {
@@ -174,13 +202,22 @@ impl Ssd {
             self.drive.map.set_home(die, u32::from(home));
         }
     }
-    /// A start has found blocks away from home: the swap goes on when the user says so.
+    /// A start has found dies whose blocks lie on each other's homes: the swap goes on when the user says so.
     pub(super) fn restore_swap(&mut self) {
-        let all = 0..self.drive.map.dies();
-        let dies: Vec<u32> = all.filter(|&d| self.owner_of(d).is_some() && self.away(d) > 0).collect();
-        if !dies.is_empty() {
-            self.swap = Some(Box::new(Swap { dies, recording: false, held: true, under_way: None, again: true }));
+        let owned: Vec<u32> = (0..self.drive.map.dies()).filter(|&d| self.owner_of(d).is_some()).collect();
+        let mut pairs: VecDeque<[u32; 2]> = VecDeque::new();
+        for (i, &a) in owned.iter().enumerate() {
+            let taken = |d: u32| pairs.iter().flatten().any(|p| *p == d);
+            let partner = owned[i + 1..].iter().find(|&&b| !taken(a) && !taken(b) && self.is_open([a, b]));
+            pairs.extend(partner.map(|&b| [a, b]));
         }
+        if !pairs.is_empty() {
+            self.swap = Some(Box::new(Swap { pairs, recording: false, held: true, under_way: None, again: true }));
+        }
+    }
+    /// Blocks of both logical dies lie where those of the other belong. Blocks of one alone stay: places of the other have failed.
+    fn is_open(&self, [a, b]: [u32; 2]) -> bool {
+        self.away([a, b]).next().is_some() && self.away([b, a]).next().is_some()
     }
 
     /// The vSSD of a logical die, and the die's first block there.
@@ -196,9 +233,10 @@ impl Ssd {
         });
         blocks.filter(|(of, _)| self.vssds[of.vssd].blocks.all[of.block as usize].state != State::Retired)
     }
-    fn away(&self, die: u32) -> usize {
-        let home = self.drive.map.home(die);
-        self.blocks_of(die).filter(|(_, at)| self.geometry().die_of(*at) != home).count()
+    /// Blocks of the first logical die that lie where those of the second belong.
+    fn away(&self, [die, other]: [u32; 2]) -> impl Iterator<Item = (Of, u32)> {
+        let there = self.drive.map.home(other);
+        self.blocks_of(die).filter(move |(_, at)| self.geometry().die_of(*at) == there)
     }
     fn state_of(&self, of: Of) -> State {
         self.vssds[of.vssd].blocks.all[of.block as usize].state
@@ -241,14 +279,13 @@ impl Ssd {
     }
     /// Begins a move. False: none can begin now.
     fn begin_next(&mut self, now: Time, out: &mut FlashOut) -> bool {
-        let Some(dies) = self.swap.as_ref().map(|s| s.dies.clone()) else { return false };
-        let unclean = self.exchange_free(&dies);
-        if dies.iter().any(|&d| self.away(d) == 0) {
-            self.swap = None;
-            out.done.push(FlashDone::Swapped);
+        let Some(pair) = self.swap.as_ref().and_then(|s| s.pairs.front().copied()) else { return false };
+        let unclean = self.exchange_free(pair);
+        if !self.is_open(pair) {
+            self.pair_done(out);
             return false;
         }
-        let (moved, free) = match self.pick(&dies) {
+        let (moved, free) = match self.pick(pair) {
             Pick::Move { moved, free } => (Some(moved), free),
             Pick::Broken(of) => {
                 self.with(of.vssd, now, out, |v, io| v.empty_instead(io, of.block));
@@ -283,14 +320,22 @@ impl Ssd {
         }
         true
     }
+    fn pair_done(&mut self, out: &mut FlashOut) {
+        let Some(s) = &mut self.swap else { return };
+        s.pairs.pop_front();
+        (s.held, s.again) = (true, true);
+        if s.pairs.is_empty() {
+            self.swap = None;
+            out.done.push(FlashDone::Swapped);
+        }
+    }
     /// A full block that is away, and a free one that has a place on its home.
-    fn pick(&self, dies: &[u32]) -> Pick {
-        for &die in dies {
-            let home = self.drive.map.home(die);
-            let Some(free) = self.free_at(dies, home) else { continue };
-            for (of, at) in self.blocks_of(die) {
+    fn pick(&self, [a, b]: [u32; 2]) -> Pick {
+        for pair in [[a, b], [b, a]] {
+            let Some(free) = self.free_at(pair, self.drive.map.home(pair[0])) else { continue };
+            for (of, _) in self.away(pair) {
                 let v = &self.vssds[of.vssd];
-                if self.geometry().die_of(at) == home || !v.may_move(of.block) {
+                if !v.may_move(of.block) {
                     continue;
                 }
                 return match v.pages_written(of.block) {
@@ -302,8 +347,8 @@ impl Ssd {
         Pick::Nothing
     }
     /// The free block on the physical die that is to lend its place: first one that is away from home there, then the least worn.
-    fn free_at(&self, dies: &[u32], on: u32) -> Option<Of> {
-        let free = dies.iter().flat_map(|&die| self.blocks_of(die).map(move |b| (die, b)));
+    fn free_at(&self, dies: [u32; 2], on: u32) -> Option<Of> {
+        let free = dies.into_iter().flat_map(|die| self.blocks_of(die).map(move |b| (die, b)));
         let may = free.filter(|(_, (of, at))| {
             let is_free = matches!(self.state_of(*of), State::Free { .. });
             self.geometry().die_of(*at) == on && is_free && self.vssds[of.vssd].may_lend_place()
@@ -314,29 +359,20 @@ impl Ssd {
     }
     /// Free blocks that are away and erased trade places at once: there is nothing to move. Returns one that is to be erased for
     /// that.
-    fn exchange_free(&mut self, dies: &[u32]) -> Option<Of> {
-        let free = |die: u32| -> Vec<(Of, u32)> {
-            let home = self.drive.map.home(die);
-            let away = self.blocks_of(die).filter(|(_, at)| self.geometry().die_of(*at) != home);
-            away.filter(|(of, _)| matches!(self.state_of(*of), State::Free { .. })).collect()
+    fn exchange_free(&mut self, [a, b]: [u32; 2]) -> Option<Of> {
+        let free = |pair: [u32; 2]| -> Vec<(Of, u32)> {
+            self.away(pair).filter(|(of, _)| matches!(self.state_of(*of), State::Free { .. })).collect()
         };
-        let mut all: Vec<(u32, Vec<(Of, u32)>)> = dies.iter().map(|&d| (self.drive.map.home(d), free(d))).collect();
-        let (g, mut unclean) = (*self.geometry(), None);
-        while let Some((home, mine)) = all.pop() {
-            for (of, at) in mine {
-                let on = g.die_of(at);
-                let Some((_, others)) = all.iter_mut().find(|(h, _)| *h == on) else { continue };
-                let Some(k) = others.iter().position(|(_, at)| g.die_of(*at) == home) else { continue };
-                let (other, there) = others.swap_remove(k);
-                let dirty = |of: &Of| self.state_of(*of) == State::Free { dirty: true };
-                if let Some(d) = [of, other].into_iter().find(dirty) {
-                    unclean = unclean.or(Some(d).filter(|d| self.vssds[d.vssd].may_lend_place()));
-                    continue;
-                }
-                self.exchange((of, at), (other, there));
-                for (of, at) in [(of, there), (other, at)] {
-                    self.vssds[of.vssd].blocks.recount(of.block, self.drive.blocks.count(at));
-                }
+        let mut unclean = None;
+        for ((of, at), (other, there)) in free([a, b]).into_iter().zip(free([b, a])) {
+            let dirty = |of: &Of| self.state_of(*of) == State::Free { dirty: true };
+            if let Some(d) = [of, other].into_iter().find(dirty) {
+                unclean = unclean.or(Some(d).filter(|d| self.vssds[d.vssd].may_lend_place()));
+                continue;
+            }
+            self.exchange((of, at), (other, there));
+            for (of, at) in [(of, there), (other, at)] {
+                self.vssds[of.vssd].blocks.recount(of.block, self.drive.blocks.count(at));
             }
         }
         unclean
@@ -399,6 +435,7 @@ impl Ssd {
         let Some(&mut Move { to, bears, .. }) = self.moved_by() else { return };
         let done_at = self.drive.clock.erase(now, self.geometry().die_of(to), Charge::Collector);
         self.drive.blocks.erase(to, now.0 / 1000);
+        self.moved_erase(to);
         let oob = self.drive.blocks.oob(to, bears);
         self.submit_move(now, DeviceOp::Erase { block: to, oob }, done_at, out);
     }
@@ -409,6 +446,7 @@ impl Ssd {
         let block = self.drive.map.at(l);
         let done_at = self.drive.clock.erase(now, self.geometry().die_of(block), Charge::Collector);
         self.drive.blocks.erase(block, now.0 / 1000);
+        self.moved_erase(block);
         let oob = self.drive.blocks.oob(block, Address { owner, die: l.die, block: l.number }.pack());
         self.submit_move(now, DeviceOp::Erase { block, oob }, done_at, out);
     }

@@ -15,6 +15,12 @@ mod pairing;
 use rackweave_core::wear::imbalance;
 use rackweave_core::{Span, Time};
 
+use crate::profile::Profile;
+
+/// γ, what a channel is erased by between swaps, is a channel's life ÷ this: 24 TB of 64 GB erased 10,000 times, as in FlashBlox
+/// §3.1.5.
+const GAMMA_PART: u64 = 27;
+
 /// Trigger of a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trigger {
@@ -63,6 +69,12 @@ impl WearPolicy {
     /// FlashBlox as published, adaptive (§3.1.5): a swap when a channel was erased by `gamma` bytes.
     pub fn flashblox_adaptive(gamma: u64) -> WearPolicy {
         WearPolicy { trigger: Trigger::Adaptive { gamma, closing: false }, pairing: Pairing::LeastRate }
+    }
+    /// Ours, with FlashBlox's γ for a drive of this profile.
+    pub fn of_drive(profile: &Profile) -> WearPolicy {
+        let g = &profile.geometry;
+        let channel = u64::from(g.blocks_per_channel()) * g.block_bytes();
+        WearPolicy::adaptive((channel * u64::from(profile.endurance) / GAMMA_PART).max(channel))
     }
     /// Ours: [`Pairing::LeastWorn`], γ shrinking towards the end.
     pub fn adaptive(gamma: u64) -> WearPolicy {

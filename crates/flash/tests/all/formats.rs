@@ -110,6 +110,7 @@ fn full_table() -> Table {
         entries: vec![entry(0, EntryState::InUse, vec![Unit::die(2), Unit::die(0)], extents), log],
         groups: vec![Group { channels: 1, dies: vec![2, 0, 1] }],
         homes: Vec::new(),
+        cleared: Vec::new(),
     }
 }
 
@@ -155,6 +156,14 @@ fn the_table_of_a_drive_whose_dies_were_swapped() {
     assert_eq!(b[before.len()..], b"\0\0\x05\0\x02\0\x03\0\x04\0\x01\0\x06\0\x07\0"[..]);
     assert_eq!(table::decode(&b), Copy::Whole(Box::new(t.clone())));
     assert_eq!(t.report(), plain.report(), "the metadata service does not know where dies lie");
+    // Version 3: and with the erases of every physical die.
+    let leveled = Table { cleared: vec![1, 2, 3, 4, 5, 6, 7, 0x0102], ..t };
+    let of = table::encode(&leveled);
+    assert_eq!((&of[8..10], &of[24..b.len()]), (&b"\x03\0"[..], &b[24..]));
+    let counts: Vec<u8> = leveled.cleared.iter().flat_map(|n| n.to_le_bytes()).collect();
+    assert_eq!(of[b.len()..], counts);
+    assert_eq!(table::decode(&of), Copy::Whole(Box::new(leveled.clone())));
+    assert_eq!(leveled.report(), plain.report());
     let twice = Table { homes: vec![0, 5, 2, 3, 4, 5, 6, 7], ..plain.clone() };
     let outside = Table { homes: vec![0, 8, 2, 3, 4, 1, 6, 7], ..plain };
     for bad in [twice, outside] {

@@ -78,7 +78,7 @@ pub struct Rig {
     pub hold_reads: bool,
     /// The vSSD that the calls are for.
     pub vssd: VssdId,
-    out: FlashOut,
+    pub out: FlashOut,
     pub traces: Vec<rackweave_core::TracePoint>,
 }
 
@@ -107,7 +107,7 @@ impl Rig {
             traces: Vec::new(),
         }
     }
-    fn take(&mut self) {
+    pub fn take(&mut self) {
         self.traces.extend(self.out.traces.drain(..).map(|t| t.point));
         self.done.append(&mut self.out.done);
         for c in std::mem::take(&mut self.out.commands) {
@@ -251,7 +251,7 @@ impl Rig {
         }
     }
     pub fn swap(&mut self, dies: (u32, u32)) -> Result<(), SwapError> {
-        let begun = self.ssd.swap_dies(self.now, dies, &mut self.out);
+        let begun = self.ssd.swap_dies(self.now, &[dies], &mut self.out);
         self.take();
         begun
     }

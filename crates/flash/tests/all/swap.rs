@@ -6,6 +6,7 @@ use rackweave_core::rng::seeds;
 use rackweave_core::{Payload, Rng, VssdId};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::table::{Copy, copy_bytes, decode};
+use rackweave_flash::wear::WearPolicy;
 use rackweave_flash::{FlashDone, Share, Ssd, SsdConfig, SwapError};
 
 use crate::power::{Model, TOKEN_BITS};
@@ -403,4 +404,149 @@ fn the_table_names_homes_before_a_block_moves() {
     assert_eq!(homes(&mut run.rig), [vec![3, 1, 2, 0], vec![3, 1, 2, 0]]);
     run.rig.settle();
     assert_ne!(programs(&run), before);
+}
+
+/// Works on until no swap is under way, and lets one that is held go on.
+fn finish(run: &mut Run) {
+    let mut acts = 0;
+    while run.rig.ssd.swapping() {
+        if run.rig.ssd.swap_held() {
+            run.rig.resume_swap();
+        }
+        run.act();
+        acts += 1;
+        assert!(acts < 20_000, "the swap never ends");
+    }
+    assert_eq!((run.rig.ssd.check(), run.rig.disk.violations()), (Ok(()), &[][..]));
+}
+
+#[test]
+fn channels_trade_places_die_by_die_and_the_swap_is_held_between_them() {
+    let cfg = config();
+    let mut run = Run::new(&cfg, 11);
+    (0..600).for_each(|_| run.act());
+    let swap = |run: &mut Run, pairs: &[(u32, u32)]| run.rig.ssd.swap_dies(run.rig.now, pairs, &mut run.rig.out);
+    assert_eq!(swap(&mut run, &[(0, 2), (3, 2)]), Err(SwapError::Same { die: 2 }));
+    swap(&mut run, &[(0, 2), (1, 3)]).expect("nothing is under way");
+    assert!(!run.rig.ssd.swap_ready(), "the table is not durable yet");
+    run.rig.take();
+    let (mut held, mut both) = (0, 0);
+    while run.rig.ssd.swapping() {
+        both += u32::from(run.rig.ssd.swap_vssds().eq(VSSDS));
+        run.act();
+        if run.rig.ssd.swap_held() {
+            held += 1;
+            assert!(!run.rig.ssd.swap_works());
+            run.rig.resume_swap();
+        }
+    }
+    assert!((held, run.swaps) == (1, 1) && both > 10, "held {held} times, {both} looks");
+    let first = VSSDS.map(|v| run.rig.ssd.first_block(v) / 20);
+    assert_eq!(first, [2, 0]);
+    run.sync();
+    let mut next = rig(&cfg, run.rig.disk.crash(&mut Rng::new(11)), 11);
+    next.boot();
+    run.check(&mut next);
+}
+
+/// A power cut in a swap of channels: each pair of dies that had begun goes on, and the others begin.
+#[test]
+fn a_start_goes_on_with_every_pair_of_dies() {
+    let cfg = config();
+    for seed in seeds(300..304) {
+        let mut run = Run::new(&cfg, seed);
+        (0..600).for_each(|_| run.act());
+        run.rig.ssd.swap_dies(run.rig.now, &[(0, 2), (1, 3)], &mut run.rig.out).expect("nothing is under way");
+        run.rig.take();
+        (0..30).for_each(|_| run.act());
+        run.sync();
+        let mut next = rig(&cfg, run.rig.crash(&mut run.rng), seed);
+        next.boot();
+        run.check(&mut next);
+        run.rig = next;
+        for (m, vssd) in run.models.iter_mut().zip(VSSDS) {
+            run.rig.vssd = vssd;
+            m.restart(&run.rig);
+        }
+        assert!(run.rig.ssd.swapping() && run.rig.ssd.swap_held(), "seed {seed}");
+        finish(&mut run);
+        let first = VSSDS.map(|v| run.rig.ssd.first_block(v) / 20);
+        assert_eq!(first, [2, 0], "seed {seed}");
+    }
+}
+
+#[test]
+fn places_that_failed_keep_no_swap_open() {
+    let cfg = config();
+    let mut uneven = 0;
+    for seed in 0..12 {
+        let flaws = Some(MediaFaults::new(seed, 0.0005, 0.003));
+        let mut run = Run::new(&cfg, seed);
+        run.rig.disk.flaws = flaws;
+        (0..400).for_each(|_| run.act());
+        let Ok(()) = run.rig.swap((0, 2)) else { continue };
+        finish(&mut run);
+        run.sync();
+        let retired = VSSDS.map(|v| run.rig.ssd.retired(v));
+        uneven += u32::from(retired[0] != retired[1]);
+        let mut next = rig(&cfg, run.rig.crash(&mut run.rng), seed);
+        next.disk.flaws = flaws;
+        next.boot();
+        run.rig = next;
+        for (m, vssd) in run.models.iter_mut().zip(VSSDS) {
+            run.rig.vssd = vssd;
+            m.restart(&run.rig);
+        }
+        finish(&mut run);
+        run.rig.swap((0, 2)).expect("nothing is under way");
+        finish(&mut run);
+    }
+    assert!(uneven > 5, "{uneven} drives with more failed blocks on one die");
+}
+
+#[test]
+fn a_worn_channel_trades_places_and_rates_count_from_then_on_after_a_start_too() {
+    let cfg = config();
+    let bytes = cfg.profile.geometry.block_bytes();
+    let gamma = 2 * 120 * bytes;
+    let policy = WearPolicy::adaptive(gamma);
+    let mut run = Run::new(&cfg, 12);
+    assert!(run.rig.ssd.leveler().is_none(), "not asked for");
+    run.rig.ssd.level_dies(run.rig.now, policy);
+    let begin = |run: &mut Run| {
+        let begun = run.rig.ssd.begin_due_swap(run.rig.now, &mut run.rig.out);
+        run.rig.take();
+        begun
+    };
+    let mut acts = 0;
+    while begin(&mut run) == Ok(false) {
+        run.rig.vssd = VSSD;
+        run.models[0].act(&mut run.rig, &mut run.rng);
+        (0..8).for_each(|_| _ = run.rig.step());
+        run.take();
+        acts += 1;
+        assert!(acts < 50_000, "no swap is due");
+    }
+    let erased = |run: &Run| VSSDS.map(|v| run.rig.ssd.erases(v).1);
+    let [hot, calm] = erased(&run);
+    assert!(hot >= 120 && calm < hot / 2, "{hot} erases of the channel that was written, {calm} of the other");
+    assert!(run.rig.ssd.swap_held() && begin(&mut run) == Ok(false));
+    finish(&mut run);
+    run.sync();
+    let since = |rig: &mut Rig| {
+        let dies = rig.ssd.leveler().expect("leveled").dies();
+        dies.iter().map(|d| (d.total / bytes, d.since / bytes)).collect::<Vec<_>>()
+    };
+    let before = since(&mut run.rig);
+    let swapped: u64 = before.iter().map(|d| d.0).sum::<u64>() - calm - hot;
+    let mut next = rig(&cfg, run.rig.disk.crash(&mut Rng::new(12)), 12);
+    next.boot();
+    run.check(&mut next);
+    next.ssd.level_dies(next.now, policy);
+    let after = since(&mut next);
+    // A start counts a few erases that may have been, and the swap's own.
+    for (b, a) in before.iter().zip(&after) {
+        assert!(a.0 >= b.0 && a.1 >= b.1 && a.1 <= b.1 + swapped + 20, "{before:?} before the start, {after:?} after it");
+    }
+    assert!(after.iter().all(|d| d.1 < hot), "{after:?}");
 }

@@ -36,7 +36,7 @@ impl Device {
         }
         let mut out = FlashOut::new();
         ssd.boot(Time::ZERO, &mut out);
-        ssd.swap_dies(Time::ZERO, (0, 3), &mut out).expect("nothing is under way");
+        ssd.swap_dies(Time::ZERO, &[(0, 3)], &mut out).expect("nothing is under way");
         let (queue, under_way) = (BinaryHeap::new(), BTreeMap::new());
         let (reads, latest) = (BTreeMap::new(), Span::ZERO);
         Device { ssd, out, now: Time::ZERO, queue, under_way, commands: 0, reads, latest, swapped: 0 }
