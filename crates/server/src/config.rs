@@ -6,6 +6,7 @@ use rackweave_replica::Timeouts;
 use rackweave_sched::{SchedConfig, SchedKind};
 
 use crate::service::MakeService;
+use crate::swap::{SLICE_MAX, SwapConfig};
 
 /// One vSSD of the server's drive and its place in a set.
 #[derive(Clone, Debug)]
@@ -128,6 +129,7 @@ pub struct ServerConfig {
     pub reads_per_die: u32,
     pub min_copies: u8,
     pub gc: GcConfig,
+    pub swap: SwapConfig,
     /// Period of heartbeats; a lease should last at least three.
     pub heartbeat_every: Span,
     /// Period in which everything on flash is read once and healed where damaged; zero is never.
@@ -170,6 +172,7 @@ impl ServerConfig {
             reads_per_die: READS_PER_DIE,
             min_copies: 2,
             gc: GcConfig::default(),
+            swap: SwapConfig::default(),
             heartbeat_every: Span::from_millis(100),
             scrub_every: Span::ZERO,
             fill_rate: 0,
@@ -204,6 +207,8 @@ pub enum ServerError {
     Thresholds { gc: f64, soft: f64, hysteresis: f64 },
     #[error("gc.idle_alpha is {alpha}, not in (0, 1]")]
     Alpha { alpha: f64 },
+    #[error("a slice of a swap of dies is {slice}, not more than 0 and at most {SLICE_MAX} (protocol rule 35)")]
+    Slice { slice: Span },
     #[error("{key} is zero")]
     Zero { key: &'static str },
     #[error(transparent)]
@@ -229,6 +234,10 @@ impl ServerConfig {
         let alpha = self.gc.idle_alpha;
         if !(alpha > 0.0 && alpha <= 1.0) {
             return Err(ServerError::Alpha { alpha });
+        }
+        let slice = self.swap.slice;
+        if slice == Span::ZERO || slice > SLICE_MAX {
+            return Err(ServerError::Slice { slice });
         }
         let spans = [
             ("heartbeat_every", self.heartbeat_every),

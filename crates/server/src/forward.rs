@@ -4,7 +4,7 @@
 use rackweave_core::msg::Packet;
 use rackweave_core::{NodeId, VssdId};
 
-use crate::gc::GcState;
+use crate::gc::{GcMonitor, GcState, Grant};
 use crate::service::Context;
 
 /// Destination of a vSSD's reads meanwhile.
@@ -19,9 +19,10 @@ impl Forwarding {
         self.to = peers.iter().copied().find(|p| p.0 == peer);
     }
 
-    /// Destination of reads while the vSSD collects; `None` serves them here.
-    pub(crate) fn target(&self, gc: GcState) -> Option<(VssdId, NodeId)> {
-        self.to.filter(|_| matches!(gc, GcState::Collecting | GcState::Ending))
+    /// Destination of reads while the vSSD collects or its dies trade places; `None` serves them here.
+    pub(crate) fn target(&self, gc: &GcMonitor) -> Option<(VssdId, NodeId)> {
+        let collects = matches!(gc.state(), GcState::Collecting | GcState::Ending);
+        self.to.filter(|_| collects || gc.grant() == Grant::Granted)
     }
 }
 

@@ -31,7 +31,7 @@ pub enum GcState {
     Delayed {
         again_at: Time,
     },
-    /// Granted; other members of the channel group still wait.
+    /// Granted; other members of the channel group still wait. Or a swap of dies uses the grant.
     Granted,
     Collecting,
     /// Takes no further victims; those in progress still keep dies busy, so the switch is not informed yet.
@@ -56,6 +56,23 @@ pub enum GcAction {
     StartIdle,
     /// Takes no further victims; the others of its channel group still collect.
     Rest,
+}
+
+/// The vSSD's part in asking for a slice of a swap of dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grant {
+    /// May be asked for.
+    None,
+    /// Asked for and unanswered.
+    Asked,
+    Delayed,
+    Granted,
+    /// The vSSD collects, with a soft request accepted: its reads go elsewhere already, and the swap may share that.
+    Shared,
+    /// The vSSD collects because it must, or has asked for that.
+    Collects,
+    /// A grant is being returned.
+    Returning,
 }
 
 /// The monitor.
@@ -83,6 +100,11 @@ pub struct GcMonitor {
     resting: bool,
     /// Started without an answer.
     unanswered: bool,
+    /// The exchange with the switch is for a swap of dies: [`Grant`].
+    for_swap: bool,
+    /// The collection was accepted softly; a slice of a swap shares it.
+    accepted: bool,
+    shared: bool,
     /// The switch has answered this incarnation of the server.
     answered: bool,
     /// Actions in order; taken by the server.
@@ -108,6 +130,9 @@ impl GcMonitor {
             grouped: false,
             resting: false,
             unanswered: false,
+            for_swap: false,
+            accepted: false,
+            shared: false,
             answered: false,
             actions: Vec::new(),
         }
@@ -155,7 +180,7 @@ impl GcMonitor {
         let exchanges =
             matches!(self.state, GcState::Requested { .. } | GcState::Delayed { .. } | GcState::Finishing { .. });
         if exchanges || self.state == GcState::Granted {
-            self.state = GcState::Idle;
+            (self.state, self.for_swap) = (GcState::Idle, false);
         }
         // Without reports a switch lets the state expire; when they resume it must be informed at once.
         self.announce_at = now;
@@ -175,6 +200,7 @@ impl GcMonitor {
         }
     }
     fn ask(&mut self, now: Time, field: GcField) {
+        self.for_swap = false;
         let again_at = self.send(now, field);
         self.state = GcState::Requested { field, tries: 0, again_at };
     }
@@ -184,7 +210,7 @@ impl GcMonitor {
         self.unacked = self.coordinated().then_some((field, again_at));
     }
     fn start(&mut self, action: GcAction) {
-        self.state = GcState::Collecting;
+        (self.state, self.for_swap, self.accepted) = (GcState::Collecting, false, false);
         self.resting = false;
         self.background = action == GcAction::StartIdle;
         self.actions.push(action);
@@ -195,6 +221,10 @@ impl GcMonitor {
     }
     fn finish(&mut self, now: Time) {
         self.background = false;
+        if std::mem::take(&mut self.shared) {
+            (self.state, self.for_swap) = (GcState::Granted, true);
+            return;
+        }
         if self.coordinated() && !mutant!("server.gc.no-finish") {
             let again_at = self.send(now, GcField::Finish);
             self.state = GcState::Finishing { again_at };
@@ -226,16 +256,20 @@ impl GcMonitor {
             GcState::Requested { field: GcField::Soft, .. } => {
                 if hard {
                     self.ask(now, GcField::Regular);
-                } else if !soft {
+                } else if !soft && !self.for_swap {
                     // It may have been accepted: the bits must not stay.
                     self.finish(now);
                 }
+            }
+            GcState::Granted if self.for_swap && hard => {
+                self.announce(now, GcField::Regular);
+                self.start(GcAction::Start);
             }
             GcState::Requested { .. } | GcState::Granted => {}
             GcState::Delayed { .. } => {
                 if hard {
                     self.ask(now, GcField::Regular);
-                } else if !soft {
+                } else if !soft && !self.for_swap {
                     self.state = GcState::Idle;
                 }
             }
@@ -298,6 +332,46 @@ impl GcMonitor {
             (Order::Return | Order::Rest | Order::Stop, _) => {}
         }
     }
+    /// The vSSD's grant for a slice of a swap of dies.
+    pub fn grant(&self) -> Grant {
+        match self.state {
+            GcState::Idle => Grant::None,
+            GcState::Finishing { .. } => Grant::Returning,
+            GcState::Collecting if self.accepted => Grant::Shared,
+            GcState::Ending if self.shared => Grant::Shared,
+            _ if !self.for_swap => Grant::Collects,
+            GcState::Requested { .. } => Grant::Asked,
+            GcState::Delayed { .. } => Grant::Delayed,
+            GcState::Granted => Grant::Granted,
+            GcState::Collecting | GcState::Ending => Grant::Collects,
+        }
+    }
+    /// Asks the switch softly for a slice of a swap of dies (protocol rule 35), if it may be [asked for](Grant::None).
+    pub fn ask_for_swap(&mut self, now: Time) {
+        if self.state != GcState::Idle {
+            return;
+        }
+        if self.coordinated() && !mutant!("server.swap.unasked") {
+            self.ask(now, GcField::Soft);
+        } else {
+            self.state = GcState::Granted;
+        }
+        self.for_swap = true;
+    }
+    /// A slice of a swap shares the running collection: if it ends first, its grant is the swap's.
+    pub fn share(&mut self) {
+        self.shared = self.grant() == Grant::Shared;
+    }
+    /// Returns the grant of [`GcMonitor::ask_for_swap`], or what may be one. A collection goes on.
+    pub fn return_grant(&mut self, now: Time) {
+        self.shared = false;
+        match self.grant() {
+            Grant::Asked | Grant::Granted if mutant!("server.swap.bit-stays") => {}
+            Grant::Asked | Grant::Granted => self.finish(now),
+            Grant::Delayed => (self.state, self.for_swap) = (GcState::Idle, false),
+            Grant::None | Grant::Shared | Grant::Collects | Grant::Returning => {}
+        }
+    }
     fn rest(&mut self) {
         self.resting = true;
         self.actions.push(GcAction::Rest);
@@ -349,16 +423,25 @@ impl GcMonitor {
         self.answered = true;
         self.again.answered(now);
         match (self.state, op.field) {
-            (GcState::Requested { .. }, GcField::Accept) if self.grouped => self.granted(false),
-            (GcState::Requested { .. }, GcField::Accept) => self.start(GcAction::Start),
+            (GcState::Requested { .. }, GcField::Accept) if self.grouped || self.for_swap => self.granted(false),
+            (GcState::Requested { field, .. }, GcField::Accept) => {
+                self.start(GcAction::Start);
+                self.accepted = field == GcField::Soft;
+            }
             (GcState::Requested { .. }, GcField::Delay) if mutant!("server.gc.delay-accepts") => {
                 self.start(GcAction::Start)
             }
             (GcState::Requested { field: GcField::Soft, .. }, GcField::Delay) => {
-                let again_at = if self.grouped { Time::MAX } else { now + self.cfg.delayed_again };
+                let again_at = if self.grouped || self.for_swap { Time::MAX } else { now + self.cfg.delayed_again };
                 self.state = GcState::Delayed { again_at };
             }
-            (GcState::Finishing { .. }, GcField::Finish) => self.state = GcState::Idle,
+            (GcState::Finishing { .. }, GcField::Finish) => {
+                self.state = GcState::Idle;
+                if std::mem::take(&mut self.for_swap) {
+                    // During the swap collection was not asked for.
+                    self.check_at = now;
+                }
+            }
             // Acceptance of an announcement, an answer to one, or a repeated answer.
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! A storage server of the rack: one drive, with a service on each of its vSSDs.
 //!
 //! [`Server`] is a [`Node`]: the drive, registration and lease ([`control`]), vSSDs that come and go ([`slots`]), the
-//! collection monitor ([`gc`]), alone or in a channel group ([`group`]). Each vSSD has a [`Service`] ([`service`]); the
+//! collection monitor ([`gc`]), alone or in a channel group ([`group`]), swaps of dies ([`swap`]). Each vSSD has a [`Service`] ([`service`]); the
 //! one service is a replica of blocks ([`block`]). Reading order: [`node`], [`service`], [`block`], then the others.
 //!
 //! Path of a write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged;
@@ -28,6 +28,7 @@ mod room;
 pub mod scrub;
 pub mod service;
 pub mod slots;
+pub mod swap;
 pub mod trace;
 mod vssd;
 mod wear;
@@ -39,6 +40,7 @@ pub use node::Server;
 pub use report::{ServerReport, VssdStatus};
 pub use service::Service;
 pub use slots::DriveProblem;
+pub use swap::{SwapConfig, SwapStatus};
 
 #[cfg(doc)]
 use rackweave_core::Node;

@@ -3,6 +3,7 @@
 mod collect;
 mod groups;
 mod status;
+mod swaps;
 
 use std::any::Any;
 
@@ -34,6 +35,7 @@ pub struct Server {
     /// By slot.
     pub(crate) vssds: Vec<ServedVssd>,
     groups: Vec<groups::GroupSlots>,
+    swapper: crate::swap::Swapper,
     pub(crate) plan: Plan,
     pub(crate) wear: crate::wear::WearReport,
     pub(crate) room: crate::room::RoomReport,
@@ -71,6 +73,7 @@ impl Server {
         }
         let mut server = Server {
             groups: Vec::new(),
+            swapper: swaps::swapper(&cfg),
             registration: {
                 let mut r = Registration::new(cfg.nonce, cfg.drive, cfg.empty, cfg.heartbeat_every, cfg.drift_ppm);
                 cfg.drive_of.into_iter().for_each(|drive| r.request_identity(drive));
@@ -213,7 +216,7 @@ impl Server {
             out: &mut self.out,
             fx,
             registered: self.registration.incarnation.is_some(),
-            forward_to: v.forwarding.target(v.gc.state()),
+            forward_to: v.forwarding.target(&v.gc),
             changed: false,
         };
         let result = call(&mut *v.service, &mut cx);
@@ -366,6 +369,7 @@ impl Server {
                     Ok(()) => {
                         self.registration.table = self.ssd.table().report();
                         self.adopt_table(now, fx);
+                        self.level(now, fx);
                     }
                     Err(RecoveryError::Table(e)) => return self.refuse_drive(e.into()),
                     Err(RecoveryError::Device(_)) => self.device_failed(fx),
@@ -416,10 +420,9 @@ impl Server {
                     self.registration.hurry(now);
                 }
             }
+            FlashDone::Swapped => self.swapped(now, fx),
             // No service uses a log vSSD yet.
             FlashDone::Log { .. } => {}
-            // No node swaps dies yet.
-            FlashDone::Swapped => {}
             FlashDone::Assigned { result, .. } => {
                 if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
                     self.slot_assigned(now, i, fx);
@@ -605,6 +608,7 @@ impl Server {
             .min(self.groups_due())
             .min(self.plan.deadline())
             .min(self.scrub_deadline())
+            .min(self.swap_deadline())
     }
 }
 
@@ -635,6 +639,11 @@ impl Node for Server {
         if at <= now {
             self.timers(now, fx);
             self.boot(now);
+            self.settle(now, fx);
+            at = self.next_deadline();
+        }
+        if self.swap_may_step(now) {
+            self.step_swap(now, fx);
             self.settle(now, fx);
             at = self.next_deadline();
         }

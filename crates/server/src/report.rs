@@ -9,6 +9,7 @@ use rackweave_replica::ReplicaStats;
 use crate::block::write_cache::CacheStats;
 use crate::gc::GcState;
 use crate::requests::RequestStats;
+use crate::swap::SwapStatus;
 
 /// Most lost blocks listed for a vSSD: one or two screens; the rest is counted.
 pub const LOST_LISTED_MAX: usize = 256;
@@ -27,6 +28,7 @@ pub struct ServerReport {
     pub lease_until: Time,
     /// Completed scrubbing passes over all flash contents.
     pub scrub_passes: u64,
+    pub swaps: SwapStatus,
     pub vssds: Vec<VssdStatus>,
 }
 

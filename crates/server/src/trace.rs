@@ -18,4 +18,12 @@ trace_points! {
     VSSD_RELEASED: VssdReleased = 61,
     /// A vSSD without free blocks borrowed some of its channel group. a: vSSD, b: blocks.
     BLOCKS_BORROWED: BlocksBorrowed = 68,
+    /// A swap of dies began, or a start found one that had begun; it ended. a: drive.
+    SWAP_BEGUN: SwapBegun = 126,
+    SWAP_FOUND: SwapFound = 127,
+    SWAP_ENDED: SwapEnded = 128,
+    /// A slice of a swap began. a: drive, b: vSSDs that have granted it.
+    SWAP_SLICE: SwapSlice = 129,
+    /// A slice was refused, and the grants of other vSSDs returned. a: drive.
+    SWAP_REFUSED: SwapRefused = 130,
 }

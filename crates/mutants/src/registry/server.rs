@@ -41,6 +41,11 @@ pub const MUTANTS: &[Mutant] = &[
     m("server.gc.any-answer", "16", ONE, UNITS, "The answer to an older operation counts for the last."),
     m("server.gc.no-finish", "16", ONE, UNITS, "Does not report to the switch that it has finished."),
     m("server.gc.no-announce", "16", ONE, UNITS, "Does not repeat its state."),
+    m("server.swap.unasked", "35", &[], UNITS, "A slice of a swap of dies begins without asking the switch.").tested(),
+    m("server.swap.one-vssd", "35", &[], UNITS, "A slice is asked for one vSSD of its dies alone.").tested(),
+    m("server.swap.bit-stays", "35", &[], UNITS, "Grants are kept after a slice.").tested(),
+    m("server.swap.ends-early", "35", &[], UNITS, "Grants are returned while the slice's last command is under way.").tested(),
+    m("server.swap.keeps-others", "20", &[], UNITS, "When one vSSD is delayed, those that are accepted stay so.").tested(),
     m("server.room.read-only", "34", ONE, UNITS, "A drive that takes no more programs has room.")
         .open("10 plans and its crate's tests pass: in none does a drive wear out."),
     m("server.room.cache-uncounted", "34", SINGLE, UNITS, "Blocks in the cache without a page take no room.").tested(),

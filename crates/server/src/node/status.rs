@@ -17,6 +17,7 @@ impl Server {
             failed: self.failed,
             lease_until: self.registration.lease_until,
             scrub_passes: self.scrub.passes,
+            swaps: self.swapper.status(),
             vssds: self.vssds.iter().filter(|v| !v.is_free()).map(|v| self.vssd_status(now, v)).collect(),
         }
     }

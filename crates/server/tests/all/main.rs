@@ -8,4 +8,5 @@ mod rack;
 mod services;
 mod serving;
 mod store;
+mod swaps;
 mod writes;

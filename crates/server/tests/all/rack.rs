@@ -17,7 +17,7 @@ use rackweave_meta::{LevelConfig, Meta, MetaConfig, OwnConfig, SetConfig};
 use rackweave_sched::{SchedConfig, SchedKind};
 use rackweave_server::block::BlockService;
 use rackweave_server::service::MakeService;
-use rackweave_server::{GcPolicy, Server, ServerConfig, VssdConfig};
+use rackweave_server::{GcPolicy, Server, ServerConfig, SwapConfig, VssdConfig};
 use rackweave_sim::{AnyNode, Breakage, Disk, Engine, FaultDisk, Inbox, NetState, Network};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -37,6 +37,7 @@ pub struct Options {
     pub queue_depth: Option<u32>,
     pub sched: SchedConfig,
     pub services: MakeService,
+    pub swap: SwapConfig,
 }
 
 impl Default for Options {
@@ -50,6 +51,7 @@ impl Default for Options {
             queue_depth: None,
             sched: SchedConfig::new(SchedKind::Kyber, true),
             services: BlockService::make,
+            swap: SwapConfig::default(),
         }
     }
 }
@@ -173,6 +175,7 @@ impl Rack {
         cfg.gc.policy = self.options.policy;
         cfg.sched = self.options.sched;
         cfg.services = self.options.services;
+        cfg.swap = self.options.swap;
         cfg.nonce = self.starts[i] * 1000 + u64::from(server);
         self.engine.boot(node, Server::new(cfg).expect("good configuration"));
     }
