@@ -254,6 +254,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     (c.sched, c.reads_per_die) = (cfg.sched.config(), cfg.sched.reads_per_die);
     c.heartbeat_every = (cfg.lease() / HEARTBEATS_PER_LEASE).min(HEARTBEAT_MAX);
     c.gc = gc(cfg);
+    c.swap = cfg.wear.swap(&c.ssd.profile);
     c.reports_load = redirect(cfg) == Redirect::Load;
     Ok(c)
 }

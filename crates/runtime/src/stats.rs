@@ -372,6 +372,22 @@ exported! {
         /// Complete scrubbing passes over the drive.
         #[serde(default)]
         scrub_passes: u64 = |s| s.server.scrub_passes;
+        /// Of its drive, and so the same for all its vSSDs: swaps of dies.
+        #[serde(default)]
+        swaps_begun: u64 = |s| s.server.swaps.begun,
+            Counter "rackweave_vssd_drive_swaps_begun_total" "Swaps of dies begun on its drive";
+        #[serde(default)]
+        swaps_ended: u64 = |s| s.server.swaps.ended,
+            Counter "rackweave_vssd_drive_swaps_ended_total" "Swaps of dies ended on its drive";
+        #[serde(default)]
+        swap_slices: u64 = |s| s.server.swaps.slices,
+            Counter "rackweave_vssd_drive_swap_slices_total" "Slices of swaps on its drive";
+        #[serde(default)]
+        swap_slices_refused: u64 = |s| s.server.swaps.refused,
+            Counter "rackweave_vssd_drive_swap_slices_refused_total" "Slices of swaps that the switch refused";
+        #[serde(default)]
+        swapping: bool = |s| s.server.swaps.under_way,
+            Gauge "rackweave_vssd_drive_swapping" "1 while dies of its drive trade places" = |v| flag(v.swapping);
         /// Too many erase blocks have failed; its contents are to be moved.
         #[serde(default)]
         worn_out: bool = |s| s.vssd.worn_out;
@@ -508,6 +524,7 @@ exported! {
 #[cfg(test)]
 mod tests {
     use rackweave_core::{NodeId, SsdId};
+    use rackweave_server::SwapStatus;
 
     use super::*;
 
@@ -530,7 +547,8 @@ mod tests {
             r#""cache_slots":0,"waf":0.0,"host_slots":0,"moved_slots":0,"summed_slots":0,"redirected_reads":0,"queued":0,"#,
             r#""reads_held":0,"pages_held":0,"read_depth":0,"page_depth":0,"scrubbed":0,"healed":0,"scrub_lost":0,"#,
             r#""lost_blocks":0,"scrub_mismatches":0,"scrub_undecided":0,"scrub_progress":0.0,"blocks_retired":0,"#,
-            r#""blocks_reserve":0,"blocks_unreadable":0,"lost":[],"scrub_passes":0,"worn_out":false,"failed":false}"#,
+            r#""blocks_reserve":0,"blocks_unreadable":0,"lost":[],"scrub_passes":0,"swaps_begun":0,"#,
+            r#""swaps_ended":0,"swap_slices":0,"swap_slices_refused":0,"swapping":false,"worn_out":false,"failed":false}"#,
         );
         assert_eq!(serde_json::to_string(&Vssd::default()).expect("JSON"), vssd);
         let peer = concat!(
@@ -557,12 +575,14 @@ mod tests {
             failed: true,
             lease_until: Time::ZERO,
             scrub_passes: 11,
+            swaps: SwapStatus { begun: 12, slices: 13, ..SwapStatus::default() },
             vssds: Vec::new(),
         };
         let v = Vssd::of(&OfServer { server: &server, vssd: &vssd });
         assert_eq!((v.blocks_retired, v.gc_episodes, v.gc_runs, v.moved_slots), (3, 4, 5, 13));
         assert_eq!((v.healed, v.scrubbed, v.blocks_lent, v.mapped_bytes), (8, 9, 10, 8192));
         assert_eq!((v.failed, v.scrub_passes, v.role.as_str()), (true, 11, "none"));
+        assert_eq!((v.swaps_begun, v.swap_slices), (12, 13));
         let lent = Vssd::METRICS.iter().find(|m| m.1 == "rackweave_vssd_blocks_lent").expect("it is one");
         assert_eq!((lent.3)(&v), 10.0);
     }

@@ -43,6 +43,14 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     meta_trace::OWN_SET_ENDED,
     // Only with channel groups.
     server_trace::BLOCKS_BORROWED,
+    // Only in plans whose dies trade places.
+    server_trace::SWAP_BEGUN,
+    server_trace::SWAP_FOUND,
+    server_trace::SWAP_ENDED,
+    server_trace::SWAP_SLICE,
+    server_trace::SWAP_REFUSED,
+    server_trace::SWAP_OF_MOVING,
+    trace::SWAP_CUT,
     // Copies differ only where their checksums show it: a plan in which they differ otherwise fails.
     replica_trace::COPIES_DIFFER,
 ];
@@ -205,6 +213,39 @@ fn channel_groups_pass_every_seed() {
     assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
 }
 
+/// Required while dies trade places.
+const MUST_OCCUR_IN_SWAPS: &[TracePoint] = &[
+    server_trace::SWAP_BEGUN,
+    server_trace::SWAP_FOUND,
+    server_trace::SWAP_ENDED,
+    server_trace::SWAP_SLICE,
+    server_trace::SWAP_REFUSED,
+    server_trace::SWAP_OF_MOVING,
+    trace::SWAP_CUT,
+    switch_trace::GC_DELAYED,
+    flash_trace::BLOCK_RETIRED,
+    core_trace::REDIRECT,
+    core_trace::SHADOW_COMPLETE,
+];
+
+#[test]
+fn dies_that_trade_places_pass_every_seed() {
+    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| PlanKind::Swaps.draw(seed));
+    let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
+    if let Some(first) = failed.first() {
+        panic!("{} of {count} seeds failed; the first:\n{first}", failed.len());
+    }
+    let mut coverage = Coverage::default();
+    reports.iter().for_each(|r| coverage.merge(&r.coverage));
+    let swaps: Vec<(&str, u64)> = MUST_OCCUR_IN_SWAPS.iter().map(|&p| (p.name(), coverage.get(p))).collect();
+    println!("{swaps:?}");
+    let missing: Vec<&str> = swaps.iter().filter(|s| s.1 == 0).map(|s| s.0).collect();
+    assert!(count < 50 || missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    let again = run_plan(&reports[0].plan, &SimOptions::default());
+    assert_eq!(again.hash, reports[0].hash, "seed {}", reports[0].plan.seed);
+}
+
 /// Required with the transport between nodes.
 const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
     link_trace::CHUNK_RESENT,
@@ -228,7 +269,7 @@ fn seeds_of(kind: PlanKind, count: u64) -> u64 {
     match kind {
         PlanKind::OneRack => count,
         PlanKind::TwoRacks => (count * 2).div_ceil(15),
-        PlanKind::Moves | PlanKind::Groups | PlanKind::Wide | PlanKind::Edits => count.div_ceil(5),
+        PlanKind::Moves | PlanKind::Groups | PlanKind::Wide | PlanKind::Edits | PlanKind::Swaps => count.div_ceil(5),
         _ => count.div_ceil(30),
     }
 }

@@ -1,6 +1,6 @@
 //! Wear leveling between serving servers (RackBlox §3.6).
 
-use rackweave_config::RackConfig;
+use rackweave_config::{RackConfig, Size};
 use rackweave_core::admin::{self, WearStatus};
 use rackweave_core::volume;
 use rackweave_core::{Layout, Payload, SetId, Span, VolumeId};
@@ -27,6 +27,8 @@ fn config() -> RackConfig {
     let mut cfg = RackConfig { replicas: 2, min_copies: 1, ..small(4, 16) };
     cfg.ssd.spare = Some(1);
     cfg.wear.global_every_days = Some(30.0 / 86_400.0);
+    // Dies of such drives would trade places too, and a slot that is erased then takes longer to be free.
+    cfg.wear.swaps = false;
     cfg
 }
 
@@ -135,4 +137,17 @@ fn bad_wear_is_refused() {
     let said = refused(&|c| (c.servers, c.wear.global_every_days) = (16, Some(56.0)));
     assert!(said.contains("56.00 days") && said.contains("26.46 days"), "{said}");
     assert!(refused(&|c| c.ssd.spare = Some(0)).contains("ssd.spare"));
+    for ms in [0, 101] {
+        let said = refused(&|c| c.wear.swap_slice_ms = ms);
+        assert!(said.contains(&format!("wear.swap_slice_ms = {ms}")) && said.contains("1 to 100"), "{said}");
+    }
+    assert!(refused(&|c| c.wear.swap_pause_ms = 60_001).contains("1 to 60000"));
+    assert!(refused(&|c| c.wear.swap_erased = Some(Size(32 << 10))).contains("wear.swap_erased = 32K"));
+    assert!(
+        refused(&|c| (c.wear.swaps, c.wear.swap_erased) = (false, Some(Size::mib(9)))).contains("wear.swap_erased")
+    );
+    // Swaps within drives need no free slot.
+    let mut within = RackConfig { servers: 3, replicas: 3, ..RackConfig::default() };
+    (within.ssd.spare, within.wear.swap_erased) = (Some(0), Some(Size::mib(9)));
+    assert_eq!(within.validate().map_err(|e| e.to_string()), Ok(()));
 }

@@ -164,7 +164,8 @@ impl Swapper {
             return orders;
         };
         let one = mutant!("server.swap.one-vssd");
-        let concerned: Vec<Member> = members.iter().filter(|m| m.concerned).take(if one { 1 } else { 16 }).copied().collect();
+        let concerned: Vec<Member> =
+            members.iter().filter(|m| m.concerned).take(if one { 1 } else { 16 }).copied().collect();
         orders.extend(match self.state {
             SwapState::Idle => {
                 self.state = SwapState::Pausing { until: now };

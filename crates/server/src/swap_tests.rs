@@ -159,7 +159,11 @@ fn a_vssd_that_collects_comes_first() {
         r.answer(0, 0, GcField::Accept);
         r.answer(0, 1, GcField::Accept);
         r.fields();
-        if forced { r.gc[1].force(Time(MS)) } else { r.gc[1].check(Time(MS), 0.20) }
+        if forced {
+            r.gc[1].force(Time(MS))
+        } else {
+            r.gc[1].check(Time(MS), 0.20)
+        }
         r.act(1);
         assert_eq!((r.fields(), r.gc[1].collecting()), (vec![(1, GcField::Regular)], true));
         r.step(1);

@@ -26,4 +26,6 @@ trace_points! {
     SWAP_SLICE: SwapSlice = 129,
     /// A slice was refused, and the grants of other vSSDs returned. a: drive.
     SWAP_REFUSED: SwapRefused = 130,
+    /// A slice began on dies of a vSSD that is being filled, or of a slot that is being erased. a: drive, b: slot.
+    SWAP_OF_MOVING: SwapOfMoving = 131,
 }

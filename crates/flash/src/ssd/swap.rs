@@ -18,8 +18,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rackweave_core::{Time, VssdId};
 use rackweave_core::device::{BlockOob, DeviceData, DeviceError, DeviceOp, PageAddr, PageImage, Slot};
+use rackweave_core::{Time, VssdId};
 
 use super::keep::Wait;
 use super::{FlashDone, FlashOut, Ssd, Violation};

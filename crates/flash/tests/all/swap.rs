@@ -546,7 +546,10 @@ fn a_worn_channel_trades_places_and_rates_count_from_then_on_after_a_start_too()
     let after = since(&mut next);
     // A start counts a few erases that may have been, and the swap's own.
     for (b, a) in before.iter().zip(&after) {
-        assert!(a.0 >= b.0 && a.1 >= b.1 && a.1 <= b.1 + swapped + 20, "{before:?} before the start, {after:?} after it");
+        assert!(
+            a.0 >= b.0 && a.1 >= b.1 && a.1 <= b.1 + swapped + 20,
+            "{before:?} before the start, {after:?} after it"
+        );
     }
     assert!(after.iter().all(|d| d.1 < hot), "{after:?}");
 }

@@ -1,7 +1,7 @@
 //! Invariants checked during a simulation: bounds of servers and devices, the switch's tables, and permission to
 //! collect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::node::Trace;
 use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
@@ -18,6 +18,11 @@ const LOOK_EVERY: u32 = 13;
 /// Longer than any packet is in flight, and than servers take to announce their state.
 const STALE_MAX: Span = Span::from_millis(300);
 
+/// The longest command of a flash die, an erase that reads suspend again and again.
+const COMMAND_MAX: Span = Span::from_millis(50);
+/// The longest time that a grant for a swap of dies stands: to ask for the others', and a slice, by a slow clock.
+const GRANT_MAX: Span = Span::from_millis(250);
+
 /// Follows one simulation from its start.
 #[derive(Debug)]
 pub struct Bounds {
@@ -31,6 +36,10 @@ pub struct Bounds {
     /// The switch was down: until then it may receive earlier messages.
     stale_until: Time,
     traces: Vec<(NodeId, Trace)>,
+    /// vSSDs of swaps whose commands are under way, and that have announced it; and since when others have not.
+    announced: BTreeSet<VssdId>,
+    silent: BTreeMap<VssdId, Time>,
+    granted: BTreeMap<VssdId, Time>,
 }
 
 impl Bounds {
@@ -43,6 +52,9 @@ impl Bounds {
             last_ops: BTreeMap::new(),
             stale_until: Time::ZERO,
             traces: Vec::new(),
+            announced: BTreeSet::new(),
+            silent: BTreeMap::new(),
+            granted: BTreeMap::new(),
         }
     }
 
@@ -50,6 +62,39 @@ impl Bounds {
     pub fn switch_ended(&mut self, rack: u32, now: Time) {
         self.last_ops.retain(|k, _| k.0 != rack);
         self.stale_until = now + STALE_MAX;
+    }
+    /// Rule 35: commands of a swap keep dies busy only while the switch hears so for each vSSD, and no grant stands for longer than
+    /// it takes to ask, and a slice.
+    fn look_at_swaps(&mut self, sim: &Sim) -> Result<(), String> {
+        let now = sim.now();
+        let servers = || (0..sim.config().servers_max()).filter_map(|i| sim.server(i));
+        let works: BTreeMap<VssdId, bool> = servers().flat_map(|s| s.swap_announced()).collect();
+        self.announced.retain(|v| works.contains_key(v));
+        self.silent.retain(|v, _| works.get(v) == Some(&false));
+        for (&vssd, &announced) in &works {
+            if announced {
+                self.announced.insert(vssd);
+                continue;
+            }
+            // One that has come into a slice has not granted it: the command under way is the last.
+            let since = *self.silent.entry(vssd).or_insert(now);
+            if self.announced.contains(&vssd) || now.since(since) > COMMAND_MAX {
+                return Err(format!("a swap keeps dies of {vssd} busy, and the switch does not hear of it"));
+            }
+        }
+        let granted: Vec<VssdId> = servers().flat_map(|s| s.swap_granted()).collect();
+        self.granted.retain(|v, _| granted.contains(v));
+        for vssd in granted {
+            let since = *self.granted.entry(vssd).or_insert(now);
+            if now.since(since) > GRANT_MAX {
+                return Err(format!(
+                    "{vssd} has had a grant for a swap since {}, {} ago",
+                    Span(since.0),
+                    now.since(since)
+                ));
+            }
+        }
+        Ok(())
     }
     /// Trace records of the last checked event.
     pub fn traces(&self) -> &[(NodeId, Trace)] {
@@ -109,6 +154,7 @@ impl Bounds {
                 s.check().map_err(|e| e.to_string())?;
             }
         }
+        self.look_at_swaps(sim)?;
         let layout = sim.engine().layout();
         (0..layout.racks()).try_for_each(|rack| self.look_at_switch(sim, rack))
     }

@@ -255,6 +255,27 @@ pub(super) fn ragged(seed: u64) -> Plan {
     plan
 }
 
+/// Dies trade places all the time: under moves of vSSDs in every second plan, power cuts of single servers and the plan's other
+/// faults.
+pub(super) fn swaps(seed: u64) -> Plan {
+    let mut plan = if seed.is_multiple_of(2) { Plan::draw_moving(seed) } else { not_full(seed) };
+    let mut rng = Rng::stream(seed, 0x7377_6170);
+    let p = &mut plan.params;
+    // Channel groups do not swap.
+    p.grouped = false;
+    p.swap_kib = *rng.pick(&[64, 512, 2_048]);
+    (p.swap_slice_ms, p.swap_pause_ms) = (*rng.pick(&[5, 20, 100]), *rng.pick(&[1, 10, 50]));
+    let (servers, step) = (u64::from(p.servers), p.span_ms * 1000 / 8);
+    for i in 0..8 {
+        let (server, down_ms) = (rng.below(servers) as u32, rng.between(2, 40));
+        plan.faults.push(FaultAt { at_us: i * step + rng.below(step), fault: Fault::PowerCut { server, down_ms } });
+    }
+    let down_ms = rng.between(2, 40);
+    plan.faults.push(FaultAt { at_us: rng.below(8 * step), fault: Fault::SwitchRestart { down_ms } });
+    plan.faults.sort_by_key(|f| f.at_us);
+    plan
+}
+
 /// The rack's files are edited between starts: keys, drives, the store.
 pub(super) fn edits(seed: u64) -> Plan {
     let mut plan = not_full(seed);

@@ -48,6 +48,8 @@ pub enum PlanKind {
     Ragged,
     /// The rack's files are edited between starts.
     Edits,
+    /// Dies trade places all the time.
+    Swaps,
     /// All of these, and nodes whose clocks restart.
     Wide,
 }
@@ -60,7 +62,7 @@ pub struct UnknownKind(String);
 impl PlanKind {
     /// The general kinds; the others are directed at one situation.
     pub const GENERAL: [PlanKind; 4] = [PlanKind::OneRack, PlanKind::TwoRacks, PlanKind::Moves, PlanKind::Groups];
-    pub const ALL: [PlanKind; 21] = [
+    pub const ALL: [PlanKind; 22] = [
         PlanKind::OneRack,
         PlanKind::TwoRacks,
         PlanKind::Moves,
@@ -81,6 +83,7 @@ impl PlanKind {
         PlanKind::PassingVolumes,
         PlanKind::Ragged,
         PlanKind::Edits,
+        PlanKind::Swaps,
         PlanKind::Wide,
     ];
 
@@ -106,6 +109,7 @@ impl PlanKind {
             PlanKind::PassingVolumes => "passing-volumes",
             PlanKind::Ragged => "ragged",
             PlanKind::Edits => "edits",
+            PlanKind::Swaps => "swaps",
             PlanKind::Wide => "wide",
         }
     }
@@ -133,6 +137,7 @@ impl PlanKind {
             PlanKind::PassingVolumes => directed::passing_volumes(seed),
             PlanKind::Ragged => directed::ragged(seed),
             PlanKind::Edits => directed::edits(seed),
+            PlanKind::Swaps => directed::swaps(seed),
             PlanKind::Wide => directed::wide(seed),
         }
     }

@@ -90,6 +90,14 @@ pub struct Params {
     /// Period in which everything on flash is scrubbed; 0 is longer than a run.
     #[serde(default)]
     pub scrub_ms: u64,
+    /// What a channel is erased by between swaps of dies; 0: as in a real rack, so that there are none.
+    #[serde(default)]
+    pub swap_kib: u64,
+    /// Longest slice of a swap, and least time between two.
+    #[serde(default = "one")]
+    pub swap_slice_ms: u32,
+    #[serde(default = "one")]
+    pub swap_pause_ms: u32,
     /// Size of each volume in GiB, of which `own_blocks` or `shared_blocks` are used in a few places. 0: volumes have
     /// those sizes.
     #[serde(default)]
@@ -114,6 +122,10 @@ pub struct Params {
 
 fn rackblox() -> Policy {
     Policy::Rackblox
+}
+
+fn one() -> u32 {
+    1
 }
 
 fn one_rack() -> u32 {
@@ -489,6 +501,10 @@ impl Plan {
             c.ssd.isolation = Levels::One(Isolation::Software);
             // Few enough for a drive of this size to have a die on each for each vSSD.
             c.ssd.channels = Some(2);
+        }
+        if p.swap_kib > 0 {
+            c.wear.swap_erased = Some(Size(p.swap_kib << 10));
+            (c.wear.swap_slice_ms, c.wear.swap_pause_ms) = (p.swap_slice_ms, p.swap_pause_ms);
         }
         c.lease.span_ms = p.lease_ms;
         c.lease.drift_ppm = p.drift_ppm;

@@ -5,6 +5,8 @@ use rackweave_core::{TracePoint, trace_points};
 trace_points! {
     /// A server lost power between a program and the mapping of its page.
     CRASH_BETWEEN_PROGRAM_AND_MAP: CrashBetweenProgramAndMap = 46,
+    /// The same while a command of a swap of dies was under way.
+    SWAP_CUT: SwapCut = 132,
 }
 
 /// Every trace point that a search must meet, except those that its suite excuses.

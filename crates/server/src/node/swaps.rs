@@ -1,11 +1,15 @@
 //! Swaps of dies: the orders of [`crate::swap::Swapper`] for the drive and the vSSDs' monitors.
 
+use rackweave_core::msg::Role;
 use rackweave_core::{Effects, Time, VssdId};
 
 use super::Server;
 use crate::config::ServerConfig;
+use crate::gc::{GcState, Grant};
+use crate::slots::SlotState;
 use crate::swap::{DriveSwap, Member, Order, SwapState, Swapper};
 use crate::trace;
+use crate::vssd::ServedVssd;
 
 /// Most rounds of orders at one instant: each advances the swap or a monitor, and none returns to an earlier state.
 const ROUNDS_MAX: usize = 64;
@@ -71,6 +75,9 @@ impl Server {
             }
             if self.swapper.counts.slices > counts.slices {
                 fx.trace(trace::SWAP_SLICE, drive, granted);
+                if let Some(i) = self.swaps_moving() {
+                    fx.trace(trace::SWAP_OF_MOVING, drive, i as u64);
+                }
             }
             orders.into_iter().for_each(|o| self.apply_swap(now, o, fx));
         }
@@ -90,6 +97,26 @@ impl Server {
             Order::Resume => self.ssd.resume_swap(now, &mut self.out),
             Order::Hold => self.ssd.hold_swap(),
         }
+    }
+    /// A slot of the dies that trade places whose vSSD has come or gone, and is not complete or not erased yet.
+    fn swaps_moving(&self) -> Option<usize> {
+        let moving = |v: &ServedVssd| {
+            v.slot == SlotState::Erasing || v.role == Some(Role::Shadow) && !v.service.standing().complete
+        };
+        let mut slots = self.ssd.swap_vssds().filter_map(|id| self.vssds.iter().position(|v| v.cfg.id == id));
+        slots.find(|&i| moving(&self.vssds[i]))
+    }
+    /// While a command of a swap keeps a die busy: vSSDs of the two dies, and whether each lets the switch know. For checkers.
+    pub fn swap_announced(&self) -> impl Iterator<Item = (VssdId, bool)> + '_ {
+        let trade = self.ssd.swap_vssds().filter(|_| self.ssd.swap_works());
+        let served = trade.filter_map(|id| self.vssds.iter().find(|v| v.cfg.id == id && !v.is_free()));
+        let announces = |gc: GcState| matches!(gc, GcState::Granted | GcState::Collecting | GcState::Ending);
+        served.map(move |v| (v.cfg.id, announces(v.gc.state())))
+    }
+    /// vSSDs with a grant for a swap; after the drive has failed the switch lets them expire. For checkers.
+    pub fn swap_granted(&self) -> impl Iterator<Item = VssdId> + '_ {
+        let granted = self.vssds.iter().filter(|v| v.gc.grant() == Grant::Granted && !self.failed);
+        granted.map(|v| v.cfg.id)
     }
     /// vSSDs of the drive, in order of their ids. Free slots have none: nothing is asked for them.
     fn swap_members(&self) -> Vec<Member> {

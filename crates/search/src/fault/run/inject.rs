@@ -315,6 +315,9 @@ impl Run<'_> {
             if self.sim.alive(n) && self.sim.disk(s).is_some_and(|d| d.programs_under_way()) {
                 self.sim.engine_mut().note(trace::CRASH_BETWEEN_PROGRAM_AND_MAP);
             }
+            if power && self.sim.server(s).is_some_and(|s| s.ssd().swap_works()) {
+                self.sim.engine_mut().note(trace::SWAP_CUT);
+            }
             *self.down.entry(n).or_default() += 1;
             if power {
                 let cut = self.sim.power_cut(s, self.plan.params.cut);
