@@ -46,12 +46,12 @@ pub const MUTANTS: &[Mutant] = &[
     m("flash.loan.dirty-as-clean", "RB3.5.2", GROUPS, UNITS, "A borrowed block comes back as erased, though it is not.")
         .open("8 plans of its kinds and its crate's tests pass."),
     m("flash.loan.unmarked", "RB3.5.2", GROUPS, UNITS, "A borrowed block's spare area does not say who borrowed it."),
-    m("flash.swap.early", "FB8", &[], UNITS, "Blocks move before the drive's table says that they may lie elsewhere.").tested(),
-    m("flash.swap.erase-early", "FB9", &[], UNITS, "The old place of a block is erased before its copy is durable.").tested(),
-    m("flash.swap.collected-early", "FB9", &[], UNITS, "A moved block may be collected while its old place bears its address.").tested(),
-    m("flash.swap.reads-ignored", "FB9", &[], UNITS, "The old place of a block is erased while the host reads of it.").tested(),
-    m("flash.places.shorter", "FB5", &[], UNITS, "Of two blocks that bear an address the shorter one counts.").tested(),
-    m("flash.places.stale-kept", "FB5", &[], UNITS, "A start keeps blocks that bear the address of another one.").tested(),
+    m("flash.swap.early", "FB8", SWAPS, UNITS, "Blocks move before the drive's table says that they may lie elsewhere."),
+    m("flash.swap.erase-early", "FB9", SWAPS, UNITS, "The old place of a block is erased before its copy is durable.").tested(),
+    m("flash.swap.collected-early", "FB9", SWAPS, UNITS, "A moved block may be collected while its old place bears its address.").tested(),
+    m("flash.swap.reads-ignored", "FB9", SWAPS, UNITS, "The old place of a block is erased while the host reads of it.").tested(),
+    m("flash.places.shorter", "FB5", SWAPS, UNITS, "Of two blocks that bear an address the shorter one counts.").tested(),
+    m("flash.places.stale-kept", "FB5", SWAPS, UNITS, "A start keeps blocks that bear the address of another one."),
     m("flash.clear.not-durable", "24", MOVES, UNITS, "A cleared slot is given out before its erases are durable.")
         .open("8 plans of its kinds and its crate's tests pass."),
     m("flash.clear.keeps-data", "24", MOVES, UNITS, "A cleared slot still holds blocks."),

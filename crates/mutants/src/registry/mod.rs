@@ -116,6 +116,7 @@ mod plans {
     pub const CHOSEN: &[PlanKind] = &[OneRack, ChosenReplica];
     pub const ALONE: &[PlanKind] = &[OneRack, SetCuts, LeftAlone];
     pub const EDITS: &[PlanKind] = &[Edits];
+    pub const SWAPS: &[PlanKind] = &[Swaps];
     pub const LATE: &[PlanKind] = &[LateMessages];
     pub const PASSING: &[PlanKind] = &[PassingVolumes];
     pub const NOISY: &[PlanKind] = &[NoisyRacks];
