@@ -1,13 +1,22 @@
 //! `rackweave kv`: a key-value store on a virtual SSD of a drive in a file.
 
 use std::io::{self, BufRead, Read, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rackweave_core::VssdId;
 use rackweave_device::drive;
 use rackweave_flash::manager::driver::BlockingDrive;
+use rackweave_gateway::resp::Settings;
+use rackweave_gateway::resp::info::Facts;
 use rackweave_kv::driver::KvDrive;
+use rackweave_kv::keys::drive::KeyDrive;
+use rackweave_kv::keys::item;
 use rackweave_kv::store::{SCAN_KEYS_MAX, Scan, Space, StoreConfig};
+
+use rackweave_runtime::keys::KeyServer;
+use rackweave_runtime::net::{Address, Listener};
+use rackweave_runtime::up::signals;
 
 use crate::Failure;
 use crate::args::{DriveFile, KvCmd};
@@ -20,6 +29,9 @@ type File = rackweave_device::FileSsd<rackweave_device::OsFile>;
 pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     if !file.drive.exists() {
         return Err(format!("{}: there is no drive (rackweave vssd create creates one)", file.drive.display()).into());
+    }
+    if let KvCmd::Serve { resp, flushall } = command {
+        return serve(file, vssd, resp, *flushall);
     }
     let d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
     let (d, done) = match KvDrive::open(d, StoreConfig::new(VssdId(vssd), USER)) {
@@ -36,6 +48,30 @@ pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     close(d).and(done)
 }
 
+/// Serves until a signal.
+fn serve(file: &DriveFile, vssd: u32, resp: &Address, flushall: bool) -> Result<(), Failure> {
+    let signal = signals()?;
+    let listener = Listener::bind(resp)?;
+    let port = listener.tcp_address().map(|a| a.port());
+    let at = match listener.tcp_address() {
+        Some(a) => format!("redis://{a}"),
+        None => resp.to_string(),
+    };
+    let d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
+    let keys = match KeyDrive::open(d, StoreConfig::new(VssdId(vssd), USER)) {
+        Ok(keys) => keys,
+        Err(refused) => {
+            let (d, e) = *refused;
+            return close(d).and(Err(e.into()));
+        }
+    };
+    let facts = Facts { version: env!("CARGO_PKG_VERSION"), pid: std::process::id(), port: port.unwrap_or(0) };
+    println!("{} keys at {at}", keys.keys().store().len());
+    io::stdout().flush()?;
+    let (keys, served) = KeyServer::new(keys, Settings { flushall, facts }, listener, signal)?.run();
+    close(keys.into_drive()).and(Ok(served?))
+}
+
 fn close(d: BlockingDrive<File>) -> Result<(), Failure> {
     Ok(d.close()?.close()?)
 }
@@ -43,23 +79,25 @@ fn close(d: BlockingDrive<File>) -> Result<(), Failure> {
 fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     let mut out = io::stdout();
     match command {
-        KvCmd::Put { key, value: Some(value) } => kv.put(key.as_bytes(), Bytes::from(value.clone().into_bytes()))?,
+        KvCmd::Put { key, value: Some(value) } => {
+            kv.put(key.as_bytes(), item::plain(value.clone().into_bytes().into()))?
+        }
         KvCmd::Put { key, value: None } => {
             let mut value = Vec::new();
             io::stdin().read_to_end(&mut value)?;
-            kv.put(key.as_bytes(), value.into())?;
+            kv.put(key.as_bytes(), item::plain(value.into()))?;
         }
         KvCmd::Load => {
             for (line, number) in io::stdin().lock().split(b'\n').zip(1..) {
                 let line = line?;
                 let tab = line.iter().position(|b| *b == b'\t');
                 let (key, value) = tab.map(|t| (&line[..t], &line[t + 1..])).ok_or_else(|| no_tab(number))?;
-                kv.put(key, Bytes::copy_from_slice(value)).map_err(|e| format!("line {number}: {e}"))?;
+                kv.put(key, item::plain(Bytes::copy_from_slice(value))).map_err(|e| format!("line {number}: {e}"))?;
                 out.write_all(&[key, b"\n"].concat())?;
                 out.flush()?;
             }
         }
-        KvCmd::Get { key } => match kv.get(key.as_bytes())? {
+        KvCmd::Get { key } => match kv.get(key.as_bytes())?.and_then(unexpired) {
             Some(value) => out.write_all(&value)?,
             None => return Err(format!("{key:?} is not in the store").into()),
         },
@@ -79,8 +117,16 @@ fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure
             }
         }
         KvCmd::Info(json) => info(kv, vssd, json.json, &mut out)?,
+        KvCmd::Serve { .. } => {}
     }
     Ok(())
+}
+
+/// The value of what the store has, if it has not expired. Expired values are deleted by `serve` alone.
+fn unexpired(raw: Bytes) -> Option<Bytes> {
+    let found = item::decode(&raw);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_millis() as u64);
+    found.expires.is_none_or(|at| at > now).then_some(found.value)
 }
 
 fn no_tab(number: u64) -> Failure {
@@ -90,8 +136,11 @@ fn no_tab(number: u64) -> Failure {
 /// As many pairs as requested, however many the store returns at a time.
 fn scan(kv: &mut KvDrive<File>, from: &[u8], limit: usize) -> Result<Scan, Failure> {
     let mut all = kv.scan(from, limit.min(SCAN_KEYS_MAX))?;
+    let kept = |s: &mut Scan| s.entries = s.entries.drain(..).filter_map(|(k, v)| Some((k, unexpired(v)?))).collect();
+    kept(&mut all);
     while let Some(from) = all.more.clone().filter(|_| all.entries.len() < limit) {
-        let next = kv.scan(&from, (limit - all.entries.len()).min(SCAN_KEYS_MAX))?;
+        let mut next = kv.scan(&from, (limit - all.entries.len()).min(SCAN_KEYS_MAX))?;
+        kept(&mut next);
         all.entries.extend(next.entries);
         all.more = next.more;
     }

@@ -1,7 +1,7 @@
 //! Types shared by all crates of Rackweave: time, ids, payloads, messages, device commands, and [`Node`], the one rule:
 //! decisions are pure, drivers do the I/O.
 //!
-//! Reading order: [`node`], [`layout`], [`msg`], [`request`], [`volume`], [`admin`], [`device`], [`payload`], then the
+//! Reading order: [`node`], [`layout`], [`msg`], [`request`], [`volume`], [`kv`], [`admin`], [`device`], [`payload`], then the
 //! rest.
 
 pub mod admin;
@@ -9,6 +9,7 @@ pub mod backoff;
 mod counters;
 pub mod device;
 pub mod id;
+pub mod kv;
 pub mod latency;
 pub mod layout;
 pub mod map;

@@ -103,6 +103,43 @@ impl Input {
         }
         joined.freeze()
     }
+    /// Puts bytes before all others.
+    pub fn push_front(&mut self, b: Bytes) {
+        self.len += b.len();
+        self.chunks.push_front(b);
+    }
+    /// Moves bytes to `line` up to a line end, while it has less than `max`. Whether the line is complete.
+    pub fn take_line(&mut self, line: &mut Vec<u8>, max: usize) -> bool {
+        while self.len > 0 && line.len() < max {
+            let first = self.front();
+            let part = first.len().min(max - line.len());
+            let end = first[..part].iter().position(|b| *b == b'\n');
+            let taken = first.split_to(end.map_or(part, |e| e + 1));
+            line.extend_from_slice(&taken);
+            self.took(taken.len());
+            if end.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+    /// Moves up to `n` bytes to `to`.
+    pub fn move_to(&mut self, to: &mut BytesMut, mut n: usize) {
+        while self.len > 0 && n > 0 {
+            let first = self.front();
+            let taken = first.split_to(first.len().min(n));
+            to.extend_from_slice(&taken);
+            n -= taken.len();
+            self.took(taken.len());
+        }
+    }
+    /// `n` bytes of the first chunk are gone.
+    fn took(&mut self, n: usize) {
+        self.len -= n;
+        if self.chunks.front().is_some_and(Bytes::is_empty) {
+            self.chunks.pop_front();
+        }
+    }
     /// Drops up to `n` bytes; how many there were.
     pub fn skip(&mut self, n: usize) -> usize {
         let n = n.min(self.len);

@@ -53,6 +53,16 @@ impl<B: Backend> KvDrive<B> {
         })
         .unwrap_or(Err(PutError::Failed(self.unanswered())))
     }
+    /// Carries out all changes durably, or none. A change without a value is a deletion.
+    pub fn batch(&mut self, changes: Vec<(Bytes, Option<Bytes>)>) -> Result<(), PutError> {
+        let token = self.next_token();
+        self.call(|s, fx| s.batch(fx, changes, token))?;
+        self.wait(|a| match a {
+            Answer::Put { token: t, result } if *t == token => Some(*result),
+            _ => None,
+        })
+        .unwrap_or(Err(PutError::Failed(self.unanswered())))
+    }
     /// Removes the key durably; returns whether it existed.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, PutError> {
         let token = self.next_token();
@@ -123,7 +133,7 @@ impl<B: Backend> KvDrive<B> {
 }
 
 /// Token of the answered call.
-fn token_of(done: &Done) -> Option<u64> {
+pub(crate) fn token_of(done: &Done) -> Option<u64> {
     match done {
         Done::BlockAllocated { token, .. }
         | Done::Written { token, .. }

@@ -16,6 +16,7 @@ pub mod engine;
 pub mod event_loop;
 pub mod kernel;
 pub mod key;
+pub mod keys;
 mod latency;
 pub mod net;
 pub mod network;

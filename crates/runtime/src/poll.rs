@@ -24,9 +24,10 @@ pub struct Interest {
 impl Interest {
     pub const READ: Interest = Interest { read: true, write: false };
     fn bits(self) -> u32 {
-        let mut b = libc::EPOLLRDHUP;
+        let mut b = 0;
+        // A peer that has closed its side would wake a loop that does not read again and again.
         if self.read {
-            b |= libc::EPOLLIN;
+            b |= libc::EPOLLIN | libc::EPOLLRDHUP;
         }
         if self.write {
             b |= libc::EPOLLOUT;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rackweave_config::Size;
+use rackweave_runtime::net::Address;
 
 use super::{GcVictims, Json, size};
 
@@ -81,6 +82,16 @@ pub enum KvCmd {
     /// Show the number of keys and the space
     #[command(after_help = "Example:\n  rackweave kv info")]
     Info(Json),
+    /// Serve the store to Redis clients until SIGINT or SIGTERM
+    #[command(after_help = "Example:\n  rackweave kv serve --resp 127.0.0.1:6379")]
+    Serve {
+        /// Where Redis clients connect: HOST:PORT or unix:PATH
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
+        resp: Address,
+        /// Permit FLUSHALL, which deletes every key
+        #[arg(long)]
+        flushall: bool,
+    },
 }
 
 /// The drive's throughput levels, fixed when it is created.

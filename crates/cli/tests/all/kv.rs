@@ -1,7 +1,9 @@
 //! A key-value store on a virtual SSD of a drive in a file.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -125,4 +127,101 @@ fn what_was_acknowledged_survives_a_kill() {
     }
     assert!(d.kv(&["put", "more", "goes"]).0);
     assert_eq!(d.kv(&["get", "more"]).1, "goes");
+}
+
+/// A server on a Unix socket, killed when it is dropped.
+struct Served {
+    child: std::process::Child,
+    socket: String,
+}
+
+impl Served {
+    fn new(d: &Drive, more: &[&str]) -> Served {
+        let socket = format!("{}.sock", d.path);
+        let at = format!("unix:{socket}");
+        let mut args = vec!["serve", "--resp", &at];
+        args.extend(more);
+        let mut child = rackweave(&d.args("kv", &args)).stdout(Stdio::piped()).spawn().expect("runs");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("says where");
+        assert!(line.contains(&at), "{line:?}");
+        Served { child, socket }
+    }
+    fn connect(&self) -> UnixStream {
+        let s = UnixStream::connect(&self.socket).expect("connects");
+        s.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        s
+    }
+    /// Sends inline commands; the replies, once there are this many bytes.
+    fn say(&self, commands: &str, replies: &str) {
+        let mut s = self.connect();
+        s.write_all(commands.as_bytes()).expect("sent");
+        let mut found = vec![0; replies.len()];
+        s.read_exact(&mut found).expect("replies");
+        assert_eq!(text(&found), replies, "{commands}");
+    }
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+#[test]
+fn redis_clients_are_served_and_answered_sets_survive_a_kill() {
+    let d = Drive::new();
+    assert!(d.kv(&["put", "hello", "world"]).0);
+    let mut served = Served::new(&d, &[]);
+    served.say("PING\r\nGET hello\r\nGET none\r\n", "+PONG\r\n$5\r\nworld\r\n$-1\r\n");
+    served.say("SET k 1 EX 1000\r\nINCR k\r\nTTL k\r\nDEL hello k2\r\n", "+OK\r\n:2\r\n:1000\r\n:1\r\n");
+    served.say("MULTI\r\nSET a 1\r\nAPPEND b xy\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n:2\r\n");
+    // Answered sets, and one client that is in the middle of a command, and one that never reads.
+    let mut answered = 0;
+    let mut client = served.connect();
+    client.write_all(b"*2\r\n$3\r\nGET\r\n$100").expect("sent");
+    let mut deaf = served.connect();
+    deaf.write_all("GET a\r\n".repeat(1000).as_bytes()).expect("sent");
+    for i in 0..50 {
+        served.say(&format!("SET n{i} v{i}\r\n"), "+OK\r\n");
+        answered += 1;
+    }
+    served.kill();
+    let (ok, _, why) = d.kv(&["get", "n0"]);
+    assert!(ok, "{why}");
+    let mut served = Served::new(&d, &["--flushall"]);
+    for i in 0..answered {
+        served.say(&format!("GET n{i}\r\n"), &format!("${}\r\nv{i}\r\n", format!("v{i}").len()));
+    }
+    served.say("MGET a b k hello\r\n", "*4\r\n$1\r\n1\r\n$2\r\nxy\r\n$1\r\n2\r\n$-1\r\n");
+    // A client that closes its side gets the replies to what it sent.
+    let mut s = served.connect();
+    s.write_all(b"STRLEN b\r\nINCR k\r\nGET").expect("sent");
+    s.shutdown(std::net::Shutdown::Write).expect("closed");
+    let mut found = Vec::new();
+    s.read_to_end(&mut found).expect("ends");
+    assert_eq!(text(&found), ":2\r\n:3\r\n");
+    served.say("FLUSHALL\r\nDBSIZE\r\n", "+OK\r\n:0\r\n");
+    // In order, by a signal.
+    let pid = served.child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
+    assert!(served.child.wait().expect("ended").success());
+    assert_eq!(d.kv(&["scan"]).1, "");
+}
+
+#[test]
+fn expired_values_are_absent_for_every_command() {
+    let d = Drive::new();
+    let mut served = Served::new(&d, &[]);
+    served.say("SET gone 1 PX 1\r\nSET kept 2\r\nSET later 3 EX 1000\r\n", "+OK\r\n+OK\r\n+OK\r\n");
+    served.kill();
+    assert_eq!(d.kv(&["scan"]).1, "kept\t2\nlater\t3\n");
+    assert!(!d.kv(&["get", "gone"]).0);
+    let served = Served::new(&d, &[]);
+    served.say("EXISTS gone\r\nGET gone\r\n", ":0\r\n$-1\r\n");
 }

@@ -160,7 +160,7 @@ macro_rules! services {
 
 /// The modules of [`apis!`].
 pub(crate) mod api {
-    pub use crate::{admin, volume};
+    pub use crate::{admin, kv, volume};
 }
 
 /// The APIs, as `Name(module)`: a module with `Op`, `Reply` and `Error`. A new one is a line here and in [`api`].
@@ -171,6 +171,8 @@ macro_rules! apis {
             Volume(volume),
             /// To the metadata service, directly or forwarded by a volume client.
             Admin(admin),
+            /// To whoever serves keys.
+            Kv(kv),
         }
     };
 }

@@ -77,9 +77,14 @@ fn segment(u: &mut Unstructured<'_>) -> Result<()> {
     let mut starts = Vec::new();
     for i in 0..u.int_in_range(0..=8u8)? {
         let at = b.len() as u32;
-        let kind = *u.choose(&[Kind::Put, Kind::Delete])?;
-        let value = if kind == Kind::Put { u.int_in_range(0..=3000usize)? } else { 0 };
-        encode_record(&mut b, (NUMBER, at), kind, &vec![i + 1; u.int_in_range(1..=40usize)?], &vec![i; value]);
+        let kind = *u.choose(&[Kind::Put, Kind::Delete, Kind::Batch])?;
+        if kind == Kind::Batch {
+            let bytes = u.arbitrary::<u32>()?.to_le_bytes();
+            encode_record(&mut b, (NUMBER, at), kind, &[], &bytes);
+        } else {
+            let value = if kind == Kind::Put { u.int_in_range(0..=3000usize)? } else { 0 };
+            encode_record(&mut b, (NUMBER, at), kind, &vec![i + 1; u.int_in_range(1..=40usize)?], &vec![i; value]);
+        }
         starts.push(at as usize);
         if u.ratio(1u8, 4u8)? {
             b.resize(b.len().next_multiple_of(PAGE as usize), 0);
@@ -119,6 +124,9 @@ fn scan(all: &[u8]) -> (usize, bool) {
                 let whole = Bytes::copy_from_slice(&all[r.offset as usize..]);
                 assert_eq!(decode_record(&whole, (NUMBER, r.offset)), Ok(Some(r.clone())), "as in pieces");
                 assert_eq!(r.len, record_len(r.key.len(), r.value.len()));
+                if r.kind == Kind::Batch {
+                    _ = s.holds_batch(&r);
+                }
                 s.advance(&r);
                 records += 1;
             }

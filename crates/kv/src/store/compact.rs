@@ -108,12 +108,16 @@ impl Store {
                 let covered = Pos { segment: number, offset: r.offset } < self.checkpoint.from();
                 known.is_none() && !covered && self.cfg.broken != Some(Broken::LoseTombstones)
             }
-            Kind::Entries | Kind::End => false,
+            Kind::Entries | Kind::End | Kind::Batch => false,
         }
     }
-    /// Whether the block of the log is complete, and not being freed.
+    /// Whether the block of the log is complete, and not being freed. Its batches are durable: a moved record must not
+    /// survive a power cut in which the rest of its batch is lost.
     fn settled(&self, block: u32, number: u64) -> bool {
+        let batch = self.segments.get(&block).map_or(0, |s| s.batch_end);
+        let durable = batch == 0 || Pos { segment: number, offset: batch } <= self.log.synced();
         number < self.log.written.segment
+            && durable
             && !self.log.is_head(block)
             && !self.releasing.iter().any(|(b, _)| b.index == block)
     }

@@ -29,6 +29,10 @@ pub enum PutError {
     #[error("a value of {len} bytes: with this key and blocks of this size a value has at most {max}")]
     ValueTooLong { len: usize, max: usize },
     #[error(
+        "a batch of {bytes} bytes, with the heads of its records: with blocks of this size a batch has at most {max}"
+    )]
+    BatchTooLong { bytes: usize, max: usize },
+    #[error(
         "the store is full: {bytes} bytes more on {live} do not fit its {blocks} blocks, of which {damaged} are \
          damaged; delete something"
     )]

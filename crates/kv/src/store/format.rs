@@ -118,11 +118,13 @@ pub enum Kind {
     Entries = 3,
     /// The last record of a checkpoint: the number of entries.
     End = 4,
+    /// Begins a batch: its value is the number of bytes of the records behind it (4). They count together or not at all.
+    Batch = 5,
 }
 
 impl Kind {
     fn from_byte(b: u8) -> Option<Kind> {
-        [Kind::Put, Kind::Delete, Kind::Entries, Kind::End].into_iter().find(|k| *k as u8 == b)
+        [Kind::Put, Kind::Delete, Kind::Entries, Kind::End, Kind::Batch].into_iter().find(|k| *k as u8 == b)
     }
 }
 
@@ -270,6 +272,12 @@ impl Scanner {
     }
     pub fn advance(&mut self, r: &Record) {
         self.at = r.offset + r.len;
+    }
+    /// Whether the written part of the segment holds all records of the batch that begins here.
+    pub fn holds_batch(&self, r: &Record) -> Result<bool, Rule> {
+        let bytes: [u8; 4] = r.value[..].try_into().map_err(|_| Rule::Length)?;
+        let end = u64::from(r.offset + r.len) + u64::from(u32::from_le_bytes(bytes));
+        if end > u64::from(self.size) { Err(Rule::Length) } else { Ok(end <= u64::from(self.end)) }
     }
     /// Feeds the requested bytes.
     pub fn feed(&mut self, data: Bytes) {

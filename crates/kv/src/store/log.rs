@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rackweave_core::Payload;
 use rackweave_flash::manager::api::{Block, BlockError};
 
-use super::format::{ENTRY_HEAD, Kind, Pos, SegmentHead, encode_head, encode_record, record_len};
+use super::format::{ENTRY_HEAD, Kind, Pos, RECORD_HEAD, SegmentHead, encode_head, encode_record, record_len};
 use super::{
     Answer, Broken, Durability, Flash, HELD_BYTES_MAX, HELD_MAX, Io, Key, Loc, PutError, Segment, Store,
     UNWRITTEN_BYTES_MAX, change_len,
@@ -14,34 +14,55 @@ use super::{
 
 /// Pending writes of the log: enough to give every die of a channel several.
 const WRITES_MAX: usize = 32;
+/// Bytes of the record that begins a batch.
+pub(super) const BATCH_LEN: u32 = RECORD_HEAD + 8;
 /// Pages of one write.
 const WRITE_PAGES_MAX: usize = 8;
 
-/// A put or delete.
+/// A change of one key.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) key: Key,
+    /// `None`: a deletion.
+    pub(super) value: Option<Bytes>,
+}
+
+/// A put or delete, or a batch of them.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
-    pub(super) key: Key,
-    pub(super) value: Option<Bytes>,
+    pub(super) parts: Vec<Part>,
+    pub(super) batch: bool,
     pub(super) durability: Durability,
     pub(super) token: u64,
 }
 
 impl Change {
+    pub(super) fn one(key: &[u8], value: Option<Bytes>, durability: Durability, token: u64) -> Change {
+        Change { parts: vec![Part { key: key.into(), value }], batch: false, durability, token }
+    }
     fn bytes(&self) -> usize {
-        self.key.len() + self.value.as_ref().map_or(0, Bytes::len)
+        self.parts.iter().map(|p| p.key.len() + p.value.as_ref().map_or(0, Bytes::len)).sum()
     }
-    fn answer(&self, existed: bool) -> Answer {
-        match self.value {
-            Some(_) => Answer::Put { token: self.token, result: Ok(()) },
-            None => Answer::Deleted { token: self.token, result: Ok(existed) },
+    fn deletes_only(&self) -> bool {
+        self.parts.iter().all(|p| p.value.is_none())
+    }
+    fn answer(&self, result: Result<bool, PutError>) -> Answer {
+        let token = self.token;
+        if !self.batch && self.deletes_only() {
+            return Answer::Deleted { token, result };
         }
+        Answer::Put { token, result: result.map(|_| ()) }
     }
-    fn error(&self, e: PutError) -> Answer {
-        match self.value {
-            Some(_) => Answer::Put { token: self.token, result: Err(e) },
-            None => Answer::Deleted { token: self.token, result: Err(e) },
-        }
-    }
+}
+
+/// What a change needs of the log.
+#[derive(Clone, Copy, Debug, Default)]
+struct Need {
+    /// Bytes of its records; zero: none, as it deletes only keys that are not there.
+    len: u32,
+    /// Growth of the live data, and of the index in a checkpoint.
+    grow: i64,
+    entries: u64,
 }
 
 /// The block being filled.
@@ -70,7 +91,7 @@ pub(super) struct Chunk {
 #[derive(Debug)]
 struct Waiter {
     end: Pos,
-    key: Key,
+    keys: Vec<Key>,
     answer: Answer,
 }
 
@@ -149,7 +170,7 @@ impl Log {
     }
     pub(super) fn give_up(&mut self, e: PutError) -> Vec<Answer> {
         let mut all: Vec<Answer> = self.waiting.drain(..).map(|w| with_error(w.answer, e)).collect();
-        all.extend(self.held.drain(..).map(|c| c.error(e)));
+        all.extend(self.held.drain(..).map(|c| c.answer(Err(e))));
         self.held_bytes = 0;
         self.locked.clear();
         all
@@ -211,53 +232,82 @@ impl Store {
     /// Appends waiting changes as far as space allows.
     pub(super) fn admit(&mut self, fx: &mut Flash<'_>) {
         while let Some(c) = self.log.held.front() {
-            let len = change_len(&c.key, c.value.as_ref());
-            let old = self.index.get(&c.key);
-            // A record that becomes obsolete in a damaged block frees no space.
-            let gone = old.filter(|l| !self.is_damaged(l.block)).map_or(0, |l| l.len);
-            let old = old.map_or(0, |l| l.len);
-            let grow = i64::from(len) - i64::from(gone);
-            let entry = if old == 0 { (ENTRY_HEAD + c.key.len()) as u64 } else { 0 };
-            let missing = c.value.is_none() && old == 0;
-            if c.value.is_some()
-                && let Err(after_checkpoint) = self.fits(grow, entry)
-            {
+            let (need, deletes) = (self.need(c), c.deletes_only());
+            if !deletes && let Err(after_checkpoint) = self.fits(need.grow, need.entries) {
                 if after_checkpoint && self.checkpoint.force(self.log.end) {
                     break;
                 }
-                self.refuse_full(len);
+                self.refuse_full(need.len);
                 continue;
             }
-            if !missing && self.log.is_full() {
+            if need.len > 0 && self.log.is_full() {
                 break;
             }
-            if !missing && !self.roomy() {
+            if need.len > 0 && !self.roomy() {
                 if !self.stuck() {
                     break;
                 }
                 // A deletion may make a block worth compacting.
-                if c.value.is_some() || !self.roomy_for_deletes() {
-                    self.refuse_full(len);
+                if !deletes || !self.roomy_for_deletes() {
+                    self.refuse_full(need.len);
                     continue;
                 }
             }
-            if !missing && !self.log_ready(fx, len) {
+            if need.len > 0 && !self.log_ready(fx, need.len) {
                 break;
             }
             let c = self.pop_held();
-            if !missing {
-                let kind = if c.value.is_some() { Kind::Put } else { Kind::Delete };
-                self.append(kind, c.key.clone(), c.value.clone().unwrap_or_default());
-                self.stats.record_bytes += u64::from(len);
+            if need.len > 0 {
+                self.append_change(&c, need.len);
+                self.stats.record_bytes += u64::from(need.len);
             }
-            self.appended_change(c, !missing);
+            self.appended_change(c, need.len > 0);
+        }
+    }
+    fn need(&self, c: &Change) -> Need {
+        let mut need = Need::default();
+        for p in &c.parts {
+            let old = self.index.get(&p.key);
+            if p.value.is_none() && old.is_none() {
+                continue;
+            }
+            let len = change_len(&p.key, p.value.as_ref());
+            // A record that becomes obsolete in a damaged block frees no space.
+            let gone = old.filter(|l| !self.is_damaged(l.block)).map_or(0, |l| l.len);
+            need.len += len;
+            need.grow += i64::from(len) - i64::from(gone);
+            need.entries += if old.is_none() { (ENTRY_HEAD + p.key.len()) as u64 } else { 0 };
+        }
+        if c.batch && need.len > 0 {
+            need.len += BATCH_LEN;
+        }
+        need
+    }
+    /// Appends the records of a change, of this length together, to the head, which must have room for all.
+    fn append_change(&mut self, c: &Change, len: u32) {
+        if c.batch {
+            let bytes = (len - BATCH_LEN).to_le_bytes();
+            self.append(Kind::Batch, Key::default(), Bytes::copy_from_slice(&bytes));
+        }
+        for p in &c.parts {
+            match &p.value {
+                Some(value) => self.append(Kind::Put, p.key.clone(), value.clone()),
+                None if self.index.contains_key(&p.key) => self.append(Kind::Delete, p.key.clone(), Bytes::new()),
+                None => {}
+            }
+        }
+        let head = self.log.head.as_ref().map(|h| (h.block, h.at));
+        if let Some((block, at)) = head.filter(|_| c.batch)
+            && let Some(s) = self.segments.get_mut(&block)
+        {
+            s.batch_end = at;
         }
     }
     fn refuse_full(&mut self, bytes: u32) {
         let damaged = self.segments.values().filter(|s| s.corrupt).count() as u32;
         let error = PutError::Full { bytes, live: self.live, blocks: self.blocks, damaged };
         let c = self.pop_held();
-        self.answers.push(c.error(error));
+        self.answers.push(c.answer(Err(error)));
     }
     /// Whether no command of the log is pending.
     pub(super) fn log_is_idle(&self) -> bool {
@@ -270,13 +320,14 @@ impl Store {
     }
     fn appended_change(&mut self, c: Change, existed: bool) {
         let end = self.log.end;
-        let answer = c.answer(existed);
+        let answer = c.answer(Ok(existed));
         let early = self.cfg.broken == Some(Broken::AckBeforeForce);
         if c.durability == Durability::Buffered || early || end <= self.log.synced {
             return self.answers.push(answer);
         }
-        self.log.locked.insert(c.key.clone(), end);
-        self.log.waiting.push_back(Waiter { end, key: c.key, answer });
+        let keys: Vec<Key> = c.parts.into_iter().map(|p| p.key).collect();
+        keys.iter().for_each(|k| _ = self.log.locked.insert(k.clone(), end));
+        self.log.waiting.push_back(Waiter { end, keys, answer });
     }
     /// Whether the head has room for a record of this length; requests a block if there is no head.
     pub(super) fn log_ready(&mut self, fx: &mut Flash<'_>, len: u32) -> bool {
@@ -295,7 +346,7 @@ impl Store {
             self.log.head = Some(Head { block, number, at, buf });
             self.log.end = Pos { segment: number, offset: at };
             self.log.unwritten_bytes += at as usize;
-            let s = Segment { number, end: at, live: 0, tombs: 0, changed: self.now, corrupt: false };
+            let s = Segment { end: at, ..Segment::new(number, self.now) };
             self.segments.insert(block, s);
         }
         let half_full = self.log.head.as_ref().is_none_or(|h| h.at > size / 2);
@@ -329,13 +380,17 @@ impl Store {
         self.log.appended += u64::from(len);
         let s = self.segments.get_mut(&block).expect("the head is one");
         (s.end, s.changed) = (h.at, self.now);
-        if kind == Kind::Put {
-            self.log.unwritten.insert(self.log.end, value);
-            self.index_set(key, Some(Loc { block, offset, len }));
-        } else {
-            s.tombs += u64::from(len);
-            self.tombs += u64::from(len);
-            self.index_set(key, None);
+        match kind {
+            Kind::Put => {
+                self.log.unwritten.insert(self.log.end, value);
+                self.index_set(key, Some(Loc { block, offset, len }));
+            }
+            Kind::Delete => {
+                s.tombs += u64::from(len);
+                self.tombs += u64::from(len);
+                self.index_set(key, None);
+            }
+            Kind::Batch | Kind::Entries | Kind::End => {}
         }
         self.log.cut_pages(self.page);
     }
@@ -343,7 +398,7 @@ impl Store {
     /// Group commit: one flush and one sync at a time, each for all changes that wait at its start.
     pub(super) fn commit(&mut self, fx: &mut Flash<'_>) {
         let wanted = self.log.waiting.back().map_or(self.log.wanted, |w| w.end.max(self.log.wanted));
-        if wanted > self.log.cut && self.log.flushing <= self.log.written {
+        if wanted > self.log.cut && self.log.flushing <= self.log.written && !self.gathers {
             self.log.flush(self.page);
         }
         let covers = self.log.written;
@@ -360,8 +415,10 @@ impl Store {
         while self.log.waiting.front().is_some_and(|w| w.end <= covers) {
             let Some(w) = self.log.waiting.pop_front() else { break };
             self.answers.push(w.answer);
-            if self.log.locked.get(&w.key).is_some_and(|p| *p <= covers) {
-                self.log.locked.remove(&w.key);
+            for key in &w.keys {
+                if self.log.locked.get(key).is_some_and(|p| *p <= covers) {
+                    self.log.locked.remove(key);
+                }
             }
         }
         self.read_unlocked();

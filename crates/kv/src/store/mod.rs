@@ -24,6 +24,9 @@
 //! - *Checkpoints.* Entries are written while the store serves requests; changes since the checkpoint began are replayed
 //!   from the log anyway. The last record completes it, and is written after a sync that covers all entries and every
 //!   record that they refer to. The previous checkpoint is freed after a sync of the last record.
+//! - *Batches.* The records of a batch lie behind one that says how many bytes they have, in one segment. Recovery takes
+//!   none of them if the segment's written part ends before the batch does. Compaction moves records of a batch only
+//!   when it is durable. After that each is a record like any other.
 //! - *Recovery* writes nothing, so it can be interrupted and restarted.
 //!
 //! Memory: the index takes about 60 bytes per key, plus the key's length rounded up to 16 bytes.
@@ -38,6 +41,7 @@ mod recover;
 mod space;
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use bytes::Bytes;
 use rackweave_core::{Time, VssdId};
@@ -88,6 +92,8 @@ pub enum Broken {
     FreeEarly,
     /// Completes a checkpoint without waiting for the records that it refers to.
     CheckpointEarly,
+    /// Recovery takes the records of a batch whose end is missing.
+    SplitBatch,
 }
 
 #[derive(Clone, Debug)]
@@ -198,6 +204,14 @@ struct Segment {
     changed: Time,
     /// Some of it cannot be read, so it is not compacted.
     corrupt: bool,
+    /// End of the last batch that was appended to it in this run; zero: none was.
+    batch_end: u32,
+}
+
+impl Segment {
+    fn new(number: u64, now: Time) -> Segment {
+        Segment { number, end: 0, live: 0, tombs: 0, changed: now, corrupt: false, batch_end: 0 }
+    }
 }
 
 /// A command to the drive.
@@ -226,6 +240,8 @@ pub struct Store {
     now: Time,
     recovery: Option<Box<recover::Recovery>>,
     open: bool,
+    run: u64,
+    gathers: bool,
     failed: Option<BlockError>,
     index: BTreeMap<Key, Loc>,
     /// Bytes of the index in a checkpoint.
@@ -263,6 +279,8 @@ impl Store {
             now: fx.now,
             recovery: None,
             open: false,
+            run: 0,
+            gathers: false,
             failed: None,
             index: BTreeMap::new(),
             index_bytes: 0,
@@ -340,11 +358,11 @@ impl Store {
         token: u64,
     ) -> Result<(), PutError> {
         check_key(key).map_err(|(len, max)| PutError::KeyLength { len, max })?;
-        let max = VALUE_MAX.min((record_max(self.size) - RECORD_HEAD) as usize - key.len() - 8);
+        let max = self.value_max(key.len());
         if value.len() > max {
             return Err(PutError::ValueTooLong { len: value.len(), max });
         }
-        self.change(fx, log::Change { key: key.into(), value: Some(value), durability, token })
+        self.change(fx, log::Change::one(key, Some(value), durability, token))
     }
     /// Removes the key. Answered by [`Answer::Deleted`]. It is never refused for lack of space, unless blocks are damaged.
     pub fn delete(
@@ -355,7 +373,51 @@ impl Store {
         token: u64,
     ) -> Result<(), PutError> {
         check_key(key).map_err(|(len, max)| PutError::KeyLength { len, max })?;
-        self.change(fx, log::Change { key: key.into(), value: None, durability, token })
+        self.change(fx, log::Change::one(key, None, durability, token))
+    }
+    /// Carries out all changes or, after a power cut, none; forced. A change without a value is a deletion. A key has one
+    /// change at most. Answered by [`Answer::Put`].
+    pub fn batch(
+        &mut self,
+        fx: &mut Flash<'_>,
+        changes: Vec<(Bytes, Option<Bytes>)>,
+        token: u64,
+    ) -> Result<(), PutError> {
+        let mut bytes = log::BATCH_LEN as usize;
+        for (key, value) in &changes {
+            check_key(key).map_err(|(len, max)| PutError::KeyLength { len, max })?;
+            bytes = bytes.saturating_add(change_len(key, value.as_ref()) as usize);
+        }
+        let max = self.batch_max();
+        if bytes > max {
+            return Err(PutError::BatchTooLong { bytes, max });
+        }
+        let parts = changes.into_iter().map(|(key, value)| log::Part { key: key[..].into(), value }).collect();
+        self.change(fx, log::Change { parts, batch: true, durability: Durability::Forced, token })
+    }
+    /// Most bytes of the records of a batch: as many as of one record.
+    pub fn batch_max(&self) -> usize {
+        record_max(self.size) as usize
+    }
+    /// Bytes of the longest value of a key of this length.
+    pub fn value_max(&self, key: usize) -> usize {
+        VALUE_MAX.min((record_max(self.size) - RECORD_HEAD) as usize - key - 8)
+    }
+    /// At most this many bytes more than the key's value has, from memory; `None`: the key has none. Changes that are not
+    /// durable count.
+    pub fn value_bytes(&self, key: &[u8]) -> Option<usize> {
+        self.index.get(key).map(|l| l.len as usize - RECORD_HEAD as usize - key.len())
+    }
+    /// Up to `limit` keys from the key `from` on, from memory; and the one from which there may be more. Changes that are
+    /// not durable count.
+    pub fn keys(&self, from: &[u8], limit: usize) -> (Vec<Bytes>, Option<Bytes>) {
+        let mut all = self.index.range::<[u8], _>((Bound::Included(from), Bound::Unbounded)).map(|(k, _)| k);
+        let keys = all.by_ref().take(limit).map(|k| Bytes::copy_from_slice(k)).collect();
+        (keys, all.next().map(|k| Bytes::copy_from_slice(k)))
+    }
+    /// Number of the log's segment that this run began with: greater than that of every segment that there was.
+    pub fn run(&self) -> u64 {
+        self.run
     }
 
     /// Handles an answer of the drive to this store.
@@ -420,6 +482,10 @@ impl Store {
             }
             _ => {}
         }
+    }
+    /// Whether changes wait to be forced together with those to come, until this ends and [`Store::poll`] is called.
+    pub fn gather(&mut self, gathers: bool) {
+        self.gathers = gathers;
     }
     /// Retries commands that the drive's queues had no room for.
     pub fn poll(&mut self, fx: &mut Flash<'_>) {

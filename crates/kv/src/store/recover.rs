@@ -6,7 +6,7 @@ use rackweave_core::{BLOCK, Payload};
 use rackweave_flash::manager::api::{Block, BlockError};
 
 use super::format::{Item, Kind, Pos, Record, Rule, SEGMENT_HEAD, Scanner, SegmentHead, decode_entries, decode_head};
-use super::{Answer, Flash, Io, Key, Loc, OpenError, Segment, Store};
+use super::{Answer, Broken, Flash, Io, Key, Loc, OpenError, Segment, Store};
 
 /// Heads that are read at a time, enough to use all dies.
 const HEADS_MAX: usize = 64;
@@ -157,7 +157,18 @@ impl Store {
             match scanner.item() {
                 Item::Record(record) => {
                     scanner.advance(&record);
-                    if replay {
+                    if replay && record.kind == Kind::Batch {
+                        let whole = scanner.holds_batch(&record);
+                        let corrupt = |rule| OpenError::Corrupt {
+                            block: Block { vssd: self.cfg.vssd, index: r.reading },
+                            offset: record.offset,
+                            rule,
+                        };
+                        // A power cut took the end of the batch, and nothing is behind it.
+                        if !whole.map_err(corrupt)? && self.cfg.broken != Some(Broken::SplitBatch) {
+                            r.scanner = None;
+                        }
+                    } else if replay {
                         self.replay(r, record);
                     } else {
                         self.load(r, &record)?;
@@ -224,7 +235,7 @@ impl Store {
                 r.complete = parts.iter().map(|p| p.block).collect();
                 r.begin_replay();
             }
-            Kind::Put | Kind::Delete => return Err(corrupt(Rule::Place)),
+            Kind::Put | Kind::Delete | Kind::Batch => return Err(corrupt(Rule::Place)),
         }
         Ok(())
     }
@@ -240,13 +251,13 @@ impl Store {
                 self.index.remove(&key);
                 r.tombs.insert(key, (r.reading, record.len));
             }
-            Kind::Entries | Kind::End => {}
+            Kind::Entries | Kind::End | Kind::Batch => {}
         }
     }
     /// Adopts the segments, after a check that the index refers to no other.
     fn checked(&mut self, r: &Recovery) -> Result<(), OpenError> {
         for (&number, &(block, end)) in &r.log {
-            let s = Segment { number, end, live: 0, tombs: 0, changed: self.now, corrupt: false };
+            let s = Segment { end, ..Segment::new(number, self.now) };
             self.segments.insert(block, s);
         }
         for (key, l) in &self.index {
@@ -270,7 +281,8 @@ impl Store {
     }
     fn recovery_ends(&mut self, fx: &mut Flash<'_>, r: Recovery) {
         let last = r.log.last_key_value().map_or(0, |(n, _)| *n).max(r.from.segment);
-        self.log.begin((last + 1).max(FIRST_NUMBER));
+        self.run = (last + 1).max(FIRST_NUMBER);
+        self.log.begin(self.run);
         self.checkpoint.restore(r.from, r.complete, r.last_generation + 1, r.replayed);
         self.open = true;
         for block in r.stale {

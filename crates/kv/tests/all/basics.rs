@@ -52,6 +52,32 @@ fn what_is_put_is_there_until_it_is_deleted() {
 }
 
 #[test]
+fn a_batch_changes_all_of_its_keys() {
+    let (d, vssd) = drive();
+    let mut kv = open(d, vssd);
+    kv.put(b"a", "old".into()).expect("room");
+    let change = |k: &'static str, v: Option<&'static str>| (Bytes::from(k), v.map(Bytes::from));
+    kv.batch(vec![change("a", None), change("b", Some("1")), change("c", Some("2")), change("d", None)]).expect("room");
+    kv.batch(vec![change("x", None)]).expect("nothing to do");
+    for again in [false, true] {
+        if again {
+            kv = reopened(kv, vssd);
+        }
+        let got: Vec<_> = ["a", "b", "c", "d"].iter().map(|k| kv.get(k.as_bytes()).expect("reads")).collect();
+        assert_eq!(got, [None, Some(Bytes::from("1")), Some(Bytes::from("2")), None]);
+        kv.store().check().expect("sound");
+    }
+    let two = |n: usize| vec![change("p", Some("v")), (Bytes::from("q"), Some(vec![1; n].into()))];
+    // An eighth of a block of 64 KiB, with the heads of three records.
+    let most = 8192 - 24 - 24 - 17;
+    let error = kv.batch(two(most + 1)).expect_err("too long");
+    assert_eq!(error, PutError::BatchTooLong { bytes: 8192 + 8, max: 8192 });
+    kv.batch(two(most)).expect("the longest");
+    let error = kv.batch(vec![change("", None)]).expect_err("no key");
+    assert_eq!(error, PutError::KeyLength { len: 0, max: 1024 });
+}
+
+#[test]
 fn bad_input_is_refused_with_its_rule() {
     let (d, vssd) = drive();
     let mut kv = open(d, vssd);

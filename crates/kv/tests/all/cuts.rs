@@ -49,3 +49,7 @@ fn a_block_freed_early_is_caught() {
 fn a_checkpoint_completed_early_is_caught() {
     caught(Broken::CheckpointEarly);
 }
+#[test]
+fn a_batch_that_recovery_splits_is_caught() {
+    caught(Broken::SplitBatch);
+}

@@ -8,4 +8,5 @@ mod power_drive;
 mod basics;
 mod cuts;
 mod formats;
+mod keys;
 mod search;

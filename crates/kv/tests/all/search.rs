@@ -49,10 +49,13 @@ pub struct Seen {
     pub failed_blocks: u64,
     pub memory_hits: u64,
     pub flash_reads: u64,
+    /// Batches of which nothing was answered at a power cut: found whole, and found to have no effect.
+    pub batches_kept: u64,
+    pub batches_lost: u64,
 }
 
 impl Seen {
-    pub fn counts(&self) -> [u64; 14] {
+    pub fn counts(&self) -> [u64; 16] {
         [
             self.cuts,
             self.cuts_in_recovery,
@@ -68,6 +71,8 @@ impl Seen {
             self.failed_blocks,
             self.memory_hits,
             self.flash_reads,
+            self.batches_kept,
+            self.batches_lost,
         ]
     }
     pub fn add(&mut self, o: &Seen) {
@@ -86,6 +91,8 @@ impl Seen {
         self.failed_blocks += o.failed_blocks;
         self.memory_hits += o.memory_hits;
         self.flash_reads += o.flash_reads;
+        self.batches_kept += o.batches_kept;
+        self.batches_lost += o.batches_lost;
     }
     fn add_stats(&mut self, s: StoreStats) {
         self.compactions += s.compactions;
@@ -128,6 +135,7 @@ impl History {
 #[derive(Clone, Debug)]
 enum Asked {
     Change { key: Vec<u8>, index: usize },
+    Batch(Vec<(Vec<u8>, usize)>),
     Get { key: Vec<u8>, from: usize },
     Scan { from: Vec<u8>, limit: usize, before: BTreeMap<Vec<u8>, usize> },
 }
@@ -140,6 +148,8 @@ struct Side {
     open: bool,
     keys: BTreeMap<Vec<u8>, History>,
     asked: BTreeMap<u64, Asked>,
+    /// Batches since the last start: keys, and the numbers of their changes.
+    batches: Vec<Vec<(Vec<u8>, usize)>>,
     value_max: u64,
 }
 
@@ -215,7 +225,8 @@ impl Run {
             let victims = *self.drive.rng.pick(&VictimPolicy::ALL);
             let user = i as u16 + 1;
             let (store, open, asked) = (None, false, BTreeMap::new());
-            self.sides.push(Side { vssd, user, victims, store, open, keys, asked, value_max });
+            let batches = Vec::new();
+            self.sides.push(Side { vssd, user, victims, store, open, keys, asked, batches, value_max });
         }
         Ok(())
     }
@@ -346,15 +357,11 @@ impl Run {
         self.token += 1;
         let token = self.token;
         match self.drive.rng.below(100) {
-            0..=54 => {
-                let value =
-                    if self.drive.rng.chance(0.1) { 0 } else { self.drive.rng.below(self.sides[side].value_max) };
-                let mut bytes = vec![0u8; value as usize];
-                bytes
-                    .chunks_mut(8)
-                    .for_each(|c| c.copy_from_slice(&self.drive.rng.next_u64().to_le_bytes()[..c.len()]));
-                self.change(side, key, Some(bytes.into()), token)?;
+            0..=46 => {
+                let value = self.value(side);
+                self.change(side, key, Some(value), token)?;
             }
+            47..=54 => self.batch(side, &keys, token)?,
             55..=74 => self.change(side, key, None, token)?,
             75..=95 => {
                 let from = self.sides[side].keys[&key].answered;
@@ -369,6 +376,43 @@ impl Run {
             }
         }
         self.take()
+    }
+    fn value(&mut self, side: usize) -> Bytes {
+        let len = if self.drive.rng.chance(0.1) { 0 } else { self.drive.rng.below(self.sides[side].value_max) };
+        let mut bytes = vec![0u8; len as usize];
+        bytes.chunks_mut(8).for_each(|c| c.copy_from_slice(&self.drive.rng.next_u64().to_le_bytes()[..c.len()]));
+        bytes.into()
+    }
+    fn batch(&mut self, side: usize, keys: &[Vec<u8>], token: u64) -> Result<(), String> {
+        let mut changes = BTreeMap::new();
+        let mut bytes = 0;
+        for _ in 0..self.drive.rng.between(1, 5) {
+            let key = self.drive.rng.pick(keys).clone();
+            let value = if self.drive.rng.chance(0.2) { None } else { Some(self.value(side)) };
+            bytes += key.len() + value.as_ref().map_or(0, Bytes::len) + 48;
+            if bytes > 8000 {
+                break;
+            }
+            changes.insert(key, value);
+        }
+        let mut parts = Vec::new();
+        for (key, value) in &changes {
+            let h = self.sides[side].keys.get_mut(key).expect("known");
+            h.changes.push(Change { value: value.clone(), forced: true, void: false });
+            parts.push((key.clone(), h.changes.len() - 1));
+        }
+        self.sides[side].asked.insert(token, Asked::Batch(parts.clone()));
+        self.sides[side].batches.push(parts.clone());
+        let changes = changes.into_iter().map(|(k, v)| (k.into(), v)).collect();
+        match self.on(side, |s, fx| s.batch(fx, changes, token)) {
+            Ok(()) => Ok(()),
+            Err(PutError::Failed(_)) => {
+                self.sides[side].asked.remove(&token);
+                self.sides[side].void(&parts);
+                Ok(())
+            }
+            Err(e) => Err(e.to_string()),
+        }
     }
     fn change(&mut self, side: usize, key: Vec<u8>, value: Option<Bytes>, token: u64) -> Result<(), String> {
         let forced = self.drive.rng.chance(0.6);
@@ -478,6 +522,7 @@ impl Run {
                 self.deliver()?;
             }
         }
+        self.sides[side].whole_batches(&found, &mut self.seen)?;
         let s = &mut self.sides[side];
         for (key, value) in found {
             let h = s.keys.get_mut(&key).expect("known");
@@ -516,10 +561,44 @@ impl Run {
 }
 
 impl Side {
+    fn void(&mut self, parts: &[(Vec<u8>, usize)]) {
+        for (key, index) in parts {
+            self.keys.get_mut(key).expect("known").changes[*index].void = true;
+        }
+    }
+    /// No power cut left one change of a batch and took another. Values tell changes apart, unless they are short.
+    fn whole_batches(&mut self, found: &BTreeMap<Vec<u8>, Option<Bytes>>, seen: &mut Seen) -> Result<(), String> {
+        for batch in std::mem::take(&mut self.batches) {
+            let (mut kept, mut lost, mut answered) = (0, 0, false);
+            for (key, index) in batch {
+                let h = &self.keys[&key];
+                answered |= h.durable >= index;
+                let value = found[&key].as_ref();
+                if h.changes[index].void
+                    || [value, h.changes[index].value.as_ref()].iter().any(|v| v.is_none_or(|v| v.len() < 8))
+                {
+                    continue;
+                }
+                match h.find(0, value) {
+                    Some(i) if i == index => kept += 1,
+                    Some(i) if i < index => lost += 1,
+                    _ => {}
+                }
+            }
+            if kept > 0 && lost > 0 {
+                return Err(format!("{kept} changes of a batch were kept, and {lost} lost"));
+            }
+            seen.batches_kept += u64::from(kept > 1 && !answered);
+            seen.batches_lost += u64::from(lost > 1);
+        }
+        Ok(())
+    }
     /// A put or delete is answered; of a delete, whether the key was there.
     fn changed(&mut self, token: u64, result: Result<bool, PutError>, seen: &mut Seen) -> Result<(), String> {
-        let Some(Asked::Change { key, index }) = self.asked.remove(&token) else {
-            return Err("a change that was not asked is answered".into());
+        let (key, index) = match self.asked.remove(&token) {
+            Some(Asked::Change { key, index }) => (key, index),
+            Some(Asked::Batch(parts)) => return self.batch_answered(&parts, result, seen),
+            _ => return Err("a change that was not asked is answered".into()),
         };
         let h = self.keys.get_mut(&key).expect("known");
         match result {
@@ -539,6 +618,30 @@ impl Side {
                 seen.full += 1;
             }
             // The change may have taken effect.
+            Err(PutError::Failed(_)) => {}
+            Err(e) => return Err(e.to_string()),
+        }
+        Ok(())
+    }
+    fn batch_answered(
+        &mut self,
+        parts: &[(Vec<u8>, usize)],
+        result: Result<bool, PutError>,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        match result {
+            Ok(_) => {
+                for (key, index) in parts {
+                    let h = self.keys.get_mut(key).expect("known");
+                    h.answered = h.answered.max(*index);
+                    h.durable = h.durable.max(*index);
+                }
+            }
+            Err(PutError::Full { .. }) => {
+                self.void(parts);
+                seen.full += 1;
+            }
+            // The batch may have taken effect.
             Err(PutError::Failed(_)) => {}
             Err(e) => return Err(e.to_string()),
         }

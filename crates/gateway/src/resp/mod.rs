@@ -1,0 +1,406 @@
+//! A Redis server without sockets: RESP2 and RESP3, strings and their expiry, transactions (docs/resp.md).
+//!
+//! - [`parse`]: commands from bytes; [`reply`]: replies as bytes.
+//! - [`command`]: commands on keys; [`strings`]: what they make of values; [`exec`], [`whole`]: the operations they take.
+//! - [`connection`], [`table`], [`info`]: commands that need no storage.
+//!
+//! A session carries out up to [`RUNNING_MAX`] commands at a time and replies in their order. A command waits for those
+//! before it that use one of its keys, unless both only read. Commands with many keys, transactions, and commands about all
+//! keys run alone.
+//!
+//! Memory: see [`Session::held`]. A command starts, and a long value is read, within [`Gateway::set_limit`] only.
+
+pub mod command;
+mod connection;
+mod exec;
+mod float;
+pub mod glob;
+pub mod info;
+pub mod parse;
+mod prepare;
+pub mod reply;
+mod strings;
+pub mod table;
+mod whole;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use rackweave_core::kv;
+use rackweave_core::request::{self, Operation};
+
+use crate::buffers::Output;
+use crate::session::{Chunks, Gateway, Reply as Answer, Request, SessionId};
+use exec::{Ask, Asks, Queued, Task, Watched};
+use info::Facts;
+use parse::{Item, Parser};
+use prepare::{Prepared, Work};
+use reply::{Protocol, Reply};
+
+/// Commands of a session that are carried out at a time.
+pub const RUNNING_MAX: usize = 64;
+/// Operations of a session under way: their ids differ in eight bits.
+const ASKED_MAX: usize = 256;
+/// Most bytes that a session holds.
+pub const BYTES_MAX: usize = 64 << 20;
+/// Unsent replies from which on no further command begins.
+const OUTPUT_MAX: usize = 64 << 10;
+/// Most bytes of the commands of a transaction.
+pub const QUEUE_BYTES_MAX: usize = 4 << 20;
+/// Keys from which on a command runs alone.
+const KEYS_TOGETHER_MAX: usize = 16;
+/// Cost of a command besides its keys and values.
+const COMMAND_BYTES: usize = 512;
+
+/// What the server permits, and says about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// FLUSHALL deletes all keys; otherwise it is refused.
+    pub flushall: bool,
+    pub facts: Facts,
+}
+
+/// A command that is carried out, or whose reply waits for those before it.
+#[derive(Debug)]
+struct Running {
+    /// The protocol of its reply.
+    protocol: Protocol,
+    keys: Vec<Bytes>,
+    writes: bool,
+    alone: bool,
+    task: Option<Task>,
+    reply: Option<Reply>,
+    /// Operations that are not given out yet.
+    asks: VecDeque<Ask>,
+    /// Memory of it: arguments, and values read.
+    weight: usize,
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// Tells it from earlier ones in this place.
+    count: u32,
+    /// Number of its command.
+    command: u64,
+    tag: u32,
+    room: usize,
+}
+
+/// A transaction that is being queued.
+#[derive(Debug, Default)]
+struct Multi {
+    queue: Vec<Queued>,
+    bytes: usize,
+    /// A command was refused: EXEC discards the rest.
+    aborted: bool,
+}
+
+/// One client's connection.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    settings: Rc<Settings>,
+    protocol: Protocol,
+    name: Bytes,
+    parser: Parser,
+    /// Memory with which the parser could go on.
+    parser_needs: Option<usize>,
+    /// The next command, which waits for others or for memory.
+    next: Option<Box<Prepared>>,
+    running: VecDeque<Running>,
+    /// Number of the first of them.
+    first: u64,
+    multi: Option<Multi>,
+    watched: Watched,
+    output: Output,
+    requests: VecDeque<request::Request>,
+    asked: Vec<Option<Asked>>,
+    free: Vec<u8>,
+    count: u32,
+    under_way: usize,
+    /// Sum of the weights.
+    weight: usize,
+    limit: usize,
+    /// The client has closed its side; what has arrived is carried out.
+    eof: bool,
+    /// Nothing more is read.
+    closed: bool,
+}
+
+impl Session {
+    pub fn new(id: SessionId, settings: Rc<Settings>) -> Session {
+        Session {
+            id,
+            settings,
+            protocol: Protocol::default(),
+            name: Bytes::new(),
+            parser: Parser::default(),
+            parser_needs: None,
+            next: None,
+            running: VecDeque::new(),
+            first: 0,
+            multi: None,
+            watched: Vec::new(),
+            output: Output::default(),
+            requests: VecDeque::new(),
+            asked: Vec::new(),
+            free: Vec::new(),
+            count: 0,
+            under_way: 0,
+            weight: 0,
+            limit: BYTES_MAX,
+            eof: false,
+            closed: false,
+        }
+    }
+
+    /// Goes on as far as bytes, other commands and memory allow.
+    fn advance(&mut self) {
+        loop {
+            self.give_out();
+            self.emit();
+            if self.closed {
+                return;
+            }
+            let Some(command) = self.next.take().or_else(|| self.parse().map(Box::new)) else { return };
+            if !self.may_start(&command) {
+                self.next = Some(command);
+                return;
+            }
+            self.start(*command);
+        }
+    }
+
+    /// The next command of the input.
+    fn parse(&mut self) -> Option<Prepared> {
+        self.parser_needs = None;
+        if !self.has_place() {
+            return None;
+        }
+        let others = self.held() - self.parser.held();
+        match self.parser.next(self.limit.saturating_sub(others)) {
+            Ok(Item::Command(args)) => Some(self.prepare(&args)),
+            Ok(Item::Refused(why)) => {
+                if let Some(m) = &mut self.multi {
+                    m.aborted = true;
+                }
+                Some(Prepared::reply(Reply::err(why)))
+            }
+            Ok(Item::More) => {
+                self.closed |= self.eof && self.running.is_empty();
+                None
+            }
+            Ok(Item::Room(needs)) => {
+                self.parser_needs = Some(others + needs);
+                None
+            }
+            Err(e) => Some(Prepared { work: Work::Close, ..Prepared::reply(Reply::err(e)) }),
+        }
+    }
+
+    /// Whether a further command may be looked at. Behind one that runs alone it may depend on what that one does.
+    fn has_place(&self) -> bool {
+        let alone = self.running.iter().any(|r| r.alone);
+        self.running.len() < RUNNING_MAX && self.output.len() < OUTPUT_MAX && !alone
+    }
+    fn may_start(&self, c: &Prepared) -> bool {
+        if !self.has_place() || c.alone && !self.running.is_empty() {
+            return false;
+        }
+        let meets =
+            |r: &Running| (c.writes || r.writes) && r.task.is_some() && c.keys.iter().any(|k| r.keys.contains(k));
+        if self.running.iter().any(meets) {
+            return false;
+        }
+        self.held() + c.weight <= self.limit || self.exceeds(c)
+    }
+    /// It will never have that much memory: it is refused when it starts.
+    fn exceeds(&self, c: &Prepared) -> bool {
+        self.running.is_empty() && self.output.len() == 0 && self.held() + c.weight > BYTES_MAX
+    }
+
+    fn start(&mut self, c: Prepared) {
+        let refused = self.exceeds(&c);
+        let (mut asks, mut task, mut reply) = (Asks::new(), None, c.reply);
+        match c.work {
+            _ if refused => reply = Some(too_much(c.weight)),
+            Work::None => {}
+            Work::Close => {
+                self.closed = true;
+                self.parser.clear();
+            }
+            Work::Task(mut t) => {
+                reply = t.begin(&mut asks);
+                task = Some(t).filter(|_| reply.is_none());
+            }
+        }
+        // The usual case of a reply at once takes no place.
+        if self.running.is_empty()
+            && let Some(r) = &reply
+        {
+            return r.encode(self.protocol, &mut self.output);
+        }
+        let weight = c.weight + reply.as_ref().map_or(0, Reply::bytes);
+        self.weight += weight;
+        let (protocol, keys, writes, alone) = (self.protocol, c.keys, c.writes, c.alone);
+        self.running.push_back(Running { protocol, keys, writes, alone, task, reply, asks: asks.into(), weight });
+    }
+
+    /// Gives out the operations of commands, those of the first ones first.
+    fn give_out(&mut self) {
+        for i in 0..self.running.len() {
+            while let Some(room) = self.running[i].asks.front().map(|a| a.room) {
+                let held = self.held() + room;
+                // The first command has a half of the memory that others leave it.
+                let most = if i == 0 { self.limit } else { self.limit / 2 };
+                if room > 0 && held > most {
+                    if i == 0 && held > BYTES_MAX && self.under_way == 0 {
+                        self.finish(0, too_much(held));
+                    }
+                    return;
+                }
+                if self.under_way >= ASKED_MAX {
+                    return;
+                }
+                let Some(ask) = self.running[i].asks.pop_front() else { return };
+                self.running[i].weight += room;
+                self.weight += room;
+                self.ask(self.first + i as u64, ask);
+            }
+        }
+    }
+    fn ask(&mut self, command: u64, ask: Ask) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.asked.push(None);
+            (self.asked.len() - 1) as u8
+        });
+        self.count = (self.count + 1) & 0xff_ffff;
+        self.under_way += 1;
+        let asked = Asked { count: self.count, command, tag: ask.tag, room: ask.room };
+        self.asked[slot as usize] = Some(asked);
+        let id = self.id.request(self.count << 8 | u32::from(slot));
+        self.requests.push_back(request::Request::new(id, ask.op));
+    }
+    fn answered(&mut self, asked: Asked, answer: exec::Answer) {
+        // The command was given up.
+        let Some(i) = asked.command.checked_sub(self.first).map(|i| i as usize) else { return };
+        let Some(r) = self.running.get_mut(i) else { return };
+        let Some(task) = &mut r.task else { return };
+        let got = match &answer {
+            Ok(kv::Reply::Value { found: Some(f), .. }) => f.value.len(),
+            Ok(kv::Reply::Page { keys, .. }) => keys.iter().map(|k| k.len() + parse::ARG_COST).sum(),
+            _ => 0,
+        };
+        let weight = r.weight - asked.room + got;
+        self.weight = self.weight - r.weight + weight;
+        r.weight = weight;
+        let mut asks = Asks::new();
+        let reply = task.answer(asked.tag, answer, &mut asks);
+        r.asks.extend(asks);
+        if let Some(reply) = reply {
+            if matches!(task, Task::Watch(_)) && !reply.is_error() {
+                self.watched.extend(task.watched());
+            }
+            self.finish(i, reply);
+        }
+    }
+    fn finish(&mut self, i: usize, reply: Reply) {
+        let r = &mut self.running[i];
+        (r.task, r.asks) = (None, VecDeque::new());
+        // Arguments are gone, and values are part of the reply now.
+        self.weight = self.weight - r.weight + reply.bytes();
+        r.weight = reply.bytes();
+        r.reply = Some(reply);
+    }
+    /// Writes the replies that are next.
+    fn emit(&mut self) {
+        while let Some(reply) = self.running.front_mut().and_then(|r| r.reply.take()) {
+            let Some(r) = self.running.pop_front() else { return };
+            self.first += 1;
+            self.weight -= r.weight;
+            reply.encode(r.protocol, &mut self.output);
+        }
+    }
+    /// Memory of transactions and watched keys.
+    fn queued(&self) -> usize {
+        let watched: usize = self.watched.iter().map(|(k, _)| k.len() + parse::ARG_COST).sum();
+        self.multi.as_ref().map_or(0, |m| m.bytes) + watched
+    }
+}
+
+fn too_much(bytes: usize) -> Reply {
+    Reply::err(format!("the command takes {bytes} bytes of memory: a connection has at most {BYTES_MAX}"))
+}
+
+impl Gateway for Session {
+    fn input(&mut self, bytes: Bytes) {
+        if !self.closed {
+            self.parser.push(bytes);
+            self.advance();
+            self.parser.release();
+        }
+    }
+    fn input_eof(&mut self) {
+        self.eof = true;
+        self.advance();
+    }
+    fn wants_input(&self) -> bool {
+        !self.closed && !self.eof && self.next.is_none() && self.parser_needs.is_none() && self.has_place()
+    }
+    fn poll_request(&mut self) -> Option<Request> {
+        self.requests.pop_front().map(Request::Rack)
+    }
+    fn reply(&mut self, reply: Answer) {
+        let Answer::Rack(reply) = reply else { return };
+        let slot = reply.id.0 as usize & 0xff;
+        let count = (reply.id.0 as u32) >> 8;
+        let Some(asked) = self.asked.get_mut(slot).and_then(|e| e.take_if(|a| a.count == count)) else { return };
+        self.free.push(slot as u8);
+        self.under_way -= 1;
+        let answer = kv::Op::result(reply.result).unwrap_or(Err(kv::Error::NotServed));
+        self.answered(asked, answer);
+        self.advance();
+    }
+    fn output(&mut self) -> Chunks<'_> {
+        self.output.chunks()
+    }
+    fn output_len(&self) -> usize {
+        self.output.len()
+    }
+    fn written(&mut self, n: usize) {
+        self.output.advance(n);
+        self.advance();
+    }
+    fn finished(&self) -> bool {
+        self.closed && self.running.is_empty() && self.under_way == 0 && self.output.len() == 0
+    }
+    /// Clients may be idle for as long as they like.
+    fn input_due(&self) -> bool {
+        false
+    }
+    /// Bytes that are not parsed or sent yet, arguments, values, transactions; and what was granted for values to come.
+    fn held(&self) -> usize {
+        self.parser.held() + self.weight + self.output.len() + self.queued()
+    }
+    fn set_limit(&mut self, bytes: usize) {
+        self.limit = bytes.min(BYTES_MAX);
+        self.advance();
+    }
+    fn needs(&self) -> Option<usize> {
+        let first = self.running.front().and_then(|r| r.asks.front()).filter(|a| a.room > 0);
+        let waits = first.map(|a| self.held() + a.room).filter(|n| *n > self.limit);
+        let next = || self.next.as_ref().map(|c| self.held() + c.weight).filter(|n| *n > self.limit);
+        waits.or_else(next).or(self.parser_needs).filter(|n| *n <= BYTES_MAX)
+    }
+    fn waits_for_client(&self) -> bool {
+        self.output.len() > 0 || self.parser.is_inside()
+    }
+    fn is_client(&self) -> bool {
+        true
+    }
+    fn in_flight(&self) -> usize {
+        self.under_way
+    }
+}

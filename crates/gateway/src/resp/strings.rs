@@ -1,0 +1,236 @@
+//! Commands on keys, carried out on values in memory: pure functions of the values read and the time.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::kv::{Change, Condition, Expires, Found};
+
+use super::command::{Action, ExpireIf, Expiry, KeyCommand, NOT_INTEGER, Only, SetReply, TtlForm, When};
+use super::float;
+use super::parse::{ARG_MAX, integer};
+use super::reply::Reply;
+
+/// A value and the time in milliseconds since 1970 at which it expires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Item {
+    value: Bytes,
+    expires: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    found: Option<Found>,
+    item: Option<Item>,
+    changed: bool,
+}
+
+/// Values that were read, and what commands have made of them.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    now: u64,
+    entries: BTreeMap<Bytes, Entry>,
+}
+
+impl View {
+    /// A key was read, at this time.
+    pub fn insert(&mut self, key: Bytes, found: Option<Found>, now: u64) {
+        self.now = self.now.max(now);
+        let item = found.as_ref().map(|f| Item { value: f.value.clone(), expires: f.expires });
+        self.entries.insert(key, Entry { found, item, changed: false });
+    }
+    pub fn found(&self, key: &Bytes) -> Option<&Found> {
+        self.entries.get(key).and_then(|e| e.found.as_ref())
+    }
+    /// Every key is still as it was read.
+    pub fn conditions(&self) -> Vec<(Bytes, Condition)> {
+        let of = |e: &Entry| e.found.as_ref().map_or(Condition::Absent, |f| Condition::VersionIs(f.version));
+        self.entries.iter().map(|(k, e)| (k.clone(), of(e))).collect()
+    }
+    pub fn changes(&self) -> Vec<(Bytes, Change)> {
+        let of = |e: &Entry| match &e.item {
+            Some(i) => Change::Set { value: i.value.clone(), expires: i.expires.map_or(Expires::Never, Expires::At) },
+            None => Change::Delete,
+        };
+        // A key that was absent, and is again, needs no deletion.
+        let changed = self.entries.iter().filter(|(_, e)| e.changed && (e.item.is_some() || e.found.is_some()));
+        changed.map(|(k, e)| (k.clone(), of(e))).collect()
+    }
+
+    fn item(&self, key: &Bytes) -> Option<&Item> {
+        self.entries.get(key).and_then(|e| e.item.as_ref()).filter(|i| i.expires.is_none_or(|at| at > self.now))
+    }
+    fn value(&self, key: &Bytes) -> Option<&Bytes> {
+        self.item(key).map(|i| &i.value)
+    }
+    fn put(&mut self, key: &Bytes, item: Option<Item>) {
+        let entry = Entry { found: None, item: None, changed: false };
+        let e = self.entries.entry(key.clone()).or_insert(entry);
+        (e.item, e.changed) = (item, true);
+    }
+    fn set(&mut self, key: &Bytes, value: Bytes, expires: Option<u64>) {
+        self.put(key, Some(Item { value, expires }));
+    }
+    fn at(&self, when: When) -> i64 {
+        match when {
+            When::In(ms) => (self.now as i64).saturating_add(ms),
+            When::At(ms) => ms,
+        }
+    }
+    /// Changes the expiry of a key that has a value. A time that has passed deletes it.
+    fn expire(&mut self, key: &Bytes, at: i64) {
+        let Some(item) = self.item(key).cloned() else { return };
+        if at <= self.now as i64 {
+            return self.put(key, None);
+        }
+        self.put(key, Some(Item { expires: Some(at as u64), ..item }));
+    }
+
+    /// Carries out a command whose keys were all read.
+    pub fn apply(&mut self, c: &KeyCommand) -> Reply {
+        let key = &c.keys[0];
+        let bulk = |v: Option<&Bytes>| v.map_or(Reply::Null, |v| Reply::Bulk(v.clone()));
+        match &c.action {
+            Action::Get => bulk(self.value(key)),
+            Action::MGet => Reply::Array(c.keys.iter().map(|k| bulk(self.value(k))).collect()),
+            Action::Set { value, only, expiry, reply } => self.apply_set(key, value, (*only, *expiry, *reply)),
+            Action::MSet(values) => {
+                c.keys.iter().zip(values).for_each(|(k, v)| self.set(k, v.clone(), None));
+                Reply::OK
+            }
+            Action::GetDel => {
+                let old = bulk(self.value(key));
+                self.delete(key);
+                old
+            }
+            Action::GetEx(expiry) => self.get_ex(key, *expiry),
+            Action::Del => Reply::Integer(c.keys.iter().filter(|k| self.delete(k)).count() as i64),
+            Action::Exists => Reply::Integer(c.keys.iter().filter(|k| self.item(k).is_some()).count() as i64),
+            Action::IncrBy(n) => self.incr(key, *n),
+            Action::IncrByFloat(n) => self.incr_float(key, n),
+            Action::Append(tail) => self.append(key, tail),
+            Action::StrLen => Reply::Integer(self.value(key).map_or(0, Bytes::len) as i64),
+            Action::GetRange(first, last) => range(self.value(key), *first, *last),
+            Action::Expire { when, only } => self.apply_expire(key, *when, *only),
+            Action::Ttl(form) => self.ttl(key, *form),
+            Action::Persist => {
+                let Some(item) = self.item(key).filter(|i| i.expires.is_some()).cloned() else {
+                    return Reply::Integer(0);
+                };
+                self.set(key, item.value, None);
+                Reply::Integer(1)
+            }
+            Action::Type => Reply::Simple(if self.item(key).is_some() { "string" } else { "none" }),
+        }
+    }
+    fn delete(&mut self, key: &Bytes) -> bool {
+        let there = self.item(key).is_some();
+        if there {
+            self.put(key, None);
+        }
+        there
+    }
+    fn apply_set(&mut self, key: &Bytes, value: &Bytes, how: (Option<Only>, Expiry, SetReply)) -> Reply {
+        let (only, expiry, reply) = how;
+        let old = self.item(key).cloned();
+        let fails = match only {
+            Some(Only::Absent) => old.is_some(),
+            Some(Only::Present) => old.is_none(),
+            None => false,
+        };
+        if !fails {
+            let expires = match expiry {
+                Expiry::Clear => None,
+                Expiry::Keep => old.as_ref().and_then(|i| i.expires),
+                Expiry::To(when) => Some(self.at(when) as u64),
+            };
+            self.set(key, value.clone(), expires);
+        }
+        match reply {
+            SetReply::Old => old.map_or(Reply::Null, |i| Reply::Bulk(i.value)),
+            SetReply::Count => Reply::Integer(i64::from(!fails)),
+            SetReply::Ok if fails => Reply::Null,
+            SetReply::Ok => Reply::OK,
+        }
+    }
+    fn get_ex(&mut self, key: &Bytes, expiry: Option<Expiry>) -> Reply {
+        let Some(item) = self.item(key).cloned() else { return Reply::Null };
+        match expiry {
+            Some(Expiry::To(when)) => self.expire(key, self.at(when)),
+            Some(Expiry::Clear) if item.expires.is_some() => self.set(key, item.value.clone(), None),
+            _ => {}
+        }
+        Reply::Bulk(item.value)
+    }
+    fn incr(&mut self, key: &Bytes, n: i64) -> Reply {
+        let old = match self.value(key).map(|v| integer(v)) {
+            None => 0,
+            Some(Some(old)) => old,
+            Some(None) => return Reply::err(NOT_INTEGER),
+        };
+        let Some(new) = old.checked_add(n) else { return Reply::err("increment or decrement would overflow") };
+        let expires = self.item(key).and_then(|i| i.expires);
+        self.set(key, new.to_string().into(), expires);
+        Reply::Integer(new)
+    }
+    fn incr_float(&mut self, key: &Bytes, n: &Bytes) -> Reply {
+        let old = self.value(key).map_or(&b"0"[..], |v| v);
+        match float::sum(old, n) {
+            Err(e) => Reply::err(e),
+            Ok(sum) => {
+                let expires = self.item(key).and_then(|i| i.expires);
+                let sum = Bytes::from(sum);
+                self.set(key, sum.clone(), expires);
+                Reply::Bulk(sum)
+            }
+        }
+    }
+    fn append(&mut self, key: &Bytes, tail: &Bytes) -> Reply {
+        let old = self.item(key).cloned();
+        let (head, expires) = old.map_or((Bytes::new(), None), |i| (i.value, i.expires));
+        let len = head.len() + tail.len();
+        if len > ARG_MAX {
+            return Reply::err(format!("a value of {len} bytes: at most {ARG_MAX}"));
+        }
+        self.set(key, [&head[..], tail].concat().into(), expires);
+        Reply::Integer(len as i64)
+    }
+    fn apply_expire(&mut self, key: &Bytes, when: When, only: ExpireIf) -> Reply {
+        let Some(item) = self.item(key) else { return Reply::Integer(0) };
+        let (old, at) = (item.expires.map(|at| at as i64), self.at(when));
+        // A value without an expiry counts as one that expires last.
+        let refused = only.none && old.is_some()
+            || only.some && old.is_none()
+            || only.later && old.is_none_or(|old| at <= old)
+            || only.earlier && old.is_some_and(|old| at >= old);
+        if !refused {
+            self.expire(key, at);
+        }
+        Reply::Integer(i64::from(!refused))
+    }
+    fn ttl(&self, key: &Bytes, form: TtlForm) -> Reply {
+        let Some(item) = self.item(key) else { return Reply::Integer(-2) };
+        let Some(at) = item.expires else { return Reply::Integer(-1) };
+        let left = at.saturating_sub(self.now);
+        Reply::Integer(match form {
+            TtlForm::Seconds => (left + 500) / 1000,
+            TtlForm::Millis => left,
+            TtlForm::AtSeconds => at / 1000,
+            TtlForm::AtMillis => at,
+        } as i64)
+    }
+}
+
+/// Bytes `first` to `last`, both included; negative positions count from the end.
+fn range(value: Option<&Bytes>, first: i64, last: i64) -> Reply {
+    let Some(v) = value else { return Reply::Bulk(Bytes::new()) };
+    let len = v.len() as i64;
+    if first < 0 && last < 0 && first > last {
+        return Reply::Bulk(Bytes::new());
+    }
+    let at = |i: i64| if i < 0 { (len + i).max(0) } else { i };
+    let (first, last) = (at(first), at(last).min(len - 1));
+    if len == 0 || first > last {
+        return Reply::Bulk(Bytes::new());
+    }
+    Reply::Bulk(v.slice(first as usize..=last as usize))
+}

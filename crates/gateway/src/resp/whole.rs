@@ -1,0 +1,113 @@
+//! Commands about all keys: SCAN, KEYS, DBSIZE, INFO, FLUSHALL. None of them is a snapshot.
+
+use bytes::Bytes;
+use rackweave_core::kv::{self, Change, Condition, Op, SCAN_MAX};
+
+use super::exec::{Answer, Ask, Asks, failure, wrong_answer};
+use super::glob;
+use super::info::Facts;
+use super::reply::Reply;
+
+/// Most bytes of the keys that KEYS returns, with [`KEY_COST`] for each.
+pub const KEYS_BYTES_MAX: usize = 4 << 20;
+const KEY_COST: usize = 64;
+/// Memory of one page of keys.
+pub const PAGE_BYTES: usize = SCAN_MAX as usize * 1024;
+
+#[derive(Debug)]
+pub enum Whole {
+    Scan { cursor: u64, limit: u32, pattern: Option<Bytes>, none: bool },
+    Keys { pattern: Bytes, found: Vec<Bytes>, bytes: usize },
+    DbSize,
+    Info(Box<(Facts, Vec<Bytes>)>),
+    FlushAll { cursor: u64, deleting: usize, error: Option<Reply> },
+}
+
+fn page(cursor: u64, limit: u32, room: usize) -> Ask {
+    Ask { tag: 0, op: Op::Scan { cursor, limit }, room }
+}
+
+impl Whole {
+    pub fn keys(pattern: Bytes) -> Whole {
+        Whole::Keys { pattern, found: Vec::new(), bytes: 0 }
+    }
+    pub fn flush_all() -> Whole {
+        Whole::FlushAll { cursor: 0, deleting: 0, error: None }
+    }
+    pub fn begin(&self, asks: &mut Asks) {
+        asks.push(match self {
+            Whole::Scan { cursor, limit, .. } => page(*cursor, *limit, PAGE_BYTES),
+            Whole::Keys { .. } | Whole::FlushAll { .. } => page(0, SCAN_MAX, PAGE_BYTES),
+            Whole::DbSize | Whole::Info(_) => Ask { tag: 0, op: Op::Count, room: 0 },
+        });
+    }
+    pub fn answer(&mut self, answer: Answer, asks: &mut Asks) -> Option<Reply> {
+        if let Whole::FlushAll { .. } = self {
+            return self.flushed(answer, asks);
+        }
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(e) => return Some(failure(&e)),
+        };
+        match (self, answer) {
+            (Whole::Scan { pattern, none, .. }, kv::Reply::Page { keys, cursor }) => {
+                let wanted = |k: &Bytes| !*none && pattern.as_ref().is_none_or(|p| glob::matches(p, k));
+                let keys = keys.into_iter().filter(wanted).map(Reply::Bulk).collect();
+                Some(Reply::Array(vec![Reply::bulk(cursor.to_string()), Reply::Array(keys)]))
+            }
+            (Whole::Keys { pattern, found, bytes }, kv::Reply::Page { keys, cursor }) => {
+                let more = keys.into_iter().filter(|k| glob::matches(pattern, k));
+                let before = *bytes;
+                for k in more {
+                    *bytes += k.len() + KEY_COST;
+                    found.push(k);
+                }
+                if *bytes > KEYS_BYTES_MAX {
+                    let text = format!(
+                        "KEYS returns at most {KEYS_BYTES_MAX} bytes, {KEY_COST} for each key included; use SCAN"
+                    );
+                    return Some(Reply::err(text));
+                }
+                if cursor != 0 {
+                    asks.push(page(cursor, SCAN_MAX, *bytes - before));
+                    return None;
+                }
+                Some(Reply::Array(std::mem::take(found).into_iter().map(Reply::Bulk).collect()))
+            }
+            (Whole::DbSize, kv::Reply::Count { keys, .. }) => Some(Reply::Integer(keys as i64)),
+            (Whole::Info(of), kv::Reply::Count { keys, expiring }) => {
+                Some(Reply::Text(of.0.text(&of.1, keys, expiring)))
+            }
+            _ => Some(wrong_answer()),
+        }
+    }
+    /// Deletes page by page. It goes on behind a failure, and reports it at the end.
+    fn flushed(&mut self, answer: Answer, asks: &mut Asks) -> Option<Reply> {
+        let Whole::FlushAll { cursor, deleting, error } = self else { return None };
+        match answer {
+            Ok(kv::Reply::Page { keys, cursor: next }) => {
+                (*cursor, *deleting) = (next, keys.len());
+                let all = Condition::Always;
+                asks.extend(keys.into_iter().map(|key| {
+                    let op = Op::Put { key, condition: all, change: Change::Delete };
+                    Ask { tag: 0, op, room: 0 }
+                }));
+            }
+            Ok(kv::Reply::Put(_)) => *deleting -= 1,
+            Ok(_) => return Some(wrong_answer()),
+            Err(e) if *deleting == 0 => return Some(failure(&e)),
+            Err(e) => {
+                *deleting -= 1;
+                error.get_or_insert(failure(&e));
+            }
+        }
+        match *deleting {
+            0 if *cursor == 0 => Some(error.take().unwrap_or(Reply::OK)),
+            0 => {
+                asks.push(page(*cursor, SCAN_MAX, 0));
+                None
+            }
+            _ => None,
+        }
+    }
+}
