@@ -55,9 +55,8 @@ impl Locks {
             Mode::Shared => lock.shared -= 1,
             Mode::Alone => lock.alone = false,
         }
-        while let Some((who, mode)) =
-            lock.queue.pop_front_if(|(_, mode)| !lock.alone && (*mode == Mode::Shared || lock.shared == 0))
-        {
+        while let Some(&(who, mode)) = lock.queue.front().filter(|(_, mode)| lock.admits(*mode)) {
+            lock.queue.pop_front();
             lock.take(mode);
             next.push(who);
         }
