@@ -19,6 +19,8 @@ struct Item {
 
 #[derive(Clone, Debug)]
 struct Entry {
+    /// `false`: a command has set it without reading it.
+    read: bool,
     found: Option<Found>,
     item: Option<Item>,
     changed: bool,
@@ -36,15 +38,15 @@ impl View {
     pub fn insert(&mut self, key: Bytes, found: Option<Found>, now: u64) {
         self.now = self.now.max(now);
         let item = found.as_ref().map(|f| Item { value: f.value.clone(), expires: f.expires });
-        self.entries.insert(key, Entry { found, item, changed: false });
+        self.entries.insert(key, Entry { read: true, found, item, changed: false });
     }
     pub fn found(&self, key: &Bytes) -> Option<&Found> {
         self.entries.get(key).and_then(|e| e.found.as_ref())
     }
-    /// Every key is still as it was read.
+    /// Every key that was read is still as it was.
     pub fn conditions(&self) -> Vec<(Bytes, Condition)> {
         let of = |e: &Entry| e.found.as_ref().map_or(Condition::Absent, |f| Condition::VersionIs(f.version));
-        self.entries.iter().map(|(k, e)| (k.clone(), of(e))).collect()
+        self.entries.iter().filter(|(_, e)| e.read).map(|(k, e)| (k.clone(), of(e))).collect()
     }
     pub fn changes(&self) -> Vec<(Bytes, Change)> {
         let of = |e: &Entry| match &e.item {
@@ -63,7 +65,7 @@ impl View {
         self.item(key).map(|i| &i.value)
     }
     fn put(&mut self, key: &Bytes, item: Option<Item>) {
-        let entry = Entry { found: None, item: None, changed: false };
+        let entry = Entry { read: false, found: None, item: None, changed: false };
         let e = self.entries.entry(key.clone()).or_insert(entry);
         (e.item, e.changed) = (item, true);
     }

@@ -6,5 +6,6 @@ mod control;
 mod fuzz;
 mod handshake;
 mod http;
+mod resp;
 mod split;
 mod tls;
