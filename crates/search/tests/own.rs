@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rackweave_config::RackConfig;
+use rackweave_config::{RackConfig, Size};
 use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate, VolumeError};
 use rackweave_core::rng::seeds;
-use rackweave_core::{Layout, Payload, Rng, SetId, Span, VolumeId, VssdId, volume};
+use rackweave_core::{Layout, Payload, Rng, SetId, Span, Time, VolumeId, VssdId, volume};
 use rackweave_flash::table::EntryState;
 use rackweave_meta::{FIRST_OWN, Meta};
 use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_server::Server;
 
 use crate::rig::{Rig, has_rig, small};
 
@@ -45,6 +46,8 @@ struct Seen {
     moves: u32,
     cuts: u32,
     crashes: u32,
+    /// Volumes that were deleted while dies of one of their vSSDs traded places.
+    swapping: u32,
 }
 
 impl Seen {
@@ -55,9 +58,11 @@ impl Seen {
         self.moves += s.moves;
         self.cuts += s.cuts;
         self.crashes += s.crashes;
+        self.swapping += s.swapping;
     }
     fn all(&self) -> bool {
-        [self.made, self.refused, self.deleted, self.moves, self.cuts, self.crashes].iter().all(|n| *n > 0)
+        let all = [self.made, self.refused, self.deleted, self.moves, self.cuts, self.crashes, self.swapping];
+        all.iter().all(|n| *n > 0)
     }
 }
 
@@ -83,7 +88,12 @@ fn data(stamp: u64) -> Payload {
 impl Rack {
     fn new(unit: OwnUnit, seed: u64) -> Rack {
         let sim = SimConfig { contents: Contents::Memory, ..SimConfig::new(seed) };
-        let rig = Rig::new(&config(unit), sim);
+        let mut cfg = config(unit);
+        if seed.is_multiple_of(2) {
+            // Dies trade places all the time.
+            (cfg.wear.swap_erased, cfg.wear.swap_pause_ms) = (Some(Size(64 << 10)), 10);
+        }
+        let rig = Rig::new(&cfg, sim);
         Rack { rig, unit, tenants: BTreeMap::new(), named: 0, written: 0, away: None, seen: Seen::default() }
     }
     fn create(&mut self, count: u32) -> admin::Op {
@@ -135,9 +145,19 @@ impl Rack {
         }
     }
     fn delete(&mut self, name: &str) {
+        self.seen.swapping += u32::from(self.swaps(name));
         self.tenants.remove(name);
         self.seen.deleted += 1;
         assert_eq!(self.admin(admin::Op::VolumeDelete { name: name.into(), force: true }), Ok(admin::Reply::Done));
+    }
+    /// Dies of one of the volume's vSSDs trade places.
+    fn swaps(&mut self, name: &str) -> bool {
+        let Ok(admin::Reply::Volume(v)) = self.admin(admin::Op::VolumeInfo { name: name.into() }) else { return false };
+        let own = |id: VssdId, s: &Server| {
+            s.status(Time::ZERO).vssds.iter().any(|of| of.vssd == id && v.sets.contains(&of.set))
+        };
+        let servers = (0..SERVERS).filter_map(|i| self.sim.server(i));
+        servers.filter(|s| s.ssd().swapping()).any(|s| s.ssd().swap_vssds().any(|id| own(id, s)))
     }
     /// The metadata service crashes while it carries out the operation. Its answer, which may be lost: then the repeated
     /// request may find it done.

@@ -294,7 +294,7 @@ impl Ssd {
             }
             Pick::Nothing => match unclean {
                 Some(free) => (None, free),
-                None => return false,
+                None => return self.seal_open(pair, now, out),
             },
         };
         let at = |of: Of| self.drive.map.at(self.address_of(of));
@@ -319,6 +319,19 @@ impl Ssd {
             s.under_way = Some(m);
         }
         true
+    }
+    /// Closes an open block that is away, so that it can move: a vSSD that is not written any more would never fill it.
+    fn seal_open(&mut self, [a, b]: [u32; 2], now: Time, out: &mut FlashOut) -> bool {
+        for pair in [[a, b], [b, a]] {
+            let open = |(of, _): &(Of, u32)| self.vssds[of.vssd].is_open(of.block);
+            let Some((of, _)) = self.away(pair).find(open) else { continue };
+            if self.free_at(pair, self.drive.map.home(pair[0])).is_some() && self.vssds[of.vssd].may_lend_place() {
+                self.with(of.vssd, now, out, |v, io| v.close_early(io, of.block));
+                self.swap.iter_mut().for_each(|s| s.again = true);
+                return true;
+            }
+        }
+        false
     }
     fn pair_done(&mut self, out: &mut FlashOut) {
         let Some(s) = &mut self.swap else { return };

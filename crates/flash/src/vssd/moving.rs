@@ -46,6 +46,18 @@ impl Vssd {
         };
         self.blocks.records_from(first, self.blocks.spp).iter().map(slot).collect()
     }
+    /// Pages may be programmed to the block; none is under way.
+    pub(crate) fn is_open(&self, block: u32) -> bool {
+        let mut frontiers = self.host.iter().chain(&self.collector);
+        let idle = self.clearing == Clearing::No && self.blocks.all[block as usize].programs == 0;
+        idle && frontiers.any(|f| f.block == block && !f.preparing)
+    }
+    /// No further page is programmed to the open block.
+    pub(crate) fn close_early(&mut self, io: &mut Io, block: u32) {
+        self.seal(block);
+        self.closed(block);
+        self.gc_pump(io);
+    }
     pub(crate) fn begin_move(&mut self, block: u32) {
         self.blocks.unlist(block);
         self.blocks.all[block as usize].state = State::Moving;

@@ -449,6 +449,30 @@ fn channels_trade_places_die_by_die_and_the_swap_is_held_between_them() {
     run.check(&mut next);
 }
 
+/// Its open blocks move too.
+#[test]
+fn a_swap_of_vssds_that_are_not_written_any_more_ends() {
+    let cfg = config();
+    for seed in seeds(400..408) {
+        let mut run = Run::new(&cfg, seed);
+        (0..600).for_each(|_| run.act());
+        run.sync();
+        VSSDS.iter().for_each(|v| run.rig.ssd.gc_stop(*v));
+        run.rig.settle();
+        run.rig.swap((0, 2)).expect("nothing is under way");
+        run.rig.settle();
+        run.take();
+        assert!(!run.rig.ssd.swapping(), "seed {seed}");
+        assert_eq!((run.rig.ssd.check(), run.rig.disk.violations()), (Ok(()), &[][..]), "seed {seed}");
+        let mut next = rig(&cfg, run.rig.disk.crash(&mut Rng::new(seed)), seed);
+        next.boot();
+        run.check(&mut next);
+        // They are written again.
+        (0..300).for_each(|_| run.act());
+        run.sync();
+    }
+}
+
 /// A power cut in a swap of channels: each pair of dies that had begun goes on, and the others begin.
 #[test]
 fn a_start_goes_on_with_every_pair_of_dies() {

@@ -19,7 +19,7 @@ use rackweave_server::block::BlockService;
 use rackweave_server::service::MakeService;
 use rackweave_server::{GcPolicy, Server, ServerConfig, SwapConfig, VssdConfig};
 use rackweave_sim::{AnyNode, Breakage, Disk, Engine, FaultDisk, Inbox, NetState, Network};
-use rackweave_switch::{Switch, SwitchConfig};
+use rackweave_switch::{Redirect, Switch, SwitchConfig};
 
 pub const VOLUME: VolumeId = VolumeId(1);
 pub const LEASE: Span = Span::from_millis(1_000);
@@ -38,6 +38,7 @@ pub struct Options {
     pub sched: SchedConfig,
     pub services: MakeService,
     pub swap: SwapConfig,
+    pub redirect: Redirect,
 }
 
 impl Default for Options {
@@ -52,6 +53,7 @@ impl Default for Options {
             sched: SchedConfig::new(SchedKind::Kyber, true),
             services: BlockService::make,
             swap: SwapConfig::default(),
+            redirect: Redirect::Gc,
         }
     }
 }
@@ -199,7 +201,8 @@ impl Rack {
     /// Starts the switch with empty tables.
     pub fn restart_switch(&mut self) {
         self.engine.crash(Layout::SWITCH, &[]);
-        self.engine.boot(Layout::SWITCH, Switch::new(SwitchConfig::new(Layout::SWITCH)));
+        let cfg = SwitchConfig { redirect: self.options.redirect, ..SwitchConfig::new(Layout::SWITCH) };
+        self.engine.boot(Layout::SWITCH, Switch::new(cfg));
     }
     pub fn switch(&self) -> &Switch {
         self.engine.get(Layout::SWITCH).expect("it runs")

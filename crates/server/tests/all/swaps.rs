@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::IoReply;
-use rackweave_core::{Rng, Span, Time, VssdId};
+use rackweave_core::msg::{Class, IoReply, IoRequest, SectorRange};
+use rackweave_core::{Rng, SECTORS_PER_BLOCK, Span, Time, VssdId};
 use rackweave_flash::wear::WearPolicy;
 use rackweave_server::{SwapConfig, trace};
-use rackweave_switch::trace as switch_trace;
+use rackweave_switch::{Redirect, trace as switch_trace};
 
-use super::rack::{LEASE, Options, Rack, contents};
+use super::rack::{LEASE, Options, Rack, VOLUME, contents};
 
 /// Channels of these small drives trade places after some hundred erases.
 fn options() -> Options {
@@ -132,4 +132,56 @@ fn a_restarted_server_goes_on_with_its_swap_and_a_restarted_switch_learns_of_it(
     r.restart_switch();
     let model = churn(&mut r, &mut watch, |r| r.server(swapping).status(r.now()).swaps.ended >= 1);
     check(&mut r, &model);
+}
+
+/// P99 of reads through any member, in µs: before a swap, and of those sent to a vSSD of which a swap keeps a die busy.
+fn quiet_tenant(redirect: Redirect) -> (f64, f64) {
+    // All drives begin at once, some seconds after the start.
+    let policy = WearPolicy::flashblox_fixed(Span::from_secs(6));
+    let swap = SwapConfig { policy, ..SwapConfig::default() };
+    let mut r = Rack::serving(Options { swap, redirect, ..options() });
+    let blocks = 1_500;
+    for i in 0..blocks {
+        (0..3).for_each(|set| assert_eq!(r.write(set, i, contents(i.into())), Some(IoReply::Done)));
+    }
+    // One set is worn.
+    for i in 0..12_000u32 {
+        assert_eq!(r.write(0, i * 7 % blocks, contents(i.into())), Some(IoReply::Done));
+    }
+    (0..3).for_each(|set| assert_eq!(r.flush(set), Some(IoReply::Done)));
+    assert_eq!(r.count(trace::SWAP_BEGUN), 0, "at {:?}", r.now());
+    // Idle vSSDs collect up to their limit.
+    r.run(Span::from_millis(500));
+    let (mut rng, mut sent, mut spans) = (Rng::new(3), BTreeMap::new(), [Vec::new(), Vec::new()]);
+    while r.count(trace::SWAP_ENDED) < 3 {
+        let first = rng.below(blocks.into()) * u64::from(SECTORS_PER_BLOCK);
+        let range = SectorRange { volume: VOLUME, first, count: SECTORS_PER_BLOCK };
+        let (set, member) = (rng.below(3) as u32, rng.below(3) as usize);
+        let vssd = r.members(set)[member].0;
+        let busy = r.servers().any(|s| s.swap_announced().any(|(v, _)| v == vssd));
+        let part = if busy { Some(1) } else { (r.count(trace::SWAP_BEGUN) == 0).then_some(0) };
+        let id = r.send_as(Class::Silver, set, member, IoRequest::Read { range });
+        sent.insert(id, (r.now(), part));
+        r.run(Span::from_micros(rng.between(40, 120)));
+        for (id, at) in std::mem::take(&mut r.answered) {
+            let (from, part) = sent.remove(&id).expect("it was sent");
+            part.into_iter().for_each(|p: usize| spans[p].push(at.since(from).0));
+        }
+        assert!(r.now() < Time::ZERO + Span::from_secs(60), "{} swaps ended", r.count(trace::SWAP_ENDED));
+    }
+    let p99 = spans.map(|mut of| {
+        assert!(of.len() > 500, "{} reads", of.len());
+        of.sort_unstable();
+        of[of.len() * 99 / 100] as f64 / 1e3
+    });
+    println!("{redirect:?}: read P99 {:.0} µs before, {:.0} µs meanwhile, {:?}", p99[0], p99[1], r.now());
+    (p99[0], p99[1])
+}
+
+#[test]
+fn a_quiet_tenants_reads_are_hardly_later_while_dies_trade_places() {
+    let (before, meanwhile) = quiet_tenant(Redirect::Gc);
+    assert!(meanwhile <= 1.5 * before, "P99 {before} µs before, {meanwhile} µs meanwhile");
+    let (before, unsteered) = quiet_tenant(Redirect::Off);
+    assert!(unsteered > 1.5 * before, "without redirects: P99 {before} µs before, {unsteered} µs meanwhile");
 }
