@@ -258,6 +258,9 @@ fn parts(out: &mut String, s: &Status) {
     let (servers, vssds) = (servers(&s.servers), tenants::vssds(&s.servers));
     let _ = write!(out, "\n{servers}\n\n{vssds}\n\n{}\n\n{}\n", sets(&s.sets), volumes(&s.volumes));
     out.push_str(&of_tenants(&s.volumes));
+    if s.servers.iter().flat_map(|s| &s.vssds).any(|v| v.store.is_some()) {
+        let _ = write!(out, "\n{}\n", stores(&s.servers));
+    }
     if s.latency.iter().any(|l| l.count > 0) {
         let _ = write!(out, "\n{}\n", latencies(&s.latency));
     }
@@ -447,6 +450,22 @@ fn servers(all: &[Server]) -> String {
             }
             t.add_row(row);
         }
+    }
+    trimmed(&t)
+}
+
+/// Key-value stores on log vSSDs.
+fn stores(all: &[Server]) -> String {
+    let head =
+        ["log vssd", "server", "channels", "keys", "live", "of", "free blocks", "gets", "puts", "deletes", "refused"];
+    let mut t = table(&head, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    for (server, v) in all.iter().flat_map(|s| s.vssds.iter().map(|v| (s.server, v))) {
+        let Some(s) = &v.store else { continue };
+        let mib = |bytes: u64| format!("{:.1}M", bytes as f64 / f64::from(1 << 20));
+        let mut row = vec![v.id.to_string(), server.to_string(), list(&v.channels), s.keys.to_string()];
+        row.extend([mib(v.mapped_bytes), mib(v.exported_bytes), format!("{} of {}", s.blocks_free, s.blocks)]);
+        row.extend([s.gets, s.puts, s.deletes, s.refused].map(|n| n.to_string()));
+        t.add_row(row);
     }
     trimmed(&t)
 }

@@ -28,6 +28,7 @@ mod egress;
 pub mod fixed;
 mod gc;
 pub mod hosts;
+mod kv;
 mod lease;
 mod memory;
 mod nbd;
@@ -45,6 +46,7 @@ pub use client::ClientSection;
 pub use control::ControlSection;
 pub use egress::{EgressSection, FlowSection, SchedulingKind};
 pub use gc::{GcConfigPolicy, GcSection};
+pub use kv::KvSection;
 pub use lease::LeaseSection;
 pub use memory::{CONNECTIONS_MAX, MemorySection, READ_BYTES};
 pub use nbd::{NbdSection, TlsConfig};
@@ -136,6 +138,9 @@ pub struct RackConfig {
     pub scrub: ScrubSection,
     #[serde(skip_serializing_if = "WearSection::is_default")]
     pub wear: WearSection,
+    /// Key-value stores, one for each server.
+    #[serde(skip_serializing_if = "KvSection::is_default")]
+    pub kv: KvSection,
     /// Memory limits of connections.
     #[serde(skip_serializing_if = "MemorySection::is_default")]
     pub memory: MemorySection,
@@ -169,6 +174,7 @@ impl Default for RackConfig {
             wear: WearSection::default(),
             repair: RepairSection::default(),
             scrub: ScrubSection::default(),
+            kv: KvSection::default(),
             memory: MemorySection::default(),
         };
         rack.policy.apply(&rack)
@@ -255,6 +261,7 @@ impl RackConfig {
         self.lease.check(&mut problems);
         self.client.check(&mut problems);
         self.nbd.check(&mut problems);
+        self.kv.check(&mut problems);
         self.repair.check(&mut problems);
         self.wear.check(self, &mut problems);
         self.scrub.check(&mut problems);
@@ -309,6 +316,9 @@ impl RackConfig {
             );
             need(out, slots <= VSSDS_MAX || shared > VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
         }
+        let all = slots.saturating_add(self.kv.slots());
+        let rule = format!("a log is one of a server's {all} vSSDs, of which there are at most {VSSDS_MAX}");
+        need(out, all <= VSSDS_MAX || slots > VSSDS_MAX, "kv.channels", &self.kv.channels, rule);
         let copies = self.min_copies >= 1 && self.min_copies <= self.replicas;
         need(out, copies, "min_copies", &self.min_copies, format!("1 to replicas ({})", self.replicas));
         let stripe = self.stripe_blocks.is_power_of_two() && self.stripe_blocks <= 4096;

@@ -14,6 +14,7 @@ pub const OF_EVERY_RACK: &[&str] = &[
     "cache_slots",
     "client",
     "gc",
+    "kv",
     "lease",
     "min_copies",
     "overcommit",

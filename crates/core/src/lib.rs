@@ -21,6 +21,7 @@ pub mod payload;
 pub mod request;
 pub mod rng;
 pub mod rtt;
+pub mod store;
 pub mod summed;
 pub mod time;
 pub mod trace;

@@ -182,12 +182,12 @@ pub enum TableError {
     Made { found: Made, wanted: Made },
     #[error(
         "the drive was made with room for {found} vSSDs, {wanted} are configured: set replicas, ssd.spare, \
-         ssd.isolation, ssd.own_channels and ssd.own_dies back"
+         ssd.isolation, ssd.own_channels, ssd.own_dies and kv.channels back"
     )]
     Entries { found: usize, wanted: usize },
     #[error(
         "vSSD {index} of the drive was made with {found}, {wanted} are configured: set ssd.isolation, ssd.spare, \
-         ssd.channels, ssd.own_channels and ssd.own_dies back"
+         ssd.channels, ssd.own_channels, ssd.own_dies and kv.channels back"
     )]
     Share { index: u8, found: Share, wanted: Share },
     #[error("entry {index} of the drive's table is of a kind that this program does not know")]

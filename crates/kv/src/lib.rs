@@ -3,6 +3,13 @@
 //! executes its commands and returns the answers. [`driver`] runs one on a backend, one call at a time. [`keys`] serves the key API on a
 //! store: conditions, versions, expiry.
 
+#[macro_use]
+extern crate rackweave_core;
+
+mod changes;
+pub mod client;
 pub mod driver;
 pub mod keys;
+pub mod service;
 pub mod store;
+pub mod trace;

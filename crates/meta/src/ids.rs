@@ -3,7 +3,7 @@
 //! An id consists of the vSSD's rack (upper 8 bits, [`VssdId::rack`]) and a number (lower 24). Switches read the rack
 //! from every packet. It is constant, because a move creates another vSSD with another id.
 
-use rackweave_core::VssdId;
+use rackweave_core::{SetId, VssdId};
 
 /// Number of the first vSSD created at run time; initial ones are below.
 pub const FIRST_MADE: u32 = 1 << 16;
@@ -11,10 +11,17 @@ pub const FIRST_MADE: u32 = 1 << 16;
 pub const LAST_MADE: u32 = (1 << VssdId::NUMBER_BITS) - 1;
 /// Numbers reserved for each server's initial vSSDs.
 const PER_SERVER: u32 = 16;
+/// Numbers of the sets of log vSSDs.
+const LOG_SETS: u32 = 1 << 31;
 
 /// A server's initial vSSD in place `i` of its drive, counted without free places.
 pub fn first(rack: u32, server: u32, i: u32) -> VssdId {
     in_rack(rack, 1 + server * PER_SERVER + i)
+}
+/// The log vSSD of a server's drive: in the last place, which initial vSSDs leave free on a drive with a log. It is the only one of
+/// its set, whose number is above those of all other sets.
+pub fn log(rack: u32, server: u32) -> (VssdId, SetId) {
+    (first(rack, server, PER_SERVER - 1), SetId(LOG_SETS + server))
 }
 /// The vSSD created at run time with counter value `number`.
 pub(crate) fn made(rack: u32, number: u32) -> VssdId {

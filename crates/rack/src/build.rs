@@ -8,14 +8,19 @@
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
-use rackweave_core::{BLOCK, Layout, NodeId, Span, SsdId, Time};
-use rackweave_flash::{BlockingUnit, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots};
-use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, OwnConfig, SetConfig};
+use rackweave_client::SetClientConfig;
+use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
+use rackweave_flash::{
+    BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots, log_blocks,
+};
+use rackweave_kv::client::KvClient;
+use rackweave_kv::store::BLOCKS_MIN;
+use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, OwnConfig, SetConfig, ids};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
 use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
-use rackweave_config::racks;
+use rackweave_config::racks::{self, Placement};
 use rackweave_config::switching::{DataPlaneKind, RedirectKind};
 use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, OwnUnit, RackConfig, TimingConfig};
 
@@ -45,12 +50,19 @@ pub enum BuildError {
     #[error("ssd.host_program_suspend: {0}")]
     HostProgramSuspend(ProfileError),
     #[error(
-        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels and ssd.own_dies, fewer than \
+        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels, ssd.own_dies and kv.channels, fewer than \
          the {slots} {isolation}-isolated vSSDs that a server has room for (replicas + ssd.spare)"
     )]
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
     #[error("{key} = {set_aside}: a {unit} of this size has no room for a vSSD: raise ssd.size")]
     OwnTooSmall { key: &'static str, set_aside: u32, unit: OwnUnit },
+    #[error(
+        "kv.channels = {channels}: the log of a drive of this size has {blocks} blocks, a store needs {min}: raise ssd.size or \
+         kv.channels"
+    )]
+    KvTooSmall { channels: u16, blocks: u32, min: u32 },
+    #[error("kv.channels = {channels}: they have {dies} dies, a log has at most {max}")]
+    KvDies { channels: u16, dies: u32, max: u32 },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
     #[error("there is no server {server}")]
@@ -109,7 +121,27 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
             return Err(BuildError::OwnTooSmall { key: unit.key(), set_aside: cfg.ssd.own(unit), unit });
         }
     }
+    check_kv(cfg, &profile)?;
     Ok(profile)
+}
+fn check_kv(cfg: &RackConfig, profile: &Profile) -> Result<(), BuildError> {
+    let channels = cfg.kv.channels;
+    if channels == 0 {
+        return Ok(());
+    }
+    let (dies, max) = (Share::Log { channels }.dies(&profile.geometry), LOG_DIES_MAX);
+    if dies > max {
+        return Err(BuildError::KvDies { channels, dies, max });
+    }
+    let (blocks, min) = (log_blocks(profile, channels).0, BLOCKS_MIN);
+    if blocks < min { Err(BuildError::KvTooSmall { channels, blocks, min }) } else { Ok(()) }
+}
+
+/// The key-value stores of the rack, by the number of the server.
+pub fn stores(cfg: &RackConfig) -> Vec<(VssdId, SetId)> {
+    let servers = if cfg.kv.channels > 0 { cfg.servers_max() } else { 0 };
+    let placement = Placement::of(cfg);
+    (0..servers).map(|i| ids::log(placement.rack(i), i)).collect()
 }
 
 /// Flash of a volume's own vSSD.
@@ -124,7 +156,8 @@ fn own_share(unit: OwnUnit) -> Share {
 fn shared_channels(cfg: &RackConfig, profile: &Profile) -> u32 {
     let g = &profile.geometry;
     let for_dies = cfg.ssd.own_dies.div_ceil(u32::from(g.dies_per_channel));
-    u32::from(g.channels).saturating_sub(cfg.ssd.own_channels.saturating_add(for_dies))
+    let set_aside = cfg.ssd.own_channels.saturating_add(for_dies).saturating_add(u32::from(cfg.kv.channels));
+    u32::from(g.channels).saturating_sub(set_aside)
 }
 
 /// Channels or dies of a drive for the level's vSSDs; each level has an equal part.
@@ -239,7 +272,11 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         });
     let units = OwnUnit::ALL.into_iter().flat_map(|unit| (0..cfg.ssd.own(unit)).map(move |_| own_share(unit)));
     let own = (cfg.shared_slots() as usize..).zip(units).map(|(slot, share)| VssdConfig::free(slot, share));
-    let vssds = shared.chain(own).collect();
+    let log = stores(cfg).get(i as usize).map(|&(id, set)| {
+        let share = Share::Log { channels: cfg.kv.channels };
+        VssdConfig { id, set, share, peers: Vec::new() }
+    });
+    let vssds = shared.chain(own).chain(log).collect();
     let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
     c.services = crate::services::make;
     c.cache_slots = cfg.cache_slots;
@@ -388,6 +425,14 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
         egress,
         ..SwitchConfig::new(layout(cfg).switch(rack))
     }
+}
+
+/// The client of key-value stores at client node `i`. `nonce` must differ in each run.
+pub fn kv_client(cfg: &RackConfig, i: u32, nonce: u64) -> KvClient {
+    let timeout = Span::from_millis(cfg.client.timeout_ms);
+    let mut c = SetClientConfig::new(layout(cfg).client(i), nonce);
+    (c.layout, c.window, c.timeout, c.timeout_max) = (layout(cfg), cfg.client.window, timeout, timeout * 10);
+    KvClient::new(c, &stores(cfg))
 }
 
 /// Volume client `i`. `nonce` must differ in each run.

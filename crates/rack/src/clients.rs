@@ -3,7 +3,10 @@
 
 use rackweave_block::VolumeClient;
 use rackweave_config::RackConfig;
+use rackweave_core::msg::Body;
+use rackweave_core::request::Op;
 use rackweave_core::{Effects, Event, Node, Time};
+use rackweave_kv::client::KvClient;
 
 use crate::build;
 
@@ -72,5 +75,6 @@ macro_rules! clients {
 
 // One line per client: its requests and messages. The volume client is last and takes the rest.
 clients! {
+    kv: KvClient = build::kv_client, requests Op::Store(_), answers Body::Kv(_),
     volume: VolumeClient = build::client, requests _, answers _,
 }

@@ -3,7 +3,7 @@
 use rackweave_core::TracePoint;
 
 /// The points of each crate that reports any.
-const OF_CRATES: [&[TracePoint]; 9] = [
+const OF_CRATES: [&[TracePoint]; 10] = [
     rackweave_core::trace::ALL,
     rackweave_flash::trace::ALL,
     rackweave_link::trace::ALL,
@@ -12,6 +12,7 @@ const OF_CRATES: [&[TracePoint]; 9] = [
     rackweave_server::trace::ALL,
     rackweave_meta::trace::ALL,
     rackweave_block::trace::ALL,
+    rackweave_kv::trace::ALL,
     rackweave_sim::trace::ALL,
 ];
 

@@ -5,7 +5,7 @@ use rackweave_core::msg::{Class, Role};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Layout, Span, Time};
 use rackweave_gateway::metrics::Kind as MetricKind;
-use rackweave_server::{ServerReport, VssdStatus};
+use rackweave_server::{ServerReport, StoreStatus, VssdStatus};
 use rackweave_transport::{Carrier, FlowStatus, PeerStatus};
 use serde::{Deserialize, Serialize};
 
@@ -261,8 +261,8 @@ exported! {
             Gauge "rackweave_vssd_channels" "Channels with dies of the vSSD" = |v| v.channels.len() as f64;
         #[serde(default)]
         dies: Vec<u32> = |s| s.vssd.dies.to_vec(), Gauge "rackweave_vssd_dies" "Dies of the vSSD" = |v| v.dies.len() as f64;
-        /// `member`, `shadow`, or `none` before it is in a view.
-        role: String = |s| role(s.vssd.role).into();
+        /// `member`, `shadow`, or `none` before it is in a view; `log` of a log vSSD, which is in none.
+        role: String = |s| if s.vssd.store.is_some() { "log" } else { role(s.vssd.role) }.into();
         /// Whether it has a lease and serves reads and writes.
         serving: bool = |s| s.vssd.serving,
             Gauge "rackweave_vssd_serving" "1 while the vSSD has a lease and answers" = |v| flag(v.serving);
@@ -274,11 +274,11 @@ exported! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         group: Option<u32> = |s| s.vssd.group;
         #[serde(default)]
-        gc_runs: u64 = |s| s.vssd.flash.gc_victims, Counter "rackweave_vssd_gc_runs_total" "Victim blocks collected";
+        gc_runs: u64 = |s| s.vssd.victims(), Counter "rackweave_vssd_gc_runs_total" "Victim blocks collected";
         #[serde(default)]
         gc_episodes: u64 = |s| s.vssd.gc_episodes, Counter "rackweave_vssd_gc_episodes_total" "Episodes of collection";
         #[serde(default)]
-        erases: u64 = |s| s.vssd.flash.erases, Counter "rackweave_vssd_erases_total" "Blocks erased";
+        erases: u64 = |s| s.vssd.erases(), Counter "rackweave_vssd_erases_total" "Blocks erased";
         /// Erase blocks; mean and greatest erase count of a block, under earlier owners too.
         #[serde(default)]
         blocks: u64 = |s| s.vssd.wear.blocks.into();
@@ -299,7 +299,7 @@ exported! {
         #[serde(default)]
         writes: Requests = |s| Requests::of(&s.vssd.requests.writes);
         #[serde(default)]
-        free_ratio: f64 = |s| s.vssd.space.free_ratio(), Gauge "rackweave_vssd_free_ratio" "Free blocks by spare blocks";
+        free_ratio: f64 = |s| s.vssd.free_ratio(), Gauge "rackweave_vssd_free_ratio" "Free blocks by spare blocks";
         #[serde(default)]
         blocks_borrowed: u64 = |s| s.vssd.loans.borrowed_blocks.into(),
             Gauge "rackweave_vssd_blocks_borrowed" "Erase blocks borrowed of its channel group";
@@ -317,7 +317,7 @@ exported! {
         #[serde(default)]
         cache_slots: u64 = |s| s.vssd.cache_slots;
         #[serde(default)]
-        waf: f64 = |s| s.vssd.flash.waf(), Gauge "rackweave_vssd_write_amplification" "Slots programmed by slots written";
+        waf: f64 = |s| s.vssd.waf(), Gauge "rackweave_vssd_write_amplification" "Slots programmed by slots written";
         #[serde(default)]
         host_slots: u64 = |s| s.vssd.flash.host_slots,
             Counter "rackweave_vssd_host_slots_total" "Slots programmed for the host";
@@ -393,6 +393,35 @@ exported! {
         worn_out: bool = |s| s.vssd.worn_out;
         /// Its device has failed for good.
         failed: bool = |s| s.server.failed;
+        /// Of a log vSSD: the key-value store on it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        store: Option<Store> = |s| s.vssd.store.as_ref().map(Store::of),
+            Gauge "rackweave_vssd_keys" "Keys of the store on a log vSSD" = |v| v.store.as_ref().map_or(0.0, |s| s.keys as f64);
+    }
+}
+
+/// A key-value store on a log vSSD.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Store {
+    /// Blocks of its log.
+    pub blocks: u32,
+    pub blocks_free: u32,
+    pub block_bytes: u64,
+    pub keys: u64,
+    pub gets: u64,
+    pub puts: u64,
+    pub deletes: u64,
+    /// Puts refused because the store is full.
+    pub refused: u64,
+    /// Bytes written to its log, compaction and checkpoints included.
+    pub written_bytes: u64,
+}
+
+impl Store {
+    fn of(s: &StoreStatus) -> Store {
+        let StoreStatus { blocks, blocks_free, block_bytes, keys, gets, puts, deletes, refused, .. } = *s;
+        let written_bytes = s.written_bytes;
+        Store { blocks, blocks_free, block_bytes, keys, gets, puts, deletes, refused, written_bytes }
     }
 }
 

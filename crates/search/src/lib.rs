@@ -5,3 +5,4 @@
 
 pub mod check;
 pub mod fault;
+pub mod kv;

@@ -14,7 +14,7 @@ pub mod writes;
 
 use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{Block, Body, LiveVolumes, Packet, Role, View};
-use rackweave_core::{BlockAddr, Effects, Incarnation, Span, Time};
+use rackweave_core::{BlockAddr, Effects, Incarnation, Span, Time, VssdId};
 use rackweave_flash::{ReadError, Ssd};
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone, StoreError};
 use rackweave_sched::{Kind, Predictor};
@@ -22,7 +22,7 @@ use rackweave_sched::{Kind, Predictor};
 use crate::bounds::OverBound;
 use crate::config::{ServerConfig, VssdConfig};
 use crate::report::VssdStatus;
-use crate::service::{Admitted, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
+use crate::service::{Admitted, Collect, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
 use classes::{Classes, QUEUE_MAX};
 use die_queues::DieQueues;
 use store::{CacheOverFlash, Recent};
@@ -64,7 +64,7 @@ impl BlockService {
             vssd: vssd.id,
             slot,
             slots_per_page: g.slots_per_page(),
-            capacity: server.cache_slots / server.vssds.len() as u64,
+            capacity: server.cache_slots / server.page_vssds().max(1),
             pages_max: dies * PAGES_A_DIE,
             linger: server.linger,
         };
@@ -84,6 +84,9 @@ impl BlockService {
             redirected_reads: 0,
             queue_full: 0,
         }
+    }
+    fn vssd(&self) -> VssdId {
+        self.io.cache.cfg.vssd
     }
     pub fn replica(&self) -> &Replica {
         &self.replica
@@ -120,6 +123,26 @@ impl Service for BlockService {
             writes_waiting: self.classes.writes() + self.held.len(),
             pages_begun: self.io.cache.pages_under_way(),
         }
+    }
+    fn free_ratio(&self, ssd: &Ssd) -> f64 {
+        ssd.space(self.vssd()).free_ratio()
+    }
+    fn collect(&mut self, cx: &mut Context<'_>, order: Collect) {
+        let vssd = self.vssd();
+        match order {
+            Collect::Start => cx.ssd.gc_start(cx.now, vssd, cx.out),
+            Collect::Rest => cx.ssd.gc_stop(vssd),
+            Collect::Stop => {
+                cx.ssd.gc_stop(vssd);
+                cx.ssd.give_back(cx.now, vssd, cx.out);
+            }
+        }
+    }
+    fn collecting(&self, ssd: &Ssd) -> bool {
+        ssd.gc_running(self.vssd())
+    }
+    fn erasing(&self, ssd: &Ssd) -> bool {
+        ssd.gc_erases(self.vssd())
     }
     fn room(&self, ssd: &Ssd) -> Room {
         self.io.cache.room(ssd)
@@ -194,6 +217,8 @@ impl Service for BlockService {
                 cx.changed = true;
                 self.io.cache.synced(ok);
             }
+            // Of no vSSD with blocks.
+            FlashEvent::Log(_) => {}
         }
     }
     fn handle_freed(&mut self, what: Freed) {
@@ -248,7 +273,11 @@ impl Service for BlockService {
             self.io.release(cx.now, cx.ssd, cx.out);
         }
         self.io.pump(cx.now, cx.ssd, cx.out);
-        Programs { allocated: self.io.cache.poll_allocated(), waits_for_block: self.io.cache.waits_for_block() }
+        Programs {
+            allocated: self.io.cache.poll_allocated(),
+            waits_for_block: self.io.cache.waits_for_block(),
+            no_victim: false,
+        }
     }
     fn poll_answers(&mut self, cx: &mut Context<'_>) -> Time {
         let waits = self.io.cache.waits_for_block();

@@ -14,6 +14,8 @@ pub enum OverBound {
     Queue { vssd: VssdId, waiting: usize, max: usize },
     #[error("{vssd}: {waiting} writes wait, {max} may")]
     Writes { vssd: VssdId, waiting: usize, max: usize },
+    #[error("{vssd}: {collections} collections began that the monitor had not ordered")]
+    Unordered { vssd: VssdId, collections: u64 },
     #[error("{vssd}: {pages} pages are being programmed, {max} may be")]
     Pages { vssd: VssdId, pages: usize, max: usize },
 }

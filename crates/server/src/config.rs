@@ -30,6 +30,10 @@ impl VssdConfig {
     pub fn is_free(&self) -> bool {
         self.set == NO_SET
     }
+    /// A log vSSD belongs to its server for good: the metadata service plans the other slots.
+    pub fn is_log(&self) -> bool {
+        self.share.is_log()
+    }
 }
 
 /// The drive's id for a slot without a vSSD; ids of vSSDs are far below.
@@ -218,13 +222,19 @@ pub enum ServerError {
 }
 
 impl ServerConfig {
+    /// Slots for vSSDs with blocks, which share the write cache.
+    pub fn page_vssds(&self) -> u64 {
+        self.vssds.iter().filter(|v| !v.is_log()).count() as u64
+    }
     /// Checks everything that the server relies on.
     pub fn validate(&self) -> Result<(), ServerError> {
         let vssds = self.vssds.len();
         if vssds == 0 || vssds > VSSDS_MAX {
             return Err(ServerError::Vssds { vssds });
         }
-        if self.cache_slots / (vssds as u64) < CACHE_SLOTS_MIN {
+        let pages = self.page_vssds();
+        if pages > 0 && self.cache_slots / pages < CACHE_SLOTS_MIN {
+            let vssds = pages as usize;
             return Err(ServerError::CacheSlots { slots: self.cache_slots, vssds });
         }
         let GcConfig { gc_threshold: gc, soft_threshold: soft, hysteresis, .. } = self.gc;

@@ -37,7 +37,7 @@ pub use bounds::OverBound;
 pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};
 pub use gc::GcState;
 pub use node::Server;
-pub use report::{ServerReport, VssdStatus};
+pub use report::{ServerReport, StoreStatus, VssdStatus};
 pub use service::Service;
 pub use slots::DriveProblem;
 pub use swap::{SwapConfig, SwapStatus};

@@ -216,6 +216,7 @@ impl Server {
             out: &mut self.out,
             fx,
             registered: self.registration.incarnation.is_some(),
+            incarnation: self.registration.incarnation.unwrap_or_default(),
             forward_to: v.forwarding.target(&v.gc),
             changed: false,
         };
@@ -375,6 +376,7 @@ impl Server {
                     Err(RecoveryError::Device(_)) => self.device_failed(fx),
                 }
                 (0..self.vssds.len()).for_each(|i| self.note_worn(now, i));
+                self.touched |= self.logs().fold(0, |bits, i| bits | 1 << i);
                 self.registration.losses = self.losses();
                 self.registration.ready = true;
                 self.registration.hurry(now);
@@ -420,9 +422,12 @@ impl Server {
                     self.registration.hurry(now);
                 }
             }
+            FlashDone::Log { vssd, done } => {
+                if let Some(i) = self.vssds.iter().position(|v| v.cfg.id == vssd) {
+                    self.with(now, i, fx, |service, cx| service.handle_flash(cx, FlashEvent::Log(done)));
+                }
+            }
             FlashDone::Swapped => self.swapped(now, fx),
-            // No service uses a log vSSD yet.
-            FlashDone::Log { .. } => {}
             FlashDone::Assigned { result, .. } => {
                 if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
                     self.slot_assigned(now, i, fx);
@@ -441,9 +446,14 @@ impl Server {
         self.with(now, token_slot(token), fx, |service, cx| service.handle_flash(cx, event));
     }
 
+    /// Slots with log vSSDs.
+    fn logs(&self) -> impl Iterator<Item = usize> {
+        self.vssds.iter().enumerate().filter(|(_, v)| v.is_log()).map(|(i, _)| i)
+    }
     /// Losses of the drive, by slot.
     fn losses(&self) -> Vec<VssdLoss> {
-        let found = self.vssds.iter().enumerate().map(|(slot, v)| (slot as u8, self.ssd.losses(v.cfg.id)));
+        let pages = self.vssds.iter().enumerate().filter(|(_, v)| !v.is_log());
+        let found = pages.map(|(slot, v)| (slot as u8, self.ssd.losses(v.cfg.id)));
         let lost = found.filter(|(_, l)| l.records > 0);
         lost.map(|(slot, l)| VssdLoss { slot, records: l.records, digest: l.digest }).collect()
     }
@@ -508,10 +518,12 @@ impl Server {
         }
         let v = &mut self.vssds[i];
         let space_changed = std::mem::take(&mut v.space_changed) | programs.allocated;
+        if programs.no_victim {
+            v.gc.no_victim(now);
+        }
         if space_changed {
-            let ratio = self.ssd.space(v.cfg.id).free_ratio();
-            v.gc.check(now, ratio);
-            if !self.ssd.gc_running(v.cfg.id) {
+            v.gc.check(now, v.service.free_ratio(&self.ssd));
+            if !v.service.collecting(&self.ssd) {
                 v.gc.ended(now);
             }
         }
@@ -529,7 +541,20 @@ impl Server {
             v.complete = true;
             self.registration.hurry(now);
         }
+        if v.is_log() {
+            self.note_readable(now, i);
+        }
         self.due[i] = self.deadline_of(&self.vssds[i], at);
+    }
+    /// A log vSSD has no view: it serves when its service does.
+    fn note_readable(&mut self, now: Time, i: usize) {
+        let v = &mut self.vssds[i];
+        let serves = v.service.standing().complete && self.registration.incarnation.is_some();
+        if v.readable != serves {
+            v.readable = serves;
+            (v.row.answered, v.row.again_at) = (false, now);
+            v.row.request += 1;
+        }
     }
 
     fn timers(&mut self, now: Time, fx: &mut Effects) {
@@ -545,7 +570,8 @@ impl Server {
         }
         if self.registration.deadline() <= now {
             let no_room = self.registration.waits_too_long(now, self.host_full_at);
-            let vssds = self.vssds.iter().filter(|v| !v.is_free()).map(|v| v.report(no_room)).collect();
+            let planned = self.vssds.iter().filter(|v| !v.is_free() && !v.is_log());
+            let vssds = planned.map(|v| v.report(no_room)).collect();
             if self.registration.is_unconfirmed() {
                 self.to_meta(self.registration.hello(), fx);
             }

@@ -42,6 +42,8 @@ pub struct VssdStatus {
     pub role: Option<Role>,
     pub serving: bool,
     pub gc: GcState,
+    /// Of a log vSSD, which has none of the page layer's counters.
+    pub store: Option<StoreStatus>,
     pub space: Space,
     pub flash: FlashStats,
     pub requests: RequestStats,
@@ -85,8 +87,48 @@ pub struct VssdStatus {
     pub scrub_progress: f64,
 }
 
+/// Current state of the key-value store on a log vSSD. Counters are since the server started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StoreStatus {
+    pub free_ratio: f64,
+    /// Blocks of its log: all, and those that are free.
+    pub blocks: u32,
+    pub blocks_free: u32,
+    pub block_bytes: u64,
+    pub keys: u64,
+    /// Bytes of current records.
+    pub live_bytes: u64,
+    pub gets: u64,
+    pub puts: u64,
+    pub deletes: u64,
+    /// Puts refused because the store is full.
+    pub refused: u64,
+    pub compactions: u64,
+    pub written_bytes: u64,
+    pub erases: u64,
+    /// Bytes written for each byte of a record.
+    pub write_amplification: f64,
+}
+
 impl VssdStatus {
+    pub fn erases(&self) -> u64 {
+        self.store.map_or(self.flash.erases, |s| s.erases)
+    }
+    /// Blocks that collection took.
+    pub fn victims(&self) -> u64 {
+        self.store.map_or(self.flash.gc_victims, |s| s.compactions)
+    }
+    pub fn free_ratio(&self) -> f64 {
+        self.store.map_or_else(|| self.space.free_ratio(), |s| s.free_ratio)
+    }
+    pub fn waf(&self) -> f64 {
+        self.store.map_or_else(|| self.flash.waf(), |s| s.write_amplification)
+    }
+    /// Of a store: bytes of current records.
     pub fn mapped_bytes(&self) -> u64 {
+        if let Some(s) = &self.store {
+            return s.live_bytes;
+        }
         self.space.mapped_slots * u64::from(BLOCK)
     }
     /// Its channels: those with at least one of its dies, by number on the drive.
@@ -98,6 +140,9 @@ impl VssdStatus {
     }
     /// Most bytes that it may map.
     pub fn exported_bytes(&self) -> u64 {
+        if let Some(s) = &self.store {
+            return u64::from(s.blocks) * s.block_bytes;
+        }
         self.space.exported_slots * u64::from(BLOCK)
     }
 }

@@ -25,7 +25,7 @@ impl Server {
         }
         self.room.again_at = now + REPORT_INTERVAL;
         self.room.from.resize(self.vssds.len(), VolumeId(0));
-        for i in (0..self.vssds.len()).filter(|&i| !self.vssds[i].is_free()) {
+        for i in (0..self.vssds.len()).filter(|&i| !self.vssds[i].is_free() && !self.vssds[i].is_log()) {
             let (vssd, from) = (self.vssds[i].cfg.id, self.room.from[i]);
             let Room { capacity, used } = self.vssds[i].service.room(&self.ssd);
             let mut volumes = self.ssd.used_from(vssd, from);

@@ -110,7 +110,7 @@ impl Server {
 
     /// Interval of reads that completes a pass in time.
     fn scrub_pause(&self) -> Span {
-        let readable = self.vssds.iter().filter(|v| v.readable());
+        let readable = self.vssds.iter().filter(|v| v.readable() && !v.is_log());
         let mapped: u64 = readable.map(|v| self.ssd.space(v.cfg.id).mapped_slots).sum();
         if mapped == 0 {
             EMPTY_RETRY_INTERVAL.min(self.cfg.scrub_every)
@@ -137,8 +137,9 @@ impl Server {
                 }
                 continue;
             };
-            self.scrub.partial |= self.vssds.get(self.scrub.slot).is_some_and(|v| !v.is_free() && !v.readable());
-            if let Some(v) = self.vssds.get(self.scrub.slot).filter(|v| v.readable()) {
+            self.scrub.partial |=
+                self.vssds.get(self.scrub.slot).is_some_and(|v| !v.is_free() && !v.is_log() && !v.readable());
+            if let Some(v) = self.vssds.get(self.scrub.slot).filter(|v| v.readable() && !v.is_log()) {
                 let end = BlockAddr::unpack(u64::MAX);
                 let mut runs = Vec::new();
                 let to = self.ssd.scan(v.cfg.id, (from, end), SCAN_MAX as usize, &mut runs);

@@ -14,6 +14,7 @@ use std::fmt::Debug;
 use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{LiveVolumes, Packet, View};
 use rackweave_core::{BlockAddr, Effects, Incarnation, NodeId, Payload, Time, Timestamp, VssdId};
+use rackweave_flash::manager::Done;
 use rackweave_flash::{FlashOut, ReadError, Ssd};
 
 use crate::bounds::OverBound;
@@ -44,6 +45,8 @@ pub struct Context<'a> {
     pub fx: &'a mut Effects,
     /// Whether the metadata service has admitted this incarnation of the server.
     pub registered: bool,
+    /// That incarnation; zero before.
+    pub incarnation: Incarnation,
     /// Replica for reads while this vSSD collects, if the controller named one
     /// ([`crate::ServerConfig::forwards_reads`]).
     pub forward_to: Option<(VssdId, NodeId)>,
@@ -70,6 +73,8 @@ pub enum FlashEvent {
         token: u64,
         ok: bool,
     },
+    /// Of a log vSSD's manager.
+    Log(Done),
 }
 
 /// Why there is more room.
@@ -97,6 +102,18 @@ pub struct Programs {
     pub allocated: bool,
     /// A program found no free block, and waits for one.
     pub waits_for_block: bool,
+    /// Collecting would free nothing now.
+    pub no_victim: bool,
+}
+
+/// Order of the collection monitor to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collect {
+    Start,
+    /// Takes no further victims while others of its channel group collect.
+    Rest,
+    /// Takes no further victims.
+    Stop,
 }
 
 /// Pending requests and pages of a service, for the switch and `status`. Scrubbing waits until there are none.
@@ -136,6 +153,14 @@ pub type MakeService = fn(&ServerConfig, &VssdConfig, usize) -> Box<dyn Service>
 /// A service that a server offers on one vSSD.
 pub trait Service: Any + Debug + Send {
     fn load(&self) -> ServiceLoad;
+    /// Free ÷ spare (protocol rule 19).
+    fn free_ratio(&self, ssd: &Ssd) -> f64;
+    /// Carries out an order; it collects at no other time.
+    fn collect(&mut self, cx: &mut Context<'_>, order: Collect);
+    /// Whether a victim is in progress.
+    fn collecting(&self, ssd: &Ssd) -> bool;
+    /// Whether an erase of its collection is under way.
+    fn erasing(&self, ssd: &Ssd) -> bool;
     fn room(&self, ssd: &Ssd) -> Room;
     /// Its part of the vSSD's line in the next heartbeat.
     fn standing(&self) -> Standing;

@@ -89,6 +89,9 @@ impl Server {
         }
         let mut settled = true;
         for i in 0..self.vssds.len() {
+            if self.vssds[i].is_log() {
+                continue;
+            }
             let wanted = self.plan.vssds.iter().find(|p| usize::from(p.slot) == i).copied();
             let v = &self.vssds[i];
             let worn_out = self.is_lost(i);

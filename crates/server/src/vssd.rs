@@ -97,6 +97,9 @@ impl ServedVssd {
     pub(crate) fn is_free(&self) -> bool {
         self.cfg.is_free()
     }
+    pub(crate) fn is_log(&self) -> bool {
+        self.cfg.is_log()
+    }
     /// The report for the metadata service. `no_room`: the host's disk has had no room for longer than a lease.
     pub(crate) fn report(&self, no_room: bool) -> VssdReport {
         let Standing { epoch, complete, failed } = self.service.standing();

@@ -21,6 +21,9 @@ impl Server {
     /// so that is reported at once.
     pub(crate) fn note_worn(&mut self, now: Time, i: usize) {
         let v = &mut self.vssds[i];
+        if v.is_log() {
+            return;
+        }
         let (worn_out, read_only) = (self.ssd.worn_out(v.cfg.id), self.ssd.read_only(v.cfg.id));
         if (v.worn_out, v.read_only) != (worn_out, read_only) {
             (v.worn_out, v.read_only) = (worn_out, read_only);
@@ -40,7 +43,7 @@ impl Server {
             self.to_meta(Control::WornOut { vssds: worn }, fx);
         }
         let (mut blocks, mut erases, mut vssds) = (0, 0, Vec::new());
-        for v in &self.vssds {
+        for v in self.vssds.iter().filter(|v| !v.is_log()) {
             let (n, own) = self.ssd.erases(v.cfg.id);
             (blocks, erases) = (blocks + u64::from(n), erases + own);
             if !v.is_free() {

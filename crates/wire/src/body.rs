@@ -1,7 +1,7 @@
 //! Which bodies are which service's: decided by the operation in the header and the first byte of the body.
 //!
-//! RackBlox's numbers of operations came first, so the services of today have all but 128 to 255 of the first bytes of `read`,
-//! `write`, `reply`, `peer` and `control`. A further service takes one of these for each operation that it uses.
+//! RackBlox's numbers of operations came first, so the first services have all but 128 to 255 of the first bytes of `read`,
+//! `write`, `reply`, `peer` and `control`. A further service takes some of these for each operation that it uses.
 
 use std::ops::RangeInclusive;
 

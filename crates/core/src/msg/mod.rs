@@ -1,12 +1,13 @@
 //! The messages that nodes exchange, as types; `wire` defines their bytes.
 //!
 //! Each service has one message type in a module of its own, which [`Body`] holds. [`table`]: the switch's tables.
-//! [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas
+//! [`kv`]: key-value stores on log vSSDs. [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas
 //! with each other). [`control`]: servers and clients with the metadata service.
 
 pub mod block;
 pub mod control;
 pub mod io;
+pub mod kv;
 pub mod peer;
 pub mod table;
 
@@ -15,6 +16,7 @@ pub use control::{
     ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View, ViewState,
 };
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
+pub use kv::{Kv, KvError};
 pub use peer::Peer;
 pub use table::{GcField, GcOp, PEERS_MAX, ReadLoad, Table, TableError, VssdRow};
 
@@ -152,6 +154,8 @@ macro_rules! services {
             Table(table),
             /// Replicated blocks.
             Block(block),
+            /// Key-value stores on log vSSDs.
+            Kv(kv),
             /// With the metadata service.
             Control(control),
         }
@@ -160,7 +164,7 @@ macro_rules! services {
 
 /// The modules of [`apis!`].
 pub(crate) mod api {
-    pub use crate::{admin, kv, volume};
+    pub use crate::{admin, kv, store, volume};
 }
 
 /// The APIs, as `Name(module)`: a module with `Op`, `Reply` and `Error`. A new one is a line here and in [`api`].
@@ -169,6 +173,8 @@ macro_rules! apis {
         $with! {
             /// To a volume client: I/O of a volume, and attachment of its writer.
             Volume(volume),
+            /// To a client of the stores on log vSSDs.
+            Store(store),
             /// To the metadata service, directly or forwarded by a volume client.
             Admin(admin),
             /// To whoever serves keys.

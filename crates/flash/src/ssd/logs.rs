@@ -351,6 +351,12 @@ impl Ssd {
     pub fn is_log(&self, vssd: VssdId) -> bool {
         self.logs.iter().any(|l| l.id == vssd)
     }
+    /// The log vSSD's dies.
+    pub fn log_dies(&self, vssd: VssdId) -> std::ops::Range<u32> {
+        let (l, g) = (&self.logs[self.log_index(vssd)], self.geometry());
+        let first = g.die_of(l.first_block);
+        first..first + u32::from(l.channels) * u32::from(g.dies_per_channel)
+    }
     /// Counters of the log vSSD since the drive was started; zero before it is recovered.
     pub fn log_stats(&self, vssd: VssdId) -> VssdStats {
         let (manager, inner) = self.log(vssd);

@@ -135,9 +135,10 @@ impl Store {
     /// The block to compact, if space is needed and a block yields some.
     pub(super) fn victim(&self) -> Option<u32> {
         let packed = self.packed();
+        let most = packed.saturating_sub(self.gain_min());
         let held = |s: &super::Segment| s.live + s.tombs;
         let candidates = self.segments.iter();
-        let candidates = candidates.filter(|(b, s)| held(s) < packed && !s.corrupt && self.settled(**b, s.number));
+        let candidates = candidates.filter(|(b, s)| held(s) <= most && !s.corrupt && self.settled(**b, s.number));
         let score = |s: &super::Segment| self.cfg.victims.score(held(s), packed, self.now.since(s.changed).0);
         // Of equal scores, the oldest.
         let best = candidates.max_by(|(_, a), (_, b)| score(a).total_cmp(&score(b)).then(b.number.cmp(&a.number)));

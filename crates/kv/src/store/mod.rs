@@ -104,11 +104,13 @@ pub struct StoreConfig {
     /// The policy that selects the block to compact.
     pub victims: VictimPolicy,
     pub broken: Option<Broken>,
+    /// Compacts while [`Store::set_compacting`] permits it, and at no other time.
+    pub on_request: bool,
 }
 
 impl StoreConfig {
     pub fn new(vssd: VssdId, user: u16) -> StoreConfig {
-        StoreConfig { vssd, user, victims: VictimPolicy::Greedy, broken: None }
+        StoreConfig { vssd, user, victims: VictimPolicy::Greedy, broken: None, on_request: false }
     }
 }
 
@@ -252,6 +254,7 @@ pub struct Store {
     log: log::Log,
     reads: read::Reads,
     compaction: Option<compact::Compaction>,
+    may_compact: bool,
     /// Blocks to free once the log is programmed up to the position.
     releasing: Vec<(Block, Pos)>,
     /// Blocks freed since the start, and those freed durably.
@@ -290,6 +293,7 @@ impl Store {
             log: log::Log::default(),
             reads: read::Reads::new(dies),
             compaction: None,
+            may_compact: false,
             releasing: Vec::new(),
             freed: 0,
             freed_durably: 0,
@@ -330,6 +334,25 @@ impl Store {
     /// Whether a block is being compacted.
     pub fn compacting(&self) -> bool {
         self.compaction.is_some() || !self.releasing.is_empty()
+    }
+    /// Permits compaction, or no further blocks of it ([`StoreConfig::on_request`]).
+    pub fn set_compacting(&mut self, fx: &mut Flash<'_>, may: bool) {
+        self.now = self.now.max(fx.now);
+        self.may_compact = may;
+        self.pump(fx);
+    }
+    /// Whether compaction is permitted, and would free nothing.
+    pub fn nothing_to_compact(&self) -> bool {
+        self.may_compact
+            && self.open
+            && !self.compacting()
+            && self.freed == self.freed_durably
+            && self.log_is_idle()
+            && self.victim().is_none()
+    }
+    /// Whether a change waits until compaction frees a block.
+    pub fn waits_for_space(&self) -> bool {
+        self.failed.is_none() && !self.log.held.is_empty() && !self.roomy()
     }
     /// Takes the answers.
     pub fn answers(&mut self) -> std::vec::Drain<'_, Answer> {

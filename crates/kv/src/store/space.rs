@@ -109,7 +109,23 @@ impl Store {
             && self.victim().is_none()
     }
     pub(super) fn wants_compaction(&self) -> bool {
+        if self.cfg.on_request && !mutant!("kv.store.compacts-unasked") {
+            return self.may_compact;
+        }
         self.free_blocks() <= self.reserve() + AHEAD_BLOCKS
+    }
+    /// Bytes that a victim holds less than a packed block: on request, an eighth, so that compaction of a store with enough
+    /// space ends. With little space any gain counts.
+    pub(super) fn gain_min(&self) -> u64 {
+        let enough = self.free_blocks() > self.reserve() + AHEAD_BLOCKS;
+        if self.cfg.on_request && enough { self.packed() / 8 } else { 1 }
+    }
+    /// Free ÷ spare: of the blocks that live data and the reserve do not need, the part that puts may take.
+    pub fn free_ratio(&self) -> f64 {
+        let needed = self.needed(self.live + self.tombs, self.index_bytes);
+        let spare = u64::from(self.blocks).saturating_sub(needed).max(1);
+        let free = self.free_blocks().saturating_sub(self.reserve());
+        (f64::from(free) / spare as f64).min(1.0)
     }
     /// Whether `grow` more live bytes fit, `entry` of them in the index. `Err(true)`: they will after a checkpoint.
     pub(super) fn fits(&self, grow: i64, entry: u64) -> Result<(), bool> {

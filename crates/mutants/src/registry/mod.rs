@@ -5,6 +5,7 @@ mod client;
 mod device;
 mod flash;
 mod host;
+mod kv;
 mod kv_replica;
 mod meta;
 mod replica;
@@ -60,6 +61,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         block::MUTANTS,
         device::MUTANTS,
         transport::MUTANTS,
+        kv::MUTANTS,
         kv_replica::MUTANTS,
         host::MUTANTS,
     ];

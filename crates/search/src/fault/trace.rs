@@ -9,9 +9,10 @@ trace_points! {
     SWAP_CUT: SwapCut = 132,
 }
 
-/// Every trace point that a search must meet, except those that its suite excuses.
+/// Every trace point that a search must meet, except those that its suite excuses. Key-value stores have a search of their own.
 pub fn all() -> impl Iterator<Item = TracePoint> {
-    rackweave_rack::trace::all().chain(ALL.iter().copied())
+    let keys = rackweave_kv::trace::ALL;
+    rackweave_rack::trace::all().filter(|p| !keys.contains(p)).chain(ALL.iter().copied())
 }
 
 #[cfg(test)]

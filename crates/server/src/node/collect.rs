@@ -6,6 +6,7 @@ use rackweave_core::{Effects, Span, Time};
 use super::Server;
 use crate::forward::Forwarding;
 use crate::gc::GcAction;
+use crate::service::Collect;
 use crate::trace;
 
 /// Interval at which an unanswered `create_vssd` is repeated: fifty a second per vSSD, 80 KB for the sixteen that a
@@ -76,13 +77,13 @@ impl Server {
             }
         }
         if !erases_changed && now < self.loads_due && !self.vssds.iter().any(|v| v.load.changed()) {
-            debug_assert!(self.vssds.iter().all(|v| v.load.erasing() == self.ssd.gc_erases(v.cfg.id)));
+            debug_assert!(self.vssds.iter().all(|v| v.load.erasing() == v.service.erasing(&self.ssd)));
             return self.loads_due;
         }
         let mut at = Time::MAX;
         for i in 0..self.vssds.len() {
             let v = &mut self.vssds[i];
-            let erasing = self.ssd.gc_erases(v.cfg.id);
+            let erasing = v.service.erasing(&self.ssd);
             if let Some(load) = v.load.report(now, || v.service.load().without_reads(), erasing) {
                 let header = self.header(Op::Load, i, 0);
                 self.to_switch(header, Body::Table(Table::Load(load)), fx);
@@ -94,7 +95,7 @@ impl Server {
     }
 
     pub(super) fn free_ratio(&self, i: usize) -> f64 {
-        self.ssd.space(self.vssds[i].cfg.id).free_ratio()
+        self.vssds[i].service.free_ratio(&self.ssd)
     }
 
     /// Carries out the monitor's actions.
@@ -102,7 +103,7 @@ impl Server {
         let mut k = 0;
         while k < self.vssds[i].gc.actions.len() {
             let action = self.vssds[i].gc.actions[k];
-            let (id, name) = (self.vssds[i].cfg.id, u64::from(self.vssds[i].cfg.id.0));
+            let name = u64::from(self.vssds[i].cfg.id.0);
             k += 1;
             match action {
                 GcAction::Tell(op) => {
@@ -127,19 +128,21 @@ impl Server {
                     if action == GcAction::StartForced {
                         fx.trace(trace::GC_FORCED, name, permille);
                     }
-                    self.ssd.gc_start(now, id, &mut self.out);
+                    self.order(now, i, Collect::Start, fx);
                 }
-                GcAction::Rest => self.ssd.gc_stop(id),
+                GcAction::Rest => self.order(now, i, Collect::Rest, fx),
                 GcAction::Stop => {
                     fx.trace(trace::GC_END, name, (self.free_ratio(i) * 1000.0) as u64);
-                    self.ssd.gc_stop(id);
-                    self.ssd.give_back(now, id, &mut self.out);
-                    if !self.ssd.gc_running(id) {
+                    self.order(now, i, Collect::Stop, fx);
+                    if !self.vssds[i].service.collecting(&self.ssd) {
                         self.vssds[i].gc.ended(now);
                     }
                 }
             }
         }
         self.vssds[i].gc.actions.clear();
+    }
+    fn order(&mut self, now: Time, i: usize, order: Collect, fx: &mut Effects) {
+        self.with(now, i, fx, |service, cx| service.collect(cx, order));
     }
 }

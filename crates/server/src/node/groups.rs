@@ -20,7 +20,7 @@ pub(crate) struct GroupSlots {
 impl Server {
     /// By the drive's channel groups.
     pub(super) fn make_groups(&mut self) {
-        for i in 0..self.vssds.len() {
+        for i in (0..self.vssds.len()).filter(|&i| !self.vssds[i].is_log()).collect::<Vec<_>>() {
             let Some(g) = self.ssd.channel_group(self.vssds[i].cfg.id) else { continue };
             while self.groups.len() <= g {
                 let seed = u64::from(self.cfg.ssd.id.0) << 8 | self.groups.len() as u64;

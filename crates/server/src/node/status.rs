@@ -1,6 +1,7 @@
 //! State of a server for `status` and the metrics.
 
 use rackweave_core::Time;
+use rackweave_flash::isolation::Isolation;
 
 use super::Server;
 use crate::report::{LOST_LISTED_MAX, ServerReport, VssdStatus};
@@ -24,6 +25,9 @@ impl Server {
 
     fn vssd_status(&self, now: Time, v: &ServedVssd) -> VssdStatus {
         let (id, load) = (v.cfg.id, v.service.load());
+        if v.is_log() {
+            return self.log_status(now, v);
+        }
         let (lost, lost_blocks) = self.ssd.lost(id);
         let mut status = VssdStatus {
             vssd: id,
@@ -51,6 +55,26 @@ impl Server {
             lost_blocks,
             lost: lost.take(LOST_LISTED_MAX).collect(),
             scrub_progress: self.scrub_progress(id),
+            ..VssdStatus::default()
+        };
+        v.service.status(now, &self.ssd, &mut status);
+        status
+    }
+    /// The page layer knows nothing of it.
+    fn log_status(&self, now: Time, v: &ServedVssd) -> VssdStatus {
+        let load = v.service.load();
+        let mut status = VssdStatus {
+            vssd: v.cfg.id,
+            set: v.cfg.set,
+            gc: v.gc.state(),
+            requests: v.requests.stats(),
+            isolation: Some(Isolation::Channel),
+            dies: self.ssd.log_dies(v.cfg.id).collect(),
+            dies_per_channel: self.ssd.geometry().dies_per_channel,
+            gc_episodes: v.gc_episodes,
+            gc_unacknowledged: v.gc_unacknowledged,
+            gc_background: v.gc_background,
+            queued: (load.reads_waiting + load.writes_waiting) as u64,
             ..VssdStatus::default()
         };
         v.service.status(now, &self.ssd, &mut status);

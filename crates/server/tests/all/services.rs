@@ -8,7 +8,7 @@ use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, SECTORS_PER_BLOCK, 
 use rackweave_flash::{BlockWrite, Ssd};
 use rackweave_server::block::BlockService;
 use rackweave_server::service::{
-    Admitted, Context, FlashEvent, Freed, MakeService, Programs, Room, ServiceLoad, flash_token, token_number,
+    Admitted, Collect, Context, FlashEvent, Freed, MakeService, Programs, Room, ServiceLoad, flash_token, token_number,
 };
 use rackweave_server::{OverBound, ServerConfig, Service, VssdConfig, VssdStatus};
 use rackweave_switch::trace as switch_trace;
@@ -90,6 +90,21 @@ impl Service for Registers {
             ..ServiceLoad::default()
         }
     }
+    fn free_ratio(&self, ssd: &Ssd) -> f64 {
+        ssd.space(self.cfg.id).free_ratio()
+    }
+    fn collect(&mut self, cx: &mut Context<'_>, order: Collect) {
+        match order {
+            Collect::Start => cx.ssd.gc_start(cx.now, self.cfg.id, cx.out),
+            Collect::Rest | Collect::Stop => cx.ssd.gc_stop(self.cfg.id),
+        }
+    }
+    fn collecting(&self, ssd: &Ssd) -> bool {
+        ssd.gc_running(self.cfg.id)
+    }
+    fn erasing(&self, ssd: &Ssd) -> bool {
+        ssd.gc_erases(self.cfg.id)
+    }
     fn room(&self, ssd: &Ssd) -> Room {
         let (used, capacity) = ssd.room(self.cfg.id);
         Room { capacity, used }
@@ -140,6 +155,7 @@ impl Service for Registers {
                 assert!(ok);
                 answer(cx.fx, &self.syncing.remove(0), IoReply::Done);
             }
+            FlashEvent::Log(done) => panic!("it is no log vSSD: {done:?}"),
         }
     }
     fn handle_freed(&mut self, _: Freed) {
@@ -178,7 +194,7 @@ impl Service for Registers {
                 self.waits_for_block = true;
             }
         }
-        Programs { allocated, waits_for_block: self.waits_for_block }
+        Programs { allocated, waits_for_block: self.waits_for_block, no_victim: false }
     }
     fn poll_answers(&mut self, _: &mut Context<'_>) -> Time {
         Time::MAX

@@ -96,7 +96,7 @@ fn bodies() {
     let flush = || bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
     assert_eq!(with(flush(), 80, &[6]), DecodeError::UnknownKind { what: "request", kind: 6, offset: 80 });
     let no_service = |op, kind| with(with_op(flush(), op), 80, &[kind]);
-    for (op, kind) in [(Op::Read, 128), (Op::Write, 255), (Op::Reply, 2), (Op::Peer, 128), (Op::Control, 200)] {
+    for (op, kind) in [(Op::Read, 129), (Op::Write, 255), (Op::Reply, 2), (Op::Peer, 128), (Op::Control, 200)] {
         assert_eq!(no_service(op, kind), DecodeError::UnknownKind { what: "message", kind, offset: 80 });
     }
     let digests = || Peer::Digests { entries: [(BlockAddr::default(), 0); 2].into(), next: None };
@@ -118,6 +118,29 @@ fn bodies() {
         with(data, 83, &[0xff; 4]),
         DecodeError::TooMany { what: "sectors of contents", count: u32::MAX, limit: SECTORS_MAX, offset: 83 }
     );
+}
+
+#[test]
+fn keys_and_values_longer_than_permitted() {
+    use rackweave_core::msg::kv::{KEY_MAX, KvPut, VALUE_MAX};
+    use rackweave_core::msg::{Kv, Mutation};
+    let put = |key: usize, value: usize| {
+        let (key, value) = (vec![1; key].into(), vec![2; value].into());
+        Body::Kv(Kv::Put(Box::new(KvPut { key, mutation: Mutation::default(), value })))
+    };
+    let at = 80 + 1 + 24;
+    let (what, limit, count) = ("bytes of a key", KEY_MAX, KEY_MAX + 1);
+    let over = (count as u16).to_be_bytes();
+    let longer = with(bytes(Op::Write, put(4, 4)), at, &over);
+    assert_eq!(longer, DecodeError::TooMany { what, count, limit, offset: at });
+    let (what, limit, count) = ("bytes of a value", VALUE_MAX, VALUE_MAX + 1);
+    let longer = with(bytes(Op::Write, put(4, 4)), at + 6, &count.to_be_bytes());
+    assert_eq!(longer, DecodeError::TooMany { what, count, limit, offset: at + 6 });
+    let refused = |body| encode(&packet(Op::Write, body), &mut Vec::new());
+    assert!(refused(put(KEY_MAX as usize, VALUE_MAX as usize)).is_ok());
+    assert!(refused(put(KEY_MAX as usize + 1, 0)).is_err() && refused(put(1, VALUE_MAX as usize + 1)).is_err());
+    let got = bytes(Op::Reply, Body::Kv(Kv::Got(Ok(None))));
+    assert_eq!(with(got, 81, &[3]), DecodeError::UnknownKind { what: "answer to a get", kind: 3, offset: 81 });
 }
 
 #[test]
