@@ -365,22 +365,7 @@ impl Server {
     /// Passes on what the drive has finished.
     fn flash_done(&mut self, now: Time, d: FlashDone, fx: &mut Effects) {
         match d {
-            FlashDone::Recovered { result } => {
-                match result {
-                    Ok(()) => {
-                        self.registration.table = self.ssd.table().report();
-                        self.adopt_table(now, fx);
-                        self.level(now, fx);
-                    }
-                    Err(RecoveryError::Table(e)) => return self.refuse_drive(e.into()),
-                    Err(RecoveryError::Device(_)) => self.device_failed(fx),
-                }
-                (0..self.vssds.len()).for_each(|i| self.note_worn(now, i));
-                self.touched |= self.logs().fold(0, |bits, i| bits | 1 << i);
-                self.registration.losses = self.losses();
-                self.registration.ready = true;
-                self.registration.hurry(now);
-            }
+            FlashDone::Recovered { result } => self.drive_recovered(now, result, fx),
             FlashDone::Read { token, addr, version, result } => {
                 self.flash_event(now, token, FlashEvent::Read { token, addr, version, result }, fx);
             }
@@ -441,6 +426,22 @@ impl Server {
         }
     }
 
+    fn drive_recovered(&mut self, now: Time, result: Result<(), RecoveryError>, fx: &mut Effects) {
+        match result {
+            Ok(()) => {
+                self.registration.table = self.ssd.table().report();
+                self.adopt_table(now, fx);
+                self.level(now, fx);
+            }
+            Err(RecoveryError::Table(e)) => return self.refuse_drive(e.into()),
+            Err(RecoveryError::Device(_)) => self.device_failed(fx),
+        }
+        (0..self.vssds.len()).for_each(|i| self.note_worn(now, i));
+        self.touched |= self.logs().fold(0, |bits, i| bits | 1 << i);
+        self.registration.losses = self.losses();
+        self.registration.ready = true;
+        self.registration.hurry(now);
+    }
     /// Passes an answer to the service that gave the token to the drive.
     fn flash_event(&mut self, now: Time, token: u64, event: FlashEvent, fx: &mut Effects) {
         self.with(now, token_slot(token), fx, |service, cx| service.handle_flash(cx, event));
