@@ -75,4 +75,10 @@ impl ServiceMessage for Kv {
     fn answers_read(&self) -> bool {
         matches!(self, Kv::Got(_))
     }
+    fn writes(&self) -> bool {
+        matches!(self, Kv::Put(_) | Kv::Delete(_))
+    }
+    fn refuses(&self) -> bool {
+        matches!(self, Kv::Got(Err(_)) | Kv::Changed(Err(_)))
+    }
 }
