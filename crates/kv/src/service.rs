@@ -228,7 +228,8 @@ fn put_error(e: PutError) -> KvError {
         PutError::NotOpen | PutError::Busy { .. } => KvError::NotServing,
         PutError::KeyLength { len, .. } => KvError::KeyLength { len: len as u32 },
         PutError::ValueTooLong { len, max } => KvError::ValueTooLong { len: len as u32, max: max as u32 },
-        PutError::Full { .. } => KvError::Full,
+        // No client sends batches.
+        PutError::Full { .. } | PutError::BatchTooLong { .. } => KvError::Full,
         PutError::Failed(_) => KvError::Device,
     }
 }

@@ -362,10 +362,12 @@ impl Run {
         let Pending { store, key, kind, start, .. } = p;
         let (kind, sure) = match (kind, result) {
             (Kind::Get(_), Some(Ok(store::Reply::Value(None)))) => (Kind::Get(None), true),
-            (Kind::Get(_), Some(Ok(store::Reply::Value(Some(bytes))))) => match number_of(&bytes, self.plan.value_max) {
-                Some(number) => (Kind::Get(Some(number)), true),
-                None => return Err(Violation::Foreign { store, key, len: bytes.len() }),
-            },
+            (Kind::Get(_), Some(Ok(store::Reply::Value(Some(bytes))))) => {
+                match number_of(&bytes, self.plan.value_max) {
+                    Some(number) => (Kind::Get(Some(number)), true),
+                    None => return Err(Violation::Foreign { store, key, len: bytes.len() }),
+                }
+            }
             (Kind::Put(number), Some(Ok(store::Reply::Done))) => (Kind::Put(number), true),
             (Kind::Delete { .. }, Some(Ok(store::Reply::Deleted { existed }))) => {
                 (Kind::Delete { existed: Some(existed) }, true)
