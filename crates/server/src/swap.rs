@@ -4,8 +4,9 @@
 //! Moves run in *slices*. Before each, the switch is asked softly for every vSSD of the two dies, as before a collection, one after
 //! another in order of their ids: two drives that ask for the same sets in different orders would deny each other. If one is
 //! delayed, or collects itself, the grants of the others are returned and asked for again after a time drawn from the seed (rule
-//! 20). A vSSD that collects by a soft request that was accepted needs no second grant: the slice shares it. While a slice runs the switch sends the vSSDs' reads elsewhere. At its end the moves are held; when the command under way is
-//! done the grants are returned, so that another replica may collect or swap.
+//! 20). A vSSD that collects by a soft request that was accepted needs no second grant: the slice shares it. While a slice
+//! runs the switch sends the vSSDs' reads elsewhere. At its end the moves are held; when the command under way is done the
+//! grants are returned, so that another replica may collect or swap.
 //!
 //! A pure state machine over the vSSDs' monitors ([`crate::gc`]), which handle the exchange with the switch.
 
@@ -165,7 +166,7 @@ impl Swapper {
         };
         let one = mutant!("server.swap.one-vssd");
         let concerned: Vec<Member> =
-            members.iter().filter(|m| m.concerned).take(if one { 1 } else { 16 }).copied().collect();
+            members.iter().filter(|m| m.concerned).take(if one { 1 } else { usize::MAX }).copied().collect();
         orders.extend(match self.state {
             SwapState::Idle => {
                 self.state = SwapState::Pausing { until: now };

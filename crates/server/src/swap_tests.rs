@@ -86,6 +86,18 @@ impl Rig {
     }
 }
 
+/// Channels of 32 dies may trade places under as many vSSDs as a drive has.
+#[test]
+fn every_vssd_of_a_drive_of_64_is_asked_for() {
+    let mut r = Rig::new(&[true; 64], gc_config(), 1);
+    r.step(0);
+    for i in 0..64 {
+        assert_eq!((r.fields(), r.resumed), (vec![(i, GcField::Soft)], 0));
+        r.answer(1, i, GcField::Accept);
+    }
+    assert_eq!(r.resumed, 1);
+}
+
 #[test]
 fn a_slice_begins_when_every_vssd_of_the_dies_has_granted_it_and_is_over_after_100_ms() {
     let mut r = Rig::new(&[true, false, true], gc_config(), 1);
