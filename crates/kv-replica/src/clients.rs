@@ -2,38 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::{Epoch, Incarnation};
+use rackweave_core::{Incarnation, NodeId};
 
-use crate::types::{PutId, Verdict};
+use crate::types::PutId;
+pub use crate::types::{Ending, Finished, FinishedPuts};
 
 /// Most finished puts above a client's floor. No client gives out a sequence that far above its floor.
 pub const WINDOW_MAX: usize = 256;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finished {
-    Committed(Verdict),
-    /// This attempt and all before it.
-    Aborted(u32),
-}
-
-/// How a put ended, and in which epoch that was decided. A later epoch's decision replaces an earlier one: the earlier was
-/// a lost primary's, which reached no client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ending {
-    pub epoch: Epoch,
-    pub how: Finished,
-}
-
-impl Ending {
-    pub(crate) fn replaces(&self, known: &Ending) -> bool {
-        let final_here = match (known.how, self.how) {
-            (Finished::Aborted(a), Finished::Aborted(b)) => b > a,
-            (Finished::Aborted(_), Finished::Committed(_)) => true,
-            (Finished::Committed(_), _) => false,
-        };
-        let later = self.epoch > known.epoch && !mutant!("kv-replica.endings.first-counts");
-        later || (self.epoch == known.epoch || mutant!("kv-replica.endings.first-counts")) && final_here
-    }
+/// Whether an ending counts instead of the known one.
+pub(crate) fn replaces(ending: &Ending, known: &Ending) -> bool {
+    let final_here = match (known.how, ending.how) {
+        (Finished::Aborted(a), Finished::Aborted(b)) => b > a,
+        (Finished::Aborted(_), Finished::Committed(_)) => true,
+        (Finished::Committed(_), _) => false,
+    };
+    let first = mutant!("kv-replica.endings.first-counts");
+    ending.epoch > known.epoch && !first || (ending.epoch == known.epoch || first) && final_here
 }
 
 /// A client's puts in one partition.
@@ -53,7 +38,21 @@ pub enum Admission {
     Stale,
 }
 
+impl From<FinishedPuts> for ClientState {
+    fn from(puts: FinishedPuts) -> ClientState {
+        let FinishedPuts { incarnation, floor, finished, .. } = puts;
+        ClientState { incarnation, floor, finished: finished.into_iter().collect() }
+    }
+}
+
 impl ClientState {
+    /// For another member, without those that it will hear of otherwise.
+    pub fn without(&self, client: NodeId, excluded: impl Fn(&PutId) -> bool) -> FinishedPuts {
+        let ClientState { incarnation, floor, finished } = self;
+        let (incarnation, floor) = (*incarnation, *floor);
+        let sent = finished.iter().filter(|(s, _)| !excluded(&PutId { client, incarnation, sequence: **s }));
+        FinishedPuts { client, incarnation, floor, finished: sent.map(|(s, e)| (*s, *e)).collect() }
+    }
     pub fn admit(&self, id: PutId, attempt: u32) -> Admission {
         if mutant!("kv-replica.dedup.drop") {
             return Admission::Fresh;
@@ -101,7 +100,7 @@ impl ClientState {
         }
     }
     fn add(&mut self, sequence: u64, ending: Ending) {
-        if sequence >= self.floor && self.finished.get(&sequence).is_none_or(|known| ending.replaces(known)) {
+        if sequence >= self.floor && self.finished.get(&sequence).is_none_or(|known| replaces(&ending, known)) {
             self.finished.insert(sequence, ending);
         }
     }
@@ -116,9 +115,10 @@ impl ClientState {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_core::NodeId;
+    use rackweave_core::Epoch;
 
     use super::*;
+    use crate::types::Verdict;
 
     fn id(incarnation: u64, sequence: u64) -> PutId {
         PutId { client: NodeId(9), incarnation: Incarnation(incarnation), sequence }

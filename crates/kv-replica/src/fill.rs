@@ -1,33 +1,36 @@
 //! Fetching what was committed while a node was no member: a rejoining node's and a hand-off's second step, and a
 //! primary's first if no answering member holds everything.
 
+use std::ops::Bound;
+
 use bytes::Bytes;
 use rackweave_core::{Epoch, NodeId, Time};
 
-use crate::clients::ClientState;
-use crate::msg::{Body, Chunk, Entry};
+use crate::msg::{Body, Chunk, Entry, FillPoint};
 use crate::record;
 use crate::replica::{Ctx, Forced, Replica};
 use crate::takeover::NEVER;
 use crate::trace::FILLED;
-use crate::types::{Epochs, PutId};
+use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Version, page};
 
 pub(crate) struct Fill {
     /// What is still to be fetched, and what this node fetches in all.
     remaining: Epochs,
     wants: Epochs,
     source: Option<NodeId>,
-    after: Option<Bytes>,
+    at: FillPoint,
     ask_at: Time,
     /// The last chunk is being forced.
     ending: bool,
     done: bool,
 }
 
+const BEGINNING: FillPoint = FillPoint::Keys { after: None };
+
 impl Fill {
     pub fn new(wants: Epochs) -> Fill {
         let remaining = wants.clone();
-        Fill { remaining, wants, source: None, after: None, ask_at: Time::ZERO, ending: false, done: false }
+        Fill { remaining, wants, source: None, at: BEGINNING, ask_at: Time::ZERO, ending: false, done: false }
     }
 }
 
@@ -51,49 +54,57 @@ impl Replica {
                 self.send(ctx, meta, Body::Filled { wants });
             }
         } else if let Some(source) = self.source(ctx.me, &fill.remaining) {
-            let (wants, after) = (fill.remaining.clone(), fill.after.clone());
-            self.send(ctx, source, Body::Pull { wants, after });
+            let (wants, at) = (fill.remaining.clone(), fill.at.clone());
+            self.send(ctx, source, Body::Pull { wants, at });
             self.fill.as_mut().expect("it fills").source = Some(source);
         }
         self.fill.as_mut().expect("it fills").ask_at = ctx.now + ctx.config.retry;
     }
 
     /// A member requests keys. What an earlier primary committed must have reached this one first.
-    pub fn on_pull(&mut self, ctx: &mut Ctx, from: NodeId, wants: &Epochs, after: Option<Bytes>) {
+    pub fn on_pull(&mut self, ctx: &mut Ctx, from: NodeId, wants: &Epochs, at: FillPoint) {
         let for_primary = self.primary() == Some(from);
         if !for_primary && !self.settled() && !mutant!("kv-replica.fill.unsettled") {
             return;
         }
-        let from_key = match &after {
-            Some(k) => std::ops::Bound::Excluded(k.clone()),
-            None => std::ops::Bound::Unbounded,
+        let chunk = match at {
+            FillPoint::Keys { after } => self.keys_chunk(ctx.config.chunk_keys, wants, after),
+            FillPoint::Clients { after } => self.clients_chunk(after),
         };
-        let mut keys = self.keys.range((from_key, std::ops::Bound::Unbounded));
-        let entry = |(key, v): (&Bytes, &crate::types::Version)| {
+        self.send(ctx, from, Body::Chunk(Box::new(chunk)));
+    }
+
+    fn keys_chunk(&self, keys_max: usize, wants: &Epochs, after: Option<Bytes>) -> Chunk {
+        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let entry = |(key, v): (&Bytes, &Version)| {
             let version = wants.contains(v.at.epoch).then(|| v.clone());
             let incomplete = self.marks.contains_key(key);
             Entry { key: key.clone(), at: v.at, version, incomplete }
         };
-        let entries: Vec<Entry> = keys.by_ref().take(ctx.config.chunk_keys).map(entry).collect();
-        let last = keys.next().is_none();
-        let clients = last.then(|| self.complete_puts());
-        self.send(ctx, from, Body::Chunk(Box::new(Chunk { after, entries, clients })));
+        let keys = self.keys.range((from, Bound::Unbounded)).map(entry);
+        let entries = page(keys.take(keys_max), Entry::bytes);
+        let last = entries.last().map(|e| e.key.clone());
+        let more =
+            last.clone().filter(|l| self.keys.range((Bound::Excluded(l.clone()), Bound::Unbounded)).next().is_some());
+        let next = more.map_or(FillPoint::Clients { after: None }, |last| FillPoint::Keys { after: Some(last) });
+        Chunk { at: FillPoint::Keys { after }, entries, clients: Vec::new(), next: Some(next) }
     }
 
     /// Finished puts, without those that the other member will apply itself.
-    fn complete_puts(&self) -> Vec<(NodeId, ClientState)> {
-        let mut clients: Vec<(NodeId, ClientState)> = self.clients.iter().map(|(n, c)| (*n, c.clone())).collect();
+    fn clients_chunk(&self, after: Option<NodeId>) -> Chunk {
         let in_flight = |id: &PutId| self.lead.as_ref().is_some_and(|l| l.puts.contains_key(id));
-        for (client, state) in &mut clients {
-            let (client, incarnation) = (*client, state.incarnation);
-            state.finished.retain(|sequence, _| !in_flight(&PutId { client, incarnation, sequence: *sequence }));
-        }
-        clients
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut states = self.clients.range((from, Bound::Unbounded));
+        let puts = states.by_ref().take(CLIENTS_PAGE_MAX).map(|(n, c)| c.without(*n, in_flight));
+        let clients: Vec<FinishedPuts> = puts.collect();
+        let last = clients.last().map(|c| c.client).filter(|_| states.next().is_some());
+        let next = last.map(|last| FillPoint::Clients { after: Some(last) });
+        Chunk { at: FillPoint::Clients { after }, entries: Vec::new(), clients, next }
     }
 
     pub fn on_chunk(&mut self, ctx: &mut Ctx, from: NodeId, chunk: Chunk) {
         let Some(fill) = self.fill.as_mut() else { return };
-        let expected = fill.source == Some(from) && fill.after == chunk.after && !fill.ending && !fill.done;
+        let expected = fill.source == Some(from) && fill.at == chunk.at && !fill.ending && !fill.done;
         if !expected {
             return;
         }
@@ -103,9 +114,9 @@ impl Replica {
             self.stop(ctx, key);
             return;
         }
-        let last = chunk.clients.is_some();
+        let last = chunk.next.is_none();
         let fill = self.fill.as_mut().expect("it fills");
-        fill.after = chunk.entries.last().map(|e| e.key.clone()).or(fill.after.take());
+        fill.at = chunk.next.unwrap_or(BEGINNING);
         fill.ending = last;
         fill.ask_at = ctx.now;
         let mut entries = Vec::new();
@@ -120,9 +131,10 @@ impl Replica {
             }
             self.keys.insert(key, v);
         }
-        for (node, theirs) in chunk.clients.into_iter().flatten() {
+        for theirs in chunk.clients {
+            let node = theirs.client;
             let mine = self.clients.entry(node).or_default();
-            mine.merge(&theirs);
+            mine.merge(&theirs.into());
             entries.push((record::client_key(self.p, node), Some(record::client(mine))));
         }
         let epoch = self.epoch();
@@ -132,9 +144,12 @@ impl Replica {
     /// A key of the chunk's range whose committed version here, of an earlier epoch, the primary does not have.
     fn newer_than(&self, chunk: &Chunk) -> Option<Bytes> {
         let epoch = self.epoch();
-        let from = chunk.after.clone().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let last = chunk.entries.last().filter(|_| chunk.clients.is_none());
-        let to = last.map_or(std::ops::Bound::Unbounded, |e| std::ops::Bound::Included(e.key.clone()));
+        let FillPoint::Keys { after } = &chunk.at else { return None };
+        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        let to = match &chunk.next {
+            Some(FillPoint::Keys { after: Some(last) }) => Bound::Included(last.clone()),
+            _ => Bound::Unbounded,
+        };
         let mine = self.keys.range((from, to)).filter(|(_, v)| v.at.epoch < epoch);
         mine.filter(|(key, v)| {
             let at = chunk.entries.binary_search_by(|e| e.key.cmp(key)).map_or(NEVER, |i| chunk.entries[i].at);
@@ -156,7 +171,6 @@ impl Replica {
         fill.ending = false;
         // A primary that is settled has everything, whatever its place in the view says.
         fill.remaining = if leads { fill.remaining.minus(&source) } else { Epochs::none() };
-        fill.after = None;
         fill.ask_at = ctx.now;
         fill.done = fill.remaining.is_empty();
         if fill.done {

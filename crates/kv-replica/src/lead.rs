@@ -57,15 +57,18 @@ pub(crate) struct Lead {
     pub counter: u64,
     /// Acknowledgements that overtook the client's put.
     pub early: BTreeMap<(PutId, u32), BTreeSet<NodeId>>,
-    pub reports: BTreeMap<NodeId, Vec<Undecided>>,
+    /// What members report, and whether that is all.
+    pub reports: BTreeMap<NodeId, (Vec<Undecided>, bool)>,
     pub evidence: BTreeMap<NodeId, Vec<Known>>,
     /// Puts that some member has not seen decided, in a query's order; later those that are to be committed, in the order
     /// in which that begins.
     pub undecided: Vec<Undecided>,
     /// The others.
     pub ended: Vec<Ended>,
-    /// Members that have recorded both.
-    pub adopted: BTreeSet<NodeId>,
+    /// Both, as members are to record them.
+    pub parts: Vec<(Vec<Undecided>, Vec<Ended>)>,
+    /// Number of parts that each member has.
+    pub adopted: BTreeMap<NodeId, u32>,
     /// Taken-over puts that an earlier primary may have committed, and some member may not have applied.
     pub taken_over: BTreeSet<PutId>,
     pub asked_at: Time,
@@ -85,7 +88,8 @@ impl Lead {
             evidence: BTreeMap::new(),
             undecided: Vec::new(),
             ended: Vec::new(),
-            adopted: BTreeSet::new(),
+            parts: Vec::new(),
+            adopted: BTreeMap::new(),
             taken_over: BTreeSet::new(),
             asked_at: Time::ZERO,
             deadlines: BTreeSet::new(),

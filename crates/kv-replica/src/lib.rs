@@ -30,7 +30,7 @@ mod gets;
 pub mod hash;
 mod journal;
 mod lead;
-mod member_record;
+pub mod member_record;
 pub mod membership;
 pub mod msg;
 pub mod node;

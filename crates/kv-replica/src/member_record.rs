@@ -14,23 +14,35 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId};
 
-use crate::record::{Reader, RecordError, Writer};
+use crate::record::{Reader, RecordError, VERSION, Writer, read_as};
 use crate::types::{Epochs, Member, Partition, Role, View};
 
-const VERSION: u8 = 1;
 pub(crate) const RING_KEY: &[u8] = b"r";
 
 /// Epochs that a node holds completely, on this drive.
-pub(crate) type Holds = BTreeMap<NodeId, (DriveId, Epochs)>;
+pub type Holds = BTreeMap<NodeId, (DriveId, Epochs)>;
 
 /// The members of the last active view, and their drives then.
-pub(crate) type Witnesses = BTreeMap<NodeId, DriveId>;
+pub type Witnesses = BTreeMap<NodeId, DriveId>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum MemberRecord {
+pub enum MemberRecord {
     Ring(Vec<NodeId>),
     Node(NodeId, Incarnation, DriveId),
     Partition { view: View, holds: Holds, void: Epochs, stopped: bool, active: bool, witnesses: Witnesses },
+}
+
+impl MemberRecord {
+    /// Its key and its value, as [`read`] takes them.
+    pub fn write(&self) -> (Bytes, Bytes) {
+        match self {
+            MemberRecord::Ring(nodes) => (Bytes::from_static(RING_KEY), ring(nodes)),
+            MemberRecord::Node(n, incarnation, drive) => (node_key(*n), node(*incarnation, *drive)),
+            MemberRecord::Partition { view, holds, void, stopped, active, witnesses } => {
+                (partition_key(view.partition), partition(view, holds, void, witnesses, (*stopped, *active)))
+            }
+        }
+    }
 }
 
 pub(crate) fn node_key(n: NodeId) -> Bytes {
@@ -133,16 +145,8 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<MemberRecord> {
 ///
 /// # Errors
 /// It is no record of this version.
-pub(crate) fn read(key: &Bytes, value: &Bytes) -> Result<MemberRecord, RecordError> {
-    let (mut k, mut r) = (Reader { rest: key }, Reader { rest: value });
-    let kind = k.u8().ok_or_else(|| RecordError::Key { key: key.clone() })?;
-    match r.u8() {
-        Some(VERSION) => {}
-        version => return Err(RecordError::Version { key: key.clone(), version: version.unwrap_or(0) }),
-    }
-    let record = contents(kind, &mut k, &mut r).filter(|_| r.rest.is_empty() && k.rest.is_empty());
-    let at = value.len() - r.rest.len();
-    record.ok_or_else(|| RecordError::Malformed { key: key.clone(), at, length: value.len() })
+pub fn read(key: &Bytes, value: &Bytes) -> Result<MemberRecord, RecordError> {
+    read_as(key, value, b"rsv", contents)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::types::{
     Version,
 };
 
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 
 /// A record that no program of this version wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +46,19 @@ pub enum Record {
     Key(Partition, Bytes, Version),
     Client(Partition, NodeId, ClientState),
     Mark(Partition, Bytes, Timestamp),
+}
+
+impl Record {
+    /// Its key and its value, as [`read`] takes them.
+    pub fn write(&self) -> (Bytes, Bytes) {
+        match self {
+            Record::Node(last) => (Bytes::from_static(NODE_KEY), node(*last)),
+            Record::Logged(p, u) => (logged_key(*p, &u.put.id), undecided(u)),
+            Record::Key(p, key, v) => (value_key(*p, key), version(v)),
+            Record::Client(p, n, c) => (client_key(*p, *n), client(c)),
+            Record::Mark(p, key, at) => (mark_key(*p, key), mark(*at)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -262,9 +275,18 @@ fn read_client(r: &mut Reader) -> Option<ClientState> {
 /// # Errors
 /// It is no record of this version.
 pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
-    let mut k = Reader { rest: key };
-    let mut r = Reader { rest: value };
-    let kind = k.u8().filter(|k| b"nlkcm".contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
+    read_as(key, value, b"nlkcm", contents)
+}
+
+/// Reads a record of one of these kinds: its version, then what `contents` makes of the kind, the key and the value.
+pub(crate) fn read_as<T>(
+    key: &Bytes,
+    value: &Bytes,
+    kinds: &[u8],
+    contents: impl FnOnce(u8, &mut Reader, &mut Reader) -> Option<T>,
+) -> Result<T, RecordError> {
+    let (mut k, mut r) = (Reader { rest: key }, Reader { rest: value });
+    let kind = k.u8().filter(|k| kinds.contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
     match r.u8() {
         Some(VERSION) => {}
         version => return Err(RecordError::Version { key: key.clone(), version: version.unwrap_or(0) }),
@@ -359,6 +381,7 @@ mod tests {
         for ((k, v, record), (key, value)) in samples().iter().zip(golden) {
             assert_eq!((hex(k).as_str(), hex(v)), (key, value.replace(' ', "")));
             assert_eq!(read(k, v).as_ref(), Ok(record));
+            assert_eq!(record.write(), (k.clone(), v.clone()));
         }
     }
 

@@ -11,7 +11,7 @@ use crate::fill::Fill;
 use crate::gets::HeldGet;
 use crate::journal::Journal;
 use crate::lead::Lead;
-use crate::msg::{Body, Known, KnownEnd, Packet};
+use crate::msg::{Body, Ended, Known, KnownEnd, Packet};
 use crate::record;
 use crate::trace::{OUTDATED, STOPPED};
 use crate::types::{
@@ -61,6 +61,14 @@ pub(crate) enum Adopted {
     Yes,
 }
 
+/// A new primary's findings, in parts of a message each.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Findings {
+    pub parts: u32,
+    pub undecided: Vec<Undecided>,
+    pub ended: Vec<Ended>,
+}
+
 pub(crate) struct Replica {
     pub p: Partition,
     /// Of which this node is a member.
@@ -79,6 +87,8 @@ pub(crate) struct Replica {
     pub marks: BTreeMap<Bytes, (Timestamp, Time)>,
     /// Whether this member has forced its view's undecided puts: only then it logs others.
     pub adopted: Adopted,
+    /// The parts of that which have come.
+    pub adopting: Findings,
     pub held: BTreeMap<Bytes, Vec<HeldGet>>,
     pub held_count: usize,
     pub lead: Option<Lead>,
@@ -102,6 +112,7 @@ impl Replica {
             locks: BTreeMap::new(),
             marks: BTreeMap::new(),
             adopted: Adopted::No,
+            adopting: Findings::default(),
             held: BTreeMap::new(),
             held_count: 0,
             lead: None,
@@ -164,6 +175,7 @@ impl Replica {
         let me = view.member(ctx.me).filter(|m| m.incarnation == ctx.incarnation).cloned();
         self.lead = None;
         self.adopted = Adopted::No;
+        self.adopting = Findings::default();
         self.refuse_held(ctx);
         self.fill = None;
         self.assembled = false;
@@ -210,17 +222,14 @@ impl Replica {
             Body::Decide { id, attempt, decision, put } => {
                 self.on_decide(ctx, id, attempt, decision, put.map(|p| *p));
             }
-            Body::Collect => {
-                let undecided = self.undecided();
-                self.send(ctx, from, Body::Report { undecided });
-            }
-            Body::Query { attempts } => {
-                let known = attempts.iter().map(|(id, attempt, key)| self.known_of(*id, *attempt, key)).collect();
-                self.send(ctx, from, Body::Evidence { known });
+            Body::Collect { after } => self.on_collect(ctx, from, after),
+            Body::Query { from: first, attempts } => {
+                let known = attempts.iter().map(|a| self.known_of(a.id, a.attempt, &a.key)).collect();
+                self.send(ctx, from, Body::Evidence { from: first, known });
             }
             Body::Complete { key, at } => self.on_complete(ctx, &key, at),
             Body::AskComplete { key, at } => self.on_ask_complete(ctx, from, key, at),
-            Body::Pull { wants, after } => self.on_pull(ctx, from, &wants, after),
+            Body::Pull { wants, at } => self.on_pull(ctx, from, &wants, at),
             Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
             Body::Logged { id, attempt } => self.on_logged(ctx, from, id, attempt),
             Body::Refuse { id, attempt } => self.on_refuse(ctx, id, attempt),
@@ -228,10 +237,10 @@ impl Replica {
             Body::Missing { id, attempt } => self.on_missing(ctx, from, id, attempt),
             Body::Doubt { id, attempt, key } => self.on_doubt(ctx, from, id, attempt, &key),
             Body::Activated if from == ctx.meta => self.on_activated(ctx),
-            Body::Report { undecided } => self.on_report(ctx, from, undecided),
-            Body::Evidence { known } => self.on_evidence(ctx, from, known),
-            Body::Adopt { undecided, ended } => self.adopt(ctx, undecided, &ended),
-            Body::Adopted => self.on_adopted(ctx, from),
+            Body::Report { after, undecided, more } => self.on_report(ctx, from, after, undecided, more),
+            Body::Evidence { from: first, known } => self.on_evidence(ctx, from, first, known),
+            Body::Adopt { part, last, undecided, ended } => self.on_adopt(ctx, part, last, undecided, ended),
+            Body::Adopted { part } => self.on_adopted(ctx, from, part),
             _ => {}
         }
     }
@@ -430,11 +439,14 @@ impl Replica {
         }
     }
 
-    /// Puts whose decision is not durable here.
+    /// Puts whose decision is not durable here, by identity.
     pub fn undecided(&self) -> Vec<Undecided> {
         let logged = self.logged.values().map(|l| Undecided { put: l.put.clone(), standing: l.standing });
         let applying = self.applying.values().flatten().filter(|_| !mutant!("kv-replica.takeover.volatile-decisions"));
-        logged.chain(applying.map(|put| Undecided { put: put.clone(), standing: Standing::New })).collect()
+        let applying = applying.map(|put| Undecided { put: put.clone(), standing: Standing::New });
+        let mut all: Vec<Undecided> = logged.chain(applying).collect();
+        all.sort_by_key(|u| u.put.id);
+        all
     }
 
     /// Everything that this member knows of an attempt, for the primary of a new view.

@@ -48,15 +48,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use rackweave_core::{Epoch, NodeId, Time};
 
-use crate::clients::{Admission, Ending, Finished};
+use crate::clients::{Admission, Ending, Finished, replaces};
 use crate::lead::{InFlight, Lead, Phase};
-use crate::msg::{Body, Ended, Known, KnownEnd};
+use crate::msg::{Attempt, Body, Ended, Known, KnownEnd};
 use crate::record;
-use crate::replica::{Adopted, Ctx, Forced, Logged, Replica, aborted};
+use crate::replica::{Adopted, Ctx, Findings, Forced, Logged, Replica, aborted};
 use crate::trace::{
     ABORTED_UNLOGGED, ASSEMBLED, COMMITTED_ANEW, FOUND_FINISHED, RECOMMITTED, SUPERSEDED, TAKEN_OVER, TOO_FEW,
 };
-use crate::types::{Change, Commit, Put, PutId, Standing, Timestamp, Undecided, Verdict};
+use crate::types::{Change, Commit, PAGE_MAX, Put, PutId, Standing, Timestamp, Undecided, Verdict, page};
 
 /// What becomes of a taken-over put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Fate {
 }
 
 /// What all members know of a put.
-struct Findings {
+struct Evidence {
     /// Its newest version at any member.
     written: Option<Commit>,
     /// The decision of the greatest epoch, as members know it that have no such version.
@@ -91,15 +91,15 @@ struct Findings {
     logs: Vec<Option<Standing>>,
 }
 
-impl Findings {
-    fn of(known: &BTreeMap<NodeId, Known>, is_witness: impl Fn(NodeId) -> bool) -> Findings {
-        let mut f = Findings { written: None, ending: None, stale: false, logs: Vec::new() };
+impl Evidence {
+    fn of(known: &BTreeMap<NodeId, Known>, is_witness: impl Fn(NodeId) -> bool) -> Evidence {
+        let mut f = Evidence { written: None, ending: None, stale: false, logs: Vec::new() };
         for (n, k) in known {
             match k.end {
                 KnownEnd::None => {}
                 KnownEnd::Stale => f.stale = true,
                 KnownEnd::Written(c) => f.written = f.written.filter(|w| w.at >= c.at).or(Some(c)),
-                KnownEnd::Finished(e) => f.ending = f.ending.filter(|known| !e.replaces(known)).or(Some(e)),
+                KnownEnd::Finished(e) => f.ending = f.ending.filter(|known| !replaces(&e, known)).or(Some(e)),
             }
             if is_witness(*n) {
                 f.logs.push(k.log);
@@ -147,23 +147,38 @@ impl Replica {
         let others = self.others(ctx.me);
         let Some(lead) = self.lead.as_mut() else { return };
         lead.asked_at = ctx.now;
-        let attempts = |u: &Undecided| (u.put.id, u.put.attempt, u.put.key.clone());
-        let (body, answered): (Body, Vec<NodeId>) = match lead.phase {
-            Phase::Collecting => (Body::Collect, lead.reports.keys().copied().collect()),
+        if lead.phase == Phase::Announcing {
+            return self.send(ctx, ctx.meta, Body::Active);
+        }
+        others.into_iter().for_each(|to| self.ask_one(ctx, to));
+    }
+
+    /// What the member has not answered yet, a message's length of it.
+    fn ask_one(&self, ctx: &mut Ctx, to: NodeId) {
+        let Some(lead) = self.lead.as_ref() else { return };
+        let body = match lead.phase {
+            Phase::Collecting => match lead.reports.get(&to) {
+                Some((_, true)) => return,
+                report => Body::Collect { after: report.and_then(|(list, _)| list.last()).map(|u| u.put.id) },
+            },
             Phase::Querying => {
-                let attempts = lead.undecided.iter().map(attempts).collect();
-                (Body::Query { attempts }, lead.evidence.keys().copied().collect())
+                let from = lead.evidence.get(&to).map_or(0, Vec::len);
+                let attempt = |u: &Undecided| Attempt { id: u.put.id, attempt: u.put.attempt, key: u.put.key.clone() };
+                let attempts = page(lead.undecided[from..].iter().map(attempt), |a| a.key.len());
+                if attempts.is_empty() {
+                    return;
+                }
+                Body::Query { from: from as u32, attempts }
             }
             Phase::Adopting => {
-                let (undecided, ended) = (lead.undecided.clone(), lead.ended.clone());
-                (Body::Adopt { undecided, ended }, lead.adopted.iter().copied().collect())
+                let part = lead.adopted.get(&to).copied().unwrap_or(0);
+                let Some((undecided, ended)) = lead.parts.get(part as usize).cloned() else { return };
+                let last = part as usize + 1 == lead.parts.len();
+                Body::Adopt { part, last, undecided, ended }
             }
-            Phase::Announcing => return self.send(ctx, ctx.meta, Body::Active),
-            Phase::Filling | Phase::Short | Phase::Active => return,
+            Phase::Filling | Phase::Announcing | Phase::Short | Phase::Active => return,
         };
-        for to in others.into_iter().filter(|n| !answered.contains(n)) {
-            self.send(ctx, to, body.clone());
-        }
+        self.send(ctx, to, body);
     }
 
     pub fn tick_takeover(&mut self, ctx: &mut Ctx) {
@@ -172,21 +187,43 @@ impl Replica {
         }
     }
 
-    pub fn on_report(&mut self, ctx: &mut Ctx, from: NodeId, undecided: Vec<Undecided>) {
-        if let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Collecting) {
-            lead.reports.insert(from, undecided);
-            self.all_reported(ctx);
+    pub fn on_collect(&mut self, ctx: &mut Ctx, from: NodeId, after: Option<PutId>) {
+        let mut undecided = self.undecided();
+        undecided.retain(|u| after.is_none_or(|a| u.put.id > a));
+        let fit = page(undecided.iter(), |u| u.bytes()).len();
+        let more = fit < undecided.len();
+        undecided.truncate(fit);
+        self.send(ctx, from, Body::Report { after, undecided, more });
+    }
+
+    pub fn on_report(
+        &mut self,
+        ctx: &mut Ctx,
+        from: NodeId,
+        after: Option<PutId>,
+        undecided: Vec<Undecided>,
+        more: bool,
+    ) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Collecting) else { return };
+        let (list, done) = lead.reports.entry(from).or_default();
+        if *done || list.last().map(|u| u.put.id) != after {
+            return;
         }
+        list.extend(undecided);
+        *done = !more;
+        self.ask_one(ctx, from);
+        self.all_reported(ctx);
     }
 
     fn all_reported(&mut self, ctx: &mut Ctx) {
         let (others, own) = (self.others(ctx.me), self.undecided());
         let Some(lead) = self.lead.as_mut() else { return };
-        if others.iter().any(|n| !lead.reports.contains_key(n)) {
+        if others.iter().any(|n| lead.reports.get(n).is_none_or(|(_, done)| !done)) {
             return;
         }
         let mut union: BTreeMap<PutId, Undecided> = BTreeMap::new();
-        for u in own.into_iter().chain(std::mem::take(&mut lead.reports).into_values().flatten()) {
+        let reported = std::mem::take(&mut lead.reports).into_values().flat_map(|(list, _)| list);
+        for u in own.into_iter().chain(reported) {
             let known = union.entry(u.put.id).or_insert_with(|| u.clone());
             if u.put.attempt > known.put.attempt {
                 *known = u;
@@ -198,12 +235,13 @@ impl Replica {
         self.all_known(ctx);
     }
 
-    pub fn on_evidence(&mut self, ctx: &mut Ctx, from: NodeId, known: Vec<Known>) {
-        let asked = self.lead.as_ref().filter(|l| l.phase == Phase::Querying).map(|l| l.undecided.len());
-        if asked == Some(known.len())
-            && let Some(lead) = self.lead.as_mut()
-        {
-            lead.evidence.insert(from, known);
+    pub fn on_evidence(&mut self, ctx: &mut Ctx, from: NodeId, first: u32, known: Vec<Known>) {
+        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Querying) else { return };
+        let list = lead.evidence.entry(from).or_default();
+        let fits = list.len() == first as usize && list.len() + known.len() <= lead.undecided.len();
+        if fits {
+            list.extend(known);
+            self.ask_one(ctx, from);
             self.all_known(ctx);
         }
     }
@@ -212,7 +250,8 @@ impl Replica {
     fn all_known(&mut self, ctx: &mut Ctx) {
         let (me, epoch, others) = (ctx.me, u64::from(self.epoch().0), self.others(ctx.me));
         let Some(lead) = self.lead.as_mut() else { return };
-        if others.iter().any(|n| !lead.evidence.contains_key(n)) {
+        let asked = lead.undecided.len();
+        if others.iter().any(|n| lead.evidence.get(n).map_or(0, Vec::len) < asked) {
             return;
         }
         if others.len() + 1 < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") {
@@ -248,9 +287,10 @@ impl Replica {
             }
         }
         lead.phase = Phase::Adopting;
-        let (undecided, ended) = (lead.undecided.clone(), lead.ended.clone());
+        let findings = Findings { parts: 0, undecided: lead.undecided.clone(), ended: lead.ended.clone() };
+        lead.parts = parts(&findings);
         self.ask(ctx);
-        self.adopt(ctx, undecided, &ended);
+        self.adopt(ctx, findings);
     }
 
     /// Marked versions: lost members may only have logged them.
@@ -283,13 +323,15 @@ impl Replica {
     fn fate(&self, ctx: &mut Ctx, put: &Put, known: &BTreeMap<NodeId, Known>) -> Fate {
         let Some(view) = &self.view else { return Fate::Abort };
         let is_witness = |n| view.member(n).is_some_and(|m| m.witness) || mutant!("kv-replica.takeover.any-witness");
-        let f = Findings::of(known, is_witness);
+        let f = Evidence::of(known, is_witness);
         let last = f.last();
         if let Some(e) = last.filter(|e| e.epoch >= view.active) {
             return self.decided_lately(put, &f, e);
         }
-        let old = f.logs.iter().all(Option::is_none);
-        if !(f.in_all_logs() || old && mutant!("kv-replica.takeover.old-records")) {
+        if f.logs.iter().all(Option::is_none) && mutant!("kv-replica.takeover.old-records") {
+            return Fate::Anew;
+        }
+        if !f.in_all_logs() {
             let admission = self.admission(put.id, put.attempt);
             let fresh = !f.stale && last.is_none() && admission == Admission::Fresh;
             return if fresh { Fate::Abort } else { Fate::Finished(last.filter(|_| !f.stale)) };
@@ -321,7 +363,7 @@ impl Replica {
     }
 
     /// Decided in the last active view, or found later never to have been committed.
-    fn decided_lately(&self, put: &Put, f: &Findings, last: Ending) -> Fate {
+    fn decided_lately(&self, put: &Put, f: &Evidence, last: Ending) -> Fate {
         match last.how {
             Finished::Aborted(_) => Fate::Abort,
             Finished::Committed(Verdict::ConditionFailed) => {
@@ -337,13 +379,29 @@ impl Replica {
         }
     }
 
-    /// Replaces the log by the primary's findings. Later this member logs other puts too.
-    pub fn adopt(&mut self, ctx: &mut Ctx, undecided: Vec<Undecided>, ended: &[Ended]) {
-        match self.adopted {
-            Adopted::No => self.adopted = Adopted::Forcing,
-            Adopted::Forcing => return,
-            Adopted::Yes => return self.send_adopted(ctx),
+    /// A part of the primary's findings.
+    pub fn on_adopt(&mut self, ctx: &mut Ctx, part: u32, last: bool, undecided: Vec<Undecided>, ended: Vec<Ended>) {
+        let have = self.adopting.parts;
+        if self.adopted == Adopted::No && part == have {
+            self.adopting.parts += 1;
+            self.adopting.undecided.extend(undecided);
+            self.adopting.ended.extend(ended);
+            if last {
+                let findings = std::mem::take(&mut self.adopting);
+                self.adopting.parts = findings.parts;
+                self.adopt(ctx, findings);
+                return;
+            }
         }
+        // The last counts when it is forced.
+        if part < self.adopting.parts && !(last && self.adopted != Adopted::Yes) {
+            self.send_adopted(ctx, part);
+        }
+    }
+
+    /// Replaces the log by the primary's findings. Later this member logs other puts too.
+    fn adopt(&mut self, ctx: &mut Ctx, Findings { undecided, ended, .. }: Findings) {
+        self.adopted = Adopted::Forcing;
         let old = std::mem::take(&mut self.logged);
         let kept: BTreeSet<PutId> = undecided.iter().map(|u| u.put.id).collect();
         let gone = old.keys().filter(|id| !kept.contains(id));
@@ -351,7 +409,7 @@ impl Replica {
         let mut changed: BTreeSet<NodeId> = BTreeSet::new();
         for Ended { id, ending, .. } in ended {
             if let Some(ending) = ending {
-                self.clients.entry(id.client).or_default().finish(*id, 0, *ending);
+                self.clients.entry(id.client).or_default().finish(id, 0, ending);
                 changed.insert(id.client);
             }
         }
@@ -381,25 +439,40 @@ impl Replica {
     pub fn forced_adopted(&mut self, ctx: &mut Ctx, epoch: Epoch) {
         if epoch == self.epoch() && self.adopted == Adopted::Forcing {
             self.adopted = Adopted::Yes;
-            self.send_adopted(ctx);
+            self.send_adopted(ctx, self.adopting.parts.saturating_sub(1));
         }
     }
 
-    fn send_adopted(&mut self, ctx: &mut Ctx) {
+    fn send_adopted(&mut self, ctx: &mut Ctx, part: u32) {
         match self.primary() {
-            Some(p) if p == ctx.me => self.on_adopted(ctx, p),
-            Some(p) => self.send(ctx, p, Body::Adopted),
+            Some(p) if p == ctx.me => self.all_adopted(ctx, true),
+            Some(p) => self.send(ctx, p, Body::Adopted { part }),
             None => {}
         }
     }
 
-    pub fn on_adopted(&mut self, ctx: &mut Ctx, from: NodeId) {
-        let members = self.others(ctx.me).len() + 1;
+    pub fn on_adopted(&mut self, ctx: &mut Ctx, from: NodeId, part: u32) {
         let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Adopting) else { return };
-        lead.adopted.insert(from);
-        let early = mutant!("kv-replica.takeover.decides-before-adopted") && lead.adopted.contains(&ctx.me);
-        if lead.adopted.len() == members || early {
+        let have = lead.adopted.entry(from).or_insert(0);
+        if part == *have {
+            *have += 1;
+            self.ask_one(ctx, from);
+            self.all_adopted(ctx, false);
+        }
+    }
+
+    /// Whether every member has forced everything. `own`: this one has just done so.
+    fn all_adopted(&mut self, ctx: &mut Ctx, own: bool) {
+        let others = self.others(ctx.me);
+        let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Adopting) else { return };
+        let all = lead.parts.len() as u32;
+        if own {
+            lead.adopted.insert(ctx.me, all);
+        }
+        let has = |n: &NodeId| lead.adopted.get(n) == Some(&all);
+        if has(&ctx.me) && (others.iter().all(has) || mutant!("kv-replica.takeover.decides-before-adopted")) {
             lead.phase = Phase::Announcing;
+            lead.parts = Vec::new();
             self.ask(ctx);
         }
     }
@@ -445,6 +518,21 @@ impl Replica {
         }
         lead.puts.insert(id, f);
         lead.queues.entry(key).or_default().ready.push_back(id);
+    }
+}
+
+/// The findings in messages, of which there is at least one.
+fn parts(all: &Findings) -> Vec<(Vec<Undecided>, Vec<Ended>)> {
+    let (mut undecided, mut ended) = (all.undecided.iter(), all.ended.chunks(PAGE_MAX));
+    let mut parts = Vec::new();
+    loop {
+        let page = page(undecided.as_slice().iter().cloned(), Undecided::bytes);
+        undecided = undecided.as_slice()[page.len()..].iter();
+        let part = (page, ended.next().map(<[Ended]>::to_vec).unwrap_or_default());
+        if part.0.is_empty() && part.1.is_empty() && !parts.is_empty() {
+            return parts;
+        }
+        parts.push(part);
     }
 }
 

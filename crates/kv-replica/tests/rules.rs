@@ -5,8 +5,8 @@ use rackweave_core::{NodeId, Span};
 use rackweave_kv_replica::Config;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
-use rackweave_kv_replica::trace::{COMMITTED_ANEW, STOPPED, TOO_FEW};
-use rackweave_kv_replica::types::{Change, Condition, View};
+use rackweave_kv_replica::trace::{COMMITTED_ANEW, STOPPED, SUPERSEDED, TOO_FEW};
+use rackweave_kv_replica::types::{Change, Condition, Put, View};
 use rackweave_sim::clock::NodeClock;
 
 use crate::world::{META, World, quiet};
@@ -157,4 +157,110 @@ fn a_deleted_key_stays_deleted_on_a_node_that_missed_it() {
     w.get(b, &KEY);
     assert!(w.settle(Span::from_secs(1)));
     checked(&w);
+}
+
+/// Until a view has these members and is active.
+fn until_active(w: &mut World, members: &[NodeId]) -> View {
+    for _ in 0..200 {
+        w.run(Span::from_millis(10));
+        let p = partition(&KEY, w.config.bits);
+        let v = view(w);
+        let has = |n: &NodeId| v.member(*n).is_some();
+        if v.members.len() == members.len() && members.iter().all(has) && w.meta().expect("it runs").is_active(p) {
+            return v;
+        }
+    }
+    panic!("{members:?} are no active view: {:?}", view(w));
+}
+
+fn ends_well(w: &mut World) {
+    w.lose(|_| false);
+    w.servers.clone().into_iter().for_each(|s| w.start_server(s));
+    w.converge(Span::from_secs(5)).expect("all are back");
+    let b = w.clients[1];
+    w.get(b, &KEY);
+    assert!(w.settle(Span::from_secs(1)));
+    w.get(b, &KEY);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!(w.coverage().get(STOPPED), 0);
+    checked(w);
+}
+
+/// The primary alone applies a put and is lost. The next view commits the version before it again, and ends before it decides
+/// on the put. When the lost primary returns, its decision counts no more; the put does.
+#[test]
+fn a_lost_primarys_decision_is_superseded() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let a = w.clients[0];
+    // The members never hear that all have the first version.
+    let silent = |p: &Packet| matches!(p.body, Body::Complete { .. } | Body::AskComplete { .. });
+    w.lose(silent);
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    let all: Vec<NodeId> = view(&w).members.iter().map(|m| m.node).collect();
+    let primary = view(&w).primary;
+    w.lose(move |p| silent(p) || matches!(p.body, Body::Decide { .. }));
+    w.set(a, &KEY);
+    w.run(Span::from_millis(10));
+    w.crash(primary);
+    let others: Vec<NodeId> = all.iter().copied().filter(|n| *n != primary).collect();
+    until_active(&mut w, &others);
+    w.run(Span::from_millis(10));
+    w.start_server(primary);
+    until_active(&mut w, &all);
+    assert!(w.coverage().get(SUPERSEDED) > 0);
+    ends_well(&mut w);
+}
+
+/// Two of three members apply a put whose condition holds no more. Each is lost in turn: the third knows that it was committed.
+#[test]
+fn what_was_committed_is_not_judged_again() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let a = w.clients[0];
+    let v = view(&w);
+    let others: Vec<NodeId> = v.members.iter().map(|m| m.node).filter(|n| *n != v.primary).collect();
+    let (next, last) = (others[0], others[1]);
+    w.lose(move |p| matches!(p.body, Body::Decide { .. }) && p.to == last);
+    let value = w.value();
+    w.put(a, &KEY, Condition::Absent, Change::Set { value, ttl: None }, None);
+    w.run(Span::from_millis(10));
+    w.crash(v.primary);
+    until_active(&mut w, &[next, last]);
+    w.run(Span::from_millis(10));
+    w.crash(next);
+    w.start_server(v.primary);
+    until_active(&mut w, &[v.primary, last]);
+    ends_well(&mut w);
+}
+
+/// A hand-off without records logs a put that was finished long ago. The members that know better are lost.
+#[test]
+fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
+    let mut w = world(Config { bits: 0, replicas: 2, ..Config::default() }, 3);
+    let a = w.clients[0];
+    let value = w.value();
+    let request = w.put(a, &KEY, Condition::Always, Change::Set { value: value.clone(), ttl: None }, None);
+    let id = w.put_id(a, request).expect("under way");
+    assert!(w.settle(Span::from_millis(50)));
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    let v = view(&w);
+    let homes: Vec<NodeId> = v.members.iter().map(|m| m.node).collect();
+    let handoff = *w.servers.iter().find(|s| !homes.contains(s)).expect("a third");
+    let lost = *homes.iter().find(|n| **n != v.primary).expect("two homes");
+    let primary = v.primary;
+    // Nothing fills the hand-off, and it does not hear that the put is finished.
+    w.lose(move |p| p.from == primary && matches!(p.body, Body::Chunk(_) | Body::Decide { .. }));
+    w.crash(lost);
+    let epoch = until_active(&mut w, &[primary, handoff]).epoch;
+    let change = Change::Set { value, ttl: None };
+    let put = Put { id, attempt: 1, floor: id.sequence, key: KEY, condition: Condition::Always, change, early: false };
+    let partition = partition(&KEY, 0);
+    w.repeat(Packet { from: a, to: handoff, partition, epoch, body: Body::Put(Box::new(put)) });
+    w.run(Span::from_millis(5));
+    assert_eq!(w.server(handoff).expect("it runs").undecided(partition), 1);
+    w.crash(primary);
+    w.start_server(lost);
+    until_active(&mut w, &[lost, handoff]);
+    ends_well(&mut w);
 }

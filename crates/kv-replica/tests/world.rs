@@ -46,14 +46,28 @@ pub enum Any {
 pub struct Party {
     pub any: Any,
     fx: Effects<Packet>,
+    /// Packets pass through their bytes.
+    coded: bool,
+}
+
+/// A packet, encoded and decoded again.
+fn recoded(packet: Packet) -> Packet {
+    let mut bytes = Vec::new();
+    rackweave_wire::encode(&packet.clone().into_message(), &mut bytes).expect("within the bounds of the format");
+    let decoded = rackweave_wire::decode(&bytes).expect("its own bytes");
+    let same = Packet::of_message(decoded).expect("the store's");
+    assert_eq!(same, packet);
+    same
 }
 
 impl Party {
-    fn new(any: Any) -> Party {
-        Party { any, fx: Effects::new() }
+    fn new(any: Any, coded: bool) -> Party {
+        Party { any, fx: Effects::new(), coded }
     }
     fn pass(&mut self, fx: &mut Effects<Net>) {
-        self.fx.packets.drain(..).for_each(|p| fx.send(Net(p)));
+        for p in self.fx.packets.drain(..) {
+            fx.send(Net(if self.coded { recoded(p) } else { p }));
+        }
         fx.stores.append(&mut self.fx.stores);
         fx.traces.append(&mut self.fx.traces);
         if let Some(at) = self.fx.take_wake() {
@@ -92,6 +106,7 @@ struct Asked {
 pub struct World {
     pub engine: Engine<Party, Net>,
     pub config: Config,
+    coded: bool,
     pub servers: Vec<NodeId>,
     pub clients: Vec<NodeId>,
     ring: Vec<NodeId>,
@@ -115,7 +130,7 @@ pub const META: NodeId = Layout::META;
 const STEP: Span = Span::from_micros(250);
 
 impl World {
-    /// `servers` nodes, of which the first `on_ring` are on the ring.
+    /// `servers` nodes, of which the first `on_ring` are on the ring. In every fourth seed packets pass through their bytes.
     pub fn new(seed: u64, config: Config, servers: u32, on_ring: u32, clients: u32, network: Network) -> World {
         let layout = Layout::new(servers, clients);
         let mut engine = Engine::new(NetState::new(network, layout.clone(), seed), seed);
@@ -131,6 +146,7 @@ impl World {
         let mut w = World {
             engine,
             config,
+            coded: seed % 4 == 1,
             ring: servers[..on_ring as usize].to_vec(),
             drives: BTreeMap::new(),
             next_drive: 0,
@@ -160,7 +176,7 @@ impl World {
     pub fn start_meta(&mut self) {
         let saved = self.engine.saved(META);
         let meta = Membership::new(META, self.config.clone(), &self.ring, &saved).expect("its own records");
-        self.engine.start(META, Party::new(Any::Meta(meta)));
+        self.engine.start(META, Party::new(Any::Meta(meta), self.coded));
     }
     fn new_drive(&mut self, s: NodeId) {
         self.next_drive += 1;
@@ -170,14 +186,14 @@ impl World {
         if self.engine.node(s).is_none() {
             let saved = self.engine.saved(s);
             let node = KvNode::new(s, META, self.config.clone(), self.drives[&s], &saved).expect("its own records");
-            self.engine.start(s, Party::new(Any::Node(node)));
+            self.engine.start(s, Party::new(Any::Node(node), self.coded));
         }
     }
     pub fn start_client(&mut self, c: NodeId) {
         let run = self.client_runs.entry(c).or_insert(0);
         *run += 1;
         let client = KvClient::new(c, META, self.config.clone(), Incarnation(*run));
-        self.engine.start(c, Party::new(Any::Client(client)));
+        self.engine.start(c, Party::new(Any::Client(client), self.coded));
     }
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {
@@ -230,6 +246,9 @@ impl World {
             Some(Any::Client(client)) => client.under_way(),
             _ => 0,
         }
+    }
+    pub fn put_id(&mut self, c: NodeId, request: u64) -> Option<PutId> {
+        self.with_client(c, |client, _, _| client.put_id(request))
     }
     /// Whether the client can begin a put.
     pub fn takes_puts(&self, c: NodeId) -> bool {
@@ -393,6 +412,10 @@ impl World {
         self.converged()
     }
 
+    /// Sends a packet once more.
+    pub fn repeat(&mut self, packet: Packet) {
+        self.engine.post(Net(packet));
+    }
     /// Loses packets that match.
     pub fn lose(&mut self, mut lost: impl FnMut(&Packet) -> bool + 'static) {
         self.engine.lose(move |m: &Net| lost(&m.0));

@@ -69,7 +69,7 @@ impl<'a> Writer<'a> {
         self.elided = true;
     }
     /// A list's length; false if it is over the limit, and then nothing of it is written.
-    fn count(&mut self, what: &'static str, count: usize, limit: u32) -> bool {
+    pub fn count(&mut self, what: &'static str, count: usize, limit: u32) -> bool {
         let fits = count <= limit as usize;
         if fits {
             (count as u32).put(self);
@@ -136,12 +136,13 @@ impl<'a> Reader<'a> {
         if let Some((data, crcs)) = self.apart.take_if(|(d, _)| left == 0 && d.len() == need) {
             return Ok(Summed::new(data.clone(), crcs).map_or_else(Payload::Bytes, Payload::Summed));
         }
+        Ok(Payload::Bytes(self.shared_bytes(need)?))
+    }
+    /// Bytes to be kept: shares the packet's memory if it can.
+    pub fn shared_bytes(&mut self, need: usize) -> Result<Bytes, DecodeError> {
         let start = self.at;
         let slice = self.slice(need)?;
-        Ok(Payload::Bytes(match self.shared {
-            Some(all) => all.slice(start..start + need),
-            None => Bytes::copy_from_slice(slice),
-        }))
+        Ok(self.shared.map_or_else(|| Bytes::copy_from_slice(slice), |all| all.slice(start..start + need)))
     }
     fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let mut array = [0; N];
@@ -171,7 +172,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
     /// A list's length, believed only if that many of its shortest elements can be in what is left.
-    fn count(&mut self, what: &'static str, limit: u32, bytes_min: usize) -> Result<usize, DecodeError> {
+    pub fn count(&mut self, what: &'static str, limit: u32, bytes_min: usize) -> Result<usize, DecodeError> {
         let offset = self.at;
         let count = u32::get(self)?;
         if count > limit {

@@ -51,6 +51,8 @@ pub enum DecodeError {
     BadText { len: usize, valid: usize, offset: usize },
     #[error("the first volume's id that was not given out, at {offset}, is zero, which names none")]
     NoVolume { offset: usize },
+    #[error("epochs {first} to {last} at {offset} are empty, or do not follow those before them with a gap")]
+    BadEpochs { first: u32, last: u32, offset: usize },
     #[error("virtual IPv4 address {address:#010x} at {offset} is no node's")]
     BadAddress { address: u32, offset: usize },
     #[error("a request of kind {kind} may not be redirected, but its operation is read")]

@@ -34,5 +34,12 @@ pub const SERVERS_MAX: u32 = 1024;
 pub const SETS_MAX: u32 = 65_536;
 /// Bytes of a text. Names are shorter; a refused name is quoted in the error.
 pub const TEXT_MAX: u32 = 1024;
+/// Partitions of a node's heartbeat: more than a rack's nodes serve together.
+pub const PARTITIONS_MAX: u32 = 65_536;
+/// Ranges of epochs that a member of a partition holds: one for each time that it was away. 64 members with as many fit in
+/// a body.
+pub const EPOCH_RANGES_MAX: u32 = 2048;
+/// Finished puts of one client in one partition: members remember as many.
+pub const FINISHED_MAX: u32 = 256;
 /// Each level once.
 pub const ISOLATION_LEVELS: u32 = 4;

@@ -2,11 +2,12 @@
 //!
 //! Each service has one message type in a module of its own, which [`Body`] holds. [`table`]: the switch's tables.
 //! [`kv`]: key-value stores on log vSSDs. [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas
-//! with each other). [`control`]: servers and clients with the metadata service.
+//! with each other). [`control`]: servers and clients with the metadata service. [`keys`]: the replicated key-value store.
 
 pub mod block;
 pub mod control;
 pub mod io;
+pub mod keys;
 pub mod kv;
 pub mod peer;
 pub mod table;
@@ -158,6 +159,8 @@ macro_rules! services {
             Kv(kv),
             /// With the metadata service.
             Control(control),
+            /// Replicated key-value stores.
+            Keys(keys),
         }
     };
 }

@@ -6,6 +6,7 @@ mod control;
 mod device;
 mod flash;
 mod http;
+mod keys;
 mod kv;
 mod meta;
 mod nbd;
@@ -47,6 +48,7 @@ pub(crate) const ALL: &[Target] = &[
     target("blockmap_summary", blockmap::summary, LONG, 1),
     target("kv_format", kv::format, LONG, 1),
     target("kv_store", kv::store, LONG, 1),
+    target("keys_record", keys::record, SHORT, 1),
     target("vlfs_format", vlfs::format, SHORT, 1),
     target("vlfs_mount", vlfs::mount, LONG, 1),
     target("meta_record", meta::record, SHORT, 1),

@@ -24,6 +24,9 @@ use rackweave_core::{
     VolumeId, VssdId,
 };
 
+#[path = "drawn_keys.rs"]
+mod keys;
+
 /// The source of choices.
 enum Source {
     Seed(Rng),
@@ -127,7 +130,7 @@ impl Draw {
     }
 
     fn body(&mut self) -> (Op, Body) {
-        match self.below(12) {
+        match self.below(14) {
             0 => (Op::CreateVssd, Body::Table(Table::Create(Box::new(self.row())))),
             1 => (Op::DelVssd, Body::Table(Table::Delete)),
             2 => (Op::GcOp, Body::Table(Table::Gc(self.gc()))),
@@ -152,7 +155,11 @@ impl Draw {
             ),
             9 => self.kv_request(),
             10 => (Op::Reply, Body::Kv(self.kv_answer())),
-            _ => (Op::Control, Body::Control(self.control())),
+            11 => (Op::Control, Body::Control(self.control())),
+            _ => {
+                let keys = self.keys();
+                (keys.0.op(), Body::Keys(keys))
+            }
         }
     }
 

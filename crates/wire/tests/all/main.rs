@@ -4,6 +4,7 @@ mod allocated;
 mod drawn;
 mod fuzz;
 mod golden;
+mod keys;
 mod pcap;
 mod refused;
 mod roundtrip;

@@ -1,0 +1,680 @@
+//! Keys: what clients, nodes and the membership service of the key-value store exchange. A packet's [`set`] is the number of
+//! its [`Partition`], and its [`epoch`] the sender's epoch of that.
+//!
+//! [`set`]: super::Header::set
+//! [`epoch`]: super::Header::epoch
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::{Op, ServiceMessage};
+use crate::{DriveId, Epoch, Incarnation, NodeId, Span, Time};
+
+/// Longest key.
+pub const KEY_MAX: usize = 4096;
+/// Longest value.
+pub const VALUE_MAX: usize = 1 << 20;
+/// A list of puts, keys or attempts in a message ends with the element whose contents reach this: with the longest element on
+/// top it stays below the format's bound of a body.
+pub const PAGE_BYTES: usize = 1 << 20;
+/// Most elements of such a list: so many of the shortest are no longer.
+pub const PAGE_MAX: usize = 1024;
+/// Most clients in a message: each has up to a few KiB of finished puts.
+pub const CLIENTS_PAGE_MAX: usize = 128;
+/// Most replicas of a partition (NICE's largest, §6.3).
+pub const REPLICAS_MAX: usize = 9;
+
+/// A part of the keys: those whose hash begins with its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition(pub u32);
+
+impl fmt::Display for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "partition {}", self.0)
+    }
+}
+
+/// Order of a key's committed puts: the primary's, never a clock's (rule 28). Zero precedes every put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    pub epoch: Epoch,
+    pub counter: u64,
+}
+
+/// Identity of a put. Its attempts share it: at most one of them is executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PutId {
+    pub client: NodeId,
+    pub incarnation: Incarnation,
+    pub sequence: u64,
+}
+
+/// The effect of a put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `ttl`: the primary deletes the value after this time.
+    Set { value: Bytes, ttl: Option<Span> },
+    /// Leaves a tombstone.
+    Delete,
+}
+
+/// When a put takes effect. The primary judges it in the order of timestamps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    Always,
+    /// The key has no value.
+    Absent,
+    /// The key's value is this one.
+    ValueIs(Bytes),
+    /// The key's value is that of this put. The primary's own deletion of an expired value.
+    WrittenBy(PutId),
+}
+
+impl Condition {
+    pub fn holds(&self, current: Option<&Version>) -> bool {
+        let value = current.and_then(|v| v.value.as_ref());
+        match self {
+            Condition::Always => true,
+            Condition::Absent => value.is_none(),
+            Condition::ValueIs(expected) => value == Some(expected),
+            Condition::WrittenBy(id) => value.is_some() && current.is_some_and(|v| v.by == *id),
+        }
+    }
+}
+
+/// One attempt of a put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    pub id: PutId,
+    pub attempt: u32,
+    /// The client has the final answers of all puts with lower sequences.
+    pub floor: u64,
+    pub key: Bytes,
+    pub condition: Condition,
+    pub change: Change,
+    /// Any-k: members inform the client as soon as their log is forced.
+    pub early: bool,
+}
+
+/// What a member's log says of an undecided put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// The client sent it in the last active view, or the member missed that view.
+    New,
+    /// It was undecided when the last view in which this member took part began: a lost member may have applied it.
+    Pending,
+    /// An earlier primary committed it, and some member may not have applied it.
+    Committed(Commit),
+}
+
+/// An undecided put in a member's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undecided {
+    pub put: Put,
+    pub standing: Standing,
+}
+
+/// A key's committed state at a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    pub at: Timestamp,
+    pub by: PutId,
+    /// `None` is a tombstone.
+    pub value: Option<Bytes>,
+    /// By the clock of the primary that committed it.
+    pub expires: Option<Time>,
+}
+
+/// Result of a committed put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Applied,
+    ConditionFailed,
+}
+
+/// A commit: its place in the key's order, and its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Commit {
+    pub at: Timestamp,
+    pub verdict: Verdict,
+    /// When the value expires, by the clock of the primary that committed it first.
+    pub expires: Option<Time>,
+}
+
+/// A primary's final word about an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Commit(Commit),
+    Abort,
+    /// It was decided earlier: the record goes, and nothing else changes.
+    Forget,
+}
+
+impl Decision {
+    pub fn at(&self) -> Option<Timestamp> {
+        match self {
+            Decision::Commit(c) => Some(c.at),
+            Decision::Abort | Decision::Forget => None,
+        }
+    }
+}
+
+/// Epochs, as sorted, separate, inclusive ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Epochs(Vec<(u32, u32)>);
+
+impl Epochs {
+    pub fn none() -> Epochs {
+        Epochs::default()
+    }
+    /// `first` to `last`, both included; empty if `first` is greater.
+    pub fn range(first: Epoch, last: Epoch) -> Epochs {
+        let mut e = Epochs::none();
+        e.add(first, last);
+        e
+    }
+    pub fn ranges(&self) -> &[(u32, u32)] {
+        &self.0
+    }
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    pub fn contains(&self, e: Epoch) -> bool {
+        self.0.iter().any(|&(a, b)| (a..=b).contains(&e.0))
+    }
+    /// Whether all of `first` to `last` are in it.
+    pub fn covers(&self, first: Epoch, last: Epoch) -> bool {
+        first > last || self.0.iter().any(|&(a, b)| a <= first.0 && last.0 <= b)
+    }
+    pub fn first(&self) -> Option<Epoch> {
+        self.0.first().map(|r| Epoch(r.0))
+    }
+    /// Number of epochs.
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|&(a, b)| u64::from(b - a) + 1).sum()
+    }
+    pub fn add(&mut self, first: Epoch, last: Epoch) {
+        if first > last {
+            return;
+        }
+        self.0.push((first.0, last.0));
+        self.0.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::new();
+        for &(a, b) in &self.0 {
+            match merged.last_mut() {
+                Some(l) if a <= l.1.saturating_add(1) => l.1 = l.1.max(b),
+                _ => merged.push((a, b)),
+            }
+        }
+        self.0 = merged;
+    }
+    pub fn union(&mut self, other: &Epochs) {
+        other.0.iter().for_each(|&(a, b)| self.add(Epoch(a), Epoch(b)));
+    }
+    /// Those that `other` does not have.
+    pub fn minus(&self, other: &Epochs) -> Epochs {
+        let mut rest = self.0.clone();
+        for &(a, b) in &other.0 {
+            let cut = |&(x, y): &(u32, u32)| {
+                let left = (x < a).then(|| (x, y.min(a.saturating_sub(1))));
+                let right = (y > b).then(|| (x.max(b.saturating_add(1)), y));
+                [left, right].into_iter().flatten().filter(|r| r.0 <= r.1).collect::<Vec<_>>()
+            };
+            rest = rest.iter().flat_map(cut).collect();
+        }
+        Epochs(rest)
+    }
+    /// Those that `other` has too.
+    pub fn common(&self, other: &Epochs) -> Epochs {
+        self.minus(&self.minus(other))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// One of the partition's own nodes.
+    Home,
+    /// In the place of a lost one.
+    Handoff,
+    /// Takes part in puts of this view, and leaves with the next.
+    Leaving,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    pub drive: DriveId,
+    pub role: Role,
+    /// Epochs whose committed puts it holds completely (rule 28a).
+    pub holds: Epochs,
+    /// Epochs that it has to fetch.
+    pub wants: Epochs,
+    /// The first epoch of its current stint: it was a member in every view since.
+    pub since: Epoch,
+    /// It was a member of the last view that became active, with this drive: its log has every put that was undecided
+    /// when that view began, and every put that it may have committed.
+    pub witness: bool,
+}
+
+/// The members of a partition in one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    pub partition: Partition,
+    pub epoch: Epoch,
+    pub primary: NodeId,
+    /// The last view that became active before this one; zero if none did.
+    pub active: Epoch,
+    pub members: Vec<Member>,
+}
+
+impl View {
+    pub fn member(&self, n: NodeId) -> Option<&Member> {
+        self.members.iter().find(|m| m.node == n)
+    }
+    /// The epoch before this view's.
+    pub fn last(&self) -> Epoch {
+        Epoch(self.epoch.0 - 1)
+    }
+    /// Whether the member holds what was committed in all earlier epochs.
+    pub fn is_full(&self, m: &Member) -> bool {
+        m.holds.covers(Epoch(1), self.last())
+    }
+    /// Members that answer any get.
+    pub fn readable(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.members.iter().filter(|m| m.role != Role::Leaving && self.is_full(m)).map(|m| m.node)
+    }
+    /// Members that gets are sent to: those that answer any, and hand-offs, which forward others to the primary.
+    pub fn getters(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let some = |m: &&Member| m.role == Role::Handoff || m.role == Role::Home && self.is_full(m);
+        self.members.iter().filter(some).map(|m| m.node)
+    }
+}
+
+/// How a put ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    Committed(Verdict),
+    /// This attempt and all before it.
+    Aborted(u32),
+}
+
+/// How a put ended, and in which epoch that was decided. A later epoch's decision replaces an earlier one: the earlier was
+/// a lost primary's, which reached no client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub epoch: Epoch,
+    pub how: Finished,
+}
+
+/// A client's finished puts in one partition, by sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FinishedPuts {
+    pub client: NodeId,
+    pub incarnation: Incarnation,
+    pub floor: u64,
+    pub finished: Vec<(u64, Ending)>,
+}
+
+/// The answer to a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutResult {
+    Done(Verdict),
+    /// This attempt has no effect, now and later. Another one may be made.
+    Aborted,
+    /// The client's floor or incarnation says that it is finished: its client has the answer.
+    Stale,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GetResult {
+    Value(Option<Bytes>),
+    /// This node cannot answer now: no lease, another view, or too many gets wait.
+    Refused,
+}
+
+/// What a member knows of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its log has this attempt, or a later one.
+    pub log: Option<Standing>,
+    pub end: KnownEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownEnd {
+    /// It knows of no decision.
+    None,
+    /// The key's version here is the put's.
+    Written(Commit),
+    /// It is decided, and nothing that it wrote is left here.
+    Finished(Ending),
+    /// The client has its answer, or is in a later run.
+    Stale,
+}
+
+/// A put that a new primary found to be finished, or that was never committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    pub id: PutId,
+    pub attempt: u32,
+    /// Unless the client has its answer.
+    pub ending: Option<Ending>,
+}
+
+/// A key in a chunk of a fill.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Bytes,
+    pub at: Timestamp,
+    /// Only if it was committed in an epoch that was requested.
+    pub version: Option<Version>,
+    /// Some member may not have applied it.
+    pub incomplete: bool,
+}
+
+/// How far a fill is: after this key, or after all keys and this client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FillPoint {
+    Keys { after: Option<Bytes> },
+    Clients { after: Option<NodeId> },
+}
+
+/// The answer to a pull, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub at: FillPoint,
+    pub entries: Vec<Entry>,
+    pub clients: Vec<FinishedPuts>,
+    /// Where the next chunk begins.
+    pub next: Option<FillPoint>,
+}
+
+/// One attempt of a put that a new primary asks about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    pub id: PutId,
+    pub attempt: u32,
+    pub key: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// A client's put, to all members (the multicast ring).
+    Put(Box<Put>),
+    Get {
+        request: u64,
+        key: Bytes,
+    },
+    PutReply {
+        id: PutId,
+        attempt: u32,
+        result: PutResult,
+    },
+    GetReply {
+        request: u64,
+        result: GetResult,
+    },
+    /// Any-k: the sender has forced the attempt to its log.
+    Held {
+        id: PutId,
+        attempt: u32,
+    },
+    /// The receiver's epoch is not the sender's, whose view this is.
+    Outdated(Option<Box<View>>),
+
+    /// The primary repeats a put to members that have not acknowledged it.
+    Prepare(Box<Put>),
+    /// The attempt is forced to the sender's log.
+    Logged {
+        id: PutId,
+        attempt: u32,
+    },
+    /// An earlier primary aborted the attempt, and was lost before all had recorded that; or the client is in a later run.
+    Refuse {
+        id: PutId,
+        attempt: u32,
+    },
+    /// The timestamp, or an abort. `put`: if the receiver may not have it.
+    Decide {
+        id: PutId,
+        attempt: u32,
+        decision: Decision,
+        put: Option<Box<Put>>,
+    },
+    /// The decision is forced.
+    Applied {
+        id: PutId,
+        attempt: u32,
+        at: Option<Timestamp>,
+    },
+    /// A decision came for a put that the sender does not have.
+    Missing {
+        id: PutId,
+        attempt: u32,
+    },
+    /// The sender has logged an attempt and hears no decision.
+    Doubt {
+        id: PutId,
+        attempt: u32,
+        key: Bytes,
+    },
+    /// Every member has forced this version: gets may see it.
+    Complete {
+        key: Bytes,
+        at: Timestamp,
+    },
+    /// The sender has applied this version and does not know whether every member has.
+    AskComplete {
+        key: Bytes,
+        at: Timestamp,
+    },
+    /// A hand-off does not hold this key in its stint, or a replica holds an expired version.
+    ForwardedGet {
+        client: NodeId,
+        request: u64,
+        key: Bytes,
+    },
+
+    /// A new view's primary requests all undecided puts, then what members know of each.
+    /// `after`: the last that came.
+    Collect {
+        after: Option<PutId>,
+    },
+    Report {
+        after: Option<PutId>,
+        undecided: Vec<Undecided>,
+        more: bool,
+    },
+    /// `from`: how many attempts precede these.
+    Query {
+        from: u32,
+        attempts: Vec<Attempt>,
+    },
+    Evidence {
+        from: u32,
+        known: Vec<Known>,
+    },
+    /// The primary's findings, which replace the receiver's log before the view decides on anything. Parts are numbered from
+    /// zero.
+    Adopt {
+        part: u32,
+        last: bool,
+        undecided: Vec<Undecided>,
+        ended: Vec<Ended>,
+    },
+    /// The sender has the part; of the last: it has forced all.
+    Adopted {
+        part: u32,
+    },
+
+    Pull {
+        wants: Epochs,
+        at: FillPoint,
+    },
+    Chunk(Box<Chunk>),
+
+    Register {
+        incarnation: Incarnation,
+        drive: DriveId,
+    },
+    Registered {
+        incarnation: Incarnation,
+    },
+    /// `serial` grows with each view that the node installs; `views` are those in which it takes part.
+    Heartbeat {
+        incarnation: Incarnation,
+        sent: Time,
+        serial: u64,
+        views: Vec<(Partition, Epoch)>,
+    },
+    /// The lease runs from when the heartbeat was sent.
+    Lease {
+        incarnation: Incarnation,
+        sent: Time,
+        serial: u64,
+    },
+    NewView(Box<View>),
+    /// The primary of this epoch knows everything, and is about to decide.
+    Active,
+    /// That is recorded: the primary may decide.
+    Activated,
+    /// The sender has fetched what was committed in these epochs.
+    Filled {
+        wants: Epochs,
+    },
+    /// A member holds a committed version that its primary does not have: the partition stops.
+    Fault {
+        key: Bytes,
+    },
+    Lookup,
+}
+
+impl Message {
+    /// The operation in the packet's header.
+    pub fn op(&self) -> Op {
+        match self {
+            Message::Get { .. } => Op::Read,
+            Message::Put(_) => Op::Write,
+            Message::PutReply { .. } | Message::GetReply { .. } | Message::Held { .. } | Message::Outdated(_) => {
+                Op::Reply
+            }
+            Message::Register { .. }
+            | Message::Registered { .. }
+            | Message::Heartbeat { .. }
+            | Message::Lease { .. }
+            | Message::NewView(_)
+            | Message::Active
+            | Message::Activated
+            | Message::Filled { .. }
+            | Message::Fault { .. }
+            | Message::Lookup => Op::Control,
+            _ => Op::Peer,
+        }
+    }
+    /// Bytes of its contents on a modelled link.
+    pub fn bytes(&self) -> u32 {
+        let contents = match self {
+            Message::Put(p) | Message::Prepare(p) | Message::Decide { put: Some(p), .. } => put_bytes(p),
+            Message::GetReply { result: GetResult::Value(Some(v)), .. } => v.len(),
+            Message::Report { undecided, .. } | Message::Adopt { undecided, .. } => {
+                undecided.iter().map(Undecided::bytes).sum()
+            }
+            Message::Chunk(c) => c.entries.iter().map(Entry::bytes).sum(),
+            _ => 0,
+        };
+        contents as u32
+    }
+}
+
+/// The beginning of a list that a message takes.
+pub fn page<T>(items: impl Iterator<Item = T>, bytes: impl Fn(&T) -> usize) -> Vec<T> {
+    let mut sum = 0;
+    let mut fits = |item: &T| {
+        let fits = sum < PAGE_BYTES;
+        sum += bytes(item);
+        fits
+    };
+    items.take_while(|item| fits(item)).take(PAGE_MAX).collect()
+}
+
+/// A message of this service. Boxed: most are longer than those of blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keys(pub Box<Message>);
+
+fn put_bytes(p: &Put) -> usize {
+    p.key.len() + if let Change::Set { value, .. } = &p.change { value.len() } else { 0 }
+}
+
+fn value_bytes(v: &Version) -> usize {
+    v.value.as_ref().map_or(0, Bytes::len)
+}
+
+impl Undecided {
+    /// Bytes of its contents.
+    pub fn bytes(&self) -> usize {
+        let expected = if let Condition::ValueIs(v) = &self.put.condition { v.len() } else { 0 };
+        put_bytes(&self.put) + expected
+    }
+}
+
+impl Entry {
+    /// Bytes of its contents.
+    pub fn bytes(&self) -> usize {
+        self.key.len() + self.version.as_ref().map_or(0, value_bytes)
+    }
+}
+
+impl ServiceMessage for Keys {
+    fn bytes(&self) -> u32 {
+        self.0.bytes()
+    }
+    fn answers_read(&self) -> bool {
+        matches!(*self.0, Message::GetReply { .. })
+    }
+    fn replicates(&self) -> bool {
+        matches!(*self.0, Message::Prepare(_) | Message::Decide { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(ranges: &[(u32, u32)]) -> Epochs {
+        let mut e = Epochs::none();
+        ranges.iter().for_each(|&(a, b)| e.add(Epoch(a), Epoch(b)));
+        e
+    }
+
+    #[test]
+    fn epochs_are_a_set() {
+        for seed in 0..200 {
+            let mut rng = crate::Rng::new(seed);
+            let mut sets = [(Epochs::none(), [false; 20]), (Epochs::none(), [false; 20])];
+            for (e, flat) in &mut sets {
+                for _ in 0..rng.below(5) {
+                    let a = rng.between(1, 19);
+                    let b = rng.between(a, 19);
+                    e.add(Epoch(a as u32), Epoch(b as u32));
+                    flat[a as usize..=b as usize].fill(true);
+                }
+            }
+            let [(a, x), (b, y)] = &sets;
+            let mut both = a.clone();
+            both.union(b);
+            for i in 1..20 {
+                let e = Epoch(i as u32);
+                assert_eq!(a.contains(e), x[i], "{a:?}");
+                assert_eq!(both.contains(e), x[i] || y[i]);
+                assert_eq!(a.minus(b).contains(e), x[i] && !y[i], "{a:?} {b:?}");
+                assert_eq!(a.common(b).contains(e), x[i] && y[i]);
+            }
+            assert_eq!(a.count(), x.iter().filter(|v| **v).count() as u64);
+        }
+        assert_eq!(of(&[(1, 2), (3, 5)]).ranges(), [(1, 5)]);
+        assert!(of(&[(1, 5)]).covers(Epoch(2), Epoch(5)) && !of(&[(1, 2), (4, 5)]).covers(Epoch(1), Epoch(5)));
+        assert!(Epochs::none().covers(Epoch(1), Epoch(0)), "nothing is covered by nothing");
+    }
+}
