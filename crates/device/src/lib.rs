@@ -607,6 +607,10 @@ mod tests;
 mod power_cut_tests;
 
 #[cfg(test)]
+#[path = "log_tests.rs"]
+mod log_tests;
+
+#[cfg(test)]
 #[path = "swap_tests.rs"]
 mod swap_tests;
 

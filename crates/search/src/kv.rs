@@ -17,6 +17,7 @@ use rackweave_core::{Layout, Rng, Span, Time, store};
 use rackweave_kv::service::KvService;
 use rackweave_rack::build;
 use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_rack::wire::{Authentication, TransportConfig};
 use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
 
 use history::{History, Kind, Unlinearizable};
@@ -57,6 +58,8 @@ pub struct Plan {
     pub deletes: f64,
     pub gets: f64,
     pub links: LinkFaults,
+    /// Packets cross the network as datagrams of the transport.
+    pub transport: Option<TransportConfig>,
     /// Before which request, what, and how long until the node starts again.
     pub faults: Vec<(u64, Fault, Span)>,
 }
@@ -90,7 +93,16 @@ impl Plan {
         }
         faults.sort_by_key(|f| f.0);
         let (depth, deletes, gets) = (rng.between(1, 6) as u32, share(&mut rng, 0.3), 0.1 + share(&mut rng, 0.5));
-        Plan { seed, keys, value_max, depth, deletes, gets, links, faults }
+        let authentication = *rng.pick(&[Authentication::None, Authentication::Tags, Authentication::Encrypted]);
+        let transport = TransportConfig {
+            one_machine: rng.chance(0.2),
+            datagram_bytes: *rng.pick(&[1_200, 1_472, 8_972]),
+            authentication,
+            trains: rng.chance(0.5),
+            damage: *rng.pick(&[0.0, 0.001, 0.01]),
+        };
+        let transport = rng.chance(0.3).then_some(transport);
+        Plan { seed, keys, value_max, depth, deletes, gets, links, transport, faults }
     }
     /// Small drives with a log of one channel.
     pub fn config() -> RackConfig {
@@ -176,7 +188,7 @@ fn key(n: u32) -> Bytes {
 /// Runs the plan.
 pub fn run(plan: &Plan) -> Report {
     let mut sim = SimConfig { contents: Contents::Memory, clients: CLIENTS, ..SimConfig::new(plan.seed) };
-    (sim.drift_ppm, sim.clocks_restart) = (300, true);
+    (sim.drift_ppm, sim.clocks_restart, sim.transport) = (300, true, plan.transport.clone());
     let sim = Sim::new(&Plan::config(), sim).expect("a sound configuration");
     let rng = Rng::stream(plan.seed, 0x6f70);
     let mut r = Run {

@@ -12,6 +12,7 @@ use rackweave_rack::build;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_search::kv::{Plan, run};
 use rackweave_server::trace::{GC_END, GC_START};
+use rackweave_sim::LinkFaults;
 
 use crate::rig::{Rig, small};
 
@@ -94,6 +95,31 @@ fn a_change_under_way_at_a_restart_is_in_doubt_and_not_sent_again() {
     assert_eq!(r.wait_kv(id), Err(store::Error::InDoubt { store: 0 }));
     let found = r.ask(get(0, 1));
     assert!(found == value("one") || found == value("two"), "{found:?}");
+}
+
+/// Every packet comes again, up to three seconds later.
+#[test]
+fn a_late_copy_of_a_change_of_an_earlier_epoch_changes_nothing() {
+    let mut r = rack();
+    let late = LinkFaults { duplicate: 1.0, duplicate_extra_ns: 3_000_000_000, ..LinkFaults::NONE };
+    r.sim.engine_mut().net().set_faults(late);
+    for n in 0..10 {
+        assert_eq!(r.ask(put(0, n, "one")), Ok(store::Reply::Done));
+    }
+    r.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+    let server = r.node(0);
+    r.sim.crash(server);
+    r.start(0);
+    for n in 0..10 {
+        assert_eq!(r.ask(get(0, n)), value("one"));
+        assert_eq!(r.ask(put(0, n, "two")), Ok(store::Reply::Done));
+    }
+    let refused = r.sim.engine().coverage().get(kv_trace::KV_EPOCH_REFUSED);
+    r.run(Span::from_secs(4));
+    assert!(r.sim.engine().coverage().get(kv_trace::KV_EPOCH_REFUSED) > refused, "none came late");
+    for n in 0..10 {
+        assert_eq!(r.ask(get(0, n)), value("two"));
+    }
 }
 
 /// Seeds of the search; `RACKWEAVE_SEEDS` and `RACKWEAVE_FIRST_SEED` choose others.
