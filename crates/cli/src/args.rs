@@ -329,11 +329,14 @@ pub enum VolumeClass {
 #[derive(Debug, Args)]
 pub struct Own {
     /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["dies", "isolation"])]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "dies")]
     pub channels: Option<u32>,
     /// Dies of its own (ssd.own_dies)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "isolation")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub dies: Option<u32>,
+    /// No units of its own: it lies on shared sets [default]
+    #[arg(long, conflicts_with_all = ["channels", "dies"])]
+    pub shared: bool,
     /// Replicas of each of its channels or dies [default: the rack's replicas]
     #[arg(long, value_name = "R")]
     pub replicas: Option<u32>,
@@ -353,8 +356,9 @@ pub enum Volume {
         /// Traffic class: offline I/O yields to online I/O everywhere
         #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
         class: VolumeClass,
-        /// Isolation of its virtual SSDs on shared sets [default: the rack's first level]
-        #[arg(long, value_enum)]
+        /// Isolation of its virtual SSDs: `channel`, `die`, `software` or `none` [default: that of --channels or --dies;
+        /// on shared sets the rack's first level]
+        #[arg(long, value_name = "LEVEL", value_parser = drive::rack_level)]
         isolation: Option<IsolationLevel>,
         #[command(flatten)]
         own: Own,
@@ -367,8 +371,8 @@ pub enum Volume {
         /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
         #[arg(long, value_parser = size)]
         size: Size,
-        /// Isolation of its virtual SSDs on shared sets [default: the rack's first level]
-        #[arg(long, value_enum)]
+        /// Isolation of its virtual SSDs, as for `create`
+        #[arg(long, value_name = "LEVEL", value_parser = drive::rack_level)]
         isolation: Option<IsolationLevel>,
         #[command(flatten)]
         own: Own,

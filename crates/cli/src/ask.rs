@@ -9,7 +9,7 @@ use rackweave_core::{SetId, VssdId};
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::{Answer, Command, Local, ServerState};
 
-use crate::args::{self, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
+use crate::args::{self, IsolationLevel, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
 use crate::{Failure, lost, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -45,14 +45,24 @@ fn classify(name: &str, class: VolumeClass) -> admin::Op {
     admin::Op::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
 }
 
-fn own_units(&args::Own { channels, dies, replicas }: &args::Own) -> Result<Option<OwnUnits>, Refused> {
+/// Units of a volume's own, if it is to have any.
+fn own_units(isolation: Option<IsolationLevel>, own: &args::Own) -> Result<Option<OwnUnits>, Refused> {
+    let &args::Own { channels, dies, shared: _, replicas } = own;
     let of = |unit, count: Option<u32>| Some(OwnUnits { unit, count: count?, replicas });
     let own = of(OwnUnit::Channel, channels).or_else(|| of(OwnUnit::Die, dies));
-    match (own, replicas) {
-        (None, Some(n)) => Err(Refused::Because(format!(
+    let level = isolation.map(admin::Isolation::from);
+    match (own, level, replicas) {
+        (None, _, Some(n)) => Err(Refused::Because(format!(
             "--replicas {n}: only with --channels or --dies: volumes on shared sets have the rack's replicas"
         ))),
-        (own, _) => Ok(own),
+        (Some(OwnUnits { unit, count, .. }), Some(level), _) if level != unit.isolation() => {
+            let why = match level.is_shared() {
+                true => "virtual SSDs of this level share their channels, so a volume has no units of its own",
+                false => "the units determine the level; leave --isolation out",
+            };
+            Err(Refused::Because(format!("--isolation {level} with --{unit}s {count}: {why}")))
+        }
+        (own, ..) => Ok(own),
     }
 }
 
@@ -60,11 +70,11 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
         Volume::Explain { size, isolation, own, json } => {
-            let own = own_units(own)?;
+            let own = own_units(*isolation, own)?;
             (admin::Op::VolumeExplain { size: size.0, isolation: isolation.map(Into::into), own }, json)
         }
         Volume::Create { name, size, isolation, own, json, .. } => {
-            let own = own_units(own)?;
+            let own = own_units(*isolation, own)?;
             let isolation = isolation.map(Into::into);
             let create = VolumeCreate { name: name.as_str().into(), size: size.0, isolation, own };
             (admin::Op::VolumeCreate(create), json)

@@ -77,6 +77,8 @@ pub const SSD_BYTES_MAX: u64 = 8 << 40;
 pub const PATHS_MAX: u16 = 256;
 /// Most vSSDs of a drive.
 pub const VSSDS_MAX: u32 = rackweave_server::config::VSSDS_MAX as u32;
+/// Of them, for shared sets: limited by the ids of initial vSSDs.
+pub const SHARED_VSSDS_MAX: u32 = rackweave_meta::ids::PER_SERVER;
 /// Fewest write cache slots per vSSD of a server.
 pub const CACHE_SLOTS_MIN: u64 = rackweave_server::config::CACHE_SLOTS_MIN;
 
@@ -306,19 +308,24 @@ impl RackConfig {
         let (max, rule) = (self.servers_max(), format!("servers ({}) to {SERVERS_MAX}", self.servers));
         need(out, (self.servers..=SERVERS_MAX).contains(&max), "servers_max", &max, rule);
         let shared = self.shared_slots();
-        let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {VSSDS_MAX}");
-        need(out, shared <= VSSDS_MAX, "ssd.spare", &self.spare(), rule);
+        let rule = format!("replicas + ssd.spare, times the levels of ssd.isolation, at most {SHARED_VSSDS_MAX}");
+        need(out, shared <= SHARED_VSSDS_MAX, "ssd.spare", &self.spare(), rule);
         let slots = self.all_slots();
         for unit in OwnUnit::ALL.into_iter().filter(|u| self.ssd.own(*u) > 0) {
             let rule = format!(
                 "ssd.own_channels + ssd.own_dies, with the {shared} slots of replicas, ssd.spare and ssd.isolation, at most \
                  {VSSDS_MAX} vSSDs of a server"
             );
-            need(out, slots <= VSSDS_MAX || shared > VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
+            need(out, slots <= VSSDS_MAX || shared > SHARED_VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
         }
         let all = slots.saturating_add(self.kv.slots());
         let rule = format!("a log is one of a server's {all} vSSDs, of which there are at most {VSSDS_MAX}");
         need(out, all <= VSSDS_MAX || slots > VSSDS_MAX, "kv.channels", &self.kv.channels, rule);
+        let (log, most) = (self.kv.slots(), SHARED_VSSDS_MAX);
+        let rule = format!(
+            "a log has the id of one of the {most} vSSDs of shared sets; replicas, ssd.spare and ssd.isolation make {shared}"
+        );
+        need(out, log == 0 || shared + log <= most || shared > most, "kv.channels", &self.kv.channels, rule);
         let copies = self.min_copies >= 1 && self.min_copies <= self.replicas;
         need(out, copies, "min_copies", &self.min_copies, format!("1 to replicas ({})", self.replicas));
         let stripe = self.stripe_blocks.is_power_of_two() && self.stripe_blocks <= 4096;

@@ -258,3 +258,22 @@ fn what_is_written_and_not_used_is_named() {
     let (_, of_a_gateway) = Written::parse("[nbd]\ntls = \"off\"\n").expect("sound");
     assert_eq!(of_a_gateway.of_processes().as_deref(), Some("nbd.tls"));
 }
+
+/// Initial vSSDs have sixteen ids on each server, of which a log takes the last; a drive's table has 64 entries.
+#[test]
+fn a_drive_has_at_most_64_vssds_and_16_of_shared_sets() {
+    for (text, wrong) in [
+        ("replicas = 3\n[ssd]\nspare = 13\nown_dies = 48\n", None),
+        ("replicas = 3\n[ssd]\nspare = 14\n", Some(("ssd.spare", "14"))),
+        ("replicas = 3\n[ssd]\nspare = 1\nown_channels = 30\nown_dies = 30\n", None),
+        ("replicas = 3\n[ssd]\nspare = 1\nown_dies = 61\n", Some(("ssd.own_dies", "61"))),
+        ("replicas = 3\n[ssd]\nspare = 12\n[kv]\nchannels = 1\n", None),
+        ("replicas = 3\n[ssd]\nspare = 13\n[kv]\nchannels = 1\n", Some(("kv.channels", "1"))),
+        ("replicas = 3\n[ssd]\nspare = 1\nown_dies = 60\n[kv]\nchannels = 1\n", Some(("kv.channels", "1"))),
+    ] {
+        match wrong {
+            None => RackConfig::parse(text).map(drop).expect(text),
+            Some((key, value)) => assert_eq!(problems(text), [(key, value.to_string())], "{text}"),
+        }
+    }
+}

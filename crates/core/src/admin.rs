@@ -352,8 +352,8 @@ pub enum VolumeError {
         .has.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ")
     )]
     NoLevel { level: Isolation, has: Box<[Isolation]> },
-    #[error("an isolation level and units of its own exclude each other: the units determine the isolation")]
-    OwnAndLevel,
+    #[error("isolation {level} with {unit}s of its own: they are isolation {unit}, and no other")]
+    OwnAndLevel { level: Isolation, unit: OwnUnit },
     #[error("{replicas} replicas of a volume with units of its own: {least} (min_copies) to {most} are possible")]
     OwnReplicas { replicas: u32, least: u32, most: u32 },
     #[error(

@@ -111,8 +111,9 @@ impl Meta {
         isolation: Option<Isolation>,
         own: OwnUnits,
     ) -> Result<(Limits, PlannedSets), admin::Error> {
-        if isolation.is_some() {
-            return Err(VolumeError::OwnAndLevel.into());
+        let unit = own.unit;
+        if let Some(level) = isolation.filter(|level| *level != unit.isolation()) {
+            return Err(VolumeError::OwnAndLevel { level, unit }.into());
         }
         let members = self.choose_own(now, own)?;
         self.ids_left(members.iter().map(Vec::len).sum())?;

@@ -197,8 +197,8 @@ impl ServerConfig {
 pub const READS_PER_DIE: u32 = 2;
 /// Fewest cache slots of a vSSD: one message of 64 KiB at each of three coordinators, and as much being programmed.
 pub const CACHE_SLOTS_MIN: u64 = 96;
-/// Most vSSDs of one server, limited by ids and bit sets.
-pub const VSSDS_MAX: usize = 16;
+/// Most vSSDs of one server: one for each bit of a set of them, and for each entry of a drive's table.
+pub const VSSDS_MAX: usize = 64;
 
 /// Why a server does not start.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

@@ -56,7 +56,7 @@ pub struct Server {
     /// When each vSSD has work; kept by [`Server::settle_vssd`], so that an event touches one vSSD only.
     due: [Time; VSSDS_MAX],
     /// vSSDs affected by this event, as bits.
-    pub(crate) touched: u32,
+    pub(crate) touched: u64,
     misrouted: u64,
 }
 
@@ -221,7 +221,7 @@ impl Server {
             changed: false,
         };
         let result = call(&mut *v.service, &mut cx);
-        self.touched |= u32::from(cx.changed) << i;
+        self.touched |= u64::from(cx.changed) << i;
         result
     }
 
@@ -281,7 +281,7 @@ impl Server {
                 if first {
                     self.ssd.note_incarnation(now, incarnation, &mut self.out);
                     self.vssds.iter_mut().for_each(|v| v.row.again_at = now);
-                    self.touched = (1 << self.vssds.len()) - 1;
+                    self.touched = u64::MAX >> (VSSDS_MAX - self.vssds.len());
                 }
             }
             Control::Vssds { plan, incarnation, vssds } if self.registration.incarnation == Some(incarnation) => {

@@ -347,7 +347,7 @@ wire_enum!(VolumeError, "reason of a volume", {
     14 => InUse { name, gateway },
     40 => NoLevel { level, has },
     30 => TooMany { limit },
-    42 => OwnAndLevel,
+    42 => OwnAndLevel { level, unit },
     43 => OwnReplicas { replicas, least, most },
     44 => OwnSetAside { unit, count, replicas, set_aside },
     45 => OwnRoom { unit, count, replicas, free, servers, clearing, fits },

@@ -35,6 +35,18 @@ pub struct Mount {
     pub gc_victims: GcVictims,
 }
 
+/// The isolation of a volume of a rack.
+pub(super) fn rack_level(text: &str) -> Result<IsolationLevel, String> {
+    if text == "soft-plane" {
+        return Err(
+            "a rack's virtual SSDs consist of whole dies; only those of a drive in a file (rackweave vssd) have \
+                    soft-planes. `software` limits virtual SSDs that share channels"
+                .into(),
+        );
+    }
+    IsolationLevel::from_str(text, false).map_err(|_| "there are the levels channel, die, software and none".into())
+}
+
 /// Units that a virtual SSD shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IsolationLevel {

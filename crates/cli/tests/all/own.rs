@@ -214,19 +214,32 @@ fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
         (create(&["1M", "--dies", "1", "--replicas", "5"]), ["5 replicas", "2 (min_copies)", "4"]),
         (create(&["4G", "--dies", "2"]), ["size 4294967296", "2 dies", "can hold"]),
         (create(&["1M", "--replicas", "2"]), ["--replicas 2", "--channels", "--dies"]),
+        (create(&["1M", "--channels", "2", "--isolation", "die"]), ["--isolation die", "--channels 2", "leave"]),
+        (create(&["1M", "--dies", "1", "--isolation", "software"]), ["--isolation software", "--dies 1", "share"]),
+        (create(&["1M", "--isolation", "software"]), ["isolation software", "no replica sets", "ssd.isolation"]),
     ] {
         let e = r.fails(1, &args);
         assert!(words.iter().all(|w| e.contains(w)), "{args:?}: {e}");
     }
     for args in [
         create(&["1M", "--channels", "1", "--dies", "1"]),
-        create(&["1M", "--channels", "1", "--isolation", "die"]),
-        create(&["1M", "--dies", "1", "--isolation", "die"]),
+        create(&["1M", "--channels", "1", "--shared"]),
         create(&["1M", "--channels", "0"]),
     ] {
         r.fails(2, &args);
     }
+    for (level, words) in [("soft-plane", ["'soft-plane'", "whole dies"]), ("low", ["'low'", "channel, die, software"])]
+    {
+        let e = r.fails(2, &create(&["1M", "--isolation", level]));
+        assert!(words.iter().all(|w| e.contains(w)), "{e}");
+    }
     assert!(r.ok(&["volume", "list"]).contains("no volumes"));
+    // The level may be named with its units, and sharing with nothing.
+    for args in [&["v", "--size", "1M", "--isolation", "die", "--dies", "1"][..], &["w", "--size", "1M", "--shared"]] {
+        r.ok(&[&["volume", "create"], args].concat());
+    }
+    let list = r.ok(&["volume", "list"]);
+    assert!(list.contains("own: 1 die in 3 replicas"), "{list}");
     let e = Rack::start().fails(1, &create(&["1M", "--dies", "1"]));
     assert!(e.contains("set aside 0 dies") && e.contains("ssd.own_dies"), "{e}");
 }

@@ -132,9 +132,10 @@ fn what_cannot_be_is_refused_with_its_numbers_and_changes_nothing() {
     {
         assert_eq!(refused(&mut r, i as u64, op), expected);
     }
-    let mut op = VolumeCreate { name: "a".into(), size: UNIT, isolation: Some(admin::Isolation::Channel), own: None };
+    let level = admin::Isolation::Die;
+    let mut op = VolumeCreate { name: "a".into(), size: UNIT, isolation: Some(level), own: None };
     op.own = Some(OwnUnits { unit: channel, count: 1, replicas: None });
-    assert_eq!(refused(&mut r, 20, admin::Op::VolumeCreate(op)), VolumeError::OwnAndLevel);
+    assert_eq!(refused(&mut r, 20, admin::Op::VolumeCreate(op)), VolumeError::OwnAndLevel { level, unit: channel });
     assert!(places(&r).is_empty());
     // Servers that are away have no room.
     (r.servers[0].silent, r.servers[1].silent) = (true, true);

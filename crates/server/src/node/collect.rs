@@ -9,7 +9,7 @@ use crate::gc::GcAction;
 use crate::service::Collect;
 use crate::trace;
 
-/// Interval at which an unanswered `create_vssd` is repeated: fifty a second per vSSD, 80 KB for the sixteen that a
+/// Interval at which an unanswered `create_vssd` is repeated: fifty a second per vSSD, 320 KB for the 64 that a
 /// server may have. A restarted switch then knows them at once.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// Retry interval while the switch's tables are full.

@@ -626,7 +626,7 @@ impl Draw {
     }
     fn volume_error(&mut self) -> VolumeError {
         match self.below(14) {
-            9 => VolumeError::OwnAndLevel,
+            9 => VolumeError::OwnAndLevel { level: self.isolation(), unit: self.unit() },
             10 => VolumeError::OwnReplicas { replicas: self.u32(), least: self.u32(), most: self.u32() },
             11 => VolumeError::OwnSetAside {
                 unit: self.unit(),
