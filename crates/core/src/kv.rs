@@ -43,10 +43,12 @@ pub enum Condition {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// `room`: the longest value that the requester has memory for.
+    /// `room`: the longest value that the requester has memory for. `latest`: changes that are not durable yet count, for
+    /// a requester that shows nobody the value, and bases a change on its version. It may be ignored.
     Get {
         key: Bytes,
         room: u32,
+        latest: bool,
     },
     Put {
         key: Bytes,

@@ -175,7 +175,8 @@ impl<B: Backend> KeyServer<B> {
             self.drop_conn(key);
         }
     }
-    /// Forwards the requests of a connection; whether there were any.
+    /// Forwards the requests of a connection, and answers each at once where that is possible: what follows on it then
+    /// comes before the requests of others, and nobody is in its way. Whether there were any.
     fn hear(&mut self, now: Time, key: usize) -> bool {
         let mut any = false;
         while let Some((_, conn)) = self.conns.get_mut(key) {
@@ -184,6 +185,7 @@ impl<B: Backend> KeyServer<B> {
                     Op::Kv(op) => {
                         self.drive.submit(r.id, op);
                         any = true;
+                        self.deliver(now);
                     }
                     other => {
                         let reply = Reply { id: r.id, result: other.not_served() };
@@ -196,6 +198,13 @@ impl<B: Backend> KeyServer<B> {
         any
     }
     fn answer(&mut self, now: Time) {
+        for key in self.deliver(now) {
+            self.hear(now, key);
+        }
+    }
+    /// Hands the replies to the connections, which are returned.
+    fn deliver(&mut self, now: Time) -> Vec<usize> {
+        let mut keys = Vec::new();
         let replies: Vec<Reply> = self.drive.replies().collect();
         for r in replies {
             let session = SessionId::of(r.id);
@@ -203,8 +212,10 @@ impl<B: Backend> KeyServer<B> {
             if let Some((_, conn)) = self.conns.get_mut(key).filter(|c| c.0 == session.0 >> CONN_BITS) {
                 conn.reply(now, gateway::Reply::Rack(r));
                 self.touched.push(key);
+                keys.push(key);
             }
         }
+        keys
     }
     /// Sends for every connection with output, and updates its interest.
     fn send_touched(&mut self, now: Time) {

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use rackweave_core::VssdId;
+use rackweave_core::kv::{Found, Version};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::manager::ManagerConfig;
 use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_kv::driver::KvDrive;
+use rackweave_kv::keys::item;
 use rackweave_kv::store::StoreConfig;
 use rackweave_kv::store::format::{
     Item, Kind, Pos, SEGMENT_HEAD, Scanner, SegmentHead, decode_entries, decode_head, decode_record, encode_entry,
@@ -39,8 +41,26 @@ fn formats(u: &mut Unstructured<'_>) -> Result<()> {
     if let Ok(h) = decode_head(&bent) {
         assert_eq!(decode_head(&encode_head(&h)), Ok(h));
     }
+    value(u)?;
     entries(u)?;
     segment(u)
+}
+
+/// A key's value with version and expiry; bent, it is another one or a plain one.
+fn value(u: &mut Unstructured<'_>) -> Result<()> {
+    let version = Version { epoch: u.arbitrary()?, counter: u.arbitrary()? };
+    let expires = Some(u.arbitrary()?).filter(|at| *at != 0);
+    let raw = item::encode(b"value", version, expires);
+    assert_eq!(item::decode(&raw), Found { value: "value".into(), version, expires });
+    let mut bent = raw.to_vec();
+    bend(u, &mut bent)?;
+    let bent = Bytes::from(bent);
+    let found = item::decode(&bent);
+    if found.value != bent {
+        assert_eq!(item::decode(&item::encode(&found.value, found.version, found.expires)), found);
+    }
+    assert_eq!(item::decode(&item::plain(bent.clone())).value, bent);
+    Ok(())
 }
 
 fn seal_head(b: &mut [u8]) {

@@ -10,6 +10,7 @@ mod keys;
 mod kv;
 mod meta;
 mod nbd;
+mod resp;
 mod small;
 mod stored;
 mod trace;
@@ -35,6 +36,7 @@ pub(crate) const ALL: &[Target] = &[
     target("transport_stream", transport::stream, SHORT, 1),
     target("nbd_handshake", nbd::handshake, SHORT, 1),
     target("nbd_transmission", nbd::transmission, LONG, 1),
+    target("resp", resp::run, LONG, 1),
     target("http", http::run, SHORT, 1),
     target("config", config::rack, SHORT, 1),
     target("profile", config::profile, SHORT, 1),

@@ -70,8 +70,8 @@ pub enum Action {
     /// The values of the keys, in their order.
     MSet(Vec<Bytes>),
     GetDel,
-    /// `None`: the expiry stays.
-    GetEx(Option<Expiry>),
+    /// `None`: the expiry stays. The error of a wrong time is that of a key that is there.
+    GetEx(Option<Parsed<Expiry>>),
     Del,
     Exists,
     IncrBy(i64),
@@ -99,7 +99,7 @@ impl KeyCommand {
     /// Whether it never changes a key.
     pub fn reads(&self) -> bool {
         use Action::*;
-        matches!(self.action, Get | MGet | Exists | StrLen | GetRange(..) | Ttl(_) | Type | GetEx(None))
+        matches!(self.action, Get | MGet | Exists | StrLen | GetRange(..) | Ttl(_) | Type | GetEx(None | Some(Err(_))))
     }
     /// Bytes of keys and values.
     pub fn bytes(&self) -> usize {
@@ -115,7 +115,8 @@ impl KeyCommand {
 pub const SYNTAX: &str = "syntax error";
 pub const NOT_INTEGER: &str = "value is not an integer or out of range";
 
-type Parsed<T> = Result<T, String>;
+/// The error is a text for the client.
+pub type Parsed<T> = Result<T, String>;
 
 fn number(b: &Bytes) -> Parsed<i64> {
     integer(b).ok_or_else(|| NOT_INTEGER.into())
@@ -142,12 +143,15 @@ fn any_when(command: &str, n: i64, unit_ms: i64, absolute: bool) -> Parsed<When>
     Ok(if absolute { When::At(ms) } else { When::In(ms) })
 }
 
-/// The options EX, PX, EXAT and PXAT; `None` for another word.
-fn expiry_option(command: &str, args: &[Bytes], at: &mut usize) -> Option<Parsed<When>> {
+/// An option's number, its unit in milliseconds, and whether it counts from 1970.
+type Time<'a> = (&'a Bytes, i64, bool);
+
+/// The options EX, PX, EXAT and PXAT, with their number.
+fn time_option<'a>(args: &'a [Bytes], at: &mut usize) -> Parsed<Time<'a>> {
     let options = [("EX", 1000, false), ("PX", 1, false), ("EXAT", 1000, true), ("PXAT", 1, true)];
-    let (_, unit, absolute) = options.into_iter().find(|o| is(&args[*at], o.0))?;
+    let (_, unit, absolute) = options.into_iter().find(|o| is(&args[*at], o.0)).ok_or(SYNTAX)?;
     *at += 1;
-    Some(args.get(*at).ok_or_else(|| SYNTAX.into()).and_then(|n| when(command, n, unit, absolute)))
+    Ok((args.get(*at).ok_or(SYNTAX)?, unit, absolute))
 }
 
 /// The command of this name in lower case, whose number of arguments is right. `None`: it is none on keys.
@@ -192,8 +196,23 @@ pub fn parse(name: &str, args: &[Bytes]) -> Option<Parsed<KeyCommand>> {
     })
 }
 
+/// The number of an option is looked at when all options are known, as in Redis.
+enum Wanted<'a> {
+    Expiry(Expiry),
+    To(Time<'a>),
+}
+
+impl Wanted<'_> {
+    fn expiry(self, command: &str) -> Parsed<Expiry> {
+        match self {
+            Wanted::Expiry(e) => Ok(e),
+            Wanted::To((n, unit, absolute)) => when(command, n, unit, absolute).map(Expiry::To),
+        }
+    }
+}
+
 fn set(args: &[Bytes]) -> Parsed<Action> {
-    let (mut only, mut expiry, mut reply) = (None, None, SetReply::Ok);
+    let (mut only, mut wanted, mut reply) = (None, None, SetReply::Ok);
     let mut at = 3;
     while at < args.len() {
         let word = &args[at];
@@ -203,33 +222,33 @@ fn set(args: &[Bytes]) -> Parsed<Action> {
             only = Some(Only::Present);
         } else if is(word, "GET") {
             reply = SetReply::Old;
-        } else if expiry.is_some() {
+        } else if is(word, "KEEPTTL") && !matches!(wanted, Some(Wanted::To(_))) {
+            wanted = Some(Wanted::Expiry(Expiry::Keep));
+        } else if wanted.is_some() {
             return Err(SYNTAX.into());
-        } else if is(word, "KEEPTTL") {
-            expiry = Some(Expiry::Keep);
         } else {
-            expiry = Some(Expiry::To(expiry_option("set", args, &mut at).unwrap_or_else(|| Err(SYNTAX.into()))?));
+            wanted = Some(Wanted::To(time_option(args, &mut at)?));
         }
         at += 1;
     }
-    Ok(Action::Set { value: args[2].clone(), only, expiry: expiry.unwrap_or_default(), reply })
+    let expiry = wanted.map_or(Ok(Expiry::Clear), |w| w.expiry("set"))?;
+    Ok(Action::Set { value: args[2].clone(), only, expiry, reply })
 }
 
 fn getex(args: &[Bytes]) -> Parsed<Action> {
-    let mut expiry = None;
+    let mut wanted = None;
     let mut at = 2;
     while at < args.len() {
-        if expiry.is_some() {
+        if is(&args[at], "PERSIST") && !matches!(wanted, Some(Wanted::To(_))) {
+            wanted = Some(Wanted::Expiry(Expiry::Clear));
+        } else if wanted.is_some() {
             return Err(SYNTAX.into());
-        }
-        expiry = Some(if is(&args[at], "PERSIST") {
-            Expiry::Clear
         } else {
-            Expiry::To(expiry_option("getex", args, &mut at).unwrap_or_else(|| Err(SYNTAX.into()))?)
-        });
+            wanted = Some(Wanted::To(time_option(args, &mut at)?));
+        }
         at += 1;
     }
-    Ok(Action::GetEx(expiry))
+    Ok(Action::GetEx(wanted.map(|w| w.expiry("getex"))))
 }
 
 fn mset(args: &[Bytes]) -> Parsed<KeyCommand> {

@@ -5,7 +5,7 @@
 //! | reads | a get per key |
 //! | sets whose outcome needs no old value | a put per key, with a condition for NX and XX |
 //! | DEL | a deletion per key |
-//! | changes that depend on the old value | get, then a put on the condition that the version is the same; again if it is not |
+//! | changes that depend on the old value | get of the latest value, then a put on the condition that the version is the same; again if it is not |
 //! | EXEC | gets, then one batch on the condition that all versions are the same; again if they are not |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,15 +61,17 @@ fn put(tag: u32, key: Bytes, condition: Condition, change: Change) -> Ask {
 struct Gets {
     keys: Vec<Bytes>,
     left: usize,
+    latest: bool,
     view: View,
     error: Option<Reply>,
 }
 
 impl Gets {
-    fn begin(&mut self, keys: BTreeSet<Bytes>, asks: &mut Asks) {
-        *self = Gets { left: keys.len(), keys: keys.into_iter().collect(), ..Gets::default() };
+    /// `latest`: values that are not durable count, which no client may see.
+    fn begin(&mut self, keys: BTreeSet<Bytes>, latest: bool, asks: &mut Asks) {
+        *self = Gets { left: keys.len(), keys: keys.into_iter().collect(), latest, ..Gets::default() };
         asks.extend(self.keys.iter().zip(0..).map(|(key, tag)| {
-            let op = Op::Get { key: key.clone(), room: GET_ROOM };
+            let op = Op::Get { key: key.clone(), room: GET_ROOM, latest };
             Ask { tag, op, room: 0 }
         }));
     }
@@ -78,7 +80,8 @@ impl Gets {
         let Some(key) = self.keys.get(tag as usize).cloned() else { return false };
         match answer {
             Ok(kv::Reply::NoRoom { bytes }) => {
-                asks.push(Ask { tag, op: Op::Get { key, room: bytes }, room: bytes as usize });
+                let op = Op::Get { key, room: bytes, latest: self.latest };
+                asks.push(Ask { tag, op, room: bytes as usize });
                 return false;
             }
             Ok(kv::Reply::Value { found, now }) => self.view.insert(key, found, now),
@@ -143,7 +146,8 @@ impl KeyTask {
     fn begin(&mut self, asks: &mut Asks) {
         let keys = || self.command.keys.iter().cloned();
         match plan(&self.command) {
-            Plan::Read | Plan::Update => self.gets.begin(keys().collect(), asks),
+            Plan::Read => self.gets.begin(keys().collect(), false, asks),
+            Plan::Update => self.gets.begin(keys().collect(), true, asks),
             Plan::Delete => {
                 let keys: BTreeSet<Bytes> = keys().collect();
                 self.left = keys.len();
@@ -174,7 +178,14 @@ impl KeyTask {
         }
         let reply = self.gets.view.apply(&self.command);
         let change = self.gets.view.changes().pop().zip(self.gets.view.conditions().pop());
-        let Some(((key, change), (_, condition))) = change else { return Some(reply) };
+        let Some(((key, change), (_, condition))) = change else {
+            if !self.gets.latest {
+                return Some(reply);
+            }
+            // The reply shows the value: it must be durable.
+            self.gets.begin(self.command.keys.iter().cloned().collect(), false, asks);
+            return None;
+        };
         (self.reply, self.left) = (Some(reply), 1);
         asks.push(put(0, key, condition, change));
         None
@@ -261,7 +272,7 @@ impl Transaction {
             keys.extend(self.queue.iter().flat_map(of));
         }
         let any = !keys.is_empty();
-        self.gets.begin(keys, asks);
+        self.gets.begin(keys, false, asks);
         if any { None } else { self.apply(asks) }
     }
     fn answer(&mut self, tag: u32, answer: Answer, asks: &mut Asks) -> Option<Reply> {
@@ -330,7 +341,7 @@ impl Task {
             Task::Exec(t) => t.begin(asks),
             Task::Watch(w) => {
                 let keys = w.gets.keys.iter().cloned().collect();
-                w.gets.begin(keys, asks);
+                w.gets.begin(keys, false, asks);
                 None
             }
             Task::Whole(w) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rackweave_core::kv::{Change, Condition, Expires, Found};
 
-use super::command::{Action, ExpireIf, Expiry, KeyCommand, NOT_INTEGER, Only, SetReply, TtlForm, When};
+use super::command::{Action, ExpireIf, Expiry, KeyCommand, NOT_INTEGER, Only, Parsed, SetReply, TtlForm, When};
 use super::float;
 use super::parse::{ARG_MAX, integer};
 use super::reply::Reply;
@@ -104,7 +104,7 @@ impl View {
                 self.delete(key);
                 old
             }
-            Action::GetEx(expiry) => self.get_ex(key, *expiry),
+            Action::GetEx(expiry) => self.get_ex(key, expiry.as_ref()),
             Action::Del => Reply::Integer(c.keys.iter().filter(|k| self.delete(k)).count() as i64),
             Action::Exists => Reply::Integer(c.keys.iter().filter(|k| self.item(k).is_some()).count() as i64),
             Action::IncrBy(n) => self.incr(key, *n),
@@ -154,11 +154,12 @@ impl View {
             SetReply::Ok => Reply::OK,
         }
     }
-    fn get_ex(&mut self, key: &Bytes, expiry: Option<Expiry>) -> Reply {
+    fn get_ex(&mut self, key: &Bytes, expiry: Option<&Parsed<Expiry>>) -> Reply {
         let Some(item) = self.item(key).cloned() else { return Reply::Null };
         match expiry {
-            Some(Expiry::To(when)) => self.expire(key, self.at(when)),
-            Some(Expiry::Clear) if item.expires.is_some() => self.set(key, item.value.clone(), None),
+            Some(Err(e)) => return Reply::err(e),
+            Some(Ok(Expiry::To(when))) => self.expire(key, self.at(*when)),
+            Some(Ok(Expiry::Clear)) if item.expires.is_some() => self.set(key, item.value.clone(), None),
             _ => {}
         }
         Reply::Bulk(item.value)

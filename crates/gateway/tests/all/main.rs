@@ -6,6 +6,7 @@ mod control;
 mod fuzz;
 mod handshake;
 mod http;
+mod key_map;
 mod resp;
 mod split;
 mod tls;

@@ -5,81 +5,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use rackweave_core::Rng;
-use rackweave_core::kv::{Change, Condition, Error, Expires, Found, Op, Reply, Verdict, Version};
+use rackweave_core::kv::{Change, Error, Expires, Found, Op, Version};
 use rackweave_core::request::{self, RequestId};
 use rackweave_gateway::resp::parse::{ARG_MAX, ARGS_BYTES_MAX};
 use rackweave_gateway::resp::{BYTES_MAX, QUEUE_BYTES_MAX, Session, Settings};
 use rackweave_gateway::{Gateway, Request, SessionId};
 
-/// Keys in memory.
-#[derive(Debug, Default)]
-struct Map {
-    all: BTreeMap<Bytes, Found>,
-    counter: u64,
-    now: u64,
-    /// Error of the next operations.
-    fails: Option<Error>,
-}
-
-impl Map {
-    fn found(&mut self, key: &Bytes) -> Option<Found> {
-        let now = self.now;
-        self.all.get(key).filter(|f| f.expires.is_none_or(|at| at > now)).cloned()
-    }
-    fn holds(&mut self, key: &Bytes, c: Condition) -> bool {
-        let version = self.found(key).map(|f| f.version);
-        match c {
-            Condition::Always => true,
-            Condition::Absent => version.is_none(),
-            Condition::Present => version.is_some(),
-            Condition::VersionIs(v) => version == Some(v),
-        }
-    }
-    fn change(&mut self, key: &Bytes, change: Change) -> Verdict {
-        self.counter += 1;
-        let version = Version { epoch: 1, counter: self.counter };
-        match change {
-            Change::Delete if self.found(key).is_none() => return Verdict::Missing,
-            Change::Delete => _ = self.all.remove(key),
-            Change::Set { value, expires } => {
-                let expires = match expires {
-                    Expires::Never => None,
-                    Expires::At(ms) => Some(ms),
-                    Expires::In(ms) => Some(self.now + ms),
-                };
-                self.all.insert(key.clone(), Found { value, version, expires });
-            }
-        }
-        Verdict::Applied
-    }
-    fn run(&mut self, op: Op) -> Result<Reply, Error> {
-        if let Some(e) = &self.fails {
-            return Err(e.clone());
-        }
-        Ok(match op {
-            Op::Get { key, room } => match self.found(&key) {
-                Some(f) if f.value.len() > room as usize => Reply::NoRoom { bytes: f.value.len() as u32 },
-                found => Reply::Value { found, now: self.now },
-            },
-            Op::Put { key, condition, change } if self.holds(&key, condition) => Reply::Put(self.change(&key, change)),
-            Op::Batch { conditions, changes } => {
-                if !conditions.iter().all(|(k, c)| self.holds(k, *c)) {
-                    return Ok(Reply::Put(Verdict::ConditionFailed));
-                }
-                changes.into_iter().for_each(|(k, c)| _ = self.change(&k, c));
-                Reply::Put(Verdict::Applied)
-            }
-            Op::Put { .. } => Reply::Put(Verdict::ConditionFailed),
-            // A cursor is the number of keys returned.
-            Op::Scan { cursor, limit } => {
-                let keys: Vec<Bytes> = self.all.keys().skip(cursor as usize).take(limit as usize).cloned().collect();
-                let next = cursor + keys.len() as u64;
-                Reply::Page { keys, cursor: if next < self.all.len() as u64 { next } else { 0 } }
-            }
-            Op::Count => Reply::Count { keys: self.all.len() as u64, expiring: 0 },
-        })
-    }
-}
+use crate::key_map::Map;
 
 struct Client {
     session: Session,
@@ -274,6 +206,9 @@ fn expiry() {
         ("GETEX k PERSIST", "$2 v2"),
         ("TTL k", ":-1"),
         ("GETEX none EX 10", "$-1"),
+        ("GETEX none EX 0", "$-1"),
+        ("GETEX k EX 0", "-ERR invalid expire time in 'getex' command"),
+        ("GETEX k PERSIST EX 10", "-ERR syntax error"),
         ("PEXPIREAT k 1002000", ":1"),
         (">500", ""),
         ("EXISTS k c", ":1"),

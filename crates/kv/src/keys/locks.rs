@@ -1,66 +1,28 @@
-//! Who may change a key: one operation that depends on the value, or any number that do not. First come, first served.
+//! Who may change a key: one operation at a time, from its look at the value until its change is submitted. First come,
+//! first served.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Changes the key whatever its value is.
-    Shared,
-    /// Reads the value and then changes it: nothing else changes the key meanwhile.
-    Alone,
-}
-
+/// Locked keys, and the numbers of the operations that wait for them.
 #[derive(Debug, Default)]
-struct Lock {
-    shared: u32,
-    alone: bool,
-    queue: VecDeque<(usize, Mode)>,
-}
-
-impl Lock {
-    fn admits(&self, mode: Mode) -> bool {
-        !self.alone && (mode == Mode::Shared || self.shared == 0)
-    }
-    fn take(&mut self, mode: Mode) {
-        match mode {
-            Mode::Shared => self.shared += 1,
-            Mode::Alone => self.alone = true,
-        }
-    }
-}
-
-/// Locks of keys, by the numbers of the operations that hold them or wait.
-#[derive(Debug, Default)]
-pub struct Locks(BTreeMap<Bytes, Lock>);
+pub struct Locks(BTreeMap<Bytes, VecDeque<usize>>);
 
 impl Locks {
     /// Whether the operation has the lock now; otherwise [`Locks::release`] returns it later.
-    pub fn acquire(&mut self, key: &Bytes, mode: Mode, who: usize) -> bool {
-        let lock = self.0.entry(key.clone()).or_default();
-        let now = lock.queue.is_empty() && lock.admits(mode);
-        if now {
-            lock.take(mode);
-        } else {
-            lock.queue.push_back((who, mode));
+    pub fn acquire(&mut self, key: &Bytes, who: usize) -> bool {
+        if let Some(queue) = self.0.get_mut(key) {
+            queue.push_back(who);
+            return false;
         }
-        now
+        self.0.insert(key.clone(), VecDeque::new());
+        true
     }
-    /// Ends one holder's use; those that have the lock now.
-    pub fn release(&mut self, key: &Bytes, mode: Mode) -> Vec<usize> {
-        let mut next = Vec::new();
-        let Some(lock) = self.0.get_mut(key) else { return next };
-        match mode {
-            Mode::Shared => lock.shared -= 1,
-            Mode::Alone => lock.alone = false,
-        }
-        while let Some(&(who, mode)) = lock.queue.front().filter(|(_, mode)| lock.admits(*mode)) {
-            lock.queue.pop_front();
-            lock.take(mode);
-            next.push(who);
-        }
-        if lock.queue.is_empty() && lock.shared == 0 && !lock.alone {
+    /// Ends the holder's use; who has the lock now.
+    pub fn release(&mut self, key: &Bytes) -> Option<usize> {
+        let next = self.0.get_mut(key)?.pop_front();
+        if next.is_none() {
             self.0.remove(key);
         }
         next
@@ -76,19 +38,10 @@ mod tests {
 
     #[test]
     fn in_the_order_of_the_requests() {
-        let (mut l, k) = (Locks::default(), Bytes::from("k"));
-        assert!(l.acquire(&k, Mode::Shared, 1) && l.acquire(&k, Mode::Shared, 2));
-        assert!(!l.acquire(&k, Mode::Alone, 3) && !l.acquire(&k, Mode::Shared, 4) && !l.acquire(&k, Mode::Shared, 5));
-        assert!(!l.acquire(&k, Mode::Alone, 6));
-        assert!(l.acquire(&Bytes::from("other"), Mode::Alone, 7));
-        assert_eq!(l.release(&k, Mode::Shared), []);
-        assert_eq!(l.release(&k, Mode::Shared), [3]);
-        assert_eq!(l.release(&k, Mode::Alone), [4, 5]);
-        assert_eq!(l.release(&k, Mode::Shared), []);
-        assert_eq!(l.release(&k, Mode::Shared), [6]);
-        assert_eq!(l.release(&k, Mode::Alone), []);
+        let (mut l, k, other) = (Locks::default(), Bytes::from("k"), Bytes::from("other"));
+        assert!(l.acquire(&k, 1) && !l.acquire(&k, 2) && !l.acquire(&k, 3) && l.acquire(&other, 4));
+        assert_eq!((l.release(&k), l.release(&k), l.release(&other)), (Some(2), Some(3), None));
         assert!(!l.is_empty());
-        assert_eq!(l.release(&Bytes::from("other"), Mode::Alone), []);
-        assert!(l.is_empty());
+        assert_eq!((l.release(&k), l.is_empty()), (None, true));
     }
 }

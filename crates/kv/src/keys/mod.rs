@@ -6,9 +6,10 @@
 //! Order of calls: as of a [`Store`], and [`Keys::tick`] from time to time.
 //!
 //! # Rules
-//! - An operation with a condition locks its keys, reads them, and unlocks them when its changes are durable. Changes
-//!   without a condition to one key take effect in their order.
-//! - Gets lock nothing. The store returns no value that a power cut may undo.
+//! - Changes of a key are submitted to the store one at a time, and the store keeps their order. One with a condition is
+//!   judged by the newest change, durable or not. Its own change, or the failure of its condition, is reported when that
+//!   is durable; only the failure of a version is reported at once, as it shows nothing.
+//! - Gets lock nothing. They return no value that a power cut may undo, unless asked for the latest one.
 //! - An expired value is deleted, durably, before anyone hears that it is gone. A clock that steps back brings nothing
 //!   back.
 //! - A version is the number of the log's segment at the start, and a count. A record is never in an older segment than
@@ -21,7 +22,7 @@ pub mod item;
 mod locks;
 mod tasks;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::kv::{Error, Op, Reply, SCAN_MAX, Version};
@@ -33,7 +34,7 @@ use crate::store::{Answer, Flash, GetError, OpenError, PutError, Store};
 use cursors::{CURSORS_MAX, Cursors};
 use expiring::Expiring;
 use locks::Locks;
-use tasks::{Task, Work};
+use tasks::{Pending, Task, Work};
 
 /// Expired keys that one tick deletes, and keys that it looks at to learn their expiry.
 const TICK_KEYS: usize = 1000;
@@ -51,6 +52,8 @@ pub struct Keys {
     opened: Option<Result<(), OpenError>>,
     tasks: Slab<Task>,
     locks: Locks,
+    /// The newest changes of keys that are not durable.
+    pending: BTreeMap<Bytes, Pending>,
     /// Tasks that the store had no room for.
     blocked: VecDeque<usize>,
     /// Tasks that have got their locks.
@@ -74,6 +77,7 @@ impl Keys {
             opened: None,
             tasks: Slab::new(),
             locks: Locks::default(),
+            pending: BTreeMap::new(),
             blocked: VecDeque::new(),
             ready: VecDeque::new(),
             expiring: Expiring::default(),
@@ -97,7 +101,7 @@ impl Keys {
     }
     /// Whether nothing is under way.
     pub fn is_idle(&self) -> bool {
-        self.tasks.is_empty() && self.locks.is_empty()
+        self.tasks.is_empty() && self.locks.is_empty() && self.pending.is_empty()
     }
     /// Takes the replies.
     pub fn replies(&mut self) -> std::vec::Drain<'_, request::Reply> {
@@ -115,7 +119,10 @@ impl Keys {
             return self.reply(id, Err(e));
         }
         match op {
-            Op::Get { key, room } => self.start(fx, Work::Get { key, room }, Some(id)),
+            Op::Get { key, room, latest } => match self.latest(&key).filter(|_| latest) {
+                Some(found) => self.reply(id, Ok(tasks::value(found, room, self.now))),
+                None => self.start(fx, Work::Get { key, room }, Some(id)),
+            },
             Op::Put { key, condition, change } => self.start(fx, Work::put(key, condition, change), Some(id)),
             Op::Batch { conditions, changes } => self.start(fx, Work::batch(conditions, changes), Some(id)),
             Op::Scan { cursor, limit } => {
@@ -157,6 +164,7 @@ impl Keys {
         }
         for key in self.expiring.take_due(self.now, TICK_KEYS) {
             self.start(fx, Work::expire(key, None), None);
+            self.go_on(fx);
         }
         if self.learn.is_none() && self.expiring.take_overflow() {
             self.learn = Some(Bytes::new());
@@ -194,8 +202,10 @@ impl Keys {
             for a in answers {
                 self.answered(fx, a);
             }
-            while let Some(i) = self.ready.pop_front() {
+            // One at a time: the next one must see whether the store refused this one's change.
+            if let Some(i) = self.ready.pop_front() {
                 self.run(fx, i);
+                continue;
             }
             for _ in 0..self.blocked.len() {
                 if let Some(i) = self.blocked.pop_front() {

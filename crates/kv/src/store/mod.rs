@@ -331,6 +331,10 @@ impl Store {
     pub fn pending(&self) -> usize {
         self.log.held.len() + self.log.waiters() + self.reads.under_way
     }
+    /// Whether changes are not in the log yet: they may still be refused.
+    pub fn holds_back(&self) -> bool {
+        !self.log.held.is_empty()
+    }
     /// Whether a block is being compacted.
     pub fn compacting(&self) -> bool {
         self.compaction.is_some() || !self.releasing.is_empty()

@@ -55,7 +55,7 @@ impl Rig {
         self.replies().remove(&id).expect("answered")
     }
     fn get(&mut self, key: &str) -> Option<Found> {
-        match self.ask(Op::Get { key: Bytes::from(key.to_owned()), room: 10_000 }) {
+        match self.ask(Op::Get { key: Bytes::from(key.to_owned()), room: 10_000, latest: false }) {
             Ok(Reply::Value { found, .. }) => found,
             other => panic!("{other:?}"),
         }
@@ -133,7 +133,7 @@ fn many_increments_at_a_time_lose_none() {
     // Each client reads, then changes what it read, and begins again when it was too late.
     let mut clients: BTreeMap<u64, (usize, Option<u64>)> = BTreeMap::new();
     let (mut left, mut conflicts) = ([3; 8], 0);
-    let get = || Op::Get { key: "n".into(), room: 100 };
+    let get = || Op::Get { key: "n".into(), room: 100, latest: true };
     for c in 0..left.len() {
         clients.insert(r.submit(get()), (c, None));
     }
@@ -266,7 +266,7 @@ fn scans_go_on_over_deletions_and_restarts_refuse_old_cursors() {
 #[test]
 fn bad_input_is_refused_with_its_rule() {
     let mut r = Rig::new();
-    let get = |key: Bytes| Op::Get { key, room: 10 };
+    let get = |key: Bytes| Op::Get { key, room: 10, latest: false };
     assert_eq!(r.ask(get(Bytes::new())), Err(Error::KeyLength { bytes: 0, max: 1024 }));
     assert_eq!(r.ask(get(vec![b'k'; 1025].into())), Err(Error::KeyLength { bytes: 1025, max: 1024 }));
     // An eighth of a block of 64 KiB, with the heads of record and value, and the key.
@@ -279,7 +279,7 @@ fn bad_input_is_refused_with_its_rule() {
     assert_eq!(r.ask(put(max)), Ok(Reply::Put(Verdict::Applied)));
     let Ok(Reply::NoRoom { bytes }) = r.ask(get("k".into())) else { panic!() };
     assert!((max..max + 8).contains(&(bytes as usize)), "{bytes}");
-    let all = r.ask(Op::Get { key: "k".into(), room: bytes });
+    let all = r.ask(Op::Get { key: "k".into(), room: bytes, latest: false });
     assert!(matches!(all, Ok(Reply::Value { found: Some(f), .. }) if f.value.len() == max));
 }
 
@@ -342,4 +342,89 @@ fn operations_of_one_turn_agree_with_a_map() {
         r.drive().keys().store().check().expect("sound");
         assert!(r.drive().keys().is_idle());
     }
+}
+
+/// Operations that follow on each other's changes share a sync, and nobody hears of a change that may be undone.
+#[test]
+fn a_chain_of_changes_takes_one_sync() {
+    let mut r = Rig::new();
+    r.put("n", Condition::Always, set("0"));
+    let now = |r: &mut Rig, op: Op| {
+        let id = r.submit(op);
+        let all: BTreeMap<u64, _> =
+            r.drive().replies().map(|r| (r.id.0, Op::result(r.result).expect("of keys"))).collect();
+        (id, all)
+    };
+    let commits = r.drive().keys().store().stats().commits;
+    let (first, early) = now(&mut r, Op::Put { key: "n".into(), condition: Condition::Always, change: set("0") });
+    assert!(early.is_empty());
+    let (id, mut found) = now(&mut r, Op::Get { key: "n".into(), room: 100, latest: true });
+    let Some(Ok(Reply::Value { found: Some(f), .. })) = found.remove(&id) else { panic!("{found:?}") };
+    let (mut version, mut asked) = (f.version, vec![first]);
+    for n in 1..=20 {
+        let (condition, change) = (Condition::VersionIs(version), set(&n.to_string()));
+        let (id, early) = now(&mut r, Op::Put { key: "n".into(), condition, change });
+        asked.push(id);
+        assert!(early.is_empty(), "before it is durable: {early:?}");
+        let (id, mut found) = now(&mut r, Op::Get { key: "n".into(), room: 100, latest: true });
+        let Some(Ok(Reply::Value { found: Some(f), .. })) = found.remove(&id) else { panic!("{found:?}") };
+        assert_eq!(f.value, n.to_string());
+        version = f.version;
+    }
+    // What is judged by a value that is not durable is not heard of before that is, nor is the value itself.
+    let (get, early) = now(&mut r, Op::Get { key: "n".into(), room: 100, latest: false });
+    assert!(early.is_empty());
+    let put = |condition, change| Op::Put { key: "n".into(), condition, change };
+    let (absent, early) = now(&mut r, put(Condition::Absent, set("x")));
+    assert!(early.is_empty());
+    let (stale, early) = now(&mut r, put(Condition::VersionIs(Version::default()), set("x")));
+    assert_eq!(early[&stale], Ok(Reply::Put(Verdict::ConditionFailed)));
+    let batch = Op::Batch { conditions: vec![("n".into(), Condition::VersionIs(version))], changes: vec![] };
+    let (batch, early) = now(&mut r, batch);
+    assert!(early.is_empty());
+    let replies = r.replies();
+    assert!(asked.iter().all(|id| replies[id] == Ok(Reply::Put(Verdict::Applied))));
+    assert!(matches!(&replies[&get], Ok(Reply::Value { found: Some(f), .. }) if f.value == "20"));
+    assert_eq!(replies[&absent], Ok(Reply::Put(Verdict::ConditionFailed)));
+    assert_eq!(replies[&batch], Ok(Reply::Put(Verdict::Applied)));
+    assert_eq!(r.drive().keys().store().stats().commits, commits + 1);
+    assert!(r.drive().keys().is_idle());
+    r.reopen();
+    assert_eq!(r.value("n").as_deref(), Some("20"));
+}
+
+/// A change that a full store refuses takes with it whatever follows on it.
+#[test]
+fn nothing_follows_on_a_refused_change() {
+    let mut r = Rig::new();
+    let change = || Change::Set { value: vec![7; 7000].into(), expires: Expires::Never };
+    let full = (0..2000).find(|i| {
+        let key = format!("fill{i}").into();
+        r.ask(Op::Put { key, condition: Condition::Always, change: change() }).is_err()
+    });
+    assert!(full.is_some());
+    for round in 0..3 {
+        let put = |condition| Op::Put { key: "n".into(), condition, change: change() };
+        let first = r.submit(put(Condition::Absent));
+        let refused = r.drive().replies().next();
+        let version = match refused {
+            None => {
+                let id = r.submit(Op::Get { key: "n".into(), room: 10_000, latest: true });
+                let got = r.drive().replies().find(|r| r.id.0 == id).map(|r| Op::result(r.result));
+                match got {
+                    Some(Some(Ok(Reply::Value { found: Some(f), .. }))) => Some(f.version),
+                    _ => None,
+                }
+            }
+            Some(_) => None,
+        };
+        let second = version.map(|v| r.submit(put(Condition::VersionIs(v))));
+        let replies = r.replies();
+        assert!(replies.get(&first).is_none_or(|r| matches!(r, Err(Error::NoSpace { .. }))), "round {round}");
+        if let Some(second) = second {
+            assert_ne!(replies[&second], Ok(Reply::Put(Verdict::Applied)), "round {round}");
+        }
+        assert_eq!(r.value("n"), None);
+    }
+    assert!(r.drive().keys().is_idle());
 }
