@@ -31,6 +31,9 @@ const SWEEP: Span = Span::from_secs(1);
 /// Time that a stop waits for pending requests.
 const STOP_WAIT: Span = Span::from_secs(2);
 
+/// Rounds of reads, and of what follows on them, before a sync.
+const LOOKS_MAX: usize = 8;
+
 const TOKEN_SIGNAL: u64 = 1 << 32;
 const TOKEN_LISTENER: u64 = 2 << 32;
 
@@ -103,7 +106,15 @@ impl<B: Backend> KeyServer<B> {
                 self.drive.tick();
                 self.next_tick = self.drive.keys().next_tick().map_or(Time::MAX, |ms| now + Span::from_millis(ms));
             }
-            let went = self.drive.turn();
+            let mut went = false;
+            // Commands that change what they read: their changes join the sync.
+            for _ in 0..LOOKS_MAX {
+                went |= self.drive.look();
+                if !self.answer(now) {
+                    break;
+                }
+            }
+            went |= self.drive.force();
             let now = self.clock.read();
             self.answer(now);
             self.send_touched(now);
@@ -197,10 +208,13 @@ impl<B: Backend> KeyServer<B> {
         }
         any
     }
-    fn answer(&mut self, now: Time) {
+    /// Hands the replies to the connections, and forwards what follows; whether anything does.
+    fn answer(&mut self, now: Time) -> bool {
+        let mut any = false;
         for key in self.deliver(now) {
-            self.hear(now, key);
+            any |= self.hear(now, key);
         }
+        any
     }
     /// Hands the replies to the connections, which are returned.
     fn deliver(&mut self, now: Time) -> Vec<usize> {

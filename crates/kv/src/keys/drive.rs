@@ -12,7 +12,7 @@ use crate::store::{Flash, OpenError, Store, StoreConfig};
 
 /// Keys and the drive that they are on.
 ///
-/// Requests come in by [`KeyDrive::submit`]; [`KeyDrive::turn`] carries them out. All changes that are submitted before a
+/// Requests come in by [`KeyDrive::submit`]; [`KeyDrive::turn`], or its two parts, carry them out. All changes that are submitted before a
 /// turn are forced by one sync.
 #[derive(Debug)]
 pub struct KeyDrive<B> {
@@ -67,17 +67,24 @@ impl<B: Backend> KeyDrive<B> {
     }
     /// Reads what is asked for, then forces all changes there are. Whether anything was done; then there may be more.
     pub fn turn(&mut self) -> bool {
+        let went = self.look();
+        self.force() || went
+    }
+    /// Reads what is asked for, so that changes that depend on it can still be forced with the others. Whether anything
+    /// was done.
+    pub fn look(&mut self) -> bool {
         let mut went = false;
         while self.step() {
             went = true;
         }
+        went
+    }
+    /// Forces all changes there are. Whether anything was done.
+    pub fn force(&mut self) -> bool {
         self.keys.store_mut().gather(false);
         self.call(|k, fx| k.poll(fx));
         self.keys.store_mut().gather(true);
-        while self.step() {
-            went = true;
-        }
-        went
+        self.look()
     }
 
     fn call<T>(&mut self, f: impl FnOnce(&mut Keys, &mut Flash<'_>) -> T) -> T {
