@@ -19,6 +19,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.coverage.ignored", "28a", &[], UNITS, "A view begins though its members do not hold all epochs.").tested(),
     m("kv-replica.dedup.drop", "7", &[], UNITS, "Executes a put again whenever it comes again.").tested(),
     m("kv-replica.endings.first-counts", "28a", &[], UNITS, "A lost primary's decision outweighs that of a later epoch.").tested(),
+    m("kv-replica.epoch.answers-refusals", "1", &[], UNITS, "Refusals of another epoch are refused in turn, for ever.").tested(),
     m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").tested(),
     m("kv-replica.expiry.replica-answers", "28b", &[], UNITS, "A replica answers that a value has expired before that is committed.").tested(),
     m("kv-replica.fill.unsettled", "28a", &[], UNITS, "A primary gives keys away before what it took over is decided.").tested(),
