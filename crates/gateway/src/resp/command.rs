@@ -211,6 +211,15 @@ impl Wanted<'_> {
     }
 }
 
+/// A time option that may come again, but not beside another one.
+fn again<'a>(wanted: Option<Wanted<'_>>, time: Time<'a>) -> Parsed<Wanted<'a>> {
+    match wanted {
+        Some(Wanted::To((_, unit, absolute))) if (unit, absolute) != (time.1, time.2) => Err(SYNTAX.into()),
+        Some(Wanted::Expiry(_)) => Err(SYNTAX.into()),
+        _ => Ok(Wanted::To(time)),
+    }
+}
+
 fn set(args: &[Bytes]) -> Parsed<Action> {
     let (mut only, mut wanted, mut reply) = (None, None, SetReply::Ok);
     let mut at = 3;
@@ -224,10 +233,8 @@ fn set(args: &[Bytes]) -> Parsed<Action> {
             reply = SetReply::Old;
         } else if is(word, "KEEPTTL") && !matches!(wanted, Some(Wanted::To(_))) {
             wanted = Some(Wanted::Expiry(Expiry::Keep));
-        } else if wanted.is_some() {
-            return Err(SYNTAX.into());
         } else {
-            wanted = Some(Wanted::To(time_option(args, &mut at)?));
+            wanted = Some(again(wanted, time_option(args, &mut at)?)?);
         }
         at += 1;
     }
@@ -241,10 +248,8 @@ fn getex(args: &[Bytes]) -> Parsed<Action> {
     while at < args.len() {
         if is(&args[at], "PERSIST") && !matches!(wanted, Some(Wanted::To(_))) {
             wanted = Some(Wanted::Expiry(Expiry::Clear));
-        } else if wanted.is_some() {
-            return Err(SYNTAX.into());
         } else {
-            wanted = Some(Wanted::To(time_option(args, &mut at)?));
+            wanted = Some(again(wanted, time_option(args, &mut at)?)?);
         }
         at += 1;
     }

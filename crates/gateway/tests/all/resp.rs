@@ -122,6 +122,8 @@ fn values() {
         ("SET k v EX", "-ERR syntax error"),
         ("SET k v EX 1 PX 1", "-ERR syntax error"),
         ("SET k v EX 1 KEEPTTL", "-ERR syntax error"),
+        ("SET k v EX 5 EX 7", "+OK"),
+        ("TTL k", ":7"),
         ("SET k v EX 0", "-ERR invalid expire time in 'set' command"),
         ("SET k v EX x", "-ERR value is not an integer or out of range"),
         ("SET k v EX 9223372036854775807", "-ERR invalid expire time in 'set' command"),
