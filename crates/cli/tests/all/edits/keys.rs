@@ -113,6 +113,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("wear.swap_erased", &["\"1M\"", "\"4G\"", "\"24T\""]),
     ("wear.swap_slice_ms", &["1", "100"]),
     ("wear.swap_pause_ms", &["1", "100", "60000"]),
+    ("kv.channels", &["0", "1", "2", "1000"]),
     ("memory.budget_mib", &["512", "1024", "1"]),
     ("ssd.no_such_key", &["1"]),
     ("no_such_section.key", &["1"]),
@@ -130,6 +131,7 @@ pub const FIXED: &[&str] = &[
     "ssd.spare",
     "ssd.own_channels",
     "ssd.own_dies",
+    "kv.channels",
     "servers_max",
     "racks.count",
     "racks.far_replicas",
@@ -140,7 +142,7 @@ pub fn fixed_differ(kept: &str, edited: &str) -> bool {
     let layout = |text: &str| {
         let c = RackConfig::parse(text).ok()?;
         let levels = c.ssd.isolation.all().to_vec();
-        let own = (c.ssd.own_channels, c.ssd.own_dies);
+        let own = (c.ssd.own_channels, c.ssd.own_dies, c.kv.channels);
         let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.spare(), levels, own);
         let far = if c.racks.count > 1 { c.racks.far_replicas.unwrap_or(1) } else { 0 };
         Some((drives, c.servers, c.servers_max(), c.replicas, c.stripe_blocks, (c.racks.count, far)))
