@@ -427,7 +427,7 @@ fn servers(all: &[Server]) -> String {
                 first(if s.alive { "yes" } else { "no" }.into()),
                 first(list(&s.ssds)),
                 v.id.to_string(),
-                v.set.to_string(),
+                if v.role == "log" { "–".into() } else { v.set.to_string() },
                 if v.failed {
                     "failed".into()
                 } else if v.serving {

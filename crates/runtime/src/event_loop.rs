@@ -511,13 +511,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Announces the rack once every set has enough serving members.
+    /// Announces the rack once every set has enough serving members, and every store of keys, which has one copy, serves.
     fn look_whether_ready(&mut self, now: Time) {
         let nodes = &self.engine.nodes;
         // Includes sets without a vSSD here.
         let mut serving: BTreeMap<u32, usize> = self.facts.sets.keys().map(|set| (set.0, 0)).collect();
         for v in (0..nodes.count()).flat_map(|n| nodes.vssds(NodeId(n), now)) {
-            *serving.entry(v.set).or_default() += usize::from(v.serving);
+            let copies = if v.role == "log" { self.min_copies } else { 1 };
+            *serving.entry(v.set).or_default() += copies * usize::from(v.serving);
         }
         if !serving.values().all(|&n| n >= self.min_copies) {
             self.next_ready = now + READY_ASK;

@@ -243,3 +243,22 @@ fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
     let e = Rack::start().fails(1, &create(&["1M", "--dies", "1"]));
     assert!(e.contains("set aside 0 dies") && e.contains("ssd.own_dies"), "{e}");
 }
+
+/// Each drive's log vSSD has a store without a set, before and after a restart.
+#[test]
+fn status_shows_the_stores_of_keys_on_log_vssds() {
+    let dir = Temp::new();
+    let file = dir.path("rack.toml");
+    fs::write(&file, "version = 1\n[ssd]\nprofile = \"femu\"\n[kv]\nchannels = 1\n").expect("written");
+    let mut r = Rack::sized_with(dir, "1G", &["--config", &file.display().to_string()]);
+    for _ in 0..2 {
+        let shown = r.ok(&["status"]);
+        let (_, stores) = shown.split_once("LOG VSSD").expect("a table of stores");
+        let rows = stores.lines().skip(1).take_while(|l| !l.trim().is_empty()).count();
+        assert_eq!(rows, 4, "one on each server: {shown}");
+        let logs = shown.lines().filter(|l| l.contains(" log ")).inspect(|l| assert!(l.contains(" – "), "{l}"));
+        assert_eq!((logs.count(), shown.matches(" keys ").count()), (4, 4), "{shown}");
+        r.stop();
+        r.again();
+    }
+}
