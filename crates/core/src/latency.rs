@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 
 use crate::time::Span;
 
-/// Latencies are told apart to 128 ns up to 33 µs, above that to 0.8 %.
+/// Resolution: 128 ns up to 33 µs, 0.8 % above.
 const RESOLUTION_NANOS: u64 = 128;
 /// Longest recorded latency: an hour. Longer ones count as that.
 const MAX_NANOS: u64 = 3_600_000_000_000;

@@ -334,7 +334,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 self.sweep(now);
             }
             if now >= self.next_ready {
-                self.look_whether_ready(now);
+                self.announce_if_ready(now);
             }
         }
         Ok(())
@@ -512,7 +512,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
 
     /// Announces the rack once every set has enough serving members, and every store of keys, which has one copy, serves.
-    fn look_whether_ready(&mut self, now: Time) {
+    fn announce_if_ready(&mut self, now: Time) {
         let nodes = &self.engine.nodes;
         // Includes sets without a vSSD here.
         let mut serving: BTreeMap<u32, usize> = self.facts.sets.keys().map(|set| (set.0, 0)).collect();

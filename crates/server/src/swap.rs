@@ -143,7 +143,7 @@ impl Swapper {
         }
     }
     /// Whether it is time to look if a swap is due.
-    pub fn looks(&mut self, now: Time) -> bool {
+    pub fn is_due(&mut self, now: Time) -> bool {
         let due = self.state == SwapState::Idle && now >= self.look_at;
         if due {
             self.look_at = if self.cfg.policy == WearPolicy::NO_SWAP { Time::MAX } else { now + LOOK_INTERVAL };

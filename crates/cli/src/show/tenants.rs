@@ -23,7 +23,7 @@ fn requests(r: &Requests) -> [String; 4] {
     [r.count.to_string(), us(r.p50_us), us(r.p99_us), us(r.p999_us)]
 }
 
-/// Each vSSD: whose it is, its units, its answers, its wear.
+/// A row per vSSD: owner, units, answers, wear.
 pub fn vssds(all: &[Server]) -> String {
     let head = [
         "vssd",

@@ -18,7 +18,7 @@ pub const VALUE_MAX: usize = 1 << 20;
 /// A list of puts, keys or attempts in a message ends with the element whose contents reach this: with the longest element on
 /// top it stays below the format's bound of a body.
 pub const PAGE_BYTES: usize = 1 << 20;
-/// Most elements of such a list: so many of the shortest are no longer.
+/// Maximum number of elements of such a list. That many of the shortest elements still fit into a page.
 pub const PAGE_MAX: usize = 1024;
 /// Most clients in a message: each has up to a few KiB of finished puts.
 pub const CLIENTS_PAGE_MAX: usize = 128;

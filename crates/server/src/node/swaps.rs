@@ -50,7 +50,7 @@ impl Server {
 
     /// Runs the swap until nothing is left to do now.
     pub(super) fn step_swap(&mut self, now: Time, fx: &mut Effects) {
-        if self.swapper.looks(now) && !self.ssd.swapping() {
+        if self.swapper.is_due(now) && !self.ssd.swapping() {
             // An error cannot be: the drive works, and dies that take part may trade places.
             if self.ssd.begin_due_swap(now, &mut self.out) == Ok(true) {
                 self.swapper.counts.begun += 1;
