@@ -29,6 +29,9 @@ pub struct Config {
     pub gets_max: usize,
     /// Keys in a chunk of a fill.
     pub chunk_keys: usize,
+    /// Bytes of keys and values that the node's store writes at once. More changes are several writes, unless they must be
+    /// one: those of a put.
+    pub write_bytes: usize,
 }
 
 impl Default for Config {
@@ -47,6 +50,7 @@ impl Default for Config {
             puts_max: 256,
             gets_max: 1024,
             chunk_keys: 64,
+            write_bytes: 256 << 10,
         }
     }
 }

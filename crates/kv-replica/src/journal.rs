@@ -1,6 +1,6 @@
 //! The forced log: what a node waits for until its driver says that it is durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::Effects;
@@ -16,36 +16,57 @@ pub type Change = (Bytes, Option<Bytes>);
 
 /// `T`: the continuation of a write.
 pub(crate) struct Journal<T> {
+    /// Bytes of a write of several changes that were forced apart.
+    bytes_max: usize,
     under_way: BTreeMap<u64, Vec<T>>,
-    gathered: (Vec<Change>, Vec<T>),
+    gathered: VecDeque<Gathered<T>>,
     /// Changes that go with the next write.
     later: Vec<Change>,
     next: u64,
 }
 
+struct Gathered<T> {
+    entries: Vec<Change>,
+    then: Vec<T>,
+    bytes: usize,
+}
+
+fn bytes_of(entries: &[Change]) -> usize {
+    entries.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len)).sum()
+}
+
 impl<T> Journal<T> {
-    pub fn new() -> Journal<T> {
-        Journal { under_way: BTreeMap::new(), gathered: (Vec::new(), Vec::new()), later: Vec::new(), next: 0 }
+    pub fn new(bytes_max: usize) -> Journal<T> {
+        let (under_way, gathered) = (BTreeMap::new(), VecDeque::new());
+        Journal { bytes_max, under_way, gathered, later: Vec::new(), next: 0 }
     }
     /// Writes the changes atomically, after all earlier ones.
     pub fn force(&mut self, fx: &mut Effects<Packet>, entries: Vec<Change>, then: T) {
         if self.under_way.len() < WRITES_MAX {
             self.begin(fx, entries, vec![then]);
-        } else {
-            self.gathered.0.extend(entries);
-            self.gathered.1.push(then);
+            return;
+        }
+        let bytes = bytes_of(&entries);
+        match self.gathered.back_mut() {
+            Some(last) if last.bytes + bytes <= self.bytes_max => {
+                last.bytes += bytes;
+                last.entries.extend(entries);
+                last.then.push(then);
+            }
+            _ => self.gathered.push_back(Gathered { entries, then: vec![then], bytes }),
         }
     }
     /// Makes a change with the next write, after all earlier ones. A power cut may undo it.
     pub fn later(&mut self, change: Change) {
-        let gathers = !self.gathered.1.is_empty();
-        if gathers { self.gathered.0.push(change) } else { self.later.push(change) }
+        match self.gathered.back_mut() {
+            Some(last) => last.entries.push(change),
+            None => self.later.push(change),
+        }
     }
     /// A write is durable: its continuations, in order.
     pub fn stored(&mut self, fx: &mut Effects<Packet>, tag: u64) -> Vec<T> {
         let done = self.under_way.remove(&tag).unwrap_or_default();
-        if !self.gathered.1.is_empty() {
-            let (entries, then) = std::mem::take(&mut self.gathered);
+        if let Some(Gathered { entries, then, .. }) = self.gathered.pop_front() {
             self.begin(fx, entries, then);
         }
         done

@@ -89,12 +89,12 @@ impl Membership {
         let ring = Ring::new(config.bits, config.points, config.replicas)?;
         let mut m = Membership {
             me,
+            journal: Journal::new(config.write_bytes),
             config,
             ring,
             ring_nodes: nodes.to_vec(),
             nodes: BTreeMap::new(),
             parts: BTreeMap::new(),
-            journal: Journal::new(),
             started: false,
         };
         for (key, value) in saved {

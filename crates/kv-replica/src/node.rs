@@ -20,21 +20,20 @@ pub struct KvNode {
     config: Config,
     incarnation: Incarnation,
     drive: DriveId,
-    /// Whether the incarnation is durable, and whether the membership service knows it.
-    booted: bool,
+    /// Whether the membership service knows this incarnation.
     registered: bool,
     replicas: BTreeMap<Partition, Replica>,
     journal: Journal<Forced>,
     lease_until: Time,
     heartbeat_at: Time,
-    tick_at: Time,
     /// Number of views installed.
     serial: u64,
     own_puts: u64,
 }
 
 impl KvNode {
-    /// A node with the drive of this id; `saved` are its records.
+    /// A node with the drive of this id; `saved` are its records. `incarnation`: greater than in every earlier run of this
+    /// node (rule 32).
     ///
     /// # Errors
     /// A record that is damaged or of another version.
@@ -42,28 +41,25 @@ impl KvNode {
         me: NodeId,
         meta: NodeId,
         config: Config,
-        drive: DriveId,
+        (incarnation, drive): (Incarnation, DriveId),
         saved: &[(Bytes, Bytes)],
     ) -> Result<KvNode, RecordError> {
         let mut node = KvNode {
             me,
             meta,
+            journal: Journal::new(config.write_bytes),
             config,
-            incarnation: Incarnation(1),
+            incarnation,
             drive,
-            booted: false,
             registered: false,
             replicas: BTreeMap::new(),
-            journal: Journal::new(),
             lease_until: Time::ZERO,
             heartbeat_at: Time::ZERO,
-            tick_at: Time::ZERO,
             serial: 0,
             own_puts: 0,
         };
         for (key, value) in saved {
             match record::read(key, value)? {
-                Record::Node(last) => node.incarnation = Incarnation(last.0 + 1),
                 Record::Logged(p, undecided) => node.replica(p).found(undecided),
                 Record::Key(p, key, version) => _ = node.replica(p).keys.insert(key, version),
                 Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
@@ -174,10 +170,6 @@ impl KvNode {
 
     fn on_stored(&mut self, now: Time, then: Forced, fx: &mut Effects<Packet>) {
         match then {
-            Forced::Boot => {
-                self.booted = true;
-                self.beat(now, fx);
-            }
             Forced::Logged { p, id, attempt } => self.with(p, now, fx, |r, ctx| r.forced_log(ctx, id, attempt)),
             Forced::Applied { p, id, attempt, at, key } => {
                 self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, key.as_ref()));
@@ -188,9 +180,6 @@ impl KvNode {
     }
 
     fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        if !self.booted {
-            return;
-        }
         if now >= self.heartbeat_at {
             self.beat(now, fx);
         }
@@ -211,13 +200,8 @@ impl Node<Packet> for KvNode {
                 }
             }
             Event::Timer => {
-                if self.tick_at == Time::ZERO {
-                    let entry = (Bytes::from_static(record::NODE_KEY), Some(record::node(self.incarnation)));
-                    self.journal.force(fx, vec![entry], Forced::Boot);
-                }
                 self.tick(now, fx);
-                self.tick_at = now + self.config.tick;
-                fx.wake_at(self.tick_at);
+                fx.wake_at(now + self.config.tick);
             }
             Event::Completion(_) | Event::Request(_) => {}
         }

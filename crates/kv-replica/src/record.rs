@@ -3,7 +3,6 @@
 //!
 //! | key | record |
 //! |---|---|
-//! | `n` | version u8, incarnation u64 of the last run |
 //! | `l` partition u32, client u32, incarnation u64, sequence u64 | version u8, an undecided put: attempt u32, floor u64,
 //! born flags u8 (1: inform the client early), condition (u8 0 always, 1 absent, 2 value is: bytes, 3 written by: client
 //! u32, incarnation u64, sequence u64), change (u8 0 delete, 1 set: bytes, ttl in ns as option of u64), key as bytes |
@@ -41,7 +40,6 @@ pub enum RecordError {
 /// One durable record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
-    Node(Incarnation),
     Logged(Partition, Undecided),
     Key(Partition, Bytes, Version),
     Client(Partition, NodeId, ClientState),
@@ -52,7 +50,6 @@ impl Record {
     /// Its key and its value, as [`read`] takes them.
     pub fn write(&self) -> (Bytes, Bytes) {
         match self {
-            Record::Node(last) => (Bytes::from_static(NODE_KEY), node(*last)),
             Record::Logged(p, u) => (logged_key(*p, &u.put.id), undecided(u)),
             Record::Key(p, key, v) => (value_key(*p, key), version(v)),
             Record::Client(p, n, c) => (client_key(*p, *n), client(c)),
@@ -145,8 +142,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub const NODE_KEY: &[u8] = b"n";
-
 fn key(kind: u8, p: Partition, rest: &[u8]) -> Bytes {
     [&[kind][..], &p.0.to_be_bytes(), rest].concat().into()
 }
@@ -166,10 +161,6 @@ pub fn client_key(p: Partition, client: NodeId) -> Bytes {
 
 pub fn mark_key(p: Partition, k: &[u8]) -> Bytes {
     key(b'm', p, k)
-}
-
-pub fn node(incarnation: Incarnation) -> Bytes {
-    Writer::default().u8(VERSION).u64(incarnation.0).end()
 }
 
 pub fn undecided(u: &Undecided) -> Bytes {
@@ -275,7 +266,7 @@ fn read_client(r: &mut Reader) -> Option<ClientState> {
 /// # Errors
 /// It is no record of this version.
 pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
-    read_as(key, value, b"nlkcm", contents)
+    read_as(key, value, b"lkcm", contents)
 }
 
 /// Reads a record of one of these kinds: its version, then what `contents` makes of the kind, the key and the value.
@@ -297,9 +288,6 @@ pub(crate) fn read_as<T>(
 }
 
 fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
-    if kind == b'n' {
-        return Some(Record::Node(Incarnation(r.u64()?)));
-    }
     let p = Partition(k.big32()?);
     Some(match kind {
         b'l' => {
@@ -346,7 +334,6 @@ mod tests {
         c.finished.insert(299, Ending { epoch, how: Finished::Committed(Verdict::ConditionFailed) });
         c.finished.insert(300, Ending { epoch, how: Finished::Aborted(1) });
         vec![
-            (NODE_KEY.into(), node(Incarnation(3)), Record::Node(Incarnation(3))),
             (logged_key(p, &ID), undecided(&logged), Record::Logged(p, logged)),
             (logged_key(p, &ID), undecided(&committed), Record::Logged(p, committed)),
             (mark_key(p, b"k"), mark(at), Record::Mark(p, Bytes::from_static(b"k"), at)),
@@ -359,7 +346,6 @@ mod tests {
     fn records_have_these_bytes() {
         let hex = |b: &Bytes| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let golden = [
-            ("6e", "010300000000000000"),
             (
                 "6c00000005000000070000000000000002000000000000012c",
                 "0100020000002b010000000000000102030000006f6c6401030000006e65770109000000000000000100\

@@ -21,7 +21,6 @@ use crate::types::{
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
 pub(crate) enum Forced {
-    Boot,
     Logged { p: Partition, id: PutId, attempt: u32 },
     Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, key: Option<Bytes> },
     Adopted { p: Partition, epoch: Epoch },

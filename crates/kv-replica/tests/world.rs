@@ -112,7 +112,7 @@ pub struct World {
     ring: Vec<NodeId>,
     drives: BTreeMap<NodeId, DriveId>,
     next_drive: u64,
-    client_runs: BTreeMap<NodeId, u64>,
+    runs: BTreeMap<NodeId, u64>,
     asked: BTreeMap<(NodeId, u64), Asked>,
     pub history: History,
     pub rng: Rng,
@@ -150,7 +150,7 @@ impl World {
             ring: servers[..on_ring as usize].to_vec(),
             drives: BTreeMap::new(),
             next_drive: 0,
-            client_runs: BTreeMap::new(),
+            runs: BTreeMap::new(),
             asked: BTreeMap::new(),
             history: History::default(),
             rng,
@@ -185,14 +185,18 @@ impl World {
     pub fn start_server(&mut self, s: NodeId) {
         if self.engine.node(s).is_none() {
             let saved = self.engine.saved(s);
-            let node = KvNode::new(s, META, self.config.clone(), self.drives[&s], &saved).expect("its own records");
+            let run = (self.next_run(s), self.drives[&s]);
+            let node = KvNode::new(s, META, self.config.clone(), run, &saved).expect("its own records");
             self.engine.start(s, Party::new(Any::Node(node), self.coded));
         }
     }
-    pub fn start_client(&mut self, c: NodeId) {
-        let run = self.client_runs.entry(c).or_insert(0);
+    fn next_run(&mut self, n: NodeId) -> Incarnation {
+        let run = self.runs.entry(n).or_insert(0);
         *run += 1;
-        let client = KvClient::new(c, META, self.config.clone(), Incarnation(*run));
+        Incarnation(*run)
+    }
+    pub fn start_client(&mut self, c: NodeId) {
+        let client = KvClient::new(c, META, self.config.clone(), self.next_run(c));
         self.engine.start(c, Party::new(Any::Client(client), self.coded));
     }
     /// Ends a process: records that were not durable may be lost.
@@ -203,10 +207,9 @@ impl World {
             self.asked.retain(|(c, _), _| *c != n);
         }
     }
-    /// An empty drive in place of a stopped node's; the node's number is kept elsewhere.
+    /// An empty drive in place of a stopped node's.
     pub fn replace_drive(&mut self, s: NodeId) {
-        let kept = self.engine.saved(s).into_iter().filter(|(k, _)| k.as_ref() == record::NODE_KEY).collect();
-        self.engine.put_saved(s, kept);
+        self.engine.put_saved(s, Vec::new());
         self.new_drive(s);
     }
     pub fn runs(&self, n: NodeId) -> bool {

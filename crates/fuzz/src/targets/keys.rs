@@ -112,8 +112,7 @@ fn some_undecided(u: &mut Unstructured<'_>) -> Result<Undecided> {
 
 fn some_record(u: &mut Unstructured<'_>) -> Result<Record> {
     let p = Partition(u.arbitrary()?);
-    Ok(match u.int_in_range(0..=4u8)? {
-        0 => Record::Node(Incarnation(u.arbitrary()?)),
+    Ok(match u.int_in_range(1..=4u8)? {
         1 => Record::Logged(p, some_undecided(u)?),
         2 => {
             let value = option(u, bytes)?;
