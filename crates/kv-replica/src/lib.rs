@@ -28,7 +28,6 @@ pub mod config;
 mod fill;
 mod gets;
 pub mod hash;
-mod journal;
 mod lead;
 pub mod member_record;
 pub mod membership;

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::journal::Journal;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time};
 
 use crate::config::Config;
 use crate::hash::{Ring, RingError};
-use crate::journal::Journal;
 use crate::member_record::{self as rec, Holds, MemberRecord, Witnesses};
 use crate::msg::{Body, Packet};
 use crate::record::RecordError;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::journal::Journal;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time};
 
 use crate::clients::ClientState;
 use crate::config::Config;
-use crate::journal::Journal;
 use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError};
 use crate::replica::{Ctx, Forced, Replica};

@@ -16,6 +16,7 @@
 //! undecided put is still there.
 
 use bytes::Bytes;
+pub(crate) use rackweave_core::records::{Reader, Writer};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time};
 
 use crate::clients::{ClientState, Ending, Finished};
@@ -58,86 +59,32 @@ impl Record {
     }
 }
 
-#[derive(Default)]
-pub(crate) struct Writer(Vec<u8>);
+/// The store's own values in records.
+pub(crate) trait WriteIds {
+    fn id(self, id: &PutId) -> Self;
+    fn timestamp(self, at: Timestamp) -> Self;
+}
 
-impl Writer {
-    pub fn u8(mut self, v: u8) -> Writer {
-        self.0.push(v);
-        self
-    }
-    pub fn u32(mut self, v: u32) -> Writer {
-        self.0.extend(v.to_le_bytes());
-        self
-    }
-    pub fn u64(mut self, v: u64) -> Writer {
-        self.0.extend(v.to_le_bytes());
-        self
-    }
-    pub fn bytes(self, v: &[u8]) -> Writer {
-        let mut w = self.u32(v.len() as u32);
-        w.0.extend(v);
-        w
-    }
-    pub fn option<T>(self, v: Option<T>, write: impl FnOnce(Writer, T) -> Writer) -> Writer {
-        match v {
-            None => self.u8(0),
-            Some(v) => write(self.u8(1), v),
-        }
-    }
-    pub fn id(self, id: &PutId) -> Writer {
+impl WriteIds for Writer {
+    fn id(self, id: &PutId) -> Writer {
         self.u32(id.client.0).u64(id.incarnation.0).u64(id.sequence)
     }
-    pub fn timestamp(self, at: Timestamp) -> Writer {
+    fn timestamp(self, at: Timestamp) -> Writer {
         self.u32(at.epoch.0).u64(at.counter)
     }
-    pub fn end(self) -> Bytes {
-        self.0.into()
-    }
 }
 
-pub(crate) struct Reader<'a> {
-    pub rest: &'a [u8],
+pub(crate) trait ReadIds {
+    fn id(&mut self) -> Option<PutId>;
+    fn timestamp(&mut self) -> Option<Timestamp>;
 }
 
-impl<'a> Reader<'a> {
-    pub fn take(&mut self, n: usize) -> Option<&'a [u8]> {
-        let (head, rest) = self.rest.split_at_checked(n)?;
-        self.rest = rest;
-        Some(head)
-    }
-    pub fn u8(&mut self) -> Option<u8> {
-        Some(self.take(1)?[0])
-    }
-    pub fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-    pub fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
-    }
-    pub fn big32(&mut self) -> Option<u32> {
-        Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
-    }
-    pub fn big64(&mut self) -> Option<u64> {
-        Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
-    }
-    pub fn bytes(&mut self, max: usize) -> Option<Bytes> {
-        let n = self.u32()? as usize;
-        (n <= max).then_some(())?;
-        Some(Bytes::copy_from_slice(self.take(n)?))
-    }
-    pub fn option<T>(&mut self, read: impl FnOnce(&mut Reader<'a>) -> Option<T>) -> Option<Option<T>> {
-        match self.u8()? {
-            0 => Some(None),
-            1 => Some(Some(read(self)?)),
-            _ => None,
-        }
-    }
-    pub fn id(&mut self) -> Option<PutId> {
+impl ReadIds for Reader<'_> {
+    fn id(&mut self) -> Option<PutId> {
         let (client, incarnation) = (NodeId(self.u32()?), Incarnation(self.u64()?));
         Some(PutId { client, incarnation, sequence: self.u64()? })
     }
-    pub fn timestamp(&mut self) -> Option<Timestamp> {
+    fn timestamp(&mut self) -> Option<Timestamp> {
         Some(Timestamp { epoch: Epoch(self.u32()?), counter: self.u64()? })
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::journal::Journal;
 use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time, TracePoint};
 
 use crate::clients::{Admission, ClientState, Ending, Finished};
 use crate::config::Config;
 use crate::fill::Fill;
 use crate::gets::HeldGet;
-use crate::journal::Journal;
 use crate::lead::Lead;
 use crate::msg::{Body, Ended, Known, KnownEnd, Packet};
 use crate::record;

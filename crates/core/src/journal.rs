@@ -2,11 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::node::{Effects, StoreWrite};
 use bytes::Bytes;
-use rackweave_core::Effects;
-use rackweave_core::node::StoreWrite;
-
-use crate::msg::Packet;
 
 /// Most writes under way; later ones gather into one write, as in a group commit.
 const WRITES_MAX: usize = 8;
@@ -15,7 +12,8 @@ const WRITES_MAX: usize = 8;
 pub type Change = (Bytes, Option<Bytes>);
 
 /// `T`: the continuation of a write.
-pub(crate) struct Journal<T> {
+#[derive(Debug)]
+pub struct Journal<T> {
     /// Bytes of a write of several changes that were forced apart.
     bytes_max: usize,
     under_way: BTreeMap<u64, Vec<T>>,
@@ -25,6 +23,7 @@ pub(crate) struct Journal<T> {
     next: u64,
 }
 
+#[derive(Debug)]
 struct Gathered<T> {
     entries: Vec<Change>,
     then: Vec<T>,
@@ -40,8 +39,12 @@ impl<T> Journal<T> {
         let (under_way, gathered) = (BTreeMap::new(), VecDeque::new());
         Journal { bytes_max, under_way, gathered, later: Vec::new(), next: 0 }
     }
+    /// Whether all that was written is durable.
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
     /// Writes the changes atomically, after all earlier ones.
-    pub fn force(&mut self, fx: &mut Effects<Packet>, entries: Vec<Change>, then: T) {
+    pub fn force<M>(&mut self, fx: &mut Effects<M>, entries: Vec<Change>, then: T) {
         if self.under_way.len() < WRITES_MAX {
             self.begin(fx, entries, vec![then]);
             return;
@@ -64,14 +67,14 @@ impl<T> Journal<T> {
         }
     }
     /// A write is durable: its continuations, in order.
-    pub fn stored(&mut self, fx: &mut Effects<Packet>, tag: u64) -> Vec<T> {
+    pub fn stored<M>(&mut self, fx: &mut Effects<M>, tag: u64) -> Vec<T> {
         let done = self.under_way.remove(&tag).unwrap_or_default();
         if let Some(Gathered { entries, then, .. }) = self.gathered.pop_front() {
             self.begin(fx, entries, then);
         }
         done
     }
-    fn begin(&mut self, fx: &mut Effects<Packet>, mut entries: Vec<Change>, then: Vec<T>) {
+    fn begin<M>(&mut self, fx: &mut Effects<M>, mut entries: Vec<Change>, then: Vec<T>) {
         entries.splice(..0, self.later.drain(..));
         self.next += 1;
         self.under_way.insert(self.next, then);

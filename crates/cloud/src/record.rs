@@ -1,0 +1,218 @@
+//! Durable records, format version 1 ([`rackweave_core::records`]). Numbers in keys are big-endian.
+//!
+//! | key | record |
+//! |---|---|
+//! | `n` | version u8, incarnation u64 of the server's last run |
+//! | `m` volume u32, serial u64, generation u32 | an entry's metadata, 24 bytes: version u8, kind u8 (0 data, 1 zeroes, 2 discarded, 3 void), valid
+//! u8, 0 u8, first sector u64, sectors u32, file u32, place in it u32 |
+//! | `d` volume u32, file u32, place u32 | an entry's data, as contents |
+//! | `s` volume u32, segment u32 | version u8, a segment's state: number of the last batch u64, merged serial u64, the last batch |
+//! | `a` volume u32, segment u32, stripe u64 | version u8, chunk u64 |
+//! | `t` volume u32, segment u32, chunk u64 | version u8, u32 × [block of the chunk u32, block id u64] |
+//! | `b` volume u32, segment u32, block id u64 | a block, as contents |
+//!
+//! Contents are a version u8, then u8 0 and the bytes, or u8 1 and u64 × identities of elided sectors.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::records::{Reader, Writer};
+use rackweave_core::{Epoch, Incarnation, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, VolumeId};
+
+use crate::chunk::{BlockId, ChunkId};
+use crate::log::{Kind, Meta, Position};
+use crate::types::{EntryId, Extent, Serial};
+
+pub(crate) const VERSION: u8 = 1;
+
+/// A record that no program of this version wrote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("record {key:02x?}: no kind of record begins so")]
+    Key { key: Bytes },
+    #[error("record {key:02x?}: format version {version}, this program reads {VERSION}")]
+    Version { key: Bytes, version: u8 },
+    #[error("record {key:02x?}: malformed")]
+    Malformed { key: Bytes },
+    #[error("{volume}: {what} of {key:02x?} is missing")]
+    Missing { volume: VolumeId, what: &'static str, key: Bytes },
+}
+
+/// A segment of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentKey {
+    pub volume: VolumeId,
+    pub segment: u32,
+}
+
+/// One durable record of a server.
+#[derive(Clone, Debug)]
+pub enum Record {
+    Server(Incarnation),
+    Meta(VolumeId, Meta),
+    Data(VolumeId, Position, Payload),
+    /// Number of the last batch, merged serial, bytes of the last batch.
+    Segment(SegmentKey, u64, Serial, Bytes),
+    Map(SegmentKey, u64, ChunkId),
+    Table(SegmentKey, ChunkId, BTreeMap<u32, BlockId>),
+    Block(SegmentKey, BlockId, Payload),
+}
+
+pub const SERVER_KEY: &[u8] = b"n";
+
+fn key(kind: u8, volume: VolumeId, rest: &[&[u8]]) -> Bytes {
+    let mut k = vec![kind];
+    k.extend(volume.0.to_be_bytes());
+    rest.iter().for_each(|r| k.extend(*r));
+    k.into()
+}
+pub fn meta_key(volume: VolumeId, id: EntryId) -> Bytes {
+    key(b'm', volume, &[&id.serial.0.to_be_bytes(), &id.generation.0.to_be_bytes()])
+}
+pub fn data_key(volume: VolumeId, p: Position) -> Bytes {
+    key(b'd', volume, &[&p.file.to_be_bytes(), &p.at.to_be_bytes()])
+}
+pub fn segment_key(s: SegmentKey) -> Bytes {
+    key(b's', s.volume, &[&s.segment.to_be_bytes()])
+}
+pub fn map_key(s: SegmentKey, stripe: u64) -> Bytes {
+    key(b'a', s.volume, &[&s.segment.to_be_bytes(), &stripe.to_be_bytes()])
+}
+pub fn table_key(s: SegmentKey, chunk: ChunkId) -> Bytes {
+    key(b't', s.volume, &[&s.segment.to_be_bytes(), &chunk.0.to_be_bytes()])
+}
+pub fn block_key(s: SegmentKey, block: BlockId) -> Bytes {
+    key(b'b', s.volume, &[&s.segment.to_be_bytes(), &block.0.to_be_bytes()])
+}
+
+fn begin() -> Writer {
+    Writer::default().u8(VERSION)
+}
+pub fn server(incarnation: Incarnation) -> Bytes {
+    begin().u64(incarnation.0).end()
+}
+pub fn meta(m: &Meta) -> Bytes {
+    let kind = match m.kind {
+        Kind::Data => 0,
+        Kind::Zeroes => 1,
+        Kind::Discarded => 2,
+        Kind::Void => 3,
+    };
+    let w = begin().u8(kind).u8(m.valid.into()).u8(0).u64(m.extent.first).u32(m.extent.count);
+    w.u32(m.position.file).u32(m.position.at).end()
+}
+/// Elided sectors keep their identities.
+pub(crate) fn write_payload(w: Writer, p: &Payload) -> Writer {
+    match p.bytes() {
+        Some(bytes) => w.u8(0).bytes(bytes),
+        None => (0..p.sectors()).fold(w.u8(1).u32(p.sectors()), |w, i| w.u64(p.identity(i))),
+    }
+}
+pub(crate) fn read_payload(r: &mut Reader) -> Option<Payload> {
+    match r.u8()? {
+        0 => {
+            let bytes = r.bytes(MESSAGE_MAX as usize)?;
+            (!bytes.is_empty() && bytes.len().is_multiple_of(SECTOR as usize)).then_some(Payload::Bytes(bytes))
+        }
+        1 => {
+            let n = r.u32().filter(|n| (1..=MESSAGE_MAX / SECTOR).contains(n))?;
+            let ids: Option<Vec<u64>> = (0..n).map(|_| r.u64()).collect();
+            let ids = ids?;
+            let zero = ids.iter().all(|id| *id == 0);
+            Some(if zero { Payload::Zero { sectors: n } } else { Payload::Mixed(ids.into()) })
+        }
+        _ => None,
+    }
+}
+pub fn payload(p: &Payload) -> Bytes {
+    write_payload(begin(), p).end()
+}
+pub fn segment(last: u64, merged: Serial, batch: &[u8]) -> Bytes {
+    begin().u64(last).u64(merged.0).bytes(batch).end()
+}
+pub fn chunk(chunk: ChunkId) -> Bytes {
+    begin().u64(chunk.0).end()
+}
+pub fn table(table: &BTreeMap<u32, BlockId>) -> Bytes {
+    table.iter().fold(begin().u32(table.len() as u32), |w, (place, id)| w.u32(*place).u64(id.0)).end()
+}
+
+fn read_meta(id: EntryId, r: &mut Reader) -> Option<Meta> {
+    let kind = match r.u8()? {
+        0 => Kind::Data,
+        1 => Kind::Zeroes,
+        2 => Kind::Discarded,
+        3 => Kind::Void,
+        _ => return None,
+    };
+    let valid = match r.u8()? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    (r.u8()? == 0).then_some(())?;
+    let extent = Extent::new(r.u64()?, r.u32()?);
+    let position = Position { file: r.u32()?, at: r.u32()? };
+    let sound = extent.count <= MESSAGE_MAX / SECTOR && extent.first.checked_add(extent.count.into()).is_some();
+    sound.then_some(Meta { id, extent, position, kind, valid })
+}
+
+/// Longest encoded batch.
+const BATCH_MAX: usize = 1 << 24;
+
+fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
+    if kind == b'n' {
+        return Some(Record::Server(Incarnation(r.u64()?)));
+    }
+    let volume = VolumeId(k.big32()?);
+    Some(match kind {
+        b'm' => {
+            let id = EntryId { serial: Serial(k.big64()?), generation: Epoch(k.big32()?) };
+            Record::Meta(volume, read_meta(id, r)?)
+        }
+        b'd' => Record::Data(volume, Position { file: k.big32()?, at: k.big32()? }, read_payload(r)?),
+        _ => {
+            let s = SegmentKey { volume, segment: k.big32()? };
+            match kind {
+                b's' => Record::Segment(s, r.u64()?, Serial(r.u64()?), r.bytes(BATCH_MAX)?),
+                b'a' => Record::Map(s, k.big64()?, ChunkId(r.u64()?)),
+                b't' => {
+                    let chunk = ChunkId(k.big64()?);
+                    let n = r.u32()?;
+                    let table: Option<BTreeMap<u32, BlockId>> =
+                        (0..n).map(|_| Some((r.u32()?, BlockId(r.u64()?)))).collect();
+                    Record::Table(s, chunk, table?)
+                }
+                b'b' => {
+                    let block = BlockId(k.big64()?);
+                    Record::Block(s, block, read_payload(r).filter(|p| p.sectors() == SECTORS_PER_BLOCK)?)
+                }
+                _ => return None,
+            }
+        }
+    })
+}
+
+/// Reads a record by `contents`, which takes its kind, the rest of its key, and its value.
+pub(crate) fn read_as<T>(
+    key: &Bytes,
+    value: &[u8],
+    kinds: &[u8],
+    contents: impl FnOnce(u8, &mut Reader, &mut Reader) -> Option<T>,
+) -> Result<T, RecordError> {
+    let (mut k, mut r) = (Reader { rest: key }, Reader { rest: value });
+    let kind = k.u8().filter(|k| kinds.contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
+    let malformed = || RecordError::Malformed { key: key.clone() };
+    let version = r.u8().ok_or_else(malformed)?;
+    if version != VERSION {
+        return Err(RecordError::Version { key: key.clone(), version });
+    }
+    let read = contents(kind, &mut k, &mut r).filter(|_| k.rest.is_empty() && r.rest.is_empty());
+    read.ok_or_else(malformed)
+}
+
+/// # Errors
+/// A record of another version, or one that no version wrote.
+pub fn read(key: &Bytes, value: &[u8]) -> Result<Record, RecordError> {
+    read_as(key, value, b"nmdsatb", contents)
+}

@@ -1,0 +1,79 @@
+//! Segments of a VDisk (DF6): its stripes in turn, so that sequential traffic reaches all proxies.
+
+use rackweave_core::SECTOR;
+
+use crate::types::Extent;
+
+pub const STRIPE_BYTES: u32 = 64 << 10;
+pub const SEGMENT_BYTES: u64 = 64 << 30;
+
+/// Why a VDisk cannot be divided so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StripingError {
+    #[error("stripe of {stripe} bytes: a multiple of {SECTOR}, at most {STRIPE_BYTES}")]
+    Stripe { stripe: u32 },
+    #[error("segment of {segment} bytes: a multiple of the stripe, {stripe} bytes")]
+    Segment { segment: u64, stripe: u32 },
+    #[error("VDisk of {bytes} bytes: a multiple of {SECTOR}, at least one sector")]
+    Size { bytes: u64 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Striping {
+    sectors: u64,
+    segments: u32,
+    stripe: u32,
+}
+
+impl Striping {
+    /// # Errors
+    /// The size that does not divide.
+    pub fn new(bytes: u64, segment: u64, stripe: u32) -> Result<Striping, StripingError> {
+        if stripe == 0 || !stripe.is_multiple_of(SECTOR) || stripe > STRIPE_BYTES {
+            return Err(StripingError::Stripe { stripe });
+        }
+        if segment == 0 || !segment.is_multiple_of(stripe.into()) {
+            return Err(StripingError::Segment { segment, stripe });
+        }
+        if bytes == 0 || !bytes.is_multiple_of(SECTOR.into()) {
+            return Err(StripingError::Size { bytes });
+        }
+        let segments =
+            u32::try_from(bytes.div_ceil(segment)).map_err(|_| StripingError::Segment { segment, stripe })?;
+        Ok(Striping { sectors: bytes / u64::from(SECTOR), segments, stripe: stripe / SECTOR })
+    }
+    pub fn sectors(&self) -> u64 {
+        self.sectors
+    }
+    pub fn segments(&self) -> u32 {
+        self.segments
+    }
+    /// Sectors of a stripe.
+    pub fn stripe(&self) -> u32 {
+        self.stripe
+    }
+    pub fn segment_of(&self, sector: u64) -> u32 {
+        (sector / u64::from(self.stripe) % u64::from(self.segments)) as u32
+    }
+    /// Number of a sector's stripe, and the sector's place in it.
+    pub fn place(&self, sector: u64) -> (u64, u32) {
+        (sector / u64::from(self.stripe), (sector % u64::from(self.stripe)) as u32)
+    }
+    pub fn contains(&self, extent: Extent) -> bool {
+        extent.count > 0 && extent.first.checked_add(extent.count.into()).is_some_and(|end| end <= self.sectors)
+    }
+    /// Whether the extent lies in one stripe.
+    pub fn is_piece(&self, extent: Extent) -> bool {
+        self.contains(extent) && self.place(extent.first).0 == self.place(extent.end() - 1).0
+    }
+    /// The extent cut where stripes end.
+    pub fn pieces(&self, extent: Extent) -> impl Iterator<Item = Extent> + use<> {
+        let (mut at, end, stripe) = (extent.first, extent.end(), u64::from(self.stripe));
+        std::iter::from_fn(move || {
+            let next = ((at / stripe + 1) * stripe).min(end);
+            let piece = (at < end).then(|| Extent::new(at, (next - at) as u32));
+            at = next;
+            piece
+        })
+    }
+}

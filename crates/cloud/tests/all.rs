@@ -1,0 +1,3 @@
+//! Cloud disks: their data structures against models.
+
+mod structures;
