@@ -1,295 +1,198 @@
-//! The client: it sends a put to all members of a partition's view and a get to one, repeats both, and makes another
-//! attempt of a put that was aborted.
+//! The client of the keys of a rack: the key-value API ([`kv`]) for gateway sessions and workloads.
+//!
+//! It is a [`Node`] of the rack: it takes [`kv::Op`]s and answers each once. The metadata service gives it its incarnation
+//! (rule 32); requests wait until then. [`RingClient`] sends them and sees them through.
+//!
+//! It does not sit on `client::SetClient`: that sends a message to one member at a time, and the next one gets it only when the
+//! first is silent. A put goes to all members of a view, and a get to any of them by node, not by vSSD.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
-use rackweave_core::rng::mix64;
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Span, Time};
+use rackweave_core::kv::{self, Condition, Expires};
+use rackweave_core::msg::{self, Class, Control, Header};
+use rackweave_core::request::{self, Reply, RequestId};
+use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 
-use crate::clients::WINDOW_MAX;
 use crate::config::Config;
-use crate::hash::partition;
-use crate::msg::{Body, GetResult, Packet, PutResult};
-use crate::trace::RETURNED_EARLY;
-use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, VALUE_MAX, Verdict, View};
+use crate::msg::Packet;
+use crate::ring_client::{Answer, RequestError, RingClient};
+use crate::types::{self, KEY_MAX, VALUE_MAX, Verdict};
 
-/// Most puts of a client under way.
-pub const PUTS_MAX: usize = 64;
-/// A request without an answer is repeated after this time.
-const RETRY: Span = Span::from_millis(10);
+/// Requests that may be pending.
+pub const REQUESTS_MAX: usize = 4096;
+/// Time between two hellos.
+const HELLO_GAP: Span = Span::from_millis(100);
 
-/// Why a request was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    #[error("key of {bytes} bytes: 1 to {KEY_MAX}")]
-    Key { bytes: usize },
-    #[error("value of {bytes} bytes: at most {VALUE_MAX}")]
-    Value { bytes: usize },
-    #[error(
-        "{PUTS_MAX} puts are under way, or {WINDOW_MAX} have begun since the oldest; try again when it is finished"
-    )]
-    Busy,
-}
-
-/// The result of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    Put(Verdict),
-    /// Any-k: this many members have logged the put, and the client repeats it until it is committed.
-    Early,
-    Value(Option<Bytes>),
-}
-
-/// An answer, with the request's number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Done {
-    pub at: Time,
-    pub request: u64,
-    pub answer: Answer,
-}
-
-struct PendingPut {
-    put: Put,
-    request: u64,
-    retry_at: Time,
-    /// Any-k: returns early when this many members have logged it.
-    any: usize,
-    held: BTreeSet<NodeId>,
-    returned: bool,
-}
-
-struct PendingGet {
-    key: Bytes,
-    retry_at: Time,
-    tries: u64,
-}
-
+/// A client of a rack's keys.
 pub struct KvClient {
     me: NodeId,
-    meta: NodeId,
-    config: Config,
-    incarnation: Incarnation,
-    views: BTreeMap<Partition, View>,
-    sequence: u64,
-    request: u64,
-    puts: BTreeMap<u64, PendingPut>,
-    gets: BTreeMap<u64, PendingGet>,
-    done: Vec<Done>,
-    /// Aborts that it heard of.
-    aborts: u64,
+    nonce: u64,
+    /// `None`: the rack has no keys.
+    config: Option<Config>,
+    /// `None`: it has no incarnation yet.
+    ring: Option<RingClient>,
+    waiting: VecDeque<(RequestId, kv::Op)>,
+    asked: BTreeMap<u64, RequestId>,
+    hello_at: Time,
+    fx: Effects<Packet>,
 }
 
 impl KvClient {
-    /// `incarnation`: greater than in every earlier run of this client (rule 32).
-    pub fn new(me: NodeId, meta: NodeId, config: Config, incarnation: Incarnation) -> KvClient {
-        KvClient {
-            me,
-            meta,
-            config,
-            incarnation,
-            views: BTreeMap::new(),
-            sequence: 0,
-            // Late answers to an earlier run must match no request of this one.
-            request: incarnation.0 << 32,
-            puts: BTreeMap::new(),
-            gets: BTreeMap::new(),
-            done: Vec::new(),
-            aborts: 0,
+    /// `nonce` must differ in each run. Without a configuration it answers that there are no keys.
+    pub fn new(me: NodeId, config: Option<Config>, nonce: u64) -> KvClient {
+        let (waiting, asked) = (VecDeque::new(), BTreeMap::new());
+        KvClient { me, nonce, config, ring: None, waiting, asked, hello_at: Time::ZERO, fx: Effects::new() }
+    }
+    /// Unanswered requests.
+    pub fn pending(&self) -> usize {
+        self.waiting.len() + self.asked.len()
+    }
+
+    fn request(&mut self, now: Time, id: RequestId, op: kv::Op, fx: &mut Effects) {
+        if self.config.is_none() {
+            return fx.reply(Reply::new(id, Err(kv::Error::NotServed)));
         }
-    }
-    /// Takes the answers so far.
-    pub fn take_done(&mut self) -> Vec<Done> {
-        std::mem::take(&mut self.done)
-    }
-    pub fn under_way(&self) -> usize {
-        self.puts.len() + self.gets.len()
-    }
-    pub fn aborts(&self) -> u64 {
-        self.aborts
-    }
-    /// Whether a further put is refused for now. Members remember the last [`WINDOW_MAX`] finished puts: one that is as far
-    /// behind could be executed twice.
-    pub fn is_busy(&self) -> bool {
-        let behind = self.puts.first_key_value().map_or(0, |(oldest, _)| self.sequence - oldest);
-        self.puts.len() == PUTS_MAX || behind + 2 >= WINDOW_MAX as u64
-    }
-    /// The identity of a put under way.
-    pub fn put_id(&self, request: u64) -> Option<PutId> {
-        self.puts.values().find(|p| p.request == request).map(|p| p.put.id)
-    }
-
-    fn check(key: &Bytes) -> Result<(), RequestError> {
-        if key.is_empty() || key.len() > KEY_MAX { Err(RequestError::Key { bytes: key.len() }) } else { Ok(()) }
-    }
-
-    /// Sets or deletes a key. `any`: the answer [`Answer::Early`] comes as soon as this many members have logged it.
-    ///
-    /// # Errors
-    /// The key or value has a wrong size, or too many puts are under way.
-    pub fn put(
-        &mut self,
-        now: Time,
-        fx: &mut Effects<Packet>,
-        key: Bytes,
-        condition: Condition,
-        change: Change,
-        any: Option<usize>,
-    ) -> Result<u64, RequestError> {
-        KvClient::check(&key)?;
-        let sizes = [
-            if let Change::Set { value, .. } = &change { value.len() } else { 0 },
-            if let Condition::ValueIs(value) = &condition { value.len() } else { 0 },
-        ];
-        if let Some(bytes) = sizes.into_iter().find(|n| *n > VALUE_MAX) {
-            return Err(RequestError::Value { bytes });
+        if self.pending() >= REQUESTS_MAX {
+            return fx.reply(Reply::new(id, Err(kv::Error::Busy { limit: REQUESTS_MAX as u32 })));
         }
-        if self.is_busy() {
-            return Err(RequestError::Busy);
-        }
-        self.sequence += 1;
-        self.request += 1;
-        let id = PutId { client: self.me, incarnation: self.incarnation, sequence: self.sequence };
-        let early = any.is_some();
-        let put = Put { id, attempt: 1, floor: 0, key, condition, change, early };
-        let (request, any) = (self.request, any.unwrap_or(usize::MAX));
-        let pending = PendingPut { put, request, retry_at: now, any, held: BTreeSet::new(), returned: false };
-        self.puts.insert(self.sequence, pending);
-        self.send_put(now, fx, self.sequence);
-        Ok(request)
+        self.waiting.push_back((id, op));
+        self.start(now, fx);
     }
-
-    /// Gets a key.
-    ///
-    /// # Errors
-    /// The key has a wrong size.
-    pub fn get(&mut self, now: Time, fx: &mut Effects<Packet>, key: Bytes) -> Result<u64, RequestError> {
-        KvClient::check(&key)?;
-        self.request += 1;
-        self.gets.insert(self.request, PendingGet { key, retry_at: now, tries: 0 });
-        self.send_get(now, fx, self.request);
-        Ok(self.request)
-    }
-
-    fn lookup(&self, fx: &mut Effects<Packet>, p: Partition) {
-        fx.send(Packet { from: self.me, to: self.meta, partition: p, epoch: Epoch(0), body: Body::Lookup });
-    }
-
-    fn send_put(&mut self, now: Time, fx: &mut Effects<Packet>, sequence: u64) {
-        let floor = self.puts.first_key_value().map_or(sequence, |(s, _)| *s);
-        let Some(pending) = self.puts.get_mut(&sequence) else { return };
-        // Half of the waiting time is drawn, so that clients do not repeat in step.
-        let jitter = mix64(sequence ^ u64::from(self.me.0) << 32 ^ now.0) % RETRY.0;
-        pending.retry_at = now + Span(RETRY.0 + jitter);
-        pending.put.floor = floor;
-        let p = partition(&pending.put.key, self.config.bits);
-        let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
-        for m in &view.members {
-            let body = Body::Put(Box::new(pending.put.clone()));
-            fx.send(Packet { from: self.me, to: m.node, partition: p, epoch: view.epoch, body });
-        }
-    }
-
-    fn send_get(&mut self, now: Time, fx: &mut Effects<Packet>, request: u64) {
-        let Some(get) = self.gets.get_mut(&request) else { return };
-        get.retry_at = now + RETRY;
-        get.tries += 1;
-        let p = partition(&get.key, self.config.bits);
-        let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
-        let from: Vec<NodeId> = view.getters().collect();
-        if from.is_empty() {
-            return self.lookup(fx, p);
-        }
-        let to = from[(mix64(request ^ u64::from(self.me.0)).wrapping_add(get.tries) % from.len() as u64) as usize];
-        let body = Body::Get { request, key: get.key.clone() };
-        fx.send(Packet { from: self.me, to, partition: p, epoch: view.epoch, body });
-    }
-
-    fn adopt(&mut self, now: Time, fx: &mut Effects<Packet>, view: View) {
-        let p = view.partition;
-        if self.views.get(&p).is_some_and(|v| v.epoch >= view.epoch) {
-            return;
-        }
-        self.views.insert(p, view);
-        let bits = self.config.bits;
-        let puts = self.puts.iter().filter(|(_, f)| partition(&f.put.key, bits) == p).map(|(s, _)| *s);
-        puts.collect::<Vec<_>>().into_iter().for_each(|s| self.send_put(now, fx, s));
-        let gets = self.gets.iter().filter(|(_, g)| partition(&g.key, bits) == p).map(|(r, _)| *r);
-        gets.collect::<Vec<_>>().into_iter().for_each(|r| self.send_get(now, fx, r));
-    }
-
-    fn on_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {
-        match packet.body {
-            Body::NewView(view) | Body::Outdated(Some(view)) => self.adopt(now, fx, *view),
-            Body::Outdated(None) => self.lookup(fx, packet.partition),
-            Body::PutReply { id, attempt, result } => self.on_put_reply(now, id, attempt, result, fx),
-            Body::Held { id, attempt } => self.on_held(now, packet.from, id, attempt, fx),
-            Body::GetReply { request, result: GetResult::Value(value) } if self.gets.remove(&request).is_some() => {
-                self.done.push(Done { at: now, request, answer: Answer::Value(value) });
-            }
-            Body::GetReply { request, result: GetResult::Refused } => {
-                // Another member, soon: the view may be about to change.
-                if let Some(get) = self.gets.get_mut(&request) {
-                    get.retry_at = get.retry_at.min(now + Span(RETRY.0 / 4));
-                    self.lookup(fx, packet.partition);
+    /// Starts what waits, in order.
+    fn start(&mut self, now: Time, fx: &mut Effects) {
+        while let Some((id, op)) = self.waiting.pop_front() {
+            let Some(ring) = self.ring.as_mut() else {
+                self.waiting.push_front((id, op));
+                break;
+            };
+            let asked = match op.clone() {
+                kv::Op::Get { key, .. } => ring.get(now, &mut self.fx, key),
+                kv::Op::Put { key, condition, change } => match (of_condition(condition), of_change(change)) {
+                    (Some(condition), Some(change)) => ring.put(now, &mut self.fx, key, condition, change, None),
+                    _ => {
+                        fx.reply(Reply::new(id, Err(kv::Error::NotServed)));
+                        continue;
+                    }
+                },
+                _ => {
+                    fx.reply(Reply::new(id, Err(kv::Error::NotServed)));
+                    continue;
+                }
+            };
+            match asked {
+                Ok(request) => _ = self.asked.insert(request, id),
+                Err(RequestError::Busy) => {
+                    self.waiting.push_front((id, op));
+                    break;
+                }
+                Err(RequestError::Key { bytes }) => {
+                    fx.reply(Reply::new(id, Err(kv::Error::KeyLength { bytes, max: KEY_MAX })));
+                }
+                Err(RequestError::Value { bytes }) => {
+                    fx.reply(Reply::new(id, Err(kv::Error::ValueLength { bytes, max: VALUE_MAX })));
                 }
             }
-            _ => {}
+        }
+        self.pass(fx);
+    }
+    /// Sends what the ring's client sends.
+    fn pass(&mut self, fx: &mut Effects) {
+        self.fx.packets.drain(..).for_each(|p| fx.send(p.into_message()));
+        fx.traces.append(&mut self.fx.traces);
+        if let Some(at) = self.fx.take_wake() {
+            fx.wake_at(at);
         }
     }
-
-    fn on_put_reply(&mut self, now: Time, id: PutId, attempt: u32, result: PutResult, fx: &mut Effects<Packet>) {
-        let mine = id.client == self.me && id.incarnation == self.incarnation;
-        let Some(pending) = self.puts.get_mut(&id.sequence).filter(|_| mine) else { return };
-        match result {
-            PutResult::Done(verdict) => {
-                self.done.push(Done { at: now, request: pending.request, answer: Answer::Put(verdict) });
-                self.puts.remove(&id.sequence);
-            }
-            PutResult::Aborted if pending.put.attempt == attempt => {
-                self.aborts += 1;
-                pending.put.attempt += 1;
-                pending.held.clear();
-                self.send_put(now, fx, id.sequence);
-            }
-            PutResult::Aborted | PutResult::Stale => {}
+    fn answer(&mut self, now: Time, fx: &mut Effects) {
+        for done in self.ring.as_mut().map(RingClient::take_done).unwrap_or_default() {
+            let Some(id) = self.asked.remove(&done.request) else { continue };
+            let reply = match done.answer {
+                Answer::Put(Verdict::Applied) | Answer::Early => kv::Reply::Put(kv::Verdict::Applied),
+                Answer::Put(Verdict::ConditionFailed) => kv::Reply::Put(kv::Verdict::ConditionFailed),
+                Answer::Value(value) => {
+                    let version = kv::Version::default();
+                    let found = value.map(|value| kv::Found { value, version, expires: None });
+                    kv::Reply::Value { found, now: 0 }
+                }
+            };
+            fx.reply(Reply::new(id, Ok(reply)));
         }
+        self.start(now, fx);
     }
 
-    fn on_held(&mut self, now: Time, from: NodeId, id: PutId, attempt: u32, fx: &mut Effects<Packet>) {
-        let mine = id.client == self.me && id.incarnation == self.incarnation;
-        let Some(pending) = self.puts.get_mut(&id.sequence).filter(|p| mine && p.put.attempt == attempt) else {
+    fn hello(&mut self, now: Time, fx: &mut Effects) {
+        if self.config.is_none() || self.ring.is_some() {
             return;
-        };
-        pending.held.insert(from);
-        if pending.held.len() >= pending.any && !pending.returned {
-            pending.returned = true;
-            fx.trace(RETURNED_EARLY, id.sequence, pending.held.len() as u64);
-            self.done.push(Done { at: now, request: pending.request, answer: Answer::Early });
         }
+        if now >= self.hello_at {
+            self.hello_at = now + HELLO_GAP;
+            let header = Header {
+                op: msg::Op::Control,
+                vssd: VssdId(0),
+                lat: 0,
+                class: Class::Gold,
+                original_vssd: VssdId(0),
+                set: SetId(0),
+                epoch: rackweave_core::Epoch(0),
+                incarnation: Incarnation(0),
+                request: 0,
+            };
+            let body = msg::Body::Control(Control::ClientHello { nonce: self.nonce });
+            fx.send(msg::Packet { src: self.me, dst: Layout::META, header, body });
+        }
+        fx.wake_at(self.hello_at);
     }
-
-    fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        let puts: Vec<u64> = self.puts.iter().filter(|(_, p)| p.retry_at <= now).map(|(s, _)| *s).collect();
-        let gets: Vec<u64> = self.gets.iter().filter(|(_, g)| g.retry_at <= now).map(|(r, _)| *r).collect();
-        let bits = self.config.bits;
-        let keys = puts.iter().map(|s| &self.puts[s].put.key).chain(gets.iter().map(|r| &self.gets[r].key));
-        let partitions: BTreeSet<Partition> = keys.map(|k| partition(k, bits)).collect();
-        partitions.into_iter().for_each(|p| self.lookup(fx, p));
-        puts.into_iter().for_each(|s| self.send_put(now, fx, s));
-        gets.into_iter().for_each(|r| self.send_get(now, fx, r));
+    fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation, fx: &mut Effects) {
+        let Some(config) = self.config.as_ref().filter(|_| nonce == self.nonce && self.ring.is_none()) else { return };
+        let mut ring = RingClient::new(self.me, Layout::META, config.clone(), incarnation);
+        ring.handle(now, Event::Timer, &mut self.fx);
+        self.ring = Some(ring);
+        self.start(now, fx);
     }
 }
 
-impl Node<Packet> for KvClient {
-    fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+fn of_condition(c: Condition) -> Option<types::Condition> {
+    match c {
+        Condition::Always => Some(types::Condition::Always),
+        Condition::Absent => Some(types::Condition::Absent),
+        Condition::Present | Condition::VersionIs(_) => None,
+    }
+}
+fn of_change(c: kv::Change) -> Option<types::Change> {
+    Some(match c {
+        kv::Change::Delete => types::Change::Delete,
+        kv::Change::Set { value, expires: Expires::Never } => types::Change::Set { value, ttl: None },
+        kv::Change::Set { value, expires: Expires::In(ms) } => {
+            types::Change::Set { value, ttl: Some(Span::from_millis(ms)) }
+        }
+        kv::Change::Set { expires: Expires::At(_), .. } => return None,
+    })
+}
+
+impl Node for KvClient {
+    fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         match event {
-            Event::Packet(packet) => self.on_packet(now, packet, fx),
+            Event::Request(request::Request { id, op: request::Op::Kv(op) }) => self.request(now, id, op, fx),
+            Event::Request(r) => fx.reply(Reply { id: r.id, result: r.op.not_served() }),
+            Event::Packet(p) => match p.body {
+                msg::Body::Control(Control::ClientWelcome { nonce, incarnation, .. }) => {
+                    self.welcomed(now, nonce, incarnation, fx);
+                }
+                _ => {
+                    if let Some((ring, p)) = self.ring.as_mut().zip(Packet::of_message(p)) {
+                        ring.handle(now, Event::Packet(p), &mut self.fx);
+                        self.answer(now, fx);
+                    }
+                }
+            },
             Event::Timer => {
-                self.tick(now, fx);
-                fx.wake_at(now + self.config.tick);
+                self.hello(now, fx);
+                if let Some(ring) = self.ring.as_mut() {
+                    ring.handle(now, Event::Timer, &mut self.fx);
+                    self.answer(now, fx);
+                }
             }
-            Event::Stored { .. } | Event::Completion(_) | Event::Request(_) => {}
+            Event::Completion(_) | Event::Stored { .. } => {}
         }
     }
 }

@@ -104,7 +104,7 @@ impl ClientState {
             self.finished.insert(sequence, ending);
         }
     }
-    /// The client keeps fewer puts above its floor ([`crate::client`]): what goes is below it.
+    /// The client keeps fewer puts above its floor ([`crate::ring_client`]): what goes is below it.
     fn trim(&mut self) {
         self.finished = self.finished.split_off(&self.floor);
         while self.finished.len() > WINDOW_MAX {

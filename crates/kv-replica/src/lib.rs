@@ -4,7 +4,7 @@
 //! A client sends a put to all members of a partition's view. Each locks the key against gets, forces the put to its log
 //! and acknowledges. The primary issues a timestamp; all apply it, force that, unlock and acknowledge; then the primary
 //! answers. Any member that holds everything answers gets under a lease. Reading order: `types`, `replica`, `lead`,
-//! `gets`; `takeover` and `fill` for changes of view; `membership` and `placement` for their origin; `client`.
+//! `gets`; `takeover` and `fill` for changes of view; `membership` and `placement` for their origin; `ring_client`, `client`.
 //! `docs/keys.md` describes the ways of a put and of a get.
 //!
 //! A power cut is harmless: an acknowledgement leaves after its record is durable, a decision is one atomic record, and a
@@ -36,6 +36,7 @@ pub mod node;
 mod placement;
 pub mod record;
 mod replica;
+pub mod ring_client;
 mod takeover;
 pub mod trace;
 pub mod types;
@@ -44,3 +45,4 @@ pub use client::KvClient;
 pub use config::Config;
 pub use membership::Membership;
 pub use node::KvNode;
+pub use ring_client::RingClient;

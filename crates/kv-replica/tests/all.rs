@@ -1,6 +1,7 @@
 //! Nodes of a key-value store on virtual time.
 
 mod basic;
+mod client;
 mod hashing;
 mod history;
 mod rules;

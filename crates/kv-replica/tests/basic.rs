@@ -6,7 +6,7 @@ use rackweave_kv_replica::clients::WINDOW_MAX;
 use rackweave_kv_replica::msg::{Body, Packet, PutResult};
 use rackweave_kv_replica::trace::{GET_HELD, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
 use rackweave_kv_replica::types::{Change, Condition, Partition, Verdict};
-use rackweave_kv_replica::{Config, KvClient};
+use rackweave_kv_replica::{Config, RingClient};
 use rackweave_sim::LinkFaults;
 
 use crate::world::{World, is_put, quiet};
@@ -138,15 +138,15 @@ fn the_same_seed_gives_the_same_trace_over_bad_links() {
 #[test]
 fn a_client_takes_no_put_that_is_too_far_from_its_oldest() {
     let (me, meta) = (NodeId(9), NodeId(0));
-    let mut c = KvClient::new(me, meta, Config::default(), Incarnation(1));
+    let mut c = RingClient::new(me, meta, Config::default(), Incarnation(1));
     let mut fx = Effects::new();
     let key = Bytes::from_static(b"k");
-    let mut begin = |c: &mut KvClient| {
+    let mut begin = |c: &mut RingClient| {
         let change = Change::Set { value: Bytes::new(), ttl: None };
         c.put(Time::ZERO, &mut fx, key.clone(), Condition::Always, change, None)
     };
     let oldest = begin(&mut c).expect("the first");
-    let finish = |c: &mut KvClient, request: u64| {
+    let finish = |c: &mut RingClient, request: u64| {
         let (id, partition, epoch) = (c.put_id(request).expect("under way"), Partition(0), Epoch(1));
         let body = Body::PutReply { id, attempt: 1, result: PutResult::Done(Verdict::Applied) };
         let packet = Packet { from: NodeId(1), to: me, partition, epoch, body };

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time};
-use rackweave_kv_replica::client::{Answer, Done};
 use rackweave_kv_replica::clients::Finished;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
 use rackweave_kv_replica::record::{self, Record};
+use rackweave_kv_replica::ring_client::{Answer, Done};
 use rackweave_kv_replica::types::{Change, Condition, Partition, PutId, Verdict};
-use rackweave_kv_replica::{Config, KvClient, KvNode, Membership};
+use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
 
@@ -39,7 +39,7 @@ impl Message for Net {
 pub enum Any {
     Meta(Membership),
     Node(KvNode),
-    Client(KvClient),
+    Client(RingClient),
 }
 
 /// A party, with its effects before they become the engine's.
@@ -196,7 +196,7 @@ impl World {
         Incarnation(*run)
     }
     pub fn start_client(&mut self, c: NodeId) {
-        let client = KvClient::new(c, META, self.config.clone(), self.next_run(c));
+        let client = RingClient::new(c, META, self.config.clone(), self.next_run(c));
         self.engine.start(c, Party::new(Any::Client(client), self.coded));
     }
     /// Ends a process: records that were not durable may be lost.
@@ -235,7 +235,7 @@ impl World {
             party.pass(fx);
         });
     }
-    fn with_client<R>(&mut self, c: NodeId, what: impl FnOnce(&mut KvClient, Time, &mut Effects<Packet>) -> R) -> R {
+    fn with_client<R>(&mut self, c: NodeId, what: impl FnOnce(&mut RingClient, Time, &mut Effects<Packet>) -> R) -> R {
         let result = self.engine.act(c, |party, now, fx| {
             let Any::Client(client) = &mut party.any else { panic!("{c} is no client") };
             let result = what(client, now, &mut party.fx);

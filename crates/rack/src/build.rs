@@ -13,8 +13,9 @@ use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{
     BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots, log_blocks,
 };
-use rackweave_kv::client::KvClient;
+use rackweave_kv::client::KvClient as StoreClient;
 use rackweave_kv::store::BLOCKS_MIN;
+use rackweave_kv_replica::KvClient;
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, OwnConfig, SetConfig, ids};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
@@ -428,11 +429,22 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
 }
 
 /// The client of key-value stores at client node `i`. `nonce` must differ in each run.
-pub fn kv_client(cfg: &RackConfig, i: u32, nonce: u64) -> KvClient {
+pub fn store_client(cfg: &RackConfig, i: u32, nonce: u64) -> StoreClient {
     let timeout = Span::from_millis(cfg.client.timeout_ms);
     let mut c = SetClientConfig::new(layout(cfg).client(i), nonce);
     (c.layout, c.window, c.timeout, c.timeout_max) = (layout(cfg), cfg.client.window, timeout, timeout * 10);
-    KvClient::new(c, &stores(cfg))
+    StoreClient::new(c, &stores(cfg))
+}
+
+/// The replicated key-value store's parameters, which its clients, nodes and membership service share; `None`: the rack has no
+/// keys.
+pub fn keys_config(cfg: &RackConfig) -> Option<rackweave_kv_replica::Config> {
+    (cfg.kv.channels > 0).then(rackweave_kv_replica::Config::default)
+}
+
+/// The client of the replicated keys at client node `i`. `nonce` must differ in each run.
+pub fn keys_client(cfg: &RackConfig, i: u32, nonce: u64) -> KvClient {
+    KvClient::new(layout(cfg).client(i), keys_config(cfg), nonce)
 }
 
 /// Volume client `i`. `nonce` must differ in each run.

@@ -3,10 +3,11 @@
 
 use rackweave_block::VolumeClient;
 use rackweave_config::RackConfig;
-use rackweave_core::msg::Body;
+use rackweave_core::msg::{Body, Control};
 use rackweave_core::request::Op;
 use rackweave_core::{Effects, Event, Node, Time};
-use rackweave_kv::client::KvClient;
+use rackweave_kv::client::KvClient as StoreClient;
+use rackweave_kv_replica::KvClient;
 
 use crate::build;
 
@@ -60,6 +61,10 @@ macro_rules! clients {
                     Event::Request(r) => match r.op {
                         $($op => set = self.$client.handle(now, Event::Request(r), fx)),*
                     },
+                    // All clients of the node have one nonce and one incarnation.
+                    Event::Packet(p) if matches!(p.body, Body::Control(Control::ClientWelcome { .. })) => {
+                        $(set |= self.$client.handle(now, Event::Packet(p.clone()), fx);)*
+                    }
                     Event::Packet(p) => match p.body {
                         $($body => set = self.$client.handle(now, Event::Packet(p), fx)),*
                     },
@@ -75,6 +80,7 @@ macro_rules! clients {
 
 // One line per client: its requests and messages. The volume client is last and takes the rest.
 clients! {
-    kv: KvClient = build::kv_client, requests Op::Store(_), answers Body::Kv(_),
+    stores: StoreClient = build::store_client, requests Op::Store(_), answers Body::Kv(_),
+    keys: KvClient = build::keys_client, requests Op::Kv(_), answers Body::Keys(_),
     volume: VolumeClient = build::client, requests _, answers _,
 }
