@@ -59,12 +59,12 @@ impl Index {
         self.nodes.len() * (size_of::<Node>() + 8) + self.chain.len() * (size_of::<Entry>() + 8)
     }
 
-    /// An entry with a serial above all earlier ones.
+    /// An entry that is newer than all in the index that it overlaps.
     ///
     /// # Panics
-    /// If the serial is not above all in the index.
+    /// If the serial is there already.
     pub fn insert(&mut self, id: EntryId, extent: Extent, incomplete: bool) {
-        assert!(self.chain.last_key_value().is_none_or(|(last, _)| *last < id.serial), "{} is not the last", id.serial);
+        assert!(!self.chain.contains_key(&id.serial), "{} is there already", id.serial);
         self.filter.add(extent);
         self.chain.insert(id.serial, Entry { id, extent, incomplete, deferred: true });
         self.waiting.push(id.serial);

@@ -241,6 +241,10 @@ impl SubLog {
         self.drop_data(id, changes);
         self.put(Meta { valid: false, ..meta }, changes);
     }
+    /// A new epoch: its head is not known yet.
+    pub fn begin(&mut self) {
+        self.head = Serial(0);
+    }
     /// All entries before `head` have been merged or given up: their metadata go, too.
     pub fn trim(&mut self, head: Serial, changes: &mut Vec<Change>) {
         self.head = self.head.max(head);

@@ -6,7 +6,8 @@
 //! | `m` volume u32, serial u64, generation u32 | an entry's metadata, 24 bytes: version u8, kind u8 (0 data, 1 zeroes, 2 discarded, 3 void), valid
 //! u8, 0 u8, first sector u64, sectors u32, file u32, place in it u32 |
 //! | `d` volume u32, file u32, place u32 | an entry's data, as contents |
-//! | `s` volume u32, segment u32 | version u8, a segment's state: number of the last batch u64, merged serial u64, the last batch |
+//! | `s` volume u32, segment u32 | version u8, a segment's state: number of the last batch u64, merged serial u64, the last batch as bytes: merged
+//! serial u64, u32 × [first sector u64, sectors u32, u8 (0 contents, 1 zeroes, 2 discarded), contents without version] |
 //! | `a` volume u32, segment u32, stripe u64 | version u8, chunk u64 |
 //! | `t` volume u32, segment u32, chunk u64 | version u8, u32 × [block of the chunk u32, block id u64] |
 //! | `b` volume u32, segment u32, block id u64 | a block, as contents |
@@ -21,7 +22,8 @@ use rackweave_core::{Epoch, Incarnation, MESSAGE_MAX, Payload, SECTOR, SECTORS_P
 
 use crate::chunk::{BlockId, ChunkId};
 use crate::log::{Kind, Meta, Position};
-use crate::types::{EntryId, Extent, Serial};
+use crate::msg::Batch;
+use crate::types::{Contents, EntryId, Extent, Serial, Write};
 
 pub(crate) const VERSION: u8 = 1;
 
@@ -51,8 +53,8 @@ pub enum Record {
     Server(Incarnation),
     Meta(VolumeId, Meta),
     Data(VolumeId, Position, Payload),
-    /// Number of the last batch, merged serial, bytes of the last batch.
-    Segment(SegmentKey, u64, Serial, Bytes),
+    /// Number of the last batch, merged serial, the last batch.
+    Segment(SegmentKey, u64, Serial, Batch),
     Map(SegmentKey, u64, ChunkId),
     Table(SegmentKey, ChunkId, BTreeMap<u32, BlockId>),
     Block(SegmentKey, BlockId, Payload),
@@ -137,6 +139,37 @@ pub fn table(table: &BTreeMap<u32, BlockId>) -> Bytes {
     table.iter().fold(begin().u32(table.len() as u32), |w, (place, id)| w.u32(*place).u64(id.0)).end()
 }
 
+fn write_contents(w: Writer, write: &Write) -> Writer {
+    let w = w.u64(write.extent.first).u32(write.extent.count);
+    match &write.contents {
+        Contents::Data(p) => write_payload(w.u8(0), p),
+        Contents::Zeroes => w.u8(1),
+        Contents::Discarded => w.u8(2),
+    }
+}
+fn read_contents(r: &mut Reader) -> Option<Write> {
+    let extent = Extent::new(r.u64()?, r.u32()?);
+    let contents = match r.u8()? {
+        0 => Contents::Data(read_payload(r).filter(|p| p.sectors() == extent.count)?),
+        1 => Contents::Zeroes,
+        2 => Contents::Discarded,
+        _ => return None,
+    };
+    extent.first.checked_add(extent.count.into())?;
+    Some(Write { extent, contents })
+}
+/// A batch without its filled stripes: a copy that joins begins anew in the next epoch.
+pub fn batch(b: &Batch) -> Bytes {
+    let w = Writer::default().u64(b.merged.0).u32(b.writes.len() as u32);
+    b.writes.iter().fold(w, write_contents).end()
+}
+fn read_batch(r: &mut Reader) -> Option<Batch> {
+    let merged = Serial(r.u64()?);
+    let n = r.u32()?;
+    let writes: Option<Vec<Write>> = (0..n).map(|_| read_contents(r)).collect();
+    Some(Batch { writes: writes?, merged, fill: Vec::new() })
+}
+
 fn read_meta(id: EntryId, r: &mut Reader) -> Option<Meta> {
     let kind = match r.u8()? {
         0 => Kind::Data,
@@ -174,7 +207,12 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
         _ => {
             let s = SegmentKey { volume, segment: k.big32()? };
             match kind {
-                b's' => Record::Segment(s, r.u64()?, Serial(r.u64()?), r.bytes(BATCH_MAX)?),
+                b's' => {
+                    let (last, merged, bytes) = (r.u64()?, Serial(r.u64()?), r.bytes(BATCH_MAX)?);
+                    let mut b = Reader { rest: &bytes };
+                    let batch = read_batch(&mut b).filter(|_| b.rest.is_empty())?;
+                    Record::Segment(s, last, merged, batch)
+                }
                 b'a' => Record::Map(s, k.big64()?, ChunkId(r.u64()?)),
                 b't' => {
                     let chunk = ChunkId(k.big64()?);

@@ -20,6 +20,11 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("model::is_a_flat_array_whatever_the_stripes", ALL),
         ("recovery::random_writes_survive_random_failures", ALL),
     ]),
+    ("cloud", &[
+        ("search::blocks_stay_linearizable_and_durable_through_all_faults", ALL),
+        ("search::power_cuts_of_all_servers_lose_nothing_that_was_answered", ALL),
+        ("search::clients_attach_and_crash_in_the_middle_of_everything", ALL),
+    ]),
     ("device", &[
         ("power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced", ALL),
         ("power_cut_tests::what_found_no_room_is_tried_again_and_nothing_is_lost", ALL),

@@ -2,6 +2,7 @@
 
 mod block;
 mod client;
+mod cloud;
 mod device;
 mod flash;
 mod host;
@@ -63,6 +64,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
         transport::MUTANTS,
         kv::MUTANTS,
         kv_replica::MUTANTS,
+        cloud::MUTANTS,
         host::MUTANTS,
     ];
     crates.into_iter().flatten()

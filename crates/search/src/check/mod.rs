@@ -1,12 +1,6 @@
-//! Checkers of runs, each in a module of its own; adding one changes no node.
+//! Checkers of runs, each in a module of its own; adding one changes no node. Histories: `rackweave_history`.
 
 pub mod bounds;
-pub mod history;
-mod search;
 
 pub use bounds::Bounds;
-pub use history::{History, HistoryStats, OpId, Outcome, Promise, Violation};
-pub use search::SearchError;
-
-#[cfg(test)]
-mod history_tests;
+pub use rackweave_history::{History, HistoryStats, OpId, Outcome, Promise, SearchError, Violation};

@@ -26,7 +26,7 @@
 use rackweave_core::map::{Map, Set, map, set};
 use rackweave_core::rng::mix64;
 
-use crate::check::history::{OpId, SectorEvent, What};
+use crate::history::{OpId, SectorEvent, What};
 
 /// Most operations pending on one sector: clients keep a few dozen, and unanswered ones end with the next fence or when
 /// they become unobservable.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use rackweave_core::{Payload, SetId, Time, VolumeId};
 
-use crate::check::search::{Search, SearchError};
+use crate::search::{Search, SearchError};
 
 /// An operation of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

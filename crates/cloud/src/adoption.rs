@@ -1,0 +1,147 @@
+//! What a new epoch begins with (rule 25): which log entries count, who holds each segment, who serves it.
+//!
+//! - An entry counts if an answering copy has it, its serial was not given up, and it is not merged. All others are dead.
+//! - Every sub-log needs an answering copy, and every segment an answering holder. Otherwise recovery waits.
+//! - The owner of a segment is a holder with the last batch: each acknowledged batch is on all holders.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
+
+use crate::config::Config;
+use crate::log::{Kind, Meta};
+use crate::meta_record::VolumeRecord;
+use crate::msg::SegmentReport;
+use crate::stripe::Striping;
+use crate::types::{EntryId, Serial};
+use crate::view::{Adopted, Member, Placement, View};
+
+/// What a sealed server has.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    pub incarnation: Incarnation,
+    pub drive: DriveId,
+    pub metas: Vec<Meta>,
+    pub segments: Vec<SegmentReport>,
+}
+
+pub(crate) struct Recovery<'a> {
+    pub volume: VolumeId,
+    pub config: &'a Config,
+    pub striping: Striping,
+    pub record: &'a VolumeRecord,
+    pub reports: &'a BTreeMap<NodeId, Report>,
+}
+
+/// A serial that some copy records as given up while another has its contents.
+pub(crate) type Voids = BTreeSet<EntryId>;
+
+impl Recovery<'_> {
+    /// Whether the server can testify to what it was given: it has the drive that it had then.
+    fn is_witness(&self, n: NodeId) -> bool {
+        let then = self.record.view.as_ref().and_then(|v| v.member(n));
+        let now = self.reports.get(&n);
+        let same = then.zip(now).is_some_and(|(t, n)| t.drive == n.drive);
+        same || mutant!("cloud.recovery.drive-ignored") && now.is_some()
+    }
+    fn segment(&self, n: NodeId, segment: u32) -> Option<&SegmentReport> {
+        self.reports.get(&n)?.segments.iter().find(|s| s.segment == segment)
+    }
+
+    /// The next view; `None`: too few have answered.
+    pub fn view(&self) -> Option<(View, Voids)> {
+        let servers: Vec<Member> =
+            self.reports.iter().map(|(n, r)| Member { node: *n, incarnation: r.incarnation, drive: r.drive }).collect();
+        if servers.len() < self.config.min_copies.max(self.config.log_copies) {
+            return None;
+        }
+        let segments: Option<Vec<Placement>> =
+            (0..self.striping.segments()).map(|s| self.placement(s, &servers)).collect();
+        let segments = segments?;
+        let merged: Vec<Serial> =
+            (0u32..).zip(&segments).map(|(s, p)| self.segment(p.owner, s).map_or(Serial(0), |r| r.merged)).collect();
+        let (adopted, voids) = self.adopted(&merged)?;
+        let seen = self.reports.values().flat_map(|r| &r.metas).map(|m| m.id.serial.next());
+        let before = self.record.view.as_ref().map_or(Serial(1), |v| v.next);
+        let next = seen.chain(merged.iter().map(|m| m.next())).fold(before, Serial::max);
+        let view = View {
+            volume: self.volume,
+            epoch: self.record.epoch,
+            revision: 0,
+            client: self.record.client,
+            client_incarnation: self.record.client_incarnation,
+            servers,
+            merger: segments[0].owner,
+            segments,
+            adopted,
+            next,
+        };
+        Some((view, voids))
+    }
+
+    fn placement(&self, segment: u32, servers: &[Member]) -> Option<Placement> {
+        let n = servers.len();
+        let in_turn = || (0..n).map(|i| servers[(segment as usize + i) % n].node);
+        let Some(last) = self.record.view.as_ref() else {
+            let holders: Vec<NodeId> = in_turn().take(self.config.copies).collect();
+            return Some(Placement { owner: holders[0], holders, joining: Vec::new() });
+        };
+        let before = &last.segments[segment as usize];
+        let number = |n: &NodeId| self.segment(*n, segment).map_or(0, |r| r.last);
+        let answering: Vec<NodeId> = before.holders.iter().copied().filter(|n| self.is_witness(*n)).collect();
+        let newest = answering.iter().map(number).max()?;
+        let holders: Vec<NodeId> = answering.into_iter().filter(|n| number(n) + 1 >= newest).collect();
+        let has_last = |n: &NodeId| number(n) == newest || mutant!("cloud.takeover.lagging-owner");
+        let able: Vec<NodeId> = holders.iter().copied().filter(has_last).collect();
+        let lagging = holders.iter().copied().min_by_key(number).filter(|_| mutant!("cloud.takeover.lagging-owner"));
+        let kept = able.iter().find(|n| **n == before.owner).or(able.first()).copied();
+        let room = self.config.copies.saturating_sub(holders.len());
+        let joining = in_turn().filter(|n| !holders.contains(n)).take(room).collect();
+        Some(Placement { owner: lagging.or(kept)?, holders, joining })
+    }
+
+    /// Whether an answering copy can testify to each entry.
+    fn covered(&self, view: &View, merged: &[Serial]) -> bool {
+        let answers = |n: &NodeId| self.is_witness(*n);
+        let n = view.servers.len() as u64;
+        let copies = self.config.log_copies;
+        let sub_logs = (0..n).all(|k| view.pair(Serial(k), copies).any(|n| answers(&n)));
+        let live = |a: &&Adopted| a.id.serial > merged[self.striping.segment_of(a.extent.first) as usize];
+        sub_logs && view.adopted.iter().filter(live).all(|a| a.copies.iter().any(answers))
+    }
+    fn adopted(&self, merged: &[Serial]) -> Option<(Vec<Adopted>, Voids)> {
+        let Some(last) = &self.record.view else { return Some((Vec::new(), Voids::new())) };
+        if !self.covered(last, merged) && !mutant!("cloud.recovery.any-copy") {
+            return None;
+        }
+        let mut found: BTreeMap<EntryId, Adopted> = BTreeMap::new();
+        let mut voids = Voids::new();
+        for (n, report) in self.reports.iter().filter(|(n, _)| self.is_witness(**n)) {
+            for m in report.metas.iter().filter(|m| self.counts(last, *n, m.id)) {
+                if m.kind == Kind::Void {
+                    voids.insert(m.id);
+                } else if m.valid {
+                    let new = || Adopted { id: m.id, extent: m.extent, copies: Vec::new() };
+                    found.entry(m.id).or_insert_with(new).copies.push(*n);
+                }
+            }
+        }
+        let ignored = mutant!("cloud.recovery.void-ignored");
+        let live = |a: &Adopted| {
+            let of_segment = merged[self.striping.segment_of(a.extent.first) as usize];
+            (a.id.serial > of_segment || mutant!("cloud.recovery.merged-adopted"))
+                && (!voids.contains(&a.id) || ignored)
+        };
+        let adopted = found.values().filter(|a| live(a)).cloned().collect();
+        voids.retain(|id| found.contains_key(id));
+        Some((adopted, voids))
+    }
+    /// Whether an entry on this server is one of the last epoch, or was adopted by it with a copy there.
+    fn counts(&self, last: &View, n: NodeId, id: EntryId) -> bool {
+        if mutant!("cloud.recovery.dead-return") {
+            return id.generation <= last.epoch;
+        }
+        let own = |generation: Epoch| generation == last.epoch;
+        own(id.generation) || last.adopted.iter().any(|a| a.id == id && a.copies.contains(&n))
+    }
+}

@@ -1,0 +1,354 @@
+//! The metadata role: servers' leases, attachment of clients, epochs of volumes. What leaves is durable.
+//!
+//! An epoch begins in two steps. Its number is recorded, and all servers are sealed: they refuse earlier epochs and report
+//! what they have. When all have answered whose leases run, [`crate::adoption`] makes the view, which is recorded once.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::journal::Journal;
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time, VolumeId};
+
+use crate::adoption::{Recovery, Report};
+use crate::config::Config;
+use crate::meta_record::{self, MetaRecord, VolumeRecord};
+use crate::msg::{Body, Packet};
+use crate::record::RecordError;
+use crate::stripe::Striping;
+use crate::trace::{ADOPTED, EPOCH_BEGUN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED};
+use crate::view::View;
+
+const WRITE_BYTES: usize = 256 << 10;
+
+#[derive(Debug)]
+struct ServerState {
+    incarnation: Incarnation,
+    /// When its lease has ended by any clock.
+    lease_ends: Time,
+}
+
+#[derive(Debug)]
+enum Written {
+    Server(NodeId),
+    Begun(VolumeId, Epoch),
+    View(VolumeId, Epoch, u32),
+}
+
+#[derive(Debug)]
+struct VolumeState {
+    striping: Striping,
+    record: VolumeRecord,
+    /// The view, once it is durable and while its epoch lasts.
+    published: Option<View>,
+    /// Reports of sealed servers, while an epoch is being begun.
+    sealing: Option<BTreeMap<NodeId, Report>>,
+    /// The view is being recorded.
+    recording: bool,
+    retry_at: Time,
+}
+
+pub struct Meta {
+    me: NodeId,
+    config: Config,
+    servers: BTreeMap<NodeId, ServerState>,
+    volumes: BTreeMap<VolumeId, VolumeState>,
+    journal: Journal<Written>,
+    started: bool,
+}
+
+impl Meta {
+    /// # Errors
+    /// A record that is damaged or of another version.
+    pub fn new(
+        me: NodeId,
+        config: Config,
+        volumes: &BTreeMap<VolumeId, Striping>,
+        saved: &[(Bytes, Bytes)],
+    ) -> Result<Meta, RecordError> {
+        let state = |striping| VolumeState {
+            striping,
+            record: VolumeRecord::default(),
+            published: None,
+            sealing: None,
+            recording: false,
+            retry_at: Time::ZERO,
+        };
+        let mut meta = Meta {
+            me,
+            config,
+            servers: BTreeMap::new(),
+            volumes: volumes.iter().map(|(v, s)| (*v, state(*s))).collect(),
+            journal: Journal::new(WRITE_BYTES),
+            started: false,
+        };
+        for (key, value) in saved {
+            match meta_record::read(key, value)? {
+                MetaRecord::Server(n, incarnation, _) => {
+                    meta.servers.insert(n, ServerState { incarnation, lease_ends: Time::MAX });
+                }
+                MetaRecord::Volume(id, record) => {
+                    let what = "the volume";
+                    let missing = || RecordError::Missing { volume: id, what, key: key.clone() };
+                    let v = meta.volumes.get_mut(&id).ok_or_else(missing)?;
+                    let begun = record.view.as_ref().is_some_and(|v| v.epoch == record.epoch);
+                    v.published = record.view.clone().filter(|_| begun);
+                    v.sealing = (!begun).then(BTreeMap::new);
+                    v.record = record;
+                }
+            }
+        }
+        Ok(meta)
+    }
+    /// The view of a volume's epoch, if it has begun.
+    pub fn view(&self, volume: VolumeId) -> Option<&View> {
+        self.volumes.get(&volume)?.published.as_ref()
+    }
+    fn send(&self, fx: &mut Effects<Packet>, to: NodeId, volume: VolumeId, epoch: Epoch, body: Body) {
+        fx.send(Packet { from: self.me, to, volume, epoch, body });
+    }
+
+    fn begin_epoch(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
+        let Some(v) = self.volumes.get_mut(&id) else { return };
+        v.record.epoch = Epoch(v.record.epoch.0 + 1);
+        (v.published, v.sealing, v.recording) = (None, None, false);
+        let (epoch, record) = (v.record.epoch, v.record.clone());
+        fx.trace(EPOCH_BEGUN, id.0.into(), epoch.0.into());
+        self.write(fx, MetaRecord::Volume(id, record), Written::Begun(id, epoch));
+    }
+    fn write(&mut self, fx: &mut Effects<Packet>, record: MetaRecord, then: Written) {
+        let (key, value) = record.write();
+        self.journal.force(fx, vec![(key, Some(value))], then);
+    }
+
+    fn on_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {
+        let (from, volume, epoch) = (packet.from, packet.volume, packet.epoch);
+        match packet.body {
+            Body::Register { incarnation, drive } => self.register(now, from, incarnation, drive, fx),
+            Body::Heartbeat { incarnation, sent, views } => self.heartbeat(now, from, incarnation, sent, &views, fx),
+            Body::Sealed { incarnation, drive, metas, segments } => {
+                let known = self.servers.get(&from).is_some_and(|s| s.incarnation == incarnation);
+                let Some(v) = self.volumes.get_mut(&volume).filter(|v| known && v.record.epoch == epoch) else {
+                    return;
+                };
+                if let Some(reports) = &mut v.sealing {
+                    reports.insert(from, Report { incarnation, drive, metas, segments });
+                    self.try_finish(now, volume, fx);
+                }
+            }
+            Body::Filled { segment, node } => self.filled(from, volume, epoch, segment, node, fx),
+            Body::Attach { incarnation } => self.attach(from, volume, incarnation, true, fx),
+            Body::Lookup { incarnation } => self.attach(from, volume, incarnation, false, fx),
+            _ => {}
+        }
+    }
+
+    fn register(&mut self, now: Time, n: NodeId, incarnation: Incarnation, drive: DriveId, fx: &mut Effects<Packet>) {
+        let known = self.servers.get(&n).map(|s| s.incarnation);
+        if known.is_some_and(|i| i > incarnation) {
+            return;
+        }
+        if known != Some(incarnation) {
+            let lease_ends = now + self.config.foreign_lease();
+            self.servers.insert(n, ServerState { incarnation, lease_ends });
+            for v in self.volumes.values_mut().filter(|v| !v.recording) {
+                v.sealing.as_mut().map(|s| s.remove(&n));
+            }
+        }
+        self.write(fx, MetaRecord::Server(n, incarnation, drive), Written::Server(n));
+    }
+    fn heartbeat(
+        &mut self,
+        now: Time,
+        n: NodeId,
+        incarnation: Incarnation,
+        sent: Time,
+        views: &[(VolumeId, Epoch, u32)],
+        fx: &mut Effects<Packet>,
+    ) {
+        let foreign = self.config.foreign_lease();
+        let Some(server) = self.servers.get_mut(&n).filter(|s| s.incarnation == incarnation) else { return };
+        // A server that has not heard of an epoch could serve the one before.
+        let behind =
+            |(id, epoch, _): &(VolumeId, Epoch, u32)| self.volumes.get(id).is_some_and(|v| *epoch < v.record.epoch);
+        if !views.iter().any(behind) || mutant!("cloud.lease.granted-to-left-out") {
+            server.lease_ends = now + foreign;
+            self.send(fx, n, VolumeId(0), Epoch(0), Body::Lease { incarnation, sent });
+        }
+        for (id, epoch, revision) in views {
+            let Some(v) = self.volumes.get(id) else { continue };
+            match (&v.published, &v.sealing) {
+                (Some(view), _) if (*epoch, *revision) < (view.epoch, view.revision + 1) => {
+                    self.send(fx, n, *id, view.epoch, Body::View(Box::new(view.clone())));
+                }
+                (None, Some(reports)) if !reports.contains_key(&n) => {
+                    self.send(fx, n, *id, v.record.epoch, Body::Seal);
+                }
+                _ => {}
+            }
+        }
+    }
+    /// `attaches`: otherwise it only looks for the view.
+    fn attach(
+        &mut self,
+        client: NodeId,
+        id: VolumeId,
+        incarnation: Incarnation,
+        attaches: bool,
+        fx: &mut Effects<Packet>,
+    ) {
+        let Some(v) = self.volumes.get_mut(&id) else { return };
+        let current = (v.record.client, v.record.client_incarnation) == (client, incarnation);
+        if let Some(view) = v.published.clone().filter(|_| current) {
+            return self.send(fx, client, id, view.epoch, Body::View(Box::new(view)));
+        }
+        let was = v.record.attached.get(&client).is_some_and(|i| *i >= incarnation);
+        if was && !current {
+            let epoch = v.record.epoch;
+            return self.send(fx, client, id, epoch, Body::Fenced { incarnation });
+        }
+        if attaches && !was {
+            v.record.attached.insert(client, incarnation);
+            (v.record.client, v.record.client_incarnation) = (client, incarnation);
+            if let Some(view) = v.published.as_mut().filter(|_| mutant!("cloud.attach.same-epoch")) {
+                (view.client, view.client_incarnation) = (client, incarnation);
+                view.revision += 1;
+                v.record.view = Some(view.clone());
+                return;
+            }
+            self.begin_epoch(id, fx);
+        }
+    }
+    fn filled(
+        &mut self,
+        from: NodeId,
+        id: VolumeId,
+        epoch: Epoch,
+        segment: u32,
+        node: NodeId,
+        fx: &mut Effects<Packet>,
+    ) {
+        let Some(v) = self.volumes.get_mut(&id).filter(|v| v.published.is_some() && v.record.epoch == epoch) else {
+            return;
+        };
+        let Some(view) = &mut v.record.view else { return };
+        let Some(p) = view.segments.get_mut(segment as usize) else { return };
+        if p.owner != from || !p.joining.contains(&node) {
+            return;
+        }
+        p.joining.retain(|n| *n != node);
+        p.holders.push(node);
+        view.revision += 1;
+        let (revision, record) = (view.revision, v.record.clone());
+        self.write(fx, MetaRecord::Volume(id, record), Written::View(id, epoch, revision));
+    }
+
+    fn seal_all(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
+        let Some(v) = self.volumes.get_mut(&id) else { return };
+        v.retry_at = now + self.config.retry;
+        let epoch = v.record.epoch;
+        let Some(reports) = &v.sealing else { return };
+        let to: Vec<NodeId> = self.servers.keys().copied().filter(|n| !reports.contains_key(n)).collect();
+        to.into_iter().for_each(|n| self.send(fx, n, id, epoch, Body::Seal));
+    }
+    fn try_finish(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
+        let Some(v) = self.volumes.get_mut(&id).filter(|v| !v.recording) else { return };
+        let Some(reports) = &v.sealing else { return };
+        let early = mutant!("cloud.lease.left-out-early");
+        let silent = |n: &NodeId| !reports.contains_key(n);
+        let waits = self.servers.iter().any(|(n, s)| silent(n) && now < s.lease_ends && !early);
+        if waits {
+            return;
+        }
+        let (config, striping, record) = (&self.config, v.striping, &v.record);
+        let Some((view, voids)) = (Recovery { volume: id, config, striping, record, reports }).view() else {
+            fx.trace(RECOVERY_WAITS, id.0.into(), 0);
+            return;
+        };
+        for m in v.record.view.iter().flat_map(|v| &v.servers).filter(|m| silent(&m.node)) {
+            fx.trace(LEFT_OUT, m.node.0.into(), 0);
+        }
+        for id in voids {
+            fx.trace(VOID_ADOPTED, id.serial.0, 0);
+        }
+        let single = view.adopted.iter().filter(|a| a.copies.len() < self.config.log_copies).count();
+        fx.trace(ADOPTED, view.adopted.len() as u64, single as u64);
+        let epoch = view.epoch;
+        v.record.view = Some(view);
+        v.recording = true;
+        let record = v.record.clone();
+        self.write(fx, MetaRecord::Volume(id, record), Written::View(id, epoch, 0));
+        if mutant!("cloud.recovery.not-durable") {
+            self.on_written(now, Written::View(id, epoch, 0), fx);
+        }
+    }
+
+    fn on_written(&mut self, now: Time, written: Written, fx: &mut Effects<Packet>) {
+        match written {
+            Written::Server(n) => {
+                let Some(incarnation) = self.servers.get(&n).map(|s| s.incarnation) else { return };
+                self.send(fx, n, VolumeId(0), Epoch(0), Body::Registered { incarnation });
+            }
+            Written::Begun(id, epoch) => {
+                let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.epoch == epoch) else { return };
+                v.sealing = Some(BTreeMap::new());
+                self.seal_all(now, id, fx);
+            }
+            Written::View(id, epoch, revision) => {
+                let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.epoch == epoch) else { return };
+                let Some(view) = v.record.view.clone().filter(|v| v.epoch == epoch && v.revision == revision) else {
+                    return;
+                };
+                (v.sealing, v.recording) = (None, false);
+                v.published = Some(view.clone());
+                let to: Vec<NodeId> = view.servers.iter().map(|m| m.node).chain([view.client]).collect();
+                to.into_iter().for_each(|n| self.send(fx, n, id, epoch, Body::View(Box::new(view.clone()))));
+            }
+        }
+    }
+
+    /// Whether another epoch must begin: a member restarted or is silent, or a server came back.
+    fn is_outdated(&self, now: Time, view: &View) -> bool {
+        let lost = view
+            .servers
+            .iter()
+            .any(|m| self.servers.get(&m.node).is_none_or(|s| s.incarnation != m.incarnation || now >= s.lease_ends));
+        let back = self.servers.iter().any(|(n, s)| view.member(*n).is_none() && now < s.lease_ends);
+        lost || back
+    }
+    fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        if !self.started {
+            self.started = true;
+            let ends = now + self.config.foreign_lease();
+            self.servers.values_mut().for_each(|s| s.lease_ends = ends);
+        }
+        for id in self.volumes.keys().copied().collect::<Vec<_>>() {
+            let v = &self.volumes[&id];
+            match (&v.published, &v.sealing) {
+                (Some(view), _) if self.is_outdated(now, view) => self.begin_epoch(id, fx),
+                (None, Some(_)) if now >= v.retry_at => {
+                    self.seal_all(now, id, fx);
+                    self.try_finish(now, id, fx);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Node<Packet> for Meta {
+    fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+        match event {
+            Event::Packet(packet) => self.on_packet(now, packet, fx),
+            Event::Stored { tag } => {
+                for written in self.journal.stored(fx, tag) {
+                    self.on_written(now, written, fx);
+                }
+            }
+            Event::Timer => {
+                self.tick(now, fx);
+                fx.wake_at(now + self.config.tick);
+            }
+            Event::Completion(_) | Event::Request(_) => {}
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Parts of requests in one stripe each, and their way to proxies and logs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rackweave_core::{Effects, Epoch, NodeId, Payload, Time};
+
+use crate::client::{Route, Router, VDisk};
+use crate::index::Found;
+use crate::msg::{Body, Packet, ReadResult};
+use crate::trace::{READ_INCOMPLETE, READ_OUTDATED, RESCHEDULED, VOIDED};
+use crate::types::{EntryId, Extent, Serial, Write};
+
+/// Where a write is.
+#[derive(Clone, Debug)]
+pub(crate) enum Writing {
+    Waiting,
+    Stable {
+        sequence: u64,
+    },
+    Append {
+        serial: Serial,
+        acked: BTreeSet<NodeId>,
+        since: Time,
+    },
+    /// Its serial is being given up. `full`: the log has no room.
+    Void {
+        serial: Serial,
+        acked: BTreeSet<NodeId>,
+        full: bool,
+    },
+    /// It was adopted with one copy, and is done when it is merged.
+    Adopted {
+        serial: Serial,
+        generation: Epoch,
+    },
+}
+
+/// A read's messages under way, and what has come.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    pub parts: BTreeMap<u64, (Extent, Option<EntryId>)>,
+    pub got: BTreeMap<u64, Payload>,
+    tries: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub request: u64,
+    pub extent: Extent,
+    write: Option<Write>,
+    pub writing: Option<Writing>,
+    pub reading: Option<Reading>,
+    /// The log refused it: to the proxy, if no entry overlaps it.
+    no_log: bool,
+    retry_at: Time,
+}
+
+impl Piece {
+    pub fn write(request: u64, write: Write) -> Piece {
+        Piece {
+            request,
+            extent: write.extent,
+            write: Some(write),
+            writing: Some(Writing::Waiting),
+            reading: None,
+            no_log: false,
+            retry_at: Time::ZERO,
+        }
+    }
+    pub fn read(request: u64, extent: Extent) -> Piece {
+        let reading = Some(Reading::default());
+        Piece { request, extent, write: None, writing: None, reading, no_log: false, retry_at: Time::ZERO }
+    }
+    pub fn is_write(&self) -> bool {
+        self.write.is_some()
+    }
+    pub fn waits(&self) -> bool {
+        matches!(self.writing, Some(Writing::Waiting))
+    }
+    pub fn is_due(&self, now: Time) -> bool {
+        now >= self.retry_at
+    }
+    /// The serial that is neither on all copies nor void.
+    pub fn open_serial(&self) -> Option<Serial> {
+        match self.writing {
+            Some(Writing::Append { serial, .. } | Writing::Void { serial, .. }) => Some(serial),
+            _ => None,
+        }
+    }
+    pub fn adopted_serial(&self) -> Option<Serial> {
+        if let Some(Writing::Adopted { serial, .. }) = self.writing { Some(serial) } else { None }
+    }
+    pub fn generation(&self) -> Option<Epoch> {
+        if let Some(Writing::Adopted { generation, .. }) = self.writing { Some(generation) } else { None }
+    }
+    /// A new epoch: it begins again.
+    pub fn restart(&mut self) {
+        if self.writing.is_some() {
+            self.writing = Some(Writing::Waiting);
+        } else {
+            self.reading = Some(Reading::default());
+        }
+    }
+}
+
+impl<R: Router> VDisk<R> {
+    /// Begins a piece, if nothing is in its way.
+    pub(crate) fn start(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
+        let Some(piece) = self.pieces.get(&number).filter(|_| self.view.is_some()) else { return };
+        if piece.waits() {
+            let extent = piece.extent;
+            let earlier = |p: &Piece| p.is_write() && p.extent.overlaps(extent);
+            let blocked = self.pieces.range(..number).any(|(_, p)| earlier(p));
+            // Later pieces that overlap wait for this one, so only earlier ones can be under way.
+            if !blocked || mutant!("cloud.write.two-paths") {
+                self.start_write(now, fx, number);
+            }
+        } else if piece.reading.as_ref().is_some_and(|r| r.parts.is_empty()) {
+            self.start_read(now, fx, number);
+        }
+    }
+    fn start_write(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
+        let Some(piece) = self.pieces.get(&number) else { return };
+        let (extent, no_log) = (piece.extent, piece.no_log);
+        let overlaps = self.index.may_overlap(extent);
+        let route = self.router.route(now, extent);
+        let logged = match route {
+            _ if overlaps && !mutant!("cloud.write.not-rescheduled") => true,
+            Route::Burst => !no_log,
+            Route::Stable => false,
+        };
+        if logged && route == Route::Stable {
+            fx.trace(RESCHEDULED, number, 0);
+        }
+        let writing = if logged {
+            let serial = self.serial;
+            self.serial = serial.next();
+            Writing::Append { serial, acked: BTreeSet::new(), since: now }
+        } else {
+            self.sequence += 1;
+            Writing::Stable { sequence: self.sequence }
+        };
+        if let Some(piece) = self.pieces.get_mut(&number) {
+            piece.writing = Some(writing);
+        }
+        self.send_write(now, fx, number);
+    }
+    /// Sends what the piece waits for.
+    fn send_write(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
+        let (closed, depth, retry) = (self.closed(), self.depth(), self.config.retry);
+        let sequences = self.pieces.values().filter_map(|p| match p.writing {
+            Some(Writing::Stable { sequence }) => Some(sequence),
+            _ => None,
+        });
+        let floor = sequences.min().unwrap_or(0);
+        let Some(view) = self.view.clone() else { return };
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        piece.retry_at = now + retry;
+        let Some(write) = piece.write.clone() else { return };
+        let pair = |s: Serial| view.pair(s, self.config.log_copies);
+        let mut out = Vec::new();
+        match &piece.writing {
+            Some(Writing::Stable { sequence }) => {
+                let owner = view.segments[self.striping.segment_of(write.extent.first) as usize].owner;
+                out.push((owner, Body::Write { sequence: *sequence, floor, write, depth }));
+            }
+            Some(Writing::Append { serial, acked, .. }) => {
+                let serial = *serial;
+                for n in pair(serial).filter(|n| !acked.contains(n)) {
+                    out.push((n, Body::Append { serial, write: write.clone(), closed, depth }));
+                }
+            }
+            Some(Writing::Void { serial, acked, .. }) => {
+                out.extend(pair(*serial).filter(|n| !acked.contains(n)).map(|n| (n, Body::Void { serial: *serial })));
+            }
+            _ => {}
+        }
+        out.into_iter().for_each(|(to, body)| self.send(fx, to, body));
+    }
+    pub(crate) fn retry(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        piece.retry_at = now + self.config.retry;
+        match &mut piece.writing {
+            Some(Writing::Waiting) => self.start(now, fx, number),
+            Some(Writing::Append { since, serial, .. }) if now >= *since + self.config.give_up => {
+                let serial = *serial;
+                self.give_up(now, fx, number, serial, false);
+            }
+            Some(_) => self.send_write(now, fx, number),
+            None => {
+                if let Some(r) = &mut piece.reading {
+                    r.parts.clear();
+                    r.got.clear();
+                }
+                self.start_read(now, fx, number);
+            }
+        }
+    }
+    fn give_up(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64, serial: Serial, full: bool) {
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        piece.writing = Some(Writing::Void { serial, acked: BTreeSet::new(), full });
+        if mutant!("cloud.void.skipped") {
+            piece.no_log |= full;
+            piece.writing = Some(Writing::Waiting);
+            return self.start(now, fx, number);
+        }
+        self.send_write(now, fx, number);
+    }
+
+    fn of_serial(&self, serial: Serial) -> Option<u64> {
+        self.pieces.iter().find(|(_, p)| p.open_serial() == Some(serial)).map(|(n, _)| *n)
+    }
+    pub(crate) fn appended(&mut self, now: Time, fx: &mut Effects<Packet>, from: NodeId, serial: Serial) {
+        let copies = self.config.log_copies;
+        let Some(pair) = self.view.as_ref().map(|v| v.pair(serial, copies).collect::<Vec<_>>()) else { return };
+        let Some(number) = self.of_serial(serial) else { return };
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        let Some(Writing::Append { acked, .. }) = &mut piece.writing else { return };
+        acked.insert(from);
+        if !pair.iter().all(|n| acked.contains(n)) && !mutant!("cloud.append.one-copy") {
+            return;
+        }
+        let (extent, id) = (piece.extent, EntryId { serial, generation: self.epoch() });
+        self.complete(id, extent);
+        self.finish(now, fx, number, None);
+    }
+    /// Entries enter the index in serial order.
+    fn complete(&mut self, id: EntryId, extent: Extent) {
+        self.index.insert(id, extent, false);
+    }
+    pub(crate) fn append_full(&mut self, now: Time, fx: &mut Effects<Packet>, serial: Serial) {
+        let Some(number) = self.of_serial(serial) else { return };
+        if matches!(self.pieces[&number].writing, Some(Writing::Append { .. })) {
+            self.give_up(now, fx, number, serial, true);
+        }
+    }
+    pub(crate) fn voided(&mut self, now: Time, fx: &mut Effects<Packet>, from: NodeId, serial: Serial) {
+        let copies = self.config.log_copies;
+        let Some(pair) = self.view.as_ref().map(|v| v.pair(serial, copies).collect::<Vec<_>>()) else { return };
+        let Some(number) = self.of_serial(serial) else { return };
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        let Some(Writing::Void { acked, full, .. }) = &mut piece.writing else { return };
+        acked.insert(from);
+        if !pair.iter().all(|n| acked.contains(n)) && !mutant!("cloud.void.one-copy") {
+            return;
+        }
+        fx.trace(VOIDED, serial.0, 0);
+        piece.no_log |= *full;
+        // If the log is full and an entry overlaps, merging must make room: not at once.
+        let again = !*full;
+        piece.writing = Some(Writing::Waiting);
+        piece.retry_at = now + self.config.retry;
+        if again {
+            self.start(now, fx, number);
+        }
+    }
+    pub(crate) fn written(&mut self, now: Time, fx: &mut Effects<Packet>, sequence: u64) {
+        let is = |p: &Piece| matches!(p.writing, Some(Writing::Stable { sequence: s }) if s == sequence);
+        if let Some(number) = self.pieces.iter().find(|(_, p)| is(p)).map(|(n, _)| *n) {
+            self.finish(now, fx, number, None);
+        }
+    }
+
+    fn start_read(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
+        let Some(extent) = self.pieces.get(&number).map(|p| p.extent) else { return };
+        let found =
+            if mutant!("cloud.read.past-log") { vec![Found::Store { part: extent }] } else { self.index.find(extent) };
+        let incomplete = |f: &Found| match f {
+            Found::Log { id, .. } => Some(id.serial).filter(|_| self.index.is_incomplete(*id)),
+            Found::Store { .. } => None,
+        };
+        let waits = found.iter().find_map(incomplete);
+        let retry = self.config.retry;
+        let Some(piece) = self.pieces.get_mut(&number) else { return };
+        piece.retry_at = now + retry;
+        if let Some(serial) = waits {
+            return fx.trace(READ_INCOMPLETE, serial.0, 0);
+        }
+        let Some(view) = self.view.clone() else { return };
+        let depth = self.depth();
+        let mut out = Vec::new();
+        for f in found {
+            let request = self.next_number();
+            let tries = self.pieces[&number].reading.as_ref().map_or(0, |r| r.tries);
+            let (part, id, to, body) = match f {
+                Found::Log { part, id } => {
+                    let copies = view.copies(id, self.config.log_copies);
+                    let to = copies[(tries + id.serial.0 as usize) % copies.len()];
+                    (part, Some(id), to, Body::ReadLog { request, id, part, depth })
+                }
+                Found::Store { part } => {
+                    let owner = view.segments[self.striping.segment_of(part.first) as usize].owner;
+                    (part, None, owner, Body::ReadStore { request, part, depth })
+                }
+            };
+            if let Some(r) = self.pieces.get_mut(&number).and_then(|p| p.reading.as_mut()) {
+                r.parts.insert(request, (part, id));
+            }
+            out.push((to, body));
+        }
+        if let Some(r) = self.pieces.get_mut(&number).and_then(|p| p.reading.as_mut()) {
+            r.tries += 1;
+        }
+        out.into_iter().for_each(|(to, body)| self.send(fx, to, body));
+    }
+    pub(crate) fn on_read(&mut self, now: Time, fx: &mut Effects<Packet>, request: u64, result: ReadResult) {
+        let asked = |p: &Piece| p.reading.as_ref().is_some_and(|r| r.parts.contains_key(&request));
+        let Some(number) = self.pieces.iter().find(|(_, p)| asked(p)).map(|(n, _)| *n) else { return };
+        let Some(reading) = self.pieces.get_mut(&number).and_then(|p| p.reading.as_mut()) else { return };
+        let Some((part, id)) = reading.parts.remove(&request) else { return };
+        match result {
+            ReadResult::Data(contents) => {
+                reading.got.insert(part.first, contents.payload(part.count));
+                if reading.parts.is_empty() {
+                    let parts: Vec<Payload> = std::mem::take(&mut reading.got).into_values().collect();
+                    self.finish(now, fx, number, Some(Payload::concat(&parts)));
+                }
+            }
+            ReadResult::Outdated | ReadResult::Incomplete => {
+                // The log's head has passed it, or soon will: all is read again, by the index as it is then.
+                fx.trace(READ_OUTDATED, id.map_or(0, |i| i.serial.0), 0);
+                reading.parts.clear();
+                reading.got.clear();
+                if let Some(p) = self.pieces.get_mut(&number) {
+                    p.retry_at = now + self.config.tick;
+                }
+            }
+        }
+    }
+}

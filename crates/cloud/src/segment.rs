@@ -1,0 +1,430 @@
+//! A server's copy of a segment, and its proxy if the server is the owner (DF1, rule 26).
+//!
+//! The owner gathers writes and merges into numbered batches, one under way at a time. A member applies a batch, its map
+//! changes and its merged serial as one atomic write, and acknowledges. A batch is committed when it is durable on all
+//! members; then clients are answered. Two holders therefore differ by the last batch at most: a new owner is one that has
+//! it, and gives it to the others before it serves. A copy that joins begins empty; whole stripes in batches fill it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rackweave_core::journal::Change;
+use rackweave_core::{MESSAGE_MAX, NodeId, SECTOR, Time};
+
+use crate::chunk::{ChunkStore, LocalChunks};
+use crate::ctx::{Ctx, Forced};
+use crate::map::AddressMap;
+use crate::msg::{Batch, Body, ReadResult, SegmentReport};
+use crate::record::{self, Record, SegmentKey};
+use crate::stripe::Striping;
+use crate::trace::{EQUALIZED, FILLED, MERGE_REPEATED, READ_HELD, WRITE_REPEATED};
+use crate::types::{Contents, Extent, Serial, Write};
+use crate::view::Placement;
+
+/// Most jobs of a batch: as many as one forced write takes quickly.
+const JOBS_MAX: usize = 32;
+/// Most jobs that wait at a proxy. Clients repeat what finds no room.
+const QUEUE_MAX: usize = 1024;
+/// Most reads that wait for a batch.
+const HELD_MAX: usize = 1024;
+
+#[derive(Clone, Debug)]
+enum Job {
+    Write { to: NodeId, sequence: u64, write: Write },
+    Merge { to: NodeId, entries: Vec<(Serial, Write)> },
+}
+
+#[derive(Debug, Default)]
+struct Flight {
+    number: u64,
+    jobs: Vec<Job>,
+    batch: Batch,
+    /// Filling goes on from this stripe, if it took part.
+    fill_from: Option<u64>,
+}
+
+/// The proxy's part, in one epoch.
+#[derive(Debug, Default)]
+struct Lead {
+    acked: BTreeMap<NodeId, u64>,
+    own: u64,
+    /// All holders have the last batch of the epochs before.
+    ready: bool,
+    flight: Option<Flight>,
+    queue: VecDeque<Job>,
+    held: Vec<(NodeId, u64, Extent)>,
+    done: BTreeSet<u64>,
+    pending: BTreeSet<u64>,
+    floor: u64,
+    committed: Serial,
+    /// The next stripe to fill; `None`: all are.
+    fill: Option<u64>,
+    retry_at: Time,
+}
+
+#[derive(Debug)]
+pub(crate) struct Segment {
+    key: SegmentKey,
+    striping: Striping,
+    map: AddressMap,
+    chunks: LocalChunks,
+    last: u64,
+    durable: u64,
+    merged: Serial,
+    batch: Batch,
+    placement: Placement,
+    joined: bool,
+    equal: bool,
+    lead: Option<Lead>,
+}
+
+impl Segment {
+    pub fn new(key: SegmentKey, striping: Striping) -> Segment {
+        Segment {
+            key,
+            striping,
+            map: AddressMap::new(key),
+            chunks: LocalChunks::new(key),
+            last: 0,
+            durable: 0,
+            merged: Serial(0),
+            batch: Batch::default(),
+            placement: Placement::default(),
+            joined: false,
+            equal: false,
+            lead: None,
+        }
+    }
+    /// A record of it that was saved. After the last, [`Segment::is_whole`].
+    pub fn found(&mut self, record: Record) {
+        match record {
+            Record::Segment(_, last, merged, batch) => {
+                (self.last, self.durable, self.merged, self.batch) = (last, last, merged, batch);
+            }
+            Record::Map(_, stripe, chunk) => self.map.found(stripe, chunk),
+            Record::Table(_, chunk, table) => self.chunks.found_table(chunk, table),
+            Record::Block(_, block, contents) => self.chunks.found_block(block, contents),
+            Record::Server(_) | Record::Meta(..) | Record::Data(..) => {}
+        }
+    }
+    /// Whether all blocks are there that its chunks name.
+    pub fn is_whole(&mut self) -> bool {
+        self.chunks.count()
+    }
+    /// What is durable; nothing for a copy that never took part.
+    pub fn report(&self) -> SegmentReport {
+        SegmentReport { segment: self.key.segment, last: self.last, merged: self.merged }
+    }
+    pub fn read(&self, part: Extent) -> rackweave_core::Payload {
+        let (stripe, at) = self.striping.place(part.first);
+        match self.map.get(stripe) {
+            Some(chunk) => self.chunks.read(chunk, at, part.count),
+            None => rackweave_core::Payload::Zero { sectors: part.count },
+        }
+    }
+    /// The epoch has ended: what was not committed is decided by the next.
+    pub fn seal(&mut self) {
+        (self.lead, self.joined, self.equal) = (None, false, false);
+        self.placement = Placement::default();
+    }
+
+    /// A view of a new epoch.
+    pub fn begin(&mut self, ctx: &mut Ctx, placement: Placement) {
+        self.placement = placement;
+        if self.placement.owner != ctx.me {
+            return;
+        }
+        let flight = Flight { number: self.last, batch: self.batch.clone(), ..Flight::default() };
+        let fill = (!self.placement.joining.is_empty()).then_some(0);
+        let lead = Lead { own: self.durable, flight: Some(flight), fill, ..Lead::default() };
+        self.lead = Some(lead);
+        self.replicate(ctx);
+        self.try_commit(ctx);
+    }
+    /// A copy has been filled.
+    pub fn revise(&mut self, ctx: &mut Ctx, placement: Placement) {
+        self.placement = placement;
+        self.go_on(ctx);
+    }
+
+    fn apply_write(&mut self, write: &Write, changes: &mut Vec<Change>) {
+        let (stripe, at) = self.striping.place(write.extent.first);
+        match &write.contents {
+            Contents::Data(data) => {
+                let chunk = self.map.get_or_allocate(stripe, changes);
+                self.chunks.write(chunk, at, data, changes);
+            }
+            Contents::Discarded if write.extent.count == self.striping.stripe() => {
+                if let Some(chunk) = self.map.remove(stripe, changes) {
+                    self.chunks.remove(chunk, changes);
+                }
+            }
+            Contents::Zeroes | Contents::Discarded => {
+                if let Some(chunk) = self.map.get(stripe) {
+                    self.chunks.trim(chunk, at, write.extent.count, changes);
+                }
+            }
+        }
+    }
+    fn apply(&mut self, ctx: &mut Ctx, number: u64, batch: Batch, fill: bool) {
+        let mut changes = Vec::new();
+        let writes = batch.fill.iter().filter(|_| fill).chain(&batch.writes).cloned().collect::<Vec<_>>();
+        writes.iter().for_each(|w| self.apply_write(w, &mut changes));
+        // One record set: a merge that is applied without its serial would be applied again, over newer writes.
+        let recorded = if mutant!("cloud.merge.serial-apart") { self.merged } else { batch.merged };
+        (self.last, self.merged) = (number, batch.merged);
+        let kept = record::batch(&batch);
+        self.batch = batch;
+        changes.push((record::segment_key(self.key), Some(record::segment(number, recorded, &kept))));
+        self.force(ctx, changes, number);
+    }
+    fn force(&mut self, ctx: &mut Ctx, changes: Vec<Change>, number: u64) {
+        let (volume, epoch, segment) = (ctx.volume, ctx.epoch, self.key.segment);
+        ctx.journal.force(ctx.fx, changes, Forced::Batch { volume, epoch, segment, number });
+    }
+    /// Gives all up, and begins as a copy that knows the number of the last batch and nothing else.
+    fn join(&mut self, ctx: &mut Ctx, number: u64, batch: Batch) {
+        let mut changes = Vec::new();
+        for (stripe, chunk) in self.map.iter().collect::<Vec<_>>() {
+            self.map.remove(stripe, &mut changes);
+            self.chunks.remove(chunk, &mut changes);
+        }
+        self.joined = true;
+        (self.last, self.durable, self.merged) = (number, 0, batch.merged);
+        let kept = record::batch(&batch);
+        self.batch = batch;
+        changes.push((record::segment_key(self.key), Some(record::segment(number, self.merged, &kept))));
+        self.force(ctx, changes, number);
+    }
+
+    /// A batch from the owner.
+    pub fn on_replicate(&mut self, ctx: &mut Ctx, from: NodeId, number: u64, batch: Batch, joins: bool) {
+        let joining = self.placement.joining.contains(&ctx.me);
+        let holder = self.placement.holders.contains(&ctx.me);
+        if from != self.placement.owner || from == ctx.me {
+            return;
+        }
+        if joins && joining && !self.joined {
+            return self.join(ctx, number, batch);
+        }
+        let takes = holder || joining && self.joined;
+        if takes && number == self.last + 1 {
+            if !self.equal && !self.joined {
+                ctx.trace(EQUALIZED, ctx.volume.0.into(), self.key.segment.into());
+            }
+            self.apply(ctx, number, batch, self.joined);
+        } else if takes && number <= self.durable {
+            ctx.send(from, Body::Replicated { segment: self.key.segment, number: self.durable });
+        }
+        self.equal |= takes;
+    }
+    /// A batch is durable here.
+    pub fn forced(&mut self, ctx: &mut Ctx, number: u64) {
+        self.durable = self.durable.max(number);
+        if let Some(lead) = &mut self.lead {
+            lead.own = lead.own.max(number);
+            self.try_commit(ctx);
+        } else {
+            let owner = self.placement.owner;
+            ctx.send(owner, Body::Replicated { segment: self.key.segment, number });
+        }
+    }
+    /// A batch of an earlier epoch is durable here.
+    pub fn durable(&mut self, number: u64) {
+        self.durable = self.durable.max(number);
+    }
+    pub fn on_replicated(&mut self, ctx: &mut Ctx, from: NodeId, number: u64) {
+        let Some(lead) = &mut self.lead else { return };
+        let acked = lead.acked.entry(from).or_default();
+        *acked = (*acked).max(number + 1);
+        self.try_commit(ctx);
+    }
+
+    fn others(&self, me: NodeId) -> impl Iterator<Item = NodeId> {
+        self.placement.members().filter(move |n| *n != me).collect::<Vec<_>>().into_iter()
+    }
+    fn replicate(&mut self, ctx: &mut Ctx) {
+        let others: Vec<NodeId> = self.others(ctx.me).collect();
+        let Some(lead) = &mut self.lead else { return };
+        let Some(flight) = &lead.flight else { return };
+        lead.retry_at = ctx.now + ctx.config.retry;
+        for n in others {
+            if lead.acked.get(&n).is_none_or(|a| *a <= flight.number) {
+                let joins = !lead.ready && self.placement.joining.contains(&n);
+                let mut batch = flight.batch.clone();
+                if self.placement.holders.contains(&n) {
+                    batch.fill.clear();
+                }
+                let (segment, number) = (self.key.segment, flight.number);
+                ctx.send(n, Body::Replicate { segment, number, batch, joins });
+            }
+        }
+    }
+    fn try_commit(&mut self, ctx: &mut Ctx) {
+        let others: Vec<NodeId> = self.others(ctx.me).collect();
+        let Some(lead) = &mut self.lead else { return };
+        let Some(number) = lead.flight.as_ref().map(|f| f.number) else { return };
+        let has = |n: &NodeId| lead.acked.get(n).is_some_and(|a| *a > number);
+        let early = mutant!("cloud.write.before-backups");
+        let equalizes = lead.ready || !mutant!("cloud.takeover.not-equalized");
+        if lead.own < number || !(early || others.iter().all(has)) && equalizes {
+            return;
+        }
+        let flight = lead.flight.take().unwrap_or_default();
+        lead.ready = true;
+        lead.committed = lead.committed.max(flight.batch.merged);
+        for job in flight.jobs {
+            match job {
+                Job::Write { to, sequence, .. } => {
+                    lead.pending.remove(&sequence);
+                    lead.done.insert(sequence);
+                    ctx.send(to, Body::Written { sequence });
+                }
+                Job::Merge { to, .. } => {
+                    let merged = lead.committed;
+                    ctx.send(to, Body::Merged { segment: self.key.segment, merged });
+                }
+            }
+        }
+        if let Some(from) = flight.fill_from {
+            lead.fill = Some(from);
+        }
+        for (to, request, part) in std::mem::take(&mut lead.held) {
+            self.on_read(ctx, to, request, part);
+        }
+        self.go_on(ctx);
+    }
+
+    /// The next batch, if there is anything to do.
+    fn go_on(&mut self, ctx: &mut Ctx) {
+        let takes = self.placement.holders.len() >= ctx.config.min_copies || mutant!("cloud.copies.too-few");
+        let joining = !self.placement.joining.is_empty();
+        let Some(lead) = &mut self.lead else { return };
+        if !lead.ready || lead.flight.is_some() {
+            return;
+        }
+        let n = if takes { lead.queue.len().min(JOBS_MAX) } else { 0 };
+        let jobs: Vec<Job> = lead.queue.drain(..n).collect();
+        let fill = lead.fill.filter(|_| joining).and_then(|from| self.map.from(from));
+        if joining && fill.is_none() && lead.fill.is_some() {
+            lead.fill = None;
+            self.report_filled(ctx);
+        }
+        if jobs.is_empty() && fill.is_none() {
+            return;
+        }
+        let mut batch = Batch { merged: self.merged, ..Batch::default() };
+        for job in &jobs {
+            match job {
+                Job::Write { write, .. } => batch.writes.push(write.clone()),
+                Job::Merge { entries, .. } => {
+                    let fresh = |e: &&(Serial, Write)| e.0 > batch.merged || mutant!("cloud.merge.repeated");
+                    let new: Vec<(Serial, Write)> = entries.iter().filter(fresh).cloned().collect();
+                    batch.merged = new.last().map_or(batch.merged, |e| e.0.max(batch.merged));
+                    batch.writes.extend(new.into_iter().map(|e| e.1));
+                }
+            }
+        }
+        if let Some(stripe) = fill {
+            let extent = Extent::new(stripe * u64::from(self.striping.stripe()), self.striping.stripe());
+            batch.fill.push(Write { extent, contents: Contents::Data(self.read(extent)) });
+        }
+        let (number, fill_from) = (self.last + 1, fill.map(|s| s + 1));
+        let flight = Flight { number, jobs, batch: batch.clone(), fill_from };
+        if let Some(lead) = &mut self.lead {
+            lead.flight = Some(flight);
+        }
+        self.apply(ctx, number, batch, false);
+        self.replicate(ctx);
+    }
+    fn report_filled(&mut self, ctx: &mut Ctx) {
+        for node in self.placement.joining.clone() {
+            ctx.trace(FILLED, ctx.volume.0.into(), self.key.segment.into());
+            ctx.send(ctx.meta, Body::Filled { segment: self.key.segment, node });
+        }
+    }
+
+    fn is_sound(&self, write: &Write) -> bool {
+        let sized = match &write.contents {
+            Contents::Data(p) => p.sectors() == write.extent.count,
+            Contents::Zeroes | Contents::Discarded => true,
+        };
+        let here =
+            self.striping.is_piece(write.extent) && self.striping.segment_of(write.extent.first) == self.key.segment;
+        here && sized && write.extent.count <= MESSAGE_MAX / SECTOR
+    }
+    pub fn on_write(&mut self, ctx: &mut Ctx, to: NodeId, sequence: u64, floor: u64, write: Write) {
+        let sound = self.is_sound(&write);
+        let Some(lead) = self.lead.as_mut().filter(|_| sound) else { return };
+        lead.floor = lead.floor.max(floor);
+        while lead.done.first().is_some_and(|s| *s < lead.floor) {
+            lead.done.pop_first();
+        }
+        let again = !mutant!("cloud.write.repeated");
+        if lead.done.contains(&sequence) && again {
+            ctx.trace(WRITE_REPEATED, sequence, 0);
+            return ctx.send(to, Body::Written { sequence });
+        }
+        let known = sequence < lead.floor || lead.pending.contains(&sequence);
+        if known && again || lead.queue.len() >= QUEUE_MAX {
+            return;
+        }
+        lead.pending.insert(sequence);
+        lead.queue.push_back(Job::Write { to, sequence, write });
+        self.go_on(ctx);
+    }
+    pub fn on_merge(&mut self, ctx: &mut Ctx, to: NodeId, entries: Vec<(Serial, Write)>) {
+        let sound = entries.iter().all(|e| self.is_sound(&e.1));
+        let segment = self.key.segment;
+        let Some(lead) = self.lead.as_mut().filter(|_| sound) else { return };
+        let Some(last) = entries.last().map(|e| e.0).filter(|_| lead.ready) else { return };
+        if last <= lead.committed && !mutant!("cloud.merge.repeated") {
+            ctx.trace(MERGE_REPEATED, segment.into(), last.0);
+            return ctx.send(to, Body::Merged { segment, merged: lead.committed });
+        }
+        let merges = |j: &Job| matches!(j, Job::Merge { .. });
+        let under_way =
+            lead.queue.iter().any(merges) || lead.flight.as_ref().is_some_and(|f| f.jobs.iter().any(merges));
+        if !under_way && lead.queue.len() < QUEUE_MAX {
+            lead.queue.push_back(Job::Merge { to, entries });
+            self.go_on(ctx);
+        }
+    }
+    pub fn on_read(&mut self, ctx: &mut Ctx, to: NodeId, request: u64, part: Extent) {
+        let inside = self.striping.is_piece(part) && self.striping.segment_of(part.first) == self.key.segment;
+        let Some(lead) = self.lead.as_mut().filter(|l| inside && l.ready && ctx.leased) else { return };
+        let waits = |f: &Flight| f.batch.writes.iter().any(|w| w.extent.overlaps(part));
+        if lead.flight.as_ref().is_some_and(waits) && !mutant!("cloud.read.uncommitted") {
+            if lead.held.len() < HELD_MAX {
+                ctx.trace(READ_HELD, part.first, 0);
+                lead.held.push((to, request, part));
+            }
+            return;
+        }
+        let result = ReadResult::Data(Contents::Data(self.read(part)));
+        ctx.send(to, Body::ReadReply { request, result });
+    }
+    pub fn tick(&mut self, ctx: &mut Ctx) {
+        let joining = !self.placement.joining.is_empty();
+        let Some(lead) = &mut self.lead else { return };
+        if ctx.now < lead.retry_at {
+            return;
+        }
+        lead.retry_at = ctx.now + ctx.config.retry;
+        let filled = lead.ready && lead.fill.is_none() && joining;
+        self.replicate(ctx);
+        if filled {
+            self.report_filled(ctx);
+        }
+        self.go_on(ctx);
+    }
+    /// Whether it has the same contents as another copy.
+    pub fn differs(&self, other: &Segment) -> Option<u64> {
+        let stripes: BTreeSet<u64> = self.map.iter().chain(other.map.iter()).map(|(s, _)| s).collect();
+        let n = self.striping.stripe();
+        stripes.into_iter().find(|s| {
+            let extent = Extent::new(s * u64::from(n), n);
+            let (a, b) = (self.read(extent), other.read(extent));
+            (0..n).any(|i| a.identity(i) != b.identity(i))
+        })
+    }
+}

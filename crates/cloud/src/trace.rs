@@ -1,0 +1,51 @@
+//! Situations that nodes of cloud disks report.
+
+use rackweave_core::trace_points;
+
+trace_points! {
+    /// A volume's epoch began: a client attached, or servers changed. a: volume, b: epoch.
+    EPOCH_BEGUN: CloudEpochBegun = 150,
+    /// The adopted set was recorded. a: entries, b: of these with one copy.
+    ADOPTED: CloudAdopted = 151,
+    /// An entry of an earlier epoch is dead: it was not adopted. a: volume, b: serial.
+    DEAD_ENTRY: CloudDeadEntry = 152,
+    /// Recovery waits for a server that may have the only copies. a: volume.
+    RECOVERY_WAITS: CloudRecoveryWaits = 153,
+    /// A server's lease ended before it was left out. a: server.
+    LEFT_OUT: CloudLeftOut = 154,
+    /// A message of another epoch was refused. a: volume, b: its epoch.
+    OUTDATED: CloudOutdated = 155,
+    /// A read was refused because the lease had ended.
+    NO_LEASE: CloudNoLease = 156,
+    /// An append came again. a: volume, b: serial.
+    APPEND_REPEATED: CloudAppendRepeated = 157,
+    /// The log was full. a: volume, b: serial.
+    LOG_FULL: CloudLogFull = 158,
+    /// A client gave a serial up, and both copies recorded that. a: serial.
+    VOIDED: CloudVoided = 159,
+    /// A write that its policy sent to a proxy overlaps a live entry, and went to the log. a: piece.
+    RESCHEDULED: CloudRescheduled = 160,
+    /// A read met an entry that had been merged. a: serial.
+    READ_OUTDATED: CloudReadOutdated = 161,
+    /// A read waits for an entry with one copy to be merged. a: serial.
+    READ_INCOMPLETE: CloudReadIncomplete = 162,
+    /// A read waited at a proxy for a write under way.
+    READ_HELD: CloudReadHeld = 163,
+    /// A write or merge came again to a proxy.
+    WRITE_REPEATED: CloudWriteRepeated = 164,
+    MERGE_REPEATED: CloudMergeRepeated = 165,
+    /// Entries were merged. a: volume, b: the log's head.
+    MERGED: CloudMerged = 166,
+    /// Merging waited for clients. a: volume.
+    MERGE_SUSPENDED: CloudMergeSuspended = 167,
+    /// A copy of a segment was filled. a: volume, b: segment.
+    FILLED: CloudFilled = 168,
+    /// A proxy had to give the last batch to another holder. a: volume, b: segment.
+    EQUALIZED: CloudEqualized = 169,
+    /// A client's append was found in the adopted set. a: serial.
+    APPEND_ADOPTED: CloudAppendAdopted = 170,
+    /// A client was fenced.
+    FENCED: CloudFenced = 171,
+    /// Recovery found the last void of a serial on one copy. a: serial.
+    VOID_ADOPTED: CloudVoidAdopted = 172,
+}

@@ -1,0 +1,87 @@
+//! A cloud disk without faults, and with one.
+
+use rackweave_cloud::Config;
+use rackweave_cloud::client::Op;
+use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::trace as t;
+use rackweave_cloud::types::Extent;
+use rackweave_core::Span;
+
+use crate::world::{World, quiet};
+
+fn world(config: Config) -> World {
+    let striping = Striping::new(64 << 10, 32 << 10, 4096).expect("it divides");
+    let mut w = World::new(7, config, 4, striping, quiet());
+    let c = w.clients[0];
+    assert!(w.attach(c, Span::from_secs(1)), "the first client attaches");
+    w
+}
+
+#[test]
+fn what_was_written_is_read_from_logs_and_proxies() {
+    let mut w = world(Config::default());
+    let c = w.clients[0];
+    for i in 0..40 {
+        let first = i * 7 % 100;
+        w.write(c, first, 12);
+        w.read(c, first, 20);
+        if i % 5 == 0 {
+            w.submit(c, Op::Discard { extent: Extent::new(first, 8) });
+            w.submit(c, Op::Zeroes { extent: Extent::new(first + 3, 8) });
+            w.submit(c, Op::Flush);
+        }
+        assert!(w.settle(Span::from_millis(200)), "request {i}");
+    }
+    w.read(c, 0, 128);
+    assert!(w.settle(Span::from_millis(200)));
+    assert_eq!(w.check(), Ok(()));
+    w.until(Span::from_secs(1), |w| w.whole()).expect("whole");
+    let all_merged = |w: &World| if w.log_entries() == 0 { Ok(()) } else { Err(w.log_entries().to_string()) };
+    w.until(Span::from_secs(1), all_merged).expect("idle time merges the log");
+    assert!(w.coverage().get(t::MERGED) > 0 && w.coverage().get(t::RESCHEDULED) > 0);
+    w.read(c, 0, 128);
+    assert!(w.settle(Span::from_millis(200)));
+    assert_eq!(w.check(), Ok(()));
+}
+
+#[test]
+fn a_second_client_fences_the_first_and_finds_its_writes() {
+    let mut w = world(Config::default());
+    let (a, b) = (w.clients[0], w.clients[1]);
+    for i in 0..20 {
+        w.write(a, i * 5, 8);
+    }
+    w.run(Span::from_micros(400));
+    assert!(w.attach(b, Span::from_secs(1)));
+    w.read(b, 0, 128);
+    assert!(w.settle(Span::from_secs(1)));
+    assert!(w.client(a).is_some_and(|a| a.is_fenced()) || w.under_way(a) == 0);
+    w.write(b, 3, 20);
+    assert!(w.settle(Span::from_secs(1)));
+    w.read(b, 0, 128);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!(w.check(), Ok(()));
+}
+
+#[test]
+fn every_server_may_be_lost_at_any_time() {
+    for victim in 0..4 {
+        let mut w = world(Config::default());
+        let c = w.clients[0];
+        for i in 0..30 {
+            w.write(c, i * 11 % 110, 10);
+            if i == 15 {
+                w.crash(w.servers[victim]);
+            }
+            w.run(Span::from_micros(300));
+        }
+        assert!(w.settle(Span::from_secs(2)), "the others go on without {victim}");
+        w.read(c, 0, 128);
+        assert!(w.settle(Span::from_secs(1)));
+        w.start_server(w.servers[victim]);
+        w.until(Span::from_secs(2), |w| w.whole()).expect("it is back");
+        w.read(c, 0, 128);
+        assert!(w.settle(Span::from_secs(1)));
+        assert_eq!(w.check(), Ok(()));
+    }
+}

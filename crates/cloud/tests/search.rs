@@ -1,0 +1,325 @@
+//! Everything at once: a client of a small disk while servers, clients and the metadata role crash, lose power together, are cut
+//! off, get empty drives, and while other clients attach. `RACKWEAVE_SEEDS` sets the number of seeds.
+
+use rackweave_cloud::Config;
+use rackweave_cloud::client::Op;
+use rackweave_cloud::config::MergeMode;
+use rackweave_cloud::log::LogLimits;
+use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::trace as t;
+use rackweave_cloud::types::Extent;
+use rackweave_core::rng::seeds;
+use rackweave_core::trace::Coverage;
+use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_sim::{Latency, LinkFaults, Network};
+
+use crate::world::{META, World, quiet};
+
+const OPS: u64 = 2_000;
+/// Faults and requests end by then.
+const RAGE_MAX: Time = Time(600_000_000_000);
+/// After the last fault everything is served and whole within this time.
+const CALM: Span = Span::from_secs(20);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    General,
+    /// Servers lose power together, again and again.
+    Cuts,
+    /// Clients attach and crash more often than anything else.
+    Attaches,
+}
+
+struct Storm {
+    w: World,
+    rng: Rng,
+    kind: Kind,
+    faults: u64,
+}
+
+fn network(rng: &mut Rng) -> Network {
+    let base = Span::from_micros(rng.between(10, 60));
+    let latency = Latency::Exponential { base, mean: Span::from_micros(rng.between(5, 200)) };
+    Network { latency, ..quiet() }
+}
+
+fn links(rng: &mut Rng) -> LinkFaults {
+    LinkFaults {
+        loss: *rng.pick(&[0.0, 0.01, 0.05]),
+        duplicate: *rng.pick(&[0.0, 0.05]),
+        reorder: *rng.pick(&[0.0, 0.1, 0.3]),
+        reorder_extra_ns: rng.between(10_000, 3_000_000),
+        duplicate_extra_ns: *rng.pick(&[0, 1_000_000, 400_000_000]),
+    }
+}
+
+impl Storm {
+    fn new(seed: u64, kind: Kind) -> Storm {
+        let mut rng = Rng::stream(seed, 77 + kind as u64);
+        let servers = rng.between(3, 5) as u32;
+        let small = rng.chance(0.3);
+        let config = Config {
+            copies: *rng.pick(&[2, 3, 3]),
+            lease: Span::from_millis(*rng.pick(&[60, 150])),
+            heartbeat: Span::from_millis(20),
+            drift_ppm: *rng.pick(&[200, 20_000]),
+            give_up: Span::from_millis(*rng.pick(&[12, 40])),
+            log: LogLimits {
+                file: 16 << 10,
+                bytes: if small { 24 << 10 } else { 1 << 20 },
+                entries: if small { 24 } else { 4096 },
+            },
+            merge: *rng.pick(&[MergeMode::Prioritized, MergeMode::Prioritized, MergeMode::Asap, MergeMode::Limited(2)]),
+            merge_foreground_bytes: if small { 8 << 10 } else { 128 << 10 },
+            ..Config::default()
+        };
+        let stripes = rng.between(2, 5);
+        let striping = Striping::new(stripes * 4096, stripes.div_ceil(2) * 4096, 4096).expect("it divides");
+        let network = network(&mut rng);
+        let mut w = World::new(seed, config, servers, striping, network);
+        w.burst = *rng.pick(&[0.2, 0.5, 0.5, 0.9]);
+        Storm { w, rng, kind, faults: 0 }
+    }
+
+    fn request(&mut self, c: NodeId) {
+        let sectors = self.w.striping.sectors();
+        let count = self.rng.between(1, 12.min(sectors));
+        let extent = Extent::new(self.rng.below(sectors - count + 1), count as u32);
+        match self.rng.below(20) {
+            0 => self.w.submit(c, Op::Zeroes { extent }),
+            1 => {
+                let whole = Extent::new(extent.first / 8 * 8, 8);
+                self.w.submit(c, Op::Discard { extent: whole });
+            }
+            2 => self.w.submit(c, Op::Flush),
+            3..=10 => {
+                let data = self.w.value(extent.count);
+                let fua = self.rng.chance(0.1);
+                self.w.submit(c, Op::Write { first: extent.first, data, fua });
+            }
+            _ => self.w.submit(c, Op::Read { extent }),
+        }
+    }
+
+    fn start_all(&mut self) {
+        if !self.w.is_up(META) {
+            self.w.start_meta();
+        }
+        self.w.servers.clone().into_iter().for_each(|s| self.w.start_server(s));
+    }
+    fn cut_power(&mut self) {
+        let share = *self.rng.pick(&[1.0, 1.0, 0.7]);
+        for s in self.w.servers.clone() {
+            if self.rng.chance(share) {
+                self.w.crash(s);
+            }
+        }
+        for n in [META, self.w.clients[0], self.w.clients[1]] {
+            if self.rng.chance(0.3) {
+                self.w.crash(n);
+            }
+        }
+    }
+    /// An empty drive, if everything has all its copies: more would be two losses.
+    fn replace(&mut self) {
+        let all_up = self.w.servers.iter().all(|s| self.w.is_up(*s));
+        if all_up && self.w.whole().is_ok() {
+            let s = *self.rng.pick(&self.w.servers);
+            self.w.crash(s);
+            self.w.replace_drive(s);
+            if self.rng.chance(0.5) {
+                self.w.start_server(s);
+            }
+            // Until all is whole again nothing else is lost for good.
+            let _ = self.w.until(Span::from_millis(600), |w| w.whole());
+        }
+    }
+    /// A client crashes, or another attaches while it runs.
+    fn change_client(&mut self) {
+        let c = *self.rng.pick(&self.w.clients);
+        self.w.crash(c);
+        if self.rng.chance(0.8) {
+            self.w.start_client(c);
+        }
+    }
+
+    fn fault(&mut self) {
+        self.faults += 1;
+        let s = *self.rng.pick(&self.w.servers);
+        match self.rng.below(14) {
+            0 | 1 if self.kind == Kind::Cuts => self.cut_power(),
+            0..=5 if self.kind == Kind::Attaches => self.change_client(),
+            0..=2 => self.w.crash(s),
+            3 => self.cut_power(),
+            4 => {
+                let mut others = self.w.parties();
+                others.retain(|_| self.rng.chance(0.6));
+                others.retain(|n| *n != s);
+                self.w.cut(s, &others);
+            }
+            5 => self.w.cut(s, &[META]),
+            6 => {
+                let others: Vec<NodeId> = self.w.servers.iter().copied().filter(|n| *n != s).collect();
+                self.w.cut(s, &others);
+            }
+            7 => {
+                self.w.crash(META);
+                if self.rng.chance(0.7) {
+                    self.w.start_meta();
+                }
+            }
+            8 | 9 => self.change_client(),
+            10 => self.replace(),
+            11 => {
+                let faults = links(&mut self.rng);
+                self.w.faults(faults);
+            }
+            12 => {
+                let to = *self.rng.pick(&self.w.servers);
+                let extra = Span::from_millis(self.rng.between(1, 200));
+                self.w.engine.net().delay_way(s, to, extra);
+            }
+            _ => {
+                self.w.crash(s);
+                self.w.start_server(s);
+            }
+        }
+    }
+    fn repair(&mut self) {
+        match self.rng.below(4) {
+            0 => self.start_all(),
+            1 => self.w.engine.net().heal(),
+            _ => {
+                if let Some(s) = self.w.servers.iter().copied().find(|s| !self.w.is_up(*s)) {
+                    self.w.start_server(s);
+                }
+                if self.rng.chance(0.5) && !self.w.is_up(META) {
+                    self.w.start_meta();
+                }
+            }
+        }
+        self.some_client();
+    }
+    /// Some client has the disk, or is about to.
+    fn some_client(&mut self) {
+        let runs = |c: &NodeId| self.w.client(*c).is_some_and(|c| !c.is_fenced());
+        if !self.w.clients.iter().any(runs) {
+            let c = *self.rng.pick(&self.w.clients);
+            self.w.crash(c);
+            self.w.start_client(c);
+        }
+    }
+
+    fn rage(&mut self) {
+        let quick = Span::from_micros(self.rng.between(100, 1_500));
+        // Requests that are never answered end it: that is a failure.
+        while (self.w.ops < OPS || self.faults < 6) && self.w.engine.now() < RAGE_MAX {
+            for c in self.w.clients.clone() {
+                while self.w.serves(c) && self.w.under_way(c) < 10 && self.rng.chance(0.7) {
+                    self.request(c);
+                }
+            }
+            self.w.run(quick);
+            if self.rng.chance(0.02) {
+                self.fault();
+            }
+            if self.rng.chance(0.03) {
+                self.repair();
+            }
+            if self.rng.chance(0.01) {
+                let pause = Span::from_millis(self.rng.between(1, 400));
+                self.w.run(pause);
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        self.w.engine.net().heal();
+        self.w.faults(LinkFaults::NONE);
+        self.start_all();
+        self.some_client();
+        if self.rng.chance(0.3) {
+            self.w.servers.clone().into_iter().for_each(|s| self.w.crash(s));
+            self.start_all();
+        }
+        let idle = self.w.settle(CALM);
+        let whole = self.w.until(CALM, |w| w.whole());
+        let merged = |w: &World| match w.log_entries() {
+            0 if w.merged_all() => Ok(()),
+            n => Err(format!("{n} entries are not merged")),
+        };
+        let merged = self.w.until(CALM, merged);
+        let sectors = self.w.striping.sectors();
+        let c = self.w.clients.iter().copied().find(|c| self.w.serves(*c));
+        for first in (0..sectors).step_by(16) {
+            if let Some(c) = c {
+                self.w.read(c, first, (sectors - first).min(16) as u32);
+            }
+        }
+        let read = self.w.settle(CALM);
+        self.w.check()?;
+        if !idle || !read || c.is_none() {
+            return Err(format!("requests were not answered after the last fault: {c:?}, {idle}, {read}"));
+        }
+        whole?;
+        merged
+    }
+}
+
+fn storm(seed: u64, kind: Kind, all: &mut Coverage) -> Result<(), String> {
+    let mut s = Storm::new(seed, kind);
+    let c = s.w.clients[0];
+    let _ = s.w.attach(c, Span::from_secs(2));
+    s.rage();
+    let result = s.end();
+    all.merge(s.w.coverage());
+    result
+}
+
+fn search(kind: Kind, usual: u64, must: &[rackweave_core::TracePoint]) {
+    let of = seeds(0..usual);
+    let mut all = Coverage::default();
+    for seed in of.clone() {
+        storm(seed, kind, &mut all).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+    }
+    let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
+    assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
+}
+
+#[test]
+fn blocks_stay_linearizable_and_durable_through_all_faults() {
+    let must = [
+        t::ADOPTED,
+        t::APPEND_ADOPTED,
+        t::APPEND_REPEATED,
+        t::DEAD_ENTRY,
+        t::EQUALIZED,
+        t::FENCED,
+        t::FILLED,
+        t::LEFT_OUT,
+        t::LOG_FULL,
+        t::MERGED,
+        t::MERGE_REPEATED,
+        t::MERGE_SUSPENDED,
+        t::NO_LEASE,
+        t::OUTDATED,
+        t::READ_HELD,
+        t::READ_INCOMPLETE,
+        t::READ_OUTDATED,
+        t::RECOVERY_WAITS,
+        t::RESCHEDULED,
+        t::VOIDED,
+        t::WRITE_REPEATED,
+    ];
+    search(Kind::General, 24, &must);
+}
+
+#[test]
+fn power_cuts_of_all_servers_lose_nothing_that_was_answered() {
+    search(Kind::Cuts, 16, &[t::RECOVERY_WAITS, t::APPEND_ADOPTED, t::EQUALIZED]);
+}
+
+#[test]
+fn clients_attach_and_crash_in_the_middle_of_everything() {
+    search(Kind::Attaches, 16, &[t::FENCED, t::ADOPTED, t::VOID_ADOPTED]);
+}

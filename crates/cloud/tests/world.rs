@@ -1,0 +1,392 @@
+//! Clients, servers and the metadata role on virtual time.
+
+use std::collections::BTreeMap;
+
+use rackweave_cloud::client::{Answer, Done, Op, Route, Router};
+use rackweave_cloud::msg::Packet;
+use rackweave_cloud::record;
+use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::types::Extent;
+use rackweave_cloud::{Config, Meta, Server, VDisk};
+use rackweave_core::trace::Coverage;
+use rackweave_core::{
+    DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId,
+};
+use rackweave_history::{History, OpId, Outcome};
+use rackweave_sim::clock::NodeClock;
+use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
+
+/// A packet, as the engine carries it.
+#[derive(Clone)]
+pub struct Net(pub Packet);
+
+impl Message for Net {
+    fn from(&self) -> NodeId {
+        self.0.from
+    }
+    fn to(&self) -> NodeId {
+        self.0.to
+    }
+    fn bytes(&self) -> u32 {
+        self.0.bytes()
+    }
+    fn mark(&self) -> u64 {
+        u64::from(self.0.from.0) << 40 ^ u64::from(self.0.epoch.0) << 16 ^ u64::from(self.bytes())
+    }
+}
+
+/// Bursts at random.
+pub struct Draws {
+    rng: Rng,
+    pub burst: f64,
+}
+
+impl Router for Draws {
+    fn route(&mut self, _now: Time, _extent: Extent) -> Route {
+        if self.rng.chance(self.burst) { Route::Burst } else { Route::Stable }
+    }
+}
+
+pub enum Any {
+    Meta(Meta),
+    Server(Server),
+    Client(VDisk<Draws>),
+}
+
+/// A party, with its effects before they become the engine's.
+pub struct Party {
+    pub any: Any,
+    fx: Effects<Packet>,
+}
+
+impl Party {
+    fn new(any: Any) -> Party {
+        Party { any, fx: Effects::new() }
+    }
+    fn pass(&mut self, fx: &mut Effects<Net>) {
+        self.fx.packets.drain(..).for_each(|p| fx.send(Net(p)));
+        fx.stores.append(&mut self.fx.stores);
+        fx.traces.append(&mut self.fx.traces);
+        if let Some(at) = self.fx.take_wake() {
+            fx.wake_at(at);
+        }
+        self.fx.clear();
+    }
+}
+
+impl Node<Net> for Party {
+    fn handle(&mut self, now: Time, event: Event<Net>, fx: &mut Effects<Net>) {
+        let event = match event {
+            Event::Packet(Net(p)) => Event::Packet(p),
+            Event::Timer => Event::Timer,
+            Event::Stored { tag } => Event::Stored { tag },
+            Event::Completion(c) => Event::Completion(c),
+            Event::Request(r) => Event::Request(r),
+        };
+        match &mut self.any {
+            Any::Meta(m) => m.handle(now, event, &mut self.fx),
+            Any::Server(s) => s.handle(now, event, &mut self.fx),
+            Any::Client(c) => c.handle(now, event, &mut self.fx),
+        }
+        self.pass(fx);
+    }
+}
+
+pub const META: NodeId = Layout::META;
+pub const VOLUME: VolumeId = VolumeId(1);
+const STEP: Span = Span::from_micros(250);
+
+pub struct World {
+    pub engine: Engine<Party, Net>,
+    pub config: Config,
+    pub striping: Striping,
+    volumes: BTreeMap<VolumeId, Striping>,
+    pub servers: Vec<NodeId>,
+    pub clients: Vec<NodeId>,
+    drives: BTreeMap<NodeId, DriveId>,
+    next_drive: u64,
+    runs: BTreeMap<NodeId, u64>,
+    asked: BTreeMap<(NodeId, u64), OpId>,
+    /// By client, once it is known to be attached: the number of its attachment.
+    attached: BTreeMap<(NodeId, u64), u32>,
+    attachments: u32,
+    pub history: History,
+    pub ops: u64,
+    pub acknowledged: u64,
+    pub burst: f64,
+    next_value: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, config: Config, servers: u32, striping: Striping, network: Network) -> World {
+        let layout = Layout::new(servers, 2);
+        let mut engine = Engine::new(NetState::new(network, layout.clone(), seed), seed);
+        let mut rng = Rng::stream(seed, 11);
+        let servers: Vec<NodeId> = (0..servers).map(|i| layout.server(i).expect("a server")).collect();
+        let clients: Vec<NodeId> = (0..2).map(|i| layout.client(i)).collect();
+        let half = u64::from(config.drift_ppm / 2);
+        for n in servers.iter().chain([&META]) {
+            let drift_ppm = rng.between(0, 2 * half) as i32 - half as i32;
+            engine.set_clock(*n, NodeClock { offset_ns: rng.below(5_000_000), drift_ppm });
+        }
+        engine.set_store_time(Span::from_micros(rng.between(50, 400)));
+        let mut w = World {
+            engine,
+            config,
+            striping,
+            volumes: [(VOLUME, striping)].into(),
+            servers,
+            clients,
+            drives: BTreeMap::new(),
+            next_drive: 0,
+            runs: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            attached: BTreeMap::new(),
+            attachments: 0,
+            history: History::new(),
+            ops: 0,
+            acknowledged: 0,
+            burst: 0.5,
+            next_value: 0,
+        };
+        w.start_meta();
+        for s in w.servers.clone() {
+            w.new_drive(s);
+            w.start_server(s);
+        }
+        w
+    }
+
+    pub fn start_meta(&mut self) {
+        let saved = self.engine.saved(META);
+        let meta = Meta::new(META, self.config.clone(), &self.volumes, &saved).expect("its own records");
+        self.engine.start(META, Party::new(Any::Meta(meta)));
+    }
+    fn new_drive(&mut self, s: NodeId) {
+        self.next_drive += 1;
+        self.drives.insert(s, DriveId(self.next_drive));
+    }
+    pub fn start_server(&mut self, s: NodeId) {
+        if self.engine.node(s).is_none() {
+            let (saved, drive) = (self.engine.saved(s), self.drives[&s]);
+            let server = Server::new(s, META, self.config.clone(), &self.volumes, drive, &saved);
+            self.engine.start(s, Party::new(Any::Server(server.expect("its own records"))));
+        }
+    }
+    /// Starts a client, which attaches. The other one is fenced.
+    pub fn start_client(&mut self, c: NodeId) {
+        let run = self.runs.entry(c).or_insert(0);
+        *run += 1;
+        let run = *run;
+        let router = Draws { rng: Rng::stream(run, u64::from(c.0)), burst: self.burst };
+        let client = VDisk::new(c, META, VOLUME, self.striping, self.config.clone(), Incarnation(run), router);
+        self.engine.start(c, Party::new(Any::Client(client)));
+    }
+    /// Ends a process: records that were not durable may be lost.
+    pub fn crash(&mut self, n: NodeId) {
+        self.engine.crash(n, &[]);
+        if self.clients.contains(&n) {
+            // The requests of a client that ends stay without an answer.
+            self.asked.retain(|(c, _), _| *c != n);
+        }
+    }
+    /// An empty drive in place of a stopped server's; the server's number is kept elsewhere.
+    pub fn replace_drive(&mut self, s: NodeId) {
+        let kept = self.engine.saved(s).into_iter().filter(|(k, _)| k.as_ref() == record::SERVER_KEY).collect();
+        self.engine.put_saved(s, kept);
+        self.new_drive(s);
+    }
+    pub fn is_up(&self, n: NodeId) -> bool {
+        self.engine.node(n).is_some()
+    }
+    pub fn meta(&self) -> Option<&Meta> {
+        match &self.engine.node(META)?.any {
+            Any::Meta(m) => Some(m),
+            _ => None,
+        }
+    }
+    pub fn server(&self, n: NodeId) -> Option<&Server> {
+        match &self.engine.node(n)?.any {
+            Any::Server(s) => Some(s),
+            _ => None,
+        }
+    }
+    pub fn client(&self, n: NodeId) -> Option<&VDisk<Draws>> {
+        match &self.engine.node(n)?.any {
+            Any::Client(c) => Some(c),
+            _ => None,
+        }
+    }
+    fn with_client<R>(
+        &mut self,
+        c: NodeId,
+        what: impl FnOnce(&mut VDisk<Draws>, Time, &mut Effects<Packet>) -> R,
+    ) -> R {
+        let result = self.engine.act(c, |party, now, fx| {
+            let Any::Client(client) = &mut party.any else { panic!("{c} is no client") };
+            let result = what(client, now, &mut party.fx);
+            party.pass(fx);
+            result
+        });
+        result.expect("the client runs")
+    }
+    /// Whether a client takes requests: it runs, has attached, and has not been fenced.
+    pub fn serves(&self, c: NodeId) -> bool {
+        self.client(c).is_some_and(|c| c.is_attached() && !c.is_fenced())
+    }
+    pub fn under_way(&self, c: NodeId) -> usize {
+        self.client(c).map_or(0, VDisk::under_way)
+    }
+
+    /// Contents that were never written before.
+    pub fn value(&mut self, sectors: u32) -> Payload {
+        let mut bytes = vec![0; sectors as usize * 512];
+        for sector in bytes.chunks_exact_mut(512) {
+            self.next_value += 1;
+            sector[..8].copy_from_slice(&self.next_value.to_le_bytes());
+        }
+        Payload::Bytes(bytes.into())
+    }
+    pub fn submit(&mut self, c: NodeId, op: Op) {
+        self.history.at(self.engine.now());
+        let run = self.runs[&c];
+        let attach = self.attached.get(&(c, run)).copied().unwrap_or(0);
+        let who = c.0 << 16 | run as u32;
+        let h = &mut self.history;
+        let id = match &op {
+            Op::Read { extent } => h.read(VOLUME, extent.first, extent.count),
+            Op::Write { first, data, fua } => h.write(who, VOLUME, *first, data, *fua, attach),
+            Op::Zeroes { extent } | Op::Discard { extent } => {
+                let range = extent.first..extent.end();
+                h.zero(who, VOLUME, range.clone(), [range].into_iter(), false, attach)
+            }
+            Op::Flush => h.flush(who, VOLUME),
+        };
+        let request = self.with_client(c, |client, now, fx| client.submit(now, fx, op)).expect("in range");
+        self.history.label(id, request & 0xffff_ffff);
+        self.asked.insert((c, request), id);
+        self.ops += 1;
+    }
+    pub fn write(&mut self, c: NodeId, first: u64, sectors: u32) {
+        let data = self.value(sectors);
+        self.submit(c, Op::Write { first, data, fua: false });
+    }
+    pub fn read(&mut self, c: NodeId, first: u64, count: u32) {
+        self.submit(c, Op::Read { extent: Extent::new(first, count) });
+    }
+
+    /// Lets time pass, and records every answer when it comes.
+    pub fn run(&mut self, span: Span) {
+        let end = self.engine.now() + span;
+        while self.engine.now() < end {
+            let until = (self.engine.now() + STEP).min(end);
+            self.engine.run_until(until);
+            for c in self.clients.clone() {
+                if self.is_up(c) {
+                    let done = self.with_client(c, |client, _, _| client.take_done());
+                    done.into_iter().for_each(|d| self.answered(c, d));
+                    self.note_attached(c);
+                }
+            }
+        }
+    }
+    /// A client that begins to serve has fenced all before it.
+    fn note_attached(&mut self, c: NodeId) {
+        let key = (c, self.runs[&c]);
+        if self.serves(c) && !self.attached.contains_key(&key) {
+            self.attachments += 1;
+            self.attached.insert(key, self.attachments);
+            self.history.at(self.engine.now());
+            self.history.fenced(VOLUME, self.attachments);
+        }
+    }
+    fn answered(&mut self, c: NodeId, done: Done) {
+        let Some(id) = self.asked.remove(&(c, done.request)) else { return };
+        self.history.at(self.engine.now());
+        match &done.answer {
+            Answer::Done => self.history.answered(id, Outcome::Done),
+            Answer::Data(p) => self.history.answered(id, Outcome::Data(p)),
+            Answer::Fenced => return,
+        }
+        self.acknowledged += 1;
+    }
+    /// Until no client waits, at most this long.
+    pub fn settle(&mut self, most: Span) -> bool {
+        let end = self.engine.now() + most;
+        let idle = |w: &World| w.clients.iter().all(|c| w.under_way(*c) == 0);
+        while self.engine.now() < end && !idle(self) {
+            self.run(Span::from_millis(2));
+        }
+        idle(self)
+    }
+    pub fn attach(&mut self, c: NodeId, most: Span) -> bool {
+        self.start_client(c);
+        let end = self.engine.now() + most;
+        while self.engine.now() < end && !self.serves(c) {
+            self.run(Span::from_millis(2));
+        }
+        self.serves(c)
+    }
+    /// # Errors
+    /// The first sector that no order explains.
+    pub fn check(&self) -> Result<(), String> {
+        self.history.check(|_, _| SetId(0)).map(|_| ()).map_err(|v| v.to_string())
+    }
+
+    pub fn coverage(&self) -> &Coverage {
+        self.engine.coverage()
+    }
+    pub fn faults(&mut self, faults: LinkFaults) {
+        self.engine.net().set_faults(faults);
+    }
+    /// Cuts a node off from some others, in both directions.
+    pub fn cut(&mut self, n: NodeId, from: &[NodeId]) {
+        for m in from {
+            self.engine.net().block(n, *m, true);
+            self.engine.net().block(*m, n, true);
+        }
+    }
+    pub fn parties(&self) -> Vec<NodeId> {
+        self.servers.iter().chain(&self.clients).copied().chain([META]).collect()
+    }
+
+    /// Every segment has all its copies, which are alike.
+    pub fn whole(&self) -> Result<(), String> {
+        let view = self.meta().and_then(|m| m.view(VOLUME)).ok_or("no epoch")?;
+        for (i, p) in view.segments.iter().enumerate() {
+            if !p.joining.is_empty() || p.holders.len() != self.config.copies {
+                return Err(format!("segment {i} is not whole: {p:?}"));
+            }
+            let of = |n: &NodeId| self.server(*n).ok_or(format!("{n} is down"));
+            let owner = of(&p.owner)?;
+            for n in &p.holders {
+                if let Some(stripe) = owner.differs(of(n)?, VOLUME, i as u32) {
+                    return Err(format!("segment {i}: stripe {stripe} of {n} is not that of {}", p.owner));
+                }
+            }
+        }
+        if view.adopted.iter().any(|a| a.copies.len() < self.config.log_copies) && !self.merged_all() {
+            return Err("entries with one copy".into());
+        }
+        Ok(())
+    }
+    pub fn merged_all(&self) -> bool {
+        let idle = |s: &NodeId| self.server(*s).and_then(|s| s.merged_all(VOLUME));
+        self.servers.iter().find_map(idle) == Some(true)
+    }
+    pub fn log_entries(&self) -> usize {
+        self.servers.iter().filter_map(|s| self.server(*s)?.log(VOLUME)).map(|l| l.entries()).sum()
+    }
+    /// Until `what` holds; otherwise why not.
+    pub fn until(&mut self, most: Span, what: impl Fn(&World) -> Result<(), String>) -> Result<(), String> {
+        let end = self.engine.now() + most;
+        while what(self).is_err() && self.engine.now() < end {
+            self.run(Span::from_millis(5));
+        }
+        what(self)
+    }
+}
+
+pub fn quiet() -> Network {
+    Network::constant(Span::from_micros(30))
+}

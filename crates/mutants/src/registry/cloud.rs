@@ -1,0 +1,43 @@
+//! Mutants of cloud disks: logs, proxies, merging, attachment.
+
+use super::{Mutant, m};
+
+const UNITS: &[&str] = &["cloud"];
+
+#[rustfmt::skip]
+pub const MUTANTS: &[Mutant] = &[
+    m("cloud.append.acknowledged-early", "26", &[], UNITS, "A log server acknowledges an append before it is durable.").tested(),
+    m("cloud.append.one-copy", "26", &[], UNITS, "A client takes an append as done when one of its copies is durable.").tested(),
+    m("cloud.attach.same-epoch", "25", &[], UNITS, "A client attaches without a new epoch: nothing is sealed.").tested(),
+    m("cloud.copies.too-few", "4", &[], UNITS, "A segment with fewer than min_copies holders takes writes.").tested(),
+    m("cloud.depth.never-expires", "26", &[], UNITS, "A silent client's queue depth counts for ever.").tested(),
+    m("cloud.epoch.ignored", "25", &[], UNITS, "Servers take messages of any epoch.").tested(),
+    m("cloud.lease.granted-to-left-out", "2", &[], UNITS, "A server that has not heard of an epoch gets a lease.").tested(),
+    m("cloud.lease.left-out-early", "25", &[], UNITS, "An epoch begins while the lease of a silent server runs.").tested(),
+    m("cloud.lease.no-drift", "2", &[], UNITS, "A server's lease is not taken to last longer by drift.").tested(),
+    m("cloud.lease.skip", "2", &[], UNITS, "Servers answer reads without a lease.").tested(),
+    m("cloud.merge.invalidated-early", "26", &[], UNITS, "An entry is invalidated before its merge is acknowledged.").tested(),
+    m("cloud.merge.out-of-order", "26", &[], UNITS, "A merger passes entries whose contents it has not read yet.").tested(),
+    m("cloud.merge.repeated", "26", &[], UNITS, "A merge that comes again is applied again.").tested(),
+    m("cloud.merge.serial-apart", "26", &[], UNITS, "The merged serial is recorded later than the changes of the map.").tested(),
+    m("cloud.read.past-log", "26", &[], UNITS, "A client reads from proxies what is in the log.").tested(),
+    m("cloud.read.single-copy", "26", &[], UNITS, "A client reads an entry that one server alone has.").tested(),
+    m("cloud.read.uncommitted", "26", &[], UNITS, "A proxy shows a write that other copies may not have.").tested(),
+    m("cloud.recovery.any-copy", "25", &[], UNITS, "An epoch begins though no copy of a sub-log answers.").tested(),
+    m("cloud.recovery.dead-return", "25", &[], UNITS, "An entry that an earlier epoch did not adopt counts again.").tested(),
+    m("cloud.recovery.drive-ignored", "29", &[], UNITS, "A server with an empty drive testifies to what the lost one had.").tested(),
+    m("cloud.recovery.merged-adopted", "26", &[], UNITS, "A merged entry is adopted, and hides what was written after it.").tested(),
+    m("cloud.recovery.not-durable", "25", &[], UNITS, "A view leaves before it is durable.").tested(),
+    m("cloud.recovery.void-ignored", "25", &[], UNITS, "An entry that was given up is adopted.").tested(),
+    m("cloud.seal.ignored", "25", &[], UNITS, "A sealed server goes on to serve the old epoch.").tested(),
+    m("cloud.takeover.lagging-owner", "26", &[], UNITS, "A holder without the last batch becomes the owner.").tested(),
+    m("cloud.takeover.not-equalized", "26", &[], UNITS, "A new owner serves before all holders have the last batch.").tested(),
+    m("cloud.void.merged", "25", &[], UNITS, "An entry that was given up is merged.").tested(),
+    m("cloud.void.one-copy", "25", &[], UNITS, "A serial counts as given up when one copy has recorded it.").tested(),
+    m("cloud.void.passed", "25", &[], UNITS, "A client reports serials as closed that are neither acknowledged nor void.").tested(),
+    m("cloud.void.skipped", "25", &[], UNITS, "A client gives a serial up without recording it.").tested(),
+    m("cloud.write.before-backups", "26", &[], UNITS, "A proxy answers a write that is durable on its own server alone.").tested(),
+    m("cloud.write.not-rescheduled", "26", &[], UNITS, "A stable write that overlaps a live entry goes to its proxy.").tested(),
+    m("cloud.write.repeated", "7", &[], UNITS, "A write that comes again is executed again.").tested(),
+    m("cloud.write.two-paths", "26", &[], UNITS, "Overlapping writes are under way at once.").tested(),
+];
