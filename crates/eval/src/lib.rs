@@ -6,6 +6,7 @@
 //! (papers' figures), [`ycsb`]; then the small ones.
 
 pub mod ageing;
+pub mod cloud;
 pub mod cpu;
 pub mod experiment;
 pub mod rack;

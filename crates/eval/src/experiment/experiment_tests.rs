@@ -7,6 +7,8 @@ const LONG: [&str; 3] = ["fb-fig8", "fb-fig10", "fb-fig12"];
 
 /// Experiments on a rack under load: cells have tests of their own.
 const RACK: &str = "rb-";
+/// Experiments on cloud disks have tests of their own (`cloud_tests.rs`).
+const CLOUD: &str = "df-";
 /// Experiments on a rack's wear only.
 const WEAR: [&str; 2] = ["rb-fig22", "rb-fig23"];
 
@@ -14,7 +16,7 @@ const WEAR: [&str; 2] = ["rb-fig22", "rb-fig23"];
 fn figures() -> &'static [Figure] {
     static ALL: OnceLock<Vec<Figure>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let loaded = |id: &str| id.starts_with(RACK) && !WEAR.contains(&id);
+        let loaded = |id: &str| id.starts_with(RACK) && !WEAR.contains(&id) || id.starts_with(CLOUD);
         let short = EXPERIMENTS.iter().filter(|e| !LONG.contains(&e.id) && !loaded(e.id));
         short.map(|e| e.run(Options { quick: true, seed: 1 }).expect("runs")).collect()
     })

@@ -5,6 +5,7 @@
 
 mod ageing;
 mod block;
+mod cloud;
 mod isolation;
 mod kv;
 mod network;
@@ -191,6 +192,8 @@ pub enum ExperimentError {
     #[error(transparent)]
     Rates(#[from] RatesError),
     #[error(transparent)]
+    Cloud(#[from] crate::cloud::params::ParamsError),
+    #[error(transparent)]
     Bench(#[from] crate::tenants::BenchError),
     #[error("{id} takes no recorded delays: only {PREDICT} does")]
     NoDelays { id: &'static str },
@@ -206,7 +209,35 @@ pub enum ExperimentError {
 const PREDICT: &str = "rb-predict";
 
 /// All experiments.
-pub const EXPERIMENTS: [Experiment; 27] = [
+pub const EXPERIMENTS: [Experiment; 35] = [
+    Experiment {
+        id: "df-fig2",
+        about: "DiffForward figure 2 and §2.3: the unbalanced traffic of generated disks",
+        run: cloud::imbalance,
+    },
+    Experiment {
+        id: "df-fig12",
+        about: "DiffForward figures 5, 12 and 13: evenness of the servers' traffic, by scheme",
+        run: cloud::balance,
+    },
+    Experiment { id: "df-fig14", about: "DiffForward figures 5, 14 and 15: latency, by scheme", run: cloud::latency },
+    Experiment {
+        id: "df-fig16",
+        about: "DiffForward figure 16: latency, by utilization of the links",
+        run: cloud::utilization,
+    },
+    Experiment { id: "df-fig17", about: "DiffForward figure 17: size of segments", run: cloud::segments },
+    Experiment {
+        id: "df-fig18",
+        about: "DiffForward figure 18: sensitivity of the detection of bursts",
+        run: cloud::sensitivity,
+    },
+    Experiment { id: "df-fig19", about: "DiffForward figure 19: parts of latency", run: cloud::breakdown },
+    Experiment {
+        id: "df-fig20",
+        about: "DiffForward figure 20: detection, index, logs, merging",
+        run: cloud::overheads,
+    },
     Experiment {
         id: "fb-fig1",
         about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",

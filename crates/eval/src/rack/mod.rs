@@ -9,8 +9,6 @@ pub(crate) mod ports;
 mod scheme;
 mod vdc;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use rackweave_config::{BlockingConfig, Isolation, Levels, RackConfig, SchedSection, Size};
 use rackweave_core::{BLOCK, Rng};
 use rackweave_rack::sim::SimConfig;
@@ -21,6 +19,7 @@ pub use load::{Load, Pattern};
 pub use ports::Ports;
 pub use scheme::Scheme;
 
+use crate::cpu::on_all_cores;
 use crate::replay::run::{Length, Run};
 use crate::replay::{ReplayError, TIMEOUT_MS, WINDOW, age, size};
 use crate::report::{ERASES_DIFFER_MAX, PolicyReport};
@@ -274,20 +273,5 @@ pub fn void<'a>(cells: impl Iterator<Item = &'a CellReport> + Clone, reads_min: 
 /// # Errors
 /// As [`Cell::run`], of the first cell that has one.
 pub fn run_all(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
-    let next = AtomicUsize::new(0);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let work = || {
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(cell) = cells.get(i) else { return done };
-            done.push((i, cell.run()));
-        }
-    };
-    let mut answers: Vec<_> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..cores.min(cells.len())).map(|_| scope.spawn(work)).collect();
-        running.into_iter().flat_map(|r| r.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-    });
-    answers.sort_by_key(|(i, _)| *i);
-    answers.into_iter().map(|(_, answer)| answer).collect()
+    on_all_cores(cells, Cell::run).into_iter().collect()
 }
