@@ -135,8 +135,11 @@ fn all_schemes(o: Options, p: &Params, full: Span) -> Runs {
 
 /// Figures 12, 13 and 5 (a, b).
 pub(super) fn balance(o: Options) -> Result<Outcome, ExperimentError> {
-    let p = inputs()?;
-    let runs = all_schemes(o, &p, SLICE);
+    let runs = all_schemes(o, &inputs()?, SLICE);
+    Ok(Outcome::new(runs.config(), balance_rows(o, &runs)))
+}
+
+fn balance_rows(o: Options, runs: &Runs) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, unit, value) in [("CoV", "", COV), ("max ÷ min", "×", MAX_MIN)] {
         rows.extend(runs.all().map(|(name, m)| row(format!("{name}: {what}"), unit, value(m))));
@@ -165,13 +168,16 @@ pub(super) fn balance(o: Options) -> Result<Outcome, ExperimentError> {
         let twice = other("diffforward, two copies", COV) / ours(COV);
         rows.push(row(format!("{t}: CoV, two log copies ÷ one"), "×", twice).bar(TWO_COPIES_MAX));
     }
-    Ok(Outcome::new(runs.config(), rows))
+    rows
 }
 
 /// Figures 14, 15 and 5 (c, d).
 pub(super) fn latency(o: Options) -> Result<Outcome, ExperimentError> {
-    let p = inputs()?;
-    let runs = all_schemes(o, &p, SLICE);
+    let runs = all_schemes(o, &inputs()?, SLICE);
+    Ok(Outcome::new(runs.config(), latency_rows(o, &runs)))
+}
+
+fn latency_rows(o: Options, runs: &Runs) -> Vec<Row> {
     let mut rows = Vec::new();
     let papers: [(&str, Value1, Papers); 4] = [
         (
@@ -224,7 +230,7 @@ pub(super) fn latency(o: Options) -> Result<Outcome, ExperimentError> {
             rows.push(row(format!("{t}: {what}, two log copies ÷ one"), "×", ratio).bar(TWO_COPIES_MAX));
         }
     }
-    Ok(Outcome::new(runs.config(), rows))
+    rows
 }
 
 /// Figure 16: utilization of the links.
