@@ -46,7 +46,7 @@ pub use client::ClientSection;
 pub use control::ControlSection;
 pub use egress::{EgressSection, FlowSection, SchedulingKind};
 pub use gc::{GcConfigPolicy, GcSection};
-pub use kv::KvSection;
+pub use kv::{KEY_REPLICAS_MAX, KvSection};
 pub use lease::LeaseSection;
 pub use memory::{CONNECTIONS_MAX, MemorySection, READ_BYTES};
 pub use nbd::{NbdSection, TlsConfig};
@@ -263,7 +263,7 @@ impl RackConfig {
         self.lease.check(&mut problems);
         self.client.check(&mut problems);
         self.nbd.check(&mut problems);
-        self.kv.check(&mut problems);
+        self.kv.check(self, &mut problems);
         self.repair.check(&mut problems);
         self.wear.check(self, &mut problems);
         self.scrub.check(&mut problems);

@@ -6,7 +6,7 @@ use crate::node::{Effects, StoreWrite};
 use bytes::Bytes;
 
 /// Most writes under way; later ones gather into one write, as in a group commit.
-const WRITES_MAX: usize = 8;
+pub const WRITES_MAX: usize = 8;
 
 /// A record's key, and its contents or `None` to delete it.
 pub type Change = (Bytes, Option<Bytes>);

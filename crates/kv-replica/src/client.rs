@@ -16,7 +16,7 @@ use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, SetId, S
 use crate::config::Config;
 use crate::msg::Packet;
 use crate::ring_client::{Answer, RequestError, RingClient};
-use crate::types::{self, KEY_MAX, VALUE_MAX, Verdict};
+use crate::types::{self, KEY_MAX, Verdict};
 
 /// Requests that may be pending.
 pub const REQUESTS_MAX: usize = 4096;
@@ -88,8 +88,8 @@ impl KvClient {
                 Err(RequestError::Key { bytes }) => {
                     fx.reply(Reply::new(id, Err(kv::Error::KeyLength { bytes, max: KEY_MAX })));
                 }
-                Err(RequestError::Value { bytes }) => {
-                    fx.reply(Reply::new(id, Err(kv::Error::ValueLength { bytes, max: VALUE_MAX })));
+                Err(RequestError::Value { bytes, max }) => {
+                    fx.reply(Reply::new(id, Err(kv::Error::ValueLength { bytes, max })));
                 }
             }
         }

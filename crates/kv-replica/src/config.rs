@@ -19,6 +19,8 @@ pub struct Config {
     pub heartbeat: Span,
     /// How often nodes look for what is due.
     pub tick: Span,
+    /// How often the membership service looks for views that are due.
+    pub check: Span,
     /// An unanswered message is repeated after this time.
     pub retry: Span,
     /// A member asks about an attempt after this time without a decision.
@@ -29,6 +31,8 @@ pub struct Config {
     pub gets_max: usize,
     /// Keys in a chunk of a fill.
     pub chunk_keys: usize,
+    /// Longest value: with its put's condition, if that is a value too.
+    pub value_max: usize,
     /// Bytes of keys and values that the node's store writes at once. More changes are several writes, unless they must be
     /// one: those of a put.
     pub write_bytes: usize,
@@ -45,11 +49,13 @@ impl Default for Config {
             drift_ppm: 1_000,
             heartbeat: Span::from_millis(100),
             tick: Span::from_millis(2),
+            check: Span::from_millis(2),
             retry: Span::from_millis(5),
             doubt: Span::from_millis(20),
             puts_max: 256,
             gets_max: 1024,
             chunk_keys: 64,
+            value_max: crate::types::VALUE_MAX,
             write_bytes: 256 << 10,
         }
     }

@@ -76,6 +76,9 @@ pub struct Membership {
 }
 
 impl Membership {
+    /// Most writes that it has under way.
+    pub const WRITES_MAX: usize = rackweave_core::journal::WRITES_MAX;
+
     /// `nodes` are on the ring at the very first start; later the records count.
     ///
     /// # Errors
@@ -124,6 +127,13 @@ impl Membership {
     }
     pub fn is_stopped(&self, p: Partition) -> bool {
         self.parts.get(&p).is_some_and(|part| part.stopped)
+    }
+    /// Of every partition that has one.
+    pub fn views(&self) -> impl Iterator<Item = &View> {
+        self.parts.values().filter_map(|part| part.view.as_ref())
+    }
+    pub fn replicas(&self) -> usize {
+        self.config.replicas
     }
     pub fn ring_nodes(&self) -> &[NodeId] {
         &self.ring_nodes
@@ -371,7 +381,7 @@ impl Node<Packet> for Membership {
                     self.start(now, fx);
                 }
                 self.check(now, fx);
-                fx.wake_at(now + self.config.tick);
+                fx.wake_at(now + self.config.check);
             }
             Event::Completion(_) | Event::Request(_) => {}
         }

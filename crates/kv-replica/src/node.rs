@@ -10,7 +10,7 @@ use crate::clients::ClientState;
 use crate::config::Config;
 use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError};
-use crate::replica::{Ctx, Forced, Replica};
+use crate::replica::{Ctx, Forced, Replica, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
 
@@ -29,6 +29,9 @@ pub struct KvNode {
     /// Number of views installed.
     serial: u64,
     own_puts: u64,
+    space: Space,
+    /// When its timer is set for.
+    tick_at: Time,
 }
 
 impl KvNode {
@@ -57,6 +60,8 @@ impl KvNode {
             heartbeat_at: Time::ZERO,
             serial: 0,
             own_puts: 0,
+            space: Space { for_puts: u64::MAX, for_deletes: u64::MAX, unforced: 0 },
+            tick_at: Time::MAX,
         };
         for (key, value) in saved {
             match record::read(key, value)? {
@@ -71,6 +76,20 @@ impl KvNode {
 
     fn replica(&mut self, p: Partition) -> &mut Replica {
         self.replicas.entry(p).or_insert_with(|| Replica::new(p))
+    }
+    /// Bytes of keys and values that its store has room for: with puts, and with deletions. Without a call there is no bound.
+    pub fn set_space(&mut self, for_puts: u64, for_deletes: u64) {
+        (self.space.for_puts, self.space.for_deletes) = (for_puts, for_deletes);
+    }
+    /// Partitions of whose views it is a member, and those that it leads.
+    pub fn partitions(&self) -> (usize, usize) {
+        let taking_part = || self.replicas.values().filter(|r| r.view.is_some());
+        (taking_part().count(), taking_part().filter(|r| r.leads(self.me)).count())
+    }
+    /// Undecided puts in its log, and keys with a value, in all partitions.
+    pub fn counts(&self) -> (usize, usize) {
+        let keys = |r: &Replica| r.keys.values().filter(|v| v.value.is_some()).count();
+        self.replicas.values().fold((0, 0), |(logged, all), r| (logged + r.logged.len(), all + keys(r)))
     }
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
@@ -107,9 +126,15 @@ impl KvNode {
             own_puts: &mut self.own_puts,
             config: &self.config,
             journal: &mut self.journal,
+            space: &mut self.space,
             fx,
         };
         what(replica, &mut ctx);
+        let at = replica.tick_at(now, self.config.tick);
+        if at < self.tick_at {
+            self.tick_at = at;
+            fx.wake_at(at);
+        }
     }
 
     fn to_meta(&self, fx: &mut Effects<Packet>, body: Body) {
@@ -170,7 +195,10 @@ impl KvNode {
 
     fn on_stored(&mut self, now: Time, then: Forced, fx: &mut Effects<Packet>) {
         match then {
-            Forced::Logged { p, id, attempt } => self.with(p, now, fx, |r, ctx| r.forced_log(ctx, id, attempt)),
+            Forced::Logged { p, id, attempt, bytes } => {
+                self.space.unforced -= bytes;
+                self.with(p, now, fx, |r, ctx| r.forced_log(ctx, id, attempt));
+            }
             Forced::Applied { p, id, attempt, at, key } => {
                 self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, key.as_ref()));
             }
@@ -200,8 +228,11 @@ impl Node<Packet> for KvNode {
                 }
             }
             Event::Timer => {
+                self.tick_at = Time::MAX;
                 self.tick(now, fx);
-                fx.wake_at(now + self.config.tick);
+                let due = self.replicas.values().map(|r| r.tick_at(now, self.config.tick)).min();
+                self.tick_at = due.unwrap_or(Time::MAX).min(self.heartbeat_at);
+                fx.wake_at(self.tick_at);
             }
             Event::Completion(_) | Event::Request(_) => {}
         }

@@ -4,24 +4,25 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::journal::Journal;
-use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Time, TracePoint};
+use rackweave_core::{Effects, Epoch, Incarnation, NodeId, Span, Time, TracePoint};
 
 use crate::clients::{Admission, ClientState, Ending, Finished};
 use crate::config::Config;
 use crate::fill::Fill;
 use crate::gets::HeldGet;
-use crate::lead::Lead;
+use crate::lead::{Lead, Phase};
 use crate::msg::{Body, Ended, Known, KnownEnd, Packet};
 use crate::record;
-use crate::trace::{OUTDATED, STOPPED};
+use crate::trace::{NO_SPACE, OUTDATED, STOPPED};
 use crate::types::{
-    Change, Commit, Condition, Decision, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version, View,
+    Change, Commit, Condition, Decision, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict,
+    Version, View,
 };
 
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
 pub(crate) enum Forced {
-    Logged { p: Partition, id: PutId, attempt: u32 },
+    Logged { p: Partition, id: PutId, attempt: u32, bytes: usize },
     Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, key: Option<Bytes> },
     Adopted { p: Partition, epoch: Epoch },
     Chunk { p: Partition, epoch: Epoch, last: bool },
@@ -38,7 +39,37 @@ pub(crate) struct Ctx<'a> {
     pub own_puts: &'a mut u64,
     pub config: &'a Config,
     pub journal: &'a mut Journal<Forced>,
+    pub space: &'a mut Space,
     pub fx: &'a mut Effects<Packet>,
+}
+
+impl Ctx<'_> {
+    /// Whether the node's store has room for the put, and may store it. A full one takes deletions for longer.
+    fn takes(&mut self, put: &Put) -> bool {
+        let (bytes, room) = match &put.change {
+            Change::Set { value, .. } => (value.len() + put.key.len(), self.space.for_puts),
+            Change::Delete => (put.key.len(), self.space.for_deletes),
+        };
+        let record = bytes + if let Condition::ValueIs(v) = &put.condition { v.len() } else { 0 };
+        let fits = (self.space.unforced + record) as u64 <= room;
+        if !fits {
+            self.fx.trace(NO_SPACE, u64::from(self.me.0), 0);
+        }
+        fits && record <= self.config.value_max + KEY_MAX
+    }
+}
+
+/// Space of the node's store, in bytes of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Space {
+    pub for_puts: u64,
+    pub for_deletes: u64,
+    /// Of puts that are being logged: the store does not count them yet.
+    pub unforced: usize,
+}
+
+fn put_bytes(put: &Put) -> usize {
+    put.key.len() + if let Change::Set { value, .. } = &put.change { value.len() } else { 0 }
 }
 
 /// An undecided put in the log.
@@ -248,7 +279,7 @@ impl Replica {
 
     fn on_put(&mut self, ctx: &mut Ctx, put: Put) {
         let members = self.view.as_ref().map_or(0, |v| v.members.len());
-        if members < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") {
+        if members < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") || !ctx.takes(&put) {
             return;
         }
         if self.leads(ctx.me) {
@@ -276,11 +307,13 @@ impl Replica {
         if !locked {
             self.lock(&put.key);
         }
+        let bytes = put_bytes(&put);
+        ctx.space.unforced += bytes;
         let undecided = Undecided { put, standing: Standing::New };
         let entry = (record::logged_key(self.p, &id), Some(record::undecided(&undecided)));
         let (put, doubt_at) = (undecided.put, ctx.now + ctx.config.doubt);
         self.logged.insert(id, Logged { put, standing: Standing::New, forced: false, doubt_at });
-        ctx.journal.force(ctx.fx, vec![entry], Forced::Logged { p: self.p, id, attempt });
+        ctx.journal.force(ctx.fx, vec![entry], Forced::Logged { p: self.p, id, attempt, bytes });
         if mutant!("kv-replica.log.acknowledged-early") {
             self.acknowledge(ctx, id, attempt);
         }
@@ -464,6 +497,19 @@ impl Replica {
         Known { log, end }
     }
 
+    /// When [`Replica::tick`] may have something to do.
+    pub fn tick_at(&self, now: Time, tick: Span) -> Time {
+        if self.view.is_none() || self.stopped.is_some() {
+            return Time::MAX;
+        }
+        let leads_on = self.lead.as_ref().is_some_and(|l| l.phase != Phase::Active || !l.puts.is_empty());
+        let logged = !self.logged.is_empty() || !self.marks.is_empty();
+        if leads_on || logged || self.fill.is_some() {
+            return now + tick;
+        }
+        let expiry = self.lead.as_ref().and_then(|l| l.deadlines.first());
+        expiry.map_or(Time::MAX, |(at, _)| (*at).max(now + tick))
+    }
     pub fn tick(&mut self, ctx: &mut Ctx) {
         if self.view.is_none() || self.stopped.is_some() {
             return;

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::hash::partition;
 use crate::msg::{Body, GetResult, Packet, PutResult};
 use crate::trace::RETURNED_EARLY;
-use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, VALUE_MAX, Verdict, View};
+use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, Verdict, View};
 
 /// Most puts of a client under way.
 pub const PUTS_MAX: usize = 64;
@@ -24,8 +24,8 @@ const RETRY: Span = Span::from_millis(10);
 pub enum RequestError {
     #[error("key of {bytes} bytes: 1 to {KEY_MAX}")]
     Key { bytes: usize },
-    #[error("value of {bytes} bytes: at most {VALUE_MAX}")]
-    Value { bytes: usize },
+    #[error("value of {bytes} bytes: at most {max}")]
+    Value { bytes: usize, max: usize },
     #[error(
         "{PUTS_MAX} puts are under way, or {WINDOW_MAX} have begun since the oldest; try again when it is finished"
     )]
@@ -141,8 +141,8 @@ impl RingClient {
             if let Change::Set { value, .. } = &change { value.len() } else { 0 },
             if let Condition::ValueIs(value) = &condition { value.len() } else { 0 },
         ];
-        if let Some(bytes) = sizes.into_iter().find(|n| *n > VALUE_MAX) {
-            return Err(RequestError::Value { bytes });
+        if let Some(bytes) = sizes.into_iter().find(|n| *n > self.config.value_max) {
+            return Err(RequestError::Value { bytes, max: self.config.value_max });
         }
         if self.is_busy() {
             return Err(RequestError::Busy);

@@ -49,4 +49,6 @@ trace_points! {
     SHRUNK: Shrunk = 124,
     /// A restarted node takes part again with the epochs that it held. a: partition, b: epoch.
     RETURNED: Returned = 125,
+    /// A put was not logged as the store is full. a: node.
+    NO_SPACE: NoSpace = 127,
 }

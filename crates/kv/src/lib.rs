@@ -10,6 +10,7 @@ mod changes;
 pub mod client;
 pub mod driver;
 pub mod keys;
+pub mod replicated;
 pub mod service;
 pub mod store;
 pub mod trace;

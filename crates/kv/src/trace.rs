@@ -13,4 +13,6 @@ trace_points! {
     KV_FULL: KvFull = 143,
     /// A change is in doubt: its store was restarted. a: request.
     KV_IN_DOUBT: KvInDoubt = 144,
+    /// A write of several batches that a power cut interrupted was completed. a: vSSD.
+    KEYS_LONG_WRITE_COMPLETED: KeysLongWriteCompleted = 145,
 }

@@ -61,6 +61,8 @@ pub struct MetaConfig {
     pub stripe_blocks: u32,
     /// Sets by isolation level; the first level is that of volumes that name none. Every set has one.
     pub levels: Vec<LevelConfig>,
+    /// Of the keys' membership service, if every server has a log vSSD.
+    pub keys: Option<rackweave_kv_replica::Config>,
     /// Volumes may promise this multiple of the capacity.
     pub overcommit: f64,
 }
@@ -99,6 +101,10 @@ pub enum MetaError {
     Stripe,
     #[error("overcommit is not a positive number")]
     Overcommit,
+    #[error("keys: {0}")]
+    Keys(#[from] rackweave_kv_replica::membership::MembershipError),
+    #[error("saved state: {records} records of keys, of which the configuration has none (kv.channels is 0)")]
+    NoKeys { records: usize },
     #[error("saved state: key {key:?} is of no kind this version knows")]
     UnknownKey { key: Box<[u8]> },
     #[error("saved state: record {key:?} has format version {found}, this program reads {expected}")]

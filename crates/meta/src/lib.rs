@@ -20,6 +20,7 @@ mod clients;
 pub mod codec;
 mod config;
 pub mod ids;
+mod keys;
 mod load;
 mod members;
 mod moves;

@@ -498,7 +498,7 @@ impl Meta {
         if !sets.is_empty() {
             self.id_left()?;
         }
-        let most = sets.iter().map(|&i| self.copies(i)).max().unwrap_or(0);
+        let most = sets.iter().map(|&i| self.copies(i)).max().unwrap_or(0).max(self.key_replicas());
         if others.len() < most {
             return Err(ServerError::TooFewLeft { server, left: others.len() as u32, need: most as u32 });
         }
@@ -529,7 +529,8 @@ impl Meta {
         self.known(server)?;
         let all =
             || self.sets.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))).filter(|(_, p)| p.node == server);
-        let needed = all().filter(|(s, p)| !p.leaving || s.uses(p.vssd)).count();
+        let log = usize::from(self.partitions_of(server) > 0);
+        let needed = all().filter(|(s, p)| !p.leaving || s.uses(p.vssd)).count() + log;
         if needed > 0 {
             return Err(ServerError::InUse { server, vssds: needed as u32 });
         }

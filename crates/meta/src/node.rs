@@ -11,7 +11,6 @@ use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{
     Block, Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, Table, View, ViewState,
 };
-use rackweave_core::node::STORES_MAX;
 use rackweave_core::request::{self, Reply, Request};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{
@@ -21,9 +20,10 @@ use rackweave_core::{
 
 use crate::clear::Clearing;
 use crate::codec::{self, DriveRecord, RackRecord, ServerRecord};
+use crate::keys::{self, Keys};
 use crate::members::{self, Evidence, Place, Servers};
 use crate::moves::Moves;
-use crate::outbox::Outbox;
+use crate::outbox::{Outbox, WRITES_MAX};
 use crate::own::{OwnSet, OwnSets};
 use crate::reach::Complaint;
 use crate::room::Rooms;
@@ -93,6 +93,7 @@ pub struct Meta {
     pub(crate) volumes: Volumes,
     pub(crate) clearing: Clearing,
     pub(crate) own: OwnSets,
+    pub(crate) keys: Option<Keys>,
     answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
     /// Why changes that can wait are refused: the store may not take them.
@@ -147,6 +148,7 @@ impl Meta {
             volumes: Volumes::new(Vec::new()),
             clearing: Clearing::new(&cfg.layout),
             own: OwnSets::default(),
+            keys: None,
             answers: VecDeque::new(),
             out: Outbox::new(),
             store_full: None,
@@ -155,7 +157,15 @@ impl Meta {
             tick_at: Time::MAX,
             cfg,
         };
+        let (of_keys, saved) = keys::divide(saved);
         meta.load(saved)?;
+        let records = of_keys.len();
+        let nodes: Vec<NodeId> = meta.server_nodes().collect();
+        meta.keys = match &meta.cfg.keys {
+            Some(config) => Some(Keys::new(config, &nodes, &of_keys)?),
+            None if records > 0 => return Err(MetaError::NoKeys { records }),
+            None => None,
+        };
         meta.find_ended();
         meta.index_places();
         meta.limit_promises();
@@ -175,7 +185,7 @@ impl Meta {
     }
 
     fn store_problem(&self) -> Option<Box<str>> {
-        let hangs = self.out.is_full().then(|| format!("{STORES_MAX} writes of its store wait").into());
+        let hangs = self.out.is_full().then(|| format!("{WRITES_MAX} writes of its store wait").into());
         self.store_full.clone().or(hangs)
     }
     /// Why the operator's change is refused.
@@ -348,6 +358,7 @@ impl Meta {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
+            Body::Keys(_) => self.keys_packet(now, p, fx),
             Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply, fx),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
@@ -666,7 +677,10 @@ impl Node for Meta {
         }
         match event {
             Event::Packet(p) => self.packet(now, p, fx),
-            Event::Stored { tag } => self.out.stored(tag, fx),
+            Event::Stored { tag } => match keys::own_tag(tag) {
+                Some(tag) => self.keys_event(now, Event::Stored { tag }, fx),
+                None => self.out.stored(tag, fx),
+            },
             Event::Request(r) => self.request(now, r, fx),
             // It has no device.
             Event::Timer | Event::Completion(_) => {}
@@ -675,7 +689,9 @@ impl Node for Meta {
         self.clear(now);
         self.delete_rows(now);
         self.reap_sets();
+        self.keys_timer(now, fx);
         self.out.flush(fx);
-        fx.wake_at(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline()));
+        let keys = self.keys.as_ref().map_or(Time::MAX, Keys::wake_at);
+        fx.wake_at(keys.min(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline())));
     }
 }

@@ -7,10 +7,13 @@ use rackweave_core::msg::Packet;
 use rackweave_core::node::{STORES_MAX, StoreWrite};
 use rackweave_core::request::Reply;
 use rackweave_core::{Effects, map};
+use rackweave_kv_replica::Membership;
 
 /// Most messages that wait for the store. A longer queue means that the store hangs; dropped messages are requested
 /// again.
 const WAITING_MAX: usize = 65_536;
+/// Most writes under way, beside those of keys.
+pub const WRITES_MAX: usize = STORES_MAX - Membership::WRITES_MAX;
 
 enum Out {
     Packet(Packet),
@@ -18,7 +21,7 @@ enum Out {
 }
 
 /// Changes without a write, and messages in order of decision, each behind the writes before it. Changes are written at
-/// the end of an event. While [`STORES_MAX`] writes are pending, those of several events are gathered, each key with
+/// the end of an event. While [`WRITES_MAX`] writes are pending, those of several events are gathered, each key with
 /// its last value.
 pub struct Outbox {
     /// Tag of the last write, and of the last durable one.
@@ -45,7 +48,7 @@ impl Outbox {
     }
     /// Whether the most writes are pending.
     pub fn is_full(&self) -> bool {
-        self.issued - self.durable >= STORES_MAX as u64
+        self.issued - self.durable >= WRITES_MAX as u64
     }
     /// Adds a durable change, which replaces an earlier one of the same key in the same write. Returns the tag of the
     /// write.

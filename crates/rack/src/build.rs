@@ -279,7 +279,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     });
     let vssds = shared.chain(own).chain(log).collect();
     let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
-    c.services = crate::services::make;
+    c.services = crate::services::make(cfg);
     c.cache_slots = cfg.cache_slots;
     c.min_copies = cfg.min_copies as u8;
     c.nonce = nonce;
@@ -290,11 +290,16 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     }
     c.drift_ppm = cfg.lease.drift_ppm;
     (c.sched, c.reads_per_die) = (cfg.sched.config(), cfg.sched.reads_per_die);
-    c.heartbeat_every = (cfg.lease() / HEARTBEATS_PER_LEASE).min(HEARTBEAT_MAX);
+    c.heartbeat_every = heartbeat_every(cfg);
     c.gc = gc(cfg);
     c.swap = cfg.wear.swap(&c.ssd.profile);
     c.reports_load = redirect(cfg) == Redirect::Load;
     Ok(c)
+}
+
+/// Interval of heartbeats.
+pub fn heartbeat_every(cfg: &RackConfig) -> Span {
+    (cfg.lease() / HEARTBEATS_PER_LEASE).min(HEARTBEAT_MAX)
 }
 
 /// Parameters of the collection monitors.
@@ -390,6 +395,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         stripe_blocks: cfg.stripe_blocks,
         levels,
         overcommit: cfg.overcommit,
+        keys: crate::keys::config(cfg),
     })
 }
 
@@ -436,15 +442,9 @@ pub fn store_client(cfg: &RackConfig, i: u32, nonce: u64) -> StoreClient {
     StoreClient::new(c, &stores(cfg))
 }
 
-/// The replicated key-value store's parameters, which its clients, nodes and membership service share; `None`: the rack has no
-/// keys.
-pub fn keys_config(cfg: &RackConfig) -> Option<rackweave_kv_replica::Config> {
-    (cfg.kv.channels > 0).then(rackweave_kv_replica::Config::default)
-}
-
 /// The client of the replicated keys at client node `i`. `nonce` must differ in each run.
 pub fn keys_client(cfg: &RackConfig, i: u32, nonce: u64) -> KvClient {
-    KvClient::new(layout(cfg).client(i), keys_config(cfg), nonce)
+    KvClient::new(layout(cfg).client(i), crate::keys::config(cfg), nonce)
 }
 
 /// Volume client `i`. `nonce` must differ in each run.

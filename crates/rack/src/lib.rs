@@ -10,6 +10,7 @@ pub mod capture;
 pub mod clients;
 pub mod engine;
 mod forge;
+pub mod keys;
 mod networked;
 pub mod new;
 pub mod plan;

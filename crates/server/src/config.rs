@@ -188,7 +188,7 @@ impl ServerConfig {
             timeouts: Timeouts::default(),
             forwards_reads: false,
             reports_load: false,
-            services: crate::block::BlockService::make,
+            services: MakeService::new(crate::block::BlockService::make),
         }
     }
 }

@@ -227,7 +227,10 @@ impl Server {
 
     /// Passes a packet to the service of its vSSD.
     fn pass_to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
-        let Some(i) = self.place(p.header.vssd, p.header.set) else { return };
+        // Of keys a packet's set is the partition, and there is one log.
+        let keys = matches!(p.body, Body::Keys(_));
+        let i = if keys { self.logs().next() } else { self.place(p.header.vssd, p.header.set) };
+        let Some(i) = i else { return };
         let v = &mut self.vssds[i];
         match p.header.op {
             Op::Read | Op::Write if self.registration.incarnation.is_some() => {

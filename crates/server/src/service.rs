@@ -10,6 +10,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::{LiveVolumes, Packet, View};
@@ -147,8 +148,26 @@ pub struct Room {
     pub used: u64,
 }
 
-/// Creates the service of the vSSD in this slot.
-pub type MakeService = fn(&ServerConfig, &VssdConfig, usize) -> Box<dyn Service>;
+type Make = dyn Fn(&ServerConfig, &VssdConfig, usize) -> Box<dyn Service> + Send + Sync;
+
+/// Creates the service of the vSSD in a slot.
+#[derive(Clone)]
+pub struct MakeService(Arc<Make>);
+
+impl MakeService {
+    pub fn new(make: impl Fn(&ServerConfig, &VssdConfig, usize) -> Box<dyn Service> + Send + Sync + 'static) -> Self {
+        MakeService(Arc::new(make))
+    }
+    pub(crate) fn make(&self, server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> Box<dyn Service> {
+        (self.0)(server, vssd, slot)
+    }
+}
+
+impl Debug for MakeService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MakeService")
+    }
+}
 
 /// A service that a server offers on one vSSD.
 pub trait Service: Any + Debug + Send {

@@ -53,7 +53,7 @@ pub(crate) struct ServedVssd {
 impl ServedVssd {
     /// For the slot of this number.
     pub(crate) fn new(server: &ServerConfig, cfg: VssdConfig, slot: usize) -> ServedVssd {
-        let service = (server.services)(server, &cfg, slot);
+        let service = server.services.make(server, &cfg, slot);
         ServedVssd::with_service(server, cfg, service)
     }
     fn with_service(server: &ServerConfig, cfg: VssdConfig, service: Box<dyn Service>) -> ServedVssd {

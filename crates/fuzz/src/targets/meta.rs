@@ -247,6 +247,7 @@ fn config() -> MetaConfig {
             capacity_bytes: 1 << 30,
         }],
         overcommit: 8.0,
+        keys: None,
     }
 }
 

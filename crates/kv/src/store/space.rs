@@ -127,6 +127,13 @@ impl Store {
         let free = self.free_blocks().saturating_sub(self.reserve());
         (f64::from(free) / spare as f64).min(1.0)
     }
+    /// Bytes of the records that it takes in all, with this number of keys.
+    pub fn capacity(&self) -> u64 {
+        let fixed = self.needed(0, self.index_bytes);
+        let damaged = self.segments.values().filter(|s| s.corrupt).count() as u64;
+        let blocks = u64::from(self.blocks).saturating_sub(fixed + damaged);
+        blocks * LIVE_PERCENT * self.packed() / 100
+    }
     /// Whether `grow` more live bytes fit, `entry` of them in the index. `Err(true)`: they will after a checkpoint.
     pub(super) fn fits(&self, grow: i64, entry: u64) -> Result<(), bool> {
         let (mut blocks, mut live, mut tombs) = (u64::from(self.blocks), self.live, self.tombs);

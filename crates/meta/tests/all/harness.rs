@@ -46,6 +46,7 @@ pub fn config() -> MetaConfig {
             capacity_bytes: GIB,
         }],
         overcommit: 8.0,
+        keys: None,
     }
 }
 

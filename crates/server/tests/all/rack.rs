@@ -51,7 +51,7 @@ impl Default for Options {
             timing: Timing::Real,
             queue_depth: None,
             sched: SchedConfig::new(SchedKind::Kyber, true),
-            services: BlockService::make,
+            services: MakeService::new(BlockService::make),
             swap: SwapConfig::default(),
             redirect: Redirect::Gc,
         }
@@ -152,6 +152,7 @@ impl Rack {
                 capacity_bytes: self.options.ssd_bytes,
             }],
             overcommit: 8.0,
+            keys: None,
         };
         let meta = Meta::new(cfg, self.engine.saved(Layout::META)).expect("good configuration");
         self.engine.boot(Layout::META, meta);
@@ -176,7 +177,7 @@ impl Rack {
         cfg.cache_slots = self.options.cache_slots;
         cfg.gc.policy = self.options.policy;
         cfg.sched = self.options.sched;
-        cfg.services = self.options.services;
+        cfg.services = self.options.services.clone();
         cfg.swap = self.options.swap;
         cfg.nonce = self.starts[i] * 1000 + u64::from(server);
         self.engine.boot(node, Server::new(cfg).expect("good configuration"));

@@ -211,7 +211,7 @@ fn make(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> Box<dyn Servic
 
 #[test]
 fn a_second_service_shares_a_drive_with_the_block_replica() {
-    let services: MakeService = make;
+    let services = MakeService::new(make);
     let mut r = Rack::serving(Options { services, ..Options::default() });
     assert_eq!(r.write(0, 7, contents(1)), Some(IoReply::Done));
     assert_eq!(r.write(REGISTERS, 7, contents(2)), Some(IoReply::Done));

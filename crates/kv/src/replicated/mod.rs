@@ -1,0 +1,404 @@
+//! The replicated key-value store on a server's log vSSD: a [`KvNode`], whose forced log is a [`Store`].
+//!
+//! The node's writes are atomic batches of the store ([`records`]), answered in order once they are durable. At boot all records
+//! are read back; the node begins when the metadata service has admitted the server, whose incarnation is the node's. Compaction is
+//! collection: it runs while the server's collection monitor, which asks the switch, orders it.
+//!
+//! A power cut is harmless: the node acknowledges what the store has forced, and the store's recovery loses nothing forced.
+
+mod records;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_core::msg::control::Standing;
+use rackweave_core::msg::{Body, LiveVolumes, Packet, View};
+use rackweave_core::{
+    BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
+};
+use rackweave_flash::Ssd;
+use rackweave_kv_replica::msg::Packet as KeyPacket;
+use rackweave_kv_replica::record::RecordError;
+use rackweave_kv_replica::{Config, KvNode};
+use rackweave_server::bounds::OverBound;
+use rackweave_server::report::{StoreStatus, VssdStatus};
+use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
+use rackweave_server::{ServerConfig, VssdConfig};
+
+use crate::store::format::{KEY_MAX, VALUE_MAX, record_max};
+use crate::store::{
+    Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, SCAN_KEYS_MAX, Scan, Store, StoreConfig,
+};
+use crate::trace;
+use records::{WriteError, Writes};
+
+/// The only user of its manager.
+const USER: u16 = 1;
+/// Tokens of batches; that of the scan at boot is below.
+const FIRST_BATCH: u64 = 1 << 32;
+const SCAN: u64 = 1;
+/// Part of the store's capacity that only deletions and decisions take, and the part that only decisions take.
+const RESERVE_FOR_DELETES: u64 = 8;
+const RESERVE: u64 = 16;
+
+/// Why the service does not serve.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("the store cannot be opened: {0}")]
+    Open(#[from] OpenError),
+    #[error("the store cannot be read: {0}")]
+    Read(#[from] GetError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    #[error("the store does not take a record: {0}")]
+    Put(#[from] PutError),
+}
+
+/// How far the boot is.
+enum Phase {
+    /// The store is recovered, or its records are read.
+    Loading(BTreeMap<Bytes, Bytes>),
+    /// The metadata service has not admitted the server.
+    Loaded(Vec<(Bytes, Bytes)>),
+    Runs(Box<KvNode>),
+}
+
+pub struct KeyService {
+    node: NodeId,
+    config: Config,
+    vssd: VssdId,
+    store: Option<Store>,
+    phase: Phase,
+    refused: Option<Refused>,
+    failed: bool,
+    writes: Writes,
+    node_fx: Effects<KeyPacket>,
+    /// The node's timer.
+    wake_at: Time,
+    ordered: bool,
+    /// Compactions that began without an order.
+    unordered: u64,
+    /// Free blocks, and whether it compacts, as last reported to the monitor.
+    seen: (u32, bool),
+    counts: StoreStatus,
+}
+
+impl std::fmt::Debug for KeyService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyService").field("vssd", &self.vssd).field("refused", &self.refused).finish_non_exhaustive()
+    }
+}
+
+impl KeyService {
+    pub fn new(server: &ServerConfig, vssd: &VssdConfig, config: Config) -> KeyService {
+        KeyService {
+            node: server.node,
+            config,
+            vssd: vssd.id,
+            store: None,
+            phase: Phase::Loading(BTreeMap::new()),
+            refused: None,
+            failed: false,
+            writes: Writes::default(),
+            node_fx: Effects::new(),
+            wake_at: Time::MAX,
+            ordered: false,
+            unordered: 0,
+            seen: (0, false),
+            counts: StoreStatus::default(),
+        }
+    }
+    pub fn store(&self) -> Option<&Store> {
+        self.store.as_ref()
+    }
+    /// Why it does not serve.
+    pub fn refused(&self) -> Option<&Refused> {
+        self.refused.as_ref()
+    }
+    pub fn key_node(&self) -> Option<&KvNode> {
+        match &self.phase {
+            Phase::Runs(node) => Some(node),
+            _ => None,
+        }
+    }
+    fn serves(&self) -> bool {
+        !self.failed && self.refused.is_none() && self.key_node().is_some()
+    }
+    /// From now on the service does not serve, and its node, which cannot continue, says nothing more.
+    fn refuse(&mut self, why: Refused) {
+        self.refused.get_or_insert(why);
+        self.phase = Phase::Loading(BTreeMap::new());
+        self.wake_at = Time::MAX;
+    }
+
+    /// Calls the store, lending it its manager.
+    fn with<R>(
+        &mut self,
+        cx: &mut Context<'_>,
+        call: impl FnOnce(&mut Store, &mut Writes, &mut Flash<'_>) -> R,
+    ) -> Option<R> {
+        let (Some(store), writes) = (&mut self.store, &mut self.writes) else { return None };
+        cx.changed = true;
+        let (now, before) = (cx.now, store.compacting());
+        let lent = |manager: &mut _, _, out: &mut _| call(store, writes, &mut Flash { now, manager, out });
+        let result = cx.ssd.with_log(now, self.vssd, cx.out, lent);
+        let begun = !before && self.store.as_ref().is_some_and(Store::compacting);
+        self.unordered += u64::from(begun && !self.ordered);
+        result
+    }
+    fn open(&mut self, cx: &mut Context<'_>) {
+        if self.store.is_some() || self.refused.is_some() || self.failed {
+            return;
+        }
+        let now = cx.now;
+        let opened = cx.ssd.with_log(now, self.vssd, cx.out, |manager, inner, out| {
+            let broken = mutant!("kv.store.loses-tombstones").then_some(Broken::LoseTombstones);
+            let broken = broken.or(mutant!("kv.answer.before-durable").then_some(Broken::AckBeforeForce));
+            let cfg = StoreConfig { on_request: true, broken, ..StoreConfig::new(inner, USER) };
+            Store::open(cfg, &mut Flash { now, manager, out })
+        });
+        match opened {
+            Some(Ok(store)) => self.store = Some(store),
+            Some(Err(e)) => self.refuse(e.into()),
+            None => {}
+        }
+        cx.changed = true;
+    }
+    /// Reads the next records of the node.
+    fn scan(&mut self, cx: &mut Context<'_>, from: &[u8]) {
+        if let Some(Err(e)) = self.with(cx, |store, _, fx| store.scan(fx, from, SCAN_KEYS_MAX, SCAN)) {
+            self.refuse(e.into());
+        }
+    }
+    fn scanned(&mut self, cx: &mut Context<'_>, page: Scan) {
+        let Phase::Loading(found) = &mut self.phase else { return };
+        found.extend(page.entries);
+        if let Some(from) = page.more {
+            return self.scan(cx, &from);
+        }
+        let mut found = std::mem::take(found);
+        let Some(store) = &self.store else { return };
+        match self.writes.recover(store, &mut found) {
+            Ok(false) => {}
+            Ok(true) => cx.fx.trace(trace::KEYS_LONG_WRITE_COMPLETED, u64::from(self.vssd.0), 0),
+            Err(e) => return self.refuse(e.into()),
+        }
+        self.phase = Phase::Loaded(found.into_iter().collect());
+        cx.changed = true;
+    }
+    /// The node begins when its records are read and the server is admitted.
+    fn begin(&mut self, cx: &mut Context<'_>) {
+        let Phase::Loaded(saved) = &self.phase else { return };
+        if !cx.registered || self.failed {
+            return;
+        }
+        let drive: DriveId = cx.ssd.table().drive;
+        let run = (cx.incarnation, drive);
+        match KvNode::new(self.node, Layout::META, self.config.clone(), run, saved) {
+            Ok(node) => self.phase = Phase::Runs(Box::new(node)),
+            Err(e) => return self.refuse(e.into()),
+        }
+        cx.fx.trace(trace::KV_OPENED, u64::from(self.vssd.0), 0);
+        self.act(cx, Event::Timer);
+    }
+
+    /// Passes an event to the node, and its effects on.
+    fn act(&mut self, cx: &mut Context<'_>, event: Event<KeyPacket>) {
+        let Phase::Runs(node) = &mut self.phase else { return };
+        if let Some(store) = &self.store {
+            let (for_puts, for_deletes) = space(store, &self.writes);
+            node.set_space(for_puts, for_deletes);
+        }
+        node.handle(cx.now, event, &mut self.node_fx);
+        let incarnation = cx.incarnation;
+        for p in self.node_fx.packets.drain(..) {
+            let mut p = p.into_message();
+            (p.header.incarnation, p.header.vssd, p.header.original_vssd) = (incarnation, self.vssd, self.vssd);
+            cx.fx.send(p);
+        }
+        cx.fx.traces.append(&mut self.node_fx.traces);
+        if let Some(at) = self.node_fx.take_wake() {
+            self.wake_at = at;
+            cx.changed = true;
+        }
+        if let Some(store) = &self.store {
+            for write in self.node_fx.stores.drain(..) {
+                cx.changed = true;
+                self.writes.begin(store, write);
+            }
+        }
+        self.node_fx.clear();
+    }
+    fn submit(&mut self, cx: &mut Context<'_>) {
+        if !self.writes.wait() || self.refused.is_some() {
+            return;
+        }
+        if let Some(Err(e)) = self.with(cx, |store, writes, fx| writes.submit(store, fx, FIRST_BATCH)) {
+            self.refuse(e.into());
+        }
+    }
+
+    fn take_answers(&mut self, cx: &mut Context<'_>) {
+        let answers: Vec<Answer> = self.store.iter_mut().flat_map(Store::answers).collect();
+        for a in answers {
+            match a {
+                Answer::Opened { result: Ok(()) } => self.scan(cx, &[]),
+                Answer::Opened { result: Err(e) } => {
+                    self.refuse(e.into());
+                    self.store = None;
+                    return;
+                }
+                Answer::Scanned { result: Ok(page), .. } => self.scanned(cx, page),
+                Answer::Scanned { result: Err(e), .. } => self.refuse(e.into()),
+                Answer::Put { token, result: Ok(()) } => {
+                    if let Some(tag) = self.writes.done(token) {
+                        self.act(cx, Event::Stored { tag });
+                    }
+                }
+                Answer::Put { result: Err(e), .. } => self.refuse(e.into()),
+                Answer::Got { .. } | Answer::Deleted { .. } => {}
+            }
+        }
+    }
+}
+
+/// Bytes of keys and values that puts may take, and deletions. An undecided put is a record with its key twice, and so are
+/// its client's and a mark beside it; the rest is for decisions, and for records that are being moved.
+fn space(store: &Store, writes: &Writes) -> (u64, u64) {
+    let (capacity, s) = (store.capacity(), store.space());
+    let taken = s.live + s.tombstones + writes.waiting_bytes() as u64;
+    let left = |reserve: u64| capacity.saturating_sub(taken + reserve) / 2;
+    (left(capacity / RESERVE_FOR_DELETES), left(capacity / RESERVE))
+}
+
+/// Longest value of a put, in a store with blocks of this size: the put's record has a head, and its key twice.
+pub fn value_max(block_bytes: u64) -> usize {
+    let record = record_max(u32::try_from(block_bytes).unwrap_or(u32::MAX)) as usize;
+    record.saturating_sub(2 * KEY_MAX + 256).min(VALUE_MAX)
+}
+
+impl Service for KeyService {
+    fn load(&self) -> ServiceLoad {
+        ServiceLoad::default()
+    }
+    fn free_ratio(&self, _: &Ssd) -> f64 {
+        self.store.as_ref().filter(|s| s.is_open()).map_or(1.0, Store::free_ratio)
+    }
+    fn collect(&mut self, cx: &mut Context<'_>, order: Collect) {
+        self.ordered = order == Collect::Start;
+        let may = self.ordered;
+        self.with(cx, |store, _, fx| store.set_compacting(fx, may));
+    }
+    fn collecting(&self, _: &Ssd) -> bool {
+        self.store.as_ref().is_some_and(Store::compacting)
+    }
+    /// The manager erases blocks in the background, whoever freed them.
+    fn erasing(&self, _: &Ssd) -> bool {
+        false
+    }
+    fn room(&self, ssd: &Ssd) -> Room {
+        let (manager, inner) = ssd.log(self.vssd);
+        let bytes = inner.and_then(|v| manager.block_bytes(v).ok()).unwrap_or_default();
+        let Some(space) = self.store.as_ref().map(Store::space) else { return Room::default() };
+        let unit = u64::from(BLOCK);
+        Room { capacity: u64::from(space.blocks) * bytes / unit, used: space.live.div_ceil(unit) }
+    }
+    fn standing(&self) -> Standing {
+        Standing { epoch: Epoch(0), complete: self.serves(), failed: self.failed }
+    }
+    fn status(&self, _: Time, ssd: &Ssd, status: &mut VssdStatus) {
+        status.serving = self.serves();
+        let mut s = self.counts;
+        if let Some(store) = &self.store {
+            let (space, stats) = (store.space(), store.stats());
+            let (manager, inner) = ssd.log(self.vssd);
+            (s.blocks, s.blocks_free, s.live_bytes) = (space.blocks, space.free, space.live);
+            s.block_bytes = inner.and_then(|v| manager.block_bytes(v).ok()).unwrap_or_default();
+            (s.keys, s.compactions, s.written_bytes) = (store.len() as u64, stats.compactions, stats.written_bytes);
+            s.erases = ssd.log_stats(self.vssd).erases;
+            (s.write_amplification, s.free_ratio) = (stats.waf(), self.free_ratio(ssd));
+        }
+        status.store = Some(s);
+    }
+    fn check(&self, _: &Ssd) -> Result<(), OverBound> {
+        let vssd = self.vssd;
+        let (waiting, max) = (self.store.as_ref().map_or(0, Store::pending), HELD_MAX);
+        if waiting > max {
+            return Err(OverBound::Queue { vssd, waiting, max });
+        }
+        if self.unordered > 0 {
+            return Err(OverBound::Unordered { vssd, collections: self.unordered });
+        }
+        Ok(())
+    }
+    fn wants_volumes(&self) -> bool {
+        false
+    }
+    fn scrub_ready(&self) -> bool {
+        true
+    }
+
+    fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
+        if let Body::Keys(_) = p.body
+            && self.serves()
+            && let Some(packet) = KeyPacket::of_message(p)
+        {
+            self.act(cx, Event::Packet(packet));
+        }
+        Admitted::Taken
+    }
+    fn handle_flash(&mut self, cx: &mut Context<'_>, event: FlashEvent) {
+        if let FlashEvent::Log(done) = event {
+            self.with(cx, |store, _, fx| store.handle(fx, done));
+        }
+        cx.changed = true;
+    }
+    fn handle_freed(&mut self, _: Freed) {}
+    fn handle_timer(&mut self, cx: &mut Context<'_>) {
+        let now = cx.now;
+        cx.ssd.with_log(now, self.vssd, cx.out, |manager, _, out| manager.tick(now, out));
+        if self.wake_at <= now {
+            self.wake_at = Time::MAX;
+            self.act(cx, Event::Timer);
+        }
+        cx.changed = true;
+    }
+    fn install_view(&mut self, _: &mut Context<'_>, _: &View, _: Incarnation) {}
+    fn set_lease(&mut self, _: Time) {}
+    fn learn_volumes(&mut self, _: &mut Context<'_>, _: &LiveVolumes) {}
+    fn scrub(&mut self, _: &mut Context<'_>, _: BlockAddr) {}
+    fn end_scrub(&mut self, _: &mut Context<'_>) {}
+    fn fail(&mut self) {
+        self.failed = true;
+        self.wake_at = Time::MAX;
+    }
+    fn failure_known(&mut self) {}
+    fn vacate(&mut self, _: &ServerConfig, free: &VssdConfig) {
+        self.vssd = free.id;
+    }
+
+    fn poll_programs(&mut self, cx: &mut Context<'_>) -> Programs {
+        self.open(cx);
+        self.begin(cx);
+        self.submit(cx);
+        if self.store.as_ref().is_some_and(Store::wants_poll) {
+            self.with(cx, |store, _, fx| store.poll(fx));
+        }
+        // One poll is enough: what still waits, waits for an answer of the drive.
+        cx.changed = false;
+        let Some(store) = self.store.as_ref().filter(|s| s.is_open()) else { return Programs::default() };
+        let seen = (store.space().free, store.compacting());
+        let allocated = std::mem::replace(&mut self.seen, seen) != seen;
+        Programs {
+            allocated,
+            waits_for_block: store.waits_for_space() && !self.ordered,
+            no_victim: store.nothing_to_compact(),
+        }
+    }
+    fn poll_answers(&mut self, cx: &mut Context<'_>) -> Time {
+        self.take_answers(cx);
+        cx.ssd.log(self.vssd).0.wake().unwrap_or(Time::MAX).min(self.wake_at)
+    }
+}
