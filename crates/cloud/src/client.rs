@@ -165,6 +165,10 @@ impl<R: Router> VDisk<R> {
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
     }
+    /// What the pieces of requests wait for.
+    pub fn waits(&self) -> String {
+        format!("{:?}", self.pieces.values().map(|p| (p.extent, &p.writing, &p.reading)).collect::<Vec<_>>())
+    }
     pub fn index(&self) -> &Index {
         &self.index
     }

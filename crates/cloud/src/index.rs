@@ -136,19 +136,23 @@ impl Index {
     }
     /// The log begins at `head` now: earlier entries have been merged.
     pub fn trim(&mut self, head: Serial) {
-        while let Some(first) = self.chain.first_entry().filter(|e| *e.key() < head) {
-            let (serial, entry) = first.remove_entry();
-            self.filter.remove(entry.extent);
-            if entry.deferred {
-                continue;
-            }
-            let from = self.nodes.range(..=entry.extent.first).next_back().map_or(entry.extent.first, |(f, _)| *f);
-            let of_entry = self.nodes.range(from..entry.extent.end()).filter(|(_, n)| n.serial == serial);
-            for first in of_entry.map(|(f, _)| *f).collect::<Vec<_>>() {
-                self.nodes.remove(&first);
-            }
+        while let Some(first) = self.chain.keys().next().copied().filter(|s| *s < head) {
+            self.remove(first);
         }
         self.waiting.retain(|s| *s >= head);
+    }
+    /// The entry was merged, perhaps before the log's head passed it: its range is in the storage layer.
+    pub fn remove(&mut self, serial: Serial) {
+        let Some(entry) = self.chain.remove(&serial) else { return };
+        self.filter.remove(entry.extent);
+        if entry.deferred {
+            return;
+        }
+        let from = self.nodes.range(..=entry.extent.first).next_back().map_or(entry.extent.first, |(f, _)| *f);
+        let of_entry = self.nodes.range(from..entry.extent.end()).filter(|(_, n)| n.serial == serial);
+        for first in of_entry.map(|(f, _)| *f).collect::<Vec<_>>() {
+            self.nodes.remove(&first);
+        }
     }
     pub fn clear(&mut self) {
         *self = Index::default();

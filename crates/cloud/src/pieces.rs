@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, NodeId, Payload, Time};
 
 use crate::client::{Route, Router, VDisk};
@@ -285,7 +286,8 @@ impl<R: Router> VDisk<R> {
             let (part, id, to, body) = match f {
                 Found::Log { part, id } => {
                     let copies = view.copies(id, self.config.log_copies);
-                    let to = copies[(tries + id.serial.0 as usize) % copies.len()];
+                    // Drawn: parts of one read must not meet a lost server in turn.
+                    let to = copies[(mix64(id.serial.0 ^ (tries as u64) << 32) % copies.len() as u64) as usize];
                     (part, Some(id), to, Body::ReadLog { request, id, part, depth })
                 }
                 Found::Store { part } => {
@@ -317,10 +319,14 @@ impl<R: Router> VDisk<R> {
                 }
             }
             ReadResult::Outdated | ReadResult::Incomplete => {
-                // The log's head has passed it, or soon will: all is read again, by the index as it is then.
-                fx.trace(READ_OUTDATED, id.map_or(0, |i| i.serial.0), 0);
                 reading.parts.clear();
                 reading.got.clear();
+                // An entry is invalidated after its merge. The head may wait for an entry of another segment, and merging for
+                // this read.
+                if let Some(id) = id.filter(|_| result == ReadResult::Outdated) {
+                    fx.trace(READ_OUTDATED, id.serial.0, 0);
+                    self.index.remove(id.serial);
+                }
                 if let Some(p) = self.pieces.get_mut(&number) {
                     p.retry_at = now + self.config.tick;
                 }

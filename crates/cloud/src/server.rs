@@ -207,7 +207,7 @@ impl Server {
             Body::Lease { incarnation, sent } if *incarnation == self.incarnation => {
                 self.lease_until = self.lease_until.max(*sent + self.config.lease);
             }
-            Body::Seal => self.seal(now, packet.volume, packet.epoch, fx),
+            Body::Seal if packet.from == self.meta => self.seal(now, packet.volume, packet.epoch, fx),
             Body::View(_) if packet.from == self.meta => {
                 let Body::View(view) = packet.body else { return };
                 self.install(now, *view, fx);
@@ -233,6 +233,8 @@ impl Server {
             }
             ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
         });
+        // Without a heartbeat that names the new epoch it gets no lease.
+        self.heartbeat_at = now;
     }
     fn sealed(&mut self, now: Time, id: VolumeId, epoch: Epoch, fx: &mut Effects<Packet>) {
         let (incarnation, drive) = (self.incarnation, self.drive);
@@ -277,6 +279,7 @@ impl Server {
                 m.go_on(ctx, depth);
             }
         });
+        self.heartbeat_at = now;
     }
 
     fn on_volume_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {

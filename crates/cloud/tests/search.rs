@@ -259,7 +259,10 @@ impl Storm {
         let read = self.w.settle(CALM);
         self.w.check()?;
         if !idle || !read || c.is_none() {
-            return Err(format!("requests were not answered after the last fault: {c:?}, {idle}, {read}"));
+            let view = self.w.meta().and_then(|m| m.view(crate::world::VOLUME));
+            let waits = self.w.clients.iter().filter_map(|c| self.w.client(*c)).map(|c| c.waits());
+            let waits: Vec<String> = waits.collect();
+            return Err(format!("not answered after the last fault: {c:?}, {idle}, {read}, {view:?}: {waits:?}"));
         }
         whole?;
         merged
@@ -322,4 +325,10 @@ fn power_cuts_of_all_servers_lose_nothing_that_was_answered() {
 #[test]
 fn clients_attach_and_crash_in_the_middle_of_everything() {
     search(Kind::Attaches, 16, &[t::FENCED, t::ADOPTED, t::VOID_ADOPTED]);
+}
+
+/// Seeds that found faults.
+#[test]
+fn seeds_that_found_faults_pass() {
+    storm(83, Kind::Attaches, &mut Coverage::default()).expect("Attaches, seed 83");
 }

@@ -339,6 +339,10 @@ impl World {
     pub fn faults(&mut self, faults: LinkFaults) {
         self.engine.net().set_faults(faults);
     }
+    /// From now on these packets are lost, too.
+    pub fn lose(&mut self, lost: impl Fn(&Packet) -> bool + 'static) {
+        self.engine.lose(move |Net(p)| lost(p));
+    }
     /// Cuts a node off from some others, in both directions.
     pub fn cut(&mut self, n: NodeId, from: &[NodeId]) {
         for m in from {
