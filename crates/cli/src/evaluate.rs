@@ -40,6 +40,8 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
             BlockingUnit::Page => BlockingConfig::Page,
             BlockingUnit::Block => BlockingConfig::Block,
         };
+        // With whole blocks no read interrupts a collection.
+        cfg.rack.gc.yields &= cfg.rack.ssd.blocking_unit == BlockingConfig::Page;
     }
     if let Some(victims) = a.gc_victims {
         cfg.rack.gc.victims = victims.into();

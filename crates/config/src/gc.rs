@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::switching::RedirectKind;
 
-use super::{Problem, SsdSection, need};
+use super::{BlockingConfig, Problem, SsdSection, need};
 
 /// When a vSSD collects garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,8 +32,8 @@ pub struct GcSection {
     pub idle_alpha: f64,
     /// A longer predicted gap counts as idle.
     pub idle_over_ms: u64,
-    /// Collection yields to waiting reads between its commands, for any `ssd.blocking_unit`, and within its erases and
-    /// programs where the device can suspend them.
+    /// Reads suspend erases and the collector's programs where the device can suspend them. A setting of the drive, under
+    /// any policy.
     pub yields: bool,
     /// Victim selection.
     pub victims: VictimPolicy,
@@ -50,7 +50,7 @@ impl Default for GcSection {
             background: false,
             idle_alpha: 0.5,
             idle_over_ms: 30,
-            yields: false,
+            yields: true,
             victims: VictimPolicy::Greedy,
             separation: Separation::Moved,
         }
@@ -67,6 +67,9 @@ impl GcSection {
         need(out, below, "gc.regular_percent", &self.regular_percent, rule);
         let rule = "more than 0, at most 1 (the weight of the last gap between requests)";
         need(out, self.idle_alpha > 0.0 && self.idle_alpha <= 1.0, "gc.idle_alpha", &self.idle_alpha, rule);
+        let interruptible = !self.yields || ssd.blocking_unit == BlockingConfig::Page;
+        let rule = "only with ssd.blocking_unit = \"page\": with \"block\" no read interrupts a collection";
+        need(out, interruptible, "gc.yields", &self.yields, rule);
         let alone = !ssd.isolation.all().iter().any(|l| l.is_shared());
         let rule = "only without software-isolated or unisolated vSSDs (ssd.isolation): the members of a channel group collect together";
         need(out, !self.background || alone, "gc.background", &self.background, rule);

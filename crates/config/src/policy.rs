@@ -1,5 +1,6 @@
-//! Policies as data: each names values of the keys that control garbage collection and scheduling. The keys are the
-//! mechanisms; a policy has no code of its own.
+//! Policies as data: each names values of the keys that control coordination, redirection and scheduling. The keys are the
+//! mechanisms; a policy has no code of its own. What any drive may do under any policy is no part of one: suspension
+//! (`gc.yields`), background collection, victims.
 //!
 //! In a configuration, `policy = "…"` sets these keys where they are omitted; a written key wins even if it contradicts
 //! the policy. An evaluation applies each compared policy to the same rack, overriding every key.
@@ -10,7 +11,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::switching::RedirectKind;
-use crate::{GcConfigPolicy, GcSection, RackConfig, TimingConfig};
+use crate::{GcConfigPolicy, RackConfig, TimingConfig};
 
 /// How a rack handles garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,10 +21,11 @@ pub enum Policy {
     Baseline,
     /// RackBlox §3.5: reads go to an idle replica, and replicas do not collect at the same time.
     Rackblox,
-    /// Beyond RackBlox: each read goes to the replica with the fewest waiting reads, and collection yields to reads.
+    /// Beyond RackBlox: each read goes to the replica with the fewest waiting reads.
     #[default]
     Rackweave,
-    /// The bound: collection at the pace of `baseline`, but no command waits for a command of the collector.
+    /// The bound: reads are routed as by `rackweave`, collection has the pace of `baseline`, and no command waits for a
+    /// command of the collector.
     Ideal,
 }
 
@@ -46,11 +48,6 @@ impl Policy {
         rack.policy = self;
         // Starts from RackBlox; each other policy is written as its differences.
         rack.gc.policy = GcConfigPolicy::Coordinated;
-        rack.gc.background = false;
-        // These keys concern background collection only.
-        let default = GcSection::default();
-        (rack.gc.idle_alpha, rack.gc.idle_over_ms) = (default.idle_alpha, default.idle_over_ms);
-        rack.gc.yields = false;
         rack.switch.redirect = RedirectKind::Gc;
         rack.ssd.timing = TimingConfig::Real;
         rack.sched.coordinated = true;
@@ -58,7 +55,6 @@ impl Policy {
             Policy::Rackblox => {}
             Policy::Rackweave => {
                 rack.switch.redirect = RedirectKind::Load;
-                rack.gc.yields = true;
             }
             Policy::Baseline => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
@@ -67,7 +63,7 @@ impl Policy {
             }
             Policy::Ideal => {
                 rack.gc.policy = GcConfigPolicy::Uncoordinated;
-                rack.switch.redirect = RedirectKind::Off;
+                rack.switch.redirect = RedirectKind::Load;
                 rack.ssd.timing = TimingConfig::IdealGc;
             }
         }

@@ -58,7 +58,7 @@ fn the_reference_has_every_key_and_its_default() {
     let (mut rows, mut keys) = (documented(), every_key("", known("")));
     assert!(keys.len() > 80 && keys.contains(&"switch.egress.flows.burst_kib".into()), "{keys:?}");
     let default = RackConfig::default().table();
-    let of_policies = ["gc.policy", "gc.yields", "switch.redirect", "sched.coordinated", "ssd.timing"];
+    let of_policies = ["gc.policy", "switch.redirect", "sched.coordinated", "ssd.timing"];
     for (key, written) in &rows {
         let value = key.split('.').try_fold(None::<&Value>, |at, part| match at {
             None => default.get(part).map(Some),
@@ -243,14 +243,14 @@ fn every_key_is_of_every_rack_or_of_processes() {
 
 #[test]
 fn what_is_written_and_not_used_is_named() {
-    let text = "servers = 5\npolicy = \"rackblox\"\n[gc]\nredirect = true\nyields = false\n[ssd]\nsize = \"8G\"\n";
+    let text = "servers = 5\npolicy = \"rackblox\"\n[gc]\nredirect = true\n[sched]\ncoordinated = true\n[ssd]\nsize = \"8G\"\n";
     let (cfg, written) = Written::parse(text).expect("sound");
-    assert_eq!(written.keys(), ["gc.yields", "policy", "servers", "ssd.size", "switch.redirect"]);
+    assert_eq!(written.keys(), ["policy", "sched.coordinated", "servers", "ssd.size", "switch.redirect"]);
     assert_eq!(written.overridden(&cfg), []);
     assert_eq!(written.overridden(&Policy::Rackblox.apply(&cfg)), []);
     let named = |cfg: &RackConfig| written.overridden(cfg).iter().map(ToString::to_string).collect::<Vec<_>>();
-    let other = named(&Policy::Rackweave.apply(&cfg));
-    assert!(other.iter().any(|o| o == "gc.yields = false has no effect: the value is true"), "{other:?}");
+    let other = named(&Policy::Baseline.apply(&cfg));
+    assert!(other.iter().any(|o| o == "sched.coordinated = true has no effect: the value is false"), "{other:?}");
     assert!(other.len() == 3 && other[2].starts_with("switch.redirect"), "{other:?}");
     let other = named(&RackConfig { servers: 6, ..cfg });
     assert_eq!(other, ["servers = 5 has no effect: the value is 6"]);

@@ -49,6 +49,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "reads" => reads = value.parse()?,
             "seed" => cell.seed = value.parse()?,
             "cache_slots" => cell.cache_slots = Some(value.parse()?),
+            "suspends" => cell.suspends = value.parse()?,
             "host_program_suspend" => cell.host_program_suspend = value.parse()?,
             "write_through" => cell.write_through = value.parse()?,
             "wear_in" => cell.wear_in = value.parse()?,

@@ -126,14 +126,18 @@ mod tests {
             otherwise: otherwise.iter().map(ToString::to_string).collect(),
         };
         let of = |all: &[(&str, PolicyState)]| together(all.iter().map(|(n, s)| (n.to_string(), s.clone())).collect());
-        let same = state("baseline", &["gc.background = true"]);
+        let same = state("baseline", &["gc.policy = \"coordinated\""]);
         assert_eq!(of(&[("switch", same.clone()), ("server-0", same.clone())]), same);
-        let older = state("rackblox", &["server-1: gc.yields = true"]);
+        let older = state("rackblox", &["server-1: sched.coordinated = true"]);
         assert_eq!(
             of(&[("switch", same), ("server-1", older)]),
             state(
                 "baseline",
-                &["switch: gc.background = true", "server-1: policy = \"rackblox\"", "server-1: gc.yields = true"]
+                &[
+                    "switch: gc.policy = \"coordinated\"",
+                    "server-1: policy = \"rackblox\"",
+                    "server-1: sched.coordinated = true"
+                ]
             )
         );
     }

@@ -235,8 +235,8 @@ pub fn ssd(cfg: &RackConfig, i: u32) -> Result<SsdConfig, BuildError> {
     };
     let profile = profile(cfg)?;
     let blocking = match cfg.ssd.blocking_unit {
-        BlockingConfig::Block if !cfg.gc.yields => BlockingUnit::Block,
-        _ => BlockingUnit::Page,
+        BlockingConfig::Block => BlockingUnit::Block,
+        BlockingConfig::Page => BlockingUnit::Page,
     };
     Ok(SsdConfig {
         timing,

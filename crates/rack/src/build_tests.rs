@@ -22,14 +22,18 @@ fn what_idle_means_is_checked_and_reaches_the_servers() {
 }
 
 #[test]
-fn collection_that_yields_holds_a_die_for_a_command_and_is_suspended_where_that_is_possible() {
+fn collection_that_yields_is_suspended_where_the_drive_can_be() {
     let told = |text: &str| {
         let ssd = super::ssd(&RackConfig::parse(text).unwrap(), 0).unwrap();
         (ssd.blocking, ssd.erase_suspend, ssd.program_suspend)
     };
     let block = "[ssd]\nblocking_unit = \"block\"\n";
     assert_eq!(told(&format!("{block}[gc]\nyields = false\n")), (rackweave_flash::BlockingUnit::Block, false, false));
-    assert_eq!(told(&format!("{block}[gc]\nyields = true\n")), (rackweave_flash::BlockingUnit::Page, true, true));
+    assert_eq!(problems(&format!("{block}[gc]\nyields = true\n"))[0].0, "gc.yields");
+    for policy in Policy::ALL {
+        let text = format!("policy = \"{policy}\"\n");
+        assert_eq!(told(&text), (rackweave_flash::BlockingUnit::Page, true, true), "{policy}");
+    }
     let femu = "[ssd]\nprofile = \"femu\"\n[gc]\nyields = true\n";
     assert_eq!(told(femu), (rackweave_flash::BlockingUnit::Page, false, false), "it cannot suspend");
 }

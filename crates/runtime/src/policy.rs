@@ -6,20 +6,11 @@ use rackweave_config::policy::Policy;
 use rackweave_config::{RackConfig, TimingConfig};
 
 /// Keys that running nodes change. Servers read all others only at their start.
-const LIVE: [&str; 8] = [
-    "policy",
-    "gc.policy",
-    "gc.soft_percent",
-    "gc.regular_percent",
-    "gc.background",
-    "gc.idle_alpha",
-    "gc.idle_over_ms",
-    "switch.redirect",
-];
+const LIVE: [&str; 3] = ["policy", "gc.policy", "switch.redirect"];
 
 /// Keys of a policy that a server reads at its start and keeps until it restarts.
-pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 2] {
-    [("gc.yields", cfg.gc.yields), ("sched.coordinated", cfg.sched.coordinated)]
+pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 1] {
+    [("sched.coordinated", cfg.sched.coordinated)]
 }
 
 /// Why a rack keeps its policy.
@@ -110,9 +101,12 @@ mod tests {
     #[test]
     fn what_is_otherwise_than_the_policy_says_is_shown_until_it_is_set() {
         let mut cfg = Policy::Baseline.apply(&RackConfig::default());
-        cfg.gc.background = true;
-        assert_eq!(otherwise(&cfg), ["gc.background = true"]);
+        cfg.sched.coordinated = true;
+        assert_eq!(otherwise(&cfg), ["sched.coordinated = true"]);
         let (set, said) = change(&cfg, Policy::Baseline).expect("live");
-        assert_eq!((otherwise(&set), said), (vec![], vec!["gc.background: true -> false".to_string()]));
+        assert_eq!(
+            (otherwise(&set), said),
+            (vec![], vec!["sched.coordinated: true -> false (for servers that start later)".to_string()])
+        );
     }
 }

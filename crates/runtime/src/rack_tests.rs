@@ -196,7 +196,8 @@ fn reads_leave_a_slow_server_to_its_peers_and_come_back_by_another_policy() {
     let by_gc = r.reads(4_000, 16);
     assert!(by_gc[SLOW as usize] * 2 > by_gc[0].max(by_gc[2]), "{by_gc:?}");
     // Keys that take effect at a start are unchanged until then, and are listed.
-    let made = |i| format!("server-{i}: gc.yields = true until it is started again");
+    r.engine.set_policy(r.now, Policy::Baseline).expect("live");
+    let made = |i| format!("server-{i}: sched.coordinated = true until it is started again");
     assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, [0, 1, 2].map(made));
     r.engine.set_policy(r.now, Policy::Rackweave).expect("live");
     assert_eq!(r.engine.nodes.policy().expect("it has one").otherwise, Vec::<String>::new());

@@ -24,9 +24,6 @@ fn replay(config: &str, options: &[&str]) -> String {
 fn a_replay_refuses_keys_that_it_or_a_policy_would_set() {
     let of_policies = [
         ("policy = \"baseline\"", "policy", "rackblox"),
-        ("[gc]\nyields = true", "gc.yields", "baseline"),
-        ("[gc]\nbackground = true", "gc.background", "baseline"),
-        ("[gc]\nbackground = true\nidle_over_ms = 7", "gc.background", "baseline"),
         ("[gc]\npolicy = \"coordinated\"", "gc.policy", "baseline"),
         ("[switch]\nredirect = \"gc\"", "switch.redirect", "baseline"),
         ("[sched]\ncoordinated = true", "sched.coordinated", "baseline"),
@@ -61,7 +58,7 @@ fn a_replay_refuses_keys_that_its_options_contradict_in_either_order() {
     for (config, option, value, key) in [
         ("servers = 5", "--servers", "6", "servers"),
         ("[ssd]\nsize = \"4G\"", "--ssd-size", "2G", "ssd.size"),
-        ("[ssd]\nblocking_unit = \"block\"", "--blocking-unit", "page", "ssd.blocking_unit"),
+        ("[ssd]\nblocking_unit = \"block\"\n[gc]\nyields = false", "--blocking-unit", "page", "ssd.blocking_unit"),
         ("[gc]\nvictims = \"greedy\"", "--gc-victims", "cost-benefit", "gc.victims"),
     ] {
         for policy in ["baseline", "ideal,rackblox"] {

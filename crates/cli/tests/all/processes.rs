@@ -245,10 +245,7 @@ fn a_policy_reaches_everybody_or_it_is_said_whom_not() {
         assert!(file(name).contains("policy = \"baseline\""), "{name}: {}", file(name));
     }
     // Keys that servers keep until they are restarted.
-    assert!(
-        shown.contains("server-3: gc.yields = true, sched.coordinated = true until it is started again"),
-        "{shown}"
-    );
+    assert!(shown.contains("server-3: sched.coordinated = true until it is started again"), "{shown}");
     signal(pid, libc::SIGCONT);
     r.ok(&["policy", "set", "baseline"]);
     let shown = r.ok(&["policy", "show"]);

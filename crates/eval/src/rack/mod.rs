@@ -73,6 +73,8 @@ pub struct Cell {
     pub cache_slots: Option<u64>,
     /// Each write is on flash on every replica when it is answered, so the cache hides no program.
     pub write_through: bool,
+    /// Reads suspend erases and the collector's programs, under any scheme.
+    pub suspends: bool,
     /// Reads suspend programs of host writes.
     pub host_program_suspend: bool,
     /// Requests before the measured ones, and measured.
@@ -108,6 +110,7 @@ impl Cell {
             wear_in: WEAR_IN,
             cache_slots: None,
             write_through: false,
+            suspends: false,
             host_program_suspend: false,
             warm_up: 0,
             requests: 0,
@@ -141,6 +144,7 @@ impl Cell {
         rack.ssd.channels = Some(self.channels);
         rack.ssd.blocking_unit = self.blocking;
         rack.ssd.isolation = Levels::One(self.isolation);
+        rack.gc.yields = self.suspends;
         rack.ssd.host_program_suspend = self.host_program_suspend;
         rack.ssd.verify = false;
         if self.far_reads.is_some() {
