@@ -30,7 +30,7 @@ fn collection_that_yields_is_suspended_where_the_drive_can_be() {
     let block = "[ssd]\nblocking_unit = \"block\"\n";
     assert_eq!(told(&format!("{block}[gc]\nyields = false\n")), (rackweave_flash::BlockingUnit::Block, false, false));
     assert_eq!(problems(&format!("{block}[gc]\nyields = true\n"))[0].0, "gc.yields");
-    for policy in Policy::ALL {
+    for policy in rackweave_config::Policy::ALL {
         let text = format!("policy = \"{policy}\"\n");
         assert_eq!(told(&text), (rackweave_flash::BlockingUnit::Page, true, true), "{policy}");
     }

@@ -8,9 +8,9 @@ use rackweave_config::{RackConfig, TimingConfig};
 /// Keys that running nodes change. Servers read all others only at their start.
 const LIVE: [&str; 3] = ["policy", "gc.policy", "switch.redirect"];
 
-/// Keys of a policy that a server reads at its start and keeps until it restarts.
-pub fn made_with(cfg: &RackConfig) -> [(&'static str, bool); 1] {
-    [("sched.coordinated", cfg.sched.coordinated)]
+/// The key of a policy that a server reads at its start and keeps until it restarts.
+pub fn made_with(cfg: &RackConfig) -> (&'static str, bool) {
+    ("sched.coordinated", cfg.sched.coordinated)
 }
 
 /// Why a rack keeps its policy.

@@ -62,8 +62,8 @@ pub struct RackNodes {
     servers: Vec<Option<Server>>,
     /// Drive of each server.
     drives: Vec<DriveId>,
-    /// Of each server, the keys and values that it keeps until it is started again.
-    made: Vec<[(&'static str, bool); 2]>,
+    /// Of each server, the key and value that it keeps until it is started again.
+    made: Vec<(&'static str, bool)>,
     /// The volume client and its node.
     client: Option<(NodeId, Clients)>,
 }
@@ -202,9 +202,8 @@ impl Nodes for RackNodes {
         }
         let now = policy::made_with(&self.cfg);
         for (i, made) in self.made.iter().enumerate().filter(|(i, made)| self.server(*i).is_some() && **made != now) {
-            let kept = made.iter().filter(|key| !now.contains(key)).map(|(key, value)| format!("{key} = {value}"));
-            let kept = kept.collect::<Vec<_>>().join(", ");
-            otherwise.push(format!("{}: {kept} until it is started again", NodeName::server(i as u32)));
+            let (key, value) = made;
+            otherwise.push(format!("{}: {key} = {value} until it is started again", NodeName::server(i as u32)));
         }
         Some(PolicyState { policy: self.cfg.policy.name().into(), otherwise })
     }
