@@ -32,7 +32,10 @@ fn comparable(report: &Report) -> Value {
 fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
     // At full speed, collection on such small devices never gets ahead of the writes; at a tenth it starts and stops. With
     // fewer requests, the policies' erases differ by up to 6 % by chance; with this number, by 1 %.
-    let cfg = ReplayConfig { ssd_bytes: Some(1 << 30), speed: 0.1, ..small("tpcc-head.trace", &Policy::ALL, 200_000) };
+    // Drives suspend nothing, as RackBlox's.
+    let mut cfg =
+        ReplayConfig { ssd_bytes: Some(1 << 30), speed: 0.1, ..small("tpcc-head.trace", &Policy::ALL, 200_000) };
+    cfg.rack.gc.yields = false;
     let report = replay(&cfg).unwrap();
     println!("{}", report.table());
     let part = |name| report.policy(name).unwrap();
@@ -44,7 +47,7 @@ fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
         assert!(p.read.count() > 100_000 && p.write.count() > 50_000, "{}", p.policy);
     }
     assert!(rackblox.redirects > 0);
-    assert_eq!((baseline.redirects, ideal.redirects), (0, 0));
+    assert_eq!(baseline.redirects, 0);
     let p999 = |p: &rackweave_eval::report::PolicyReport| p.read.quantile(0.999);
     assert!(p999(rackblox) * 4 < p999(baseline) * 3, "rackblox {}, baseline {}", p999(rackblox), p999(baseline));
     assert_eq!(report.void(), None, "the policies do the same work");
