@@ -1,22 +1,30 @@
 //! Replicated keys on a whole rack.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use rackweave_config::{RackConfig, Size};
 use rackweave_core::kv::{self, Change, Condition, Expires};
 use rackweave_core::request::{Operation, Request, RequestId};
-use rackweave_core::{Span, Time};
+use rackweave_core::{Layout, NodeId, Rng, Span, Time};
 use rackweave_kv_replica::types::Partition;
-use rackweave_sim::CutOdds;
+use rackweave_sim::{CutOdds, LinkFaults};
 
 use crate::sim::{Contents, Sim, SimConfig};
+use crate::wire::{Authentication, TransportConfig};
 
-#[test]
-fn puts_are_durable_on_all_servers_of_a_rack() {
-    let mut cfg = RackConfig { servers: 3, replicas: 2, ..RackConfig::default() };
+fn config(servers: u32) -> RackConfig {
+    let mut cfg = RackConfig { servers, replicas: 2, ..RackConfig::default() };
     cfg.ssd.profile = "femu".into();
     cfg.ssd.size = Size::mib(128);
     (cfg.kv.channels, cfg.kv.replicas) = (2, 3);
     cfg.validate().expect("sound");
+    cfg
+}
+
+#[test]
+fn puts_are_durable_on_all_servers_of_a_rack() {
+    let cfg = config(3);
     let sim = SimConfig { contents: Contents::Memory, ..SimConfig::new(7) };
     let mut sim = Sim::new(&cfg, sim).expect("sound");
     sim.run_until(Time::ZERO + Span::from_secs(5));
@@ -46,13 +54,94 @@ fn value(n: u64) -> Bytes {
 
 /// Within a minute.
 fn ask(sim: &mut Sim, op: kv::Op) -> Result<kv::Reply, kv::Error> {
+    ask_with(sim, op, &mut Vec::new())
+}
+
+/// One client at a time, so that each answer is known; what fails starts again while it waits.
+#[test]
+fn answers_are_those_of_a_map_while_parts_of_the_rack_fail() {
+    for seed in 0..4 {
+        let mut rng = Rng::new(seed);
+        let transport = TransportConfig {
+            one_machine: false,
+            datagram_bytes: 1_472,
+            authentication: Authentication::Tags,
+            trains: true,
+            damage: 0.001,
+        };
+        let transport = (seed % 2 == 1).then_some(transport);
+        let cfg = config(3 + seed as u32 % 2);
+        let base =
+            SimConfig { contents: Contents::Memory, drift_ppm: 300, clocks_restart: true, ..SimConfig::new(seed) };
+        let mut sim = Sim::new(&cfg, SimConfig { transport, ..base }).expect("sound");
+        sim.run_until(Time::ZERO + Span::from_secs(2));
+        let links = LinkFaults { loss: 0.01, duplicate: 0.02, duplicate_extra_ns: 40_000_000, ..LinkFaults::NONE };
+        sim.engine_mut().net().set_faults(links);
+        let mut model: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+        let mut starts = Vec::new();
+        for op in 0..400u64 {
+            if op % 40 == 20 {
+                fail(&mut sim, &mut rng, cfg.servers, &mut starts);
+            }
+            let n = rng.below(12);
+            if rng.chance(0.5) {
+                let put = rng.chance(0.8).then_some(op);
+                let change = match put {
+                    Some(op) => Change::Set { value: value(op % 40), expires: Expires::Never },
+                    None => Change::Delete,
+                };
+                let op = kv::Op::Put { key: key(n), condition: Condition::Always, change };
+                let answer = ask_with(&mut sim, op, &mut starts);
+                assert!(matches!(answer, Ok(kv::Reply::Put(_))), "seed {seed}: {answer:?}");
+                model.insert(n, put.map(|op| op % 40));
+            } else {
+                let get = kv::Op::Get { key: key(n), room: u32::MAX, latest: false };
+                let answer = ask_with(&mut sim, get, &mut starts);
+                let Ok(kv::Reply::Value { found, .. }) = answer else { panic!("seed {seed}: {answer:?}") };
+                let expected = model.get(&n).copied().flatten().map(value);
+                assert_eq!(found.map(|f| f.value), expected, "seed {seed}, operation {op}, key {n}");
+            }
+        }
+    }
+}
+
+/// A server, all servers, the switch or the metadata service fails, and starts again within a second.
+fn fail(sim: &mut Sim, rng: &mut Rng, servers: u32, starts: &mut Vec<(Time, NodeId)>) {
+    let at = sim.now() + Span::from_millis(rng.between(1, 900));
+    let one = rng.below(u64::from(servers)) as u32;
+    let (of, node) = match rng.below(6) {
+        0..=2 => (one..one + 1, None),
+        3 => (0..servers, None),
+        4 => (0..0, Some(Layout::SWITCH)),
+        _ => (0..0, Some(Layout::META)),
+    };
+    for i in of {
+        let n = sim.engine().layout().server(i).expect("a server");
+        if sim.alive(n) {
+            sim.power_cut(i, CutOdds { drop: 0.7, tear: 0.2 });
+            starts.push((at, n));
+        }
+    }
+    if let Some(n) = node.filter(|n| sim.alive(*n)) {
+        sim.crash(n);
+        starts.push((at, n));
+    }
+}
+
+/// As [`ask`], while nodes start again.
+fn ask_with(sim: &mut Sim, op: kv::Op, starts: &mut Vec<(Time, NodeId)>) -> Result<kv::Reply, kv::Error> {
     let now = sim.now();
     sim.submit(now, 0, Request::new(RequestId(now.0), op));
     for _ in 0..60_000 {
         sim.run_until(sim.now() + Span::from_millis(1));
+        let now = sim.now();
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(starts).into_iter().partition(|s: &(Time, NodeId)| s.0 <= now);
+        *starts = later;
+        due.into_iter().for_each(|(_, n)| sim.restart(n).expect("starts"));
         if let Some((_, _, reply)) = sim.take_replies().pop() {
             return kv::Op::result(reply.result).expect("of the same API");
         }
     }
-    panic!("no answer");
+    panic!("no answer within a minute");
 }
