@@ -139,6 +139,13 @@ pub enum Error {
     ValueLength { bytes: usize, max: usize },
     #[error("changes of {bytes} bytes at once: at most {max}")]
     BatchLength { bytes: usize, max: usize },
+    #[error("{keys} keys at once: at most {max}")]
+    BatchKeys { keys: usize, max: usize },
+    #[error("a batch names key {key:?} twice")]
+    KeyTwice { key: Bytes },
+    /// Keys with the same `{tag}` are of one partition.
+    #[error("Keys in request don't hash to the same slot: {first:?} and {key:?}")]
+    Partitions { first: Bytes, key: Bytes },
     #[error("no space left: {bytes} bytes more do not fit; delete something")]
     NoSpace { bytes: usize },
     #[error("cursor {cursor} is unknown: it is of an earlier run, or older than the last {kept}; begin again with 0")]

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod backoff;
 mod counters;
+pub mod cursors;
 pub mod device;
 pub mod id;
 pub mod journal;

@@ -4,24 +4,53 @@
 //! (rule 32); requests wait until then. [`RingClient`] sends them and sees them through.
 //!
 //! It does not sit on `client::SetClient`: that sends a message to one member at a time, and the next one gets it only when the
-//! first is silent. A put goes to all members of a view, and a get to any of them by node, not by vSSD.
+//! first is silent. A put goes to all members of a view, and a get to any of them by node, not by vSSD. The budget of
+//! repetitions is the same.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rackweave_core::kv::{self, Condition, Expires};
+use bytes::Bytes;
+use rackweave_core::cursors::{CURSORS_MAX, Cursors};
+use rackweave_core::kv::{self, Condition, Op, SCAN_MAX};
 use rackweave_core::msg::{self, Class, Control, Header};
 use rackweave_core::request::{self, Reply, RequestId};
-use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 
 use crate::config::Config;
-use crate::msg::Packet;
+use crate::msg::{GetResult, Packet, ScanResult};
 use crate::ring_client::{Answer, RequestError, RingClient};
-use crate::types::{self, KEY_MAX, Verdict};
+use crate::types::{self, Change, ITEMS_MAX, Item, KEY_MAX, Partition, Timestamp, Verdict};
 
 /// Requests that may be pending.
 pub const REQUESTS_MAX: usize = 4096;
 /// Time between two hellos.
 const HELLO_GAP: Span = Span::from_millis(100);
+
+/// A request under way.
+enum Asked {
+    /// `missing`: a failed condition says that there was nothing to delete.
+    Put {
+        missing: bool,
+    },
+    Get,
+    Scan(Scan),
+    Count(u64),
+}
+
+/// A page that is being gathered, partition by partition.
+struct Scan {
+    partition: Partition,
+    after: Option<Bytes>,
+    limit: u32,
+    keys: Vec<Bytes>,
+}
+
+/// A sum over all partitions.
+struct Count {
+    left: u32,
+    keys: u64,
+    expiring: u64,
+}
 
 /// A client of a rack's keys.
 pub struct KvClient {
@@ -31,8 +60,11 @@ pub struct KvClient {
     config: Option<Config>,
     /// `None`: it has no incarnation yet.
     ring: Option<RingClient>,
-    waiting: VecDeque<(RequestId, kv::Op)>,
-    asked: BTreeMap<u64, RequestId>,
+    waiting: VecDeque<(RequestId, Op)>,
+    asked: BTreeMap<u64, (RequestId, Asked)>,
+    counts: BTreeMap<u64, Count>,
+    count: u64,
+    cursors: Cursors,
     hello_at: Time,
     fx: Effects<Packet>,
 }
@@ -40,60 +72,107 @@ pub struct KvClient {
 impl KvClient {
     /// `nonce` must differ in each run. Without a configuration it answers that there are no keys.
     pub fn new(me: NodeId, config: Option<Config>, nonce: u64) -> KvClient {
-        let (waiting, asked) = (VecDeque::new(), BTreeMap::new());
-        KvClient { me, nonce, config, ring: None, waiting, asked, hello_at: Time::ZERO, fx: Effects::new() }
+        KvClient {
+            me,
+            nonce,
+            config,
+            ring: None,
+            waiting: VecDeque::new(),
+            asked: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            count: 0,
+            cursors: Cursors::new(nonce),
+            hello_at: Time::ZERO,
+            fx: Effects::new(),
+        }
     }
     /// Unanswered requests.
     pub fn pending(&self) -> usize {
         self.waiting.len() + self.asked.len()
     }
 
-    fn request(&mut self, now: Time, id: RequestId, op: kv::Op, fx: &mut Effects) {
-        if self.config.is_none() {
-            return fx.reply(Reply::new(id, Err(kv::Error::NotServed)));
-        }
-        if self.pending() >= REQUESTS_MAX {
-            return fx.reply(Reply::new(id, Err(kv::Error::Busy { limit: REQUESTS_MAX as u32 })));
+    fn request(&mut self, now: Time, id: RequestId, op: Op, fx: &mut Effects) {
+        let refused = if self.config.is_none() {
+            Some(kv::Error::NotServed)
+        } else if self.pending() >= REQUESTS_MAX {
+            Some(kv::Error::Busy { limit: REQUESTS_MAX as u32 })
+        } else {
+            None
+        };
+        if let Some(e) = refused {
+            return fx.reply(Reply::new(id, Err(e)));
         }
         self.waiting.push_back((id, op));
         self.start(now, fx);
     }
     /// Starts what waits, in order.
     fn start(&mut self, now: Time, fx: &mut Effects) {
-        while let Some((id, op)) = self.waiting.pop_front() {
-            let Some(ring) = self.ring.as_mut() else {
-                self.waiting.push_front((id, op));
-                break;
-            };
-            let asked = match op.clone() {
-                kv::Op::Get { key, .. } => ring.get(now, &mut self.fx, key),
-                kv::Op::Put { key, condition, change } => match (of_condition(condition), of_change(change)) {
-                    (Some(condition), Some(change)) => ring.put(now, &mut self.fx, key, condition, change, None),
-                    _ => {
-                        fx.reply(Reply::new(id, Err(kv::Error::NotServed)));
-                        continue;
-                    }
-                },
-                _ => {
-                    fx.reply(Reply::new(id, Err(kv::Error::NotServed)));
-                    continue;
-                }
-            };
-            match asked {
-                Ok(request) => _ = self.asked.insert(request, id),
-                Err(RequestError::Busy) => {
+        while self.ring.is_some() {
+            let Some((id, op)) = self.waiting.pop_front() else { break };
+            match self.ask(now, id, op.clone()) {
+                Ok(None) => {}
+                Ok(Some(reply)) => fx.reply(Reply::new(id, Ok(reply))),
+                Err(None) => {
                     self.waiting.push_front((id, op));
                     break;
                 }
-                Err(RequestError::Key { bytes }) => {
-                    fx.reply(Reply::new(id, Err(kv::Error::KeyLength { bytes, max: KEY_MAX })));
-                }
-                Err(RequestError::Value { bytes, max }) => {
-                    fx.reply(Reply::new(id, Err(kv::Error::ValueLength { bytes, max })));
-                }
+                Err(Some(e)) => fx.reply(Reply::new(id, Err(e))),
             }
         }
         self.pass(fx);
+    }
+    /// Begins a request; its reply if it needs nobody. `Err(None)`: too much is under way.
+    fn ask(&mut self, now: Time, id: RequestId, op: Op) -> Result<Option<kv::Reply>, Option<kv::Error>> {
+        match op {
+            Op::Get { key, room, .. } => {
+                let Some(ring) = &mut self.ring else { return Err(None) };
+                let request = ring.get(now, &mut self.fx, key, room).map_err(refusal)?;
+                self.asked.insert(request, (id, Asked::Get));
+            }
+            Op::Put { key, condition, change } => {
+                let missing = condition == Condition::Always && change == kv::Change::Delete;
+                let condition = if missing { Condition::Present } else { condition };
+                let items = vec![Item { key, condition: of_condition(condition), change: Some(of_change(change)) }];
+                self.put(now, id, items, missing)?;
+            }
+            Op::Batch { conditions, changes } => {
+                let items = items(conditions, changes).map_err(Some)?;
+                if items.is_empty() {
+                    return Ok(Some(kv::Reply::Put(kv::Verdict::Applied)));
+                }
+                self.put(now, id, items, false)?;
+            }
+            Op::Scan { cursor, limit } => {
+                let unknown = Some(kv::Error::Cursor { cursor, kept: CURSORS_MAX });
+                let position = self.cursors.position(cursor).ok_or(unknown)?;
+                let (partition, after) = split(&position);
+                let limit = limit.clamp(1, SCAN_MAX);
+                self.scan(now, id, Scan { partition, after, limit, keys: Vec::new() });
+            }
+            Op::Count => {
+                let Some((ring, config)) = self.ring.as_mut().zip(self.config.as_ref()) else { return Err(None) };
+                self.count += 1;
+                let all = 1u32 << config.bits;
+                self.counts.insert(self.count, Count { left: all, keys: 0, expiring: 0 });
+                for p in (0..all).map(Partition) {
+                    let request = ring.count(now, &mut self.fx, p);
+                    self.asked.insert(request, (id, Asked::Count(self.count)));
+                }
+            }
+        }
+        Ok(None)
+    }
+    fn put(&mut self, now: Time, id: RequestId, items: Vec<Item>, missing: bool) -> Result<(), Option<kv::Error>> {
+        let Some(ring) = &mut self.ring else { return Err(None) };
+        let request = ring.put(now, &mut self.fx, items, None).map_err(refusal)?;
+        self.asked.insert(request, (id, Asked::Put { missing }));
+        Ok(())
+    }
+    fn scan(&mut self, now: Time, id: RequestId, scan: Scan) {
+        let Some(ring) = &mut self.ring else { return };
+        let limit = scan.limit - scan.keys.len() as u32;
+        let request = ring.scan(now, &mut self.fx, (scan.partition, scan.after.clone()), limit);
+        self.asked.insert(request, (id, Asked::Scan(scan)));
     }
     /// Sends what the ring's client sends.
     fn pass(&mut self, fx: &mut Effects) {
@@ -103,21 +182,64 @@ impl KvClient {
             fx.wake_at(at);
         }
     }
+
     fn answer(&mut self, now: Time, fx: &mut Effects) {
         for done in self.ring.as_mut().map(RingClient::take_done).unwrap_or_default() {
-            let Some(id) = self.asked.remove(&done.request) else { continue };
-            let reply = match done.answer {
-                Answer::Put(Verdict::Applied) | Answer::Early => kv::Reply::Put(kv::Verdict::Applied),
-                Answer::Put(Verdict::ConditionFailed) => kv::Reply::Put(kv::Verdict::ConditionFailed),
-                Answer::Value(value) => {
-                    let version = kv::Version::default();
-                    let found = value.map(|value| kv::Found { value, version, expires: None });
-                    kv::Reply::Value { found, now: 0 }
+            let Some((id, asked)) = self.asked.remove(&done.request) else { continue };
+            let reply = match (asked, done.answer) {
+                (Asked::Put { missing }, Answer::Put(verdict)) => Some(kv::Reply::Put(match verdict {
+                    Verdict::Applied => kv::Verdict::Applied,
+                    Verdict::ConditionFailed if missing => kv::Verdict::Missing,
+                    Verdict::ConditionFailed => kv::Verdict::ConditionFailed,
+                })),
+                (Asked::Get, Answer::Get(GetResult::NoRoom { bytes })) => Some(kv::Reply::NoRoom { bytes }),
+                (Asked::Get, Answer::Get(GetResult::Value { found, now })) => {
+                    let found = found.map(|f| kv::Found {
+                        value: f.value,
+                        version: kv::Version { epoch: u64::from(f.version.epoch.0), counter: f.version.counter },
+                        expires: f.expires,
+                    });
+                    Some(kv::Reply::Value { found, now })
                 }
+                (Asked::Scan(scan), Answer::Scan(ScanResult::Keys { keys, more })) => {
+                    self.scanned(now, id, scan, keys, more)
+                }
+                (Asked::Count(n), Answer::Scan(ScanResult::Count { keys, expiring })) => {
+                    self.counted(n, keys, expiring)
+                }
+                // The client of the ring answers each request in its kind.
+                _ => None,
             };
-            fx.reply(Reply::new(id, Ok(reply)));
+            if let Some(reply) = reply {
+                fx.reply(Reply::new(id, Ok(reply)));
+            }
         }
         self.start(now, fx);
+    }
+    /// The page if it is full or the last one; otherwise it goes on with the next partition.
+    fn scanned(&mut self, now: Time, id: RequestId, mut scan: Scan, keys: Vec<Bytes>, more: bool) -> Option<kv::Reply> {
+        scan.after = keys.last().cloned().or(scan.after);
+        scan.keys.extend(keys);
+        let last = self.config.as_ref().is_none_or(|c| scan.partition.0 + 1 >= 1 << c.bits);
+        if !more {
+            (scan.partition, scan.after) = (Partition(scan.partition.0 + 1), None);
+        }
+        let ended = !more && last;
+        if !ended && scan.keys.len() < scan.limit as usize {
+            self.scan(now, id, scan);
+            return None;
+        }
+        let position = (!ended).then(|| joined(scan.partition, scan.after.as_ref()));
+        Some(kv::Reply::Page { keys: scan.keys, cursor: self.cursors.cursor(position) })
+    }
+    fn counted(&mut self, n: u64, keys: u64, expiring: u64) -> Option<kv::Reply> {
+        let c = self.counts.get_mut(&n)?;
+        (c.left, c.keys, c.expiring) = (c.left - 1, c.keys + keys, c.expiring + expiring);
+        if c.left > 0 {
+            return None;
+        }
+        let Count { keys, expiring, .. } = self.counts.remove(&n)?;
+        Some(kv::Reply::Count { keys, expiring })
     }
 
     fn hello(&mut self, now: Time, fx: &mut Effects) {
@@ -133,7 +255,7 @@ impl KvClient {
                 class: Class::Gold,
                 original_vssd: VssdId(0),
                 set: SetId(0),
-                epoch: rackweave_core::Epoch(0),
+                epoch: Epoch(0),
                 incarnation: Incarnation(0),
                 request: 0,
             };
@@ -144,29 +266,70 @@ impl KvClient {
     }
     fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation, fx: &mut Effects) {
         let Some(config) = self.config.as_ref().filter(|_| nonce == self.nonce && self.ring.is_none()) else { return };
-        let mut ring = RingClient::new(self.me, Layout::META, config.clone(), incarnation);
-        ring.handle(now, Event::Timer, &mut self.fx);
-        self.ring = Some(ring);
+        self.ring = Some(RingClient::new(self.me, Layout::META, config.clone(), incarnation));
+        fx.wake_at(Time::MAX);
         self.start(now, fx);
     }
 }
 
-fn of_condition(c: Condition) -> Option<types::Condition> {
+/// A position of a scan as a cursor keeps it: the partition, then the last key if there is one.
+fn joined(partition: Partition, after: Option<&Bytes>) -> Bytes {
+    [&partition.0.to_be_bytes()[..], after.map_or(&[], |k| k)].concat().into()
+}
+fn split(position: &Bytes) -> (Partition, Option<Bytes>) {
+    let Some((partition, after)) = position.split_first_chunk() else { return (Partition(0), None) };
+    (Partition(u32::from_be_bytes(*partition)), (!after.is_empty()).then(|| position.slice(partition.len()..)))
+}
+
+/// A batch by key: the condition and the change of each.
+fn items(conditions: Vec<(Bytes, Condition)>, changes: Vec<(Bytes, kv::Change)>) -> Result<Vec<Item>, kv::Error> {
+    let mut items: BTreeMap<Bytes, Item> = BTreeMap::new();
+    for (key, condition) in conditions {
+        let item = Item { key: key.clone(), condition: of_condition(condition), change: None };
+        if items.insert(key.clone(), item).is_some() {
+            return Err(kv::Error::KeyTwice { key });
+        }
+    }
+    for (key, change) in changes {
+        let new = || Item { key: key.clone(), condition: types::Condition::Always, change: None };
+        let item = items.entry(key.clone()).or_insert_with(new);
+        if item.change.replace(of_change(change)).is_some() {
+            return Err(kv::Error::KeyTwice { key });
+        }
+    }
+    Ok(items.into_values().collect())
+}
+
+/// `None`: it is tried again later.
+fn refusal(e: RequestError) -> Option<kv::Error> {
+    Some(match e {
+        RequestError::Busy => return None,
+        RequestError::Key { bytes } => kv::Error::KeyLength { bytes, max: KEY_MAX },
+        RequestError::Value { bytes, max } => kv::Error::ValueLength { bytes, max },
+        RequestError::Batch { bytes, max } => kv::Error::BatchLength { bytes, max },
+        RequestError::Items { items } => kv::Error::BatchKeys { keys: items, max: ITEMS_MAX },
+        RequestError::Partitions { first, key } => kv::Error::Partitions { first, key },
+        RequestError::Twice { key } => kv::Error::KeyTwice { key },
+    })
+}
+
+fn of_condition(c: Condition) -> types::Condition {
     match c {
-        Condition::Always => Some(types::Condition::Always),
-        Condition::Absent => Some(types::Condition::Absent),
-        Condition::Present | Condition::VersionIs(_) => None,
+        Condition::Always => types::Condition::Always,
+        Condition::Absent => types::Condition::Absent,
+        Condition::Present => types::Condition::Present,
+        // An epoch beyond 32 bits is none of a partition's: no value has it.
+        Condition::VersionIs(v) => {
+            let epoch = Epoch(u32::try_from(v.epoch).unwrap_or(u32::MAX));
+            types::Condition::VersionIs(Timestamp { epoch, counter: v.counter })
+        }
     }
 }
-fn of_change(c: kv::Change) -> Option<types::Change> {
-    Some(match c {
-        kv::Change::Delete => types::Change::Delete,
-        kv::Change::Set { value, expires: Expires::Never } => types::Change::Set { value, ttl: None },
-        kv::Change::Set { value, expires: Expires::In(ms) } => {
-            types::Change::Set { value, ttl: Some(Span::from_millis(ms)) }
-        }
-        kv::Change::Set { expires: Expires::At(_), .. } => return None,
-    })
+fn of_change(c: kv::Change) -> Change {
+    match c {
+        kv::Change::Delete => Change::Delete,
+        kv::Change::Set { value, expires } => Change::Set { value, expires },
+    }
 }
 
 impl Node for KvClient {

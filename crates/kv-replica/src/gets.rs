@@ -4,15 +4,18 @@
 //! that unlocked on its own application could show a version, and be lost together with the primary; the others have
 //! logged it among other puts, and the next primary might commit those first.
 
+use std::ops::Bound;
+
 use bytes::Bytes;
+use rackweave_core::kv::SCAN_MAX;
 use rackweave_core::{Epoch, NodeId};
 
 use crate::lead::{InFlight, Phase};
-use crate::msg::{Body, GetResult};
+use crate::msg::{Body, GetResult, ScanResult};
 use crate::record;
 use crate::replica::{Ctx, Replica};
 use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE};
-use crate::types::{Role, Timestamp};
+use crate::types::{Found, Role, Timestamp};
 
 /// Most questions about versions at once.
 const ASKS_MAX: usize = 64;
@@ -22,6 +25,7 @@ pub(crate) struct HeldGet {
     pub client: NodeId,
     pub request: u64,
     pub key: Bytes,
+    pub room: u32,
 }
 
 /// Which gets a member answers.
@@ -75,12 +79,14 @@ impl Replica {
 
     /// Every member has forced this version. Whoever has not applied a later one may show it: a later one shows nowhere
     /// before all have applied it.
-    pub fn on_complete(&mut self, ctx: &mut Ctx, key: &Bytes, at: Timestamp) {
-        if self.marks.get(key).is_some_and(|(mine, _)| *mine == at) {
-            self.unmark(ctx, key);
+    pub fn on_complete(&mut self, ctx: &mut Ctx, keys: &[Bytes], at: Timestamp) {
+        for key in keys {
+            if self.marks.get(key).is_some_and(|(mine, _)| *mine == at) {
+                self.unmark(ctx, key);
+            }
+            let newest = self.keys.get(key).is_some_and(|v| v.at == at);
+            self.serve_held(ctx, key, newest);
         }
-        let newest = self.keys.get(key).is_some_and(|v| v.at == at);
-        self.serve_held(ctx, key, newest);
     }
 
     fn unmark(&mut self, ctx: &mut Ctx, key: &Bytes) {
@@ -90,11 +96,11 @@ impl Replica {
 
     pub fn on_ask_complete(&mut self, ctx: &mut Ctx, from: NodeId, key: Bytes, at: Timestamp) {
         let Some(lead) = self.lead.as_ref().filter(|l| l.phase == Phase::Active) else { return };
-        let of_key = lead.puts.values().filter(|f| f.put.key == key);
+        let of_key = lead.puts.values().filter(|f| f.put.keys().any(|k| *k == key));
         let pending = |f: &InFlight| f.decision.and_then(|d| d.at()) == Some(at) || lead.taken_over.contains(&f.put.id);
         let current = self.keys.get(&key).is_some_and(|v| v.at == at);
         if current && !of_key.into_iter().any(pending) {
-            self.send(ctx, from, Body::Complete { key, at });
+            self.send(ctx, from, Body::Complete { keys: vec![key], at });
         }
     }
 
@@ -137,7 +143,7 @@ impl Replica {
     /// The key's state is final for now.
     fn answer_from(&mut self, ctx: &mut Ctx, get: &HeldGet, serves: Serves) {
         let version = self.keys.get(&get.key);
-        let expired = version.is_some_and(|v| v.value.is_some() && v.expires.is_some_and(|t| t <= ctx.now));
+        let expired = version.is_some_and(|v| v.value.is_some() && v.expires.is_some_and(|t| t <= ctx.ms));
         let mine = match serves {
             Serves::Since(epoch) => version.is_some_and(|v| v.at.epoch >= epoch),
             _ => true,
@@ -149,18 +155,50 @@ impl Replica {
             return;
         }
         if expired && mutant!("kv-replica.expiry.replica-answers") {
-            self.answer(ctx, get, GetResult::Value(None));
+            self.answer(ctx, get, GetResult::Value { found: None, now: ctx.ms });
             return;
         }
         if (expired || !mine) && !leads {
             self.trace(ctx, GET_FORWARDED, 0);
-            let HeldGet { client, request, key } = get.clone();
+            let HeldGet { client, request, key, room } = get.clone();
             let primary = self.primary().expect("it serves in a view");
-            self.send(ctx, primary, Body::ForwardedGet { client, request, key });
+            self.send(ctx, primary, Body::ForwardedGet { client, request, key, room });
             return;
         }
-        let value = version.and_then(|v| v.value.clone());
-        self.answer(ctx, get, GetResult::Value(value));
+        let found = version.and_then(|v| {
+            let value = v.value.clone()?;
+            Some(Found { value, version: v.origin.at, expires: v.expires })
+        });
+        let result = match found {
+            Some(f) if f.value.len() > get.room as usize => GetResult::NoRoom { bytes: f.value.len() as u32 },
+            found => GetResult::Value { found, now: ctx.ms },
+        };
+        self.answer(ctx, get, result);
+    }
+
+    /// A member that answers any get lists its keys.
+    pub fn on_scan(&mut self, ctx: &mut Ctx, from: NodeId, request: u64, after: Option<Bytes>, limit: u32) {
+        let mut result = ScanResult::Refused;
+        if self.lists(ctx) {
+            let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let live = self.keys.range((start, Bound::Unbounded)).filter(|(_, v)| v.value.is_some());
+            let mut live = live.map(|(key, _)| key.clone()).peekable();
+            let keys: Vec<Bytes> = live.by_ref().take(limit.min(SCAN_MAX) as usize).collect();
+            result = ScanResult::Keys { keys, more: live.peek().is_some() };
+        }
+        self.send(ctx, from, Body::ScanReply { request, result });
+    }
+    pub fn on_count(&mut self, ctx: &mut Ctx, from: NodeId, request: u64) {
+        let mut result = ScanResult::Refused;
+        if self.lists(ctx) {
+            let live = || self.keys.values().filter(|v| v.value.is_some());
+            let expiring = live().filter(|v| v.expires.is_some()).count() as u64;
+            result = ScanResult::Count { keys: live().count() as u64, expiring };
+        }
+        self.send(ctx, from, Body::ScanReply { request, result });
+    }
+    fn lists(&self, ctx: &Ctx) -> bool {
+        ctx.leased && self.serves(ctx.me) == Serves::Any
     }
 
     fn answer(&self, ctx: &mut Ctx, get: &HeldGet, result: GetResult) {

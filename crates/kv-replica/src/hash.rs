@@ -45,9 +45,20 @@ pub fn hash(key: &[u8]) -> u64 {
     mix64(fnv)
 }
 
+/// The part of a key that decides its partition: what stands between the first `{` and the next `}`, as in Redis Cluster, or
+/// the whole key if that is empty or missing. Clients keep keys together by giving them the same tag.
+pub fn tag(key: &[u8]) -> &[u8] {
+    let Some(open) = key.iter().position(|b| *b == b'{') else { return key };
+    let rest = &key[open + 1..];
+    match rest.iter().position(|b| *b == b'}') {
+        Some(end) if end > 0 => &rest[..end],
+        _ => key,
+    }
+}
+
 /// The partition of a key among 2^`bits`.
 pub fn partition(key: &[u8], bits: u32) -> Partition {
-    Partition(hash(key).checked_shr(64 - bits).unwrap_or(0) as u32)
+    Partition(hash(tag(key)).checked_shr(64 - bits).unwrap_or(0) as u32)
 }
 
 impl Ring {

@@ -7,9 +7,9 @@ use rackweave_core::{NodeId, Time};
 
 use crate::clients::{Admission, Ending, Finished};
 use crate::msg::{Body, Ended, Known, PutResult};
-use crate::replica::{Ctx, Replica, aborted};
+use crate::replica::{Ctx, NOBODY, Replica, aborted};
 use crate::trace::{CONDITION_FAILED, EXPIRED, PUT_ABORTED, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
-use crate::types::{Change, Commit, Condition, Decision, Put, PutId, Timestamp, Undecided, Verdict};
+use crate::types::{Change, Commit, Condition, Decision, Item, Origin, Put, PutId, Timestamp, Undecided, Verdict};
 
 /// Most expired values that a primary deletes at once.
 const EXPIRE_MAX: usize = 16;
@@ -38,7 +38,7 @@ pub(crate) struct InFlight {
     pub decision: Option<Decision>,
     pub applied: BTreeSet<NodeId>,
     /// An earlier primary committed it with this result: it is committed again, without another judgement.
-    pub verdict: Option<(Verdict, Option<Time>)>,
+    pub verdict: Option<(Verdict, Origin)>,
     pub retry_at: Time,
 }
 
@@ -72,8 +72,8 @@ pub(crate) struct Lead {
     /// Taken-over puts that an earlier primary may have committed, and some member may not have applied.
     pub taken_over: BTreeSet<PutId>,
     pub asked_at: Time,
-    /// Of the primary's values, in order.
-    pub deadlines: BTreeSet<(Time, Bytes)>,
+    /// Of the primary's values, in milliseconds since 1970, in order.
+    pub deadlines: BTreeSet<(u64, Bytes)>,
 }
 
 impl Lead {
@@ -94,6 +94,34 @@ impl Lead {
             asked_at: Time::ZERO,
             deadlines: BTreeSet::new(),
         }
+    }
+}
+
+impl Lead {
+    /// All queues of a put's keys get it in one step: of two puts one precedes the other in each queue that they share, and
+    /// none waits for a later one.
+    pub fn enqueue(&mut self, id: PutId, keys: &[Bytes]) {
+        keys.iter().for_each(|key| self.queues.entry(key.clone()).or_default().ready.push_back(id));
+    }
+    /// The first put of the key's queue, if it is the first of each of its keys and every member has applied the last put of
+    /// each. It leaves the queues.
+    fn next(&mut self, key: &Bytes) -> Option<PutId> {
+        let first = *self.queues.get(key)?.ready.front()?;
+        let keys: Vec<Bytes> = self.puts.get(&first)?.put.keys().cloned().collect();
+        let is_free = |key: &Bytes| {
+            let queue = self.queues.get(key);
+            let idle = |q: &Queue| q.current.is_none() || mutant!("kv-replica.order.overtakes");
+            queue.is_some_and(|q| idle(q) && q.ready.front() == Some(&first))
+        };
+        if !keys.iter().all(is_free) && !(mutant!("kv-replica.batch.one-queue") && is_free(key)) {
+            return None;
+        }
+        for key in &keys {
+            let queue = self.queues.entry(key.clone()).or_default();
+            queue.ready.retain(|id| *id != first);
+            queue.current = Some(first);
+        }
+        Some(first)
     }
 }
 
@@ -158,38 +186,43 @@ impl Replica {
         let new = f.logged.insert(from);
         let all = f.logged.len() == members || mutant!("kv-replica.commit.without-all") && f.logged.contains(&ctx.me);
         if new && all && f.decision.is_none() {
-            let key = f.put.key.clone();
-            lead.queues.entry(key.clone()).or_default().ready.push_back(id);
-            self.advance(ctx, &key);
+            let keys: Vec<Bytes> = f.put.keys().cloned().collect();
+            lead.enqueue(id, &keys);
+            if let Some(first) = keys.first() {
+                self.advance(ctx, first);
+            }
         }
     }
 
-    /// Issues the key's next timestamp, if every member has applied the last.
+    /// Issues the timestamp of the key's next put, if every member has applied the last put of each of its keys.
     pub fn advance(&mut self, ctx: &mut Ctx, key: &Bytes) {
         let epoch = self.epoch();
         let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Active) else { return };
-        let Some(queue) = lead.queues.get_mut(key) else { return };
-        if queue.current.is_some() && !mutant!("kv-replica.order.overtakes") {
-            return;
-        }
-        let Some(id) = queue.ready.pop_front() else {
-            lead.queues.remove(key);
+        let Some(id) = lead.next(key) else {
+            if lead.queues.get(key).is_some_and(|q| q.current.is_none() && q.ready.is_empty()) {
+                lead.queues.remove(key);
+            }
             return;
         };
-        queue.current = Some(id);
         lead.counter += 1;
         let at = Timestamp { epoch, counter: lead.counter };
         let f = lead.puts.get_mut(&id).expect("what is ready is in flight");
-        let current = self.keys.get(key);
-        let (verdict, expires) = f.verdict.unwrap_or_else(|| {
-            let holds = f.put.condition.holds(current) || mutant!("kv-replica.condition.unjudged");
-            let ttl = if let Change::Set { ttl, .. } = &f.put.change { *ttl } else { None };
-            (if holds { Verdict::Applied } else { Verdict::ConditionFailed }, ttl.map(|t| ctx.now + t))
+        let (verdict, origin) = f.verdict.unwrap_or_else(|| {
+            let judged = if mutant!("kv-replica.batch.judges-first") { 1 } else { usize::MAX };
+            let mut items = f.put.items.iter().take(judged);
+            let holds = items.all(|i| i.condition.holds(self.keys.get(&i.key)));
+            let holds = holds || mutant!("kv-replica.condition.unjudged");
+            (if holds { Verdict::Applied } else { Verdict::ConditionFailed }, Origin { at, ms: ctx.ms })
         });
-        if let Some(t) = expires.filter(|_| verdict == Verdict::Applied) {
-            lead.deadlines.insert((t, key.clone()));
+        let commit = Commit { at, origin, verdict };
+        for Item { key, change, .. } in f.put.items.iter().filter(|_| verdict == Verdict::Applied) {
+            if let Some(Change::Set { expires, .. }) = change
+                && let Some(t) = commit.expiry(*expires)
+            {
+                lead.deadlines.insert((t, key.clone()));
+            }
         }
-        self.decide(ctx, id, Decision::Commit(Commit { at, verdict, expires }));
+        self.decide(ctx, id, Decision::Commit(commit));
     }
 
     /// Sends a decision to all members, this one included.
@@ -233,7 +266,7 @@ impl Replica {
         let Some(lead) = self.lead.as_mut() else { return };
         let Some(f) = lead.puts.remove(&id) else { return };
         lead.taken_over.remove(&id);
-        let (attempt, key) = (f.put.attempt, f.put.key);
+        let (attempt, keys) = (f.put.attempt, f.put.keys().cloned().collect::<Vec<Bytes>>());
         let (result, point) = match f.decision {
             Some(Decision::Commit(Commit { verdict: Verdict::Applied, .. })) => {
                 (PutResult::Done(Verdict::Applied), PUT_COMMITTED)
@@ -242,22 +275,23 @@ impl Replica {
             // The record of a finished put was dropped: its own result counts.
             _ => (self.finished_as(id, attempt), PUT_ABORTED),
         };
-        let queues = self.lead.as_mut().map(|l| &mut l.queues);
-        let current = queues.and_then(|q| q.get_mut(&key)).filter(|q| q.current == Some(id));
-        let held = current.map(|q| q.current = None).is_some();
+        for key in &keys {
+            let queue = self.lead.as_mut().and_then(|l| l.queues.get_mut(key));
+            if let Some(queue) = queue.filter(|q| q.current == Some(id)) {
+                queue.current = None;
+            }
+        }
         self.trace(ctx, point, id.sequence);
-        if id.client != ctx.me {
+        if ![ctx.me, NOBODY].contains(&id.client) {
             self.send(ctx, id.client, Body::PutReply { id, attempt, result });
         }
         if let Some(Decision::Commit(Commit { at, .. })) = f.decision {
             for to in self.others(ctx.me) {
-                self.send(ctx, to, Body::Complete { key: key.clone(), at });
+                self.send(ctx, to, Body::Complete { keys: keys.clone(), at });
             }
-            self.on_complete(ctx, &key, at);
+            self.on_complete(ctx, &keys, at);
         }
-        if held {
-            self.advance(ctx, &key);
-        }
+        keys.iter().for_each(|key| self.advance(ctx, key));
     }
 
     pub fn finished_as(&self, id: PutId, attempt: u32) -> PutResult {
@@ -276,7 +310,7 @@ impl Replica {
     }
 
     /// A member has an attempt without a decision. One that the primary does not know is aborted.
-    pub fn on_doubt(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32, key: &Bytes) {
+    pub fn on_doubt(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32) {
         let admission = self.admission(id, attempt);
         let own_logged = self.logged.contains_key(&id);
         let Some(lead) = self.active() else { return };
@@ -290,16 +324,16 @@ impl Replica {
                 return;
             }
             self.trace(ctx, UNKNOWN_ATTEMPT, id.sequence);
-            self.end_attempt(ctx, id, attempt, key.clone(), Decision::Abort);
+            self.end_attempt(ctx, id, attempt, Decision::Abort);
         } else {
             self.send(ctx, from, Body::Decide { id, attempt, decision: Decision::Forget, put: None });
         }
     }
 
     /// Ends an attempt on all members; the client hears of it then.
-    pub fn end_attempt(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, key: Bytes, decision: Decision) {
+    pub fn end_attempt(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, decision: Decision) {
         let Some(lead) = self.lead.as_mut() else { return };
-        let put = aborted(id, attempt, key);
+        let put = aborted(id, attempt);
         let (logged, applied) = (BTreeSet::new(), BTreeSet::new());
         let f = InFlight { put, logged, decision: None, applied, verdict: None, retry_at: ctx.now };
         lead.puts.insert(id, f);
@@ -309,17 +343,17 @@ impl Replica {
     /// Deletes an expired value by a put of the primary's own.
     pub fn expire(&mut self, ctx: &mut Ctx, key: &Bytes) {
         let too_few = self.others(ctx.me).len() + 1 < ctx.config.min_copies;
-        let by = self.keys.get(key).map(|v| v.by);
-        let (Some(lead), Some(by)) = (self.active(), by) else { return };
-        let condition = Condition::WrittenBy(by);
-        if too_few || lead.puts.values().any(|f| f.put.key == *key && f.put.condition == condition) {
+        let first = self.keys.get(key).map(|v| v.origin.at);
+        let (Some(lead), Some(first)) = (self.active(), first) else { return };
+        let condition = Condition::VersionIs(first);
+        let items = vec![Item { key: key.clone(), condition, change: Some(Change::Delete) }];
+        if too_few || lead.puts.values().any(|f| f.put.items == items) {
             return;
         }
         *ctx.own_puts += 1;
         let id = PutId { client: ctx.me, incarnation: ctx.incarnation, sequence: *ctx.own_puts };
         let floor = id.sequence.saturating_sub(64);
-        let change = Change::Delete;
-        let put = Put { id, attempt: 1, floor, key: key.clone(), condition, change, early: false };
+        let put = Put { id, attempt: 1, floor, early: false, items };
         self.trace(ctx, EXPIRED, 0);
         for to in self.others(ctx.me) {
             self.send(ctx, to, Body::Prepare(Box::new(put.clone())));
@@ -330,17 +364,17 @@ impl Replica {
     fn expire_due(&mut self, ctx: &mut Ctx) {
         for _ in 0..EXPIRE_MAX {
             let Some(lead) = self.active() else { return };
-            let Some((t, key)) = lead.deadlines.first().cloned().filter(|d| d.0 <= ctx.now) else { return };
+            let Some((t, key)) = lead.deadlines.first().cloned().filter(|d| d.0 <= ctx.ms) else { return };
             let locked = self.locks.contains_key(&key);
             if let Some(lead) = self.active() {
                 lead.deadlines.pop_first();
                 // It is judged again when the put that is under way has ended.
                 if locked {
-                    lead.deadlines.insert((ctx.now + ctx.config.retry, key));
+                    lead.deadlines.insert((ctx.ms + ctx.config.retry.0.div_ceil(1_000_000), key));
                     continue;
                 }
             }
-            let due = self.keys.get(&key).and_then(|v| v.expires).is_some_and(|e| e <= ctx.now && e <= t);
+            let due = self.keys.get(&key).and_then(|v| v.expires).is_some_and(|e| e <= ctx.ms && e <= t.max(ctx.ms));
             if due && self.keys[&key].value.is_some() {
                 self.expire(ctx, &key);
             }
@@ -384,7 +418,7 @@ impl Replica {
             }
             let admission = self.admission(id, attempt);
             if admission != Admission::Fresh {
-                self.end_attempt(ctx, id, attempt, put.key, Decision::Forget);
+                self.end_attempt(ctx, id, attempt, Decision::Forget);
             } else if !self.has_older(id) {
                 self.begin(ctx, put);
             }

@@ -2,7 +2,7 @@
 
 use rackweave_core::msg::keys::Keys;
 pub use rackweave_core::msg::keys::{
-    Attempt, Chunk, Ended, Entry, FillPoint, GetResult, Known, KnownEnd, Message as Body, PutResult,
+    Attempt, Chunk, Ended, Entry, FillPoint, GetResult, Known, KnownEnd, Message as Body, PutResult, ScanResult,
 };
 use rackweave_core::msg::{self, Class, HEADER_BYTES, Header};
 use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VssdId};

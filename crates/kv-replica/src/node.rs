@@ -32,6 +32,8 @@ pub struct KvNode {
     space: Space,
     /// When its timer is set for.
     tick_at: Time,
+    /// The wall clock at the node's time zero.
+    unix_ms_at_zero: u64,
 }
 
 impl KvNode {
@@ -62,6 +64,7 @@ impl KvNode {
             own_puts: 0,
             space: Space { for_puts: u64::MAX, for_deletes: u64::MAX, unforced: 0 },
             tick_at: Time::MAX,
+            unix_ms_at_zero: 0,
         };
         for (key, value) in saved {
             match record::read(key, value)? {
@@ -72,6 +75,11 @@ impl KvNode {
             }
         }
         Ok(node)
+    }
+
+    /// Sets the wall clock, in milliseconds since 1970, at the node's time zero: expiry counts by it. Initially 0.
+    pub fn set_unix_ms_at_zero(&mut self, ms: u64) {
+        self.unix_ms_at_zero = ms;
     }
 
     fn replica(&mut self, p: Partition) -> &mut Replica {
@@ -122,6 +130,7 @@ impl KvNode {
             meta: self.meta,
             incarnation: self.incarnation,
             now,
+            ms: self.unix_ms_at_zero + now.0 / 1_000_000,
             leased: now < self.lease_until,
             own_puts: &mut self.own_puts,
             config: &self.config,
@@ -130,7 +139,7 @@ impl KvNode {
             fx,
         };
         what(replica, &mut ctx);
-        let at = replica.tick_at(now, self.config.tick);
+        let at = replica.tick_at(now, self.unix_ms_at_zero + now.0 / 1_000_000, self.config.tick);
         if at < self.tick_at {
             self.tick_at = at;
             fx.wake_at(at);
@@ -199,8 +208,8 @@ impl KvNode {
                 self.space.unforced -= bytes;
                 self.with(p, now, fx, |r, ctx| r.forced_log(ctx, id, attempt));
             }
-            Forced::Applied { p, id, attempt, at, key } => {
-                self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, key.as_ref()));
+            Forced::Applied { p, id, attempt, at, keys } => {
+                self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, &keys));
             }
             Forced::Adopted { p, epoch } => self.with(p, now, fx, |r, ctx| r.forced_adopted(ctx, epoch)),
             Forced::Chunk { p, epoch, last } => self.with(p, now, fx, |r, ctx| r.forced_chunk(ctx, epoch, last)),
@@ -230,7 +239,8 @@ impl Node<Packet> for KvNode {
             Event::Timer => {
                 self.tick_at = Time::MAX;
                 self.tick(now, fx);
-                let due = self.replicas.values().map(|r| r.tick_at(now, self.config.tick)).min();
+                let ms = self.unix_ms_at_zero + now.0 / 1_000_000;
+                let due = self.replicas.values().map(|r| r.tick_at(now, ms, self.config.tick)).min();
                 self.tick_at = due.unwrap_or(Time::MAX).min(self.heartbeat_at);
                 fx.wake_at(self.tick_at);
             }

@@ -3,26 +3,27 @@
 //!
 //! | key | record |
 //! |---|---|
-//! | `l` partition u32, client u32, incarnation u64, sequence u64 | version u8, an undecided put: attempt u32, floor u64,
-//! born flags u8 (1: inform the client early), condition (u8 0 always, 1 absent, 2 value is: bytes, 3 written by: client
-//! u32, incarnation u64, sequence u64), change (u8 0 delete, 1 set: bytes, ttl in ns as option of u64), key as bytes |
-//! | `k` partition u32, key | version u8, a committed version: epoch u32, counter u64, client u32, incarnation u64, sequence
-//! u64, value as option of bytes, expiry in ns as option of u64 |
+//! | `l` partition u32, client u32, incarnation u64, sequence u64 | version u8, an undecided put: standing (u8 0 new, 1
+//! pending, 2 committed: epoch u32, counter u64, u8 1 if the condition failed, *origin*), attempt u32, floor u64, flags u8 (1: inform
+//! the client early), u32 × [key as bytes, condition (u8 0 always, 1 absent, 2 present, 3 version is: epoch u32, counter u64), change
+//! (u8 0 none, 1 delete, 2 set: bytes, expiry)]; expiry: u8 0 never, 1 at this time: u64, 2 in this time: u64, in ms |
+//! | `k` partition u32, key | version u8, a committed version: epoch u32, counter u64, *origin*, client u32, incarnation u64, sequence
+//! u64, value as option of bytes, expiry in ms as option of u64 |
 //! | `c` partition u32, client u32 | version u8, a client's finished puts: incarnation u64, floor u64, u32 × [sequence u64,
 //! u8 (0 applied, 1 condition failed, 2 aborted), last aborted attempt u32 or 0, epoch of the decision u32] |
 //! | `m` partition u32, key | version u8, epoch u32, counter u64: some member may not have applied this version of the key |
 //!
-//! A decision is one atomic write: it changes `k`, `m` and `c` and removes `l`. A power cut loses it whole, and then the
+//! An *origin* is epoch u32, counter u64, ms u64. A decision is one atomic write: it changes `k`, `m` and `c` and removes `l`. A power cut loses it whole, and then the
 //! undecided put is still there.
 
 use bytes::Bytes;
 pub(crate) use rackweave_core::records::{Reader, Writer};
-use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time};
+use rackweave_core::{Epoch, Incarnation, NodeId};
 
 use crate::clients::{ClientState, Ending, Finished};
 use crate::types::{
-    Change, Commit, Condition, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, VALUE_MAX, Verdict,
-    Version,
+    Change, Commit, Condition, Expires, ITEMS_MAX, Item, KEY_MAX, Origin, Partition, Put, PutId, Standing, Timestamp,
+    Undecided, VALUE_MAX, Verdict, Version,
 };
 
 pub(crate) const VERSION: u8 = 1;
@@ -63,6 +64,7 @@ impl Record {
 pub(crate) trait WriteIds {
     fn id(self, id: &PutId) -> Self;
     fn timestamp(self, at: Timestamp) -> Self;
+    fn origin(self, o: Origin) -> Self;
 }
 
 impl WriteIds for Writer {
@@ -72,11 +74,15 @@ impl WriteIds for Writer {
     fn timestamp(self, at: Timestamp) -> Writer {
         self.u32(at.epoch.0).u64(at.counter)
     }
+    fn origin(self, o: Origin) -> Writer {
+        self.timestamp(o.at).u64(o.ms)
+    }
 }
 
 pub(crate) trait ReadIds {
     fn id(&mut self) -> Option<PutId>;
     fn timestamp(&mut self) -> Option<Timestamp>;
+    fn origin(&mut self) -> Option<Origin>;
 }
 
 impl ReadIds for Reader<'_> {
@@ -86,6 +92,9 @@ impl ReadIds for Reader<'_> {
     }
     fn timestamp(&mut self) -> Option<Timestamp> {
         Some(Timestamp { epoch: Epoch(self.u32()?), counter: self.u64()? })
+    }
+    fn origin(&mut self) -> Option<Origin> {
+        Some(Origin { at: self.timestamp()?, ms: self.u64()? })
     }
 }
 
@@ -116,27 +125,38 @@ pub fn undecided(u: &Undecided) -> Bytes {
         Standing::New => w.u8(0),
         Standing::Pending => w.u8(1),
         Standing::Committed(c) => {
-            let w = w.u8(2).timestamp(c.at).u8(u8::from(c.verdict == Verdict::ConditionFailed));
-            w.option(c.expires, |w, t| w.u64(t.0))
+            w.u8(2).timestamp(c.at).u8(u8::from(c.verdict == Verdict::ConditionFailed)).origin(c.origin)
         }
     };
     let w = w.u32(put.attempt).u64(put.floor).u8(u8::from(put.early));
-    let w = match &put.condition {
+    put.items.iter().fold(w.u32(put.items.len() as u32), item).end()
+}
+
+fn item(w: Writer, item: &Item) -> Writer {
+    let w = w.bytes(&item.key);
+    let w = match item.condition {
         Condition::Always => w.u8(0),
         Condition::Absent => w.u8(1),
-        Condition::ValueIs(v) => w.u8(2).bytes(v),
-        Condition::WrittenBy(id) => w.u8(3).id(id),
+        Condition::Present => w.u8(2),
+        Condition::VersionIs(first) => w.u8(3).timestamp(first),
     };
-    let w = match &put.change {
-        Change::Delete => w.u8(0),
-        Change::Set { value, ttl } => w.u8(1).bytes(value).option(*ttl, |w, t| w.u64(t.0)),
-    };
-    w.bytes(&put.key).end()
+    match &item.change {
+        None => w.u8(0),
+        Some(Change::Delete) => w.u8(1),
+        Some(Change::Set { value, expires }) => {
+            let w = w.u8(2).bytes(value);
+            match expires {
+                Expires::Never => w.u8(0),
+                Expires::At(ms) => w.u8(1).u64(*ms),
+                Expires::In(ms) => w.u8(2).u64(*ms),
+            }
+        }
+    }
 }
 
 pub fn version(v: &Version) -> Bytes {
-    let w = Writer::default().u8(VERSION).timestamp(v.at).id(&v.by);
-    w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, |w, t| w.u64(t.0)).end()
+    let w = Writer::default().u8(VERSION).timestamp(v.at).origin(v.origin).id(&v.by);
+    w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, Writer::u64).end()
 }
 
 pub fn client(c: &ClientState) -> Bytes {
@@ -167,7 +187,7 @@ fn read_standing(r: &mut Reader) -> Option<Standing> {
                 1 => Verdict::ConditionFailed,
                 _ => return None,
             };
-            Standing::Committed(Commit { at, verdict, expires: r.option(|r| r.u64().map(Time))? })
+            Standing::Committed(Commit { at, verdict, origin: r.origin()? })
         }
         _ => return None,
     })
@@ -176,20 +196,36 @@ fn read_standing(r: &mut Reader) -> Option<Standing> {
 fn read_put(r: &mut Reader, id: PutId) -> Option<Put> {
     let (attempt, floor) = (r.u32()?, r.u64()?);
     let flags = r.u8().filter(|f| *f <= 1)?;
+    let count = r.u32().filter(|n| *n as usize <= ITEMS_MAX)?;
+    let items = (0..count).map(|_| read_item(r)).collect::<Option<_>>()?;
+    Some(Put { id, attempt, floor, early: flags == 1, items })
+}
+
+fn read_item(r: &mut Reader) -> Option<Item> {
+    let key = r.bytes(KEY_MAX)?;
     let condition = match r.u8()? {
         0 => Condition::Always,
         1 => Condition::Absent,
-        2 => Condition::ValueIs(r.bytes(VALUE_MAX)?),
-        3 => Condition::WrittenBy(r.id()?),
+        2 => Condition::Present,
+        3 => Condition::VersionIs(r.timestamp()?),
         _ => return None,
     };
     let change = match r.u8()? {
-        0 => Change::Delete,
-        1 => Change::Set { value: r.bytes(VALUE_MAX)?, ttl: r.option(|r| r.u64().map(Span))? },
+        0 => None,
+        1 => Some(Change::Delete),
+        2 => {
+            let value = r.bytes(VALUE_MAX)?;
+            let expires = match r.u8()? {
+                0 => Expires::Never,
+                1 => Expires::At(r.u64()?),
+                2 => Expires::In(r.u64()?),
+                _ => return None,
+            };
+            Some(Change::Set { value, expires })
+        }
         _ => return None,
     };
-    let key = r.bytes(KEY_MAX)?;
-    Some(Put { id, attempt, floor, key, condition, change, early: flags == 1 })
+    Some(Item { key, condition, change })
 }
 
 fn read_client(r: &mut Reader) -> Option<ClientState> {
@@ -246,9 +282,9 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
         b'k' => {
             let name = Bytes::copy_from_slice(std::mem::take(&mut k.rest));
             let at = r.timestamp()?;
-            let by = r.id()?;
+            let (origin, by) = (r.origin()?, r.id()?);
             let value = r.option(|r| r.bytes(VALUE_MAX))?;
-            Record::Key(p, name, Version { at, by, value, expires: r.option(|r| r.u64().map(Time))? })
+            Record::Key(p, name, Version { at, origin, by, value, expires: r.option(Reader::u64)? })
         }
         b'm' => Record::Mark(p, Bytes::copy_from_slice(std::mem::take(&mut k.rest)), r.timestamp()?),
         _ => Record::Client(p, NodeId(k.big32()?), read_client(r)?),
@@ -263,19 +299,23 @@ mod tests {
 
     fn samples() -> Vec<(Bytes, Bytes, Record)> {
         let p = Partition(5);
+        let first = Timestamp { epoch: Epoch(3), counter: 6 };
+        let origin = Origin { at: first, ms: 77 };
+        let change = Change::Set { value: Bytes::from_static(b"new"), expires: Expires::In(9) };
         let sample = Put {
             id: ID,
             attempt: 2,
             floor: 299,
-            key: Bytes::from_static(b"k"),
-            condition: Condition::ValueIs(Bytes::from_static(b"old")),
-            change: Change::Set { value: Bytes::from_static(b"new"), ttl: Some(Span(9)) },
             early: true,
+            items: vec![
+                Item { key: Bytes::from_static(b"j"), condition: Condition::Absent, change: None },
+                Item { key: Bytes::from_static(b"k"), condition: Condition::VersionIs(first), change: Some(change) },
+            ],
         };
         let at = Timestamp { epoch: Epoch(4), counter: 8 };
-        let standing = Standing::Committed(Commit { at, verdict: Verdict::ConditionFailed, expires: Some(Time(5)) });
+        let standing = Standing::Committed(Commit { at, verdict: Verdict::ConditionFailed, origin });
         let [logged, committed] = [Standing::New, standing].map(|standing| Undecided { put: sample.clone(), standing });
-        let v = Version { at, by: ID, value: Some(Bytes::from_static(b"v")), expires: None };
+        let v = Version { at, origin, by: ID, value: Some(Bytes::from_static(b"v")), expires: Some(99) };
         let mut c = ClientState { incarnation: Incarnation(2), floor: 299, ..ClientState::default() };
         let epoch = Epoch(4);
         c.finished.insert(299, Ending { epoch, how: Finished::Committed(Verdict::ConditionFailed) });
@@ -295,16 +335,21 @@ mod tests {
         let golden = [
             (
                 "6c00000005000000070000000000000002000000000000012c",
-                "0100020000002b010000000000000102030000006f6c6401030000006e65770109000000000000000100\
-                 00006b",
+                "0100020000002b010000000000000102000000010000006a0100010000006b0303000000060000000000000002\
+                 030000006e6577020900000000000000",
             ),
             (
                 "6c00000005000000070000000000000002000000000000012c",
-                "01020400000008000000000000000101050000000000000002000000\
-                 2b010000000000000102030000006f6c6401030000006e6577010900000000000000010000006b",
+                "0102040000000800000000000000010300000006000000000000004d00000000000000020000002b0100000000\
+                 00000102000000010000006a0100010000006b0303000000060000000000000002030000006e65770209000000\
+                 00000000",
             ),
             ("6d000000056b", "01040000000800000000000000"),
-            ("6b000000056b", "010400000008000000000000000700000002000000000000002c0100000000000001010000007600"),
+            (
+                "6b000000056b",
+                "010400000008000000000000000300000006000000000000004d00000000000000070000000200000000000000\
+                 2c01000000000000010100000076016300000000000000",
+            ),
             (
                 "630000000500000007",
                 "0102000000000000002b01000000000000020000002b010000000000000100000000040000002c01000000000000020100\

@@ -15,15 +15,15 @@ use crate::msg::{Body, Ended, Known, KnownEnd, Packet};
 use crate::record;
 use crate::trace::{NO_SPACE, OUTDATED, STOPPED};
 use crate::types::{
-    Change, Commit, Condition, Decision, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict,
-    Version, View,
+    Change, Commit, Decision, Item, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version,
+    View,
 };
 
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
 pub(crate) enum Forced {
     Logged { p: Partition, id: PutId, attempt: u32, bytes: usize },
-    Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, key: Option<Bytes> },
+    Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, keys: Vec<Bytes> },
     Adopted { p: Partition, epoch: Epoch },
     Chunk { p: Partition, epoch: Epoch, last: bool },
 }
@@ -34,6 +34,8 @@ pub(crate) struct Ctx<'a> {
     pub meta: NodeId,
     pub incarnation: Incarnation,
     pub now: Time,
+    /// Milliseconds since 1970.
+    pub ms: u64,
     pub leased: bool,
     /// Numbers the puts that this node makes itself.
     pub own_puts: &'a mut u64,
@@ -46,11 +48,9 @@ pub(crate) struct Ctx<'a> {
 impl Ctx<'_> {
     /// Whether the node's store has room for the put, and may store it. A full one takes deletions for longer.
     fn takes(&mut self, put: &Put) -> bool {
-        let (bytes, room) = match &put.change {
-            Change::Set { value, .. } => (value.len() + put.key.len(), self.space.for_puts),
-            Change::Delete => (put.key.len(), self.space.for_deletes),
-        };
-        let record = bytes + if let Condition::ValueIs(v) = &put.condition { v.len() } else { 0 };
+        let sets = put.items.iter().any(|i| matches!(i.change, Some(Change::Set { .. })));
+        let room = if sets { self.space.for_puts } else { self.space.for_deletes };
+        let record = put.bytes();
         let fits = (self.space.unforced + record) as u64 <= room;
         if !fits {
             self.fx.trace(NO_SPACE, u64::from(self.me.0), 0);
@@ -66,10 +66,6 @@ pub(crate) struct Space {
     pub for_deletes: u64,
     /// Of puts that are being logged: the store does not count them yet.
     pub unforced: usize,
-}
-
-fn put_bytes(put: &Put) -> usize {
-    put.key.len() + if let Change::Set { value, .. } = &put.change { value.len() } else { 0 }
 }
 
 /// An undecided put in the log.
@@ -156,7 +152,7 @@ impl Replica {
         if mutant!("kv-replica.boot.discards-log") {
             return;
         }
-        self.lock(&put.key);
+        self.lock(&put);
         self.logged.insert(put.id, Logged { put, standing, forced: true, doubt_at: Time::ZERO });
     }
     /// A version, found at boot, that some member may not have.
@@ -184,11 +180,14 @@ impl Replica {
     pub fn trace(&self, ctx: &mut Ctx, point: TracePoint, b: u64) {
         ctx.fx.trace(point, u64::from(self.p.0), b);
     }
-    pub fn lock(&mut self, key: &Bytes) {
-        *self.locks.entry(key.clone()).or_insert(0) += 1;
+    /// Locks all keys of a put, those of its conditions too.
+    pub fn lock(&mut self, put: &Put) {
+        let keys = put.keys().take(if mutant!("kv-replica.batch.locks-first") { 1 } else { usize::MAX });
+        keys.for_each(|key| *self.locks.entry(key.clone()).or_insert(0) += 1);
     }
-    pub fn unlock(&mut self, key: &Bytes) {
-        if let Some(n) = self.locks.get_mut(key) {
+    pub fn unlock(&mut self, put: &Put) {
+        for key in put.keys() {
+            let Some(n) = self.locks.get_mut(key) else { continue };
             *n -= 1;
             if *n == 0 {
                 self.locks.remove(key);
@@ -220,8 +219,7 @@ impl Replica {
         }
         if !wants.is_empty() {
             if mutant!("kv-replica.rejoin.discards-evidence") {
-                let keys: Vec<Bytes> = std::mem::take(&mut self.logged).into_values().map(|l| l.put.key).collect();
-                keys.iter().for_each(|k| self.unlock(k));
+                std::mem::take(&mut self.logged).into_values().for_each(|l| self.unlock(&l.put));
             }
             self.fill = Some(Fill::new(wants));
         }
@@ -248,18 +246,22 @@ impl Replica {
         let from = packet.from;
         match packet.body {
             Body::Put(put) if self.adopted == Adopted::Yes => self.on_put(ctx, *put),
-            Body::Get { request, key } => self.on_get(ctx, HeldGet { client: from, request, key }),
-            Body::ForwardedGet { client, request, key } => self.on_get(ctx, HeldGet { client, request, key }),
+            Body::Get { request, key, room } => self.on_get(ctx, HeldGet { client: from, request, key, room }),
+            Body::ForwardedGet { client, request, key, room } => {
+                self.on_get(ctx, HeldGet { client, request, key, room });
+            }
+            Body::Scan { request, after, limit } => self.on_scan(ctx, from, request, after, limit),
+            Body::Count { request } => self.on_count(ctx, from, request),
             Body::Prepare(put) if self.adopted == Adopted::Yes => self.log(ctx, *put),
             Body::Decide { id, attempt, decision, put } => {
                 self.on_decide(ctx, id, attempt, decision, put.map(|p| *p));
             }
             Body::Collect { after } => self.on_collect(ctx, from, after),
             Body::Query { from: first, attempts } => {
-                let known = attempts.iter().map(|a| self.known_of(a.id, a.attempt, &a.key)).collect();
+                let known = attempts.iter().map(|a| self.known_of(a.id, a.attempt, &a.keys)).collect();
                 self.send(ctx, from, Body::Evidence { from: first, known });
             }
-            Body::Complete { key, at } => self.on_complete(ctx, &key, at),
+            Body::Complete { keys, at } => self.on_complete(ctx, &keys, at),
             Body::AskComplete { key, at } => self.on_ask_complete(ctx, from, key, at),
             Body::Pull { wants, at } => self.on_pull(ctx, from, &wants, at),
             Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
@@ -267,7 +269,7 @@ impl Replica {
             Body::Refuse { id, attempt } => self.on_refuse(ctx, id, attempt),
             Body::Applied { id, attempt, at } => self.on_applied(ctx, from, id, attempt, at),
             Body::Missing { id, attempt } => self.on_missing(ctx, from, id, attempt),
-            Body::Doubt { id, attempt, key } => self.on_doubt(ctx, from, id, attempt, &key),
+            Body::Doubt { id, attempt } => self.on_doubt(ctx, from, id, attempt),
             Body::Activated if from == ctx.meta => self.on_activated(ctx),
             Body::Report { after, undecided, more } => self.on_report(ctx, from, after, undecided, more),
             Body::Evidence { from: first, known } => self.on_evidence(ctx, from, first, known),
@@ -305,9 +307,9 @@ impl Replica {
             return;
         }
         if !locked {
-            self.lock(&put.key);
+            self.lock(&put);
         }
-        let bytes = put_bytes(&put);
+        let bytes = put.bytes();
         ctx.space.unforced += bytes;
         let undecided = Undecided { put, standing: Standing::New };
         let entry = (record::logged_key(self.p, &id), Some(record::undecided(&undecided)));
@@ -399,23 +401,25 @@ impl Replica {
             client.finish(id, 0, Ending { epoch, how: Finished::Aborted(attempt) });
         }
         let mut entries = vec![(record::client_key(self.p, id.client), Some(record::client(client)))];
-        let key = logged.as_ref().map_or(Bytes::new(), |put| put.key.clone());
         self.applying.insert((id, None), logged.clone().map(|put| Put { attempt, ..put }));
-        if logged.is_some() {
+        if let Some(put) = logged {
             self.logged.remove(&id);
             entries.push((record::logged_key(self.p, &id), None));
-            self.unlock(&key);
-            self.serve_held(ctx, &key, false);
+            self.unlock(&put);
+            put.keys().for_each(|key| self.serve_held(ctx, key, false));
         }
-        ctx.journal.force(ctx.fx, entries, Forced::Applied { p: self.p, id, attempt, at: None, key: None });
+        ctx.journal.force(ctx.fx, entries, Forced::Applied { p: self.p, id, attempt, at: None, keys: Vec::new() });
     }
 
     fn apply(&mut self, ctx: &mut Ctx, put: &Put, attempt: u32, commit: Commit, in_log: bool) {
-        let Commit { at, verdict, expires } = commit;
-        let (id, key) = (put.id, &put.key);
-        let newest = self.keys.get(key).is_none_or(|v| v.at < at) || mutant!("kv-replica.order.applies-older");
+        let Commit { at, verdict, origin } = commit;
+        let id = put.id;
+        let newest = |s: &Replica, key: &Bytes| {
+            s.keys.get(key).is_none_or(|v| v.at < at) || mutant!("kv-replica.order.applies-older")
+        };
         let recorded = || self.admission(id, attempt) != Admission::Fresh;
-        let repeated = if verdict == Verdict::Applied { !newest } else { recorded() };
+        let writes = verdict == Verdict::Applied && put.changed().next().is_some();
+        let repeated = if writes { !put.changed().any(|key| newest(self, key)) } else { recorded() };
         if repeated && !in_log {
             self.applied(ctx, id, attempt, Some(at));
             return;
@@ -426,24 +430,30 @@ impl Replica {
         if self.logged.remove(&id).is_some() {
             entries.push((record::logged_key(self.p, &id), None));
         }
-        if verdict == Verdict::Applied && newest {
-            let value = match &put.change {
-                Change::Set { value, .. } => Some(value.clone()),
-                Change::Delete => None,
+        let applied: Vec<&Item> = put.items.iter().filter(|i| writes && newest(self, &i.key)).collect();
+        for Item { key, change, .. } in applied {
+            let (value, expires) = match change {
+                Some(Change::Set { value, expires }) => (Some(value.clone()), commit.expiry(*expires)),
+                Some(Change::Delete) => (None, None),
+                None => continue,
             };
-            let version = Version { at, by: id, value, expires };
+            let version = Version { at, origin, by: id, value, expires };
             entries.push((record::value_key(self.p, key), Some(record::version(&version))));
             self.keys.insert(key.clone(), version);
             if !mutant!("kv-replica.get.before-all-applied") {
                 self.marks.insert(key.clone(), (at, ctx.now + ctx.config.doubt));
                 entries.push((record::mark_key(self.p, key), Some(record::mark(at))));
             }
+            if mutant!("kv-replica.batch.applies-first") {
+                break;
+            }
         }
         if in_log {
-            self.unlock(key);
+            self.unlock(put);
         }
         self.applying.insert((id, Some(at)), Some(Put { attempt, ..put.clone() }));
-        let then = Forced::Applied { p: self.p, id, attempt, at: Some(at), key: Some(key.clone()) };
+        let keys = put.keys().cloned().collect();
+        let then = Forced::Applied { p: self.p, id, attempt, at: Some(at), keys };
         ctx.journal.force(ctx.fx, entries, then);
         if mutant!("kv-replica.apply.acknowledged-early") {
             self.applied(ctx, id, attempt, Some(at));
@@ -458,19 +468,10 @@ impl Replica {
         }
     }
 
-    pub fn forced_decision(
-        &mut self,
-        ctx: &mut Ctx,
-        id: PutId,
-        attempt: u32,
-        at: Option<Timestamp>,
-        key: Option<&Bytes>,
-    ) {
+    pub fn forced_decision(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32, at: Option<Timestamp>, keys: &[Bytes]) {
         self.applying.remove(&(id, at));
         self.applied(ctx, id, attempt, at);
-        if let Some(key) = key {
-            self.serve_held(ctx, key, false);
-        }
+        keys.iter().for_each(|key| self.serve_held(ctx, key, false));
     }
 
     /// Puts whose decision is not durable here, by identity.
@@ -484,12 +485,10 @@ impl Replica {
     }
 
     /// Everything that this member knows of an attempt, for the primary of a new view.
-    pub fn known_of(&self, id: PutId, attempt: u32, key: &Bytes) -> Known {
+    pub fn known_of(&self, id: PutId, attempt: u32, changed: &[Bytes]) -> Known {
         let log = self.logged.get(&id).filter(|l| l.put.attempt >= attempt).map(|l| l.standing);
-        let written = self.keys.get(key).filter(|v| v.by == id);
-        let commit = |v: &Version| Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires };
-        let end = match (written, self.admission(id, attempt)) {
-            (Some(v), _) => KnownEnd::Written(commit(v)),
+        let end = match (self.written(id, changed), self.admission(id, attempt)) {
+            (Some(commit), _) => KnownEnd::Written(commit),
             (None, Admission::Finished(ending)) => KnownEnd::Finished(ending),
             (None, Admission::Stale) => KnownEnd::Stale,
             (None, Admission::Fresh) => KnownEnd::None,
@@ -497,8 +496,17 @@ impl Replica {
         Known { log, end }
     }
 
+    /// The commit of a put whose version is the one of every key that it changes.
+    pub fn written(&self, id: PutId, changed: &[Bytes]) -> Option<Commit> {
+        let version = |key| self.keys.get(key).filter(|v| v.by == id);
+        let v = changed.first().and_then(version)?;
+        let commit = Commit { at: v.at, origin: v.origin, verdict: Verdict::Applied };
+        let all = changed.iter().all(|key| version(key).is_some()) || mutant!("kv-replica.batch.partly-written");
+        all.then_some(commit)
+    }
+
     /// When [`Replica::tick`] may have something to do.
-    pub fn tick_at(&self, now: Time, tick: Span) -> Time {
+    pub fn tick_at(&self, now: Time, ms: u64, tick: Span) -> Time {
         if self.view.is_none() || self.stopped.is_some() {
             return Time::MAX;
         }
@@ -508,8 +516,9 @@ impl Replica {
             return now + tick;
         }
         let expiry = self.lead.as_ref().and_then(|l| l.deadlines.first());
-        expiry.map_or(Time::MAX, |(at, _)| (*at).max(now + tick))
+        expiry.map_or(Time::MAX, |(at, _)| now + Span::from_millis(at.saturating_sub(ms)).max(tick))
     }
+
     pub fn tick(&mut self, ctx: &mut Ctx) {
         if self.view.is_none() || self.stopped.is_some() {
             return;
@@ -521,17 +530,17 @@ impl Replica {
             return;
         }
         let Some(primary) = self.primary() else { return };
-        let due: Vec<(PutId, u32, Bytes)> = self
+        let due: Vec<(PutId, u32)> = self
             .logged
             .values_mut()
             .filter(|l| l.doubt_at <= ctx.now)
             .map(|l| {
                 l.doubt_at = ctx.now + ctx.config.doubt;
-                (l.put.id, l.put.attempt, l.put.key.clone())
+                (l.put.id, l.put.attempt)
             })
             .collect();
-        for (id, attempt, key) in due {
-            self.send(ctx, primary, Body::Doubt { id, attempt, key });
+        for (id, attempt) in due {
+            self.send(ctx, primary, Body::Doubt { id, attempt });
         }
     }
 
@@ -547,8 +556,10 @@ impl Replica {
     }
 }
 
+/// In place of a client, for tombstones of keys that no put has written.
+pub(crate) const NOBODY: NodeId = NodeId(u32::MAX);
+
 /// Stands for an attempt whose contents do not matter any more.
-pub(crate) fn aborted(id: PutId, attempt: u32, key: Bytes) -> Put {
-    let (condition, change) = (Condition::Always, Change::Delete);
-    Put { id, attempt, floor: 0, key, condition, change, early: false }
+pub(crate) fn aborted(id: PutId, attempt: u32) -> Put {
+    Put { id, attempt, floor: 0, early: false, items: Vec::new() }
 }

@@ -4,20 +4,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use rackweave_client::budget::Budget;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Span, Time};
 
 use crate::clients::WINDOW_MAX;
 use crate::config::Config;
 use crate::hash::partition;
-use crate::msg::{Body, GetResult, Packet, PutResult};
+use crate::msg::{Body, GetResult, Packet, PutResult, ScanResult};
 use crate::trace::RETURNED_EARLY;
-use crate::types::{Change, Condition, KEY_MAX, Partition, Put, PutId, Verdict, View};
+use crate::types::{Change, ITEMS_MAX, Item, KEY_MAX, Partition, Put, PutId, Verdict, View};
 
 /// Most puts of a client under way.
 pub const PUTS_MAX: usize = 64;
 /// A request without an answer is repeated after this time.
 const RETRY: Span = Span::from_millis(10);
+
+/// The waiting time doubles with each try, so often.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// The time until the next try. Half of it is drawn, so that clients do not repeat in step.
+fn pause(tries: u32, draw: u64) -> Span {
+    let least = RETRY.0 << tries.min(DOUBLINGS_MAX);
+    Span(least + mix64(draw) % least)
+}
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +36,14 @@ pub enum RequestError {
     Key { bytes: usize },
     #[error("value of {bytes} bytes: at most {max}")]
     Value { bytes: usize, max: usize },
+    #[error("keys and values of {bytes} bytes at once: at most {max}")]
+    Batch { bytes: usize, max: usize },
+    #[error("{items} keys at once: 1 to {ITEMS_MAX}")]
+    Items { items: usize },
+    #[error("key {key:?} is in another partition than key {first:?}: give both the same {{tag}}")]
+    Partitions { first: Bytes, key: Bytes },
+    #[error("key {key:?} comes twice")]
+    Twice { key: Bytes },
     #[error(
         "{PUTS_MAX} puts are under way, or {WINDOW_MAX} have begun since the oldest; try again when it is finished"
     )]
@@ -38,7 +56,8 @@ pub enum Answer {
     Put(Verdict),
     /// Any-k: this many members have logged the put, and the client repeats it until it is committed.
     Early,
-    Value(Option<Bytes>),
+    Get(GetResult),
+    Scan(ScanResult),
 }
 
 /// An answer, with the request's number.
@@ -53,16 +72,26 @@ struct PendingPut {
     put: Put,
     request: u64,
     retry_at: Time,
+    tries: u32,
     /// Any-k: returns early when this many members have logged it.
     any: usize,
     held: BTreeSet<NodeId>,
     returned: bool,
 }
 
+/// What is asked of one member of a partition.
+#[derive(Clone, Debug)]
+enum Read {
+    Get { key: Bytes, room: u32 },
+    Scan { after: Option<Bytes>, limit: u32 },
+    Count,
+}
+
 struct PendingGet {
-    key: Bytes,
+    partition: Partition,
+    read: Read,
     retry_at: Time,
-    tries: u64,
+    tries: u32,
 }
 
 pub struct RingClient {
@@ -74,10 +103,14 @@ pub struct RingClient {
     sequence: u64,
     request: u64,
     puts: BTreeMap<u64, PendingPut>,
+    /// Repetitions without an answer draw on it.
+    budget: Budget,
     gets: BTreeMap<u64, PendingGet>,
     done: Vec<Done>,
     /// Aborts that it heard of.
     aborts: u64,
+    /// Its timer is set: it has requests under way.
+    ticks: bool,
 }
 
 impl RingClient {
@@ -93,9 +126,11 @@ impl RingClient {
             // Late answers to an earlier run must match no request of this one.
             request: incarnation.0 << 32,
             puts: BTreeMap::new(),
+            budget: Budget::default(),
             gets: BTreeMap::new(),
             done: Vec::new(),
             aborts: 0,
+            ticks: false,
         }
     }
     /// Takes the answers so far.
@@ -123,27 +158,45 @@ impl RingClient {
         if key.is_empty() || key.len() > KEY_MAX { Err(RequestError::Key { bytes: key.len() }) } else { Ok(()) }
     }
 
-    /// Sets or deletes a key. `any`: the answer [`Answer::Early`] comes as soon as this many members have logged it.
+    fn check_items(items: &[Item], config: &Config) -> Result<(), RequestError> {
+        let Some(first) = items.first().filter(|_| items.len() <= ITEMS_MAX) else {
+            return Err(RequestError::Items { items: items.len() });
+        };
+        let (bits, max) = (config.bits, config.value_max);
+        let home = partition(&first.key, bits);
+        for (i, item) in items.iter().enumerate() {
+            RingClient::check(&item.key)?;
+            if let Some(Change::Set { value, .. }) = &item.change
+                && value.len() > max
+            {
+                return Err(RequestError::Value { bytes: value.len(), max });
+            }
+            let key = item.key.clone();
+            if partition(&key, bits) != home {
+                return Err(RequestError::Partitions { first: first.key.clone(), key });
+            }
+            if items.get(i + 1).is_some_and(|next| next.key == key) {
+                return Err(RequestError::Twice { key });
+            }
+        }
+        let (bytes, max) = (items.iter().map(Item::bytes).sum(), max + KEY_MAX);
+        if bytes > max { Err(RequestError::Batch { bytes, max }) } else { Ok(()) }
+    }
+
+    /// Changes keys of one partition: all of them if all conditions hold, otherwise none. `any`: the answer [`Answer::Early`]
+    /// comes as soon as this many members have logged it.
     ///
     /// # Errors
-    /// The key or value has a wrong size, or too many puts are under way.
+    /// A key, a value or the whole has a wrong size, keys are of several partitions, or too many puts are under way.
     pub fn put(
         &mut self,
         now: Time,
         fx: &mut Effects<Packet>,
-        key: Bytes,
-        condition: Condition,
-        change: Change,
+        mut items: Vec<Item>,
         any: Option<usize>,
     ) -> Result<u64, RequestError> {
-        RingClient::check(&key)?;
-        let sizes = [
-            if let Change::Set { value, .. } = &change { value.len() } else { 0 },
-            if let Condition::ValueIs(value) = &condition { value.len() } else { 0 },
-        ];
-        if let Some(bytes) = sizes.into_iter().find(|n| *n > self.config.value_max) {
-            return Err(RequestError::Value { bytes, max: self.config.value_max });
-        }
+        items.sort_by(|a, b| a.key.cmp(&b.key));
+        RingClient::check_items(&items, &self.config)?;
         if self.is_busy() {
             return Err(RequestError::Busy);
         }
@@ -151,26 +204,54 @@ impl RingClient {
         self.request += 1;
         let id = PutId { client: self.me, incarnation: self.incarnation, sequence: self.sequence };
         let early = any.is_some();
-        let put = Put { id, attempt: 1, floor: 0, key, condition, change, early };
+        let put = Put { id, attempt: 1, floor: 0, early, items };
         let (request, any) = (self.request, any.unwrap_or(usize::MAX));
-        let pending = PendingPut { put, request, retry_at: now, any, held: BTreeSet::new(), returned: false };
+        let pending = PendingPut { put, request, retry_at: now, tries: 0, any, held: BTreeSet::new(), returned: false };
         self.puts.insert(self.sequence, pending);
         self.send_put(now, fx, self.sequence);
+        self.wake(now, fx);
         Ok(request)
     }
 
-    /// Gets a key.
+    /// Gets a key, if its value has at most `room` bytes.
     ///
     /// # Errors
     /// The key has a wrong size.
-    pub fn get(&mut self, now: Time, fx: &mut Effects<Packet>, key: Bytes) -> Result<u64, RequestError> {
+    pub fn get(&mut self, now: Time, fx: &mut Effects<Packet>, key: Bytes, room: u32) -> Result<u64, RequestError> {
         RingClient::check(&key)?;
+        Ok(self.read(now, fx, partition(&key, self.config.bits), Read::Get { key, room }))
+    }
+    /// Keys of a partition after this one.
+    pub fn scan(
+        &mut self,
+        now: Time,
+        fx: &mut Effects<Packet>,
+        (partition, after): (Partition, Option<Bytes>),
+        limit: u32,
+    ) -> u64 {
+        self.read(now, fx, partition, Read::Scan { after, limit })
+    }
+    /// Number of a partition's keys.
+    pub fn count(&mut self, now: Time, fx: &mut Effects<Packet>, partition: Partition) -> u64 {
+        self.read(now, fx, partition, Read::Count)
+    }
+    fn read(&mut self, now: Time, fx: &mut Effects<Packet>, partition: Partition, read: Read) -> u64 {
         self.request += 1;
-        self.gets.insert(self.request, PendingGet { key, retry_at: now, tries: 0 });
+        self.gets.insert(self.request, PendingGet { partition, read, retry_at: now, tries: 0 });
         self.send_get(now, fx, self.request);
-        Ok(self.request)
+        self.wake(now, fx);
+        self.request
+    }
+    fn home(&self, put: &Put) -> Partition {
+        partition(&put.items[0].key, self.config.bits)
     }
 
+    fn wake(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        if !self.ticks && self.under_way() > 0 {
+            self.ticks = true;
+            fx.wake_at(now + self.config.tick);
+        }
+    }
     fn lookup(&self, fx: &mut Effects<Packet>, p: Partition) {
         fx.send(Packet { from: self.me, to: self.meta, partition: p, epoch: Epoch(0), body: Body::Lookup });
     }
@@ -178,30 +259,38 @@ impl RingClient {
     fn send_put(&mut self, now: Time, fx: &mut Effects<Packet>, sequence: u64) {
         let floor = self.puts.first_key_value().map_or(sequence, |(s, _)| *s);
         let Some(pending) = self.puts.get_mut(&sequence) else { return };
-        // Half of the waiting time is drawn, so that clients do not repeat in step.
-        let jitter = mix64(sequence ^ u64::from(self.me.0) << 32 ^ now.0) % RETRY.0;
-        pending.retry_at = now + Span(RETRY.0 + jitter);
+        pending.retry_at = now + pause(pending.tries, sequence ^ u64::from(self.me.0) << 32 ^ now.0);
+        pending.tries += 1;
         pending.put.floor = floor;
-        let p = partition(&pending.put.key, self.config.bits);
+        let put = pending.put.clone();
+        let p = self.home(&put);
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
         for m in &view.members {
-            let body = Body::Put(Box::new(pending.put.clone()));
+            let body = Body::Put(Box::new(put.clone()));
             fx.send(Packet { from: self.me, to: m.node, partition: p, epoch: view.epoch, body });
         }
     }
 
     fn send_get(&mut self, now: Time, fx: &mut Effects<Packet>, request: u64) {
         let Some(get) = self.gets.get_mut(&request) else { return };
-        get.retry_at = now + RETRY;
+        get.retry_at = now + pause(get.tries, request ^ u64::from(self.me.0) << 32 ^ now.0);
         get.tries += 1;
-        let p = partition(&get.key, self.config.bits);
+        let p = get.partition;
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
-        let from: Vec<NodeId> = view.getters().collect();
+        let from: Vec<NodeId> = match get.read {
+            Read::Get { .. } => view.getters().collect(),
+            Read::Scan { .. } | Read::Count => view.readable().collect(),
+        };
         if from.is_empty() {
             return self.lookup(fx, p);
         }
-        let to = from[(mix64(request ^ u64::from(self.me.0)).wrapping_add(get.tries) % from.len() as u64) as usize];
-        let body = Body::Get { request, key: get.key.clone() };
+        let to = from
+            [(mix64(request ^ u64::from(self.me.0)).wrapping_add(u64::from(get.tries)) % from.len() as u64) as usize];
+        let body = match get.read.clone() {
+            Read::Get { key, room } => Body::Get { request, key, room },
+            Read::Scan { after, limit } => Body::Scan { request, after, limit },
+            Read::Count => Body::Count { request },
+        };
         fx.send(Packet { from: self.me, to, partition: p, epoch: view.epoch, body });
     }
 
@@ -211,10 +300,9 @@ impl RingClient {
             return;
         }
         self.views.insert(p, view);
-        let bits = self.config.bits;
-        let puts = self.puts.iter().filter(|(_, f)| partition(&f.put.key, bits) == p).map(|(s, _)| *s);
+        let puts = self.puts.iter().filter(|(_, f)| self.home(&f.put) == p).map(|(s, _)| *s);
         puts.collect::<Vec<_>>().into_iter().for_each(|s| self.send_put(now, fx, s));
-        let gets = self.gets.iter().filter(|(_, g)| partition(&g.key, bits) == p).map(|(r, _)| *r);
+        let gets = self.gets.iter().filter(|(_, g)| g.partition == p).map(|(r, _)| *r);
         gets.collect::<Vec<_>>().into_iter().for_each(|r| self.send_get(now, fx, r));
     }
 
@@ -224,10 +312,13 @@ impl RingClient {
             Body::Outdated(None) => self.lookup(fx, packet.partition),
             Body::PutReply { id, attempt, result } => self.on_put_reply(now, id, attempt, result, fx),
             Body::Held { id, attempt } => self.on_held(now, packet.from, id, attempt, fx),
-            Body::GetReply { request, result: GetResult::Value(value) } if self.gets.remove(&request).is_some() => {
-                self.done.push(Done { at: now, request, answer: Answer::Value(value) });
+            Body::GetReply { request, result } if result != GetResult::Refused => {
+                self.got(now, request, Answer::Get(result));
             }
-            Body::GetReply { request, result: GetResult::Refused } => {
+            Body::ScanReply { request, result } if result != ScanResult::Refused => {
+                self.got(now, request, Answer::Scan(result));
+            }
+            Body::GetReply { request, .. } | Body::ScanReply { request, .. } => {
                 // Another member, soon: the view may be about to change.
                 if let Some(get) = self.gets.get_mut(&request) {
                     get.retry_at = get.retry_at.min(now + Span(RETRY.0 / 4));
@@ -238,11 +329,19 @@ impl RingClient {
         }
     }
 
+    fn got(&mut self, now: Time, request: u64, answer: Answer) {
+        if self.gets.remove(&request).is_some() {
+            self.budget.answered();
+            self.done.push(Done { at: now, request, answer });
+        }
+    }
+
     fn on_put_reply(&mut self, now: Time, id: PutId, attempt: u32, result: PutResult, fx: &mut Effects<Packet>) {
         let mine = id.client == self.me && id.incarnation == self.incarnation;
         let Some(pending) = self.puts.get_mut(&id.sequence).filter(|_| mine) else { return };
         match result {
             PutResult::Done(verdict) => {
+                self.budget.answered();
                 self.done.push(Done { at: now, request: pending.request, answer: Answer::Put(verdict) });
                 self.puts.remove(&id.sequence);
             }
@@ -272,12 +371,24 @@ impl RingClient {
     fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
         let puts: Vec<u64> = self.puts.iter().filter(|(_, p)| p.retry_at <= now).map(|(s, _)| *s).collect();
         let gets: Vec<u64> = self.gets.iter().filter(|(_, g)| g.retry_at <= now).map(|(r, _)| *r).collect();
-        let bits = self.config.bits;
-        let keys = puts.iter().map(|s| &self.puts[s].put.key).chain(gets.iter().map(|r| &self.gets[r].key));
-        let partitions: BTreeSet<Partition> = keys.map(|k| partition(k, bits)).collect();
+        let homes = puts.iter().map(|s| self.home(&self.puts[s].put));
+        let partitions: BTreeSet<Partition> = homes.chain(gets.iter().map(|r| self.gets[r].partition)).collect();
         partitions.into_iter().for_each(|p| self.lookup(fx, p));
-        puts.into_iter().for_each(|s| self.send_put(now, fx, s));
-        gets.into_iter().for_each(|r| self.send_get(now, fx, r));
+        // Without budget the question for the view is all that is sent: nodes that are late get no more to do.
+        for s in puts {
+            if self.budget.take(now) {
+                self.send_put(now, fx, s);
+            } else if let Some(put) = self.puts.get_mut(&s) {
+                put.retry_at = now + pause(put.tries, s ^ now.0);
+            }
+        }
+        for r in gets {
+            if self.budget.take(now) {
+                self.send_get(now, fx, r);
+            } else if let Some(get) = self.gets.get_mut(&r) {
+                get.retry_at = now + pause(get.tries, r ^ now.0);
+            }
+        }
     }
 }
 
@@ -286,8 +397,9 @@ impl Node<Packet> for RingClient {
         match event {
             Event::Packet(packet) => self.on_packet(now, packet, fx),
             Event::Timer => {
+                self.ticks = false;
                 self.tick(now, fx);
-                fx.wake_at(now + self.config.tick);
+                self.wake(now, fx);
             }
             Event::Stored { .. } | Event::Completion(_) | Event::Request(_) => {}
         }

@@ -37,6 +37,13 @@
 //! | all witnesses have it as new: it has an ending | finished: a repetition that came late |
 //! | … it has none | committed anew: the lost primary may have committed it |
 //!
+//! A batch is one put: it is *overwritten* as soon as one of its versions is, as all members have applied it then. What is left of
+//! it and may be missing on lost members is committed again as a put of these keys.
+//!
+//! A put that is committed anew may fail its conditions where a lost primary judged that they hold, and applied it alone. Of one
+//! key, another put has been committed there since. Of a batch, that other put may be of another of its keys: the versions of all
+//! keys that it changes are committed again before it is judged, so that a lost member has all of them to fetch.
+//!
 //! Puts that are committed again precede the others of their key, in the order of their first timestamps.
 //!
 //! NICE aborts what is locked on all members and committed on none; the primary that died may have committed and answered
@@ -46,17 +53,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use rackweave_core::{Epoch, NodeId, Time};
+use rackweave_core::{Epoch, Incarnation, NodeId};
 
 use crate::clients::{Admission, Ending, Finished, replaces};
 use crate::lead::{InFlight, Lead, Phase};
 use crate::msg::{Attempt, Body, Ended, Known, KnownEnd};
 use crate::record;
-use crate::replica::{Adopted, Ctx, Findings, Forced, Logged, Replica, aborted};
+use crate::replica::{Adopted, Ctx, Findings, Forced, Logged, NOBODY, Replica, aborted};
 use crate::trace::{
     ABORTED_UNLOGGED, ASSEMBLED, COMMITTED_ANEW, FOUND_FINISHED, RECOMMITTED, SUPERSEDED, TAKEN_OVER, TOO_FEW,
 };
-use crate::types::{Change, Commit, PAGE_MAX, Put, PutId, Standing, Timestamp, Undecided, Verdict, page};
+use crate::types::{
+    Change, Commit, Condition, Expires, Item, Origin, PAGE_MAX, Put, PutId, Standing, Timestamp, Undecided, Verdict,
+    page,
+};
 
 /// What becomes of a taken-over put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,8 +173,11 @@ impl Replica {
             },
             Phase::Querying => {
                 let from = lead.evidence.get(&to).map_or(0, Vec::len);
-                let attempt = |u: &Undecided| Attempt { id: u.put.id, attempt: u.put.attempt, key: u.put.key.clone() };
-                let attempts = page(lead.undecided[from..].iter().map(attempt), |a| a.key.len());
+                let attempt = |u: &Undecided| {
+                    let keys = u.put.changed().cloned().collect();
+                    Attempt { id: u.put.id, attempt: u.put.attempt, keys }
+                };
+                let attempts = page(lead.undecided[from..].iter().map(attempt), Attempt::bytes);
                 if attempts.is_empty() {
                     return;
                 }
@@ -225,7 +238,10 @@ impl Replica {
         let reported = std::mem::take(&mut lead.reports).into_values().flat_map(|(list, _)| list);
         for u in own.into_iter().chain(reported) {
             let known = union.entry(u.put.id).or_insert_with(|| u.clone());
-            if u.put.attempt > known.put.attempt {
+            // What an earlier primary found is to be committed counts, whatever late attempts of the client say: of a batch
+            // that may be a part ([`Replica::promote`]).
+            let rank = |u: &Undecided| (matches!(u.standing, Standing::Committed(_)), u.put.attempt);
+            if rank(&u) > rank(known) {
                 *known = u;
             }
         }
@@ -260,7 +276,7 @@ impl Replica {
             return;
         }
         let (asked, mut evidence) = (std::mem::take(&mut lead.undecided), std::mem::take(&mut lead.evidence));
-        let own = asked.iter().map(|u| self.known_of(u.put.id, u.put.attempt, &u.put.key)).collect();
+        let own = asked.iter().map(|u| self.known_of(u.put.id, u.put.attempt, &changed(&u.put))).collect();
         evidence.insert(me, own);
         let mut fates: Vec<(Put, Fate)> = Vec::new();
         for (i, u) in asked.into_iter().enumerate() {
@@ -293,30 +309,48 @@ impl Replica {
         self.adopt(ctx, findings);
     }
 
-    /// Marked versions: lost members may only have logged them.
+    /// Marked versions: lost members may only have logged them. And those under batches that are committed anew.
     fn promote(&self, fates: &mut Vec<(Put, Fate)>) {
         if mutant!("kv-replica.takeover.no-promotion") {
             return;
         }
-        for (key, (at, _)) in &self.marks {
-            let Some(v) = self.keys.get(key).filter(|v| v.at == *at) else { continue };
+        let marked = self.marks.iter().filter(|(key, (at, _))| self.keys.get(*key).is_some_and(|v| v.at == *at));
+        let mut keys: BTreeSet<Bytes> = marked.map(|(key, _)| key.clone()).collect();
+        let batch = |(p, fate): &&(Put, Fate)| *fate == Fate::Anew && p.items.len() > 1;
+        if !mutant!("kv-replica.takeover.no-promotion-under-batches") {
+            keys.extend(fates.iter().filter(batch).flat_map(|(p, _)| p.changed().cloned()));
+        }
+        let epoch = self.epoch();
+        let mut promoted: BTreeMap<PutId, (Put, Commit)> = BTreeMap::new();
+        for (i, key) in (1..).zip(keys) {
+            let v = self.keys.get(&key);
+            let (at, origin) = v.map_or((NEVER, Origin::default()), |v| (v.at, v.origin));
+            // No put has written it.
+            let nobody = PutId { client: NOBODY, incarnation: Incarnation(u64::from(epoch.0)), sequence: i };
+            let by = v.map_or(nobody, |v| v.by);
             // Or another member has applied a later one.
             let covered = |(p, fate): &(Put, Fate)| match fate {
-                Fate::Again(c) => p.key == *key && c.verdict == Verdict::Applied && (p.id == v.by || c.at >= v.at),
+                Fate::Again(c) => {
+                    let writes = c.verdict == Verdict::Applied && p.changed().any(|k| *k == key);
+                    writes && (p.id == by || c.at >= at)
+                }
                 _ => false,
             };
             if fates.iter().any(covered) {
                 continue;
             }
-            let change = match &v.value {
-                Some(value) => Change::Set { value: value.clone(), ttl: None },
-                None => Change::Delete,
-            };
-            // Its put may have been reported by a member that missed the last active view.
-            fates.retain(|(p, _)| p.id != v.by);
-            let put = Put { change, ..aborted(v.by, 0, key.clone()) };
-            fates.push((put, Fate::Again(Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires })));
+            let expires = v.and_then(|v| v.expires).map_or(Expires::Never, Expires::At);
+            let value = v.and_then(|v| v.value.clone());
+            let change = value.map_or(Change::Delete, |value| Change::Set { value, expires });
+            let commit = Commit { at, origin, verdict: Verdict::Applied };
+            // Of a batch that is partly overwritten: the rest.
+            let (put, whole) = promoted.entry(by).or_insert_with(|| (aborted(by, 0), commit));
+            whole.at = whole.at.max(at);
+            put.items.push(Item { key, condition: Condition::Always, change: Some(change) });
         }
+        // Their puts may have been reported by a member that missed the last active view.
+        fates.retain(|(p, _)| !promoted.contains_key(&p.id));
+        fates.extend(promoted.into_values().map(|(put, commit)| (put, Fate::Again(commit))));
     }
 
     /// The table above.
@@ -343,9 +377,8 @@ impl Replica {
             return Fate::Again(*c);
         }
         if standing(|s| *s == Standing::Pending).is_some() {
-            let mine = self.keys.get(&put.key).filter(|v| v.by == put.id);
-            if let Some(v) = mine {
-                return Fate::Again(Commit { at: v.at, verdict: Verdict::Applied, expires: v.expires });
+            if let Some(commit) = self.written(put.id, &changed(put)) {
+                return Fate::Again(commit);
             }
             if last.is_some() {
                 self.trace(ctx, SUPERSEDED, put.id.sequence);
@@ -368,10 +401,12 @@ impl Replica {
             Finished::Aborted(_) => Fate::Abort,
             Finished::Committed(Verdict::ConditionFailed) => {
                 let at = Timestamp { epoch: last.epoch, counter: 0 };
-                Fate::Again(Commit { at, verdict: Verdict::ConditionFailed, expires: None })
+                Fate::Again(Commit { at, origin: Origin { at, ms: 0 }, verdict: Verdict::ConditionFailed })
             }
             Finished::Committed(Verdict::Applied) => {
-                let newest = |c: &Commit| self.keys.get(&put.key).is_none_or(|v| v.at <= c.at || v.by == put.id);
+                let newest = |c: &Commit| {
+                    put.changed().all(|key| self.keys.get(key).is_none_or(|v| v.at <= c.at || v.by == put.id))
+                };
                 let overwritten = f.ending.is_some_and(|e| e.epoch == last.epoch);
                 let written = f.written.filter(|c| c.at.epoch == last.epoch && !overwritten);
                 written.filter(newest).map_or(Fate::Finished(Some(last)), Fate::Again)
@@ -422,15 +457,15 @@ impl Replica {
                 changed.insert(id.client);
             }
             entries.push((record::logged_key(self.p, &id), Some(record::undecided(&u))));
-            self.lock(&u.put.key);
+            self.lock(&u.put);
             let doubt_at = ctx.now + ctx.config.doubt;
             self.logged.insert(id, Logged { put: u.put, standing: u.standing, forced: true, doubt_at });
         }
         let client = |n: NodeId| (record::client_key(self.p, n), Some(record::client(&self.clients[&n])));
         entries.extend(changed.into_iter().map(client));
-        for key in old.into_values().map(|l| l.put.key) {
-            self.unlock(&key);
-            self.serve_held(ctx, &key, false);
+        for put in old.into_values().map(|l| l.put) {
+            self.unlock(&put);
+            put.keys().for_each(|key| self.serve_held(ctx, key, false));
         }
         let epoch = self.epoch();
         ctx.journal.force(ctx.fx, entries, Forced::Adopted { p: self.p, epoch });
@@ -490,11 +525,11 @@ impl Replica {
             let is_abort = ending.is_some_and(|e| matches!(e.how, Finished::Aborted(_)));
             self.trace(ctx, if is_abort { ABORTED_UNLOGGED } else { FOUND_FINISHED }, id.sequence);
             let result = self.finished_as(id, attempt);
-            if id.client != ctx.me {
+            if ![ctx.me, NOBODY].contains(&id.client) {
                 self.send(ctx, id.client, Body::PutReply { id, attempt, result });
             }
         }
-        let keys: BTreeSet<Bytes> = undecided.iter().map(|u| u.put.key.clone()).collect();
+        let keys: BTreeSet<Bytes> = undecided.iter().flat_map(|u| u.put.keys().cloned()).collect();
         for u in undecided {
             self.resume(ctx, u);
         }
@@ -503,10 +538,10 @@ impl Replica {
 
     /// All members have logged it already.
     fn resume(&mut self, ctx: &mut Ctx, Undecided { put, standing }: Undecided) {
-        let (id, key) = (put.id, put.key.clone());
+        let (id, keys) = (put.id, put.keys().cloned().collect::<Vec<Bytes>>());
         let logged = self.view.iter().flat_map(|v| &v.members).map(|m| m.node).collect();
-        let verdict: Option<(Verdict, Option<Time>)> = match standing {
-            Standing::Committed(c) => Some((c.verdict, c.expires)),
+        let verdict: Option<(Verdict, Origin)> = match standing {
+            Standing::Committed(c) => Some((c.verdict, c.origin)),
             Standing::New | Standing::Pending => None,
         };
         self.trace(ctx, if verdict.is_some() { RECOMMITTED } else { COMMITTED_ANEW }, id.sequence);
@@ -517,8 +552,12 @@ impl Replica {
             lead.taken_over.insert(id);
         }
         lead.puts.insert(id, f);
-        lead.queues.entry(key).or_default().ready.push_back(id);
+        lead.enqueue(id, &keys);
     }
+}
+
+fn changed(put: &Put) -> Vec<Bytes> {
+    put.changed().cloned().collect()
 }
 
 /// The findings in messages, of which there is at least one.

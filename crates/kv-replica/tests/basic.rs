@@ -5,7 +5,7 @@ use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Span, Tim
 use rackweave_kv_replica::clients::WINDOW_MAX;
 use rackweave_kv_replica::msg::{Body, Packet, PutResult};
 use rackweave_kv_replica::trace::{GET_HELD, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
-use rackweave_kv_replica::types::{Change, Condition, Partition, Verdict};
+use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, Verdict};
 use rackweave_kv_replica::{Config, RingClient};
 use rackweave_sim::LinkFaults;
 
@@ -142,8 +142,9 @@ fn a_client_takes_no_put_that_is_too_far_from_its_oldest() {
     let mut fx = Effects::new();
     let key = Bytes::from_static(b"k");
     let mut begin = |c: &mut RingClient| {
-        let change = Change::Set { value: Bytes::new(), ttl: None };
-        c.put(Time::ZERO, &mut fx, key.clone(), Condition::Always, change, None)
+        let change = Some(Change::Set { value: Bytes::new(), expires: Expires::Never });
+        let item = Item { key: key.clone(), condition: Condition::Always, change };
+        c.put(Time::ZERO, &mut fx, vec![item], None)
     };
     let oldest = begin(&mut c).expect("the first");
     let finish = |c: &mut RingClient, request: u64| {

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::map::{Map, map};
-use rackweave_kv_replica::types::{Change, Condition};
 
 type Value = Option<Bytes>;
 
@@ -27,21 +26,6 @@ pub enum Kind {
         expires: bool,
     },
     Get(Option<Value>),
-}
-
-impl Kind {
-    pub fn put(condition: &Condition, change: &Change) -> Kind {
-        let when = match condition {
-            Condition::Absent => When::Absent,
-            Condition::ValueIs(v) => When::Is(v.clone()),
-            _ => When::Always,
-        };
-        let (to, expires) = match change {
-            Change::Set { value, ttl } => (Some(value.clone()), ttl.is_some()),
-            Change::Delete => (None, false),
-        };
-        Kind::Put { when, to, applied: None, expires }
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -72,6 +56,10 @@ impl History {
         if let Kind::Put { applied, .. } = &mut op.kind {
             *applied = Some(yes);
         }
+    }
+    /// It had no effect: another part of its batch says why.
+    pub fn void(&mut self, key: &Bytes, op: usize) {
+        self.keys.get_mut(key).expect("it was called")[op].kind = Kind::Get(None);
     }
     pub fn get_done(&mut self, key: &Bytes, op: usize, end: u64, value: Value) {
         let op = &mut self.keys.get_mut(key).expect("it was called")[op];

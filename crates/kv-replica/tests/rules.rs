@@ -6,7 +6,7 @@ use rackweave_kv_replica::Config;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
 use rackweave_kv_replica::trace::{COMMITTED_ANEW, STOPPED, SUPERSEDED, TOO_FEW};
-use rackweave_kv_replica::types::{Change, Condition, Put, View};
+use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Put, View};
 use rackweave_sim::clock::NodeClock;
 
 use crate::world::{META, World, quiet};
@@ -222,7 +222,7 @@ fn what_was_committed_is_not_judged_again() {
     let (next, last) = (others[0], others[1]);
     w.lose(move |p| matches!(p.body, Body::Decide { .. }) && p.to == last);
     let value = w.value();
-    w.put(a, &KEY, Condition::Absent, Change::Set { value, ttl: None }, None);
+    w.put(a, &KEY, Condition::Absent, Change::Set { value, expires: Expires::Never }, None);
     w.run(Span::from_millis(10));
     w.crash(v.primary);
     until_active(&mut w, &[next, last]);
@@ -239,7 +239,8 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     let mut w = world(Config { bits: 0, replicas: 2, ..Config::default() }, 3);
     let a = w.clients[0];
     let value = w.value();
-    let request = w.put(a, &KEY, Condition::Always, Change::Set { value: value.clone(), ttl: None }, None);
+    let request =
+        w.put(a, &KEY, Condition::Always, Change::Set { value: value.clone(), expires: Expires::Never }, None);
     let id = w.put_id(a, request).expect("under way");
     assert!(w.settle(Span::from_millis(50)));
     w.set(a, &KEY);
@@ -253,8 +254,9 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     w.lose(move |p| p.from == primary && matches!(p.body, Body::Chunk(_) | Body::Decide { .. }));
     w.crash(lost);
     let epoch = until_active(&mut w, &[primary, handoff]).epoch;
-    let change = Change::Set { value, ttl: None };
-    let put = Put { id, attempt: 1, floor: id.sequence, key: KEY, condition: Condition::Always, change, early: false };
+    let change = Change::Set { value, expires: Expires::Never };
+    let items = vec![Item { key: KEY, condition: Condition::Always, change: Some(change) }];
+    let put = Put { id, attempt: 1, floor: id.sequence, early: false, items };
     let partition = partition(&KEY, 0);
     w.repeat(Packet { from: a, to: handoff, partition, epoch, body: Body::Put(Box::new(put)) });
     w.run(Span::from_millis(5));

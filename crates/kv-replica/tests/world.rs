@@ -1,21 +1,21 @@
 //! Clients, nodes and the membership service on virtual time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time};
 use rackweave_kv_replica::clients::Finished;
 use rackweave_kv_replica::hash::partition;
-use rackweave_kv_replica::msg::{Body, Packet};
+use rackweave_kv_replica::msg::{Body, GetResult, Packet};
 use rackweave_kv_replica::record::{self, Record};
 use rackweave_kv_replica::ring_client::{Answer, Done};
-use rackweave_kv_replica::types::{Change, Condition, Partition, PutId, Verdict};
+use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict};
 use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
 
-use crate::history::{History, Kind};
+use crate::history::{History, Kind, When};
 
 /// A packet of the store, as the engine carries it.
 #[derive(Clone)]
@@ -98,9 +98,11 @@ impl Node<Net> for Party {
 /// A request under way.
 #[derive(Clone)]
 struct Asked {
-    op: usize,
-    key: Bytes,
+    /// Of each key; of a batch the first has its condition.
+    ops: Vec<(Bytes, usize)>,
     put: Option<PutId>,
+    /// It holds only if these two values, which are always written together, were there at once.
+    together: Option<[Bytes; 2]>,
 }
 
 pub struct World {
@@ -117,12 +119,15 @@ pub struct World {
     pub history: History,
     pub rng: Rng,
     pub ops: u64,
-    /// Puts that returned early, and their operations.
-    pub early: BTreeSet<usize>,
     /// The first violation of durability.
     pub lost: Option<String>,
     pub acknowledged: u64,
     next_value: u64,
+    /// The value of each version that a get returned.
+    pub seen: BTreeMap<(Bytes, Timestamp), Bytes>,
+    /// The last of them.
+    pub recent: Vec<(Bytes, Timestamp)>,
+    walls: BTreeMap<NodeId, u64>,
 }
 
 pub const META: NodeId = Layout::META;
@@ -155,15 +160,19 @@ impl World {
             history: History::default(),
             rng,
             ops: 0,
-            early: BTreeSet::new(),
             lost: None,
             acknowledged: 0,
             next_value: 0,
+            seen: BTreeMap::new(),
+            recent: Vec::new(),
+            walls: BTreeMap::new(),
             servers,
             clients,
         };
         w.start_meta();
         for s in w.servers.clone() {
+            let wall = *w.rng.pick(&[0, 0, 7, 3_600_000]);
+            w.walls.insert(s, wall);
             w.new_drive(s);
             w.start_server(s);
         }
@@ -187,6 +196,8 @@ impl World {
             let saved = self.engine.saved(s);
             let run = (self.next_run(s), self.drives[&s]);
             let node = KvNode::new(s, META, self.config.clone(), run, &saved).expect("its own records");
+            let mut node = node;
+            node.set_unix_ms_at_zero(self.walls[&s]);
             self.engine.start(s, Party::new(Any::Node(node), self.coded));
         }
     }
@@ -263,27 +274,58 @@ impl World {
         Bytes::from(format!("v{}", self.next_value))
     }
     pub fn put(&mut self, c: NodeId, key: &Bytes, condition: Condition, change: Change, any: Option<usize>) -> u64 {
-        let kind = Kind::put(&condition, &change);
+        self.batch(c, vec![Item { key: key.clone(), condition, change: Some(change) }], any)
+    }
+    /// Only the first has a condition.
+    pub fn batch(&mut self, c: NodeId, items: Vec<Item>, any: Option<usize>) -> u64 {
+        self.ask(c, items, any, None)
+    }
+    /// Whether these versions, of two keys that are always written together, are there at once.
+    pub fn together(&mut self, c: NodeId, versions: [(Bytes, Timestamp); 2]) {
+        let values = versions.clone().map(|v| self.seen[&v].clone());
+        let item = |(key, first)| Item { key, condition: Condition::VersionIs(first), change: None };
+        self.ask(c, versions.map(item).to_vec(), None, Some(values));
+    }
+    fn ask(&mut self, c: NodeId, items: Vec<Item>, any: Option<usize>, together: Option<[Bytes; 2]>) -> u64 {
+        let kinds: Vec<(Bytes, Kind)> =
+            items.iter().filter_map(|i| Some((i.key.clone(), self.kind(i, i.change.as_ref()?)))).collect();
         let now = self.engine.now();
-        let k = key.clone();
-        let request = self.with_client(c, |client, now, fx| client.put(now, fx, k, condition, change, any));
+        let request = self.with_client(c, |client, now, fx| client.put(now, fx, items, any));
         let request = request.expect("in range");
-        let op = self.history.call(key, now.0, kind);
-        let id = self.with_client(c, |client, _, _| client.put_id(request));
-        self.asked.insert((c, request), Asked { op, key: key.clone(), put: id });
+        let call = |(key, kind): (Bytes, Kind)| {
+            let op = self.history.call(&key, now.0, kind);
+            (key, op)
+        };
+        let ops = kinds.into_iter().map(call).collect();
+        let put = self.with_client(c, |client, _, _| client.put_id(request));
+        self.asked.insert((c, request), Asked { ops, put, together });
         self.ops += 1;
         request
     }
+    fn kind(&self, item: &Item, change: &Change) -> Kind {
+        let when = match item.condition {
+            Condition::Absent => When::Absent,
+            Condition::VersionIs(first) => When::Is(self.seen[&(item.key.clone(), first)].clone()),
+            Condition::Always => When::Always,
+            Condition::Present => panic!("the checker does not know it"),
+        };
+        let (to, expires) = match change {
+            Change::Set { value, expires } => (Some(value.clone()), *expires != Expires::Never),
+            Change::Delete => (None, false),
+        };
+        Kind::Put { when, to, applied: None, expires }
+    }
     pub fn set(&mut self, c: NodeId, key: &Bytes) -> u64 {
-        let change = Change::Set { value: self.value(), ttl: None };
+        let change = Change::Set { value: self.value(), expires: Expires::Never };
         self.put(c, key, Condition::Always, change, None)
     }
     pub fn get(&mut self, c: NodeId, key: &Bytes) -> u64 {
         let now = self.engine.now();
         let k = key.clone();
-        let request = self.with_client(c, |client, now, fx| client.get(now, fx, k)).expect("in range");
+        let request = self.with_client(c, |client, now, fx| client.get(now, fx, k, u32::MAX)).expect("in range");
         let op = self.history.call(key, now.0, Kind::Get(None));
-        self.asked.insert((c, request), Asked { op, key: key.clone(), put: None });
+        let ops = vec![(key.clone(), op)];
+        self.asked.insert((c, request), Asked { ops, put: None, together: None });
         self.ops += 1;
         request
     }
@@ -313,25 +355,51 @@ impl World {
     fn answered(&mut self, c: NodeId, done: Done) {
         let Some(asked) = self.asked.get(&(c, done.request)).cloned() else { return };
         match done.answer {
-            Answer::Early => {
-                self.early.insert(asked.op);
-                return;
-            }
+            Answer::Early => return,
             Answer::Put(verdict) => {
-                self.history.put_done(&asked.key, asked.op, done.at.0, verdict == Verdict::Applied);
+                let applied = verdict == Verdict::Applied;
+                for (i, (key, op)) in asked.ops.iter().enumerate() {
+                    if applied || i == 0 {
+                        self.history.put_done(key, *op, done.at.0, applied);
+                    } else {
+                        self.history.void(key, *op);
+                    }
+                }
+                if let Some([a, b]) = asked.together.as_ref().filter(|[a, b]| applied && a != b) {
+                    self.lost.get_or_insert(format!("{a:?} and {b:?} were there at once"));
+                }
                 self.acknowledged += 1;
-                self.early.remove(&asked.op);
                 self.check_durable(&asked, verdict);
             }
-            Answer::Value(value) => self.history.get_done(&asked.key, asked.op, done.at.0, value),
+            Answer::Get(GetResult::Value { found, .. }) => {
+                let (key, op) = asked.ops[0].clone();
+                if let Some(f) = &found {
+                    self.see(&key, f.version, &f.value);
+                }
+                self.history.get_done(&key, op, done.at.0, found.map(|f| f.value));
+            }
+            Answer::Get(_) | Answer::Scan(_) => panic!("{:?} was not asked for", done.answer),
         }
         self.asked.remove(&(c, done.request));
     }
 
+    /// A version has one value for good.
+    fn see(&mut self, key: &Bytes, version: Timestamp, value: &Bytes) {
+        let of = (key.clone(), version);
+        let known = self.seen.entry(of.clone()).or_insert_with(|| value.clone());
+        if known != value {
+            self.lost.get_or_insert(format!("{version:?} of {key:?} is {known:?} and {value:?}"));
+        }
+        self.recent.push(of);
+        if self.recent.len() > 6 {
+            self.recent.remove(0);
+        }
+    }
+
     /// An answered put is in the forced log of every member of the view that holds everything.
     fn check_durable(&mut self, asked: &Asked, verdict: Verdict) {
-        let p = partition(&asked.key, self.config.bits);
-        let Some(id) = asked.put else { return };
+        let (Some(id), Some((key, _))) = (asked.put, asked.ops.first()) else { return };
+        let p = partition(key, self.config.bits);
         let view = self.meta().and_then(|m| m.view(p)).cloned();
         for n in view.iter().flat_map(|v| v.readable()) {
             let v = view.as_ref().expect("it has a member");

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use rackweave_core::Epoch;
 use rackweave_core::msg::Op;
 use rackweave_core::msg::keys::{
-    Attempt, CLIENTS_PAGE_MAX, Change, Chunk, Commit, Condition, Decision, Ended, Ending, Entry, Epochs, FillPoint,
-    Finished, FinishedPuts, GetResult, Keys, Known, KnownEnd, Member, Message, PAGE_MAX, Partition, Put, PutId,
-    PutResult, Role, Standing, Timestamp, Undecided, VALUE_MAX, Verdict, Version, View,
+    Attempt, CLIENTS_PAGE_MAX, Change, Chunk, Commit, Condition, Decision, Ended, Ending, Entry, Epochs, Expires,
+    FillPoint, Finished, FinishedPuts, Found, GetResult, ITEMS_MAX, Item, Keys, Known, KnownEnd, Member, Message,
+    Origin, PAGE_MAX, Partition, Put, PutId, PutResult, Role, ScanResult, Standing, Timestamp, Undecided, VALUE_MAX,
+    Verdict, Version, View,
 };
 
 use crate::body::{Codec, Frames};
@@ -20,6 +21,8 @@ impl Codec for Keys {
         (Op::Read, 193..=193),
         (Op::Reply, 194..=197),
         (Op::Peer, 198..=215),
+        (Op::Read, 216..=217),
+        (Op::Reply, 218..=218),
         (Op::Control, 224..=233),
     ];
 
@@ -46,15 +49,20 @@ impl Wire for Bytes {
 
 wire_struct!(PutId { client, incarnation, sequence });
 wire_struct!(Timestamp { epoch, counter });
-wire_enum!(Condition, "condition", { 0 => Always, 1 => Absent, 2 => ValueIs(value), 3 => WrittenBy(id) });
-wire_enum!(Change, "change", { 0 => Delete, 1 => Set { value, ttl } });
-wire_struct!(Put { id, attempt, floor, key, condition, change, early });
+wire_struct!(Origin { at, ms });
+wire_enum!(Expires, "expiry", { 0 => Never, 1 => At(ms), 2 => In(ms) });
+wire_enum!(Condition, "condition", { 0 => Always, 1 => Absent, 2 => Present, 3 => VersionIs(first) });
+wire_enum!(Change, "change", { 0 => Delete, 1 => Set { value, expires } });
+wire_struct!(Item { key, condition, change });
+wire_list!(Item, "keys of a put", ITEMS_MAX as u32, 6);
+wire_list!(Bytes, "keys", ITEMS_MAX as u32, 4);
+wire_struct!(Put { id, attempt, floor, early, items });
 wire_enum!(Verdict, "verdict", { 0 => Applied, 1 => ConditionFailed });
-wire_struct!(Commit { at, verdict, expires });
+wire_struct!(Commit { at, origin, verdict });
 wire_enum!(Decision, "decision", { 0 => Abort, 1 => Commit(commit), 2 => Forget });
 wire_enum!(Standing, "standing", { 0 => New, 1 => Pending, 2 => Committed(commit) });
 wire_struct!(Undecided { put, standing });
-wire_list!(Undecided, "undecided puts", PAGE_MAX as u32, 40);
+wire_list!(Undecided, "undecided puts", PAGE_MAX as u32, 38);
 wire_enum!(Finished, "ending", { 0 => Committed(verdict), 1 => Aborted(attempt) });
 wire_struct!(Ending { epoch, how });
 wire_list!((u64, Ending), "finished puts", FINISHED_MAX, 14);
@@ -62,18 +70,20 @@ wire_struct!(FinishedPuts { client, incarnation, floor, finished });
 wire_list!(FinishedPuts, "clients", CLIENTS_PAGE_MAX as u32, 24);
 wire_struct!(Ended { id, attempt, ending });
 wire_list!(Ended, "ended puts", PAGE_MAX as u32, 25);
-wire_struct!(Attempt { id, attempt, key });
+wire_struct!(Attempt { id, attempt, keys });
 wire_list!(Attempt, "attempts", PAGE_MAX as u32, 28);
 wire_enum!(KnownEnd, "known ending", { 0 => None, 1 => Written(commit), 2 => Finished(ending), 3 => Stale });
 wire_struct!(Known { log, end });
 wire_list!(Known, "findings", PAGE_MAX as u32, 2);
-wire_struct!(Version { at, by, value, expires });
+wire_struct!(Version { at, origin, by, value, expires });
 wire_struct!(Entry { key, at, version, incomplete });
 wire_list!(Entry, "keys", PAGE_MAX as u32, 18);
 wire_enum!(FillPoint, "point of a fill", { 0 => Keys { after }, 1 => Clients { after } });
 wire_struct!(Chunk { at, entries, clients, next });
+wire_struct!(Found { value, version, expires });
 wire_enum!(PutResult, "put result", { 0 => Done(verdict), 1 => Aborted, 2 => Stale });
-wire_enum!(GetResult, "get result", { 0 => Value(value), 1 => Refused });
+wire_enum!(GetResult, "get result", { 0 => Value { found, now }, 1 => Refused, 2 => NoRoom { bytes } });
+wire_enum!(ScanResult, "scan result", { 0 => Keys { keys, more }, 1 => Refused, 2 => Count { keys, expiring } });
 wire_enum!(Role, "role", { 0 => Home, 1 => Handoff, 2 => Leaving });
 wire_struct!(Member { node, incarnation, drive, role, holds, wants, since, witness });
 wire_list!(Member, "members", MEMBERS_MAX, 34);
@@ -112,7 +122,7 @@ impl Wire for Epochs {
 
 wire_enum!(Message, "key-value message", {
     192 => Put(put),
-    193 => Get { request, key },
+    193 => Get { request, key, room },
     194 => PutReply { id, attempt, result },
     195 => GetReply { request, result },
     196 => Held { id, attempt },
@@ -123,10 +133,10 @@ wire_enum!(Message, "key-value message", {
     201 => Decide { id, attempt, decision, put },
     202 => Applied { id, attempt, at },
     203 => Missing { id, attempt },
-    204 => Doubt { id, attempt, key },
-    205 => Complete { key, at },
+    204 => Doubt { id, attempt },
+    205 => Complete { keys, at },
     206 => AskComplete { key, at },
-    207 => ForwardedGet { client, request, key },
+    207 => ForwardedGet { client, request, key, room },
     208 => Collect { after },
     209 => Report { after, undecided, more },
     210 => Query { from, attempts },
@@ -135,6 +145,9 @@ wire_enum!(Message, "key-value message", {
     213 => Adopted { part },
     214 => Pull { wants, at },
     215 => Chunk(chunk),
+    216 => Scan { request, after, limit },
+    217 => Count { request },
+    218 => ScanReply { request, result },
     224 => Register { incarnation, drive },
     225 => Registered { incarnation },
     226 => Heartbeat { incarnation, sent, serial, views },

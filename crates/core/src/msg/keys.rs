@@ -9,7 +9,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::{Op, ServiceMessage};
-use crate::{DriveId, Epoch, Incarnation, NodeId, Span, Time};
+use crate::{DriveId, Epoch, Incarnation, NodeId, Time};
 
 /// Longest key.
 pub const KEY_MAX: usize = 4096;
@@ -20,6 +20,10 @@ pub const VALUE_MAX: usize = 1 << 20;
 pub const PAGE_BYTES: usize = 1 << 20;
 /// Maximum number of elements of such a list. That many of the shortest elements still fit into a page.
 pub const PAGE_MAX: usize = 1024;
+/// At least what the fields of a key of a put take in a message besides its contents.
+const ITEM_BYTES: usize = 32;
+/// Most keys of a put.
+pub const ITEMS_MAX: usize = 1024;
 /// Most clients in a message: each has up to a few KiB of finished puts.
 pub const CLIENTS_PAGE_MAX: usize = 128;
 /// Most replicas of a partition (NICE's largest, §6.3).
@@ -50,51 +54,84 @@ pub struct PutId {
     pub sequence: u64,
 }
 
-/// The effect of a put.
+/// When a value is deleted, by the primary's clock. Times are milliseconds since 1970 (UTC).
+pub use crate::kv::Expires;
+
+/// The effect of a put on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// `ttl`: the primary deletes the value after this time.
-    Set { value: Bytes, ttl: Option<Span> },
+    Set {
+        value: Bytes,
+        expires: Expires,
+    },
     /// Leaves a tombstone.
     Delete,
 }
 
 /// When a put takes effect. The primary judges it in the order of timestamps.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     Always,
     /// The key has no value.
     Absent,
-    /// The key's value is this one.
-    ValueIs(Bytes),
-    /// The key's value is that of this put. The primary's own deletion of an expired value.
-    WrittenBy(PutId),
+    Present,
+    /// The key has a value, first committed at this time.
+    VersionIs(Timestamp),
 }
 
 impl Condition {
     pub fn holds(&self, current: Option<&Version>) -> bool {
-        let value = current.and_then(|v| v.value.as_ref());
+        let current = current.filter(|v| v.value.is_some());
         match self {
             Condition::Always => true,
-            Condition::Absent => value.is_none(),
-            Condition::ValueIs(expected) => value == Some(expected),
-            Condition::WrittenBy(id) => value.is_some() && current.is_some_and(|v| v.by == *id),
+            Condition::Absent => current.is_none(),
+            Condition::Present => current.is_some(),
+            Condition::VersionIs(first) => current.is_some_and(|v| v.origin.at == *first),
         }
     }
 }
 
-/// One attempt of a put.
+/// What a put says of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    pub key: Bytes,
+    pub condition: Condition,
+    /// `None`: the put depends on the key, and leaves it as it is.
+    pub change: Option<Change>,
+}
+
+impl Item {
+    /// Bytes of its contents.
+    pub fn bytes(&self) -> usize {
+        self.key.len() + if let Some(Change::Set { value, .. }) = &self.change { value.len() } else { 0 }
+    }
+}
+
+/// One attempt of a put: of one key, or of several keys of one partition at once. It takes effect if all conditions hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
     pub id: PutId,
     pub attempt: u32,
     /// The client has the final answers of all puts with lower sequences.
     pub floor: u64,
-    pub key: Bytes,
-    pub condition: Condition,
-    pub change: Change,
     /// Any-k: members inform the client as soon as their log is forced.
     pub early: bool,
+    /// By key; no two are of the same key. A put that was aborted has none.
+    pub items: Vec<Item>,
+}
+
+impl Put {
+    pub fn keys(&self) -> impl Iterator<Item = &Bytes> {
+        self.items.iter().map(|i| &i.key)
+    }
+    /// The keys that it changes.
+    pub fn changed(&self) -> impl Iterator<Item = &Bytes> {
+        self.items.iter().filter(|i| i.change.is_some()).map(|i| &i.key)
+    }
+    /// Bytes of its contents.
+    pub fn bytes(&self) -> usize {
+        self.items.iter().map(Item::bytes).sum()
+    }
 }
 
 /// What a member's log says of an undecided put.
@@ -115,15 +152,24 @@ pub struct Undecided {
     pub standing: Standing,
 }
 
+/// When a put was committed first. A take-over commits it again, at a later timestamp; clients know it by this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    pub at: Timestamp,
+    /// The primary's clock then, in milliseconds since 1970. Expiry counts from it.
+    pub ms: u64,
+}
+
 /// A key's committed state at a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     pub at: Timestamp,
+    pub origin: Origin,
     pub by: PutId,
     /// `None` is a tombstone.
     pub value: Option<Bytes>,
-    /// By the clock of the primary that committed it.
-    pub expires: Option<Time>,
+    /// By the primary's clock, in milliseconds since 1970.
+    pub expires: Option<u64>,
 }
 
 /// Result of a committed put.
@@ -137,9 +183,19 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     pub at: Timestamp,
+    pub origin: Origin,
     pub verdict: Verdict,
-    /// When the value expires, by the clock of the primary that committed it first.
-    pub expires: Option<Time>,
+}
+
+impl Commit {
+    /// When the value of this change expires.
+    pub fn expiry(&self, expires: Expires) -> Option<u64> {
+        match expires {
+            Expires::Never => None,
+            Expires::At(ms) => Some(ms),
+            Expires::In(ms) => Some(self.origin.ms.saturating_add(ms)),
+        }
+    }
 }
 
 /// A primary's final word about an attempt.
@@ -327,9 +383,23 @@ pub enum PutResult {
     Stale,
 }
 
+/// A value, as a get returns it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub value: Bytes,
+    pub version: Timestamp,
+    pub expires: Option<u64>,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GetResult {
-    Value(Option<Bytes>),
+    Value {
+        found: Option<Found>,
+        /// The member's clock, in milliseconds since 1970: the value has not expired by then.
+        now: u64,
+    },
+    /// The value is longer than the requester has room for.
+    NoRoom { bytes: u32 },
     /// This node cannot answer now: no lease, another view, or too many gets wait.
     Refused,
 }
@@ -346,9 +416,9 @@ pub struct Known {
 pub enum KnownEnd {
     /// It knows of no decision.
     None,
-    /// The key's version here is the put's.
+    /// The version here of every key that it changes is the put's.
     Written(Commit),
-    /// It is decided, and nothing that it wrote is left here.
+    /// It is decided; here something that it wrote is overwritten, or it wrote nothing.
     Finished(Ending),
     /// The client has its answer, or is in a later run.
     Stale,
@@ -396,7 +466,31 @@ pub struct Chunk {
 pub struct Attempt {
     pub id: PutId,
     pub attempt: u32,
-    pub key: Bytes,
+    /// Those that it changes.
+    pub keys: Vec<Bytes>,
+}
+
+impl Attempt {
+    /// Bytes of its contents.
+    pub fn bytes(&self) -> usize {
+        self.keys.iter().map(|k| k.len() + ITEM_BYTES).sum()
+    }
+}
+
+/// The result of a scan of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScanResult {
+    /// Keys with a value, in order, those that have expired and are not deleted included. `more`: others follow.
+    Keys {
+        keys: Vec<Bytes>,
+        more: bool,
+    },
+    Count {
+        keys: u64,
+        expiring: u64,
+    },
+    /// As for a get.
+    Refused,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -406,6 +500,18 @@ pub enum Message {
     Get {
         request: u64,
         key: Bytes,
+        /// The longest value that the client has memory for.
+        room: u32,
+    },
+    /// Keys of the partition after this one, at most so many.
+    Scan {
+        request: u64,
+        after: Option<Bytes>,
+        limit: u32,
+    },
+    /// The number of the partition's keys.
+    Count {
+        request: u64,
     },
     PutReply {
         id: PutId,
@@ -415,6 +521,10 @@ pub enum Message {
     GetReply {
         request: u64,
         result: GetResult,
+    },
+    ScanReply {
+        request: u64,
+        result: ScanResult,
     },
     /// Any-k: the sender has forced the attempt to its log.
     Held {
@@ -458,11 +568,10 @@ pub enum Message {
     Doubt {
         id: PutId,
         attempt: u32,
-        key: Bytes,
     },
-    /// Every member has forced this version: gets may see it.
+    /// Every member has forced this commit of these keys: gets may see it.
     Complete {
-        key: Bytes,
+        keys: Vec<Bytes>,
         at: Timestamp,
     },
     /// The sender has applied this version and does not know whether every member has.
@@ -475,6 +584,7 @@ pub enum Message {
         client: NodeId,
         request: u64,
         key: Bytes,
+        room: u32,
     },
 
     /// A new view's primary requests all undecided puts, then what members know of each.
@@ -555,11 +665,13 @@ impl Message {
     /// The operation in the packet's header.
     pub fn op(&self) -> Op {
         match self {
-            Message::Get { .. } => Op::Read,
+            Message::Get { .. } | Message::Scan { .. } | Message::Count { .. } => Op::Read,
             Message::Put(_) => Op::Write,
-            Message::PutReply { .. } | Message::GetReply { .. } | Message::Held { .. } | Message::Outdated(_) => {
-                Op::Reply
-            }
+            Message::PutReply { .. }
+            | Message::GetReply { .. }
+            | Message::ScanReply { .. }
+            | Message::Held { .. }
+            | Message::Outdated(_) => Op::Reply,
             Message::Register { .. }
             | Message::Registered { .. }
             | Message::Heartbeat { .. }
@@ -576,8 +688,9 @@ impl Message {
     /// Bytes of its contents on a modelled link.
     pub fn bytes(&self) -> u32 {
         let contents = match self {
-            Message::Put(p) | Message::Prepare(p) | Message::Decide { put: Some(p), .. } => put_bytes(p),
-            Message::GetReply { result: GetResult::Value(Some(v)), .. } => v.len(),
+            Message::Put(p) | Message::Prepare(p) | Message::Decide { put: Some(p), .. } => p.bytes(),
+            Message::GetReply { result: GetResult::Value { found: Some(f), .. }, .. } => f.value.len(),
+            Message::ScanReply { result: ScanResult::Keys { keys, .. }, .. } => keys.iter().map(Bytes::len).sum(),
             Message::Report { undecided, .. } | Message::Adopt { undecided, .. } => {
                 undecided.iter().map(Undecided::bytes).sum()
             }
@@ -603,10 +716,6 @@ pub fn page<T>(items: impl Iterator<Item = T>, bytes: impl Fn(&T) -> usize) -> V
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys(pub Box<Message>);
 
-fn put_bytes(p: &Put) -> usize {
-    p.key.len() + if let Change::Set { value, .. } = &p.change { value.len() } else { 0 }
-}
-
 fn value_bytes(v: &Version) -> usize {
     v.value.as_ref().map_or(0, Bytes::len)
 }
@@ -614,8 +723,7 @@ fn value_bytes(v: &Version) -> usize {
 impl Undecided {
     /// Bytes of its contents.
     pub fn bytes(&self) -> usize {
-        let expected = if let Condition::ValueIs(v) = &self.put.condition { v.len() } else { 0 };
-        put_bytes(&self.put) + expected
+        self.put.bytes() + self.put.items.len() * ITEM_BYTES
     }
 }
 
@@ -631,7 +739,7 @@ impl ServiceMessage for Keys {
         self.0.bytes()
     }
     fn answers_read(&self) -> bool {
-        matches!(*self.0, Message::GetReply { .. })
+        matches!(*self.0, Message::GetReply { .. } | Message::ScanReply { .. })
     }
     fn replicates(&self) -> bool {
         matches!(*self.0, Message::Prepare(_) | Message::Decide { .. })

@@ -7,8 +7,8 @@ use rackweave_kv_replica::clients::{ClientState, Ending, Finished};
 use rackweave_kv_replica::member_record::{self, MemberRecord};
 use rackweave_kv_replica::record::{self, Record};
 use rackweave_kv_replica::types::{
-    Change, Commit, Condition, Epochs, Member, Partition, Put, PutId, Role, Standing, Timestamp, Undecided, Verdict,
-    Version, View,
+    Change, Commit, Condition, Epochs, Expires, Item, Member, Origin, Partition, Put, PutId, Role, Standing, Timestamp,
+    Undecided, Verdict, Version, View,
 };
 
 use crate::bend::{bend, rest};
@@ -89,25 +89,36 @@ fn some_undecided(u: &mut Unstructured<'_>) -> Result<Undecided> {
     let standing = match u.int_in_range(0..=2u8)? {
         0 => Standing::New,
         1 => Standing::Pending,
-        _ => Standing::Committed(Commit {
-            at: at(u)?,
-            verdict: verdict(u)?,
-            expires: option(u, |u| u.arbitrary().map(Time))?,
-        }),
+        _ => Standing::Committed(Commit { at: at(u)?, origin: origin(u)?, verdict: verdict(u)? }),
     };
+    let (id, attempt, floor) = (id(u)?, u.arbitrary()?, u.arbitrary()?);
+    let items = (0..u.int_in_range(0..=3u8)?).map(|_| some_item(u)).collect::<Result<_>>()?;
+    let put = Put { id, attempt, floor, early: u.arbitrary()?, items };
+    Ok(Undecided { put, standing })
+}
+
+fn some_item(u: &mut Unstructured<'_>) -> Result<Item> {
     let condition = match u.int_in_range(0..=3u8)? {
         0 => Condition::Always,
         1 => Condition::Absent,
-        2 => Condition::ValueIs(bytes(u)?),
-        _ => Condition::WrittenBy(id(u)?),
+        2 => Condition::Present,
+        _ => Condition::VersionIs(at(u)?),
     };
-    let change = match u.arbitrary()? {
-        true => Change::Set { value: bytes(u)?, ttl: option(u, |u| u.arbitrary().map(Span))? },
-        false => Change::Delete,
+    let expires = match u.int_in_range(0..=2u8)? {
+        0 => Expires::Never,
+        1 => Expires::At(u.arbitrary()?),
+        _ => Expires::In(u.arbitrary()?),
     };
-    let (id, attempt, floor) = (id(u)?, u.arbitrary()?, u.arbitrary()?);
-    let put = Put { id, attempt, floor, key: bytes(u)?, condition, change, early: u.arbitrary()? };
-    Ok(Undecided { put, standing })
+    let change = match u.int_in_range(0..=2u8)? {
+        0 => None,
+        1 => Some(Change::Set { value: bytes(u)?, expires }),
+        _ => Some(Change::Delete),
+    };
+    Ok(Item { key: bytes(u)?, condition, change })
+}
+
+fn origin(u: &mut Unstructured<'_>) -> Result<Origin> {
+    Ok(Origin { at: at(u)?, ms: u.arbitrary()? })
 }
 
 fn some_record(u: &mut Unstructured<'_>) -> Result<Record> {
@@ -116,7 +127,8 @@ fn some_record(u: &mut Unstructured<'_>) -> Result<Record> {
         1 => Record::Logged(p, some_undecided(u)?),
         2 => {
             let value = option(u, bytes)?;
-            let v = Version { at: at(u)?, by: id(u)?, value, expires: option(u, |u| u.arbitrary().map(Time))? };
+            let expires = option(u, Unstructured::arbitrary)?;
+            let v = Version { at: at(u)?, origin: origin(u)?, by: id(u)?, value, expires };
             Record::Key(p, bytes(u)?, v)
         }
         3 => {

@@ -41,6 +41,7 @@ pub fn failure(e: &kv::Error) -> Reply {
     let word = match e {
         kv::Error::NoSpace { .. } => "OOM",
         kv::Error::Busy { .. } => "BUSY",
+        kv::Error::Partitions { .. } => "CROSSSLOT",
         _ => "ERR",
     };
     Reply::error(format!("{word} {e}"))

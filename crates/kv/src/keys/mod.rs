@@ -15,7 +15,6 @@
 //! - A version is the number of the log's segment at the start, and a count. A record is never in an older segment than
 //!   the one that its run began with, so no later run issues its version again.
 
-mod cursors;
 pub mod drive;
 mod expiring;
 pub mod item;
@@ -31,9 +30,9 @@ use rackweave_flash::manager::Done;
 use slab::Slab;
 
 use crate::store::{Answer, Flash, GetError, OpenError, PutError, Store};
-use cursors::{CURSORS_MAX, Cursors};
 use expiring::Expiring;
 use locks::Locks;
+use rackweave_core::cursors::{CURSORS_MAX, Cursors};
 use tasks::{Pending, Task, Work};
 
 /// Expired keys that one tick deletes, and keys that it looks at to learn their expiry.

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use rackweave_core::msg::keys::{
-    Attempt, Change, Chunk, Commit, Condition, Decision, Ended, Ending, Entry, Epochs, FillPoint, Finished,
-    FinishedPuts, GetResult, Keys, Known, KnownEnd, Member, Message, Partition, Put, PutId, PutResult, Role, Standing,
-    Timestamp, Undecided, Verdict, Version, View,
+    Attempt, Change, Chunk, Commit, Condition, Decision, Ended, Ending, Entry, Epochs, Expires, FillPoint, Finished,
+    FinishedPuts, Found, GetResult, Item, Keys, Known, KnownEnd, Member, Message, Origin, Partition, Put, PutId,
+    PutResult, Role, ScanResult, Standing, Timestamp, Undecided, Verdict, Version, View,
 };
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Span, Time};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Time};
 
 use super::Draw;
 
@@ -34,11 +34,14 @@ impl Draw {
     fn at(&mut self) -> Timestamp {
         Timestamp { epoch: Epoch(self.u32()), counter: self.u64() }
     }
+    fn origin(&mut self) -> Origin {
+        Origin { at: self.at(), ms: self.u64() }
+    }
     fn verdict(&mut self) -> Verdict {
         if self.bool() { Verdict::Applied } else { Verdict::ConditionFailed }
     }
     fn commit(&mut self) -> Commit {
-        Commit { at: self.at(), verdict: self.verdict(), expires: self.option(|d| Time(d.u64())) }
+        Commit { at: self.at(), origin: self.origin(), verdict: self.verdict() }
     }
     fn decision(&mut self) -> Decision {
         match self.below(3) {
@@ -47,19 +50,28 @@ impl Draw {
             _ => Decision::Forget,
         }
     }
-    fn put(&mut self) -> Put {
+    fn item(&mut self) -> Item {
         let condition = match self.below(4) {
             0 => Condition::Always,
             1 => Condition::Absent,
-            2 => Condition::ValueIs(self.bytes()),
-            _ => Condition::WrittenBy(self.id()),
+            2 => Condition::Present,
+            _ => Condition::VersionIs(self.at()),
         };
-        let change = match self.bool() {
-            true => Change::Set { value: self.bytes(), ttl: self.option(|d| Span(d.u64())) },
-            false => Change::Delete,
+        let expires = match self.below(3) {
+            0 => Expires::Never,
+            1 => Expires::At(self.u64()),
+            _ => Expires::In(self.u64()),
         };
+        let change = match self.below(3) {
+            0 => None,
+            1 => Some(Change::Set { value: self.bytes(), expires }),
+            _ => Some(Change::Delete),
+        };
+        Item { key: self.bytes(), condition, change }
+    }
+    fn put(&mut self) -> Put {
         let (id, attempt, floor) = (self.id(), self.u32(), self.u64());
-        Put { id, attempt, floor, key: self.bytes(), condition, change, early: self.bool() }
+        Put { id, attempt, floor, early: self.bool(), items: self.list(3, Draw::item) }
     }
     fn ending(&mut self) -> Ending {
         let epoch = Epoch(self.u32());
@@ -117,9 +129,10 @@ impl Draw {
     fn chunk(&mut self) -> Chunk {
         let version = |d: &mut Draw| Version {
             at: d.at(),
+            origin: d.origin(),
             by: d.id(),
             value: d.option(Draw::bytes),
-            expires: d.option(|d| Time(d.u64())),
+            expires: d.option(Draw::u64),
         };
         let entry =
             |d: &mut Draw| Entry { key: d.bytes(), at: d.at(), version: d.option(version), incomplete: d.bool() };
@@ -138,9 +151,9 @@ impl Draw {
     }
 
     fn of_client(&mut self) -> Message {
-        match self.below(8) {
+        match self.below(13) {
             0 => Message::Put(Box::new(self.put())),
-            1 => Message::Get { request: self.u64(), key: self.bytes() },
+            1 => Message::Get { request: self.u64(), key: self.bytes(), room: self.u32() },
             2 => {
                 let result = match self.below(3) {
                     0 => PutResult::Done(self.verdict()),
@@ -149,11 +162,29 @@ impl Draw {
                 };
                 Message::PutReply { id: self.id(), attempt: self.u32(), result }
             }
-            3 => Message::GetReply { request: self.u64(), result: GetResult::Value(self.option(Draw::bytes)) },
+            3 => {
+                let found = |d: &mut Draw| Found { value: d.bytes(), version: d.at(), expires: d.option(Draw::u64) };
+                let result = GetResult::Value { found: self.option(found), now: self.u64() };
+                Message::GetReply { request: self.u64(), result }
+            }
             4 => Message::GetReply { request: self.u64(), result: GetResult::Refused },
             5 => Message::Held { id: self.id(), attempt: self.u32() },
             6 => Message::Outdated(self.option(|d| Box::new(d.of_keys_view()))),
-            _ => Message::ForwardedGet { client: NodeId(self.u32()), request: self.u64(), key: self.bytes() },
+            7 => Message::GetReply { request: self.u64(), result: GetResult::NoRoom { bytes: self.u32() } },
+            8 => Message::Scan { request: self.u64(), after: self.option(Draw::bytes), limit: self.u32() },
+            9 => Message::Count { request: self.u64() },
+            10 => {
+                let result = match self.below(2) {
+                    0 => ScanResult::Keys { keys: self.list(3, Draw::bytes), more: self.bool() },
+                    _ => ScanResult::Count { keys: self.u64(), expiring: self.u64() },
+                };
+                Message::ScanReply { request: self.u64(), result }
+            }
+            11 => Message::ScanReply { request: self.u64(), result: ScanResult::Refused },
+            _ => {
+                let (client, request) = (NodeId(self.u32()), self.u64());
+                Message::ForwardedGet { client, request, key: self.bytes(), room: self.u32() }
+            }
         }
     }
     fn of_put(&mut self) -> Message {
@@ -168,8 +199,8 @@ impl Draw {
             }
             4 => Message::Applied { id, attempt, at: self.option(Draw::at) },
             5 => Message::Missing { id, attempt },
-            6 => Message::Doubt { id, attempt, key: self.bytes() },
-            7 => Message::Complete { key: self.bytes(), at: self.at() },
+            6 => Message::Doubt { id, attempt },
+            7 => Message::Complete { keys: self.list(3, Draw::bytes), at: self.at() },
             _ => Message::AskComplete { key: self.bytes(), at: self.at() },
         }
     }
@@ -183,7 +214,7 @@ impl Draw {
                 more: self.bool(),
             },
             2 => {
-                let attempt = |d: &mut Draw| Attempt { id: d.id(), attempt: d.u32(), key: d.bytes() };
+                let attempt = |d: &mut Draw| Attempt { id: d.id(), attempt: d.u32(), keys: d.list(3, Draw::bytes) };
                 Message::Query { from: part, attempts: self.list(3, attempt) }
             }
             3 => Message::Evidence { from: part, known: self.list(3, Draw::known) },

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use rackweave_core::msg::keys::{
-    Attempt, Change, Chunk, Commit, Condition, Decision, Ended, Ending, Entry, Epochs, FillPoint, Finished,
-    FinishedPuts, GetResult, Keys, Known, KnownEnd, Member, Message, Partition, Put, PutId, PutResult, Role, Standing,
-    Timestamp, Undecided, VALUE_MAX, Verdict, Version, View,
+    Attempt, Change, Chunk, Commit, Condition, Decision, Ended, Ending, Entry, Epochs, Expires, FillPoint, Finished,
+    FinishedPuts, Found, GetResult, Item, Keys, Known, KnownEnd, Member, Message, Origin, Partition, Put, PutId,
+    PutResult, Role, ScanResult, Standing, Timestamp, Undecided, VALUE_MAX, Verdict, Version, View,
 };
 use rackweave_core::msg::{Body, Class, Header, Op, Packet};
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Span, Time, VssdId};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Time, VssdId};
 use rackweave_wire::{DecodeError, EncodeError, HEADER_BYTES, decode, encode};
 
 const VECTORS: &str = include_str!("golden_keys.txt");
@@ -38,18 +38,29 @@ fn at() -> Timestamp {
     Timestamp { epoch: Epoch(4), counter: 8 }
 }
 
+fn origin() -> Origin {
+    Origin { at: Timestamp { epoch: Epoch(3), counter: 5 }, ms: 9 }
+}
+
 fn commit(verdict: Verdict) -> Commit {
-    Commit { at: at(), verdict, expires: Some(Time(9)) }
+    Commit { at: at(), origin: origin(), verdict }
 }
 
 fn put() -> Put {
-    let change = Change::Set { value: Bytes::from_static(b"new"), ttl: Some(Span(10)) };
-    let condition = Condition::ValueIs(Bytes::from_static(b"old"));
-    Put { id: ID, attempt: 3, floor: 4, key: key(), condition, change, early: true }
+    let set = |expires| Some(Change::Set { value: Bytes::from_static(b"new"), expires });
+    let item = |key: &'static [u8], condition, change| Item { key: Bytes::from_static(key), condition, change };
+    let items = vec![
+        item(b"a", Condition::VersionIs(at()), set(Expires::In(10))),
+        item(b"b", Condition::Absent, set(Expires::At(11))),
+        item(b"c", Condition::Present, None),
+        item(b"key", Condition::Always, set(Expires::Never)),
+    ];
+    Put { id: ID, attempt: 3, floor: 4, early: true, items }
 }
 
 fn deletion(condition: Condition) -> Put {
-    Put { condition, change: Change::Delete, early: false, ..put() }
+    let items = vec![Item { key: key(), condition, change: Some(Change::Delete) }];
+    Put { early: false, items, ..put() }
 }
 
 fn view() -> Box<View> {
@@ -70,7 +81,8 @@ fn view() -> Box<View> {
 }
 
 fn chunk() -> Chunk {
-    let version = Version { at: at(), by: ID, value: Some(Bytes::from_static(b"v")), expires: None };
+    let version =
+        Version { at: at(), origin: origin(), by: ID, value: Some(Bytes::from_static(b"v")), expires: Some(12) };
     let entry = |version| Entry { key: key(), at: at(), version, incomplete: true };
     let tombstone = Version { value: None, ..version.clone() };
     let ending = |how| Ending { epoch: Epoch(4), how };
@@ -95,7 +107,7 @@ fn samples() -> Vec<(&'static str, Message)> {
     let all = vec![
         undecided(put(), Standing::New),
         undecided(deletion(Condition::Absent), Standing::Pending),
-        undecided(deletion(Condition::WrittenBy(ID)), Standing::Committed(commit(Verdict::ConditionFailed))),
+        undecided(deletion(Condition::VersionIs(at())), Standing::Committed(commit(Verdict::ConditionFailed))),
     ];
     let ending = Ending { epoch: Epoch(4), how: Finished::Aborted(3) };
     let known = |log, end| Known { log, end };
@@ -105,15 +117,17 @@ fn samples() -> Vec<(&'static str, Message)> {
         known(Some(Standing::Pending), KnownEnd::Finished(ending)),
         known(None, KnownEnd::Stale),
     ];
+    let found = Found { value: key(), version: at(), expires: Some(12) };
     let decide = |decision, put| Message::Decide { id, attempt, decision, put };
     vec![
         ("put", Message::Put(Box::new(put()))),
-        ("get", Message::Get { request, key: key() }),
+        ("get", Message::Get { request, key: key(), room: 1024 }),
         ("put_reply", Message::PutReply { id, attempt, result: PutResult::Done(Verdict::ConditionFailed) }),
         ("put_reply_aborted", Message::PutReply { id, attempt, result: PutResult::Aborted }),
         ("put_reply_stale", Message::PutReply { id, attempt, result: PutResult::Stale }),
-        ("get_reply", Message::GetReply { request, result: GetResult::Value(Some(key())) }),
-        ("get_reply_none", Message::GetReply { request, result: GetResult::Value(None) }),
+        ("get_reply", Message::GetReply { request, result: GetResult::Value { found: Some(found), now: 13 } }),
+        ("get_reply_none", Message::GetReply { request, result: GetResult::Value { found: None, now: 13 } }),
+        ("get_reply_no_room", Message::GetReply { request, result: GetResult::NoRoom { bytes: 2048 } }),
         ("get_reply_refused", Message::GetReply { request, result: GetResult::Refused }),
         ("held", Message::Held { id, attempt }),
         ("outdated", Message::Outdated(Some(view()))),
@@ -126,13 +140,13 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("decide_forget", decide(Decision::Forget, None)),
         ("applied", Message::Applied { id, attempt, at: Some(at()) }),
         ("missing", Message::Missing { id, attempt }),
-        ("doubt", Message::Doubt { id, attempt, key: key() }),
-        ("complete", Message::Complete { key: key(), at: at() }),
+        ("doubt", Message::Doubt { id, attempt }),
+        ("complete", Message::Complete { keys: vec![key()], at: at() }),
         ("ask_complete", Message::AskComplete { key: key(), at: at() }),
-        ("forwarded_get", Message::ForwardedGet { client: NodeId(7), request, key: key() }),
+        ("forwarded_get", Message::ForwardedGet { client: NodeId(7), request, key: key(), room: 1024 }),
         ("collect", Message::Collect { after: Some(ID) }),
         ("report", Message::Report { after: None, undecided: all.clone(), more: true }),
-        ("query", Message::Query { from: 1, attempts: vec![Attempt { id, attempt, key: key() }] }),
+        ("query", Message::Query { from: 1, attempts: vec![Attempt { id, attempt, keys: vec![key()] }] }),
         ("evidence", Message::Evidence { from: 1, known: evidence }),
         (
             "adopt",
@@ -146,6 +160,11 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("adopted", Message::Adopted { part: 1 }),
         ("pull", Message::Pull { wants: Epochs::range(Epoch(1), Epoch(3)), at: FillPoint::Keys { after: None } }),
         ("chunk", Message::Chunk(Box::new(chunk()))),
+        ("scan", Message::Scan { request, after: Some(key()), limit: 100 }),
+        ("count", Message::Count { request }),
+        ("scan_reply", Message::ScanReply { request, result: ScanResult::Keys { keys: vec![key()], more: true } }),
+        ("scan_reply_refused", Message::ScanReply { request, result: ScanResult::Refused }),
+        ("scan_reply_count", Message::ScanReply { request, result: ScanResult::Count { keys: 7, expiring: 2 } }),
         ("register", Message::Register { incarnation, drive: DriveId(9) }),
         ("registered", Message::Registered { incarnation }),
         ("heartbeat", Message::Heartbeat { incarnation, sent, serial, views: vec![(Partition(5), Epoch(6))] }),
@@ -177,7 +196,7 @@ fn vectors() {
         kinds.insert(body[0]);
         now.push(format!("{name} {}", hex(body)));
     }
-    assert_eq!(kinds.len(), 34, "every kind of message");
+    assert_eq!(kinds.len(), 37, "every kind of message");
     let stored: Vec<&str> = VECTORS.lines().filter(|l| !l.starts_with('#')).collect();
     assert_eq!(stored, now);
 }
@@ -211,7 +230,10 @@ fn epochs_out_of_order_are_refused() {
 #[test]
 fn what_is_longer_than_the_bounds_is_not_sent() {
     let value = Bytes::from(vec![0; VALUE_MAX + 1]);
-    let message = Message::GetReply { request: 1, result: GetResult::Value(Some(value)) };
+    let message = Message::GetReply {
+        request: 1,
+        result: GetResult::Value { found: Some(Found { value, version: at(), expires: None }), now: 0 },
+    };
     let (what, limit) = ("bytes of a key or value", VALUE_MAX as u32);
     let expected = EncodeError::TooMany { what, count: VALUE_MAX + 1, limit };
     let mut to = vec![1];
@@ -232,11 +254,10 @@ fn a_message_under_another_operation_is_refused() {
 #[test]
 fn the_longest_page_is_a_packet() {
     let long = Bytes::from(vec![7; VALUE_MAX]);
-    let change = Change::Set { value: long.clone(), ttl: None };
+    let change = Some(Change::Set { value: long.clone(), expires: Expires::Never });
     let key = Bytes::from(vec![1; rackweave_core::msg::keys::KEY_MAX]);
-    let longest = Put { condition: Condition::ValueIs(long), change, key, ..put() };
-    let short = Put { condition: Condition::Absent, ..put() };
-    let puts = std::iter::repeat_n(short, 500).chain([longest.clone(), longest]);
+    let longest = Put { items: vec![Item { key, condition: Condition::VersionIs(at()), change }], ..put() };
+    let puts = std::iter::repeat_n(put(), 500).chain([longest.clone(), longest]);
     let undecided = puts.map(|put| Undecided { put, standing: Standing::New });
     let all: Vec<Undecided> = undecided.collect();
     let page = rackweave_core::msg::keys::page(all.iter().cloned(), Undecided::bytes);
@@ -246,8 +267,7 @@ fn the_longest_page_is_a_packet() {
 
 #[test]
 fn the_shortest_elements_are_lists() {
-    let change = Change::Delete;
-    let put = Put { condition: Condition::Always, change, key: Bytes::new(), early: false, ..put() };
+    let put = Put { items: Vec::new(), ..put() };
     let undecided = vec![Undecided { put, standing: Standing::New }];
     let entry = Entry { key: Bytes::new(), at: at(), version: None, incomplete: false };
     let (client, incarnation) = (NodeId(7), Incarnation(2));
@@ -258,7 +278,7 @@ fn the_shortest_elements_are_lists() {
         Message::Chunk(Box::new(Chunk { at, entries, clients, next: None }))
     };
     let member = Member { holds: Epochs::none(), wants: Epochs::none(), ..view().members[0].clone() };
-    let attempts = vec![Attempt { id: ID, attempt: 1, key: Bytes::new() }];
+    let attempts = vec![Attempt { id: ID, attempt: 1, keys: Vec::new() }];
     let ended = vec![Ended { id: ID, attempt: 1, ending: None }];
     for message in [
         Message::Report { after: None, undecided, more: false },
