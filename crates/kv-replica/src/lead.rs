@@ -113,7 +113,8 @@ impl Lead {
             let idle = |q: &Queue| q.current.is_none() || mutant!("kv-replica.order.overtakes");
             queue.is_some_and(|q| idle(q) && q.ready.front() == Some(&first))
         };
-        if !keys.iter().all(is_free) && !(mutant!("kv-replica.batch.one-queue") && is_free(key)) {
+        let may = keys.iter().all(is_free) || mutant!("kv-replica.batch.one-queue") && is_free(key);
+        if !may {
             return None;
         }
         for key in &keys {

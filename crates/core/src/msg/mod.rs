@@ -6,6 +6,7 @@
 
 pub mod block;
 pub mod control;
+pub mod epochs;
 pub mod io;
 pub mod keys;
 pub mod kv;
