@@ -2,7 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Span, Time};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId};
 use rackweave_kv_replica::clients::{ClientState, Ending, Finished};
 use rackweave_kv_replica::member_record::{self, MemberRecord};
 use rackweave_kv_replica::record::{self, Record};
@@ -127,7 +127,7 @@ fn some_record(u: &mut Unstructured<'_>) -> Result<Record> {
         1 => Record::Logged(p, some_undecided(u)?),
         2 => {
             let value = option(u, bytes)?;
-            let expires = option(u, Unstructured::arbitrary)?;
+            let expires = option(u, |u| u.arbitrary())?;
             let v = Version { at: at(u)?, origin: origin(u)?, by: id(u)?, value, expires };
             Record::Key(p, bytes(u)?, v)
         }
