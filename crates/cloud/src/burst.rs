@@ -6,7 +6,10 @@
 
 use std::collections::VecDeque;
 
-use rackweave_core::{Span, Time};
+use rackweave_core::{SECTOR, Span, Time};
+
+use crate::client::{Route, Router};
+use crate::types::Extent;
 
 const NS_PER_S: u128 = 1_000_000_000;
 /// Unit of the published code's queue.
@@ -255,6 +258,16 @@ impl Detector {
             self.offsets.pop_front();
         }
         self.offsets.push_back(offset);
+    }
+}
+
+/// Bursts go to the log, steady writes to their proxies.
+impl Router for Detector {
+    fn route(&mut self, now: Time, extent: Extent, bytes: u32) -> Route {
+        match self.write(now, extent.first * u64::from(SECTOR), bytes.into()) {
+            Class::Stable => Route::Stable,
+            Class::Burst => Route::Burst,
+        }
     }
 }
 

@@ -34,9 +34,10 @@ pub enum Route {
     Burst,
 }
 
-/// A policy that decides so.
+/// A policy that decides so, once for each write, on its submission.
 pub trait Router {
-    fn route(&mut self, now: Time, extent: Extent) -> Route;
+    /// `bytes`: the data that it transfers. Discards and write-zeroes transfer none.
+    fn route(&mut self, now: Time, extent: Extent, bytes: u32) -> Route;
 }
 
 #[derive(Clone, Debug)]
@@ -100,7 +101,7 @@ pub struct VDisk<R> {
     pub(crate) striping: Striping,
     pub(crate) config: Config,
     incarnation: Incarnation,
-    pub(crate) router: R,
+    router: R,
     pub(crate) view: Option<View>,
     fenced: bool,
     pub(crate) index: Index,
@@ -216,10 +217,13 @@ impl<R: Router> VDisk<R> {
         let request = self.next_number();
         let cut: Vec<Extent> = self.striping.pieces(extent).collect();
         let parts = contents.is_none().then(BTreeMap::new);
+        let write = contents.map(|c| (self.router.route(now, extent, c.stored() * SECTOR), c));
         self.requests.insert(request, Request { left: cut.len(), parts });
         for part in cut {
-            let piece = match &contents {
-                Some(c) => Piece::write(request, Write { extent: part, contents: c.part(extent, part) }),
+            let piece = match &write {
+                Some((route, c)) => {
+                    Piece::write(request, Write { extent: part, contents: c.part(extent, part) }, *route)
+                }
                 None => Piece::read(request, part),
             };
             let number = self.next_number();

@@ -51,26 +51,27 @@ pub(crate) struct Piece {
     write: Option<Write>,
     pub writing: Option<Writing>,
     pub reading: Option<Reading>,
-    /// The log refused it: to the proxy, if no entry overlaps it.
-    no_log: bool,
+    /// A write's. Also `Stable` once the log had no room.
+    route: Route,
     retry_at: Time,
 }
 
 impl Piece {
-    pub fn write(request: u64, write: Write) -> Piece {
+    pub fn write(request: u64, write: Write, route: Route) -> Piece {
         Piece {
             request,
             extent: write.extent,
             write: Some(write),
             writing: Some(Writing::Waiting),
             reading: None,
-            no_log: false,
+            route,
             retry_at: Time::ZERO,
         }
     }
     pub fn read(request: u64, extent: Extent) -> Piece {
         let reading = Some(Reading::default());
-        Piece { request, extent, write: None, writing: None, reading, no_log: false, retry_at: Time::ZERO }
+        let (route, retry_at) = (Route::Stable, Time::ZERO);
+        Piece { request, extent, write: None, writing: None, reading, route, retry_at }
     }
     pub fn is_write(&self) -> bool {
         self.write.is_some()
@@ -122,14 +123,9 @@ impl<R: Router> VDisk<R> {
     }
     fn start_write(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
         let Some(piece) = self.pieces.get(&number) else { return };
-        let (extent, no_log) = (piece.extent, piece.no_log);
+        let (extent, route) = (piece.extent, piece.route);
         let overlaps = self.index.may_overlap(extent);
-        let route = self.router.route(now, extent);
-        let logged = match route {
-            _ if overlaps && !mutant!("cloud.write.not-rescheduled") => true,
-            Route::Burst => !no_log,
-            Route::Stable => false,
-        };
+        let logged = route == Route::Burst || overlaps && !mutant!("cloud.write.not-rescheduled");
         if logged && route == Route::Stable {
             fx.trace(RESCHEDULED, number, 0);
         }
@@ -201,7 +197,9 @@ impl<R: Router> VDisk<R> {
         let Some(piece) = self.pieces.get_mut(&number) else { return };
         piece.writing = Some(Writing::Void { serial, acked: BTreeSet::new(), full });
         if mutant!("cloud.void.skipped") {
-            piece.no_log |= full;
+            if full {
+                piece.route = Route::Stable;
+            }
             piece.writing = Some(Writing::Waiting);
             return self.start(now, fx, number);
         }
@@ -246,9 +244,11 @@ impl<R: Router> VDisk<R> {
             return;
         }
         fx.trace(VOIDED, serial.0, 0);
-        piece.no_log |= *full;
         // If the log is full and an entry overlaps, merging must make room: not at once.
         let again = !*full;
+        if !again {
+            piece.route = Route::Stable;
+        }
         piece.writing = Some(Writing::Waiting);
         piece.retry_at = now + self.config.retry;
         if again {

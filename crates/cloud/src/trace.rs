@@ -23,7 +23,7 @@ trace_points! {
     LOG_FULL: CloudLogFull = 158,
     /// A client gave a serial up, and both copies recorded that. a: serial.
     VOIDED: CloudVoided = 159,
-    /// A write that its policy sent to a proxy overlaps a live entry, and went to the log. a: piece.
+    /// A write for a proxy overlaps a live entry, and went to the log. a: piece.
     RESCHEDULED: CloudRescheduled = 160,
     /// A read met an entry that had been merged. a: serial.
     READ_OUTDATED: CloudReadOutdated = 161,

@@ -1,7 +1,9 @@
 //! A cloud disk without faults, and with one.
 
 use rackweave_cloud::Config;
+use rackweave_cloud::burst::BurstConfig;
 use rackweave_cloud::client::Op;
+use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::stripe::Striping;
 use rackweave_cloud::trace as t;
 use rackweave_cloud::types::Extent;
@@ -84,4 +86,45 @@ fn every_server_may_be_lost_at_any_time() {
         assert!(w.settle(Span::from_secs(1)));
         assert_eq!(w.check(), Ok(()));
     }
+}
+
+/// The detector decides, and nothing is merged, so that the log shows what it was given.
+#[test]
+fn detected_bursts_go_to_logs_and_steady_writes_to_proxies() {
+    let config = Config { merge: MergeMode::Never, ..Config::default() };
+    let striping = Striping::new(2 << 20, 1 << 20, 64 << 10).expect("it divides");
+    let mut w = World::new(7, config, 4, striping, quiet());
+    w.detection =
+        Some(BurstConfig { bucket: Span::from_millis(10), window: Span::from_millis(100), ..BurstConfig::PAPER });
+    let (a, b) = (w.clients[0], w.clients[1]);
+    assert!(w.attach(a, Span::from_secs(1)));
+    // 4 MB/s in the first half of the disk. The threshold is the traffic of 50 ms: 50 such writes.
+    let steady = |w: &mut World, ms: u64| {
+        for i in 0..ms {
+            w.write(a, i * 8 % 2048, 8);
+            w.run(Span::from_millis(1));
+        }
+    };
+    steady(&mut w, 250);
+    assert!(w.settle(Span::from_millis(50)));
+    assert_eq!(w.log_entries(), 0, "steady writes");
+    for i in 0..100 {
+        w.write(a, 2048 + i * 8, 8);
+    }
+    steady(&mut w, 100);
+    assert!(w.settle(Span::from_millis(50)));
+    // The index's filter may send a steady write to the log, too.
+    let bursts = |w: &World| w.log_entries() as u64 / 2 - w.coverage().get(t::RESCHEDULED);
+    let detected = bursts(&w);
+    assert!((40..=60).contains(&detected), "half of the burst: {detected}");
+    steady(&mut w, 100);
+    assert!(w.settle(Span::from_millis(50)));
+    assert_eq!(bursts(&w), detected, "steady writes again");
+    let entries = w.log_entries();
+    // The second client builds its index of the entries.
+    assert!(w.attach(b, Span::from_secs(1)));
+    w.read(b, 0, 2048);
+    w.read(b, 2048, 2048);
+    assert!(w.settle(Span::from_millis(200)));
+    assert_eq!((w.log_entries(), w.check()), (entries, Ok(())));
 }

@@ -1,8 +1,11 @@
 //! Scripted failures, for rules that a random search seldom needs.
 
 use rackweave_cloud::Config;
+use rackweave_cloud::config::MergeMode;
+use rackweave_cloud::log::{Kind, LogLimits};
 use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::trace as t;
 use rackweave_core::{NodeId, Span};
 use rackweave_sim::clock::NodeClock;
 
@@ -12,7 +15,7 @@ use crate::world::{META, VOLUME, World, quiet};
 fn world(config: Config) -> World {
     let striping = Striping::new(64 << 10, 64 << 10, 4096).expect("it divides");
     let mut w = World::new(7, config, 4, striping, quiet());
-    w.burst = 0.0;
+    w.burst.set(0.0);
     let a = w.clients[0];
     assert!(w.attach(a, Span::from_secs(3)), "the first client attaches");
     w.write(a, 0, 8);
@@ -97,4 +100,98 @@ fn a_segment_below_min_copies_answers_reads_and_takes_no_writes() {
     w.read(a, 0, 8);
     assert!(w.settle(Span::from_secs(1)));
     assert_eq!(w.check(), Ok(()));
+}
+
+/// The first client gives up a serial: one copy has the entry, the other had no room and has recorded the void, and the
+/// first does not hear of it. Returns these two copies.
+fn half_void() -> (World, NodeId, NodeId) {
+    let log = LogLimits { entries: 1, ..LogLimits::default() };
+    let mut w = world(Config { log, ..Config::default() });
+    let a = w.clients[0];
+    let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
+    // Each sub-log has room for one entry. The second entry's first copy is the first entry's second.
+    let serial = view.next.next();
+    let pair: Vec<NodeId> = view.pair(serial, 2).collect();
+    let (full, other) = (pair[0], pair[1]);
+    w.lose(move |p: &Packet| match p.body {
+        // Nothing is merged.
+        Body::Status { .. } => true,
+        Body::Void { serial: s } => s == serial && p.to == other,
+        _ => false,
+    });
+    w.burst.set(1.0);
+    w.write(a, 64, 8);
+    assert!(w.settle(Span::from_millis(20)), "it has room");
+    w.write(a, 0, 8);
+    w.run(Span::from_millis(20));
+    w.burst.set(0.0);
+    let kinds = |n: NodeId| {
+        let log = w.server(n).and_then(|s| s.log(VOLUME)).expect("a sub-log");
+        log.traverse(serial).map(|m| m.kind).collect::<Vec<_>>()
+    };
+    assert_eq!((kinds(full), kinds(other)), (vec![Kind::Void], vec![Kind::Data]));
+    (w, full, other)
+}
+
+/// Otherwise the copy that has not recorded the void may testify alone, and the entry undoes what was written after it.
+#[test]
+fn a_write_goes_elsewhere_when_its_serial_is_void_on_all_copies() {
+    let (mut w, full, _) = half_void();
+    let a = w.clients[0];
+    w.write(a, 0, 8);
+    w.run(Span::from_millis(40));
+    let waiting = w.under_way(a);
+    w.crash(full);
+    w.run(Span::from_secs(1));
+    w.lose(|_| false);
+    assert!(w.settle(Span::from_secs(2)));
+    w.read(a, 0, 8);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!(w.check(), Ok(()));
+    assert_eq!(waiting, 2, "the write and the one that overlaps it");
+}
+
+#[test]
+fn an_entry_that_one_copy_records_as_void_is_not_adopted() {
+    let (mut w, ..) = half_void();
+    let (a, b) = (w.clients[0], w.clients[1]);
+    assert!(w.attach(b, Span::from_secs(1)));
+    let view = w.client(b).and_then(|c| c.view()).expect("it has attached");
+    let adopted: Vec<u64> = view.adopted.iter().map(|a| a.extent.first).collect();
+    assert_eq!(adopted, [64], "the first entry alone");
+    assert!(w.coverage().get(t::VOID_ADOPTED) > 0);
+    w.lose(|_| false);
+    w.read(b, 0, 72);
+    assert!(w.settle(Span::from_secs(1)));
+    assert!(w.client(a).is_some_and(|a| a.is_fenced()));
+    assert_eq!(w.check(), Ok(()));
+}
+
+/// Of an entry's two copies one is down, and the other's drive is empty.
+#[test]
+fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
+    let mut w = world(Config { merge: MergeMode::Never, ..Config::default() });
+    let a = w.clients[0];
+    w.burst.set(1.0);
+    w.write(a, 0, 8);
+    assert!(w.settle(Span::from_millis(20)));
+    let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
+    let pair: Vec<NodeId> = view.pair(view.next, 2).collect();
+    for n in &pair {
+        assert_eq!(w.server(*n).and_then(|s| s.log(VOLUME)).map(|l| l.entries()), Some(1));
+        w.crash(*n);
+    }
+    w.replace_drive(pair[0]);
+    w.start_server(pair[0]);
+    w.run(Span::from_secs(1));
+    w.read(a, 0, 8);
+    w.run(Span::from_millis(500));
+    let waiting = w.under_way(a);
+    w.start_server(pair[1]);
+    w.run(Span::from_secs(1));
+    assert_eq!(w.check(), Ok(()));
+    let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
+    assert_eq!(view.adopted.iter().map(|a| a.copies.clone()).collect::<Vec<_>>(), [vec![pair[1]]]);
+    assert_eq!(waiting, 1, "the read waits for the other copy");
+    assert!(w.coverage().get(t::RECOVERY_WAITS) > 0);
 }

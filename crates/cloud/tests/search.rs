@@ -2,6 +2,7 @@
 //! off, get empty drives, and while other clients attach. `RACKWEAVE_SEEDS` sets the number of seeds.
 
 use rackweave_cloud::Config;
+use rackweave_cloud::burst::BurstConfig;
 use rackweave_cloud::client::Op;
 use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::log::LogLimits;
@@ -20,6 +21,14 @@ const OPS: u64 = 2_000;
 const RAGE_MAX: Time = Time(600_000_000_000);
 /// After the last fault everything is served and whole within this time.
 const CALM: Span = Span::from_secs(20);
+
+/// Short enough for both routes within a run.
+const DETECTION: BurstConfig = BurstConfig {
+    threshold: Span::from_millis(10),
+    bucket: Span::from_millis(20),
+    window: Span::from_millis(200),
+    ..BurstConfig::PAPER
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -56,10 +65,12 @@ fn links(rng: &mut Rng) -> LinkFaults {
 impl Storm {
     fn new(seed: u64, kind: Kind) -> Storm {
         let mut rng = Rng::stream(seed, 77 + kind as u64);
+        let mut more = Rng::stream(seed, 177 + kind as u64);
         let servers = rng.between(3, 5) as u32;
         let small = rng.chance(0.3);
         let config = Config {
             copies: *rng.pick(&[2, 3, 3]),
+            log_copies: *more.pick(&[1, 2, 2, 2, 2]),
             lease: Span::from_millis(*rng.pick(&[60, 150])),
             heartbeat: Span::from_millis(20),
             drift_ppm: *rng.pick(&[200, 20_000]),
@@ -77,7 +88,8 @@ impl Storm {
         let striping = Striping::new(stripes * 4096, stripes.div_ceil(2) * 4096, 4096).expect("it divides");
         let network = network(&mut rng);
         let mut w = World::new(seed, config, servers, striping, network);
-        w.burst = *rng.pick(&[0.2, 0.5, 0.5, 0.9]);
+        w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
+        w.detection = more.chance(0.25).then_some(DETECTION);
         Storm { w, rng, kind, faults: 0 }
     }
 
@@ -120,8 +132,11 @@ impl Storm {
             }
         }
     }
-    /// An empty drive, if everything has all its copies: more would be two losses.
+    /// An empty drive, if everything has all its copies: more would be two losses. An entry with one copy survives none.
     fn replace(&mut self) {
+        if self.w.config.log_copies < 2 {
+            return;
+        }
         let all_up = self.w.servers.iter().all(|s| self.w.is_up(*s));
         if all_up && self.w.whole().is_ok() {
             let s = *self.rng.pick(&self.w.servers);

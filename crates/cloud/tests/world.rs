@@ -1,7 +1,10 @@
 //! Clients, servers and the metadata role on virtual time.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use rackweave_cloud::burst::{BurstConfig, Detector};
 use rackweave_cloud::client::{Answer, Done, Op, Route, Router};
 use rackweave_cloud::msg::Packet;
 use rackweave_cloud::record;
@@ -35,22 +38,32 @@ impl Message for Net {
     }
 }
 
-/// Bursts at random.
-pub struct Draws {
-    rng: Rng,
-    pub burst: f64,
+/// Routes of writes.
+pub enum Routes {
+    /// At random, with this share of bursts.
+    Drawn(Rng, Rc<Cell<f64>>),
+    Detected(Box<Detector>),
 }
 
-impl Router for Draws {
-    fn route(&mut self, _now: Time, _extent: Extent) -> Route {
-        if self.rng.chance(self.burst) { Route::Burst } else { Route::Stable }
+impl Router for Routes {
+    fn route(&mut self, now: Time, extent: Extent, bytes: u32) -> Route {
+        match self {
+            Routes::Drawn(rng, burst) => {
+                if rng.chance(burst.get()) {
+                    Route::Burst
+                } else {
+                    Route::Stable
+                }
+            }
+            Routes::Detected(d) => d.route(now, extent, bytes),
+        }
     }
 }
 
 pub enum Any {
     Meta(Meta),
     Server(Server),
-    Client(VDisk<Draws>),
+    Client(VDisk<Routes>),
 }
 
 /// A party, with its effects before they become the engine's.
@@ -113,7 +126,10 @@ pub struct World {
     pub history: History,
     pub ops: u64,
     pub acknowledged: u64,
-    pub burst: f64,
+    /// Share of bursts, if the routes are drawn.
+    pub burst: Rc<Cell<f64>>,
+    /// Clients that start from now on detect bursts.
+    pub detection: Option<BurstConfig>,
     next_value: u64,
 }
 
@@ -146,7 +162,8 @@ impl World {
             history: History::new(),
             ops: 0,
             acknowledged: 0,
-            burst: 0.5,
+            burst: Rc::new(Cell::new(0.5)),
+            detection: None,
             next_value: 0,
         };
         w.start_meta();
@@ -178,7 +195,10 @@ impl World {
         let run = self.runs.entry(c).or_insert(0);
         *run += 1;
         let run = *run;
-        let router = Draws { rng: Rng::stream(run, u64::from(c.0)), burst: self.burst };
+        let router = match self.detection {
+            Some(cfg) => Routes::Detected(Box::new(Detector::new(cfg).expect("valid parameters"))),
+            None => Routes::Drawn(Rng::stream(run, u64::from(c.0)), Rc::clone(&self.burst)),
+        };
         let client = VDisk::new(c, META, VOLUME, self.striping, self.config.clone(), Incarnation(run), router);
         self.engine.start(c, Party::new(Any::Client(client)));
     }
@@ -211,7 +231,7 @@ impl World {
             _ => None,
         }
     }
-    pub fn client(&self, n: NodeId) -> Option<&VDisk<Draws>> {
+    pub fn client(&self, n: NodeId) -> Option<&VDisk<Routes>> {
         match &self.engine.node(n)?.any {
             Any::Client(c) => Some(c),
             _ => None,
@@ -220,7 +240,7 @@ impl World {
     fn with_client<R>(
         &mut self,
         c: NodeId,
-        what: impl FnOnce(&mut VDisk<Draws>, Time, &mut Effects<Packet>) -> R,
+        what: impl FnOnce(&mut VDisk<Routes>, Time, &mut Effects<Packet>) -> R,
     ) -> R {
         let result = self.engine.act(c, |party, now, fx| {
             let Any::Client(client) = &mut party.any else { panic!("{c} is no client") };
