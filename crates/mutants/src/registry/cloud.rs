@@ -24,10 +24,12 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.read.single-copy", "26", &[], UNITS, "A client reads an entry that one server alone has.").tested(),
     m("cloud.read.uncommitted", "26", &[], UNITS, "A proxy shows a write that other copies may not have.").tested(),
     m("cloud.recovery.any-copy", "25", &[], UNITS, "An epoch begins though no copy of a sub-log answers.").tested(),
-    m("cloud.recovery.dead-return", "25", &[], UNITS, "An entry that an earlier epoch did not adopt counts again.").tested(),
+    m("cloud.recovery.dead-return", "25", &[], UNITS, "An entry that an earlier epoch did not adopt counts again.")
+        .open("The usual seeds of each search pass."),
     m("cloud.recovery.drive-ignored", "29", &[], UNITS, "A server with an empty drive testifies to what the lost one had.").tested(),
     m("cloud.recovery.merged-adopted", "26", &[], UNITS, "A merged entry is adopted, and hides what was written after it.").tested(),
-    m("cloud.recovery.not-durable", "25", &[], UNITS, "A view leaves before it is durable.").tested(),
+    m("cloud.recovery.not-durable", "25", &[], UNITS, "A view leaves before it is durable.")
+        .open("The usual seeds of each search pass."),
     m("cloud.recovery.void-ignored", "25", &[], UNITS, "An entry that was given up is adopted.").tested(),
     m("cloud.seal.ignored", "25", &[], UNITS, "A sealed server goes on to serve the old epoch.").tested(),
     m("cloud.takeover.lagging-owner", "26", &[], UNITS, "A holder without the last batch becomes the owner.").tested(),
