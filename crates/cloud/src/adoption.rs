@@ -1,6 +1,7 @@
 //! What a new epoch begins with (rule 25): which log entries count, who holds each segment, who serves it.
 //!
-//! - An entry counts if an answering copy has it, its serial was not given up, and it is not merged. All others are dead.
+//! - An entry counts if an answering copy has it, its serial was not given up, and it is not merged by every holder of its
+//!   segment: a batch that only some have is not acknowledged, and may be lost with them. All others are dead.
 //! - Every sub-log needs an answering copy, and every segment an answering holder. Otherwise recovery waits.
 //! - The owner of a segment is a holder with the last batch: each acknowledged batch is on all holders.
 
@@ -58,12 +59,17 @@ impl Recovery<'_> {
         let segments: Option<Vec<Placement>> =
             (0..self.striping.segments()).map(|s| self.placement(s, &servers)).collect();
         let segments = segments?;
-        let merged: Vec<Serial> =
-            (0u32..).zip(&segments).map(|(s, p)| self.segment(p.owner, s).map_or(Serial(0), |r| r.merged)).collect();
-        let (adopted, voids) = self.adopted(&merged)?;
+        let of = |s: u32, n: &NodeId| self.segment(*n, s).map_or(Serial(0), |r| r.merged);
+        let by_all = |s: u32, p: &Placement| match mutant!("cloud.recovery.merged-by-owner") {
+            true => of(s, &p.owner),
+            false => p.holders.iter().map(|n| of(s, n)).min().unwrap_or_default(),
+        };
+        let merged: Vec<Serial> = (0u32..).zip(&segments).map(|(s, p)| by_all(s, p)).collect();
+        let by_owners: Vec<Serial> = (0u32..).zip(&segments).map(|(s, p)| of(s, &p.owner)).collect();
+        let (adopted, voids) = self.adopted(&by_owners, &merged)?;
         let seen = self.reports.values().flat_map(|r| &r.metas).map(|m| m.id.serial.next());
         let before = self.record.view.as_ref().map_or(Serial(1), |v| v.next);
-        let next = seen.chain(merged.iter().map(|m| m.next())).fold(before, Serial::max);
+        let next = seen.chain(by_owners.iter().map(|m| m.next())).fold(before, Serial::max);
         let view = View {
             volume: self.volume,
             epoch: self.record.epoch,
@@ -109,9 +115,10 @@ impl Recovery<'_> {
         let live = |a: &&Adopted| a.id.serial > merged[self.striping.segment_of(a.extent.first) as usize];
         sub_logs && view.adopted.iter().filter(live).all(|a| a.copies.iter().any(answers))
     }
-    fn adopted(&self, merged: &[Serial]) -> Option<(Vec<Adopted>, Voids)> {
+    /// `by_owners`: what each segment's owner has merged, and needs no log for.
+    fn adopted(&self, by_owners: &[Serial], merged: &[Serial]) -> Option<(Vec<Adopted>, Voids)> {
         let Some(last) = &self.record.view else { return Some((Vec::new(), Voids::new())) };
-        if !self.covered(last, merged) && !mutant!("cloud.recovery.any-copy") {
+        if !self.covered(last, by_owners) && !mutant!("cloud.recovery.any-copy") {
             return None;
         }
         let mut found: BTreeMap<EntryId, Adopted> = BTreeMap::new();

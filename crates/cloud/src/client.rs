@@ -115,6 +115,8 @@ pub struct VDisk<R> {
     done: Vec<Done>,
     lookup_at: Time,
     status_at: Time,
+    /// The log's head in this epoch, as the merger said last.
+    head: Serial,
 }
 
 impl<R: Router> VDisk<R> {
@@ -148,6 +150,7 @@ impl<R: Router> VDisk<R> {
             done: Vec::new(),
             lookup_at: Time::ZERO,
             status_at: Time::ZERO,
+            head: Serial(0),
         }
     }
     /// Takes the answers so far.
@@ -318,6 +321,7 @@ impl<R: Router> VDisk<R> {
         let before = self.epoch();
         let adopted: BTreeSet<EntryId> = view.adopted.iter().map(|a| a.id).collect();
         self.index.clear();
+        self.head = Serial(0);
         for a in &view.adopted {
             // With one copy it may still be lost: it counts when it is merged.
             let single = a.copies.len() < self.config.log_copies && !mutant!("cloud.read.single-copy");
@@ -355,6 +359,7 @@ impl<R: Router> VDisk<R> {
     }
     fn on_head(&mut self, now: Time, fx: &mut Effects<Packet>, head: Serial) {
         self.index.trim(head);
+        self.head = self.head.max(head);
         let merged = |p: &Piece| p.adopted_serial().is_some_and(|s| s < head);
         let done: Vec<u64> = self.pieces.iter().filter(|(_, p)| merged(p)).map(|(n, _)| *n).collect();
         done.into_iter().for_each(|n| self.finish(now, fx, n, None));
@@ -366,8 +371,9 @@ impl<R: Router> VDisk<R> {
     fn status(&mut self, now: Time, fx: &mut Effects<Packet>) {
         self.status_at = now + STATUS_INTERVAL;
         let Some(merger) = self.view.as_ref().map(|v| v.merger) else { return };
-        if !self.index.is_empty() || !self.pieces.is_empty() {
-            let (closed, depth) = (self.closed(), self.depth());
+        let (closed, depth) = (self.closed(), self.depth());
+        // Serials that were given up are in the log until the merger hears that they are closed.
+        if !self.index.is_empty() || !self.pieces.is_empty() || self.head <= closed {
             self.send(fx, merger, Body::Status { closed, depth });
         }
     }

@@ -345,5 +345,7 @@ fn clients_attach_and_crash_in_the_middle_of_everything() {
 /// Seeds that found faults.
 #[test]
 fn seeds_that_found_faults_pass() {
-    storm(83, Kind::Attaches, &mut Coverage::default()).expect("Attaches, seed 83");
+    for (seed, kind) in [(83, Kind::Attaches), (461, Kind::General), (693, Kind::Attaches), (102, Kind::General)] {
+        storm(seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+    }
 }
