@@ -5,4 +5,5 @@
 
 pub mod check;
 pub mod fault;
+pub mod keys;
 pub mod kv;

@@ -4,6 +4,7 @@
 mod drives;
 mod egress;
 mod evidence;
+mod keys;
 mod kv;
 mod leases;
 mod limits;

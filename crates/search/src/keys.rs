@@ -1,0 +1,413 @@
+//! The fault search of replicated keys, beside replicated blocks on the drives of one rack.
+//!
+//! A plan is drawn from a seed: clients that keep requests to few keys under way, a network that loses, repeats and reorders
+//! packets, power cuts and restarts of servers, of all of them, of the switch and of the metadata service. Then nothing fails any
+//! more, every request is answered, all servers lose power once more, every key is read, and all members of a partition come to hold
+//! the same. [`history`](crate::kv::history) checks that the answers are linearizable per key. Bounds of every server are checked
+//! after every event.
+
+use bytes::Bytes;
+use rackweave_config::{RackConfig, Size};
+use rackweave_core::kv::{self, Change, Condition, Expires, Verdict};
+use rackweave_core::request::{Operation, Request, RequestId};
+use rackweave_core::rng::mix64;
+use rackweave_core::trace::Coverage;
+use rackweave_core::{Layout, NodeId, Rng, Span, Time};
+use rackweave_kv::replicated::KeyService;
+use rackweave_kv_replica::types::View;
+use rackweave_rack::build;
+use rackweave_rack::sim::{Contents, Sim, SimConfig};
+use rackweave_rack::wire::{Authentication, TransportConfig};
+use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
+
+use crate::kv::history::{History, Kind, Unlinearizable};
+
+const CLIENTS: u32 = 2;
+/// Requests of a plan.
+pub const OPS: u64 = 2_000;
+/// Longest time without an answer once nothing fails any more.
+const PATIENCE: Span = Span::from_secs(60);
+
+/// Something that fails.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// A server loses power, with what its drive had not synced, or a part of it.
+    PowerCut {
+        server: u32,
+        odds: (f64, f64),
+    },
+    /// All servers do.
+    Blackout {
+        odds: (f64, f64),
+    },
+    /// A server's process ends.
+    Crash {
+        server: u32,
+    },
+    Switch,
+    Meta,
+}
+
+/// A rack, a workload and faults.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub seed: u64,
+    pub servers: u32,
+    pub replicas: u32,
+    pub keys: u32,
+    pub value_max: u32,
+    /// Requests of a client that are under way at once.
+    pub depth: u32,
+    pub deletes: f64,
+    pub gets: f64,
+    pub links: LinkFaults,
+    /// Packets cross the network as datagrams of the transport.
+    pub transport: Option<TransportConfig>,
+    /// Before which request, what, and how long until the node starts again.
+    pub faults: Vec<(u64, Fault, Span)>,
+}
+
+fn share(rng: &mut Rng, max: f64) -> f64 {
+    if rng.chance(0.4) { 0.0 } else { rng.below(1000) as f64 / 1000.0 * max }
+}
+
+impl Plan {
+    pub fn draw(seed: u64) -> Plan {
+        let mut rng = Rng::stream(seed, 0x6b65_7973);
+        let servers = rng.between(3, 5) as u32;
+        let replicas = rng.between(2, 3) as u32;
+        let (keys, value_max) = *rng.pick(&[(6, 4_000), (40, 20_000), (200, 60_000)]);
+        let links = LinkFaults {
+            loss: share(&mut rng, 0.03),
+            duplicate: share(&mut rng, 0.05),
+            reorder: share(&mut rng, 0.1),
+            reorder_extra_ns: 2_000_000,
+            duplicate_extra_ns: 40_000_000,
+        };
+        let mut faults = Vec::new();
+        for _ in 0..rng.between(4, 8) {
+            let (at, server) = (rng.below(OPS), rng.below(u64::from(servers)) as u32);
+            let odds = (share(&mut rng, 1.0), share(&mut rng, 0.5));
+            let fault = match rng.below(12) {
+                0..=4 => Fault::PowerCut { server, odds },
+                5..=7 => Fault::Crash { server },
+                8 => Fault::Blackout { odds },
+                9 => Fault::Switch,
+                _ => Fault::Meta,
+            };
+            faults.push((at, fault, Span::from_micros(rng.between(100, 900_000))));
+        }
+        faults.sort_by_key(|f| f.0);
+        let (depth, deletes, gets) = (rng.between(1, 6) as u32, share(&mut rng, 0.3), 0.1 + share(&mut rng, 0.5));
+        let transport = TransportConfig {
+            one_machine: rng.chance(0.2),
+            datagram_bytes: *rng.pick(&[1_200, 1_472, 8_972]),
+            authentication: *rng.pick(&[Authentication::None, Authentication::Tags, Authentication::Encrypted]),
+            trains: rng.chance(0.5),
+            damage: *rng.pick(&[0.0, 0.001, 0.01]),
+        };
+        let transport = rng.chance(0.5).then_some(transport);
+        Plan { seed, servers, replicas, keys, value_max, depth, deletes, gets, links, transport, faults }
+    }
+    /// Small drives with a log of one channel.
+    pub fn config(&self) -> RackConfig {
+        let mut cfg = RackConfig { servers: self.servers, replicas: 2, ..RackConfig::default() };
+        cfg.ssd.profile = "femu".into();
+        cfg.ssd.size = Size::mib(128);
+        cfg.ssd.channels = Some(4);
+        (cfg.ssd.spare, cfg.kv.channels, cfg.kv.replicas) = (Some(0), 2, self.replicas);
+        cfg
+    }
+}
+
+/// Why a run is wrong. Its seed repeats it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Violation {
+    #[error("key {key}: {what}")]
+    Order { key: u32, what: Unlinearizable },
+    #[error("a get of key {key} returned {len} bytes that were never put")]
+    Foreign { key: u32, len: usize },
+    #[error("bound: {0}")]
+    Bound(String),
+    #[error("{0}")]
+    Request(kv::Error),
+    #[error("{kind:?} was answered with {answer}")]
+    Answer { kind: Kind, answer: String },
+    #[error("{pending} requests without an answer for {PATIENCE}; {state:?}")]
+    Stuck { pending: usize, state: Vec<String> },
+    #[error("server {server}: {problem}")]
+    Store { server: u32, problem: String },
+    #[error("not whole for {PATIENCE} without faults: {0}")]
+    NotWhole(String),
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub violation: Option<Violation>,
+    pub coverage: Coverage,
+    pub hash: TraceHash,
+}
+
+/// A request under way.
+struct Pending {
+    id: RequestId,
+    client: u32,
+    key: u32,
+    kind: Kind,
+    start: Time,
+}
+
+struct Run {
+    plan: Plan,
+    sim: Sim,
+    rng: Rng,
+    history: History,
+    pending: Vec<Pending>,
+    next: u64,
+    /// Nodes that start again, and when.
+    starts: Vec<(Time, NodeId)>,
+    answered_at: Time,
+}
+
+/// Contents of the value with this number: no two are alike.
+fn value(number: u64, max: u32) -> Bytes {
+    let len = 16 + (mix64(number) % u64::from(max)) as usize;
+    let mut bytes = number.to_le_bytes().to_vec();
+    bytes.resize(len, number as u8 ^ 0x5a);
+    bytes.into()
+}
+fn number_of(bytes: &Bytes, max: u32) -> Option<u64> {
+    let number = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    (value(number, max) == bytes).then_some(number)
+}
+fn key(n: u32) -> Bytes {
+    let mut bytes = format!("{n:08}").into_bytes();
+    bytes.resize(if n.is_multiple_of(5) { 900 } else { 8 }, b'k');
+    bytes.into()
+}
+
+/// Runs the plan.
+pub fn run(plan: &Plan) -> Report {
+    let mut sim = SimConfig { contents: Contents::Memory, clients: CLIENTS, ..SimConfig::new(plan.seed) };
+    (sim.drift_ppm, sim.clocks_restart, sim.transport) = (300, true, plan.transport.clone());
+    let sim = Sim::new(&plan.config(), sim).expect("a sound configuration");
+    let rng = Rng::stream(plan.seed, 0x6f70);
+    let (history, pending, starts) = (History::default(), Vec::new(), Vec::new());
+    let mut r = Run { plan: plan.clone(), sim, rng, history, pending, next: 0, starts, answered_at: Time::ZERO };
+    let violation = r.go().err();
+    let e = r.sim.engine();
+    Report { violation, coverage: e.coverage().clone(), hash: e.hash() }
+}
+
+impl Run {
+    fn go(&mut self) -> Result<(), Violation> {
+        // The rack registers before anything fails.
+        self.pass(Span::from_secs(2))?;
+        let links = self.plan.links;
+        self.sim.engine_mut().net().set_faults(links);
+        while self.next < OPS {
+            while let Some(&(_, fault, away)) = self.plan.faults.first().filter(|f| f.0 <= self.next) {
+                self.plan.faults.remove(0);
+                self.inject(fault, away);
+            }
+            for client in 0..CLIENTS {
+                while self.under_way(client) < self.plan.depth as usize && self.next < OPS {
+                    self.submit(client, None);
+                }
+            }
+            self.step()?;
+            // What fails starts again within a second.
+            if self.sim.now() > self.answered_at + PATIENCE {
+                return Err(self.stuck());
+            }
+        }
+        self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+        self.settle()?;
+        // What was answered is durable.
+        self.inject(Fault::Blackout { odds: (1.0, 0.0) }, Span::from_millis(5));
+        for key in 0..self.plan.keys {
+            self.submit(0, Some(key));
+            self.settle()?;
+        }
+        self.become_whole()?;
+        for server in 0..self.plan.servers {
+            let checked = self.service(server).and_then(KeyService::store).map(rackweave_kv::store::Store::check);
+            if let Some(Err(problem)) = checked {
+                return Err(Violation::Store { server, problem });
+            }
+        }
+        self.history.check().map_err(|(_, key, what)| Violation::Order { key, what })
+    }
+    /// Until every partition has all its members, and these hold the same.
+    fn become_whole(&mut self) -> Result<(), Violation> {
+        let until = self.sim.now() + PATIENCE;
+        while let Err(what) = self.whole() {
+            if self.sim.now() > until {
+                return Err(Violation::NotWhole(what));
+            }
+            self.pass(Span::from_millis(50))?;
+        }
+        Ok(())
+    }
+    fn whole(&self) -> Result<(), String> {
+        let m = self.sim.meta().and_then(|m| m.key_membership()).ok_or("no membership service")?;
+        m.views().try_for_each(|view: &View| {
+            let (p, members) = (view.partition, view.readable().count());
+            if !m.is_active(p) || m.is_stopped(p) || members != m.replicas() || view.members.len() != members {
+                return Err(format!("{view:?}, active: {}, stopped: {}", m.is_active(p), m.is_stopped(p)));
+            }
+            let node = |n: NodeId| self.service(Layout::server_number(n)).and_then(KeyService::key_node);
+            let mut first = None;
+            for n in view.readable() {
+                let node = node(n).ok_or(format!("{n} does not run"))?;
+                let (undecided, keys) = (node.undecided(p), node.versions(p).collect::<Vec<_>>());
+                if undecided > 0 || *first.get_or_insert_with(|| keys.clone()) != keys {
+                    return Err(format!("{n} has {undecided} undecided puts of {p} or other keys than the rest"));
+                }
+            }
+            Ok(())
+        })
+    }
+    fn under_way(&self, client: u32) -> usize {
+        self.pending.iter().filter(|p| p.client == client).count()
+    }
+    /// The next request of the client; `read`: a get of this key.
+    fn submit(&mut self, client: u32, read: Option<u32>) {
+        self.next += 1;
+        let number = self.next;
+        let drawn = self.rng.below(u64::from(self.plan.keys)) as u32;
+        let n = read.unwrap_or(drawn);
+        let draw = self.rng.below(1000) as f64 / 1000.0;
+        let (key, condition) = (key(n), Condition::Always);
+        let (op, kind) = if read.is_some() || draw < self.plan.gets {
+            (kv::Op::Get { key, room: u32::MAX, latest: false }, Kind::Get(None))
+        } else if draw < self.plan.gets + self.plan.deletes {
+            (kv::Op::Put { key, condition, change: Change::Delete }, Kind::Delete { existed: None })
+        } else {
+            let change = Change::Set { value: value(number, self.plan.value_max), expires: Expires::Never };
+            (kv::Op::Put { key, condition, change }, Kind::Put(number))
+        };
+        let (id, start) = (RequestId(number), self.sim.now());
+        self.pending.push(Pending { id, client, key: n, kind, start });
+        self.sim.submit(start, client, Request::new(id, op));
+    }
+    fn inject(&mut self, fault: Fault, away: Span) {
+        let node = |r: &Run, i: u32| r.sim.engine().layout().server(i).expect("a server");
+        let mut ended = Vec::new();
+        match fault {
+            Fault::PowerCut { server, odds } => ended.extend(self.power_cut(server, odds)),
+            Fault::Blackout { odds } => {
+                for server in 0..self.plan.servers {
+                    ended.extend(self.power_cut(server, odds));
+                }
+            }
+            Fault::Crash { .. } | Fault::Switch | Fault::Meta => {
+                let n = match fault {
+                    Fault::Crash { server } => node(self, server),
+                    Fault::Switch => Layout::SWITCH,
+                    _ => Layout::META,
+                };
+                if self.sim.alive(n) {
+                    self.sim.crash(n);
+                    ended.push(n);
+                }
+            }
+        }
+        let at = self.sim.now() + away;
+        self.starts.extend(ended.into_iter().map(|n| (at, n)));
+    }
+    fn power_cut(&mut self, server: u32, (drop, tear): (f64, f64)) -> Option<NodeId> {
+        let n = self.sim.engine().layout().server(server).expect("a server");
+        self.sim.alive(n).then(|| {
+            self.sim.power_cut(server, CutOdds { drop, tear });
+            n
+        })
+    }
+    fn service(&self, server: u32) -> Option<&KeyService> {
+        let (vssd, _) = build::stores(self.sim.config())[server as usize];
+        self.sim.server(server)?.service(vssd)
+    }
+    fn stuck(&self) -> Violation {
+        Violation::Stuck { pending: self.pending.len(), state: self.described() }
+    }
+    fn described(&self) -> Vec<String> {
+        let of = |server: u32| match self.service(server) {
+            None => "its server does not run".into(),
+            Some(s) => format!("refused: {:?}, runs: {}", s.refused(), s.key_node().is_some()),
+        };
+        (0..self.plan.servers).map(of).collect()
+    }
+
+    /// One event, and what follows from it.
+    fn step(&mut self) -> Result<(), Violation> {
+        let due = self.starts.iter().map(|s| s.0).min().unwrap_or(Time::MAX);
+        if self.sim.next_time().is_none_or(|at| at >= due) && due < Time::MAX {
+            self.sim.run_until(due);
+            let now = self.sim.now();
+            let (ready, later): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.starts).into_iter().partition(|s| s.0 <= now);
+            self.starts = later;
+            ready.into_iter().for_each(|(_, n)| self.sim.restart(n).expect("the configuration did not change"));
+        } else {
+            self.sim.step();
+        }
+        for i in 0..self.plan.servers {
+            if let Some(Err(e)) = self.sim.server(i).map(rackweave_server::Server::check) {
+                return Err(Violation::Bound(format!("server {i}: {e}")));
+            }
+        }
+        if self.sim.has_replies() {
+            self.answered_at = self.sim.now();
+            for (at, _, reply) in self.sim.take_replies() {
+                let Some(i) = self.pending.iter().position(|p| p.id == reply.id) else { continue };
+                let p = self.pending.swap_remove(i);
+                self.answered(p, at, kv::Op::result(reply.result))?;
+            }
+        }
+        Ok(())
+    }
+    fn pass(&mut self, span: Span) -> Result<(), Violation> {
+        let until = self.sim.now() + span;
+        while self.sim.next_time().is_some_and(|at| at <= until) {
+            self.step()?;
+        }
+        Ok(())
+    }
+    /// Until every request is answered.
+    fn settle(&mut self) -> Result<(), Violation> {
+        let until = self.sim.now() + PATIENCE;
+        while !self.pending.is_empty() || !self.starts.is_empty() {
+            if self.sim.now() > until {
+                return Err(self.stuck());
+            }
+            self.step()?;
+        }
+        Ok(())
+    }
+    fn answered(
+        &mut self,
+        p: Pending,
+        end: Time,
+        result: Option<Result<kv::Reply, kv::Error>>,
+    ) -> Result<(), Violation> {
+        let Pending { key, kind, start, .. } = p;
+        let kind = match (kind, result) {
+            (Kind::Get(_), Some(Ok(kv::Reply::Value { found: None, .. }))) => Kind::Get(None),
+            (Kind::Get(_), Some(Ok(kv::Reply::Value { found: Some(found), .. }))) => {
+                match number_of(&found.value, self.plan.value_max) {
+                    Some(number) => Kind::Get(Some(number)),
+                    None => return Err(Violation::Foreign { key, len: found.value.len() }),
+                }
+            }
+            (kind @ Kind::Put(_), Some(Ok(kv::Reply::Put(Verdict::Applied)))) => kind,
+            (Kind::Delete { .. }, Some(Ok(kv::Reply::Put(verdict @ (Verdict::Applied | Verdict::Missing))))) => {
+                Kind::Delete { existed: Some(verdict == Verdict::Applied) }
+            }
+            (_, Some(Err(error))) => return Err(Violation::Request(error)),
+            (kind, other) => return Err(Violation::Answer { kind, answer: format!("{other:?}") }),
+        };
+        self.history.add((0, key), kind, (start, end), true);
+        Ok(())
+    }
+}

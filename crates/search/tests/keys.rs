@@ -1,0 +1,141 @@
+//! Replicated keys on log vSSDs, in a whole rack in virtual time.
+
+use bytes::Bytes;
+use rackweave_config::RackConfig;
+use rackweave_core::kv::{self, Change, Condition, Expires};
+use rackweave_core::rng::seeds;
+use rackweave_core::trace::Coverage;
+use rackweave_core::{Layout, Span, TracePoint};
+use rackweave_kv::replicated::KeyService;
+use rackweave_kv_replica::trace as keys_trace;
+use rackweave_kv_replica::types::Partition;
+use rackweave_rack::build;
+use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_search::keys::{Plan, run};
+
+use crate::rig::{Rig, small};
+
+fn config() -> RackConfig {
+    let mut cfg = RackConfig { replicas: 2, ..small(3, 128) };
+    (cfg.kv.channels, cfg.kv.replicas) = (2, 3);
+    cfg
+}
+fn rack() -> Rig {
+    let mut r = Rig::new(&config(), SimConfig { contents: Contents::Memory, ..SimConfig::new(7) });
+    r.until("every partition is active", serves);
+    r
+}
+fn serves(r: &Rig) -> bool {
+    let Some(m) = r.sim.meta().and_then(|m| m.key_membership()) else { return false };
+    (0..64).all(|p| m.is_active(Partition(p)))
+}
+fn key(n: u32) -> Bytes {
+    format!("key-{n}").into()
+}
+fn put(n: u32, value: impl Into<Bytes>) -> kv::Op {
+    let change = Change::Set { value: value.into(), expires: Expires::Never };
+    kv::Op::Put { key: key(n), condition: Condition::Always, change }
+}
+fn delete(n: u32) -> kv::Op {
+    kv::Op::Put { key: key(n), condition: Condition::Always, change: Change::Delete }
+}
+fn get(r: &mut Rig, n: u32) -> Option<Bytes> {
+    match r.ask(kv::Op::Get { key: key(n), room: u32::MAX, latest: false }) {
+        Ok(kv::Reply::Value { found, .. }) => found.map(|f| f.value),
+        other => panic!("{other:?}"),
+    }
+}
+const APPLIED: Result<kv::Reply, kv::Error> = Ok(kv::Reply::Put(kv::Verdict::Applied));
+
+fn service(r: &Rig, i: u32) -> &KeyService {
+    let (vssd, _) = build::stores(r.sim.config())[i as usize];
+    r.sim.server(i).and_then(|s| s.service(vssd)).expect("it is on every server")
+}
+
+#[test]
+fn keys_have_three_replicas_and_survive_the_loss_of_all_power() {
+    let mut r = rack();
+    assert_eq!(get(&mut r, 1), None);
+    for n in 0..100 {
+        assert_eq!(r.ask(put(n, format!("value {n}"))), APPLIED);
+    }
+    assert_eq!(r.ask(delete(7)), APPLIED);
+    let large = Bytes::from(vec![9; 60_000]);
+    assert_eq!(r.ask(put(200, large.clone())), APPLIED);
+    for server in 0..3 {
+        r.power_cut(server);
+    }
+    r.sim.crash(Layout::META);
+    r.run(Span::from_millis(300));
+    r.sim.restart(Layout::META).expect("its own records");
+    (0..3).for_each(|server| r.start(server));
+    for n in 0..100 {
+        let expected = (n != 7).then(|| format!("value {n}").into());
+        assert_eq!(get(&mut r, n), expected, "key {n}");
+    }
+    assert_eq!(get(&mut r, 200), Some(large));
+    assert_eq!(r.ask(put(7, "again")), APPLIED);
+    for i in 0..3 {
+        let keys: usize =
+            (0..64).map(|p| service(&r, i).key_node().expect("it runs").versions(Partition(p)).count()).sum();
+        assert_eq!(keys, 101, "server {i} has every key, tombstones too");
+    }
+}
+
+#[test]
+fn puts_go_on_without_a_server_which_fetches_them_when_it_returns() {
+    let mut r = rack();
+    assert_eq!(r.ask(put(1, "one")), APPLIED);
+    r.power_cut(1);
+    for n in 0..50 {
+        assert_eq!(r.ask(put(n, "two")), APPLIED);
+    }
+    r.start(1);
+    let whole = |r: &Rig| {
+        let Some(m) = r.sim.meta().and_then(|m| m.key_membership()) else { return false };
+        m.views().all(|v| v.readable().count() == 3)
+    };
+    r.until("all members have everything", whole);
+    // Only the returned server is left, and one other.
+    r.power_cut(0);
+    for n in 0..50 {
+        assert_eq!(get(&mut r, n), Some("two".into()));
+    }
+}
+
+#[test]
+fn values_that_do_not_fit_a_record_are_refused_by_length() {
+    let mut r = rack();
+    let max = rackweave_rack::keys::config(&config()).expect("it has keys").value_max;
+    let refused = Err(kv::Error::ValueLength { bytes: max + 1, max });
+    assert_eq!(r.ask(put(1, vec![1; max + 1])), refused);
+    assert_eq!(r.ask(put(1, vec![1; max])), APPLIED);
+    assert_eq!(get(&mut r, 1), Some(vec![1; max].into()));
+}
+
+/// Seeds of the search; `RACKWEAVE_SEEDS` and `RACKWEAVE_FIRST_SEED` choose others.
+const SEEDS: std::ops::Range<u64> = 0..6;
+
+#[test]
+fn keys_stay_linearizable_and_durable_on_a_rack_through_all_faults() {
+    let mut coverage = Coverage::default();
+    let seeds = seeds(SEEDS);
+    for seed in seeds.clone() {
+        let plan = Plan::draw(seed);
+        let report = run(&plan);
+        assert_eq!(report.violation, None, "RACKWEAVE_FIRST_SEED={seed} RACKWEAVE_SEEDS=1: {plan:?}");
+        coverage.merge(&report.coverage);
+    }
+    if seeds == SEEDS {
+        let needed = [keys_trace::TAKEN_OVER, keys_trace::SHRUNK, keys_trace::RETURNED, keys_trace::PUT_COMMITTED];
+        let missing: Vec<TracePoint> = needed.into_iter().filter(|p| coverage.get(*p) == 0).collect();
+        assert_eq!(missing, [], "situations that never occurred");
+    }
+}
+
+#[test]
+fn a_seed_of_keys_has_one_run() {
+    let plan = Plan::draw(1);
+    let (a, b) = (run(&plan), run(&plan));
+    assert_eq!((a.hash, a.violation), (b.hash, b.violation));
+}
