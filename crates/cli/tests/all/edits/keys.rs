@@ -114,6 +114,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("wear.swap_slice_ms", &["1", "100"]),
     ("wear.swap_pause_ms", &["1", "100", "60000"]),
     ("kv.channels", &["0", "1", "2", "1000"]),
+    ("kv.replicas", &["0", "1", "3", "10"]),
+    ("kv.min_copies", &["0", "1", "2", "10"]),
     ("memory.budget_mib", &["512", "1024", "1"]),
     ("ssd.no_such_key", &["1"]),
     ("no_such_section.key", &["1"]),
