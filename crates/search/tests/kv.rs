@@ -139,8 +139,10 @@ fn answers_of_stores_are_explained_under_power_cuts_restarts_and_lost_packets() 
     }
     println!("{} seeds: {full} full, {in_doubt} in doubt, {compactions} compactions", seeds.clone().count());
     if seeds == SEEDS {
+        // Stores with one copy make no writes of several batches.
+        let of_stores = kv_trace::ALL.iter().filter(|p| **p != kv_trace::KEYS_LONG_WRITE_COMPLETED);
         let missing: Vec<TracePoint> =
-            kv_trace::ALL.iter().chain(&[GC_START, GC_END]).filter(|p| coverage.get(**p) == 0).copied().collect();
+            of_stores.chain(&[GC_START, GC_END]).filter(|p| coverage.get(**p) == 0).copied().collect();
         assert_eq!(missing, [], "situations that never occurred");
         assert!(full > 0 && in_doubt > 0 && compactions > 0);
     }

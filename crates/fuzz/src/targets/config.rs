@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use arbitrary::{Result, Unstructured};
 use rackweave_config::{Policy, RackConfig};
 use rackweave_eval::ageing::{RackRates, Rates};
+use rackweave_eval::cloud::params::Params;
 use rackweave_flash::Profile;
 use rackweave_rack::build;
 use rackweave_search::fault::Plan;
@@ -164,14 +165,16 @@ fn one_value_changed(u: &mut Unstructured<'_>) -> Result<String> {
 /// Rates of wear, of drives and of racks.
 pub(super) fn rates(input: &[u8]) {
     let mut u = Unstructured::new(input);
-    let mut text = match u.int_in_range(0..=2u8).unwrap_or(0) {
+    let mut text = match u.int_in_range(0..=3u8).unwrap_or(0) {
         0 => rest(&mut u),
         1 => include_bytes!("../../../eval/data/flashblox-rates.toml").to_vec(),
+        2 => include_bytes!("../../../eval/data/diffforward.toml").to_vec(),
         _ => include_bytes!("../../../eval/data/rackblox-wear.toml").to_vec(),
     };
     _ = bend(&mut u, &mut text);
     let text = String::from_utf8_lossy(&text);
     _ = Rates::parse(&text).map_err(|e| assert!(!e.to_string().is_empty()));
+    _ = Params::parse(&text).map_err(|e| assert!(!e.to_string().is_empty()));
     _ = RackRates::parse(&text).map_err(|e| assert!(!e.to_string().is_empty()));
 }
 
