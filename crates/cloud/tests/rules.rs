@@ -195,3 +195,26 @@ fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
     assert_eq!(waiting, 1, "the read waits for the other copy");
     assert!(w.coverage().get(t::RECOVERY_WAITS) > 0);
 }
+
+/// The owner of a segment has an entry's merge on its drive, and the other holder does not. Both take part in an epoch, then the
+/// owner is lost.
+#[test]
+fn an_entry_stays_in_the_log_until_every_holder_has_its_merge() {
+    let mut w = world(Config { copies: 2, merge: MergeMode::Asap, ..Config::default() });
+    let (a, b, lost) = (w.clients[0], w.clients[1], owner(&w));
+    let holders = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch").segments[0].holders.clone();
+    let other = holders.into_iter().find(|n| *n != lost).expect("two holders");
+    w.lose(move |p: &Packet| p.to == other && matches!(p.body, Body::Replicate { .. }));
+    w.burst.set(1.0);
+    w.write(a, 0, 8);
+    assert!(w.settle(Span::from_millis(20)), "both copies have the entry");
+    w.burst.set(0.0);
+    w.run(Span::from_millis(20));
+    assert!(w.attach(b, Span::from_secs(1)));
+    w.crash(lost);
+    w.lose(|_| false);
+    w.run(Span::from_secs(1));
+    w.read(b, 0, 8);
+    assert!(w.settle(Span::from_secs(2)));
+    assert_eq!(w.check(), Ok(()));
+}

@@ -433,7 +433,7 @@ pub enum Message {
         /// The longest value that the client has memory for.
         room: u32,
     },
-    /// Keys of the partition after this one, at most so many.
+    /// Requests the partition's keys after `after`, at most `limit`.
     Scan {
         request: u64,
         after: Option<Bytes>,

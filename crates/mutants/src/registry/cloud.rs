@@ -29,7 +29,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.recovery.drive-ignored", "29", &[], UNITS, "A server with an empty drive testifies to what the lost one had.").tested(),
     m("cloud.recovery.merged-adopted", "26", &[], UNITS, "A merged entry is adopted, and hides what was written after it.").tested(),
     m("cloud.recovery.merged-by-owner", "26", &[], UNITS, "An entry that one holder alone has merged is taken as merged.")
-        .open("No usual seed loses that holder next."),
+        .tested(),
     m("cloud.recovery.not-durable", "25", &[], UNITS, "A view leaves before it is durable.")
         .open("The usual seeds of each search pass."),
     m("cloud.recovery.void-ignored", "25", &[], UNITS, "An entry that was given up is adopted.").tested(),
