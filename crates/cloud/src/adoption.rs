@@ -34,6 +34,19 @@ pub(crate) struct Recovery<'a> {
     pub reports: &'a BTreeMap<NodeId, Report>,
 }
 
+/// Why no epoch begins: evidence that has not answered (rule 29).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Waits {
+    #[error("{answered} servers answer, and {needed} are needed")]
+    TooFew { answered: usize, needed: usize },
+    #[error("no holder of segment {0} answers with its drive")]
+    Segment(u32),
+    #[error("no copy of sub-log {0} answers with its drive")]
+    SubLog(u64),
+    #[error("no copy of entry {} of epoch {} answers with its drive", .0.serial.0, .0.generation.0)]
+    Entry(EntryId),
+}
+
 /// A serial that some copy records as given up while another has its contents.
 pub(crate) type Voids = BTreeSet<EntryId>;
 
@@ -49,16 +62,16 @@ impl Recovery<'_> {
         self.reports.get(&n)?.segments.iter().find(|s| s.segment == segment)
     }
 
-    /// The next view; `None`: too few have answered.
-    pub fn view(&self) -> Option<(View, Voids)> {
+    /// The next view, if what has answered is enough for one.
+    pub fn view(&self) -> Result<(View, Voids), Waits> {
         let servers: Vec<Member> =
             self.reports.iter().map(|(n, r)| Member { node: *n, incarnation: r.incarnation, drive: r.drive }).collect();
-        if servers.len() < self.config.min_copies.max(self.config.log_copies) {
-            return None;
+        let needed = self.config.min_copies.max(self.config.log_copies);
+        if servers.len() < needed {
+            return Err(Waits::TooFew { answered: servers.len(), needed });
         }
-        let segments: Option<Vec<Placement>> =
-            (0..self.striping.segments()).map(|s| self.placement(s, &servers)).collect();
-        let segments = segments?;
+        let placement = |s| self.placement(s, &servers).ok_or(Waits::Segment(s));
+        let segments = (0..self.striping.segments()).map(placement).collect::<Result<Vec<_>, _>>()?;
         let of = |s: u32, n: &NodeId| self.segment(*n, s).map_or(Serial(0), |r| r.merged);
         let by_all = |s: u32, p: &Placement| match mutant!("cloud.recovery.merged-by-owner") {
             true => of(s, &p.owner),
@@ -82,7 +95,7 @@ impl Recovery<'_> {
             adopted,
             next,
         };
-        Some((view, voids))
+        Ok((view, voids))
     }
 
     fn placement(&self, segment: u32, servers: &[Member]) -> Option<Placement> {
@@ -106,20 +119,23 @@ impl Recovery<'_> {
         Some(Placement { owner: lagging.or(kept)?, holders, joining })
     }
 
-    /// Whether an answering copy can testify to each entry.
-    fn covered(&self, view: &View, merged: &[Serial]) -> bool {
+    /// An answering copy can testify to each entry.
+    fn covered(&self, view: &View, merged: &[Serial]) -> Result<(), Waits> {
         let answers = |n: &NodeId| self.is_witness(*n);
         let n = view.servers.len() as u64;
         let copies = self.config.log_copies;
-        let sub_logs = (0..n).all(|k| view.pair(Serial(k), copies).any(|n| answers(&n)));
+        if let Some(k) = (0..n).find(|k| !view.pair(Serial(*k), copies).any(|n| answers(&n))) {
+            return Err(Waits::SubLog(k));
+        }
         let live = |a: &&Adopted| a.id.serial > merged[self.striping.segment_of(a.extent.first) as usize];
-        sub_logs && view.adopted.iter().filter(live).all(|a| a.copies.iter().any(answers))
+        let lost = view.adopted.iter().filter(live).find(|a| !a.copies.iter().any(answers));
+        lost.map_or(Ok(()), |a| Err(Waits::Entry(a.id)))
     }
     /// `by_owners`: what each segment's owner has merged, and needs no log for.
-    fn adopted(&self, by_owners: &[Serial], merged: &[Serial]) -> Option<(Vec<Adopted>, Voids)> {
-        let Some(last) = &self.record.view else { return Some((Vec::new(), Voids::new())) };
-        if !self.covered(last, by_owners) && !mutant!("cloud.recovery.any-copy") {
-            return None;
+    fn adopted(&self, by_owners: &[Serial], merged: &[Serial]) -> Result<(Vec<Adopted>, Voids), Waits> {
+        let Some(last) = &self.record.view else { return Ok((Vec::new(), Voids::new())) };
+        if !mutant!("cloud.recovery.any-copy") {
+            self.covered(last, by_owners)?;
         }
         let mut found: BTreeMap<EntryId, Adopted> = BTreeMap::new();
         let mut voids = Voids::new();
@@ -141,7 +157,7 @@ impl Recovery<'_> {
         };
         let adopted = found.values().filter(|a| live(a)).cloned().collect();
         voids.retain(|id| found.contains_key(id));
-        Some((adopted, voids))
+        Ok((adopted, voids))
     }
     /// Whether an entry on this server is one of the last epoch, or was adopted by it with a copy there.
     fn counts(&self, last: &View, n: NodeId, id: EntryId) -> bool {

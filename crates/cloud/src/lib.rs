@@ -36,6 +36,7 @@ pub mod trace;
 pub mod types;
 pub mod view;
 
+pub use adoption::Waits;
 pub use client::VDisk;
 pub use config::Config;
 pub use meta::Meta;

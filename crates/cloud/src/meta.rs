@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rackweave_core::journal::Journal;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time, VolumeId};
 
-use crate::adoption::{Recovery, Report};
+use crate::adoption::{Recovery, Report, Waits};
 use crate::config::Config;
 use crate::meta_record::{self, MetaRecord, VolumeRecord};
 use crate::msg::{Body, Packet};
@@ -42,6 +42,8 @@ struct VolumeState {
     published: Option<View>,
     /// Reports of sealed servers, while an epoch is being begun.
     sealing: Option<BTreeMap<NodeId, Report>>,
+    /// Why the epoch does not begin although all servers have answered whose leases run.
+    waits: Option<Waits>,
     /// The view is being recorded.
     recording: bool,
     retry_at: Time,
@@ -70,6 +72,7 @@ impl Meta {
             record: VolumeRecord::default(),
             published: None,
             sealing: None,
+            waits: None,
             recording: false,
             retry_at: Time::ZERO,
         };
@@ -103,6 +106,10 @@ impl Meta {
     pub fn view(&self, volume: VolumeId) -> Option<&View> {
         self.volumes.get(&volume)?.published.as_ref()
     }
+    /// Why no epoch of the volume begins.
+    pub fn waits(&self, volume: VolumeId) -> Option<Waits> {
+        self.volumes.get(&volume)?.waits
+    }
     fn send(&self, fx: &mut Effects<Packet>, to: NodeId, volume: VolumeId, epoch: Epoch, body: Body) {
         fx.send(Packet { from: self.me, to, volume, epoch, body });
     }
@@ -110,7 +117,7 @@ impl Meta {
     fn begin_epoch(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id) else { return };
         v.record.epoch = Epoch(v.record.epoch.0 + 1);
-        (v.published, v.sealing, v.recording) = (None, None, false);
+        (v.published, v.sealing, v.waits, v.recording) = (None, None, None, false);
         let (epoch, record) = (v.record.epoch, v.record.clone());
         fx.trace(EPOCH_BEGUN, id.0.into(), epoch.0.into());
         self.write(fx, MetaRecord::Volume(id, record), Written::Begun(id, epoch));
@@ -260,9 +267,13 @@ impl Meta {
             return;
         }
         let (config, striping, record) = (&self.config, v.striping, &v.record);
-        let Some((view, voids)) = (Recovery { volume: id, config, striping, record, reports }).view() else {
-            fx.trace(RECOVERY_WAITS, id.0.into(), 0);
-            return;
+        let (view, voids) = match (Recovery { volume: id, config, striping, record, reports }).view() {
+            Ok(found) => found,
+            Err(waits) => {
+                fx.trace(RECOVERY_WAITS, id.0.into(), 0);
+                v.waits = Some(waits);
+                return;
+            }
         };
         for m in v.record.view.iter().flat_map(|v| &v.servers).filter(|m| silent(&m.node)) {
             fx.trace(LEFT_OUT, m.node.0.into(), 0);
@@ -274,7 +285,7 @@ impl Meta {
         fx.trace(ADOPTED, view.adopted.len() as u64, single as u64);
         let epoch = view.epoch;
         v.record.view = Some(view);
-        v.recording = true;
+        (v.waits, v.recording) = (None, true);
         let record = v.record.clone();
         self.write(fx, MetaRecord::Volume(id, record), Written::View(id, epoch, 0));
         if mutant!("cloud.recovery.not-durable") {

@@ -1,11 +1,11 @@
 //! Scripted failures, for rules that a random search seldom needs.
 
-use rackweave_cloud::Config;
 use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::log::{Kind, LogLimits};
 use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::stripe::Striping;
 use rackweave_cloud::trace as t;
+use rackweave_cloud::{Config, Waits};
 use rackweave_core::{NodeId, Span};
 use rackweave_sim::clock::NodeClock;
 
@@ -176,6 +176,7 @@ fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
     w.write(a, 0, 8);
     assert!(w.settle(Span::from_millis(20)));
     let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
+    let sub_log = view.next.0 % view.servers.len() as u64;
     let pair: Vec<NodeId> = view.pair(view.next, 2).collect();
     for n in &pair {
         assert_eq!(w.server(*n).and_then(|s| s.log(VOLUME)).map(|l| l.entries()), Some(1));
@@ -187,6 +188,7 @@ fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
     w.read(a, 0, 8);
     w.run(Span::from_millis(500));
     let waiting = w.under_way(a);
+    assert_eq!(w.meta().and_then(|m| m.waits(VOLUME)), Some(Waits::SubLog(sub_log)));
     w.start_server(pair[1]);
     w.run(Span::from_secs(1));
     assert_eq!(w.check(), Ok(()));
@@ -194,6 +196,20 @@ fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
     assert_eq!(view.adopted.iter().map(|a| a.copies.clone()).collect::<Vec<_>>(), [vec![pair[1]]]);
     assert_eq!(waiting, 1, "the read waits for the other copy");
     assert!(w.coverage().get(t::RECOVERY_WAITS) > 0);
+}
+
+/// The search replaces one drive at a time: a second one would be a second loss.
+#[test]
+fn a_disk_is_not_whole_before_an_epoch_knows_of_an_empty_drive() {
+    let mut w = world(Config::default());
+    assert_eq!(w.whole(), Ok(()));
+    let holders = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch").segments[0].holders.clone();
+    let bare = w.servers.iter().copied().find(|s| !holders.contains(s)).expect("four servers, three holders");
+    w.crash(bare);
+    w.replace_drive(bare);
+    w.start_server(bare);
+    assert_eq!(w.whole(), Err(format!("{bare} is not the server that the epoch has")));
+    assert_eq!(w.until(Span::from_secs(1), |w| w.whole()), Ok(()));
 }
 
 /// The owner of a segment has an entry's merge on its drive, and the other holder does not. Both take part in an epoch, then the

@@ -374,9 +374,18 @@ impl World {
         self.servers.iter().chain(&self.clients).copied().chain([META]).collect()
     }
 
-    /// Every segment has all its copies, which are alike.
+    /// The epoch has the servers that run, with their drives, and every segment all its copies, which are alike.
     pub fn whole(&self) -> Result<(), String> {
-        let view = self.meta().and_then(|m| m.view(VOLUME)).ok_or("no epoch")?;
+        let meta = self.meta().ok_or("the metadata role is down")?;
+        let waits = || meta.waits(VOLUME).map_or("no epoch".into(), |w| format!("no epoch: {w}"));
+        let view = meta.view(VOLUME).ok_or_else(waits)?;
+        // A drive that has just been replaced may hold nothing that its copies lack, and is no witness all the same.
+        for n in &self.servers {
+            let runs = self.server(*n).map(|s| (s.incarnation(), self.drives[n]));
+            if runs.is_none() || view.member(*n).map(|m| (m.incarnation, m.drive)) != runs {
+                return Err(format!("{n} is not the server that the epoch has"));
+            }
+        }
         for (i, p) in view.segments.iter().enumerate() {
             if !p.joining.is_empty() || p.holders.len() != self.config.copies {
                 return Err(format!("segment {i} is not whole: {p:?}"));
