@@ -66,7 +66,7 @@ impl Recovery<'_> {
     pub fn view(&self) -> Result<(View, Voids), Waits> {
         let servers: Vec<Member> =
             self.reports.iter().map(|(n, r)| Member { node: *n, incarnation: r.incarnation, drive: r.drive }).collect();
-        let needed = self.config.min_copies.max(self.config.log_copies);
+        let needed = self.config.min_copies.max(self.record.shape.log_copies.into());
         if servers.len() < needed {
             return Err(Waits::TooFew { answered: servers.len(), needed });
         }
@@ -94,6 +94,7 @@ impl Recovery<'_> {
             segments,
             adopted,
             next,
+            log_copies: self.record.shape.log_copies,
         };
         Ok((view, voids))
     }
@@ -123,8 +124,7 @@ impl Recovery<'_> {
     fn covered(&self, view: &View, merged: &[Serial]) -> Result<(), Waits> {
         let answers = |n: &NodeId| self.is_witness(*n);
         let n = view.servers.len() as u64;
-        let copies = self.config.log_copies;
-        if let Some(k) = (0..n).find(|k| !view.pair(Serial(*k), copies).any(|n| answers(&n))) {
+        if let Some(k) = (0..n).find(|k| !view.pair(Serial(*k)).any(|n| answers(&n))) {
             return Err(Waits::SubLog(k));
         }
         let live = |a: &&Adopted| a.id.serial > merged[self.striping.segment_of(a.extent.first) as usize];

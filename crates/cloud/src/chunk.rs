@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use rackweave_core::journal::Change;
 use rackweave_core::{Payload, SECTORS_PER_BLOCK};
 
@@ -64,6 +65,11 @@ impl LocalChunks {
             }
         }
         whole
+    }
+    /// Keys of its records.
+    pub fn keys(&self, keys: &mut Vec<Bytes>) {
+        keys.extend(self.tables.keys().map(|c| record::table_key(self.segment, *c)));
+        keys.extend(self.blocks.keys().map(|b| record::block_key(self.segment, *b)));
     }
     /// Blocks with contents.
     pub fn blocks(&self) -> usize {

@@ -309,7 +309,10 @@ impl<R: Router> VDisk<R> {
 
     /// A view of a new epoch, or of the same with other holders.
     fn adopt(&mut self, now: Time, view: View, fx: &mut Effects<Packet>) {
-        if (view.client, view.client_incarnation) != (self.me, self.incarnation) || self.fenced {
+        if (view.client, view.client_incarnation) != (self.me, self.incarnation)
+            || self.fenced
+            || !view.fits(self.striping.segments())
+        {
             return;
         }
         if view.epoch <= self.epoch() {
@@ -324,7 +327,7 @@ impl<R: Router> VDisk<R> {
         self.head = Serial(0);
         for a in &view.adopted {
             // With one copy it may still be lost: it counts when it is merged.
-            let single = a.copies.len() < self.config.log_copies && !mutant!("cloud.read.single-copy");
+            let single = view.is_short(a.copies.len()) && !mutant!("cloud.read.single-copy");
             self.index.insert(a.id, a.extent, single);
         }
         self.serial = view.next;

@@ -22,8 +22,6 @@ pub struct Config {
     pub copies: usize,
     /// Segments with fewer holders take no writes (rule 4).
     pub min_copies: usize,
-    /// Copies of a log entry: 2, or 1 for comparison with the paper.
-    pub log_copies: usize,
     /// A server serves for this long after it sent a heartbeat that was answered.
     pub lease: Span,
     /// Largest drift between two clocks, in parts per million (rule 2).
@@ -31,12 +29,16 @@ pub struct Config {
     pub heartbeat: Span,
     /// How often nodes look for what is due.
     pub tick: Span,
+    /// How often the metadata role looks for servers that were lost or came back.
+    pub check: Span,
     /// An unanswered message is repeated after this time.
     pub retry: Span,
     /// An append is given up after this time without both acknowledgements.
     pub give_up: Span,
     pub log: LogLimits,
     pub merge: MergeMode,
+    /// Most bytes of a proxy's batch; a message's contents at least.
+    pub batch_bytes: u64,
     /// Above, a sub-log's entries are merged in the foreground.
     pub merge_foreground_bytes: u64,
     /// A client's reported queue depth counts for this long (rule 26).
@@ -48,15 +50,16 @@ impl Default for Config {
         Config {
             copies: 3,
             min_copies: 2,
-            log_copies: 2,
             lease: Span::from_millis(300),
             drift_ppm: 1_000,
             heartbeat: Span::from_millis(100),
             tick: Span::from_millis(2),
+            check: Span::from_millis(20),
             retry: Span::from_millis(5),
             give_up: Span::from_millis(40),
             log: LogLimits::default(),
             merge: MergeMode::Prioritized,
+            batch_bytes: 1 << 20,
             merge_foreground_bytes: 16 << 20,
             depth_expiry: Span::from_millis(100),
         }

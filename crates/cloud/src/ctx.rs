@@ -23,6 +23,10 @@ pub(crate) enum Forced {
         segment: u32,
         number: u64,
     },
+    /// Records of a deleted volume were removed.
+    Dropped {
+        volume: VolumeId,
+    },
     /// Nothing waits.
     Done,
 }
@@ -35,6 +39,8 @@ pub(crate) struct Ctx<'a> {
     pub leased: bool,
     pub volume: VolumeId,
     pub epoch: Epoch,
+    /// Bytes of contents that the store can take.
+    pub room: u64,
     pub config: &'a Config,
     pub journal: &'a mut Journal<Forced>,
     pub fx: &'a mut Effects<Packet>,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use rackweave_core::journal::Change;
 use rackweave_core::{Epoch, Payload, VolumeId};
 
@@ -30,32 +31,7 @@ impl Default for LogLimits {
     }
 }
 
-/// Where an entry's data are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    pub file: u32,
-    /// Bytes from the file's begin.
-    pub at: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Data,
-    Zeroes,
-    Discarded,
-    /// The client gave the serial up: it has no contents, and never will.
-    Void,
-}
-
-/// An entry's metadata.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
-    pub id: EntryId,
-    pub extent: Extent,
-    pub position: Position,
-    pub kind: Kind,
-    pub valid: bool,
-}
+pub use rackweave_core::msg::cloud::{EntryKind as Kind, EntryMeta as Meta, Position};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
@@ -134,6 +110,11 @@ impl SubLog {
         file.valid += 1;
         self.bytes += u64::from(bytes);
         self.data.get(&meta.position).is_some_and(|d| d.sectors() == meta.extent.count)
+    }
+    /// Keys of its records.
+    pub fn keys(&self, keys: &mut Vec<Bytes>) {
+        keys.extend(self.metas.keys().map(|id| record::meta_key(self.volume, *id)));
+        keys.extend(self.data.keys().map(|p| record::data_key(self.volume, *p)));
     }
     pub fn bytes(&self) -> u64 {
         self.bytes

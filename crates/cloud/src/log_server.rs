@@ -89,7 +89,7 @@ impl Volume {
                 m.go_on(ctx, depth);
             }
             (Body::Traversed { round, metas, bytes }, _, Some(m)) => {
-                m.on_traversed(ctx, from, round, metas, bytes);
+                m.on_traversed(from, round, metas, bytes);
                 m.go_on(ctx, depth);
             }
             (Body::ReadReply { request, result }, _, Some(m)) => {
@@ -107,7 +107,7 @@ impl Volume {
 
     fn append(&mut self, ctx: &mut Ctx, from: NodeId, serial: Serial, write: &Write) {
         let Some(view) = &self.view else { return };
-        let mine = view.pair(serial, ctx.config.log_copies).any(|n| n == ctx.me) && serial >= view.next;
+        let mine = view.pair(serial).any(|n| n == ctx.me) && serial >= view.next;
         let sized = match &write.contents {
             Contents::Data(p) => p.sectors() == write.extent.count,
             Contents::Zeroes | Contents::Discarded => true,
@@ -117,6 +117,10 @@ impl Volume {
             return;
         }
         let (id, mut changes) = (EntryId { serial, generation: ctx.epoch }, Vec::new());
+        if ctx.room < u64::from(write.contents.stored() * SECTOR) {
+            ctx.trace_serial(LOG_FULL, serial);
+            return ctx.send(from, Body::AppendFull { serial });
+        }
         match self.log.append(id, write, &mut changes) {
             Ok(new) => {
                 if !new {

@@ -95,6 +95,10 @@ impl Merger {
     pub fn is_idle(&self) -> bool {
         self.entries.is_empty() && self.known == self.closed
     }
+    /// Whether something under way must be repeated, or goes on by itself.
+    pub fn is_busy(&self) -> bool {
+        !self.entries.is_empty() || self.round.is_some() || self.trim.is_some() || self.closed > self.known
+    }
     /// The first serial that is not merged.
     fn head(&self) -> Serial {
         self.entries.iter().find(|(_, e)| !e.merged).map_or(self.known.next(), |(s, _)| *s)
@@ -111,7 +115,7 @@ impl Merger {
     fn allowed(&mut self, ctx: &mut Ctx, depth: u32) -> usize {
         let full = self.bytes.values().any(|b| *b > ctx.config.merge_foreground_bytes);
         // What is on one server alone is not left there.
-        let single = self.entries.values().any(|e| !e.merged && e.copies.len() < ctx.config.log_copies);
+        let single = self.entries.values().any(|e| !e.merged && self.view.is_short(e.copies.len()));
         match ctx.config.merge {
             MergeMode::Never => 0,
             MergeMode::Asap => AHEAD_MAX,
@@ -142,7 +146,7 @@ impl Merger {
             return;
         }
         self.counter += 1;
-        let to = Serial(self.closed.0.min(self.known.0 + ROUND_MAX));
+        let to = Serial(self.closed.0.min(self.known.0.saturating_add(ROUND_MAX)));
         let waiting = self.view.servers.iter().map(|m| m.node).collect();
         self.round = Some(Round { number: self.counter, to, waiting, metas: Vec::new() });
         self.ask(ctx);
@@ -153,7 +157,7 @@ impl Merger {
             ctx.send(*n, Body::Traverse { round: r.number, from: self.known.next(), to: r.to });
         }
     }
-    pub fn on_traversed(&mut self, ctx: &mut Ctx, from: NodeId, round: u64, metas: Vec<Meta>, bytes: u64) {
+    pub fn on_traversed(&mut self, from: NodeId, round: u64, metas: Vec<Meta>, bytes: u64) {
         self.bytes.insert(from, bytes);
         let Some(r) = self.round.as_mut().filter(|r| r.number == round) else { return };
         if !r.waiting.remove(&from) {
@@ -168,7 +172,7 @@ impl Merger {
             r.metas.iter().any(|m| m.id.serial == s && m.kind == Kind::Void) && !mutant!("cloud.void.merged")
         };
         for m in r.metas.iter().filter(|m| m.valid && !given_up(m.id.serial)) {
-            let copies = self.view.copies(m.id, ctx.config.log_copies);
+            let copies = self.view.copies(m.id);
             let (id, extent) = (m.id, m.extent);
             let new = Entry { id, extent, copies, tries: 0, asked: None, contents: None, merged: false };
             self.entries.entry(m.id.serial).or_insert(new);

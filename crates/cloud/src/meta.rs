@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rackweave_core::journal::Journal;
+use rackweave_core::journal::{self, Journal};
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time, VolumeId};
 
 use crate::adoption::{Recovery, Report, Waits};
@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::meta_record::{self, MetaRecord, VolumeRecord};
 use crate::msg::{Body, Packet};
 use crate::record::RecordError;
-use crate::stripe::Striping;
+use crate::stripe::{Shape, Striping, StripingError};
 use crate::trace::{ADOPTED, EPOCH_BEGUN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED};
 use crate::view::View;
 
@@ -29,6 +29,8 @@ struct ServerState {
 
 #[derive(Debug)]
 enum Written {
+    /// Nothing waits.
+    Nothing,
     Server(NodeId),
     Begun(VolumeId, Epoch),
     View(VolumeId, Epoch, u32),
@@ -56,51 +58,91 @@ pub struct Meta {
     volumes: BTreeMap<VolumeId, VolumeState>,
     journal: Journal<Written>,
     started: bool,
+    wake_at: Time,
 }
 
-impl Meta {
-    /// # Errors
-    /// A record that is damaged or of another version.
-    pub fn new(
-        me: NodeId,
-        config: Config,
-        volumes: &BTreeMap<VolumeId, Striping>,
-        saved: &[(Bytes, Bytes)],
-    ) -> Result<Meta, RecordError> {
-        let state = |striping| VolumeState {
-            striping,
-            record: VolumeRecord::default(),
+impl VolumeState {
+    fn new(shape: Shape) -> Result<VolumeState, StripingError> {
+        Ok(VolumeState {
+            striping: Striping::of(&shape)?,
+            record: VolumeRecord::new(shape),
             published: None,
             sealing: None,
             waits: None,
             recording: false,
             retry_at: Time::ZERO,
-        };
+        })
+    }
+}
+
+impl Meta {
+    /// Most writes under way at its driver's store.
+    pub const WRITES_MAX: usize = journal::WRITES_MAX;
+
+    /// The records of volumes that are not among these are removed.
+    ///
+    /// # Errors
+    /// A record that is damaged or of another version, or a volume that cannot be divided so.
+    pub fn new(
+        me: NodeId,
+        config: Config,
+        volumes: &BTreeMap<VolumeId, Shape>,
+        saved: &[(Bytes, Bytes)],
+    ) -> Result<Meta, RecordError> {
         let mut meta = Meta {
             me,
             config,
             servers: BTreeMap::new(),
-            volumes: volumes.iter().map(|(v, s)| (*v, state(*s))).collect(),
+            volumes: BTreeMap::new(),
             journal: Journal::new(WRITE_BYTES),
             started: false,
+            wake_at: Time::MAX,
         };
+        for (id, shape) in volumes {
+            meta.create(*id, *shape)?;
+        }
         for (key, value) in saved {
             match meta_record::read(key, value)? {
                 MetaRecord::Server(n, incarnation, _) => {
                     meta.servers.insert(n, ServerState { incarnation, lease_ends: Time::MAX });
                 }
                 MetaRecord::Volume(id, record) => {
-                    let what = "the volume";
-                    let missing = || RecordError::Missing { volume: id, what, key: key.clone() };
-                    let v = meta.volumes.get_mut(&id).ok_or_else(missing)?;
+                    let Some(v) = meta.volumes.get_mut(&id) else {
+                        meta.journal.later((key.clone(), None));
+                        continue;
+                    };
                     let begun = record.view.as_ref().is_some_and(|v| v.epoch == record.epoch);
                     v.published = record.view.clone().filter(|_| begun);
-                    v.sealing = (!begun).then(BTreeMap::new);
-                    v.record = record;
+                    v.sealing = (!begun && record.epoch > Epoch(0)).then(BTreeMap::new);
+                    v.record = VolumeRecord { shape: v.record.shape, ..record };
                 }
             }
         }
         Ok(meta)
+    }
+    /// A new volume. Its first epoch begins when a client attaches it.
+    ///
+    /// # Errors
+    /// It cannot be divided so.
+    pub fn create(&mut self, id: VolumeId, shape: Shape) -> Result<(), StripingError> {
+        self.volumes.insert(id, VolumeState::new(shape)?);
+        Ok(())
+    }
+    /// Forgets a volume: its client is fenced, and servers drop it when they report it.
+    pub fn delete(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
+        if let Some(v) = self.volumes.remove(&id) {
+            let (key, _) = MetaRecord::Volume(id, v.record).write();
+            self.journal.force(fx, vec![(key, None)], Written::Nothing);
+        }
+    }
+    pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        self.volumes.keys().copied()
+    }
+    /// Volumes of which the server has a copy of a segment.
+    pub fn volumes_on(&self, n: NodeId) -> usize {
+        let has =
+            |v: &&VolumeState| v.record.view.iter().flat_map(|v| &v.segments).any(|p| p.members().any(|m| m == n));
+        self.volumes.values().filter(has).count()
     }
     /// The view of a volume's epoch, if it has begun.
     pub fn view(&self, volume: VolumeId) -> Option<&View> {
@@ -182,13 +224,16 @@ impl Meta {
             self.send(fx, n, VolumeId(0), Epoch(0), Body::Lease { incarnation, sent });
         }
         for (id, epoch, revision) in views {
-            let Some(v) = self.volumes.get(id) else { continue };
+            let Some(v) = self.volumes.get(id) else {
+                self.send(fx, n, *id, *epoch, Body::Gone);
+                continue;
+            };
             match (&v.published, &v.sealing) {
                 (Some(view), _) if (*epoch, *revision) < (view.epoch, view.revision + 1) => {
                     self.send(fx, n, *id, view.epoch, Body::View(Box::new(view.clone())));
                 }
                 (None, Some(reports)) if !reports.contains_key(&n) => {
-                    self.send(fx, n, *id, v.record.epoch, Body::Seal);
+                    self.send(fx, n, *id, v.record.epoch, Body::Seal { shape: v.record.shape });
                 }
                 _ => {}
             }
@@ -203,7 +248,9 @@ impl Meta {
         attaches: bool,
         fx: &mut Effects<Packet>,
     ) {
-        let Some(v) = self.volumes.get_mut(&id) else { return };
+        let Some(v) = self.volumes.get_mut(&id) else {
+            return self.send(fx, client, id, Epoch(0), Body::Fenced { incarnation });
+        };
         let current = (v.record.client, v.record.client_incarnation) == (client, incarnation);
         if let Some(view) = v.published.clone().filter(|_| current) {
             return self.send(fx, client, id, view.epoch, Body::View(Box::new(view)));
@@ -252,10 +299,10 @@ impl Meta {
     fn seal_all(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id) else { return };
         v.retry_at = now + self.config.retry;
-        let epoch = v.record.epoch;
+        let (epoch, shape) = (v.record.epoch, v.record.shape);
         let Some(reports) = &v.sealing else { return };
         let to: Vec<NodeId> = self.servers.keys().copied().filter(|n| !reports.contains_key(n)).collect();
-        to.into_iter().for_each(|n| self.send(fx, n, id, epoch, Body::Seal));
+        to.into_iter().for_each(|n| self.send(fx, n, id, epoch, Body::Seal { shape }));
     }
     fn try_finish(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id).filter(|v| !v.recording) else { return };
@@ -281,7 +328,7 @@ impl Meta {
         for id in voids {
             fx.trace(VOID_ADOPTED, id.serial.0, 0);
         }
-        let single = view.adopted.iter().filter(|a| a.copies.len() < self.config.log_copies).count();
+        let single = view.adopted.iter().filter(|a| view.is_short(a.copies.len())).count();
         fx.trace(ADOPTED, view.adopted.len() as u64, single as u64);
         let epoch = view.epoch;
         v.record.view = Some(view);
@@ -295,6 +342,7 @@ impl Meta {
 
     fn on_written(&mut self, now: Time, written: Written, fx: &mut Effects<Packet>) {
         match written {
+            Written::Nothing => {}
             Written::Server(n) => {
                 let Some(incarnation) = self.servers.get(&n).map(|s| s.incarnation) else { return };
                 self.send(fx, n, VolumeId(0), Epoch(0), Body::Registered { incarnation });
@@ -327,11 +375,6 @@ impl Meta {
         lost || back
     }
     fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        if !self.started {
-            self.started = true;
-            let ends = now + self.config.foreign_lease();
-            self.servers.values_mut().for_each(|s| s.lease_ends = ends);
-        }
         for id in self.volumes.keys().copied().collect::<Vec<_>>() {
             let v = &self.volumes[&id];
             match (&v.published, &v.sealing) {
@@ -346,8 +389,25 @@ impl Meta {
     }
 }
 
+impl Meta {
+    /// Sets the timer for what is due next: seldom while all epochs last.
+    fn arm(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        let begins = self.volumes.values().any(|v| v.sealing.is_some());
+        let at = now + if begins { self.config.tick } else { self.config.check };
+        if !self.volumes.is_empty() && at < self.wake_at {
+            self.wake_at = at;
+            fx.wake_at(at);
+        }
+    }
+}
+
 impl Node<Packet> for Meta {
     fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+        if !self.started {
+            self.started = true;
+            let ends = now + self.config.foreign_lease();
+            self.servers.values_mut().for_each(|s| s.lease_ends = ends);
+        }
         match event {
             Event::Packet(packet) => self.on_packet(now, packet, fx),
             Event::Stored { tag } => {
@@ -356,10 +416,11 @@ impl Node<Packet> for Meta {
                 }
             }
             Event::Timer => {
+                self.wake_at = Time::MAX;
                 self.tick(now, fx);
-                fx.wake_at(now + self.config.tick);
             }
             Event::Completion(_) | Event::Request(_) => {}
         }
+        self.arm(now, fx);
     }
 }

@@ -3,9 +3,9 @@
 //! | key | record |
 //! |---|---|
 //! | `S` server u32 | version u8, incarnation u64, drive u64 |
-//! | `V` volume u32 | version u8, epoch u32, client u32, its incarnation u64, u32 × [client u32, its last incarnation that attached u64], the view as an
+//! | `V` volume u32 | version u8, the shape: bytes u64, segment u64, stripe u32, log copies u8; epoch u32, client u32, its incarnation u64, u32 × [client u32, its last incarnation that attached u64], the view as an
 //! option: epoch u32, revision u32, client u32, incarnation u64, merger u32, next serial u64, servers: u32 × [u32, incarnation u64, drive u64], segments:
-//! u32 × [owner u32, holders, joining], adopted: u32 × [serial u64, generation u32, first sector u64, sectors u32, copies]. Nodes are u32 × u32 |
+//! u32 × [owner u32, holders, joining], adopted: u32 × [serial u64, generation u32, first sector u64, sectors u32, copies], log copies u8. Nodes are u32 × u32 |
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,15 @@ use bytes::Bytes;
 use rackweave_core::records::{Reader, Writer};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
 
-use crate::record::{RecordError, VERSION, read_as};
+use crate::record::{self, RecordError, VERSION, read_as};
+use crate::stripe::Shape;
 use crate::types::{EntryId, Extent, Serial};
 use crate::view::{Adopted, Member, Placement, View};
 
 /// What is recorded of a volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeRecord {
+    pub shape: Shape,
     /// The view's, or that of an epoch that is being begun.
     pub epoch: Epoch,
     pub client: NodeId,
@@ -27,6 +29,14 @@ pub struct VolumeRecord {
     /// The last incarnation of each client node that attached.
     pub attached: BTreeMap<NodeId, Incarnation>,
     pub view: Option<View>,
+}
+
+impl VolumeRecord {
+    /// Of a volume that no client has attached.
+    pub fn new(shape: Shape) -> VolumeRecord {
+        let (epoch, client, client_incarnation) = (Epoch(0), NodeId(0), Incarnation(0));
+        VolumeRecord { shape, epoch, client, client_incarnation, attached: BTreeMap::new(), view: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +58,7 @@ fn view(w: Writer, v: &View) -> Writer {
         let w = w.u64(a.id.serial.0).u32(a.id.generation.0).u64(a.extent.first).u32(a.extent.count);
         nodes(w, &a.copies)
     };
-    v.adopted.iter().fold(w.u32(v.adopted.len() as u32), adopted)
+    v.adopted.iter().fold(w.u32(v.adopted.len() as u32), adopted).u8(v.log_copies)
 }
 
 impl MetaRecord {
@@ -62,7 +72,8 @@ impl MetaRecord {
             }
             MetaRecord::Volume(v, r) => {
                 let key = [b"V", &v.0.to_be_bytes()[..]].concat();
-                let w = begin().u32(r.epoch.0).u32(r.client.0).u64(r.client_incarnation.0);
+                let w =
+                    record::write_shape(begin(), r.shape).u32(r.epoch.0).u32(r.client.0).u64(r.client_incarnation.0);
                 let w = r.attached.iter().fold(w.u32(r.attached.len() as u32), |w, (n, i)| w.u32(n.0).u64(i.0));
                 (key.into(), w.option(r.view.as_ref(), view).end())
             }
@@ -91,7 +102,20 @@ fn read_view(volume: VolumeId, r: &mut Reader) -> Option<View> {
         let id = EntryId { serial: Serial(r.u64()?), generation: Epoch(r.u32()?) };
         Some(Adopted { id, extent: Extent::new(r.u64()?, r.u32()?), copies: read_nodes(r)? })
     })?;
-    Some(View { volume, epoch, revision, client, client_incarnation, servers, merger, segments, adopted, next })
+    let log_copies = r.u8()?;
+    Some(View {
+        volume,
+        epoch,
+        revision,
+        client,
+        client_incarnation,
+        servers,
+        merger,
+        segments,
+        adopted,
+        next,
+        log_copies,
+    })
 }
 
 /// # Errors
@@ -102,9 +126,10 @@ pub fn read(key: &Bytes, value: &[u8]) -> Result<MetaRecord, RecordError> {
         if kind == b'S' {
             return Some(MetaRecord::Server(NodeId(n), Incarnation(r.u64()?), DriveId(r.u64()?)));
         }
+        let shape = record::read_shape(r)?;
         let (epoch, client, client_incarnation) = (Epoch(r.u32()?), NodeId(r.u32()?), Incarnation(r.u64()?));
         let attached = list(r, |r| Some((NodeId(r.u32()?), Incarnation(r.u64()?))))?.into_iter().collect();
         let view = r.option(|r| read_view(VolumeId(n), r))?;
-        Some(MetaRecord::Volume(VolumeId(n), VolumeRecord { epoch, client, client_incarnation, attached, view }))
+        Some(MetaRecord::Volume(VolumeId(n), VolumeRecord { shape, epoch, client, client_incarnation, attached, view }))
     })
 }

@@ -154,7 +154,7 @@ impl<R: Router> VDisk<R> {
         let Some(piece) = self.pieces.get_mut(&number) else { return };
         piece.retry_at = now + retry;
         let Some(write) = piece.write.clone() else { return };
-        let pair = |s: Serial| view.pair(s, self.config.log_copies);
+        let pair = |s: Serial| view.pair(s);
         let mut out = Vec::new();
         match &piece.writing {
             Some(Writing::Stable { sequence }) => {
@@ -210,8 +210,7 @@ impl<R: Router> VDisk<R> {
         self.pieces.iter().find(|(_, p)| p.open_serial() == Some(serial)).map(|(n, _)| *n)
     }
     pub(crate) fn appended(&mut self, now: Time, fx: &mut Effects<Packet>, from: NodeId, serial: Serial) {
-        let copies = self.config.log_copies;
-        let Some(pair) = self.view.as_ref().map(|v| v.pair(serial, copies).collect::<Vec<_>>()) else { return };
+        let Some(pair) = self.view.as_ref().map(|v| v.pair(serial).collect::<Vec<_>>()) else { return };
         let Some(number) = self.of_serial(serial) else { return };
         let Some(piece) = self.pieces.get_mut(&number) else { return };
         let Some(Writing::Append { acked, .. }) = &mut piece.writing else { return };
@@ -234,8 +233,7 @@ impl<R: Router> VDisk<R> {
         }
     }
     pub(crate) fn voided(&mut self, now: Time, fx: &mut Effects<Packet>, from: NodeId, serial: Serial) {
-        let copies = self.config.log_copies;
-        let Some(pair) = self.view.as_ref().map(|v| v.pair(serial, copies).collect::<Vec<_>>()) else { return };
+        let Some(pair) = self.view.as_ref().map(|v| v.pair(serial).collect::<Vec<_>>()) else { return };
         let Some(number) = self.of_serial(serial) else { return };
         let Some(piece) = self.pieces.get_mut(&number) else { return };
         let Some(Writing::Void { acked, full, .. }) = &mut piece.writing else { return };
@@ -285,7 +283,7 @@ impl<R: Router> VDisk<R> {
             let tries = self.pieces[&number].reading.as_ref().map_or(0, |r| r.tries);
             let (part, id, to, body) = match f {
                 Found::Log { part, id } => {
-                    let copies = view.copies(id, self.config.log_copies);
+                    let copies = view.copies(id);
                     // Drawn: parts of one read must not meet a lost server in turn.
                     let to = copies[(mix64(id.serial.0 ^ (tries as u64) << 32) % copies.len() as u64) as usize];
                     (part, Some(id), to, Body::ReadLog { request, id, part, depth })

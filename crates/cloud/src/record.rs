@@ -2,7 +2,7 @@
 //!
 //! | key | record |
 //! |---|---|
-//! | `n` | version u8, incarnation u64 of the server's last run |
+//! | `V` volume u32 | version u8, the shape: bytes u64, segment u64, stripe u32, log copies u8; u8 1 if the volume is deleted, 0 otherwise |
 //! | `m` volume u32, serial u64, generation u32 | an entry's metadata, 24 bytes: version u8, kind u8 (0 data, 1 zeroes, 2 discarded, 3 void), valid
 //! u8, 0 u8, first sector u64, sectors u32, file u32, place in it u32 |
 //! | `d` volume u32, file u32, place u32 | an entry's data, as contents |
@@ -18,11 +18,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::records::{Reader, Writer};
-use rackweave_core::{Epoch, Incarnation, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, VolumeId};
+use rackweave_core::{Epoch, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, VolumeId};
 
 use crate::chunk::{BlockId, ChunkId};
 use crate::log::{Kind, Meta, Position};
 use crate::msg::Batch;
+use crate::stripe::{Shape, Striping, StripingError};
 use crate::types::{Contents, EntryId, Extent, Serial, Write};
 
 pub(crate) const VERSION: u8 = 1;
@@ -36,6 +37,8 @@ pub enum RecordError {
     Version { key: Bytes, version: u8 },
     #[error("record {key:02x?}: malformed")]
     Malformed { key: Bytes },
+    #[error(transparent)]
+    Shape(#[from] StripingError),
     #[error("{volume}: {what} of {key:02x?} is missing")]
     Missing { volume: VolumeId, what: &'static str, key: Bytes },
 }
@@ -50,7 +53,8 @@ pub struct SegmentKey {
 /// One durable record of a server.
 #[derive(Clone, Debug)]
 pub enum Record {
-    Server(Incarnation),
+    /// A volume, and whether it is deleted.
+    Volume(VolumeId, Shape, bool),
     Meta(VolumeId, Meta),
     Data(VolumeId, Position, Payload),
     /// Number of the last batch, merged serial, the last batch.
@@ -60,13 +64,14 @@ pub enum Record {
     Block(SegmentKey, BlockId, Payload),
 }
 
-pub const SERVER_KEY: &[u8] = b"n";
-
 fn key(kind: u8, volume: VolumeId, rest: &[&[u8]]) -> Bytes {
     let mut k = vec![kind];
     k.extend(volume.0.to_be_bytes());
     rest.iter().for_each(|r| k.extend(*r));
     k.into()
+}
+pub fn volume_key(volume: VolumeId) -> Bytes {
+    key(b'V', volume, &[])
 }
 pub fn meta_key(volume: VolumeId, id: EntryId) -> Bytes {
     key(b'm', volume, &[&id.serial.0.to_be_bytes(), &id.generation.0.to_be_bytes()])
@@ -90,8 +95,16 @@ pub fn block_key(s: SegmentKey, block: BlockId) -> Bytes {
 fn begin() -> Writer {
     Writer::default().u8(VERSION)
 }
-pub fn server(incarnation: Incarnation) -> Bytes {
-    begin().u64(incarnation.0).end()
+pub fn volume(shape: Shape, deleted: bool) -> Bytes {
+    write_shape(begin(), shape).u8(deleted.into()).end()
+}
+pub(crate) fn write_shape(w: Writer, s: Shape) -> Writer {
+    w.u64(s.bytes).u64(s.segment).u32(s.stripe).u8(s.log_copies)
+}
+/// One that divides.
+pub(crate) fn read_shape(r: &mut Reader) -> Option<Shape> {
+    let shape = Shape { bytes: r.u64()?, segment: r.u64()?, stripe: r.u32()?, log_copies: r.u8()? };
+    Striping::of(&shape).ok().map(|_| shape)
 }
 pub fn meta(m: &Meta) -> Bytes {
     let kind = match m.kind {
@@ -194,11 +207,13 @@ fn read_meta(id: EntryId, r: &mut Reader) -> Option<Meta> {
 const BATCH_MAX: usize = 1 << 24;
 
 fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
-    if kind == b'n' {
-        return Some(Record::Server(Incarnation(r.u64()?)));
-    }
     let volume = VolumeId(k.big32()?);
     Some(match kind {
+        b'V' => {
+            let shape = read_shape(r)?;
+            let deleted = r.u8().filter(|d| *d < 2)? == 1;
+            Record::Volume(volume, shape, deleted)
+        }
         b'm' => {
             let id = EntryId { serial: Serial(k.big64()?), generation: Epoch(k.big32()?) };
             Record::Meta(volume, read_meta(id, r)?)
@@ -252,5 +267,5 @@ pub(crate) fn read_as<T>(
 /// # Errors
 /// A record of another version, or one that no version wrote.
 pub fn read(key: &Bytes, value: &[u8]) -> Result<Record, RecordError> {
-    read_as(key, value, b"nmdsatb", contents)
+    read_as(key, value, b"Vmdsatb", contents)
 }

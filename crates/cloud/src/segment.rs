@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use rackweave_core::journal::Change;
 use rackweave_core::{MESSAGE_MAX, NodeId, SECTOR, Time};
 
@@ -31,6 +32,27 @@ const HELD_MAX: usize = 1024;
 enum Job {
     Write { to: NodeId, sequence: u64, write: Write },
     Merge { to: NodeId, entries: Vec<(Serial, Write)> },
+}
+
+impl Job {
+    /// Bytes of its contents.
+    fn bytes(&self) -> u64 {
+        let of = |w: &Write| u64::from(w.contents.stored() * SECTOR);
+        match self {
+            Job::Write { write, .. } => of(write),
+            Job::Merge { entries, .. } => entries.iter().map(|e| of(&e.1)).sum(),
+        }
+    }
+}
+
+/// The number of jobs that the next batch takes. Jobs without contents need no room: they give some back.
+fn fitting(queue: &VecDeque<Job>, most: u64) -> usize {
+    let mut bytes = 0;
+    let fits = |j: &&Job| {
+        bytes += j.bytes();
+        bytes <= most || j.bytes() == 0
+    };
+    queue.iter().take(JOBS_MAX).take_while(fits).count()
 }
 
 #[derive(Debug, Default)]
@@ -103,12 +125,23 @@ impl Segment {
             Record::Map(_, stripe, chunk) => self.map.found(stripe, chunk),
             Record::Table(_, chunk, table) => self.chunks.found_table(chunk, table),
             Record::Block(_, block, contents) => self.chunks.found_block(block, contents),
-            Record::Server(_) | Record::Meta(..) | Record::Data(..) => {}
+            Record::Volume(..) | Record::Meta(..) | Record::Data(..) => {}
         }
     }
     /// Whether all blocks are there that its chunks name.
     pub fn is_whole(&mut self) -> bool {
         self.chunks.count()
+    }
+    /// Keys of its records.
+    pub fn keys(&self, keys: &mut Vec<Bytes>) {
+        keys.push(record::segment_key(self.key));
+        keys.extend(self.map.iter().map(|(stripe, _)| record::map_key(self.key, stripe)));
+        self.chunks.keys(keys);
+    }
+    /// Whether something under way must be repeated, or goes on by itself.
+    pub fn is_busy(&self) -> bool {
+        let joining = !self.placement.joining.is_empty();
+        self.lead.as_ref().is_some_and(|l| l.flight.is_some() || joining || !l.queue.is_empty())
     }
     /// What is durable; nothing for a copy that never took part.
     pub fn report(&self) -> SegmentReport {
@@ -206,7 +239,8 @@ impl Segment {
         if joins && joining && !self.joined {
             return self.join(ctx, number, batch);
         }
-        let takes = holder || joining && self.joined;
+        let room = ctx.room >= batch.bytes();
+        let takes = (holder || joining && self.joined) && (room || number <= self.durable);
         if takes && number == self.last + 1 {
             if !self.equal && !self.joined {
                 ctx.trace(EQUALIZED, ctx.volume.0.into(), self.key.segment.into());
@@ -235,7 +269,7 @@ impl Segment {
     pub fn on_replicated(&mut self, ctx: &mut Ctx, from: NodeId, number: u64) {
         let Some(lead) = &mut self.lead else { return };
         let acked = lead.acked.entry(from).or_default();
-        *acked = (*acked).max(number + 1);
+        *acked = (*acked).max(number.saturating_add(1));
         self.try_commit(ctx);
     }
 
@@ -302,7 +336,7 @@ impl Segment {
         if !lead.ready || lead.flight.is_some() {
             return;
         }
-        let n = if takes { lead.queue.len().min(JOBS_MAX) } else { 0 };
+        let n = if takes { fitting(&lead.queue, ctx.room.min(ctx.config.batch_bytes)) } else { 0 };
         let jobs: Vec<Job> = lead.queue.drain(..n).collect();
         let fill = lead.fill.filter(|_| joining).and_then(|from| self.map.from(from));
         if joining && fill.is_none() && lead.fill.is_some() {

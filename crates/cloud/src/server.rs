@@ -2,12 +2,15 @@
 //!
 //! A power cut is harmless: an acknowledgement leaves after its records are durable, and those of one change are one atomic
 //! write. A restarted server has another incarnation; no view names it before the next epoch has heard what it has.
+//!
+//! Volumes come with the first seal that names them, and go when the metadata role says that they are deleted: their records are
+//! removed in parts, behind one that says so.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use rackweave_core::journal::Journal;
-use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time, VolumeId};
+use rackweave_core::journal::{Change, Journal};
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, SECTOR, Time, VolumeId};
 
 use crate::config::Config;
 use crate::ctx::{Ctx, Forced};
@@ -16,13 +19,15 @@ use crate::merger::Merger;
 use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError, SegmentKey};
 use crate::segment::Segment;
-use crate::stripe::Striping;
-use crate::trace::OUTDATED;
+use crate::stripe::{Shape, Striping, StripingError};
+use crate::trace::{FORGOTTEN, OUTDATED};
 use crate::types::Serial;
 use crate::view::View;
 
 /// Bytes that the store writes at once.
 const WRITE_BYTES: usize = 256 << 10;
+/// Records of a deleted volume that are removed at once.
+const DROPS_MAX: usize = 512;
 
 pub(crate) struct Volume {
     pub striping: Striping,
@@ -35,16 +40,28 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    fn new(id: VolumeId, striping: Striping, config: &Config) -> Volume {
+    fn new(id: VolumeId, shape: &Shape, config: &Config) -> Result<Volume, StripingError> {
+        let striping = Striping::of(shape)?;
         let segment = |segment| (segment, Segment::new(SegmentKey { volume: id, segment }, striping));
-        Volume {
+        Ok(Volume {
             striping,
             epoch: Epoch(0),
             view: None,
             log: SubLog::new(id, config.log),
             segments: (0..striping.segments()).map(segment).collect(),
             merger: None,
-        }
+        })
+    }
+    /// Keys of all its records but the volume's own.
+    fn keys(&self) -> Vec<Bytes> {
+        let mut keys = Vec::new();
+        self.log.keys(&mut keys);
+        self.segments.values().for_each(|s| s.keys(&mut keys));
+        keys
+    }
+    /// Whether anything of it must be repeated or goes on by itself.
+    fn is_busy(&self) -> bool {
+        self.merger.as_ref().is_some_and(Merger::is_busy) || self.segments.values().any(Segment::is_busy)
     }
     fn revision(&self) -> u32 {
         self.view.as_ref().map_or(0, |v| v.revision + 1)
@@ -57,20 +74,23 @@ pub struct Server {
     config: Config,
     incarnation: Incarnation,
     drive: DriveId,
-    booted: bool,
     registered: bool,
     volumes: BTreeMap<VolumeId, Volume>,
+    /// Keys of records of deleted volumes.
+    dropping: BTreeMap<VolumeId, Vec<Bytes>>,
+    /// Bytes of contents that its store can take.
+    room: u64,
     /// Queue depths that clients reported, and when.
     depths: BTreeMap<NodeId, (u32, Time)>,
     journal: Journal<Forced>,
     own: VecDeque<Packet>,
     lease_until: Time,
     heartbeat_at: Time,
-    started: bool,
+    wake_at: Time,
 }
 
 impl Server {
-    /// A server with the drive of this id; `saved` are its records.
+    /// A server in this run, with the drive of this id; `saved` are its records.
     ///
     /// # Errors
     /// A record that is damaged or of another version, or one that another names and that is not there.
@@ -78,27 +98,27 @@ impl Server {
         me: NodeId,
         meta: NodeId,
         config: Config,
-        volumes: &BTreeMap<VolumeId, Striping>,
-        drive: DriveId,
+        (incarnation, drive): (Incarnation, DriveId),
         saved: &[(Bytes, Bytes)],
     ) -> Result<Server, RecordError> {
         let mut server = Server {
             me,
             meta,
-            incarnation: Incarnation(1),
+            incarnation,
             drive,
-            booted: false,
             registered: false,
-            volumes: volumes.iter().map(|(v, s)| (*v, Volume::new(*v, *s, &config))).collect(),
+            volumes: BTreeMap::new(),
+            dropping: BTreeMap::new(),
+            room: u64::MAX,
             config,
             depths: BTreeMap::new(),
             journal: Journal::new(WRITE_BYTES),
             own: VecDeque::new(),
             lease_until: Time::ZERO,
             heartbeat_at: Time::ZERO,
-            started: false,
+            wake_at: Time::MAX,
         };
-        // Data come before the metadata that name them: `d` before `m`.
+        // Volumes come first, and data before the metadata that name them.
         for (key, value) in saved {
             server.found(key, record::read(key, value)?)?;
         }
@@ -113,17 +133,25 @@ impl Server {
     }
     fn found(&mut self, key: &Bytes, record: Record) -> Result<(), RecordError> {
         let volume = match &record {
-            Record::Server(last) => {
-                self.incarnation = Incarnation(last.0 + 1);
+            Record::Volume(v, _, true) => {
+                self.dropping.insert(*v, Vec::new());
+                return Ok(());
+            }
+            Record::Volume(v, shape, false) => {
+                self.volumes.insert(*v, Volume::new(*v, shape, &self.config)?);
                 return Ok(());
             }
             Record::Meta(v, _) | Record::Data(v, ..) => *v,
             Record::Segment(s, ..) | Record::Map(s, ..) | Record::Table(s, ..) | Record::Block(s, ..) => s.volume,
         };
+        if let Some(keys) = self.dropping.get_mut(&volume) {
+            keys.push(key.clone());
+            return Ok(());
+        }
         let missing = |what| RecordError::Missing { volume, what, key: key.clone() };
         let v = self.volumes.get_mut(&volume).ok_or(missing("the volume"))?;
         match record {
-            Record::Server(_) => {}
+            Record::Volume(..) => {}
             Record::Data(_, position, data) => v.log.found_data(position, data),
             Record::Meta(_, meta) => return if v.log.found(meta) { Ok(()) } else { Err(missing("the data")) },
             Record::Segment(key, ..) | Record::Map(key, ..) | Record::Table(key, ..) | Record::Block(key, ..) => {
@@ -134,6 +162,11 @@ impl Server {
     }
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+    /// Sets the bytes of contents that its store can take. While they do not suffice, appends are refused as with a full log,
+    /// and writes wait.
+    pub fn set_room(&mut self, bytes: u64) {
+        self.room = bytes;
     }
     /// The view that it serves.
     pub fn view(&self, volume: VolumeId) -> Option<&View> {
@@ -171,6 +204,7 @@ impl Server {
             leased: now < self.lease_until || mutant!("cloud.lease.skip"),
             volume: id,
             epoch: volume.epoch,
+            room: self.room,
             config: &self.config,
             journal: &mut self.journal,
             fx,
@@ -207,7 +241,10 @@ impl Server {
             Body::Lease { incarnation, sent } if *incarnation == self.incarnation => {
                 self.lease_until = self.lease_until.max(*sent + self.config.lease);
             }
-            Body::Seal if packet.from == self.meta => self.seal(now, packet.volume, packet.epoch, fx),
+            Body::Seal { shape } if packet.from == self.meta => {
+                self.seal(now, (packet.volume, packet.epoch), shape, fx);
+            }
+            Body::Gone if packet.from == self.meta => self.forget(packet.volume, fx),
             Body::View(_) if packet.from == self.meta => {
                 let Body::View(view) = packet.body else { return };
                 self.install(now, *view, fx);
@@ -218,9 +255,15 @@ impl Server {
     }
 
     /// Stops the epoch. The report leaves when all earlier writes are durable: it is what recovery builds on.
-    fn seal(&mut self, now: Time, id: VolumeId, epoch: Epoch, fx: &mut Effects<Packet>) {
-        if !self.registered {
+    fn seal(&mut self, now: Time, (id, epoch): (VolumeId, Epoch), shape: &Shape, fx: &mut Effects<Packet>) {
+        if !self.registered || self.dropping.contains_key(&id) {
             return;
+        }
+        if !self.volumes.contains_key(&id) {
+            let Ok(volume) = Volume::new(id, shape, &self.config) else { return };
+            self.volumes.insert(id, volume);
+            let entry = (record::volume_key(id), Some(record::volume(*shape, false)));
+            self.journal.force(fx, vec![entry], Forced::Done);
         }
         self.with(id, now, fx, |v, ctx, _| {
             if epoch < v.epoch || epoch == v.epoch && v.view.is_some() {
@@ -235,6 +278,27 @@ impl Server {
         });
         // Without a heartbeat that names the new epoch it gets no lease.
         self.heartbeat_at = now;
+    }
+    /// The volume was deleted.
+    fn forget(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
+        let Some(volume) = self.volumes.remove(&id) else { return };
+        fx.trace(FORGOTTEN, id.0.into(), 0);
+        let shape = Shape { bytes: SECTOR.into(), segment: SECTOR.into(), stripe: SECTOR, log_copies: 1 };
+        self.dropping.insert(id, volume.keys());
+        let entry = (record::volume_key(id), Some(record::volume(shape, true)));
+        self.journal.force(fx, vec![entry], Forced::Dropped { volume: id });
+    }
+    /// Removes the next records of a deleted volume, its own last.
+    fn go_on_dropping(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
+        let Some(keys) = self.dropping.get_mut(&id) else { return };
+        let mut changes: Vec<Change> =
+            keys.split_off(keys.len().saturating_sub(DROPS_MAX)).into_iter().map(|k| (k, None)).collect();
+        let ended = changes.is_empty();
+        if ended {
+            changes.push((record::volume_key(id), None));
+            self.dropping.remove(&id);
+        }
+        self.journal.force(fx, changes, if ended { Forced::Done } else { Forced::Dropped { volume: id } });
     }
     fn sealed(&mut self, now: Time, id: VolumeId, epoch: Epoch, fx: &mut Effects<Packet>) {
         let (incarnation, drive) = (self.incarnation, self.drive);
@@ -255,7 +319,7 @@ impl Server {
         }
         self.with(view.volume, now, fx, |v, ctx, depth| {
             let newer = v.view.as_ref().is_none_or(|old| (old.epoch, old.revision) < (view.epoch, view.revision));
-            if view.epoch < v.epoch || !newer {
+            if view.epoch < v.epoch || !newer || !view.fits(v.striping.segments()) {
                 return;
             }
             let begins = view.epoch > v.epoch || v.view.is_none();
@@ -306,10 +370,8 @@ impl Server {
 
     fn on_forced(&mut self, now: Time, then: Forced, fx: &mut Effects<Packet>) {
         match then {
-            Forced::Done => {
-                self.booted = true;
-                self.beat(now, fx);
-            }
+            Forced::Done => {}
+            Forced::Dropped { volume } => self.go_on_dropping(volume, fx),
             Forced::Sealed { volume, epoch } => self.sealed(now, volume, epoch, fx),
             Forced::Answer(packet) if packet.to == self.me => self.own.push_back(packet),
             Forced::Answer(packet) => fx.send(packet),
@@ -322,9 +384,6 @@ impl Server {
         }
     }
     fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        if !self.booted {
-            return;
-        }
         if now >= self.heartbeat_at {
             self.beat(now, fx);
         }
@@ -339,6 +398,18 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Sets the timer for what is due next.
+    fn arm(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        let busy = self.volumes.values().any(Volume::is_busy);
+        let at = if busy { self.heartbeat_at.min(now + self.config.tick) } else { self.heartbeat_at };
+        if at < self.wake_at {
+            self.wake_at = at;
+            fx.wake_at(at);
+        }
+    }
+}
+
 impl Node<Packet> for Server {
     fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
         match event {
@@ -349,18 +420,18 @@ impl Node<Packet> for Server {
                 }
             }
             Event::Timer => {
-                if !self.started {
-                    self.started = true;
-                    let entry = (Bytes::from_static(record::SERVER_KEY), Some(record::server(self.incarnation)));
-                    self.journal.force(fx, vec![entry], Forced::Done);
+                self.wake_at = Time::MAX;
+                if self.heartbeat_at == Time::ZERO {
+                    let left: Vec<VolumeId> = self.dropping.keys().copied().collect();
+                    left.into_iter().for_each(|id| self.go_on_dropping(id, fx));
                 }
                 self.tick(now, fx);
-                fx.wake_at(now + self.config.tick);
             }
             Event::Completion(_) | Event::Request(_) => {}
         }
         while let Some(packet) = self.own.pop_front() {
             self.on_packet(now, packet, fx);
         }
+        self.arm(now, fx);
     }
 }

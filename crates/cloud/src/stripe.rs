@@ -4,6 +4,8 @@ use rackweave_core::SECTOR;
 
 use crate::types::Extent;
 
+pub use rackweave_core::msg::cloud::{SEGMENTS_MAX, Shape};
+
 pub const STRIPE_BYTES: u32 = 64 << 10;
 pub const SEGMENT_BYTES: u64 = 64 << 30;
 
@@ -16,6 +18,10 @@ pub enum StripingError {
     Segment { segment: u64, stripe: u32 },
     #[error("VDisk of {bytes} bytes: a multiple of {SECTOR}, at least one sector")]
     Size { bytes: u64 },
+    #[error("segment of {segment} bytes: a VDisk of {bytes} bytes has at most {SEGMENTS_MAX} segments")]
+    Segments { segment: u64, bytes: u64 },
+    #[error("{log_copies} copies of a log entry: 1 or 2")]
+    LogCopies { log_copies: u8 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +44,21 @@ impl Striping {
         if bytes == 0 || !bytes.is_multiple_of(SECTOR.into()) {
             return Err(StripingError::Size { bytes });
         }
-        let segments =
-            u32::try_from(bytes.div_ceil(segment)).map_err(|_| StripingError::Segment { segment, stripe })?;
+        let segments = bytes.div_ceil(segment);
+        if segments > SEGMENTS_MAX as u64 {
+            return Err(StripingError::Segments { segment, bytes });
+        }
+        let segments = segments as u32;
         Ok(Striping { sectors: bytes / u64::from(SECTOR), segments, stripe: stripe / SECTOR })
+    }
+    /// # Errors
+    /// As [`Striping::new`], or another number of log copies than there can be.
+    pub fn of(shape: &Shape) -> Result<Striping, StripingError> {
+        let log_copies = shape.log_copies;
+        if !(1..=2).contains(&log_copies) {
+            return Err(StripingError::LogCopies { log_copies });
+        }
+        Striping::new(shape.bytes, shape.segment, shape.stripe)
     }
     pub fn sectors(&self) -> u64 {
         self.sectors

@@ -48,4 +48,6 @@ trace_points! {
     FENCED: CloudFenced = 171,
     /// Recovery found the last void of a serial on one copy. a: serial.
     VOID_ADOPTED: CloudVoidAdopted = 172,
+    /// A server drops a deleted volume. a: volume.
+    FORGOTTEN: CloudForgotten = 173,
 }

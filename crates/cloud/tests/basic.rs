@@ -4,16 +4,16 @@ use rackweave_cloud::Config;
 use rackweave_cloud::burst::BurstConfig;
 use rackweave_cloud::client::Op;
 use rackweave_cloud::config::MergeMode;
-use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::trace as t;
 use rackweave_cloud::types::Extent;
 use rackweave_core::Span;
 
-use crate::world::{World, quiet};
+use crate::world::{META, World, quiet};
 
 fn world(config: Config) -> World {
-    let striping = Striping::new(64 << 10, 32 << 10, 4096).expect("it divides");
-    let mut w = World::new(7, config, 4, striping, quiet());
+    let shape = Shape { bytes: 64 << 10, segment: 32 << 10, stripe: 4096, log_copies: 2 };
+    let mut w = World::new(7, config, 4, shape, quiet());
     let c = w.clients[0];
     assert!(w.attach(c, Span::from_secs(1)), "the first client attaches");
     w
@@ -92,8 +92,8 @@ fn every_server_may_be_lost_at_any_time() {
 #[test]
 fn detected_bursts_go_to_logs_and_steady_writes_to_proxies() {
     let config = Config { merge: MergeMode::Never, ..Config::default() };
-    let striping = Striping::new(2 << 20, 1 << 20, 64 << 10).expect("it divides");
-    let mut w = World::new(7, config, 4, striping, quiet());
+    let shape = Shape { bytes: 2 << 20, segment: 1 << 20, stripe: 64 << 10, log_copies: 2 };
+    let mut w = World::new(7, config, 4, shape, quiet());
     w.detection =
         Some(BurstConfig { bucket: Span::from_millis(10), window: Span::from_millis(100), ..BurstConfig::PAPER });
     let (a, b) = (w.clients[0], w.clients[1]);
@@ -127,4 +127,38 @@ fn detected_bursts_go_to_logs_and_steady_writes_to_proxies() {
     w.read(b, 2048, 2048);
     assert!(w.settle(Span::from_millis(200)));
     assert_eq!((w.log_entries(), w.check()), (entries, Ok(())));
+}
+
+#[test]
+fn servers_drop_all_records_of_a_deleted_volume() {
+    let mut w = world(Config { merge: MergeMode::Never, ..Config::default() });
+    let c = w.clients[0];
+    for i in 0..60 {
+        w.write(c, i * 2, 8);
+    }
+    assert!(w.settle(Span::from_secs(1)) && w.log_entries() > 0);
+    let records = |w: &World, s| w.engine.saved(s).len();
+    assert!(w.servers.iter().all(|s| records(&w, *s) > 10), "each has a part");
+    w.crash(META);
+    w.deleted = true;
+    w.start_meta();
+    let s = w.servers[1];
+    // One is stopped in the middle, and goes on when it is back.
+    w.until(
+        Span::from_secs(1),
+        |w| if w.coverage().get(t::FORGOTTEN) > 1 { Ok(()) } else { Err("they keep it".into()) },
+    )
+    .expect("servers hear that it is gone");
+    w.crash(s);
+    w.start_server(s);
+    let left = |w: &World| w.servers.iter().map(|s| records(w, *s)).sum::<usize>();
+    let none = |w: &World| if left(w) == 0 { Ok(()) } else { Err(format!("{} records are left", left(w))) };
+    w.until(Span::from_secs(2), none).expect("all is dropped");
+    w.until(Span::from_secs(1), |w| {
+        if w.client(c).is_some_and(|c| c.is_fenced()) { Ok(()) } else { Err("it goes on".into()) }
+    })
+    .expect_err("an idle client hears of it with its next request");
+    w.read(c, 0, 8);
+    w.settle(Span::from_secs(1));
+    assert!(w.client(c).is_some_and(|c| c.is_fenced()));
 }

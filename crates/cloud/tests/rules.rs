@@ -3,7 +3,7 @@
 use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::log::{Kind, LogLimits};
 use rackweave_cloud::msg::{Body, Packet};
-use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::trace as t;
 use rackweave_cloud::{Config, Waits};
 use rackweave_core::{NodeId, Span};
@@ -13,8 +13,8 @@ use crate::world::{META, VOLUME, World, quiet};
 
 /// A disk of one segment, without bursts, that the first client has.
 fn world(config: Config) -> World {
-    let striping = Striping::new(64 << 10, 64 << 10, 4096).expect("it divides");
-    let mut w = World::new(7, config, 4, striping, quiet());
+    let shape = Shape { bytes: 64 << 10, segment: 64 << 10, stripe: 4096, log_copies: 2 };
+    let mut w = World::new(7, config, 4, shape, quiet());
     w.burst.set(0.0);
     let a = w.clients[0];
     assert!(w.attach(a, Span::from_secs(3)), "the first client attaches");
@@ -76,7 +76,7 @@ fn a_server_that_has_not_heard_of_an_epoch_gets_no_lease() {
     let lost = cut_off(&mut w);
     w.engine.net().block(lost, META, false);
     w.engine.net().block(META, lost, false);
-    w.lose(move |p: &Packet| p.to == lost && matches!(p.body, Body::Seal | Body::View(_)));
+    w.lose(move |p: &Packet| p.to == lost && matches!(p.body, Body::Seal { .. } | Body::View(_)));
     go_on(&mut w, Span::from_millis(1_500));
     assert_eq!(w.check(), Ok(()));
 }
@@ -111,7 +111,7 @@ fn half_void() -> (World, NodeId, NodeId) {
     let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
     // Each sub-log has room for one entry. The second entry's first copy is the first entry's second.
     let serial = view.next.next();
-    let pair: Vec<NodeId> = view.pair(serial, 2).collect();
+    let pair: Vec<NodeId> = view.pair(serial).collect();
     let (full, other) = (pair[0], pair[1]);
     w.lose(move |p: &Packet| match p.body {
         // Nothing is merged.
@@ -177,7 +177,7 @@ fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
     assert!(w.settle(Span::from_millis(20)));
     let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
     let sub_log = view.next.0 % view.servers.len() as u64;
-    let pair: Vec<NodeId> = view.pair(view.next, 2).collect();
+    let pair: Vec<NodeId> = view.pair(view.next).collect();
     for n in &pair {
         assert_eq!(w.server(*n).and_then(|s| s.log(VOLUME)).map(|l| l.entries()), Some(1));
         w.crash(*n);

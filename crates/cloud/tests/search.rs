@@ -6,7 +6,7 @@ use rackweave_cloud::burst::BurstConfig;
 use rackweave_cloud::client::Op;
 use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::log::LogLimits;
-use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::trace as t;
 use rackweave_cloud::types::Extent;
 use rackweave_core::rng::seeds;
@@ -68,9 +68,9 @@ impl Storm {
         let mut more = Rng::stream(seed, 177 + kind as u64);
         let servers = rng.between(3, 5) as u32;
         let small = rng.chance(0.3);
+        let log_copies = *more.pick(&[1, 2, 2, 2, 2]);
         let config = Config {
             copies: *rng.pick(&[2, 3, 3]),
-            log_copies: *more.pick(&[1, 2, 2, 2, 2]),
             lease: Span::from_millis(*rng.pick(&[60, 150])),
             heartbeat: Span::from_millis(20),
             drift_ppm: *rng.pick(&[200, 20_000]),
@@ -85,9 +85,10 @@ impl Storm {
             ..Config::default()
         };
         let stripes = rng.between(2, 5);
-        let striping = Striping::new(stripes * 4096, stripes.div_ceil(2) * 4096, 4096).expect("it divides");
+        let segment = stripes.div_ceil(2) * 4096;
+        let shape = Shape { bytes: stripes * 4096, segment, stripe: 4096, log_copies };
         let network = network(&mut rng);
-        let mut w = World::new(seed, config, servers, striping, network);
+        let mut w = World::new(seed, config, servers, shape, network);
         w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
         w.detection = more.chance(0.25).then_some(DETECTION);
         Storm { w, rng, kind, faults: 0 }
@@ -134,7 +135,7 @@ impl Storm {
     }
     /// An empty drive, if everything has all its copies: more would be two losses. An entry with one copy survives none.
     fn replace(&mut self) {
-        if self.w.config.log_copies < 2 {
+        if self.w.shape.log_copies < 2 {
             return;
         }
         let all_up = self.w.servers.iter().all(|s| self.w.is_up(*s));

@@ -9,7 +9,7 @@ use rackweave_cloud::index::{Found, Index};
 use rackweave_cloud::log::{AppendError, Kind, LogLimits, ReadError, SubLog};
 use rackweave_cloud::map::AddressMap;
 use rackweave_cloud::record::{self, Record, RecordError, SegmentKey};
-use rackweave_cloud::stripe::{Striping, StripingError};
+use rackweave_cloud::stripe::{Shape, Striping, StripingError};
 use rackweave_cloud::types::{Contents, EntryId, Extent, Serial, Write};
 use rackweave_core::journal::Change;
 use rackweave_core::rng::seeds;
@@ -306,8 +306,11 @@ fn check(log: &SubLog, model: &BTreeMap<EntryId, Option<Write>>, seed: u64) {
 
 #[test]
 fn records_that_no_version_wrote_are_refused_with_the_rule() {
-    let (key, value) = (Bytes::from_static(record::SERVER_KEY), record::server(rackweave_core::Incarnation(3)));
-    assert!(matches!(record::read(&key, &value), Ok(Record::Server(i)) if i.0 == 3));
+    let shape = Shape { bytes: 1 << 20, segment: 64 << 10, stripe: 4096, log_copies: 2 };
+    let (key, value) = (record::volume_key(VolumeId(3)), record::volume(shape, true));
+    assert!(matches!(record::read(&key, &value), Ok(Record::Volume(VolumeId(3), s, true)) if s == shape));
+    let odd = record::volume(Shape { segment: 1000, ..shape }, false);
+    assert!(matches!(record::read(&key, &odd), Err(RecordError::Malformed { .. })), "segments that do not divide");
     let other = Bytes::from_static(b"?");
     assert!(matches!(record::read(&other, &value), Err(RecordError::Key { .. })));
     assert!(matches!(record::read(&key, &[9, 0, 0]), Err(RecordError::Version { version: 9, .. })));

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use rackweave_cloud::burst::{BurstConfig, Detector};
 use rackweave_cloud::client::{Answer, Done, Op, Route, Router};
 use rackweave_cloud::msg::Packet;
-use rackweave_cloud::record;
-use rackweave_cloud::stripe::Striping;
+use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_cloud::types::Extent;
 use rackweave_cloud::{Config, Meta, Server, VDisk};
 use rackweave_core::trace::Coverage;
@@ -18,6 +17,7 @@ use rackweave_core::{
 use rackweave_history::{History, OpId, Outcome};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
+use rackweave_wire::{decode, encode};
 
 /// A packet, as the engine carries it.
 #[derive(Clone)]
@@ -70,14 +70,18 @@ pub enum Any {
 pub struct Party {
     pub any: Any,
     fx: Effects<Packet>,
+    /// Its packets are encoded and decoded.
+    coded: bool,
 }
 
 impl Party {
-    fn new(any: Any) -> Party {
-        Party { any, fx: Effects::new() }
+    fn new(any: Any, coded: bool) -> Party {
+        Party { any, fx: Effects::new(), coded }
     }
     fn pass(&mut self, fx: &mut Effects<Net>) {
-        self.fx.packets.drain(..).for_each(|p| fx.send(Net(p)));
+        for p in self.fx.packets.drain(..) {
+            fx.send(Net(if self.coded { coded(p) } else { p }));
+        }
         fx.stores.append(&mut self.fx.stores);
         fx.traces.append(&mut self.fx.traces);
         if let Some(at) = self.fx.take_wake() {
@@ -85,6 +89,15 @@ impl Party {
         }
         self.fx.clear();
     }
+}
+
+/// The packet after its way as bytes.
+fn coded(p: Packet) -> Packet {
+    let mut bytes = Vec::new();
+    encode(&p.clone().into_message(), &mut bytes).expect("nodes send what has bytes");
+    let read = Packet::of_message(decode(&bytes).expect("its own bytes")).expect("a packet of cloud disks");
+    assert_eq!(read, p);
+    read
 }
 
 impl Node<Net> for Party {
@@ -113,7 +126,11 @@ pub struct World {
     pub engine: Engine<Party, Net>,
     pub config: Config,
     pub striping: Striping,
-    volumes: BTreeMap<VolumeId, Striping>,
+    pub shape: Shape,
+    /// Whether the volume is deleted, for a metadata role that starts.
+    pub deleted: bool,
+    /// Packets of parties that start from now on are encoded and decoded.
+    pub coded: bool,
     pub servers: Vec<NodeId>,
     pub clients: Vec<NodeId>,
     drives: BTreeMap<NodeId, DriveId>,
@@ -134,7 +151,8 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, config: Config, servers: u32, striping: Striping, network: Network) -> World {
+    pub fn new(seed: u64, config: Config, servers: u32, shape: Shape, network: Network) -> World {
+        let striping = Striping::of(&shape).expect("it divides");
         let layout = Layout::new(servers, 2);
         let mut engine = Engine::new(NetState::new(network, layout.clone(), seed), seed);
         let mut rng = Rng::stream(seed, 11);
@@ -150,7 +168,9 @@ impl World {
             engine,
             config,
             striping,
-            volumes: [(VOLUME, striping)].into(),
+            shape,
+            deleted: false,
+            coded: seed % 4 == 1,
             servers,
             clients,
             drives: BTreeMap::new(),
@@ -174,10 +194,18 @@ impl World {
         w
     }
 
+    fn volumes(&self) -> BTreeMap<VolumeId, Shape> {
+        if self.deleted { BTreeMap::new() } else { [(VOLUME, self.shape)].into() }
+    }
+    fn next_run(&mut self, n: NodeId) -> Incarnation {
+        let run = self.runs.entry(n).or_insert(0);
+        *run += 1;
+        Incarnation(*run)
+    }
     pub fn start_meta(&mut self) {
         let saved = self.engine.saved(META);
-        let meta = Meta::new(META, self.config.clone(), &self.volumes, &saved).expect("its own records");
-        self.engine.start(META, Party::new(Any::Meta(meta)));
+        let meta = Meta::new(META, self.config.clone(), &self.volumes(), &saved).expect("its own records");
+        self.engine.start(META, Party::new(Any::Meta(meta), self.coded));
     }
     fn new_drive(&mut self, s: NodeId) {
         self.next_drive += 1;
@@ -186,21 +214,20 @@ impl World {
     pub fn start_server(&mut self, s: NodeId) {
         if self.engine.node(s).is_none() {
             let (saved, drive) = (self.engine.saved(s), self.drives[&s]);
-            let server = Server::new(s, META, self.config.clone(), &self.volumes, drive, &saved);
-            self.engine.start(s, Party::new(Any::Server(server.expect("its own records"))));
+            let run = self.next_run(s);
+            let server = Server::new(s, META, self.config.clone(), (run, drive), &saved);
+            self.engine.start(s, Party::new(Any::Server(server.expect("its own records")), self.coded));
         }
     }
     /// Starts a client, which attaches. The other one is fenced.
     pub fn start_client(&mut self, c: NodeId) {
-        let run = self.runs.entry(c).or_insert(0);
-        *run += 1;
-        let run = *run;
+        let run = self.next_run(c).0;
         let router = match self.detection {
             Some(cfg) => Routes::Detected(Box::new(Detector::new(cfg).expect("valid parameters"))),
             None => Routes::Drawn(Rng::stream(run, u64::from(c.0)), Rc::clone(&self.burst)),
         };
         let client = VDisk::new(c, META, VOLUME, self.striping, self.config.clone(), Incarnation(run), router);
-        self.engine.start(c, Party::new(Any::Client(client)));
+        self.engine.start(c, Party::new(Any::Client(client), self.coded));
     }
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {
@@ -210,10 +237,9 @@ impl World {
             self.asked.retain(|(c, _), _| *c != n);
         }
     }
-    /// An empty drive in place of a stopped server's; the server's number is kept elsewhere.
+    /// An empty drive in place of a stopped server's.
     pub fn replace_drive(&mut self, s: NodeId) {
-        let kept = self.engine.saved(s).into_iter().filter(|(k, _)| k.as_ref() == record::SERVER_KEY).collect();
-        self.engine.put_saved(s, kept);
+        self.engine.put_saved(s, Vec::new());
         self.new_drive(s);
     }
     pub fn is_up(&self, n: NodeId) -> bool {
@@ -398,7 +424,7 @@ impl World {
                 }
             }
         }
-        if view.adopted.iter().any(|a| a.copies.len() < self.config.log_copies) && !self.merged_all() {
+        if view.adopted.iter().any(|a| view.is_short(a.copies.len())) && !self.merged_all() {
             return Err("entries with one copy".into());
         }
         Ok(())

@@ -53,6 +53,8 @@ pub enum DecodeError {
     NoVolume { offset: usize },
     #[error("epochs {first} to {last} at {offset} are empty, or do not follow those before them with a gap")]
     BadEpochs { first: u32, last: u32, offset: usize },
+    #[error("sectors {first} and {count} more at {offset} end beyond the last sector that has a number")]
+    BadExtent { first: u64, count: u32, offset: usize },
     #[error("virtual IPv4 address {address:#010x} at {offset} is no node's")]
     BadAddress { address: u32, offset: usize },
     #[error("a request of kind {kind} may not be redirected, but its operation is read")]

@@ -9,6 +9,7 @@
 
 mod block;
 mod body;
+mod cloud;
 mod codec;
 mod control;
 mod error;

@@ -3,8 +3,10 @@
 //! Each service has one message type in a module of its own, which [`Body`] holds. [`table`]: the switch's tables.
 //! [`kv`]: key-value stores on log vSSDs. [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas
 //! with each other). [`control`]: servers and clients with the metadata service. [`keys`]: the replicated key-value store.
+//! [`cloud`]: cloud disks.
 
 pub mod block;
+pub mod cloud;
 pub mod control;
 pub mod epochs;
 pub mod io;
@@ -14,6 +16,7 @@ pub mod peer;
 pub mod table;
 
 pub use block::Block;
+pub use cloud::Cloud;
 pub use control::{
     ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View, ViewState,
 };
@@ -162,6 +165,8 @@ macro_rules! services {
             Control(control),
             /// Replicated key-value stores.
             Keys(keys),
+            /// Cloud disks.
+            Cloud(cloud),
         }
     };
 }

@@ -1,6 +1,7 @@
 //! The targets, a file for each group of parsers.
 
 mod blockmap;
+mod cloud;
 mod config;
 mod control;
 mod device;
@@ -50,6 +51,7 @@ pub(crate) const ALL: &[Target] = &[
     target("blockmap_summary", blockmap::summary, LONG, 1),
     target("kv_format", kv::format, LONG, 1),
     target("kv_store", kv::store, LONG, 1),
+    target("cloud_record", cloud::record, SHORT, 1),
     target("keys_record", keys::record, SHORT, 1),
     target("vlfs_format", vlfs::format, SHORT, 1),
     target("vlfs_mount", vlfs::mount, LONG, 1),

@@ -17,9 +17,9 @@ use drawn::Draw;
 
 /// Memory of a value is at most this many times its bytes on the wire (a shortest view: 13 bytes there, 48 here).
 const MEMORY_RATIO: usize = 4;
-/// The same of the key-value store's messages: a finding of a take-over takes 2 bytes on the wire and 88 here. Its lists are
+/// The same of messages of keys and cloud disks: a finding of a take-over takes 2 bytes on the wire and 88 here. Its lists are
 /// short.
-const KEYS_MEMORY_RATIO: usize = 48;
+const LISTS_MEMORY_RATIO: usize = 48;
 
 pub(super) fn run(input: &[u8]) {
     _ = choose(&mut Unstructured::new(input));
@@ -62,8 +62,8 @@ fn mend(bytes: &mut [u8]) {
 }
 
 fn any(input: &[u8]) {
-    let of_keys = input.get(HEADER_BYTES).is_some_and(|kind| *kind >= 192);
-    let ratio = if of_keys { KEYS_MEMORY_RATIO } else { MEMORY_RATIO };
+    let of_lists = input.get(HEADER_BYTES).is_some_and(|kind| *kind >= 136);
+    let ratio = if of_lists { LISTS_MEMORY_RATIO } else { MEMORY_RATIO };
     let decoded = within(ratio * input.len() + 512, || decode(input));
     let shared = decode_shared(&Bytes::copy_from_slice(input));
     let packet = match (decoded, shared) {

@@ -24,6 +24,8 @@ use rackweave_core::{
     VolumeId, VssdId,
 };
 
+#[path = "drawn_cloud.rs"]
+mod cloud;
 #[path = "drawn_keys.rs"]
 mod keys;
 
@@ -130,7 +132,7 @@ impl Draw {
     }
 
     fn body(&mut self) -> (Op, Body) {
-        match self.below(14) {
+        match self.below(15) {
             0 => (Op::CreateVssd, Body::Table(Table::Create(Box::new(self.row())))),
             1 => (Op::DelVssd, Body::Table(Table::Delete)),
             2 => (Op::GcOp, Body::Table(Table::Gc(self.gc()))),
@@ -156,9 +158,13 @@ impl Draw {
             9 => self.kv_request(),
             10 => (Op::Reply, Body::Kv(self.kv_answer())),
             11 => (Op::Control, Body::Control(self.control())),
-            _ => {
+            12 | 13 => {
                 let keys = self.keys();
                 (keys.0.op(), Body::Keys(keys))
+            }
+            _ => {
+                let cloud = self.cloud();
+                (cloud.0.op(), Body::Cloud(cloud))
             }
         }
     }
@@ -625,7 +631,7 @@ impl Draw {
         }
     }
     fn volume_error(&mut self) -> VolumeError {
-        match self.below(14) {
+        match self.below(15) {
             9 => VolumeError::OwnAndLevel { level: self.isolation(), unit: self.unit() },
             10 => VolumeError::OwnReplicas { replicas: self.u32(), least: self.u32(), most: self.u32() },
             11 => VolumeError::OwnSetAside {

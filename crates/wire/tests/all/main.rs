@@ -1,6 +1,7 @@
 //! Tests of the wire format.
 
 mod allocated;
+mod cloud;
 mod drawn;
 mod fuzz;
 mod golden;
