@@ -14,7 +14,9 @@ use rackweave_core::rng::mix64;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{Layout, NodeId, Rng, Span, Time};
 use rackweave_kv::replicated::KeyService;
-use rackweave_kv_replica::types::View;
+use rackweave_kv_replica::Membership;
+use rackweave_kv_replica::hash::partition;
+use rackweave_kv_replica::types::{Partition, View};
 use rackweave_rack::build;
 use rackweave_rack::sim::{Contents, Sim, SimConfig};
 use rackweave_rack::wire::{Authentication, TransportConfig};
@@ -135,6 +137,8 @@ pub enum Violation {
     Answer { kind: Kind, answer: String },
     #[error("{pending} requests without an answer for {PATIENCE}; {state:?}")]
     Stuck { pending: usize, state: Vec<String> },
+    #[error("network: {0}")]
+    Network(String),
     #[error("server {server}: {problem}")]
     Store { server: u32, problem: String },
     #[error("not whole for {PATIENCE} without faults: {0}")]
@@ -252,22 +256,23 @@ impl Run {
     }
     fn whole(&self) -> Result<(), String> {
         let m = self.sim.meta().and_then(|m| m.key_membership()).ok_or("no membership service")?;
-        m.views().try_for_each(|view: &View| {
-            let (p, members) = (view.partition, view.readable().count());
-            if !m.is_active(p) || m.is_stopped(p) || members != m.replicas() || view.members.len() != members {
-                return Err(format!("{view:?}, active: {}, stopped: {}", m.is_active(p), m.is_stopped(p)));
+        m.views().try_for_each(|view| self.whole_in(m, view))
+    }
+    fn whole_in(&self, m: &Membership, view: &View) -> Result<(), String> {
+        let (p, members) = (view.partition, view.readable().count());
+        if !m.is_active(p) || m.is_stopped(p) || members != m.replicas() || view.members.len() != members {
+            return Err(format!("{view:?}, active: {}, stopped: {}", m.is_active(p), m.is_stopped(p)));
+        }
+        let node = |n: NodeId| self.service(Layout::server_number(n)).and_then(KeyService::key_node);
+        let mut first = None;
+        for n in view.readable() {
+            let node = node(n).ok_or(format!("{n} does not run"))?;
+            let (undecided, keys) = (node.undecided(p), node.versions(p).collect::<Vec<_>>());
+            if undecided > 0 || *first.get_or_insert_with(|| keys.clone()) != keys {
+                return Err(format!("{n} has {undecided} undecided puts of {p} or other keys than the rest"));
             }
-            let node = |n: NodeId| self.service(Layout::server_number(n)).and_then(KeyService::key_node);
-            let mut first = None;
-            for n in view.readable() {
-                let node = node(n).ok_or(format!("{n} does not run"))?;
-                let (undecided, keys) = (node.undecided(p), node.versions(p).collect::<Vec<_>>());
-                if undecided > 0 || *first.get_or_insert_with(|| keys.clone()) != keys {
-                    return Err(format!("{n} has {undecided} undecided puts of {p} or other keys than the rest"));
-                }
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
     fn under_way(&self, client: u32) -> usize {
         self.pending.iter().filter(|p| p.client == client).count()
@@ -331,12 +336,32 @@ impl Run {
     fn stuck(&self) -> Violation {
         Violation::Stuck { pending: self.pending.len(), state: self.described() }
     }
+    /// Open requests, partitions that are not served, and nodes.
     fn described(&self) -> Vec<String> {
-        let of = |server: u32| match self.service(server) {
-            None => "its server does not run".into(),
-            Some(s) => format!("refused: {:?}, runs: {}", s.refused(), s.key_node().is_some()),
+        let open = |p: &Pending| {
+            let age = self.sim.now().since(p.start);
+            format!("client {}: {:?} of key {} in {:?} for {age}", p.client, p.kind, p.key, self.partition(p.key))
         };
-        (0..self.plan.servers).map(of).collect()
+        let mut all: Vec<String> = self.pending.iter().map(open).collect();
+        let m = self.sim.meta().and_then(|m| m.key_membership());
+        let unserved = |view: &View| {
+            let m = m.filter(|m| !m.is_active(view.partition) || m.is_stopped(view.partition))?;
+            self.whole_in(m, view).err()
+        };
+        let unserved: Vec<String> = m.iter().flat_map(|m| m.views()).filter_map(unserved).collect();
+        all.push(format!("{} partitions are not served", unserved.len()));
+        all.extend(unserved.into_iter().take(4));
+        all.extend((0..self.plan.servers).map(|server| self.server_described(server)));
+        all
+    }
+    fn server_described(&self, server: u32) -> String {
+        let Some(s) = self.service(server) else { return format!("server {server} does not run") };
+        let undecided = s.key_node().map(|n| (0..64).map(|p| n.undecided(Partition(p))).sum::<usize>());
+        let space = s.store().map(rackweave_kv::store::Store::space);
+        format!("server {server}: refused: {:?}, undecided: {undecided:?}, {space:?}", s.refused())
+    }
+    fn partition(&self, n: u32) -> Partition {
+        partition(&key(n), 6)
     }
 
     /// One event, and what follows from it.
@@ -351,6 +376,9 @@ impl Run {
             ready.into_iter().for_each(|(_, n)| self.sim.restart(n).expect("the configuration did not change"));
         } else {
             self.sim.step();
+        }
+        if let Some(what) = self.sim.network_violation() {
+            return Err(Violation::Network(what));
         }
         for i in 0..self.plan.servers {
             if let Some(Err(e)) = self.sim.server(i).map(rackweave_server::Server::check) {

@@ -128,6 +128,8 @@ pub enum Violation {
     Request { store: u32, error: store::Error },
     #[error("{pending} requests without an answer for {PATIENCE}; stores: {stores:?}")]
     Stuck { pending: usize, stores: Vec<String> },
+    #[error("network: {0}")]
+    Network(String),
     #[error("store {store}: {problem}")]
     Store { store: u32, problem: String },
 }
@@ -331,6 +333,9 @@ impl Run {
             ready.into_iter().for_each(|(_, n)| self.sim.restart(n).expect("the configuration did not change"));
         } else {
             self.sim.step();
+        }
+        if let Some(what) = self.sim.network_violation() {
+            return Err(Violation::Network(what));
         }
         for i in 0..SERVERS {
             if let Some(Err(e)) = self.sim.server(i).map(rackweave_server::Server::check) {

@@ -4,7 +4,8 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::Class;
 use rackweave_core::{NodeId, Time};
 
-/// A packet's bytes in two consecutive parts, so that its data is neither copied nor split.
+/// A packet's bytes in two consecutive parts, so that its data is neither copied nor split. One whose body has 65,535 bytes
+/// or more before the data arrives in one part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     /// The packet's header (80 bytes) and its body up to the data.

@@ -16,6 +16,8 @@ pub const VERSION: u8 = 3;
 pub const HEAD_BYTES: usize = rackweave_wire::HEADER_BYTES;
 /// Bytes of the short form's header.
 pub const SHORT_HEAD_BYTES: usize = 44;
+/// Longest part of a body before the data that a chunk can tell.
+pub const PREFIX_MAX: u16 = u16::MAX;
 /// Bytes of a chunk's extension.
 pub const EXTENSION_BYTES: usize = 32;
 /// Bytes of the extension of a datagram without a chunk.
@@ -154,7 +156,7 @@ pub struct Chunk {
     pub number: u16,
     /// Bytes per chunk, except the last.
     pub chunk_bytes: u16,
-    /// Bytes of the body before the data.
+    /// Bytes of the body before the data. [`PREFIX_MAX`]: these or more, and the receiver does not divide the body.
     pub prefix_bytes: u16,
 }
 

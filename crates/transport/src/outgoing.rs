@@ -3,7 +3,7 @@
 use rackweave_core::{NodeId, Time, VssdId};
 
 use crate::api::Message;
-use crate::header::{ACK_SPAN, Chunk, HEAD_BYTES, TransferId};
+use crate::header::{ACK_SPAN, Chunk, HEAD_BYTES, PREFIX_MAX, TransferId};
 
 /// States of a chunk other than the counter of its last datagram; counters lie between them.
 pub(crate) const UNSENT: u64 = 0;
@@ -90,7 +90,7 @@ impl Outgoing {
             body_bytes: self.body_bytes() as u32,
             number: number as u16,
             chunk_bytes: self.chunk_bytes as u16,
-            prefix_bytes: self.prefix_bytes().min(usize::from(u16::MAX)) as u16,
+            prefix_bytes: self.prefix_bytes().min(usize::from(PREFIX_MAX)) as u16,
         }
     }
     pub fn may_send_more(&self) -> bool {

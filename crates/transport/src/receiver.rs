@@ -10,7 +10,8 @@ use crate::api::Message;
 use crate::config::Config;
 use crate::crc::{BLOCK_BYTES, append, combine, crc32c, parts};
 use crate::header::{
-    ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Space, TransferId, restore,
+    ACK_HEAD_BYTES, ACK_SPAN, ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, PREFIX_MAX, Space, TransferId,
+    restore,
 };
 use crate::window::Window;
 
@@ -322,6 +323,10 @@ impl Receiver {
         self.partial.retain(|p| *p != c.id);
         self.finish(c);
         restore(&mut i.head[..HEAD_BYTES]);
+        if i.like.prefix_bytes == PREFIX_MAX && !mutant!("transport.head.cut") {
+            i.head.append(&mut i.data);
+            i.blocks = None;
+        }
         let crcs = i.blocks.map_or_else(Vec::new, |b| b.finish(&i.data));
         Outcome::Whole(Message { head: i.head.into(), data: i.data.into() }, crcs)
     }

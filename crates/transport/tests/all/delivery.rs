@@ -33,6 +33,30 @@ fn one_small_message_is_one_datagram_and_its_acknowledgement_another() {
     assert_eq!((w.end(2).counters().sent, w.end(3).counters().sent), (1, 1));
 }
 
+/// Keys' messages have no data apart, and heads of megabytes.
+#[test]
+fn a_head_longer_than_the_format_can_tell_arrives_with_the_data_behind_it() {
+    let long = usize::from(u16::MAX);
+    let mut w = World::new(1, Faults { loss: 0.02, reorder: 0.05, ..Faults::default() });
+    w.add(2, Config::default(), keys());
+    w.add(3, Config::default(), keys());
+    let shapes = [long - 1, long, long + 1, 1 << 20].into_iter().flat_map(|prefix| [(prefix, 0), (prefix, 8192)]);
+    let sent: Vec<_> =
+        (0..).zip(shapes).map(|(n, (prefix, data))| message(Op::Peer, Class::Silver, 2, 0, n, prefix, data)).collect();
+    for m in &sent {
+        w.send(2, 3, m.clone(), Time::MAX, 0).expect("taken");
+    }
+    w.settle(Span::from_secs(5));
+    assert_eq!(w.delivered(3).count(), sent.len());
+    for d in w.delivered(3) {
+        let m = &sent[number(&d.message) as usize];
+        assert_eq!(d.message.join()[20..], m.join()[20..]);
+        let apart = m.head.len() - 80 < long;
+        assert_eq!(d.message.data.len(), if apart { m.data.len() } else { 0 }, "prefix {}", m.head.len() - 80);
+        assert_eq!(d.crcs.len(), d.message.data.len().div_ceil(4096));
+    }
+}
+
 /// Sends messages of all sizes in both directions and checks them on arrival.
 fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, deadline: Option<Span>) -> World {
     let mut w = World::new(seed, faults);
@@ -43,7 +67,8 @@ fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, d
     for n in 0..messages {
         let (from, to) = if rng.chance(0.5) { (2, 3) } else { (3, 2) };
         let size = *rng.pick(&[0usize, 100, 512, 4096, 8192, 65_536]);
-        let m = message(Op::Peer, *rng.pick(&CLASSES), from, 0, n, rng.below(80) as usize, size);
+        let prefix = if rng.chance(0.02) { 80_000 } else { rng.below(80) as usize };
+        let m = message(Op::Peer, *rng.pick(&CLASSES), from, 0, n, prefix, size);
         let until = deadline.map_or(Time::MAX, |d| w.now + d);
         while w.send(from, to, m.clone(), until, n).is_err() {
             assert!(w.step());
