@@ -5,10 +5,12 @@ CARGO ?= cargo
 BIN := target/release/rackweave
 # Passed to `rackweave up`, for instance: make up ARGS="--servers 6 --http 127.0.0.1:9100"
 ARGS ?=
+# A new rack has keys; without: make up KEYS=
+KEYS ?= --keys
 DATA_PLANE ?= process
 
 up: build
-	$(BIN) up $(ARGS)
+	$(BIN) up $(KEYS) $(ARGS)
 
 # The same on hosts in network namespaces, with the switch in a process or in the kernel: DATA_PLANE=process|tc|xdp.
 netns-rack: build

@@ -153,6 +153,13 @@ pub struct Up {
     /// NBD address: HOST:PORT or unix:PATH [default: 127.0.0.1:10809; with --netns nbd.sock in the data directory]
     #[arg(long, value_name = "ADDR")]
     pub nbd: Option<Address>,
+    /// Address for Redis clients of a rack with keys: HOST:PORT or unix:PATH [default: 127.0.0.1:6379; with --netns resp.sock in the
+    /// data directory]
+    #[arg(long, value_name = "ADDR")]
+    pub resp: Option<Address>,
+    /// Give a new rack replicated keys: three copies, on a part of every drive (kv.channels)
+    #[arg(long)]
+    pub keys: bool,
     /// Servers of a new rack [default: 4]
     #[arg(long, value_name = "N")]
     pub servers: Option<u32>,
@@ -231,6 +238,9 @@ pub enum Node {
         /// NBD address: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:10809")]
         nbd: Address,
+        /// Address for Redis clients of a rack with keys: HOST:PORT or unix:PATH [default: 127.0.0.1:6379]
+        #[arg(long, value_name = "ADDR")]
+        resp: Option<Address>,
         /// Address of Prometheus metrics: HOST:PORT or unix:PATH [default: none]
         #[arg(long, value_name = "ADDR")]
         http: Option<Address>,

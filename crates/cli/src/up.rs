@@ -12,14 +12,24 @@ use rackweave_net::node::{self, NodeOptions};
 use rackweave_net::processes;
 use rackweave_runtime::Options;
 use rackweave_runtime::net::Address;
+use rackweave_runtime::protocol::{Addresses, RespAddress};
 use rackweave_runtime::status::Facts;
 
 use crate::Failure;
 use crate::args::{DataPlane, Node, Timing, Up};
 
-/// Where NBD clients connect if nobody said where.
+/// Where clients connect without an option.
 const NBD_DEFAULT: &str = "127.0.0.1:10809";
 const NBD_SOCKET: &str = "nbd.sock";
+const RESP_DEFAULT: &str = "127.0.0.1:6379";
+const RESP_SOCKET: &str = "resp.sock";
+
+fn default_address(data: &Path, netns: bool, tcp: &str, socket: &str) -> Result<Address, Failure> {
+    Ok(if netns { Address::Unix(std::path::absolute(data)?.join(socket)) } else { tcp.parse()? })
+}
+fn resp_address(given: Option<&Address>, default: Address) -> RespAddress {
+    RespAddress { address: given.cloned().unwrap_or(default), required: given.is_some() }
+}
 
 /// `rackweave convert`
 pub fn convert(dir: &Path) -> Result<(), Failure> {
@@ -40,19 +50,21 @@ pub fn convert(dir: &Path) -> Result<(), Failure> {
 }
 
 pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
-    let nbd = match &a.nbd {
-        Some(nbd) => nbd.clone(),
-        None if a.netns => Address::Unix(std::path::absolute(data)?.join(NBD_SOCKET)),
-        None => NBD_DEFAULT.parse()?,
+    let nbd = default_address(data, a.netns, NBD_DEFAULT, NBD_SOCKET)?;
+    let resp = default_address(data, a.netns, RESP_DEFAULT, RESP_SOCKET)?;
+    let listen = Addresses {
+        nbd: a.nbd.clone().unwrap_or(nbd),
+        resp: resp_address(a.resp.as_ref(), resp),
+        http: a.http.clone(),
     };
     if a.pcap.is_some() && !a.processes && !a.netns {
         return Err("--pcap needs --processes or --netns: a rack in one process sends no datagrams".into());
     }
     let options = Options {
         data: data.into(),
-        nbd,
-        http: a.http.clone(),
+        listen,
         config: a.config.clone(),
+        keys: a.keys,
         servers: a.servers,
         ssd_size: a.ssd_size,
         timing: a.timing.map(|t| match t {
@@ -70,8 +82,8 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
         // Whoever started us may have closed our output: the rack runs on.
         let _ = if json {
-            let all =
-                serde_json::json!({ "data": facts.data, "nbd": facts.nbd, "http": facts.http, "driver": facts.driver });
+            let Facts { data, nbd, resp, http, driver, .. } = facts;
+            let all = serde_json::json!({ "data": data, "nbd": nbd, "resp": resp, "http": http, "driver": driver });
             writeln!(out, "{all}")
         } else {
             print(&mut out, facts)
@@ -93,9 +105,12 @@ pub fn node(data: &Path, a: &Node) -> Result<ExitCode, Failure> {
         Node::Server { config, id, .. } => (config, NodeName::server(*id)),
         Node::Gateway { config, id, .. } => (config, NodeName::gateway(*id)),
     };
-    let (nbd, http) = match a {
-        Node::Gateway { nbd, http, .. } => (Some(nbd.clone()), http.clone()),
-        _ => (None, None),
+    let listen = match a {
+        Node::Gateway { nbd, resp, http, .. } => {
+            let resp = resp_address(resp.as_ref(), RESP_DEFAULT.parse()?);
+            Some(Addresses { nbd: nbd.clone(), resp, http: http.clone() })
+        }
+        _ => None,
     };
     let data_plane = match a {
         Node::Switch { data_plane, .. } => data_plane.map(kind),
@@ -103,7 +118,7 @@ pub fn node(data: &Path, a: &Node) -> Result<ExitCode, Failure> {
     };
     let (supervised, config, pcap) = (config.supervised, config.config.clone(), config.pcap.clone());
     let replace_ssd = matches!(a, Node::Server { replace_ssd: true, .. });
-    let options = NodeOptions { data: data.into(), config, name, data_plane, nbd, http, pcap, replace_ssd, supervised };
+    let options = NodeOptions { data: data.into(), config, name, data_plane, listen, pcap, replace_ssd, supervised };
     let run = node::run(&options, move |facts| {
         if supervised {
             return;
@@ -137,6 +152,9 @@ fn print(out: &mut impl Write, facts: &rackweave_runtime::status::Facts) -> std:
             None => format!("{uri}/VOLUME"),
         };
         writeln!(out, "NBD      {example}")?;
+    }
+    for uri in &facts.resp {
+        writeln!(out, "RESP     {uri}")?;
     }
     if let Some(http) = &facts.http {
         writeln!(out, "metrics  {http}")?;

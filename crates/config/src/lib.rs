@@ -35,6 +35,7 @@ mod nbd;
 pub mod policy;
 pub mod racks;
 mod repair;
+mod resp;
 mod sched;
 mod size;
 mod ssd;
@@ -53,6 +54,7 @@ pub use nbd::{NbdSection, TlsConfig};
 pub use policy::{Policy, UnknownPolicy};
 pub use rackweave_core::admin::{Isolation, OwnUnit, SERVERS_MAX};
 pub use repair::{RepairSection, ScrubSection};
+pub use resp::RespSection;
 pub use sched::{SchedConfigKind, SchedSection};
 pub use size::{Size, SizeError};
 pub use ssd::{BlockingConfig, Levels, SsdSection, TimingConfig};
@@ -143,6 +145,8 @@ pub struct RackConfig {
     /// Key-value stores, one for each server.
     #[serde(skip_serializing_if = "KvSection::is_default")]
     pub kv: KvSection,
+    #[serde(skip_serializing_if = "RespSection::is_default")]
+    pub resp: RespSection,
     /// Memory limits of connections.
     #[serde(skip_serializing_if = "MemorySection::is_default")]
     pub memory: MemorySection,
@@ -177,6 +181,7 @@ impl Default for RackConfig {
             repair: RepairSection::default(),
             scrub: ScrubSection::default(),
             kv: KvSection::default(),
+            resp: RespSection::default(),
             memory: MemorySection::default(),
         };
         rack.policy.apply(&rack)

@@ -186,9 +186,10 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     whole.switch = s.switch.or(whole.switch.take());
     if name == NodeName::META.to_string() {
         let nbd = std::mem::take(&mut whole.rack.nbd);
+        let resp = std::mem::take(&mut whole.rack.resp);
         let links = std::mem::take(&mut whole.rack.links_cut);
         whole.rack = s.rack;
-        whole.rack.nbd = nbd;
+        (whole.rack.nbd, whole.rack.resp) = (nbd, resp);
         whole.rack.links_cut.extend(links);
         (whole.servers, whole.sets, whole.volumes) = (s.servers, s.sets, s.volumes);
     } else if name.starts_with("server-") {
@@ -197,6 +198,7 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
         whole.rack.timing = s.rack.timing;
     } else if name.starts_with("gateway-") {
         whole.rack.nbd.extend(s.rack.nbd);
+        whole.rack.resp.extend(s.rack.resp);
         whole.rack.links_cut.extend(s.rack.links_cut);
         whole.rack.http = s.rack.http.or(whole.rack.http.take());
         whole.rack.connections += s.rack.connections;

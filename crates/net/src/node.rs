@@ -20,8 +20,7 @@ use rackweave_runtime::datadir::{DataDir, private_directory};
 use rackweave_runtime::engine::{Engine, ROOM_RETRY};
 use rackweave_runtime::event_loop::{Admitted, Announce, EventLoop, RequestNodes};
 use rackweave_runtime::kernel::KernelNode;
-use rackweave_runtime::net::Address;
-use rackweave_runtime::protocol::{self, Protocol};
+use rackweave_runtime::protocol::{self, Addresses, Protocol};
 use rackweave_runtime::status::Facts;
 use rackweave_runtime::store::{MetaStore, NoStore, StoreThread};
 use rackweave_runtime::syncer::Syncer;
@@ -43,10 +42,8 @@ pub struct NodeOptions {
     pub name: NodeName,
     /// For the switch: the data plane, overriding the configuration.
     pub data_plane: Option<DataPlaneKind>,
-    /// For a gateway: the address for NBD clients.
-    pub nbd: Option<Address>,
-    /// For a gateway: the address for Prometheus.
-    pub http: Option<Address>,
+    /// For a gateway: the addresses for its clients.
+    pub listen: Option<Addresses>,
     /// File for a capture of its datagrams.
     pub pcap: Option<PathBuf>,
     /// For a server: its SSD is replaced by an empty one.
@@ -88,10 +85,8 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
         names: hosts.names().map(|n| n.to_string()).collect(),
         ..Facts::of(&cfg)
     };
-    let mut listeners = match &options.nbd {
-        Some(nbd) => protocol::listen(&cfg, nbd, options.http.as_ref(), &mut facts)?,
-        None => Vec::new(),
-    };
+    let listen = options.listen.as_ref().map(|at| protocol::listen(&cfg, at, &mut facts));
+    let mut listeners = listen.transpose()?.unwrap_or_default();
     listeners.push(up::listen_control(&dir)?);
     if let Some(control) = &cfg.control {
         let tls = channel::server(&control.certificates)?;

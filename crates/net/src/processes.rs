@@ -28,6 +28,7 @@ use rackweave_runtime::control::{self, Answer, Command as Question, Local, Statu
 use rackweave_runtime::datadir::{DataDir, DataDirError};
 use rackweave_runtime::net::Address;
 use rackweave_runtime::poll::{Interest, Poll, Ready, drain_bytes};
+use rackweave_runtime::protocol::Addresses;
 use rackweave_runtime::secure::NbdTls;
 use rackweave_runtime::status::Facts;
 use rackweave_runtime::up::{self, Options, UpError};
@@ -115,6 +116,7 @@ struct Processes {
     data: PathBuf,
     config: PathBuf,
     nbd: String,
+    resp: Option<String>,
     http: Option<String>,
     /// Network namespaces of the processes, if any.
     namespaces: Option<Namespaces>,
@@ -161,8 +163,9 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
         program: program.into(),
         data: std::path::absolute(dir.path())?,
         config: std::path::absolute(config)?,
-        nbd: options.nbd.to_string(),
-        http: options.http.as_ref().map(ToString::to_string),
+        nbd: options.listen.nbd.to_string(),
+        resp: options.listen.resp.of(&cfg)?.map(ToString::to_string),
+        http: options.listen.http.as_ref().map(ToString::to_string),
         namespaces,
         pcap: options.pcap.as_ref().map(std::path::absolute).transpose()?,
         replace_ssd: options.replace_ssd.clone(),
@@ -186,7 +189,8 @@ fn namespaces(
     options: &Options,
     (data_plane, numbered): (DataPlaneKind, u32),
 ) -> Result<Namespaces, DistributedError> {
-    for (option, address) in [("nbd", Some(&options.nbd)), ("http", options.http.as_ref())] {
+    let Addresses { nbd, resp, http } = &options.listen;
+    for (option, address) in [("nbd", Some(nbd)), ("resp", Some(&resp.address)), ("http", http.as_ref())] {
         if let Some(tcp @ Address::Tcp(_)) = address {
             return Err(DistributedError::NoWayIn { option, address: tcp.to_string() });
         }
@@ -463,6 +467,7 @@ impl Processes {
         }
         if kind == "gateway" {
             c.arg("--nbd").arg(&self.nbd);
+            c.args(self.resp.iter().flat_map(|resp| ["--resp", resp.as_str()]));
             c.args(self.http.iter().flat_map(|http| ["--http", http.as_str()]));
         }
         self.nodes[i].starts += 1;
@@ -602,6 +607,7 @@ impl Processes {
             timing: s.rack.timing.clone(),
             driver: format!("{} processes, {}", self.nodes.len(), s.rack.driver),
             nbd: s.rack.nbd.clone(),
+            resp: s.rack.resp.clone(),
             http: s.rack.http.clone(),
             ..Facts::default()
         }

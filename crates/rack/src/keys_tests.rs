@@ -10,7 +10,7 @@ use rackweave_core::{Layout, NodeId, Rng, Span, Time};
 use rackweave_kv_replica::types::Partition;
 use rackweave_sim::{CutOdds, LinkFaults};
 
-use crate::sim::{Contents, Sim, SimConfig};
+use crate::sim::{Contents, Sim, SimConfig, UNIX_MS_AT_ZERO};
 use crate::wire::{Authentication, TransportConfig};
 
 fn config(servers: u32) -> RackConfig {
@@ -43,6 +43,61 @@ fn puts_are_durable_on_all_servers_of_a_rack() {
         let Ok(kv::Reply::Value { found: Some(found), .. }) = answer else { panic!("get {n}: {answer:?}") };
         assert_eq!(found.value, value(n));
     }
+}
+
+/// Every start of a server has another clock, hours apart; its host's wall clock is right.
+#[test]
+fn values_expire_by_the_wall_clock_whatever_nodes_count_from() {
+    let cfg = config(3);
+    let offset = Span::from_secs(20_000);
+    let sim = SimConfig { contents: Contents::Memory, clocks_restart: true, offset, ..SimConfig::new(3) };
+    let mut sim = Sim::new(&cfg, sim).expect("sound");
+    sim.run_until(Time::ZERO + Span::from_secs(2));
+    for (n, expires) in [(1, Expires::At(UNIX_MS_AT_ZERO + 30_000)), (2, Expires::In(60_000)), (3, Expires::Never)] {
+        let op =
+            kv::Op::Put { key: key(n), condition: Condition::Always, change: Change::Set { value: value(n), expires } };
+        assert_eq!(ask(&mut sim, op), Ok(kv::Reply::Put(kv::Verdict::Applied)));
+    }
+    for round in 0..3 {
+        (0..3).for_each(|i| _ = sim.power_cut(i, CutOdds { drop: 1.0, tear: 0.0 }));
+        (0..3).for_each(|i| sim.restart(sim.engine().layout().server(i).expect("a server")).expect("starts"));
+        sim.run_until(Time::ZERO + Span::from_secs(10 + 30 * round));
+        assert_eq!(there(&mut sim), [round < 1, round < 2, true], "round {round}");
+    }
+}
+
+/// A rack in one process stands still with its process, and goes on with a wall clock that has not stood.
+#[test]
+fn time_in_which_a_rack_stood_still_counts_for_values_that_expire() {
+    let mut sim = Sim::new(&config(3), SimConfig { contents: Contents::Memory, ..SimConfig::new(4) }).expect("sound");
+    sim.run_until(Time::ZERO + Span::from_secs(2));
+    for (n, seconds) in [(1, 3_600), (2, 7_200), (3, 8_000)] {
+        let change = Change::Set { value: value(n), expires: Expires::In(seconds * 1_000) };
+        let op = kv::Op::Put { key: key(n), condition: Condition::Always, change };
+        assert_eq!(ask(&mut sim, op), Ok(kv::Reply::Put(kv::Verdict::Applied)));
+    }
+    let stood = |sim: &mut Sim, seconds: u64| {
+        (0..3).for_each(|i| sim.server_mut(i).expect("runs").set_unix_ms_at_zero(UNIX_MS_AT_ZERO + seconds * 1_000));
+        sim.run_until(sim.now() + Span::from_secs(1));
+    };
+    assert_eq!(there(&mut sim), [true; 3]);
+    stood(&mut sim, 3_600);
+    assert_eq!(there(&mut sim), [false, true, true]);
+    assert_eq!(ask(&mut sim, kv::Op::Count), Ok(kv::Reply::Count { keys: 2, expiring: 2 }), "deleted, without a get");
+    // A value that was deleted stays deleted, whatever a clock says.
+    stood(&mut sim, 0);
+    assert_eq!(there(&mut sim), [false, true, true]);
+    stood(&mut sim, 7_300);
+    assert_eq!(there(&mut sim), [false, false, true]);
+}
+
+/// Which of the keys 1 to 3 have their value.
+fn there(sim: &mut Sim) -> [bool; 3] {
+    [1, 2, 3].map(|n| {
+        let answer = ask(sim, kv::Op::Get { key: key(n), room: u32::MAX, latest: false });
+        let Ok(kv::Reply::Value { found, .. }) = answer else { panic!("get {n}: {answer:?}") };
+        found.inspect(|f| assert_eq!(f.value, value(n))).is_some()
+    })
 }
 
 fn key(n: u64) -> Bytes {

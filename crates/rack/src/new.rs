@@ -3,7 +3,7 @@
 
 use rackweave_config::{Isolation, RackConfig, SERVERS_MAX};
 
-use crate::build;
+use crate::build::{self, BuildError};
 
 /// Chooses the omitted keys. With `[hosts]` the addresses bound the number of servers; servers of two racks are
 /// numbered rack by rack, so none can be added there.
@@ -14,6 +14,35 @@ pub fn choose(cfg: &mut RackConfig) {
     if cfg.ssd.spare.is_none() {
         cfg.ssd.spare = Some(u32::from(servers_heal(cfg) && divides(cfg)));
     }
+}
+
+/// Most replicas of each key in a rack that was told nothing else.
+const KEY_REPLICAS: u32 = 3;
+
+/// Gives a new rack replicated keys, if its configuration has none: the fewest channels of each drive that are enough for a log,
+/// and all that shared sets then leave unused.
+///
+/// # Errors
+/// The drive has no channel to spare.
+pub fn give_keys(cfg: &mut RackConfig) -> Result<(), BuildError> {
+    if cfg.kv.replicas == 0 {
+        cfg.kv.replicas = KEY_REPLICAS.min(cfg.servers);
+    }
+    if cfg.kv.channels > 0 {
+        return Ok(());
+    }
+    let channels = build::profile(cfg)?.geometry.channels;
+    let room = |channels: u16| {
+        let mut with = cfg.clone();
+        with.kv.channels = channels;
+        build::capacity_bytes(&with)
+    };
+    let first = room(1);
+    let enough = (1..channels).find_map(|n| Some((n, room(n).ok()?)));
+    let (fewest, bytes) = enough.map_or_else(|| first.map(|bytes| (1, bytes)), Ok)?;
+    let most = (fewest..channels).take_while(|n| room(*n).is_ok_and(|b| b == bytes)).last();
+    cfg.kv.channels = most.unwrap_or(fewest);
+    Ok(())
 }
 
 /// Whether one free slot on each drive takes the copies of a lost server: as many as `replicas`, on the others of its
@@ -60,5 +89,27 @@ mod tests {
         assert_eq!(chosen("servers = 8\n[racks]\ncount = 2"), (Some(1), None));
         // Three copies of a lost server, and two others in its rack.
         assert_eq!(chosen("servers = 6\n[racks]\ncount = 2"), (Some(0), None));
+    }
+
+    fn with_keys(text: &str) -> Result<(u16, u32), BuildError> {
+        let mut cfg = RackConfig::parse(text).expect("valid");
+        choose(&mut cfg);
+        give_keys(&mut cfg)?;
+        cfg.validate().expect("what is chosen is valid");
+        assert!(build::profile(&cfg).is_ok(), "{text}");
+        Ok((cfg.kv.channels, cfg.kv.replicas))
+    }
+
+    #[test]
+    fn keys_get_a_channel_and_those_that_shared_sets_leave_over() {
+        assert_eq!(with_keys("").expect("room"), (4, 3), "the 12 others are divided by 4 slots");
+        assert_eq!(with_keys("servers = 3").expect("room"), (1, 3), "the 15 others are divided by 3 slots");
+        assert_eq!(with_keys("servers = 2\nreplicas = 2").expect("room").1, 2);
+        assert_eq!(with_keys("[kv]\nchannels = 2\nreplicas = 1").expect("room"), (2, 1), "written keys stay");
+        assert_eq!(with_keys("[ssd]\nisolation = \"die\"").expect("room").0, 1);
+        assert!(
+            matches!(with_keys("[ssd]\nchannels = 4"), Err(BuildError::Units { .. })),
+            "a channel for each slot, and no more"
+        );
     }
 }

@@ -134,6 +134,9 @@ pub struct Sim {
     capture: Option<SharedCapture>,
 }
 
+/// The wall clock at virtual time zero, in milliseconds since 1970.
+pub const UNIX_MS_AT_ZERO: u64 = 1_700_000_000_000;
+
 impl Sim {
     /// All nodes, booting at time zero.
     ///
@@ -235,10 +238,15 @@ impl Sim {
             // Without contents it is an empty drive, which no metadata service would accept as the previous one.
             self.replace_disk(i);
         }
-        let node = self.make(n)?;
+        let mut node = self.make(n)?;
         if self.sim.clocks_restart {
             let offset_ns = mix64(mix64(self.sim.seed ^ self.starts << 32) ^ u64::from(n.0)) % (self.sim.offset.0 + 1);
             self.engine.set_clock(n, NodeClock { offset_ns, ..self.engine.clock(n) });
+        }
+        if let RackNode::Server(server) = &mut node {
+            // Its host's wall clock is right when it starts.
+            let ms = |t: Time| t.0 / 1_000_000;
+            server.set_unix_ms_at_zero(UNIX_MS_AT_ZERO + ms(self.engine.now()) - ms(self.engine.local_time(n)));
         }
         if self.engine.layout().kind(n) == Some(NodeKind::Switch) {
             self.engine.net().switch_works(n, true);

@@ -61,6 +61,11 @@ impl Clock {
     pub fn machine_at_zero(&self) -> u64 {
         self.machine.saturating_sub(self.now.0)
     }
+    /// The wall clock at time zero, in milliseconds since 1970, as the host shows it now. It differs from an earlier reading by
+    /// [`Clock::skipped`], and by the steps of the host's clock since.
+    pub fn unix_ms_at_zero(&self) -> u64 {
+        (nanos_of(libc::CLOCK_REALTIME).saturating_sub(self.now.0)) / 1_000_000
+    }
     /// Time skipped since the start.
     pub fn skipped(&self) -> Span {
         self.skipped

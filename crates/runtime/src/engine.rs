@@ -44,6 +44,8 @@ pub trait Nodes {
     fn end(&mut self, _node: NodeId) {}
     /// Sets the drive of the server with this device; called before the server starts.
     fn set_drive(&mut self, _server: u32, _drive: DriveId) {}
+    /// Sets the wall clock at time zero, in milliseconds since 1970. The nodes are woken afterwards.
+    fn set_unix_ms_at_zero(&mut self, _ms: u64) {}
     /// Whether the host's disk has room for writes to this server's drive.
     fn set_host_room(&mut self, _now: Time, _server: u32, _room: bool) {}
     /// Whether the metadata service may store changes; `Some` is the reason why not.
@@ -209,9 +211,17 @@ impl<N: Nodes, F: FileIo, M: MetaStore> Engine<N, F, M> {
     /// Changes the policy of the nodes here; returns what differs.
     pub fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
         let changes = self.nodes.set_policy(now, policy)?;
+        self.wake_all();
+        Ok(changes)
+    }
+    /// Sets the wall clock at time zero, in milliseconds since 1970, for all nodes here.
+    pub fn set_unix_ms_at_zero(&mut self, ms: u64) {
+        self.nodes.set_unix_ms_at_zero(ms);
+        self.wake_all();
+    }
+    fn wake_all(&mut self) {
         let here = (0..self.nodes.count()).map(NodeId).filter(|&n| self.nodes.hosts(n));
         self.queue.extend(here.map(|n| (n, Event::Timer)));
-        Ok(changes)
     }
 
     /// Delivers what is due at `now` and its consequences, at most [`EVENTS_PER_TURN`] events. False if more is ready.

@@ -39,6 +39,7 @@ use super::status::{Describe, Facts};
 use super::store::{MetaStore, StoreError};
 use super::syncer::Syncer;
 use super::tenants::VolumeLatencies;
+use super::wall::WallClock;
 use super::watch::Beat;
 use rackweave_config::{CONNECTIONS_MAX, MemorySection};
 use rackweave_device::FileIo;
@@ -119,6 +120,7 @@ pub struct EventLoop<N, F, M> {
     net: Option<Box<dyn Network>>,
     facts: Facts,
     clock: Clock,
+    wall: WallClock,
     started: Time,
     poll: Poll,
     syncer: Syncer,
@@ -165,7 +167,7 @@ pub struct EventLoop<N, F, M> {
 impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     /// `signal` becomes readable when the rack is to stop.
     pub fn new(
-        engine: Engine<N, F, M>,
+        mut engine: Engine<N, F, M>,
         takers: RequestNodes,
         mut net: Option<Box<dyn Network>>,
         mut facts: Facts,
@@ -193,12 +195,15 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         if let Some(net) = &mut net {
             net.keep_time_of(&clock);
         }
+        let wall = WallClock::new(&clock);
+        engine.set_unix_ms_at_zero(wall.unix_ms_at_zero());
         Ok(EventLoop {
             engine,
             takers,
             net,
             facts,
             clock,
+            wall,
             started: now,
             poll,
             syncer,
@@ -296,6 +301,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         let mut ready = Vec::new();
         let mut now = self.clock.read();
         while self.stage != Stage::Stopped {
+            if self.wall.has_changed(self.clock.skipped()) {
+                self.engine.set_unix_ms_at_zero(self.wall.unix_ms_at_zero());
+            }
             let quiet = self.engine.run(now);
             if self.admitted.is_some() {
                 self.look_whether_admitted()?;

@@ -32,6 +32,7 @@ pub mod store;
 pub mod syncer;
 mod tenants;
 pub mod up;
+mod wall;
 pub mod watch;
 
 pub use convert::convert_all;

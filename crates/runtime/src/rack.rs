@@ -66,6 +66,8 @@ pub struct RackNodes {
     made: Vec<(&'static str, bool)>,
     /// The volume client and its node.
     client: Option<(NodeId, Clients)>,
+    /// The wall clock at time zero, for servers that start again.
+    unix_ms_at_zero: u64,
 }
 
 impl RackNodes {
@@ -114,6 +116,7 @@ impl RackNodes {
             servers,
             drives: vec![DriveId::NONE; cfg.servers_max() as usize],
             client: client.map(|(i, &node)| (node, Clients::new(&of_client, i, nonce()))),
+            unix_ms_at_zero: 0,
         })
     }
 
@@ -242,6 +245,11 @@ impl Nodes for RackNodes {
         }
     }
 
+    fn set_unix_ms_at_zero(&mut self, ms: u64) {
+        self.unix_ms_at_zero = ms;
+        self.servers.iter_mut().flatten().for_each(|s| s.set_unix_ms_at_zero(ms));
+    }
+
     fn set_store_full(&mut self, why: Option<&str>) {
         if let Some(meta) = &mut self.meta {
             meta.set_store_full(why);
@@ -267,7 +275,9 @@ impl Nodes for RackNodes {
     fn begin(&mut self, node: NodeId) -> Result<(), BuildError> {
         let s = self.place(node).ok_or(BuildError::NotHere { node })?;
         self.made[s] = policy::made_with(&self.cfg);
-        self.servers[s] = Some(one_server(&self.cfg, s as u32, random_u64(), self.hosted, self.drives[s])?);
+        let mut server = one_server(&self.cfg, s as u32, random_u64(), self.hosted, self.drives[s])?;
+        server.set_unix_ms_at_zero(self.unix_ms_at_zero);
+        self.servers[s] = Some(server);
         Ok(())
     }
 

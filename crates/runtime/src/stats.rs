@@ -78,6 +78,9 @@ exported! {
         driver: String = |s| s.view.facts.driver.clone();
         timing: String = |s| s.view.facts.timing.clone();
         nbd: Vec<String> = |s| s.view.facts.nbd.clone();
+        /// Where Redis clients connect; empty without keys.
+        #[serde(default)]
+        resp: Vec<String> = |s| s.view.facts.resp.clone();
         http: Option<String> = |s| s.view.facts.http.clone();
         /// Bytes that all volumes on shared sets together may promise, and do promise.
         promise_limit: u64 = |s| s.view.rack.promise_limit,

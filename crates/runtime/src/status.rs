@@ -74,6 +74,8 @@ pub struct Facts {
     pub min_copies: u32,
     pub driver: String,
     pub nbd: Vec<String>,
+    /// Addresses for Redis clients.
+    pub resp: Vec<String>,
     pub http: Option<String>,
     /// Name and address of the node, if each has its own process.
     pub node: Option<(String, String)>,

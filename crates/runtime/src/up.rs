@@ -14,8 +14,8 @@ use super::control::{SOCKET, short_path};
 use super::datadir::{DataDir, DataDirError, write_durably};
 use super::engine::Engine;
 use super::event_loop::{Admitted, EventLoop, RequestNodes};
-use super::net::{Address, ListenError, Listener};
-use super::protocol::{self, Protocol};
+use super::net::{ListenError, Listener};
+use super::protocol::{self, Addresses, Protocol};
 use super::rack::{RackNodes, shape};
 use super::secure::SecureError;
 use super::status::Facts;
@@ -40,9 +40,10 @@ pub const STORE_FILE: &str = "meta.redb";
 #[derive(Clone, Debug)]
 pub struct Options {
     pub data: PathBuf,
-    pub nbd: Address,
-    pub http: Option<Address>,
+    pub listen: Addresses,
     pub config: Option<PathBuf>,
+    /// A new rack has replicated keys.
+    pub keys: bool,
     pub servers: Option<u32>,
     pub ssd_size: Option<Size>,
     /// For this run only.
@@ -113,6 +114,8 @@ pub enum UpError {
          the volumes"
     )]
     StoreMissing { path: PathBuf, drive: PathBuf, rack: RackId },
+    #[error("--resp {address}: the rack has no keys (kv.channels, kv.replicas): `--keys` gives them to a new rack")]
+    NoKeys { address: String },
     #[error(transparent)]
     Nodes(#[from] rackweave_rack::build::BuildError),
     #[error(transparent)]
@@ -174,7 +177,7 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     }
     let takers = RequestNodes { client: nodes.client(), admin: nodes.admin() };
     let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
-    let mut listeners = protocol::listen(&cfg, &options.nbd, options.http.as_ref(), &mut facts)?;
+    let mut listeners = protocol::listen(&cfg, &options.listen, &mut facts)?;
     listeners.push(listen_control(&dir)?);
     let removed: Vec<u32> = (0..cfg.servers_max()).filter(|&i| nodes.server(i as usize).is_none()).collect();
     let mut engine = Engine::new(nodes, Vec::new(), StoreThread::start(store)?);
@@ -284,6 +287,15 @@ pub fn configure<E: From<UpError>>(
     cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
     cfg.validate().map_err(UpError::Options)?;
     fill(dir, &mut cfg, stored.as_ref())?;
+    if options.keys {
+        match &stored {
+            None => rackweave_rack::new::give_keys(&mut cfg).map_err(UpError::from)?,
+            Some(_) if !cfg.kv.is_replicated() => {
+                eprintln!("rackweave: --keys: the rack was created without keys, and stays without");
+            }
+            Some(_) => {}
+        }
+    }
     cfg.validate().map_err(UpError::Options)?;
     if let Some(stored) = &stored {
         same_shape(dir.path(), fixed::changed(stored, &cfg))?;
@@ -560,13 +572,19 @@ pub fn random_u64() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Address;
+    use crate::protocol::RespAddress;
 
     fn options(data: &Path) -> Options {
         Options {
             data: data.into(),
-            nbd: Address::Unix("/nowhere".into()),
-            http: None,
+            listen: Addresses {
+                nbd: Address::Unix("/nowhere".into()),
+                resp: RespAddress { address: Address::Unix("/nowhere".into()), required: false },
+                http: None,
+            },
             config: None,
+            keys: false,
             servers: None,
             ssd_size: None,
             timing: None,

@@ -2,6 +2,7 @@
 
 mod collect;
 mod groups;
+mod settings;
 mod status;
 mod swaps;
 
@@ -58,6 +59,7 @@ pub struct Server {
     /// vSSDs affected by this event, as bits.
     pub(crate) touched: u64,
     misrouted: u64,
+    unix_ms_at_zero: u64,
 }
 
 impl Server {
@@ -99,50 +101,21 @@ impl Server {
             due: [Time::MAX; VSSDS_MAX],
             touched: 0,
             misrouted: 0,
+            unix_ms_at_zero: 0,
         };
         server.make_groups();
         Ok(server)
     }
 
-    /// Sets whether each vSSD's pending reads are reported to the switch.
-    pub fn set_reports_load(&mut self, tells: bool) {
-        self.cfg.reports_load = tells;
-    }
     /// Sets the id of its drive, which the driver has opened. To be called before the first event.
     pub fn set_drive(&mut self, drive: DriveId) {
         self.cfg.drive = drive;
         self.registration.drive = drive;
         self.ssd.set_drive(drive);
     }
-    /// Sets whether the host's disk has room for writes to the drive. Requests that wait for room continue with the
-    /// next timer.
-    pub fn set_host_room(&mut self, now: Time, room: bool) {
-        if self.ssd.host_full() != room {
-            return;
-        }
-        self.ssd.set_host_room(room);
-        self.host_full_at = (!room).then_some(now);
-        self.registration.hurry(now);
-        for (i, v) in self.vssds.iter_mut().enumerate() {
-            if room {
-                v.service.handle_freed(Freed::Host);
-            }
-            self.touched |= 1 << i;
-        }
-        self.room.again_at = Time::ZERO;
-    }
     /// Why the drive is not used: it differs from the expected one (protocol rule 30).
     pub fn drive_refused(&self) -> Option<DriveProblem> {
         self.drive_refused
-    }
-    /// Changes the collection parameters of its vSSDs, which check them with the next timer.
-    pub fn set_gc(&mut self, now: Time, gc: crate::config::GcConfig) {
-        self.cfg.gc = gc;
-        self.groups.iter_mut().for_each(|g| g.machine.set_config(now, gc));
-        for (i, v) in self.vssds.iter_mut().enumerate() {
-            v.gc.set_config(now, gc);
-            self.due[i] = now;
-        }
     }
     pub fn ssd(&self) -> &Ssd {
         &self.ssd
@@ -217,6 +190,7 @@ impl Server {
             fx,
             registered: self.registration.incarnation.is_some(),
             incarnation: self.registration.incarnation.unwrap_or_default(),
+            unix_ms_at_zero: self.unix_ms_at_zero,
             forward_to: v.forwarding.target(&v.gc),
             changed: false,
         };

@@ -48,6 +48,8 @@ pub struct Context<'a> {
     pub registered: bool,
     /// That incarnation; zero before.
     pub incarnation: Incarnation,
+    /// The wall clock at `now` zero, in milliseconds since 1970 ([`crate::Server::set_unix_ms_at_zero`]).
+    pub unix_ms_at_zero: u64,
     /// Replica for reads while this vSSD collects, if the controller named one
     /// ([`crate::ServerConfig::forwards_reads`]).
     pub forward_to: Option<(VssdId, NodeId)>,

@@ -77,6 +77,8 @@ pub struct KeyService {
     node_fx: Effects<KeyPacket>,
     /// The node's timer.
     wake_at: Time,
+    /// The wall clock at time zero that the node knows.
+    unix_ms_at_zero: u64,
     ordered: bool,
     /// Compactions that began without an order.
     unordered: u64,
@@ -104,6 +106,7 @@ impl KeyService {
             writes: Writes::default(),
             node_fx: Effects::new(),
             wake_at: Time::MAX,
+            unix_ms_at_zero: 0,
             ordered: false,
             unordered: 0,
             seen: (0, false),
@@ -211,6 +214,8 @@ impl KeyService {
             let (for_puts, for_deletes) = space(store, &self.writes);
             node.set_space(for_puts, for_deletes);
         }
+        self.unix_ms_at_zero = cx.unix_ms_at_zero;
+        node.set_unix_ms_at_zero(cx.unix_ms_at_zero);
         node.handle(cx.now, event, &mut self.node_fx);
         let incarnation = cx.incarnation;
         for p in self.node_fx.packets.drain(..) {
@@ -359,7 +364,8 @@ impl Service for KeyService {
     fn handle_timer(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         cx.ssd.with_log(now, self.vssd, cx.out, |manager, _, out| manager.tick(now, out));
-        if self.wake_at <= now {
+        // By another wall clock values may expire earlier.
+        if self.wake_at <= now || self.unix_ms_at_zero != cx.unix_ms_at_zero {
             self.wake_at = Time::MAX;
             self.act(cx, Event::Timer);
         }

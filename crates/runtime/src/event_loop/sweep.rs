@@ -21,6 +21,9 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         self.say_reads_failed();
         self.look_for_refused();
         self.renew_certificates();
+        if let Some(message) = self.wall.step(self.clock.unix_ms_at_zero()) {
+            let _ = writeln!(io::stderr(), "rackweave: {message}");
+        }
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
         for key in late {
             self.drop_conn(key);
