@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use super::{ConfigError, RackConfig};
 
 /// Keys that only concern processes with sockets.
-pub const OF_PROCESSES: &[&str] = &["control", "hosts", "memory", "mtu", "nbd", "paths", "protocol_version"];
+pub const OF_PROCESSES: &[&str] = &["control", "hosts", "memory", "mtu", "nbd", "paths", "protocol_version", "resp"];
 /// Keys that concern any rack, including a simulated one.
 pub const OF_EVERY_RACK: &[&str] = &[
     "cache_slots",
