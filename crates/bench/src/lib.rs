@@ -1,9 +1,23 @@
-//! Experiments of the storage network (PN of the papers; `docs/experiments.md` lists them): `scripts/bench pn-NAME`.
+//! Live experiments of the storage network (`docs/experiments.md` lists them): `rackweave eval pn-NAME`.
 //!
-//! [`model`] runs the transport's endpoints over modelled links in virtual time; `live` runs the drivers' loop between
-//! two processes, beside kernel TCP and an RPC with the same request code. Never part of the product.
+//! [`live`] runs the drivers' loop between two processes, beside kernel TCP and an RPC with the same request code. Those in
+//! virtual time are in `rackweave-eval`, which also has the type of a figure.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "benchmarks read clocks and open sockets")]
 
 pub mod live;
-pub mod model;
-pub mod report;
+
+use live::figures::{self, CORES, ROOT, RPC, VALGRIND};
+use rackweave_eval::experiment::Experiment;
+
+/// The live experiments.
+pub const EXPERIMENTS: [Experiment; 6] = [
+    Experiment::new("pn-fig4", "C3 figures 4 and 5: where the time of a transfer goes", figures::fig45).live(RPC),
+    Experiment::new("pn-fig6", "C3 figure 6: 4 KiB write and reply against kernel TCP", figures::fig6).live(CORES),
+    Experiment::new("pn-fig7", "C3 figure 7: bandwidth against kernel TCP", figures::fig7).live(CORES),
+    Experiment::new("pn-fig14a", "C3 figure 14 a, b: 4 KiB write and reply against protobuf RPC", figures::fig14ab)
+        .live(RPC),
+    Experiment::new("pn-fig14c", "C3 figure 14 c: bytes moved while 64 KiB are received", figures::fig14c)
+        .live(VALGRIND),
+    Experiment::new("pn-bulk", "64 KiB messages, 1 MiB in flight, against plain UDP over veth", figures::bulk)
+        .live(ROOT),
+];

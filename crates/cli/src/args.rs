@@ -124,6 +124,12 @@ pub enum Cmd {
     /// Repeat a figure of a paper and print its numbers beside ours
     #[command(after_help = "Examples:\n  rackweave eval --list\n  rackweave eval fb-table5 --quick")]
     Eval(Eval),
+    /// One end of a live experiment, started by `eval`
+    #[command(hide = true)]
+    End {
+        #[command(subcommand)]
+        end: rackweave_bench::live::ends::End,
+    },
     /// Search for faults: one simulated rack with workload and faults drawn from a seed
     #[command(
         after_help = "Examples:\n  rackweave sim --seed 7\n  rackweave sim --seed 7 --kind two-racks --shrink --json"

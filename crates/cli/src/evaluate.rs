@@ -64,13 +64,15 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
 
 pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
+    let all: Vec<Experiment> = EXPERIMENTS.into_iter().chain(rackweave_bench::EXPERIMENTS).collect();
     let Some(id) = &a.experiment else {
-        for e in EXPERIMENTS {
-            writeln!(out, "{:<12} {}", e.id, e.about)?;
+        for e in all {
+            let needs = e.needs.map_or_else(String::new, |needs| format!(" (live: {needs})"));
+            writeln!(out, "{:<12} {}{needs}", e.id, e.about)?;
         }
         return Ok(ExitCode::SUCCESS);
     };
-    let (experiment, options) = (Experiment::named(id)?, Options { quick: a.quick, seed: a.seed });
+    let (experiment, options) = (Experiment::named(&all, id)?, Options { quick: a.quick, seed: a.seed });
     let figure = match &a.trace {
         None => experiment.run(options)?,
         Some(path) => experiment.run_on(options, path)?,

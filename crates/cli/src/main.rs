@@ -77,6 +77,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Status { way, json, .. } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
         Cmd::Eval(a) => return evaluate::eval(a),
+        Cmd::End { end } => rackweave_bench::live::ends::run(end)?,
         Cmd::Sim(a) => return evaluate::sim(a),
         Cmd::Version(j) => version(j.json)?,
     }
@@ -89,7 +90,9 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
     let refuse = |why: &str| Err(format!("--data {}: {why}", data.display()).into());
     match &cli.command {
         Cmd::Vssd { .. } | Cmd::Kv { .. } | Cmd::Mount(_) => refuse("this command takes --drive instead"),
-        Cmd::Replay(_) | Cmd::Eval(_) | Cmd::Sim(_) | Cmd::Version(_) => refuse("this command has no data directory"),
+        Cmd::Replay(_) | Cmd::Eval(_) | Cmd::End { .. } | Cmd::Sim(_) | Cmd::Version(_) => {
+            refuse("this command has no data directory")
+        }
         Cmd::Keys { command: Keys::Init { .. } | Keys::Add { .. } } => {
             refuse("this command takes the directory as an argument")
         }

@@ -23,6 +23,8 @@ mod harness;
 mod heal;
 #[path = "all/hostile.rs"]
 mod hostile;
+#[path = "all/killed.rs"]
+mod killed;
 #[path = "all/kv.rs"]
 mod kv;
 #[path = "all/live.rs"]

@@ -16,6 +16,7 @@ pub mod stats;
 pub mod svg;
 pub mod tenants;
 pub mod trace;
+pub mod transport;
 pub mod workload;
 pub mod ycsb;
 

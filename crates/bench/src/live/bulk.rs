@@ -75,6 +75,7 @@ pub fn blast(to: SocketAddr, mtu: u16, trains: u64, server_pid: u32) -> io::Resu
         seconds,
         client_cpu_s: cpu.0,
         server_cpu_s: cpu.1,
+        user_s: 0.0,
         mean_us: 0.0,
         p50_us: 0.0,
         p99_us: 0.0,

@@ -105,6 +105,8 @@ pub struct Figures {
     /// CPU time of both ends, system and user.
     pub client_cpu_s: f64,
     pub server_cpu_s: f64,
+    /// Of both, the part outside the kernel, in whole ticks.
+    pub user_s: f64,
     pub mean_us: f64,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -116,7 +118,10 @@ impl Figures {
     pub fn cpu_us_per_operation(&self) -> f64 {
         (self.client_cpu_s + self.server_cpu_s) * 1e6 / self.operations as f64
     }
-    fn of(m: &Measured, bytes: usize, client_cpu_s: f64, server_cpu_s: f64) -> Figures {
+    pub fn user_us_per_operation(&self) -> f64 {
+        self.user_s * 1e6 / self.operations as f64
+    }
+    fn of(m: &Measured, bytes: usize, [client_cpu_s, server_cpu_s, user_s]: [f64; 3]) -> Figures {
         let us = |q: f64| m.latencies.value_at_quantile(q) as f64 / 1e3;
         let operations = m.latencies.len();
         Figures {
@@ -124,6 +129,7 @@ impl Figures {
             seconds: m.seconds,
             client_cpu_s,
             server_cpu_s,
+            user_s,
             mean_us: m.latencies.mean() / 1e3,
             p50_us: us(0.5),
             p99_us: us(0.99),
@@ -141,6 +147,17 @@ pub(crate) fn cpu_seconds(pid: u32) -> io::Result<f64> {
         total += text.split_whitespace().next().and_then(|t| t.parse::<u64>().ok()).unwrap_or(0);
     }
     Ok(total as f64 / 1e9)
+}
+
+/// CPU time of a process outside the kernel, s.
+fn user_seconds(pid: u32) -> io::Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may contain spaces; the twelfth field after it is user time.
+    let ticks = text.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(11)?.parse::<u64>().ok());
+    // SAFETY: only asks.
+    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    let ticks = ticks.ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has no user time")))?;
+    Ok(ticks as f64 / per_second as f64)
 }
 
 fn pin(cpu: usize) -> io::Result<()> {
@@ -207,9 +224,10 @@ fn serve_rpc(_: SocketAddr) -> io::Result<()> {
 }
 
 fn drive(p: &Place, w: &Work, server_pid: u32) -> io::Result<Figures> {
-    let begin = std::rc::Rc::new(std::cell::Cell::new((0.0, 0.0)));
+    let begin = std::rc::Rc::new(std::cell::Cell::new([0.0; 3]));
     let pid = std::process::id();
-    let both = move || (cpu_seconds(pid).unwrap_or(0.0), cpu_seconds(server_pid).unwrap_or(0.0));
+    let user = move || user_seconds(pid).unwrap_or(0.0) + user_seconds(server_pid).unwrap_or(0.0);
+    let both = move || [cpu_seconds(pid).unwrap_or(0.0), cpu_seconds(server_pid).unwrap_or(0.0), user()];
     let at_begin = {
         let begin = begin.clone();
         move || begin.set(both())
@@ -227,9 +245,8 @@ fn drive(p: &Place, w: &Work, server_pid: u32) -> io::Result<Figures> {
         Stack::Rpc => drive_rpc(p.server, load, w.depth, at_begin)?,
         Stack::Udp => return bulk::blast(p.server, p.mtu, w.count, server_pid),
     };
-    let (client, server) = both();
-    let (client_before, server_before) = begin.get();
-    Ok(Figures::of(&m, w.bytes, client - client_before, server - server_before))
+    let (after, before) = (both(), begin.get());
+    Ok(Figures::of(&m, w.bytes, [0, 1, 2].map(|i| after[i] - before[i])))
 }
 
 #[cfg(feature = "rpc")]

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use serde_json::json;
+use rackweave_eval::experiment::{Better, ExperimentError, Options, Outcome, Row};
+use serde_json::{Value, json};
 
 use super::ends::{Figures, Site, Stack, Work, once};
 use super::receive;
 use super::veth;
-use crate::report::{Bar, Report};
 
 /// Length and number of runs.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,12 @@ pub struct Effort {
     pub rounds: usize,
     /// Requests of one run at depth 1; a deeper run has this number per slot.
     pub count: u64,
+}
+
+impl Effort {
+    fn of(o: Options) -> Effort {
+        if o.quick { Effort { rounds: 1, count: 4_000 } } else { Effort { rounds: 5, count: 40_000 } }
+    }
 }
 
 fn median(mut x: Vec<f64>) -> f64 {
@@ -42,21 +48,23 @@ fn rounds(site: &Site, ways: &[Stack], w: &Work, n: usize) -> io::Result<Vec<Vec
     Ok(all)
 }
 
-const COLUMNS: [&str; 8] =
-    ["depth", "way", "CPU, µs an operation", "mean, µs", "P50, µs", "P99, µs", "P99.9, µs", "operations/s"];
+fn row(depth: u64, way: &str, what: &str, unit: &'static str, better: Better, value: f64) -> Row {
+    Row::new(format!("depth {depth}, {way}: {what}"), unit, better, value)
+}
 
-fn rows(r: &mut Report, depth: u64, ways: &[Stack], all: &[Vec<Figures>]) {
-    for (way, f) in ways.iter().zip(all) {
-        r.row([
-            json!(depth),
-            json!(way.name()),
-            json!(middle(f, Figures::cpu_us_per_operation)),
-            json!(middle(f, |f| f.mean_us)),
-            json!(middle(f, |f| f.p50_us)),
-            json!(middle(f, |f| f.p99_us)),
-            json!(middle(f, |f| f.p999_us)),
-            json!(middle(f, |f| f.operations as f64 / f.seconds)),
-        ]);
+/// Medians of each carrier.
+fn rows(all: &mut Vec<Row>, depth: u64, ways: &[Stack], of: &[Vec<Figures>]) {
+    for (way, f) in ways.iter().zip(of) {
+        let mut us = |what, value: &dyn Fn(&Figures) -> f64| {
+            all.push(row(depth, way.name(), what, "µs", Better::Lower, middle(f, value)));
+        };
+        us("CPU an operation", &Figures::cpu_us_per_operation);
+        us("mean", &|f| f.mean_us);
+        us("P50", &|f| f.p50_us);
+        us("P99", &|f| f.p99_us);
+        us("P99.9", &|f| f.p999_us);
+        let rate = middle(f, |f| f.operations as f64 / f.seconds);
+        all.push(row(depth, way.name(), "operations", "/s", Better::Higher, rate));
     }
 }
 
@@ -64,12 +72,19 @@ fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').take(1).collect()
 }
 
-fn live_note(r: &mut Report, before: &str, e: Effort) {
-    r.note(format!(
-        "live: two processes on loopback, a core each, {} alternating rounds; load before {before}, after {}",
-        e.rounds,
-        load()
-    ));
+/// Run on loopback, a core for each end.
+pub const CORES: &str = "two idle cores";
+pub const RPC: &str = "two idle cores, and a program built with --features rpc";
+pub const ROOT: &str = "two idle cores, and root for network namespaces";
+pub const VALGRIND: &str = "valgrind";
+
+fn failed(e: io::Error) -> ExperimentError {
+    ExperimentError::Live { reason: e.to_string().into() }
+}
+
+/// The figure's configuration, with the machine's load before and after it.
+fn config(e: Effort, before: &str) -> Value {
+    json!({"rounds": e.rounds, "count": e.count, "load_before": before, "load_after": load()})
 }
 
 fn work(depth: u64, bytes: usize, e: Effort) -> Work {
@@ -77,74 +92,117 @@ fn work(depth: u64, bytes: usize, e: Effort) -> Work {
     Work { bytes, depth, warm_up: count / 10, count }
 }
 
-/// Figure 14 (a, b): a 4 KiB write and its reply, against the same request as a protobuf RPC.
-pub fn fig14ab(e: Effort) -> io::Result<Report> {
-    let mut r = Report::new(
-        "pn-fig14a/b: 4 KiB write and reply, against protobuf RPC",
-        "CPU −73 % (depth 1), −71 % (16); latency −7 %, −37 %",
-        &COLUMNS,
-    );
-    let before = load();
-    let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp, Stack::Rpc];
-    for (depth, p50) in [(1, 0.75), (16, 0.6)] {
-        let all = rounds(&Site::loopback(), &ways, &work(depth, 4096, e), e.rounds)?;
-        rows(&mut r, depth, &ways, &all);
-        let cpu = ratio(&all[0], &all[3], Figures::cpu_us_per_operation);
-        r.bars.push(Bar::at_most(format!("CPU an operation against RPC, depth {depth}"), cpu, 0.28));
-        r.bars.push(Bar::at_most(
-            format!("P50 against RPC, depth {depth}"),
-            ratio(&all[0], &all[3], |f| f.p50_us),
-            p50,
-        ));
+/// Refuses before anything is measured.
+fn with_rpc() -> Result<(), ExperimentError> {
+    match cfg!(feature = "rpc") {
+        true => Ok(()),
+        false => Err(failed(io::Error::other("the protobuf RPC is not built in: it needs --features rpc"))),
     }
-    live_note(&mut r, &before, e);
-    Ok(r)
 }
 
-/// Figures 6 and 7: latency and bandwidth against kernel TCP; bulk against the kernel's plain datagrams.
-pub fn fig67(e: Effort) -> io::Result<Report> {
-    let mut r = Report::new(
-        "pn-fig6/7: against kernel TCP",
-        "latency −31 to −65 %; 3.6× lower mean, 3.5× P99, 2.6× P99.9; +25 % bandwidth",
-        &COLUMNS,
-    );
-    let before = load();
+/// Figures 4 and 5: the RPC layer's part of a transfer, and the time that an operation takes in user space. The RPC's
+/// carrier is kernel TCP, with the same requests. The least write is a sector, where the paper has 64 B.
+pub fn fig45(o: Options) -> Result<Outcome, ExperimentError> {
+    with_rpc()?;
+    let (e, before) = (Effort::of(o), load());
+    let mut all = Vec::new();
+    let ways = [Stack::Transport, Stack::Tcp, Stack::Rpc];
+    for (bytes, paper) in [(512, 0.30), (4096, 0.24)] {
+        let of = rounds(&Site::loopback(), &ways, &work(1, bytes, e), e.rounds).map_err(failed)?;
+        for (way, f) in ways.iter().zip(&of) {
+            let named = |what: &str| format!("{bytes} B, {}: {what}", way.name());
+            all.push(Row::new(named("mean"), "µs", Better::Lower, middle(f, |f| f.mean_us)));
+            all.push(Row::new(
+                named("CPU in user space"),
+                "µs",
+                Better::Lower,
+                middle(f, Figures::user_us_per_operation),
+            ));
+            all.push(Row::new(named("CPU"), "µs", Better::Lower, middle(f, Figures::cpu_us_per_operation)));
+        }
+        let layer = 1.0 - ratio(&of[1], &of[2], |f| f.mean_us);
+        all.push(Row::new(format!("{bytes} B: RPC layer"), "of the transfer", Better::Lower, layer).paper(paper));
+        let user = ratio(&of[0], &of[2], Figures::user_us_per_operation);
+        let row = Row::new(format!("{bytes} B: CPU in user space, rackweave ÷ RPC"), "×", Better::Lower, user);
+        all.push(row.paper(0.6 / 4.8));
+    }
+    Ok(Outcome::new(config(e, &before), all))
+}
+
+/// Figure 14 (a, b): a 4 KiB write and its reply, against the same request as a protobuf RPC.
+pub fn fig14ab(o: Options) -> Result<Outcome, ExperimentError> {
+    with_rpc()?;
+    let (e, before) = (Effort::of(o), load());
+    let mut all = Vec::new();
+    let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp, Stack::Rpc];
+    for (depth, cpu_paper, p50_paper, p50_bar) in [(1, 0.27, 0.93, 0.75), (16, 0.29, 0.63, 0.6)] {
+        let of = rounds(&Site::loopback(), &ways, &work(depth, 4096, e), e.rounds).map_err(failed)?;
+        rows(&mut all, depth, &ways, &of);
+        let cpu = ratio(&of[0], &of[3], Figures::cpu_us_per_operation);
+        let against = |what, value| row(depth, "rackweave ÷ RPC", what, "×", Better::Lower, value);
+        all.push(against("CPU an operation", cpu).paper(cpu_paper).bar(0.28));
+        all.push(against("P50", ratio(&of[0], &of[3], |f| f.p50_us)).paper(p50_paper).bar(p50_bar));
+    }
+    Ok(Outcome::new(config(e, &before), all))
+}
+
+/// Figure 6: latency against kernel TCP.
+pub fn fig6(o: Options) -> Result<Outcome, ExperimentError> {
+    let (e, before) = (Effort::of(o), load());
+    let mut all = Vec::new();
     let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp];
     for depth in [1, 16] {
-        let all = rounds(&Site::loopback(), &ways, &work(depth, 4096, e), e.rounds)?;
-        rows(&mut r, depth, &ways, &all);
+        let of = rounds(&Site::loopback(), &ways, &work(depth, 4096, e), e.rounds).map_err(failed)?;
+        rows(&mut all, depth, &ways, &of);
+        for (what, paper, value) in [
+            ("mean", 1.0 / 3.6, (|f| f.mean_us) as fn(&Figures) -> f64),
+            ("P99", 1.0 / 3.5, |f| f.p99_us),
+            ("P99.9", 1.0 / 2.6, |f| f.p999_us),
+        ] {
+            let against = ratio(&of[0], &of[2], value);
+            all.push(row(depth, "rackweave ÷ TCP", what, "×", Better::Lower, against).paper(paper));
+        }
     }
-    live_note(&mut r, &before, e);
-    Ok(r)
+    Ok(Outcome::new(config(e, &before), all))
 }
 
-/// Bulk over a veth pair of two namespaces: 1 MiB in flight as messages of 64 KiB.
-pub fn bulk(e: Effort) -> io::Result<Report> {
-    let mut r = Report::new(
-        "pn-bulk: 64 KiB messages, 1 MiB under way, over veth",
-        "no figure; the bar is plain UDP with GSO and GRO on the same veth",
-        &["MTU", "way", "GB/s", "CPU, µs a MiB"],
-    );
-    let before = load();
+/// Figure 7: bandwidth against kernel TCP, 16 messages in flight.
+pub fn fig7(o: Options) -> Result<Outcome, ExperimentError> {
+    let (e, before) = (Effort::of(o), load());
+    let mut all = Vec::new();
+    let ways = [Stack::Transport, Stack::Tcp];
+    for kib in [4, 64] {
+        let shorter = Effort { count: e.count / (kib / 4), ..e };
+        let of = rounds(&Site::loopback(), &ways, &work(16, kib as usize * 1024, shorter), e.rounds).map_err(failed)?;
+        for (way, f) in ways.iter().zip(&of) {
+            let name = format!("{kib} KiB, {}", way.name());
+            all.push(Row::new(name, "GB/s", Better::Higher, middle(f, |f| f.bytes_per_s / 1e9)));
+        }
+        let against = ratio(&of[0], &of[1], |f| f.bytes_per_s);
+        let row = Row::new(format!("{kib} KiB, rackweave ÷ TCP"), "×", Better::Higher, against);
+        all.push(row.paper(1.25).bar(1.25));
+    }
+    Ok(Outcome::new(config(e, &before), all))
+}
+
+/// Bulk over a veth pair of two namespaces: 1 MiB in flight as messages of 64 KiB. The bar is plain UDP with GSO and GRO.
+pub fn bulk(o: Options) -> Result<Outcome, ExperimentError> {
+    let (e, before) = (Effort::of(o), load());
+    let mut all = Vec::new();
     let ways = [Stack::Transport, Stack::Encrypted, Stack::Tcp, Stack::Udp];
     let w = Work { bytes: 65_536, depth: 16, warm_up: e.count / 40, count: e.count / 4 };
     for mtu in MTUS {
-        let all = rounds(&veth::site(mtu)?, &ways, &w, e.rounds)?;
-        for (way, f) in ways.iter().zip(&all) {
+        let of = veth::site(mtu).and_then(|site| rounds(&site, &ways, &w, e.rounds)).map_err(failed)?;
+        for (way, f) in ways.iter().zip(&of) {
             let mib = |f: &Figures| (f.client_cpu_s + f.server_cpu_s) * 1e6 / (f.bytes_per_s * f.seconds / 1048576.0);
-            let rate = middle(f, |f| f.bytes_per_s / 1e9);
-            r.row([json!(mtu), json!(way.name()), json!(rate), json!(middle(f, mib))]);
+            let named = |what: &str| format!("MTU {mtu}, {}: {what}", way.name());
+            all.push(Row::new(named("bandwidth"), "GB/s", Better::Higher, middle(f, |f| f.bytes_per_s / 1e9)));
+            all.push(Row::new(named("CPU a MiB"), "µs", Better::Lower, middle(f, mib)));
         }
-        let rate = |f: &Figures| f.bytes_per_s;
-        let of_udp = ratio(&all[0], &all[3], rate);
-        r.bars.push(Bar::at_least(format!("bandwidth of plain UDP, MTU {mtu}"), of_udp, 0.9));
+        let of_udp = ratio(&of[0], &of[3], |f| f.bytes_per_s);
+        all.push(Row::new(format!("MTU {mtu}, rackweave ÷ plain UDP"), "×", Better::Higher, of_udp).bar(0.9));
     }
-    r.note(format!(
-        "live: two namespaces, a process on a core in each, {} alternating rounds; load before {before}, after {}",
-        e.rounds,
-        load()
-    ));
-    Ok(r)
+    Ok(Outcome::new(config(e, &before), all))
 }
 
 /// Ethernet's, without and with jumbo frames.
@@ -155,27 +213,26 @@ const HEADERS: u16 = 28;
 /// Counted receives, beyond those of a first run for warm-up.
 const RECEIVES: u64 = 8;
 
-/// Figure 14 (c): bytes read and written while a 64 KiB message is received, every access counted by valgrind.
-pub fn fig14c() -> io::Result<Report> {
-    let mut r = Report::new(
-        "pn-fig14c: bytes moved while 64 KiB are received into blocks with their CRCs",
-        "memory bandwidth −30 % (slices), −50 % (slices and CRC) at 64 KB",
-        &["MTU", "way", "KiB moved a receive", "of copy, then CRC"],
-    );
+/// Figure 14 (c): bytes read and written while a 64 KiB message is received, every load and store of the process counted
+/// by valgrind.
+pub fn fig14c(o: Options) -> Result<Outcome, ExperimentError> {
+    let receives = if o.quick { 1 } else { RECEIVES };
+    let mut all = Vec::new();
     for mtu in MTUS {
         let datagram = usize::from(mtu - HEADERS);
-        let per_receive = |way: receive::Receive| -> io::Result<f64> {
-            let counted = |receives| receive::counted(way, datagram, receives);
-            let (few, many) = (counted(2)?, counted(2 + RECEIVES)?);
-            Ok((many - few) as f64 / RECEIVES as f64 / 1024.0)
+        let per_receive = |way: receive::Receive| {
+            let counted = |receives| receive::counted(way, datagram, receives).map_err(failed);
+            let (few, many) = (counted(2)?, counted(2 + receives)?);
+            Ok::<_, ExperimentError>((many - few) as f64 / receives as f64 / 1024.0)
         };
         let sent = per_receive(receive::Receive::Not)?;
         let apart = per_receive(receive::Receive::CopyThenCrc)? - sent;
         let once = per_receive(receive::Receive::InOneStep)? - sent;
-        r.row([json!(mtu), json!("message, copied into blocks, then CRC"), json!(apart), json!(1.0)]);
-        r.row([json!(mtu), json!("blocks and CRC in the receive step"), json!(once), json!(once / apart)]);
-        r.bars.push(Bar::at_most(format!("bytes moved, of copy-then-CRC, MTU {mtu}"), once / apart, 0.5));
+        let moved = |how: &str, kib| Row::new(format!("MTU {mtu}: {how}"), "KiB a receive", Better::Lower, kib);
+        all.push(moved("copied into blocks, then checked", apart));
+        all.push(moved("blocks and CRC in the receive step", once));
+        let row = Row::new(format!("MTU {mtu}: receive step ÷ copy, then CRC"), "×", Better::Lower, once / apart);
+        all.push(row.paper(0.5).bar(0.5));
     }
-    r.note("counted: every load and store of the process (valgrind's lackey), datagrams in trains, CRC32C only");
-    Ok(r)
+    Ok(Outcome::new(json!({"receives": receives, "message_bytes": 65_536}), all))
 }

@@ -10,7 +10,7 @@ use rackweave_core::msg::{Class, Op};
 use rackweave_core::{BLOCK, NodeId, Time};
 use rackweave_transport::{Algorithm, Config, Endpoint, Event, Keys, SendOptions, Train};
 
-use crate::model::message;
+use rackweave_eval::transport::message;
 
 const MESSAGE: usize = 65_536;
 /// Most bytes that a socket takes at once.

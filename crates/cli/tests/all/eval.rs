@@ -25,10 +25,12 @@ fn experiments_are_listed_and_unknown_ones_refused() {
     assert!(said.contains("\"fb-fig99\""), "{said}");
     for line in list.lines() {
         let id = line.split(' ').next().unwrap_or_default();
-        let of_a_paper = ["df-", "fb-", "rb-"].iter().any(|paper| id.starts_with(paper));
+        let of_a_paper = ["df-", "fb-", "pn-", "rb-"].iter().any(|paper| id.starts_with(paper));
         assert!(of_a_paper && said.contains(id), "{line}: {said}");
     }
-    assert!(list.lines().count() >= 4, "{list}");
+    for (live, needs) in [("pn-fig4 ", "--features rpc"), ("pn-fig7 ", "two idle cores"), ("pn-fig14c ", "valgrind")] {
+        assert!(list.lines().any(|l| l.starts_with(live) && l.contains(needs)), "{live}: {list}");
+    }
 }
 
 #[test]
@@ -51,4 +53,22 @@ fn recorded_delays_are_taken_from_a_file_and_bad_ones_refused() {
         let said = text(&o.stderr);
         assert!(o.status.code() == Some(1) && said.contains(why), "{said}");
     }
+}
+
+#[test]
+fn a_live_figure_names_what_it_lacks() {
+    if cfg!(feature = "rpc") {
+        println!("SKIP a_live_figure_names_what_it_lacks: the RPC is built in");
+        return;
+    }
+    let o = rackweave(&["eval", "pn-fig14a", "--quick"]).output().expect("runs");
+    assert!(o.status.code() == Some(1) && text(&o.stderr).contains("--features rpc"), "{}", text(&o.stderr));
+}
+
+#[test]
+fn a_live_figure_is_measured_between_two_processes() {
+    let o = rackweave(&["eval", "pn-fig7", "--quick"]).output().expect("runs");
+    // Its bar may be missed on a busy machine.
+    let (table, said) = (text(&o.stdout), text(&o.stderr));
+    assert!(table.contains("4 KiB, rackweave ÷ TCP") && table.contains("64 KiB, kernel TCP"), "{table}{said}");
 }

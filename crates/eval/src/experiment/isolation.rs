@@ -4,12 +4,11 @@
 use rackweave_config::Isolation;
 use serde_json::{Value, json};
 
+use super::rack::READS_QUICK;
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
+use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
 use crate::svg::curves;
 
-/// Reads of a cell of the short form.
-const READS_QUICK: u64 = 200_000;
 /// Reads of a cell of the full form: with half of them, the schemes' erases differ by more than 5 %.
 const READS: u64 = 2 * READS_MIN;
 /// Seeds whose median counts.
@@ -34,12 +33,13 @@ pub(super) fn fig21(o: Options) -> Result<Outcome, ExperimentError> {
     for (_, isolation, _) in LEVELS {
         for scheme in &schemes {
             cells.extend((0..seeds).map(|k| {
-                let cell = Cell::new(*scheme, Load::ycsb(0.5)).reads(reads);
+                let cell = Cell::new(*scheme, Load::ycsb(0.5));
+                let cell = if o.quick { cell.short(reads) } else { cell.reads(reads) };
                 Cell { isolation, seed: o.seed + k, ..cell }
             }));
         }
     }
-    let reports = run_all(&cells).map_err(|e| failed(&e))?;
+    let reports = run_once(&cells).map_err(|e| failed(&e))?;
     let mut of_scheme = reports.chunks(seeds as usize);
     let (mut rows, mut drawn) = (Vec::new(), Vec::new());
     for (name, _, paper) in LEVELS {

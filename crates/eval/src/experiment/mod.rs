@@ -14,6 +14,7 @@ mod rack;
 mod rack_wear;
 mod schedulers;
 mod svg;
+mod transport;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -167,18 +168,20 @@ fn number(n: f64) -> String {
 pub struct Experiment {
     pub id: &'static str,
     pub about: &'static str,
+    /// Conditions of a live experiment. Others run in virtual time, and the same seed gives the same figure.
+    pub needs: Option<&'static str>,
     run: fn(Options) -> Result<Outcome, ExperimentError>,
 }
 
 /// Result of an experiment's function.
-struct Outcome {
+pub struct Outcome {
     config: Value,
     rows: Vec<Row>,
     drawing: Option<String>,
 }
 
 impl Outcome {
-    fn new(config: Value, rows: Vec<Row>) -> Outcome {
+    pub fn new(config: Value, rows: Vec<Row>) -> Outcome {
         Outcome { config, rows, drawing: None }
     }
 }
@@ -199,6 +202,9 @@ pub enum ExperimentError {
     NoDelays { id: &'static str },
     #[error("{path}: {reason}")]
     Delays { path: String, reason: Box<str> },
+    /// A live experiment lacks something that it needs, or one of its processes failed.
+    #[error("{reason}")]
+    Live { reason: Box<str> },
     #[error("cell: {reason}")]
     Cell { reason: Box<str> },
     #[error(transparent)]
@@ -208,143 +214,122 @@ pub enum ExperimentError {
 /// The experiment that accepts other delays than the built-in ones.
 const PREDICT: &str = "rb-predict";
 
-/// All experiments.
-pub const EXPERIMENTS: [Experiment; 35] = [
-    Experiment {
-        id: "df-fig2",
-        about: "DiffForward figure 2 and §2.3: the unbalanced traffic of generated disks",
-        run: cloud::imbalance,
-    },
-    Experiment {
-        id: "df-fig12",
-        about: "DiffForward figures 5, 12 and 13: evenness of the servers' traffic, by scheme",
-        run: cloud::balance,
-    },
-    Experiment { id: "df-fig14", about: "DiffForward figures 5, 14 and 15: latency, by scheme", run: cloud::latency },
-    Experiment {
-        id: "df-fig16",
-        about: "DiffForward figure 16: latency, by utilization of the links",
-        run: cloud::utilization,
-    },
-    Experiment { id: "df-fig17", about: "DiffForward figure 17: size of segments", run: cloud::segments },
-    Experiment {
-        id: "df-fig18",
-        about: "DiffForward figure 18: sensitivity of the detection of bursts",
-        run: cloud::sensitivity,
-    },
-    Experiment { id: "df-fig19", about: "DiffForward figure 19: parts of latency", run: cloud::breakdown },
-    Experiment {
-        id: "df-fig20",
-        about: "DiffForward figure 20: detection, index, logs, merging",
-        run: cloud::overheads,
-    },
-    Experiment {
-        id: "fb-fig1",
-        about: "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
-        run: block::four_tenants,
-    },
-    Experiment {
-        id: "fb-fig7",
-        about: "FlashBlox figure 7: write amplification of two volumes, by isolation",
-        run: block::amplification,
-    },
-    Experiment { id: "fb-fig8", about: "FlashBlox figures 8 and 9: two key-value stores on a drive", run: kv::two },
-    Experiment { id: "fb-fig10", about: "FlashBlox figure 10: four key-value stores on a drive", run: kv::four },
-    Experiment { id: "fb-fig11", about: "FlashBlox figure 11: web search beside MapReduce", run: block::search },
-    Experiment {
-        id: "fb-fig12",
-        about: "FlashBlox figure 12: a key-value store while its channel is migrated",
-        run: kv::migration,
-    },
-    Experiment {
-        id: "fb-fig13",
-        about: "FlashBlox figure 13: web search and MapReduce while their channels trade places",
-        run: block::migration,
-    },
-    Experiment {
-        id: "fb-fig14",
-        about: "FlashBlox figure 14: life under channel and die killers",
-        run: ageing::killers,
-    },
-    Experiment {
-        id: "fb-fig15",
-        about: "FlashBlox figure 15: wear imbalance of fourteen workloads, by scheme",
-        run: ageing::imbalance,
-    },
-    Experiment {
-        id: "fb-fig16",
-        about: "FlashBlox figure 16: erases of each channel after three years",
-        run: ageing::erases,
-    },
-    Experiment {
-        id: "fb-table5",
-        about: "FlashBlox table 5: life of SSDs with randomly drawn workloads",
-        run: ageing::lifetimes,
-    },
-    Experiment {
-        id: "rb-fig9",
-        about: "RackBlox figure 9: P99.9 of reads and writes, by share of writes",
-        run: rack::fig9,
-    },
-    Experiment {
-        id: "rb-fig10",
-        about: "RackBlox figure 10: P99 of reads and writes, by share of writes",
-        run: rack::fig10,
-    },
-    Experiment { id: "rb-fig11", about: "RackBlox figure 11: mean latency, by share of writes", run: rack::fig11 },
-    Experiment { id: "rb-fig12", about: "RackBlox figure 12: throughput, by share of writes", run: rack::fig12 },
-    Experiment { id: "rb-fig13", about: "RackBlox figure 13: P99.9 of six workloads", run: rack::fig13 },
-    Experiment { id: "rb-fig14", about: "RackBlox figure 14: throughput of six workloads", run: rack::fig14 },
-    Experiment {
-        id: "rb-fig15",
-        about: "RackBlox figure 15: P99.9, the storage's part and all of it",
-        run: rack::fig15,
-    },
-    Experiment { id: "rb-fig16", about: "RackBlox figure 16: distribution of latency", run: rack::fig16 },
-    Experiment {
-        id: "rb-fig17",
-        about: "RackBlox figure 17: storage schedulers, plain and coordinated",
-        run: schedulers::fig17,
-    },
-    Experiment {
-        id: "rb-fig18",
-        about: "RackBlox figure 18: network schedulers, storage scheduling plain and coordinated",
-        run: network::fig18,
-    },
-    Experiment { id: "rb-fig19", about: "RackBlox figure 19: read latency, by device and network", run: rack::fig19 },
-    Experiment {
-        id: "rb-fig20",
-        about: "RackBlox figure 20: gain, by device, network and share of writes",
-        run: rack::fig20,
-    },
-    Experiment {
-        id: "rb-fig21",
-        about: "RackBlox figure 21: gain, by isolation of a drive's vSSDs",
-        run: isolation::fig21,
-    },
-    Experiment {
-        id: "rb-fig22",
-        about: "RackBlox figure 22: wear of each server's SSDs after a year",
-        run: rack_wear::servers,
-    },
-    Experiment {
-        id: "rb-fig23",
-        about: "RackBlox figure 23: wear of a rack's SSDs after one and five years",
-        run: rack_wear::whole_rack,
-    },
-    Experiment {
-        id: PREDICT, about: "RackBlox §3.4: how well network latency is predicted", run: predict::accuracies
-    },
+/// The experiments in virtual time. Live ones are in `rackweave-bench`.
+pub const EXPERIMENTS: [Experiment; 41] = [
+    Experiment::new(
+        "df-fig2",
+        "DiffForward figure 2 and §2.3: the unbalanced traffic of generated disks",
+        cloud::imbalance,
+    ),
+    Experiment::new(
+        "df-fig12",
+        "DiffForward figures 5, 12 and 13: evenness of the servers' traffic, by scheme",
+        cloud::balance,
+    ),
+    Experiment::new("df-fig14", "DiffForward figures 5, 14 and 15: latency, by scheme", cloud::latency),
+    Experiment::new("df-fig16", "DiffForward figure 16: latency, by utilization of the links", cloud::utilization),
+    Experiment::new("df-fig17", "DiffForward figure 17: size of segments", cloud::segments),
+    Experiment::new("df-fig18", "DiffForward figure 18: sensitivity of the detection of bursts", cloud::sensitivity),
+    Experiment::new("df-fig19", "DiffForward figure 19: parts of latency", cloud::breakdown),
+    Experiment::new("df-fig20", "DiffForward figure 20: detection, index, logs, merging", cloud::overheads),
+    Experiment::new(
+        "fb-fig1",
+        "FlashBlox figure 1: four tenants with 1, 2, 2 and 3 of 8 channels",
+        block::four_tenants,
+    ),
+    Experiment::new(
+        "fb-fig7",
+        "FlashBlox figure 7: write amplification of two volumes, by isolation",
+        block::amplification,
+    ),
+    Experiment::new("fb-fig8", "FlashBlox figures 8 and 9: two key-value stores on a drive", kv::two),
+    Experiment::new("fb-fig10", "FlashBlox figure 10: four key-value stores on a drive", kv::four),
+    Experiment::new("fb-fig11", "FlashBlox figure 11: web search beside MapReduce", block::search),
+    Experiment::new("fb-fig12", "FlashBlox figure 12: a key-value store while its channel is migrated", kv::migration),
+    Experiment::new(
+        "fb-fig13",
+        "FlashBlox figure 13: web search and MapReduce while their channels trade places",
+        block::migration,
+    ),
+    Experiment::new("fb-fig14", "FlashBlox figure 14: life under channel and die killers", ageing::killers),
+    Experiment::new(
+        "fb-fig15",
+        "FlashBlox figure 15: wear imbalance of fourteen workloads, by scheme",
+        ageing::imbalance,
+    ),
+    Experiment::new("fb-fig16", "FlashBlox figure 16: erases of each channel after three years", ageing::erases),
+    Experiment::new("fb-table5", "FlashBlox table 5: life of SSDs with randomly drawn workloads", ageing::lifetimes),
+    Experiment::new(
+        "pn-fig14d",
+        "C3 figure 14 d: I/Os longer than a second, with black holes on one of two equal-cost paths",
+        transport::black_holes,
+    ),
+    Experiment::new(
+        "pn-fig16",
+        "C3 figure 16: shares of hosts of unlike speed (38 Gb/s each, where hardware gave 41 and 31)",
+        transport::unlike_hosts,
+    ),
+    Experiment::new(
+        "pn-fig17",
+        "C3 figure 17: shares across pods (steady, where hardware gave 45 and 20 Gb/s)",
+        transport::across_pods,
+    ),
+    Experiment::new("pn-fig18", "C3 figure 18: online reads beside offline writes", transport::classes),
+    Experiment::new(
+        "pn-loss",
+        "C3 §3.2: goodput under random loss, selective retransmission and go-back-N",
+        transport::losses,
+    ),
+    Experiment::new(
+        "pn-multicast",
+        "NICE figures 7 and 8: a put to three replicas, once to their group or to each",
+        transport::multicast,
+    ),
+    Experiment::new("rb-fig9", "RackBlox figure 9: P99.9 of reads and writes, by share of writes", rack::fig9),
+    Experiment::new("rb-fig10", "RackBlox figure 10: P99 of reads and writes, by share of writes", rack::fig10),
+    Experiment::new("rb-fig11", "RackBlox figure 11: mean latency, by share of writes", rack::fig11),
+    Experiment::new("rb-fig12", "RackBlox figure 12: throughput, by share of writes", rack::fig12),
+    Experiment::new("rb-fig13", "RackBlox figure 13: P99.9 of six workloads", rack::fig13),
+    Experiment::new("rb-fig14", "RackBlox figure 14: throughput of six workloads", rack::fig14),
+    Experiment::new("rb-fig15", "RackBlox figure 15: P99.9, the storage's part and all of it", rack::fig15),
+    Experiment::new("rb-fig16", "RackBlox figure 16: distribution of latency", rack::fig16),
+    Experiment::new("rb-fig17", "RackBlox figure 17: storage schedulers, plain and coordinated", schedulers::fig17),
+    Experiment::new(
+        "rb-fig18",
+        "RackBlox figure 18: network schedulers, storage scheduling plain and coordinated",
+        network::fig18,
+    ),
+    Experiment::new("rb-fig19", "RackBlox figure 19: read latency, by device and network", rack::fig19),
+    Experiment::new("rb-fig20", "RackBlox figure 20: gain, by device, network and share of writes", rack::fig20),
+    Experiment::new("rb-fig21", "RackBlox figure 21: gain, by isolation of a drive's vSSDs", isolation::fig21),
+    Experiment::new("rb-fig22", "RackBlox figure 22: wear of each server's SSDs after a year", rack_wear::servers),
+    Experiment::new(
+        "rb-fig23",
+        "RackBlox figure 23: wear of a rack's SSDs after one and five years",
+        rack_wear::whole_rack,
+    ),
+    Experiment::new(PREDICT, "RackBlox §3.4: how well network latency is predicted", predict::accuracies),
 ];
 
 impl Experiment {
+    pub const fn new(
+        id: &'static str,
+        about: &'static str,
+        run: fn(Options) -> Result<Outcome, ExperimentError>,
+    ) -> Experiment {
+        Experiment { id, about, needs: None, run }
+    }
+    /// A live experiment: its figure depends on the machine.
+    pub const fn live(self, needs: &'static str) -> Experiment {
+        Experiment { needs: Some(needs), ..self }
+    }
+
     /// # Errors
-    /// No experiment has this name.
-    pub fn named(id: &str) -> Result<Experiment, ExperimentError> {
-        EXPERIMENTS
-            .into_iter()
-            .find(|e| e.id == id)
-            .ok_or_else(|| ExperimentError::Unknown { id: id.into(), known: EXPERIMENTS.map(|e| e.id).join(", ") })
+    /// No experiment of `all` has this name.
+    pub fn named(all: &[Experiment], id: &str) -> Result<Experiment, ExperimentError> {
+        let known = || all.iter().map(|e| e.id).collect::<Vec<_>>().join(", ");
+        let found = all.iter().find(|e| e.id == id);
+        found.copied().ok_or_else(|| ExperimentError::Unknown { id: id.into(), known: known() })
     }
 
     /// Runs it.

@@ -4,9 +4,10 @@
 use rackweave_config::{SchedSection, SchedulingKind};
 use serde_json::{Value, json};
 
+use super::rack::READS_QUICK;
 use super::schedulers::median;
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, Ports, Scheme, run_all, void};
+use crate::rack::{Cell, CellReport, Load, Ports, Scheme, run_once, void};
 use crate::replay::Policy;
 
 /// Two servers, so that reads of a collecting vSSD can be redirected; all clients compete for each server's port.
@@ -19,10 +20,9 @@ const PORT_BUSY: f64 = 0.75;
 /// and replicas' messages are lost.
 const PORT_BUSY_BESIDE: f64 = 0.5;
 const READS: u64 = 300_000;
-const READS_QUICK: u64 = 60_000;
 const SEEDS: u64 = 3;
 const SHARES: [f64; 3] = [0.2, 0.5, 0.8];
-const SHARES_QUICK: [f64; 2] = [0.2, 0.5];
+const SHARES_QUICK: [f64; 1] = [0.5];
 
 /// The schedulers, and the paper's average gain by coordination, where given.
 const KINDS: [(&str, SchedulingKind, Option<f64>); 3] = [
@@ -48,16 +48,16 @@ pub(super) fn fig18(o: Options) -> Result<Outcome, ExperimentError> {
         for share in shares {
             for coordinated in [false, true] {
                 cells.extend((0..seeds).map(|k| {
-                    let cell = Cell::new(Scheme::from(Policy::Rackblox), Load::ycsb(*share)).reads(reads);
+                    let cell = Cell::new(Scheme::from(Policy::Rackblox), Load::ycsb(*share));
+                    let cell = if o.quick { cell.short(reads) } else { cell.reads(reads) };
                     let sched = Some(SchedSection { coordinated, ..SchedSection::default() });
                     let (utilization, ports, seed) = (UTILIZATION, Some(ports(scheduling)), o.seed + k);
-                    let warm_up = if o.quick { cell.requests / 10 } else { cell.warm_up };
-                    Cell { servers: SERVERS, clients: CLIENTS, utilization, ports, sched, seed, warm_up, ..cell }
+                    Cell { servers: SERVERS, clients: CLIENTS, utilization, ports, sched, seed, ..cell }
                 }));
             }
         }
     }
-    let reports = run_all(&cells).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
+    let reports = run_once(&cells).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
     let mut cell = reports.chunks(seeds as usize).map(|c| c.iter().collect::<Vec<_>>());
     let mut rows = Vec::new();
     for (name, _, paper) in KINDS {

@@ -4,14 +4,13 @@ use rackweave_config::{SchedConfigKind, SchedSection};
 use rackweave_sim::Network;
 use serde_json::{Value, json};
 
+use super::rack::READS_QUICK;
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_all, void};
+use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
 use crate::replay::Policy;
 
-/// Reads of a cell of the short form: with fewer, a cell sees one or two collections, and the result is chance.
-const READS_QUICK: u64 = 100_000;
-/// The short form has this fraction of the writes before the measured ones.
-const WARM_UP_QUICK: u64 = 2;
+/// The short form has these of [`POINTS`]: queues, with the figures' network.
+const POINTS_QUICK: std::ops::Range<usize> = 2..3;
 /// Planned utilization at which reads queue at the dies of popular blocks, but no die is busy for 90 % of the time.
 const QUEUES: f64 = 0.55;
 /// Seeds whose median counts.
@@ -64,25 +63,26 @@ pub(super) fn median(reports: &[&CellReport], of: impl Fn(&CellReport) -> f64) -
 /// Plain beside coordinated, YCSB.
 pub(super) fn fig17(o: Options) -> Result<Outcome, ExperimentError> {
     let (reads, seeds) = if o.quick { (READS_QUICK, 1) } else { (READS_MIN, SEEDS) };
+    let points = if o.quick { &POINTS[POINTS_QUICK] } else { &POINTS };
     let mut cells = Vec::new();
-    for p in POINTS {
+    for p in points {
         let network = Network::parse(p.network).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
         for (_, kind, _) in KINDS {
             for coordinated in [false, true] {
                 cells.extend((0..seeds).map(|k| {
                     let sched = Some(SchedSection { kind, coordinated, ..SchedSection::default() });
-                    let cell = Cell::new(Scheme::from(p.policy), Load::ycsb(p.writes)).reads(reads);
+                    let cell = Cell::new(Scheme::from(p.policy), Load::ycsb(p.writes));
+                    let cell = if o.quick { cell.short(reads) } else { cell.reads(reads) };
                     let (network, seed) = (network.clone(), o.seed + k);
-                    let warm_up = if o.quick { cell.warm_up / WARM_UP_QUICK } else { cell.warm_up };
-                    Cell { sched, seed, network, utilization: p.utilization, warm_up, ..cell }
+                    Cell { sched, seed, network, utilization: p.utilization, ..cell }
                 }));
             }
         }
     }
-    let reports = run_all(&cells).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
+    let reports = run_once(&cells).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
     let mut cell = reports.chunks(seeds as usize).map(|c| c.iter().collect::<Vec<_>>());
     let mut rows = Vec::new();
-    for p in POINTS {
+    for p in points {
         for (name, _, paper) in KINDS {
             let (Some(plain), Some(ours)) = (cell.next(), cell.next()) else { break };
             let why = void(plain.iter().chain(&ours).copied(), reads);
@@ -97,7 +97,7 @@ pub(super) fn fig17(o: Options) -> Result<Outcome, ExperimentError> {
         }
     }
     let cells: Vec<Value> = reports.iter().map(CellReport::json).collect();
-    let points: Vec<Value> = POINTS
+    let points: Vec<Value> = points
         .iter()
         .map(|p| {
             json!({

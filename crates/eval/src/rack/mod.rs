@@ -9,6 +9,8 @@ pub(crate) mod ports;
 mod scheme;
 mod vdc;
 
+use std::cell::RefCell;
+
 use rackweave_config::{BlockingConfig, Isolation, Levels, RackConfig, SchedSection, Size};
 use rackweave_core::{BLOCK, Rng};
 use rackweave_rack::sim::SimConfig;
@@ -53,8 +55,12 @@ pub const WARM_UP_WRITES: u64 = 100_000;
 /// Stream of the seed for [`WEAR_IN`].
 const WEAR_IN_STREAM: u64 = 0x7765_6172;
 
+/// Bytes of a drive, and writes before the measured ones, of the short forms' cells.
+const SHORT_SSD_BYTES: u64 = SSD_BYTES / 2;
+const SHORT_WARM_UP_WRITES: u64 = WARM_UP_WRITES / 4;
+
 /// Parameters of a cell.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     pub policy: Scheme,
     /// The name of a built-in device profile.
@@ -134,6 +140,14 @@ impl Cell {
         self.requests = (requests * 1.01).ceil() as u64;
         self.warm_up = (self.requests / 10).max(needs(WARM_UP_WRITES as f64, self.load.writes) as u64);
         self
+    }
+
+    /// A cell of the short forms: half as large drives, and this number of reads after a quarter of the writes before
+    /// them. The schemes' tails keep their order; their erases, a few hundred, may differ by more than in a long cell.
+    pub fn short(self, reads: u64) -> Cell {
+        let cell = Cell { ssd_bytes: SHORT_SSD_BYTES, ..self }.reads(reads);
+        let writes = if cell.load.writes > 0.0 { SHORT_WARM_UP_WRITES as f64 / cell.load.writes } else { 0.0 };
+        Cell { warm_up: (cell.requests / 10).max(writes as u64), ..cell }
     }
 
     /// The rack, before the policy.
@@ -278,4 +292,28 @@ pub fn void<'a>(cells: impl Iterator<Item = &'a CellReport> + Clone, reads_min: 
 /// As [`Cell::run`], of the first cell that has one.
 pub fn run_all(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
     on_all_cores(cells, Cell::run).into_iter().collect()
+}
+
+thread_local! {
+    /// Cells that this thread has had run, with their reports: figures 9 to 12, 15 and 16 are views of the same cells.
+    static KNOWN: RefCell<Vec<(Cell, CellReport)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// As [`run_all`], but an equal cell runs once for all figures of a thread.
+///
+/// # Errors
+/// As [`run_all`].
+pub(crate) fn run_once(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
+    KNOWN.with_borrow_mut(|known| {
+        let mut new: Vec<Cell> = Vec::new();
+        for c in cells {
+            if !known.iter().any(|(k, _)| k == c) && !new.contains(c) {
+                new.push(c.clone());
+            }
+        }
+        let reports = run_all(&new)?;
+        known.extend(new.into_iter().zip(reports));
+        let report = |c: &Cell| known.iter().find(|(k, _)| k == c).map(|(_, r)| r.clone());
+        Ok(cells.iter().filter_map(report).collect())
+    })
 }

@@ -1,6 +1,7 @@
 //! All integration tests of `eval` in one binary.
 
 mod ageing;
+mod figures;
 mod fuzz;
 mod malformed;
 mod rack;
@@ -9,6 +10,8 @@ mod readers;
 mod real_data;
 mod replay;
 mod round_trip;
+mod shapes;
+mod transport;
 mod workload;
 
 use std::io::Cursor;

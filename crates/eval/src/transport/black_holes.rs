@@ -10,11 +10,9 @@ use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Rng, Span, Time};
 use rackweave_transport::header::ShortOp;
 use rackweave_transport::{Config, Event, SendError};
-use serde_json::json;
 
 use super::fabric::{Fabric, Happening, LinkConfig, ecmp};
 use super::{message, request};
-use crate::report::{Bar, Report};
 
 const CLIENTS: u32 = 16;
 const SERVERS: u32 = 16;
@@ -189,54 +187,3 @@ pub fn run(seed: u64, share: f64, paths: u16, hole: Span) -> Counted {
 
 /// Shares of flows in the figure, in percent.
 pub const SHARES: [u32; 5] = [1, 5, 10, 25, 50];
-
-pub fn report(hole: Span) -> Report {
-    let mut r = Report::new(
-        "pn-fig14d: black holes on one of two equal-cost paths",
-        "an order of magnitude fewer I/Os longer than 1 s with a source port that changes",
-        &[
-            "flows swallowed",
-            "I/Os",
-            "slow, one port",
-            "slow, 16 ports",
-            "fewer by",
-            "path changes",
-            "P50, ms",
-            "P99",
-            "longest",
-            "longest I/O, ms",
-            "lost",
-        ],
-    );
-    for percent in SHARES {
-        let share = f64::from(percent) / 100.0;
-        let (one, many) = (run(7, share, 1, hole), run(7, share, 16, hole));
-        let ms = |s: Span| json!(s.0 as f64 / 1e6);
-        let fewer = one.slow as f64 / many.slow.max(1) as f64;
-        r.row([
-            json!(format!("{percent} %")),
-            json!(one.ios),
-            json!(one.slow),
-            json!(many.slow),
-            json!(fewer),
-            json!(many.path_changes),
-            ms(many.change[0]),
-            ms(many.change[1]),
-            ms(many.change[2]),
-            ms(many.io_max),
-            json!(one.lost + many.lost),
-        ]);
-        r.bars.push(Bar::at_least(format!("slow I/Os fewer by, {percent} %"), fewer, 20.0));
-        r.bars.push(Bar::at_most(
-            format!("99 of 100 path changes, ms, {percent} %"),
-            many.change[1].0 as f64 / 1e6,
-            50.0,
-        ));
-        r.bars.push(Bar::at_most(format!("lost I/Os, {percent} %"), (one.lost + many.lost) as f64, 0.0));
-    }
-    r.note(format!(
-        "virtual time; {CLIENTS} clients, {SERVERS} servers, 4 KiB writes at {RATE} a second each, the hole lasts {} s",
-        hole.as_secs_f64()
-    ));
-    r
-}

@@ -7,11 +7,9 @@ use hdrhistogram::Histogram;
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Rng, Span, Time};
 use rackweave_transport::{Config, Event};
-use serde_json::json;
 
 use super::fabric::{Fabric, Happening, LinkConfig};
 use super::{message, request};
-use crate::report::{Bar, Report};
 
 const SERVERS: u32 = 4;
 const ONLINE: u32 = 4;
@@ -32,7 +30,7 @@ const SERVICE_DRAWN: Span = Span::from_micros(20);
 /// 25 Gb/s.
 const LINK: u64 = 3125;
 /// Data in a full datagram of 1,472 bytes, as a fraction of the 1,538 that it takes on the link.
-const DATA_OF_LINK: f64 = 0.88;
+pub const DATA_OF_LINK: f64 = 0.88;
 
 /// Measurements of one run.
 #[derive(Clone, Debug)]
@@ -158,44 +156,3 @@ pub fn run(seed: u64, offline: f64, classed: bool, span: Span) -> Measured {
 
 /// Throughput of the offline jobs in the paper, of the links.
 pub const OFFLINE_SHARE: f64 = 0.39;
-
-pub fn report(span: Span) -> Report {
-    let mut r = Report::new(
-        "pn-fig18: online reads beside offline writes",
-        "online latency moves by 5 % with offline jobs at 39 % of throughput",
-        &[
-            "offline",
-            "classes",
-            "offline, of the links",
-            "reads",
-            "mean, µs",
-            "P50, µs",
-            "P99, µs",
-            "P99 against alone",
-        ],
-    );
-    let alone = run(5, 0.0, true, span);
-    let mut row = |name: &str, classes: &str, m: &Measured| {
-        let against = m.p99.0 as f64 / alone.p99.0 as f64;
-        let us = |s: Span| json!(s.0 as f64 / 1e3);
-        r.row([
-            json!(name),
-            json!(classes),
-            json!(m.offline),
-            json!(m.reads),
-            us(m.mean),
-            us(m.p50),
-            us(m.p99),
-            json!(against),
-        ]);
-        against
-    };
-    row("none", "–", &alone);
-    let classed = run(5, OFFLINE_SHARE, true, span);
-    let against = row("39 %", "silver, copper", &classed);
-    row("39 %", "all silver", &run(5, OFFLINE_SHARE, false, span));
-    r.bars.push(Bar::at_most("online P99 against alone", against, 1.05));
-    r.bars.push(Bar::at_least("offline data, of the links", classed.offline, OFFLINE_SHARE * DATA_OF_LINK));
-    r.note("virtual time; 25 Gb/s links, 4 servers, 4 online and 4 offline hosts, flash reads of 100 µs on devices of the class");
-    r
-}

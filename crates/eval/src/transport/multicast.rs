@@ -6,11 +6,9 @@ use bytes::Bytes;
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::{Config, Event, GroupOptions};
-use serde_json::json;
 
 use super::fabric::{Fabric, Happening, LinkConfig};
 use super::{message, request};
-use crate::report::{Bar, Report};
 
 const CLIENT: NodeId = NodeId(2);
 const MEMBERS: [NodeId; 3] = [NodeId(3), NodeId(4), NodeId(5)];
@@ -49,7 +47,7 @@ impl Puts {
 
 /// Sends puts of `bytes` with `depth` in flight for `span`, then lets pending ones complete. Datagrams are lost with
 /// probability `loss` on the way to each replica and back; the last replica's host processes them after `slow`.
-pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span, span: Span) -> Puts {
+pub fn puts(seed: u64, way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span, span: Span) -> Puts {
     let link = |loss| LinkConfig { loss, ..LinkConfig::default() };
     // A link to and from each host.
     let links = [0.0, 0.0].into_iter().chain([loss; 6]).map(link).collect();
@@ -58,7 +56,7 @@ pub fn puts(way: Replication, bytes: usize, depth: usize, loss: f64, slow: Span,
         GROUP => vec![up(from)],
         to => vec![up(from), up(to) + 1],
     };
-    let mut f = Fabric::new(7, links, Box::new(routes));
+    let mut f = Fabric::new(seed, links, Box::new(routes));
     for node in [CLIENT].into_iter().chain(MEMBERS) {
         f.add(node, Config::default());
     }
@@ -113,57 +111,3 @@ pub const BARS: [(f64, f64); 3] = super::loss::BARS;
 pub const BYTES_BAR: f64 = 0.40;
 /// Bar for the time of any two of three with a slow third, relative to the same without a slow one.
 pub const ANY_BAR: f64 = 1.1;
-const ALL: Replication = Replication::Group { quorum: 3 };
-
-pub fn report(span: Span) -> Report {
-    let mut r = Report::new(
-        "pn-multicast: a put to three replicas, once to their group or to each",
-        "1.7–3.5× fewer bytes on links, put of 1 MB 4.3× (NICE, figures 7 and 8, against systems of that time)",
-        &["put", "what", "to the group", "to each", "ratio"],
-    );
-    for kib in [4, 16, 64, 256, 1024] {
-        let (group, each) = (
-            puts(ALL, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
-            puts(Replication::Each, kib << 10, 1, 0.0, Span::ZERO, Span::from_micros(1)),
-        );
-        let ratio = group.sent_bytes as f64 / each.sent_bytes as f64;
-        let name = format!("{kib} KiB");
-        r.row([
-            json!(name),
-            json!("bytes sent by the client"),
-            json!(group.sent_bytes),
-            json!(each.sent_bytes),
-            json!(ratio),
-        ]);
-        let took = (group.median_us(), each.median_us());
-        r.row([json!(name), json!("all have it after, µs"), json!(took.0), json!(took.1), json!(took.0 / took.1)]);
-        r.bars.push(Bar::at_most(format!("bytes of {name}, of those to each"), ratio, BYTES_BAR));
-    }
-    let lossless = puts(ALL, 65_536, 16, 0.0, Span::ZERO, span).gbps;
-    let lossless_each = puts(Replication::Each, 65_536, 16, 0.0, Span::ZERO, span).gbps;
-    let row = |what: &str, a: f64, b: f64| [json!("64 KiB"), json!(what), json!(a), json!(b), json!(a / b)];
-    r.row(row("goodput, Gb/s", lossless, lossless_each));
-    for (loss, bar) in BARS {
-        let group = puts(ALL, 65_536, 16, loss, Span::ZERO, span).gbps;
-        let each = puts(Replication::Each, 65_536, 16, loss, Span::ZERO, span).gbps;
-        r.row(row(&format!("goodput at {} % loss, Gb/s", loss * 100.0), group, each));
-        r.bars.push(Bar::at_least(
-            format!("goodput to the group at {} %, of lossless", loss * 100.0),
-            group / lossless,
-            bar,
-        ));
-    }
-    for kib in [64, 1024] {
-        let of = |quorum, slow| {
-            puts(Replication::Group { quorum }, kib << 10, 1, 0.0, slow, Span::from_millis(200)).median_us()
-        };
-        let slow = Span::from_millis(5);
-        let (two, all, quick) = (of(2, slow), of(3, slow), of(2, Span::ZERO));
-        let name = format!("{kib} KiB");
-        r.row([json!(name), json!("any two, one slow by 5 ms, µs; all"), json!(two), json!(all), json!(two / all)]);
-        r.bars.push(Bar::at_most(format!("any two of {name} with a slow third, of without"), two / quick, ANY_BAR));
-    }
-    r.note("virtual time; every host on a 10 Gb/s link of 5 µs to one switch; loss on the replicas' links, both ways");
-    r.note("goodput with 16 puts under way; \"to each\" is three messages of three connections");
-    r
-}

@@ -6,11 +6,9 @@ use bytes::Bytes;
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::{Algorithm, Config, Event, Retransmission};
-use serde_json::{Value, json};
 
 use super::fabric::{Fabric, Happening, LinkConfig};
 use super::message;
-use crate::report::{Bar, Report};
 
 /// Bytes of a message: a chunk server's write.
 pub const MESSAGE: usize = 65_536;
@@ -115,10 +113,10 @@ fn shares(name: &'static str, got: &BTreeMap<NodeId, u64>, second: impl Fn(NodeI
 }
 
 /// Figure 16: four fast clients, and four that process an arrival only after 60 to 150 µs.
-pub fn unlike_hosts(span: Span) -> Vec<Shares> {
+pub fn unlike_hosts(seed: u64, span: Span) -> Vec<Shares> {
     let slow = |n: NodeId| n.0 >= FIRST_CLIENT + 4;
     let all = controls().into_iter().map(|(name, cfg)| {
-        let mut f = pods(3, &cfg, 8, &LinkConfig { bytes_per_us: 5000, ..LinkConfig::default() });
+        let mut f = pods(seed, &cfg, 8, &LinkConfig { bytes_per_us: 5000, ..LinkConfig::default() });
         clients(8).filter(|n| slow(*n)).for_each(|n| f.slow(n, Span::from_micros(u64::from(n.0 - 13) * 30 + 30)));
         let senders: Vec<_> = clients(8).map(|c| (c, vec![NodeId(2), NodeId(3)])).collect();
         shares(name, &bulk(&mut f, &senders, span), slow, span)
@@ -127,7 +125,7 @@ pub fn unlike_hosts(span: Span) -> Vec<Shares> {
 }
 
 /// Figure 17: clients of each pod write to servers of both; the path between pods is 40 µs longer, and lossy.
-pub fn across_pods(span: Span) -> Vec<Shares> {
+pub fn across_pods(seed: u64, span: Span) -> Vec<Shares> {
     let all = controls().into_iter().map(|(name, cfg)| {
         let cfg = Config { base_rtt: Span::from_micros(100), ..cfg };
         let between = LinkConfig {
@@ -137,41 +135,10 @@ pub fn across_pods(span: Span) -> Vec<Shares> {
             loss: 0.000_1,
             ..LinkConfig::default()
         };
-        let mut f = pods(4, &cfg, 8, &between);
+        let mut f = pods(seed, &cfg, 8, &between);
         let other = |n: NodeId| n.0 % 2 == 1;
         let senders: Vec<_> = clients(8).map(|c| (c, vec![NodeId(2), NodeId(3)])).collect();
         shares(name, &bulk(&mut f, &senders, span), other, span)
     });
     all.collect()
-}
-
-fn report(title: &str, paper: &str, groups: [&str; 2], all: &[Shares]) -> Report {
-    let mut r = Report::new(title, paper, &["control", groups[0], groups[1], "Jain", "of the servers' links"]);
-    for s in all {
-        let row: [Value; 5] = [json!(s.name), json!(s.groups[0]), json!(s.groups[1]), json!(s.jain), json!(s.used)];
-        r.row(row);
-        if matches!(s.name, "delay" | "ecn") {
-            r.bars.push(Bar::at_least(format!("Jain's index, {}", s.name), s.jain, 0.98));
-        }
-    }
-    r.note("virtual time; 10 Gb/s hosts, eight clients with 16 messages of 64 KiB under way to each of two servers");
-    r
-}
-
-pub fn fig16(span: Span) -> Report {
-    report(
-        "pn-fig16: hosts of unlike speed on the same servers",
-        "38 Gb/s each, where hardware gave 41 and 31",
-        ["quick hosts, Gb/s each", "slow hosts, Gb/s each"],
-        &unlike_hosts(span),
-    )
-}
-
-pub fn fig17(span: Span) -> Report {
-    report(
-        "pn-fig17: across pods",
-        "steady and equal, where hardware's pods went from 25 to 45 and 20 Gb/s",
-        ["first pod, Gb/s each", "second pod, Gb/s each"],
-        &across_pods(span),
-    )
 }

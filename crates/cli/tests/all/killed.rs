@@ -40,8 +40,8 @@ fn a_killed_run_leaves_nothing_behind() {
     }
     let named = || std::fs::read_dir("/run/netns").map_or(0, Iterator::count);
     let before = named();
-    let run = Command::new(env!("CARGO_BIN_EXE_rackweave-bench"))
-        .args(["run", "pn-bulk", "--rounds", "1", "--count", "1000000000"])
+    let run = Command::new(env!("CARGO_BIN_EXE_rackweave"))
+        .args(["eval", "pn-bulk"])
         .stdout(Stdio::null())
         .spawn()
         .expect("the program");
