@@ -236,7 +236,7 @@ impl Net {
                 News::Packet(p) => nodes.deliver(p),
                 News::Twins(peer) => self.twins.push(peer),
                 News::Unsent(_) => {}
-                News::Instead(p) => self.link.send(now, p, 0),
+                News::Instead(p, _) => self.link.send(now, p, 0),
             }
         }
     }

@@ -234,7 +234,10 @@ impl<N: Node> Networked<N> {
                     self.turn(now, Event::Packet(p), fx);
                 }
                 News::Unsent(token) => self.wire.borrow_mut().log.unsent(token),
-                News::Instead(p) => self.send(now, p),
+                News::Instead(p, token) => {
+                    self.wire.borrow_mut().log.replaced(token);
+                    self.send(now, p);
+                }
                 News::Twins(_) => {}
             }
         }

@@ -67,8 +67,9 @@ struct Connection {
     next: u64,
     /// Nothing is written after the bytes so far.
     ends: bool,
-    /// Offset of the next byte to receive.
+    /// Offset of the next byte to receive, and segments after it, by offset, which wait for those before them.
     received: u64,
+    early: BTreeMap<u64, Bytes>,
     /// Retransmissions since the last progress, and the time of the next.
     tries: u32,
     /// Acknowledgements without progress since then.
@@ -86,6 +87,7 @@ impl Connection {
             next: 0,
             ends: false,
             received: 0,
+            early: BTreeMap::new(),
             tries: 0,
             repeated: 0,
             retransmit_at: Time::MAX,
@@ -227,7 +229,7 @@ impl Tcp {
             Kind::Reset => {}
             _ if !known => self.push(name, Kind::Reset, 0, &[]),
             Kind::SynAck => self.connected(now, name, link),
-            Kind::Data => self.data(now, name, offset, &segment, link),
+            Kind::Data => self.data(now, name, offset, segment, link),
             Kind::Ack => self.acked(now, name, offset, link),
             Kind::Fin => {
                 if self.connections.get(&name).is_some_and(|c| c.received == offset) {
@@ -245,18 +247,25 @@ impl Tcp {
         self.rearm(now, name);
     }
 
-    fn data(&mut self, now: Time, name: Name, offset: u64, bytes: &[u8], link: &mut Link) {
+    fn data(&mut self, now: Time, name: Name, offset: u64, bytes: Bytes, link: &mut Link) {
         let Some(c) = self.connections.get_mut(&name) else { return };
-        let end = offset + bytes.len() as u64;
-        let (id, before) = (c.id, c.received);
-        if offset <= before && end > before {
-            c.received = end;
-            link.receive_by_stream(now, id, &bytes[(before - offset) as usize..]);
+        let (id, end) = (c.id, offset + bytes.len() as u64);
+        if end > c.received && end <= c.received + WINDOW as u64 {
+            let kept = c.early.entry(offset).or_default();
+            if kept.len() < bytes.len() {
+                *kept = bytes;
+            }
         }
-        if let Some(c) = self.connections.get(&name) {
-            let received = c.received;
-            self.push(name, Kind::Ack, received, &[]);
+        while let Some(first) = c.early.first_entry().filter(|e| *e.key() <= c.received) {
+            let (at, bytes) = first.remove_entry();
+            let known = (c.received - at) as usize;
+            if known < bytes.len() {
+                c.received = at + bytes.len() as u64;
+                link.receive_by_stream(now, id, &bytes[known..]);
+            }
         }
+        let received = c.received;
+        self.push(name, Kind::Ack, received, &[]);
     }
 
     fn acked(&mut self, now: Time, name: Name, offset: u64, link: &mut Link) {

@@ -197,17 +197,25 @@ impl Log {
             self.ages.push_back((at, token));
         }
     }
+    /// The message found no room in a queue, and a refusal is sent in its place: that is subject to the same rules.
+    pub(crate) fn replaced(&mut self, token: u64) {
+        self.close(token);
+    }
+    fn close(&mut self, token: u64) -> Option<(Key, &Sent)> {
+        let key = self.tokens.remove(&token)?;
+        let s = self.sent.get_mut(&key)?;
+        s.open = s.open.saturating_sub(1);
+        Some((key, s))
+    }
     /// The sender's network refused the message, or gave it up.
     pub(crate) fn unsent(&mut self, token: u64) {
-        let Some(key) = self.tokens.remove(&token) else { return };
-        let Some(s) = self.sent.get_mut(&key) else { return };
-        s.open = s.open.saturating_sub(1);
+        let Some((key, s)) = self.close(token) else { return };
+        let (at, (op, request), delivered) = (s.at, s.what, !s.delivered.is_empty());
         // A stream that stalled before may hold messages until its next retransmission, or until it is closed. A message
         // for a switch may go to a server.
         let peer = |&(from, to): &(NodeId, NodeId)| from == key.0 && (to == key.1 || self.switches.contains(&key.1));
         let held = if self.streams.iter().any(peer) { STREAM_HOLDS } else { Span::ZERO };
-        if s.at >= self.reliable_since + held && s.delivered.is_empty() {
-            let ((op, request), at) = (s.what, s.at);
+        if at >= self.reliable_since + held && !delivered {
             self.violated(|| {
                 format!("{} gave up {op:?} {request:x} to {} of {at:?}, though few are lost", key.0, key.1)
             });

@@ -369,7 +369,7 @@ impl Endpoint {
         if let Some(p) = self.peers.get_mut(&peer)
             && p.carrier != Carrier::Stream
         {
-            p.carrier = Carrier::Stream;
+            p.carry_by(Carrier::Stream);
             (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
             p.flows.iter_mut().for_each(|f| {
                 f.tx.lose_all();
@@ -386,7 +386,7 @@ impl Endpoint {
     /// The stream is closed, or cannot be opened: datagrams are used again.
     pub fn stream_down(&mut self, now: Time, peer: NodeId) {
         if let Some(p) = self.peers.get_mut(&peer) {
-            p.carrier = Carrier::Datagrams;
+            p.carry_by(Carrier::Datagrams);
             (p.loss_sent, p.loss_lost, p.loss_at) = (0, 0, now);
             p.flows.iter_mut().for_each(|f| f.tx.lose_all());
             self.touch(now, peer);

@@ -125,6 +125,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    /// Datagrams go this way from now on.
+    pub fn carry_by(&mut self, carrier: Carrier) {
+        self.carrier = carrier;
+        self.flows.iter_mut().for_each(|f| f.tx.use_stream(carrier == Carrier::Stream));
+    }
     pub fn new(node: NodeId, cfg: &Config, path: u16, now: Time) -> Peer {
         let flow = || Flow { tx: Sender::new(cfg, cfg.is_switch(node)), rx: Receiver::new() };
         Peer {

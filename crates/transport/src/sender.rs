@@ -25,6 +25,8 @@ const STAMP_BUSY_DATAGRAMS: u64 = 4;
 /// Shortest interval of requests: a short round trip's worth of system calls.
 const STAMP_BUSY_EVERY: Span = Span::from_micros(100);
 const STAMPS_LAST: Span = Span::from_millis(100);
+/// Bytes in flight over a stream: as much as a socket holds until it is acknowledged.
+const STREAM_WINDOW: u64 = 256 << 10;
 /// Doublings of the timeout.
 const BACKOFF_MAX: u32 = 10;
 
@@ -47,6 +49,7 @@ pub(crate) struct Sender {
     congestion: Box<dyn Congestion>,
     /// The congestion window after its last change.
     window: u64,
+    by_stream: bool,
     pub rtt: Rtt,
     /// Round trip including host time. Timeouts are derived from it, so that a busy host is not taken for a loss.
     turn: Rtt,
@@ -87,6 +90,7 @@ impl Sender {
             in_flight: 0,
             bytes: 0,
             window: congestion.window(),
+            by_stream: false,
             congestion,
             rtt: Rtt::default(),
             turn: Rtt::default(),
@@ -201,10 +205,15 @@ impl Sender {
         self.sent.iter().any(|s| s.in_flight && unbound(s.id))
     }
     pub fn window(&self) -> u64 {
-        self.window
+        if self.by_stream { STREAM_WINDOW } else { self.window }
     }
     fn room(&self, bytes: usize) -> bool {
-        self.in_flight == 0 || self.in_flight + bytes as u64 <= self.window
+        self.in_flight == 0 || self.in_flight + bytes as u64 <= self.window()
+    }
+    /// From now on datagrams go by a stream, or no longer. TCP has a congestion window of its own, and resends what is lost:
+    /// a second one would shrink with each of its timeouts, and leave it too little in flight to notice a loss sooner.
+    pub fn use_stream(&mut self, by_stream: bool) {
+        self.by_stream = by_stream && !mutant!("transport.stream.congestion");
     }
 
     /// The next chunk that may be sent, lost ones first. [`Sender::sent`] must follow.
@@ -286,7 +295,7 @@ impl Sender {
     }
     /// Whether nothing more could be sent after a datagram of `bytes`, so that its acknowledgement is awaited.
     pub fn full_after(&self, bytes: usize) -> bool {
-        self.in_flight + 2 * bytes as u64 > self.window
+        self.in_flight + 2 * bytes as u64 > self.window()
     }
     /// The chunk was sent in a datagram of `bytes`.
     pub fn sent(&mut self, now: Time, pick: Pick, counter: u64, bytes: usize) {
@@ -319,14 +328,14 @@ impl Sender {
     ) -> usize {
         let turn = self.lost.is_empty() && self.waiting.back() == Some(&last);
         let Some(o) = self.transfers.get_mut(&last).filter(|_| turn) else { return 0 };
-        let (id, bytes) = (last, bytes as u64);
+        let (id, bytes, window) = (last, bytes as u64, if self.by_stream { STREAM_WINDOW } else { self.window });
         let mut count = 0;
         while count < most
             && (o.next as usize) + 1 < o.chunks.len()
             && o.chunks[o.next as usize] == UNSENT
             && o.may_send_more()
             && o.next as usize * o.chunk_bytes >= o.prefix_bytes()
-            && self.in_flight + 2 * bytes <= self.window
+            && self.in_flight + 2 * bytes <= window
         {
             let (chunk, counter) = (o.next, put(o, o.next));
             o.chunks[chunk as usize] = counter;
@@ -419,15 +428,17 @@ impl Sender {
         if newer {
             (self.received, self.marked) = (head.received, head.marked);
         }
-        self.congestion.acked(&Acked {
-            now,
-            bytes,
-            rtt,
-            received: if newer { counted.0 } else { 0 },
-            marked: if newer { counted.1.min(counted.0) } else { 0 },
-            limited: self.limited,
-        });
-        self.window = self.congestion.window();
+        if !self.by_stream {
+            self.congestion.acked(&Acked {
+                now,
+                bytes,
+                rtt,
+                received: if newer { counted.0 } else { 0 },
+                marked: if newer { counted.1.min(counted.0) } else { 0 },
+                limited: self.limited,
+            });
+            self.window = self.congestion.window();
+        }
         if bytes > 0 {
             self.limited = false;
         }
@@ -525,8 +536,10 @@ impl Sender {
             p.lost_sent = p.lost_sent.max(s.at);
         }
         self.again(s);
-        self.congestion.lost(now, s.at);
-        self.window = self.congestion.window();
+        if !self.by_stream {
+            self.congestion.lost(now, s.at);
+            self.window = self.congestion.window();
+        }
     }
     /// Go-back-N: sent after a lost datagram, so retransmitted, arrived or not.
     fn lose_also(&mut self, i: usize) {
@@ -583,7 +596,7 @@ impl Sender {
             return false;
         }
         self.probe(now, p);
-        if self.backoff > 0 {
+        if self.backoff > 0 && !self.by_stream {
             self.congestion.timed_out(now);
             self.window = self.congestion.window();
         }

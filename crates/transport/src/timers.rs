@@ -258,10 +258,10 @@ impl Endpoint {
         (peer.loss_sent, peer.loss_lost, peer.loss_at) = (0, 0, now);
         let heavy = u64::from(lost) * 1000 > u64::from(sent) * u64::from(self.cfg.stream_loss_per_mille);
         if sent >= LOSS_SENT_MIN && heavy && peer.carrier == Carrier::Datagrams && !self.cfg.is_switch(node) {
-            peer.carrier = Carrier::StreamWanted;
+            peer.carry_by(Carrier::StreamWanted);
             self.event(Event::StreamWanted { peer: node });
         } else if !heavy && peer.carrier == Carrier::StreamWanted {
-            peer.carrier = Carrier::Datagrams;
+            peer.carry_by(Carrier::Datagrams);
         }
     }
 
@@ -271,7 +271,7 @@ impl Endpoint {
         let silent = peer.down || peer.owed.is_some_and(|t| now.since(t) >= self.cfg.dead_after / 3);
         if silent && peer.carrier == Carrier::Datagrams && peer.stream_at <= now {
             peer.stream_at = now + SILENT_STREAM_EVERY;
-            peer.carrier = Carrier::StreamWanted;
+            peer.carry_by(Carrier::StreamWanted);
             self.event(Event::StreamWanted { peer: node });
         }
     }
@@ -292,7 +292,7 @@ impl Endpoint {
         let few = u64::from(peer.loss_lost) * 4000 < u64::from(TRIAL_PINGS * self.cfg.stream_loss_per_mille);
         (peer.loss_sent, peer.loss_lost, peer.loss_at) = (0, 0, now);
         if few {
-            peer.carrier = Carrier::Datagrams;
+            peer.carry_by(Carrier::Datagrams);
             self.event(Event::StreamDone { peer: node });
         }
     }

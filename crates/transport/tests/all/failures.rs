@@ -272,6 +272,33 @@ fn heavy_loss_asks_for_the_stream_and_light_loss_ends_it() {
     assert_eq!(got.len() as u64, w.end(2).counters().messages_sent);
 }
 
+/// TCP resends a lost segment after 200 ms, and sooner only if enough follows it.
+#[test]
+fn a_stream_that_pauses_keeps_its_window() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    w.send(2, 3, small(0), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(1));
+    let window = |w: &mut World| w.end(2).peers()[0].flows[Class::Silver as usize].window_bytes;
+    let before = window(&mut w);
+    let now = w.now;
+    w.end(2).stream_up(now, NodeId(3));
+    w.end(3).stream_up(now, NodeId(2));
+    let whole = window(&mut w);
+    w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, 1, 40, 65_536), Time::MAX, 1).expect("taken");
+    for _ in 0..4 {
+        w.jump(Span::from_millis(200));
+        let now = w.now;
+        w.end(2).handle_timeout(now);
+    }
+    assert!(w.end(2).counters().timeouts >= 2);
+    assert_eq!((whole, window(&mut w)), (256 << 10, 256 << 10));
+    w.settle(Span::from_secs(10));
+    assert_eq!(w.delivered(3).count(), 2);
+    let now = w.now;
+    w.end(2).stream_down(now, NodeId(3));
+    assert_eq!(window(&mut w), before, "what datagrams may have in flight");
+}
+
 #[test]
 fn a_clock_that_jumps_ends_timers_early_and_nothing_else() {
     let mut w = pair(
