@@ -1,10 +1,11 @@
-"""Redis clients against `rackweave kv serve`.
+"""Redis clients against a rack, or against `rackweave kv --drive FILE serve`.
 
 resp.py differential OURS REDIS SEED COUNT   the same random commands to both (Unix sockets): every reply is the same
 resp.py redis-py OURS                        redis-py: values, pipelines, transactions, WATCH, scans, RESP3
 resp.py fill OURS FILE                       SETs one after another until the server is gone; writes down what was answered
 resp.py check OURS FILE                      all of that is there
 """
+import os
 import random
 import socket
 import sys
@@ -49,8 +50,12 @@ NUMBERS = ["0", "1", "-1", "7", "-13", "9223372036854775807", "-9223372036854775
 FLOATS = ["0.5", "-2.25", "3", "1e3", "x", "inf", ""]
 
 
+# A common part of the differential test's keys: a rack needs one for transactions over several keys.
+TAG = os.environ.get("RESP_TAG", "").encode()
+
+
 def command(r):
-    key = lambda: b"k%d" % r.randrange(6)
+    key = lambda: TAG + b"k%d" % r.randrange(6)
     value = lambda: r.choice([b"v%d" % r.randrange(100), b"%d" % r.randrange(-50, 50), b"1.5", b"", b"\0\r\n\xff", b"x" * r.choice([1, 30, 3000])])
     number = lambda: r.choice(NUMBERS) if r.random() < 0.5 else str(r.randrange(-20, 20))
     # Far enough away that no second passes between the two servers.
@@ -94,7 +99,7 @@ def transaction(r):
     body = [command(r) for _ in range(r.randrange(0, 5))]
     # KEYS may not be queued here, and DBSIZE counts expired keys on both sides, each its own.
     body = [c for c in body if c[0] != "KEYS"]
-    return ([["WATCH", b"k1"]] if r.random() < 0.4 else []) + [["MULTI"]] + body + [[r.choice(["EXEC", "EXEC", "DISCARD"])]]
+    return ([["WATCH", TAG + b"k1"]] if r.random() < 0.4 else []) + [["MULTI"]] + body + [[r.choice(["EXEC", "EXEC", "DISCARD"])]]
 
 
 def same(x, y):
@@ -112,7 +117,7 @@ def differential(ours, redis, seed, count):
     a, b, other = Raw(ours), Raw(redis), (Raw(ours), Raw(redis))
     for s in (a, b):
         for k in range(6):
-            s.ask("DEL", b"k%d" % k)
+            s.ask("DEL", TAG + b"k%d" % k)
     while done < count:
         commands = transaction(r) if r.random() < 0.15 else [command(r) for _ in range(r.choice([1, 1, 1, 5]))]
         # Another connection's change meets watched keys.
@@ -120,7 +125,7 @@ def differential(ours, redis, seed, count):
             for s in (a, b):
                 s.send(commands[0])
             assert a.reply() == b.reply()
-            change = r.choice([["SET", b"k1", b"other"], ["DEL", b"k1"], ["SET", b"k2", b"other"]])
+            change = r.choice([["SET", TAG + b"k1", b"other"], ["DEL", TAG + b"k1"], ["SET", TAG + b"k2", b"other"]])
             assert other[0].ask(*change) == other[1].ask(*change)
             commands = commands[1:]
         a.send(*commands)

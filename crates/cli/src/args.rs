@@ -10,7 +10,7 @@ use rackweave_config::Size;
 use rackweave_flash::VictimPolicy;
 use rackweave_runtime::net::Address;
 
-pub use drive::{DriveFile, IsolationLevel, KvCmd, LevelLists, Mount, VssdCmd};
+pub use drive::{DriveFile, IsolationLevel, KvBench, KvCmd, LevelLists, Mount, OtherDrive, VssdCmd};
 pub use evaluate::{Eval, Replay, Sim};
 
 /// A replicated disk from a rack of flash servers and the switch in front of them.
@@ -61,13 +61,13 @@ pub enum Cmd {
         #[command(subcommand)]
         command: VssdCmd,
     },
-    /// Read and write a key-value store on a virtual SSD
+    /// Read and write the keys of the running rack, or with --drive those on a virtual SSD of a drive
+    #[command(after_help = "Examples:\n  rackweave kv put hello world\n  rackweave kv --drive drive.rwk get hello")]
     Kv {
         #[command(flatten)]
-        file: DriveFile,
-        /// Id of the virtual SSD; an empty one is an empty store
-        #[arg(long, value_name = "ID", global = true, default_value_t = 1)]
-        vssd: u32,
+        way: Target,
+        #[command(flatten)]
+        file: OtherDrive,
         #[command(subcommand)]
         command: KvCmd,
     },

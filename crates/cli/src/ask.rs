@@ -7,7 +7,7 @@ use std::time::Duration;
 use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate};
 use rackweave_core::{SetId, VssdId};
 use rackweave_net::ask::Target;
-use rackweave_runtime::control::{Answer, Command, Local, ServerState};
+use rackweave_runtime::control::{Answer, Command, Local, ServerState, Status};
 
 use crate::args::{self, IsolationLevel, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
 use crate::{Failure, lost, show};
@@ -38,6 +38,14 @@ fn ask(way: &Target, command: impl Into<Command>) -> Result<Answer, Failure> {
     match rackweave_net::ask::ask(way, &command.into(), ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
+    }
+}
+
+/// The state of the running rack.
+pub fn rack_status(way: &Target) -> Result<Box<Status>, Failure> {
+    match ask(way, Local::Status)? {
+        Answer::Status(s) => Ok(s),
+        _ => Err(Refused::Unexpected.into()),
     }
 }
 

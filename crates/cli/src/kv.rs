@@ -1,4 +1,8 @@
-//! `rackweave kv`: a key-value store on a virtual SSD of a drive in a file.
+//! `rackweave kv`: the keys of the running rack ([`rack`]), or those on a virtual SSD of a drive in a file.
+
+mod bench;
+mod client;
+pub mod rack;
 
 use std::io::{self, BufRead, Read, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,12 +23,35 @@ use rackweave_runtime::net::{Address, Listener};
 use rackweave_runtime::up::signals;
 
 use crate::Failure;
-use crate::args::{DriveFile, KvCmd};
+use crate::args::{DriveFile, KvCmd, OtherDrive};
 
 /// Tokens of the drive's own calls are those of user 0.
 const USER: u16 = 1;
 
 type File = rackweave_device::FileSsd<rackweave_device::OsFile>;
+
+/// The drive and the virtual SSD that the options name; `None`: the rack's keys are meant.
+pub fn drive_of(a: &OtherDrive) -> Result<Option<(DriveFile, u32)>, Failure> {
+    let Some(drive) = a.drive.clone() else {
+        let given = [
+            ("--profile", a.profile.is_some()),
+            ("--drive-size", a.drive_size.is_some()),
+            ("--vssd", a.vssd.is_some()),
+        ];
+        return match given.iter().find(|g| g.1) {
+            Some((option, _)) => {
+                Err(format!("{option}: only with --drive: a rack's keys are on all of its drives").into())
+            }
+            None => Ok(None),
+        };
+    };
+    let file = DriveFile {
+        drive,
+        profile: a.profile.clone().unwrap_or_else(|| DriveFile::PROFILE.into()),
+        drive_size: a.drive_size.unwrap_or(DriveFile::SIZE),
+    };
+    Ok(Some((file, a.vssd.unwrap_or(1))))
+}
 
 pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     if !file.drive.exists() {
@@ -32,6 +59,9 @@ pub fn kv(file: &DriveFile, vssd: u32, command: &KvCmd) -> Result<(), Failure> {
     }
     if let KvCmd::Serve { resp, flushall } = command {
         return serve(file, vssd, resp, *flushall);
+    }
+    if let KvCmd::Bench(_) = command {
+        return Err("bench: it measures a running rack; leave --drive out".into());
     }
     let d = drive::open(&file.drive, &file.profile, file.drive_size.0)?;
     let (d, done) = match KvDrive::open(d, StoreConfig::new(VssdId(vssd), USER)) {
@@ -90,8 +120,7 @@ fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure
         KvCmd::Load => {
             for (line, number) in io::stdin().lock().split(b'\n').zip(1..) {
                 let line = line?;
-                let tab = line.iter().position(|b| *b == b'\t');
-                let (key, value) = tab.map(|t| (&line[..t], &line[t + 1..])).ok_or_else(|| no_tab(number))?;
+                let (key, value) = pair(&line, number)?;
                 kv.put(key, item::plain(Bytes::copy_from_slice(value))).map_err(|e| format!("line {number}: {e}"))?;
                 out.write_all(&[key, b"\n"].concat())?;
                 out.flush()?;
@@ -99,25 +128,19 @@ fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure
         }
         KvCmd::Get { key } => match kv.get(key.as_bytes())?.and_then(unexpired) {
             Some(value) => out.write_all(&value)?,
-            None => return Err(format!("{key:?} is not in the store").into()),
+            None => return Err(missing(key)),
         },
         KvCmd::Delete { key } => {
             if !kv.delete(key.as_bytes())? {
-                return Err(format!("{key:?} is not in the store").into());
+                return Err(missing(key));
             }
         }
         KvCmd::Scan { from, limit, json } => {
             let found = scan(kv, from.as_bytes(), *limit)?;
-            if json.json {
-                writeln!(out, "{}", shown(&found))?;
-            } else {
-                for (key, value) in &found.entries {
-                    out.write_all(&[&key[..], b"\t", value, b"\n"].concat())?;
-                }
-            }
+            print_pairs(&found.entries, found.more.as_deref(), json.json, &mut out)?;
         }
         KvCmd::Info(json) => info(kv, vssd, json.json, &mut out)?,
-        KvCmd::Serve { .. } => {}
+        KvCmd::Serve { .. } | KvCmd::Bench(_) => {}
     }
     Ok(())
 }
@@ -129,8 +152,14 @@ fn unexpired(raw: Bytes) -> Option<Bytes> {
     found.expires.is_none_or(|at| at > now).then_some(found.value)
 }
 
-fn no_tab(number: u64) -> Failure {
-    format!("line {number} has no tab; a line is KEY, tab, VALUE").into()
+/// A line of pairs.
+fn pair(line: &[u8], number: u64) -> Result<(&[u8], &[u8]), Failure> {
+    let tab = line.iter().position(|b| *b == b'\t');
+    let pair = tab.map(|t| (&line[..t], &line[t + 1..]));
+    pair.ok_or_else(|| format!("line {number} has no tab; a line is KEY, tab, VALUE").into())
+}
+fn missing(key: &str) -> Failure {
+    format!("{key:?} is not in the store").into()
 }
 
 /// As many pairs as requested, however many the store returns at a time.
@@ -147,13 +176,20 @@ fn scan(kv: &mut KvDrive<File>, from: &[u8], limit: usize) -> Result<Scan, Failu
     Ok(all)
 }
 
-fn shown(found: &Scan) -> serde_json::Value {
-    let text = |b: &Bytes| String::from_utf8_lossy(b).into_owned();
-    let entry = |(k, v): &(Bytes, Bytes)| serde_json::json!({ "key": text(k), "value": text(v) });
-    serde_json::json!({
-        "entries": found.entries.iter().map(entry).collect::<Vec<_>>(),
-        "more": found.more.as_ref().map(text),
-    })
+/// `more`: the next key.
+fn print_pairs<B: AsRef<[u8]>>(
+    pairs: &[(B, B)],
+    more: Option<&[u8]>,
+    json: bool,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    if json {
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let entry = |(k, v): &(B, B)| serde_json::json!({ "key": text(k.as_ref()), "value": text(v.as_ref()) });
+        let entries: Vec<_> = pairs.iter().map(entry).collect();
+        return writeln!(out, "{}", serde_json::json!({ "entries": entries, "more": more.map(text) }));
+    }
+    pairs.iter().try_for_each(|(key, value)| out.write_all(&[key.as_ref(), b"\t", value.as_ref(), b"\n"].concat()))
 }
 
 fn info(kv: &KvDrive<File>, vssd: u32, json: bool, out: &mut impl Write) -> Result<(), Failure> {

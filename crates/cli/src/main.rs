@@ -65,7 +65,11 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
         Cmd::Vssd { file, command } => vssd::vssd(file, command)?,
-        Cmd::Kv { file, vssd, command } => kv::kv(file, *vssd, command)?,
+        Cmd::Kv { way, file, command } => match kv::drive_of(file)? {
+            Some(_) if way.config.is_some() => return Err("--config: not together with --drive".into()),
+            Some((file, vssd)) => kv::kv(&file, vssd, command)?,
+            None => kv::rack::kv(&ask::way(data, way)?.0, command)?,
+        },
         Cmd::Mount(a) => mount::mount(a)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
         Cmd::Server { way, command } => ask::server(&ask::way(data, way)?.0, command)?,
@@ -89,7 +93,8 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
     let Some(data) = &cli.data else { return Ok(()) };
     let refuse = |why: &str| Err(format!("--data {}: {why}", data.display()).into());
     match &cli.command {
-        Cmd::Vssd { .. } | Cmd::Kv { .. } | Cmd::Mount(_) => refuse("this command takes --drive instead"),
+        Cmd::Vssd { .. } | Cmd::Mount(_) => refuse("this command takes --drive instead"),
+        Cmd::Kv { file, .. } if file.drive.is_some() => refuse("not together with --drive"),
         Cmd::Replay(_) | Cmd::Eval(_) | Cmd::End { .. } | Cmd::Sim(_) | Cmd::Version(_) => {
             refuse("this command has no data directory")
         }
@@ -98,6 +103,7 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
         }
         Cmd::Keys { command: Keys::Rotate { way } }
         | Cmd::Volume { way, .. }
+        | Cmd::Kv { way, .. }
         | Cmd::Set { way, .. }
         | Cmd::Server { way, .. }
         | Cmd::Policy { way, .. }

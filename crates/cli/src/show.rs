@@ -456,15 +456,28 @@ fn servers(all: &[Server]) -> String {
 
 /// Key-value stores on log vSSDs.
 fn stores(all: &[Server]) -> String {
-    let head =
-        ["log vssd", "server", "channels", "keys", "live", "of", "free blocks", "gets", "puts", "deletes", "refused"];
-    let mut t = table(&head, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    let head = [
+        "log vssd",
+        "server",
+        "channels",
+        "keys",
+        "partitions",
+        "primary of",
+        "live",
+        "of",
+        "free blocks",
+        "gets",
+        "puts",
+        "refused",
+    ];
+    let mut t = table(&head, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
     for (server, v) in all.iter().flat_map(|s| s.vssds.iter().map(|v| (s.server, v))) {
         let Some(s) = &v.store else { continue };
         let mib = |bytes: u64| format!("{:.1}M", bytes as f64 / f64::from(1 << 20));
         let mut row = vec![v.id.to_string(), server.to_string(), list(&v.channels), s.keys.to_string()];
+        row.extend([s.partitions.to_string(), s.primary_of.to_string()]);
         row.extend([mib(v.mapped_bytes), mib(v.exported_bytes), format!("{} of {}", s.blocks_free, s.blocks)]);
-        row.extend([s.gets, s.puts, s.deletes, s.refused].map(|n| n.to_string()));
+        row.extend([s.gets, s.puts + s.deletes, s.refused].map(|n| n.to_string()));
         t.add_row(row);
     }
     trimmed(&t)

@@ -31,6 +31,7 @@ enum Asked {
     /// `missing`: a failed condition says that there was nothing to delete.
     Put {
         missing: bool,
+        bytes: usize,
     },
     Get,
     Scan(Scan),
@@ -164,8 +165,9 @@ impl KvClient {
     }
     fn put(&mut self, now: Time, id: RequestId, items: Vec<Item>, missing: bool) -> Result<(), Option<kv::Error>> {
         let Some(ring) = &mut self.ring else { return Err(None) };
+        let bytes = items.iter().map(Item::bytes).sum();
         let request = ring.put(now, &mut self.fx, items, None).map_err(refusal)?;
-        self.asked.insert(request, (id, Asked::Put { missing }));
+        self.asked.insert(request, (id, Asked::Put { missing, bytes }));
         Ok(())
     }
     fn scan(&mut self, now: Time, id: RequestId, scan: Scan) {
@@ -187,7 +189,11 @@ impl KvClient {
         for done in self.ring.as_mut().map(RingClient::take_done).unwrap_or_default() {
             let Some((id, asked)) = self.asked.remove(&done.request) else { continue };
             let reply = match (asked, done.answer) {
-                (Asked::Put { missing }, Answer::Put(verdict)) => Some(kv::Reply::Put(match verdict {
+                (Asked::Put { bytes, .. }, Answer::NoSpace) => {
+                    fx.reply(Reply::new(id, Err(kv::Error::NoSpace { bytes })));
+                    None
+                }
+                (Asked::Put { missing, .. }, Answer::Put(verdict)) => Some(kv::Reply::Put(match verdict {
                     Verdict::Applied => kv::Verdict::Applied,
                     Verdict::ConditionFailed if missing => kv::Verdict::Missing,
                     Verdict::ConditionFailed => kv::Verdict::ConditionFailed,

@@ -40,6 +40,8 @@ pub(crate) struct InFlight {
     /// An earlier primary committed it with this result: it is committed again, without another judgement.
     pub verdict: Option<(Verdict, Origin)>,
     pub retry_at: Time,
+    /// It is aborted because a member has no room for it.
+    pub no_space: bool,
 }
 
 /// The puts of a key that all members have logged.
@@ -168,8 +170,15 @@ impl Replica {
         let (id, attempt) = (put.id, put.attempt);
         let logged = lead.early.remove(&(id, attempt)).unwrap_or_default();
         let retry_at = ctx.now + ctx.config.retry;
-        let f =
-            InFlight { put: put.clone(), logged, decision: None, applied: BTreeSet::new(), verdict: None, retry_at };
+        let f = InFlight {
+            put: put.clone(),
+            logged,
+            decision: None,
+            applied: BTreeSet::new(),
+            verdict: None,
+            retry_at,
+            no_space: false,
+        };
         lead.puts.insert(id, f);
         self.log(ctx, put);
     }
@@ -247,6 +256,32 @@ impl Replica {
         }
     }
 
+    /// A member's store has no room for the attempt. The client hears of it once every member has recorded the abort: a member
+    /// may have logged the attempt, and room for it may come later.
+    pub fn on_no_room(&mut self, ctx: &mut Ctx, id: PutId, attempt: u32) {
+        let fresh = self.admission(id, attempt) == Admission::Fresh && !self.has_older(id);
+        let begins_late = self.logged.contains_key(&id);
+        let Some(lead) = self.active().filter(|l| !l.taken_over.contains(&id)) else { return };
+        let (is_known, undecided) = match lead.puts.get(&id) {
+            Some(f) => (true, f.put.attempt == attempt && f.decision.is_none()),
+            None => (false, false),
+        };
+        if mutant!("kv-replica.space.answered-without-abort") {
+            let result = PutResult::NoSpace;
+            return self.send(ctx, id.client, Body::PutReply { id, attempt, result });
+        }
+        if undecided {
+            self.decide(ctx, id, Decision::Abort);
+        } else if !is_known && fresh && !begins_late {
+            self.end_attempt(ctx, id, attempt, Decision::Abort);
+        } else {
+            return;
+        }
+        if let Some(f) = self.lead.as_mut().and_then(|l| l.puts.get_mut(&id)) {
+            f.no_space = true;
+        }
+    }
+
     /// A member has forced the decision.
     pub fn on_applied(&mut self, ctx: &mut Ctx, from: NodeId, id: PutId, attempt: u32, at: Option<Timestamp>) {
         let members = self.others(ctx.me).len() + 1;
@@ -274,7 +309,10 @@ impl Replica {
             }
             Some(Decision::Commit(c)) => (PutResult::Done(c.verdict), CONDITION_FAILED),
             // The record of a finished put was dropped: its own result counts.
-            _ => (self.finished_as(id, attempt), PUT_ABORTED),
+            _ => match self.finished_as(id, attempt) {
+                PutResult::Aborted if f.no_space => (PutResult::NoSpace, PUT_ABORTED),
+                result => (result, PUT_ABORTED),
+            },
         };
         for key in &keys {
             let queue = self.lead.as_mut().and_then(|l| l.queues.get_mut(key));
@@ -336,7 +374,7 @@ impl Replica {
         let Some(lead) = self.lead.as_mut() else { return };
         let put = aborted(id, attempt);
         let (logged, applied) = (BTreeSet::new(), BTreeSet::new());
-        let f = InFlight { put, logged, decision: None, applied, verdict: None, retry_at: ctx.now };
+        let f = InFlight { put, logged, decision: None, applied, verdict: None, retry_at: ctx.now, no_space: false };
         lead.puts.insert(id, f);
         self.decide(ctx, id, decision);
     }

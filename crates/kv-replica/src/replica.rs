@@ -252,7 +252,7 @@ impl Replica {
             }
             Body::Scan { request, after, limit } => self.on_scan(ctx, from, request, after, limit),
             Body::Count { request } => self.on_count(ctx, from, request),
-            Body::Prepare(put) if self.adopted == Adopted::Yes => self.log(ctx, *put),
+            Body::Prepare(put) if self.adopted == Adopted::Yes && self.has_room(ctx, &put) => self.log(ctx, *put),
             Body::Decide { id, attempt, decision, put } => {
                 self.on_decide(ctx, id, attempt, decision, put.map(|p| *p));
             }
@@ -267,6 +267,7 @@ impl Replica {
             Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
             Body::Logged { id, attempt } => self.on_logged(ctx, from, id, attempt),
             Body::Refuse { id, attempt } => self.on_refuse(ctx, id, attempt),
+            Body::NoRoom { id, attempt } => self.on_no_room(ctx, id, attempt),
             Body::Applied { id, attempt, at } => self.on_applied(ctx, from, id, attempt, at),
             Body::Missing { id, attempt } => self.on_missing(ctx, from, id, attempt),
             Body::Doubt { id, attempt } => self.on_doubt(ctx, from, id, attempt),
@@ -281,7 +282,7 @@ impl Replica {
 
     fn on_put(&mut self, ctx: &mut Ctx, put: Put) {
         let members = self.view.as_ref().map_or(0, |v| v.members.len());
-        if members < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") || !ctx.takes(&put) {
+        if members < ctx.config.min_copies && !mutant!("kv-replica.copies.too-few") || !self.has_room(ctx, &put) {
             return;
         }
         if self.leads(ctx.me) {
@@ -289,6 +290,23 @@ impl Replica {
         } else if self.logged.len() < ctx.config.puts_max {
             self.log(ctx, put);
         }
+    }
+
+    /// Whether this member may log the put, as far as its store's room goes. The primary hears of it otherwise.
+    fn has_room(&mut self, ctx: &mut Ctx, put: &Put) -> bool {
+        let (id, attempt) = (put.id, put.attempt);
+        let new = self.admission(id, attempt) == Admission::Fresh && !self.logged.contains_key(&id);
+        // A primary's own puts delete what has expired.
+        let own = Some(id.client) == self.primary();
+        if !new || own || ctx.takes(put) {
+            return true;
+        }
+        match self.primary() {
+            Some(p) if p == ctx.me => self.on_no_room(ctx, id, attempt),
+            Some(p) => self.send(ctx, p, Body::NoRoom { id, attempt }),
+            None => {}
+        }
+        false
     }
 
     /// Logs a put, and acknowledges it once it is durable.

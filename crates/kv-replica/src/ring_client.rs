@@ -54,6 +54,8 @@ pub enum RequestError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Put(Verdict),
+    /// A put without effect: a store is full.
+    NoSpace,
     /// Any-k: this many members have logged the put, and the client repeats it until it is committed.
     Early,
     Get(GetResult),
@@ -345,13 +347,18 @@ impl RingClient {
                 self.done.push(Done { at: now, request: pending.request, answer: Answer::Put(verdict) });
                 self.puts.remove(&id.sequence);
             }
+            PutResult::NoSpace if pending.put.attempt == attempt => {
+                self.budget.answered();
+                self.done.push(Done { at: now, request: pending.request, answer: Answer::NoSpace });
+                self.puts.remove(&id.sequence);
+            }
             PutResult::Aborted if pending.put.attempt == attempt => {
                 self.aborts += 1;
                 pending.put.attempt += 1;
                 pending.held.clear();
                 self.send_put(now, fx, id.sequence);
             }
-            PutResult::Aborted | PutResult::Stale => {}
+            PutResult::Aborted | PutResult::NoSpace | PutResult::Stale => {}
         }
     }
 

@@ -266,3 +266,34 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     until_active(&mut w, &[lost, handoff]);
     ends_well(&mut w);
 }
+
+/// Others have logged the put that the full member refuses. Room comes back before the client puts anything else.
+#[test]
+fn a_put_that_a_full_member_refuses_is_answered_and_never_takes_effect() {
+    for full in 0..3 {
+        let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+        let (a, b) = (w.clients[0], w.clients[1]);
+        w.set(a, &KEY);
+        assert!(w.settle(Span::from_millis(50)));
+        let node = view(&w).members[full].node;
+        w.set_room(node, 0);
+        w.set(a, &KEY);
+        assert!(w.settle(Span::from_millis(50)), "member {full}: an answer, without more room");
+        assert_eq!((w.refused, w.acknowledged), (1, 1));
+        w.set_room(node, u64::MAX);
+        w.run(Span::from_secs(1));
+        w.get(b, &KEY);
+        assert!(w.settle(Span::from_millis(50)));
+        checked(&w);
+        w.set_room(node, 0);
+        w.put(a, &KEY, Condition::Always, Change::Delete, None);
+        w.get(b, &KEY);
+        assert!(w.settle(Span::from_millis(50)), "reads and deletions go on");
+        w.set_room(node, u64::MAX);
+        w.set(a, &KEY);
+        w.get(b, &KEY);
+        assert!(w.settle(Span::from_millis(50)));
+        assert_eq!((w.refused, w.acknowledged), (1, 3));
+        checked(&w);
+    }
+}

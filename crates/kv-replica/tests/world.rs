@@ -122,6 +122,8 @@ pub struct World {
     /// The first violation of durability.
     pub lost: Option<String>,
     pub acknowledged: u64,
+    /// Puts that a full store refused.
+    pub refused: u64,
     next_value: u64,
     /// The value of each version that a get returned.
     pub seen: BTreeMap<(Bytes, Timestamp), Bytes>,
@@ -162,6 +164,7 @@ impl World {
             ops: 0,
             lost: None,
             acknowledged: 0,
+            refused: 0,
             next_value: 0,
             seen: BTreeMap::new(),
             recent: Vec::new(),
@@ -237,6 +240,14 @@ impl World {
             Any::Node(n) => Some(n),
             _ => None,
         }
+    }
+    /// Sets the room of a server's store for puts.
+    pub fn set_room(&mut self, n: NodeId, bytes: u64) {
+        self.engine.act(n, |party, _, _| {
+            if let Any::Node(node) = &mut party.any {
+                node.set_space(bytes, u64::MAX);
+            }
+        });
     }
     pub fn change_ring(&mut self, change: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
         self.engine.act(META, |party, _, fx| {
@@ -356,6 +367,10 @@ impl World {
         let Some(asked) = self.asked.get(&(c, done.request)).cloned() else { return };
         match done.answer {
             Answer::Early => return,
+            Answer::NoSpace => {
+                asked.ops.iter().for_each(|(key, op)| self.history.void(key, *op));
+                self.refused += 1;
+            }
             Answer::Put(verdict) => {
                 let applied = verdict == Verdict::Applied;
                 for (i, (key, op)) in asked.ops.iter().enumerate() {

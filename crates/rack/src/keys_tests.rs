@@ -6,8 +6,9 @@ use bytes::Bytes;
 use rackweave_config::{RackConfig, Size};
 use rackweave_core::kv::{self, Change, Condition, Expires};
 use rackweave_core::request::{Operation, Request, RequestId};
-use rackweave_core::{Layout, NodeId, Rng, Span, Time};
-use rackweave_kv_replica::types::Partition;
+use rackweave_core::{Layout, NodeId, Rng, Span, Time, admin};
+use rackweave_kv_replica::types::{Partition, View};
+use rackweave_meta::Meta;
 use rackweave_sim::{CutOdds, LinkFaults};
 
 use crate::sim::{Contents, Sim, SimConfig, UNIX_MS_AT_ZERO};
@@ -89,6 +90,110 @@ fn time_in_which_a_rack_stood_still_counts_for_values_that_expire() {
     assert_eq!(there(&mut sim), [false, true, true]);
     stood(&mut sim, 7_300);
     assert_eq!(there(&mut sim), [false, false, true]);
+}
+
+/// Servers come and go for good while a client puts and gets.
+#[test]
+fn keys_stay_while_servers_are_added_drained_and_removed() {
+    let mut cfg = RackConfig { servers_max: Some(5), ..config(4) };
+    cfg.ssd.spare = Some(1);
+    cfg.validate().expect("sound");
+    let mut sim = Sim::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(5) }).expect("sound");
+    sim.run_until(Time::ZERO + Span::from_secs(2));
+    let mut model = BTreeMap::new();
+    let server = |sim: &Sim, i| sim.engine().layout().server(i).expect("a server");
+    let (new, old) = (server(&sim, 4), server(&sim, 0));
+    put_and_get(&mut sim, &mut model, 0);
+    sim.administer(sim.now(), RequestId(1), admin::Op::ServerAdd);
+    sim.run_until(sim.now() + Span::from_millis(100));
+    sim.restart(new).expect("added");
+    until(&mut sim, &mut model, |m| partitions(m, new) > 0 && at_rest(m));
+    sim.administer(sim.now(), RequestId(2), admin::Op::ServerDrain { server: old });
+    until(&mut sim, &mut model, |m| partitions(m, old) == 0 && at_rest(m) && m.moves_rest());
+    sim.administer(sim.now(), RequestId(3), admin::Op::ServerRemove { server: old });
+    until(&mut sim, &mut model, |m| m.is_removed(0) == Some(true));
+    sim.crash(old);
+    (1..5).for_each(|i| _ = sim.power_cut(i, CutOdds { drop: 1.0, tear: 0.0 }));
+    (1..5).for_each(|i| sim.restart(server(&sim, i)).expect("starts"));
+    put_and_get(&mut sim, &mut model, 7);
+}
+
+/// Puts some keys anew, and compares all with the model.
+fn put_and_get(sim: &mut Sim, model: &mut BTreeMap<u64, u64>, round: u64) {
+    for n in (0..20).filter(|n| round == 0 || (n + round) % 7 == 0) {
+        let change = Change::Set { value: value(n + round), expires: Expires::Never };
+        let op = kv::Op::Put { key: key(n), condition: Condition::Always, change };
+        assert_eq!(ask(sim, op), Ok(kv::Reply::Put(kv::Verdict::Applied)), "put {n} in round {round}");
+        model.insert(n, n + round);
+    }
+    for (&n, &v) in &*model {
+        let answer = ask(sim, kv::Op::Get { key: key(n), room: u32::MAX, latest: false });
+        let Ok(kv::Reply::Value { found: Some(found), .. }) = answer else { panic!("get {n}: {answer:?}") };
+        assert_eq!(found.value, value(v), "key {n} in round {round}");
+    }
+}
+/// Goes on until the metadata service has come so far.
+fn until(sim: &mut Sim, model: &mut BTreeMap<u64, u64>, done: impl Fn(&Meta) -> bool) {
+    for round in 1..600 {
+        put_and_get(sim, model, round % 15);
+        sim.run_until(sim.now() + Span::from_millis(50));
+        if sim.meta().is_some_and(&done) {
+            return;
+        }
+    }
+    panic!("it does not come so far");
+}
+/// Partitions that the server takes part in.
+fn partitions(m: &Meta, server: NodeId) -> usize {
+    m.key_membership().map_or(0, |k| k.views().filter(|v| v.member(server).is_some()).count())
+}
+/// Whether every partition has its replicas, and they have all of it.
+fn at_rest(m: &Meta) -> bool {
+    let whole = |v: &View| v.members.len() == 3 && v.readable().count() == 3;
+    m.key_membership().is_some_and(|k| k.views().all(whole))
+}
+
+/// A store that is full refuses puts, answers gets, and has room again after deletions.
+#[test]
+fn a_full_rack_refuses_puts_with_an_error_and_deletions_make_room() {
+    let mut sim = Sim::new(&config(3), SimConfig { contents: Contents::Memory, ..SimConfig::new(6) }).expect("sound");
+    sim.run_until(Time::ZERO + Span::from_secs(2));
+    let put = |n: u64| {
+        let change = Change::Set { value: vec![n as u8; 60_000].into(), expires: Expires::Never };
+        kv::Op::Put { key: key(n), condition: Condition::Always, change }
+    };
+    let mut stored = 0;
+    let refused = loop {
+        match ask(&mut sim, put(stored)) {
+            Ok(kv::Reply::Put(kv::Verdict::Applied)) => stored += 1,
+            other => break other,
+        }
+        assert!(stored < 2_000, "far more than there is room for");
+    };
+    assert_eq!(refused, Err(kv::Error::NoSpace { bytes: 60_000 + key(stored).len() }));
+    assert!(stored > 50, "full after {stored}");
+    for n in 0..stored {
+        let answer = ask(&mut sim, kv::Op::Get { key: key(n), room: u32::MAX, latest: false });
+        let Ok(kv::Reply::Value { found: Some(found), .. }) = answer else { panic!("get {n}: {answer:?}") };
+        assert_eq!(found.value, vec![n as u8; 60_000], "key {n}");
+    }
+    for n in 0..20 {
+        let op = kv::Op::Put { key: key(n), condition: Condition::Always, change: Change::Delete };
+        assert_eq!(ask(&mut sim, op), Ok(kv::Reply::Put(kv::Verdict::Applied)), "delete {n}");
+    }
+    for n in 0..10 {
+        assert_eq!(ask(&mut sim, put(n)), Ok(kv::Reply::Put(kv::Verdict::Applied)), "put {n} after deletions");
+    }
+    (0..3).for_each(|i| _ = sim.power_cut(i, CutOdds { drop: 1.0, tear: 0.0 }));
+    (0..3).for_each(|i| sim.restart(sim.engine().layout().server(i).expect("a server")).expect("starts"));
+    let get = |n: u64| kv::Op::Get { key: key(n), room: u32::MAX, latest: false };
+    for (n, there) in [(0, true), (15, false), (stored, false), (stored - 1, true)] {
+        let answer = ask(&mut sim, get(n));
+        assert!(
+            matches!(&answer, Ok(kv::Reply::Value { found, .. }) if found.is_some() == there),
+            "get {n}: {answer:?}"
+        );
+    }
 }
 
 /// Which of the keys 1 to 3 have their value.

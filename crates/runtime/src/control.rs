@@ -11,7 +11,7 @@ use rackweave_core::admin::{self, ServerInfo, ServerState as Wanted};
 use serde::{Deserialize, Serialize};
 
 use crate::key::KeyChange;
-pub use crate::stats::{Peer, PeerClass, Process, RackFacts, Server, Set, Volume, Vssd};
+pub use crate::stats::{Peer, PeerClass, Process, RackFacts, Server, Set, Store, Volume, Vssd};
 pub use crate::tenants::{Clients, OwnVssds, Requests};
 
 /// Name of the socket in the data directory.

@@ -398,33 +398,39 @@ exported! {
         failed: bool = |s| s.server.failed;
         /// Of a log vSSD: the key-value store on it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        store: Option<Store> = |s| s.vssd.store.as_ref().map(Store::of),
-            Gauge "rackweave_vssd_keys" "Keys of the store on a log vSSD" = |v| v.store.as_ref().map_or(0.0, |s| s.keys as f64);
+        store: Option<Store> = |s| s.vssd.store.as_ref().map(Store::of);
     }
 }
 
-/// A key-value store on a log vSSD.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Store {
-    /// Blocks of its log.
-    pub blocks: u32,
-    pub blocks_free: u32,
-    pub block_bytes: u64,
-    pub keys: u64,
-    pub gets: u64,
-    pub puts: u64,
-    pub deletes: u64,
-    /// Puts refused because the store is full.
-    pub refused: u64,
-    /// Bytes written to its log, compaction and checkpoints included.
-    pub written_bytes: u64,
-}
-
-impl Store {
-    fn of(s: &StoreStatus) -> Store {
-        let StoreStatus { blocks, blocks_free, block_bytes, keys, gets, puts, deletes, refused, .. } = *s;
-        let written_bytes = s.written_bytes;
-        Store { blocks, blocks_free, block_bytes, keys, gets, puts, deletes, refused, written_bytes }
+exported! {
+    /// The keys on a log vSSD.
+    pub struct Store from StoreStatus {
+        /// Blocks of its log.
+        blocks: u32 = |s| s.blocks, Gauge "rackweave_key_log_blocks" "Erase blocks of the log";
+        blocks_free: u32 = |s| s.blocks_free, Gauge "rackweave_key_log_blocks_free" "Free erase blocks of the log";
+        block_bytes: u64 = |s| s.block_bytes;
+        /// Bytes of current records.
+        #[serde(default)]
+        live_bytes: u64 = |s| s.live_bytes, Gauge "rackweave_key_log_live_bytes" "Bytes of the log's current records";
+        keys: u64 = |s| s.keys, Gauge "rackweave_keys" "Keys with a value that the server has a copy of";
+        /// Partitions that the server has a copy of, and those of which it is the primary.
+        #[serde(default)]
+        partitions: u64 = |s| s.partitions, Gauge "rackweave_key_partitions" "Partitions of whose views the server is a member";
+        #[serde(default)]
+        primary_of: u64 = |s| s.primary_of, Gauge "rackweave_key_partitions_primary" "Partitions whose primary the server is";
+        /// Puts in its log without a decision.
+        #[serde(default)]
+        undecided: u64 = |s| s.undecided, Gauge "rackweave_key_puts_undecided" "Puts in the log without a decision";
+        gets: u64 = |s| s.gets, Counter "rackweave_key_gets_total" "Gets that the server answered";
+        /// Answered as the primary; deletes are puts.
+        puts: u64 = |s| s.puts, Counter "rackweave_key_puts_total" "Puts and deletes that the server answered as the primary";
+        /// Of stores with one copy.
+        deletes: u64 = |s| s.deletes;
+        /// Puts refused because a store is full.
+        refused: u64 = |s| s.refused,
+            Counter "rackweave_key_puts_refused_total" "Puts that the server refused as the primary, since a store is full";
+        /// Bytes written to its log, compaction and checkpoints included.
+        written_bytes: u64 = |s| s.written_bytes, Counter "rackweave_key_log_written_bytes_total" "Bytes written to the log";
     }
 }
 

@@ -11,7 +11,9 @@ use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as MetricKind, Sample, render};
 use rackweave_server::DriveProblem;
 
-use super::control::{Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, SwitchState, Volume, Vssd};
+use super::control::{
+    Memory, Peer, PeerClass, Process, RackFacts, Server, Set, Status, Store, SwitchState, Volume, Vssd,
+};
 use super::engine::{Engine, HostFault, Nodes};
 use super::latency::{Kind, Latencies};
 use super::store::MetaStore;
@@ -243,6 +245,8 @@ impl Status {
         let vssds = self.servers.iter().flat_map(|s| s.vssds.iter().map(move |v| ([labels(s), of(v)].concat(), v)));
         let vssds: Vec<_> = vssds.collect();
         samples(all, Vssd::METRICS, &vssds);
+        let stores = vssds.iter().filter_map(|(l, v)| Some((l.clone(), v.store.as_ref()?)));
+        samples(all, Store::METRICS, &stores.collect::<Vec<_>>());
         let requests = |(l, v): &(Labels, &Vssd)| [(l.clone(), "read", v.reads), (l.clone(), "write", v.writes)];
         request_samples(all, &VSSD_REQUESTS, &vssds.iter().flat_map(requests).collect::<Vec<_>>());
     }

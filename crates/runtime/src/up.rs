@@ -287,14 +287,17 @@ pub fn configure<E: From<UpError>>(
     cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
     cfg.validate().map_err(UpError::Options)?;
     fill(dir, &mut cfg, stored.as_ref())?;
-    if options.keys {
-        match &stored {
-            None => rackweave_rack::new::give_keys(&mut cfg).map_err(UpError::from)?,
-            Some(_) if !cfg.kv.is_replicated() => {
+    let written = |key| given.as_ref().is_some_and(|(_, written)| written.has(key));
+    match &stored {
+        Some(stored) => {
+            cfg.kv.channels = if written("kv.channels") { cfg.kv.channels } else { stored.kv.channels };
+            cfg.kv.replicas = if written("kv.replicas") { cfg.kv.replicas } else { stored.kv.replicas };
+            if options.keys && !cfg.kv.is_replicated() {
                 eprintln!("rackweave: --keys: the rack was created without keys, and stays without");
             }
-            Some(_) => {}
         }
+        None if options.keys => rackweave_rack::new::give_keys(&mut cfg).map_err(UpError::from)?,
+        None => {}
     }
     cfg.validate().map_err(UpError::Options)?;
     if let Some(stored) = &stored {
@@ -610,6 +613,19 @@ mod tests {
         let other = Options { servers: Some(4), ..options(&path) };
         let e = configure(&dir, &other, refuse).unwrap_err().to_string();
         assert!(e.contains("servers = 4") && e.contains("fixed at 5"), "{e}");
+        // A rack keeps its keys, whatever a configuration omits.
+        let (keys, file) = (path.join("keys"), path.join("given.toml"));
+        let with = Options { keys: true, ..options(&keys) };
+        let made = configure(&DataDir::open(&keys).expect("directory"), &with, refuse).expect("new").kv;
+        assert!(made.is_replicated());
+        let given = |text: &str| {
+            std::fs::write(&file, text).expect("written");
+            let given = Options { config: Some(file.clone()), ..options(&keys) };
+            configure(&DataDir::open(&keys).expect("directory"), &given, refuse)
+        };
+        assert_eq!(given("[gc]\nvictims = \"greedy\"\n").expect("stored").kv, made);
+        let e = given("[kv]\nchannels = 0\nreplicas = 0\n").unwrap_err().to_string();
+        assert!(e.contains("kv.channels = 0") && e.contains("fixed at 4"), "{e}");
         let bad = Options { servers: Some(0), ..options(&path) };
         assert!(matches!(configure(&dir, &bad, refuse), Err(UpError::Options(_))));
         drop(dir);

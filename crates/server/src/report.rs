@@ -96,6 +96,11 @@ pub struct StoreStatus {
     pub blocks_free: u32,
     pub block_bytes: u64,
     pub keys: u64,
+    /// Partitions of whose views the server is a member, and those of which it is the primary.
+    pub partitions: u64,
+    pub primary_of: u64,
+    /// Puts in its log without a decision.
+    pub undecided: u64,
     /// Bytes of current records.
     pub live_bytes: u64,
     pub gets: u64,

@@ -81,7 +81,7 @@ wire_list!(Entry, "keys", PAGE_MAX as u32, 18);
 wire_enum!(FillPoint, "point of a fill", { 0 => Keys { after }, 1 => Clients { after } });
 wire_struct!(Chunk { at, entries, clients, next });
 wire_struct!(Found { value, version, expires });
-wire_enum!(PutResult, "put result", { 0 => Done(verdict), 1 => Aborted, 2 => Stale });
+wire_enum!(PutResult, "put result", { 0 => Done(verdict), 1 => Aborted, 2 => Stale, 3 => NoSpace });
 wire_enum!(GetResult, "get result", { 0 => Value { found, now }, 1 => Refused, 2 => NoRoom { bytes } });
 wire_enum!(ScanResult, "scan result", { 0 => Keys { keys, more }, 1 => Refused, 2 => Count { keys, expiring } });
 wire_enum!(Role, "role", { 0 => Home, 1 => Handoff, 2 => Leaving });
@@ -148,6 +148,7 @@ wire_enum!(Message, "key-value message", {
     216 => Scan { request, after, limit },
     217 => Count { request },
     218 => ScanReply { request, result },
+    219 => NoRoom { id, attempt },
     224 => Register { incarnation, drive },
     225 => Registered { incarnation },
     226 => Heartbeat { incarnation, sent, serial, views },

@@ -15,11 +15,33 @@ pub struct DriveFile {
     #[arg(long, value_name = "FILE", global = true, default_value = "drive.rwk")]
     pub drive: PathBuf,
     /// Device profile: p-ssd, intel-dc, optane or femu
-    #[arg(long, global = true, default_value = "p-ssd")]
+    #[arg(long, global = true, default_value = DriveFile::PROFILE)]
     pub profile: String,
     /// Flash size, to which the profile is scaled; the file grows as it is used
-    #[arg(long, value_name = "SIZE", value_parser = size, global = true, default_value = "64G")]
+    #[arg(long, value_name = "SIZE", value_parser = size, global = true, default_value_t = DriveFile::SIZE)]
     pub drive_size: Size,
+}
+
+impl DriveFile {
+    pub const PROFILE: &str = "p-ssd";
+    pub const SIZE: Size = Size(64 << 30);
+}
+
+/// A drive in a file, in place of a rack.
+#[derive(Debug, Args)]
+pub struct OtherDrive {
+    /// Use a store on this drive's file, without a rack
+    #[arg(long, value_name = "FILE", global = true)]
+    pub drive: Option<PathBuf>,
+    /// With --drive: its device profile [default: p-ssd]
+    #[arg(long, global = true)]
+    pub profile: Option<String>,
+    /// With --drive: its flash size [default: 64G]
+    #[arg(long, value_name = "SIZE", value_parser = size, global = true)]
+    pub drive_size: Option<Size>,
+    /// With --drive: id of the virtual SSD; an empty one is an empty store [default: 1]
+    #[arg(long, value_name = "ID", global = true)]
+    pub vssd: Option<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -71,15 +93,15 @@ pub enum KvCmd {
         value: Option<String>,
     },
     /// Store the pairs of standard input (KEY TAB VALUE lines) and print each key once durable
-    #[command(after_help = "Example:\n  rackweave kv load --vssd 1")]
+    #[command(after_help = "Example:\n  rackweave kv load < pairs.tsv")]
     Load,
     /// Write a key's value to standard output
     #[command(after_help = "Example:\n  rackweave kv get hello")]
     Get { key: String },
     /// Remove a key durably
-    #[command(after_help = "Example:\n  rackweave kv delete hello")]
+    #[command(alias = "del", after_help = "Example:\n  rackweave kv delete hello")]
     Delete { key: String },
-    /// List pairs in key order (KEY TAB VALUE lines)
+    /// List pairs in key order (KEY TAB VALUE lines); of a rack this reads the names of all keys
     #[command(after_help = "Example:\n  rackweave kv scan --from h --limit 10")]
     Scan {
         /// First key to list [default: the first key]
@@ -94,8 +116,11 @@ pub enum KvCmd {
     /// Show the number of keys and the space
     #[command(after_help = "Example:\n  rackweave kv info")]
     Info(Json),
-    /// Serve the store to Redis clients until SIGINT or SIGTERM
-    #[command(after_help = "Example:\n  rackweave kv serve --resp 127.0.0.1:6379")]
+    /// Measure gets and puts of random keys of the running rack; the keys (bench:N) stay
+    #[command(after_help = "Example:\n  rackweave kv bench --clients 16 --seconds 10")]
+    Bench(KvBench),
+    /// Serve the store of a drive to Redis clients until SIGINT or SIGTERM
+    #[command(after_help = "Example:\n  rackweave kv --drive drive.rwk serve --resp 127.0.0.1:6379")]
     Serve {
         /// Where Redis clients connect: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
@@ -104,6 +129,29 @@ pub enum KvCmd {
         #[arg(long)]
         flushall: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct KvBench {
+    /// Connections, each with one request at a time
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub clients: u32,
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: u64,
+    /// Percentage of gets
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub reads: u8,
+    /// Number of keys, which are created first
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub keys: u64,
+    /// Length of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 1024)]
+    pub value_bytes: usize,
+    /// Seed of the draws
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub json: Json,
 }
 
 /// The drive's throughput levels, fixed when it is created.

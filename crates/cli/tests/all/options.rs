@@ -80,7 +80,8 @@ fn options_that_would_do_nothing_are_refused() {
         &["eval", "--list"],
         &["replay", "t"],
         &["vssd", "list"],
-        &["kv", "info"],
+        &["kv", "info", "--drive", "/f"],
+        &["kv", "info", "--config", "f"],
         &["mount", "1", "/m"],
         &["keys", "init", "/k"],
         &["status", "--config", "f"],
@@ -106,6 +107,10 @@ fn options_that_would_do_nothing_are_refused() {
         let said = refused(2, command);
         assert!(said.contains(named), "{command:?}: {said}");
     }
+    let said = refused(1, &["kv", "--vssd", "2", "info"]);
+    assert!(said.contains("--vssd: only with --drive"), "{said}");
+    let said = refused(1, &["kv", "--config", "f", "--drive", "g", "info"]);
+    assert!(said.contains("--config: not together with --drive"), "{said}");
     let dir = Temp::new();
     let said = refused(1, &["up", "--pcap", "/p", "--data", &dir.path("data").display().to_string()]);
     assert!(said.contains("--pcap needs --processes"), "{said}");

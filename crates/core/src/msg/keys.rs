@@ -311,6 +311,8 @@ pub enum PutResult {
     Aborted,
     /// The client's floor or incarnation says that it is finished: its client has the answer.
     Stale,
+    /// A member's store has no room for the put. This attempt has no effect, now and later.
+    NoSpace,
 }
 
 /// A value, as a get returns it.
@@ -473,6 +475,11 @@ pub enum Message {
     },
     /// An earlier primary aborted the attempt, and was lost before all had recorded that; or the client is in a later run.
     Refuse {
+        id: PutId,
+        attempt: u32,
+    },
+    /// The sender's store has no room for the put.
+    NoRoom {
         id: PutId,
         attempt: u32,
     },

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
+use rackweave_core::msg::keys::{GetResult, Message, PutResult};
 use rackweave_core::msg::{Body, LiveVolumes, Packet, View};
 use rackweave_core::{
     BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
@@ -219,6 +220,14 @@ impl KeyService {
         node.handle(cx.now, event, &mut self.node_fx);
         let incarnation = cx.incarnation;
         for p in self.node_fx.packets.drain(..) {
+            match &p.body {
+                Message::PutReply { result: PutResult::Done(_), .. } => self.counts.puts += 1,
+                Message::PutReply { result: PutResult::NoSpace, .. } => self.counts.refused += 1,
+                Message::GetReply { result: GetResult::Value { .. } | GetResult::NoRoom { .. }, .. } => {
+                    self.counts.gets += 1;
+                }
+                _ => {}
+            }
             let mut p = p.into_message();
             (p.header.incarnation, p.header.vssd, p.header.original_vssd) = (incarnation, self.vssd, self.vssd);
             cx.fx.send(p);
@@ -321,9 +330,15 @@ impl Service for KeyService {
             let (manager, inner) = ssd.log(self.vssd);
             (s.blocks, s.blocks_free, s.live_bytes) = (space.blocks, space.free, space.live);
             s.block_bytes = inner.and_then(|v| manager.block_bytes(v).ok()).unwrap_or_default();
-            (s.keys, s.compactions, s.written_bytes) = (store.len() as u64, stats.compactions, stats.written_bytes);
+            (s.compactions, s.written_bytes) = (stats.compactions, stats.written_bytes);
             s.erases = ssd.log_stats(self.vssd).erases;
             (s.write_amplification, s.free_ratio) = (stats.waf(), self.free_ratio(ssd));
+        }
+        if let Some(node) = self.key_node() {
+            let (partitions, leads) = node.partitions();
+            let (undecided, keys) = node.counts();
+            (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
+            (s.undecided, s.keys) = (undecided as u64, keys as u64);
         }
         status.store = Some(s);
     }

@@ -42,6 +42,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.order.overtakes", "28", &[], UNITS, "A key's next timestamp leaves before every member has applied the last.").tested(),
     m("kv-replica.rejoin.discards-evidence", "28a", &[], UNITS, "A node that returns drops its undecided records.").tested(),
     m("kv-replica.rejoin.serves-early", "28a", &[], UNITS, "A node that returns answers gets before it has fetched what it missed.").tested(),
+    m("kv-replica.space.answered-without-abort", "28", &[], UNITS, "The client hears that a store is full while the put may still be committed.").tested(),
     m("kv-replica.takeover.abort-locked-everywhere", "28", &[], UNITS, "A new primary aborts what is logged everywhere and applied nowhere, as in the paper.").tested(),
     m("kv-replica.takeover.any-order", "28", &[], UNITS, "A new primary commits what may have been applied in any order.").tested(),
     m("kv-replica.takeover.any-witness", "28a", &[], UNITS, "A member that holds no epoch testifies that a put was never committed.").tested(),

@@ -155,9 +155,10 @@ impl Draw {
             0 => Message::Put(Box::new(self.put())),
             1 => Message::Get { request: self.u64(), key: self.bytes(), room: self.u32() },
             2 => {
-                let result = match self.below(3) {
+                let result = match self.below(4) {
                     0 => PutResult::Done(self.verdict()),
                     1 => PutResult::Aborted,
+                    2 => PutResult::NoSpace,
                     _ => PutResult::Stale,
                 };
                 Message::PutReply { id: self.id(), attempt: self.u32(), result }
@@ -189,7 +190,8 @@ impl Draw {
     }
     fn of_put(&mut self) -> Message {
         let (id, attempt) = (self.id(), self.u32());
-        match self.below(9) {
+        match self.below(10) {
+            9 => Message::NoRoom { id, attempt },
             0 => Message::Prepare(Box::new(self.put())),
             1 => Message::Logged { id, attempt },
             2 => Message::Refuse { id, attempt },

@@ -1,0 +1,155 @@
+//! `rackweave kv` on the running rack, through the address of its Redis clients.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Read, Write};
+
+use rackweave_net::ask::Target;
+use rackweave_runtime::control::Status;
+
+use super::client::{Client, Value};
+use crate::args::KvCmd;
+use crate::{Failure, ask};
+
+/// Keys of one SCAN or MGET.
+const PAGE: usize = 256;
+/// Puts of `load` without an answer.
+const LOADING_MAX: usize = 64;
+
+/// Where the rack's Redis clients connect.
+fn uri(status: &Status) -> Result<&str, Failure> {
+    status.rack.resp.first().map(String::as_str).ok_or_else(|| {
+        "the rack has no keys: `rackweave up --keys` gives them to a new rack. --drive FILE works on a drive without a rack".into()
+    })
+}
+
+pub fn kv(way: &Target, command: &KvCmd) -> Result<(), Failure> {
+    let status = ask::rack_status(way)?;
+    let uri = uri(&status)?;
+    let mut out = io::stdout();
+    if let KvCmd::Bench(bench) = command {
+        return super::bench::run(uri, bench, &mut out);
+    }
+    let mut rack = Client::connect(uri)?;
+    match command {
+        KvCmd::Put { key, value: Some(value) } => _ = rack.call(&[b"SET", key.as_bytes(), value.as_bytes()])?,
+        KvCmd::Put { key, value: None } => {
+            let mut value = Vec::new();
+            io::stdin().read_to_end(&mut value)?;
+            rack.call(&[b"SET", key.as_bytes(), &value])?;
+        }
+        KvCmd::Load => load(&mut rack, &mut out)?,
+        KvCmd::Get { key } => match rack.call(&[b"GET", key.as_bytes()])? {
+            Value::Text(value) => out.write_all(&value)?,
+            _ => return Err(super::missing(key)),
+        },
+        KvCmd::Delete { key } => {
+            if rack.call(&[b"DEL", key.as_bytes()])? != Value::Number(1) {
+                return Err(super::missing(key));
+            }
+        }
+        KvCmd::Scan { from, limit, json } => {
+            let found = scan(&mut rack, from.as_bytes(), *limit)?;
+            super::print_pairs(&found.entries, found.more.as_deref(), json.json, &mut out)?;
+        }
+        KvCmd::Info(json) => info(&mut rack, uri, &status, json.json, &mut out)?,
+        KvCmd::Serve { .. } => {
+            return Err("serve: a rack serves Redis clients itself (`up --resp`); this command takes --drive".into());
+        }
+        KvCmd::Bench(_) => {}
+    }
+    Ok(())
+}
+
+/// Stores the pairs of standard input, several at a time, and prints each key once it is durable.
+fn load(rack: &mut Client, out: &mut impl Write) -> Result<(), Failure> {
+    let mut pending = std::collections::VecDeque::new();
+    let mut answered = |rack: &mut Client, (number, key): (u64, Vec<u8>)| -> Result<(), Failure> {
+        rack.answer().map_err(|e| format!("line {number}: {e}"))?;
+        out.write_all(&[&key[..], b"\n"].concat())?;
+        Ok(out.flush()?)
+    };
+    for (line, number) in io::stdin().lock().split(b'\n').zip(1..) {
+        let line = line?;
+        let (key, value) = super::pair(&line, number)?;
+        rack.send(&[b"SET", key, value])?;
+        pending.push_back((number, key.to_vec()));
+        if pending.len() >= LOADING_MAX
+            && let Some(oldest) = pending.pop_front()
+        {
+            answered(rack, oldest)?;
+        }
+    }
+    pending.into_iter().try_for_each(|p| answered(rack, p))
+}
+
+struct Found {
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The next key.
+    more: Option<Vec<u8>>,
+}
+
+/// The first pairs from a key on, in key order. A rack has no order of keys: all are read, and the first ones kept.
+fn scan(rack: &mut Client, from: &[u8], limit: usize) -> Result<Found, Failure> {
+    let mut first: BTreeMap<Vec<u8>, ()> = BTreeMap::new();
+    let (mut cursor, count) = (b"0".to_vec(), PAGE.to_string());
+    loop {
+        let (next, keys) = match rack.call(&[b"SCAN", &cursor, b"COUNT", count.as_bytes()])? {
+            Value::List(mut page) if page.len() == 2 => (page.swap_remove(0), page.swap_remove(0)),
+            other => return Err(format!("SCAN: {other:?} is no page of keys").into()),
+        };
+        let (Value::Text(next), Value::List(keys)) = (next, keys) else { return Err("SCAN: no page of keys".into()) };
+        for key in keys {
+            if let Value::Text(key) = key
+                && key[..] >= *from
+            {
+                first.insert(key, ());
+            }
+            if first.len() > limit + 1 {
+                first.pop_last();
+            }
+        }
+        cursor = next;
+        if cursor == b"0" {
+            break;
+        }
+    }
+    let keys: Vec<Vec<u8>> = first.into_keys().collect();
+    let mut entries = Vec::new();
+    for page in keys[..keys.len().min(limit)].chunks(PAGE) {
+        let command: Vec<&[u8]> = std::iter::once(&b"MGET"[..]).chain(page.iter().map(Vec::as_slice)).collect();
+        let Value::List(values) = rack.call(&command)? else { return Err("MGET: no values".into()) };
+        // A key that was deleted meanwhile has none.
+        let there = page
+            .iter()
+            .zip(values)
+            .filter_map(|(k, v)| if let Value::Text(v) = v { Some((k.clone(), v)) } else { None });
+        entries.extend(there);
+    }
+    Ok(Found { entries, more: keys.get(limit).cloned() })
+}
+
+fn info(rack: &mut Client, uri: &str, status: &Status, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let Value::Number(keys) = rack.call(&[b"DBSIZE"])? else { return Err("DBSIZE: no number".into()) };
+    let stores =
+        || status.servers.iter().flat_map(|s| s.vssds.iter().filter_map(move |v| Some((s.server, v.store.as_ref()?))));
+    if json {
+        let of = |(server, s): (u32, _)| -> Result<_, Failure> {
+            let mut all = serde_json::to_value(s)?;
+            all["server"] = server.into();
+            Ok(all)
+        };
+        let servers = stores().map(of).collect::<Result<Vec<_>, _>>()?;
+        writeln!(out, "{}", serde_json::json!({ "address": uri, "keys": keys, "servers": servers }))?;
+        return Ok(());
+    }
+    writeln!(out, "{keys} keys at {uri}")?;
+    for (server, s) in stores() {
+        let live = s.live_bytes as f64 / f64::from(1 << 20);
+        writeln!(
+            out,
+            "server {server}: {} keys in {} partitions, primary of {}; {live:.1} MiB live, {} of {} blocks free",
+            s.keys, s.partitions, s.primary_of, s.blocks_free, s.blocks
+        )?;
+    }
+    Ok(())
+}
