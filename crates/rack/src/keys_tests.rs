@@ -120,7 +120,7 @@ fn keys_stay_while_servers_are_added_drained_and_removed() {
 
 /// Puts some keys anew, and compares all with the model.
 fn put_and_get(sim: &mut Sim, model: &mut BTreeMap<u64, u64>, round: u64) {
-    for n in (0..20).filter(|n| round == 0 || (n + round) % 7 == 0) {
+    for n in (0..20).filter(|n| round == 0 || (n + round).is_multiple_of(7)) {
         let change = Change::Set { value: value(n + round), expires: Expires::Never };
         let op = kv::Op::Put { key: key(n), condition: Condition::Always, change };
         assert_eq!(ask(sim, op), Ok(kv::Reply::Put(kv::Verdict::Applied)), "put {n} in round {round}");
