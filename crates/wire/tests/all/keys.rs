@@ -100,6 +100,16 @@ fn chunk() -> Chunk {
     }
 }
 
+fn evidence(ending: Ending) -> Vec<Known> {
+    let known = |log, end| Known { log, end };
+    vec![
+        known(None, KnownEnd::None),
+        known(Some(Standing::New), KnownEnd::Written(commit(Verdict::Applied))),
+        known(Some(Standing::Pending), KnownEnd::Finished(ending)),
+        known(None, KnownEnd::Stale),
+    ]
+}
+
 fn samples() -> Vec<(&'static str, Message)> {
     let (id, attempt, request, incarnation) = (ID, 3, 0x11, Incarnation(2));
     let (sent, serial) = (Time(0x21), 0x22);
@@ -110,13 +120,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         undecided(deletion(Condition::VersionIs(at())), Standing::Committed(commit(Verdict::ConditionFailed))),
     ];
     let ending = Ending { epoch: Epoch(4), how: Finished::Aborted(3) };
-    let known = |log, end| Known { log, end };
-    let evidence = vec![
-        known(None, KnownEnd::None),
-        known(Some(Standing::New), KnownEnd::Written(commit(Verdict::Applied))),
-        known(Some(Standing::Pending), KnownEnd::Finished(ending)),
-        known(None, KnownEnd::Stale),
-    ];
+    let evidence = evidence(ending);
     let found = Found { value: key(), version: at(), expires: Some(12) };
     let decide = |decision, put| Message::Decide { id, attempt, decision, put };
     vec![
