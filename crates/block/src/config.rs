@@ -17,11 +17,14 @@ pub struct ClientConfig {
     /// Bytes of unflushed writes kept, to be sent again if all replicas of a set fail together. Beyond, such a failure
     /// is reported by the next flush. Default 64 MiB.
     pub keep: u64,
+    /// Of cloud disks, as the rack's servers have it. Default: the rack has none.
+    pub cloud: Option<rackweave_cloud::Config>,
 }
 
 impl ClientConfig {
     /// The defaults, for the client at `node`.
     pub fn new(node: NodeId, nonce: u64) -> ClientConfig {
-        ClientConfig { sets: SetClientConfig::new(node, nonce), requests_max: 65_536, deadline: None, keep: 64 << 20 }
+        let sets = SetClientConfig::new(node, nonce);
+        ClientConfig { sets, requests_max: 65_536, deadline: None, keep: 64 << 20, cloud: None }
     }
 }

@@ -51,9 +51,11 @@ impl Share {
 impl Volume {
     /// `None` if the metadata service's description makes no sense.
     pub fn new(info: VolumeInfo, sets: Vec<u32>) -> Option<Volume> {
-        let striping = Striping::new(sets.len() as u32, info.stripe_blocks)?;
+        // A cloud disk's blocks are in no set.
+        let cloud = info.cloud.is_some();
+        let striping = Striping::new(if cloud { 1 } else { sets.len() as u32 }, info.stripe_blocks)?;
         let twice = sets.iter().enumerate().any(|(i, s)| sets[..i].contains(s));
-        if twice || !nameable(&striping, info.size) {
+        if twice || cloud != sets.is_empty() || !cloud && !nameable(&striping, info.size) {
             return None;
         }
         let shares = sets.into_iter().map(Share::new).collect();

@@ -1,5 +1,6 @@
 //! The command line.
 
+mod cloud;
 mod drive;
 mod evaluate;
 
@@ -10,6 +11,7 @@ use rackweave_config::Size;
 use rackweave_flash::VictimPolicy;
 use rackweave_runtime::net::Address;
 
+pub use cloud::{Cloud, VolumeKind};
 pub use drive::{DriveFile, IsolationLevel, KvBench, KvCmd, LevelLists, Mount, OtherDrive, VssdCmd};
 pub use evaluate::{Eval, Replay, Sim};
 
@@ -362,7 +364,7 @@ pub struct Own {
 pub enum Volume {
     /// Create a thin volume
     #[command(
-        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2"
+        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
     )]
     Create {
         name: String,
@@ -378,6 +380,8 @@ pub enum Volume {
         isolation: Option<IsolationLevel>,
         #[command(flatten)]
         own: Own,
+        #[command(flatten)]
+        cloud: Cloud,
         #[command(flatten)]
         json: Json,
     },

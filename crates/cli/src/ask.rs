@@ -4,12 +4,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rackweave_config::Size;
 use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate};
 use rackweave_core::{SetId, VssdId};
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::{Answer, Command, Local, ServerState, Status};
 
-use crate::args::{self, IsolationLevel, Link, PolicyCmd, Server, Set, Volume, VolumeClass};
+use crate::args::{self, IsolationLevel, Link, PolicyCmd, Server, Set, Volume, VolumeClass, VolumeKind};
 use crate::{Failure, lost, show};
 
 /// A rack that does not answer administration by then has lost its majority, or hangs.
@@ -53,6 +54,38 @@ fn classify(name: &str, class: VolumeClass) -> admin::Op {
     admin::Op::VolumeClass { name: name.into(), offline: class == VolumeClass::Offline }
 }
 
+/// A segment unless one is named.
+const SEGMENT: u64 = 64 << 30;
+
+/// The creation of a cloud disk.
+fn disk(
+    name: &str,
+    size: Size,
+    (class, isolation): (VolumeClass, Option<IsolationLevel>),
+    own: &args::Own,
+    cloud: &args::Cloud,
+) -> Result<admin::Op, Refused> {
+    let units = own.channels.or(own.dies).or(own.replicas).is_some();
+    let other = match (class, isolation) {
+        (VolumeClass::Offline, _) => Some("--class offline"),
+        (_, Some(_)) => Some("--isolation"),
+        _ if units => Some("--channels, --dies or --replicas"),
+        _ => None,
+    };
+    if let Some(option) = other {
+        return Err(Refused::Because(format!("{option} with --kind cloud: only direct volumes have that")));
+    }
+    let (segment, log_copies) = (cloud.segment.map_or(SEGMENT, |s| s.0), cloud.log_copies.unwrap_or(2));
+    Ok(admin::Op::CloudCreate { name: name.into(), size: size.0, segment, log_copies })
+}
+fn only_direct(cloud: &args::Cloud) -> Result<(), Refused> {
+    let option = cloud.segment.map(|s| format!("--segment {s}"));
+    match option.or(cloud.log_copies.map(|n| format!("--log-copies {n}"))) {
+        Some(option) => Err(Refused::Because(format!("{option}: only with --kind cloud"))),
+        None => Ok(()),
+    }
+}
+
 /// Units of a volume's own, if it is to have any.
 fn own_units(isolation: Option<IsolationLevel>, own: &args::Own) -> Result<Option<OwnUnits>, Refused> {
     let &args::Own { channels, dies, shared: _, replicas } = own;
@@ -81,7 +114,11 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
             let own = own_units(*isolation, own)?;
             (admin::Op::VolumeExplain { size: size.0, isolation: isolation.map(Into::into), own }, json)
         }
-        Volume::Create { name, size, isolation, own, json, .. } => {
+        Volume::Create { name, size, class, isolation, own, cloud, json } if cloud.kind == VolumeKind::Cloud => {
+            (disk(name, *size, (*class, *isolation), own, cloud)?, json)
+        }
+        Volume::Create { name, size, isolation, own, cloud, json, .. } => {
+            only_direct(cloud)?;
             let own = own_units(*isolation, own)?;
             let isolation = isolation.map(Into::into);
             let create = VolumeCreate { name: name.as_str().into(), size: size.0, isolation, own };

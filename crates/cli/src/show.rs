@@ -29,11 +29,12 @@ pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE creates one)".into();
     }
-    let head = ["volume", "size", "used", "id", "writer generation", "class", "isolation", "limits", "sets"];
-    let mut t = table(&head, &[1, 2, 3, 4]);
+    let head = ["volume", "kind", "size", "used", "id", "writer generation", "class", "isolation", "limits", "sets"];
+    let mut t = table(&head, &[2, 3, 4, 5]);
     for v in all {
         t.add_row([
             v.name.clone(),
+            v.cloud.as_ref().map_or_else(|| "direct".into(), |c| format!("cloud, {c}")),
             Size(v.size).to_string(),
             mib(v.used),
             v.id.to_string(),

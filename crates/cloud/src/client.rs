@@ -380,6 +380,18 @@ impl<R: Router> VDisk<R> {
             self.send(fx, merger, Body::Status { closed, depth });
         }
     }
+    /// When it must have its timer, if nothing comes before.
+    pub fn next_tick(&self, now: Time) -> Time {
+        if self.fenced {
+            Time::MAX
+        } else if self.view.is_none() || !self.pieces.is_empty() {
+            now + self.config.tick
+        } else if !self.index.is_empty() || self.head <= self.closed() {
+            self.status_at.max(now + self.config.tick)
+        } else {
+            Time::MAX
+        }
+    }
     fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
         if self.fenced {
             return;

@@ -129,11 +129,13 @@ impl Meta {
         Ok(())
     }
     /// Forgets a volume: its client is fenced, and servers drop it when they report it.
-    pub fn delete(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
-        if let Some(v) = self.volumes.remove(&id) {
-            let (key, _) = MetaRecord::Volume(id, v.record).write();
-            self.journal.force(fx, vec![(key, None)], Written::Nothing);
-        }
+    pub fn delete(&mut self, id: VolumeId) {
+        self.volumes.remove(&id);
+    }
+    /// Removes the record of a deleted volume: once it is known for sure that the volume will not be among those that the role
+    /// starts with again.
+    pub fn erase(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
+        self.journal.force(fx, vec![(meta_record::volume_key(id), None)], Written::Nothing);
     }
     pub fn volumes(&self) -> impl Iterator<Item = VolumeId> {
         self.volumes.keys().copied()

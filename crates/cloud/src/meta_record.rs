@@ -61,6 +61,10 @@ fn view(w: Writer, v: &View) -> Writer {
     v.adopted.iter().fold(w.u32(v.adopted.len() as u32), adopted).u8(v.log_copies)
 }
 
+pub fn volume_key(v: VolumeId) -> Bytes {
+    [b"V", &v.0.to_be_bytes()[..]].concat().into()
+}
+
 impl MetaRecord {
     /// Its key and its value, as [`read`] takes them.
     pub fn write(&self) -> (Bytes, Bytes) {
@@ -71,11 +75,10 @@ impl MetaRecord {
                 (key.into(), begin().u64(incarnation.0).u64(drive.0).end())
             }
             MetaRecord::Volume(v, r) => {
-                let key = [b"V", &v.0.to_be_bytes()[..]].concat();
                 let w =
                     record::write_shape(begin(), r.shape).u32(r.epoch.0).u32(r.client.0).u64(r.client_incarnation.0);
                 let w = r.attached.iter().fold(w.u32(r.attached.len() as u32), |w, (n, i)| w.u32(n.0).u64(i.0));
-                (key.into(), w.option(r.view.as_ref(), view).end())
+                (volume_key(*v), w.option(r.view.as_ref(), view).end())
             }
         }
     }

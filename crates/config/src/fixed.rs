@@ -7,7 +7,7 @@ use crate::RackConfig;
 
 type Key = (&'static str, fn(&RackConfig) -> String);
 
-const KEYS: [Key; 14] = [
+const KEYS: [Key; 15] = [
     ("servers", |c| c.servers.to_string()),
     ("replicas", |c| c.replicas.to_string()),
     ("stripe_blocks", |c| c.stripe_blocks.to_string()),
@@ -19,6 +19,7 @@ const KEYS: [Key; 14] = [
     ("ssd.own_channels", |c| c.ssd.own_channels.to_string()),
     ("ssd.own_dies", |c| c.ssd.own_dies.to_string()),
     ("kv.channels", |c| c.kv.channels.to_string()),
+    ("cloud.channels", |c| c.cloud.channels.to_string()),
     ("servers_max", |c| c.servers_max().to_string()),
     ("racks.count", |c| c.racks.count.to_string()),
     ("racks.far_replicas", |c| c.racks.far().to_string()),

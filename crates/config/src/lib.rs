@@ -23,6 +23,7 @@ use crate::racks::RacksSection;
 use crate::switching::{DataPlaneKind, SwitchSection};
 
 mod client;
+mod cloud;
 mod control;
 mod egress;
 pub mod fixed;
@@ -44,6 +45,7 @@ mod wear;
 pub mod written;
 
 pub use client::ClientSection;
+pub use cloud::CloudSection;
 pub use control::ControlSection;
 pub use egress::{EgressSection, FlowSection, SchedulingKind};
 pub use gc::{GcConfigPolicy, GcSection};
@@ -147,6 +149,8 @@ pub struct RackConfig {
     pub kv: KvSection,
     #[serde(skip_serializing_if = "RespSection::is_default")]
     pub resp: RespSection,
+    #[serde(skip_serializing_if = "CloudSection::is_default")]
+    pub cloud: CloudSection,
     /// Memory limits of connections.
     #[serde(skip_serializing_if = "MemorySection::is_default")]
     pub memory: MemorySection,
@@ -182,6 +186,7 @@ impl Default for RackConfig {
             scrub: ScrubSection::default(),
             kv: KvSection::default(),
             resp: RespSection::default(),
+            cloud: CloudSection::default(),
             memory: MemorySection::default(),
         };
         rack.policy.apply(&rack)
@@ -269,6 +274,7 @@ impl RackConfig {
         self.client.check(&mut problems);
         self.nbd.check(&mut problems);
         self.kv.check(self, &mut problems);
+        self.cloud.check(self, &mut problems);
         self.repair.check(&mut problems);
         self.wear.check(self, &mut problems);
         self.scrub.check(&mut problems);
@@ -323,14 +329,19 @@ impl RackConfig {
             );
             need(out, slots <= VSSDS_MAX || shared > SHARED_VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
         }
-        let all = slots.saturating_add(self.kv.slots());
+        let all = slots.saturating_add(self.kv.slots()).saturating_add(self.cloud.slots());
         let rule = format!("a log is one of a server's {all} vSSDs, of which there are at most {VSSDS_MAX}");
-        need(out, all <= VSSDS_MAX || slots > VSSDS_MAX, "kv.channels", &self.kv.channels, rule);
-        let (log, most) = (self.kv.slots(), SHARED_VSSDS_MAX);
+        let (key, channels) = match self.cloud.channels {
+            0 => ("kv.channels", &self.kv.channels),
+            _ => ("cloud.channels", &self.cloud.channels),
+        };
+        need(out, all <= VSSDS_MAX || slots > VSSDS_MAX, key, channels, rule);
+        // The log of cloud disks has the id before that of keys.
+        let (log, most) = (self.kv.slots().max(2 * self.cloud.slots()), SHARED_VSSDS_MAX);
         let rule = format!(
             "a log has the id of one of the {most} vSSDs of shared sets; replicas, ssd.spare and ssd.isolation make {shared}"
         );
-        need(out, log == 0 || shared + log <= most || shared > most, "kv.channels", &self.kv.channels, rule);
+        need(out, log == 0 || shared + log <= most || shared > most, key, channels, rule);
         let copies = self.min_copies >= 1 && self.min_copies <= self.replicas;
         need(out, copies, "min_copies", &self.min_copies, format!("1 to replicas ({})", self.replicas));
         let stripe = self.stripe_blocks.is_power_of_two() && self.stripe_blocks <= 4096;

@@ -14,6 +14,7 @@ pub const OF_EVERY_RACK: &[&str] = &[
     "cache_slots",
     "client",
     "gc",
+    "cloud",
     "kv",
     "lease",
     "min_copies",

@@ -61,6 +61,13 @@ impl std::fmt::Display for Isolation {
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Op {
     VolumeCreate(VolumeCreate),
+    /// A cloud disk. `segment`: bytes of a segment; `log_copies`: copies of an entry of its log, 1 or 2.
+    CloudCreate {
+        name: Box<str>,
+        size: u64,
+        segment: u64,
+        log_copies: u8,
+    },
     /// Online or offline ([`VolumeInfo::class`]), from the next attach on.
     VolumeClass {
         name: Box<str>,
@@ -367,6 +374,21 @@ pub enum VolumeError {
         .unit.number(*.count), .unit.number(*.free), .unit.number(*.fits)
     )]
     OwnRoom { unit: OwnUnit, count: u32, replicas: u32, free: u32, servers: u32, clearing: u32, fits: u32 },
+    #[error("this rack has no cloud disks: cloud.channels of its configuration is 0")]
+    NoCloud,
+    #[error(
+        "segment of {segment} bytes: a multiple of {stripe} bytes, of which a disk of {size} bytes has at most {most}"
+    )]
+    Segment { segment: u64, stripe: u32, size: u64, most: u32 },
+    #[error("{log_copies} copies of a log entry: 1 or 2")]
+    LogCopies { log_copies: u8 },
+    #[error(
+        "size {size} is too large: with its log such a disk takes {needs} bytes of each server, and cloud disks have promised \
+         {promised} of {limit}"
+    )]
+    CloudRoom { size: u64, needs: u64, promised: u64, limit: u64 },
+    #[error("volume {name:?} is a cloud disk: its size and class are those of its creation")]
+    CloudFixed { name: Box<str> },
     #[error("size {size} is too large: {} of its own can hold {holds} bytes", .unit.number(*.count))]
     OwnSize { unit: OwnUnit, count: u32, size: u64, holds: u64 },
 }

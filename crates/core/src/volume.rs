@@ -3,6 +3,7 @@
 use crate::admin::OwnUnits;
 use crate::id::{SetId, VolumeId};
 use crate::msg::Class;
+use crate::msg::cloud::Shape;
 use crate::payload::Payload;
 use crate::time::Span;
 
@@ -120,6 +121,8 @@ pub struct VolumeInfo {
     pub limits: VolumeLimits,
     /// Bytes on flash, counting one copy: of each set, the greatest of its members. Zero if not requested.
     pub used: u64,
+    /// A cloud disk: it has no sets.
+    pub cloud: Option<Shape>,
     /// Units of its own, one in each member of each of its sets. `None` on shared sets, or if not requested.
     pub own: Option<OwnUnits>,
 }

@@ -32,6 +32,7 @@
 //! ever limited: then iops u64, bytes per second u64 (0: no limit) |
 
 use bytes::Bytes;
+use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_core::admin::{OwnUnit, ServerState};
 use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
@@ -135,6 +136,8 @@ pub struct VolumeRecord {
     pub deleting: bool,
     /// For a volume being deleted: sets that have not confirmed that they dropped it.
     pub to_clear: Vec<SetId>,
+    /// A cloud disk's; its bytes are the volume's.
+    pub cloud: Option<Shape>,
     pub attaches: Vec<AttachRecord>,
 }
 
@@ -339,7 +342,7 @@ fn encode_members(w: &mut Vec<u8>, members: &[Member]) {
 
 pub fn encode_volume(v: &VolumeRecord) -> Bytes {
     let version = if v.limits.is_some() { VERSION_LIMITED } else { VERSION };
-    let mut w = vec![version, u8::from(v.deleting) | u8::from(v.offline) << 1];
+    let mut w = vec![version, u8::from(v.deleting) | u8::from(v.offline) << 1 | u8::from(v.cloud.is_some()) << 2];
     w.extend_from_slice(&v.size.to_le_bytes());
     w.extend_from_slice(&v.attach.to_le_bytes());
     w.extend_from_slice(&v.writer.map_or(NO_NODE, |n| n.0).to_le_bytes());
@@ -363,6 +366,11 @@ pub fn encode_volume(v: &VolumeRecord) -> Bytes {
     if let Some(limits) = v.limits {
         w.extend_from_slice(&limits.iops.to_le_bytes());
         w.extend_from_slice(&limits.bytes_per_s.to_le_bytes());
+    }
+    if let Some(c) = v.cloud {
+        w.extend_from_slice(&c.segment.to_le_bytes());
+        w.extend_from_slice(&c.stripe.to_le_bytes());
+        w.push(c.log_copies);
     }
     w.into()
 }
@@ -546,7 +554,7 @@ fn decode_members(r: &mut Reader<'_>) -> Result<Vec<Member>, MetaError> {
 
 fn decode_volume(id: VolumeId, limited: bool, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
     let state = r.u8()?;
-    if state > 3 {
+    if state > 7 {
         return Err(r.malformed());
     }
     let (deleting, offline) = (state & 1 != 0, state & 2 != 0);
@@ -572,7 +580,15 @@ fn decode_volume(id: VolumeId, limited: bool, r: &mut Reader<'_>) -> Result<Volu
         true => Some(VolumeLimits { iops: r.u64()?, bytes_per_s: r.u64()? }),
         false => None,
     };
+    let cloud = match state & 4 != 0 {
+        true => Some(Shape { bytes: size, segment: r.u64()?, stripe: r.u32()?, log_copies: r.u8()? }),
+        false => None,
+    };
+    if cloud.is_some_and(|c| Striping::of(&c).is_err()) {
+        return Err(r.malformed());
+    }
     Ok(VolumeRecord {
+        cloud,
         id,
         name,
         size,

@@ -32,6 +32,14 @@ pub struct OwnConfig {
     pub blocks: u64,
 }
 
+/// What cloud disks may take.
+#[derive(Clone, Debug)]
+pub struct CloudConfig {
+    pub protocol: rackweave_cloud::Config,
+    /// Bytes of records that each server's store takes: every server may come to hold every disk.
+    pub room: u64,
+}
+
 /// Configuration of [`crate::Meta`].
 #[derive(Clone, Debug)]
 pub struct MetaConfig {
@@ -63,6 +71,8 @@ pub struct MetaConfig {
     pub levels: Vec<LevelConfig>,
     /// Of the keys' membership service, if every server has a log vSSD.
     pub keys: Option<rackweave_kv_replica::Config>,
+    /// Of cloud disks, if every server has a log vSSD for them.
+    pub cloud: Option<CloudConfig>,
     /// Volumes may promise this multiple of the capacity.
     pub overcommit: f64,
 }
@@ -103,6 +113,10 @@ pub enum MetaError {
     Overcommit,
     #[error("keys: {0}")]
     Keys(#[from] rackweave_kv_replica::membership::MembershipError),
+    #[error("cloud disks: {0}")]
+    Cloud(#[from] rackweave_cloud::record::RecordError),
+    #[error("saved state: {disks} cloud disks, of which the configuration has none (cloud.channels is 0)")]
+    NoCloud { disks: usize },
     #[error("saved state: {records} records of keys, of which the configuration has none (kv.channels is 0)")]
     NoKeys { records: usize },
     #[error("saved state: key {key:?} is of no kind this version knows")]

@@ -13,6 +13,8 @@ pub const LAST_MADE: u32 = (1 << VssdId::NUMBER_BITS) - 1;
 pub const PER_SERVER: u32 = 16;
 /// Numbers of the sets of log vSSDs.
 const LOG_SETS: u32 = 1 << 31;
+/// Numbers of the sets of log vSSDs for cloud disks.
+const CLOUD_SETS: u32 = LOG_SETS + (1 << 16);
 
 /// A server's initial vSSD in place `i` of its drive, counted without free places.
 pub fn first(rack: u32, server: u32, i: u32) -> VssdId {
@@ -22,6 +24,14 @@ pub fn first(rack: u32, server: u32, i: u32) -> VssdId {
 /// its set, whose number is above those of all other sets.
 pub fn log(rack: u32, server: u32) -> (VssdId, SetId) {
     (first(rack, server, PER_SERVER - 1), SetId(LOG_SETS + server))
+}
+/// The log vSSD for cloud disks, in the place before.
+pub fn cloud_log(rack: u32, server: u32) -> (VssdId, SetId) {
+    (first(rack, server, PER_SERVER - 2), SetId(CLOUD_SETS + server))
+}
+/// Whether the set is that of a log vSSD for cloud disks.
+pub fn is_cloud_log(set: SetId) -> bool {
+    set.0 >= CLOUD_SETS
 }
 /// The vSSD created at run time with counter value `number`.
 pub(crate) fn made(rack: u32, number: u32) -> VssdId {

@@ -17,6 +17,7 @@ extern crate rackweave_core;
 
 mod clear;
 mod clients;
+mod cloud;
 pub mod codec;
 mod config;
 pub mod ids;
@@ -36,7 +37,7 @@ mod views;
 mod volumes;
 pub mod wear;
 
-pub use config::{DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig};
+pub use config::{CloudConfig, DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig};
 pub use members::{Evidence, Place, Replaces};
 pub use node::Meta;
 pub use own::FIRST_OWN;

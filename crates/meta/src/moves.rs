@@ -529,7 +529,7 @@ impl Meta {
         self.known(server)?;
         let all =
             || self.sets.iter().flat_map(|s| s.places.iter().map(move |p| (s, p))).filter(|(_, p)| p.node == server);
-        let log = usize::from(self.partitions_of(server) > 0);
+        let log = usize::from(self.partitions_of(server) > 0) + usize::from(self.disks_on(server) > 0);
         let needed = all().filter(|(s, p)| !p.leaving || s.uses(p.vssd)).count() + log;
         if needed > 0 {
             return Err(ServerError::InUse { server, vssds: needed as u32 });

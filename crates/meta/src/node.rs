@@ -19,6 +19,7 @@ use rackweave_core::{
 };
 
 use crate::clear::Clearing;
+use crate::cloud::{self, Cloud};
 use crate::codec::{self, DriveRecord, RackRecord, ServerRecord};
 use crate::keys::{self, Keys};
 use crate::members::{self, Evidence, Place, Servers};
@@ -94,6 +95,7 @@ pub struct Meta {
     pub(crate) clearing: Clearing,
     pub(crate) own: OwnSets,
     pub(crate) keys: Option<Keys>,
+    pub(crate) cloud: Option<Cloud>,
     answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
     /// Why changes that can wait are refused: the store may not take them.
@@ -149,6 +151,7 @@ impl Meta {
             clearing: Clearing::new(&cfg.layout),
             own: OwnSets::default(),
             keys: None,
+            cloud: None,
             answers: VecDeque::new(),
             out: Outbox::new(),
             store_full: None,
@@ -158,6 +161,7 @@ impl Meta {
             cfg,
         };
         let (of_keys, saved) = keys::divide(saved);
+        let (of_cloud, saved) = cloud::divide(saved);
         meta.load(saved)?;
         let records = of_keys.len();
         let nodes: Vec<NodeId> = meta.server_nodes().collect();
@@ -166,6 +170,8 @@ impl Meta {
             None if records > 0 => return Err(MetaError::NoKeys { records }),
             None => None,
         };
+        let disks = meta.volumes.cloud().collect();
+        meta.cloud = Cloud::new(meta.cfg.cloud.as_ref(), &disks, &of_cloud)?;
         meta.find_ended();
         meta.index_places();
         meta.limit_promises();
@@ -359,6 +365,7 @@ impl Meta {
             }
             Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
             Body::Keys(_) => self.keys_packet(now, p, fx),
+            Body::Cloud(_) => self.cloud_packet(now, p, fx),
             Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply, fx),
             // Nothing else is for this node; a confused or hostile sender gets no answer.
             _ => {}
@@ -491,6 +498,7 @@ impl Meta {
         }
         match op {
             admin::Op::VolumeCreate(volume) => self.create(now, volume, by, fx),
+            admin::Op::CloudCreate { .. } => self.create_disk(op, by),
             admin::Op::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
@@ -513,6 +521,7 @@ impl Meta {
                 let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
                 let (id, sets) = (v.id, v.to_clear.clone());
                 self.clearing.add(id, &sets);
+                self.delete_disk(id);
                 self.put_volume(id);
                 Ok(admin::Reply::Done)
             }
@@ -650,6 +659,7 @@ fn waits_for_no_store(op: &admin::Op, refusal: Option<&admin::Error>) -> bool {
 fn may_wait(op: &admin::Op) -> bool {
     match op {
         admin::Op::VolumeCreate(_)
+        | admin::Op::CloudCreate { .. }
         | admin::Op::VolumeClass { .. }
         | admin::Op::VolumeLimit { .. }
         | admin::Op::VolumeGrow { .. }
@@ -679,7 +689,10 @@ impl Node for Meta {
             Event::Packet(p) => self.packet(now, p, fx),
             Event::Stored { tag } => match keys::own_tag(tag) {
                 Some(tag) => self.keys_event(now, Event::Stored { tag }, fx),
-                None => self.out.stored(tag, fx),
+                None => match cloud::own_tag(tag) {
+                    Some(tag) => self.cloud_event(now, Event::Stored { tag }, fx),
+                    None => self.out.stored(tag, fx),
+                },
             },
             Event::Request(r) => self.request(now, r, fx),
             // It has no device.
@@ -690,8 +703,10 @@ impl Node for Meta {
         self.delete_rows(now);
         self.reap_sets();
         self.keys_timer(now, fx);
+        self.cloud_timer(now, fx);
         self.out.flush(fx);
         let keys = self.keys.as_ref().map_or(Time::MAX, Keys::wake_at);
+        let keys = keys.min(self.cloud.as_ref().map_or(Time::MAX, Cloud::wake_at));
         fx.wake_at(keys.min(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline())));
     }
 }

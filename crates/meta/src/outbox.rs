@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use rackweave_cloud::Meta as Disks;
 use rackweave_core::msg::Packet;
 use rackweave_core::node::{STORES_MAX, StoreWrite};
 use rackweave_core::request::Reply;
@@ -12,8 +13,8 @@ use rackweave_kv_replica::Membership;
 /// Most messages that wait for the store. A longer queue means that the store hangs; dropped messages are requested
 /// again.
 const WAITING_MAX: usize = 65_536;
-/// Most writes under way, beside those of keys.
-pub const WRITES_MAX: usize = STORES_MAX - Membership::WRITES_MAX;
+/// Most writes under way, beside those of keys and cloud disks.
+pub const WRITES_MAX: usize = STORES_MAX - Membership::WRITES_MAX - Disks::WRITES_MAX;
 
 enum Out {
     Packet(Packet),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rackweave_core::admin::{Isolation, VolumeError};
 use rackweave_core::msg::Class;
+use rackweave_core::msg::cloud::Shape;
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, Incarnation, Layout, NodeId, NodeKind, SetId, VolumeId};
 
@@ -145,14 +146,56 @@ impl Volumes {
             limits: None,
             deleting: false,
             to_clear: Vec::new(),
+            cloud: None,
             attaches: Vec::new(),
         };
         self.promised += size;
         self.names.insert(name.into(), id);
         Ok(self.by_id.entry(id).or_insert(record))
     }
+    /// A cloud disk, on no set.
+    pub fn create_cloud(
+        &mut self,
+        id: VolumeId,
+        name: &str,
+        shape: Shape,
+        by: (Incarnation, u64),
+    ) -> Result<&VolumeRecord, VolumeError> {
+        self.may_create(name, shape.bytes)?;
+        let record = VolumeRecord {
+            id,
+            name: name.into(),
+            size: shape.bytes,
+            attach: 0,
+            writer: None,
+            creator: by,
+            stripe_blocks: shape.stripe / BLOCK,
+            sets: Vec::new(),
+            offline: false,
+            limits: None,
+            deleting: false,
+            to_clear: Vec::new(),
+            cloud: Some(shape),
+            attaches: Vec::new(),
+        };
+        self.names.insert(name.into(), id);
+        self.promised += shape.bytes;
+        Ok(self.by_id.entry(id).or_insert(record))
+    }
+    /// Live cloud disks.
+    pub fn cloud(&self) -> impl Iterator<Item = (VolumeId, Shape)> {
+        self.by_id.values().filter(|v| !v.deleting).filter_map(|v| Some((v.id, v.cloud?)))
+    }
+    /// Whether what a cloud disk cannot change may be changed.
+    fn changeable(&self, name: &str) -> Result<(), VolumeError> {
+        match self.find(name)?.cloud {
+            Some(_) => Err(VolumeError::CloudFixed { name: name.into() }),
+            None => Ok(()),
+        }
+    }
     /// Sets the class that writers get from their next attach on.
     pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, VolumeError> {
+        self.changeable(name)?;
         let v = self.find_mut(name)?;
         v.offline = offline;
         Ok(v)
@@ -178,6 +221,7 @@ impl Volumes {
     }
     /// Growing to the current size succeeds without a change, so that a repeated request succeeds.
     pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, VolumeError> {
+        self.changeable(name)?;
         let VolumeRecord { size: current, ref sets, .. } = *self.find(name)?;
         let level = limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
         let limits = level.unwrap_or(&limits[0]);
@@ -267,5 +311,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         limits: v.limits.unwrap_or_default(),
         used: 0,
         own: None,
+        cloud: v.cloud,
     }
 }

@@ -51,19 +51,18 @@ pub enum BuildError {
     #[error("ssd.host_program_suspend: {0}")]
     HostProgramSuspend(ProfileError),
     #[error(
-        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels, ssd.own_dies and kv.channels, fewer than \
+        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels, ssd.own_dies, kv.channels and cloud.channels, fewer than \
          the {slots} {isolation}-isolated vSSDs that a server has room for (replicas + ssd.spare)"
     )]
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
     #[error("{key} = {set_aside}: a {unit} of this size has no room for a vSSD: raise ssd.size")]
     OwnTooSmall { key: &'static str, set_aside: u32, unit: OwnUnit },
     #[error(
-        "kv.channels = {channels}: the log of a drive of this size has {blocks} blocks, a store needs {min}: raise ssd.size or \
-         kv.channels"
+        "{key} = {channels}: the log of a drive of this size has {blocks} blocks, a store needs {min}: raise ssd.size or {key}"
     )]
-    KvTooSmall { channels: u16, blocks: u32, min: u32 },
-    #[error("kv.channels = {channels}: they have {dies} dies, a log has at most {max}")]
-    KvDies { channels: u16, dies: u32, max: u32 },
+    LogTooSmall { key: &'static str, channels: u16, blocks: u32, min: u32 },
+    #[error("{key} = {channels}: they have {dies} dies, a log has at most {max}")]
+    LogDies { key: &'static str, channels: u16, dies: u32, max: u32 },
     #[error("node {node} does not run in this process")]
     NotHere { node: NodeId },
     #[error("there is no server {server}")]
@@ -122,20 +121,20 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
             return Err(BuildError::OwnTooSmall { key: unit.key(), set_aside: cfg.ssd.own(unit), unit });
         }
     }
-    check_kv(cfg, &profile)?;
+    check_log("kv.channels", cfg.kv.channels, &profile)?;
+    check_log("cloud.channels", cfg.cloud.channels, &profile)?;
     Ok(profile)
 }
-fn check_kv(cfg: &RackConfig, profile: &Profile) -> Result<(), BuildError> {
-    let channels = cfg.kv.channels;
+fn check_log(key: &'static str, channels: u16, profile: &Profile) -> Result<(), BuildError> {
     if channels == 0 {
         return Ok(());
     }
     let (dies, max) = (Share::Log { channels }.dies(&profile.geometry), LOG_DIES_MAX);
     if dies > max {
-        return Err(BuildError::KvDies { channels, dies, max });
+        return Err(BuildError::LogDies { key, channels, dies, max });
     }
     let (blocks, min) = (log_blocks(profile, channels).0, BLOCKS_MIN);
-    if blocks < min { Err(BuildError::KvTooSmall { channels, blocks, min }) } else { Ok(()) }
+    if blocks < min { Err(BuildError::LogTooSmall { key, channels, blocks, min }) } else { Ok(()) }
 }
 
 /// The key-value stores of the rack, by the number of the server.
@@ -143,6 +142,13 @@ pub fn stores(cfg: &RackConfig) -> Vec<(VssdId, SetId)> {
     let servers = if cfg.kv.channels > 0 { cfg.servers_max() } else { 0 };
     let placement = Placement::of(cfg);
     (0..servers).map(|i| ids::log(placement.rack(i), i)).collect()
+}
+
+/// The log vSSDs for cloud disks, by the number of the server.
+pub fn cloud_logs(cfg: &RackConfig) -> Vec<(VssdId, SetId)> {
+    let servers = if cfg.cloud.channels > 0 { cfg.servers_max() } else { 0 };
+    let placement = Placement::of(cfg);
+    (0..servers).map(|i| ids::cloud_log(placement.rack(i), i)).collect()
 }
 
 /// Flash of a volume's own vSSD.
@@ -157,7 +163,11 @@ fn own_share(unit: OwnUnit) -> Share {
 fn shared_channels(cfg: &RackConfig, profile: &Profile) -> u32 {
     let g = &profile.geometry;
     let for_dies = cfg.ssd.own_dies.div_ceil(u32::from(g.dies_per_channel));
-    let set_aside = cfg.ssd.own_channels.saturating_add(for_dies).saturating_add(u32::from(cfg.kv.channels));
+    let set_aside = cfg
+        .ssd
+        .own_channels
+        .saturating_add(for_dies)
+        .saturating_add(u32::from(cfg.kv.channels) + u32::from(cfg.cloud.channels));
     u32::from(g.channels).saturating_sub(set_aside)
 }
 
@@ -273,11 +283,13 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
         });
     let units = OwnUnit::ALL.into_iter().flat_map(|unit| (0..cfg.ssd.own(unit)).map(move |_| own_share(unit)));
     let own = (cfg.shared_slots() as usize..).zip(units).map(|(slot, share)| VssdConfig::free(slot, share));
-    let log = stores(cfg).get(i as usize).map(|&(id, set)| {
-        let share = Share::Log { channels: cfg.kv.channels };
-        VssdConfig { id, set, share, peers: Vec::new() }
-    });
-    let vssds = shared.chain(own).chain(log).collect();
+    let log = |all: Vec<(VssdId, SetId)>, channels| {
+        let share = Share::Log { channels };
+        all.get(i as usize).map(|&(id, set)| VssdConfig { id, set, share, peers: Vec::new() })
+    };
+    let keys = log(stores(cfg), cfg.kv.channels);
+    let disks = log(cloud_logs(cfg), cfg.cloud.channels);
+    let vssds = shared.chain(own).chain(keys).chain(disks).collect();
     let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
     c.services = crate::services::make(cfg);
     c.cache_slots = cfg.cache_slots;
@@ -396,6 +408,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         levels,
         overcommit: cfg.overcommit,
         keys: crate::keys::config(cfg),
+        cloud: crate::cloud::config(cfg),
     })
 }
 
@@ -456,6 +469,7 @@ pub fn client(cfg: &RackConfig, i: u32, nonce: u64) -> VolumeClient {
     c.sets.timeout = timeout;
     c.sets.timeout_max = timeout * 10;
     c.keep = cfg.client.keep_kib << 10;
+    c.cloud = crate::cloud::config(cfg).map(|c| c.protocol);
     VolumeClient::new(c)
 }
 

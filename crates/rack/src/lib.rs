@@ -8,6 +8,7 @@ extern crate rackweave_core;
 pub mod build;
 pub mod capture;
 pub mod clients;
+pub mod cloud;
 pub mod engine;
 mod forge;
 pub mod keys;

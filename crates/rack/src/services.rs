@@ -1,20 +1,26 @@
 //! The services on the vSSDs of a rack's servers.
 
 use rackweave_config::RackConfig;
-use rackweave_kv::replicated::KeyService;
+use rackweave_kv::replicated::{KeyService, LogService};
 use rackweave_kv::service::KvService;
+use rackweave_meta::ids;
 use rackweave_server::block::BlockService;
 use rackweave_server::service::MakeService;
 
+use crate::cloud::{self, CloudServer};
 use crate::keys;
 
-/// A log vSSD has a replica of keys, every other one is a replica of blocks. A new service is an arm here: its vSSDs, and its
-/// constructor.
+/// A log vSSD has a server of cloud disks or a replica of keys, every other one is a replica of blocks. A new service is an arm
+/// here: its vSSDs, and its constructor.
 pub fn make(cfg: &RackConfig) -> MakeService {
     let keys = keys::config(cfg);
-    MakeService::new(move |server, vssd, slot| match (vssd.is_log(), &keys) {
-        (true, Some(keys)) => Box::new(KeyService::new(server, vssd, keys.clone())),
-        (true, None) => KvService::make(server, vssd, slot),
-        (false, _) => BlockService::make(server, vssd, slot),
+    let disks = cloud::config(cfg).map(|c| c.protocol);
+    MakeService::new(move |server, vssd, slot| match (vssd.is_log(), &keys, &disks) {
+        (true, _, Some(disks)) if ids::is_cloud_log(vssd.set) => {
+            Box::new(LogService::<CloudServer>::new(server, vssd, disks.clone()))
+        }
+        (true, Some(keys), _) => Box::new(KeyService::new(server, vssd, keys.clone())),
+        (true, None, _) => KvService::make(server, vssd, slot),
+        (false, ..) => BlockService::make(server, vssd, slot),
     })
 }

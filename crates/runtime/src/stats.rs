@@ -1,6 +1,8 @@
 //! Statistics in `status` and the metrics. Each is declared once: its source, its JSON field and its metrics.
 
+use rackweave_config::Size;
 use rackweave_core::admin::{MemberStatus, OwnUnits, ServerStatus, SetStatus, WearStatus};
+use rackweave_core::msg::cloud::Shape;
 use rackweave_core::msg::{Class, Role};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Layout, Span, Time};
@@ -201,6 +203,12 @@ fn units(own: &OwnUnits) -> String {
     format!("{} in {} replicas", own.unit.number(own.count), own.replicas.unwrap_or_default())
 }
 
+/// As `segments of 64G, 2 log copies`.
+fn shape(c: &Shape) -> String {
+    let copies = if c.log_copies == 1 { "copy" } else { "copies" };
+    format!("segments of {}, {} log {copies}", Size(c.segment), c.log_copies)
+}
+
 fn member(m: &MemberStatus) -> Member {
     Member { vssd: m.vssd.0, server: Layout::server_number(m.server), role: role(Some(m.role)).into() }
 }
@@ -226,6 +234,9 @@ exported! {
         /// Units of its own, as `2 channels in 3 replicas`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         own: Option<String> = |v| v.0.own.map(|own| units(&own));
+        /// Of a cloud disk, as `segments of 64G, 2 log copies`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cloud: Option<String> = |v| v.0.cloud.map(|c| shape(&c));
         /// Limits of all its I/O, in requests and bytes per second; zero is unlimited.
         #[serde(default)]
         iops: u64 = |v| v.0.limits.iops;

@@ -324,6 +324,7 @@ mod tests {
                 class: "online".into(),
                 isolation: "channel".into(),
                 own: None,
+                cloud: None,
                 iops: 500,
                 bytes_per_s: 1_000_000,
                 used: 1,

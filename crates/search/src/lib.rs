@@ -4,6 +4,7 @@
 //! Reading order: [`fault::Plan`], [`fault::run_plan`], [`check::History`].
 
 pub mod check;
+pub mod cloud;
 pub mod fault;
 pub mod keys;
 pub mod kv;

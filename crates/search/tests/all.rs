@@ -1,6 +1,7 @@
 //! The rack under the fault search. `RACKWEAVE_SEEDS=3000` sets the number of seeds (default 300),
 //! `RACKWEAVE_FIRST_SEED` the first.
 
+mod cloud;
 mod drives;
 mod egress;
 mod evidence;

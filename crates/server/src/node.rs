@@ -201,9 +201,11 @@ impl Server {
 
     /// Passes a packet to the service of its vSSD.
     fn pass_to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
-        // Of keys a packet's set is the partition, and there is one log.
-        let keys = matches!(p.body, Body::Keys(_));
-        let i = if keys { self.logs().next() } else { self.place(p.header.vssd, p.header.set) };
+        // Of keys a packet's set is the partition, of cloud disks the volume.
+        let i = match p.body {
+            Body::Keys(_) | Body::Cloud(_) => self.logs().find(|&i| self.vssds[i].service.takes(&p.body)),
+            _ => self.place(p.header.vssd, p.header.set),
+        };
         let Some(i) = i else { return };
         let v = &mut self.vssds[i];
         match p.header.op {

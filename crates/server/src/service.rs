@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use rackweave_core::msg::control::Standing;
-use rackweave_core::msg::{LiveVolumes, Packet, View};
+use rackweave_core::msg::{Body, LiveVolumes, Packet, View};
 use rackweave_core::{BlockAddr, Effects, Incarnation, NodeId, Payload, Time, Timestamp, VssdId};
 use rackweave_flash::manager::Done;
 use rackweave_flash::{FlashOut, ReadError, Ssd};
@@ -197,6 +197,11 @@ pub trait Service: Any + Debug + Send {
     /// Whether it can take the next block of a scrub.
     fn scrub_ready(&self) -> bool;
 
+    /// Whether it takes this message, whose set is none of vSSDs.
+    fn takes(&self, body: &Body) -> bool {
+        _ = body;
+        false
+    }
     /// Handles a client's request or a message of another member of the set.
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted;
     fn handle_flash(&mut self, cx: &mut Context<'_>, event: FlashEvent);

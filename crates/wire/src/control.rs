@@ -250,6 +250,7 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     16 => ServerRemove { server },
     17 => ServerEnded { server, incarnation },
     19 => VolumeExplain { size, isolation, own },
+    20 => CloudCreate { name, size, segment, log_copies },
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -274,7 +275,9 @@ const LIMITED: u32 = 1 << 30;
 const USED: u32 = 1 << 29;
 /// And its own units.
 const OWN: u32 = 1 << 28;
-const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN;
+/// And the shape of a cloud disk.
+const CLOUD: u32 = 1 << 27;
+const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD;
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
 impl Wire for VolumeInfo {
@@ -287,6 +290,7 @@ impl Wire for VolumeInfo {
         let limited = self.limits != VolumeLimits::NONE;
         let flags = if self.class == Class::Copper { OFFLINE } else { 0 } | if limited { LIMITED } else { 0 };
         let flags = flags | if self.used > 0 { USED } else { 0 } | if self.own.is_some() { OWN } else { 0 };
+        let flags = flags | if self.cloud.is_some() { CLOUD } else { 0 };
         (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
@@ -296,6 +300,9 @@ impl Wire for VolumeInfo {
         }
         if let Some(own) = &self.own {
             own.put(w);
+        }
+        if let Some(cloud) = &self.cloud {
+            cloud.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -316,7 +323,9 @@ impl Wire for VolumeInfo {
         };
         let used = used.ok_or(DecodeError::UnknownKind { what: "volume's bytes", kind: 0, offset })?;
         let own = if word & OWN != 0 { Some(Wire::get(r)?) } else { None };
-        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks: word & !FLAGS, class, limits, used, own })
+        let cloud = if word & CLOUD != 0 { Some(Wire::get(r)?) } else { None };
+        let stripe_blocks = word & !FLAGS;
+        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks, class, limits, used, own, cloud })
     }
 }
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
@@ -352,6 +361,11 @@ wire_enum!(VolumeError, "reason of a volume", {
     44 => OwnSetAside { unit, count, replicas, set_aside },
     45 => OwnRoom { unit, count, replicas, free, servers, clearing, fits },
     46 => OwnSize { unit, count, size, holds },
+    47 => NoCloud,
+    48 => Segment { segment, stripe, size, most },
+    49 => LogCopies { log_copies },
+    50 => CloudRoom { size, needs, promised, limit },
+    51 => CloudFixed { name },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

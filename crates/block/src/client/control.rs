@@ -163,7 +163,7 @@ impl VolumeClient {
                 return self.fail_part(p, error, fx);
             }
         };
-        let (id, attach, size) = (info.id, info.attach, info.size);
+        let (id, attach, size, cloud) = (info.id, info.attach, info.size, info.cloud);
         let sets: Vec<u32> = info.sets.iter().map(|&s| self.set_slot(s)).collect();
         let count = sets.len() as u32;
         let Some(volume) = Volume::new(info, sets) else {
@@ -191,6 +191,9 @@ impl VolumeClient {
         };
         let pending = &mut self.pending[p as usize];
         pending.volume = v;
+        if let Some(shape) = cloud {
+            return self.attach_disk(now, p, v, shape, fx);
+        }
         if let Job::Attach(a) = &mut pending.job {
             a.stage = AttachStage::Fence;
         }
@@ -219,6 +222,7 @@ impl VolumeClient {
         let gone = self.volumes.remove(v);
         self.kept -= gone.shares.iter().map(|s| s.unflushed.bytes()).sum::<u64>();
         self.volume_index.remove(&gone.info.id);
+        self.disks.remove(&gone.info.id);
         true
     }
 

@@ -5,13 +5,14 @@
 //! Windows, tries and the choice of a member are those of [`SetClient`].
 
 mod control;
+mod disk;
 mod limits;
 mod messages;
 mod order;
 mod recovery;
 mod requests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_client::{SetClient, SetMessage, SetStats};
 use rackweave_core::map::{Map, map};
@@ -23,6 +24,7 @@ use slab::Slab;
 
 use crate::config::ClientConfig;
 use crate::volume::Volume;
+use disk::Disk;
 use order::SetOrder;
 
 /// Bound of a request's pending messages; the rest is cut when some are answered. 64 MiB in full messages: every
@@ -198,6 +200,9 @@ pub struct VolumeClient {
     resending: u32,
     /// Writes that are answered when no set is behind: slot and serial.
     held: Vec<(u32, u32)>,
+    /// Cloud disks that are attached here, and those with something to do.
+    disks: BTreeMap<VolumeId, Disk>,
+    due_disks: Vec<VolumeId>,
     /// Bytes kept by all shares for resending.
     kept: u64,
     armed: Time,
@@ -219,6 +224,8 @@ impl VolumeClient {
             resent: Vec::new(),
             resending: 0,
             held: Vec::new(),
+            disks: BTreeMap::new(),
+            due_disks: Vec::new(),
             kept: 0,
             armed: Time::MAX,
             stats: ClientStats::default(),
@@ -256,6 +263,7 @@ impl VolumeClient {
                 self.give_up(now, slot, fx);
             }
         }
+        self.disk_timers(now, fx);
         self.sets.register_or_refresh(now, fx);
     }
 
@@ -271,7 +279,8 @@ impl VolumeClient {
                 break;
             }
         }
-        let mut next = self.sets.deadline().min(limited_until);
+        self.settle_disks(now, fx);
+        let mut next = self.sets.deadline().min(limited_until).min(self.disks_deadline());
         while let Some(&(at, slot, serial)) = self.deadlines.front() {
             if self.pending.get(slot as usize).is_some_and(|p| p.serial == serial) {
                 next = next.min(at);
@@ -291,6 +300,7 @@ impl Node for VolumeClient {
         match event {
             Event::Packet(p) => match p.body {
                 Body::Block(Block::Reply(reply)) => self.on_reply(now, p.header, reply, fx),
+                Body::Cloud(_) => self.on_disk_packet(now, p, fx),
                 Body::Control(c) => self.on_control(now, p.header.request, c, fx),
                 _ => {}
             },

@@ -33,6 +33,7 @@ fn control(rng: &mut Rng) -> Control {
         limits: VolumeLimits { iops: rng.below(3), bytes_per_s: rng.below(3) },
         used: 0,
         own: None,
+        cloud: None,
     };
     let set = SetId(rng.below(5) as u32);
     let members = (0..rng.below(5)).map(|_| vssd(set.0, rng.below(5) as u32)).collect();

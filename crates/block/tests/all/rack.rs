@@ -133,6 +133,7 @@ impl Rack {
             limits: Default::default(),
             used: 0,
             own: None,
+            cloud: None,
         };
         let mut rack = Rack {
             engine: Engine::new(NetState::new(network(), Layout::new(SERVERS, 1), seed), seed),

@@ -2,6 +2,7 @@
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
+use rackweave_cloud::stripe::Shape;
 use rackweave_core::admin::{OwnUnit, ServerState};
 use rackweave_core::msg::control::VssdLoss;
 use rackweave_core::msg::{Member, Role, View, ViewState};
@@ -199,10 +200,14 @@ fn volume(u: &mut Unstructured<'_>, any: bool) -> Result<VolumeRecord> {
     let writer = Some(u.arbitrary()?).filter(|n| *n != u32::MAX && n % 2 == 0).map(NodeId);
     let limits =
         if u.arbitrary()? { Some(VolumeLimits { iops: u.arbitrary()?, bytes_per_s: u.arbitrary()? }) } else { None };
+    let (whole, blocks) = (u.arbitrary()?, u64::from(u.arbitrary::<u16>()?) + 1);
+    let size = if whole { blocks * 4096 } else { u.arbitrary()? };
+    let shape = Shape { bytes: size, segment: 1 << 30, stripe: 64 << 10, log_copies: 2 };
     Ok(VolumeRecord {
+        cloud: (whole && u.arbitrary()?).then_some(shape),
         id: VolumeId(number(u, any, 6)?),
         name: u.choose(&["", "vm0", "vm1", "\u{e4}", "a name"])?.to_string().into(),
-        size: u.arbitrary()?,
+        size,
         attach: u.arbitrary()?,
         writer,
         creator: (Incarnation(u.arbitrary()?), u.arbitrary()?),
@@ -248,6 +253,7 @@ fn config() -> MetaConfig {
         }],
         overcommit: 8.0,
         keys: None,
+        cloud: None,
     }
 }
 

@@ -25,6 +25,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         limits: Default::default(),
         used: 0,
         own: None,
+        cloud: None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! The replicated key-value store on a server's log vSSD: a [`KvNode`], whose forced log is a [`Store`].
+//! A node on a server's log vSSD whose forced log is a [`Store`]: the replicated key-value store's [`KvNode`], or a server of cloud
+//! disks.
 //!
 //! The node's writes are atomic batches of the store ([`records`]), answered in order once they are durable. At boot all records
 //! are read back; the node begins when the metadata service has admitted the server, whose incarnation is the node's. Compaction is
@@ -12,8 +13,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
-use rackweave_core::msg::keys::{GetResult, Message, PutResult};
-use rackweave_core::msg::{Body, LiveVolumes, Packet, View};
+use rackweave_core::msg::keys::{GetResult, Keys, Message, PutResult};
+use rackweave_core::msg::{Body, LiveVolumes, Op, Packet, View};
 use rackweave_core::{
     BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
 };
@@ -42,9 +43,77 @@ const SCAN: u64 = 1;
 const RESERVE_FOR_DELETES: u64 = 8;
 const RESERVE: u64 = 16;
 
-/// Why the service does not serve.
+/// A node whose forced log is a store.
+pub trait Logged: Node<Self::Packet> + Send + 'static {
+    type Packet: Send;
+    type Config: Clone + Send + 'static;
+    type Error: std::error::Error + Send + 'static;
+    /// Begins in this run with the records that it forced.
+    ///
+    /// # Errors
+    /// The records are not its own.
+    fn begin(
+        me: NodeId,
+        config: &Self::Config,
+        run: (Incarnation, DriveId),
+        saved: &[(Bytes, Bytes)],
+    ) -> Result<Self, Self::Error>
+    where
+        Self: Sized;
+    /// Bytes of contents that the store can take, and bytes that changes which give room back may take.
+    fn set_space(&mut self, for_puts: u64, for_deletes: u64);
+    /// The wall clock at time zero, in milliseconds since 1970.
+    fn set_unix_ms_at_zero(&mut self, ms: u64);
+    /// Fills in its own counters.
+    fn count(&self, status: &mut StoreStatus);
+    fn takes(body: &Body) -> bool;
+    /// `None`: it is another service's.
+    fn of_message(p: Packet) -> Option<Self::Packet>;
+    fn into_message(p: Self::Packet) -> Packet;
+}
+
+impl Logged for KvNode {
+    type Packet = KeyPacket;
+    type Config = Config;
+    type Error = RecordError;
+
+    fn begin(
+        me: NodeId,
+        config: &Config,
+        run: (Incarnation, DriveId),
+        saved: &[(Bytes, Bytes)],
+    ) -> Result<KvNode, RecordError> {
+        KvNode::new(me, Layout::META, config.clone(), run, saved)
+    }
+    fn set_space(&mut self, for_puts: u64, for_deletes: u64) {
+        KvNode::set_space(self, for_puts, for_deletes);
+    }
+    fn set_unix_ms_at_zero(&mut self, ms: u64) {
+        KvNode::set_unix_ms_at_zero(self, ms);
+    }
+    fn count(&self, s: &mut StoreStatus) {
+        let (partitions, leads) = self.partitions();
+        let (undecided, keys) = self.counts();
+        (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
+        (s.undecided, s.keys) = (undecided as u64, keys as u64);
+    }
+    fn takes(body: &Body) -> bool {
+        matches!(body, Body::Keys(_))
+    }
+    fn of_message(p: Packet) -> Option<KeyPacket> {
+        KeyPacket::of_message(p)
+    }
+    fn into_message(p: KeyPacket) -> Packet {
+        p.into_message()
+    }
+}
+
+/// The service of replicated keys.
+pub type KeyService = LogService<KvNode>;
+
+/// Why the service does not serve. `E`: of the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum Refused<E> {
     #[error("the store cannot be opened: {0}")]
     Open(#[from] OpenError),
     #[error("the store cannot be read: {0}")]
@@ -52,30 +121,30 @@ pub enum Refused {
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(E),
     #[error("the store does not take a record: {0}")]
     Put(#[from] PutError),
 }
 
 /// How far the boot is.
-enum Phase {
+enum Phase<N> {
     /// The store is recovered, or its records are read.
     Loading(BTreeMap<Bytes, Bytes>),
     /// The metadata service has not admitted the server.
     Loaded(Vec<(Bytes, Bytes)>),
-    Runs(Box<KvNode>),
+    Runs(Box<N>),
 }
 
-pub struct KeyService {
+pub struct LogService<N: Logged> {
     node: NodeId,
-    config: Config,
+    config: N::Config,
     vssd: VssdId,
     store: Option<Store>,
-    phase: Phase,
-    refused: Option<Refused>,
+    phase: Phase<N>,
+    refused: Option<Refused<N::Error>>,
     failed: bool,
     writes: Writes,
-    node_fx: Effects<KeyPacket>,
+    node_fx: Effects<N::Packet>,
     /// The node's timer.
     wake_at: Time,
     /// The wall clock at time zero that the node knows.
@@ -88,15 +157,21 @@ pub struct KeyService {
     counts: StoreStatus,
 }
 
-impl std::fmt::Debug for KeyService {
+impl<N: Logged> std::fmt::Debug for LogService<N> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KeyService").field("vssd", &self.vssd).field("refused", &self.refused).finish_non_exhaustive()
+        f.debug_struct("LogService").field("vssd", &self.vssd).field("refused", &self.refused).finish_non_exhaustive()
     }
 }
 
 impl KeyService {
-    pub fn new(server: &ServerConfig, vssd: &VssdConfig, config: Config) -> KeyService {
-        KeyService {
+    pub fn key_node(&self) -> Option<&KvNode> {
+        self.running()
+    }
+}
+
+impl<N: Logged> LogService<N> {
+    pub fn new(server: &ServerConfig, vssd: &VssdConfig, config: N::Config) -> Self {
+        LogService {
             node: server.node,
             config,
             vssd: vssd.id,
@@ -118,20 +193,20 @@ impl KeyService {
         self.store.as_ref()
     }
     /// Why it does not serve.
-    pub fn refused(&self) -> Option<&Refused> {
+    pub fn refused(&self) -> Option<&Refused<N::Error>> {
         self.refused.as_ref()
     }
-    pub fn key_node(&self) -> Option<&KvNode> {
+    pub fn running(&self) -> Option<&N> {
         match &self.phase {
             Phase::Runs(node) => Some(node),
             _ => None,
         }
     }
     fn serves(&self) -> bool {
-        !self.failed && self.refused.is_none() && self.key_node().is_some()
+        !self.failed && self.refused.is_none() && self.running().is_some()
     }
     /// From now on the service does not serve, and its node, which cannot continue, says nothing more.
-    fn refuse(&mut self, why: Refused) {
+    fn refuse(&mut self, why: Refused<N::Error>) {
         self.refused.get_or_insert(why);
         self.phase = Phase::Loading(BTreeMap::new());
         self.wake_at = Time::MAX;
@@ -200,16 +275,16 @@ impl KeyService {
         }
         let drive: DriveId = cx.ssd.table().drive;
         let run = (cx.incarnation, drive);
-        match KvNode::new(self.node, Layout::META, self.config.clone(), run, saved) {
+        match N::begin(self.node, &self.config, run, saved) {
             Ok(node) => self.phase = Phase::Runs(Box::new(node)),
-            Err(e) => return self.refuse(e.into()),
+            Err(e) => return self.refuse(Refused::Record(e)),
         }
         cx.fx.trace(trace::KV_OPENED, u64::from(self.vssd.0), 0);
         self.act(cx, Event::Timer);
     }
 
     /// Passes an event to the node, and its effects on.
-    fn act(&mut self, cx: &mut Context<'_>, event: Event<KeyPacket>) {
+    fn act(&mut self, cx: &mut Context<'_>, event: Event<N::Packet>) {
         let Phase::Runs(node) = &mut self.phase else { return };
         if let Some(store) = &self.store {
             let (for_puts, for_deletes) = space(store, &self.writes);
@@ -220,16 +295,22 @@ impl KeyService {
         node.handle(cx.now, event, &mut self.node_fx);
         let incarnation = cx.incarnation;
         for p in self.node_fx.packets.drain(..) {
-            match &p.body {
-                Message::PutReply { result: PutResult::Done(_), .. } => self.counts.puts += 1,
-                Message::PutReply { result: PutResult::NoSpace, .. } => self.counts.refused += 1,
-                Message::GetReply { result: GetResult::Value { .. } | GetResult::NoRoom { .. }, .. } => {
-                    self.counts.gets += 1;
+            let mut p = N::into_message(p);
+            if let Body::Keys(Keys(answer)) = &p.body {
+                match &**answer {
+                    Message::PutReply { result: PutResult::Done(_), .. } => self.counts.puts += 1,
+                    Message::PutReply { result: PutResult::NoSpace, .. } => self.counts.refused += 1,
+                    Message::GetReply { result: GetResult::Value { .. } | GetResult::NoRoom { .. }, .. } => {
+                        self.counts.gets += 1;
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
-            let mut p = p.into_message();
-            (p.header.incarnation, p.header.vssd, p.header.original_vssd) = (incarnation, self.vssd, self.vssd);
+            p.header.incarnation = incarnation;
+            // A read has the vSSD that it is for: the switch takes it there.
+            if p.header.op != Op::Read {
+                (p.header.vssd, p.header.original_vssd) = (self.vssd, self.vssd);
+            }
             cx.fx.send(p);
         }
         cx.fx.traces.append(&mut self.node_fx.traces);
@@ -293,7 +374,7 @@ pub fn value_max(block_bytes: u64) -> usize {
     record.saturating_sub(2 * KEY_MAX + 256).min(VALUE_MAX)
 }
 
-impl Service for KeyService {
+impl<N: Logged> Service for LogService<N> {
     fn load(&self) -> ServiceLoad {
         ServiceLoad::default()
     }
@@ -334,11 +415,8 @@ impl Service for KeyService {
             s.erases = ssd.log_stats(self.vssd).erases;
             (s.write_amplification, s.free_ratio) = (stats.waf(), self.free_ratio(ssd));
         }
-        if let Some(node) = self.key_node() {
-            let (partitions, leads) = node.partitions();
-            let (undecided, keys) = node.counts();
-            (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
-            (s.undecided, s.keys) = (undecided as u64, keys as u64);
+        if let Some(node) = self.running() {
+            node.count(&mut s);
         }
         status.store = Some(s);
     }
@@ -360,10 +438,12 @@ impl Service for KeyService {
         true
     }
 
+    fn takes(&self, body: &Body) -> bool {
+        N::takes(body)
+    }
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
-        if let Body::Keys(_) = p.body
-            && self.serves()
-            && let Some(packet) = KeyPacket::of_message(p)
+        if self.serves()
+            && let Some(packet) = N::of_message(p)
         {
             self.act(cx, Event::Packet(packet));
         }

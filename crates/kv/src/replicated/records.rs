@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `p` number u32, big-endian | a piece |
 //! | `w` | version u8, number of pieces u32, their bytes u64 |
+//! | `x` key, number u32, big-endian | a part of a value that no record of the store holds |
 //!
 //! The pieces together are changes: key length u32, key, u8 1 and value length u32 and value, or u8 0 for a deletion.
 //! Integers are little-endian.
@@ -23,6 +24,7 @@ use crate::store::{Flash, PutError, Store};
 const VERSION: u8 = 1;
 const WRITE: &[u8] = b"w";
 const PIECE: u8 = b'p';
+const PART: u8 = b'x';
 /// Bytes of batches that the store has not made durable: less than it may hold back.
 const SUBMITTED_MAX: usize = 4 << 20;
 /// Beyond a key and its value: the head and the alignment of its record.
@@ -49,6 +51,8 @@ pub(super) struct Writes {
     submitted: VecDeque<(u64, usize, Option<u64>)>,
     submitted_bytes: usize,
     next: u64,
+    /// Numbers of parts of values that have some.
+    parts: BTreeMap<Bytes, u32>,
 }
 
 /// Why stored records cannot be read.
@@ -58,6 +62,8 @@ pub enum WriteError {
     Bytes { found: u64, wanted: u64 },
     #[error("piece {piece} of {pieces} of a long write is missing")]
     Piece { piece: u32, pieces: u32 },
+    #[error("part {part} of the value of {key:02x?} is missing")]
+    Part { key: Bytes, part: u32 },
     #[error("the record of a long write is malformed: {record:02x?}")]
     Record { record: Bytes },
     #[error("a long write is malformed at byte {at}")]
@@ -70,6 +76,15 @@ fn bytes_of((key, value): &Change) -> usize {
 
 fn piece_key(n: u32) -> Bytes {
     [&[PIECE], &n.to_be_bytes()[..]].concat().into()
+}
+
+fn part_key(key: &[u8], n: u32) -> Bytes {
+    [&[PART], key, &n.to_be_bytes()].concat().into()
+}
+
+/// Bytes of a part: with its key it is a batch of its own.
+fn part_max(store: &Store, key: &[u8]) -> usize {
+    store.batch_max() - BATCH_EXTRA - RECORD_EXTRA - part_key(key, 0).len()
 }
 
 fn encode(changes: &[Change]) -> Bytes {
@@ -124,12 +139,57 @@ impl Writes {
     }
     /// Makes the changes durable, all or none, after all earlier ones.
     pub fn begin(&mut self, store: &Store, write: StoreWrite) {
-        let changes = last_of_each(write.entries);
+        let changes = last_of_each(self.divided(write.entries, |key| part_max(store, key)));
         let batches = batches(store, changes);
         let count = batches.len();
         for (i, changes) in batches.into_iter().enumerate() {
             self.push(changes, (i + 1 == count).then_some(write.tag));
         }
+    }
+    /// The changes with values in parts where they are too long. Parts of the values before are removed.
+    fn divided(&mut self, changes: Vec<Change>, part_max: impl Fn(&[u8]) -> usize) -> Vec<Change> {
+        let mut all = Vec::with_capacity(changes.len());
+        for (key, value) in changes {
+            let most = part_max(&key);
+            let long = value.as_ref().filter(|v| v.len() > most);
+            let count = long.map_or(0, |v| v.len().div_ceil(most) as u32);
+            for n in 0..count {
+                let at = n as usize * most;
+                let part = long.map(|v| v.slice(at..v.len().min(at + most)));
+                all.push((part_key(&key, n), part));
+            }
+            let before = if count > 0 { self.parts.insert(key.clone(), count) } else { self.parts.remove(&key) };
+            all.extend((count..before.unwrap_or(0)).map(|n| (part_key(&key, n), None)));
+            // One value never has both forms.
+            let short = if count > 0 { None } else { value };
+            if short.is_some() || before.is_none() {
+                all.push((key, short));
+            }
+        }
+        all
+    }
+    /// Puts values together that are in parts.
+    fn joined(&mut self, found: &mut BTreeMap<Bytes, Bytes>) -> Result<(), WriteError> {
+        let keys: Vec<Bytes> = found.keys().filter(|k| k.first() == Some(&PART) && k.len() > 5).cloned().collect();
+        let mut values: BTreeMap<Bytes, BTreeMap<u32, Bytes>> = BTreeMap::new();
+        for k in keys {
+            let n = u32::from_be_bytes(k[k.len() - 4..].try_into().expect("four bytes"));
+            if let Some(part) = found.remove(&k) {
+                values.entry(k.slice(1..k.len() - 4)).or_default().insert(n, part);
+            }
+        }
+        for (key, parts) in values {
+            let mut all = BytesMut::new();
+            for (part, (n, bytes)) in (0..).zip(&parts) {
+                if *n != part {
+                    return Err(WriteError::Part { key, part });
+                }
+                all.put_slice(bytes);
+            }
+            self.parts.insert(key.clone(), parts.len() as u32);
+            found.insert(key, all.freeze());
+        }
+        Ok(())
     }
     fn push(&mut self, changes: Vec<Change>, ends: Option<u64>) {
         let bytes = changes.iter().map(bytes_of).sum();
@@ -186,6 +246,7 @@ impl Writes {
         if !removal.is_empty() {
             self.push(removal, None);
         }
+        self.joined(found)?;
         Ok(interrupted)
     }
 }
@@ -286,6 +347,27 @@ mod tests {
             let read = decode(&bytes.slice(..cut));
             assert!(read.is_err() || read.is_ok_and(|c| c == changes()[..1]), "cut to {cut}");
         }
+    }
+
+    #[test]
+    fn long_values_are_kept_in_parts_and_leave_none() {
+        let (mut w, mut kept) = (Writes::default(), BTreeMap::new());
+        let key = Bytes::from_static(b"a");
+        for len in [3, 25, 10, 31, 0, 11] {
+            let value = Some(Bytes::from((0..len).map(|i| i as u8).collect::<Vec<_>>())).filter(|_| len > 0);
+            for (k, v) in last_of_each(w.divided(vec![(key.clone(), value.clone())], |_| 10)) {
+                match v {
+                    Some(v) => _ = kept.insert(k, v),
+                    None => _ = kept.remove(&k),
+                }
+            }
+            let (mut again, mut found) = (Writes::default(), kept.clone());
+            assert_eq!(again.joined(&mut found), Ok(()));
+            assert_eq!((found.get(&key).cloned(), found.len()), (value.clone(), usize::from(value.is_some())), "{len}");
+            assert_eq!(again.parts, w.parts, "as after a restart");
+        }
+        assert_eq!(kept.remove(&part_key(&key, 0)).map(|p| p.len()), Some(10));
+        assert_eq!(Writes::default().joined(&mut kept), Err(WriteError::Part { key, part: 0 }));
     }
 
     #[test]

@@ -30,6 +30,7 @@ fn volume() -> VolumeRecord {
         limits: None,
         deleting: true,
         to_clear: vec![SetId(1)],
+        cloud: None,
         attaches: vec![AttachRecord { client: Incarnation(9), request: 11, attach: 2 }],
     }
 }

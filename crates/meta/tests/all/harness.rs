@@ -47,6 +47,7 @@ pub fn config() -> MetaConfig {
         }],
         overcommit: 8.0,
         keys: None,
+        cloud: None,
     }
 }
 

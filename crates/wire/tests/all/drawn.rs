@@ -498,7 +498,7 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(18) {
+        match self.below(19) {
             11 => admin::Op::VolumeExplain {
                 size: self.u64(),
                 isolation: self.bool().then(|| self.isolation()),
@@ -532,6 +532,12 @@ impl Draw {
                 bytes_per_s: self.bool().then(|| self.u64()),
             },
             8 => admin::Op::VolumeClass { name: self.text(), offline: self.bool() },
+            18 => admin::Op::CloudCreate {
+                name: self.text(),
+                size: self.u64(),
+                segment: self.u64(),
+                log_copies: self.u32() as u8,
+            },
             _ => admin::Op::RackStatus,
         }
     }
@@ -560,6 +566,7 @@ impl Draw {
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },
             own: self.bool().then(|| self.own()),
+            cloud: self.bool().then(|| self.shape()),
         }
     }
     fn data(&mut self) -> admin::Reply {
@@ -631,7 +638,14 @@ impl Draw {
         }
     }
     fn volume_error(&mut self) -> VolumeError {
-        match self.below(15) {
+        match self.below(20) {
+            15 => VolumeError::NoCloud,
+            16 => VolumeError::Segment { segment: self.u64(), stripe: self.u32(), size: self.u64(), most: self.u32() },
+            17 => VolumeError::LogCopies { log_copies: self.u32() as u8 },
+            18 => {
+                VolumeError::CloudRoom { size: self.u64(), needs: self.u64(), promised: self.u64(), limit: self.u64() }
+            }
+            19 => VolumeError::CloudFixed { name: self.text() },
             9 => VolumeError::OwnAndLevel { level: self.isolation(), unit: self.unit() },
             10 => VolumeError::OwnReplicas { replicas: self.u32(), least: self.u32(), most: self.u32() },
             11 => VolumeError::OwnSetAside {

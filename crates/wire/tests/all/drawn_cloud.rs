@@ -57,6 +57,10 @@ impl Draw {
         Incarnation(self.u64())
     }
 
+    pub(super) fn shape(&mut self) -> Shape {
+        let (bytes, segment, stripe) = (self.u64(), self.u64(), self.u32());
+        Shape { bytes, segment, stripe, log_copies: self.u32() as u8 }
+    }
     fn of_disk(&mut self) -> Message {
         let depth = self.u32();
         match self.below(8) {
@@ -119,10 +123,7 @@ impl Draw {
                 Message::Heartbeat { incarnation, sent: Time(self.u64()), views }
             }
             3 => Message::Lease { incarnation, sent: Time(self.u64()) },
-            4 => {
-                let (bytes, segment, stripe) = (self.u64(), self.u64(), self.u32());
-                Message::Seal { shape: Shape { bytes, segment, stripe, log_copies: self.u32() as u8 } }
-            }
+            4 => Message::Seal { shape: self.shape() },
             5 => {
                 let metas = self.list(4, Draw::meta);
                 let report = |d: &mut Draw| SegmentReport { segment: d.u32(), last: d.u64(), merged: d.serial() };

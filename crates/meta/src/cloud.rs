@@ -1,0 +1,179 @@
+//! The metadata role of cloud disks within this service: its records among the others, its timer, and the disks, which are the
+//! volumes that have a shape. A disk exists if its volume's record does; the role's own records only say how far its epochs are.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rackweave_cloud::msg::{Body, Packet};
+use rackweave_cloud::stripe::{SEGMENTS_MAX, STRIPE_BYTES, Shape, Striping, StripingError};
+use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::node::StoreWrite;
+use rackweave_core::volume::VolumeInfo;
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VolumeId, msg};
+
+use crate::config::CloudConfig;
+use crate::{Meta, MetaError, codec, volumes};
+
+/// Its records' keys begin so.
+const PREFIX: &[u8] = b"cld/";
+/// Its writes' tags: the outbox counts from one, and keys have the next bit.
+const TAG: u64 = 1 << 62;
+/// Most cloud disks: a server lists all in each heartbeat.
+pub const DISKS_MAX: u32 = 1024;
+/// Of a disk's bytes this part again is for the keys and tables of its records.
+const OVERHEAD: u64 = 16;
+
+pub(crate) struct Cloud {
+    role: rackweave_cloud::Meta,
+    fx: Effects<Packet>,
+    wake_at: Time,
+    /// Deleted disks, and the write after which their volumes are gone for good.
+    gone: Vec<(u64, VolumeId)>,
+}
+
+type Records = Vec<(Bytes, Bytes)>;
+
+/// Separates the records of cloud disks, without their prefix, from the others.
+pub(crate) fn divide(saved: Records) -> (Records, Records) {
+    let (own, others): (Records, Records) = saved.into_iter().partition(|(k, _)| k.starts_with(PREFIX));
+    (own.into_iter().map(|(k, v)| (k.slice(PREFIX.len()..), v)).collect(), others)
+}
+
+/// The tag of the role's own write.
+pub(crate) fn own_tag(tag: u64) -> Option<u64> {
+    (tag & TAG != 0).then_some(tag & !TAG)
+}
+
+impl Cloud {
+    pub(crate) fn new(
+        config: Option<&CloudConfig>,
+        disks: &BTreeMap<VolumeId, Shape>,
+        saved: &[(Bytes, Bytes)],
+    ) -> Result<Option<Cloud>, MetaError> {
+        let Some(config) = config else {
+            let disks = disks.len();
+            return if disks > 0 { Err(MetaError::NoCloud { disks }) } else { Ok(None) };
+        };
+        let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
+        Ok(Some(Cloud { role, fx: Effects::new(), wake_at: Time::ZERO, gone: Vec::new() }))
+    }
+    pub(crate) fn wake_at(&self) -> Time {
+        self.wake_at
+    }
+    fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut rackweave_cloud::Meta, &mut Effects<Packet>)) {
+        act(&mut self.role, &mut self.fx);
+        self.fx.packets.drain(..).for_each(|p| fx.send(p.into_message()));
+        for StoreWrite { tag, entries } in self.fx.stores.drain(..) {
+            let prefixed = |(k, v): (Bytes, Option<Bytes>)| ([PREFIX, &k[..]].concat().into(), v);
+            fx.store(StoreWrite { tag: tag | TAG, entries: entries.into_iter().map(prefixed).collect() });
+        }
+        fx.traces.append(&mut self.fx.traces);
+        if let Some(at) = self.fx.take_wake() {
+            self.wake_at = at;
+        }
+        self.fx.clear();
+    }
+}
+
+/// Bytes of records of a disk that is written whole: its blocks, its sub-log, and the last batch of each segment.
+fn needs(config: &CloudConfig, shape: &Shape) -> u64 {
+    let segments = shape.bytes.div_ceil(shape.segment.max(1));
+    let fixed = config.protocol.log.bytes.saturating_add(segments.saturating_mul(config.protocol.batch_bytes));
+    shape.bytes.saturating_add(shape.bytes / OVERHEAD).saturating_add(fixed)
+}
+
+impl Meta {
+    pub(crate) fn cloud_event(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects) {
+        if let Some(cloud) = &mut self.cloud {
+            cloud.act(fx, |role, fx| role.handle(now, event, fx));
+        }
+    }
+    pub(crate) fn cloud_timer(&mut self, now: Time, fx: &mut Effects) {
+        // With its volume's record still there, a disk without one of its own would begin empty.
+        let out = &self.out;
+        if let Some(cloud) = &mut self.cloud
+            && let Some(at) = cloud.gone.iter().position(|(write, _)| out.is_durable(*write))
+        {
+            let (_, id) = cloud.gone.remove(at);
+            cloud.act(fx, |role, fx| role.erase(id, fx));
+        }
+        if let Some(cloud) = self.cloud.as_mut().filter(|c| c.wake_at <= now) {
+            cloud.wake_at = Time::MAX;
+            cloud.act(fx, |role, fx| role.handle(now, Event::Timer, fx));
+        }
+    }
+    pub(crate) fn cloud_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {
+        let Some(p) = Packet::of_message(p) else { return };
+        // A client attaches with the generation that it was given as the volume's writer. A later one has fenced it.
+        if let Body::Attach { incarnation } | Body::Lookup { incarnation } = p.body
+            && !self.is_writer(p.volume, p.from, incarnation)
+        {
+            let body = Body::Fenced { incarnation };
+            let fenced = Packet { from: Layout::META, to: p.from, volume: p.volume, epoch: Epoch(0), body };
+            return fx.send(fenced.into_message());
+        }
+        self.cloud_event(now, Event::Packet(p), fx);
+    }
+    fn is_writer(&self, volume: VolumeId, client: NodeId, generation: Incarnation) -> bool {
+        let v = self.volumes.by_id.get(&volume).filter(|v| !v.deleting);
+        v.is_some_and(|v| u64::from(v.attach) == generation.0 && v.writer.is_none_or(|w| w == client))
+    }
+
+    pub(crate) fn create_disk(&mut self, op: &admin::Op, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
+        let &admin::Op::CloudCreate { ref name, size, segment, log_copies } = op else {
+            return Err(admin::Error::NotServed);
+        };
+        let shape = Shape { bytes: size, segment, stripe: STRIPE_BYTES, log_copies };
+        Ok(admin::Reply::Volume(self.create_cloud(name, shape, by)?))
+    }
+    fn create_cloud(&mut self, name: &str, shape: Shape, by: (Incarnation, u64)) -> Result<VolumeInfo, VolumeError> {
+        if self.volumes.created_by(name, by) {
+            return Ok(volumes::info(self.volumes.find(name)?));
+        }
+        let (Some(cloud), Some(config)) = (&mut self.cloud, &self.cfg.cloud) else { return Err(VolumeError::NoCloud) };
+        self.volumes.may_create(name, shape.bytes)?;
+        let (size, segment, stripe) = (shape.bytes, shape.segment, shape.stripe);
+        Striping::of(&shape).map_err(|e| match e {
+            StripingError::LogCopies { log_copies } => VolumeError::LogCopies { log_copies },
+            StripingError::Size { bytes } => VolumeError::BadSize { size: bytes },
+            StripingError::Stripe { .. } | StripingError::Segment { .. } | StripingError::Segments { .. } => {
+                VolumeError::Segment { segment, stripe, size, most: SEGMENTS_MAX as u32 }
+            }
+        })?;
+        if self.volumes.cloud().count() >= DISKS_MAX as usize {
+            return Err(VolumeError::TooMany { limit: DISKS_MAX });
+        }
+        let promised = self.volumes.cloud().map(|(_, s)| needs(config, &s)).fold(0, u64::saturating_add);
+        let (needs, limit) = (needs(config, &shape), config.room);
+        if needs > limit.saturating_sub(promised) {
+            return Err(VolumeError::CloudRoom { size, needs, promised, limit });
+        }
+        let id = VolumeId(self.rack.next_volume);
+        // Its shape was checked.
+        let created = cloud.role.create(id, shape);
+        debug_assert!(created.is_ok(), "{created:?}");
+        let info = volumes::info(self.volumes.create_cloud(id, name, shape, by)?);
+        self.volume_id_taken();
+        self.put_volume(id);
+        Ok(info)
+    }
+    /// A cloud disk needs no confirmation that it is dropped: servers that report it hear that it is gone, whenever that is.
+    pub(crate) fn delete_disk(&mut self, id: VolumeId) {
+        if self.volumes.by_id.get(&id).is_some_and(|v| v.cloud.is_some()) {
+            self.volumes.by_id.remove(&id);
+            let write = self.out.put(codec::volume_key(id), None);
+            if let Some(cloud) = &mut self.cloud {
+                cloud.role.delete(id);
+                cloud.gone.push((write, id));
+            }
+        }
+    }
+    /// Cloud disks of which the server has a copy of a segment.
+    pub(crate) fn disks_on(&self, server: NodeId) -> usize {
+        self.cloud.as_ref().map_or(0, |c| c.role.volumes_on(server))
+    }
+    /// The metadata role of the rack's cloud disks.
+    pub fn cloud_role(&self) -> Option<&rackweave_cloud::Meta> {
+        self.cloud.as_ref().map(|c| &c.role)
+    }
+}

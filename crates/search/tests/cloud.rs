@@ -1,0 +1,97 @@
+//! Cloud disks on log vSSDs, in a whole rack in virtual time.
+
+use rackweave_cloud::trace as t;
+use rackweave_config::RackConfig;
+use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::rng::seeds;
+use rackweave_core::trace::Coverage;
+use rackweave_core::volume;
+use rackweave_core::{Payload, TracePoint};
+use rackweave_rack::sim::{Contents, SimConfig};
+use rackweave_search::cloud::{Plan, run};
+
+use crate::rig::{Rig, small};
+
+fn rack(channels: u16) -> Rig {
+    let mut cfg = RackConfig { replicas: 2, ..small(3, 128) };
+    cfg.cloud.channels = channels;
+    Rig::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(7) })
+}
+fn create(name: &str, size: u64, segment: u64, log_copies: u8) -> admin::Op {
+    admin::Op::CloudCreate { name: name.into(), size, segment, log_copies }
+}
+fn refused(r: &mut Rig, op: admin::Op) -> VolumeError {
+    match r.ask(op) {
+        Err(admin::Error::Volume(e)) => e,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused_with_the_rule() {
+    let mut r = rack(0);
+    assert_eq!(refused(&mut r, create("a", 1 << 20, 1 << 20, 2)), VolumeError::NoCloud);
+    let mut r = rack(2);
+    let (size, stripe, most) = (1 << 20, 64 << 10, 4096);
+    for segment in [0, 1000, (64 << 10) + 512] {
+        let rule = VolumeError::Segment { segment, stripe, size, most };
+        assert_eq!(refused(&mut r, create("a", size, segment, 2)), rule);
+    }
+    assert_eq!(refused(&mut r, create("a", 1000, 64 << 10, 2)), VolumeError::BadSize { size: 1000 });
+    assert_eq!(refused(&mut r, create("a", size, 64 << 10, 3)), VolumeError::LogCopies { log_copies: 3 });
+    let huge = refused(&mut r, create("a", 1 << 40, 1 << 38, 2));
+    assert!(matches!(huge, VolumeError::CloudRoom { promised: 0, limit, .. } if limit > 1 << 20), "{huge:?}");
+    assert!(r.ask(create("a", size, 512 << 10, 2)).is_ok());
+    let fixed = VolumeError::CloudFixed { name: "a".into() };
+    assert_eq!(refused(&mut r, admin::Op::VolumeGrow { name: "a".into(), size: 2 << 20 }), fixed);
+    assert_eq!(refused(&mut r, create("a", size, 512 << 10, 2)), VolumeError::Duplicate { name: "a".into() });
+}
+
+/// A disk as large as the rack permits is written whole, then another one in its place.
+#[test]
+fn all_promised_room_can_be_written_and_comes_back() {
+    let mut r = rack(2);
+    let VolumeError::CloudRoom { limit, .. } = refused(&mut r, create("a", 1 << 40, 1 << 38, 2)) else { panic!() };
+    for round in 0..2u8 {
+        // What is left beside the log and the batch of one segment.
+        let mut size = limit;
+        while let Err(e) = r.ask(create("a", size, 1 << 40, 2)) {
+            assert!(matches!(e, admin::Error::Volume(VolumeError::CloudRoom { .. })), "{e}");
+            size -= 64 << 10;
+        }
+        let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+        let volume = info.id;
+        let data = |at: u64| Payload::Bytes(vec![(at >> 16) as u8 ^ round; 64 << 10].into());
+        for offset in (0..size).step_by(64 << 10) {
+            let op = volume::Op::Write { volume, offset, data: data(offset), fua: false };
+            assert_eq!(r.ask(op), Ok(volume::Reply::Done), "round {round}, {offset} of {size}");
+        }
+        for offset in (0..size).step_by(64 << 10) {
+            match r.ask(volume::Op::Read { volume, offset, len: 64 << 10 }) {
+                Ok(volume::Reply::Data(read)) => assert_eq!(read.bytes(), data(offset).bytes(), "{offset}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        r.ask(volume::Op::Detach { volume }).expect("it is attached");
+        assert_eq!(r.ask(admin::Op::VolumeDelete { name: "a".into(), force: false }), Ok(admin::Reply::Done));
+    }
+}
+
+#[test]
+fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
+    let mut all = Coverage::default();
+    let usual = 6;
+    let of = seeds(0..usual);
+    for seed in of.clone() {
+        let plan = Plan::draw(seed);
+        let report = run(&plan);
+        assert_eq!(report.violation, None, "seed {seed}: {plan:?}");
+        all.merge(&report.coverage);
+        if seed == 0 {
+            assert_eq!(run(&plan).hash, report.hash, "the same seed is the same run");
+        }
+    }
+    let must: [TracePoint; 6] = [t::EPOCH_BEGUN, t::ADOPTED, t::FENCED, t::LEFT_OUT, t::MERGED, t::DEAD_ENTRY];
+    let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
+    assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
+}
