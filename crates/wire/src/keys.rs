@@ -23,6 +23,7 @@ impl Codec for Keys {
         (Op::Peer, 198..=215),
         (Op::Read, 216..=217),
         (Op::Reply, 218..=218),
+        (Op::Peer, 219..=219),
         (Op::Control, 224..=233),
     ];
 
