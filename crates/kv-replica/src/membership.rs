@@ -31,6 +31,8 @@ pub(crate) struct NodeState {
     pub leased_until: Time,
     /// Whether this run of the service has heard from it.
     pub heard: bool,
+    /// When views that it lacks are sent again.
+    pub repeat_at: Time,
 }
 
 #[derive(Default)]
@@ -104,7 +106,8 @@ impl Membership {
             match rec::read(key, value)? {
                 MemberRecord::Ring(nodes) => m.ring_nodes = nodes,
                 MemberRecord::Node(n, incarnation, drive) => {
-                    let state = NodeState { incarnation, drive, leased_until: Time::ZERO, heard: false };
+                    let state =
+                        NodeState { incarnation, drive, leased_until: Time::ZERO, heard: false, repeat_at: Time::ZERO };
                     m.nodes.insert(n, state);
                 }
                 MemberRecord::Partition { view, holds, void, stopped, active, witnesses } => {
@@ -224,7 +227,8 @@ impl Membership {
         }
         // A later run proves that the earlier one has ended, and its lease with it.
         if known != Some(incarnation) {
-            let state = NodeState { incarnation, drive, leased_until: now + self.config.foreign_lease(), heard: true };
+            let leased_until = now + self.config.foreign_lease();
+            let state = NodeState { incarnation, drive, leased_until, heard: true, repeat_at: Time::ZERO };
             self.nodes.insert(n, state);
         }
         let entry = (rec::node_key(n), Some(rec::node(incarnation, drive)));
@@ -244,22 +248,21 @@ impl Membership {
         if self.nodes.get(&n).is_none_or(|s| s.incarnation != incarnation) {
             return;
         }
-        let mut removed = false;
+        let (mut removed, mut outdated) = (false, Vec::new());
         let member = |v: &View| v.member(n).is_some_and(|m| m.incarnation == incarnation);
         for (p, epoch) in views {
             let Some(view) = self.view(*p) else { continue };
             removed |= !member(view);
             if *epoch < view.epoch {
-                self.send_view(fx, n, *p);
+                outdated.push(*p);
             }
         }
         let missing = |(p, part): (&Partition, &Part)| {
             let view = part.view.as_ref().filter(|v| member(v))?;
             (!views.iter().any(|(q, _)| *q == view.partition)).then_some(*p)
         };
-        for p in self.parts.iter().filter_map(missing).collect::<Vec<_>>() {
-            self.send_view(fx, n, p);
-        }
+        outdated.extend(self.parts.iter().filter_map(missing));
+        self.repeat_views(now, n, &outdated, fx);
         if removed && !mutant!("kv-replica.lease.granted-to-removed") {
             return;
         }
@@ -269,6 +272,16 @@ impl Membership {
             state.leased_until = state.leased_until.max(until);
         }
         self.send(fx, n, Partition(0), Body::Lease { incarnation, sent, serial });
+    }
+
+    /// Views that the node lacks. They may be on their way, so they are repeated at intervals only.
+    fn repeat_views(&mut self, now: Time, n: NodeId, lacks: &[Partition], fx: &mut Effects<Packet>) {
+        let retry = self.config.retry;
+        let Some(state) = self.nodes.get_mut(&n).filter(|s| now >= s.repeat_at) else { return };
+        if !lacks.is_empty() {
+            state.repeat_at = now + retry;
+        }
+        lacks.iter().for_each(|p| self.send_view(fx, n, *p));
     }
 
     fn filled(&mut self, n: NodeId, p: Partition, epoch: Epoch, wants: &Epochs, fx: &mut Effects<Packet>) {

@@ -198,7 +198,10 @@ impl KvNode {
         });
         if new {
             self.serial += 1;
-            self.beat(now, fx);
+            // One heartbeat for all views that come together: each lists them all, and gets those that it lacks once more.
+            self.heartbeat_at = self.heartbeat_at.min(now + self.config.tick);
+            self.tick_at = self.tick_at.min(self.heartbeat_at);
+            fx.wake_at(self.tick_at);
         }
     }
 

@@ -1,5 +1,8 @@
 //! Scripted failures, for rules that a random search seldom needs.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use bytes::Bytes;
 use rackweave_core::{NodeId, Span};
 use rackweave_kv_replica::Config;
@@ -8,6 +11,7 @@ use rackweave_kv_replica::msg::{Body, Packet};
 use rackweave_kv_replica::trace::{COMMITTED_ANEW, STOPPED, SUPERSEDED, TOO_FEW};
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Put, View};
 use rackweave_sim::clock::NodeClock;
+use rackweave_sim::net::Network;
 
 use crate::world::{META, World, quiet};
 
@@ -296,4 +300,28 @@ fn a_put_that_a_full_member_refuses_is_answered_and_never_takes_effect() {
         assert_eq!((w.refused, w.acknowledged), (1, 3));
         checked(&w);
     }
+}
+
+/// A server comes back to 64 partitions, and its views arrive one by one. Were each answered with a heartbeat, and each heartbeat with
+/// all views that are still on their way, the metadata service would send some two thousand.
+#[test]
+fn views_of_many_partitions_are_not_sent_again_for_each_of_them() {
+    let network = Network::constant(Span::from_millis(5));
+    let mut w = World::new(7, Config::default(), 3, 3, 1, network);
+    w.converge(Span::from_secs(5)).expect("it starts");
+    let back = w.servers[1];
+    w.crash(back);
+    w.run(Span::from_secs(1));
+    let (views, heartbeats) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (counted, beats) = (views.clone(), heartbeats.clone());
+    w.lose(move |p| {
+        counted.set(counted.get() + u32::from(p.to == back && matches!(p.body, Body::NewView(_))));
+        beats.set(beats.get() + u32::from(p.from == back && matches!(p.body, Body::Heartbeat { .. })));
+        false
+    });
+    w.start_server(back);
+    w.converge(Span::from_secs(2)).expect("it is back");
+    // Each comes once to fill it and once when it is filled; a heartbeat may find those on their way missing.
+    assert!(views.get() <= 5 * 64, "{} views", views.get());
+    assert!(heartbeats.get() <= 20, "{} heartbeats", heartbeats.get());
 }
