@@ -287,6 +287,7 @@ impl Wire for VolumeInfo {
         self.size.put(w);
         self.attach.put(w);
         self.sets.put(w);
+        debug_assert_eq!(self.stripe_blocks & FLAGS, 0, "a stripe is shorter");
         let limited = self.limits != VolumeLimits::NONE;
         let flags = if self.class == Class::Copper { OFFLINE } else { 0 } | if limited { LIMITED } else { 0 };
         let flags = flags | if self.used > 0 { USED } else { 0 } | if self.own.is_some() { OWN } else { 0 };

@@ -561,7 +561,7 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 4,
+            stripe_blocks: self.u32() >> 5, // the highest bits are flags
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },

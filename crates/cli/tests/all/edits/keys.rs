@@ -116,6 +116,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("kv.channels", &["0", "1", "2", "1000"]),
     ("kv.replicas", &["0", "1", "3", "10"]),
     ("kv.min_copies", &["0", "1", "2", "10"]),
+    ("cloud.channels", &["0", "1", "2", "65", "1000"]),
+    ("resp.flushall", &["true", "false"]),
     ("memory.budget_mib", &["512", "1024", "1"]),
     ("ssd.no_such_key", &["1"]),
     ("no_such_section.key", &["1"]),
@@ -134,6 +136,7 @@ pub const FIXED: &[&str] = &[
     "ssd.own_channels",
     "ssd.own_dies",
     "kv.channels",
+    "cloud.channels",
     "servers_max",
     "racks.count",
     "racks.far_replicas",
@@ -144,7 +147,7 @@ pub fn fixed_differ(kept: &str, edited: &str) -> bool {
     let layout = |text: &str| {
         let c = RackConfig::parse(text).ok()?;
         let levels = c.ssd.isolation.all().to_vec();
-        let own = (c.ssd.own_channels, c.ssd.own_dies, c.kv.channels);
+        let own = (c.ssd.own_channels, c.ssd.own_dies, c.kv.channels, c.cloud.channels);
         let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.spare(), levels, own);
         let far = if c.racks.count > 1 { c.racks.far_replicas.unwrap_or(1) } else { 0 };
         Some((drives, c.servers, c.servers_max(), c.replicas, c.stripe_blocks, (c.racks.count, far)))
