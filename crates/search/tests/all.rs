@@ -1,4 +1,4 @@
-//! The rack under the fault search. `RACKWEAVE_SEEDS=3000` sets the number of seeds (default 300),
+//! The rack under the fault search. `RACKWEAVE_SEEDS=3000` sets the number of seeds (default 150),
 //! `RACKWEAVE_FIRST_SEED` the first.
 
 mod cloud;

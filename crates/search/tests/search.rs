@@ -59,6 +59,11 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
+/// Seeds of the widest kind of plan; the others run a share of them.
+fn seeds() -> u64 {
+    number("RACKWEAVE_SEEDS", 150)
+}
+
 /// Rarer ones, required of a longer search.
 const MUST_OCCUR_IN_100: &[TracePoint] = &[
     replica_trace::REDIRECT_DURING_INVALIDATION,
@@ -104,7 +109,7 @@ fn run(first: u64, count: u64, draw: impl Fn(u64) -> Plan + Copy + Send) -> Vec<
 
 #[test]
 fn every_seed_passes_and_together_they_meet_every_situation() {
-    let count = number("RACKWEAVE_SEEDS", 300);
+    let count = seeds();
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw);
     let mut coverage = Coverage::default();
     for r in &reports {
@@ -144,7 +149,7 @@ const MUST_OCCUR_IN_TWO_RACKS: &[TracePoint] = &[
 
 #[test]
 fn two_racks_pass_every_seed_and_meet_what_one_rack_cannot() {
-    let count = (number("RACKWEAVE_SEEDS", 300) * 2).div_ceil(15);
+    let count = (seeds() * 4).div_ceil(15);
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw_two_racks);
     let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
     if let Some(first) = failed.first() {
@@ -171,7 +176,7 @@ const MUST_OCCUR_IN_MOVES: &[TracePoint] = &[
 
 #[test]
 fn racks_whose_vssds_move_pass_every_seed() {
-    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let count = seeds().div_ceil(5);
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw_moving);
     let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
     if let Some(first) = failed.first() {
@@ -198,7 +203,7 @@ const MUST_OCCUR_IN_GROUPS: &[TracePoint] = &[
 
 #[test]
 fn channel_groups_pass_every_seed() {
-    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let count = seeds().div_ceil(5);
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, Plan::draw_grouped);
     let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
     if let Some(first) = failed.first() {
@@ -230,7 +235,7 @@ const MUST_OCCUR_IN_SWAPS: &[TracePoint] = &[
 
 #[test]
 fn dies_that_trade_places_pass_every_seed() {
-    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let count = (seeds() * 2).div_ceil(5);
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| PlanKind::Swaps.draw(seed));
     let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
     if let Some(first) = failed.first() {
@@ -268,8 +273,9 @@ const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
 fn seeds_of(kind: PlanKind, count: u64) -> u64 {
     match kind {
         PlanKind::OneRack => count,
-        PlanKind::TwoRacks => (count * 2).div_ceil(15),
-        PlanKind::Moves | PlanKind::Groups | PlanKind::Wide | PlanKind::Edits | PlanKind::Swaps => count.div_ceil(5),
+        PlanKind::TwoRacks => (count * 4).div_ceil(15),
+        PlanKind::Swaps => (count * 2).div_ceil(5),
+        PlanKind::Moves | PlanKind::Groups | PlanKind::Wide | PlanKind::Edits => count.div_ceil(5),
         _ => count.div_ceil(30),
     }
 }
@@ -277,7 +283,7 @@ fn seeds_of(kind: PlanKind, count: u64) -> u64 {
 /// `RACKWEAVE_OVER_TRANSPORT`: number of seeds in percent of those without the transport.
 #[test]
 fn plans_pass_with_the_transport_between_nodes() {
-    let (count, percent) = (number("RACKWEAVE_SEEDS", 300), number("RACKWEAVE_OVER_TRANSPORT", 10));
+    let (count, percent) = (seeds(), number("RACKWEAVE_OVER_TRANSPORT", 20));
     let first = number("RACKWEAVE_FIRST_SEED", 0);
     let mut coverage = Coverage::default();
     for kind in PlanKind::ALL {
@@ -298,7 +304,7 @@ fn plans_pass_with_the_transport_between_nodes() {
 
 #[test]
 fn wide_plans_pass_every_seed() {
-    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let count = seeds().div_ceil(5);
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| PlanKind::Wide.draw(seed));
     let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
     if let Some(first) = failed.first() {
@@ -331,7 +337,7 @@ const MUST_OCCUR_IN_EDITS: &[&str] = &[
 
 #[test]
 fn edits_between_starts_are_refused_or_harmless() {
-    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(5);
+    let count = seeds().div_ceil(5);
     let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| PlanKind::Edits.draw(seed));
     let mut edits = BTreeMap::<&str, u64>::new();
     for (name, n) in reports.iter().flat_map(|r| &r.edits) {
@@ -350,7 +356,7 @@ fn edits_between_starts_are_refused_or_harmless() {
 
 #[test]
 fn plans_of_one_situation_pass_every_seed() {
-    let count = number("RACKWEAVE_SEEDS", 300).div_ceil(30);
+    let count = seeds().div_ceil(30);
     for kind in PlanKind::ALL.into_iter().filter(|k| !PlanKind::GENERAL.contains(k)) {
         let reports = run(number("RACKWEAVE_FIRST_SEED", 0), count, |seed| kind.draw(seed));
         let failed: Vec<&SimReport> = reports.iter().filter(|r| !r.passed()).collect();
