@@ -120,7 +120,7 @@ pub enum KvCmd {
     #[command(after_help = "Example:\n  rackweave kv bench --clients 16 --seconds 10")]
     Bench(KvBench),
     /// Serve the store of a drive to Redis clients until SIGINT or SIGTERM
-    #[command(after_help = "Example:\n  rackweave kv --drive drive.rwk serve --resp 127.0.0.1:6379")]
+    #[command(after_help = "Example:\n  rackweave kv serve --drive drive.rwk --resp 127.0.0.1:6379")]
     Serve {
         /// Where Redis clients connect: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
