@@ -1,4 +1,4 @@
-"""Redis clients against a rack, or against `rackweave kv --drive FILE serve`.
+"""Redis clients against a rack, or against `rackweave kv serve --drive FILE`.
 
 resp.py differential OURS REDIS SEED COUNT   the same random commands to both (Unix sockets): every reply is the same
 resp.py redis-py OURS                        redis-py: values, pipelines, transactions, WATCH, scans, RESP3

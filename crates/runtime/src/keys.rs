@@ -1,4 +1,4 @@
-//! A loop that serves keys of one drive to clients that speak RESP (`rackweave kv --drive FILE serve`).
+//! A loop that serves keys of one drive to clients that speak RESP (`rackweave kv serve --drive FILE`).
 //!
 //! A round takes in what has arrived on all connections, carries it out on the drive, forces all changes by one sync, and
 //! sends the replies. Requests that arrive during the sync wait for the next round.
