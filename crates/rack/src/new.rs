@@ -16,7 +16,7 @@ pub fn choose(cfg: &mut RackConfig) {
     }
 }
 
-/// Most replicas of each key in a rack that was told nothing else.
+/// Most replicas of each key in a new rack, unless `kv.replicas` is written.
 const KEY_REPLICAS: u32 = 3;
 
 /// Gives a new rack replicated keys, if its configuration has none: the fewest channels of each drive that are enough for a log,
