@@ -320,8 +320,18 @@ pub fn span(s: &Span) -> String {
     format!("{out}\n{}\n", trimmed(&t))
 }
 
+/// What the switch directs reads by, as `switch.redirect` says it.
+fn reads_by(redirect: &str) -> &str {
+    match redirect {
+        "load" => "load and collection",
+        "gc" => "collection",
+        _ => "address",
+    }
+}
+
 fn switch(s: &SwitchState) -> String {
-    let mut out = format!("switch: {}, {} of {} rows", s.data_plane, s.rows, s.rows_max);
+    let mut out =
+        format!("switch: {}, reads by {}, {} of {} rows", s.data_plane, reads_by(&s.redirect), s.rows, s.rows_max);
     for (name, state) in &s.interfaces {
         let _ = write!(out, ", {name} {state}");
     }

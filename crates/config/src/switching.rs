@@ -63,8 +63,7 @@ pub enum RedirectKind {
     /// An idle replica, if the addressed one collects (RB3).
     #[default]
     Gc,
-    /// The replica with the fewest waiting reads, rarely one that collects. The kernel programs have no load counts and
-    /// behave as with `gc`; `policy show` reports the difference.
+    /// The replica with the fewest waiting reads, rarely one that collects.
     Load,
 }
 

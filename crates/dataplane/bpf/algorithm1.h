@@ -1,7 +1,7 @@
-/* Algorithm 1 of RackBlox (3.3) with protocol rules 15 to 17, as `rackweave_switch::Pipeline` has it. */
+/* Algorithm 1 of RackBlox (3.3) with protocol rules 15 to 17, and the choice by load, as `rackweave_switch::Pipeline` has both. */
 #pragma once
 
-#include "tables.h"
+#include "load.h"
 
 enum verdict_kind { DROP, FORWARD };
 
@@ -18,7 +18,7 @@ INLINE __u32 spread(__u32 request, __u32 count) {
 
 /* Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one; and one whose server is silent (RB13), if
  * need be for a peer that collects. */
-INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
+INLINE struct verdict on_read_by_gc(__u64 now, __u32 vssd, __u32 request) {
     struct verdict v = {.kind = DROP, .vssd = vssd};
     __u32 slot;
     count(READS);
@@ -30,7 +30,7 @@ INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
     v.kind = FORWARD;
     v.to = d->server;
     __u64 own = flags_at(d->word, now);
-    if (!redirect || (own & (HEARD | GC_BITS)) == HEARD)
+    if (redirect == OFF || (own & (HEARD | GC_BITS)) == HEARD)
         return v;
     struct row *r = bpf_map_lookup_elem(&rows, &slot);
     if (!r)
@@ -41,7 +41,7 @@ INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
         __u32 id = r->peers[i].vssd, peer_slot;
         struct destination *p = i < r->peer_count ? find(id, &peer_slot) : 0;
         __u64 flags = p ? flags_at(p->word, now) : 0;
-        if (p && !heard_id && (flags & (READABLE | HEARD)) == (READABLE | HEARD))
+        if (p && !heard_id && serves(flags))
             heard_id = id, heard_to = p->server;
         if (p && idle(flags)) {
             if (idle_ones == 0)
@@ -68,6 +68,47 @@ INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
     v.vssd = chosen == 0 ? ids[0] : chosen == 1 ? ids[1] : ids[2];
     v.to = chosen == 0 ? to[0] : chosen == 1 ? to[1] : to[2];
     return v;
+}
+
+/* A read goes to the readable replica with the lowest cost; of equal ones to the addressed one, else to the first. */
+INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
+    struct verdict v = {.kind = DROP, .vssd = vssd};
+    __u32 slot;
+    count(READS);
+    struct destination *own = find(vssd, &slot), *to = own;
+    if (!own) {
+        count(UNKNOWN_VSSD);
+        return v;
+    }
+    v.kind = FORWARD;
+    __u64 span = now / READS_AGE_NS, own_flags = flags_at(own->word, now), flags = own_flags;
+    __u64 least = serves(flags) ? cost(own, flags, now, span) : NO_COST;
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++) {
+        __u32 id = r && i < r->peer_count ? r->peers[i].vssd : vssd, peer_slot;
+        struct destination *p = id != vssd ? find(id, &peer_slot) : 0;
+        if (!p)
+            continue;
+        __u64 theirs = flags_at(p->word, now), price = cost(p, theirs, now, span);
+        if (serves(theirs) && price < least) {
+            least = price;
+            flags = theirs;
+            v.vssd = id;
+            to = p;
+        }
+    }
+    v.to = to->server;
+    sent(to, span);
+    if (own_flags & flags & GC_BITS)
+        count(ALL_COLLECTING);
+    if (v.vssd != vssd)
+        count(own_flags & GC_BITS ? REDIRECTS : BALANCED);
+    return v;
+}
+
+INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
+    return redirect == BY_LOAD ? on_read_by_load(now, vssd) : on_read_by_gc(now, vssd, request);
 }
 
 /* Lines 2 and 3. */

@@ -6,11 +6,6 @@
 /* So that a stamp in progress cannot overflow: latencies beyond two seconds read as two seconds. */
 #define LAT_CLAMP 0x7fffffffu
 
-INLINE __u32 add_saturating(__u32 a, __u64 b) {
-    __u64 sum = a + b;
-    return sum > 0xffffffffu ? 0xffffffffu : sum;
-}
-
 /* The first, or only, port towards an address. */
 static __attribute__((noinline)) struct port *port_of(__u32 ip) {
     struct port_key key = {.ip = ip};

@@ -1,8 +1,8 @@
 /* The switch as tc-BPF programs: `ingress` on every port, `behind_queue` on the far end of ports with a queue,
  * `change_row` run by the control plane. */
 #include "algorithm1.h"
-#include "gc_frame.h"
 #include "ports.h"
+#include "report.h"
 #include "rows.h"
 
 #define TC_OK 0
@@ -125,31 +125,32 @@ static __attribute__((noinline)) int io(struct __sk_buff *skb, struct head *h, _
     return v.kind == FORWARD ? forward(skb, h, &ours, v, start) : TC_SHOT;
 }
 
-/* A gc_op comes whole and alone; the answer is as long, so only its bytes change. */
-static __attribute__((noinline)) int gc(struct __sk_buff *skb, struct head *h, __u64 start) {
-    /* A multiple of four, zero at the end, for the checksum's difference. */
-    struct {
-        struct gc_op op;
-        __u8 pad[3];
-    } f = {};
+/* A report comes whole and alone. The answer to a gc_op is as long, so only its bytes change. */
+static __attribute__((noinline)) int report(struct __sk_buff *skb, struct head *h, __u8 op, __u64 start) {
+    union report f = {};
     __u32 reason;
-    if (!h || skb->len != AT_OURS + sizeof(f.op) || bpf_skb_load_bytes(skb, AT_OURS, &f.op, sizeof(f.op)))
+    if (!h || skb->len != AT_OURS + report_length(op) ||
+        bpf_skb_load_bytes(skb, AT_OURS, &f, op == OP_GC ? sizeof(f.gc) : sizeof(f.load)))
         return drop(MALFORMED);
-    if (gc_check(&f.op, &reason))
+    if (report_check(&f, &reason))
         return drop(reason);
     __u32 from = bpf_ntohl(h->ip.from);
-    if ((from & 0xffffff) - 1 != bpf_ntohl(f.op.head.source))
-        return drop(GC_FOREIGN);
-    int answer = on_gc_op(table_time(start), from, &f.op);
+    if ((from & 0xffffff) - 1 != bpf_ntohl(f.head.source))
+        return drop(op == OP_GC ? GC_FOREIGN : MALFORMED);
+    if (op == OP_LOAD) {
+        on_load(table_time(start), from, &f.load);
+        return TC_SHOT;
+    }
+    int answer = on_gc_op(table_time(start), from, &f.gc);
     struct port *port = port_for(from, flow_of(h));
     if (answer < 0)
         return TC_SHOT;
     if (!port)
         return drop(NO_PORT);
-    __s64 delta = bpf_csum_diff((__be32 *)&f, sizeof(f), 0, 0, 0);
-    gc_answer(&f.op, answer);
-    f.op.head.lat = stamp(f.op.head.lat, start, port);
-    delta = bpf_csum_diff(0, 0, (__be32 *)&f, sizeof(f), delta);
+    __s64 delta = bpf_csum_diff(f.words, sizeof(f), 0, 0, 0);
+    gc_answer(&f, answer);
+    f.head.lat = stamp(f.head.lat, start, port);
+    delta = bpf_csum_diff(0, 0, f.words, sizeof(f), delta);
     /* Swapping the addresses changes no checksum. The answer goes to the port on which its node listens. */
     __be32 addresses[2] = {h->ip.to, h->ip.from};
     bpf_skb_store_bytes(skb, AT_IP + __builtin_offsetof(struct ipv4, from), addresses, 8, 0);
@@ -158,7 +159,7 @@ static __attribute__((noinline)) int gc(struct __sk_buff *skb, struct head *h, _
     h->udp.from = bpf_htons(OUR_PORT);
     bpf_skb_store_bytes(skb, AT_UDP, &h->udp, 4, 0);
     bpf_l4_csum_replace(skb, AT_UDP + __builtin_offsetof(struct udp, checksum), 0, delta, BPF_F_MARK_MANGLED_0);
-    bpf_skb_store_bytes(skb, AT_OURS, &f.op, sizeof(f.op), 0);
+    bpf_skb_store_bytes(skb, AT_OURS, &f.gc, sizeof(f.gc), 0);
     return send(skb, port, h->eth.to);
 }
 
@@ -199,12 +200,12 @@ int ingress(struct __sk_buff *skb) {
     }
     if (!is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &op, 1))
         return TC_OK;
-    if (!stamped(op))
+    if (!stamped(op) && op != OP_LOAD)
         return TC_OK; /* rows and the like: the control plane's socket */
     /* A train is one packet here: only its first header would be rewritten. */
     if (skb->gso_size)
         return drop(TRAINS);
-    return op == OP_GC ? gc(skb, &h, start) : io(skb, &h, start);
+    return op == OP_GC || op == OP_LOAD ? report(skb, &h, op, start) : io(skb, &h, start);
 }
 
 SEC("classifier")

@@ -3,8 +3,8 @@
  * Senders on this machine leave the UDP checksum to be completed later, which here means never: it is set to zero, none
  * (RFC 768). Our own CRC32C covers more. Rings are not here: a copy for each member needs a packet buffer. */
 #include "algorithm1.h"
-#include "gc_frame.h"
 #include "ports.h"
+#include "report.h"
 #include "rows.h"
 
 INLINE int drop(__u32 why) {
@@ -57,28 +57,32 @@ static __attribute__((noinline)) int io(struct xdp_md *ctx, __u64 start) {
     return forward(h, ours, v.to, start);
 }
 
-static __attribute__((noinline)) int gc(struct xdp_md *ctx, __u64 start) {
+static __attribute__((noinline)) int report(struct xdp_md *ctx, __u8 op, __u64 start) {
     void *end = (void *)(long)ctx->data_end;
     struct head *h = (void *)(long)ctx->data;
-    struct gc_op op;
+    union report f = {};
     __u32 reason;
-    if ((void *)(h + 1) > end || ctx->data_end - ctx->data != AT_OURS + sizeof(op) ||
-        bpf_xdp_load_bytes(ctx, AT_OURS, &op, sizeof(op)))
+    if ((void *)(h + 1) > end || ctx->data_end - ctx->data != AT_OURS + report_length(op) ||
+        bpf_xdp_load_bytes(ctx, AT_OURS, &f, op == OP_GC ? sizeof(f.gc) : sizeof(f.load)))
         return drop(MALFORMED);
-    if (gc_check(&op, &reason))
+    if (report_check(&f, &reason))
         return drop(reason);
     __be32 from = h->ip.from;
-    if ((bpf_ntohl(from) & 0xffffff) - 1 != bpf_ntohl(op.head.source))
-        return drop(GC_FOREIGN);
-    int answer = on_gc_op(table_time(start), bpf_ntohl(from), &op);
+    if ((bpf_ntohl(from) & 0xffffff) - 1 != bpf_ntohl(f.head.source))
+        return drop(op == OP_GC ? GC_FOREIGN : MALFORMED);
+    if (op == OP_LOAD) {
+        on_load(table_time(start), bpf_ntohl(from), &f.load);
+        return XDP_DROP;
+    }
+    int answer = on_gc_op(table_time(start), bpf_ntohl(from), &f.gc);
     struct port *port = port_for(bpf_ntohl(from), flow_of(h));
     if (answer < 0)
         return XDP_DROP;
     if (!port)
         return drop(NO_PORT);
-    gc_answer(&op, answer);
-    op.head.lat = stamp(op.head.lat, start, port);
-    bpf_xdp_store_bytes(ctx, AT_OURS, &op, sizeof(op));
+    gc_answer(&f, answer);
+    f.head.lat = stamp(f.head.lat, start, port);
+    bpf_xdp_store_bytes(ctx, AT_OURS, &f.gc, sizeof(f.gc));
     /* Swapping the addresses does not change the checksum. The answer goes to the port on which the node listens. */
     h->ip.from = h->ip.to;
     h->ip.to = from;
@@ -127,8 +131,8 @@ int ingress(struct xdp_md *ctx) {
     if (!whole_udp || h->udp.to != bpf_htons(OUR_PORT) || (void *)ours + 1 > end)
         return XDP_PASS;
     __u8 op = ours->op;
-    if (op == OP_GC)
-        return gc(ctx, start);
+    if (op == OP_GC || op == OP_LOAD)
+        return report(ctx, op, start);
     if (op != OP_READ && op != OP_WRITE)
         return XDP_PASS; /* rows and the like: the control plane's socket */
     return io(ctx, start);

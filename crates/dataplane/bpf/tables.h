@@ -3,13 +3,15 @@
 
 #include "wire.h"
 
+enum redirect { OFF, BY_GC, BY_LOAD };
+
 /* Set before loading. */
 const volatile __u32 switch_ip;
 /* A power of two, less one, within the tables: a vSSD's slot is its id's if that is free, and is found without the index. */
 const volatile __u32 home_mask;
 const volatile __u64 bits_expire_ns = 1000000000;
-/* Off: reads stay where they were sent (the baseline). */
-const volatile __u8 redirect = 1;
+/* `enum redirect`: where reads go. The control plane changes it while packets pass. */
+volatile __u8 redirect = BY_GC;
 /* On: a gc_op without a right MAC is dropped. */
 const volatile __u8 require_mac;
 /* On: the tables' time is what the control plane writes, not the kernel's. */
@@ -29,11 +31,20 @@ const volatile __u8 manual_clock;
 #define GC_BITS (REPLICA_GC | DESTINATION_GC)
 #define FLAGS 15ull
 
+/* One cache line: all that a read needs to know of a candidate. */
 struct destination {
     __u64 word;
     __u32 server; /* IPv4, host order */
     __u32 vssd;   /* 0: the slot is free */
+    /* Reads sent there and not answered (load.h). Candidates are read without the lock; changes are made under it. */
+    struct bpf_spin_lock lock;
+    __u32 older, newer;
+    __u32 zero;
+    __u64 span; /* number of the span of READS_AGE that `newer` are of */
+    __u64 incarnation, answered;
+    __u64 erases_until;
 };
+_Static_assert(sizeof(struct destination) == 64, "a cache line");
 
 struct peer {
     __u32 vssd, server;
@@ -92,6 +103,8 @@ struct {
 struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, ROWS_MAX);
+    /* Nobody maps it: it begins on a page, and so each of its slots on a cache line. */
+    __uint(map_flags, BPF_F_MMAPABLE);
     __type(key, __u32);
     __type(value, struct destination);
 } destinations SEC(".maps");
@@ -162,7 +175,7 @@ enum counter {
     GC_DUPLICATES, GC_STALE, GC_FOREIGN,
     ROWS_CREATED, ROWS_DELETED, ROWS_STALE, ROWS_REFUSED,
     UNKNOWN_VSSD, MALFORMED,
-    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS, RING_PACKETS,
+    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS, RING_PACKETS, BALANCED,
     COUNTERS
 };
 
@@ -184,6 +197,11 @@ INLINE struct control *the_control(void) {
     return bpf_map_lookup_elem(&control, &zero);
 }
 
+INLINE __u32 add_saturating(__u32 a, __u64 b) {
+    __u64 sum = a + b;
+    return sum > 0xffffffffu ? 0xffffffffu : sum;
+}
+
 INLINE __u64 table_time(__u64 real) {
     if (!manual_clock)
         return real;
@@ -194,6 +212,10 @@ INLINE __u64 table_time(__u64 real) {
 /* The bits as they count at `now`: expired ones are gone. */
 INLINE __u64 flags_at(__u64 word, __u64 now) {
     return (word & ~FLAGS) > now ? word & FLAGS : word & READABLE;
+}
+/* Known to be readable. */
+INLINE int serves(__u64 flags) {
+    return (flags & (READABLE | HEARD)) == (READABLE | HEARD);
 }
 INLINE int idle(__u64 flags) {
     return (flags & (READABLE | HEARD | GC_BITS)) == (READABLE | HEARD);

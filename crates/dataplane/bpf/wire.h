@@ -48,7 +48,7 @@ struct arp {
     __be32 to_ip;
 } __attribute__((packed));
 
-enum op { OP_READ = 3, OP_WRITE = 4, OP_GC = 5 };
+enum op { OP_READ = 3, OP_WRITE = 4, OP_GC = 5, OP_LOAD = 9 };
 enum gc_field { GC_SOFT, GC_REGULAR, GC_BACKGROUND, GC_ACCEPT, GC_DELAY, GC_FINISH, GC_HEARTBEAT, GC_IDLE };
 
 #define WIRE_VERSION 1
@@ -60,7 +60,7 @@ struct header {
     __u8 version, class, flags;
     __be32 source, destination, original_vssd, set, epoch;
     __be64 incarnation, request;
-    /* Of a gc_op: the id of the key its tag is made with. */
+    /* Of a report: the id of the key its tag is made with. */
     __u8 key_id, zero[7];
     __be32 body_bytes, checksum;
     __be64 tag, tag_rest;
@@ -72,6 +72,20 @@ struct gc_op {
     __be64 sequence;
 } __attribute__((packed));
 
+struct load_op {
+    struct header head;
+    __be64 answered;
+    __be32 waiting; /* the highest bit: a die erases */
+} __attribute__((packed));
+
+/* What servers report on their vSSDs, a multiple of four for the checksum's difference. What is after the body is zero. */
+union report {
+    struct header head;
+    struct gc_op gc;
+    struct load_op load;
+    __be32 words[23];
+};
+
 #define AT_IP sizeof(struct ethernet)
 #define AT_UDP (AT_IP + sizeof(struct ipv4))
 #define AT_OURS (AT_UDP + sizeof(struct udp))
@@ -81,3 +95,4 @@ struct gc_op {
 _Static_assert(sizeof(struct head) == AT_OURS, "no padding");
 _Static_assert(sizeof(struct header) == 80, "80 bytes");
 _Static_assert(sizeof(struct gc_op) == 89, "header and 9 bytes");
+_Static_assert(sizeof(union report) == sizeof(struct load_op), "header and 12 bytes");

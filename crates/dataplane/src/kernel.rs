@@ -12,7 +12,7 @@ use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
 use rackweave_switch::control::{Change, DataPlane, Position, RingChange, RowResult, check_row};
 use rackweave_switch::pipeline::Counters;
 use rackweave_switch::tables::{DestinationRow, Dump, PeerState, ReplicaRow};
-use rackweave_switch::{BITS_EXPIRE, ROWS_MAX};
+use rackweave_switch::{BITS_EXPIRE, ROWS_MAX, Redirect};
 
 use crate::layout::{
     COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, PortKey, PortValue, READABLE,
@@ -50,13 +50,13 @@ const START_GUARD_EXPIRIES: u64 = 2;
 pub struct KernelConfig {
     pub node: NodeId,
     pub hook: Hook,
-    /// Reads avoid collecting replicas.
-    pub redirect: bool,
+    /// Where reads go.
+    pub redirect: Redirect,
     /// Most vSSDs the tables hold, 1 to [`ROWS_MAX`].
     pub rows_max: u32,
     /// A vSSD whose server is silent for this long is of unknown state.
     pub bits_expire: Span,
-    /// A `gc_op` without a right tag is dropped.
+    /// A `gc_op` or `load` without a right tag is dropped.
     pub require_mac: bool,
     /// The tables' time is set by [`KernelSwitch::set_clock`] instead of being the kernel's monotonic clock.
     pub manual_clock: bool,
@@ -67,7 +67,7 @@ impl KernelConfig {
         KernelConfig {
             node,
             hook: Hook::Tc,
-            redirect: true,
+            redirect: Redirect::Gc,
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,
             require_mac: false,
@@ -168,14 +168,14 @@ impl KernelSwitch {
             return Err(LoadError::RowsMax { rows_max: cfg.rows_max });
         }
         let (ip, expire) = (cfg.node.ipv4(), cfg.bits_expire.0);
-        let [redirect, mac, manual] = [cfg.redirect, cfg.require_mac, cfg.manual_clock].map(u8::from);
+        let [mac, manual] = [cfg.require_mac, cfg.manual_clock].map(u8::from);
+
         let home_mask: u32 = (1 << cfg.rows_max.ilog2()) - 1;
         let mut loader = EbpfLoader::new();
         loader
             .override_global("switch_ip", &ip, true)
             .override_global("bits_expire_ns", &expire, true)
             .override_global("home_mask", &home_mask, true)
-            .override_global("redirect", &redirect, true)
             .override_global("require_mac", &mac, true)
             .override_global("manual_clock", &manual, true);
         for map in ["slot_of", "destinations", "rows", "free_slots"] {
@@ -184,6 +184,7 @@ impl KernelSwitch {
         let bpf = loader.load(if cfg.hook == Hook::Tc { tc } else { xdp })?;
         let mut switch = KernelSwitch { cfg, bpf, position: Position::default(), refused: 0 };
         switch.load_programs()?;
+        switch.set_redirect(cfg.redirect)?;
         switch.begin()?;
         Ok(switch)
     }
@@ -251,6 +252,23 @@ impl KernelSwitch {
         self.set_control(Control { now: now.0, ..control })
     }
 
+    /// Where reads go from now on.
+    pub fn set_redirect(&mut self, redirect: Redirect) -> Result<(), KernelFault> {
+        let value: u8 = match redirect {
+            Redirect::Off => 0,
+            Redirect::Gc => 1,
+            Redirect::Load => 2,
+        };
+        // The only variable of the programs that is not constant.
+        let mut map: Array<_, u8> = Array::try_from(self.map_mut(".data")?)?;
+        map.set(0, value, 0)?;
+        self.cfg.redirect = redirect;
+        Ok(())
+    }
+    pub fn redirect(&self) -> Redirect {
+        self.cfg.redirect
+    }
+
     /// Says behind which port a node is.
     pub fn set_port(&mut self, node: NodeId, port: Port) -> Result<(), KernelFault> {
         self.set_ports(node, &[port])
@@ -276,7 +294,7 @@ impl KernelSwitch {
         }
         Ok(())
     }
-    /// The key of the `gc_op`s of a server's incarnation.
+    /// The key of the `gc_op`s and `load`s of a server's incarnation.
     pub fn set_key(
         &mut self,
         key_id: u8,

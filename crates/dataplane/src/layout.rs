@@ -17,6 +17,8 @@ pub struct Destination {
     pub word: u64,
     pub server: u32,
     pub vssd: u32,
+    /// Pending reads: the program's alone.
+    loads: [u64; 6],
 }
 
 impl Destination {
@@ -159,7 +161,7 @@ pub fn change_bytes(change: &Change) -> [u8; 80] {
 }
 
 /// Length of `enum counter`.
-pub const COUNTERS: usize = 26;
+pub const COUNTERS: usize = 27;
 
 /// In the order of `enum counter`.
 pub fn counters(n: &[u64; COUNTERS]) -> Counters {
@@ -190,6 +192,7 @@ pub fn counters(n: &[u64; COUNTERS]) -> Counters {
         no_port: n[23],
         trains: n[24],
         ring_packets: n[25],
+        balanced: n[26],
         // Several racks have switches that are processes.
         ..Counters::default()
     }

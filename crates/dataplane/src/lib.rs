@@ -1,8 +1,8 @@
 //! The switch in the kernel: data planes that need an operating system, behind the control interface of
 //! [`rackweave_switch::control`].
 //!
-//! [`KernelSwitch`] is Algorithm 1 as BPF programs, tc or XDP (`bpf/`, in C) on the ports of a host that other hosts are connected
-//! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`].
+//! [`KernelSwitch`] is the switch's program, Algorithm 1 and the choice by load, as BPF programs, tc or XDP (`bpf/`, in C) on the ports of a host that other hosts are connected
+//! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/load.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`].
 //!
 //! [`ovs`] is NICE's rings by OpenFlow; [`netns`] hosts and links to try either on.
 //!

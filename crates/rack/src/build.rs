@@ -22,7 +22,7 @@ use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, Vs
 use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
 
 use rackweave_config::racks::{self, Placement};
-use rackweave_config::switching::{DataPlaneKind, RedirectKind};
+use rackweave_config::switching::RedirectKind;
 use rackweave_config::{BlockingConfig, GcConfigPolicy, Isolation, OwnUnit, RackConfig, TimingConfig};
 
 use crate::plan::{self, PlannedSet};
@@ -412,12 +412,21 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     })
 }
 
-/// The switch's choice for reads. Kernel programs have no load counts.
+/// The switch's choice for reads.
 pub fn redirect(cfg: &RackConfig) -> Redirect {
     match cfg.switch.redirect {
         RedirectKind::Off => Redirect::Off,
-        RedirectKind::Load if cfg.switch.data_plane == DataPlaneKind::Process => Redirect::Load,
-        RedirectKind::Gc | RedirectKind::Load => Redirect::Gc,
+        RedirectKind::Gc => Redirect::Gc,
+        RedirectKind::Load => Redirect::Load,
+    }
+}
+
+/// The value of `switch.redirect` that means this.
+pub fn redirect_name(redirect: Redirect) -> &'static str {
+    match redirect {
+        Redirect::Off => "off",
+        Redirect::Gc => "gc",
+        Redirect::Load => "load",
     }
 }
 

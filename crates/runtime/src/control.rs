@@ -224,6 +224,9 @@ pub struct PolicyState {
 pub struct SwitchState {
     /// `process`, `tc` or `xdp`.
     pub data_plane: String,
+    /// Where reads go: `off`, `gc` or `load`.
+    #[serde(default)]
+    pub redirect: String,
     pub rows: u32,
     pub rows_max: u32,
     /// Counters since the start, by name; zero counts are left out.

@@ -1,5 +1,5 @@
 //! The switch's node when its tables and programs are in the kernel. It writes the rows that servers announce, and
-//! keeps the programs on their interfaces. Reads, writes and `gc_op`s never reach it.
+//! keeps the programs on their interfaces. Reads, writes, `gc_op`s and `load`s never reach it.
 //!
 //! The programs are attached by links that this process owns: they are removed when it ends, however it ends.
 
@@ -15,7 +15,9 @@ use rackweave_transport::Keys;
 
 use crate::control::SwitchState;
 use rackweave_config::RackConfig;
-use rackweave_config::switching::{DataPlaneKind, PortPlan, RedirectKind};
+use rackweave_config::switching::{DataPlaneKind, PortPlan};
+use rackweave_rack::build;
+use rackweave_switch::Redirect;
 
 /// Period of checks of the interfaces, and the longest time for which flows use an interface that went down.
 const WATCH: Span = Span::from_millis(200);
@@ -74,7 +76,7 @@ impl KernelNode {
         let own = Layout::SWITCH;
         let switch = KernelSwitch::load(KernelConfig {
             hook,
-            redirect: cfg.switch.redirect != RedirectKind::Off,
+            redirect: build::redirect(cfg),
             require_mac: !keys.is_none(),
             ..KernelConfig::new(own)
         })
@@ -84,7 +86,7 @@ impl KernelNode {
         // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
         // Problems of the plans were reported when the configuration was checked.
-        for plan in cfg.switch.ring_plans(&rackweave_rack::build::layout(cfg), &mut Vec::new()) {
+        for plan in cfg.switch.ring_plans(&build::layout(cfg), &mut Vec::new()) {
             node.switch.set_ring(&plan.ring)?;
         }
         node.look()?;
@@ -126,6 +128,11 @@ impl KernelNode {
             self.switch.set_ports(node, &all)?;
         }
         Ok(())
+    }
+
+    /// Where reads go from now on.
+    pub fn set_redirect(&mut self, redirect: Redirect) -> Result<(), KernelFault> {
+        self.switch.set_redirect(redirect)
     }
 
     /// Applies changed cluster keys. New keys are added before old ones are removed, so that every `gc_op` is accepted.
@@ -192,8 +199,12 @@ impl KernelNode {
 
     /// Tables and counters in the kernel.
     pub fn state(&self) -> SwitchState {
-        let mut state =
-            SwitchState { data_plane: self.kind.to_string(), error: self.fault.clone(), ..Default::default() };
+        let mut state = SwitchState {
+            data_plane: self.kind.to_string(),
+            redirect: build::redirect_name(self.switch.redirect()).into(),
+            error: self.fault.clone(),
+            ..Default::default()
+        };
         match (self.switch.rows(), self.switch.counters()) {
             (Ok(rows), Ok(all)) => {
                 (state.rows, state.rows_max) = (rows, self.switch.rows_max());

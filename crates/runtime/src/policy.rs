@@ -18,8 +18,8 @@ pub fn made_with(cfg: &RackConfig) -> (&'static str, bool) {
 pub enum PolicyError {
     #[error("policy {policy} is for evaluations: {key} would be {value}, and a running rack has real time")]
     Virtual { policy: Policy, key: String, value: String },
-    #[error("policy {policy}: a switch in the kernel keeps its redirection until it is started again")]
-    InKernel { policy: Policy },
+    #[error("policy {policy}: the switch in the kernel: {error}")]
+    InKernel { policy: Policy, error: String },
     #[error("no node of this process has a policy")]
     Nobody,
 }

@@ -19,7 +19,7 @@ use crate::stats::OfServer;
 use rackweave_config::RackConfig;
 use rackweave_config::policy::Policy;
 use rackweave_config::racks;
-use rackweave_config::switching::{DataPlaneKind, RedirectKind};
+use rackweave_config::switching::DataPlaneKind;
 use rackweave_core::NodeName;
 use rackweave_device::Shape;
 use rackweave_rack::build::{self, BuildError};
@@ -200,9 +200,6 @@ impl Nodes for RackNodes {
 
     fn policy(&self) -> Option<PolicyState> {
         let mut otherwise = policy::otherwise(&self.cfg);
-        if self.cfg.switch.redirect == RedirectKind::Load && build::redirect(&self.cfg) == Redirect::Gc {
-            otherwise.push("switch.redirect = \"gc\" (a switch in the kernel has no load counts)".into());
-        }
         let now = policy::made_with(&self.cfg);
         for (i, made) in self.made.iter().enumerate().filter(|(i, made)| self.server(*i).is_some() && **made != now) {
             let (key, value) = made;
@@ -215,11 +212,11 @@ impl Nodes for RackNodes {
         let (cfg, changes) = policy::change(&self.cfg, policy)?;
         let redirect = build::redirect(&cfg);
         match &mut self.switch {
-            Some(Plane::Kernel(_)) if redirect != build::redirect(&self.cfg) => {
-                return Err(PolicyError::InKernel { policy });
+            Some(Plane::Kernel(s)) => {
+                s.set_redirect(redirect).map_err(|e| PolicyError::InKernel { policy, error: e.to_string() })?;
             }
             Some(Plane::Process(s)) => s.set_redirect(redirect),
-            Some(Plane::Kernel(_)) | None => {}
+            None => {}
         }
         self.far_switches.iter_mut().for_each(|s| s.set_redirect(redirect));
         let gc = build::gc(&cfg);
@@ -372,6 +369,7 @@ impl Describe for RackNodes {
 fn of_process(s: &Switch) -> SwitchState {
     SwitchState {
         data_plane: DataPlaneKind::Process.to_string(),
+        redirect: build::redirect_name(s.redirect()).into(),
         rows: s.rows(),
         rows_max: s.rows_max(),
         counters: seen(s.counters().all().chain(s.egress().iter().flat_map(|c| c.all()))),

@@ -61,6 +61,9 @@ impl Switch {
     pub fn set_redirect(&mut self, redirect: Redirect) {
         self.pipeline.set_redirect(redirect);
     }
+    pub fn redirect(&self) -> Redirect {
+        self.pipeline.redirect()
+    }
     /// The last report of every row's server.
     pub fn reported(&self) -> impl Iterator<Item = ReportedState> {
         self.pipeline.reported()

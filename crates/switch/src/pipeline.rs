@@ -67,7 +67,7 @@ counters! {
         /// States received from the other rack's switch.
         far_states,
         /// Reads sent to a replica with fewer pending reads, though the addressed one did not collect.
-        balanced as _,
+        balanced,
         /// Reads of a collecting vSSD that went to one that collects: none was idle, or the idle ones had too many pending
         /// reads.
         all_collecting,
@@ -547,6 +547,9 @@ impl Pipeline {
     /// Where reads go from now on.
     pub fn set_redirect(&mut self, redirect: Redirect) {
         self.redirect = redirect;
+    }
+    pub fn redirect(&self) -> Redirect {
+        self.redirect
     }
     /// How many rows the tables hold.
     pub fn rows(&self) -> u32 {

@@ -115,7 +115,7 @@ impl Endpoint {
         result
     }
 
-    /// `gc_op`: (incarnation, sequence) of the operation itself prevents replays (protocol rule 16).
+    /// (incarnation, sequence) of a `gc_op` and (incarnation, answers) of a `load` prevent replays (protocol rule 16).
     fn bare_arrived(&mut self, p: &Parsed, d: &mut [u8]) -> Count {
         let owner = if self.cfg.is_switch(p.source) { self.local } else { p.source };
         match self.auth.open_gc(owner, p.incarnation, d) {

@@ -5,7 +5,8 @@
 //! a switch may rewrite count as zero. Without keys the tag holds a CRC32C of the same bytes, which detects damage but
 //! not forgery.
 //!
-//! `gc_op` is answered by the switch in the kernel: its tag is SipHash-2-4 (Aumasson, Bernstein 2012) over 64 bytes.
+//! `gc_op` and `load` are handled by the switch in the kernel: their tag is SipHash-2-4 (Aumasson, Bernstein 2012) over
+//! 64 bytes.
 
 use std::fmt;
 use std::ops::Range;
@@ -110,7 +111,7 @@ impl Keys {
         self.live.retain(|(live, _)| *live != id);
         if self.live.len() == before { Err(KeyError::Unknown { id }) } else { Ok(()) }
     }
-    /// The keys of a node's `gc_op`s in one incarnation, one per accepted key, for the switch's program.
+    /// The keys of a node's `gc_op`s and `load`s in one incarnation, one per accepted key, for the switch's program.
     pub fn of_gc(&self, node: NodeId, incarnation: u64) -> impl Iterator<Item = (KeyId, [u64; 2])> + '_ {
         self.live.iter().map(move |(id, key)| (*id, gc_key(key, *id, node, incarnation)))
     }
@@ -176,14 +177,14 @@ fn derive(cluster: &[u8; KEY_BYTES], owner: &Owner) -> [u8; 16] {
     key
 }
 
-/// The key of a node's `gc_op`s and their answers, as two little-endian words for the switch's program.
+/// The key of a node's `gc_op`s, their answers, and its `load`s, as two little-endian words for the switch's program.
 pub fn gc_key(cluster: &[u8; KEY_BYTES], id: KeyId, node: NodeId, incarnation: u64) -> [u64; 2] {
     let key = derive(cluster, &Owner { id, node, incarnation, gc: true });
     let word = |i: usize| key[8 * i..8 * i + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
     [word(0), word(1)]
 }
 
-/// The 64 bytes of a `gc_op` that its tag covers: the header without the fields that the switch rewrites, checksum and
+/// The 64 bytes of a `gc_op` or `load` that its tag covers: the header without the fields that the switch rewrites, checksum and
 /// tag, then the body, then zeros. `None` if it is not one.
 pub fn gc_covered(datagram: &[u8]) -> Option<[u8; 64]> {
     if datagram.len() < HEAD_BYTES || datagram.len() > HEAD_BYTES + 16 {

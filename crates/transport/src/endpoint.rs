@@ -12,7 +12,7 @@ use crate::auth::{Auth, KeyError, Keys};
 use crate::config::{Config, ConfigError};
 use crate::counters::{Counters, FlowCounts};
 use crate::group::{Group, Multicast};
-use crate::header::{HEAD_BYTES, Space, TransferId, u64_at};
+use crate::header::{HEAD_BYTES, Space, TransferId, is_bare, u64_at};
 use crate::outgoing::Outgoing;
 use crate::peer::{Carrier, Control, Peer, STREAM_PATH};
 use crate::progress::Progress;
@@ -22,7 +22,7 @@ use crate::receiver::{DIRECT_SPAN, ROUTED_SPAN};
 pub(crate) const HINTS_MAX: usize = 131_072;
 /// Most events kept if the driver polls none: several for each peer.
 const NEWS_MAX: usize = 65_536;
-/// Most `gc_op`s that wait to be sent.
+/// Most packets for a switch's tables that wait to be sent.
 const BARE_MAX: usize = 4096;
 
 /// A node's end of the transport.
@@ -153,8 +153,9 @@ impl Endpoint {
         *self = renewed;
     }
 
-    /// Sends a packet's message to a node. Operations 3 and 4 to the switch reach the server of the vSSD. `gc_op` is
-    /// one datagram without retransmission: its sender repeats it (protocol rule 16).
+    /// Sends a packet's message to a node. Operations 3 and 4 to the switch reach the server of the vSSD. `gc_op`
+    /// and `load` are one datagram without retransmission: the sender repeats a `gc_op` (protocol rule 16), and the
+    /// next `load` counts for a lost one.
     pub fn send(&mut self, now: Time, to: NodeId, message: Message, how: SendOptions) -> Result<(), SendError> {
         let result = self.take_message(now, to, message, how);
         match result {
@@ -169,7 +170,7 @@ impl Endpoint {
         if how.deadline <= now {
             return Err(SendError::Late);
         }
-        if op == Op::GcOp as u8 {
+        if is_bare(op) {
             return self.take_bare(to, class, &message);
         }
         let routed = self.cfg.is_switch(to) && (op == Op::Read as u8 || op == Op::Write as u8);

@@ -179,7 +179,7 @@ impl Chunk {
 /// Purpose of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A packet without extension: `gc_op`, answered by the switch itself.
+    /// A packet without extension, for a switch's tables: [`is_bare`].
     Bare,
     Chunk(Chunk),
     Ack,
@@ -315,7 +315,7 @@ pub fn parse(b: &[u8]) -> Result<Parsed, Malformed> {
 /// one, which the tag covers.
 fn unchanged(b: &[u8]) -> Result<(), Malformed> {
     let (op, vssd, original) = (b[0], u32_at(b, VSSD_AT), u32_at(b, ORIGINAL_VSSD_AT));
-    let of_tables = [Op::CreateVssd, Op::DelVssd, Op::GcOp].map(|op| op as u8).contains(&op);
+    let of_tables = is_bare(op) || op == Op::CreateVssd as u8 || op == Op::DelVssd as u8;
     if of_tables && vssd != original && !mutant!("transport.vssd.unchecked") {
         Err(Malformed::Vssd { op, vssd, original })
     } else {
@@ -323,9 +323,13 @@ fn unchanged(b: &[u8]) -> Result<(), Malformed> {
     }
 }
 
-/// Only `gc_op` has no extension.
+/// Operations that a switch handles in the kernel: one datagram without extension, with a tag of its own.
+pub fn is_bare(op: u8) -> bool {
+    op == Op::GcOp as u8 || op == Op::Load as u8
+}
+
 fn bare(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
-    if b[0] != Op::GcOp as u8 {
+    if !is_bare(b[0]) {
         return Err(Malformed::Flags { flags: b[FLAGS_AT] });
     }
     let body = u32_at(b, WIRE_LENGTH_AT) as usize;

@@ -57,6 +57,22 @@ fn namespace(r: &Rack, name: &str) -> Namespace {
     Namespace::open(Path::new(path)).expect("open")
 }
 
+/// The default policy, on each data plane. A read of a megabyte is 16 messages to 4 sets at once: of the 4 for a set two
+/// name the same of its 3 replicas. The policy changes while packets pass.
+fn reads_go_by_load(r: &Rack, c: &mut Client) {
+    let mut balanced = |redirect: &str| {
+        let before = r.status();
+        assert_eq!(before["switch"]["redirect"], redirect);
+        (0..20).for_each(|_| assert!(c.read(0, 1 << 20)[..4096] == pattern(0, 1)));
+        counter(&r.status(), "balanced") - counter(&before, "balanced")
+    };
+    assert!(balanced("load") > 0);
+    r.ok(&["policy", "set", "rackblox"]);
+    assert_eq!(balanced("gc"), 0);
+    r.ok(&["policy", "set", "rackweave"]);
+    assert!(balanced("load") > 0);
+}
+
 fn serves_and_goes_on(data_plane: &str) {
     let r = Rack::with(&["--netns", "--data-plane", data_plane]);
     r.volume("v", "16M");
@@ -66,6 +82,7 @@ fn serves_and_goes_on(data_plane: &str) {
     let s = r.status();
     assert_eq!((&s["switch"]["data_plane"], &s["switch"]["rows"]), (&data_plane.into(), &12.into()), "{}", s["switch"]);
     assert!(counter(&s, "reads") >= BLOCKS && counter(&s, "writes") >= BLOCKS, "{}", s["switch"]);
+    reads_go_by_load(&r, &mut c);
     // Heartbeats of every vSSD are answered, so their tags were valid; those sent before their rows had no key yet.
     let early = counter(&s, "drop_bad_mac");
     let before = counter(&s, "gc_idles");

@@ -5,7 +5,7 @@ use rackweave_dataplane::rings::{RINGS_MAX, RingError};
 use rackweave_dataplane::{
     Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Prefix, REPLICAS_MAX, Reach, Ring, frame,
 };
-use rackweave_switch::{Change, DataPlane, ROWS_MAX, RowResult, Update};
+use rackweave_switch::{Change, DataPlane, ROWS_MAX, Redirect, RowResult, Update};
 
 use crate::control::announcement;
 use crate::rig::{TC_DROP, TC_REDIRECT, config, framed, load, skip};
@@ -16,9 +16,9 @@ fn tc_every_configuration_is_verified() {
     if skip("tc_every_configuration_is_verified") {
         return;
     }
-    let all = [false, true];
+    let (all, wheres) = ([false, true], [Redirect::Off, Redirect::Gc, Redirect::Load]);
     for (redirect, require_mac, manual_clock) in
-        all.into_iter().flat_map(|r| all.into_iter().flat_map(move |m| all.into_iter().map(move |c| (r, m, c))))
+        wheres.into_iter().flat_map(|r| all.into_iter().flat_map(move |m| all.into_iter().map(move |c| (r, m, c))))
     {
         for hook in [Hook::Tc, Hook::Xdp] {
             let cfg = KernelConfig {

@@ -3,7 +3,7 @@
 use rackweave_core::msg::{Body, Op, Packet, Table};
 use rackweave_core::{Layout, NodeId, Time};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
-use rackweave_switch::{Announcement, Change, DataPlane, Dump, RowResult};
+use rackweave_switch::{Announcement, Change, DataPlane, Dump, Redirect, RowResult};
 
 use crate::runner::Plane;
 
@@ -58,8 +58,8 @@ fn row_change(p: &Packet) -> Option<Change> {
 }
 
 impl Plane for KernelSwitch {
-    fn new(rows: u32) -> KernelSwitch {
-        load(config(rows.min(1024)))
+    fn new(rows: u32, redirect: Redirect) -> KernelSwitch {
+        load(KernelConfig { redirect, ..config(rows.min(1024)) })
     }
 
     fn send(&mut self, now: Time, p: Packet) -> Option<Packet> {
@@ -97,8 +97,8 @@ impl Plane for KernelSwitch {
 pub struct UnderXdp(pub KernelSwitch);
 
 impl Plane for UnderXdp {
-    fn new(rows: u32) -> UnderXdp {
-        UnderXdp(load(KernelConfig { hook: Hook::Xdp, ..config(rows.min(1024)) }))
+    fn new(rows: u32, redirect: Redirect) -> UnderXdp {
+        UnderXdp(load(KernelConfig { hook: Hook::Xdp, redirect, ..config(rows.min(1024)) }))
     }
     fn send(&mut self, now: Time, p: Packet) -> Option<Packet> {
         self.0.send(now, p)

@@ -1,15 +1,15 @@
 //! Bytes: stamps, checksums, tags, and malformed packets.
 
-use rackweave_core::msg::{Block, Body, GcField, GcOp, IoReply, Op, Packet, Table};
+use rackweave_core::msg::{Block, Body, GcField, GcOp, IoReply, Op, Packet, ReadLoad, Table};
 use rackweave_core::{Incarnation, Layout, NodeId, Time};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, Prefix, Reach, Ring, frame};
-use rackweave_switch::{Change, DataPlane};
+use rackweave_switch::{Change, DataPlane, Redirect};
 use rackweave_transport::KeyId;
 use rackweave_transport::auth::{gc_covered, gc_key};
 use rackweave_transport::siphash::siphash24;
 
 use crate::control::announcement;
-use crate::rig::{TC_DROP, TC_OK, TC_REDIRECT, bytes, config, framed, load, skip};
+use crate::rig::{TC_DROP, TC_OK, TC_REDIRECT, XDP_DROP, bytes, config, framed, load, skip};
 use crate::runner::Plane;
 use crate::support::{CLIENT, gc, packet, read, write};
 
@@ -175,6 +175,59 @@ fn tc_only_a_right_tag_moves_a_bit() {
         assert_eq!(action, TC_DROP, "byte {at}");
     }
     assert!(Plane::dump(&s, Time::ZERO).replica[0].collecting);
+}
+
+/// Reports of load are authenticated as `gc_op`s are: a forged one leaves the counts as they are.
+fn only_a_right_tag_changes_a_count(hook: Hook) {
+    let redirect = Redirect::Load;
+    let mut s = pair(KernelConfig { hook, redirect, require_mac: true, ..config(16) });
+    let dropped = if hook == Hook::Tc { TC_DROP } else { XDP_DROP };
+    for (node, vssd) in [(2, 1), (3, 2)] {
+        let key = gc_key(&[0x5c; 32], KeyId(7), NodeId(node), 1);
+        s.set_key(7, NodeId(node), Incarnation(1), key).unwrap();
+        s.test_run(&sealed(&gc(GcField::Idle, vssd, node, 1, 1), 7, key), 1).unwrap();
+    }
+    let key = gc_key(&[0x5c; 32], KeyId(7), NodeId(2), 1);
+    let load = |waiting| {
+        let load = ReadLoad { answered: 0, waiting, erasing: false };
+        packet(Op::Load, 2, 1, Body::Table(Table::Load(load)))
+    };
+    let reached = |s: &mut KernelSwitch| s.send(Time::ZERO, read(1, 0)).unwrap().header.vssd.0;
+    assert_eq!([reached(&mut s), reached(&mut s)], [1, 2], "equal loads");
+    let whole = bytes_of(&sealed(&load(9), 7, key));
+    let mut forged = vec![framed(&load(9)), sealed(&load(9), 7, [key[0], key[1] ^ 1]), sealed(&load(9), 8, key)];
+    // Another node's key.
+    forged.push(sealed(&load(9), 7, gc_key(&[0x5c; 32], KeyId(7), NodeId(3), 1)));
+    for at in (9..16).chain(20..48).chain(80..92) {
+        let mut b = whole.clone();
+        b[at] ^= 1;
+        let sum = checksum(&b);
+        b[60..64].copy_from_slice(&sum.to_be_bytes());
+        forged.push(frame::around(NodeId(2), Layout::SWITCH, &b));
+    }
+    for (i, f) in forged.iter().enumerate() {
+        assert_eq!(s.test_run(f, 1).unwrap().0, dropped, "forgery {i}");
+    }
+    let c = DataPlane::counters(&s).unwrap();
+    assert_eq!(c.bad_mac + c.malformed + c.gc_foreign, forged.len() as u64);
+    assert_eq!(s.test_run(&frame::around(NodeId(3), Layout::SWITCH, &whole), 1).unwrap().0, dropped);
+    assert_eq!([reached(&mut s), reached(&mut s)], [1, 2], "nothing was counted");
+    assert_eq!(s.test_run(&sealed(&load(9), 7, key), 1).unwrap().0, dropped, "it is not answered");
+    assert!((0..7).all(|_| reached(&mut s) == 2), "nine wait");
+}
+
+#[test]
+fn tc_only_a_right_tag_changes_a_count() {
+    if !skip("tc_only_a_right_tag_changes_a_count") {
+        only_a_right_tag_changes_a_count(Hook::Tc);
+    }
+}
+
+#[test]
+fn xdp_only_a_right_tag_changes_a_count() {
+    if !skip("xdp_only_a_right_tag_changes_a_count") {
+        only_a_right_tag_changes_a_count(Hook::Xdp);
+    }
 }
 
 fn bytes_of(frame: &[u8]) -> Vec<u8> {

@@ -2,15 +2,20 @@
 
 use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Layout, Node, NodeId, Span, Time, VssdId};
-use rackweave_switch::{Dump, Pipeline, Switch, SwitchConfig};
+use rackweave_switch::{Dump, Pipeline, Redirect, Switch, SwitchConfig};
 
 use crate::runner::{Plane, Runner, run_all};
 use crate::support::{packet, read, send, write};
 
 impl Plane for Switch {
-    fn new(rows: u32) -> Switch {
-        let bits_expire = Span::from_secs(1);
-        let mut switch = Switch::new(SwitchConfig { rows_max: rows, bits_expire, ..SwitchConfig::new(Layout::SWITCH) });
+    fn new(rows: u32, redirect: Redirect) -> Switch {
+        let cfg = SwitchConfig {
+            rows_max: rows,
+            redirect,
+            bits_expire: Span::from_secs(1),
+            ..SwitchConfig::new(Layout::SWITCH)
+        };
+        let mut switch = Switch::new(cfg);
         switch.handle(Time::ZERO, Event::Timer, &mut Effects::new());
         switch
     }
@@ -34,7 +39,7 @@ fn fixtures() {
 /// Protocol rule 18: a data plane rewrites bytes of the packet in place, and the checksum still holds.
 #[test]
 fn on_the_wire_only_rewritable_bytes_change() {
-    let mut r = Runner::<Switch>::new(8);
+    let mut r = Runner::<Switch>::new(8, Redirect::Gc);
     for step in ["create 1@2 peers=2@3", "create 2@3 peers=1@2", "idle 1@2,2@3", "gc soft 1@2 seq=1"] {
         r.step(step);
     }
@@ -51,7 +56,7 @@ fn on_the_wire_only_rewritable_bytes_change() {
 
 #[test]
 fn a_packet_keeps_what_the_switch_may_not_rewrite() {
-    let mut r = Runner::<Switch>::new(8);
+    let mut r = Runner::<Switch>::new(8, Redirect::Gc);
     r.step("create 1@2 peers=2@3");
     r.step("create 2@3 peers=1@2");
     r.step("idle 1@2,2@3");

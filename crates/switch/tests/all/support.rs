@@ -1,7 +1,7 @@
 //! Packets as servers and clients send them.
 
 use rackweave_core::msg::{
-    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow,
+    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, ReadLoad, SectorRange, Table, VssdRow,
 };
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Time, VolumeId, VssdId};
 use rackweave_switch::Switch;
@@ -48,7 +48,7 @@ pub fn random_packet(rng: &mut Rng, step: u64, vssds: u64, peers: u64) -> Packet
     let draw = |rng: &mut Rng| 1 + rng.below(vssds) as u32;
     let v = draw(rng);
     let server = 2 + v / 4;
-    let mut p = match rng.below(12) {
+    let mut p = match rng.below(14) {
         0 | 1 => {
             let peers: Vec<_> = (0..rng.below(peers + 1)).map(|_| draw(rng)).map(|v| (v, 2 + v / 4)).collect();
             create(v, server, rng.chance(0.8), &peers)
@@ -56,6 +56,11 @@ pub fn random_packet(rng: &mut Rng, step: u64, vssds: u64, peers: u64) -> Packet
         2 if rng.chance(0.3) => packet(Op::DelVssd, server, v, Body::Table(Table::Delete)),
         2..=5 => read(v, rng.next_u64()),
         6 => write(v),
+        12 | 13 => {
+            let answered = step / 8 + rng.below(8);
+            let load = ReadLoad { answered, waiting: rng.below(12) as u32, erasing: rng.chance(0.2) };
+            packet(Op::Load, server + u32::from(rng.chance(0.05)), v, Body::Table(Table::Load(load)))
+        }
         _ => {
             let field = *rng.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle]);
             gc(field, v, server + u32::from(rng.chance(0.05)), 1, step + rng.below(50))

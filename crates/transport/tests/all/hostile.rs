@@ -239,15 +239,20 @@ fn both_versions_talk_to_each_other() {
 }
 
 #[test]
-fn gc_ops_carry_a_mac_of_their_own() {
+fn packets_for_a_switchs_tables_carry_a_mac_of_their_own() {
+    carries_a_mac_of_its_own(Op::GcOp, 9);
+    carries_a_mac_of_its_own(Op::Load, 12);
+}
+
+fn carries_a_mac_of_its_own(op: Op, body: usize) {
     let (mut server, mut switch) = (end(2, keys()), end(1, keys()));
-    let mut op = message(Op::GcOp, Class::Gold, 2, 20, 1, 9, 0);
+    let mut op = message(op, Class::Gold, 2, 20, 1, body, 0);
     let mut head = op.head.to_vec();
     head[16..20].copy_from_slice(&1u32.to_be_bytes());
     op.head = head.into();
     let asked = send(&mut server, 1, op.clone());
-    assert_eq!(asked.len(), 89);
-    for at in (0..89).filter(|at| !(1..9).contains(at) && !(16..20).contains(at) && !(60..64).contains(at)) {
+    assert_eq!(asked.len(), 80 + body);
+    for at in (0..80 + body).filter(|at| !(1..9).contains(at) && !(16..20).contains(at) && !(60..64).contains(at)) {
         let mut bad = asked.clone();
         bad[at] ^= 1;
         receive(&mut switch, &bad);
