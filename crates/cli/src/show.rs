@@ -488,7 +488,7 @@ fn stores(all: &[Server]) -> String {
         let mut row = vec![v.id.to_string(), server.to_string(), list(&v.channels), s.keys.to_string()];
         row.extend([s.partitions.to_string(), s.primary_of.to_string()]);
         row.extend([mib(v.mapped_bytes), mib(v.exported_bytes), format!("{} of {}", s.blocks_free, s.blocks)]);
-        row.extend([s.gets, s.puts + s.deletes, s.refused].map(|n| n.to_string()));
+        row.extend([s.gets, s.puts, s.refused].map(|n| n.to_string()));
         t.add_row(row);
     }
     trimmed(&t)

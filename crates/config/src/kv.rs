@@ -1,4 +1,4 @@
-//! Key-value stores on the servers' drives.
+//! Replicated keys on the servers' drives.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ pub const KEY_REPLICAS_MAX: u32 = 9;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KvSection {
-    /// Channels of every drive for a log vSSD with a key-value store; 0 is none. Shared sets divide the rest.
+    /// Channels of every drive for a log vSSD with keys; 0 is none. Shared sets divide the rest.
     pub channels: u16,
     /// Replicas of each key, on different servers.
     pub replicas: u32,
@@ -28,9 +28,9 @@ impl KvSection {
     pub(super) fn slots(&self) -> u32 {
         u32::from(self.channels > 0)
     }
-    /// Whether the rack has replicated keys.
-    pub fn is_replicated(&self) -> bool {
-        self.channels > 0 && self.replicas > 0
+    /// Whether the rack has keys.
+    pub fn is_on(&self) -> bool {
+        self.channels > 0
     }
     pub fn min_copies(&self) -> u32 {
         self.min_copies.unwrap_or(2.min(self.replicas))
@@ -39,7 +39,7 @@ impl KvSection {
         if self.channels > 0 {
             let (most, servers) = (KEY_REPLICAS_MAX.min(rack.servers), rack.servers);
             let rule = format!("1 to {most}: at most {KEY_REPLICAS_MAX}, on as many of {servers} servers");
-            need(out, self.replicas <= most, "kv.replicas", &self.replicas, rule);
+            need(out, self.replicas >= 1 && self.replicas <= most, "kv.replicas", &self.replicas, rule);
             let least = self.min_copies();
             let rule = format!("1 to kv.replicas ({})", self.replicas);
             need(out, least >= 1 && least <= self.replicas || self.replicas == 0, "kv.min_copies", &least, rule);

@@ -24,7 +24,6 @@ pub mod records;
 pub mod request;
 pub mod rng;
 pub mod rtt;
-pub mod store;
 pub mod summed;
 pub mod time;
 pub mod trace;

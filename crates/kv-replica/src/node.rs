@@ -10,7 +10,7 @@ use crate::clients::ClientState;
 use crate::config::Config;
 use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError};
-use crate::replica::{Ctx, Forced, Replica, Space};
+use crate::replica::{Answered, Ctx, Forced, Replica, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
 
@@ -30,6 +30,7 @@ pub struct KvNode {
     serial: u64,
     own_puts: u64,
     space: Space,
+    answered: Answered,
     /// When its timer is set for.
     tick_at: Time,
     /// The wall clock at the node's time zero.
@@ -63,6 +64,7 @@ impl KvNode {
             serial: 0,
             own_puts: 0,
             space: Space { for_puts: u64::MAX, for_deletes: u64::MAX, unforced: 0 },
+            answered: Answered::default(),
             tick_at: Time::MAX,
             unix_ms_at_zero: 0,
         };
@@ -98,6 +100,9 @@ impl KvNode {
     pub fn counts(&self) -> (usize, usize) {
         let keys = |r: &Replica| r.keys.values().filter(|v| v.value.is_some()).count();
         self.replicas.values().fold((0, 0), |(logged, all), r| (logged + r.logged.len(), all + keys(r)))
+    }
+    pub fn answered(&self) -> Answered {
+        self.answered
     }
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
@@ -136,6 +141,7 @@ impl KvNode {
             config: &self.config,
             journal: &mut self.journal,
             space: &mut self.space,
+            answered: &mut self.answered,
             fx,
         };
         what(replica, &mut ctx);

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::fill::Fill;
 use crate::gets::HeldGet;
 use crate::lead::{Lead, Phase};
-use crate::msg::{Body, Ended, Known, KnownEnd, Packet};
+use crate::msg::{Body, Ended, GetResult, Known, KnownEnd, Packet, PutResult};
 use crate::record;
 use crate::trace::{NO_SPACE, OUTDATED, STOPPED};
 use crate::types::{
@@ -42,6 +42,7 @@ pub(crate) struct Ctx<'a> {
     pub config: &'a Config,
     pub journal: &'a mut Journal<Forced>,
     pub space: &'a mut Space,
+    pub answered: &'a mut Answered,
     pub fx: &'a mut Effects<Packet>,
 }
 
@@ -56,6 +57,27 @@ impl Ctx<'_> {
             self.fx.trace(NO_SPACE, u64::from(self.me.0), 0);
         }
         fits && record <= self.config.value_max + KEY_MAX
+    }
+}
+
+/// Answers to clients since the node began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    pub gets: u64,
+    /// As the primary; deletions too.
+    pub puts: u64,
+    /// As the primary: a member's store is full.
+    pub refused: u64,
+}
+
+impl Answered {
+    fn note(&mut self, answer: &Body) {
+        match answer {
+            Body::PutReply { result: PutResult::Done(_), .. } => self.puts += 1,
+            Body::PutReply { result: PutResult::NoSpace, .. } => self.refused += 1,
+            Body::GetReply { result: GetResult::Value { .. } | GetResult::NoRoom { .. }, .. } => self.gets += 1,
+            _ => {}
+        }
     }
 }
 
@@ -175,6 +197,7 @@ impl Replica {
         members.map(|m| m.node).filter(|n| *n != me).collect()
     }
     pub fn send(&self, ctx: &mut Ctx, to: NodeId, body: Body) {
+        ctx.answered.note(&body);
         ctx.fx.send(Packet { from: ctx.me, to, partition: self.p, epoch: self.epoch(), body });
     }
     pub fn trace(&self, ctx: &mut Ctx, point: TracePoint, b: u64) {

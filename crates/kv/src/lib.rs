@@ -6,11 +6,8 @@
 #[macro_use]
 extern crate rackweave_core;
 
-mod changes;
-pub mod client;
 pub mod driver;
 pub mod keys;
 pub mod replicated;
-pub mod service;
 pub mod store;
 pub mod trace;

@@ -8,12 +8,10 @@
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
-use rackweave_client::SetClientConfig;
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{
     BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots, log_blocks,
 };
-use rackweave_kv::client::KvClient as StoreClient;
 use rackweave_kv::store::BLOCKS_MIN;
 use rackweave_kv_replica::KvClient;
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, OwnConfig, SetConfig, ids};
@@ -454,14 +452,6 @@ pub fn switch_config(cfg: &RackConfig, rack: u32) -> SwitchConfig {
         egress,
         ..SwitchConfig::new(layout(cfg).switch(rack))
     }
-}
-
-/// The client of key-value stores at client node `i`. `nonce` must differ in each run.
-pub fn store_client(cfg: &RackConfig, i: u32, nonce: u64) -> StoreClient {
-    let timeout = Span::from_millis(cfg.client.timeout_ms);
-    let mut c = SetClientConfig::new(layout(cfg).client(i), nonce);
-    (c.layout, c.window, c.timeout, c.timeout_max) = (layout(cfg), cfg.client.window, timeout, timeout * 10);
-    StoreClient::new(c, &stores(cfg))
 }
 
 /// The client of the replicated keys at client node `i`. `nonce` must differ in each run.

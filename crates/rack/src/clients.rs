@@ -6,7 +6,6 @@ use rackweave_config::RackConfig;
 use rackweave_core::msg::{Body, Control};
 use rackweave_core::request::Op;
 use rackweave_core::{Effects, Event, Node, Time};
-use rackweave_kv::client::KvClient as StoreClient;
 use rackweave_kv_replica::KvClient;
 
 use crate::build;
@@ -80,7 +79,6 @@ macro_rules! clients {
 
 // One line per client: its requests and messages. The volume client is last and takes the rest.
 clients! {
-    stores: StoreClient = build::store_client, requests Op::Store(_), answers Body::Kv(_),
     keys: KvClient = build::keys_client, requests Op::Kv(_), answers Body::Keys(_),
     volume: VolumeClient = build::client, requests _, answers _,
 }

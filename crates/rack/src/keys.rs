@@ -15,7 +15,7 @@ const CHECK: Span = Span::from_millis(20);
 
 /// `None`: the rack has no replicated keys.
 pub fn config(cfg: &RackConfig) -> Option<Config> {
-    cfg.kv.is_replicated().then(|| {
+    cfg.kv.is_on().then(|| {
         let defaults = Config::default();
         // Between processes the transport retransmits losses.
         let (retry, doubt) = match cfg.hosts {

@@ -2,7 +2,6 @@
 
 use rackweave_config::RackConfig;
 use rackweave_kv::replicated::{KeyService, LogService};
-use rackweave_kv::service::KvService;
 use rackweave_meta::ids;
 use rackweave_server::block::BlockService;
 use rackweave_server::service::MakeService;
@@ -19,8 +18,10 @@ pub fn make(cfg: &RackConfig) -> MakeService {
         (true, _, Some(disks)) if ids::is_cloud_log(vssd.set) => {
             Box::new(LogService::<CloudServer>::new(server, vssd, disks.clone()))
         }
-        (true, Some(keys), _) => Box::new(KeyService::new(server, vssd, keys.clone())),
-        (true, None, _) => KvService::make(server, vssd, slot),
+        (true, keys, _) => {
+            let keys = keys.as_ref().expect("a log vSSD is of cloud disks or of keys");
+            Box::new(KeyService::new(server, vssd, keys.clone()))
+        }
         (false, ..) => BlockService::make(server, vssd, slot),
     })
 }

@@ -519,7 +519,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         }
     }
 
-    /// Announces the rack once every set has enough serving members, and every store of keys, which has one copy, serves.
+    /// Announces the rack once every set has enough serving members, and every log, of which there is one a server, serves.
     fn announce_if_ready(&mut self, now: Time) {
         let nodes = &self.engine.nodes;
         // Includes sets without a vSSD here.

@@ -73,7 +73,7 @@ impl RespAddress {
     /// # Errors
     /// It has none, and the address was given.
     pub fn of(&self, cfg: &RackConfig) -> Result<Option<&Address>, UpError> {
-        match (cfg.kv.is_replicated(), self.required) {
+        match (cfg.kv.is_on(), self.required) {
             (true, _) => Ok(Some(&self.address)),
             (false, false) => Ok(None),
             (false, true) => Err(UpError::NoKeys { address: self.address.to_string() }),

@@ -435,8 +435,6 @@ exported! {
         gets: u64 = |s| s.gets, Counter "rackweave_key_gets_total" "Gets that the server answered";
         /// Answered as the primary; deletes are puts.
         puts: u64 = |s| s.puts, Counter "rackweave_key_puts_total" "Puts and deletes that the server answered as the primary";
-        /// Of stores with one copy.
-        deletes: u64 = |s| s.deletes;
         /// Puts refused because a store is full.
         refused: u64 = |s| s.refused,
             Counter "rackweave_key_puts_refused_total" "Puts that the server refused as the primary, since a store is full";

@@ -292,7 +292,7 @@ pub fn configure<E: From<UpError>>(
         Some(stored) => {
             cfg.kv.channels = if written("kv.channels") { cfg.kv.channels } else { stored.kv.channels };
             cfg.kv.replicas = if written("kv.replicas") { cfg.kv.replicas } else { stored.kv.replicas };
-            if options.keys && !cfg.kv.is_replicated() {
+            if options.keys && !cfg.kv.is_on() {
                 eprintln!("rackweave: --keys: the rack was created without keys, and stays without");
             }
         }
@@ -617,7 +617,7 @@ mod tests {
         let (keys, file) = (path.join("keys"), path.join("given.toml"));
         let with = Options { keys: true, ..options(&keys) };
         let made = configure(&DataDir::open(&keys).expect("directory"), &with, refuse).expect("new").kv;
-        assert!(made.is_replicated());
+        assert!(made.is_on());
         let given = |text: &str| {
             std::fs::write(&file, text).expect("written");
             let given = Options { config: Some(file.clone()), ..options(&keys) };

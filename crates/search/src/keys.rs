@@ -3,8 +3,10 @@
 //! A plan is drawn from a seed: clients that keep requests to few keys under way, a network that loses, repeats and reorders
 //! packets, power cuts and restarts of servers, of all of them, of the switch and of the metadata service. Then nothing fails any
 //! more, every request is answered, all servers lose power once more, every key is read, and all members of a partition come to hold
-//! the same. [`history`](crate::kv::history) checks that the answers are linearizable per key. Bounds of every server are checked
+//! the same. [`history`] checks that the answers are linearizable per key. Bounds of every server are checked
 //! after every event.
+
+pub mod history;
 
 use bytes::Bytes;
 use rackweave_config::{RackConfig, Size};
@@ -22,7 +24,7 @@ use rackweave_rack::sim::{Contents, Sim, SimConfig};
 use rackweave_rack::wire::{Authentication, TransportConfig};
 use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
 
-use crate::kv::history::{History, Kind, Unlinearizable};
+use history::{History, Kind, Unlinearizable};
 
 const CLIENTS: u32 = 2;
 /// Requests of a plan.
@@ -58,6 +60,8 @@ pub struct Plan {
     pub replicas: u32,
     pub keys: u32,
     pub value_max: u32,
+    /// A log that the keys fill.
+    pub small: bool,
     /// Requests of a client that are under way at once.
     pub depth: u32,
     pub deletes: f64,
@@ -78,7 +82,8 @@ impl Plan {
         let mut rng = Rng::stream(seed, 0x6b65_7973);
         let servers = rng.between(3, 5) as u32;
         let replicas = rng.between(2, 3) as u32;
-        let (keys, value_max) = *rng.pick(&[(6, 4_000), (40, 20_000), (200, 60_000)]);
+        let sizes = [(6, 4_000, false), (40, 20_000, false), (200, 60_000, false), (700, 60_000, true)];
+        let (keys, value_max, small) = *rng.pick(&sizes);
         let links = LinkFaults {
             loss: share(&mut rng, 0.03),
             duplicate: share(&mut rng, 0.05),
@@ -109,15 +114,16 @@ impl Plan {
             damage: *rng.pick(&[0.0, 0.001, 0.01]),
         };
         let transport = rng.chance(0.5).then_some(transport);
-        Plan { seed, servers, replicas, keys, value_max, depth, deletes, gets, links, transport, faults }
+        Plan { seed, servers, replicas, keys, value_max, small, depth, deletes, gets, links, transport, faults }
     }
-    /// Small drives with a log of one channel.
+    /// Small drives, of which a part is the log.
     pub fn config(&self) -> RackConfig {
         let mut cfg = RackConfig { servers: self.servers, replicas: 2, ..RackConfig::default() };
         cfg.ssd.profile = "femu".into();
-        cfg.ssd.size = Size::mib(128);
+        let (size, channels) = if self.small { (64, 1) } else { (128, 2) };
+        cfg.ssd.size = Size::mib(size);
         cfg.ssd.channels = Some(4);
-        (cfg.ssd.spare, cfg.kv.channels, cfg.kv.replicas) = (Some(0), 2, self.replicas);
+        (cfg.ssd.spare, cfg.kv.channels, cfg.kv.replicas) = (Some(0), channels, self.replicas);
         cfg
     }
 }
@@ -151,6 +157,9 @@ pub struct Report {
     pub violation: Option<Violation>,
     pub coverage: Coverage,
     pub hash: TraceHash,
+    /// Puts that a full store refused.
+    pub full: u64,
+    pub compactions: u64,
 }
 
 /// A request under way.
@@ -172,6 +181,8 @@ struct Run {
     /// Nodes that start again, and when.
     starts: Vec<(Time, NodeId)>,
     answered_at: Time,
+    full: u64,
+    compactions: u64,
 }
 
 /// Contents of the value with this number: no two are alike.
@@ -198,10 +209,22 @@ pub fn run(plan: &Plan) -> Report {
     let sim = Sim::new(&plan.config(), sim).expect("a sound configuration");
     let rng = Rng::stream(plan.seed, 0x6f70);
     let (history, pending, starts) = (History::default(), Vec::new(), Vec::new());
-    let mut r = Run { plan: plan.clone(), sim, rng, history, pending, next: 0, starts, answered_at: Time::ZERO };
+    let mut r = Run {
+        plan: plan.clone(),
+        sim,
+        rng,
+        history,
+        pending,
+        next: 0,
+        starts,
+        answered_at: Time::ZERO,
+        full: 0,
+        compactions: 0,
+    };
     let violation = r.go().err();
     let e = r.sim.engine();
-    Report { violation, coverage: e.coverage().clone(), hash: e.hash() }
+    let (coverage, hash) = (e.coverage().clone(), e.hash());
+    Report { violation, coverage, hash, full: r.full, compactions: r.compactions }
 }
 
 impl Run {
@@ -314,6 +337,9 @@ impl Run {
                     _ => Layout::META,
                 };
                 if self.sim.alive(n) {
+                    if let Fault::Crash { server } = fault {
+                        self.note_compactions(server);
+                    }
                     self.sim.crash(n);
                     ended.push(n);
                 }
@@ -324,6 +350,7 @@ impl Run {
     }
     fn power_cut(&mut self, server: u32, (drop, tear): (f64, f64)) -> Option<NodeId> {
         let n = self.sim.engine().layout().server(server).expect("a server");
+        self.note_compactions(server);
         self.sim.alive(n).then(|| {
             self.sim.power_cut(server, CutOdds { drop, tear });
             n
@@ -332,6 +359,10 @@ impl Run {
     fn service(&self, server: u32) -> Option<&KeyService> {
         let (vssd, _) = build::stores(self.sim.config())[server as usize];
         self.sim.server(server)?.service(vssd)
+    }
+    fn note_compactions(&mut self, server: u32) {
+        let store = self.service(server).and_then(KeyService::store);
+        self.compactions += store.map_or(0, |s| s.stats().compactions);
     }
     fn stuck(&self) -> Violation {
         Violation::Stuck { pending: self.pending.len(), state: self.described() }
@@ -431,6 +462,11 @@ impl Run {
             (kind @ Kind::Put(_), Some(Ok(kv::Reply::Put(Verdict::Applied)))) => kind,
             (Kind::Delete { .. }, Some(Ok(kv::Reply::Put(verdict @ (Verdict::Applied | Verdict::Missing))))) => {
                 Kind::Delete { existed: Some(verdict == Verdict::Applied) }
+            }
+            // It had no effect.
+            (Kind::Put(_) | Kind::Delete { .. }, Some(Err(kv::Error::NoSpace { .. }))) => {
+                self.full += 1;
+                return Ok(());
             }
             (_, Some(Err(error))) => return Err(Violation::Request(error)),
             (kind, other) => return Err(Violation::Answer { kind, answer: format!("{other:?}") }),

@@ -7,4 +7,3 @@ pub mod check;
 pub mod cloud;
 pub mod fault;
 pub mod keys;
-pub mod kv;

@@ -6,7 +6,6 @@ mod drives;
 mod egress;
 mod evidence;
 mod keys;
-mod kv;
 mod leases;
 mod limits;
 mod many;

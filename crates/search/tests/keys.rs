@@ -5,13 +5,15 @@ use rackweave_config::RackConfig;
 use rackweave_core::kv::{self, Change, Condition, Expires};
 use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
-use rackweave_core::{Layout, Span, TracePoint};
+use rackweave_core::{Layout, Payload, Span, TracePoint, volume};
 use rackweave_kv::replicated::KeyService;
 use rackweave_kv_replica::trace as keys_trace;
 use rackweave_kv_replica::types::Partition;
 use rackweave_rack::build;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_search::keys::{Plan, run};
+use rackweave_server::trace::{GC_END, GC_START};
+use rackweave_sim::LinkFaults;
 
 use crate::rig::{Rig, small};
 
@@ -62,6 +64,11 @@ fn keys_have_three_replicas_and_survive_the_loss_of_all_power() {
     assert_eq!(r.ask(delete(7)), APPLIED);
     let large = Bytes::from(vec![9; 60_000]);
     assert_eq!(r.ask(put(200, large.clone())), APPLIED);
+    // Volumes share the drives.
+    let v = r.volume("v", 1 << 20);
+    let (volume, data) = (v.id, Payload::elided(4096, 9));
+    let written = r.ask(volume::Op::Write { volume, offset: 0, data: data.clone(), fua: true });
+    assert_eq!(written, Ok(volume::Reply::Done));
     for server in 0..3 {
         r.power_cut(server);
     }
@@ -74,6 +81,7 @@ fn keys_have_three_replicas_and_survive_the_loss_of_all_power() {
         assert_eq!(get(&mut r, n), expected, "key {n}");
     }
     assert_eq!(get(&mut r, 200), Some(large));
+    assert_eq!(r.ask(volume::Op::Read { volume, offset: 0, len: 4096 }), Ok(volume::Reply::Data(data)));
     assert_eq!(r.ask(put(7, "again")), APPLIED);
     for i in 0..3 {
         let keys: usize =
@@ -113,21 +121,76 @@ fn values_that_do_not_fit_a_record_are_refused_by_length() {
     assert_eq!(get(&mut r, 1), Some(vec![1; max].into()));
 }
 
+#[test]
+fn keys_of_other_lengths_are_refused_by_length() {
+    let mut r = rack();
+    let max = rackweave_kv_replica::types::KEY_MAX;
+    for bytes in [0, max + 1] {
+        let op = kv::Op::Get { key: vec![1; bytes].into(), room: u32::MAX, latest: false };
+        assert_eq!(r.ask(op), Err(kv::Error::KeyLength { bytes, max }));
+    }
+    let key = Bytes::from(vec![1; max]);
+    let change = Change::Set { value: "one".into(), expires: Expires::Never };
+    assert_eq!(r.ask(kv::Op::Put { key: key.clone(), condition: Condition::Always, change }), APPLIED);
+    let found = r.ask(kv::Op::Get { key, room: u32::MAX, latest: false });
+    assert!(matches!(found, Ok(kv::Reply::Value { found: Some(f), .. }) if f.value == "one"));
+}
+
+/// Every packet comes again, up to three seconds later.
+#[test]
+fn a_late_copy_of_a_put_changes_nothing() {
+    let mut r = rack();
+    let late = LinkFaults { duplicate: 1.0, duplicate_extra_ns: 3_000_000_000, ..LinkFaults::NONE };
+    r.sim.engine_mut().net().set_faults(late);
+    for n in 0..10 {
+        assert_eq!(r.ask(put(n, "one")), APPLIED);
+    }
+    r.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+    let server = r.node(0);
+    r.sim.crash(server);
+    r.start(0);
+    for n in 0..10 {
+        assert_eq!(get(&mut r, n), Some("one".into()));
+        assert_eq!(r.ask(put(n, "two")), APPLIED);
+    }
+    let late = |r: &Rig| {
+        let seen = r.sim.engine().coverage();
+        seen.get(keys_trace::PUT_REPEATED) + seen.get(keys_trace::OUTDATED)
+    };
+    let before = late(&r);
+    r.run(Span::from_secs(4));
+    assert!(late(&r) > before, "none came late");
+    for n in 0..10 {
+        assert_eq!(get(&mut r, n), Some("two".into()));
+    }
+}
+
 /// Seeds of the search; `RACKWEAVE_SEEDS` and `RACKWEAVE_FIRST_SEED` choose others.
-const SEEDS: std::ops::Range<u64> = 0..6;
+const SEEDS: std::ops::Range<u64> = 0..8;
 
 #[test]
 fn keys_stay_linearizable_and_durable_on_a_rack_through_all_faults() {
-    let mut coverage = Coverage::default();
+    let (mut coverage, mut full, mut compactions) = (Coverage::default(), 0, 0);
     let seeds = seeds(SEEDS);
     for seed in seeds.clone() {
         let plan = Plan::draw(seed);
         let report = run(&plan);
         assert_eq!(report.violation, None, "RACKWEAVE_FIRST_SEED={seed} RACKWEAVE_SEEDS=1: {plan:?}");
         coverage.merge(&report.coverage);
+        (full, compactions) = (full + report.full, compactions + report.compactions);
     }
+    println!("{} seeds: {full} full, {compactions} compactions", seeds.clone().count());
     if seeds == SEEDS {
-        let needed = [keys_trace::TAKEN_OVER, keys_trace::SHRUNK, keys_trace::RETURNED, keys_trace::PUT_COMMITTED];
+        assert!(full > 0 && compactions > 0, "{full} full, {compactions} compactions");
+        let needed = [
+            GC_START,
+            GC_END,
+            keys_trace::NO_SPACE,
+            keys_trace::TAKEN_OVER,
+            keys_trace::SHRUNK,
+            keys_trace::RETURNED,
+            keys_trace::PUT_COMMITTED,
+        ];
         let missing: Vec<TracePoint> = needed.into_iter().filter(|p| coverage.get(*p) == 0).collect();
         assert_eq!(missing, [], "situations that never occurred");
     }

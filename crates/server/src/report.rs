@@ -87,7 +87,7 @@ pub struct VssdStatus {
     pub scrub_progress: f64,
 }
 
-/// Current state of the key-value store on a log vSSD. Counters are since the server started.
+/// Current state of the store on a log vSSD. Counters are since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StoreStatus {
     pub free_ratio: f64,
@@ -105,7 +105,6 @@ pub struct StoreStatus {
     pub live_bytes: u64,
     pub gets: u64,
     pub puts: u64,
-    pub deletes: u64,
     /// Puts refused because the store is full.
     pub refused: u64,
     pub compactions: u64,

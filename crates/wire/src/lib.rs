@@ -4,7 +4,7 @@
 //! big-endian. `docs/wire.md` draws it byte by byte. There is one encoding of every packet: what decodes encodes
 //! again to the same bytes, and everything else is refused with a [`DecodeError`] that shows the offending value.
 //!
-//! Reading order: [`header`], `body`, then the services: `table`, `block`, `kv`, `keys`, `control`. `codec` has the building blocks,
+//! Reading order: [`header`], `body`, then the services: `table`, `block`, `keys`, `control`. `codec` has the building blocks,
 //! [`limits`] the bounds.
 
 mod block;
@@ -15,7 +15,6 @@ mod control;
 mod error;
 pub mod header;
 mod keys;
-mod kv;
 pub mod limits;
 mod payload;
 pub mod pcap;

@@ -1,8 +1,8 @@
 //! The messages that nodes exchange, as types; `wire` defines their bytes.
 //!
 //! Each service has one message type in a module of its own, which [`Body`] holds. [`table`]: the switch's tables.
-//! [`kv`]: key-value stores on log vSSDs. [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas
-//! with each other). [`control`]: servers and clients with the metadata service. [`keys`]: the replicated key-value store.
+//! [`block`]: replicated blocks ([`io`]: clients with the replicas of a set, through the switch; [`peer`]: replicas with each
+//! other). [`control`]: servers and clients with the metadata service. [`keys`]: the replicated key-value store.
 //! [`cloud`]: cloud disks.
 
 pub mod block;
@@ -11,7 +11,6 @@ pub mod control;
 pub mod epochs;
 pub mod io;
 pub mod keys;
-pub mod kv;
 pub mod peer;
 pub mod table;
 
@@ -21,7 +20,6 @@ pub use control::{
     ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View, ViewState,
 };
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
-pub use kv::{Kv, KvError};
 pub use peer::Peer;
 pub use table::{GcField, GcOp, PEERS_MAX, ReadLoad, Table, TableError, VssdRow};
 
@@ -159,8 +157,6 @@ macro_rules! services {
             Table(table),
             /// Replicated blocks.
             Block(block),
-            /// Key-value stores on log vSSDs.
-            Kv(kv),
             /// With the metadata service.
             Control(control),
             /// Replicated key-value stores.
@@ -173,7 +169,7 @@ macro_rules! services {
 
 /// The modules of [`apis!`].
 pub(crate) mod api {
-    pub use crate::{admin, kv, store, volume};
+    pub use crate::{admin, kv, volume};
 }
 
 /// The APIs, as `Name(module)`: a module with `Op`, `Reply` and `Error`. A new one is a line here and in [`api`].
@@ -182,8 +178,6 @@ macro_rules! apis {
         $with! {
             /// To a volume client: I/O of a volume, and attachment of its writer.
             Volume(volume),
-            /// To a client of the stores on log vSSDs.
-            Store(store),
             /// To the metadata service, directly or forwarded by a volume client.
             Admin(admin),
             /// To whoever serves keys.

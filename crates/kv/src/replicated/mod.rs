@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
-use rackweave_core::msg::keys::{GetResult, Keys, Message, PutResult};
 use rackweave_core::msg::{Body, LiveVolumes, Op, Packet, View};
 use rackweave_core::{
     BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
@@ -96,6 +95,8 @@ impl Logged for KvNode {
         let (undecided, keys) = self.counts();
         (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
         (s.undecided, s.keys) = (undecided as u64, keys as u64);
+        let answered = self.answered();
+        (s.gets, s.puts, s.refused) = (answered.gets, answered.puts, answered.refused);
     }
     fn takes(body: &Body) -> bool {
         matches!(body, Body::Keys(_))
@@ -154,7 +155,6 @@ pub struct LogService<N: Logged> {
     unordered: u64,
     /// Free blocks, and whether it compacts, as last reported to the monitor.
     seen: (u32, bool),
-    counts: StoreStatus,
 }
 
 impl<N: Logged> std::fmt::Debug for LogService<N> {
@@ -186,7 +186,6 @@ impl<N: Logged> LogService<N> {
             ordered: false,
             unordered: 0,
             seen: (0, false),
-            counts: StoreStatus::default(),
         }
     }
     pub fn store(&self) -> Option<&Store> {
@@ -279,7 +278,7 @@ impl<N: Logged> LogService<N> {
             Ok(node) => self.phase = Phase::Runs(Box::new(node)),
             Err(e) => return self.refuse(Refused::Record(e)),
         }
-        cx.fx.trace(trace::KV_OPENED, u64::from(self.vssd.0), 0);
+        cx.fx.trace(trace::KEYS_OPENED, u64::from(self.vssd.0), 0);
         self.act(cx, Event::Timer);
     }
 
@@ -296,16 +295,6 @@ impl<N: Logged> LogService<N> {
         let incarnation = cx.incarnation;
         for p in self.node_fx.packets.drain(..) {
             let mut p = N::into_message(p);
-            if let Body::Keys(Keys(answer)) = &p.body {
-                match &**answer {
-                    Message::PutReply { result: PutResult::Done(_), .. } => self.counts.puts += 1,
-                    Message::PutReply { result: PutResult::NoSpace, .. } => self.counts.refused += 1,
-                    Message::GetReply { result: GetResult::Value { .. } | GetResult::NoRoom { .. }, .. } => {
-                        self.counts.gets += 1;
-                    }
-                    _ => {}
-                }
-            }
             p.header.incarnation = incarnation;
             // A read has the vSSD that it is for: the switch takes it there.
             if p.header.op != Op::Read {
@@ -405,7 +394,7 @@ impl<N: Logged> Service for LogService<N> {
     }
     fn status(&self, _: Time, ssd: &Ssd, status: &mut VssdStatus) {
         status.serving = self.serves();
-        let mut s = self.counts;
+        let mut s = StoreStatus::default();
         if let Some(store) = &self.store {
             let (space, stats) = (store.space(), store.stats());
             let (manager, inner) = ssd.log(self.vssd);

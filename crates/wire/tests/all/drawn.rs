@@ -14,9 +14,9 @@ use rackweave_core::msg::control::{
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, NackBlock, ScanEntry};
 use rackweave_core::msg::{
-    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest, Kv,
-    KvError, LiveVolumes, Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, Table,
-    TableError, View, ViewState, VssdRow, kv,
+    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, GcField, GcOp, Header, IoError, IoReply, IoRequest,
+    LiveVolumes, Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, Table, TableError,
+    View, ViewState, VssdRow,
 };
 use rackweave_core::volume::{Extent, VolumeInfo, VolumeLimits};
 use rackweave_core::{
@@ -132,7 +132,7 @@ impl Draw {
     }
 
     fn body(&mut self) -> (Op, Body) {
-        match self.below(15) {
+        match self.below(13) {
             0 => (Op::CreateVssd, Body::Table(Table::Create(Box::new(self.row())))),
             1 => (Op::DelVssd, Body::Table(Table::Delete)),
             2 => (Op::GcOp, Body::Table(Table::Gc(self.gc()))),
@@ -155,10 +155,8 @@ impl Draw {
                     erasing: self.bool(),
                 })),
             ),
-            9 => self.kv_request(),
-            10 => (Op::Reply, Body::Kv(self.kv_answer())),
-            11 => (Op::Control, Body::Control(self.control())),
-            12 | 13 => {
+            9 => (Op::Control, Body::Control(self.control())),
+            10 | 11 => {
                 let keys = self.keys();
                 (keys.0.op(), Body::Keys(keys))
             }
@@ -166,45 +164,6 @@ impl Draw {
                 let cloud = self.cloud();
                 (cloud.0.op(), Body::Cloud(cloud))
             }
-        }
-    }
-
-    /// A tenth of them are as long as they may be.
-    fn octets(&mut self, max: u32) -> Bytes {
-        let len = match self.below(10) {
-            0 => max as usize,
-            _ => self.below(40) as usize,
-        };
-        let fill = self.u32() as u8;
-        vec![fill; len].into()
-    }
-    fn kv_request(&mut self) -> (Op, Body) {
-        let (key, mutation) = (self.octets(kv::KEY_MAX), self.mutation());
-        match self.below(3) {
-            0 => (Op::Read, Body::Kv(Kv::Get { key })),
-            1 => (Op::Write, Body::Kv(Kv::Delete(Box::new(kv::KvDelete { key, mutation })))),
-            _ => {
-                let value = self.octets(kv::VALUE_MAX);
-                (Op::Write, Body::Kv(Kv::Put(Box::new(kv::KvPut { key, mutation, value }))))
-            }
-        }
-    }
-    fn kv_answer(&mut self) -> Kv {
-        let error = match self.below(7) {
-            0 => KvError::NotServing,
-            1 => KvError::Epoch,
-            2 => KvError::Full,
-            3 => KvError::ValueTooLong { len: self.u32(), max: self.u32() },
-            4 => KvError::KeyLength { len: self.u32() },
-            5 => KvError::Corrupt,
-            _ => KvError::Device,
-        };
-        match self.below(5) {
-            0 => Kv::Got(Ok(None)),
-            1 => Kv::Got(Ok(Some(self.octets(kv::VALUE_MAX)))),
-            2 => Kv::Got(Err(error)),
-            3 => Kv::Changed(Ok(self.bool())),
-            _ => Kv::Changed(Err(error)),
         }
     }
 

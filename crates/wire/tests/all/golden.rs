@@ -11,12 +11,11 @@ use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::kv::{KvDelete, KvPut};
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, ScanEntry};
 use rackweave_core::msg::{
     ALL_WITNESSES, Block, BlockRange, Body, Class, Control, FENCE_ALL, GcField, GcOp, Header, IoError, IoReply,
-    IoRequest, Kv, KvError, LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, Table,
-    TableError, View, ViewState, VssdRow,
+    IoRequest, LiveVolumes, Member, Mutation, Op, Packet, Peer, ReadLoad, Role, SectorRange, Table, TableError, View,
+    ViewState, VssdRow,
 };
 use rackweave_core::{
     BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, SetId, Timestamp, VolumeId, VssdId,
@@ -161,27 +160,6 @@ fn refusals() -> Vec<(&'static str, Control)> {
     ]
 }
 
-/// Requests to a key-value store and their answers.
-fn stores() -> Vec<(&'static str, Packet)> {
-    let (key, value) = (Bytes::from_static(b"key"), Bytes::from_static(b"value"));
-    let put = KvPut { key: key.clone(), mutation: mutation(), value: value.clone() };
-    let delete = KvDelete { key: key.clone(), mutation: mutation() };
-    let got = |result| packet(Op::Reply, Body::Kv(Kv::Got(result)));
-    let changed = |result| packet(Op::Reply, Body::Kv(Kv::Changed(result)));
-    vec![
-        ("kv_get", packet(Op::Read, Body::Kv(Kv::Get { key }))),
-        ("kv_put", packet(Op::Write, Body::Kv(Kv::Put(Box::new(put))))),
-        ("kv_delete", packet(Op::Write, Body::Kv(Kv::Delete(Box::new(delete))))),
-        ("kv_got", got(Ok(Some(value)))),
-        ("kv_missing", got(Ok(None))),
-        ("kv_get_failed", got(Err(KvError::Corrupt))),
-        ("kv_changed", changed(Ok(true))),
-        ("kv_full", changed(Err(KvError::Full))),
-        ("kv_too_long", changed(Err(KvError::ValueTooLong { len: 0x7000, max: 0x6000 }))),
-        ("kv_epoch", changed(Err(KvError::Epoch))),
-    ]
-}
-
 #[expect(clippy::too_many_lines, reason = "a list of values")]
 fn samples() -> Vec<(&'static str, Packet)> {
     let range = SectorRange { volume: VolumeId(7), first: 0x1_0000_0001, count: 1 };
@@ -274,7 +252,6 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("admin_reply_no_level", Control::AdminReply(Err(Box::new(no_level)))),
     ];
     samples.extend(isolated.map(control));
-    samples.extend(stores());
     samples
 }
 

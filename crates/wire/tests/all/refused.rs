@@ -121,29 +121,6 @@ fn bodies() {
 }
 
 #[test]
-fn keys_and_values_longer_than_permitted() {
-    use rackweave_core::msg::kv::{KEY_MAX, KvPut, VALUE_MAX};
-    use rackweave_core::msg::{Kv, Mutation};
-    let put = |key: usize, value: usize| {
-        let (key, value) = (vec![1; key].into(), vec![2; value].into());
-        Body::Kv(Kv::Put(Box::new(KvPut { key, mutation: Mutation::default(), value })))
-    };
-    let at = 80 + 1 + 24;
-    let (what, limit, count) = ("bytes of a key", KEY_MAX, KEY_MAX + 1);
-    let over = (count as u16).to_be_bytes();
-    let longer = with(bytes(Op::Write, put(4, 4)), at, &over);
-    assert_eq!(longer, DecodeError::TooMany { what, count, limit, offset: at });
-    let (what, limit, count) = ("bytes of a value", VALUE_MAX, VALUE_MAX + 1);
-    let longer = with(bytes(Op::Write, put(4, 4)), at + 6, &count.to_be_bytes());
-    assert_eq!(longer, DecodeError::TooMany { what, count, limit, offset: at + 6 });
-    let refused = |body| encode(&packet(Op::Write, body), &mut Vec::new());
-    assert!(refused(put(KEY_MAX as usize, VALUE_MAX as usize)).is_ok());
-    assert!(refused(put(KEY_MAX as usize + 1, 0)).is_err() && refused(put(1, VALUE_MAX as usize + 1)).is_err());
-    let got = bytes(Op::Reply, Body::Kv(Kv::Got(Ok(None))));
-    assert_eq!(with(got, 81, &[3]), DecodeError::UnknownKind { what: "answer to a get", kind: 3, offset: 81 });
-}
-
-#[test]
 fn texts() {
     use rackweave_core::msg::Control;
     let attach = |name: &str| Body::Control(Control::Attach { name: name.into() });
