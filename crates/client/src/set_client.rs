@@ -150,6 +150,11 @@ impl<M> SetClient<M> {
     pub fn new(cfg: SetClientConfig) -> SetClient<M> {
         SetClient { registration: Some(Registration::new()), ..SetClient::unregistered(cfg, None, 0) }
     }
+    /// A client whose node the metadata service has admitted as this incarnation: it requests the map, and registers as nothing
+    /// else. Answers to an earlier incarnation's messages are not taken for answers to its own.
+    pub fn admitted(cfg: SetClientConfig, incarnation: Incarnation) -> SetClient<M> {
+        SetClient { registration: Some(Registration::new()), ..SetClient::routed_by_owner(cfg, incarnation) }
+    }
     /// A client whose owner calls [`SetClient::route`]. Answers to an earlier incarnation's messages are not taken for
     /// answers to its own.
     pub fn routed_by_owner(cfg: SetClientConfig, incarnation: Incarnation) -> SetClient<M> {

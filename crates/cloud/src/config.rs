@@ -4,6 +4,9 @@ use rackweave_core::Span;
 
 use crate::log::LogLimits;
 
+/// Most writes of a proxy's batch: its jobs, of which one may be a merge.
+pub const BATCH_WRITES_MAX: usize = crate::segment::JOBS_MAX + crate::merger::AHEAD_MAX;
+
 /// When logs are merged (DF4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MergeMode {
@@ -39,6 +42,10 @@ pub struct Config {
     pub merge: MergeMode,
     /// Most bytes of a proxy's batch; a message's contents at least.
     pub batch_bytes: u64,
+    /// A proxy takes no writes while its overlay has more bytes.
+    pub overlay_bytes: u64,
+    /// A stripe moves to the storage layer when it has not changed for this long, or half of the overlay's bytes are taken.
+    pub move_after: Span,
     /// Above, a sub-log's entries are merged in the foreground.
     pub merge_foreground_bytes: u64,
     /// A client's reported queue depth counts for this long (rule 26).
@@ -60,6 +67,8 @@ impl Default for Config {
             log: LogLimits::default(),
             merge: MergeMode::Prioritized,
             batch_bytes: 1 << 20,
+            overlay_bytes: 4 << 20,
+            move_after: Span::from_millis(20),
             merge_foreground_bytes: 16 << 20,
             depth_expiry: Span::from_millis(100),
         }

@@ -1,10 +1,12 @@
 //! What the parts of a server use of it, and the continuations of its forced writes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use rackweave_core::journal::{Change, Journal};
 use rackweave_core::{Effects, Epoch, NodeId, Time, TracePoint, VolumeId};
 
+use crate::chunk::{Asked, Asks, ChunkOp, Shares};
 use crate::config::Config;
 use crate::msg::{Body, Packet};
 use crate::types::Serial;
@@ -42,6 +44,10 @@ pub(crate) struct Ctx<'a> {
     /// Bytes of contents that the store can take.
     pub room: u64,
     pub config: &'a Config,
+    /// Whether the storage layer makes no change of an earlier epoch.
+    pub fenced: bool,
+    pub shares: Arc<Shares>,
+    pub asks: &'a mut Asks,
     pub journal: &'a mut Journal<Forced>,
     pub fx: &'a mut Effects<Packet>,
     /// Messages to other parts of the same server.
@@ -55,6 +61,10 @@ impl Ctx<'_> {
     pub fn send(&mut self, to: NodeId, body: Body) {
         let packet = self.packet(to, body);
         if to == self.me { self.own.push_back(packet) } else { self.fx.send(packet) }
+    }
+    /// Requests something of the storage layer.
+    pub fn ask(&mut self, op: ChunkOp, what: Asked) {
+        self.asks.ask((self.volume, self.epoch), Arc::clone(&self.shares), op, what);
     }
     /// Writes the changes; then the message is sent.
     pub fn force(&mut self, changes: Vec<Change>, to: NodeId, body: Body) {

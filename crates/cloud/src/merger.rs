@@ -19,7 +19,7 @@ use crate::view::View;
 /// Most serials of a round of `TraverseMeta`.
 const ROUND_MAX: u64 = 256;
 /// Most entries that are read ahead.
-const AHEAD_MAX: usize = 32;
+pub(crate) const AHEAD_MAX: usize = 32;
 
 #[derive(Debug)]
 struct Entry {

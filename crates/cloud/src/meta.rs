@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::journal::{self, Journal};
-use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, Time, VolumeId};
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, SetId, Time, VolumeId};
 
 use crate::adoption::{Recovery, Report, Waits};
 use crate::config::Config;
@@ -19,6 +19,14 @@ use crate::trace::{ADOPTED, EPOCH_BEGUN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED}
 use crate::view::View;
 
 const WRITE_BYTES: usize = 256 << 10;
+
+/// A volume of the role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    pub shape: Shape,
+    /// The replica sets that its contents are on.
+    pub sets: Vec<SetId>,
+}
 
 #[derive(Debug)]
 struct ServerState {
@@ -39,6 +47,8 @@ enum Written {
 #[derive(Debug)]
 struct VolumeState {
     striping: Striping,
+    /// The sets that its contents are on.
+    sets: Vec<SetId>,
     record: VolumeRecord,
     /// The view, once it is durable and while its epoch lasts.
     published: Option<View>,
@@ -62,9 +72,10 @@ pub struct Meta {
 }
 
 impl VolumeState {
-    fn new(shape: Shape) -> Result<VolumeState, StripingError> {
+    fn new(Disk { shape, sets }: Disk) -> Result<VolumeState, StripingError> {
         Ok(VolumeState {
             striping: Striping::of(&shape)?,
+            sets,
             record: VolumeRecord::new(shape),
             published: None,
             sealing: None,
@@ -72,6 +83,9 @@ impl VolumeState {
             recording: false,
             retry_at: Time::ZERO,
         })
+    }
+    fn seal(&self) -> Body {
+        Body::Seal { shape: self.record.shape, sets: self.sets.clone() }
     }
 }
 
@@ -86,7 +100,7 @@ impl Meta {
     pub fn new(
         me: NodeId,
         config: Config,
-        volumes: &BTreeMap<VolumeId, Shape>,
+        volumes: &BTreeMap<VolumeId, Disk>,
         saved: &[(Bytes, Bytes)],
     ) -> Result<Meta, RecordError> {
         let mut meta = Meta {
@@ -98,8 +112,8 @@ impl Meta {
             started: false,
             wake_at: Time::MAX,
         };
-        for (id, shape) in volumes {
-            meta.create(*id, *shape)?;
+        for (id, disk) in volumes {
+            meta.create(*id, disk.clone())?;
         }
         for (key, value) in saved {
             match meta_record::read(key, value)? {
@@ -124,8 +138,8 @@ impl Meta {
     ///
     /// # Errors
     /// It cannot be divided so.
-    pub fn create(&mut self, id: VolumeId, shape: Shape) -> Result<(), StripingError> {
-        self.volumes.insert(id, VolumeState::new(shape)?);
+    pub fn create(&mut self, id: VolumeId, disk: Disk) -> Result<(), StripingError> {
+        self.volumes.insert(id, VolumeState::new(disk)?);
         Ok(())
     }
     /// Forgets a volume: its client is fenced, and servers drop it when they report it.
@@ -149,6 +163,10 @@ impl Meta {
     /// The view of a volume's epoch, if it has begun.
     pub fn view(&self, volume: VolumeId) -> Option<&View> {
         self.volumes.get(&volume)?.published.as_ref()
+    }
+    /// The number of a volume's last epoch, which may not have begun yet.
+    pub fn epoch(&self, volume: VolumeId) -> Option<Epoch> {
+        self.volumes.get(&volume).map(|v| v.record.epoch)
     }
     /// Why no epoch of the volume begins.
     pub fn waits(&self, volume: VolumeId) -> Option<Waits> {
@@ -235,7 +253,7 @@ impl Meta {
                     self.send(fx, n, *id, view.epoch, Body::View(Box::new(view.clone())));
                 }
                 (None, Some(reports)) if !reports.contains_key(&n) => {
-                    self.send(fx, n, *id, v.record.epoch, Body::Seal { shape: v.record.shape });
+                    self.send(fx, n, *id, v.record.epoch, v.seal());
                 }
                 _ => {}
             }
@@ -301,10 +319,10 @@ impl Meta {
     fn seal_all(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id) else { return };
         v.retry_at = now + self.config.retry;
-        let (epoch, shape) = (v.record.epoch, v.record.shape);
+        let (epoch, seal) = (v.record.epoch, v.seal());
         let Some(reports) = &v.sealing else { return };
         let to: Vec<NodeId> = self.servers.keys().copied().filter(|n| !reports.contains_key(n)).collect();
-        to.into_iter().for_each(|n| self.send(fx, n, id, epoch, Body::Seal { shape }));
+        to.into_iter().for_each(|n| self.send(fx, n, id, epoch, seal.clone()));
     }
     fn try_finish(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id).filter(|v| !v.recording) else { return };

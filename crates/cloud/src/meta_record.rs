@@ -1,4 +1,4 @@
-//! Durable records of the metadata role, format version 1 ([`rackweave_core::records`]).
+//! Durable records of the metadata role, format version 2 ([`rackweave_core::records`]).
 //!
 //! | key | record |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Durable records, format version 1 ([`rackweave_core::records`]). Numbers in keys are big-endian.
+//! Durable records, format version 2 ([`rackweave_core::records`]). Numbers in keys are big-endian.
 //!
 //! | key | record |
 //! |---|---|
@@ -7,26 +7,24 @@
 //! u8, 0 u8, first sector u64, sectors u32, file u32, place in it u32 |
 //! | `d` volume u32, file u32, place u32 | an entry's data, as contents |
 //! | `s` volume u32, segment u32 | version u8, a segment's state: number of the last batch u64, merged serial u64, the last batch as bytes: merged
-//! serial u64, u32 × [first sector u64, sectors u32, u8 (0 contents, 1 zeroes, 2 discarded), contents without version] |
-//! | `a` volume u32, segment u32, stripe u64 | version u8, chunk u64 |
-//! | `t` volume u32, segment u32, chunk u64 | version u8, u32 × [block of the chunk u32, block id u64] |
-//! | `b` volume u32, segment u32, block id u64 | a block, as contents |
+//! serial u64, u32 × [first sector u64, sectors u32, u8 (0 contents, 1 zeroes, 2 discarded), contents without version],
+//! moved: u32 × stripe u64 |
+//! | `b` volume u32, segment u32, stripe u64, block of the stripe u32 | version u8, the sectors that count u8 (as bits), contents without version |
+//! | `z` volume u32, segment u32, stripe u64 | version u8: what no block of the stripe has is zero |
 //!
 //! Contents are a version u8, then u8 0 and the bytes, or u8 1 and u64 × identities of elided sectors.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
+use rackweave_core::msg::cloud::Stripe;
 use rackweave_core::records::{Reader, Writer};
 use rackweave_core::{Epoch, MESSAGE_MAX, Payload, SECTOR, SECTORS_PER_BLOCK, VolumeId};
 
-use crate::chunk::{BlockId, ChunkId};
 use crate::log::{Kind, Meta, Position};
 use crate::msg::Batch;
 use crate::stripe::{Shape, Striping, StripingError};
 use crate::types::{Contents, EntryId, Extent, Serial, Write};
 
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 
 /// A record that no program of this version wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,9 +57,9 @@ pub enum Record {
     Data(VolumeId, Position, Payload),
     /// Number of the last batch, merged serial, the last batch.
     Segment(SegmentKey, u64, Serial, Batch),
-    Map(SegmentKey, u64, ChunkId),
-    Table(SegmentKey, ChunkId, BTreeMap<u32, BlockId>),
-    Block(SegmentKey, BlockId, Payload),
+    /// Of the overlay: stripe, block of it, the sectors that count.
+    Block(SegmentKey, u64, u32, u8, Payload),
+    Zeroed(SegmentKey, u64),
 }
 
 fn key(kind: u8, volume: VolumeId, rest: &[&[u8]]) -> Bytes {
@@ -82,14 +80,11 @@ pub fn data_key(volume: VolumeId, p: Position) -> Bytes {
 pub fn segment_key(s: SegmentKey) -> Bytes {
     key(b's', s.volume, &[&s.segment.to_be_bytes()])
 }
-pub fn map_key(s: SegmentKey, stripe: u64) -> Bytes {
-    key(b'a', s.volume, &[&s.segment.to_be_bytes(), &stripe.to_be_bytes()])
+pub fn block_key(s: SegmentKey, stripe: u64, place: u32) -> Bytes {
+    key(b'b', s.volume, &[&s.segment.to_be_bytes(), &stripe.to_be_bytes(), &place.to_be_bytes()])
 }
-pub fn table_key(s: SegmentKey, chunk: ChunkId) -> Bytes {
-    key(b't', s.volume, &[&s.segment.to_be_bytes(), &chunk.0.to_be_bytes()])
-}
-pub fn block_key(s: SegmentKey, block: BlockId) -> Bytes {
-    key(b'b', s.volume, &[&s.segment.to_be_bytes(), &block.0.to_be_bytes()])
+pub fn zeroed_key(s: SegmentKey, stripe: u64) -> Bytes {
+    key(b'z', s.volume, &[&s.segment.to_be_bytes(), &stripe.to_be_bytes()])
 }
 
 fn begin() -> Writer {
@@ -145,11 +140,11 @@ pub fn payload(p: &Payload) -> Bytes {
 pub fn segment(last: u64, merged: Serial, batch: &[u8]) -> Bytes {
     begin().u64(last).u64(merged.0).bytes(batch).end()
 }
-pub fn chunk(chunk: ChunkId) -> Bytes {
-    begin().u64(chunk.0).end()
+pub fn block(valid: u8, contents: &Payload) -> Bytes {
+    write_payload(begin().u8(valid), contents).end()
 }
-pub fn table(table: &BTreeMap<u32, BlockId>) -> Bytes {
-    table.iter().fold(begin().u32(table.len() as u32), |w, (place, id)| w.u32(*place).u64(id.0)).end()
+pub fn zeroed() -> Bytes {
+    begin().end()
 }
 
 fn write_contents(w: Writer, write: &Write) -> Writer {
@@ -174,13 +169,16 @@ fn read_contents(r: &mut Reader) -> Option<Write> {
 /// A batch without its filled stripes: a copy that joins begins anew in the next epoch.
 pub fn batch(b: &Batch) -> Bytes {
     let w = Writer::default().u64(b.merged.0).u32(b.writes.len() as u32);
-    b.writes.iter().fold(w, write_contents).end()
+    let w = b.writes.iter().fold(w, write_contents).u32(b.moved.len() as u32);
+    b.moved.iter().fold(w, |w, s| w.u64(s.0)).end()
 }
 fn read_batch(r: &mut Reader) -> Option<Batch> {
     let merged = Serial(r.u64()?);
     let n = r.u32()?;
     let writes: Option<Vec<Write>> = (0..n).map(|_| read_contents(r)).collect();
-    Some(Batch { writes: writes?, merged, fill: Vec::new() })
+    let (writes, n) = (writes?, r.u32()?);
+    let moved: Option<Vec<Stripe>> = (0..n).map(|_| Some(Stripe(r.u64()?))).collect();
+    Some(Batch { writes, merged, fill: Vec::new(), moved: moved? })
 }
 
 fn read_meta(id: EntryId, r: &mut Reader) -> Option<Meta> {
@@ -228,18 +226,12 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
                     let batch = read_batch(&mut b).filter(|_| b.rest.is_empty())?;
                     Record::Segment(s, last, merged, batch)
                 }
-                b'a' => Record::Map(s, k.big64()?, ChunkId(r.u64()?)),
-                b't' => {
-                    let chunk = ChunkId(k.big64()?);
-                    let n = r.u32()?;
-                    let table: Option<BTreeMap<u32, BlockId>> =
-                        (0..n).map(|_| Some((r.u32()?, BlockId(r.u64()?)))).collect();
-                    Record::Table(s, chunk, table?)
-                }
                 b'b' => {
-                    let block = BlockId(k.big64()?);
-                    Record::Block(s, block, read_payload(r).filter(|p| p.sectors() == SECTORS_PER_BLOCK)?)
+                    let (stripe, place, valid) = (k.big64()?, k.big32()?, r.u8()?);
+                    let contents = read_payload(r).filter(|p| p.sectors() == SECTORS_PER_BLOCK)?;
+                    Record::Block(s, stripe, place, valid, contents)
                 }
+                b'z' => Record::Zeroed(s, k.big64()?),
                 _ => return None,
             }
         }
@@ -267,5 +259,5 @@ pub(crate) fn read_as<T>(
 /// # Errors
 /// A record of another version, or one that no version wrote.
 pub fn read(key: &Bytes, value: &[u8]) -> Result<Record, RecordError> {
-    read_as(key, value, b"Vmdsatb", contents)
+    read_as(key, value, b"Vmdsbz", contents)
 }

@@ -3,18 +3,21 @@
 //! The owner gathers writes and merges into numbered batches, one under way at a time. A member applies a batch, its map
 //! changes and its merged serial as one atomic write, and acknowledges. A batch is committed when it is durable on all
 //! members; then clients are answered. Two holders therefore differ by the last batch at most: a new owner is one that has
-//! it, and gives it to the others before it serves. A copy that joins begins empty; whole stripes in batches fill it.
+//! it, and gives it to the others before it serves. A copy that joins begins empty; batches fill it with the overlay.
+//!
+//! What a batch wrote is in the overlay ([`crate::overlay`]) until it has moved to the storage layer ([`crate::moves`]).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::journal::Change;
-use rackweave_core::{MESSAGE_MAX, NodeId, SECTOR, Time};
+use rackweave_core::{MESSAGE_MAX, NodeId, Payload, SECTOR, Time};
 
-use crate::chunk::{ChunkStore, LocalChunks};
+use crate::chunk::{Asked, ChunkOp};
 use crate::ctx::{Ctx, Forced};
-use crate::map::AddressMap;
+use crate::moves::Moves;
 use crate::msg::{Batch, Body, ReadResult, SegmentReport};
+use crate::overlay::{Overlay, covered};
 use crate::record::{self, Record, SegmentKey};
 use crate::stripe::Striping;
 use crate::trace::{EQUALIZED, FILLED, MERGE_REPEATED, READ_HELD, WRITE_REPEATED};
@@ -22,10 +25,10 @@ use crate::types::{Contents, Extent, Serial, Write};
 use crate::view::Placement;
 
 /// Most jobs of a batch: as many as one forced write takes quickly.
-const JOBS_MAX: usize = 32;
+pub(crate) const JOBS_MAX: usize = 32;
 /// Most jobs that wait at a proxy. Clients repeat what finds no room.
 const QUEUE_MAX: usize = 1024;
-/// Most reads that wait for a batch.
+/// Most reads that wait for a batch, and most that the storage layer has not answered.
 const HELD_MAX: usize = 1024;
 
 #[derive(Clone, Debug)]
@@ -56,24 +59,27 @@ fn fitting(queue: &VecDeque<Job>, most: u64) -> usize {
 }
 
 #[derive(Debug, Default)]
-struct Flight {
+pub(crate) struct Flight {
     number: u64,
     jobs: Vec<Job>,
-    batch: Batch,
+    pub batch: Batch,
     /// Filling goes on from this stripe, if it took part.
     fill_from: Option<u64>,
 }
 
 /// The proxy's part, in one epoch.
 #[derive(Debug, Default)]
-struct Lead {
+pub(crate) struct Lead {
     acked: BTreeMap<NodeId, u64>,
     own: u64,
     /// All holders have the last batch of the epochs before.
-    ready: bool,
-    flight: Option<Flight>,
+    pub ready: bool,
+    pub flight: Option<Flight>,
     queue: VecDeque<Job>,
     held: Vec<(NodeId, u64, Extent)>,
+    /// Reads that the storage layer has not answered.
+    reading: BTreeSet<(NodeId, u64)>,
+    pub moves: Moves,
     done: BTreeSet<u64>,
     pending: BTreeSet<u64>,
     floor: u64,
@@ -85,10 +91,9 @@ struct Lead {
 
 #[derive(Debug)]
 pub(crate) struct Segment {
-    key: SegmentKey,
-    striping: Striping,
-    map: AddressMap,
-    chunks: LocalChunks,
+    pub(crate) key: SegmentKey,
+    pub(crate) striping: Striping,
+    pub(crate) overlay: Overlay,
     last: u64,
     durable: u64,
     merged: Serial,
@@ -96,7 +101,7 @@ pub(crate) struct Segment {
     placement: Placement,
     joined: bool,
     equal: bool,
-    lead: Option<Lead>,
+    pub(crate) lead: Option<Lead>,
 }
 
 impl Segment {
@@ -104,8 +109,7 @@ impl Segment {
         Segment {
             key,
             striping,
-            map: AddressMap::new(key),
-            chunks: LocalChunks::new(key),
+            overlay: Overlay::new(key),
             last: 0,
             durable: 0,
             merged: Serial(0),
@@ -116,43 +120,35 @@ impl Segment {
             lead: None,
         }
     }
-    /// A record of it that was saved. After the last, [`Segment::is_whole`].
+    /// A record of it that was saved.
     pub fn found(&mut self, record: Record) {
         match record {
             Record::Segment(_, last, merged, batch) => {
                 (self.last, self.durable, self.merged, self.batch) = (last, last, merged, batch);
             }
-            Record::Map(_, stripe, chunk) => self.map.found(stripe, chunk),
-            Record::Table(_, chunk, table) => self.chunks.found_table(chunk, table),
-            Record::Block(_, block, contents) => self.chunks.found_block(block, contents),
+            Record::Block(_, stripe, place, valid, contents) => self.overlay.found(stripe, place, valid, contents),
+            Record::Zeroed(_, stripe) => self.overlay.found_zeroed(stripe),
             Record::Volume(..) | Record::Meta(..) | Record::Data(..) => {}
         }
-    }
-    /// Whether all blocks are there that its chunks name.
-    pub fn is_whole(&mut self) -> bool {
-        self.chunks.count()
     }
     /// Keys of its records.
     pub fn keys(&self, keys: &mut Vec<Bytes>) {
         keys.push(record::segment_key(self.key));
-        keys.extend(self.map.iter().map(|(stripe, _)| record::map_key(self.key, stripe)));
-        self.chunks.keys(keys);
+        self.overlay.keys(keys);
     }
     /// Whether something under way must be repeated, or goes on by itself.
     pub fn is_busy(&self) -> bool {
         let joining = !self.placement.joining.is_empty();
-        self.lead.as_ref().is_some_and(|l| l.flight.is_some() || joining || !l.queue.is_empty())
+        let moving = !self.overlay.is_empty();
+        self.lead.as_ref().is_some_and(|l| l.flight.is_some() || joining || moving || !l.queue.is_empty())
     }
     /// What is durable; nothing for a copy that never took part.
     pub fn report(&self) -> SegmentReport {
         SegmentReport { segment: self.key.segment, last: self.last, merged: self.merged }
     }
-    pub fn read(&self, part: Extent) -> rackweave_core::Payload {
-        let (stripe, at) = self.striping.place(part.first);
-        match self.map.get(stripe) {
-            Some(chunk) => self.chunks.read(chunk, at, part.count),
-            None => rackweave_core::Payload::Zero { sectors: part.count },
-        }
+    /// Bytes that its proxy has yet to move.
+    pub fn overlaid(&self) -> u64 {
+        self.lead.as_ref().map_or(0, |_| self.overlay.bytes())
     }
     /// The epoch has ended: what was not committed is decided by the next.
     pub fn seal(&mut self) {
@@ -179,29 +175,19 @@ impl Segment {
         self.go_on(ctx);
     }
 
-    fn apply_write(&mut self, write: &Write, changes: &mut Vec<Change>) {
+    fn apply_write(&mut self, now: Time, write: &Write, changes: &mut Vec<Change>) {
         let (stripe, at) = self.striping.place(write.extent.first);
+        let (count, whole) = (write.extent.count, self.striping.stripe());
         match &write.contents {
-            Contents::Data(data) => {
-                let chunk = self.map.get_or_allocate(stripe, changes);
-                self.chunks.write(chunk, at, data, changes);
-            }
-            Contents::Discarded if write.extent.count == self.striping.stripe() => {
-                if let Some(chunk) = self.map.remove(stripe, changes) {
-                    self.chunks.remove(chunk, changes);
-                }
-            }
-            Contents::Zeroes | Contents::Discarded => {
-                if let Some(chunk) = self.map.get(stripe) {
-                    self.chunks.trim(chunk, at, write.extent.count, changes);
-                }
-            }
+            Contents::Data(data) => self.overlay.write(now, stripe, at, data, changes),
+            Contents::Zeroes | Contents::Discarded => self.overlay.zero(now, stripe, (at, count), whole, changes),
         }
     }
     fn apply(&mut self, ctx: &mut Ctx, number: u64, batch: Batch, fill: bool) {
         let mut changes = Vec::new();
+        batch.moved.iter().for_each(|s| self.overlay.remove(s.0, &mut changes));
         let writes = batch.fill.iter().filter(|_| fill).chain(&batch.writes).cloned().collect::<Vec<_>>();
-        writes.iter().for_each(|w| self.apply_write(w, &mut changes));
+        writes.iter().for_each(|w| self.apply_write(ctx.now, w, &mut changes));
         // One record set: a merge that is applied without its serial would be applied again, over newer writes.
         let recorded = if mutant!("cloud.merge.serial-apart") { self.merged } else { batch.merged };
         (self.last, self.merged) = (number, batch.merged);
@@ -217,10 +203,7 @@ impl Segment {
     /// Gives all up, and begins as a copy that knows the number of the last batch and nothing else.
     fn join(&mut self, ctx: &mut Ctx, number: u64, batch: Batch) {
         let mut changes = Vec::new();
-        for (stripe, chunk) in self.map.iter().collect::<Vec<_>>() {
-            self.map.remove(stripe, &mut changes);
-            self.chunks.remove(chunk, &mut changes);
-        }
+        self.overlay.clear(&mut changes);
         self.joined = true;
         (self.last, self.durable, self.merged) = (number, 0, batch.merged);
         let kept = record::batch(&batch);
@@ -329,24 +312,26 @@ impl Segment {
     }
 
     /// The next batch, if there is anything to do.
-    fn go_on(&mut self, ctx: &mut Ctx) {
+    pub(crate) fn go_on(&mut self, ctx: &mut Ctx) {
         let takes = self.placement.holders.len() >= ctx.config.min_copies || mutant!("cloud.copies.too-few");
         let joining = !self.placement.joining.is_empty();
         let Some(lead) = &mut self.lead else { return };
         if !lead.ready || lead.flight.is_some() {
             return;
         }
-        let n = if takes { fitting(&lead.queue, ctx.room.min(ctx.config.batch_bytes)) } else { 0 };
+        let room = takes && self.overlay.bytes() < ctx.config.overlay_bytes;
+        let n = if room { fitting(&lead.queue, ctx.room.min(ctx.config.batch_bytes)) } else { 0 };
         let jobs: Vec<Job> = lead.queue.drain(..n).collect();
-        let fill = lead.fill.filter(|_| joining).and_then(|from| self.map.from(from));
+        let moved = lead.moves.take_ended(&self.overlay, !jobs.is_empty());
+        let fill = lead.fill.filter(|_| joining).and_then(|from| self.overlay.from(from));
         if joining && fill.is_none() && lead.fill.is_some() {
             lead.fill = None;
             self.report_filled(ctx);
         }
-        if jobs.is_empty() && fill.is_none() {
-            return;
+        if jobs.is_empty() && fill.is_none() && moved.is_empty() {
+            return self.begin_moves(ctx);
         }
-        let mut batch = Batch { merged: self.merged, ..Batch::default() };
+        let mut batch = Batch { merged: self.merged, moved, ..Batch::default() };
         for job in &jobs {
             match job {
                 Job::Write { write, .. } => batch.writes.push(write.clone()),
@@ -359,8 +344,7 @@ impl Segment {
             }
         }
         if let Some(stripe) = fill {
-            let extent = Extent::new(stripe * u64::from(self.striping.stripe()), self.striping.stripe());
-            batch.fill.push(Write { extent, contents: Contents::Data(self.read(extent)) });
+            batch.fill = self.dump(stripe);
         }
         let (number, fill_from) = (self.last + 1, fill.map(|s| s + 1));
         let flight = Flight { number, jobs, batch: batch.clone(), fill_from };
@@ -369,6 +353,16 @@ impl Segment {
         }
         self.apply(ctx, number, batch, false);
         self.replicate(ctx);
+        self.begin_moves(ctx);
+    }
+    /// What a copy that joins needs of a stripe.
+    fn dump(&self, stripe: u64) -> Vec<Write> {
+        let whole = self.striping.stripe();
+        let write = |(at, count, data): (u32, u32, Option<Payload>)| Write {
+            extent: Extent::new(stripe * u64::from(whole) + u64::from(at), count),
+            contents: data.map_or(Contents::Discarded, Contents::Data),
+        };
+        self.overlay.runs(stripe, whole).into_iter().map(write).collect()
     }
     fn report_filled(&mut self, ctx: &mut Ctx) {
         for node in self.placement.joining.clone() {
@@ -434,8 +428,46 @@ impl Segment {
             }
             return;
         }
-        let result = ReadResult::Data(Contents::Data(self.read(part)));
-        ctx.send(to, Body::ReadReply { request, result });
+        let (stripe, at) = self.striping.place(part.first);
+        let over = self.overlay.known(stripe, at, part.count);
+        if over.iter().map(|(_, p)| p.sectors()).sum::<u32>() == part.count {
+            let data = covered(Payload::Zero { sectors: part.count }, at, &over);
+            return ctx.send(to, Body::ReadReply { request, result: ReadResult::Data(Contents::Data(data)) });
+        }
+        if !ctx.fenced {
+            if lead.held.len() < HELD_MAX {
+                lead.held.push((to, request, part));
+            }
+            return;
+        }
+        if lead.reading.len() < HELD_MAX && lead.reading.insert((to, request)) {
+            let segment = self.key.segment;
+            ctx.ask(ChunkOp::Read { extent: part }, Asked::Read { segment, to, request, part, over });
+        }
+    }
+    /// The storage layer has answered a read. What the overlay had when it was requested is newer; what has been written since
+    /// need not be seen.
+    pub fn on_stored_data(
+        &mut self,
+        ctx: &mut Ctx,
+        (to, request, part): (NodeId, u64, Extent),
+        over: &[(u32, Payload)],
+        data: Option<Payload>,
+    ) {
+        let Some(lead) = &mut self.lead else { return };
+        lead.reading.remove(&(to, request));
+        let (stripe, at) = self.striping.place(part.first);
+        // A client repeats a read that failed until its request is given up.
+        let Some(data) = data.filter(|d| d.sectors() == part.count && ctx.leased) else { return };
+        let later = || self.overlay.known(stripe, at, part.count);
+        let data = covered(data, at, &if mutant!("cloud.read.later-overlay") { later() } else { over.to_vec() });
+        ctx.send(to, Body::ReadReply { request, result: ReadResult::Data(Contents::Data(data)) });
+    }
+    /// The storage layer makes no change of an earlier epoch any more.
+    pub fn on_fenced(&mut self, ctx: &mut Ctx) {
+        let held = self.lead.as_mut().map(|l| std::mem::take(&mut l.held)).unwrap_or_default();
+        held.into_iter().for_each(|(to, request, part)| self.on_read(ctx, to, request, part));
+        self.begin_moves(ctx);
     }
     pub fn tick(&mut self, ctx: &mut Ctx) {
         let joining = !self.placement.joining.is_empty();
@@ -453,12 +485,13 @@ impl Segment {
     }
     /// Whether it has the same contents as another copy.
     pub fn differs(&self, other: &Segment) -> Option<u64> {
-        let stripes: BTreeSet<u64> = self.map.iter().chain(other.map.iter()).map(|(s, _)| s).collect();
-        let n = self.striping.stripe();
-        stripes.into_iter().find(|s| {
-            let extent = Extent::new(s * u64::from(n), n);
-            let (a, b) = (self.read(extent), other.read(extent));
-            (0..n).any(|i| a.identity(i) != b.identity(i))
-        })
+        let stripes: BTreeSet<u64> = self.overlay.stripes().chain(other.overlay.stripes()).collect();
+        let of = |s: &Segment, stripe| {
+            let known = s.overlay.known(stripe, 0, s.striping.stripe());
+            let ids =
+                |(at, p): (u32, Payload)| (0..p.sectors()).map(move |i| (at + i, p.identity(i))).collect::<Vec<_>>();
+            known.into_iter().flat_map(ids).collect::<Vec<_>>()
+        };
+        stripes.into_iter().find(|s| of(self, *s) != of(other, *s))
     }
 }

@@ -7,11 +7,13 @@
 //! removed in parts, behind one that says so.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::journal::{Change, Journal};
-use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, SECTOR, Time, VolumeId};
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, SECTOR, SetId, Time, VolumeId};
 
+use crate::chunk::{Asked, Asks, ChunkAnswer, ChunkOp, ChunkRequest, Shares};
 use crate::config::Config;
 use crate::ctx::{Ctx, Forced};
 use crate::log::SubLog;
@@ -20,7 +22,7 @@ use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError, SegmentKey};
 use crate::segment::Segment;
 use crate::stripe::{Shape, Striping, StripingError};
-use crate::trace::{FORGOTTEN, OUTDATED};
+use crate::trace::{FORGOTTEN, OUTDATED, STORAGE_FENCED};
 use crate::types::Serial;
 use crate::view::View;
 
@@ -37,6 +39,10 @@ pub(crate) struct Volume {
     pub log: SubLog,
     pub segments: BTreeMap<u32, Segment>,
     pub merger: Option<Merger>,
+    /// Where its contents are.
+    shares: Arc<Shares>,
+    /// Whether the storage layer is fenced for this epoch.
+    fenced: bool,
 }
 
 impl Volume {
@@ -50,6 +56,8 @@ impl Volume {
             log: SubLog::new(id, config.log),
             segments: (0..striping.segments()).map(segment).collect(),
             merger: None,
+            shares: Arc::new(Shares { sets: Vec::new(), stripe: striping.stripe() }),
+            fenced: false,
         })
     }
     /// Keys of all its records but the volume's own.
@@ -62,6 +70,44 @@ impl Volume {
     /// Whether anything of it must be repeated or goes on by itself.
     fn is_busy(&self) -> bool {
         self.merger.as_ref().is_some_and(Merger::is_busy) || self.segments.values().any(Segment::is_busy)
+    }
+    /// The epoch has ended, or begins: nothing is known of the storage layer.
+    fn unfence(&mut self, ctx: &mut Ctx) {
+        self.fenced = false;
+        ctx.fenced = false;
+        ctx.asks.forget(ctx.volume);
+    }
+    /// A proxy's server fences the storage layer before it uses it.
+    fn fence(&mut self, ctx: &mut Ctx) {
+        let leads = self.view.iter().flat_map(|v| &v.segments).any(|p| p.owner == ctx.me);
+        if leads && mutant!("cloud.storage.not-fenced") {
+            self.fenced = true;
+        } else if leads {
+            ctx.ask(ChunkOp::Fence, Asked::Fence);
+        }
+    }
+    fn on_chunk_answer(&mut self, ctx: &mut Ctx, asked: Asked, answer: ChunkAnswer) {
+        match (asked, answer) {
+            (Asked::Fence, ChunkAnswer::Done) => {
+                ctx.trace(STORAGE_FENCED, ctx.volume.0.into(), ctx.epoch.0.into());
+                self.fenced = true;
+                ctx.fenced = true;
+                self.segments.values_mut().for_each(|s| s.on_fenced(ctx));
+            }
+            // A later epoch has begun, of which this server will hear.
+            (Asked::Fence, _) => {}
+            (Asked::Read { segment, to, request, part, over }, answer) => {
+                let data = if let ChunkAnswer::Data(data) = answer { Some(data) } else { None };
+                if let Some(s) = self.segments.get_mut(&segment) {
+                    s.on_stored_data(ctx, (to, request, part), &over, data);
+                }
+            }
+            (Asked::Move { segment, stripe }, answer) => {
+                if let Some(s) = self.segments.get_mut(&segment) {
+                    s.on_moved(ctx, stripe, answer == ChunkAnswer::Done);
+                }
+            }
+        }
     }
     fn revision(&self) -> u32 {
         self.view.as_ref().map_or(0, |v| v.revision + 1)
@@ -83,6 +129,7 @@ pub struct Server {
     /// Queue depths that clients reported, and when.
     depths: BTreeMap<NodeId, (u32, Time)>,
     journal: Journal<Forced>,
+    asks: Asks,
     own: VecDeque<Packet>,
     lease_until: Time,
     heartbeat_at: Time,
@@ -113,6 +160,7 @@ impl Server {
             config,
             depths: BTreeMap::new(),
             journal: Journal::new(WRITE_BYTES),
+            asks: Asks::default(),
             own: VecDeque::new(),
             lease_until: Time::ZERO,
             heartbeat_at: Time::ZERO,
@@ -121,13 +169,6 @@ impl Server {
         // Volumes come first, and data before the metadata that name them.
         for (key, value) in saved {
             server.found(key, record::read(key, value)?)?;
-        }
-        for (id, v) in &mut server.volumes {
-            let whole = v.segments.values_mut().all(Segment::is_whole);
-            let missing = RecordError::Missing { volume: *id, what: "a block", key: Bytes::new() };
-            if !whole {
-                return Err(missing);
-            }
         }
         Ok(server)
     }
@@ -142,7 +183,7 @@ impl Server {
                 return Ok(());
             }
             Record::Meta(v, _) | Record::Data(v, ..) => *v,
-            Record::Segment(s, ..) | Record::Map(s, ..) | Record::Table(s, ..) | Record::Block(s, ..) => s.volume,
+            Record::Segment(s, ..) | Record::Block(s, ..) | Record::Zeroed(s, ..) => s.volume,
         };
         if let Some(keys) = self.dropping.get_mut(&volume) {
             keys.push(key.clone());
@@ -154,7 +195,7 @@ impl Server {
             Record::Volume(..) => {}
             Record::Data(_, position, data) => v.log.found_data(position, data),
             Record::Meta(_, meta) => return if v.log.found(meta) { Ok(()) } else { Err(missing("the data")) },
-            Record::Segment(key, ..) | Record::Map(key, ..) | Record::Table(key, ..) | Record::Block(key, ..) => {
+            Record::Segment(key, ..) | Record::Block(key, ..) | Record::Zeroed(key, ..) => {
                 v.segments.get_mut(&key.segment).ok_or(missing("the segment"))?.found(record);
             }
         }
@@ -174,6 +215,10 @@ impl Server {
     }
     pub fn log(&self, volume: VolumeId) -> Option<&SubLog> {
         self.volumes.get(&volume).map(|v| &v.log)
+    }
+    /// Bytes of a volume's contents that its proxies have yet to move to the storage layer.
+    pub fn overlaid(&self, volume: VolumeId) -> u64 {
+        self.volumes.get(&volume).map_or(0, |v| v.segments.values().map(Segment::overlaid).sum())
     }
     /// Whether it is the merger, and has nothing left to merge.
     pub fn merged_all(&self, volume: VolumeId) -> Option<bool> {
@@ -206,6 +251,9 @@ impl Server {
             epoch: volume.epoch,
             room: self.room,
             config: &self.config,
+            fenced: volume.fenced,
+            shares: Arc::clone(&volume.shares),
+            asks: &mut self.asks,
             journal: &mut self.journal,
             fx,
             own: &mut self.own,
@@ -241,8 +289,8 @@ impl Server {
             Body::Lease { incarnation, sent } if *incarnation == self.incarnation => {
                 self.lease_until = self.lease_until.max(*sent + self.config.lease);
             }
-            Body::Seal { shape } if packet.from == self.meta => {
-                self.seal(now, (packet.volume, packet.epoch), shape, fx);
+            Body::Seal { shape, sets } if packet.from == self.meta => {
+                self.seal(now, (packet.volume, packet.epoch), (shape, sets), fx);
             }
             Body::Gone if packet.from == self.meta => self.forget(packet.volume, fx),
             Body::View(_) if packet.from == self.meta => {
@@ -255,7 +303,13 @@ impl Server {
     }
 
     /// Stops the epoch. The report leaves when all earlier writes are durable: it is what recovery builds on.
-    fn seal(&mut self, now: Time, (id, epoch): (VolumeId, Epoch), shape: &Shape, fx: &mut Effects<Packet>) {
+    fn seal(
+        &mut self,
+        now: Time,
+        (id, epoch): (VolumeId, Epoch),
+        (shape, sets): (&Shape, &[SetId]),
+        fx: &mut Effects<Packet>,
+    ) {
         if !self.registered || self.dropping.contains_key(&id) {
             return;
         }
@@ -273,7 +327,9 @@ impl Server {
                 v.epoch = epoch;
                 (v.view, v.merger) = (None, None);
                 v.segments.values_mut().for_each(Segment::seal);
+                v.unfence(ctx);
             }
+            v.shares = Arc::new(Shares { sets: sets.to_vec(), stripe: v.striping.stripe() });
             ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
         });
         // Without a heartbeat that names the new epoch it gets no lease.
@@ -282,6 +338,7 @@ impl Server {
     /// The volume was deleted.
     fn forget(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
         let Some(volume) = self.volumes.remove(&id) else { return };
+        self.asks.forget(id);
         fx.trace(FORGOTTEN, id.0.into(), 0);
         let shape = Shape { bytes: SECTOR.into(), segment: SECTOR.into(), stripe: SECTOR, log_copies: 1 };
         self.dropping.insert(id, volume.keys());
@@ -330,6 +387,7 @@ impl Server {
             }
             if begins {
                 v.segments.values_mut().for_each(Segment::seal);
+                v.unfence(ctx);
                 let me = ctx.me;
                 v.adopt(ctx, &view);
                 v.merger = (view.merger == me).then(|| Merger::new(v.striping, &view));
@@ -339,6 +397,9 @@ impl Server {
                 if begins { s.begin(ctx, placement) } else { s.revise(ctx, placement) }
             }
             v.view = Some(view);
+            if begins {
+                v.fence(ctx);
+            }
             if let Some(m) = &mut v.merger {
                 m.go_on(ctx, depth);
             }
@@ -381,6 +442,26 @@ impl Server {
                     if v.epoch == epoch && v.view.is_some() { s.forced(ctx, number) } else { s.durable(number) }
                 });
             }
+        }
+    }
+    /// Requests to the storage layer, since this was called last.
+    pub fn take_chunk_requests(&mut self) -> Vec<ChunkRequest> {
+        std::mem::take(&mut self.asks.out)
+    }
+    /// The storage layer's answer to a request.
+    pub fn handle_chunk_answer(&mut self, now: Time, tag: u64, answer: ChunkAnswer, fx: &mut Effects<Packet>) {
+        let Some((volume, epoch, asked)) = self.asks.answered(tag) else { return };
+        self.with(volume, now, fx, |v, ctx, _| {
+            if v.epoch == epoch && v.view.is_some() {
+                v.on_chunk_answer(ctx, asked, answer);
+            }
+        });
+        self.pass_own(now, fx);
+        self.arm(now, fx);
+    }
+    fn pass_own(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        while let Some(packet) = self.own.pop_front() {
+            self.on_packet(now, packet, fx);
         }
     }
     fn tick(&mut self, now: Time, fx: &mut Effects<Packet>) {
@@ -429,9 +510,7 @@ impl Node<Packet> for Server {
             }
             Event::Completion(_) | Event::Request(_) => {}
         }
-        while let Some(packet) = self.own.pop_front() {
-            self.on_packet(now, packet, fx);
-        }
+        self.pass_own(now, fx);
         self.arm(now, fx);
     }
 }

@@ -50,4 +50,10 @@ trace_points! {
     VOID_ADOPTED: CloudVoidAdopted = 172,
     /// A server drops a deleted volume. a: volume.
     FORGOTTEN: CloudForgotten = 173,
+    /// A stripe is durable in the storage layer. a: volume, b: stripe.
+    MOVED: CloudMoved = 174,
+    /// A stripe changed while it moved. a: volume, b: stripe.
+    MOVE_OVERTAKEN: CloudMoveOvertaken = 175,
+    /// A server has fenced the storage layer for an epoch. a: volume, b: epoch.
+    STORAGE_FENCED: CloudStorageFenced = 176,
 }

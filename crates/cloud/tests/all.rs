@@ -3,5 +3,6 @@
 mod basic;
 mod rules;
 mod search;
+mod storage;
 mod structures;
 mod world;

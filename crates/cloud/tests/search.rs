@@ -82,6 +82,8 @@ impl Storm {
             },
             merge: *rng.pick(&[MergeMode::Prioritized, MergeMode::Prioritized, MergeMode::Asap, MergeMode::Limited(2)]),
             merge_foreground_bytes: if small { 8 << 10 } else { 128 << 10 },
+            overlay_bytes: if small { 12 << 10 } else { 64 << 10 },
+            move_after: Span::from_millis(*more.pick(&[0, 2, 20])),
             ..Config::default()
         };
         let stripes = rng.between(2, 5);
@@ -265,6 +267,11 @@ impl Storm {
             n => Err(format!("{n} entries are not merged")),
         };
         let merged = self.w.until(CALM, merged);
+        let moved = |w: &World| match w.overlaid() {
+            0 => Ok(()),
+            n => Err(format!("{n} bytes have not moved to the storage layer")),
+        };
+        let moved = self.w.until(CALM, moved);
         let sectors = self.w.striping.sectors();
         let c = self.w.clients.iter().copied().find(|c| self.w.serves(*c));
         for first in (0..sectors).step_by(16) {
@@ -283,7 +290,7 @@ impl Storm {
             ));
         }
         whole?;
-        merged
+        merged.and(moved)
     }
 }
 
@@ -322,6 +329,8 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::MERGED,
         t::MERGE_REPEATED,
         t::MERGE_SUSPENDED,
+        t::MOVED,
+        t::MOVE_OVERTAKEN,
         t::NO_LEASE,
         t::OUTDATED,
         t::READ_HELD,
@@ -329,6 +338,7 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::READ_OUTDATED,
         t::RECOVERY_WAITS,
         t::RESCHEDULED,
+        t::STORAGE_FENCED,
         t::VOIDED,
         t::WRITE_REPEATED,
     ];

@@ -4,16 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rackweave_cloud::bloom::CountingBloom;
-use rackweave_cloud::chunk::{ChunkStore, LocalChunks};
 use rackweave_cloud::index::{Found, Index};
 use rackweave_cloud::log::{AppendError, Kind, LogLimits, ReadError, SubLog};
-use rackweave_cloud::map::AddressMap;
+use rackweave_cloud::overlay::Overlay;
 use rackweave_cloud::record::{self, Record, RecordError, SegmentKey};
 use rackweave_cloud::stripe::{Shape, Striping, StripingError};
 use rackweave_cloud::types::{Contents, EntryId, Extent, Serial, Write};
 use rackweave_core::journal::Change;
 use rackweave_core::rng::seeds;
-use rackweave_core::{Epoch, Payload, Rng, VolumeId};
+use rackweave_core::{Epoch, Payload, Rng, Time, VolumeId};
 
 const SECTORS: u64 = 300;
 
@@ -138,75 +137,70 @@ fn identities(p: &Payload) -> Vec<u64> {
 }
 
 #[test]
-fn chunks_are_flat_arrays_whatever_is_shared_and_survive_a_restart() {
+fn an_overlay_has_what_was_written_and_nothing_else_and_survives_a_restart() {
     const KEY: SegmentKey = SegmentKey { volume: VolumeId(7), segment: 2 };
+    const WHOLE: u32 = 128;
     for seed in seeds(0..40) {
         let mut rng = Rng::stream(seed, 2);
-        let (mut chunks, mut map, mut saved) = (LocalChunks::new(KEY), AddressMap::new(KEY), Saved::default());
-        let mut model: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        for _ in 0..150 {
-            let (stripe, mut changes) = (rng.below(6), Vec::new());
-            let e = extent(&mut rng, 128, 40);
-            let flat = model.entry(stripe).or_insert_with(|| vec![0; 128]);
-            let range = e.first as usize..e.end() as usize;
+        let (mut overlay, mut saved) = (Overlay::new(KEY), Saved::default());
+        let mut model: BTreeMap<u64, Vec<Option<u64>>> = BTreeMap::new();
+        for step in 0..150 {
+            let (stripe, mut changes, now) = (rng.below(6), Vec::new(), Time(step));
+            let e = extent(&mut rng, WHOLE.into(), 40);
+            let flat = model.entry(stripe).or_insert_with(|| vec![None; WHOLE as usize]);
+            let (at, range) = (e.first as u32, e.first as usize..e.end() as usize);
             match rng.below(8) {
                 0 => {
-                    flat.fill(0);
-                    if let Some(c) = map.remove(stripe, &mut changes) {
-                        chunks.remove(c, &mut changes);
-                    }
+                    flat.fill(None);
+                    overlay.remove(stripe, &mut changes);
                 }
-                1 | 2 => {
-                    flat[range].fill(0);
-                    let c = map.get_or_allocate(stripe, &mut changes);
-                    chunks.trim(c, e.first as u32, e.count, &mut changes);
+                1 => {
+                    flat.fill(Some(0));
+                    overlay.zero(now, stripe, (0, WHOLE), WHOLE, &mut changes);
                 }
-                3 => {
-                    let (to, from) = (rng.below(6), map.get_or_allocate(stripe, &mut changes));
-                    if to != stripe {
-                        if let Some(old) = map.remove(to, &mut changes) {
-                            chunks.remove(old, &mut changes);
-                        }
-                        let c = map.get_or_allocate(to, &mut changes);
-                        let before = chunks.blocks();
-                        chunks.fork(from, c, &mut changes);
-                        assert_eq!(chunks.blocks(), before, "by reference");
-                        let copy = model[&stripe].clone();
-                        model.insert(to, copy);
-                    }
+                2 | 3 => {
+                    flat[range].fill(Some(0));
+                    overlay.zero(now, stripe, (at, e.count), WHOLE, &mut changes);
                 }
                 _ => {
                     let data = bytes(&mut rng, seed, e.count);
-                    flat[range].copy_from_slice(&identities(&data));
-                    let c = map.get_or_allocate(stripe, &mut changes);
-                    chunks.write(c, e.first as u32, &data, &mut changes);
+                    flat[range].iter_mut().zip(identities(&data)).for_each(|(s, id)| *s = Some(id));
+                    overlay.write(now, stripe, at, &data, &mut changes);
                 }
             }
             saved.apply(changes);
             if rng.chance(0.1) {
-                (chunks, map) = (LocalChunks::new(KEY), AddressMap::new(KEY));
+                overlay = Overlay::new(KEY);
                 for r in saved.records() {
                     match r {
-                        Record::Map(KEY, stripe, c) => map.found(stripe, c),
-                        Record::Table(KEY, c, t) => chunks.found_table(c, t),
-                        Record::Block(KEY, b, p) => chunks.found_block(b, p),
+                        Record::Block(KEY, s, place, valid, p) => overlay.found(s, place, valid, p),
+                        Record::Zeroed(KEY, s) => overlay.found_zeroed(s),
                         other => panic!("{other:?}"),
                     }
                 }
-                assert!(chunks.count(), "every block is there");
             }
             for (stripe, flat) in &model {
-                let now = map.get(*stripe).map_or(vec![0; 128], |c| identities(&chunks.read(c, 0, 128)));
-                assert_eq!(now, *flat, "seed {seed}, stripe {stripe}");
+                let (mut known, mut runs) = (vec![None; WHOLE as usize], vec![None; WHOLE as usize]);
+                let set = |into: &mut Vec<Option<u64>>, at: u32, p: &Payload| {
+                    let range = at as usize..(at + p.sectors()) as usize;
+                    into[range].iter_mut().zip(identities(p)).for_each(|(s, id)| *s = Some(id));
+                };
+                overlay.known(*stripe, 0, WHOLE).iter().for_each(|(at, p)| set(&mut known, *at, p));
+                for (at, count, data) in overlay.runs(*stripe, WHOLE) {
+                    assert!(data.is_some() || at % 8 == 0 && count % 8 == 0, "zeroes of whole blocks");
+                    set(&mut runs, at, &data.unwrap_or(Payload::Zero { sectors: count }));
+                }
+                assert_eq!((&known, &runs), (flat, flat), "seed {seed}, stripe {stripe}");
             }
+            let mut keys = Vec::new();
+            overlay.keys(&mut keys);
+            assert_eq!(keys.iter().collect::<BTreeSet<_>>(), saved.0.keys().collect(), "seed {seed}");
+            assert_eq!(overlay.oldest().count(), overlay.stripes().count());
         }
         let mut changes = Vec::new();
-        for (stripe, c) in map.iter().collect::<Vec<_>>() {
-            map.remove(stripe, &mut changes);
-            chunks.remove(c, &mut changes);
-        }
+        overlay.clear(&mut changes);
         saved.apply(changes);
-        assert!(chunks.blocks() == 0 && saved.0.is_empty(), "seed {seed}: all room is given back");
+        assert!(overlay.is_empty() && overlay.bytes() == 0 && saved.0.is_empty(), "seed {seed}: nothing is left");
     }
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use rackweave_cloud::burst::{BurstConfig, Detector};
 use rackweave_cloud::client::{Answer, Done, Op, Route, Router};
+use rackweave_cloud::meta::Disk;
 use rackweave_cloud::msg::Packet;
 use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_cloud::types::Extent;
@@ -18,6 +19,8 @@ use rackweave_history::{History, OpId, Outcome};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
 use rackweave_wire::{decode, encode};
+
+use crate::storage::{Shared, Storage, Way};
 
 /// A packet, as the engine carries it.
 #[derive(Clone)]
@@ -61,9 +64,9 @@ impl Router for Routes {
 }
 
 pub enum Any {
-    Meta(Meta),
-    Server(Server),
-    Client(VDisk<Routes>),
+    Meta(Box<Meta>),
+    Server(Box<Server>, Way),
+    Client(Box<VDisk<Routes>>),
 }
 
 /// A party, with its effects before they become the engine's.
@@ -72,11 +75,22 @@ pub struct Party {
     fx: Effects<Packet>,
     /// Its packets are encoded and decoded.
     coded: bool,
+    /// The timer that the node set.
+    due: Time,
 }
 
 impl Party {
     fn new(any: Any, coded: bool) -> Party {
-        Party { any, fx: Effects::new(), coded }
+        Party { any, fx: Effects::new(), coded, due: Time::MAX }
+    }
+    /// Between the server and the storage layer.
+    fn store(&mut self, now: Time) {
+        let Any::Server(server, way) = &mut self.any else { return };
+        way.ask(now, server.take_chunk_requests());
+        for (tag, answer) in way.answers(now) {
+            server.handle_chunk_answer(now, tag, answer, &mut self.fx);
+        }
+        way.ask(now, server.take_chunk_requests());
     }
     fn pass(&mut self, fx: &mut Effects<Net>) {
         for p in self.fx.packets.drain(..) {
@@ -85,9 +99,13 @@ impl Party {
         fx.stores.append(&mut self.fx.stores);
         fx.traces.append(&mut self.fx.traces);
         if let Some(at) = self.fx.take_wake() {
+            self.due = at;
             fx.wake_at(at);
         }
         self.fx.clear();
+        if let Any::Server(_, way) = &self.any {
+            way.arm(self.due, fx);
+        }
     }
 }
 
@@ -109,11 +127,15 @@ impl Node<Net> for Party {
             Event::Completion(c) => Event::Completion(c),
             Event::Request(r) => Event::Request(r),
         };
+        if matches!(event, Event::Timer) && now >= self.due {
+            self.due = Time::MAX;
+        }
         match &mut self.any {
             Any::Meta(m) => m.handle(now, event, &mut self.fx),
-            Any::Server(s) => s.handle(now, event, &mut self.fx),
+            Any::Server(s, _) => s.handle(now, event, &mut self.fx),
             Any::Client(c) => c.handle(now, event, &mut self.fx),
         }
+        self.store(now);
         self.pass(fx);
     }
 }
@@ -148,6 +170,7 @@ pub struct World {
     /// Clients that start from now on detect bursts.
     pub detection: Option<BurstConfig>,
     next_value: u64,
+    pub storage: Shared,
 }
 
 impl World {
@@ -185,6 +208,7 @@ impl World {
             burst: Rc::new(Cell::new(0.5)),
             detection: None,
             next_value: 0,
+            storage: Storage::new(seed),
         };
         w.start_meta();
         for s in w.servers.clone() {
@@ -194,8 +218,9 @@ impl World {
         w
     }
 
-    fn volumes(&self) -> BTreeMap<VolumeId, Shape> {
-        if self.deleted { BTreeMap::new() } else { [(VOLUME, self.shape)].into() }
+    fn volumes(&self) -> BTreeMap<VolumeId, Disk> {
+        let disk = Disk { shape: self.shape, sets: vec![SetId(1), SetId(2)] };
+        if self.deleted { BTreeMap::new() } else { [(VOLUME, disk)].into() }
     }
     fn next_run(&mut self, n: NodeId) -> Incarnation {
         let run = self.runs.entry(n).or_insert(0);
@@ -205,7 +230,7 @@ impl World {
     pub fn start_meta(&mut self) {
         let saved = self.engine.saved(META);
         let meta = Meta::new(META, self.config.clone(), &self.volumes(), &saved).expect("its own records");
-        self.engine.start(META, Party::new(Any::Meta(meta), self.coded));
+        self.engine.start(META, Party::new(Any::Meta(Box::new(meta)), self.coded));
     }
     fn new_drive(&mut self, s: NodeId) {
         self.next_drive += 1;
@@ -216,7 +241,8 @@ impl World {
             let (saved, drive) = (self.engine.saved(s), self.drives[&s]);
             let run = self.next_run(s);
             let server = Server::new(s, META, self.config.clone(), (run, drive), &saved);
-            self.engine.start(s, Party::new(Any::Server(server.expect("its own records")), self.coded));
+            let any = Any::Server(Box::new(server.expect("its own records")), Way::new(&self.storage));
+            self.engine.start(s, Party::new(any, self.coded));
         }
     }
     /// Starts a client, which attaches. The other one is fenced.
@@ -227,7 +253,7 @@ impl World {
             None => Routes::Drawn(Rng::stream(run, u64::from(c.0)), Rc::clone(&self.burst)),
         };
         let client = VDisk::new(c, META, VOLUME, self.striping, self.config.clone(), Incarnation(run), router);
-        self.engine.start(c, Party::new(Any::Client(client), self.coded));
+        self.engine.start(c, Party::new(Any::Client(Box::new(client)), self.coded));
     }
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {
@@ -253,7 +279,7 @@ impl World {
     }
     pub fn server(&self, n: NodeId) -> Option<&Server> {
         match &self.engine.node(n)?.any {
-            Any::Server(s) => Some(s),
+            Any::Server(s, _) => Some(s),
             _ => None,
         }
     }
@@ -327,6 +353,7 @@ impl World {
         while self.engine.now() < end {
             let until = (self.engine.now() + STEP).min(end);
             self.engine.run_until(until);
+            self.storage.borrow_mut().pass();
             for c in self.clients.clone() {
                 if self.is_up(c) {
                     let done = self.with_client(c, |client, _, _| client.take_done());
@@ -432,6 +459,10 @@ impl World {
     pub fn merged_all(&self) -> bool {
         let idle = |s: &NodeId| self.server(*s).and_then(|s| s.merged_all(VOLUME));
         self.servers.iter().find_map(idle) == Some(true)
+    }
+    /// Bytes that have not moved to the storage layer, on all servers.
+    pub fn overlaid(&self) -> u64 {
+        self.servers.iter().filter_map(|s| Some(self.server(*s)?.overlaid(VOLUME))).sum()
     }
     pub fn log_entries(&self) -> usize {
         self.servers.iter().filter_map(|s| self.server(*s)?.log(VOLUME)).map(|l| l.entries()).sum()

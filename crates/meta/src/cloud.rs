@@ -4,12 +4,15 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_cloud::config::BATCH_WRITES_MAX;
+use rackweave_cloud::meta::Disk;
 use rackweave_cloud::msg::{Body, Packet};
+use rackweave_cloud::overlay::RECORD_BYTES;
 use rackweave_cloud::stripe::{SEGMENTS_MAX, STRIPE_BYTES, Shape, Striping, StripingError};
 use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VolumeId, msg};
+use rackweave_core::{BLOCK, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VolumeId, msg};
 
 use crate::config::CloudConfig;
 use crate::{Meta, MetaError, codec, volumes};
@@ -20,7 +23,7 @@ const PREFIX: &[u8] = b"cld/";
 const TAG: u64 = 1 << 62;
 /// Most cloud disks: a server lists all in each heartbeat.
 pub const DISKS_MAX: u32 = 1024;
-/// Of a disk's bytes this part again is for the keys and tables of its records.
+/// Of these bytes this part again is for the keys of its records.
 const OVERHEAD: u64 = 16;
 
 pub(crate) struct Cloud {
@@ -47,7 +50,7 @@ pub(crate) fn own_tag(tag: u64) -> Option<u64> {
 impl Cloud {
     pub(crate) fn new(
         config: Option<&CloudConfig>,
-        disks: &BTreeMap<VolumeId, Shape>,
+        disks: &BTreeMap<VolumeId, Disk>,
         saved: &[(Bytes, Bytes)],
     ) -> Result<Option<Cloud>, MetaError> {
         let Some(config) = config else {
@@ -75,11 +78,14 @@ impl Cloud {
     }
 }
 
-/// Bytes of records of a disk that is written whole: its blocks, its sub-log, and the last batch of each segment.
+/// Bytes of records of a disk on a server that has a copy of each segment: its sub-log, and of each segment the overlay, which may
+/// pass its bound by one batch, and the last batch.
 fn needs(config: &CloudConfig, shape: &Shape) -> u64 {
-    let segments = shape.bytes.div_ceil(shape.segment.max(1));
-    let fixed = config.protocol.log.bytes.saturating_add(segments.saturating_mul(config.protocol.batch_bytes));
-    shape.bytes.saturating_add(shape.bytes / OVERHEAD).saturating_add(fixed)
+    let (c, segments) = (&config.protocol, shape.bytes.div_ceil(shape.segment.max(1)));
+    let jobs = u64::from(STRIPE_BYTES / BLOCK) * RECORD_BYTES * BATCH_WRITES_MAX as u64;
+    let each = c.overlay_bytes.saturating_add(2 * c.batch_bytes).saturating_add(jobs);
+    let fixed = c.log.bytes.saturating_add(segments.saturating_mul(each));
+    fixed.saturating_add(fixed / OVERHEAD)
 }
 
 impl Meta {
@@ -89,7 +95,7 @@ impl Meta {
         }
     }
     pub(crate) fn cloud_timer(&mut self, now: Time, fx: &mut Effects) {
-        // With its volume's record still there, a disk without one of its own would begin empty.
+        // While its volume's record says that it lives, a disk without one of its own would begin empty.
         let out = &self.out;
         if let Some(cloud) = &mut self.cloud
             && let Some(at) = cloud.gone.iter().position(|(write, _)| out.is_durable(*write))
@@ -143,30 +149,36 @@ impl Meta {
         if self.volumes.cloud().count() >= DISKS_MAX as usize {
             return Err(VolumeError::TooMany { limit: DISKS_MAX });
         }
-        let promised = self.volumes.cloud().map(|(_, s)| needs(config, &s)).fold(0, u64::saturating_add);
+        let promised = self.volumes.cloud().map(|(_, d)| needs(config, &d.shape)).fold(0, u64::saturating_add);
         let (needs, limit) = (needs(config, &shape), config.room);
         if needs > limit.saturating_sub(promised) {
             return Err(VolumeError::CloudRoom { size, needs, promised, limit });
         }
         let id = VolumeId(self.rack.next_volume);
+        let limits = &self.limits[0];
+        let info = volumes::info(self.volumes.create_cloud(id, name, shape, by, limits)?);
         // Its shape was checked.
-        let created = cloud.role.create(id, shape);
+        let created = cloud.role.create(id, Disk { shape, sets: limits.sets.clone() });
         debug_assert!(created.is_ok(), "{created:?}");
-        let info = volumes::info(self.volumes.create_cloud(id, name, shape, by)?);
         self.volume_id_taken();
         self.put_volume(id);
         Ok(info)
     }
-    /// A cloud disk needs no confirmation that it is dropped: servers that report it hear that it is gone, whenever that is.
+    /// A cloud disk's servers hear that it is gone when they report it, whenever that is. Its sets drop it as any volume.
     pub(crate) fn delete_disk(&mut self, id: VolumeId) {
         if self.volumes.by_id.get(&id).is_some_and(|v| v.cloud.is_some()) {
-            self.volumes.by_id.remove(&id);
-            let write = self.out.put(codec::volume_key(id), None);
+            let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
+            let write = self.out.put(codec::volume_key(id), value);
             if let Some(cloud) = &mut self.cloud {
                 cloud.role.delete(id);
                 cloud.gone.push((write, id));
             }
         }
+    }
+    /// The generation of every live volume that replicas fence by.
+    pub(crate) fn fences(&self) -> Box<[(VolumeId, u32)]> {
+        let role = self.cloud.as_ref().map(|c| &c.role);
+        self.volumes.writers(|id| role.and_then(|r| r.epoch(id)).unwrap_or_default().0)
     }
     /// Cloud disks of which the server has a copy of a segment.
     pub(crate) fn disks_on(&self, server: NodeId) -> usize {

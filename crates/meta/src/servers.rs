@@ -182,7 +182,7 @@ impl Meta {
     }
     fn welcome(&mut self, now: Time, src: NodeId, nonce: u64, incarnation: Incarnation) {
         // Sent after the writes of the volumes that it lists, and of those it does not.
-        let volumes = LiveVolumes { first_unused: self.first_unused_volume(), writers: self.volumes.writers() };
+        let volumes = LiveVolumes { first_unused: self.first_unused_volume(), writers: self.fences() };
         let stamp = self.stamp(now, src);
         self.say(src, stamp, Control::ServerWelcome { nonce, incarnation, volumes });
     }

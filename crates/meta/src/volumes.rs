@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_cloud::meta::Disk;
 use rackweave_core::admin::{Isolation, VolumeError};
 use rackweave_core::msg::Class;
 use rackweave_core::msg::cloud::Shape;
@@ -70,9 +71,10 @@ impl Volumes {
     pub fn promised(&self) -> u64 {
         self.promised
     }
-    /// The newest writer generation of every live volume, by id.
-    pub fn writers(&self) -> Box<[(VolumeId, u32)]> {
-        self.by_id.values().filter(|v| !v.deleting).map(|v| (v.id, v.attach)).collect()
+    /// The newest generation of every live volume that replicas fence by. `epoch`: a cloud disk's, whose proxies write there.
+    pub fn writers(&self, epoch: impl Fn(VolumeId) -> u32) -> Box<[(VolumeId, u32)]> {
+        let of = |v: &VolumeRecord| (v.id, if v.cloud.is_some() { epoch(v.id) } else { v.attach });
+        self.by_id.values().filter(|v| !v.deleting).map(of).collect()
     }
     pub fn list(&self) -> Vec<VolumeInfo> {
         self.names.values().map(|id| info(&self.by_id[id])).collect()
@@ -153,15 +155,17 @@ impl Volumes {
         self.names.insert(name.into(), id);
         Ok(self.by_id.entry(id).or_insert(record))
     }
-    /// A cloud disk, on no set.
+    /// A cloud disk, whose contents are on the sets of a direct volume.
     pub fn create_cloud(
         &mut self,
         id: VolumeId,
         name: &str,
         shape: Shape,
         by: (Incarnation, u64),
+        limits: &Limits,
     ) -> Result<&VolumeRecord, VolumeError> {
         self.may_create(name, shape.bytes)?;
+        self.promise(shape.bytes, 0, limits)?;
         let record = VolumeRecord {
             id,
             name: name.into(),
@@ -170,7 +174,7 @@ impl Volumes {
             writer: None,
             creator: by,
             stripe_blocks: shape.stripe / BLOCK,
-            sets: Vec::new(),
+            sets: limits.sets.clone(),
             offline: false,
             limits: None,
             deleting: false,
@@ -183,8 +187,9 @@ impl Volumes {
         Ok(self.by_id.entry(id).or_insert(record))
     }
     /// Live cloud disks.
-    pub fn cloud(&self) -> impl Iterator<Item = (VolumeId, Shape)> {
-        self.by_id.values().filter(|v| !v.deleting).filter_map(|v| Some((v.id, v.cloud?)))
+    pub fn cloud(&self) -> impl Iterator<Item = (VolumeId, Disk)> {
+        let of = |v: &VolumeRecord| Some((v.id, Disk { shape: v.cloud?, sets: v.sets.clone() }));
+        self.by_id.values().filter(|v| !v.deleting).filter_map(of)
     }
     /// Whether what a cloud disk cannot change may be changed.
     fn changeable(&self, name: &str) -> Result<(), VolumeError> {
@@ -305,7 +310,8 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         name: v.name.clone(),
         size: v.size,
         attach: v.attach,
-        sets: v.sets.clone(),
+        // Of a cloud disk they are its proxies' matter.
+        sets: if v.cloud.is_some() { Vec::new() } else { v.sets.clone() },
         stripe_blocks: v.stripe_blocks,
         class: if v.offline { Class::Copper } else { Class::Silver },
         limits: v.limits.unwrap_or_default(),

@@ -13,7 +13,7 @@ use crate::keys;
 /// here: its vSSDs, and its constructor.
 pub fn make(cfg: &RackConfig) -> MakeService {
     let keys = keys::config(cfg);
-    let disks = cloud::config(cfg).map(|c| c.protocol);
+    let disks = cloud::server_config(cfg);
     MakeService::new(move |server, vssd, slot| match (vssd.is_log(), &keys, &disks) {
         (true, _, Some(disks)) if ids::is_cloud_log(vssd.set) => {
             Box::new(LogService::<CloudServer>::new(server, vssd, disks.clone()))

@@ -6,7 +6,10 @@ use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
 use rackweave_core::volume;
-use rackweave_core::{Payload, TracePoint};
+use rackweave_core::{Payload, SetId, Span, TracePoint, VssdId};
+use rackweave_kv::replicated::LogService;
+use rackweave_rack::build;
+use rackweave_rack::cloud::CloudServer;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_search::cloud::{Plan, run};
 
@@ -40,25 +43,34 @@ fn sizes_that_do_not_fit_are_refused_with_the_rule() {
     assert_eq!(refused(&mut r, create("a", 1000, 64 << 10, 2)), VolumeError::BadSize { size: 1000 });
     assert_eq!(refused(&mut r, create("a", size, 64 << 10, 3)), VolumeError::LogCopies { log_copies: 3 });
     let huge = refused(&mut r, create("a", 1 << 40, 1 << 38, 2));
-    assert!(matches!(huge, VolumeError::CloudRoom { promised: 0, limit, .. } if limit > 1 << 20), "{huge:?}");
+    assert!(matches!(huge, VolumeError::OverPromise { promised: 0, .. }), "{huge:?}");
+    let divided = refused(&mut r, create("a", 64 << 20, 64 << 10, 2));
+    assert!(matches!(divided, VolumeError::CloudRoom { promised: 0, limit, .. } if limit > 1 << 20), "{divided:?}");
     assert!(r.ask(create("a", size, 512 << 10, 2)).is_ok());
     let fixed = VolumeError::CloudFixed { name: "a".into() };
     assert_eq!(refused(&mut r, admin::Op::VolumeGrow { name: "a".into(), size: 2 << 20 }), fixed);
     assert_eq!(refused(&mut r, create("a", size, 512 << 10, 2)), VolumeError::Duplicate { name: "a".into() });
 }
 
-/// A disk as large as the rack permits is written whole, then another one in its place.
+/// Bytes of live records in the log of each server that runs.
+fn logged(r: &Rig) -> Vec<u64> {
+    let of = |(i, (vssd, _)): (usize, &(VssdId, SetId))| {
+        let service: Option<&LogService<CloudServer>> = r.sim.server(i as u32)?.service(*vssd);
+        Some(service?.store()?.space().live)
+    };
+    build::cloud_logs(r.sim.config()).iter().enumerate().filter_map(of).collect()
+}
+
+/// A disk that no log could hold is written whole, then another one in its place.
 #[test]
-fn all_promised_room_can_be_written_and_comes_back() {
+fn contents_leave_the_logs_for_the_replica_sets_and_their_room_comes_back() {
     let mut r = rack(2);
-    let VolumeError::CloudRoom { limit, .. } = refused(&mut r, create("a", 1 << 40, 1 << 38, 2)) else { panic!() };
+    let divided = refused(&mut r, create("a", 64 << 20, 64 << 10, 2));
+    let VolumeError::CloudRoom { limit, .. } = divided else { panic!("{divided:?}") };
+    let size = 40 << 20;
+    assert!(size > 2 * limit, "{limit} bytes of the log");
     for round in 0..2u8 {
-        // What is left beside the log and the batch of one segment.
-        let mut size = limit;
-        while let Err(e) = r.ask(create("a", size, 1 << 40, 2)) {
-            assert!(matches!(e, admin::Error::Volume(VolumeError::CloudRoom { .. })), "{e}");
-            size -= 64 << 10;
-        }
+        r.ask(create("a", size, 16 << 20, 2)).expect("the sets have room for it");
         let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
         let volume = info.id;
         let data = |at: u64| Payload::Bytes(vec![(at >> 16) as u8 ^ round; 64 << 10].into());
@@ -66,6 +78,9 @@ fn all_promised_room_can_be_written_and_comes_back() {
             let op = volume::Op::Write { volume, offset, data: data(offset), fua: false };
             assert_eq!(r.ask(op), Ok(volume::Reply::Done), "round {round}, {offset} of {size}");
         }
+        r.run(Span::from_secs(5));
+        let left = logged(&r);
+        assert!(left.len() == 3 && left.iter().all(|bytes| *bytes < 64 << 10), "{left:?} bytes are left in the logs");
         for offset in (0..size).step_by(64 << 10) {
             match r.ask(volume::Op::Read { volume, offset, len: 64 << 10 }) {
                 Ok(volume::Reply::Data(read)) => assert_eq!(read.bytes(), data(offset).bytes(), "{offset}"),
@@ -91,7 +106,17 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
             assert_eq!(run(&plan).hash, report.hash, "the same seed is the same run");
         }
     }
-    let must: [TracePoint; 6] = [t::EPOCH_BEGUN, t::ADOPTED, t::FENCED, t::LEFT_OUT, t::MERGED, t::DEAD_ENTRY];
+    let must: [TracePoint; 9] = [
+        t::EPOCH_BEGUN,
+        t::ADOPTED,
+        t::FENCED,
+        t::LEFT_OUT,
+        t::MERGED,
+        t::DEAD_ENTRY,
+        t::STORAGE_FENCED,
+        t::MOVED,
+        t::MOVE_OVERTAKEN,
+    ];
     let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
     assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
 }

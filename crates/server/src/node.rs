@@ -10,7 +10,9 @@ use std::any::Any;
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::control::VssdLoss;
-use rackweave_core::msg::{Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Role, Table, View, ViewState};
+use rackweave_core::msg::{
+    Block, Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Role, Table, View, ViewState,
+};
 use rackweave_core::request::Reply;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Time, VssdId};
 use rackweave_flash::table::EntryState;
@@ -201,9 +203,12 @@ impl Server {
 
     /// Passes a packet to the service of its vSSD.
     fn pass_to_service(&mut self, now: Time, p: Packet, fx: &mut Effects) {
-        // Of keys a packet's set is the partition, of cloud disks the volume.
+        // Of keys a packet's set is the partition, of cloud disks the volume. Replies of replicas and the map are for a service that
+        // is their client.
         let i = match p.body {
-            Body::Keys(_) | Body::Cloud(_) => self.logs().find(|&i| self.vssds[i].service.takes(&p.body)),
+            Body::Keys(_) | Body::Cloud(_) | Body::Block(Block::Reply(_)) | Body::Control(_) => {
+                self.logs().find(|&i| self.vssds[i].service.takes(&p.body))
+            }
             _ => self.place(p.header.vssd, p.header.set),
         };
         let Some(i) = i else { return };
@@ -229,6 +234,7 @@ impl Server {
 
     fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         match p.body {
+            Body::Control(Control::Map(_)) => self.pass_to_service(now, p, fx),
             Body::Control(c) => {
                 if matches!(c, Control::Lease { .. } | Control::ServerWelcome { .. }) {
                     self.registration.received(p.header.request);
@@ -627,6 +633,19 @@ fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
 
 impl Node for Server {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
+        let (mut sent, me) = (fx.packets.len(), self.cfg.node);
+        self.event(now, event, fx);
+        // A service may be a client of another one here.
+        while let Some(i) = fx.packets[sent..].iter().position(|p| p.dst == me) {
+            sent += i;
+            let p = fx.packets.remove(sent);
+            self.event(now, Event::Packet(p), fx);
+        }
+    }
+}
+
+impl Server {
+    fn event(&mut self, now: Time, event: Event, fx: &mut Effects) {
         self.boot(now);
         let sent = fx.packets.len();
         match event {

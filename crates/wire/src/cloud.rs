@@ -3,7 +3,7 @@
 use rackweave_core::msg::Op;
 use rackweave_core::msg::cloud::{
     Adopted, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent, Member, Message,
-    Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, View, WRITES_MAX, Write,
+    Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, Stripe, View, WRITES_MAX, Write,
 };
 use rackweave_core::{Epoch, NodeId, VolumeId};
 
@@ -35,6 +35,15 @@ impl Wire for Serial {
     }
     fn get(r: &mut Reader<'_>) -> Result<Serial, DecodeError> {
         Ok(Serial(u64::get(r)?))
+    }
+}
+
+impl Wire for Stripe {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.0.put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Stripe, DecodeError> {
+        Ok(Stripe(u64::get(r)?))
     }
 }
 
@@ -95,7 +104,8 @@ wire_enum!(Contents, "contents of a write", { 0 => Data(data), 1 => Zeroes, 2 =>
 wire_struct!(Write { extent, contents });
 wire_list!(Write, "writes", WRITES_MAX as u32, 13);
 wire_list!((Serial, Write), "merged entries", WRITES_MAX as u32, 21);
-wire_struct!(Batch { merged, writes, fill });
+wire_list!(Stripe, "stripes", WRITES_MAX as u32, 8);
+wire_struct!(Batch { merged, writes, fill, moved });
 wire_enum!(EntryKind, "kind of entry", { 0 => Data, 1 => Zeroes, 2 => Discarded, 3 => Void });
 wire_struct!(Position { file, at });
 wire_struct!(EntryMeta { id, extent, position, kind, valid });
@@ -148,7 +158,7 @@ wire_enum!(Message, "message of cloud disks", {
     161 => Registered { incarnation },
     162 => Heartbeat { incarnation, sent, views },
     163 => Lease { incarnation, sent },
-    164 => Seal { shape },
+    164 => Seal { shape, sets },
     165 => Sealed { incarnation, drive, metas, segments },
     166 => View(view),
     167 => Gone,

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::{Op, ServiceMessage};
-use crate::{DriveId, Epoch, Incarnation, NodeId, Payload, SECTOR, Time, VolumeId};
+use crate::{DriveId, Epoch, Incarnation, NodeId, Payload, SECTOR, SetId, Time, VolumeId};
 
 /// Most segments of a volume: with their copies they are a small part of a view.
 pub const SEGMENTS_MAX: usize = 4096;
@@ -250,14 +250,20 @@ pub struct SegmentReport {
     pub merged: Serial,
 }
 
+/// Number of a stripe of the volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stripe(pub u64);
+
 /// Changes that a proxy makes on all copies of its segment at once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     pub writes: Vec<Write>,
     /// The last entry that has been merged with this batch.
     pub merged: Serial,
-    /// For copies that join: whole stripes.
+    /// For copies that join: the overlay's part of a stripe.
     pub fill: Vec<Write>,
+    /// Stripes that leave the overlay, before the writes: the storage layer has them.
+    pub moved: Vec<Stripe>,
 }
 
 impl Batch {
@@ -298,8 +304,10 @@ pub enum Message {
     },
     /// From now on the server refuses other epochs, and reports what it has. A server that does not know the volume has
     /// nothing of it.
+    /// `sets`: those that its contents are on.
     Seal {
         shape: Shape,
+        sets: Vec<SetId>,
     },
     Sealed {
         incarnation: Incarnation,

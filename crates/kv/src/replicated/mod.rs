@@ -295,10 +295,13 @@ impl<N: Logged> LogService<N> {
         let incarnation = cx.incarnation;
         for p in self.node_fx.packets.drain(..) {
             let mut p = N::into_message(p);
-            p.header.incarnation = incarnation;
-            // A read has the vSSD that it is for: the switch takes it there.
-            if p.header.op != Op::Read {
-                (p.header.vssd, p.header.original_vssd) = (self.vssd, self.vssd);
+            // Others are those of a client, which has filled in their headers.
+            if N::takes(&p.body) {
+                p.header.incarnation = incarnation;
+                // A read has the vSSD that it is for: the switch takes it there.
+                if p.header.op != Op::Read {
+                    (p.header.vssd, p.header.original_vssd) = (self.vssd, self.vssd);
+                }
             }
             cx.fx.send(p);
         }

@@ -20,6 +20,11 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.merge.out-of-order", "26", &[], UNITS, "A merger passes entries whose contents it has not read yet.").tested(),
     m("cloud.merge.repeated", "26", &[], UNITS, "A merge that comes again is applied again.").tested(),
     m("cloud.merge.serial-apart", "26", &[], UNITS, "The merged serial is recorded later than the changes of the map.").tested(),
+    m("cloud.move.changed-since", "26", &[], UNITS, "A stripe leaves the overlay although it changed while it moved.").tested(),
+    m("cloud.move.early", "26", &[], UNITS, "A stripe leaves the overlay before the storage layer has it.").tested(),
+    m("cloud.move.not-durable", "26", &[], &["search"], "A stripe leaves the overlay when the sets have it in memory alone.").tested(),
+    m("cloud.read.later-overlay", "26", &[], UNITS, "A read takes what moved meanwhile from an older answer of the storage layer.")
+        .tested(),
     m("cloud.read.past-log", "26", &[], UNITS, "A client reads from proxies what is in the log.").tested(),
     m("cloud.read.single-copy", "26", &[], UNITS, "A client reads an entry that one server alone has.").tested(),
     m("cloud.read.uncommitted", "26", &[], UNITS, "A proxy shows a write that other copies may not have.").tested(),
@@ -34,6 +39,7 @@ pub const MUTANTS: &[Mutant] = &[
         .open("The usual seeds of each search pass."),
     m("cloud.recovery.void-ignored", "25", &[], UNITS, "An entry that was given up is adopted.").tested(),
     m("cloud.seal.ignored", "25", &[], UNITS, "A sealed server goes on to serve the old epoch.").tested(),
+    m("cloud.storage.not-fenced", "25", &[], UNITS, "A proxy uses the storage layer without a fence of earlier epochs.").tested(),
     m("cloud.takeover.lagging-owner", "26", &[], UNITS, "A holder without the last batch becomes the owner.").tested(),
     m("cloud.takeover.not-equalized", "26", &[], UNITS, "A new owner serves before all holders have the last batch.").tested(),
     m("cloud.void.merged", "25", &[], UNITS, "An entry that was given up is merged.")

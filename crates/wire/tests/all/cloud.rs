@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use rackweave_core::msg::cloud::{
     Adopted, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent, Member, Message,
-    Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, View, Write,
+    Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, Stripe, View, Write,
 };
 use rackweave_core::msg::{Body, Class, Header, Op, Packet};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Payload, SetId, Time, VolumeId, VssdId};
@@ -65,7 +65,12 @@ fn samples() -> Vec<(&'static str, Message)> {
     let shape = Shape { bytes: 1 << 40, segment: 64 << 30, stripe: 64 << 10, log_copies: 2 };
     let zeroes = Write { contents: Contents::Zeroes, ..write() };
     let discard = Write { contents: Contents::Discarded, ..write() };
-    let batch = Batch { writes: vec![write(), zeroes, discard], merged: Serial(4), fill: vec![write()] };
+    let batch = Batch {
+        writes: vec![write(), zeroes, discard],
+        merged: Serial(4),
+        fill: vec![write()],
+        moved: vec![Stripe(6)],
+    };
     let metas = vec![
         meta(EntryKind::Data, true),
         meta(EntryKind::Zeroes, true),
@@ -101,7 +106,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("registered", Message::Registered { incarnation }),
         ("heartbeat", Message::Heartbeat { incarnation, sent: Time(14), views: vec![(VolumeId(5), Epoch(6), 1)] }),
         ("lease", Message::Lease { incarnation, sent: Time(14) }),
-        ("seal", Message::Seal { shape }),
+        ("seal", Message::Seal { shape, sets: vec![SetId(4), SetId(2)] }),
         (
             "sealed",
             Message::Sealed {

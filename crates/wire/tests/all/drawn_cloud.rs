@@ -2,9 +2,9 @@
 
 use rackweave_core::msg::cloud::{
     Adopted, Batch, Cloud, Contents, EntryId, EntryKind, EntryMeta, Extent, Member, Message, Placement, Position,
-    ReadResult, SegmentReport, Serial, Shape, View, Write,
+    ReadResult, SegmentReport, Serial, Shape, Stripe, View, Write,
 };
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Time, VolumeId};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
 
 use super::Draw;
 
@@ -96,7 +96,8 @@ impl Draw {
         match self.below(7) {
             0 => {
                 let (writes, fill) = (self.list(3, Draw::cloud_write), self.list(1, Draw::cloud_write));
-                let batch = Batch { writes, merged: self.serial(), fill };
+                let moved = self.list(3, |d| Stripe(d.u64()));
+                let batch = Batch { writes, merged: self.serial(), fill, moved };
                 Message::Replicate { segment, number: self.u64(), batch, joins: self.bool() }
             }
             1 => Message::Replicated { segment, number: self.u64() },
@@ -123,7 +124,7 @@ impl Draw {
                 Message::Heartbeat { incarnation, sent: Time(self.u64()), views }
             }
             3 => Message::Lease { incarnation, sent: Time(self.u64()) },
-            4 => Message::Seal { shape: self.shape() },
+            4 => Message::Seal { shape: self.shape(), sets: self.list(3, |d| SetId(d.u32())) },
             5 => {
                 let metas = self.list(4, Draw::meta);
                 let report = |d: &mut Draw| SegmentReport { segment: d.u32(), last: d.u64(), merged: d.serial() };

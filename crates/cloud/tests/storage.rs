@@ -1,0 +1,113 @@
+//! A model of the storage layer: flat arrays of sectors that fail as replica sets may. Requests take effect in any order, some fail
+//! with or without effect, and those of a server that has ended may still take effect later.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use rackweave_cloud::chunk::{ChunkAnswer, ChunkOp, ChunkRequest};
+use rackweave_core::{Effects, Epoch, Payload, Rng, Span, Time, VolumeId};
+
+#[derive(Debug)]
+pub struct Storage {
+    sectors: BTreeMap<(VolumeId, u64), Payload>,
+    fences: BTreeMap<VolumeId, Epoch>,
+    /// Of servers that have ended.
+    late: Vec<ChunkRequest>,
+    rng: Rng,
+}
+
+pub type Shared = Rc<RefCell<Storage>>;
+
+impl Storage {
+    pub fn new(seed: u64) -> Shared {
+        let rng = Rng::stream(seed, 19);
+        let (sectors, fences) = (BTreeMap::new(), BTreeMap::new());
+        Rc::new(RefCell::new(Storage { sectors, fences, late: Vec::new(), rng }))
+    }
+    /// Time passes: something of a server that has ended may take effect.
+    pub fn pass(&mut self) {
+        if !self.late.is_empty() && self.rng.chance(0.02) {
+            let i = self.rng.below(self.late.len() as u64) as usize;
+            let r = self.late.swap_remove(i);
+            self.execute(&r);
+        }
+    }
+    fn execute(&mut self, r: &ChunkRequest) -> ChunkAnswer {
+        let fence = self.fences.entry(r.volume).or_default();
+        let at = |s: u64| (r.volume, s);
+        match &r.op {
+            ChunkOp::Read { extent } => {
+                let sector = |s: u64| self.sectors.get(&at(s)).cloned().unwrap_or(Payload::Zero { sectors: 1 });
+                let all: Vec<Payload> = (extent.first..extent.end()).map(sector).collect();
+                return ChunkAnswer::Data(Payload::concat(&all));
+            }
+            _ if r.epoch < *fence => return ChunkAnswer::Failed,
+            ChunkOp::Fence => *fence = r.epoch,
+            ChunkOp::Write { extent, data } => {
+                let sector = |i: u32| (at(extent.first + u64::from(i)), data.slice(i, 1));
+                self.sectors.extend((0..extent.count).map(sector));
+            }
+            ChunkOp::Zero { extent } => {
+                assert!(extent.first.is_multiple_of(8) && extent.count.is_multiple_of(8), "{extent:?}: whole blocks");
+                (extent.first..extent.end()).for_each(|s| _ = self.sectors.remove(&at(s)));
+            }
+        }
+        ChunkAnswer::Done
+    }
+}
+
+/// A server's way to the storage layer.
+pub struct Way {
+    storage: Shared,
+    /// Requests that take effect at a time, then their answers.
+    asked: Vec<(Time, ChunkRequest)>,
+    answers: Vec<(Time, u64, ChunkAnswer)>,
+}
+
+impl Way {
+    pub fn new(storage: &Shared) -> Way {
+        Way { storage: Rc::clone(storage), asked: Vec::new(), answers: Vec::new() }
+    }
+    pub fn ask(&mut self, now: Time, requests: Vec<ChunkRequest>) {
+        let rng = &mut self.storage.borrow_mut().rng;
+        let mut after = || if rng.chance(0.1) { rng.between(1_000, 60_000) } else { rng.between(50, 1_500) };
+        self.asked.extend(requests.into_iter().map(|r| (now + Span::from_micros(after()), r)));
+    }
+    /// The answers that are due.
+    pub fn answers(&mut self, now: Time) -> Vec<(u64, ChunkAnswer)> {
+        let storage = &mut *self.storage.borrow_mut();
+        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.asked).into_iter().partition(|a| a.0 <= now);
+        self.asked = later;
+        for (_, r) in due {
+            let fails = storage.rng.chance(0.02) && !matches!(r.op, ChunkOp::Fence);
+            let answer = if fails && storage.rng.chance(0.5) { ChunkAnswer::Failed } else { storage.execute(&r) };
+            let answer = if fails { ChunkAnswer::Failed } else { answer };
+            let after = Span::from_micros(storage.rng.between(20, 800));
+            self.answers.push((now + after, r.tag, answer));
+        }
+        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.answers).into_iter().partition(|a| a.0 <= now);
+        self.answers = later;
+        due.into_iter().map(|(_, tag, answer)| (tag, answer)).collect()
+    }
+    pub fn deadline(&self) -> Time {
+        self.asked.iter().map(|a| a.0).chain(self.answers.iter().map(|a| a.0)).min().unwrap_or(Time::MAX)
+    }
+    pub fn arm<M>(&self, other: Time, fx: &mut Effects<M>) {
+        let at = other.min(self.deadline());
+        if at < Time::MAX {
+            fx.wake_at(at);
+        }
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        let storage = &mut *self.storage.borrow_mut();
+        for (_, r) in self.asked.drain(..) {
+            if storage.rng.chance(0.7) {
+                storage.late.push(r);
+            }
+        }
+    }
+}
