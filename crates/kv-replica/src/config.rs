@@ -23,6 +23,8 @@ pub struct Config {
     pub check: Span,
     /// An unanswered message is repeated after this time.
     pub retry: Span,
+    /// A client repeats a request without an answer after this time at first.
+    pub client_retry: Span,
     /// A member asks about an attempt after this time without a decision.
     pub doubt: Span,
     /// Most undecided puts of a partition at a member.
@@ -51,6 +53,7 @@ impl Default for Config {
             tick: Span::from_millis(2),
             check: Span::from_millis(2),
             retry: Span::from_millis(5),
+            client_retry: Span::from_millis(10),
             doubt: Span::from_millis(20),
             puts_max: 256,
             gets_max: 1024,

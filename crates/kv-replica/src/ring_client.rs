@@ -17,15 +17,12 @@ use crate::types::{Change, ITEMS_MAX, Item, KEY_MAX, Partition, Put, PutId, Verd
 
 /// Most puts of a client under way.
 pub const PUTS_MAX: usize = 64;
-/// A request without an answer is repeated after this time.
-const RETRY: Span = Span::from_millis(10);
-
 /// The waiting time doubles with each try, so often.
 const DOUBLINGS_MAX: u32 = 5;
 
 /// The time until the next try. Half of it is drawn, so that clients do not repeat in step.
-fn pause(tries: u32, draw: u64) -> Span {
-    let least = RETRY.0 << tries.min(DOUBLINGS_MAX);
+fn pause(first: Span, tries: u32, draw: u64) -> Span {
+    let least = first.0 << tries.min(DOUBLINGS_MAX);
     Span(least + mix64(draw) % least)
 }
 
@@ -261,7 +258,8 @@ impl RingClient {
     fn send_put(&mut self, now: Time, fx: &mut Effects<Packet>, sequence: u64) {
         let floor = self.puts.first_key_value().map_or(sequence, |(s, _)| *s);
         let Some(pending) = self.puts.get_mut(&sequence) else { return };
-        pending.retry_at = now + pause(pending.tries, sequence ^ u64::from(self.me.0) << 32 ^ now.0);
+        pending.retry_at =
+            now + pause(self.config.client_retry, pending.tries, sequence ^ u64::from(self.me.0) << 32 ^ now.0);
         pending.tries += 1;
         pending.put.floor = floor;
         let put = pending.put.clone();
@@ -275,7 +273,7 @@ impl RingClient {
 
     fn send_get(&mut self, now: Time, fx: &mut Effects<Packet>, request: u64) {
         let Some(get) = self.gets.get_mut(&request) else { return };
-        get.retry_at = now + pause(get.tries, request ^ u64::from(self.me.0) << 32 ^ now.0);
+        get.retry_at = now + pause(self.config.client_retry, get.tries, request ^ u64::from(self.me.0) << 32 ^ now.0);
         get.tries += 1;
         let p = get.partition;
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
@@ -323,7 +321,7 @@ impl RingClient {
             Body::GetReply { request, .. } | Body::ScanReply { request, .. } => {
                 // Another member, soon: the view may be about to change.
                 if let Some(get) = self.gets.get_mut(&request) {
-                    get.retry_at = get.retry_at.min(now + Span(RETRY.0 / 4));
+                    get.retry_at = get.retry_at.min(now + Span(self.config.client_retry.0 / 4));
                     self.lookup(fx, packet.partition);
                 }
             }
@@ -386,14 +384,14 @@ impl RingClient {
             if self.budget.take(now) {
                 self.send_put(now, fx, s);
             } else if let Some(put) = self.puts.get_mut(&s) {
-                put.retry_at = now + pause(put.tries, s ^ now.0);
+                put.retry_at = now + pause(self.config.client_retry, put.tries, s ^ now.0);
             }
         }
         for r in gets {
             if self.budget.take(now) {
                 self.send_get(now, fx, r);
             } else if let Some(get) = self.gets.get_mut(&r) {
-                get.retry_at = now + pause(get.tries, r ^ now.0);
+                get.retry_at = now + pause(self.config.client_retry, get.tries, r ^ now.0);
             }
         }
     }

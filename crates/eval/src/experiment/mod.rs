@@ -9,6 +9,8 @@ mod cloud;
 mod isolation;
 mod kv;
 mod network;
+mod nice;
+mod nice_load;
 mod predict;
 mod rack;
 mod rack_wear;
@@ -215,7 +217,7 @@ pub enum ExperimentError {
 const PREDICT: &str = "rb-predict";
 
 /// The experiments in virtual time. Live ones are in `rackweave-bench`.
-pub const EXPERIMENTS: [Experiment; 41] = [
+pub const EXPERIMENTS: [Experiment; 54] = [
     Experiment::new(
         "df-fig2",
         "DiffForward figure 2 and §2.3: the unbalanced traffic of generated disks",
@@ -259,6 +261,27 @@ pub const EXPERIMENTS: [Experiment; 41] = [
     ),
     Experiment::new("fb-fig16", "FlashBlox figure 16: erases of each channel after three years", ageing::erases),
     Experiment::new("fb-table5", "FlashBlox table 5: life of SSDs with randomly drawn workloads", ageing::lifetimes),
+    Experiment::new("ni-fig6", "NICE figure 6: gets, by size and routing", nice::gets),
+    Experiment::new("ni-fig7", "NICE figure 7: puts to three replicas, by size and routing", nice::puts),
+    Experiment::new("ni-fig8", "NICE figure 8: bytes on all links for a put", nice::link_bytes),
+    Experiment::new("ni-fig9", "NICE figure 9: bytes at the primary, of those at a secondary", nice::evenness),
+    Experiment::new("ni-fig10", "NICE figure 10: puts of 4 B, by number of replicas", nice::small_by_replicas),
+    Experiment::new("ni-fig11", "NICE figure 11: puts of 1 MiB, by number of replicas", nice::large_by_replicas),
+    Experiment::new(
+        "ni-fig12",
+        "NICE figure 12: a hot object of 4 B, by number of replicas and clients",
+        nice_load::hot_small,
+    ),
+    Experiment::new(
+        "ni-fig13",
+        "NICE figure 13: a hot object of 1 MiB, by number of replicas and clients",
+        nice_load::hot_large,
+    ),
+    Experiment::new("ni-fig14", "NICE figure 14: a secondary is lost and comes back", nice_load::failure),
+    Experiment::new("ni-fig15", "NICE figure 15: YCSB C and F", nice_load::ycsb),
+    Experiment::new("ni-fig16", "NICE figure 16: latency under skewed clients", nice_load::skewed_clients),
+    Experiment::new("ni-fig17", "NICE figure 17: latency with a slow replica", nice_load::slow_replica),
+    Experiment::new("ni-quorum", "NICE §5: puts that return when any k replicas have them", nice_load::quorum),
     Experiment::new(
         "pn-fig14d",
         "C3 figure 14 d: I/Os longer than a second, with black holes on one of two equal-cost paths",

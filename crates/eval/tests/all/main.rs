@@ -4,6 +4,7 @@ mod ageing;
 mod figures;
 mod fuzz;
 mod malformed;
+mod nice;
 mod rack;
 mod rack_ageing;
 mod readers;

@@ -1,0 +1,112 @@
+//! The nodes, the membership service and the client of `rackweave-kv-replica`, on hosts.
+
+use bytes::Bytes;
+use rackweave_core::{Effects, Event, Incarnation, Node, NodeId, Span, Time};
+use rackweave_kv_replica::types::{Change, Condition, Expires, Item};
+use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
+
+use super::client::Store;
+use super::letter::{Body, Letter, To};
+use super::net::Carrier;
+use super::params::{BITS, POINTS};
+
+type Packets = Effects<rackweave_kv_replica::msg::Packet>;
+
+/// Times for a cluster whose links lose nothing: a message of 1 MiB to nine members takes longer than a rack's time until an
+/// unanswered message is repeated.
+pub fn config() -> Config {
+    let retry = Span::from_secs(10);
+    let check = Span::from_millis(20);
+    Config { bits: BITS, points: POINTS, check, retry, client_retry: retry, doubt: retry, ..Config::default() }
+}
+
+/// The event for a node of the store; `None` if it is not for one.
+fn received(event: Event<Letter>) -> Option<Event<rackweave_kv_replica::msg::Packet>> {
+    Some(match event {
+        Event::Packet(Letter { body: Body::Rackweave(p), .. }) => Event::Packet(p),
+        Event::Packet(_) => return None,
+        Event::Timer => Event::Timer,
+        Event::Stored { tag } => Event::Stored { tag },
+        Event::Completion(c) => Event::Completion(c),
+        Event::Request(r) => Event::Request(r),
+    })
+}
+
+/// The store's effects become its host's.
+fn pass(from: &mut Packets, fx: &mut Effects<Letter>) {
+    for p in from.packets.drain(..) {
+        let bytes = u64::from(p.bytes());
+        fx.send(Letter {
+            from: p.from,
+            to: To::Host(p.to),
+            carrier: Carrier::Rackweave,
+            bytes,
+            body: Body::Rackweave(p),
+        });
+    }
+    fx.stores.append(&mut from.stores);
+    if let Some(at) = from.take_wake() {
+        fx.wake_at(at);
+    }
+    from.clear();
+}
+
+/// A storage node or the membership service.
+pub struct Party<N> {
+    pub node: N,
+    fx: Packets,
+}
+
+impl<N: Node<rackweave_kv_replica::msg::Packet>> Party<N> {
+    pub fn new(node: N) -> Party<N> {
+        Party { node, fx: Effects::new() }
+    }
+}
+
+impl<N: Node<rackweave_kv_replica::msg::Packet>> Node<Letter> for Party<N> {
+    fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
+        let Some(event) = received(event) else { return };
+        self.node.handle(now, event, &mut self.fx);
+        pass(&mut self.fx, fx);
+    }
+}
+
+pub type Server = Party<KvNode>;
+pub type Meta = Party<Membership>;
+
+pub struct Ring {
+    client: RingClient,
+    any: Option<usize>,
+    zeros: Bytes,
+    fx: Packets,
+}
+
+impl Ring {
+    pub fn new(me: NodeId, meta: NodeId, config: Config, any: Option<usize>, zeros: Bytes) -> Ring {
+        Ring { client: RingClient::new(me, meta, config, Incarnation(1)), any, zeros, fx: Effects::new() }
+    }
+}
+
+impl Store for Ring {
+    fn put(&mut self, now: Time, key: Bytes, bytes: u64, fx: &mut Effects<Letter>) -> u64 {
+        let change = Change::Set { value: self.zeros.slice(..bytes as usize), expires: Expires::Never };
+        let item = Item { key, condition: Condition::Always, change: Some(change) };
+        let number = self.client.put(now, &mut self.fx, vec![item], self.any).expect("a client has few puts under way");
+        pass(&mut self.fx, fx);
+        number
+    }
+    fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Letter>) -> u64 {
+        let number = self.client.get(now, &mut self.fx, key, u32::MAX).expect("a short key");
+        pass(&mut self.fx, fx);
+        number
+    }
+    fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
+        let Some(event) = received(event) else { return };
+        self.client.handle(now, event, &mut self.fx);
+        pass(&mut self.fx, fx);
+    }
+    fn done(&mut self) -> Vec<u64> {
+        // With any-k a put is there twice: the first counts.
+        self.client.take_done().iter().map(|d| d.request).collect()
+    }
+}
