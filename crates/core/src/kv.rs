@@ -44,7 +44,8 @@ pub enum Condition {
 #[derive(Clone, Debug)]
 pub enum Op {
     /// `room`: the longest value that the requester has memory for. `latest`: changes that are not durable yet count, for
-    /// a requester that shows nobody the value, and bases a change on its version. It may be ignored.
+    /// a requester that shows nobody the value, and bases a change on its version. That may be ignored, and such a get may
+    /// wait for the change that follows an earlier one of the key.
     Get {
         key: Bytes,
         room: u32,

@@ -19,6 +19,7 @@ use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, S
 use crate::config::Config;
 use crate::msg::{GetResult, Packet, ScanResult};
 use crate::ring_client::{Answer, RequestError, RingClient};
+use crate::turns::Turns;
 use crate::types::{self, Change, ITEMS_MAX, Item, KEY_MAX, Partition, Timestamp, Verdict};
 
 /// Requests that may be pending.
@@ -29,11 +30,16 @@ const HELLO_GAP: Span = Span::from_millis(100);
 /// A request under way.
 enum Asked {
     /// `missing`: a failed condition says that there was nothing to delete.
+    /// `turn`: of this key, which ends with the answer.
     Put {
         missing: bool,
         bytes: usize,
+        turn: Option<Bytes>,
     },
-    Get,
+    /// `turn`: of this key, if the get is of the latest value.
+    Get {
+        turn: Option<Bytes>,
+    },
     Scan(Scan),
     Count(u64),
 }
@@ -62,11 +68,14 @@ pub struct KvClient {
     /// `None`: it has no incarnation yet.
     ring: Option<RingClient>,
     waiting: VecDeque<(RequestId, Op)>,
+    turns: Turns,
     asked: BTreeMap<u64, (RequestId, Asked)>,
     counts: BTreeMap<u64, Count>,
     count: u64,
     cursors: Cursors,
     hello_at: Time,
+    /// The timer of the ring's client.
+    ring_at: Time,
     fx: Effects<Packet>,
 }
 
@@ -79,17 +88,19 @@ impl KvClient {
             config,
             ring: None,
             waiting: VecDeque::new(),
+            turns: Turns::default(),
             asked: BTreeMap::new(),
             counts: BTreeMap::new(),
             count: 0,
             cursors: Cursors::new(nonce),
             hello_at: Time::ZERO,
+            ring_at: Time::MAX,
             fx: Effects::new(),
         }
     }
     /// Unanswered requests.
     pub fn pending(&self) -> usize {
-        self.waiting.len() + self.asked.len()
+        self.waiting.len() + self.turns.waiting() + self.asked.len()
     }
 
     fn request(&mut self, now: Time, id: RequestId, op: Op, fx: &mut Effects) {
@@ -125,23 +136,32 @@ impl KvClient {
     /// Begins a request; its reply if it needs nobody. `Err(None)`: too much is under way.
     fn ask(&mut self, now: Time, id: RequestId, op: Op) -> Result<Option<kv::Reply>, Option<kv::Error>> {
         match op {
-            Op::Get { key, room, .. } => {
-                let Some(ring) = &mut self.ring else { return Err(None) };
-                let request = ring.get(now, &mut self.fx, key, room).map_err(refusal)?;
-                self.asked.insert(request, (id, Asked::Get));
+            Op::Get { key, room, latest } => {
+                if latest && RingClient::check(&key).is_ok() {
+                    if self.turns.begin(&key, (id, room)) {
+                        self.get(now, id, key.clone(), room, Some(key))?;
+                    }
+                } else {
+                    if self.turns.is_idle(&key) {
+                        self.end_turn(now, &key);
+                    }
+                    self.get(now, id, key, room, None)?;
+                }
             }
             Op::Put { key, condition, change } => {
                 let missing = condition == Condition::Always && change == kv::Change::Delete;
                 let condition = if missing { Condition::Present } else { condition };
                 let items = vec![Item { key, condition: of_condition(condition), change: Some(of_change(change)) }];
-                self.put(now, id, items, missing)?;
+                let key = items[0].key.clone();
+                let turn = Some(key).filter(|k| !missing && condition != Condition::Always && self.turns.is_idle(k));
+                self.put(now, id, items, missing, turn)?;
             }
             Op::Batch { conditions, changes } => {
                 let items = items(conditions, changes).map_err(Some)?;
                 if items.is_empty() {
                     return Ok(Some(kv::Reply::Put(kv::Verdict::Applied)));
                 }
-                self.put(now, id, items, false)?;
+                self.put(now, id, items, false, None)?;
             }
             Op::Scan { cursor, limit } => {
                 let unknown = Some(kv::Error::Cursor { cursor, kept: CURSORS_MAX });
@@ -163,11 +183,40 @@ impl KvClient {
         }
         Ok(None)
     }
-    fn put(&mut self, now: Time, id: RequestId, items: Vec<Item>, missing: bool) -> Result<(), Option<kv::Error>> {
+    fn get(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        key: Bytes,
+        room: u32,
+        turn: Option<Bytes>,
+    ) -> Result<(), Option<kv::Error>> {
+        let Some(ring) = &mut self.ring else { return Err(None) };
+        let request = ring.get(now, &mut self.fx, key, room).map_err(refusal)?;
+        self.asked.insert(request, (id, Asked::Get { turn }));
+        Ok(())
+    }
+    /// Sends the get whose turn it is after this one.
+    fn end_turn(&mut self, now: Time, key: &Bytes) {
+        let Some((id, room)) = self.turns.end(key) else { return };
+        let sent = self.get(now, id, key.clone(), room, Some(key.clone()));
+        debug_assert!(sent.is_ok(), "the key was checked, and gets are sent at any time");
+    }
+    fn put(
+        &mut self,
+        now: Time,
+        id: RequestId,
+        items: Vec<Item>,
+        missing: bool,
+        turn: Option<Bytes>,
+    ) -> Result<(), Option<kv::Error>> {
         let Some(ring) = &mut self.ring else { return Err(None) };
         let bytes = items.iter().map(Item::bytes).sum();
         let request = ring.put(now, &mut self.fx, items, None).map_err(refusal)?;
-        self.asked.insert(request, (id, Asked::Put { missing, bytes }));
+        if let Some(key) = &turn {
+            self.turns.write(key);
+        }
+        self.asked.insert(request, (id, Asked::Put { missing, bytes, turn }));
         Ok(())
     }
     fn scan(&mut self, now: Time, id: RequestId, scan: Scan) {
@@ -181,6 +230,10 @@ impl KvClient {
         self.fx.packets.drain(..).for_each(|p| fx.send(p.into_message()));
         fx.traces.append(&mut self.fx.traces);
         if let Some(at) = self.fx.take_wake() {
+            self.ring_at = at;
+        }
+        let at = self.ring_at.min(self.turns.deadline());
+        if at < Time::MAX {
             fx.wake_at(at);
         }
     }
@@ -188,6 +241,7 @@ impl KvClient {
     fn answer(&mut self, now: Time, fx: &mut Effects) {
         for done in self.ring.as_mut().map(RingClient::take_done).unwrap_or_default() {
             let Some((id, asked)) = self.asked.remove(&done.request) else { continue };
+            self.turn_on(now, &asked, &done.answer);
             let reply = match (asked, done.answer) {
                 (Asked::Put { bytes, .. }, Answer::NoSpace) => {
                     fx.reply(Reply::new(id, Err(kv::Error::NoSpace { bytes })));
@@ -198,8 +252,8 @@ impl KvClient {
                     Verdict::ConditionFailed if missing => kv::Verdict::Missing,
                     Verdict::ConditionFailed => kv::Verdict::ConditionFailed,
                 })),
-                (Asked::Get, Answer::Get(GetResult::NoRoom { bytes })) => Some(kv::Reply::NoRoom { bytes }),
-                (Asked::Get, Answer::Get(GetResult::Value { found, now })) => {
+                (Asked::Get { .. }, Answer::Get(GetResult::NoRoom { bytes })) => Some(kv::Reply::NoRoom { bytes }),
+                (Asked::Get { .. }, Answer::Get(GetResult::Value { found, now })) => {
                     let found = found.map(|f| kv::Found {
                         value: f.value,
                         version: kv::Version { epoch: u64::from(f.version.epoch.0), counter: f.version.counter },
@@ -221,6 +275,14 @@ impl KvClient {
             }
         }
         self.start(now, fx);
+    }
+    fn turn_on(&mut self, now: Time, asked: &Asked, answer: &Answer) {
+        match (asked, answer) {
+            (Asked::Get { turn: Some(key) }, Answer::Get(GetResult::Value { .. })) => self.turns.read(key, now),
+            // It comes again with more room, behind those that wait.
+            (Asked::Get { turn: Some(key) } | Asked::Put { turn: Some(key), .. }, _) => self.end_turn(now, key),
+            _ => {}
+        }
     }
     /// The page if it is full or the last one; otherwise it goes on with the next partition.
     fn scanned(&mut self, now: Time, id: RequestId, mut scan: Scan, keys: Vec<Bytes>, more: bool) -> Option<kv::Reply> {
@@ -357,7 +419,11 @@ impl Node for KvClient {
             Event::Timer => {
                 self.hello(now, fx);
                 if let Some(ring) = self.ring.as_mut() {
+                    self.ring_at = Time::MAX;
                     ring.handle(now, Event::Timer, &mut self.fx);
+                    while let Some(key) = self.turns.expired(now) {
+                        self.end_turn(now, &key);
+                    }
                     self.answer(now, fx);
                 }
             }

@@ -39,6 +39,7 @@ mod replica;
 pub mod ring_client;
 mod takeover;
 pub mod trace;
+mod turns;
 pub mod types;
 
 pub use client::KvClient;

@@ -153,7 +153,9 @@ impl RingClient {
         self.puts.values().find(|p| p.request == request).map(|p| p.put.id)
     }
 
-    fn check(key: &Bytes) -> Result<(), RequestError> {
+    /// # Errors
+    /// The key has a wrong size.
+    pub(crate) fn check(key: &Bytes) -> Result<(), RequestError> {
         if key.is_empty() || key.len() > KEY_MAX { Err(RequestError::Key { bytes: key.len() }) } else { Ok(()) }
     }
 

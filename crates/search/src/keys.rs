@@ -309,7 +309,7 @@ impl Run {
         let draw = self.rng.below(1000) as f64 / 1000.0;
         let (key, condition) = (key(n), Condition::Always);
         let (op, kind) = if read.is_some() || draw < self.plan.gets {
-            (kv::Op::Get { key, room: u32::MAX, latest: false }, Kind::Get(None))
+            (kv::Op::Get { key, room: u32::MAX, latest: number.is_multiple_of(4) }, Kind::Get(None))
         } else if draw < self.plan.gets + self.plan.deletes {
             (kv::Op::Put { key, condition, change: Change::Delete }, Kind::Delete { existed: None })
         } else {

@@ -1,8 +1,11 @@
 //! Replicated keys on log vSSDs, in a whole rack in virtual time.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use rackweave_config::RackConfig;
 use rackweave_core::kv::{self, Change, Condition, Expires};
+use rackweave_core::request::{Operation, RequestId};
 use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{Layout, Payload, Span, TracePoint, volume};
@@ -134,6 +137,61 @@ fn keys_of_other_lengths_are_refused_by_length() {
     assert_eq!(r.ask(kv::Op::Put { key: key.clone(), condition: Condition::Always, change }), APPLIED);
     let found = r.ask(kv::Op::Get { key, room: u32::MAX, latest: false });
     assert!(matches!(found, Ok(kv::Reply::Value { found: Some(f), .. }) if f.value == "one"));
+}
+
+/// Adds one to a key 64 times, 16 at once: the number of failed conditions, and the time.
+fn contend(r: &mut Rig, latest: bool) -> (u32, Span) {
+    let (n, start) = (u32::from(latest), r.sim.now());
+    let read = || kv::Op::Get { key: key(n), room: 9, latest };
+    let mut open: BTreeMap<RequestId, u64> = (0..16).map(|_| (r.submit(read()), 0)).collect();
+    let (mut begun, mut failed, mut done) = (open.len(), 0, 0);
+    while done < 64 {
+        r.sim.step();
+        for (_, _, reply) in r.sim.take_replies() {
+            let Some(wrote) = open.remove(&reply.id) else { continue };
+            let next = match kv::Op::result(reply.result) {
+                Some(Ok(kv::Reply::Value { found, .. })) => {
+                    let old =
+                        found.as_ref().map_or(0, |f| u64::from_be_bytes(f.value[..].try_into().expect("a number")));
+                    let condition = found.map_or(Condition::Absent, |f| Condition::VersionIs(f.version));
+                    let value = Bytes::copy_from_slice(&(old + 1).to_be_bytes());
+                    let change = Change::Set { value, expires: Expires::Never };
+                    Some((kv::Op::Put { key: key(n), condition, change }, old + 1))
+                }
+                Some(Ok(kv::Reply::Put(kv::Verdict::ConditionFailed))) => {
+                    failed += 1;
+                    Some((read(), 0))
+                }
+                Some(APPLIED) => {
+                    done += 1;
+                    assert!(wrote > 0);
+                    begun += 1;
+                    (begun <= 64).then(|| (read(), 0))
+                }
+                other => panic!("{other:?}"),
+            };
+            if let Some((op, value)) = next {
+                open.insert(r.submit(op), value);
+            }
+        }
+    }
+    assert_eq!(get(r, n), Some(Bytes::copy_from_slice(&64u64.to_be_bytes())));
+    (failed, r.sim.now().since(start))
+}
+
+#[test]
+fn changes_that_depend_on_the_old_value_take_turns() {
+    let mut r = rack();
+    let (with, without) = (contend(&mut r, true), contend(&mut r, false));
+    println!("with turns {with:?}, without {without:?}");
+    assert!(with.0 == 0 && without.0 > 64, "failed conditions: {} with turns, {} without", with.0, without.0);
+    assert!(with.1 * 4 < without.1, "{} with turns, {} without", with.1, without.1);
+    // Requesters that vanish after their gets hold up others for a moment each.
+    let read = kv::Op::Get { key: key(1), room: 9, latest: true };
+    let ids: Vec<RequestId> = (0..3).map(|_| r.submit(read.clone())).collect();
+    let start = r.sim.now();
+    ids.into_iter().for_each(|id| assert!(r.wait_kv(id).is_ok()));
+    assert!(r.sim.now().since(start) < Span::from_millis(60));
 }
 
 /// Every packet comes again, up to three seconds later.

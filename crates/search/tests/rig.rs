@@ -6,7 +6,7 @@ use rackweave_core::admin;
 use rackweave_core::msg::Role;
 use rackweave_core::request::{Op, Operation, Outcome, Request, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
-use rackweave_core::{Layout, NodeId, SetId, Span, VssdId};
+use rackweave_core::{Layout, NodeId, SetId, Span, VssdId, kv};
 use rackweave_rack::sim::{Sim, SimConfig};
 use rackweave_sim::CutOdds;
 
@@ -79,6 +79,10 @@ impl Rig {
     /// Waits at most a minute.
     pub fn wait_admin(&mut self, id: RequestId) -> Result<admin::Reply, admin::Error> {
         self.wait_for::<admin::Op>(id)
+    }
+    /// Waits at most a minute.
+    pub fn wait_kv(&mut self, id: RequestId) -> Result<kv::Reply, kv::Error> {
+        self.wait_for::<kv::Op>(id)
     }
     pub fn ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         let id = self.submit(op);
