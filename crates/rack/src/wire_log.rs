@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{Op, Packet};
 use rackweave_core::{NodeId, Span, Time};
-use rackweave_transport::header::{self, Kind};
+use rackweave_transport::header::{self, Kind, is_bare};
 use rackweave_transport::siphash::siphash24;
 
 /// Time until a message is received or reported as unsent by its sender's network: its deadline of one second, plus the
@@ -190,8 +190,8 @@ impl Log {
             s.open = 0;
         }
         (s.incarnation, s.at) = (incarnation, at);
-        // Only its node repeats a `gc_op` (rule 16).
-        if p.header.op != Op::GcOp {
+        // Nothing acknowledges a bare one: its node repeats a `gc_op` (rule 16), and the next `load` counts for a lost one.
+        if !is_bare(p.header.op as u8) {
             s.open += 1;
             self.tokens.insert(token, key);
             self.ages.push_back((at, token));
@@ -239,8 +239,9 @@ impl Log {
         let Some(s) = self.sent.get_mut(&(from, to, digest)) else {
             return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
         };
-        // A `gc_op` is a datagram without replay protection: its own sequence provides that (rule 16).
-        if p.header.op == Op::GcOp {
+        // A bare one is a datagram without replay protection: the sequence of a `gc_op` and the count of a `load` provide that
+        // (rule 16).
+        if is_bare(p.header.op as u8) {
             return;
         }
         s.open = s.open.saturating_sub(1);
