@@ -81,8 +81,8 @@ INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
         return v;
     }
     v.kind = FORWARD;
-    __u64 span = now / READS_AGE_NS, own_flags = flags_at(own->word, now), flags = own_flags;
-    __u64 least = serves(flags) ? cost(own, flags, now, span) : NO_COST;
+    __u64 own_flags = flags_at(own->word, now), flags = own_flags;
+    __u64 least = serves(flags) ? cost(own, flags, now) : NO_COST;
     struct row *r = bpf_map_lookup_elem(&rows, &slot);
 #pragma unroll
     for (int i = 0; i < PEERS_MAX; i++) {
@@ -90,7 +90,7 @@ INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
         struct destination *p = id != vssd ? find(id, &peer_slot) : 0;
         if (!p)
             continue;
-        __u64 theirs = flags_at(p->word, now), price = cost(p, theirs, now, span);
+        __u64 theirs = flags_at(p->word, now), price = cost(p, theirs, now);
         if (serves(theirs) && price < least) {
             least = price;
             flags = theirs;
@@ -99,7 +99,7 @@ INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
         }
     }
     v.to = to->server;
-    sent(to, span);
+    sent(to, now);
     if (own_flags & flags & GC_BITS)
         count(ALL_COLLECTING);
     if (v.vssd != vssd)

@@ -10,31 +10,35 @@
 #define ERASING_READS 8
 #define NO_COST ~0ull
 
-/* How many spans the counts are old: two and more are all the same. */
-INLINE __u64 spans_old(const struct destination *d, __u64 span) {
-    return span > d->span ? span - d->span : 0;
+/* Whether the counts are of this span, of the last, or older. */
+enum age { THIS_SPAN, LAST_SPAN, OLDER };
+
+INLINE enum age age_of(const struct destination *d, __u64 now) {
+    __u64 begun = d->span_begun;
+    return now < begun + READS_AGE_NS ? THIS_SPAN : now < begun + 2 * READS_AGE_NS ? LAST_SPAN : OLDER;
 }
 
 /* Reads before the vSSD, and what its state counts as. Without the lock: a count that changes meanwhile is off by little. */
-INLINE __u64 cost(const struct destination *d, __u64 flags, __u64 now, __u64 span) {
-    __u64 old = spans_old(d, span), reads = old == 0 ? (__u64)d->older + d->newer : old == 1 ? d->newer : 0;
+INLINE __u64 cost(const struct destination *d, __u64 flags, __u64 now) {
+    enum age age = age_of(d, now);
+    __u64 reads = age == THIS_SPAN ? (__u64)d->older + d->newer : age == LAST_SPAN ? d->newer : 0;
     return (reads > 0xffffffffu ? 0xffffffffu : reads) + (flags & GC_BITS ? COLLECTING_READS : 0) +
            (now < d->erases_until ? ERASING_READS : 0);
 }
 
 /* Under the lock. */
-INLINE void age(struct destination *d, __u64 span) {
-    __u64 old = spans_old(d, span);
-    if (!old)
+INLINE void grow_old(struct destination *d, __u64 now) {
+    enum age age = age_of(d, now);
+    if (age == THIS_SPAN)
         return;
-    d->older = old == 1 ? d->newer : 0;
+    d->older = age == LAST_SPAN ? d->newer : 0;
     d->newer = 0;
-    d->span = span;
+    d->span_begun = now - now % READS_AGE_NS;
 }
 
-INLINE void sent(struct destination *d, __u64 span) {
+INLINE void sent(struct destination *d, __u64 now) {
     bpf_spin_lock(&d->lock);
-    age(d, span);
+    grow_old(d, now);
     d->newer = add_saturating(d->newer, 1);
     bpf_spin_unlock(&d->lock);
 }
@@ -45,7 +49,7 @@ INLINE __u32 less_saturating(__u32 a, __u32 b) {
 
 /* Under the lock: a report of an incarnation of the vSSD's server. A late one, of this or an earlier one, is ignored. */
 INLINE void reported(struct destination *d, __u64 now, __u64 incarnation, __u64 answered, __u32 waiting, int erasing) {
-    age(d, now / READS_AGE_NS);
+    grow_old(d, now);
     if (incarnation < d->incarnation || (incarnation == d->incarnation && answered < d->answered))
         return;
     if (incarnation > d->incarnation) {

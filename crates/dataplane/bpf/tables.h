@@ -40,7 +40,7 @@ struct destination {
     struct bpf_spin_lock lock;
     __u32 older, newer;
     __u32 zero;
-    __u64 span; /* number of the span of READS_AGE that `newer` are of */
+    __u64 span_begun; /* a multiple of READS_AGE: `newer` are of the span that begins there */
     __u64 incarnation, answered;
     __u64 erases_until;
 };

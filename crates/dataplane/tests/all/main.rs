@@ -5,6 +5,7 @@
 #[path = "../../../switch/fixtures/control.rs"]
 mod control;
 mod fixtures;
+mod gateways;
 mod load;
 mod multicast;
 mod namespaces;

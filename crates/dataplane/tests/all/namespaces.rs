@@ -40,7 +40,7 @@ struct Rack {
     servers: Vec<UdpSocket>,
 }
 
-fn socket(star: &Star, node: NodeId) -> UdpSocket {
+pub fn socket(star: &Star, node: NodeId) -> UdpSocket {
     let socket = star.host(node).net.run(|| UdpSocket::bind((address(node), UDP_PORT))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket
