@@ -23,6 +23,8 @@ const GATEWAYS: u32 = 4;
 const YCSB_CLIENTS: u32 = 10;
 /// YCSB's default number of records.
 const RECORDS: u64 = 1_000;
+/// Bar of a return, in seconds for 10,000 missed objects.
+const REJOINED_BAR: f64 = 2.0;
 /// Bar of P99, weighted replicas or better, of client partitioning's.
 const WEIGHTED_BAR: f64 = 0.5;
 
@@ -337,9 +339,11 @@ pub(super) fn failure(o: Options) -> Result<Outcome, ExperimentError> {
     let done = c.take_done().concat();
     let mut rows = failure_rows(&done, at(lost_s), at(back_s));
     let rejoined = whole.map_or(f64::INFINITY, |t| t.since(at(back_s)).0 as f64 / 1e9);
-    rows.push(Row::new("rejoined and serving after", "s", Better::Lower, rejoined).paper(5.0).bar(2.0));
-    let missed = done.iter().filter(|d| is_put(d) && d.ended > at(lost_s) && d.ended < at(back_s)).count();
-    rows.push(Row::new("objects that it missed", "objects", Better::Higher, missed as f64));
+    let missed = done.iter().filter(|d| is_put(d) && d.ended > at(lost_s) && d.ended < at(back_s)).count() as f64;
+    rows.push(Row::new("rejoined and serving after", "s", Better::Lower, rejoined).paper(5.0));
+    rows.push(Row::new("objects that it missed", "objects", Better::Higher, missed));
+    let of_some = rejoined * 10_000.0 / missed;
+    rows.push(Row::new("rejoined, for each 10,000 objects", "s", Better::Lower, of_some).bar(REJOINED_BAR));
     let lacking = lacking(&mut c, p, &done) as f64;
     rows.push(Row::new("answered puts that a replica lacks", "puts", Better::Lower, lacking).paper(0.0).bar(0.0));
     let config = json!({

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Figure, Options};
 
+use crate::nice_shapes::NICE;
 use crate::shapes::{GUARDS, Guard, SOAK, Shape};
 
 /// Chooses the guards: `all`, a third (`0` to `2`), or the names of experiments, separated by commas. Without it the day
@@ -59,23 +60,27 @@ fn check(guard: &Guard) -> Vec<String> {
     all.iter().map(|why| format!("{}: {why}", guard.id)).collect()
 }
 
+fn guards() -> impl Iterator<Item = &'static Guard> {
+    GUARDS.iter().chain(&NICE)
+}
+
 /// The guards that run today, and why these.
 fn chosen() -> (Vec<&'static Guard>, String) {
     let day = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() / 86_400;
-    let third = |n: usize| GUARDS.iter().filter(move |g| g.third == n).collect::<Vec<_>>();
+    let third = |n: usize| guards().filter(move |g| g.third == n).collect::<Vec<_>>();
     match std::env::var(CHOICE) {
         Err(_) => {
             let n = (day % THIRDS as u64) as usize;
             (third(n), format!("third {n}, of day {day}; {CHOICE}={n} repeats it"))
         }
-        Ok(all) if all == "all" => (GUARDS.iter().collect(), "all".into()),
+        Ok(all) if all == "all" => (guards().collect(), "all".into()),
         Ok(choice) => match choice.parse::<usize>() {
             Ok(n) => {
                 assert!(n < THIRDS, "{CHOICE}={n}: thirds are 0 to {}", THIRDS - 1);
                 (third(n), format!("third {n}"))
             }
             Err(_) => {
-                let named = |id| GUARDS.iter().find(|g| g.id == id);
+                let named = |id| guards().find(|g| g.id == id);
                 let found =
                     choice.split(',').map(|id| named(id).unwrap_or_else(|| panic!("{CHOICE}: no figure {id:?}")));
                 (found.collect(), choice.clone())
@@ -94,12 +99,12 @@ fn figures_hold_their_shapes() {
 
 #[test]
 fn every_figure_has_a_guard_that_can_fail() {
-    let guarded: Vec<_> = GUARDS.iter().map(|g| g.id).collect();
+    let guarded: Vec<_> = guards().map(|g| g.id).collect();
     for e in EXPERIMENTS {
         assert_eq!(guarded.iter().filter(|id| **id == e.id).count(), 1, "{}", e.id);
     }
     assert_eq!(guarded.len(), EXPERIMENTS.len());
-    for g in &GUARDS {
+    for g in guards() {
         assert!(!g.shapes.is_empty() && (g.third < THIRDS || g.third == SOAK), "{}", g.id);
     }
     // A shape that does not hold is noticed.

@@ -5,6 +5,7 @@ mod figures;
 mod fuzz;
 mod malformed;
 mod nice;
+mod nice_shapes;
 mod rack;
 mod rack_ageing;
 mod readers;
