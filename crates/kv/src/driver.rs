@@ -91,6 +91,24 @@ impl<B: Backend> KvDrive<B> {
         })
         .unwrap_or(Err(GetError::Read(self.unanswered())))
     }
+    /// All keys and values, in no order; before the first change.
+    pub fn load(&mut self) -> Result<Vec<(Bytes, Bytes)>, GetError> {
+        let token = self.next_token();
+        self.call(|s, fx| s.load(fx, token))?;
+        let mut all = Vec::new();
+        let ended = self.wait(|a| match a {
+            Answer::Loaded { token: t, result } if *t == token => match result {
+                Ok(records) if !records.is_empty() => {
+                    all.extend_from_slice(records);
+                    None
+                }
+                Ok(_) => Some(Ok(())),
+                Err(e) => Some(Err(*e)),
+            },
+            _ => None,
+        });
+        ended.unwrap_or(Err(GetError::Read(self.unanswered()))).map(|()| all)
+    }
     /// Why an answer is missing, though no command is pending.
     fn unanswered(&self) -> BlockError {
         let failed = self.drive.manager().failed().unwrap_or(DeviceError::Backend { os_error: 0 });
@@ -120,7 +138,7 @@ impl<B: Backend> KvDrive<B> {
         let (_, _, out) = self.drive.parts();
         went || !out.commands.is_empty() || !out.done.is_empty()
     }
-    fn wait<T>(&mut self, wanted: impl Fn(&Answer) -> Option<T>) -> Option<T> {
+    fn wait<T>(&mut self, mut wanted: impl FnMut(&Answer) -> Option<T>) -> Option<T> {
         loop {
             if let Some(found) = self.store.answers().find_map(|a| wanted(&a)) {
                 return Some(found);

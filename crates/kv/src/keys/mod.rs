@@ -248,6 +248,6 @@ fn get_error(e: GetError) -> Error {
         GetError::Busy { requests } => Error::Busy { limit: requests as u32 },
         GetError::NotOpen => Error::NotServed,
         GetError::Corrupt { .. } => Error::Corrupt,
-        GetError::ScanLimit { .. } | GetError::Read(_) => Error::Io,
+        GetError::ScanLimit { .. } | GetError::Changed | GetError::Read(_) => Error::Io,
     }
 }

@@ -217,7 +217,7 @@ impl Keys {
             Answer::Got { token, result } => self.got(fx, token, result),
             Answer::Put { token, result } => self.changed((token >> PART_BITS) as usize, result.map(|()| true)),
             Answer::Deleted { token, result } => self.changed((token >> PART_BITS) as usize, result),
-            Answer::Scanned { .. } => {}
+            Answer::Scanned { .. } | Answer::Loaded { .. } => {}
         }
     }
     fn got(&mut self, fx: &mut Flash<'_>, token: u64, result: Result<Option<Bytes>, GetError>) {

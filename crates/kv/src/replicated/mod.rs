@@ -27,17 +27,15 @@ use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Freed, P
 use rackweave_server::{ServerConfig, VssdConfig};
 
 use crate::store::format::{KEY_MAX, VALUE_MAX, record_max};
-use crate::store::{
-    Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, SCAN_KEYS_MAX, Scan, Store, StoreConfig,
-};
+use crate::store::{Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, Store, StoreConfig};
 use crate::trace;
 use records::{WriteError, Writes};
 
 /// The only user of its manager.
 const USER: u16 = 1;
-/// Tokens of batches; that of the scan at boot is below.
+/// Tokens of batches; that of the load at boot is below.
 const FIRST_BATCH: u64 = 1 << 32;
-const SCAN: u64 = 1;
+const LOAD: u64 = 1;
 /// Part of the store's capacity that only deletions and decisions take, and the part that only decisions take.
 const RESERVE_FOR_DELETES: u64 = 8;
 const RESERVE: u64 = 16;
@@ -244,17 +242,10 @@ impl<N: Logged> LogService<N> {
         }
         cx.changed = true;
     }
-    /// Reads the next records of the node.
-    fn scan(&mut self, cx: &mut Context<'_>, from: &[u8]) {
-        if let Some(Err(e)) = self.with(cx, |store, _, fx| store.scan(fx, from, SCAN_KEYS_MAX, SCAN)) {
-            self.refuse(e.into());
-        }
-    }
-    fn scanned(&mut self, cx: &mut Context<'_>, page: Scan) {
+    fn loaded(&mut self, cx: &mut Context<'_>, records: Vec<(Bytes, Bytes)>) {
         let Phase::Loading(found) = &mut self.phase else { return };
-        found.extend(page.entries);
-        if let Some(from) = page.more {
-            return self.scan(cx, &from);
+        if !records.is_empty() {
+            return found.extend(records);
         }
         let mut found = std::mem::take(found);
         let Some(store) = &self.store else { return };
@@ -331,21 +322,25 @@ impl<N: Logged> LogService<N> {
         let answers: Vec<Answer> = self.store.iter_mut().flat_map(Store::answers).collect();
         for a in answers {
             match a {
-                Answer::Opened { result: Ok(()) } => self.scan(cx, &[]),
+                Answer::Opened { result: Ok(()) } => {
+                    if let Some(Err(e)) = self.with(cx, |store, _, fx| store.load(fx, LOAD)) {
+                        self.refuse(e.into());
+                    }
+                }
                 Answer::Opened { result: Err(e) } => {
                     self.refuse(e.into());
                     self.store = None;
                     return;
                 }
-                Answer::Scanned { result: Ok(page), .. } => self.scanned(cx, page),
-                Answer::Scanned { result: Err(e), .. } => self.refuse(e.into()),
+                Answer::Loaded { result: Ok(records), .. } => self.loaded(cx, records),
+                Answer::Loaded { result: Err(e), .. } => self.refuse(e.into()),
                 Answer::Put { token, result: Ok(()) } => {
                     if let Some(tag) = self.writes.done(token) {
                         self.act(cx, Event::Stored { tag });
                     }
                 }
                 Answer::Put { result: Err(e), .. } => self.refuse(e.into()),
-                Answer::Got { .. } | Answer::Deleted { .. } => {}
+                Answer::Got { .. } | Answer::Scanned { .. } | Answer::Deleted { .. } => {}
             }
         }
     }

@@ -54,6 +54,8 @@ pub enum GetError {
     ScanLimit { limit: usize, max: usize },
     #[error("{requests} gets and scans are under way: retry when some are answered")]
     Busy { requests: usize },
+    #[error("a store is loaded once, before its first change")]
+    Changed,
     #[error(transparent)]
     Read(#[from] BlockError),
     #[error("corrupt record at {offset} of block {block}: {rule}")]

@@ -17,7 +17,7 @@ pub const ENTRY_HEAD: usize = 16;
 const MAGIC: &[u8; 8] = b"RWKVSEG\n";
 const ALIGN: u32 = 8;
 /// Bytes of one read of a sequential scan of a block.
-const CHUNK: u32 = 256 << 10;
+pub(super) const CHUNK: u32 = 256 << 10;
 
 /// A position in the log: segment number, then offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

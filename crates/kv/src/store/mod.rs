@@ -35,6 +35,7 @@ mod checkpoint;
 mod compact;
 pub mod error;
 pub mod format;
+mod load;
 mod log;
 mod read;
 mod recover;
@@ -155,6 +156,11 @@ pub enum Answer {
         token: u64,
         result: Result<Scan, GetError>,
     },
+    /// Keys and values; without any, all are loaded. After an error nothing follows.
+    Loaded {
+        token: u64,
+        result: Result<Vec<(Bytes, Bytes)>, GetError>,
+    },
 }
 
 /// Counters since the store was opened.
@@ -221,6 +227,7 @@ impl Segment {
 enum Io {
     Recovery(recover::Asked),
     Get(read::Get, Loc),
+    Load(Vec<Loc>),
     Write,
     Piece,
     Chunk,
@@ -253,6 +260,7 @@ pub struct Store {
     segments: BTreeMap<u32, Segment>,
     log: log::Log,
     reads: read::Reads,
+    load: Option<load::Load>,
     compaction: Option<compact::Compaction>,
     may_compact: bool,
     /// Blocks to free once the log is programmed up to the position.
@@ -292,6 +300,7 @@ impl Store {
             segments: BTreeMap::new(),
             log: log::Log::default(),
             reads: read::Reads::new(dies),
+            load: None,
             compaction: None,
             may_compact: false,
             releasing: Vec::new(),
@@ -369,6 +378,7 @@ impl Store {
     /// Whether a command waits because the drive's queues were full.
     pub fn wants_poll(&self) -> bool {
         !self.reads.blocked.is_empty()
+            || self.load.as_ref().is_some_and(load::Load::wants_poll)
             || !self.log.queue.is_empty()
             || self.compaction.as_ref().is_some_and(|c| !c.reading)
             || !self.releasing.is_empty()
@@ -469,6 +479,7 @@ impl Store {
         match (io, done) {
             (Io::Recovery(asked), Done::Read { result, .. }) => self.recovered(fx, asked, result),
             (Io::Get(get, loc), Done::Read { result, .. }) => self.got(get, loc, result),
+            (Io::Load(records), Done::Read { result, .. }) => self.loaded(&records, result),
             (Io::Chunk, Done::Read { result, .. }) => self.compaction_read(result),
             (Io::Write, Done::Written { result, .. }) => match result {
                 Ok(()) => self.log_written(token),
@@ -526,6 +537,7 @@ impl Store {
         // The log's writes come first: otherwise reads would take every free place in a queue.
         self.write(fx);
         self.read_blocked(fx);
+        self.load_on(fx);
         if self.failed.is_some() {
             return;
         }
@@ -538,6 +550,7 @@ impl Store {
         self.commit(fx);
         self.write(fx);
         self.release(fx);
+        self.load_on(fx);
     }
     fn token(&mut self, io: Io) -> u64 {
         u64::from(self.cfg.user) << 48 | self.io.insert(io) as u64

@@ -111,7 +111,7 @@ impl Store {
         self.scan_on(fx, id);
         Ok(())
     }
-    fn reads_ready(&self) -> Result<(), GetError> {
+    pub(super) fn reads_ready(&self) -> Result<(), GetError> {
         if !self.open {
             return Err(GetError::NotOpen);
         }

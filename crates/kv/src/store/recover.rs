@@ -171,7 +171,7 @@ impl Store {
                     } else if replay {
                         self.replay(r, record);
                     } else {
-                        self.load(r, &record)?;
+                        self.take_entries(r, &record)?;
                     }
                 }
                 Item::More { offset, bytes } => return self.read_chunk(fx, r, (offset, bytes)),
@@ -217,7 +217,7 @@ impl Store {
         Ok(false)
     }
     /// Loads a record of the checkpoint into the index.
-    fn load(&mut self, r: &mut Recovery, record: &Record) -> Result<(), OpenError> {
+    fn take_entries(&mut self, r: &mut Recovery, record: &Record) -> Result<(), OpenError> {
         let corrupt = |rule| OpenError::Corrupt { block: self.block(r.reading), offset: record.offset, rule };
         let Stage::Checkpoint { parts, at, .. } = &r.stage else { return Ok(()) };
         match record.kind {

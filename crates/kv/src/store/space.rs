@@ -109,6 +109,9 @@ impl Store {
             && self.victim().is_none()
     }
     pub(super) fn wants_compaction(&self) -> bool {
+        if self.load.is_some() {
+            return false;
+        }
         if self.cfg.on_request && !mutant!("kv.store.compacts-unasked") {
             return self.may_compact;
         }

@@ -52,6 +52,36 @@ fn what_is_put_is_there_until_it_is_deleted() {
 }
 
 #[test]
+fn a_load_brings_every_key_in_memory_of_its_own() {
+    let (d, vssd) = drive();
+    let mut kv = open(d, vssd);
+    let key = |i: u32| format!("key {i}");
+    for i in 0..700 {
+        // Several segments, records that cross slots, and some that are as long as a record may be.
+        let bytes = if i % 100 == 0 { 8000 } else { i as usize % 300 };
+        kv.put(key(i).as_bytes(), vec![i as u8; bytes].into()).expect("room");
+    }
+    for i in (0..700).step_by(3) {
+        kv.delete(key(i).as_bytes()).expect("it is there");
+    }
+    kv.put(key(1).as_bytes(), "newer".into()).expect("room");
+    assert_eq!(kv.load(), Err(GetError::Changed));
+    let mut kv = reopened(kv, vssd);
+    let mut loaded = kv.load().expect("reads");
+    assert!(
+        loaded.iter().all(|(k, v)| k.is_unique() && (v.is_empty() || v.is_unique())),
+        "a record holds a whole read"
+    );
+    let reads = kv.store().stats().flash_reads;
+    loaded.sort();
+    assert_eq!(loaded, kv.scan(b"", SCAN_KEYS_MAX).expect("reads").entries);
+    assert_eq!(loaded.len(), 700 - 234);
+    assert!((2..20).contains(&reads), "{reads} reads of {} records", loaded.len());
+    let (d, vssd) = drive();
+    assert_eq!(open(d, vssd).load(), Ok(Vec::new()));
+}
+
+#[test]
 fn a_batch_changes_all_of_its_keys() {
     let (d, vssd) = drive();
     let mut kv = open(d, vssd);

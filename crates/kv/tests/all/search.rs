@@ -321,6 +321,7 @@ impl Run {
                     let value = result.map_err(|e| format!("get: {e}"))?;
                     s.read(&key, from, value.as_ref())?;
                 }
+                Answer::Loaded { .. } => return Err("a load that was not asked is answered".into()),
                 Answer::Scanned { token, result } => {
                     let Some(Asked::Scan { from, limit, before }) = s.asked.remove(&token) else {
                         return Err("a scan that was not asked is answered".into());
@@ -506,6 +507,7 @@ impl Run {
     /// Every key has its durable value or a newer one.
     fn verify(&mut self, side: usize) -> Result<(), String> {
         self.sides[side].store.as_ref().expect("open").check()?;
+        let loaded = self.load(side)?;
         let keys: Vec<Vec<u8>> = self.sides[side].keys.keys().cloned().collect();
         let tokens: BTreeMap<u64, Vec<u8>> = (1 << 32..).zip(keys).collect();
         let mut found = BTreeMap::new();
@@ -521,6 +523,10 @@ impl Run {
             if found.len() < tokens.len() {
                 self.deliver()?;
             }
+        }
+        let there = found.iter().filter_map(|(k, v)| Some((k.clone(), v.clone()?)));
+        if loaded != there.collect() {
+            return Err(format!("a load of {} brings other keys or values than gets do", self.sides[side].vssd));
         }
         self.sides[side].whole_batches(&found, &mut self.seen)?;
         let s = &mut self.sides[side];
@@ -542,13 +548,28 @@ impl Run {
         }
         Ok(())
     }
+    fn load(&mut self, side: usize) -> Result<BTreeMap<Vec<u8>, Bytes>, String> {
+        let mut loaded = BTreeMap::new();
+        self.on(side, |s, fx| s.load(fx, 0)).map_err(|e| e.to_string())?;
+        loop {
+            for a in self.sides[side].store.as_mut().expect("open").answers().collect::<Vec<_>>() {
+                let Answer::Loaded { result, .. } = a else { return Err(format!("{a:?} was not asked")) };
+                let records = result.map_err(|e| format!("load: {e}"))?;
+                if records.is_empty() {
+                    return Ok(loaded);
+                }
+                loaded.extend(records.into_iter().map(|(k, v)| (k.to_vec(), v)));
+            }
+            self.deliver()?;
+        }
+    }
     /// As `step`, without taking the stores' answers.
     fn deliver(&mut self) -> Result<(), String> {
         for d in self.drive.take() {
             self.done(d)?;
         }
         if !self.drive.complete(1_000_000) {
-            return Err("a get is not answered".into());
+            return Err("a get or a load is not answered".into());
         }
         for d in self.drive.take() {
             self.done(d)?;
