@@ -14,6 +14,18 @@ use crate::replica::{Answered, Ctx, Forced, Replica, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
 
+/// Longest time between the last version and a start that is no reason for a word, in milliseconds.
+const AHEAD_MAX_MS: u64 = 3_600_000;
+
+/// At a start the wall clock showed a time long after the last committed version, and values expire by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockAhead {
+    /// Milliseconds after the primary's clock at that version.
+    pub ms: u64,
+    /// Values that expire in between.
+    pub values: u64,
+}
+
 pub struct KvNode {
     me: NodeId,
     meta: NodeId,
@@ -35,6 +47,9 @@ pub struct KvNode {
     tick_at: Time,
     /// The wall clock at the node's time zero.
     unix_ms_at_zero: u64,
+    /// Of the newest version in its records, until the first event.
+    last_ms: Option<u64>,
+    clock_ahead: Option<ClockAhead>,
 }
 
 impl KvNode {
@@ -67,11 +82,16 @@ impl KvNode {
             answered: Answered::default(),
             tick_at: Time::MAX,
             unix_ms_at_zero: 0,
+            last_ms: None,
+            clock_ahead: None,
         };
         for (key, value) in saved {
             match record::read(key, value)? {
                 Record::Logged(p, undecided) => node.replica(p).found(undecided),
-                Record::Key(p, key, version) => _ = node.replica(p).keys.insert(key, version),
+                Record::Key(p, key, version) => {
+                    node.last_ms = node.last_ms.max(Some(version.origin.ms));
+                    node.replica(p).keys.insert(key, version);
+                }
                 Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
                 Record::Mark(p, key, at) => node.replica(p).found_mark(key, at),
             }
@@ -100,6 +120,21 @@ impl KvNode {
     pub fn counts(&self) -> (usize, usize) {
         let keys = |r: &Replica| r.keys.values().filter(|v| v.value.is_some()).count();
         self.replicas.values().fold((0, 0), |(logged, all), r| (logged + r.logged.len(), all + keys(r)))
+    }
+    /// Whether the wall clock was far ahead when it began.
+    pub fn clock_ahead(&self) -> Option<ClockAhead> {
+        self.clock_ahead
+    }
+    /// Compares the wall clock with the last version, once.
+    fn look_at_clock(&mut self, now: Time) {
+        let Some(last) = self.last_ms.take() else { return };
+        let clock = self.unix_ms_at_zero + now.0 / 1_000_000;
+        let ms = clock.saturating_sub(last);
+        let expires = |v: &&Version| v.value.is_some() && v.expires.is_some_and(|t| last < t && t <= clock);
+        let values = || self.replicas.values().flat_map(|r| r.keys.values()).filter(expires).count() as u64;
+        if ms > AHEAD_MAX_MS {
+            self.clock_ahead = Some(ClockAhead { ms, values: values() }).filter(|a| a.values > 0);
+        }
     }
     pub fn answered(&self) -> Answered {
         self.answered
@@ -238,6 +273,7 @@ impl KvNode {
 
 impl Node<Packet> for KvNode {
     fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+        self.look_at_clock(now);
         match event {
             Event::Packet(packet) => self.on_packet(now, packet, fx),
             Event::Stored { tag } => {
@@ -255,5 +291,48 @@ impl Node<Packet> for KvNode {
             }
             Event::Completion(_) | Event::Request(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::msg::keys::Origin;
+
+    use super::*;
+    use crate::types::{PutId, Timestamp};
+
+    const HOUR: u64 = 3_600_000;
+
+    /// A node with values of these ages and lives in hours, at an hour of the wall clock.
+    fn begun(values: &[(u64, Option<u64>)], hour: u64) -> KvNode {
+        let saved: Vec<(Bytes, Bytes)> = (0..)
+            .zip(values)
+            .map(|(n, (written, expires))| {
+                let at = Timestamp { epoch: Epoch(1), counter: n };
+                let by = PutId { client: NodeId(9), incarnation: Incarnation(1), sequence: n };
+                let origin = Origin { at, ms: written * HOUR };
+                let (value, expires) = (Some(Bytes::from_static(b"v")), expires.map(|h| h * HOUR));
+                let key = Bytes::from(format!("key-{n}"));
+                Record::Key(Partition(0), key, Version { at, origin, by, value, expires }).write()
+            })
+            .collect();
+        let run = (Incarnation(1), DriveId(1));
+        let mut node = KvNode::new(NodeId(2), NodeId(0), Config::default(), run, &saved).expect("sound records");
+        node.set_unix_ms_at_zero(hour * HOUR);
+        node.handle(Time::ZERO, Event::Timer, &mut Effects::new());
+        node
+    }
+
+    #[test]
+    fn a_start_long_after_the_last_version_counts_the_values_that_expire_by_it() {
+        let values = [(100, None), (101, Some(103)), (90, Some(102)), (80, Some(95)), (99, Some(200))];
+        assert_eq!(begun(&values, 105).clock_ahead(), Some(ClockAhead { ms: 4 * HOUR, values: 2 }));
+        assert_eq!(begun(&values, 102).clock_ahead(), None, "an hour");
+        assert_eq!(begun(&values, 50).clock_ahead(), None, "it is behind");
+        assert_eq!(begun(&values[3..], 105).clock_ahead(), None, "nothing expires by it");
+        assert_eq!(begun(&[], 105).clock_ahead(), None);
+        let mut later = begun(&values, 101);
+        later.handle(Time(10 * HOUR * 1_000_000), Event::Timer, &mut Effects::new());
+        assert_eq!(later.clock_ahead(), None, "time that passes while it runs");
     }
 }

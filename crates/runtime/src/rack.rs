@@ -2,8 +2,11 @@
 
 use bytes::Bytes;
 use rackweave_core::msg::control::DriveTable;
-use rackweave_core::{BLOCK, DriveId, Effects, Event, Layout, Node, NodeId, NodeKind, RackId, Time};
+use rackweave_core::{
+    BLOCK, DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, NodeKind, RackId, SetId, Time, VssdId,
+};
 use rackweave_flash::Profile;
+use rackweave_kv::replicated::{ClockAhead, KeyService};
 use rackweave_meta::Meta;
 use rackweave_server::{DriveProblem, Server, VssdStatus};
 use rackweave_switch::{Redirect, Switch};
@@ -322,6 +325,13 @@ impl Describe for RackNodes {
     }
     fn rack(&self) -> Option<RackId> {
         self.servers.iter().flatten().next().and_then(Server::rack)
+    }
+    fn clocks_ahead(&self) -> Vec<(u32, Incarnation, ClockAhead)> {
+        let of = |(i, (vssd, _)): (u32, (VssdId, SetId))| {
+            let node = self.server(i as usize)?.service::<KeyService>(vssd)?.key_node()?;
+            Some((i, node.incarnation(), node.clock_ahead()?))
+        };
+        (0..).zip(build::stores(&self.cfg)).filter_map(of).collect()
     }
     fn vssds(&self, server: NodeId, now: Time) -> Vec<Vssd> {
         let Some(s) = self.at(server) else { return Vec::new() };

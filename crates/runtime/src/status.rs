@@ -7,8 +7,9 @@ use rackweave_core::admin::{RackStatus, SetStatus};
 use rackweave_core::msg::Role;
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, Time};
+use rackweave_core::{DriveId, Incarnation, Layout, NodeId, RackId, SetId, Span, Time};
 use rackweave_gateway::metrics::{Kind as MetricKind, Sample, render};
+use rackweave_kv::replicated::ClockAhead;
 use rackweave_server::DriveProblem;
 
 use super::control::{
@@ -42,6 +43,10 @@ pub trait Describe {
     /// Why the drive of the server here is not used.
     fn drive_problem(&self) -> Option<DriveProblem> {
         None
+    }
+    /// Servers here at whose start the wall clock was far ahead of their keys.
+    fn clocks_ahead(&self) -> Vec<(u32, Incarnation, ClockAhead)> {
+        Vec::new()
     }
     /// Why the drive of this server, which runs here, is not used.
     fn drive_refused(&self, _server: u32) -> Option<DriveProblem> {

@@ -3,7 +3,10 @@
 //! It is read from the host once, at the start, and then continues with the rack's clock. A step of the host's clock while the rack
 //! runs changes nothing before the next start, and is reported: values would expire early or late without a word otherwise.
 
-use rackweave_core::Span;
+use std::collections::BTreeMap;
+
+use rackweave_core::{Incarnation, Span};
+use rackweave_kv::replicated::ClockAhead;
 
 use super::clock::Clock;
 
@@ -17,11 +20,13 @@ pub struct WallClock {
     skipped: Span,
     /// The last reported step.
     reported: i64,
+    /// Runs of servers whose start was reported.
+    starts: BTreeMap<u32, Incarnation>,
 }
 
 impl WallClock {
     pub fn new(clock: &Clock) -> WallClock {
-        WallClock { start: clock.unix_ms_at_zero(), skipped: Span::ZERO, reported: 0 }
+        WallClock { start: clock.unix_ms_at_zero(), skipped: Span::ZERO, reported: 0, starts: BTreeMap::new() }
     }
     /// The wall clock at time zero of the rack's clock, in milliseconds since 1970. It also counts time in which the rack's clock stood.
     pub fn unix_ms_at_zero(&self) -> u64 {
@@ -50,6 +55,18 @@ impl WallClock {
             }
         })
     }
+    /// A message if the clock was far ahead at this run's start; once a run.
+    pub fn ahead(&mut self, server: u32, run: Incarnation, ahead: ClockAhead) -> Option<String> {
+        let ClockAhead { ms, values } = ahead;
+        let new = self.starts.insert(server, run) != Some(run);
+        new.then(|| {
+            format!(
+                "server {server}: the clock shows {} after the last change of its keys, and {values} values expire by it: they are \
+                 deleted. If the rack was not stopped for so long, the host's clock is wrong",
+                Span::from_millis(ms)
+            )
+        })
+    }
 }
 
 #[cfg(test)]
@@ -57,7 +74,7 @@ mod tests {
     use super::*;
 
     fn clock() -> WallClock {
-        WallClock { start: 1_700_000_000_000, skipped: Span::ZERO, reported: 0 }
+        WallClock { start: 1_700_000_000_000, skipped: Span::ZERO, reported: 0, starts: BTreeMap::new() }
     }
 
     #[test]
@@ -79,5 +96,14 @@ mod tests {
         assert!(c.has_changed(Span::from_secs(7)) && !c.has_changed(Span::from_secs(7)));
         assert_eq!(c.unix_ms_at_zero(), 1_700_000_007_000);
         assert_eq!(c.step(1_700_000_007_000), None, "the host's clock went on too");
+    }
+
+    #[test]
+    fn a_start_far_ahead_is_reported_once_a_run() {
+        let (mut c, ahead) = (clock(), ClockAhead { ms: 7_200_000, values: 3 });
+        let message = c.ahead(1, Incarnation(5), ahead).expect("the first time");
+        assert!(message.contains("server 1") && message.contains("7200") && message.contains("3 values"), "{message}");
+        assert_eq!(c.ahead(1, Incarnation(5), ahead), None);
+        assert!(c.ahead(1, Incarnation(6), ahead).is_some() && c.ahead(2, Incarnation(5), ahead).is_some());
     }
 }

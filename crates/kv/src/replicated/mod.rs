@@ -19,6 +19,7 @@ use rackweave_core::{
 };
 use rackweave_flash::Ssd;
 use rackweave_kv_replica::msg::Packet as KeyPacket;
+pub use rackweave_kv_replica::node::ClockAhead;
 use rackweave_kv_replica::record::RecordError;
 use rackweave_kv_replica::{Config, KvNode};
 use rackweave_server::bounds::OverBound;

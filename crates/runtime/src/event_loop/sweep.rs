@@ -24,6 +24,11 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         if let Some(message) = self.wall.step(self.clock.unix_ms_at_zero()) {
             let _ = writeln!(io::stderr(), "rackweave: {message}");
         }
+        for (server, run, ahead) in self.engine.nodes.clocks_ahead() {
+            if let Some(message) = self.wall.ahead(server, run, ahead) {
+                let _ = writeln!(io::stderr(), "rackweave: {message}");
+            }
+        }
         let late: Vec<usize> = self.conns.iter().filter(|(_, c)| c.1.overdue(now)).map(|(k, _)| k).collect();
         for key in late {
             self.drop_conn(key);
