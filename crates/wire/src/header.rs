@@ -40,7 +40,8 @@ pub const FLAG_ELIDED: u8 = 1;
 
 const FLAGS_AT: usize = 11;
 const LENGTH_AT: usize = 56;
-const CHECKSUM_AT: usize = 60;
+/// Offset of the checksum, of four bytes.
+pub const CHECKSUM_AT: usize = 60;
 const TAG_AT: usize = 64;
 
 /// Fields that the switch may rewrite: vssd_id and lat, destination.

@@ -25,7 +25,7 @@ fn experiments_are_listed_and_unknown_ones_refused() {
     assert!(said.contains("\"fb-fig99\""), "{said}");
     for line in list.lines() {
         let id = line.split(' ').next().unwrap_or_default();
-        let of_a_paper = ["df-", "fb-", "pn-", "rb-"].iter().any(|paper| id.starts_with(paper));
+        let of_a_paper = ["df-", "fb-", "ni-", "pn-", "rb-"].iter().any(|paper| id.starts_with(paper));
         assert!(of_a_paper && said.contains(id), "{line}: {said}");
     }
     for (live, needs) in [("pn-fig4 ", "--features rpc"), ("pn-fig7 ", "two idle cores"), ("pn-fig14c ", "valgrind")] {

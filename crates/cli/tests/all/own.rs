@@ -249,7 +249,7 @@ fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
 fn status_shows_the_stores_of_keys_on_log_vssds() {
     let dir = Temp::new();
     let file = dir.path("rack.toml");
-    fs::write(&file, "version = 1\n[ssd]\nprofile = \"femu\"\n[kv]\nchannels = 1\n").expect("written");
+    fs::write(&file, "version = 1\n[ssd]\nprofile = \"femu\"\n[kv]\nreplicas = 3\nchannels = 1\n").expect("written");
     let mut r = Rack::sized_with(dir, "1G", &["--config", &file.display().to_string()]);
     for _ in 0..2 {
         let shown = r.ok(&["status"]);

@@ -217,7 +217,7 @@ impl KvClients {
                     Answer::Scanned { token, result } => {
                         (token, result.expect("sound").entries.iter().map(|(_, v)| v.len() as u64).sum())
                     }
-                    Answer::Deleted { .. } => continue,
+                    Answer::Deleted { .. } | Answer::Loaded { .. } => continue,
                 };
                 let r = self.running.get_mut(&token).expect("it was asked");
                 r.left -= 1;

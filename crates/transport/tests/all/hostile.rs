@@ -5,7 +5,7 @@ use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Rng, Span, Time};
 use rackweave_transport::{Config, Endpoint, Event, KeyError, KeyId, Keys, Message, Received, SendOptions};
 
-use crate::world::{Faults, World, message};
+use crate::world::{Faults, World, message, summed};
 
 fn keys() -> Keys {
     Keys::one(KeyId(7), [7; 32]).expect("a key")
@@ -242,6 +242,29 @@ fn both_versions_talk_to_each_other() {
 fn packets_for_a_switchs_tables_carry_a_mac_of_their_own() {
     carries_a_mac_of_its_own(Op::GcOp, 9);
     carries_a_mac_of_its_own(Op::Load, 12);
+}
+
+#[test]
+fn packets_for_a_switchs_tables_are_checked_without_keys_too() {
+    for (op, body) in [(Op::GcOp, 9), (Op::Load, 8)] {
+        let (mut server, mut switch) = (end(2, Keys::none()), end(1, Keys::none()));
+        let sent = send(&mut server, 1, summed(to_switch(message(op, Class::Gold, 2, 20, 1, body, 0))));
+        let rewritten = |at: &usize| (1..9).contains(at) || (16..20).contains(at);
+        for at in (0..80 + body).filter(|at| !rewritten(at) && !(64..80).contains(at)) {
+            let mut bad = sent.clone();
+            bad[at] ^= 1;
+            receive(&mut switch, &bad);
+            assert_eq!(switch.poll_event(), None, "byte {at}");
+        }
+        receive(&mut switch, &sent);
+        assert!(matches!(switch.poll_event(), Some(Event::Delivered(_))), "{op:?}");
+    }
+}
+
+fn to_switch(m: Message) -> Message {
+    let mut head = m.head.to_vec();
+    head[16..20].copy_from_slice(&1u32.to_be_bytes());
+    Message { head: head.into(), ..m }
 }
 
 fn carries_a_mac_of_its_own(op: Op, body: usize) {

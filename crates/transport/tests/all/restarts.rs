@@ -9,7 +9,7 @@ use rackweave_core::rng::seeds;
 use rackweave_core::{NodeId, Rng, Span, Time};
 use rackweave_transport::{Config, Delivered, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions};
 
-use crate::world::{Faults, World, message, number};
+use crate::world::{Faults, World, message, number, summed};
 
 const NODES: [u32; 3] = [2, 3, 4];
 /// A message's number consists of its sender's incarnation and a serial number.
@@ -116,6 +116,7 @@ impl Search {
         let prefix = if gc { 9 } else { self.rng.below(80) as usize };
         let (op, class) = if gc { (Op::GcOp, Class::Gold) } else { (Op::Peer, Class::Silver) };
         let m = message(op, class, from, 0, n, prefix, size);
+        let m = if gc { summed(m) } else { m };
         if self.w.send(from, to, m.clone(), until, n).is_ok() && !gc {
             self.sent.insert((from, n), Sent { to, message: m, run, seen });
         }

@@ -419,6 +419,14 @@ pub fn message(op: Op, class: Class, from: u32, vssd: u32, number: u64, prefix: 
     Message { head: Bytes::from(head), data: Bytes::from(bytes) }
 }
 
+/// The message with the checksum that its packet has on the wire.
+pub fn summed(m: Message) -> Message {
+    let mut head = m.head.to_vec();
+    let sum = rackweave_wire::header::checksum(&head).to_be_bytes();
+    head[60..64].copy_from_slice(&sum);
+    Message { head: Bytes::from(head), ..m }
+}
+
 /// The number that [`message`] was given.
 pub fn number(m: &Message) -> u64 {
     u64::from_be_bytes(m.head[40..48].try_into().expect("8 bytes"))
