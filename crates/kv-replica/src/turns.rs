@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rackweave_core::request::RequestId;
 use rackweave_core::{Span, Time};
 
-/// A turn ends when no put has followed its get for so long: its requester has gone.
+/// Longest time from a get's answer to its put. After it the turn ends: the requester has gone.
 pub const IDLE_MAX: Span = Span::from_millis(20);
 
 /// A get that waits: its request, and the room for its value.

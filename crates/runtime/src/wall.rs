@@ -62,7 +62,7 @@ impl WallClock {
         new.then(|| {
             format!(
                 "server {server}: the clock shows {} after the last change of its keys, and {values} values expire by it: they are \
-                 deleted. If the rack was not stopped for so long, the host's clock is wrong",
+                 deleted. If the rack was stopped for less time, the host's clock is wrong",
                 Span::from_millis(ms)
             )
         })

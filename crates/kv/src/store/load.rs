@@ -47,13 +47,14 @@ impl Store {
     /// times. A compaction that is under way ends first, and none begins.
     ///
     /// # Errors
-    /// The store is not open, or was changed.
+    /// The store is not open, was changed, or was loaded before.
     pub fn load(&mut self, fx: &mut Flash<'_>, token: u64) -> Result<(), GetError> {
         self.now = self.now.max(fx.now);
         self.reads_ready()?;
-        if self.stats.record_bytes > 0 || self.load.is_some() {
+        if self.stats.record_bytes > 0 || self.load_begun {
             return Err(GetError::Changed);
         }
+        self.load_begun = true;
         self.reads.under_way += 1;
         self.load = Some(Load { token, begun: false, rest: Vec::new(), under_way: 0 });
         self.load_on(fx);

@@ -261,6 +261,8 @@ pub struct Store {
     log: log::Log,
     reads: read::Reads,
     load: Option<load::Load>,
+    /// A load was asked for.
+    load_begun: bool,
     compaction: Option<compact::Compaction>,
     may_compact: bool,
     /// Blocks to free once the log is programmed up to the position.
@@ -301,6 +303,7 @@ impl Store {
             log: log::Log::default(),
             reads: read::Reads::new(dies),
             load: None,
+            load_begun: false,
             compaction: None,
             may_compact: false,
             releasing: Vec::new(),
