@@ -78,6 +78,13 @@ impl VssdId {
     /// Bits below the rack number. Only the metadata service builds ids from them.
     pub const NUMBER_BITS: u32 = 24;
 
+    /// Numbers from this one on stand for partitions of keys ([`crate::msg::keys::Partition::row`]).
+    pub const PARTITIONS: u32 = (1 << VssdId::NUMBER_BITS) - (1 << 16);
+
+    /// Whether it stands for a partition of keys. Such a row of the switch has peers, and no state of its own.
+    pub fn is_partition(self) -> bool {
+        self.0 % (1 << Self::NUMBER_BITS) >= Self::PARTITIONS
+    }
     /// The rack that it belongs to.
     pub fn rack(self) -> u32 {
         self.0 >> Self::NUMBER_BITS

@@ -142,7 +142,8 @@ static long start_scan_slot(__u32 i, struct start_scan *scan) {
     struct row *r = bpf_map_lookup_elem(&rows, &slot);
     if (!d || !r)
         return 1;
-    if (d->vssd) {
+    /* A partition of keys has no state of its own. */
+    if (d->vssd && (d->vssd & NUMBER_MASK) < PARTITIONS) {
         if (!(flags_at(d->word, scan->now) & HEARD))
             return 1;
         for (int p = 0; p < PEERS_MAX; p++) {

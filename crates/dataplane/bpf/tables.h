@@ -19,6 +19,9 @@ const volatile __u8 manual_clock;
 
 #define PEERS_MAX 3
 #define ROWS_MAX 131072
+/* Numbers of vSSDs from this one on stand for partitions of keys. */
+#define NUMBER_MASK 0xffffffu
+#define PARTITIONS 0xff0000u
 #define PORTS_MAX 4096
 #define KEYS_MAX 16384
 

@@ -31,6 +31,8 @@ pub struct Config {
     pub puts_max: usize,
     /// Most gets of a partition that wait at a member.
     pub gets_max: usize,
+    /// Gets are addressed to the unicast ring, and the switch chooses the member; those without an answer go to a member.
+    pub by_switch: bool,
     /// Keys in a chunk of a fill.
     pub chunk_keys: usize,
     /// Longest value: with its put's condition, if that is a value too.
@@ -57,6 +59,7 @@ impl Default for Config {
             doubt: Span::from_millis(20),
             puts_max: 256,
             gets_max: 1024,
+            by_switch: false,
             chunk_keys: 64,
             value_max: crate::types::VALUE_MAX,
             write_bytes: 256 << 10,

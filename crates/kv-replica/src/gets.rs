@@ -14,7 +14,7 @@ use crate::lead::{InFlight, Phase};
 use crate::msg::{Body, GetResult, ScanResult};
 use crate::record;
 use crate::replica::{Ctx, Replica};
-use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE};
+use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE, NOT_READABLE};
 use crate::types::{Found, Role, Timestamp};
 
 /// Most questions about versions at once.
@@ -61,6 +61,7 @@ impl Replica {
         }
         let serves = self.serves(ctx.me);
         if serves == Serves::None {
+            self.trace(ctx, NOT_READABLE, 0);
             self.answer(ctx, &get, GetResult::Refused);
             return;
         }

@@ -135,6 +135,10 @@ impl Membership {
     pub fn views(&self) -> impl Iterator<Item = &View> {
         self.parts.values().filter_map(|part| part.view.as_ref())
     }
+    /// Those that a restart of the service does not change.
+    pub fn durable_views(&self) -> impl Iterator<Item = &View> {
+        self.parts.values().filter(|part| part.writing == 0).filter_map(|part| part.view.as_ref())
+    }
     pub fn replicas(&self) -> usize {
         self.config.replicas
     }

@@ -5,7 +5,7 @@ pub use rackweave_core::msg::keys::{
     Attempt, Chunk, Ended, Entry, FillPoint, GetResult, Known, KnownEnd, Message as Body, PutResult, ScanResult,
 };
 use rackweave_core::msg::{self, Class, HEADER_BYTES, Header};
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VssdId};
+use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId};
 
 use crate::types::Partition;
 
@@ -24,21 +24,28 @@ impl Packet {
     pub fn bytes(&self) -> u32 {
         HEADER_BYTES + self.body.bytes()
     }
-    /// As the network carries it.
+    /// As the network carries it. The switch has a row for each address of the unicast ring.
     pub fn into_message(self) -> msg::Packet {
         let op = self.body.op();
+        let row = Partition::row_of(self.to);
+        let vssd = row.unwrap_or_default();
         let header = Header {
             op,
-            vssd: VssdId(0),
+            vssd,
             lat: 0,
             class: if op == msg::Op::Control { Class::Gold } else { Class::Silver },
-            original_vssd: VssdId(0),
+            original_vssd: vssd,
             set: SetId(self.partition.0),
             epoch: self.epoch,
             incarnation: Incarnation(0),
             request: 0,
         };
-        msg::Packet { src: self.from, dst: self.to, header, body: msg::Body::Keys(Keys(Box::new(self.body))) }
+        let dst = if row.is_some() { Layout::SWITCH } else { self.to };
+        msg::Packet { src: self.from, dst, header, body: msg::Body::Keys(Keys(Box::new(self.body))) }
+    }
+    /// The switch chose the receiver: whether that may answer depends on its own view alone.
+    pub fn is_routed_read(&self) -> bool {
+        self.epoch == Epoch(0) && matches!(self.body, Body::Get { .. } | Body::Scan { .. } | Body::Count { .. })
     }
     /// `None`: it is another service's.
     pub fn of_message(packet: msg::Packet) -> Option<Packet> {

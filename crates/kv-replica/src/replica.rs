@@ -259,8 +259,8 @@ impl Replica {
         if self.stopped.is_some() || answers_ours {
             return;
         }
-        let current = self.view.is_some() && packet.epoch == self.epoch();
-        if !current && !mutant!("kv-replica.epoch.ignore") || self.view.is_none() {
+        let current = self.view.is_some() && packet.epoch == self.epoch() || packet.is_routed_read();
+        if !current && (!mutant!("kv-replica.epoch.ignore") || self.view.is_none()) {
             self.trace(ctx, OUTDATED, u64::from(packet.epoch.0));
             let newer = self.view.clone().filter(|v| v.epoch > packet.epoch).map(Box::new);
             self.send(ctx, packet.from, Body::Outdated(newer));

@@ -1,5 +1,5 @@
-//! The client: it sends a put to all members of a partition's view and a get to one, repeats both, and makes another
-//! attempt of a put that was aborted.
+//! The client: it sends a put to all members of a partition's view, and a get to the switch, which chooses the member, or to
+//! a member. It repeats both, and makes another attempt of a put that was aborted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,6 +91,8 @@ struct PendingGet {
     read: Read,
     retry_at: Time,
     tries: u32,
+    /// The last try went to a member.
+    direct: bool,
 }
 
 pub struct RingClient {
@@ -238,7 +240,7 @@ impl RingClient {
     }
     fn read(&mut self, now: Time, fx: &mut Effects<Packet>, partition: Partition, read: Read) -> u64 {
         self.request += 1;
-        self.gets.insert(self.request, PendingGet { partition, read, retry_at: now, tries: 0 });
+        self.gets.insert(self.request, PendingGet { partition, read, retry_at: now, tries: 0, direct: false });
         self.send_get(now, fx, self.request);
         self.wake(now, fx);
         self.request
@@ -278,6 +280,18 @@ impl RingClient {
         get.retry_at = now + pause(self.config.client_retry, get.tries, request ^ u64::from(self.me.0) << 32 ^ now.0);
         get.tries += 1;
         let p = get.partition;
+        // In turns: a switch that has just started knows no members.
+        get.direct = !self.config.by_switch || get.tries.is_multiple_of(2);
+        let body = match get.read.clone() {
+            Read::Get { key, room } => Body::Get { request, key, room },
+            Read::Scan { after, limit } => Body::Scan { request, after, limit },
+            Read::Count => Body::Count { request },
+        };
+        let draw = mix64(request ^ u64::from(self.me.0)).wrapping_add(u64::from(get.tries));
+        if !get.direct {
+            let to = p.unicast((draw % self.config.replicas as u64) as u32);
+            return fx.send(Packet { from: self.me, to, partition: p, epoch: Epoch(0), body });
+        }
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
         let from: Vec<NodeId> = match get.read {
             Read::Get { .. } => view.getters().collect(),
@@ -286,13 +300,7 @@ impl RingClient {
         if from.is_empty() {
             return self.lookup(fx, p);
         }
-        let to = from
-            [(mix64(request ^ u64::from(self.me.0)).wrapping_add(u64::from(get.tries)) % from.len() as u64) as usize];
-        let body = match get.read.clone() {
-            Read::Get { key, room } => Body::Get { request, key, room },
-            Read::Scan { after, limit } => Body::Scan { request, after, limit },
-            Read::Count => Body::Count { request },
-        };
+        let to = from[(draw % from.len() as u64) as usize];
         fx.send(Packet { from: self.me, to, partition: p, epoch: view.epoch, body });
     }
 
@@ -304,7 +312,7 @@ impl RingClient {
         self.views.insert(p, view);
         let puts = self.puts.iter().filter(|(_, f)| self.home(&f.put) == p).map(|(s, _)| *s);
         puts.collect::<Vec<_>>().into_iter().for_each(|s| self.send_put(now, fx, s));
-        let gets = self.gets.iter().filter(|(_, g)| g.partition == p).map(|(r, _)| *r);
+        let gets = self.gets.iter().filter(|(_, g)| g.partition == p && g.direct).map(|(r, _)| *r);
         gets.collect::<Vec<_>>().into_iter().for_each(|r| self.send_get(now, fx, r));
     }
 

@@ -49,6 +49,8 @@ trace_points! {
     SHRUNK: Shrunk = 124,
     /// A restarted node takes part again with the epochs that it held. a: partition, b: epoch.
     RETURNED: Returned = 125,
+    /// A get came to a node that may not answer it: its sender, or the switch, knows an older view. a: partition.
+    NOT_READABLE: NotReadable = 133,
     /// A put was not logged as the store is full. a: node.
     NO_SPACE: NoSpace = 127,
 }

@@ -72,6 +72,7 @@ impl Storm {
             heartbeat: Span::from_millis(20),
             drift_ppm: *rng.pick(&[200, 20_000]),
             chunk_keys: rng.between(1, 8) as usize,
+            by_switch: seed / 2 % 2 == 1,
             ..Config::default()
         };
         let network = network(&mut rng);
@@ -380,6 +381,7 @@ fn keys_stay_linearizable_and_durable_through_all_faults() {
         t::TOO_FEW,
         t::FILLED,
         t::NO_LEASE,
+        t::NOT_READABLE,
         t::HANDOFF_ADDED,
         t::HANDOFF_LEFT,
         t::SHRUNK,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::rng::mix64;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time};
 use rackweave_kv_replica::clients::Finished;
@@ -48,6 +49,24 @@ pub struct Party {
     fx: Effects<Packet>,
     /// Packets pass through their bytes.
     coded: bool,
+    switch: Switch,
+}
+
+/// A switch whose table is arbitrarily old: it sends a get to any server.
+struct Switch {
+    servers: Vec<NodeId>,
+    sent: u64,
+}
+
+impl Switch {
+    fn resolve(&mut self, p: Packet) -> Packet {
+        if !p.to.is_ring() {
+            return p;
+        }
+        self.sent += 1;
+        let draw = mix64(self.sent ^ u64::from(p.from.0) << 32) % self.servers.len() as u64;
+        Packet { to: self.servers[draw as usize], ..p }
+    }
 }
 
 /// A packet, encoded and decoded again.
@@ -61,11 +80,12 @@ fn recoded(packet: Packet) -> Packet {
 }
 
 impl Party {
-    fn new(any: Any, coded: bool) -> Party {
-        Party { any, fx: Effects::new(), coded }
+    fn new(any: Any, coded: bool, servers: &[NodeId]) -> Party {
+        Party { any, fx: Effects::new(), coded, switch: Switch { servers: servers.to_vec(), sent: 0 } }
     }
     fn pass(&mut self, fx: &mut Effects<Net>) {
         for p in self.fx.packets.drain(..) {
+            let p = self.switch.resolve(p);
             fx.send(Net(if self.coded { recoded(p) } else { p }));
         }
         fx.stores.append(&mut self.fx.stores);
@@ -188,7 +208,7 @@ impl World {
     pub fn start_meta(&mut self) {
         let saved = self.engine.saved(META);
         let meta = Membership::new(META, self.config.clone(), &self.ring, &saved).expect("its own records");
-        self.engine.start(META, Party::new(Any::Meta(meta), self.coded));
+        self.engine.start(META, Party::new(Any::Meta(meta), self.coded, &self.servers));
     }
     fn new_drive(&mut self, s: NodeId) {
         self.next_drive += 1;
@@ -201,7 +221,7 @@ impl World {
             let node = KvNode::new(s, META, self.config.clone(), run, &saved).expect("its own records");
             let mut node = node;
             node.set_unix_ms_at_zero(self.walls[&s]);
-            self.engine.start(s, Party::new(Any::Node(node), self.coded));
+            self.engine.start(s, Party::new(Any::Node(node), self.coded, &self.servers));
         }
     }
     fn next_run(&mut self, n: NodeId) -> Incarnation {
@@ -211,7 +231,7 @@ impl World {
     }
     pub fn start_client(&mut self, c: NodeId) {
         let client = RingClient::new(c, META, self.config.clone(), self.next_run(c));
-        self.engine.start(c, Party::new(Any::Client(client), self.coded));
+        self.engine.start(c, Party::new(Any::Client(client), self.coded, &self.servers));
     }
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {

@@ -7,8 +7,8 @@ use rackweave_core::{SetId, VssdId};
 
 /// Number of the first vSSD created at run time; initial ones are below.
 pub const FIRST_MADE: u32 = 1 << 16;
-/// Number of the last one: a greater number would name another rack.
-pub const LAST_MADE: u32 = (1 << VssdId::NUMBER_BITS) - 1;
+/// Number of the last one: greater numbers stand for partitions of keys.
+pub const LAST_MADE: u32 = VssdId::PARTITIONS - 1;
 /// Numbers reserved for each server's initial vSSDs, those of shared sets: the most that it may have of these.
 pub const PER_SERVER: u32 = 16;
 /// Numbers of the sets of log vSSDs.

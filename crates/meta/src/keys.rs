@@ -9,6 +9,7 @@ use rackweave_kv_replica::msg::Packet;
 use rackweave_kv_replica::types::View;
 use rackweave_kv_replica::{Config, Membership};
 
+use crate::key_rows::KeyRows;
 use crate::{Meta, MetaError};
 
 /// Its records' keys begin so.
@@ -20,6 +21,8 @@ pub(crate) struct Keys {
     membership: Membership,
     fx: Effects<Packet>,
     wake_at: Time,
+    /// If the switch chooses the members of gets.
+    rows: Option<KeyRows>,
 }
 
 type Records = Vec<(Bytes, Bytes)>;
@@ -33,7 +36,8 @@ pub(crate) fn divide(saved: Records) -> (Records, Records) {
 impl Keys {
     pub(crate) fn new(config: &Config, nodes: &[NodeId], saved: &[(Bytes, Bytes)]) -> Result<Keys, MetaError> {
         let membership = Membership::new(Layout::META, config.clone(), nodes, saved)?;
-        Ok(Keys { membership, fx: Effects::new(), wake_at: Time::ZERO })
+        let rows = (config.by_switch && !mutant!("meta.keys.no-rows")).then(KeyRows::default);
+        Ok(Keys { membership, fx: Effects::new(), wake_at: Time::ZERO, rows })
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at
@@ -73,6 +77,17 @@ impl Meta {
         if self.keys.as_ref().is_some_and(|k| k.wake_at <= now) {
             self.keys_event(now, Event::Timer, fx);
             self.follow_servers(fx);
+            self.announce_keys(now, fx);
+        }
+    }
+    fn announce_keys(&mut self, now: Time, fx: &mut Effects) {
+        let Some(Keys { membership, rows: Some(rows), .. }) = &mut self.keys else { return };
+        let shares = membership.replicas();
+        membership.durable_views().for_each(|view| rows.announce(now, self.me, view, shares, fx));
+    }
+    pub(crate) fn key_row_answered(&mut self, now: Time, header: &msg::Header) {
+        if let Some(Keys { rows: Some(rows), .. }) = &mut self.keys {
+            rows.answered(now, self.me, header);
         }
     }
     /// The ring has every server that is neither drained nor removed.

@@ -21,6 +21,7 @@ mod cloud;
 pub mod codec;
 mod config;
 pub mod ids;
+mod key_rows;
 mod keys;
 mod load;
 mod members;

@@ -35,6 +35,8 @@ pub fn config(cfg: &RackConfig) -> Option<Config> {
             check: CHECK,
             retry,
             doubt,
+            // A row has members of one rack.
+            by_switch: cfg.racks.count == 1,
             ..defaults
         }
     })

@@ -14,6 +14,9 @@ use rackweave_sim::{CutOdds, LinkFaults};
 use crate::sim::{Contents, Sim, SimConfig, UNIX_MS_AT_ZERO};
 use crate::wire::{Authentication, TransportConfig};
 
+#[path = "keys_switch_tests.rs"]
+mod switch;
+
 fn config(servers: u32) -> RackConfig {
     let mut cfg = RackConfig { servers, replicas: 2, ..RackConfig::default() };
     cfg.ssd.profile = "femu".into();

@@ -178,7 +178,8 @@ impl KernelNode {
         let change = match &p.body {
             Body::Table(Table::Create(row)) => {
                 let (epoch, request) = (p.header.epoch, p.header.request);
-                if self.incarnations.get(&row.server).is_none_or(|&known| known < incarnation) {
+                // The metadata service announces partitions of keys, with its own incarnation.
+                if p.src == row.server && self.incarnations.get(&row.server).is_none_or(|&known| known < incarnation) {
                     self.learn(row.server, incarnation)?;
                 }
                 Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() })

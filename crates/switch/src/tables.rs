@@ -152,10 +152,11 @@ impl Tables {
     pub fn slots(&self) -> u32 {
         self.rows.len() as u32
     }
-    /// Whether the state of this row's vSSD and of each of its peers is known; a hole is.
+    /// Whether the state of this row's vSSD and of each of its peers is known; a hole is, and a partition of keys has none.
     pub fn set_heard(&self, slot: Slot) -> bool {
         let row = self.row(slot);
         row.vssd == VssdId(0)
+            || row.vssd.is_partition()
             || self.destination(slot).word.heard()
                 && row.peers().iter().all(|&(v, _)| self.find(v).is_some_and(|s| self.destination(s).word.heard()))
     }

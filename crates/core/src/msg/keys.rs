@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 pub use super::epochs::Epochs;
 use super::{Op, ServiceMessage};
-use crate::{DriveId, Epoch, Incarnation, NodeId, Time};
+use crate::{DriveId, Epoch, Incarnation, NodeId, Time, VssdId};
 
 /// Longest key.
 pub const KEY_MAX: usize = 4096;
@@ -33,6 +33,35 @@ pub const REPLICAS_MAX: usize = 9;
 /// A part of the keys: those whose hash begins with its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(pub u32);
+
+/// Addresses of a partition. With [`REPLICAS_MAX`] there is one for each share of the gets.
+const SHARES_MAX: u32 = 16;
+/// NICE's unicast ring (NI1): 10.10.0.0/16.
+const UNICAST: u32 = 10 << 24 | 10 << 16;
+
+impl Partition {
+    /// Partitions from this one on have no address.
+    pub const ADDRESSED_MAX: u32 = (1 << 16) / SHARES_MAX;
+
+    fn number(self, share: u32) -> u32 {
+        debug_assert!(self.0 < Partition::ADDRESSED_MAX && share < SHARES_MAX, "{self}, share {share}");
+        self.0 * SHARES_MAX + share
+    }
+    /// The address of a share of the partition's gets on the unicast ring. The switch sends what is addressed to it to a
+    /// member.
+    pub fn unicast(self, share: u32) -> NodeId {
+        NodeId::from_ipv4(UNICAST | self.number(share)).unwrap_or_default()
+    }
+    /// The switch's row of a share of the gets: its peers are members that answer any get.
+    pub fn row(self, share: u32) -> VssdId {
+        VssdId(VssdId::PARTITIONS | self.number(share))
+    }
+    /// The row of an address of the unicast ring.
+    pub fn row_of(address: NodeId) -> Option<VssdId> {
+        let ip = address.ipv4();
+        (ip & !0xffff == UNICAST).then_some(VssdId(VssdId::PARTITIONS | ip & 0xffff))
+    }
+}
 
 impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -429,6 +458,7 @@ pub enum ScanResult {
 pub enum Message {
     /// A client's put, to all members (the multicast ring).
     Put(Box<Put>),
+    /// A read of epoch zero came through the switch: whoever may answer in its own view does.
     Get {
         request: u64,
         key: Bytes,

@@ -21,8 +21,8 @@ fn the_last_id_of_a_vssd_is_used_and_none_after_it() {
         |r: &mut Rack, request, i: usize| r.admin(request, admin::Op::VssdMove { vssd: r.servers[i].vssd, to: None });
     assert_eq!(moved(&mut r, 1, 0), Ok(admin::Reply::Done));
     let made = |r: &Rack| r.meta.places().filter(|(_, p)| p.node == node).map(|(_, p)| p.vssd).collect::<Vec<_>>();
-    assert_eq!(made(&r), [VssdId(0x00ff_ffff)], "of this rack");
-    let spent = ServerError::NoIds { limit: 0x00ff_0000 };
+    assert_eq!(made(&r), [VssdId(0x00fe_ffff)], "of this rack; those after it stand for partitions of keys");
+    let spent = ServerError::NoIds { limit: 0x00fe_0000 };
     for restarted in [false, true] {
         if restarted {
             r.restart_meta();
