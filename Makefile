@@ -47,9 +47,10 @@ fuzz:
 	@scripts/deps fuzz
 	@scripts/fuzz $(SECONDS)
 
-# Format and clippy, of what tests are built from.
+# Format, sizes, and clippy, of what tests are built from.
 style:
 	$(CARGO) fmt --all --check
+	@scripts/sizes
 	RUSTFLAGS="--cfg mutants" $(CARGO) clippy --workspace --all-targets --profile test -- -D warnings
 
 lint: style

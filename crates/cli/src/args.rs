@@ -120,7 +120,7 @@ pub enum Cmd {
     },
     /// Replay a block trace through a simulated rack under several policies
     #[command(
-        after_help = "Example:\n  rackweave replay crates/eval/data/tpcc-head.trace --seed 7 --speed 0.1 --ssd-size 1G --requests 200000"
+        after_help = "Example:\n  rackweave replay crates/replay/data/tpcc-head.trace --seed 7 --speed 0.1 --ssd-size 1G --requests 200000"
     )]
     Replay(Box<Replay>),
     /// Repeat a figure of a paper and print its numbers beside ours

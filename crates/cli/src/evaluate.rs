@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use rackweave_config::{BlockingConfig, Written};
 use rackweave_device::private;
 use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
-use rackweave_eval::replay::{self, Policy, ReplayConfig};
-use rackweave_eval::svg::svg;
 use rackweave_rack::capture::Capture;
+use rackweave_replay::svg::svg;
+use rackweave_replay::{Policy, ReplayConfig};
 use rackweave_search::fault::{SimOptions, run_plan, shrink};
 use rackweave_sim::Network;
 
@@ -50,7 +50,7 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
         cfg.utilization = u;
     }
     cfg.pcap.clone_from(&a.pcap);
-    let report = replay::replay(&cfg)?;
+    let report = rackweave_replay::replay(&cfg)?;
     writeln!(std::io::stdout().lock(), "{}", report.table())?;
     if let Some(path) = &a.json {
         write(path, &serde_json::to_string_pretty(&report.json())?)?;

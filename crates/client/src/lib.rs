@@ -23,4 +23,4 @@ pub mod timers;
 
 pub use config::SetClientConfig;
 pub use set::SetState;
-pub use set_client::{Composed, DeviceFailure, META, Message, Sent, SetClient, SetMessage, SetStats, State};
+pub use set_client::{Composed, Failure, META, Message, Sent, SetClient, SetMessage, SetStats, State};

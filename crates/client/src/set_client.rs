@@ -1,7 +1,7 @@
 //! [`SetClient`]: window, tries and answer of each message.
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::msg::{Body, Class, Control, Header, Mutation, Op, Packet, TRY_SHIFT, message_of, try_of};
+use rackweave_core::msg::{Body, Class, Control, Header, IoError, Mutation, Op, Packet, TRY_SHIFT, message_of, try_of};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, SetId, Span, Time, VssdId};
 use slab::Slab;
@@ -102,14 +102,14 @@ pub enum Sent {
     Paused,
 }
 
-/// Outcome of [`SetClient::device_failed`].
+/// Outcome of [`SetClient::failed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceFailure {
-    /// Another member may have a sound device: to be sent again.
+pub enum Failure {
+    /// Another member may serve it, or has a sound device: to be sent again.
     TryNext,
-    /// Waits: for the next map, or for members that may return.
+    /// Waits: for the answer to a later try, for the next map, or for members that may return.
     Paused,
-    /// No member that is expected has one.
+    /// No expected member has a sound device, or the error is of the request, not of the member.
     Final,
 }
 
@@ -423,12 +423,30 @@ impl<M> SetClient<M> {
         self.budget.answered();
     }
     /// Whether a failure with this tag is that of the last try, which is still in flight.
-    pub fn is_last_try(&self, slot: u32, tag: u64) -> bool {
+    fn is_last_try(&self, slot: u32, tag: u64) -> bool {
         let m = &self.messages[slot as usize];
         m.tag == tag && m.state == State::InFlight
     }
-    /// Member `from` does not serve. Returns whether the message is to be sent again now.
-    pub fn refused(&mut self, now: Time, slot: u32, from: VssdId, fx: &mut Effects) -> bool {
+    /// Replica `from` answered the try with this tag with an error.
+    pub fn failed(
+        &mut self,
+        now: Time,
+        slot: u32,
+        (tag, from): (u64, VssdId),
+        error: IoError,
+        fx: &mut Effects,
+    ) -> Failure {
+        if !self.is_last_try(slot, tag) {
+            return Failure::Paused;
+        }
+        match error {
+            IoError::NotServing => self.refused(now, slot, from, fx),
+            IoError::Device | IoError::Corrupt => self.device_failed(now, slot, from, fx),
+            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => Failure::Final,
+        }
+    }
+    /// Member `from` does not serve.
+    fn refused(&mut self, now: Time, slot: u32, from: VssdId, fx: &mut Effects) -> Failure {
         self.stats.refusals += 1;
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
@@ -437,21 +455,21 @@ impl<M> SetClient<M> {
         set.suspect(who, now, self.cfg.timeout);
         m.turn += 1;
         m.refused += 1;
-        let all = m.refused as usize >= set.members();
-        if all {
-            self.pause(now, slot, fx);
+        if (m.refused as usize) < set.members() {
+            return Failure::TryNext;
         }
-        !all
+        self.pause(now, slot, fx);
+        Failure::Paused
     }
     /// The device of member `from` failed the message. Another member may have a sound one, though it does not answer
     /// now. The failure is final once each has failed and the metadata service has reported that no other member is
     /// expected.
-    pub fn device_failed(&mut self, now: Time, slot: u32, from: VssdId, fx: &mut Effects) -> DeviceFailure {
+    fn device_failed(&mut self, now: Time, slot: u32, from: VssdId, fx: &mut Effects) -> Failure {
         let m = &mut self.messages[slot as usize];
         let set = &mut self.sets[m.set as usize];
         if !set.has(from) {
             // A read redirected to a former member: the addressed member is not concerned.
-            return if self.refused(now, slot, from, fx) { DeviceFailure::TryNext } else { DeviceFailure::Paused };
+            return self.refused(now, slot, from, fx);
         }
         m.turn += 1;
         set.suspect(from, now, self.cfg.timeout);
@@ -463,16 +481,16 @@ impl<M> SetClient<M> {
         self.ask_map(now, fx);
         let m = &mut self.messages[slot as usize];
         if !self.sets[m.set as usize].all_in(&m.failed) {
-            return DeviceFailure::TryNext;
+            return Failure::TryNext;
         }
         if self.registration.as_ref().is_none_or(|r| m.final_by != 0 && r.map_answered >= m.final_by) {
-            return DeviceFailure::Final;
+            return Failure::Final;
         }
         // All are tried again: one may have been repaired by then.
         m.failed.clear();
         m.final_by = if m.final_by == 0 { asked_next } else { m.final_by };
         self.pause(now, slot, fx);
-        DeviceFailure::Paused
+        Failure::Paused
     }
     /// The map has changed: messages that wait for a member, or for an answer of one that left. They are to be sent
     /// again.

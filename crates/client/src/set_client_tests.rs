@@ -3,6 +3,7 @@
 use rackweave_core::msg::{Block, Body, Class, Control, IoRequest, Op, RackMap, SetRoute};
 use rackweave_core::{Effects, Epoch, Incarnation, NodeId, SetId, Span, Time, VolumeId, VssdId};
 
+use super::Failure::*;
 use super::*;
 use crate::SetClientConfig;
 
@@ -68,6 +69,11 @@ impl Rig {
         assert_eq!(self.send(slot), Sent::First);
         slot
     }
+    /// The last try is answered with `error`.
+    fn fail(&mut self, slot: u32, from: VssdId, error: IoError) -> Failure {
+        let tag = self.client.message(slot).tag;
+        self.client.failed(self.now, slot, (tag, from), error, &mut self.fx)
+    }
     /// Targets of the messages to members since the last call.
     fn targets(&mut self) -> Vec<VssdId> {
         let to_members = self.fx.packets.drain(..).filter(|p| p.header.op != Op::Control);
@@ -100,11 +106,11 @@ fn a_message_that_every_member_refuses_waits_and_the_map_is_requested() {
     let slot = r.send_next_read();
     for k in 1..3 {
         let from = r.client.message(slot).target;
-        assert!(r.client.refused(r.now, slot, from, &mut r.fx), "another has not been tried");
+        assert_eq!(r.fail(slot, from, IoError::NotServing), TryNext, "another has not been tried");
         assert_eq!(r.send(slot), Sent::Again { tries: k, member: MEMBERS[k as usize], moved: true });
     }
     assert!(r.requested_map());
-    assert!(!r.client.refused(r.now, slot, MEMBERS[2], &mut r.fx));
+    assert_eq!(r.fail(slot, MEMBERS[2], IoError::NotServing), Paused);
     assert_eq!((r.client.message(slot).state, r.targets()), (State::Waiting, MEMBERS.to_vec()));
     assert!(!r.map(0), "an older map");
     assert!(r.map(2) && r.client.stranded() == [slot], "a newer map");
@@ -117,14 +123,13 @@ fn a_device_failure_is_final_when_a_map_requested_since_names_no_other_member() 
     let slot = r.send_next_read();
     let fail_all = |r: &mut Rig| {
         MEMBERS.map(|from| {
-            let outcome = r.client.device_failed(r.now, slot, from, &mut r.fx);
-            if outcome == DeviceFailure::TryNext {
+            let outcome = r.fail(slot, from, IoError::Device);
+            if outcome == TryNext {
                 r.send(slot);
             }
             outcome
         })
     };
-    use DeviceFailure::*;
     assert_eq!(fail_all(&mut r), [TryNext, TryNext, Paused]);
     r.now += Span::from_secs(1);
     r.send(slot);
@@ -132,11 +137,8 @@ fn a_device_failure_is_final_when_a_map_requested_since_names_no_other_member() 
     r.client.map_answered(2);
     r.send(slot);
     assert_eq!(fail_all(&mut r), [TryNext, TryNext, Final]);
-    assert_eq!(
-        r.client.device_failed(r.now, slot, VssdId(9), &mut r.fx),
-        TryNext,
-        "one that has left is not concerned"
-    );
+    assert_eq!(r.fail(slot, VssdId(9), IoError::Corrupt), TryNext, "one that has left is not concerned");
+    assert_eq!(r.fail(slot, MEMBERS[0], IoError::NoSpace), Final, "another member would have no room either");
 }
 
 #[test]
@@ -151,7 +153,9 @@ fn a_retry_keeps_the_sequence_and_goes_to_the_next_member() {
     let slot = r.client.timed_out(r.now, tag, &mut r.fx).expect("to be sent again");
     assert_eq!(r.send(slot), Sent::Again { tries: 1, member: MEMBERS[1], moved: true });
     assert_eq!(r.sequences, [1, 2, 1]);
-    assert_eq!((r.client.owner_of(tag), r.client.is_last_try(slot, tag)), (Some(first), false));
+    assert_eq!(r.client.owner_of(tag), Some(first));
+    let late = r.client.failed(r.now, slot, (tag, MEMBERS[0]), IoError::NoSpace, &mut r.fx);
+    assert_eq!(late, Paused, "the later try may succeed");
 }
 
 #[test]
@@ -167,8 +171,8 @@ fn an_owner_s_client_takes_no_answers_to_its_earlier_incarnation() {
     let (old, _) = tag_of(3);
     let (new, mut r) = tag_of(4);
     assert_eq!((r.client.owner_of(old), r.client.owner_of(new)), (None, Some(0)));
-    let outcomes = MEMBERS.map(|from| r.client.device_failed(r.now, 0, from, &mut r.fx));
-    assert_eq!(outcomes[2], DeviceFailure::Final, "its map is never old");
+    let outcomes = MEMBERS.map(|from| r.fail(0, from, IoError::Device));
+    assert_eq!(outcomes[2], Final, "its map is never old");
     assert!(!r.requested_map());
 }
 

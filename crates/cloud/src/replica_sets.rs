@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_client::{Composed, DeviceFailure, SetClient, SetClientConfig, SetMessage};
+use rackweave_client::{Composed, Failure, SetClient, SetClientConfig, SetMessage};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+    Block, BlockRange, Body, Class, Control, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
 };
 use rackweave_core::{Effects, Epoch, Incarnation, Payload, SECTORS_PER_BLOCK, SetId, Time, VolumeId};
 
@@ -183,7 +183,7 @@ impl ReplicaSets {
         }
     }
     fn on_reply(&mut self, now: Time, header: &Header, reply: IoReply, fx: &mut Effects) {
-        let (tag, from) = (header.request, header.vssd);
+        let tag = header.request;
         let Some(slot) = self.sets.owner_of(tag) else { return };
         let IoReply::Failed(error) = reply else {
             if let Some(answer) = self.sets.message(slot).what.answer(reply) {
@@ -192,21 +192,10 @@ impl ReplicaSets {
             }
             return;
         };
-        if !self.sets.is_last_try(slot, tag) {
-            return;
-        }
-        match error {
-            IoError::NotServing => {
-                if self.sets.refused(now, slot, from, fx) {
-                    self.send(now, slot, fx);
-                }
-            }
-            IoError::Device | IoError::Corrupt => match self.sets.device_failed(now, slot, from, fx) {
-                DeviceFailure::TryNext => self.send(now, slot, fx),
-                DeviceFailure::Paused => {}
-                DeviceFailure::Final => self.finish(slot, ChunkAnswer::Failed),
-            },
-            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => self.finish(slot, ChunkAnswer::Failed),
+        match self.sets.failed(now, slot, (tag, header.vssd), error, fx) {
+            Failure::TryNext => self.send(now, slot, fx),
+            Failure::Paused => {}
+            Failure::Final => self.finish(slot, ChunkAnswer::Failed),
         }
     }
     pub fn handle_timer(&mut self, now: Time, fx: &mut Effects) {

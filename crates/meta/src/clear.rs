@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use rackweave_client::{Composed, DeviceFailure, SetClient, SetClientConfig, SetMessage};
-use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoError, IoReply, IoRequest, Op};
+use rackweave_client::{Composed, Failure, SetClient, SetClientConfig, SetMessage};
+use rackweave_core::msg::{Block, Body, Class, FENCE_ALL, Header, IoReply, IoRequest, Op};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, SetId, Span, Time, VolumeId, VssdId};
 
 /// Sets fenced at once: deletion is background work, and a set has at most one such fence.
@@ -97,7 +97,7 @@ impl Clearing {
     pub fn answered(&mut self, now: Time, header: &Header, reply: &IoReply) -> Option<(VolumeId, SetId)> {
         // It sends nothing here: the owner's map of members is never old.
         let fx = &mut Effects::new();
-        let (tag, from) = (header.request, header.vssd);
+        let tag = header.request;
         let slot = self.client.owner_of(tag)?;
         let error = match reply {
             IoReply::Done => {
@@ -106,26 +106,14 @@ impl Clearing {
                 let fence = self.client.release(slot).what;
                 return Some((fence.volume, fence.set));
             }
-            IoReply::Failed(error) if self.client.is_last_try(slot, tag) => error,
+            IoReply::Failed(error) => *error,
             _ => return None,
         };
-        let next = match error {
-            IoError::NotServing => self.client.refused(now, slot, from, fx),
-            IoError::Device | IoError::Corrupt => {
-                let outcome = self.client.device_failed(now, slot, from, fx);
-                if outcome == DeviceFailure::Final {
-                    // Members may be repaired or replaced: the volume's blocks must go.
-                    self.client.pause(now, slot, fx);
-                }
-                outcome == DeviceFailure::TryNext
-            }
-            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => {
-                self.client.pause(now, slot, fx);
-                false
-            }
-        };
-        if next {
-            self.again.push(self.client.message(slot).tag);
+        match self.client.failed(now, slot, (tag, header.vssd), error, fx) {
+            Failure::TryNext => self.again.push(self.client.message(slot).tag),
+            Failure::Paused => {}
+            // Members may be repaired or replaced: the volume's blocks must go.
+            Failure::Final => self.client.pause(now, slot, fx),
         }
         None
     }

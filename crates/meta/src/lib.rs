@@ -15,6 +15,7 @@
 #[macro_use]
 extern crate rackweave_core;
 
+mod admin;
 mod clear;
 mod clients;
 mod cloud;

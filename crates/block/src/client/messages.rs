@@ -1,7 +1,7 @@
 //! Messages: what each says, and what its answers mean.
 
 use crate::trace;
-use rackweave_client::{Composed, DeviceFailure, META, Sent, State};
+use rackweave_client::{Composed, Failure, META, Sent, State};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
     Block, BlockRange, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, SectorRange,
@@ -139,7 +139,7 @@ impl VolumeClient {
     }
 
     pub(super) fn on_reply(&mut self, now: Time, header: Header, reply: IoReply, fx: &mut Effects) {
-        let (tag, from) = (header.request, header.vssd);
+        let tag = header.request;
         let Some(slot) = self.sets.owner_of(tag) else { return };
         let set = self.sets.message(slot).set;
         if header.epoch > self.sets.set(set).recovered {
@@ -160,24 +160,15 @@ impl VolumeClient {
             }
             return self.succeed(now, slot, header.epoch, reply, fx);
         };
-        if !self.sets.is_last_try(slot, tag) {
-            return;
-        }
-        match error {
-            IoError::NotServing => {
-                if self.sets.refused(now, slot, from, fx) {
-                    self.send(now, slot, fx);
-                }
-            }
-            IoError::Device | IoError::Corrupt => match self.sets.device_failed(now, slot, from, fx) {
-                DeviceFailure::TryNext => self.send(now, slot, fx),
-                DeviceFailure::Paused => {}
-                DeviceFailure::Final if error == IoError::Corrupt => self.fail(slot, volume::Error::Corrupt, fx),
-                DeviceFailure::Final => self.fail(slot, volume::Error::Io, fx),
+        match self.sets.failed(now, slot, (tag, header.vssd), error, fx) {
+            Failure::TryNext => self.send(now, slot, fx),
+            Failure::Paused => {}
+            Failure::Final => match error {
+                IoError::Fenced { attach } => self.on_fenced(now, slot, attach, fx),
+                IoError::NoSpace => self.fail(slot, volume::Error::NoSpace, fx),
+                IoError::Corrupt => self.fail(slot, volume::Error::Corrupt, fx),
+                IoError::Device | IoError::NotServing | IoError::Malformed => self.fail(slot, volume::Error::Io, fx),
             },
-            IoError::Fenced { attach } => self.on_fenced(now, slot, attach, fx),
-            IoError::NoSpace => self.fail(slot, volume::Error::NoSpace, fx),
-            IoError::Malformed => self.fail(slot, volume::Error::Io, fx),
         }
     }
 

@@ -25,7 +25,7 @@ pub struct Replay {
     #[arg(long, value_name = "R", conflicts_with = "speed")]
     pub rate: Option<f64>,
     /// Requests to measure; the trace is looped as needed
-    #[arg(long, value_name = "N", default_value_t = rackweave_eval::replay::REQUESTS_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = rackweave_replay::REQUESTS_DEFAULT)]
     pub requests: u64,
     /// What a read waits for while its die collects [default: page]
     #[arg(long, value_enum)]

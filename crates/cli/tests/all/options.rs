@@ -15,7 +15,7 @@ fn replay(config: &str, options: &[&str]) -> String {
     let dir = Temp::new();
     let file = dir.path("rack.toml");
     std::fs::write(&file, config).expect("written");
-    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/data/tpcc-head.trace");
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../replay/data/tpcc-head.trace");
     let (trace, file) = (trace.display().to_string(), file.display().to_string());
     refused(1, &[&["replay", &trace, "--config", &file], options].concat())
 }

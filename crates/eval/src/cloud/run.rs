@@ -21,7 +21,7 @@ use super::servers::{Costs, Server, chunk_server};
 use super::survey::homes;
 use super::traffic::Traffic;
 use super::workload::{Generator, Request, Trace};
-use crate::stats::Latencies;
+use rackweave_replay::stats::Latencies;
 
 pub(super) const STRIPE: u64 = 64 << 10;
 /// A message without data: a read's request, an update of an AddressMap, an acknowledgement.

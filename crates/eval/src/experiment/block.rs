@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Better, ExperimentError, Options, Outcome, Row};
 use crate::tenants::block::{BlockRequest, BlockTenant, Client, Requests, Shared, scattered, sequential};
 use crate::tenants::{Arrivals, Bench, TenantOutcome, unit_levels};
-use crate::trace::TraceReader;
+use rackweave_replay::trace::TraceReader;
 
 const FILE: &str = include_str!("../../data/flashblox-tenants.toml");
 const SEARCH: &[u8] = include_bytes!("../../data/wsrch-small.trace.zst");
@@ -364,7 +364,7 @@ fn waf(
     let all = f64::from(volume) * 2.0;
     until(&mut t, all);
     let (before, written): (Vec<_>, _) = (t.shared.iter().map(|s| s.stats.get()).collect(), by_client(&t));
-    let cpu = crate::cpu::thread_cpu();
+    let cpu = rackweave_replay::cpu::thread_cpu();
     let mut used = vec![Mean::default(); t.shared.len()];
     while ((t.written() - laid) as f64) < all * 1.5 {
         t.shared.iter().for_each(|s| s.occupancy.set(None));
@@ -373,7 +373,7 @@ fn waf(
             s.occupancy.get().iter().for_each(|o| mean.add(o.valid as f64 / o.used as f64));
         }
     }
-    let cpu = Span(crate::cpu::thread_cpu().0 - cpu.0);
+    let cpu = Span(rackweave_replay::cpu::thread_cpu().0 - cpu.0);
     let since: Vec<_> = t.shared.iter().zip(&before).map(|(s, b)| s.stats.get().since(b)).collect();
     let programmed: u64 = since.iter().map(|s| s.programmed).sum();
     Ok(Amplification {

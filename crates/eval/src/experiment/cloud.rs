@@ -13,7 +13,7 @@ use crate::cloud::scheme::{Kind, Merge, Scheme};
 use crate::cloud::survey::{Accuracy, survey};
 use crate::cloud::traffic::{COARSE, FINE};
 use crate::cloud::workload::Trace;
-use crate::cpu::on_all_cores;
+use rackweave_replay::cpu::on_all_cores;
 
 /// Lengths of a full run, of a run of a sweep, and of any run of a short form.
 const SLICE: Span = Span::from_secs(600);

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::rack::READS_QUICK;
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
-use crate::svg::curves;
+use rackweave_replay::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
+use rackweave_replay::svg::curves;
 
 /// Reads of a cell of the full form: with half of them, the schemes' erases differ by more than 5 %.
 const READS: u64 = 2 * READS_MIN;

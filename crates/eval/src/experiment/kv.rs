@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Better, ExperimentError, Options, Outcome, Row};
 use crate::tenants::kv::{KvClients, KvLoad, KvTenant};
 use crate::tenants::{Bench, BenchError, TenantOutcome, unit_levels};
-use crate::ycsb::{RECORD_BYTES, Workload};
+use rackweave_replay::ycsb::{RECORD_BYTES, Workload};
 
 /// The drive and its stores, scaled down from the paper's channels of 64 GB with 32 GB of records.
 #[derive(Clone, Copy, Debug)]

@@ -25,7 +25,7 @@ use rackweave_sim::net::{DelayFileError, read_delays};
 use serde_json::{Value, json};
 
 use crate::ageing::RatesError;
-use crate::cpu::process_cpu;
+use rackweave_replay::cpu::process_cpu;
 
 /// How an experiment is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

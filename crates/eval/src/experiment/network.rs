@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::rack::READS_QUICK;
 use super::schedulers::median;
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, Ports, Scheme, run_once, void};
-use crate::replay::Policy;
+use rackweave_replay::Policy;
+use rackweave_replay::rack::{Cell, CellReport, Load, Ports, Scheme, run_once, void};
 
 /// Two servers, so that reads of a collecting vSSD can be redirected; all clients compete for each server's port.
 const SERVERS: u32 = 2;

@@ -16,7 +16,7 @@ use crate::nice::host::HostConfig;
 use crate::nice::net::{Division, LinkConfig};
 use crate::nice::ours::Server;
 use crate::nice::{Access, Replication, Scheme, params};
-use crate::ycsb::{self, Workload, Ycsb};
+use rackweave_replay::ycsb::{self, Workload, Ycsb};
 
 /// Gateways of YCSB's 2PC: of the paper's 14 nodes for clients and load balancers, 10 are clients.
 const GATEWAYS: u32 = 4;

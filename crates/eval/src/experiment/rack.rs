@@ -1,4 +1,4 @@
-//! RackBlox §4.2 to §4.5: latency and throughput of a rack under load, with cells of [`crate::rack`].
+//! RackBlox §4.2 to §4.5: latency and throughput of a rack under load, with cells of [`rackweave_replay::rack`].
 //!
 //! A *point* is one load at one utilization under every scheme, by one seed or several; figures show medians over the
 //! seeds. A void point is shown with the reason, and no bar considers it. Latencies are shown *both ways*: drives whose
@@ -11,9 +11,9 @@ use rackweave_sim::Network;
 use serde_json::{Value, json};
 
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
-use crate::replay::Policy;
-use crate::svg::curves;
+use rackweave_replay::Policy;
+use rackweave_replay::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
+use rackweave_replay::svg::curves;
 
 /// Reads of a cell of the short forms ([`Cell::short`]).
 pub(super) const READS_QUICK: u64 = 40_000;
@@ -205,8 +205,8 @@ impl Sweep {
         json!({
             "profile": self.profile, "network": self.network.name, "seeds": self.seeds, "reads": self.reads,
             "blocking_unit": format!("{:?}", self.blocking).to_lowercase(), "cache_slots_of_vssd": self.cache_slots,
-            "servers": crate::rack::SERVERS, "replicas": crate::rack::REPLICAS, "clients": crate::rack::CLIENTS,
-            "ssd_bytes": crate::rack::SSD_BYTES, "free_after": [crate::rack::FREE_AFTER.0, crate::rack::FREE_AFTER.1],
+            "servers": rackweave_replay::rack::SERVERS, "replicas": rackweave_replay::rack::REPLICAS, "clients": rackweave_replay::rack::CLIENTS,
+            "ssd_bytes": rackweave_replay::rack::SSD_BYTES, "free_after": [rackweave_replay::rack::FREE_AFTER.0, rackweave_replay::rack::FREE_AFTER.1],
             "points": points.iter().map(|p| json!({
                 "load": p.load.name, "writes": p.load.writes, "utilization": p.utilization, "void": p.void, "cells": cells(p),
             })).collect::<Vec<_>>(),

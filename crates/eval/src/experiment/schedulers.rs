@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::rack::READS_QUICK;
 use super::{Better, ExperimentError, Options, Outcome, Row};
-use crate::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
-use crate::replay::Policy;
+use rackweave_replay::Policy;
+use rackweave_replay::rack::{Cell, CellReport, Load, READS_MIN, Scheme, run_once, void};
 
 /// The short form has these of [`POINTS`]: queues, with the figures' network.
 const POINTS_QUICK: std::ops::Range<usize> = 2..3;

@@ -10,7 +10,7 @@ use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError,
 use rackweave_flash::manager::{Done, FlashManager};
 
 use super::{Arrivals, Recorder, Tenant, Turn};
-use crate::ycsb;
+use rackweave_replay::ycsb;
 
 /// One request, in 4 KiB blocks of its client's part of the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use rackweave_flash::manager::Done;
 use rackweave_kv::store::{Answer, Durability, Flash, Store, StoreConfig, StoreStats};
 
 use super::{Recorder, Tenant, Turn};
-use crate::ycsb::{Op, RECORD_BYTES, Workload, Ycsb, key};
+use rackweave_replay::ycsb::{Op, RECORD_BYTES, Workload, Ycsb, key};
 
 /// Pending puts during the fill of the store.
 const FILL_DEPTH: usize = 256;

@@ -19,8 +19,8 @@ use rackweave_flash::manager::api::{AllocError, BlockError};
 use rackweave_flash::manager::{BootError, ConfigError, Done, FlashManager, ManagerConfig, ManagerOut};
 use rackweave_sim::{Disk, Single};
 
-use crate::cpu::thread_cpu;
 pub use arrivals::Arrivals;
+use rackweave_replay::cpu::thread_cpu;
 pub use recorder::{KindOutcome, Recorder, TenantOutcome};
 
 /// Bits of a token that are the tenant's own; its number is above them.

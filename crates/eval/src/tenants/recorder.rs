@@ -2,7 +2,7 @@
 
 use rackweave_core::{Span, Time};
 
-use crate::stats::{Latencies, Summary};
+use rackweave_replay::stats::{Latencies, Summary};
 
 #[derive(Debug)]
 struct Kind {

@@ -4,7 +4,7 @@ use std::io::{Cursor, Read};
 
 use arbitrary::{Result, Unstructured};
 use rackweave_core::Time;
-use rackweave_eval::trace::{Format, TraceError, TraceOp, TraceReader, TraceRecord};
+use rackweave_replay::trace::{Format, TraceError, TraceOp, TraceReader, TraceRecord};
 
 use crate::bend::{bend, rest};
 
@@ -78,7 +78,7 @@ fn binary(u: &mut Unstructured<'_>, format: Format) -> Vec<u8> {
             f trim 0 4096\nf close\n"
                 .to_vec()
         }
-        _ => include_bytes!("../../../eval/data/ycsb-a-head.csv")[..1024].to_vec(),
+        _ => include_bytes!("../../../replay/data/ycsb-a-head.csv")[..1024].to_vec(),
     }
 }
 

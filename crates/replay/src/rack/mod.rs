@@ -303,7 +303,7 @@ thread_local! {
 ///
 /// # Errors
 /// As [`run_all`].
-pub(crate) fn run_once(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
+pub fn run_once(cells: &[Cell]) -> Result<Vec<CellReport>, ReplayError> {
     KNOWN.with_borrow_mut(|known| {
         let mut new: Vec<Cell> = Vec::new();
         for c in cells {

@@ -1,7 +1,7 @@
 //! Seeded mutations of good input to every reader: each ends with records or an error, without a panic or a hang.
 
 use rackweave_core::Rng;
-use rackweave_eval::trace::Format;
+use rackweave_replay::trace::Format;
 
 use crate::{own, read, vscsi, vscsi2};
 

@@ -1,14 +1,14 @@
 //! How many requests of a replay are simulated in a CPU second, through the whole rack path, set-up excluded:
 //!
 //! ```text
-//! cargo run --release -p rackweave-eval --example replay_speed [TRACE] [REQUESTS] [POLICIES] [SPEED]
+//! cargo run --release -p rackweave-replay --example replay_speed [TRACE] [REQUESTS] [POLICIES] [SPEED]
 //! ```
 //!
 //! By default the excerpt of TPC-C beside this crate, 1,000,000 requests, `rackblox`.
 
 use std::process::ExitCode;
 
-use rackweave_eval::replay::{Policy, ReplayConfig, ReplayError, replay};
+use rackweave_replay::{Policy, ReplayConfig, ReplayError, replay};
 
 /// As in the program.
 #[global_allocator]

@@ -1,7 +1,7 @@
 //! Random requests, written in each format, are read back unchanged.
 
 use rackweave_core::{Rng, Time};
-use rackweave_eval::trace::{Format, TraceOp, TraceRecord};
+use rackweave_replay::trace::{Format, TraceOp, TraceRecord};
 
 use crate::{read, vscsi};
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use rackweave_core::Span;
-use rackweave_eval::trace::{Format, TraceOp};
-use rackweave_eval::workload::{Plan, Planned, STRIPE_BYTES, Workload, WorkloadError};
+use rackweave_replay::trace::{Format, TraceOp};
+use rackweave_replay::workload::{Plan, Planned, STRIPE_BYTES, Workload, WorkloadError};
 
 use crate::own;
 
@@ -15,7 +15,7 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str, text: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("rackweave-eval-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("rackweave-replay-{}-{name}", std::process::id()));
         std::fs::write(&path, text).unwrap();
         Scratch(path)
     }

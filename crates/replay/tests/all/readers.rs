@@ -1,7 +1,7 @@
 //! Hand-written rows of each format, and detection of the format.
 
 use rackweave_core::Time;
-use rackweave_eval::trace::{Format, TraceOp, TraceReader, TraceRecord};
+use rackweave_replay::trace::{Format, TraceOp, TraceReader, TraceRecord};
 
 use crate::{own, read, vscsi, vscsi2};
 

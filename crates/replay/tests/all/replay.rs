@@ -1,7 +1,7 @@
 //! A whole replay: trace, rack, policies, report.
 
-use rackweave_eval::replay::{Policy, ReplayConfig, ReplayError, replay};
-use rackweave_eval::report::Report;
+use rackweave_replay::report::Report;
+use rackweave_replay::{Policy, ReplayConfig, ReplayError, replay};
 use serde_json::Value;
 
 use crate::{own, shared};
@@ -48,7 +48,7 @@ fn rackblox_redirects_and_its_read_tail_is_not_above_the_baselines() {
     }
     assert!(rackblox.redirects > 0);
     assert_eq!(baseline.redirects, 0);
-    let p999 = |p: &rackweave_eval::report::PolicyReport| p.read.quantile(0.999);
+    let p999 = |p: &rackweave_replay::report::PolicyReport| p.read.quantile(0.999);
     assert!(p999(rackblox) * 4 < p999(baseline) * 3, "rackblox {}, baseline {}", p999(rackblox), p999(baseline));
     assert_eq!(report.void(), None, "the policies do the same work");
     assert!(p999(ideal) <= p999(baseline), "ideal {}, baseline {}", p999(ideal), p999(baseline));

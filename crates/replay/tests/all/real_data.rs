@@ -1,8 +1,8 @@
 //! The whole public traces, if they are available.
 
 use rackweave_core::Span;
-use rackweave_eval::trace::{Format, TraceReader};
-use rackweave_eval::workload::Workload;
+use rackweave_replay::trace::{Format, TraceReader};
+use rackweave_replay::workload::Workload;
 
 use crate::shared;
 

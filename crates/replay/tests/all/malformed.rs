@@ -1,6 +1,6 @@
 //! Malformed and truncated inputs: the error names line, field and value.
 
-use rackweave_eval::trace::{Fault, Format, LINE_MAX, Place, TraceError, TraceReader};
+use rackweave_replay::trace::{Fault, Format, LINE_MAX, Place, TraceError, TraceReader};
 
 use crate::{own, read, vscsi, vscsi2};
 

@@ -1,7 +1,7 @@
 //! Cells of RackBlox's figures by hand, to look at one or to tune a policy:
 //!
 //! ```text
-//! cargo run --release -p rackweave-eval --example rack_cell -- [policies=vdc,software,rackblox,ideal] [load=ycsb|tpc-h|seats|auctionmark|tpc-c|twitter] [writes=0.5]
+//! cargo run --release -p rackweave-replay --example rack_cell -- [policies=vdc,software,rackblox,ideal] [load=ycsb|tpc-h|seats|auctionmark|tpc-c|twitter] [writes=0.5]
 //!     [utilization=0.5] [reads=200000] [blocking=page|block] [network=fast] [profile=p-ssd] [ssd=2G] [channels=2] [seed=1]
 //!     [sched=fifo|deadline|kyber] [coordinated=true|false] [reads_per_die=2]
 //!     [far_reads=true|false] [between_us=10]
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use rackweave_config::{BlockingConfig, SchedConfigKind, SchedSection, SchedulingKind, Size};
 use rackweave_core::Span;
-use rackweave_eval::rack::{Cell, CellReport, Load, Ports, Scheme, run_all, void};
+use rackweave_replay::rack::{Cell, CellReport, Load, Ports, Scheme, run_all, void};
 use rackweave_sim::Network;
 
 /// As in the program.

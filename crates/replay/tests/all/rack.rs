@@ -1,8 +1,8 @@
 //! Cells: a generated load on a whole rack, by policy.
 
 use rackweave_config::SchedulingKind;
-use rackweave_eval::rack::{Cell, CellReport, Load, Ports, READS_MIN, Scheme, run_all, void};
-use rackweave_eval::replay::Policy;
+use rackweave_replay::Policy;
+use rackweave_replay::rack::{Cell, CellReport, Load, Ports, READS_MIN, Scheme, run_all, void};
 
 /// Small enough for a test.
 fn tiny(policy: impl Into<Scheme>, load: Load) -> Cell {
@@ -44,7 +44,7 @@ fn every_policy_answers_all_and_the_same_cell_gives_the_same_numbers() {
 #[test]
 fn cells_that_must_not_be_compared_say_why() {
     let mut report = tiny(Policy::Baseline, Load::ycsb(0.5)).run().unwrap();
-    let with = |change: &dyn Fn(&mut rackweave_eval::report::PolicyReport)| {
+    let with = |change: &dyn Fn(&mut rackweave_replay::report::PolicyReport)| {
         let mut c = report.clone();
         change(c.result.as_mut().unwrap());
         c
