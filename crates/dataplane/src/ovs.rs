@@ -90,7 +90,9 @@ pub fn program(switch: NodeId, hosts: &[NodeId], rings: &[Ring]) -> Result<Strin
 #[derive(Debug)]
 pub struct OvsSwitch {
     directory: PathBuf,
-    children: Vec<Child>,
+    database: Option<Child>,
+    /// `None` also after a start that failed: [`OvsSwitch::mend`] starts it again.
+    daemon: Option<Child>,
     switch: NodeId,
     hosts: Vec<NodeId>,
 }
@@ -111,7 +113,7 @@ impl OvsSwitch {
         let directory = std::env::temp_dir().join(format!("rackweave-ovs.{}.{}", std::process::id(), unique()));
         std::fs::create_dir(&directory)?;
         let hosts = star.hosts.iter().map(|h| h.node).collect();
-        let mut ovs = OvsSwitch { directory, children: Vec::new(), switch: star.switch_node, hosts };
+        let mut ovs = OvsSwitch { directory, database: None, daemon: None, switch: star.switch_node, hosts };
         star.offloads(false)?;
         ovs.start_in(&star.switch)?;
         Ok(ovs)
@@ -166,8 +168,8 @@ impl OvsSwitch {
     fn start_switch(&mut self, net: &Namespace) -> io::Result<()> {
         let (database, control) =
             (format!("unix:{}", self.file("db.sock")), format!("--unixctl={}", self.file("vs.ctl")));
-        let child = self.spawn(net, "ovs-vswitchd", &[&database, &control], "vs.ctl")?;
-        self.children.push(child);
+        self.daemon = None;
+        self.daemon = Some(self.spawn(net, "ovs-vswitchd", &[&database, &control], "vs.ctl")?);
         Ok(())
     }
 
@@ -175,8 +177,7 @@ impl OvsSwitch {
         let (db, socket) = (self.file("conf.db"), self.file("db.sock"));
         self.run(net, "ovsdb-tool", &["create", &db, SCHEMA])?;
         let (remote, control) = (format!("--remote=punix:{socket}"), format!("--unixctl={}", self.file("db.ctl")));
-        let child = self.spawn(net, "ovsdb-server", &[&db, &remote, &control], "db.sock")?;
-        self.children.push(child);
+        self.database = Some(self.spawn(net, "ovsdb-server", &[&db, &remote, &control], "db.sock")?);
         let db = format!("--db=unix:{socket}");
         self.run(net, "ovs-vsctl", &[&db, "--no-wait", "init"])?;
         self.start_switch(net)?;
@@ -219,9 +220,8 @@ impl OvsSwitch {
     /// Makes it so that the bridge has these rings, which are sorted by prefix: a daemon that ended is started again, what
     /// differs is written. True if anything was to do.
     pub fn mend(&mut self, net: &Namespace, rings: &[Ring]) -> io::Result<bool> {
-        let ended = self.children.last_mut().is_some_and(|c| c.try_wait().is_ok_and(|ended| ended.is_some()));
-        if ended {
-            self.children.pop();
+        let ended = |c: &mut Child| c.try_wait().is_ok_and(|ended| ended.is_some());
+        if self.daemon.as_mut().is_none_or(ended) {
             self.start_switch(net)?;
             let end = Instant::now() + START_MAX;
             // It makes its bridge anew from its data base.
@@ -241,7 +241,7 @@ impl OvsSwitch {
 
     /// The daemon that switches.
     pub fn process(&self) -> Option<u32> {
-        self.children.last().map(Child::id)
+        self.daemon.as_ref().map(Child::id)
     }
 }
 
@@ -252,7 +252,7 @@ fn unique() -> u32 {
 
 impl Drop for OvsSwitch {
     fn drop(&mut self) {
-        for child in self.children.iter_mut().rev() {
+        for child in self.daemon.iter_mut().chain(&mut self.database) {
             let _ = child.kill();
             let _ = child.wait();
         }

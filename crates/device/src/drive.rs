@@ -49,7 +49,7 @@ impl DriveError {
 }
 
 /// Opens the drive in the file, or makes it there: the built-in profile, scaled to at most `bytes`. Commands take no
-/// modelled time; channels and dies that wear more than others trade places with them. One process at a time. Erase blocks fail at
+/// modelled time; channels and dies that wear more than others are swapped with them. One process at a time. Erase blocks fail at
 /// the end of their life ([`MediaFaults::of_age`]).
 pub fn open(path: &Path, profile: &str, bytes: u64) -> Result<BlockingDrive<FileSsd<OsFile>>, DriveError> {
     open_with(path, profile, bytes, None)

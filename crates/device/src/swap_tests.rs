@@ -1,4 +1,4 @@
-//! Dies of a drive in a file trade places; the process ends in the middle, and the next one finds every block.
+//! Dies of a drive in a file are swapped; the process ends in the middle, and the next one finds every block.
 
 use std::collections::BTreeMap;
 

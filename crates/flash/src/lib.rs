@@ -9,7 +9,7 @@
 //! - `vssd`: the page layer: block states and victims, page map, range records, collection, syncs, checkpoints,
 //!   recovery, ageing.
 //! - [`gc_policy`]: which block a collector takes.
-//! - [`wear`]: when channels and dies trade places, and which.
+//! - [`wear`]: when channels and dies are swapped, and which.
 //! - [`table`]: the drive's durable table: which vSSD owns what.
 //! - [`oob`]: the bytes of FB5's record; [`format`]: those of checkpoints, journals and range records.
 //! - [`isolation`]: kinds of virtual SSDs and their throughput levels.

@@ -65,7 +65,7 @@ pub struct Ssd {
     /// As it is to be; what of it is durable the keeper knows.
     table: Table,
     keeper: Keeper,
-    /// Dies that trade places.
+    /// Dies that are swapped.
     swap: Option<Box<Swap>>,
     /// When they do.
     leveling: Option<Box<Leveling>>,

@@ -110,6 +110,7 @@ fn main() -> ExitCode {
     let chosen = choose(&args);
     if args.list {
         chosen.iter().for_each(|m| println!("{}", score::line(m)));
+        println!("{}", score::counts(&chosen));
         return ExitCode::SUCCESS;
     }
     if !cfg!(mutants) {

@@ -123,3 +123,11 @@ pub fn line(m: &Mutant) -> String {
     };
     format!("{:44} rule {:4} {}{word}{why}", m.name, m.rule, m.breaks)
 }
+
+/// The number of mutants of each outcome.
+pub fn counts(mutants: &[&Mutant]) -> String {
+    let of = |is: fn(&Verdict) -> bool| mutants.iter().filter(|m| is(&m.verdict)).count();
+    let (searched, tested) = (of(|v| matches!(v, Verdict::Searched)), of(|v| matches!(v, Verdict::Tested)));
+    let (equivalent, open) = (of(|v| matches!(v, Verdict::Equivalent(_))), of(|v| matches!(v, Verdict::Open(_))));
+    format!("{} mutants: {searched} searched, {tested} tested, {equivalent} equivalent, {open} open", mutants.len())
+}

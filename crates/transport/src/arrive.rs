@@ -410,7 +410,9 @@ impl Endpoint {
         let taken = !matches!(outcome, Outcome::Contradicts | Outcome::NoRoom | Outcome::Unread);
         if taken {
             let (at, counter, marked) = (note.at, p.counter, note.marked);
-            let arrival = Arrival { at, datagrams: 1, counter, marked, ack_now: c.ack_now };
+            // The sender learns soon that it is late, not lost (RFC 9000 §13.2.1). Groups report gaps themselves.
+            let late = c.id.space != Space::Group && rx.is_late(counter);
+            let arrival = Arrival { at, datagrams: 1, counter, marked, ack_now: c.ack_now || late };
             rx.arrived(now, arrival, &self.cfg);
         }
         self.half_bytes = self.half_bytes + peer.half_bytes() - half;

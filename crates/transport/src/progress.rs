@@ -27,6 +27,8 @@ pub(crate) struct Sent {
     pub in_flight: bool,
     /// Sent once to a whole group.
     pub shared: bool,
+    /// Of a chunk that was declared lost before.
+    pub again: bool,
 }
 
 /// Messages of several chunks that are being sent.

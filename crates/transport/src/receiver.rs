@@ -419,6 +419,10 @@ impl Receiver {
             self.partial.push(id);
         }
     }
+    /// A newer datagram has arrived before this one.
+    pub fn is_late(&self, counter: u64) -> bool {
+        counter < self.echo
+    }
     /// Datagrams with chunks are to be acknowledged: soon, or once `ack_every` of them wait.
     pub fn arrived(&mut self, now: Time, a: Arrival, cfg: &Config) {
         if a.counter > self.echo {

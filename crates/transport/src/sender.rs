@@ -1,6 +1,7 @@
-//! Messages in flight to one peer in one class: chunks, their transmissions, losses, and retransmission.
-//!
-//! Losses are detected as in QUIC (RFC 9002 §6): by later datagrams that arrived, or by the timeout.
+//! Messages in flight to one peer in one class: chunks, their transmissions, acknowledgements and retransmission.
+//! Losses: [`loss`].
+
+mod loss;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,10 +15,6 @@ use crate::outgoing::{ARRIVED, LOST, Outgoing, UNSENT};
 use crate::progress::{Begun, Pick, Progress, Sent};
 use crate::rtt::Rtt;
 
-/// Later datagrams that must arrive before an unacknowledged one counts as lost (RFC 9002 §6.1.1).
-const REORDER_DATAGRAMS: usize = 3;
-/// Datagrams retransmitted at a timeout, or on a new path.
-const PROBES: usize = 2;
 /// The kernel's departure time is requested at least this often, and every round trip if this many datagrams are in
 /// flight. For this long after a report, round trips without it are not sampled.
 const STAMP_EVERY: Span = Span::from_millis(1);
@@ -27,8 +24,6 @@ const STAMP_BUSY_EVERY: Span = Span::from_micros(100);
 const STAMPS_LAST: Span = Span::from_millis(100);
 /// Bytes in flight over a stream: as much as a socket holds until it is acknowledged.
 const STREAM_WINDOW: u64 = 256 << 10;
-/// Doublings of the timeout.
-const BACKOFF_MAX: u32 = 10;
 
 /// The first id of messages to groups; all later ids are such too.
 const GROUPS: TransferId = TransferId { space: Space::Group, number: 0 };
@@ -341,8 +336,9 @@ impl Sender {
             o.chunks[chunk as usize] = counter;
             o.next += 1;
             self.in_flight += bytes;
-            let (at, left, stamped, in_flight, shared) = (now, now, false, true, false);
-            self.sent.push_back(Sent { counter, id, chunk, bytes: bytes as u32, at, left, stamped, in_flight, shared });
+            let (at, left, stamped, in_flight, shared, again) = (now, now, false, true, false, false);
+            let bytes = bytes as u32;
+            self.sent.push_back(Sent { counter, id, chunk, bytes, at, left, stamped, in_flight, shared, again });
             count += 1;
         }
         self.counts.sent += count as u64;
@@ -365,8 +361,8 @@ impl Sender {
         self.counts.sent += 1;
         self.counts.sent_again += u64::from(pick.again);
         let (id, chunk, bytes) = (pick.id, pick.chunk, bytes as u32);
-        let (at, left, stamped, in_flight) = (now, now, false, true);
-        self.sent.push_back(Sent { counter, id, chunk, bytes, at, left, stamped, in_flight, shared });
+        let (at, left, stamped, in_flight, again) = (now, now, false, true, pick.again);
+        self.sent.push_back(Sent { counter, id, chunk, bytes, at, left, stamped, in_flight, shared, again });
     }
     /// Whether to request the kernel's departure time of the picked datagram: once per round trip of a busy connection,
     /// once in a while for others. Each request costs a system call.
@@ -403,7 +399,7 @@ impl Sender {
         }
         let mut bytes = 0;
         for e in entries {
-            bytes += self.entry(e, &mut p);
+            bytes += self.entry(e, head.echo, &mut p);
             if self.forgotten(e, newest) {
                 self.recut(e.id, None);
             }
@@ -419,6 +415,7 @@ impl Sender {
         if let Some((network, _)) = rtt {
             self.rtt.add(now, network);
         }
+        let timed_out = self.backoff > 0;
         if bytes > 0 {
             self.progress = now;
             self.backoff = 0;
@@ -442,11 +439,22 @@ impl Sender {
         if bytes > 0 {
             self.limited = false;
         }
+        if cfg.retransmission == Retransmission::GoBackN {
+            // It retransmits what was not lost, too.
+            p.spurious = 0;
+        } else if p.spurious > 0 {
+            // If a newer datagram has arrived too, an acknowledgement may have been lost, with no datagram late.
+            if !newest && !timed_out {
+                self.rtt.reordered(now);
+            }
+            self.congestion.spurious(p.spurious);
+        }
         self.find_lost(now, cfg, &mut p);
         p
     }
 
-    fn entry(&mut self, e: &AckEntry, p: &mut Progress) -> u64 {
+    /// `echo` is the newest datagram that arrived.
+    fn entry(&mut self, e: &AckEntry, echo: u64, p: &mut Progress) -> u64 {
         let id = e.id;
         let Some(o) = self.transfers.get_mut(&id) else { return 0 };
         if !e.done && e.attempt != o.attempt {
@@ -472,6 +480,8 @@ impl Sender {
                     {
                         let s = self.sent[i];
                         bytes += u64::from(s.bytes);
+                        // An earlier transmission has arrived, since this one has not.
+                        p.spurious += u32::from(s.again && s.counter > echo);
                         if s.shared {
                             p.shared_arrived = o.group;
                         } else {
@@ -502,125 +512,6 @@ impl Sender {
         o.left == 0 || newest && (u32::from(e.base)..told).any(|c| o.chunks[c as usize] == ARRIVED && !e.has(c))
     }
 
-    /// Finds chunks that enough later datagrams have overtaken.
-    fn find_lost(&mut self, now: Time, cfg: &Config, p: &mut Progress) {
-        let later = self.sent.partition_point(|s| s.counter <= self.largest_echo);
-        let patience = self.rtt.reorder();
-        for i in 0..later {
-            let s = self.sent[i];
-            // Datagrams on different paths may overtake each other.
-            let ordered = !self.unordered && s.shared == self.echo_shared;
-            let overtaken = ordered && later - 1 - i >= REORDER_DATAGRAMS;
-            if s.in_flight && i + 1 < later && (overtaken || s.at + patience <= now) {
-                self.lose(i, now, p);
-                if cfg.retransmission == Retransmission::GoBackN {
-                    (i + 1..self.sent.len()).for_each(|j| self.lose_also(j));
-                    break;
-                }
-            }
-        }
-        self.tidy();
-    }
-    fn lose(&mut self, i: usize, now: Time, p: &mut Progress) {
-        let s = self.sent[i];
-        self.sent[i].in_flight = false;
-        self.in_flight -= u64::from(s.bytes);
-        self.counts.lost += 1;
-        p.lost += 1;
-        if s.shared {
-            p.lost_shared += 1;
-            let number = self.transfers.get(&s.id).and_then(|o| o.group);
-            p.shared_lost = number.map(|n| (n, s.at)).or(p.shared_lost);
-        } else {
-            p.largest_lost = p.largest_lost.max(s.bytes);
-            p.lost_sent = p.lost_sent.max(s.at);
-        }
-        self.again(s);
-        if !self.by_stream {
-            self.congestion.lost(now, s.at);
-            self.window = self.congestion.window();
-        }
-    }
-    /// Go-back-N: sent after a lost datagram, so retransmitted, arrived or not.
-    fn lose_also(&mut self, i: usize) {
-        let s = self.sent[i];
-        if std::mem::take(&mut self.sent[i].in_flight) {
-            self.in_flight -= u64::from(s.bytes);
-        }
-        if let Some(o) = self.transfers.get_mut(&s.id)
-            && o.chunks[s.chunk as usize] == ARRIVED
-        {
-            o.left += 1;
-            o.base = o.base.min(s.chunk);
-            o.chunks[s.chunk as usize] = s.counter;
-        }
-        self.again(s);
-    }
-    fn again(&mut self, s: Sent) {
-        if let Some(o) = self.transfers.get_mut(&s.id)
-            && o.chunks.get(s.chunk as usize) == Some(&s.counter)
-        {
-            o.chunks[s.chunk as usize] = LOST;
-            if mutant!("transport.chunk.not-resent") {
-                return;
-            }
-            self.lost.push_back((s.id, o.attempt, s.chunk));
-        }
-    }
-    fn tidy(&mut self) {
-        while self.sent.front().is_some_and(|s| !s.in_flight) {
-            self.sent.pop_front();
-        }
-    }
-
-    fn timeout(&self, cfg: &Config) -> Span {
-        let base = self.turn.timeout(cfg.retransmit_initial, cfg.retransmit_min, cfg.ack_delay);
-        (base * (1 << self.backoff.min(BACKOFF_MAX))).min(cfg.retransmit_max)
-    }
-    /// When [`Sender::timer`] has work.
-    pub fn deadline(&self, cfg: &Config) -> Time {
-        let first = self.deadlines.first().map_or(Time::MAX, |(at, _)| *at);
-        let Some(oldest) = self.sent.iter().find(|s| s.in_flight) else { return first };
-        let mut at = self.progress.max(oldest.at) + self.timeout(cfg);
-        if oldest.counter < self.largest_echo {
-            at = at.min(oldest.at + self.rtt.reorder());
-        }
-        first.min(at)
-    }
-    /// Handles the passing of time. True if the retransmission time has passed without an acknowledgement.
-    pub fn timer(&mut self, now: Time, cfg: &Config, p: &mut Progress) -> bool {
-        self.find_lost(now, cfg, p);
-        let timeout = self.timeout(cfg);
-        let Some(oldest) = self.sent.iter().find(|s| s.in_flight) else { return false };
-        if self.progress.max(oldest.at) + timeout > now {
-            return false;
-        }
-        self.probe(now, p);
-        if self.backoff > 0 && !self.by_stream {
-            self.congestion.timed_out(now);
-            self.window = self.congestion.window();
-        }
-        self.backoff += 1;
-        self.counts.timeouts += 1;
-        self.tidy();
-        true
-    }
-    /// Retransmits the oldest datagrams in flight. Their acknowledgement shows whether the others are lost too: a host
-    /// that was only busy is not sent everything twice (RFC 9002 §6.2.4).
-    fn probe(&mut self, now: Time, p: &mut Progress) {
-        let oldest = (0..self.sent.len()).filter(|i| self.sent[*i].in_flight);
-        let oldest: Vec<usize> = oldest.take(PROBES).collect();
-        self.probes = oldest.len();
-        oldest.into_iter().for_each(|i| self.lose(i, now, p));
-    }
-    /// The path has changed.
-    pub fn path_changed(&mut self, now: Time) -> Progress {
-        let mut p = Progress::default();
-        self.rtt.path_changed(now);
-        self.probe(now, &mut p);
-        self.tidy();
-        p
-    }
     /// Takes a message whose deadline has passed.
     pub fn expired(&mut self, now: Time) -> Option<Outgoing> {
         let &(at, id) = self.deadlines.first()?;
@@ -663,25 +554,6 @@ impl Sender {
         self.waiting.retain(|w| *w != id);
         self.later.retain(|w| *w != id);
         self.insert(o);
-    }
-    /// Declares everything in flight lost: the peer reports that it dropped it, or the path has changed.
-    pub fn lose_all(&mut self) {
-        self.lose_those(|_| true);
-    }
-    /// Declares unanswered datagrams through the switch lost.
-    pub fn lose_unbound(&mut self) {
-        self.lose_those(|o| o.id.space == Space::Routed && !o.bound);
-    }
-    fn lose_those(&mut self, which: impl Fn(&Outgoing) -> bool) {
-        for i in 0..self.sent.len() {
-            let s = self.sent[i];
-            if s.in_flight && self.transfers.get(&s.id).is_some_and(&which) {
-                self.sent[i].in_flight = false;
-                self.in_flight -= u64::from(s.bytes);
-                self.again(s);
-            }
-        }
-        self.tidy();
     }
     pub fn has_work(&self) -> bool {
         !self.lost.is_empty() || !self.waiting.is_empty() || !self.later.is_empty()

@@ -87,8 +87,8 @@ impl BlockMap {
     pub(crate) fn homes(&self) -> impl Iterator<Item = u32> {
         self.homes.iter().map(|h| h.home)
     }
-    /// What belongs on physical die `x` belongs on `y` from now on, and the reverse.
-    pub(crate) fn trade_homes(&mut self, x: u32, y: u32) {
+    /// Logical dies with home `x` have home `y` from now on, and the reverse.
+    pub(crate) fn swap_homes(&mut self, x: u32, y: u32) {
         for h in &mut self.homes {
             h.home = match h.home {
                 home if home == x => y,
@@ -183,7 +183,7 @@ mod tests {
         let mut m = BlockMap::identity(&geometry(3, 4));
         assert!(m.is_identity() && m.mapped().count() == 12);
         assert_eq!((m.at(Logical { die: 2, number: 1 }), m.claims(Logical { die: 2, number: 1 })), (9, 0));
-        m.trade_homes(0, 2);
+        m.swap_homes(0, 2);
         assert_eq!((m.homes().collect::<Vec<_>>(), m.is_identity()), (vec![2, 1, 0], true));
         let (a, b) = (Logical { die: 0, number: 3 }, Logical { die: 2, number: 0 });
         m.map(a, 8);

@@ -131,6 +131,11 @@ impl FlashManager {
 
     fn restore(&mut self, boot: Boot) -> Result<(), RecordError> {
         let Boot { record, pages, logical, .. } = boot;
+        // The first vSSD is in a record before its first page is programmed.
+        let written = pages.iter().position(|pages| *pages > 0);
+        if let (0, Some(block), false) = (record.generation, written, mutant!("flash.manager.record-missing")) {
+            return Err(RecordError::Missing { block: block as u32 });
+        }
         for v in &record.vssds {
             self.alloc.restore(v.id, v.units.clone()).map_err(|_| RecordError::Units)?;
         }

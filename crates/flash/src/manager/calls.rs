@@ -223,7 +223,7 @@ impl FlashManager {
         let spp = self.geometry().slots_per_page() as u32;
         let slots = (0..spp).map(|s| {
             let data = data.slice((from * spp + s) * SECTORS_PER_BLOCK, SECTORS_PER_BLOCK);
-            let record = SlotRecord { crc: data.sum(), ..slot_record(block, page * spp + s) };
+            let record = SlotRecord { crc: data.sum(), ..slot_record(block, page * spp + s, logical) };
             Slot { data, record }
         });
         let slots = slots.collect();

@@ -63,7 +63,7 @@ impl<B: Backend> BlockingDrive<B> {
     pub fn settle(&mut self) {
         while self.step() {}
     }
-    /// Lets worn and calm dies trade places now, to the end. False: nothing would be gained.
+    /// Swaps worn and calm dies now, to the end. False: nothing would be gained.
     pub fn swap(&mut self) -> bool {
         let begun = self.manager.swap_now(self.now, &mut self.out);
         self.settle();

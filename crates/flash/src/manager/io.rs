@@ -386,9 +386,13 @@ impl FlashManager {
             Err(e) => return Err(e.into()),
         };
         let spp = self.geometry().slots_per_page() as u32;
+        let v = &self.vssds[&block.vssd];
+        let at = v.lane(block.index, superpage % v.width());
         let sound = |(i, s): (u32, &Slot)| {
-            let record = slot_record(block, superpage * spp + i);
-            s.record.addr == record.addr && s.record.version == record.version && s.data.crc32c() == s.record.crc
+            let wanted = slot_record(block, superpage * spp + i, at);
+            let owned = s.record.owner == wanted.owner || mutant!("flash.manager.reads-any-owner");
+            let named = s.record.addr == wanted.addr && s.record.version == wanted.version;
+            owned && named && s.data.crc32c() == s.record.crc
         };
         let all_sound = (u32::from(slots.start)..).zip(&found).all(sound);
         if found.len() != slots.len() || (self.cfg.verify && !all_sound) {

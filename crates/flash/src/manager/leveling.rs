@@ -1,4 +1,4 @@
-//! Moves for wear leveling: dies that trade places, when [`crate::wear::Leveler`] decides so (FB7, FB8), and inside a
+//! Moves for wear leveling: dies that are swapped, when [`crate::wear::Leveler`] decides so (FB7, FB8), and inside a
 //! die blocks that rest while others age (FB6). A die's erase blocks are one pool, so they rotate between its
 //! soft-planes as they are freed and allocated, the least worn first; only data that is never rewritten has to be
 //! moved.
@@ -201,7 +201,7 @@ impl FlashManager {
     fn start_swap(&mut self, swap: &Swap) {
         self.stats.swaps += 1;
         for &(x, y) in &swap.dies {
-            self.drive.map.trade_homes(x, y);
+            self.drive.map.swap_homes(x, y);
             self.leveling.dies.extend([x, y]);
             self.trade_shares(x as usize, y as usize);
         }

@@ -14,7 +14,7 @@ use super::leveling::For;
 use super::queue::Flow;
 use super::round::After;
 use super::space::{Logical, NONE, PhysState};
-use super::vssd::slot_record;
+use super::vssd::{owner_at, slot_record};
 use super::{FlashManager, ManagerOut};
 
 /// Reason of a move.
@@ -233,9 +233,9 @@ impl FlashManager {
         let Move { to, next, abandoned, .. } = self.moves[id as usize];
         match (work, result) {
             _ if abandoned => self.end_abandoned(id),
-            (Work::Read { .. }, Ok(DeviceData::Page(slots))) => self.program_moved(id, slots.into()),
+            (Work::Read { .. }, Ok(DeviceData::Page(slots))) => self.move_page(id, slots.into()),
             // Of pages that are one slot.
-            (Work::Read { .. }, Ok(DeviceData::Slot(slot))) => self.program_moved(id, Arc::new([slot])),
+            (Work::Read { .. }, Ok(DeviceData::Slot(slot))) => self.move_page(id, Arc::new([slot])),
             (Work::Read { .. }, Ok(other)) => unreachable!("slots were asked for: {other:?}"),
             // It cannot be read, and must not look sound in its new place.
             (Work::Read { .. }, Err(DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. })) => {
@@ -258,6 +258,13 @@ impl FlashManager {
             (_, Err(e)) => self.drive.fail(e),
         }
     }
+    /// A page of another owner does not become one of this one's in its new place.
+    fn move_page(&mut self, id: u32, slots: Arc<[Slot]>) {
+        let owner = owner_at(self.moves[id as usize].logical);
+        let named = slots.iter().all(|s| s.record.owner == owner) || mutant!("flash.manager.moves-any-owner");
+        let slots = if named { slots } else { self.lost_page(id) };
+        self.program_moved(id, slots);
+    }
     fn program_moved(&mut self, id: u32, slots: Arc<[Slot]>) {
         let Move { to, next, .. } = self.moves[id as usize];
         self.sequence += 1;
@@ -273,7 +280,7 @@ impl FlashManager {
         let slot = |i| {
             let data = Payload::zero(BLOCK);
             let block = owner.unwrap_or(super::api::Block { vssd: Default::default(), index: 0 });
-            let record = slot_record(block, u32::from(next) * spp + i);
+            let record = slot_record(block, u32::from(next) * spp + i, logical);
             Slot { record: rackweave_core::device::SlotRecord { crc: !data.crc32c(), ..record }, data }
         };
         (0..spp).map(slot).collect()

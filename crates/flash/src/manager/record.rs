@@ -68,6 +68,10 @@ pub enum RecordError {
     Shape { dies: u16, blocks: u32, soft_planes: u16, stripes: u32 },
     #[error("the drive's record gives a unit to two vSSDs, or one that is not there")]
     Units,
+    #[error(
+        "the drive has no record, and erase block {block} has pages: it is not empty, so no new drive is made of it"
+    )]
+    Missing { block: u32 },
 }
 
 /// Bytes one copy may take.

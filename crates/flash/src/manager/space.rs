@@ -126,7 +126,7 @@ impl FlashManager {
         let free = &self.dies[die as usize].free;
         free.in_plane(number as usize % free.planes())
     }
-    /// The physical die on which the address gets an erase block: its home. While dies trade places, where it was before if
+    /// The physical die on which the address gets an erase block: its home. While dies are swapped, where it was before if
     /// its home has few: what is rewritten becomes free there, and at home only as fast as others leave it.
     pub(super) fn place_for(&self, l: Logical) -> u32 {
         let (home, from) = (self.drive.map.home(l.die), self.drive.map.from(l.die));

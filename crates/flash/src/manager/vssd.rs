@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rackweave_core::device::{SlotKind, SlotRecord};
+use rackweave_core::device::{BlockOob, SlotKind, SlotRecord};
 use rackweave_core::{BlockAddr, Timestamp, VolumeId, VssdId};
 
 use super::alloc::{Cut, Units};
@@ -13,6 +13,7 @@ use super::space::{Logical, NONE};
 use super::{FlashManager, VssdStats};
 use crate::geometry::Geometry;
 use crate::isolation::Isolation;
+use crate::oob;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
@@ -230,8 +231,14 @@ impl FlashManager {
     }
 }
 
-/// Record of a 4 KiB slot of a block, without its checksum.
-pub(super) fn slot_record(block: Block, slot: u32) -> SlotRecord {
+/// Owner that a page bears at this address. On a log vSSD the drive puts the table's entry in its place, and takes out
+/// no other than its own (protocol rule 30).
+pub(super) fn owner_at(l: Logical) -> u32 {
+    BlockOob { logical: oob::logical(l.die, l.number), ..BlockOob::default() }.owner()
+}
+
+/// Record of a 4 KiB slot of a block at this address, without its checksum.
+pub(super) fn slot_record(block: Block, slot: u32, at: Logical) -> SlotRecord {
     let addr = BlockAddr::new(VolumeId(block.vssd.0), slot);
-    SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(u64::from(block.index)), crc: 0, owner: 0 }
+    SlotRecord { kind: SlotKind::Data, addr, version: Timestamp(u64::from(block.index)), crc: 0, owner: owner_at(at) }
 }

@@ -187,7 +187,7 @@ impl FlashManager {
             _ => false,
         }) || self.given_up(die)
     }
-    /// While dies trade places: the die where this erase block, which lies elsewhere, is moved as soon as there is room.
+    /// While dies are swapped: the die where this erase block, which lies elsewhere, is moved as soon as there is room.
     fn leaves_for(&self, die: u32, p: &Phys) -> Option<u32> {
         let (l, map) = (p.logical().die, &self.drive.map);
         if p.state != PhysState::Mapped || l >= map.dies() {

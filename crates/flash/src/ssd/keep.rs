@@ -15,21 +15,21 @@ use crate::vssd::{Pending, TableStep};
 /// The set of a vSSD that has none.
 pub(super) const NO_SET: SetId = SetId(u32::MAX);
 
-/// Who waits until a change of the table is durable.
+/// A caller that waits until a change of the table is durable.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wait {
     Boot,
     /// A vSSD to be erased, by its place.
     Clear(usize),
-    /// One that is.
+    /// An erased one.
     Free(usize),
     Assign(usize),
     Incarnation,
-    /// Dies that trade places.
+    /// Dies that are swapped.
     Swap,
 }
 
-/// What of the table is on its way to the flash.
+/// The part of the table that is being written to flash.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     /// The drive was booted: changes are written.
@@ -60,7 +60,7 @@ impl Ssd {
     pub fn table(&self) -> &Table {
         &self.table
     }
-    /// What the vSSD's entry of the table is in.
+    /// State of the vSSD's entry in the table.
     pub fn entry_state(&self, vssd: VssdId) -> EntryState {
         self.entry(vssd).state
     }
@@ -148,7 +148,7 @@ impl Ssd {
             Err(e) => self.recovered(Err(e.into()), now, out),
         }
     }
-    /// What the table says is so, whatever was configured; of another drive, or for another configuration, it is refused.
+    /// The table overrides the configuration. A table of another drive, or for another configuration, is refused.
     fn take_table(&mut self, found: Option<(Table, bool)>) -> Result<(), TableError> {
         self.keeper.fresh = found.is_none();
         let Some((found, _)) = found else { return Ok(()) };
@@ -271,7 +271,7 @@ impl Ssd {
         (e.vssd, e.set, e.state) = (to.0, to.1, EntryState::InUse);
         self.change_table(now, Wait::Assign(i), out);
     }
-    /// vSSDs have the names that the drive's table gives them from now on, not those they were asked for with.
+    /// From now on vSSDs have the names of the drive's table, not those they were requested with.
     pub fn take_names(&mut self) {
         for (v, e) in self.vssds.iter_mut().zip(&self.table.entries) {
             v.id = e.vssd;
@@ -280,7 +280,7 @@ impl Ssd {
             l.id = e.vssd;
         }
     }
-    /// What the drive's table names so already has this name from now on.
+    /// From now on the vSSD has the name that the drive's table already gives it.
     pub fn rename(&mut self, vssd: VssdId, to: VssdId) {
         let i = self.index(vssd);
         self.vssds[i].id = to;

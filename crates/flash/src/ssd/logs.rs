@@ -20,6 +20,7 @@ use rackweave_core::{Time, VssdId};
 use super::{AllocError, FlashDone, FlashOut, RecoveryError, Share, Ssd, SsdConfig};
 use crate::geometry::Geometry;
 use crate::isolation::Isolation;
+use crate::manager::record::RecordError;
 use crate::manager::{BootError, Done, FlashManager, ManagerConfig, ManagerOut, VssdStats};
 use crate::oob::{self, Owner};
 use crate::profile::Profile;
@@ -284,6 +285,9 @@ impl Ssd {
         let refused = match result {
             Ok(()) => l.refused().map(RecoveryError::from),
             Err(BootError::Device(e)) => Some(e.into()),
+            Err(BootError::Record(RecordError::Missing { block })) => {
+                Some(TableError::Missing { block: block + l.first_block }.into())
+            }
             Err(BootError::Record(_)) => Some(TableError::Log { index: l.owner.index }.into()),
         };
         if let Some(e) = refused {

@@ -1,4 +1,4 @@
-//! Swaps of dies under the page layer (FB7–FB9): what is on two physical dies trades places, erase block by erase block, while
+//! Swaps of dies under the page layer (FB7–FB9): what is on two physical dies is swapped, erase block by erase block, while
 //! the vSSDs work on. Addresses stay, so neither maps nor checkpoints change: only the drive's block map does.
 //!
 //! A *move* brings one full block home. A free block of its new die lends its place: afterwards each has the other's.
@@ -37,7 +37,7 @@ pub enum SwapError {
     UnderWay,
     #[error("the drive is recovering or has failed")]
     NotReady,
-    #[error("die {die} was named twice: a die trades places with one other")]
+    #[error("die {die} was named twice: a die is swapped with one other")]
     Same { die: u32 },
     #[error("die {die} is not on the drive, which has {dies}")]
     Outside { die: u32, dies: u32 },
@@ -65,12 +65,12 @@ enum Step {
     Sync,
     Erase,
     SyncErased,
-    /// That place failed.
+    /// The place failed.
     Mark,
     SyncMarked,
 }
 
-/// What may begin.
+/// The work that may begin.
 enum Pick {
     Move {
         moved: Of,
@@ -98,7 +98,7 @@ struct Move {
 
 #[derive(Debug)]
 pub(super) struct Swap {
-    /// Logical dies that trade places, pair by pair; the first pair is under way.
+    /// Logical dies that are swapped, pair by pair; the first pair is under way.
     pairs: VecDeque<[u32; 2]>,
     /// The table is to name the new homes first.
     recording: bool,
@@ -109,7 +109,7 @@ pub(super) struct Swap {
 }
 
 impl Ssd {
-    /// What is on the two physical dies of each pair trades places, one pair after the other; answered by
+    /// Swaps the contents of the two physical dies of each pair, one pair after the other; answered by
     /// [`FlashDone::Swapped`]. Dies of channel groups are not swapped. After each pair but the last the swap is held.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Ssd {
     pub fn swapping(&self) -> bool {
         self.swap.is_some()
     }
-    /// vSSDs of the dies that trade places now, free ones too.
+    /// vSSDs of the dies that are swapped now, free ones too.
     pub fn swap_vssds(&self) -> impl Iterator<Item = VssdId> + '_ {
         let pair = self.swap.as_ref().and_then(|s| s.pairs.front());
         let owners = pair.into_iter().flatten().filter_map(|&d| self.owner_of(d));
@@ -370,7 +370,7 @@ impl Ssd {
             may.min_by_key(|(die, (_, at))| (self.drive.map.home(*die) == on, self.drive.blocks.count(*at), *at));
         best.map(|(_, (of, _))| of)
     }
-    /// Free blocks that are away and erased trade places at once: there is nothing to move. Returns one that is to be erased for
+    /// Free blocks that are away and erased are swapped at once: there is nothing to move. Returns one that is to be erased for
     /// that.
     fn exchange_free(&mut self, [a, b]: [u32; 2]) -> Option<Of> {
         let free = |pair: [u32; 2]| -> Vec<(Of, u32)> {
@@ -511,7 +511,7 @@ impl Ssd {
                 let slots = moved.map(|of| self.vssds[of.vssd].slots_of(of.block, page)).unwrap_or_default();
                 self.moved_by().into_iter().for_each(|m| m.step = Step::Program(slots.clone()));
             }
-            // What is copied is erased again, and the collector empties the block.
+            // The copy is erased again, and the collector empties the block.
             (Step::Read, Err(DeviceError::Unwritten { .. } | DeviceError::BadBlock { .. })) => {
                 m.step = Step::Note;
                 if let Some(of) = moved {

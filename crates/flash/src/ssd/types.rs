@@ -21,11 +21,11 @@ pub enum BlockingUnit {
     Block,
 }
 
-/// What a drive is and how it behaves.
+/// Configuration of a drive.
 #[derive(Clone, Debug)]
 pub struct SsdConfig {
     pub id: SsdId,
-    /// What the drive's table must name.
+    /// The id that the drive's table must have.
     pub drive: DriveId,
     pub profile: Profile,
     pub timing: Timing,
@@ -45,7 +45,7 @@ pub struct SsdConfig {
     pub verify: bool,
     /// Write a checkpoint whenever this many erase blocks of a vSSD were filled; `None`: never.
     pub checkpoint_blocks: Option<u32>,
-    /// What a sync costs the modelled device.
+    /// Time of a sync on the modelled device.
     pub sync_span: Span,
 }
 
@@ -122,7 +122,7 @@ pub enum FlashDone {
     BlockFailed {
         vssd: VssdId,
     },
-    /// [`Ssd::clear`] is done, durably. After an error it is to be asked for again.
+    /// [`Ssd::clear`] is done, durably. After an error it must be requested again.
     Cleared {
         vssd: VssdId,
         result: Result<(), DeviceError>,
@@ -189,7 +189,7 @@ pub enum AllocError {
     TooSmall { share: Share, blocks: u32 },
 }
 
-/// What a vSSD of the page layer has of its drive for itself.
+/// The part of its drive that a vSSD of the page layer has for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// FB2's "high" isolation.

@@ -1,10 +1,10 @@
 //! Wear leveling between channels and dies (FlashBlox §3.1.3–3.2) as decisions: the wear of each die, when to swap, and
-//! which dies trade places. The device and the ageing model report their erases here and carry out the swaps.
+//! which dies are swapped. The device and the ageing model report their erases here and carry out the swaps.
 //!
 //! Wear is counted in bytes erased. Within a die wear is even: its blocks rotate (§3.4), so a die is the smallest unit
 //! here.
 //!
-//! - [`WearPolicy`]: the paper's, without swaps, or ours. They differ in what trades places ([`Pairing`]) and when
+//! - [`WearPolicy`]: the paper's, without swaps, or ours. They differ in what is swapped ([`Pairing`]) and when
 //!   ([`Trigger`]).
 //! - [`Leveler`]: the counters, and the policy over them.
 //!
@@ -39,7 +39,7 @@ pub enum Trigger {
     },
 }
 
-/// Which parts trade places.
+/// Which parts are swapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
     /// §3.1.3: the most worn channel (that is not the calmest already) and the one with the least rate; in both the most
@@ -210,7 +210,7 @@ impl Leveler {
         matches!(self.policy.trigger, Trigger::Adaptive { .. }).then_some(self.threshold)
     }
 
-    /// Decides what trades places, and clears the counters, whether there is anything to swap or not. Where several
+    /// Decides what is swapped, and clears the counters, whether there is anything to swap or not. Where several
     /// swaps are wanted at once it hands out one at a call: they are independent, and each is made before the next.
     pub fn plan(&mut self, now: Time) -> Option<Swap> {
         if let Some(next) = self.planned.pop() {

@@ -1,4 +1,4 @@
-//! Which dies trade places.
+//! Which dies are swapped.
 
 use super::{DieWear, Pairing, Swap};
 
@@ -105,7 +105,7 @@ impl<'a> LeastWorn<'a> {
         swaps
     }
 
-    /// The die that `x` trades places with: a slower one with less wear than `below`.
+    /// The die that `x` is swapped with: a slower one with less wear than `below`.
     fn one(&self, x: u32, below: u128) -> Option<Swap> {
         let worn = self.die(x);
         let candidate = |y: &u32| {
@@ -127,7 +127,7 @@ impl<'a> LeastWorn<'a> {
         Some(self.hot_to_least_worn(self.channel(x), self.channel(y)))
     }
 
-    /// All contents of two channels trade places; the hottest left goes to the least worn die left on the other side.
+    /// All contents of two channels are swapped; the hottest left goes to the least worn die left on the other side.
     fn hot_to_least_worn(&self, a: std::ops::Range<u32>, b: std::ops::Range<u32>) -> Swap {
         let since = |d: &u32| self.die(*d).since;
         let total = |d: &u32| self.die(*d).total;

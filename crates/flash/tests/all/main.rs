@@ -14,6 +14,7 @@ mod formats;
 mod gc;
 mod identity;
 mod logs;
+mod owners;
 mod power;
 mod power_disk;
 mod power_drive;

@@ -40,7 +40,7 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
     any(&key.into(), &value.into())
 }
 
-/// What is read takes no more memory than its bytes account for; records of the metadata role survive a round trip.
+/// A decoded value takes no more memory than its bytes account for; records of the metadata role survive a round trip.
 fn any(key: &Bytes, value: &Bytes) -> Result<()> {
     let bound = 64 * (key.len() + value.len()) + 4096;
     if let Err(e) = within(bound, || record::read(key, value)) {

@@ -46,7 +46,7 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
     any(&key.into(), &value.into())
 }
 
-/// What is read survives a round trip, and takes no more memory than its bytes account for.
+/// A decoded value survives a round trip, and takes no more memory than its bytes account for.
 fn any(key: &Bytes, value: &Bytes) -> Result<()> {
     let bound = 64 * (key.len() + value.len()) + 4096;
     match within(bound, || record::read(key, value)) {

@@ -97,6 +97,9 @@ impl Congestion for Ecn {
             self.halve(now);
         }
     }
+    fn spurious(&mut self, datagrams: u32) {
+        self.lost = self.lost.saturating_sub(datagrams);
+    }
     fn timed_out(&mut self, now: Time) {
         self.halve(now);
     }

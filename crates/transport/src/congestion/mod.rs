@@ -30,6 +30,8 @@ pub trait Congestion: Debug + Send {
     fn acked(&mut self, a: &Acked);
     /// `sent` is when the lost datagram was sent: a reduction covers all losses of its round trip.
     fn lost(&mut self, now: Time, sent: Time);
+    /// Datagrams declared lost had arrived.
+    fn spurious(&mut self, _datagrams: u32) {}
     /// The retransmission time passed without an acknowledgement.
     fn timed_out(&mut self, now: Time);
     /// Bytes that may be in flight.

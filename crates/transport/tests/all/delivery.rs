@@ -139,6 +139,38 @@ fn with_deadlines_every_message_is_delivered_or_given_up() {
     assert!(of != (10..16) || total > 18, "{total} given up");
 }
 
+/// A late datagram is no lost one: links that reorder a tenth of the datagrams by ten round trips count the losses that
+/// they have, and keep to datagrams.
+#[test]
+fn reordered_datagrams_do_not_count_as_lost() {
+    for seed in seeds(0..4) {
+        let faults = Faults { loss: 0.03, reorder: 0.1, duplicate: 0.03, ..Faults::default() };
+        let mut w = World::new(seed, faults);
+        w.add(2, Config::default(), keys());
+        w.add(3, Config::default(), keys());
+        let (mut rng, messages) = (Rng::new(seed), 8_000);
+        for n in 0..messages {
+            let (from, to) = if n % 2 == 0 { (2, 3) } else { (3, 2) };
+            let size = *rng.pick(&[0, 512, 4096, 16_384]);
+            let m = message(Op::Peer, *rng.pick(&CLASSES), from, 0, n, 40, size);
+            w.send(from, to, m, Time::MAX, n).expect("taken");
+            let next = w.now + Span(rng.below(500_000));
+            w.run_until(next);
+        }
+        w.settle(Span::from_secs(10));
+        assert_eq!(w.delivered(2).count() + w.delivered(3).count(), messages as usize, "seed {seed}");
+        let wanted = w.events.iter().filter(|(_, _, e)| matches!(e, Event::StreamWanted { .. })).count();
+        let sum = |of: fn(&rackweave_transport::Counters) -> u64| w.ends().map(|e| of(e.counters())).sum::<u64>();
+        let (sent, lost, late) = (sum(|c| c.sent_chunks), sum(|c| c.chunks_lost), sum(|c| c.chunks_lost_spuriously));
+        let share = (lost - late) as f64 / sent as f64;
+        println!(
+            "seed {seed}: of {sent} datagrams {lost} declared lost, {late} of them late; {share:.3}, {wanted} streams"
+        );
+        assert_eq!(wanted, 0, "seed {seed}: {share} of the datagrams count as lost");
+        assert!((0.02..0.06).contains(&share), "seed {seed}: {share} of the datagrams count as lost");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_bytes() {
     let run = || {
