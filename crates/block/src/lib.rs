@@ -22,6 +22,7 @@ extern crate rackweave_core;
 pub mod client;
 pub mod config;
 mod limit;
+mod snapshot;
 mod status;
 pub mod stripe;
 pub mod trace;

@@ -5,6 +5,7 @@ use rackweave_core::volume::{self, VolumeInfo, VolumeLimits};
 use rackweave_core::{BLOCK, SECTOR};
 
 use crate::limit::Limiter;
+use crate::snapshot::Snapshot;
 use crate::stripe::Striping;
 use crate::unflushed::Unflushed;
 
@@ -21,6 +22,8 @@ pub struct Volume {
     /// Unflushed writes were lost since it came in use here.
     pub lost: bool,
     pub limiter: Limiter,
+    /// Of a snapshot: where its stripes are.
+    pub snapshot: Option<Snapshot>,
 }
 
 /// State of the volume's share in one set.
@@ -60,7 +63,11 @@ impl Volume {
         }
         let shares = sets.into_iter().map(Share::new).collect();
         let limiter = Limiter::new(info.limits);
-        Some(Volume { info, striping, shares, ready: false, fenced: None, lost: false, limiter })
+        let snapshot = match &info.frozen {
+            Some(frozen) => Some(Snapshot::new(&info, frozen)?),
+            None => None,
+        };
+        Some(Volume { info, striping, shares, ready: false, fenced: None, lost: false, limiter, snapshot })
     }
     /// The volume is larger now; volumes never shrink.
     pub fn grow(&mut self, size: u64) {
@@ -96,6 +103,9 @@ impl Volume {
         Ok(())
     }
     pub fn check_writer(&self) -> Result<(), volume::Error> {
+        if self.snapshot.is_some() {
+            return Err(volume::Error::ReadOnly { volume: self.info.id });
+        }
         self.fenced.map_or(Ok(()), |_| Err(self.fenced_error()))
     }
     pub fn check_reader(&self) -> Result<(), volume::Error> {

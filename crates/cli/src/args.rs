@@ -3,17 +3,19 @@
 mod cloud;
 mod drive;
 mod evaluate;
+mod volume;
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use rackweave_config::Size;
 use rackweave_flash::VictimPolicy;
 use rackweave_runtime::net::Address;
 
-pub use cloud::{Cloud, VolumeKind};
+pub use cloud::{Cloud, CloudVolume, Snapshot, VolumeKind};
 pub use drive::{DriveFile, IsolationLevel, KvBench, KvCmd, LevelLists, Mount, OtherDrive, VssdCmd};
 pub use evaluate::{Eval, Replay, Sim};
+pub use volume::{Own, Volume, VolumeClass};
 
 /// A replicated disk from a rack of flash servers and the switch in front of them.
 #[derive(Debug, Parser)]
@@ -55,6 +57,13 @@ pub enum Cmd {
         way: Target,
         #[command(subcommand)]
         command: Volume,
+    },
+    /// List and remove snapshots of cloud disks
+    Snapshot {
+        #[command(flatten)]
+        way: Target,
+        #[command(subcommand)]
+        command: Snapshot,
     },
     /// Create, show and delete virtual SSDs on a drive in a file
     Vssd {
@@ -334,130 +343,6 @@ impl From<GcVictims> for VictimPolicy {
             GcVictims::CostBenefit => VictimPolicy::CostBenefit,
         }
     }
-}
-
-/// Traffic class of a volume's I/O.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum VolumeClass {
-    Online,
-    Offline,
-}
-
-/// Units of a volume's own.
-#[derive(Debug, Args)]
-pub struct Own {
-    /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "dies")]
-    pub channels: Option<u32>,
-    /// Dies of its own (ssd.own_dies)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub dies: Option<u32>,
-    /// No units of its own: it lies on shared sets [default]
-    #[arg(long, conflicts_with_all = ["channels", "dies"])]
-    pub shared: bool,
-    /// Replicas of each of its channels or dies [default: the rack's replicas]
-    #[arg(long, value_name = "R")]
-    pub replicas: Option<u32>,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum Volume {
-    /// Create a thin volume
-    #[command(
-        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
-    )]
-    Create {
-        name: String,
-        /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
-        #[arg(long, value_parser = size)]
-        size: Size,
-        /// Traffic class: offline I/O yields to online I/O everywhere
-        #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
-        class: VolumeClass,
-        /// Isolation of its virtual SSDs: `channel`, `die`, `software` or `none` [default: that of --channels or --dies;
-        /// on shared sets the rack's first level]
-        #[arg(long, value_name = "LEVEL", value_parser = drive::rack_level)]
-        isolation: Option<IsolationLevel>,
-        #[command(flatten)]
-        own: Own,
-        #[command(flatten)]
-        cloud: Cloud,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Show whether such a volume could be created now, and where units for volumes alone are free
-    #[command(after_help = "Example:\n  rackweave volume explain --size 1G --channels 2")]
-    Explain {
-        /// Bytes, or a number with K, M, G or T (binary); a multiple of 4096
-        #[arg(long, value_parser = size)]
-        size: Size,
-        /// Isolation of its virtual SSDs, as for `create`
-        #[arg(long, value_name = "LEVEL", value_parser = drive::rack_level)]
-        isolation: Option<IsolationLevel>,
-        #[command(flatten)]
-        own: Own,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Change a volume's traffic class, effective at the next attach
-    #[command(after_help = "Example:\n  rackweave volume class vm0 offline")]
-    Class {
-        name: String,
-        class: VolumeClass,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Limit a volume's I/O, effective at once
-    #[command(after_help = "Example:\n  rackweave volume set vm0 --iops 5000 --mbps none")]
-    #[command(group = ArgGroup::new("limit").required(true).multiple(true).args(["iops", "mbps"]))]
-    Set {
-        name: String,
-        /// Reads, writes and trims per second; `none` or 0: unlimited
-        #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, IOPS_MAX))]
-        iops: Option<u64>,
-        /// Megabytes (10^6 bytes) read and written per second; `none` or 0: unlimited
-        #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, MBPS_MAX))]
-        mbps: Option<u64>,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// List the volumes
-    #[command(after_help = "Example:\n  rackweave volume list")]
-    List(Json),
-    /// Show one volume
-    #[command(after_help = "Example:\n  rackweave volume info vm0")]
-    Info {
-        name: String,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// List the lost extents of a volume: reads fail until whole blocks are written or trimmed
-    #[command(after_help = "Example:\n  rackweave volume lost vm0")]
-    Lost {
-        name: String,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Enlarge a volume
-    #[command(after_help = "Example:\n  rackweave volume grow vm0 --size 8G")]
-    Grow {
-        name: String,
-        /// New size
-        #[arg(long, value_parser = size)]
-        size: Size,
-        #[command(flatten)]
-        json: Json,
-    },
-    /// Delete a volume and its data
-    #[command(after_help = "Example:\n  rackweave volume delete vm0")]
-    Delete {
-        name: String,
-        /// Also while a client uses it: fence the client first
-        #[arg(long)]
-        force: bool,
-        #[command(flatten)]
-        json: Json,
-    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -17,7 +17,7 @@ use crate::{Failure, lost, show};
 const ANSWER_WAIT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+pub enum Refused {
     #[error("{0}")]
     Because(String),
     #[error("the rack's answer does not match the command")]
@@ -35,7 +35,7 @@ pub fn way(
     }
 }
 
-fn ask(way: &Target, command: impl Into<Command>) -> Result<Answer, Failure> {
+pub fn ask(way: &Target, command: impl Into<Command>) -> Result<Answer, Failure> {
     match rackweave_net::ask::ask(way, &command.into(), ANSWER_WAIT)? {
         Answer::Error { message } => Err(Refused::Because(message).into()),
         a => Ok(a),
@@ -110,6 +110,7 @@ fn own_units(isolation: Option<IsolationLevel>, own: &args::Own) -> Result<Optio
 pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
+        Volume::Cloud(command) => return crate::snapshots::volume(way, command),
         Volume::Explain { size, isolation, own, json } => {
             let own = own_units(*isolation, own)?;
             (admin::Op::VolumeExplain { size: size.0, isolation: isolation.map(Into::into), own }, json)

@@ -10,6 +10,7 @@ mod kv;
 mod lost;
 mod mount;
 mod show;
+mod snapshots;
 mod up;
 mod vssd;
 mod watch;
@@ -64,6 +65,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Node { node } => return up::node(&data()?, node),
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
+        Cmd::Snapshot { way, command } => snapshots::snapshot(&ask::way(data, way)?.0, command)?,
         Cmd::Vssd { file, command } => vssd::vssd(file, command)?,
         Cmd::Kv { way, file, command } => match kv::drive_of(file)? {
             Some(_) if way.config.is_some() => return Err("--config: not together with --drive".into()),
@@ -103,6 +105,7 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
         }
         Cmd::Keys { command: Keys::Rotate { way } }
         | Cmd::Volume { way, .. }
+        | Cmd::Snapshot { way, .. }
         | Cmd::Kv { way, .. }
         | Cmd::Set { way, .. }
         | Cmd::Server { way, .. }

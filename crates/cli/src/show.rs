@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_config::Size;
+use rackweave_core::admin::SnapshotInfo;
 use rackweave_runtime::control::{Explained, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
 
 use crate::watch::Span;
@@ -44,6 +45,18 @@ pub fn volumes(all: &[Volume]) -> String {
             limits(v),
             list(&v.sets),
         ]);
+    }
+    trimmed(&t)
+}
+
+pub fn snapshots(all: &[SnapshotInfo]) -> String {
+    if all.is_empty() {
+        return "no snapshots (rackweave volume snapshot VOLUME SNAPSHOT makes one)".into();
+    }
+    let mut t = table(&["snapshot", "size", "used", "state", "clones"], &[1, 2]);
+    for s in all {
+        let state = if s.made { "made" } else { "being made" };
+        t.add_row([s.name.to_string(), Size(s.size).to_string(), mib(s.used), state.into(), s.clones.join(", ")]);
     }
     trimmed(&t)
 }

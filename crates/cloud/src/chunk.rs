@@ -1,19 +1,20 @@
 //! The seam to the storage layer, which has the contents of a segment that its copies need no more.
 //!
 //! A proxy requests, and the server's driver answers, in any order: [`crate::replica_sets`] on a rack. A volume's address there is
-//! its own offset. In each epoch the first request of a server is the fence: it is done when no change of an earlier epoch is under way any
-//! more, and none will be made.
+//! its own offset, in the generation that has the stripe ([`crate::map`]). In each epoch the first request of a server is the fence: it
+//! is done when no change of an earlier epoch to the current generation is under way any more, and none will be made.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rackweave_core::{Epoch, NodeId, Payload, SetId, VolumeId};
+use rackweave_core::msg::cloud::Backing;
+use rackweave_core::{Epoch, NodeId, Payload, SECTORS_PER_BLOCK, SetId, VolumeId};
 
 use crate::types::Extent;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChunkOp {
-    /// Of the whole volume.
+    /// Of the whole generation.
     Fence,
     /// Sectors of one stripe. Those that were never written are zero.
     Read { extent: Extent },
@@ -21,6 +22,10 @@ pub enum ChunkOp {
     Write { extent: Extent, data: Payload },
     /// Makes whole blocks zero, and gives their room back. Done as a write.
     Zero { extent: Extent },
+    /// A block of the generation's map.
+    ReadMap { block: u64 },
+    /// Done as a write.
+    WriteMap { block: u64, data: Payload },
 }
 
 /// Where a volume's stripes are: in its sets in turn.
@@ -29,6 +34,16 @@ pub struct Shares {
     pub sets: Vec<SetId>,
     /// Sectors of a stripe.
     pub stripe: u32,
+    pub backing: Backing,
+}
+
+/// The first block of a set that blocks of maps have: a disk's share of a set is below.
+pub const MAP_FIRST: u32 = 1 << 31;
+
+/// A map's block in this number of sets: the set's place, and the first sector there.
+pub fn place_map(sets: usize, block: u64) -> Option<(usize, u64)> {
+    let set = block.checked_rem(sets as u64)? as usize;
+    Some((set, (u64::from(MAP_FIRST) + block / sets as u64) * u64::from(SECTORS_PER_BLOCK)))
 }
 
 impl Shares {
@@ -39,12 +54,18 @@ impl Shares {
         let set = self.sets.get(stripe.checked_rem(n)? as usize)?;
         Some((*set, stripe / n * unit + extent.first % unit))
     }
+    /// The set of a block of the map, and its first sector there. `None`: there is no set.
+    pub fn place_map(&self, block: u64) -> Option<(SetId, u64)> {
+        let (set, first) = place_map(self.sets.len(), block)?;
+        Some((*self.sets.get(set)?, first))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChunkRequest {
     pub tag: u64,
-    pub volume: VolumeId,
+    /// The generation that it is of.
+    pub generation: VolumeId,
     pub epoch: Epoch,
     pub shares: Arc<Shares>,
     pub op: ChunkOp,
@@ -74,6 +95,17 @@ pub(crate) enum Asked {
         segment: u32,
         stripe: u64,
     },
+    /// A stripe of an earlier generation, that is to move to the current one.
+    Base {
+        segment: u32,
+        stripe: u64,
+    },
+    /// A block of the map, read or written.
+    Map {
+        segment: u32,
+        block: u64,
+        write: bool,
+    },
 }
 
 /// Requests that are not answered.
@@ -85,9 +117,15 @@ pub(crate) struct Asks {
 }
 
 impl Asks {
-    pub fn ask(&mut self, (volume, epoch): (VolumeId, Epoch), shares: Arc<Shares>, op: ChunkOp, what: Asked) {
+    pub fn ask(
+        &mut self,
+        (volume, epoch): (VolumeId, Epoch),
+        shares: Arc<Shares>,
+        (generation, op): (VolumeId, ChunkOp),
+        what: Asked,
+    ) {
         self.next += 1;
-        self.out.push(ChunkRequest { tag: self.next, volume, epoch, shares, op });
+        self.out.push(ChunkRequest { tag: self.next, generation, epoch, shares, op });
         self.waiting.insert(self.next, (volume, epoch, what));
     }
     pub fn answered(&mut self, tag: u64) -> Option<(VolumeId, Epoch, Asked)> {

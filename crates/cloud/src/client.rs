@@ -220,7 +220,12 @@ impl<R: Router> VDisk<R> {
         let request = self.next_number();
         let cut: Vec<Extent> = self.striping.pieces(extent).collect();
         let parts = contents.is_none().then(BTreeMap::new);
-        let write = contents.map(|c| (self.router.route(now, extent, c.stored() * SECTOR), c));
+        // Until a fork proxies take no writes.
+        let forks = self.view.as_ref().is_some_and(|v| v.fork.is_some());
+        let write = contents.map(|c| {
+            let route = self.router.route(now, extent, c.stored() * SECTOR);
+            (if forks { Route::Burst } else { route }, c)
+        });
         self.requests.insert(request, Request { left: cut.len(), parts });
         for part in cut {
             let piece = match &write {

@@ -62,9 +62,13 @@ impl Ctx<'_> {
         let packet = self.packet(to, body);
         if to == self.me { self.own.push_back(packet) } else { self.fx.send(packet) }
     }
-    /// Requests something of the storage layer.
+    /// Requests something of a generation in the storage layer.
+    pub fn ask_of(&mut self, generation: VolumeId, op: ChunkOp, what: Asked) {
+        self.asks.ask((self.volume, self.epoch), Arc::clone(&self.shares), (generation, op), what);
+    }
+    /// Requests something of the current generation.
     pub fn ask(&mut self, op: ChunkOp, what: Asked) {
-        self.asks.ask((self.volume, self.epoch), Arc::clone(&self.shares), op, what);
+        self.ask_of(self.shares.backing.generation, op, what);
     }
     /// Writes the changes; then the message is sent.
     pub fn force(&mut self, changes: Vec<Change>, to: NodeId, body: Body) {

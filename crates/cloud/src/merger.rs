@@ -111,16 +111,22 @@ impl Merger {
         }
     }
 
+    /// The last serial that may be merged now.
+    fn upto(&self) -> Serial {
+        let all = mutant!("cloud.fork.merged-beyond");
+        self.view.fork.filter(|_| !all).unwrap_or(Serial(u64::MAX))
+    }
     /// Whether merging goes on, and with how many entries at a time.
     fn allowed(&mut self, ctx: &mut Ctx, depth: u32) -> usize {
         let full = self.bytes.values().any(|b| *b > ctx.config.merge_foreground_bytes);
         // What is on one server alone is not left there.
         let single = self.entries.values().any(|e| !e.merged && self.view.is_short(e.copies.len()));
+        let forks = self.view.fork.is_some();
         match ctx.config.merge {
             MergeMode::Never => 0,
             MergeMode::Asap => AHEAD_MAX,
             MergeMode::Limited(n) => n.min(AHEAD_MAX),
-            MergeMode::Prioritized if depth == 0 || full || single => {
+            MergeMode::Prioritized if depth == 0 || full || single || forks => {
                 self.suspended = false;
                 AHEAD_MAX
             }
@@ -182,7 +188,8 @@ impl Merger {
 
     fn read(&mut self, ctx: &mut Ctx, ahead: usize) {
         let retry = ctx.config.retry;
-        for e in self.entries.values_mut().filter(|e| !e.merged).take(ahead) {
+        let upto = self.upto();
+        for e in self.entries.range_mut(..=upto).map(|e| e.1).filter(|e| !e.merged).take(ahead) {
             if e.contents.is_some() || e.asked.is_some_and(|(_, at)| ctx.now < at + retry) {
                 continue;
             }
@@ -204,7 +211,7 @@ impl Merger {
     fn merge(&mut self, ctx: &mut Ctx) {
         let mut next: BTreeMap<u32, Vec<(Serial, Write)>> = BTreeMap::new();
         let mut ended = BTreeSet::new();
-        for (serial, e) in self.entries.iter().filter(|(_, e)| !e.merged).take(AHEAD_MAX) {
+        for (serial, e) in self.entries.range(..=self.upto()).filter(|(_, e)| !e.merged).take(AHEAD_MAX) {
             let segment = self.striping.segment_of(e.extent.first);
             if self.merging.contains_key(&segment) || ended.contains(&segment) {
                 continue;

@@ -3,10 +3,11 @@
 //! An epoch begins in two steps. Its number is recorded, and all servers are sealed: they refuse earlier epochs and report
 //! what they have. When all have answered whose leases run, [`crate::adoption`] makes the view, which is recorded once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rackweave_core::journal::{self, Journal};
+use rackweave_core::msg::cloud::{Backing, GENERATIONS_MAX};
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, SetId, Time, VolumeId};
 
 use crate::adoption::{Recovery, Report, Waits};
@@ -15,7 +16,7 @@ use crate::meta_record::{self, MetaRecord, VolumeRecord};
 use crate::msg::{Body, Packet};
 use crate::record::RecordError;
 use crate::stripe::{Shape, Striping, StripingError};
-use crate::trace::{ADOPTED, EPOCH_BEGUN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED};
+use crate::trace::{ADOPTED, EPOCH_BEGUN, FORK_ABORTED, FORK_DECIDED, FORKED, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED};
 use crate::view::View;
 
 const WRITE_BYTES: usize = 256 << 10;
@@ -26,6 +27,8 @@ pub struct Disk {
     pub shape: Shape,
     /// The replica sets that its contents are on.
     pub sets: Vec<SetId>,
+    /// What it begins with.
+    pub backing: Backing,
 }
 
 #[derive(Debug)]
@@ -40,6 +43,8 @@ enum Written {
     /// Nothing waits.
     Nothing,
     Server(NodeId),
+    /// A volume that no client has attached has another generation.
+    Forked(VolumeId),
     Begun(VolumeId, Epoch),
     View(VolumeId, Epoch, u32),
 }
@@ -50,6 +55,8 @@ struct VolumeState {
     /// The sets that its contents are on.
     sets: Vec<SetId>,
     record: VolumeRecord,
+    /// The record's, once it is durable.
+    backing: Backing,
     /// The view, once it is durable and while its epoch lasts.
     published: Option<View>,
     /// Reports of sealed servers, while an epoch is being begun.
@@ -58,6 +65,8 @@ struct VolumeState {
     waits: Option<Waits>,
     /// The view is being recorded.
     recording: bool,
+    /// Segments that have nothing of a snapshot left to move, in this epoch.
+    drained: BTreeSet<u32>,
     retry_at: Time,
 }
 
@@ -72,20 +81,23 @@ pub struct Meta {
 }
 
 impl VolumeState {
-    fn new(Disk { shape, sets }: Disk) -> Result<VolumeState, StripingError> {
+    fn new(Disk { shape, sets, backing }: Disk) -> Result<VolumeState, StripingError> {
         Ok(VolumeState {
             striping: Striping::of(&shape)?,
             sets,
-            record: VolumeRecord::new(shape),
+            record: VolumeRecord::new(shape, backing.clone()),
+            backing,
             published: None,
             sealing: None,
             waits: None,
             recording: false,
+            drained: BTreeSet::new(),
             retry_at: Time::ZERO,
         })
     }
     fn seal(&self) -> Body {
-        Body::Seal { shape: self.record.shape, sets: self.sets.clone() }
+        let backing = self.record.backing.clone();
+        Body::Seal { shape: self.record.shape, sets: self.sets.clone(), backing }
     }
 }
 
@@ -128,7 +140,8 @@ impl Meta {
                     let begun = record.view.as_ref().is_some_and(|v| v.epoch == record.epoch);
                     v.published = record.view.clone().filter(|_| begun);
                     v.sealing = (!begun && record.epoch > Epoch(0)).then(BTreeMap::new);
-                    v.record = VolumeRecord { shape: v.record.shape, ..record };
+                    v.record = VolumeRecord { shape: v.record.shape, ..*record };
+                    v.backing = v.record.backing.clone();
                 }
             }
         }
@@ -180,9 +193,10 @@ impl Meta {
         let Some(v) = self.volumes.get_mut(&id) else { return };
         v.record.epoch = Epoch(v.record.epoch.0 + 1);
         (v.published, v.sealing, v.waits, v.recording) = (None, None, None, false);
+        v.drained.clear();
         let (epoch, record) = (v.record.epoch, v.record.clone());
         fx.trace(EPOCH_BEGUN, id.0.into(), epoch.0.into());
-        self.write(fx, MetaRecord::Volume(id, record), Written::Begun(id, epoch));
+        self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::Begun(id, epoch));
     }
     fn write(&mut self, fx: &mut Effects<Packet>, record: MetaRecord, then: Written) {
         let (key, value) = record.write();
@@ -205,6 +219,7 @@ impl Meta {
                 }
             }
             Body::Filled { segment, node } => self.filled(from, volume, epoch, segment, node, fx),
+            Body::Drained { segment } => self.drained(from, (volume, epoch), segment, fx),
             Body::Attach { incarnation } => self.attach(from, volume, incarnation, true, fx),
             Body::Lookup { incarnation } => self.attach(from, volume, incarnation, false, fx),
             _ => {}
@@ -313,7 +328,52 @@ impl Meta {
         p.holders.push(node);
         view.revision += 1;
         let (revision, record) = (view.revision, v.record.clone());
-        self.write(fx, MetaRecord::Volume(id, record), Written::View(id, epoch, revision));
+        self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::View(id, epoch, revision));
+    }
+
+    /// Begins a snapshot: it freezes the current generation, and `next` follows. False: another is being made, or the volume has as many
+    /// generations as it can.
+    pub fn snapshot(&mut self, id: VolumeId, next: VolumeId, fx: &mut Effects<Packet>) -> bool {
+        let Some(v) = self.volumes.get_mut(&id) else { return false };
+        if v.record.fork.is_some() || v.record.backing.parents.len() >= GENERATIONS_MAX {
+            return false;
+        }
+        if v.record.epoch == Epoch(0) {
+            // No server has anything of it.
+            v.record.backing = v.record.backing.forked(next);
+            let record = v.record.clone();
+            self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::Forked(id));
+            return true;
+        }
+        v.record.fork = Some(next);
+        self.begin_epoch(id, fx);
+        true
+    }
+    /// Gives a snapshot up that is being made. An epoch without it begins next, and writes go on.
+    pub fn abort_snapshot(&mut self, id: VolumeId) {
+        if let Some(v) = self.volumes.get_mut(&id) {
+            v.record.fork = None;
+        }
+    }
+    /// The generations of a volume as they are recorded, and the one that begins with the snapshot that is being made.
+    pub fn backing(&self, id: VolumeId) -> Option<(&Backing, Option<VolumeId>)> {
+        self.volumes.get(&id).map(|v| (&v.backing, v.record.fork))
+    }
+    fn drained(&mut self, from: NodeId, (id, epoch): (VolumeId, Epoch), segment: u32, fx: &mut Effects<Packet>) {
+        let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.epoch == epoch) else { return };
+        let (Some(view), Some(next)) = (&v.published, v.record.fork) else { return };
+        if view.segments.get(segment as usize).is_none_or(|p| p.owner != from) {
+            return;
+        }
+        v.drained.insert(segment);
+        if v.drained.len() < view.segments.len() && !mutant!("cloud.fork.undrained") {
+            return;
+        }
+        let frozen = v.record.backing.generation;
+        fx.trace(FORKED, id.0.into(), frozen.0.into());
+        v.record.backing = v.record.backing.forked(next);
+        v.record.fork = None;
+        self.begin_epoch(id, fx);
     }
 
     fn seal_all(&mut self, now: Time, id: VolumeId, fx: &mut Effects<Packet>) {
@@ -351,10 +411,13 @@ impl Meta {
         let single = view.adopted.iter().filter(|a| view.is_short(a.copies.len())).count();
         fx.trace(ADOPTED, view.adopted.len() as u64, single as u64);
         let epoch = view.epoch;
+        if let Some(upto) = view.fork {
+            fx.trace(FORK_DECIDED, id.0.into(), upto.0);
+        }
         v.record.view = Some(view);
         (v.waits, v.recording) = (None, true);
         let record = v.record.clone();
-        self.write(fx, MetaRecord::Volume(id, record), Written::View(id, epoch, 0));
+        self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::View(id, epoch, 0));
         if mutant!("cloud.recovery.not-durable") {
             self.on_written(now, Written::View(id, epoch, 0), fx);
         }
@@ -363,6 +426,11 @@ impl Meta {
     fn on_written(&mut self, now: Time, written: Written, fx: &mut Effects<Packet>) {
         match written {
             Written::Nothing => {}
+            Written::Forked(id) => {
+                if let Some(v) = self.volumes.get_mut(&id) {
+                    v.backing = v.record.backing.clone();
+                }
+            }
             Written::Server(n) => {
                 let Some(incarnation) = self.servers.get(&n).map(|s| s.incarnation) else { return };
                 self.send(fx, n, VolumeId(0), Epoch(0), Body::Registered { incarnation });
@@ -370,6 +438,7 @@ impl Meta {
             Written::Begun(id, epoch) => {
                 let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.epoch == epoch) else { return };
                 v.sealing = Some(BTreeMap::new());
+                v.backing = v.record.backing.clone();
                 self.seal_all(now, id, fx);
             }
             Written::View(id, epoch, revision) => {
@@ -398,6 +467,10 @@ impl Meta {
         for id in self.volumes.keys().copied().collect::<Vec<_>>() {
             let v = &self.volumes[&id];
             match (&v.published, &v.sealing) {
+                (Some(view), _) if view.fork.is_some() && v.record.fork.is_none() => {
+                    fx.trace(FORK_ABORTED, id.0.into(), 0);
+                    self.begin_epoch(id, fx);
+                }
                 (Some(view), _) if self.is_outdated(now, view) => self.begin_epoch(id, fx),
                 (None, Some(_)) if now >= v.retry_at => {
                     self.seal_all(now, id, fx);

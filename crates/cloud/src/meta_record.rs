@@ -1,15 +1,18 @@
-//! Durable records of the metadata role, format version 2 ([`rackweave_core::records`]).
+//! Durable records of the metadata role, format version 3 ([`rackweave_core::records`]).
 //!
 //! | key | record |
 //! |---|---|
 //! | `S` server u32 | version u8, incarnation u64, drive u64 |
 //! | `V` volume u32 | version u8, the shape: bytes u64, segment u64, stripe u32, log copies u8; epoch u32, client u32, its incarnation u64, u32 × [client u32, its last incarnation that attached u64], the view as an
 //! option: epoch u32, revision u32, client u32, incarnation u64, merger u32, next serial u64, servers: u32 × [u32, incarnation u64, drive u64], segments:
-//! u32 × [owner u32, holders, joining], adopted: u32 × [serial u64, generation u32, first sector u64, sectors u32, copies], log copies u8. Nodes are u32 × u32 |
+//! u32 × [owner u32, holders, joining], adopted: u32 × [serial u64, generation u32, first sector u64, sectors u32, copies], log copies u8, the fork's serial u64 as an
+//! option; then the backing: generation u32, parents u32 × u32; the next generation u32 as an option, if
+//! a snapshot is being made. Nodes are u32 × u32 |
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::msg::cloud::Backing;
 use rackweave_core::records::{Reader, Writer};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
 
@@ -29,20 +32,24 @@ pub struct VolumeRecord {
     /// The last incarnation of each client node that attached.
     pub attached: BTreeMap<NodeId, Incarnation>,
     pub view: Option<View>,
+    pub backing: Backing,
+    /// The generation that begins with the snapshot that is being made.
+    pub fork: Option<VolumeId>,
 }
 
 impl VolumeRecord {
     /// Of a volume that no client has attached.
-    pub fn new(shape: Shape) -> VolumeRecord {
+    pub fn new(shape: Shape, backing: Backing) -> VolumeRecord {
         let (epoch, client, client_incarnation) = (Epoch(0), NodeId(0), Incarnation(0));
-        VolumeRecord { shape, epoch, client, client_incarnation, attached: BTreeMap::new(), view: None }
+        let attached = BTreeMap::new();
+        VolumeRecord { shape, epoch, client, client_incarnation, attached, view: None, backing, fork: None }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetaRecord {
     Server(NodeId, Incarnation, DriveId),
-    Volume(VolumeId, VolumeRecord),
+    Volume(VolumeId, Box<VolumeRecord>),
 }
 
 fn nodes(w: Writer, nodes: &[NodeId]) -> Writer {
@@ -58,7 +65,8 @@ fn view(w: Writer, v: &View) -> Writer {
         let w = w.u64(a.id.serial.0).u32(a.id.generation.0).u64(a.extent.first).u32(a.extent.count);
         nodes(w, &a.copies)
     };
-    v.adopted.iter().fold(w.u32(v.adopted.len() as u32), adopted).u8(v.log_copies)
+    let w = v.adopted.iter().fold(w.u32(v.adopted.len() as u32), adopted).u8(v.log_copies);
+    w.option(v.fork.as_ref(), |w, s| w.u64(s.0))
 }
 
 pub fn volume_key(v: VolumeId) -> Bytes {
@@ -78,7 +86,9 @@ impl MetaRecord {
                 let w =
                     record::write_shape(begin(), r.shape).u32(r.epoch.0).u32(r.client.0).u64(r.client_incarnation.0);
                 let w = r.attached.iter().fold(w.u32(r.attached.len() as u32), |w, (n, i)| w.u32(n.0).u64(i.0));
-                (volume_key(*v), w.option(r.view.as_ref(), view).end())
+                let w = w.option(r.view.as_ref(), view).u32(r.backing.generation.0);
+                let w = r.backing.parents.iter().fold(w.u32(r.backing.parents.len() as u32), |w, p| w.u32(p.0));
+                (volume_key(*v), w.option(r.fork.as_ref(), |w, next| w.u32(next.0)).end())
             }
         }
     }
@@ -106,6 +116,7 @@ fn read_view(volume: VolumeId, r: &mut Reader) -> Option<View> {
         Some(Adopted { id, extent: Extent::new(r.u64()?, r.u32()?), copies: read_nodes(r)? })
     })?;
     let log_copies = r.u8()?;
+    let fork = r.option(|r| Some(Serial(r.u64()?)))?;
     Some(View {
         volume,
         epoch,
@@ -118,6 +129,7 @@ fn read_view(volume: VolumeId, r: &mut Reader) -> Option<View> {
         adopted,
         next,
         log_copies,
+        fork,
     })
 }
 
@@ -133,6 +145,9 @@ pub fn read(key: &Bytes, value: &[u8]) -> Result<MetaRecord, RecordError> {
         let (epoch, client, client_incarnation) = (Epoch(r.u32()?), NodeId(r.u32()?), Incarnation(r.u64()?));
         let attached = list(r, |r| Some((NodeId(r.u32()?), Incarnation(r.u64()?))))?.into_iter().collect();
         let view = r.option(|r| read_view(VolumeId(n), r))?;
-        Some(MetaRecord::Volume(VolumeId(n), VolumeRecord { shape, epoch, client, client_incarnation, attached, view }))
+        let backing = Backing { generation: VolumeId(r.u32()?), parents: list(r, |r| Some(VolumeId(r.u32()?)))? };
+        let fork = r.option(|r| Some(VolumeId(r.u32()?)))?;
+        let record = VolumeRecord { shape, epoch, client, client_incarnation, attached, view, backing, fork };
+        Some(MetaRecord::Volume(VolumeId(n), Box::new(record)))
     })
 }

@@ -5,16 +5,22 @@
 //! counts, and the same contents are written again. A later epoch's proxy first fences the storage layer: otherwise a change of this
 //! one could arrive there after its own. A change that is not committed may move: whether it took effect is decided by the fence,
 //! before which nobody reads.
+//!
+//! After a fork the first move of a stripe writes all of it to the current generation, with what an earlier one has, and then the
+//! map's block ([`crate::map`]).
 
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::cloud::{Stripe, WRITES_MAX};
+use rackweave_core::{Payload, SECTORS_PER_BLOCK, VolumeId};
 
 use crate::chunk::{Asked, ChunkOp};
 use crate::ctx::Ctx;
-use crate::overlay::Overlay;
+use crate::map::{AddressMap, Malformed, Owner};
+use crate::overlay::{Overlay, covered};
 use crate::segment::Segment;
-use crate::trace::{MOVE_OVERTAKEN, MOVED};
+use crate::stripe::Striping;
+use crate::trace::{MOVE_OVERTAKEN, MOVED, STRIPE_COPIED};
 use crate::types::Extent;
 
 /// Most stripes of a segment that move at once.
@@ -27,6 +33,8 @@ struct Move {
     /// Requests without an answer.
     left: usize,
     failed: bool,
+    /// The map does not have the stripe in the current generation yet.
+    unmapped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -34,9 +42,25 @@ pub(crate) struct Moves {
     under_way: BTreeMap<u64, Move>,
     /// Stripes that the storage layer has, and the number of their last change then.
     ended: BTreeMap<u64, u64>,
+    map: AddressMap,
 }
 
 impl Moves {
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+    /// The generation that has a stripe, or the map's block is requested.
+    pub fn owner(&mut self, ctx: &mut Ctx, segment: u32, striping: Striping, stripe: u64) -> Option<VolumeId> {
+        match self.map.owner(&ctx.shares.backing, striping, stripe) {
+            Owner::Known(generation) => Some(generation),
+            Owner::Unknown { block, read } => {
+                if let Some(generation) = read {
+                    ctx.ask_of(generation, ChunkOp::ReadMap { block }, Asked::Map { segment, block, write: false });
+                }
+                None
+            }
+        }
+    }
     /// Stripes that leave the overlay with the next batch. Without writes it waits until more have moved.
     pub fn take_ended(&mut self, overlay: &Overlay, now: bool) -> Vec<Stripe> {
         if !now && !self.under_way.is_empty() && self.ended.len() < MOVES_MAX / 2 {
@@ -63,7 +87,7 @@ impl Segment {
         if !ctx.fenced {
             return;
         }
-        let short = self.overlay.bytes() * 2 >= ctx.config.overlay_bytes;
+        let short = self.overlay.bytes() * 2 >= ctx.config.overlay_bytes || self.drain.is_some();
         let moves = &mut lead.moves;
         let mut due = Vec::new();
         for (stripe, changed, at) in self.overlay.oldest() {
@@ -76,8 +100,17 @@ impl Segment {
             }
         }
         for (stripe, changed) in due {
+            let Some(owner) = moves.owner(ctx, segment, self.striping, stripe) else { continue };
+            if owner != ctx.shares.backing.generation {
+                let first = stripe * u64::from(whole);
+                let count = (self.striping.sectors() - first).min(u64::from(whole)) as u32;
+                moves.under_way.insert(stripe, Move { changed, left: 1, failed: false, unmapped: true });
+                let op = ChunkOp::Read { extent: Extent::new(first, count) };
+                ctx.ask_of(owner, op, Asked::Base { segment, stripe });
+                continue;
+            }
             let runs = self.overlay.runs(stripe, whole);
-            moves.under_way.insert(stripe, Move { changed, left: runs.len(), failed: false });
+            moves.under_way.insert(stripe, Move { changed, left: runs.len(), failed: false, unmapped: false });
             for (at, count, data) in runs {
                 let extent = Extent::new(stripe * u64::from(whole) + u64::from(at), count);
                 let op = data.map_or(ChunkOp::Zero { extent }, |data| ChunkOp::Write { extent, data });
@@ -97,6 +130,16 @@ impl Segment {
         if m.left > 0 {
             return;
         }
+        if m.unmapped && !m.failed && !mutant!("cloud.copy.not-mapped") {
+            m.left = 1;
+            let block = lead.moves.map.claim(self.striping, stripe);
+            return self.write_map(ctx, block);
+        }
+        self.end_move(ctx, stripe);
+    }
+    /// The storage layer has all of a stripe, and the map says where, or something failed.
+    fn end_move(&mut self, ctx: &mut Ctx, stripe: u64) {
+        let Some(lead) = &mut self.lead else { return };
         let Some(m) = lead.moves.under_way.remove(&stripe) else { return };
         if self.overlay.changed(stripe) != Some(m.changed) {
             ctx.trace(MOVE_OVERTAKEN, ctx.volume.0.into(), stripe);
@@ -107,5 +150,74 @@ impl Segment {
         ctx.trace(MOVED, ctx.volume.0.into(), stripe);
         lead.moves.ended.insert(stripe, m.changed);
         self.go_on(ctx);
+    }
+    /// What an earlier generation has of a stripe that moves. With what the overlay has now it is all of it.
+    pub(crate) fn on_base(&mut self, ctx: &mut Ctx, stripe: u64, base: Option<Payload>) {
+        let (segment, whole) = (self.key.segment, self.striping.stripe());
+        let Some(lead) = &mut self.lead else { return };
+        let Some(m) = lead.moves.under_way.get_mut(&stripe) else { return };
+        let first = stripe * u64::from(whole);
+        let count = (self.striping.sectors() - first).min(u64::from(whole)) as u32;
+        let Some(base) = base.filter(|b| b.sectors() == count) else {
+            m.failed = true;
+            return self.end_move(ctx, stripe);
+        };
+        let Some(changed) = self.overlay.changed(stripe) else { return };
+        m.changed = changed;
+        let base = if mutant!("cloud.copy.without-base") { Payload::Zero { sectors: count } } else { base };
+        let data = covered(base, 0, &self.overlay.known(stripe, 0, count));
+        ctx.trace(STRIPE_COPIED, ctx.volume.0.into(), stripe);
+        let extent = Extent::new(first, count);
+        let zero = (0..count).all(|i| data.identity(i) == 0) && count.is_multiple_of(SECTORS_PER_BLOCK);
+        let op = if zero { ChunkOp::Zero { extent } } else { ChunkOp::Write { extent, data } };
+        ctx.ask(op, Asked::Move { segment, stripe });
+        if mutant!("cloud.copy.mapped-early") {
+            let block = lead.moves.map.claim(self.striping, stripe);
+            self.write_map(ctx, block);
+        }
+    }
+    /// Writes a block of the map for all stripes that wait for that.
+    fn write_map(&mut self, ctx: &mut Ctx, block: u64) {
+        let segment = self.key.segment;
+        let Some(lead) = &mut self.lead else { return };
+        let map = &mut lead.moves.map;
+        if let Some(data) = map.next_write(self.striping, block, ctx.shares.backing.generation) {
+            return ctx.ask(ChunkOp::WriteMap { block, data }, Asked::Map { segment, block, write: true });
+        }
+        for stripe in map.stranded(block) {
+            if let Some(m) = self.lead.as_mut().and_then(|l| l.moves.under_way.get_mut(&stripe)) {
+                m.failed = true;
+            }
+            self.end_move(ctx, stripe);
+        }
+    }
+    /// A block of the map was written or not.
+    pub(crate) fn on_map_written(&mut self, ctx: &mut Ctx, block: u64, done: bool) {
+        let Some(lead) = &mut self.lead else { return };
+        for stripe in lead.moves.map.written(block, done) {
+            if let Some(m) = self.lead.as_mut().and_then(|l| l.moves.under_way.get_mut(&stripe)) {
+                m.failed |= !done;
+            }
+            self.end_move(ctx, stripe);
+        }
+        self.write_map(ctx, block);
+    }
+    /// A block of the map as a generation has it.
+    pub(crate) fn on_map_read(&mut self, ctx: &mut Ctx, block: u64, data: Option<&Payload>) {
+        let segment = self.key.segment;
+        let Some(lead) = &mut self.lead else { return };
+        let map = &mut lead.moves.map;
+        let found = match data {
+            Some(data) => map.found(&ctx.shares.backing, block, data),
+            None => Err(map.failed(block)),
+        };
+        match found {
+            Ok(Some(parent)) => {
+                ctx.ask_of(parent, ChunkOp::ReadMap { block }, Asked::Map { segment, block, write: false });
+            }
+            Ok(None) => self.on_mapped(ctx),
+            // Clients repeat their reads, and the timer begins moves again.
+            Err(Malformed) => lead.unmapped.clear(),
+        }
     }
 }

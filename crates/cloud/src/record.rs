@@ -1,4 +1,4 @@
-//! Durable records, format version 2 ([`rackweave_core::records`]). Numbers in keys are big-endian.
+//! Durable records, format version 3 ([`rackweave_core::records`]). Numbers in keys are big-endian.
 //!
 //! | key | record |
 //! |---|---|
@@ -24,7 +24,7 @@ use crate::msg::Batch;
 use crate::stripe::{Shape, Striping, StripingError};
 use crate::types::{Contents, EntryId, Extent, Serial, Write};
 
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 
 /// A record that no program of this version wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

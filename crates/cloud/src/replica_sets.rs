@@ -1,7 +1,7 @@
 //! The storage layer of a rack: the replica sets of blocks, which a server's proxies use as clients (DF8).
 //!
-//! A volume's stripes are in its sets in turn, at the addresses of a direct volume with this number. Its epoch is the writer generation
-//! that replicas fence by (protocol rule 14). Every change is made as FUA, so one that is answered is on the flash of every member of
+//! A generation's stripes are in the volume's sets in turn, at the addresses of a direct volume with its number, and the blocks of its map at
+//! addresses above all of these. The volume's epoch is the writer generation that replicas fence by (protocol rule 14). Every change is made as FUA, so one that is answered is on the flash of every member of
 //! its set.
 
 use std::collections::BTreeMap;
@@ -110,8 +110,8 @@ impl ReplicaSets {
 
     /// Begins a request. [`ReplicaSets::pump`] sends it.
     pub fn request(&mut self, now: Time, r: ChunkRequest, fx: &mut Effects) {
-        let ChunkRequest { tag, volume, epoch, shares, op } = r;
-        let extent = match &op {
+        let ChunkRequest { tag, generation: volume, epoch, shares, op } = r;
+        let place = match &op {
             ChunkOp::Fence => {
                 self.fences.insert(tag, shares.sets.len());
                 for set in &shares.sets {
@@ -119,16 +119,20 @@ impl ReplicaSets {
                 }
                 return self.sets.ask_map(now, fx);
             }
-            ChunkOp::Read { extent } | ChunkOp::Write { extent, .. } | ChunkOp::Zero { extent } => *extent,
+            ChunkOp::Read { extent } | ChunkOp::Write { extent, .. } | ChunkOp::Zero { extent } => {
+                shares.place(*extent)
+            }
+            ChunkOp::ReadMap { block } | ChunkOp::WriteMap { block, .. } => shares.place_map(*block),
         };
-        let Some((set, first)) = shares.place(extent) else {
+        let Some((set, first)) = place else {
             return self.answers.push((tag, ChunkAnswer::Failed));
         };
         let block = (first / u64::from(SECTORS_PER_BLOCK)) as u32;
         let op = match op {
-            ChunkOp::Write { data, .. } => SetOp::Write { first, data },
-            ChunkOp::Zero { .. } => SetOp::Zero { first: block, count: extent.count / SECTORS_PER_BLOCK },
-            ChunkOp::Read { .. } | ChunkOp::Fence => SetOp::Read { first, count: extent.count },
+            ChunkOp::Write { data, .. } | ChunkOp::WriteMap { data, .. } => SetOp::Write { first, data },
+            ChunkOp::Zero { extent } => SetOp::Zero { first: block, count: extent.count / SECTORS_PER_BLOCK },
+            ChunkOp::Read { extent } => SetOp::Read { first, count: extent.count },
+            ChunkOp::ReadMap { .. } | ChunkOp::Fence => SetOp::Read { first, count: SECTORS_PER_BLOCK },
         };
         self.insert(set, Request { tag, volume, epoch, op });
     }

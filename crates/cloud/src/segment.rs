@@ -15,12 +15,13 @@ use rackweave_core::{MESSAGE_MAX, NodeId, Payload, SECTOR, Time};
 
 use crate::chunk::{Asked, ChunkOp};
 use crate::ctx::{Ctx, Forced};
+use crate::fork::Drain;
 use crate::moves::Moves;
 use crate::msg::{Batch, Body, ReadResult, SegmentReport};
 use crate::overlay::{Overlay, covered};
 use crate::record::{self, Record, SegmentKey};
 use crate::stripe::Striping;
-use crate::trace::{EQUALIZED, FILLED, MERGE_REPEATED, READ_HELD, WRITE_REPEATED};
+use crate::trace::{EQUALIZED, FILLED, FORK_HELD, MERGE_REPEATED, READ_HELD, WRITE_REPEATED};
 use crate::types::{Contents, Extent, Serial, Write};
 use crate::view::Placement;
 
@@ -48,14 +49,19 @@ impl Job {
     }
 }
 
-/// The number of jobs that the next batch takes. Jobs without contents need no room: they give some back.
-fn fitting(queue: &VecDeque<Job>, most: u64) -> usize {
+/// Takes the jobs of the next batch. Jobs without contents need no room: they give some back. Until a fork writes stay.
+fn take_fitting(queue: &mut VecDeque<Job>, most: u64, forks: bool) -> Vec<Job> {
     let mut bytes = 0;
-    let fits = |j: &&Job| {
+    let mut fits = |j: &Job| {
         bytes += j.bytes();
         bytes <= most || j.bytes() == 0
     };
-    queue.iter().take(JOBS_MAX).take_while(fits).count()
+    if forks && !mutant!("cloud.fork.writes-taken") {
+        let at = queue.iter().position(|j| matches!(j, Job::Merge { .. })).filter(|at| fits(&queue[*at]));
+        return at.and_then(|at| queue.remove(at)).into_iter().collect();
+    }
+    let n = queue.iter().take(JOBS_MAX).take_while(|j| fits(j)).count();
+    queue.drain(..n).collect()
 }
 
 #[derive(Debug, Default)]
@@ -80,10 +86,12 @@ pub(crate) struct Lead {
     /// Reads that the storage layer has not answered.
     reading: BTreeSet<(NodeId, u64)>,
     pub moves: Moves,
+    /// Reads whose stripe the map has in a block that is being read.
+    pub unmapped: Vec<(NodeId, u64, Extent)>,
     done: BTreeSet<u64>,
     pending: BTreeSet<u64>,
     floor: u64,
-    committed: Serial,
+    pub committed: Serial,
     /// The next stripe to fill; `None`: all are.
     fill: Option<u64>,
     retry_at: Time,
@@ -101,6 +109,8 @@ pub(crate) struct Segment {
     placement: Placement,
     joined: bool,
     equal: bool,
+    /// A snapshot is being made.
+    pub(crate) drain: Option<Drain>,
     pub(crate) lead: Option<Lead>,
 }
 
@@ -117,6 +127,7 @@ impl Segment {
             placement: Placement::default(),
             joined: false,
             equal: false,
+            drain: None,
             lead: None,
         }
     }
@@ -140,7 +151,8 @@ impl Segment {
     pub fn is_busy(&self) -> bool {
         let joining = !self.placement.joining.is_empty();
         let moving = !self.overlay.is_empty();
-        self.lead.as_ref().is_some_and(|l| l.flight.is_some() || joining || moving || !l.queue.is_empty())
+        let forks = self.drain.is_some();
+        self.lead.as_ref().is_some_and(|l| l.flight.is_some() || joining || moving || forks || !l.queue.is_empty())
     }
     /// What is durable; nothing for a copy that never took part.
     pub fn report(&self) -> SegmentReport {
@@ -152,13 +164,13 @@ impl Segment {
     }
     /// The epoch has ended: what was not committed is decided by the next.
     pub fn seal(&mut self) {
-        (self.lead, self.joined, self.equal) = (None, false, false);
+        (self.lead, self.drain, self.joined, self.equal) = (None, None, false, false);
         self.placement = Placement::default();
     }
 
     /// A view of a new epoch.
-    pub fn begin(&mut self, ctx: &mut Ctx, placement: Placement) {
-        self.placement = placement;
+    pub fn begin(&mut self, ctx: &mut Ctx, placement: Placement, drain: Option<Drain>) {
+        (self.placement, self.drain) = (placement, drain);
         if self.placement.owner != ctx.me {
             return;
         }
@@ -320,8 +332,8 @@ impl Segment {
             return;
         }
         let room = takes && self.overlay.bytes() < ctx.config.overlay_bytes;
-        let n = if room { fitting(&lead.queue, ctx.room.min(ctx.config.batch_bytes)) } else { 0 };
-        let jobs: Vec<Job> = lead.queue.drain(..n).collect();
+        let most = if room { ctx.room.min(ctx.config.batch_bytes) } else { 0 };
+        let jobs = if room { take_fitting(&mut lead.queue, most, self.drain.is_some()) } else { Vec::new() };
         let moved = lead.moves.take_ended(&self.overlay, !jobs.is_empty());
         let fill = lead.fill.filter(|_| joining).and_then(|from| self.overlay.from(from));
         if joining && fill.is_none() && lead.fill.is_some() {
@@ -329,6 +341,7 @@ impl Segment {
             self.report_filled(ctx);
         }
         if jobs.is_empty() && fill.is_none() && moved.is_empty() {
+            self.report_drained(ctx);
             return self.begin_moves(ctx);
         }
         let mut batch = Batch { merged: self.merged, moved, ..Batch::default() };
@@ -398,10 +411,15 @@ impl Segment {
         }
         lead.pending.insert(sequence);
         lead.queue.push_back(Job::Write { to, sequence, write });
+        if self.drain.is_some() {
+            ctx.trace(FORK_HELD, ctx.volume.0.into(), 0);
+        }
         self.go_on(ctx);
     }
     pub fn on_merge(&mut self, ctx: &mut Ctx, to: NodeId, entries: Vec<(Serial, Write)>) {
-        let sound = entries.iter().all(|e| self.is_sound(&e.1));
+        // The merger knows of the fork, too.
+        let early = |s: Serial| self.drain.is_none_or(|d| s <= d.upto) || mutant!("cloud.fork.merged-beyond");
+        let sound = entries.iter().all(|e| self.is_sound(&e.1) && early(e.0));
         let segment = self.key.segment;
         let Some(lead) = self.lead.as_mut().filter(|_| sound) else { return };
         let Some(last) = entries.last().map(|e| e.0).filter(|_| lead.ready) else { return };
@@ -440,10 +458,22 @@ impl Segment {
             }
             return;
         }
+        let Some(owner) = lead.moves.owner(ctx, self.key.segment, self.striping, stripe) else {
+            if lead.unmapped.len() < HELD_MAX {
+                lead.unmapped.push((to, request, part));
+            }
+            return;
+        };
         if lead.reading.len() < HELD_MAX && lead.reading.insert((to, request)) {
             let segment = self.key.segment;
-            ctx.ask(ChunkOp::Read { extent: part }, Asked::Read { segment, to, request, part, over });
+            ctx.ask_of(owner, ChunkOp::Read { extent: part }, Asked::Read { segment, to, request, part, over });
         }
+    }
+    /// A block of the map is known, or could not be read.
+    pub(crate) fn on_mapped(&mut self, ctx: &mut Ctx) {
+        let unmapped = self.lead.as_mut().map(|l| std::mem::take(&mut l.unmapped)).unwrap_or_default();
+        unmapped.into_iter().for_each(|(to, request, part)| self.on_read(ctx, to, request, part));
+        self.begin_moves(ctx);
     }
     /// The storage layer has answered a read. What the overlay had when it was requested is newer; what has been written since
     /// need not be seen.

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::journal::{Change, Journal};
+use rackweave_core::msg::cloud::Backing;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, SECTOR, SetId, Time, VolumeId};
 
 use crate::chunk::{Asked, Asks, ChunkAnswer, ChunkOp, ChunkRequest, Shares};
 use crate::config::Config;
 use crate::ctx::{Ctx, Forced};
+use crate::fork::Drain;
 use crate::log::SubLog;
 use crate::merger::Merger;
 use crate::msg::{Body, Packet};
@@ -56,7 +58,7 @@ impl Volume {
             log: SubLog::new(id, config.log),
             segments: (0..striping.segments()).map(segment).collect(),
             merger: None,
-            shares: Arc::new(Shares { sets: Vec::new(), stripe: striping.stripe() }),
+            shares: Arc::new(Shares { sets: Vec::new(), stripe: striping.stripe(), backing: Backing::of(id) }),
             fenced: false,
         })
     }
@@ -105,6 +107,20 @@ impl Volume {
             (Asked::Move { segment, stripe }, answer) => {
                 if let Some(s) = self.segments.get_mut(&segment) {
                     s.on_moved(ctx, stripe, answer == ChunkAnswer::Done);
+                }
+            }
+            (Asked::Base { segment, stripe }, answer) => {
+                let data = if let ChunkAnswer::Data(data) = answer { Some(data) } else { None };
+                if let Some(s) = self.segments.get_mut(&segment) {
+                    s.on_base(ctx, stripe, data);
+                }
+            }
+            (Asked::Map { segment, block, write }, answer) => {
+                let Some(s) = self.segments.get_mut(&segment) else { return };
+                match answer {
+                    answer if write => s.on_map_written(ctx, block, answer == ChunkAnswer::Done),
+                    ChunkAnswer::Data(data) => s.on_map_read(ctx, block, Some(&data)),
+                    ChunkAnswer::Done | ChunkAnswer::Failed => s.on_map_read(ctx, block, None),
                 }
             }
         }
@@ -289,8 +305,8 @@ impl Server {
             Body::Lease { incarnation, sent } if *incarnation == self.incarnation => {
                 self.lease_until = self.lease_until.max(*sent + self.config.lease);
             }
-            Body::Seal { shape, sets } if packet.from == self.meta => {
-                self.seal(now, (packet.volume, packet.epoch), (shape, sets), fx);
+            Body::Seal { shape, sets, backing } if packet.from == self.meta => {
+                self.seal(now, (packet.volume, packet.epoch), (shape, sets, backing), fx);
             }
             Body::Gone if packet.from == self.meta => self.forget(packet.volume, fx),
             Body::View(_) if packet.from == self.meta => {
@@ -307,7 +323,7 @@ impl Server {
         &mut self,
         now: Time,
         (id, epoch): (VolumeId, Epoch),
-        (shape, sets): (&Shape, &[SetId]),
+        (shape, sets, backing): (&Shape, &[SetId], &Backing),
         fx: &mut Effects<Packet>,
     ) {
         if !self.registered || self.dropping.contains_key(&id) {
@@ -329,7 +345,8 @@ impl Server {
                 v.segments.values_mut().for_each(Segment::seal);
                 v.unfence(ctx);
             }
-            v.shares = Arc::new(Shares { sets: sets.to_vec(), stripe: v.striping.stripe() });
+            let (sets, backing) = (sets.to_vec(), backing.clone());
+            v.shares = Arc::new(Shares { sets, stripe: v.striping.stripe(), backing });
             ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
         });
         // Without a heartbeat that names the new epoch it gets no lease.
@@ -394,7 +411,11 @@ impl Server {
             }
             for (i, s) in &mut v.segments {
                 let placement = view.segments[*i as usize].clone();
-                if begins { s.begin(ctx, placement) } else { s.revise(ctx, placement) }
+                if begins {
+                    s.begin(ctx, placement, Drain::of(&view, v.striping, *i))
+                } else {
+                    s.revise(ctx, placement)
+                }
             }
             v.view = Some(view);
             if begins {

@@ -56,4 +56,16 @@ trace_points! {
     MOVE_OVERTAKEN: CloudMoveOvertaken = 175,
     /// A server has fenced the storage layer for an epoch. a: volume, b: epoch.
     STORAGE_FENCED: CloudStorageFenced = 176,
+    /// A snapshot's serial is decided. a: volume, b: serial.
+    FORK_DECIDED: CloudForkDecided = 177,
+    /// A segment has nothing of a snapshot that is not in the storage layer. a: volume, b: segment.
+    DRAINED: CloudDrained = 178,
+    /// A generation was frozen. a: volume, b: the generation.
+    FORKED: CloudForked = 179,
+    /// A stripe moves to the current generation from an earlier one. a: volume, b: stripe.
+    STRIPE_COPIED: CloudStripeCopied = 180,
+    /// A stable write waits for a fork. a: volume.
+    FORK_HELD: CloudForkHeld = 181,
+    /// A snapshot was given up. a: volume.
+    FORK_ABORTED: CloudForkAborted = 182,
 }

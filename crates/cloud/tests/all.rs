@@ -3,6 +3,7 @@
 mod basic;
 mod rules;
 mod search;
+mod snapshots;
 mod storage;
 mod structures;
 mod world;

@@ -234,3 +234,85 @@ fn an_entry_stays_in_the_log_until_every_holder_has_its_merge() {
     assert!(w.settle(Span::from_secs(2)));
     assert_eq!(w.check(), Ok(()));
 }
+
+/// Until `made` generations are frozen, the first client writes.
+fn write_until(w: &mut World, made: usize) {
+    let (a, end) = (w.clients[0], w.engine.now() + Span::from_secs(5));
+    while w.snapshots.made() < made && w.engine.now() < end {
+        if w.under_way(a) < 4 {
+            let first = w.ops % 15 * 8;
+            w.write(a, first, 9);
+        }
+        w.run(Span::from_micros(500));
+    }
+    assert_eq!(w.snapshots.made(), made, "the snapshot is made");
+    assert!(w.settle(Span::from_secs(1)));
+}
+
+/// Each stripe of a snapshot is in the generation that changed it last, whoever reads it.
+#[test]
+fn snapshots_keep_what_they_had_and_the_disk_reads_through_them() {
+    for burst in [0.0, 0.5, 1.0] {
+        let mut w = world(Config { merge: MergeMode::Limited(1), ..Config::default() });
+        w.burst.set(burst);
+        let a = w.clients[0];
+        for made in 1..=12 {
+            assert!(w.snapshot());
+            assert!(!w.snapshot(), "one at a time");
+            write_until(&mut w, made);
+        }
+        for s in w.servers.clone() {
+            w.crash(s);
+            w.start_server(s);
+        }
+        for first in (0..128).step_by(16) {
+            w.read(a, first, 16);
+        }
+        assert!(w.settle(Span::from_secs(5)));
+        assert_eq!(w.check(), Ok(()));
+        assert_eq!(w.snapshots_unchanged(), Ok(()));
+        assert!(w.coverage().get(t::STRIPE_COPIED) > 10);
+    }
+}
+
+/// Writes wait for a segment that cannot be drained, and go on when the snapshot is given up.
+#[test]
+fn writes_go_on_after_a_snapshot_that_is_given_up() {
+    let mut w = world(Config::default());
+    let a = w.clients[0];
+    w.lose(|p: &Packet| matches!(p.body, Body::Drained { .. }));
+    w.write(a, 0, 8);
+    assert!(w.settle(Span::from_secs(1)));
+    assert!(w.snapshot());
+    w.run(Span::from_secs(2));
+    assert!(w.snapshot_under_way(), "no segment reports that it is drained");
+    w.abort_snapshot();
+    w.write(a, 0, 8);
+    w.read(a, 0, 16);
+    assert!(w.settle(Span::from_secs(2)));
+    assert_eq!((w.check(), w.snapshots.made()), (Ok(()), 0));
+    w.lose(|_| false);
+    assert!(w.snapshot());
+    write_until(&mut w, 1);
+    assert_eq!((w.check(), w.snapshots_unchanged()), (Ok(()), Ok(())));
+}
+
+/// Nobody has attached the disk: there is nothing to drain.
+#[test]
+fn a_disk_without_a_client_has_an_empty_snapshot_at_once() {
+    let shape = Shape { bytes: 64 << 10, segment: 32 << 10, stripe: 4096, log_copies: 2 };
+    let mut w = World::new(7, Config::default(), 4, shape, quiet());
+    w.run(Span::from_millis(100));
+    assert!(w.snapshot());
+    w.run(Span::from_millis(10));
+    assert_eq!(w.snapshots.made(), 1);
+    w.crash(META);
+    w.start_meta();
+    let a = w.clients[0];
+    assert!(w.attach(a, Span::from_secs(3)));
+    w.write(a, 0, 8);
+    w.read(a, 0, 8);
+    assert!(w.settle(Span::from_secs(1)));
+    w.run(Span::from_secs(1));
+    assert_eq!((w.check(), w.snapshots_unchanged()), (Ok(()), Ok(())));
+}

@@ -42,6 +42,8 @@ enum Kind {
 struct Storm {
     w: World,
     rng: Rng,
+    /// Of snapshots.
+    forks: Rng,
     kind: Kind,
     faults: u64,
 }
@@ -93,7 +95,7 @@ impl Storm {
         let mut w = World::new(seed, config, servers, shape, network);
         w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
         w.detection = more.chance(0.25).then_some(DETECTION);
-        Storm { w, rng, kind, faults: 0 }
+        Storm { w, rng, forks: Rng::stream(seed, 277 + kind as u64), kind, faults: 0 }
     }
 
     fn request(&mut self, c: NodeId) {
@@ -164,6 +166,9 @@ impl Storm {
     fn fault(&mut self) {
         self.faults += 1;
         let s = *self.rng.pick(&self.w.servers);
+        if self.forks.chance(0.4) {
+            self.w.snapshot();
+        }
         match self.rng.below(14) {
             0 | 1 if self.kind == Kind::Cuts => self.cut_power(),
             0..=5 if self.kind == Kind::Attaches => self.change_client(),
@@ -244,6 +249,12 @@ impl Storm {
             if self.rng.chance(0.03) {
                 self.repair();
             }
+            if self.forks.chance(0.02) {
+                self.w.snapshot();
+            }
+            if self.forks.chance(0.002) {
+                self.w.abort_snapshot();
+            }
             if self.rng.chance(0.01) {
                 let pause = Span::from_millis(self.rng.between(1, 400));
                 self.w.run(pause);
@@ -261,6 +272,8 @@ impl Storm {
             self.start_all();
         }
         let idle = self.w.settle(CALM);
+        let made = |w: &World| if w.snapshot_under_way() { Err("a snapshot is being made".into()) } else { Ok(()) };
+        let _ = self.w.until(CALM, made);
         let whole = self.w.until(CALM, |w| w.whole());
         let merged = |w: &World| match w.log_entries() {
             0 if w.merged_all() => Ok(()),
@@ -281,6 +294,10 @@ impl Storm {
         }
         let read = self.w.settle(CALM);
         self.w.check()?;
+        self.w.snapshots_unchanged()?;
+        if self.w.snapshot_under_way() {
+            return Err("a snapshot is not made".into());
+        }
         if !idle || !read || c.is_none() {
             let view = self.w.meta().and_then(|m| m.view(VOLUME));
             let waits = self.w.clients.iter().filter_map(|c| self.w.client(*c)).map(|c| c.waits());
@@ -324,6 +341,9 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::EQUALIZED,
         t::FENCED,
         t::FILLED,
+        t::FORKED,
+        t::FORK_ABORTED,
+        t::FORK_HELD,
         t::LEFT_OUT,
         t::LOG_FULL,
         t::MERGED,
@@ -339,6 +359,7 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::RECOVERY_WAITS,
         t::RESCHEDULED,
         t::STORAGE_FENCED,
+        t::STRIPE_COPIED,
         t::VOIDED,
         t::WRITE_REPEATED,
     ];

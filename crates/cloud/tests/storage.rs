@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rackweave_cloud::chunk::{ChunkAnswer, ChunkOp, ChunkRequest};
-use rackweave_core::{Effects, Epoch, Payload, Rng, Span, Time, VolumeId};
+use rackweave_cloud::map::{AddressMap, Owner};
+use rackweave_cloud::stripe::Striping;
+use rackweave_core::msg::cloud::Backing;
+use rackweave_core::{Effects, Epoch, Payload, Rng, SECTORS_PER_BLOCK, Span, Time, VolumeId};
 
 #[derive(Debug)]
 pub struct Storage {
     sectors: BTreeMap<(VolumeId, u64), Payload>,
+    maps: BTreeMap<(VolumeId, u64), Payload>,
     fences: BTreeMap<VolumeId, Epoch>,
     /// Of servers that have ended.
     late: Vec<ChunkRequest>,
@@ -22,8 +26,30 @@ pub type Shared = Rc<RefCell<Storage>>;
 impl Storage {
     pub fn new(seed: u64) -> Shared {
         let rng = Rng::stream(seed, 19);
-        let (sectors, fences) = (BTreeMap::new(), BTreeMap::new());
-        Rc::new(RefCell::new(Storage { sectors, fences, late: Vec::new(), rng }))
+        let (sectors, maps, fences) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Rc::new(RefCell::new(Storage { sectors, maps, fences, late: Vec::new(), rng }))
+    }
+    /// All that a generation has.
+    pub fn contents(&self, backing: &Backing, striping: Striping) -> Payload {
+        let mut map = AddressMap::default();
+        let (unit, sectors) = (u64::from(striping.stripe()), striping.sectors());
+        let sector = |s: u64| {
+            let generation = loop {
+                match map.owner(backing, striping, s / unit) {
+                    Owner::Known(generation) => break generation,
+                    Owner::Unknown { block, read } => {
+                        let mut from = read;
+                        while let Some(generation) = from {
+                            let none = Payload::Zero { sectors: SECTORS_PER_BLOCK };
+                            let data = self.maps.get(&(generation, block)).cloned().unwrap_or(none);
+                            from = map.found(backing, block, &data).expect("a block of the map");
+                        }
+                    }
+                }
+            };
+            self.sectors.get(&(generation, s)).cloned().unwrap_or(Payload::Zero { sectors: 1 })
+        };
+        Payload::concat(&(0..sectors).map(sector).collect::<Vec<_>>())
     }
     /// Time passes: something of a server that has ended may take effect.
     pub fn pass(&mut self) {
@@ -34,13 +60,17 @@ impl Storage {
         }
     }
     fn execute(&mut self, r: &ChunkRequest) -> ChunkAnswer {
-        let fence = self.fences.entry(r.volume).or_default();
-        let at = |s: u64| (r.volume, s);
+        let fence = self.fences.entry(r.generation).or_default();
+        let at = |s: u64| (r.generation, s);
         match &r.op {
             ChunkOp::Read { extent } => {
                 let sector = |s: u64| self.sectors.get(&at(s)).cloned().unwrap_or(Payload::Zero { sectors: 1 });
                 let all: Vec<Payload> = (extent.first..extent.end()).map(sector).collect();
                 return ChunkAnswer::Data(Payload::concat(&all));
+            }
+            ChunkOp::ReadMap { block } => {
+                let none = Payload::Zero { sectors: SECTORS_PER_BLOCK };
+                return ChunkAnswer::Data(self.maps.get(&at(*block)).cloned().unwrap_or(none));
             }
             _ if r.epoch < *fence => return ChunkAnswer::Failed,
             ChunkOp::Fence => *fence = r.epoch,
@@ -48,6 +78,7 @@ impl Storage {
                 let sector = |i: u32| (at(extent.first + u64::from(i)), data.slice(i, 1));
                 self.sectors.extend((0..extent.count).map(sector));
             }
+            ChunkOp::WriteMap { block, data } => _ = self.maps.insert(at(*block), data.clone()),
             ChunkOp::Zero { extent } => {
                 assert!(extent.first.is_multiple_of(8) && extent.count.is_multiple_of(8), "{extent:?}: whole blocks");
                 (extent.first..extent.end()).for_each(|s| _ = self.sectors.remove(&at(s)));

@@ -11,6 +11,7 @@ use rackweave_cloud::msg::Packet;
 use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_cloud::types::Extent;
 use rackweave_cloud::{Config, Meta, Server, VDisk};
+use rackweave_core::msg::cloud::Backing;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{
     DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId,
@@ -20,6 +21,7 @@ use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
 use rackweave_wire::{decode, encode};
 
+use crate::snapshots::Snapshots;
 use crate::storage::{Shared, Storage, Way};
 
 /// A packet, as the engine carries it.
@@ -171,6 +173,7 @@ pub struct World {
     pub detection: Option<BurstConfig>,
     next_value: u64,
     pub storage: Shared,
+    pub snapshots: Snapshots,
 }
 
 impl World {
@@ -209,6 +212,7 @@ impl World {
             detection: None,
             next_value: 0,
             storage: Storage::new(seed),
+            snapshots: Snapshots::default(),
         };
         w.start_meta();
         for s in w.servers.clone() {
@@ -219,7 +223,8 @@ impl World {
     }
 
     fn volumes(&self) -> BTreeMap<VolumeId, Disk> {
-        let disk = Disk { shape: self.shape, sets: vec![SetId(1), SetId(2)] };
+        let (sets, backing) = (vec![SetId(1), SetId(2)], Backing::of(VOLUME));
+        let disk = Disk { shape: self.shape, sets, backing };
         if self.deleted { BTreeMap::new() } else { [(VOLUME, disk)].into() }
     }
     fn next_run(&mut self, n: NodeId) -> Incarnation {
@@ -289,6 +294,14 @@ impl World {
             _ => None,
         }
     }
+    pub fn with_meta<R>(&mut self, what: impl FnOnce(&mut Meta, &mut Effects<Packet>) -> R) -> Option<R> {
+        self.engine.act(META, |party, _, fx| {
+            let Any::Meta(meta) = &mut party.any else { panic!("not the metadata role") };
+            let result = what(meta, &mut party.fx);
+            party.pass(fx);
+            result
+        })
+    }
     fn with_client<R>(
         &mut self,
         c: NodeId,
@@ -352,8 +365,10 @@ impl World {
         let end = self.engine.now() + span;
         while self.engine.now() < end {
             let until = (self.engine.now() + STEP).min(end);
+            self.before_step();
             self.engine.run_until(until);
             self.storage.borrow_mut().pass();
+            self.after_step();
             for c in self.clients.clone() {
                 if self.is_up(c) {
                     let done = self.with_client(c, |client, _, _| client.take_done());

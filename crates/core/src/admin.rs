@@ -91,6 +91,33 @@ pub enum Op {
         name: Box<str>,
         force: bool,
     },
+    /// A snapshot of a cloud disk, named as `disk@monday`. Answered when it is begun: [`Op::SnapshotList`] says when it is made.
+    SnapshotCreate {
+        snapshot: Box<str>,
+    },
+    /// Refused while there are clones of it.
+    SnapshotRemove {
+        snapshot: Box<str>,
+    },
+    /// Of one cloud disk, or of all.
+    SnapshotList {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        volume: Option<Box<str>>,
+    },
+    /// A cloud disk that begins with the contents of a snapshot.
+    VolumeClone {
+        snapshot: Box<str>,
+        name: Box<str>,
+    },
+    /// Refused while a client uses the volume.
+    VolumeRename {
+        name: Box<str>,
+        to: Box<str>,
+    },
+    /// The disk has the contents of its snapshot again. Refused while a client uses it.
+    VolumeRollback {
+        snapshot: Box<str>,
+    },
     /// From the client that attached as writer generation `attach`: it uses the volume again.
     #[serde(skip)]
     VolumeHold {
@@ -291,6 +318,22 @@ pub enum Reply {
     Rack(Box<RackStatus>),
     Servers(Vec<ServerInfo>),
     Explained(Box<Explained>),
+    Snapshots(Vec<SnapshotInfo>),
+}
+
+/// A snapshot of a cloud disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotInfo {
+    /// As `disk@monday`.
+    pub name: Box<str>,
+    /// Bytes of the disk.
+    pub size: u64,
+    /// Whether it can be read: what was written before it has left the logs.
+    pub made: bool,
+    /// Bytes on flash, counting one copy, that were written since the snapshot before.
+    pub used: u64,
+    /// Names of the disks that began with it.
+    pub clones: Vec<Box<str>>,
 }
 
 /// Whether a volume could be created, and each server's units for volumes alone.
@@ -389,6 +432,24 @@ pub enum VolumeError {
     CloudRoom { size: u64, needs: u64, promised: u64, limit: u64 },
     #[error("volume {name:?} is a cloud disk: its size and class are those of its creation")]
     CloudFixed { name: Box<str> },
+    #[error(
+        "snapshot name {name:?} is not as VOLUME@SNAPSHOT, each of 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
+    )]
+    BadSnapshot { name: Box<str> },
+    #[error("volume {name:?} is no cloud disk: only these have snapshots (volume create --kind cloud)")]
+    NoSnapshots { name: Box<str> },
+    #[error("no snapshot is named {name:?}")]
+    UnknownSnapshot { name: Box<str> },
+    #[error("snapshot {name:?} is being made: try again when it is")]
+    BeingMade { name: Box<str> },
+    #[error("volume {name:?} has {limit} generations, the greatest number permitted: each snapshot takes one")]
+    Generations { name: Box<str>, limit: u32 },
+    #[error("volume {name:?} has snapshots, which would go with it: {}", .snapshots.join(", "))]
+    HasSnapshots { name: Box<str>, snapshots: Vec<Box<str>> },
+    #[error("snapshot {name:?} has clones, which need it: {}", .clones.join(", "))]
+    HasClones { name: Box<str>, clones: Vec<Box<str>> },
+    #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first")]
+    Attached { name: Box<str>, gateway: u32 },
     #[error("size {size} is too large: {} of its own can hold {holds} bytes", .unit.number(*.count))]
     OwnSize { unit: OwnUnit, count: u32, size: u64, holds: u64 },
 }

@@ -3,7 +3,7 @@
 use crate::admin::OwnUnits;
 use crate::id::{SetId, VolumeId};
 use crate::msg::Class;
-use crate::msg::cloud::Shape;
+use crate::msg::cloud::{Frozen, Shape};
 use crate::payload::Payload;
 use crate::time::Span;
 
@@ -69,6 +69,8 @@ pub enum Error {
     Unknown { name: Box<str> },
     #[error("volume {volume} has been attached elsewhere (this writer's generation is {attach})")]
     Fenced { volume: VolumeId, attach: u32 },
+    #[error("volume {volume} is a snapshot, and is only read")]
+    ReadOnly { volume: VolumeId },
     #[error("volume {volume} is not attached here")]
     NotAttached { volume: VolumeId },
     #[error("volume {volume}: {size} bytes over {sets} sets cannot be addressed")]
@@ -123,6 +125,8 @@ pub struct VolumeInfo {
     pub used: u64,
     /// A cloud disk: it has no sets.
     pub cloud: Option<Shape>,
+    /// A snapshot of a cloud disk, which is only read.
+    pub frozen: Option<Box<Frozen>>,
     /// Units of its own, one in each member of each of its sets. `None` on shared sets, or if not requested.
     pub own: Option<OwnUnits>,
 }

@@ -191,6 +191,17 @@ impl History {
             }
         }
     }
+    /// The read's contents are those of some time before now. [`History::saw`] says which they are.
+    pub fn ended(&mut self, op: OpId) {
+        self.ops[op.0 as usize].answer = Some(self.tick());
+    }
+    /// The contents of a read that has ended.
+    pub fn saw(&mut self, op: OpId, p: &Payload) {
+        let (volume, first) = (self.ops[op.0 as usize].volume, self.ops[op.0 as usize].first);
+        for i in 0..p.sectors() {
+            self.touch(volume, first + u64::from(i), op, p.identity(i));
+        }
+    }
     /// The operation's client has received its answer, but passes it on only after another set that crashed has
     /// recovered its lost data.
     pub fn held(&mut self, op: OpId) {

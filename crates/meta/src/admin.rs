@@ -99,12 +99,21 @@ impl Meta {
                 Ok(self.volume_changed(info, writer, news))
             }
             admin::Op::VolumeDelete { name, force } => {
+                self.volumes.has_no_snapshots(name)?;
                 let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
                 let (id, sets) = (v.id, v.to_clear.clone());
                 self.clearing.add(id, &sets);
                 self.delete_disk(id);
                 self.put_volume(id);
                 Ok(admin::Reply::Done)
+            }
+            admin::Op::SnapshotCreate { .. }
+            | admin::Op::SnapshotRemove { .. }
+            | admin::Op::VolumeClone { .. }
+            | admin::Op::VolumeRename { .. }
+            | admin::Op::VolumeRollback { .. } => self.snapshot_op(op, by),
+            admin::Op::VolumeHold { name, .. } if self.volumes.is_snapshot(name) => {
+                Ok(admin::Reply::Volume(self.snapshot_to_read(name)?))
             }
             admin::Op::VolumeHold { name, attach } => {
                 let (info, changed) = self.volumes.hold(name, *attach, src)?;
@@ -124,13 +133,22 @@ impl Meta {
                 Ok(admin::Reply::Done)
             }
             admin::Op::VssdMove { vssd, to } => Ok(self.move_vssd(now, *vssd, *to, fx)?),
-            admin::Op::Servers => Ok(admin::Reply::Servers(self.server_infos(now))),
             admin::Op::ServerAdd => Ok(self.add_server(now)?),
             admin::Op::ServerDrain { server } => Ok(self.drain(now, *server, fx)?),
             admin::Op::ServerRemove { server } => Ok(self.remove(now, *server)?),
             admin::Op::ServerEnded { server, incarnation } => {
                 self.server_ended(now, *server, *incarnation, fx);
                 Ok(admin::Reply::Done)
+            }
+            _ => self.admin_read(now, op),
+        }
+    }
+    fn admin_read(&self, now: Time, op: &admin::Op) -> Result<admin::Reply, admin::Error> {
+        match op {
+            admin::Op::Servers => Ok(admin::Reply::Servers(self.server_infos(now))),
+            admin::Op::SnapshotList { volume } => self.list_snapshots(volume.as_deref()),
+            admin::Op::VolumeInfo { name } if self.volumes.is_snapshot(name) => {
+                Ok(admin::Reply::Volume(self.with_use(self.snapshot_to_read(name)?)))
             }
             admin::Op::VolumeInfo { name } => {
                 Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
@@ -142,6 +160,7 @@ impl Meta {
                 Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(|v| self.with_use(v)).collect()))
             }
             admin::Op::RackStatus => Ok(admin::Reply::Rack(Box::new(self.status(now)))),
+            _ => Err(admin::Error::NotServed),
         }
     }
 
@@ -226,6 +245,7 @@ fn only_reads(op: &admin::Op) -> bool {
         op,
         admin::Op::VolumeInfo { .. }
             | admin::Op::VolumeList
+            | admin::Op::SnapshotList { .. }
             | admin::Op::VolumeExplain { .. }
             | admin::Op::RackStatus
             | admin::Op::Servers
@@ -247,6 +267,11 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::VolumeLimit { .. }
         | admin::Op::VolumeGrow { .. }
         | admin::Op::VolumeDelete { .. }
+        | admin::Op::SnapshotCreate { .. }
+        | admin::Op::SnapshotRemove { .. }
+        | admin::Op::VolumeClone { .. }
+        | admin::Op::VolumeRename { .. }
+        | admin::Op::VolumeRollback { .. }
         | admin::Op::VssdMove { .. }
         | admin::Op::ServerAdd
         | admin::Op::ServerDrain { .. }
@@ -257,6 +282,7 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::ServerEnded { .. }
         | admin::Op::VolumeInfo { .. }
         | admin::Op::VolumeList
+        | admin::Op::SnapshotList { .. }
         | admin::Op::VolumeExplain { .. }
         | admin::Op::RackStatus
         | admin::Op::Servers => false,

@@ -15,6 +15,8 @@ use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VolumeId, msg};
 
 use crate::config::CloudConfig;
+use crate::snapshots::Making;
+use crate::volumes::Limits;
 use crate::{Meta, MetaError, codec, volumes};
 
 /// Its records' keys begin so.
@@ -27,11 +29,13 @@ pub const DISKS_MAX: u32 = 1024;
 const OVERHEAD: u64 = 16;
 
 pub(crate) struct Cloud {
-    role: rackweave_cloud::Meta,
+    pub(crate) role: rackweave_cloud::Meta,
     fx: Effects<Packet>,
     wake_at: Time,
     /// Deleted disks, and the write after which their volumes are gone for good.
     gone: Vec<(u64, VolumeId)>,
+    /// By disk, snapshots that are being made.
+    pub(crate) making: BTreeMap<VolumeId, Making>,
 }
 
 type Records = Vec<(Bytes, Bytes)>;
@@ -58,12 +62,13 @@ impl Cloud {
             return if disks > 0 { Err(MetaError::NoCloud { disks }) } else { Ok(None) };
         };
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
-        Ok(Some(Cloud { role, fx: Effects::new(), wake_at: Time::ZERO, gone: Vec::new() }))
+        let (fx, gone, making) = (Effects::new(), Vec::new(), BTreeMap::new());
+        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making }))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at
     }
-    fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut rackweave_cloud::Meta, &mut Effects<Packet>)) {
+    pub(crate) fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut rackweave_cloud::Meta, &mut Effects<Packet>)) {
         act(&mut self.role, &mut self.fx);
         self.fx.packets.drain(..).for_each(|p| fx.send(p.into_message()));
         for StoreWrite { tag, entries } in self.fx.stores.drain(..) {
@@ -107,6 +112,7 @@ impl Meta {
             cloud.wake_at = Time::MAX;
             cloud.act(fx, |role, fx| role.handle(now, Event::Timer, fx));
         }
+        self.review_snapshots(now, fx);
     }
     pub(crate) fn cloud_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {
         let Some(p) = Packet::of_message(p) else { return };
@@ -136,8 +142,17 @@ impl Meta {
         if self.volumes.created_by(name, by) {
             return Ok(volumes::info(self.volumes.find(name)?));
         }
-        let (Some(cloud), Some(config)) = (&mut self.cloud, &self.cfg.cloud) else { return Err(VolumeError::NoCloud) };
         self.volumes.may_create(name, shape.bytes)?;
+        let limits = self.limits[0].clone();
+        self.admit_disk(shape, &limits)?;
+        let ids = self.two_ids();
+        let info = volumes::info(self.volumes.create_cloud(ids, name, shape, by, &limits.sets));
+        self.begin_disk(ids, None);
+        Ok(info)
+    }
+    /// Whether a further disk can exist, apart from its name.
+    pub(crate) fn admit_disk(&mut self, shape: Shape, limits: &Limits) -> Result<(), VolumeError> {
+        let Some(config) = &self.cfg.cloud else { return Err(VolumeError::NoCloud) };
         let (size, segment, stripe) = (shape.bytes, shape.segment, shape.stripe);
         Striping::of(&shape).map_err(|e| match e {
             StripingError::LogCopies { log_copies } => VolumeError::LogCopies { log_copies },
@@ -154,15 +169,26 @@ impl Meta {
         if needs > limit.saturating_sub(promised) {
             return Err(VolumeError::CloudRoom { size, needs, promised, limit });
         }
+        self.volumes.promise_generation(&shape, limits)
+    }
+    /// Two numbers of volumes.
+    pub(crate) fn two_ids(&mut self) -> (VolumeId, VolumeId) {
         let id = VolumeId(self.rack.next_volume);
-        let limits = &self.limits[0];
-        let info = volumes::info(self.volumes.create_cloud(id, name, shape, by, limits)?);
-        // Its shape was checked.
-        let created = cloud.role.create(id, Disk { shape, sets: limits.sets.clone() });
-        debug_assert!(created.is_ok(), "{created:?}");
         self.volume_id_taken();
+        self.volume_id_taken();
+        (id, VolumeId(id.0 + 1))
+    }
+    /// The disk of this record exists, and begins with a generation whose parent is `base`.
+    pub(crate) fn begin_disk(&mut self, (id, first): (VolumeId, VolumeId), base: Option<VolumeId>) {
+        self.volumes.add_generation(first, id, base);
+        self.put_volume(first);
         self.put_volume(id);
-        Ok(info)
+        let disk = self.volumes.cloud().find(|(d, _)| *d == id);
+        if let (Some(cloud), Some((_, disk))) = (&mut self.cloud, disk) {
+            // Its shape was checked.
+            let created = cloud.role.create(id, disk);
+            debug_assert!(created.is_ok(), "{created:?}");
+        }
     }
     /// A cloud disk's servers hear that it is gone when they report it, whenever that is. Its sets drop it as any volume.
     pub(crate) fn delete_disk(&mut self, id: VolumeId) {
@@ -172,7 +198,9 @@ impl Meta {
             if let Some(cloud) = &mut self.cloud {
                 cloud.role.delete(id);
                 cloud.gone.push((write, id));
+                cloud.making.remove(&id);
             }
+            self.drop_generations();
         }
     }
     /// The generation of every live volume that replicas fence by.

@@ -29,7 +29,10 @@
 //! | `vol/` volume u32 | version u8, state u8 (0 live, 1 deleting; plus 2: offline), size u64, attach u32, writer node
 //! u32, creator [incarnation u64, request u64], stripe blocks u32, sets (u16 × u32), sets still to be cleared (u16 ×
 //! u32), attaches (u8 × [incarnation u64, request u64, attach u32]), name (u8 × byte); version 2, for a volume that was
-//! ever limited: then iops u64, bytes per second u64 (0: no limit) |
+//! ever limited: then iops u64, bytes per second u64 (0: no limit); version 3, for a cloud disk (state plus 4) or one of its
+//! generations (plus 8): after the limits, of which the state plus 16 says that there are any, for a disk bytes of a segment
+//! u64, bytes of a stripe u32, copies of a log entry u8, for a generation its disk u32; then the generation that the disk began with,
+//! or the generation's parent or 0, u32 |
 
 use bytes::Bytes;
 use rackweave_cloud::stripe::{Shape, Striping};
@@ -46,6 +49,8 @@ use crate::members::{Evidence, Place, Replaces};
 pub const VERSION: u8 = 1;
 /// Of a volume that was ever limited, so that a program that does not know limits refuses it.
 pub const VERSION_LIMITED: u8 = 2;
+/// Of a cloud disk or one of its generations.
+pub const VERSION_CLOUD: u8 = 3;
 /// Of a server, since drives have ids: a program that does not know them would take a replaced drive for a copy.
 pub const VERSION_DRIVE: u8 = 2;
 
@@ -138,6 +143,10 @@ pub struct VolumeRecord {
     pub to_clear: Vec<SetId>,
     /// A cloud disk's; its bytes are the volume's.
     pub cloud: Option<Shape>,
+    /// The disk of which this is a generation: a snapshot's, if it has a name.
+    pub disk: Option<VolumeId>,
+    /// The generation with which a disk began, or a generation's parent.
+    pub base: Option<VolumeId>,
     pub attaches: Vec<AttachRecord>,
 }
 
@@ -341,8 +350,14 @@ fn encode_members(w: &mut Vec<u8>, members: &[Member]) {
 }
 
 pub fn encode_volume(v: &VolumeRecord) -> Bytes {
-    let version = if v.limits.is_some() { VERSION_LIMITED } else { VERSION };
-    let mut w = vec![version, u8::from(v.deleting) | u8::from(v.offline) << 1 | u8::from(v.cloud.is_some()) << 2];
+    let cloud = v.cloud.is_some() || v.disk.is_some();
+    let version = match v.limits {
+        _ if cloud => VERSION_CLOUD,
+        Some(_) => VERSION_LIMITED,
+        None => VERSION,
+    };
+    let state = u8::from(v.deleting) | u8::from(v.offline) << 1 | u8::from(v.cloud.is_some()) << 2;
+    let mut w = vec![version, state | u8::from(v.disk.is_some()) << 3 | u8::from(cloud && v.limits.is_some()) << 4];
     w.extend_from_slice(&v.size.to_le_bytes());
     w.extend_from_slice(&v.attach.to_le_bytes());
     w.extend_from_slice(&v.writer.map_or(NO_NODE, |n| n.0).to_le_bytes());
@@ -371,6 +386,12 @@ pub fn encode_volume(v: &VolumeRecord) -> Bytes {
         w.extend_from_slice(&c.segment.to_le_bytes());
         w.extend_from_slice(&c.stripe.to_le_bytes());
         w.push(c.log_copies);
+    }
+    if let Some(disk) = v.disk {
+        w.extend_from_slice(&disk.0.to_le_bytes());
+    }
+    if cloud {
+        w.extend_from_slice(&v.base.map_or(0, |b| b.0).to_le_bytes());
     }
     w.into()
 }
@@ -432,7 +453,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     };
     let mut r = Reader { key, data: value, at: 0 };
     let version = r.u8()?;
-    let limited = version == VERSION_LIMITED && &kind == b"vol/";
+    let limited = matches!(version, VERSION_LIMITED | VERSION_CLOUD) && &kind == b"vol/";
     let drives = version == VERSION_DRIVE && &kind == b"srv/";
     let known = version == VERSION_KNOWN && &kind == b"drv/";
     if version != VERSION && !limited && !drives && !known {
@@ -477,7 +498,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
             Record::Evidence(SetId(number), all)
         }
         b"drv/" => Record::Drive(NodeId(number), decode_table(known, &mut r)?),
-        b"vol/" => Record::Volume(decode_volume(VolumeId(number), limited, &mut r)?),
+        b"vol/" => Record::Volume(decode_volume(VolumeId(number), version, &mut r)?),
         _ => return Err(MetaError::UnknownKey { key: key.into() }),
     };
     if r.at != value.len() {
@@ -552,11 +573,15 @@ fn decode_members(r: &mut Reader<'_>) -> Result<Vec<Member>, MetaError> {
     Ok(members)
 }
 
-fn decode_volume(id: VolumeId, limited: bool, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
+fn decode_volume(id: VolumeId, version: u8, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
     let state = r.u8()?;
-    if state > 7 {
+    // A direct volume, a disk or a generation: nothing is both of these.
+    let of_cloud = version == VERSION_CLOUD;
+    let kind = state >> 2 & 3;
+    if state > 31 || kind == 3 || (kind > 0) != of_cloud || state & 16 != 0 && !of_cloud {
         return Err(r.malformed());
     }
+    let limited = version == VERSION_LIMITED || state & 16 != 0;
     let (deleting, offline) = (state & 1 != 0, state & 2 != 0);
     let size = r.u64()?;
     let attach = r.u32()?;
@@ -587,8 +612,12 @@ fn decode_volume(id: VolumeId, limited: bool, r: &mut Reader<'_>) -> Result<Volu
     if cloud.is_some_and(|c| Striping::of(&c).is_err()) {
         return Err(r.malformed());
     }
+    let disk = if kind == 2 { Some(VolumeId(r.u32()?)) } else { None };
+    let base = if of_cloud { Some(VolumeId(r.u32()?)).filter(|b| b.0 > 0) } else { None };
     Ok(VolumeRecord {
         cloud,
+        disk,
+        base,
         id,
         name,
         size,

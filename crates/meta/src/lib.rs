@@ -34,6 +34,7 @@ mod reach;
 mod room;
 mod rounds;
 mod servers;
+mod snapshots;
 pub mod trace;
 mod views;
 mod volumes;

@@ -166,6 +166,7 @@ impl Meta {
         };
         let disks = meta.volumes.cloud().collect();
         meta.cloud = Cloud::new(meta.cfg.cloud.as_ref(), &disks, &of_cloud)?;
+        meta.find_snapshots();
         meta.find_ended();
         meta.index_places();
         meta.limit_promises();
@@ -264,11 +265,10 @@ impl Meta {
     pub(crate) fn first_unused_volume(&self) -> VolumeId {
         VolumeId(self.rack.next_volume)
     }
-    pub(crate) fn put_volume(&mut self, id: VolumeId) {
+    /// The tag of the write.
+    pub(crate) fn put_volume(&mut self, id: VolumeId) -> u64 {
         let value = self.volumes.by_id.get(&id).map(codec::encode_volume);
-        if !mutant!("meta.volume.not-durable") {
-            self.out.put(codec::volume_key(id), value);
-        }
+        if mutant!("meta.volume.not-durable") { 0 } else { self.out.put(codec::volume_key(id), value) }
     }
 
     pub(crate) fn header(&self, request: u64, set: SetId, epoch: Epoch) -> Header {
@@ -386,6 +386,9 @@ impl Meta {
     }
 
     fn attach(&mut self, src: NodeId, header: Header, name: &str) -> Result<Box<VolumeInfo>, Box<VolumeError>> {
+        if self.volumes.is_snapshot(name) {
+            return Ok(Box::new(self.snapshot_to_read(name)?));
+        }
         let (info, changed) = self.volumes.attach(name, header.incarnation, header.request, src)?;
         if changed {
             self.put_volume(info.id);

@@ -143,6 +143,11 @@ impl Meta {
         };
         let blocks: u64 = v.sets.iter().filter_map(|s| self.by_set.get(s)).map(|&i| most(&self.sets[i])).sum();
         v.used = blocks.saturating_mul(u64::from(BLOCK));
+        if v.cloud.is_some() {
+            // Its generations lie on the sets.
+            let of = self.volumes.by_id.values().filter(|g| g.disk == Some(v.id) && !g.deleting);
+            v.used = of.map(|g| self.with_use(volumes::info(g)).used).sum();
+        }
         self.with_units(v)
     }
 }

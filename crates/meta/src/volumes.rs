@@ -37,10 +37,11 @@ pub struct Volumes {
     pub by_id: BTreeMap<VolumeId, VolumeRecord>,
     /// Live volumes only.
     names: BTreeMap<Box<str>, VolumeId>,
-    promised: u64,
+    /// Generations of cloud disks that have a name, as `disk@monday`.
+    pub(crate) snapshots: BTreeMap<Box<str>, VolumeId>,
 }
 
-fn checked_name(name: &str) -> Result<(), VolumeError> {
+pub(crate) fn checked_name(name: &str) -> Result<(), VolumeError> {
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
         return Err(VolumeError::BadName { name: name.into() });
@@ -57,11 +58,12 @@ fn checked_size(size: u64) -> Result<(), VolumeError> {
 
 impl Volumes {
     pub fn new(saved: Vec<VolumeRecord>) -> Volumes {
-        let mut v = Volumes { by_id: BTreeMap::new(), names: BTreeMap::new(), promised: 0 };
+        let mut v = Volumes { by_id: BTreeMap::new(), names: BTreeMap::new(), snapshots: BTreeMap::new() };
         for r in saved {
-            if !r.deleting {
+            if !r.deleting && r.disk.is_none() {
                 v.names.insert(r.name.clone(), r.id);
-                v.promised = v.promised.saturating_add(r.size);
+            } else if !r.deleting && !r.name.is_empty() {
+                v.snapshots.insert(r.name.clone(), r.id);
             }
             v.by_id.insert(r.id, r);
         }
@@ -69,11 +71,16 @@ impl Volumes {
     }
     /// Bytes promised by live volumes.
     pub fn promised(&self) -> u64 {
-        self.promised
+        self.promising().map(|v| v.size).fold(0, u64::saturating_add)
+    }
+    /// A cloud disk's room is that of its generations.
+    fn promising(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.by_id.values().filter(|v| !v.deleting && v.cloud.is_none())
     }
     /// The newest generation of every live volume that replicas fence by. `epoch`: a cloud disk's, whose proxies write there.
     pub fn writers(&self, epoch: impl Fn(VolumeId) -> u32) -> Box<[(VolumeId, u32)]> {
-        let of = |v: &VolumeRecord| (v.id, if v.cloud.is_some() { epoch(v.id) } else { v.attach });
+        let disk = |v: &VolumeRecord| v.disk.or(v.cloud.map(|_| v.id));
+        let of = |v: &VolumeRecord| (v.id, disk(v).map_or(v.attach, &epoch));
         self.by_id.values().filter(|v| !v.deleting).map(of).collect()
     }
     pub fn list(&self) -> Vec<VolumeInfo> {
@@ -83,13 +90,13 @@ impl Volumes {
         let id = self.names.get(name).ok_or_else(|| VolumeError::Unknown { name: name.into() })?;
         Ok(&self.by_id[id])
     }
-    fn find_mut(&mut self, name: &str) -> Result<&mut VolumeRecord, VolumeError> {
+    pub(crate) fn find_mut(&mut self, name: &str) -> Result<&mut VolumeRecord, VolumeError> {
         let id = self.names.get(name).ok_or_else(|| VolumeError::Unknown { name: name.into() })?;
         Ok(self.by_id.get_mut(id).expect("every name has its volume"))
     }
     fn promised_on(&self, limits: &Limits) -> u64 {
-        let mine = |v: &&VolumeRecord| !v.deleting && v.sets.first().is_some_and(|s| limits.sets.contains(s));
-        self.by_id.values().filter(mine).map(|v| v.size).sum()
+        let mine = |v: &&VolumeRecord| v.sets.first().is_some_and(|s| limits.sets.contains(s));
+        self.promising().filter(mine).map(|v| v.size).sum()
     }
     /// Bytes of the largest volume that could be created now.
     pub fn room(&self, limits: &Limits) -> u64 {
@@ -149,23 +156,22 @@ impl Volumes {
             deleting: false,
             to_clear: Vec::new(),
             cloud: None,
+            disk: None,
+            base: None,
             attaches: Vec::new(),
         };
-        self.promised += size;
         self.names.insert(name.into(), id);
         Ok(self.by_id.entry(id).or_insert(record))
     }
-    /// A cloud disk, whose contents are on the sets of a direct volume.
+    /// A cloud disk, whose contents are in generations on the sets of a direct volume: it begins with `first`.
     pub fn create_cloud(
         &mut self,
-        id: VolumeId,
+        (id, first): (VolumeId, VolumeId),
         name: &str,
         shape: Shape,
         by: (Incarnation, u64),
-        limits: &Limits,
-    ) -> Result<&VolumeRecord, VolumeError> {
-        self.may_create(name, shape.bytes)?;
-        self.promise(shape.bytes, 0, limits)?;
+        sets: &[SetId],
+    ) -> &VolumeRecord {
         let record = VolumeRecord {
             id,
             name: name.into(),
@@ -174,21 +180,25 @@ impl Volumes {
             writer: None,
             creator: by,
             stripe_blocks: shape.stripe / BLOCK,
-            sets: limits.sets.clone(),
+            sets: sets.to_vec(),
             offline: false,
             limits: None,
             deleting: false,
             to_clear: Vec::new(),
             cloud: Some(shape),
+            disk: None,
+            base: Some(first),
             attaches: Vec::new(),
         };
         self.names.insert(name.into(), id);
-        self.promised += shape.bytes;
-        Ok(self.by_id.entry(id).or_insert(record))
+        self.by_id.entry(id).or_insert(record)
     }
     /// Live cloud disks.
     pub fn cloud(&self) -> impl Iterator<Item = (VolumeId, Disk)> {
-        let of = |v: &VolumeRecord| Some((v.id, Disk { shape: v.cloud?, sets: v.sets.clone() }));
+        let of = |v: &VolumeRecord| {
+            let backing = self.backing(v.base?);
+            Some((v.id, Disk { shape: v.cloud?, sets: v.sets.clone(), backing }))
+        };
         self.by_id.values().filter(|v| !v.deleting).filter_map(of)
     }
     /// Whether what a cloud disk cannot change may be changed.
@@ -235,7 +245,6 @@ impl Volumes {
             return Err(VolumeError::Shrink { size, current });
         }
         self.promise(size, current, limits)?;
-        self.promised += size - current;
         let v = self.find_mut(name)?;
         v.size = size;
         Ok(v)
@@ -249,10 +258,25 @@ impl Volumes {
         }
         v.deleting = true;
         v.to_clear = v.sets.clone();
-        let (id, size) = (v.id, v.size);
-        self.promised -= size;
+        let id = v.id;
         self.names.remove(name);
         Ok(&self.by_id[&id])
+    }
+    /// Whether the volume is not in use.
+    pub(crate) fn idle(&self, name: &str, layout: &Layout) -> Result<&VolumeRecord, VolumeError> {
+        let v = self.find(name)?;
+        match v.writer {
+            Some(by) => {
+                let gateway = layout.index(by, NodeKind::Client).unwrap_or_default();
+                Err(VolumeError::Attached { name: name.into(), gateway })
+            }
+            None => Ok(v),
+        }
+    }
+    /// Gives a volume's name to another record, or a new name to a volume.
+    pub(crate) fn name(&mut self, name: &str, id: VolumeId, old: &str) {
+        self.names.remove(old);
+        self.names.insert(name.into(), id);
     }
     /// A new writer generation. A repeated request gets the same one, and fences nothing again. True if the record
     /// changed.
@@ -318,5 +342,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         used: 0,
         own: None,
         cloud: v.cloud,
+        frozen: None,
     }
 }

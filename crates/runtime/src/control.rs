@@ -96,6 +96,7 @@ pub enum Answer {
     Volumes(Vec<Volume>),
     Servers(Vec<ServerState>),
     Explained(Explained),
+    Snapshots(Vec<admin::SnapshotInfo>),
     Status(Box<Status>),
     Policy(PolicyState),
     /// The changed keys with their values.

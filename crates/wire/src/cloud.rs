@@ -2,8 +2,9 @@
 
 use rackweave_core::msg::Op;
 use rackweave_core::msg::cloud::{
-    Adopted, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent, Member, Message,
-    Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, Stripe, View, WRITES_MAX, Write,
+    Adopted, Backing, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent,
+    GENERATIONS_MAX, Member, Message, Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape,
+    Stripe, View, WRITES_MAX, Write,
 };
 use rackweave_core::{Epoch, NodeId, VolumeId};
 
@@ -18,7 +19,7 @@ impl Codec for Cloud {
         (Op::Read, 139..=140),
         (Op::Reply, 141..=147),
         (Op::Peer, 148..=156),
-        (Op::Control, 160..=171),
+        (Op::Control, 160..=172),
     ];
 
     fn put(&self, op: Op, w: &mut Writer<'_>) {
@@ -98,6 +99,8 @@ fn get_nodes(r: &mut Reader<'_>) -> Result<Vec<NodeId>, DecodeError> {
 }
 
 wire_struct!(Shape { bytes, segment, stripe, log_copies });
+wire_struct!(Backing { generation, parents });
+wire_list!(VolumeId, "generations", GENERATIONS_MAX as u32, 4);
 wire_struct!(EntryId { serial, generation });
 wire_list!(EntryId, "entries", ENTRIES_MAX as u32, 12);
 wire_enum!(Contents, "contents of a write", { 0 => Data(data), 1 => Zeroes, 2 => Discarded });
@@ -129,6 +132,7 @@ wire_struct!(View {
     adopted,
     next,
     log_copies,
+    fork,
 });
 wire_list!((VolumeId, Epoch, u32), "volumes", VOLUMES_MAX, 12);
 
@@ -158,7 +162,7 @@ wire_enum!(Message, "message of cloud disks", {
     161 => Registered { incarnation },
     162 => Heartbeat { incarnation, sent, views },
     163 => Lease { incarnation, sent },
-    164 => Seal { shape, sets },
+    164 => Seal { shape, sets, backing },
     165 => Sealed { incarnation, drive, metas, segments },
     166 => View(view),
     167 => Gone,
@@ -166,4 +170,5 @@ wire_enum!(Message, "message of cloud disks", {
     169 => Attach { incarnation },
     170 => Lookup { incarnation },
     171 => Fenced { incarnation },
+    172 => Drained { segment },
 });

@@ -2,9 +2,10 @@
 
 use rackweave_core::admin::{
     self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
-    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError,
-    WearStatus,
+    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, VolumeCreate,
+    VolumeError, WearStatus,
 };
+use rackweave_core::msg::cloud::Frozen;
 use rackweave_core::msg::control::{
     ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
     ServerHello, SetRoute, SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -251,6 +252,12 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     17 => ServerEnded { server, incarnation },
     19 => VolumeExplain { size, isolation, own },
     20 => CloudCreate { name, size, segment, log_copies },
+    21 => SnapshotCreate { snapshot },
+    22 => SnapshotRemove { snapshot },
+    23 => SnapshotList { volume },
+    24 => VolumeClone { snapshot, name },
+    25 => VolumeRename { name, to },
+    26 => VolumeRollback { snapshot },
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -260,7 +267,11 @@ wire_enum!(admin::Reply, "answer's data", {
     6 => Rack(status),
     7 => Servers(servers),
     8 => Explained(explained),
+    9 => Snapshots(snapshots),
 });
+wire_list!(Box<str>, "names", VOLUMES_MAX, 4);
+wire_struct!(SnapshotInfo { name, size, made, used, clones });
+wire_list!(SnapshotInfo, "snapshots", VOLUMES_MAX, 25);
 wire_struct!(Explained { refused, servers });
 wire_struct!(OwnRoom { node, channels, dies, clearing, unfit });
 wire_list!(OwnRoom, "servers", SERVERS_MAX, 17);
@@ -277,7 +288,10 @@ const USED: u32 = 1 << 29;
 const OWN: u32 = 1 << 28;
 /// And the shape of a cloud disk.
 const CLOUD: u32 = 1 << 27;
-const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD;
+/// And what a snapshot's reader needs.
+const FROZEN: u32 = 1 << 26;
+const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN;
+wire_struct!(Frozen { shape, backing });
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
 impl Wire for VolumeInfo {
@@ -291,7 +305,8 @@ impl Wire for VolumeInfo {
         let limited = self.limits != VolumeLimits::NONE;
         let flags = if self.class == Class::Copper { OFFLINE } else { 0 } | if limited { LIMITED } else { 0 };
         let flags = flags | if self.used > 0 { USED } else { 0 } | if self.own.is_some() { OWN } else { 0 };
-        let flags = flags | if self.cloud.is_some() { CLOUD } else { 0 };
+        let flags =
+            flags | if self.cloud.is_some() { CLOUD } else { 0 } | if self.frozen.is_some() { FROZEN } else { 0 };
         (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
@@ -304,6 +319,9 @@ impl Wire for VolumeInfo {
         }
         if let Some(cloud) = &self.cloud {
             cloud.put(w);
+        }
+        if let Some(frozen) = &self.frozen {
+            frozen.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -325,8 +343,9 @@ impl Wire for VolumeInfo {
         let used = used.ok_or(DecodeError::UnknownKind { what: "volume's bytes", kind: 0, offset })?;
         let own = if word & OWN != 0 { Some(Wire::get(r)?) } else { None };
         let cloud = if word & CLOUD != 0 { Some(Wire::get(r)?) } else { None };
+        let frozen = if word & FROZEN != 0 { Some(Wire::get(r)?) } else { None };
         let stripe_blocks = word & !FLAGS;
-        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks, class, limits, used, own, cloud })
+        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks, class, limits, used, own, cloud, frozen })
     }
 }
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
@@ -367,6 +386,14 @@ wire_enum!(VolumeError, "reason of a volume", {
     49 => LogCopies { log_copies },
     50 => CloudRoom { size, needs, promised, limit },
     51 => CloudFixed { name },
+    52 => BadSnapshot { name },
+    53 => NoSnapshots { name },
+    54 => UnknownSnapshot { name },
+    55 => BeingMade { name },
+    56 => Generations { name, limit },
+    57 => HasSnapshots { name, snapshots },
+    58 => HasClones { name, clones },
+    59 => Attached { name, gateway },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

@@ -157,7 +157,9 @@ impl VolumeClient {
             Ok(info) => *info,
             Err(e) => {
                 let error = match *e {
-                    admin::VolumeError::Unknown { name } => volume::Error::Unknown { name },
+                    admin::VolumeError::Unknown { name } | admin::VolumeError::BeingMade { name } => {
+                        volume::Error::Unknown { name }
+                    }
                     _ => volume::Error::WrongAnswer,
                 };
                 return self.fail_part(p, error, fx);
@@ -196,6 +198,11 @@ impl VolumeClient {
         }
         if let Job::Attach(a) = &mut pending.job {
             a.stage = AttachStage::Fence;
+        }
+        if self.volumes[v as usize].snapshot.is_some() {
+            // Nobody writes it.
+            self.sets.ask_map(now, fx);
+            return self.finish_if_done(p, fx);
         }
         for share in 0..if mutant!("block.attach.no-fence") { 1 } else { self.volumes[v as usize].striping.sets() } {
             self.submit(p, share, 0, u64::from(share), MsgOp::Fence { attach });

@@ -15,6 +15,7 @@ use rackweave_core::volume;
 use rackweave_core::{BLOCK, Effects, Event, Incarnation, Layout, Node, Payload, SECTOR, Time, VolumeId, msg};
 
 use super::{AttachStage, Job, VolumeClient};
+use crate::volume::Volume;
 
 /// A request by its slot and serial.
 type Asked = (u32, u32);
@@ -96,7 +97,8 @@ fn next_part(job: &mut Job) -> Option<(Op, u32)> {
 impl VolumeClient {
     fn cloud_volume(&self, id: VolumeId) -> Option<u32> {
         let v = *self.volume_index.get(&id)?;
-        self.volumes[v as usize].info.cloud.map(|_| v)
+        let Volume { info, snapshot, .. } = &self.volumes[v as usize];
+        (info.cloud.is_some() || snapshot.is_some()).then_some(v)
     }
     /// Answers what needs nobody.
     pub(super) fn at_once(&self, op: &volume::Op) -> Option<Result<volume::Reply, volume::Error>> {
@@ -115,6 +117,7 @@ impl VolumeClient {
                     volume::Reply::Extents(if len > 0 { vec![all] } else { Vec::new() })
                 })
             }
+            _ if v.snapshot.is_some() => Ok(volume::Reply::Done),
             _ => v.check_writer().map(|()| volume::Reply::Done),
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::trace;
 use rackweave_client::{Composed, Failure, META, Sent, State};
+use rackweave_cloud::map;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
     Block, BlockRange, Body, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, SectorRange,
@@ -10,6 +11,7 @@ use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{BLOCK, Effects, Epoch, SECTORS_PER_BLOCK, Time};
 
 use super::{Message, MsgOp, NONE, VolumeClient, VolumeMessage};
+use crate::snapshot::MapRead;
 
 /// The whole blocks a sector range touches.
 fn blocks_of(r: &SectorRange) -> BlockRange {
@@ -34,8 +36,9 @@ impl MsgOp {
             (MsgOp::Read(range), IoReply::Data(data)) => {
                 data.sectors() == range.count || mutant!("block.stripe.read-short")
             }
+            (MsgOp::Map(read), IoReply::Data(data)) => data.sectors() == read.range.count,
             (MsgOp::Status(_), IoReply::Extents(e)) => e.iter().any(|e| e.len >= u64::from(BLOCK)),
-            (MsgOp::Read(_) | MsgOp::Status(_) | MsgOp::Control(_), _) => false,
+            (MsgOp::Read(_) | MsgOp::Map(_) | MsgOp::Status(_) | MsgOp::Control(_), _) => false,
             (_, reply) => *reply == IoReply::Done,
         }
     }
@@ -43,12 +46,12 @@ impl MsgOp {
         matches!(self, MsgOp::Write { .. } | MsgOp::Zero { .. })
     }
     pub(super) fn is_read(&self) -> bool {
-        matches!(self, MsgOp::Read(_) | MsgOp::Status(_))
+        matches!(self, MsgOp::Read(_) | MsgOp::Map(_) | MsgOp::Status(_))
     }
     /// As the replicas get it.
     fn compose(&self, volume: &VolumeInfo, mutation: Mutation) -> Composed {
         let io = match self {
-            MsgOp::Read(range) => IoRequest::Read { range: *range },
+            MsgOp::Read(range) | MsgOp::Map(MapRead { range, .. }) => IoRequest::Read { range: *range },
             MsgOp::Write { range, data, fua } => IoRequest::Write(Box::new(WriteRequest {
                 range: *range,
                 data: data.clone(),
@@ -201,12 +204,26 @@ impl VolumeClient {
                     s.flushed = s.flushed.max(mark);
                 }
             }
+            MsgOp::Map(read) => return self.on_map_block(p, read, &reply, fx),
             MsgOp::Write { .. } | MsgOp::Zero { .. } => self.mutated(now, m, recovered, fx),
             _ => {}
         }
         self.take_part(p, part, reply, fx);
     }
 
+    /// A block of a snapshot's map.
+    fn on_map_block(&mut self, p: u32, read: MapRead, reply: &IoReply, fx: &mut Effects) {
+        let v = self.pending[p as usize].volume as usize;
+        let (Some(snapshot), IoReply::Data(data)) = (&mut self.volumes[v].snapshot, reply) else { return };
+        match snapshot.found(p, read, data) {
+            Ok(Some(next)) => self.submit(p, next.set, 0, next.block, MsgOp::Map(next)),
+            Ok(None) => {
+                self.cut(p);
+                self.finish_if_done(p, fx);
+            }
+            Err(map::Malformed) => self.fail_part(p, volume::Error::Corrupt, fx),
+        }
+    }
     pub(super) fn fail(&mut self, slot: u32, error: volume::Error, fx: &mut Effects) {
         let m = self.release(slot);
         let refused = m.tries == 0 || (m.tries == 1 && error == volume::Error::NoSpace);
@@ -224,6 +241,11 @@ impl VolumeClient {
         }
         if m.set == META {
             return m;
+        }
+        if let MsgOp::Map(_) = m.what.op
+            && let Some(s) = &mut self.volumes[m.what.volume as usize].snapshot
+        {
+            s.arrived(m.what.pending);
         }
         if let Some(range) = m.what.op.mutates() {
             self.orders[m.set as usize].release(slot, range);

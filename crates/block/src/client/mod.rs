@@ -23,6 +23,7 @@ use rackweave_core::{Effects, Event, Node, Payload, Time, VolumeId};
 use slab::Slab;
 
 use crate::config::ClientConfig;
+use crate::snapshot::MapRead;
 use crate::volume::Volume;
 use disk::Disk;
 use order::SetOrder;
@@ -139,6 +140,8 @@ enum AttachStage {
 #[derive(Debug)]
 enum MsgOp {
     Read(SectorRange),
+    /// Of a snapshot's address map.
+    Map(MapRead),
     Write {
         range: SectorRange,
         data: Payload,

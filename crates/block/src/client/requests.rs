@@ -9,6 +9,7 @@ use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
 use super::{
     Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, Pending, REQUEST_MESSAGES_MAX, VolumeClient,
 };
+use crate::snapshot::Next;
 use crate::status::{self, STATUS_BLOCKS_MAX};
 
 const BLOCK_U64: u64 = BLOCK as u64;
@@ -300,17 +301,21 @@ impl VolumeClient {
             let v = pending.volume as usize;
             match &mut pending.job {
                 Job::Read { at, end, parts } if *at < *end => {
-                    let piece = self.volumes[v].striping.piece(*at, *end);
+                    let vol = &mut self.volumes[v];
+                    let next = vol.snapshot.as_mut().map(|s| s.next(p, *at));
+                    let (volume, stop) = match next {
+                        None => (vol.info.id, *end),
+                        Some(Next::Data(generation, stop)) => (generation, stop.min(*end)),
+                        Some(Next::Map(read)) => return self.submit(p, read.set, 0, read.block, MsgOp::Map(read)),
+                        Some(Next::Wait) => return,
+                    };
+                    let piece = vol.striping.piece(*at, stop);
                     let part = parts.len() as u32;
                     *at += u64::from(piece.len);
                     if part > 0 || *at < *end {
                         parts.push(Payload::Zero { sectors: 0 });
                     }
-                    let range = SectorRange {
-                        volume: self.volumes[v].info.id,
-                        first: piece.first_sector,
-                        count: piece.len / SECTOR,
-                    };
+                    let range = SectorRange { volume, first: piece.first_sector, count: piece.len / SECTOR };
                     self.submit(p, piece.set, part, piece.first_sector / 128, MsgOp::Read(range));
                 }
                 Job::Write { at, end, base, data, fua } if *at < *end => {

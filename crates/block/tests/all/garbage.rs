@@ -34,6 +34,7 @@ fn control(rng: &mut Rng) -> Control {
         used: 0,
         own: None,
         cloud: None,
+        frozen: None,
     };
     let set = SetId(rng.below(5) as u32);
     let members = (0..rng.below(5)).map(|_| vssd(set.0, rng.below(5) as u32)).collect();

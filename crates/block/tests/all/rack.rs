@@ -134,6 +134,7 @@ impl Rack {
             used: 0,
             own: None,
             cloud: None,
+            frozen: None,
         };
         let mut rack = Rack {
             engine: Engine::new(NetState::new(network(), Layout::new(SERVERS, 1), seed), seed),

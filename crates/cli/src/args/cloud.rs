@@ -1,9 +1,9 @@
-//! Options of cloud disks.
+//! Options of cloud disks, and commands about their snapshots.
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use rackweave_config::Size;
 
-use super::size;
+use super::{Json, size};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum VolumeKind {
@@ -25,4 +25,60 @@ pub struct Cloud {
     /// Copies of an entry of a cloud disk's log: 2, or 1, with which a lost server loses answered writes [default: 2]
     #[arg(long, value_name = "N")]
     pub log_copies: Option<u8>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CloudVolume {
+    /// Make a snapshot of a cloud disk; it is a read-only NBD export of its own, VOLUME@SNAPSHOT
+    #[command(after_help = "Example:\n  rackweave volume snapshot disk monday")]
+    Snapshot {
+        name: String,
+        snapshot: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Create a cloud disk that begins with the contents of a snapshot; both share what neither has changed
+    #[command(after_help = "Example:\n  rackweave volume clone disk@monday test")]
+    Clone {
+        /// As VOLUME@SNAPSHOT
+        snapshot: String,
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Give a cloud disk the contents of one of its snapshots again; what was written since is lost
+    #[command(after_help = "Example:\n  rackweave volume rollback disk@monday")]
+    Rollback {
+        /// As VOLUME@SNAPSHOT
+        snapshot: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Rename a volume that no client uses, and with it its snapshots
+    #[command(after_help = "Example:\n  rackweave volume rename disk old-disk")]
+    Rename {
+        name: String,
+        to: String,
+        #[command(flatten)]
+        json: Json,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Snapshot {
+    /// List the snapshots of a cloud disk, or of all
+    #[command(after_help = "Example:\n  rackweave snapshot ls disk")]
+    Ls {
+        volume: Option<String>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Remove a snapshot of which there are no clones
+    #[command(after_help = "Example:\n  rackweave snapshot rm disk@monday")]
+    Rm {
+        /// As VOLUME@SNAPSHOT
+        snapshot: String,
+        #[command(flatten)]
+        json: Json,
+    },
 }

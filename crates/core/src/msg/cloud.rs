@@ -17,6 +17,8 @@ pub const ENTRIES_MAX: usize = 65_536;
 pub const WRITES_MAX: usize = 256;
 /// Most copies of a segment or an entry.
 pub const COPIES_MAX: usize = 9;
+/// Most earlier generations of a volume: each takes four bytes of a seal.
+pub const GENERATIONS_MAX: usize = 1024;
 
 /// How a volume is divided, and how safe its log is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,38 @@ pub struct Shape {
     pub stripe: u32,
     /// Copies of a log entry: 2, or 1 as in the paper.
     pub log_copies: u8,
+}
+
+/// Where a volume's stripes are. Each generation has the addresses of a direct volume of this number in the volume's sets. Stripes
+/// are written in the current one alone; snapshots and clones share the earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backing {
+    pub generation: VolumeId,
+    /// Earlier generations, the newest first. The last one has every stripe that no later one has.
+    pub parents: Vec<VolumeId>,
+}
+
+impl Backing {
+    /// Of a volume without snapshots.
+    pub fn of(generation: VolumeId) -> Backing {
+        Backing { generation, parents: Vec::new() }
+    }
+    /// The backing after a fork, which freezes this one.
+    pub fn forked(&self, generation: VolumeId) -> Backing {
+        let parents = std::iter::once(self.generation).chain(self.parents.iter().copied()).collect();
+        Backing { generation, parents }
+    }
+    /// Generations from the current one back.
+    pub fn chain(&self) -> impl Iterator<Item = VolumeId> {
+        std::iter::once(self.generation).chain(self.parents.iter().copied())
+    }
+}
+
+/// What a reader of a snapshot needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frozen {
+    pub shape: Shape,
+    pub backing: Backing,
 }
 
 /// Position of an entry in a VDisk's log. Serials of one VDisk only increase, over all its epochs.
@@ -210,6 +244,9 @@ pub struct View {
     pub next: Serial,
     /// Copies of a log entry ([`Shape::log_copies`]).
     pub log_copies: u8,
+    /// A snapshot is being made that has what was written up to this serial. Until its fork nothing later reaches the
+    /// storage layer (rule 27).
+    pub fork: Option<Serial>,
 }
 
 impl View {
@@ -304,10 +341,11 @@ pub enum Message {
     },
     /// From now on the server refuses other epochs, and reports what it has. A server that does not know the volume has
     /// nothing of it.
-    /// `sets`: those that its contents are on.
+    /// `sets`: those that its contents are on, by `backing`.
     Seal {
         shape: Shape,
         sets: Vec<SetId>,
+        backing: Backing,
     },
     Sealed {
         incarnation: Incarnation,
@@ -322,6 +360,10 @@ pub enum Message {
     Filled {
         segment: u32,
         node: NodeId,
+    },
+    /// All that a segment has of the snapshot that is being made is in the storage layer.
+    Drained {
+        segment: u32,
     },
     // Clients and the metadata role.
     Attach {
@@ -450,6 +492,7 @@ impl Message {
             | Message::View(_)
             | Message::Gone
             | Message::Filled { .. }
+            | Message::Drained { .. }
             | Message::Attach { .. }
             | Message::Lookup { .. }
             | Message::Fenced { .. } => Op::Control,

@@ -8,6 +8,7 @@ use rackweave_cloud::record;
 use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::types::{EntryId, Extent, Serial};
 use rackweave_cloud::view::{Adopted, Member, Placement, View};
+use rackweave_core::msg::cloud::Backing;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
 
 use crate::bend::{bend, rest};
@@ -76,7 +77,11 @@ fn some_meta_record(u: &mut Unstructured<'_>) -> Result<MetaRecord> {
         return Ok(MetaRecord::Server(NodeId(u.arbitrary()?), Incarnation(u.arbitrary()?), DriveId(u.arbitrary()?)));
     }
     let volume = VolumeId(u.arbitrary()?);
-    let mut r = VolumeRecord::new(SHAPE);
+    let mut r = VolumeRecord::new(
+        SHAPE,
+        Backing { generation: VolumeId(u.arbitrary()?), parents: vec![VolumeId(3); u.int_in_range(0..=3)?] },
+    );
+    r.fork = u.arbitrary::<Option<u32>>()?.map(VolumeId);
     r.epoch = Epoch(u.arbitrary()?);
     r.attached.insert(NodeId(u.arbitrary()?), Incarnation(u.arbitrary()?));
     if u.arbitrary()? {
@@ -96,7 +101,8 @@ fn some_meta_record(u: &mut Unstructured<'_>) -> Result<MetaRecord> {
             adopted: vec![adopted],
             next: Serial(u.arbitrary()?),
             log_copies: u.int_in_range(1..=2)?,
+            fork: u.arbitrary::<Option<u64>>()?.map(Serial),
         });
     }
-    Ok(MetaRecord::Volume(volume, r))
+    Ok(MetaRecord::Volume(volume, Box::new(r)))
 }

@@ -202,9 +202,12 @@ fn volume(u: &mut Unstructured<'_>, any: bool) -> Result<VolumeRecord> {
         if u.arbitrary()? { Some(VolumeLimits { iops: u.arbitrary()?, bytes_per_s: u.arbitrary()? }) } else { None };
     let (whole, blocks) = (u.arbitrary()?, u64::from(u.arbitrary::<u16>()?) + 1);
     let size = if whole { blocks * 4096 } else { u.arbitrary()? };
+    let kind: Option<bool> = if whole { u.arbitrary()? } else { None };
     let shape = Shape { bytes: size, segment: 1 << 30, stripe: 64 << 10, log_copies: 2 };
     Ok(VolumeRecord {
-        cloud: (whole && u.arbitrary()?).then_some(shape),
+        cloud: kind.filter(|disk| *disk).map(|_| shape),
+        disk: kind.filter(|disk| !*disk).map(|_| VolumeId(7)),
+        base: kind.map(|_| VolumeId(8)),
         id: VolumeId(number(u, any, 6)?),
         name: u.choose(&["", "vm0", "vm1", "\u{e4}", "a name"])?.to_string().into(),
         size,

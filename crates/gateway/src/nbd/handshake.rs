@@ -240,13 +240,16 @@ impl Session {
         self.refuse_option(option, code, &error);
     }
 
-    fn transmission_flags(&self) -> u16 {
+    fn transmission_flags(&self, volume: &VolumeInfo) -> u16 {
         let df = if self.structured { tx::SEND_DF } else { 0 };
+        if volume.frozen.is_some() {
+            return tx::HAS_FLAGS | tx::READ_ONLY | tx::SEND_FLUSH | tx::CAN_MULTI_CONN | df;
+        }
         tx::HAS_FLAGS | tx::SEND_FLUSH | tx::SEND_FUA | tx::SEND_TRIM | tx::SEND_WRITE_ZEROES | tx::CAN_MULTI_CONN | df
     }
 
     fn export(&mut self, option: u32, want_name: bool, volume: VolumeInfo) {
-        let (size, flags) = (volume.size, self.transmission_flags());
+        let (size, flags) = (volume.size, self.transmission_flags(&volume));
         if option == opt::EXPORT_NAME {
             let pad = if self.no_zeroes { 0 } else { 124 };
             self.output.small(|b| {

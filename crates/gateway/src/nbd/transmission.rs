@@ -253,6 +253,7 @@ fn chunk_header(b: &mut bytes::BytesMut, kind: u16, cookie: u64, len: u32) {
 fn errno(c: &Command, e: &volume::Error) -> Errno {
     match e {
         volume::Error::NoSpace => Errno::NoSpc,
+        volume::Error::ReadOnly { .. } => Errno::Perm,
         volume::Error::OutOfRange { .. } if matches!(c.kind, cmd::WRITE | cmd::WRITE_ZEROES) => Errno::NoSpc,
         volume::Error::OutOfRange { .. } | volume::Error::Unaligned { .. } => Errno::Inval,
         volume::Error::Fenced { .. } | volume::Error::NotAttached { .. } | volume::Error::Unknown { .. } => {

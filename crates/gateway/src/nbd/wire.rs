@@ -47,6 +47,7 @@ pub mod info {
 /// Transmission flags.
 pub mod tx {
     pub const HAS_FLAGS: u16 = 1 << 0;
+    pub const READ_ONLY: u16 = 1 << 1;
     pub const SEND_FLUSH: u16 = 1 << 2;
     pub const SEND_FUA: u16 = 1 << 3;
     pub const SEND_TRIM: u16 = 1 << 5;
@@ -91,6 +92,7 @@ pub const BASE_ALLOCATION_ID: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Errno {
+    Perm = 1,
     Io = 5,
     NoMem = 12,
     Inval = 22,

@@ -26,6 +26,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         used: 0,
         own: None,
         cloud: None,
+        frozen: None,
     }
 }
 

@@ -31,6 +31,8 @@ fn volume() -> VolumeRecord {
         deleting: true,
         to_clear: vec![SetId(1)],
         cloud: None,
+        disk: None,
+        base: None,
         attaches: vec![AttachRecord { client: Incarnation(9), request: 11, attach: 2 }],
     }
 }

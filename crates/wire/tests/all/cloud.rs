@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use rackweave_core::msg::cloud::{
-    Adopted, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent, Member, Message,
-    Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, Stripe, View, Write,
+    Adopted, Backing, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent, Member,
+    Message, Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, Stripe, View, Write,
 };
 use rackweave_core::msg::{Body, Class, Header, Op, Packet};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Payload, SetId, Time, VolumeId, VssdId};
@@ -57,6 +57,7 @@ fn view() -> View {
         adopted: vec![adopted()],
         next: Serial(17),
         log_copies: 2,
+        fork: Some(Serial(16)),
     }
 }
 
@@ -65,6 +66,7 @@ fn samples() -> Vec<(&'static str, Message)> {
     let shape = Shape { bytes: 1 << 40, segment: 64 << 30, stripe: 64 << 10, log_copies: 2 };
     let zeroes = Write { contents: Contents::Zeroes, ..write() };
     let discard = Write { contents: Contents::Discarded, ..write() };
+    let backing = Backing { generation: VolumeId(6), parents: vec![VolumeId(5)] };
     let batch = Batch {
         writes: vec![write(), zeroes, discard],
         merged: Serial(4),
@@ -106,7 +108,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("registered", Message::Registered { incarnation }),
         ("heartbeat", Message::Heartbeat { incarnation, sent: Time(14), views: vec![(VolumeId(5), Epoch(6), 1)] }),
         ("lease", Message::Lease { incarnation, sent: Time(14) }),
-        ("seal", Message::Seal { shape, sets: vec![SetId(4), SetId(2)] }),
+        ("seal", Message::Seal { shape, sets: vec![SetId(4), SetId(2)], backing }),
         (
             "sealed",
             Message::Sealed {
@@ -122,6 +124,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("attach", Message::Attach { incarnation }),
         ("lookup", Message::Lookup { incarnation }),
         ("fenced", Message::Fenced { incarnation }),
+        ("drained", Message::Drained { segment }),
     ]
 }
 
@@ -151,7 +154,7 @@ fn vectors() {
         kinds.insert(body[0]);
         now.push(format!("{name} {}", hex(body)));
     }
-    assert_eq!(kinds.len(), 33, "every kind of message");
+    assert_eq!(kinds.len(), 34, "every kind of message");
     let stored: Vec<&str> = VECTORS.lines().filter(|l| !l.starts_with('#')).collect();
     assert_eq!(stored, now);
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rackweave_core::admin::{
     self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
-    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, Unfit, VolumeCreate, VolumeError,
-    WearStatus,
+    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, VolumeCreate,
+    VolumeError, WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -457,7 +457,13 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(19) {
+        match self.below(25) {
+            19 => admin::Op::SnapshotCreate { snapshot: self.text() },
+            20 => admin::Op::SnapshotRemove { snapshot: self.text() },
+            21 => admin::Op::SnapshotList { volume: self.bool().then(|| self.text()) },
+            22 => admin::Op::VolumeClone { snapshot: self.text(), name: self.text() },
+            23 => admin::Op::VolumeRename { name: self.text(), to: self.text() },
+            24 => admin::Op::VolumeRollback { snapshot: self.text() },
             11 => admin::Op::VolumeExplain {
                 size: self.u64(),
                 isolation: self.bool().then(|| self.isolation()),
@@ -520,16 +526,24 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 5, // the highest bits are flags
+            stripe_blocks: self.u32() >> 6, // the highest bits are flags
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },
             own: self.bool().then(|| self.own()),
             cloud: self.bool().then(|| self.shape()),
+            frozen: self.bool().then(|| Box::new(self.frozen())),
         }
     }
     fn data(&mut self) -> admin::Reply {
-        match self.below(6) {
+        match self.below(7) {
+            6 => admin::Reply::Snapshots(self.list(3, |d| SnapshotInfo {
+                name: d.text(),
+                size: d.u64(),
+                made: d.bool(),
+                used: d.u64(),
+                clones: d.list(3, Draw::text),
+            })),
             5 => admin::Reply::Explained(Box::new(Explained {
                 refused: self.bool().then(|| self.volume_error().into()),
                 servers: self.list(3, |d| OwnRoom {
@@ -597,7 +611,15 @@ impl Draw {
         }
     }
     fn volume_error(&mut self) -> VolumeError {
-        match self.below(20) {
+        match self.below(28) {
+            20 => VolumeError::BadSnapshot { name: self.text() },
+            21 => VolumeError::NoSnapshots { name: self.text() },
+            22 => VolumeError::UnknownSnapshot { name: self.text() },
+            23 => VolumeError::BeingMade { name: self.text() },
+            24 => VolumeError::Generations { name: self.text(), limit: self.u32() },
+            25 => VolumeError::HasSnapshots { name: self.text(), snapshots: self.list(3, Draw::text) },
+            26 => VolumeError::HasClones { name: self.text(), clones: self.list(3, Draw::text) },
+            27 => VolumeError::Attached { name: self.text(), gateway: self.u32() },
             15 => VolumeError::NoCloud,
             16 => VolumeError::Segment { segment: self.u64(), stripe: self.u32(), size: self.u64(), most: self.u32() },
             17 => VolumeError::LogCopies { log_copies: self.u32() as u8 },

@@ -1,8 +1,8 @@
 //! Messages of cloud disks, as the other packets are drawn.
 
 use rackweave_core::msg::cloud::{
-    Adopted, Batch, Cloud, Contents, EntryId, EntryKind, EntryMeta, Extent, Member, Message, Placement, Position,
-    ReadResult, SegmentReport, Serial, Shape, Stripe, View, Write,
+    Adopted, Backing, Batch, Cloud, Contents, EntryId, EntryKind, EntryMeta, Extent, Frozen, Member, Message,
+    Placement, Position, ReadResult, SegmentReport, Serial, Shape, Stripe, View, Write,
 };
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
 
@@ -61,6 +61,12 @@ impl Draw {
         let (bytes, segment, stripe) = (self.u64(), self.u64(), self.u32());
         Shape { bytes, segment, stripe, log_copies: self.u32() as u8 }
     }
+    fn backing(&mut self) -> Backing {
+        Backing { generation: VolumeId(self.u32()), parents: self.list(3, |d| VolumeId(d.u32())) }
+    }
+    pub(super) fn frozen(&mut self) -> Frozen {
+        Frozen { shape: self.shape(), backing: self.backing() }
+    }
     fn of_disk(&mut self) -> Message {
         let depth = self.u32();
         match self.below(8) {
@@ -116,7 +122,7 @@ impl Draw {
     }
     fn of_epoch(&mut self) -> Message {
         let incarnation = self.incarnation_of_run();
-        match self.below(9) {
+        match self.below(10) {
             0 => Message::Register { incarnation, drive: self.drive_id() },
             1 => Message::Registered { incarnation },
             2 => {
@@ -124,7 +130,7 @@ impl Draw {
                 Message::Heartbeat { incarnation, sent: Time(self.u64()), views }
             }
             3 => Message::Lease { incarnation, sent: Time(self.u64()) },
-            4 => Message::Seal { shape: self.shape(), sets: self.list(3, |d| SetId(d.u32())) },
+            4 => Message::Seal { shape: self.shape(), sets: self.list(3, |d| SetId(d.u32())), backing: self.backing() },
             5 => {
                 let metas = self.list(4, Draw::meta);
                 let report = |d: &mut Draw| SegmentReport { segment: d.u32(), last: d.u64(), merged: d.serial() };
@@ -132,7 +138,8 @@ impl Draw {
             }
             6 => Message::View(Box::new(self.cloud_view())),
             7 => Message::Gone,
-            _ => Message::Fenced { incarnation },
+            8 => Message::Fenced { incarnation },
+            _ => Message::Drained { segment: self.u32() },
         }
     }
     fn cloud_view(&mut self) -> View {
@@ -152,6 +159,7 @@ impl Draw {
             adopted: self.list(3, adopted),
             next: self.serial(),
             log_copies: self.u32() as u8,
+            fork: self.bool().then(|| self.serial()),
         }
     }
 }

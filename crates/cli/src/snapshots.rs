@@ -1,0 +1,85 @@
+//! Commands about snapshots of cloud disks.
+
+use std::io::Write;
+use std::time::Duration;
+
+use rackweave_core::admin::{self, SnapshotInfo};
+use rackweave_net::ask::Target;
+use rackweave_runtime::control::Answer;
+
+use crate::args::{CloudVolume, Json, Snapshot};
+use crate::ask::{Refused, ask};
+use crate::{Failure, show};
+
+/// How often a snapshot that is being made is looked at.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+
+fn list(way: &Target, volume: Option<&str>) -> Result<Vec<SnapshotInfo>, Failure> {
+    match ask(way, admin::Op::SnapshotList { volume: volume.map(Into::into) })? {
+        Answer::Snapshots(all) => Ok(all),
+        _ => Err(Refused::Unexpected.into()),
+    }
+}
+
+/// Makes a snapshot, and waits until it is made: it has what was written before.
+fn make(way: &Target, volume: &str, name: &str) -> Result<SnapshotInfo, Failure> {
+    let snapshot = format!("{volume}@{name}");
+    ask(way, admin::Op::SnapshotCreate { snapshot: snapshot.as_str().into() })?;
+    loop {
+        let known = list(way, Some(volume))?.into_iter().find(|s| *s.name == *snapshot);
+        match known {
+            Some(s) if s.made => return Ok(s),
+            Some(_) => std::thread::sleep(LOOK_INTERVAL),
+            None => {
+                let why = "servers did not answer, or a replica set has no room; the disk goes on without it";
+                return Err(Refused::Because(format!("snapshot {snapshot:?} was given up: {why}")).into());
+            }
+        }
+    }
+}
+
+fn print(json: &Json, value: &serde_json::Value, text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match json.json {
+        true => writeln!(out, "{}", value)?,
+        false if text.is_empty() => {}
+        false => writeln!(out, "{text}")?,
+    }
+    Ok(())
+}
+
+pub fn volume(way: &Target, command: &CloudVolume) -> Result<(), Failure> {
+    let (op, json) = match command {
+        CloudVolume::Snapshot { name, snapshot, json } => {
+            let made = make(way, name, snapshot)?;
+            return print(json, &serde_json::to_value(&made)?, &show::snapshots(std::slice::from_ref(&made)));
+        }
+        CloudVolume::Clone { snapshot, name, json } => {
+            (admin::Op::VolumeClone { snapshot: snapshot.as_str().into(), name: name.as_str().into() }, json)
+        }
+        CloudVolume::Rollback { snapshot, json } => {
+            (admin::Op::VolumeRollback { snapshot: snapshot.as_str().into() }, json)
+        }
+        CloudVolume::Rename { name, to, json } => {
+            (admin::Op::VolumeRename { name: name.as_str().into(), to: to.as_str().into() }, json)
+        }
+    };
+    match ask(way, op)? {
+        Answer::Volume(v) => print(json, &serde_json::to_value(&v)?, &show::volume(&v)),
+        Answer::Done => print(json, &serde_json::json!({}), ""),
+        _ => Err(Refused::Unexpected.into()),
+    }
+}
+
+pub fn snapshot(way: &Target, command: &Snapshot) -> Result<(), Failure> {
+    match command {
+        Snapshot::Ls { volume, json } => {
+            let all = list(way, volume.as_deref())?;
+            print(json, &serde_json::to_value(&all)?, &show::snapshots(&all))
+        }
+        Snapshot::Rm { snapshot, json } => {
+            ask(way, admin::Op::SnapshotRemove { snapshot: snapshot.as_str().into() })?;
+            print(json, &serde_json::json!({}), "")
+        }
+    }
+}

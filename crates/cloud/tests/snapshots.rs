@@ -1,0 +1,101 @@
+//! Snapshots of the disk, and what each must have: as one read of all sectors between the seal of the epoch in which it is made and
+//! the time at which that epoch's view is known. No write is answered between the two, so a later one must not be seen.
+
+use rackweave_core::msg::cloud::Backing;
+use rackweave_core::{Epoch, Payload, VolumeId};
+use rackweave_history::OpId;
+
+use crate::world::{VOLUME, World};
+
+/// Generations of the disk count from here.
+const FIRST: u32 = 100;
+
+#[derive(Default)]
+pub struct Snapshots {
+    /// Generations that were named.
+    named: u32,
+    /// Reads that began before a step, and the last epoch then.
+    begun: Vec<(Epoch, OpId)>,
+    /// The read of the epoch whose view was seen, by epoch.
+    point: Option<(Epoch, OpId)>,
+    /// The disk's epoch and its generations when they were seen last.
+    epoch: Epoch,
+    seen: Option<Backing>,
+    /// Frozen generations and what they had when they were frozen.
+    made: Vec<(Backing, Payload)>,
+}
+
+impl Snapshots {
+    /// Frozen generations.
+    pub fn made(&self) -> usize {
+        self.made.len()
+    }
+}
+
+impl World {
+    /// Begins a snapshot. False: one is being made, or the metadata role is down.
+    pub fn snapshot(&mut self) -> bool {
+        let next = VolumeId(FIRST + self.snapshots.named);
+        self.begin_read();
+        let begun = self.with_meta(|meta, fx| meta.snapshot(VOLUME, next, fx)).unwrap_or(false);
+        self.snapshots.named += u32::from(begun);
+        begun
+    }
+    pub fn abort_snapshot(&mut self) {
+        self.with_meta(|meta, _| meta.abort_snapshot(VOLUME));
+    }
+    pub fn snapshot_under_way(&self) -> bool {
+        self.meta().and_then(|m| m.backing(VOLUME)).is_none_or(|(_, next)| next.is_some())
+    }
+
+    pub(crate) fn before_step(&mut self) {
+        if let Some(epoch) = self.meta().and_then(|m| m.epoch(VOLUME)) {
+            self.snapshots.epoch = epoch;
+        }
+        if self.snapshot_under_way() {
+            self.begin_read();
+        }
+    }
+    fn begin_read(&mut self) {
+        let epoch = self.meta().and_then(|m| m.epoch(VOLUME)).unwrap_or(self.snapshots.epoch);
+        self.history.at(self.engine.now());
+        let op = self.history.read(VOLUME, 0, self.striping.sectors() as u32);
+        self.snapshots.begun.push((epoch, op));
+    }
+    pub(crate) fn after_step(&mut self) {
+        let Some(meta) = self.meta() else { return };
+        let Some((backing, _)) = meta.backing(VOLUME) else { return };
+        let backing = backing.clone();
+        let view = meta.view(VOLUME).filter(|v| v.fork.is_some()).map(|v| v.epoch);
+        let last = self.snapshots.point.map(|p| p.0);
+        if let Some(epoch) = view.filter(|e| Some(*e) != last) {
+            let before = self.snapshots.begun.iter().rev().find(|(e, _)| *e < epoch);
+            // An epoch that a crashed metadata role had not recorded begins again under its number.
+            let (_, op) = *before.or(self.snapshots.begun.first()).expect("a step began before the epoch");
+            self.history.at(self.engine.now());
+            self.history.ended(op);
+            self.snapshots.point = Some((epoch, op));
+            self.snapshots.begun.retain(|(e, _)| *e >= epoch);
+        }
+        let before = self.snapshots.seen.replace(backing.clone());
+        if let Some(frozen) = before.filter(|b| *b != backing) {
+            let contents = self.storage.borrow().contents(&frozen, self.striping);
+            if let Some((_, op)) = self.snapshots.point.take() {
+                self.history.saw(op, &contents);
+            }
+            self.snapshots.made.push((frozen, contents));
+        }
+    }
+    /// # Errors
+    /// A frozen generation that has changed.
+    pub fn snapshots_unchanged(&self) -> Result<(), String> {
+        for (frozen, then) in &self.snapshots.made {
+            let now = self.storage.borrow().contents(frozen, self.striping);
+            let differs = (0..now.sectors()).find(|i| now.identity(*i) != then.identity(*i));
+            if let Some(sector) = differs {
+                return Err(format!("sector {sector} of frozen generation {} has changed", frozen.generation));
+            }
+        }
+        Ok(())
+    }
+}

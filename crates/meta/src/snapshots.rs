@@ -1,0 +1,372 @@
+//! Snapshots of cloud disks and what is made of them: clones, rollbacks, other names (protocol rule 27).
+//!
+//! Each generation of a disk has a record as a volume has, with its disk and its parent; a snapshot is a name of one that is frozen. The
+//! role says whether it is: a named generation that is still the disk's current one is being made ([`Making`]). A generation that no
+//! disk and no snapshot needs is dropped as a deleted volume.
+//!
+//! A power cut is harmless: the records of a snapshot are durable before the role hears of it, and the role's decides. One that the role does not
+//! make after a restart loses its name.
+
+use std::collections::BTreeSet;
+
+use rackweave_cloud::map;
+use rackweave_cloud::stripe::{Shape, Striping};
+use rackweave_core::admin::{self, SnapshotInfo, VolumeError};
+use rackweave_core::msg::cloud::{Backing, Frozen, GENERATIONS_MAX};
+use rackweave_core::volume::VolumeInfo;
+use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
+
+use crate::Meta;
+use crate::codec::VolumeRecord;
+use crate::volumes::{self, Limits, Volumes, checked_name};
+
+/// A snapshot that is not made by then is given up: a set without room, or servers that do not answer, hold up all writes.
+const PATIENCE: Span = Span::from_secs(20);
+
+/// A snapshot that is being made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Making {
+    frozen: VolumeId,
+    next: VolumeId,
+    /// The write after which the role may begin.
+    write: u64,
+    /// Since when the role makes it.
+    since: Option<Time>,
+}
+
+/// The disk's name in a snapshot's.
+fn disk_of(snapshot: &str) -> Result<&str, VolumeError> {
+    let bad = || VolumeError::BadSnapshot { name: snapshot.into() };
+    let (disk, name) = snapshot.split_once('@').ok_or_else(bad)?;
+    checked_name(disk).and_then(|()| checked_name(name)).map_err(|_| bad())?;
+    Ok(disk)
+}
+
+impl Volumes {
+    pub fn is_snapshot(&self, name: &str) -> bool {
+        self.snapshots.contains_key(name)
+    }
+    fn snapshot(&self, name: &str) -> Result<&VolumeRecord, VolumeError> {
+        disk_of(name)?;
+        let id = self.snapshots.get(name).ok_or_else(|| VolumeError::UnknownSnapshot { name: name.into() })?;
+        Ok(&self.by_id[id])
+    }
+    /// Snapshots of a disk.
+    fn snapshots_of(&self, disk: VolumeId) -> impl Iterator<Item = &VolumeRecord> {
+        self.snapshots.values().map(|id| &self.by_id[id]).filter(move |v| v.disk == Some(disk))
+    }
+    /// Deleting a volume would delete its snapshots.
+    pub fn has_no_snapshots(&self, name: &str) -> Result<(), VolumeError> {
+        let snapshots: Vec<Box<str>> = self.snapshots_of(self.find(name)?.id).map(|v| v.name.clone()).collect();
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        Err(VolumeError::HasSnapshots { name: name.into(), snapshots })
+    }
+    fn clones_of(&self, generation: VolumeId) -> Vec<Box<str>> {
+        // A disk that was rolled back begins with a snapshot of its own.
+        let origin = |v: &VolumeRecord| {
+            let own = |g: &VolumeId| self.by_id.get(g).is_some_and(|g| g.disk == Some(v.id));
+            self.backing(v.base?).chain().find(|g| !own(g))
+        };
+        let clones = self.by_id.values().filter(|v| !v.deleting && v.cloud.is_some() && origin(v) == Some(generation));
+        clones.map(|v| v.name.clone()).collect()
+    }
+    /// A generation and those before.
+    pub fn backing(&self, generation: VolumeId) -> Backing {
+        let parent = |g: &VolumeId| self.by_id.get(g).and_then(|v| v.base);
+        let parents = std::iter::successors(parent(&generation), parent).take(GENERATIONS_MAX).collect();
+        Backing { generation, parents }
+    }
+    /// Bytes that a generation promises: its disk's, and its map.
+    fn generation_bytes(shape: &Shape) -> u64 {
+        let map = Striping::of(shape).map_or(0, map::blocks);
+        shape.bytes.saturating_add(map.saturating_mul(u64::from(BLOCK)))
+    }
+    /// Whether there is room for one more generation of such a disk. Its map has the upper half of the addresses.
+    pub fn promise_generation(&self, shape: &Shape, limits: &Limits) -> Result<(), VolumeError> {
+        let limits = Limits { volume: limits.volume / 2, sets: limits.sets.clone(), ..*limits };
+        self.promise(Self::generation_bytes(shape), 0, &limits)
+    }
+    pub fn add_generation(&mut self, id: VolumeId, disk: VolumeId, base: Option<VolumeId>) {
+        let Some(v) = self.by_id.get(&disk) else { return };
+        let size = v.cloud.as_ref().map_or(0, Self::generation_bytes);
+        let (name, cloud) = ("".into(), None);
+        let record =
+            VolumeRecord { id, name, size, cloud, disk: Some(disk), base, attach: 0, writer: None, ..v.clone() };
+        self.by_id.insert(id, VolumeRecord { attaches: Vec::new(), limits: None, ..record });
+    }
+    fn generations(&self) -> impl Iterator<Item = &VolumeRecord> {
+        self.by_id.values().filter(|v| v.disk.is_some() && !v.deleting)
+    }
+}
+
+impl Meta {
+    /// The role's word on a disk's generations.
+    fn backing(&self, disk: VolumeId) -> Option<(&Backing, Option<VolumeId>)> {
+        self.cloud.as_ref()?.role.backing(disk)
+    }
+    fn is_made(&self, snapshot: &VolumeRecord) -> bool {
+        let current = snapshot.disk.and_then(|d| self.backing(d)).map(|(b, _)| b.generation);
+        current.is_some_and(|c| c != snapshot.id)
+    }
+    /// A disk that nobody can be making a snapshot of.
+    fn disk(&self, name: &str) -> Result<(VolumeId, Shape), VolumeError> {
+        let v = self.volumes.find(name)?;
+        let shape = v.cloud.ok_or_else(|| VolumeError::NoSnapshots { name: name.into() })?;
+        if let Some(m) = self.cloud.as_ref().and_then(|c| c.making.get(&v.id)) {
+            let name = self.volumes.by_id.get(&m.frozen).map_or("", |v| &v.name);
+            return Err(VolumeError::BeingMade { name: name.into() });
+        }
+        Ok((v.id, shape))
+    }
+    /// The limits of the sets that a disk is on.
+    fn limits_of(&self, disk: VolumeId) -> Limits {
+        let sets = self.volumes.by_id.get(&disk).map(|v| v.sets.clone()).unwrap_or_default();
+        let level = self.limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
+        level.unwrap_or(&self.limits[0]).clone()
+    }
+    fn snapshot_info(&self, v: &VolumeRecord) -> SnapshotInfo {
+        let made = self.is_made(v);
+        let shape = v.disk.and_then(|d| self.volumes.by_id.get(&d)?.cloud);
+        let clones = self.volumes.clones_of(v.id);
+        let used = self.with_use(volumes::info(v)).used;
+        SnapshotInfo { name: v.name.clone(), size: shape.map_or(0, |s| s.bytes), made, used, clones }
+    }
+
+    pub(crate) fn snapshot_op(&mut self, op: &admin::Op, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
+        match op {
+            admin::Op::SnapshotCreate { snapshot } => self.create_snapshot(snapshot, by),
+            admin::Op::SnapshotRemove { snapshot } => self.remove_snapshot(snapshot),
+            admin::Op::VolumeClone { snapshot, name } => self.clone_snapshot(snapshot, name, by),
+            admin::Op::VolumeRename { name, to } => self.rename(name, to),
+            admin::Op::VolumeRollback { snapshot } => self.roll_back(snapshot),
+            _ => Err(admin::Error::NotServed),
+        }
+    }
+    fn create_snapshot(&mut self, name: &str, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
+        let disk = disk_of(name)?;
+        if let Ok(v) = self.volumes.snapshot(name) {
+            let again = by.0 != Incarnation(0) && v.creator == by;
+            let duplicate = VolumeError::Duplicate { name: name.into() };
+            return if again {
+                Ok(admin::Reply::Snapshots(vec![self.snapshot_info(v)]))
+            } else {
+                Err(duplicate.into())
+            };
+        }
+        let (id, shape) = self.disk(disk)?;
+        let limits = self.limits_of(id);
+        self.volumes.may_be(shape.bytes)?;
+        self.volumes.promise_generation(&shape, &limits)?;
+        let Some(backing) = self.backing(id).map(|b| b.0.clone()) else { return Err(VolumeError::NoCloud.into()) };
+        if backing.parents.len() >= GENERATIONS_MAX {
+            let limit = GENERATIONS_MAX as u32;
+            return Err(VolumeError::Generations { name: disk.into(), limit }.into());
+        }
+        let (frozen, next) = (backing.generation, VolumeId(self.rack.next_volume));
+        self.volume_id_taken();
+        self.volumes.add_generation(next, id, Some(frozen));
+        if let Some(v) = self.volumes.by_id.get_mut(&frozen) {
+            (v.name, v.creator) = (name.into(), by);
+        }
+        self.volumes.snapshots.insert(name.into(), frozen);
+        self.put_volume(next);
+        let write = self.put_volume(frozen);
+        if let Some(cloud) = &mut self.cloud {
+            cloud.making.insert(id, Making { frozen, next, write, since: None });
+        }
+        let infos = self.volumes.snapshot(name).map(|v| vec![self.snapshot_info(v)]);
+        Ok(admin::Reply::Snapshots(infos?))
+    }
+    /// After a restart: snapshots that the role goes on with, and those that it does not know.
+    pub(crate) fn find_snapshots(&mut self) {
+        let disks: Vec<VolumeId> = self.volumes.cloud().map(|(id, _)| id).collect();
+        for disk in disks {
+            let Some((backing, next)) = self.backing(disk) else { continue };
+            let (frozen, named) = (backing.generation, self.volumes.by_id.get(&backing.generation));
+            let named = named.is_some_and(|v| !v.name.is_empty());
+            let Some(cloud) = &mut self.cloud else { return };
+            match next.filter(|_| named) {
+                Some(next) => {
+                    let since = Some(Time::ZERO);
+                    cloud.making.insert(disk, Making { frozen, next, write: 0, since });
+                }
+                None => {
+                    cloud.role.abort_snapshot(disk);
+                    self.unname(frozen);
+                }
+            }
+        }
+        self.drop_generations();
+    }
+    /// Goes on with snapshots that are being made.
+    pub(crate) fn review_snapshots(&mut self, now: Time, fx: &mut Effects) {
+        let Some(cloud) = self.cloud.as_mut().filter(|c| !c.making.is_empty()) else { return };
+        let mut ended = Vec::new();
+        let making: Vec<VolumeId> = cloud.making.keys().copied().collect();
+        for disk in making {
+            let Some(Making { frozen, next, write, since }) = cloud.making.get(&disk).copied() else { continue };
+            let mut begun = true;
+            if since.is_none_or(|at| at == Time::ZERO) {
+                if since.is_none() && !self.out.is_durable(write) {
+                    continue;
+                }
+                if since.is_none() {
+                    cloud.act(fx, |role, fx| begun = role.snapshot(disk, next, fx));
+                }
+                cloud.making.insert(disk, Making { frozen, next, write, since: Some(now) });
+            }
+            let made = cloud.role.backing(disk).is_some_and(|(b, _)| b.generation != frozen);
+            if made {
+                cloud.making.remove(&disk);
+            } else if !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE) {
+                cloud.role.abort_snapshot(disk);
+                cloud.making.remove(&disk);
+                ended.push(frozen);
+            }
+        }
+        for frozen in ended {
+            self.unname(frozen);
+            self.drop_generations();
+        }
+    }
+    /// The generation is no snapshot.
+    fn unname(&mut self, generation: VolumeId) {
+        let Some(v) = self.volumes.by_id.get_mut(&generation).filter(|v| !v.name.is_empty()) else { return };
+        let name = std::mem::take(&mut v.name);
+        self.volumes.snapshots.remove(&name);
+        self.put_volume(generation);
+    }
+    /// Drops generations that nobody needs.
+    pub(crate) fn drop_generations(&mut self) {
+        let Some(cloud) = &self.cloud else { return };
+        let disks = self.volumes.cloud().filter_map(|(id, _)| Some(cloud.role.backing(id)?.0.generation));
+        let making = cloud.making.values().flat_map(|m| [m.frozen, m.next]);
+        let named = self.volumes.snapshots.values().copied();
+        let ends: BTreeSet<VolumeId> = disks.chain(making).chain(named).collect();
+        let needed: BTreeSet<VolumeId> =
+            ends.into_iter().flat_map(|g| self.volumes.backing(g).chain().collect::<Vec<_>>()).collect();
+        let gone: Vec<VolumeId> = self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains(g)).collect();
+        for id in gone {
+            let Some(v) = self.volumes.by_id.get_mut(&id) else { continue };
+            v.deleting = true;
+            v.to_clear = v.sets.clone();
+            let sets = v.sets.clone();
+            self.clearing.add(id, &sets);
+            self.put_volume(id);
+        }
+    }
+
+    fn remove_snapshot(&mut self, name: &str) -> Result<admin::Reply, admin::Error> {
+        let v = self.volumes.snapshot(name)?;
+        let (id, clones) = (v.id, self.volumes.clones_of(v.id));
+        if !self.is_made(v) {
+            return Err(VolumeError::BeingMade { name: name.into() }.into());
+        }
+        if !clones.is_empty() {
+            return Err(VolumeError::HasClones { name: name.into(), clones }.into());
+        }
+        self.unname(id);
+        self.drop_generations();
+        Ok(admin::Reply::Done)
+    }
+    pub(crate) fn list_snapshots(&self, volume: Option<&str>) -> Result<admin::Reply, admin::Error> {
+        let disk = volume.map(|name| Ok::<_, VolumeError>(self.volumes.find(name)?.id)).transpose()?;
+        let all = self.volumes.snapshots.values().map(|id| &self.volumes.by_id[id]);
+        let of = all.filter(|v| disk.is_none_or(|d| v.disk == Some(d)));
+        let mut of: Vec<&VolumeRecord> = of.collect();
+        of.sort_by_key(|v| (v.disk, v.id));
+        Ok(admin::Reply::Snapshots(of.into_iter().map(|v| self.snapshot_info(v)).collect()))
+    }
+    /// What a client needs to read a snapshot.
+    pub(crate) fn snapshot_to_read(&self, name: &str) -> Result<VolumeInfo, VolumeError> {
+        let v = self.volumes.snapshot(name)?;
+        if !self.is_made(v) {
+            return Err(VolumeError::BeingMade { name: name.into() });
+        }
+        let shape = v.disk.and_then(|d| self.volumes.by_id.get(&d)?.cloud).ok_or(VolumeError::NoCloud)?;
+        let frozen = Frozen { shape, backing: self.volumes.backing(v.id) };
+        Ok(VolumeInfo { size: shape.bytes, frozen: Some(Box::new(frozen)), ..volumes::info(v) })
+    }
+
+    fn clone_snapshot(
+        &mut self,
+        snapshot: &str,
+        name: &str,
+        by: (Incarnation, u64),
+    ) -> Result<admin::Reply, admin::Error> {
+        if self.volumes.created_by(name, by) {
+            return Ok(admin::Reply::Volume(volumes::info(self.volumes.find(name)?)));
+        }
+        let VolumeInfo { id: frozen, frozen: read, sets, .. } = self.snapshot_to_read(snapshot)?;
+        let Some(Frozen { shape, backing }) = read.map(|r| *r) else { return Err(VolumeError::NoCloud.into()) };
+        self.volumes.may_create(name, shape.bytes)?;
+        if backing.parents.len() + 1 >= GENERATIONS_MAX {
+            let limit = GENERATIONS_MAX as u32;
+            return Err(VolumeError::Generations { name: snapshot.into(), limit }.into());
+        }
+        let origin = self.volumes.snapshot(snapshot)?.disk.unwrap_or_default();
+        let limits = self.limits_of(origin);
+        self.admit_disk(shape, &limits)?;
+        let ids = self.two_ids();
+        let info = volumes::info(self.volumes.create_cloud(ids, name, shape, by, &sets));
+        self.begin_disk(ids, Some(frozen));
+        Ok(admin::Reply::Volume(info))
+    }
+    fn rename(&mut self, name: &str, to: &str) -> Result<admin::Reply, admin::Error> {
+        let id = self.volumes.idle(name, &self.cfg.layout)?.id;
+        if name == to {
+            return Ok(admin::Reply::Done);
+        }
+        checked_name(to)?;
+        if self.volumes.find(to).is_ok() {
+            return Err(VolumeError::Duplicate { name: to.into() }.into());
+        }
+        self.volumes.name(to, id, name);
+        let of: Vec<VolumeId> = self.volumes.snapshots_of(id).map(|v| v.id).chain([id]).collect();
+        for id in of {
+            let Some(v) = self.volumes.by_id.get_mut(&id) else { continue };
+            let old = v.name.clone();
+            let new: Box<str> = match old.split_once('@') {
+                Some((_, snapshot)) => format!("{to}@{snapshot}").into(),
+                None => to.into(),
+            };
+            v.name = new.clone();
+            if self.volumes.snapshots.remove(&old).is_some() {
+                self.volumes.snapshots.insert(new, id);
+            }
+            self.put_volume(id);
+        }
+        Ok(admin::Reply::Done)
+    }
+    /// The disk gets another number, under which no server has anything of it: what is in logs and overlays is gone with the old one.
+    fn roll_back(&mut self, snapshot: &str) -> Result<admin::Reply, admin::Error> {
+        let name = disk_of(snapshot)?;
+        let frozen = self.snapshot_to_read(snapshot)?.id;
+        let (old, shape) = self.disk(name)?;
+        self.volumes.idle(name, &self.cfg.layout)?;
+        self.volumes.may_be(shape.bytes)?;
+        let limits = self.limits_of(old);
+        self.volumes.promise_generation(&shape, &limits)?;
+        let (id, first) = self.two_ids();
+        let Some(v) = self.volumes.by_id.get_mut(&old) else { return Ok(admin::Reply::Done) };
+        let new = VolumeRecord { id, base: Some(first), ..v.clone() };
+        (v.deleting, v.to_clear) = (true, v.sets.clone());
+        let sets = v.sets.clone();
+        self.clearing.add(old, &sets);
+        let info = volumes::info(&new);
+        self.volumes.by_id.insert(id, new);
+        self.volumes.name(name, id, name);
+        let own: Vec<VolumeId> = self.volumes.generations().filter(|v| v.disk == Some(old)).map(|v| v.id).collect();
+        for generation in own {
+            if let Some(v) = self.volumes.by_id.get_mut(&generation) {
+                v.disk = Some(id);
+            }
+            self.put_volume(generation);
+        }
+        self.begin_disk((id, first), Some(frozen));
+        self.delete_disk(old);
+        Ok(admin::Reply::Volume(info))
+    }
+}
