@@ -33,6 +33,8 @@ pub struct Config {
     pub gets_max: usize,
     /// Gets are addressed to the unicast ring, and the switch chooses the member; those without an answer go to a member.
     pub by_switch: bool,
+    /// Puts are sent once, to the multicast ring; those without an answer go to each member.
+    pub by_multicast: bool,
     /// Keys in a chunk of a fill.
     pub chunk_keys: usize,
     /// Longest value: with its put's condition, if that is a value too.
@@ -60,6 +62,7 @@ impl Default for Config {
             puts_max: 256,
             gets_max: 1024,
             by_switch: false,
+            by_multicast: false,
             chunk_keys: 64,
             value_max: crate::types::VALUE_MAX,
             write_bytes: 256 << 10,

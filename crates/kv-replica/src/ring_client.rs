@@ -1,5 +1,5 @@
-//! The client: it sends a put to all members of a partition's view, and a get to the switch, which chooses the member, or to
-//! a member. It repeats both, and makes another attempt of a put that was aborted.
+//! The client: it sends a put to all members of a partition's view, by the switch's multicast or to each, and a get to the
+//! switch, which chooses the member, or to a member. It repeats both, and makes another attempt of a put that was aborted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,6 +76,8 @@ struct PendingPut {
     any: usize,
     held: BTreeSet<NodeId>,
     returned: bool,
+    /// The last epoch in which it went to the multicast ring.
+    cast: Epoch,
 }
 
 /// What is asked of one member of a partition.
@@ -209,7 +211,8 @@ impl RingClient {
         let early = any.is_some();
         let put = Put { id, attempt: 1, floor: 0, early, items };
         let (request, any) = (self.request, any.unwrap_or(usize::MAX));
-        let pending = PendingPut { put, request, retry_at: now, tries: 0, any, held: BTreeSet::new(), returned: false };
+        let (retry_at, tries, held, cast) = (now, 0, BTreeSet::new(), Epoch(0));
+        let pending = PendingPut { put, request, retry_at, tries, any, held, returned: false, cast };
         self.puts.insert(self.sequence, pending);
         self.send_put(now, fx, self.sequence);
         self.wake(now, fx);
@@ -267,11 +270,17 @@ impl RingClient {
         pending.tries += 1;
         pending.put.floor = floor;
         let put = pending.put.clone();
-        let p = self.home(&put);
+        let p = partition(&put.items[0].key, self.config.bits);
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
+        let (from, epoch) = (self.me, view.epoch);
+        if self.config.by_multicast && (pending.cast < epoch || mutant!("kv-replica.put.multicast-alone")) {
+            pending.cast = epoch;
+            let to = p.multicast();
+            return fx.send(Packet { from, to, partition: p, epoch, body: Body::Put(Box::new(put)) });
+        }
         for m in &view.members {
             let body = Body::Put(Box::new(put.clone()));
-            fx.send(Packet { from: self.me, to: m.node, partition: p, epoch: view.epoch, body });
+            fx.send(Packet { from, to: m.node, partition: p, epoch, body });
         }
     }
 
@@ -308,6 +317,10 @@ impl RingClient {
         let p = view.partition;
         if self.views.get(&p).is_some_and(|v| v.epoch >= view.epoch) {
             return;
+        }
+        if self.config.by_multicast {
+            let (epoch, body) = (view.epoch, Body::NewView(Box::new(view.clone())));
+            fx.send(Packet { from: self.me, to: p.multicast(), partition: p, epoch, body });
         }
         self.views.insert(p, view);
         let puts = self.puts.iter().filter(|(_, f)| self.home(&f.put) == p).map(|(s, _)| *s);

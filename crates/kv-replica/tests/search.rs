@@ -73,6 +73,7 @@ impl Storm {
             drift_ppm: *rng.pick(&[200, 20_000]),
             chunk_keys: rng.between(1, 8) as usize,
             by_switch: seed / 2 % 2 == 1,
+            by_multicast: seed / 4 % 2 == 1,
             ..Config::default()
         };
         let network = network(&mut rng);

@@ -52,20 +52,25 @@ pub struct Party {
     switch: Switch,
 }
 
-/// A switch whose table is arbitrarily old: it sends a get to any server.
+/// A switch whose tables are arbitrarily old: it sends a get to any server, and a put to any servers.
 struct Switch {
     servers: Vec<NodeId>,
     sent: u64,
 }
 
 impl Switch {
-    fn resolve(&mut self, p: Packet) -> Packet {
+    fn resolve(&mut self, p: Packet) -> Vec<Packet> {
         if !p.to.is_ring() {
-            return p;
+            return vec![p];
         }
         self.sent += 1;
-        let draw = mix64(self.sent ^ u64::from(p.from.0) << 32) % self.servers.len() as u64;
-        Packet { to: self.servers[draw as usize], ..p }
+        let draw = mix64(self.sent ^ u64::from(p.from.0) << 32);
+        let mut all = self.servers.iter().map(|to| Packet { to: *to, ..p.clone() });
+        match p.body {
+            Body::NewView(_) => Vec::new(),
+            Body::Put(_) => (0..).zip(all).filter(|(i, _)| draw >> (2 * i) & 3 != 0).map(|(_, p)| p).collect(),
+            _ => all.nth((draw % self.servers.len() as u64) as usize).into_iter().collect(),
+        }
     }
 }
 
@@ -85,8 +90,9 @@ impl Party {
     }
     fn pass(&mut self, fx: &mut Effects<Net>) {
         for p in self.fx.packets.drain(..) {
-            let p = self.switch.resolve(p);
-            fx.send(Net(if self.coded { recoded(p) } else { p }));
+            for p in self.switch.resolve(p) {
+                fx.send(Net(if self.coded { recoded(p) } else { p }));
+            }
         }
         fx.stores.append(&mut self.fx.stores);
         fx.traces.append(&mut self.fx.traces);

@@ -1,8 +1,9 @@
 //! One node's end of the network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rackweave_core::msg::Packet;
+use rackweave_core::msg::keys::View;
+use rackweave_core::msg::{Body, Packet};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_switch::{Prefix, Reach, Ring, Rings};
 use rackweave_transport::{
@@ -67,6 +68,8 @@ pub struct Link {
     rings: Rings,
     /// Number of members of each ring that must have a message whole.
     quorums: BTreeMap<Prefix, usize>,
+    /// Addresses whose members the node named.
+    named: BTreeSet<NodeId>,
     pub counters: Counters,
 }
 
@@ -96,6 +99,7 @@ impl Link {
             newest: 0,
             rings: Rings::default(),
             quorums: BTreeMap::new(),
+            named: BTreeSet::new(),
             counters: Counters::default(),
         })
     }
@@ -149,6 +153,11 @@ impl Link {
     }
 
     fn send_packet(&mut self, now: Time, p: &Packet, token: u64) {
+        if let Body::Keys(keys) = &p.body
+            && let Some(view) = keys.new_view().filter(|_| p.dst.is_ring())
+        {
+            return self.set_members(now, p.dst, view);
+        }
         let mut head = Vec::with_capacity(rackweave_wire::HEADER_BYTES + 128);
         let sent = match rackweave_wire::encode_apart(p, &mut head) {
             Ok(data) => Some(self.send_message(now, p.dst, Message { head: head.into(), data }, token)),
@@ -181,10 +190,26 @@ impl Link {
         self.endpoint.send(now, to, m, SendOptions { deadline: now + DEADLINE, token })
     }
 
+    /// The node names the members of a partition of keys behind the partition's address.
+    fn set_members(&mut self, now: Time, address: NodeId, view: &View) {
+        let members: Vec<NodeId> = view.members.iter().map(|m| m.node).filter(|n| *n != self.node).collect();
+        if self.endpoint.set_group(now, address, &members).is_ok() {
+            self.named.insert(address);
+        } else {
+            self.endpoint.remove_group(now, address);
+            self.named.remove(&address);
+        }
+    }
+
     /// Sends one message to all members of the ring. If only one of them is to receive it, the switch would choose that
     /// one.
     fn send_to_ring(&mut self, now: Time, to: NodeId, m: Message, token: u64) -> Result<(), SendError> {
         let unknown = SendError::UnknownGroup { group: to };
+        if let Some(members) = self.endpoint.group(to).filter(|_| self.named.contains(&to)) {
+            // One that does not answer does not stop the others: it leaves the view, or its node fetches what it missed.
+            let how = GroupOptions { quorum: (members.len() - 1).max(1), deadline: now + DEADLINE, token };
+            return self.endpoint.send_group(now, to, m, how);
+        }
         let Some(ring) = self.rings.find(to.ipv4()) else { return Err(unknown) };
         let quorum = self.quorums.get(&ring.prefix).copied().unwrap_or(ring.members.len());
         let deadline = now + DEADLINE;
@@ -261,6 +286,7 @@ impl Link {
                     self.newest = self.newest.max(newest);
                     continue;
                 }
+                Event::GroupDone { token, missing, .. } if !missing.is_empty() => News::Unsent(token),
                 Event::GroupReached { .. }
                 | Event::GroupDone { .. }
                 | Event::PeerUp { .. }
@@ -354,7 +380,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use rackweave_core::msg::{Block, Body, Class, Header, IoError, IoReply, Op};
+    use rackweave_core::msg::{Block, Class, Header, IoError, IoReply, Op};
     use rackweave_core::{Epoch, Incarnation, Payload, SetId, VssdId};
 
     use super::*;

@@ -1,4 +1,4 @@
-//! The switch's rows of partitions of keys (NI2, NI7): which members it may send gets to.
+//! The switch's tables of partitions of keys (NI2, NI7): which members it may send gets to, and which it copies puts to.
 //!
 //! A share of a partition's gets has a row like a vSSD's. Its server is one of the members that answer any get, its peers are that
 //! member's vSSD and up to two further ones; the switch chooses among them as it does for blocks. A row says nothing about a
@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use rackweave_core::msg::{Body, Class, Header, Op, PEERS_MAX, Packet, Table, VssdRow};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
+use rackweave_kv_replica::msg::{Body as KeyMessage, Packet as KeyPacket};
 use rackweave_kv_replica::types::View;
 
 use crate::ids;
@@ -49,6 +50,9 @@ impl KeyRows {
             };
             let body = Body::Table(Table::Create(Box::new(row_of(view, share))));
             fx.send(Packet { src: Layout::META, dst: Layout::SWITCH, header, body });
+            if share == 0 {
+                fx.send(announced(me, view));
+            }
         }
     }
     /// The switch has answered an announcement: that it took the row, or that its tables are full.
@@ -58,6 +62,14 @@ impl KeyRows {
             row.again_at = now + ANNOUNCE_EVERY;
         }
     }
+}
+
+/// The view for the switch's multicast ring, with one of the rows, whose answer says that the switch is there.
+fn announced(me: Incarnation, view: &View) -> Packet {
+    let body = KeyMessage::NewView(Box::new(view.clone()));
+    let (from, to) = (Layout::META, Layout::SWITCH);
+    let p = KeyPacket { from, to, partition: view.partition, epoch: view.epoch, body }.into_message();
+    Packet { header: Header { incarnation: me, ..p.header }, ..p }
 }
 
 /// The members that the gets of a share go to. While nobody holds everything the primary decides.
@@ -126,7 +138,8 @@ mod tests {
         let (mut rows, mut fx, me) = (KeyRows::default(), Effects::new(), Incarnation(7));
         let mut announced = |rows: &mut KeyRows, ms: u64, v: &View| {
             rows.announce(Time::ZERO + Span::from_millis(ms), me, v, 2, &mut fx);
-            std::mem::take(&mut fx.packets)
+            let rows = std::mem::take(&mut fx.packets).into_iter();
+            rows.filter(|p| p.header.op == Op::CreateVssd).collect::<Vec<_>>()
         };
         let first = announced(&mut rows, 0, &v);
         assert_eq!(first.len(), 2);

@@ -1,6 +1,7 @@
 //! Parameters of a rack's replicated keys, which servers, clients and the metadata service must agree on.
 
 use rackweave_config::RackConfig;
+use rackweave_config::switching::DataPlaneKind;
 use rackweave_core::Span;
 use rackweave_flash::log_blocks;
 use rackweave_kv::replicated::value_max;
@@ -37,6 +38,7 @@ pub fn config(cfg: &RackConfig) -> Option<Config> {
             doubt,
             // A row has members of one rack.
             by_switch: cfg.racks.count == 1,
+            by_multicast: cfg.racks.count == 1 && cfg.switch.data_plane != DataPlaneKind::Xdp,
             ..defaults
         }
     })

@@ -9,6 +9,7 @@ use rackweave_kv_replica::types::Partition;
 use super::{ask, config, key, value};
 use crate::build;
 use crate::sim::{Contents, Sim, SimConfig};
+use crate::wire::{Authentication, TransportConfig};
 
 const SERVERS: u32 = 4;
 
@@ -64,6 +65,47 @@ fn the_switch_chooses_the_member_that_answers_a_get() {
     assert!(each.iter().all(|n| *n >= 15), "answers of each server: {each:?}");
 }
 
+/// Members to whom the switch copies the partition's puts.
+fn group(sim: &Sim, p: Partition) -> Vec<NodeId> {
+    let dump = sim.switch(0).map(|s| s.dump()).unwrap_or_default();
+    let ring = dump.rings.into_iter().find(|r| u32::from(r.prefix.address) == p.multicast().ipv4());
+    ring.map_or(Vec::new(), |r| r.members)
+}
+
+#[test]
+fn a_put_is_sent_once_and_the_switch_copies_it_to_every_member() {
+    let transport = TransportConfig {
+        one_machine: false,
+        datagram_bytes: 1_472,
+        authentication: Authentication::Encrypted,
+        trains: true,
+        damage: 0.0,
+    };
+    for transport in [None, Some(transport)] {
+        let over = transport.is_some();
+        let base = SimConfig { contents: Contents::Memory, clients: 2, ..SimConfig::new(14) };
+        let mut sim = Sim::new(&config(SERVERS), SimConfig { transport, ..base }).expect("sound");
+        sim.run_until(Time::ZERO + Span::from_secs(2));
+        // The client learns the views, and its transport the members.
+        fill(&mut sim, 64);
+        let (before, mut datagrams) = (*sim.switch(0).expect("runs").counters(), 0);
+        for n in 0..30 {
+            let (began, data) = (sim.now(), value(n % 8));
+            datagrams += data.len().div_ceil(1_472) as u64;
+            assert_eq!(ask(&mut sim, put(n, Expires::Never, data.to_vec())), Ok(kv::Reply::Put(kv::Verdict::Applied)));
+            let took = sim.now().since(began);
+            assert!(took < Span::from_millis(8), "put {n} took {took}: it was repeated");
+        }
+        let after = *sim.switch(0).expect("runs").counters();
+        let copied = after.ring_packets - before.ring_packets;
+        assert_eq!(after.unknown_ring, before.unknown_ring);
+        let each = if over { datagrams..2 * datagrams } else { 30..31 };
+        assert!(each.contains(&copied), "{copied} of {each:?} went to a group, over a transport: {over}");
+        (0..30).for_each(|n| check(&mut sim, n));
+        assert_eq!(sim.network_violation(), None);
+    }
+}
+
 /// Rows that the switch has for the shares of a partition.
 fn members(sim: &Sim, p: Partition) -> Vec<Vec<NodeId>> {
     let dump = sim.switch(0).map(|s| s.dump()).unwrap_or_default();
@@ -89,6 +131,9 @@ fn the_switch_knows_those_that_hold_everything_after_each_change() {
             let mut expected = readable(sim, p);
             expected.sort();
             assert_eq!(known, expected, "{p}");
+            let view = sim.meta().and_then(|m| m.key_membership()).and_then(|k| k.view(p)).expect("a view");
+            let behind: Vec<NodeId> = view.members.iter().map(|m| m.node).collect();
+            assert_eq!(group(sim, p), behind, "{p}");
         });
     };
     agree(&sim);
@@ -100,8 +145,10 @@ fn the_switch_knows_those_that_hold_everything_after_each_change() {
     sim.run_until(sim.now() + Span::from_secs(5));
     agree(&sim);
     assert!((0..64).any(|p| members(&sim, Partition(p)).concat().contains(&lost)), "it serves again");
-    // A switch that has lost its table: gets go to members meanwhile, and through it after a second.
+    // Without a switch puts and gets go to members; with one that has lost its table too, and through it after a second.
     sim.crash(Layout::SWITCH);
+    fill(&mut sim, 10);
+    (0..10).for_each(|n| check(&mut sim, n));
     sim.restart(Layout::SWITCH).expect("starts");
     (0..10).for_each(|n| check(&mut sim, n));
     sim.run_until(sim.now() + Span::from_secs(1));

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rackweave_core::map::{Map, map};
+use rackweave_core::msg::keys::Partition;
 use rackweave_core::msg::{Op, Packet};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::header::{self, Kind, is_bare};
@@ -234,8 +235,18 @@ impl Log {
         let Some(digest) = digest(p) else { return };
         // Those go to whichever server the switch chooses.
         let routed = matches!(p.header.op, Op::Read | Op::Write);
-        let mut by = self.switches.iter().filter(|&&s| routed && self.sent.contains_key(&(from, s, digest)));
-        let to = if self.sent.contains_key(&(from, at, digest)) { at } else { *by.next().unwrap_or(&at) };
+        // Those to a group go to all of its members.
+        let group = Partition(p.header.set.0);
+        let group = (group.0 < Partition::ADDRESSED_MAX).then(|| group.multicast());
+        let mut by = self.switches.iter().copied().chain(group);
+        let by = by.find(|s| routed && self.sent.contains_key(&(from, *s, digest)));
+        let to = if self.sent.contains_key(&(from, at, digest)) { at } else { by.unwrap_or(at) };
+        // The same message may have gone both ways, and nothing says which way this one came.
+        let other = by.filter(|by| *by != to).and_then(|by| self.sent.get_mut(&(from, by, digest)));
+        let others = other.map_or(0, |s| {
+            s.open = s.open.saturating_sub(1);
+            s.times
+        });
         let Some(s) = self.sent.get_mut(&(from, to, digest)) else {
             return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
         };
@@ -252,7 +263,7 @@ impl Log {
             s.delivered.len() - 1
         });
         s.delivered[i].2 += 1;
-        let (got, times) = (s.delivered[i].2, s.times);
+        let (got, times) = (s.delivered[i].2, s.times + others);
         if got > times {
             return self.violated(|| format!("{}: {got} times, sent {times} times", what()));
         }

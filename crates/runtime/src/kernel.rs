@@ -18,6 +18,7 @@ use rackweave_config::RackConfig;
 use rackweave_config::switching::{DataPlaneKind, PortPlan};
 use rackweave_rack::build;
 use rackweave_switch::Redirect;
+use rackweave_switch::rings::KeyRings;
 
 /// Period of checks of the interfaces, and the longest time for which flows use an interface that went down.
 const WATCH: Span = Span::from_millis(200);
@@ -62,6 +63,7 @@ pub struct KernelNode {
     /// Interfaces by name, as configured in the programs.
     interfaces: BTreeMap<String, Seen>,
     keys: Keys,
+    key_rings: KeyRings,
     /// Incarnations whose keys the program has.
     incarnations: BTreeMap<NodeId, Incarnation>,
     /// The last fault, until a success follows.
@@ -81,8 +83,8 @@ impl KernelNode {
             ..KernelConfig::new(own)
         })
         .map_err(|error| PlaneError::Load { error })?;
-        let (interfaces, incarnations) = (BTreeMap::new(), BTreeMap::new());
-        let mut node = KernelNode { kind, switch, ports, interfaces, keys, incarnations, fault: None };
+        let (interfaces, incarnations, key_rings) = (BTreeMap::new(), BTreeMap::new(), KeyRings::default());
+        let mut node = KernelNode { kind, switch, ports, interfaces, keys, key_rings, incarnations, fault: None };
         // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
         // Problems of the plans were reported when the configuration was checked.
@@ -172,7 +174,7 @@ impl KernelNode {
         self.fault = result.err().map(|e| e.to_string());
     }
 
-    /// Handles `create_vssd` and `del_vssd`. Anything else has bypassed the programs and is dropped.
+    /// Handles `create_vssd` and `del_vssd`, and views of partitions of keys: their members are behind an address. Anything else has bypassed the programs and is dropped.
     fn row(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
         let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
         let change = match &p.body {
@@ -185,6 +187,13 @@ impl KernelNode {
                 Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() })
             }
             Body::Table(Table::Delete) if p.header.op == Op::DelVssd => Change::Delete { vssd, incarnation },
+            // XDP has no rings; the configuration of clients says so.
+            Body::Keys(keys) if p.src == Layout::META && self.kind != DataPlaneKind::Xdp => {
+                let change = keys.new_view().and_then(|v| self.key_rings.change(incarnation, v));
+                // Those that the table has no room for are reached by other ways.
+                let _ = change.map(|c| self.switch.change_ring(&c)).transpose()?;
+                return Ok(());
+            }
             _ => return Ok(()),
         };
         let result = match self.switch.change(now, &change)? {

@@ -1,7 +1,7 @@
 //! The switch as a node: the pipeline, with rewriting and forwarding of the packet.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table};
-use rackweave_core::{Effects, Event, Node, NodeId, Time};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, Time};
 use rackweave_sched::egress::EgressCounters;
 
 use crate::config::{Redirect, SwitchConfig};
@@ -95,6 +95,18 @@ impl Switch {
     }
 
     fn packet(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
+        let view = match &p.body {
+            Body::Keys(keys) => keys.new_view(),
+            _ => None,
+        };
+        match view {
+            Some(view) if p.dst == self.node && p.src == Layout::META => {
+                return self.pipeline.view_announced(p.header.incarnation, view);
+            }
+            // It names the members to its sender's own network, if that has any use for them.
+            Some(_) if p.dst.is_ring() => return,
+            _ => {}
+        }
         if p.dst.is_ring() {
             return self.copy(p, fx);
         }

@@ -1,12 +1,13 @@
 //! Algorithm 1 of RackBlox, with protocol rules 15 to 17: one packet in, one verdict out.
 
+use rackweave_core::msg::keys::View;
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, Table, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::{Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
-use crate::rings::{RingError, Rings};
+use crate::rings::{KeyRings, RingError, Rings};
 use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, Tables, Word};
 
 /// Verdict on a packet.
@@ -124,6 +125,7 @@ const ERASING_READS: u32 = 8;
 pub struct Pipeline {
     tables: Tables,
     rings: Rings,
+    key_rings: KeyRings,
     rack: u32,
     redirect: Redirect,
     far_reads: bool,
@@ -153,6 +155,7 @@ impl Pipeline {
         Pipeline {
             tables: Tables::new(cfg.rows_max),
             rings: Rings::default(),
+            key_rings: KeyRings::default(),
             rack: cfg.rack,
             redirect: cfg.redirect,
             far_reads: cfg.far_reads,
@@ -196,6 +199,13 @@ impl Pipeline {
                 &[]
             }
         }
+    }
+
+    /// The membership service announces the members of a partition of keys.
+    pub fn view_announced(&mut self, incarnation: Incarnation, view: &View) {
+        let change = self.key_rings.change(incarnation, view);
+        // A full table keeps what it has: senders reach members without it.
+        let _ = change.map(|c| self.change_ring(&c));
     }
 
     /// Lines 4 to 9: a read goes from a collecting vSSD to an idle readable peer, if there is one; and from a vSSD with

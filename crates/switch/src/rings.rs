@@ -4,8 +4,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use rackweave_core::NodeId;
 use rackweave_core::map::{Map, map};
+use rackweave_core::msg::keys::{Partition, View};
+use rackweave_core::{Epoch, Incarnation, NodeId};
+
+use crate::control::RingChange;
 
 /// Most prefixes a data plane holds: 64 Ki nodes with a unicast and a multicast entry each (NI8).
 pub const RINGS_MAX: u32 = 131_072;
@@ -126,5 +129,66 @@ impl Rings {
         let mut all: Vec<Ring> = self.all.values().flat_map(|r| r.values().cloned()).collect();
         all.sort_by_key(|r| r.prefix);
         all
+    }
+}
+
+/// The newest view of each partition of keys, by the membership service's incarnation and the epoch: its members are
+/// behind the partition's address on the multicast ring.
+#[derive(Clone, Debug, Default)]
+pub struct KeyRings(BTreeMap<Partition, (Incarnation, Epoch)>);
+
+impl KeyRings {
+    /// The change that a view makes; `None`: it is an older one, or no address stands for its partition.
+    pub fn change(&mut self, incarnation: Incarnation, view: &View) -> Option<RingChange> {
+        let (p, new) = (view.partition, (incarnation, view.epoch));
+        let older = self.0.get(&p).is_some_and(|known| new < *known) && !mutant!("switch.ring.older-view");
+        if p.0 >= Partition::ADDRESSED_MAX || older {
+            return None;
+        }
+        self.0.insert(p, new);
+        let prefix = Prefix { address: Ipv4Addr::from(p.multicast().ipv4()), bits: 32 };
+        let members = view.members.iter().map(|m| m.node).collect();
+        let ring = Ring { prefix, reach: Reach::All, members };
+        // More members than a group has: their clients send to each of them.
+        Some(if ring.check().is_ok() { RingChange::Set(ring) } else { RingChange::Remove(prefix) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::DriveId;
+    use rackweave_core::msg::keys::{Epochs, Member, Role};
+
+    use super::*;
+
+    fn view(epoch: u32, members: u32) -> View {
+        let member = |n: u32| Member {
+            node: NodeId(2 + n),
+            incarnation: Incarnation(1),
+            drive: DriveId(1),
+            role: Role::Home,
+            holds: Epochs::none(),
+            wants: Epochs::none(),
+            since: Epoch(1),
+            witness: false,
+        };
+        let members = (0..members).map(member).collect();
+        View { partition: Partition(5), epoch: Epoch(epoch), primary: NodeId(2), active: Epoch(0), members }
+    }
+
+    #[test]
+    fn the_newest_view_of_the_newest_membership_service_counts() {
+        let mut rings = KeyRings::default();
+        let prefix = Prefix { address: Ipv4Addr::new(10, 11, 0, 80), bits: 32 };
+        let members = |n: u32| (2..2 + n).map(NodeId).collect::<Vec<_>>();
+        let set = |n| Some(RingChange::Set(Ring { prefix, reach: Reach::All, members: members(n) }));
+        assert_eq!(rings.change(Incarnation(3), &view(7, 3)), set(3));
+        assert_eq!(rings.change(Incarnation(3), &view(6, 2)), None, "an older epoch");
+        assert_eq!(rings.change(Incarnation(2), &view(9, 2)), None, "an older service");
+        assert_eq!(rings.change(Incarnation(3), &view(7, 3)), set(3), "repeated");
+        assert_eq!(rings.change(Incarnation(4), &view(7, 2)), set(2), "of a service that lost the other epoch 7");
+        assert_eq!(rings.change(Incarnation(4), &view(8, 10)), Some(RingChange::Remove(prefix)), "more than fit");
+        let beyond = View { partition: Partition(Partition::ADDRESSED_MAX), ..view(9, 2) };
+        assert_eq!(rings.change(Incarnation(4), &beyond), None);
     }
 }

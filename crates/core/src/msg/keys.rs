@@ -38,6 +38,8 @@ pub struct Partition(pub u32);
 const SHARES_MAX: u32 = 16;
 /// NICE's unicast ring (NI1): 10.10.0.0/16.
 const UNICAST: u32 = 10 << 24 | 10 << 16;
+/// NICE's multicast ring: 10.11.0.0/16.
+const MULTICAST: u32 = 10 << 24 | 11 << 16;
 
 impl Partition {
     /// Partitions from this one on have no address.
@@ -51,6 +53,10 @@ impl Partition {
     /// member.
     pub fn unicast(self, share: u32) -> NodeId {
         NodeId::from_ipv4(UNICAST | self.number(share)).unwrap_or_default()
+    }
+    /// The address of the partition's puts on the multicast ring: the switch copies what is addressed to it to every member.
+    pub fn multicast(self) -> NodeId {
+        NodeId::from_ipv4(MULTICAST | self.number(0)).unwrap_or_default()
     }
     /// The switch's row of a share of the gets: its peers are members that answer any get.
     pub fn row(self, share: u32) -> VssdId {
@@ -612,6 +618,8 @@ pub enum Message {
         sent: Time,
         serial: u64,
     },
+    /// From the membership service. To the switch: the members behind the partition's address on the multicast ring. From a
+    /// client to that address: the same, for its own network, which delivers to each of them.
     NewView(Box<View>),
     /// The primary of this epoch knows everything, and is about to decide.
     Active,
@@ -698,6 +706,16 @@ impl Entry {
     /// Bytes of its contents.
     pub fn bytes(&self) -> usize {
         self.key.len() + self.version.as_ref().map_or(0, value_bytes)
+    }
+}
+
+impl Keys {
+    /// The view, if it is one.
+    pub fn new_view(&self) -> Option<&View> {
+        match &*self.0 {
+            Message::NewView(view) => Some(view),
+            _ => None,
+        }
     }
 }
 

@@ -1,7 +1,11 @@
 //! The nodes, the membership service and the client of `rackweave-kv-replica`, on hosts.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use bytes::Bytes;
 use rackweave_core::{Effects, Event, Incarnation, Node, NodeId, Span, Time};
+use rackweave_kv_replica::msg::Body as KeyMessage;
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item};
 use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
 
@@ -17,7 +21,8 @@ type Packets = Effects<rackweave_kv_replica::msg::Packet>;
 pub fn config() -> Config {
     let retry = Span::from_secs(10);
     let check = Span::from_millis(20);
-    Config { bits: BITS, points: POINTS, check, retry, client_retry: retry, doubt: retry, ..Config::default() }
+    let times = Config { check, retry, client_retry: retry, doubt: retry, ..Config::default() };
+    Config { bits: BITS, points: POINTS, by_multicast: true, ..times }
 }
 
 /// The event for a node of the store; `None` if it is not for one.
@@ -32,17 +37,22 @@ fn received(event: Event<Letter>) -> Option<Event<rackweave_kv_replica::msg::Pac
     })
 }
 
+/// The members behind addresses of the multicast ring, as the switch and the client's transport know them.
+type Groups = BTreeMap<NodeId, Rc<[NodeId]>>;
+
 /// The store's effects become its host's.
-fn pass(from: &mut Packets, fx: &mut Effects<Letter>) {
+fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Letter>) {
     for p in from.packets.drain(..) {
+        let to = match (&p.body, groups.get(&p.to)) {
+            (KeyMessage::NewView(view), _) if p.to.is_ring() => {
+                groups.insert(p.to, view.members.iter().map(|m| m.node).collect());
+                continue;
+            }
+            (_, Some(members)) => To::Group(members.clone()),
+            (_, None) => To::Host(p.to),
+        };
         let bytes = u64::from(p.bytes());
-        fx.send(Letter {
-            from: p.from,
-            to: To::Host(p.to),
-            carrier: Carrier::Rackweave,
-            bytes,
-            body: Body::Rackweave(p),
-        });
+        fx.send(Letter { from: p.from, to, carrier: Carrier::Rackweave, bytes, body: Body::Rackweave(p) });
     }
     fx.stores.append(&mut from.stores);
     if let Some(at) = from.take_wake() {
@@ -54,12 +64,13 @@ fn pass(from: &mut Packets, fx: &mut Effects<Letter>) {
 /// A storage node or the membership service.
 pub struct Party<N> {
     pub node: N,
+    groups: Groups,
     fx: Packets,
 }
 
 impl<N: Node<rackweave_kv_replica::msg::Packet>> Party<N> {
     pub fn new(node: N) -> Party<N> {
-        Party { node, fx: Effects::new() }
+        Party { node, groups: Groups::new(), fx: Effects::new() }
     }
 }
 
@@ -67,7 +78,7 @@ impl<N: Node<rackweave_kv_replica::msg::Packet>> Node<Letter> for Party<N> {
     fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
         let Some(event) = received(event) else { return };
         self.node.handle(now, event, &mut self.fx);
-        pass(&mut self.fx, fx);
+        pass(&mut self.fx, &mut self.groups, fx);
     }
 }
 
@@ -78,12 +89,14 @@ pub struct Ring {
     client: RingClient,
     any: Option<usize>,
     zeros: Bytes,
+    groups: Groups,
     fx: Packets,
 }
 
 impl Ring {
     pub fn new(me: NodeId, meta: NodeId, config: Config, any: Option<usize>, zeros: Bytes) -> Ring {
-        Ring { client: RingClient::new(me, meta, config, Incarnation(1)), any, zeros, fx: Effects::new() }
+        let client = RingClient::new(me, meta, config, Incarnation(1));
+        Ring { client, any, zeros, groups: Groups::new(), fx: Effects::new() }
     }
 }
 
@@ -92,18 +105,18 @@ impl Store for Ring {
         let change = Change::Set { value: self.zeros.slice(..bytes as usize), expires: Expires::Never };
         let item = Item { key, condition: Condition::Always, change: Some(change) };
         let number = self.client.put(now, &mut self.fx, vec![item], self.any).expect("a client has few puts under way");
-        pass(&mut self.fx, fx);
+        pass(&mut self.fx, &mut self.groups, fx);
         number
     }
     fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Letter>) -> u64 {
         let number = self.client.get(now, &mut self.fx, key, u32::MAX).expect("a short key");
-        pass(&mut self.fx, fx);
+        pass(&mut self.fx, &mut self.groups, fx);
         number
     }
     fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
         let Some(event) = received(event) else { return };
         self.client.handle(now, event, &mut self.fx);
-        pass(&mut self.fx, fx);
+        pass(&mut self.fx, &mut self.groups, fx);
     }
     fn done(&mut self) -> Vec<u64> {
         // With any-k a put is there twice: the first counts.

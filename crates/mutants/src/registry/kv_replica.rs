@@ -40,6 +40,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.log.acknowledged-early", "28", &[], UNITS, "A member acknowledges a put before it is durable in its log.").tested(),
     m("kv-replica.order.applies-older", "28", &[], UNITS, "A member applies a late decision over a newer version.").tested(),
     m("kv-replica.order.overtakes", "28", &[], UNITS, "A key's next timestamp leaves before every member has applied the last.").tested(),
+    m("kv-replica.put.multicast-alone", "28", &[], &["rack"], "A put that the multicast did not bring to all is never sent to each member.").tested(),
     m("kv-replica.rejoin.discards-evidence", "28a", &[], UNITS, "A node that returns drops its undecided records.").tested(),
     m("kv-replica.rejoin.serves-early", "28a", &[], UNITS, "A node that returns answers gets before it has fetched what it missed.").tested(),
     m("kv-replica.space.answered-without-abort", "28", &[], UNITS, "The client hears that a store is full while the put may still be committed.").tested(),

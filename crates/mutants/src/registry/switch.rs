@@ -18,6 +18,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("switch.start.no-guard", "17", ONE, UNITS, "A switch that restarted accepts before servers have announced their state."),
     m("switch.bits.never-expire", "16", ONE, UNITS, "Bits of a silent server stay."),
     m("switch.bits.half", "16", ONE, UNITS, "Only one of the two bits is written."),
+    m("switch.ring.older-view", "5", &[], UNITS, "An older view of a partition of keys replaces its multicast group.").tested(),
     m("switch.row.older", "5", ONE, UNITS, "An older announcement of a row counts."),
     m("switch.row.delete-newer", "5", MOVES, UNITS, "A row of a later incarnation is deleted by an earlier one."),
     m("switch.incarnation.keeps-state", "16", ONE, UNITS, "A new incarnation of a server counts as collecting if the last one did."),
