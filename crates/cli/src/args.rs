@@ -17,7 +17,7 @@ pub use drive::{DriveFile, IsolationLevel, KvBench, KvCmd, LevelLists, Mount, Ot
 pub use evaluate::{Eval, Replay, Sim};
 pub use volume::{Own, Volume, VolumeClass};
 
-/// A replicated disk from a rack of flash servers and the switch in front of them.
+/// Replicated disks and keys from a rack of flash servers and the switch in front of them.
 #[derive(Debug, Parser)]
 #[command(name = "rackweave", version, max_term_width = 100)]
 pub struct Cli {

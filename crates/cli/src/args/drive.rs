@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rackweave_config::Size;
+use rackweave_eval::ycsb::Workload;
 use rackweave_runtime::net::Address;
 
 use super::{GcVictims, Json, size};
@@ -116,8 +117,8 @@ pub enum KvCmd {
     /// Show the number of keys and the space
     #[command(after_help = "Example:\n  rackweave kv info")]
     Info(Json),
-    /// Measure gets and puts of random keys of the running rack; the keys (bench:N) stay
-    #[command(after_help = "Example:\n  rackweave kv bench --clients 16 --seconds 10")]
+    /// Measure gets and puts of random keys of the running rack, or a workload of YCSB; the keys (bench:N, userN) stay
+    #[command(after_help = "Examples:\n  rackweave kv bench --clients 16 --seconds 10\n  rackweave kv bench --ycsb b --keys 100000")]
     Bench(KvBench),
     /// Serve the store of a drive to Redis clients until SIGINT or SIGTERM
     #[command(after_help = "Example:\n  rackweave kv serve --drive drive.rwk --resp 127.0.0.1:6379")]
@@ -133,6 +134,9 @@ pub enum KvCmd {
 
 #[derive(Debug, Args)]
 pub struct KvBench {
+    /// Core workload of the Yahoo Cloud Serving Benchmark: its operations, popularity, and records of 1,000 bytes
+    #[arg(long, value_name = "WORKLOAD", value_parser = KvBench::workload, conflicts_with_all = ["reads", "value_bytes"])]
+    pub ycsb: Option<Workload>,
     /// Connections, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub clients: u32,
@@ -152,6 +156,13 @@ pub struct KvBench {
     pub seed: u64,
     #[command(flatten)]
     pub json: Json,
+}
+
+impl KvBench {
+    fn workload(name: &str) -> Result<Workload, String> {
+        let found = Workload::ALL.into_iter().zip('a'..).find(|(_, letter)| name.eq_ignore_ascii_case(&letter.to_string()));
+        found.map(|(w, _)| w).ok_or_else(|| "the workloads are a to f".into())
+    }
 }
 
 /// The drive's throughput levels, fixed when it is created.
