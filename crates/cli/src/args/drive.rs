@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rackweave_config::Size;
-use rackweave_eval::ycsb::Workload;
+use rackweave_replay::ycsb::Workload;
 use rackweave_runtime::net::Address;
 
 use super::{GcVictims, Json, size};

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use rackweave_core::rng::mix64;
-use rackweave_eval::ycsb::{self, RECORD_BYTES, Workload, Ycsb};
+use rackweave_replay::ycsb::{self, RECORD_BYTES, Workload, Ycsb};
 
 use super::client::{Client, Error, Value};
 use crate::Failure;
