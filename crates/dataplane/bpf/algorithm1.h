@@ -222,7 +222,7 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
     if (incarnation < r->incarnation)
         goto out;
     if (incarnation > r->incarnation) {
-        /* A new life, before its row: whether it is readable is not known yet. */
+        /* A new incarnation, before its row: whether it is readable is not known yet. */
         r->incarnation = incarnation;
         r->epoch = 0;
         r->request = 0;

@@ -204,6 +204,13 @@ impl KvNode {
     }
 
     fn on_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {
+        let p = match &packet.body {
+            Body::NewView(view) | Body::Outdated(Some(view)) => view.partition,
+            _ => packet.partition,
+        };
+        if p.0 >> self.config.bits > 0 {
+            return;
+        }
         match packet.body {
             Body::Registered { incarnation } if incarnation == self.incarnation && !self.registered => {
                 self.registered = true;
@@ -216,10 +223,7 @@ impl KvNode {
             Body::Fault { key } if packet.from == self.meta => {
                 self.with(packet.partition, now, fx, |r, ctx| r.stop(ctx, key));
             }
-            _ if self.registered => {
-                let p = packet.partition;
-                self.with(p, now, fx, |r, ctx| r.on_packet(ctx, packet));
-            }
+            _ if self.registered => self.with(p, now, fx, |r, ctx| r.on_packet(ctx, packet)),
             _ => {}
         }
     }
@@ -321,6 +325,21 @@ mod tests {
         node.set_unix_ms_at_zero(hour * HOUR);
         node.handle(Time::ZERO, Event::Timer, &mut Effects::new());
         node
+    }
+
+    #[test]
+    fn packets_of_partitions_that_do_not_exist_cost_nothing() {
+        let mut node = begun(&[], 0);
+        let mut hear = |number: u32, body: Body| {
+            let packet = Packet { from: NodeId(0), to: NodeId(2), partition: Partition(number), epoch: Epoch(1), body };
+            node.handle(Time::ZERO, Event::Packet(packet), &mut Effects::new());
+            node.replicas.len()
+        };
+        hear(0, Body::Registered { incarnation: Incarnation(1) });
+        let known = hear(0, Body::Count { request: 1 });
+        assert_eq!(hear(64, Body::Count { request: 2 }), known, "of 64 partitions");
+        assert_eq!(hear(u32::MAX, Body::Count { request: 3 }), known);
+        assert_eq!(hear(63, Body::Count { request: 4 }), known + 1);
     }
 
     #[test]

@@ -118,7 +118,9 @@ pub enum KvCmd {
     #[command(after_help = "Example:\n  rackweave kv info")]
     Info(Json),
     /// Measure gets and puts of random keys of the running rack, or a workload of YCSB; the keys (bench:N, userN) stay
-    #[command(after_help = "Examples:\n  rackweave kv bench --clients 16 --seconds 10\n  rackweave kv bench --ycsb b --keys 100000")]
+    #[command(
+        after_help = "Examples:\n  rackweave kv bench --clients 16 --seconds 10\n  rackweave kv bench --ycsb b --keys 100000"
+    )]
     Bench(KvBench),
     /// Serve the store of a drive to Redis clients until SIGINT or SIGTERM
     #[command(after_help = "Example:\n  rackweave kv serve --drive drive.rwk --resp 127.0.0.1:6379")]
@@ -160,7 +162,8 @@ pub struct KvBench {
 
 impl KvBench {
     fn workload(name: &str) -> Result<Workload, String> {
-        let found = Workload::ALL.into_iter().zip('a'..).find(|(_, letter)| name.eq_ignore_ascii_case(&letter.to_string()));
+        let found =
+            Workload::ALL.into_iter().zip('a'..).find(|(_, letter)| name.eq_ignore_ascii_case(&letter.to_string()));
         found.map(|(w, _)| w).ok_or_else(|| "the workloads are a to f".into())
     }
 }

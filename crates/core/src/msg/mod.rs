@@ -11,6 +11,7 @@ pub mod control;
 pub mod epochs;
 pub mod io;
 pub mod keys;
+mod partition;
 pub mod peer;
 pub mod table;
 

@@ -62,15 +62,15 @@ struct Ends {
 }
 
 impl Ends {
-    /// At hosts' sockets, in a `life` that grows.
-    fn new(sockets: &[(NodeId, UdpSocket)], life: u64) -> Ends {
+    /// At hosts' sockets, with an incarnation that grows.
+    fn new(sockets: &[(NodeId, UdpSocket)], incarnation: u64) -> Ends {
         // Nothing must count as lost because this thread did not run.
         let slow = Span::from_millis(100);
         let cfg =
             Config { paths: 1, retransmit_min: slow, retransmit_initial: slow, sla: slow * 4, ..Config::default() };
         let keys = Keys::one(KeyId(3), [3; 32]).unwrap();
         let end = |(node, socket): &(NodeId, UdpSocket)| {
-            let endpoint = Endpoint::new(cfg.clone(), *node, life, keys.clone(), 7).unwrap();
+            let endpoint = Endpoint::new(cfg.clone(), *node, incarnation, keys.clone(), 7).unwrap();
             End { node: *node, endpoint, socket: socket.try_clone().unwrap(), got: BTreeMap::new() }
         };
         let ends = sockets.iter().map(end).collect();

@@ -1,4 +1,4 @@
-//! Mutants of the transport: lives, replays, tags, chunks.
+//! Mutants of the transport: incarnations, replays, tags, chunks.
 
 use super::plans::*;
 use super::{Mutant, m, net};

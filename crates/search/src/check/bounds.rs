@@ -149,7 +149,7 @@ impl Bounds {
     }
 
     fn look(&mut self, sim: &Sim) -> Result<(), String> {
-        for i in 0..sim.config().servers {
+        for i in 0..sim.config().servers_max() {
             if let Some(s) = sim.server(i) {
                 s.check().map_err(|e| e.to_string())?;
             }
@@ -167,7 +167,7 @@ impl Bounds {
         switch.check().map_err(|e| format!("switch: {e}"))?;
         let settled = sim.now() > self.stale_until;
         for (vssd, incarnation, collects) in
-            (0..sim.config().servers).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
+            (0..sim.config().servers_max()).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
         {
             // Between two exchanges the rack's switch and the server agree: lost messages are repeated, late ones
             // ignored.
@@ -195,7 +195,7 @@ impl Bounds {
             if (incarnation, sequence) < *last {
                 let (was, is) = (last.1, sequence);
                 return Err(format!(
-                    "switch: {vssd} went back from gc_op {was} to {is} of the same life or an older one"
+                    "switch: {vssd} went back from gc_op {was} to {is} of the same incarnation or an older one"
                 ));
             }
             *last = (incarnation, sequence);

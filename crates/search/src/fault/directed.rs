@@ -234,9 +234,9 @@ fn pass_volumes(plan: &mut Plan, rng: &mut Rng) {
     plan.params.passing_volumes = true;
     let (clients, span_us) = (plan.params.clients, plan.params.span_ms * 1000);
     for client in 0..clients {
-        let lives = rng.between(2, 5);
-        let step = span_us / lives;
-        for i in 0..lives {
+        let volumes = rng.between(2, 5);
+        let step = span_us / volumes;
+        for i in 0..volumes {
             let at = |part: u64, rng: &mut Rng| i * step + step * part / 4 + rng.below(step / 8);
             plan.faults.push(FaultAt { at_us: at(0, rng), fault: Fault::Create { client } });
             plan.faults.push(FaultAt { at_us: at(1, rng), fault: Fault::Grow { client } });

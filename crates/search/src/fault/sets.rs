@@ -160,7 +160,7 @@ mod tests {
         assert!(watch.crashing(&sim, &[0]).is_empty());
         sim.crash(node);
         sim.restart(node).expect("it starts");
-        assert!(!watch.all_full(&sim), "the views still name the life that is over");
+        assert!(!watch.all_full(&sim), "the views still name the ended incarnation");
         assert_eq!(incarnation(&watch), first);
         assert!(watch.describe(&sim).contains("server 0"));
         until_full(&mut sim, &mut watch);

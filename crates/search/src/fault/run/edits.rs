@@ -90,7 +90,7 @@ impl Run<'_> {
     fn all_have_served(&self) -> bool {
         (0..self.plan.params.servers).all(|i| {
             let known = self.sim.server(i).map(|s| (s.ssd().table().incarnation, s.incarnation().0));
-            known.is_some_and(|(drive, life)| drive == life && life > 0)
+            known.is_some_and(|(drive, incarnation)| drive == incarnation && incarnation > 0)
         })
     }
 
