@@ -30,8 +30,8 @@ pub const NICE: [Guard; 13] = [
             beside("1 MiB: RAC primary-backup", "1 MiB: NICE", 2.4, 2.6),
             beside("1 MiB: RAG primary-backup", "1 MiB: NICE", 3.1, 3.4),
             beside("1 MiB: ROG primary-backup", "1 MiB: NICE", 3.9, 4.3),
-            times("1 MiB: rackweave", "1 MiB: NICE", 2.5),
-            times("1 MiB: RAG primary-backup", "1 MiB: rackweave", 1.1),
+            times("1 MiB: RAC primary-backup", "1 MiB: rackweave", 1.9),
+            times("1 MiB: RAG primary-backup", "1 MiB: rackweave", 2.5),
         ],
     ),
     guard(
@@ -41,11 +41,9 @@ pub const NICE: [Guard; 13] = [
             "64 KiB: ROG, of NICE",
             "64 KiB: rackweave: of the tree's chunks",
             "64 KiB: rackweave: of the tree's data",
-            "64 KiB: RAC, of rackweave",
             "64 KiB: ROG, of rackweave",
             "1 MiB: RAC, of NICE",
             "1 MiB: ROG, of NICE",
-            "1 MiB: rackweave: of the tree's chunks",
             "1 MiB: rackweave: of the tree's data",
             "1 MiB: RAC, of rackweave",
             "1 MiB: ROG, of rackweave",
@@ -53,7 +51,7 @@ pub const NICE: [Guard; 13] = [
         &[
             beside("1 MiB: RAC primary-backup", "1 MiB: NICE", 1.5, 1.7),
             beside("1 MiB: ROG primary-backup", "1 MiB: NICE", 2.5, 3.5),
-            times("1 MiB: ROG primary-backup", "1 MiB: rackweave", 1.6),
+            times("1 MiB: ROG primary-backup", "1 MiB: rackweave", 2.3),
             between("1 MiB: NICE: of the tree's data", 1.05, 1.08),
         ],
     ),
@@ -88,7 +86,7 @@ pub const NICE: [Guard; 13] = [
             beside("R = 9: RAC primary-backup", "R = 9: NICE", 6.0, 5.5),
             between("NICE: R = 9, of R = 1", 1.1, 1.2),
             beside("R = 9: RAC primary-backup", "R = 1: RAC primary-backup", 7.0, 7.0),
-            times("R = 9: rackweave", "R = 9: NICE", 6.0),
+            times("R = 9: RAC primary-backup", "R = 9: rackweave", 5.0),
         ],
     ),
     guard(
@@ -99,6 +97,7 @@ pub const NICE: [Guard; 13] = [
             "NICE against 2PC, R = 9",
             "rackweave against primary-backup, R = 9",
             "rackweave against 2PC, R = 9",
+            "rackweave: R = 9, of R = 3",
         ]),
         &[
             beside("R = 9: RAC primary-backup", "R = 9: NICE", 4.5, 7.5),
@@ -110,7 +109,12 @@ pub const NICE: [Guard; 13] = [
     guard(
         1,
         "ni-fig13",
-        Some(&["NICE against 2PC, R = 9", "rackweave against primary-backup, R = 9", "rackweave against 2PC, R = 9"]),
+        Some(&[
+            "NICE against 2PC, R = 9",
+            "rackweave against primary-backup, R = 9",
+            "rackweave against 2PC, R = 9",
+            "rackweave: R = 9, of R = 3",
+        ]),
         &[
             beside("R = 9: RAC primary-backup", "R = 9: NICE", 12.0, 7.5),
             beside("R = 9: RAC 2PC", "R = 9: NICE", 1.6, 5.5),
