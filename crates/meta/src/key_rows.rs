@@ -23,7 +23,7 @@ struct Announced {
     again_at: Time,
 }
 
-/// What the switch was told.
+/// Announcements of rows to the switch.
 #[derive(Default)]
 pub(crate) struct KeyRows(BTreeMap<VssdId, Announced>);
 
