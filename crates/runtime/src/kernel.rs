@@ -174,7 +174,8 @@ impl KernelNode {
         self.fault = result.err().map(|e| e.to_string());
     }
 
-    /// Handles `create_vssd` and `del_vssd`, and views of partitions of keys: their members are behind an address. Anything else has bypassed the programs and is dropped.
+    /// Handles `create_vssd` and `del_vssd`, and views of partitions of keys: their members are behind an address. Anything else
+    /// has bypassed the programs and is dropped.
     fn row(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
         let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
         let change = match &p.body {
