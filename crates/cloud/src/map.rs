@@ -14,7 +14,7 @@
 //! | 1–3 | zero |
 //! | 4–4095 | 1,023 × generation u32 of the segment's stripes in turn, big-endian |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::msg::cloud::Backing;
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, VolumeId};
@@ -91,10 +91,12 @@ pub enum Step {
 /// After a block was read of the generation at this place in the chain: 0 is the current one, then the parents.
 ///
 /// # Errors
-/// The block is malformed.
+/// The block is malformed, or names a generation that is not of this chain.
 pub fn step(backing: &Backing, at: usize, data: &Payload) -> Result<Step, Malformed> {
     if let Found::Owners(owners) = read(data)? {
-        return Ok(Step::Known(owners));
+        let generations: BTreeSet<VolumeId> = backing.chain().skip(at).collect();
+        let sound = owners.iter().all(|o| generations.contains(o)) || mutant!("cloud.map.any-owner");
+        return if sound { Ok(Step::Known(owners)) } else { Err(Malformed) };
     }
     let parent = *backing.parents.get(at).ok_or(Malformed)?;
     let last = at + 1 >= backing.parents.len();
@@ -200,5 +202,25 @@ impl AddressMap {
     pub fn stranded(&mut self, block: u64) -> Vec<u64> {
         let known = self.blocks.contains_key(&block) || self.writing.contains_key(&block);
         if known { Vec::new() } else { self.waiting.remove(&block).unwrap_or_default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_names_generations_of_the_chain_from_where_it_was_read() {
+        let backing = Backing { generation: VolumeId(9), parents: vec![VolumeId(7), VolumeId(4)] };
+        let block = |owner: u32| {
+            let mut owners = vec![VolumeId(4); STRIPES as usize];
+            owners[5] = VolumeId(owner);
+            write(&owners)
+        };
+        let known =
+            |at, owner| matches!(step(&backing, at, &block(owner)), Ok(Step::Known(o)) if o[5] == VolumeId(owner));
+        assert!([9, 7, 4].into_iter().all(|o| known(0, o)) && known(1, 7));
+        assert_eq!(step(&backing, 0, &block(8)), Err(Malformed), "another disk's");
+        assert_eq!(step(&backing, 1, &block(9)), Err(Malformed), "a parent knows no later generation");
     }
 }

@@ -349,11 +349,15 @@ impl Meta {
         self.begin_epoch(id, fx);
         true
     }
-    /// Gives a snapshot up that is being made. An epoch without it begins next, and writes go on.
-    pub fn abort_snapshot(&mut self, id: VolumeId) {
-        if let Some(v) = self.volumes.get_mut(&id) {
-            v.record.fork = None;
+    /// Gives a snapshot up that is being made. An epoch without it begins next, and writes go on. False: it is decided, and only
+    /// the record is under way; the next generation may be the current one from now on.
+    pub fn abort_snapshot(&mut self, id: VolumeId) -> bool {
+        let Some(v) = self.volumes.get_mut(&id) else { return true };
+        if v.record.backing != v.backing && !mutant!("cloud.fork.given-up-late") {
+            return false;
         }
+        v.record.fork = None;
+        true
     }
     /// The generations of a volume as they are recorded, and the one that begins with the snapshot that is being made.
     pub fn backing(&self, id: VolumeId) -> Option<(&Backing, Option<VolumeId>)> {

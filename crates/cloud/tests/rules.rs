@@ -286,7 +286,7 @@ fn writes_go_on_after_a_snapshot_that_is_given_up() {
     assert!(w.snapshot());
     w.run(Span::from_secs(2));
     assert!(w.snapshot_under_way(), "no segment reports that it is drained");
-    w.abort_snapshot();
+    assert!(w.abort_snapshot());
     w.write(a, 0, 8);
     w.read(a, 0, 16);
     assert!(w.settle(Span::from_secs(2)));
@@ -295,6 +295,20 @@ fn writes_go_on_after_a_snapshot_that_is_given_up() {
     assert!(w.snapshot());
     write_until(&mut w, 1);
     assert_eq!((w.check(), w.snapshots_unchanged()), (Ok(()), Ok(())));
+}
+
+/// The next generation would be dropped while the record that makes it the current one is under way.
+#[test]
+fn a_decided_snapshot_is_not_given_up_before_its_record_is_durable() {
+    let shape = Shape { bytes: 64 << 10, segment: 32 << 10, stripe: 4096, log_copies: 2 };
+    let mut w = World::new(7, Config::default(), 4, shape, quiet());
+    w.run(Span::from_millis(100));
+    assert!(w.snapshot());
+    assert!(!w.abort_snapshot(), "the record is not durable yet");
+    w.run(Span::from_millis(10));
+    assert_eq!(w.snapshots.made(), 1);
+    assert!(w.abort_snapshot(), "nothing is under way");
+    assert_eq!(w.snapshots_unchanged(), Ok(()));
 }
 
 /// Nobody has attached the disk: there is nothing to drain.

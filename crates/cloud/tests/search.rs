@@ -253,7 +253,7 @@ impl Storm {
                 self.w.snapshot();
             }
             if self.forks.chance(0.002) {
-                self.w.abort_snapshot();
+                _ = self.w.abort_snapshot();
             }
             if self.rng.chance(0.01) {
                 let pause = Span::from_millis(self.rng.between(1, 400));

@@ -41,8 +41,9 @@ impl World {
         self.snapshots.named += u32::from(begun);
         begun
     }
-    pub fn abort_snapshot(&mut self) {
-        self.with_meta(|meta, _| meta.abort_snapshot(VOLUME));
+    /// Whether it is given up. False: it is decided, or the metadata role is down.
+    pub fn abort_snapshot(&mut self) -> bool {
+        self.with_meta(|meta, _| meta.abort_snapshot(VOLUME)).unwrap_or(false)
     }
     pub fn snapshot_under_way(&self) -> bool {
         self.meta().and_then(|m| m.backing(VOLUME)).is_none_or(|(_, next)| next.is_some())

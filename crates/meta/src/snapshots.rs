@@ -193,7 +193,8 @@ impl Meta {
                     cloud.making.insert(disk, Making { frozen, next, write: 0, since });
                 }
                 None => {
-                    cloud.role.abort_snapshot(disk);
+                    // What it knows is recorded: nothing is under way at a start.
+                    _ = cloud.role.abort_snapshot(disk);
                     self.unname(frozen);
                 }
             }
@@ -220,8 +221,10 @@ impl Meta {
             let made = cloud.role.backing(disk).is_some_and(|(b, _)| b.generation != frozen);
             if made {
                 cloud.making.remove(&disk);
-            } else if !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE) {
-                cloud.role.abort_snapshot(disk);
+                continue;
+            }
+            let over = !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE);
+            if over && cloud.role.abort_snapshot(disk) {
                 cloud.making.remove(&disk);
                 ended.push(frozen);
             }
