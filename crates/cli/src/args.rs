@@ -114,7 +114,9 @@ pub enum Cmd {
         command: Link,
     },
     /// Show faults, servers, vSSDs, volumes and latencies
-    #[command(after_help = "Examples:\n  rackweave status\n  rackweave status --watch --every 5")]
+    #[command(
+        after_help = "Examples:\n  rackweave status\n  rackweave status --watch --every 5\n  rackweave status --metrics"
+    )]
     Status {
         #[command(flatten)]
         way: Target,
@@ -124,6 +126,9 @@ pub enum Cmd {
         /// Interval of --watch, 0.1 to 3600 seconds [default: 1]
         #[arg(long, value_name = "SECONDS", requires = "watch", value_parser = interval)]
         every: Option<f64>,
+        /// Print the whole rack's metrics in Prometheus' text format
+        #[arg(long, conflicts_with_all = ["watch", "json"])]
+        metrics: bool,
         #[command(flatten)]
         json: Json,
     },

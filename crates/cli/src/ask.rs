@@ -316,6 +316,13 @@ pub fn link(way: &Target, command: &Link) -> Result<(), Failure> {
     done(way, asked, &e.json, &what)
 }
 
+/// The metrics of all processes of the rack.
+pub fn metrics(way: &Target) -> Result<(), Failure> {
+    let s = rack_status(way)?;
+    write!(std::io::stdout().lock(), "{}", s.metrics())?;
+    Ok(())
+}
+
 pub fn status(way: &Target, json: bool) -> Result<(), Failure> {
     let Answer::Status(s) = ask(way, Local::Status)? else { return Err(Refused::Unexpected.into()) };
     let mut out = std::io::stdout().lock();

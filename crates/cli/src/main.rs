@@ -77,9 +77,10 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Server { way, command } => ask::server(&ask::way(data, way)?.0, command)?,
         Cmd::Policy { way, command } => ask::policy(&ask::way(data, way)?.0, command)?,
         Cmd::Link { way, command } => ask::link(&ask::way(data, way)?.0, command)?,
-        Cmd::Status { way, watch: true, every, json } => {
+        Cmd::Status { way, watch: true, every, json, .. } => {
             watch::watch(&ask::way(data, way)?.0, every.unwrap_or(1.0), json.json)?;
         }
+        Cmd::Status { way, metrics: true, .. } => ask::metrics(&ask::way(data, way)?.0)?,
         Cmd::Status { way, json, .. } => ask::status(&ask::way(data, way)?.0, json.json)?,
         Cmd::Replay(a) => return evaluate::replay(a),
         Cmd::Eval(a) => return evaluate::eval(a),

@@ -270,18 +270,22 @@ impl Status {
         }
     }
 
-    /// Of the processes in this status: the one that answers.
+    /// Of each process in this status: all that answered, or the one whose metrics these are.
     fn network_samples(&self, all: &mut Vec<Sample>) {
-        samples(all, Process::METRICS, &self.processes.iter().map(|p| (vec![], p)).collect::<Vec<_>>());
-        let labels = |p: &Peer| vec![("peer", p.node.clone())];
-        let peers: Vec<_> = self.processes.iter().flat_map(|p| &p.peers).map(|p| (labels(p), p)).collect();
+        let labels = |p: &Process| vec![("process", p.name.clone())];
+        let processes: Vec<_> = self.processes.iter().filter(|p| p.error.is_none()).map(|p| (labels(p), p)).collect();
+        samples(all, Process::METRICS, &processes);
+        let of = |p: &Peer| vec![("peer", p.node.clone())];
+        let peers = processes.iter().flat_map(|(l, p)| p.peers.iter().map(move |p| ([l.clone(), of(p)].concat(), p)));
+        let peers: Vec<_> = peers.collect();
         samples(all, Peer::METRICS, &peers);
         let of = |c: &PeerClass| vec![("class", c.class.clone())];
         let classes = peers.iter().flat_map(|(l, p)| p.classes.iter().map(move |c| ([l.clone(), of(c)].concat(), c)));
         samples(all, PeerClass::METRICS, &classes.collect::<Vec<_>>());
-        for (counter, n) in self.processes.iter().flat_map(|p| &p.network) {
-            let help = "Counters of this process's network, by name";
-            all.push(total("rackweave_network_total", help, vec![("counter", counter.clone())], *n));
+        for (l, (counter, n)) in processes.iter().flat_map(|(l, p)| p.network.iter().map(move |n| (l, n))) {
+            let help = "Counters of the process's network, by name";
+            let labels = [l.clone(), vec![("counter", counter.clone())]].concat();
+            all.push(total("rackweave_network_total", help, labels, *n));
         }
     }
 
@@ -339,6 +343,7 @@ mod tests {
             latency: Kind::ALL.iter().map(|&k| Latencies::default().summary(k)).collect(),
             counters: vec![("Redirect".into(), 3), ("GcStart".into(), 1)],
             processes: vec![Process {
+                name: "gateway-0".into(),
                 peers: vec![Peer {
                     node: "server-0".into(),
                     classes: vec![PeerClass::default(); 3],
@@ -368,9 +373,10 @@ mod tests {
         assert!(text.contains("rackweave_request_seconds"));
         assert!(text.contains("rackweave_server_refused_total{server=\"0\",reason=\"stale_epoch\"} 4"), "{text}");
         assert!(text.contains("rackweave_switch_total{counter=\"gc_foreign\"} 5"), "{text}");
-        assert!(text.contains("rackweave_peer_down{peer=\"server-0\"} 0"), "{text}");
-        assert!(text.contains("rackweave_network_total{counter=\"drop_replay\"} 2"), "{text}");
-        assert!(text.contains("rackweave_network_peers 1") && text.contains("rackweave_network_sockets 9"), "{text}");
+        assert!(text.contains("rackweave_peer_down{process=\"gateway-0\",peer=\"server-0\"} 0"), "{text}");
+        assert!(text.contains("rackweave_network_total{process=\"gateway-0\",counter=\"drop_replay\"} 2"), "{text}");
+        assert!(text.contains("rackweave_network_peers{process=\"gateway-0\"} 1"), "{text}");
+        assert!(text.contains("rackweave_network_sockets{process=\"gateway-0\"} 9"), "{text}");
     }
 
     #[test]
