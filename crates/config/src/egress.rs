@@ -20,8 +20,10 @@ use super::Problem;
 use crate::switching::{DataPlaneKind, SwitchSection};
 use rackweave_core::{NodeKind, NodeName};
 
-/// A queue or a burst must hold the longest message (64 KiB of data) with its headers.
+/// A queue or a burst must hold the longest message with its headers: 64 KiB of data.
 const KIB_MIN: u64 = 72;
+/// The same of a rack with keys: a packet has at most 4 MiB (`BODY_MAX` in `wire`).
+const KEYS_KIB_MIN: u64 = 4_104;
 const KIB_MAX: u64 = 1 << 20;
 /// A thousand small messages of a client, or 16 of the longest.
 const QUEUE_KIB: u64 = 1_024;
@@ -127,7 +129,7 @@ impl SwitchSection {
         })
     }
 
-    pub(crate) fn check_egress(&self, servers: u32, between_hosts: bool, out: &mut Vec<Problem>) {
+    pub(crate) fn check_egress(&self, servers: u32, keys: bool, between_hosts: bool, out: &mut Vec<Problem>) {
         let mut wrong = |key: String, value: String, rule: String| {
             out.push(Problem { key: key.into(), value, rule });
         };
@@ -149,11 +151,11 @@ impl SwitchSection {
                 "not with [hosts]: the hosts' datagrams pass the switch's process one by one, or bypass it".to_string();
             wrong("switch.egress".into(), format!("{} Mbit/s", e.mbit_per_s), rule);
         }
-        self.check_egress_numbers(e, &mut wrong);
+        self.check_egress_numbers(e, keys, &mut wrong);
         check_flows(e, servers, &mut wrong);
     }
 
-    fn check_egress_numbers(&self, e: &EgressSection, wrong: &mut impl FnMut(String, String, String)) {
+    fn check_egress_numbers(&self, e: &EgressSection, keys: bool, wrong: &mut impl FnMut(String, String, String)) {
         let scheduling = self.scheduling.name();
         let mut mbit = |key: String, mbit: Option<u64>| {
             if let Some(n) = mbit.filter(|n| !(1..=MBIT_MAX).contains(n)) {
@@ -165,14 +167,16 @@ impl SwitchSection {
         for (i, f) in e.flows.iter().enumerate() {
             mbit(format!("switch.egress.flows[{i}].mbit_per_s"), f.mbit_per_s);
         }
+        let (least, longest) = if keys { (KEYS_KIB_MIN, "with keys 4 MiB") } else { (KIB_MIN, "64 KiB") };
         let mut kib = |key: String, kib: Option<u64>| {
-            if let Some(n) = kib.filter(|n| !(KIB_MIN..=KIB_MAX).contains(n)) {
-                let rule = format!("{KIB_MIN} to {KIB_MAX}: the longest message has 64 KiB of data and its headers");
+            if let Some(n) = kib.filter(|n| !(least..=KIB_MAX).contains(n)) {
+                let rule = format!("{least} to {KIB_MAX}: the longest message has {longest} of data and its headers");
                 wrong(key, n.to_string(), rule);
             }
         };
         kib("switch.egress.queue_kib".into(), Some(e.queue_kib));
-        kib("switch.egress.flow_burst_kib".into(), e.flow_burst_kib);
+        let burst = e.flow_burst_kib.or((self.scheduling == SchedulingKind::Tb).then_some(BURST_KIB));
+        kib("switch.egress.flow_burst_kib".into(), burst);
         for (i, f) in e.flows.iter().enumerate() {
             kib(format!("switch.egress.flows[{i}].burst_kib"), f.burst_kib);
         }
@@ -248,6 +252,14 @@ mod tests {
         let with = |scheduling: &str, rest: &str| {
             problems(&format!("[switch]\nscheduling = \"{scheduling}\"\n[switch.egress]\n{rest}\n"))
         };
+        let keys = |rest: &str| problems(&format!("{rest}\n[kv]\nchannels = 2\nreplicas = 3\n"));
+        let found = keys("[switch.egress]\nmbit_per_s = 10");
+        assert!(found[0].contains("switch.egress.queue_kib = 1024: 4104 to 1048576: the longest"), "{found:?}");
+        let tb =
+            "[switch]\nscheduling = \"tb\"\n[switch.egress]\nmbit_per_s = 10\nflow_mbit_per_s = 1\nqueue_kib = 4104\n";
+        let found = keys(tb);
+        assert!(found.len() == 1 && found[0].contains("switch.egress.flow_burst_kib = 128: 4104 to"), "{found:?}");
+        assert_eq!(keys(&format!("{tb}flow_burst_kib = 4104\n")), Vec::<String>::new());
         for (scheduling, rest, key) in [
             ("fq", "mbit_per_s = 0", "switch.egress.mbit_per_s = 0: 1 to"),
             ("fq", "mbit_per_s = 1000001", "switch.egress.mbit_per_s = 1000001: 1 to"),

@@ -304,7 +304,8 @@ impl RackConfig {
             hosts.check(self.servers, self.servers_max(), &mut problems);
         }
         self.racks.check(self, &mut problems);
-        self.switch.check(&Layout::new(self.servers_max(), 0), self.hosts.as_ref(), &mut problems);
+        let keys = self.kv.is_on();
+        self.switch.check(&Layout::new(self.servers_max(), 0), keys, self.hosts.as_ref(), &mut problems);
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Rules(problems)) }
     }
 

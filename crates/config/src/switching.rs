@@ -153,9 +153,9 @@ fn mac(text: &str) -> Option<[u8; 6]> {
 }
 
 impl SwitchSection {
-    pub(crate) fn check(&self, layout: &Layout, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
+    pub(crate) fn check(&self, layout: &Layout, keys: bool, hosts: Option<&HostsSection>, out: &mut Vec<Problem>) {
         self.ring_plans(layout, out);
-        self.check_egress(layout.servers(), hosts.is_some(), out);
+        self.check_egress(layout.servers(), keys, hosts.is_some(), out);
         if self.data_plane == DataPlaneKind::Process {
             return;
         }

@@ -1,5 +1,6 @@
 //! Gets of a rack's keys by way of the switch.
 
+use rackweave_config::EgressSection;
 use rackweave_core::kv::{self, Change, Condition, Expires};
 use rackweave_core::request::{Operation, Request, RequestId};
 use rackweave_core::{Layout, NodeId, Rng, Span, Time, VssdId};
@@ -103,6 +104,29 @@ fn a_put_is_sent_once_and_the_switch_copies_it_to_every_member() {
         assert!(each.contains(&copied), "{copied} of {each:?} went to a group, over a transport: {over}");
         (0..30).for_each(|n| check(&mut sim, n));
         assert_eq!(sim.network_violation(), None);
+    }
+}
+
+/// Ports with queues (RB8) see every packet between nodes, those that are addressed to a server too.
+#[test]
+fn ports_with_queues_forward_what_is_addressed_to_a_server() {
+    for racks in [1, 2] {
+        let mut cfg = config(SERVERS);
+        cfg.racks.count = racks;
+        cfg.switch.egress = Some(EgressSection { queue_kib: 4_104, ..EgressSection::of_rate(10_000) });
+        cfg.validate().expect("sound");
+        let mut sim = Sim::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(15) }).expect("sound");
+        sim.run_until(Time::ZERO + Span::from_secs(2));
+        let unknown = |sim: &Sim| (0..racks).map(|i| sim.switch(i).expect("runs").counters().unknown_vssd).sum::<u64>();
+        let before = unknown(&sim);
+        fill(&mut sim, 30);
+        (0..30).for_each(|n| check(&mut sim, n));
+        assert_eq!(ask(&mut sim, kv::Op::Count), Ok(kv::Reply::Count { keys: 30, expiring: 0 }));
+        assert_eq!(unknown(&sim), before, "with {racks} racks");
+        for i in 0..racks {
+            let ports = sim.switch(i).and_then(|s| s.egress()).expect("it has queues");
+            assert_eq!((ports.queue_full, ports.too_many_flows), (0, 0), "{ports:?}");
+        }
     }
 }
 

@@ -116,8 +116,7 @@ impl Switch {
         if let (Op::Load, &Body::Table(Table::Load(load))) = (p.header.op, &p.body) {
             return self.pipeline.load_reported(now, p.src, &p.header, load);
         }
-        if p.dst != self.node && !matches!(p.header.op, Op::Read | Op::Write | Op::GcOp | Op::CreateVssd | Op::DelVssd)
-        {
+        if p.dst != self.node {
             return self.crossing(p, fx);
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
@@ -150,7 +149,8 @@ impl Switch {
         }
     }
 
-    /// Packets between nodes, which also queue here if ports have queues.
+    /// Packets between nodes, which also queue here if ports have queues. The tables concern those that are addressed to the
+    /// switch: a service whose clients know its servers names no vSSD.
     fn crossing(&mut self, mut p: Packet, fx: &mut Effects) {
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         fx.send(p);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Class, GcField, HEADER_BYTES, Packet};
-use rackweave_core::{Effects, Event, Layout, Node, Span, Time};
+use rackweave_core::msg::{Class, GcField, HEADER_BYTES, Op, Packet};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, Span, Time, VssdId};
 use rackweave_sched::egress::{EgressConfig, FlowConfig, NetSched};
 use rackweave_switch::{Switch, SwitchConfig};
 
@@ -69,4 +69,22 @@ fn a_full_queue_drops_and_counts() {
     assert_eq!((c.queue_full, c.waiting, c.queue_max), (2, 3, 300));
     let (out, _) = handle(&mut s, now + HEADER * 3, Event::Timer);
     assert_eq!(out.iter().map(|p| p.header.request).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+/// Keys and cloud disks name no vSSD in most packets, and servers forward reads to each other.
+#[test]
+fn packets_to_a_node_pass_the_tables_by() {
+    let mut s = switch(1 << 20);
+    let now = Time::ZERO + Span::from_millis(1);
+    handle(&mut s, now, Event::Timer);
+    for (op, vssd) in [(Op::Read, 0), (Op::Write, 0), (Op::Read, 1), (Op::Peer, 0)] {
+        let mut p = read(vssd, 5);
+        (p.dst, p.header.op) = (NodeId(9), op);
+        handle(&mut s, now, Event::Packet(p));
+    }
+    let (out, _) = handle(&mut s, now + HEADER * 4, Event::Timer);
+    let to: Vec<_> = out.iter().map(|p| (p.dst, p.header.op, p.header.vssd)).collect();
+    let sent = [(Op::Read, 0), (Op::Write, 0), (Op::Read, 1), (Op::Peer, 0)];
+    assert_eq!(to, sent.map(|(op, vssd)| (NodeId(9), op, VssdId(vssd))));
+    assert_eq!((s.counters().reads, s.counters().writes, s.counters().unknown_vssd), (0, 0, 0));
 }

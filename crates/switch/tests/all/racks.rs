@@ -51,6 +51,7 @@ impl Racks {
     /// Returns the answer of the switch of `rack`; its reports to the other switch arrive first.
     fn send(&mut self, rack: usize, p: Packet) -> Option<Packet> {
         let mut fx = Effects::new();
+        let p = Packet { dst: SWITCHES[rack], ..p };
         self.switches[rack].handle(self.now, Event::Packet(p), &mut fx);
         self.switches[rack].check().expect("tables agree");
         let (between, mut rest): (Vec<_>, Vec<_>) = fx.packets.drain(..).partition(|p| p.dst == SWITCHES[1 - rack]);
