@@ -5,8 +5,8 @@
 //! - [`connection`], [`table`], [`info`]: commands that need no storage.
 //!
 //! A session carries out up to [`RUNNING_MAX`] commands at a time and replies in their order. A command waits for those
-//! before it that use one of its keys, unless both only read. Commands with many keys, transactions, and commands about all
-//! keys run alone.
+//! before it that use one of its keys, unless both only read; those behind it that share no key with it do not wait. Commands
+//! with many keys, transactions, and commands about all keys run alone.
 //!
 //! Memory: see [`Session::held`]. A command starts, and a long value is read, within [`Gateway::set_limit`] only.
 
@@ -61,7 +61,7 @@ pub struct Settings {
     pub facts: Facts,
 }
 
-/// A command that is carried out, or whose reply waits for those before it.
+/// A command that waits for others of its keys, is carried out, or whose reply waits for those before it.
 #[derive(Debug)]
 struct Running {
     /// The protocol of its reply.
@@ -69,12 +69,20 @@ struct Running {
     keys: Vec<Bytes>,
     writes: bool,
     alone: bool,
+    /// Number of commands before it that must be done first.
+    waits_for: usize,
+    /// `None`: it is done.
     task: Option<Task>,
     reply: Option<Reply>,
     /// Operations that are not given out yet.
     asks: VecDeque<Ask>,
     /// Memory of it: arguments, and values read.
     weight: usize,
+}
+
+/// Whether of two commands with these keys, and whether they write, the second waits for the first.
+fn in_order(first: (&[Bytes], bool), second: (&[Bytes], bool)) -> bool {
+    (first.1 || second.1) && second.0.iter().any(|k| first.0.contains(k))
 }
 
 /// An operation under way.
@@ -107,7 +115,7 @@ pub struct Session {
     parser: Parser,
     /// Memory with which the parser could go on.
     parser_needs: Option<usize>,
-    /// The next command, which waits for others or for memory.
+    /// The next command, which waits for a place or for memory.
     next: Option<Box<Prepared>>,
     running: VecDeque<Running>,
     /// Number of the first of them.
@@ -209,11 +217,6 @@ impl Session {
         if !self.has_place() || c.alone && !self.running.is_empty() {
             return false;
         }
-        let meets =
-            |r: &Running| (c.writes || r.writes) && r.task.is_some() && c.keys.iter().any(|k| r.keys.contains(k));
-        if self.running.iter().any(meets) {
-            return false;
-        }
         self.held() + c.weight <= self.limit || self.exceeds(c)
     }
     /// It will never have that much memory: it is refused when it starts.
@@ -223,6 +226,9 @@ impl Session {
 
     fn start(&mut self, c: Prepared) {
         let refused = self.exceeds(&c);
+        let own = (&c.keys[..], c.writes);
+        let precedes = |r: &&Running| r.task.is_some() && in_order((&r.keys, r.writes), own);
+        let waits_for = self.running.iter().filter(precedes).count();
         let (mut asks, mut task, mut reply) = (Asks::new(), None, c.reply);
         match c.work {
             _ if refused => reply = Some(too_much(c.weight)),
@@ -231,6 +237,7 @@ impl Session {
                 self.closed = true;
                 self.parser.clear();
             }
+            Work::Task(t) if waits_for > 0 => task = Some(t),
             Work::Task(mut t) => {
                 reply = t.begin(&mut asks);
                 task = Some(t).filter(|_| reply.is_none());
@@ -245,7 +252,8 @@ impl Session {
         let weight = c.weight + reply.as_ref().map_or(0, Reply::bytes);
         self.weight += weight;
         let (protocol, keys, writes, alone) = (self.protocol, c.keys, c.writes, c.alone);
-        self.running.push_back(Running { protocol, keys, writes, alone, task, reply, asks: asks.into(), weight });
+        let asks = asks.into();
+        self.running.push_back(Running { protocol, keys, writes, alone, waits_for, task, reply, asks, weight });
     }
 
     /// Gives out the operations of commands, those of the first ones first.
@@ -313,6 +321,25 @@ impl Session {
         self.weight = self.weight - r.weight + reply.bytes();
         r.weight = reply.bytes();
         r.reply = Some(reply);
+        self.release(i);
+    }
+    /// Begins those that waited for a command which is done now, and for no other one.
+    fn release(&mut self, done: usize) {
+        let (keys, writes) = (std::mem::take(&mut self.running[done].keys), self.running[done].writes);
+        for i in done + 1..self.running.len() {
+            let r = &mut self.running[i];
+            if r.waits_for == 0 || !in_order((&keys, writes), (&r.keys, r.writes)) {
+                continue;
+            }
+            r.waits_for -= 1;
+            let Some(task) = r.task.as_mut().filter(|_| r.waits_for == 0) else { continue };
+            let mut asks = Asks::new();
+            let reply = task.begin(&mut asks);
+            r.asks.extend(asks);
+            if let Some(reply) = reply {
+                self.finish(i, reply);
+            }
+        }
     }
     /// Writes the replies that are next.
     fn emit(&mut self) {

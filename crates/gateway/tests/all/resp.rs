@@ -387,38 +387,16 @@ fn conflicts_are_retried() {
 /// However answers are ordered, replies come in the order of the commands, and commands on one key follow each other.
 #[test]
 fn pipelines_are_answered_in_order() {
-    for seed in 0..200 {
+    for seed in 0..400 {
         let (mut c, mut rng) = (Client::new(), Rng::new(seed));
         let mut model: BTreeMap<u64, i64> = BTreeMap::new();
         let (mut bytes, mut wanted) = (Vec::new(), String::new());
+        let keys = rng.between(1, 8);
         for i in 0..rng.between(1, 200) as i64 {
-            let key = rng.below(8);
-            match rng.below(5) {
-                0 => {
-                    bytes.extend(format!("SET k{key} {i}\r\n").as_bytes());
-                    wanted.push_str("+OK\r\n");
-                    model.insert(key, i);
-                }
-                1 => {
-                    bytes.extend(format!("GET k{key}\r\n").as_bytes());
-                    let v = model.get(&key).map(|v| v.to_string());
-                    wanted.push_str(&v.map_or("$-1\r\n".into(), |v| format!("${}\r\n{v}\r\n", v.len())));
-                }
-                2 => {
-                    bytes.extend(format!("DEL k{key}\r\n").as_bytes());
-                    wanted.push_str(&format!(":{}\r\n", i32::from(model.remove(&key).is_some())));
-                }
-                3 => {
-                    bytes.extend(b"PING\r\n");
-                    wanted.push_str("+PONG\r\n");
-                }
-                _ => {
-                    bytes.extend(format!("INCR k{key}\r\n").as_bytes());
-                    let v = model.entry(key).or_insert(0);
-                    *v += 1;
-                    wanted.push_str(&format!(":{v}\r\n"));
-                }
-            }
+            let of = [rng.below(keys), rng.below(keys), rng.below(keys)];
+            let (command, reply) = command(rng.below(9), i, of, &mut model);
+            bytes.extend(command.as_bytes());
+            wanted.push_str(&reply);
         }
         let mut said = Vec::new();
         let mut rest = &bytes[..];
@@ -443,6 +421,81 @@ fn pipelines_are_answered_in_order() {
         assert_eq!(String::from_utf8_lossy(&said), wanted, "seed {seed}");
         assert!(c.session.held() == 0 && c.session.in_flight() == 0, "{:?}", c.session);
     }
+}
+
+/// A command, and its reply on a server that carries out one at a time.
+fn command(kind: u64, i: i64, of: [u64; 3], model: &mut BTreeMap<u64, i64>) -> (String, String) {
+    let [key, second, third] = of;
+    let bulk = |v: Option<&i64>| v.map_or("$-1\r\n".into(), |v| format!("${}\r\n{v}\r\n", v.to_string().len()));
+    match kind {
+        0 | 1 => {
+            model.insert(key, i);
+            (format!("SET k{key} {i}\r\n"), "+OK\r\n".into())
+        }
+        2 => (format!("GET k{key}\r\n"), bulk(model.get(&key))),
+        3 => {
+            let gone = [key, second].iter().filter(|k| model.remove(k).is_some()).count();
+            (format!("DEL k{key} k{second}\r\n"), format!(":{gone}\r\n"))
+        }
+        4 => {
+            let values: String = of.iter().map(|k| bulk(model.get(k))).collect();
+            (format!("MGET k{key} k{second} k{third}\r\n"), format!("*3\r\n{values}"))
+        }
+        5 => {
+            let there = of.iter().filter(|k| model.contains_key(k)).count();
+            (format!("EXISTS k{key} k{second} k{third}\r\n"), format!(":{there}\r\n"))
+        }
+        6 => {
+            (model.insert(key, i), model.insert(second, i + 1));
+            (format!("MSET k{key} {i} k{second} {}\r\n", i + 1), "+OK\r\n".into())
+        }
+        7 if i % 4 == 0 => {
+            let v = bulk(model.get(&key));
+            model.insert(second, i);
+            let text = format!("MULTI\r\nGET k{key}\r\nSET k{second} {i}\r\nEXEC\r\n");
+            (text, format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n{v}+OK\r\n"))
+        }
+        7 => ("PING\r\n".into(), "+PONG\r\n".into()),
+        _ => {
+            let v = model.entry(key).or_insert(0);
+            *v += 1;
+            (format!("INCR k{key}\r\n"), format!(":{v}\r\n"))
+        }
+    }
+}
+
+/// A command that waits for another of its key holds up those of this key alone.
+#[test]
+fn commands_of_other_keys_do_not_wait_for_one_that_waits() {
+    let mut c = Client::new();
+    c.send(b"SET a 1\r\nGET a\r\nINCR a\r\nMGET a b\r\nSET b 2\r\nGET b\r\nSET c 3\r\nGET a\r\n");
+    let asked = |c: &mut Client| -> Vec<String> {
+        c.take();
+        let what = |op: &Op| match op {
+            Op::Put { key, .. } => format!("put {}", key.escape_ascii()),
+            Op::Get { key, .. } => format!("get {}", key.escape_ascii()),
+            other => format!("{other:?}"),
+        };
+        c.asked.iter().map(|(_, op)| what(op)).collect()
+    };
+    assert_eq!(asked(&mut c), ["put a", "put c"], "MGET waits for `a`, SET of `b` for MGET");
+    c.answer(1);
+    assert_eq!((asked(&mut c), c.output()), (vec!["put a".into()], Vec::new()), "replies keep their order");
+    c.answer(0);
+    assert_eq!((asked(&mut c), c.output()), (vec!["get a".into()], b"+OK\r\n".to_vec()));
+    c.answer(0);
+    assert_eq!(asked(&mut c), ["get a"], "INCR reads first");
+    c.answer(0);
+    assert_eq!(asked(&mut c), ["put a"]);
+    c.answer(0);
+    assert_eq!(asked(&mut c), ["get a", "get b", "get a"], "MGET and the last GET do not wait for each other");
+    let mut said = c.output();
+    while !asked(&mut c).is_empty() {
+        c.answer(0);
+        said.extend(c.output());
+    }
+    let wanted = "$1\r\n1\r\n:2\r\n*2\r\n$1\r\n2\r\n$-1\r\n+OK\r\n$1\r\n2\r\n+OK\r\n$1\r\n2\r\n";
+    assert_eq!(String::from_utf8_lossy(&said), wanted);
 }
 
 #[test]
