@@ -16,6 +16,7 @@ use crate::record;
 use crate::replica::{Ctx, Replica};
 use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE, NOT_READABLE};
 use crate::types::{Found, Role, Timestamp};
+use crate::versions::Live;
 
 /// Most questions about versions at once.
 const ASKS_MAX: usize = 64;
@@ -192,9 +193,8 @@ impl Replica {
     pub fn on_count(&mut self, ctx: &mut Ctx, from: NodeId, request: u64) {
         let mut result = ScanResult::Refused;
         if self.lists(ctx) {
-            let live = || self.keys.values().filter(|v| v.value.is_some());
-            let expiring = live().filter(|v| v.expires.is_some()).count() as u64;
-            result = ScanResult::Count { keys: live().count() as u64, expiring };
+            let Live { keys, expiring } = self.keys.live();
+            result = ScanResult::Count { keys, expiring };
         }
         self.send(ctx, from, Body::ScanReply { request, result });
     }

@@ -41,6 +41,7 @@ mod takeover;
 pub mod trace;
 mod turns;
 pub mod types;
+mod versions;
 
 pub use client::KvClient;
 pub use config::Config;

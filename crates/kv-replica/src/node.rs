@@ -117,9 +117,9 @@ impl KvNode {
         (taking_part().count(), taking_part().filter(|r| r.leads(self.me)).count())
     }
     /// Undecided puts in its log, and keys with a value, in all partitions.
-    pub fn counts(&self) -> (usize, usize) {
-        let keys = |r: &Replica| r.keys.values().filter(|v| v.value.is_some()).count();
-        self.replicas.values().fold((0, 0), |(logged, all), r| (logged + r.logged.len(), all + keys(r)))
+    pub fn counts(&self) -> (u64, u64) {
+        let of = |r: &Replica| (r.logged.len() as u64, r.keys.live().keys);
+        self.replicas.values().map(of).fold((0, 0), |sum, r| (sum.0 + r.0, sum.1 + r.1))
     }
     /// Whether the wall clock was far ahead when it began.
     pub fn clock_ahead(&self) -> Option<ClockAhead> {
@@ -148,7 +148,7 @@ impl KvNode {
     }
     /// Committed versions in a partition, durable or about to be.
     pub fn versions(&self, p: Partition) -> impl Iterator<Item = (&Bytes, &Version)> {
-        self.replicas.get(&p).into_iter().flat_map(|r| &r.keys)
+        self.replicas.get(&p).into_iter().flat_map(|r| r.keys.iter())
     }
     pub fn clients(&self, p: Partition) -> impl Iterator<Item = (&NodeId, &ClientState)> {
         self.replicas.get(&p).into_iter().flat_map(|r| &r.clients)

@@ -18,6 +18,7 @@ use crate::types::{
     Change, Commit, Decision, Item, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version,
     View,
 };
+use crate::versions::Versions;
 
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
@@ -123,7 +124,7 @@ pub(crate) struct Replica {
     pub view: Option<View>,
     /// The newest view that this node knows.
     pub known: Epoch,
-    pub keys: BTreeMap<Bytes, Version>,
+    pub keys: Versions,
     pub clients: BTreeMap<NodeId, ClientState>,
     pub logged: BTreeMap<PutId, Logged>,
     /// Decisions that are not durable here yet, with the puts that leave the log. For a new primary these are undecided:
@@ -153,7 +154,7 @@ impl Replica {
             p,
             view: None,
             known: Epoch(0),
-            keys: BTreeMap::new(),
+            keys: Versions::default(),
             clients: BTreeMap::new(),
             logged: BTreeMap::new(),
             applying: BTreeMap::new(),

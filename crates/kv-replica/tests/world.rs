@@ -501,6 +501,8 @@ impl World {
                 if node.undecided(p) > 0 {
                     return Err(format!("{n} has undecided puts of {p}"));
                 }
+                // Compares its running counts with a recount.
+                let _ = node.counts();
                 Ok(node.versions(p).map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>())
             };
             let first = contents(&readable[0])?;

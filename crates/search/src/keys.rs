@@ -290,6 +290,8 @@ impl Run {
         let mut first = None;
         for n in view.readable() {
             let node = node(n).ok_or(format!("{n} does not run"))?;
+            // Compares its running counts with a recount.
+            let _ = node.counts();
             let (undecided, keys) = (node.undecided(p), node.versions(p).collect::<Vec<_>>());
             if undecided > 0 || *first.get_or_insert_with(|| keys.clone()) != keys {
                 return Err(format!("{n} has {undecided} undecided puts of {p} or other keys than the rest"));

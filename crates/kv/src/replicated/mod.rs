@@ -91,9 +91,8 @@ impl Logged for KvNode {
     }
     fn count(&self, s: &mut StoreStatus) {
         let (partitions, leads) = self.partitions();
-        let (undecided, keys) = self.counts();
         (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
-        (s.undecided, s.keys) = (undecided as u64, keys as u64);
+        (s.undecided, s.keys) = self.counts();
         let answered = self.answered();
         (s.gets, s.puts, s.refused) = (answered.gets, answered.puts, answered.refused);
     }
