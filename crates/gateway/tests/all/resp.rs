@@ -446,7 +446,8 @@ fn command(kind: u64, i: i64, of: [u64; 3], model: &mut BTreeMap<u64, i64>) -> (
             (format!("EXISTS k{key} k{second} k{third}\r\n"), format!(":{there}\r\n"))
         }
         6 => {
-            (model.insert(key, i), model.insert(second, i + 1));
+            model.insert(key, i);
+            model.insert(second, i + 1);
             (format!("MSET k{key} {i} k{second} {}\r\n", i + 1), "+OK\r\n".into())
         }
         7 if i % 4 == 0 => {
