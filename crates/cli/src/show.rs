@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_config::Size;
-use rackweave_core::admin::SnapshotInfo;
+use rackweave_core::admin::{SnapshotInfo, VolumeUse};
 use rackweave_runtime::control::{Explained, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
 
 use crate::watch::Span;
@@ -45,6 +45,18 @@ pub fn volumes(all: &[Volume]) -> String {
             limits(v),
             list(&v.sets),
         ]);
+        for s in &v.snapshots {
+            let kind = if s.made { "snapshot" } else { "snapshot being made" };
+            t.add_row([s.name.to_string(), kind.into(), Size(s.size).to_string(), mib(s.used)]);
+        }
+    }
+    trimmed(&t)
+}
+
+pub fn uses(all: &[VolumeUse]) -> String {
+    let mut t = table(&["volume or snapshot", "own", "shared"], &[1, 2]);
+    for u in all {
+        t.add_row([u.name.to_string(), mib(u.own), mib(u.shared)]);
     }
     trimmed(&t)
 }

@@ -60,12 +60,14 @@ pub fn volume(way: &Target, command: &CloudVolume) -> Result<(), Failure> {
         CloudVolume::Rollback { snapshot, json } => {
             (admin::Op::VolumeRollback { snapshot: snapshot.as_str().into() }, json)
         }
+        CloudVolume::Du { name, json } => (admin::Op::VolumeUse { name: name.as_str().into() }, json),
         CloudVolume::Rename { name, to, json } => {
             (admin::Op::VolumeRename { name: name.as_str().into(), to: to.as_str().into() }, json)
         }
     };
     match ask(way, op)? {
         Answer::Volume(v) => print(json, &serde_json::to_value(&v)?, &show::volume(&v)),
+        Answer::Use(all) => print(json, &serde_json::to_value(&all)?, &show::uses(&all)),
         Answer::Done => print(json, &serde_json::json!({}), ""),
         _ => Err(Refused::Unexpected.into()),
     }

@@ -104,6 +104,10 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         volume: Option<Box<str>>,
     },
+    /// Bytes on flash of a volume and of each of its snapshots.
+    VolumeUse {
+        name: Box<str>,
+    },
     /// A cloud disk that begins with the contents of a snapshot.
     VolumeClone {
         snapshot: Box<str>,
@@ -319,6 +323,17 @@ pub enum Reply {
     Servers(Vec<ServerInfo>),
     Explained(Box<Explained>),
     Snapshots(Vec<SnapshotInfo>),
+    Use(Vec<VolumeUse>),
+}
+
+/// Bytes on flash of a volume or of a snapshot, one copy counted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeUse {
+    pub name: Box<str>,
+    /// What nothing else needs.
+    pub own: u64,
+    /// What other disks or snapshots need too.
+    pub shared: u64,
 }
 
 /// A snapshot of a cloud disk.
@@ -448,6 +463,8 @@ pub enum VolumeError {
     HasSnapshots { name: Box<str>, snapshots: Vec<Box<str>> },
     #[error("snapshot {name:?} has clones, which need it: {}", .clones.join(", "))]
     HasClones { name: Box<str>, clones: Vec<Box<str>> },
+    #[error("{name:?} is a snapshot, not a volume: it is only read, cloned, rolled back to and removed")]
+    IsSnapshot { name: Box<str> },
     #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first")]
     Attached { name: Box<str>, gateway: u32 },
     #[error("size {size} is too large: {} of its own can hold {holds} bytes", .unit.number(*.count))]

@@ -1,6 +1,6 @@
 //! The volume API: operations of a volume client for a gateway session or a workload.
 
-use crate::admin::OwnUnits;
+use crate::admin::{OwnUnits, SnapshotInfo};
 use crate::id::{SetId, VolumeId};
 use crate::msg::Class;
 use crate::msg::cloud::{Frozen, Shape};
@@ -127,6 +127,8 @@ pub struct VolumeInfo {
     pub cloud: Option<Shape>,
     /// A snapshot of a cloud disk, which is only read.
     pub frozen: Option<Box<Frozen>>,
+    /// Its snapshots, oldest first. Empty if not requested.
+    pub snapshots: Vec<SnapshotInfo>,
     /// Units of its own, one in each member of each of its sets. `None` on shared sets, or if not requested.
     pub own: Option<OwnUnits>,
 }

@@ -147,17 +147,20 @@ impl Meta {
         match op {
             admin::Op::Servers => Ok(admin::Reply::Servers(self.server_infos(now))),
             admin::Op::SnapshotList { volume } => self.list_snapshots(volume.as_deref()),
-            admin::Op::VolumeInfo { name } if self.volumes.is_snapshot(name) => {
+            admin::Op::VolumeUse { name } => Ok(admin::Reply::Use(self.volume_use(name)?)),
+            admin::Op::VolumeInfo { name } if name.contains('@') => {
                 Ok(admin::Reply::Volume(self.with_use(self.snapshot_to_read(name)?)))
             }
             admin::Op::VolumeInfo { name } => {
-                Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
+                let v = self.with_use(volumes::info(self.volumes.find(name)?));
+                Ok(admin::Reply::Volume(self.with_snapshots(v)))
             }
             admin::Op::VolumeExplain { size, isolation, own } => {
                 Ok(admin::Reply::Explained(Box::new(self.explain(now, *size, *isolation, *own))))
             }
             admin::Op::VolumeList => {
-                Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(|v| self.with_use(v)).collect()))
+                let shown = |v| self.with_snapshots(self.with_use(v));
+                Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(shown).collect()))
             }
             admin::Op::RackStatus => Ok(admin::Reply::Rack(Box::new(self.status(now)))),
             _ => Err(admin::Error::NotServed),
@@ -246,6 +249,7 @@ fn only_reads(op: &admin::Op) -> bool {
         admin::Op::VolumeInfo { .. }
             | admin::Op::VolumeList
             | admin::Op::SnapshotList { .. }
+            | admin::Op::VolumeUse { .. }
             | admin::Op::VolumeExplain { .. }
             | admin::Op::RackStatus
             | admin::Op::Servers
@@ -283,6 +287,7 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::VolumeInfo { .. }
         | admin::Op::VolumeList
         | admin::Op::SnapshotList { .. }
+        | admin::Op::VolumeUse { .. }
         | admin::Op::VolumeExplain { .. }
         | admin::Op::RackStatus
         | admin::Op::Servers => false,

@@ -7,11 +7,11 @@
 //! A power cut is harmless: the records of a snapshot are durable before the role hears of it, and the role's decides. One that the role does not
 //! make after a restart loses its name.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use rackweave_cloud::map;
 use rackweave_cloud::stripe::{Shape, Striping};
-use rackweave_core::admin::{self, SnapshotInfo, VolumeError};
+use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
 use rackweave_core::msg::cloud::{Backing, Frozen, GENERATIONS_MAX};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
@@ -108,7 +108,7 @@ impl Meta {
     }
     fn is_made(&self, snapshot: &VolumeRecord) -> bool {
         let current = snapshot.disk.and_then(|d| self.backing(d)).map(|(b, _)| b.generation);
-        current.is_some_and(|c| c != snapshot.id)
+        current.is_some_and(|c| c != snapshot.id) || mutant!("meta.snapshot.read-unmade")
     }
     /// A disk that nobody can be making a snapshot of.
     fn disk(&self, name: &str) -> Result<(VolumeId, Shape), VolumeError> {
@@ -188,11 +188,12 @@ impl Meta {
             let named = named.is_some_and(|v| !v.name.is_empty());
             let Some(cloud) = &mut self.cloud else { return };
             match next.filter(|_| named) {
-                Some(next) => {
+                Some(next) if !mutant!("meta.snapshot.forgotten") => {
                     let since = Some(Time::ZERO);
                     cloud.making.insert(disk, Making { frozen, next, write: 0, since });
                 }
-                None => {
+                _ if mutant!("meta.snapshot.unknown-kept") => {}
+                _ => {
                     // What it knows is recorded: nothing is under way at a start.
                     _ = cloud.role.abort_snapshot(disk);
                     self.unname(frozen);
@@ -224,7 +225,8 @@ impl Meta {
                 continue;
             }
             let over = !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE);
-            if over && cloud.role.abort_snapshot(disk) {
+            let over = over && !mutant!("meta.snapshot.never-given-up");
+            if over && (cloud.role.abort_snapshot(disk) || mutant!("meta.snapshot.given-up-decided")) {
                 cloud.making.remove(&disk);
                 ended.push(frozen);
             }
@@ -243,14 +245,12 @@ impl Meta {
     }
     /// Drops generations that nobody needs.
     pub(crate) fn drop_generations(&mut self) {
-        let Some(cloud) = &self.cloud else { return };
-        let disks = self.volumes.cloud().filter_map(|(id, _)| Some(cloud.role.backing(id)?.0.generation));
-        let making = cloud.making.values().flat_map(|m| [m.frozen, m.next]);
-        let named = self.volumes.snapshots.values().copied();
-        let ends: BTreeSet<VolumeId> = disks.chain(making).chain(named).collect();
-        let needed: BTreeSet<VolumeId> =
-            ends.into_iter().flat_map(|g| self.volumes.backing(g).chain().collect::<Vec<_>>()).collect();
-        let gone: Vec<VolumeId> = self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains(g)).collect();
+        if self.cloud.is_none() {
+            return;
+        }
+        let needed = self.generations_needed();
+        let gone: Vec<VolumeId> =
+            self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains_key(g)).collect();
         for id in gone {
             let Some(v) = self.volumes.by_id.get_mut(&id) else { continue };
             v.deleting = true;
@@ -267,7 +267,7 @@ impl Meta {
         if !self.is_made(v) {
             return Err(VolumeError::BeingMade { name: name.into() }.into());
         }
-        if !clones.is_empty() {
+        if !clones.is_empty() && !mutant!("meta.snapshot.removed-with-clones") {
             return Err(VolumeError::HasClones { name: name.into(), clones }.into());
         }
         self.unname(id);
@@ -281,6 +281,55 @@ impl Meta {
         let mut of: Vec<&VolumeRecord> = of.collect();
         of.sort_by_key(|v| (v.disk, v.id));
         Ok(admin::Reply::Snapshots(of.into_iter().map(|v| self.snapshot_info(v)).collect()))
+    }
+    /// With the disk's snapshots, oldest first.
+    pub(crate) fn with_snapshots(&self, v: VolumeInfo) -> VolumeInfo {
+        let mut of: Vec<&VolumeRecord> = self.volumes.snapshots_of(v.id).collect();
+        of.sort_by_key(|v| v.id);
+        VolumeInfo { snapshots: of.into_iter().map(|v| self.snapshot_info(v)).collect(), ..v }
+    }
+    /// Bytes of a volume and of its snapshots, oldest first.
+    pub(crate) fn volume_use(&self, name: &str) -> Result<Vec<VolumeUse>, VolumeError> {
+        let v = self.volumes.find(name)?;
+        let used = |v: &VolumeRecord| self.with_use(volumes::info(v)).used;
+        let Some((current, _)) = self.backing(v.id) else {
+            return Ok(vec![VolumeUse { name: name.into(), own: used(v), shared: 0 }]);
+        };
+        let needed = self.generations_needed();
+        let of = |name: &str, end: VolumeId| {
+            let mut row = VolumeUse { name: name.into(), own: 0, shared: 0 };
+            for g in self.volumes.backing(end).chain() {
+                let alone = needed.get(&g) == Some(&1);
+                let bytes = if alone { &mut row.own } else { &mut row.shared };
+                *bytes += self.volumes.by_id.get(&g).map_or(0, used);
+            }
+            row
+        };
+        let mut snapshots: Vec<&VolumeRecord> = self.volumes.snapshots_of(v.id).collect();
+        snapshots.sort_by_key(|s| s.id);
+        let snapshots = snapshots.into_iter().map(|s| of(&s.name, s.id));
+        Ok([of(name, current.generation)].into_iter().chain(snapshots).collect())
+    }
+    /// By generation that is needed, the number of disks and snapshots that need it.
+    fn generations_needed(&self) -> BTreeMap<VolumeId, usize> {
+        let mut needed: BTreeMap<VolumeId, usize> = BTreeMap::new();
+        let Some(cloud) = &self.cloud else { return needed };
+        let disks = self.volumes.cloud().filter_map(|(id, _)| Some(cloud.role.backing(id)?.0.generation));
+        // A snapshot that is being made is the disk's current generation, and the next one is the disk's then.
+        let next = cloud.making.values().map(|m| m.next);
+        for end in disks.chain(next).chain(self.volumes.snapshots.values().copied()) {
+            *needed.entry(end).or_default() += 1;
+        }
+        // A parent has a smaller number than each of its children.
+        let mut below = VolumeId(u32::MAX);
+        while let Some((&g, &count)) = needed.range(..below).next_back() {
+            let parent = self.volumes.by_id.get(&g).and_then(|v| v.base);
+            if let Some(parent) = parent.filter(|_| !mutant!("meta.snapshot.ancestor-dropped")) {
+                *needed.entry(parent).or_default() += count;
+            }
+            below = g;
+        }
+        needed
     }
     /// What a client needs to read a snapshot.
     pub(crate) fn snapshot_to_read(&self, name: &str) -> Result<VolumeInfo, VolumeError> {
@@ -348,7 +397,9 @@ impl Meta {
         let name = disk_of(snapshot)?;
         let frozen = self.snapshot_to_read(snapshot)?.id;
         let (old, shape) = self.disk(name)?;
-        self.volumes.idle(name, &self.cfg.layout)?;
+        if !mutant!("meta.snapshot.rolled-back-in-use") {
+            self.volumes.idle(name, &self.cfg.layout)?;
+        }
         self.volumes.may_be(shape.bytes)?;
         let limits = self.limits_of(old);
         self.volumes.promise_generation(&shape, &limits)?;

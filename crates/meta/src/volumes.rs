@@ -87,12 +87,18 @@ impl Volumes {
         self.names.values().map(|id| info(&self.by_id[id])).collect()
     }
     pub fn find(&self, name: &str) -> Result<&VolumeRecord, VolumeError> {
-        let id = self.names.get(name).ok_or_else(|| VolumeError::Unknown { name: name.into() })?;
-        Ok(&self.by_id[id])
+        Ok(&self.by_id[&self.id(name)?])
+    }
+    fn id(&self, name: &str) -> Result<VolumeId, VolumeError> {
+        match self.names.get(name) {
+            Some(id) => Ok(*id),
+            None if self.is_snapshot(name) => Err(VolumeError::IsSnapshot { name: name.into() }),
+            None => Err(VolumeError::Unknown { name: name.into() }),
+        }
     }
     pub(crate) fn find_mut(&mut self, name: &str) -> Result<&mut VolumeRecord, VolumeError> {
-        let id = self.names.get(name).ok_or_else(|| VolumeError::Unknown { name: name.into() })?;
-        Ok(self.by_id.get_mut(id).expect("every name has its volume"))
+        let id = self.id(name)?;
+        Ok(self.by_id.get_mut(&id).expect("every name has its volume"))
     }
     fn promised_on(&self, limits: &Limits) -> u64 {
         let mine = |v: &&VolumeRecord| v.sets.first().is_some_and(|s| limits.sets.contains(s));
@@ -343,5 +349,6 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         own: None,
         cloud: v.cloud,
         frozen: None,
+        snapshots: Vec::new(),
     }
 }

@@ -97,6 +97,7 @@ pub enum Answer {
     Servers(Vec<ServerState>),
     Explained(Explained),
     Snapshots(Vec<admin::SnapshotInfo>),
+    Use(Vec<admin::VolumeUse>),
     Status(Box<Status>),
     Policy(PolicyState),
     /// The changed keys with their values.

@@ -676,6 +676,7 @@ fn answer(outcome: Outcome, facts: &Facts) -> Answer {
         Ok(admin::Reply::Servers(all)) => Answer::Servers(all.iter().map(ServerState::of).collect()),
         Ok(admin::Reply::Explained(e)) => Answer::Explained(Explained::of(&e)),
         Ok(admin::Reply::Snapshots(all)) => Answer::Snapshots(all),
+        Ok(admin::Reply::Use(all)) => Answer::Use(all),
         Ok(admin::Reply::Done) => Answer::Done,
         Ok(admin::Reply::Volume(v)) => Answer::Volume(Volume::of(&(&v, facts))),
         Ok(admin::Reply::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(&(v, facts))).collect()),

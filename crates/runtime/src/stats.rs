@@ -1,7 +1,7 @@
 //! Statistics in `status` and the metrics. Each is declared once: its source, its JSON field and its metrics.
 
 use rackweave_config::Size;
-use rackweave_core::admin::{MemberStatus, OwnUnits, ServerStatus, SetStatus, WearStatus};
+use rackweave_core::admin::{MemberStatus, OwnUnits, ServerStatus, SetStatus, SnapshotInfo, WearStatus};
 use rackweave_core::msg::cloud::Shape;
 use rackweave_core::msg::{Class, Role};
 use rackweave_core::volume::VolumeInfo;
@@ -245,6 +245,10 @@ exported! {
         /// Bytes on flash, counting one copy.
         #[serde(default)]
         used: u64 = |v| v.0.used, Gauge "rackweave_volume_used_bytes" "Bytes of the volume on flash, one copy counted";
+        /// Snapshots of a cloud disk, oldest first.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        snapshots: Vec<SnapshotInfo> = |v| v.0.snapshots.clone(),
+            Gauge "rackweave_volume_snapshots" "Snapshots of the volume" = |v| v.snapshots.len() as f64;
         /// In `status`: requests of its clients since the gateways' start; `None` if there were none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         clients: Option<Box<Clients>> = |_| None;

@@ -337,6 +337,7 @@ mod tests {
                 iops: 500,
                 bytes_per_s: 1_000_000,
                 used: 1,
+                snapshots: Vec::new(),
                 clients: Some(Box::default()),
                 own_vssds: Some(Box::default()),
             }],

@@ -3,7 +3,7 @@
 use rackweave_core::admin::{
     self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
     ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, VolumeCreate,
-    VolumeError, WearStatus,
+    VolumeError, VolumeUse, WearStatus,
 };
 use rackweave_core::msg::cloud::Frozen;
 use rackweave_core::msg::control::{
@@ -258,6 +258,7 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     24 => VolumeClone { snapshot, name },
     25 => VolumeRename { name, to },
     26 => VolumeRollback { snapshot },
+    27 => VolumeUse { name },
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -268,10 +269,13 @@ wire_enum!(admin::Reply, "answer's data", {
     7 => Servers(servers),
     8 => Explained(explained),
     9 => Snapshots(snapshots),
+    10 => Use(uses),
 });
 wire_list!(Box<str>, "names", VOLUMES_MAX, 4);
 wire_struct!(SnapshotInfo { name, size, made, used, clones });
 wire_list!(SnapshotInfo, "snapshots", VOLUMES_MAX, 25);
+wire_struct!(VolumeUse { name, own, shared });
+wire_list!(VolumeUse, "volumes' bytes", VOLUMES_MAX, 20);
 wire_struct!(Explained { refused, servers });
 wire_struct!(OwnRoom { node, channels, dies, clearing, unfit });
 wire_list!(OwnRoom, "servers", SERVERS_MAX, 17);
@@ -290,7 +294,9 @@ const OWN: u32 = 1 << 28;
 const CLOUD: u32 = 1 << 27;
 /// And what a snapshot's reader needs.
 const FROZEN: u32 = 1 << 26;
-const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN;
+/// And the snapshots of a disk.
+const SNAPSHOTS: u32 = 1 << 25;
+const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN | SNAPSHOTS;
 wire_struct!(Frozen { shape, backing });
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
@@ -307,6 +313,7 @@ impl Wire for VolumeInfo {
         let flags = flags | if self.used > 0 { USED } else { 0 } | if self.own.is_some() { OWN } else { 0 };
         let flags =
             flags | if self.cloud.is_some() { CLOUD } else { 0 } | if self.frozen.is_some() { FROZEN } else { 0 };
+        let flags = flags | if self.snapshots.is_empty() { 0 } else { SNAPSHOTS };
         (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
@@ -322,6 +329,9 @@ impl Wire for VolumeInfo {
         }
         if let Some(frozen) = &self.frozen {
             frozen.put(w);
+        }
+        if !self.snapshots.is_empty() {
+            self.snapshots.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -344,8 +354,28 @@ impl Wire for VolumeInfo {
         let own = if word & OWN != 0 { Some(Wire::get(r)?) } else { None };
         let cloud = if word & CLOUD != 0 { Some(Wire::get(r)?) } else { None };
         let frozen = if word & FROZEN != 0 { Some(Wire::get(r)?) } else { None };
+        let offset = r.offset();
+        let snapshots = match word & SNAPSHOTS != 0 {
+            true => Some(Vec::<SnapshotInfo>::get(r)?).filter(|all| !all.is_empty()),
+            false => Some(Vec::new()),
+        };
+        let snapshots = snapshots.ok_or(DecodeError::UnknownKind { what: "volume's snapshots", kind: 0, offset })?;
         let stripe_blocks = word & !FLAGS;
-        Ok(VolumeInfo { id, name, size, attach, sets, stripe_blocks, class, limits, used, own, cloud, frozen })
+        Ok(VolumeInfo {
+            id,
+            name,
+            size,
+            attach,
+            sets,
+            stripe_blocks,
+            class,
+            limits,
+            used,
+            own,
+            cloud,
+            frozen,
+            snapshots,
+        })
     }
 }
 wire_list!(VolumeInfo, "volumes", VOLUMES_MAX, 28);
@@ -394,6 +424,7 @@ wire_enum!(VolumeError, "reason of a volume", {
     57 => HasSnapshots { name, snapshots },
     58 => HasClones { name, clones },
     59 => Attached { name, gateway },
+    60 => IsSnapshot { name },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

@@ -35,6 +35,7 @@ fn control(rng: &mut Rng) -> Control {
         own: None,
         cloud: None,
         frozen: None,
+        snapshots: Vec::new(),
     };
     let set = SetId(rng.below(5) as u32);
     let members = (0..rng.below(5)).map(|_| vssd(set.0, rng.below(5) as u32)).collect();

@@ -135,6 +135,7 @@ impl Rack {
             own: None,
             cloud: None,
             frozen: None,
+            snapshots: Vec::new(),
         };
         let mut rack = Rack {
             engine: Engine::new(NetState::new(network(), Layout::new(SERVERS, 1), seed), seed),

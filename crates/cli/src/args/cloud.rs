@@ -54,6 +54,13 @@ pub enum CloudVolume {
         #[command(flatten)]
         json: Json,
     },
+    /// Show the bytes on flash of a volume and of each of its snapshots: those that return when it alone goes, and shared ones
+    #[command(after_help = "Example:\n  rackweave volume du disk")]
+    Du {
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Rename a volume that no client uses, and with it its snapshots
     #[command(after_help = "Example:\n  rackweave volume rename disk old-disk")]
     Rename {

@@ -193,11 +193,15 @@ impl Session {
         self.state = State::OptionHeader;
         match (h, outcome) {
             (Haggle::List, Outcome::Admin(Ok(admin::Reply::Volumes(volumes)))) => {
+                let readable = |v: &VolumeInfo| v.snapshots.iter().filter(|s| s.made).map(|s| s.name.clone()).collect();
                 for v in volumes {
-                    let mut data = Vec::with_capacity(4 + v.name.len());
-                    data.put_u32(v.name.len() as u32);
-                    data.put_slice(v.name.as_bytes());
-                    self.option_reply(opt::LIST, rep::SERVER, &data);
+                    let snapshots: Vec<Box<str>> = readable(&v);
+                    for name in [v.name].into_iter().chain(snapshots) {
+                        let mut data = Vec::with_capacity(4 + name.len());
+                        data.put_u32(name.len() as u32);
+                        data.put_slice(name.as_bytes());
+                        self.option_reply(opt::LIST, rep::SERVER, &data);
+                    }
                 }
                 self.option_reply(opt::LIST, rep::ACK, b"");
             }
@@ -232,9 +236,12 @@ impl Session {
         };
         let code = match outcome {
             Outcome::Volume(Err(volume::Error::Unknown { .. }))
-            | Outcome::Admin(Err(admin::Error::Volume(VolumeError::Unknown { .. } | VolumeError::BadName { .. }))) => {
-                rep::ERR_UNKNOWN
-            }
+            | Outcome::Admin(Err(admin::Error::Volume(
+                VolumeError::Unknown { .. }
+                | VolumeError::BadName { .. }
+                | VolumeError::UnknownSnapshot { .. }
+                | VolumeError::BadSnapshot { .. },
+            ))) => rep::ERR_UNKNOWN,
             _ => rep::ERR_POLICY,
         };
         self.refuse_option(option, code, &error);

@@ -27,6 +27,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         own: None,
         cloud: None,
         frozen: None,
+        snapshots: Vec::new(),
     }
 }
 

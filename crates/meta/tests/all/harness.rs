@@ -87,6 +87,8 @@ pub struct Rack {
     pub servers: Vec<Scripted>,
     /// Packets to nodes other than servers.
     pub heard: Vec<Packet>,
+    /// Packets to servers about cloud disks.
+    pub to_disks: Vec<Packet>,
     /// Views in the order they were announced to any server.
     pub announced: Vec<View>,
     /// Writes that the store has not confirmed.
@@ -129,6 +131,7 @@ impl Rack {
             saved: BTreeMap::new(),
             servers: servers.collect(),
             heard: Vec::new(),
+            to_disks: Vec::new(),
             announced: Vec::new(),
             unconfirmed: Vec::new(),
             hold_store: false,
@@ -202,6 +205,9 @@ impl Rack {
     }
 
     fn deliver(&mut self, p: Packet) {
+        if matches!(p.body, Body::Cloud(_)) {
+            return self.to_disks.push(p);
+        }
         let Some(s) = self.servers.iter_mut().find(|s| s.node == p.dst) else {
             self.heard.push(p);
             return;

@@ -11,4 +11,5 @@ mod recovery;
 mod restart;
 mod search;
 mod search_volumes;
+mod snapshots;
 mod volumes;

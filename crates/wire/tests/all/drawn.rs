@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rackweave_core::admin::{
     self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
     ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, VolumeCreate,
-    VolumeError, WearStatus,
+    VolumeError, VolumeUse, WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -457,7 +457,8 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(25) {
+        match self.below(26) {
+            25 => admin::Op::VolumeUse { name: self.text() },
             19 => admin::Op::SnapshotCreate { snapshot: self.text() },
             20 => admin::Op::SnapshotRemove { snapshot: self.text() },
             21 => admin::Op::SnapshotList { volume: self.bool().then(|| self.text()) },
@@ -526,24 +527,29 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 6, // the highest bits are flags
+            stripe_blocks: self.u32() >> 7, // the highest bits are flags
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },
             own: self.bool().then(|| self.own()),
             cloud: self.bool().then(|| self.shape()),
             frozen: self.bool().then(|| Box::new(self.frozen())),
+            snapshots: self.list(2, Draw::snapshot),
+        }
+    }
+    fn snapshot(&mut self) -> SnapshotInfo {
+        SnapshotInfo {
+            name: self.text(),
+            size: self.u64(),
+            made: self.bool(),
+            used: self.u64(),
+            clones: self.list(3, Draw::text),
         }
     }
     fn data(&mut self) -> admin::Reply {
-        match self.below(7) {
-            6 => admin::Reply::Snapshots(self.list(3, |d| SnapshotInfo {
-                name: d.text(),
-                size: d.u64(),
-                made: d.bool(),
-                used: d.u64(),
-                clones: d.list(3, Draw::text),
-            })),
+        match self.below(8) {
+            7 => admin::Reply::Use(self.list(3, |d| VolumeUse { name: d.text(), own: d.u64(), shared: d.u64() })),
+            6 => admin::Reply::Snapshots(self.list(3, Draw::snapshot)),
             5 => admin::Reply::Explained(Box::new(Explained {
                 refused: self.bool().then(|| self.volume_error().into()),
                 servers: self.list(3, |d| OwnRoom {
@@ -611,7 +617,8 @@ impl Draw {
         }
     }
     fn volume_error(&mut self) -> VolumeError {
-        match self.below(28) {
+        match self.below(29) {
+            28 => VolumeError::IsSnapshot { name: self.text() },
             20 => VolumeError::BadSnapshot { name: self.text() },
             21 => VolumeError::NoSnapshots { name: self.text() },
             22 => VolumeError::UnknownSnapshot { name: self.text() },
