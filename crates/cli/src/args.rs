@@ -138,7 +138,9 @@ pub enum Cmd {
     )]
     Replay(Box<Replay>),
     /// Repeat a figure of a paper and print its numbers beside ours
-    #[command(after_help = "Examples:\n  rackweave eval --list\n  rackweave eval fb-table5 --quick")]
+    #[command(
+        after_help = "Examples:\n  rackweave eval --list\n  rackweave eval fb-table5 --quick\n  rackweave eval --all --quick"
+    )]
     Eval(Eval),
     /// One end of a live experiment, started by `eval`
     #[command(hide = true)]

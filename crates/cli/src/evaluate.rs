@@ -1,12 +1,12 @@
 //! Commands that run a simulated rack, or a model: no data directory, no sockets.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rackweave_config::{BlockingConfig, Written};
 use rackweave_device::private;
-use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Options};
+use rackweave_eval::experiment::{EXPERIMENTS, Experiment, Figure, Options};
 use rackweave_rack::capture::Capture;
 use rackweave_replay::svg::svg;
 use rackweave_replay::{Policy, ReplayConfig};
@@ -65,6 +65,9 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
 pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
     let mut out = std::io::stdout().lock();
     let all: Vec<Experiment> = EXPERIMENTS.into_iter().chain(rackweave_bench::EXPERIMENTS).collect();
+    if a.all {
+        return eval_all(a, &all, &mut out);
+    }
     let Some(id) = &a.experiment else {
         for e in all {
             let needs = e.needs.map_or_else(String::new, |needs| format!(" (live: {needs})"));
@@ -77,15 +80,45 @@ pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
         None => experiment.run(options)?,
         Some(path) => experiment.run_on(options, path)?,
     };
-    writeln!(out, "{}", figure.table().trim_end())?;
-    if let Some(path) = &a.json {
-        write(path, &serde_json::to_string_pretty(&figure.json())?)?;
-    }
-    if let Some(path) = &a.svg {
-        write(path, &figure.svg())?;
-    }
+    print(&figure, &mut out, a.json.as_deref(), a.svg.as_deref())?;
     // The table has named the rows that missed their bars; scripts see it by the status.
     Ok(if figure.missed().next().is_some() { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn print(figure: &Figure, out: &mut impl Write, json: Option<&Path>, svg: Option<&Path>) -> Result<(), Failure> {
+    writeln!(out, "{}", figure.table().trim_end())?;
+    if let Some(path) = json {
+        write(path, &serde_json::to_string_pretty(&figure.json())?)?;
+    }
+    if let Some(path) = svg {
+        write(path, &figure.svg())?;
+    }
+    Ok(())
+}
+
+/// Every experiment whose figure does not depend on the machine, and a summary.
+fn eval_all(a: &Eval, all: &[Experiment], out: &mut impl Write) -> Result<ExitCode, Failure> {
+    for dir in [&a.json, &a.svg].into_iter().flatten() {
+        std::fs::create_dir_all(dir).map_err(named(dir))?;
+    }
+    let (mut rows, mut missed, mut cpu_s) = (0, Vec::new(), 0.0);
+    let (live, virtual_time): (Vec<Experiment>, Vec<_>) = all.iter().partition(|e| e.needs.is_some());
+    for e in &virtual_time {
+        let figure = e.run(Options { quick: a.quick, seed: a.seed })?;
+        let file = |dir: &Option<PathBuf>, kind| dir.as_ref().map(|d| d.join(format!("{}.{kind}", e.id)));
+        print(&figure, out, file(&a.json, "json").as_deref(), file(&a.svg, "svg").as_deref())?;
+        writeln!(out)?;
+        cpu_s += figure.cpu_s;
+        rows += figure.rows.iter().filter(|r| r.bar.is_some()).count();
+        missed.extend(figure.missed().map(|r| format!("{}: {}", e.id, r.name)));
+    }
+    for e in &live {
+        writeln!(out, "SKIP {}: live, by its name only", e.id)?;
+    }
+    missed.iter().try_for_each(|m| writeln!(out, "MISSED {m}"))?;
+    let (n, held) = (virtual_time.len(), rows - missed.len());
+    writeln!(out, "{n} experiments, {cpu_s:.0} s of CPU: {held} of {rows} rows with a bar hold it")?;
+    Ok(if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -63,10 +63,13 @@ pub struct Replay {
 }
 
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("which").required(true).args(["experiment", "list"]))]
+#[command(group = ArgGroup::new("which").required(true).args(["experiment", "all", "list"]))]
 pub struct Eval {
     /// Experiment, by its name in --list
     pub experiment: Option<String>,
+    /// Every experiment that runs in virtual time, one after another
+    #[arg(long, conflicts_with = "trace")]
+    pub all: bool,
     /// List the experiments
     #[arg(long, conflicts_with_all = ["quick", "seed", "trace", "json", "svg"])]
     pub list: bool,
@@ -79,10 +82,10 @@ pub struct Eval {
     /// Recorded one-way delays for rb-predict: whole µs, one per line, plain or zstd
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Write the figure as JSON
+    /// Write the figure as JSON; with --all a directory, for EXPERIMENT.json each
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Draw the figure as SVG
+    /// Draw the figure as SVG; with --all a directory, for EXPERIMENT.svg each
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }

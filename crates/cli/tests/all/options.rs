@@ -96,6 +96,8 @@ fn options_that_would_do_nothing_are_refused() {
     }
     for (command, named) in [
         (&["eval", "--list", "--quick"][..], "--quick"),
+        (&["eval", "--all", "--trace", "f"], "--trace"),
+        (&["eval", "--all", "fb-table5"], "--all"),
         (&["eval", "--list", "--seed", "1"], "--seed"),
         (&["replay", "t", "--rate", "5", "--speed", "2"], "--speed"),
         (&["up", "--netns", "--absent", "1"], "--absent"),
