@@ -7,6 +7,7 @@ use std::time::Duration;
 use rackweave_config::Size;
 use rackweave_core::admin::{self, OwnUnit, OwnUnits, VolumeCreate};
 use rackweave_core::{SetId, VssdId};
+use rackweave_flash::isolation::ThroughputLevels;
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::{Answer, Command, Local, ServerState, Status};
 
@@ -65,11 +66,11 @@ fn disk(
     own: &args::Own,
     cloud: &args::Cloud,
 ) -> Result<admin::Op, Refused> {
-    let units = own.channels.or(own.dies).or(own.replicas).is_some();
+    let units = own.channels.or(own.dies).or(own.replicas).is_some() || own.bandwidth.is_some();
     let other = match (class, isolation) {
         (VolumeClass::Offline, _) => Some("--class offline"),
         (_, Some(_)) => Some("--isolation"),
-        _ if units => Some("--channels, --dies or --replicas"),
+        _ if units => Some("--channels, --dies, --bandwidth or --replicas"),
         _ => None,
     };
     if let Some(option) = other {
@@ -86,15 +87,38 @@ fn only_direct(cloud: &args::Cloud) -> Result<(), Refused> {
     }
 }
 
+/// The unit and number of a bandwidth level.
+fn units_of_level(isolation: Option<IsolationLevel>, bandwidth: usize) -> Result<(OwnUnit, u32), Refused> {
+    let all = ThroughputLevels::default();
+    let (unit, levels) = match isolation {
+        None | Some(IsolationLevel::Channel) => (OwnUnit::Channel, all.channels),
+        Some(IsolationLevel::Die) => (OwnUnit::Die, all.dies),
+        Some(other) => {
+            let level = admin::Isolation::from(other);
+            let why = format!(
+                "--bandwidth {bandwidth} with --isolation {level}: only channels and dies have bandwidth levels"
+            );
+            return Err(Refused::Because(why));
+        }
+    };
+    let known = || format!("--bandwidth {bandwidth}: {unit}s have levels 0 to {}", levels.len() - 1);
+    let count = levels.get(bandwidth).ok_or_else(|| Refused::Because(known()))?;
+    Ok((unit, *count))
+}
+
 /// Units of a volume's own, if it is to have any.
 fn own_units(isolation: Option<IsolationLevel>, own: &args::Own) -> Result<Option<OwnUnits>, Refused> {
-    let &args::Own { channels, dies, shared: _, replicas } = own;
+    let &args::Own { channels, dies, bandwidth, shared: _, replicas } = own;
+    if let Some(bandwidth) = bandwidth {
+        let (unit, count) = units_of_level(isolation, bandwidth)?;
+        return Ok(Some(OwnUnits { unit, count, replicas }));
+    }
     let of = |unit, count: Option<u32>| Some(OwnUnits { unit, count: count?, replicas });
     let own = of(OwnUnit::Channel, channels).or_else(|| of(OwnUnit::Die, dies));
     let level = isolation.map(admin::Isolation::from);
     match (own, level, replicas) {
         (None, _, Some(n)) => Err(Refused::Because(format!(
-            "--replicas {n}: only with --channels or --dies: volumes on shared sets have the rack's replicas"
+            "--replicas {n}: only with --channels, --dies or --bandwidth: volumes on shared sets have the rack's replicas"
         ))),
         (Some(OwnUnits { unit, count, .. }), Some(level), _) if level != unit.isolation() => {
             let why = match level.is_shared() {

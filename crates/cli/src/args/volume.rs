@@ -21,8 +21,12 @@ pub struct Own {
     /// Dies of its own (ssd.own_dies)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub dies: Option<u32>,
+    /// Units of its own by bandwidth level, as those of `vssd create --level`: 1, 2, 4, 8 or 16 channels for 0 to 4; 1 to 64
+    /// dies for 0 to 6 with --isolation die
+    #[arg(long, value_name = "LEVEL", conflicts_with_all = ["channels", "dies"])]
+    pub bandwidth: Option<usize>,
     /// No units of its own: it lies on shared sets [default]
-    #[arg(long, conflicts_with_all = ["channels", "dies"])]
+    #[arg(long, conflicts_with_all = ["channels", "dies", "bandwidth"])]
     pub shared: bool,
     /// Replicas of each of its channels or dies [default: the rack's replicas]
     #[arg(long, value_name = "R")]
@@ -33,7 +37,7 @@ pub struct Own {
 pub enum Volume {
     /// Create a thin volume
     #[command(
-        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
+        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create web --size 1G --bandwidth 1\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
     )]
     Create {
         name: String,

@@ -72,6 +72,17 @@ fn life(mut r: Rack) {
     let mut free: Vec<_> = e["servers"].as_array().expect("servers").iter().map(|s| s["channels"].as_u64()).collect();
     free.sort_unstable();
     assert_eq!((&e["refused"], free), (&Value::Null, vec![Some(0), Some(0), Some(1), Some(1)]));
+    let named = |args: &[&str], why: &str| {
+        let e = r.fails(1, &[&["volume", "explain", "--size", "1M"], args].concat());
+        assert!(e.contains(why), "{args:?}: {e}");
+    };
+    named(&["--bandwidth", "5"], "channels have levels 0 to 4");
+    named(&["--bandwidth", "7", "--isolation", "die"], "dies have levels 0 to 6");
+    named(&["--bandwidth", "0", "--isolation", "software"], "only channels and dies have bandwidth levels");
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "1", "--isolation", "die", "--replicas", "2"]);
+    assert!(!e.contains("would be refused"), "{e}");
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "2"]);
+    assert!(e.contains("would be refused: 4 channels in 3 replicas"), "{e}");
     // A vSSD moves to a free unit of the same kind.
     let old = sets[0]["members"][0].clone();
     r.ok(&["server", "move", &old["vssd"].to_string()]);
