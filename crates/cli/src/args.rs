@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use rackweave_config::Size;
+use rackweave_config::hosts::GATEWAYS_MAX;
 use rackweave_flash::VictimPolicy;
 use rackweave_runtime::net::Address;
 
@@ -187,6 +188,10 @@ pub struct Up {
     /// Servers of a new rack [default: 4]
     #[arg(long, value_name = "N")]
     pub servers: Option<u32>,
+    /// Gateways, with --processes or --netns [default: 1, or hosts.gateways]; all but the first listen on sockets in their
+    /// directories, gateway-N/nbd.sock
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(GATEWAYS_MAX as u32)))]
+    pub gateways: Option<u32>,
     /// Timing of device commands, for this run
     #[arg(long, value_enum)]
     pub timing: Option<Timing>,

@@ -60,6 +60,11 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
     if a.pcap.is_some() && !a.processes && !a.netns {
         return Err("--pcap needs --processes or --netns: a rack in one process sends no datagrams".into());
     }
+    if let Some(n) = a.gateways.filter(|_| !a.processes && !a.netns) {
+        return Err(
+            format!("--gateways {n} needs --processes or --netns: a rack in one process has one gateway").into()
+        );
+    }
     let options = Options {
         data: data.into(),
         listen,
@@ -73,6 +78,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
         }),
         victims: a.gc_victims.map(Into::into),
         netns: a.netns.then(|| kind(a.data_plane)),
+        gateways: a.gateways,
         replace_ssd: a.replace_ssd.clone(),
         pcap: a.pcap.clone(),
         absent: a.absent.clone(),

@@ -93,14 +93,18 @@ pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer,
     }
 }
 
-/// Names of the nodes that have a directory in `data`, in the order of their ids.
+/// Names of the nodes that have a directory in `data`, in the order of their ids. An earlier run may have had more gateways
+/// than the one that the process there started.
 fn nodes_in(data: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
+    let hosts = up::read_config(&data.join(NODES_FILE)).ok().and_then(|c| c.hosts);
+    let gateways = hosts.map_or(u32::MAX, |h| h.gateways.len() as u32);
     let mut all: Vec<(u8, u32, String)> = entries
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
         .filter_map(|name| {
             let (kind, number) = name.split_once('-').map_or((name.as_str(), Some(0)), |(k, n)| (k, n.parse().ok()));
             let order = ["meta", "switch", "server", "gateway"].iter().position(|k| *k == kind)? as u8;
+            let number = number.filter(|n| kind != "gateway" || *n < gateways);
             Some((order, number?, name.clone()))
         })
         .collect();

@@ -73,6 +73,8 @@ pub enum DistributedError {
     NoWayIn { option: &'static str, address: String },
     #[error("the configuration has [hosts] or [switch]: --netns generates both")]
     NotOurs,
+    #[error("--gateways {gateways}: hosts.gateways of the configuration has the rack's gateways")]
+    Gateways { gateways: u32 },
     #[error("switch in the kernel ({plane}): {error}")]
     DataPlane { plane: DataPlaneKind, error: kernel::PlaneError },
     #[error(transparent)]

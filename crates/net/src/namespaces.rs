@@ -19,16 +19,21 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// Creates the hosts of all nodes, with one gateway; the second half of the servers is in the second rack. Addresses
-    /// are those of a rack of up to `servers_max` servers.
+    /// Creates the hosts of all nodes; the second half of the servers is in the second rack, the gateways are in the first.
+    /// Addresses are those of a rack of up to `servers_max` servers.
     ///
     /// # Errors
     /// Missing privileges, or a missing tool.
-    pub fn new(servers: u32, servers_max: u32, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
-        let layout = Layout::new(servers_max, 1);
+    pub fn new(
+        servers: u32,
+        servers_max: u32,
+        gateways: u32,
+        data_plane: DataPlaneKind,
+    ) -> Result<Namespaces, DistributedError> {
+        let layout = Layout::new(servers_max, gateways);
         let here = &layout.ids(NodeKind::Server)[..servers as usize];
         let (near, far) = here.split_at(servers.div_ceil(2) as usize);
-        let near = [&[Layout::META], near, &[layout.client(0)]].concat();
+        let near = [&[Layout::META], near, layout.ids(NodeKind::Client)].concat();
         let made = TestRack::new(Layout::SWITCH, &near, far);
         let made = made.and_then(|rack| {
             if data_plane == DataPlaneKind::Xdp {
@@ -52,7 +57,7 @@ impl Namespaces {
             meta: address(Layout::META),
             switch: address(Layout::SWITCH),
             servers: self.layout.ids(NodeKind::Server).iter().map(|n| address(*n)).collect(),
-            gateways: vec![address(self.layout.client(0))],
+            gateways: self.layout.ids(NodeKind::Client).iter().map(|n| address(*n)).collect(),
             key_file: Some(key_file),
         }
     }

@@ -115,6 +115,7 @@ struct Processes {
     program: PathBuf,
     data: PathBuf,
     config: PathBuf,
+    /// Addresses of the first gateway; others listen on sockets in their directories.
     nbd: String,
     resp: Option<String>,
     http: Option<String>,
@@ -145,7 +146,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, (kind, numbered))).transpose()?;
     if namespaces.is_none() {
         let _ = std::fs::remove_file(dir.file(NAMESPACES_FILE));
-        hosts(&dir, &mut cfg)?;
+        hosts(&dir, &mut cfg, options.gateways)?;
     }
     dir.write(NODES_FILE, cfg.to_toml().as_bytes())?;
     let config = dir.file(NODES_FILE);
@@ -199,7 +200,7 @@ fn namespaces(
         return Err(DistributedError::NotOurs);
     }
     let key = make_key(dir)?;
-    let namespaces = Namespaces::new(numbered, cfg.servers_max(), data_plane)?;
+    let namespaces = Namespaces::new(numbered, cfg.servers_max(), options.gateways.unwrap_or(1), data_plane)?;
     cfg.hosts = Some(namespaces.hosts(key));
     (cfg.switch.data_plane, cfg.switch.ports) = (data_plane, namespaces.ports());
     cfg.validate().map_err(UpError::Options)?;
@@ -210,7 +211,7 @@ fn namespaces(
 /// Refuses configurations that need a single process before anything is written.
 fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
     let (mut cfg, servers_max) = (cfg.clone(), cfg.servers_max());
-    cfg.hosts.get_or_insert_with(|| draw(servers_max, Path::new(KEY_FILE)));
+    cfg.hosts.get_or_insert_with(|| draw(servers_max, 1, Path::new(KEY_FILE)));
     Ok(cfg.validate()?)
 }
 
@@ -224,8 +225,11 @@ fn make_key(dir: &DataDir) -> Result<PathBuf, DistributedError> {
 }
 
 /// Hosts of this run: the configured ones if all are local, otherwise drawn ones; and the key file.
-fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
+fn hosts(dir: &DataDir, cfg: &mut RackConfig, gateways: Option<u32>) -> Result<(), DistributedError> {
     if let Some(hosts) = &mut cfg.hosts {
+        if let Some(gateways) = gateways {
+            return Err(DistributedError::Gateways { gateways });
+        }
         for (name, address) in hosts.names().zip(addresses(hosts)?) {
             if !address.ip().is_loopback() {
                 return Err(DistributedError::Elsewhere { name, address });
@@ -238,13 +242,13 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig) -> Result<(), DistributedError> {
         let all = hosts.resolve().unwrap_or_default();
         !all.is_empty() && all.iter().all(|&a| bind_both(a).is_ok())
     };
-    let mut drawn = || draw(cfg.servers_max(), &key);
+    let mut drawn = || draw(cfg.servers_max(), gateways.unwrap_or(1), &key);
     let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
     cfg.hosts = Some(hosts);
     Ok(())
 }
 
-fn draw(servers: u32, key: &Path) -> HostsSection {
+fn draw(servers: u32, gateways: u32, key: &Path) -> HostsSection {
     let r = up::random_u64().to_ne_bytes();
     // 127.0.0.x is commonly used by others.
     let host = Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1);
@@ -253,7 +257,7 @@ fn draw(servers: u32, key: &Path) -> HostsSection {
         meta: address(0),
         switch: address(1),
         servers: (0..servers).map(|i| address(2 + i)).collect(),
-        gateways: vec![address(2 + servers)],
+        gateways: (0..gateways).map(|i| address(2 + servers + i)).collect(),
         key_file: Some(key.into()),
     }
 }
@@ -466,9 +470,13 @@ impl Processes {
             c.arg("--id").arg(n.to_string());
         }
         if kind == "gateway" {
-            c.arg("--nbd").arg(&self.nbd);
-            c.args(self.resp.iter().flat_map(|resp| ["--resp", resp.as_str()]));
-            c.args(self.http.iter().flat_map(|http| ["--http", http.as_str()]));
+            let at = |first: &str, socket: &str| match number {
+                None | Some(0) => first.to_string(),
+                Some(_) => format!("unix:{}", self.data.join(name.to_string()).join(socket).display()),
+            };
+            c.arg("--nbd").arg(at(&self.nbd, "nbd.sock"));
+            c.args(self.resp.iter().flat_map(|resp| ["--resp".into(), at(resp, "resp.sock")]));
+            c.args(self.http.iter().flat_map(|http| ["--http".into(), at(http, "http.sock")]));
         }
         self.nodes[i].starts += 1;
         if let Some(dir) = &self.pcap {

@@ -52,6 +52,8 @@ pub struct Options {
     pub victims: Option<VictimPolicy>,
     /// With a process per node: each node in its own network namespace, around a switch with this data plane.
     pub netns: Option<DataPlaneKind>,
+    /// Number of gateways of a rack with a process per node; `None`: those of `[hosts]`, or one.
+    pub gateways: Option<u32>,
     /// Servers whose SSD is replaced by an empty one.
     pub replace_ssd: Vec<u32>,
     /// Directory for packet captures, with a process per node.
@@ -592,6 +594,7 @@ mod tests {
             ssd_size: None,
             timing: None,
             victims: None,
+            gateways: None,
             netns: None,
             replace_ssd: Vec::new(),
             pcap: None,

@@ -110,6 +110,40 @@ fn serves_and_goes_on(data_plane: &str) {
     }
 }
 
+/// A volume goes from one gateway to another and back while the data plane serves both.
+fn two_gateways_serve(data_plane: &str) {
+    let r = Rack::with(&["--netns", "--data-plane", data_plane, "--gateways", "2"]);
+    let far = || r.dir.path("data/gateway-1/nbd.sock");
+    r.volume("v", "16M");
+    r.volume("w", "16M");
+    let mut near = r.connect("v");
+    write_all(&mut near, 1);
+    let mut other = Client::connect(&far(), "w");
+    write_all(&mut other, 2);
+    check_all(&mut near, 1);
+    drop(near);
+    let mut taken = Client::connect(&far(), "v");
+    check_all(&mut taken, 1);
+    write_all(&mut taken, 3);
+    drop((taken, other));
+    check_all(&mut r.connect("v"), 3);
+    check_all(&mut r.connect("w"), 2);
+}
+
+#[test]
+fn netns_tc_serves_two_gateways() {
+    if !skip("netns_tc_serves_two_gateways") {
+        two_gateways_serve("tc");
+    }
+}
+
+#[test]
+fn netns_xdp_serves_two_gateways() {
+    if !skip("netns_xdp_serves_two_gateways") {
+        two_gateways_serve("xdp");
+    }
+}
+
 #[test]
 fn netns_process_serves_and_goes_on() {
     if !skip("netns_process_serves_and_goes_on") {

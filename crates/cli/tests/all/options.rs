@@ -102,6 +102,7 @@ fn options_that_would_do_nothing_are_refused() {
         (&["replay", "t", "--rate", "5", "--speed", "2"], "--speed"),
         (&["up", "--netns", "--absent", "1"], "--absent"),
         (&["up", "--processes", "--absent", "1"], "--absent"),
+        (&["up", "--processes", "--gateways", "65"], "--gateways"),
         (&["up", "--data-plane", "tc"], "--netns"),
         (&["sim", "--plan", "p", "--kind", "moves"], "--kind"),
         (&["status", "--every", "2"], "--watch"),
@@ -116,6 +117,8 @@ fn options_that_would_do_nothing_are_refused() {
     let dir = Temp::new();
     let said = refused(1, &["up", "--pcap", "/p", "--data", &dir.path("data").display().to_string()]);
     assert!(said.contains("--pcap needs --processes"), "{said}");
+    let said = refused(1, &["up", "--gateways", "2", "--data", &dir.path("data").display().to_string()]);
+    assert!(said.contains("--gateways 2 needs --processes or --netns"), "{said}");
 }
 
 #[test]

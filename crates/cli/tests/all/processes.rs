@@ -51,6 +51,26 @@ pub fn wait_for_all_members(r: &Rack) {
     });
 }
 
+#[test]
+fn a_volume_goes_from_one_gateway_to_another() {
+    let mut r = Rack::with(&["--processes", "--gateways", "2"]);
+    r.volume("v", "16M");
+    write_all(&mut r.connect("v"), 1);
+    let other = r.dir.path("data/gateway-1/nbd.sock");
+    let mut c = Client::connect(&other, "v");
+    check_all(&mut c, 1);
+    write_all(&mut c, 2);
+    c.flush();
+    drop(c);
+    check_all(&mut r.connect("v"), 2);
+    assert_eq!(r.status()["rack"]["nbd"].as_array().map(Vec::len), Some(2));
+    // A run with more gateways left its directory: nothing waits for it.
+    r.stop();
+    fs::create_dir(r.data().join("gateway-7")).expect("made");
+    r.again();
+    check_all(&mut Client::connect(&other, "v"), 2);
+}
+
 fn write_all(c: &mut Client, version: u64) {
     (0..BLOCKS).for_each(|b| c.write(b * 4096, &pattern(b, version)));
 }
