@@ -59,7 +59,7 @@ fn classify(name: &str, class: VolumeClass) -> admin::Op {
 const SEGMENT: u64 = 64 << 30;
 
 /// The creation of a cloud disk.
-fn disk(
+pub fn disk(
     name: &str,
     size: Size,
     (class, isolation): (VolumeClass, Option<IsolationLevel>),
@@ -79,7 +79,7 @@ fn disk(
     let (segment, log_copies) = (cloud.segment.map_or(SEGMENT, |s| s.0), cloud.log_copies.unwrap_or(2));
     Ok(admin::Op::CloudCreate { name: name.into(), size: size.0, segment, log_copies })
 }
-fn only_direct(cloud: &args::Cloud) -> Result<(), Refused> {
+pub fn only_direct(cloud: &args::Cloud) -> Result<(), Refused> {
     let option = cloud.segment.map(|s| format!("--segment {s}"));
     match option.or(cloud.log_copies.map(|n| format!("--log-copies {n}"))) {
         Some(option) => Err(Refused::Because(format!("{option}: only with --kind cloud"))),

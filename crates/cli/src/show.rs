@@ -145,7 +145,7 @@ pub fn wear(v: &serde_json::Value) -> String {
 }
 
 /// Whole mebibytes, rounded down: what is promised is there.
-fn mib(bytes: u64) -> String {
+pub fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 

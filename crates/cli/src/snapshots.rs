@@ -9,7 +9,7 @@ use rackweave_runtime::control::Answer;
 
 use crate::args::{CloudVolume, Json, Snapshot};
 use crate::ask::{Refused, ask};
-use crate::{Failure, show};
+use crate::{Failure, show, transfer};
 
 /// How often a snapshot that is being made is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -60,6 +60,8 @@ pub fn volume(way: &Target, command: &CloudVolume) -> Result<(), Failure> {
         CloudVolume::Rollback { snapshot, json } => {
             (admin::Op::VolumeRollback { snapshot: snapshot.as_str().into() }, json)
         }
+        CloudVolume::Export { volume, file, json } => return transfer::export(way, volume, file, json),
+        CloudVolume::Import { file, name, cloud, json } => return transfer::import(way, file, name, cloud, json),
         CloudVolume::Du { name, json } => (admin::Op::VolumeUse { name: name.as_str().into() }, json),
         CloudVolume::Rename { name, to, json } => {
             (admin::Op::VolumeRename { name: name.as_str().into(), to: to.as_str().into() }, json)

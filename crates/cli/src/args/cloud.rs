@@ -1,5 +1,7 @@
 //! Options of cloud disks, and commands about their snapshots.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use rackweave_config::Size;
 
@@ -58,6 +60,25 @@ pub enum CloudVolume {
     #[command(after_help = "Example:\n  rackweave volume du disk")]
     Du {
         name: String,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Write the contents of a volume or a snapshot to a new file, with checksums; zeroes take no room
+    #[command(after_help = "Example:\n  rackweave volume export disk@monday disk.rwv")]
+    Export {
+        /// A volume, or VOLUME@SNAPSHOT; while clients write, only a snapshot is one state of the disk
+        volume: String,
+        file: PathBuf,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Create a volume with the contents of an exported file; a damaged file is refused and leaves no volume behind
+    #[command(after_help = "Example:\n  rackweave volume import disk.rwv copy --kind cloud")]
+    Import {
+        file: PathBuf,
+        name: String,
+        #[command(flatten)]
+        cloud: Cloud,
         #[command(flatten)]
         json: Json,
     },

@@ -13,7 +13,7 @@ pub enum VolumeClass {
 }
 
 /// Units of a volume's own.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Own {
     /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "dies")]

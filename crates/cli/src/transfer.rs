@@ -1,0 +1,151 @@
+//! `volume export` and `volume import`: a volume's contents to a file and back, through the rack's NBD server.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rackweave_config::Size;
+use rackweave_core::admin;
+use rackweave_net::ask::Target;
+use rackweave_runtime::control::{Answer, Volume};
+
+use crate::args::{self, Json, VolumeClass, VolumeKind};
+use crate::ask::{self, Refused, ask};
+use crate::image::{self, EXTENT_MAX, Reader, Writer};
+use crate::nbd::Client;
+use crate::{Failure, show};
+
+/// The gateway releases a volume soon after its last session has ended.
+const RELEASE_WAIT: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// A volume has this behind its name while it is imported.
+const UNFINISHED: &str = ".import";
+
+fn client(way: &Target, name: &str) -> Result<Client, Failure> {
+    let status = ask::rack_status(way)?;
+    let why = || Refused::Because("the rack serves no NBD clients (up --nbd)".into());
+    let uri = status.rack.nbd.first().ok_or_else(why)?;
+    Ok(Client::open(uri, name)?)
+}
+
+fn said(file: &Path, e: impl std::fmt::Display) -> Failure {
+    format!("{}: {e}", file.display()).into()
+}
+
+/// Exports a volume or a snapshot to a new file.
+pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), Failure> {
+    if path.exists() {
+        return Err(said(path, "the file exists already"));
+    }
+    let mut from = client(way, name)?;
+    let file = File::create_new(path).map_err(|e| said(path, e))?;
+    let done = copy_out(&mut from, &file).map_err(|e| said(path, e));
+    let bytes = match done {
+        Ok(bytes) => bytes,
+        Err(e) => {
+            // It is ours, and is of no use.
+            _ = std::fs::remove_file(path);
+            return Err(e);
+        }
+    };
+    let size = from.size;
+    from.close()?;
+    let mut out = std::io::stdout().lock();
+    match json.json {
+        true => writeln!(out, "{}", serde_json::json!({ "name": name, "size": size, "bytes": bytes }))?,
+        false => writeln!(out, "{name}: {} of {} are not zero", show::mib(bytes), Size(size))?,
+    }
+    Ok(())
+}
+
+fn copy_out(from: &mut Client, file: &File) -> Result<u64, Failure> {
+    let mut to = Writer::new(BufWriter::new(file), from.size)?;
+    let mut data = vec![0; EXTENT_MAX];
+    for offset in (0..from.size).step_by(EXTENT_MAX) {
+        let len = (from.size - offset).min(EXTENT_MAX as u64) as usize;
+        from.read(offset, &mut data[..len])?;
+        to.contents(offset, &data[..len])?;
+    }
+    let bytes = to.bytes;
+    to.end()?.flush()?;
+    file.sync_all()?;
+    Ok(bytes)
+}
+
+/// Reads all of a file. Its volume's size.
+fn check(file: &File) -> Result<u64, image::Error> {
+    let mut from = Reader::new(BufReader::new(file))?;
+    let mut data = Vec::new();
+    while from.next_extent(&mut data)?.is_some() {}
+    Ok(from.size)
+}
+
+/// Imports a file as a new volume. The volume has another name until all of it is durable.
+pub fn import(way: &Target, path: &Path, name: &str, cloud: &args::Cloud, json: &Json) -> Result<(), Failure> {
+    let mut file = File::open(path).map_err(|e| said(path, e))?;
+    let size = check(&file).map_err(|e| said(path, e))?;
+    file.seek(SeekFrom::Start(0)).map_err(|e| said(path, e))?;
+    if let Ok(Answer::Volume(_)) = ask(way, admin::Op::VolumeInfo { name: name.into() }) {
+        return Err(Refused::Because(format!("a volume named {name:?} exists already")).into());
+    }
+    let unfinished = format!("{name}{UNFINISHED}");
+    let create = match cloud.kind {
+        VolumeKind::Cloud => {
+            ask::disk(&unfinished, Size(size), (VolumeClass::Online, None), &args::Own::default(), cloud)?
+        }
+        VolumeKind::Direct => {
+            ask::only_direct(cloud)?;
+            admin::Op::create(unfinished.as_str(), size)
+        }
+    };
+    ask(way, create)?;
+    let done =
+        copy_in(way, &file, &unfinished, size).map_err(|e| said(path, e)).and_then(|()| rename(way, &unfinished, name));
+    match done {
+        Ok(v) => {
+            let mut out = std::io::stdout().lock();
+            match json.json {
+                true => writeln!(out, "{}", serde_json::to_string(&v)?)?,
+                false => writeln!(out, "{}", show::volume(&v))?,
+            }
+            Ok(())
+        }
+        Err(e) => {
+            if let Err(left) = ask(way, admin::Op::VolumeDelete { name: unfinished.as_str().into(), force: true }) {
+                return Err(format!("{e}; volume {unfinished:?} is left: {left}").into());
+            }
+            Err(e)
+        }
+    }
+}
+
+fn copy_in(way: &Target, file: &File, name: &str, size: u64) -> Result<(), Failure> {
+    let mut to = client(way, name)?;
+    let mut from = Reader::new(BufReader::new(file))?;
+    if (from.size, to.size) != (size, size) {
+        return Err(format!("its volume has {} bytes, and the new volume {}", from.size, to.size).into());
+    }
+    let mut data = Vec::new();
+    while let Some(offset) = from.next_extent(&mut data)? {
+        to.write(offset, &data)?;
+    }
+    to.flush()?;
+    Ok(to.close()?)
+}
+
+/// Once no session uses the volume.
+fn rename(way: &Target, old: &str, new: &str) -> Result<Volume, Failure> {
+    let until = Instant::now() + RELEASE_WAIT;
+    loop {
+        match ask(way, admin::Op::VolumeRename { name: old.into(), to: new.into() }) {
+            Ok(_) => break,
+            Err(e) if Instant::now() >= until => return Err(e),
+            Err(_) => std::thread::sleep(LOOK_INTERVAL),
+        }
+    }
+    match ask(way, admin::Op::VolumeInfo { name: new.into() })? {
+        Answer::Volume(v) => Ok(v),
+        _ => Err(Refused::Unexpected.into()),
+    }
+}
