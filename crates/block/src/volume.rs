@@ -108,8 +108,12 @@ impl Volume {
         }
         self.fenced.map_or(Ok(()), |_| Err(self.fenced_error()))
     }
+    /// Replica sets answer reads of a fenced client too. A cloud disk's servers answer those of its writer alone.
     pub fn check_reader(&self) -> Result<(), volume::Error> {
-        if self.fenced == Some(FENCE_ALL) { Err(self.fenced_error()) } else { Ok(()) }
+        match self.fenced {
+            Some(by) if by == FENCE_ALL || self.info.cloud.is_some() => Err(self.fenced_error()),
+            _ => Ok(()),
+        }
     }
     /// Answer to a fenced request: another client writes the volume, or it is deleted.
     pub fn fenced_error(&self) -> volume::Error {

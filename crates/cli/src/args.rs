@@ -29,6 +29,15 @@ pub struct Cli {
     pub command: Cmd,
 }
 
+/// The command line. A negative number is a value, which its option refuses with the rule; it is never an unknown option.
+pub fn command() -> clap::Command {
+    fn with_numbers(c: clap::Command) -> clap::Command {
+        let numbers = |a: clap::Arg| if a.get_action().takes_values() { a.allow_negative_numbers(true) } else { a };
+        c.mut_args(numbers).mut_subcommands(with_numbers)
+    }
+    with_numbers(<Cli as clap::CommandFactory>::command())
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Cmd {
     /// Run a rack on this machine until SIGINT or SIGTERM
@@ -399,7 +408,7 @@ pub enum Server {
         json: Json,
     },
     /// Move one vSSD to another server
-    #[command(after_help = "Example:\n  rackweave server move 5 --to 3")]
+    #[command(after_help = "Example:\n  rackweave server move 17 --to 0")]
     Move {
         /// Its number in `status`
         vssd: u32,
@@ -497,7 +506,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     /// All pages of the commands.

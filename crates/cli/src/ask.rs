@@ -216,6 +216,16 @@ fn lost(way: &Target, name: &str, json: &args::Json) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Why the set needs no operator's word, as far as the status shows.
+fn needs_no_recovery(sets: &[rackweave_runtime::control::Set], set: u32) -> Option<String> {
+    let Some(known) = sets.iter().find(|known| known.set == set) else {
+        let all: Vec<String> = sets.iter().map(|s| s.set.to_string()).collect();
+        return (!all.is_empty()).then(|| format!("there is no set {set}; the sets of this rack: {}", all.join(", ")));
+    };
+    let serves = known.waits_for.is_empty() && !known.waits_for_word && known.copies_missing == 0;
+    serves.then(|| format!("set {set} serves: there is nothing to recover"))
+}
+
 /// Consequences of giving up a member.
 const WARNING: &str = "this discards the data that only these servers have, for good: answered writes that no FLUSH or FUA covered \
      may be lost, flushed ones are kept. If the servers return, their contents are overwritten. Repeat the command \
@@ -228,13 +238,9 @@ pub fn set(way: &Target, command: &Set) -> Result<(), Failure> {
     let Set::Recover { set, without, yes, json } = command;
     if !yes {
         if let Answer::Status(s) = ask(way, Local::Status)?
-            && !s.sets.is_empty()
-            && !s.sets.iter().any(|known| known.set == *set)
+            && let Some(why) = needs_no_recovery(&s.sets, *set)
         {
-            let all: Vec<String> = s.sets.iter().map(|s| s.set.to_string()).collect();
-            return Err(
-                Refused::Because(format!("there is no set {set}; the sets of this rack: {}", all.join(", "))).into()
-            );
+            return Err(Refused::Because(why).into());
         }
         return Err(Refused::Because(if without.is_empty() { WITHOUT_WITNESS } else { WARNING }.into()).into());
     }

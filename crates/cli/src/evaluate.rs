@@ -50,6 +50,7 @@ pub fn replay(a: &Replay) -> Result<ExitCode, Failure> {
         cfg.utilization = u;
     }
     cfg.pcap.clone_from(&a.pcap);
+    writable([&a.json, &a.svg])?;
     let report = rackweave_replay::replay(&cfg)?;
     writeln!(std::io::stdout().lock(), "{}", report.table())?;
     if let Some(path) = &a.json {
@@ -75,6 +76,7 @@ pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
         }
         return Ok(ExitCode::SUCCESS);
     };
+    writable([&a.json, &a.svg])?;
     let (experiment, options) = (Experiment::named(&all, id)?, Options { quick: a.quick, seed: a.seed });
     let figure = match &a.trace {
         None => experiment.run(options)?,
@@ -135,6 +137,14 @@ fn named(path: &Path) -> impl FnOnce(std::io::Error) -> FileError {
 
 fn read(path: &Path) -> Result<String, FileError> {
     std::fs::read_to_string(path).map_err(named(path))
+}
+
+/// Refuses files that cannot be written before a run of minutes, not after it.
+fn writable(files: [&Option<PathBuf>; 2]) -> Result<(), FileError> {
+    for path in files.into_iter().flatten() {
+        private::report_file(path).map_err(named(path))?;
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> Result<(), FileError> {

@@ -22,7 +22,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
 use rackweave_net::{authority, rotate};
 use rackweave_runtime::{budget, datadir};
 
@@ -46,7 +46,7 @@ fn give_back() {
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&args::command().get_matches()).unwrap_or_else(|e| e.exit());
     budget::give_back_by(give_back);
     match run(cli) {
         Ok(code) => code,

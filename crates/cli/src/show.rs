@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use rackweave_config::Size;
 use rackweave_core::admin::{SnapshotInfo, VolumeUse};
-use rackweave_runtime::control::{Explained, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume};
+use rackweave_runtime::control::{
+    Explained, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume, Vssd,
+};
 
 use crate::watch::Span;
 
@@ -176,6 +178,9 @@ pub fn status(s: &Status) -> String {
     for uri in &r.nbd {
         let _ = writeln!(out, "NBD at {uri} ({} connections)", r.connections);
     }
+    for uri in &r.resp {
+        let _ = writeln!(out, "RESP at {uri}");
+    }
     if let Some(h) = &r.http {
         let _ = writeln!(out, "metrics at {h}");
     }
@@ -334,7 +339,7 @@ pub fn span(s: &Span) -> String {
         t.add_row([
             v.vssd.id.to_string(),
             v.server.to_string(),
-            v.vssd.set.to_string(),
+            set_of(&v.vssd),
             if v.vssd.serving { v.vssd.gc.clone() } else { "not serving".into() },
             v.collected.to_string(),
             format!("{:.0}%", v.vssd.free_ratio * 100.0),
@@ -463,7 +468,7 @@ fn servers(all: &[Server]) -> String {
                 first(if s.alive { "yes" } else { "no" }.into()),
                 first(list(&s.ssds)),
                 v.id.to_string(),
-                if v.role == "log" { "–".into() } else { v.set.to_string() },
+                set_of(v),
                 if v.failed {
                     "failed".into()
                 } else if v.serving {
@@ -490,11 +495,17 @@ fn servers(all: &[Server]) -> String {
     trimmed(&t)
 }
 
-/// Key-value stores on log vSSDs.
+/// A log vSSD belongs to no set.
+fn set_of(v: &Vssd) -> String {
+    if v.role == "log" { "–".into() } else { v.set.to_string() }
+}
+
+/// Stores on log vSSDs.
 fn stores(all: &[Server]) -> String {
     let head = [
         "log vssd",
         "server",
+        "contents",
         "channels",
         "keys",
         "partitions",
@@ -506,11 +517,12 @@ fn stores(all: &[Server]) -> String {
         "puts",
         "refused",
     ];
-    let mut t = table(&head, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+    let mut t = table(&head, &[0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
     for (server, v) in all.iter().flat_map(|s| s.vssds.iter().map(|v| (s.server, v))) {
         let Some(s) = &v.store else { continue };
         let mib = |bytes: u64| format!("{:.1}M", bytes as f64 / f64::from(1 << 20));
-        let mut row = vec![v.id.to_string(), server.to_string(), list(&v.channels), s.keys.to_string()];
+        let mut row =
+            vec![v.id.to_string(), server.to_string(), s.contents.clone(), list(&v.channels), s.keys.to_string()];
         row.extend([s.partitions.to_string(), s.primary_of.to_string()]);
         row.extend([mib(v.mapped_bytes), mib(v.exported_bytes), format!("{} of {}", s.blocks_free, s.blocks)]);
         row.extend([s.gets, s.puts, s.refused].map(|n| n.to_string()));

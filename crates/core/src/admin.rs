@@ -396,7 +396,7 @@ pub enum Error {
 pub enum VolumeError {
     #[error("no volume is named {name:?}")]
     Unknown { name: Box<str> },
-    #[error("a volume named {name:?} exists already")]
+    #[error("a {} named {name:?} exists already", if name.contains('@') { "snapshot" } else { "volume" })]
     Duplicate { name: Box<str> },
     #[error("volume name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'")]
     BadName { name: Box<str> },
@@ -435,7 +435,8 @@ pub enum VolumeError {
     #[error("this rack has no cloud disks: cloud.channels of its configuration is 0")]
     NoCloud,
     #[error(
-        "segment of {segment} bytes: a multiple of {stripe} bytes, of which a disk of {size} bytes has at most {most}"
+        "segment of {segment} bytes for a disk of {size} bytes: a segment is a multiple of {stripe} bytes, and a disk has at most \
+         {most} segments"
     )]
     Segment { segment: u64, stripe: u32, size: u64, most: u32 },
     #[error("{log_copies} copies of a log entry: 1 or 2")]

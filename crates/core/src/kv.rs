@@ -145,7 +145,7 @@ pub enum Error {
     #[error("a batch names key {key:?} twice")]
     KeyTwice { key: Bytes },
     /// Keys with the same `{tag}` are of one partition.
-    #[error("Keys in request don't hash to the same slot: {first:?} and {key:?}")]
+    #[error("Keys in request don't hash to the same slot: '{}' and '{}'", .first.escape_ascii(), .key.escape_ascii())]
     Partitions { first: Bytes, key: Bytes },
     #[error("no space left: {bytes} bytes more do not fit; delete something")]
     NoSpace { bytes: usize },

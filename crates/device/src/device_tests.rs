@@ -3,6 +3,7 @@ use rackweave_core::device::SlotKind;
 
 use super::*;
 use rackweave_core::{BlockAddr, Timestamp, VolumeId};
+use rackweave_flash::isolation::ThroughputLevels;
 
 #[path = "row_tests.rs"]
 mod rows;
@@ -483,6 +484,27 @@ fn other_versions_files_and_shapes_are_refused() {
     assert!(matches!(FileSsd::open(f.clone(), SsdId(4), SHAPE), Err(OpenError::Place { .. })));
     f.0.borrow_mut().flip(0, 3);
     assert!(matches!(FileSsd::open(f.clone(), SsdId(3), SHAPE), Err(OpenError::Foreign)));
+}
+
+/// An ext4 image begins with a kibibyte of zeroes, a btrfs image with 64.
+#[test]
+fn other_files_that_begin_with_zeroes_are_refused_unchanged() {
+    for at in [600, 1 << 11, 5000, 64 << 10] {
+        let mut f = Shared::default();
+        f.write_at(&[&[7]], at).expect("written");
+        let before = f.len().expect("length");
+        assert!(!FileSsd::is_blank(&f).expect("read"), "byte {at}");
+        assert!(matches!(FileSsd::open(f.clone(), SsdId(3), SHAPE), Err(OpenError::Foreign)), "byte {at}");
+        let mut b = [0; 16];
+        f.read_at(&mut b, 0).expect("read");
+        assert!(b == [0; 16] && f.len().expect("length") == before, "byte {at}: the file has changed");
+    }
+    // What formatting leaves that is cut short.
+    let mut f = Shared::default();
+    FileSsd::set_levels(&mut f, Some(&ThroughputLevels::default())).expect("written");
+    f.write_at(&[&[7; layout::STATE_LEN]], layout::STATE_AT[0]).expect("written");
+    assert!(FileSsd::is_blank(&f).expect("read"));
+    FileSsd::open(f, SsdId(3), SHAPE).expect("formatted");
 }
 
 #[test]

@@ -50,6 +50,16 @@ pub struct Shape {
     pub meta_bytes: u64,
 }
 
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Shape { blocks, pages_per_block, page_bytes, meta_bytes } = self;
+        write!(
+            f,
+            "{blocks} erase blocks of {pages_per_block} pages of {page_bytes} bytes, with {meta_bytes} bytes for checkpoints"
+        )
+    }
+}
+
 impl Shape {
     pub fn slots_per_page(&self) -> usize {
         (u64::from(self.page_bytes) / SLOT) as usize

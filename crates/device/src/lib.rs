@@ -73,7 +73,7 @@ pub enum OpenError {
     Levels,
     #[error("the device file's state is damaged: neither copy has a matching checksum")]
     NoState,
-    #[error("the device file is {found:?} of device {found_ssd}, configured is {wanted:?} of device {wanted_ssd}")]
+    #[error("the device file has {found} and is device {found_ssd}'s; configured are {wanted}, of device {wanted_ssd}")]
     Shape { found: Shape, found_ssd: u32, wanted: Shape, wanted_ssd: u32 },
     #[error(
         "the drive is device {found}, and lies in the place of device {wanted}: put each drive's own file in its place"

@@ -11,6 +11,11 @@ use rackweave_flash::table::{self, Copy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io as sys;
 
+/// Bytes of a file without a first block that are searched for contents: past a partition table, and the superblock of every
+/// common file system.
+const SEARCHED_BYTES: u64 = 1 << 20;
+const LEVELS: (u64, usize) = (layout::LEVELS_AT, layout::LEVELS_LEN);
+
 impl<F: FileIo> FileSsd<F> {
     /// Opens the device in `file`, formatting it if it is blank. Effects of a power cut are repaired with the first
     /// change: reading a device, for instance its identity, does not change it.
@@ -22,9 +27,26 @@ impl<F: FileIo> FileSsd<F> {
     /// # Errors
     /// The file cannot be read.
     pub fn is_blank(file: &F) -> std::io::Result<bool> {
+        Ok(matches!(FileSsd::first_block(file)?, Super::Blank))
+    }
+    fn first_block(file: &F) -> std::io::Result<Super> {
         let mut first = [0; layout::SUPER_LEN];
         file.read_at(&mut first, layout::SUPER_AT)?;
-        Ok(matches!(layout::decode_super(&first), Super::Blank))
+        Ok(match layout::decode_super(&first) {
+            Super::Blank if FileSsd::has_contents(file)? => Super::Foreign,
+            other => other,
+        })
+    }
+    /// Whether a file without a first block has contents besides those that formatting leaves if it is cut short. An image of
+    /// a file system may begin with zeroes.
+    fn has_contents(file: &F) -> std::io::Result<bool> {
+        let mut head = vec![0; file.len()?.min(SEARCHED_BYTES) as usize];
+        file.read_at(&mut head, 0)?;
+        for (at, len) in layout::STATE_AT.map(|at| (at, layout::STATE_LEN)).into_iter().chain([LEVELS]) {
+            let (from, to) = ((at as usize).min(head.len()), (at as usize + len).min(head.len()));
+            head[from..to].fill(0);
+        }
+        Ok(head.iter().any(|&x| x != 0))
     }
     /// The rack of the drive in the file, if it has one; the file is not changed.
     ///
@@ -56,10 +78,9 @@ impl<F: FileIo> FileSsd<F> {
         if shape.page_bytes == 0 || !shape.page_bytes.is_multiple_of(BLOCK) {
             return Err(OpenError::PageSize { page_bytes: shape.page_bytes });
         }
-        let mut first = [0; layout::SUPER_LEN];
-        file.read_at(&mut first, layout::SUPER_AT)?;
+        let first = FileSsd::first_block(&file)?;
         let mut dev = FileSsd::unopened(file, shape);
-        match layout::decode_super(&first) {
+        match first {
             Super::Blank => dev.format(ssd, made)?,
             Super::Foreign => return Err(OpenError::Foreign),
             Super::Version(found) => return Err(OpenError::Version { found }),
@@ -203,13 +224,15 @@ impl<F: FileIo> FileSsd<F> {
         }
     }
 
-    /// The state is durable before the first block: a file with a first block has a state.
+    /// The state is durable before the first block: a file with a first block has a state. The first block is durable before
+    /// all else: a file without one has nothing else.
     fn format(&mut self, ssd: SsdId, made: Option<Made>) -> Result<(), OpenError> {
         self.write_state(State { clean: true, ..State::default() })?;
         self.file.sync()?;
         let version = if made.is_some() { PLAIN_VERSION } else { VERSION };
         let head = Head { version, shape: self.shape, ssd: ssd.0, made, displaced: None, phase: 0 };
         self.file.write_at(&[&layout::encode_super(&head)], layout::SUPER_AT)?;
+        self.file.sync()?;
         Ok(())
     }
 

@@ -34,6 +34,11 @@ pub fn report(path: &Path, contents: &[u8]) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(REPORT_MODE).open(path)?.write_all(contents)
 }
 
+/// Makes the file of a report if there is none, so that one that cannot be written is refused before the work for it.
+pub fn report_file(path: &Path) -> io::Result<()> {
+    OpenOptions::new().append(true).create(true).mode(REPORT_MODE).open(path).map(drop)
+}
+
 /// Sets the mode, regardless of the umask and of an existing file's mode. Devices and pipes are left alone.
 fn set(file: File) -> io::Result<File> {
     let meta = file.metadata()?;

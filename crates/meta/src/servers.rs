@@ -102,6 +102,10 @@ impl Meta {
         self.review_server(now, src, fx);
     }
 
+    /// Whether the server has served with a drive.
+    pub fn has_drive(&self, node: NodeId) -> bool {
+        self.drives.contains_key(&node)
+    }
     /// Whether the server may serve with this drive (protocol rule 30): from now on it must be the one that it had. A
     /// drive that never served may take another's place.
     ///

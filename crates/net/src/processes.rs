@@ -153,7 +153,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let runs = |n: &NodeName| n.as_server().is_none_or(|server| server < numbered && !removed.contains(&server));
     let names: Vec<NodeName> = cfg.hosts.iter().flat_map(HostsSection::names).filter(runs).collect();
     check(&dir, &cfg, &config, &names, namespaces.is_none())?;
-    replaced(&dir, &cfg, &options.replace_ssd)?;
+    replaced(&dir, &cfg, numbered, &options.replace_ssd)?;
     let store = dir.file(&NodeName::META.to_string()).join(up::STORE_FILE);
     up::store_is_there(&store, (0..cfg.servers_max()).map(|i| device_of(dir.path(), i)))?;
     (0..cfg.servers_max()).for_each(|i| super::held::release(dir.path(), i));
@@ -298,12 +298,12 @@ fn check(
 }
 
 /// Checks that the SSDs to replace match those present.
-fn replaced(dir: &DataDir, cfg: &RackConfig, replaced: &[u32]) -> Result<(), DistributedError> {
+fn replaced(dir: &DataDir, cfg: &RackConfig, servers: u32, replaced: &[u32]) -> Result<(), DistributedError> {
     let Some(&first) = replaced.first() else { return Ok(()) };
     if !dir.file(&NodeName::META.to_string()).join(up::STORE_FILE).exists() {
         return Err(UpError::NothingToReplace { data: dir.path().into(), server: first }.into());
     }
-    up::replaceable(cfg, replaced)?;
+    up::replaceable(cfg, servers, replaced)?;
     match replaced.iter().map(|&s| (s, device_of(dir.path(), s))).find(|(_, path)| path.exists()) {
         Some((server, path)) => Err(UpError::DeviceInPlace { path, server }.into()),
         None => Ok(()),

@@ -161,6 +161,7 @@ impl Logged for CloudServer {
     type Packet = Message;
     type Config = ServerConfig;
     type Error = RecordError;
+    const CONTENTS: &'static str = "cloud disks";
 
     fn begin(
         me: NodeId,

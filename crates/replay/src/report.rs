@@ -34,6 +34,8 @@ pub struct RackFacts {
     /// Distinct bytes touched by the trace, in whole stripes.
     pub footprint_bytes: u64,
     pub devices: u32,
+    /// Requests of the trace with an earlier time than their predecessor's, at which they are sent.
+    pub out_of_order: u64,
 }
 
 /// One policy's part.
@@ -183,6 +185,7 @@ impl Report {
             ("ssd_bytes", json!(self.rack.ssd_bytes)),
             ("volume_bytes", json!(self.rack.volume_bytes)),
             ("footprint_bytes", json!(self.rack.footprint_bytes)),
+            ("out_of_order", json!(self.rack.out_of_order)),
             ("policies", json!(self.policies.iter().map(|p| p.policy).collect::<Vec<_>>())),
             ("void", json!(void.is_some())),
             ("void_reason", json!(void.map(|v| v.to_string()))),
@@ -213,6 +216,13 @@ impl Report {
         );
         self.latencies(&mut t);
         self.counters(&mut t);
+        if r.out_of_order > 0 {
+            let _ = writeln!(
+                t,
+                "note: {} requests of the trace have an earlier time than the one before, and are sent with it",
+                r.out_of_order
+            );
+        }
         for p in self.without_gc() {
             let _ = writeln!(t, "note: under {} no garbage collection ran in the measured part", p.policy);
         }

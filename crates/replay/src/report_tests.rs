@@ -37,7 +37,14 @@ fn report(policies: Vec<PolicyReport>) -> Report {
         network: "fast",
         seed: 7,
         speed: 1.0,
-        rack: RackFacts { servers: 4, ssd_bytes: 8 << 30, volume_bytes: 7 << 30, footprint_bytes: 1 << 26, devices: 2 },
+        rack: RackFacts {
+            servers: 4,
+            ssd_bytes: 8 << 30,
+            volume_bytes: 7 << 30,
+            footprint_bytes: 1 << 26,
+            devices: 2,
+            out_of_order: 3,
+        },
         policies,
     }
 }
@@ -56,7 +63,7 @@ fn json_has_the_documented_keys() {
         }
         assert_eq!(j[p]["gc_ran"], true);
     }
-    assert_eq!(j["seed"], 7);
+    assert_eq!((&j["seed"], &j["out_of_order"]), (&7.into(), &3.into()));
     assert_eq!(j["void"], false);
     assert!(j["void_reason"].is_null());
     assert_eq!(j["baseline"]["requests_per_cpu_s"], 203_000.0);

@@ -38,7 +38,7 @@ fn drawn(policies: &[(&'static str, f64)], writes: bool) -> String {
             }
         })
         .collect();
-    let rack = RackFacts { servers: 4, ssd_bytes: 1, volume_bytes: 1, footprint_bytes: 1, devices: 1 };
+    let rack = RackFacts { servers: 4, ssd_bytes: 1, volume_bytes: 1, footprint_bytes: 1, devices: 1, out_of_order: 0 };
     svg(&Report {
         trace: "a<b&c.trace".into(),
         format: Format::Mqsim,

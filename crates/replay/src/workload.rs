@@ -47,7 +47,7 @@ pub enum WorkloadError {
     Empty { path: PathBuf },
     #[error("{path}: request {request} asks for {len} bytes, more than {IO_MAX}", path = path.display())]
     TooLong { path: PathBuf, request: u64, len: u64 },
-    #[error("{path}: all {requests} requests have the same time; give a rate", path = path.display())]
+    #[error("{path}: all {requests} requests are due at once: none has a later time than the first; give a rate", path = path.display())]
     NoTimes { path: PathBuf, requests: u64 },
 }
 

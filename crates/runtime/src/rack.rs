@@ -137,6 +137,10 @@ impl RackNodes {
         let known = |m: &Meta| m.check_drive(server, drive, table);
         Ok(self.meta.as_ref().map_or(Ok(()), known)?)
     }
+    /// Whether the metadata service, if it runs here, knows a drive of the server.
+    pub fn has_drive(&self, server: u32) -> bool {
+        self.meta.as_ref().zip(self.layout.server(server)).is_some_and(|(m, node)| m.has_drive(node))
+    }
     /// Uses the kernel data plane for the switch, if it runs here.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
         self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));

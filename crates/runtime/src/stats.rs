@@ -420,6 +420,9 @@ exported! {
 exported! {
     /// The keys on a log vSSD.
     pub struct Store from StoreStatus {
+        /// What the log has: `keys` or `cloud disks`.
+        #[serde(default)]
+        contents: String = |s| s.contents.into();
         /// Blocks of its log.
         blocks: u32 = |s| s.blocks, Gauge "rackweave_key_log_blocks" "Erase blocks of the log";
         blocks_free: u32 = |s| s.blocks_free, Gauge "rackweave_key_log_blocks_free" "Free erase blocks of the log";

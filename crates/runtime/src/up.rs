@@ -118,6 +118,10 @@ pub enum UpError {
     StoreMissing { path: PathBuf, drive: PathBuf, rack: RackId },
     #[error("--resp {address}: the rack has no keys (kv.channels, kv.replicas): `--keys` gives them to a new rack")]
     NoKeys { address: String },
+    #[error(
+        "{path}: kv.replicas = {replicas}: needs kv.channels, the channels of every drive for keys; `--keys` chooses them for a new rack"
+    )]
+    NoKeyChannels { path: PathBuf, replicas: u32 },
     #[error(transparent)]
     Nodes(#[from] rackweave_rack::build::BuildError),
     #[error(transparent)]
@@ -174,8 +178,9 @@ pub fn up(options: &Options, ready: impl FnOnce(&Facts) + 'static) -> Result<(),
     nodes.set_rack(rack);
     let layout = rackweave_rack::build::layout(&cfg);
     let devices = drives(&dir, &cfg, &nodes, rack)?;
-    if let Some(&server) = options.absent.iter().find(|&&s| s >= cfg.servers) {
-        return Err(UpError::NoSuchServer { option: "absent", server, servers: cfg.servers });
+    let servers = nodes.servers_known().max(cfg.servers);
+    if let Some(&server) = options.absent.iter().find(|&&s| s >= servers) {
+        return Err(UpError::NoSuchServer { option: "absent", server, servers });
     }
     let takers = RequestNodes { client: nodes.client(), admin: nodes.admin() };
     let mut facts = Facts { data: data.display().to_string(), ..Facts::of(&cfg) };
@@ -302,6 +307,10 @@ pub fn configure<E: From<UpError>>(
         None => {}
     }
     cfg.validate().map_err(UpError::Options)?;
+    if let Some((path, _)) = given.as_ref().filter(|_| written("kv.replicas") && cfg.kv.replicas > 0 && !cfg.kv.is_on())
+    {
+        return Err(UpError::NoKeyChannels { path: PathBuf::from(path), replicas: cfg.kv.replicas }.into());
+    }
     if let Some(stored) = &stored {
         same_shape(dir.path(), fixed::changed(stored, &cfg))?;
     }
@@ -430,10 +439,12 @@ fn drives(
 }
 
 /// Checks that a rack that has run finds every SSD: an empty one would be taken for a copy. Those in `replaced` must be
-/// empty, and are filled from the other copies before they serve. A removed server has none.
+/// empty, and are filled from the other copies before they serve. A removed server has none, nor may one that was added and has
+/// never run.
 fn all_there(dir: &DataDir, cfg: &RackConfig, nodes: &RackNodes, replaced: &[u32]) -> Result<(), UpError> {
-    replaceable(cfg, replaced)?;
-    for server in 0..cfg.servers {
+    let servers = nodes.servers_known().max(cfg.servers);
+    replaceable(cfg, servers, replaced)?;
+    for server in 0..servers {
         if nodes.server(server as usize).is_none() {
             match replaced.contains(&server) {
                 true => return Err(rackweave_rack::build::BuildError::Removed { server }.into()),
@@ -442,7 +453,9 @@ fn all_there(dir: &DataDir, cfg: &RackConfig, nodes: &RackNodes, replaced: &[u32
         }
         let path = device_path(dir, server);
         match (has_device(&path)?, replaced.contains(&server)) {
-            (false, false) => return Err(UpError::DeviceMissing { path, server }),
+            (false, false) if server < cfg.servers || nodes.has_drive(server) => {
+                return Err(UpError::DeviceMissing { path, server });
+            }
             (true, true) => return Err(UpError::DeviceInPlace { path, server }),
             _ => {}
         }
@@ -458,12 +471,12 @@ pub fn has_device(path: &Path) -> Result<bool, UpError> {
 }
 
 /// Checks that the servers exist, and that each set keeps a copy.
-pub fn replaceable(cfg: &RackConfig, replaced: &[u32]) -> Result<(), UpError> {
+pub fn replaceable(cfg: &RackConfig, servers: u32, replaced: &[u32]) -> Result<(), UpError> {
     if replaced.len() >= cfg.replicas as usize {
         return Err(UpError::AllReplaced { replaced: replaced.len(), replicas: cfg.replicas });
     }
-    match replaced.iter().find(|&&s| s >= cfg.servers) {
-        Some(&server) => Err(UpError::NoSuchServer { option: "replace-ssd", server, servers: cfg.servers }),
+    match replaced.iter().find(|&&s| s >= servers) {
+        Some(&server) => Err(UpError::NoSuchServer { option: "replace-ssd", server, servers }),
         None => Ok(()),
     }
 }
@@ -629,6 +642,10 @@ mod tests {
         assert_eq!(given("[gc]\nvictims = \"greedy\"\n").expect("stored").kv, made);
         let e = given("[kv]\nchannels = 0\nreplicas = 0\n").unwrap_err().to_string();
         assert!(e.contains("kv.channels = 0") && e.contains("fixed at 4"), "{e}");
+        let none = Options { config: Some(file.clone()), ..options(&path) };
+        std::fs::write(&file, "servers = 5\n[kv]\nreplicas = 3\n").expect("written");
+        let e = configure(&dir, &none, refuse).unwrap_err().to_string();
+        assert!(e.contains("kv.replicas = 3: needs kv.channels"), "{e}");
         let bad = Options { servers: Some(0), ..options(&path) };
         assert!(matches!(configure(&dir, &bad, refuse), Err(UpError::Options(_))));
         drop(dir);

@@ -3,6 +3,7 @@
 use rackweave_cloud::trace as t;
 use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::request::RequestId;
 use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
 use rackweave_core::volume;
@@ -119,4 +120,27 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
     ];
     let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
     assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
+}
+
+/// Requests that wait for a limit are cut only after the client has learned that the disk is gone.
+#[test]
+fn requests_of_a_client_to_a_disk_that_is_deleted_fail() {
+    let mut r = rack(2);
+    r.ask(create("a", 1 << 20, 512 << 10, 2)).expect("there is room");
+    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+    let volume = info.id;
+    let write = || volume::Op::Write { volume, offset: 0, data: Payload::zero(4096), fua: false };
+    assert_eq!(r.ask(write()), Ok(volume::Reply::Done));
+    r.ask(admin::Op::VolumeLimit { name: "a".into(), iops: Some(10), bytes_per_s: None }).expect("a limit");
+    let limited: Vec<RequestId> = (0..20)
+        .flat_map(|_| [r.submit(write()), r.submit(volume::Op::Read { volume, offset: 0, len: 4096 })])
+        .collect();
+    r.ask(admin::Op::VolumeDelete { name: "a".into(), force: true }).expect("it is forced");
+    let failed = limited.into_iter().filter(|&id| r.wait(id).is_err()).count();
+    assert!(failed > 20, "{failed} of 40 failed");
+    assert!(r.ask(write()).is_err());
+    assert!(r.ask(volume::Op::Read { volume, offset: 0, len: 4096 }).is_err());
+    assert!(r.ask(volume::Op::Trim { volume, offset: 0, len: 4096, fua: false }).is_err());
+    assert!(r.ask(volume::Op::BlockStatus { volume, offset: 0, len: 4096 }).is_err());
+    assert!(r.ask(volume::Op::Flush { volume }).is_err());
 }

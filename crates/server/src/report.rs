@@ -90,6 +90,8 @@ pub struct VssdStatus {
 /// Current state of the store on a log vSSD. Counters are since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StoreStatus {
+    /// What the log has: keys, or cloud disks.
+    pub contents: &'static str,
     pub free_ratio: f64,
     /// Blocks of its log: all, and those that are free.
     pub blocks: u32,

@@ -123,12 +123,17 @@ impl VolumeClient {
     }
     /// Whether the request is a cloud disk's, which takes it from here.
     pub(super) fn begin_on_disk(&mut self, p: u32) -> bool {
-        if self.disks.is_empty() {
+        let pending = &mut self.pending[p as usize];
+        let volume = &self.volumes[pending.volume as usize];
+        if volume.info.cloud.is_none() {
             return false;
         }
-        let pending = &mut self.pending[p as usize];
-        let id = self.volumes[pending.volume as usize].info.id;
-        let Some(disk) = self.disks.get_mut(&id) else { return false };
+        let id = volume.info.id;
+        let Some(disk) = self.disks.get_mut(&id) else {
+            // The client was fenced while the request waited for the volume's limit.
+            pending.error.get_or_insert_with(|| volume.fenced_error());
+            return true;
+        };
         // As long as it is not cut to the end.
         pending.live += 1;
         disk.waiting.push_back((p, pending.serial));

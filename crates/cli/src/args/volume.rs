@@ -37,7 +37,7 @@ pub struct Own {
 pub enum Volume {
     /// Create a thin volume
     #[command(
-        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 1T --class offline --isolation die\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create web --size 1G --bandwidth 1\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
+        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 16G --class offline\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create web --size 1G --bandwidth 1\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
     )]
     Create {
         name: String,

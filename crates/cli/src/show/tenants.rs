@@ -46,7 +46,8 @@ pub fn vssds(all: &[Server]) -> String {
     ];
     let mut t = table(&head, &[0, 1, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
     for (server, v) in all.iter().flat_map(|s| s.vssds.iter().map(move |v| (s.server, v))) {
-        let whose = v.volume.clone().unwrap_or_else(|| if v.role == "log" { "keys" } else { "shared" }.into());
+        let shared = || v.store.as_ref().map_or("shared", |s| &s.contents).to_owned();
+        let whose = v.volume.clone().unwrap_or_else(shared);
         let place =
             [v.id.to_string(), server.to_string(), whose, v.isolation.clone(), runs(&v.channels), runs(&v.dies)];
         let wear = [format!("{:.2}", v.wear_mean), v.wear_max.to_string(), format!("{:.1} ms", v.recovery_ms)];

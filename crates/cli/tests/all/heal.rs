@@ -99,7 +99,9 @@ fn heals(mut r: Rack, apart: bool) {
     write(&mut c, 3);
     drop(c);
     r.stop();
-    r.again();
+    // The drive of a server that was added is lost.
+    fs::remove_file(drive(&r, 4, apart)).expect("lost");
+    r.again_with(&["--replace-ssd", "4"]);
     whole_on(&r, &[2, 3, 4]);
     check(&mut r.connect("v"), 3);
     r.ok(&["server", "add"]);

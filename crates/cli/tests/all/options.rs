@@ -110,6 +110,19 @@ fn options_that_would_do_nothing_are_refused() {
         let said = refused(2, command);
         assert!(said.contains(named), "{command:?}: {said}");
     }
+    for command in [
+        &["volume", "create", "v", "--size", "-1"][..],
+        &["volume", "create", "v", "--size", "4K", "--channels", "-1"],
+        &["volume", "set", "v", "--iops", "-1"],
+        &["set", "recover", "-1"],
+    ] {
+        let said = refused(2, command);
+        assert!(said.contains("invalid value '-1'"), "{command:?}: {said}");
+    }
+    for command in [&["eval", "fb-table5", "--json", "/"][..], &["replay", "t", "--svg", "/"]] {
+        let said = refused(1, command);
+        assert!(said.starts_with("rackweave: /: "), "it is refused before the run: {said}");
+    }
     let said = refused(1, &["kv", "--vssd", "2", "info"]);
     assert!(said.contains("--vssd: only with --drive"), "{said}");
     let said = refused(1, &["kv", "--config", "f", "--drive", "g", "info"]);

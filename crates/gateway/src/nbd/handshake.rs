@@ -293,7 +293,12 @@ impl Session {
     }
 
     pub(super) fn refuse_option(&mut self, option: u32, code: u32, why: &str) {
-        self.option_reply(option, code, why.as_bytes());
+        // A text that quotes a name of the greatest length would be longer than the protocol allows.
+        let mut end = why.len().min(NAME_MAX as usize);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.option_reply(option, code, &why.as_bytes()[..end]);
     }
 
     fn option_reply(&mut self, option: u32, kind: u32, data: &[u8]) {

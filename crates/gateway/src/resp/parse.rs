@@ -38,6 +38,8 @@ pub enum ProtocolError {
     NotBulk(u8),
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
+    #[error("Protocol error: an HTTP request")]
+    Http,
     #[error("Protocol error: an argument of {len} bytes is not followed by a line end")]
     NoLineEnd { len: usize },
 }
@@ -203,6 +205,9 @@ impl Parser {
     fn begin(&mut self, line: &[u8]) -> Result<Option<Item>, ProtocolError> {
         if line.first() != Some(&b'*') {
             let args = split_line(line).ok_or(ProtocolError::Quotes)?;
+            if args.first().is_some_and(|word| is_http(word)) {
+                return Err(ProtocolError::Http);
+            }
             return Ok(Some(Item::Command(args)).filter(|_| !line.iter().all(u8::is_ascii_whitespace)));
         }
         match integer(&line[1..]) {
@@ -259,6 +264,12 @@ pub fn integer(text: &[u8]) -> Option<i64> {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Whether an inline command is a line of an HTTP request, as Redis checks it. A web page that a browser shows on this machine can
+/// send such a request to a port of loopback, with commands in its body.
+fn is_http(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")
 }
 
 /// The arguments of an inline command, which may be quoted as in Redis. `None`: a quote is not closed.

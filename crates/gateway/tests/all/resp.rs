@@ -592,6 +592,8 @@ fn bad_input_is_refused_with_its_rule() {
         (b"*1\r\n$999999999999\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
         (b"*1\r\n*1\r\n*1\r\n", "-ERR Protocol error: expected '$', got '*'\r\n"),
         (b"\"a\r\n", "-ERR Protocol error: unbalanced quotes in request\r\n"),
+        (b"POST / HTTP/1.1\r\n\r\nSET k v\r\n", "-ERR Protocol error: an HTTP request\r\n"),
+        (b"host: localhost\r\n\r\nSET k v\r\n", "-ERR Protocol error: an HTTP request\r\n"),
     ] {
         let mut c = Client::new();
         assert_eq!(c.ask(b"PING\r\n"), "+PONG\r\n");

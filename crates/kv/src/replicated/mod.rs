@@ -46,6 +46,8 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
     type Packet: Send;
     type Config: Clone + Send + 'static;
     type Error: std::error::Error + Send + 'static;
+    /// What the log has, as `status` names it.
+    const CONTENTS: &'static str;
     /// Begins in this run with the records that it forced.
     ///
     /// # Errors
@@ -74,6 +76,7 @@ impl Logged for KvNode {
     type Packet = KeyPacket;
     type Config = Config;
     type Error = RecordError;
+    const CONTENTS: &'static str = "keys";
 
     fn begin(
         me: NodeId,
@@ -392,7 +395,7 @@ impl<N: Logged> Service for LogService<N> {
     }
     fn status(&self, _: Time, ssd: &Ssd, status: &mut VssdStatus) {
         status.serving = self.serves();
-        let mut s = StoreStatus::default();
+        let mut s = StoreStatus { contents: N::CONTENTS, ..StoreStatus::default() };
         if let Some(store) = &self.store {
             let (space, stats) = (store.space(), store.stats());
             let (manager, inner) = ssd.log(self.vssd);

@@ -65,6 +65,7 @@ pub fn replay(cfg: &ReplayConfig) -> Result<Report, ReplayError> {
             ssd_bytes: rack.ssd.size.0,
             volume_bytes,
             footprint_bytes: survey.footprint_bytes,
+            out_of_order: survey.out_of_order,
             devices: survey.devices.len() as u32,
         },
         policies,
