@@ -1,4 +1,4 @@
-//! Frames as hosts send them: Ethernet, IPv4 and UDP around our bytes, with real checksums.
+//! Frames as hosts send them: Ethernet, IPv4 and UDP around a packet, with real checksums.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use rackweave_core::NodeId;
 use rackweave_core::msg::Packet;
 use rackweave_wire::pcap::UDP_PORT;
 
-/// Bytes before our header.
+/// Bytes before the packet's header.
 pub const HEAD_BYTES: usize = 42;
 const IP_AT: usize = 14;
 const UDP_AT: usize = 34;
@@ -17,7 +17,7 @@ pub fn mac(node: NodeId) -> [u8; 6] {
     [2, 0, ip[0], ip[1], ip[2], ip[3]]
 }
 
-/// Why bytes are not one of our frames.
+/// Reason why bytes are not a frame of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameError {
     Short { bytes: usize },
@@ -61,7 +61,7 @@ fn pseudo(frame: &[u8]) -> u32 {
     u32::from(sum(&frame[IP_AT + 12..IP_AT + 20], 17 + (frame.len() - UDP_AT) as u32))
 }
 
-/// The frame of these bytes of ours from one node to another.
+/// The frame of a packet's bytes from one node to another.
 pub fn around(src: NodeId, dst: NodeId, ours: &[u8]) -> Vec<u8> {
     let mut f = vec![0; HEAD_BYTES];
     f.extend_from_slice(ours);

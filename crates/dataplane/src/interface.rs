@@ -13,21 +13,21 @@ const DRIVER_INFO_BYTES: usize = 196;
 const DRIVER_AT: std::ops::Range<usize> = 4..36;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
-/// Its number, if it exists.
+/// Index of the interface, if it exists.
 pub fn index(name: &str) -> Option<u32> {
     let name = CString::new(name).ok()?;
     // SAFETY: a valid, terminated string.
     Some(unsafe { libc::if_nametoindex(name.as_ptr()) }).filter(|&i| i != 0)
 }
 
-/// It is up, and so is the other end.
+/// Whether the interface and its other end are up.
 pub fn running(name: &str) -> bool {
     let both = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
     // SAFETY: the kernel wrote the flags.
     ask(name, libc::SIOCGIFFLAGS, std::ptr::null_mut()).is_ok_and(|r| unsafe { r.ifr_ifru.ifru_flags } & both == both)
 }
 
-/// It is one end of a veth pair.
+/// Whether the interface is an end of a veth pair.
 pub fn is_veth(name: &str) -> bool {
     let mut info = [0u8; DRIVER_INFO_BYTES];
     info[..4].copy_from_slice(&DRIVER_INFO.to_ne_bytes());

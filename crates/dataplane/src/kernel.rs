@@ -97,7 +97,7 @@ pub enum PortPlace {
     Wire,
 }
 
-/// Why the data plane did not come up.
+/// Reason why the data plane did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("built without clang: there are no BPF programs")]
@@ -146,7 +146,7 @@ impl KernelSwitch {
     pub fn hook(&self) -> Hook {
         self.cfg.hook
     }
-    /// Why there can be no data plane here, if so: for tests that are then skipped.
+    /// Reason why no data plane can run here, if there is one: tests are then skipped.
     pub fn unavailable() -> Option<String> {
         // SAFETY: getuid has no preconditions.
         if unsafe { libc::getuid() } != 0 {
@@ -252,7 +252,7 @@ impl KernelSwitch {
         self.set_control(Control { now: now.0, ..control })
     }
 
-    /// Where reads go from now on.
+    /// Sets the destination of later reads.
     pub fn set_redirect(&mut self, redirect: Redirect) -> Result<(), KernelFault> {
         let value: u8 = match redirect {
             Redirect::Off => 0,
@@ -269,11 +269,11 @@ impl KernelSwitch {
         self.cfg.redirect
     }
 
-    /// Says behind which port a node is.
+    /// Sets the port behind which a node is.
     pub fn set_port(&mut self, node: NodeId, port: Port) -> Result<(), KernelFault> {
         self.set_ports(node, &[port])
     }
-    /// Says behind which ports a node is: several of equal cost share its flows by a hash of addresses and UDP ports.
+    /// Sets the ports behind which a node is: several of equal cost share its flows by a hash of addresses and UDP ports.
     pub fn set_ports(&mut self, node: NodeId, all: &[Port]) -> Result<(), KernelFault> {
         if all.is_empty() || all.len() > WAYS_MAX {
             return Err(KernelFault::Ways { node, ways: all.len() });
@@ -312,7 +312,7 @@ impl KernelSwitch {
         Ok(())
     }
 
-    /// Says who is behind a ring's prefix; a ring that is there is replaced.
+    /// Sets the group of a ring's prefix; an existing ring is replaced.
     pub fn set_ring(&mut self, ring: &Ring) -> Result<(), KernelFault> {
         ring.check()?;
         if self.cfg.hook == Hook::Xdp {
@@ -348,7 +348,7 @@ impl KernelSwitch {
         Ok(map.remove(&ring_key(prefix))?)
     }
 
-    /// Switches what comes in by this interface of the calling thread's network namespace.
+    /// Attaches the program to the ingress of an interface of the calling thread's network namespace.
     pub fn attach(&mut self, interface: &str) -> Result<(), KernelFault> {
         match self.cfg.hook {
             Hook::Tc => {
@@ -360,11 +360,11 @@ impl KernelSwitch {
         }
         Ok(())
     }
-    /// How many programs look at what comes in by this interface at the traffic control hook.
+    /// Number of programs at the interface's ingress traffic control hook.
     pub fn attached(interface: &str) -> Result<usize, KernelFault> {
         Ok(SchedClassifier::query_tcx(interface, TcAttachType::Ingress)?.1.len())
     }
-    /// At the far end of a port with [`PortPlace::Queue`].
+    /// Attaches the program that completes the latency stamp, at the far end of a port with [`PortPlace::Queue`].
     pub fn attach_behind_queue(&mut self, interface: &str) -> Result<(), KernelFault> {
         self.program::<SchedClassifier>("behind_queue")?.attach(interface, TcAttachType::Ingress)?;
         Ok(())
@@ -399,7 +399,7 @@ impl KernelSwitch {
         Ok((return_value, out, duration))
     }
 
-    /// How many rows the tables hold.
+    /// Number of rows in the tables.
     pub fn rows(&self) -> Result<u32, KernelFault> {
         Ok(self.control()?.rows)
     }

@@ -1,12 +1,13 @@
 //! The switch in the kernel: data planes that need an operating system, behind the control interface of
 //! [`rackweave_switch::control`].
 //!
-//! [`KernelSwitch`] is the switch's program, Algorithm 1 and the choice by load, as BPF programs, tc or XDP (`bpf/`, in C) on the ports of a host that other hosts are connected
-//! to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/load.h`, `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`].
+//! [`KernelSwitch`] is the switch's program, Algorithm 1 and the choice by load, as BPF programs, tc or XDP (`bpf/`, in C). They run on
+//! the ports of a host that other hosts are connected to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/load.h`,
+//! `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`].
 //!
-//! [`ovs`] is NICE's rings by OpenFlow; [`netns`] hosts and links to try either on.
+//! [`ovs`] implements NICE's rings by OpenFlow. [`netns`] makes hosts and links for tests of both.
 //!
-//! A crate of its own because `rackweave-switch` is pure and this is nothing but system calls.
+//! The crate is separate from `rackweave-switch` because that one is pure, and this one consists of system calls.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a driver: clocks, files, threads")]
 

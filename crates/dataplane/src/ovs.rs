@@ -21,7 +21,7 @@ use crate::ovs_dump::rings_in;
 use crate::rings::{Reach, Ring, RingError};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// Longest that a daemon takes to start, on a machine with much else to do.
+/// Longest start of a daemon, on a busy machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
 fn mac_text(node: NodeId) -> String {
@@ -98,7 +98,7 @@ pub struct OvsSwitch {
 }
 
 impl OvsSwitch {
-    /// Why it cannot run here, if so.
+    /// Reason why Open vSwitch cannot run here, if there is one.
     pub fn unavailable() -> Option<String> {
         for tool in ["ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl"] {
             if Command::new(tool).arg("--version").output().is_err() {
@@ -198,7 +198,7 @@ impl OvsSwitch {
         format!("unix:{}", self.file("br0.mgmt"))
     }
 
-    /// Makes the bridge do exactly this, at once.
+    /// Replaces the bridge's whole program atomically.
     pub fn set_rings(&self, net: &Namespace, rings: &[Ring]) -> io::Result<()> {
         let bundle = program(self.switch, &self.hosts, rings).map_err(io::Error::other)?;
         let file = self.file("bundle");
@@ -217,8 +217,8 @@ impl OvsSwitch {
         rings_in(&groups, &flows).map_err(io::Error::other)
     }
 
-    /// Makes it so that the bridge has these rings, which are sorted by prefix: a daemon that ended is started again, what
-    /// differs is written. True if anything was to do.
+    /// Installs these rings, sorted by prefix: restarts a daemon that ended, and writes the rings that differ. True if anything
+    /// was changed.
     pub fn mend(&mut self, net: &Namespace, rings: &[Ring]) -> io::Result<bool> {
         let ended = |c: &mut Child| c.try_wait().is_ok_and(|ended| ended.is_some());
         if self.daemon.as_mut().is_none_or(ended) {

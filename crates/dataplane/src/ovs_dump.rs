@@ -9,7 +9,7 @@ use crate::netns::NODES_MAX;
 use crate::ovs::{priority as priority_of, to_member};
 use crate::rings::{Prefix, Reach, Ring};
 
-/// Why a bridge does not do what rings mean.
+/// Reason why a bridge's state is not that of rings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
     #[error("group {line:?}: {what}")]

@@ -44,7 +44,7 @@ const PAGE: u64 = 4096;
 /// Bits of an old logical address above the die: who borrows the block, + 1.
 const BORROWER_AT: u32 = 56;
 
-/// Why a drive was not converted. It is as it was, or the next run goes on.
+/// Reason why a drive was not converted. The drive is unchanged, or the next run continues.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     #[error(transparent)]
@@ -66,7 +66,7 @@ pub enum ConvertError {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ssd: SsdId,
-    /// As version 3 has it.
+    /// Shape in version 3.
     pub shape: Shape,
     /// Bytes of the table's area at the head of the checkpoint area.
     pub table_bytes: u64,
@@ -82,11 +82,11 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Converted,
-    /// It was of version 3 already.
+    /// The drive has version 3 already.
     Already,
 }
 
-/// Converts the drive in `file`, or goes on with that.
+/// Converts the drive in `file`, or continues an interrupted conversion.
 ///
 /// # Errors
 /// See [`ConvertError`].

@@ -1,4 +1,4 @@
-//! A drive of the flash manager in a file: what the C library and the command open.
+//! A drive of the flash manager in a file, as the C library and the commands open it.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::{FileSsd, Made, OpenError, OsFile, Shape};
 
 const MIB: u64 = 1 << 20;
 
-/// Why a drive was not opened.
+/// Reason why a drive was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
     #[error("no device profile is called {name}; there are {known}")]
@@ -38,7 +38,7 @@ pub enum DriveError {
 }
 
 impl DriveError {
-    /// A larger drive may do.
+    /// Whether a larger drive may succeed.
     fn is_of_size(&self) -> bool {
         use {ConfigError::SoftPlanes, ManagerError::Config};
         matches!(
@@ -99,7 +99,7 @@ fn config(base: &Profile, bytes: u64) -> Result<ManagerConfig, DriveError> {
     Ok(cfg)
 }
 
-/// The same with the least size that does.
+/// The same error with the least sufficient size.
 fn too_small(base: &Profile, name: &str, bytes: u64, e: DriveError) -> DriveError {
     let mut larger = bytes / MIB + 1..=base.geometry.capacity() / MIB;
     match larger.find(|mib| config(base, mib * MIB).is_ok()) {

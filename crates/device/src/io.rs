@@ -61,14 +61,14 @@ const PARTS_MAX: usize = 1024;
 pub struct OsFile(File);
 
 impl OsFile {
-    /// Opens the file, made if it is missing. From then on only its owner may read or write it.
+    /// Opens the file, and creates it if it is missing. Only its owner may read or write it.
     pub fn open(path: &Path) -> io::Result<OsFile> {
         Ok(OsFile(private::open(path)?))
     }
 }
 
 impl OsFile {
-    /// Takes the file for this process until it is closed. False: another one has it.
+    /// Locks the file for this process until it is closed. False: another process has locked it.
     pub fn lock(&self) -> io::Result<bool> {
         match self.0.try_lock() {
             Ok(()) => Ok(true),
@@ -148,7 +148,7 @@ pub fn allocate(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Bytes that the file system of the file has left.
+/// Free bytes of the file's file system.
 pub fn bytes_left(file: &File) -> io::Result<u64> {
     // SAFETY: all zeroes is a value of it, which the kernel fills.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };

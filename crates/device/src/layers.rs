@@ -118,7 +118,7 @@ impl Replay {
     }
 }
 
-/// Passes everything on and writes it down.
+/// Records every call and passes it on.
 #[derive(Debug)]
 pub struct Recorder<F> {
     inner: F,
@@ -127,7 +127,7 @@ pub struct Recorder<F> {
 }
 
 impl<F> Recorder<F> {
-    /// `file` names this one in the journal.
+    /// `file` is the file's name in the journal.
     pub fn new(inner: F, file: usize, journal: Journal) -> Recorder<F> {
         Recorder { inner, file, journal }
     }
@@ -160,7 +160,7 @@ impl<F: FileIo> FileIo for Recorder<F> {
     }
 }
 
-/// Which calls fail, and how: switched on and off while the device runs.
+/// Injected failures of calls, set while the device runs.
 #[derive(Clone, Debug, Default)]
 pub struct Faults(Rc<RefCell<FaultSet>>);
 
@@ -194,13 +194,13 @@ impl Faults {
     pub fn fail_reads(&self, os_error: Option<i32>) {
         self.0.borrow_mut().read = os_error;
     }
-    /// Calls of sync that reached the layer.
+    /// Number of syncs that reached the layer.
     pub fn syncs(&self) -> u64 {
         self.0.borrow().syncs
     }
 }
 
-/// Fails as its [`Faults`] say, else passes on.
+/// Fails as its [`Faults`] say, and passes other calls on.
 #[derive(Debug)]
 pub struct Faulty<F> {
     inner: F,

@@ -8,8 +8,8 @@
 //!   generation are void, so nothing has to be zeroed.
 //! - A program writes data and spare area, in any order on the disk, and not at once: both wait in memory for their
 //!   neighbours' ([`tail`]), at the longest for the next sync. Every program has a *stamp*; a sync first writes
-//!   down up to which stamp everything was durable before. After an unclean stop the data of younger programs are
-//!   checked against their checksums; those found torn are not seen, and are voided for good before anything is changed.
+//!   down the stamp up to which everything is durable. After an unclean stop the data of younger programs are
+//!   checked against their checksums. Torn ones are hidden, and voided for good before the first change.
 //! - Rows and the file's state are kept twice and written in turn, so that a torn write leaves the older one.
 //!
 //! The host's disk may be full. A command that fails with [`DeviceError::NoSpace`] has changed nothing that counts, and may be
@@ -53,7 +53,7 @@ const TABLE_SEARCH_BYTES: u32 = 1 << 20;
 /// … and a copy is at most this long: each of some thousand dies in sixteen parts.
 const TABLE_BYTES_MAX: usize = 256 << 10;
 
-/// Why a device file was not opened.
+/// Reason why a device file was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("the file is not a Rackweave device")]
@@ -233,7 +233,7 @@ impl<F: FileIo> FileSsd<F> {
         Ok(())
     }
 
-    /// Programs and erases fail from now on as drawn, for a trial.
+    /// Later programs and erases fail as drawn, for trials.
     pub fn fail_by(&mut self, flaws: MediaFaults) {
         self.flaws = Some(flaws);
     }
@@ -379,7 +379,7 @@ impl<F: FileIo> FileSsd<F> {
         Ok(())
     }
 
-    /// Gives the file everything that was programmed. It stays in memory where that fails.
+    /// Writes all programmed pages to the file. A page whose write fails stays in memory.
     pub fn write_tails(&mut self) -> Result<(), DeviceError> {
         let blocks: Vec<u32> = self.tails.keys().copied().collect();
         blocks.into_iter().try_for_each(|b| self.write_tail(b, true))

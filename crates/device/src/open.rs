@@ -73,7 +73,7 @@ impl<F: FileIo> FileSsd<F> {
     pub fn set_levels(file: &mut F, levels: Option<&ThroughputLevels>) -> std::io::Result<()> {
         file.write_at(&[&layout::encode_levels(levels)], layout::LEVELS_AT)
     }
-    /// As [`FileSsd::open`]; a new device keeps what it was made as, and is opened as nothing else.
+    /// As [`FileSsd::open`]. A new device records `made`, and opens with no other.
     pub fn open_as(file: F, ssd: SsdId, shape: Shape, made: Option<Made>) -> Result<FileSsd<F>, OpenError> {
         if shape.page_bytes == 0 || !shape.page_bytes.is_multiple_of(BLOCK) {
             return Err(OpenError::PageSize { page_bytes: shape.page_bytes });
@@ -115,7 +115,7 @@ impl<F: FileIo> FileSsd<F> {
             flaws: None,
         }
     }
-    /// A drive of [`PLAIN_VERSION`], to be converted, of this shape; its first block is not looked at.
+    /// A drive of [`PLAIN_VERSION`] of this shape, to be converted. Its first block is not read.
     pub(crate) fn plain(file: F, shape: Shape) -> Result<FileSsd<F>, OpenError> {
         let mut dev = FileSsd::unopened(file, shape);
         dev.load()?;

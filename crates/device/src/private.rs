@@ -14,7 +14,7 @@ const REPORT_MODE: u32 = 0o644;
 /// Others may write, or make and remove files.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Opens a file to read and write, made if it is missing, with what is in it.
+/// Opens a file to read and write, with its contents, and creates it if it is missing.
 pub fn open(path: &Path) -> io::Result<File> {
     set(OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?)
 }
@@ -48,7 +48,7 @@ fn set(file: File) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes the directory, and those above it, unless they are there.
+/// Creates the directory and its parents, unless they exist.
 pub fn directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -63,7 +63,7 @@ pub fn directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Why a directory's contents cannot be relied on.
+/// Reason why a directory's contents cannot be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposed {
     /// Others may write to it.

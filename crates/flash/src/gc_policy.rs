@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How victims are chosen. The candidate with the highest [`VictimPolicy::score`] is taken.
+/// Choice of victims: the candidate with the highest [`VictimPolicy::score`] is collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VictimPolicy {

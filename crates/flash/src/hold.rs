@@ -23,7 +23,7 @@ pub struct FlashLocation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Now,
-    /// It waits with the user.
+    /// The read waits with the user.
     Waits,
     /// The same, as part of one of the same page that does.
     Joins,
@@ -41,7 +41,7 @@ pub enum ReadTry {
     Held,
 }
 
-/// Why a page was not programmed.
+/// Reason why a page was not programmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPage {
     #[error(transparent)]
@@ -116,7 +116,7 @@ impl Ssd {
 pub(crate) struct Held(Vec<VecDeque<Time>>);
 
 impl Clock {
-    /// Takes a die's time for a read that waits.
+    /// Reserves a die's time for a read that waits.
     pub(crate) fn hold_read(&mut self, now: Time, die: u32) {
         let end = self.host_read(now, die, 1);
         if self.held.0.len() <= die as usize {

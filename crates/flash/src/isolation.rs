@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How a virtual SSD is kept apart from the others of its drive (Table 1).
+/// Isolation of a virtual SSD from the others of its drive (Table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Isolation {
@@ -18,7 +18,7 @@ pub enum Isolation {
 
 impl Isolation {
     pub const ALL: [Isolation; 4] = [Isolation::None, Isolation::Software, Isolation::Die, Isolation::Channel];
-    /// From the number the C interface gives (its `isolationLevel`).
+    /// The level with this number in the C interface (its `isolationLevel`).
     pub fn from_level(level: i32) -> Option<Isolation> {
         Isolation::ALL.into_iter().find(|i| *i as i32 == level)
     }

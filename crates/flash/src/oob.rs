@@ -16,7 +16,7 @@
 //! | 40–55 | generation of the vSSD's entry in the drive's table |
 //! | 56–63 | index of that entry |
 //!
-//! Where a vSSD borrows a block, its index and generation stand there, not the lender's.
+//! A borrowed block has the index and generation of the vSSD that borrows it, not the lender's.
 
 use rackweave_core::device::BlockOob;
 

@@ -6,7 +6,7 @@ use rackweave_core::Span;
 
 use crate::geometry::{Geometry, SLOTS_PER_PAGE_MAX};
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Source {
     /// A paper's text.
@@ -49,7 +49,7 @@ pub struct Profile {
 /// Timing of the suspension of an erase or a program by a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suspend {
-    /// From the read's arrival until the die can begin with it.
+    /// Time from a read's arrival until the die can begin it.
     pub suspend: Span,
     /// Time that the erase or program loses per suspension.
     pub resume: Span,
@@ -57,7 +57,7 @@ pub struct Suspend {
     pub reads_max: u32,
 }
 
-/// Why a profile was refused.
+/// Reason why a profile was refused.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ProfileError {
     /// Not TOML, a missing key, an unknown key or source tag, a value of the wrong type.

@@ -262,7 +262,7 @@ impl Ssd {
         }
     }
 
-    /// Takes the completion of a command of this drive. One that is not in flight is ignored.
+    /// Handles the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: Completion, out: &mut FlashOut) {
         let Some(c) = self.log_handle(now, c, out) else { return };
         let Some((p, result)) = self.drive.finish(now, c, &mut out.commands) else { return };
@@ -455,7 +455,7 @@ impl Ssd {
     pub fn stats(&self, vssd: VssdId) -> FlashStats {
         self.get(vssd).stats
     }
-    /// How long dies and buses have worked.
+    /// Time for which dies and buses were busy.
     pub fn busy(&self) -> Busy {
         self.drive.clock.busy()
     }
@@ -474,11 +474,11 @@ impl Ssd {
     pub fn dies(&self, vssd: VssdId) -> impl Iterator<Item = u32> {
         self.get(vssd).own_dies().iter().map(|&die| self.drive.map.home(die))
     }
-    /// How the vSSD is kept apart from the others of the drive.
+    /// Isolation of the vSSD from the others of the drive.
     pub fn isolation(&self, vssd: VssdId) -> Isolation {
         self.table.entries[self.index(vssd)].isolation
     }
-    /// How long the last boot took to recover the vSSD; zero if nothing was recovered.
+    /// Time in which the last boot recovered the vSSD; zero if nothing was recovered.
     pub fn recovery_took(&self, vssd: VssdId) -> Span {
         self.get(vssd).recovery_took
     }

@@ -1,4 +1,4 @@
-//! Counts what a thread allocates: hostile lengths must not make a parser reserve memory.
+//! Bytes that a thread allocates: a hostile length must not make a parser reserve memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -2,27 +2,27 @@
 //! the corpus in the tree, and by a seeded mutator in `make test`. docs/fuzzing.md lists them.
 //!
 //! A target takes the first bytes as choices ([`arbitrary`]): the input itself, or a valid structure drawn from the rest, which is
-//! then bent and, where a checksum would hide the parser, sealed again. It panics if an oracle fails.
+//! then corrupted. Where a checksum would hide the parser, it is computed again. It panics if an oracle fails.
 #![allow(clippy::disallowed_types, reason = "no node")]
 
-pub mod bend;
+pub mod corrupt;
 pub mod cost;
 pub mod mutate;
 mod targets;
 
-/// One parser, or several that belong together.
+/// A parser, or several of one format.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Of the corpus' directory and of the row in docs/fuzzing.md.
+    /// Name of the corpus' directory, and of the row in docs/fuzzing.md.
     pub name: &'static str,
     pub run: fn(&[u8]),
-    /// Longest input worth a try, bytes: longer ones are cut off.
+    /// Longest input, bytes. Longer ones are truncated.
     pub len_max: usize,
     /// Cost of an input, as a multiple of decoding a packet.
     pub cost: u64,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = targets::ALL;
 
 impl Target {

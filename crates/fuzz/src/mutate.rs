@@ -1,8 +1,8 @@
-//! A seeded mutator without coverage: what `make test` runs for want of an instrumented build.
+//! A seeded mutator without coverage, for `make test`, which has no instrumented build.
 
 use rackweave_core::Rng;
 
-/// Length of an input that is not of the corpus, bytes.
+/// Length of a random input, bytes.
 const DRAWN_MAX: u64 = 600;
 
 /// The next input: one of the corpus with a few changes, two of them joined, or random bytes.

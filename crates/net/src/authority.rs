@@ -37,6 +37,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub enum AuthorityError {
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
+    #[error("{path} exists already, and keys are never overwritten: name another directory, or remove this one")]
+    Exists { path: PathBuf },
     #[error(transparent)]
     Key(#[from] KeyFileError),
     #[error(transparent)]
@@ -121,8 +123,10 @@ fn validity(p: &mut CertificateParams, days: u64) {
 }
 
 fn make_dir(dir: &Path) -> Result<(), AuthorityError> {
-    let made = if dir.exists() { Err(std::io::ErrorKind::AlreadyExists.into()) } else { private::directory(dir) };
-    made.map_err(|error| AuthorityError::Io { path: dir.into(), error })
+    if dir.exists() {
+        return Err(AuthorityError::Exists { path: dir.into() });
+    }
+    private::directory(dir).map_err(|error| AuthorityError::Io { path: dir.into(), error })
 }
 fn secret(path: &Path, text: &str) -> Result<(), AuthorityError> {
     create_secret(path, text.as_bytes()).map_err(|error| AuthorityError::Io { path: path.into(), error })

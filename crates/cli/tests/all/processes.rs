@@ -229,7 +229,7 @@ fn what_cannot_run_is_said_before_anything_starts() {
     assert!(e.contains("key file") && e.contains("No such file"), "{e}");
     let key = dir.path("k").display().to_string();
     assert!(rackweave(&["keys", "init", &key]).status().expect("runs").success());
-    assert!(refused(&["keys", "init", &key]).contains("exists"));
+    assert!(refused(&["keys", "init", &key]).contains("exists already, and keys are never overwritten"));
     let e = node(&["switch"], &format!("{good}key_file = \"k/cluster.key\"\n"));
     assert!(e.contains("in use"), "the key is taken: {e}");
 }

@@ -56,7 +56,7 @@ pub struct BlockMapConfig {
     pub token_base: u64,
 }
 
-/// Why a request or a volume was refused.
+/// Reason why a request or a volume was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     #[error("{asked} blocks of 4 KiB do not fit the virtual SSD, which takes 1 to {most}")]
@@ -366,7 +366,7 @@ impl BlockMap {
         Ok(())
     }
 
-    /// Takes an answer of the manager to one of its calls.
+    /// Handles an answer of the manager to one of the map's calls.
     pub fn handle(&mut self, io: &mut Io, done: Done) {
         let (token, result) = match done {
             Done::BlockAllocated { token, result } => (token, result.map(Answer::Block)),

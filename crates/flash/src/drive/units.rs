@@ -7,7 +7,7 @@ use std::fmt;
 use crate::geometry::Geometry;
 use crate::isolation::Isolation;
 
-/// How many there are.
+/// Number of free units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Free {
     pub channels: u32,
@@ -83,7 +83,7 @@ impl FreeUnits {
         Err(longest)
     }
 
-    /// Takes a unit. False: it is not free, or not on the drive.
+    /// Allocates a unit. False: it is not free, or not on the drive.
     pub(crate) fn take(&mut self, isolation: Isolation, number: u32) -> bool {
         match isolation {
             Isolation::Channel => self.channels.remove(&number),
@@ -97,7 +97,7 @@ impl FreeUnits {
             }
         }
     }
-    /// Takes those of the dies that are free.
+    /// Allocates the free ones of the dies.
     pub(crate) fn take_dies(&mut self, dies: impl IntoIterator<Item = u32>) {
         for die in dies {
             self.take(Isolation::Die, die);
@@ -174,7 +174,7 @@ impl FreeUnits {
         die * self.soft_planes_per_die..(die + 1) * self.soft_planes_per_die
     }
 
-    /// Gives a unit back; dies that are free as a whole again, and then channels, are put together.
+    /// Frees a unit. Dies that are free as a whole are merged, then channels.
     pub(crate) fn give(&mut self, isolation: Isolation, number: u32) {
         match isolation {
             Isolation::Channel => {

@@ -45,7 +45,7 @@ impl ThroughputLevels {
     }
 }
 
-/// How a drive is cut up.
+/// Division of a drive into units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     pub geometry: Geometry,
@@ -181,7 +181,7 @@ impl Allocator {
         self.vssds.insert(vssd, units);
         Ok(())
     }
-    /// Gives the vSSD's units back.
+    /// Frees the vSSD's units.
     pub fn free_vssd(&mut self, vssd: VssdId) -> Option<Units> {
         let units = self.vssds.remove(&vssd)?;
         units.numbers.iter().for_each(|&n| self.units.give(units.isolation, n));

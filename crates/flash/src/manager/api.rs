@@ -35,11 +35,11 @@ pub struct BlockInfo {
     pub block: Block,
     /// Bytes written so far: the next write goes there.
     pub written: u64,
-    /// It was partly written when the drive started: it takes no more writes.
+    /// The block was partly written when the drive started, and takes no more writes.
     pub sealed: bool,
 }
 
-/// Why a vSSD was not allocated.
+/// Reason why a vSSD was not allocated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AllocError {
     #[error(transparent)]
@@ -54,7 +54,7 @@ pub enum AllocError {
     Failed(DeviceError),
 }
 
-/// Why a call on a vSSD or a block of it failed. Unless it says otherwise, a repetition fails too.
+/// Reason why a call on a vSSD or a block of it failed. A repetition fails too, unless the variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     #[error("the drive is not recovered yet: retry")]

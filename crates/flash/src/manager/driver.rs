@@ -20,7 +20,7 @@ pub struct BlockingDrive<B> {
     token: u64,
 }
 
-/// Why a drive was not opened.
+/// Reason why a drive was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(transparent)]

@@ -415,7 +415,7 @@ impl FlashManager {
     pub fn vssd_stats(&self, vssd: VssdId) -> Result<VssdStats, BlockError> {
         Ok(self.live(vssd)?.stats)
     }
-    /// How worn the dies are that it lies on.
+    /// Wear of the vSSD's dies.
     pub fn vssd_wear(&self, vssd: VssdId) -> Result<VssdWear, BlockError> {
         let v = self.live(vssd)?;
         let mut dies: Vec<u32> = v.shares(self.alloc.cut()).iter().map(|(die, _)| self.drive.map.home(*die)).collect();
@@ -499,7 +499,7 @@ impl FlashManager {
         self.drive.submit(self.now, pending, (op, done_at), false, &mut out.commands);
     }
 
-    /// Takes the completion of a command of this drive. One that is not in flight is ignored.
+    /// Handles the completion of a command of this drive. One that is not in flight is ignored.
     pub fn handle(&mut self, now: Time, c: rackweave_core::device::Completion, out: &mut ManagerOut) {
         self.now = self.now.max(now);
         let Some((p, result)) = self.drive.finish(now, c, &mut out.commands) else { return };

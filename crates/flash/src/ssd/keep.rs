@@ -68,7 +68,7 @@ impl Ssd {
         let log = self.logs.iter().position(|l| l.id == vssd).map(|i| self.vssds.len() + i);
         &self.table.entries[log.unwrap_or_else(|| self.index(vssd))]
     }
-    /// Whether the entry cannot be used by another vSSD any more: its generations are used up.
+    /// Whether the entry's generations are used up, so that no other vSSD can use it.
     pub fn used_up(&self, vssd: VssdId) -> bool {
         self.entry(vssd).generation == u16::MAX
     }

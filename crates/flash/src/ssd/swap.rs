@@ -30,7 +30,7 @@ use crate::vssd::blocks::State;
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Pending, Vssd};
 
-/// Why a swap cannot begin.
+/// Reason why a swap cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SwapError {
     #[error("a swap of dies is under way")]

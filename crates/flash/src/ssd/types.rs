@@ -1,4 +1,4 @@
-//! What a drive is made with, what it answers, and what is wrong with it.
+//! A drive's configuration, its answers, and its errors.
 
 use crate::gc_policy::{Separation, VictimPolicy};
 use crate::geometry::Geometry;
@@ -11,7 +11,7 @@ use rackweave_core::device::{DeviceCommand, DeviceError};
 use rackweave_core::node::Trace;
 use rackweave_core::{BlockAddr, DriveId, Payload, Span, SsdId, Timestamp, VssdId};
 
-/// How long a collector keeps a read waiting (protocol rule 21).
+/// Longest wait of a read for the collector (protocol rule 21).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockingUnit {
     /// Reads go between page moves.

@@ -52,7 +52,7 @@ pub enum Pairing {
     LeastWorn,
 }
 
-/// How wear is leveled.
+/// Policy of wear leveling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WearPolicy {
     pub trigger: Trigger,
@@ -156,7 +156,7 @@ impl Leveler {
         self.before = ago;
         self
     }
-    /// How long ago the counters were cleared.
+    /// Time since the counters were cleared.
     pub fn since_cleared(&self, now: Time) -> Span {
         Span(now.since(self.cleared).0.saturating_add(self.before.0))
     }

@@ -9,14 +9,14 @@ use rackweave_flash::blockmap::{BlockMap, BlockMapConfig, Io, MapDone, MapError}
 use rackweave_flash::manager::driver::BlockingDrive;
 
 use super::stored::{Damage, config, damage, new_drive};
-use crate::bend::{bend_in_place, rest};
+use crate::corrupt::{corrupt_in_place, rest};
 use crate::cost::within;
 
 const SLOT: usize = BLOCK as usize;
 /// 4 KiB blocks of the volume.
 const BLOCKS: u32 = 40;
 
-/// Summaries: what is written is read; what is bent and sealed again is refused or has entries in order.
+/// Summaries: what is written is read; what is corrupted and sealed again is refused or has entries in order.
 pub(super) fn summary(input: &[u8]) {
     _ = summaries(&mut Unstructured::new(input));
 }
@@ -58,7 +58,7 @@ fn summaries(u: &mut Unstructured<'_>) -> Result<()> {
     let at = page.len() - bytes.len();
     page[at..].copy_from_slice(&bytes);
     assert_eq!(summary::decode(&page), Ok(s));
-    bend_in_place(u, &mut page[at..])?;
+    corrupt_in_place(u, &mut page[at..])?;
     seal(&mut page);
     any(&page);
     Ok(())

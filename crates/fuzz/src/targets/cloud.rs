@@ -11,7 +11,7 @@ use rackweave_cloud::view::{Adopted, Member, Placement, View};
 use rackweave_core::msg::cloud::Backing;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 use crate::cost::within;
 
 const SHAPE: Shape = Shape { bytes: 1 << 30, segment: 64 << 20, stripe: 64 << 10, log_copies: 2 };
@@ -34,9 +34,9 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
         _ => some_meta_record(u)?.write(),
     };
     let (mut key, mut value) = (key.to_vec(), value.to_vec());
-    bend(u, &mut value)?;
+    corrupt(u, &mut value)?;
     if u.ratio(1u8, 8u8)? {
-        bend(u, &mut key)?;
+        corrupt(u, &mut key)?;
     }
     any(&key.into(), &value.into())
 }

@@ -11,7 +11,7 @@ use rackweave_flash::Profile;
 use rackweave_rack::build;
 use rackweave_search::fault::Plan;
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 
 /// Keys that a default configuration leaves out.
 const MORE_KEYS: [&str; 12] = [
@@ -122,7 +122,7 @@ fn drawn(u: &mut Unstructured<'_>) -> Result<String> {
     }
     let mut bytes = text.into_bytes();
     if u.ratio(1u8, 4u8)? {
-        bend(u, &mut bytes)?;
+        corrupt(u, &mut bytes)?;
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
@@ -171,7 +171,7 @@ pub(super) fn rates(input: &[u8]) {
         2 => include_bytes!("../../../eval/data/diffforward.toml").to_vec(),
         _ => include_bytes!("../../../eval/data/rackblox-wear.toml").to_vec(),
     };
-    _ = bend(&mut u, &mut text);
+    _ = corrupt(&mut u, &mut text);
     let text = String::from_utf8_lossy(&text);
     _ = Rates::parse(&text).map_err(|e| assert!(!e.to_string().is_empty()));
     _ = Params::parse(&text).map_err(|e| assert!(!e.to_string().is_empty()));
@@ -193,7 +193,7 @@ pub(super) fn plan(input: &[u8]) {
         Some(p) => {
             let mut text = serde_json::to_vec(&p).expect("a plan has a JSON form");
             assert_eq!(serde_json::from_slice::<Plan>(&text).expect("its own"), p);
-            _ = bend(&mut u, &mut text);
+            _ = corrupt(&mut u, &mut text);
             text
         }
     };

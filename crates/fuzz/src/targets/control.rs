@@ -5,7 +5,7 @@ use rackweave_core::admin::{self, Isolation, OwnUnit, OwnUnits, SERVERS_MAX, Vol
 use rackweave_core::{SetId, VssdId};
 use rackweave_runtime::control::{Answer, Command, Local};
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 
 pub(super) fn run(input: &[u8]) {
     let mut u = Unstructured::new(input);
@@ -21,7 +21,7 @@ pub(super) fn run(input: &[u8]) {
             Err(_) => return,
         },
     };
-    _ = bend(&mut u, &mut line);
+    _ = corrupt(&mut u, &mut line);
     if let Ok(c) = serde_json::from_slice::<Command>(&line) {
         let again = serde_json::to_vec(&c).expect("a command has a JSON form");
         assert_eq!(serde_json::from_slice::<Command>(&again).expect("its own"), c);

@@ -12,7 +12,7 @@ use rackweave_core::device::{
 use rackweave_core::{BlockAddr, Payload, RackId, SsdId, Timestamp, VolumeId};
 use rackweave_device::{FileIo, FileSsd, MemFile, RUN_BYTES, Shape};
 
-use crate::bend::bend_in_place;
+use crate::corrupt::corrupt_in_place;
 
 const SHAPE: Shape = Shape { blocks: 8, pages_per_block: 4, page_bytes: 8192, meta_bytes: 8192 };
 const SLOTS: usize = 2;
@@ -40,7 +40,7 @@ mod at {
     }
 }
 
-/// A file that stays reachable after the device over it is gone.
+/// A file that outlives its device.
 #[derive(Clone, Debug, Default)]
 struct Shared(Rc<RefCell<MemFile>>);
 
@@ -135,7 +135,7 @@ fn image(u: &mut Unstructured<'_>, sequence: u64) -> Result<PageImage> {
     Ok(PageImage { sequence, oob, slots: slots.into() })
 }
 
-/// Some place that is in use.
+/// A drawn place that is in use.
 fn place(u: &mut Unstructured<'_>) -> Result<(u64, usize, u64)> {
     let block = u.int_in_range(0..=u64::from(SHAPE.blocks) - 1)?;
     Ok(match u.int_in_range(0..=6u8)? {
@@ -159,7 +159,7 @@ fn forge(u: &mut Unstructured<'_>, file: &mut MemFile) -> Result<()> {
     let (from, len, seed) = place(u)?;
     let mut b = vec![0; len];
     file.read_at(&mut b, from).expect("in memory");
-    bend_in_place(u, &mut b)?;
+    corrupt_in_place(u, &mut b)?;
     if from == at::FIRST.0 {
         b[12..16].fill(0);
         let crc = crc32c::crc32c(&b);

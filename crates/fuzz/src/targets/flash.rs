@@ -10,7 +10,7 @@ use rackweave_flash::manager::record::{self, DriveRecord, VssdRecord};
 use rackweave_flash::oob::{self, Address, Owner};
 use rackweave_flash::{Geometry, table};
 
-use crate::bend::{bend, bend_in_place, rest};
+use crate::corrupt::{corrupt, corrupt_in_place, rest};
 use crate::cost::within;
 
 /// Range records that fit a slot.
@@ -69,7 +69,7 @@ fn header(u: &mut Unstructured<'_>) -> Result<()> {
     let h = Header { generation, pieces, blocks, pages: u.arbitrary()?, slots: u.arbitrary()?, owner: owner(u)? };
     let mut b = format::encode_header(&h).to_vec();
     assert_eq!(format::decode_header(&b), Some(h));
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     if let Some(head) = b.get_mut(..40) {
         let crc = crc32c::crc32c(&head[..36]);
         head[36..].copy_from_slice(&crc.to_le_bytes());
@@ -85,7 +85,7 @@ fn journal(u: &mut Unstructured<'_>) -> Result<()> {
     let e = JournalEntry { generation, block, erase_count: u.arbitrary()?, owner };
     let mut b = format::encode_entry(&e).to_vec();
     assert_eq!(format::decode_entry(&b, owner.index), Some(e));
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     if let Some(e) = format::decode_entry(&b, owner.index) {
         assert_eq!(format::decode_entry(&format::encode_entry(&e), owner.index), Some(e));
     }
@@ -100,7 +100,7 @@ fn piece(u: &mut Unstructured<'_>) -> Result<()> {
     b.extend_from_slice(u.bytes(n)?);
     format::encode_piece_head(&mut b, owner, (generation, number), kind, entries);
     assert_eq!(format::decode_piece_head(&b, owner, (generation, number)), Some((kind, entries, &b[32..])));
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     if let Some((_, _, body)) = format::decode_piece_head(&b, owner, (generation, number)) {
         assert!(body.len() + 32 <= b.len());
     }
@@ -116,7 +116,7 @@ fn ranges(u: &mut Unstructured<'_>) -> Result<()> {
     let group = u.arbitrary()?;
     let mut b = format::encode_group(group, &all).to_vec();
     assert_eq!(format::decode_group(&b), Some((group, all)));
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     if let Some((group, all)) = within(2 * b.len() + 256, || format::decode_group(&b)) {
         assert!(all.len() <= RANGES_MAX || b.len() > 4096);
         all.chunks(RANGES_MAX).for_each(|part| {
@@ -139,7 +139,7 @@ fn cut() -> Cut {
     Cut::new(geometry, 3, 0.01)
 }
 
-/// The drive's record: what is written is read; what is bent and sealed again is refused, or is a drive of this shape.
+/// The drive's record: what is written is read; what is corrupted and sealed again is refused, or is a drive of this shape.
 pub(super) fn record(input: &[u8]) {
     _ = records(&mut Unstructured::new(input));
 }
@@ -176,9 +176,9 @@ fn records(u: &mut Unstructured<'_>) -> Result<()> {
     let mut b = record::encode(&r, &cut);
     assert_eq!(record::decode(&b, &cut), Ok(Some(r)));
     if u.arbitrary()? {
-        bend_in_place(u, &mut b[8..])?;
+        corrupt_in_place(u, &mut b[8..])?;
     } else {
-        bend(u, &mut b)?;
+        corrupt(u, &mut b)?;
     }
     if u.ratio(7u8, 8u8)? {
         seal(&mut b);

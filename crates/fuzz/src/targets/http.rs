@@ -1,11 +1,11 @@
-//! Requests for the metrics page: however a stream cuts them, the same answer.
+//! Requests for the metrics page. The answer does not depend on how the stream is cut.
 
 use arbitrary::Unstructured;
 use bytes::Bytes;
 use rackweave_gateway::metrics::HttpSession;
 use rackweave_gateway::{Gateway, Reply, Request};
 
-use crate::bend::{bend, pieces, rest};
+use crate::corrupt::{corrupt, pieces, rest};
 
 const PAGE: &str = "x 1\n";
 
@@ -17,7 +17,7 @@ pub(super) fn run(input: &[u8]) {
         2 => b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         _ => b"POST /metrics HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd".to_vec(),
     };
-    _ = bend(&mut u, &mut request);
+    _ = corrupt(&mut u, &mut request);
     let whole = talk(&[&request]);
     let cut = talk(&pieces(&mut u, &request));
     assert!(whole.is_empty() || whole.starts_with(b"HTTP/1.1 "));

@@ -11,7 +11,7 @@ use rackweave_kv_replica::types::{
     Undecided, Verdict, Version, View,
 };
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 use crate::cost::within;
 
 pub(super) fn record(input: &[u8]) {
@@ -39,9 +39,9 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
         }
     };
     let (mut key, mut value) = (key.to_vec(), value.to_vec());
-    bend(u, &mut value)?;
+    corrupt(u, &mut value)?;
     if u.ratio(1u8, 8u8)? {
-        bend(u, &mut key)?;
+        corrupt(u, &mut key)?;
     }
     any(&key.into(), &value.into())
 }

@@ -18,7 +18,7 @@ use rackweave_kv::store::format::{
 };
 
 use super::stored::{Damage, config, damage, new_drive};
-use crate::bend::bend;
+use crate::corrupt::corrupt;
 
 const PAGE: u32 = 4096;
 const NUMBER: u64 = 3;
@@ -35,10 +35,10 @@ fn formats(u: &mut Unstructured<'_>) -> Result<()> {
     };
     let head = encode_head(&h);
     assert_eq!(decode_head(&head), Ok(h));
-    let mut bent = head.to_vec();
-    bend(u, &mut bent)?;
-    seal_head(&mut bent);
-    if let Ok(h) = decode_head(&bent) {
+    let mut corrupted = head.to_vec();
+    corrupt(u, &mut corrupted)?;
+    seal_head(&mut corrupted);
+    if let Ok(h) = decode_head(&corrupted) {
         assert_eq!(decode_head(&encode_head(&h)), Ok(h));
     }
     value(u)?;
@@ -46,20 +46,20 @@ fn formats(u: &mut Unstructured<'_>) -> Result<()> {
     segment(u)
 }
 
-/// A key's value with version and expiry; bent, it is another one or a plain one.
+/// A key's value with version and expiry; corrupted, it is another one or a plain one.
 fn value(u: &mut Unstructured<'_>) -> Result<()> {
     let version = Version { epoch: u.arbitrary()?, counter: u.arbitrary()? };
     let expires = Some(u.arbitrary()?).filter(|at| *at != 0);
     let raw = item::encode(b"value", version, expires);
     assert_eq!(item::decode(&raw), Found { value: "value".into(), version, expires });
-    let mut bent = raw.to_vec();
-    bend(u, &mut bent)?;
-    let bent = Bytes::from(bent);
-    let found = item::decode(&bent);
-    if found.value != bent {
+    let mut corrupted = raw.to_vec();
+    corrupt(u, &mut corrupted)?;
+    let corrupted = Bytes::from(corrupted);
+    let found = item::decode(&corrupted);
+    if found.value != corrupted {
         assert_eq!(item::decode(&item::encode(&found.value, found.version, found.expires)), found);
     }
-    assert_eq!(item::decode(&item::plain(bent.clone())).value, bent);
+    assert_eq!(item::decode(&item::plain(corrupted.clone())).value, corrupted);
     Ok(())
 }
 
@@ -82,7 +82,7 @@ fn entries(u: &mut Unstructured<'_>) -> Result<()> {
     }
     let read = decode_entries(&b).expect("its own");
     assert!(read.iter().map(|(k, at)| (k.to_vec(), *at)).eq(all));
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     if let Some(read) = decode_entries(&b) {
         let mut again = Vec::new();
         read.iter().for_each(|(k, at)| encode_entry(&mut again, k, *at));
@@ -91,7 +91,7 @@ fn entries(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Records of a segment, read piece by piece; bent, with checksums that are right.
+/// Records of a segment, read piece by piece; corrupted, with checksums that are right.
 fn segment(u: &mut Unstructured<'_>) -> Result<()> {
     let mut b = encode_head(&SegmentHead::Log { number: NUMBER }).to_vec();
     let mut starts = Vec::new();
@@ -113,11 +113,11 @@ fn segment(u: &mut Unstructured<'_>) -> Result<()> {
     b.resize(b.len().next_multiple_of(PAGE as usize), 0);
     assert_eq!(scan(&b), (starts.len(), true));
     if u.arbitrary()? {
-        crate::bend::bend_in_place(u, &mut b[SEGMENT_HEAD as usize..])?;
+        crate::corrupt::corrupt_in_place(u, &mut b[SEGMENT_HEAD as usize..])?;
     } else if !starts.is_empty() {
         let at = starts[u.choose_index(starts.len())?];
         let end = (at + 24).min(b.len());
-        crate::bend::bend_in_place(u, &mut b[at..end])?;
+        crate::corrupt::corrupt_in_place(u, &mut b[at..end])?;
         seal_record(&mut b, at);
     }
     scan(&b);

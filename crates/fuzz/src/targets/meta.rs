@@ -15,7 +15,7 @@ use rackweave_meta::codec::{
 };
 use rackweave_meta::{Evidence, FIRST_OWN, LevelConfig, Meta, MetaConfig, OwnConfig, Place, Replaces, SetConfig};
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 use crate::cost::within;
 
 /// Servers and sets of the rack that starts.
@@ -52,9 +52,9 @@ fn recorded(u: &mut Unstructured<'_>) -> Result<()> {
             let (key, value) = encoded(&r);
             assert_eq!(codec::decode(&key, &value), Ok(r));
             let (mut key, mut value) = (key.to_vec(), value.to_vec());
-            bend(u, &mut value)?;
+            corrupt(u, &mut value)?;
             if u.ratio(1u8, 8u8)? {
-                bend(u, &mut key)?;
+                corrupt(u, &mut key)?;
             }
             (key, value)
         }

@@ -1,4 +1,4 @@
-//! NBD clients of any kind: however a stream cuts what they say, the same comes of it.
+//! Any NBD client. The answers do not depend on how the stream is cut.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use rackweave_gateway::Gateway;
 use rackweave_gateway::nbd::{BYTES_MAX, IN_FLIGHT_MAX, Session, TlsUse};
 
-use crate::bend::{bend, pieces};
+use crate::corrupt::{corrupt, pieces};
 
 #[path = "../../../gateway/tests/all/client.rs"]
 #[allow(dead_code, reason = "the gateway's tests use the rest")]
@@ -27,7 +27,7 @@ pub(super) fn handshake(input: &[u8]) {
         said.extend_from_slice(&o);
     }
     if u.arbitrary().unwrap_or(false) {
-        _ = bend(&mut u, &mut said);
+        _ = corrupt(&mut u, &mut said);
     }
     let cuts = pieces(&mut u, &said);
     let ((whole, done), (cut, done_cut)) = (speak(tls, &[&said]), speak(tls, &cuts));
@@ -95,7 +95,7 @@ fn commands(u: &mut Unstructured<'_>) -> Result<()> {
         said.extend_from_slice(&some_command(u, i)?);
     }
     if u.arbitrary()? {
-        bend(u, &mut said)?;
+        corrupt(u, &mut said)?;
     }
     let cuts = pieces(u, &said);
     let (whole, cut) = (serve(structured, &[&said]), serve(structured, &cuts));
@@ -144,7 +144,7 @@ fn bounds(s: &Session) {
     assert!(s.output_len() <= BYTES_MAX + SLACK);
 }
 
-/// Once the client is gone nothing remains.
+/// Nothing remains after the client has left.
 fn ends(mut s: Session, mut m: Memory) {
     s.input_eof();
     while let Some(r) = next(&mut s) {

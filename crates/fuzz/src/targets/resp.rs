@@ -1,4 +1,4 @@
-//! Redis clients of any kind: however a stream cuts what they say, the same comes of it, within bounds.
+//! Any Redis client. The replies do not depend on how the stream is cut, and memory is bounded.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use rackweave_core::request::{self, Op};
 use rackweave_gateway::resp::{BYTES_MAX, Session, Settings};
 use rackweave_gateway::{Gateway, Request, SessionId};
 
-use crate::bend::{bend, pieces};
+use crate::corrupt::{corrupt, pieces};
 
 #[path = "../../../gateway/tests/all/key_map.rs"]
 mod key_map;
@@ -25,7 +25,7 @@ fn commands(u: &mut Unstructured<'_>) -> Result<()> {
         said.extend_from_slice(&some_command(u)?);
     }
     if u.arbitrary()? {
-        bend(u, &mut said)?;
+        corrupt(u, &mut said)?;
     }
     let cuts = pieces(u, &said);
     assert_eq!(serve(&[&said]), serve(&cuts), "however it is cut");

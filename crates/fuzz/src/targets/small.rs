@@ -8,19 +8,19 @@ use rackweave_dataplane::{frame, rings_in};
 use rackweave_search::fault::PlanKind;
 use rackweave_sim::Network;
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 
 /// Ethernet frames around datagrams.
 pub(super) fn frame(input: &[u8]) {
     let mut u = Unstructured::new(input);
     let whole: bool = u.arbitrary().unwrap_or(false);
     let (src, dst) = (NodeId(u.arbitrary().unwrap_or(1)), NodeId(u.arbitrary().unwrap_or(2)));
-    let bent: bool = u.arbitrary().unwrap_or(false);
+    let corrupted: bool = u.arbitrary().unwrap_or(false);
     let n = u.int_in_range(0..=200usize).unwrap_or(0).min(u.len());
     let ours = u.bytes(n).unwrap_or_default().to_vec();
     let mut f = if whole { frame::around(src, dst, &ours) } else { ours };
-    if bent {
-        _ = bend(&mut u, &mut f);
+    if corrupted {
+        _ = corrupt(&mut u, &mut f);
     }
     _ = frame::parse(&f).map_err(|e| assert!(!e.to_string().is_empty()));
 }
@@ -33,8 +33,8 @@ pub(super) fn ovs(input: &[u8]) {
         actions=set_field:10.82.0.3->ip_dst,output:3\n"
             .to_vec();
     let mut flows = b" priority=132,udp,nw_dst=10.82.9.1 actions=group:1\n priority=100,arp actions=NORMAL\n".to_vec();
-    _ = bend(&mut u, &mut groups);
-    _ = bend(&mut u, &mut flows);
+    _ = corrupt(&mut u, &mut groups);
+    _ = corrupt(&mut u, &mut flows);
     if u.arbitrary().unwrap_or(false) {
         groups.extend_from_slice(&rest(&mut u));
     }

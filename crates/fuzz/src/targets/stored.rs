@@ -10,9 +10,9 @@ use rackweave_flash::manager::api::VirtualSsds;
 use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_flash::{Geometry, Profile, Timing};
 
-use crate::bend::bend_in_place;
+use crate::corrupt::corrupt_in_place;
 
-/// How far damage goes.
+/// Kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Damage {
     /// Bits have changed; the drive's checksums have not. A reader gets the written data, or an error.
@@ -89,7 +89,7 @@ pub(super) fn damage(
         // Heads are where parsers look.
         let len = bytes.len();
         let part = if u.ratio(3u8, 4u8)? { &mut bytes[..len.min(256)] } else { &mut bytes[..] };
-        bend_in_place(u, part)?;
+        corrupt_in_place(u, part)?;
         if how == Damage::Forged {
             reseal(&mut bytes);
         }
@@ -102,7 +102,7 @@ pub(super) fn damage(
     if u.ratio(1u8, 4u8)? {
         let meta = m.meta_mut();
         let n = meta.len();
-        bend_in_place(u, &mut meta[..n.min(512)])?;
+        corrupt_in_place(u, &mut meta[..n.min(512)])?;
     }
     Ok(())
 }

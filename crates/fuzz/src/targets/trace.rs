@@ -6,7 +6,7 @@ use arbitrary::{Result, Unstructured};
 use rackweave_core::Time;
 use rackweave_replay::trace::{Format, TraceError, TraceOp, TraceReader, TraceRecord};
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 
 /// First bytes of a compressed trace.
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -24,7 +24,7 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
         0 => rest(u),
         _ => written(u, format)?,
     };
-    bend(u, &mut bytes)?;
+    corrupt(u, &mut bytes)?;
     any(&bytes, named);
     if bytes.starts_with(&ZSTD_MAGIC) {
         return Ok(());
@@ -32,7 +32,7 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
     let packed = zstd::encode_all(&bytes[..], 1).expect("memory takes everything");
     assert_eq!(read(&packed, named, false), read(&bytes, named, false), "compressed as it is");
     let mut packed = packed;
-    bend(u, &mut packed)?;
+    corrupt(u, &mut packed)?;
     any(&packed, named);
     Ok(())
 }

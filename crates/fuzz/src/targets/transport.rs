@@ -13,7 +13,7 @@ use rackweave_transport::header::{
 use rackweave_transport::stream::{Deframer, frame_head};
 use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions, VERSION};
 
-use crate::bend::{bend, pieces, rest};
+use crate::corrupt::{corrupt, pieces, rest};
 use crate::cost::within;
 
 pub(super) fn header(input: &[u8]) {
@@ -28,7 +28,7 @@ fn choose_header(u: &mut Unstructured<'_>) -> Result<()> {
         _ => brief(u)?,
     };
     if u.arbitrary()? {
-        bend(u, &mut bytes)?;
+        corrupt(u, &mut bytes)?;
     }
     any_header(&bytes);
     Ok(())
@@ -191,7 +191,7 @@ const NOW: Time = Time(5_000_000);
 /// Most messages of a script.
 const MESSAGES_MAX: u64 = 12;
 
-/// Two endpoints; what goes from one to the other is lost, kept, played twice and bent.
+/// Two endpoints. Their datagrams are lost, delayed, repeated and corrupted.
 pub(super) fn endpoint(input: &[u8]) {
     _ = converse(&mut Unstructured::new(input));
 }
@@ -280,7 +280,7 @@ impl Two {
     fn deliver_bent(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let Some((to_a, d)) = self.network.get(u.choose_index(self.network.len().max(1))?) else { return Ok(()) };
         let (to_a, mut d) = (*to_a, d.clone());
-        bend(u, &mut d)?;
+        corrupt(u, &mut d)?;
         if !self.keyed && u.ratio(3u8, 4u8)? {
             // Without keys anyone can make the checksum right; what comes of it was not sent.
             seal(&mut d);
@@ -289,7 +289,7 @@ impl Two {
         self.give(to_a, &d);
         Ok(())
     }
-    /// Takes what comes of it all: with keys only what was sent, once, as it was.
+    /// Checks what arrives: with keys each sent message at most once, unchanged.
     fn take(&mut self) {
         for to_a in [false, true] {
             let from = if to_a { &mut self.b } else { &mut self.a };
@@ -332,7 +332,7 @@ fn seal(d: &mut [u8]) {
     d[tag..tag + 4].copy_from_slice(&crc32c::crc32c(&zeroed).to_be_bytes());
 }
 
-/// Frames: however the stream is cut, the same datagrams.
+/// Frames. The datagrams do not depend on how the stream is cut.
 pub(super) fn stream(input: &[u8]) {
     let mut u = Unstructured::new(input);
     let mut bytes = Vec::new();
@@ -344,7 +344,7 @@ pub(super) fn stream(input: &[u8]) {
         bytes.resize(bytes.len() + n, n as u8);
     }
     assert_eq!(deframed(&[&bytes]), (framed, true));
-    _ = bend(&mut u, &mut bytes);
+    _ = corrupt(&mut u, &mut bytes);
     let whole = deframed(&[&bytes]);
     assert_eq!(whole, deframed(&pieces(&mut u, &bytes)));
     assert!(whole.0.iter().map(Vec::len).sum::<usize>() <= bytes.len());

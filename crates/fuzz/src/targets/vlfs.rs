@@ -9,7 +9,7 @@ use rackweave_vlfs::format::{Addr, HEADER, Header, Place, Record, records};
 use rackweave_vlfs::{Attr, Disk, Made, NAME_MAX, Owner, ROOT, Stamp, Vlfs};
 
 use super::stored::{Damage, config, damage, new_drive};
-use crate::bend::bend;
+use crate::corrupt::corrupt;
 use crate::cost::within;
 
 /// Slots of a block.
@@ -41,7 +41,7 @@ fn formats(u: &mut Unstructured<'_>) -> Result<()> {
     if let Ok(read) = Header::decode(&b, BLOCK_SLOTS) {
         assert_eq!(read, h);
     }
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     if let Some(head) = b.get_mut(..HEADER) {
         head[12..16].fill(0);
         let crc = crc32c::crc32c(head);
@@ -59,7 +59,7 @@ fn formats(u: &mut Unstructured<'_>) -> Result<()> {
         all.push(r);
     }
     assert_eq!(records(&b), Ok(all));
-    bend(u, &mut b)?;
+    corrupt(u, &mut b)?;
     // A record is at least 12 bytes, and at most 200 in memory.
     if let Ok(read) = within(64 * b.len() + 1024, || records(&b)) {
         let mut again = Vec::new();

@@ -6,7 +6,7 @@ use rackweave_core::msg::Packet;
 use rackweave_wire::header::checksum;
 use rackweave_wire::{HEADER_BYTES, decode, decode_apart, decode_shared, encode, encode_apart};
 
-use crate::bend::{bend, rest};
+use crate::corrupt::{corrupt, rest};
 use crate::cost::within;
 
 #[path = "../../../wire/tests/all/drawn.rs"]
@@ -43,7 +43,7 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
         return Ok(());
     }
     same(&decode(&bytes).expect("its own"), &packet);
-    bend(u, &mut bytes)?;
+    corrupt(u, &mut bytes)?;
     if mode & 2 != 0 {
         mend(&mut bytes);
     }

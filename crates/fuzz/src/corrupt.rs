@@ -1,14 +1,14 @@
-//! Damage to valid bytes, as a fuzzer's bytes say.
+//! Corruption of valid bytes, chosen by the fuzzer's input.
 
 use arbitrary::{Result, Unstructured};
 
-/// Most edits of one input: more only make it random.
+/// Most edits of one input. More edits make it random.
 const EDITS_MAX: u8 = 6;
-/// Values that bounds are often wrong at.
+/// Values at which bounds are often wrong.
 const EDGES: [u64; 8] = [0, 1, 0x7f, 0xff, 0xffff, 0x7fff_ffff, 0xffff_ffff, u64::MAX];
 
-/// Changes bytes, cuts some out, puts some in.
-pub fn bend(u: &mut Unstructured<'_>, b: &mut Vec<u8>) -> Result<()> {
+/// Changes, removes and inserts bytes.
+pub fn corrupt(u: &mut Unstructured<'_>, b: &mut Vec<u8>) -> Result<()> {
     for _ in 0..u.int_in_range(0..=EDITS_MAX)? {
         if b.is_empty() {
             return Ok(());
@@ -38,8 +38,8 @@ pub fn bend(u: &mut Unstructured<'_>, b: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Changes bytes in their places: no length changes.
-pub fn bend_in_place(u: &mut Unstructured<'_>, b: &mut [u8]) -> Result<()> {
+/// Changes bytes in place: lengths stay.
+pub fn corrupt_in_place(u: &mut Unstructured<'_>, b: &mut [u8]) -> Result<()> {
     for _ in 0..u.int_in_range(1..=EDITS_MAX)? {
         if b.is_empty() {
             return Ok(());
@@ -64,7 +64,7 @@ fn edge(u: &mut Unstructured<'_>, b: &mut [u8], at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Cuts bytes into pieces, as a stream may bring them.
+/// Cuts bytes into pieces, as a stream may deliver them.
 pub fn pieces<'a>(u: &mut Unstructured<'_>, mut b: &'a [u8]) -> Vec<&'a [u8]> {
     let mut all = Vec::new();
     while !b.is_empty() && all.len() < 64 {
@@ -79,7 +79,7 @@ pub fn pieces<'a>(u: &mut Unstructured<'_>, mut b: &'a [u8]) -> Vec<&'a [u8]> {
     all
 }
 
-/// All bytes that are left.
+/// All remaining bytes.
 pub fn rest(u: &mut Unstructured<'_>) -> Vec<u8> {
     let left = u.len();
     u.bytes(left).unwrap_or_default().to_vec()
