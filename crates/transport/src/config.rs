@@ -63,7 +63,8 @@ pub struct Config {
     pub retransmit_min: Span,
     pub retransmit_initial: Span,
     pub retransmit_max: Span,
-    /// PN4: the path is changed after this time without an acknowledgement while data is in flight. Default 20 ms.
+    /// PN4: the path is changed after this time without an acknowledgement while data is in flight, or after a round trip if
+    /// that is longer. Default 20 ms.
     pub sla: Span,
     /// Number of source ports (paths) to each peer. Default 16: if half of all flows vanish, one connection in 65,536
     /// finds no path (with 8, one in 256).

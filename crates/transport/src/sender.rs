@@ -39,6 +39,8 @@ pub(crate) struct Sender {
     begun: Begun,
     lost: VecDeque<(TransferId, u8, u32)>,
     sent: VecDeque<Sent>,
+    /// The last ones that were declared lost, by counter: their acknowledgements, too, say how long the way takes.
+    given_up: VecDeque<Sent>,
     in_flight: u64,
     pub bytes: usize,
     congestion: Box<dyn Congestion>,
@@ -82,6 +84,7 @@ impl Sender {
             begun: Begun::default(),
             lost: VecDeque::new(),
             sent: VecDeque::new(),
+            given_up: VecDeque::new(),
             in_flight: 0,
             bytes: 0,
             window: congestion.window(),
@@ -387,8 +390,8 @@ impl Sender {
     pub fn acked(&mut self, now: Time, at: Time, head: &AckHead, entries: &[AckEntry], cfg: &Config) -> Progress {
         let mut p = Progress::default();
         let echoed = self.sent.binary_search_by_key(&head.echo, |s| s.counter).ok();
-        let rtt = echoed.filter(|i| self.sent[*i].in_flight).map(|i| {
-            let s = self.sent[i];
+        let first = echoed.map(|i| self.sent[i]).filter(|s| s.in_flight);
+        let rtt = first.or_else(|| self.take_given_up(head.echo)).map(|s| {
             let network = Span(at.since(s.left).0.saturating_sub(u64::from(head.hold_ns)));
             (network, now.since(s.at), s.stamped)
         });

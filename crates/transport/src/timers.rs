@@ -39,7 +39,7 @@ impl Peer {
                 at = at.min(oldest + HALF_AFTER);
             }
             if f.tx.in_flight() > 0 {
-                at = at.min(self.path_check_at(f, cfg.sla));
+                at = at.min(self.path_check_at(f, f.sla(cfg)));
                 waiting = true;
             }
         }
@@ -55,6 +55,15 @@ impl Peer {
             at = at.min(self.loss_at + LOSS_PERIOD);
         }
         at.min(self.ping_at)
+    }
+}
+
+impl Flow {
+    /// Time without an acknowledgement after which a path counts as failed: the SLA time, or on paths with longer round trips
+    /// what an acknowledgement takes there. Otherwise such a path would be left before it could answer.
+    fn sla(&self, cfg: &Config) -> Span {
+        let answer = self.tx.rtt.timeout(Span::ZERO, Span::ZERO, cfg.ack_delay).min(cfg.retransmit_max);
+        if mutant!("transport.path.sla-alone") { cfg.sla } else { answer.max(cfg.sla) }
     }
 }
 
@@ -150,18 +159,18 @@ impl Endpoint {
             let token = self.rng.next_u64() & !(0xffff | TRIAL_TOKEN) | u64::from(path);
             peer.say(Control::Ping { path, token });
         }
-        let sla = self.cfg.sla;
-        if !peer.flows.iter().any(|f| f.tx.in_flight() > 0 && peer.path_check_at(f, sla) <= now) {
+        let cfg = &self.cfg;
+        if !peer.flows.iter().any(|f| f.tx.in_flight() > 0 && peer.path_check_at(f, f.sla(cfg)) <= now) {
             return;
         }
         peer.path_asked = now;
         // Datagrams to a whole group say nothing about the peer's own path.
-        let late = |f: &&Flow| f.tx.alone_in_flight() && now.since(peer.quiet_since(f)) >= sla;
+        let late = |f: &&Flow| f.tx.alone_in_flight() && now.since(peer.quiet_since(f)) >= f.sla(cfg);
         // Only network time counts, not the hosts' own delays: the retransmission time is irrelevant here. A live host
         // does not prove that the switch's path to it works.
         let quiet = peer.flows.iter().filter(late).map(|f| peer.quiet_since(f)).max();
         let since = |f: &Flow| f.tx.progress.max(peer.paths.since);
-        let astray = |f: &&Flow| now.since(since(f)) >= sla && f.tx.timed_out() > 0 && f.tx.unbound_in_flight();
+        let astray = |f: &&Flow| now.since(since(f)) >= f.sla(cfg) && f.tx.timed_out() > 0 && f.tx.unbound_in_flight();
         let by_switch = || peer.flows.iter().filter(astray).map(since).max();
         if let Some(quiet) = quiet.or_else(by_switch) {
             self.change_path(now, node, quiet);
@@ -172,7 +181,8 @@ impl Endpoint {
     /// The peer receives no acknowledgements although they were sent: their path is bad.
     pub(crate) fn way_back(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
-        if now.since(peer.paths.since) >= self.cfg.sla {
+        let sla = peer.flows.iter().map(|f| f.sla(&self.cfg)).max().unwrap_or(self.cfg.sla);
+        if now.since(peer.paths.since) >= sla {
             // Since when is unknown here.
             self.change_path(now, node, now);
         }

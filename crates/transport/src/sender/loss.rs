@@ -16,6 +16,8 @@ use crate::progress::{Progress, Sent};
 const REORDER_DATAGRAMS: usize = 3;
 /// Datagrams retransmitted at a timeout, or on a new path.
 const PROBES: usize = 2;
+/// Lost datagrams whose acknowledgement is still recognized.
+const GIVEN_UP_MAX: usize = 64;
 /// Doublings of the timeout.
 const BACKOFF_MAX: u32 = 10;
 
@@ -44,6 +46,8 @@ impl Sender {
         self.sent[i].in_flight = false;
         self.in_flight -= u64::from(s.bytes);
         self.counts.lost += 1;
+        self.given_up.truncate(GIVEN_UP_MAX - 1);
+        self.given_up.push_front(s);
         p.lost += 1;
         if s.shared {
             p.lost_shared += 1;
@@ -58,6 +62,11 @@ impl Sender {
             self.congestion.lost(now, s.at);
             self.window = self.congestion.window();
         }
+    }
+    /// The datagram with this counter, if it was declared lost. Its acknowledgement has come.
+    pub(super) fn take_given_up(&mut self, counter: u64) -> Option<Sent> {
+        let i = self.given_up.iter().position(|s| s.counter == counter)?;
+        self.given_up.remove(i).filter(|_| !mutant!("transport.rtt.lost-unsampled"))
     }
     /// Go-back-N: sent after a lost datagram, so retransmitted, arrived or not.
     fn lose_also(&mut self, i: usize) {

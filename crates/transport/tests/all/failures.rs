@@ -94,6 +94,31 @@ fn a_black_hole_for_acknowledgements_is_left_in_the_slas_time_too() {
     assert!(w.now.since(start) < Span::from_millis(22), "{}", w.now.since(start));
 }
 
+/// Round trips of 60 to 140 ms, longer than the SLA's 20 ms: an answer that takes as long as others shows no bad path.
+#[test]
+fn a_path_with_long_round_trips_is_kept() {
+    let faults =
+        Faults { latency: Span::from_millis(30), reorder: 0.5, late: Span::from_millis(40), ..Faults::default() };
+    let mut w = pair(faults, Config::default(), Keys::none());
+    let short = |n| message(Op::Peer, Class::Silver, 2, 0, n, 40, 512);
+    for n in 0..200 {
+        w.send(2, 3, short(n), Time::MAX, 0).expect("taken");
+        let later = w.now + Span::from_millis(50);
+        w.run_until(later);
+    }
+    w.settle(Span::from_secs(1));
+    assert_eq!(w.delivered(3).count(), 200);
+    // Before the first round trips are known there is only the SLA.
+    assert!(w.end(2).counters().path_changes <= 5, "{} changes of path", w.end(2).counters().path_changes);
+    // A black hole is left as soon as answers are overdue.
+    let bad = w.end(2).peers()[0].path;
+    w.black = Some(Box::new(move |_, from, _, port| from == NodeId(2) && port == bad));
+    let start = w.now;
+    w.send(2, 3, short(200), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(2));
+    assert!(w.now.since(start) < Span::from_millis(600), "{}", w.now.since(start));
+}
+
 /// Messages wait, but not for the network: the receiving node takes none, while its transport answers.
 #[test]
 fn a_sign_of_life_keeps_the_path() {
