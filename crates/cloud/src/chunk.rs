@@ -77,6 +77,8 @@ pub enum ChunkAnswer {
     Data(Payload),
     /// A later epoch has fenced this one, there is no room, or devices failed. A change may have been made or not.
     Failed,
+    /// All members of the set have answered that they have no sound copy of what is read.
+    Unreadable,
 }
 
 /// What a request is for.

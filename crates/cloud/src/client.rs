@@ -75,6 +75,8 @@ pub enum RequestError {
 pub enum Answer {
     Done,
     Data(Payload),
+    /// A part of what is read has no sound copy.
+    Unreadable,
     /// Another client has attached: a write may have taken effect before, or never will.
     Fenced,
 }
@@ -87,11 +89,13 @@ pub struct Done {
     pub answer: Answer,
 }
 
-struct Request {
+pub(crate) struct Request {
     /// Pieces under way.
     left: usize,
     /// A read's parts, by first sector.
     parts: Option<BTreeMap<u64, Payload>>,
+    /// A part of a read has no sound copy.
+    pub(crate) unreadable: bool,
 }
 
 pub struct VDisk<R> {
@@ -110,7 +114,7 @@ pub struct VDisk<R> {
     pub(crate) sequence: u64,
     /// Numbers of requests, pieces and messages.
     pub(crate) counter: u64,
-    requests: BTreeMap<u64, Request>,
+    pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) pieces: BTreeMap<u64, Piece>,
     done: Vec<Done>,
     lookup_at: Time,
@@ -226,7 +230,7 @@ impl<R: Router> VDisk<R> {
             let route = self.router.route(now, extent, c.stored() * SECTOR);
             (if forks { Route::Burst } else { route }, c)
         });
-        self.requests.insert(request, Request { left: cut.len(), parts });
+        self.requests.insert(request, Request { left: cut.len(), parts, unreadable: false });
         for part in cut {
             let piece = match &write {
                 Some((route, c)) => {
@@ -250,9 +254,12 @@ impl<R: Router> VDisk<R> {
                 parts.insert(piece.extent.first, data);
             }
             if r.left == 0 {
-                let parts = self.requests.remove(&piece.request).and_then(|r| r.parts);
                 let join = |p: BTreeMap<u64, Payload>| Payload::concat(&p.into_values().collect::<Vec<_>>());
-                let answer = parts.map_or(Answer::Done, |p| Answer::Data(join(p)));
+                let answer = match self.requests.remove(&piece.request) {
+                    Some(Request { unreadable: true, .. }) => Answer::Unreadable,
+                    Some(Request { parts: Some(parts), .. }) => Answer::Data(join(parts)),
+                    _ => Answer::Done,
+                };
                 self.done.push(Done { at: now, request: piece.request, answer });
             }
         }

@@ -316,6 +316,13 @@ impl<R: Router> VDisk<R> {
                     self.finish(now, fx, number, Some(Payload::concat(&parts)));
                 }
             }
+            ReadResult::Unreadable => {
+                let request = self.pieces.get(&number).map(|p| p.request);
+                if let Some(r) = request.and_then(|r| self.requests.get_mut(&r)) {
+                    r.unreadable = true;
+                }
+                self.finish(now, fx, number, None);
+            }
             ReadResult::Outdated | ReadResult::Incomplete => {
                 reading.parts.clear();
                 reading.got.clear();

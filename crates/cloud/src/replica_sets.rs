@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use rackweave_client::{Composed, Failure, SetClient, SetClientConfig, SetMessage};
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    Block, BlockRange, Body, Class, Control, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
+    Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
 };
 use rackweave_core::{Effects, Epoch, Incarnation, Payload, SECTORS_PER_BLOCK, SetId, Time, VolumeId};
 
@@ -161,7 +161,7 @@ impl ReplicaSets {
     }
     fn finish(&mut self, slot: u32, answer: ChunkAnswer) {
         let Request { tag, op, .. } = self.sets.release(slot).what;
-        if answer != ChunkAnswer::Failed {
+        if !matches!(answer, ChunkAnswer::Failed | ChunkAnswer::Unreadable) {
             self.sets.pay();
         }
         let SetOp::Fence = op else { return self.answers.push((tag, answer)) };
@@ -199,7 +199,11 @@ impl ReplicaSets {
         match self.sets.failed(now, slot, (tag, header.vssd), error, fx) {
             Failure::TryNext => self.send(now, slot, fx),
             Failure::Paused => {}
-            Failure::Final => self.finish(slot, ChunkAnswer::Failed),
+            Failure::Final => {
+                let reads = matches!(self.sets.message(slot).what.op, SetOp::Read { .. });
+                let unreadable = reads && matches!(error, IoError::Device | IoError::Corrupt);
+                self.finish(slot, if unreadable { ChunkAnswer::Unreadable } else { ChunkAnswer::Failed });
+            }
         }
     }
     pub fn handle_timer(&mut self, now: Time, fx: &mut Effects) {

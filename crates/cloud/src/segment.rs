@@ -16,12 +16,13 @@ use rackweave_core::{MESSAGE_MAX, NodeId, Payload, SECTOR, Time};
 use crate::chunk::{Asked, ChunkOp};
 use crate::ctx::{Ctx, Forced};
 use crate::fork::Drain;
+use crate::map;
 use crate::moves::Moves;
 use crate::msg::{Batch, Body, ReadResult, SegmentReport};
 use crate::overlay::{Overlay, covered};
 use crate::record::{self, Record, SegmentKey};
 use crate::stripe::Striping;
-use crate::trace::{EQUALIZED, FILLED, FORK_HELD, MERGE_REPEATED, READ_HELD, WRITE_REPEATED};
+use crate::trace::{EQUALIZED, FILLED, FORK_HELD, MERGE_REPEATED, READ_HELD, UNREADABLE, WRITE_REPEATED};
 use crate::types::{Contents, Extent, Serial, Write};
 use crate::view::Placement;
 
@@ -492,6 +493,25 @@ impl Segment {
         let later = || self.overlay.known(stripe, at, part.count);
         let data = covered(data, at, &if mutant!("cloud.read.later-overlay") { later() } else { over.to_vec() });
         ctx.send(to, Body::ReadReply { request, result: ReadResult::Data(Contents::Data(data)) });
+    }
+    /// The storage layer has no sound copy of what a client reads. That client's request fails: repeated, it would fail again.
+    pub(crate) fn on_unreadable(&mut self, ctx: &mut Ctx, to: NodeId, request: u64) {
+        let Some(lead) = &mut self.lead else { return };
+        lead.reading.remove(&(to, request));
+        if ctx.leased {
+            ctx.trace(UNREADABLE, ctx.volume.0.into(), self.key.segment.into());
+            ctx.send(to, Body::ReadReply { request, result: ReadResult::Unreadable });
+        }
+    }
+    /// Nor of a block of the map, for which reads wait.
+    pub(crate) fn on_map_unreadable(&mut self, ctx: &mut Ctx, block: u64) {
+        let Some(lead) = &mut self.lead else { return };
+        let striping = self.striping;
+        let of = |part: &Extent| map::place(striping, striping.place(part.first).0).0 == block;
+        let (waited, others) = std::mem::take(&mut lead.unmapped).into_iter().partition(|(_, _, part)| of(part));
+        lead.unmapped = others;
+        let waited: Vec<(NodeId, u64, Extent)> = waited;
+        waited.into_iter().for_each(|(to, request, _)| self.on_unreadable(ctx, to, request));
     }
     /// The storage layer makes no change of an earlier epoch any more.
     pub fn on_fenced(&mut self, ctx: &mut Ctx) {

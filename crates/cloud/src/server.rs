@@ -98,6 +98,11 @@ impl Volume {
             }
             // A later epoch has begun, of which this server will hear.
             (Asked::Fence, _) => {}
+            (Asked::Read { segment, to, request, .. }, ChunkAnswer::Unreadable) => {
+                if let Some(s) = self.segments.get_mut(&segment) {
+                    s.on_unreadable(ctx, to, request);
+                }
+            }
             (Asked::Read { segment, to, request, part, over }, answer) => {
                 let data = if let ChunkAnswer::Data(data) = answer { Some(data) } else { None };
                 if let Some(s) = self.segments.get_mut(&segment) {
@@ -120,6 +125,10 @@ impl Volume {
                 match answer {
                     answer if write => s.on_map_written(ctx, block, answer == ChunkAnswer::Done),
                     ChunkAnswer::Data(data) => s.on_map_read(ctx, block, Some(&data)),
+                    ChunkAnswer::Unreadable => {
+                        s.on_map_unreadable(ctx, block);
+                        s.on_map_read(ctx, block, None);
+                    }
                     ChunkAnswer::Done | ChunkAnswer::Failed => s.on_map_read(ctx, block, None),
                 }
             }

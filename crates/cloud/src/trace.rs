@@ -68,4 +68,6 @@ trace_points! {
     FORK_HELD: CloudForkHeld = 181,
     /// A snapshot was given up. a: volume.
     FORK_ABORTED: CloudForkAborted = 182,
+    /// A read failed: no member of its set has a sound copy. a: volume, b: segment.
+    UNREADABLE: CloudUnreadable = 183,
 }

@@ -330,3 +330,34 @@ fn a_disk_without_a_client_has_an_empty_snapshot_at_once() {
     w.run(Span::from_secs(1));
     assert_eq!((w.check(), w.snapshots_unchanged()), (Ok(()), Ok(())));
 }
+
+/// Neither the contents nor a block of the map has a sound copy: reads fail at once instead of being repeated, and the disk
+/// serves what its overlay has.
+#[test]
+fn a_read_without_a_sound_copy_fails_at_once_and_is_counted() {
+    for snapshot in [false, true] {
+        let mut w = world(Config::default());
+        let a = w.clients[0];
+        let moved = |w: &World| if w.overlaid() == 0 { Ok(()) } else { Err("it has not moved".into()) };
+        assert_eq!(w.until(Span::from_secs(1), moved), Ok(()));
+        if snapshot {
+            assert!(w.snapshot());
+            let made = |w: &World| if w.snapshots.made() == 1 { Ok(()) } else { Err("it is not made".into()) };
+            assert_eq!(w.until(Span::from_secs(1), made), Ok(()));
+        }
+        w.storage.borrow_mut().unreadable = true;
+        w.read(a, 0, 8);
+        w.read(a, 0, 8);
+        assert!(w.settle(Span::from_millis(500)), "no read waits");
+        assert_eq!(w.unreadable, 2);
+        assert!(w.coverage().get(t::UNREADABLE) >= 2);
+        w.write(a, 0, 8);
+        w.read(a, 0, 8);
+        assert!(w.settle(Span::from_millis(500)));
+        assert_eq!(w.unreadable, 2, "the overlay has it");
+        w.storage.borrow_mut().unreadable = false;
+        w.read(a, 0, 8);
+        assert!(w.settle(Span::from_millis(500)));
+        assert_eq!((w.unreadable, w.check()), (2, Ok(())));
+    }
+}

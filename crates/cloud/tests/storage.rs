@@ -18,6 +18,8 @@ pub struct Storage {
     fences: BTreeMap<VolumeId, Epoch>,
     /// Of servers that have ended.
     late: Vec<ChunkRequest>,
+    /// The member that is read has no sound copy of any stripe or map.
+    pub unreadable: bool,
     rng: Rng,
 }
 
@@ -27,7 +29,7 @@ impl Storage {
     pub fn new(seed: u64) -> Shared {
         let rng = Rng::stream(seed, 19);
         let (sectors, maps, fences) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Rc::new(RefCell::new(Storage { sectors, maps, fences, late: Vec::new(), rng }))
+        Rc::new(RefCell::new(Storage { sectors, maps, fences, late: Vec::new(), unreadable: false, rng }))
     }
     /// All that a generation has.
     pub fn contents(&self, backing: &Backing, striping: Striping) -> Payload {
@@ -113,6 +115,8 @@ impl Way {
         for (_, r) in due {
             let fails = storage.rng.chance(0.02) && !matches!(r.op, ChunkOp::Fence);
             let answer = if fails && storage.rng.chance(0.5) { ChunkAnswer::Failed } else { storage.execute(&r) };
+            let unreadable = storage.unreadable && matches!(answer, ChunkAnswer::Data(_));
+            let answer = if unreadable { ChunkAnswer::Unreadable } else { answer };
             let answer = if fails { ChunkAnswer::Failed } else { answer };
             let after = Span::from_micros(storage.rng.between(20, 800));
             self.answers.push((now + after, r.tag, answer));

@@ -173,6 +173,8 @@ pub struct World {
     pub detection: Option<BurstConfig>,
     next_value: u64,
     pub storage: Shared,
+    /// Reads that failed because no sound copy is left.
+    pub unreadable: usize,
     pub snapshots: Snapshots,
 }
 
@@ -212,6 +214,7 @@ impl World {
             detection: None,
             next_value: 0,
             storage: Storage::new(seed),
+            unreadable: 0,
             snapshots: Snapshots::default(),
         };
         w.start_meta();
@@ -394,6 +397,10 @@ impl World {
         match &done.answer {
             Answer::Done => self.history.answered(id, Outcome::Done),
             Answer::Data(p) => self.history.answered(id, Outcome::Data(p)),
+            Answer::Unreadable => {
+                self.unreadable += 1;
+                return;
+            }
             Answer::Fenced => return,
         }
         self.acknowledged += 1;

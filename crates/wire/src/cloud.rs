@@ -115,7 +115,7 @@ wire_struct!(EntryMeta { id, extent, position, kind, valid });
 wire_list!(EntryMeta, "entries", ENTRIES_MAX as u32, 34);
 wire_struct!(SegmentReport { segment, last, merged });
 wire_list!(SegmentReport, "segments", SEGMENTS_MAX as u32, 20);
-wire_enum!(ReadResult, "result of a read", { 0 => Data(contents), 1 => Outdated, 2 => Incomplete });
+wire_enum!(ReadResult, "result of a read", { 0 => Data(contents), 1 => Outdated, 2 => Incomplete, 3 => Unreadable });
 wire_struct!(Member { node, incarnation, drive });
 wire_list!(Member, "servers", SERVERS_MAX, 20);
 wire_list!(Placement, "segments", SEGMENTS_MAX as u32, 12);

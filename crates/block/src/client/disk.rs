@@ -234,10 +234,12 @@ impl VolumeClient {
     }
     fn disk_answered(&mut self, disk: &mut Disk, done: Done, fx: &mut Effects) {
         let Some(((p, serial), part)) = disk.asked.remove(&done.request) else { return };
-        if let Some(pending) = self.pending.get_mut(p as usize).filter(|p| p.serial == serial)
-            && let (Job::Read { parts, .. }, Answer::Data(data)) = (&mut pending.job, done.answer)
-        {
-            parts[part as usize] = data;
+        if let Some(pending) = self.pending.get_mut(p as usize).filter(|p| p.serial == serial) {
+            match (&mut pending.job, done.answer) {
+                (Job::Read { parts, .. }, Answer::Data(data)) => parts[part as usize] = data,
+                (_, Answer::Unreadable) => pending.error = Some(volume::Error::Corrupt),
+                _ => {}
+            }
         }
         self.one_less(p, serial, fx);
     }

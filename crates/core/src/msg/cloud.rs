@@ -317,6 +317,8 @@ pub enum ReadResult {
     Outdated,
     /// The entry has not been appended yet.
     Incomplete,
+    /// No member of the replica set has a sound copy.
+    Unreadable,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -93,6 +93,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("read_reply", read(ReadResult::Data(zero()))),
         ("read_reply_outdated", read(ReadResult::Outdated)),
         ("read_reply_incomplete", read(ReadResult::Incomplete)),
+        ("read_reply_unreadable", read(ReadResult::Unreadable)),
         ("head", Message::Head { head: Serial(5) }),
         ("outdated", Message::Outdated),
         ("replicate", Message::Replicate { segment, number: 11, batch, joins: true }),

@@ -111,9 +111,10 @@ impl Draw {
             3 => Message::Merged { segment, merged: self.serial() },
             4 => Message::Filled { segment, node: NodeId(self.u32()) },
             _ => {
-                let result = match self.below(3) {
+                let result = match self.below(4) {
                     0 => ReadResult::Data(self.contents()),
                     1 => ReadResult::Outdated,
+                    2 => ReadResult::Unreadable,
                     _ => ReadResult::Incomplete,
                 };
                 Message::ReadReply { request: self.u64(), result }
