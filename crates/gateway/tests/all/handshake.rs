@@ -61,6 +61,17 @@ fn the_name_is_repeated_on_request() {
     assert!(out.windows(name.len()).any(|w| w == name));
 }
 
+/// The protocol's strings have at most 4,096 bytes, and the text of a refusal names the export.
+#[test]
+fn the_refusal_of_the_longest_name_is_no_longer_than_a_string() {
+    let (mut s, mut m) = (greeted(), Memory::default());
+    let name = "é".repeat(2048);
+    let out = talk(&mut s, &mut m, &option(7, &export(&name, &[])));
+    let text = std::str::from_utf8(&out[20..]).expect("whole characters");
+    assert!(text.len() <= 4096 && text.contains('é'), "{} bytes", text.len());
+    assert_eq!(out, option_reply(7, 0x8000_0006, text.as_bytes()));
+}
+
 #[test]
 fn export_name_with_and_without_padding() {
     for (flags, pad) in [(1u8, 124), (3, 0)] {
