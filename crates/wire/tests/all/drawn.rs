@@ -538,13 +538,8 @@ impl Draw {
         }
     }
     fn snapshot(&mut self) -> SnapshotInfo {
-        SnapshotInfo {
-            name: self.text(),
-            size: self.u64(),
-            made: self.bool(),
-            used: self.u64(),
-            clones: self.list(3, Draw::text),
-        }
+        let (name, size, made, used) = (self.text(), self.u64(), self.bool(), self.u64());
+        SnapshotInfo { name, size, made, used, clones: self.list(3, Draw::text) }
     }
     fn data(&mut self) -> admin::Reply {
         match self.below(8) {
