@@ -70,8 +70,11 @@ impl Rtt {
     /// A datagram overtaken by later ones is lost after this time (RFC 9002 §6.1.2), or later on a path that reorders.
     pub fn patience(&self, now: Time) -> Span {
         let base = self.smoothed().max(self.latest);
-        let late = if self.reorders(now) { self.reordering.late } else { Span::ZERO };
-        (base + base / 8).max(PATIENCE_MIN) + late
+        (base + base / 8).max(PATIENCE_MIN) + self.late(now)
+    }
+    /// How late datagrams come on a path that reorders; zero on others.
+    pub fn late(&self, now: Time) -> Span {
+        if self.reorders(now) { self.reordering.late } else { Span::ZERO }
     }
     /// Whether a datagram declared lost has lately arrived.
     pub fn reorders(&self, now: Time) -> bool {

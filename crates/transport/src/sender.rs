@@ -433,6 +433,7 @@ impl Sender {
                 now,
                 bytes,
                 rtt,
+                late: self.rtt.late(now),
                 received: if newer { counted.0 } else { 0 },
                 marked: if newer { counted.1.min(counted.0) } else { 0 },
                 limited: self.limited,

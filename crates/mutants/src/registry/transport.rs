@@ -29,6 +29,7 @@ pub const MUTANTS: &[Mutant] = &[
     net("transport.chunk.early", "13", ONE, UNITS, "A message is delivered before its last chunk is here."),
     m("transport.reorder.forgotten", "PN5", &[], UNITS, "A path that reorders is judged as one that does not.").tested(),
     m("transport.rtt.lost-unsampled", "PN8", &[], UNITS, "Round trips longer than the first timeout are never measured: their datagrams were declared lost before.").tested(),
+    m("transport.late.is-queue", "PN8", &[], UNITS, "What reordered datagrams are late counts as a queue: the window stays at its least.").tested(),
     m("transport.path.sla-alone", "PN4", &[], UNITS, "A path whose round trips are longer than the SLA's time is left before it can answer.").tested(),
     m("transport.stream.congestion", "PN5", &[], UNITS, "Timeouts on a stream, which resends by itself, shrink the window.").tested(),
     m("transport.head.cut", "13", &[], UNITS, "A body with 64 KiB or more before its data is cut there, and is no packet.").tested(),

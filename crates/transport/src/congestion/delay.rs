@@ -67,11 +67,12 @@ impl Delay {
     fn floor(&self) -> f64 {
         (DATAGRAMS_MIN * self.datagram) as f64
     }
-    fn target(&self) -> f64 {
+    /// On a path that reorders, what datagrams are late is added: it would keep the smallest window for ever.
+    fn target(&self, late: Span) -> f64 {
         let inverse = |w: f64| 1.0 / w.sqrt();
         let datagrams = self.window / self.datagram as f64;
         let share = (inverse(datagrams) - inverse(SCALE_TO)) / (inverse(SCALE_FROM) - inverse(SCALE_TO));
-        (self.base + QUEUE_BASE).0 as f64 + share.clamp(0.0, 1.0) * QUEUE_SCALED.0 as f64
+        (self.base + QUEUE_BASE + late).0 as f64 + share.clamp(0.0, 1.0) * QUEUE_SCALED.0 as f64
     }
     fn shrink(&mut self, now: Time, by: f64) {
         self.window = (self.window * (1.0 - by.min(SHRINK_MAX))).max(self.floor());
@@ -102,7 +103,8 @@ impl Congestion for Delay {
         let Some((rtt, turn)) = a.rtt else { return };
         let bytes = std::mem::take(&mut self.acked);
         self.stretch.add(rtt, turn, a.limited);
-        let (delay, target) = (rtt.0 as f64, self.target());
+        let (delay, target) =
+            (rtt.0 as f64, self.target(if mutant!("transport.late.is-queue") { Span::ZERO } else { a.late }));
         self.above = delay > target;
         if self.above {
             if a.now.since(self.reduced).0 as f64 >= self.stretch.turn() {

@@ -18,6 +18,8 @@ pub struct Acked {
     pub bytes: u64,
     /// The round trip, if this acknowledgement measured one: without and with host time.
     pub rtt: Option<(Span, Span)>,
+    /// How late datagrams come on a path that reorders: delay that no queue causes, since a queue keeps their order.
+    pub late: Span,
     /// Of the acknowledged datagrams: those counted by the receiver, and those marked by a switch.
     pub received: u32,
     pub marked: u32,

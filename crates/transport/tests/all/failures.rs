@@ -119,6 +119,22 @@ fn a_path_with_long_round_trips_is_kept() {
     assert!(w.now.since(start) < Span::from_millis(600), "{}", w.now.since(start));
 }
 
+/// On a path that reorders, delay is not a sign of a queue: the window does not stay at its least, two datagrams.
+#[test]
+fn a_path_that_reorders_keeps_a_window() {
+    let faults =
+        Faults { latency: Span::from_millis(1), reorder: 0.5, late: Span::from_millis(10), ..Faults::default() };
+    let mut w = pair(faults, Config::default(), Keys::none());
+    let start = w.now;
+    for n in 0..400 {
+        w.send(2, 3, small(n), Time::MAX, 0).expect("taken");
+    }
+    w.settle(Span::from_secs(20));
+    assert_eq!(w.delivered(3).count(), 400);
+    // 1,200 datagrams, two at a time in about 10 ms: 6 s.
+    assert!(w.now.since(start) < Span::from_secs(3), "{}", w.now.since(start));
+}
+
 /// Messages wait, but not for the network: the receiving node takes none, while its transport answers.
 #[test]
 fn a_sign_of_life_keeps_the_path() {
