@@ -101,7 +101,7 @@ fn print(figure: &Figure, out: &mut impl Write, json: Option<&Path>, svg: Option
 /// Every experiment whose figure does not depend on the machine, and a summary.
 fn eval_all(a: &Eval, all: &[Experiment], out: &mut impl Write) -> Result<ExitCode, Failure> {
     for dir in [&a.json, &a.svg].into_iter().flatten() {
-        std::fs::create_dir_all(dir).map_err(named(dir))?;
+        private::directory(dir).map_err(named(dir))?;
     }
     let (mut rows, mut missed, mut cpu_s) = (0, Vec::new(), 0.0);
     let (live, virtual_time): (Vec<Experiment>, Vec<_>) = all.iter().partition(|e| e.needs.is_some());

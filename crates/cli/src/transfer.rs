@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rackweave_config::Size;
 use rackweave_core::admin;
+use rackweave_device::private;
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::{Answer, Volume};
 
@@ -39,7 +40,7 @@ pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), 
         return Err(said(path, "the file exists already"));
     }
     let mut from = client(way, name)?;
-    let file = File::create_new(path).map_err(|e| said(path, e))?;
+    let file = private::create_new(path).map_err(|e| said(path, e))?;
     let done = copy_out(&mut from, &file).map_err(|e| said(path, e));
     let bytes = match done {
         Ok(bytes) => bytes,

@@ -268,7 +268,7 @@ fn status_shows_the_stores_of_keys_on_log_vssds() {
         let rows = stores.lines().skip(1).take_while(|l| !l.trim().is_empty()).count();
         assert_eq!(rows, 4, "one on each server: {shown}");
         let logs = shown.lines().filter(|l| l.contains(" log ")).inspect(|l| assert!(l.contains(" – "), "{l}"));
-        assert_eq!((logs.count(), shown.matches(" keys ").count()), (4, 4), "{shown}");
+        assert_eq!((logs.count(), shown.matches(" keys ").count()), (4, 8), "{shown}");
         r.stop();
         r.again();
     }
