@@ -1,7 +1,8 @@
 //! Reads: of clients, of the bases of partial writes, for other members; and the healing of corrupt blocks.
 
 use rackweave_core::msg::{
-    Block, BlockRange, Body, Class, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of, try_of,
+    Block, BlockRange, Body, Class, FENCE_ALL, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of,
+    try_of,
 };
 use rackweave_core::volume::Extent;
 use rackweave_core::{
@@ -128,6 +129,10 @@ impl Replica {
             job.parts.extend(parts.into_iter().flatten());
             return self.dispatch(cx, job);
         };
+        // Its blocks may have gone while they were read.
+        if self.is_deleted(range.volume) && !mutant!("replica.read.deleted-meanwhile") {
+            return self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }));
+        }
         let whole = match parts.as_slice() {
             [Some(one)] => one.data.clone(),
             _ => {

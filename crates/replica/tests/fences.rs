@@ -8,7 +8,7 @@ use rackweave_core::msg::{
     BlockRange, FENCE_ALL, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Peer, Role, SectorRange,
 };
 use rackweave_core::{BLOCK, BlockAddr, Epoch, Incarnation, Payload, Rng, VolumeId};
-use rackweave_replica::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX, Fences, Store};
+use rackweave_replica::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX, Fences, Store, StoreDone};
 
 use crate::single::{One, V, block, ts};
 
@@ -220,6 +220,25 @@ fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
     let sent = o.peer(1, Peer::SumsRequest { range, digest: 7 });
     assert!(matches!(&sent[..], [Peer::Sums { same: true, .. }]), "{sent:?}");
     assert_eq!(o.peer(1, Peer::BlockFetch { addr: BlockAddr::new(V, 0) }), [], "it will learn of the deletion");
+}
+
+/// Its block goes while the device reads it.
+#[test]
+fn a_volume_deleted_during_a_read_is_not_shown() {
+    let mut o = One::new(Role::Member);
+    o.r.learn_volumes(&mut o.store, &told(8, &[(V.0, 1)]));
+    o.store.put(BlockAddr::new(V, 0), ts(4, 1), Payload::elided(BLOCK, 1));
+    o.store.slow = 1;
+    assert_eq!(o.io(IoRequest::Read { range: SectorRange { volume: V, first: 0, count: 8 } }), []);
+    o.peer(1, Peer::Fence { volume: V, attach: FENCE_ALL });
+    o.sent();
+    for mut done in std::mem::take(&mut o.store.done) {
+        if let StoreDone::Read { result, .. } = &mut done {
+            *result = Ok(Payload::zero(BLOCK));
+        }
+        o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+    }
+    assert_eq!(o.replies(), [IoReply::Failed(IoError::Fenced { attach: FENCE_ALL })]);
 }
 
 /// The shadow was down when the volume was deleted, and its source does not know of the deletion yet.

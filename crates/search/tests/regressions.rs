@@ -42,6 +42,8 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Wide, 103),
     // A client that restarted while an edited configuration was tried had another node's id.
     (PlanKind::Edits, 2025),
+    // A volume was deleted while its block was read: the answer was zeroes.
+    (PlanKind::Wide, 2060),
 ];
 
 /// The same with the transport between nodes.
