@@ -64,6 +64,15 @@ fn a_volume_goes_from_one_gateway_to_another() {
     drop(c);
     check_all(&mut r.connect("v"), 2);
     assert_eq!(r.status()["rack"]["nbd"].as_array().map(Vec::len), Some(2));
+    // One text has the metrics of every process.
+    let metrics = r.ok(&["status", "--metrics"]);
+    for of in [
+        "rackweave_vssd_serving{server=\"3\"",
+        "rackweave_network_sockets{process=\"gateway-1\"}",
+        "{process=\"meta\"}",
+    ] {
+        assert!(metrics.contains(of), "{of}: {metrics}");
+    }
     // A run with more gateways left its directory: nothing waits for it.
     r.stop();
     fs::create_dir(r.data().join("gateway-7")).expect("made");
