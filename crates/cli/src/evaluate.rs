@@ -77,7 +77,8 @@ pub fn eval(a: &Eval) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     writable([&a.json, &a.svg])?;
-    let (experiment, options) = (Experiment::named(&all, id)?, Options { quick: a.quick, seed: a.seed });
+    let (experiment, options) =
+        (Experiment::named(&all, id)?, Options { quick: a.quick, seed: a.seed, seeds: a.seeds });
     let figure = match &a.trace {
         None => experiment.run(options)?,
         Some(path) => experiment.run_on(options, path)?,
@@ -106,7 +107,7 @@ fn eval_all(a: &Eval, all: &[Experiment], out: &mut impl Write) -> Result<ExitCo
     let (mut rows, mut missed, mut cpu_s) = (0, Vec::new(), 0.0);
     let (live, virtual_time): (Vec<Experiment>, Vec<_>) = all.iter().partition(|e| e.needs.is_some());
     for e in &virtual_time {
-        let figure = e.run(Options { quick: a.quick, seed: a.seed })?;
+        let figure = e.run(Options { quick: a.quick, seed: a.seed, seeds: None })?;
         let file = |dir: &Option<PathBuf>, kind| dir.as_ref().map(|d| d.join(format!("{}.{kind}", e.id)));
         print(&figure, out, file(&a.json, "json").as_deref(), file(&a.svg, "svg").as_deref())?;
         writeln!(out)?;

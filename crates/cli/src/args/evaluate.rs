@@ -71,7 +71,7 @@ pub struct Eval {
     #[arg(long, conflicts_with = "trace")]
     pub all: bool,
     /// List the experiments
-    #[arg(long, conflicts_with_all = ["quick", "seed", "trace", "json", "svg"])]
+    #[arg(long, conflicts_with_all = ["quick", "seed", "seeds", "trace", "json", "svg"])]
     pub list: bool,
     /// Short form: under a minute, same bars
     #[arg(long)]
@@ -79,6 +79,9 @@ pub struct Eval {
     /// Seed of the run
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Seeds from --seed on: each point is the median over them (rb-fig9 to rb-fig17, rb-fig19 to rb-fig21)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100), conflicts_with = "all")]
+    pub seeds: Option<u64>,
     /// Recorded one-way delays for rb-predict: whole µs, one per line, plain or zstd
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn equal_seeds_give_equal_figures() {
     let rows = |seed| {
-        let mut runs = Runs::new(Options { quick: true, seed }, SWEEP);
+        let mut runs = Runs::new(Options { quick: true, seed, seeds: None }, SWEEP);
         runs.length = Span::from_secs(2);
         runs.add("one", Scheme::DIFFFORWARD, Trace::W1, 0.3);
         runs.run(&Params::builtin().expect("valid"));

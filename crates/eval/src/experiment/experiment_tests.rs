@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn json_is_as_documented() {
     let experiment = Experiment::named(&EXPERIMENTS, "fb-fig16").expect("there is one");
-    let f = experiment.run(Options { quick: true, seed: 1 }).expect("runs");
+    let f = experiment.run(Options { quick: true, seed: 1, seeds: None }).expect("runs");
     let json = f.json();
     assert_eq!((&json["experiment"], &json["seed"]), (&json!("fb-fig16"), &json!(1)));
     assert!(json["cpu_s"].is_number() && json["config"]["gamma_bytes"].is_number());
@@ -20,13 +20,30 @@ fn a_row_is_missed_on_the_wrong_side_of_its_bar_only() {
     assert!(!row(Better::Lower, 0.98).missed() && row(Better::Lower, 0.981).missed());
     assert!(row(Better::Higher, f64::NAN).missed() && row(Better::Lower, f64::NAN).missed());
     assert!(!Row::new("a", "b", Better::Higher, 0.0).missed());
-    let f =
-        |rows| Figure { experiment: "x", about: "<&>", seed: 1, config: Value::Null, cpu_s: 0.0, rows, drawing: None };
+    let f = |rows| Figure {
+        experiment: "x",
+        about: "<&>",
+        seed: 1,
+        seeds: None,
+        config: Value::Null,
+        cpu_s: 0.0,
+        rows,
+        drawing: None,
+    };
     let missed = f(vec![row(Better::Higher, 0.5).paper(0.7)]);
     assert!(missed.table().contains("MISSED") && missed.table().contains("≥ 0.9800"), "{}", missed.table());
     assert!(missed.svg().contains("&lt;&amp;&gt;") && missed.svg().contains("#d55e00"));
     let held = f(vec![row(Better::Higher, 0.99)]);
     assert!(!held.table().contains("MISSED") && !held.svg().contains("#d55e00"));
+}
+
+#[test]
+fn an_experiment_with_one_seed_refuses_several() {
+    let e = Experiment::named(&EXPERIMENTS, "fb-fig7").expect("there is one");
+    let refused = e.run(Options { quick: true, seed: 1, seeds: Some(5) }).map(|f| f.seed).expect_err("it takes one");
+    assert!(refused.to_string().contains("fb-fig7") && refused.to_string().contains("rb-fig16"), "{refused}");
+    let several = EXPERIMENTS.iter().filter(|e| e.several).count();
+    assert_eq!(several, 12, "figures 9 to 17 and 19 to 21");
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn median(reports: &[CellReport], of: impl Fn(&CellReport) -> f64) -> f64 {
 
 /// YCSB with half writes at half of the dies' time, on drives of two channels and two vSSDs.
 pub(super) fn fig21(o: Options) -> Result<Outcome, ExperimentError> {
-    let (reads, seeds) = if o.quick { (READS_QUICK, 1) } else { (READS, SEEDS) };
+    let (reads, seeds) = if o.quick { (READS_QUICK, o.seeds.unwrap_or(1)) } else { (READS, o.seeds.unwrap_or(SEEDS)) };
     let failed = |e: &dyn std::fmt::Display| ExperimentError::Cell { reason: e.to_string().into() };
     let schemes = SCHEMES.map(Scheme::named).into_iter().collect::<Result<Vec<_>, _>>().map_err(|e| failed(&e))?;
     let mut cells = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn fig21(o: Options) -> Result<Outcome, ExperimentError> {
             cells.extend((0..seeds).map(|k| {
                 let cell = Cell::new(*scheme, Load::ycsb(0.5));
                 let cell = if o.quick { cell.short(reads) } else { cell.reads(reads) };
-                Cell { isolation, seed: o.seed + k, ..cell }
+                Cell { isolation, seed: o.seed.wrapping_add(k), ..cell }
             }));
         }
     }

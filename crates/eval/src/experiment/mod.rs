@@ -33,6 +33,8 @@ pub struct Options {
     /// The short form takes under a minute and has the same bars.
     pub quick: bool,
     pub seed: u64,
+    /// Seeds from `seed` on, of which each point's median counts; the experiment's own number without it.
+    pub seeds: Option<u64>,
 }
 
 /// Which way is better.
@@ -98,6 +100,8 @@ pub struct Figure {
     pub experiment: &'static str,
     pub about: &'static str,
     pub seed: u64,
+    /// [`Options::seeds`].
+    pub seeds: Option<u64>,
     pub config: Value,
     pub cpu_s: f64,
     pub rows: Vec<Row>,
@@ -111,7 +115,7 @@ impl Figure {
         self.rows.iter().filter(|r| r.missed())
     }
 
-    /// `{experiment, seed, config, cpu_s, rows: [{name, unit, paper, measured, better, bar, held, note}]}`.
+    /// `{experiment, seed, seeds, config, cpu_s, rows: [{name, unit, paper, measured, better, bar, held, note}]}`.
     pub fn json(&self) -> Value {
         let row = |r: &Row| {
             json!({
@@ -120,7 +124,7 @@ impl Figure {
             })
         };
         json!({
-            "experiment": self.experiment, "seed": self.seed, "config": self.config, "cpu_s": self.cpu_s,
+            "experiment": self.experiment, "seed": self.seed, "seeds": self.seeds, "config": self.config, "cpu_s": self.cpu_s,
             "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
         })
     }
@@ -129,8 +133,12 @@ impl Figure {
     pub fn table(&self) -> String {
         let mut t = String::new();
         let wide = self.rows.iter().map(|r| r.name.chars().count()).max().unwrap_or(0).max(4);
+        let seeds = match self.seeds {
+            Some(n @ 2..) => format!("seeds {} to {}, medians", self.seed, self.seed.wrapping_add(n - 1)),
+            _ => format!("seed {}", self.seed),
+        };
         // Writing to a string cannot fail.
-        let _ = writeln!(t, "{}: {}; seed {}, {:.1} s of CPU", self.experiment, self.about, self.seed, self.cpu_s);
+        let _ = writeln!(t, "{}: {}; {seeds}, {:.1} s of CPU", self.experiment, self.about, self.cpu_s);
         let _ = writeln!(t, "{:<wide$} {:>10} {:>10} {:>9}  unit", "", "paper", "measured", "bar");
         for r in &self.rows {
             let number = |n: Option<f64>| n.map_or_else(|| "–".into(), number);
@@ -172,6 +180,8 @@ pub struct Experiment {
     pub about: &'static str,
     /// Conditions of a live experiment. Others run in virtual time, and the same seed gives the same figure.
     pub needs: Option<&'static str>,
+    /// It takes [`Options::seeds`].
+    several: bool,
     run: fn(Options) -> Result<Outcome, ExperimentError>,
 }
 
@@ -200,6 +210,8 @@ pub enum ExperimentError {
     Cloud(#[from] crate::cloud::params::ParamsError),
     #[error(transparent)]
     Bench(#[from] crate::tenants::BenchError),
+    #[error("{id} runs with one seed: several are for {known}")]
+    OneSeed { id: &'static str, known: String },
     #[error("{id} takes no recorded delays: only {PREDICT} does")]
     NoDelays { id: &'static str },
     #[error("{path}: {reason}")]
@@ -308,23 +320,28 @@ pub const EXPERIMENTS: [Experiment; 54] = [
         "NICE figures 7 and 8: a put to three replicas, once to their group or to each",
         transport::multicast,
     ),
-    Experiment::new("rb-fig9", "RackBlox figure 9: P99.9 of reads and writes, by share of writes", rack::fig9),
-    Experiment::new("rb-fig10", "RackBlox figure 10: P99 of reads and writes, by share of writes", rack::fig10),
-    Experiment::new("rb-fig11", "RackBlox figure 11: mean latency, by share of writes", rack::fig11),
-    Experiment::new("rb-fig12", "RackBlox figure 12: throughput, by share of writes", rack::fig12),
-    Experiment::new("rb-fig13", "RackBlox figure 13: P99.9 of six workloads", rack::fig13),
-    Experiment::new("rb-fig14", "RackBlox figure 14: throughput of six workloads", rack::fig14),
-    Experiment::new("rb-fig15", "RackBlox figure 15: P99.9, the storage's part and all of it", rack::fig15),
-    Experiment::new("rb-fig16", "RackBlox figure 16: distribution of latency", rack::fig16),
-    Experiment::new("rb-fig17", "RackBlox figure 17: storage schedulers, plain and coordinated", schedulers::fig17),
+    Experiment::new("rb-fig9", "RackBlox figure 9: P99.9 of reads and writes, by share of writes", rack::fig9)
+        .several(),
+    Experiment::new("rb-fig10", "RackBlox figure 10: P99 of reads and writes, by share of writes", rack::fig10)
+        .several(),
+    Experiment::new("rb-fig11", "RackBlox figure 11: mean latency, by share of writes", rack::fig11).several(),
+    Experiment::new("rb-fig12", "RackBlox figure 12: throughput, by share of writes", rack::fig12).several(),
+    Experiment::new("rb-fig13", "RackBlox figure 13: P99.9 of six workloads", rack::fig13).several(),
+    Experiment::new("rb-fig14", "RackBlox figure 14: throughput of six workloads", rack::fig14).several(),
+    Experiment::new("rb-fig15", "RackBlox figure 15: P99.9, the storage's part and all of it", rack::fig15).several(),
+    Experiment::new("rb-fig16", "RackBlox figure 16: distribution of latency", rack::fig16).several(),
+    Experiment::new("rb-fig17", "RackBlox figure 17: storage schedulers, plain and coordinated", schedulers::fig17)
+        .several(),
     Experiment::new(
         "rb-fig18",
         "RackBlox figure 18: network schedulers, storage scheduling plain and coordinated",
         network::fig18,
     ),
-    Experiment::new("rb-fig19", "RackBlox figure 19: read latency, by device and network", rack::fig19),
-    Experiment::new("rb-fig20", "RackBlox figure 20: gain, by device, network and share of writes", rack::fig20),
-    Experiment::new("rb-fig21", "RackBlox figure 21: gain, by isolation of a drive's vSSDs", isolation::fig21),
+    Experiment::new("rb-fig19", "RackBlox figure 19: read latency, by device and network", rack::fig19).several(),
+    Experiment::new("rb-fig20", "RackBlox figure 20: gain, by device, network and share of writes", rack::fig20)
+        .several(),
+    Experiment::new("rb-fig21", "RackBlox figure 21: gain, by isolation of a drive's vSSDs", isolation::fig21)
+        .several(),
     Experiment::new("rb-fig22", "RackBlox figure 22: wear of each server's SSDs after a year", rack_wear::servers),
     Experiment::new(
         "rb-fig23",
@@ -340,7 +357,11 @@ impl Experiment {
         about: &'static str,
         run: fn(Options) -> Result<Outcome, ExperimentError>,
     ) -> Experiment {
-        Experiment { id, about, needs: None, run }
+        Experiment { id, about, needs: None, several: false, run }
+    }
+    /// Its points may be medians over several seeds.
+    const fn several(self) -> Experiment {
+        Experiment { several: true, ..self }
     }
     /// A live experiment: its figure depends on the machine.
     pub const fn live(self, needs: &'static str) -> Experiment {
@@ -383,10 +404,23 @@ impl Experiment {
         options: Options,
         run: impl FnOnce() -> Result<Outcome, ExperimentError>,
     ) -> Result<Figure, ExperimentError> {
+        if options.seeds.is_some() && !self.several {
+            let known: Vec<&str> = EXPERIMENTS.iter().filter(|e| e.several).map(|e| e.id).collect();
+            return Err(ExperimentError::OneSeed { id: self.id, known: known.join(", ") });
+        }
         let began = process_cpu();
         let Outcome { config, rows, drawing } = run()?;
         let cpu_s = process_cpu().as_secs_f64() - began.as_secs_f64();
-        Ok(Figure { experiment: self.id, about: self.about, seed: options.seed, config, cpu_s, rows, drawing })
+        Ok(Figure {
+            experiment: self.id,
+            about: self.about,
+            seed: options.seed,
+            seeds: options.seeds,
+            config,
+            cpu_s,
+            rows,
+            drawing,
+        })
     }
 }
 

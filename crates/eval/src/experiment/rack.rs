@@ -36,7 +36,7 @@ const BLOCK_UTILIZATION: f64 = 0.1;
 /// There the write cache of a vSSD is scaled down with the drive: to 0.04 % of it, or 0.4 GB of the paper's 1 TB. The
 /// configuration's own cache would correspond to 32 GB, and absorb all writes during a block's collection.
 const BLOCK_CACHE_SLOTS: u64 = 96;
-/// Seeds whose median counts.
+/// Seeds of the full forms whose median counts, without [`Options::seeds`].
 const SEEDS: u64 = 2;
 /// A scheme this much below `ideal` shows that `ideal` bounds nothing there.
 const BELOW_IDEAL_MAX: f64 = 0.01;
@@ -151,7 +151,7 @@ impl Sweep {
             loads,
             utilizations: vec![UTILIZATION],
             schemes: schemes(),
-            seeds: 1,
+            seeds: o.seeds.unwrap_or(1),
             reads: if o.quick { READS_QUICK } else { READS_MIN },
             profile: "p-ssd",
             network: Network::fast(Network::excerpt()),
@@ -186,7 +186,7 @@ impl Sweep {
             c
         };
         let cells: Vec<Cell> = points()
-            .flat_map(|(u, l)| (0..self.seeds).map(move |k| (u, l, seed + k)))
+            .flat_map(|(u, l)| (0..self.seeds).map(move |k| (u, l, seed.wrapping_add(k))))
             .flat_map(|(u, l, seed)| self.schemes.iter().map(move |s| cell(u, l, seed, s)))
             .collect();
         let reports = run_once(&cells).map_err(|e| ExperimentError::Cell { reason: e.to_string().into() })?;
@@ -214,14 +214,14 @@ impl Sweep {
     }
 }
 
-/// YCSB by share of writes; the full form has two seeds, and some shares with one seed at the other utilizations.
+/// YCSB by share of writes; the full form has [`SEEDS`], and some shares with one seed at the other utilizations.
 fn ycsb(o: Options) -> Result<Both, ExperimentError> {
     let shares: &[f64] = if o.quick { &[SHARE] } else { &SHARES };
     let mut sweep = Sweep::new(o, shares.iter().map(|w| Load::ycsb(*w)).collect());
     if o.quick {
         return sweep.both(o.seed);
     }
-    sweep.seeds = SEEDS;
+    sweep.seeds = o.seeds.unwrap_or(SEEDS);
     let mut both = sweep.both(o.seed)?;
     let mut busier = Sweep::new(o, SOME_SHARES.iter().map(|w| Load::ycsb(*w)).collect());
     busier.utilizations = OTHER_UTILIZATIONS.to_vec();
@@ -323,7 +323,7 @@ fn length(points: &[Point], rows: &mut Vec<Row>) {
         return;
     }
     let (most, at) = best(points, Better::Higher, Point::seeds_differ).unwrap_or((f64::NAN, "no point counts".into()));
-    let row = Row::new("P99 of two seeds apart, most", "of it", Better::Lower, most);
+    let row = Row::new("P99 of the seeds apart, most", "of it", Better::Lower, most);
     rows.push(row.bar(SEEDS_DIFFER_MAX).note(Some(at.into())));
 }
 

@@ -62,7 +62,8 @@ pub(super) fn median(reports: &[&CellReport], of: impl Fn(&CellReport) -> f64) -
 
 /// Plain beside coordinated, YCSB.
 pub(super) fn fig17(o: Options) -> Result<Outcome, ExperimentError> {
-    let (reads, seeds) = if o.quick { (READS_QUICK, 1) } else { (READS_MIN, SEEDS) };
+    let (reads, seeds) =
+        if o.quick { (READS_QUICK, o.seeds.unwrap_or(1)) } else { (READS_MIN, o.seeds.unwrap_or(SEEDS)) };
     let points = if o.quick { &POINTS[POINTS_QUICK] } else { &POINTS };
     let mut cells = Vec::new();
     for p in points {
@@ -73,7 +74,7 @@ pub(super) fn fig17(o: Options) -> Result<Outcome, ExperimentError> {
                     let sched = Some(SchedSection { kind, coordinated, ..SchedSection::default() });
                     let cell = Cell::new(Scheme::from(p.policy), Load::ycsb(p.writes));
                     let cell = if o.quick { cell.short(reads) } else { cell.reads(reads) };
-                    let (network, seed) = (network.clone(), o.seed + k);
+                    let (network, seed) = (network.clone(), o.seed.wrapping_add(k));
                     Cell { sched, seed, network, utilization: p.utilization, ..cell }
                 }));
             }
