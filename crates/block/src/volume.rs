@@ -71,8 +71,9 @@ impl Volume {
     }
     /// The volume is larger now; volumes never shrink.
     pub fn grow(&mut self, size: u64) {
-        if size > self.info.size && nameable(&self.striping, size) {
-            self.info.size = size;
+        let cloud = self.info.cloud.map(|shape| shape.resized(size));
+        if size > self.info.size && (cloud.is_some() || nameable(&self.striping, size)) {
+            (self.info.size, self.info.cloud) = (size, cloud);
         }
     }
     /// Sets the limits of its I/O.

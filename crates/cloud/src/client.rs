@@ -157,6 +157,10 @@ impl<R: Router> VDisk<R> {
             head: Serial(0),
         }
     }
+    /// The volume has grown: requests may reach its new end.
+    pub fn grow(&mut self, bytes: u64) {
+        self.striping = self.striping.grown(bytes);
+    }
     /// Takes the answers so far.
     pub fn take_done(&mut self) -> Vec<Done> {
         std::mem::take(&mut self.done)

@@ -16,7 +16,9 @@ use crate::meta_record::{self, MetaRecord, VolumeRecord};
 use crate::msg::{Body, Packet};
 use crate::record::RecordError;
 use crate::stripe::{Shape, Striping, StripingError};
-use crate::trace::{ADOPTED, EPOCH_BEGUN, FORK_ABORTED, FORK_DECIDED, FORKED, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED};
+use crate::trace::{
+    ADOPTED, EPOCH_BEGUN, FORK_ABORTED, FORK_DECIDED, FORKED, GROWN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED,
+};
 use crate::view::View;
 
 const WRITE_BYTES: usize = 256 << 10;
@@ -67,6 +69,8 @@ struct VolumeState {
     recording: bool,
     /// Segments that have nothing of a snapshot left to move, in this epoch.
     drained: BTreeSet<u32>,
+    /// The epoch's servers may have the volume's size of before.
+    resized: bool,
     retry_at: Time,
 }
 
@@ -92,6 +96,7 @@ impl VolumeState {
             waits: None,
             recording: false,
             drained: BTreeSet::new(),
+            resized: false,
             retry_at: Time::ZERO,
         })
     }
@@ -140,6 +145,7 @@ impl Meta {
                     let begun = record.view.as_ref().is_some_and(|v| v.epoch == record.epoch);
                     v.published = record.view.clone().filter(|_| begun);
                     v.sealing = (!begun && record.epoch > Epoch(0)).then(BTreeMap::new);
+                    v.resized = record.epoch > Epoch(0) && record.shape != v.record.shape;
                     v.record = VolumeRecord { shape: v.record.shape, ..*record };
                     v.backing = v.record.backing.clone();
                 }
@@ -194,6 +200,7 @@ impl Meta {
         v.record.epoch = Epoch(v.record.epoch.0 + 1);
         (v.published, v.sealing, v.waits, v.recording) = (None, None, None, false);
         v.drained.clear();
+        v.resized = false;
         let (epoch, record) = (v.record.epoch, v.record.clone());
         fx.trace(EPOCH_BEGUN, id.0.into(), epoch.0.into());
         self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::Begun(id, epoch));
@@ -349,6 +356,17 @@ impl Meta {
         self.begin_epoch(id, fx);
         true
     }
+    /// The volume has this size from the next epoch on, which begins. Its segments stay as many as they are.
+    pub fn grow(&mut self, id: VolumeId, bytes: u64, fx: &mut Effects<Packet>) {
+        let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.shape.bytes < bytes) else { return };
+        v.record.shape.bytes = bytes;
+        v.striping = v.striping.grown(bytes);
+        fx.trace(GROWN, id.0.into(), bytes);
+        // No server has anything of a volume without an epoch.
+        if v.record.epoch > Epoch(0) && !mutant!("cloud.grow.same-epoch") {
+            self.begin_epoch(id, fx);
+        }
+    }
     /// Gives a snapshot up that is being made. An epoch without it begins next, and writes go on. False: it is decided, and only
     /// the record is under way; the next generation may be the current one from now on.
     pub fn abort_snapshot(&mut self, id: VolumeId) -> bool {
@@ -475,6 +493,7 @@ impl Meta {
                     fx.trace(FORK_ABORTED, id.0.into(), 0);
                     self.begin_epoch(id, fx);
                 }
+                _ if v.resized && !mutant!("cloud.grow.not-resumed") => self.begin_epoch(id, fx),
                 (Some(view), _) if self.is_outdated(now, view) => self.begin_epoch(id, fx),
                 (None, Some(_)) if now >= v.retry_at => {
                     self.seal_all(now, id, fx);

@@ -1,9 +1,9 @@
-//! Durable records of the metadata role, format version 3 ([`rackweave_core::records`]).
+//! Durable records of the metadata role ([`rackweave_core::records`]).
 //!
 //! | key | record |
 //! |---|---|
-//! | `S` server u32 | version u8, incarnation u64, drive u64 |
-//! | `V` volume u32 | version u8, the shape: bytes u64, segment u64, stripe u32, log copies u8; epoch u32, client u32, its incarnation u64, u32 × [client u32, its last incarnation that attached u64], the view as an
+//! | `S` server u32 | version u8, 3, incarnation u64, drive u64 |
+//! | `V` volume u32 | version u8, 4, the shape: bytes u64, segment u64, stripe u32, log copies u8, segments u32 (not in version 3); epoch u32, client u32, its incarnation u64, u32 × [client u32, its last incarnation that attached u64], the view as an
 //! option: epoch u32, revision u32, client u32, incarnation u64, merger u32, next serial u64, servers: u32 × [u32, incarnation u64, drive u64], segments:
 //! u32 × [owner u32, holders, joining], adopted: u32 × [serial u64, generation u32, first sector u64, sectors u32, copies], log copies u8, the fork's serial u64 as an
 //! option; then the backing: generation u32, parents u32 × u32; the next generation u32 as an option, if
@@ -76,15 +76,13 @@ pub fn volume_key(v: VolumeId) -> Bytes {
 impl MetaRecord {
     /// Its key and its value, as [`read`] takes them.
     pub fn write(&self) -> (Bytes, Bytes) {
-        let begin = || Writer::default().u8(VERSION);
         match self {
             MetaRecord::Server(n, incarnation, drive) => {
                 let key = [b"S", &n.0.to_be_bytes()[..]].concat();
-                (key.into(), begin().u64(incarnation.0).u64(drive.0).end())
+                (key.into(), Writer::default().u8(VERSION).u64(incarnation.0).u64(drive.0).end())
             }
             MetaRecord::Volume(v, r) => {
-                let w =
-                    record::write_shape(begin(), r.shape).u32(r.epoch.0).u32(r.client.0).u64(r.client_incarnation.0);
+                let w = record::write_shape(r.shape).u32(r.epoch.0).u32(r.client.0).u64(r.client_incarnation.0);
                 let w = r.attached.iter().fold(w.u32(r.attached.len() as u32), |w, (n, i)| w.u32(n.0).u64(i.0));
                 let w = w.option(r.view.as_ref(), view).u32(r.backing.generation.0);
                 let w = r.backing.parents.iter().fold(w.u32(r.backing.parents.len() as u32), |w, p| w.u32(p.0));
@@ -136,12 +134,12 @@ fn read_view(volume: VolumeId, r: &mut Reader) -> Option<View> {
 /// # Errors
 /// A record of another version, or one that no version wrote.
 pub fn read(key: &Bytes, value: &[u8]) -> Result<MetaRecord, RecordError> {
-    read_as(key, value, b"SV", |kind, k, r| {
+    read_as(key, value, b"SV", |(kind, version), k, r| {
         let n = k.big32()?;
         if kind == b'S' {
             return Some(MetaRecord::Server(NodeId(n), Incarnation(r.u64()?), DriveId(r.u64()?)));
         }
-        let shape = record::read_shape(r)?;
+        let shape = record::read_shape(version, r)?;
         let (epoch, client, client_incarnation) = (Epoch(r.u32()?), NodeId(r.u32()?), Incarnation(r.u64()?));
         let attached = list(r, |r| Some((NodeId(r.u32()?), Incarnation(r.u64()?))))?.into_iter().collect();
         let view = r.option(|r| read_view(VolumeId(n), r))?;

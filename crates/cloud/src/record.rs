@@ -1,8 +1,8 @@
-//! Durable records, format version 3 ([`rackweave_core::records`]). Numbers in keys are big-endian.
+//! Durable records, format version 3 unless stated otherwise ([`rackweave_core::records`]). Numbers in keys are big-endian.
 //!
 //! | key | record |
 //! |---|---|
-//! | `V` volume u32 | version u8, the shape: bytes u64, segment u64, stripe u32, log copies u8; u8 1 if the volume is deleted, 0 otherwise |
+//! | `V` volume u32 | version u8, 4, the shape: bytes u64, segment u64, stripe u32, log copies u8, segments u32 (not in version 3: as many as the bytes have), when the server first heard of it; u8 1 if the volume is deleted, 0 otherwise |
 //! | `m` volume u32, serial u64, generation u32 | an entry's metadata, 24 bytes: version u8, kind u8 (0 data, 1 zeroes, 2 discarded, 3 void), valid
 //! u8, 0 u8, first sector u64, sectors u32, file u32, place in it u32 |
 //! | `d` volume u32, file u32, place u32 | an entry's data, as contents |
@@ -25,6 +25,8 @@ use crate::stripe::{Shape, Striping, StripingError};
 use crate::types::{Contents, EntryId, Extent, Serial, Write};
 
 pub(crate) const VERSION: u8 = 3;
+/// Of a record with a shape.
+pub(crate) const VERSION_SHAPE: u8 = 4;
 
 /// A record that no program of this version wrote.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,14 +93,19 @@ fn begin() -> Writer {
     Writer::default().u8(VERSION)
 }
 pub fn volume(shape: Shape, deleted: bool) -> Bytes {
-    write_shape(begin(), shape).u8(deleted.into()).end()
+    write_shape(shape).u8(deleted.into()).end()
 }
-pub(crate) fn write_shape(w: Writer, s: Shape) -> Writer {
-    w.u64(s.bytes).u64(s.segment).u32(s.stripe).u8(s.log_copies)
+/// The begin of a record with a shape.
+pub(crate) fn write_shape(s: Shape) -> Writer {
+    let w = Writer::default().u8(VERSION_SHAPE).u64(s.bytes).u64(s.segment).u32(s.stripe);
+    w.u8(s.log_copies).u32(s.segments)
 }
 /// One that divides.
-pub(crate) fn read_shape(r: &mut Reader) -> Option<Shape> {
-    let shape = Shape { bytes: r.u64()?, segment: r.u64()?, stripe: r.u32()?, log_copies: r.u8()? };
+pub(crate) fn read_shape(version: u8, r: &mut Reader) -> Option<Shape> {
+    let mut shape = Shape::new(r.u64()?, r.u64()?, r.u32()?, r.u8()?);
+    if version == VERSION_SHAPE {
+        shape.segments = r.u32()?;
+    }
     Striping::of(&shape).ok().map(|_| shape)
 }
 pub fn meta(m: &Meta) -> Bytes {
@@ -204,11 +211,11 @@ fn read_meta(id: EntryId, r: &mut Reader) -> Option<Meta> {
 /// Longest encoded batch.
 const BATCH_MAX: usize = 1 << 24;
 
-fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
+fn contents((kind, version): (u8, u8), k: &mut Reader, r: &mut Reader) -> Option<Record> {
     let volume = VolumeId(k.big32()?);
     Some(match kind {
         b'V' => {
-            let shape = read_shape(r)?;
+            let shape = read_shape(version, r)?;
             let deleted = r.u8().filter(|d| *d < 2)? == 1;
             Record::Volume(volume, shape, deleted)
         }
@@ -243,16 +250,16 @@ pub(crate) fn read_as<T>(
     key: &Bytes,
     value: &[u8],
     kinds: &[u8],
-    contents: impl FnOnce(u8, &mut Reader, &mut Reader) -> Option<T>,
+    contents: impl FnOnce((u8, u8), &mut Reader, &mut Reader) -> Option<T>,
 ) -> Result<T, RecordError> {
     let (mut k, mut r) = (Reader { rest: key }, Reader { rest: value });
     let kind = k.u8().filter(|k| kinds.contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
     let malformed = || RecordError::Malformed { key: key.clone() };
     let version = r.u8().ok_or_else(malformed)?;
-    if version != VERSION {
+    if version != VERSION && (version, kind) != (VERSION_SHAPE, b'V') {
         return Err(RecordError::Version { key: key.clone(), version });
     }
-    let read = contents(kind, &mut k, &mut r).filter(|_| k.rest.is_empty() && r.rest.is_empty());
+    let read = contents((kind, version), &mut k, &mut r).filter(|_| k.rest.is_empty() && r.rest.is_empty());
     read.ok_or_else(malformed)
 }
 

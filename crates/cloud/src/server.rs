@@ -62,6 +62,13 @@ impl Volume {
             fenced: false,
         })
     }
+    /// The volume may have grown since its record was written: a seal has the size of its epoch.
+    fn grow(&mut self, shape: &Shape) {
+        let striping = Striping::of(shape).ok().filter(|s| s.segments() == self.striping.segments());
+        let Some(striping) = striping else { return };
+        self.striping = striping;
+        self.segments.values_mut().for_each(|s| s.striping = striping);
+    }
     /// Keys of all its records but the volume's own.
     fn keys(&self) -> Vec<Bytes> {
         let mut keys = Vec::new();
@@ -354,6 +361,7 @@ impl Server {
                 v.segments.values_mut().for_each(Segment::seal);
                 v.unfence(ctx);
             }
+            v.grow(shape);
             let (sets, backing) = (sets.to_vec(), backing.clone());
             v.shares = Arc::new(Shares { sets, stripe: v.striping.stripe(), backing });
             ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
@@ -366,7 +374,7 @@ impl Server {
         let Some(volume) = self.volumes.remove(&id) else { return };
         self.asks.forget(id);
         fx.trace(FORGOTTEN, id.0.into(), 0);
-        let shape = Shape { bytes: SECTOR.into(), segment: SECTOR.into(), stripe: SECTOR, log_copies: 1 };
+        let shape = Shape::new(SECTOR.into(), SECTOR.into(), SECTOR, 1);
         self.dropping.insert(id, volume.keys());
         let entry = (record::volume_key(id), Some(record::volume(shape, true)));
         self.journal.force(fx, vec![entry], Forced::Dropped { volume: id });

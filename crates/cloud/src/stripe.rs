@@ -20,6 +20,8 @@ pub enum StripingError {
     Size { bytes: u64 },
     #[error("segment of {segment} bytes: a VDisk of {bytes} bytes has at most {SEGMENTS_MAX} segments")]
     Segments { segment: u64, bytes: u64 },
+    #[error("{segments} segments of at least {segment} bytes: at least one, and at most as many as {bytes} bytes have")]
+    SegmentCount { segments: u32, segment: u64, bytes: u64 },
     #[error("{log_copies} copies of a log entry: 1 or 2")]
     LogCopies { log_copies: u8 },
 }
@@ -32,9 +34,20 @@ pub struct Striping {
 }
 
 impl Striping {
+    /// Of a new volume.
+    ///
     /// # Errors
     /// The size that does not divide.
     pub fn new(bytes: u64, segment: u64, stripe: u32) -> Result<Striping, StripingError> {
+        Striping::of(&Shape::new(bytes, segment, stripe, 1))
+    }
+    /// # Errors
+    /// The size that does not divide, or another number of segments or log copies than there can be.
+    pub fn of(shape: &Shape) -> Result<Striping, StripingError> {
+        let Shape { bytes, segment, stripe, log_copies, segments } = *shape;
+        if !(1..=2).contains(&log_copies) {
+            return Err(StripingError::LogCopies { log_copies });
+        }
         if stripe == 0 || !stripe.is_multiple_of(SECTOR) || stripe > STRIPE_BYTES {
             return Err(StripingError::Stripe { stripe });
         }
@@ -44,21 +57,17 @@ impl Striping {
         if bytes == 0 || !bytes.is_multiple_of(SECTOR.into()) {
             return Err(StripingError::Size { bytes });
         }
-        let segments = bytes.div_ceil(segment);
-        if segments > SEGMENTS_MAX as u64 {
+        if segments > SEGMENTS_MAX as u32 {
             return Err(StripingError::Segments { segment, bytes });
         }
-        let segments = segments as u32;
+        if segments == 0 || u64::from(segments) > bytes.div_ceil(segment) {
+            return Err(StripingError::SegmentCount { segments, segment, bytes });
+        }
         Ok(Striping { sectors: bytes / u64::from(SECTOR), segments, stripe: stripe / SECTOR })
     }
-    /// # Errors
-    /// As [`Striping::new`], or another number of log copies than there can be.
-    pub fn of(shape: &Shape) -> Result<Striping, StripingError> {
-        let log_copies = shape.log_copies;
-        if !(1..=2).contains(&log_copies) {
-            return Err(StripingError::LogCopies { log_copies });
-        }
-        Striping::new(shape.bytes, shape.segment, shape.stripe)
+    /// The same stripes in the same segments, and more of them.
+    pub fn grown(self, bytes: u64) -> Striping {
+        Striping { sectors: self.sectors.max(bytes / u64::from(SECTOR)), ..self }
     }
     pub fn sectors(&self) -> u64 {
         self.sectors

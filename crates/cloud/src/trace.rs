@@ -70,4 +70,6 @@ trace_points! {
     FORK_ABORTED: CloudForkAborted = 182,
     /// A read failed: no member of its set has a sound copy. a: volume, b: segment.
     UNREADABLE: CloudUnreadable = 183,
+    /// A volume has grown. a: volume, b: bytes.
+    GROWN: CloudGrown = 184,
 }

@@ -12,7 +12,7 @@ use rackweave_core::Span;
 use crate::world::{META, World, quiet};
 
 fn world(config: Config) -> World {
-    let shape = Shape { bytes: 64 << 10, segment: 32 << 10, stripe: 4096, log_copies: 2 };
+    let shape = Shape::new(64 << 10, 32 << 10, 4096, 2);
     let mut w = World::new(7, config, 4, shape, quiet());
     let c = w.clients[0];
     assert!(w.attach(c, Span::from_secs(1)), "the first client attaches");
@@ -92,7 +92,7 @@ fn every_server_may_be_lost_at_any_time() {
 #[test]
 fn detected_bursts_go_to_logs_and_steady_writes_to_proxies() {
     let config = Config { merge: MergeMode::Never, ..Config::default() };
-    let shape = Shape { bytes: 2 << 20, segment: 1 << 20, stripe: 64 << 10, log_copies: 2 };
+    let shape = Shape::new(2 << 20, 1 << 20, 64 << 10, 2);
     let mut w = World::new(7, config, 4, shape, quiet());
     w.detection =
         Some(BurstConfig { bucket: Span::from_millis(10), window: Span::from_millis(100), ..BurstConfig::PAPER });

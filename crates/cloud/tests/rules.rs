@@ -13,7 +13,7 @@ use crate::world::{META, VOLUME, World, quiet};
 
 /// A disk of one segment, without bursts, that the first client has.
 fn world(config: Config) -> World {
-    let shape = Shape { bytes: 64 << 10, segment: 64 << 10, stripe: 4096, log_copies: 2 };
+    let shape = Shape::new(64 << 10, 64 << 10, 4096, 2);
     let mut w = World::new(7, config, 4, shape, quiet());
     w.burst.set(0.0);
     let a = w.clients[0];
@@ -300,7 +300,7 @@ fn writes_go_on_after_a_snapshot_that_is_given_up() {
 /// The next generation would be dropped while the record that makes it the current one is under way.
 #[test]
 fn a_decided_snapshot_is_not_given_up_before_its_record_is_durable() {
-    let shape = Shape { bytes: 64 << 10, segment: 32 << 10, stripe: 4096, log_copies: 2 };
+    let shape = Shape::new(64 << 10, 32 << 10, 4096, 2);
     let mut w = World::new(7, Config::default(), 4, shape, quiet());
     w.run(Span::from_millis(100));
     assert!(w.snapshot());
@@ -314,7 +314,7 @@ fn a_decided_snapshot_is_not_given_up_before_its_record_is_durable() {
 /// Nobody has attached the disk: there is nothing to drain.
 #[test]
 fn a_disk_without_a_client_has_an_empty_snapshot_at_once() {
-    let shape = Shape { bytes: 64 << 10, segment: 32 << 10, stripe: 4096, log_copies: 2 };
+    let shape = Shape::new(64 << 10, 32 << 10, 4096, 2);
     let mut w = World::new(7, Config::default(), 4, shape, quiet());
     w.run(Span::from_millis(100));
     assert!(w.snapshot());
@@ -359,5 +359,32 @@ fn a_read_without_a_sound_copy_fails_at_once_and_is_counted() {
         w.read(a, 0, 8);
         assert!(w.settle(Span::from_millis(500)));
         assert_eq!((w.unreadable, w.check()), (2, Ok(())));
+    }
+}
+
+/// The first epoch's servers know nothing of the new end, nor does a role that ends before the next one is recorded.
+#[test]
+fn a_disk_grows_while_a_client_has_it() {
+    for role_ends in [false, true] {
+        let mut w = world(Config::default());
+        let (a, before) = (w.clients[0], w.striping);
+        w.burst.set(0.5);
+        assert!(w.grow(160 << 10), "no snapshot is being made");
+        if role_ends {
+            w.crash(META);
+            w.start_meta();
+        }
+        let (end, last) = (before.sectors(), w.striping.sectors());
+        for first in (end..last).step_by(8) {
+            w.write(a, first, 8);
+            w.read(a, first - 4, 12);
+        }
+        assert!(w.settle(Span::from_secs(2)), "role ends: {role_ends}: {}", w.client(a).expect("runs").waits());
+        assert_eq!((before.segments(), before.stripe()), (w.striping.segments(), w.striping.stripe()));
+        let b = w.clients[1];
+        assert!(w.attach(b, Span::from_secs(3)), "the second client attaches");
+        w.read(b, 0, last as u32);
+        assert!(w.settle(Span::from_secs(1)));
+        w.check().expect("all that was written is read");
     }
 }

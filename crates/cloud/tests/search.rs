@@ -17,6 +17,8 @@ use rackweave_sim::{Latency, LinkFaults, Network};
 use crate::world::{META, VOLUME, World, quiet};
 
 const OPS: u64 = 2_000;
+/// Disks grow up to this number of bytes.
+const DISK_MAX: u64 = 12 * 4096;
 /// Faults and requests end by then.
 const RAGE_MAX: Time = Time(600_000_000_000);
 /// After the last fault everything is served and whole within this time.
@@ -44,6 +46,8 @@ struct Storm {
     rng: Rng,
     /// Of snapshots.
     forks: Rng,
+    /// Of growth, if the disk grows.
+    grows: Option<Rng>,
     kind: Kind,
     faults: u64,
 }
@@ -65,7 +69,7 @@ fn links(rng: &mut Rng) -> LinkFaults {
 }
 
 impl Storm {
-    fn new(seed: u64, kind: Kind) -> Storm {
+    fn new(seed: u64, kind: Kind, grows: bool) -> Storm {
         let mut rng = Rng::stream(seed, 77 + kind as u64);
         let mut more = Rng::stream(seed, 177 + kind as u64);
         let servers = rng.between(3, 5) as u32;
@@ -90,12 +94,13 @@ impl Storm {
         };
         let stripes = rng.between(2, 5);
         let segment = stripes.div_ceil(2) * 4096;
-        let shape = Shape { bytes: stripes * 4096, segment, stripe: 4096, log_copies };
+        let shape = Shape::new(stripes * 4096, segment, 4096, log_copies);
         let network = network(&mut rng);
         let mut w = World::new(seed, config, servers, shape, network);
         w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
         w.detection = more.chance(0.25).then_some(DETECTION);
-        Storm { w, rng, forks: Rng::stream(seed, 277 + kind as u64), kind, faults: 0 }
+        let grows = grows.then(|| Rng::stream(seed, 377 + kind as u64));
+        Storm { w, rng, forks: Rng::stream(seed, 277 + kind as u64), grows, kind, faults: 0 }
     }
 
     fn request(&mut self, c: NodeId) {
@@ -118,6 +123,14 @@ impl Storm {
         }
     }
 
+    /// By one stripe or two.
+    fn grow(&mut self) {
+        let Some(rng) = &mut self.grows else { return };
+        let bytes = self.w.shape.bytes + rng.between(1, 2) * 4096;
+        if rng.chance(0.004) && bytes <= DISK_MAX {
+            self.w.grow(bytes);
+        }
+    }
     fn start_all(&mut self) {
         if !self.w.is_up(META) {
             self.w.start_meta();
@@ -252,6 +265,7 @@ impl Storm {
             if self.forks.chance(0.02) {
                 self.w.snapshot();
             }
+            self.grow();
             if self.forks.chance(0.002) {
                 _ = self.w.abort_snapshot();
             }
@@ -311,8 +325,8 @@ impl Storm {
     }
 }
 
-fn storm(seed: u64, kind: Kind, all: &mut Coverage) -> Result<(), String> {
-    let mut s = Storm::new(seed, kind);
+fn storm(seed: u64, (kind, grows): (Kind, bool), all: &mut Coverage) -> Result<(), String> {
+    let mut s = Storm::new(seed, kind, grows);
     let c = s.w.clients[0];
     let _ = s.w.attach(c, Span::from_secs(2));
     s.rage();
@@ -325,7 +339,7 @@ fn search(kind: Kind, usual: u64, must: &[rackweave_core::TracePoint]) {
     let of = seeds(0..usual);
     let mut all = Coverage::default();
     for seed in of.clone() {
-        storm(seed, kind, &mut all).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+        storm(seed, (kind, true), &mut all).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
     }
     let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
     assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
@@ -344,6 +358,7 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::FORKED,
         t::FORK_ABORTED,
         t::FORK_HELD,
+        t::GROWN,
         t::LEFT_OUT,
         t::LOG_FULL,
         t::MERGED,
@@ -382,6 +397,6 @@ fn seeds_that_found_faults_pass() {
     let general = [102, 461].map(|seed| (seed, Kind::General));
     let attaches = [83, 693].map(|seed| (seed, Kind::Attaches));
     for (seed, kind) in general.into_iter().chain(attaches).chain([(56, Kind::Cuts)]) {
-        storm(seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+        storm(seed, (kind, false), &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
     }
 }

@@ -26,6 +26,11 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
+    /// Whether nothing waits that has the volume's size of before.
+    pub fn may_grow(&mut self) -> bool {
+        self.begun.clear();
+        self.point.is_none()
+    }
     /// Frozen generations.
     pub fn made(&self) -> usize {
         self.made.len()
@@ -92,7 +97,7 @@ impl World {
     pub fn snapshots_unchanged(&self) -> Result<(), String> {
         for (frozen, then) in &self.snapshots.made {
             let now = self.storage.borrow().contents(frozen, self.striping);
-            let differs = (0..now.sectors()).find(|i| now.identity(*i) != then.identity(*i));
+            let differs = (0..then.sectors()).find(|i| now.identity(*i) != then.identity(*i));
             if let Some(sector) = differs {
                 return Err(format!("sector {sector} of frozen generation {} has changed", frozen.generation));
             }

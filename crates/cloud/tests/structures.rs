@@ -300,7 +300,7 @@ fn check(log: &SubLog, model: &BTreeMap<EntryId, Option<Write>>, seed: u64) {
 
 #[test]
 fn records_that_no_version_wrote_are_refused_with_the_rule() {
-    let shape = Shape { bytes: 1 << 20, segment: 64 << 10, stripe: 4096, log_copies: 2 };
+    let shape = Shape::new(1 << 20, 64 << 10, 4096, 2);
     let (key, value) = (record::volume_key(VolumeId(3)), record::volume(shape, true));
     assert!(matches!(record::read(&key, &value), Ok(Record::Volume(VolumeId(3), s, true)) if s == shape));
     let odd = record::volume(Shape { segment: 1000, ..shape }, false);

@@ -253,6 +253,20 @@ impl World {
             self.engine.start(s, Party::new(any, self.coded));
         }
     }
+    /// The volume is larger: its record is durable, and clients hear of it. False: the metadata role is down, or a snapshot is being made.
+    pub fn grow(&mut self, bytes: u64) -> bool {
+        if !self.is_up(META) || !self.snapshots.may_grow() || self.snapshot_under_way() {
+            return false;
+        }
+        self.shape = self.shape.resized(bytes);
+        self.striping = self.striping.grown(bytes);
+        self.with_meta(|meta, fx| meta.grow(VOLUME, bytes, fx));
+        let up: Vec<NodeId> = self.clients.iter().copied().filter(|c| self.is_up(*c)).collect();
+        for c in up {
+            self.with_client(c, |client, _, _| client.grow(bytes));
+        }
+        true
+    }
     /// Starts a client, which attaches. The other one is fenced.
     pub fn start_client(&mut self, c: NodeId) {
         let run = self.next_run(c).0;

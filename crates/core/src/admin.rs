@@ -446,7 +446,7 @@ pub enum VolumeError {
          {promised} of {limit}"
     )]
     CloudRoom { size: u64, needs: u64, promised: u64, limit: u64 },
-    #[error("volume {name:?} is a cloud disk: its size and class are those of its creation")]
+    #[error("volume {name:?} is a cloud disk: its class is online")]
     CloudFixed { name: Box<str> },
     #[error(
         "snapshot name {name:?} is not as VOLUME@SNAPSHOT, each of 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'"

@@ -91,13 +91,7 @@ impl Meta {
                 let news = Control::VolumeLimited { volume: info.id, limits: info.limits };
                 Ok(self.volume_changed(info, writer, news))
             }
-            admin::Op::VolumeGrow { name, size } => {
-                let own = self.limits_to_grow(name, *size)?;
-                let v = self.volumes.grow(name, *size, own.as_ref().map_or(&self.limits[..], std::slice::from_ref))?;
-                let (info, writer) = (volumes::info(v), v.writer);
-                let news = Control::VolumeChanged { volume: info.id, size: info.size };
-                Ok(self.volume_changed(info, writer, news))
-            }
+            admin::Op::VolumeGrow { name, size } => self.grow(name, *size, fx),
             admin::Op::VolumeDelete { name, force } => {
                 self.volumes.has_no_snapshots(name)?;
                 let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
@@ -167,6 +161,17 @@ impl Meta {
         }
     }
 
+    fn grow(&mut self, name: &str, size: u64, fx: &mut Effects) -> Result<admin::Reply, admin::Error> {
+        if self.volumes.find(name)?.cloud.is_some() {
+            return self.grow_disk(name, size, fx);
+        }
+        let own = self.limits_to_grow(name, size)?;
+        let v = self.volumes.grow(name, size, own.as_ref().map_or(&self.limits[..], std::slice::from_ref))?;
+        let (info, writer) = (volumes::info(v), v.writer);
+        let news = Control::VolumeChanged { volume: info.id, size: info.size };
+        Ok(self.volume_changed(info, writer, news))
+    }
+
     /// Volumes get the racks as homes in turn: the next one that has room.
     fn create(
         &mut self,
@@ -219,7 +224,7 @@ impl Meta {
     }
 
     /// Stores the changed volume, and notifies its writer.
-    fn volume_changed(&mut self, info: VolumeInfo, writer: Option<NodeId>, news: Control) -> admin::Reply {
+    pub(crate) fn volume_changed(&mut self, info: VolumeInfo, writer: Option<NodeId>, news: Control) -> admin::Reply {
         self.put_volume(info.id);
         if let Some(writer) = writer {
             self.say(writer, 0, news);

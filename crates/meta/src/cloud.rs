@@ -86,7 +86,7 @@ impl Cloud {
 /// Bytes of records of a disk on a server that has a copy of each segment: its sub-log, and of each segment the overlay, which may
 /// pass its bound by one batch, and the last batch.
 fn needs(config: &CloudConfig, shape: &Shape) -> u64 {
-    let (c, segments) = (&config.protocol, shape.bytes.div_ceil(shape.segment.max(1)));
+    let (c, segments) = (&config.protocol, u64::from(shape.segments));
     let jobs = u64::from(STRIPE_BYTES / BLOCK) * RECORD_BYTES * BATCH_WRITES_MAX as u64;
     let each = c.overlay_bytes.saturating_add(2 * c.batch_bytes).saturating_add(jobs);
     let fixed = c.log.bytes.saturating_add(segments.saturating_mul(each));
@@ -135,7 +135,7 @@ impl Meta {
         let &admin::Op::CloudCreate { ref name, size, segment, log_copies } = op else {
             return Err(admin::Error::NotServed);
         };
-        let shape = Shape { bytes: size, segment, stripe: STRIPE_BYTES, log_copies };
+        let shape = Shape::new(size, segment, STRIPE_BYTES, log_copies);
         Ok(admin::Reply::Volume(self.create_cloud(name, shape, by)?))
     }
     fn create_cloud(&mut self, name: &str, shape: Shape, by: (Incarnation, u64)) -> Result<VolumeInfo, VolumeError> {
@@ -157,7 +157,10 @@ impl Meta {
         Striping::of(&shape).map_err(|e| match e {
             StripingError::LogCopies { log_copies } => VolumeError::LogCopies { log_copies },
             StripingError::Size { bytes } => VolumeError::BadSize { size: bytes },
-            StripingError::Stripe { .. } | StripingError::Segment { .. } | StripingError::Segments { .. } => {
+            StripingError::Stripe { .. }
+            | StripingError::Segment { .. }
+            | StripingError::Segments { .. }
+            | StripingError::SegmentCount { .. } => {
                 VolumeError::Segment { segment, stripe, size, most: SEGMENTS_MAX as u32 }
             }
         })?;
@@ -169,7 +172,7 @@ impl Meta {
         if needs > limit.saturating_sub(promised) {
             return Err(VolumeError::CloudRoom { size, needs, promised, limit });
         }
-        self.volumes.promise_generation(&shape, limits)
+        self.volumes.promise_generation(&shape, 0, limits)
     }
     /// Two numbers of volumes.
     pub(crate) fn two_ids(&mut self) -> (VolumeId, VolumeId) {

@@ -32,7 +32,8 @@
 //! ever limited: then iops u64, bytes per second u64 (0: no limit); version 3, for a cloud disk (state plus 4) or one of its
 //! generations (plus 8): after the limits, of which the state plus 16 says that there are any, for a disk bytes of a segment
 //! u64, bytes of a stripe u32, copies of a log entry u8, for a generation its disk u32; then the generation that the disk began with,
-//! or the generation's parent or 0, u32 |
+//! or the generation's parent or 0, u32; version 4: then the number of segments u32 of a disk that has grown, or a frozen
+//! generation's bytes u64, if the disk has had others since |
 
 use bytes::Bytes;
 use rackweave_cloud::stripe::{Shape, Striping};
@@ -51,6 +52,8 @@ pub const VERSION: u8 = 1;
 pub const VERSION_LIMITED: u8 = 2;
 /// Of a cloud disk or one of its generations.
 pub const VERSION_CLOUD: u8 = 3;
+/// Of a cloud disk that has grown, or a generation that was frozen before.
+pub const VERSION_GROWN: u8 = 4;
 /// Of a server, since drives have ids: a program that does not know them would take a replaced drive for a copy.
 pub const VERSION_DRIVE: u8 = 2;
 
@@ -143,6 +146,8 @@ pub struct VolumeRecord {
     pub to_clear: Vec<SetId>,
     /// A cloud disk's; its bytes are the volume's.
     pub cloud: Option<Shape>,
+    /// Of a frozen generation: its disk's bytes then, if they have changed since.
+    pub frozen_bytes: Option<u64>,
     /// The disk of which this is a generation: a snapshot's, if it has a name.
     pub disk: Option<VolumeId>,
     /// The generation with which a disk began, or a generation's parent.
@@ -351,7 +356,10 @@ fn encode_members(w: &mut Vec<u8>, members: &[Member]) {
 
 pub fn encode_volume(v: &VolumeRecord) -> Bytes {
     let cloud = v.cloud.is_some() || v.disk.is_some();
+    let created = |c: Shape| Shape::new(c.bytes, c.segment, c.stripe, c.log_copies);
+    let regrown = v.cloud.filter(|c| *c != created(*c)).map(|c| c.segments);
     let version = match v.limits {
+        _ if regrown.is_some() || v.frozen_bytes.is_some() => VERSION_GROWN,
         _ if cloud => VERSION_CLOUD,
         Some(_) => VERSION_LIMITED,
         None => VERSION,
@@ -392,6 +400,12 @@ pub fn encode_volume(v: &VolumeRecord) -> Bytes {
     }
     if cloud {
         w.extend_from_slice(&v.base.map_or(0, |b| b.0).to_le_bytes());
+    }
+    if let Some(segments) = regrown {
+        w.extend_from_slice(&segments.to_le_bytes());
+    }
+    if let Some(bytes) = v.frozen_bytes {
+        w.extend_from_slice(&bytes.to_le_bytes());
     }
     w.into()
 }
@@ -453,7 +467,7 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     };
     let mut r = Reader { key, data: value, at: 0 };
     let version = r.u8()?;
-    let limited = matches!(version, VERSION_LIMITED | VERSION_CLOUD) && &kind == b"vol/";
+    let limited = matches!(version, VERSION_LIMITED | VERSION_CLOUD | VERSION_GROWN) && &kind == b"vol/";
     let drives = version == VERSION_DRIVE && &kind == b"srv/";
     let known = version == VERSION_KNOWN && &kind == b"drv/";
     if version != VERSION && !limited && !drives && !known {
@@ -576,7 +590,7 @@ fn decode_members(r: &mut Reader<'_>) -> Result<Vec<Member>, MetaError> {
 fn decode_volume(id: VolumeId, version: u8, r: &mut Reader<'_>) -> Result<VolumeRecord, MetaError> {
     let state = r.u8()?;
     // A direct volume, a disk or a generation: nothing is both of these.
-    let of_cloud = version == VERSION_CLOUD;
+    let of_cloud = matches!(version, VERSION_CLOUD | VERSION_GROWN);
     let kind = state >> 2 & 3;
     if state > 31 || kind == 3 || (kind > 0) != of_cloud || state & 16 != 0 && !of_cloud {
         return Err(r.malformed());
@@ -605,17 +619,25 @@ fn decode_volume(id: VolumeId, version: u8, r: &mut Reader<'_>) -> Result<Volume
         true => Some(VolumeLimits { iops: r.u64()?, bytes_per_s: r.u64()? }),
         false => None,
     };
-    let cloud = match state & 4 != 0 {
-        true => Some(Shape { bytes: size, segment: r.u64()?, stripe: r.u32()?, log_copies: r.u8()? }),
+    let mut cloud = match state & 4 != 0 {
+        true => Some(Shape::new(size, r.u64()?, r.u32()?, r.u8()?)),
         false => None,
     };
+    let disk = if kind == 2 { Some(VolumeId(r.u32()?)) } else { None };
+    let base = if of_cloud { Some(VolumeId(r.u32()?)).filter(|b| b.0 > 0) } else { None };
+    let mut frozen_bytes = None;
+    if version == VERSION_GROWN {
+        match &mut cloud {
+            Some(shape) => shape.segments = r.u32()?,
+            None => frozen_bytes = Some(r.u64()?),
+        }
+    }
     if cloud.is_some_and(|c| Striping::of(&c).is_err()) {
         return Err(r.malformed());
     }
-    let disk = if kind == 2 { Some(VolumeId(r.u32()?)) } else { None };
-    let base = if of_cloud { Some(VolumeId(r.u32()?)).filter(|b| b.0 > 0) } else { None };
     Ok(VolumeRecord {
         cloud,
+        frozen_bytes,
         disk,
         base,
         id,

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use rackweave_cloud::map;
 use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
+use rackweave_core::msg::Control;
 use rackweave_core::msg::cloud::{Backing, Frozen, GENERATIONS_MAX};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
@@ -83,10 +84,11 @@ impl Volumes {
         let map = Striping::of(shape).map_or(0, map::blocks);
         shape.bytes.saturating_add(map.saturating_mul(u64::from(BLOCK)))
     }
-    /// Whether there is room for one more generation of such a disk. Its map has the upper half of the addresses.
-    pub fn promise_generation(&self, shape: &Shape, limits: &Limits) -> Result<(), VolumeError> {
+    /// Whether there is room for one more generation of such a disk, or for this one instead of one that promises `freed` bytes.
+    /// Its map has the upper half of the addresses.
+    pub fn promise_generation(&self, shape: &Shape, freed: u64, limits: &Limits) -> Result<(), VolumeError> {
         let limits = Limits { volume: limits.volume / 2, sets: limits.sets.clone(), ..*limits };
-        self.promise(Self::generation_bytes(shape), 0, &limits)
+        self.promise(Self::generation_bytes(shape), freed, &limits)
     }
     pub fn add_generation(&mut self, id: VolumeId, disk: VolumeId, base: Option<VolumeId>) {
         let Some(v) = self.by_id.get(&disk) else { return };
@@ -95,6 +97,11 @@ impl Volumes {
         let record =
             VolumeRecord { id, name, size, cloud, disk: Some(disk), base, attach: 0, writer: None, ..v.clone() };
         self.by_id.insert(id, VolumeRecord { attaches: Vec::new(), limits: None, ..record });
+    }
+    /// The shape of a generation: its disk's, or what that was when it was frozen.
+    fn shape_of(&self, generation: &VolumeRecord) -> Option<Shape> {
+        let shape = self.by_id.get(&generation.disk?)?.cloud?;
+        Some(generation.frozen_bytes.map_or(shape, |bytes| shape.resized(bytes)))
     }
     fn generations(&self) -> impl Iterator<Item = &VolumeRecord> {
         self.by_id.values().filter(|v| v.disk.is_some() && !v.deleting)
@@ -128,7 +135,7 @@ impl Meta {
     }
     fn snapshot_info(&self, v: &VolumeRecord) -> SnapshotInfo {
         let made = self.is_made(v);
-        let shape = v.disk.and_then(|d| self.volumes.by_id.get(&d)?.cloud);
+        let shape = self.volumes.shape_of(v);
         let clones = self.volumes.clones_of(v.id);
         let used = self.with_use(volumes::info(v)).used;
         SnapshotInfo { name: v.name.clone(), size: shape.map_or(0, |s| s.bytes), made, used, clones }
@@ -158,7 +165,7 @@ impl Meta {
         let (id, shape) = self.disk(disk)?;
         let limits = self.limits_of(id);
         self.volumes.may_be(shape.bytes)?;
-        self.volumes.promise_generation(&shape, &limits)?;
+        self.volumes.promise_generation(&shape, 0, &limits)?;
         let Some(backing) = self.backing(id).map(|b| b.0.clone()) else { return Err(VolumeError::NoCloud.into()) };
         if backing.parents.len() >= GENERATIONS_MAX {
             let limit = GENERATIONS_MAX as u32;
@@ -337,7 +344,7 @@ impl Meta {
         if !self.is_made(v) {
             return Err(VolumeError::BeingMade { name: name.into() });
         }
-        let shape = v.disk.and_then(|d| self.volumes.by_id.get(&d)?.cloud).ok_or(VolumeError::NoCloud)?;
+        let shape = self.volumes.shape_of(v).ok_or(VolumeError::NoCloud)?;
         let frozen = Frozen { shape, backing: self.volumes.backing(v.id) };
         Ok(VolumeInfo { size: shape.bytes, frozen: Some(Box::new(frozen)), ..volumes::info(v) })
     }
@@ -365,6 +372,39 @@ impl Meta {
         let info = volumes::info(self.volumes.create_cloud(ids, name, shape, by, &sets));
         self.begin_disk(ids, Some(frozen));
         Ok(admin::Reply::Volume(info))
+    }
+    /// The disk is to have another size: its frozen generations keep the one that they have.
+    fn keep_sizes(&mut self, disk: VolumeId) {
+        let current = self.backing(disk).map(|(b, _)| b.generation);
+        let frozen = self.volumes.generations().filter(|v| v.disk == Some(disk) && Some(v.id) != current);
+        let sizes: Vec<_> = frozen.filter_map(|v| Some((v.id, self.volumes.shape_of(v)?.bytes))).collect();
+        for (id, bytes) in sizes {
+            let Some(v) = self.volumes.by_id.get_mut(&id).filter(|v| v.frozen_bytes.is_none()) else { continue };
+            v.frozen_bytes = Some(bytes).filter(|_| !mutant!("meta.snapshot.grows"));
+            self.put_volume(id);
+        }
+    }
+    /// Enlarges a disk. Its current generation promises more; snapshots stay as they are.
+    pub(crate) fn grow_disk(&mut self, name: &str, size: u64, fx: &mut Effects) -> Result<admin::Reply, admin::Error> {
+        let (id, shape) = self.disk(name)?;
+        self.volumes.may_grow(name, size)?;
+        let grown = shape.resized(size);
+        if let Some(current) = self.backing(id).map(|(b, _)| b.generation).filter(|_| size > shape.bytes) {
+            let freed = Volumes::generation_bytes(&shape);
+            self.volumes.promise_generation(&grown, freed, &self.limits_of(id))?;
+            self.keep_sizes(id);
+            if let Some(v) = self.volumes.by_id.get_mut(&current) {
+                v.size = Volumes::generation_bytes(&grown);
+                self.put_volume(current);
+            }
+        }
+        let v = self.volumes.find_mut(name)?;
+        (v.size, v.cloud) = (size, Some(grown));
+        let (info, writer) = (volumes::info(v), v.writer);
+        if let Some(cloud) = &mut self.cloud {
+            cloud.act(fx, |role, fx| role.grow(id, size, fx));
+        }
+        Ok(self.volume_changed(info, writer, Control::VolumeChanged { volume: id, size }))
     }
     fn rename(&mut self, name: &str, to: &str) -> Result<admin::Reply, admin::Error> {
         let id = self.volumes.idle(name, &self.cfg.layout)?.id;
@@ -395,17 +435,21 @@ impl Meta {
     /// The disk gets another number, under which no server has anything of it: what is in logs and overlays is gone with the old one.
     fn roll_back(&mut self, snapshot: &str) -> Result<admin::Reply, admin::Error> {
         let name = disk_of(snapshot)?;
-        let frozen = self.snapshot_to_read(snapshot)?.id;
-        let (old, shape) = self.disk(name)?;
+        let VolumeInfo { id: frozen, size, .. } = self.snapshot_to_read(snapshot)?;
+        let (old, now) = self.disk(name)?;
+        let shape = now.resized(size);
         if !mutant!("meta.snapshot.rolled-back-in-use") {
             self.volumes.idle(name, &self.cfg.layout)?;
         }
         self.volumes.may_be(shape.bytes)?;
         let limits = self.limits_of(old);
-        self.volumes.promise_generation(&shape, &limits)?;
+        self.volumes.promise_generation(&shape, 0, &limits)?;
+        if shape != now {
+            self.keep_sizes(old);
+        }
         let (id, first) = self.two_ids();
         let Some(v) = self.volumes.by_id.get_mut(&old) else { return Ok(admin::Reply::Done) };
-        let new = VolumeRecord { id, base: Some(first), ..v.clone() };
+        let new = VolumeRecord { id, base: Some(first), size, cloud: Some(shape), ..v.clone() };
         (v.deleting, v.to_clear) = (true, v.sets.clone());
         let sets = v.sets.clone();
         self.clearing.add(old, &sets);

@@ -162,6 +162,7 @@ impl Volumes {
             deleting: false,
             to_clear: Vec::new(),
             cloud: None,
+            frozen_bytes: None,
             disk: None,
             base: None,
             attaches: Vec::new(),
@@ -192,6 +193,7 @@ impl Volumes {
             deleting: false,
             to_clear: Vec::new(),
             cloud: Some(shape),
+            frozen_bytes: None,
             disk: None,
             base: Some(first),
             attaches: Vec::new(),
@@ -207,17 +209,12 @@ impl Volumes {
         };
         self.by_id.values().filter(|v| !v.deleting).filter_map(of)
     }
-    /// Whether what a cloud disk cannot change may be changed.
-    fn changeable(&self, name: &str) -> Result<(), VolumeError> {
-        match self.find(name)?.cloud {
-            Some(_) => Err(VolumeError::CloudFixed { name: name.into() }),
-            None => Ok(()),
-        }
-    }
     /// Sets the class that writers get from their next attach on.
     pub fn classify(&mut self, name: &str, offline: bool) -> Result<&VolumeRecord, VolumeError> {
-        self.changeable(name)?;
         let v = self.find_mut(name)?;
+        if v.cloud.is_some() {
+            return Err(VolumeError::CloudFixed { name: name.into() });
+        }
         v.offline = offline;
         Ok(v)
     }
@@ -240,16 +237,18 @@ impl Volumes {
         let of = |v: &VolumeRecord| Some((v.id, v.limits.filter(|_| v.writer == Some(writer))?));
         self.by_id.values().filter_map(of).collect()
     }
+    /// Whether a volume can have this size, apart from its room.
+    pub fn may_grow(&self, name: &str, size: u64) -> Result<(), VolumeError> {
+        let current = self.find(name)?.size;
+        checked_size(size)?;
+        if size < current { Err(VolumeError::Shrink { size, current }) } else { Ok(()) }
+    }
     /// Growing to the current size succeeds without a change, so that a repeated request succeeds.
     pub fn grow(&mut self, name: &str, size: u64, limits: &[Limits]) -> Result<&VolumeRecord, VolumeError> {
-        self.changeable(name)?;
         let VolumeRecord { size: current, ref sets, .. } = *self.find(name)?;
         let level = limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
         let limits = level.unwrap_or(&limits[0]);
-        checked_size(size)?;
-        if size < current {
-            return Err(VolumeError::Shrink { size, current });
-        }
+        self.may_grow(name, size)?;
         self.promise(size, current, limits)?;
         let v = self.find_mut(name)?;
         v.size = size;

@@ -57,6 +57,8 @@ pub struct Plan {
     pub faults: Vec<(u64, Fault, Span)>,
     /// Before these requests the other client attaches the disk.
     pub attaches: Vec<u64>,
+    /// Before these requests the disk grows by this number of sectors.
+    pub grows: Vec<(u64, u64)>,
 }
 
 fn share(rng: &mut Rng, max: f64) -> f64 {
@@ -99,6 +101,10 @@ impl Plan {
         };
         let mut attaches: Vec<u64> = (0..rng.below(4)).map(|_| rng.between(100, OPS - 100)).collect();
         attaches.sort_unstable();
+        let mut growth = Rng::stream(seed, 0x6772_6f77);
+        let mut grows: Vec<(u64, u64)> =
+            (0..growth.below(3)).map(|_| (growth.below(OPS), 8 * growth.between(1, 40))).collect();
+        grows.sort_unstable();
         Plan {
             seed,
             servers,
@@ -113,6 +119,7 @@ impl Plan {
             transport: rng.chance(0.5).then_some(transport),
             faults,
             attaches,
+            grows,
         }
     }
     /// Small drives with a log of two channels.
@@ -213,6 +220,10 @@ impl Run {
                 self.plan.attaches.remove(0);
                 self.attach(1 - self.writer)?;
             }
+            if self.plan.grows.first().is_some_and(|g| g.0 <= self.next) {
+                let (_, sectors) = self.plan.grows.remove(0);
+                self.grow(sectors)?;
+            }
             while self.pending.len() < self.plan.depth as usize && self.next < OPS {
                 self.submit();
             }
@@ -260,6 +271,19 @@ impl Run {
                 (self.writer, self.info) = (client, Some(info));
                 Ok(())
             }
+            other => Err(self.odd("attach", format!("{other:?}"))),
+        }
+    }
+    /// The disk grows, and its client looks at its size.
+    fn grow(&mut self, sectors: u64) -> Result<(), Violation> {
+        self.plan.sectors += sectors;
+        let size = self.plan.sectors * u64::from(SECTOR);
+        match admin::Op::result(self.ask(0, admin::Op::VolumeGrow { name: NAME.into(), size })?) {
+            Some(Ok(admin::Reply::Volume(v))) if v.size == size => {}
+            other => return Err(self.odd("grow", format!("{other:?}"))),
+        }
+        match volume::Op::result(self.ask(self.writer, volume::Op::Attach { name: NAME.into() })?) {
+            Some(Ok(volume::Reply::Attached(info))) if info.size == size => Ok(()),
             other => Err(self.odd("attach", format!("{other:?}"))),
         }
     }

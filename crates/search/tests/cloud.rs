@@ -48,8 +48,11 @@ fn sizes_that_do_not_fit_are_refused_with_the_rule() {
     let divided = refused(&mut r, create("a", 64 << 20, 64 << 10, 2));
     assert!(matches!(divided, VolumeError::CloudRoom { promised: 0, limit, .. } if limit > 1 << 20), "{divided:?}");
     assert!(r.ask(create("a", size, 512 << 10, 2)).is_ok());
-    let fixed = VolumeError::CloudFixed { name: "a".into() };
-    assert_eq!(refused(&mut r, admin::Op::VolumeGrow { name: "a".into(), size: 2 << 20 }), fixed);
+    let grow = |size| admin::Op::VolumeGrow { name: "a".into(), size };
+    assert_eq!(refused(&mut r, grow(size - 4096)), VolumeError::Shrink { size: size - 4096, current: size });
+    assert_eq!(refused(&mut r, grow(size + 1000)), VolumeError::BadSize { size: size + 1000 });
+    let huge = refused(&mut r, grow(1 << 40));
+    assert!(matches!(huge, VolumeError::OverPromise { promised: 0, .. }), "{huge:?}");
     assert_eq!(refused(&mut r, create("a", size, 512 << 10, 2)), VolumeError::Duplicate { name: "a".into() });
 }
 
@@ -107,7 +110,8 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
             assert_eq!(run(&plan).hash, report.hash, "the same seed is the same run");
         }
     }
-    let must: [TracePoint; 9] = [
+    let must: [TracePoint; 10] = [
+        t::GROWN,
         t::EPOCH_BEGUN,
         t::ADOPTED,
         t::FENCED,

@@ -98,7 +98,7 @@ fn get_nodes(r: &mut Reader<'_>) -> Result<Vec<NodeId>, DecodeError> {
     (0..count).map(|_| NodeId::get(r)).collect()
 }
 
-wire_struct!(Shape { bytes, segment, stripe, log_copies });
+wire_struct!(Shape { bytes, segment, stripe, log_copies, segments });
 wire_struct!(Backing { generation, parents });
 wire_list!(VolumeId, "generations", GENERATIONS_MAX as u32, 4);
 wire_struct!(EntryId { serial, generation });

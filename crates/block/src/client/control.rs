@@ -28,7 +28,7 @@ impl VolumeClient {
             Control::AdminReply(result) => self.on_admin_reply(now, tag, result, fx),
             Control::VolumeChanged { volume, size } => {
                 if let Some(&v) = self.volume_index.get(&volume) {
-                    self.volumes[v as usize].grow(size);
+                    self.grow(v, size);
                 }
             }
             Control::VolumeLimited { volume, limits } => {
@@ -37,6 +37,14 @@ impl VolumeClient {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The volume is larger now.
+    fn grow(&mut self, v: u32, size: u64) {
+        self.volumes[v as usize].grow(size);
+        if !mutant!("block.disk.not-grown") {
+            self.grow_disk(self.volumes[v as usize].info.id, size);
         }
     }
 
@@ -123,7 +131,7 @@ impl VolumeClient {
                 let pending = &mut self.pending[p as usize];
                 if let Some(v) = held {
                     pending.volume = v;
-                    self.volumes[v as usize].grow(info.size);
+                    self.grow(v, info.size);
                     self.volumes[v as usize].limit(info.limits);
                     return self.finish_if_done(p, fx);
                 }

@@ -169,6 +169,11 @@ impl VolumeClient {
         disk.handle(now, Event::Timer, fx);
         self.disks.insert(id, disk);
     }
+    pub(super) fn grow_disk(&mut self, id: VolumeId, size: u64) {
+        if let Some(disk) = self.disks.get_mut(&id) {
+            disk.vdisk.grow(size);
+        }
+    }
     /// Its requests fail: another writer has the volume.
     fn fail_all(&mut self, v: u32, disk: Disk, fx: &mut Effects) {
         let error = self.volumes[v as usize].fenced_error();

@@ -30,6 +30,21 @@ pub struct Shape {
     pub stripe: u32,
     /// Copies of a log entry: 2, or 1 as in the paper.
     pub log_copies: u8,
+    /// As many as the volume had segments when it was created. When it grows they do, so that no stripe changes its segment.
+    pub segments: u32,
+}
+
+impl Shape {
+    /// Of a new volume.
+    pub const fn new(bytes: u64, segment: u64, stripe: u32, log_copies: u8) -> Shape {
+        let number = bytes.div_ceil(if segment == 0 { 1 } else { segment });
+        let segments = if number > u32::MAX as u64 { u32::MAX } else { number as u32 };
+        Shape { bytes, segment, stripe, log_copies, segments }
+    }
+    /// With another size.
+    pub fn resized(self, bytes: u64) -> Shape {
+        Shape { bytes, ..self }
+    }
 }
 
 /// Where a volume's stripes are. Each generation has the addresses of a direct volume of this number in the volume's sets. Stripes

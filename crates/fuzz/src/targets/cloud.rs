@@ -14,7 +14,7 @@ use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
 use crate::corrupt::{corrupt, rest};
 use crate::cost::within;
 
-const SHAPE: Shape = Shape { bytes: 1 << 30, segment: 64 << 20, stripe: 64 << 10, log_copies: 2 };
+const SHAPE: Shape = Shape::new(1 << 30, 64 << 20, 64 << 10, 2);
 
 pub(super) fn record(input: &[u8]) {
     _ = choose(&mut Unstructured::new(input));

@@ -203,10 +203,11 @@ fn volume(u: &mut Unstructured<'_>, any: bool) -> Result<VolumeRecord> {
     let (whole, blocks) = (u.arbitrary()?, u64::from(u.arbitrary::<u16>()?) + 1);
     let size = if whole { blocks * 4096 } else { u.arbitrary()? };
     let kind: Option<bool> = if whole { u.arbitrary()? } else { None };
-    let shape = Shape { bytes: size, segment: 1 << 30, stripe: 64 << 10, log_copies: 2 };
+    let shape = Shape::new(size, 1 << 30, 64 << 10, 2);
     Ok(VolumeRecord {
         cloud: kind.filter(|disk| *disk).map(|_| shape),
         disk: kind.filter(|disk| !*disk).map(|_| VolumeId(7)),
+        frozen_bytes: None,
         base: kind.map(|_| VolumeId(8)),
         id: VolumeId(number(u, any, 6)?),
         name: u.choose(&["", "vm0", "vm1", "\u{e4}", "a name"])?.to_string().into(),

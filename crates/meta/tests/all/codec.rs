@@ -32,6 +32,7 @@ fn volume() -> VolumeRecord {
         to_clear: vec![SetId(1)],
         cloud: None,
         disk: None,
+        frozen_bytes: None,
         base: None,
         attaches: vec![AttachRecord { client: Incarnation(9), request: 11, attach: 2 }],
     }

@@ -356,6 +356,51 @@ fn a_rollback_waits_for_the_client_to_leave_and_keeps_the_snapshots() {
 }
 
 #[test]
+fn a_disk_grows_and_its_snapshots_keep_their_sizes() {
+    let mut d = Disks::attached();
+    let grow = |name: &str, mib: u64| admin::Op::VolumeGrow { name: name.into(), size: mib * MIB };
+    let clone = |snapshot: &str, name: &str| admin::Op::VolumeClone { snapshot: snapshot.into(), name: name.into() };
+    let begun = d.view.clone().expect("a view").epoch;
+    d.snapshot("disk@a").expect("begun");
+    assert_eq!(refusal(d.admin(grow("disk", 100))), VolumeError::BeingMade { name: "disk@a".into() });
+    d.run(LEASE);
+    d.admin(grow("disk", 100)).expect("grown");
+    d.run(LEASE);
+    let view = d.view.clone().expect("a view");
+    assert!(view.epoch > begun && view.segments.len() == 4, "as many segments as before");
+    d.snapshot("disk@b").expect("begun");
+    d.run(LEASE);
+    d.admin(grow("disk", 200)).expect("grown");
+    d.restart();
+    d.run(LEASE * 3);
+    let sizes = |d: &mut Disks| d.list().iter().map(|s| (s.name.to_string(), s.size / MIB)).collect::<Vec<_>>();
+    let kept = vec![("disk@a".into(), 64), ("disk@b".into(), 100)];
+    assert_eq!(sizes(&mut d), kept);
+    let info = |d: &mut Disks, name: &str| match d.admin(admin::Op::VolumeInfo { name: name.into() }) {
+        Ok(admin::Reply::Volume(v)) => v,
+        other => panic!("{name}: {other:?}"),
+    };
+    let of_b = info(&mut d, "disk@b");
+    let shape = of_b.frozen.expect("a snapshot").shape;
+    assert_eq!((of_b.size, shape.bytes, shape.segments), (100 * MIB, 100 * MIB, 4), "a reader's");
+    assert_eq!(info(&mut d, "disk").size, 200 * MIB);
+    d.admin(clone("disk@a", "copy")).expect("cloned");
+    assert_eq!(info(&mut d, "copy").size, 64 * MIB);
+    let smaller = VolumeError::Shrink { size: 100 * MIB, current: 200 * MIB };
+    assert_eq!(refusal(d.admin(grow("disk", 100))), smaller);
+    d.admin(admin::Op::VolumeRelease { volume: view.volume, attach: 1 }).expect("released");
+    d.admin(admin::Op::VolumeRollback { snapshot: "disk@b".into() }).expect("rolled back");
+    assert_eq!(info(&mut d, "disk").size, 100 * MIB, "the snapshot's size");
+    assert_eq!(sizes(&mut d), kept);
+    d.restart();
+    assert_eq!(sizes(&mut d), kept);
+    d.admin(grow("disk", 300)).expect("grown");
+    assert_eq!(sizes(&mut d), kept);
+    let promise = refusal(d.admin(grow("disk", 1 << 30)));
+    assert!(matches!(promise, VolumeError::OverPromise { .. }), "{promise:?}");
+}
+
+#[test]
 fn bytes_are_own_until_something_else_needs_them() {
     let mut d = Disks::new();
     let current =

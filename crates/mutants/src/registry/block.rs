@@ -7,6 +7,7 @@ const UNITS: &[&str] = &["block"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
+    m("block.disk.not-grown", "26", &[], &["search"], "A client that has a cloud disk attached does not reach the end to which it grew.").tested(),
     m("block.order.none", "8", FEW, UNITS, "Overlapping mutations go out in any order."),
     m("block.fua.dropped", "12", ONE, UNITS, "FUA writes go out as others."),
     m("block.flush.one-set", "12", CUTS, UNITS, "A flush goes to the first set only."),

@@ -55,6 +55,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.snapshot.ancestor-dropped", "27", &[], UNITS, "A generation is dropped that a later one of a disk or a snapshot needs.").tested(),
     m("meta.snapshot.forgotten", "27", &[], UNITS, "After a restart a snapshot that the role makes loses its name.").tested(),
     m("meta.snapshot.given-up-decided", "27", &[], UNITS, "A snapshot whose record is under way is given up.").tested(),
+    m("meta.snapshot.grows", "27", &[], UNITS, "A snapshot has the size that its disk grew to later.").tested(),
     m("meta.snapshot.never-given-up", "27", &[], UNITS, "A snapshot that is not made in time holds up stable writes for ever.").tested(),
     m("meta.snapshot.read-unmade", "27", &[], UNITS, "A snapshot is read and cloned before its generation is frozen.").tested(),
     m("meta.snapshot.removed-with-clones", "27", &[], UNITS, "A snapshot is removed of which there are clones.").tested(),

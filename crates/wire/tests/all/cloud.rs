@@ -63,7 +63,7 @@ fn view() -> View {
 
 fn samples() -> Vec<(&'static str, Message)> {
     let (incarnation, drive, segment) = (Incarnation(2), DriveId(0xabc), 7);
-    let shape = Shape { bytes: 1 << 40, segment: 64 << 30, stripe: 64 << 10, log_copies: 2 };
+    let shape = Shape::new(1 << 40, 64 << 30, 64 << 10, 2);
     let zeroes = Write { contents: Contents::Zeroes, ..write() };
     let discard = Write { contents: Contents::Discarded, ..write() };
     let backing = Backing { generation: VolumeId(6), parents: vec![VolumeId(5)] };

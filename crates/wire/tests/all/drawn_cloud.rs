@@ -59,7 +59,7 @@ impl Draw {
 
     pub(super) fn shape(&mut self) -> Shape {
         let (bytes, segment, stripe) = (self.u64(), self.u64(), self.u32());
-        Shape { bytes, segment, stripe, log_copies: self.u32() as u8 }
+        Shape { bytes, segment, stripe, log_copies: self.u32() as u8, segments: self.u32() }
     }
     fn backing(&mut self) -> Backing {
         Backing { generation: VolumeId(self.u32()), parents: self.list(3, |d| VolumeId(d.u32())) }
