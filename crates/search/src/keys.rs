@@ -147,8 +147,8 @@ pub enum Violation {
     Network(String),
     #[error("server {server}: {problem}")]
     Store { server: u32, problem: String },
-    #[error("not whole for {PATIENCE} without faults: {0}")]
-    NotWhole(String),
+    #[error("not whole for {PATIENCE} without faults: {what}; {state:?}")]
+    NotWhole { what: String, state: Vec<String> },
 }
 
 /// A run.
@@ -271,7 +271,7 @@ impl Run {
         let until = self.sim.now() + PATIENCE;
         while let Err(what) = self.whole() {
             if self.sim.now() > until {
-                return Err(Violation::NotWhole(what));
+                return Err(Violation::NotWhole { what, state: self.described() });
             }
             self.pass(Span::from_millis(50))?;
         }
@@ -391,7 +391,8 @@ impl Run {
         let Some(s) = self.service(server) else { return format!("server {server} does not run") };
         let undecided = s.key_node().map(|n| (0..64).map(|p| n.undecided(Partition(p))).sum::<usize>());
         let space = s.store().map(rackweave_kv::store::Store::space);
-        format!("server {server}: refused: {:?}, undecided: {undecided:?}, {space:?}", s.refused())
+        let run = s.key_node().map(|n| (n.incarnation(), n.partitions()));
+        format!("server {server}: refused: {:?}, {run:?}, undecided: {undecided:?}, {space:?}", s.refused())
     }
     fn partition(&self, n: u32) -> Partition {
         partition(&key(n), 6)
@@ -416,6 +417,9 @@ impl Run {
         for i in 0..self.plan.servers {
             if let Some(Err(e)) = self.sim.server(i).map(rackweave_server::Server::check) {
                 return Err(Violation::Bound(format!("server {i}: {e}")));
+            }
+            if let Some(problem) = self.service(i).and_then(KeyService::refused) {
+                return Err(Violation::Store { server: i, problem: problem.to_string() });
             }
         }
         if self.sim.has_replies() {

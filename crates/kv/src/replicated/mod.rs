@@ -234,6 +234,7 @@ impl<N: Logged> LogService<N> {
         let now = cx.now;
         let opened = cx.ssd.with_log(now, self.vssd, cx.out, |manager, inner, out| {
             let broken = mutant!("kv.store.loses-tombstones").then_some(Broken::LoseTombstones);
+            let broken = broken.or(mutant!("kv.store.segments-overlap").then_some(Broken::OverlapSegments));
             let broken = broken.or(mutant!("kv.answer.before-durable").then_some(Broken::AckBeforeForce));
             let cfg = StoreConfig { on_request: true, broken, ..StoreConfig::new(inner, USER) };
             Store::open(cfg, &mut Flash { now, manager, out })

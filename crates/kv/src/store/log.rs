@@ -120,6 +120,8 @@ pub(super) struct Log {
     /// Keys with forced changes that are not durable, with the end position of the last of them.
     locked: BTreeMap<Key, Pos>,
     syncing: bool,
+    /// The last segment whose pages may be written: all before it are durable, so that a power cut leaves a prefix of the log.
+    begun: u64,
     /// Position up to which the log must be programmed, and the pending flush.
     wanted: Pos,
     flushing: Pos,
@@ -143,6 +145,7 @@ impl Log {
         let here = Pos { segment: number, offset: 0 };
         (self.next_number, self.end, self.cut, self.written) = (number, here, here, here);
         (self.synced, self.wanted, self.flushing) = (here, here, here);
+        self.begun = number - 1;
     }
     pub(super) fn head_number(&self) -> u64 {
         self.head.as_ref().map_or(self.next_number, |h| h.number)
@@ -402,15 +405,18 @@ impl Store {
             self.log.flush(self.page);
         }
         let covers = self.log.written;
-        if !self.log.syncing && self.log.waiting.front().is_some_and(|w| w.end <= covers) {
-            let token = self.token(Io::CommitSync { covers, freed: self.freed });
+        let begins = self.next_segment().filter(|_| self.log.writing.is_empty());
+        let due = begins.is_some() || self.log.waiting.front().is_some_and(|w| w.end <= covers);
+        if !self.log.syncing && due {
+            let token = self.token(Io::CommitSync { covers, freed: self.freed, begins });
             self.log.syncing = true;
             self.stats.commits += 1;
             fx.manager.sync(fx.now, token, fx.out);
         }
     }
-    pub(super) fn committed(&mut self, covers: Pos) {
+    pub(super) fn committed(&mut self, covers: Pos, begins: Option<u64>) {
         self.log.syncing = false;
+        self.log.begun = self.log.begun.max(begins.unwrap_or(0));
         self.log.synced = self.log.synced.max(covers);
         while self.log.waiting.front().is_some_and(|w| w.end <= covers) {
             let Some(w) = self.log.waiting.pop_front() else { break };
@@ -423,9 +429,15 @@ impl Store {
         }
         self.read_unlocked();
     }
+    /// The segment whose first pages wait until all before it is durable: a power cut may take pages of one block, and leave
+    /// those of another that were written later.
+    fn next_segment(&self) -> Option<u64> {
+        let first = self.log.queue.front().filter(|_| self.cfg.broken != Some(Broken::OverlapSegments))?;
+        Some(first.end.segment).filter(|n| *n > self.log.begun)
+    }
     /// Submits pages to the drive.
     pub(super) fn write(&mut self, fx: &mut Flash<'_>) {
-        while self.log.writing.len() < WRITES_MAX && self.failed.is_none() {
+        while self.log.writing.len() < WRITES_MAX && self.failed.is_none() && self.next_segment().is_none() {
             let Some(mut c) = self.log.queue.pop_front() else { return };
             let token = self.token(Io::Write);
             let at = (self.cfg.vssd, self.block(c.block));

@@ -12,6 +12,8 @@
 //! # Power cuts
 //! - *Order.* Of two records of a key, the later one in the log counts. Compaction moves a record to the log's head only
 //!   while it is its key's newest, so the rule holds for moved records, too.
+//! - *Prefix.* A power cut leaves a prefix of the log: a segment is written when all before it is durable, and recovery ends
+//!   a segment at its first damaged page. Of changes of several keys, the earlier ones are therefore there.
 //! - *Force.* A forced put is answered after a sync that began when every byte of the log up to it was programmed. Gets
 //!   of its key wait until then, so no value is returned that a power cut may still undo.
 //! - *Compaction.* A block is freed when every byte of the log up to the end of its compaction is programmed: the drive
@@ -95,6 +97,8 @@ pub enum Broken {
     CheckpointEarly,
     /// Recovery takes the records of a batch whose end is missing.
     SplitBatch,
+    /// Writes pages of a segment before all of the log before it is durable.
+    OverlapSegments,
 }
 
 #[derive(Clone, Debug)]
@@ -233,9 +237,18 @@ enum Io {
     Chunk,
     Alloc,
     PieceAlloc,
-    CommitSync { covers: Pos, freed: u64 },
-    PieceSync { freed: u64 },
-    FreedSync { freed: u64 },
+    /// `begins`: the segment whose pages may be written then.
+    CommitSync {
+        covers: Pos,
+        freed: u64,
+        begins: Option<u64>,
+    },
+    PieceSync {
+        freed: u64,
+    },
+    FreedSync {
+        freed: u64,
+    },
 }
 
 /// A key-value store on a vSSD. See the [module](self).
@@ -500,10 +513,10 @@ impl Store {
                 Ok(block) => self.checkpoint.allocated(block),
                 Err(e) => self.fail(e),
             },
-            (Io::CommitSync { covers, freed }, Done::Synced { result, .. }) => match result {
+            (Io::CommitSync { covers, freed, begins }, Done::Synced { result, .. }) => match result {
                 Ok(()) => {
                     self.freed_durably = self.freed_durably.max(freed);
-                    self.committed(covers);
+                    self.committed(covers, begins);
                 }
                 Err(e) => self.fail(e.into()),
             },

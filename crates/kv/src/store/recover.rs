@@ -50,7 +50,7 @@ pub(super) struct Recovery {
     /// Segments of the log by number: block, bytes written.
     log: BTreeMap<u64, (u32, u32)>,
     checkpoints: BTreeMap<u64, Vec<Part>>,
-    /// Blocks of checkpoints that are not the newest complete one.
+    /// Blocks of checkpoints that are not the newest complete one, and blocks without contents.
     stale: Vec<Block>,
     stage: Stage,
     /// The block being read.
@@ -69,17 +69,20 @@ pub(super) struct Recovery {
 impl Store {
     pub(super) fn recover(&mut self, fx: &mut Flash<'_>) -> Result<(), OpenError> {
         let vssd = self.cfg.vssd;
-        let (mut blocks, mut from) = (Vec::new(), 0);
+        let (mut blocks, mut stale, mut from) = (Vec::new(), Vec::new(), 0);
         while let Some(block) = fx.manager.next_block(vssd, from)? {
             from = block.index + 1;
-            blocks.push((block, fx.manager.block(block)?.written as u32));
+            match fx.manager.block(block)?.written as u32 {
+                0 => stale.push(block),
+                written => blocks.push((block, written)),
+            }
         }
         self.recovery = Some(Box::new(Recovery {
             blocks,
             under_way: 0,
             log: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
-            stale: Vec::new(),
+            stale,
             stage: Stage::Heads,
             reading: 0,
             scanner: None,

@@ -53,3 +53,7 @@ fn a_checkpoint_completed_early_is_caught() {
 fn a_batch_that_recovery_splits_is_caught() {
     caught(Broken::SplitBatch);
 }
+#[test]
+fn a_segment_written_before_the_last_is_durable_is_caught() {
+    caught(Broken::OverlapSegments);
+}

@@ -14,6 +14,8 @@ use rackweave_kv::store::{Answer, Broken, Durability, Flash, PutError, Store, St
 
 use crate::power_drive::PowerDrive;
 
+mod order;
+
 /// 2 channels of 2 dies of 22 blocks of 4 pages of 8 KiB: a channel-isolated store has 19 blocks of 64 KiB.
 pub fn config() -> ManagerConfig {
     let mut p = Profile::builtin("p-ssd").expect("built in");
@@ -110,6 +112,8 @@ struct Change {
     forced: bool,
     /// The change was refused.
     void: bool,
+    /// Changes of a store have rising tokens; the initial value has zero.
+    token: u64,
 }
 
 /// Changes of a key, in the order of the requests; the first is the initial value.
@@ -124,7 +128,7 @@ struct History {
 
 impl History {
     fn of(value: Option<Bytes>) -> History {
-        History { changes: vec![Change { value, forced: true, void: false }], durable: 0, answered: 0 }
+        History { changes: vec![Change { value, forced: true, void: false, token: 0 }], durable: 0, answered: 0 }
     }
     /// The newest change from `first` on that leaves this value.
     fn find(&self, first: usize, value: Option<&Bytes>) -> Option<usize> {
@@ -399,7 +403,7 @@ impl Run {
         let mut parts = Vec::new();
         for (key, value) in &changes {
             let h = self.sides[side].keys.get_mut(key).expect("known");
-            h.changes.push(Change { value: value.clone(), forced: true, void: false });
+            h.changes.push(Change { value: value.clone(), forced: true, void: false, token });
             parts.push((key.clone(), h.changes.len() - 1));
         }
         self.sides[side].asked.insert(token, Asked::Batch(parts.clone()));
@@ -419,7 +423,7 @@ impl Run {
         let forced = self.drive.rng.chance(0.6);
         let durability = if forced { Durability::Forced } else { Durability::Buffered };
         let h = self.sides[side].keys.get_mut(&key).expect("known");
-        h.changes.push(Change { value: value.clone(), forced, void: false });
+        h.changes.push(Change { value: value.clone(), forced, void: false, token });
         let index = h.changes.len() - 1;
         self.sides[side].asked.insert(token, Asked::Change { key: key.clone(), index });
         let taken = match value {
@@ -528,6 +532,7 @@ impl Run {
         if loaded != there.collect() {
             return Err(format!("a load of {} brings other keys or values than gets do", self.sides[side].vssd));
         }
+        self.sides[side].in_order(&found)?;
         self.sides[side].whole_batches(&found, &mut self.seen)?;
         let s = &mut self.sides[side];
         for (key, value) in found {
