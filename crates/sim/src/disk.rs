@@ -17,6 +17,8 @@ use rackweave_core::device::{
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::{BLOCK, BlockAddr, Payload, Rng};
 
+use crate::meta_area::MetaArea;
+
 /// Unit in which a checkpoint write is kept or lost.
 const META_SECTOR: usize = 512;
 /// Violations kept for the report; the first one matters most.
@@ -58,7 +60,7 @@ impl BlockImage {
 #[derive(Clone, Debug, Default)]
 struct Image {
     blocks: Vec<Rc<BlockImage>>,
-    meta: Rc<Vec<u8>>,
+    meta: MetaArea,
 }
 
 impl Image {
@@ -72,14 +74,6 @@ impl Image {
         }
         Rc::make_mut(&mut self.blocks[b])
     }
-    fn write_meta(&mut self, offset: u64, data: &[u8]) {
-        let meta = Rc::make_mut(&mut self.meta);
-        let end = offset as usize + data.len();
-        if meta.len() < end {
-            meta.resize(end, 0);
-        }
-        meta[offset as usize..end].copy_from_slice(data);
-    }
     fn apply(&mut self, c: &Change) {
         match c {
             Change::Program { page, image } => {
@@ -92,7 +86,7 @@ impl Image {
                 let b = self.block_mut(*block);
                 (b.bad, b.pages) = (true, Vec::new());
             }
-            Change::Meta { offset, data } => self.write_meta(*offset, data),
+            Change::Meta { offset, data } => self.meta.write(*offset, data),
         }
     }
     fn apply_torn(&mut self, c: &Change, rng: &mut Rng) {
@@ -116,7 +110,7 @@ impl Image {
             Change::Meta { offset, data } => {
                 for (i, sector) in data.chunks(META_SECTOR).enumerate() {
                     if rng.chance(0.5) {
-                        self.write_meta(offset + (i * META_SECTOR) as u64, sector);
+                        self.meta.write(offset + (i * META_SECTOR) as u64, sector);
                     }
                 }
             }
@@ -392,16 +386,14 @@ impl FaultDisk {
 
     /// Changes a byte in the used part of the checkpoint area; false if it is empty.
     pub fn corrupt_checkpoint(&mut self, rng: &mut Rng) -> bool {
-        let written = |s: &[u8]| s.iter().any(|&b| b != 0);
-        let sectors: Vec<usize> =
-            self.durable.meta.chunks(META_SECTOR).enumerate().filter(|s| written(s.1)).map(|s| s.0).collect();
+        let sectors = self.durable.meta.written(META_SECTOR);
         if sectors.is_empty() {
             return false;
         }
         let at = rng.pick(&sectors) * META_SECTOR + rng.below(META_SECTOR as u64) as usize;
         for image in [&mut self.live, &mut self.durable] {
-            let byte = image.meta.get(at).copied().unwrap_or(0);
-            image.write_meta(at as u64, &[byte ^ 0x40]);
+            let byte = image.meta.byte(at);
+            image.meta.write(at as u64, &[byte ^ 0x40]);
         }
         true
     }
@@ -410,8 +402,8 @@ impl FaultDisk {
     pub fn flip_meta(&mut self, at: u64, len: usize) {
         for image in [&mut self.live, &mut self.durable] {
             let from = at as usize;
-            let bytes: Vec<u8> = (from..from + len).map(|i| image.meta.get(i).copied().unwrap_or(0) ^ 0x15).collect();
-            image.write_meta(at, &bytes);
+            let bytes: Vec<u8> = (from..from + len).map(|i| image.meta.byte(i) ^ 0x15).collect();
+            image.meta.write(at, &bytes);
         }
     }
 
@@ -562,12 +554,7 @@ impl FaultDisk {
             DeviceOp::ReadPage { page } => Ok(DeviceData::Page(written(*page)?.slots[..].into())),
             DeviceOp::ReadSpares { block } => Ok(self.spares(*block)),
             DeviceOp::ReadOob { block } => Ok(self.oob(*block)),
-            DeviceOp::ReadMeta { offset, len } => {
-                let meta = &self.live.meta;
-                let from = (*offset as usize).min(meta.len());
-                let to = (from + *len as usize).min(meta.len());
-                Ok(DeviceData::Meta(Bytes::copy_from_slice(&meta[from..to])))
-            }
+            DeviceOp::ReadMeta { offset, len } => Ok(DeviceData::Meta(self.live.meta.read(*offset, *len as usize))),
             DeviceOp::Program { .. }
             | DeviceOp::Erase { .. }
             | DeviceOp::MarkBad { .. }

@@ -8,6 +8,7 @@ mod cpu;
 pub mod disk;
 pub mod engine;
 mod message;
+mod meta_area;
 pub mod net;
 pub mod queue;
 pub mod scripted;
