@@ -43,13 +43,14 @@ struct Copies<'a> {
 }
 
 impl<'a> Copies<'a> {
-    /// Blocks of the vSSD with this `owner` ([`rackweave_core::device::BlockOob::owner`]).
-    fn read(disk: &'a FaultDisk, owner: u32, volume: VolumeId) -> Copies<'a> {
+    /// Of the vSSD with this `owner` ([`rackweave_core::device::BlockOob::owner`]), the `wanted` blocks, in order.
+    fn read(disk: &'a FaultDisk, owner: u32, volume: VolumeId, wanted: &[u32]) -> Copies<'a> {
         let mut copies = Copies::default();
+        let is_wanted = |block: u32| wanted.binary_search(&block).is_ok();
         for r in disk.remnants().filter(|r| r.slot.record.owner == owner) {
             let record = &r.slot.record;
             match record.kind {
-                SlotKind::Data if record.addr.volume == volume => {
+                SlotKind::Data if record.addr.volume == volume && is_wanted(record.addr.block) => {
                     let found = Found { version: record.version.0, certain: r.certain, contents: Some(r.slot) };
                     copies.blocks.entry(record.addr.block).or_default().push(found);
                 }
@@ -116,11 +117,14 @@ impl Run<'_> {
             if promised.is_empty() {
                 continue;
             }
+            let mut wanted: Vec<u32> = promised.iter().map(|p| locate(p.sector).1 as u32).collect();
+            wanted.sort_unstable();
+            wanted.dedup();
             for server in self.members_of(set) {
                 let Some(owner) = self.owner_of(set, server) else { continue };
                 let history = &self.history;
                 let Some(disk) = self.sim.disk(server) else { continue };
-                let copies = Copies::read(disk, owner, id);
+                let copies = Copies::read(disk, owner, id, &wanted);
                 let mut possible = Possible { block: u32::MAX, copies: Vec::new(), ranges: Vec::new(), absent: true };
                 for p in &promised {
                     let block = locate(p.sector).1 as u32;
