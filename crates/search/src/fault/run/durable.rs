@@ -4,6 +4,7 @@
 //! device's contents are read without the page layer: pages covered by a sync, in blocks without an erase in flight,
 //! certainly remain; all else may or may not.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
 use rackweave_block::Striping;
@@ -24,13 +25,16 @@ struct Found<'a> {
     certain: bool,
     /// `None` for a range record, which reads as zeroes.
     contents: Option<&'a Slot>,
+    /// Whether the contents have their checksum, once that was asked: the answer is of all sectors.
+    sound: OnceCell<bool>,
 }
 
 impl Found<'_> {
     /// Value of sector `i` of the block; `None` if it has none.
     fn value(&self, i: u32) -> Option<u64> {
         let Some(slot) = self.contents else { return Some(Payload::zero(rackweave_core::BLOCK).identity(i)) };
-        (slot.data.crc32c() == slot.record.crc).then(|| slot.data.identity(i))
+        let sound = self.sound.get_or_init(|| slot.data.crc32c() == slot.record.crc);
+        sound.then(|| slot.data.identity(i))
     }
 }
 
@@ -51,7 +55,8 @@ impl<'a> Copies<'a> {
             let record = &r.slot.record;
             match record.kind {
                 SlotKind::Data if record.addr.volume == volume && is_wanted(record.addr.block) => {
-                    let found = Found { version: record.version.0, certain: r.certain, contents: Some(r.slot) };
+                    let (version, certain) = (record.version.0, r.certain);
+                    let found = Found { version, certain, contents: Some(r.slot), sound: OnceCell::new() };
                     copies.blocks.entry(record.addr.block).or_default().push(found);
                 }
                 SlotKind::Ranges => {
