@@ -1,7 +1,7 @@
 //! Commands about snapshots of cloud disks.
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rackweave_core::admin::{self, SnapshotInfo};
 use rackweave_net::ask::Target;
@@ -13,6 +13,8 @@ use crate::{Failure, show, transfer};
 
 /// How often a snapshot that is being made is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the bytes of a disk that is being flattened are shown at most.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 fn list(way: &Target, volume: Option<&str>) -> Result<Vec<SnapshotInfo>, Failure> {
     match ask(way, admin::Op::SnapshotList { volume: volume.map(Into::into) })? {
@@ -34,6 +36,28 @@ fn make(way: &Target, volume: &str, name: &str) -> Result<SnapshotInfo, Failure>
                 let why = "servers did not answer, or a replica set has no room; the disk goes on without it";
                 return Err(Refused::Because(format!("snapshot {snapshot:?} was given up: {why}")).into());
             }
+        }
+    }
+}
+
+/// Flattens a disk, and waits until that is done. An interrupted command leaves the rack to go on.
+fn flatten(way: &Target, name: &str, json: &Json) -> Result<(), Failure> {
+    let mut shown = (String::new(), Instant::now());
+    loop {
+        match ask(way, admin::Op::VolumeFlatten { name: name.into() })? {
+            Answer::Done => {
+                return print(json, &serde_json::json!({ "name": name }), &format!("{name} shares nothing"));
+            }
+            Answer::Use(all) => {
+                let own = all.first().map_or(0, |v| v.own);
+                let line = format!("{name}: {} on flash are its own", show::mib(own));
+                if line != shown.0 && Instant::now() >= shown.1 {
+                    eprintln!("{line}");
+                    shown = (line, Instant::now() + PROGRESS_INTERVAL);
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            _ => return Err(Refused::Unexpected.into()),
         }
     }
 }
@@ -60,6 +84,7 @@ pub fn volume(way: &Target, command: &CloudVolume) -> Result<(), Failure> {
         CloudVolume::Rollback { snapshot, json } => {
             (admin::Op::VolumeRollback { snapshot: snapshot.as_str().into() }, json)
         }
+        CloudVolume::Flatten { name, json } => return flatten(way, name, json),
         CloudVolume::Export { volume, file, json } => return transfer::export(way, volume, file, json),
         CloudVolume::Import { file, name, cloud, json } => return transfer::import(way, file, name, cloud, json),
         CloudVolume::Du { name, json } => (admin::Op::VolumeUse { name: name.as_str().into() }, json),

@@ -95,7 +95,7 @@ impl Recovery<'_> {
             adopted,
             next,
             log_copies: self.record.shape.log_copies,
-            fork: self.record.fork.map(|_| Serial(next.0 - 1)),
+            fork: self.record.fork().map(|_| Serial(next.0 - 1)),
         };
         Ok((view, voids))
     }

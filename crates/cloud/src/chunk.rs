@@ -35,6 +35,8 @@ pub struct Shares {
     /// Sectors of a stripe.
     pub stripe: u32,
     pub backing: Backing,
+    /// All stripes are to be in the current generation.
+    pub flattens: bool,
 }
 
 /// The first block of a set that blocks of maps have: a disk's share of a set is below.

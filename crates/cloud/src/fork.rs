@@ -36,8 +36,11 @@ impl Drain {
 }
 
 impl Segment {
-    /// Whether all that it has of the snapshot is durable in the storage layer.
+    /// Whether all that it has of the snapshot is durable in the storage layer, or all of its stripes are in the current generation.
     fn is_drained(&self, ctx: &Ctx) -> bool {
+        if self.flattened.is_some() {
+            return self.is_flat();
+        }
         let (Some(lead), Some(drain)) = (&self.lead, self.drain) else { return false };
         let merged = lead.committed >= drain.last || mutant!("cloud.fork.unmerged");
         let moved = self.overlay.is_empty() && lead.moves.is_idle() || mutant!("cloud.fork.not-moved");

@@ -12,12 +12,12 @@ use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, 
 
 use crate::adoption::{Recovery, Report, Waits};
 use crate::config::Config;
-use crate::meta_record::{self, MetaRecord, VolumeRecord};
+use crate::meta_record::{self, Change, MetaRecord, VolumeRecord};
 use crate::msg::{Body, Packet};
 use crate::record::RecordError;
 use crate::stripe::{Shape, Striping, StripingError};
 use crate::trace::{
-    ADOPTED, EPOCH_BEGUN, FORK_ABORTED, FORK_DECIDED, FORKED, GROWN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED,
+    ADOPTED, EPOCH_BEGUN, FLATTENED, FORK_ABORTED, FORK_DECIDED, FORKED, GROWN, LEFT_OUT, RECOVERY_WAITS, VOID_ADOPTED,
 };
 use crate::view::View;
 
@@ -102,7 +102,8 @@ impl VolumeState {
     }
     fn seal(&self) -> Body {
         let backing = self.record.backing.clone();
-        Body::Seal { shape: self.record.shape, sets: self.sets.clone(), backing }
+        let flattens = self.record.change == Some(Change::Flatten);
+        Body::Seal { shape: self.record.shape, sets: self.sets.clone(), backing, flattens }
     }
 }
 
@@ -342,7 +343,7 @@ impl Meta {
     /// generations as it can.
     pub fn snapshot(&mut self, id: VolumeId, next: VolumeId, fx: &mut Effects<Packet>) -> bool {
         let Some(v) = self.volumes.get_mut(&id) else { return false };
-        if v.record.fork.is_some() || v.record.backing.parents.len() >= GENERATIONS_MAX {
+        if v.record.change.is_some() || v.record.backing.parents.len() >= GENERATIONS_MAX {
             return false;
         }
         if v.record.epoch == Epoch(0) {
@@ -352,9 +353,22 @@ impl Meta {
             self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::Forked(id));
             return true;
         }
-        v.record.fork = Some(next);
+        v.record.change = Some(Change::Fork(next));
         self.begin_epoch(id, fx);
         true
+    }
+    /// Begins to copy what a volume has in earlier generations to the current one, which is the only one then. False: a snapshot is being made.
+    pub fn flatten(&mut self, id: VolumeId, fx: &mut Effects<Packet>) -> bool {
+        let Some(v) = self.volumes.get_mut(&id) else { return false };
+        if v.record.change.is_some() || v.record.backing.parents.is_empty() {
+            return v.record.fork().is_none();
+        }
+        v.record.change = Some(Change::Flatten);
+        self.begin_epoch(id, fx);
+        true
+    }
+    pub fn is_flattening(&self, id: VolumeId) -> bool {
+        self.volumes.get(&id).is_some_and(|v| v.record.change == Some(Change::Flatten))
     }
     /// The volume has this size from the next epoch on, which begins. Its segments stay as many as they are.
     pub fn grow(&mut self, id: VolumeId, bytes: u64, fx: &mut Effects<Packet>) {
@@ -374,16 +388,16 @@ impl Meta {
         if v.record.backing != v.backing && !mutant!("cloud.fork.given-up-late") {
             return false;
         }
-        v.record.fork = None;
+        v.record.change = v.record.change.filter(|c| *c == Change::Flatten);
         true
     }
     /// The generations of a volume as they are recorded, and the one that begins with the snapshot that is being made.
     pub fn backing(&self, id: VolumeId) -> Option<(&Backing, Option<VolumeId>)> {
-        self.volumes.get(&id).map(|v| (&v.backing, v.record.fork))
+        self.volumes.get(&id).map(|v| (&v.backing, v.record.fork()))
     }
     fn drained(&mut self, from: NodeId, (id, epoch): (VolumeId, Epoch), segment: u32, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.epoch == epoch) else { return };
-        let (Some(view), Some(next)) = (&v.published, v.record.fork) else { return };
+        let (Some(view), Some(change)) = (&v.published, v.record.change) else { return };
         if view.segments.get(segment as usize).is_none_or(|p| p.owner != from) {
             return;
         }
@@ -391,10 +405,13 @@ impl Meta {
         if v.drained.len() < view.segments.len() && !mutant!("cloud.fork.undrained") {
             return;
         }
-        let frozen = v.record.backing.generation;
-        fx.trace(FORKED, id.0.into(), frozen.0.into());
-        v.record.backing = v.record.backing.forked(next);
-        v.record.fork = None;
+        let generation = v.record.backing.generation;
+        let (point, backing) = match change {
+            Change::Fork(next) => (FORKED, v.record.backing.forked(next)),
+            Change::Flatten => (FLATTENED, Backing::of(generation)),
+        };
+        fx.trace(point, id.0.into(), generation.0.into());
+        (v.record.backing, v.record.change) = (backing, None);
         self.begin_epoch(id, fx);
     }
 
@@ -470,7 +487,8 @@ impl Meta {
                 };
                 (v.sealing, v.recording) = (None, false);
                 v.published = Some(view.clone());
-                let to: Vec<NodeId> = view.servers.iter().map(|m| m.node).chain([view.client]).collect();
+                let client = Some(view.client).filter(|_| view.client_incarnation > Incarnation(0));
+                let to: Vec<NodeId> = view.servers.iter().map(|m| m.node).chain(client).collect();
                 to.into_iter().for_each(|n| self.send(fx, n, id, epoch, Body::View(Box::new(view.clone()))));
             }
         }
@@ -489,7 +507,7 @@ impl Meta {
         for id in self.volumes.keys().copied().collect::<Vec<_>>() {
             let v = &self.volumes[&id];
             match (&v.published, &v.sealing) {
-                (Some(view), _) if view.fork.is_some() && v.record.fork.is_none() => {
+                (Some(view), _) if view.fork.is_some() && v.record.fork().is_none() => {
                     fx.trace(FORK_ABORTED, id.0.into(), 0);
                     self.begin_epoch(id, fx);
                 }

@@ -7,7 +7,7 @@
 //! option: epoch u32, revision u32, client u32, incarnation u64, merger u32, next serial u64, servers: u32 × [u32, incarnation u64, drive u64], segments:
 //! u32 × [owner u32, holders, joining], adopted: u32 × [serial u64, generation u32, first sector u64, sectors u32, copies], log copies u8, the fork's serial u64 as an
 //! option; then the backing: generation u32, parents u32 × u32; the next generation u32 as an option, if
-//! a snapshot is being made. Nodes are u32 × u32 |
+//! a snapshot is being made, or the current one's, if the volume is being flattened. Nodes are u32 × u32 |
 
 use std::collections::BTreeMap;
 
@@ -33,16 +33,31 @@ pub struct VolumeRecord {
     pub attached: BTreeMap<NodeId, Incarnation>,
     pub view: Option<View>,
     pub backing: Backing,
-    /// The generation that begins with the snapshot that is being made.
-    pub fork: Option<VolumeId>,
+    pub change: Option<Change>,
+}
+
+/// What is being done with a volume's generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A snapshot is being made, with which this generation begins.
+    Fork(VolumeId),
+    /// The current generation gets all stripes.
+    Flatten,
 }
 
 impl VolumeRecord {
+    /// The generation that begins with the snapshot that is being made.
+    pub fn fork(&self) -> Option<VolumeId> {
+        match self.change {
+            Some(Change::Fork(next)) => Some(next),
+            Some(Change::Flatten) | None => None,
+        }
+    }
     /// Of a volume that no client has attached.
     pub fn new(shape: Shape, backing: Backing) -> VolumeRecord {
         let (epoch, client, client_incarnation) = (Epoch(0), NodeId(0), Incarnation(0));
         let attached = BTreeMap::new();
-        VolumeRecord { shape, epoch, client, client_incarnation, attached, view: None, backing, fork: None }
+        VolumeRecord { shape, epoch, client, client_incarnation, attached, view: None, backing, change: None }
     }
 }
 
@@ -86,7 +101,11 @@ impl MetaRecord {
                 let w = r.attached.iter().fold(w.u32(r.attached.len() as u32), |w, (n, i)| w.u32(n.0).u64(i.0));
                 let w = w.option(r.view.as_ref(), view).u32(r.backing.generation.0);
                 let w = r.backing.parents.iter().fold(w.u32(r.backing.parents.len() as u32), |w, p| w.u32(p.0));
-                (volume_key(*v), w.option(r.fork.as_ref(), |w, next| w.u32(next.0)).end())
+                let change = |w: Writer, c: &Change| match c {
+                    Change::Fork(next) => w.u32(next.0),
+                    Change::Flatten => w.u32(r.backing.generation.0),
+                };
+                (volume_key(*v), w.option(r.change.as_ref(), change).end())
             }
         }
     }
@@ -144,8 +163,9 @@ pub fn read(key: &Bytes, value: &[u8]) -> Result<MetaRecord, RecordError> {
         let attached = list(r, |r| Some((NodeId(r.u32()?), Incarnation(r.u64()?))))?.into_iter().collect();
         let view = r.option(|r| read_view(VolumeId(n), r))?;
         let backing = Backing { generation: VolumeId(r.u32()?), parents: list(r, |r| Some(VolumeId(r.u32()?)))? };
-        let fork = r.option(|r| Some(VolumeId(r.u32()?)))?;
-        let record = VolumeRecord { shape, epoch, client, client_incarnation, attached, view, backing, fork };
+        let next = r.option(|r| Some(VolumeId(r.u32()?)))?;
+        let change = next.map(|g| if g == backing.generation { Change::Flatten } else { Change::Fork(g) });
+        let record = VolumeRecord { shape, epoch, client, client_incarnation, attached, view, backing, change };
         Some(MetaRecord::Volume(VolumeId(n), Box::new(record)))
     })
 }

@@ -7,9 +7,11 @@
 //! before which nobody reads.
 //!
 //! After a fork the first move of a stripe writes all of it to the current generation, with what an earlier one has, and then the
-//! map's block ([`crate::map`]).
+//! map's block ([`crate::map`]). Flattening does that with every stripe which an earlier generation has, changed or not. Moves and copies of a stripe
+//! never overlap, and a copy has what the overlay has, so nothing that was written or trimmed meanwhile is undone. Each epoch looks at all
+//! stripes again: the map says which are copied.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::msg::cloud::{Stripe, WRITES_MAX};
 use rackweave_core::{Payload, SECTORS_PER_BLOCK, VolumeId};
@@ -25,11 +27,13 @@ use crate::types::Extent;
 
 /// Most stripes of a segment that move at once.
 const MOVES_MAX: usize = 32;
+/// Most that are copied at once, so that clients' moves come first.
+const COPIES_MAX: usize = 8;
 
 #[derive(Debug)]
 struct Move {
-    /// The number of the stripe's last change when it began.
-    changed: u64,
+    /// The number of the stripe's last change when it began; `None`: the overlay has nothing of it.
+    changed: Option<u64>,
     /// Requests without an answer.
     left: usize,
     failed: bool,
@@ -42,6 +46,8 @@ pub(crate) struct Moves {
     under_way: BTreeMap<u64, Move>,
     /// Stripes that the storage layer has, and the number of their last change then.
     ended: BTreeMap<u64, u64>,
+    /// Those under way that are copied because the volume is being flattened.
+    copying: BTreeSet<u64>,
     map: AddressMap,
 }
 
@@ -60,6 +66,15 @@ impl Moves {
                 None
             }
         }
+    }
+    /// Begins to copy a stripe from the generation that has it: with what the overlay has of it.
+    fn copy(&mut self, ctx: &mut Ctx, segment: u32, (striping, stripe): (Striping, u64), owner: VolumeId) {
+        let whole = u64::from(striping.stripe());
+        let first = stripe * whole;
+        let count = (striping.sectors() - first).min(whole) as u32;
+        self.under_way.insert(stripe, Move { changed: None, left: 1, failed: false, unmapped: true });
+        let op = ChunkOp::Read { extent: Extent::new(first, count) };
+        ctx.ask_of(owner, op, Asked::Base { segment, stripe });
     }
     /// Stripes that leave the overlay with the next batch. Without writes it waits until more have moved.
     pub fn take_ended(&mut self, overlay: &Overlay, now: bool) -> Vec<Stripe> {
@@ -102,15 +117,13 @@ impl Segment {
         for (stripe, changed) in due {
             let Some(owner) = moves.owner(ctx, segment, self.striping, stripe) else { continue };
             if owner != ctx.shares.backing.generation {
-                let first = stripe * u64::from(whole);
-                let count = (self.striping.sectors() - first).min(u64::from(whole)) as u32;
-                moves.under_way.insert(stripe, Move { changed, left: 1, failed: false, unmapped: true });
-                let op = ChunkOp::Read { extent: Extent::new(first, count) };
-                ctx.ask_of(owner, op, Asked::Base { segment, stripe });
+                moves.copy(ctx, segment, (self.striping, stripe), owner);
                 continue;
             }
             let runs = self.overlay.runs(stripe, whole);
-            moves.under_way.insert(stripe, Move { changed, left: runs.len(), failed: false, unmapped: false });
+            moves
+                .under_way
+                .insert(stripe, Move { changed: Some(changed), left: runs.len(), failed: false, unmapped: false });
             for (at, count, data) in runs {
                 let extent = Extent::new(stripe * u64::from(whole) + u64::from(at), count);
                 let op = data.map_or(ChunkOp::Zero { extent }, |data| ChunkOp::Write { extent, data });
@@ -120,6 +133,37 @@ impl Segment {
                 moves.ended.insert(stripe, changed);
             }
         }
+        self.begin_copies(ctx);
+    }
+    /// Begins to copy the next stripes that the volume shares, if it is being flattened.
+    fn begin_copies(&mut self, ctx: &mut Ctx) {
+        let (segment, striping) = (self.key.segment, self.striping);
+        let (Some(lead), Some(mut next)) = (&mut self.lead, self.flattened) else { return };
+        let moves = &mut lead.moves;
+        while moves.copying.len() < COPIES_MAX {
+            let stripe = striping.nth(segment, next);
+            if stripe >= striping.stripes() {
+                break;
+            }
+            let Some(owner) = moves.owner(ctx, segment, striping, stripe) else { break };
+            let parent = ctx.shares.backing.parents.first().filter(|_| mutant!("cloud.flatten.copied-again"));
+            let owner = parent.copied().unwrap_or(owner);
+            if owner != ctx.shares.backing.generation {
+                if moves.under_way.contains_key(&stripe) {
+                    break;
+                }
+                moves.copying.insert(stripe);
+                moves.copy(ctx, segment, (striping, stripe), owner);
+            }
+            next += 1;
+        }
+        self.flattened = Some(next);
+    }
+    /// Whether the current generation has all of its stripes.
+    pub(crate) fn is_flat(&self) -> bool {
+        let (Some(lead), Some(next)) = (&self.lead, self.flattened) else { return false };
+        let all = self.striping.nth(self.key.segment, next) >= self.striping.stripes() && lead.moves.copying.is_empty();
+        lead.ready && (all || mutant!("cloud.flatten.early"))
     }
     /// A part of a stripe is durable in the storage layer, or that failed.
     pub(crate) fn on_moved(&mut self, ctx: &mut Ctx, stripe: u64, done: bool) {
@@ -141,14 +185,19 @@ impl Segment {
     fn end_move(&mut self, ctx: &mut Ctx, stripe: u64) {
         let Some(lead) = &mut self.lead else { return };
         let Some(m) = lead.moves.under_way.remove(&stripe) else { return };
-        if self.overlay.changed(stripe) != Some(m.changed) {
+        let copied = lead.moves.copying.remove(&stripe);
+        if self.overlay.changed(stripe) != m.changed {
             ctx.trace(MOVE_OVERTAKEN, ctx.volume.0.into(), stripe);
         }
         if m.failed {
+            let nth = stripe / u64::from(self.striping.segments());
+            self.flattened = self.flattened.map(|next| if copied { next.min(nth) } else { next });
             return;
         }
         ctx.trace(MOVED, ctx.volume.0.into(), stripe);
-        lead.moves.ended.insert(stripe, m.changed);
+        if let Some(changed) = m.changed {
+            lead.moves.ended.insert(stripe, changed);
+        }
         self.go_on(ctx);
     }
     /// What an earlier generation has of a stripe that moves. With what the overlay has now it is all of it.
@@ -162,10 +211,11 @@ impl Segment {
             m.failed = true;
             return self.end_move(ctx, stripe);
         };
-        let Some(changed) = self.overlay.changed(stripe) else { return };
-        m.changed = changed;
+        m.changed = self.overlay.changed(stripe);
         let base = if mutant!("cloud.copy.without-base") { Payload::Zero { sectors: count } } else { base };
-        let data = covered(base, 0, &self.overlay.known(stripe, 0, count));
+        let stale = lead.moves.copying.contains(&stripe) && mutant!("cloud.flatten.without-overlay");
+        let over = if stale { Vec::new() } else { self.overlay.known(stripe, 0, count) };
+        let data = covered(base, 0, &over);
         ctx.trace(STRIPE_COPIED, ctx.volume.0.into(), stripe);
         let extent = Extent::new(first, count);
         let zero = (0..count).all(|i| data.identity(i) == 0) && count.is_multiple_of(SECTORS_PER_BLOCK);

@@ -96,6 +96,8 @@ pub(crate) struct Lead {
     /// The next stripe to fill; `None`: all are.
     fill: Option<u64>,
     retry_at: Time,
+    /// When it reports again that it is flattened.
+    report_at: Time,
 }
 
 #[derive(Debug)]
@@ -112,6 +114,8 @@ pub(crate) struct Segment {
     equal: bool,
     /// A snapshot is being made.
     pub(crate) drain: Option<Drain>,
+    /// The volume is being flattened: how many of the segment's stripes were looked at.
+    pub(crate) flattened: Option<u64>,
     pub(crate) lead: Option<Lead>,
 }
 
@@ -129,6 +133,7 @@ impl Segment {
             joined: false,
             equal: false,
             drain: None,
+            flattened: None,
             lead: None,
         }
     }
@@ -152,7 +157,7 @@ impl Segment {
     pub fn is_busy(&self) -> bool {
         let joining = !self.placement.joining.is_empty();
         let moving = !self.overlay.is_empty();
-        let forks = self.drain.is_some();
+        let forks = self.drain.is_some() || self.flattened.is_some();
         self.lead.as_ref().is_some_and(|l| l.flight.is_some() || joining || moving || forks || !l.queue.is_empty())
     }
     /// What is durable; nothing for a copy that never took part.
@@ -165,13 +170,15 @@ impl Segment {
     }
     /// The epoch has ended: what was not committed is decided by the next.
     pub fn seal(&mut self) {
-        (self.lead, self.drain, self.joined, self.equal) = (None, None, false, false);
+        (self.lead, self.drain, self.flattened) = (None, None, None);
+        (self.joined, self.equal) = (false, false);
         self.placement = Placement::default();
     }
 
     /// A view of a new epoch.
     pub fn begin(&mut self, ctx: &mut Ctx, placement: Placement, drain: Option<Drain>) {
         (self.placement, self.drain) = (placement, drain);
+        self.flattened = ctx.shares.flattens.then_some(0);
         if self.placement.owner != ctx.me {
             return;
         }
@@ -521,6 +528,13 @@ impl Segment {
     }
     pub fn tick(&mut self, ctx: &mut Ctx) {
         let joining = !self.placement.joining.is_empty();
+        let flattens = self.flattened.is_some();
+        let Some(lead) = &mut self.lead else { return };
+        // Batches of clients put off what follows.
+        if flattens && ctx.now >= lead.report_at {
+            lead.report_at = ctx.now + ctx.config.retry;
+            self.report_drained(ctx);
+        }
         let Some(lead) = &mut self.lead else { return };
         if ctx.now < lead.retry_at {
             return;

@@ -58,7 +58,12 @@ impl Volume {
             log: SubLog::new(id, config.log),
             segments: (0..striping.segments()).map(segment).collect(),
             merger: None,
-            shares: Arc::new(Shares { sets: Vec::new(), stripe: striping.stripe(), backing: Backing::of(id) }),
+            shares: Arc::new(Shares {
+                sets: Vec::new(),
+                stripe: striping.stripe(),
+                backing: Backing::of(id),
+                flattens: false,
+            }),
             fenced: false,
         })
     }
@@ -321,8 +326,8 @@ impl Server {
             Body::Lease { incarnation, sent } if *incarnation == self.incarnation => {
                 self.lease_until = self.lease_until.max(*sent + self.config.lease);
             }
-            Body::Seal { shape, sets, backing } if packet.from == self.meta => {
-                self.seal(now, (packet.volume, packet.epoch), (shape, sets, backing), fx);
+            Body::Seal { shape, sets, backing, flattens } if packet.from == self.meta => {
+                self.seal(now, (packet.volume, packet.epoch), (shape, sets, backing, *flattens), fx);
             }
             Body::Gone if packet.from == self.meta => self.forget(packet.volume, fx),
             Body::View(_) if packet.from == self.meta => {
@@ -339,7 +344,7 @@ impl Server {
         &mut self,
         now: Time,
         (id, epoch): (VolumeId, Epoch),
-        (shape, sets, backing): (&Shape, &[SetId], &Backing),
+        (shape, sets, backing, flattens): (&Shape, &[SetId], &Backing, bool),
         fx: &mut Effects<Packet>,
     ) {
         if !self.registered || self.dropping.contains_key(&id) {
@@ -363,7 +368,7 @@ impl Server {
             }
             v.grow(shape);
             let (sets, backing) = (sets.to_vec(), backing.clone());
-            v.shares = Arc::new(Shares { sets, stripe: v.striping.stripe(), backing });
+            v.shares = Arc::new(Shares { sets, stripe: v.striping.stripe(), backing, flattens });
             ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
         });
         // Without a heartbeat that names the new epoch it gets no lease.
@@ -415,13 +420,17 @@ impl Server {
             }
             let begins = view.epoch > v.epoch || v.view.is_none();
             (v.epoch, ctx.epoch) = (view.epoch, view.epoch);
+            // A server that was left out has heard of no seal: what it did before must not go on under the new number.
+            if begins && !mutant!("cloud.view.left-out-goes-on") {
+                v.merger = None;
+                v.segments.values_mut().for_each(Segment::seal);
+                v.unfence(ctx);
+            }
             if view.member(ctx.me).is_none_or(|m| m.incarnation != incarnation) {
                 v.view = None;
                 return;
             }
             if begins {
-                v.segments.values_mut().for_each(Segment::seal);
-                v.unfence(ctx);
                 let me = ctx.me;
                 v.adopt(ctx, &view);
                 v.merger = (view.merger == me).then(|| Merger::new(v.striping, &view));

@@ -75,6 +75,14 @@ impl Striping {
     pub fn segments(&self) -> u32 {
         self.segments
     }
+    /// Number of stripes; the last may be shorter.
+    pub fn stripes(&self) -> u64 {
+        self.sectors.div_ceil(self.stripe.into())
+    }
+    /// A segment's stripe of this number, which may be beyond the volume's end.
+    pub fn nth(&self, segment: u32, nth: u64) -> u64 {
+        nth * u64::from(self.segments) + u64::from(segment)
+    }
     /// Sectors of a stripe.
     pub fn stripe(&self) -> u32 {
         self.stripe

@@ -72,4 +72,6 @@ trace_points! {
     UNREADABLE: CloudUnreadable = 183,
     /// A volume has grown. a: volume, b: bytes.
     GROWN: CloudGrown = 184,
+    /// A volume shares nothing with earlier generations. a: volume, b: its generation.
+    FLATTENED: CloudFlattened = 185,
 }

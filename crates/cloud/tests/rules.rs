@@ -1,10 +1,12 @@
 //! Scripted failures, for rules that a random search seldom needs.
 
+use rackweave_cloud::client::Op;
 use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::log::{Kind, LogLimits};
 use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::trace as t;
+use rackweave_cloud::types::Extent;
 use rackweave_cloud::{Config, Waits};
 use rackweave_core::{NodeId, Span};
 use rackweave_sim::clock::NodeClock;
@@ -386,5 +388,44 @@ fn a_disk_grows_while_a_client_has_it() {
         w.read(b, 0, last as u32);
         assert!(w.settle(Span::from_secs(1)));
         w.check().expect("all that was written is read");
+    }
+}
+
+/// A part of each stripe was written, trimmed or left since the snapshot, some of it while stripes are copied. Servers and the role restart in between.
+#[test]
+fn a_flattened_disk_shares_nothing_and_is_the_same() {
+    for restarts in [false, true] {
+        let mut w = world(Config { move_after: Span::from_millis(1), ..Config::default() });
+        let (a, sectors) = (w.clients[0], w.striping.sectors());
+        for first in (0..sectors).step_by(8) {
+            w.write(a, first, 8);
+        }
+        assert!(w.settle(Span::from_secs(2)) && w.snapshot());
+        let made = |w: &World| if w.snapshot_under_way() { Err("it is being made".into()) } else { Ok(()) };
+        w.until(Span::from_secs(5), made).expect("a snapshot");
+        w.write(a, 3, 2);
+        assert!(w.settle(Span::from_secs(2)));
+        w.run(Span::from_millis(200));
+        assert!(w.flatten());
+        for round in 0..12u64 {
+            w.write(a, round * 8 + 2, 3);
+            w.submit(a, Op::Discard { extent: Extent::new((15 - round) / 2 * 8, 8) });
+            w.run(Span::from_micros(400));
+            if restarts && round % 4 == 1 {
+                let node = if round == 1 { META } else { w.servers[round as usize % 4] };
+                w.crash(node);
+                if node == META { w.start_meta() } else { w.start_server(node) }
+            }
+        }
+        let flat = |w: &World| {
+            let backing = w.meta().and_then(|m| m.backing(VOLUME)).map(|(b, _)| b.clone());
+            if backing.is_some_and(|b| b.parents.is_empty()) { Ok(()) } else { Err("it shares stripes".into()) }
+        };
+        w.until(Span::from_secs(10), flat).unwrap_or_else(|e| panic!("restarts: {restarts}: {e}"));
+        assert!(w.settle(Span::from_secs(3)));
+        w.read(a, 0, sectors as u32);
+        assert!(w.settle(Span::from_secs(1)));
+        w.check().unwrap_or_else(|e| panic!("restarts: {restarts}: {e}"));
+        assert!(w.flatten() && !w.is_flattening(), "again it has nothing to do");
     }
 }

@@ -266,6 +266,9 @@ impl Storm {
                 self.w.snapshot();
             }
             self.grow();
+            if self.forks.chance(0.01) {
+                self.w.flatten();
+            }
             if self.forks.chance(0.002) {
                 _ = self.w.abort_snapshot();
             }
@@ -286,7 +289,8 @@ impl Storm {
             self.start_all();
         }
         let idle = self.w.settle(CALM);
-        let made = |w: &World| if w.snapshot_under_way() { Err("a snapshot is being made".into()) } else { Ok(()) };
+        let busy = |w: &World| w.snapshot_under_way() || w.is_flattening();
+        let made = |w: &World| if busy(w) { Err("a snapshot is being made".into()) } else { Ok(()) };
         let _ = self.w.until(CALM, made);
         let whole = self.w.until(CALM, |w| w.whole());
         let merged = |w: &World| match w.log_entries() {
@@ -309,8 +313,8 @@ impl Storm {
         let read = self.w.settle(CALM);
         self.w.check()?;
         self.w.snapshots_unchanged()?;
-        if self.w.snapshot_under_way() {
-            return Err("a snapshot is not made".into());
+        if self.w.snapshot_under_way() || self.w.is_flattening() {
+            return Err("a snapshot is not made, or the disk not flattened".into());
         }
         if !idle || !read || c.is_none() {
             let view = self.w.meta().and_then(|m| m.view(VOLUME));
@@ -355,6 +359,7 @@ fn blocks_stay_linearizable_and_durable_through_all_faults() {
         t::EQUALIZED,
         t::FENCED,
         t::FILLED,
+        t::FLATTENED,
         t::FORKED,
         t::FORK_ABORTED,
         t::FORK_HELD,

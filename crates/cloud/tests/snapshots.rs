@@ -50,6 +50,12 @@ impl World {
     pub fn abort_snapshot(&mut self) -> bool {
         self.with_meta(|meta, _| meta.abort_snapshot(VOLUME)).unwrap_or(false)
     }
+    pub fn flatten(&mut self) -> bool {
+        self.with_meta(|meta, fx| meta.flatten(VOLUME, fx)).unwrap_or(false)
+    }
+    pub fn is_flattening(&self) -> bool {
+        self.meta().is_none_or(|m| m.is_flattening(VOLUME))
+    }
     pub fn snapshot_under_way(&self) -> bool {
         self.meta().and_then(|m| m.backing(VOLUME)).is_none_or(|(_, next)| next.is_some())
     }
@@ -84,7 +90,8 @@ impl World {
             self.snapshots.begun.retain(|(e, _)| *e >= epoch);
         }
         let before = self.snapshots.seen.replace(backing.clone());
-        if let Some(frozen) = before.filter(|b| *b != backing) {
+        // A disk that is flattened goes on with its generation.
+        if let Some(frozen) = before.filter(|b| b.generation != backing.generation) {
             let contents = self.storage.borrow().contents(&frozen, self.striping);
             if let Some((_, op)) = self.snapshots.point.take() {
                 self.history.saw(op, &contents);

@@ -1,5 +1,7 @@
 //! The administration API: operations on a rack, by operators and by the nodes that act for them.
 
+mod snapshots;
+
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, SsdId, VolumeId, VssdId};
@@ -7,6 +9,8 @@ use crate::layout::Layout;
 use crate::msg::Role;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
+
+pub use snapshots::{SnapshotInfo, VolumeUse};
 
 /// Largest number of servers in a rack. It keeps SSD ids, table rows and virtual addresses small.
 pub const SERVERS_MAX: u32 = 64;
@@ -111,6 +115,11 @@ pub enum Op {
     /// A cloud disk that begins with the contents of a snapshot.
     VolumeClone {
         snapshot: Box<str>,
+        name: Box<str>,
+    },
+    /// The disk gets all contents that it shares as its own. Answered when it is begun, with the bytes so far, and [`Reply::Done`] when
+    /// it shares nothing with a generation before.
+    VolumeFlatten {
         name: Box<str>,
     },
     /// Refused while a client uses the volume.
@@ -326,31 +335,6 @@ pub enum Reply {
     Use(Vec<VolumeUse>),
 }
 
-/// Bytes on flash of a volume or of a snapshot, one copy counted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeUse {
-    pub name: Box<str>,
-    /// What nothing else needs.
-    pub own: u64,
-    /// What other disks or snapshots need too.
-    pub shared: u64,
-}
-
-/// A snapshot of a cloud disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotInfo {
-    /// As `disk@monday`.
-    pub name: Box<str>,
-    /// Bytes of the disk.
-    pub size: u64,
-    /// Whether it can be read: what was written before it has left the logs.
-    pub made: bool,
-    /// Bytes on flash, counting one copy, that were written since the snapshot before.
-    pub used: u64,
-    /// Names of the disks that began with it.
-    pub clones: Vec<Box<str>>,
-}
-
 /// Whether a volume could be created, and each server's units for volumes alone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explained {
@@ -458,6 +442,10 @@ pub enum VolumeError {
     UnknownSnapshot { name: Box<str> },
     #[error("snapshot {name:?} is being made: try again when it is")]
     BeingMade { name: Box<str> },
+    #[error("volume {name:?} is being flattened: try again when it is")]
+    Flattening { name: Box<str> },
+    #[error("volume {name:?} has snapshots, which need what it shares: {}", .snapshots.join(", "))]
+    SnapshotsShare { name: Box<str>, snapshots: Vec<Box<str>> },
     #[error("volume {name:?} has {limit} generations, the greatest number permitted: each snapshot takes one")]
     Generations { name: Box<str>, limit: u32 },
     #[error("volume {name:?} has snapshots, which would go with it: {}", .snapshots.join(", "))]

@@ -105,7 +105,8 @@ impl Meta {
             | admin::Op::SnapshotRemove { .. }
             | admin::Op::VolumeClone { .. }
             | admin::Op::VolumeRename { .. }
-            | admin::Op::VolumeRollback { .. } => self.snapshot_op(op, by),
+            | admin::Op::VolumeRollback { .. }
+            | admin::Op::VolumeFlatten { .. } => self.snapshot_op(op, by, fx),
             admin::Op::VolumeHold { name, .. } if self.volumes.is_snapshot(name) => {
                 Ok(admin::Reply::Volume(self.snapshot_to_read(name)?))
             }
@@ -281,6 +282,7 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::VolumeClone { .. }
         | admin::Op::VolumeRename { .. }
         | admin::Op::VolumeRollback { .. }
+        | admin::Op::VolumeFlatten { .. }
         | admin::Op::VssdMove { .. }
         | admin::Op::ServerAdd
         | admin::Op::ServerDrain { .. }

@@ -1,7 +1,7 @@
 //! The metadata role of cloud disks within this service: its records among the others, its timer, and the disks, which are the
 //! volumes that have a shape. A disk exists if its volume's record does; the role's own records only say how far its epochs are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rackweave_cloud::config::BATCH_WRITES_MAX;
@@ -36,6 +36,8 @@ pub(crate) struct Cloud {
     gone: Vec<(u64, VolumeId)>,
     /// By disk, snapshots that are being made.
     pub(crate) making: BTreeMap<VolumeId, Making>,
+    /// Disks that are being flattened, or whose records do not say yet that they are.
+    pub(crate) flattening: BTreeSet<VolumeId>,
 }
 
 type Records = Vec<(Bytes, Bytes)>;
@@ -62,8 +64,8 @@ impl Cloud {
             return if disks > 0 { Err(MetaError::NoCloud { disks }) } else { Ok(None) };
         };
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
-        let (fx, gone, making) = (Effects::new(), Vec::new(), BTreeMap::new());
-        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making }))
+        let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
+        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making, flattening }))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at
@@ -113,6 +115,7 @@ impl Meta {
             cloud.act(fx, |role, fx| role.handle(now, Event::Timer, fx));
         }
         self.review_snapshots(now, fx);
+        self.review_flattened();
     }
     pub(crate) fn cloud_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {
         let Some(p) = Packet::of_message(p) else { return };
@@ -202,6 +205,7 @@ impl Meta {
                 cloud.role.delete(id);
                 cloud.gone.push((write, id));
                 cloud.making.remove(&id);
+                cloud.flattening.remove(&id);
             }
             self.drop_generations();
         }

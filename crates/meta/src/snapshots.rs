@@ -141,13 +141,19 @@ impl Meta {
         SnapshotInfo { name: v.name.clone(), size: shape.map_or(0, |s| s.bytes), made, used, clones }
     }
 
-    pub(crate) fn snapshot_op(&mut self, op: &admin::Op, by: (Incarnation, u64)) -> Result<admin::Reply, admin::Error> {
+    pub(crate) fn snapshot_op(
+        &mut self,
+        op: &admin::Op,
+        by: (Incarnation, u64),
+        fx: &mut Effects,
+    ) -> Result<admin::Reply, admin::Error> {
         match op {
             admin::Op::SnapshotCreate { snapshot } => self.create_snapshot(snapshot, by),
             admin::Op::SnapshotRemove { snapshot } => self.remove_snapshot(snapshot),
             admin::Op::VolumeClone { snapshot, name } => self.clone_snapshot(snapshot, name, by),
             admin::Op::VolumeRename { name, to } => self.rename(name, to),
             admin::Op::VolumeRollback { snapshot } => self.roll_back(snapshot),
+            admin::Op::VolumeFlatten { name } => self.flatten(name, fx),
             _ => Err(admin::Error::NotServed),
         }
     }
@@ -163,6 +169,9 @@ impl Meta {
             };
         }
         let (id, shape) = self.disk(disk)?;
+        if self.cloud.as_ref().is_some_and(|c| c.flattening.contains(&id)) {
+            return Err(VolumeError::Flattening { name: disk.into() }.into());
+        }
         let limits = self.limits_of(id);
         self.volumes.may_be(shape.bytes)?;
         self.volumes.promise_generation(&shape, 0, &limits)?;
@@ -191,9 +200,14 @@ impl Meta {
         let disks: Vec<VolumeId> = self.volumes.cloud().map(|(id, _)| id).collect();
         for disk in disks {
             let Some((backing, next)) = self.backing(disk) else { continue };
+            let parent = self.volumes.by_id.get(&backing.generation).and_then(|v| v.base);
+            let flat = backing.parents.is_empty() && parent.is_some();
             let (frozen, named) = (backing.generation, self.volumes.by_id.get(&backing.generation));
             let named = named.is_some_and(|v| !v.name.is_empty());
             let Some(cloud) = &mut self.cloud else { return };
+            if flat || cloud.role.is_flattening(disk) {
+                cloud.flattening.insert(disk);
+            }
             match next.filter(|_| named) {
                 Some(next) if !mutant!("meta.snapshot.forgotten") => {
                     let since = Some(Time::ZERO);
@@ -240,6 +254,43 @@ impl Meta {
         }
         for frozen in ended {
             self.unname(frozen);
+            self.drop_generations();
+        }
+    }
+    /// The disk gets what it shares as its own. Its current generation has promised room for all of it.
+    fn flatten(&mut self, name: &str, fx: &mut Effects) -> Result<admin::Reply, admin::Error> {
+        let (id, _) = self.disk(name)?;
+        let snapshots: Vec<Box<str>> = self.volumes.snapshots_of(id).map(|v| v.name.clone()).collect();
+        if !snapshots.is_empty() {
+            return Err(VolumeError::SnapshotsShare { name: name.into(), snapshots }.into());
+        }
+        let Some(cloud) = &mut self.cloud else { return Err(VolumeError::NoCloud.into()) };
+        if !cloud.flattening.contains(&id) && cloud.role.backing(id).is_some_and(|(b, _)| b.parents.is_empty()) {
+            return Ok(admin::Reply::Done);
+        }
+        cloud.act(fx, |role, fx| _ = role.flatten(id, fx));
+        cloud.flattening.insert(id);
+        Ok(admin::Reply::Use(self.volume_use(name)?))
+    }
+    /// Disks that share nothing any more. While an earlier epoch's proxies may answer reads, what they read stays.
+    pub(crate) fn review_flattened(&mut self) {
+        let Some(cloud) = self.cloud.as_mut().filter(|c| !c.flattening.is_empty()) else { return };
+        let role = &cloud.role;
+        let flat = |id: &VolumeId| {
+            let (backing, _) = role.backing(*id)?;
+            (backing.parents.is_empty() && role.view(*id).is_some()).then_some((*id, backing.generation))
+        };
+        let flat: Vec<(VolumeId, VolumeId)> = cloud.flattening.iter().filter_map(flat).collect();
+        for (disk, generation) in flat {
+            if let Some(cloud) = &mut self.cloud {
+                cloud.flattening.remove(&disk);
+            }
+            for (id, base) in [(generation, None), (disk, Some(generation))] {
+                if let Some(v) = self.volumes.by_id.get_mut(&id) {
+                    v.base = base;
+                    self.put_volume(id);
+                }
+            }
             self.drop_generations();
         }
     }

@@ -162,7 +162,7 @@ wire_enum!(Message, "message of cloud disks", {
     161 => Registered { incarnation },
     162 => Heartbeat { incarnation, sent, views },
     163 => Lease { incarnation, sent },
-    164 => Seal { shape, sets, backing },
+    164 => Seal { shape, sets, backing, flattens },
     165 => Sealed { incarnation, drive, metas, segments },
     166 => View(view),
     167 => Gone,

@@ -259,6 +259,7 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     25 => VolumeRename { name, to },
     26 => VolumeRollback { snapshot },
     27 => VolumeUse { name },
+    28 => VolumeFlatten { name },
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -425,6 +426,8 @@ wire_enum!(VolumeError, "reason of a volume", {
     58 => HasClones { name, clones },
     59 => Attached { name, gateway },
     60 => IsSnapshot { name },
+    61 => Flattening { name },
+    62 => SnapshotsShare { name, snapshots },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

@@ -56,6 +56,13 @@ pub enum CloudVolume {
         #[command(flatten)]
         json: Json,
     },
+    /// Copy what a cloud disk shares, so that it needs no other disk's snapshot, and nothing of its own removed ones
+    #[command(after_help = "Example:\n  rackweave volume flatten test")]
+    Flatten {
+        name: String,
+        #[command(flatten)]
+        json: Json,
+    },
     /// Show the bytes on flash of a volume and of each of its snapshots: those that return when it alone goes, and shared ones
     #[command(after_help = "Example:\n  rackweave volume du disk")]
     Du {

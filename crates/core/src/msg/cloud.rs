@@ -358,11 +358,12 @@ pub enum Message {
     },
     /// From now on the server refuses other epochs, and reports what it has. A server that does not know the volume has
     /// nothing of it.
-    /// `sets`: those that its contents are on, by `backing`.
+    /// `sets`: those that its contents are on, by `backing`. `flattens`: proxies copy all stripes to the current generation.
     Seal {
         shape: Shape,
         sets: Vec<SetId>,
         backing: Backing,
+        flattens: bool,
     },
     Sealed {
         incarnation: Incarnation,
@@ -378,7 +379,8 @@ pub enum Message {
         segment: u32,
         node: NodeId,
     },
-    /// All that a segment has of the snapshot that is being made is in the storage layer.
+    /// All that a segment has of the snapshot that is being made is in the storage layer; or, while the volume is flattened, the current
+    /// generation has all of the segment's stripes.
     Drained {
         segment: u32,
     },

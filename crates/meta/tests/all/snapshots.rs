@@ -144,7 +144,8 @@ impl Disks {
     }
     /// Proxies report what they have moved.
     fn drained(&mut self) {
-        let Some(view) = self.view.clone().filter(|v| self.drain && v.fork.is_some()) else { return };
+        let flattens = |v: &View| self.r.meta.cloud_role().is_some_and(|r| r.is_flattening(v.volume));
+        let Some(view) = self.view.clone().filter(|v| self.drain && (v.fork.is_some() || flattens(v))) else { return };
         for (segment, placement) in (0u32..).zip(&view.segments) {
             self.packet(placement.owner, view.volume, view.epoch, Message::Drained { segment });
         }
@@ -398,6 +399,55 @@ fn a_disk_grows_and_its_snapshots_keep_their_sizes() {
     assert_eq!(sizes(&mut d), kept);
     let promise = refusal(d.admin(grow("disk", 1 << 30)));
     assert!(matches!(promise, VolumeError::OverPromise { .. }), "{promise:?}");
+}
+
+/// The service restarts at each of its writes, before and after it is durable.
+#[test]
+fn a_flattened_clone_does_not_need_its_snapshot() {
+    let flatten = |name: &str| admin::Op::VolumeFlatten { name: name.into() };
+    let remove = || admin::Op::SnapshotRemove { snapshot: "disk@a".into() };
+    for write in 0.. {
+        for durable in [false, true] {
+            let mut d = Disks::new();
+            d.register();
+            d.snapshot("disk@a").expect("made");
+            let shared = vec!["disk@a".into()];
+            let refused = VolumeError::SnapshotsShare { name: "disk".into(), snapshots: shared };
+            assert_eq!(refusal(d.admin(flatten("disk"))), refused);
+            d.admin(admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "copy".into() }).expect("cloned");
+            d.attach("copy");
+            d.run(LEASE);
+            if write > 0 {
+                d.r.die_at = Some((d.r.stores + write, durable));
+            }
+            d.request += 1;
+            d.r.admin_unanswered(d.request, flatten("copy"));
+            d.settle();
+            d.run(LEASE);
+            let died = d.r.die_at.is_some_and(|(at, _)| d.r.stores >= at);
+            if write > 0 && !died {
+                assert!(write > 4, "{write} writes");
+                return;
+            }
+            if died {
+                d.restart();
+                d.run(LEASE * 3);
+            }
+            let again = d.admin(flatten("copy")).expect("it goes on");
+            if again != admin::Reply::Done {
+                assert_eq!(refusal(d.snapshot("copy@x")), VolumeError::Flattening { name: "copy".into() });
+                d.run(LEASE * 2);
+            }
+            assert_eq!(d.admin(flatten("copy")), Ok(admin::Reply::Done), "at write {write}, {durable}");
+            assert!(d.list().iter().all(|s| s.clones.is_empty()), "at write {write}, {durable}");
+            d.admin(remove()).expect("there is no clone");
+            d.snapshot("copy@x").expect("begun");
+            d.run(LEASE);
+            assert_eq!(d.names(), "copy@x");
+            d.restart();
+            assert_eq!(d.names(), "copy@x");
+        }
+    }
 }
 
 #[test]

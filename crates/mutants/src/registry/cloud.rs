@@ -15,6 +15,9 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.copy.mapped-early", "27", &[], UNITS, "The map says where a stripe is before all of it is there.").tested(),
     m("cloud.copy.not-mapped", "27", &[], UNITS, "A stripe leaves the overlay for a generation of which the map does not say so.").tested(),
     m("cloud.copy.without-base", "27", &[], UNITS, "A stripe moves to a new generation without what an earlier one has of it.").tested(),
+    m("cloud.flatten.copied-again", "27", &[], UNITS, "Flattening copies a stripe over what was written to it since the snapshot.").tested(),
+    m("cloud.flatten.early", "27", &[], UNITS, "A disk leaves its earlier generations before all stripes are copied.").tested(),
+    m("cloud.flatten.without-overlay", "27", &[], UNITS, "A stripe is copied without what was written or trimmed meanwhile.").tested(),
     m("cloud.fork.given-up-late", "27", &[], UNITS, "A snapshot is given up while the record that makes the next generation the current one is under way.").tested(),
     m("cloud.fork.merged-beyond", "27", &[], UNITS, "Entries after a snapshot's serial are merged before the fork.").tested(),
     m("cloud.fork.not-moved", "27", &[], UNITS, "A segment counts as drained while its overlay has something of the snapshot.").tested(),
@@ -54,6 +57,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.storage.not-fenced", "25", &[], UNITS, "A proxy uses the storage layer without a fence of earlier epochs.").tested(),
     m("cloud.takeover.lagging-owner", "26", &[], UNITS, "A holder without the last batch becomes the owner.").tested(),
     m("cloud.takeover.not-equalized", "26", &[], UNITS, "A new owner serves before all holders have the last batch.").tested(),
+    m("cloud.view.left-out-goes-on", "25", &[], UNITS, "A server that an epoch leaves out moves what it had under that epoch's number.").tested(),
     m("cloud.void.merged", "25", &[], UNITS, "An entry that was given up is merged.")
         .equivalent("A merger takes closed serials alone. A closed one that was given up is void on every copy, and no copy has its contents."),
     m("cloud.void.one-copy", "25", &[], UNITS, "A serial counts as given up when one copy has recorded it.").tested(),

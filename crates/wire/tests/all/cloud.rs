@@ -109,7 +109,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("registered", Message::Registered { incarnation }),
         ("heartbeat", Message::Heartbeat { incarnation, sent: Time(14), views: vec![(VolumeId(5), Epoch(6), 1)] }),
         ("lease", Message::Lease { incarnation, sent: Time(14) }),
-        ("seal", Message::Seal { shape, sets: vec![SetId(4), SetId(2)], backing }),
+        ("seal", Message::Seal { shape, sets: vec![SetId(4), SetId(2)], backing, flattens: true }),
         (
             "sealed",
             Message::Sealed {

@@ -457,7 +457,7 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(26) {
+        match self.below(27) {
             25 => admin::Op::VolumeUse { name: self.text() },
             19 => admin::Op::SnapshotCreate { snapshot: self.text() },
             20 => admin::Op::SnapshotRemove { snapshot: self.text() },
@@ -465,6 +465,7 @@ impl Draw {
             22 => admin::Op::VolumeClone { snapshot: self.text(), name: self.text() },
             23 => admin::Op::VolumeRename { name: self.text(), to: self.text() },
             24 => admin::Op::VolumeRollback { snapshot: self.text() },
+            26 => admin::Op::VolumeFlatten { name: self.text() },
             11 => admin::Op::VolumeExplain {
                 size: self.u64(),
                 isolation: self.bool().then(|| self.isolation()),
@@ -612,7 +613,9 @@ impl Draw {
         }
     }
     fn volume_error(&mut self) -> VolumeError {
-        match self.below(29) {
+        match self.below(31) {
+            29 => VolumeError::Flattening { name: self.text() },
+            30 => VolumeError::SnapshotsShare { name: self.text(), snapshots: self.list(3, Draw::text) },
             28 => VolumeError::IsSnapshot { name: self.text() },
             20 => VolumeError::BadSnapshot { name: self.text() },
             21 => VolumeError::NoSnapshots { name: self.text() },

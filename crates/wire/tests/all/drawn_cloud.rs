@@ -131,7 +131,10 @@ impl Draw {
                 Message::Heartbeat { incarnation, sent: Time(self.u64()), views }
             }
             3 => Message::Lease { incarnation, sent: Time(self.u64()) },
-            4 => Message::Seal { shape: self.shape(), sets: self.list(3, |d| SetId(d.u32())), backing: self.backing() },
+            4 => {
+                let sets = self.list(3, |d| SetId(d.u32()));
+                Message::Seal { shape: self.shape(), sets, backing: self.backing(), flattens: self.bool() }
+            }
             5 => {
                 let metas = self.list(4, Draw::meta);
                 let report = |d: &mut Draw| SegmentReport { segment: d.u32(), last: d.u64(), merged: d.serial() };
