@@ -53,6 +53,8 @@ enum Written {
 
 #[derive(Debug)]
 struct VolumeState {
+    /// The epoch's servers may have that of before, which the record has.
+    shape: Shape,
     striping: Striping,
     /// The sets that its contents are on.
     sets: Vec<SetId>,
@@ -69,8 +71,6 @@ struct VolumeState {
     recording: bool,
     /// Segments that have nothing of a snapshot left to move, in this epoch.
     drained: BTreeSet<u32>,
-    /// The epoch's servers may have the volume's size of before.
-    resized: bool,
     retry_at: Time,
 }
 
@@ -87,6 +87,7 @@ pub struct Meta {
 impl VolumeState {
     fn new(Disk { shape, sets, backing }: Disk) -> Result<VolumeState, StripingError> {
         Ok(VolumeState {
+            shape,
             striping: Striping::of(&shape)?,
             sets,
             record: VolumeRecord::new(shape, backing.clone()),
@@ -96,7 +97,6 @@ impl VolumeState {
             waits: None,
             recording: false,
             drained: BTreeSet::new(),
-            resized: false,
             retry_at: Time::ZERO,
         })
     }
@@ -146,8 +146,7 @@ impl Meta {
                     let begun = record.view.as_ref().is_some_and(|v| v.epoch == record.epoch);
                     v.published = record.view.clone().filter(|_| begun);
                     v.sealing = (!begun && record.epoch > Epoch(0)).then(BTreeMap::new);
-                    v.resized = record.epoch > Epoch(0) && record.shape != v.record.shape;
-                    v.record = VolumeRecord { shape: v.record.shape, ..*record };
+                    v.record = *record;
                     v.backing = v.record.backing.clone();
                 }
             }
@@ -201,7 +200,7 @@ impl Meta {
         v.record.epoch = Epoch(v.record.epoch.0 + 1);
         (v.published, v.sealing, v.waits, v.recording) = (None, None, None, false);
         v.drained.clear();
-        v.resized = false;
+        v.record.shape = v.shape;
         let (epoch, record) = (v.record.epoch, v.record.clone());
         fx.trace(EPOCH_BEGUN, id.0.into(), epoch.0.into());
         self.write(fx, MetaRecord::Volume(id, Box::new(record)), Written::Begun(id, epoch));
@@ -372,8 +371,8 @@ impl Meta {
     }
     /// The volume has this size from the next epoch on, which begins. Its segments stay as many as they are.
     pub fn grow(&mut self, id: VolumeId, bytes: u64, fx: &mut Effects<Packet>) {
-        let Some(v) = self.volumes.get_mut(&id).filter(|v| v.record.shape.bytes < bytes) else { return };
-        v.record.shape.bytes = bytes;
+        let Some(v) = self.volumes.get_mut(&id).filter(|v| v.shape.bytes < bytes) else { return };
+        v.shape.bytes = bytes;
         v.striping = v.striping.grown(bytes);
         fx.trace(GROWN, id.0.into(), bytes);
         // No server has anything of a volume without an epoch.
@@ -511,7 +510,9 @@ impl Meta {
                     fx.trace(FORK_ABORTED, id.0.into(), 0);
                     self.begin_epoch(id, fx);
                 }
-                _ if v.resized && !mutant!("cloud.grow.not-resumed") => self.begin_epoch(id, fx),
+                _ if v.record.shape != v.shape && v.record.epoch > Epoch(0) && !mutant!("cloud.grow.not-resumed") => {
+                    self.begin_epoch(id, fx)
+                }
                 (Some(view), _) if self.is_outdated(now, view) => self.begin_epoch(id, fx),
                 (None, Some(_)) if now >= v.retry_at => {
                     self.seal_all(now, id, fx);

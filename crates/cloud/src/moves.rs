@@ -78,7 +78,7 @@ impl Moves {
     }
     /// Stripes that leave the overlay with the next batch. Without writes it waits until more have moved.
     pub fn take_ended(&mut self, overlay: &Overlay, now: bool) -> Vec<Stripe> {
-        if !now && !self.under_way.is_empty() && self.ended.len() < MOVES_MAX / 2 {
+        if !now && self.under_way.len() > self.copying.len() && self.ended.len() < MOVES_MAX / 2 {
             return Vec::new();
         }
         let mut moved = Vec::new();

@@ -97,9 +97,9 @@ impl Overlay {
     pub fn is_empty(&self) -> bool {
         self.stripes.is_empty()
     }
-    /// The first stripe from this one on.
-    pub fn from(&self, stripe: u64) -> Option<u64> {
-        self.stripes.range(stripe..).next().map(|(s, _)| *s)
+    /// The first stripe from this one on but those.
+    pub fn from(&self, stripe: u64, but: impl Fn(u64) -> bool) -> Option<u64> {
+        self.stripes.range(stripe..).map(|(s, _)| *s).find(|s| !but(*s))
     }
     pub fn stripes(&self) -> impl Iterator<Item = u64> {
         self.stripes.keys().copied()

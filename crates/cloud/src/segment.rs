@@ -343,7 +343,9 @@ impl Segment {
         let most = if room { ctx.room.min(ctx.config.batch_bytes) } else { 0 };
         let jobs = if room { take_fitting(&mut lead.queue, most, self.drain.is_some()) } else { Vec::new() };
         let moved = lead.moves.take_ended(&self.overlay, !jobs.is_empty());
-        let fill = lead.fill.filter(|_| joining).and_then(|from| self.overlay.from(from));
+        // A stripe that leaves with this batch would stay on the copy that joins.
+        let leaves = |s: u64| moved.iter().any(|m| m.0 == s);
+        let fill = lead.fill.filter(|_| joining).and_then(|from| self.overlay.from(from, leaves));
         if joining && fill.is_none() && lead.fill.is_some() {
             lead.fill = None;
             self.report_filled(ctx);
