@@ -82,6 +82,14 @@ fn check(file: &File) -> Result<u64, image::Error> {
     Ok(from.size)
 }
 
+/// It may be another's, who is at work: only the user knows.
+fn left_behind(name: &str, unfinished: &str) -> String {
+    format!(
+        "volume {unfinished:?} exists: an import to {name:?} is under way, or was killed. If none runs, remove it first: rackweave \
+         volume delete {unfinished}"
+    )
+}
+
 /// Imports a file as a new volume. The volume has another name until all of it is durable.
 pub fn import(way: &Target, path: &Path, name: &str, cloud: &args::Cloud, json: &Json) -> Result<(), Failure> {
     let mut file = File::open(path).map_err(|e| said(path, e))?;
@@ -91,6 +99,9 @@ pub fn import(way: &Target, path: &Path, name: &str, cloud: &args::Cloud, json: 
         return Err(Refused::Because(format!("a volume named {name:?} exists already")).into());
     }
     let unfinished = format!("{name}{UNFINISHED}");
+    if let Ok(Answer::Volume(_)) = ask(way, admin::Op::VolumeInfo { name: unfinished.as_str().into() }) {
+        return Err(Refused::Because(left_behind(name, &unfinished)).into());
+    }
     let create = match cloud.kind {
         VolumeKind::Cloud => {
             ask::disk(&unfinished, Size(size), (VolumeClass::Online, None), &args::Own::default(), cloud)?

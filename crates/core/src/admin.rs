@@ -382,7 +382,9 @@ pub enum VolumeError {
     Unknown { name: Box<str> },
     #[error("a {} named {name:?} exists already", if name.contains('@') { "snapshot" } else { "volume" })]
     Duplicate { name: Box<str> },
-    #[error("volume name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'")]
+    #[error(
+        "volume name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-', the first a letter or digit"
+    )]
     BadName { name: Box<str> },
     #[error("size {size} is not a positive multiple of 4096 bytes")]
     BadSize { size: u64 },
@@ -433,7 +435,8 @@ pub enum VolumeError {
     #[error("volume {name:?} is a cloud disk: its class is online")]
     CloudFixed { name: Box<str> },
     #[error(
-        "snapshot name {name:?} is not as VOLUME@SNAPSHOT, each of 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-'"
+        "snapshot name {name:?} is not as VOLUME@SNAPSHOT, each of 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-', the first a \
+         letter or digit"
     )]
     BadSnapshot { name: Box<str> },
     #[error("volume {name:?} is no cloud disk: only these have snapshots (volume create --kind cloud)")]

@@ -19,7 +19,7 @@ use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
 
 use crate::Meta;
 use crate::codec::VolumeRecord;
-use crate::volumes::{self, Limits, Volumes, checked_name};
+use crate::volumes::{self, Limits, Volumes, checked_name, is_name};
 
 /// A snapshot that is not made by then is given up: a set without room, or servers that do not answer, hold up all writes.
 const PATIENCE: Span = Span::from_secs(20);
@@ -39,8 +39,7 @@ pub(crate) struct Making {
 fn disk_of(snapshot: &str) -> Result<&str, VolumeError> {
     let bad = || VolumeError::BadSnapshot { name: snapshot.into() };
     let (disk, name) = snapshot.split_once('@').ok_or_else(bad)?;
-    checked_name(disk).and_then(|()| checked_name(name)).map_err(|_| bad())?;
-    Ok(disk)
+    if is_name(disk) && is_name(name) { Ok(disk) } else { Err(bad()) }
 }
 
 impl Volumes {
@@ -167,6 +166,9 @@ impl Meta {
             } else {
                 Err(duplicate.into())
             };
+        }
+        if name.split_once('@').is_some_and(|(_, own)| checked_name(own).is_err()) {
+            return Err(VolumeError::BadSnapshot { name: name.into() }.into());
         }
         let (id, shape) = self.disk(disk)?;
         if self.cloud.as_ref().is_some_and(|c| c.flattening.contains(&id)) {

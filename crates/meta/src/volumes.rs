@@ -41,9 +41,15 @@ pub struct Volumes {
     pub(crate) snapshots: BTreeMap<Box<str>, VolumeId>,
 }
 
-pub(crate) fn checked_name(name: &str) -> Result<(), VolumeError> {
+/// Whether a name may have been given by this version or one before, which took `.`, `..` and `--` too.
+pub(crate) fn is_name(name: &str) -> bool {
     let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
-    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(good) {
+    !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(good)
+}
+
+/// Of a new volume or snapshot. A name is no option of a command, and no directory.
+pub(crate) fn checked_name(name: &str) -> Result<(), VolumeError> {
+    if !is_name(name) || !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return Err(VolumeError::BadName { name: name.into() });
     }
     Ok(())

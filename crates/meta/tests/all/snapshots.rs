@@ -7,6 +7,7 @@ use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::msg::{self, Control};
 use rackweave_core::{BLOCK, DriveId, Epoch, Event, Incarnation, Layout, NodeId, Span, VolumeId};
 use rackweave_meta::CloudConfig;
+use rackweave_meta::codec::{Record, decode, encode_volume};
 
 use super::harness::{GIB, LEASE, Rack, config};
 
@@ -505,6 +506,12 @@ fn volumes_are_shown_with_their_snapshots_and_wrong_names_say_why() {
         (info("disk@a@b"), VolumeError::BadSnapshot { name: "disk@a@b".into() }),
         (admin::Op::SnapshotRemove { snapshot: "disk".into() }, VolumeError::BadSnapshot { name: "disk".into() }),
         (admin::Op::SnapshotRemove { snapshot: "disk@c".into() }, unknown("disk@c")),
+        (admin::Op::SnapshotCreate { snapshot: "disk@..".into() }, VolumeError::BadSnapshot { name: "disk@..".into() }),
+        (
+            admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "--".into() },
+            VolumeError::BadName { name: "--".into() },
+        ),
+        (admin::Op::VolumeRename { name: "direct".into(), to: ".".into() }, VolumeError::BadName { name: ".".into() }),
         (admin::Op::SnapshotCreate { snapshot: "no@c".into() }, VolumeError::Unknown { name: "no".into() }),
         (admin::Op::SnapshotCreate { snapshot: "direct@c".into() }, VolumeError::NoSnapshots { name: "direct".into() }),
         (admin::Op::SnapshotList { volume: Some("disk@a".into()) }, is_snapshot.clone()),
@@ -519,4 +526,34 @@ fn volumes_are_shown_with_their_snapshots_and_wrong_names_say_why() {
     for (op, why) in cases {
         assert_eq!(refusal(d.admin(op.clone())), why, "{op:?}");
     }
+}
+
+/// Earlier versions gave such names.
+#[test]
+fn a_disk_and_a_snapshot_with_names_that_are_refused_now_stay_usable() {
+    let mut d = Disks::new();
+    d.snapshot("disk@a").expect("made");
+    let mut renamed = 0;
+    for (key, value) in &mut d.r.saved {
+        let Ok(Record::Volume(mut v)) = decode(key, value) else { continue };
+        let name = match &*v.name {
+            "disk" => "--",
+            "disk@a" => "--@..",
+            _ => continue,
+        };
+        v.name = name.into();
+        *value = encode_volume(&v);
+        renamed += 1;
+    }
+    assert_eq!(renamed, 2);
+    d.restart();
+    assert_eq!(d.names(), "--@..");
+    d.admin(admin::Op::VolumeClone { snapshot: "--@..".into(), name: "copy".into() }).expect("cloned");
+    d.snapshot("--@b").expect("made");
+    d.admin(admin::Op::VolumeDelete { name: "copy".into(), force: false }).expect("deleted");
+    for snapshot in ["--@..", "--@b"] {
+        d.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() }).expect("removed");
+    }
+    d.admin(admin::Op::VolumeRename { name: "--".into(), to: "disk".into() }).expect("renamed");
+    d.admin(admin::Op::VolumeDelete { name: "disk".into(), force: false }).expect("deleted");
 }

@@ -34,7 +34,7 @@ fn create_list_info_grow() {
 #[test]
 fn bad_names_sizes_and_promises_are_refused() {
     let mut r = Rack::new(config());
-    for name in ["", "a/b", "ü", "a b", &"x".repeat(65)] {
+    for name in ["", "a/b", "ü", "a b", ".", "..", "--", "-x", "_x", ".x", &"x".repeat(65)] {
         assert_eq!(r.admin(1, create(name, GIB)), Err(admin::VolumeError::BadName { name: name.into() }.into()));
         r.restart_meta();
     }
