@@ -3,7 +3,7 @@
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use rackweave_cloud::log::{Kind, Meta, Position};
-use rackweave_cloud::meta_record::{self, MetaRecord, VolumeRecord};
+use rackweave_cloud::meta_record::{self, Change, MetaRecord, VolumeRecord};
 use rackweave_cloud::record;
 use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::types::{EntryId, Extent, Serial};
@@ -81,7 +81,8 @@ fn some_meta_record(u: &mut Unstructured<'_>) -> Result<MetaRecord> {
         SHAPE,
         Backing { generation: VolumeId(u.arbitrary()?), parents: vec![VolumeId(3); u.int_in_range(0..=3)?] },
     );
-    r.fork = u.arbitrary::<Option<u32>>()?.map(VolumeId);
+    let change = |g| if g == r.backing.generation { Change::Flatten } else { Change::Fork(g) };
+    r.change = u.arbitrary::<Option<u32>>()?.map(VolumeId).map(change);
     r.epoch = Epoch(u.arbitrary()?);
     r.attached.insert(NodeId(u.arbitrary()?), Incarnation(u.arbitrary()?));
     if u.arbitrary()? {
