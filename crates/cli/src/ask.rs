@@ -131,6 +131,10 @@ fn own_units(isolation: Option<IsolationLevel>, own: &args::Own) -> Result<Optio
     }
 }
 
+fn units(name: &str, unit: OwnUnit, count: u32) -> admin::Op {
+    admin::Op::VolumeUnits { name: name.into(), unit, count }
+}
+
 pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
     let (ask_for, json) = match command {
         Volume::Lost { name, json } => return lost(way, name, json),
@@ -150,7 +154,9 @@ pub fn volume(way: &Target, command: &Volume) -> Result<(), Failure> {
             (admin::Op::VolumeCreate(create), json)
         }
         Volume::Class { name, class, json } => (classify(name, *class), json),
-        Volume::Set { name, iops, mbps, json } => {
+        Volume::Set { name, channels: Some(count), json, .. } => (units(name, OwnUnit::Channel, *count), json),
+        Volume::Set { name, dies: Some(count), json, .. } => (units(name, OwnUnit::Die, *count), json),
+        Volume::Set { name, iops, mbps, json, .. } => {
             let bytes_per_s = mbps.map(|m| m * 1_000_000);
             (admin::Op::VolumeLimit { name: name.as_str().into(), iops: *iops, bytes_per_s }, json)
         }

@@ -28,6 +28,11 @@ fn trimmed(t: &Table) -> String {
     t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
+fn own(v: &Volume) -> Option<String> {
+    let change = v.own_change.as_ref().map_or_else(String::new, |c| format!(" ({c})"));
+    v.own.as_ref().map(|own| format!("own: {own}{change}"))
+}
+
 pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE creates one)".into();
@@ -43,7 +48,7 @@ pub fn volumes(all: &[Volume]) -> String {
             v.id.to_string(),
             v.attach.to_string(),
             v.class.clone(),
-            v.own.as_ref().map_or_else(|| v.isolation.clone(), |own| format!("own: {own}")),
+            own(v).unwrap_or_else(|| v.isolation.clone()),
             limits(v),
             list(&v.sets),
         ]);

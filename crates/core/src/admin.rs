@@ -1,5 +1,6 @@
 //! The administration API: operations on a rack, by operators and by the nodes that act for them.
 
+mod own;
 mod snapshots;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,7 @@ use crate::msg::Role;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
 
+pub use own::{OwnChange, OwnUnit, OwnUnits, UnitsError};
 pub use snapshots::{SnapshotInfo, VolumeUse};
 
 /// Largest number of servers in a rack. It keeps SSD ids, table rows and virtual addresses small.
@@ -143,6 +145,12 @@ pub enum Op {
         volume: VolumeId,
         attach: u32,
     },
+    /// The volume's own vSSDs get another number of units, one copy after the other, while it serves. Answered when that is decided.
+    VolumeUnits {
+        name: Box<str>,
+        unit: OwnUnit,
+        count: u32,
+    },
     VolumeInfo {
         name: Box<str>,
     },
@@ -214,56 +222,6 @@ pub struct VolumeCreate {
     /// Replica sets of its own instead of the rack's shared ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<OwnUnits>,
-}
-
-/// The unit of a drive that a volume's own vSSD consists of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum OwnUnit {
-    Channel,
-    Die,
-}
-
-impl OwnUnit {
-    pub const ALL: [OwnUnit; 2] = [OwnUnit::Channel, OwnUnit::Die];
-
-    pub fn isolation(self) -> Isolation {
-        match self {
-            OwnUnit::Channel => Isolation::Channel,
-            OwnUnit::Die => Isolation::Die,
-        }
-    }
-    pub fn name(self) -> &'static str {
-        self.isolation().name()
-    }
-    /// As `2 channels`.
-    pub fn number(self, n: u32) -> String {
-        format!("{n} {self}{}", if n == 1 { "" } else { "s" })
-    }
-    /// The configuration's key for the units that each drive sets aside.
-    pub fn key(self) -> &'static str {
-        match self {
-            OwnUnit::Channel => "ssd.own_channels",
-            OwnUnit::Die => "ssd.own_dies",
-        }
-    }
-}
-
-impl std::fmt::Display for OwnUnit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Units for a volume alone: `count` replica sets of one unit on each of `replicas` servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct OwnUnits {
-    pub unit: OwnUnit,
-    pub count: u32,
-    /// The rack's `replicas` if `None`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replicas: Option<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -364,6 +322,8 @@ pub enum Error {
     Set(#[from] SetError),
     #[error(transparent)]
     Server(#[from] ServerError),
+    #[error(transparent)]
+    Units(#[from] UnitsError),
     /// The store has no room, hangs, or is older than a drive. Nothing was changed; the operation can succeed later.
     #[error("the metadata service cannot store the change: {why}; nothing was changed")]
     NotStored { why: Box<str> },

@@ -1,6 +1,6 @@
 //! The volume API: operations of a volume client for a gateway session or a workload.
 
-use crate::admin::{OwnUnits, SnapshotInfo};
+use crate::admin::{OwnChange, OwnUnits, SnapshotInfo};
 use crate::id::{SetId, VolumeId};
 use crate::msg::Class;
 use crate::msg::cloud::{Frozen, Shape};
@@ -131,6 +131,8 @@ pub struct VolumeInfo {
     pub snapshots: Vec<SnapshotInfo>,
     /// Units of its own, one in each member of each of its sets. `None` on shared sets, or if not requested.
     pub own: Option<OwnUnits>,
+    /// Its own vSSDs get another number of units, those of `own`.
+    pub own_change: Option<OwnChange>,
 }
 
 /// Limits of all I/O of a volume, over all connections, reads and writes together. Zero is unlimited.

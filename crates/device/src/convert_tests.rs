@@ -24,6 +24,7 @@ fn entry(index: u8, state: EntryState, dies: [u32; 1]) -> Entry {
         kind: Kind::Page,
         isolation: Isolation::Die,
         group: None,
+        joined: None,
         vssd: VssdId(10 + u32::from(index)),
         set: SetId(u32::from(index)),
         units: dies.map(Unit::die).to_vec(),

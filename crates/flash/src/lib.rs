@@ -48,8 +48,9 @@ pub use geometry::Geometry;
 pub use hold::{Admission, FlashLocation, NoPage, ReadTry};
 pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
-    AllocError, BlockWear, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, LOG_DIES_MAX, LoanStatus, Losses,
-    NoFreeBlock, ReadError, RecoveryError, Share, Space, Ssd, SsdConfig, SwapError, Violation, log_blocks,
+    AllocError, BlockWear, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, JoinError, LOG_DIES_MAX,
+    LoanStatus, Losses, NoFreeBlock, ReadError, RecoveryError, Share, Space, Ssd, SsdConfig, SwapError, Violation,
+    log_blocks,
 };
 pub use timing::{Busy, Timing};
 pub use vssd::exported_slots;

@@ -22,6 +22,7 @@ use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
+mod join;
 mod keep;
 mod level;
 mod logs;
@@ -31,6 +32,8 @@ mod types;
 
 use groups::ChannelGroup;
 pub use groups::LoanStatus;
+pub use join::JoinError;
+use join::Joining;
 use keep::Keeper;
 use level::Leveling;
 use logs::LogUnits;
@@ -65,6 +68,8 @@ pub struct Ssd {
     /// As it is to be; what of it is durable the keeper knows.
     table: Table,
     keeper: Keeper,
+    /// A vSSD is getting another number of units.
+    joining: Option<Joining>,
     /// Dies that are swapped.
     swap: Option<Box<Swap>>,
     /// When they do.
@@ -96,6 +101,7 @@ impl Ssd {
             recovery_error: None,
             table: Table::new(cfg.drive, &cfg.profile),
             keeper: Keeper::default(),
+            joining: None,
             swap: None,
             leveling: None,
             places: None,
@@ -190,6 +196,7 @@ impl Ssd {
             kind: Kind::Page,
             isolation: share.isolation(),
             group: None,
+            joined: None,
             vssd: id,
             set: keep::NO_SET,
             units,
@@ -239,12 +246,13 @@ impl Ssd {
         self.read_table(now, out);
     }
     fn recover(&mut self, now: Time, fresh: bool, out: &mut FlashOut) {
-        self.recovering = self.vssds.len() as u32;
-        if self.vssds.is_empty() {
+        let whole: Vec<usize> = (0..self.vssds.len()).filter(|&i| self.table.entries[i].joined.is_none()).collect();
+        self.recovering = whole.len() as u32;
+        if whole.is_empty() {
             return self.recovered(Ok(()), now, out);
         }
         self.recovery_begun = now;
-        for i in 0..self.vssds.len() {
+        for i in whole {
             self.with(i, now, out, |v, io| v.recover(io, fresh));
         }
     }
@@ -299,6 +307,7 @@ impl Ssd {
             }
             Pending::Move => self.move_done(now, result, out),
             Pending::Place { block } => self.place_found(now, block, result, out),
+            Pending::Blank => self.blanked(now, result.map(|_| ()), out),
             Pending::Table(step) => self.table_step(now, step, result, out),
             Pending::Spares { vssd, .. } | Pending::MetaRead { vssd } | Pending::RangeRead { vssd, .. } => {
                 self.with(usize::from(vssd), now, out, |v, io| v.recover_step(io, &p, result));

@@ -22,6 +22,9 @@ pub const VERSION: u16 = 1;
 pub const VERSION_SWAPPED: u16 = 2;
 /// The same with the wear of each die when the last swap began.
 pub const VERSION_LEVELED: u16 = 3;
+/// Version of a table with joined entries. The version that it would have without them is at [`VERSION_OF_REST_AT`].
+pub const VERSION_JOINED: u16 = 4;
+const VERSION_OF_REST_AT: usize = 80;
 /// Most entries: indices are below it.
 pub const ENTRIES_MAX: usize = 64;
 /// Soft-planes that a die may be divided into: bounds the units of a table.
@@ -118,6 +121,8 @@ pub struct Entry {
     pub isolation: Isolation,
     /// Place of its channel group among [`Table::groups`].
     pub group: Option<u8>,
+    /// Index of the entry whose vSSD has this one's units too ([`Table::run`]).
+    pub joined: Option<u8>,
     pub vssd: VssdId,
     pub set: SetId,
     /// In the order in which its erase blocks are numbered.
@@ -173,7 +178,7 @@ pub enum TableError {
     Missing { block: u32 },
     #[error(
         "the drive's table is of version {found}, this program reads versions {VERSION} to \
-         {VERSION_LEVELED}"
+         {VERSION_JOINED}"
     )]
     Version { found: u16 },
     #[error("the table is of drive {found}, but lies on drive {wanted}: put each drive's own file in its place")]
@@ -192,6 +197,15 @@ pub enum TableError {
     Share { index: u8, found: Share, wanted: Share },
     #[error("entry {index} of the drive's table is of a kind that this program does not know")]
     Unsupported { index: u8 },
+    #[error(
+        "vSSD {index} of the drive cannot have {units} units: those behind its own are of another vSSD or kind, or not adjacent"
+    )]
+    Apart { index: u8, units: u8 },
+    #[error(
+        "slot {slot} of the drive holds {vssd} with {found} units, but the metadata service records {wanted}: the drive or the \
+         metadata service's store was restored from an older copy. Put back the two that belong together, or replace the drive"
+    )]
+    Units { slot: u8, vssd: VssdId, found: u8, wanted: u8 },
     #[error(
         "the record of the log vSSD at entry {index} of the drive's table is damaged or of another version: the owners of its \
          blocks are unknown. Replace the drive"
@@ -244,20 +258,26 @@ impl Out {
 /// Bytes of a copy, without what follows it up to [`copy_bytes`].
 pub fn encode(t: &Table) -> Vec<u8> {
     let mut o = Out(Vec::new());
-    let version = match (t.homes.is_empty(), t.cleared.is_empty()) {
+    let rest = match (t.homes.is_empty(), t.cleared.is_empty()) {
         (true, _) => VERSION,
         (false, true) => VERSION_SWAPPED,
         (false, false) => VERSION_LEVELED,
     };
+    let joined = t.entries.iter().any(|e| e.joined.is_some());
+    let version = if joined { VERSION_JOINED } else { rest };
     o.put(&MAGIC).put(&version.to_le_bytes()).put(&(t.entries.len() as u16).to_le_bytes());
     o.put(&(t.groups.len() as u16).to_le_bytes()).zeroes_to(24);
     o.put(&t.generation.to_le_bytes()).put(&t.drive.0.to_le_bytes());
     o.put(&t.made.profile).put(&t.made.bytes.to_le_bytes());
     o.put(&t.channels.to_le_bytes()).put(&t.dies_per_channel.to_le_bytes()).put(&t.blocks_per_die.to_le_bytes());
-    o.put(&t.incarnation.to_le_bytes()).zeroes_to(HEAD);
+    o.put(&t.incarnation.to_le_bytes());
+    if joined {
+        o.put(&rest.to_le_bytes());
+    }
+    o.zeroes_to(HEAD);
     for e in &t.entries {
         o.put(&[e.index, e.state as u8]).put(&e.generation.to_le_bytes());
-        o.put(&[e.kind as u8, isolation_code(e.isolation), e.group.unwrap_or(NO_GROUP), 0]);
+        o.put(&[e.kind as u8, isolation_code(e.isolation), e.group.unwrap_or(NO_GROUP), e.joined.map_or(0, |i| i + 1)]);
         o.put(&e.vssd.0.to_le_bytes()).put(&e.set.0.to_le_bytes());
         o.put(&(e.units.len() as u32).to_le_bytes()).put(&(e.extents.len() as u32).to_le_bytes()).put(&[0; 8]);
         for u in &e.units {
@@ -278,7 +298,7 @@ pub fn encode(t: &Table) -> Vec<u8> {
     t.homes.iter().for_each(|d| {
         o.put(&d.to_le_bytes());
     });
-    if version == VERSION_LEVELED {
+    if rest == VERSION_LEVELED {
         t.cleared.iter().for_each(|n| {
             o.put(&n.to_le_bytes());
         });
@@ -308,10 +328,17 @@ pub fn decode(b: &[u8]) -> Copy {
         return Copy::Damaged;
     }
     let version = u16::from_le_bytes([head[8], head[9]]);
-    if !(VERSION..=VERSION_LEVELED).contains(&version) {
+    if !(VERSION..=VERSION_JOINED).contains(&version) {
         return Copy::Version(version);
     }
-    decode_body(body, version).map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
+    let rest = u16::from_le_bytes([head[VERSION_OF_REST_AT], head[VERSION_OF_REST_AT + 1]]);
+    let rest = if version == VERSION_JOINED { rest } else { version };
+    if !(VERSION..=VERSION_LEVELED).contains(&rest) {
+        return Copy::Damaged;
+    }
+    let joins = |t: &Table| t.entries.iter().any(|e| e.joined.is_some());
+    let table = decode_body(body, rest).filter(|t| joins(t) == (version == VERSION_JOINED));
+    table.map_or(Copy::Damaged, |t| Copy::Whole(Box::new(t)))
 }
 
 fn decode_body(b: &[u8], version: u16) -> Option<Table> {
@@ -364,8 +391,7 @@ fn isolation_code(isolation: Isolation) -> u8 {
 
 fn entry(r: &mut In<'_>) -> Option<Entry> {
     let (index, state, generation) = (r.u8()?, r.u8()?, r.u16()?);
-    let (kind, isolation, group) = (r.u8()?, r.u8()?, r.u8()?);
-    r.u8()?;
+    let (kind, isolation, group, joined) = (r.u8()?, r.u8()?, r.u8()?, r.u8()?);
     let (vssd, set) = (VssdId(r.u32()?), SetId(r.u32()?));
     let (units, extents) = (r.u32()?, r.u32()?);
     r.u64()?;
@@ -387,6 +413,7 @@ fn entry(r: &mut In<'_>) -> Option<Entry> {
         },
         isolation: Isolation::ALL.into_iter().find(|i| isolation_code(*i) == isolation)?,
         group: (group != NO_GROUP).then_some(group),
+        joined: joined.checked_sub(1),
         vssd,
         set,
         units: (0..units).map(|_| unit(r)).collect::<Option<_>>()?,
@@ -416,7 +443,8 @@ impl Table {
         let (homes, cleared) = Default::default();
         let mut bare = Table { generation: 0, drive: DriveId::NONE, incarnation: 0, homes, cleared, ..self.clone() };
         for e in &mut bare.entries {
-            (e.generation, e.state, e.vssd, e.set) = (0, EntryState::Free, VssdId(0), SetId(0));
+            (e.generation, e.state, e.joined) = (0, EntryState::Free, None);
+            (e.vssd, e.set) = (VssdId(0), SetId(0));
         }
         DriveTable {
             generation: self.generation,
@@ -478,7 +506,7 @@ impl Table {
         let outside = |e: &&Entry| e.units.iter().any(|u| u32::from(u.die) >= g.dies().min(oob::DIE_MAX + 1));
         match self.entries.iter().find(outside) {
             Some(e) => Err(TableError::Unsupported { index: e.index }),
-            None => Ok(()),
+            None => self.check_joined(),
         }
     }
     /// Compares the configuration with the parameters of the drive's creation.

@@ -127,6 +127,7 @@ impl Meta {
                 self.recover_set(now, *set, without, fx)?;
                 Ok(admin::Reply::Done)
             }
+            admin::Op::VolumeUnits { name, unit, count } => self.change_units(now, name, (*unit, *count), fx),
             admin::Op::VssdMove { vssd, to } => Ok(self.move_vssd(now, *vssd, *to, fx)?),
             admin::Op::ServerAdd => Ok(self.add_server(now)?),
             admin::Op::ServerDrain { server } => Ok(self.drain(now, *server, fx)?),
@@ -283,6 +284,7 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::VolumeRename { .. }
         | admin::Op::VolumeRollback { .. }
         | admin::Op::VolumeFlatten { .. }
+        | admin::Op::VolumeUnits { .. }
         | admin::Op::VssdMove { .. }
         | admin::Op::ServerAdd
         | admin::Op::ServerDrain { .. }

@@ -19,9 +19,10 @@
 //! | `vids` | version u8, number of the next vSSD to be created u32 |
 //! | `plc/` set u32 | version u8, places (u8 × [vssd u32, server u32, slot u8, state u8 (1 leaving, 2 replaces another,
 //! 4 the other was lost), the other vssd u32 or 0]); only for a set whose places differ from the configured
-//! ones |
+//! ones; version 2, if a vSSD has several units: after each place the number of its slots u8 |
 //! | `sids` | version u8, id of the next set made for a volume u32, epochs of such sets that are gone u64 |
-//! | `own/` set u32 | version u8, unit u8 (0 channel, 1 die), replicas u8, volume u32; only for a set made for a volume |
+//! | `own/` set u32 | version u8, unit u8 (0 channel, 1 die), replicas u8, volume u32; only for a set made for a volume; version 2,
+//! if its vSSDs are to have several units: then their number u8 |
 //! | `nod/` node u32 | version u8, state u8 (0 in, 1 draining, 2 removed); only for a server that was added, drained or
 //! removed |
 //! | `wear` | version u8, nanoseconds to the next round within servers u64, between them u64, swaps u64, abandoned
@@ -59,6 +60,8 @@ pub const VERSION_DRIVE: u8 = 2;
 
 /// Of a drive, since it records the incarnation of its server's current run.
 pub const VERSION_KNOWN: u8 = 2;
+/// Of an own set and of places with vSSDs of several units.
+pub const VERSION_UNITS: u8 = 2;
 
 /// `rack`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +94,8 @@ pub struct OwnRecord {
     pub unit: OwnUnit,
     pub replicas: u8,
     pub volume: VolumeId,
+    /// Units that each of its vSSDs has, or is to have.
+    pub units: u8,
 }
 
 /// `srv/`.
@@ -229,8 +234,10 @@ pub fn encode_set_ids(r: &SetsRecord) -> Bytes {
     w.into()
 }
 pub fn encode_own(r: &OwnRecord) -> Bytes {
-    let mut w = vec![VERSION, u8::from(r.unit == OwnUnit::Die), r.replicas];
+    let several = r.units > 1;
+    let mut w = vec![if several { VERSION_UNITS } else { VERSION }, u8::from(r.unit == OwnUnit::Die), r.replicas];
     w.extend_from_slice(&r.volume.0.to_le_bytes());
+    w.extend(several.then_some(r.units));
     w.into()
 }
 
@@ -252,7 +259,8 @@ pub fn encode_next_vssd(n: u32) -> Bytes {
 }
 
 pub fn encode_places(places: &[Place]) -> Bytes {
-    let mut w = vec![VERSION, places.len() as u8];
+    let several = places.iter().any(|p| p.units > 1);
+    let mut w = vec![if several { VERSION_UNITS } else { VERSION }, places.len() as u8];
     for p in places {
         w.extend_from_slice(&p.vssd.0.to_le_bytes());
         w.extend_from_slice(&p.node.0.to_le_bytes());
@@ -260,6 +268,7 @@ pub fn encode_places(places: &[Place]) -> Bytes {
         w.push(p.slot);
         w.push(u8::from(p.leaving) | u8::from(p.replaces.is_some()) << 1 | u8::from(lost) << 2);
         w.extend_from_slice(&p.replaces.map_or(0, |r| r.vssd.0).to_le_bytes());
+        w.extend(several.then_some(p.units));
     }
     w.into()
 }
@@ -444,6 +453,12 @@ impl Reader<'_> {
             _ => Err(self.malformed()),
         }
     }
+    fn units(&mut self) -> Result<u8, MetaError> {
+        match self.u8()? {
+            0 => Err(self.malformed()),
+            units => Ok(units),
+        }
+    }
     fn sets(&mut self) -> Result<Vec<SetId>, MetaError> {
         (0..self.u16()?).map(|_| Ok(SetId(self.u32()?))).collect()
     }
@@ -470,7 +485,8 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
     let limited = matches!(version, VERSION_LIMITED | VERSION_CLOUD | VERSION_GROWN) && &kind == b"vol/";
     let drives = version == VERSION_DRIVE && &kind == b"srv/";
     let known = version == VERSION_KNOWN && &kind == b"drv/";
-    if version != VERSION && !limited && !drives && !known {
+    let several = version == VERSION_UNITS && matches!(&kind, b"own/" | b"plc/");
+    if version != VERSION && !limited && !drives && !known && !several {
         return Err(MetaError::Version { key: key.into(), found: version, expected: VERSION });
     }
     let record = match &kind {
@@ -483,15 +499,12 @@ pub fn decode(key: &[u8], value: &[u8]) -> Result<Record, MetaError> {
         }
         b"vids" => Record::NextVssd(r.u32()?),
         b"sids" => Record::Sets(SetsRecord { next: r.u32()?, epochs_gone: r.u64()? }),
-        b"own/" => {
-            let unit = if r.bool()? { OwnUnit::Die } else { OwnUnit::Channel };
-            Record::Own(SetId(number), OwnRecord { unit, replicas: r.u8()?, volume: VolumeId(r.u32()?) })
-        }
+        b"own/" => Record::Own(SetId(number), decode_own(several, &mut r)?),
         b"wear" => {
             let (local_in, global_in) = (Span(r.u64()?), Span(r.u64()?));
             Record::Wear(WearRecord { local_in, global_in, swaps: r.u64()?, given_up: r.u64()? })
         }
-        b"plc/" => Record::Places(SetId(number), decode_places(&mut r)?),
+        b"plc/" => Record::Places(SetId(number), decode_places(several, &mut r)?),
         b"nod/" => Record::Node(
             NodeId(number),
             match r.u8()? {
@@ -545,7 +558,13 @@ fn decode_table(known: bool, r: &mut Reader<'_>) -> Result<DriveRecord, MetaErro
     Ok(DriveRecord { drive, generation, digest, known, slots })
 }
 
-fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {
+fn decode_own(several: bool, r: &mut Reader<'_>) -> Result<OwnRecord, MetaError> {
+    let unit = if r.bool()? { OwnUnit::Die } else { OwnUnit::Channel };
+    let (replicas, volume) = (r.u8()?, VolumeId(r.u32()?));
+    Ok(OwnRecord { unit, replicas, volume, units: if several { r.units()? } else { 1 } })
+}
+
+fn decode_places(several: bool, r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {
     let mut places = Vec::new();
     for _ in 0..r.u8()? {
         let mut p = Place::new(VssdId(r.u32()?), NodeId(r.u32()?), r.u8()?);
@@ -556,6 +575,9 @@ fn decode_places(r: &mut Reader<'_>) -> Result<Vec<Place>, MetaError> {
         }
         p.leaving = state & 1 != 0;
         p.replaces = (state & 2 != 0).then_some(Replaces { vssd: other, lost: state & 4 != 0 });
+        if several {
+            p.units = r.units()?;
+        }
         places.push(p);
     }
     Ok(places)

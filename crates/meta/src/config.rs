@@ -23,13 +23,21 @@ pub struct LevelConfig {
 }
 
 /// Units of one kind that every drive sets aside for volumes with units of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnConfig {
     pub unit: OwnUnit,
     /// Units of a drive, each a slot.
     pub slots: u8,
-    /// Blocks that one unit holds.
-    pub blocks: u64,
+    /// Blocks that a vSSD holds, by its number of units, from one on.
+    pub blocks: Vec<u64>,
+    /// Units that do not adjoin the one before on the drive: no vSSD has both.
+    pub apart: Vec<u8>,
+}
+
+impl OwnConfig {
+    pub(crate) fn holds(&self, units: u8) -> u64 {
+        self.blocks.get(usize::from(units).saturating_sub(1)).copied().unwrap_or(0)
+    }
 }
 
 /// What cloud disks may take.
@@ -199,6 +207,13 @@ impl MetaConfig {
         let before: u8 = self.own.iter().take_while(|o| o.unit != unit).map(|o| o.slots).sum();
         let first = self.slots * self.level_count() as u8 + before;
         first..first + self.own_of(unit).slots
+    }
+    /// The first of each row of `units` adjoining slots among these, which are in order and of one kind.
+    pub(crate) fn rows(&self, unit: OwnUnit, slots: &[u8], units: u8) -> Vec<u8> {
+        let (of, first) = (self.own_of(unit), self.own_slots(unit).start);
+        let adjoin = |w: &[u8]| w[0] + 1 == w[1] && !of.apart.contains(&(w[1] - first));
+        let row = |w: &&[u8]| w.windows(2).all(adjoin);
+        slots.windows(usize::from(units).max(1)).filter(row).map(|w| w[0]).collect()
     }
     pub(crate) fn own_of(&self, unit: OwnUnit) -> &OwnConfig {
         self.own.iter().find(|o| o.unit == unit).unwrap_or(&self.own[0])

@@ -36,6 +36,7 @@ mod rounds;
 mod servers;
 mod snapshots;
 pub mod trace;
+mod units;
 mod views;
 mod volumes;
 pub mod wear;

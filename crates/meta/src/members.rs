@@ -84,8 +84,9 @@ impl Server {
 pub struct Place {
     pub vssd: VssdId,
     pub node: NodeId,
-    /// Slot of the server's drive.
+    /// Slot of the server's drive, the first of `units`.
     pub slot: u8,
+    pub units: u8,
     /// The place that this one replaces, which leaves once this one has everything.
     pub replaces: Option<Replaces>,
     /// No longer wanted. It is not a member of further views, but stays as a shadow until it is known to serve nothing.
@@ -109,6 +110,9 @@ pub struct Place {
 }
 
 impl Place {
+    pub fn slots(&self) -> std::ops::Range<u8> {
+        self.slot..self.slot.saturating_add(self.units)
+    }
     /// It is not to be in further views.
     fn leaves(&self) -> bool {
         self.leaving || self.unreached || self.read_only || (self.no_room && !mutant!("meta.no-room.stays"))
@@ -118,6 +122,7 @@ impl Place {
             vssd,
             node,
             slot,
+            units: 1,
             replaces: None,
             leaving: false,
             epoch: Epoch(0),

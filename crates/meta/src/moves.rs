@@ -15,7 +15,7 @@ use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, NodeKind, SetI
 use crate::codec;
 use crate::ids;
 use crate::members::{Place, Replaces, Servers};
-use crate::node::Meta;
+use crate::node::{Meta, Set};
 use crate::trace;
 
 /// Interval at which an unconfirmed plan is repeated with the server's heartbeats: at most five a second for a server.
@@ -68,6 +68,22 @@ impl Moves {
     }
 }
 
+/// Slots that a plan has given out, by server.
+#[derive(Debug, Default)]
+pub(crate) struct Given(BTreeMap<NodeId, Vec<u8>>);
+
+impl Given {
+    /// Those of the slots that are left there.
+    pub(crate) fn left(&self, node: NodeId, mut free: Vec<u8>) -> Vec<u8> {
+        let given = self.0.get(&node);
+        free.retain(|slot| given.is_none_or(|g| !g.contains(slot)));
+        free
+    }
+    pub(crate) fn take(&mut self, node: NodeId, first: u8, units: u8) {
+        self.0.entry(node).or_default().extend(first..first + units);
+    }
+}
+
 /// Index of a place of set `i`.
 #[derive(Clone, Copy)]
 struct At {
@@ -95,7 +111,11 @@ impl Meta {
     }
     /// Whether nothing moves and no plan is pending.
     pub fn moves_rest(&self) -> bool {
-        self.places().all(|(_, p)| p.replaces.is_none() && !p.leaving) && self.moves.plans.values().all(|p| p.done)
+        let rests = |s: &Set| {
+            let units = s.own.map_or(1, |own| own.record.units);
+            s.places.iter().all(|p| p.replaces.is_none() && !p.leaving && p.units == units)
+        };
+        self.sets.iter().all(rests) && self.moves.plans.values().all(|p| p.done)
     }
 
     fn in_view(&self, at: At) -> Option<Role> {
@@ -126,7 +146,7 @@ impl Meta {
         for s in &self.sets {
             for p in s.places.iter().filter(|p| p.node == node) {
                 if !p.leaving || s.uses(p.vssd) {
-                    wanted.push(VssdPlace { vssd: p.vssd, set: s.view.set, slot: p.slot });
+                    wanted.push(VssdPlace { vssd: p.vssd, set: s.view.set, slot: p.slot, units: p.units });
                 }
             }
         }
@@ -173,7 +193,7 @@ impl Meta {
             return;
         };
         plan.done = true;
-        self.drop_gone(|p| p.node == src && lost >> (p.slot & 63) & 1 == 0);
+        self.drop_gone(|p| p.node == src && p.slots().all(|slot| lost >> (slot & 63) & 1 == 0));
     }
     /// Drops places that are not in use and that no server has. A restarted server does not know what its previous run
     /// announced, so the switch is informed here.
@@ -308,7 +328,7 @@ impl Meta {
                 let p = self.sets[i].places[k];
                 let lost = !self.draining(p.node) && self.is_gone(now, &p);
                 let worn_out = p.worn_out && self.cfg.replace_after > Span::ZERO;
-                let to_move = lost || worn_out || self.draining(p.node);
+                let to_move = lost || worn_out || self.draining(p.node) || self.resizes(i, &p);
                 if p.leaving || p.replaces.is_some() || !to_move || self.is_replaced(i, p.vssd) {
                     continue;
                 }
@@ -321,11 +341,19 @@ impl Meta {
                         begun = true;
                     }
                     Some(_) => {}
+                    None if self.resizes(i, &p) => {}
                     None => *self.moves.homeless.entry(p.node).or_default() += 1,
                 }
             }
         }
         begun
+    }
+    /// Whether this copy of the set is the next to get another number of units: one copy after the other, with no other move
+    /// of the set, so that its view has at most one member more.
+    fn resizes(&self, i: usize, p: &Place) -> bool {
+        let s = &self.sets[i];
+        let moves = s.places.iter().any(|o| o.replaces.is_some() || (o.leaving && s.uses(o.vssd)));
+        p.units != self.units(i) && (!moves || mutant!("meta.units.all-at-once"))
     }
     /// Whether a shadow of the set could be filled.
     fn has_source(&self, i: usize) -> bool {
@@ -352,7 +380,7 @@ impl Meta {
     fn begin_move(&mut self, now: Time, i: usize, replaces: Replaces, (to, slot): (NodeId, u8), fx: &mut Effects) {
         let vssd = self.take_vssd_id(to);
         let mut place = Place::new(vssd, to, slot);
-        place.replaces = Some(replaces);
+        (place.replaces, place.units) = (Some(replaces), self.units(i));
         self.sets[i].places.push(place);
         self.put_places(i);
         fx.trace(trace::MOVE_STARTED, u64::from(self.sets[i].view.set.0), u64::from(vssd.0));
@@ -373,13 +401,22 @@ impl Meta {
     fn copies(&self, i: usize) -> usize {
         self.sets[i].own.map_or_else(|| self.cfg.sets[i].members.len(), |own| usize::from(own.record.replicas))
     }
-    fn free_slots(&self, node: NodeId, i: usize) -> Vec<u8> {
-        self.free_in(node, self.slots(i))
+    /// Units that each vSSD of the set is to have.
+    pub(crate) fn units(&self, i: usize) -> u8 {
+        self.sets[i].own.map_or(1, |own| own.record.units)
+    }
+    /// The first of the slots that a vSSD of the set can have there.
+    fn free_slots(&self, now: Time, node: NodeId, i: usize) -> Vec<u8> {
+        let left = self.reserved(now, &[i]).left(node, self.free_in(node, self.slots(i)));
+        self.rows(i, &left)
+    }
+    fn rows(&self, i: usize, free: &[u8]) -> Vec<u8> {
+        self.sets[i].own.map_or_else(|| free.to_vec(), |own| self.cfg.rows(own.record.unit, free, own.record.units))
     }
     /// Those of the slots that no place has.
     pub(crate) fn free_in(&self, node: NodeId, slots: std::ops::Range<u8>) -> Vec<u8> {
         let taken = |slot: &u8| {
-            self.places().any(|(_, p)| p.node == node && p.slot == *slot && !mutant!("meta.move.taken-slot"))
+            self.places().any(|(_, p)| p.node == node && p.slots().contains(slot) && !mutant!("meta.move.taken-slot"))
         };
         slots.filter(|s| !taken(s)).collect()
     }
@@ -399,28 +436,32 @@ impl Meta {
             None
         }
     }
-    /// Why this server cannot take a copy of set `i` in place of one on `from`.
+    /// Why this server cannot take a copy of set `i` in place of one on `from`. The server itself can if the copy gets another
+    /// number of units.
     fn unfit(&self, now: Time, i: usize, from: NodeId, node: NodeId) -> Option<Unfit> {
+        let units = self.units(i);
+        let stays = |p: &Place| node == from && !p.leaving && p.replaces.is_none() && p.units != units;
         let layout = &self.cfg.layout;
         let why = self.cannot_take(now, node);
         if why.is_none_or(|w| w != Unfit::Leaving) && layout.rack(node) != layout.rack(from) {
             Some(Unfit::OtherRack)
         } else if why.is_some() {
             why
-        } else if self.sets[i].places.iter().any(|p| p.node == node) && !mutant!("meta.move.same-server") {
+        } else if self.sets[i].places.iter().any(|p| p.node == node && !stays(p)) && !mutant!("meta.move.same-server") {
             Some(Unfit::HasCopy)
-        } else if self.free_slots(node, i).is_empty() {
+        } else if self.free_slots(now, node, i).is_empty() {
             Some(Unfit::NoSlot)
         } else {
             None
         }
     }
-    /// The server and slot for a new copy of set `i`: among servers of the rack of `from` without a copy (RB12), the
-    /// one with the most room, and of equal ones the first.
-    fn choose_server(&self, now: Time, i: usize, from: NodeId) -> Option<(NodeId, u8)> {
+    /// The server and slot for a new copy of set `i`: the same server if only its units change, otherwise among servers of
+    /// the rack of `from` without a copy (RB12) the one with the most room, and of equal ones the first.
+    pub(crate) fn choose_server(&self, now: Time, i: usize, from: NodeId) -> Option<(NodeId, u8)> {
         let fit = self.moves.nodes.keys().filter(|&&n| self.unfit(now, i, from, n).is_none());
-        let free = |n: NodeId| self.free_slots(n, i);
-        fit.map(|&n| (free(n), n)).max_by_key(|(f, n)| (f.len(), std::cmp::Reverse(*n))).map(|(f, n)| (n, f[0]))
+        let free = |n: NodeId| self.free_slots(now, n, i);
+        let best = fit.map(|&n| (free(n), n)).max_by_key(|(f, n)| (*n == from, f.len(), std::cmp::Reverse(*n)));
+        best.map(|(f, n)| (n, f[0]))
     }
 
     // Commands of the operator.
@@ -454,7 +495,7 @@ impl Meta {
             Some(n) if !self.moves.nodes.contains_key(&n) => return Err(ServerError::UnknownServer { server: n }),
             Some(n) => match self.unfit(now, i, p.node, n) {
                 Some(why) => return Err(ServerError::Unfit { server: n, why }),
-                None => (n, self.free_slots(n, i)[0]),
+                None => (n, self.free_slots(now, n, i)[0]),
             },
             None => self.choose_server(now, i, p.node).ok_or(ServerError::NoTarget { vssd })?,
         };
@@ -502,20 +543,16 @@ impl Meta {
         if others.len() < most {
             return Err(ServerError::TooFewLeft { server, left: others.len() as u32, need: most as u32 });
         }
-        // By server and first slot of the kind.
-        let mut given: BTreeMap<(NodeId, u8), usize> = BTreeMap::new();
+        let mut given = self.reserved(now, &[]);
         let mut found: u32 = 0;
         for &i in &sets {
             let room = |n: &NodeId| {
-                let free = self
-                    .free_slots(*n, i)
-                    .len()
-                    .saturating_sub(given.get(&(*n, self.slots(i).start)).copied().unwrap_or(0));
-                if self.unfit(now, i, server, *n).is_none() { free } else { 0 }
+                let rows = self.rows(i, &given.left(*n, self.free_in(*n, self.slots(i))));
+                if self.unfit(now, i, server, *n).is_none() { rows } else { Vec::new() }
             };
-            let best = others.iter().map(|n| (room(n), *n)).max_by_key(|(f, n)| (*f, std::cmp::Reverse(*n)));
-            if let Some((_, n)) = best.filter(|(free, _)| *free > 0) {
-                *given.entry((n, self.slots(i).start)).or_default() += 1;
+            let best = others.iter().map(|n| (room(n), *n)).max_by_key(|(f, n)| (f.len(), std::cmp::Reverse(*n)));
+            if let Some((rows, n)) = best.filter(|(rows, _)| !rows.is_empty()) {
+                given.take(n, rows[0], self.units(i));
                 found += 1;
             }
         }

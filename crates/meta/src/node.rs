@@ -330,10 +330,10 @@ impl Meta {
                 self.epoch_ask(now, (src, header.incarnation), set, epoch, fx)
             }
             Body::Control(Control::Silent { set, epoch, silent }) => {
-                self.silent(now, (src, header.incarnation), (set, epoch), &silent, fx);
+                self.silent(now, (src, header.incarnation, header.vssd), (set, epoch), &silent, fx);
             }
             Body::Control(Control::Reached { set, epoch }) => {
-                self.reached(now, (src, header.incarnation), (set, epoch), fx);
+                self.reached(now, (src, header.incarnation, header.vssd), (set, epoch), fx);
             }
             Body::Control(Control::RackRequest { nonce }) => {
                 if let Some(rack) = self.id {

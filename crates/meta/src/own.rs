@@ -1,8 +1,8 @@
 //! Volumes with virtual SSDs of their own.
 //!
-//! Every drive sets units aside (`ssd.own_channels`, `ssd.own_dies`), each a slot. A volume with `n` units has `n`
-//! replica sets of its own, each of one unit on each of several servers, and is striped over these sets alone. The sets
-//! are made and moved as all others: places here, a plan to each server, rows in the switch.
+//! Every drive sets units aside (`ssd.own_channels`, `ssd.own_dies`), each a slot. A volume with `n` units has one replica set of
+//! its own, whose vSSDs have `n` adjoining slots each. Where no drive has that many free in a row, it is striped over several
+//! sets of fewer units each. The sets are made and moved as all others: places here, a plan to each server, rows in the switch.
 //!
 //! A deleted volume's set *ends* when it has answered the volume's final fence. Its places then leave, the servers erase the slots, and the set is forgotten when the last place is gone. A set has ended
 //! exactly if no live volume has it and no deleted one waits for its fence, so a restarted service concludes it from the
@@ -10,7 +10,9 @@
 
 use std::cmp::Reverse;
 
-use rackweave_core::admin::{self, Isolation, OwnUnit, OwnUnits, ServerError, ServerState, VolumeCreate, VolumeError};
+use rackweave_core::admin::{
+    self, Isolation, OwnChange, OwnUnit, OwnUnits, ServerError, ServerState, VolumeCreate, VolumeError,
+};
 use rackweave_core::msg::{Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Incarnation, NodeId, SetId, Time, VolumeId};
@@ -26,8 +28,11 @@ use crate::volumes::{self, Limits};
 /// Number of the first own set; sets of the configuration are below.
 pub const FIRST_OWN: u32 = 1 << 16;
 
-/// Server and slot of each copy of each set.
-type PlannedSets = Vec<Vec<(NodeId, u8)>>;
+/// Server and first slot of each copy of each set, and units of each vSSD.
+struct PlannedSets {
+    units: u8,
+    members: Vec<Vec<(NodeId, u8)>>,
+}
 
 /// A volume's own set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +93,7 @@ impl Meta {
         fx: &mut Effects,
     ) -> Result<admin::Reply, admin::Error> {
         self.volumes.may_create(&v.name, v.size)?;
-        let (limits, members) = self.plan_own(now, v.size, v.isolation, own)?;
+        let (limits, PlannedSets { units, members }) = self.plan_own(now, v.size, v.isolation, own)?;
         let id = self.free_volume_id();
         self.volumes.create(id, &v.name, v.size, by, &limits)?;
         self.volume_id_taken();
@@ -96,7 +101,7 @@ impl Meta {
         self.own.ids.next += limits.sets.len() as u32;
         self.put_set_ids();
         for (&set, members) in limits.sets.iter().zip(members) {
-            let record = OwnRecord { unit: own.unit, replicas: members.len() as u8, volume: id };
+            let record = OwnRecord { unit: own.unit, replicas: members.len() as u8, volume: id, units };
             self.add_own(now, set, record, members, fx);
         }
         self.push_map(now);
@@ -115,19 +120,19 @@ impl Meta {
         if let Some(level) = isolation.filter(|level| *level != unit.isolation()) {
             return Err(VolumeError::OwnAndLevel { level, unit }.into());
         }
-        let members = self.choose_own(now, own)?;
-        self.ids_left(members.iter().map(Vec::len).sum())?;
+        let planned = self.choose_own(now, own)?;
+        self.ids_left(planned.members.iter().map(Vec::len).sum())?;
         let first = self.own.ids.next;
         if first.checked_add(own.count).is_none_or(|next| next == u32::MAX) {
             return Err(ServerError::NoIds { limit: u32::MAX - FIRST_OWN }.into());
         }
-        let sets: Vec<SetId> = (first..).map(SetId).take(members.len()).collect();
-        let limits = self.limits_of_units(own.unit, sets);
+        let sets: Vec<SetId> = (first..).map(SetId).take(planned.members.len()).collect();
+        let limits = self.limits_of_units((own.unit, planned.units), sets);
         if size > limits.promise {
             let (unit, count, holds) = (own.unit, own.count, limits.promise);
             return Err(VolumeError::OwnSize { unit, count, size, holds }.into());
         }
-        Ok((limits, members))
+        Ok((limits, planned))
     }
     /// Whether such a volume could be created now, and where units are free.
     pub(crate) fn explain(
@@ -159,7 +164,8 @@ impl Meta {
     }
 
     fn add_own(&mut self, now: Time, set: SetId, own: OwnRecord, members: Vec<(NodeId, u8)>, fx: &mut Effects) {
-        let places = members.iter().map(|&(node, slot)| Place::new(self.take_vssd_id(node), node, slot)).collect();
+        let place = |&(node, slot): &_| Place { units: own.units, ..Place::new(self.take_vssd_id(node), node, slot) };
+        let places = members.iter().map(place).collect();
         self.out.put(codec::own_key(set), Some(codec::encode_own(&own)));
         let i = self.push_own(set, own);
         self.sets[i].places = places;
@@ -185,8 +191,8 @@ impl Meta {
 
     // Placement.
 
-    /// The servers and slots of each set: of each, the servers with most free units, then those with least wear, then
-    /// those with the lowest id; all in one rack.
+    /// The servers and slots of as few sets as possible: of each, the servers with most free units, then those with least
+    /// wear, then those with the lowest id; all in one rack.
     fn choose_own(&self, now: Time, own: OwnUnits) -> Result<PlannedSets, VolumeError> {
         let OwnUnits { unit, count, .. } = own;
         let replicas = own.replicas.unwrap_or(self.cfg.replicas);
@@ -199,48 +205,64 @@ impl Meta {
         if count == 0 || u64::from(count) * u64::from(replicas) > u64::from(set_aside) {
             return Err(VolumeError::OwnSetAside { unit, count, replicas, set_aside });
         }
-        let racks = self.cfg.layout.racks();
-        let turn = self.first_unused_volume().0;
-        let by_rack = (0..racks).rev().map(|r| self.fit_own(now, (turn + r) % racks, own, replicas));
-        // The first of those where most sets fit.
-        let best = by_rack.max_by_key(|sets| sets.len()).unwrap_or_default();
-        if best.len() == count as usize {
-            return Ok(best);
+        if let Some(planned) = self.fewest_sets(now, (unit, count), replicas) {
+            return Ok(planned);
         }
+        let fits = (1..count).rev().find(|&n| self.fewest_sets(now, (unit, n), replicas).is_some());
+        let racks = self.cfg.layout.racks();
         let free: Vec<FreeUnits> = (0..racks).flat_map(|r| self.free_units(now, r, unit)).collect();
-        let clearing = self.places().filter(|(_, p)| p.leaving && self.cfg.own_slots(unit).contains(&p.slot)).count();
+        let clearing = self.places().filter(|(_, p)| p.leaving && self.cfg.own_slots(unit).contains(&p.slot));
         Err(VolumeError::OwnRoom {
             unit,
             count,
             replicas,
             free: free.iter().map(|f| f.slots.len()).sum::<usize>() as u32,
             servers: free.len() as u32,
-            clearing: clearing as u32,
-            fits: best.len() as u32,
+            clearing: clearing.map(|(_, p)| u32::from(p.units)).sum(),
+            fits: fits.unwrap_or(0),
         })
     }
-    /// As many of the sets as fit in this rack.
-    fn fit_own(&self, now: Time, rack: u32, own: OwnUnits, replicas: u32) -> PlannedSets {
-        let mut free = self.free_units(now, rack, own.unit);
+    /// The first rack, and the fewest sets there, that can have this number of units together.
+    fn fewest_sets(&self, now: Time, (unit, count): (OwnUnit, u32), replicas: u32) -> Option<PlannedSets> {
+        let racks = self.cfg.layout.racks();
+        let turn = self.first_unused_volume().0;
+        let divided = (1..=count).filter(|sets| count.is_multiple_of(*sets) && count / sets <= u32::from(u8::MAX));
+        let racks = |sets: u32| (0..racks).map(move |r| (sets, (turn + r) % racks));
+        divided.flat_map(racks).find_map(|(sets, rack)| {
+            let units = (count / sets) as u8;
+            let members = self.fit_own(now, rack, (unit, units), (sets, replicas));
+            (members.len() == sets as usize).then_some(PlannedSets { units, members })
+        })
+    }
+    /// As many of the sets, of vSSDs with this number of units, as fit in this rack.
+    fn fit_own(
+        &self,
+        now: Time,
+        rack: u32,
+        (unit, units): (OwnUnit, u8),
+        (count, replicas): (u32, u32),
+    ) -> Vec<Vec<(NodeId, u8)>> {
+        let mut free = self.free_units(now, rack, unit);
         let mut sets = Vec::new();
-        while sets.len() < own.count as usize {
+        while sets.len() < count as usize {
             free.sort_by(|a, b| {
                 let by_room = Reverse(a.slots.len()).cmp(&Reverse(b.slots.len()));
                 by_room.then(a.wear.total_cmp(&b.wear)).then(a.node.cmp(&b.node))
             });
             if mutant!("meta.own.same-server")
-                && let Some(f) = free.iter_mut().find(|f| f.slots.len() >= replicas as usize)
+                && let Some(f) = free.iter_mut().find(|f| units == 1 && f.slots.len() >= replicas as usize)
             {
                 sets.push(f.slots.drain(..replicas as usize).map(|s| (f.node, s)).collect());
                 continue;
             }
-            let members: Vec<(NodeId, u8)> =
-                free.iter().take(replicas as usize).filter_map(|f| Some((f.node, *f.slots.first()?))).collect();
+            let row = |f: &FreeUnits| Some((f.node, *self.cfg.rows(unit, &f.slots, units).first()?));
+            let members: Vec<(NodeId, u8)> = free.iter().filter_map(row).take(replicas as usize).collect();
             if members.len() < replicas as usize {
                 break;
             }
-            for f in free.iter_mut().take(replicas as usize) {
-                f.slots.remove(0);
+            for &(node, first) in &members {
+                let taken = |f: &mut FreeUnits| f.slots.retain(|s| !(first..first + units).contains(s));
+                free.iter_mut().filter(|f| f.node == node).for_each(taken);
             }
             sets.push(members);
         }
@@ -248,29 +270,42 @@ impl Meta {
     }
     /// Servers of the rack that can take a vSSD now, with their free units.
     fn free_units(&self, now: Time, rack: u32, unit: OwnUnit) -> Vec<FreeUnits> {
+        let reserved = self.reserved(now, &[]);
         let wear = |node| self.wear_of(node).unwrap_or(0.0);
         let here = self.moves.nodes.keys().filter(|&&n| self.cfg.layout.rack(n) == Some(rack));
         let fit = here.filter(|&&n| self.cannot_take(now, n).is_none());
-        let free =
-            fit.map(|&node| FreeUnits { node, slots: self.free_in(node, self.cfg.own_slots(unit)), wear: wear(node) });
+        let free = fit.map(|&node| (node, reserved.left(node, self.free_in(node, self.cfg.own_slots(unit)))));
+        let free = free.map(|(node, slots)| FreeUnits { node, slots, wear: wear(node) });
         free.filter(|f| !f.slots.is_empty()).collect()
     }
 
     // Sizes.
 
-    fn limits_of_units(&self, unit: OwnUnit, sets: Vec<SetId>) -> Limits {
-        let blocks = self.cfg.own_of(unit).blocks;
+    pub(crate) fn limits_of_units(&self, (unit, units): (OwnUnit, u8), sets: Vec<SetId>) -> Limits {
+        let blocks = self.cfg.own_of(unit).holds(units);
         let (stripe_blocks, volume) = (self.cfg.stripe_blocks, self.cfg.volume_max(sets.len()));
         let holds = striped(sets.iter().map(|_| blocks), stripe_blocks).saturating_mul(u64::from(BLOCK));
         Limits { level: unit.isolation(), promise: holds.min(volume), set_blocks: blocks, volume, stripe_blocks, sets }
     }
-    /// Of a live volume with own sets: what these hold, by their members' reports.
+    /// The records of the volume's own sets, if it has any.
+    pub(crate) fn own_sets(&self, volume: VolumeId) -> Option<Vec<(usize, OwnRecord)>> {
+        let v = self.volumes.by_id.get(&volume).filter(|v| !v.deleting && !v.sets.is_empty())?;
+        let own = |s: &SetId| {
+            let &i = self.by_set.get(s)?;
+            Some((i, self.sets[i].own?.record))
+        };
+        v.sets.iter().map(own).collect()
+    }
+    /// Of a live volume with own sets: what these hold, by their members' reports. While they get fewer units, no more than
+    /// these hold.
     fn own_limits(&self, volume: VolumeId) -> Option<(OwnUnit, Limits)> {
-        let v = self.volumes.by_id.get(&volume).filter(|v| !v.deleting)?;
-        let own = self.sets[*self.by_set.get(v.sets.first()?)?].own?;
-        let mut limits = self.limits_of_units(own.record.unit, v.sets.clone());
-        limits.promise = self.capacity_of(&limits).min(limits.volume);
-        Some((own.record.unit, limits))
+        let own = self.own_sets(volume)?;
+        let record = own.first()?.1;
+        let mut limits = self.limits_of_units((record.unit, record.units), self.volumes.by_id[&volume].sets.clone());
+        let shrinks = own.iter().any(|(i, r)| self.sets[*i].places.iter().any(|p| !p.leaving && p.units > r.units));
+        let most = if shrinks && !mutant!("meta.units.grows-while-shrinking") { limits.promise } else { limits.volume };
+        limits.promise = self.capacity_of(&limits).min(most);
+        Some((record.unit, limits))
     }
     /// Every live volume with own sets, and its limits.
     pub(crate) fn all_own_limits(&self) -> impl Iterator<Item = (&VolumeRecord, Limits)> {
@@ -281,18 +316,27 @@ impl Meta {
         let v = self.volumes.find(name)?;
         let Some((unit, limits)) = self.own_limits(v.id) else { return Ok(None) };
         if size > limits.promise && size > v.size {
-            let (count, holds) = (v.sets.len() as u32, limits.promise);
-            return Err(VolumeError::OwnSize { unit, count, size, holds });
+            let count = self.with_units(volumes::info(v)).own.map_or(0, |own| own.count);
+            return Err(VolumeError::OwnSize { unit, count, size, holds: limits.promise });
         }
         Ok(Some(limits))
     }
     /// The volume with its own units.
     pub(crate) fn with_units(&self, mut v: VolumeInfo) -> VolumeInfo {
-        let own = v.sets.first().and_then(|s| self.sets[*self.by_set.get(s)?].own);
-        v.own = own.map(|o| {
-            let replicas = Some(u32::from(o.record.replicas));
-            OwnUnits { unit: o.record.unit, count: v.sets.len() as u32, replicas }
-        });
+        let own: Vec<&Set> = v.sets.iter().filter_map(|s| Some(&self.sets[*self.by_set.get(s)?])).collect();
+        let Some(OwnRecord { unit, units, replicas, .. }) = own.first().and_then(|s| s.own).map(|o| o.record) else {
+            return v;
+        };
+        v.own =
+            Some(OwnUnits { unit, count: v.sets.len() as u32 * u32::from(units), replicas: Some(u32::from(replicas)) });
+        let places = || own.iter().flat_map(|s| s.places.iter().filter(|p| !p.leaving).map(move |p| (s, p)));
+        let has = |(s, p): &(&&Set, &Place)| {
+            p.units == units && s.view.members.iter().any(|m| m.vssd == p.vssd && m.role == Role::Member)
+        };
+        if places().any(|(_, p)| p.units != units) {
+            let of = own.len() as u32 * u32::from(replicas);
+            v.own_change = Some(OwnChange { copies: places().filter(has).count() as u32, of });
+        }
         v
     }
 

@@ -26,7 +26,7 @@ impl Meta {
     pub(crate) fn silent(
         &mut self,
         now: Time,
-        src: (NodeId, Incarnation),
+        (src, by, vssd): (NodeId, Incarnation, VssdId),
         (set, epoch): (SetId, Epoch),
         silent: &[VssdId],
         fx: &mut Effects,
@@ -34,7 +34,9 @@ impl Meta {
         let Some(&i) = self.by_set.get(&set) else { return };
         let bound = self.cfg.lease_bound();
         let s = &mut self.sets[i];
-        let sender = s.view.members.iter().find(|m| (m.server, m.incarnation) == src).map(|m| m.vssd);
+        let of = |m: &&Member| (m.server, m.incarnation) == (src, by);
+        // A server has two members while one of them replaces the other.
+        let sender = s.view.members.iter().filter(of).max_by_key(|m| m.vssd == vssd).map(|m| m.vssd);
         let Some(from) = sender.filter(|_| epoch == s.view.epoch && s.view.state == ViewState::Normal) else { return };
         for &about in silent.iter().filter(|v| s.view.members.iter().any(|m| m.vssd == **v)) {
             let gap = self.cfg.lease * GAP_LEASES;
@@ -81,15 +83,19 @@ impl Meta {
     pub(crate) fn reached(
         &mut self,
         now: Time,
-        (src, incarnation): (NodeId, Incarnation),
+        (src, incarnation, vssd): (NodeId, Incarnation, VssdId),
         (set, epoch): (SetId, Epoch),
         fx: &mut Effects,
     ) {
         let Some(&i) = self.by_set.get(&set) else { return };
         let known = self.servers.server(src).incarnation == incarnation;
         let s = &mut self.sets[i];
-        let current = known && epoch == s.view.epoch && s.view.members.iter().all(|m| m.server != src);
-        let Some(p) = s.places.iter_mut().find(|p| current && p.node == src && p.unreached) else { return };
+        let current = known && epoch == s.view.epoch;
+        let here = s.places.iter_mut().filter(|p| current && p.node == src && p.unreached);
+        let Some(p) = here.max_by_key(|p| p.vssd == vssd) else { return };
+        if s.view.members.iter().any(|m| m.vssd == p.vssd) {
+            return;
+        }
         p.unreached = false;
         fx.trace(trace::MEMBER_REACHED, u64::from(set.0), u64::from(p.vssd.0));
         self.look_again(now, i, fx);

@@ -12,6 +12,8 @@ trace_points! {
     /// A set of a volume's own was made. a: set, b: volume. It has ended: its places are given back. b: its last epoch.
     OWN_SET_MADE: OwnSetMade = 87,
     OWN_SET_ENDED: OwnSetEnded = 88,
+    /// Its vSSDs are to have another number of units. a: set, b: units of each.
+    UNITS_CHANGED: UnitsChanged = 184,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,

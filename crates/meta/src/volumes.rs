@@ -352,6 +352,7 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         limits: v.limits.unwrap_or_default(),
         used: 0,
         own: None,
+        own_change: None,
         cloud: v.cloud,
         frozen: None,
         snapshots: Vec::new(),

@@ -157,6 +157,29 @@ fn own_share(unit: OwnUnit) -> Share {
     }
 }
 
+/// Of each kind, the own units of a drive that do not adjoin the one before: shared vSSDs of dies may leave some of a channel,
+/// and the units behind are then on others.
+fn own_apart(cfg: &RackConfig) -> Result<[Vec<u8>; 2], BuildError> {
+    if cfg.ssd.own_dies == 0 {
+        return Ok(Default::default());
+    }
+    let c = server_config(cfg, 0, 1)?;
+    let mut ssd = Ssd::new(c.ssd)?;
+    for v in &c.vssds {
+        ssd.alloc_share(v.id, v.share).map_err(|error| {
+            let error = ServerError::Alloc { vssd: v.id, error };
+            BuildError::Server { server: 0, error }
+        })?;
+    }
+    let mut first = cfg.shared_slots() as usize;
+    Ok(OwnUnit::ALL.map(|unit| {
+        let slots = first..first + cfg.ssd.own(unit) as usize;
+        first = slots.end;
+        let apart = |k: &usize| *k > slots.start && !ssd.table().adjoins(*k - 1, 2);
+        slots.clone().filter(apart).map(|k| (k - slots.start) as u8).collect()
+    }))
+}
+
 /// Channels of a drive for shared sets: without those set aside, whole or for dies.
 fn shared_channels(cfg: &RackConfig, profile: &Profile) -> u32 {
     let g = &profile.geometry;
@@ -386,6 +409,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
     };
     let levels = cfg.ssd.isolation.all().iter().flat_map(level).collect();
     let sets = planned.iter().map(|s| SetConfig { set: s.set, members: s.members.clone() }).collect();
+    let apart = own_apart(cfg)?;
     Ok(MetaConfig {
         layout: layout(cfg),
         servers: cfg.servers,
@@ -393,7 +417,10 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         own: OwnUnit::ALL.map(|unit| OwnConfig {
             unit,
             slots: cfg.ssd.own(unit) as u8,
-            blocks: exported_slots(&profile, own_share(unit)),
+            blocks: (1..=cfg.ssd.own(unit) as u8)
+                .map(|units| exported_slots(&profile, own_share(unit).times(units)))
+                .collect(),
+            apart: apart[unit as usize].clone(),
         }),
         replicas: cfg.replicas,
         replace_after: cfg.repair.replace_after(),

@@ -4,7 +4,7 @@
 //! which decides who leaves the view. A server outside all views queries all members, and reports when it reaches them.
 
 use rackweave_core::msg::{Block, Body, Class, Control, Header, Op as PacketOp, Packet, Peer};
-use rackweave_core::{Epoch, NodeId, Time};
+use rackweave_core::{Epoch, NodeId, Time, VssdId};
 
 use crate::op::{Op, OpKind};
 use crate::replica::{Cx, Replica};
@@ -113,9 +113,10 @@ impl Replica {
         self.reach.requested[from] = None;
     }
 
-    /// A server outside the view got the epoch.
-    pub(crate) fn reached(&mut self, src: NodeId) {
-        if let Some(k) = self.members.iter().position(|m| m.server == src) {
+    /// Outside the view it got the epoch of this member. An earlier version names the receiver instead.
+    pub(crate) fn reached(&mut self, src: NodeId, vssd: VssdId) {
+        let member = self.members.iter().position(|m| (m.server, m.vssd) == (src, vssd));
+        if let Some(k) = member.or_else(|| self.members.iter().position(|m| m.server == src)) {
             self.reach.reached |= 1 << k;
         }
     }

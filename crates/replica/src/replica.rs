@@ -241,13 +241,17 @@ impl Replica {
             return;
         }
         if self.role.is_none() && matches!(body, Peer::StaleEpoch) {
-            return self.reached(p.src);
+            return self.reached(p.src, p.header.original_vssd);
         }
         if (p.header.epoch != self.epoch && !mutant!("replica.epoch.any-peer")) || self.role.is_none() {
             self.other_epoch(&mut cx, p.src, p.header, &body);
             return;
         }
-        let Some(from) = self.members.iter().position(|m| m.server == p.src) else { return };
+        // A server has two members while one of them replaces the other.
+        let sender = (p.src, p.header.original_vssd);
+        let by_server = |m: &Member| m.server == p.src && mutant!("replica.peer.by-server");
+        let is = |m: &Member| (m.server, m.vssd) == sender || by_server(m);
+        let Some(from) = self.members.iter().position(is) else { return };
         if from != self.me
             && (self.members[from].incarnation == p.header.incarnation || mutant!("replica.incarnation.any-peer"))
         {
@@ -262,6 +266,7 @@ impl Replica {
         if h.epoch < self.epoch && !matches!(body, Peer::StaleEpoch) && !mutant!("replica.epoch.unanswered") {
             let header = Header {
                 vssd: h.original_vssd,
+                original_vssd: self.cfg.vssd,
                 epoch: self.epoch,
                 incarnation: self.incarnation,
                 op: PacketOp::Peer,

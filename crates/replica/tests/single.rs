@@ -71,7 +71,7 @@ impl One {
             vssd: VssdId(1),
             lat: 0,
             class: Class::Silver,
-            original_vssd: VssdId(1),
+            original_vssd: VssdId(1 + from),
             set: SetId(1),
             epoch: Epoch(epoch),
             incarnation: Incarnation(50 + u64::from(from)),

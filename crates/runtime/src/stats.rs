@@ -234,6 +234,9 @@ exported! {
         /// Units of its own, as `2 channels in 3 replicas`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         own: Option<String> = |v| v.0.own.map(|own| units(&own));
+        /// Its own vSSDs get another number of units, as `1 of 3 copies have them`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        own_change: Option<Box<str>> = |v| v.0.own_change.map(|c| format!("{} of {} copies have them", c.copies, c.of).into());
         /// Of a cloud disk, as `segments of 64G, 2 log copies`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cloud: Option<String> = |v| v.0.cloud.map(|c| shape(&c));

@@ -333,6 +333,7 @@ mod tests {
                 class: "online".into(),
                 isolation: "channel".into(),
                 own: None,
+                own_change: None,
                 cloud: None,
                 iops: 500,
                 bytes_per_s: 1_000_000,

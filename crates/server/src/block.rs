@@ -60,11 +60,13 @@ impl BlockService {
     pub fn new(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> BlockService {
         let g = &server.ssd.profile.geometry;
         let dies = vssd.share.dies(g) as usize;
+        let slot_dies = server.vssds.get(slot).map_or(dies, |v| v.share.dies(g) as usize).max(1);
         let cache = WriteCacheConfig {
             vssd: vssd.id,
             slot,
             slots_per_page: g.slots_per_page(),
-            capacity: server.cache_slots / server.page_vssds().max(1),
+            // Of each slot whose flash it has.
+            capacity: server.cache_slots / server.page_vssds().max(1) * (dies / slot_dies).max(1) as u64,
             pages_max: dies * PAGES_A_DIE,
             linger: server.linger,
         };

@@ -5,16 +5,15 @@ mod groups;
 mod settings;
 mod status;
 mod swaps;
+mod views;
 
 use std::any::Any;
 
 use rackweave_core::device::Completion;
 use rackweave_core::msg::control::VssdLoss;
-use rackweave_core::msg::{
-    Block, Body, Class, Control, Header, Member, Op, PEERS_MAX, Packet, Role, Table, View, ViewState,
-};
+use rackweave_core::msg::{Block, Body, Class, Control, Header, Op, Packet, Role, Table};
 use rackweave_core::request::Reply;
-use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, RackId, SetId, Time, VssdId};
+use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, RackId, SetId, Time, VssdId};
 use rackweave_flash::table::EntryState;
 use rackweave_flash::{FlashDone, FlashOut, RecoveryError, Ssd};
 use rackweave_replica::Fences;
@@ -296,29 +295,6 @@ impl Server {
         }
     }
 
-    fn install(&mut self, now: Time, view: &View, fx: &mut Effects) {
-        let Some(i) = self.vssds.iter().position(|v| v.cfg.set == view.set) else { return };
-        let me = self.incarnation();
-        if self.registration.incarnation.is_none()
-            || (view.epoch <= self.vssds[i].epoch && !mutant!("server.view.older"))
-        {
-            return;
-        }
-        let v = &mut self.vssds[i];
-        v.epoch = view.epoch;
-        v.role = view.members.iter().find(|m| m.vssd == v.cfg.id && m.incarnation == me).map(|m| m.role);
-        v.readable =
-            (v.role == Some(Role::Member) || mutant!("server.view.shadow-readable")) && view.state == ViewState::Normal;
-        v.complete = false;
-        if v.role.is_some() {
-            v.cfg.peers = peers(view, v.cfg.id);
-        }
-        (v.row.answered, v.row.again_at) = (false, now);
-        v.row.request += 1;
-        self.with(now, i, fx, |service, cx| service.install_view(cx, view, me));
-        self.registration.hurry(now);
-    }
-
     pub(crate) fn to_meta(&self, c: Control, fx: &mut Effects) {
         let request = if matches!(c, Control::Heartbeat { .. }) { self.registration.last_received() } else { 0 };
         let mut header = self.header(Op::Control, 0, request);
@@ -397,7 +373,15 @@ impl Server {
                     self.with(now, i, fx, |service, cx| service.handle_flash(cx, FlashEvent::Log(done)));
                 }
             }
-            FlashDone::Swapped => self.swapped(now, fx),
+            FlashDone::Swapped => {
+                self.reconcile(now, fx);
+                self.swapped(now, fx);
+            }
+            FlashDone::Joined { result, .. } => {
+                if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
+                    self.slot_joined(now, i, fx);
+                }
+            }
             FlashDone::Assigned { result, .. } => {
                 if let Some(i) = self.slot_of(&d).filter(|_| result.is_ok()) {
                     self.slot_assigned(now, i, fx);
@@ -572,6 +556,7 @@ impl Server {
         }
         if self.plan.deadline() <= now {
             self.forget_rows(now, fx);
+            self.retry_units(now, fx);
         }
         if self.scrub_deadline() <= now {
             self.scrub(now, fx);
@@ -622,13 +607,6 @@ impl Server {
             .min(self.scrub_deadline())
             .min(self.swap_deadline())
     }
-}
-
-/// The other members of the view, serving ones first: as many as a row of the switch holds.
-fn peers(view: &View, of: VssdId) -> Vec<(VssdId, NodeId)> {
-    let mut others: Vec<&Member> = view.members.iter().filter(|m| m.vssd != of).collect();
-    others.sort_by_key(|m| m.role as u8);
-    others.into_iter().take(PEERS_MAX).map(|m| (m.vssd, m.server)).collect()
 }
 
 impl Node for Server {

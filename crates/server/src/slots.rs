@@ -2,14 +2,15 @@
 //!
 //! The drive table says which vSSD has each slot (protocol rule 30), the metadata service's plan which one is to have
 //! it. A slot without a vSSD in the plan is given back: its row in the switch is deleted and its flash erased, durably,
-//! before it gets another vSSD. A slot with the data of another vSSD than planned is left unchanged, and the drive is
+//! before it gets another vSSD. A vSSD of several units has the slots behind its own too, which are joined to it first and
+//! separated again when it is erased. A slot with the data of another vSSD than planned is left unchanged, and the drive is
 //! not used.
 
 use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
 use rackweave_core::msg::{Body, Control, Op, Table};
 use rackweave_core::{Effects, SetId, Span, Time, VssdId};
-use rackweave_flash::FlashDone;
 use rackweave_flash::table::{EntryState, TableError};
+use rackweave_flash::{FlashDone, JoinError, Share};
 
 use crate::config::{NO_SET, VssdConfig, free_id};
 use crate::node::Server;
@@ -21,6 +22,8 @@ const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// Minimum age of a row's last announcement when the row is deleted: older packets are lost. Only an answer to a
 /// `del_vssd` after that time counts; otherwise a `create_vssd` that it overtook would create the row again.
 const ROW_UNDER_WAY: Span = Span::from_millis(100);
+/// Interval at which a change of a vSSD's units is tried again while others use them or dies are swapped.
+const UNITS_RETRY_INTERVAL: Span = Span::from_millis(50);
 
 /// State of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum SlotState {
     Settled,
     /// The drive table must name this vSSD first.
     Naming(VssdPlace),
+    /// It is getting another number of units.
+    Joining,
     /// Being erased.
     Erasing,
     /// Too much of its flash has failed: unusable.
@@ -62,12 +67,15 @@ pub struct Plan {
     vssds: Vec<VssdPlace>,
     confirmed: bool,
     rows_gone: Vec<RowGone>,
+    /// When units that were in use are tried again, if they were.
+    units_at: Option<Time>,
 }
 
 impl Plan {
     /// When the next retry is due.
     pub fn deadline(&self) -> Time {
-        self.rows_gone.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX)
+        let rows = self.rows_gone.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX);
+        rows.min(self.units_at.unwrap_or(Time::MAX))
     }
 }
 
@@ -88,15 +96,32 @@ impl Server {
             return;
         }
         let mut settled = true;
+        self.plan.units_at = None;
         for i in 0..self.vssds.len() {
             if self.vssds[i].is_log() {
                 continue;
             }
+            let units = self.units_of(i);
             let wanted = self.plan.vssds.iter().find(|p| usize::from(p.slot) == i).copied();
             let v = &self.vssds[i];
             let worn_out = self.is_lost(i);
             match (wanted, v.slot) {
-                (Some(w), SlotState::Settled) if (v.cfg.id, v.cfg.set) == (w.vssd, w.set) => {}
+                // Joined to a vSSD, which is given back first.
+                (wanted, _) if units == 0 => settled &= wanted.is_none(),
+                (Some(w), SlotState::Settled) if (v.cfg.id, v.cfg.set) == (w.vssd, w.set) => {
+                    if units != w.units {
+                        let (slot, vssd, found, wanted) = (i as u8, w.vssd, units, w.units);
+                        return self.refuse_drive(TableError::Units { slot, vssd, found, wanted }.into());
+                    }
+                }
+                (Some(w), SlotState::Settled) if self.ssd.is_clear(v.cfg.id) && units != w.units => {
+                    self.change_units(now, i, w.units, fx);
+                    settled = false;
+                }
+                (None, SlotState::Settled) if v.cfg.is_free() && self.ssd.is_clear(v.cfg.id) && units != 1 => {
+                    self.change_units(now, i, 1, fx);
+                    settled = false;
+                }
                 (Some(w), SlotState::Settled) if self.ssd.is_clear(v.cfg.id) => {
                     self.take_slot(now, i, w);
                     settled = false;
@@ -114,7 +139,9 @@ impl Server {
                     settled = false;
                 }
                 (None, SlotState::Lost) => {}
-                (_, SlotState::Erasing | SlotState::Naming(_)) | (Some(_), SlotState::Lost) => settled = false,
+                (_, SlotState::Erasing | SlotState::Naming(_) | SlotState::Joining) | (Some(_), SlotState::Lost) => {
+                    settled = false
+                }
             }
         }
         if settled && self.plan.rows_gone.is_empty() {
@@ -122,6 +149,43 @@ impl Server {
             let lost = self.vssds.iter().enumerate().filter(|(_, v)| v.slot == SlotState::Lost);
             let lost = lost.fold(0, |bits, (i, _)| bits | 1 << i);
             self.to_meta(Control::VssdsDone { plan: self.plan.number, lost }, fx);
+        }
+    }
+
+    /// Units of the vSSD in the slot; none if they are joined to another.
+    fn units_of(&self, i: usize) -> u8 {
+        self.ssd.table().run(i).len() as u8
+    }
+    /// Flash of the slot with its present units.
+    fn share_of(&self, i: usize) -> Share {
+        self.cfg.vssds[i].share.times(self.units_of(i).max(1))
+    }
+    /// Gives the empty slot this number of units, its own and those of the slots behind it, if all are free.
+    fn change_units(&mut self, now: Time, i: usize, units: u8, fx: &mut Effects) {
+        let vssd = self.vssds[i].cfg.id;
+        if self.ssd.entry_state(vssd) != EntryState::Free {
+            return self.give_slot(now, i, fx);
+        }
+        match self.ssd.set_units(now, vssd, units, &mut self.out) {
+            Ok(()) => self.vssds[i].slot = SlotState::Joining,
+            Err(JoinError::Busy) => self.plan.units_at = Some(now + UNITS_RETRY_INTERVAL),
+            Err(JoinError::Apart { index, units }) => self.refuse_drive(TableError::Apart { index, units }.into()),
+        }
+    }
+    /// The drive table names the slot's units.
+    pub(crate) fn slot_joined(&mut self, now: Time, i: usize, fx: &mut Effects) {
+        self.vssds[i].slot = SlotState::Settled;
+        for k in i..self.vssds.len() {
+            if self.vssds[k].slot == SlotState::Settled && self.vssds[k].is_free() && self.is_lost(k) {
+                self.vssds[k].slot = SlotState::Lost;
+            }
+        }
+        self.reconcile(now, fx);
+    }
+    /// Tries again to give slots their units.
+    pub(crate) fn retry_units(&mut self, now: Time, fx: &mut Effects) {
+        if self.plan.units_at.take_if(|at| *at <= now).is_some() {
+            self.reconcile(now, fx);
         }
     }
 
@@ -145,7 +209,7 @@ impl Server {
     }
     /// The slot now belongs to this vSSD.
     fn put_vssd(&mut self, now: Time, i: usize, (id, set): (VssdId, SetId), fx: &mut Effects) {
-        let share = self.vssds[i].cfg.share;
+        let share = self.share_of(i);
         let cfg = VssdConfig { id, set, share, peers: Vec::new() };
         let mut v = ServedVssd::new(&self.cfg, cfg, i);
         v.service.set_lease(self.registration.lease_until);
@@ -215,7 +279,7 @@ impl Server {
             return;
         }
         let cfg = self.vssds[i].cfg.clone();
-        let lost = self.is_lost(i);
+        let lost = self.is_lost(i) && self.units_of(i) == 1;
         self.vssds[i] = ServedVssd::new(&self.cfg, cfg, i);
         self.vssds[i].slot = if lost { SlotState::Lost } else { SlotState::Settled };
         if self.failed {
@@ -256,6 +320,7 @@ impl Server {
         | FlashDone::BlockFailed { vssd }
         | FlashDone::GcIdle { vssd }
         | FlashDone::Assigned { vssd, .. }
+        | FlashDone::Joined { vssd, .. }
         | FlashDone::Cleared { vssd, .. }) = d
         else {
             return None;

@@ -1,9 +1,9 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
-    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, VolumeCreate,
-    VolumeError, VolumeUse, WearStatus,
+    self, Explained, Isolation, MemberStatus, OwnChange, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
+    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, UnitsError,
+    VolumeCreate, VolumeError, VolumeUse, WearStatus,
 };
 use rackweave_core::msg::cloud::Frozen;
 use rackweave_core::msg::control::{
@@ -35,6 +35,9 @@ impl Codec for Control {
         Wire::get(r)
     }
 }
+
+/// A slot's bit: the vSSD has several.
+const SEVERAL_UNITS: u8 = 0x80;
 
 wire_enum!(Role, "role", { 0 => Member, 1 => Shadow });
 wire_struct!(Member { vssd, server, incarnation, role });
@@ -130,7 +133,27 @@ wire_struct!(VssdWear { vssd, erases });
 wire_struct!(VssdRoom { vssd, capacity, used, from, until, volumes });
 wire_list!((VolumeId, u64), "volumes' blocks", ROOM_VOLUMES_MAX, 12);
 wire_list!(VssdWear, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 12);
-wire_struct!(VssdPlace { vssd, set, slot });
+/// Of more than one unit the slot's highest bit is set, and the number follows.
+impl Wire for VssdPlace {
+    fn put(&self, w: &mut Writer<'_>) {
+        let VssdPlace { vssd, set, slot, units } = *self;
+        vssd.put(w);
+        set.put(w);
+        w.u8(if units > 1 { slot | SEVERAL_UNITS } else { slot });
+        if units > 1 {
+            w.u8(units);
+        }
+    }
+    fn get(r: &mut Reader<'_>) -> Result<VssdPlace, DecodeError> {
+        let (vssd, set, first) = (Wire::get(r)?, Wire::get(r)?, r.u8()?);
+        let offset = r.offset();
+        let units = if first & SEVERAL_UNITS == 0 { 1 } else { r.u8()? };
+        if first & SEVERAL_UNITS != 0 && units < 2 {
+            return Err(DecodeError::UnknownKind { what: "units of a vSSD", kind: units, offset });
+        }
+        Ok(VssdPlace { vssd, set, slot: first & !SEVERAL_UNITS, units })
+    }
+}
 wire_list!(VssdPlace, "vSSDs of a server", VSSDS_PER_SERVER_MAX, 9);
 wire_list!(VssdId, "vSSDs", MEMBERS_MAX, 4);
 wire_struct!(SetRoute { set, epoch, members });
@@ -260,6 +283,7 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     26 => VolumeRollback { snapshot },
     27 => VolumeUse { name },
     28 => VolumeFlatten { name },
+    29 => VolumeUnits { name, unit, count },
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -297,7 +321,10 @@ const CLOUD: u32 = 1 << 27;
 const FROZEN: u32 = 1 << 26;
 /// And the snapshots of a disk.
 const SNAPSHOTS: u32 = 1 << 25;
-const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN | SNAPSHOTS;
+/// And how far a change of its own units is.
+const OWN_CHANGE: u32 = 1 << 24;
+const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN | SNAPSHOTS | OWN_CHANGE;
+wire_struct!(OwnChange { copies, of });
 wire_struct!(Frozen { shape, backing });
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
@@ -315,6 +342,7 @@ impl Wire for VolumeInfo {
         let flags =
             flags | if self.cloud.is_some() { CLOUD } else { 0 } | if self.frozen.is_some() { FROZEN } else { 0 };
         let flags = flags | if self.snapshots.is_empty() { 0 } else { SNAPSHOTS };
+        let flags = flags | if self.own_change.is_some() { OWN_CHANGE } else { 0 };
         (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
@@ -333,6 +361,9 @@ impl Wire for VolumeInfo {
         }
         if !self.snapshots.is_empty() {
             self.snapshots.put(w);
+        }
+        if let Some(change) = &self.own_change {
+            change.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -361,6 +392,7 @@ impl Wire for VolumeInfo {
             false => Some(Vec::new()),
         };
         let snapshots = snapshots.ok_or(DecodeError::UnknownKind { what: "volume's snapshots", kind: 0, offset })?;
+        let own_change = if word & OWN_CHANGE != 0 { Some(Wire::get(r)?) } else { None };
         let stripe_blocks = word & !FLAGS;
         Ok(VolumeInfo {
             id,
@@ -376,6 +408,7 @@ impl Wire for VolumeInfo {
             cloud,
             frozen,
             snapshots,
+            own_change,
         })
     }
 }
@@ -456,7 +489,16 @@ wire_enum!(ServerError, "reason of a server", {
 wire_enum!(Unfit, "reason why a server is unfit", {
     0 => Leaving, 1 => OtherRack, 2 => Down, 3 => DriveFailed, 4 => WornOut, 5 => HasCopy, 6 => NoSlot,
 });
-wire_groups!(admin::Error, "administration error", [Volume(VolumeError), Set(SetError), Server(ServerError)], {
+wire_enum!(UnitsError, "reason of a volume's units", {
+    67 => None { name },
+    68 => OtherUnit { name, unit },
+    69 => Same { name, unit, count },
+    70 => Changing { name },
+    71 => Striped { name, count, sets, most },
+    72 => TooSmall { name, unit, count, needs, holds },
+    73 => NoRow { name, unit, count, server, row },
+});
+wire_groups!(admin::Error, "administration error", [Volume(VolumeError), Set(SetError), Server(ServerError), Units(UnitsError)], {
     13 => TimedOut { waited },
     15 => Busy { limit },
     29 => NotStored { why },

@@ -33,6 +33,7 @@ fn control(rng: &mut Rng) -> Control {
         limits: VolumeLimits { iops: rng.below(3), bytes_per_s: rng.below(3) },
         used: 0,
         own: None,
+        own_change: None,
         cloud: None,
         frozen: None,
         snapshots: Vec::new(),

@@ -133,6 +133,7 @@ impl Rack {
             limits: Default::default(),
             used: 0,
             own: None,
+            own_change: None,
             cloud: None,
             frozen: None,
             snapshots: Vec::new(),

@@ -80,9 +80,11 @@ pub enum Volume {
         #[command(flatten)]
         json: Json,
     },
-    /// Limit a volume's I/O, effective at once
-    #[command(after_help = "Example:\n  rackweave volume set vm0 --iops 5000 --mbps none")]
-    #[command(group = ArgGroup::new("limit").required(true).multiple(true).args(["iops", "mbps"]))]
+    /// Limit a volume's I/O, effective at once, or give it another number of units of its own while it serves
+    #[command(
+        after_help = "Examples:\n  rackweave volume set vm0 --iops 5000 --mbps none\n  rackweave volume set db --channels 4"
+    )]
+    #[command(group = ArgGroup::new("change").required(true).multiple(true).args(["iops", "mbps", "channels", "dies"]))]
     Set {
         name: String,
         /// Reads, writes and trims per second; `none` or 0: unlimited
@@ -91,6 +93,12 @@ pub enum Volume {
         /// Megabytes (10^6 bytes) read and written per second; `none` or 0: unlimited
         #[arg(long, value_name = "N", value_parser = |t: &str| limit(t, MBPS_MAX))]
         mbps: Option<u64>,
+        /// Channels of its own from now on, if it has channels
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["dies", "iops", "mbps"])]
+        channels: Option<u32>,
+        /// Dies of its own from now on, if it has dies
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["iops", "mbps"])]
+        dies: Option<u32>,
         #[command(flatten)]
         json: Json,
     },

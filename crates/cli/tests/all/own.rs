@@ -11,9 +11,13 @@ const BLOCKS: u64 = 256;
 
 /// Four servers, each with two channels and two dies for volumes alone.
 fn start(extra: &[&str]) -> Rack {
+    start_with(2, extra)
+}
+
+fn start_with(channels: u32, extra: &[&str]) -> Rack {
     let dir = Temp::new();
     let file = dir.path("rack.toml");
-    let config = "version = 1\n[ssd]\nprofile = \"femu\"\nown_channels = 2\nown_dies = 2\n";
+    let config = format!("version = 1\n[ssd]\nprofile = \"femu\"\nown_channels = {channels}\nown_dies = 2\n");
     fs::write(&file, config).expect("written");
     let config = file.display().to_string();
     Rack::sized_with(dir, "1G", &[&["--config", &config], extra].concat())
@@ -50,7 +54,7 @@ fn life(mut r: Rack) {
     assert!(r.ok(&["volume", "list"]).contains("own: 2 channels in 3 replicas"));
     write_all(&r, "db");
     let sets = own_sets(&r, "db");
-    assert_eq!(sets.len(), 2, "{sets:?}");
+    assert_eq!(sets.len(), 1, "{sets:?}");
     for set in &sets {
         let mut on: Vec<_> = set["members"].as_array().expect("members").iter().map(|m| m["server"].as_u64()).collect();
         on.sort_unstable();
@@ -61,17 +65,17 @@ fn life(mut r: Rack) {
     r.stop();
     r.again();
     check(&mut r.connect("db"));
-    assert_eq!(own_sets(&r, "db").len(), 2);
-    // Six of the eight channels are taken, on two servers both.
+    assert_eq!(own_sets(&r, "db").len(), 1);
+    // Six of the eight channels are taken, two on each of three servers.
     let e = r.fails(1, &["volume", "create", "more", "--size", "1M", "--channels", "1"]);
-    assert!(e.contains("2 running servers have 2 channels free") && e.contains("can have 0 channels now"), "{e}");
+    assert!(e.contains("1 running servers have 2 channels free") && e.contains("can have 0 channels now"), "{e}");
     let e = r.ok(&["volume", "explain", "--size", "1M", "--channels", "1"]);
     assert!(e.contains("would be refused: 1 channel in 3 replicas") && e.contains("FREE CHANNELS"), "{e}");
-    let e = r.ok(&["volume", "explain", "--size", "1M", "--channels", "1", "--replicas", "2", "--json"]);
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--dies", "1", "--json"]);
     let e: Value = serde_json::from_str(&e).expect("JSON");
     let mut free: Vec<_> = e["servers"].as_array().expect("servers").iter().map(|s| s["channels"].as_u64()).collect();
     free.sort_unstable();
-    assert_eq!((&e["refused"], free), (&Value::Null, vec![Some(0), Some(0), Some(1), Some(1)]));
+    assert_eq!((&e["refused"], free), (&Value::Null, vec![Some(0), Some(0), Some(0), Some(2)]));
     let named = |args: &[&str], why: &str| {
         let e = r.fails(1, &[&["volume", "explain", "--size", "1M"], args].concat());
         assert!(e.contains(why), "{args:?}: {e}");
@@ -156,14 +160,14 @@ fn numbers(mut r: Rack) {
         assert_eq!((sum(&of, "writes"), sum(&of, "reads")), (writes, reads), "{volume}");
     }
     let own = vssds(&s, Some("db"));
-    assert_eq!(own.len(), 6);
+    assert_eq!(own.len(), 3);
     for v in &own {
         let units = ["channels", "dies"].map(|u| v[u].as_array().expect("units").len());
-        assert!(v["isolation"] == "channel" && units[0] == 1 && units[1] > 1, "{v}");
+        assert!(v["isolation"] == "channel" && units[0] == 2 && units[1] > 2, "{v}");
         assert_eq!(v["serving"], true, "{v}");
     }
     let sums = &named(&s["volumes"], "db")["own_vssds"];
-    assert_eq!((&sums["vssds"], &sums["serving"], &sums["writes"]), (&6.into(), &6.into(), &BLOCKS.into()));
+    assert_eq!((&sums["vssds"], &sums["serving"], &sums["writes"]), (&3.into(), &3.into(), &BLOCKS.into()));
     let number = |v: &Value| v.as_f64().expect("a number");
     let host: f64 = own.iter().map(|v| number(&v["host_slots"])).sum();
     assert!(number(&sums["host_slots"]) == host && host >= 3.0 * BLOCKS as f64, "{sums}");
@@ -181,7 +185,7 @@ fn numbers(mut r: Rack) {
     r.again();
     let s = r.status();
     let own = vssds(&s, Some("db"));
-    assert!(own.len() == 6 && own.iter().all(|v| number(&v["recovery_ms"]) > 0.0), "{own:?}");
+    assert!(own.len() == 3 && own.iter().all(|v| number(&v["recovery_ms"]) > 0.0), "{own:?}");
     assert_eq!((sum(&own, "writes"), sum(&own, "reads")), (0, 0));
     check(&mut r.connect("db"));
     assert_eq!(sum(&vssds(&r.status(), Some("db")), "reads"), BLOCKS);
@@ -272,4 +276,58 @@ fn status_shows_the_stores_of_keys_on_log_vssds() {
         r.stop();
         r.again();
     }
+}
+
+/// Channels of each of the volume's vSSDs that serve; none while their number changes.
+fn channels(r: &Rack, volume: &str) -> Option<Vec<usize>> {
+    let s = r.status();
+    let shown = named(&s["volumes"], volume).get("own_change").is_some();
+    let own = vssds(&s, Some(volume));
+    let all = own.iter().map(|v| v["channels"].as_array().expect("channels").len()).collect();
+    (!shown && own.len() == 3 && own.iter().all(|v| v["serving"] == true)).then_some(all)
+}
+
+/// A volume gets more channels, then fewer, while a client writes and reads, and keeps them through a crash.
+fn resized(mut r: Rack) {
+    r.ok(&["volume", "create", "db", "--size", "16M", "--channels", "1"]);
+    write_all(&r, "db");
+    for (round, count) in [(2, 3), (3, 1)] {
+        let units = count.to_string();
+        let shown = r.ok(&["volume", "set", "db", "--channels", &units]);
+        assert!(shown.contains(&format!("own: {units} channel")), "{shown}");
+        let mut c = r.connect("db");
+        wait_for("its vSSDs have the channels", || {
+            (0..BLOCKS).for_each(|b| c.write(b * 4096, &pattern(b, round)));
+            (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == pattern(b, round), "block {b}"));
+            channels(&r, "db") == Some(vec![count; 3])
+        });
+        c.flush();
+        drop(c);
+        r.kill();
+        r.again();
+        wait_for("the rack serves", || channels(&r, "db") == Some(vec![count; 3]));
+        let mut c = r.connect("db");
+        (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == pattern(b, round), "block {b}"));
+    }
+    let refused = |args: &[&str], why: &str| {
+        let e = r.fails(1, &[&["volume", "set", "db"], args].concat());
+        assert!(e.contains(why), "{args:?}: {e}");
+    };
+    refused(&["--channels", "1"], "has 1 channel already");
+    refused(&["--channels", "9"], "at most 4, not 9");
+    refused(&["--channels", "4"], "each copy needs 4 channels side by side");
+    refused(&["--dies", "1"], "has channels of its own");
+    r.volume("shared", "16M");
+    assert!(r.fails(1, &["volume", "set", "shared", "--channels", "2"]).contains("has no units of its own"));
+    assert!(r.fails(2, &["volume", "set", "db", "--channels", "2", "--iops", "9"]).contains("cannot be used with"));
+}
+
+#[test]
+fn a_volume_gets_another_number_of_channels_while_it_serves() {
+    resized(start_with(4, &[]));
+}
+
+#[test]
+fn a_volume_gets_another_number_of_channels_between_processes() {
+    resized(start_with(4, &["--processes"]));
 }

@@ -150,6 +150,8 @@ pub struct VssdPlace {
     pub vssd: VssdId,
     pub set: SetId,
     pub slot: u8,
+    /// Slots that it has, from `slot` on; at least one.
+    pub units: u8,
 }
 
 /// Room of a vSSD as it admits writes, in 4 KiB blocks, and the blocks of some of its volumes.

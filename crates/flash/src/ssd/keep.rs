@@ -24,6 +24,8 @@ pub(super) enum Wait {
     /// An erased one.
     Free(usize),
     Assign(usize),
+    /// A vSSD with another number of units.
+    Join(usize),
     Incarnation,
     /// Dies that are swapped.
     Swap,
@@ -162,8 +164,8 @@ impl Ssd {
         let names: Vec<VssdId> = self.vssds.drain(..).map(|v| v.id).collect();
         for (i, name) in names.into_iter().enumerate() {
             let e = &self.table.entries[i];
-            let own: Box<[u32]> = e.units.iter().map(|u| u32::from(u.die)).collect();
-            let (area, limited) = (e.extents[0], e.isolation == Isolation::Software);
+            let (own, area) = self.table.flash_of(i);
+            let limited = e.isolation == Isolation::Software;
             let all = match e.group {
                 Some(k) => {
                     let c = &mut self.groups[usize::from(k)];
@@ -253,6 +255,7 @@ impl Ssd {
                     self.vssds[i].generation = self.table.entries[i].generation;
                     out.done.push(FlashDone::Assigned { vssd: self.vssds[i].id, result });
                 }
+                Wait::Join(i) => self.joined(i, result, out),
                 Wait::Swap => self.swap_recorded(now, result, out),
                 Wait::Incarnation => out.done.push(FlashDone::Recorded { result }),
             }

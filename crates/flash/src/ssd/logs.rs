@@ -172,6 +172,7 @@ impl Ssd {
             kind: Kind::Log,
             isolation: Isolation::Channel,
             group: None,
+            joined: None,
             vssd: id,
             set: super::keep::NO_SET,
             units: dies.iter().map(|&d| Unit::die(d)).collect(),

@@ -118,7 +118,9 @@ impl Ssd {
         if self.swap.is_some() {
             return Err(SwapError::UnderWay);
         }
-        if self.failed().is_some() || self.recovering > 0 || self.vssds.iter().any(|v| v.recovery.is_some()) {
+        let joining = self.joining.is_some();
+        if self.failed().is_some() || joining || self.recovering > 0 || self.vssds.iter().any(|v| v.recovery.is_some())
+        {
             return Err(SwapError::NotReady);
         }
         let named: Vec<u32> = pairs.iter().flat_map(|&(x, y)| [x, y]).collect();
@@ -168,6 +170,11 @@ impl Ssd {
     /// freed blocks.
     pub fn swap_ready(&self) -> bool {
         self.swap.as_ref().is_some_and(|s| !s.recording && (s.again || s.under_way.is_some()))
+    }
+    /// Dies of one of these vSSDs are swapped, now or next.
+    pub(super) fn swaps_any(&self, vssds: &std::ops::Range<usize>) -> bool {
+        let dies = self.swap.iter().flat_map(|s| &s.pairs).flatten();
+        dies.filter_map(|&d| self.owner_of(d)).any(|of| vssds.contains(&of.vssd))
     }
     /// Moves rest from the next command on, until [`Ssd::resume_swap`].
     pub fn hold_swap(&mut self) {

@@ -132,6 +132,11 @@ pub enum FlashDone {
         vssd: VssdId,
         result: Result<(), DeviceError>,
     },
+    /// [`Ssd::set_units`] is durable. After an error the drive is of no use.
+    Joined {
+        vssd: VssdId,
+        result: Result<(), DeviceError>,
+    },
     /// The swap of [`Ssd::swap_dies`] is over: all is where it belongs that can be.
     Swapped,
     /// An answer of a log vSSD's manager ([`Ssd::with_log`]).
@@ -213,6 +218,14 @@ impl Share {
     /// A log vSSD has it.
     pub fn is_log(self) -> bool {
         matches!(self, Share::Log { .. })
+    }
+    /// This number of such parts in a row: of the isolated kinds.
+    pub fn times(self, units: u8) -> Share {
+        match self {
+            Share::Channels(n) => Share::Channels(n * u16::from(units)),
+            Share::Dies(n) => Share::Dies(n * u32::from(units)),
+            one => one,
+        }
     }
     pub fn dies(self, g: &Geometry) -> u32 {
         match self {

@@ -324,6 +324,15 @@ impl Blocks {
         free.remove(0, block);
         free.put(0, count, block);
     }
+    /// Lists the free blocks anew, with the erase counts of all.
+    pub(crate) fn recount_all(&mut self, count: impl Fn(u32) -> u16) {
+        self.free.iter_mut().for_each(FreeBlocks::clear);
+        for (block, b) in (0..).zip(&self.all) {
+            if matches!(b.state, State::Free { .. }) {
+                self.free[self.by_die.quotient(block) as usize].put(0, count(block), block);
+            }
+        }
+    }
     /// A bad block goes to another vSSD of the group.
     pub(crate) fn depart_bad(&mut self, block: u32) {
         self.here -= 1;

@@ -48,6 +48,12 @@ impl Vssd {
             && !self.blocks.all.iter().any(holds_something)
     }
 
+    /// No command of its own is under way.
+    pub(crate) fn rests(&self) -> bool {
+        let used = |b: &Block| b.reads > 0 || b.programs > 0;
+        !self.gc.busy() && self.sync.rests() && self.waiting.is_empty() && !self.blocks.all.iter().any(used)
+    }
+
     /// Forgets everything; [`Self::erase_all`] goes on. False: that is under way, or cannot begin yet.
     pub(crate) fn forget_all(&mut self) -> bool {
         if self.clearing != Clearing::No || self.recovery.is_some() {

@@ -116,7 +116,7 @@ impl Vssd {
         self.clear_step(io);
     }
     /// Recovery found the block marked so.
-    pub(super) fn found_bad(&mut self, block: u32) {
+    pub(crate) fn found_bad(&mut self, block: u32) {
         if block < self.home {
             self.blocks.retire_free(block);
             self.retired += 1;

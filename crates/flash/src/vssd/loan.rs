@@ -242,6 +242,9 @@ impl Vssd {
         let mine = named == self.owner() || mutant!("flash.loan.any-owner");
         // Of the table's time, here, and with room for data.
         let here = (found.die, found.block) == (self.dies[die as usize], within) || mutant!("flash.oob.any-place");
+        if here && entry.is_some_and(|e| e.index != self.index && io.table.had_once(e, named.generation, found.die)) {
+            return Found::Others;
+        }
         let group = io.table.entries.get(usize::from(self.index)).and_then(|e| e.group);
         let known = entry.filter(|e| here && (e.index == self.index || (e.group.is_some() && e.group == group)));
         let known = known.filter(|e| named.generation <= e.generation || mutant!("flash.oob.later-generation"));

@@ -98,6 +98,8 @@ pub(crate) enum Pending {
         group: u32,
     },
     Table(TableStep),
+    /// Of the checkpoints of a vSSD that gets another number of units.
+    Blank,
     /// Of a block that moves between dies.
     Move,
     /// Of a start that looks for blocks that moved.
@@ -228,8 +230,8 @@ struct Division {
 impl Division {
     /// Of `n` blocks on this number of dies.
     fn of(n: u32, dies: u32, p: &Profile) -> Division {
-        let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies);
-        let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies);
+        let host = (n / BLOCKS_PER_HOST_FRONTIER).clamp(1, dies.max(1));
+        let collector = (n / BLOCKS_PER_GC_FRONTIER).clamp(1, dies.max(1));
         let range_blocks = n.div_ceil(BLOCKS_PER_RANGE_BLOCK);
         let spared = (f64::from(n) * (p.over_provisioning + p.device_over_provisioning)).ceil() as u32;
         let reserve = if mutant!("flash.room.no-reserve") { 0 } else { host + collector + GC_RESERVE + range_blocks };

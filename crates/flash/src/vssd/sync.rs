@@ -42,6 +42,11 @@ impl Syncs {
     pub(crate) fn new() -> Syncs {
         Syncs { first: 0, in_flight: VecDeque::from([0]), waiters: VecDeque::new(), syncing: Vec::new(), busy: false }
     }
+    /// Nothing is under way or waits.
+    pub(crate) fn rests(&self) -> bool {
+        let idle = self.waiters.is_empty() && self.syncing.is_empty() && !self.busy;
+        idle && self.in_flight.iter().all(|n| *n == 0)
+    }
     /// Counts a command; returns its epoch.
     pub(crate) fn enter(&mut self) -> u64 {
         let last = self.in_flight.len() - 1;

@@ -86,6 +86,7 @@ fn full_table() -> Table {
         kind: Kind::Page,
         isolation: Isolation::Software,
         group: Some(0),
+        joined: None,
         vssd: VssdId(0x11),
         set: SetId(0x12),
         units,
@@ -143,6 +144,27 @@ fn the_drives_table() {
         assert!(!matches!(table::decode(&b[..at]), Copy::Whole(_)), "cut at {at}");
     }
     assert_eq!(table::decode(&[0; 4096]), Copy::Blank);
+}
+
+/// Version 4 names the entry that each joined one is of, and the version of the rest.
+#[test]
+fn the_table_of_a_drive_with_joined_units() {
+    let mut t = full_table();
+    t.entries[1].joined = Some(0);
+    for (rest, homes, cleared) in [(1, vec![], vec![]), (3, (0..8).collect(), vec![5; 8])] {
+        (t.homes, t.cleared) = (homes, cleared);
+        let b = table::encode(&t);
+        assert_eq!((&b[8..10], &b[80..82], b[128 + 72 + 7]), (&[4, 0][..], &[rest, 0][..], 1));
+        assert_eq!(table::decode(&b), Copy::Whole(Box::new(t.clone())));
+        for (at, to) in [(8, 1), (8, 3), (80, 4), (80, 0)] {
+            let mut bad = b.clone();
+            bad[at] = to;
+            bad[20..24].fill(0);
+            let sum = crc32c::crc32c(&bad).to_le_bytes();
+            bad[20..24].copy_from_slice(&sum);
+            assert_eq!(table::decode(&bad), Copy::Damaged, "byte {at}: {to}");
+        }
+    }
 }
 
 /// Version 2 ends with the home of every logical die.

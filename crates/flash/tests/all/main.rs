@@ -13,6 +13,7 @@ mod evidence;
 mod formats;
 mod gc;
 mod identity;
+mod join;
 mod logs;
 mod owners;
 mod power;

@@ -136,7 +136,10 @@ fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
         11 => {
             let (unit, volume) = (*u.choose(&OwnUnit::ALL)?, VolumeId(number(u, any, 6)?));
             let set = if any { set } else { SetId(FIRST_OWN + number(u, false, 2)?) };
-            Record::Own(set, OwnRecord { unit, replicas: u.int_in_range(0..=4u8)?, volume })
+            Record::Own(
+                set,
+                OwnRecord { unit, replicas: u.int_in_range(0..=4u8)?, volume, units: u.int_in_range(1..=4u8)? },
+            )
         }
         9 => {
             let mut all = Vec::new();
@@ -157,7 +160,7 @@ fn some_record(u: &mut Unstructured<'_>, any: bool) -> Result<Record> {
             let mut places = Vec::new();
             for _ in 0..u.int_in_range(0..=4u8)? {
                 let mut p = Place::new(vssd(u, any)?, server(u, any)?, u.int_in_range(0..=4u8)?);
-                p.leaving = u.arbitrary()?;
+                (p.leaving, p.units) = (u.arbitrary()?, u.int_in_range(1..=3u8)?);
                 p.replaces =
                     if u.arbitrary()? { Some(Replaces { vssd: vssd(u, any)?, lost: u.arbitrary()? }) } else { None };
                 places.push(p);
@@ -240,7 +243,7 @@ fn config() -> MetaConfig {
         layout: layout(),
         servers: SERVERS,
         slots: 4,
-        own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 1, blocks: 4096 }),
+        own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 1, blocks: vec![4096], apart: Vec::new() }),
         replicas: 3,
         replace_after: Span::from_millis(500),
         moves: 2,

@@ -25,6 +25,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         limits: Default::default(),
         used: 0,
         own: None,
+        own_change: None,
         cloud: None,
         frozen: None,
         snapshots: Vec::new(),

@@ -4,13 +4,13 @@ use rackweave_core::msg::control::{SlotTable, VssdLoss};
 use rackweave_core::msg::{ALL_WITNESSES, Member, Role, View, ViewState};
 use rackweave_core::volume::VolumeLimits;
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
-use rackweave_meta::Evidence;
 use rackweave_meta::codec::{
     AttachRecord, DriveRecord, OwnRecord, RackRecord, Record, ServerRecord, SetsRecord, VolumeRecord, decode,
-    drive_key, encode_drive, encode_evidence, encode_holders, encode_own, encode_rack, encode_server, encode_set_ids,
-    encode_view, encode_volume, evidence_key, holders_key, own_key, rack_key, server_key, set_ids_key, set_key,
-    volume_key,
+    drive_key, encode_drive, encode_evidence, encode_holders, encode_own, encode_places, encode_rack, encode_server,
+    encode_set_ids, encode_view, encode_volume, evidence_key, holders_key, own_key, places_key, rack_key, server_key,
+    set_ids_key, set_key, volume_key,
 };
+use rackweave_meta::{Evidence, MetaError, Place};
 
 fn hex(b: &[u8]) -> String {
     b.iter().map(|x| format!("{x:02x}")).collect()
@@ -56,7 +56,7 @@ fn view() -> View {
 #[test]
 fn golden_vectors_of_own_sets() {
     let ids = SetsRecord { next: 0x1_0002, epochs_gone: 7 };
-    let own = OwnRecord { unit: OwnUnit::Die, replicas: 3, volume: VolumeId(7) };
+    let own = OwnRecord { unit: OwnUnit::Die, replicas: 3, volume: VolumeId(7), units: 1 };
     let (set, key) = (SetId(0x1_0001), own_key(SetId(0x1_0001)));
     assert_eq!(
         (hex(&set_ids_key()), hex(&encode_set_ids(&ids))),
@@ -65,6 +65,16 @@ fn golden_vectors_of_own_sets() {
     assert_eq!(decode(&set_ids_key(), &encode_set_ids(&ids)), Ok(Record::Sets(ids)));
     assert_eq!((hex(&key), hex(&encode_own(&own))), ("6f776e2f00010001".into(), "01010307000000".into()));
     assert_eq!(decode(&key, &encode_own(&own)), Ok(Record::Own(set, own)));
+    let several = OwnRecord { units: 4, ..own };
+    assert_eq!(hex(&encode_own(&several)), "0201030700000004");
+    assert_eq!(decode(&key, &encode_own(&several)), Ok(Record::Own(set, several)));
+    assert!(matches!(decode(&key, &[2, 1, 3, 7, 0, 0, 0, 0]), Err(MetaError::Malformed { at: 8, .. })), "no unit");
+    let one = Place::new(VssdId(2), NodeId(3), 4);
+    let places = vec![one, Place { units: 2, ..Place::new(VssdId(5), NodeId(6), 7) }];
+    let bytes = "0202020000000300000004000000000001050000000600000007000000000002";
+    assert_eq!(hex(&encode_places(&places)), bytes);
+    assert_eq!(decode(&places_key(set), &encode_places(&places)), Ok(Record::Places(set, places)));
+    assert_eq!(encode_places(&[one])[0], 1, "as an earlier version does");
 }
 
 #[test]

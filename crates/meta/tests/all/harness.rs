@@ -30,7 +30,7 @@ pub fn config() -> MetaConfig {
         layout: layout.clone(),
         servers: 3,
         slots: SLOTS,
-        own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: 0 }),
+        own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: Vec::new(), apart: Vec::new() }),
         replicas: 3,
         replace_after: Span::ZERO,
         moves: 2,

@@ -12,4 +12,5 @@ mod restart;
 mod search;
 mod search_volumes;
 mod snapshots;
+mod units;
 mod volumes;

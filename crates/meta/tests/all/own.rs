@@ -12,14 +12,22 @@ use rackweave_meta::{FIRST_OWN, OwnConfig, ids};
 use super::harness::{GIB, LEASE, Rack, Scripted, config};
 use super::volumes::{answer, asked};
 
-const UNIT: u64 = 64 << 20;
+pub const UNIT: u64 = 64 << 20;
 
-/// Four servers that run, each with two channels and one die for volumes alone.
+/// Four servers that run, each with two channels, which do not adjoin, and one die for volumes alone.
 fn rack() -> Rack {
+    rack_of(2, vec![1])
+}
+
+/// The same with this number of channels.
+pub fn rack_of(channels: u8, apart: Vec<u8>) -> Rack {
     let mut cfg = config();
     (cfg.layout, cfg.servers) = (Layout::new(4, 2), 4);
-    let slots = |unit| if unit == OwnUnit::Channel { 2 } else { 1 };
-    cfg.own = OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: slots(unit), blocks: UNIT / 4096 });
+    cfg.own = OwnUnit::ALL.map(|unit| {
+        let channel = unit == OwnUnit::Channel;
+        let (slots, apart) = if channel { (channels, apart.clone()) } else { (1, Vec::new()) };
+        OwnConfig { unit, slots, blocks: (1..=u64::from(slots)).map(|n| n * UNIT / 4096).collect(), apart }
+    });
     let mut r = Rack::new(cfg);
     let (node, first) = (r.cfg.layout.server(3).expect("a server"), r.servers[0].clone());
     r.servers.push(Scripted { node, vssd: ids::first(0, 3, 0), drive: DriveId(0x200), ..first });
@@ -28,12 +36,12 @@ fn rack() -> Rack {
     r
 }
 
-fn own(name: &str, size: u64, unit: OwnUnit, count: u32, replicas: Option<u32>) -> admin::Op {
+pub fn own(name: &str, size: u64, unit: OwnUnit, count: u32, replicas: Option<u32>) -> admin::Op {
     let own = Some(OwnUnits { unit, count, replicas });
     admin::Op::VolumeCreate(VolumeCreate { name: name.into(), size, isolation: None, own })
 }
 
-fn made(r: &mut Rack, request: u64, op: admin::Op) -> VolumeInfo {
+pub fn made(r: &mut Rack, request: u64, op: admin::Op) -> VolumeInfo {
     match r.admin(request, op) {
         Ok(admin::Reply::Volume(v)) => v,
         other => panic!("{other:?}"),

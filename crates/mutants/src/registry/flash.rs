@@ -77,6 +77,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("flash.table.forget-incarnation", "30", &[], UNITS, "The table does not say which incarnation its server was given last.").tested(),
     m("flash.clear.same-generation", "30", MOVES, UNITS, "A cleared entry keeps its generation.").tested(),
     m("flash.assign.same-generation", "30", MOVES, UNITS, "An entry that is given out anew keeps its generation.").tested(),
+    m("flash.join.takes-used", "30", &[], UNITS, "Units of a vSSD with data are joined to another.").tested(),
+    m("flash.join.forgets-bad", "30", &[], UNITS, "A vSSD of several units does not know which of their blocks failed.").tested(),
     m("flash.checkpoint.any-owner", "30", MOVES, UNITS, "A checkpoint of another vSSD or generation is used.")
         .open("Not searched for, its crate's tests pass: what an earlier user's checkpoint describes is erased before the entry is free."),
     m("flash.oob.later-generation", "30", &[], UNITS, "A block of a generation later than the table's is taken.").tested(),

@@ -39,6 +39,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.failure.acknowledge", "12", ONE, UNITS, "Acknowledges invalidations though its device failed.").tested(),
     m("replica.epoch.any-peer", "1", ONE, UNITS, "Takes messages of members that are stamped with another epoch."),
     m("replica.epoch.unanswered", "1", RACKS, UNITS, "Does not send the current epoch to a member in an older one."),
+    m("replica.peer.by-server", "24", &[], &["search"], "Of two members on one server the first is taken for the sender of both.").tested(),
     m("replica.incarnation.any-peer", "1", ONE, UNITS, "Accepts messages of a member's earlier incarnation.").tested(),
     m("replica.view.other-incarnation", "1", ONE, UNITS, "Takes the role that a view gives to an earlier incarnation of this server."),
     m("replica.view.keeps-credit", "9", ONE, UNITS, "Credit of the last epoch counts in the next.").tested(),

@@ -197,7 +197,8 @@ fn a_plan_older_than_the_last_brings_back_no_vssd() {
     let mut r = Rack::serving(Options::default());
     let node = r.layout.server(0).expect("a server");
     let vssds = |r: &Rack| r.server(0).status(r.now()).vssds.iter().map(|v| (v.vssd, v.set)).collect::<Vec<_>>();
-    let all: Vec<VssdPlace> = (0..).zip(vssds(&r)).map(|(slot, (vssd, set))| VssdPlace { vssd, set, slot }).collect();
+    let all: Vec<VssdPlace> =
+        (0..).zip(vssds(&r)).map(|(slot, (vssd, set))| VssdPlace { vssd, set, slot, units: 1 }).collect();
     let incarnation = r.view(0).members.iter().find(|m| m.server == node).expect("a member").incarnation;
     let plan = |r: &mut Rack, plan, vssds: &[VssdPlace]| {
         r.control(Layout::META, node, Control::Vssds { plan, incarnation, vssds: vssds.into() });

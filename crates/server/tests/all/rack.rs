@@ -136,7 +136,7 @@ impl Rack {
             layout: self.layout.clone(),
             servers: self.options.servers,
             slots: COPIES as u8,
-            own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: 0 }),
+            own: OwnUnit::ALL.map(|unit| OwnConfig { unit, slots: 0, blocks: Vec::new(), apart: Vec::new() }),
             replicas: COPIES,
             replace_after: Span::ZERO,
             moves: 1,

@@ -183,6 +183,7 @@ impl Bench {
                     | FlashDone::GcIdle { .. }
                     | FlashDone::Assigned { .. }
                     | FlashDone::Recorded { .. }
+                    | FlashDone::Joined { .. }
                     | FlashDone::Swapped
                     | FlashDone::Log { .. }
                     | FlashDone::Cleared { .. } => {}

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Explained, Isolation, MemberStatus, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
-    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, VolumeCreate,
-    VolumeError, VolumeUse, WearStatus,
+    self, Explained, Isolation, MemberStatus, OwnChange, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerInfo,
+    ServerState, ServerStatus, ServerWear, SetStatus, SnapshotInfo, Unfit, VolumeCreate, VolumeUse, WearStatus,
 };
 use rackweave_core::msg::control::{
     DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
@@ -26,6 +25,8 @@ use rackweave_core::{
 
 #[path = "drawn_cloud.rs"]
 mod cloud;
+#[path = "drawn_errors.rs"]
+mod errors;
 #[path = "drawn_keys.rs"]
 mod keys;
 
@@ -436,7 +437,8 @@ impl Draw {
                 vssds: self.list(9, |d| VssdPlace {
                     vssd: VssdId(d.u32()),
                     set: SetId(d.u32()),
-                    slot: d.below(256) as u8,
+                    slot: d.below(128) as u8,
+                    units: 1 + d.below(255) as u8,
                 }),
             },
             28 => Control::Room(Box::new(VssdRoom {
@@ -457,7 +459,8 @@ impl Draw {
         }
     }
     fn admin(&mut self) -> admin::Op {
-        match self.below(27) {
+        match self.below(28) {
+            27 => admin::Op::VolumeUnits { name: self.text(), unit: self.unit(), count: self.u32() },
             25 => admin::Op::VolumeUse { name: self.text() },
             19 => admin::Op::SnapshotCreate { snapshot: self.text() },
             20 => admin::Op::SnapshotRemove { snapshot: self.text() },
@@ -528,7 +531,7 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 7, // the highest bits are flags
+            stripe_blocks: self.u32() >> 8, // the highest bits are flags
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },
@@ -536,6 +539,7 @@ impl Draw {
             cloud: self.bool().then(|| self.shape()),
             frozen: self.bool().then(|| Box::new(self.frozen())),
             snapshots: self.list(2, Draw::snapshot),
+            own_change: self.bool().then(|| OwnChange { copies: self.u32(), of: self.u32() }),
         }
     }
     fn snapshot(&mut self) -> SnapshotInfo {
@@ -599,101 +603,6 @@ impl Draw {
                 given_up: self.u64(),
                 servers: self.list(3, |d| ServerWear { node: NodeId(d.u32()), milli_erases: d.u64() }),
             },
-        }
-    }
-    fn error(&mut self) -> admin::Error {
-        match self.below(7) {
-            0 => admin::Error::NotStored { why: self.text() },
-            1 => admin::Error::TimedOut { waited: Span(self.u64()) },
-            2 => admin::Error::Busy { limit: self.u32() },
-            3 => admin::Error::NotServed,
-            4 => self.volume_error().into(),
-            5 => self.set_error().into(),
-            _ => self.server_error().into(),
-        }
-    }
-    fn volume_error(&mut self) -> VolumeError {
-        match self.below(31) {
-            29 => VolumeError::Flattening { name: self.text() },
-            30 => VolumeError::SnapshotsShare { name: self.text(), snapshots: self.list(3, Draw::text) },
-            28 => VolumeError::IsSnapshot { name: self.text() },
-            20 => VolumeError::BadSnapshot { name: self.text() },
-            21 => VolumeError::NoSnapshots { name: self.text() },
-            22 => VolumeError::UnknownSnapshot { name: self.text() },
-            23 => VolumeError::BeingMade { name: self.text() },
-            24 => VolumeError::Generations { name: self.text(), limit: self.u32() },
-            25 => VolumeError::HasSnapshots { name: self.text(), snapshots: self.list(3, Draw::text) },
-            26 => VolumeError::HasClones { name: self.text(), clones: self.list(3, Draw::text) },
-            27 => VolumeError::Attached { name: self.text(), gateway: self.u32() },
-            15 => VolumeError::NoCloud,
-            16 => VolumeError::Segment { segment: self.u64(), stripe: self.u32(), size: self.u64(), most: self.u32() },
-            17 => VolumeError::LogCopies { log_copies: self.u32() as u8 },
-            18 => {
-                VolumeError::CloudRoom { size: self.u64(), needs: self.u64(), promised: self.u64(), limit: self.u64() }
-            }
-            19 => VolumeError::CloudFixed { name: self.text() },
-            9 => VolumeError::OwnAndLevel { level: self.isolation(), unit: self.unit() },
-            10 => VolumeError::OwnReplicas { replicas: self.u32(), least: self.u32(), most: self.u32() },
-            11 => VolumeError::OwnSetAside {
-                unit: self.unit(),
-                count: self.u32(),
-                replicas: self.u32(),
-                set_aside: self.u32(),
-            },
-            12 => VolumeError::OwnRoom {
-                unit: self.unit(),
-                count: self.u32(),
-                replicas: self.u32(),
-                free: self.u32(),
-                servers: self.u32(),
-                clearing: self.u32(),
-                fits: self.u32(),
-            },
-            13 => VolumeError::OwnSize { unit: self.unit(), count: self.u32(), size: self.u64(), holds: self.u64() },
-            0 => VolumeError::Unknown { name: self.text() },
-            1 => VolumeError::Duplicate { name: self.text() },
-            2 => VolumeError::BadName { name: self.text() },
-            3 => VolumeError::BadSize { size: self.u64() },
-            4 => VolumeError::Shrink { size: self.u64(), current: self.u64() },
-            5 => VolumeError::OverPromise { size: self.u64(), promised: self.u64(), limit: self.u64() },
-            6 => VolumeError::InUse { name: self.text(), gateway: self.u32() },
-            7 => VolumeError::NoLevel { level: self.isolation(), has: self.list(4, Draw::isolation).into() },
-            _ => VolumeError::TooMany { limit: self.u32() },
-        }
-    }
-    fn set_error(&mut self) -> SetError {
-        let (set, server) = (SetId(self.u32()), NodeId(self.u32()));
-        match self.below(7) {
-            0 => SetError::Unknown { set },
-            1 => SetError::NotInSet { set, server },
-            2 => SetError::NotLost { set, server },
-            3 => SetError::Survives { set, server },
-            4 => SetError::StillMissing { set, server },
-            5 => SetError::NothingLeft { set },
-            _ => SetError::NothingMissing { set },
-        }
-    }
-    fn server_error(&mut self) -> ServerError {
-        let (vssd, set, server) = (VssdId(self.u32()), SetId(self.u32()), NodeId(self.u32()));
-        let (vssds, count) = (self.u32(), self.u32());
-        use Unfit::*;
-        match self.below(13) {
-            0 => ServerError::UnknownVssd { vssd },
-            1 => ServerError::Moving { vssd, set },
-            2 => ServerError::UnknownServer { server },
-            3 => {
-                let why = *self.0.pick(&[Leaving, OtherRack, Down, DriveFailed, WornOut, HasCopy, NoSlot]);
-                ServerError::Unfit { server, why }
-            }
-            4 => ServerError::NoTarget { vssd },
-            5 => ServerError::NoSource { vssd, set },
-            6 => ServerError::RackFull { servers: count },
-            7 => ServerError::TooFewLeft { server, left: vssds, need: count },
-            8 => ServerError::NoRoom { server, vssds, room: count },
-            9 => ServerError::InUse { server, vssds },
-            10 => ServerError::Erasing { server, vssds },
-            11 => ServerError::NoIds { limit: count },
-            _ => ServerError::EarlierUnfit { server, why: self.text() },
         }
     }
 }

@@ -54,7 +54,7 @@ fn view(state: ViewState, recovered: u32) -> Packet {
 #[expect(clippy::too_many_lines, reason = "a list of values")]
 fn controls() -> Vec<(&'static str, Control)> {
     let (set, epoch, incarnation) = (SetId(5), Epoch(6), Incarnation(0x40));
-    let place = VssdPlace { vssd: VssdId(0x0101_0000), set, slot: 3 };
+    let place = VssdPlace { vssd: VssdId(0x0101_0000), set, slot: 3, units: 1 };
     let admin = |op| Control::Admin(Box::new(op));
     let server = ServerInfo {
         node: NodeId(3),
@@ -77,6 +77,11 @@ fn controls() -> Vec<(&'static str, Control)> {
     let earlier = ServerError::EarlierUnfit { server: NodeId(3), why: "full".into() };
     vec![
         ("control_vssds", Control::Vssds { plan: 0x0102_0304_0506_0708, incarnation, vssds: vec![place] }),
+        (
+            "control_vssds_units",
+            Control::Vssds { plan: 9, incarnation, vssds: vec![VssdPlace { units: 4, ..place }, place] },
+        ),
+        ("admin_units", admin(admin::Op::VolumeUnits { name: "a".into(), unit: OwnUnit::Die, count: 4 })),
         // Of an earlier version, which did not report the allocated ids.
         ("control_server_welcome_unknown", welcome(0, &[(VolumeId(1), 2), (VolumeId(3), FENCE_ALL)])),
         ("control_server_welcome", welcome(0x0a0b, &[(VolumeId(1), 2), (VolumeId(3), 0)])),
