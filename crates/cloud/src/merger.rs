@@ -119,8 +119,8 @@ impl Merger {
     /// Whether merging goes on, and with how many entries at a time.
     fn allowed(&mut self, ctx: &mut Ctx, depth: u32) -> usize {
         let full = self.bytes.values().any(|b| *b > ctx.config.merge_foreground_bytes);
-        // What is on one server alone is not left there.
-        let single = self.entries.values().any(|e| !e.merged && self.view.is_short(e.copies.len()));
+        // What is on one server alone is not left there. The client waits until the head has passed it.
+        let single = self.entries.values().any(|e| self.view.is_short(e.copies.len()));
         let forks = self.view.fork.is_some();
         match ctx.config.merge {
             MergeMode::Never => 0,

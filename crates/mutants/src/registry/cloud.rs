@@ -24,7 +24,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.fork.undrained", "27", &[], UNITS, "A generation is frozen when one segment is drained.").tested(),
     m("cloud.fork.unmerged", "27", &[], UNITS, "A segment counts as drained while entries of the snapshot are not merged.").tested(),
     m("cloud.fork.writes-taken", "27", &[], UNITS, "Proxies take stable writes before the fork.").tested(),
-    m("cloud.grow.same-epoch", "26", &[], UNITS, "A disk grows without an epoch in which its servers hear of that.").tested(),
     m("cloud.grow.not-resumed", "26", &[], UNITS, "A role that ended while a disk grew begins no epoch with its size.").tested(),
     m("cloud.lease.granted-to-left-out", "2", &[], UNITS, "A server that has not heard of an epoch gets a lease.").tested(),
     m("cloud.lease.left-out-early", "25", &[], UNITS, "An epoch begins while the lease of a silent server runs.").tested(),
