@@ -291,7 +291,7 @@ fn channels(r: &Rack, volume: &str) -> Option<Vec<usize>> {
 fn resized(mut r: Rack) {
     r.ok(&["volume", "create", "db", "--size", "16M", "--channels", "1"]);
     write_all(&r, "db");
-    for (round, count) in [(2, 3), (3, 1)] {
+    for (round, count) in [(2, 2), (3, 1)] {
         let units = count.to_string();
         let shown = r.ok(&["volume", "set", "db", "--channels", &units]);
         assert!(shown.contains(&format!("own: {units} channel")), "{shown}");
@@ -314,8 +314,8 @@ fn resized(mut r: Rack) {
         assert!(e.contains(why), "{args:?}: {e}");
     };
     refused(&["--channels", "1"], "has 1 channel already");
-    refused(&["--channels", "9"], "at most 4, not 9");
-    refused(&["--channels", "4"], "each copy needs 4 channels side by side");
+    refused(&["--channels", "9"], "at most 3, not 9");
+    refused(&["--channels", "3"], "each copy needs 3 channels side by side");
     refused(&["--dies", "1"], "has channels of its own");
     r.volume("shared", "16M");
     assert!(r.fails(1, &["volume", "set", "shared", "--channels", "2"]).contains("has no units of its own"));
@@ -324,10 +324,10 @@ fn resized(mut r: Rack) {
 
 #[test]
 fn a_volume_gets_another_number_of_channels_while_it_serves() {
-    resized(start_with(4, &[]));
+    resized(start_with(3, &[]));
 }
 
 #[test]
 fn a_volume_gets_another_number_of_channels_between_processes() {
-    resized(start_with(4, &["--processes"]));
+    resized(start_with(3, &["--processes"]));
 }
