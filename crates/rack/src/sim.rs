@@ -395,6 +395,7 @@ impl Sim {
     /// An attacker replays to the node everything recorded on its way there, of all of the node's runs.
     pub fn replay(&mut self, node: NodeId) {
         let (RackEngine::Datagrams(e), Some(wire)) = (&mut self.engine, &self.wire) else { return };
+        wire.borrow_mut().log.replayed(node);
         wire.borrow().recorded(node).into_iter().for_each(|d| e.post(d));
     }
     /// An attacker without keys sends the node datagrams that it made of recorded ones.

@@ -57,6 +57,8 @@ pub struct Log {
     late_max: Span,
     /// Nodes between which a stream carried bytes, in both orders.
     streams: BTreeSet<(NodeId, NodeId)>,
+    /// By node, when an attacker last replayed to it what was recorded, which links may have dropped before.
+    replayed: BTreeMap<NodeId, Time>,
     /// Since when the network has been good enough for every message.
     reliable_since: Time,
     sent: Map<Key, Sent>,
@@ -82,6 +84,7 @@ impl Log {
             now: Time::ZERO,
             late_max: Span(u64::MAX),
             streams: BTreeSet::new(),
+            replayed: BTreeMap::new(),
             reliable_since: Time::MAX,
             sent: map(),
             tokens: map(),
@@ -117,6 +120,10 @@ impl Log {
     /// A stream carries bytes between two nodes: it may hold their messages until it is closed because it stalls.
     pub(crate) fn stream_used(&mut self, from: NodeId, to: NodeId) {
         self.streams.extend([(from, to), (to, from)]);
+    }
+    /// An attacker replays to the node all that was recorded on its way there, dropped or not.
+    pub(crate) fn replayed(&mut self, to: NodeId) {
+        self.replayed.insert(to, self.now);
     }
     /// Sets whether the network is good enough for every message from now on.
     pub fn reliable(&mut self, reliable: bool) {
@@ -256,7 +263,8 @@ impl Log {
             return;
         }
         s.open = s.open.saturating_sub(1);
-        let (sender, age) = (s.incarnation, self.now.since(s.at));
+        let since = self.replayed.get(&at).map_or(s.at, |replayed| s.at.max(*replayed));
+        let (sender, age) = (s.incarnation, self.now.since(since));
         let i = s.delivered.iter().position(|d| (d.0, d.1) == (at, incarnation));
         let i = i.unwrap_or_else(|| {
             s.delivered.push((at, incarnation, 0));
