@@ -41,6 +41,7 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     // Only with volumes that have units of their own, which `own.rs` searches.
     meta_trace::OWN_SET_MADE,
     meta_trace::OWN_SET_ENDED,
+    meta_trace::UNITS_CHANGED,
     // Only with channel groups.
     server_trace::BLOCKS_BORROWED,
     // Only in plans whose dies trade places.
