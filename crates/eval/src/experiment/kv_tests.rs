@@ -1,7 +1,7 @@
 use super::*;
 
 /// Smaller than the short form of the experiments.
-const SMALL: Scale = Scale { pages_per_block: 4, warm_up: Span::from_millis(50), window: Span::from_millis(300) };
+const SMALL: Scale = Scale { pages_per_block: 16, warm_up: Span::from_millis(100), window: Span::from_millis(600) };
 
 fn beside(isolation: Isolation) -> Seen {
     let load = KvLoad { clients: 16, ..SMALL.load(1) };
