@@ -55,7 +55,7 @@ impl Table {
         let at = self.entries[i].extents[0].at;
         (dies, Extent { at, len: run.iter().map(|e| e.extents[0].len).sum() })
     }
-    /// Whether the units of the entry at `i` and of those behind it, so many in all, can be one vSSD's.
+    /// Whether the `units` entries from `i` on can be joined into one vSSD.
     pub fn adjoins(&self, i: usize, units: u8) -> bool {
         let Some(run) = self.entries.get(i..i + usize::from(units)) else { return false };
         let whole = |e: &Entry| {
