@@ -9,9 +9,13 @@ use rackweave_core::{Epoch, NodeId, Time};
 use crate::msg::{Body, Chunk, Entry, FillPoint};
 use crate::record;
 use crate::replica::{Ctx, Forced, Replica};
+use crate::room::{AGAIN, client_bytes, version_bytes};
 use crate::takeover::NEVER;
 use crate::trace::FILLED;
-use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Version, page};
+use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Role, Version, page};
+
+/// A chunk that the store had no room for is asked for again after this many heartbeats.
+const FULL_RETRY: u64 = 5;
 
 pub(crate) struct Fill {
     /// What is still to be fetched, and what this node fetches in all.
@@ -35,6 +39,11 @@ impl Fill {
 }
 
 impl Replica {
+    /// Whether it has something left to fetch.
+    pub fn fills(&self) -> bool {
+        self.fill.as_ref().is_some_and(|f| !f.done)
+    }
+
     /// The member to fetch from: the primary; the primary itself fetches from members that hold what it lacks.
     fn source(&self, me: NodeId, remaining: &Epochs) -> Option<NodeId> {
         let view = self.view.as_ref()?;
@@ -114,6 +123,13 @@ impl Replica {
             self.stop(ctx, key);
             return;
         }
+        let (chunk, bytes) = self.that_fits(ctx, chunk);
+        if chunk.entries.is_empty() && chunk.clients.is_empty() && chunk.next.as_ref() == Some(&chunk.at) {
+            let fill = self.fill.as_mut().expect("it fills");
+            fill.ask_at = ctx.now + ctx.config.heartbeat * FULL_RETRY;
+            return self.chunk_without_room(ctx);
+        }
+        ctx.space.unforced += bytes;
         let last = chunk.next.is_none();
         let fill = self.fill.as_mut().expect("it fills");
         fill.at = chunk.next.unwrap_or(BEGINNING);
@@ -123,13 +139,14 @@ impl Replica {
         for Entry { key, version, incomplete, .. } in chunk.entries {
             let Some(v) = version.filter(|v| self.keys.get(&key).is_none_or(|mine| mine.at < v.at)) else { continue };
             entries.push((record::value_key(self.p, &key), Some(record::version(&v))));
+            let at = v.at;
+            self.keys.insert(key.clone(), v);
             if incomplete {
-                self.marks.insert(key.clone(), (v.at, ctx.now + ctx.config.doubt));
-                entries.push((record::mark_key(self.p, &key), Some(record::mark(v.at))));
+                entries.push((record::mark_key(self.p, &key), Some(record::mark(at))));
+                self.mark(key, at, ctx.now + ctx.config.doubt);
             } else if self.marks.remove(&key).is_some() {
                 entries.push((record::mark_key(self.p, &key), None));
             }
-            self.keys.insert(key, v);
         }
         for theirs in chunk.clients {
             let node = theirs.client;
@@ -138,7 +155,52 @@ impl Replica {
             entries.push((record::client_key(self.p, node), Some(record::client(mine))));
         }
         let epoch = self.epoch();
-        ctx.journal.force(ctx.fx, entries, Forced::Chunk { p: self.p, epoch, last });
+        ctx.journal.force(ctx.fx, entries, Forced::Chunk { p: self.p, epoch, last, bytes });
+    }
+
+    /// The part of the chunk that the store has room for, with the bytes of its records.
+    fn that_fits(&self, ctx: &mut Ctx, mut chunk: Chunk) -> (Chunk, u64) {
+        let new = |e: &Entry| {
+            let v = e.version.as_ref().filter(|v| self.keys.get(&e.key).is_none_or(|mine| mine.at < v.at));
+            v.map_or(0, |v| version_bytes(&e.key, v))
+        };
+        let known = |n: &NodeId| self.clients.get(n).map_or(0, |c| c.finished.len());
+        let mut bytes = 0;
+        let mut fits = |more: u64| {
+            let fits = self.has_room_for_chunk(ctx, bytes + more);
+            bytes += if fits { more } else { 0 };
+            fits
+        };
+        let entries = chunk.entries.iter().take_while(|e| fits(new(e))).count();
+        let clients =
+            chunk.clients.iter().take_while(|c| fits(client_bytes(c.finished.len() + known(&c.client)))).count();
+        if entries < chunk.entries.len() {
+            let after = entries.checked_sub(1).map(|i| chunk.entries[i].key.clone());
+            chunk.entries.truncate(entries);
+            chunk.next = Some(after.map_or(chunk.at.clone(), |k| FillPoint::Keys { after: Some(k) }));
+        }
+        if clients < chunk.clients.len() {
+            let after = clients.checked_sub(1).map(|i| chunk.clients[i].client);
+            chunk.clients.truncate(clients);
+            chunk.next = Some(after.map_or(chunk.at.clone(), |n| FillPoint::Clients { after: Some(n) }));
+        }
+        (chunk, bytes)
+    }
+    /// A hand-off fetches only into the room of puts. One of the partition's own nodes needs what the others have room for.
+    fn has_room_for_chunk(&self, ctx: &Ctx, bytes: u64) -> bool {
+        let room = ctx.space.room;
+        let own = self.leads(ctx.me) || self.role(ctx.me) == Some(Role::Home);
+        let part = if own { room.for_findings } else { room.for_puts };
+        ctx.space.fits(part, AGAIN * bytes) || mutant!("kv-replica.fill.without-room")
+    }
+    fn role(&self, n: NodeId) -> Option<Role> {
+        self.view.as_ref().and_then(|v| v.member(n)).map(|m| m.role)
+    }
+    /// A hand-off leaves; one of the partition's own nodes waits for deletions.
+    fn chunk_without_room(&mut self, ctx: &mut Ctx) {
+        if self.role(ctx.me) == Some(Role::Handoff) && !self.leads(ctx.me) {
+            self.join_without_room(ctx);
+        }
     }
 
     /// A key of the chunk's range whose committed version here, of an earlier epoch, the primary does not have.

@@ -48,6 +48,8 @@ impl Replica {
             // A primary that has fetched what it lacked also needs to know what others had logged.
             _ if self.assembled && self.settled() => Serves::Any,
             Role::Handoff if mutant!("kv-replica.handoff.answers-all") => Serves::Any,
+            // It forwards to nobody else.
+            _ if view.primary == me && !mutant!("kv-replica.handoff.leads-unfilled") => Serves::None,
             Role::Handoff => Serves::Since(m.since),
             Role::Home if mutant!("kv-replica.rejoin.serves-early") => Serves::Any,
             Role::Home => Serves::None,
@@ -83,7 +85,7 @@ impl Replica {
     /// before all have applied it.
     pub fn on_complete(&mut self, ctx: &mut Ctx, keys: &[Bytes], at: Timestamp) {
         for key in keys {
-            if self.marks.get(key).is_some_and(|(mine, _)| *mine == at) {
+            if self.marks.get(key).is_some_and(|m| m.at == at) {
                 self.unmark(ctx, key);
             }
             let newest = self.keys.get(key).is_some_and(|v| v.at == at);
@@ -111,7 +113,7 @@ impl Replica {
             if self.settled() {
                 // Every member has what earlier primaries committed.
                 let epoch = self.epoch();
-                let old = self.marks.iter().filter(|(_, (at, _))| at.epoch < epoch).map(|(k, _)| k.clone());
+                let old = self.marks.iter().filter(|(_, m)| m.at.epoch < epoch).map(|(k, _)| k.clone());
                 for key in old.collect::<Vec<_>>() {
                     self.unmark(ctx, &key);
                     self.serve_held(ctx, &key, false);
@@ -120,11 +122,11 @@ impl Replica {
             return;
         }
         let Some(primary) = self.primary() else { return };
-        let due = self.marks.iter_mut().filter(|(_, (_, ask))| *ask <= ctx.now).take(ASKS_MAX);
+        let due = self.marks.iter_mut().filter(|(_, m)| m.ask_at <= ctx.now).take(ASKS_MAX);
         let due: Vec<(Bytes, Timestamp)> = due
-            .map(|(k, (at, ask))| {
-                *ask = ctx.now + ctx.config.retry;
-                (k.clone(), *at)
+            .map(|(k, m)| {
+                m.ask_at = ctx.now + ctx.config.retry;
+                (k.clone(), m.at)
             })
             .collect();
         for (key, at) in due {

@@ -50,9 +50,17 @@ pub(crate) struct Part {
     pub stopped: bool,
     /// The answering nodes do not hold all epochs.
     pub waits: bool,
+    /// Nodes without room for what they would have to hold, and until when that counts.
+    pub full: BTreeMap<NodeId, Time>,
 }
 
+/// A node that has reported that its store is full joins no view of the partition for this many leases.
+const FULL: u64 = 16;
+
 impl Part {
+    pub fn is_full(&self, n: NodeId, now: Time) -> bool {
+        self.full.get(&n).is_some_and(|until| now < *until)
+    }
     /// The last view whose primary decided.
     pub fn last_active(&self) -> Epoch {
         self.view.as_ref().map_or(Epoch(0), |v| if self.active { v.epoch } else { v.active })
@@ -64,6 +72,7 @@ enum Written {
     Node(NodeId),
     Partition(Partition, Vec<NodeId>),
     Active(Partition, Epoch),
+    Uncounted(Partition, NodeId),
 }
 
 pub struct Membership {
@@ -209,6 +218,8 @@ impl Membership {
             Body::Lookup => self.send_view(fx, from, p),
             Body::Active => self.activate(from, p, packet.epoch, fx),
             Body::Filled { wants } => self.filled(from, p, packet.epoch, &wants, fx),
+            Body::Full => self.full(now, from, p, packet.epoch),
+            Body::Surplus { incarnation } => self.surplus(now, from, p, incarnation, fx),
             Body::Fault { .. } => {
                 let member = self.view(p).is_some_and(|v| v.member(from).is_some());
                 if let Some(part) = self.parts.get_mut(&p).filter(|_| member) {
@@ -303,6 +314,39 @@ impl Membership {
         self.write(fx, p, Written::Partition(p, Vec::new()));
     }
 
+    /// A member has no room for what it would have to hold.
+    fn full(&mut self, now: Time, n: NodeId, p: Partition, epoch: Epoch) {
+        let Some(part) = self.parts.get_mut(&p) else { return };
+        if part.view.as_ref().is_some_and(|v| v.epoch == epoch && v.member(n).is_some()) {
+            part.full.insert(n, now + self.config.lease * FULL);
+        }
+    }
+
+    /// A node has records of a partition that it left. They are not needed while all of the partition's nodes have everything; or
+    /// the node has no room, and enough others do. From then on it counts as a node without them.
+    fn surplus(&mut self, now: Time, n: NodeId, p: Partition, incarnation: Incarnation, fx: &mut Effects<Packet>) {
+        let run = self.nodes.get(&n).is_some_and(|s| s.incarnation == incarnation);
+        let Some(part) = self.parts.get_mut(&p).filter(|part| run && !part.stopped && part.writing == 0) else {
+            return;
+        };
+        let Some(view) = part.view.as_ref().filter(|v| part.active && v.member(n).is_none()) else { return };
+        let is_home = self.ring.home(p).contains(&n);
+        let enough = match part.is_full(n, now) {
+            true => self.config.min_copies,
+            false if is_home => return,
+            false => self.config.replicas,
+        };
+        if view.readable().count() < enough {
+            return;
+        }
+        if part.holds.contains_key(&n) && !mutant!("kv-replica.drop.still-counted") {
+            part.holds.remove(&n);
+            self.write(fx, p, Written::Uncounted(p, n));
+        } else {
+            self.send(fx, n, p, Body::Drop { incarnation });
+        }
+    }
+
     /// Issues the views that are due.
     fn check(&mut self, now: Time, fx: &mut Effects<Packet>) {
         for p in self.ring.partitions() {
@@ -364,6 +408,14 @@ impl Membership {
                     part.writing -= 1;
                 }
                 inform.into_iter().for_each(|n| self.send_view(fx, n, p));
+            }
+            Written::Uncounted(p, n) => {
+                if let Some(part) = self.parts.get_mut(&p) {
+                    part.writing -= 1;
+                }
+                if let Some(incarnation) = self.nodes.get(&n).map(|s| s.incarnation) {
+                    self.send(fx, n, p, Body::Drop { incarnation });
+                }
             }
             Written::Active(p, epoch) => {
                 let Some(part) = self.parts.get_mut(&p) else { return };

@@ -10,12 +10,16 @@ use crate::clients::ClientState;
 use crate::config::Config;
 use crate::msg::{Body, Packet};
 use crate::record::{self, Record, RecordError};
-use crate::replica::{Answered, Ctx, Forced, Replica, Space};
+use crate::replica::{Answered, Ctx, Forced, Replica};
+use crate::room::{LogRoom, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
 
 /// Longest time between the last version and a start that is no reason for a word, in milliseconds.
 const AHEAD_MAX_MS: u64 = 3_600_000;
+
+/// A node asks once in so many heartbeats whether records of partitions that it left are needed.
+const SURPLUS_EVERY: u64 = 10;
 
 /// At a start the wall clock showed a time long after the last committed version, and values expire by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +42,8 @@ pub struct KvNode {
     journal: Journal<Forced>,
     lease_until: Time,
     heartbeat_at: Time,
+    /// When it asks again about records of partitions that it left.
+    surplus_at: Time,
     /// Number of views installed.
     serial: u64,
     own_puts: u64,
@@ -76,9 +82,10 @@ impl KvNode {
             replicas: BTreeMap::new(),
             lease_until: Time::ZERO,
             heartbeat_at: Time::ZERO,
+            surplus_at: Time::ZERO,
             serial: 0,
             own_puts: 0,
-            space: Space { for_puts: u64::MAX, for_deletes: u64::MAX, unforced: 0 },
+            space: Space { room: LogRoom::ALL, owed: 0, unforced: 0, filling: 0 },
             answered: Answered::default(),
             tick_at: Time::MAX,
             unix_ms_at_zero: 0,
@@ -96,6 +103,7 @@ impl KvNode {
                 Record::Mark(p, key, at) => node.replica(p).found_mark(key, at),
             }
         }
+        node.space.owed = node.replicas.values().map(Replica::owed).sum();
         Ok(node)
     }
 
@@ -107,9 +115,9 @@ impl KvNode {
     fn replica(&mut self, p: Partition) -> &mut Replica {
         self.replicas.entry(p).or_insert_with(|| Replica::new(p))
     }
-    /// Bytes of keys and values that its store has room for: with puts, and with deletions. Without a call there is no bound.
-    pub fn set_space(&mut self, for_puts: u64, for_deletes: u64) {
-        (self.space.for_puts, self.space.for_deletes) = (for_puts, for_deletes);
+    /// Sets the free bytes of its store. Without a call there is no bound.
+    pub fn set_room(&mut self, room: LogRoom) {
+        self.space.room = room;
     }
     /// Partitions of whose views it is a member, and those that it leads.
     pub fn partitions(&self) -> (usize, usize) {
@@ -165,6 +173,7 @@ impl KvNode {
     /// Runs a replica's handler.
     fn with(&mut self, p: Partition, now: Time, fx: &mut Effects<Packet>, what: impl FnOnce(&mut Replica, &mut Ctx)) {
         let replica = self.replicas.entry(p).or_insert_with(|| Replica::new(p));
+        let (owed, fills) = (replica.owed(), usize::from(replica.fills()));
         let mut ctx = Ctx {
             me: self.me,
             meta: self.meta,
@@ -180,6 +189,8 @@ impl KvNode {
             fx,
         };
         what(replica, &mut ctx);
+        self.space.owed = self.space.owed - owed + replica.owed();
+        self.space.filling = self.space.filling - fills + usize::from(replica.fills());
         let at = replica.tick_at(now, self.unix_ms_at_zero + now.0 / 1_000_000, self.config.tick);
         if at < self.tick_at {
             self.tick_at = at;
@@ -201,6 +212,17 @@ impl KvNode {
         let views = self.replicas.values().filter(|r| r.view.is_some()).map(|r| (r.p, r.epoch())).collect();
         let serial = self.serial;
         self.to_meta(fx, Body::Heartbeat { incarnation, sent: now, serial, views });
+        if now >= self.surplus_at {
+            self.surplus_at = now + self.config.heartbeat * SURPLUS_EVERY;
+            let surplus = self.replicas.values().filter(|r| r.is_surplus() && !r.dropping);
+            surplus.for_each(|r| self.ask_to_drop(r, fx));
+        }
+    }
+
+    /// Asks whether the records of a partition that it left are needed.
+    fn ask_to_drop(&self, r: &Replica, fx: &mut Effects<Packet>) {
+        let body = Body::Surplus { incarnation: self.incarnation };
+        fx.send(Packet { from: self.me, to: self.meta, partition: r.p, epoch: r.known, body });
     }
 
     fn on_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {
@@ -222,6 +244,9 @@ impl KvNode {
             Body::NewView(view) | Body::Outdated(Some(view)) => self.install(now, *view, fx),
             Body::Fault { key } if packet.from == self.meta => {
                 self.with(packet.partition, now, fx, |r, ctx| r.stop(ctx, key));
+            }
+            Body::Drop { incarnation } if packet.from == self.meta && incarnation == self.incarnation => {
+                self.with(p, now, fx, |r, ctx| r.drop_records(ctx, packet.epoch));
             }
             _ if self.registered => self.with(p, now, fx, |r, ctx| r.on_packet(ctx, packet)),
             _ => {}
@@ -259,8 +284,20 @@ impl KvNode {
             Forced::Applied { p, id, attempt, at, keys } => {
                 self.with(p, now, fx, |r, ctx| r.forced_decision(ctx, id, attempt, at, &keys));
             }
-            Forced::Adopted { p, epoch } => self.with(p, now, fx, |r, ctx| r.forced_adopted(ctx, epoch)),
-            Forced::Chunk { p, epoch, last } => self.with(p, now, fx, |r, ctx| r.forced_chunk(ctx, epoch, last)),
+            Forced::Adopted { p, epoch, bytes } => {
+                self.space.unforced -= bytes;
+                self.with(p, now, fx, |r, ctx| r.forced_adopted(ctx, epoch));
+            }
+            Forced::Chunk { p, epoch, last, bytes } => {
+                self.space.unforced -= bytes;
+                self.with(p, now, fx, |r, ctx| r.forced_chunk(ctx, epoch, last));
+            }
+            Forced::Dropped { p } => {
+                self.with(p, now, fx, |r, _| r.dropping = false);
+                if let Some(r) = self.replicas.get(&p).filter(|r| r.is_surplus()) {
+                    self.ask_to_drop(r, fx);
+                }
+            }
         }
     }
 

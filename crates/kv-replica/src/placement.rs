@@ -71,6 +71,7 @@ impl Membership {
         }
         let epoch = Epoch(last.0 + 1);
         let mut members = self.candidates(part, &home, epoch, now);
+        self.without_full(part, &mut members, last, now);
         if !cover(&members, last) {
             self.add_holders(part, &mut members, epoch, now);
             if !cover(&members, last) {
@@ -108,6 +109,19 @@ impl Membership {
         own.chain(others).filter_map(|(n, role)| self.member(part, n, role, epoch)).collect()
     }
 
+    /// Members that have no room for what they would have to hold leave, if the others are enough. One that may serve gets or
+    /// testify does so in two steps.
+    fn without_full(&self, part: &Part, members: &mut Vec<Member>, last: Epoch, now: Time) {
+        let leaves = |m: &Member| part.is_full(m.node, now) && !m.holds.covers(Epoch(1), last);
+        let rest: Vec<Member> = members.iter().filter(|m| !leaves(m)).cloned().collect();
+        if rest.len() == members.len() || rest.len() < self.config.min_copies || !cover(&rest, last) {
+            return;
+        }
+        let old = |m: &Member| part.view.as_ref().and_then(|v| v.member(m.node)).map(|m| m.role);
+        members.retain(|m| !leaves(m) || m.witness && !(part.active && old(m) == Some(Role::Leaving)));
+        members.iter_mut().filter(|m| leaves(m)).for_each(|m| m.role = Role::Leaving);
+    }
+
     /// Former members that hold what the others lack.
     fn add_holders(&self, part: &Part, members: &mut Vec<Member>, epoch: Epoch, now: Time) {
         let holders: &Holds = &part.holds;
@@ -121,10 +135,10 @@ impl Membership {
     /// Nodes next on the ring take the places of lost ones.
     fn add_handoffs(&self, p: Partition, part: &Part, members: &mut Vec<Member>, epoch: Epoch, now: Time) {
         for n in self.ring.nodes(p) {
-            if members.len() >= self.config.replicas {
+            if members.iter().filter(|m| m.role != Role::Leaving).count() >= self.config.replicas {
                 break;
             }
-            if self.live(n, now) && members.iter().all(|m| m.node != n) {
+            if self.live(n, now) && !part.is_full(n, now) && members.iter().all(|m| m.node != n) {
                 members.extend(self.member(part, n, Role::Handoff, epoch));
             }
         }

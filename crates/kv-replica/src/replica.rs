@@ -13,6 +13,7 @@ use crate::gets::HeldGet;
 use crate::lead::{Lead, Phase};
 use crate::msg::{Body, Ended, GetResult, Known, KnownEnd, Packet, PutResult};
 use crate::record;
+use crate::room::{Mark, Owes, Owing, Space, put_bytes};
 use crate::trace::{NO_SPACE, OUTDATED, STOPPED};
 use crate::types::{
     Change, Commit, Decision, Item, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version,
@@ -23,10 +24,11 @@ use crate::versions::Versions;
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
 pub(crate) enum Forced {
-    Logged { p: Partition, id: PutId, attempt: u32, bytes: usize },
+    Logged { p: Partition, id: PutId, attempt: u32, bytes: u64 },
     Applied { p: Partition, id: PutId, attempt: u32, at: Option<Timestamp>, keys: Vec<Bytes> },
-    Adopted { p: Partition, epoch: Epoch },
-    Chunk { p: Partition, epoch: Epoch, last: bool },
+    Adopted { p: Partition, epoch: Epoch, bytes: u64 },
+    Chunk { p: Partition, epoch: Epoch, last: bool, bytes: u64 },
+    Dropped { p: Partition },
 }
 
 /// The node around a replica, while it handles an event.
@@ -48,16 +50,16 @@ pub(crate) struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
-    /// Whether the node's store has room for the put, and may store it. A full one takes deletions for longer.
-    fn takes(&mut self, put: &Put) -> bool {
+    /// Whether the node's store has room for the put and what it owes then, and may store it. A full one takes deletions for
+    /// longer.
+    fn takes(&mut self, put: &Put, (bytes, owes): (u64, u64)) -> bool {
         let sets = put.items.iter().any(|i| matches!(i.change, Some(Change::Set { .. })));
-        let room = if sets { self.space.for_puts } else { self.space.for_deletes };
-        let record = put.bytes();
-        let fits = (self.space.unforced + record) as u64 <= room;
+        let room = if sets { self.space.for_puts() } else { self.space.room.for_deletes };
+        let fits = self.space.fits(room, bytes + owes);
         if !fits {
             self.fx.trace(NO_SPACE, u64::from(self.me.0), 0);
         }
-        fits && record <= self.config.value_max + KEY_MAX
+        fits && put.bytes() <= self.config.value_max + KEY_MAX
     }
 }
 
@@ -82,15 +84,6 @@ impl Answered {
     }
 }
 
-/// Space of the node's store, in bytes of keys and values.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Space {
-    pub for_puts: u64,
-    pub for_deletes: u64,
-    /// Of puts that are being logged: the store does not count them yet.
-    pub unforced: usize,
-}
-
 /// An undecided put in the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Logged {
@@ -99,6 +92,14 @@ pub(crate) struct Logged {
     pub forced: bool,
     /// When to ask about it.
     pub doubt_at: Time,
+    /// Bytes that are written later, whatever becomes of it.
+    pub owes: u64,
+}
+
+impl Owes for Logged {
+    fn owes(&self) -> u64 {
+        self.owes
+    }
 }
 
 /// How far this member is with [`Body::Adopt`] in its view.
@@ -126,14 +127,14 @@ pub(crate) struct Replica {
     pub known: Epoch,
     pub keys: Versions,
     pub clients: BTreeMap<NodeId, ClientState>,
-    pub logged: BTreeMap<PutId, Logged>,
+    pub logged: Owing<PutId, Logged>,
     /// Decisions that are not durable here yet, with the puts that leave the log. For a new primary these are undecided:
     /// it answers nobody before every member has recorded them.
     pub applying: BTreeMap<(PutId, Option<Timestamp>), Option<Put>>,
     /// Undecided puts of each key.
     pub locks: BTreeMap<Bytes, u32>,
     /// Versions that some member may not have applied, and when to ask.
-    pub marks: BTreeMap<Bytes, (Timestamp, Time)>,
+    pub marks: Owing<Bytes, Mark>,
     /// Whether this member has forced its view's undecided puts: only then it logs others.
     pub adopted: Adopted,
     /// The parts of that which have come.
@@ -146,6 +147,8 @@ pub(crate) struct Replica {
     pub assembled: bool,
     /// The key that shows that this partition's history is damaged.
     pub stopped: Option<Bytes>,
+    /// Records that no node needs are being removed.
+    pub dropping: bool,
 }
 
 impl Replica {
@@ -156,10 +159,10 @@ impl Replica {
             known: Epoch(0),
             keys: Versions::default(),
             clients: BTreeMap::new(),
-            logged: BTreeMap::new(),
+            logged: Owing::default(),
             applying: BTreeMap::new(),
             locks: BTreeMap::new(),
-            marks: BTreeMap::new(),
+            marks: Owing::default(),
             adopted: Adopted::No,
             adopting: Findings::default(),
             held: BTreeMap::new(),
@@ -168,6 +171,7 @@ impl Replica {
             fill: None,
             assembled: false,
             stopped: None,
+            dropping: false,
         }
     }
     /// A put found in the log at boot.
@@ -176,12 +180,13 @@ impl Replica {
             return;
         }
         self.lock(&put);
-        self.logged.insert(put.id, Logged { put, standing, forced: true, doubt_at: Time::ZERO });
+        let owes = self.owes(&put);
+        self.logged.insert(put.id, Logged { put, standing, forced: true, doubt_at: Time::ZERO, owes });
     }
     /// A version, found at boot, that some member may not have.
     pub fn found_mark(&mut self, key: Bytes, at: Timestamp) {
         if !mutant!("kv-replica.boot.discards-marks") {
-            self.marks.insert(key, (at, Time::ZERO));
+            self.mark(key, at, Time::ZERO);
         }
     }
     pub fn epoch(&self) -> Epoch {
@@ -238,12 +243,12 @@ impl Replica {
         };
         let wants = me.wants.minus(&me.holds);
         self.view = Some(view);
-        for l in self.logged.values_mut() {
+        for (_, l) in self.logged.iter_mut() {
             l.doubt_at = ctx.now + ctx.config.doubt;
         }
         if !wants.is_empty() {
             if mutant!("kv-replica.rejoin.discards-evidence") {
-                std::mem::take(&mut self.logged).into_values().for_each(|l| self.unlock(&l.put));
+                self.logged.take().into_values().for_each(|l| self.unlock(&l.put));
             }
             self.fill = Some(Fill::new(wants));
         }
@@ -322,7 +327,7 @@ impl Replica {
         let new = self.admission(id, attempt) == Admission::Fresh && !self.logged.contains_key(&id);
         // A primary's own puts delete what has expired.
         let own = Some(id.client) == self.primary();
-        if !new || own || ctx.takes(put) {
+        if !new || own || ctx.takes(put, (put_bytes(put), self.owes(put))) {
             return true;
         }
         match self.primary() {
@@ -351,12 +356,12 @@ impl Replica {
         if !locked {
             self.lock(&put);
         }
-        let bytes = put.bytes();
+        let (bytes, owes) = (put_bytes(&put), self.owes(&put));
         ctx.space.unforced += bytes;
         let undecided = Undecided { put, standing: Standing::New };
         let entry = (record::logged_key(self.p, &id), Some(record::undecided(&undecided)));
         let (put, doubt_at) = (undecided.put, ctx.now + ctx.config.doubt);
-        self.logged.insert(id, Logged { put, standing: Standing::New, forced: false, doubt_at });
+        self.logged.insert(id, Logged { put, standing: Standing::New, forced: false, doubt_at, owes });
         ctx.journal.force(ctx.fx, vec![entry], Forced::Logged { p: self.p, id, attempt, bytes });
         if mutant!("kv-replica.log.acknowledged-early") {
             self.acknowledge(ctx, id, attempt);
@@ -483,7 +488,7 @@ impl Replica {
             entries.push((record::value_key(self.p, key), Some(record::version(&version))));
             self.keys.insert(key.clone(), version);
             if !mutant!("kv-replica.get.before-all-applied") {
-                self.marks.insert(key.clone(), (at, ctx.now + ctx.config.doubt));
+                self.mark(key.clone(), at, ctx.now + ctx.config.doubt);
                 entries.push((record::mark_key(self.p, key), Some(record::mark(at))));
             }
             if mutant!("kv-replica.batch.applies-first") {
@@ -574,9 +579,9 @@ impl Replica {
         let Some(primary) = self.primary() else { return };
         let due: Vec<(PutId, u32)> = self
             .logged
-            .values_mut()
-            .filter(|l| l.doubt_at <= ctx.now)
-            .map(|l| {
+            .iter_mut()
+            .filter(|(_, l)| l.doubt_at <= ctx.now)
+            .map(|(_, l)| {
                 l.doubt_at = ctx.now + ctx.config.doubt;
                 (l.put.id, l.put.attempt)
             })

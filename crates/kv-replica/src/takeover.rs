@@ -60,6 +60,7 @@ use crate::lead::{InFlight, Lead, Phase};
 use crate::msg::{Attempt, Body, Ended, Known, KnownEnd};
 use crate::record;
 use crate::replica::{Adopted, Ctx, Findings, Forced, Logged, NOBODY, Replica, aborted};
+use crate::room::{AGAIN, put_bytes};
 use crate::trace::{
     ABORTED_UNLOGGED, ASSEMBLED, COMMITTED_ANEW, FOUND_FINISHED, RECOMMITTED, SUPERSEDED, TAKEN_OVER, TOO_FEW,
 };
@@ -314,7 +315,7 @@ impl Replica {
         if mutant!("kv-replica.takeover.no-promotion") {
             return;
         }
-        let marked = self.marks.iter().filter(|(key, (at, _))| self.keys.get(*key).is_some_and(|v| v.at == *at));
+        let marked = self.marks.iter().filter(|(key, m)| self.keys.get(*key).is_some_and(|v| v.at == m.at));
         let mut keys: BTreeSet<Bytes> = marked.map(|(key, _)| key.clone()).collect();
         let batch = |(p, fate): &&(Put, Fate)| *fate == Fate::Anew && p.items.len() > 1;
         if !mutant!("kv-replica.takeover.no-promotion-under-batches") {
@@ -418,6 +419,9 @@ impl Replica {
     pub fn on_adopt(&mut self, ctx: &mut Ctx, part: u32, last: bool, undecided: Vec<Undecided>, ended: Vec<Ended>) {
         let have = self.adopting.parts;
         if self.adopted == Adopted::No && part == have {
+            if last && !self.has_room_for(ctx, &undecided) {
+                return self.join_without_room(ctx);
+            }
             self.adopting.parts += 1;
             self.adopting.undecided.extend(undecided);
             self.adopting.ended.extend(ended);
@@ -434,10 +438,23 @@ impl Replica {
         }
     }
 
+    /// Whether the findings fit, of which these are the last. A witness has logged them, or owes them room.
+    fn has_room_for(&self, ctx: &mut Ctx, undecided: &[Undecided]) -> bool {
+        let is_witness = self.view.as_ref().and_then(|v| v.member(ctx.me)).is_some_and(|m| m.witness);
+        let bytes = (1 + AGAIN) * self.new_bytes(self.adopting.undecided.iter().chain(undecided));
+        is_witness || ctx.space.fits(ctx.space.room.for_findings, bytes) || mutant!("kv-replica.join.without-room")
+    }
+    /// Bytes of those that are not in this member's log.
+    fn new_bytes<'a>(&self, undecided: impl Iterator<Item = &'a Undecided>) -> u64 {
+        undecided.filter(|u| !self.logged.contains_key(&u.put.id)).map(|u| put_bytes(&u.put)).sum()
+    }
+
     /// Replaces the log by the primary's findings. Later this member logs other puts too.
     fn adopt(&mut self, ctx: &mut Ctx, Findings { undecided, ended, .. }: Findings) {
         self.adopted = Adopted::Forcing;
-        let old = std::mem::take(&mut self.logged);
+        let bytes = self.new_bytes(undecided.iter());
+        ctx.space.unforced += bytes;
+        let old = self.logged.take();
         let kept: BTreeSet<PutId> = undecided.iter().map(|u| u.put.id).collect();
         let gone = old.keys().filter(|id| !kept.contains(id));
         let mut entries: Vec<(Bytes, Option<Bytes>)> = gone.map(|id| (record::logged_key(self.p, id), None)).collect();
@@ -458,8 +475,8 @@ impl Replica {
             }
             entries.push((record::logged_key(self.p, &id), Some(record::undecided(&u))));
             self.lock(&u.put);
-            let doubt_at = ctx.now + ctx.config.doubt;
-            self.logged.insert(id, Logged { put: u.put, standing: u.standing, forced: true, doubt_at });
+            let (doubt_at, owes) = (ctx.now + ctx.config.doubt, self.owes(&u.put));
+            self.logged.insert(id, Logged { put: u.put, standing: u.standing, forced: true, doubt_at, owes });
         }
         let client = |n: NodeId| (record::client_key(self.p, n), Some(record::client(&self.clients[&n])));
         entries.extend(changed.into_iter().map(client));
@@ -468,7 +485,7 @@ impl Replica {
             put.keys().for_each(|key| self.serve_held(ctx, key, false));
         }
         let epoch = self.epoch();
-        ctx.journal.force(ctx.fx, entries, Forced::Adopted { p: self.p, epoch });
+        ctx.journal.force(ctx.fx, entries, Forced::Adopted { p: self.p, epoch, bytes });
     }
 
     pub fn forced_adopted(&mut self, ctx: &mut Ctx, epoch: Epoch) {

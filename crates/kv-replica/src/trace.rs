@@ -53,4 +53,8 @@ trace_points! {
     NOT_READABLE: NotReadable = 133,
     /// A put was not logged as the store is full. a: node.
     NO_SPACE: NoSpace = 127,
+    /// A member's store has no room for what it would have to hold. a: partition, b: epoch.
+    NO_ROOM_TO_JOIN: NoRoomToJoin = 134,
+    /// A node removed records of a partition that it left. a: partition, b: their number.
+    DROPPED: Dropped = 135,
 }

@@ -36,6 +36,11 @@ impl Versions {
         self.live.keys = self.live.keys + new.keys - old.keys;
         self.live.expiring = self.live.expiring + new.expiring - old.expiring;
     }
+    pub fn remove(&mut self, key: &Bytes) {
+        let old = self.all.remove(key).map_or(Live::default(), |v| Live::of(&v));
+        self.live.keys -= old.keys;
+        self.live.expiring -= old.expiring;
+    }
     pub fn live(&self) -> Live {
         debug_assert_eq!(self.live, self.recount());
         self.live
@@ -48,7 +53,7 @@ impl Versions {
     }
 }
 
-/// Reads alone: a change without [`Versions::insert`] would not be counted.
+/// Reads alone: a change without [`Versions`]'s own calls would not be counted.
 impl Deref for Versions {
     type Target = BTreeMap<Bytes, Version>;
     fn deref(&self) -> &BTreeMap<Bytes, Version> {

@@ -5,10 +5,10 @@ use bytes::Bytes;
 use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
 use rackweave_core::{NodeId, Rng, Span, Time};
-use rackweave_kv_replica::Config;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::trace as t;
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, Timestamp};
+use rackweave_kv_replica::{Config, LogRoom};
 use rackweave_sim::{Latency, LinkFaults, Network};
 
 use crate::world::{META, World, quiet};
@@ -212,7 +212,8 @@ impl Storm {
         self.faults += 1;
         let s = *self.rng.pick(&self.w.servers);
         let kind = self.kind;
-        match self.rng.below(14) {
+        let kinds = if kind == Kind::Cuts { 14 } else { 16 };
+        match self.rng.below(kinds) {
             0 | 1 if kind == Kind::Cuts => self.cut_power(),
             0 | 1 if kind == Kind::Ring => self.change_ring(),
             0..=3 => self.w.crash(s),
@@ -248,11 +249,22 @@ impl Storm {
                 let extra = Span::from_millis(self.rng.between(1, 200));
                 self.w.engine.net().delay_way(s, to, extra);
             }
+            14 | 15 => self.fill_store(s),
             _ => {
                 self.w.crash(s);
                 self.w.start_server(s);
             }
         }
+    }
+
+    /// The store of a node is full, also for what it would have to take as a new member; or it has room again.
+    fn fill_store(&mut self, s: NodeId) {
+        let some = *self.rng.pick(&[0, 500, 3_000]);
+        let room =
+            LogRoom { for_puts: some, for_puts_while_filling: some / 2, for_deletes: u64::MAX, for_findings: some };
+        let rooms = [room, LogRoom { for_findings: u64::MAX, ..room }, LogRoom::ALL, LogRoom::ALL];
+        let room = *self.rng.pick(&rooms);
+        self.w.set_rooms(s, room);
     }
 
     fn repair(&mut self) {
@@ -303,6 +315,7 @@ impl Storm {
         self.w.engine.net().heal();
         self.w.faults(LinkFaults::NONE);
         self.start_all();
+        self.w.servers.clone().into_iter().for_each(|s| self.w.set_rooms(s, LogRoom::ALL));
         if self.rng.chance(0.3) {
             self.w.servers.clone().into_iter().for_each(|s| self.w.crash(s));
             self.start_all();
@@ -345,7 +358,7 @@ fn storm(seed: u64, kind: Kind, all: &mut Coverage) -> Result<(), String> {
 
 /// Seeds that found faults.
 const FALLEN: [(Kind, &[u64]); 3] =
-    [(Kind::General, &[394]), (Kind::Cuts, &[6, 202, 238, 251]), (Kind::Ring, &[12, 309, 318, 711])];
+    [(Kind::General, &[394]), (Kind::Cuts, &[6, 202, 238, 251]), (Kind::Ring, &[12, 38, 309, 318, 711])];
 
 #[test]
 fn seeds_that_found_faults_pass() {
@@ -390,6 +403,9 @@ fn keys_stay_linearizable_and_durable_through_all_faults() {
         t::EXPIRED,
         t::RETURNED_EARLY,
         t::OUTDATED,
+        t::NO_SPACE,
+        t::NO_ROOM_TO_JOIN,
+        t::DROPPED,
     ];
     search(Kind::General, 40, &must);
 }

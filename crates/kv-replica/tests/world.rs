@@ -12,7 +12,7 @@ use rackweave_kv_replica::msg::{Body, GetResult, Packet};
 use rackweave_kv_replica::record::{self, Record};
 use rackweave_kv_replica::ring_client::{Answer, Done};
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict};
-use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
+use rackweave_kv_replica::{Config, KvNode, LogRoom, Membership, RingClient};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
 
@@ -269,9 +269,12 @@ impl World {
     }
     /// Sets the room of a server's store for puts.
     pub fn set_room(&mut self, n: NodeId, bytes: u64) {
+        self.set_rooms(n, LogRoom { for_puts: bytes, for_puts_while_filling: bytes, ..LogRoom::ALL });
+    }
+    pub fn set_rooms(&mut self, n: NodeId, room: LogRoom) {
         self.engine.act(n, |party, _, _| {
             if let Any::Node(node) = &mut party.any {
-                node.set_space(bytes, u64::MAX);
+                node.set_room(room);
             }
         });
     }
@@ -509,6 +512,12 @@ impl World {
             for n in &readable[1..] {
                 if contents(n)? != first {
                     return Err(format!("{p}: {n} differs from {}", readable[0]));
+                }
+            }
+            let others = self.servers.iter().filter(|n| !readable.contains(n));
+            for n in others.filter_map(|n| self.server(*n)) {
+                if n.versions(p).count() + n.clients(p).count() + n.undecided(p) > 0 {
+                    return Err(format!("a node of {:?} has records of {p} and is no member", n.incarnation()));
                 }
             }
         }

@@ -15,6 +15,7 @@ use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, MESSAGE_MAX, 
 use rackweave_flash::log_blocks;
 use rackweave_kv::replicated::Logged;
 use rackweave_kv::store::BLOCKS_MIN;
+use rackweave_kv_replica::LogRoom;
 use rackweave_meta::CloudConfig;
 use rackweave_server::StoreStatus;
 
@@ -179,8 +180,9 @@ impl Logged for CloudServer {
             due: Time::ZERO,
         })
     }
-    fn set_space(&mut self, for_puts: u64, _: u64) {
-        self.disks.set_room(for_puts);
+    /// A long write stands in the store twice while it is under way.
+    fn set_room(&mut self, room: LogRoom) {
+        self.disks.set_room(room.for_puts / 2);
     }
     /// Nothing of a disk depends on it.
     fn set_unix_ms_at_zero(&mut self, _: u64) {}

@@ -104,6 +104,11 @@ impl Plan {
             };
             faults.push((at, fault, Span::from_micros(rng.between(100, 900_000))));
         }
+        // While keys fill the logs, hand-offs come and go.
+        for _ in 0..if small { rng.between(4, 12) } else { 0 } {
+            let fault = Fault::Crash { server: rng.below(u64::from(servers)) as u32 };
+            faults.push((rng.below(OPS), fault, Span::from_millis(rng.between(500, 3_000))));
+        }
         faults.sort_by_key(|f| f.0);
         let (depth, deletes, gets) = (rng.between(1, 6) as u32, share(&mut rng, 0.3), 0.1 + share(&mut rng, 0.5));
         let transport = TransportConfig {

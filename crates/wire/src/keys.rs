@@ -24,7 +24,7 @@ impl Codec for Keys {
         (Op::Read, 216..=217),
         (Op::Reply, 218..=218),
         (Op::Peer, 219..=219),
-        (Op::Control, 224..=233),
+        (Op::Control, 224..=236),
     ];
 
     fn put(&self, op: Op, w: &mut Writer<'_>) {
@@ -160,4 +160,7 @@ wire_enum!(Message, "key-value message", {
     231 => Filled { wants },
     232 => Fault { key },
     233 => Lookup,
+    234 => Full,
+    235 => Surplus { incarnation },
+    236 => Drop { incarnation },
 });

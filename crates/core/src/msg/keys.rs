@@ -588,6 +588,16 @@ pub enum Message {
         key: Bytes,
     },
     Lookup,
+    /// The sender's store has no room for what it would have to hold as a member.
+    Full,
+    /// The sender has records of the partition, and takes no part in it.
+    Surplus {
+        incarnation: Incarnation,
+    },
+    /// No node needs those records: the receiver counts as one without them.
+    Drop {
+        incarnation: Incarnation,
+    },
 }
 
 impl Message {
@@ -610,7 +620,10 @@ impl Message {
             | Message::Activated
             | Message::Filled { .. }
             | Message::Fault { .. }
-            | Message::Lookup => Op::Control,
+            | Message::Lookup
+            | Message::Full
+            | Message::Surplus { .. }
+            | Message::Drop { .. } => Op::Control,
             _ => Op::Peer,
         }
     }

@@ -21,7 +21,7 @@ use rackweave_flash::Ssd;
 use rackweave_kv_replica::msg::Packet as KeyPacket;
 pub use rackweave_kv_replica::node::ClockAhead;
 use rackweave_kv_replica::record::RecordError;
-use rackweave_kv_replica::{Config, KvNode};
+use rackweave_kv_replica::{Config, KvNode, LogRoom};
 use rackweave_server::bounds::OverBound;
 use rackweave_server::report::{StoreStatus, VssdStatus};
 use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
@@ -37,9 +37,12 @@ const USER: u16 = 1;
 /// Tokens of batches; that of the load at boot is below.
 const FIRST_BATCH: u64 = 1 << 32;
 const LOAD: u64 = 1;
-/// Part of the store's capacity that only deletions and decisions take, and the part that only decisions take.
+/// Parts of the store's capacity that puts leave free while the node fetches what it lacks, and otherwise; that deletions leave free too; and that the findings of new primaries leave
+/// free too, for clients' records and what else is small.
+const RESERVE_FOR_FILLS: u64 = 4;
 const RESERVE_FOR_DELETES: u64 = 8;
 const RESERVE: u64 = 16;
+const RESERVE_OF_ALL: u64 = 32;
 
 /// A node whose forced log is a store.
 pub trait Logged: Node<Self::Packet> + Send + 'static {
@@ -60,8 +63,8 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
     ) -> Result<Self, Self::Error>
     where
         Self: Sized;
-    /// Bytes of contents that the store can take, and bytes that changes which give room back may take.
-    fn set_space(&mut self, for_puts: u64, for_deletes: u64);
+    /// Bytes that the store can take.
+    fn set_room(&mut self, room: LogRoom);
     /// The wall clock at time zero, in milliseconds since 1970.
     fn set_unix_ms_at_zero(&mut self, ms: u64);
     /// Fills in its own counters.
@@ -86,8 +89,8 @@ impl Logged for KvNode {
     ) -> Result<KvNode, RecordError> {
         KvNode::new(me, Layout::META, config.clone(), run, saved)
     }
-    fn set_space(&mut self, for_puts: u64, for_deletes: u64) {
-        KvNode::set_space(self, for_puts, for_deletes);
+    fn set_room(&mut self, room: LogRoom) {
+        KvNode::set_room(self, room);
     }
     fn set_unix_ms_at_zero(&mut self, ms: u64) {
         KvNode::set_unix_ms_at_zero(self, ms);
@@ -281,8 +284,7 @@ impl<N: Logged> LogService<N> {
     fn act(&mut self, cx: &mut Context<'_>, event: Event<N::Packet>) {
         let Phase::Runs(node) = &mut self.phase else { return };
         if let Some(store) = &self.store {
-            let (for_puts, for_deletes) = space(store, &self.writes);
-            node.set_space(for_puts, for_deletes);
+            node.set_room(room(store, &self.writes));
         }
         self.unix_ms_at_zero = cx.unix_ms_at_zero;
         node.set_unix_ms_at_zero(cx.unix_ms_at_zero);
@@ -350,13 +352,17 @@ impl<N: Logged> LogService<N> {
     }
 }
 
-/// Bytes of keys and values that puts may take, and deletions. An undecided put is a record with its key twice, and so are
-/// its client's and a mark beside it; the rest is for decisions, and for records that are being moved.
-fn space(store: &Store, writes: &Writes) -> (u64, u64) {
+/// Bytes of records that the store can take.
+fn room(store: &Store, writes: &Writes) -> LogRoom {
     let (capacity, s) = (store.capacity(), store.space());
     let taken = s.live + s.tombstones + writes.waiting_bytes() as u64;
-    let left = |reserve: u64| capacity.saturating_sub(taken + reserve) / 2;
-    (left(capacity / RESERVE_FOR_DELETES), left(capacity / RESERVE))
+    let left = |reserve: u64| capacity.saturating_sub(taken + capacity / reserve);
+    LogRoom {
+        for_puts: left(RESERVE_FOR_DELETES),
+        for_puts_while_filling: left(RESERVE_FOR_FILLS),
+        for_deletes: left(RESERVE),
+        for_findings: left(RESERVE_OF_ALL),
+    }
 }
 
 /// Longest value of a put, in a store with blocks of this size: the put's record has a head, and its key twice.

@@ -22,6 +22,9 @@ const AHEAD_BLOCKS: u32 = 2;
 pub const BLOCKS_MIN: u32 = 12;
 /// Smallest block: a record of the longest key fits its eighth.
 const BLOCK_BYTES_MIN: u64 = 16 << 10;
+/// Bytes of entries that are expected at least, beyond those that there are: one of the longest key for each waiting change would
+/// be more.
+const INDEX_GROWTH_MIN: u64 = 64 << 10;
 /// Percentage of the blocks that live data may fill: the rest makes compaction cheaper (design of log-structured stores;
 /// 7 % as in the rack's drives).
 const LIVE_PERCENT: u64 = 93;
@@ -130,9 +133,9 @@ impl Store {
         let free = self.free_blocks().saturating_sub(self.reserve());
         (f64::from(free) / spare as f64).min(1.0)
     }
-    /// Bytes of the records that it takes in all, with this number of keys.
+    /// Bytes of the records that it takes in all, with somewhat more keys than it has.
     pub fn capacity(&self) -> u64 {
-        let fixed = self.needed(0, self.index_bytes);
+        let fixed = self.needed(0, self.index_bytes + (self.index_bytes / 8).max(INDEX_GROWTH_MIN));
         let damaged = self.segments.values().filter(|s| s.corrupt).count() as u64;
         let blocks = u64::from(self.blocks).saturating_sub(fixed + damaged);
         blocks * LIVE_PERCENT * self.packed() / 100

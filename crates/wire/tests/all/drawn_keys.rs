@@ -232,7 +232,7 @@ impl Draw {
     }
     fn of_service(&mut self) -> Message {
         let (incarnation, sent, serial) = (Incarnation(self.u64()), Time(self.u64()), self.u64());
-        match self.below(10) {
+        match self.below(13) {
             0 => Message::Register { incarnation, drive: DriveId(serial) },
             1 => Message::Registered { incarnation },
             2 => {
@@ -245,6 +245,9 @@ impl Draw {
             6 => Message::Activated,
             7 => Message::Filled { wants: self.epochs() },
             8 => Message::Fault { key: self.bytes() },
+            9 => Message::Full,
+            10 => Message::Surplus { incarnation },
+            11 => Message::Drop { incarnation },
             _ => Message::Lookup,
         }
     }

@@ -176,6 +176,9 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("filled", Message::Filled { wants: Epochs::range(Epoch(1), Epoch(3)) }),
         ("fault", Message::Fault { key: key() }),
         ("lookup", Message::Lookup),
+        ("full", Message::Full),
+        ("surplus", Message::Surplus { incarnation: Incarnation(2) }),
+        ("drop", Message::Drop { incarnation: Incarnation(2) }),
     ]
 }
 
@@ -208,7 +211,7 @@ fn vectors() {
         kinds.insert(body[0]);
         now.push(format!("{name} {}", hex(body)));
     }
-    assert_eq!(kinds.len(), 38, "every kind of message");
+    assert_eq!(kinds.len(), 41, "every kind of message");
     let stored: Vec<&str> = VECTORS.lines().filter(|l| !l.starts_with('#')).collect();
     assert_eq!(stored, now);
 }
