@@ -3,7 +3,7 @@
 use rackweave_core::msg::cloud::Cloud;
 pub use rackweave_core::msg::cloud::{Batch, Message as Body, ReadResult, SegmentReport};
 use rackweave_core::msg::{self, Class, HEADER_BYTES, Header};
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId, VolumeId, VssdId};
+use rackweave_core::{Epoch, Incarnation, Message, NodeId, SetId, VolumeId, VssdId};
 
 /// A message. `epoch`: the sender's of the volume; zero before it knows one.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,10 +16,6 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Bytes of the packet on a modelled link.
-    pub fn bytes(&self) -> u32 {
-        HEADER_BYTES + self.body.bytes()
-    }
     /// As the network carries it.
     pub fn into_message(self) -> msg::Packet {
         let op = self.body.op();
@@ -41,5 +37,20 @@ impl Packet {
         let msg::Body::Cloud(Cloud(body)) = packet.body else { return None };
         let volume = VolumeId(packet.header.set.0);
         Some(Packet { from: packet.src, to: packet.dst, volume, epoch: packet.header.epoch, body: *body })
+    }
+}
+
+impl Message for Packet {
+    fn from(&self) -> NodeId {
+        self.from
+    }
+    fn to(&self) -> NodeId {
+        self.to
+    }
+    fn bytes(&self) -> u32 {
+        HEADER_BYTES + self.body.bytes()
+    }
+    fn mark(&self) -> u64 {
+        u64::from(self.from.0) << 40 ^ u64::from(self.epoch.0) << 16 ^ u64::from(self.bytes())
     }
 }

@@ -14,7 +14,7 @@ use crate::world::{META, World, quiet};
 fn world(config: Config) -> World {
     let shape = Shape::new(64 << 10, 32 << 10, 4096, 2);
     let mut w = World::new(7, config, 4, shape, quiet());
-    let c = w.clients[0];
+    let c = w.hosts.clients[0];
     assert!(w.attach(c, Span::from_secs(1)), "the first client attaches");
     w
 }
@@ -22,7 +22,7 @@ fn world(config: Config) -> World {
 #[test]
 fn what_was_written_is_read_from_logs_and_proxies() {
     let mut w = world(Config::default());
-    let c = w.clients[0];
+    let c = w.hosts.clients[0];
     for i in 0..40 {
         let first = i * 7 % 100;
         w.write(c, first, 12);
@@ -49,7 +49,7 @@ fn what_was_written_is_read_from_logs_and_proxies() {
 #[test]
 fn a_second_client_fences_the_first_and_finds_its_writes() {
     let mut w = world(Config::default());
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     for i in 0..20 {
         w.write(a, i * 5, 8);
     }
@@ -69,18 +69,18 @@ fn a_second_client_fences_the_first_and_finds_its_writes() {
 fn every_server_may_be_lost_at_any_time() {
     for victim in 0..4 {
         let mut w = world(Config::default());
-        let c = w.clients[0];
+        let c = w.hosts.clients[0];
         for i in 0..30 {
             w.write(c, i * 11 % 110, 10);
             if i == 15 {
-                w.crash(w.servers[victim]);
+                w.crash(w.hosts.servers[victim]);
             }
             w.run(Span::from_micros(300));
         }
         assert!(w.settle(Span::from_secs(2)), "the others go on without {victim}");
         w.read(c, 0, 128);
         assert!(w.settle(Span::from_secs(1)));
-        w.start_server(w.servers[victim]);
+        w.start_server(w.hosts.servers[victim]);
         w.until(Span::from_secs(2), |w| w.whole()).expect("it is back");
         w.read(c, 0, 128);
         assert!(w.settle(Span::from_secs(1)));
@@ -96,7 +96,7 @@ fn detected_bursts_go_to_logs_and_steady_writes_to_proxies() {
     let mut w = World::new(7, config, 4, shape, quiet());
     w.detection =
         Some(BurstConfig { bucket: Span::from_millis(10), window: Span::from_millis(100), ..BurstConfig::PAPER });
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     assert!(w.attach(a, Span::from_secs(1)));
     // 4 MB/s in the first half of the disk. The threshold is the traffic of 50 ms: 50 such writes.
     let steady = |w: &mut World, ms: u64| {
@@ -132,17 +132,17 @@ fn detected_bursts_go_to_logs_and_steady_writes_to_proxies() {
 #[test]
 fn servers_drop_all_records_of_a_deleted_volume() {
     let mut w = world(Config { merge: MergeMode::Never, ..Config::default() });
-    let c = w.clients[0];
+    let c = w.hosts.clients[0];
     for i in 0..60 {
         w.write(c, i * 2, 8);
     }
     assert!(w.settle(Span::from_secs(1)) && w.log_entries() > 0);
     let records = |w: &World, s| w.engine.saved(s).len();
-    assert!(w.servers.iter().all(|s| records(&w, *s) > 10), "each has a part");
+    assert!(w.hosts.servers.iter().all(|s| records(&w, *s) > 10), "each has a part");
     w.crash(META);
     w.deleted = true;
     w.start_meta();
-    let s = w.servers[1];
+    let s = w.hosts.servers[1];
     // One is stopped in the middle, and goes on when it is back.
     w.until(
         Span::from_secs(1),
@@ -151,7 +151,7 @@ fn servers_drop_all_records_of_a_deleted_volume() {
     .expect("servers hear that it is gone");
     w.crash(s);
     w.start_server(s);
-    let left = |w: &World| w.servers.iter().map(|s| records(w, *s)).sum::<usize>();
+    let left = |w: &World| w.hosts.servers.iter().map(|s| records(w, *s)).sum::<usize>();
     let none = |w: &World| if left(w) == 0 { Ok(()) } else { Err(format!("{} records are left", left(w))) };
     w.until(Span::from_secs(2), none).expect("all is dropped");
     w.until(Span::from_secs(1), |w| {

@@ -18,7 +18,7 @@ fn world(config: Config) -> World {
     let shape = Shape::new(64 << 10, 64 << 10, 4096, 2);
     let mut w = World::new(7, config, 4, shape, quiet());
     w.burst.set(0.0);
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     assert!(w.attach(a, Span::from_secs(3)), "the first client attaches");
     w.write(a, 0, 8);
     w.read(a, 0, 8);
@@ -32,8 +32,8 @@ fn owner(w: &World) -> NodeId {
 
 /// The segment's owner, which only the first client reaches: neither hears of a new epoch.
 fn cut_off(w: &mut World) -> NodeId {
-    let (a, lost) = (w.clients[0], owner(w));
-    let others: Vec<NodeId> = w.parties().into_iter().filter(|n| *n != lost && *n != a).collect();
+    let (a, lost) = (w.hosts.clients[0], owner(w));
+    let others: Vec<NodeId> = w.hosts.parties().into_iter().filter(|n| *n != lost && *n != a).collect();
     w.cut(lost, &others);
     w.cut(a, &others);
     lost
@@ -41,7 +41,7 @@ fn cut_off(w: &mut World) -> NodeId {
 
 /// The first client goes on reading, and the second attaches and writes.
 fn go_on(w: &mut World, span: Span) {
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     w.start_client(b);
     let end = w.engine.now() + span;
     while w.engine.now() < end {
@@ -87,7 +87,7 @@ fn a_server_that_has_not_heard_of_an_epoch_gets_no_lease() {
 #[test]
 fn a_segment_below_min_copies_answers_reads_and_takes_no_writes() {
     let mut w = world(Config { copies: 2, ..Config::default() });
-    let (a, lost) = (w.clients[0], owner(&w));
+    let (a, lost) = (w.hosts.clients[0], owner(&w));
     w.lose(|p: &Packet| matches!(p.body, Body::Filled { .. }));
     w.crash(lost);
     w.run(Span::from_secs(1));
@@ -109,7 +109,7 @@ fn a_segment_below_min_copies_answers_reads_and_takes_no_writes() {
 fn half_void() -> (World, NodeId, NodeId) {
     let log = LogLimits { entries: 1, ..LogLimits::default() };
     let mut w = world(Config { log, ..Config::default() });
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
     // Each sub-log has room for one entry. The second entry's first copy is the first entry's second.
     let serial = view.next.next();
@@ -139,7 +139,7 @@ fn half_void() -> (World, NodeId, NodeId) {
 #[test]
 fn a_write_goes_elsewhere_when_its_serial_is_void_on_all_copies() {
     let (mut w, full, _) = half_void();
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     w.write(a, 0, 8);
     w.run(Span::from_millis(40));
     let waiting = w.under_way(a);
@@ -156,7 +156,7 @@ fn a_write_goes_elsewhere_when_its_serial_is_void_on_all_copies() {
 #[test]
 fn an_entry_that_one_copy_records_as_void_is_not_adopted() {
     let (mut w, ..) = half_void();
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     assert!(w.attach(b, Span::from_secs(1)));
     let view = w.client(b).and_then(|c| c.view()).expect("it has attached");
     let adopted: Vec<u64> = view.adopted.iter().map(|a| a.extent.first).collect();
@@ -173,7 +173,7 @@ fn an_entry_that_one_copy_records_as_void_is_not_adopted() {
 #[test]
 fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {
     let mut w = world(Config { merge: MergeMode::Never, ..Config::default() });
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     w.burst.set(1.0);
     w.write(a, 0, 8);
     assert!(w.settle(Span::from_millis(20)));
@@ -206,7 +206,7 @@ fn a_disk_is_not_whole_before_an_epoch_knows_of_an_empty_drive() {
     let mut w = world(Config::default());
     assert_eq!(w.whole(), Ok(()));
     let holders = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch").segments[0].holders.clone();
-    let bare = w.servers.iter().copied().find(|s| !holders.contains(s)).expect("four servers, three holders");
+    let bare = w.hosts.servers.iter().copied().find(|s| !holders.contains(s)).expect("four servers, three holders");
     w.crash(bare);
     w.replace_drive(bare);
     w.start_server(bare);
@@ -219,7 +219,7 @@ fn a_disk_is_not_whole_before_an_epoch_knows_of_an_empty_drive() {
 #[test]
 fn an_entry_stays_in_the_log_until_every_holder_has_its_merge() {
     let mut w = world(Config { copies: 2, merge: MergeMode::Asap, ..Config::default() });
-    let (a, b, lost) = (w.clients[0], w.clients[1], owner(&w));
+    let (a, b, lost) = (w.hosts.clients[0], w.hosts.clients[1], owner(&w));
     let holders = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch").segments[0].holders.clone();
     let other = holders.into_iter().find(|n| *n != lost).expect("two holders");
     w.lose(move |p: &Packet| p.to == other && matches!(p.body, Body::Replicate { .. }));
@@ -239,7 +239,7 @@ fn an_entry_stays_in_the_log_until_every_holder_has_its_merge() {
 
 /// Until `made` generations are frozen, the first client writes.
 fn write_until(w: &mut World, made: usize) {
-    let (a, end) = (w.clients[0], w.engine.now() + Span::from_secs(5));
+    let (a, end) = (w.hosts.clients[0], w.engine.now() + Span::from_secs(5));
     while w.snapshots.made() < made && w.engine.now() < end {
         if w.under_way(a) < 4 {
             let first = w.ops % 15 * 8;
@@ -257,13 +257,13 @@ fn snapshots_keep_what_they_had_and_the_disk_reads_through_them() {
     for burst in [0.0, 0.5, 1.0] {
         let mut w = world(Config { merge: MergeMode::Limited(1), ..Config::default() });
         w.burst.set(burst);
-        let a = w.clients[0];
+        let a = w.hosts.clients[0];
         for made in 1..=12 {
             assert!(w.snapshot());
             assert!(!w.snapshot(), "one at a time");
             write_until(&mut w, made);
         }
-        for s in w.servers.clone() {
+        for s in w.hosts.servers.clone() {
             w.crash(s);
             w.start_server(s);
         }
@@ -281,7 +281,7 @@ fn snapshots_keep_what_they_had_and_the_disk_reads_through_them() {
 #[test]
 fn writes_go_on_after_a_snapshot_that_is_given_up() {
     let mut w = world(Config::default());
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     w.lose(|p: &Packet| matches!(p.body, Body::Drained { .. }));
     w.write(a, 0, 8);
     assert!(w.settle(Span::from_secs(1)));
@@ -324,7 +324,7 @@ fn a_disk_without_a_client_has_an_empty_snapshot_at_once() {
     assert_eq!(w.snapshots.made(), 1);
     w.crash(META);
     w.start_meta();
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     assert!(w.attach(a, Span::from_secs(3)));
     w.write(a, 0, 8);
     w.read(a, 0, 8);
@@ -339,7 +339,7 @@ fn a_disk_without_a_client_has_an_empty_snapshot_at_once() {
 fn a_read_without_a_sound_copy_fails_at_once_and_is_counted() {
     for snapshot in [false, true] {
         let mut w = world(Config::default());
-        let a = w.clients[0];
+        let a = w.hosts.clients[0];
         let moved = |w: &World| if w.overlaid() == 0 { Ok(()) } else { Err("it has not moved".into()) };
         assert_eq!(w.until(Span::from_secs(1), moved), Ok(()));
         if snapshot {
@@ -369,7 +369,7 @@ fn a_read_without_a_sound_copy_fails_at_once_and_is_counted() {
 fn a_disk_grows_while_a_client_has_it() {
     for role_ends in [false, true] {
         let mut w = world(Config::default());
-        let (a, before) = (w.clients[0], w.striping);
+        let (a, before) = (w.hosts.clients[0], w.striping);
         w.burst.set(0.5);
         assert!(w.grow(160 << 10), "no snapshot is being made");
         if role_ends {
@@ -383,7 +383,7 @@ fn a_disk_grows_while_a_client_has_it() {
         }
         assert!(w.settle(Span::from_secs(2)), "role ends: {role_ends}: {}", w.client(a).expect("runs").waits());
         assert_eq!((before.segments(), before.stripe()), (w.striping.segments(), w.striping.stripe()));
-        let b = w.clients[1];
+        let b = w.hosts.clients[1];
         assert!(w.attach(b, Span::from_secs(3)), "the second client attaches");
         w.read(b, 0, last as u32);
         assert!(w.settle(Span::from_secs(1)));
@@ -396,7 +396,7 @@ fn a_disk_grows_while_a_client_has_it() {
 fn a_flattened_disk_shares_nothing_and_is_the_same() {
     for restarts in [false, true] {
         let mut w = world(Config { move_after: Span::from_millis(1), ..Config::default() });
-        let (a, sectors) = (w.clients[0], w.striping.sectors());
+        let (a, sectors) = (w.hosts.clients[0], w.striping.sectors());
         for first in (0..sectors).step_by(8) {
             w.write(a, first, 8);
         }
@@ -412,7 +412,7 @@ fn a_flattened_disk_shares_nothing_and_is_the_same() {
             w.submit(a, Op::Discard { extent: Extent::new((15 - round) / 2 * 8, 8) });
             w.run(Span::from_micros(400));
             if restarts && round % 4 == 1 {
-                let node = if round == 1 { META } else { w.servers[round as usize % 4] };
+                let node = if round == 1 { META } else { w.hosts.servers[round as usize % 4] };
                 w.crash(node);
                 if node == META { w.start_meta() } else { w.start_server(node) }
             }

@@ -9,12 +9,12 @@ use rackweave_cloud::log::LogLimits;
 use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::trace as t;
 use rackweave_cloud::types::Extent;
-use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
-use rackweave_core::{NodeId, Rng, Span, Time};
-use rackweave_sim::{Latency, LinkFaults, Network};
+use rackweave_core::{NodeId, Rng, Span, Time, TracePoint};
+use rackweave_sim::LinkFaults;
+use rackweave_sim::storm::{self, links, network};
 
-use crate::world::{META, VOLUME, World, quiet};
+use crate::world::{META, VOLUME, World};
 
 const OPS: u64 = 2_000;
 /// Disks grow up to this number of bytes.
@@ -50,22 +50,6 @@ struct Storm {
     grows: Option<Rng>,
     kind: Kind,
     faults: u64,
-}
-
-fn network(rng: &mut Rng) -> Network {
-    let base = Span::from_micros(rng.between(10, 60));
-    let latency = Latency::Exponential { base, mean: Span::from_micros(rng.between(5, 200)) };
-    Network { latency, ..quiet() }
-}
-
-fn links(rng: &mut Rng) -> LinkFaults {
-    LinkFaults {
-        loss: *rng.pick(&[0.0, 0.01, 0.05]),
-        duplicate: *rng.pick(&[0.0, 0.05]),
-        reorder: *rng.pick(&[0.0, 0.1, 0.3]),
-        reorder_extra_ns: rng.between(10_000, 3_000_000),
-        duplicate_extra_ns: *rng.pick(&[0, 1_000_000, 400_000_000]),
-    }
 }
 
 impl Storm {
@@ -135,16 +119,16 @@ impl Storm {
         if !self.w.is_up(META) {
             self.w.start_meta();
         }
-        self.w.servers.clone().into_iter().for_each(|s| self.w.start_server(s));
+        self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.start_server(s));
     }
     fn cut_power(&mut self) {
         let share = *self.rng.pick(&[1.0, 1.0, 0.7]);
-        for s in self.w.servers.clone() {
+        for s in self.w.hosts.servers.clone() {
             if self.rng.chance(share) {
                 self.w.crash(s);
             }
         }
-        for n in [META, self.w.clients[0], self.w.clients[1]] {
+        for n in [META, self.w.hosts.clients[0], self.w.hosts.clients[1]] {
             if self.rng.chance(0.3) {
                 self.w.crash(n);
             }
@@ -155,9 +139,9 @@ impl Storm {
         if self.w.shape.log_copies < 2 {
             return;
         }
-        let all_up = self.w.servers.iter().all(|s| self.w.is_up(*s));
+        let all_up = self.w.hosts.servers.iter().all(|s| self.w.is_up(*s));
         if all_up && self.w.whole().is_ok() {
-            let s = *self.rng.pick(&self.w.servers);
+            let s = *self.rng.pick(&self.w.hosts.servers);
             self.w.crash(s);
             self.w.replace_drive(s);
             if self.rng.chance(0.5) {
@@ -169,7 +153,7 @@ impl Storm {
     }
     /// A client crashes, or another attaches while it runs.
     fn change_client(&mut self) {
-        let c = *self.rng.pick(&self.w.clients);
+        let c = *self.rng.pick(&self.w.hosts.clients);
         self.w.crash(c);
         if self.rng.chance(0.8) {
             self.w.start_client(c);
@@ -178,7 +162,7 @@ impl Storm {
 
     fn fault(&mut self) {
         self.faults += 1;
-        let s = *self.rng.pick(&self.w.servers);
+        let s = *self.rng.pick(&self.w.hosts.servers);
         if self.forks.chance(0.4) {
             self.w.snapshot();
         }
@@ -188,14 +172,14 @@ impl Storm {
             0..=2 => self.w.crash(s),
             3 => self.cut_power(),
             4 => {
-                let mut others = self.w.parties();
+                let mut others = self.w.hosts.parties();
                 others.retain(|_| self.rng.chance(0.6));
                 others.retain(|n| *n != s);
                 self.w.cut(s, &others);
             }
             5 => self.w.cut(s, &[META]),
             6 => {
-                let others: Vec<NodeId> = self.w.servers.iter().copied().filter(|n| *n != s).collect();
+                let others = self.w.hosts.other_servers(s);
                 self.w.cut(s, &others);
             }
             7 => {
@@ -211,7 +195,7 @@ impl Storm {
                 self.w.faults(faults);
             }
             12 => {
-                let to = *self.rng.pick(&self.w.servers);
+                let to = *self.rng.pick(&self.w.hosts.servers);
                 let extra = Span::from_millis(self.rng.between(1, 200));
                 self.w.engine.net().delay_way(s, to, extra);
             }
@@ -226,7 +210,7 @@ impl Storm {
             0 => self.start_all(),
             1 => self.w.engine.net().heal(),
             _ => {
-                if let Some(s) = self.w.servers.iter().copied().find(|s| !self.w.is_up(*s)) {
+                if let Some(s) = self.w.hosts.servers.iter().copied().find(|s| !self.w.is_up(*s)) {
                     self.w.start_server(s);
                 }
                 if self.rng.chance(0.5) && !self.w.is_up(META) {
@@ -239,8 +223,8 @@ impl Storm {
     /// Some client has the disk, or is about to.
     fn some_client(&mut self) {
         let runs = |c: &NodeId| self.w.client(*c).is_some_and(|c| !c.is_fenced());
-        if !self.w.clients.iter().any(runs) {
-            let c = *self.rng.pick(&self.w.clients);
+        if !self.w.hosts.clients.iter().any(runs) {
+            let c = *self.rng.pick(&self.w.hosts.clients);
             self.w.crash(c);
             self.w.start_client(c);
         }
@@ -250,7 +234,7 @@ impl Storm {
         let quick = Span::from_micros(self.rng.between(100, 1_500));
         // Requests that are never answered end it: that is a failure.
         while (self.w.ops < OPS || self.faults < 6) && self.w.engine.now() < RAGE_MAX {
-            for c in self.w.clients.clone() {
+            for c in self.w.hosts.clients.clone() {
                 while self.w.serves(c) && self.w.under_way(c) < 10 && self.rng.chance(0.7) {
                     self.request(c);
                 }
@@ -285,7 +269,7 @@ impl Storm {
         self.start_all();
         self.some_client();
         if self.rng.chance(0.3) {
-            self.w.servers.clone().into_iter().for_each(|s| self.w.crash(s));
+            self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.crash(s));
             self.start_all();
         }
         let idle = self.w.settle(CALM);
@@ -304,7 +288,7 @@ impl Storm {
         };
         let moved = self.w.until(CALM, moved);
         let sectors = self.w.striping.sectors();
-        let c = self.w.clients.iter().copied().find(|c| self.w.serves(*c));
+        let c = self.w.hosts.clients.iter().copied().find(|c| self.w.serves(*c));
         for first in (0..sectors).step_by(16) {
             if let Some(c) = c {
                 self.w.read(c, first, (sectors - first).min(16) as u32);
@@ -318,7 +302,7 @@ impl Storm {
         }
         if !idle || !read || c.is_none() {
             let view = self.w.meta().and_then(|m| m.view(VOLUME));
-            let waits = self.w.clients.iter().filter_map(|c| self.w.client(*c)).map(|c| c.waits());
+            let waits = self.w.hosts.clients.iter().filter_map(|c| self.w.client(*c)).map(|c| c.waits());
             let waits: Vec<String> = waits.collect();
             return Err(format!(
                 "not answered after the last fault: {c:?}, {idle}, {read}, {whole:?}, {view:?}: {waits:?}"
@@ -329,9 +313,9 @@ impl Storm {
     }
 }
 
-fn storm(seed: u64, (kind, grows): (Kind, bool), all: &mut Coverage) -> Result<(), String> {
+fn run(seed: u64, (kind, grows): (Kind, bool), all: &mut Coverage) -> Result<(), String> {
     let mut s = Storm::new(seed, kind, grows);
-    let c = s.w.clients[0];
+    let c = s.w.hosts.clients[0];
     let _ = s.w.attach(c, Span::from_secs(2));
     s.rage();
     let result = s.end();
@@ -339,14 +323,8 @@ fn storm(seed: u64, (kind, grows): (Kind, bool), all: &mut Coverage) -> Result<(
     result
 }
 
-fn search(kind: Kind, usual: u64, must: &[rackweave_core::TracePoint]) {
-    let of = seeds(0..usual);
-    let mut all = Coverage::default();
-    for seed in of.clone() {
-        storm(seed, (kind, true), &mut all).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
-    }
-    let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
-    assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
+fn search(kind: Kind, usual: u64, must: &[TracePoint]) {
+    storm::search(0..usual, must, |seed, all| run(seed, (kind, true), all));
 }
 
 #[test]
@@ -402,6 +380,6 @@ fn seeds_that_found_faults_pass() {
     let general = [102, 461].map(|seed| (seed, Kind::General));
     let attaches = [83, 693].map(|seed| (seed, Kind::Attaches));
     for (seed, kind) in general.into_iter().chain(attaches).chain([(56, Kind::Cuts)]) {
-        storm(seed, (kind, false), &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+        run(seed, (kind, false), &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
     }
 }

@@ -13,35 +13,14 @@ use rackweave_cloud::types::Extent;
 use rackweave_cloud::{Config, Meta, Server, VDisk};
 use rackweave_core::msg::cloud::Backing;
 use rackweave_core::trace::Coverage;
-use rackweave_core::{
-    DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId,
-};
+use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId};
 use rackweave_history::{History, OpId, Outcome};
-use rackweave_sim::clock::NodeClock;
-use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
+use rackweave_sim::storm::Hosts;
+use rackweave_sim::{Engine, LinkFaults, Network};
 use rackweave_wire::{decode, encode};
 
 use crate::snapshots::Snapshots;
 use crate::storage::{Shared, Storage, Way};
-
-/// A packet, as the engine carries it.
-#[derive(Clone)]
-pub struct Net(pub Packet);
-
-impl Message for Net {
-    fn from(&self) -> NodeId {
-        self.0.from
-    }
-    fn to(&self) -> NodeId {
-        self.0.to
-    }
-    fn bytes(&self) -> u32 {
-        self.0.bytes()
-    }
-    fn mark(&self) -> u64 {
-        u64::from(self.0.from.0) << 40 ^ u64::from(self.0.epoch.0) << 16 ^ u64::from(self.bytes())
-    }
-}
 
 /// Routes of writes.
 pub enum Routes {
@@ -65,49 +44,47 @@ impl Router for Routes {
     }
 }
 
-pub enum Any {
+pub enum Party {
     Meta(Box<Meta>),
-    Server(Box<Server>, Way),
+    /// With its way to the storage layer, and the timer that it has set.
+    Server {
+        server: Box<Server>,
+        way: Way,
+        due: Time,
+    },
     Client(Box<VDisk<Routes>>),
 }
 
-/// A party, with its effects before they become the engine's.
-pub struct Party {
-    pub any: Any,
-    fx: Effects<Packet>,
-    /// Its packets are encoded and decoded.
-    coded: bool,
-    /// The timer that the node set.
-    due: Time,
-}
-
 impl Party {
-    fn new(any: Any, coded: bool) -> Party {
-        Party { any, fx: Effects::new(), coded, due: Time::MAX }
-    }
-    /// Between the server and the storage layer.
-    fn store(&mut self, now: Time) {
-        let Any::Server(server, way) = &mut self.any else { return };
+    /// Between a server and the storage layer.
+    fn store(&mut self, now: Time, fx: &mut Effects<Packet>) {
+        let Party::Server { server, way, due } = self else { return };
         way.ask(now, server.take_chunk_requests());
         for (tag, answer) in way.answers(now) {
-            server.handle_chunk_answer(now, tag, answer, &mut self.fx);
+            server.handle_chunk_answer(now, tag, answer, fx);
         }
         way.ask(now, server.take_chunk_requests());
-    }
-    fn pass(&mut self, fx: &mut Effects<Net>) {
-        for p in self.fx.packets.drain(..) {
-            fx.send(Net(if self.coded { coded(p) } else { p }));
-        }
-        fx.stores.append(&mut self.fx.stores);
-        fx.traces.append(&mut self.fx.traces);
-        if let Some(at) = self.fx.take_wake() {
-            self.due = at;
+        if let Some(at) = fx.take_wake() {
+            *due = at;
             fx.wake_at(at);
         }
-        self.fx.clear();
-        if let Any::Server(_, way) = &self.any {
-            way.arm(self.due, fx);
+        way.arm(*due, fx);
+    }
+}
+
+impl Node<Packet> for Party {
+    fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+        match self {
+            Party::Meta(m) => m.handle(now, event, fx),
+            Party::Server { server, due, .. } => {
+                if matches!(event, Event::Timer) && now >= *due {
+                    *due = Time::MAX;
+                }
+                server.handle(now, event, fx);
+            }
+            Party::Client(c) => c.handle(now, event, fx),
         }
+        self.store(now, fx);
     }
 }
 
@@ -120,46 +97,18 @@ fn coded(p: Packet) -> Packet {
     read
 }
 
-impl Node<Net> for Party {
-    fn handle(&mut self, now: Time, event: Event<Net>, fx: &mut Effects<Net>) {
-        let event = match event {
-            Event::Packet(Net(p)) => Event::Packet(p),
-            Event::Timer => Event::Timer,
-            Event::Stored { tag } => Event::Stored { tag },
-            Event::Completion(c) => Event::Completion(c),
-            Event::Request(r) => Event::Request(r),
-        };
-        if matches!(event, Event::Timer) && now >= self.due {
-            self.due = Time::MAX;
-        }
-        match &mut self.any {
-            Any::Meta(m) => m.handle(now, event, &mut self.fx),
-            Any::Server(s, _) => s.handle(now, event, &mut self.fx),
-            Any::Client(c) => c.handle(now, event, &mut self.fx),
-        }
-        self.store(now);
-        self.pass(fx);
-    }
-}
-
 pub const META: NodeId = Layout::META;
 pub const VOLUME: VolumeId = VolumeId(1);
 const STEP: Span = Span::from_micros(250);
 
 pub struct World {
-    pub engine: Engine<Party, Net>,
+    pub engine: Engine<Party, Packet>,
     pub config: Config,
     pub striping: Striping,
     pub shape: Shape,
     /// Whether the volume is deleted, for a metadata role that starts.
     pub deleted: bool,
-    /// Packets of parties that start from now on are encoded and decoded.
-    pub coded: bool,
-    pub servers: Vec<NodeId>,
-    pub clients: Vec<NodeId>,
-    drives: BTreeMap<NodeId, DriveId>,
-    next_drive: u64,
-    runs: BTreeMap<NodeId, u64>,
+    pub hosts: Hosts,
     asked: BTreeMap<(NodeId, u64), OpId>,
     /// By client, once it is known to be attached: the number of its attachment.
     attached: BTreeMap<(NodeId, u64), u32>,
@@ -181,29 +130,18 @@ pub struct World {
 impl World {
     pub fn new(seed: u64, config: Config, servers: u32, shape: Shape, network: Network) -> World {
         let striping = Striping::of(&shape).expect("it divides");
-        let layout = Layout::new(servers, 2);
-        let mut engine = Engine::new(NetState::new(network, layout.clone(), seed), seed);
-        let mut rng = Rng::stream(seed, 11);
-        let servers: Vec<NodeId> = (0..servers).map(|i| layout.server(i).expect("a server")).collect();
-        let clients: Vec<NodeId> = (0..2).map(|i| layout.client(i)).collect();
-        let half = u64::from(config.drift_ppm / 2);
-        for n in servers.iter().chain([&META]) {
-            let drift_ppm = rng.between(0, 2 * half) as i32 - half as i32;
-            engine.set_clock(*n, NodeClock { offset_ns: rng.below(5_000_000), drift_ppm });
+        let drift_ppm = config.drift_ppm;
+        let (hosts, mut engine) = Hosts::engine(seed, (servers, 2), drift_ppm, network, &mut Rng::stream(seed, 11));
+        if seed % 4 == 1 {
+            engine.carry_by(|p, out| out.push(coded(p)));
         }
-        engine.set_store_time(Span::from_micros(rng.between(50, 400)));
         let mut w = World {
             engine,
             config,
             striping,
             shape,
             deleted: false,
-            coded: seed % 4 == 1,
-            servers,
-            clients,
-            drives: BTreeMap::new(),
-            next_drive: 0,
-            runs: BTreeMap::new(),
+            hosts,
             asked: BTreeMap::new(),
             attached: BTreeMap::new(),
             attachments: 0,
@@ -218,10 +156,7 @@ impl World {
             snapshots: Snapshots::default(),
         };
         w.start_meta();
-        for s in w.servers.clone() {
-            w.new_drive(s);
-            w.start_server(s);
-        }
+        w.hosts.servers.clone().into_iter().for_each(|s| w.start_server(s));
         w
     }
 
@@ -230,27 +165,17 @@ impl World {
         let disk = Disk { shape: self.shape, sets, backing };
         if self.deleted { BTreeMap::new() } else { [(VOLUME, disk)].into() }
     }
-    fn next_run(&mut self, n: NodeId) -> Incarnation {
-        let run = self.runs.entry(n).or_insert(0);
-        *run += 1;
-        Incarnation(*run)
-    }
     pub fn start_meta(&mut self) {
         let saved = self.engine.saved(META);
         let meta = Meta::new(META, self.config.clone(), &self.volumes(), &saved).expect("its own records");
-        self.engine.start(META, Party::new(Any::Meta(Box::new(meta)), self.coded));
-    }
-    fn new_drive(&mut self, s: NodeId) {
-        self.next_drive += 1;
-        self.drives.insert(s, DriveId(self.next_drive));
+        self.engine.start(META, Party::Meta(Box::new(meta)));
     }
     pub fn start_server(&mut self, s: NodeId) {
         if self.engine.node(s).is_none() {
-            let (saved, drive) = (self.engine.saved(s), self.drives[&s]);
-            let run = self.next_run(s);
-            let server = Server::new(s, META, self.config.clone(), (run, drive), &saved);
-            let any = Any::Server(Box::new(server.expect("its own records")), Way::new(&self.storage));
-            self.engine.start(s, Party::new(any, self.coded));
+            let (saved, run) = (self.engine.saved(s), (self.hosts.next_run(s), self.hosts.drive(s)));
+            let server = Server::new(s, META, self.config.clone(), run, &saved).expect("its own records");
+            let way = Way::new(&self.storage);
+            self.engine.start(s, Party::Server { server: Box::new(server), way, due: Time::MAX });
         }
     }
     /// The volume is larger: its record is durable, and clients hear of it. False: the metadata role is down, or a snapshot is being made.
@@ -261,7 +186,7 @@ impl World {
         self.shape = self.shape.resized(bytes);
         self.striping = self.striping.grown(bytes);
         self.with_meta(|meta, fx| meta.grow(VOLUME, bytes, fx));
-        let up: Vec<NodeId> = self.clients.iter().copied().filter(|c| self.is_up(*c)).collect();
+        let up: Vec<NodeId> = self.hosts.clients.iter().copied().filter(|c| self.is_up(*c)).collect();
         for c in up {
             self.with_client(c, |client, _, _| client.grow(bytes));
         }
@@ -269,18 +194,18 @@ impl World {
     }
     /// Starts a client, which attaches. The other one is fenced.
     pub fn start_client(&mut self, c: NodeId) {
-        let run = self.next_run(c).0;
+        let run = self.hosts.next_run(c).0;
         let router = match self.detection {
             Some(cfg) => Routes::Detected(Box::new(Detector::new(cfg).expect("valid parameters"))),
             None => Routes::Drawn(Rng::stream(run, u64::from(c.0)), Rc::clone(&self.burst)),
         };
         let client = VDisk::new(c, META, VOLUME, self.striping, self.config.clone(), Incarnation(run), router);
-        self.engine.start(c, Party::new(Any::Client(Box::new(client)), self.coded));
+        self.engine.start(c, Party::Client(Box::new(client)));
     }
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {
         self.engine.crash(n, &[]);
-        if self.clients.contains(&n) {
+        if self.hosts.clients.contains(&n) {
             // The requests of a client that ends stay without an answer.
             self.asked.retain(|(c, _), _| *c != n);
         }
@@ -288,35 +213,33 @@ impl World {
     /// An empty drive in place of a stopped server's.
     pub fn replace_drive(&mut self, s: NodeId) {
         self.engine.put_saved(s, Vec::new());
-        self.new_drive(s);
+        self.hosts.new_drive(s);
     }
     pub fn is_up(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()
     }
     pub fn meta(&self) -> Option<&Meta> {
-        match &self.engine.node(META)?.any {
-            Any::Meta(m) => Some(m),
+        match self.engine.node(META)? {
+            Party::Meta(m) => Some(m),
             _ => None,
         }
     }
     pub fn server(&self, n: NodeId) -> Option<&Server> {
-        match &self.engine.node(n)?.any {
-            Any::Server(s, _) => Some(s),
+        match self.engine.node(n)? {
+            Party::Server { server, .. } => Some(server),
             _ => None,
         }
     }
     pub fn client(&self, n: NodeId) -> Option<&VDisk<Routes>> {
-        match &self.engine.node(n)?.any {
-            Any::Client(c) => Some(c),
+        match self.engine.node(n)? {
+            Party::Client(c) => Some(c),
             _ => None,
         }
     }
     pub fn with_meta<R>(&mut self, what: impl FnOnce(&mut Meta, &mut Effects<Packet>) -> R) -> Option<R> {
         self.engine.act(META, |party, _, fx| {
-            let Any::Meta(meta) = &mut party.any else { panic!("not the metadata role") };
-            let result = what(meta, &mut party.fx);
-            party.pass(fx);
-            result
+            let Party::Meta(meta) = party else { panic!("not the metadata role") };
+            what(meta, fx)
         })
     }
     fn with_client<R>(
@@ -325,10 +248,8 @@ impl World {
         what: impl FnOnce(&mut VDisk<Routes>, Time, &mut Effects<Packet>) -> R,
     ) -> R {
         let result = self.engine.act(c, |party, now, fx| {
-            let Any::Client(client) = &mut party.any else { panic!("{c} is no client") };
-            let result = what(client, now, &mut party.fx);
-            party.pass(fx);
-            result
+            let Party::Client(client) = party else { panic!("{c} is no client") };
+            what(client, now, fx)
         });
         result.expect("the client runs")
     }
@@ -351,7 +272,7 @@ impl World {
     }
     pub fn submit(&mut self, c: NodeId, op: Op) {
         self.history.at(self.engine.now());
-        let run = self.runs[&c];
+        let run = self.hosts.run(c);
         let attach = self.attached.get(&(c, run)).copied().unwrap_or(0);
         let who = c.0 << 16 | run as u32;
         let h = &mut self.history;
@@ -386,7 +307,7 @@ impl World {
             self.engine.run_until(until);
             self.storage.borrow_mut().pass();
             self.after_step();
-            for c in self.clients.clone() {
+            for c in self.hosts.clients.clone() {
                 if self.is_up(c) {
                     let done = self.with_client(c, |client, _, _| client.take_done());
                     done.into_iter().for_each(|d| self.answered(c, d));
@@ -397,7 +318,7 @@ impl World {
     }
     /// A client that begins to serve has fenced all before it.
     fn note_attached(&mut self, c: NodeId) {
-        let key = (c, self.runs[&c]);
+        let key = (c, self.hosts.run(c));
         if self.serves(c) && !self.attached.contains_key(&key) {
             self.attachments += 1;
             self.attached.insert(key, self.attachments);
@@ -422,7 +343,7 @@ impl World {
     /// Until no client waits, at most this long.
     pub fn settle(&mut self, most: Span) -> bool {
         let end = self.engine.now() + most;
-        let idle = |w: &World| w.clients.iter().all(|c| w.under_way(*c) == 0);
+        let idle = |w: &World| w.hosts.clients.iter().all(|c| w.under_way(*c) == 0);
         while self.engine.now() < end && !idle(self) {
             self.run(Span::from_millis(2));
         }
@@ -450,7 +371,7 @@ impl World {
     }
     /// From now on these packets are lost, too.
     pub fn lose(&mut self, lost: impl Fn(&Packet) -> bool + 'static) {
-        self.engine.lose(move |Net(p)| lost(p));
+        self.engine.lose(lost);
     }
     /// Cuts a node off from some others, in both directions.
     pub fn cut(&mut self, n: NodeId, from: &[NodeId]) {
@@ -459,9 +380,6 @@ impl World {
             self.engine.net().block(*m, n, true);
         }
     }
-    pub fn parties(&self) -> Vec<NodeId> {
-        self.servers.iter().chain(&self.clients).copied().chain([META]).collect()
-    }
 
     /// The epoch has the servers that run, with their drives, and every segment all its copies, which are alike.
     pub fn whole(&self) -> Result<(), String> {
@@ -469,8 +387,8 @@ impl World {
         let waits = || meta.waits(VOLUME).map_or("no epoch".into(), |w| format!("no epoch: {w}"));
         let view = meta.view(VOLUME).ok_or_else(waits)?;
         // A drive that has just been replaced may hold nothing that its copies lack, and is no witness all the same.
-        for n in &self.servers {
-            let runs = self.server(*n).map(|s| (s.incarnation(), self.drives[n]));
+        for n in &self.hosts.servers {
+            let runs = self.server(*n).map(|s| (s.incarnation(), self.hosts.drive(*n)));
             if runs.is_none() || view.member(*n).map(|m| (m.incarnation, m.drive)) != runs {
                 return Err(format!("{n} is not the server that the epoch has"));
             }
@@ -494,14 +412,14 @@ impl World {
     }
     pub fn merged_all(&self) -> bool {
         let idle = |s: &NodeId| self.server(*s).and_then(|s| s.merged_all(VOLUME));
-        self.servers.iter().find_map(idle) == Some(true)
+        self.hosts.servers.iter().find_map(idle) == Some(true)
     }
     /// Bytes that have not moved to the storage layer, on all servers.
     pub fn overlaid(&self) -> u64 {
-        self.servers.iter().filter_map(|s| Some(self.server(*s)?.overlaid(VOLUME))).sum()
+        self.hosts.servers.iter().filter_map(|s| Some(self.server(*s)?.overlaid(VOLUME))).sum()
     }
     pub fn log_entries(&self) -> usize {
-        self.servers.iter().filter_map(|s| self.server(*s)?.log(VOLUME)).map(|l| l.entries()).sum()
+        self.hosts.servers.iter().filter_map(|s| self.server(*s)?.log(VOLUME)).map(|l| l.entries()).sum()
     }
     /// Until `what` holds; otherwise why not.
     pub fn until(&mut self, most: Span, what: impl Fn(&World) -> Result<(), String>) -> Result<(), String> {

@@ -36,7 +36,7 @@ pub use id::{
     SsdId, Timestamp, VolumeId, VssdId,
 };
 pub use layout::{Layout, NodeKind, NodeName};
-pub use node::{Effects, Event, Node};
+pub use node::{Effects, Event, Message, Node};
 pub use payload::Payload;
 pub use rng::Rng;
 pub use rtt::RoundTrip;

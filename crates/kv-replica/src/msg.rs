@@ -5,7 +5,7 @@ pub use rackweave_core::msg::keys::{
     Attempt, Chunk, Ended, Entry, FillPoint, GetResult, Known, KnownEnd, Message as Body, PutResult, ScanResult,
 };
 use rackweave_core::msg::{self, Class, HEADER_BYTES, Header};
-use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId};
+use rackweave_core::{Epoch, Incarnation, Layout, Message, NodeId, SetId};
 
 use crate::types::Partition;
 
@@ -20,10 +20,6 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Bytes on a modelled link.
-    pub fn bytes(&self) -> u32 {
-        HEADER_BYTES + self.body.bytes()
-    }
     /// As the network carries it. The switch has a row for each address of the unicast ring.
     pub fn into_message(self) -> msg::Packet {
         let op = self.body.op();
@@ -52,5 +48,20 @@ impl Packet {
         let msg::Body::Keys(Keys(body)) = packet.body else { return None };
         let partition = Partition(packet.header.set.0);
         Some(Packet { from: packet.src, to: packet.dst, partition, epoch: packet.header.epoch, body: *body })
+    }
+}
+
+impl Message for Packet {
+    fn from(&self) -> NodeId {
+        self.from
+    }
+    fn to(&self) -> NodeId {
+        self.to
+    }
+    fn bytes(&self) -> u32 {
+        HEADER_BYTES + self.body.bytes()
+    }
+    fn mark(&self) -> u64 {
+        u64::from(self.from.0) << 40 ^ u64::from(self.epoch.0) << 16 ^ u64::from(self.bytes())
     }
 }

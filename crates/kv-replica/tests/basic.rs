@@ -26,7 +26,7 @@ fn checked(w: &World) {
 #[test]
 fn a_put_is_on_all_members_and_gets_see_it() {
     let mut w = small(1);
-    let (a, b, key) = (w.clients[0], w.clients[1], Bytes::from_static(b"k"));
+    let (a, b, key) = (w.hosts.clients[0], w.hosts.clients[1], Bytes::from_static(b"k"));
     for _ in 0..20 {
         w.set(a, &key);
         assert!(w.settle(Span::from_millis(50)));
@@ -41,7 +41,7 @@ fn a_put_is_on_all_members_and_gets_see_it() {
 #[test]
 fn gets_wait_for_puts_and_do_not_starve() {
     let mut w = small(2);
-    let (a, b, key) = (w.clients[0], w.clients[1], Bytes::from_static(b"k"));
+    let (a, b, key) = (w.hosts.clients[0], w.hosts.clients[1], Bytes::from_static(b"k"));
     for _ in 0..300 {
         while w.under_way(a) < 8 {
             w.set(a, &key);
@@ -61,7 +61,7 @@ fn gets_wait_for_puts_and_do_not_starve() {
 #[test]
 fn a_put_that_comes_again_is_answered_and_not_executed() {
     let mut w = small(3);
-    let (a, b, key) = (w.clients[0], w.clients[1], Bytes::from_static(b"k"));
+    let (a, b, key) = (w.hosts.clients[0], w.hosts.clients[1], Bytes::from_static(b"k"));
     let mut n = 0;
     w.lose(move |p| {
         matches!(p.body, Body::PutReply { .. }) && {
@@ -86,7 +86,7 @@ fn a_put_that_comes_again_is_answered_and_not_executed() {
 #[test]
 fn an_attempt_that_the_primary_does_not_know_is_aborted_everywhere() {
     let mut w = small(4);
-    let (a, key) = (w.clients[0], Bytes::from_static(b"k"));
+    let (a, key) = (w.hosts.clients[0], Bytes::from_static(b"k"));
     let p = rackweave_kv_replica::hash::partition(&key, 1);
     let primary = w.meta().and_then(|m| m.view(p)).expect("it runs").primary;
     w.lose(move |m| is_put(m) && m.to == primary && matches!(&m.body, Body::Put(put) if put.attempt == 1));
@@ -114,7 +114,7 @@ fn the_same_seed_gives_the_same_trace_over_bad_links() {
         });
         let keys = [Bytes::from_static(b"x"), Bytes::from_static(b"y"), Bytes::from_static(b"z")];
         for i in 0..400 {
-            let c = w.clients[i % 2];
+            let c = w.hosts.clients[i % 2];
             if w.under_way(c) < 6 {
                 let key = w.rng.pick(&keys).clone();
                 if w.rng.chance(0.5) {

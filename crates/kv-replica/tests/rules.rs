@@ -35,10 +35,10 @@ fn checked(w: &World) {
 #[test]
 fn a_view_below_min_copies_answers_gets_and_takes_no_puts() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 3);
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     w.set(a, &KEY);
     assert!(w.settle(Span::from_millis(50)));
-    for s in w.servers.clone().into_iter().skip(1) {
+    for s in w.hosts.servers.clone().into_iter().skip(1) {
         w.crash(s);
     }
     w.run(Span::from_secs(1));
@@ -47,7 +47,7 @@ fn a_view_below_min_copies_answers_gets_and_takes_no_puts() {
     w.set(a, &KEY);
     w.run(Span::from_secs(1));
     assert_eq!((w.under_way(a), w.acknowledged), (1, 1), "a put waits for a second copy");
-    for s in w.servers.clone() {
+    for s in w.hosts.servers.clone() {
         w.start_server(s);
     }
     assert!(w.settle(Span::from_secs(2)));
@@ -62,7 +62,7 @@ fn a_view_below_min_copies_answers_gets_and_takes_no_puts() {
 #[test]
 fn what_all_have_logged_is_committed_anew_when_the_primary_dies() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 3);
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     let primary = view(&w).primary;
     w.lose(|p| matches!(p.body, Body::Decide { .. }));
     w.set(a, &KEY);
@@ -86,20 +86,20 @@ fn what_all_have_logged_is_committed_anew_when_the_primary_dies() {
 
 /// A member that only client `b` reaches, which hears of no new view, while client `a` goes on putting.
 fn cut_off(w: &mut World) -> NodeId {
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     w.set(a, &KEY);
     w.get(b, &KEY);
     assert!(w.settle(Span::from_millis(50)));
     let v = view(w);
     let lost = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
-    let others: Vec<NodeId> = w.parties().into_iter().filter(|n| *n != lost && *n != b).collect();
+    let others: Vec<NodeId> = w.hosts.parties().into_iter().filter(|n| *n != lost && *n != b).collect();
     w.cut(lost, &others);
     w.cut(b, &others);
     lost
 }
 
 fn go_on(w: &mut World, span: Span) {
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     let end = w.engine.now() + span;
     while w.engine.now() < end {
         if w.under_way(a) < 2 {
@@ -133,7 +133,7 @@ fn a_removed_member_that_has_not_heard_of_it_gets_no_lease() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 3);
     let lost = cut_off(&mut w);
     go_on(&mut w, Span::from_millis(600));
-    let b = w.clients[1];
+    let b = w.hosts.clients[1];
     let outside = move |p: &Packet| (p.from == lost || p.to == lost) && p.from != b && p.to != b;
     w.lose(move |p| outside(p) && !matches!(p.body, Body::Heartbeat { .. } | Body::Lease { .. }));
     w.engine.net().block(lost, META, false);
@@ -146,7 +146,7 @@ fn a_removed_member_that_has_not_heard_of_it_gets_no_lease() {
 #[test]
 fn a_deleted_key_stays_deleted_on_a_node_that_missed_it() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 4);
-    let (a, b) = (w.clients[0], w.clients[1]);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
     w.set(a, &KEY);
     assert!(w.settle(Span::from_millis(50)));
     let lost = view(&w).members[1].node;
@@ -179,9 +179,9 @@ fn until_active(w: &mut World, members: &[NodeId]) -> View {
 
 fn ends_well(w: &mut World) {
     w.lose(|_| false);
-    w.servers.clone().into_iter().for_each(|s| w.start_server(s));
+    w.hosts.servers.clone().into_iter().for_each(|s| w.start_server(s));
     w.converge(Span::from_secs(5)).expect("all are back");
-    let b = w.clients[1];
+    let b = w.hosts.clients[1];
     w.get(b, &KEY);
     assert!(w.settle(Span::from_secs(1)));
     w.get(b, &KEY);
@@ -195,7 +195,7 @@ fn ends_well(w: &mut World) {
 #[test]
 fn a_lost_primarys_decision_is_superseded() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 3);
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     // The members never hear that all have the first version.
     let silent = |p: &Packet| matches!(p.body, Body::Complete { .. } | Body::AskComplete { .. });
     w.lose(silent);
@@ -220,7 +220,7 @@ fn a_lost_primarys_decision_is_superseded() {
 #[test]
 fn what_was_committed_is_not_judged_again() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 3);
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     let v = view(&w);
     let others: Vec<NodeId> = v.members.iter().map(|m| m.node).filter(|n| *n != v.primary).collect();
     let (next, last) = (others[0], others[1]);
@@ -241,7 +241,7 @@ fn what_was_committed_is_not_judged_again() {
 #[test]
 fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     let mut w = world(Config { bits: 0, replicas: 2, ..Config::default() }, 3);
-    let a = w.clients[0];
+    let a = w.hosts.clients[0];
     let value = w.value();
     let request =
         w.put(a, &KEY, Condition::Always, Change::Set { value: value.clone(), expires: Expires::Never }, None);
@@ -251,7 +251,7 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     assert!(w.settle(Span::from_millis(50)));
     let v = view(&w);
     let homes: Vec<NodeId> = v.members.iter().map(|m| m.node).collect();
-    let handoff = *w.servers.iter().find(|s| !homes.contains(s)).expect("a third");
+    let handoff = *w.hosts.servers.iter().find(|s| !homes.contains(s)).expect("a third");
     let lost = *homes.iter().find(|n| **n != v.primary).expect("two homes");
     let primary = v.primary;
     // Nothing fills the hand-off, and it does not hear that the put is finished.
@@ -276,7 +276,7 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
 fn a_put_that_a_full_member_refuses_is_answered_and_never_takes_effect() {
     for full in 0..3 {
         let mut w = world(Config { bits: 0, ..Config::default() }, 3);
-        let (a, b) = (w.clients[0], w.clients[1]);
+        let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
         w.set(a, &KEY);
         assert!(w.settle(Span::from_millis(50)));
         let node = view(&w).members[full].node;
@@ -309,7 +309,7 @@ fn views_of_many_partitions_are_not_sent_again_for_each_of_them() {
     let network = Network::constant(Span::from_millis(5));
     let mut w = World::new(7, Config::default(), 3, 3, 1, network);
     w.converge(Span::from_secs(5)).expect("it starts");
-    let back = w.servers[1];
+    let back = w.hosts.servers[1];
     w.crash(back);
     w.run(Span::from_secs(1));
     let (views, heartbeats) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));

@@ -2,16 +2,16 @@
 //! and leave, and while the membership service restarts. `RACKWEAVE_SEEDS` sets the number of seeds.
 
 use bytes::Bytes;
-use rackweave_core::rng::seeds;
 use rackweave_core::trace::Coverage;
-use rackweave_core::{NodeId, Rng, Span, Time};
+use rackweave_core::{NodeId, Rng, Span, Time, TracePoint};
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::trace as t;
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, Timestamp};
 use rackweave_kv_replica::{Config, LogRoom};
-use rackweave_sim::{Latency, LinkFaults, Network};
+use rackweave_sim::LinkFaults;
+use rackweave_sim::storm::{self, links, network};
 
-use crate::world::{META, World, quiet};
+use crate::world::{META, World};
 
 const OPS: u64 = 2_000;
 /// Faults and requests end by then.
@@ -40,22 +40,6 @@ struct Storm {
 
 /// Two keys of one partition that are always written together.
 const PAIR: [Bytes; 2] = [Bytes::from_static(b"{pair}a"), Bytes::from_static(b"{pair}b")];
-
-fn network(rng: &mut Rng) -> Network {
-    let base = Span::from_micros(rng.between(10, 60));
-    let latency = Latency::Exponential { base, mean: Span::from_micros(rng.between(5, 200)) };
-    Network { latency, ..quiet() }
-}
-
-fn links(rng: &mut Rng) -> LinkFaults {
-    LinkFaults {
-        loss: *rng.pick(&[0.0, 0.01, 0.05]),
-        duplicate: *rng.pick(&[0.0, 0.05]),
-        reorder: *rng.pick(&[0.0, 0.1, 0.3]),
-        reorder_extra_ns: rng.between(10_000, 3_000_000),
-        duplicate_extra_ns: *rng.pick(&[0, 1_000_000, 400_000_000]),
-    }
-}
 
 impl Storm {
     fn new(seed: u64, kind: Kind) -> Storm {
@@ -155,15 +139,15 @@ impl Storm {
     }
 
     fn down(&self) -> Vec<NodeId> {
-        self.w.servers.iter().copied().filter(|s| !self.w.runs(*s)).collect()
+        self.w.hosts.servers.iter().copied().filter(|s| !self.w.runs(*s)).collect()
     }
 
     fn start_all(&mut self) {
         if !self.w.runs(META) {
             self.w.start_meta();
         }
-        self.w.servers.clone().into_iter().for_each(|s| self.w.start_server(s));
-        for c in self.w.clients.clone() {
+        self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.start_server(s));
+        for c in self.w.hosts.clients.clone() {
             if !self.w.runs(c) {
                 self.w.start_client(c);
             }
@@ -172,7 +156,7 @@ impl Storm {
 
     fn cut_power(&mut self) {
         let share = *self.rng.pick(&[1.0, 1.0, 0.7]);
-        for s in self.w.servers.clone() {
+        for s in self.w.hosts.servers.clone() {
             if self.rng.chance(share) {
                 self.w.crash(s);
             }
@@ -190,7 +174,7 @@ impl Storm {
         if !whole || !many || again {
             return;
         }
-        let s = *self.rng.pick(&self.w.servers);
+        let s = *self.rng.pick(&self.w.hosts.servers);
         self.w.crash(s);
         self.w.replace_drive(s);
         self.emptied = Some(s);
@@ -198,7 +182,7 @@ impl Storm {
 
     fn change_ring(&mut self) {
         let on: Vec<NodeId> = self.w.meta().map(|m| m.ring_nodes().to_vec()).unwrap_or_default();
-        let off: Vec<NodeId> = self.w.servers.iter().copied().filter(|s| !on.contains(s)).collect();
+        let off: Vec<NodeId> = self.w.hosts.servers.iter().copied().filter(|s| !on.contains(s)).collect();
         if !off.is_empty() && self.rng.chance(0.5) {
             let n = *self.rng.pick(&off);
             self.w.change_ring(|m, fx| m.add_node(fx, n));
@@ -210,7 +194,7 @@ impl Storm {
 
     fn fault(&mut self) {
         self.faults += 1;
-        let s = *self.rng.pick(&self.w.servers);
+        let s = *self.rng.pick(&self.w.hosts.servers);
         let kind = self.kind;
         let kinds = if kind == Kind::Cuts { 14 } else { 16 };
         match self.rng.below(kinds) {
@@ -219,14 +203,14 @@ impl Storm {
             0..=3 => self.w.crash(s),
             4 => self.cut_power(),
             5 => {
-                let mut others = self.w.parties();
+                let mut others = self.w.hosts.parties();
                 others.retain(|_| self.rng.chance(0.6));
                 others.retain(|n| *n != s);
                 self.w.cut(s, &others);
             }
             6 => self.w.cut(s, &[META]),
             7 => {
-                let others: Vec<NodeId> = self.w.servers.iter().copied().filter(|n| *n != s).collect();
+                let others = self.w.hosts.other_servers(s);
                 self.w.cut(s, &others);
             }
             8 => {
@@ -236,7 +220,7 @@ impl Storm {
                 }
             }
             9 => {
-                let c = *self.rng.pick(&self.w.clients);
+                let c = *self.rng.pick(&self.w.hosts.clients);
                 self.w.crash(c);
             }
             10 => self.replace(),
@@ -245,7 +229,7 @@ impl Storm {
                 self.w.faults(faults);
             }
             12 => {
-                let to = *self.rng.pick(&self.w.servers);
+                let to = *self.rng.pick(&self.w.hosts.servers);
                 let extra = Span::from_millis(self.rng.between(1, 200));
                 self.w.engine.net().delay_way(s, to, extra);
             }
@@ -278,7 +262,7 @@ impl Storm {
                 if self.rng.chance(0.5) && !self.w.runs(META) {
                     self.w.start_meta();
                 }
-                for c in self.w.clients.clone() {
+                for c in self.w.hosts.clients.clone() {
                     if !self.w.runs(c) {
                         self.w.start_client(c);
                     }
@@ -291,7 +275,7 @@ impl Storm {
         let quick = Span::from_micros(self.rng.between(100, 1_500));
         // Requests that are never answered end it: that is a failure.
         while (self.w.ops < OPS || self.faults < 6) && self.w.engine.now() < RAGE_MAX {
-            for c in self.w.clients.clone() {
+            for c in self.w.hosts.clients.clone() {
                 if self.w.runs(c) && self.w.under_way(c) < 5 && self.rng.chance(0.7) {
                     self.request(c);
                 }
@@ -315,15 +299,15 @@ impl Storm {
         self.w.engine.net().heal();
         self.w.faults(LinkFaults::NONE);
         self.start_all();
-        self.w.servers.clone().into_iter().for_each(|s| self.w.set_rooms(s, LogRoom::ALL));
+        self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.set_rooms(s, LogRoom::ALL));
         if self.rng.chance(0.3) {
-            self.w.servers.clone().into_iter().for_each(|s| self.w.crash(s));
+            self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.crash(s));
             self.start_all();
         }
         let idle = self.w.settle(CALM);
         let whole = self.w.converge(CALM);
         for key in self.keys.iter().chain(&PAIR).cloned().collect::<Vec<_>>() {
-            for c in self.w.clients.clone() {
+            for c in self.w.hosts.clients.clone() {
                 self.w.get(c, &key);
             }
         }
@@ -334,7 +318,7 @@ impl Storm {
         if let Some(lost) = &self.w.lost {
             return Err(lost.clone());
         }
-        for (n, p) in self.w.servers.iter().flat_map(|n| (0..4).map(move |p| (*n, Partition(p)))) {
+        for (n, p) in self.w.hosts.servers.iter().flat_map(|n| (0..4).map(move |p| (*n, Partition(p)))) {
             if let Some(key) = self.w.server(n).and_then(|s| s.stopped(p)) {
                 return Err(format!("{n}: {p} stopped at {key:?}"));
             }
@@ -347,7 +331,7 @@ impl Storm {
     }
 }
 
-fn storm(seed: u64, kind: Kind, all: &mut Coverage) -> Result<(), String> {
+fn run(seed: u64, kind: Kind, all: &mut Coverage) -> Result<(), String> {
     let mut s = Storm::new(seed, kind);
     let _ = s.w.converge(Span::from_secs(5));
     s.rage();
@@ -364,19 +348,13 @@ const FALLEN: [(Kind, &[u64]); 3] =
 fn seeds_that_found_faults_pass() {
     for (kind, seeds) in FALLEN {
         for seed in seeds {
-            storm(*seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+            run(*seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
         }
     }
 }
 
-fn search(kind: Kind, usual: u64, must: &[rackweave_core::TracePoint]) {
-    let of = seeds(0..usual);
-    let mut all = Coverage::default();
-    for seed in of.clone() {
-        storm(seed, kind, &mut all).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    }
-    let zero: Vec<&str> = must.iter().filter(|p| all.get(**p) == 0).map(|p| p.name()).collect();
-    assert!(of.end - of.start < usual || zero.is_empty(), "never reached: {zero:?}");
+fn search(kind: Kind, usual: u64, must: &[TracePoint]) {
+    storm::search(0..usual, must, |seed, all| run(seed, kind, all));
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! Clients, nodes and the membership service on virtual time.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use rackweave_core::rng::mix64;
 use rackweave_core::trace::Coverage;
-use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, Rng, Span, Time};
 use rackweave_kv_replica::clients::Finished;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, GetResult, Packet};
@@ -13,63 +15,47 @@ use rackweave_kv_replica::record::{self, Record};
 use rackweave_kv_replica::ring_client::{Answer, Done};
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict};
 use rackweave_kv_replica::{Config, KvNode, LogRoom, Membership, RingClient};
-use rackweave_sim::clock::NodeClock;
-use rackweave_sim::{Engine, LinkFaults, Message, NetState, Network};
+use rackweave_sim::storm::Hosts;
+use rackweave_sim::{Engine, LinkFaults, Network};
 
 use crate::history::{History, Kind, When};
 
-/// A packet of the store, as the engine carries it.
-#[derive(Clone)]
-pub struct Net(pub Packet);
-
-impl Message for Net {
-    fn from(&self) -> NodeId {
-        self.0.from
-    }
-    fn to(&self) -> NodeId {
-        self.0.to
-    }
-    fn bytes(&self) -> u32 {
-        self.0.bytes()
-    }
-    fn mark(&self) -> u64 {
-        u64::from(self.0.from.0) << 40 ^ u64::from(self.0.epoch.0) << 16 ^ u64::from(self.bytes())
-    }
-}
-
-pub enum Any {
+pub enum Party {
     Meta(Membership),
     Node(KvNode),
     Client(RingClient),
 }
 
-/// A party, with its effects before they become the engine's.
-pub struct Party {
-    pub any: Any,
-    fx: Effects<Packet>,
-    /// Packets pass through their bytes.
-    coded: bool,
-    switch: Switch,
+impl Node<Packet> for Party {
+    fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects<Packet>) {
+        match self {
+            Party::Meta(m) => m.handle(now, event, fx),
+            Party::Node(n) => n.handle(now, event, fx),
+            Party::Client(c) => c.handle(now, event, fx),
+        }
+    }
 }
 
 /// A switch whose tables are arbitrarily old: it sends a get to any server, and a put to any servers.
 struct Switch {
     servers: Vec<NodeId>,
-    sent: u64,
+    /// Packets to rings that each party has sent since it started.
+    sent: BTreeMap<NodeId, u64>,
 }
 
 impl Switch {
-    fn resolve(&mut self, p: Packet) -> Vec<Packet> {
+    fn resolve(&mut self, p: Packet, out: &mut Vec<Packet>) {
         if !p.to.is_ring() {
-            return vec![p];
+            return out.push(p);
         }
-        self.sent += 1;
-        let draw = mix64(self.sent ^ u64::from(p.from.0) << 32);
+        let sent = self.sent.entry(p.from).or_insert(0);
+        *sent += 1;
+        let draw = mix64(*sent ^ u64::from(p.from.0) << 32);
         let mut all = self.servers.iter().map(|to| Packet { to: *to, ..p.clone() });
         match p.body {
-            Body::NewView(_) => Vec::new(),
-            Body::Put(_) => (0..).zip(all).filter(|(i, _)| draw >> (2 * i) & 3 != 0).map(|(_, p)| p).collect(),
-            _ => all.nth((draw % self.servers.len() as u64) as usize).into_iter().collect(),
+            Body::NewView(_) => {}
+            Body::Put(_) => out.extend((0..).zip(all).filter(|(i, _)| draw >> (2 * i) & 3 != 0).map(|(_, p)| p)),
+            _ => out.extend(all.nth((draw % self.servers.len() as u64) as usize)),
         }
     }
 }
@@ -84,43 +70,6 @@ fn recoded(packet: Packet) -> Packet {
     same
 }
 
-impl Party {
-    fn new(any: Any, coded: bool, servers: &[NodeId]) -> Party {
-        Party { any, fx: Effects::new(), coded, switch: Switch { servers: servers.to_vec(), sent: 0 } }
-    }
-    fn pass(&mut self, fx: &mut Effects<Net>) {
-        for p in self.fx.packets.drain(..) {
-            for p in self.switch.resolve(p) {
-                fx.send(Net(if self.coded { recoded(p) } else { p }));
-            }
-        }
-        fx.stores.append(&mut self.fx.stores);
-        fx.traces.append(&mut self.fx.traces);
-        if let Some(at) = self.fx.take_wake() {
-            fx.wake_at(at);
-        }
-        self.fx.clear();
-    }
-}
-
-impl Node<Net> for Party {
-    fn handle(&mut self, now: Time, event: Event<Net>, fx: &mut Effects<Net>) {
-        let event = match event {
-            Event::Packet(Net(p)) => Event::Packet(p),
-            Event::Timer => Event::Timer,
-            Event::Stored { tag } => Event::Stored { tag },
-            Event::Completion(c) => Event::Completion(c),
-            Event::Request(r) => Event::Request(r),
-        };
-        match &mut self.any {
-            Any::Meta(m) => m.handle(now, event, &mut self.fx),
-            Any::Node(n) => n.handle(now, event, &mut self.fx),
-            Any::Client(c) => c.handle(now, event, &mut self.fx),
-        }
-        self.pass(fx);
-    }
-}
-
 /// A request under way.
 #[derive(Clone)]
 struct Asked {
@@ -132,15 +81,11 @@ struct Asked {
 }
 
 pub struct World {
-    pub engine: Engine<Party, Net>,
+    pub engine: Engine<Party, Packet>,
     pub config: Config,
-    coded: bool,
-    pub servers: Vec<NodeId>,
-    pub clients: Vec<NodeId>,
+    pub hosts: Hosts,
+    switch: Rc<RefCell<Switch>>,
     ring: Vec<NodeId>,
-    drives: BTreeMap<NodeId, DriveId>,
-    next_drive: u64,
-    runs: BTreeMap<NodeId, u64>,
     asked: BTreeMap<(NodeId, u64), Asked>,
     pub history: History,
     pub rng: Rng,
@@ -165,25 +110,23 @@ const STEP: Span = Span::from_micros(250);
 impl World {
     /// `servers` nodes, of which the first `on_ring` are on the ring. In every fourth seed packets pass through their bytes.
     pub fn new(seed: u64, config: Config, servers: u32, on_ring: u32, clients: u32, network: Network) -> World {
-        let layout = Layout::new(servers, clients);
-        let mut engine = Engine::new(NetState::new(network, layout.clone(), seed), seed);
         let mut rng = Rng::stream(seed, 11);
-        let servers: Vec<NodeId> = (0..servers).map(|i| layout.server(i).expect("a server")).collect();
-        let clients: Vec<NodeId> = (0..clients).map(|i| layout.client(i)).collect();
-        let half = u64::from(config.drift_ppm / 2);
-        for n in servers.iter().chain([&META]) {
-            let drift_ppm = rng.between(0, 2 * half) as i32 - half as i32;
-            engine.set_clock(*n, NodeClock { offset_ns: rng.below(5_000_000), drift_ppm });
-        }
-        engine.set_store_time(Span::from_micros(rng.between(50, 400)));
+        let (hosts, mut engine) = Hosts::engine(seed, (servers, clients), config.drift_ppm, network, &mut rng);
+        let switch = Rc::new(RefCell::new(Switch { servers: hosts.servers.clone(), sent: BTreeMap::new() }));
+        let (resolving, coded) = (Rc::clone(&switch), seed % 4 == 1);
+        engine.carry_by(move |p, out| {
+            let first = out.len();
+            resolving.borrow_mut().resolve(p, out);
+            if coded {
+                out[first..].iter_mut().for_each(|p| *p = recoded(p.clone()));
+            }
+        });
         let mut w = World {
             engine,
             config,
-            coded: seed % 4 == 1,
-            ring: servers[..on_ring as usize].to_vec(),
-            drives: BTreeMap::new(),
-            next_drive: 0,
-            runs: BTreeMap::new(),
+            ring: hosts.servers[..on_ring as usize].to_vec(),
+            hosts,
+            switch,
             asked: BTreeMap::new(),
             history: History::default(),
             rng,
@@ -195,17 +138,14 @@ impl World {
             seen: BTreeMap::new(),
             recent: Vec::new(),
             walls: BTreeMap::new(),
-            servers,
-            clients,
         };
         w.start_meta();
-        for s in w.servers.clone() {
+        for s in w.hosts.servers.clone() {
             let wall = *w.rng.pick(&[0, 0, 7, 3_600_000]);
             w.walls.insert(s, wall);
-            w.new_drive(s);
             w.start_server(s);
         }
-        for c in w.clients.clone() {
+        for c in w.hosts.clients.clone() {
             w.start_client(c);
         }
         w
@@ -214,35 +154,28 @@ impl World {
     pub fn start_meta(&mut self) {
         let saved = self.engine.saved(META);
         let meta = Membership::new(META, self.config.clone(), &self.ring, &saved).expect("its own records");
-        self.engine.start(META, Party::new(Any::Meta(meta), self.coded, &self.servers));
+        self.start(META, Party::Meta(meta));
     }
-    fn new_drive(&mut self, s: NodeId) {
-        self.next_drive += 1;
-        self.drives.insert(s, DriveId(self.next_drive));
+    fn start(&mut self, n: NodeId, party: Party) {
+        self.switch.borrow_mut().sent.remove(&n);
+        self.engine.start(n, party);
     }
     pub fn start_server(&mut self, s: NodeId) {
         if self.engine.node(s).is_none() {
-            let saved = self.engine.saved(s);
-            let run = (self.next_run(s), self.drives[&s]);
-            let node = KvNode::new(s, META, self.config.clone(), run, &saved).expect("its own records");
-            let mut node = node;
+            let (saved, run) = (self.engine.saved(s), (self.hosts.next_run(s), self.hosts.drive(s)));
+            let mut node = KvNode::new(s, META, self.config.clone(), run, &saved).expect("its own records");
             node.set_unix_ms_at_zero(self.walls[&s]);
-            self.engine.start(s, Party::new(Any::Node(node), self.coded, &self.servers));
+            self.start(s, Party::Node(node));
         }
     }
-    fn next_run(&mut self, n: NodeId) -> Incarnation {
-        let run = self.runs.entry(n).or_insert(0);
-        *run += 1;
-        Incarnation(*run)
-    }
     pub fn start_client(&mut self, c: NodeId) {
-        let client = RingClient::new(c, META, self.config.clone(), self.next_run(c));
-        self.engine.start(c, Party::new(Any::Client(client), self.coded, &self.servers));
+        let client = RingClient::new(c, META, self.config.clone(), self.hosts.next_run(c));
+        self.start(c, Party::Client(client));
     }
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {
         self.engine.crash(n, &[]);
-        if self.clients.contains(&n) {
+        if self.hosts.clients.contains(&n) {
             // The requests of a client that ends stay without an answer.
             self.asked.retain(|(c, _), _| *c != n);
         }
@@ -250,20 +183,20 @@ impl World {
     /// An empty drive in place of a stopped node's.
     pub fn replace_drive(&mut self, s: NodeId) {
         self.engine.put_saved(s, Vec::new());
-        self.new_drive(s);
+        self.hosts.new_drive(s);
     }
     pub fn runs(&self, n: NodeId) -> bool {
         self.engine.node(n).is_some()
     }
     pub fn meta(&self) -> Option<&Membership> {
-        match &self.engine.node(META)?.any {
-            Any::Meta(m) => Some(m),
+        match self.engine.node(META)? {
+            Party::Meta(m) => Some(m),
             _ => None,
         }
     }
     pub fn server(&self, n: NodeId) -> Option<&KvNode> {
-        match &self.engine.node(n)?.any {
-            Any::Node(n) => Some(n),
+        match self.engine.node(n)? {
+            Party::Node(n) => Some(n),
             _ => None,
         }
     }
@@ -273,31 +206,28 @@ impl World {
     }
     pub fn set_rooms(&mut self, n: NodeId, room: LogRoom) {
         self.engine.act(n, |party, _, _| {
-            if let Any::Node(node) = &mut party.any {
+            if let Party::Node(node) = party {
                 node.set_room(room);
             }
         });
     }
     pub fn change_ring(&mut self, change: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
         self.engine.act(META, |party, _, fx| {
-            if let Any::Meta(m) = &mut party.any {
-                change(m, &mut party.fx);
+            if let Party::Meta(m) = party {
+                change(m, fx);
             }
-            party.pass(fx);
         });
     }
     fn with_client<R>(&mut self, c: NodeId, what: impl FnOnce(&mut RingClient, Time, &mut Effects<Packet>) -> R) -> R {
         let result = self.engine.act(c, |party, now, fx| {
-            let Any::Client(client) = &mut party.any else { panic!("{c} is no client") };
-            let result = what(client, now, &mut party.fx);
-            party.pass(fx);
-            result
+            let Party::Client(client) = party else { panic!("{c} is no client") };
+            what(client, now, fx)
         });
         result.expect("the client runs")
     }
     pub fn under_way(&self, c: NodeId) -> usize {
-        match self.engine.node(c).map(|p| &p.any) {
-            Some(Any::Client(client)) => client.under_way(),
+        match self.engine.node(c) {
+            Some(Party::Client(client)) => client.under_way(),
             _ => 0,
         }
     }
@@ -306,7 +236,7 @@ impl World {
     }
     /// Whether the client can begin a put.
     pub fn takes_puts(&self, c: NodeId) -> bool {
-        matches!(self.engine.node(c).map(|p| &p.any), Some(Any::Client(client)) if !client.is_busy())
+        matches!(self.engine.node(c), Some(Party::Client(client)) if !client.is_busy())
     }
 
     pub fn value(&mut self) -> Bytes {
@@ -375,7 +305,7 @@ impl World {
         while self.engine.now() < end {
             let until = (self.engine.now() + STEP).min(end);
             self.engine.run_until(until);
-            for c in self.clients.clone() {
+            for c in self.hosts.clients.clone() {
                 if self.runs(c) {
                     let done = self.with_client(c, |client, _, _| client.take_done());
                     done.into_iter().for_each(|d| self.answered(c, d));
@@ -386,10 +316,10 @@ impl World {
     /// Until no client waits, at most this long.
     pub fn settle(&mut self, most: Span) -> bool {
         let end = self.engine.now() + most;
-        while self.engine.now() < end && self.clients.iter().any(|c| self.under_way(*c) > 0) {
+        while self.engine.now() < end && self.hosts.clients.iter().any(|c| self.under_way(*c) > 0) {
             self.run(Span::from_millis(2));
         }
-        self.clients.iter().all(|c| self.under_way(*c) == 0)
+        self.hosts.clients.iter().all(|c| self.under_way(*c) == 0)
     }
 
     fn answered(&mut self, c: NodeId, done: Done) {
@@ -447,7 +377,7 @@ impl World {
         let view = self.meta().and_then(|m| m.view(p)).cloned();
         for n in view.iter().flat_map(|v| v.readable()) {
             let v = view.as_ref().expect("it has a member");
-            let same_drive = v.member(n).is_some_and(|m| m.drive == self.drives[&n]);
+            let same_drive = v.member(n).is_some_and(|m| m.drive == self.hosts.drive(n));
             if same_drive && !self.durable(n, p, id, verdict) {
                 self.lost.get_or_insert(format!("{id:?} ({verdict:?}) is not durable on {n}: {v:?}"));
             }
@@ -480,9 +410,6 @@ impl World {
             self.engine.net().block(*m, n, true);
         }
     }
-    pub fn parties(&self) -> Vec<NodeId> {
-        self.servers.iter().chain(&self.clients).copied().chain([META]).collect()
-    }
 
     /// Every partition is served by its own nodes, which hold the same.
     pub fn converged(&self) -> Result<(), String> {
@@ -514,7 +441,7 @@ impl World {
                     return Err(format!("{p}: {n} differs from {}", readable[0]));
                 }
             }
-            let others = self.servers.iter().filter(|n| !readable.contains(n));
+            let others = self.hosts.servers.iter().filter(|n| !readable.contains(n));
             for n in others.filter_map(|n| self.server(*n)) {
                 if n.versions(p).count() + n.clients(p).count() + n.undecided(p) > 0 {
                     return Err(format!("a node of {:?} has records of {p} and is no member", n.incarnation()));
@@ -537,11 +464,11 @@ impl World {
 
     /// Sends a packet once more.
     pub fn repeat(&mut self, packet: Packet) {
-        self.engine.post(Net(packet));
+        self.engine.post(packet);
     }
     /// Loses packets that match.
-    pub fn lose(&mut self, mut lost: impl FnMut(&Packet) -> bool + 'static) {
-        self.engine.lose(move |m: &Net| lost(&m.0));
+    pub fn lose(&mut self, lost: impl FnMut(&Packet) -> bool + 'static) {
+        self.engine.lose(lost);
     }
 }
 

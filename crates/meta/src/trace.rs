@@ -13,7 +13,7 @@ trace_points! {
     OWN_SET_MADE: OwnSetMade = 87,
     OWN_SET_ENDED: OwnSetEnded = 88,
     /// Its vSSDs are to have another number of units. a: set, b: units of each.
-    UNITS_CHANGED: UnitsChanged = 184,
+    UNITS_CHANGED: UnitsChanged = 186,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,

@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rackweave_core::msg::Packet;
-use rackweave_core::{NodeId, Time};
+use rackweave_core::{Message, NodeId, Time};
 use rackweave_device::private;
-use rackweave_sim::{Message, Recorder};
+use rackweave_sim::Recorder;
 use rackweave_wire::pcap;
 
 use crate::networked::Datagram;

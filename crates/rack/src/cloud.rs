@@ -126,9 +126,8 @@ impl CloudServer {
     fn pass(&mut self, fx: &mut Effects<Message>) {
         self.disks_fx.packets.drain(..).for_each(|p| fx.send(Message::Disks(p)));
         self.sets_fx.packets.drain(..).for_each(|p| fx.send(Message::Sets(p)));
-        fx.stores.append(&mut self.disks_fx.stores);
-        fx.traces.append(&mut self.disks_fx.traces);
-        fx.traces.append(&mut self.sets_fx.traces);
+        fx.take_rest(&mut self.disks_fx);
+        fx.take_rest(&mut self.sets_fx);
         if let Some(at) = self.disks_fx.take_wake() {
             self.due = at;
         }

@@ -8,9 +8,8 @@ use std::rc::Rc;
 use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::{Body, Packet};
 use rackweave_core::rng::mix64;
-use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span, Time, TracePoint};
+use rackweave_core::{Effects, Event, Message, Node, NodeId, Rng, Span, Time, TracePoint};
 use rackweave_link::{Forward, Link, News, trace};
-use rackweave_sim::Message;
 use rackweave_transport::Train;
 
 use crate::tcp::Tcp;
@@ -155,10 +154,7 @@ impl<N: Node> Networked<N> {
 
     /// Passes effects other than packets to the driver.
     fn rest(&mut self, fx: &mut Effects<Datagram>) {
-        fx.commands.append(&mut self.fx.commands);
-        fx.replies.append(&mut self.fx.replies);
-        fx.stores.append(&mut self.fx.stores);
-        fx.traces.append(&mut self.fx.traces);
+        fx.take_rest(&mut self.fx);
         if let Some(at) = self.fx.take_wake() {
             self.wake = at;
         }

@@ -2,8 +2,8 @@
 
 use rackweave_core::TracePoint;
 
-/// The points of each crate that reports any.
-const OF_CRATES: [&[TracePoint]; 10] = [
+/// Of the crates that make a rack with direct volumes.
+const OF_VOLUMES: [&[TracePoint]; 9] = [
     rackweave_core::trace::ALL,
     rackweave_flash::trace::ALL,
     rackweave_link::trace::ALL,
@@ -12,13 +12,20 @@ const OF_CRATES: [&[TracePoint]; 10] = [
     rackweave_server::trace::ALL,
     rackweave_meta::trace::ALL,
     rackweave_block::trace::ALL,
-    rackweave_kv::trace::ALL,
     rackweave_sim::trace::ALL,
 ];
 
+/// Of the other services.
+const OF_SERVICES: [&[TracePoint]; 3] =
+    [rackweave_kv::trace::ALL, rackweave_kv_replica::trace::ALL, rackweave_cloud::trace::ALL];
+
+/// Every trace point of a rack's nodes that serve direct volumes.
+pub fn of_volumes() -> impl Iterator<Item = TracePoint> {
+    OF_VOLUMES.into_iter().flatten().copied()
+}
 /// Every trace point of a rack's nodes.
 pub fn all() -> impl Iterator<Item = TracePoint> {
-    OF_CRATES.into_iter().flatten().copied()
+    of_volumes().chain(OF_SERVICES.into_iter().flatten().copied())
 }
 
 #[cfg(test)]

@@ -432,6 +432,9 @@ impl Replica {
                 return self.copy_more(cx);
             }
             let of = |stamp: u64| if stale { Timestamp::new(epoch, stamp, me) } else { version };
+            if stale && matches!(copied, Copied::Lost) {
+                cx.fx.trace(trace::FILL_GAVE_WAY_TO_LOSS, a.pack(), held.0);
+            }
             match copied {
                 Copied::Contents(data) => cx.store.put(a, of(1), data),
                 Copied::Unmapped => cx.store.put_range(one, of(0)),

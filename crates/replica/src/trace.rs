@@ -31,6 +31,8 @@ trace_points! {
     /// A block was healed from another member; it was marked as lost, as no member can read it. a: block address, b: version.
     BLOCK_HEALED: BlockHealed = 42,
     BLOCK_LOST: BlockLost = 43,
+    /// A shadow's newer block, which was never agreed on, gave way to one that no member can read. a: block address, b: its version.
+    FILL_GAVE_WAY_TO_LOSS: FillGaveWayToLoss = 187,
     /// A write waits for room in its coordinator's own write cache. a: slots, b: pages it needs.
     CACHE_FULL: CacheFull = 55,
     /// An invalidation without credit found no slot and will be sent again; a member got a recall of its unused page

@@ -7,12 +7,11 @@ use rackweave_core::msg::Packet;
 use rackweave_core::node::Trace;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::trace::Coverage;
-use rackweave_core::{Effects, Event, Layout, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
+use rackweave_core::{Effects, Event, Layout, Message, Node, NodeId, NodeKind, Rng, Span, SsdId, Time, TracePoint};
 
 use crate::clock::NodeClock;
 use crate::cpu::{SAMPLE_EVERY, Stopwatch};
 use crate::disk::{CutOdds, CutReport, Disk};
-use crate::message::Message;
 use crate::net::NetState;
 use crate::queue::EventQueue;
 use crate::store::{COMMIT_TIME, Store};
@@ -106,6 +105,7 @@ pub struct Engine<N, M = Packet> {
     /// Trace records since they were last taken, for a checker that requested them.
     tap: Option<Vec<(NodeId, Trace)>>,
     recorder: Option<Box<dyn Recorder<M>>>,
+    carry: Option<Carry<M>>,
     lost: Option<Lost<M>>,
     all_crosses_switch: bool,
     store_time: Span,
@@ -113,6 +113,8 @@ pub struct Engine<N, M = Packet> {
 
 /// Whether to lose a packet; see [`Engine::lose`].
 type Lost<M> = Box<dyn FnMut(&M) -> bool>;
+/// What becomes of a packet; see [`Engine::carry_by`].
+type Carry<M> = Box<dyn FnMut(M, &mut Vec<M>)>;
 
 impl<N: Node<M>, M: Message> Engine<N, M> {
     pub fn new(net: NetState, seed: u64) -> Engine<N, M> {
@@ -145,6 +147,7 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
             controller: false,
             tap: None,
             recorder: None,
+            carry: None,
             lost: None,
             all_crosses_switch: false,
             store_time: COMMIT_TIME,
@@ -200,6 +203,11 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
     /// Passes every packet to the recorder when it is sent, lost or not. The recorder does not affect the run.
     pub fn record_by(&mut self, recorder: Box<dyn Recorder<M>>) {
         self.recorder = Some(recorder);
+    }
+    /// From now on what `carry` makes of a packet that a node sends goes in its place: a packet that was encoded and decoded, or one
+    /// for each receiver.
+    pub fn carry_by(&mut self, carry: impl FnMut(M, &mut Vec<M>) + 'static) {
+        self.carry = Some(Box::new(carry));
     }
     /// From now on matching packets are lost when they are sent, in addition to the network's faults.
     pub fn lose(&mut self, lost: impl FnMut(&M) -> bool + 'static) {
@@ -465,6 +473,9 @@ impl<N: Node<M>, M: Message> Engine<N, M> {
         }
         if !self.fx.packets.is_empty() {
             let mut packets = std::mem::take(&mut self.fx.packets);
+            if let Some(carry) = &mut self.carry {
+                std::mem::take(&mut packets).into_iter().for_each(|p| carry(p, &mut packets));
+            }
             packets.drain(..).for_each(|p| self.send(n, p, followed));
             self.fx.packets = packets;
         }

@@ -3,10 +3,9 @@
 use std::any::Any;
 
 use rackweave_core::msg::Packet;
-use rackweave_core::{Effects, Event, Node, NodeId, Time};
+use rackweave_core::{Effects, Event, Message, Node, NodeId, Time};
 
 use crate::engine::Engine;
-use crate::message::Message;
 
 trait Dynamic<M>: Node<M> + Any {}
 impl<M, N: Node<M> + Any> Dynamic<M> for N {}

@@ -100,7 +100,7 @@ pub struct Frame {
     pub takes: Span,
 }
 
-impl rackweave_sim::Message for Frame {
+impl rackweave_core::Message for Frame {
     fn from(&self) -> NodeId {
         self.from
     }

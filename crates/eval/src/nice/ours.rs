@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use rackweave_core::{Effects, Event, Incarnation, Node, NodeId, Span, Time};
+use rackweave_core::{Effects, Event, Incarnation, Message, Node, NodeId, Span, Time};
 use rackweave_kv_replica::msg::Body as KeyMessage;
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item};
 use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
@@ -54,7 +54,7 @@ fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Letter>) {
         let bytes = u64::from(p.bytes());
         fx.send(Letter { from: p.from, to, carrier: Carrier::Rackweave, bytes, body: Body::Rackweave(p) });
     }
-    fx.stores.append(&mut from.stores);
+    fx.take_rest(from);
     if let Some(at) = from.take_wake() {
         fx.wake_at(at);
     }

@@ -64,7 +64,7 @@ struct Datagram {
     crossing: Span,
 }
 
-impl rackweave_sim::Message for Datagram {
+impl rackweave_core::Message for Datagram {
     fn from(&self) -> NodeId {
         self.from
     }
@@ -337,7 +337,7 @@ impl Fabric {
             let Some(node) = self.shared.borrow_mut().touched.pop() else { return };
             let now = self.now;
             for d in self.host(node).transmit(now) {
-                let link = rackweave_sim::Message::to(&d);
+                let link = rackweave_core::Message::to(&d);
                 self.engine.act(link, |link, now, fx| link.handle(now, NodeEvent::Packet(d), fx));
             }
             while let Some(event) = self.host(node).end.poll_event() {

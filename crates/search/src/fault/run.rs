@@ -11,14 +11,15 @@ mod requests;
 mod verify;
 mod volumes;
 
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use rackweave_core::admin;
+use rackweave_core::node::Trace;
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
-use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, Span, Time, Timestamp, TracePoint};
+use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, Span, Time, Timestamp, TracePoint, VolumeId};
 use rackweave_replica::Timeouts;
 
 use crate::check::{Bounds, History, HistoryStats, OpId};
@@ -202,6 +203,8 @@ struct Run<'a> {
     at_once: u64,
     quiet: bool,
     corrupted: bool,
+    /// Volumes with a block of which only a write is left that was never agreed on: it is marked as lost.
+    gave_way: BTreeSet<VolumeId>,
     /// Crashes that wait for a server to collect.
     traps: VecDeque<usize>,
     /// Servers that a fault took down without the plan naming them.
@@ -287,6 +290,7 @@ impl<'a> Run<'a> {
             at_once: 0,
             quiet: false,
             corrupted: false,
+            gave_way: BTreeSet::new(),
             traps: VecDeque::new(),
             hit: BTreeMap::new(),
             breakage: device::Breakages::default(),
@@ -346,6 +350,9 @@ impl<'a> Run<'a> {
         if self.bounds.traces().iter().any(|t| VIEWS.contains(&t.1.point)) {
             self.watch.refresh(&self.sim);
         }
+        let lost = |t: &&(NodeId, Trace)| t.1.point == replica_trace::FILL_GAVE_WAY_TO_LOSS;
+        let volumes = self.bounds.traces().iter().filter(lost).map(|t| BlockAddr::unpack(t.1.a).volume);
+        self.gave_way.extend(volumes);
         self.note_held();
         if !self.traps.is_empty() {
             self.spring_traps();

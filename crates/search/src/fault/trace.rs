@@ -9,10 +9,9 @@ trace_points! {
     SWAP_CUT: SwapCut = 132,
 }
 
-/// Every trace point that a search must meet, except those that its suite excuses. Key-value stores have a search of their own.
+/// Every trace point that a search must meet, except those that its suite excuses. Keys and cloud disks have searches of their own.
 pub fn all() -> impl Iterator<Item = TracePoint> {
-    let keys = rackweave_kv::trace::ALL;
-    rackweave_rack::trace::all().filter(|p| !keys.contains(p)).chain(ALL.iter().copied())
+    rackweave_rack::trace::of_volumes().chain(ALL.iter().copied())
 }
 
 #[cfg(test)]

@@ -89,7 +89,7 @@ struct Datagram {
     stream: bool,
 }
 
-impl rackweave_sim::Message for Datagram {
+impl rackweave_core::Message for Datagram {
     fn from(&self) -> NodeId {
         self.from
     }

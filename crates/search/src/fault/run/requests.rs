@@ -144,12 +144,17 @@ impl Run<'_> {
             }
             // The only good copy may have been lost with the power of the others, or with its device.
             volume::Error::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
+            volume::Error::Corrupt if self.lost_by_a_fill(op.volume) => Ok(()),
             volume::Error::Io if self.breakage.all => Ok(()),
             _ => {
                 let not_whole = self.watch.describe(&self.sim);
                 Err(Failure::Unexpected(format!("{:?}: {e}; sets that are not whole: {not_whole}", op.kind)))
             }
         }
+    }
+
+    fn lost_by_a_fill(&self, volume: usize) -> bool {
+        self.volumes[volume].info.as_ref().is_some_and(|i| self.gave_way.contains(&i.id))
     }
 
     pub(super) fn think(&mut self) -> Time {
