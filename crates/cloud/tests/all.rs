@@ -1,6 +1,7 @@
 //! Cloud disks: their data structures against models, and nodes on virtual time.
 
 mod basic;
+mod replica_sets;
 mod rules;
 mod search;
 mod snapshots;
