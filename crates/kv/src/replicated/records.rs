@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{BufMut, Bytes, BytesMut};
 use rackweave_core::node::StoreWrite;
 
+use crate::store::format::VALUE_MAX;
 use crate::store::{Flash, PutError, Store};
 
 const VERSION: u8 = 1;
@@ -82,9 +83,14 @@ fn part_key(key: &[u8], n: u32) -> Bytes {
     [&[PART], key, &n.to_be_bytes()].concat().into()
 }
 
+/// Most bytes of a value that is a batch of its own with a key of this length. Recovery reads no longer value, whatever fits a
+/// batch.
+fn value_max(batch_max: usize, key: usize) -> usize {
+    (batch_max - BATCH_EXTRA - RECORD_EXTRA - key).min(VALUE_MAX)
+}
 /// Bytes of a part: with its key it is a batch of its own.
 fn part_max(store: &Store, key: &[u8]) -> usize {
-    store.batch_max() - BATCH_EXTRA - RECORD_EXTRA - part_key(key, 0).len()
+    value_max(store.batch_max(), part_key(key, 0).len())
 }
 
 fn encode(changes: &[Change]) -> Bytes {
@@ -297,7 +303,7 @@ fn batches(store: &Store, changes: Vec<Change>) -> Vec<Vec<Change>> {
         return vec![changes];
     }
     let all = encode(&changes);
-    let piece = store.batch_max() - BATCH_EXTRA - RECORD_EXTRA - piece_key(0).len();
+    let piece = value_max(store.batch_max(), piece_key(0).len());
     let pieces: Vec<Bytes> = (0..all.len()).step_by(piece).map(|at| all.slice(at..all.len().min(at + piece))).collect();
     let keys: Vec<Bytes> = (0..pieces.len() as u32).map(piece_key).collect();
     let mut record = BytesMut::new();

@@ -439,6 +439,10 @@ impl Store {
         let mut bytes = log::BATCH_LEN as usize;
         for (key, value) in &changes {
             check_key(key).map_err(|(len, max)| PutError::KeyLength { len, max })?;
+            let len = value.as_ref().map_or(0, Bytes::len);
+            if len > VALUE_MAX && !mutant!("kv.batch.longer-than-a-record") {
+                return Err(PutError::ValueTooLong { len, max: VALUE_MAX });
+            }
             bytes = bytes.saturating_add(change_len(key, value.as_ref()) as usize);
         }
         let max = self.batch_max();
@@ -448,7 +452,7 @@ impl Store {
         let parts = changes.into_iter().map(|(key, value)| log::Part { key: key[..].into(), value }).collect();
         self.change(fx, log::Change { parts, batch: true, durability: Durability::Forced, token })
     }
-    /// Most bytes of the records of a batch: as many as of one record.
+    /// Most bytes of the records of a batch: as many as of one record. None of its values is longer than [`VALUE_MAX`].
     pub fn batch_max(&self) -> usize {
         record_max(self.size) as usize
     }

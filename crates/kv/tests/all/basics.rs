@@ -8,7 +8,7 @@ use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{BlockError, VirtualSsds};
 use rackweave_flash::manager::driver::BlockingDrive;
 use rackweave_kv::driver::KvDrive;
-use rackweave_kv::store::format::{HeadError, KEY_MAX, Rule};
+use rackweave_kv::store::format::{HeadError, KEY_MAX, Rule, VALUE_MAX};
 use rackweave_kv::store::{GetError, OpenError, PutError, SCAN_KEYS_MAX, StoreConfig};
 
 use crate::search::config;
@@ -106,6 +106,25 @@ fn a_batch_changes_all_of_its_keys() {
     kv.batch(two(most)).expect("the longest");
     let error = kv.batch(vec![change("", None)]).expect_err("no key");
     assert_eq!(error, PutError::KeyLength { len: 0, max: 1024 });
+}
+
+/// In blocks this long a batch has room for a longer value than recovery reads.
+#[test]
+fn a_batch_takes_no_value_that_recovery_does_not_read() {
+    let mut cfg = config();
+    cfg.profile.geometry.pages_per_block = 2048;
+    let mut d = BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a drive");
+    let vssd = d.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+    let mut kv = open(d, vssd);
+    for len in [VALUE_MAX - 1, VALUE_MAX, VALUE_MAX + 1] {
+        let value = Bytes::from(vec![7; len]);
+        let result = kv.batch(vec![(Bytes::from("k"), Some(value.clone()))]);
+        let expected = if len > VALUE_MAX { Err(PutError::ValueTooLong { len, max: VALUE_MAX }) } else { Ok(()) };
+        assert_eq!(result, expected);
+        let memory = kv.into_drive().close().expect("in order");
+        kv = open(BlockingDrive::open(cfg.clone(), memory).expect("the drive"), vssd);
+        assert_eq!(kv.get(b"k"), Ok(Some(value.slice(..len.min(VALUE_MAX)))), "{len} bytes");
+    }
 }
 
 #[test]
