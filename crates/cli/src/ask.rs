@@ -66,11 +66,11 @@ pub fn disk(
     own: &args::Own,
     cloud: &args::Cloud,
 ) -> Result<admin::Op, Refused> {
-    let units = own.channels.or(own.dies).or(own.replicas).is_some() || own.bandwidth.is_some();
+    let units = own.channels.or(own.dies).or(own.soft_planes).or(own.replicas).is_some() || own.bandwidth.is_some();
     let other = match (class, isolation) {
         (VolumeClass::Offline, _) => Some("--class offline"),
         (_, Some(_)) => Some("--isolation"),
-        _ if units => Some("--channels, --dies, --bandwidth or --replicas"),
+        _ if units => Some("--channels, --dies, --soft-planes, --bandwidth or --replicas"),
         _ => None,
     };
     if let Some(option) = other {
@@ -93,12 +93,11 @@ fn units_of_level(isolation: Option<IsolationLevel>, bandwidth: usize) -> Result
     let (unit, levels) = match isolation {
         None | Some(IsolationLevel::Channel) => (OwnUnit::Channel, all.channels),
         Some(IsolationLevel::Die) => (OwnUnit::Die, all.dies),
-        Some(other) => {
-            let level = admin::Isolation::from(other);
-            let why = format!(
-                "--bandwidth {bandwidth} with --isolation {level}: only channels and dies have bandwidth levels"
-            );
-            return Err(Refused::Because(why));
+        Some(IsolationLevel::Software) => (OwnUnit::Software, all.dies),
+        Some(IsolationLevel::SoftPlane) => (OwnUnit::SoftPlane, all.soft_planes),
+        Some(IsolationLevel::None) => {
+            let why = "nothing limits such virtual SSDs, so they have no bandwidth levels";
+            return Err(Refused::Because(format!("--bandwidth {bandwidth} with --isolation none: {why}")));
         }
     };
     let known = || format!("--bandwidth {bandwidth}: {unit}s have levels 0 to {}", levels.len() - 1);
@@ -108,26 +107,43 @@ fn units_of_level(isolation: Option<IsolationLevel>, bandwidth: usize) -> Result
 
 /// Units of a volume's own, if it is to have any.
 fn own_units(isolation: Option<IsolationLevel>, own: &args::Own) -> Result<Option<OwnUnits>, Refused> {
-    let &args::Own { channels, dies, bandwidth, shared: _, replicas } = own;
+    let &args::Own { channels, dies, soft_planes, bandwidth, shared: _, replicas } = own;
     if let Some(bandwidth) = bandwidth {
         let (unit, count) = units_of_level(isolation, bandwidth)?;
         return Ok(Some(OwnUnits { unit, count, replicas }));
     }
     let of = |unit, count: Option<u32>| Some(OwnUnits { unit, count: count?, replicas });
-    let own = of(OwnUnit::Channel, channels).or_else(|| of(OwnUnit::Die, dies));
-    let level = isolation.map(admin::Isolation::from);
-    match (own, level, replicas) {
-        (None, _, Some(n)) => Err(Refused::Because(format!(
-            "--replicas {n}: only with --channels, --dies or --bandwidth: volumes on shared sets have the rack's replicas"
-        ))),
-        (Some(OwnUnits { unit, count, .. }), Some(level), _) if level != unit.isolation() => {
-            let why = match level.is_shared() {
-                true => "virtual SSDs of this level share their channels, so a volume has no units of its own",
-                false => "the units determine the level; leave --isolation out",
+    let of_dies = if isolation == Some(IsolationLevel::Software) { OwnUnit::Software } else { OwnUnit::Die };
+    let own =
+        of(OwnUnit::Channel, channels).or_else(|| of(of_dies, dies)).or_else(|| of(OwnUnit::SoftPlane, soft_planes));
+    let refused = |why: String| Err(Refused::Because(why));
+    match (own, isolation, replicas) {
+        (None, Some(IsolationLevel::SoftPlane), _) => refused(
+            "--isolation soft-plane: name the number with --soft-planes or --bandwidth; shared sets have no soft-planes".into(),
+        ),
+        (None, _, Some(n)) => refused(format!(
+            "--replicas {n}: only with --channels, --dies, --soft-planes or --bandwidth: volumes on shared sets have the rack's \
+             replicas"
+        )),
+        (Some(OwnUnits { unit, count, .. }), Some(level), _) if level_name(level) != unit.level() => {
+            let why = match level {
+                IsolationLevel::None => "nothing limits such virtual SSDs, so a volume has none of its own",
+                _ => "the units determine the level; leave --isolation out",
             };
-            Err(Refused::Because(format!("--isolation {level} with --{unit}s {count}: {why}")))
+            let flag = match unit {
+                OwnUnit::Channel => "channels",
+                OwnUnit::Die | OwnUnit::Software => "dies",
+                OwnUnit::SoftPlane => "soft-planes",
+            };
+            refused(format!("--isolation {} with --{flag} {count}: {why}", level_name(level)))
         }
         (own, ..) => Ok(own),
+    }
+}
+fn level_name(level: IsolationLevel) -> &'static str {
+    match level {
+        IsolationLevel::SoftPlane => OwnUnit::SoftPlane.level(),
+        other => admin::Isolation::from(other).name(),
     }
 }
 

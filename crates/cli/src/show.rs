@@ -98,9 +98,18 @@ pub fn explained(e: &Explained) -> String {
         Some(why) => format!("it would be refused: {why}"),
         None => "it would be created".into(),
     };
-    let mut t = table(&["server", "free channels", "free dies", "being erased", "gets vssds"], &[0, 1, 2, 3]);
+    let head = [
+        "server",
+        "free channels",
+        "free dies",
+        "free software-isolated dies",
+        "free soft-planes",
+        "being erased",
+        "gets vssds",
+    ];
+    let mut t = table(&head, &[0, 1, 2, 3, 4, 5]);
     for s in &e.servers {
-        let numbers = [s.server, s.channels, s.dies, s.clearing].map(|n| n.to_string());
+        let numbers = [s.server, s.channels, s.dies, s.software_dies, s.soft_planes, s.clearing].map(|n| n.to_string());
         let gets = s.unfit.as_ref().map_or("yes".into(), |why| format!("no: it {why}"));
         t.add_row(numbers.into_iter().chain([gets]));
     }
@@ -195,6 +204,9 @@ pub fn status(s: &Status) -> String {
         let (promised, used) = (mib(r.own_promised), mib(r.own_used));
         let (capacity, room) = (mib(r.own_capacity), mib(r.own_room));
         let _ = writeln!(out, "volumes on units of their own: {promised}, {used} of {capacity} used, room for {room}");
+    }
+    for (v, change) in s.volumes.iter().filter_map(|v| Some((v, v.own_change.as_ref()?))) {
+        let _ = writeln!(out, "volume {} gets {}: {change}", v.name, v.own.as_deref().unwrap_or_default());
     }
     if let Some(w) = &r.wear {
         let each: Vec<String> = w.erases.iter().map(|(n, e)| format!("server {n} {e:.2}")).collect();

@@ -18,7 +18,7 @@ impl From<IsolationLevel> for Isolation {
         match l {
             IsolationLevel::Channel => Isolation::Channel,
             IsolationLevel::Die => Isolation::Die,
-            IsolationLevel::Software => Isolation::Software,
+            IsolationLevel::Software | IsolationLevel::SoftPlane => Isolation::Software,
             IsolationLevel::None => Isolation::None,
         }
     }
@@ -29,7 +29,7 @@ impl From<IsolationLevel> for admin::Isolation {
         match l {
             IsolationLevel::Channel => admin::Isolation::Channel,
             IsolationLevel::Die => admin::Isolation::Die,
-            IsolationLevel::Software => admin::Isolation::Software,
+            IsolationLevel::Software | IsolationLevel::SoftPlane => admin::Isolation::Software,
             IsolationLevel::None => admin::Isolation::None,
         }
     }

@@ -7,7 +7,7 @@ use crate::RackConfig;
 
 type Key = (&'static str, fn(&RackConfig) -> String);
 
-const KEYS: [Key; 15] = [
+const KEYS: [Key; 17] = [
     ("servers", |c| c.servers.to_string()),
     ("replicas", |c| c.replicas.to_string()),
     ("stripe_blocks", |c| c.stripe_blocks.to_string()),
@@ -18,6 +18,8 @@ const KEYS: [Key; 15] = [
     ("ssd.spare", |c| c.spare().to_string()),
     ("ssd.own_channels", |c| c.ssd.own_channels.to_string()),
     ("ssd.own_dies", |c| c.ssd.own_dies.to_string()),
+    ("ssd.own_software_dies", |c| c.ssd.own_software_dies.to_string()),
+    ("ssd.own_soft_planes", |c| c.ssd.own_soft_planes.to_string()),
     ("kv.channels", |c| c.kv.channels.to_string()),
     ("cloud.channels", |c| c.cloud.channels.to_string()),
     ("servers_max", |c| c.servers_max().to_string()),

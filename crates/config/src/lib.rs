@@ -325,8 +325,8 @@ impl RackConfig {
         let slots = self.all_slots();
         for unit in OwnUnit::ALL.into_iter().filter(|u| self.ssd.own(*u) > 0) {
             let rule = format!(
-                "ssd.own_channels + ssd.own_dies, with the {shared} slots of replicas, ssd.spare and ssd.isolation, at most \
-                 {VSSDS_MAX} vSSDs of a server"
+                "ssd.own_channels + ssd.own_dies + ssd.own_software_dies + ssd.own_soft_planes, with the {shared} slots of \
+                 replicas, ssd.spare and ssd.isolation, at most {VSSDS_MAX} vSSDs of a server"
             );
             need(out, slots <= VSSDS_MAX || shared > SHARED_VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
         }
@@ -353,7 +353,7 @@ impl RackConfig {
         let most = 1 << 28;
         let rule = format!(
             "{CACHE_SLOTS_MIN} for each of a server's vSSDs (replicas + ssd.spare, times the levels of ssd.isolation, + \
-             ssd.own_channels + ssd.own_dies), at most {most}"
+             ssd.own_channels + ssd.own_dies + ssd.own_software_dies + ssd.own_soft_planes), at most {most}"
         );
         need(out, (least..=most).contains(&self.cache_slots), "cache_slots", &self.cache_slots, rule);
     }

@@ -92,6 +92,12 @@ pub struct SsdSection {
     /// The same of dies.
     #[serde(skip_serializing_if = "is_zero")]
     pub own_dies: u32,
+    /// The same of dies on channels that these share: for volumes with software-isolated dies of their own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub own_software_dies: u32,
+    /// Soft-planes of dies, four of each, for volumes with soft-planes of their own.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub own_soft_planes: u32,
     /// Units that each vSSD has to itself. With several levels, each has an equal part of the drive and its own sets.
     pub isolation: Levels,
     pub timing: TimingConfig,
@@ -136,6 +142,8 @@ impl Default for SsdSection {
             spare: None,
             own_channels: 0,
             own_dies: 0,
+            own_software_dies: 0,
+            own_soft_planes: 0,
             isolation: Levels::One(Isolation::Channel),
             timing: TimingConfig::Real,
             blocking_unit: BlockingConfig::Page,
@@ -163,6 +171,8 @@ impl SsdSection {
         match unit {
             OwnUnit::Channel => self.own_channels,
             OwnUnit::Die => self.own_dies,
+            OwnUnit::Software => self.own_software_dies,
+            OwnUnit::SoftPlane => self.own_soft_planes,
         }
     }
     pub(super) fn check(&self, out: &mut Vec<Problem>) {

@@ -267,6 +267,8 @@ fn a_drive_has_at_most_64_vssds_and_16_of_shared_sets() {
         ("replicas = 3\n[ssd]\nspare = 14\n", Some(("ssd.spare", "14"))),
         ("replicas = 3\n[ssd]\nspare = 1\nown_channels = 30\nown_dies = 30\n", None),
         ("replicas = 3\n[ssd]\nspare = 1\nown_dies = 61\n", Some(("ssd.own_dies", "61"))),
+        ("replicas = 3\n[ssd]\nspare = 1\nown_software_dies = 60\n", None),
+        ("replicas = 3\n[ssd]\nspare = 1\nown_software_dies = 61\n", Some(("ssd.own_software_dies", "61"))),
         ("replicas = 3\n[ssd]\nspare = 12\n[kv]\nchannels = 1\nreplicas = 3\n", None),
         ("replicas = 3\n[ssd]\nspare = 13\n[kv]\nchannels = 1\nreplicas = 3\n", Some(("kv.channels", "1"))),
         (

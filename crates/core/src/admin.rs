@@ -11,7 +11,7 @@ use crate::msg::Role;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
 
-pub use own::{OwnChange, OwnUnit, OwnUnits, UnitsError};
+pub use own::{OwnChange, OwnUnit, OwnUnits, SOFT_PLANES_PER_DIE, UnitsError};
 pub use snapshots::{SnapshotInfo, VolumeUse};
 
 /// Largest number of servers in a rack. It keeps SSD ids, table rows and virtual addresses small.
@@ -307,7 +307,9 @@ pub struct OwnRoom {
     /// Free units.
     pub channels: u32,
     pub dies: u32,
-    /// Units of both kinds of deleted volumes or of vSSDs that left, not erased yet.
+    pub software_dies: u32,
+    pub soft_planes: u32,
+    /// Units of all kinds of deleted volumes or of vSSDs that left, not erased yet.
     pub clearing: u32,
     /// Why it gets no vSSD.
     pub unfit: Option<Unfit>,
@@ -363,7 +365,7 @@ pub enum VolumeError {
         .has.iter().map(|l| l.name()).collect::<Vec<_>>().join(", ")
     )]
     NoLevel { level: Isolation, has: Box<[Isolation]> },
-    #[error("isolation {level} with {unit}s of its own: they are isolation {unit}, and no other")]
+    #[error("isolation {level} with {unit}s of its own: they are isolation {}, and no other", .unit.level())]
     OwnAndLevel { level: Isolation, unit: OwnUnit },
     #[error("{replicas} replicas of a volume with units of its own: {least} (min_copies) to {most} are possible")]
     OwnReplicas { replicas: u32, least: u32, most: u32 },

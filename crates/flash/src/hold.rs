@@ -118,6 +118,10 @@ pub(crate) struct Held(Vec<VecDeque<Time>>);
 impl Clock {
     /// Reserves a die's time for a read that waits.
     pub(crate) fn hold_read(&mut self, now: Time, die: u32) {
+        // Of a soft-plane it takes its tokens when it starts.
+        if self.is_shared(die) {
+            return;
+        }
         let end = self.host_read(now, die, 1);
         if self.held.0.len() <= die as usize {
             self.held.0.resize_with(die as usize + 1, VecDeque::new);

@@ -19,7 +19,7 @@ pub use crate::vssd::Losses;
 use crate::vssd::clear::Clearing;
 use crate::vssd::gc::LOST_CRC;
 use crate::vssd::sync::Waiter;
-use crate::vssd::{Io, Pending, SlotRead, Vssd, checkpoint, prefill};
+use crate::vssd::{Io, Pending, Place, SlotRead, Vssd, checkpoint, prefill};
 
 mod groups;
 mod join;
@@ -27,6 +27,7 @@ mod keep;
 mod level;
 mod logs;
 mod places;
+mod soft_planes;
 mod swap;
 mod types;
 
@@ -126,6 +127,11 @@ impl Ssd {
     pub fn meta_bytes_by_die(g: &Geometry) -> u64 {
         Ssd::meta_bytes(g) + checkpoint::unit_bytes(g, g.blocks_per_die()) * u64::from(g.dies())
     }
+    /// And where vSSDs may be of soft-planes, of which a die has this number: theirs is behind that.
+    pub fn meta_bytes_by_soft_plane(g: &Geometry, of: u8) -> u64 {
+        let each = checkpoint::unit_bytes(g, g.blocks_per_die() / u32::from(of));
+        Ssd::meta_bytes_by_die(g) + each * u64::from(of) * u64::from(g.dies())
+    }
     /// 4 KiB slots of a page: the most blocks of one [`Ssd::program`].
     pub fn slots_per_page(&self) -> usize {
         self.geometry().slots_per_page()
@@ -161,8 +167,11 @@ impl Ssd {
             return Err(AllocError::AfterLog { vssd: id });
         }
         let per_channel = u32::from(g.dies_per_channel);
-        if let Share::Software { channels, dies } | Share::None { channels, dies } = share {
+        if let Share::Software { channels, dies, .. } | Share::None { channels, dies } = share {
             return self.alloc_shared(id, share, channels, dies);
+        }
+        if let Share::SoftPlane { of } = share {
+            return self.alloc_soft_plane(id, of);
         }
         let (isolation, unit) = match share {
             Share::Channels(_) => (Isolation::Channel, per_channel),
@@ -177,14 +186,15 @@ impl Ssd {
         let each = checkpoint::unit_bytes(&g, unit * g.blocks_per_die());
         let behind = if unit == 1 && per_channel > 1 { Ssd::meta_bytes(&g) } else { table::area_bytes(&g) };
         let area = Extent { at: behind + u64::from(first / unit) * each, len: u64::from(dies / unit) * each };
-        self.add(id, share, ((first..first + dies).collect(), dies), area)?;
+        self.add(id, share, Place { dies: (first..first + dies).collect(), own: dies, parts: 1, area })?;
         self.units.take_dies(first..first + dies);
         Ok(())
     }
-    fn add(&mut self, id: VssdId, share: Share, (all, own): (Box<[u32]>, u32), area: Extent) -> Result<(), AllocError> {
+    fn add(&mut self, id: VssdId, share: Share, at: Place) -> Result<(), AllocError> {
         let owner = Owner { index: self.vssds.len() as u8, generation: 1 };
-        let units = all[..own as usize].iter().map(|&d| Unit::die(d)).collect();
-        let v = self.new_vssd(id, owner, (all, own), area);
+        let units = at.dies[..at.own as usize].iter().map(|&d| Unit::of(d, at.parts)).collect();
+        let extents = vec![at.area];
+        let v = self.new_vssd(id, owner, at);
         if v.space().exported_slots == 0 {
             return Err(AllocError::TooSmall { share, blocks: v.space().blocks_total });
         }
@@ -200,12 +210,12 @@ impl Ssd {
             vssd: id,
             set: keep::NO_SET,
             units,
-            extents: vec![area],
+            extents,
         });
         Ok(())
     }
-    fn new_vssd(&self, id: VssdId, owner: Owner, dies: (Box<[u32]>, u32), area: Extent) -> Vssd {
-        let mut v = Vssd::new(id, owner, dies, area, &self.cfg.profile);
+    fn new_vssd(&self, id: VssdId, owner: Owner, at: Place) -> Vssd {
+        let mut v = Vssd::new(id, owner, at, &self.cfg.profile);
         v.gc.policy = self.cfg.victims;
         v.separate(self.cfg.separation);
         v
@@ -471,7 +481,11 @@ impl Ssd {
     /// The vSSD's own erase blocks, and the sum of the erase counts of the dies that they belong on; lent ones included.
     pub fn erases(&self, vssd: VssdId) -> (u32, u64) {
         let v = self.get(vssd);
-        (v.home, v.own_dies().iter().map(|&die| self.drive.blocks.erases(self.drive.map.home(die))).sum())
+        if v.shares_dies() {
+            let count = |b| u64::from(self.drive.blocks.count(v.on_device(&self.drive.map, b)));
+            return (v.home, (0..v.home).map(count).sum());
+        }
+        (v.home, v.own_dies().map(|die| self.drive.blocks.erases(self.drive.map.home(die))).sum())
     }
     /// Wear of the vSSD's own erase blocks.
     pub fn wear(&self, vssd: VssdId) -> BlockWear {
@@ -481,7 +495,7 @@ impl Ssd {
     }
     /// The physical dies that the vSSD's own erase blocks belong on.
     pub fn dies(&self, vssd: VssdId) -> impl Iterator<Item = u32> {
-        self.get(vssd).own_dies().iter().map(|&die| self.drive.map.home(die))
+        self.get(vssd).own_dies().map(|die| self.drive.map.home(die))
     }
     /// Isolation of the vSSD from the others of the drive.
     pub fn isolation(&self, vssd: VssdId) -> Isolation {

@@ -100,7 +100,25 @@ pub struct Unit {
 
 impl Unit {
     pub fn die(die: u32) -> Unit {
-        Unit { die: die as u16, soft_plane: 0, soft_planes: 1 }
+        Unit::of(die, 1)
+    }
+    /// By its number of all the drive's, where dies have this number of soft-planes.
+    pub(crate) fn of(number: u32, soft_planes: u32) -> Unit {
+        let (die, soft_plane) = ((number / soft_planes) as u16, (number % soft_planes) as u8);
+        Unit { die, soft_plane, soft_planes: soft_planes as u8 }
+    }
+    pub(crate) fn number(&self) -> u32 {
+        u32::from(self.die) * u32::from(self.soft_planes) + u32::from(self.soft_plane)
+    }
+    /// Whether a block of the die is one of it.
+    pub(crate) fn has(&self, die: u32, block: u32, blocks_per_die: u32) -> bool {
+        let each = blocks_per_die / u32::from(self.soft_planes.max(1));
+        u32::from(self.die) == die && block / each.max(1) == u32::from(self.soft_plane)
+    }
+    /// The drive has it, whole: with soft-planes of equal size.
+    fn is_on(&self, g: &Geometry) -> bool {
+        let divides = self.soft_planes > 0 && g.blocks_per_die().is_multiple_of(u32::from(self.soft_planes));
+        u32::from(self.die) < g.dies().min(oob::DIE_MAX + 1) && divides && self.soft_plane < self.soft_planes
     }
 }
 
@@ -474,8 +492,12 @@ impl Table {
     /// The entry's share of the drive; `None`: not expressible as a [`Share`].
     pub fn share(&self, e: &Entry) -> Option<Share> {
         let dies = e.units.len() as u32;
-        if e.units.iter().any(|u| u.soft_planes != 1) || e.extents.len() != 1 {
+        if e.extents.len() != 1 {
             return None;
+        }
+        if let Some(u) = e.units.iter().find(|u| u.soft_planes != 1) {
+            let one = dies == 1 && e.kind == Kind::Page && e.group.is_none() && e.isolation == Isolation::Software;
+            return one.then_some(Share::SoftPlane { of: u.soft_planes });
         }
         if e.kind == Kind::Log {
             let channels = dies / u32::from(self.dies_per_channel.max(1));
@@ -485,7 +507,8 @@ impl Table {
         Some(match e.isolation {
             Isolation::Channel => Share::Channels((dies / u32::from(self.dies_per_channel.max(1))) as u16),
             Isolation::Die => Share::Dies(dies),
-            Isolation::Software => Share::Software { channels: group()?.channels, dies },
+            // Its group is written, so it does not matter whose it is.
+            Isolation::Software => Share::Software { channels: group()?.channels, dies, own: false },
             Isolation::None => Share::None { channels: group()?.channels, dies },
         })
     }
@@ -503,7 +526,7 @@ impl Table {
         if !same && !mutant!("flash.table.any-shape") {
             return Err(TableError::Made { found: self.made, wanted });
         }
-        let outside = |e: &&Entry| e.units.iter().any(|u| u32::from(u.die) >= g.dies().min(oob::DIE_MAX + 1));
+        let outside = |e: &&Entry| !e.units.iter().all(|u| u.is_on(g));
         match self.entries.iter().find(outside) {
             Some(e) => Err(TableError::Unsupported { index: e.index }),
             None => self.check_joined(),

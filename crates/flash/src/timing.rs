@@ -1,7 +1,7 @@
 //! When a command is done: each die does one thing at a time, each channel's bus carries one transfer at a time, and
 //! both are reserved at submission.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::device::{Completion, DeviceCommand, DeviceOp};
 use rackweave_core::{Span, Time};
@@ -38,14 +38,15 @@ struct Bus {
 }
 
 impl Bus {
-    fn reserve(&mut self, now: Time, earliest: Time, span: Span) -> Time {
+    /// When a reservation of this length ends that begins no earlier; `gaps_max`: of this number of others.
+    fn reserve(&mut self, now: Time, earliest: Time, span: Span, gaps_max: usize) -> Time {
         self.busy += span;
         while self.reserved.front().is_some_and(|r| r.1 <= now) {
             self.reserved.pop_front();
         }
         let mut start = earliest.max(now);
         let n = self.reserved.len();
-        if n > GAPS_MAX {
+        if n > gaps_max {
             start = start.max(self.reserved[n - 1].1);
             self.reserved.push_back((start, start + span));
             return start + span;
@@ -101,6 +102,14 @@ impl Limit {
     }
 }
 
+/// A soft-plane's part of its die: a token bucket for the die's time. Its commands begin in the order of submission; those of the
+/// others use the time in between.
+#[derive(Clone, Debug)]
+struct Part {
+    limit: Limit,
+    last: Time,
+}
+
 /// Commands that host reads may suspend, and the time that it takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suspends {
@@ -127,6 +136,11 @@ pub(crate) struct Clock {
     suspension: Option<Box<Suspension>>,
     /// By vSSD: of those that share channels.
     limits: Vec<Option<Limit>>,
+    /// By vSSD: of those of a soft-plane.
+    parts: Vec<Option<Part>>,
+    /// Reserved time of dies that consist of soft-planes. They are assumed to have cache registers: a die does its next command while the
+    /// data of a read leave, and while those of a program come.
+    shared: BTreeMap<u32, Bus>,
     works_for: u8,
     pub(crate) held: Held,
 }
@@ -163,6 +177,8 @@ impl Clock {
             ns_per_kib: ns(1024).max(1),
             suspension: None,
             limits: Vec::new(),
+            parts: Vec::new(),
+            shared: BTreeMap::new(),
             works_for: 0,
             held: Held::default(),
         }
@@ -196,7 +212,7 @@ impl Clock {
     }
     /// Whether a read that arrives now may go before an erase of the die.
     pub(crate) fn may_pass(&self, now: Time, die: u32) -> bool {
-        self.suspension.as_ref().is_some_and(|s| s.pass(now, die).is_some())
+        !self.shared.contains_key(&die) && self.suspension.as_ref().is_some_and(|s| s.pass(now, die).is_some())
     }
     /// The vSSD of this number, on `dies` of shared channels, has as much of their buses as of their dies.
     pub(crate) fn limit(&mut self, vssd: u8, dies: u32) {
@@ -206,6 +222,41 @@ impl Clock {
         }
         self.limits[at] =
             Some(Limit { per_channel: u64::from(self.dies_per_channel), dies: u64::from(dies), due: Time::ZERO });
+    }
+    /// The vSSD of this number has one of `of` soft-planes of the die, and as much of its time. No command there is suspended.
+    pub(crate) fn share_die(&mut self, vssd: u8, die: u32, of: u32) {
+        let at = usize::from(vssd);
+        if self.parts.len() <= at {
+            self.parts.resize(at + 1, None);
+        }
+        let limit = Limit { per_channel: u64::from(of), dies: 1, due: Time::ZERO };
+        self.parts[at] = Some(Part { limit, last: Time::ZERO });
+        self.shared.entry(die).or_default();
+    }
+    /// Whether soft-planes have the die.
+    pub(crate) fn is_shared(&self, die: u32) -> bool {
+        self.shared.contains_key(&die)
+    }
+    /// When a command of a soft-plane may begin that takes the die for this long, by its tokens and after those before it. `None`: the
+    /// die is one vSSD's, or the command's time is not the device's.
+    fn part_from(&mut self, now: Time, die: u32, span: Span, charge: Charge) -> Option<Time> {
+        let beside = charge != Charge::Device && self.timing == Timing::IdealGc;
+        if beside || matches!(charge, Charge::Stretch(_)) || !self.is_shared(die) {
+            return None;
+        }
+        let part = self.parts.get_mut(usize::from(self.works_for))?.as_mut()?;
+        let at = now.max(part.last);
+        Some(if mutant!("flash.part.unlimited") { at } else { part.limit.pass(at, span) })
+    }
+    /// Takes the first time of a shared die that is long enough. Returns when that begins.
+    fn take_part(&mut self, now: Time, die: u32, from: Time, span: Span) -> Time {
+        let end = self.shared.entry(die).or_default().reserve(now, from, span, usize::MAX);
+        let begin = Time(end.0 - span.0);
+        if let Some(Some(part)) = self.parts.get_mut(usize::from(self.works_for)) {
+            part.last = begin;
+        }
+        self.device.die_busy[die as usize] += span;
+        begin
     }
     /// Commands from now on are this vSSD's.
     #[inline]
@@ -221,7 +272,11 @@ impl Clock {
         let beside = charge != Charge::Device && self.timing == Timing::IdealGc;
         let limit = self.limits.get_mut(usize::from(self.works_for)).and_then(Option::as_mut).filter(|_| !beside);
         let earliest = limit.map_or(earliest, |l| l.pass(now.max(earliest), span));
-        self.lane(charge).bus[channel].reserve(now, earliest, span)
+        // What a soft-plane does later keeps nobody waiting.
+        let dies = die / self.dies_per_channel * self.dies_per_channel..;
+        let shared = self.shared.range(dies).next().is_some_and(|(d, _)| d / self.dies_per_channel == channel as u32);
+        let gaps_max = if shared { usize::MAX } else { GAPS_MAX };
+        self.lane(charge).bus[channel].reserve(now, earliest, span, gaps_max)
     }
     fn die(&mut self, die: u32, now: Time, charge: Charge) -> Time {
         match charge {
@@ -253,6 +308,10 @@ impl Clock {
         if self.timing == Timing::None {
             return now;
         }
+        if let Some(from) = self.part_from(now, die, self.read, charge) {
+            let begin = self.take_part(now, die, from, self.read);
+            return self.reserve(now, die, begin + self.read, self.slot * slots, charge);
+        }
         let begin = self.die(die, now, charge);
         let end = self.reserve(now, die, begin + self.read, self.slot * slots, charge);
         self.set_die(die, begin, end, charge);
@@ -260,7 +319,7 @@ impl Clock {
     }
     /// As [`Self::read`] of the device, for the host: an erase or program may be interrupted for it.
     pub(crate) fn host_read(&mut self, now: Time, die: u32, slots: u64) -> Time {
-        let pass = self.suspension.as_ref().and_then(|s| s.pass(now, die));
+        let pass = self.suspension.as_ref().filter(|_| !self.is_shared(die)).and_then(|s| s.pass(now, die));
         let Some(pass) = pass else { return self.read(now, die, slots, Charge::Device) };
         let sensed = pass.begin + self.read;
         let end = self.reserve(now, die, sensed, self.slot * slots, Charge::Device);
@@ -288,6 +347,9 @@ impl Clock {
         if self.timing == Timing::None {
             return Some(now);
         }
+        if self.is_shared(die) {
+            return Some(self.reserve(now, die, end, self.slot, Charge::Device));
+        }
         if self.device.die_free[die as usize] != end {
             return self.passing_read_on(now, die, end);
         }
@@ -311,8 +373,12 @@ impl Clock {
         if self.timing == Timing::None {
             return now;
         }
-        let free = self.die(die, now, charge);
         let span = self.slot * slots;
+        if let Some(from) = self.part_from(now, die, self.program, charge) {
+            let there = self.reserve(now, die, Time(from.0.saturating_sub(span.0)).max(now), span, charge);
+            return self.take_part(now, die, from.max(there), self.program) + self.program;
+        }
+        let free = self.die(die, now, charge);
         // The register takes the data only when the die is done with what it had.
         let earliest = Time(free.0.saturating_sub(span.0)).max(now);
         let begin = self.reserve(now, die, earliest, span, charge).max(free);
@@ -324,6 +390,9 @@ impl Clock {
         if self.timing == Timing::None {
             return now;
         }
+        if let Some(from) = self.part_from(now, die, self.erase, charge) {
+            return self.take_part(now, die, from, self.erase) + self.erase;
+        }
         let begin = self.die(die, now, charge);
         let end = begin + self.erase;
         self.set_die(die, begin, end, charge);
@@ -334,8 +403,12 @@ impl Clock {
         if self.timing == Timing::None {
             return now;
         }
-        let begin = self.die(die, now, Charge::Device);
         let span = Span(self.ns_per_kib * bytes.div_ceil(1024));
+        if let Some(from) = self.part_from(now, die, self.read, Charge::Device) {
+            let begin = self.take_part(now, die, from, self.read);
+            return self.reserve(now, die, begin + self.read, span, Charge::Device);
+        }
+        let begin = self.die(die, now, Charge::Device);
         let end = self.reserve(now, die, begin + self.read, span, Charge::Device);
         self.set_die(die, begin, end, Charge::Device);
         end
@@ -348,9 +421,12 @@ impl Clock {
     /// Reserves the die for a whole victim: `read` pages and `written` pages of `slots` slots, and the erase.
     /// Returns when the stretch begins.
     pub(crate) fn stretch(&mut self, now: Time, die: u32, read: u64, written: u64, slots: u64) -> Time {
-        let begin = self.die(die, now, Charge::Collector);
         let transfer = self.slot * slots;
         let span = (self.read + transfer) * read + (self.program + transfer) * written + self.erase;
+        if let Some(from) = self.part_from(now, die, span, Charge::Collector) {
+            return self.take_part(now, die, from, span);
+        }
+        let begin = self.die(die, now, Charge::Collector);
         self.set_die(die, begin, begin + span, Charge::Collector);
         begin
     }
@@ -359,6 +435,28 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Two soft-planes of four: each gets a quarter of the die however much it asks for, and neither waits for what the other is to do later.
+    #[test]
+    fn a_soft_plane_has_its_part_of_the_die_and_its_commands_stay_in_order() {
+        let p = Profile::builtin("p-ssd").expect("built in").scaled_to(1 << 30).expect("large enough");
+        let mut c = Clock::new(&p, Timing::Real);
+        (0..2).for_each(|vssd| c.share_die(vssd, 3, 4));
+        c.works_for(0);
+        let programs: Vec<Time> = (0..400).map(|_| c.program(Time::ZERO, 3, 4, Charge::Device)).collect();
+        assert!(programs.is_sorted());
+        let each = (programs[399].0 - programs[199].0) / 200;
+        assert!(each.abs_diff(4 * p.program.0) < p.program.0 / 10, "{each} ns a program of {}", p.program);
+        c.works_for(1);
+        // Behind the other's burst at most.
+        let first = c.host_read(Time::ZERO, 3, 1);
+        assert!(first < Time::ZERO + BURST, "{first:?}");
+        let reads: Vec<Time> = (0..4000).map(|_| c.host_read(Time::ZERO, 3, 1)).collect();
+        assert!(reads.is_sorted());
+        let each = (reads[3999].0 - reads[1999].0) / 2000;
+        assert!(each.abs_diff(4 * p.read.0) < p.read.0 / 10, "{each} ns a read of {}", p.read);
+        assert!(c.host_read(Time::ZERO, 2, 1) < Time::ZERO + p.read + c.transfer(8), "other dies are not shared");
+    }
 
     #[test]
     fn busy_is_the_sum_of_what_was_reserved() {

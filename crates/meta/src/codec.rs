@@ -233,9 +233,17 @@ pub fn encode_set_ids(r: &SetsRecord) -> Bytes {
     w.extend_from_slice(&r.epochs_gone.to_le_bytes());
     w.into()
 }
+fn own_unit_code(unit: OwnUnit) -> u8 {
+    match unit {
+        OwnUnit::Channel => 0,
+        OwnUnit::Die => 1,
+        OwnUnit::Software => 2,
+        OwnUnit::SoftPlane => 3,
+    }
+}
 pub fn encode_own(r: &OwnRecord) -> Bytes {
     let several = r.units > 1;
-    let mut w = vec![if several { VERSION_UNITS } else { VERSION }, u8::from(r.unit == OwnUnit::Die), r.replicas];
+    let mut w = vec![if several { VERSION_UNITS } else { VERSION }, own_unit_code(r.unit), r.replicas];
     w.extend_from_slice(&r.volume.0.to_le_bytes());
     w.extend(several.then_some(r.units));
     w.into()
@@ -559,7 +567,8 @@ fn decode_table(known: bool, r: &mut Reader<'_>) -> Result<DriveRecord, MetaErro
 }
 
 fn decode_own(several: bool, r: &mut Reader<'_>) -> Result<OwnRecord, MetaError> {
-    let unit = if r.bool()? { OwnUnit::Die } else { OwnUnit::Channel };
+    let code = r.u8()?;
+    let unit = OwnUnit::ALL.into_iter().find(|u| own_unit_code(*u) == code).ok_or_else(|| r.malformed())?;
     let (replicas, volume) = (r.u8()?, VolumeId(r.u32()?));
     Ok(OwnRecord { unit, replicas, volume, units: if several { r.units()? } else { 1 } })
 }

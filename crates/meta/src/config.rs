@@ -58,7 +58,7 @@ pub struct MetaConfig {
     /// then free ones.
     pub slots: u8,
     /// Units for volumes alone, in the slots behind those of the levels, in this order.
-    pub own: [OwnConfig; 2],
+    pub own: [OwnConfig; 4],
     /// Copies of a volume with units of its own that names no number.
     pub replicas: u32,
     /// Time after the end of its lease until a server counts as lost and its vSSDs are recreated elsewhere; zero is

@@ -1,6 +1,6 @@
 //! Volumes with virtual SSDs of their own.
 //!
-//! Every drive sets units aside (`ssd.own_channels`, `ssd.own_dies`), each a slot. A volume with `n` units has one replica set of
+//! Every drive sets units aside (`ssd.own_channels`, `ssd.own_dies`, `ssd.own_software_dies`, `ssd.own_soft_planes`), each a slot. A volume with `n` units has one replica set of
 //! its own, whose vSSDs have `n` adjoining slots each. Where no drive has that many free in a row, it is striped over several
 //! sets of fewer units each. The sets are made and moved as all others: places here, a plan to each server, rows in the switch.
 //!
@@ -155,10 +155,19 @@ impl Meta {
         };
         let room = |node: NodeId| {
             let slots = OwnUnit::ALL.map(|unit| self.cfg.own_slots(unit));
-            let [channels, dies] = slots.clone().map(|s| self.free_in(node, s).len() as u32);
+            let [channels, dies, software_dies, soft_planes] =
+                slots.clone().map(|s| self.free_in(node, s).len() as u32);
             let leaving = self.places().filter(|(_, p)| p.node == node && p.leaving);
             let clearing = leaving.filter(|(_, p)| slots.iter().any(|s| s.contains(&p.slot))).count() as u32;
-            admin::OwnRoom { node, channels, dies, clearing, unfit: self.cannot_take(now, node) }
+            admin::OwnRoom {
+                node,
+                channels,
+                dies,
+                software_dies,
+                soft_planes,
+                clearing,
+                unfit: self.cannot_take(now, node),
+            }
         };
         admin::Explained { refused: possible().err(), servers: self.server_nodes().map(room).collect() }
     }

@@ -51,7 +51,7 @@ impl Meta {
         let name = || Box::from(name);
         let own = self.own_sets(v.id).ok_or_else(|| UnitsError::None { name: name() })?;
         let (n, OwnRecord { unit: has, units: before, .. }) = (own.len() as u32, own[0].1);
-        if has != unit {
+        if has != unit || !has.joins() {
             return Err(UnitsError::OtherUnit { name: name(), unit: has }.into());
         }
         if n * u32::from(before) == count {

@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
+use rackweave_core::admin::SOFT_PLANES_PER_DIE;
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{
     BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots, log_blocks,
@@ -49,10 +50,16 @@ pub enum BuildError {
     #[error("ssd.host_program_suspend: {0}")]
     HostProgramSuspend(ProfileError),
     #[error(
-        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels, ssd.own_dies, kv.channels and cloud.channels, fewer than \
+        "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels, ssd.own_dies, \
+         ssd.own_software_dies, ssd.own_soft_planes, kv.channels and cloud.channels, fewer than \
          the {slots} {isolation}-isolated vSSDs that a server has room for (replicas + ssd.spare)"
     )]
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
+    #[error(
+        "ssd.own_soft_planes = {set_aside}: a die of this size has {blocks} erase blocks, which {parts} soft-planes cannot share equally: \
+         change ssd.size"
+    )]
+    SoftPlanes { set_aside: u32, blocks: u32, parts: u8 },
     #[error("{key} = {set_aside}: a {unit} of this size has no room for a vSSD: raise ssd.size")]
     OwnTooSmall { key: &'static str, set_aside: u32, unit: OwnUnit },
     #[error(
@@ -114,8 +121,12 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
             return Err(BuildError::Units { name: name.clone(), units, unit, isolation, slots });
         }
     }
+    let (blocks, parts) = (profile.geometry.blocks_per_die(), SOFT_PLANES_PER_DIE);
+    if cfg.ssd.own_soft_planes > 0 && !blocks.is_multiple_of(u32::from(parts)) {
+        return Err(BuildError::SoftPlanes { set_aside: cfg.ssd.own_soft_planes, blocks, parts });
+    }
     for unit in OwnUnit::ALL.into_iter().filter(|u| cfg.ssd.own(*u) > 0) {
-        if exported_slots(&profile, own_share(unit)) == 0 {
+        if exported_slots(&profile, own_share(cfg, &profile, unit)) == 0 {
             return Err(BuildError::OwnTooSmall { key: unit.key(), set_aside: cfg.ssd.own(unit), unit });
         }
     }
@@ -150,17 +161,28 @@ pub fn cloud_logs(cfg: &RackConfig) -> Vec<(VssdId, SetId)> {
 }
 
 /// Flash of a volume's own vSSD.
-fn own_share(unit: OwnUnit) -> Share {
+fn own_share(cfg: &RackConfig, profile: &Profile, unit: OwnUnit) -> Share {
     match unit {
         OwnUnit::Channel => Share::Channels(1),
         OwnUnit::Die => Share::Dies(1),
+        OwnUnit::Software => Share::Software { channels: own_channels(cfg, profile, unit) as u16, dies: 1, own: true },
+        OwnUnit::SoftPlane => Share::SoftPlane { of: SOFT_PLANES_PER_DIE },
+    }
+}
+/// Channels of a drive for own units of this kind.
+fn own_channels(cfg: &RackConfig, profile: &Profile, unit: OwnUnit) -> u32 {
+    let per_channel = u32::from(profile.geometry.dies_per_channel);
+    match unit {
+        OwnUnit::Channel => cfg.ssd.own_channels,
+        OwnUnit::Die | OwnUnit::Software => cfg.ssd.own(unit).div_ceil(per_channel),
+        OwnUnit::SoftPlane => cfg.ssd.own(unit).div_ceil(per_channel * u32::from(SOFT_PLANES_PER_DIE)),
     }
 }
 
 /// Of each kind, the own units of a drive that do not adjoin the one before: shared vSSDs of dies may leave some of a channel,
 /// and the units behind are then on others.
-fn own_apart(cfg: &RackConfig) -> Result<[Vec<u8>; 2], BuildError> {
-    if cfg.ssd.own_dies == 0 {
+fn own_apart(cfg: &RackConfig) -> Result<[Vec<u8>; 4], BuildError> {
+    if OwnUnit::ALL.into_iter().all(|unit| unit == OwnUnit::Channel || cfg.ssd.own(unit) == 0) {
         return Ok(Default::default());
     }
     let c = server_config(cfg, 0, 1)?;
@@ -182,14 +204,9 @@ fn own_apart(cfg: &RackConfig) -> Result<[Vec<u8>; 2], BuildError> {
 
 /// Channels of a drive for shared sets: without those set aside, whole or for dies.
 fn shared_channels(cfg: &RackConfig, profile: &Profile) -> u32 {
-    let g = &profile.geometry;
-    let for_dies = cfg.ssd.own_dies.div_ceil(u32::from(g.dies_per_channel));
-    let set_aside = cfg
-        .ssd
-        .own_channels
-        .saturating_add(for_dies)
-        .saturating_add(u32::from(cfg.kv.channels) + u32::from(cfg.cloud.channels));
-    u32::from(g.channels).saturating_sub(set_aside)
+    let logs = u32::from(cfg.kv.channels) + u32::from(cfg.cloud.channels);
+    let own = OwnUnit::ALL.into_iter().map(|unit| own_channels(cfg, profile, unit));
+    u32::from(profile.geometry.channels).saturating_sub(own.fold(logs, u32::saturating_add))
 }
 
 /// Channels or dies of a drive for the level's vSSDs; each level has an equal part.
@@ -216,7 +233,11 @@ fn share(cfg: &RackConfig, profile: &Profile, level: Isolation) -> Share {
             let members = cfg.slots().div_ceil(groups);
             let channels = channels / groups as u16;
             let dies = u32::from(channels) * u32::from(profile.geometry.dies_per_channel) / members;
-            if level == Isolation::None { Share::None { channels, dies } } else { Share::Software { channels, dies } }
+            if level == Isolation::None {
+                Share::None { channels, dies }
+            } else {
+                Share::Software { channels, dies, own: false }
+            }
         }
     }
 }
@@ -227,7 +248,11 @@ fn share(cfg: &RackConfig, profile: &Profile, level: Isolation) -> Share {
 /// As [`profile`].
 pub fn meta_bytes(cfg: &RackConfig) -> Result<u64, BuildError> {
     let g = profile(cfg)?.geometry;
-    let by_die = cfg.ssd.own_dies > 0 || cfg.ssd.isolation.all().iter().any(|&l| l != Isolation::Channel);
+    if cfg.ssd.own_soft_planes > 0 {
+        return Ok(Ssd::meta_bytes_by_soft_plane(&g, SOFT_PLANES_PER_DIE));
+    }
+    let own = cfg.ssd.own_dies > 0 || cfg.ssd.own_software_dies > 0;
+    let by_die = own || cfg.ssd.isolation.all().iter().any(|&l| l != Isolation::Channel);
     Ok(if by_die { Ssd::meta_bytes_by_die(&g) } else { Ssd::meta_bytes(&g) })
 }
 
@@ -302,7 +327,10 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
             let (id, _) = peers.remove(slot as usize);
             VssdConfig { id, set: s.set, share, peers }
         });
-    let units = OwnUnit::ALL.into_iter().flat_map(|unit| (0..cfg.ssd.own(unit)).map(move |_| own_share(unit)));
+    let units = OwnUnit::ALL.into_iter().flat_map(|unit| {
+        let share = own_share(cfg, &ssd.profile, unit);
+        (0..cfg.ssd.own(unit)).map(move |_| share)
+    });
     let own = (cfg.shared_slots() as usize..).zip(units).map(|(slot, share)| VssdConfig::free(slot, share));
     let log = |all: Vec<(VssdId, SetId)>, channels| {
         let share = Share::Log { channels };
@@ -418,7 +446,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
             unit,
             slots: cfg.ssd.own(unit) as u8,
             blocks: (1..=cfg.ssd.own(unit) as u8)
-                .map(|units| exported_slots(&profile, own_share(unit).times(units)))
+                .map(|units| exported_slots(&profile, own_share(cfg, &profile, unit).times(units)))
                 .collect(),
             apart: apart[unit as usize].clone(),
         }),

@@ -56,9 +56,13 @@ fn the_flash_gets_its_configuration() {
     assert_eq!((channels.0, dies.0), (Share::Channels(5), Share::Dies(21)));
     assert!(dies.1 > channels.1 && dies.2 > channels.2, "21 dies are more than 5 channels of 4");
     let shared = shape("[ssd]\nisolation = \"software\"\n");
-    assert_eq!((shared.0, shared.2), (Share::Software { channels: 16, dies: 21 }, dies.2));
+    assert_eq!((shared.0, shared.2), (Share::Software { channels: 16, dies: 21, own: false }, dies.2));
     let many = shape("[ssd]\nisolation = \"software\"\nspare = 3\n").0;
-    assert_eq!(many, Share::Software { channels: 8, dies: 10 }, "six, and channels have four dies: two groups");
+    assert_eq!(
+        many,
+        Share::Software { channels: 8, dies: 10, own: false },
+        "six, and channels have four dies: two groups"
+    );
     let few = |isolation| {
         let text = format!("replicas = 4\nservers = 4\n[ssd]\nisolation = \"{isolation}\"\nprofile = \"optane\"\n");
         server_config(&RackConfig::parse(&text).unwrap(), 0, 1).map(|c| c.vssds[3].share)
@@ -82,7 +86,7 @@ fn the_flash_gets_its_configuration() {
     assert_eq!(sum, capacity_bytes(&both).unwrap());
     let unisolated = RackConfig::parse("[ssd]\nisolation = [\"software\", \"none\"]\n").unwrap();
     let server = server_config(&unisolated, 0, 1).unwrap();
-    assert_eq!(server.vssds[0].share, Share::Software { channels: 8, dies: 10 });
+    assert_eq!(server.vssds[0].share, Share::Software { channels: 8, dies: 10, own: false });
     assert_eq!(server.vssds[3].share, Share::None { channels: 8, dies: 10 });
     assert_eq!(problems("[ssd]\nisolation = \"none\"\n[gc]\nbackground = true\n")[0].0, "gc.background");
     let e = RackConfig::parse("[ssd]\nisolation = \"all\"\n").unwrap_err().to_string();

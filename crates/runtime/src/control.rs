@@ -169,7 +169,9 @@ pub struct OwnRoom {
     /// Free units.
     pub channels: u32,
     pub dies: u32,
-    /// Units of both kinds that are being erased.
+    pub software_dies: u32,
+    pub soft_planes: u32,
+    /// Units of all kinds that are being erased.
     pub clearing: u32,
     /// Why the server gets no vSSD; `None`: it may get one.
     pub unfit: Option<String>,
@@ -181,6 +183,8 @@ impl Explained {
             server: Layout::server_number(r.node),
             channels: r.channels,
             dies: r.dies,
+            software_dies: r.software_dies,
+            soft_planes: r.soft_planes,
             clearing: r.clearing,
             unfit: r.unfit.map(|u| u.to_string()),
         };

@@ -225,10 +225,10 @@ exported! {
         /// Traffic class of its I/O: `online` or `offline`.
         #[serde(default)]
         class: String = |v| if v.0.class == Class::Copper { "offline" } else { "online" }.into();
-        /// Isolation of its vSSDs: `channel` or `die`.
+        /// Isolation of its vSSDs: a level, or `soft-plane`.
         #[serde(default)]
         isolation: String = |v| match v.0.own {
-            Some(own) => own.unit.name().into(),
+            Some(own) => own.unit.level().into(),
             None => v.0.sets.first().and_then(|s| v.1.sets.get(s)).map_or("", |l| l.name()).into(),
         };
         /// Units of its own, as `2 channels in 3 replicas`.

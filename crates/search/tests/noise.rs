@@ -30,11 +30,17 @@ struct Rack {
 
 impl Rack {
     fn new(unit: OwnUnit) -> Rack {
-        let mib = if unit == OwnUnit::Channel { 256 } else { 1_024 };
+        let mib = match unit {
+            OwnUnit::Channel => 256,
+            OwnUnit::Die | OwnUnit::Software => 1_024,
+            OwnUnit::SoftPlane => 8_192,
+        };
         let mut cfg = RackConfig { replicas: 2, min_copies: 2, ..small(4, mib) };
         match unit {
             OwnUnit::Channel => cfg.ssd.own_channels = 2,
             OwnUnit::Die => cfg.ssd.own_dies = 2,
+            OwnUnit::Software => cfg.ssd.own_software_dies = 2,
+            OwnUnit::SoftPlane => cfg.ssd.own_soft_planes = 2,
         }
         // Far smaller than the noise, so that flash takes every write.
         cfg.cache_slots = CACHE * u64::from(cfg.all_slots());
@@ -163,7 +169,9 @@ fn measured(unit: OwnUnit, together: bool) -> (Percentiles, Percentiles) {
 /// FlashBlox's claim for a rack: what a tenant does on its own channels (dies) hardly reaches the next one's reads.
 #[test]
 fn a_noisy_neighbour_hardly_reaches_reads_on_units_of_their_own() {
-    for (unit, bar) in [(OwnUnit::Channel, 1.1), (OwnUnit::Die, 1.3)] {
+    for (unit, bar) in
+        [(OwnUnit::Channel, 1.1), (OwnUnit::Die, 1.3), (OwnUnit::Software, 5.0), (OwnUnit::SoftPlane, 5.0)]
+    {
         let (beside, apart) = (measured(unit, true), measured(unit, false));
         for (place, beside, apart) in [("client", beside.0, apart.0), ("server", beside.1, apart.1)] {
             let ratio = beside.p999.0 as f64 / apart.p999.0 as f64;

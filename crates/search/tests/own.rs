@@ -80,11 +80,17 @@ has_rig!(Rack);
 
 /// Drives with two own units each; a lost server's copies are made again elsewhere.
 fn config(unit: OwnUnit) -> RackConfig {
-    let mib = if unit == OwnUnit::Channel { 64 } else { 1_024 };
+    let mib = match unit {
+        OwnUnit::Channel => 64,
+        OwnUnit::Die | OwnUnit::Software => 1_024,
+        OwnUnit::SoftPlane => 4_096,
+    };
     let mut cfg = RackConfig { replicas: COPIES, min_copies: 1, ..small(SERVERS, mib) };
     match unit {
         OwnUnit::Channel => cfg.ssd.own_channels = OWN,
         OwnUnit::Die => cfg.ssd.own_dies = OWN,
+        OwnUnit::Software => cfg.ssd.own_software_dies = OWN,
+        OwnUnit::SoftPlane => cfg.ssd.own_soft_planes = OWN,
     }
     cfg.ssd.spare = Some(1);
     (cfg.repair.replace_after_s, cfg.repair.mib_per_s) = (1, 0);
@@ -248,6 +254,7 @@ impl Rack {
                 self.tenants.get_mut(name).expect("known").units = v.own.expect("its own").count;
             }
             Err(admin::Error::Units(UnitsError::Striped { .. } | UnitsError::NoRow { .. })) => {}
+            Err(admin::Error::Units(UnitsError::OtherUnit { unit, .. })) => assert!(!unit.joins(), "{name}: {unit}"),
             other => panic!("{other:?}"),
         }
         // A copy leaves when another has everything. Members whose leases ended while the service was down leave by that.
@@ -433,7 +440,12 @@ fn search(unit: OwnUnit, seed: u64) -> Seen {
 fn own_sets_are_sound_through_crashes_and_come_back_erased() {
     let (all, mut seen) = (seeds(0..20), Seen::default());
     for seed in all.clone() {
-        let unit = if seed % 6 == 5 { OwnUnit::Die } else { OwnUnit::Channel };
+        let unit = match seed % 6 {
+            2 => OwnUnit::Software,
+            3 => OwnUnit::SoftPlane,
+            5 => OwnUnit::Die,
+            _ => OwnUnit::Channel,
+        };
         println!("RACKWEAVE_FIRST_SEED={seed} RACKWEAVE_SEEDS=1 cargo test -p rackweave-search own_sets_are_sound");
         seen.add(search(unit, seed));
     }

@@ -216,7 +216,7 @@ wire_enum!(Control, "control message", {
     30 => DriveRefused { nonce, why },
 });
 
-wire_enum!(OwnUnit, "unit of a volume's own", { 0 => Channel, 1 => Die });
+wire_enum!(OwnUnit, "unit of a volume's own", { 0 => Channel, 1 => Die, 2 => Software, 3 => SoftPlane });
 wire_struct!(OwnUnits { unit, count, replicas });
 
 /// The level comes last, in a kind of its own. So do units of its own.
@@ -302,8 +302,8 @@ wire_list!(SnapshotInfo, "snapshots", VOLUMES_MAX, 25);
 wire_struct!(VolumeUse { name, own, shared });
 wire_list!(VolumeUse, "volumes' bytes", VOLUMES_MAX, 20);
 wire_struct!(Explained { refused, servers });
-wire_struct!(OwnRoom { node, channels, dies, clearing, unfit });
-wire_list!(OwnRoom, "servers", SERVERS_MAX, 17);
+wire_struct!(OwnRoom { node, channels, dies, software_dies, soft_planes, clearing, unfit });
+wire_list!(OwnRoom, "servers", SERVERS_MAX, 25);
 
 wire_list!(SetId, "sets", SETS_MAX, 4);
 /// In the stripe's word: the volume is offline (PN10). Stripes are far below it; nodes that do not know the bit get no

@@ -61,13 +61,10 @@ pub struct Mount {
 /// The isolation of a volume of a rack.
 pub(super) fn rack_level(text: &str) -> Result<IsolationLevel, String> {
     if text == "soft-plane" {
-        return Err(
-            "a rack's virtual SSDs consist of whole dies; only those of a drive in a file (rackweave vssd) have \
-                    soft-planes. `software` limits virtual SSDs that share channels"
-                .into(),
-        );
+        return Ok(IsolationLevel::SoftPlane);
     }
-    IsolationLevel::from_str(text, false).map_err(|_| "there are the levels channel, die, software and none".into())
+    let unknown = |_| "there are the levels channel, die, software, soft-plane and none".into();
+    IsolationLevel::from_str(text, false).map_err(unknown)
 }
 
 /// Units that a virtual SSD shares with others.
@@ -79,6 +76,9 @@ pub enum IsolationLevel {
     Die,
     /// Soft-planes on shared dies, by fair shares
     Software,
+    /// As `software`: a rack's own word for soft-planes, since its `software` is dies on shared channels
+    #[value(skip)]
+    SoftPlane,
     /// Shared dies without fair shares
     #[value(alias = "unisolated")]
     None,

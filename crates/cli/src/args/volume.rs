@@ -16,19 +16,23 @@ pub enum VolumeClass {
 #[derive(Debug, Default, Args)]
 pub struct Own {
     /// Channels of its own, each in as many replicas; the rack must have set some aside (ssd.own_channels)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "dies")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with_all = ["dies", "soft_planes"])]
     pub channels: Option<u32>,
-    /// Dies of its own (ssd.own_dies)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Dies of its own (ssd.own_dies); with --isolation software on channels that it shares with volumes that chose the same
+    /// (ssd.own_software_dies)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "soft_planes")]
     pub dies: Option<u32>,
+    /// Soft-planes of its own, each a quarter of a die with as much of its time (ssd.own_soft_planes)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub soft_planes: Option<u32>,
     /// Units of its own by bandwidth level, as those of `vssd create --level`: 1, 2, 4, 8 or 16 channels for 0 to 4; 1 to 64
-    /// dies for 0 to 6 with --isolation die
-    #[arg(long, value_name = "LEVEL", conflicts_with_all = ["channels", "dies"])]
+    /// dies for 0 to 6 with --isolation die or software; 1 to 256 soft-planes for 0 to 8 with --isolation soft-plane
+    #[arg(long, value_name = "LEVEL", conflicts_with_all = ["channels", "dies", "soft_planes"])]
     pub bandwidth: Option<usize>,
     /// No units of its own: it lies on shared sets [default]
-    #[arg(long, conflicts_with_all = ["channels", "dies", "bandwidth"])]
+    #[arg(long, conflicts_with_all = ["channels", "dies", "soft_planes", "bandwidth"])]
     pub shared: bool,
-    /// Replicas of each of its channels or dies [default: the rack's replicas]
+    /// Replicas of each of its units [default: the rack's replicas]
     #[arg(long, value_name = "R")]
     pub replicas: Option<u32>,
 }
@@ -37,7 +41,7 @@ pub struct Own {
 pub enum Volume {
     /// Create a thin volume
     #[command(
-        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 16G --class offline\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create web --size 1G --bandwidth 1\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
+        after_help = "Examples:\n  rackweave volume create vm0 --size 4G\n  rackweave volume create bulk --size 16G --class offline\n  rackweave volume create db --size 1G --channels 2 --replicas 2\n  rackweave volume create web --size 1G --bandwidth 1\n  rackweave volume create dev --size 1G --isolation software --dies 2\n  rackweave volume create disk --size 1G --kind cloud --segment 256M"
     )]
     Create {
         name: String,
@@ -47,8 +51,8 @@ pub enum Volume {
         /// Traffic class: offline I/O yields to online I/O everywhere
         #[arg(long, value_enum, default_value_t = VolumeClass::Online)]
         class: VolumeClass,
-        /// Isolation of its virtual SSDs: `channel`, `die`, `software` or `none` [default: that of --channels or --dies;
-        /// on shared sets the rack's first level]
+        /// Isolation of its virtual SSDs: `channel`, `die`, `software`, `none`, or `soft-plane` with --soft-planes or --bandwidth
+        /// [default: that of its units; on shared sets the rack's first level]
         #[arg(long, value_name = "LEVEL", value_parser = drive::rack_level)]
         isolation: Option<IsolationLevel>,
         #[command(flatten)]

@@ -9,7 +9,7 @@ use crate::nbd::pattern;
 
 const BLOCKS: u64 = 256;
 
-/// Four servers, each with two channels and two dies for volumes alone.
+/// Four servers, each with two channels, two dies and two software-isolated dies for volumes alone.
 fn start(extra: &[&str]) -> Rack {
     start_with(2, extra)
 }
@@ -17,7 +17,9 @@ fn start(extra: &[&str]) -> Rack {
 fn start_with(channels: u32, extra: &[&str]) -> Rack {
     let dir = Temp::new();
     let file = dir.path("rack.toml");
-    let config = format!("version = 1\n[ssd]\nprofile = \"femu\"\nown_channels = {channels}\nown_dies = 2\n");
+    let config = format!(
+        "version = 1\n[ssd]\nprofile = \"femu\"\nown_channels = {channels}\nown_dies = 2\nown_software_dies = 2\n"
+    );
     fs::write(&file, config).expect("written");
     let config = file.display().to_string();
     Rack::sized_with(dir, "1G", &[&["--config", &config], extra].concat())
@@ -82,7 +84,13 @@ fn life(mut r: Rack) {
     };
     named(&["--bandwidth", "5"], "channels have levels 0 to 4");
     named(&["--bandwidth", "7", "--isolation", "die"], "dies have levels 0 to 6");
-    named(&["--bandwidth", "0", "--isolation", "software"], "only channels and dies have bandwidth levels");
+    named(&["--bandwidth", "7", "--isolation", "software"], "software-isolated dies have levels 0 to 6");
+    named(&["--bandwidth", "0", "--isolation", "none"], "nothing limits such virtual SSDs");
+    named(&["--bandwidth", "9", "--isolation", "soft-plane"], "soft-planes have levels 0 to 8");
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "1", "--isolation", "soft-plane"]);
+    assert!(e.contains("would be refused: 2 soft-planes in 3 replicas: the rack has set aside 0 soft-planes"), "{e}");
+    let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "2", "--isolation", "software"]);
+    assert!(e.contains("would be refused: 4 software-isolated dies in 3 replicas"), "{e}");
     let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "1", "--isolation", "die", "--replicas", "2"]);
     assert!(!e.contains("would be refused"), "{e}");
     let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "2"]);
@@ -230,7 +238,29 @@ fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
         (create(&["4G", "--dies", "2"]), ["size 4294967296", "2 dies", "can hold"]),
         (create(&["1M", "--replicas", "2"]), ["--replicas 2", "--channels", "--dies"]),
         (create(&["1M", "--channels", "2", "--isolation", "die"]), ["--isolation die", "--channels 2", "leave"]),
-        (create(&["1M", "--dies", "1", "--isolation", "software"]), ["--isolation software", "--dies 1", "share"]),
+        (create(&["1M", "--dies", "1", "--isolation", "none"]), ["--isolation none", "--dies 1", "nothing limits"]),
+        (
+            create(&["1M", "--channels", "1", "--isolation", "software"]),
+            ["--isolation software", "--channels 1", "leave"],
+        ),
+        (
+            create(&["1M", "--dies", "3", "--isolation", "software"]),
+            ["3 software-isolated dies in 3 replicas", "8 software-isolated dies", "ssd.own_software_dies"],
+        ),
+        (
+            create(&["4G", "--dies", "1", "--isolation", "software"]),
+            ["size 4294967296", "1 software-isolated die", "hold"],
+        ),
+        (
+            create(&["1M", "--isolation", "soft-plane"]),
+            ["--isolation soft-plane", "--soft-planes", "shared sets have no"],
+        ),
+        (create(&["1M", "--isolation", "soft-plane", "--dies", "1"]), ["--isolation soft-plane", "--dies 1", "leave"]),
+        (create(&["1M", "--isolation", "software", "--soft-planes", "1"]), ["software", "--soft-planes 1", "leave"]),
+        (
+            create(&["1M", "--soft-planes", "1"]),
+            ["1 soft-plane in 3", "set aside 0 soft-planes", "ssd.own_soft_planes"],
+        ),
         (create(&["1M", "--isolation", "software"]), ["isolation software", "no replica sets", "ssd.isolation"]),
     ] {
         let e = r.fails(1, &args);
@@ -239,15 +269,13 @@ fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
     for args in [
         create(&["1M", "--channels", "1", "--dies", "1"]),
         create(&["1M", "--channels", "1", "--shared"]),
+        create(&["1M", "--dies", "1", "--soft-planes", "1"]),
         create(&["1M", "--channels", "0"]),
     ] {
         r.fails(2, &args);
     }
-    for (level, words) in [("soft-plane", ["'soft-plane'", "whole dies"]), ("low", ["'low'", "channel, die, software"])]
-    {
-        let e = r.fails(2, &create(&["1M", "--isolation", level]));
-        assert!(words.iter().all(|w| e.contains(w)), "{e}");
-    }
+    let e = r.fails(2, &create(&["1M", "--isolation", "low"]));
+    assert!(e.contains("'low'") && e.contains("channel, die, software, soft-plane and none"), "{e}");
     assert!(r.ok(&["volume", "list"]).contains("no volumes"));
     // The level may be named with its units, and sharing with nothing.
     for args in [&["v", "--size", "1M", "--isolation", "die", "--dies", "1"][..], &["w", "--size", "1M", "--shared"]] {
@@ -257,6 +285,74 @@ fn what_units_of_its_own_cannot_be_is_refused_with_its_numbers() {
     assert!(list.contains("own: 1 die in 3 replicas"), "{list}");
     let e = Rack::start().fails(1, &create(&["1M", "--dies", "1"]));
     assert!(e.contains("set aside 0 dies") && e.contains("ssd.own_dies"), "{e}");
+}
+
+/// Two volumes on software-isolated dies share a channel group with each other alone, and keep their contents through a kill.
+fn shared_by_choice(mut r: Rack) {
+    let software =
+        |v| ["volume", "create", v, "--size", "4M", "--isolation", "software", "--dies", "1", "--replicas", "4"];
+    r.volume("shared", "16M");
+    for v in ["one", "two"] {
+        let shown = r.ok(&software(v));
+        assert!(shown.contains("own: 1 software-isolated die in 4 replicas"), "{shown}");
+        write_all(&r, v);
+    }
+    let e = r.fails(1, &software("three"));
+    assert!(
+        e.contains("4 running servers have 0 software-isolated dies free") || e.contains("0 running servers"),
+        "{e}"
+    );
+    let group_of = |volume: Option<&str>| {
+        let s = r.status();
+        let groups: Vec<Value> = vssds(&s, volume).iter().map(|v| v["group"].clone()).collect();
+        groups
+    };
+    let (one, two, others) = (group_of(Some("one")), group_of(Some("two")), group_of(None));
+    assert!(one == two && one.len() == 4 && one.iter().all(|g| *g == one[0] && !g.is_null()), "{one:?} {two:?}");
+    assert!(others.iter().all(|g| *g != one[0]), "{others:?}");
+    let e = r.fails(1, &["volume", "set", "one", "--dies", "2"]);
+    assert!(e.contains("software-isolated dies of its own: neither their number nor their kind can change"), "{e}");
+    r.kill();
+    r.again();
+    ["one", "two"].iter().for_each(|v| check(&mut r.connect(v)));
+    delete(&r, "one");
+    create_again(&r, &software("three")[2..]);
+    let mut c = r.connect("three");
+    (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == vec![0; 4096], "block {b}"));
+    check(&mut r.connect("two"));
+}
+
+/// Volumes on soft-planes share a die, and keep their contents through a kill.
+#[test]
+fn volumes_on_soft_planes_share_a_die() {
+    let dir = Temp::new();
+    let file = dir.path("rack.toml");
+    fs::write(&file, "version = 1\n[ssd]\nprofile = \"femu\"\nown_soft_planes = 4\n").expect("written");
+    let mut r = Rack::sized_with(dir, "4G", &["--config", &file.display().to_string()]);
+    for (v, planes) in [("one", "1"), ("two", "2")] {
+        let shown = r.ok(&["volume", "create", v, "--size", "1M", "--soft-planes", planes, "--replicas", "4"]);
+        assert!(shown.contains(&format!("own: {planes} soft-plane")), "{shown}");
+        write_all(&r, v);
+    }
+    let s = r.status();
+    let dies: Vec<Value> = ["one", "two"].iter().flat_map(|v| vssds(&s, Some(v))).map(|v| v["dies"].clone()).collect();
+    assert!(dies.len() == 12 && dies.iter().all(|d| *d == dies[0]), "{dies:?}");
+    assert_eq!(named(&s["volumes"], "two")["isolation"], "soft-plane");
+    let e = r.fails(1, &["volume", "create", "three", "--size", "1M", "--isolation", "soft-plane", "--bandwidth", "1"]);
+    assert!(e.contains("2 soft-planes in 3 replicas") && e.contains("have 4 soft-planes free"), "{e}");
+    r.kill();
+    r.again();
+    ["one", "two"].iter().for_each(|v| check(&mut r.connect(v)));
+    delete(&r, "two");
+    create_again(&r, &["three", "--size", "1M", "--soft-planes", "3", "--replicas", "4"]);
+    let mut c = r.connect("three");
+    (0..BLOCKS).for_each(|b| assert!(c.read(b * 4096, 4096) == vec![0; 4096], "block {b}"));
+    check(&mut r.connect("one"));
+}
+
+#[test]
+fn volumes_that_choose_so_share_channels_with_each_other_alone() {
+    shared_by_choice(start(&[]));
 }
 
 /// Each drive's log vSSD has a store without a set, before and after a restart.

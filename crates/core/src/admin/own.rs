@@ -10,19 +10,40 @@ use super::Isolation;
 pub enum OwnUnit {
     Channel,
     Die,
+    /// A die on channels that it shares with such units of other volumes alone: a channel group behind token buckets (RB9).
+    Software,
+    /// A part of a die whose others are such units too: behind a token bucket for the die's time (FB2 "low").
+    SoftPlane,
 }
 
+/// Soft-planes of a die, as FlashBlox's of 4 GB in a die of 16.
+pub const SOFT_PLANES_PER_DIE: u8 = 4;
+
 impl OwnUnit {
-    pub const ALL: [OwnUnit; 2] = [OwnUnit::Channel, OwnUnit::Die];
+    pub const ALL: [OwnUnit; 4] = [OwnUnit::Channel, OwnUnit::Die, OwnUnit::Software, OwnUnit::SoftPlane];
 
     pub fn isolation(self) -> Isolation {
         match self {
             OwnUnit::Channel => Isolation::Channel,
             OwnUnit::Die => Isolation::Die,
+            OwnUnit::Software | OwnUnit::SoftPlane => Isolation::Software,
         }
     }
     pub fn name(self) -> &'static str {
-        self.isolation().name()
+        match self {
+            OwnUnit::Channel => "channel",
+            OwnUnit::Die => "die",
+            OwnUnit::Software => "software-isolated die",
+            OwnUnit::SoftPlane => "soft-plane",
+        }
+    }
+    /// The name of its isolation, of which FlashBlox's soft-planes and RackBlox's dies on shared channels are two.
+    pub fn level(self) -> &'static str {
+        if self == OwnUnit::SoftPlane { self.name() } else { self.isolation().name() }
+    }
+    /// A vSSD can have several of them, and their number can change.
+    pub fn joins(self) -> bool {
+        matches!(self, OwnUnit::Channel | OwnUnit::Die)
     }
     /// As `2 channels`.
     pub fn number(self, n: u32) -> String {
@@ -33,6 +54,8 @@ impl OwnUnit {
         match self {
             OwnUnit::Channel => "ssd.own_channels",
             OwnUnit::Die => "ssd.own_dies",
+            OwnUnit::Software => "ssd.own_software_dies",
+            OwnUnit::SoftPlane => "ssd.own_soft_planes",
         }
     }
 }
@@ -67,7 +90,10 @@ pub struct OwnChange {
 pub enum UnitsError {
     #[error("volume {name:?} has no units of its own (volume create --channels or --dies): it lies on shared sets")]
     None { name: Box<str> },
-    #[error("volume {name:?} has {unit}s of its own: their number can change, and not their kind")]
+    #[error(
+        "volume {name:?} has {unit}s of its own: {}",
+        if .unit.joins() { "their number can change, and not their kind" } else { "neither their number nor their kind can change" }
+    )]
     OtherUnit { name: Box<str>, unit: OwnUnit },
     #[error("volume {name:?} has {} already", .unit.number(*.count))]
     Same { name: Box<str>, unit: OwnUnit, count: u32 },

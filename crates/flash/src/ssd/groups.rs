@@ -6,7 +6,7 @@ use super::{AllocError, FlashOut, Share, Ssd, Violation};
 use crate::geometry::Geometry;
 use crate::isolation::Isolation;
 use crate::table::{self, Extent, Group};
-use crate::vssd::{Vssd, checkpoint};
+use crate::vssd::{Place, Vssd, checkpoint};
 
 /// Channels that software-isolated vSSDs share, or unisolated ones. Their dies are given out round by round, a die of each channel in turn, so
 /// that each vSSD is on all of them.
@@ -15,6 +15,8 @@ pub(super) struct ChannelGroup {
     channels: u16,
     /// Each of its vSSDs has a token bucket.
     limited: bool,
+    /// They are of volumes that chose to share.
+    own: bool,
     /// In the order in which they are given out.
     dies: Vec<u32>,
     /// Dies given out.
@@ -25,18 +27,18 @@ pub(super) struct ChannelGroup {
 
 impl ChannelGroup {
     /// On free channels from `first` on.
-    fn new(g: &Geometry, first: u16, channels: u16, limited: bool) -> ChannelGroup {
+    fn new(g: &Geometry, first: u16, channels: u16, (limited, own): (bool, bool)) -> ChannelGroup {
         let die = |n: u32| {
             let channel = u32::from(first) + n % u32::from(channels);
             channel * u32::from(g.dies_per_channel) + n / u32::from(channels)
         };
         let dies = (0..u32::from(channels) * u32::from(g.dies_per_channel)).map(die).collect();
-        ChannelGroup { channels, limited, dies, given: 0, members: Vec::new() }
+        ChannelGroup { channels, limited, own, dies, given: 0, members: Vec::new() }
     }
     /// As the drive's table has it.
     pub(super) fn of(group: &Group) -> ChannelGroup {
         let dies = group.dies.iter().map(|&d| u32::from(d)).collect();
-        ChannelGroup { channels: group.channels, limited: false, dies, given: 0, members: Vec::new() }
+        ChannelGroup { channels: group.channels, limited: false, own: false, dies, given: 0, members: Vec::new() }
     }
     fn left(&self) -> u32 {
         (self.dies.len() - self.given) as u32
@@ -73,7 +75,8 @@ impl Ssd {
         dies: u32,
     ) -> Result<(), AllocError> {
         let (g, limited) = (*self.geometry(), matches!(share, Share::Software { .. }));
-        let like = |c: &ChannelGroup| (c.channels, c.limited) == (channels, limited);
+        let own = matches!(share, Share::Software { own: true, .. }) && !mutant!("flash.group.mixed");
+        let like = |c: &ChannelGroup| (c.channels, c.limited, c.own) == (channels, limited, own);
         let per_channel = u32::from(g.dies_per_channel);
         let k = match self.groups.iter().position(|c| like(c) && c.left() >= dies) {
             Some(k) => k,
@@ -85,7 +88,7 @@ impl Ssd {
                 let Some(first) = first.filter(|_| dies <= free && channels > 0) else {
                     return Err(AllocError::NoShared { asked: dies, channels, free });
                 };
-                self.groups.push(ChannelGroup::new(&g, first as u16, channels, limited));
+                self.groups.push(ChannelGroup::new(&g, first as u16, channels, (limited, own)));
                 self.groups.len() - 1
             }
         };
@@ -96,7 +99,7 @@ impl Ssd {
         let first = c.dies.iter().min().copied().unwrap_or(0);
         let area = Extent { at: behind + u64::from(first + c.given as u32) * each, len: u64::from(dies) * each };
         let place = self.vssds.len();
-        let added = self.add(id, share, (c.all(own), dies), area);
+        let added = self.add(id, share, Place { dies: c.all(own), own: dies, parts: 1, area });
         if added.is_err() {
             self.groups.retain(|c| c.given > 0);
             return added;
@@ -163,7 +166,7 @@ impl Ssd {
     pub(super) fn check_holders(&self, c: &ChannelGroup) -> Result<(), Violation> {
         let per_die = self.geometry().blocks_per_die();
         let given = c.members.iter().flat_map(|&i| self.vssds[i].own_dies());
-        for block in given.flat_map(|&die| die * per_die..(die + 1) * per_die) {
+        for block in given.flat_map(|die| die * per_die..(die + 1) * per_die) {
             let holders = c.members.iter().filter(|&&i| self.vssds[i].holds(block)).count();
             if holders != 1 {
                 return Err(Violation::Holders { block, holders });
@@ -194,7 +197,7 @@ mod tests {
         };
         let (channels, dies) = (1, 1);
         let (alone, unlimited) = (took(Share::Dies(1)), took(Share::None { channels, dies }));
-        let limited = took(Share::Software { channels, dies });
+        let limited = took(Share::Software { channels, dies, own: false });
         assert!(unlimited == alone && limited.0 > unlimited.0 + unlimited.0 / 4, "{unlimited:?} {limited:?}");
     }
 
@@ -203,12 +206,22 @@ mod tests {
         let mut ssd = drive();
         let (channels, dies) = (8, 8);
         for (id, share) in [
-            (1, Share::Software { channels, dies }),
+            (1, Share::Software { channels, dies, own: false }),
             (2, Share::None { channels, dies }),
             (3, Share::None { channels, dies }),
-            (4, Share::Software { channels, dies }),
+            (4, Share::Software { channels, dies, own: false }),
         ] {
             ssd.alloc_share(VssdId(id), share).expect("room");
+        }
+        assert_eq!([1, 2, 3, 4].map(|id| ssd.channel_group(VssdId(id))), [Some(0), Some(1), Some(1), Some(0)]);
+    }
+
+    #[test]
+    fn volumes_that_chose_to_share_are_in_channel_groups_of_their_own() {
+        let mut ssd = drive();
+        let share = |own| Share::Software { channels: 4, dies: 1, own };
+        for (id, own) in [(1, false), (2, true), (3, true), (4, false)] {
+            ssd.alloc_share(VssdId(id), share(own)).expect("room");
         }
         assert_eq!([1, 2, 3, 4].map(|id| ssd.channel_group(VssdId(id))), [Some(0), Some(1), Some(1), Some(0)]);
     }

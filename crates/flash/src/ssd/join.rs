@@ -15,8 +15,8 @@ use super::keep::Wait;
 use super::{FlashDone, FlashOut, Ssd};
 use crate::oob::Owner;
 use crate::table::{Entry, EntryState, Extent, Kind, Table, TableError};
-use crate::vssd::Pending;
 use crate::vssd::blocks::State;
+use crate::vssd::{Pending, Place};
 
 /// Reason why a vSSD does not get another number of units now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,12 +48,13 @@ impl Table {
     pub(crate) fn leader<'a>(&'a self, e: &'a Entry) -> &'a Entry {
         e.joined.map_or(e, |i| &self.entries[usize::from(i)])
     }
-    /// Dies of the vSSD of the entry at `i`, and its part of the checkpoint area.
-    pub(super) fn flash_of(&self, i: usize) -> (Box<[u32]>, Extent) {
+    /// Where the vSSD of the entry at `i` lies, without the others of its group.
+    pub(super) fn place_of(&self, i: usize) -> Place {
         let run = &self.entries[self.run(i)];
-        let dies = run.iter().flat_map(|e| &e.units).map(|u| u32::from(u.die)).collect();
-        let at = self.entries[i].extents[0].at;
-        (dies, Extent { at, len: run.iter().map(|e| e.extents[0].len).sum() })
+        let dies: Box<[u32]> = run.iter().flat_map(|e| &e.units).map(|u| u.number()).collect();
+        let parts = self.entries[i].units.first().map_or(1, |u| u32::from(u.soft_planes));
+        let area = Extent { at: self.entries[i].extents[0].at, len: run.iter().map(|e| e.extents[0].len).sum() };
+        Place { own: dies.len() as u32, dies, parts, area }
     }
     /// Whether the `units` entries from `i` on can be joined into one vSSD.
     pub fn adjoins(&self, i: usize, units: u8) -> bool {
@@ -147,10 +148,10 @@ impl Ssd {
     }
     /// Makes the vSSD of the entry anew, on the dies that the table gives it.
     fn divide(&mut self, i: usize, bad: &[u32]) {
-        let (dies, area) = self.table.flash_of(i);
+        let at = self.table.place_of(i);
         let before = &self.vssds[i];
-        let (id, own, generation) = (before.id, dies.len() as u32, self.table.entries[i].generation);
-        let mut v = self.new_vssd(id, Owner { index: i as u8, generation }, (dies, own), area);
+        let (id, generation) = (before.id, self.table.entries[i].generation);
+        let mut v = self.new_vssd(id, Owner { index: i as u8, generation }, at);
         // Numbers of checkpoints are not used again.
         v.checkpoint.seen = before.checkpoint.seen.max(before.checkpoint.generation);
         v.checkpoint.generation = v.checkpoint.seen;

@@ -164,19 +164,20 @@ impl Ssd {
         let names: Vec<VssdId> = self.vssds.drain(..).map(|v| v.id).collect();
         for (i, name) in names.into_iter().enumerate() {
             let e = &self.table.entries[i];
-            let (own, area) = self.table.flash_of(i);
+            let mut at = self.table.place_of(i);
+            let own: Vec<u32> = at.dies.iter().map(|d| d / at.parts).collect();
             let limited = e.isolation == Isolation::Software;
-            let all = match e.group {
-                Some(k) => {
-                    let c = &mut self.groups[usize::from(k)];
-                    c.add(i, own.len(), limited);
-                    self.units.take_dies(c.dies().iter().copied());
-                    c.all(&own)
-                }
-                None => own.clone(),
-            };
+            if let Some(k) = e.group {
+                let c = &mut self.groups[usize::from(k)];
+                c.add(i, own.len(), limited);
+                self.units.take_dies(c.dies().iter().copied());
+                at.dies = c.all(&own);
+            }
+            if at.parts > 1 {
+                self.drive.clock.share_die(i as u8, own[0], at.parts);
+            }
             self.units.take_dies(own.iter().copied());
-            let v = self.new_vssd(name, e.owner(), (all, own.len() as u32), area);
+            let v = self.new_vssd(name, e.owner(), at);
             self.vssds.push(v);
         }
         let names: Vec<VssdId> = self.logs.drain(..).map(|l| l.id).collect();

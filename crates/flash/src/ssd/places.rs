@@ -96,7 +96,8 @@ impl Ssd {
         self.drive.blocks.erase(block, now.0 / 1000);
         let address = self.places.as_ref().and_then(|p| p.places.iter().position(|b| *b == block)).unwrap_or(0);
         let l = self.drive.map.address(address as u32);
-        let entry = self.table.entries.iter().find(|e| e.units.iter().any(|u| u32::from(u.die) == l.die));
+        let per_die = self.geometry().blocks_per_die();
+        let entry = self.table.entries.iter().find(|e| e.units.iter().any(|u| u.has(l.die, l.number, per_die)));
         let owner = entry.map_or(Owner::default(), |e| self.table.leader(e).owner());
         let address = Address { owner, die: l.die, block: l.number };
         (DeviceOp::Erase { block, oob: self.drive.blocks.oob(block, address.pack()) }, done_at)

@@ -184,6 +184,8 @@ pub enum AllocError {
     Zero,
     #[error("{asked} dies on {channels} shared channels requested, which have {free} free together")]
     NoShared { asked: u32, channels: u16, free: u32 },
+    #[error("{of} soft-planes of a die of {blocks} erase blocks: they are at least two, of equal size")]
+    SoftPlanes { of: u8, blocks: u32 },
     #[error("a drive has at most {max} vSSDs")]
     TooMany { max: u16 },
     #[error("{vssd} requested after a log vSSD: those of a drive come last")]
@@ -202,10 +204,12 @@ pub enum Share {
     /// "Medium": the buses of their channels may be shared.
     Dies(u32),
     /// "Low": dies on channels that it shares with others of the kind, a channel group (RackBlox §3.5.2), behind a token
-    /// bucket for its part of the buses.
-    Software { channels: u16, dies: u32 },
+    /// bucket for its part of the buses. `own`: of volumes that chose it for themselves, in groups of these alone.
+    Software { channels: u16, dies: u32, own: bool },
     /// Unisolated: as [`Share::Software`], but nothing limits its part of the buses.
     None { channels: u16, dies: u32 },
+    /// FlashBlox's "low": one of the soft-planes that a die is divided into, behind a token bucket for its part of the die.
+    SoftPlane { of: u8 },
     /// Channels for a log vSSD ([`crate::manager`]); the others are for page vSSDs.
     Log { channels: u16 },
 }
@@ -231,6 +235,14 @@ impl Share {
         match self {
             Share::Channels(n) | Share::Log { channels: n } => u32::from(n) * u32::from(g.dies_per_channel),
             Share::Dies(n) | Share::Software { dies: n, .. } | Share::None { dies: n, .. } => n,
+            Share::SoftPlane { .. } => 1,
+        }
+    }
+    /// Erase blocks, those of the dies or of the soft-plane.
+    pub fn blocks(self, g: &Geometry) -> u32 {
+        match self {
+            Share::SoftPlane { of } => g.blocks_per_die() / u32::from(of.max(1)),
+            other => other.dies(g) * g.blocks_per_die(),
         }
     }
 }
@@ -240,7 +252,7 @@ impl Share {
         match self {
             Share::Channels(_) | Share::Log { .. } => Isolation::Channel,
             Share::Dies(_) => Isolation::Die,
-            Share::Software { .. } => Isolation::Software,
+            Share::Software { .. } | Share::SoftPlane { .. } => Isolation::Software,
             Share::None { .. } => Isolation::None,
         }
     }
@@ -252,7 +264,8 @@ impl std::fmt::Display for Share {
             Share::Channels(n) => write!(f, "{n} channels"),
             Share::Log { channels } => write!(f, "{channels} channels for a log"),
             Share::Dies(n) => write!(f, "{n} dies"),
-            Share::Software { channels, dies } => write!(f, "{dies} dies on {channels} shared channels"),
+            Share::SoftPlane { of } => write!(f, "one of {of} soft-planes of a die"),
+            Share::Software { channels, dies, .. } => write!(f, "{dies} dies on {channels} shared channels"),
             Share::None { channels, dies } => write!(f, "{dies} dies on {channels} shared channels, unlimited,"),
         }
     }

@@ -236,12 +236,11 @@ impl Vssd {
     /// Recovery found a block with something in it.
     pub(crate) fn found_owner(&mut self, io: &mut Io, block: u32, oob: &BlockOob) -> Found {
         let found = Address::unpack(oob.logical);
-        let (die, within) = self.blocks.within_die(block);
         let named = found.owner;
         let entry = io.table.entries.get(usize::from(named.index));
         let mine = named == self.owner() || mutant!("flash.loan.any-owner");
         // Of the table's time, here, and with room for data.
-        let here = (found.die, found.block) == (self.dies[die as usize], within) || mutant!("flash.oob.any-place");
+        let here = (found.die, found.block) == self.logical(block) || mutant!("flash.oob.any-place");
         if here && entry.is_some_and(|e| e.index != self.index && io.table.had_once(e, named.generation, found.die)) {
             return Found::Others;
         }

@@ -240,6 +240,18 @@ impl Division {
     }
 }
 
+/// Where a vSSD lies.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Its logical dies, its own first, then those of the others of its channel group; or soft-planes, by their number of the drive.
+    pub(crate) dies: Box<[u32]>,
+    pub(crate) own: u32,
+    /// Soft-planes of a die, of which each of `dies` is one; 1: they are whole.
+    pub(crate) parts: u32,
+    /// Its part of the checkpoint area.
+    pub(crate) area: Extent,
+}
+
 /// Slots of live data that a vSSD with this share of a drive takes ([`Space::exported_slots`]), through bad blocks,
 /// loans and range records, while its flash takes programs at all.
 pub fn exported_slots(p: &Profile, share: Share) -> u64 {
@@ -247,7 +259,7 @@ pub fn exported_slots(p: &Profile, share: Share) -> u64 {
     if dies == 0 {
         return 0;
     }
-    u64::from(Division::of(dies * g.blocks_per_die(), dies, p).exported) * u64::from(g.slots_per_block())
+    u64::from(Division::of(share.blocks(g), dies, p).exported) * u64::from(g.slots_per_block())
 }
 
 #[derive(Debug)]
@@ -256,8 +268,9 @@ pub(crate) struct Vssd {
     pub(crate) index: u8,
     /// Of its entry in the drive's table, as durable.
     pub(crate) generation: u16,
-    /// Its logical dies, its own first, then those of the others of its channel group.
+    /// As in its [`Place`].
     dies: Box<[u32]>,
+    parts: u32,
     /// Blocks of its own dies: the first ones.
     pub(crate) home: u32,
     pub(crate) loans: loan::Loans,
@@ -304,13 +317,12 @@ pub(crate) struct Vssd {
 }
 
 impl Vssd {
-    /// On the first `own` of `all` dies, the others being those of its group; `area`: where its part of the checkpoint area
-    /// is, and how long.
-    pub(crate) fn new(id: VssdId, owner: Owner, (all, own): (Box<[u32]>, u32), area: Extent, p: &Profile) -> Vssd {
+    pub(crate) fn new(id: VssdId, owner: Owner, at: Place, p: &Profile) -> Vssd {
         let g = &p.geometry;
-        let (dies, n) = (own, own * g.blocks_per_die());
-        let blocks =
-            Blocks::new((all.len() as u32, own), g.blocks_per_die(), g.pages_per_block, g.slots_per_page() as u32);
+        let Place { dies: all, own, parts, area } = at;
+        let each = g.blocks_per_die() / parts;
+        let (dies, n) = (own, own * each);
+        let blocks = Blocks::new((all.len() as u32, own), each, g.pages_per_block, g.slots_per_page() as u32);
         let Division { host, collector, range_blocks, spared, exported } = Division::of(n, dies, p);
         let spb = u64::from(g.slots_per_block());
         Vssd {
@@ -350,11 +362,17 @@ impl Vssd {
             clearing: clear::Clearing::No,
             stats: FlashStats::default(),
             dies: all,
+            parts,
         }
     }
 
-    pub(crate) fn own_dies(&self) -> &[u32] {
-        &self.dies[..(self.home / self.blocks.blocks_per_die) as usize]
+    /// The logical dies of its own blocks.
+    pub(crate) fn own_dies(&self) -> impl Iterator<Item = u32> {
+        self.dies[..(self.home / self.blocks.blocks_per_die) as usize].iter().map(|d| d / self.parts)
+    }
+    /// It has soft-planes, on dies that others have too.
+    pub(crate) fn shares_dies(&self) -> bool {
+        self.parts > 1
     }
     pub(crate) fn owner(&self) -> Owner {
         Owner { index: self.index, generation: self.generation }
@@ -364,13 +382,18 @@ impl Vssd {
         let (die, within) = self.blocks.within_die(block);
         self.dies[die as usize] * self.blocks.blocks_per_die + within
     }
+    /// The logical die of the block's address, and its number there.
+    pub(crate) fn logical(&self, block: u32) -> (u32, u32) {
+        let (address, per_die) = (self.address(block), self.blocks.blocks_per_die * self.parts);
+        (address / per_die, address % per_die)
+    }
     /// Its number on the device.
     pub(crate) fn on_device(&self, map: &BlockMap, block: u32) -> u32 {
         map.place(self.address(block))
     }
     /// The device's die that it lies on.
     pub(crate) fn die(&self, map: &BlockMap, block: u32) -> u32 {
-        map.die_of(self.dies[self.blocks.die_of(block) as usize], || self.address(block))
+        map.die_of(self.dies[self.blocks.die_of(block) as usize] / self.parts, || self.address(block))
     }
     /// A page by its block's address.
     pub(crate) fn page_addr(&self, block: u32, page: u16) -> PageAddr {
@@ -380,10 +403,10 @@ impl Vssd {
         io.drive.blocks.count(self.on_device(&io.drive.map, block))
     }
     pub(crate) fn oob(&self, io: &Io, block: u32) -> BlockOob {
-        let (die, within) = self.blocks.within_die(block);
+        let (die, number) = self.logical(block);
         let unmarked = block >= self.home && mutant!("flash.loan.unmarked");
         let owner = if unmarked { Owner::default() } else { self.owner() };
-        let address = Address { owner, die: self.dies[die as usize], block: within };
+        let address = Address { owner, die, block: number };
         io.drive.blocks.oob(self.on_device(&io.drive.map, block), address.pack())
     }
 

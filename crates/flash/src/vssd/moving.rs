@@ -16,9 +16,9 @@ use crate::ssd::FlashDone;
 const FREE_MIN: u32 = GC_RESERVE + 2;
 
 impl Vssd {
-    /// Number here of the first block of a logical die of its own.
+    /// Number here of the first block of a logical die of its own, if it has all of it.
     pub(crate) fn first_of(&self, die: u32) -> Option<u32> {
-        let at = self.own_dies().iter().position(|&d| d == die)?;
+        let at = self.own_dies().position(|d| d == die).filter(|_| !self.shares_dies())?;
         Some(at as u32 * self.blocks.blocks_per_die)
     }
     /// Nothing happens to the block but reads: it is full, and collection has not chosen it.

@@ -6,9 +6,9 @@ use rackweave_core::msg::BlockRange;
 use rackweave_core::rng::seeds;
 use rackweave_core::{Payload, Rng, Timestamp, TracePoint, VolumeId, VssdId};
 use rackweave_flash::backend::Memory;
-use rackweave_flash::table::{Copy, area_bytes, copy_bytes, decode};
+use rackweave_flash::table::{Copy, TableError, Unit, area_bytes, copy_bytes, decode};
 use rackweave_flash::trace;
-use rackweave_flash::{FlashDone, Separation, Share, Ssd, SsdConfig, VictimPolicy};
+use rackweave_flash::{AllocError, FlashDone, Separation, Share, Ssd, SsdConfig, VictimPolicy};
 
 use crate::rig::{Rig, VSSD, addr, contents, small_config, small_profile};
 
@@ -329,7 +329,7 @@ pub const GROUP: [VssdId; 2] = [VSSD, VssdId(2)];
 pub fn group_rig(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
     let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
     for vssd in GROUP {
-        ssd.alloc_share(vssd, Share::Software { channels: 2, dies: 2 }).expect("dies are free");
+        ssd.alloc_share(vssd, Share::Software { channels: 2, dies: 2, own: false }).expect("dies are free");
     }
     Rig::of(ssd, disk, seed)
 }
@@ -405,4 +405,89 @@ fn borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home() {
     }
     let enough = borrowed > 20 && came_back > 5 && found > 20;
     assert!(of != (500..506) || enough, "{borrowed} borrowed, {came_back} back, {found} found");
+}
+
+/// Three soft-planes, two of them of one die.
+const PLANES: [VssdId; 3] = [VSSD, VssdId(2), VssdId(3)];
+
+fn planes_rig(cfg: &SsdConfig, disk: Memory, seed: u64) -> Rig {
+    let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
+    ssd.alloc_share(VssdId(9), Share::SoftPlane { of: 2 }).expect("a die is free");
+    for vssd in PLANES {
+        ssd.alloc_share(vssd, Share::SoftPlane { of: 2 }).expect("a die is free");
+    }
+    assert_eq!(ssd.dies(PLANES[1]).next(), ssd.dies(PLANES[2]).next(), "the last two are of one die");
+    Rig::of(ssd, disk, seed)
+}
+
+#[test]
+fn power_cuts_lose_nothing_synced_on_soft_planes_of_one_die() {
+    let mut cfg = small_config();
+    (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
+    cfg.checkpoint_blocks = Some(60);
+    let mut erases = 0;
+    for seed in seeds(700..704) {
+        let mut rng = Rng::new(seed);
+        let mut rig = planes_rig(&cfg, Memory::new(cfg.profile.geometry), seed);
+        rig.boot();
+        let n = rig.ssd.space(VSSD).exported_slots * 3 / 4;
+        let mut models = PLANES.map(|v| Model {
+            tokens: u64::from(v.0) << TOKEN_BITS,
+            next: u64::from(v.0) << 32,
+            ..Model::new(n as usize)
+        });
+        for act in 0..3_000 {
+            let k = rng.below(3) as usize;
+            rig.vssd = PLANES[k];
+            models[k].act(&mut rig, &mut rng);
+            for _ in 0..rng.below(6) {
+                rig.step();
+                models.iter_mut().for_each(|m| m.take(&mut rig.done));
+            }
+            models.iter_mut().for_each(|m| m.take(&mut rig.done));
+            assert_eq!(rig.disk.violations(), [], "seed {seed} act {act}");
+            if rng.chance(0.03) {
+                let mut next = planes_rig(&cfg, rig.crash(&mut rng), rng.next_u64());
+                while rng.chance(0.3) {
+                    next.boot_partly(rng.below(200));
+                    next = planes_rig(&cfg, next.crash(&mut rng), rng.next_u64());
+                }
+                next.boot();
+                for (m, vssd) in models.iter_mut().zip(PLANES) {
+                    next.vssd = vssd;
+                    m.check(&mut next);
+                }
+                if rng.chance(0.2) {
+                    rig = next;
+                    for (m, vssd) in models.iter_mut().zip(PLANES) {
+                        rig.vssd = vssd;
+                        m.restart(&rig);
+                    }
+                }
+            }
+        }
+        rig.settle();
+        rig.ssd.check().expect("invariants");
+        erases += PLANES.iter().map(|v| rig.ssd.erases(*v).1).sum::<u64>();
+    }
+    assert!(erases > 100, "{erases}");
+}
+
+#[test]
+fn soft_planes_that_a_die_does_not_have_are_refused_by_name() {
+    let mut cfg = small_config();
+    (cfg.profile.geometry.blocks_per_plane, cfg.profile.geometry.pages_per_block) = (64, 4);
+    let (blocks, drive) = (cfg.profile.geometry.blocks_per_die(), cfg.drive);
+    let ssd = planes_rig(&cfg, Memory::new(cfg.profile.geometry), 1).ssd;
+    assert_eq!(ssd.table().check(drive, &cfg.profile), Ok(()));
+    for (soft_plane, soft_planes) in [(2, 2), (0, 0), (0, blocks as u8 - 1)] {
+        let mut table = ssd.table().clone();
+        table.entries[1].units[0] = Unit { soft_plane, soft_planes, ..table.entries[1].units[0] };
+        assert_eq!(table.check(drive, &cfg.profile), Err(TableError::Unsupported { index: 1 }), "{soft_planes}");
+    }
+    let mut ssd = Ssd::new(cfg).expect("valid profile");
+    for of in [0, 1, blocks as u8 - 1] {
+        let e = ssd.alloc_share(VSSD, Share::SoftPlane { of });
+        assert_eq!(e, Err(AllocError::SoftPlanes { of, blocks }));
+    }
 }

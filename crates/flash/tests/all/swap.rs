@@ -369,7 +369,7 @@ fn only_two_dies_of_vssds_trade_places() {
     assert_eq!(r.swap((1, 4)), Err(SwapError::Outside { die: 4, dies: 4 }));
     let mut ssd = Ssd::new(cfg.clone()).expect("valid profile");
     ssd.alloc_share(VSSD, Share::Dies(1)).expect("free");
-    ssd.alloc_share(VssdId(2), Share::Software { channels: 1, dies: 1 }).expect("free");
+    ssd.alloc_share(VssdId(2), Share::Software { channels: 1, dies: 1, own: false }).expect("free");
     let mut r = Rig::of(ssd, Memory::new(cfg.profile.geometry), 1);
     r.boot();
     assert_eq!(r.swap((0, 1)), Err(SwapError::NotOwned { die: 1 }), "nobody has it");

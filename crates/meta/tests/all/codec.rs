@@ -65,6 +65,10 @@ fn golden_vectors_of_own_sets() {
     assert_eq!(decode(&set_ids_key(), &encode_set_ids(&ids)), Ok(Record::Sets(ids)));
     assert_eq!((hex(&key), hex(&encode_own(&own))), ("6f776e2f00010001".into(), "01010307000000".into()));
     assert_eq!(decode(&key, &encode_own(&own)), Ok(Record::Own(set, own)));
+    let software = OwnRecord { unit: OwnUnit::Software, ..own };
+    assert_eq!(hex(&encode_own(&software)), "01020307000000");
+    assert_eq!(decode(&key, &encode_own(&software)), Ok(Record::Own(set, software)));
+    assert!(matches!(decode(&key, &[1, 4, 3, 7, 0, 0, 0]), Err(MetaError::Malformed { .. })), "no such unit");
     let several = OwnRecord { units: 4, ..own };
     assert_eq!(hex(&encode_own(&several)), "0201030700000004");
     assert_eq!(decode(&key, &encode_own(&several)), Ok(Record::Own(set, several)));

@@ -14,7 +14,8 @@ use super::volumes::{answer, asked};
 
 pub const UNIT: u64 = 64 << 20;
 
-/// Four servers that run, each with two channels, which do not adjoin, and one die for volumes alone.
+/// Four servers that run, each with two channels, which do not adjoin, one die, three software-isolated dies, and no soft-plane
+/// for volumes alone.
 fn rack() -> Rack {
     rack_of(2, vec![1])
 }
@@ -24,8 +25,12 @@ pub fn rack_of(channels: u8, apart: Vec<u8>) -> Rack {
     let mut cfg = config();
     (cfg.layout, cfg.servers) = (Layout::new(4, 2), 4);
     cfg.own = OwnUnit::ALL.map(|unit| {
-        let channel = unit == OwnUnit::Channel;
-        let (slots, apart) = if channel { (channels, apart.clone()) } else { (1, Vec::new()) };
+        let (slots, apart) = match unit {
+            OwnUnit::Channel => (channels, apart.clone()),
+            OwnUnit::Die => (1, Vec::new()),
+            OwnUnit::Software => (3, vec![1, 2]),
+            OwnUnit::SoftPlane => (0, Vec::new()),
+        };
         OwnConfig { unit, slots, blocks: (1..=u64::from(slots)).map(|n| n * UNIT / 4096).collect(), apart }
     });
     let mut r = Rack::new(cfg);

@@ -93,11 +93,14 @@ fn what_cannot_change_is_refused_with_its_numbers() {
     made(&mut r, 1, own("a", 2 * UNIT, unit, 2, None));
     made(&mut r, 2, admin::Op::create("s", UNIT));
     made(&mut r, 3, own("d", UNIT, OwnUnit::Die, 1, None));
+    let v = made(&mut r, 4, own("w", UNIT, OwnUnit::Software, 2, None));
+    assert_eq!(v.sets.len(), 2, "each die is a vSSD");
     r.run(LEASE);
     let (count, needs) = (1, 2 * UNIT);
     for (i, (op, expected)) in [
         (channels("s", 2), UnitsError::None { name: "s".into() }),
         (change("a", OwnUnit::Die, 1), UnitsError::OtherUnit { name: name(), unit }),
+        (change("w", OwnUnit::Software, 3), UnitsError::OtherUnit { name: "w".into(), unit: OwnUnit::Software }),
         (channels("a", 2), UnitsError::Same { name: name(), unit, count: 2 }),
         (channels("a", 1), UnitsError::TooSmall { name: name(), unit, count, needs, holds }),
         (channels("a", 0), UnitsError::Striped { name: name(), count: 0, sets: 1, most: 4 }),

@@ -77,6 +77,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("flash.table.forget-incarnation", "30", &[], UNITS, "The table does not say which incarnation its server was given last.").tested(),
     m("flash.clear.same-generation", "30", MOVES, UNITS, "A cleared entry keeps its generation.").tested(),
     m("flash.assign.same-generation", "30", MOVES, UNITS, "An entry that is given out anew keeps its generation.").tested(),
+    m("flash.group.mixed", "RB9", &[], UNITS, "Volumes that chose to share channels share those of sets that did not.").tested(),
+    m("flash.part.unlimited", "FB2", &[], UNITS, "A soft-plane takes more of its die's time than its part.").tested(),
     m("flash.join.takes-used", "30", &[], UNITS, "Units of a vSSD with data are joined to another.").tested(),
     m("flash.join.forgets-bad", "30", &[], UNITS, "A vSSD of several units does not know which of their blocks failed.").tested(),
     m("flash.checkpoint.any-owner", "30", MOVES, UNITS, "A checkpoint of another vSSD or generation is used.")

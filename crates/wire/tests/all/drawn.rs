@@ -556,6 +556,8 @@ impl Draw {
                     node: NodeId(d.u32()),
                     channels: d.u32(),
                     dies: d.u32(),
+                    software_dies: d.u32(),
+                    soft_planes: d.u32(),
                     clearing: d.u32(),
                     unfit: d.bool().then_some(Unfit::Down),
                 }),

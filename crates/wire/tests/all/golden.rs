@@ -261,7 +261,8 @@ fn samples() -> Vec<(&'static str, Packet)> {
 }
 
 fn explained() -> admin::Reply {
-    let servers = vec![OwnRoom { node: NodeId(3), channels: 1, dies: 2, clearing: 4, unfit: Some(Unfit::Down) }];
+    let (node, unfit) = (NodeId(3), Some(Unfit::Down));
+    let servers = vec![OwnRoom { node, channels: 1, dies: 2, software_dies: 3, soft_planes: 5, clearing: 4, unfit }];
     admin::Reply::Explained(Box::new(Explained { refused: Some(VolumeError::BadSize { size: 1 }.into()), servers }))
 }
 

@@ -26,6 +26,8 @@ const KEYS: &[(&str, &[&str])] = &[
     ("ssd.spare", &["0", "1", "2", "3"]),
     ("ssd.own_channels", &["0", "1", "2"]),
     ("ssd.own_dies", &["0", "1", "3"]),
+    ("ssd.own_software_dies", &["0", "2", "5"]),
+    ("ssd.own_soft_planes", &["0", "2", "5"]),
     (
         "ssd.isolation",
         &[
@@ -135,6 +137,8 @@ pub const FIXED: &[&str] = &[
     "ssd.spare",
     "ssd.own_channels",
     "ssd.own_dies",
+    "ssd.own_software_dies",
+    "ssd.own_soft_planes",
     "kv.channels",
     "cloud.channels",
     "servers_max",
@@ -147,7 +151,7 @@ pub fn fixed_differ(kept: &str, edited: &str) -> bool {
     let layout = |text: &str| {
         let c = RackConfig::parse(text).ok()?;
         let levels = c.ssd.isolation.all().to_vec();
-        let own = (c.ssd.own_channels, c.ssd.own_dies, c.kv.channels, c.cloud.channels);
+        let own = (rackweave_config::OwnUnit::ALL.map(|unit| c.ssd.own(unit)), c.kv.channels, c.cloud.channels);
         let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.spare(), levels, own);
         let far = if c.racks.count > 1 { c.racks.far_replicas.unwrap_or(1) } else { 0 };
         Some((drives, c.servers, c.servers_max(), c.replicas, c.stripe_blocks, (c.racks.count, far)))
