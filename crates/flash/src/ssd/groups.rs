@@ -220,9 +220,11 @@ mod tests {
     fn volumes_that_chose_to_share_are_in_channel_groups_of_their_own() {
         let mut ssd = drive();
         let share = |own| Share::Software { channels: 4, dies: 1, own };
-        for (id, own) in [(1, false), (2, true), (3, true), (4, false)] {
+        let all = [false, true, true, false];
+        for (id, own) in (1..).zip(all) {
             ssd.alloc_share(VssdId(id), share(own)).expect("room");
         }
+        assert_eq!(ssd.table().check_shares(&all.map(share)), Ok(()), "another start finds the drive as configured");
         assert_eq!([1, 2, 3, 4].map(|id| ssd.channel_group(VssdId(id))), [Some(0), Some(1), Some(1), Some(0)]);
     }
 }

@@ -238,6 +238,13 @@ impl Share {
             Share::SoftPlane { .. } => 1,
         }
     }
+    /// As a drive's table has it: that does not say whose a channel group is.
+    pub(crate) fn as_written(self) -> Share {
+        match self {
+            Share::Software { channels, dies, .. } => Share::Software { channels, dies, own: false },
+            other => other,
+        }
+    }
     /// Erase blocks, those of the dies or of the soft-plane.
     pub fn blocks(self, g: &Geometry) -> u32 {
         match self {
