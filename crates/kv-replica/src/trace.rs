@@ -44,7 +44,7 @@ trace_points! {
     /// A client returned early. a: sequence, b: members that had logged it.
     RETURNED_EARLY: ReturnedEarly = 123,
     /// A lost primary's decision, which reached nobody else, counts no more. a: partition, b: sequence.
-    SUPERSEDED: Superseded = 126,
+    SUPERSEDED: Superseded = 188,
     /// A view without one of the members of the previous view. a: partition, b: epoch.
     SHRUNK: Shrunk = 124,
     /// A restarted node takes part again with the epochs that it held. a: partition, b: epoch.
@@ -52,7 +52,7 @@ trace_points! {
     /// A get came to a node that may not answer it: its sender, or the switch, knows an older view. a: partition.
     NOT_READABLE: NotReadable = 133,
     /// A put was not logged as the store is full. a: node.
-    NO_SPACE: NoSpace = 127,
+    NO_SPACE: KeyStoreFull = 189,
     /// A member's store has no room for what it would have to hold. a: partition, b: epoch.
     NO_ROOM_TO_JOIN: NoRoomToJoin = 134,
     /// A node removed records of a partition that it left. a: partition, b: their number.

@@ -90,7 +90,7 @@ fn life(mut r: Rack) {
     named(&["--bandwidth", "0", "--isolation", "none"], "nothing limits such virtual SSDs");
     named(&["--bandwidth", "9", "--isolation", "soft-plane"], "soft-planes have levels 0 to 8");
     let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "1", "--isolation", "soft-plane"]);
-    assert!(e.contains("would be refused: 2 soft-planes in 3 replicas: the rack has set aside 0 soft-planes"), "{e}");
+    assert!(e.contains("2 soft-planes in 3 replicas each: the rack has set aside 0 soft-planes"), "{e}");
     let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "2", "--isolation", "software"]);
     assert!(e.contains("would be refused: 4 software-isolated dies in 3 replicas"), "{e}");
     let e = r.ok(&["volume", "explain", "--size", "1M", "--bandwidth", "1", "--isolation", "die", "--replicas", "2"]);
