@@ -507,7 +507,7 @@ impl Table {
         Some(match e.isolation {
             Isolation::Channel => Share::Channels((dies / u32::from(self.dies_per_channel.max(1))) as u16),
             Isolation::Die => Share::Dies(dies),
-            // Its group is written, so it does not matter whose it is.
+            // The entry itself names the group's channels, for own units as for shared sets.
             Isolation::Software => Share::Software { channels: group()?.channels, dies, own: false },
             Isolation::None => Share::None { channels: group()?.channels, dies },
         })

@@ -18,7 +18,7 @@ use crate::types::{Partition, Version, View};
 /// Longest time between the last version and a start that is no reason for a word, in milliseconds.
 const AHEAD_MAX_MS: u64 = 3_600_000;
 
-/// A node asks once in so many heartbeats whether records of partitions that it left are needed.
+/// Heartbeats between two requests of a node to remove the records of partitions that it left.
 const SURPLUS_EVERY: u64 = 10;
 
 /// At a start the wall clock showed a time long after the last committed version, and values expire by it.
