@@ -22,8 +22,8 @@ use rackweave_core::{NodeKind, NodeName};
 
 /// A queue or a burst must hold the longest message with its headers: 64 KiB of data.
 const KIB_MIN: u64 = 72;
-/// The same of a rack with keys: a packet has at most 4 MiB (`BODY_MAX` in `wire`).
-const KEYS_KIB_MIN: u64 = 4_104;
+/// The same of a rack with keys: a packet has at most 10 MiB (`BODY_MAX` in `wire`).
+const KEYS_KIB_MIN: u64 = 10_248;
 const KIB_MAX: u64 = 1 << 20;
 /// A thousand small messages of a client, or 16 of the longest.
 const QUEUE_KIB: u64 = 1_024;
@@ -167,7 +167,7 @@ impl SwitchSection {
         for (i, f) in e.flows.iter().enumerate() {
             mbit(format!("switch.egress.flows[{i}].mbit_per_s"), f.mbit_per_s);
         }
-        let (least, longest) = if keys { (KEYS_KIB_MIN, "with keys 4 MiB") } else { (KIB_MIN, "64 KiB") };
+        let (least, longest) = if keys { (KEYS_KIB_MIN, "with keys 10 MiB") } else { (KIB_MIN, "64 KiB") };
         let mut kib = |key: String, kib: Option<u64>| {
             if let Some(n) = kib.filter(|n| !(least..=KIB_MAX).contains(n)) {
                 let rule = format!("{least} to {KIB_MAX}: the longest message has {longest} of data and its headers");
@@ -254,12 +254,12 @@ mod tests {
         };
         let keys = |rest: &str| problems(&format!("{rest}\n[kv]\nchannels = 2\nreplicas = 3\n"));
         let found = keys("[switch.egress]\nmbit_per_s = 10");
-        assert!(found[0].contains("switch.egress.queue_kib = 1024: 4104 to 1048576: the longest"), "{found:?}");
+        assert!(found[0].contains("switch.egress.queue_kib = 1024: 10248 to 1048576: the longest"), "{found:?}");
         let tb =
-            "[switch]\nscheduling = \"tb\"\n[switch.egress]\nmbit_per_s = 10\nflow_mbit_per_s = 1\nqueue_kib = 4104\n";
+            "[switch]\nscheduling = \"tb\"\n[switch.egress]\nmbit_per_s = 10\nflow_mbit_per_s = 1\nqueue_kib = 10248\n";
         let found = keys(tb);
-        assert!(found.len() == 1 && found[0].contains("switch.egress.flow_burst_kib = 128: 4104 to"), "{found:?}");
-        assert_eq!(keys(&format!("{tb}flow_burst_kib = 4104\n")), Vec::<String>::new());
+        assert!(found.len() == 1 && found[0].contains("switch.egress.flow_burst_kib = 128: 10248 to"), "{found:?}");
+        assert_eq!(keys(&format!("{tb}flow_burst_kib = 10248\n")), Vec::<String>::new());
         for (scheduling, rest, key) in [
             ("fq", "mbit_per_s = 0", "switch.egress.mbit_per_s = 0: 1 to"),
             ("fq", "mbit_per_s = 1000001", "switch.egress.mbit_per_s = 1000001: 1 to"),

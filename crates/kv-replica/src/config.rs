@@ -2,6 +2,9 @@
 
 use rackweave_core::Span;
 
+/// Contents of a message cross the network and are logged at this rate at the least, in bytes a second; a longer wait is a loss.
+const SLOWEST: u64 = 20 << 20;
+
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bits of a partition's number: there are 2^`bits`.
@@ -71,6 +74,10 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Waiting time for an answer to a message with so many bytes of contents, if it is `first` without any.
+    pub fn patience(&self, first: Span, bytes: usize) -> Span {
+        first + Span::from_secs(1).scale(bytes as u64, SLOWEST)
+    }
     /// A lease of another node, as this node's clock may measure it.
     pub fn foreign_lease(&self) -> Span {
         if mutant!("kv-replica.lease.no-drift") {

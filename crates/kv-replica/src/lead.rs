@@ -169,7 +169,7 @@ impl Replica {
         let Some(lead) = self.lead.as_mut() else { return };
         let (id, attempt) = (put.id, put.attempt);
         let logged = lead.early.remove(&(id, attempt)).unwrap_or_default();
-        let retry_at = ctx.now + ctx.config.retry;
+        let retry_at = ctx.now + ctx.config.patience(ctx.config.retry, put.bytes());
         let f = InFlight {
             put: put.clone(),
             logged,
@@ -240,7 +240,7 @@ impl Replica {
         let others = self.others(ctx.me);
         let Some(f) = self.lead.as_mut().and_then(|l| l.puts.get_mut(&id)) else { return };
         f.decision = Some(decision);
-        f.retry_at = ctx.now + ctx.config.retry;
+        f.retry_at = ctx.now + ctx.config.patience(ctx.config.retry, f.put.bytes());
         let (attempt, put) = (f.put.attempt, f.put.clone());
         for to in others {
             self.send(ctx, to, Body::Decide { id, attempt, decision, put: None });
@@ -427,7 +427,7 @@ impl Replica {
         let Some(lead) = self.active() else { return };
         let mut messages = Vec::new();
         for (id, f) in lead.puts.iter_mut().filter(|(_, f)| f.retry_at <= ctx.now) {
-            f.retry_at = ctx.now + ctx.config.retry;
+            f.retry_at = ctx.now + ctx.config.patience(ctx.config.retry, f.put.bytes());
             let has = if f.decision.is_some() { &f.applied } else { &f.logged };
             for to in others.iter().filter(|n| !has.contains(n)) {
                 let put = Box::new(f.put.clone());

@@ -265,8 +265,8 @@ impl RingClient {
     fn send_put(&mut self, now: Time, fx: &mut Effects<Packet>, sequence: u64) {
         let floor = self.puts.first_key_value().map_or(sequence, |(s, _)| *s);
         let Some(pending) = self.puts.get_mut(&sequence) else { return };
-        pending.retry_at =
-            now + pause(self.config.client_retry, pending.tries, sequence ^ u64::from(self.me.0) << 32 ^ now.0);
+        let first = self.config.patience(self.config.client_retry, pending.put.bytes());
+        pending.retry_at = now + pause(first, pending.tries, sequence ^ u64::from(self.me.0) << 32 ^ now.0);
         pending.tries += 1;
         pending.put.floor = floor;
         let put = pending.put.clone();

@@ -563,7 +563,7 @@ impl Replica {
         };
         self.trace(ctx, if verdict.is_some() { RECOMMITTED } else { COMMITTED_ANEW }, id.sequence);
         let Some(lead) = self.lead.as_mut() else { return };
-        let retry_at = ctx.now + ctx.config.retry;
+        let retry_at = ctx.now + ctx.config.patience(ctx.config.retry, put.bytes());
         let f = InFlight { put, logged, decision: None, applied: BTreeSet::new(), verdict, retry_at, no_space: false };
         if verdict.is_some() || !mutant!("kv-replica.fill.without-anew") {
             lead.taken_over.insert(id);

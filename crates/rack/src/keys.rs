@@ -24,9 +24,9 @@ pub fn config(cfg: &RackConfig) -> Option<Config> {
             None => (defaults.retry, defaults.doubt),
         };
         // The profile's problems were reported when the rack was built.
-        let block = build::profile(cfg).map_or(0, |p| log_blocks(&p, cfg.kv.channels).1);
+        let (blocks, block_bytes) = build::profile(cfg).map_or((0, 0), |p| log_blocks(&p, cfg.kv.channels));
         Config {
-            value_max: value_max(block),
+            value_max: value_max(u64::from(blocks) * block_bytes),
             replicas: cfg.kv.replicas as usize,
             min_copies: cfg.kv.min_copies() as usize,
             lease: cfg.lease(),

@@ -113,7 +113,7 @@ fn ports_with_queues_forward_what_is_addressed_to_a_server() {
     for racks in [1, 2] {
         let mut cfg = config(SERVERS);
         cfg.racks.count = racks;
-        cfg.switch.egress = Some(EgressSection { queue_kib: 4_104, ..EgressSection::of_rate(10_000) });
+        cfg.switch.egress = Some(EgressSection { queue_kib: 10_248, ..EgressSection::of_rate(10_000) });
         cfg.validate().expect("sound");
         let mut sim = Sim::new(&cfg, SimConfig { contents: Contents::Memory, ..SimConfig::new(15) }).expect("sound");
         sim.run_until(Time::ZERO + Span::from_secs(2));

@@ -27,6 +27,8 @@ use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
 use history::{History, Kind, Unlinearizable};
 
 const CLIENTS: u32 = 2;
+/// Several records of the stores, whose blocks are small.
+const LONG_VALUE_MAX: u32 = 240_000;
 /// Requests of a plan.
 pub const OPS: u64 = 2_000;
 /// Longest time without an answer once nothing fails any more.
@@ -119,6 +121,8 @@ impl Plan {
             damage: *rng.pick(&[0.0, 0.001, 0.01]),
         };
         let transport = rng.chance(0.5).then_some(transport);
+        // Longer than a record of the store.
+        let (keys, value_max) = if rng.chance(0.25) { (keys.min(80), LONG_VALUE_MAX) } else { (keys, value_max) };
         Plan { seed, servers, replicas, keys, value_max, small, depth, deletes, gets, links, transport, faults }
     }
     /// Small drives, of which a part is the log.

@@ -114,14 +114,53 @@ fn puts_go_on_without_a_server_which_fetches_them_when_it_returns() {
     }
 }
 
-#[test]
-fn values_that_do_not_fit_a_record_are_refused_by_length() {
-    let mut r = rack();
+/// Longest value of the rack, and longest record of its stores.
+fn longest(r: &Rig) -> (usize, usize) {
     let max = rackweave_rack::keys::config(&config()).expect("it has keys").value_max;
+    (max, service(r, 0).store().expect("it runs").batch_max())
+}
+
+#[test]
+fn values_that_do_not_fit_the_log_are_refused_by_length() {
+    let mut r = rack();
+    let (max, record_max) = longest(&r);
+    assert!(max > 3 * record_max, "{max} bytes, and records of {record_max}");
     let refused = Err(kv::Error::ValueLength { bytes: max + 1, max });
     assert_eq!(r.ask(put(1, vec![1; max + 1])), refused);
     assert_eq!(r.ask(put(1, vec![1; max])), APPLIED);
     assert_eq!(get(&mut r, 1), Some(vec![1; max].into()));
+}
+
+/// A value is in several records of each store, and the whole rack loses power while they are written.
+#[test]
+fn a_value_in_several_records_is_there_whole_or_not_at_all() {
+    let mut r = rack();
+    let (max, _) = longest(&r);
+    let value = |n: u32| Bytes::from(vec![n as u8; max - 1000 * n as usize]);
+    let start = r.sim.now();
+    assert_eq!(r.ask(put(1, value(0))), APPLIED);
+    let took = r.sim.now().since(start);
+    let (mut kept, mut replaced) = (0, 0);
+    for n in 1..16 {
+        let id = r.submit(put(1, value(n)));
+        r.run(took * u64::from(n) / 12);
+        (0..3).for_each(|server| r.power_cut(server));
+        (0..3).for_each(|server| r.start(server));
+        r.until("all nodes run", |r| (0..3).all(|i| service(r, i).key_node().is_some()));
+        let found = |i: u32| {
+            let node = service(&r, i).key_node().expect("it runs");
+            let mut all = (0..64).flat_map(|p| node.versions(Partition(p)));
+            all.find(|(k, _)| **k == key(1)).and_then(|(_, v)| v.value.clone())
+        };
+        for i in 0..3 {
+            let found = found(i).expect("it has a value");
+            assert!(found == value(n - 1) || found == value(n), "server {i}, round {n}: {} bytes", found.len());
+            (kept, replaced) = (kept + u32::from(found == value(n - 1)), replaced + u32::from(found == value(n)));
+        }
+        assert_eq!(r.wait_kv(id), APPLIED);
+        assert_eq!(get(&mut r, 1), Some(value(n)), "round {n}");
+    }
+    assert!(kept > 0 && replaced > 0, "{kept} kept, {replaced} replaced");
 }
 
 #[test]

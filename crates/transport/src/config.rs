@@ -40,11 +40,12 @@ pub struct Config {
     /// on top. Longer ones are detected slowly. Default 50 µs: a rack with a software switch.
     pub base_rtt: Span,
     pub retransmission: Retransmission,
-    /// Unacknowledged and queued bytes to one peer; beyond it `send` refuses. Default 8 MiB: 128 full messages.
+    /// Unacknowledged and queued bytes to one peer; beyond it `send` refuses. Default 20 MiB: two of the
+    /// longest messages.
     pub queue_bytes_max: usize,
     /// The same for all peers together; a peer gets at most what is left. Default 256 MiB.
     pub queue_bytes_total: usize,
-    /// Bytes of incomplete messages from one peer; chunks beyond it are dropped. Default 8 MiB.
+    /// Bytes of incomplete messages from one peer; chunks beyond it are dropped. Default 20 MiB.
     pub reassembly_bytes_max: usize,
     /// The same for all peers together; a peer gets at most what is left. Default 256 MiB.
     pub reassembly_bytes_total: usize,
@@ -99,9 +100,9 @@ impl Default for Config {
             algorithm: Algorithm::Delay,
             base_rtt: Span::from_micros(50),
             retransmission: Retransmission::Selective,
-            queue_bytes_max: 8 << 20,
+            queue_bytes_max: 20 << 20,
             queue_bytes_total: 256 << 20,
-            reassembly_bytes_max: 8 << 20,
+            reassembly_bytes_max: 20 << 20,
             reassembly_bytes_total: 256 << 20,
             unread_bytes_max: 64 << 20,
             message_bytes_max: rackweave_wire::limits::BODY_MAX as usize + HEAD_BYTES,

@@ -2,8 +2,8 @@
 
 use rackweave_core::{BLOCK, MESSAGE_MAX, SECTOR};
 
-/// Bytes of a body: the largest map of a rack (all [`SETS_MAX`] sets with three members each) fits.
-pub const BODY_MAX: u32 = 4 << 20;
+/// Bytes of a body: a page of keys that ends with the longest value, and clients with their finished puts, fit.
+pub const BODY_MAX: u32 = 10 << 20;
 /// Blocks of a mutation: a message's data, not aligned to blocks.
 pub const BLOCKS_MAX: u32 = MESSAGE_MAX / BLOCK + 1;
 /// Sectors of one payload: the blocks of a mutation.

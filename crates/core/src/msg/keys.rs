@@ -14,7 +14,7 @@ use crate::{DriveId, Epoch, Incarnation, NodeId, Time};
 /// Longest key.
 pub const KEY_MAX: usize = 4096;
 /// Longest value.
-pub const VALUE_MAX: usize = 1 << 20;
+pub const VALUE_MAX: usize = 8 << 20;
 /// A list of puts, keys or attempts in a message ends with the element whose contents reach this: with the longest element on
 /// top it stays below the format's bound of a body.
 pub const PAGE_BYTES: usize = 1 << 20;

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::glob;
+use super::parse::ARG_MAX;
 use super::reply::Reply;
 
 /// The version of Redis whose replies these are: clients choose commands by it.
@@ -42,19 +43,19 @@ impl Facts {
 }
 
 /// Settings that CONFIG GET reports, because clients read them: nothing is evicted, every answered change is durable.
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("appendfsync", "always"),
     ("appendonly", "yes"),
     ("databases", "1"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
-    ("proto-max-bulk-len", "1048576"),
     ("save", ""),
     ("timeout", "0"),
 ];
 
 pub fn config_get(patterns: &[Bytes]) -> Reply {
     let wanted = |name: &str| patterns.iter().any(|p| glob::matches(&p.to_ascii_lowercase(), name.as_bytes()));
-    let all = SETTINGS.iter().filter(|s| wanted(s.0));
-    Reply::Map(all.map(|(k, v)| (Reply::bulk(*k), Reply::bulk(*v))).collect())
+    let longest = ARG_MAX.to_string();
+    let all = SETTINGS.into_iter().chain([("proto-max-bulk-len", &*longest)]).filter(|s| wanted(s.0));
+    Reply::Map(all.map(|(k, v)| (Reply::bulk(k), Reply::bulk(v.to_string()))).collect())
 }

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
+use rackweave_core::msg::keys::VALUE_MAX;
 use rackweave_core::msg::{Body, LiveVolumes, Op, Packet, View};
 use rackweave_core::{
     BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
@@ -27,7 +28,6 @@ use rackweave_server::report::{StoreStatus, VssdStatus};
 use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
 use rackweave_server::{ServerConfig, VssdConfig};
 
-use crate::store::format::{KEY_MAX, VALUE_MAX, record_max};
 use crate::store::{Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, Store, StoreConfig};
 use crate::trace;
 use records::{WriteError, Writes};
@@ -256,7 +256,7 @@ impl<N: Logged> LogService<N> {
         }
         let mut found = std::mem::take(found);
         let Some(store) = &self.store else { return };
-        match self.writes.recover(store, &mut found) {
+        match self.writes.recover(store.batch_max(), &mut found) {
             Ok(false) => {}
             Ok(true) => cx.fx.trace(trace::KEYS_LONG_WRITE_COMPLETED, u64::from(self.vssd.0), 0),
             Err(e) => return self.refuse(e.into()),
@@ -310,7 +310,7 @@ impl<N: Logged> LogService<N> {
         if let Some(store) = &self.store {
             for write in self.node_fx.stores.drain(..) {
                 cx.changed = true;
-                self.writes.begin(store, write);
+                self.writes.begin(store.batch_max(), write);
             }
         }
         self.node_fx.clear();
@@ -365,10 +365,12 @@ fn room(store: &Store, writes: &Writes) -> LogRoom {
     }
 }
 
-/// Longest value of a put, in a store with blocks of this size: the put's record has a head, and its key twice.
-pub fn value_max(block_bytes: u64) -> usize {
-    let record = record_max(u32::try_from(block_bytes).unwrap_or(u32::MAX)) as usize;
-    record.saturating_sub(2 * KEY_MAX + 256).min(VALUE_MAX)
+/// Part of a log that the longest value takes at most: half of what is kept for decisions, which write it once more.
+const LONGEST_VALUE: u64 = 2 * RESERVE;
+
+/// Longest value of a put, in a log of this size. Longer than a record, it is kept in parts ([`records`]).
+pub fn value_max(log_bytes: u64) -> usize {
+    (log_bytes / LONGEST_VALUE).min(VALUE_MAX as u64) as usize
 }
 
 impl<N: Logged> Service for LogService<N> {

@@ -1,15 +1,22 @@
-//! The durable records of a key node ([`rackweave_kv_replica::record`]) in a [`Store`]: atomic writes in order, of any length.
+//! The durable records of a key node ([`rackweave_kv_replica::record`]) in a [`Store`](crate::store::Store): atomic writes in
+//! order, of any length.
 //!
-//! A write that fits a batch of the store is one. A longer one is a sequence of them: its changes, encoded, in pieces; a record
-//! that says how many pieces there are; the changes themselves; and the removal of that record and of the pieces.
-//! A power cut leaves a prefix of the log, so recovery finds all pieces or no record of their number. If it finds the record, it makes
-//! the changes again.
+//! A write that fits a batch of the store is one. A longer one is a sequence of them:
+//! - A value that no record of the store holds is kept in parts, under a number that no other value had. They are written first, a
+//!   batch each. The value's head makes them visible. It is in the batch that makes the write's other changes, and that removes head
+//!   and parts of the key's value before.
+//! - Changes that together do not fit a batch are written, encoded, in pieces; then a record that says how many pieces there are; the
+//!   changes themselves; and the removal of that record and of the pieces.
+//!
+//! A power cut leaves a prefix of the log. Recovery therefore finds all parts of each head, and removes parts without a head. It finds
+//! all pieces or no record of their number. If it finds the record, it makes the changes again.
 //!
 //! | key | record |
 //! |---|---|
 //! | `p` number u32, big-endian | a piece |
 //! | `w` | version u8, number of pieces u32, their bytes u64 |
-//! | `x` key, number u32, big-endian | a part of a value that no record of the store holds |
+//! | `h` value u64, big-endian | version u8, number of parts u32, their bytes u64, the key: the head of a value in parts |
+//! | `y` value u64, part u32, big-endian | a part |
 //!
 //! The pieces together are changes: key length u32, key, u8 1 and value length u32 and value, or u8 0 for a deletion.
 //! Integers are little-endian.
@@ -25,7 +32,8 @@ use crate::store::{Flash, PutError, Store};
 const VERSION: u8 = 1;
 const WRITE: &[u8] = b"w";
 const PIECE: u8 = b'p';
-const PART: u8 = b'x';
+const HEAD: u8 = b'h';
+const PART: u8 = b'y';
 /// Bytes of batches that the store has not made durable: less than it may hold back.
 const SUBMITTED_MAX: usize = 4 << 20;
 /// Beyond a key and its value: the head and the alignment of its record.
@@ -52,8 +60,17 @@ pub(super) struct Writes {
     submitted: VecDeque<(u64, usize, Option<u64>)>,
     submitted_bytes: usize,
     next: u64,
-    /// Numbers of parts of values that have some.
-    parts: BTreeMap<Bytes, u32>,
+    /// Keys with a value in parts.
+    long: BTreeMap<Bytes, Long>,
+    /// The number of the next such value.
+    next_long: u64,
+}
+
+/// A value in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Long {
+    number: u64,
+    parts: u32,
 }
 
 /// Why stored records cannot be read.
@@ -63,8 +80,14 @@ pub enum WriteError {
     Bytes { found: u64, wanted: u64 },
     #[error("piece {piece} of {pieces} of a long write is missing")]
     Piece { piece: u32, pieces: u32 },
-    #[error("part {part} of the value of {key:02x?} is missing")]
-    Part { key: Bytes, part: u32 },
+    #[error("part {part} of {parts} of the value of {key:02x?} is missing")]
+    Part { key: Bytes, part: u32, parts: u32 },
+    #[error("the parts of the value of {key:02x?} have {found} bytes, {wanted} were written")]
+    PartBytes { key: Bytes, found: u64, wanted: u64 },
+    #[error("{key:02x?} has two values")]
+    Two { key: Bytes },
+    #[error("the head of a value in parts is malformed: {record:02x?}")]
+    Head { record: Bytes },
     #[error("the record of a long write is malformed: {record:02x?}")]
     Record { record: Bytes },
     #[error("a long write is malformed at byte {at}")]
@@ -79,8 +102,12 @@ fn piece_key(n: u32) -> Bytes {
     [&[PIECE], &n.to_be_bytes()[..]].concat().into()
 }
 
-fn part_key(key: &[u8], n: u32) -> Bytes {
-    [&[PART], key, &n.to_be_bytes()].concat().into()
+fn head_key(number: u64) -> Bytes {
+    [&[HEAD], &number.to_be_bytes()[..]].concat().into()
+}
+
+fn part_key(number: u64, part: u32) -> Bytes {
+    [&[PART], &number.to_be_bytes()[..], &part.to_be_bytes()].concat().into()
 }
 
 /// Most bytes of a value that is a batch of its own with a key of this length. Recovery reads no longer value, whatever fits a
@@ -89,8 +116,30 @@ fn value_max(batch_max: usize, key: usize) -> usize {
     (batch_max - BATCH_EXTRA - RECORD_EXTRA - key).min(VALUE_MAX)
 }
 /// Bytes of a part: with its key it is a batch of its own.
-fn part_max(store: &Store, key: &[u8]) -> usize {
-    value_max(store.batch_max(), part_key(key, 0).len())
+fn part_max(batch_max: usize) -> usize {
+    value_max(batch_max, part_key(0, 0).len())
+}
+
+fn head(key: &[u8], parts: u32, bytes: u64) -> Bytes {
+    [&[VERSION], &parts.to_le_bytes()[..], &bytes.to_le_bytes(), key].concat().into()
+}
+
+/// Number, number of parts, their bytes, and the key.
+fn read_head(at: &Bytes, record: &Bytes) -> Option<(Long, u64, Bytes)> {
+    let number = u64::from_be_bytes(at.get(1..)?.try_into().ok()?);
+    if *record.first()? != VERSION {
+        return None;
+    }
+    let parts = u32::from_le_bytes(record.get(1..5)?.try_into().ok()?);
+    let bytes = u64::from_le_bytes(record.get(5..13)?.try_into().ok()?);
+    Some((Long { number, parts }, bytes, record.slice(13..)))
+}
+
+/// Removes and returns the records of a kind.
+fn take_kind(found: &mut BTreeMap<Bytes, Bytes>, kind: u8) -> BTreeMap<Bytes, Bytes> {
+    let mut these = found.split_off(&[kind][..]);
+    found.append(&mut these.split_off(&[kind + 1][..]));
+    these
 }
 
 fn encode(changes: &[Change]) -> Bytes {
@@ -144,58 +193,70 @@ impl Writes {
         !self.waiting.is_empty()
     }
     /// Makes the changes durable, all or none, after all earlier ones.
-    pub fn begin(&mut self, store: &Store, write: StoreWrite) {
-        let changes = last_of_each(self.divided(write.entries, |key| part_max(store, key)));
-        let batches = batches(store, changes);
-        let count = batches.len();
-        for (i, changes) in batches.into_iter().enumerate() {
+    pub fn begin(&mut self, batch_max: usize, write: StoreWrite) {
+        let (parts, changes) = self.divided(last_of_each(write.entries), batch_max);
+        let mut all: Vec<Vec<Change>> = parts.into_iter().map(|part| vec![part]).collect();
+        let changes = batches(batch_max, changes);
+        let at = if mutant!("kv.long-value.visible-first") { 0 } else { all.len() };
+        all.splice(at..at, changes);
+        let count = all.len();
+        for (i, changes) in all.into_iter().enumerate() {
             self.push(changes, (i + 1 == count).then_some(write.tag));
         }
     }
-    /// The changes with values in parts where they are too long. Parts of the values before are removed.
-    fn divided(&mut self, changes: Vec<Change>, part_max: impl Fn(&[u8]) -> usize) -> Vec<Change> {
-        let mut all = Vec::with_capacity(changes.len());
-        for (key, value) in changes {
-            let most = part_max(&key);
-            let long = value.as_ref().filter(|v| v.len() > most);
-            let count = long.map_or(0, |v| v.len().div_ceil(most) as u32);
-            for n in 0..count {
-                let at = n as usize * most;
-                let part = long.map(|v| v.slice(at..v.len().min(at + most)));
-                all.push((part_key(&key, n), part));
-            }
-            let before = if count > 0 { self.parts.insert(key.clone(), count) } else { self.parts.remove(&key) };
-            all.extend((count..before.unwrap_or(0)).map(|n| (part_key(&key, n), None)));
-            // One value never has both forms.
-            let short = if count > 0 { None } else { value };
-            if short.is_some() || before.is_none() {
-                all.push((key, short));
-            }
-        }
-        all
-    }
-    /// Puts values together that are in parts.
-    fn joined(&mut self, found: &mut BTreeMap<Bytes, Bytes>) -> Result<(), WriteError> {
-        let keys: Vec<Bytes> = found.keys().filter(|k| k.first() == Some(&PART) && k.len() > 5).cloned().collect();
-        let mut values: BTreeMap<Bytes, BTreeMap<u32, Bytes>> = BTreeMap::new();
-        for k in keys {
-            let n = u32::from_be_bytes(k[k.len() - 4..].try_into().expect("four bytes"));
-            if let Some(part) = found.remove(&k) {
-                values.entry(k.slice(1..k.len() - 4)).or_default().insert(n, part);
-            }
-        }
-        for (key, parts) in values {
-            let mut all = BytesMut::new();
-            for (part, (n, bytes)) in (0..).zip(&parts) {
-                if *n != part {
-                    return Err(WriteError::Part { key, part });
+    /// Parts of values that are too long for a record, and the changes that make them the values of their keys.
+    fn divided(&mut self, changes: Vec<Change>, batch_max: usize) -> (Vec<Change>, Vec<Change>) {
+        let (mut parts, mut rest) = (Vec::new(), Vec::with_capacity(changes.len()));
+        for change in changes {
+            let before = self.long.remove(&change.0);
+            match change {
+                (key, Some(value)) if value.len() > value_max(batch_max, key.len()) => {
+                    let (number, most) = (self.next_long, part_max(batch_max));
+                    self.next_long += 1;
+                    let count = value.len().div_ceil(most) as u32;
+                    rest.push((head_key(number), Some(head(&key, count, value.len() as u64))));
+                    parts.extend((0..count).map(|n| {
+                        let at = n as usize * most;
+                        (part_key(number, n), Some(value.slice(at..value.len().min(at + most))))
+                    }));
+                    // A key never has both forms.
+                    if before.is_none() {
+                        rest.push((key.clone(), None));
+                    }
+                    self.long.insert(key, Long { number, parts: count });
                 }
-                all.put_slice(bytes);
+                (key, value) if value.is_some() || before.is_none() => rest.push((key, value)),
+                _ => {}
             }
-            self.parts.insert(key.clone(), parts.len() as u32);
-            found.insert(key, all.freeze());
+            if let Some(Long { number, parts }) = before {
+                rest.push((head_key(number), None));
+                rest.extend((0..parts).map(|n| (part_key(number, n), None)));
+            }
         }
-        Ok(())
+        (parts, rest)
+    }
+    /// Puts values together that are in parts, and returns the removal of parts that no head names.
+    fn joined(&mut self, found: &mut BTreeMap<Bytes, Bytes>) -> Result<Vec<Change>, WriteError> {
+        let mut parts = take_kind(found, PART);
+        let last = parts.keys().next_back().and_then(|k| k.get(1..9)).and_then(|n| n.try_into().ok());
+        self.next_long = last.map_or(0, |n| u64::from_be_bytes(n) + 1);
+        for (at, record) in take_kind(found, HEAD) {
+            let (long, wanted, key) =
+                read_head(&at, &record).ok_or_else(|| WriteError::Head { record: record.clone() })?;
+            let mut all = BytesMut::new();
+            for part in 0..long.parts {
+                let bytes = parts.remove(&part_key(long.number, part));
+                let missing = || WriteError::Part { key: key.clone(), part, parts: long.parts };
+                all.put_slice(&bytes.ok_or_else(missing)?);
+            }
+            if all.len() as u64 != wanted {
+                return Err(WriteError::PartBytes { key, found: all.len() as u64, wanted });
+            }
+            if found.insert(key.clone(), all.freeze()).is_some() || self.long.insert(key.clone(), long).is_some() {
+                return Err(WriteError::Two { key });
+            }
+        }
+        Ok(parts.into_keys().map(|k| (k, None)).collect())
     }
     fn push(&mut self, changes: Vec<Change>, ends: Option<u64>) {
         let bytes = changes.iter().map(bytes_of).sum();
@@ -232,11 +293,10 @@ impl Writes {
     ///
     /// # Errors
     /// Its records are damaged.
-    pub fn recover(&mut self, store: &Store, found: &mut BTreeMap<Bytes, Bytes>) -> Result<bool, WriteError> {
+    pub fn recover(&mut self, batch_max: usize, found: &mut BTreeMap<Bytes, Bytes>) -> Result<bool, WriteError> {
         let number = found.remove(WRITE);
-        let keys: Vec<Bytes> = found.keys().filter(|k| k.first() == Some(&PIECE)).cloned().collect();
-        let pieces: Vec<(Bytes, Bytes)> = keys.iter().filter_map(|k| found.remove_entry(k)).collect();
-        let mut removal: Vec<Change> = pieces.iter().map(|(k, _)| (k.clone(), None)).collect();
+        let pieces = take_kind(found, PIECE);
+        let mut removal: Vec<Change> = pieces.keys().map(|k| (k.clone(), None)).collect();
         let interrupted = number.is_some();
         if let Some(record) = number {
             removal.insert(0, (Bytes::from_static(WRITE), None));
@@ -247,18 +307,16 @@ impl Writes {
                     None => _ = found.remove(key),
                 }
             }
-            grouped(store, changes).into_iter().for_each(|group| self.push(group, None));
+            grouped(batch_max, changes).into_iter().for_each(|group| self.push(group, None));
         }
-        if !removal.is_empty() {
-            self.push(removal, None);
-        }
-        self.joined(found)?;
+        removal.extend(self.joined(found)?);
+        grouped(batch_max, removal).into_iter().for_each(|group| self.push(group, None));
         Ok(interrupted)
     }
 }
 
 /// The pieces of a long write together.
-fn whole(record: &Bytes, pieces: &[(Bytes, Bytes)]) -> Result<Bytes, WriteError> {
+fn whole(record: &Bytes, pieces: &BTreeMap<Bytes, Bytes>) -> Result<Bytes, WriteError> {
     let malformed = || WriteError::Record { record: record.clone() };
     if record.len() != 13 || record[0] != VERSION {
         return Err(malformed());
@@ -267,9 +325,7 @@ fn whole(record: &Bytes, pieces: &[(Bytes, Bytes)]) -> Result<Bytes, WriteError>
     let wanted = u64::from_le_bytes(record[5..].try_into().map_err(|_| malformed())?);
     let mut all = BytesMut::new();
     for n in 0..count {
-        let key = piece_key(n);
-        let piece = pieces.iter().find(|(k, _)| *k == key);
-        all.put_slice(&piece.ok_or(WriteError::Piece { piece: n, pieces: count })?.1);
+        all.put_slice(pieces.get(&piece_key(n)).ok_or(WriteError::Piece { piece: n, pieces: count })?);
     }
     if all.len() as u64 != wanted {
         return Err(WriteError::Bytes { found: all.len() as u64, wanted });
@@ -293,17 +349,17 @@ fn last_of_each(entries: Vec<Change>) -> Vec<Change> {
     changes
 }
 
-fn fits(store: &Store, bytes: usize) -> bool {
-    bytes + BATCH_EXTRA <= store.batch_max()
+fn fits(batch_max: usize, bytes: usize) -> bool {
+    bytes + BATCH_EXTRA <= batch_max
 }
 
 /// Batches that have the effect of the changes, all or none.
-fn batches(store: &Store, changes: Vec<Change>) -> Vec<Vec<Change>> {
-    if fits(store, changes.iter().map(bytes_of).sum()) {
+fn batches(batch_max: usize, changes: Vec<Change>) -> Vec<Vec<Change>> {
+    if fits(batch_max, changes.iter().map(bytes_of).sum()) {
         return vec![changes];
     }
     let all = encode(&changes);
-    let piece = value_max(store.batch_max(), piece_key(0).len());
+    let piece = value_max(batch_max, piece_key(0).len());
     let pieces: Vec<Bytes> = (0..all.len()).step_by(piece).map(|at| all.slice(at..all.len().min(at + piece))).collect();
     let keys: Vec<Bytes> = (0..pieces.len() as u32).map(piece_key).collect();
     let mut record = BytesMut::new();
@@ -312,19 +368,19 @@ fn batches(store: &Store, changes: Vec<Change>) -> Vec<Vec<Change>> {
     record.put_u64_le(all.len() as u64);
     let mut result: Vec<Vec<Change>> = keys.iter().cloned().zip(pieces).map(|(k, p)| vec![(k, Some(p))]).collect();
     result.push(vec![(Bytes::from_static(WRITE), Some(record.freeze()))]);
-    result.extend(grouped(store, changes));
+    result.extend(grouped(batch_max, changes));
     let removal = [Bytes::from_static(WRITE)].into_iter().chain(keys);
-    result.push(removal.map(|k| (k, None)).collect());
+    result.extend(grouped(batch_max, removal.map(|k| (k, None)).collect()));
     result
 }
 
 /// The changes in batches, each of which may be made without the following.
-fn grouped(store: &Store, changes: Vec<Change>) -> Vec<Vec<Change>> {
+fn grouped(batch_max: usize, changes: Vec<Change>) -> Vec<Vec<Change>> {
     let mut groups: Vec<Vec<Change>> = Vec::new();
     let mut bytes = 0;
     for change in changes {
         bytes += bytes_of(&change);
-        match groups.last_mut().filter(|_| fits(store, bytes)) {
+        match groups.last_mut().filter(|_| fits(batch_max, bytes)) {
             Some(group) => group.push(change),
             None => {
                 bytes = bytes_of(&change);
@@ -355,25 +411,88 @@ mod tests {
         }
     }
 
-    #[test]
-    fn long_values_are_kept_in_parts_and_leave_none() {
-        let (mut w, mut kept) = (Writes::default(), BTreeMap::new());
-        let key = Bytes::from_static(b"a");
-        for len in [3, 25, 10, 31, 0, 11] {
-            let value = Some(Bytes::from((0..len).map(|i| i as u8).collect::<Vec<_>>())).filter(|_| len > 0);
-            for (k, v) in last_of_each(w.divided(vec![(key.clone(), value.clone())], |_| 10)) {
-                match v {
-                    Some(v) => _ = kept.insert(k, v),
-                    None => _ = kept.remove(&k),
-                }
+    /// The store's records after batches; each is there whole or not at all.
+    fn made(kept: &mut BTreeMap<Bytes, Bytes>, batches: impl IntoIterator<Item = Batch>) {
+        for (k, v) in batches.into_iter().flat_map(|b| b.changes) {
+            match v {
+                Some(v) => _ = kept.insert(k, v),
+                None => _ = kept.remove(&k),
             }
-            let (mut again, mut found) = (Writes::default(), kept.clone());
-            assert_eq!(again.joined(&mut found), Ok(()));
-            assert_eq!((found.get(&key).cloned(), found.len()), (value.clone(), usize::from(value.is_some())), "{len}");
-            assert_eq!(again.parts, w.parts, "as after a restart");
         }
-        assert_eq!(kept.remove(&part_key(&key, 0)).map(|p| p.len()), Some(10));
-        assert_eq!(Writes::default().joined(&mut kept), Err(WriteError::Part { key, part: 0 }));
+    }
+    const BATCH_MAX: usize = 200;
+
+    /// Random writes, with power cuts between any two batches and again while recovery cleans up.
+    #[test]
+    fn a_power_cut_leaves_all_of_a_write_or_nothing() {
+        let (mut long, mut interrupted) = (0, 0);
+        for seed in 0..200 {
+            let mut rng = rackweave_core::Rng::new(seed);
+            let (mut w, mut kept) = (Writes::default(), BTreeMap::new());
+            let mut model: BTreeMap<Bytes, Bytes> = BTreeMap::new();
+            for tag in 0..40 {
+                let entries: Vec<Change> = (0..rng.between(1, 8))
+                    .map(|_| {
+                        let key = Bytes::from(vec![b'k', rng.below(5) as u8]);
+                        let len = *rng.pick(&[0, 1, 90, 150, 151, 400, 1_000]);
+                        (key, rng.chance(0.7).then(|| vec![rng.below(256) as u8; len].into()))
+                    })
+                    .collect();
+                let mut after = model.clone();
+                for (k, v) in &entries {
+                    match v {
+                        Some(v) => _ = after.insert(k.clone(), v.clone()),
+                        None => _ = after.remove(k),
+                    }
+                }
+                w.begin(BATCH_MAX, StoreWrite { tag, entries });
+                assert!(w.waiting.iter().all(|b| b.bytes + BATCH_EXTRA <= BATCH_MAX), "{:?}", w.waiting);
+                let ends: Vec<_> = w.waiting.iter().map(|b| b.ends).collect();
+                assert!(ends.iter().rev().skip(1).all(Option::is_none) && ends.last() == Some(&Some(tag)));
+                let (batches, cut) = (w.waiting.len(), rng.below(w.waiting.len() as u64 + 1) as usize);
+                made(&mut kept, w.waiting.drain(..cut));
+                while rng.chance(0.3) || cut < batches && w.waiting.iter().any(|b| b.ends.is_some()) {
+                    w = Writes::default();
+                    let mut found = kept.clone();
+                    interrupted += u64::from(w.recover(BATCH_MAX, &mut found).expect("sound records"));
+                    assert!(found == model || found == after, "seed {seed}, write {tag}, cut {cut}: {found:?}");
+                    assert!(cut < batches || found == after, "seed {seed}: a durable write");
+                    (model, after) = (found.clone(), found);
+                    let cut = rng.below(w.waiting.len() as u64 + 1) as usize;
+                    made(&mut kept, w.waiting.drain(..cut));
+                }
+                made(&mut kept, w.waiting.drain(..));
+                model = after;
+                let parts: u32 = w.long.values().map(|l| l.parts).sum();
+                let plain = model.len() - w.long.len();
+                assert_eq!(kept.len(), plain + w.long.len() + parts as usize, "seed {seed}: nothing is left over");
+                long += w.long.len();
+            }
+        }
+        assert!(long > 1_000 && interrupted > 100, "{long} values in parts, {interrupted} writes made again");
+    }
+
+    #[test]
+    fn a_value_in_parts_that_is_damaged_is_refused() {
+        let key = Bytes::from_static(b"k");
+        let (mut w, mut kept) = (Writes::default(), BTreeMap::new());
+        w.begin(BATCH_MAX, StoreWrite { tag: 1, entries: vec![(key.clone(), Some(vec![7; 300].into()))] });
+        made(&mut kept, w.waiting.drain(..));
+        let record = kept[&head_key(0)].clone();
+        assert_eq!(&record[..], b"\x01\x03\0\0\0\x2c\x01\0\0\0\0\0\0k");
+        let recovered = |change: &dyn Fn(&mut BTreeMap<Bytes, Bytes>)| {
+            let mut found = kept.clone();
+            change(&mut found);
+            Writes::default().recover(BATCH_MAX, &mut found).map(|_| found)
+        };
+        assert_eq!(recovered(&|_| ()), Ok([(key.clone(), vec![7; 300].into())].into()));
+        let missing = WriteError::Part { key: key.clone(), part: 1, parts: 3 };
+        assert_eq!(recovered(&|f| _ = f.remove(&part_key(0, 1))), Err(missing));
+        let short = WriteError::PartBytes { key: key.clone(), found: 298, wanted: 300 };
+        assert_eq!(recovered(&|f| _ = f.insert(part_key(0, 2), vec![7; 20].into())), Err(short));
+        assert_eq!(recovered(&|f| _ = f.insert(key.clone(), Bytes::new())), Err(WriteError::Two { key: key.clone() }));
+        let malformed = WriteError::Head { record: record.slice(..9) };
+        assert_eq!(recovered(&|f| _ = f.insert(head_key(0), record.slice(..9))), Err(malformed));
     }
 
     #[test]
@@ -384,7 +503,7 @@ mod tests {
             r.extend(bytes.to_le_bytes());
             Bytes::from(r)
         };
-        let pieces = [(piece_key(0), Bytes::from_static(b"ab")), (piece_key(1), Bytes::from_static(b"c"))];
+        let pieces = [(piece_key(0), Bytes::from_static(b"ab")), (piece_key(1), Bytes::from_static(b"c"))].into();
         assert_eq!(whole(&record(2, 3), &pieces), Ok(Bytes::from_static(b"abc")));
         assert_eq!(whole(&record(3, 3), &pieces), Err(WriteError::Piece { piece: 2, pieces: 3 }));
         assert_eq!(whole(&record(2, 4), &pieces), Err(WriteError::Bytes { found: 3, wanted: 4 }));
