@@ -27,8 +27,12 @@ use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
 use history::{History, Kind, Unlinearizable};
 
 const CLIENTS: u32 = 2;
-/// Several records of the stores, whose blocks are small.
-const LONG_VALUE_MAX: u32 = 240_000;
+/// The longest record of the stores: an eighth of a block.
+const RECORD_MAX: u32 = 128 << 10;
+/// In the log, a put has up to three records.
+const LONG_VALUE_MAX: u32 = 2 * RECORD_MAX + 40_000;
+/// More than what a record has besides its value.
+const RECORD_EXTRA: u32 = 2_400;
 /// Requests of a plan.
 pub const OPS: u64 = 2_000;
 /// Longest time without an answer once nothing fails any more.
@@ -194,9 +198,18 @@ struct Run {
     compactions: u64,
 }
 
+/// Any length, or one near to where a further record begins.
+fn value_len(number: u64, max: u32) -> u32 {
+    let draw = mix64(number);
+    if max < RECORD_MAX || draw >> 62 != 0 {
+        return 16 + (draw % u64::from(max)) as u32;
+    }
+    let records = 1 + (draw >> 32) as u32 % (max / RECORD_MAX);
+    records * RECORD_MAX - draw as u32 % RECORD_EXTRA
+}
 /// Contents of the value with this number: no two are alike.
 fn value(number: u64, max: u32) -> Bytes {
-    let len = 16 + (mix64(number) % u64::from(max)) as usize;
+    let len = value_len(number, max) as usize;
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(len, number as u8 ^ 0x5a);
     bytes.into()

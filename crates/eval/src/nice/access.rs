@@ -8,7 +8,7 @@ use rackweave_core::{Effects, Event, Node, NodeId, Rng, Time};
 use rackweave_kv_replica::hash::partition;
 
 use super::client::Store;
-use super::letter::{Body, Letter, Message, OpId, Put, To};
+use super::envelope::{Body, Envelope, Message, OpId, Put, To};
 use super::net::Carrier;
 use super::params::BITS;
 use super::server::Common;
@@ -30,9 +30,9 @@ impl Requests {
     pub fn new(me: NodeId, common: Rc<Common>, gateway: Option<NodeId>) -> Requests {
         Requests { me, common, gateway, number: 0, held: BTreeMap::new(), done: Vec::new() }
     }
-    fn send(&self, fx: &mut Effects<Letter>, to: To, carrier: Carrier, message: Message) {
+    fn send(&self, fx: &mut Effects<Envelope>, to: To, carrier: Carrier, message: Message) {
         let bytes = message.bytes();
-        fx.send(Letter { from: self.me, to, carrier, bytes, body: Body::Keys(message) });
+        fx.send(Envelope { from: self.me, to, carrier, bytes, body: Body::Keys(message) });
     }
     fn next(&mut self) -> OpId {
         self.number += 1;
@@ -51,7 +51,7 @@ impl Requests {
 }
 
 impl Store for Requests {
-    fn put(&mut self, _: Time, key: Bytes, bytes: u64, fx: &mut Effects<Letter>) -> u64 {
+    fn put(&mut self, _: Time, key: Bytes, bytes: u64, fx: &mut Effects<Envelope>) -> u64 {
         let op = self.next();
         let p = partition(&key, BITS);
         let message = Message::Put(Put { op, key: key.clone(), bytes });
@@ -65,7 +65,7 @@ impl Store for Requests {
         }
         op.number
     }
-    fn get(&mut self, _: Time, key: Bytes, fx: &mut Effects<Letter>) -> u64 {
+    fn get(&mut self, _: Time, key: Bytes, fx: &mut Effects<Envelope>) -> u64 {
         let op = self.next();
         let to = match (self.gateway, self.common.scheme) {
             (Some(gateway), _) => To::Host(gateway),
@@ -75,8 +75,8 @@ impl Store for Requests {
         self.send(fx, to, Carrier::Datagrams, Message::Get { op, key });
         op.number
     }
-    fn handle(&mut self, _: Time, event: Event<Letter>, _: &mut Effects<Letter>) {
-        let Event::Packet(Letter { body: Body::Keys(message), .. }) = event else { return };
+    fn handle(&mut self, _: Time, event: Event<Envelope>, _: &mut Effects<Envelope>) {
+        let Event::Packet(Envelope { body: Body::Keys(message), .. }) = event else { return };
         match (message, self.common.scheme) {
             (Message::Stored(op), Scheme::Nice { any: Some(any) }) => {
                 let held = self.held.entry(op.number).or_default();
@@ -119,15 +119,15 @@ impl Gateway {
     }
 }
 
-impl Node<Letter> for Gateway {
-    fn handle(&mut self, _: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
-        let Event::Packet(Letter { body: Body::Keys(message), carrier, bytes, .. }) = event else { return };
+impl Node<Envelope> for Gateway {
+    fn handle(&mut self, _: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
+        let Event::Packet(Envelope { body: Body::Keys(message), carrier, bytes, .. }) = event else { return };
         let to = match &message {
             Message::Put(put) => self.choose(&put.key, true),
             Message::Get { key, .. } => self.choose(key, false),
             _ => return,
         };
-        fx.send(Letter { from: self.me, to: To::Host(to), carrier, bytes, body: Body::Keys(message) });
+        fx.send(Envelope { from: self.me, to: To::Host(to), carrier, bytes, body: Body::Keys(message) });
     }
 }
 
@@ -143,18 +143,18 @@ impl Proxy {
     pub fn new(me: NodeId, common: Rc<Common>) -> Proxy {
         Proxy { me, common, puts: BTreeMap::new() }
     }
-    fn send(&self, fx: &mut Effects<Letter>, to: NodeId, carrier: Carrier, message: Message) {
+    fn send(&self, fx: &mut Effects<Envelope>, to: NodeId, carrier: Carrier, message: Message) {
         let bytes = message.bytes();
-        fx.send(Letter { from: self.me, to: To::Host(to), carrier, bytes, body: Body::Keys(message) });
+        fx.send(Envelope { from: self.me, to: To::Host(to), carrier, bytes, body: Body::Keys(message) });
     }
     fn replicas(&self, key: &Bytes) -> Vec<NodeId> {
         self.common.switch.borrow().replicas(partition(key, BITS)).to_vec()
     }
 }
 
-impl Node<Letter> for Proxy {
-    fn handle(&mut self, _: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
-        let Event::Packet(Letter { body: Body::Keys(message), .. }) = event else { return };
+impl Node<Envelope> for Proxy {
+    fn handle(&mut self, _: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
+        let Event::Packet(Envelope { body: Body::Keys(message), .. }) = event else { return };
         match message {
             Message::Put(put) => {
                 let replicas = self.replicas(&put.key);

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rackweave_core::{Effects, Event, Node, Rng, Span, Time};
 
-use super::letter::Letter;
+use super::envelope::Envelope;
 
 /// A client's side of a scheme.
 pub trait Store {
     /// Begins a put and returns its number.
-    fn put(&mut self, now: Time, key: Bytes, bytes: u64, fx: &mut Effects<Letter>) -> u64;
-    fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Letter>) -> u64;
-    fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>);
+    fn put(&mut self, now: Time, key: Bytes, bytes: u64, fx: &mut Effects<Envelope>) -> u64;
+    fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Envelope>) -> u64;
+    fn handle(&mut self, now: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>);
     /// Numbers of the requests that have ended.
     fn done(&mut self) -> Vec<u64>;
 }
@@ -79,7 +79,7 @@ impl Client {
         let (thinking, under_way, done) = (Vec::new(), BTreeMap::new(), Vec::new());
         Client { store, rng, load: None, thinking, store_at: Time::MAX, under_way, done }
     }
-    pub fn begin(&mut self, now: Time, load: Load, fx: &mut Effects<Letter>) {
+    pub fn begin(&mut self, now: Time, load: Load, fx: &mut Effects<Envelope>) {
         let threads = load.threads;
         self.load = Some(load);
         (0..threads).for_each(|_| self.think(now));
@@ -97,7 +97,7 @@ impl Client {
         self.thinking.push(now + Span(span as u64));
     }
     /// Threads that are due send their requests.
-    fn go_on(&mut self, now: Time, fx: &mut Effects<Letter>) {
+    fn go_on(&mut self, now: Time, fx: &mut Effects<Envelope>) {
         let due = self.thinking.iter().filter(|at| **at <= now).count();
         self.thinking.retain(|at| *at > now);
         for _ in 0..due {
@@ -120,8 +120,8 @@ impl Client {
     }
 }
 
-impl Node<Letter> for Client {
-    fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
+impl Node<Envelope> for Client {
+    fn handle(&mut self, now: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
         let for_store = !matches!(event, Event::Timer) || self.store_at <= now;
         if for_store {
             if matches!(event, Event::Timer) {

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{Effects, Event, Node, NodeId, Span, Time};
 
-use super::letter::{Letter, To};
+use super::envelope::{Envelope, To};
 use super::net::{BARE_BYTES, Carried, Carrier, Frame, up};
 
 /// Costs that are the same for all schemes.
@@ -26,15 +26,15 @@ pub struct HostConfig {
 }
 
 /// A process on a host.
-pub trait Process: Node<Letter> + Any {}
-impl<N: Node<Letter> + Any> Process for N {}
+pub trait Process: Node<Envelope> + Any {}
+impl<N: Node<Envelope> + Any> Process for N {}
 
 #[derive(Debug)]
 enum Due {
     /// The core has received it.
-    Received(Rc<Letter>),
+    Received(Rc<Envelope>),
     /// The core has sent it.
-    Sent(Rc<Letter>),
+    Sent(Rc<Envelope>),
     Stored(StoreWrite),
     Timer,
 }
@@ -51,12 +51,12 @@ pub struct Host {
     /// The process's timer.
     timer: u64,
     /// Messages that wait for a connection.
-    opening: BTreeMap<u64, Rc<Letter>>,
+    opening: BTreeMap<u64, Rc<Envelope>>,
     /// Frames of each message, not acknowledged yet.
     unacked: BTreeMap<u64, u64>,
     /// What is durable, if it is kept for a restart.
     saved: Option<BTreeMap<Bytes, Bytes>>,
-    fx: Effects<Letter>,
+    fx: Effects<Envelope>,
 }
 
 impl Host {
@@ -100,7 +100,7 @@ impl Host {
         &mut self,
         now: Time,
         fx: &mut Effects<Frame>,
-        what: impl FnOnce(&mut P, &mut Effects<Letter>) -> R,
+        what: impl FnOnce(&mut P, &mut Effects<Envelope>) -> R,
     ) -> Option<R> {
         let process = (&mut *self.process as &mut dyn Any).downcast_mut::<P>()?;
         let result = what(process, &mut self.fx);
@@ -125,9 +125,9 @@ impl Host {
     }
     /// Carries out the process's effects.
     fn pass(&mut self, now: Time, fx: &mut Effects<Frame>) {
-        for letter in std::mem::take(&mut self.fx.packets) {
-            let at = self.work(now, self.cost(letter.carrier));
-            self.at(at, Due::Sent(Rc::new(letter)));
+        for envelope in std::mem::take(&mut self.fx.packets) {
+            let at = self.work(now, self.cost(envelope.carrier));
+            self.at(at, Due::Sent(Rc::new(envelope)));
         }
         for write in std::mem::take(&mut self.fx.stores) {
             let bytes: usize = write.entries.iter().map(|(k, v)| k.len() + v.as_ref().map_or(0, Bytes::len)).sum();
@@ -152,41 +152,41 @@ impl Host {
         fx.wake_at(self.due.peek().map_or(Time::MAX, |Reverse((at, _))| *at));
     }
 
-    fn frame(&self, letter: Rc<Letter>, id: u64, what: Carried, dest: Option<NodeId>) -> Frame {
-        Frame { letter, id, what, from: self.me, dest, next: up(self.me), bytes: BARE_BYTES, takes: Span::ZERO }
+    fn frame(&self, envelope: Rc<Envelope>, id: u64, what: Carried, dest: Option<NodeId>) -> Frame {
+        Frame { envelope, id, what, from: self.me, dest, next: up(self.me), bytes: BARE_BYTES, takes: Span::ZERO }
     }
-    fn send(&mut self, letter: Rc<Letter>, fx: &mut Effects<Frame>) {
+    fn send(&mut self, envelope: Rc<Envelope>, fx: &mut Effects<Frame>) {
         let id = u64::from(self.me.0) << 40 | self.next;
         self.next += 1;
-        let what = match (letter.carrier, &letter.to) {
+        let what = match (envelope.carrier, &envelope.to) {
             (Carrier::NewTcp, To::Host(_)) => {
-                self.opening.insert(id, letter.clone());
+                self.opening.insert(id, envelope.clone());
                 Carried::Open
             }
             _ => Carried::Whole,
         };
-        fx.send(self.frame(letter, id, what, None));
+        fx.send(self.frame(envelope, id, what, None));
     }
     fn receive(&mut self, now: Time, f: Frame, fx: &mut Effects<Frame>) {
-        let Frame { letter, id, from, .. } = f;
+        let Frame { envelope, id, from, .. } = f;
         match f.what {
-            Carried::Open => fx.send(self.frame(letter, id, Carried::Accept, Some(from))),
+            Carried::Open => fx.send(self.frame(envelope, id, Carried::Accept, Some(from))),
             Carried::Accept => {
-                if let Some(letter) = self.opening.remove(&id) {
-                    fx.send(self.frame(letter, id, Carried::Whole, None));
+                if let Some(envelope) = self.opening.remove(&id) {
+                    fx.send(self.frame(envelope, id, Carried::Whole, None));
                 }
             }
             Carried::Chunk { last } => {
                 let unacked = self.unacked.entry(id).or_default();
                 *unacked += 1;
-                if last || *unacked == letter.carrier.ack_every() {
+                if last || *unacked == envelope.carrier.ack_every() {
                     *unacked = 0;
-                    fx.send(self.frame(letter.clone(), id, Carried::Ack, Some(from)));
+                    fx.send(self.frame(envelope.clone(), id, Carried::Ack, Some(from)));
                 }
                 if last {
                     self.unacked.remove(&id);
-                    let at = self.work(now, self.cost(letter.carrier));
-                    self.at(at, Due::Received(letter));
+                    let at = self.work(now, self.cost(envelope.carrier));
+                    self.at(at, Due::Received(envelope));
                 }
             }
             Carried::Ack | Carried::Whole => {}
@@ -198,9 +198,9 @@ impl Host {
         {
             self.due.pop();
             let event = match self.what.remove(&seq) {
-                Some(Due::Received(letter)) => Event::Packet(Rc::unwrap_or_clone(letter)),
-                Some(Due::Sent(letter)) => {
-                    self.send(letter, fx);
+                Some(Due::Received(envelope)) => Event::Packet(Rc::unwrap_or_clone(envelope)),
+                Some(Due::Sent(envelope)) => {
+                    self.send(envelope, fx);
                     continue;
                 }
                 Some(Due::Stored(write)) => {

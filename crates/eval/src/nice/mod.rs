@@ -1,15 +1,15 @@
 //! NICE's cluster (NICE §6) in virtual time: its baselines "NOOB", NICE as published, and the nodes of Rackweave.
 //!
 //! All schemes have the same hosts, links, drives, clients, placement and costs; only processes and their messages differ. The
-//! parameters are in [`params`], with their sources. Reading order: [`letter`] (messages), [`net`] (frames, links, rings),
+//! parameters are in [`params`], with their sources. Reading order: [`envelope`] (messages), [`net`] (frames, links, rings),
 //! [`host`] (core, drive), [`server`] (baselines and NICE), [`access`] (gateways and clients of those), [`ours`] (the nodes of
 //! `rackweave-kv-replica`), [`client`] (the load), [`cluster`] (all of it).
 
 pub mod access;
 pub mod client;
 pub mod cluster;
+pub mod envelope;
 pub mod host;
-pub mod letter;
 pub mod net;
 pub mod ours;
 pub mod params;

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span};
 use rackweave_kv_replica::types::Partition;
 
-use super::letter::{Letter, To};
+use super::envelope::{Envelope, To};
 
 /// Preamble, Ethernet header and checksum, gap; IP header.
 const AROUND_BYTES: u64 = 38 + 20;
@@ -87,7 +87,7 @@ pub enum Carried {
 
 #[derive(Clone, Debug)]
 pub struct Frame {
-    pub letter: Rc<Letter>,
+    pub envelope: Rc<Envelope>,
     /// Identity of the message.
     pub id: u64,
     pub what: Carried,
@@ -222,7 +222,7 @@ impl Link {
         if let Some(host) = frame.dest {
             return fx.send(to(host));
         }
-        match &frame.letter.to {
+        match &frame.envelope.to {
             To::Host(host) => fx.send(to(*host)),
             To::Group(members) => members.iter().for_each(|m| fx.send(to(*m))),
             To::Puts(p) => switch.borrow().replicas(*p).iter().for_each(|m| fx.send(to(*m))),
@@ -236,7 +236,7 @@ impl Link {
 
 /// The frames of a message.
 fn cut(whole: &Frame) -> VecDeque<Frame> {
-    let (carrier, bytes) = (whole.letter.carrier, whole.letter.bytes);
+    let (carrier, bytes) = (whole.envelope.carrier, whole.envelope.bytes);
     let (chunks, chunk) = (carrier.chunks(bytes), carrier.chunk());
     let frame = |i: u64| Frame {
         what: Carried::Chunk { last: i + 1 == chunks },

@@ -10,7 +10,7 @@ use rackweave_kv_replica::types::{Change, Condition, Expires, Item};
 use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
 
 use super::client::Store;
-use super::letter::{Body, Letter, To};
+use super::envelope::{Body, Envelope, To};
 use super::net::Carrier;
 use super::params::{BITS, POINTS};
 
@@ -26,9 +26,9 @@ pub fn config() -> Config {
 }
 
 /// The event for a node of the store; `None` if it is not for one.
-fn received(event: Event<Letter>) -> Option<Event<rackweave_kv_replica::msg::Packet>> {
+fn received(event: Event<Envelope>) -> Option<Event<rackweave_kv_replica::msg::Packet>> {
     Some(match event {
-        Event::Packet(Letter { body: Body::Rackweave(p), .. }) => Event::Packet(p),
+        Event::Packet(Envelope { body: Body::Rackweave(p), .. }) => Event::Packet(p),
         Event::Packet(_) => return None,
         Event::Timer => Event::Timer,
         Event::Stored { tag } => Event::Stored { tag },
@@ -41,7 +41,7 @@ fn received(event: Event<Letter>) -> Option<Event<rackweave_kv_replica::msg::Pac
 type Groups = BTreeMap<NodeId, Rc<[NodeId]>>;
 
 /// The store's effects become its host's.
-fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Letter>) {
+fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Envelope>) {
     for p in from.packets.drain(..) {
         let to = match (&p.body, groups.get(&p.to)) {
             (KeyMessage::NewView(view), _) if p.to.is_ring() => {
@@ -52,7 +52,7 @@ fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Letter>) {
             (_, None) => To::Host(p.to),
         };
         let bytes = u64::from(p.bytes());
-        fx.send(Letter { from: p.from, to, carrier: Carrier::Rackweave, bytes, body: Body::Rackweave(p) });
+        fx.send(Envelope { from: p.from, to, carrier: Carrier::Rackweave, bytes, body: Body::Rackweave(p) });
     }
     fx.take_rest(from);
     if let Some(at) = from.take_wake() {
@@ -74,8 +74,8 @@ impl<N: Node<rackweave_kv_replica::msg::Packet>> Party<N> {
     }
 }
 
-impl<N: Node<rackweave_kv_replica::msg::Packet>> Node<Letter> for Party<N> {
-    fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
+impl<N: Node<rackweave_kv_replica::msg::Packet>> Node<Envelope> for Party<N> {
+    fn handle(&mut self, now: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
         let Some(event) = received(event) else { return };
         self.node.handle(now, event, &mut self.fx);
         pass(&mut self.fx, &mut self.groups, fx);
@@ -101,19 +101,19 @@ impl Ring {
 }
 
 impl Store for Ring {
-    fn put(&mut self, now: Time, key: Bytes, bytes: u64, fx: &mut Effects<Letter>) -> u64 {
+    fn put(&mut self, now: Time, key: Bytes, bytes: u64, fx: &mut Effects<Envelope>) -> u64 {
         let change = Change::Set { value: self.zeros.slice(..bytes as usize), expires: Expires::Never };
         let item = Item { key, condition: Condition::Always, change: Some(change) };
         let number = self.client.put(now, &mut self.fx, vec![item], self.any).expect("a client has few puts under way");
         pass(&mut self.fx, &mut self.groups, fx);
         number
     }
-    fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Letter>) -> u64 {
+    fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Envelope>) -> u64 {
         let number = self.client.get(now, &mut self.fx, key, u32::MAX).expect("a short key");
         pass(&mut self.fx, &mut self.groups, fx);
         number
     }
-    fn handle(&mut self, now: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
+    fn handle(&mut self, now: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
         let Some(event) = received(event) else { return };
         self.client.handle(now, event, &mut self.fx);
         pass(&mut self.fx, &mut self.groups, fx);

@@ -11,7 +11,7 @@ use rackweave_core::node::StoreWrite;
 use rackweave_core::{Effects, Event, Node, NodeId, Time};
 use rackweave_kv_replica::hash::partition;
 
-use super::letter::{Body, Letter, Message, OpId, Put, To};
+use super::envelope::{Body, Envelope, Message, OpId, Put, To};
 use super::net::{Carrier, SharedSwitch};
 use super::params::BITS;
 use super::{Replication, Scheme};
@@ -115,21 +115,21 @@ impl Server {
     fn commits(&self) -> bool {
         matches!(self.replication(), None | Some(Replication::TwoPhase))
     }
-    fn send(&self, fx: &mut Effects<Letter>, to: To, carrier: Carrier, message: Message) {
+    fn send(&self, fx: &mut Effects<Envelope>, to: To, carrier: Carrier, message: Message) {
         let bytes = message.bytes();
-        fx.send(Letter { from: self.me, to, carrier, bytes, body: Body::Keys(message) });
+        fx.send(Envelope { from: self.me, to, carrier, bytes, body: Body::Keys(message) });
     }
-    fn tell(&self, fx: &mut Effects<Letter>, to: NodeId, message: Message) {
+    fn tell(&self, fx: &mut Effects<Envelope>, to: NodeId, message: Message) {
         self.send(fx, To::Host(to), Carrier::Tcp, message);
     }
-    fn force(&mut self, fx: &mut Effects<Letter>, bytes: u64, then: Forced) {
+    fn force(&mut self, fx: &mut Effects<Envelope>, bytes: u64, then: Forced) {
         self.next += 1;
         self.forcing.insert(self.next, then);
         let entries = vec![(Bytes::new(), Some(self.common.zeros.slice(..bytes as usize)))];
         fx.store(StoreWrite { tag: self.next, entries });
     }
 
-    fn on_put(&mut self, put: Put, fx: &mut Effects<Letter>) {
+    fn on_put(&mut self, put: Put, fx: &mut Effects<Envelope>) {
         let replicas = self.replicas(&put.key);
         if matches!(self.common.scheme, Scheme::Nice { .. }) {
             return self.on_multicast(put, replicas[0], fx);
@@ -144,7 +144,7 @@ impl Server {
         self.begin(put, fx);
     }
     /// The coordinator copies a put to the other replicas.
-    fn begin(&mut self, put: Put, fx: &mut Effects<Letter>) {
+    fn begin(&mut self, put: Put, fx: &mut Effects<Envelope>) {
         self.locks.entry(put.key.clone()).or_default().held += 1;
         let op = put.op;
         for to in self.replicas(&put.key).into_iter().filter(|r| *r != self.me) {
@@ -154,7 +154,7 @@ impl Server {
         self.ops.insert(op, Coordinated { put: Some(put), ..Coordinated::default() });
     }
     /// NICE: every replica has it from the client.
-    fn on_multicast(&mut self, put: Put, primary: NodeId, fx: &mut Effects<Letter>) {
+    fn on_multicast(&mut self, put: Put, primary: NodeId, fx: &mut Effects<Envelope>) {
         self.locks.entry(put.key.clone()).or_default().held += 1;
         let op = put.op;
         if primary == self.me {
@@ -166,7 +166,7 @@ impl Server {
             self.copies.insert(op, put);
         }
     }
-    fn on_copy(&mut self, put: Put, from: NodeId, fx: &mut Effects<Letter>) {
+    fn on_copy(&mut self, put: Put, from: NodeId, fx: &mut Effects<Envelope>) {
         if self.commits() {
             self.locks.entry(put.key.clone()).or_default().held += 1;
         }
@@ -178,7 +178,7 @@ impl Server {
         let value = self.values.entry(put.key.clone()).or_default();
         *value = (value.0 + 1, put.bytes);
     }
-    fn on_forced(&mut self, forced: Forced, fx: &mut Effects<Letter>) {
+    fn on_forced(&mut self, forced: Forced, fx: &mut Effects<Envelope>) {
         match forced {
             Forced::Value(op) => {
                 if let Some(f) = self.ops.get_mut(&op) {
@@ -212,13 +212,13 @@ impl Server {
         }
     }
     /// NICE any-k: the client counts the replicas that have forced it.
-    fn held(&self, op: OpId, fx: &mut Effects<Letter>) {
+    fn held(&self, op: OpId, fx: &mut Effects<Envelope>) {
         if matches!(self.common.scheme, Scheme::Nice { any: Some(_) }) {
             self.tell(fx, op.client, Message::Stored(op));
         }
     }
     /// Takes a coordinated put as far as it can go.
-    fn advance(&mut self, op: OpId, fx: &mut Effects<Letter>) {
+    fn advance(&mut self, op: OpId, fx: &mut Effects<Envelope>) {
         let Some(f) = self.ops.get(&op) else { return };
         let Some(put) = f.put.clone() else { return };
         let others: Vec<NodeId> = self.replicas(&put.key).into_iter().filter(|r| *r != self.me).collect();
@@ -253,7 +253,7 @@ impl Server {
             self.ops.remove(&op);
         }
     }
-    fn unlock(&mut self, key: &Bytes, fx: &mut Effects<Letter>) {
+    fn unlock(&mut self, key: &Bytes, fx: &mut Effects<Envelope>) {
         let Some(lock) = self.locks.get_mut(key) else { return };
         lock.held -= 1;
         if lock.held > 0 {
@@ -268,7 +268,7 @@ impl Server {
         }
     }
 
-    fn on_get(&mut self, get: Get, fx: &mut Effects<Letter>) {
+    fn on_get(&mut self, get: Get, fx: &mut Effects<Envelope>) {
         let replicas = self.replicas(&get.key);
         if !replicas.contains(&self.me) || !self.all_answer() && replicas[0] != self.me {
             let to = if self.all_answer() { replicas[get.op.number as usize % replicas.len()] } else { replicas[0] };
@@ -289,11 +289,11 @@ impl Server {
             None => self.answer(get, fx),
         }
     }
-    fn answer(&self, get: Get, fx: &mut Effects<Letter>) {
+    fn answer(&self, get: Get, fx: &mut Effects<Envelope>) {
         let bytes = self.values.get(&get.key).map_or(0, |v| v.1);
         self.tell(fx, get.reply_to, Message::Value { op: get.op, bytes });
     }
-    fn on_version(&mut self, op: OpId, version: u64, from: NodeId, fx: &mut Effects<Letter>) {
+    fn on_version(&mut self, op: OpId, version: u64, from: NodeId, fx: &mut Effects<Envelope>) {
         let Some(r) = self.reads.get_mut(&op) else { return };
         r.answers += 1;
         if version > r.newest.0 {
@@ -310,7 +310,7 @@ impl Server {
             self.tell(fx, newest.1, Message::Fetch { op: get.op, key: get.key });
         }
     }
-    fn on_message(&mut self, from: NodeId, message: Message, fx: &mut Effects<Letter>) {
+    fn on_message(&mut self, from: NodeId, message: Message, fx: &mut Effects<Envelope>) {
         match message {
             Message::Put(put) => self.on_put(put, fx),
             Message::Copy(put) => self.on_copy(put, from, fx),
@@ -340,10 +340,10 @@ impl Server {
     }
 }
 
-impl Node<Letter> for Server {
-    fn handle(&mut self, _: Time, event: Event<Letter>, fx: &mut Effects<Letter>) {
+impl Node<Envelope> for Server {
+    fn handle(&mut self, _: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
         match event {
-            Event::Packet(Letter { from, body: Body::Keys(message), .. }) => self.on_message(from, message, fx),
+            Event::Packet(Envelope { from, body: Body::Keys(message), .. }) => self.on_message(from, message, fx),
             Event::Stored { tag } => {
                 if let Some(forced) = self.forcing.remove(&tag) {
                     self.on_forced(forced, fx);

@@ -83,7 +83,7 @@ pub enum Body {
 }
 
 #[derive(Clone, Debug)]
-pub struct Letter {
+pub struct Envelope {
     pub from: NodeId,
     pub to: To,
     pub carrier: Carrier,
