@@ -10,7 +10,6 @@ use crate::msg::{Body, Chunk, Entry, FillPoint};
 use crate::record;
 use crate::replica::{Ctx, Forced, Replica};
 use crate::room::{AGAIN, client_bytes, version_bytes};
-use crate::takeover::NEVER;
 use crate::trace::FILLED;
 use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Role, Version, page};
 
@@ -96,7 +95,8 @@ impl Replica {
         let more =
             last.clone().filter(|l| self.keys.range((Bound::Excluded(l.clone()), Bound::Unbounded)).next().is_some());
         let next = more.map_or(FillPoint::Clients { after: None }, |last| FillPoint::Keys { after: Some(last) });
-        Chunk { at: FillPoint::Keys { after }, entries, clients: Vec::new(), next: Some(next) }
+        let at = FillPoint::Keys { after };
+        Chunk { at, entries, clients: Vec::new(), next: Some(next), swept: self.swept }
     }
 
     /// Finished puts, without those that the other member will apply itself.
@@ -108,7 +108,8 @@ impl Replica {
         let clients: Vec<FinishedPuts> = puts.collect();
         let last = clients.last().map(|c| c.client).filter(|_| states.next().is_some());
         let next = last.map(|last| FillPoint::Clients { after: Some(last) });
-        Chunk { at: FillPoint::Clients { after }, entries: Vec::new(), clients, next }
+        let at = FillPoint::Clients { after };
+        Chunk { at, entries: Vec::new(), clients, next, swept: self.swept }
     }
 
     pub fn on_chunk(&mut self, ctx: &mut Ctx, from: NodeId, chunk: Chunk) {
@@ -130,12 +131,12 @@ impl Replica {
             return self.chunk_without_room(ctx);
         }
         ctx.space.unforced += bytes;
+        let mut entries = self.remove_swept(ctx, from, &chunk);
         let last = chunk.next.is_none();
         let fill = self.fill.as_mut().expect("it fills");
         fill.at = chunk.next.unwrap_or(BEGINNING);
         fill.ending = last;
         fill.ask_at = ctx.now;
-        let mut entries = Vec::new();
         for Entry { key, version, incomplete, .. } in chunk.entries {
             let Some(v) = version.filter(|v| self.keys.get(&key).is_none_or(|mine| mine.at < v.at)) else { continue };
             entries.push((record::value_key(self.p, &key), Some(record::version(&v))));
@@ -201,24 +202,6 @@ impl Replica {
         if self.role(ctx.me) == Some(Role::Handoff) && !self.leads(ctx.me) {
             self.join_without_room(ctx);
         }
-    }
-
-    /// A key of the chunk's range whose committed version here, of an earlier epoch, the primary does not have.
-    fn newer_than(&self, chunk: &Chunk) -> Option<Bytes> {
-        let epoch = self.epoch();
-        let FillPoint::Keys { after } = &chunk.at else { return None };
-        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let to = match &chunk.next {
-            Some(FillPoint::Keys { after: Some(last) }) => Bound::Included(last.clone()),
-            _ => Bound::Unbounded,
-        };
-        let mine = self.keys.range((from, to)).filter(|(_, v)| v.at.epoch < epoch);
-        mine.filter(|(key, v)| {
-            let at = chunk.entries.binary_search_by(|e| e.key.cmp(key)).map_or(NEVER, |i| chunk.entries[i].at);
-            v.at > at
-        })
-        .map(|(k, _)| k.clone())
-        .next()
     }
 
     pub fn forced_chunk(&mut self, ctx: &mut Ctx, epoch: Epoch, last: bool) {

@@ -102,7 +102,7 @@ impl Replica {
         let Some(lead) = self.lead.as_ref().filter(|l| l.phase == Phase::Active) else { return };
         let of_key = lead.puts.values().filter(|f| f.put.keys().any(|k| *k == key));
         let pending = |f: &InFlight| f.decision.and_then(|d| d.at()) == Some(at) || lead.taken_over.contains(&f.put.id);
-        let current = self.keys.get(&key).is_some_and(|v| v.at == at);
+        let current = self.keys.get(&key).map_or(at <= self.swept, |v| v.at == at);
         if current && !of_key.into_iter().any(pending) {
             self.send(ctx, from, Body::Complete { keys: vec![key], at });
         }

@@ -423,6 +423,7 @@ impl Replica {
     pub fn tick_lead(&mut self, ctx: &mut Ctx) {
         self.tick_takeover(ctx);
         self.expire_due(ctx);
+        self.sweep_due(ctx);
         let others = self.others(ctx.me);
         let Some(lead) = self.active() else { return };
         let mut messages = Vec::new();

@@ -38,6 +38,7 @@ pub mod record;
 mod replica;
 pub mod ring_client;
 mod room;
+mod sweep;
 mod takeover;
 pub mod trace;
 mod turns;

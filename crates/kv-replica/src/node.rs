@@ -101,6 +101,7 @@ impl KvNode {
                 }
                 Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
                 Record::Mark(p, key, at) => node.replica(p).found_mark(key, at),
+                Record::Swept(p, upto) => node.replica(p).swept = upto,
             }
         }
         node.space.owed = node.replicas.values().map(Replica::owed).sum();
@@ -298,6 +299,7 @@ impl KvNode {
                     self.ask_to_drop(r, fx);
                 }
             }
+            Forced::Swept => {}
         }
     }
 

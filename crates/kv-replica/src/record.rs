@@ -12,6 +12,7 @@
 //! | `c` partition u32, client u32 | version u8, a client's finished puts: incarnation u64, floor u64, u32 × [sequence u64,
 //! u8 (0 applied, 1 condition failed, 2 aborted), last aborted attempt u32 or 0, epoch of the decision u32] |
 //! | `m` partition u32, key | version u8, epoch u32, counter u64: some member may not have applied this version of the key |
+//! | `t` partition u32 | version u8, epoch u32, counter u64: tombstones up to this time were removed |
 //!
 //! An *origin* is epoch u32, counter u64, ms u64. A decision is one atomic write: it changes `k`, `m` and `c` and removes `l`. A power cut loses it whole, and then the
 //! undecided put is still there.
@@ -46,6 +47,7 @@ pub enum Record {
     Key(Partition, Bytes, Version),
     Client(Partition, NodeId, ClientState),
     Mark(Partition, Bytes, Timestamp),
+    Swept(Partition, Timestamp),
 }
 
 impl Record {
@@ -56,6 +58,7 @@ impl Record {
             Record::Key(p, key, v) => (value_key(*p, key), version(v)),
             Record::Client(p, n, c) => (client_key(*p, *n), client(c)),
             Record::Mark(p, key, at) => (mark_key(*p, key), mark(*at)),
+            Record::Swept(p, upto) => (swept_key(*p), mark(*upto)),
         }
     }
 }
@@ -117,6 +120,10 @@ pub fn client_key(p: Partition, client: NodeId) -> Bytes {
 
 pub fn mark_key(p: Partition, k: &[u8]) -> Bytes {
     key(b'm', p, k)
+}
+
+pub fn swept_key(p: Partition) -> Bytes {
+    key(b't', p, &[])
 }
 
 pub fn undecided(u: &Undecided) -> Bytes {
@@ -249,7 +256,7 @@ fn read_client(r: &mut Reader) -> Option<ClientState> {
 /// # Errors
 /// It is no record of this version.
 pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
-    read_as(key, value, b"lkcm", contents)
+    read_as(key, value, b"lkcmt", contents)
 }
 
 /// Reads a record of one of these kinds: its version, then what `contents` makes of the kind, the key and the value.
@@ -287,6 +294,7 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
             Record::Key(p, name, Version { at, origin, by, value, expires: r.option(Reader::u64)? })
         }
         b'm' => Record::Mark(p, Bytes::copy_from_slice(std::mem::take(&mut k.rest)), r.timestamp()?),
+        b't' => Record::Swept(p, r.timestamp()?),
         _ => Record::Client(p, NodeId(k.big32()?), read_client(r)?),
     })
 }
@@ -326,6 +334,7 @@ mod tests {
             (mark_key(p, b"k"), mark(at), Record::Mark(p, Bytes::from_static(b"k"), at)),
             (value_key(p, b"k"), version(&v), Record::Key(p, Bytes::from_static(b"k"), v)),
             (client_key(p, NodeId(7)), client(&c), Record::Client(p, NodeId(7), c)),
+            (swept_key(p), mark(at), Record::Swept(p, at)),
         ]
     }
 
@@ -355,7 +364,9 @@ mod tests {
                 "0102000000000000002b01000000000000020000002b010000000000000100000000040000002c01000000000000020100\
                  000004000000",
             ),
+            ("7400000005", "01040000000800000000000000"),
         ];
+        assert_eq!(samples().len(), golden.len());
         for ((k, v, record), (key, value)) in samples().iter().zip(golden) {
             assert_eq!((hex(k).as_str(), hex(v)), (key, value.replace(' ', "")));
             assert_eq!(read(k, v).as_ref(), Ok(record));

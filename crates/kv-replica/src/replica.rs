@@ -29,6 +29,7 @@ pub(crate) enum Forced {
     Adopted { p: Partition, epoch: Epoch, bytes: u64 },
     Chunk { p: Partition, epoch: Epoch, last: bool, bytes: u64 },
     Dropped { p: Partition },
+    Swept,
 }
 
 /// The node around a replica, while it handles an event.
@@ -149,6 +150,10 @@ pub(crate) struct Replica {
     pub stopped: Option<Bytes>,
     /// Records that no node needs are being removed.
     pub dropping: bool,
+    /// Tombstones up to this time were removed, here or where this member fetched ([`crate::sweep`]).
+    pub swept: Timestamp,
+    /// When a primary sweeps next.
+    pub sweep_at: Time,
 }
 
 impl Replica {
@@ -172,6 +177,8 @@ impl Replica {
             assembled: false,
             stopped: None,
             dropping: false,
+            swept: Timestamp::default(),
+            sweep_at: Time::ZERO,
         }
     }
     /// A put found in the log at boot.
@@ -291,6 +298,7 @@ impl Replica {
                 self.send(ctx, from, Body::Evidence { from: first, known });
             }
             Body::Complete { keys, at } => self.on_complete(ctx, &keys, at),
+            Body::Sweep { upto } if Some(from) == self.primary() => _ = self.sweep(ctx, upto),
             Body::AskComplete { key, at } => self.on_ask_complete(ctx, from, key, at),
             Body::Pull { wants, at } => self.on_pull(ctx, from, &wants, at),
             Body::Chunk(chunk) => self.on_chunk(ctx, from, *chunk),
@@ -462,7 +470,7 @@ impl Replica {
         let Commit { at, verdict, origin } = commit;
         let id = put.id;
         let newest = |s: &Replica, key: &Bytes| {
-            s.keys.get(key).is_none_or(|v| v.at < at) || mutant!("kv-replica.order.applies-older")
+            s.newest(key) < at || mutant!("kv-replica.order.applies-older")
         };
         let recorded = || self.admission(id, attempt) != Admission::Fresh;
         let writes = verdict == Verdict::Applied && put.changed().next().is_some();
@@ -562,8 +570,10 @@ impl Replica {
         if leads_on || logged || self.fill.is_some() {
             return now + tick;
         }
-        let expiry = self.lead.as_ref().and_then(|l| l.deadlines.first());
-        expiry.map_or(Time::MAX, |(at, _)| now + Span::from_millis(at.saturating_sub(ms)).max(tick))
+        let Some(lead) = &self.lead else { return Time::MAX };
+        let expiry = lead.deadlines.first().map(|(at, _)| now + Span::from_millis(at.saturating_sub(ms)).max(tick));
+        let sweep = self.keys.has_tombstones().then(|| self.sweep_at.max(now + tick));
+        expiry.into_iter().chain(sweep).min().unwrap_or(Time::MAX)
     }
 
     pub fn tick(&mut self, ctx: &mut Ctx) {

@@ -202,6 +202,10 @@ impl Replica {
         self.clients.retain(|n, _| !clients.contains(n));
         entries.extend(keys.iter().map(|key| (record::value_key(p, key), None)));
         keys.iter().for_each(|key| self.keys.remove(key));
+        if !self.is_surplus() {
+            self.swept = Timestamp::default();
+            entries.push((record::swept_key(p), None));
+        }
         self.trace(ctx, DROPPED, entries.len() as u64);
         self.dropping = true;
         ctx.journal.force(ctx.fx, entries, Forced::Dropped { p });

@@ -406,7 +406,8 @@ impl Replica {
             }
             Finished::Committed(Verdict::Applied) => {
                 let newest = |c: &Commit| {
-                    put.changed().all(|key| self.keys.get(key).is_none_or(|v| v.at <= c.at || v.by == put.id))
+                    let by_it = |key| self.keys.get(key).is_some_and(|v| v.by == put.id);
+                    put.changed().all(|key| self.newest(key) <= c.at || by_it(key))
                 };
                 let overwritten = f.ending.is_some_and(|e| e.epoch == last.epoch);
                 let written = f.written.filter(|c| c.at.epoch == last.epoch && !overwritten);

@@ -57,4 +57,6 @@ trace_points! {
     NO_ROOM_TO_JOIN: NoRoomToJoin = 134,
     /// A node removed records of a partition that it left. a: partition, b: their number.
     DROPPED: Dropped = 135,
+    /// A member removed tombstones that no member needs. a: partition, b: their number.
+    SWEPT: Swept = 190,
 }

@@ -1,12 +1,12 @@
 //! A partition's committed versions, by key, and how many of them are values: status and `DBSIZE` ask for that at any time, and
-//! a partition may have millions.
+//! a partition may have millions. The others are tombstones, by the time of their commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use bytes::Bytes;
 
-use crate::types::Version;
+use crate::types::{Timestamp, Version};
 
 /// Keys with a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,19 +27,41 @@ impl Live {
 pub(crate) struct Versions {
     all: BTreeMap<Bytes, Version>,
     live: Live,
+    tombstones: BTreeSet<(Timestamp, Bytes)>,
 }
 
 impl Versions {
     pub fn insert(&mut self, key: Bytes, version: Version) {
         let new = Live::of(&version);
-        let old = self.all.insert(key, version).map_or(Live::default(), |v| Live::of(&v));
-        self.live.keys = self.live.keys + new.keys - old.keys;
-        self.live.expiring = self.live.expiring + new.expiring - old.expiring;
+        self.live.keys += new.keys;
+        self.live.expiring += new.expiring;
+        if version.value.is_none() {
+            self.tombstones.insert((version.at, key.clone()));
+        }
+        if let Some(old) = self.all.insert(key.clone(), version) {
+            self.uncount(key, &old);
+        }
     }
     pub fn remove(&mut self, key: &Bytes) {
-        let old = self.all.remove(key).map_or(Live::default(), |v| Live::of(&v));
-        self.live.keys -= old.keys;
-        self.live.expiring -= old.expiring;
+        if let Some(old) = self.all.remove(key) {
+            self.uncount(key.clone(), &old);
+        }
+    }
+    fn uncount(&mut self, key: Bytes, old: &Version) {
+        let live = Live::of(old);
+        self.live.keys -= live.keys;
+        self.live.expiring -= live.expiring;
+        if old.value.is_none() {
+            self.tombstones.remove(&(old.at, key));
+        }
+    }
+    /// Keys of the oldest tombstones, up to this time, at most so many.
+    pub fn tombstones(&self, upto: Timestamp, most: usize) -> Vec<Bytes> {
+        self.tombstones.iter().take_while(|(at, _)| *at <= upto).take(most).map(|(_, key)| key.clone()).collect()
+    }
+    /// Whether it has any.
+    pub fn has_tombstones(&self) -> bool {
+        !self.tombstones.is_empty()
     }
     pub fn live(&self) -> Live {
         debug_assert_eq!(self.live, self.recount());

@@ -6,4 +6,5 @@ mod hashing;
 mod history;
 mod rules;
 mod search;
+mod sweep;
 mod world;

@@ -384,6 +384,7 @@ fn keys_stay_linearizable_and_durable_through_all_faults() {
         t::NO_SPACE,
         t::NO_ROOM_TO_JOIN,
         t::DROPPED,
+        t::SWEPT,
     ];
     search(Kind::General, 40, &must);
 }
@@ -395,5 +396,5 @@ fn power_cuts_of_all_nodes_lose_nothing_that_was_answered() {
 
 #[test]
 fn nodes_join_and_leave_while_others_fail() {
-    search(Kind::Ring, 30, &[t::FILLED, t::HANDOFF_LEFT, t::FOUND_FINISHED]);
+    search(Kind::Ring, 30, &[t::FILLED, t::HANDOFF_LEFT, t::FOUND_FINISHED, t::SWEPT]);
 }

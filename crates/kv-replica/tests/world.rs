@@ -433,7 +433,9 @@ impl World {
                 }
                 // Compares its running counts with a recount.
                 let _ = node.counts();
-                Ok(node.versions(p).map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>())
+                // Each member removes tombstones when it hears of it.
+                let values = node.versions(p).filter(|(_, v)| v.value.is_some());
+                Ok(values.map(|(k, v)| (k.clone(), v.clone())).collect::<Vec<_>>())
             };
             let first = contents(&readable[0])?;
             for n in &readable[1..] {

@@ -23,7 +23,7 @@ impl Codec for Keys {
         (Op::Peer, 198..=215),
         (Op::Read, 216..=217),
         (Op::Reply, 218..=218),
-        (Op::Peer, 219..=219),
+        (Op::Peer, 219..=220),
         (Op::Control, 224..=236),
     ];
 
@@ -80,7 +80,7 @@ wire_struct!(Version { at, origin, by, value, expires });
 wire_struct!(Entry { key, at, version, incomplete });
 wire_list!(Entry, "keys", PAGE_MAX as u32, 18);
 wire_enum!(FillPoint, "point of a fill", { 0 => Keys { after }, 1 => Clients { after } });
-wire_struct!(Chunk { at, entries, clients, next });
+wire_struct!(Chunk { at, entries, clients, next, swept });
 wire_struct!(Found { value, version, expires });
 wire_enum!(PutResult, "put result", { 0 => Done(verdict), 1 => Aborted, 2 => Stale, 3 => NoSpace });
 wire_enum!(GetResult, "get result", { 0 => Value { found, now }, 1 => Refused, 2 => NoRoom { bytes } });
@@ -150,6 +150,7 @@ wire_enum!(Message, "key-value message", {
     217 => Count { request },
     218 => ScanReply { request, result },
     219 => NoRoom { id, attempt },
+    220 => Sweep { upto },
     224 => Register { incarnation, drive },
     225 => Registered { incarnation },
     226 => Heartbeat { incarnation, sent, serial, views },

@@ -380,6 +380,8 @@ pub struct Chunk {
     pub clients: Vec<FinishedPuts>,
     /// Where the next chunk begins.
     pub next: Option<FillPoint>,
+    /// The sender has removed tombstones up to this time.
+    pub swept: Timestamp,
 }
 
 /// One attempt of a put that a new primary asks about.
@@ -597,6 +599,11 @@ pub enum Message {
     /// No node needs those records: the receiver counts as one without them.
     Drop {
         incarnation: Incarnation,
+    },
+    /// From the primary: all members have applied everything that was committed up to this time, and hold everything else.
+    /// Tombstones up to it are not needed.
+    Sweep {
+        upto: Timestamp,
     },
 }
 

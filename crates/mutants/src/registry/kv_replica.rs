@@ -51,6 +51,10 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.space.answered-without-abort", "28", &[], UNITS, "The client hears that a store is full while the put may still be committed.").tested(),
     m("kv-replica.space.owes-nothing", "34", &[], &["search"], "A put is admitted to room that others need for their decisions.")
         .open("No seed is known that needs more than what the store leaves free for small records."),
+    m("kv-replica.sweep.comes-back", "28a", &[], UNITS, "A node that returns keeps what was swept while it was away.").tested(),
+    m("kv-replica.sweep.late-decisions", "28", &[], UNITS, "A member applies a decision of before the last sweep.").tested(),
+    m("kv-replica.sweep.under-way", "28", &[], UNITS, "A primary sweeps what some member has not applied.").tested(),
+    m("kv-replica.sweep.while-filling", "28a", &[], UNITS, "A primary sweeps while some member lacks earlier epochs.").tested(),
     m("kv-replica.takeover.abort-locked-everywhere", "28", &[], UNITS, "A new primary aborts what is logged everywhere and applied nowhere, as in the paper.").tested(),
     m("kv-replica.takeover.any-order", "28", &[], UNITS, "A new primary commits what may have been applied in any order.").tested(),
     m("kv-replica.takeover.any-witness", "28a", &[], UNITS, "A member that holds no epoch testifies that a put was never committed.").tested(),

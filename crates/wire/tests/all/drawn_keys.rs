@@ -147,6 +147,7 @@ impl Draw {
             entries: self.list(3, entry),
             clients: self.list(2, puts),
             next: self.option(Draw::point),
+            swept: self.at(),
         }
     }
 
@@ -208,7 +209,7 @@ impl Draw {
     }
     fn of_takeover(&mut self) -> Message {
         let part = self.u32();
-        match self.below(8) {
+        match self.below(9) {
             0 => Message::Collect { after: self.option(Draw::id) },
             1 => Message::Report {
                 after: self.option(Draw::id),
@@ -226,6 +227,7 @@ impl Draw {
                 Message::Adopt { part, last: self.bool(), undecided, ended }
             }
             5 => Message::Adopted { part },
+            7 => Message::Sweep { upto: self.at() },
             6 => Message::Pull { wants: self.epochs(), at: self.point() },
             _ => Message::Chunk(Box::new(self.chunk())),
         }

@@ -97,6 +97,7 @@ fn chunk() -> Chunk {
         entries: vec![entry(None), entry(Some(version)), entry(Some(tombstone))],
         clients: vec![puts],
         next: Some(FillPoint::Clients { after: Some(NodeId(7)) }),
+        swept: at(),
     }
 }
 
@@ -179,6 +180,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("full", Message::Full),
         ("surplus", Message::Surplus { incarnation: Incarnation(2) }),
         ("drop", Message::Drop { incarnation: Incarnation(2) }),
+        ("sweep", Message::Sweep { upto: at() }),
     ]
 }
 
@@ -211,7 +213,7 @@ fn vectors() {
         kinds.insert(body[0]);
         now.push(format!("{name} {}", hex(body)));
     }
-    assert_eq!(kinds.len(), 41, "every kind of message");
+    assert_eq!(kinds.len(), 42, "every kind of message");
     let stored: Vec<&str> = VECTORS.lines().filter(|l| !l.starts_with('#')).collect();
     assert_eq!(stored, now);
 }
@@ -290,7 +292,7 @@ fn the_shortest_elements_are_lists() {
     let puts = |finished| FinishedPuts { client, incarnation, floor: 0, finished };
     let chunk = |entries, clients| {
         let at = FillPoint::Keys { after: None };
-        Message::Chunk(Box::new(Chunk { at, entries, clients, next: None }))
+        Message::Chunk(Box::new(Chunk { at, entries, clients, next: None, swept: Timestamp::default() }))
     };
     let member = Member { holds: Epochs::none(), wants: Epochs::none(), ..view().members[0].clone() };
     let attempts = vec![Attempt { id: ID, attempt: 1, keys: Vec::new() }];
