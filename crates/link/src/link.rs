@@ -409,7 +409,7 @@ mod tests {
             Link::new(Config::default(), StreamLimits::default(), NodeId(2), 1, Keys::none(), 1).expect("valid");
         let data = || IoReply::Data(Payload::Bytes(Bytes::from(vec![7; 64 << 10])));
         let now = Time(1);
-        (0..200).for_each(|n| link.send(now, answer(n, data()), n));
+        (0..400).for_each(|n| link.send(now, answer(n, data()), n));
         link.flush(now);
         let mut refused = Vec::new();
         while let Some(news) = link.poll(now) {
@@ -424,6 +424,6 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         }
-        assert!((73..80).contains(&refused.len()), "a queue of 8 MiB holds fewer than 128 answers: {refused:?}");
+        assert!((81..88).contains(&refused.len()), "a queue of 20 MiB holds fewer than 320 answers: {refused:?}");
     }
 }

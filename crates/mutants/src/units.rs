@@ -82,7 +82,7 @@ pub fn build(packages: &[&str]) -> io::Result<Vec<Binary>> {
     }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // Of the whole workspace: with fewer packages dependencies would have other features, and be built anew.
-    cargo.args(["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
+    cargo.args(["test", "--workspace", "--tests", "--no-run", "--message-format", "json-render-diagnostics"]);
     let out = cargo.stderr(std::process::Stdio::inherit()).output()?;
     if !out.status.success() {
         return Err(io::Error::other(format!("cargo test --no-run: {}", out.status)));

@@ -80,7 +80,27 @@ wire_struct!(Version { at, origin, by, value, expires });
 wire_struct!(Entry { key, at, version, incomplete });
 wire_list!(Entry, "keys", PAGE_MAX as u32, 18);
 wire_enum!(FillPoint, "point of a fill", { 0 => Keys { after }, 1 => Clients { after } });
-wire_struct!(Chunk { at, entries, clients, next, swept });
+/// The time of the last sweep follows if there was one: a program of the previous version reads a chunk without it, and drops one with it.
+impl Wire for Chunk {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.at.put(w);
+        self.entries.put(w);
+        self.clients.put(w);
+        self.next.put(w);
+        if self.swept != Timestamp::default() {
+            self.swept.put(w);
+        }
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Chunk, DecodeError> {
+        let (at, entries, clients, next) = (Wire::get(r)?, Wire::get(r)?, Wire::get(r)?, Wire::get(r)?);
+        let (offset, left) = (r.offset(), r.left());
+        let swept = if left > 0 { Wire::get(r)? } else { Timestamp::default() };
+        if left > 0 && swept == Timestamp::default() {
+            return Err(DecodeError::Trailing { offset, left });
+        }
+        Ok(Chunk { at, entries, clients, next, swept })
+    }
+}
 wire_struct!(Found { value, version, expires });
 wire_enum!(PutResult, "put result", { 0 => Done(verdict), 1 => Aborted, 2 => Stale, 3 => NoSpace });
 wire_enum!(GetResult, "get result", { 0 => Value { found, now }, 1 => Refused, 2 => NoRoom { bytes } });

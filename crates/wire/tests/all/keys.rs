@@ -97,7 +97,7 @@ fn chunk() -> Chunk {
         entries: vec![entry(None), entry(Some(version)), entry(Some(tombstone))],
         clients: vec![puts],
         next: Some(FillPoint::Clients { after: Some(NodeId(7)) }),
-        swept: at(),
+        swept: Timestamp::default(),
     }
 }
 
@@ -167,6 +167,7 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("adopted", Message::Adopted { part: 1 }),
         ("pull", Message::Pull { wants: Epochs::range(Epoch(1), Epoch(3)), at: FillPoint::Keys { after: None } }),
         ("chunk", Message::Chunk(Box::new(chunk()))),
+        ("chunk_swept", Message::Chunk(Box::new(Chunk { swept: at(), ..chunk() }))),
         ("register", Message::Register { incarnation, drive: DriveId(9) }),
         ("registered", Message::Registered { incarnation }),
         ("heartbeat", Message::Heartbeat { incarnation, sent, serial, views: vec![(Partition(5), Epoch(6))] }),
@@ -256,6 +257,15 @@ fn what_is_longer_than_the_bounds_is_not_sent() {
     let mut to = vec![1];
     assert_eq!(encode(&packet(message), &mut to), Err(expected));
     assert_eq!(to, [1], "nothing is left of it");
+}
+
+#[test]
+fn a_chunk_has_one_encoding() {
+    let mut coded = bytes(Message::Chunk(Box::new(chunk())));
+    let (offset, left) = (coded.len(), 12);
+    coded.extend([0; 12]);
+    coded[56..60].copy_from_slice(&((offset - HEADER_BYTES + left) as u32).to_be_bytes());
+    assert_eq!(decode(&sealed(coded)).err(), Some(DecodeError::Trailing { offset, left }), "no sweep is left out");
 }
 
 #[test]
