@@ -469,9 +469,7 @@ impl Replica {
     fn apply(&mut self, ctx: &mut Ctx, put: &Put, attempt: u32, commit: Commit, in_log: bool) {
         let Commit { at, verdict, origin } = commit;
         let id = put.id;
-        let newest = |s: &Replica, key: &Bytes| {
-            s.newest(key) < at || mutant!("kv-replica.order.applies-older")
-        };
+        let newest = |s: &Replica, key: &Bytes| s.newest(key) < at || mutant!("kv-replica.order.applies-older");
         let recorded = || self.admission(id, attempt) != Admission::Fresh;
         let writes = verdict == Verdict::Applied && put.changed().next().is_some();
         let repeated = if writes { !put.changed().any(|key| newest(self, key)) } else { recorded() };

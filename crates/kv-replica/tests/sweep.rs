@@ -146,7 +146,8 @@ fn a_decision_that_comes_again_after_the_sweep_changes_nothing() {
     let id = w.put_id(a, request).expect("under way");
     settled(&mut w);
     let (primary, member) = two(&w);
-    let version = w.server(member).expect("it runs").versions(partition(&KEY, 0)).next().expect("it is there").1.clone();
+    let version =
+        w.server(member).expect("it runs").versions(partition(&KEY, 0)).next().expect("it is there").1.clone();
     delete(&mut w);
     settled(&mut w);
     w.run(LONG);
@@ -154,7 +155,13 @@ fn a_decision_that_comes_again_after_the_sweep_changes_nothing() {
     let (p, epoch) = (partition(&KEY, 0), view(&w).epoch);
     let decision = Decision::Commit(Commit { at: version.at, origin: version.origin, verdict: Verdict::Applied });
     let put = Some(Box::new(Put { id, attempt: 1, floor: 0, early: false, items }));
-    w.repeat(Packet { from: primary, to: member, partition: p, epoch, body: Body::Decide { id, attempt: 1, decision, put } });
+    w.repeat(Packet {
+        from: primary,
+        to: member,
+        partition: p,
+        epoch,
+        body: Body::Decide { id, attempt: 1, decision, put },
+    });
     w.run(Span::from_millis(50));
     assert_eq!(keys(&w, member), 0);
     is_gone(&mut w);

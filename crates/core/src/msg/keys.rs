@@ -7,6 +7,7 @@
 use bytes::Bytes;
 
 pub use super::epochs::Epochs;
+pub use super::fill::{Chunk, Entry, FillPoint};
 pub use super::partition::Partition;
 use super::{Op, ServiceMessage};
 use crate::{DriveId, Epoch, Incarnation, NodeId, Time};
@@ -354,36 +355,6 @@ pub struct Ended {
     pub ending: Option<Ending>,
 }
 
-/// A key in a chunk of a fill.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    pub key: Bytes,
-    pub at: Timestamp,
-    /// Only if it was committed in an epoch that was requested.
-    pub version: Option<Version>,
-    /// Some member may not have applied it.
-    pub incomplete: bool,
-}
-
-/// How far a fill is: after this key, or after all keys and this client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FillPoint {
-    Keys { after: Option<Bytes> },
-    Clients { after: Option<NodeId> },
-}
-
-/// The answer to a pull, in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chunk {
-    pub at: FillPoint,
-    pub entries: Vec<Entry>,
-    pub clients: Vec<FinishedPuts>,
-    /// Where the next chunk begins.
-    pub next: Option<FillPoint>,
-    /// The sender has removed tombstones up to this time.
-    pub swept: Timestamp,
-}
-
 /// One attempt of a put that a new primary asks about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
@@ -665,21 +636,10 @@ pub fn page<T>(items: impl Iterator<Item = T>, bytes: impl Fn(&T) -> usize) -> V
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys(pub Box<Message>);
 
-fn value_bytes(v: &Version) -> usize {
-    v.value.as_ref().map_or(0, Bytes::len)
-}
-
 impl Undecided {
     /// Bytes of its contents.
     pub fn bytes(&self) -> usize {
         self.put.bytes() + self.put.items.len() * ITEM_BYTES
-    }
-}
-
-impl Entry {
-    /// Bytes of its contents.
-    pub fn bytes(&self) -> usize {
-        self.key.len() + self.version.as_ref().map_or(0, value_bytes)
     }
 }
 

@@ -9,6 +9,7 @@ pub mod block;
 pub mod cloud;
 pub mod control;
 pub mod epochs;
+mod fill;
 pub mod io;
 pub mod keys;
 mod partition;
