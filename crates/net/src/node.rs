@@ -20,6 +20,7 @@ use rackweave_runtime::datadir::{DataDir, private_directory};
 use rackweave_runtime::engine::{Engine, ROOM_RETRY};
 use rackweave_runtime::event_loop::{Admitted, Announce, EventLoop, RequestNodes};
 use rackweave_runtime::kernel::KernelNode;
+use rackweave_runtime::policy;
 use rackweave_runtime::protocol::{self, Addresses, Protocol};
 use rackweave_runtime::status::Facts;
 use rackweave_runtime::store::{MetaStore, NoStore, StoreThread};
@@ -136,6 +137,7 @@ fn config(options: &NodeOptions) -> Result<RackConfig, DistributedError> {
         cfg.switch.data_plane = kind;
         cfg.validate().map_err(|error| UpError::Config { path: options.config.clone(), error })?;
     }
+    policy::in_real_time(&cfg).map_err(|error| UpError::Config { path: options.config.clone(), error })?;
     for o in written.overridden(&cfg) {
         eprintln!("rackweave: {}: {o} by an option", options.config.display());
     }

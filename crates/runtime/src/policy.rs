@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use rackweave_config::policy::Policy;
-use rackweave_config::{RackConfig, TimingConfig};
+use rackweave_config::{ConfigError, Problem, RackConfig, TimingConfig};
 
 /// Keys that running nodes change. Servers read all others only at their start.
 const LIVE: [&str; 3] = ["policy", "gc.policy", "switch.redirect"];
@@ -22,6 +22,22 @@ pub enum PolicyError {
     InKernel { policy: Policy, error: String },
     #[error("no node of this process has a policy")]
     Nobody,
+}
+
+/// Refuses what only virtual time has.
+///
+/// # Errors
+/// [`ConfigError::Rules`]: drives whose collection takes no time.
+pub fn in_real_time(cfg: &RackConfig) -> Result<(), ConfigError> {
+    if cfg.ssd.timing != TimingConfig::IdealGc {
+        return Ok(());
+    }
+    let (key, value) = match cfg.policy {
+        Policy::Ideal => ("policy", cfg.policy.name()),
+        _ => ("ssd.timing", cfg.ssd.timing.name()),
+    };
+    let rule = "for evaluations (`rackweave replay`): on the drives of a running rack collection takes time".into();
+    Err(ConfigError::Rules(vec![Problem { key: key.into(), value: value.into(), rule }]))
 }
 
 /// `cfg` under another policy. Device timing belongs to the run, unless it is the subject of the policy.
@@ -96,6 +112,19 @@ mod tests {
         assert_eq!(change(&cfg, Policy::Rackblox).expect("live").1, Vec::<String>::new());
         let e = change(&cfg, Policy::Ideal).unwrap_err().to_string();
         assert!(e.contains("ideal") && e.contains("ssd.timing"), "{e}");
+    }
+
+    #[test]
+    fn a_running_rack_has_real_time() {
+        let refused = |cfg: &RackConfig| in_real_time(cfg).map_err(|e| e.to_string());
+        let of = |policy: Policy| policy.apply(&RackConfig::default());
+        for policy in Policy::ALL {
+            assert_eq!(refused(&of(policy)).is_err(), policy == Policy::Ideal, "{policy}");
+        }
+        assert!(refused(&of(Policy::Ideal)).is_err_and(|e| e.contains("policy = ideal: for evaluations")));
+        let mut timing = of(Policy::Rackweave);
+        timing.ssd.timing = TimingConfig::IdealGc;
+        assert!(refused(&timing).is_err_and(|e| e.contains("ssd.timing = ideal-gc: for evaluations")));
     }
 
     #[test]

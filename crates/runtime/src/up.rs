@@ -15,6 +15,7 @@ use super::datadir::{DataDir, DataDirError, write_durably};
 use super::engine::Engine;
 use super::event_loop::{Admitted, EventLoop, RequestNodes};
 use super::net::{ListenError, Listener};
+use super::policy;
 use super::protocol::{self, Addresses, Protocol};
 use super::rack::{RackNodes, shape};
 use super::secure::SecureError;
@@ -307,6 +308,7 @@ pub fn configure<E: From<UpError>>(
         None => {}
     }
     cfg.validate().map_err(UpError::Options)?;
+    policy::in_real_time(&cfg).map_err(UpError::Options)?;
     if let Some((path, _)) = given.as_ref().filter(|_| written("kv.replicas") && cfg.kv.replicas > 0 && !cfg.kv.is_on())
     {
         return Err(UpError::NoKeyChannels { path: PathBuf::from(path), replicas: cfg.kv.replicas }.into());

@@ -54,6 +54,21 @@ fn a_replay_refuses_keys_that_it_or_a_policy_would_set() {
 }
 
 #[test]
+fn a_rack_does_not_run_on_drives_of_evaluations() {
+    for (config, value) in
+        [("policy = \"ideal\"", "policy = ideal"), ("[ssd]\ntiming = \"ideal-gc\"", "ssd.timing = ideal-gc")]
+    {
+        for mode in [&[][..], &["--processes"], &["--timing", "none"]] {
+            let dir = Temp::new();
+            let (file, data) = (dir.path("given.toml").display().to_string(), dir.path("data").display().to_string());
+            std::fs::write(&file, config).expect("written");
+            let said = refused(1, &[&["up", "--data", &data, "--config", &file][..], mode].concat());
+            assert!(said.contains(&format!("{value}: for evaluations")), "{mode:?}: {said}");
+        }
+    }
+}
+
+#[test]
 fn a_replay_refuses_keys_that_its_options_contradict_in_either_order() {
     for (config, option, value, key) in [
         ("servers = 5", "--servers", "6", "servers"),
