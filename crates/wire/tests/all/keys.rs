@@ -167,7 +167,6 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("adopted", Message::Adopted { part: 1 }),
         ("pull", Message::Pull { wants: Epochs::range(Epoch(1), Epoch(3)), at: FillPoint::Keys { after: None } }),
         ("chunk", Message::Chunk(Box::new(chunk()))),
-        ("chunk_swept", Message::Chunk(Box::new(Chunk { swept: at(), ..chunk() }))),
         ("register", Message::Register { incarnation, drive: DriveId(9) }),
         ("registered", Message::Registered { incarnation }),
         ("heartbeat", Message::Heartbeat { incarnation, sent, serial, views: vec![(Partition(5), Epoch(6))] }),
@@ -185,9 +184,10 @@ fn samples() -> Vec<(&'static str, Message)> {
     ]
 }
 
-fn scans() -> Vec<(&'static str, Message)> {
+fn others() -> Vec<(&'static str, Message)> {
     let request = 0x11;
     vec![
+        ("chunk_swept", Message::Chunk(Box::new(Chunk { swept: at(), ..chunk() }))),
         ("scan", Message::Scan { request, after: Some(key()), limit: 100 }),
         ("count", Message::Count { request }),
         ("scan_reply", Message::ScanReply { request, result: ScanResult::Keys { keys: vec![key()], more: true } }),
@@ -207,7 +207,7 @@ fn vectors() {
     let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let mut now = Vec::new();
     let mut kinds = BTreeSet::new();
-    for (name, message) in samples().into_iter().chain(scans()) {
+    for (name, message) in samples().into_iter().chain(others()) {
         let coded = bytes(message.clone());
         assert_eq!(decode(&coded).expect("our own").body, Body::Keys(Keys(Box::new(message))), "{name}");
         let body = &coded[HEADER_BYTES..];
