@@ -4,6 +4,7 @@ mod basic;
 mod client;
 mod hashing;
 mod history;
+mod room;
 mod rules;
 mod search;
 mod sweep;

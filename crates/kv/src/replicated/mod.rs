@@ -37,8 +37,8 @@ const USER: u16 = 1;
 /// Tokens of batches; that of the load at boot is below.
 const FIRST_BATCH: u64 = 1 << 32;
 const LOAD: u64 = 1;
-/// Parts of the store's capacity that puts leave free while the node fetches what it lacks, and otherwise; that deletions leave free too; and that the findings of new primaries leave
-/// free too, for clients' records and what else is small.
+/// Parts of the store's capacity that are left free: by puts while the node fetches what it lacks; by puts otherwise; by deletions;
+/// and by the findings of new primaries, for clients' records and what else is small.
 const RESERVE_FOR_FILLS: u64 = 4;
 const RESERVE_FOR_DELETES: u64 = 8;
 const RESERVE: u64 = 16;

@@ -79,6 +79,6 @@ fn what_cannot_be_used_is_refused_with_its_value() {
     assert_eq!(refused(Message::whole(good.head.slice(..79))), Err(SendError::NotAPacket { len: 79 }));
     let other = message(Op::Peer, Class::Silver, 5, 0, 1, 40, 512);
     assert_eq!(refused(other), Err(SendError::NotAPacket { len: 632 }));
-    let long = message(Op::Peer, Class::Silver, 2, 0, 1, 0, 5 << 20);
+    let long = message(Op::Peer, Class::Silver, 2, 0, 1, 0, rackweave_wire::limits::BODY_MAX as usize + 1);
     assert!(matches!(refused(long), Err(SendError::TooLong { .. })));
 }

@@ -1,0 +1,75 @@
+//! Stores with little room.
+
+use bytes::Bytes;
+use rackweave_core::{NodeId, Span};
+use rackweave_kv_replica::hash::partition;
+use rackweave_kv_replica::msg::Body;
+use rackweave_kv_replica::types::View;
+use rackweave_kv_replica::{Config, LogRoom};
+
+use crate::world::{World, quiet};
+
+const KEY: Bytes = Bytes::from_static(b"k");
+const OTHER: Bytes = Bytes::from_static(b"l");
+/// Bytes of a put of one of these keys, by a member's count, and of what it owes then.
+const PUT: u64 = 256 + 256 + 2 * 1 + 2;
+const OWES: u64 = 2 * PUT;
+
+fn world(servers: u32) -> World {
+    let config = Config { bits: 0, ..Config::default() };
+    let mut w = World::new(7, config, servers, servers, 2, quiet());
+    w.converge(Span::from_secs(2)).expect("it starts");
+    w
+}
+fn view(w: &World) -> View {
+    w.meta().and_then(|m| m.view(partition(&KEY, 0))).expect("it runs").clone()
+}
+fn ends_well(w: &mut World) {
+    w.lose(|_| false);
+    assert!(w.settle(Span::from_secs(2)));
+    assert_eq!(w.history.violation(), None);
+    assert_eq!(w.lost, None);
+}
+
+/// A member has logged a put and does not hear of its decision. The room of that is not there for another put.
+#[test]
+fn a_put_is_refused_where_it_would_take_what_another_is_owed() {
+    let mut w = world(3);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
+    let v = view(&w);
+    let late = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
+    w.set_room(late, PUT + OWES + PUT);
+    w.lose(move |p| p.to == late && matches!(p.body, Body::Decide { .. }));
+    w.set(a, &KEY);
+    w.run(Span::from_millis(20));
+    w.set(b, &OTHER);
+    w.run(Span::from_millis(100));
+    assert_eq!((w.refused, w.acknowledged), (1, 0), "one has no room, the other no decision");
+    ends_well(&mut w);
+    w.run(Span::from_millis(100));
+    w.set(b, &OTHER);
+    ends_well(&mut w);
+    assert_eq!((w.refused, w.acknowledged), (1, 2), "nothing is owed any more");
+}
+
+/// A put is undecided when a hand-off without room for it joins.
+#[test]
+fn a_hand_off_without_room_for_what_is_undecided_does_not_stay() {
+    let mut w = world(4);
+    let a = w.hosts.clients[0];
+    let v = view(&w);
+    let members: Vec<NodeId> = v.members.iter().map(|m| m.node).collect();
+    let lost = *members.iter().find(|n| **n != v.primary).expect("three members");
+    let spare = *w.hosts.servers.iter().find(|n| !members.contains(n)).expect("a fourth");
+    w.set_rooms(spare, LogRoom { for_findings: 0, ..LogRoom::ALL });
+    let primary = v.primary;
+    w.lose(move |p| p.from == primary && matches!(p.body, Body::Decide { .. }));
+    w.set(a, &KEY);
+    w.run(Span::from_millis(20));
+    w.crash(lost);
+    w.run(Span::from_secs(1));
+    assert!(view(&w).epoch > v.epoch && view(&w).member(spare).is_none(), "{:?}", view(&w));
+    assert_eq!(w.server(spare).expect("it runs").undecided(partition(&KEY, 0)), 0);
+    ends_well(&mut w);
+    assert_eq!(w.acknowledged, 1);
+}
