@@ -138,7 +138,8 @@ fn a_path_that_reorders_keeps_a_window() {
 /// Messages wait, but not for the network: the receiving node takes none, while its transport answers.
 #[test]
 fn a_sign_of_life_keeps_the_path() {
-    let mut w = pair(Faults::default(), Config { unread_bytes_max: 6 << 20, ..Config::default() }, Keys::none());
+    let cfg = Config { message_bytes_max: 1 << 20, unread_bytes_max: 6 << 20, ..Config::default() };
+    let mut w = pair(Faults::default(), cfg, Keys::none());
     w.deaf.push(NodeId(3));
     for n in 0..110 {
         w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 65_536), Time::MAX, n).expect("taken");
@@ -235,7 +236,8 @@ fn no_message_is_given_up_when_the_path_carries_less() {
 
 #[test]
 fn a_receiver_that_does_not_read_holds_up_its_senders_in_bounded_memory() {
-    let cfg = Config { unread_bytes_max: 6 << 20, queue_bytes_max: 6 << 20, ..Config::default() };
+    let (unread_bytes_max, queue_bytes_max) = (6 << 20, 6 << 20);
+    let cfg = Config { message_bytes_max: 1 << 20, unread_bytes_max, queue_bytes_max, ..Config::default() };
     let mut w = pair(Faults::default(), cfg, Keys::none());
     w.deaf.push(NodeId(3));
     let mut refused = 0;
