@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rackweave_core::{NodeId, Span};
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::Body;
-use rackweave_kv_replica::types::View;
+use rackweave_kv_replica::types::{Decision, View};
 use rackweave_kv_replica::{Config, LogRoom};
 
 use crate::world::{World, quiet};
@@ -39,7 +39,9 @@ fn a_put_is_refused_where_it_would_take_what_another_is_owed() {
     let v = view(&w);
     let late = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
     w.set_room(late, PUT + OWES + PUT);
-    w.lose(move |p| p.to == late && matches!(p.body, Body::Decide { .. }));
+    // It hears of aborts.
+    let commit = |body: &Body| matches!(body, Body::Decide { decision: Decision::Commit(_), .. });
+    w.lose(move |p| p.to == late && commit(&p.body));
     w.set(a, &KEY);
     w.run(Span::from_millis(20));
     w.set(b, &OTHER);
