@@ -2,28 +2,19 @@
 
 use bytes::Bytes;
 use rackweave_core::{NodeId, Span};
+use rackweave_kv_replica::LogRoom;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::Body;
-use rackweave_kv_replica::types::{Decision, View};
-use rackweave_kv_replica::{Config, LogRoom};
+use rackweave_kv_replica::types::Decision;
 
-use crate::world::{World, quiet};
+use crate::world::{World, of_one_partition as world, only_view as view};
 
 const KEY: Bytes = Bytes::from_static(b"k");
 const OTHER: Bytes = Bytes::from_static(b"l");
 /// Bytes of a put of one of these keys, by a member's count, and of what it owes then.
-const PUT: u64 = 256 + 256 + 2 * 1 + 2;
+const PUT: u64 = 256 + 256 + 2 + 2;
 const OWES: u64 = 2 * PUT;
 
-fn world(servers: u32) -> World {
-    let config = Config { bits: 0, ..Config::default() };
-    let mut w = World::new(7, config, servers, servers, 2, quiet());
-    w.converge(Span::from_secs(2)).expect("it starts");
-    w
-}
-fn view(w: &World) -> View {
-    w.meta().and_then(|m| m.view(partition(&KEY, 0))).expect("it runs").clone()
-}
 fn ends_well(w: &mut World) {
     w.lose(|_| false);
     assert!(w.settle(Span::from_secs(2)));

@@ -2,27 +2,17 @@
 
 use bytes::Bytes;
 use rackweave_core::{NodeId, Span};
-use rackweave_kv_replica::Config;
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
 use rackweave_kv_replica::trace::{STOPPED, SWEPT};
-use rackweave_kv_replica::types::{Change, Commit, Condition, Decision, Expires, Item, Put, Verdict, View};
+use rackweave_kv_replica::types::{Change, Commit, Condition, Decision, Expires, Item, Put, Verdict};
 
-use crate::world::{World, quiet};
+use crate::world::{World, of_one_partition as world, only_view as view};
 
 const KEY: Bytes = Bytes::from_static(b"k");
 /// Several sweeps.
 const LONG: Span = Span::from_secs(3);
 
-fn world(servers: u32) -> World {
-    let config = Config { bits: 0, ..Config::default() };
-    let mut w = World::new(7, config, servers, servers, 2, quiet());
-    w.converge(Span::from_secs(2)).expect("it starts");
-    w
-}
-fn view(w: &World) -> View {
-    w.meta().and_then(|m| m.view(partition(&KEY, 0))).expect("it runs").clone()
-}
 /// The primary, and another member.
 fn two(w: &World) -> (NodeId, NodeId) {
     let v = view(w);

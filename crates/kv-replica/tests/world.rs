@@ -13,7 +13,7 @@ use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, GetResult, Packet};
 use rackweave_kv_replica::record::{self, Record};
 use rackweave_kv_replica::ring_client::{Answer, Done};
-use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict};
+use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict, View};
 use rackweave_kv_replica::{Config, KvNode, LogRoom, Membership, RingClient};
 use rackweave_sim::storm::Hosts;
 use rackweave_sim::{Engine, LinkFaults, Network};
@@ -481,4 +481,16 @@ pub fn quiet() -> Network {
 
 pub fn is_put(p: &Packet) -> bool {
     matches!(p.body, Body::Put(_))
+}
+
+/// Nodes of one partition, which serve.
+pub fn of_one_partition(servers: u32) -> World {
+    let config = Config { bits: 0, ..Config::default() };
+    let mut w = World::new(7, config, servers, servers, 2, quiet());
+    w.converge(Span::from_secs(2)).expect("it starts");
+    w
+}
+/// Its view.
+pub fn only_view(w: &World) -> View {
+    w.meta().and_then(|m| m.view(Partition(0))).expect("it runs").clone()
 }
