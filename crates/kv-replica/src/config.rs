@@ -74,7 +74,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Waiting time for an answer to a message with so many bytes of contents, if it is `first` without any.
+    /// How long to wait for the answer to a message with this many bytes of contents; `first`: to one without contents.
     pub fn patience(&self, first: Span, bytes: usize) -> Span {
         first + Span::from_secs(1).scale(bytes as u64, SLOWEST)
     }

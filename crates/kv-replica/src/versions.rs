@@ -55,7 +55,7 @@ impl Versions {
             self.tombstones.remove(&(old.at, key));
         }
     }
-    /// Keys of the oldest tombstones, up to this time, at most so many.
+    /// Keys of the oldest tombstones up to this time, at most `most`.
     pub fn tombstones(&self, upto: Timestamp, most: usize) -> Vec<Bytes> {
         self.tombstones.iter().take_while(|(at, _)| *at <= upto).take(most).map(|(_, key)| key.clone()).collect()
     }
