@@ -115,8 +115,8 @@ impl Replica {
     /// Removes what its source has swept. A primary may fetch from members that lack epochs, too: what was committed in those is not
     /// swept because it is not listed.
     pub fn remove_swept(&mut self, ctx: &Ctx, from: NodeId, chunk: &Chunk) -> Changes {
-        let source = self.view.as_ref().and_then(|v| v.member(from)).filter(|_| self.leads(ctx.me));
-        let holds = |v: &Version| source.is_none_or(|m| m.holds.contains(v.at.epoch));
+        let (leads, source) = (self.leads(ctx.me), self.view.as_ref().and_then(|v| v.member(from)));
+        let holds = |v: &Version| !leads || source.is_some_and(|m| m.holds.contains(v.at.epoch));
         let swept = self.beside(chunk).filter(|(_, v, at)| at.is_none() && v.at <= chunk.swept && holds(v));
         let swept: Vec<Bytes> = swept.map(|(key, ..)| key.clone()).collect();
         let mut changes = self.note_swept(chunk.swept);
