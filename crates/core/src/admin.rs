@@ -1,5 +1,6 @@
 //! The administration API: operations on a rack, by operators and by the nodes that act for them.
 
+mod keyspaces;
 mod own;
 mod snapshots;
 
@@ -11,6 +12,7 @@ use crate::msg::Role;
 use crate::time::{Span, Time};
 use crate::volume::VolumeInfo;
 
+pub use keyspaces::{KeyspaceError, KeyspaceInfo};
 pub use own::{OwnChange, OwnUnit, OwnUnits, SOFT_PLANES_PER_DIE, UnitsError};
 pub use snapshots::{SnapshotInfo, VolumeUse};
 
@@ -163,6 +165,24 @@ pub enum Op {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         own: Option<OwnUnits>,
     },
+    /// A keyspace with a log of its own on each server's drive, of this number of channels or dies. `replicas`: of each key; the
+    /// rack's `kv.replicas` if `None`. Answered when it is decided: [`Op::KeyspaceInfo`] says when it serves.
+    KeyspaceCreate {
+        name: Box<str>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        replicas: Option<u32>,
+        isolation: Isolation,
+        units: u32,
+    },
+    /// All its keys go, and its logs are erased.
+    KeyspaceDelete {
+        name: Box<str>,
+    },
+    /// By its name or number.
+    KeyspaceInfo {
+        name: Box<str>,
+    },
+    KeyspaceList,
     /// Sets, members and servers as the metadata service sees them.
     #[serde(skip)]
     RackStatus,
@@ -291,6 +311,8 @@ pub enum Reply {
     Explained(Box<Explained>),
     Snapshots(Vec<SnapshotInfo>),
     Use(Vec<VolumeUse>),
+    Keyspace(KeyspaceInfo),
+    Keyspaces(Vec<KeyspaceInfo>),
 }
 
 /// Whether a volume could be created, and each server's units for volumes alone.
@@ -326,6 +348,8 @@ pub enum Error {
     Server(#[from] ServerError),
     #[error(transparent)]
     Units(#[from] UnitsError),
+    #[error(transparent)]
+    Keyspace(#[from] KeyspaceError),
     /// The store has no room, hangs, or is older than a drive. Nothing was changed; the operation can succeed later.
     #[error("the metadata service cannot store the change: {why}; nothing was changed")]
     NotStored { why: Box<str> },

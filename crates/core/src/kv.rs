@@ -6,6 +6,8 @@
 
 use bytes::Bytes;
 
+use crate::keyspace::Keyspace;
+
 /// Names one change of a key: no two have the same, and every later one is greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
@@ -69,6 +71,11 @@ pub enum Op {
     },
     /// Number of keys.
     Count,
+    /// One of the others, in this keyspace instead of the rack's first.
+    In {
+        keyspace: Keyspace,
+        op: Box<Op>,
+    },
 }
 
 /// Most keys that a scan returns.
@@ -86,6 +93,7 @@ impl Op {
                 keys + changes.iter().map(|(k, c)| k.len() + change(c)).sum::<usize>()
             }
             Op::Scan { .. } | Op::Count => 0,
+            Op::In { op, .. } => op.bytes(),
         }
     }
 }
@@ -157,6 +165,8 @@ pub enum Error {
     Io,
     #[error("{limit} requests are pending, the greatest number permitted")]
     Busy { limit: u32 },
+    #[error("the keyspace was deleted")]
+    NoKeyspace,
     #[error("this node serves no keys")]
     NotServed,
 }

@@ -11,6 +11,7 @@ pub mod cursors;
 pub mod device;
 pub mod id;
 pub mod journal;
+pub mod keyspace;
 pub mod kv;
 pub mod latency;
 pub mod layout;

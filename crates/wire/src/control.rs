@@ -1,13 +1,14 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, Explained, Isolation, MemberStatus, OwnChange, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
+    self, Explained, Isolation, KeyspaceError, KeyspaceInfo, MemberStatus, OwnChange, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
     ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, UnitsError,
     VolumeCreate, VolumeError, VolumeUse, WearStatus,
 };
+use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::cloud::Frozen;
 use rackweave_core::msg::control::{
-    ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, Member, ROOM_VOLUMES_MAX, RackMap, Role,
+    ALL_WITNESSES, Control, DriveRefusal, DriveTable, LiveVolumes, LogPlace, Member, ROOM_VOLUMES_MAX, RackMap, Role,
     ServerHello, SetRoute, SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::msg::{Class, Op};
@@ -128,6 +129,8 @@ wire_enum!(DriveRefusal, "reason why a drive is refused", {
     2 => DriveOlder { found, wanted },
     3 => Layout,
     4 => Unknown { vssd },
+    5 => UnknownLog { serial, next },
+    6 => MissingLog { vssd },
 });
 wire_struct!(VssdWear { vssd, erases });
 wire_struct!(VssdRoom { vssd, capacity, used, from, until, volumes });
@@ -214,7 +217,34 @@ wire_enum!(Control, "control message", {
     28 => ServerHello(hello),
     29 => Room(room),
     30 => DriveRefused { nonce, why },
+    31 => Logs { plan, incarnation, next_serial, logs },
+    32 => LogsDone { plan },
 });
+
+impl Wire for KeyspaceId {
+    fn put(&self, w: &mut Writer<'_>) {
+        self.0.put(w);
+    }
+    fn get(r: &mut Reader<'_>) -> Result<KeyspaceId, DecodeError> {
+        Ok(KeyspaceId(Wire::get(r)?))
+    }
+}
+wire_struct!(LogPlace { keyspace, vssd, isolation, units, min_copies, made });
+wire_list!(LogPlace, "logs of a server", VSSDS_PER_SERVER_MAX, 13);
+wire_struct!(KeyspaceInfo {
+    id,
+    name,
+    replicas,
+    min_copies,
+    isolation,
+    units,
+    value_max,
+    logs,
+    logs_of,
+    serving,
+    partitions,
+});
+wire_list!(KeyspaceInfo, "keyspaces", KeyspaceId::MAX, 35);
 
 wire_enum!(OwnUnit, "unit of a volume's own", { 0 => Channel, 1 => Die, 2 => Software, 3 => SoftPlane });
 wire_struct!(OwnUnits { unit, count, replicas });
@@ -284,6 +314,10 @@ wire_groups!(admin::Op, "administration", [VolumeCreate(VolumeCreate)], {
     27 => VolumeUse { name },
     28 => VolumeFlatten { name },
     29 => VolumeUnits { name, unit, count },
+    30 => KeyspaceCreate { name, replicas, isolation, units },
+    31 => KeyspaceDelete { name },
+    32 => KeyspaceInfo { name },
+    33 => KeyspaceList,
 });
 
 wire_enum!(admin::Reply, "answer's data", {
@@ -295,6 +329,8 @@ wire_enum!(admin::Reply, "answer's data", {
     8 => Explained(explained),
     9 => Snapshots(snapshots),
     10 => Use(uses),
+    11 => Keyspace(keyspace),
+    12 => Keyspaces(keyspaces),
 });
 wire_list!(Box<str>, "names", VOLUMES_MAX, 4);
 wire_struct!(SnapshotInfo { name, size, made, used, clones });
@@ -498,7 +534,19 @@ wire_enum!(UnitsError, "reason of a volume's units", {
     72 => TooSmall { name, unit, count, needs, holds },
     73 => NoRow { name, unit, count, server, row },
 });
-wire_groups!(admin::Error, "administration error", [Volume(VolumeError), Set(SetError), Server(ServerError), Units(UnitsError)], {
+wire_enum!(KeyspaceError, "keyspace error", {
+    80 => Unknown { name },
+    81 => Duplicate { name },
+    82 => BadName { name },
+    83 => NoKeys,
+    84 => First { name },
+    85 => Replicas { replicas, most, servers },
+    86 => Isolation { level },
+    87 => Room { isolation, units, free, set_aside },
+    88 => TooSmall { isolation, units, least },
+    89 => TooMany { limit },
+});
+wire_groups!(admin::Error, "administration error", [Volume(VolumeError), Set(SetError), Server(ServerError), Units(UnitsError), Keyspace(KeyspaceError)], {
     13 => TimedOut { waited },
     15 => Busy { limit },
     29 => NotStored { why },

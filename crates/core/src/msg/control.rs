@@ -1,7 +1,8 @@
 //! Messages with the metadata service: registration, leases, views, volumes.
 
-use crate::admin;
+use crate::admin::{self, Isolation};
 use crate::id::{DriveId, Epoch, Incarnation, NodeId, RackId, SetId, VolumeId, VssdId};
+use crate::keyspace::KeyspaceId;
 use crate::time::Span;
 use crate::volume::{VolumeInfo, VolumeLimits};
 
@@ -142,6 +143,16 @@ pub enum DriveRefusal {
          Put the current one back, or start with an empty drive (--replace-ssd)"
     )]
     Unknown { vssd: VssdId },
+    #[error(
+        "the drive holds a log of keyspace {serial}, and the metadata service has given out numbers below {next}: its store (meta.redb) \
+         is an earlier copy. Put the current one back"
+    )]
+    UnknownLog { serial: u32, next: u32 },
+    #[error(
+        "the drive does not hold {vssd}, its log of a keyspace: it is an earlier copy. Put the current one back, or start with an \
+         empty one (--replace-ssd)"
+    )]
+    MissingLog { vssd: VssdId },
 }
 
 /// Location of a vSSD: `slot` numbers the equal parts of its server's drive.
@@ -152,6 +163,20 @@ pub struct VssdPlace {
     pub slot: u8,
     /// Slots that it has, from `slot` on; at least one.
     pub units: u8,
+}
+
+/// A log for a keyspace on a server's drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPlace {
+    pub keyspace: KeyspaceId,
+    pub vssd: VssdId,
+    pub isolation: Isolation,
+    /// Channels or dies that it has.
+    pub units: u16,
+    /// Replicas that a put of the keyspace needs.
+    pub min_copies: u8,
+    /// The drive had it: without it the drive is an earlier copy.
+    pub made: bool,
 }
 
 /// Room of a vSSD as it admits writes, in 4 KiB blocks, and the blocks of some of its volumes.
@@ -309,6 +334,19 @@ pub enum Control {
     VssdsDone {
         plan: u64,
         lost: u64,
+    },
+    /// To a server: the logs for keyspaces that its drive must have; all others are given back. Numbers and incarnation are as of
+    /// [`Control::Vssds`]. Keyspaces with this serial number and later ones do not exist yet: a drive that has a log of one
+    /// has an earlier copy of the service's store to blame, and is left as it is.
+    Logs {
+        plan: u64,
+        incarnation: Incarnation,
+        next_serial: u32,
+        logs: Vec<LogPlace>,
+    },
+    /// The drive has exactly these logs.
+    LogsDone {
+        plan: u64,
     },
     /// These members of the view do not answer the sender, which is a member too.
     Silent {

@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use crate::keyspace::KeyspaceId;
 use crate::{NodeId, VssdId};
 
-/// A part of the keys: those whose hash begins with its number.
+/// A part of the keys of a keyspace: those whose hash begins with its number there. Partitions of later keyspaces have the
+/// addresses of earlier ones that are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Partition(pub u32);
 
@@ -16,12 +18,15 @@ const UNICAST: u32 = 10 << 24 | 10 << 16;
 const MULTICAST: u32 = 10 << 24 | 11 << 16;
 
 impl Partition {
-    /// Partitions from this one on have no address.
+    /// Partitions that have addresses of their own at one time.
     pub const ADDRESSED_MAX: u32 = (1 << 16) / SHARES_MAX;
 
+    pub fn keyspace(self) -> KeyspaceId {
+        KeyspaceId(self.0 >> KeyspaceId::PARTITION_BITS)
+    }
     fn number(self, share: u32) -> u32 {
-        debug_assert!(self.0 < Partition::ADDRESSED_MAX && share < SHARES_MAX, "{self}, share {share}");
-        self.0 * SHARES_MAX + share
+        debug_assert!(share < SHARES_MAX, "{self}, share {share}");
+        self.0 % Partition::ADDRESSED_MAX * SHARES_MAX + share
     }
     /// The address of a share of the partition's gets on the unicast ring. The switch sends what is addressed to it to a
     /// member.
