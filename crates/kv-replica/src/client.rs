@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::cursors::{CURSORS_MAX, Cursors};
+use rackweave_core::keyspace::{Keyspace, KeyspaceId};
 use rackweave_core::kv::{self, Condition, Op, SCAN_MAX};
 use rackweave_core::msg::{self, Class, Control, Header};
 use rackweave_core::request::{self, Reply, RequestId};
@@ -63,8 +64,114 @@ struct Count {
 pub struct KvClient {
     me: NodeId,
     nonce: u64,
-    /// `None`: the rack has no keys.
+    /// Of the first keyspace. `None`: the rack has no keys.
     config: Option<Config>,
+    /// `None`: it has none yet.
+    incarnation: Option<Incarnation>,
+    keyspaces: BTreeMap<KeyspaceId, Client>,
+    hello_at: Time,
+}
+
+impl KvClient {
+    /// `nonce` must differ in each run. Without a configuration it answers that there are no keys.
+    pub fn new(me: NodeId, config: Option<Config>, nonce: u64) -> KvClient {
+        KvClient { me, nonce, config, incarnation: None, keyspaces: BTreeMap::new(), hello_at: Time::ZERO }
+    }
+    /// Unanswered requests.
+    pub fn pending(&self) -> usize {
+        self.keyspaces.values().map(Client::pending).sum()
+    }
+
+    fn request(&mut self, now: Time, id: RequestId, op: Op, fx: &mut Effects) {
+        let Some(first) = &self.config else { return fx.reply(Reply::new(id, Err(kv::Error::NotServed))) };
+        if self.pending() >= REQUESTS_MAX {
+            let limit = REQUESTS_MAX as u32;
+            return fx.reply(Reply::new(id, Err(kv::Error::Busy { limit })));
+        }
+        let (config, op) = match op {
+            Op::In { keyspace, op } => (of_keyspace(first, keyspace), *op),
+            op => (first.clone(), op),
+        };
+        let space = config.keyspace;
+        let (me, incarnation, nonce) = (self.me, self.incarnation, self.nonce);
+        let client = self.keyspaces.entry(space).or_insert_with(|| Client::new(me, config, nonce, incarnation));
+        client.waiting.push_back((id, op));
+        client.start(now, fx);
+        self.wake(fx);
+    }
+    fn hello(&mut self, now: Time, fx: &mut Effects) {
+        if self.config.is_none() || self.incarnation.is_some() {
+            return;
+        }
+        if now >= self.hello_at {
+            self.hello_at = now + HELLO_GAP;
+            let header = Header {
+                op: msg::Op::Control,
+                vssd: VssdId(0),
+                lat: 0,
+                class: Class::Gold,
+                original_vssd: VssdId(0),
+                set: SetId(0),
+                epoch: Epoch(0),
+                incarnation: Incarnation(0),
+                request: 0,
+            };
+            let body = msg::Body::Control(Control::ClientHello { nonce: self.nonce });
+            fx.send(msg::Packet { src: self.me, dst: Layout::META, header, body });
+        }
+        fx.wake_at(self.hello_at);
+    }
+    fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation, fx: &mut Effects) {
+        if self.config.is_none() || nonce != self.nonce || self.incarnation.is_some() {
+            return;
+        }
+        self.incarnation = Some(incarnation);
+        for client in self.keyspaces.values_mut() {
+            client.begin(incarnation);
+            client.start(now, fx);
+        }
+        fx.wake_at(Time::MAX);
+        self.wake(fx);
+    }
+    fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
+        let keyspace = p.partition.keyspace();
+        let Some(client) = self.keyspaces.get_mut(&keyspace) else { return };
+        client.handle(now, Event::Packet(p), fx);
+        if client.is_gone() {
+            client.refuse_all(fx);
+            self.keyspaces.remove(&keyspace);
+        }
+        self.wake(fx);
+    }
+    fn timer(&mut self, now: Time, fx: &mut Effects) {
+        self.hello(now, fx);
+        // The driver's timer is the earliest one, possibly rounded by its clock.
+        let due = self.keyspaces.values().map(Client::wake_at).min().unwrap_or(now).max(now);
+        for client in self.keyspaces.values_mut().filter(|c| c.wake_at() <= due) {
+            client.handle(now, Event::Timer, fx);
+        }
+        self.wake(fx);
+    }
+    fn wake(&mut self, fx: &mut Effects) {
+        let at = self.keyspaces.values().map(Client::wake_at).min().unwrap_or(Time::MAX);
+        if at < Time::MAX && self.incarnation.is_some() {
+            fx.wake_at(at);
+        }
+    }
+}
+
+/// What the clients of a keyspace must agree on with its nodes.
+fn of_keyspace(first: &Config, k: Keyspace) -> Config {
+    if k.id.is_first() {
+        return first.clone();
+    }
+    Config { keyspace: k.id, replicas: usize::from(k.replicas), value_max: k.value_max as usize, ..first.clone() }
+}
+
+/// A client of the keys of a keyspace.
+struct Client {
+    me: NodeId,
+    config: Config,
     /// `None`: it has no incarnation yet.
     ring: Option<RingClient>,
     waiting: VecDeque<(RequestId, Op)>,
@@ -73,18 +180,15 @@ pub struct KvClient {
     counts: BTreeMap<u64, Count>,
     count: u64,
     cursors: Cursors,
-    hello_at: Time,
     /// The timer of the ring's client.
     ring_at: Time,
     fx: Effects<Packet>,
 }
 
-impl KvClient {
-    /// `nonce` must differ in each run. Without a configuration it answers that there are no keys.
-    pub fn new(me: NodeId, config: Option<Config>, nonce: u64) -> KvClient {
-        KvClient {
+impl Client {
+    fn new(me: NodeId, config: Config, nonce: u64, incarnation: Option<Incarnation>) -> Client {
+        let mut client = Client {
             me,
-            nonce,
             config,
             ring: None,
             waiting: VecDeque::new(),
@@ -93,30 +197,35 @@ impl KvClient {
             counts: BTreeMap::new(),
             count: 0,
             cursors: Cursors::new(nonce),
-            hello_at: Time::ZERO,
             ring_at: Time::MAX,
             fx: Effects::new(),
-        }
+        };
+        incarnation.into_iter().for_each(|i| client.begin(i));
+        client
     }
-    /// Unanswered requests.
-    pub fn pending(&self) -> usize {
+    fn begin(&mut self, incarnation: Incarnation) {
+        self.ring = Some(RingClient::new(self.me, Layout::META, self.config.clone(), incarnation));
+    }
+    fn pending(&self) -> usize {
         self.waiting.len() + self.turns.waiting() + self.asked.len()
     }
-
-    fn request(&mut self, now: Time, id: RequestId, op: Op, fx: &mut Effects) {
-        let refused = if self.config.is_none() {
-            Some(kv::Error::NotServed)
-        } else if self.pending() >= REQUESTS_MAX {
-            Some(kv::Error::Busy { limit: REQUESTS_MAX as u32 })
-        } else {
-            None
-        };
-        if let Some(e) = refused {
-            return fx.reply(Reply::new(id, Err(e)));
-        }
-        self.waiting.push_back((id, op));
-        self.start(now, fx);
+    fn wake_at(&self) -> Time {
+        if self.ring.is_none() { Time::MAX } else { self.ring_at.min(self.turns.deadline()) }
     }
+    fn is_gone(&self) -> bool {
+        self.ring.as_ref().is_some_and(RingClient::is_gone)
+    }
+    /// Answers everything that the keyspace does not answer any more.
+    fn refuse_all(&mut self, fx: &mut Effects) {
+        let asked = std::mem::take(&mut self.asked).into_values().map(|(id, _)| id);
+        let waiting = self.waiting.drain(..).map(|(id, _)| id);
+        let mut all: Vec<RequestId> = asked.chain(waiting).chain(self.turns.drain()).collect();
+        // A count has asked every partition.
+        all.sort_unstable();
+        all.dedup();
+        all.into_iter().for_each(|id| fx.reply(Reply::new(id, Err(kv::Error::NoKeyspace))));
+    }
+
     /// Starts what waits, in order.
     fn start(&mut self, now: Time, fx: &mut Effects) {
         while self.ring.is_some() {
@@ -166,20 +275,21 @@ impl KvClient {
             Op::Scan { cursor, limit } => {
                 let unknown = Some(kv::Error::Cursor { cursor, kept: CURSORS_MAX });
                 let position = self.cursors.position(cursor).ok_or(unknown)?;
-                let (partition, after) = split(&position);
+                let (partition, after) = split(&position).unwrap_or((self.config.first(), None));
                 let limit = limit.clamp(1, SCAN_MAX);
                 self.scan(now, id, Scan { partition, after, limit, keys: Vec::new() });
             }
             Op::Count => {
-                let Some((ring, config)) = self.ring.as_mut().zip(self.config.as_ref()) else { return Err(None) };
+                let Some(ring) = self.ring.as_mut() else { return Err(None) };
                 self.count += 1;
-                let all = 1u32 << config.bits;
-                self.counts.insert(self.count, Count { left: all, keys: 0, expiring: 0 });
-                for p in (0..all).map(Partition) {
+                let left = self.config.partitions().count() as u32;
+                self.counts.insert(self.count, Count { left, keys: 0, expiring: 0 });
+                for p in self.config.partitions() {
                     let request = ring.count(now, &mut self.fx, p);
                     self.asked.insert(request, (id, Asked::Count(self.count)));
                 }
             }
+            Op::In { .. } => return Err(Some(kv::Error::NotServed)),
         }
         Ok(None)
     }
@@ -231,10 +341,6 @@ impl KvClient {
         fx.traces.append(&mut self.fx.traces);
         if let Some(at) = self.fx.take_wake() {
             self.ring_at = at;
-        }
-        let at = self.ring_at.min(self.turns.deadline());
-        if at < Time::MAX {
-            fx.wake_at(at);
         }
     }
 
@@ -288,9 +394,10 @@ impl KvClient {
     fn scanned(&mut self, now: Time, id: RequestId, mut scan: Scan, keys: Vec<Bytes>, more: bool) -> Option<kv::Reply> {
         scan.after = keys.last().cloned().or(scan.after);
         scan.keys.extend(keys);
-        let last = self.config.as_ref().is_none_or(|c| scan.partition.0 + 1 >= 1 << c.bits);
+        let next = Partition(scan.partition.0.wrapping_add(1));
+        let last = !self.config.has(next);
         if !more {
-            (scan.partition, scan.after) = (Partition(scan.partition.0 + 1), None);
+            (scan.partition, scan.after) = (next, None);
         }
         let ended = !more && last;
         if !ended && scan.keys.len() < scan.limit as usize {
@@ -310,33 +417,17 @@ impl KvClient {
         Some(kv::Reply::Count { keys, expiring })
     }
 
-    fn hello(&mut self, now: Time, fx: &mut Effects) {
-        if self.config.is_none() || self.ring.is_some() {
-            return;
+    fn handle(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects) {
+        let Some(ring) = &mut self.ring else { return };
+        let timer = matches!(event, Event::Timer);
+        if timer {
+            self.ring_at = Time::MAX;
         }
-        if now >= self.hello_at {
-            self.hello_at = now + HELLO_GAP;
-            let header = Header {
-                op: msg::Op::Control,
-                vssd: VssdId(0),
-                lat: 0,
-                class: Class::Gold,
-                original_vssd: VssdId(0),
-                set: SetId(0),
-                epoch: Epoch(0),
-                incarnation: Incarnation(0),
-                request: 0,
-            };
-            let body = msg::Body::Control(Control::ClientHello { nonce: self.nonce });
-            fx.send(msg::Packet { src: self.me, dst: Layout::META, header, body });
+        ring.handle(now, event, &mut self.fx);
+        while timer && let Some(key) = self.turns.expired(now) {
+            self.end_turn(now, &key);
         }
-        fx.wake_at(self.hello_at);
-    }
-    fn welcomed(&mut self, now: Time, nonce: u64, incarnation: Incarnation, fx: &mut Effects) {
-        let Some(config) = self.config.as_ref().filter(|_| nonce == self.nonce && self.ring.is_none()) else { return };
-        self.ring = Some(RingClient::new(self.me, Layout::META, config.clone(), incarnation));
-        fx.wake_at(Time::MAX);
-        self.start(now, fx);
+        self.answer(now, fx);
     }
 }
 
@@ -344,9 +435,9 @@ impl KvClient {
 fn joined(partition: Partition, after: Option<&Bytes>) -> Bytes {
     [&partition.0.to_be_bytes()[..], after.map_or(&[], |k| k)].concat().into()
 }
-fn split(position: &Bytes) -> (Partition, Option<Bytes>) {
-    let Some((partition, after)) = position.split_first_chunk() else { return (Partition(0), None) };
-    (Partition(u32::from_be_bytes(*partition)), (!after.is_empty()).then(|| position.slice(partition.len()..)))
+fn split(position: &Bytes) -> Option<(Partition, Option<Bytes>)> {
+    let (partition, after) = position.split_first_chunk()?;
+    Some((Partition(u32::from_be_bytes(*partition)), (!after.is_empty()).then(|| position.slice(partition.len()..))))
 }
 
 /// A batch by key: the condition and the change of each.
@@ -410,23 +501,12 @@ impl Node for KvClient {
                     self.welcomed(now, nonce, incarnation, fx);
                 }
                 _ => {
-                    if let Some((ring, p)) = self.ring.as_mut().zip(Packet::of_message(p)) {
-                        ring.handle(now, Event::Packet(p), &mut self.fx);
-                        self.answer(now, fx);
+                    if let Some(p) = Packet::of_message(p) {
+                        self.packet(now, p, fx);
                     }
                 }
             },
-            Event::Timer => {
-                self.hello(now, fx);
-                if let Some(ring) = self.ring.as_mut() {
-                    self.ring_at = Time::MAX;
-                    ring.handle(now, Event::Timer, &mut self.fx);
-                    while let Some(key) = self.turns.expired(now) {
-                        self.end_turn(now, &key);
-                    }
-                    self.answer(now, fx);
-                }
-            }
+            Event::Timer => self.timer(now, fx),
             Event::Completion(_) | Event::Stored { .. } => {}
         }
     }

@@ -1,12 +1,20 @@
 //! What clients, nodes and the membership service must agree on.
 
-use rackweave_core::Span;
+use rackweave_core::keyspace::KeyspaceId;
+use rackweave_core::{Epoch, Span};
+
+use crate::hash;
+use crate::types::Partition;
 
 /// Contents of a message cross the network and are logged at this rate at the least, in bytes a second; a longer wait is a loss.
 const SLOWEST: u64 = 20 << 20;
 
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Whose keys these are: its partitions are numbered from its first one on.
+    pub keyspace: KeyspaceId,
+    /// Epochs up to this one were those of an earlier keyspace whose addresses the partitions have.
+    pub epochs_before: Epoch,
     /// Bits of a partition's number: there are 2^`bits`.
     pub bits: u32,
     /// Virtual nodes of a node on the ring.
@@ -50,7 +58,9 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            bits: 6,
+            keyspace: KeyspaceId::FIRST,
+            epochs_before: Epoch(0),
+            bits: KeyspaceId::PARTITION_BITS,
             points: 64,
             replicas: 3,
             min_copies: 2,
@@ -74,6 +84,21 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The partition of a key.
+    pub fn partition(&self, key: &[u8]) -> Partition {
+        Partition(self.first().0 + hash::partition(key, self.bits).0)
+    }
+    /// The first partition.
+    pub fn first(&self) -> Partition {
+        self.keyspace.first_partition()
+    }
+    pub fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
+        let first = self.first().0;
+        (0..1u32 << self.bits).map(move |p| Partition(first + p))
+    }
+    pub fn has(&self, p: Partition) -> bool {
+        p.0.checked_sub(self.first().0).is_some_and(|n| n >> self.bits == 0)
+    }
     /// How long to wait for the answer to a message with this many bytes of contents; `first`: to one without contents.
     pub fn patience(&self, first: Span, bytes: usize) -> Span {
         first + Span::from_secs(1).scale(bytes as u64, SLOWEST)

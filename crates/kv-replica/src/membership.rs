@@ -126,7 +126,12 @@ impl Membership {
             }
         }
         m.ring_nodes.clone().into_iter().for_each(|n| m.ring.add(n));
-        m.ring.partitions().for_each(|p| _ = m.parts.entry(p).or_default());
+        let before = m.config.epochs_before;
+        for p in m.config.partitions() {
+            // Nothing was committed here in the epochs of an earlier keyspace.
+            let part = || Part { void: Epochs::range(Epoch(1), before), ..Part::default() };
+            m.parts.entry(p).or_insert_with(part);
+        }
         Ok(m)
     }
 
@@ -153,6 +158,24 @@ impl Membership {
     }
     pub fn ring_nodes(&self) -> &[NodeId] {
         &self.ring_nodes
+    }
+    /// Whether the node has ever registered.
+    pub fn knows(&self, n: NodeId) -> bool {
+        self.nodes.contains_key(&n)
+    }
+    /// The greatest epoch of a partition.
+    pub fn last_epoch(&self) -> Epoch {
+        self.views().map(|v| v.epoch).max().unwrap_or(self.config.epochs_before)
+    }
+    /// Keys of its records.
+    pub fn record_keys(&self) -> impl Iterator<Item = Bytes> {
+        let nodes = self.nodes.keys().map(|n| rec::node_key(*n));
+        let parts = self.parts.keys().map(|p| rec::partition_key(*p));
+        std::iter::once(Bytes::from_static(rec::RING_KEY)).chain(nodes).chain(parts)
+    }
+    /// Partitions whose primary decides.
+    pub fn active(&self) -> usize {
+        self.parts.values().filter(|part| part.active && !part.stopped).count()
     }
 
     /// Adds a node for good, while serving: it takes over its share of the partitions.
@@ -286,7 +309,7 @@ impl Membership {
             state.heard = true;
             state.leased_until = state.leased_until.max(until);
         }
-        self.send(fx, n, Partition(0), Body::Lease { incarnation, sent, serial });
+        self.send(fx, n, self.config.first(), Body::Lease { incarnation, sent, serial });
     }
 
     /// Views that the node lacks. They may be on their way, so they are repeated at intervals only.
@@ -349,7 +372,7 @@ impl Membership {
 
     /// Issues the views that are due.
     fn check(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        for p in self.ring.partitions() {
+        for p in self.config.partitions() {
             if self.parts[&p].writing > 0 || self.parts[&p].stopped {
                 continue;
             }
@@ -400,7 +423,7 @@ impl Membership {
             Written::Ring => {}
             Written::Node(n) => {
                 if let Some(incarnation) = self.nodes.get(&n).map(|s| s.incarnation) {
-                    self.send(fx, n, Partition(0), Body::Registered { incarnation });
+                    self.send(fx, n, self.config.first(), Body::Registered { incarnation });
                 }
             }
             Written::Partition(p, inform) => {

@@ -148,6 +148,9 @@ impl KvNode {
     pub fn answered(&self) -> Answered {
         self.answered
     }
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
@@ -200,7 +203,7 @@ impl KvNode {
     }
 
     fn to_meta(&self, fx: &mut Effects<Packet>, body: Body) {
-        fx.send(Packet { from: self.me, to: self.meta, partition: Partition(0), epoch: Epoch(0), body });
+        fx.send(Packet { from: self.me, to: self.meta, partition: self.config.first(), epoch: Epoch(0), body });
     }
 
     fn beat(&mut self, now: Time, fx: &mut Effects<Packet>) {
@@ -231,7 +234,7 @@ impl KvNode {
             Body::NewView(view) | Body::Outdated(Some(view)) => view.partition,
             _ => packet.partition,
         };
-        if p.0 >> self.config.bits > 0 {
+        if !self.config.has(p) {
             return;
         }
         match packet.body {

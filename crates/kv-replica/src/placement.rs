@@ -65,7 +65,7 @@ impl Membership {
     pub(crate) fn next_view(&self, p: Partition, now: Time) -> Next {
         let part = &self.parts[&p];
         let home = self.ring.home(p);
-        let last = part.view.as_ref().map_or(Epoch(0), |v| v.epoch);
+        let last = part.view.as_ref().map_or(self.config.epochs_before, |v| v.epoch);
         if part.view.is_none() && !home.iter().all(|n| self.live(*n, now)) {
             return STAYS;
         }

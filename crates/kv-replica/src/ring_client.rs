@@ -10,7 +10,6 @@ use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Span, Tim
 
 use crate::clients::WINDOW_MAX;
 use crate::config::Config;
-use crate::hash::partition;
 use crate::msg::{Body, GetResult, Packet, PutResult, ScanResult};
 use crate::trace::RETURNED_EARLY;
 use crate::types::{Change, ITEMS_MAX, Item, KEY_MAX, Partition, Put, PutId, Verdict, View};
@@ -114,6 +113,7 @@ pub struct RingClient {
     aborts: u64,
     /// Its timer is set: it has requests under way.
     ticks: bool,
+    gone: bool,
 }
 
 impl RingClient {
@@ -134,7 +134,12 @@ impl RingClient {
             done: Vec::new(),
             aborts: 0,
             ticks: false,
+            gone: false,
         }
+    }
+    /// Whether the membership service knows no such keyspace: no request is answered any more.
+    pub fn is_gone(&self) -> bool {
+        self.gone
     }
     /// Takes the answers so far.
     pub fn take_done(&mut self) -> Vec<Done> {
@@ -167,8 +172,8 @@ impl RingClient {
         let Some(first) = items.first().filter(|_| items.len() <= ITEMS_MAX) else {
             return Err(RequestError::Items { items: items.len() });
         };
-        let (bits, max) = (config.bits, config.value_max);
-        let home = partition(&first.key, bits);
+        let max = config.value_max;
+        let home = config.partition(&first.key);
         for (i, item) in items.iter().enumerate() {
             RingClient::check(&item.key)?;
             if let Some(Change::Set { value, .. }) = &item.change
@@ -177,7 +182,7 @@ impl RingClient {
                 return Err(RequestError::Value { bytes: value.len(), max });
             }
             let key = item.key.clone();
-            if partition(&key, bits) != home {
+            if config.partition(&key) != home {
                 return Err(RequestError::Partitions { first: first.key.clone(), key });
             }
             if items.get(i + 1).is_some_and(|next| next.key == key) {
@@ -225,7 +230,7 @@ impl RingClient {
     /// The key has a wrong size.
     pub fn get(&mut self, now: Time, fx: &mut Effects<Packet>, key: Bytes, room: u32) -> Result<u64, RequestError> {
         RingClient::check(&key)?;
-        Ok(self.read(now, fx, partition(&key, self.config.bits), Read::Get { key, room }))
+        Ok(self.read(now, fx, self.config.partition(&key), Read::Get { key, room }))
     }
     /// Keys of a partition after this one.
     pub fn scan(
@@ -249,7 +254,7 @@ impl RingClient {
         self.request
     }
     fn home(&self, put: &Put) -> Partition {
-        partition(&put.items[0].key, self.config.bits)
+        self.config.partition(&put.items[0].key)
     }
 
     fn wake(&mut self, now: Time, fx: &mut Effects<Packet>) {
@@ -270,7 +275,7 @@ impl RingClient {
         pending.tries += 1;
         pending.put.floor = floor;
         let put = pending.put.clone();
-        let p = partition(&put.items[0].key, self.config.bits);
+        let p = self.config.partition(&put.items[0].key);
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
         let (from, epoch) = (self.me, view.epoch);
         if self.config.by_multicast && (pending.cast < epoch || mutant!("kv-replica.put.multicast-alone")) {
@@ -332,6 +337,8 @@ impl RingClient {
     fn on_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {
         match packet.body {
             Body::NewView(view) | Body::Outdated(Some(view)) => self.adopt(now, fx, *view),
+            // Nobody has such a partition any more.
+            Body::Outdated(None) if packet.from == self.meta => self.gone = true,
             Body::Outdated(None) => self.lookup(fx, packet.partition),
             Body::PutReply { id, attempt, result } => self.on_put_reply(now, id, attempt, result, fx),
             Body::Held { id, attempt } => self.on_held(now, packet.from, id, attempt, fx),

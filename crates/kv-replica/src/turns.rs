@@ -44,6 +44,11 @@ impl Turns {
     pub fn waiting(&self) -> usize {
         self.waiting
     }
+    /// Ends all turns: the gets that waited.
+    pub fn drain(&mut self) -> Vec<RequestId> {
+        let turns = std::mem::take(self).keys.into_values();
+        turns.flat_map(|t| t.waiting).map(|(id, _)| id).collect()
+    }
     /// When the next idle turn ends.
     pub fn deadline(&self) -> Time {
         self.ends.first().map_or(Time::MAX, |e| e.0)

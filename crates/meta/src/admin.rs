@@ -128,6 +128,10 @@ impl Meta {
                 Ok(admin::Reply::Done)
             }
             admin::Op::VolumeUnits { name, unit, count } => self.change_units(now, name, (*unit, *count), fx),
+            admin::Op::KeyspaceCreate { name, replicas, isolation, units } => {
+                self.create_keyspace(now, (name, *replicas), (*isolation, *units), by, fx)
+            }
+            admin::Op::KeyspaceDelete { name } => self.delete_keyspace(now, name, fx),
             admin::Op::VssdMove { vssd, to } => Ok(self.move_vssd(now, *vssd, *to, fx)?),
             admin::Op::ServerAdd => Ok(self.add_server(now)?),
             admin::Op::ServerDrain { server } => Ok(self.drain(now, *server, fx)?),
@@ -158,6 +162,8 @@ impl Meta {
                 let shown = |v| self.with_snapshots(self.with_use(v));
                 Ok(admin::Reply::Volumes(self.volumes.list().into_iter().map(shown).collect()))
             }
+            admin::Op::KeyspaceInfo { name } => self.keyspace_info(name),
+            admin::Op::KeyspaceList => Ok(self.keyspace_list()),
             admin::Op::RackStatus => Ok(admin::Reply::Rack(Box::new(self.status(now)))),
             _ => Err(admin::Error::NotServed),
         }
@@ -258,6 +264,8 @@ fn only_reads(op: &admin::Op) -> bool {
             | admin::Op::SnapshotList { .. }
             | admin::Op::VolumeUse { .. }
             | admin::Op::VolumeExplain { .. }
+            | admin::Op::KeyspaceInfo { .. }
+            | admin::Op::KeyspaceList
             | admin::Op::RackStatus
             | admin::Op::Servers
     )
@@ -285,6 +293,8 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::VolumeRollback { .. }
         | admin::Op::VolumeFlatten { .. }
         | admin::Op::VolumeUnits { .. }
+        | admin::Op::KeyspaceCreate { .. }
+        | admin::Op::KeyspaceDelete { .. }
         | admin::Op::VssdMove { .. }
         | admin::Op::ServerAdd
         | admin::Op::ServerDrain { .. }
@@ -298,6 +308,8 @@ fn may_wait(op: &admin::Op) -> bool {
         | admin::Op::SnapshotList { .. }
         | admin::Op::VolumeUse { .. }
         | admin::Op::VolumeExplain { .. }
+        | admin::Op::KeyspaceInfo { .. }
+        | admin::Op::KeyspaceList
         | admin::Op::RackStatus
         | admin::Op::Servers => false,
     }

@@ -40,6 +40,21 @@ impl OwnConfig {
     }
 }
 
+/// What keyspaces may take, besides the rack's first.
+#[derive(Clone, Debug, Default)]
+pub struct KeyspaceConfig {
+    /// Channels of every drive that are set aside for their logs, and dies of each.
+    pub channels: u32,
+    pub dies_per_channel: u32,
+    /// Channels of the first's log.
+    pub first_channels: u32,
+    /// Bytes of the longest value in a log, by its number of channels and of dies, from one on; 0: the log is too small.
+    pub value_max_of_channels: Vec<u32>,
+    pub value_max_of_dies: Vec<u32>,
+    /// Keyspaces that servers have room for.
+    pub most: u32,
+}
+
 /// What cloud disks may take.
 #[derive(Clone, Debug)]
 pub struct CloudConfig {
@@ -79,6 +94,7 @@ pub struct MetaConfig {
     pub levels: Vec<LevelConfig>,
     /// Of the keys' membership service, if every server has a log vSSD.
     pub keys: Option<rackweave_kv_replica::Config>,
+    pub keyspaces: KeyspaceConfig,
     /// Of cloud disks, if every server has a log vSSD for them.
     pub cloud: Option<CloudConfig>,
     /// Volumes may promise this multiple of the capacity.

@@ -11,7 +11,6 @@ use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, T
 use rackweave_kv_replica::msg::{Body as KeyMessage, Packet as KeyPacket};
 use rackweave_kv_replica::types::View;
 
-use crate::ids;
 
 /// A row without an answer is announced again after this time: a rack has a few hundred.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(100);
@@ -28,8 +27,15 @@ struct Announced {
 pub(crate) struct KeyRows(BTreeMap<VssdId, Announced>);
 
 impl KeyRows {
-    /// Announces the rows of this durable view that are due.
-    pub(crate) fn announce(&mut self, now: Time, me: Incarnation, view: &View, shares: usize, fx: &mut Effects) {
+    /// Announces the rows of this durable view that are due; `log`: a server's log vSSD.
+    pub(crate) fn announce(
+        &mut self,
+        now: Time,
+        me: Incarnation,
+        (view, shares): (&View, usize),
+        log: &impl Fn(NodeId) -> VssdId,
+        fx: &mut Effects,
+    ) {
         for share in 0..shares {
             let vssd = view.partition.row(share as u32);
             let row = self.0.entry(vssd).or_insert(Announced { epoch: Epoch(0), again_at: now });
@@ -48,7 +54,7 @@ impl KeyRows {
                 incarnation: me,
                 request: 0,
             };
-            let body = Body::Table(Table::Create(Box::new(row_of(view, share))));
+            let body = Body::Table(Table::Create(Box::new(row_of(view, share, log))));
             fx.send(Packet { src: Layout::META, dst: Layout::SWITCH, header, body });
             if share == 0 {
                 fx.send(announced(me, view));
@@ -73,7 +79,7 @@ fn announced(me: Incarnation, view: &View) -> Packet {
 }
 
 /// The members that the gets of a share go to. While nobody holds everything the primary decides.
-fn row_of(view: &View, share: usize) -> VssdRow {
+fn row_of(view: &View, share: usize, log: &impl Fn(NodeId) -> VssdId) -> VssdRow {
     let mut members: Vec<NodeId> = view.readable().collect();
     if mutant!("meta.keys.rows-of-all") {
         members = view.members.iter().map(|m| m.node).collect();
@@ -82,7 +88,7 @@ fn row_of(view: &View, share: usize) -> VssdRow {
         return VssdRow { server: view.primary, readable: false, peers: Vec::new() };
     };
     members.rotate_left(turn);
-    let log = |n: &NodeId| (ids::log(0, Layout::server_number(*n)).0, *n);
+    let log = |n: &NodeId| (log(*n), *n);
     VssdRow { server: members[0], readable: false, peers: members.iter().take(PEERS_MAX).map(log).collect() }
 }
 
@@ -92,6 +98,11 @@ mod tests {
     use rackweave_kv_replica::types::{Epochs, Member, Partition, Role};
 
     use super::*;
+    use crate::ids;
+
+    fn log(n: NodeId) -> VssdId {
+        ids::log(0, Layout::server_number(n)).0
+    }
 
     /// A view in epoch 5 of servers with these roles; those that hold all epochs before it are full.
     fn view(members: &[(u32, Role, bool)]) -> View {
@@ -117,7 +128,7 @@ mod tests {
     fn rows_have_the_members_that_answer_any_get_in_turn() {
         let home = |n| (n, Role::Home, true);
         let five = view(&[home(0), home(1), home(2), home(3), home(4)]);
-        let rows: Vec<_> = (0..5).map(|share| row_of(&five, share)).collect();
+        let rows: Vec<_> = (0..5).map(|share| row_of(&five, share, &log)).collect();
         let all: Vec<_> = rows.iter().map(peers).collect();
         assert_eq!(all, [[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 0], [4, 0, 1]]);
         assert_eq!(rows[3].server, Layout::numbered_server(3));
@@ -128,16 +139,16 @@ mod tests {
     fn members_that_may_not_answer_every_get_are_in_no_row() {
         let v =
             view(&[(0, Role::Home, false), (1, Role::Home, true), (2, Role::Handoff, false), (3, Role::Leaving, true)]);
-        (0..3).for_each(|share| assert_eq!(peers(&row_of(&v, share)), [1]));
+        (0..3).for_each(|share| assert_eq!(peers(&row_of(&v, share, &log)), [1]));
         let none = view(&[(0, Role::Home, false), (2, Role::Handoff, false)]);
-        assert_eq!((peers(&row_of(&none, 1)), row_of(&none, 1).server), (vec![], Layout::numbered_server(0)));
+        assert_eq!((peers(&row_of(&none, 1, &log)), row_of(&none, 1, &log).server), (vec![], Layout::numbered_server(0)));
     }
     #[test]
     fn rows_are_repeated_until_they_are_answered_then_seldom() {
         let v = view(&[(0, Role::Home, true), (1, Role::Home, true)]);
         let (mut rows, mut fx, me) = (KeyRows::default(), Effects::new(), Incarnation(7));
         let mut announced = |rows: &mut KeyRows, ms: u64, v: &View| {
-            rows.announce(Time::ZERO + Span::from_millis(ms), me, v, 2, &mut fx);
+            rows.announce(Time::ZERO + Span::from_millis(ms), me, (v, 2), &log, &mut fx);
             let rows = std::mem::take(&mut fx.packets).into_iter();
             rows.filter(|p| p.header.op == Op::CreateVssd).collect::<Vec<_>>()
         };

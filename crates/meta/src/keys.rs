@@ -1,21 +1,22 @@
-//! The membership service of keys within this one: its records among the others, its timer, and the ring, which has the servers
-//! that the rack has.
+//! The membership service of a keyspace within this one: its records among the others, and its timer; and that of the rack's first,
+//! whose ring has the servers that the rack has. [`crate::keyspaces`] has the others.
 
 use bytes::Bytes;
 use rackweave_core::admin::ServerState;
 use rackweave_core::node::StoreWrite;
-use rackweave_core::{Effects, Event, Layout, Node, NodeId, Time, msg};
+use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Time, VssdId, msg};
 use rackweave_kv_replica::msg::Packet;
-use rackweave_kv_replica::types::View;
+use rackweave_kv_replica::types::Partition;
 use rackweave_kv_replica::{Config, Membership};
 
 use crate::key_rows::KeyRows;
-use crate::{Meta, MetaError};
+use crate::keyspaces;
+use crate::{Meta, MetaError, ids};
 
-/// Its records' keys begin so.
+/// The keys of the first's records begin so.
 const PREFIX: &[u8] = b"key/";
-/// Its writes' tags: the outbox counts from one.
-const TAG: u64 = 1 << 63;
+/// Tags of the membership services' writes: the outbox counts from one.
+pub(crate) const TAG: u64 = 1 << 63;
 
 pub(crate) struct Keys {
     membership: Membership,
@@ -23,9 +24,12 @@ pub(crate) struct Keys {
     wake_at: Time,
     /// If the switch chooses the members of gets.
     rows: Option<KeyRows>,
+    /// Of its records' keys, and of its writes' tags.
+    prefix: Vec<u8>,
+    tag: u64,
 }
 
-type Records = Vec<(Bytes, Bytes)>;
+pub(crate) type Records = Vec<(Bytes, Bytes)>;
 
 /// Separates the records of keys, without their prefix, from the others.
 pub(crate) fn divide(saved: Records) -> (Records, Records) {
@@ -34,20 +38,44 @@ pub(crate) fn divide(saved: Records) -> (Records, Records) {
 }
 
 impl Keys {
-    pub(crate) fn new(config: &Config, nodes: &[NodeId], saved: &[(Bytes, Bytes)]) -> Result<Keys, MetaError> {
+    /// `prefix`: of its records' keys, which `saved` has without it; `tag`: of its writes' tags.
+    pub(crate) fn new(
+        config: &Config,
+        nodes: &[NodeId],
+        saved: &[(Bytes, Bytes)],
+        (prefix, tag): (Vec<u8>, u64),
+    ) -> Result<Keys, MetaError> {
         let membership = Membership::new(Layout::META, config.clone(), nodes, saved)?;
         let rows = (config.by_switch && !mutant!("meta.keys.no-rows")).then(KeyRows::default);
-        Ok(Keys { membership, fx: Effects::new(), wake_at: Time::ZERO, rows })
+        Ok(Keys { membership, fx: Effects::new(), wake_at: Time::ZERO, rows, prefix, tag })
+    }
+    /// Of the rack's first keyspace.
+    pub(crate) fn first(config: &Config, nodes: &[NodeId], saved: &[(Bytes, Bytes)]) -> Result<Keys, MetaError> {
+        Keys::new(config, nodes, saved, (PREFIX.to_vec(), 0))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at
     }
-    fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
+    pub(crate) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+    /// Announces the rows that are due; `log`: a server's log vSSD.
+    pub(crate) fn announce(&mut self, now: Time, me: Incarnation, log: impl Fn(NodeId) -> VssdId, fx: &mut Effects) {
+        let Keys { membership, rows: Some(rows), .. } = self else { return };
+        let shares = membership.replicas();
+        membership.durable_views().for_each(|view| rows.announce(now, me, (view, shares), &log, fx));
+    }
+    pub(crate) fn row_answered(&mut self, now: Time, me: Incarnation, header: &msg::Header) {
+        if let Some(rows) = &mut self.rows {
+            rows.answered(now, me, header);
+        }
+    }
+    pub(crate) fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
         act(&mut self.membership, &mut self.fx);
         self.fx.packets.drain(..).for_each(|p| fx.send(p.into_message()));
         for StoreWrite { tag, entries } in self.fx.stores.drain(..) {
-            let prefixed = |(k, v): (Bytes, Option<Bytes>)| ([PREFIX, &k[..]].concat().into(), v);
-            fx.store(StoreWrite { tag: tag | TAG, entries: entries.into_iter().map(prefixed).collect() });
+            let prefixed = |(k, v): (Bytes, Option<Bytes>)| ([&self.prefix[..], &k[..]].concat().into(), v);
+            fx.store(StoreWrite { tag: tag | TAG | self.tag, entries: entries.into_iter().map(prefixed).collect() });
         }
         fx.traces.append(&mut self.fx.traces);
         if let Some(at) = self.fx.take_wake() {
@@ -57,18 +85,28 @@ impl Keys {
     }
 }
 
-/// The tag of the membership service's own write.
+/// The tag of a membership service's write, without what says that it is one.
 pub(crate) fn own_tag(tag: u64) -> Option<u64> {
     (tag & TAG != 0).then_some(tag & !TAG)
 }
 
 impl Meta {
+    pub(crate) fn keys_stored(&mut self, now: Time, tag: u64, fx: &mut Effects) {
+        if keyspaces::is_tag(tag) {
+            self.keyspace_stored(now, tag, fx);
+        } else {
+            self.keys_event(now, Event::Stored { tag }, fx);
+        }
+    }
     pub(crate) fn keys_event(&mut self, now: Time, event: Event<Packet>, fx: &mut Effects) {
         if let Some(keys) = &mut self.keys {
             keys.act(fx, |m, fx| m.handle(now, event, fx));
         }
     }
     pub(crate) fn keys_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {
+        if !Partition(p.header.set.0).keyspace().is_first() {
+            return self.keyspace_packet(now, p, fx);
+        }
         if let Some(p) = Packet::of_message(p) {
             self.keys_event(now, Event::Packet(p), fx);
         }
@@ -77,18 +115,24 @@ impl Meta {
         if self.keys.as_ref().is_some_and(|k| k.wake_at <= now) {
             self.keys_event(now, Event::Timer, fx);
             self.follow_servers(fx);
-            self.announce_keys(now, fx);
+            if let Some(keys) = &mut self.keys {
+                keys.announce(now, self.me, |n| ids::log(0, Layout::server_number(n)).0, fx);
+            }
         }
-    }
-    fn announce_keys(&mut self, now: Time, fx: &mut Effects) {
-        let Some(Keys { membership, rows: Some(rows), .. }) = &mut self.keys else { return };
-        let shares = membership.replicas();
-        membership.durable_views().for_each(|view| rows.announce(now, self.me, view, shares, fx));
+        self.keyspaces_timer(now, fx);
     }
     pub(crate) fn key_row_answered(&mut self, now: Time, header: &msg::Header) {
-        if let Some(Keys { rows: Some(rows), .. }) = &mut self.keys {
-            rows.answered(now, self.me, header);
+        if !Partition(header.set.0).keyspace().is_first() {
+            return self.keyspace_row_answered(now, header);
         }
+        if let Some(keys) = &mut self.keys {
+            keys.row_answered(now, self.me, header);
+        }
+    }
+    /// The membership services of all keyspaces.
+    fn key_memberships(&self) -> impl Iterator<Item = &Membership> {
+        let others = self.keyspace_memberships().map(|(_, m)| m);
+        self.keys.iter().map(|k| &k.membership).chain(others)
     }
     /// The ring has every server that is neither drained nor removed.
     fn follow_servers(&mut self, fx: &mut Effects) {
@@ -104,17 +148,17 @@ impl Meta {
     }
     /// Partitions of keys that the server takes part in.
     pub(crate) fn partitions_of(&self, server: NodeId) -> usize {
-        let Some(Keys { membership, .. }) = &self.keys else { return 0 };
-        let on_ring = membership.ring_nodes().contains(&server);
-        let member = |v: &View| v.member(server).is_some();
-        let count = membership.views().filter(|v| member(v)).count();
-        if count == 0 { usize::from(on_ring) } else { count }
+        let of = |m: &Membership| {
+            let count = m.views().filter(|v| v.member(server).is_some()).count();
+            if count == 0 { usize::from(m.ring_nodes().contains(&server)) } else { count }
+        };
+        self.key_memberships().map(of).sum()
     }
-    /// Replicas of a partition of keys; zero if the rack has none.
+    /// Most replicas of a partition of keys; zero if the rack has none.
     pub(crate) fn key_replicas(&self) -> usize {
-        self.keys.as_ref().map_or(0, |k| k.membership.replicas())
+        self.key_memberships().map(Membership::replicas).max().unwrap_or(0)
     }
-    /// The membership service of the rack's keys.
+    /// The membership service of the rack's first keyspace.
     pub fn key_membership(&self) -> Option<&Membership> {
         self.keys.as_ref().map(|k| &k.membership)
     }

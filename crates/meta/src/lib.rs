@@ -24,6 +24,8 @@ mod config;
 pub mod ids;
 mod key_rows;
 mod keys;
+pub mod keyspace_records;
+mod keyspaces;
 mod load;
 mod members;
 mod moves;
@@ -41,7 +43,7 @@ mod views;
 mod volumes;
 pub mod wear;
 
-pub use config::{CloudConfig, DRIFT_PPM_MAX, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig};
+pub use config::{CloudConfig, DRIFT_PPM_MAX, KeyspaceConfig, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig};
 pub use members::{Evidence, Place, Replaces};
 pub use node::Meta;
 pub use own::FIRST_OWN;

@@ -167,6 +167,7 @@ impl Meta {
     }
     /// On a message of the server: repeats the plan if it is not carried out.
     pub(crate) fn remind(&mut self, now: Time, node: NodeId) {
+        self.remind_logs(now, node);
         if !self.moves.plans.contains_key(&node) && self.differs(node) {
             self.replan(node);
         }
@@ -182,6 +183,7 @@ impl Meta {
     }
     /// A server that starts knows no plan.
     pub(crate) fn forget_plan(&mut self, node: NodeId) {
+        self.keyspaces.forget_plan(node);
         if let Some(plan) = self.moves.plans.get_mut(&node) {
             (plan.done, plan.again_at) = (false, Time::ZERO);
         }
@@ -577,6 +579,7 @@ impl Meta {
         self.set_node(server, ServerState::Removed);
         self.drop_gone(|p| p.node == server);
         self.moves.plans.remove(&server);
+        self.forget_logs(server);
         Ok(admin::Reply::Done)
     }
 

@@ -20,6 +20,7 @@ use crate::clear::Clearing;
 use crate::cloud::{self, Cloud};
 use crate::codec::{self, DriveRecord, RackRecord, ServerRecord};
 use crate::keys::{self, Keys};
+use crate::keyspaces::{self, Keyspaces};
 use crate::members::{self, Evidence, Place, Servers};
 use crate::moves::Moves;
 use crate::outbox::{Outbox, WRITES_MAX};
@@ -89,6 +90,7 @@ pub struct Meta {
     pub(crate) clearing: Clearing,
     pub(crate) own: OwnSets,
     pub(crate) keys: Option<Keys>,
+    pub(crate) keyspaces: Keyspaces,
     pub(crate) cloud: Option<Cloud>,
     pub(crate) answers: VecDeque<((Incarnation, u64), Answer)>,
     pub(crate) out: Outbox,
@@ -145,6 +147,7 @@ impl Meta {
             clearing: Clearing::new(&cfg.layout),
             own: OwnSets::default(),
             keys: None,
+            keyspaces: Keyspaces::default(),
             cloud: None,
             answers: VecDeque::new(),
             out: Outbox::new(),
@@ -155,15 +158,17 @@ impl Meta {
             cfg,
         };
         let (of_keys, saved) = keys::divide(saved);
+        let (of_keyspaces, saved) = keyspaces::divide(saved);
         let (of_cloud, saved) = cloud::divide(saved);
         meta.load(saved)?;
         let records = of_keys.len();
         let nodes: Vec<NodeId> = meta.server_nodes().collect();
         meta.keys = match &meta.cfg.keys {
-            Some(config) => Some(Keys::new(config, &nodes, &of_keys)?),
+            Some(config) => Some(Keys::first(config, &nodes, &of_keys)?),
             None if records > 0 => return Err(MetaError::NoKeys { records }),
             None => None,
         };
+        meta.keyspaces = Keyspaces::new(meta.cfg.keys.as_ref(), &meta.cfg.keyspaces, &nodes, &of_keyspaces)?;
         let disks = meta.volumes.cloud().collect();
         meta.cloud = Cloud::new(meta.cfg.cloud.as_ref(), &disks, &of_cloud)?;
         meta.find_snapshots();
@@ -347,6 +352,7 @@ impl Meta {
             }
             Body::Control(Control::Admin(op)) => self.admin_request(now, src, header, &op, fx),
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
+            Body::Control(Control::LogsDone { plan }) => self.logs_done(src, header.incarnation, plan),
             Body::Control(Control::Room(room)) => self.room_reported(src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
@@ -444,7 +450,7 @@ impl Node for Meta {
         match event {
             Event::Packet(p) => self.packet(now, p, fx),
             Event::Stored { tag } => match keys::own_tag(tag) {
-                Some(tag) => self.keys_event(now, Event::Stored { tag }, fx),
+                Some(tag) => self.keys_stored(now, tag, fx),
                 None => match cloud::own_tag(tag) {
                     Some(tag) => self.cloud_event(now, Event::Stored { tag }, fx),
                     None => self.out.stored(tag, fx),
@@ -461,7 +467,7 @@ impl Node for Meta {
         self.keys_timer(now, fx);
         self.cloud_timer(now, fx);
         self.out.flush(fx);
-        let keys = self.keys.as_ref().map_or(Time::MAX, Keys::wake_at);
+        let keys = self.keys.as_ref().map_or(Time::MAX, Keys::wake_at).min(self.keyspaces.wake_at());
         let keys = keys.min(self.cloud.as_ref().map_or(Time::MAX, Cloud::wake_at));
         fx.wake_at(keys.min(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline())));
     }

@@ -10,11 +10,13 @@ use rackweave_core::request::Reply;
 use rackweave_core::{Effects, map};
 use rackweave_kv_replica::Membership;
 
+use crate::keyspaces;
+
 /// Most messages that wait for the store. A longer queue means that the store hangs; dropped messages are requested
 /// again.
 const WAITING_MAX: usize = 65_536;
 /// Most writes under way, beside those of keys and cloud disks.
-pub const WRITES_MAX: usize = STORES_MAX - Membership::WRITES_MAX - Disks::WRITES_MAX;
+pub const WRITES_MAX: usize = STORES_MAX - Membership::WRITES_MAX - keyspaces::WRITES_MAX - Disks::WRITES_MAX;
 
 enum Out {
     Packet(Packet),

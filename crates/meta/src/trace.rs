@@ -14,6 +14,9 @@ trace_points! {
     OWN_SET_ENDED: OwnSetEnded = 88,
     /// Its vSSDs are to have another number of units. a: set, b: units of each.
     UNITS_CHANGED: UnitsChanged = 186,
+    /// A keyspace was made, with this number of replicas; it was deleted. a: its id, b: replicas; the last epoch of its partitions.
+    KEYSPACE_MADE: KeyspaceMade = 191,
+    KEYSPACE_DELETED: KeyspaceDeleted = 192,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,
