@@ -6,7 +6,7 @@ use super::command::{NOT_INTEGER, SYNTAX};
 use super::info::{REDIS_VERSION, config_get};
 use super::parse::integer;
 use super::reply::{Protocol, Reply};
-use super::{Session, table};
+use super::{Session, Settings, table};
 
 /// Longest name of a client.
 const NAME_MAX: usize = 256;
@@ -23,7 +23,7 @@ fn unknown_sub(command: &str, sub: &Bytes) -> Reply {
 }
 
 /// A reply without effect on the connection; `None`: the command is another one.
-pub fn plain(name: &str, args: &[Bytes]) -> Option<Reply> {
+pub fn plain(name: &str, args: &[Bytes], settings: &Settings) -> Option<Reply> {
     Some(match name {
         "ping" => match args {
             [_] => Reply::Simple("PONG"),
@@ -31,14 +31,11 @@ pub fn plain(name: &str, args: &[Bytes]) -> Option<Reply> {
             _ => arity("ping"),
         },
         "echo" => Reply::Bulk(args[1].clone()),
-        "select" => match integer(&args[1]) {
-            Some(0) => Reply::OK,
-            Some(_) => Reply::err("DB index is out of range"),
-            None => Reply::err(NOT_INTEGER),
-        },
         "command" => table::command(args).unwrap_or_else(|| unknown_sub("command", &args[1])),
         "config" => match args {
-            [_, sub, patterns @ ..] if is(sub, "GET") && !patterns.is_empty() => config_get(patterns),
+            [_, sub, patterns @ ..] if is(sub, "GET") && !patterns.is_empty() => {
+                config_get(patterns, settings.keyspaces)
+            }
             [_, sub] if is(sub, "GET") => arity("config|get"),
             _ => unknown_sub("config", &args[1]),
         },
@@ -94,7 +91,7 @@ impl Session {
     }
     fn described(&self) -> String {
         let resp = if self.protocol == Protocol::Resp3 { 3 } else { 2 };
-        format!("id={} name={} db=0 resp={resp}", self.id.0, self.name.escape_ascii())
+        format!("id={} name={} db={} resp={resp}", self.id.0, self.name.escape_ascii(), self.selected.number())
     }
     /// The error, if it is no name.
     fn set_name(&mut self, name: &Bytes) -> Option<Reply> {

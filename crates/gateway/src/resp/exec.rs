@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rackweave_core::kv::{self, Change, Condition, Expires, Op, Verdict, Version};
+use rackweave_core::request;
 
 use super::command::{Action, Expiry, KeyCommand, Only, SetReply, When};
 use super::reply::Reply;
@@ -26,9 +27,15 @@ pub const RETRIES_MAX: u32 = 256;
 #[derive(Debug)]
 pub struct Ask {
     pub tag: u32,
-    pub op: Op,
+    pub op: request::Op,
     /// Bytes of memory that must be granted first.
     pub room: usize,
+}
+
+impl Ask {
+    pub fn new(tag: u32, op: impl Into<request::Op>, room: usize) -> Ask {
+        Ask { tag, op: op.into(), room }
+    }
 }
 
 /// Operations to carry out, in order.
@@ -44,7 +51,8 @@ pub fn failure(e: &kv::Error) -> Reply {
         kv::Error::Partitions { .. } => "CROSSSLOT",
         _ => "ERR",
     };
-    Reply::error(format!("{word} {e}"))
+    let next = if *e == kv::Error::NoKeyspace { "; SELECT another one, or 0 for the first" } else { "" };
+    Reply::error(format!("{word} {e}{next}"))
 }
 pub fn wrong_answer() -> Reply {
     Reply::err("the storage's answer does not match the request")
@@ -54,7 +62,7 @@ fn contended() -> Reply {
 }
 
 fn put(tag: u32, key: Bytes, condition: Condition, change: Change) -> Ask {
-    Ask { tag, op: Op::Put { key, condition, change }, room: 0 }
+    Ask::new(tag, Op::Put { key, condition, change }, 0)
 }
 
 /// Gets of several keys.
@@ -73,7 +81,7 @@ impl Gets {
         *self = Gets { left: keys.len(), keys: keys.into_iter().collect(), latest, ..Gets::default() };
         asks.extend(self.keys.iter().zip(0..).map(|(key, tag)| {
             let op = Op::Get { key: key.clone(), room: GET_ROOM, latest };
-            Ask { tag, op, room: 0 }
+            Ask::new(tag, op, 0)
         }));
     }
     /// Whether that was the last one.
@@ -82,7 +90,7 @@ impl Gets {
         match answer {
             Ok(kv::Reply::NoRoom { bytes }) => {
                 let op = Op::Get { key, room: bytes, latest: self.latest };
-                asks.push(Ask { tag, op, room: bytes as usize });
+                asks.push(Ask::new(tag, op, bytes as usize));
                 return false;
             }
             Ok(kv::Reply::Value { found, now }) => self.view.insert(key, found, now),
@@ -308,7 +316,7 @@ impl Transaction {
             return Some(Reply::Array(replies));
         }
         self.replies = Some(replies);
-        asks.push(Ask { tag: 0, op: Op::Batch { conditions, changes }, room: 0 });
+        asks.push(Ask::new(0, Op::Batch { conditions, changes }, 0));
         None
     }
 }
@@ -326,6 +334,7 @@ pub enum Task {
     Exec(Box<Transaction>),
     Watch(Watch),
     Whole(super::whole::Whole),
+    Select(super::select::Select),
 }
 
 impl Task {
@@ -349,6 +358,10 @@ impl Task {
                 w.begin(asks);
                 None
             }
+            Task::Select(s) => {
+                asks.push(Ask::new(0, s.request(), 0));
+                None
+            }
         }
     }
     /// Goes on with an answer; the reply when it is done.
@@ -361,6 +374,8 @@ impl Task {
                 last.then(|| w.gets.error.clone().unwrap_or(Reply::OK))
             }
             Task::Whole(w) => w.answer(answer, asks),
+            // Its answer is none of the storage's.
+            Task::Select(_) => Some(wrong_answer()),
         }
     }
     /// What a WATCH has found.

@@ -1,6 +1,7 @@
 //! What INFO, HELLO and CONFIG GET say about the server.
 
 use bytes::Bytes;
+use rackweave_core::keyspace::KeyspaceId;
 
 use super::glob;
 use super::parse::ARG_MAX;
@@ -18,15 +19,15 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The sections of these names, or all.
-    pub fn text(&self, sections: &[Bytes], keys: u64, expiring: u64) -> String {
+    /// The sections of these names, or all. `keys` and `expiring` are of the keyspace with that number.
+    pub fn text(&self, sections: &[Bytes], keyspace: u32, keys: u64, expiring: u64) -> String {
         let Facts { version, pid, port } = self;
         let server = format!(
             "redis_version:{REDIS_VERSION}\r\nrackweave_version:{version}\r\nredis_mode:standalone\r\nos:Linux\r\n\
              process_id:{pid}\r\ntcp_port:{port}\r\n"
         );
-        let keyspace =
-            if keys == 0 { String::new() } else { format!("db0:keys={keys},expires={expiring},avg_ttl=0\r\n") };
+        let line = || format!("db{keyspace}:keys={keys},expires={expiring},avg_ttl=0\r\n");
+        let keyspace = if keys == 0 { String::new() } else { line() };
         let all = [
             ("Server", server),
             ("Persistence", "loading:0\r\naof_enabled:1\r\n".into()),
@@ -43,19 +44,20 @@ impl Facts {
 }
 
 /// Settings that CONFIG GET reports, because clients read them: nothing is evicted, every answered change is durable.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 6] = [
     ("appendfsync", "always"),
     ("appendonly", "yes"),
-    ("databases", "1"),
     ("maxmemory", "0"),
     ("maxmemory-policy", "noeviction"),
     ("save", ""),
     ("timeout", "0"),
 ];
 
-pub fn config_get(patterns: &[Bytes]) -> Reply {
+/// `keyspaces`: there are others than the first.
+pub fn config_get(patterns: &[Bytes], keyspaces: bool) -> Reply {
     let wanted = |name: &str| patterns.iter().any(|p| glob::matches(&p.to_ascii_lowercase(), name.as_bytes()));
-    let longest = ARG_MAX.to_string();
-    let all = SETTINGS.into_iter().chain([("proto-max-bulk-len", &*longest)]).filter(|s| wanted(s.0));
+    let (databases, longest) = (if keyspaces { KeyspaceId::MAX } else { 1 }.to_string(), ARG_MAX.to_string());
+    let computed = [("databases", &*databases), ("proto-max-bulk-len", &*longest)];
+    let all = SETTINGS.into_iter().chain(computed).filter(|s| wanted(s.0));
     Reply::Map(all.map(|(k, v)| (Reply::bulk(k), Reply::bulk(v.to_string()))).collect())
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`parse`]: commands from bytes; [`reply`]: replies as bytes.
 //! - [`command`]: commands on keys; [`strings`]: what they make of values; [`exec`], [`whole`]: the operations they take.
-//! - [`connection`], [`table`], [`info`]: commands that need no storage.
+//! - [`connection`], [`table`], [`info`]: commands that need no storage; [`select`]: the keyspace of the others.
 //!
 //! A session carries out up to [`RUNNING_MAX`] commands at a time and replies in their order. A command waits for those
 //! before it that use one of its keys, unless both only read; those behind it that share no key with it do not wait. Commands
@@ -19,6 +19,7 @@ pub mod info;
 pub mod parse;
 mod prepare;
 pub mod reply;
+mod select;
 mod strings;
 pub mod table;
 mod whole;
@@ -27,8 +28,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use rackweave_core::keyspace::Keyspace;
 use rackweave_core::kv;
-use rackweave_core::request::{self, Operation};
+use rackweave_core::request::{self, Operation, Outcome};
 
 use crate::buffers::Output;
 use crate::session::{Chunks, Gateway, Reply as Answer, Request, SessionId};
@@ -37,6 +39,7 @@ use info::Facts;
 use parse::{Item, Parser};
 use prepare::{Prepared, Work};
 use reply::{Protocol, Reply};
+use select::Selected;
 
 /// Commands of a session that are carried out at a time.
 pub const RUNNING_MAX: usize = 64;
@@ -56,8 +59,10 @@ const COMMAND_BYTES: usize = 512;
 /// What the server permits, and says about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// FLUSHALL deletes all keys; otherwise it is refused.
+    /// FLUSHALL and FLUSHDB delete all keys of the keyspace; otherwise they are refused.
     pub flushall: bool,
+    /// SELECT takes other keyspaces than the first.
+    pub keyspaces: bool,
     pub facts: Facts,
 }
 
@@ -66,6 +71,8 @@ pub struct Settings {
 struct Running {
     /// The protocol of its reply.
     protocol: Protocol,
+    /// The keyspace of its operations; `None`: the first.
+    keyspace: Option<Keyspace>,
     keys: Vec<Bytes>,
     writes: bool,
     alone: bool,
@@ -112,6 +119,7 @@ pub struct Session {
     settings: Rc<Settings>,
     protocol: Protocol,
     name: Bytes,
+    selected: Selected,
     parser: Parser,
     /// Memory with which the parser could go on.
     parser_needs: Option<usize>,
@@ -144,6 +152,7 @@ impl Session {
             settings,
             protocol: Protocol::default(),
             name: Bytes::new(),
+            selected: Selected::default(),
             parser: Parser::default(),
             parser_needs: None,
             next: None,
@@ -252,8 +261,9 @@ impl Session {
         let weight = c.weight + reply.as_ref().map_or(0, Reply::bytes);
         self.weight += weight;
         let (protocol, keys, writes, alone) = (self.protocol, c.keys, c.writes, c.alone);
-        let asks = asks.into();
-        self.running.push_back(Running { protocol, keys, writes, alone, waits_for, task, reply, asks, weight });
+        let (asks, keyspace) = (asks.into(), self.selected.keyspace());
+        let command = Running { protocol, keyspace, keys, writes, alone, waits_for, task, reply, asks, weight };
+        self.running.push_back(command);
     }
 
     /// Gives out the operations of commands, those of the first ones first.
@@ -275,27 +285,38 @@ impl Session {
                 let Some(ask) = self.running[i].asks.pop_front() else { return };
                 self.running[i].weight += room;
                 self.weight += room;
-                self.ask(self.first + i as u64, ask);
+                self.ask(i, ask);
             }
         }
     }
-    fn ask(&mut self, command: u64, ask: Ask) {
+    fn ask(&mut self, i: usize, ask: Ask) {
+        let op = match (ask.op, self.running[i].keyspace) {
+            (request::Op::Kv(op), Some(keyspace)) => kv::Op::In { keyspace, op: Box::new(op) }.into(),
+            (op, _) => op,
+        };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.asked.push(None);
             (self.asked.len() - 1) as u8
         });
         self.count = (self.count + 1) & 0xff_ffff;
         self.under_way += 1;
+        let command = self.first + i as u64;
         let asked = Asked { count: self.count, command, tag: ask.tag, room: ask.room };
         self.asked[slot as usize] = Some(asked);
         let id = self.id.request(self.count << 8 | u32::from(slot));
-        self.requests.push_back(request::Request::new(id, ask.op));
+        self.requests.push_back(request::Request::new(id, op));
     }
-    fn answered(&mut self, asked: Asked, answer: exec::Answer) {
+    fn answered(&mut self, asked: Asked, outcome: Outcome) {
         // The command was given up.
         let Some(i) = asked.command.checked_sub(self.first).map(|i| i as usize) else { return };
         let Some(r) = self.running.get_mut(i) else { return };
         let Some(task) = &mut r.task else { return };
+        if let Task::Select(select) = task {
+            let selected = select.answer(outcome);
+            let reply = selected.map(|s| self.selected = s).err().unwrap_or(Reply::OK);
+            return self.finish(i, reply);
+        }
+        let answer = kv::Op::result(outcome).unwrap_or(Err(kv::Error::NotServed));
         let got = match &answer {
             Ok(kv::Reply::Value { found: Some(f), .. }) => f.value.len(),
             Ok(kv::Reply::Page { keys, .. }) => keys.iter().map(|k| k.len() + parse::ARG_COST).sum(),
@@ -386,8 +407,7 @@ impl Gateway for Session {
         let Some(asked) = self.asked.get_mut(slot).and_then(|e| e.take_if(|a| a.count == count)) else { return };
         self.free.push(slot as u8);
         self.under_way -= 1;
-        let answer = kv::Op::result(reply.result).unwrap_or(Err(kv::Error::NotServed));
-        self.answered(asked, answer);
+        self.answered(asked, reply.result);
         self.advance();
     }
     fn output(&mut self) -> Chunks<'_> {

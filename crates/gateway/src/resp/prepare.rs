@@ -40,7 +40,7 @@ impl Prepared {
     pub fn reply(reply: Reply) -> Prepared {
         Prepared { work: Work::None, reply: Some(reply), keys: Vec::new(), writes: false, alone: false, weight: 0 }
     }
-    fn alone(task: Task, weight: usize) -> Prepared {
+    pub(super) fn alone(task: Task, weight: usize) -> Prepared {
         let (keys, work) = (Vec::new(), Work::Task(task));
         Prepared { work, reply: None, keys, writes: true, alone: true, weight: COMMAND_BYTES + weight }
     }
@@ -102,6 +102,7 @@ impl Session {
             "quit" => Prepared { work: Work::Close, ..Prepared::reply(Reply::OK) },
             "reset" => {
                 (self.multi, self.protocol, self.name) = (None, Default::default(), Bytes::new());
+                self.selected = Default::default();
                 self.watched.clear();
                 Prepared::reply(Reply::Simple("RESET"))
             }
@@ -121,10 +122,11 @@ impl Session {
         if let Some(parsed) = command::parse(name, args) {
             return parsed.map_or_else(|e| Prepared::reply(Reply::err(e)), Prepared::key);
         }
-        if let Some(reply) = connection::plain(name, args) {
+        if let Some(reply) = connection::plain(name, args, &self.settings) {
             return Prepared::reply(reply);
         }
         match name {
+            "select" => self.select(&args[1]),
             "watch" => {
                 let weight = args[1..].iter().map(|k| k.len() + ARG_COST).sum();
                 Prepared::alone(Task::watch(&args[1..]), weight)
@@ -145,10 +147,10 @@ impl Session {
             "keys" => Prepared::alone(Task::Whole(Whole::keys(args[1].clone())), args[1].len()),
             "dbsize" => Prepared::alone(Task::Whole(Whole::DbSize), 0),
             "info" => {
-                let of = (self.settings.facts.clone(), args[1..].to_vec());
+                let of = (self.settings.facts.clone(), args[1..].to_vec(), self.selected.number());
                 Prepared::alone(Task::Whole(Whole::Info(Box::new(of))), 4096)
             }
-            "flushall" => self.flush_all(args),
+            "flushall" | "flushdb" => self.flush_all(args),
             _ => Prepared::reply(unknown(args)),
         }
     }
@@ -158,7 +160,7 @@ impl Session {
             return Prepared::reply(Reply::err(SYNTAX));
         }
         if !self.settings.flushall {
-            return Prepared::reply(Reply::error("NOPERM FLUSHALL is off (resp.flushall, --flushall)"));
+            return Prepared::reply(Reply::error("NOPERM FLUSHALL and FLUSHDB are off (resp.flushall, --flushall)"));
         }
         Prepared::alone(Task::Whole(Whole::flush_all()), 0)
     }
@@ -168,7 +170,8 @@ impl Session {
             Some(Ok(c)) => Ok(Queued::Key(c)),
             Some(Err(e)) => Err(Reply::err(e)),
             None if name == "unwatch" => Ok(Queued::Ready(Reply::OK)),
-            None => connection::plain(name, args).map(Queued::Ready).ok_or_else(|| {
+            None if name == "select" => self.select_queued(&args[1]).map(Queued::Ready),
+            None => connection::plain(name, args, &self.settings).map(Queued::Ready).ok_or_else(|| {
                 Reply::err(format!("{} is not allowed in transactions here", name.to_ascii_uppercase()))
             }),
         };

@@ -1,4 +1,4 @@
-//! Commands about all keys: SCAN, KEYS, DBSIZE, INFO, FLUSHALL. None of them is a snapshot.
+//! Commands about all keys of a keyspace: SCAN, KEYS, DBSIZE, INFO, FLUSHALL, FLUSHDB. None of them is a snapshot.
 
 use bytes::Bytes;
 use rackweave_core::kv::{self, Change, Condition, Op, SCAN_MAX};
@@ -16,15 +16,29 @@ pub const PAGE_BYTES: usize = SCAN_MAX as usize * 1024;
 
 #[derive(Debug)]
 pub enum Whole {
-    Scan { cursor: u64, limit: u32, pattern: Option<Bytes>, none: bool },
-    Keys { pattern: Bytes, found: Vec<Bytes>, bytes: usize },
+    Scan {
+        cursor: u64,
+        limit: u32,
+        pattern: Option<Bytes>,
+        none: bool,
+    },
+    Keys {
+        pattern: Bytes,
+        found: Vec<Bytes>,
+        bytes: usize,
+    },
     DbSize,
-    Info(Box<(Facts, Vec<Bytes>)>),
-    FlushAll { cursor: u64, deleting: usize, error: Option<Reply> },
+    /// Facts about the server, the sections that are wanted, and the number of the keyspace.
+    Info(Box<(Facts, Vec<Bytes>, u32)>),
+    FlushAll {
+        cursor: u64,
+        deleting: usize,
+        error: Option<Reply>,
+    },
 }
 
 fn page(cursor: u64, limit: u32, room: usize) -> Ask {
-    Ask { tag: 0, op: Op::Scan { cursor, limit }, room }
+    Ask::new(0, Op::Scan { cursor, limit }, room)
 }
 
 impl Whole {
@@ -38,7 +52,7 @@ impl Whole {
         asks.push(match self {
             Whole::Scan { cursor, limit, .. } => page(*cursor, *limit, PAGE_BYTES),
             Whole::Keys { .. } | Whole::FlushAll { .. } => page(0, SCAN_MAX, PAGE_BYTES),
-            Whole::DbSize | Whole::Info(_) => Ask { tag: 0, op: Op::Count, room: 0 },
+            Whole::DbSize | Whole::Info(_) => Ask::new(0, Op::Count, 0),
         });
     }
     pub fn answer(&mut self, answer: Answer, asks: &mut Asks) -> Option<Reply> {
@@ -76,7 +90,7 @@ impl Whole {
             }
             (Whole::DbSize, kv::Reply::Count { keys, .. }) => Some(Reply::Integer(keys as i64)),
             (Whole::Info(of), kv::Reply::Count { keys, expiring }) => {
-                Some(Reply::Text(of.0.text(&of.1, keys, expiring)))
+                Some(Reply::Text(of.0.text(&of.1, of.2, keys, expiring)))
             }
             _ => Some(wrong_answer()),
         }
@@ -90,7 +104,7 @@ impl Whole {
                 let all = Condition::Always;
                 asks.extend(keys.into_iter().map(|key| {
                     let op = Op::Put { key, condition: all, change: Change::Delete };
-                    Ask { tag: 0, op, room: 0 }
+                    Ask::new(0, op, 0)
                 }));
             }
             Ok(kv::Reply::Put(_)) => *deleting -= 1,

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use rackweave_core::admin::{self, Isolation, KeyspaceError, KeyspaceInfo};
+use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::kv::{Change, Condition, Error, Expires, Found, Op, Reply, Verdict, Version};
 
 /// Keys in memory.
@@ -14,9 +16,33 @@ pub struct Map {
     pub now: u64,
     /// Error of the next operations.
     pub fails: Option<Error>,
+    /// The other keyspaces, by number, with their names.
+    pub others: BTreeMap<u32, (Box<str>, Map)>,
 }
 
 impl Map {
+    pub fn add(&mut self, number: u32, name: &str) {
+        self.others.insert(number, (name.into(), Map::default()));
+    }
+    /// As the metadata service answers.
+    pub fn admin(&self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
+        let admin::Op::KeyspaceInfo { name } = op else { panic!("{op:?}") };
+        let found = self.others.iter().find(|(number, (known, _))| **known == *name || number.to_string() == *name);
+        let (number, (name, _)) = found.ok_or(KeyspaceError::Unknown { name })?;
+        Ok(admin::Reply::Keyspace(KeyspaceInfo {
+            id: KeyspaceId::new(u32::from(*number > 0), *number),
+            name: name.clone(),
+            replicas: 3,
+            min_copies: 2,
+            isolation: Isolation::Channel,
+            units: 1,
+            value_max: 1 << 20,
+            logs: 4,
+            logs_of: 4,
+            serving: 64,
+            partitions: 64,
+        }))
+    }
     fn found(&mut self, key: &Bytes) -> Option<Found> {
         let now = self.now;
         self.all.get(key).filter(|f| f.expires.is_none_or(|at| at > now)).cloned()
@@ -52,6 +78,11 @@ impl Map {
             return Err(e.clone());
         }
         Ok(match op {
+            Op::In { keyspace, op } => {
+                let (_, other) = self.others.get_mut(&keyspace.id.number()).ok_or(Error::NoKeyspace)?;
+                other.now = self.now;
+                return other.run(*op);
+            }
             Op::Get { key, room, .. } => match self.found(&key) {
                 Some(f) if f.value.len() > room as usize => Reply::NoRoom { bytes: f.value.len() as u32 },
                 found => Reply::Value { found, now: self.now },

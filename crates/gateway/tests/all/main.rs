@@ -7,6 +7,7 @@ mod fuzz;
 mod handshake;
 mod http;
 mod key_map;
+mod keyspaces;
 mod resp;
 mod split;
 mod tls;
