@@ -7,7 +7,7 @@ use crate::RackConfig;
 
 type Key = (&'static str, fn(&RackConfig) -> String);
 
-const KEYS: [Key; 17] = [
+const KEYS: [Key; 18] = [
     ("servers", |c| c.servers.to_string()),
     ("replicas", |c| c.replicas.to_string()),
     ("stripe_blocks", |c| c.stripe_blocks.to_string()),
@@ -21,6 +21,7 @@ const KEYS: [Key; 17] = [
     ("ssd.own_software_dies", |c| c.ssd.own_software_dies.to_string()),
     ("ssd.own_soft_planes", |c| c.ssd.own_soft_planes.to_string()),
     ("kv.channels", |c| c.kv.channels.to_string()),
+    ("kv.own_channels", |c| c.kv.own_channels.to_string()),
     ("cloud.channels", |c| c.cloud.channels.to_string()),
     ("servers_max", |c| c.servers_max().to_string()),
     ("racks.count", |c| c.racks.count.to_string()),

@@ -14,6 +14,8 @@ pub const KEY_REPLICAS_MAX: u32 = 9;
 pub struct KvSection {
     /// Channels of every drive for a log vSSD with keys; 0 is none. Shared sets divide the rest.
     pub channels: u16,
+    /// Channels of every drive for logs of keyspaces that are made later; 0 is none. Shared sets divide the rest.
+    pub own_channels: u16,
     /// Replicas of each key, on different servers.
     pub replicas: u32,
     /// Replicas that a put needs; 2, or 1 with one replica.
@@ -25,8 +27,12 @@ impl KvSection {
         *self == KvSection::default()
     }
     /// Slots that it takes of a drive.
-    pub(super) fn slots(&self) -> u32 {
+    pub fn slots(&self) -> u32 {
         u32::from(self.channels > 0)
+    }
+    /// Entries of a drive's table that the channels for later logs take.
+    pub(super) fn areas(&self) -> u32 {
+        u32::from(self.own_channels > 0)
     }
     /// Whether the rack has keys.
     pub fn is_on(&self) -> bool {
@@ -45,5 +51,8 @@ impl KvSection {
             need(out, least >= 1 && least <= self.replicas || self.replicas == 0, "kv.min_copies", &least, rule);
         }
         need(out, self.channels <= CHANNELS_MAX, "kv.channels", &self.channels, format!("0 to {CHANNELS_MAX}"));
+        let own = self.own_channels;
+        let rule = format!("0 to {CHANNELS_MAX}, and 0 without kv.channels: keyspaces are added to the rack's first");
+        need(out, own == 0 || own <= CHANNELS_MAX && self.channels > 0, "kv.own_channels", &own, rule);
     }
 }

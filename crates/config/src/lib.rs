@@ -330,15 +330,18 @@ impl RackConfig {
             );
             need(out, slots <= VSSDS_MAX || shared > SHARED_VSSDS_MAX, unit.key(), &self.ssd.own(unit), rule);
         }
-        let all = slots.saturating_add(self.kv.slots()).saturating_add(self.cloud.slots());
+        // The log area takes an entry of the drive's table, and the first log in it the slot of the server.
+        let all = slots.saturating_add(self.kv.slots() + self.cloud.slots() + self.kv.areas());
         let rule = format!("a log is one of a server's {all} vSSDs, of which there are at most {VSSDS_MAX}");
-        let (key, channels) = match self.cloud.channels {
-            0 => ("kv.channels", &self.kv.channels),
-            _ => ("cloud.channels", &self.cloud.channels),
+        let (key, channels) = match (self.kv.own_channels, self.cloud.channels) {
+            (0, 0) => ("kv.channels", &self.kv.channels),
+            (0, _) => ("cloud.channels", &self.cloud.channels),
+            _ => ("kv.own_channels", &self.kv.own_channels),
         };
         need(out, all <= VSSDS_MAX || slots > VSSDS_MAX, key, channels, rule);
-        // The log of cloud disks has the id before that of keys.
-        let (log, most) = (self.kv.slots().max(2 * self.cloud.slots()), SHARED_VSSDS_MAX);
+        // The log of cloud disks has the id before that of keys, and the log area the one before.
+        let log = self.kv.slots().max(2 * self.cloud.slots()).max(3 * self.kv.areas());
+        let most = SHARED_VSSDS_MAX;
         let rule = format!(
             "a log has the id of one of the {most} vSSDs of shared sets; replicas, ssd.spare and ssd.isolation make {shared}"
         );

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::SetId;
 use crate::msg::keys::Partition;
 
 /// Identity of a keyspace: a serial number, which is never used again, above a number among those that a rack has at one time, by
@@ -40,6 +41,16 @@ impl KeyspaceId {
     /// Its first partition; the others follow.
     pub fn first_partition(self) -> Partition {
         Partition(self.0 << KeyspaceId::PARTITION_BITS)
+    }
+}
+
+impl KeyspaceId {
+    /// Numbers of the sets of keyspaces' logs: above those of the logs that servers have from the start.
+    const LOG_SETS: u32 = (1 << 31) + (1 << 17);
+
+    /// The set of its logs: one on each server that has any. Those of the first are of sets of their own.
+    pub fn log_set(self) -> SetId {
+        SetId(KeyspaceId::LOG_SETS + self.serial())
     }
 }
 

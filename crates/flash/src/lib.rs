@@ -50,7 +50,7 @@ pub use profile::{Profile, ProfileError, Source, Suspend};
 pub use ssd::{
     AllocError, BlockWear, BlockWrite, BlockingUnit, FlashDone, FlashOut, FlashStats, JoinError, LOG_DIES_MAX,
     LoanStatus, Losses, NoFreeBlock, ReadError, RecoveryError, Share, Space, Ssd, SsdConfig, SwapError, Violation,
-    log_blocks,
+    area_log_blocks, log_blocks,
 };
 pub use timing::{Busy, Timing};
 pub use vssd::exported_slots;

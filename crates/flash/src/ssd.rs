@@ -21,6 +21,7 @@ use crate::vssd::gc::LOST_CRC;
 use crate::vssd::sync::Waiter;
 use crate::vssd::{Io, Pending, Place, SlotRead, Vssd, checkpoint, prefill};
 
+mod area;
 mod groups;
 mod join;
 mod keep;
@@ -38,7 +39,7 @@ use join::Joining;
 use keep::Keeper;
 use level::Leveling;
 use logs::LogUnits;
-pub use logs::{LOG_DIES_MAX, log_blocks};
+pub use logs::{LOG_DIES_MAX, area_log_blocks, log_blocks};
 use places::Places;
 use swap::Swap;
 pub use swap::SwapError;
@@ -149,19 +150,11 @@ impl Ssd {
     }
     /// The same of channels or dies.
     pub fn alloc_share(&mut self, id: VssdId, share: Share) -> Result<(), AllocError> {
-        if self.vssds.iter().any(|v| v.id == id) || self.is_log(id) {
-            return Err(AllocError::Duplicate { vssd: id });
-        }
         let g = *self.geometry();
         let dies = share.dies(&g);
-        if dies == 0 {
-            return Err(AllocError::Zero);
-        }
-        if self.table.entries.len() >= VSSDS_MAX {
-            return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
-        }
+        self.may_add(id, dies)?;
         if let Share::Log { channels } = share {
-            return self.alloc_log(id, channels);
+            return self.alloc_log(id, channels, false);
         }
         if !self.logs.is_empty() {
             return Err(AllocError::AfterLog { vssd: id });
@@ -188,6 +181,18 @@ impl Ssd {
         let area = Extent { at: behind + u64::from(first / unit) * each, len: u64::from(dies / unit) * each };
         self.add(id, share, Place { dies: (first..first + dies).collect(), own: dies, parts: 1, area })?;
         self.units.take_dies(first..first + dies);
+        Ok(())
+    }
+    fn may_add(&self, id: VssdId, dies: u32) -> Result<(), AllocError> {
+        if self.table.entries.iter().any(|e| e.vssd == id) {
+            return Err(AllocError::Duplicate { vssd: id });
+        }
+        if dies == 0 {
+            return Err(AllocError::Zero);
+        }
+        if self.table.entries.len() >= VSSDS_MAX {
+            return Err(AllocError::TooMany { max: VSSDS_MAX as u16 });
+        }
         Ok(())
     }
     fn add(&mut self, id: VssdId, share: Share, at: Place) -> Result<(), AllocError> {

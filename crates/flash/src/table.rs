@@ -205,12 +205,12 @@ pub enum TableError {
     Made { found: Made, wanted: Made },
     #[error(
         "the drive was made with room for {found} vSSDs, {wanted} are configured: set replicas, ssd.spare, \
-         ssd.isolation, ssd.own_channels, ssd.own_dies and kv.channels back"
+         ssd.isolation, ssd.own_channels, ssd.own_dies, kv.channels and kv.own_channels back"
     )]
     Entries { found: usize, wanted: usize },
     #[error(
         "vSSD {index} of the drive was made with {found}, {wanted} are configured: set ssd.isolation, ssd.spare, \
-         ssd.channels, ssd.own_channels, ssd.own_dies and kv.channels back"
+         ssd.channels, ssd.own_channels, ssd.own_dies, kv.channels and kv.own_channels back"
     )]
     Share { index: u8, found: Share, wanted: Share },
     #[error("entry {index} of the drive's table is of a kind that this program does not know")]
@@ -225,8 +225,9 @@ pub enum TableError {
     )]
     Units { slot: u8, vssd: VssdId, found: u8, wanted: u8 },
     #[error(
-        "the record of the log vSSD at entry {index} of the drive's table is damaged or of another version: the owners of its \
-         blocks are unknown. Replace the drive"
+        "the record of the log vSSD at entry {index} of the drive's table is damaged, of another version, or of a log of another \
+         kind: the owners of its blocks are unknown. Set kv.channels, kv.own_channels and cloud.channels back, or replace the \
+         drive"
     )]
     Log { index: u8 },
     #[error(

@@ -13,8 +13,9 @@ pub const LAST_MADE: u32 = VssdId::PARTITIONS - 1;
 pub const PER_SERVER: u32 = 16;
 /// Numbers of the sets of log vSSDs.
 const LOG_SETS: u32 = 1 << 31;
-/// Numbers of the sets of log vSSDs for cloud disks.
+/// Numbers of the sets of log vSSDs for cloud disks. Those of keyspaces' logs follow ([`rackweave_core::keyspace`]).
 const CLOUD_SETS: u32 = LOG_SETS + (1 << 16);
+const CLOUD_SETS_END: u32 = CLOUD_SETS + (1 << 16);
 
 /// A server's initial vSSD in place `i` of its drive, counted without free places.
 pub fn first(rack: u32, server: u32, i: u32) -> VssdId {
@@ -31,7 +32,11 @@ pub fn cloud_log(rack: u32, server: u32) -> (VssdId, SetId) {
 }
 /// Whether the set is that of a log vSSD for cloud disks.
 pub fn is_cloud_log(set: SetId) -> bool {
-    set.0 >= CLOUD_SETS
+    (CLOUD_SETS..CLOUD_SETS_END).contains(&set.0)
+}
+/// The log area of a server's drive, in the place before that.
+pub fn log_area(rack: u32, server: u32) -> VssdId {
+    first(rack, server, PER_SERVER - 3)
 }
 /// The vSSD created at run time with counter value `number`.
 pub(crate) fn made(rack: u32, number: u32) -> VssdId {
@@ -49,6 +54,15 @@ fn in_rack(rack: u32, number: u32) -> VssdId {
 mod tests {
     use super::*;
 
+    #[test]
+    fn sets_of_logs_are_told_apart() {
+        let keyspaces = |serial| rackweave_core::keyspace::KeyspaceId::new(serial, 0).log_set();
+        assert!(is_cloud_log(cloud_log(0, 0).1) && is_cloud_log(cloud_log(0, 63).1));
+        let last = keyspaces(rackweave_core::keyspace::KeyspaceId::SERIAL_MAX);
+        assert!(![log(0, 63).1, keyspaces(1), last].into_iter().any(is_cloud_log));
+        assert!(keyspaces(1) > SetId(CLOUD_SETS_END) && last < SetId(u32::MAX));
+        assert_eq!([log(0, 3).0, cloud_log(0, 3).0, log_area(0, 3)], [VssdId(64), VssdId(63), VssdId(62)]);
+    }
     #[test]
     fn ids_are_those_of_existing_drives_and_name_their_rack() {
         assert_eq!((first(0, 0, 0), first(0, 3, 2), first(1, 5, 0)), (VssdId(1), VssdId(51), VssdId(0x0100_0051)));

@@ -11,7 +11,8 @@ use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::admin::SOFT_PLANES_PER_DIE;
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{
-    BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, exported_slots, log_blocks,
+    BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, area_log_blocks, exported_slots,
+    log_blocks,
 };
 use rackweave_kv::store::BLOCKS_MIN;
 use rackweave_kv_replica::KvClient;
@@ -51,7 +52,7 @@ pub enum BuildError {
     HostProgramSuspend(ProfileError),
     #[error(
         "ssd.profile {name:?} has {units} {unit}s at this size without those of ssd.own_channels, ssd.own_dies, \
-         ssd.own_software_dies, ssd.own_soft_planes, kv.channels and cloud.channels, fewer than \
+         ssd.own_software_dies, ssd.own_soft_planes, kv.channels, kv.own_channels and cloud.channels, fewer than \
          the {slots} {isolation}-isolated vSSDs that a server has room for (replicas + ssd.spare)"
     )]
     Units { name: String, units: u32, unit: &'static str, isolation: &'static str, slots: u32 },
@@ -130,11 +131,21 @@ pub fn profile(cfg: &RackConfig) -> Result<Profile, BuildError> {
             return Err(BuildError::OwnTooSmall { key: unit.key(), set_aside: cfg.ssd.own(unit), unit });
         }
     }
-    check_log("kv.channels", cfg.kv.channels, &profile)?;
-    check_log("cloud.channels", cfg.cloud.channels, &profile)?;
+    let single = |channels| log_blocks(&profile, channels).0;
+    check_log(("kv.channels", cfg.kv.channels), &profile, single)?;
+    check_log(("cloud.channels", cfg.cloud.channels), &profile, single)?;
+    // One log with all of the area.
+    let flash = rackweave_flash::isolation::Isolation::Channel;
+    let whole = |channels| area_log_blocks(&profile, channels, flash, u32::from(channels)).0;
+    check_log(("kv.own_channels", cfg.kv.own_channels), &profile, whole)?;
     Ok(profile)
 }
-fn check_log(key: &'static str, channels: u16, profile: &Profile) -> Result<(), BuildError> {
+/// `blocks`: of a log with these channels.
+fn check_log(
+    (key, channels): (&'static str, u16),
+    profile: &Profile,
+    blocks: impl Fn(u16) -> u32,
+) -> Result<(), BuildError> {
     if channels == 0 {
         return Ok(());
     }
@@ -142,7 +153,7 @@ fn check_log(key: &'static str, channels: u16, profile: &Profile) -> Result<(), 
     if dies > max {
         return Err(BuildError::LogDies { key, channels, dies, max });
     }
-    let (blocks, min) = (log_blocks(profile, channels).0, BLOCKS_MIN);
+    let (blocks, min) = (blocks(channels), BLOCKS_MIN);
     if blocks < min { Err(BuildError::LogTooSmall { key, channels, blocks, min }) } else { Ok(()) }
 }
 
@@ -204,7 +215,7 @@ fn own_apart(cfg: &RackConfig) -> Result<[Vec<u8>; 4], BuildError> {
 
 /// Channels of a drive for shared sets: without those set aside, whole or for dies.
 fn shared_channels(cfg: &RackConfig, profile: &Profile) -> u32 {
-    let logs = u32::from(cfg.kv.channels) + u32::from(cfg.cloud.channels);
+    let logs = u32::from(cfg.kv.channels) + u32::from(cfg.kv.own_channels) + u32::from(cfg.cloud.channels);
     let own = OwnUnit::ALL.into_iter().map(|unit| own_channels(cfg, profile, unit));
     u32::from(profile.geometry.channels).saturating_sub(own.fold(logs, u32::saturating_add))
 }
@@ -325,7 +336,7 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
             };
             let mut peers = s.members.clone();
             let (id, _) = peers.remove(slot as usize);
-            VssdConfig { id, set: s.set, share, peers }
+            VssdConfig { id, set: s.set, share, peers, keyspace: None }
         });
     let units = OwnUnit::ALL.into_iter().flat_map(|unit| {
         let share = own_share(cfg, &ssd.profile, unit);
@@ -334,12 +345,14 @@ pub fn server_config(cfg: &RackConfig, i: u32, nonce: u64) -> Result<ServerConfi
     let own = (cfg.shared_slots() as usize..).zip(units).map(|(slot, share)| VssdConfig::free(slot, share));
     let log = |all: Vec<(VssdId, SetId)>, channels| {
         let share = Share::Log { channels };
-        all.get(i as usize).map(|&(id, set)| VssdConfig { id, set, share, peers: Vec::new() })
+        all.get(i as usize).map(|&(id, set)| VssdConfig { id, set, share, peers: Vec::new(), keyspace: None })
     };
     let keys = log(stores(cfg), cfg.kv.channels);
     let disks = log(cloud_logs(cfg), cfg.cloud.channels);
     let vssds = shared.chain(own).chain(keys).chain(disks).collect();
     let mut c = ServerConfig::new(node, layout(cfg), ssd, vssds);
+    let own = cfg.kv.own_channels;
+    c.log_area = (own > 0).then(|| (ids::log_area(Placement::of(cfg).rack(i), i), own));
     c.services = crate::services::make(cfg);
     c.cache_slots = cfg.cache_slots;
     c.min_copies = cfg.min_copies as u8;
@@ -461,6 +474,7 @@ pub fn meta_config(cfg: &RackConfig) -> Result<MetaConfig, BuildError> {
         levels,
         overcommit: cfg.overcommit,
         keys: crate::keys::config(cfg),
+        keyspaces: crate::keys::keyspaces(cfg),
         cloud: crate::cloud::config(cfg),
     })
 }

@@ -1,5 +1,6 @@
 //! Configuration of a server.
 
+use rackweave_core::msg::control::LogPlace;
 use rackweave_core::{DriveId, Layout, NodeId, RackId, SetId, Span, VssdId};
 use rackweave_flash::{Share, SsdConfig};
 use rackweave_replica::Timeouts;
@@ -17,6 +18,8 @@ pub struct VssdConfig {
     pub share: Share,
     /// Other members of the set as configured.
     pub peers: Vec<(VssdId, NodeId)>,
+    /// Of a log in the drive's log area: the keyspace's that it is for.
+    pub keyspace: Option<LogPlace>,
 }
 
 /// The set of a slot without a vSSD.
@@ -25,12 +28,12 @@ pub const NO_SET: SetId = SetId(u32::MAX);
 impl VssdConfig {
     /// A slot of the drive that is kept free for a vSSD that moves here.
     pub fn free(slot: usize, share: Share) -> VssdConfig {
-        VssdConfig { id: free_id(slot), set: NO_SET, share, peers: Vec::new() }
+        VssdConfig { id: free_id(slot), set: NO_SET, share, peers: Vec::new(), keyspace: None }
     }
     pub fn is_free(&self) -> bool {
         self.set == NO_SET
     }
-    /// A log vSSD belongs to its server for good: the metadata service plans the other slots.
+    /// The metadata service's plan of slots is not for it: it belongs to its server for good, or is planned by keyspaces.
     pub fn is_log(&self) -> bool {
         self.share.is_log()
     }
@@ -121,6 +124,8 @@ pub struct ServerConfig {
     pub ssd: SsdConfig,
     /// The slots of the drive, in order, with their vSSDs unless the metadata service names others.
     pub vssds: Vec<VssdConfig>,
+    /// Channels of the drive, after those of the vSSDs, for logs that keyspaces get while the server runs; and the area's name.
+    pub log_area: Option<(VssdId, u16)>,
     /// Write cache in 4 KiB blocks, divided equally among the vSSDs.
     pub cache_slots: u64,
     /// Time that the first block of a partly filled page waits until the page is programmed.
@@ -170,6 +175,7 @@ impl ServerConfig {
             reads_in_flight: ssd.profile.queue_depth,
             ssd,
             vssds,
+            log_area: None,
             cache_slots: 16_384,
             linger: Span::from_millis(5),
             sched: SchedConfig::new(SchedKind::default(), true),
@@ -225,6 +231,10 @@ impl ServerConfig {
     /// Slots for vSSDs with blocks, which share the write cache.
     pub fn page_vssds(&self) -> u64 {
         self.vssds.iter().filter(|v| !v.is_log()).count() as u64
+    }
+    /// Logs in the log area that the server can serve at a time.
+    pub fn area_logs_max(&self) -> usize {
+        if self.log_area.is_some() { VSSDS_MAX - self.vssds.len() } else { 0 }
     }
     /// Checks everything that the server relies on.
     pub fn validate(&self) -> Result<(), ServerError> {

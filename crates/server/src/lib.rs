@@ -1,7 +1,8 @@
 //! A storage server of the rack: one drive, with a service on each of its vSSDs.
 //!
 //! [`Server`] is a [`Node`]: the drive, registration and lease ([`control`]), vSSDs that come and go ([`slots`]), the
-//! collection monitor ([`gc`]), alone or in a channel group ([`group`]), swaps of dies ([`swap`]). Each vSSD has a [`Service`] ([`service`]); the
+//! collection monitor ([`gc`]), alone or in a channel group ([`group`]), swaps of dies ([`swap`]), and logs that keyspaces get
+//! while it runs (`logs`). Each vSSD has a [`Service`] ([`service`]); the
 //! one service is a replica of blocks ([`block`]). Reading order: [`node`], [`service`], [`block`], then the others.
 //!
 //! Path of a write: packet → (held in order while the cache is full) → replica → `CacheOverFlash::put` → acknowledged;
@@ -21,6 +22,7 @@ pub mod gc;
 pub mod group;
 mod idle;
 mod load;
+mod logs;
 pub mod node;
 pub mod report;
 pub mod requests;

@@ -21,6 +21,7 @@ use rackweave_replica::Fences;
 use crate::bounds::OverBound;
 use crate::config::{ServerConfig, ServerError, VSSDS_MAX};
 use crate::control::Registration;
+use crate::logs::LogPlan;
 use crate::scrub::Scrub;
 use crate::service::{Admitted, Context, FlashEvent, Freed, Service, token_slot};
 use crate::slots::{DriveProblem, Plan, SlotState};
@@ -39,6 +40,7 @@ pub struct Server {
     groups: Vec<groups::GroupSlots>,
     swapper: crate::swap::Swapper,
     pub(crate) plan: Plan,
+    pub(crate) log_plan: LogPlan,
     pub(crate) wear: crate::wear::WearReport,
     pub(crate) room: crate::room::RoomReport,
     pub(crate) scrub: Scrub,
@@ -74,6 +76,9 @@ impl Server {
             ssd.made_for(v.set, if v.is_free() { EntryState::Free } else { EntryState::InUse });
             vssds.push(ServedVssd::new(&cfg, v.clone(), index));
         }
+        if let Some((vssd, channels)) = cfg.log_area {
+            ssd.alloc_log_area(vssd, channels).map_err(|error| ServerError::Alloc { vssd, error })?;
+        }
         let mut server = Server {
             groups: Vec::new(),
             swapper: swaps::swapper(&cfg),
@@ -88,6 +93,7 @@ impl Server {
             finished: Vec::new(),
             vssds,
             plan: Plan::default(),
+            log_plan: LogPlan::default(),
             wear: Default::default(),
             room: Default::default(),
             scrub: Scrub::default(),
@@ -206,7 +212,7 @@ impl Server {
         // is their client.
         let i = match p.body {
             Body::Keys(_) | Body::Cloud(_) | Body::Block(Block::Reply(_)) | Body::Control(_) => {
-                self.logs().find(|&i| self.vssds[i].service.takes(&p.body))
+                self.logs().find(|&i| self.vssds[i].service.takes(&p))
             }
             _ => self.place(p.header.vssd, p.header.set),
         };
@@ -270,6 +276,11 @@ impl Server {
             }
             Control::Vssds { plan, incarnation, vssds } if self.registration.incarnation == Some(incarnation) => {
                 self.take_plan(now, plan, vssds, fx);
+            }
+            Control::Logs { plan, incarnation, next_serial, logs }
+                if self.registration.incarnation == Some(incarnation) =>
+            {
+                self.take_logs(now, plan, next_serial, logs, fx);
             }
             Control::Lease { sequence, span, views } => {
                 // The views come first: a lease is for serving in them.
@@ -373,6 +384,8 @@ impl Server {
                     self.with(now, i, fx, |service, cx| service.handle_flash(cx, FlashEvent::Log(done)));
                 }
             }
+            FlashDone::LogMade { vssd, result } => self.log_made(now, vssd, result.is_ok(), fx),
+            FlashDone::LogGone { serial, result } => self.log_gone(now, serial, result.is_ok(), fx),
             FlashDone::Swapped => {
                 self.reconcile(now, fx);
                 self.swapped(now, fx);
@@ -558,6 +571,7 @@ impl Server {
             self.forget_rows(now, fx);
             self.retry_units(now, fx);
         }
+        self.retry_logs(now, fx);
         if self.scrub_deadline() <= now {
             self.scrub(now, fx);
         }
@@ -604,6 +618,7 @@ impl Server {
             .min(due)
             .min(self.groups_due())
             .min(self.plan.deadline())
+            .min(self.log_plan.deadline())
             .min(self.scrub_deadline())
             .min(self.swap_deadline())
     }

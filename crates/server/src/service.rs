@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use rackweave_core::msg::control::Standing;
-use rackweave_core::msg::{Body, LiveVolumes, Packet, View};
+use rackweave_core::msg::{LiveVolumes, Packet, View};
 use rackweave_core::{BlockAddr, Effects, Incarnation, NodeId, Payload, Time, Timestamp, VssdId};
 use rackweave_flash::manager::Done;
 use rackweave_flash::{FlashOut, ReadError, Ssd};
@@ -197,9 +197,9 @@ pub trait Service: Any + Debug + Send {
     /// Whether it can take the next block of a scrub.
     fn scrub_ready(&self) -> bool;
 
-    /// Whether it takes this message, whose set is none of vSSDs.
-    fn takes(&self, body: &Body) -> bool {
-        _ = body;
+    /// Whether it takes this packet, whose set is none of vSSDs.
+    fn takes(&self, p: &Packet) -> bool {
+        _ = p;
         false
     }
     /// Handles a client's request or a message of another member of the set.

@@ -55,6 +55,8 @@ pub enum DriveProblem {
 struct RowGone {
     vssd: VssdId,
     set: SetId,
+    /// Of a log: the plan of slots does not wait for it.
+    log: bool,
     again_at: Time,
     /// Answers count from this time on.
     counts_at: Time,
@@ -76,6 +78,10 @@ impl Plan {
     pub fn deadline(&self) -> Time {
         let rows = self.rows_gone.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX);
         rows.min(self.units_at.unwrap_or(Time::MAX))
+    }
+    /// Rows that the switch may still have, of logs or of the other vSSDs.
+    pub(crate) fn has_rows(&self, log: bool) -> bool {
+        self.rows_gone.iter().any(|r| r.log == log)
     }
 }
 
@@ -144,7 +150,7 @@ impl Server {
                 }
             }
         }
-        if settled && self.plan.rows_gone.is_empty() {
+        if settled && !self.plan.has_rows(false) {
             self.plan.confirmed = true;
             let lost = self.vssds.iter().enumerate().filter(|(_, v)| v.slot == SlotState::Lost);
             let lost = lost.fold(0, |bits, (i, _)| bits | 1 << i);
@@ -200,7 +206,7 @@ impl Server {
         let SlotState::Naming(w) = self.vssds[i].slot else { return };
         let before = self.vssds[i].cfg.clone();
         if !before.is_free() {
-            self.forget_row(now, before.id, before.set);
+            self.forget_row(now, &before);
         }
         self.ssd.rename(before.id, w.vssd);
         self.put_vssd(now, i, (w.vssd, w.set), fx);
@@ -210,14 +216,21 @@ impl Server {
     /// The slot now belongs to this vSSD.
     fn put_vssd(&mut self, now: Time, i: usize, (id, set): (VssdId, SetId), fx: &mut Effects) {
         let share = self.share_of(i);
-        let cfg = VssdConfig { id, set, share, peers: Vec::new() };
+        self.serve(now, i, VssdConfig { id, set, share, peers: Vec::new(), keyspace: None }, fx);
+    }
+    /// The slot, which is the last one if it is new, has this vSSD from now on.
+    pub(crate) fn serve(&mut self, now: Time, i: usize, cfg: VssdConfig, fx: &mut Effects) {
         let mut v = ServedVssd::new(&self.cfg, cfg, i);
         v.service.set_lease(self.registration.lease_until);
         if self.failed {
             v.fail();
         }
         v.row.again_at = now;
-        self.vssds[i] = v;
+        if i < self.vssds.len() {
+            self.vssds[i] = v;
+        } else {
+            self.vssds.push(v);
+        }
         let volumes = self.fences.known();
         self.with(now, i, fx, |service, cx| service.learn_volumes(cx, &volumes));
         self.note_worn(now, i);
@@ -248,7 +261,9 @@ impl Server {
     /// Whether the slot is unusable.
     fn is_lost(&self, i: usize) -> bool {
         let vssd = self.vssds[i].cfg.id;
-        self.ssd.worn_out(vssd) || (self.vssds[i].is_free() && self.ssd.used_up(vssd))
+        // Slots of logs are no part of the drive.
+        let free = self.vssds[i].is_free();
+        !self.vssds[i].is_log() && (self.ssd.worn_out(vssd) || free && self.ssd.used_up(vssd))
     }
 
     /// The plan has no vSSD for the slot: erases its contents.
@@ -256,7 +271,7 @@ impl Server {
         let before = self.vssds[i].cfg.clone();
         let free = free_id(i);
         if !before.is_free() {
-            self.forget_row(now, before.id, before.set);
+            self.forget_row(now, &before);
             fx.trace(trace::VSSD_RELEASED, u64::from(before.id.0), u64::from(before.set.0));
         }
         let given = self.vssds.remove(i);
@@ -267,9 +282,9 @@ impl Server {
         self.registration.hurry(now);
     }
 
-    fn forget_row(&mut self, now: Time, vssd: VssdId, set: SetId) {
-        let counts_at = now + ROW_UNDER_WAY;
-        self.plan.rows_gone.push(RowGone { vssd, set, again_at: now, counts_at });
+    pub(crate) fn forget_row(&mut self, now: Time, v: &VssdConfig) {
+        let (vssd, set, log, counts_at) = (v.id, v.set, v.is_log(), now + ROW_UNDER_WAY);
+        self.plan.rows_gone.push(RowGone { vssd, set, log, again_at: now, counts_at });
     }
 
     /// The slot is erased.
@@ -310,6 +325,7 @@ impl Server {
         if now >= row.counts_at || mutant!("server.row.gone-early") {
             self.plan.rows_gone.retain(|r| r.vssd != vssd);
             self.reconcile(now, fx);
+            self.reconcile_logs(now, fx);
         }
         true
     }

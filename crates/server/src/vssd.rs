@@ -56,6 +56,10 @@ impl ServedVssd {
         let service = server.services.make(server, &cfg, slot);
         ServedVssd::with_service(server, cfg, service)
     }
+    /// For a slot that nothing is in.
+    pub(crate) fn vacant(server: &ServerConfig, free: VssdConfig, service: Box<dyn Service>) -> ServedVssd {
+        ServedVssd::with_service(server, free, service)
+    }
     fn with_service(server: &ServerConfig, cfg: VssdConfig, service: Box<dyn Service>) -> ServedVssd {
         let seed = mix64(server.nonce ^ u64::from(cfg.id.0) << 32);
         let gc =

@@ -135,6 +135,10 @@ impl Allocator {
     pub fn free(&self) -> Free {
         self.units.free()
     }
+    /// Units of this kind that can be had.
+    pub fn available(&self, isolation: Isolation) -> u32 {
+        self.units.available(isolation)
+    }
     pub fn units(&self, vssd: VssdId) -> Option<&Units> {
         self.vssds.get(&vssd)
     }
@@ -169,6 +173,24 @@ impl Allocator {
         };
         self.vssds.insert(vssd, Units { isolation, numbers });
         Ok(&self.vssds[&vssd])
+    }
+    /// Dies for a vSSD: those of this number of whole channels, or this number of dies. `None`: there are not as many free.
+    pub fn alloc_dies(&mut self, vssd: VssdId, isolation: Isolation, asked: u32) -> Option<&Units> {
+        if asked == 0 || asked > self.available(isolation) {
+            return None;
+        }
+        let per_channel = u32::from(self.cut.geometry.dies_per_channel);
+        let mut numbers: Vec<u32> = match isolation {
+            Isolation::Channel => {
+                let channels = (0..asked).filter_map(|_| self.units.take_channel());
+                channels.flat_map(|c| c * per_channel..(c + 1) * per_channel).collect()
+            }
+            Isolation::Die => (0..asked).filter_map(|_| self.units.take_die()).collect(),
+            Isolation::Software | Isolation::None => return None,
+        };
+        numbers.sort_unstable();
+        self.vssds.insert(vssd, Units { isolation: Isolation::Die, numbers });
+        self.vssds.get(&vssd)
     }
     /// Takes these units for the vSSD, as a record of the drive names them.
     pub fn restore(&mut self, vssd: VssdId, units: Units) -> Result<(), AllocVssdError> {

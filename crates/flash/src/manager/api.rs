@@ -54,6 +54,22 @@ pub enum AllocError {
     Failed(DeviceError),
 }
 
+/// Reason why [`super::FlashManager::alloc_dies`] allocated nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AllocDiesError {
+    /// A retry can help while a vSSD is being deallocated.
+    #[error("{asked} {} requested, {free} are free", isolation.unit())]
+    NoUnits { isolation: Isolation, asked: u32, free: u32 },
+    #[error("{vssd} exists, is being allocated or deallocated")]
+    Exists { vssd: VssdId },
+    #[error("the drive has {max} vSSDs, the most there may be")]
+    TooMany { max: usize },
+    #[error("the drive is not recovered yet: retry")]
+    NotReady,
+    #[error("the drive takes no more writes: {0}")]
+    Failed(DeviceError),
+}
+
 /// Reason why a call on a vSSD or a block of it failed. A repetition fails too, unless the variant says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {

@@ -3,7 +3,8 @@
 use rackweave_core::device::{PageImage, Slot, SlotRecord};
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Time, VssdId};
 
-use super::api::{AllocError, Block, BlockError};
+use super::alloc::Units;
+use super::api::{AllocDiesError, AllocError, Block, BlockError};
 use super::io::{At, Kind, Op, Request, Who, Work};
 use super::record::{VSSDS_MAX, VssdRecord};
 use super::round::After;
@@ -34,13 +35,47 @@ impl FlashManager {
         let id = VssdId(self.next_vssd);
         let units = self.alloc.alloc(id, isolation, level, capacity)?.clone();
         self.next_vssd += 1;
+        self.bear((id, level, capacity), units, token, out);
+        Ok(())
+    }
+    /// The same of whole channels or of dies, with an id of the caller's choice that no vSSD has: later ones of
+    /// [`FlashManager::alloc_vssd`] are greater. It has dies ([`Isolation::Die`]) in both cases.
+    pub fn alloc_dies(
+        &mut self,
+        now: Time,
+        (id, isolation, units): (VssdId, Isolation, u32),
+        token: u64,
+        out: &mut ManagerOut,
+    ) -> Result<(), AllocDiesError> {
+        self.now = self.now.max(now);
+        if !self.ready {
+            return Err(AllocDiesError::NotReady);
+        }
+        if let Some(e) = self.failed() {
+            return Err(AllocDiesError::Failed(e));
+        }
+        if self.vssds.contains_key(&id) {
+            return Err(AllocDiesError::Exists { vssd: id });
+        }
+        if self.vssds.len() >= VSSDS_MAX {
+            return Err(AllocDiesError::TooMany { max: VSSDS_MAX });
+        }
+        let free = self.alloc.available(isolation);
+        let none = AllocDiesError::NoUnits { isolation, asked: units, free };
+        let units = self.alloc.alloc_dies(id, isolation, units).ok_or(none)?.clone();
+        self.next_vssd = self.next_vssd.max(id.0.saturating_add(1));
+        let capacity = units.numbers.len() as u64 * self.alloc.cut().unit_bytes(Isolation::Die);
+        self.bear((id, 0, capacity), units, token, out);
+        Ok(())
+    }
+    /// The vSSD has these units; it is recorded when nothing of an earlier one is there.
+    fn bear(&mut self, (id, level, capacity): (VssdId, u32, u64), units: Units, token: u64, out: &mut ManagerOut) {
         let cut = *self.alloc.cut();
         let parts = self.cfg.parts(&units);
         self.install(LogVssd::new(VssdRecord { id, level, capacity, units, parts }, &cut));
         self.unborn.push((id, token));
         self.settle_unborn();
         self.pump(out);
-        Ok(())
     }
     /// Records the vSSDs whose addresses no erase block has any longer from an earlier vSSD; after a power cut such
     /// blocks would be found in them.

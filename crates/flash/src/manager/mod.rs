@@ -80,6 +80,9 @@ pub struct ManagerConfig {
     /// Most soft-planes that a superblock is striped over, if that divides those of its vSSD into equal parts. A
     /// smaller superblock is filled by fewer dies at a time; there are more to collect, and less is kept free.
     pub superblock_soft_planes: u32,
+    /// Superblocks that a vSSD of dies should have at least: they are striped over no more of its dies than leave it that
+    /// number. 0: over all.
+    pub die_superblocks_min: u32,
     pub wear: WearPolicy,
     /// Goal of a fixed period between swaps (§3.1.4); its units are the drive's channels.
     pub goal: Imbalance,
@@ -114,6 +117,7 @@ impl ManagerConfig {
             levels: ThroughputLevels::default(),
             soft_stripe_dies,
             superblock_soft_planes: u32::MAX,
+            die_superblocks_min: 0,
             wear: WearPolicy::NO_SWAP,
             goal: Imbalance { units: f64::from(channels), delta: 0.1, life: LIFE, alpha: 1.0 },
             move_bytes_per_s: None,
@@ -155,10 +159,14 @@ impl ManagerConfig {
     }
     /// Parts of a new vSSD of these units.
     fn parts(&self, units: &Units) -> u16 {
-        let soft = matches!(units.isolation, Isolation::Software | Isolation::None);
-        let (all, most) = (units.numbers.len() as u32, self.superblock_soft_planes.max(1));
-        let parts = all.div_ceil(most);
-        if soft && all.is_multiple_of(parts) { parts.try_into().unwrap_or(1) } else { 1 }
+        let all = units.numbers.len() as u32;
+        let parts = match units.isolation {
+            Isolation::Channel => 1,
+            Isolation::Die if self.die_superblocks_min == 0 => 1,
+            Isolation::Die => all / superblock_dies(all, self.cut().stripes(Isolation::Die), self.die_superblocks_min),
+            Isolation::Software | Isolation::None => all.div_ceil(self.superblock_soft_planes.max(1)),
+        };
+        if all.is_multiple_of(parts) { parts.try_into().unwrap_or(1) } else { 1 }
     }
     /// How the drive is cut up.
     pub fn cut(&self) -> Cut {
@@ -181,6 +189,13 @@ pub enum ConfigError {
          {channel} bytes; at least as many must be erased between two swaps"
     )]
     Gamma { gamma: u64, channel: u64 },
+}
+
+/// Most of these dies that a superblock can be striped over if there shall be `least` superblocks, and each die is in as many as
+/// the others: one where there are fewer in any case. `stripes`: superblocks that a die is in.
+pub(crate) fn superblock_dies(dies: u32, stripes: u32, least: u32) -> u32 {
+    let fits = |d: &u32| dies.is_multiple_of(*d) && stripes * (dies / d) >= least;
+    (1..=dies).rev().find(fits).unwrap_or(1)
 }
 
 /// How long the paper's drives are to last (Table 2: five years).
@@ -236,6 +251,21 @@ pub enum Done {
     },
     /// Every block of the dies that traded places is where it belongs.
     Swapped,
+}
+
+impl Done {
+    /// The token of its question; none of what nobody asks for by one.
+    pub fn token(&self) -> Option<u64> {
+        match self {
+            Done::Recovered { .. } | Done::Swapped => None,
+            Done::VssdAllocated { token, .. }
+            | Done::VssdFreed { token, .. }
+            | Done::BlockAllocated { token, .. }
+            | Done::Written { token, .. }
+            | Done::Read { token, .. }
+            | Done::Synced { token, .. } => Some(*token),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -401,6 +431,10 @@ impl FlashManager {
     /// Free units.
     pub fn free(&self) -> Free {
         self.alloc.free()
+    }
+    /// Units of this kind that a new vSSD can have.
+    pub fn available(&self, isolation: Isolation) -> u32 {
+        self.alloc.available(isolation)
     }
     /// Every vSSD, by its id.
     pub fn vssds(&self) -> impl Iterator<Item = VssdRecord> {

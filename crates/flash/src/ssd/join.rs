@@ -100,8 +100,7 @@ impl Table {
 impl Ssd {
     /// Units of the vSSD: entries of the table; none of its own if they are joined to another.
     pub fn units(&self, vssd: VssdId) -> u8 {
-        let log = self.logs.iter().any(|l| l.id == vssd);
-        if log { 1 } else { self.table.run(self.index(vssd)).len() as u8 }
+        if self.is_log(vssd) { 1 } else { self.table.run(self.index(vssd)).len() as u8 }
     }
     /// Gives the free vSSD this number of units: its entry's, and those of the entries behind it, which are joined to it.
     /// Entries that were joined to it and are not any more are free. Answered by [`FlashDone::Joined`]; until then nothing may

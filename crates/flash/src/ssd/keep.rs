@@ -67,7 +67,7 @@ impl Ssd {
         self.entry(vssd).state
     }
     fn entry(&self, vssd: VssdId) -> &Entry {
-        let log = self.logs.iter().position(|l| l.id == vssd).map(|i| self.vssds.len() + i);
+        let log = self.find_log(vssd).map(|(i, _)| self.vssds.len() + i);
         &self.table.entries[log.unwrap_or_else(|| self.index(vssd))]
     }
     /// Whether the entry's generations are used up, so that no other vSSD can use it.
@@ -180,7 +180,7 @@ impl Ssd {
             let v = self.new_vssd(name, e.owner(), at);
             self.vssds.push(v);
         }
-        let names: Vec<VssdId> = self.logs.drain(..).map(|l| l.id).collect();
+        let names: Vec<(VssdId, bool)> = self.logs.drain(..).map(|l| (l.id, l.divided.is_some())).collect();
         for (name, i) in names.into_iter().zip(self.vssds.len()..) {
             let e = &self.table.entries[i];
             let log = self.new_log(name, e).ok_or(TableError::Unsupported { index: e.index })?;

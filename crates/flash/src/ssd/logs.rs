@@ -20,13 +20,15 @@ use rackweave_core::{Time, VssdId};
 use super::{AllocError, FlashDone, FlashOut, RecoveryError, Share, Ssd, SsdConfig};
 use crate::geometry::Geometry;
 use crate::isolation::Isolation;
-use crate::manager::record::RecordError;
-use crate::manager::{BootError, Done, FlashManager, ManagerConfig, ManagerOut, VssdStats};
+use crate::manager::record::{RecordError, VssdRecord};
+use crate::manager::{BootError, Done, FlashManager, ManagerConfig, ManagerOut, VssdStats, superblock_dies};
 use crate::oob::{self, Owner};
 use crate::profile::Profile;
 use crate::table::{self, Entry, EntryState, Extent, Kind, TableError, Unit};
 use crate::vssd::checkpoint;
 use crate::wear::WearPolicy;
+
+use super::area::AreaLogs;
 
 /// Bits of a tag below the number of its log vSSD.
 const TAG_BITS: u32 = 48;
@@ -37,31 +39,35 @@ const ADDRESS: u64 = (1 << ADDRESS_BITS) - 1;
 pub const LOG_DIES_MAX: u32 = 255;
 /// Blocks that a log should have at least: a block is striped over no more dies than leave it that number.
 const BLOCKS_WANTED: u32 = 48;
-/// Token of the only vSSD that the manager allocates.
+/// Token of the only vSSD that the manager allocates, of one that is no log area.
 const ALLOC: u64 = u64::MAX;
 
 /// Whether it may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     Booting,
     /// The manager's record is to name its vSSD.
     Naming,
     Ready(VssdId),
+    /// A log area, ready.
+    Divided,
     /// The drive is not used: commands are dropped.
     Refused,
 }
 
-/// One log vSSD.
+/// Channels of one log vSSD, or of the log area.
 #[derive(Debug)]
 pub(super) struct LogUnits {
     pub(super) id: VssdId,
     channels: u16,
     owner: Owner,
     first_block: u32,
-    area: Extent,
-    manager: FlashManager,
-    out: ManagerOut,
-    phase: Phase,
+    extent: Extent,
+    pub(super) manager: FlashManager,
+    pub(super) out: ManagerOut,
+    pub(super) phase: Phase,
+    /// It is a log area: its logs that have names. `None`: one log has all of it.
+    pub(super) divided: Option<AreaLogs>,
     /// Of the drive: its table was new at the start.
     fresh: bool,
     /// A block that holds pages, as the start found.
@@ -70,18 +76,29 @@ pub(super) struct LogUnits {
     foreign: Option<TableError>,
 }
 
-fn manager_config(cfg: &SsdConfig, channels: u16) -> ManagerConfig {
+pub(super) fn manager_config(cfg: &SsdConfig, channels: u16) -> ManagerConfig {
     let mut profile = cfg.profile.clone();
     profile.geometry.channels = channels;
     let mut m = ManagerConfig::new(cfg.id, profile);
     (m.timing, m.verify, m.sync_span, m.erase_suspend) = (cfg.timing, cfg.verify, cfg.sync_span, cfg.erase_suspend);
     m.wear = WearPolicy::NO_SWAP;
     m.soft_planes_per_die = 1;
-    let stripes = m.cut().stripes(Isolation::None);
-    let dies = m.profile.geometry.dies();
-    let fits = |d: &u32| dies.is_multiple_of(*d) && stripes * (dies / d) >= BLOCKS_WANTED;
-    m.superblock_soft_planes = (1..=dies).rev().find(fits).unwrap_or(1);
+    m.superblock_soft_planes =
+        superblock_dies(m.profile.geometry.dies(), m.cut().stripes(Isolation::None), BLOCKS_WANTED);
+    m.die_superblocks_min = BLOCKS_WANTED;
     m
+}
+
+/// Blocks of a log in a log area of such channels of such a drive, and bytes of each: of whole channels, or of dies.
+pub fn area_log_blocks(profile: &Profile, area_channels: u16, isolation: Isolation, units: u32) -> (u32, u64) {
+    let cfg = SsdConfig::new(rackweave_core::SsdId(0), profile.clone());
+    let m = manager_config(&cfg, area_channels);
+    let g = &m.profile.geometry;
+    let per_unit = if isolation == Isolation::Channel { u32::from(g.dies_per_channel) } else { 1 };
+    let (dies, stripes) = (units * per_unit, m.cut().stripes(Isolation::Die));
+    let width = superblock_dies(dies, stripes, BLOCKS_WANTED);
+    let bytes = u64::from(width) * u64::from(g.planes_per_die) * g.block_bytes();
+    (stripes * (dies / width), bytes)
 }
 
 /// Blocks of a log vSSD of this number of channels of such a drive, and bytes of each.
@@ -109,7 +126,7 @@ impl LogUnits {
         match &mut c.op {
             DeviceOp::Program { image, .. } => image.oob.logical = image.oob.logical & ADDRESS | owner,
             DeviceOp::Erase { oob, .. } => oob.logical = oob.logical & ADDRESS | owner,
-            DeviceOp::WriteMeta { offset, .. } | DeviceOp::ReadMeta { offset, .. } => *offset += self.area.at,
+            DeviceOp::WriteMeta { offset, .. } | DeviceOp::ReadMeta { offset, .. } => *offset += self.extent.at,
             _ => {}
         }
         c
@@ -144,15 +161,20 @@ impl LogUnits {
     }
     /// Why the drive cannot be used with what the start found.
     fn refused(&self) -> Option<TableError> {
-        let unnamed = self.manager.vssds().next().is_none();
+        // A log area has none when its last log is gone, and perhaps blocks of that one.
+        let unnamed = self.divided.is_none() && self.manager.vssds().next().is_none();
         let missing = || self.written.filter(|_| self.fresh || unnamed).map(|block| TableError::Missing { block });
-        self.foreign.or_else(missing)
+        // One log has soft-planes, those of a log area have dies.
+        let whole = |v: VssdRecord| v.units.isolation == Isolation::None;
+        let other = self.manager.vssds().any(|v| whole(v) == self.divided.is_some());
+        let other = || other.then_some(TableError::Log { index: self.owner.index });
+        self.foreign.or_else(missing).or_else(other)
     }
 }
 
 impl Ssd {
-    /// Gives a log vSSD the first run of free channels that is long enough; after all page vSSDs.
-    pub(super) fn alloc_log(&mut self, id: VssdId, channels: u16) -> Result<(), AllocError> {
+    /// Gives a log vSSD, or a log area, the first run of free channels that is long enough; after all page vSSDs.
+    pub(super) fn alloc_log(&mut self, id: VssdId, channels: u16, divided: bool) -> Result<(), AllocError> {
         let (g, share) = (*self.geometry(), Share::Log { channels });
         let n = u32::from(channels);
         let first = self.units.run(Isolation::Channel, n);
@@ -178,14 +200,16 @@ impl Ssd {
             units: dies.iter().map(|&d| Unit::die(d)).collect(),
             extents: vec![area],
         };
-        let log = self.new_log(id, &entry).ok_or(AllocError::TooSmall { share, blocks: g.blocks_per_channel() * n })?;
+        let log = self
+            .new_log((id, divided), &entry)
+            .ok_or(AllocError::TooSmall { share, blocks: g.blocks_per_channel() * n })?;
         self.units.take_dies(dies);
         self.table.entries.push(entry);
         self.logs.push(log);
         Ok(())
     }
     /// `None`: the units are too small for the manager, or no run of channels.
-    pub(super) fn new_log(&self, id: VssdId, e: &Entry) -> Option<LogUnits> {
+    pub(super) fn new_log(&self, (id, divided): (VssdId, bool), e: &Entry) -> Option<LogUnits> {
         let g: &Geometry = self.geometry();
         let per_channel = u32::from(g.dies_per_channel);
         let (first, dies) = (u32::from(e.units.first()?.die), e.units.len() as u32);
@@ -195,8 +219,8 @@ impl Ssd {
         }
         let channels = (dies / per_channel) as u16;
         let manager = FlashManager::new(manager_config(&self.cfg, channels)).ok()?;
-        let area = *e.extents.first()?;
-        if FlashManager::meta_bytes(&manager.config().cut()) > area.len {
+        let extent = *e.extents.first()?;
+        if FlashManager::meta_bytes(&manager.config().cut()) > extent.len {
             return None;
         }
         Some(LogUnits {
@@ -204,10 +228,11 @@ impl Ssd {
             channels,
             owner: e.owner(),
             first_block: first * g.blocks_per_die(),
-            area,
+            extent,
             manager,
             out: ManagerOut::new(),
             phase: Phase::Booting,
+            divided: divided.then(AreaLogs::default),
             fresh: false,
             written: None,
             foreign: None,
@@ -218,9 +243,16 @@ impl Ssd {
         let per_channel = self.geometry().blocks_per_channel();
         self.logs.iter().any(|l| (l.first_block..l.first_block + u32::from(l.channels) * per_channel).contains(&block))
     }
-    fn log_index(&self, vssd: VssdId) -> usize {
-        let found = self.logs.iter().position(|l| l.id == vssd);
-        found.unwrap_or_else(|| panic!("{vssd} is no log vSSD of {}", self.cfg.id))
+    /// Units of the log of this name, and the vSSD that it is there once it may be used.
+    pub(super) fn find_log(&self, vssd: VssdId) -> Option<(usize, Option<VssdId>)> {
+        self.logs.iter().enumerate().find_map(|(i, l)| match (&l.divided, l.phase) {
+            (Some(logs), _) => logs.inner(vssd).map(|inner| (i, inner)),
+            (None, Phase::Ready(inner)) if l.id == vssd => Some((i, Some(inner))),
+            (None, _) => (l.id == vssd).then_some((i, None)),
+        })
+    }
+    fn log_at(&self, vssd: VssdId) -> (usize, Option<VssdId>) {
+        self.find_log(vssd).unwrap_or_else(|| panic!("{vssd} is no log vSSD of {}", self.cfg.id))
     }
 
     /// The page vSSDs are recovered and the table is durable: starts the log vSSDs, then answers.
@@ -248,7 +280,7 @@ impl Ssd {
         None
     }
     /// Passes on what the manager did.
-    fn log_out(&mut self, i: usize, now: Time, out: &mut FlashOut) {
+    pub(super) fn log_out(&mut self, i: usize, now: Time, out: &mut FlashOut) {
         let mut done = std::mem::take(&mut self.logs[i].out.done);
         for d in done.drain(..) {
             match d {
@@ -256,10 +288,13 @@ impl Ssd {
                 Done::VssdAllocated { token: ALLOC, result } => {
                     // A failure is final, and the manager reports it below.
                     if let Ok(inner) = result {
-                        self.log_ready(i, inner, out);
+                        self.log_ready(i, Phase::Ready(inner), out);
                     }
                 }
-                done => out.done.push(FlashDone::Log { vssd: self.logs[i].id, done }),
+                done => match &mut self.logs[i].divided {
+                    Some(logs) => out.done.extend(logs.answered(done)),
+                    None => out.done.push(FlashDone::Log { vssd: self.logs[i].id, done }),
+                },
             }
         }
         let l = &mut self.logs[i];
@@ -295,9 +330,12 @@ impl Ssd {
             l.phase = Phase::Refused;
             return self.log_booted(Err(e), out);
         }
+        if l.divided.is_some() {
+            return self.log_ready(i, Phase::Divided, out);
+        }
         let named = l.manager.vssds().next().map(|v| v.id);
         if let Some(inner) = named {
-            return self.log_ready(i, inner, out);
+            return self.log_ready(i, Phase::Ready(inner), out);
         }
         l.phase = Phase::Naming;
         let all = (Isolation::None, 0, l.capacity());
@@ -310,9 +348,9 @@ impl Ssd {
         }
         self.log_out(i, now, out);
     }
-    fn log_ready(&mut self, i: usize, inner: VssdId, out: &mut FlashOut) {
-        self.logs[i].phase = Phase::Ready(inner);
-        if self.logs.iter().all(|l| matches!(l.phase, Phase::Ready(_))) {
+    fn log_ready(&mut self, i: usize, phase: Phase, out: &mut FlashOut) {
+        self.logs[i].phase = phase;
+        if self.logs.iter().all(|l| matches!(l.phase, Phase::Ready(_) | Phase::Divided)) {
             self.log_booted(Ok(()), out);
         }
     }
@@ -336,9 +374,8 @@ impl Ssd {
         out: &mut FlashOut,
         call: impl FnOnce(&mut FlashManager, VssdId, &mut ManagerOut) -> R,
     ) -> Option<R> {
-        let i = self.log_index(vssd);
+        let (i, Some(inner)) = self.log_at(vssd) else { return None };
         let l = &mut self.logs[i];
-        let Phase::Ready(inner) = l.phase else { return None };
         let result = call(&mut l.manager, inner, &mut l.out);
         self.log_out(i, now, out);
         Some(result)
@@ -348,19 +385,23 @@ impl Ssd {
     /// # Panics
     /// The drive has no such log vSSD.
     pub fn log(&self, vssd: VssdId) -> (&FlashManager, Option<VssdId>) {
-        let l = &self.logs[self.log_index(vssd)];
-        let Phase::Ready(inner) = l.phase else { return (&l.manager, None) };
-        (&l.manager, Some(inner))
+        let (i, inner) = self.log_at(vssd);
+        (&self.logs[i].manager, inner)
     }
     /// Whether the drive has a log vSSD of this name.
     pub fn is_log(&self, vssd: VssdId) -> bool {
-        self.logs.iter().any(|l| l.id == vssd)
+        self.find_log(vssd).is_some()
     }
-    /// The log vSSD's dies.
-    pub fn log_dies(&self, vssd: VssdId) -> std::ops::Range<u32> {
-        let (l, g) = (&self.logs[self.log_index(vssd)], self.geometry());
+    /// The log vSSD's dies; none of one in a log area that is not made yet.
+    pub fn log_dies(&self, vssd: VssdId) -> Vec<u32> {
+        let (i, inner) = self.log_at(vssd);
+        let (l, g) = (&self.logs[i], self.geometry());
         let first = g.die_of(l.first_block);
-        first..first + u32::from(l.channels) * u32::from(g.dies_per_channel)
+        if l.divided.is_some() {
+            let units = inner.and_then(|v| l.manager.units(v));
+            return units.map_or(Vec::new(), |u| u.numbers.iter().map(|die| first + die).collect());
+        }
+        (first..first + u32::from(l.channels) * u32::from(g.dies_per_channel)).collect()
     }
     /// Counters of the log vSSD since the drive was started; zero before it is recovered.
     pub fn log_stats(&self, vssd: VssdId) -> VssdStats {

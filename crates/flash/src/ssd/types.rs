@@ -144,6 +144,16 @@ pub enum FlashDone {
         vssd: VssdId,
         done: manager::Done,
     },
+    /// The log of [`Ssd::create_log`] is there, durably. After an error the drive is of no use.
+    LogMade {
+        vssd: VssdId,
+        result: Result<(), DeviceError>,
+    },
+    /// The log of [`Ssd::delete_log`] is gone, durably. After an error the drive is of no use.
+    LogGone {
+        serial: u32,
+        result: Result<(), DeviceError>,
+    },
     /// [`Ssd::note_incarnation`] is durable. After an error the drive is of no use.
     Recorded {
         result: Result<(), DeviceError>,

@@ -169,7 +169,7 @@ impl Rack {
             let set = (server + s - slot) % s;
             let id = vssd_of(s, set, server).expect("by construction");
             let peers = self.members(set).into_iter().filter(|&(v, _)| v != id).collect();
-            VssdConfig { id, set: SetId(set), share: Share::Channels(channels), peers }
+            VssdConfig { id, set: SetId(set), share: Share::Channels(channels), peers, keyspace: None }
         });
         let mut ssd = SsdConfig::new(SsdId(server), profile);
         ssd.timing = self.options.timing;
