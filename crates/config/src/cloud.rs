@@ -19,7 +19,7 @@ impl CloudSection {
         *self == CloudSection::default()
     }
     /// Slots that it takes of a drive.
-    pub(super) fn slots(&self) -> u32 {
+    pub fn slots(&self) -> u32 {
         u32::from(self.channels > 0)
     }
     pub(super) fn check(&self, rack: &RackConfig, out: &mut Vec<Problem>) {

@@ -165,7 +165,8 @@ fn of_keyspace(first: &Config, k: Keyspace) -> Config {
     if k.id.is_first() {
         return first.clone();
     }
-    Config { keyspace: k.id, replicas: usize::from(k.replicas), value_max: k.value_max as usize, ..first.clone() }
+    // Clients do not judge whether copies are enough.
+    first.of_keyspace(k.id, (k.replicas, k.replicas), k.value_max)
 }
 
 /// A client of the keys of a keyspace.

@@ -84,6 +84,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The same rack's, for another keyspace.
+    pub fn of_keyspace(&self, keyspace: KeyspaceId, (replicas, min_copies): (u8, u8), value_max: u32) -> Config {
+        let (replicas, min_copies) = (usize::from(replicas), usize::from(min_copies));
+        Config { keyspace, replicas, min_copies, value_max: value_max as usize, ..self.clone() }
+    }
     /// The partition of a key.
     pub fn partition(&self, key: &[u8]) -> Partition {
         Partition(self.first().0 + hash::partition(key, self.bits).0)

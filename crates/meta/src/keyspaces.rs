@@ -81,14 +81,9 @@ pub(crate) fn divide(saved: Records) -> (Records, Records) {
 
 impl KeyspaceRecord {
     fn config(&self, first: &Config, cfg: &KeyspaceConfig) -> Config {
-        Config {
-            keyspace: self.id,
-            epochs_before: self.epochs_before,
-            replicas: usize::from(self.replicas),
-            min_copies: usize::from(self.min_copies),
-            value_max: cfg.value_max(self.isolation, self.units) as usize,
-            ..first.clone()
-        }
+        let value_max = cfg.value_max(self.isolation, self.units);
+        let config = first.of_keyspace(self.id, (self.replicas, self.min_copies), value_max);
+        Config { epochs_before: self.epochs_before, ..config }
     }
 }
 

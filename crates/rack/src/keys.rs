@@ -3,9 +3,14 @@
 use rackweave_config::RackConfig;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_core::Span;
-use rackweave_flash::log_blocks;
+use rackweave_core::keyspace::KeyspaceId;
+use rackweave_flash::isolation::Isolation as FlashIsolation;
+use rackweave_flash::{Profile, area_log_blocks, log_blocks};
 use rackweave_kv::replicated::value_max;
+use rackweave_kv::store::BLOCKS_MIN;
 use rackweave_kv_replica::Config;
+use rackweave_meta::KeyspaceConfig;
+use rackweave_server::config::VSSDS_MAX;
 
 use crate::build::{self, heartbeat_every};
 
@@ -42,6 +47,30 @@ pub fn config(cfg: &RackConfig) -> Option<Config> {
             ..defaults
         }
     })
+}
+
+/// What keyspaces may take, besides the first.
+pub fn keyspaces(cfg: &RackConfig) -> KeyspaceConfig {
+    let (Ok(profile), own) = (build::profile(cfg), cfg.kv.own_channels) else { return KeyspaceConfig::default() };
+    if own == 0 {
+        return KeyspaceConfig { first_channels: u32::from(cfg.kv.channels), ..KeyspaceConfig::default() };
+    }
+    let dies_per_channel = u32::from(profile.geometry.dies_per_channel);
+    let all = |isolation, most: u32| (1..=most).map(|n| longest(&profile, own, isolation, n)).collect();
+    let here = cfg.all_slots() + cfg.kv.slots() + cfg.cloud.slots();
+    KeyspaceConfig {
+        channels: u32::from(own),
+        dies_per_channel,
+        first_channels: u32::from(cfg.kv.channels),
+        value_max_of_channels: all(FlashIsolation::Channel, u32::from(own)),
+        value_max_of_dies: all(FlashIsolation::Die, u32::from(own) * dies_per_channel),
+        most: (VSSDS_MAX as u32).saturating_sub(here).min(KeyspaceId::MAX - 1),
+    }
+}
+/// Bytes of the longest value in a log of such units; 0: it is too small for a store.
+fn longest(profile: &Profile, area: u16, isolation: FlashIsolation, units: u32) -> u32 {
+    let (blocks, bytes) = area_log_blocks(profile, area, isolation, units);
+    if blocks < BLOCKS_MIN { 0 } else { value_max(u64::from(blocks) * bytes) as u32 }
 }
 
 #[cfg(test)]

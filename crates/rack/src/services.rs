@@ -13,6 +13,7 @@ use crate::keys;
 /// here: its vSSDs, and its constructor.
 pub fn make(cfg: &RackConfig) -> MakeService {
     let keys = keys::config(cfg);
+    let keyspaces = keys::keyspaces(cfg);
     let disks = cloud::server_config(cfg);
     MakeService::new(move |server, vssd, slot| match (vssd.is_log(), &keys, &disks) {
         (true, _, Some(disks)) if ids::is_cloud_log(vssd.set) => {
@@ -20,7 +21,14 @@ pub fn make(cfg: &RackConfig) -> MakeService {
         }
         (true, keys, _) => {
             let keys = keys.as_ref().expect("a log vSSD is of cloud disks or of keys");
-            Box::new(KeyService::new(server, vssd, keys.clone()))
+            let config = vssd.keyspace.map_or_else(
+                || keys.clone(),
+                |k| {
+                    let value_max = keyspaces.value_max(k.isolation, u32::from(k.units));
+                    keys.of_keyspace(k.keyspace, (k.min_copies, k.min_copies), value_max)
+                },
+            );
+            Box::new(KeyService::new(server, vssd, config))
         }
         (false, ..) => BlockService::make(server, vssd, slot),
     })

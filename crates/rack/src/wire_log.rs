@@ -243,8 +243,7 @@ impl Log {
         // Those go to whichever server the switch chooses.
         let routed = matches!(p.header.op, Op::Read | Op::Write);
         // Those to a group go to all of its members.
-        let group = Partition(p.header.set.0);
-        let group = (group.0 < Partition::ADDRESSED_MAX).then(|| group.multicast());
+        let group = std::iter::once(Partition(p.header.set.0).multicast());
         let mut by = self.switches.iter().copied().chain(group);
         let by = by.find(|s| routed && self.sent.contains_key(&(from, *s, digest)));
         let to = if self.sent.contains_key(&(from, at, digest)) { at } else { by.unwrap_or(at) };

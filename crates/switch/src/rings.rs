@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use rackweave_core::map::{Map, map};
-use rackweave_core::msg::keys::{Partition, View};
+use rackweave_core::msg::keys::View;
 use rackweave_core::{Epoch, Incarnation, NodeId};
 
 use crate::control::RingChange;
@@ -133,20 +133,20 @@ impl Rings {
 }
 
 /// The newest view of each partition of keys, by the membership service's incarnation and the epoch: its members are
-/// behind the partition's address on the multicast ring.
+/// behind the partition's address on the multicast ring. Of two keyspaces with an address, the later one's epochs are greater.
 #[derive(Clone, Debug, Default)]
-pub struct KeyRings(BTreeMap<Partition, (Incarnation, Epoch)>);
+pub struct KeyRings(BTreeMap<NodeId, (Incarnation, Epoch)>);
 
 impl KeyRings {
-    /// The change that a view makes; `None`: it is an older one, or no address stands for its partition.
+    /// The change that a view makes; `None`: it is an older one.
     pub fn change(&mut self, incarnation: Incarnation, view: &View) -> Option<RingChange> {
-        let (p, new) = (view.partition, (incarnation, view.epoch));
-        let older = self.0.get(&p).is_some_and(|known| new < *known) && !mutant!("switch.ring.older-view");
-        if p.0 >= Partition::ADDRESSED_MAX || older {
+        let (address, new) = (view.partition.multicast(), (incarnation, view.epoch));
+        let older = self.0.get(&address).is_some_and(|known| new < *known) && !mutant!("switch.ring.older-view");
+        if older {
             return None;
         }
-        self.0.insert(p, new);
-        let prefix = Prefix { address: Ipv4Addr::from(p.multicast().ipv4()), bits: 32 };
+        self.0.insert(address, new);
+        let prefix = Prefix { address: Ipv4Addr::from(address.ipv4()), bits: 32 };
         let members = view.members.iter().map(|m| m.node).collect();
         let ring = Ring { prefix, reach: Reach::All, members };
         // More members than a group has: their clients send to each of them.
@@ -157,7 +157,7 @@ impl KeyRings {
 #[cfg(test)]
 mod tests {
     use rackweave_core::DriveId;
-    use rackweave_core::msg::keys::{Epochs, Member, Role};
+    use rackweave_core::msg::keys::{Epochs, Member, Partition, Role};
 
     use super::*;
 
@@ -188,7 +188,8 @@ mod tests {
         assert_eq!(rings.change(Incarnation(3), &view(7, 3)), set(3), "repeated");
         assert_eq!(rings.change(Incarnation(4), &view(7, 2)), set(2), "of a service that lost the other epoch 7");
         assert_eq!(rings.change(Incarnation(4), &view(8, 10)), Some(RingChange::Remove(prefix)), "more than fit");
-        let beyond = View { partition: Partition(Partition::ADDRESSED_MAX), ..view(9, 2) };
-        assert_eq!(rings.change(Incarnation(4), &beyond), None);
+        let later = View { partition: Partition(5 + Partition::ADDRESSED_MAX), ..view(9, 2) };
+        assert_eq!(rings.change(Incarnation(4), &later), set(2), "of a later keyspace with its address");
+        assert_eq!(rings.change(Incarnation(4), &view(8, 3)), None, "of the one that is gone");
     }
 }

@@ -132,6 +132,9 @@ impl Keys {
                 let (keys, expiring) = (self.store.len() as u64, self.expiring.len() as u64);
                 self.reply(id, Ok(Reply::Count { keys, expiring }));
             }
+            Op::In { keyspace, op } if keyspace.id.is_first() => return self.submit(fx, id, *op),
+            // A drive has one.
+            Op::In { .. } => self.reply(id, Err(Error::NoKeyspace)),
         }
         self.go_on(fx);
     }

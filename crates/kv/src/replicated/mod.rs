@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
-use rackweave_core::msg::keys::VALUE_MAX;
+use rackweave_core::msg::keys::{Partition, VALUE_MAX};
 use rackweave_core::msg::{Body, LiveVolumes, Op, Packet, View};
 use rackweave_core::{
     BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
@@ -32,8 +32,6 @@ use crate::store::{Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutErro
 use crate::trace;
 use records::{WriteError, Writes};
 
-/// The only user of its manager.
-const USER: u16 = 1;
 /// Tokens of batches; that of the load at boot is below.
 const FIRST_BATCH: u64 = 1 << 32;
 const LOAD: u64 = 1;
@@ -69,7 +67,13 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
     fn set_unix_ms_at_zero(&mut self, ms: u64);
     /// Fills in its own counters.
     fn count(&self, status: &mut StoreStatus);
+    /// Whether a message is of its kind.
     fn takes(body: &Body) -> bool;
+    /// Of those: whether a node with this configuration is meant.
+    fn is_for(config: &Self::Config, p: &Packet) -> bool {
+        _ = (config, p);
+        true
+    }
     /// `None`: it is another service's.
     fn of_message(p: Packet) -> Option<Self::Packet>;
     fn into_message(p: Self::Packet) -> Packet;
@@ -104,6 +108,9 @@ impl Logged for KvNode {
     }
     fn takes(body: &Body) -> bool {
         matches!(body, Body::Keys(_))
+    }
+    fn is_for(config: &Config, p: &Packet) -> bool {
+        config.has(Partition(p.header.set.0))
     }
     fn of_message(p: Packet) -> Option<KeyPacket> {
         KeyPacket::of_message(p)
@@ -235,11 +242,12 @@ impl<N: Logged> LogService<N> {
             return;
         }
         let now = cx.now;
+        let user = cx.ssd.log_user(self.vssd);
         let opened = cx.ssd.with_log(now, self.vssd, cx.out, |manager, inner, out| {
             let broken = mutant!("kv.store.loses-tombstones").then_some(Broken::LoseTombstones);
             let broken = broken.or(mutant!("kv.store.segments-overlap").then_some(Broken::OverlapSegments));
             let broken = broken.or(mutant!("kv.answer.before-durable").then_some(Broken::AckBeforeForce));
-            let cfg = StoreConfig { on_request: true, broken, ..StoreConfig::new(inner, USER) };
+            let cfg = StoreConfig { on_request: true, broken, ..StoreConfig::new(inner, user) };
             Store::open(cfg, &mut Flash { now, manager, out })
         });
         match opened {
@@ -437,8 +445,8 @@ impl<N: Logged> Service for LogService<N> {
         true
     }
 
-    fn takes(&self, body: &Body) -> bool {
-        N::takes(body)
+    fn takes(&self, p: &Packet) -> bool {
+        N::takes(&p.body) && N::is_for(&self.config, p)
     }
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
         if self.serves()
