@@ -14,6 +14,8 @@ use rackweave_sim::{CutOdds, LinkFaults};
 use crate::sim::{Contents, Sim, SimConfig, UNIX_MS_AT_ZERO};
 use crate::wire::{Authentication, TransportConfig};
 
+#[path = "keyspaces_tests.rs"]
+mod keyspaces;
 #[path = "keys_switch_tests.rs"]
 mod switch;
 
