@@ -98,7 +98,7 @@ fn serve(file: &DriveFile, vssd: u32, resp: &Address, flushall: bool) -> Result<
     let facts = Facts { version: env!("CARGO_PKG_VERSION"), pid: std::process::id(), port: port.unwrap_or(0) };
     println!("{} keys at {at}", keys.keys().store().len());
     io::stdout().flush()?;
-    let (keys, served) = KeyServer::new(keys, Settings { flushall, facts }, listener, signal)?.run();
+    let (keys, served) = KeyServer::new(keys, Settings { flushall, keyspaces: false, facts }, listener, signal)?.run();
     close(keys.into_drive()).and(Ok(served?))
 }
 

@@ -98,6 +98,8 @@ pub enum Answer {
     Explained(Explained),
     Snapshots(Vec<admin::SnapshotInfo>),
     Use(Vec<admin::VolumeUse>),
+    Keyspace(Keyspace),
+    Keyspaces(Vec<Keyspace>),
     Status(Box<Status>),
     Policy(PolicyState),
     /// The changed keys with their values.
@@ -190,6 +192,55 @@ impl Explained {
         };
         let refused = e.refused.as_ref().map(ToString::to_string);
         Explained { refused, servers: e.servers.iter().map(room).collect() }
+    }
+}
+
+/// A keyspace as the metadata service sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Keyspace {
+    /// As clients of RESP select it.
+    pub number: u32,
+    pub name: String,
+    /// Replicas of each key, and those that a put needs.
+    pub replicas: u8,
+    pub min_copies: u8,
+    /// Of its logs from the other vSSDs of their drives.
+    pub isolation: admin::Isolation,
+    /// Channels or dies of each log.
+    pub units: u32,
+    /// Bytes of the longest value.
+    pub value_max: u32,
+    /// Servers that have its log, of those that are to have it.
+    pub logs: u32,
+    pub logs_of: u32,
+    /// Partitions that can be read and written, of all.
+    pub serving: u32,
+    pub partitions: u32,
+    /// The set of its logs in `status`; those of the first are of sets of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_set: Option<u32>,
+}
+
+impl Keyspace {
+    pub fn of(k: &admin::KeyspaceInfo) -> Keyspace {
+        Keyspace {
+            number: k.id.number(),
+            name: k.name.to_string(),
+            replicas: k.replicas,
+            min_copies: k.min_copies,
+            isolation: k.isolation,
+            units: k.units,
+            value_max: k.value_max,
+            logs: k.logs,
+            logs_of: k.logs_of,
+            serving: k.serving,
+            partitions: k.partitions,
+            log_set: (!k.id.is_first()).then(|| k.id.log_set().0),
+        }
+    }
+    /// Whether every key can be read and written.
+    pub fn serves(&self) -> bool {
+        self.serving == self.partitions
     }
 }
 
@@ -366,6 +417,32 @@ mod tests {
     }
 
     #[test]
+    fn a_keyspace_has_its_number_and_how_much_of_it_serves() {
+        let id = rackweave_core::keyspace::KeyspaceId::new(9, 3);
+        let k = Keyspace::of(&admin::KeyspaceInfo {
+            id,
+            name: "users".into(),
+            replicas: 3,
+            min_copies: 2,
+            isolation: admin::Isolation::Die,
+            units: 4,
+            value_max: 1 << 20,
+            logs: 3,
+            logs_of: 4,
+            serving: 63,
+            partitions: 64,
+        });
+        assert!(!k.serves());
+        let set = id.log_set().0;
+        let text = r#"{"keyspace":{"number":3,"name":"users","replicas":3,"min_copies":2,"isolation":"die","units":4,"#
+            .to_string()
+            + &format!(r#""value_max":1048576,"logs":3,"logs_of":4,"serving":63,"partitions":64,"log_set":{set}}}}}"#);
+        let answer = Answer::Keyspace(k);
+        assert_eq!(answer.line(), format!("{text}\n"));
+        assert_eq!(serde_json::from_str::<Answer>(&text).expect("an answer"), answer);
+    }
+
+    #[test]
     fn a_command_passed_on_is_the_line_that_came() {
         for line in [
             r#"{"op":"status"}"#,
@@ -373,6 +450,11 @@ mod tests {
             r#"{"op":"server_ended","server":2,"incarnation":9}"#,
             r#"{"op":"volume_limit","name":"v","iops":100}"#,
             r#"{"op":"vssd_move","vssd":16777233}"#,
+            r#"{"op":"keyspace_create","name":"users","replicas":2,"isolation":"die","units":4}"#,
+            r#"{"op":"keyspace_create","name":"users","isolation":"channel","units":1}"#,
+            r#"{"op":"keyspace_delete","name":"users"}"#,
+            r#"{"op":"keyspace_info","name":"1"}"#,
+            r#"{"op":"keyspace_list"}"#,
             r#"{"op":"link_cut","a":"server-0","b":"switch"}"#,
         ] {
             let command: Command = serde_json::from_str(line).expect("a command");

@@ -27,7 +27,7 @@ use slab::Slab;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
-use super::control::{Answer, Explained, ServerState, Volume};
+use super::control::{Answer, Explained, Keyspace, ServerState, Volume};
 use super::engine::{Engine, Nodes};
 use super::latency::Latencies;
 use super::net::Listener;
@@ -677,6 +677,8 @@ fn answer(outcome: Outcome, facts: &Facts) -> Answer {
         Ok(admin::Reply::Explained(e)) => Answer::Explained(Explained::of(&e)),
         Ok(admin::Reply::Snapshots(all)) => Answer::Snapshots(all),
         Ok(admin::Reply::Use(all)) => Answer::Use(all),
+        Ok(admin::Reply::Keyspace(k)) => Answer::Keyspace(Keyspace::of(&k)),
+        Ok(admin::Reply::Keyspaces(all)) => Answer::Keyspaces(all.iter().map(Keyspace::of).collect()),
         Ok(admin::Reply::Done) => Answer::Done,
         Ok(admin::Reply::Volume(v)) => Answer::Volume(Volume::of(&(&v, facts))),
         Ok(admin::Reply::Volumes(all)) => Answer::Volumes(all.iter().map(|v| Volume::of(&(v, facts))).collect()),

@@ -106,7 +106,8 @@ pub fn listen(cfg: &RackConfig, at: &Addresses, facts: &mut Facts) -> Result<Vec
         let port = resp.tcp_address().map_or(0, |a| a.port());
         facts.resp.push(resp.tcp_address().map_or_else(|| address.to_string(), |a| format!("redis://{a}")));
         let facts = resp::info::Facts { version: env!("CARGO_PKG_VERSION"), pid: std::process::id(), port };
-        all.push((resp, Protocol::resp(resp::Settings { flushall: cfg.resp.flushall, facts })));
+        let settings = resp::Settings { flushall: cfg.resp.flushall, keyspaces: true, facts };
+        all.push((resp, Protocol::resp(settings)));
     }
     if let Some(address) = &at.http {
         let http = Listener::bind(address)?;

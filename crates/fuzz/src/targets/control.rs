@@ -71,6 +71,10 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
         11 => return local(Local::LinkCut { a: name, b: other }),
         12 => return local(Local::PolicySet { policy: name }),
         13 => return local(Local::ServerKill { server: u.arbitrary()? }),
+        14 => {
+            let isolation = *u.choose(&[Isolation::Channel, Isolation::Die, Isolation::None])?;
+            admin::Op::KeyspaceCreate { name: boxed, replicas: u.arbitrary()?, isolation, units: u.arbitrary()? }
+        }
         _ => {
             let id: u8 = u.arbitrary()?;
             let text = format!(
@@ -84,13 +88,14 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
 }
 
 fn answer(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
-    let all: [&[u8]; 6] = [
+    let all: [&[u8]; 7] = [
         br#""done""#,
         br#"{"error":{"message":"no"}}"#,
         br#"{"volumes":[{"id":1,"name":"v","size":4096,"attach":1,"stripe_bytes":65536,"sets":[0,1]}]}"#,
         br#"{"changed":["a","b"]}"#,
         br#"{"volume":{"id":1,"name":"v","size":4096,"attach":1,"stripe_bytes":65536,"sets":[0],"iops":5}}"#,
         br#"{"servers":[]}"#,
+        br#"{"keyspaces":[{"number":1,"name":"k","replicas":3,"min_copies":2,"isolation":"die","units":2,"value_max":9,"logs":4,"logs_of":4,"serving":64,"partitions":64,"log_set":7}]}"#,
     ];
     u.choose(&all).map(|b| b.to_vec())
 }

@@ -100,8 +100,10 @@ fn some_command(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
 
 /// All replies, with every request answered at once, and then the end of the stream.
 fn serve(parts: &[&[u8]]) -> Vec<u8> {
-    let mut s = Session::new(SessionId(3), Rc::new(Settings { flushall: true, ..Settings::default() }));
+    let mut s =
+        Session::new(SessionId(3), Rc::new(Settings { flushall: true, keyspaces: true, ..Settings::default() }));
     let mut map = Map { now: 1_000_000, ..Map::default() };
+    map.add(3, "a");
     let mut heard = Vec::new();
     for part in parts {
         s.input(Bytes::copy_from_slice(part));
@@ -125,7 +127,11 @@ fn settle(s: &mut Session, map: &mut Map, heard: &mut Vec<u8>) {
             continue;
         };
         assert!(s.held() <= BYTES_MAX && s.in_flight() <= 256);
-        let Op::Kv(op) = r.op else { panic!("{r:?}") };
-        s.reply(request::Reply::new(r.id, map.run(op)).into());
+        let reply = match r.op {
+            Op::Kv(op) => request::Reply::new(r.id, map.run(op)),
+            Op::Admin(op) => request::Reply::new(r.id, map.admin(op)),
+            _ => panic!("{r:?}"),
+        };
+        s.reply(reply.into());
     }
 }
