@@ -14,6 +14,7 @@ mod formats;
 mod gc;
 mod identity;
 mod join;
+mod log_area;
 mod logs;
 mod owners;
 mod power;
