@@ -3,6 +3,7 @@
 mod cloud;
 mod drive;
 mod evaluate;
+mod keyspace;
 mod volume;
 
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use rackweave_runtime::net::Address;
 pub use cloud::{Cloud, CloudVolume, Snapshot, VolumeKind};
 pub use drive::{DriveFile, IsolationLevel, KvBench, KvCmd, LevelLists, Mount, OtherDrive, VssdCmd};
 pub use evaluate::{Eval, Replay, Sim};
+pub use keyspace::KeyspaceCmd;
 pub use volume::{Own, Volume, VolumeClass};
 
 /// Replicated disks and keys from a rack of flash servers and the switch in front of them.
@@ -75,6 +77,13 @@ pub enum Cmd {
         #[command(subcommand)]
         command: Snapshot,
     },
+    /// Create, show and delete keyspaces
+    Keyspace {
+        #[command(flatten)]
+        way: Target,
+        #[command(subcommand)]
+        command: KeyspaceCmd,
+    },
     /// Create, show and delete virtual SSDs on a drive in a file
     Vssd {
         #[command(flatten)]
@@ -83,12 +92,17 @@ pub enum Cmd {
         command: VssdCmd,
     },
     /// Read and write the keys of the running rack, or with --drive those on a virtual SSD of a drive
-    #[command(after_help = "Examples:\n  rackweave kv put hello world\n  rackweave kv --drive drive.rwk get hello")]
+    #[command(
+        after_help = "Examples:\n  rackweave kv put hello world\n  rackweave kv --keyspace users get hello\n  rackweave kv --drive drive.rwk get hello"
+    )]
     Kv {
         #[command(flatten)]
         way: Target,
         #[command(flatten)]
         file: OtherDrive,
+        /// Keyspace of the rack, by its name or number [default: the first]
+        #[arg(long, value_name = "NAME", global = true)]
+        keyspace: Option<String>,
         #[command(subcommand)]
         command: KvCmd,
     },

@@ -7,6 +7,7 @@ mod ask;
 mod evaluate;
 mod fuse;
 mod image;
+mod keyspaces;
 mod kv;
 mod lost;
 mod mount;
@@ -69,11 +70,13 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Cmd::Keys { command } => keys(data, command)?,
         Cmd::Volume { way, command } => ask::volume(&ask::way(data, way)?.0, command)?,
         Cmd::Snapshot { way, command } => snapshots::snapshot(&ask::way(data, way)?.0, command)?,
+        Cmd::Keyspace { way, command } => keyspaces::keyspace(&ask::way(data, way)?.0, command)?,
         Cmd::Vssd { file, command } => vssd::vssd(file, command)?,
-        Cmd::Kv { way, file, command } => match kv::drive_of(file)? {
-            Some(_) if way.config.is_some() => return Err("--config: not together with --drive".into()),
-            Some((file, vssd)) => kv::kv(&file, vssd, command)?,
-            None => kv::rack::kv(&ask::way(data, way)?.0, command)?,
+        Cmd::Kv { way, file, keyspace, command } => match (kv::drive_of(file)?, keyspace.as_deref()) {
+            (Some(_), _) if way.config.is_some() => return Err("--config: not together with --drive".into()),
+            (Some(_), Some(name)) => return Err(format!("--keyspace {name}: a drive's store has one keyspace").into()),
+            (Some((file, vssd)), None) => kv::kv(&file, vssd, command)?,
+            (None, keyspace) => kv::rack::kv(&ask::way(data, way)?.0, keyspace, command)?,
         },
         Cmd::Mount(a) => mount::mount(a)?,
         Cmd::Set { way, command } => ask::set(&ask::way(data, way)?.0, command)?,
@@ -110,6 +113,7 @@ fn data_is_used(cli: &Cli) -> Result<(), Failure> {
         Cmd::Keys { command: Keys::Rotate { way } }
         | Cmd::Volume { way, .. }
         | Cmd::Snapshot { way, .. }
+        | Cmd::Keyspace { way, .. }
         | Cmd::Kv { way, .. }
         | Cmd::Set { way, .. }
         | Cmd::Server { way, .. }

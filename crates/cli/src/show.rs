@@ -8,7 +8,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use rackweave_config::Size;
 use rackweave_core::admin::{SnapshotInfo, VolumeUse};
 use rackweave_runtime::control::{
-    Explained, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume, Vssd,
+    Explained, Keyspace, Latency, Process, Server, ServerState, Set, Status, SwitchState, Volume, Vssd,
 };
 
 use crate::watch::Span;
@@ -76,6 +76,23 @@ pub fn snapshots(all: &[SnapshotInfo]) -> String {
     for s in all {
         let state = if s.made { "made" } else { "being made" };
         t.add_row([s.name.to_string(), Size(s.size).to_string(), mib(s.used), state.into(), s.clones.join(", ")]);
+    }
+    trimmed(&t)
+}
+
+pub fn keyspaces(all: &[Keyspace]) -> String {
+    let head = ["number", "keyspace", "replicas", "each log", "longest value", "logs", "partitions that serve"];
+    let mut t = table(&head, &[0, 2, 4]);
+    for k in all {
+        t.add_row([
+            k.number.to_string(),
+            k.name.clone(),
+            k.replicas.to_string(),
+            format!("{} {}{}", k.units, k.isolation, if k.units == 1 { "" } else { "s" }),
+            Size(u64::from(k.value_max)).to_string(),
+            format!("{} of {}", k.logs, k.logs_of),
+            format!("{} of {}", k.serving, k.partitions),
+        ]);
     }
     trimmed(&t)
 }

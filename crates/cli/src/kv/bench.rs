@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rackweave_core::rng::mix64;
 use rackweave_replay::ycsb::{self, RECORD_BYTES, Workload, Ycsb};
 
-use super::client::{Client, Error, Value};
+use super::client::{At, Client, Error, Value};
 use crate::Failure;
 use crate::args::KvBench;
 
@@ -53,8 +53,8 @@ fn value(b: &KvBench, draw: u64) -> Vec<u8> {
 }
 
 /// Every key gets a value, so that no get is of a missing one.
-fn create(uri: &str, b: &KvBench) -> Result<(), Error> {
-    let mut rack = Client::connect(uri)?;
+fn create(at: At<'_>, b: &KvBench) -> Result<(), Error> {
+    let mut rack = Client::connect(at)?;
     for n in 0..b.keys {
         rack.send(&[b"SET", &key(b, n), &value(b, n)])?;
         if n >= CREATING_MAX {
@@ -148,8 +148,8 @@ impl Worker<'_> {
 }
 
 /// One connection until the end.
-fn client(uri: &str, b: &KvBench, number: u64, end: Instant) -> Result<Samples, Error> {
-    let mut w = Worker { rack: Client::connect(uri)?, b, number, samples: Samples::default(), order: BTreeSet::new() };
+fn client(at: At<'_>, b: &KvBench, number: u64, end: Instant) -> Result<Samples, Error> {
+    let mut w = Worker { rack: Client::connect(at)?, b, number, samples: Samples::default(), order: BTreeSet::new() };
     match b.ycsb {
         Some(workload) => w.ycsb(workload, end)?,
         None => w.uniform(end)?,
@@ -157,12 +157,12 @@ fn client(uri: &str, b: &KvBench, number: u64, end: Instant) -> Result<Samples, 
     Ok(w.samples)
 }
 
-pub fn run(uri: &str, b: &KvBench, out: &mut impl Write) -> Result<(), Failure> {
-    create(uri, b)?;
+pub fn run(at: At<'_>, b: &KvBench, out: &mut impl Write) -> Result<(), Failure> {
+    create(at, b)?;
     let begun = Instant::now();
     let end = begun + Duration::from_secs(b.seconds);
     let all: Vec<Result<Samples, Error>> = std::thread::scope(|s| {
-        let threads: Vec<_> = (0..u64::from(b.clients)).map(|n| s.spawn(move || client(uri, b, n, end))).collect();
+        let threads: Vec<_> = (0..u64::from(b.clients)).map(|n| s.spawn(move || client(at, b, n, end))).collect();
         let ended = |t: std::thread::ScopedJoinHandle<'_, _>| t.join().unwrap_or_else(|p| std::panic::resume_unwind(p));
         threads.into_iter().map(ended).collect()
     });

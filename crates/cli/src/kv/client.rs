@@ -18,6 +18,8 @@ pub enum Error {
     /// The rack's own words.
     #[error("{0}")]
     Refused(String),
+    #[error("--keyspace {name}: {why}")]
+    Keyspace { name: String, why: String },
     #[error("{address}: this is no answer of a rack: {text:?}")]
     Answer { address: String, text: String },
 }
@@ -36,14 +38,23 @@ trait Stream: Read + Write + Send {}
 impl Stream for TcpStream {}
 impl Stream for UnixStream {}
 
+/// A keyspace of a rack.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    /// `redis://HOST:PORT` or `unix:PATH`, as `status` has it.
+    pub uri: &'a str,
+    /// Its name or number; `None`: the first.
+    pub keyspace: Option<&'a str>,
+}
+
 pub struct Client {
     address: String,
     stream: BufReader<Box<dyn Stream>>,
 }
 
 impl Client {
-    /// `uri`: `redis://HOST:PORT` or `unix:PATH`, as `status` has it.
-    pub fn connect(uri: &str) -> Result<Client, Error> {
+    pub fn connect(at: At<'_>) -> Result<Client, Error> {
+        let uri = at.uri;
         let failed = |error| Error::Io { address: uri.into(), error };
         let stream: Box<dyn Stream> = match uri.strip_prefix("unix:") {
             Some(path) => {
@@ -57,7 +68,12 @@ impl Client {
                 Box::new(s)
             }
         };
-        Ok(Client { address: uri.into(), stream: BufReader::new(stream) })
+        let mut client = Client { address: uri.into(), stream: BufReader::new(stream) };
+        if let Some(name) = at.keyspace {
+            let refused = |e| if let Error::Refused(why) = e { Error::Keyspace { name: name.into(), why } } else { e };
+            client.call(&[b"SELECT", name.as_bytes()]).map_err(refused)?;
+        }
+        Ok(client)
     }
     /// Carries out one command; an error of the rack is an error.
     pub fn call(&mut self, args: &[&[u8]]) -> Result<Value, Error> {

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
 
+use rackweave_core::keyspace::KeyspaceId;
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::Status;
 
-use super::client::{Client, Value};
+use super::client::{At, Client, Value};
 use crate::args::KvCmd;
-use crate::{Failure, ask};
+use crate::{Failure, ask, keyspaces};
 
 /// Keys of one SCAN or MGET.
 const PAGE: usize = 256;
@@ -22,14 +23,15 @@ fn uri(status: &Status) -> Result<&str, Failure> {
     })
 }
 
-pub fn kv(way: &Target, command: &KvCmd) -> Result<(), Failure> {
+/// `keyspace`: its name or number; `None`: the first.
+pub fn kv(way: &Target, keyspace: Option<&str>, command: &KvCmd) -> Result<(), Failure> {
     let status = ask::rack_status(way)?;
     let uri = uri(&status)?;
     let mut out = io::stdout();
     if let KvCmd::Bench(bench) = command {
-        return super::bench::run(uri, bench, &mut out);
+        return super::bench::run(At { uri, keyspace }, bench, &mut out);
     }
-    let mut rack = Client::connect(uri)?;
+    let mut rack = Client::connect(At { uri, keyspace })?;
     match command {
         KvCmd::Put { key, value: Some(value) } => _ = rack.call(&[b"SET", key.as_bytes(), value.as_bytes()])?,
         KvCmd::Put { key, value: None } => {
@@ -51,7 +53,10 @@ pub fn kv(way: &Target, command: &KvCmd) -> Result<(), Failure> {
             let found = scan(&mut rack, from.as_bytes(), *limit)?;
             super::print_pairs(&found.entries, found.more.as_deref(), json.json, &mut out)?;
         }
-        KvCmd::Info(json) => info(&mut rack, uri, &status, json.json, &mut out)?,
+        KvCmd::Info(json) => {
+            let log_set = keyspace.map(|name| keyspaces::info(way, name)).transpose()?.and_then(|k| k.log_set);
+            info(&mut rack, uri, (&status, log_set), json.json, &mut out)?;
+        }
         KvCmd::Serve { .. } => {
             return Err("serve: a rack serves Redis clients itself (`up --resp`); this command takes --drive".into());
         }
@@ -128,10 +133,20 @@ fn scan(rack: &mut Client, from: &[u8], limit: usize) -> Result<Found, Failure> 
     Ok(Found { entries, more: keys.get(limit).cloned() })
 }
 
-fn info(rack: &mut Client, uri: &str, status: &Status, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+/// `log_set`: of the keyspace's logs; `None`: they are the first's.
+fn info(
+    rack: &mut Client,
+    uri: &str,
+    (status, log_set): (&Status, Option<u32>),
+    json: bool,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
     let Value::Number(keys) = rack.call(&[b"DBSIZE"])? else { return Err("DBSIZE: no number".into()) };
-    let stores =
-        || status.servers.iter().flat_map(|s| s.vssds.iter().filter_map(move |v| Some((s.server, v.store.as_ref()?))));
+    let its_own = |set: u32| log_set.map_or(set < KeyspaceId::FIRST.log_set().0, |own| set == own);
+    let stores = || {
+        let all = status.servers.iter().flat_map(|s| s.vssds.iter().map(move |v| (s.server, v)));
+        all.filter(|(_, v)| its_own(v.set)).filter_map(|(server, v)| Some((server, v.store.as_ref()?)))
+    };
     if json {
         let of = |(server, s): (u32, _)| -> Result<_, Failure> {
             let mut all = serde_json::to_value(s)?;
