@@ -1,12 +1,14 @@
 //! The fault search of replicated keys, beside replicated blocks on the drives of one rack.
 //!
 //! A plan is drawn from a seed: clients that keep requests to few keys under way, a network that loses, repeats and reorders
-//! packets, power cuts and restarts of servers, of all of them, of the switch and of the metadata service. Then nothing fails any
+//! packets, power cuts and restarts of servers, of all of them, of the switch and of the metadata service. In part of the plans a
+//! keyspace beside the first is used too, and deleted and made anew meanwhile. Then nothing fails any
 //! more, every request is answered, all servers lose power once more, every key is read, and all members of a partition come to hold
 //! the same. [`history`] checks that the answers are linearizable per key. Bounds of every server are checked
 //! after every event.
 
 pub mod history;
+mod spaces;
 
 use bytes::Bytes;
 use rackweave_config::{RackConfig, Size};
@@ -25,6 +27,7 @@ use rackweave_rack::wire::{Authentication, TransportConfig};
 use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
 
 use history::{History, Kind, Unlinearizable};
+use spaces::Spaces;
 
 const CLIENTS: u32 = 2;
 /// The longest record of the stores: an eighth of a block.
@@ -77,6 +80,8 @@ pub struct Plan {
     pub transport: Option<TransportConfig>,
     /// Before which request, what, and how long until the node starts again.
     pub faults: Vec<(u64, Fault, Span)>,
+    /// Before which requests the second keyspace is deleted and made anew; `None`: there is none.
+    pub replaced: Option<Vec<u64>>,
 }
 
 fn share(rng: &mut Rng, max: f64) -> f64 {
@@ -127,7 +132,13 @@ impl Plan {
         let transport = rng.chance(0.5).then_some(transport);
         // Longer than a record of the store.
         let (keys, value_max) = if rng.chance(0.25) { (keys.min(80), LONG_VALUE_MAX) } else { (keys, value_max) };
-        Plan { seed, servers, replicas, keys, value_max, small, depth, deletes, gets, links, transport, faults }
+        let mut rng = Rng::stream(seed, 0x7370_6163);
+        let replaced = rng.chance(0.4).then(|| {
+            let mut all: Vec<u64> = (0..rng.below(4)).map(|_| rng.below(OPS)).collect();
+            all.sort_unstable();
+            all
+        });
+        Plan { seed, servers, replicas, keys, value_max, small, depth, deletes, gets, links, transport, faults, replaced }
     }
     /// Small drives, of which a part is the log.
     pub fn config(&self) -> RackConfig {
@@ -137,6 +148,11 @@ impl Plan {
         cfg.ssd.size = Size::mib(size);
         cfg.ssd.channels = Some(4);
         (cfg.ssd.spare, cfg.kv.channels, cfg.kv.replicas) = (Some(0), channels, self.replicas);
+        if self.replaced.is_some() {
+            // As large as the first's.
+            cfg.ssd.size = Size::mib(size / 4 * (4 + u64::from(channels)));
+            (cfg.ssd.channels, cfg.kv.own_channels) = (Some(4 + channels), channels);
+        }
         cfg
     }
 }
@@ -144,8 +160,8 @@ impl Plan {
 /// Why a run is wrong. Its seed repeats it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
-    #[error("key {key}: {what}")]
-    Order { key: u32, what: Unlinearizable },
+    #[error("key {key} of keyspace {store}: {what}")]
+    Order { store: u32, key: u32, what: Unlinearizable },
     #[error("a get of key {key} returned {len} bytes that were never put")]
     Foreign { key: u32, len: usize },
     #[error("bound: {0}")]
@@ -154,6 +170,8 @@ pub enum Violation {
     Request(kv::Error),
     #[error("{kind:?} was answered with {answer}")]
     Answer { kind: Kind, answer: String },
+    #[error("keyspace: {answer} while {state}")]
+    Keyspace { state: String, answer: String },
     #[error("{pending} requests without an answer for {PATIENCE}; {state:?}")]
     Stuck { pending: usize, state: Vec<String> },
     #[error("network: {0}")]
@@ -173,12 +191,17 @@ pub struct Report {
     /// Puts that a full store refused.
     pub full: u64,
     pub compactions: u64,
+    /// Keyspaces that were made beside the first, and requests that reached one that was gone.
+    pub keyspaces: u32,
+    pub too_late: u64,
 }
 
 /// A request under way.
 struct Pending {
     id: RequestId,
     client: u32,
+    /// 0: the first keyspace; otherwise the number of the one beside it.
+    store: u32,
     key: u32,
     kind: Kind,
     start: Time,
@@ -196,6 +219,7 @@ struct Run {
     answered_at: Time,
     full: u64,
     compactions: u64,
+    spaces: Spaces,
 }
 
 /// Any length, or one near to where a further record begins.
@@ -242,11 +266,13 @@ pub fn run(plan: &Plan) -> Report {
         answered_at: Time::ZERO,
         full: 0,
         compactions: 0,
+        spaces: Spaces::new(plan.replaced.clone()),
     };
     let violation = r.go().err();
     let e = r.sim.engine();
     let (coverage, hash) = (e.coverage().clone(), e.hash());
-    Report { violation, coverage, hash, full: r.full, compactions: r.compactions }
+    let (full, compactions, keyspaces, too_late) = (r.full, r.compactions, r.spaces.made, r.spaces.too_late);
+    Report { violation, coverage, hash, full, compactions, keyspaces, too_late }
 }
 
 impl Run {
@@ -260,6 +286,7 @@ impl Run {
                 self.plan.faults.remove(0);
                 self.inject(fault, away);
             }
+            self.tend_spaces();
             for client in 0..CLIENTS {
                 while self.under_way(client) < self.plan.depth as usize && self.next < OPS {
                     self.submit(client, None);
@@ -273,20 +300,23 @@ impl Run {
         }
         self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
         self.settle()?;
+        let stores = self.last_spaces()?;
         // What was answered is durable.
         self.inject(Fault::Blackout { odds: (1.0, 0.0) }, Span::from_millis(5));
-        for key in 0..self.plan.keys {
-            self.submit(0, Some(key));
+        let keys = self.plan.keys;
+        for (store, key) in stores.into_iter().flat_map(|s| (0..keys).map(move |key| (s, key))) {
+            self.submit(0, Some((store, key)));
             self.settle()?;
         }
         self.become_whole()?;
         for server in 0..self.plan.servers {
-            let checked = self.service(server).and_then(KeyService::store).map(rackweave_kv::store::Store::check);
-            if let Some(Err(problem)) = checked {
-                return Err(Violation::Store { server, problem });
+            for service in self.services(server) {
+                if let Some(Err(problem)) = service.store().map(rackweave_kv::store::Store::check) {
+                    return Err(Violation::Store { server, problem });
+                }
             }
         }
-        self.history.check().map_err(|(_, key, what)| Violation::Order { key, what })
+        self.history.check().map_err(|(store, key, what)| Violation::Order { store, key, what })
     }
     /// Until every partition has all its members, and these hold the same.
     fn become_whole(&mut self) -> Result<(), Violation> {
@@ -300,15 +330,20 @@ impl Run {
         Ok(())
     }
     fn whole(&self) -> Result<(), String> {
-        let m = self.sim.meta().and_then(|m| m.key_membership()).ok_or("no membership service")?;
-        m.views().try_for_each(|view| self.whole_in(m, view))
+        let meta = self.sim.meta().ok_or("no metadata service")?;
+        let first = meta.key_membership().ok_or("no membership service")?;
+        let all = std::iter::once(first).chain(meta.keyspace_memberships().map(|(_, m)| m));
+        all.into_iter().try_for_each(|m| m.views().try_for_each(|view| self.whole_in(m, view)))
     }
     fn whole_in(&self, m: &Membership, view: &View) -> Result<(), String> {
         let (p, members) = (view.partition, view.readable().count());
         if !m.is_active(p) || m.is_stopped(p) || members != m.replicas() || view.members.len() != members {
             return Err(format!("{view:?}, active: {}, stopped: {}", m.is_active(p), m.is_stopped(p)));
         }
-        let node = |n: NodeId| self.service(Layout::server_number(n)).and_then(KeyService::key_node);
+        let node = |n: NodeId| {
+            let of = |s: &&KeyService| s.key_node().is_some_and(|node| node.config().has(p));
+            self.services(Layout::server_number(n)).find(of).and_then(KeyService::key_node)
+        };
         let mut first = None;
         for n in view.readable() {
             let node = node(n).ok_or(format!("{n} does not run"))?;
@@ -326,12 +361,12 @@ impl Run {
     fn under_way(&self, client: u32) -> usize {
         self.pending.iter().filter(|p| p.client == client).count()
     }
-    /// The next request of the client; `read`: a get of this key.
-    fn submit(&mut self, client: u32, read: Option<u32>) {
+    /// The next request of the client; `read`: a get of this key of a keyspace.
+    fn submit(&mut self, client: u32, read: Option<(u32, u32)>) {
         self.next += 1;
         let number = self.next;
         let drawn = self.rng.below(u64::from(self.plan.keys)) as u32;
-        let n = read.unwrap_or(drawn);
+        let (store, n) = read.unwrap_or_else(|| (self.drawn_space(), drawn));
         let draw = self.rng.below(1000) as f64 / 1000.0;
         let (key, condition) = (key(n), Condition::Always);
         let (op, kind) = if read.is_some() || draw < self.plan.gets {
@@ -339,12 +374,19 @@ impl Run {
         } else if draw < self.plan.gets + self.plan.deletes {
             (kv::Op::Put { key, condition, change: Change::Delete }, Kind::Delete { existed: None })
         } else {
-            let change = Change::Set { value: value(number, self.plan.value_max), expires: Expires::Never };
+            let value = value(number, self.value_max(store));
+            let change = Change::Set { value, expires: Expires::Never };
             (kv::Op::Put { key, condition, change }, Kind::Put(number))
         };
         let (id, start) = (RequestId(number), self.sim.now());
-        self.pending.push(Pending { id, client, key: n, kind, start });
-        self.sim.submit(start, client, Request::new(id, op));
+        self.pending.push(Pending { id, client, store, key: n, kind, start });
+        self.sim.submit(start, client, Request::new(id, self.spaces.within(store, op)));
+    }
+    /// A keyspace's log may only take shorter ones.
+    fn value_max(&self, store: u32) -> u32 {
+        // Values have up to 16 bytes more.
+        let first = rackweave_rack::keys::config(self.sim.config()).map_or(0, |c| c.value_max as u32 - 16);
+        self.plan.value_max.min(if store == 0 { first } else { self.spaces.value_max })
     }
     fn inject(&mut self, fault: Fault, away: Span) {
         let node = |r: &Run, i: u32| r.sim.engine().layout().server(i).expect("a server");
@@ -386,6 +428,13 @@ impl Run {
         let (vssd, _) = build::stores(self.sim.config())[server as usize];
         self.sim.server(server)?.service(vssd)
     }
+    /// Its replicas of keys, of all keyspaces.
+    fn services(&self, server: u32) -> impl Iterator<Item = &KeyService> {
+        let first = self.service(server);
+        let runs = self.sim.server(server).into_iter();
+        let others = runs.flat_map(|s| s.keyspace_logs().filter_map(|(_, vssd)| s.service(vssd)));
+        first.into_iter().chain(others)
+    }
     fn note_compactions(&mut self, server: u32) {
         let store = self.service(server).and_then(KeyService::store);
         self.compactions += store.map_or(0, |s| s.stats().compactions);
@@ -397,7 +446,8 @@ impl Run {
     fn described(&self) -> Vec<String> {
         let open = |p: &Pending| {
             let age = self.sim.now().since(p.start);
-            format!("client {}: {:?} of key {} in {:?} for {age}", p.client, p.kind, p.key, self.partition(p.key))
+            let (partition, store) = (self.partition(p.key), p.store);
+            format!("client {}: {:?} of key {} of {store} in {partition:?} for {age}", p.client, p.kind, p.key)
         };
         let mut all: Vec<String> = self.pending.iter().map(open).collect();
         let m = self.sim.meta().and_then(|m| m.key_membership());
@@ -406,7 +456,7 @@ impl Run {
             self.whole_in(m, view).err()
         };
         let unserved: Vec<String> = m.iter().flat_map(|m| m.views()).filter_map(unserved).collect();
-        all.push(format!("{} partitions are not served", unserved.len()));
+        all.push(format!("{} partitions are not served; {:?}", unserved.len(), self.spaces));
         all.extend(unserved.into_iter().take(4));
         all.extend((0..self.plan.servers).map(|server| self.server_described(server)));
         all
@@ -442,14 +492,17 @@ impl Run {
             if let Some(Err(e)) = self.sim.server(i).map(rackweave_server::Server::check) {
                 return Err(Violation::Bound(format!("server {i}: {e}")));
             }
-            if let Some(problem) = self.service(i).and_then(KeyService::refused) {
+            if let Some(problem) = self.services(i).find_map(KeyService::refused) {
                 return Err(Violation::Store { server: i, problem: problem.to_string() });
             }
         }
         if self.sim.has_replies() {
             self.answered_at = self.sim.now();
             for (at, _, reply) in self.sim.take_replies() {
-                let Some(i) = self.pending.iter().position(|p| p.id == reply.id) else { continue };
+                let Some(i) = self.pending.iter().position(|p| p.id == reply.id) else {
+                    self.space_answered(reply)?;
+                    continue;
+                };
                 let p = self.pending.swap_remove(i);
                 self.answered(p, at, kv::Op::result(reply.result))?;
             }
@@ -470,6 +523,7 @@ impl Run {
             if self.sim.now() > until {
                 return Err(self.stuck());
             }
+            self.tend_spaces();
             self.step()?;
         }
         Ok(())
@@ -480,11 +534,11 @@ impl Run {
         end: Time,
         result: Option<Result<kv::Reply, kv::Error>>,
     ) -> Result<(), Violation> {
-        let Pending { key, kind, start, .. } = p;
+        let Pending { store, key, kind, start, .. } = p;
         let kind = match (kind, result) {
             (Kind::Get(_), Some(Ok(kv::Reply::Value { found: None, .. }))) => Kind::Get(None),
             (Kind::Get(_), Some(Ok(kv::Reply::Value { found: Some(found), .. }))) => {
-                match number_of(&found.value, self.plan.value_max) {
+                match number_of(&found.value, self.value_max(store)) {
                     Some(number) => Kind::Get(Some(number)),
                     None => return Err(Violation::Foreign { key, len: found.value.len() }),
                 }
@@ -498,10 +552,18 @@ impl Run {
                 self.full += 1;
                 return Ok(());
             }
+            // It may have had an effect; nobody reads there any more.
+            (kind, Some(Err(kv::Error::NoKeyspace))) if self.spaces.is_gone(store) => {
+                self.spaces.too_late += 1;
+                if !matches!(kind, Kind::Get(_)) {
+                    self.history.add((store, key), kind, (start, end), false);
+                }
+                return Ok(());
+            }
             (_, Some(Err(error))) => return Err(Violation::Request(error)),
             (kind, other) => return Err(Violation::Answer { kind, answer: format!("{other:?}") }),
         };
-        self.history.add((0, key), kind, (start, end), true);
+        self.history.add((store, key), kind, (start, end), true);
         Ok(())
     }
 }

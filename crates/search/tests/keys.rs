@@ -268,6 +268,7 @@ const SEEDS: std::ops::Range<u64> = 0..8;
 #[test]
 fn keys_stay_linearizable_and_durable_on_a_rack_through_all_faults() {
     let (mut coverage, mut full, mut compactions) = (Coverage::default(), 0, 0);
+    let (mut keyspaces, mut too_late) = (0, 0);
     let seeds = seeds(SEEDS);
     for seed in seeds.clone() {
         let plan = Plan::draw(seed);
@@ -275,8 +276,10 @@ fn keys_stay_linearizable_and_durable_on_a_rack_through_all_faults() {
         assert_eq!(report.violation, None, "RACKWEAVE_FIRST_SEED={seed} RACKWEAVE_SEEDS=1: {plan:?}");
         coverage.merge(&report.coverage);
         (full, compactions) = (full + report.full, compactions + report.compactions);
+        (keyspaces, too_late) = (keyspaces + report.keyspaces, too_late + report.too_late);
     }
-    println!("{} seeds: {full} full, {compactions} compactions", seeds.clone().count());
+    let count = seeds.clone().count();
+    println!("{count} seeds: {full} full, {compactions} compactions, {keyspaces} keyspaces, {too_late} too late");
     if seeds == SEEDS {
         assert!(full > 0 && compactions > 0, "{full} full, {compactions} compactions");
         let needed = [

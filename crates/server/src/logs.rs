@@ -5,6 +5,7 @@
 //! earlier copy, and the drive is not used. Then logs that are not planned are deleted, and planned ones made; each has a slot
 //! while it is served. Slots keep their numbers: that of a deleted log is vacant until another log needs one.
 
+use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::control::{DriveRefusal, LogPlace, Standing};
 use rackweave_core::msg::{Control, LiveVolumes, Packet, View};
 use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Span, Time, VssdId};
@@ -106,6 +107,10 @@ impl Server {
             self.log_plan.confirmed = true;
             self.to_meta(Control::LogsDone { plan: self.log_plan.number }, fx);
         }
+    }
+    /// The logs of keyspaces that it serves.
+    pub fn keyspace_logs(&self) -> impl Iterator<Item = (KeyspaceId, VssdId)> {
+        self.vssds.iter().filter_map(|v| Some((v.cfg.keyspace?.keyspace, v.cfg.id)))
     }
     /// Slot of the log with this serial number.
     fn log_slot(&self, serial: u32) -> Option<usize> {
