@@ -259,6 +259,20 @@ fn what_is_written_and_not_used_is_named() {
     assert_eq!(of_a_gateway.of_processes().as_deref(), Some("nbd.tls"));
 }
 
+#[test]
+fn channels_for_later_keyspaces_need_the_first_one() {
+    let kv = |text: &str| format!("[kv]\n{text}\n");
+    assert_eq!(problems(&kv("own_channels = 2")), [("kv.own_channels", "2".into())]);
+    let many = kv("channels = 1\nreplicas = 3\nown_channels = 257");
+    assert_eq!(problems(&many), [("kv.own_channels", "257".into())]);
+    let cfg = RackConfig::parse(&kv("channels = 1\nreplicas = 3\nown_channels = 2")).expect("right");
+    assert_eq!(cfg.kv.own_channels, 2);
+    let mut other = cfg.clone();
+    other.kv.own_channels = 3;
+    let changed = crate::fixed::changed(&cfg, &other).map(|c| (c.key, c.stored, c.asked));
+    assert_eq!(changed, Some(("kv.own_channels", "2".into(), "3".into())));
+}
+
 /// Initial vSSDs have sixteen ids on each server, of which a log takes the last; a drive's table has 64 entries.
 #[test]
 fn a_drive_has_at_most_64_vssds_and_16_of_shared_sets() {
@@ -274,6 +288,16 @@ fn a_drive_has_at_most_64_vssds_and_16_of_shared_sets() {
         (
             "replicas = 3\n[ssd]\nspare = 1\nown_dies = 60\n[kv]\nchannels = 1\nreplicas = 3\n",
             Some(("kv.channels", "1")),
+        ),
+        ("replicas = 3\n[ssd]\nspare = 10\n[kv]\nchannels = 1\nreplicas = 3\nown_channels = 1\n", None),
+        (
+            "replicas = 3\n[ssd]\nspare = 11\n[kv]\nchannels = 1\nreplicas = 3\nown_channels = 1\n",
+            Some(("kv.own_channels", "1")),
+        ),
+        ("replicas = 3\n[ssd]\nspare = 1\nown_dies = 58\n[kv]\nchannels = 1\nreplicas = 3\nown_channels = 2\n", None),
+        (
+            "replicas = 3\n[ssd]\nspare = 1\nown_dies = 59\n[kv]\nchannels = 1\nreplicas = 3\nown_channels = 2\n",
+            Some(("kv.own_channels", "2")),
         ),
     ] {
         match wrong {

@@ -83,7 +83,8 @@ impl FlashManager {
         for (vssd, token) in std::mem::take(&mut self.unborn) {
             let v = &self.vssds[&vssd];
             let borne = |l: Logical| self.drive.map.claims(l) > 0;
-            if self.failed().is_none() && (0..v.blocks.len() as u32).any(|i| v.lanes(i).any(borne)) {
+            let borne = (0..v.blocks.len() as u32).any(|i| v.lanes(i).any(borne));
+            if self.failed().is_none() && borne && !mutant!("flash.manager.born-early") {
                 self.unborn.push((vssd, token));
                 continue;
             }

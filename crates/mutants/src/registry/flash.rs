@@ -62,6 +62,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("flash.manager.reads-any-owner", "30", &[], UNITS, "The flash manager reads a page of another owner.").tested(),
     m("flash.manager.moves-any-owner", "30", &[], UNITS, "The flash manager copies a page of another owner into a block of this one.").tested(),
     m("flash.manager.record-missing", "30", &[], UNITS, "A drive with pages whose record is gone is taken for a new one.").tested(),
+    m("flash.manager.born-early", "FB5", &[], UNITS, "A vSSD is recorded while erase blocks of an earlier one bear its addresses.").tested(),
     m("flash.log.any-owner", "30", &[], UNITS, "A log vSSD takes blocks that name another owner.").tested(),
     m("flash.table.any-drive", "30", EDITS, UNITS, "Another drive's table is accepted."),
     m("flash.table.any-shape", "30", EDITS, UNITS, "The table of a drive with another profile or geometry is accepted."),

@@ -4,6 +4,7 @@ mod classes;
 mod die_queues;
 mod faults;
 mod gc;
+mod logs;
 mod rack;
 mod services;
 mod serving;

@@ -153,6 +153,7 @@ impl Rack {
             }],
             overcommit: 8.0,
             keys: None,
+            keyspaces: Default::default(),
             cloud: None,
         };
         let meta = Meta::new(cfg, self.engine.saved(Layout::META)).expect("good configuration");

@@ -186,7 +186,9 @@ impl Bench {
                     | FlashDone::Joined { .. }
                     | FlashDone::Swapped
                     | FlashDone::Log { .. }
-                    | FlashDone::Cleared { .. } => {}
+                    | FlashDone::Cleared { .. }
+                    | FlashDone::LogMade { .. }
+                    | FlashDone::LogGone { .. } => {}
                 }
             }
         }
