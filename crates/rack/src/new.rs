@@ -20,7 +20,7 @@ pub fn choose(cfg: &mut RackConfig) {
 const KEY_REPLICAS: u32 = 3;
 
 /// Gives a new rack replicated keys, if its configuration has none: the fewest channels of each drive that are enough for a log,
-/// and all that shared sets then leave unused.
+/// and those that shared sets then leave unused. Half of these are for the logs of further keyspaces.
 ///
 /// # Errors
 /// The drive has no channel to spare.
@@ -42,6 +42,12 @@ pub fn give_keys(cfg: &mut RackConfig) -> Result<(), BuildError> {
     let (fewest, bytes) = enough.map_or_else(|| first.map(|bytes| (1, bytes)), Ok)?;
     let most = (fewest..channels).take_while(|n| room(*n).is_ok_and(|b| b == bytes)).last();
     cfg.kv.channels = most.unwrap_or(fewest);
+    let mut divided = cfg.clone();
+    divided.kv.own_channels = (cfg.kv.channels - fewest).div_ceil(2);
+    divided.kv.channels -= divided.kv.own_channels;
+    if cfg.kv.own_channels == 0 && divided.validate().is_ok() && build::capacity_bytes(&divided).is_ok() {
+        cfg.kv = divided.kv;
+    }
     Ok(())
 }
 
@@ -91,21 +97,21 @@ mod tests {
         assert_eq!(chosen("servers = 6\n[racks]\ncount = 2"), (Some(0), None));
     }
 
-    fn with_keys(text: &str) -> Result<(u16, u32), BuildError> {
+    fn with_keys(text: &str) -> Result<(u16, u16, u32), BuildError> {
         let mut cfg = RackConfig::parse(text).expect("valid");
         choose(&mut cfg);
         give_keys(&mut cfg)?;
         cfg.validate().expect("what is chosen is valid");
         assert!(build::profile(&cfg).is_ok(), "{text}");
-        Ok((cfg.kv.channels, cfg.kv.replicas))
+        Ok((cfg.kv.channels, cfg.kv.own_channels, cfg.kv.replicas))
     }
 
     #[test]
     fn keys_get_a_channel_and_those_that_shared_sets_leave_over() {
-        assert_eq!(with_keys("").expect("room"), (4, 3), "the 12 others are divided by 4 slots");
-        assert_eq!(with_keys("servers = 3").expect("room"), (1, 3), "the 15 others are divided by 3 slots");
-        assert_eq!(with_keys("servers = 2\nreplicas = 2").expect("room").1, 2);
-        assert_eq!(with_keys("[kv]\nchannels = 2\nreplicas = 1").expect("room"), (2, 1), "written keys stay");
+        assert_eq!(with_keys("").expect("room"), (2, 2, 3), "the 12 others are divided by 4 slots");
+        assert_eq!(with_keys("servers = 3").expect("room"), (1, 0, 3), "the 15 others are divided by 3 slots");
+        assert_eq!(with_keys("servers = 2\nreplicas = 2").expect("room").2, 2);
+        assert_eq!(with_keys("[kv]\nchannels = 2\nreplicas = 1").expect("room"), (2, 0, 1), "written keys stay");
         assert_eq!(with_keys("[ssd]\nisolation = \"die\"").expect("room").0, 1);
         assert!(
             matches!(with_keys("[ssd]\nchannels = 4"), Err(BuildError::Units { .. })),
