@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Explained, Isolation, OwnRoom, OwnUnit, OwnUnits, ServerError, ServerInfo, ServerState, SetError, Unfit,
+    self, Explained, Isolation, KeyspaceError, KeyspaceInfo, OwnRoom, OwnUnit, OwnUnits, ServerError, ServerInfo, ServerState, SetError, Unfit,
     VolumeCreate, VolumeError,
 };
+use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::control::{
-    DriveRefusal, DriveTable, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
+    DriveRefusal, DriveTable, LogPlace, ServerHello, SlotTable, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Applied, BlockSum, ClientRecord, Credit, Inv, InvBlock, ScanEntry};
@@ -257,7 +258,43 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("admin_reply_no_level", Control::AdminReply(Err(Box::new(no_level)))),
     ];
     samples.extend(isolated.map(control));
+    samples.extend(keyspaces().into_iter().map(control));
     samples
+}
+
+fn keyspaces() -> Vec<(&'static str, Control)> {
+    let (id, vssd, isolation, name) = (KeyspaceId::new(9, 3), VssdId(0x1_0002), Isolation::Die, || Box::from("users"));
+    let info = KeyspaceInfo {
+        id,
+        name: name(),
+        replicas: 3,
+        min_copies: 2,
+        isolation,
+        units: 4,
+        value_max: 0x4_0000,
+        logs: 5,
+        logs_of: 6,
+        serving: 63,
+        partitions: 64,
+    };
+    let logs = vec![LogPlace { keyspace: id, vssd, isolation, units: 4, min_copies: 2, made: true }];
+    let admin = |op| Control::Admin(Box::new(op));
+    let answer = |r: admin::Reply| Control::AdminReply(Ok(Box::new(r)));
+    let room = KeyspaceError::Room { isolation, units: 4, free: 3, set_aside: 2 };
+    let refused = |why| Control::DriveRefused { nonce: 7, why: Box::new(why) };
+    vec![
+        ("logs", Control::Logs { plan: 0x5_0001, incarnation: Incarnation(0x40), next_serial: 10, logs }),
+        ("logs_done", Control::LogsDone { plan: 0x5_0001 }),
+        ("admin_keyspace_create", admin(admin::Op::KeyspaceCreate { name: name(), replicas: Some(3), isolation, units: 4 })),
+        ("admin_keyspace_delete", admin(admin::Op::KeyspaceDelete { name: name() })),
+        ("admin_keyspace_info", admin(admin::Op::KeyspaceInfo { name: "3".into() })),
+        ("admin_keyspace_list", admin(admin::Op::KeyspaceList)),
+        ("admin_reply_keyspace", answer(admin::Reply::Keyspace(info.clone()))),
+        ("admin_reply_keyspaces", answer(admin::Reply::Keyspaces(vec![info]))),
+        ("admin_reply_keyspace_room", Control::AdminReply(Err(Box::new(room.into())))),
+        ("drive_refused_unknown_log", refused(DriveRefusal::UnknownLog { serial: 9, next: 8 })),
+        ("drive_refused_missing_log", refused(DriveRefusal::MissingLog { vssd })),
+    ]
 }
 
 fn explained() -> admin::Reply {
