@@ -67,7 +67,8 @@ impl Server {
         logs: Vec<LogPlace>,
         fx: &mut Effects,
     ) {
-        if number < self.log_plan.number || self.drive_refused.is_some() || self.failed {
+        let older = number < self.log_plan.number && !mutant!("server.log.older-plan");
+        if older || self.drive_refused.is_some() || self.failed {
             return;
         }
         if let Some(why) = self.other_logs(next_serial, &logs) {

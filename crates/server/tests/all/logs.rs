@@ -297,8 +297,9 @@ fn a_log_waits_until_the_one_that_had_its_units_is_gone() {
 fn an_older_plan_or_one_for_another_run_is_not_followed() {
     let (one, two) = (log(1, Isolation::Channel, 1), log(2, Isolation::Channel, 1));
     let mut w = World::new();
-    w.have(3, &[one, two]);
-    w.send(Control::Logs { plan: 0, incarnation: Incarnation(1), next_serial: 3, logs: vec![] });
+    w.have(3, &[one]);
+    w.have(3, &[made(one), two]);
+    w.send(Control::Logs { plan: 1, incarnation: Incarnation(1), next_serial: 3, logs: vec![] });
     w.send(Control::Logs { plan: 9, incarnation: Incarnation(7), next_serial: 3, logs: vec![] });
     w.run(200);
     assert!(w.reader(one).is_some() && w.reader(two).is_some());
