@@ -338,7 +338,9 @@ impl RingClient {
         match packet.body {
             Body::NewView(view) | Body::Outdated(Some(view)) => self.adopt(now, fx, *view),
             // Nobody has such a partition any more.
-            Body::Outdated(None) if packet.from == self.meta => self.gone = true,
+            Body::Outdated(None) if packet.from == self.meta => {
+                self.gone = !mutant!("kv-replica.client.keyspace-stays");
+            }
             Body::Outdated(None) => self.lookup(fx, packet.partition),
             Body::PutReply { id, attempt, result } => self.on_put_reply(now, id, attempt, result, fx),
             Body::Held { id, attempt } => self.on_held(now, packet.from, id, attempt, fx),

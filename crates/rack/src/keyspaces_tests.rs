@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::admin::{Isolation, KeyspaceError, KeyspaceInfo};
+use rackweave_core::VssdId;
 use rackweave_core::keyspace::Keyspace;
 
 use super::*;
@@ -74,6 +75,31 @@ fn blackout(sim: &mut Sim, servers: u32) {
     (0..servers).for_each(|i| sim.restart(sim.engine().layout().server(i).expect("a server")).expect("starts"));
 }
 
+/// Within a second the switch sends gets to the keyspace's own logs, and copies puts to its members.
+fn switch_knows(sim: &mut Sim, k: Keyspace) {
+    let first = k.id.first_partition().0;
+    let logs = |sim: &Sim| -> Vec<VssdId> {
+        let all = (0..sim.config().servers).filter_map(|i| sim.server(i));
+        all.flat_map(|s| s.keyspace_logs().filter(|(id, _)| *id == k.id).map(|(_, vssd)| vssd)).collect()
+    };
+    let differs = |sim: &Sim| {
+        let (dump, logs) = (sim.switch(0)?.dump(), logs(sim));
+        let meta = sim.meta()?;
+        let (_, m) = meta.keyspace_memberships().find(|(id, _)| *id == k.id)?;
+        (first..first + 64).map(Partition).find(|p| {
+            let row = dump.replica.iter().find(|r| r.vssd == p.row(0));
+            let peers: Vec<VssdId> = row.iter().flat_map(|r| &r.peers).map(|p| p.vssd).collect();
+            let group = dump.rings.iter().find(|r| u32::from(r.prefix.address) == p.multicast().ipv4());
+            let behind: Vec<NodeId> = m.view(*p).iter().flat_map(|v| &v.members).map(|m| m.node).collect();
+            peers.is_empty()
+                || !peers.iter().all(|vssd| logs.contains(vssd))
+                || group.is_none_or(|g| g.members != behind)
+        })
+    };
+    sim.run_until(sim.now() + Span::from_secs(1));
+    assert_eq!(differs(sim), None, "{k:?}");
+}
+
 #[test]
 fn keyspaces_have_keys_of_their_own_through_a_restart_of_everything() {
     let mut sim = started(&with_area(4), 11);
@@ -132,6 +158,15 @@ fn a_deleted_keyspace_is_gone_and_another_has_its_number_and_its_flash() {
             assert_eq!(ask(&mut sim, within(*k, put(1, 39))), Err(kv::Error::NoKeyspace), "round {round}");
         }
         assert_eq!(found(ask(&mut sim, within(k, get(1)))), Some(value(u64::from(round))));
+        switch_knows(&mut sim, k);
+        if round == 0 {
+            // Later epochs than the next keyspace's first, if these began at one.
+            let away = sim.engine().layout().server(2).expect("a server");
+            sim.crash(away);
+            sim.run_until(sim.now() + Span::from_secs(2));
+            sim.restart(away).expect("starts");
+            sim.run_until(sim.now() + Span::from_secs(2));
+        }
         if round == 2 {
             // One is away while it is deleted.
             _ = sim.power_cut(1, CutOdds { drop: 1.0, tear: 0.0 });

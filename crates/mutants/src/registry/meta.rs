@@ -13,6 +13,8 @@ const OWN: &[&str] = &["meta", "search"];
 pub const MUTANTS: &[Mutant] = &[
     m("meta.keys.no-rows", "17", &[], &["rack"], "The switch learns no members of partitions of keys.").tested(),
     m("meta.keys.rows-of-all", "28", &[], UNITS, "The switch sends gets to members that may not answer them.").tested(),
+    m("meta.keyspace.not-durable", "28", &[], &["rack"], "Keyspaces are not stored.").tested(),
+    m("meta.keyspace.epochs-again", "17", &[], &["rack"], "Epochs of a keyspace begin at one, below those of an earlier one with its addresses.").tested(),
     m("meta.lease.remove-early", "2", &[OneRack, Severed, SeveredRacks], UNITS, "Removes a member when half its lease is over."),
     m("meta.holders.recover-alone", "6", LEFT, UNITS, "Recovers a set from the member it was left to, though others hold what was answered."),
     m("meta.move.leave-early", "24", MOVES, UNITS, "A vSSD that moves leaves its set before the new one has everything.")
