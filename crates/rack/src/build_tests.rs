@@ -134,10 +134,6 @@ fn channels_for_later_keyspaces_are_set_aside_and_hold_a_store() {
     assert_eq!((some.log_area, some.vssds[0].share), (Some((ids::log_area(0, 3), 4)), Share::Channels(3)));
     assert_eq!(some.vssds.iter().filter(|v| v.is_log()).count(), 1, "the area is no slot");
     Server::new(some).expect("there is room");
-    for size in ["16M", "24M", "32M", "48M", "64M", "96M", "128M", "192M", "256M"] {
-        let all = [1, 2, 3, 4].map(|n| with(&format!("own_channels = {n}"), size).map(drop).map_err(|e| e.to_string()));
-        eprintln!("{size}: {all:?}");
-    }
     let e = with_first(8, "own_channels = 1", "512M").map(drop).expect_err("too small").to_string();
     assert!(e.contains("kv.own_channels = 1: the log"), "{e}");
     let e = with("own_channels = 13", "16G").map(drop).expect_err("nothing is left").to_string();
