@@ -133,7 +133,11 @@ fn channels_for_later_keyspaces_are_set_aside_and_hold_a_store() {
     assert_eq!((none.log_area, none.vssds[0].share), (None, Share::Channels(4)));
     assert_eq!((some.log_area, some.vssds[0].share), (Some((ids::log_area(0, 3), 4)), Share::Channels(3)));
     assert_eq!(some.vssds.iter().filter(|v| v.is_log()).count(), 1, "the area is no slot");
-    Server::new(some).expect("there is room");
+    for c in [none, some] {
+        let shares = c.shares();
+        let server = Server::new(c).expect("there is room");
+        assert_eq!(server.ssd().table().check_shares(&shares), Ok(()), "as a start compares it");
+    }
     let e = with_first(8, "own_channels = 1", "512M").map(drop).expect_err("too small").to_string();
     assert!(e.contains("kv.own_channels = 1: the log"), "{e}");
     let e = with("own_channels = 13", "16G").map(drop).expect_err("nothing is left").to_string();

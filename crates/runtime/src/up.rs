@@ -404,7 +404,7 @@ fn drive_table(ssd: &mut FileSsd<OsFile>, g: &Geometry) -> Result<Option<Table>,
 fn check_table(ssd: &mut FileSsd<OsFile>, c: &ServerConfig) -> Result<Option<Table>, RecoveryError> {
     let Some(found) = drive_table(ssd, &c.ssd.profile.geometry)? else { return Ok(None) };
     found.check(ssd.drive_id(), &c.ssd.profile)?;
-    found.check_shares(&c.vssds.iter().map(|v| v.share).collect::<Vec<_>>())?;
+    found.check_shares(&c.shares())?;
     Ok(Some(found))
 }
 

@@ -228,6 +228,11 @@ pub enum ServerError {
 }
 
 impl ServerConfig {
+    /// What the entries of the drive's table have, in their order.
+    pub fn shares(&self) -> Vec<Share> {
+        let area = self.log_area.map(|(_, channels)| Share::Log { channels });
+        self.vssds.iter().map(|v| v.share).chain(area).collect()
+    }
     /// Slots for vSSDs with blocks, which share the write cache.
     pub fn page_vssds(&self) -> u64 {
         self.vssds.iter().filter(|v| !v.is_log()).count() as u64
