@@ -128,7 +128,7 @@ pub enum KvCmd {
         /// Where Redis clients connect: HOST:PORT or unix:PATH
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6379")]
         resp: Address,
-        /// Permit FLUSHALL, which deletes every key
+        /// Permit FLUSHALL and FLUSHDB, which delete every key
         #[arg(long)]
         flushall: bool,
     },

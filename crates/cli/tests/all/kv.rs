@@ -88,6 +88,7 @@ fn bad_input_is_refused() {
     refused(&["load"], b"a\tb\nno tab\n", "line 2 has no tab");
     refused(&["scan", "--limit", "0"], b"", "a scan of 0 keys");
     refused(&["--vssd", "7", "get", "k"], b"", "vssd7 was never allocated");
+    refused(&["--keyspace", "users", "get", "k"], b"", "--keyspace users: a drive's store has one keyspace");
     assert!(d.run("vssd", &["create", "--isolation", "software", "--capacity", "1M"], b"").0);
     refused(&["--vssd", "2", "get", "k"], b"", "a store needs 12");
     // None of that did any harm.
@@ -179,6 +180,7 @@ fn redis_clients_are_served_and_answered_sets_survive_a_kill() {
     assert!(d.kv(&["put", "hello", "world"]).0);
     let mut served = Served::new(&d, &[]);
     served.say("PING\r\nGET hello\r\nGET none\r\n", "+PONG\r\n$5\r\nworld\r\n$-1\r\n");
+    served.say("SELECT 0\r\nSELECT 1\r\nGET hello\r\n", "+OK\r\n-ERR DB index is out of range\r\n$5\r\nworld\r\n");
     served.say("SET k 1 EX 1000\r\nINCR k\r\nTTL k\r\nDEL hello k2\r\n", "+OK\r\n:2\r\n:1000\r\n:1\r\n");
     served.say("MULTI\r\nSET a 1\r\nAPPEND b xy\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n:2\r\n");
     // Answered sets, and one client that is in the middle of a command, and one that never reads.
