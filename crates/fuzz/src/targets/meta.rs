@@ -260,6 +260,7 @@ fn config() -> MetaConfig {
         }],
         overcommit: 8.0,
         keys: None,
+        keyspaces: Default::default(),
         cloud: None,
     }
 }
