@@ -11,7 +11,6 @@ use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, T
 use rackweave_kv_replica::msg::{Body as KeyMessage, Packet as KeyPacket};
 use rackweave_kv_replica::types::View;
 
-
 /// A row without an answer is announced again after this time: a rack has a few hundred.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(100);
 /// A switch that has restarted knows all rows after this time.
@@ -141,7 +140,10 @@ mod tests {
             view(&[(0, Role::Home, false), (1, Role::Home, true), (2, Role::Handoff, false), (3, Role::Leaving, true)]);
         (0..3).for_each(|share| assert_eq!(peers(&row_of(&v, share, &log)), [1]));
         let none = view(&[(0, Role::Home, false), (2, Role::Handoff, false)]);
-        assert_eq!((peers(&row_of(&none, 1, &log)), row_of(&none, 1, &log).server), (vec![], Layout::numbered_server(0)));
+        assert_eq!(
+            (peers(&row_of(&none, 1, &log)), row_of(&none, 1, &log).server),
+            (vec![], Layout::numbered_server(0))
+        );
     }
     #[test]
     fn rows_are_repeated_until_they_are_answered_then_seldom() {

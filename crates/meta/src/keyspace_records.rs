@@ -100,9 +100,8 @@ fn keyspace(id: KeyspaceId, r: &mut Reader<'_>) -> Option<KeyspaceRecord> {
     let isolation = levels.into_iter().find(|l| l.level() == level)?;
     let (units, epochs_before) = (r.u32()?, Epoch(r.u32()?));
     let creator = (Incarnation(r.u64()?), r.u64()?);
-    let log = |r: &mut Reader<'_>| {
-        Some((NodeId(r.u32()?), LogRecord { vssd: VssdId(r.u32()?), drive: DriveId(r.u64()?) }))
-    };
+    let log =
+        |r: &mut Reader<'_>| Some((NodeId(r.u32()?), LogRecord { vssd: VssdId(r.u32()?), drive: DriveId(r.u64()?) }));
     let logs = (0..r.u32()?).map(|_| log(r)).collect::<Option<_>>()?;
     Some(KeyspaceRecord { id, name, replicas, min_copies, isolation, units, epochs_before, creator, logs })
 }
@@ -154,9 +153,6 @@ mod tests {
             assert_eq!(read(&key, &[&value[..], &[0]].concat().into()), None);
         }
         let member = [&member_prefix(KeyspaceId::new(8, 3))[..], b"r"].concat().into();
-        assert_eq!(
-            read(&member, &Bytes::new()),
-            Some(Record::Member(KeyspaceId::new(8, 3), Bytes::from_static(b"r")))
-        );
+        assert_eq!(read(&member, &Bytes::new()), Some(Record::Member(KeyspaceId::new(8, 3), Bytes::from_static(b"r"))));
     }
 }

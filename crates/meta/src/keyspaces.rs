@@ -21,8 +21,8 @@ use rackweave_kv_replica::types::Partition;
 use rackweave_kv_replica::{Config, Membership};
 
 use crate::config::KeyspaceConfig;
-use crate::keyspace_records::{self as records, KeyspaceRecord, LogRecord, Record, TableRecord};
 use crate::keys::{Keys, Records};
+use crate::keyspace_records::{self as records, KeyspaceRecord, LogRecord, Record, TableRecord};
 use crate::members::Servers;
 use crate::trace;
 use crate::{Meta, MetaError};
@@ -222,9 +222,8 @@ impl Meta {
         let missing = |n: &NodeId, s: ServerState| s == ServerState::In && !k.record.logs.contains_key(n);
         let new: Vec<NodeId> = self.moves.nodes.iter().filter(|(n, s)| missing(n, **s)).map(|(n, _)| *n).collect();
         let known = |n: &NodeId| k.keys.membership().knows(*n);
-        let joins = |(n, s): (&NodeId, &ServerState)| {
-            (*s == ServerState::In && !on_ring.contains(n) && known(n)).then_some(*n)
-        };
+        let joins =
+            |(n, s): (&NodeId, &ServerState)| (*s == ServerState::In && !on_ring.contains(n) && known(n)).then_some(*n);
         let leaves = |(n, s): (&NodeId, &ServerState)| (*s != ServerState::In && on_ring.contains(n)).then_some(*n);
         let joins: Vec<NodeId> = self.moves.nodes.iter().filter_map(joins).collect();
         let leaves: Vec<NodeId> = self.moves.nodes.iter().filter_map(leaves).collect();

@@ -43,7 +43,9 @@ mod views;
 mod volumes;
 pub mod wear;
 
-pub use config::{CloudConfig, DRIFT_PPM_MAX, KeyspaceConfig, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig};
+pub use config::{
+    CloudConfig, DRIFT_PPM_MAX, KeyspaceConfig, LevelConfig, MEMBERS_MAX, MetaConfig, MetaError, OwnConfig, SetConfig,
+};
 pub use members::{Evidence, Place, Replaces};
 pub use node::Meta;
 pub use own::FIRST_OWN;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::admin::{Isolation, KeyspaceError, KeyspaceInfo};
 use rackweave_core::VssdId;
+use rackweave_core::admin::{Isolation, KeyspaceError, KeyspaceInfo};
 use rackweave_core::keyspace::Keyspace;
 
 use super::*;
@@ -235,10 +235,7 @@ fn what_a_rack_has_no_room_for_is_refused_by_value_and_rule() {
     };
     let channel = |n| (Isolation::Channel, n);
     let (isolation, set_aside) = (Isolation::Channel, 3);
-    assert_eq!(
-        refused(create("a", 3, channel(4))),
-        KeyspaceError::Room { isolation, units: 4, free: 3, set_aside }
-    );
+    assert_eq!(refused(create("a", 3, channel(4))), KeyspaceError::Room { isolation, units: 4, free: 3, set_aside });
     assert_eq!(refused(create("a", 4, channel(1))), KeyspaceError::Replicas { replicas: 4, most: 3, servers: 3 });
     assert_eq!(refused(create("a", 0, channel(1))), KeyspaceError::Replicas { replicas: 0, most: 3, servers: 3 });
     assert_eq!(refused(create("7", 3, channel(1))), KeyspaceError::BadName { name: "7".into() });

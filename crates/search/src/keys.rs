@@ -138,7 +138,21 @@ impl Plan {
             all.sort_unstable();
             all
         });
-        Plan { seed, servers, replicas, keys, value_max, small, depth, deletes, gets, links, transport, faults, replaced }
+        Plan {
+            seed,
+            servers,
+            replicas,
+            keys,
+            value_max,
+            small,
+            depth,
+            deletes,
+            gets,
+            links,
+            transport,
+            faults,
+            replaced,
+        }
     }
     /// Small drives, of which a part is the log.
     pub fn config(&self) -> RackConfig {

@@ -1,9 +1,9 @@
 //! With the metadata service.
 
 use rackweave_core::admin::{
-    self, Explained, Isolation, KeyspaceError, KeyspaceInfo, MemberStatus, OwnChange, OwnRoom, OwnSpace, OwnUnit, OwnUnits, RackStatus, ServerError,
-    ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus, SnapshotInfo, Unfit, UnitsError,
-    VolumeCreate, VolumeError, VolumeUse, WearStatus,
+    self, Explained, Isolation, KeyspaceError, KeyspaceInfo, MemberStatus, OwnChange, OwnRoom, OwnSpace, OwnUnit,
+    OwnUnits, RackStatus, ServerError, ServerInfo, ServerState, ServerStatus, ServerWear, SetError, SetStatus,
+    SnapshotInfo, Unfit, UnitsError, VolumeCreate, VolumeError, VolumeUse, WearStatus,
 };
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::cloud::Frozen;

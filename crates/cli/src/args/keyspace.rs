@@ -91,7 +91,10 @@ mod tests {
     use super::super::{Cli, Cmd};
     use super::*;
 
-    fn create(words: &str) -> Result<(Option<u32>, Result<(Isolation, u32), String>), clap::Error> {
+    /// Replicas, and units of a log.
+    type Created = (Option<u32>, Result<(Isolation, u32), String>);
+
+    fn create(words: &str) -> Result<Created, clap::Error> {
         let all = ["rackweave", "keyspace", "create"].into_iter().chain(words.split(' '));
         match Cli::try_parse_from(all)?.command {
             Cmd::Keyspace { command: KeyspaceCmd::Create { replicas, logs, .. }, .. } => Ok((replicas, logs.units())),

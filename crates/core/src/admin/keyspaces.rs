@@ -42,9 +42,7 @@ pub enum KeyspaceError {
     Unknown { name: Box<str> },
     #[error("a keyspace named {name:?} exists already")]
     Duplicate { name: Box<str> },
-    #[error(
-        "keyspace name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-', the first a letter"
-    )]
+    #[error("keyspace name {name:?} is not 1 to 64 characters of a-z, A-Z, 0-9, '.', '_' and '-', the first a letter")]
     BadName { name: Box<str> },
     #[error("this rack has no keys: kv.channels of its configuration is 0")]
     NoKeys,

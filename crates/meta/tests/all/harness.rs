@@ -47,6 +47,7 @@ pub fn config() -> MetaConfig {
         }],
         overcommit: 8.0,
         keys: None,
+        keyspaces: Default::default(),
         cloud: None,
     }
 }

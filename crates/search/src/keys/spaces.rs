@@ -100,7 +100,8 @@ impl Run {
         let again = |e: &admin::Error| {
             use admin::Error::{Busy, NotStored, TimedOut};
             // Servers are away; a repetition of a command that was carried out.
-            let fits = matches!(e, admin::Error::Keyspace(KeyspaceError::Replicas { .. } | KeyspaceError::Duplicate { .. }));
+            let fits =
+                matches!(e, admin::Error::Keyspace(KeyspaceError::Replicas { .. } | KeyspaceError::Duplicate { .. }));
             fits || matches!(e, Busy { .. } | NotStored { .. } | TimedOut { .. })
         };
         match (&s.state, answer) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::admin::{
-    self, Explained, Isolation, KeyspaceError, KeyspaceInfo, OwnRoom, OwnUnit, OwnUnits, ServerError, ServerInfo, ServerState, SetError, Unfit,
-    VolumeCreate, VolumeError,
+    self, Explained, Isolation, KeyspaceError, KeyspaceInfo, OwnRoom, OwnUnit, OwnUnits, ServerError, ServerInfo,
+    ServerState, SetError, Unfit, VolumeCreate, VolumeError,
 };
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::control::{
@@ -285,7 +285,10 @@ fn keyspaces() -> Vec<(&'static str, Control)> {
     vec![
         ("logs", Control::Logs { plan: 0x5_0001, incarnation: Incarnation(0x40), next_serial: 10, logs }),
         ("logs_done", Control::LogsDone { plan: 0x5_0001 }),
-        ("admin_keyspace_create", admin(admin::Op::KeyspaceCreate { name: name(), replicas: Some(3), isolation, units: 4 })),
+        (
+            "admin_keyspace_create",
+            admin(admin::Op::KeyspaceCreate { name: name(), replicas: Some(3), isolation, units: 4 }),
+        ),
         ("admin_keyspace_delete", admin(admin::Op::KeyspaceDelete { name: name() })),
         ("admin_keyspace_info", admin(admin::Op::KeyspaceInfo { name: "3".into() })),
         ("admin_keyspace_list", admin(admin::Op::KeyspaceList)),
