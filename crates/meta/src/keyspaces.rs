@@ -266,7 +266,9 @@ impl Meta {
         by: (Incarnation, u64),
         fx: &mut Effects,
     ) -> Result<admin::Reply, admin::Error> {
-        if let Ok(k) = self.keyspaces.find(name)
+        // Of the operator's own requests none comes again.
+        if by.0 != Incarnation(0)
+            && let Ok(k) = self.keyspaces.find(name)
             && k.record.creator == by
             && *k.record.name == *name
         {

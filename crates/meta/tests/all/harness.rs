@@ -7,6 +7,7 @@ use rackweave_core::admin::{self, OwnUnit};
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, ServerHello, View, ViewState};
 use rackweave_core::node::StoreWrite;
+use rackweave_core::request::Reply;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, OwnConfig, SetConfig};
 
@@ -90,6 +91,8 @@ pub struct Rack {
     pub heard: Vec<Packet>,
     /// Packets to servers about cloud disks.
     pub to_disks: Vec<Packet>,
+    /// To requests of the service's own socket.
+    pub replies: Vec<Reply>,
     /// Views in the order they were announced to any server.
     pub announced: Vec<View>,
     /// Writes that the store has not confirmed.
@@ -133,6 +136,7 @@ impl Rack {
             servers: servers.collect(),
             heard: Vec::new(),
             to_disks: Vec::new(),
+            replies: Vec::new(),
             announced: Vec::new(),
             unconfirmed: Vec::new(),
             hold_store: false,
@@ -176,6 +180,7 @@ impl Rack {
             }
         }
         let packets: Vec<Packet> = fx.packets.drain(..).collect();
+        self.replies.append(&mut fx.replies);
         self.fx = fx;
         packets.into_iter().for_each(|p| self.deliver(p));
         if !self.hold_store && !self.dead {

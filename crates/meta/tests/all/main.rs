@@ -3,6 +3,7 @@
 mod codec;
 mod harness;
 mod kept;
+mod keyspaces;
 mod membership;
 mod moves;
 mod no_room;
