@@ -94,6 +94,11 @@ impl KvClient {
         };
         let space = config.keyspace;
         let (me, incarnation, nonce) = (self.me, self.incarnation, self.nonce);
+        if !self.keyspaces.contains_key(&space) {
+            // Of earlier keyspaces with its number nothing is kept that nobody waits for.
+            let stays = |id: &KeyspaceId, c: &Client| id.number() != space.number() || c.pending() > 0;
+            self.keyspaces.retain(|id, c| stays(id, c));
+        }
         let client = self.keyspaces.entry(space).or_insert_with(|| Client::new(me, config, nonce, incarnation));
         client.waiting.push_back((id, op));
         client.start(now, fx);

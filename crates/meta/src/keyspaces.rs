@@ -350,6 +350,9 @@ impl Meta {
             return Err(KeyspaceError::TooMany { limit: limit + 1 }.into());
         }
         self.ids_left(self.moves.nodes.len())?;
+        if self.keyspaces.table.next_serial > KeyspaceId::SERIAL_MAX {
+            return Err(admin::ServerError::NoIds { limit: KeyspaceId::SERIAL_MAX }.into());
+        }
         Ok(nodes)
     }
     pub(crate) fn delete_keyspace(
@@ -365,7 +368,7 @@ impl Meta {
         let (id, m) = (k.record.id, k.keys.membership());
         let (last, prefix) = (m.last_epoch(), records::member_prefix(id));
         let keys: Vec<Bytes> = m.record_keys().map(|k| [&prefix[..], &k[..]].concat().into()).collect();
-        let nodes: Vec<NodeId> = k.record.logs.keys().copied().collect();
+        let logs: Vec<(NodeId, VssdId)> = k.record.logs.iter().map(|(n, log)| (*n, log.vssd)).collect();
         self.keyspaces.all.remove(&id);
         self.keyspaces.waiting.retain(|w| of_tag(w.tag & !TAG & !crate::keys::TAG).0 != id);
         self.keyspaces.table.last_epochs.insert(id.number(), last);
@@ -376,7 +379,9 @@ impl Meta {
         self.put_keyspace(id);
         keys.into_iter().for_each(|k| _ = self.out.put(k, None));
         fx.trace(trace::KEYSPACE_DELETED, u64::from(id.0), u64::from(last.0));
-        for n in nodes {
+        for (n, vssd) in logs {
+            // A server that is missing does not know the name of what it deletes later.
+            self.row_of_missing(now, n, (vssd, id.log_set()));
             self.replan_logs(n);
             self.remind_logs(now, n);
         }
@@ -436,9 +441,9 @@ impl Meta {
         let number = self.me.0 << PLAN_BITS | self.keyspaces.plans_made;
         self.keyspaces.plans.insert(node, Plan { number, done: false, again_at: Time::ZERO });
     }
-    /// On a message of the server: repeats its plan of logs if that is not carried out. A rack that never had a keyspace needs none.
+    /// On a message of the server: repeats its plan of logs if that is not carried out.
     pub(crate) fn remind_logs(&mut self, now: Time, node: NodeId) {
-        if self.keyspaces.table.next_serial == 1 {
+        if self.cfg.keyspaces.channels == 0 && self.keyspaces.table.next_serial == 1 {
             return;
         }
         if !self.keyspaces.plans.contains_key(&node) {
@@ -464,27 +469,43 @@ impl Meta {
     fn drive_of(&self, node: NodeId) -> DriveId {
         self.records.get(&node).map_or(DriveId::NONE, |r| r.drive)
     }
-    /// The server has exactly the logs of the plan.
-    pub(crate) fn logs_done(&mut self, src: NodeId, incarnation: Incarnation, number: u64) {
+    /// The server has these of the logs of the plan; `done`: exactly all.
+    pub(crate) fn logs_done(
+        &mut self,
+        now: Time,
+        (src, incarnation): (NodeId, Incarnation),
+        number: u64,
+        (made, done): (&[u32], bool),
+    ) {
         let known = self.servers.server(src).incarnation == incarnation;
         let Some(plan) = self.keyspaces.plans.get_mut(&src).filter(|p| known && p.number == number && !p.done) else {
             return;
         };
-        plan.done = true;
+        plan.done = done;
         let drive = self.drive_of(src);
         let news = |(id, k): (&KeyspaceId, &mut Keyspace)| {
-            let log = k.record.logs.get_mut(&src).filter(|log| log.drive != drive)?;
+            let there = made.contains(&id.serial());
+            let log = k.record.logs.get_mut(&src).filter(|log| there && log.drive != drive)?;
             log.drive = drive;
             Some(*id)
         };
         let changed: Vec<KeyspaceId> = self.keyspaces.all.iter_mut().filter_map(news).collect();
+        if changed.is_empty() {
+            return;
+        }
         changed.into_iter().for_each(|id| self.put_keyspace(id));
+        // The server serves them when it hears that this is recorded.
+        self.replan_logs(src);
+        self.remind_logs(now, src);
     }
     /// The server is no longer the rack's.
-    pub(crate) fn forget_logs(&mut self, server: NodeId) {
-        let had = |(id, k): (&KeyspaceId, &mut Keyspace)| k.record.logs.remove(&server).map(|_| *id);
-        let changed: Vec<KeyspaceId> = self.keyspaces.all.iter_mut().filter_map(had).collect();
-        changed.into_iter().for_each(|id| self.put_keyspace(id));
+    pub(crate) fn forget_logs(&mut self, now: Time, server: NodeId) {
+        let had = |(id, k): (&KeyspaceId, &mut Keyspace)| Some((*id, k.record.logs.remove(&server)?.vssd));
+        let changed: Vec<(KeyspaceId, VssdId)> = self.keyspaces.all.iter_mut().filter_map(had).collect();
+        for (id, vssd) in changed {
+            self.put_keyspace(id);
+            self.row_of_missing(now, server, (vssd, id.log_set()));
+        }
         self.keyspaces.plans.remove(&server);
     }
     /// The membership services of all keyspaces but the first.

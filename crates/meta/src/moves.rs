@@ -579,7 +579,7 @@ impl Meta {
         self.set_node(server, ServerState::Removed);
         self.drop_gone(|p| p.node == server);
         self.moves.plans.remove(&server);
-        self.forget_logs(server);
+        self.forget_logs(now, server);
         Ok(admin::Reply::Done)
     }
 
@@ -605,6 +605,15 @@ impl Meta {
     }
 
     // Rows of missing servers in the switch.
+
+    /// The vSSD is given back: if its server is missing, the switch is informed here.
+    pub(crate) fn row_of_missing(&mut self, now: Time, node: NodeId, (vssd, set): (VssdId, SetId)) {
+        let server = self.servers.server(node);
+        if !server.present(now) {
+            let incarnation = server.incarnation;
+            self.moves.rows.push(DeadRow { vssd, set, incarnation, again_at: now });
+        }
+    }
 
     pub(crate) fn delete_rows(&mut self, now: Time) {
         for k in 0..self.moves.rows.len() {

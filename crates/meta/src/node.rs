@@ -352,7 +352,9 @@ impl Meta {
             }
             Body::Control(Control::Admin(op)) => self.admin_request(now, src, header, &op, fx),
             Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
-            Body::Control(Control::LogsDone { plan }) => self.logs_done(src, header.incarnation, plan),
+            Body::Control(Control::LogsDone { plan, made, done }) => {
+                self.logs_done(now, (src, header.incarnation), plan, (&made, done));
+            }
             Body::Control(Control::Room(room)) => self.room_reported(src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);

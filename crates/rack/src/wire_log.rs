@@ -27,16 +27,31 @@ type Key = (NodeId, NodeId, u64);
 /// Messages of equal bytes.
 #[derive(Debug)]
 struct Sent {
-    /// Number of transmissions by the newest incarnation that sent it, and the time of the last.
+    /// Number of transmissions by all incarnations, and the time of the last.
     times: u32,
-    /// Of these, neither received nor reported as unsent.
+    /// Of those by the last incarnation that sent it, neither received nor reported as unsent.
     open: u32,
+    /// The last incarnation that sent it, and all that did: nothing says which of them a received one is of.
     incarnation: u64,
+    senders: Vec<u64>,
     at: Time,
     /// Operation and request.
     what: (Op, u64),
     /// Deliveries by receiver and its incarnation.
     delivered: Vec<(NodeId, u64, u32)>,
+}
+
+impl Sent {
+    fn sent_as(&mut self, incarnation: u64) {
+        self.incarnation = incarnation;
+        if !self.senders.contains(&incarnation) {
+            self.senders.push(incarnation);
+        }
+    }
+    /// The lowest incarnation that a received one may be of, if its receiver knows `newest`.
+    fn lowest(&self, newest: u64) -> Option<u64> {
+        self.senders.iter().copied().filter(|i| *i >= newest).min()
+    }
 }
 
 /// One incarnation of a node.
@@ -69,7 +84,7 @@ pub struct Log {
     sealed: Map<(NodeId, u64, u64), u64>,
     runs: Map<(NodeId, u64), Run>,
     current: BTreeMap<NodeId, u64>,
-    /// By receiver, its incarnation, and sender: the newest incarnation of the sender received from.
+    /// By receiver, its incarnation, and sender: the newest incarnation of the sender that was surely received from.
     newest: Map<(NodeId, u64, NodeId), u64>,
     /// Counts starts and ends of nodes, to order them.
     order: u64,
@@ -190,14 +205,15 @@ impl Log {
         let Some(digest) = digest(p) else { return };
         let (at, key) = (self.now, (p.src, p.dst, digest));
         let what = (p.header.op, p.header.request);
-        let new = || Sent { times: 0, open: 0, incarnation, at, what, delivered: Vec::new() };
+        let new = || Sent { times: 0, open: 0, incarnation, senders: Vec::new(), at, what, delivered: Vec::new() };
         let s = self.sent.entry(key).or_insert_with(new);
         s.times += 1;
         if s.incarnation != incarnation {
             // Messages in flight from the previous one are lost with it.
             s.open = 0;
         }
-        (s.incarnation, s.at) = (incarnation, at);
+        s.sent_as(incarnation);
+        s.at = at;
         // Nothing acknowledges a bare one: its node repeats a `gc_op` (rule 16), and the next `load` counts for a lost one.
         if !is_bare(p.header.op as u8) {
             s.open += 1;
@@ -233,7 +249,10 @@ impl Log {
     /// A packet that had not left its node is sent under a newer incarnation.
     pub(crate) fn goes_as(&mut self, incarnation: u64, p: &Packet) {
         let sent = digest(p).and_then(|d| self.sent.get_mut(&(p.src, p.dst, d)));
-        sent.into_iter().for_each(|s| (s.incarnation, s.open) = (incarnation, 1));
+        sent.into_iter().for_each(|s| {
+            s.sent_as(incarnation);
+            s.open = 1;
+        });
     }
 
     pub(crate) fn delivered(&mut self, at: NodeId, incarnation: u64, p: &Packet) {
@@ -249,9 +268,10 @@ impl Log {
         let to = if self.sent.contains_key(&(from, at, digest)) { at } else { by.unwrap_or(at) };
         // The same message may have gone both ways, and nothing says which way this one came.
         let other = by.filter(|by| *by != to).and_then(|by| self.sent.get_mut(&(from, by, digest)));
-        let others = other.map_or(0, |s| {
+        let before = self.newest.get(&(at, incarnation, from)).copied().unwrap_or(0);
+        let (others, other) = other.map_or((0, None), |s| {
             s.open = s.open.saturating_sub(1);
-            s.times
+            (s.times, s.lowest(before))
         });
         let Some(s) = self.sent.get_mut(&(from, to, digest)) else {
             return self.violated(|| format!("{}, which that did not send to it, or not so", what()));
@@ -280,12 +300,11 @@ impl Log {
         if self.keyed && to == at && age.0 > self.late_max.0.saturating_add(held.0) {
             return self.violated(|| format!("{}, {age} after it was sent", what()));
         }
-        let newest = self.newest.entry((at, incarnation, from)).or_insert(sender);
-        let before = *newest;
-        *newest = before.max(sender);
-        if sender < before {
+        // Of equal messages that several incarnations sent, this may be any that the receiver may still accept.
+        let Some(lowest) = s.lowest(before).into_iter().chain(other).min() else {
             return self.violated(|| format!("{}, of incarnation {sender}, after one of {before}", what()));
-        }
+        };
+        self.newest.insert((at, incarnation, from), lowest);
         let runs = self.runs.get(&(from, sender)).zip(self.runs.get(&(at, incarnation)));
         if self.keyed && runs.is_some_and(|(sender, receiver)| sender.ended < receiver.began) {
             self.violated(|| format!("{}, of a life that had ended before it began", what()));
@@ -302,3 +321,7 @@ fn digest(p: &Packet) -> Option<u64> {
     bytes.extend_from_slice(&data);
     Some(siphash24(DIGEST_KEY, &bytes))
 }
+
+#[cfg(test)]
+#[path = "wire_log_tests.rs"]
+mod tests;

@@ -2,8 +2,10 @@
 //!
 //! The metadata service's plan names them. The drive's own record says which logs it has. Before anything is changed the two are
 //! compared: a log that the metadata service has not given out yet, or one missing that the drive had, means that one of them is an
-//! earlier copy, and the drive is not used. Then logs that are not planned are deleted, and planned ones made; each has a slot
-//! while it is served. Slots keep their numbers: that of a deleted log is vacant until another log needs one.
+//! earlier copy, and the drive is not used. Then logs that are not planned are deleted, and planned ones made. A log is served when the
+//! metadata service has recorded that the drive has it, so one that it takes for new is empty, or of a keyspace that an
+//! earlier copy of its store does not know. Each has a slot while it is served. Slots keep their numbers: that of a deleted log is
+//! vacant until another log needs one.
 
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::control::{DriveRefusal, LogPlace, Standing};
@@ -30,6 +32,8 @@ pub(crate) struct LogPlan {
     number: u64,
     logs: Vec<LogPlace>,
     confirmed: bool,
+    /// Serial numbers of the planned logs that the drive had when that was last reported.
+    reported: Vec<u32>,
     /// The drive has not answered yet.
     making: Vec<LogPlace>,
     /// Serial numbers: likewise.
@@ -75,6 +79,7 @@ impl Server {
             return self.refuse_drive(why.into());
         }
         (self.log_plan.number, self.log_plan.logs, self.log_plan.confirmed) = (number, logs, false);
+        self.log_plan.reported.clear();
         self.reconcile_logs(now, fx);
     }
     /// Whether the drive or the metadata service's store is an earlier copy.
@@ -102,11 +107,17 @@ impl Server {
         for place in self.log_plan.logs.clone() {
             settled &= self.have_log(now, place, fx);
         }
-        let plan = &self.log_plan;
-        let idle = plan.making.is_empty() && plan.deleting.is_empty() && plan.retry_at.is_none();
-        if settled && idle && !self.plan.has_rows(true) {
-            self.log_plan.confirmed = true;
-            self.to_meta(Control::LogsDone { plan: self.log_plan.number }, fx);
+        if self.drive_refused.is_some() {
+            return;
+        }
+        let (there, p) = (self.ssd.area_logs(), &mut self.log_plan);
+        let idle = p.making.is_empty() && p.deleting.is_empty() && p.retry_at.is_none();
+        p.confirmed = settled && idle && !self.plan.has_rows(true);
+        let made: Vec<u32> = p.logs.iter().map(|l| l.keyspace.serial()).filter(|s| there.contains(s)).collect();
+        // Some may never have room, or a row may never be forgotten while the switch is away: others do not wait for that.
+        if p.confirmed || made != p.reported {
+            p.reported = made.clone();
+            self.to_meta(Control::LogsDone { plan: self.log_plan.number, made, done: self.log_plan.confirmed }, fx);
         }
     }
     /// The logs of keyspaces that it serves.
@@ -134,7 +145,7 @@ impl Server {
             Err(_) => {}
         }
     }
-    /// Whether the planned log is served.
+    /// Whether the drive has the planned log, which is served if the metadata service knows that.
     fn have_log(&mut self, now: Time, place: LogPlace, fx: &mut Effects) -> bool {
         let serial = place.keyspace.serial();
         if let Some(i) = self.log_slot(serial) {
@@ -145,7 +156,13 @@ impl Server {
             return false;
         }
         if self.ssd.area_logs().contains(&serial) {
-            return self.serve_log(now, place, fx);
+            if place.made || mutant!("server.log.adopted") {
+                return self.serve_log(now, place, fx);
+            }
+            if self.ssd.area_log_used(serial) {
+                self.refuse_drive(DriveRefusal::OtherLog { serial }.into());
+            }
+            return true;
         }
         let units = (isolation(&place), u32::from(place.units));
         match self.ssd.create_log(now, (serial, place.vssd), units, &mut self.out) {

@@ -131,6 +131,7 @@ wire_enum!(DriveRefusal, "reason why a drive is refused", {
     4 => Unknown { vssd },
     5 => UnknownLog { serial, next },
     6 => MissingLog { vssd },
+    7 => OtherLog { serial },
 });
 wire_struct!(VssdWear { vssd, erases });
 wire_struct!(VssdRoom { vssd, capacity, used, from, until, volumes });
@@ -218,7 +219,7 @@ wire_enum!(Control, "control message", {
     29 => Room(room),
     30 => DriveRefused { nonce, why },
     31 => Logs { plan, incarnation, next_serial, logs },
-    32 => LogsDone { plan },
+    32 => LogsDone { plan, made, done },
 });
 
 impl Wire for KeyspaceId {
@@ -231,6 +232,7 @@ impl Wire for KeyspaceId {
 }
 wire_struct!(LogPlace { keyspace, vssd, isolation, units, min_copies, made });
 wire_list!(LogPlace, "logs of a server", VSSDS_PER_SERVER_MAX, 13);
+wire_list!(u32, "serial numbers", VSSDS_PER_SERVER_MAX, 4);
 wire_struct!(KeyspaceInfo {
     id,
     name,

@@ -149,10 +149,16 @@ pub enum DriveRefusal {
     )]
     UnknownLog { serial: u32, next: u32 },
     #[error(
-        "the drive does not hold {vssd}, its log of a keyspace: it is an earlier copy. Put the current one back, or start with an \
+        "the drive does not hold {vssd}, its log of a keyspace. If other servers refuse theirs too, the metadata service's store \
+         (meta.redb) is an earlier copy: put the current one back. If not, the drive is one: put the current one back, or start with an \
          empty one (--replace-ssd)"
     )]
     MissingLog { vssd: VssdId },
+    #[error(
+        "the drive holds data in its log of keyspace {serial}, which is new to the metadata service: its store (meta.redb) is an \
+         earlier copy. Put the current one back"
+    )]
+    OtherLog { serial: u32 },
 }
 
 /// Location of a vSSD: `slot` numbers the equal parts of its server's drive.
@@ -175,7 +181,7 @@ pub struct LogPlace {
     pub units: u16,
     /// Replicas that a put of the keyspace needs.
     pub min_copies: u8,
-    /// The drive had it: without it the drive is an earlier copy.
+    /// The service knows that the drive has it: only then it is served. Without it the drive is an earlier copy.
     pub made: bool,
 }
 
@@ -344,9 +350,11 @@ pub enum Control {
         next_serial: u32,
         logs: Vec<LogPlace>,
     },
-    /// The drive has exactly these logs.
+    /// The drive has these of the planned logs, by serial number. `done`: it has them all, and no others.
     LogsDone {
         plan: u64,
+        made: Vec<u32>,
+        done: bool,
     },
     /// These members of the view do not answer the sender, which is a member too.
     Silent {

@@ -108,6 +108,11 @@ impl Ssd {
         let ready = self.area().map(|i| &self.logs[i]).filter(|l| l.phase == Phase::Divided);
         ready.map_or(Vec::new(), |l| l.manager.vssds().map(|v| v.id.0).collect())
     }
+    /// Whether the log of this serial number has any block.
+    pub fn area_log_used(&self, serial: u32) -> bool {
+        let area = self.area().map(|i| &self.logs[i].manager);
+        area.is_some_and(|m| !matches!(m.next_block(VssdId(serial), 0), Ok(None)))
+    }
     /// Channels or dies that a new log in the log area can have. Those of a log that is being deleted are not free yet.
     pub fn area_free(&self, isolation: Isolation) -> u32 {
         let isolated = matches!(isolation, Isolation::Channel | Isolation::Die);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::admin::{self, OwnUnit};
-use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable, VssdLoss, VssdPlace, VssdReport};
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, LogPlace, SlotTable, VssdLoss, VssdPlace, VssdReport};
 use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, Role, ServerHello, View, ViewState};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::Reply;
@@ -79,6 +79,8 @@ pub struct Scripted {
     pub refused: Option<u64>,
     /// Number of the last plan, and its vSSDs.
     pub plan: (u64, Vec<VssdPlace>),
+    /// Number of the last plan of logs, the serial number of the next keyspace, and the logs.
+    pub log_plan: (u64, u32, Vec<LogPlace>),
 }
 
 pub struct Rack {
@@ -128,6 +130,7 @@ impl Rack {
             last_received: 0,
             refused: None,
             plan: (0, Vec::new()),
+            log_plan: (0, 0, Vec::new()),
         });
         let mut rack = Rack {
             meta: Meta::new(cfg.clone(), Vec::new()).expect("good configuration"),
@@ -236,6 +239,7 @@ impl Rack {
             }
             Control::NewView(v) => views.push(*v),
             Control::Vssds { plan, vssds, .. } => s.plan = (plan, vssds),
+            Control::Logs { plan, next_serial, logs, .. } => s.log_plan = (plan, next_serial, logs),
             _ => {}
         }
         for v in views {

@@ -1,8 +1,9 @@
 //! Keyspaces: commands of operators, and what a restart of the service keeps.
 
 use rackweave_core::admin::{self, Isolation, KeyspaceError, KeyspaceInfo};
+use rackweave_core::msg::Control;
 use rackweave_core::request::{Operation, Request, RequestId};
-use rackweave_core::{Event, Span};
+use rackweave_core::{DriveId, Event, Span};
 use rackweave_meta::KeyspaceConfig;
 
 use crate::harness::{Rack, config};
@@ -98,4 +99,51 @@ fn units_are_counted_by_channels_that_dies_of_others_leave() {
     assert_eq!(refused(r.admin(6, create("c", (Isolation::Die, 3)))), no_room(Isolation::Die, 3, 1));
     assert_eq!(r.admin(7, admin::Op::KeyspaceDelete { name: "2".into() }), Ok(admin::Reply::Done));
     info(r.admin(8, create("c", (Isolation::Die, 4))));
+}
+
+/// What a plan of a server says of each log: its keyspace's serial number, and whether the drive is known to have it.
+fn planned(r: &Rack, i: usize) -> Vec<(u32, bool)> {
+    r.servers[i].log_plan.2.iter().map(|l| (l.keyspace.serial(), l.made)).collect()
+}
+fn report(r: &mut Rack, i: usize, made: &[u32], done: bool) {
+    let (node, incarnation, plan) = (r.servers[i].node, r.servers[i].incarnation, r.servers[i].log_plan.0);
+    r.control(node, incarnation, 0, Control::LogsDone { plan, made: made.into(), done });
+}
+
+#[test]
+fn a_server_hears_that_its_log_is_known_when_that_is_stored_whatever_else_it_waits_for() {
+    let mut r = rack();
+    r.run(Span::from_secs(1));
+    // An empty list too, so that a drive with a log of an earlier store's is found.
+    assert!(r.servers.iter().all(|s| s.log_plan.0 > 0 && s.log_plan.1 == 1 && s.log_plan.2.is_empty()));
+    report(&mut r, 0, &[], true);
+    info(r.admin(1, create("a", CHANNEL)));
+    info(r.admin(2, create("b", CHANNEL)));
+    assert_eq!((r.servers[0].log_plan.1, planned(&r, 0)), (3, vec![(1, false), (2, false)]));
+    let before = r.servers[0].log_plan.0;
+    r.hold_store = true;
+    report(&mut r, 0, &[2], false);
+    assert_eq!(r.servers[0].log_plan.0, before, "not before it is stored");
+    r.hold_store = false;
+    r.confirm();
+    assert_eq!(planned(&r, 0), [(1, false), (2, true)]);
+    assert_eq!(info(r.admin(3, admin::Op::KeyspaceInfo { name: "b".into() })).logs, 1);
+    // It is repeated until everything is done, and after a restart.
+    r.servers[0].log_plan.2.clear();
+    r.run(Span::from_secs(1));
+    assert_eq!(planned(&r, 0), [(1, false), (2, true)]);
+    report(&mut r, 0, &[1, 2], true);
+    assert_eq!(planned(&r, 0), [(1, true), (2, true)]);
+    report(&mut r, 0, &[1, 2], true);
+    r.servers[0].log_plan.2.clear();
+    r.run(Span::from_secs(1));
+    assert_eq!(planned(&r, 0), []);
+    r.restart_meta();
+    r.run(Span::from_secs(1));
+    assert_eq!((planned(&r, 0), planned(&r, 1)), (vec![(1, true), (2, true)], vec![(1, false), (2, false)]));
+    // Another drive has none.
+    r.servers[0].drive = DriveId(0x999);
+    r.start(0);
+    r.run(Span::from_secs(1));
+    assert_eq!(planned(&r, 0), [(1, false), (2, false)]);
 }

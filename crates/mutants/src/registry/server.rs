@@ -37,6 +37,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("server.slot.older-plan", "24", MOVES, UNITS, "Follows a plan older than the last.").tested(),
     m("server.log.unknown-deleted", "30", &[], UNITS, "A log of a keyspace that the metadata service has not given out is deleted.").tested(),
     m("server.log.made-again", "30", &[], UNITS, "A log that the drive had and has no longer is made again, empty.").tested(),
+    m("server.log.adopted", "30", &[], UNITS, "A log of a keyspace that the metadata service takes for new is served with what it holds.").tested(),
     m("server.log.older-plan", "24", &[], UNITS, "Follows a plan for logs older than the last.").tested(),
     m("server.log.served-deleted", "24", &[], UNITS, "A log is deleted while its service is there.").tested(),
     m("server.row.gone-early", "17", MOVES, UNITS, "A row counts as deleted while its announcement may be under way."),

@@ -204,7 +204,7 @@ impl World {
         inbox.packets.iter().any(|(_, p)| matches!(&p.body, Body::Control(c) if is(c)))
     }
     fn confirmed(&self) -> bool {
-        self.sent(|c| matches!(c, Control::LogsDone { plan } if *plan == self.plan))
+        self.sent(|c| matches!(c, Control::LogsDone { plan, done: true, .. } if *plan == self.plan))
     }
     fn send(&mut self, c: Control) {
         let (op, class, vssd, original_vssd) = (Op::Control, Class::Gold, VssdId(0), VssdId(0));
@@ -229,9 +229,12 @@ impl World {
         let (plan, incarnation) = (self.plan, Incarnation(self.starts));
         self.send(Control::Logs { plan, incarnation, next_serial, logs: logs.to_vec() });
     }
-    /// Sends it, and waits until it is carried out and every log is read.
+    /// Sends it, waits until it is carried out, sends that it is known, and waits until every log is read.
     fn have(&mut self, next_serial: u32, logs: &[LogPlace]) {
         self.ask(next_serial, logs);
+        self.until(World::confirmed);
+        let logs: Vec<LogPlace> = logs.iter().map(|l| made(*l)).collect();
+        self.ask(next_serial, &logs);
         self.until(World::confirmed);
         self.until(|w| logs.iter().all(|l| w.reader(*l).is_some_and(|r| r.reads > 2)));
         let serials: Vec<u32> = logs.iter().map(|l| l.keyspace.serial()).collect();
@@ -262,7 +265,7 @@ fn a_plan_makes_logs_which_a_restart_finds_and_a_later_plan_deletes() {
             Some((Some(rackweave_flash::isolation::Isolation::Die), 1, two.keyspace.log_set()))
         ]
     );
-    assert_eq!(w.reader(two).map(|r| r.place), Some(two));
+    assert_eq!(w.reader(two).map(|r| r.place), Some(made(two)));
     w.restart();
     w.have(3, &[made(one), made(two)]);
     assert_eq!((w.found(one), w.found(two)), (1, 2), "each has its own data");
@@ -290,7 +293,18 @@ fn a_log_waits_until_the_one_that_had_its_units_is_gone() {
     w.ask(4, &[made(new), more]);
     w.run(500);
     assert!(!w.confirmed() && w.reader(more).is_none() && w.reader(new).is_some());
-    w.have(4, &[more]);
+    // Others do not wait for it.
+    w.have(5, &[]);
+    let (fits, third) = (log(4, Isolation::Channel, 1), log(5, Isolation::Channel, 2));
+    w.ask(6, &[fits, third]);
+    let reported = |w: &World| {
+        w.sent(|c| matches!(c, Control::LogsDone { plan, made, done: false } if *plan == w.plan && made[..] == [4]))
+    };
+    w.until(reported);
+    w.ask(6, &[made(fits), third]);
+    w.until(|w| w.reader(fits).is_some_and(|r| r.reads > 2));
+    assert!(!w.confirmed());
+    w.have(6, &[more]);
 }
 
 #[test]
@@ -315,6 +329,8 @@ fn an_earlier_copy_of_the_store_or_the_drive_is_refused_and_nothing_is_erased() 
     for (next, plan, why) in [
         (2, vec![made(one)], DriveRefusal::UnknownLog { serial: 2, next: 2 }),
         (4, vec![made(one), lost], DriveRefusal::MissingLog { vssd: lost.vssd }),
+        // Another keyspace with a number that was given out before.
+        (4, vec![one, made(two)], DriveRefusal::OtherLog { serial: 1 }),
     ] {
         w.restart();
         w.ask(next, &plan);

@@ -284,7 +284,7 @@ fn keyspaces() -> Vec<(&'static str, Control)> {
     let refused = |why| Control::DriveRefused { nonce: 7, why: Box::new(why) };
     vec![
         ("logs", Control::Logs { plan: 0x5_0001, incarnation: Incarnation(0x40), next_serial: 10, logs }),
-        ("logs_done", Control::LogsDone { plan: 0x5_0001 }),
+        ("logs_done", Control::LogsDone { plan: 0x5_0001, made: vec![9], done: true }),
         (
             "admin_keyspace_create",
             admin(admin::Op::KeyspaceCreate { name: name(), replicas: Some(3), isolation, units: 4 }),
@@ -297,6 +297,7 @@ fn keyspaces() -> Vec<(&'static str, Control)> {
         ("admin_reply_keyspace_room", Control::AdminReply(Err(Box::new(room.into())))),
         ("drive_refused_unknown_log", refused(DriveRefusal::UnknownLog { serial: 9, next: 8 })),
         ("drive_refused_missing_log", refused(DriveRefusal::MissingLog { vssd })),
+        ("drive_refused_other_log", refused(DriveRefusal::OtherLog { serial: 9 })),
     ]
 }
 
