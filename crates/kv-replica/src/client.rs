@@ -95,9 +95,9 @@ impl KvClient {
         let space = config.keyspace;
         let (me, incarnation, nonce) = (self.me, self.incarnation, self.nonce);
         if !self.keyspaces.contains_key(&space) {
-            // Of earlier keyspaces with its number nothing is kept that nobody waits for.
-            let stays = |id: &KeyspaceId, c: &Client| id.number() != space.number() || c.pending() > 0;
-            self.keyspaces.retain(|id, c| stays(id, c));
+            // Earlier keyspaces with its number are gone. Of one that is there the client stays: it numbers its puts.
+            let earlier = |id: &KeyspaceId| id.number() == space.number() && id.serial() < space.serial();
+            self.keyspaces.retain(|id, c| !earlier(id) || c.pending() > 0);
         }
         let client = self.keyspaces.entry(space).or_insert_with(|| Client::new(me, config, nonce, incarnation));
         client.waiting.push_back((id, op));
