@@ -61,6 +61,8 @@ const OVER_TRANSPORT: &[(PlanKind, u64)] = &[
     (PlanKind::NoisyRacks, 106),
     // Round trips were longer than the time after which a path counts as failed: paths changed without end.
     (PlanKind::NoisyRacks, 2054),
+    // A server answered equally before and after a restart; the checker took the late first answer for the second.
+    (PlanKind::Swaps, 4_000_035),
 ];
 
 #[test]
