@@ -116,6 +116,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("wear.swap_slice_ms", &["1", "100"]),
     ("wear.swap_pause_ms", &["1", "100", "60000"]),
     ("kv.channels", &["0", "1", "2", "1000"]),
+    ("kv.own_channels", &["0", "1", "1000"]),
     ("kv.replicas", &["0", "1", "3", "10"]),
     ("kv.min_copies", &["0", "1", "2", "10"]),
     ("cloud.channels", &["0", "1", "2", "65", "1000"]),
@@ -140,6 +141,7 @@ pub const FIXED: &[&str] = &[
     "ssd.own_software_dies",
     "ssd.own_soft_planes",
     "kv.channels",
+    "kv.own_channels",
     "cloud.channels",
     "servers_max",
     "racks.count",
@@ -151,7 +153,8 @@ pub fn fixed_differ(kept: &str, edited: &str) -> bool {
     let layout = |text: &str| {
         let c = RackConfig::parse(text).ok()?;
         let levels = c.ssd.isolation.all().to_vec();
-        let own = (rackweave_config::OwnUnit::ALL.map(|unit| c.ssd.own(unit)), c.kv.channels, c.cloud.channels);
+        let logs = (c.kv.channels, c.kv.own_channels, c.cloud.channels);
+        let own = (rackweave_config::OwnUnit::ALL.map(|unit| c.ssd.own(unit)), logs);
         let drives = (c.ssd.profile.clone(), c.ssd.size, c.ssd.channels, c.spare(), levels, own);
         let far = if c.racks.count > 1 { c.racks.far_replicas.unwrap_or(1) } else { 0 };
         Some((drives, c.servers, c.servers_max(), c.replicas, c.stripe_blocks, (c.racks.count, far)))
