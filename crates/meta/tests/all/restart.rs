@@ -7,7 +7,7 @@ use rackweave_meta::{Meta, MetaError};
 use super::harness::{GIB, LEASE, Rack, config};
 
 /// Writes of its store under way, beside those of keys and of cloud disks.
-const WRITES_MAX: usize = 1008;
+const WRITES_MAX: usize = 1000;
 
 #[test]
 fn nothing_is_announced_before_it_is_durable() {
