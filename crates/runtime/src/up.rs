@@ -299,6 +299,10 @@ pub fn configure<E: From<UpError>>(
     match &stored {
         Some(stored) => {
             cfg.kv.channels = if written("kv.channels") { cfg.kv.channels } else { stored.kv.channels };
+            // Without keys there are no further keyspaces: the error is about the keys.
+            if !written("kv.own_channels") && cfg.kv.is_on() {
+                cfg.kv.own_channels = stored.kv.own_channels;
+            }
             cfg.kv.replicas = if written("kv.replicas") { cfg.kv.replicas } else { stored.kv.replicas };
             if options.keys && !cfg.kv.is_on() {
                 eprintln!("rackweave: --keys: the rack was created without keys, and stays without");
@@ -643,7 +647,9 @@ mod tests {
         };
         assert_eq!(given("[gc]\nvictims = \"greedy\"\n").expect("stored").kv, made);
         let e = given("[kv]\nchannels = 0\nreplicas = 0\n").unwrap_err().to_string();
-        assert!(e.contains("kv.channels = 0") && e.contains("fixed at 4"), "{e}");
+        assert!(e.contains("kv.channels = 0") && e.contains("fixed at 2"), "{e}");
+        let e = given("[kv]\nchannels = 2\nreplicas = 3\nown_channels = 1\n").unwrap_err().to_string();
+        assert!(e.contains("kv.own_channels = 1") && e.contains("fixed at 2"), "{e}");
         let none = Options { config: Some(file.clone()), ..options(&path) };
         std::fs::write(&file, "servers = 5\n[kv]\nreplicas = 3\n").expect("written");
         let e = configure(&dir, &none, refuse).unwrap_err().to_string();
