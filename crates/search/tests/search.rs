@@ -33,6 +33,9 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     switch_trace::FAR_STATE_STALE,
     meta_trace::MEMBER_UNREACHED,
     meta_trace::MEMBER_REACHED,
+    // Keys are searched separately.
+    meta_trace::KEYSPACE_MADE,
+    meta_trace::KEYSPACE_DELETED,
     // The metadata service writes rarely, and is rarely cut at that moment.
     rackweave_sim::trace::STORES_LOST,
     // Only in plans with moves.
