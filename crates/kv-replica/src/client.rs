@@ -19,7 +19,7 @@ use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, S
 
 use crate::config::Config;
 use crate::msg::{GetResult, Packet, ScanResult};
-use crate::ring_client::{Answer, RequestError, RingClient};
+use crate::ring_client::{Answer, Numbers, RequestError, RingClient};
 use crate::turns::Turns;
 use crate::types::{self, Change, ITEMS_MAX, Item, KEY_MAX, Partition, Timestamp, Verdict};
 
@@ -69,13 +69,23 @@ pub struct KvClient {
     /// `None`: it has none yet.
     incarnation: Option<Incarnation>,
     keyspaces: BTreeMap<KeyspaceId, Client>,
+    /// Of the clients that were given up.
+    numbers: Numbers,
     hello_at: Time,
 }
 
 impl KvClient {
     /// `nonce` must differ in each run. Without a configuration it answers that there are no keys.
     pub fn new(me: NodeId, config: Option<Config>, nonce: u64) -> KvClient {
-        KvClient { me, nonce, config, incarnation: None, keyspaces: BTreeMap::new(), hello_at: Time::ZERO }
+        KvClient {
+            me,
+            nonce,
+            config,
+            incarnation: None,
+            keyspaces: BTreeMap::new(),
+            numbers: Numbers::default(),
+            hello_at: Time::ZERO,
+        }
     }
     /// Unanswered requests.
     pub fn pending(&self) -> usize {
@@ -95,14 +105,25 @@ impl KvClient {
         let space = config.keyspace;
         let (me, incarnation, nonce) = (self.me, self.incarnation, self.nonce);
         if !self.keyspaces.contains_key(&space) {
-            // Earlier keyspaces with its number are gone. Of one that is there the client stays: it numbers its puts.
-            let earlier = |id: &KeyspaceId| id.number() == space.number() && id.serial() < space.serial();
-            self.keyspaces.retain(|id, c| !earlier(id) || c.pending() > 0);
+            // Earlier keyspaces with its number are gone.
+            let idle = |(id, c): (&KeyspaceId, &Client)| {
+                let earlier = id.number() == space.number() && id.serial() < space.serial();
+                (earlier && c.pending() == 0).then_some(*id)
+            };
+            let idle: Vec<KeyspaceId> = self.keyspaces.iter().filter_map(idle).collect();
+            idle.into_iter().for_each(|id| self.give_up(id));
         }
-        let client = self.keyspaces.entry(space).or_insert_with(|| Client::new(me, config, nonce, incarnation));
+        let after = self.numbers;
+        let client = self.keyspaces.entry(space);
+        let client = client.or_insert_with(|| Client::new((me, nonce), config, incarnation, after));
         client.waiting.push_back((id, op));
         client.start(now, fx);
         self.wake(fx);
+    }
+    fn give_up(&mut self, keyspace: KeyspaceId) {
+        let client = self.keyspaces.remove(&keyspace);
+        let last = client.and_then(|c| c.ring).map_or(Numbers::default(), |ring| ring.numbers());
+        self.numbers = self.numbers.max(last);
     }
     fn hello(&mut self, now: Time, fx: &mut Effects) {
         if self.config.is_none() || self.incarnation.is_some() {
@@ -144,7 +165,7 @@ impl KvClient {
         client.handle(now, Event::Packet(p), fx);
         if client.is_gone() {
             client.refuse_all(fx);
-            self.keyspaces.remove(&keyspace);
+            self.give_up(keyspace);
         }
         self.wake(fx);
     }
@@ -178,6 +199,7 @@ fn of_keyspace(first: &Config, k: Keyspace) -> Config {
 struct Client {
     me: NodeId,
     config: Config,
+    after: Numbers,
     /// `None`: it has no incarnation yet.
     ring: Option<RingClient>,
     waiting: VecDeque<(RequestId, Op)>,
@@ -192,10 +214,12 @@ struct Client {
 }
 
 impl Client {
-    fn new(me: NodeId, config: Config, nonce: u64, incarnation: Option<Incarnation>) -> Client {
+    /// `after`: numbers that other clients before had.
+    fn new((me, nonce): (NodeId, u64), config: Config, incarnation: Option<Incarnation>, after: Numbers) -> Client {
         let mut client = Client {
             me,
             config,
+            after,
             ring: None,
             waiting: VecDeque::new(),
             turns: Turns::default(),
@@ -210,7 +234,8 @@ impl Client {
         client
     }
     fn begin(&mut self, incarnation: Incarnation) {
-        self.ring = Some(RingClient::new(self.me, Layout::META, self.config.clone(), incarnation));
+        let ring = RingClient::new(self.me, Layout::META, self.config.clone(), incarnation);
+        self.ring = Some(ring.numbered_after(self.after));
     }
     fn pending(&self) -> usize {
         self.waiting.len() + self.turns.waiting() + self.asked.len()
@@ -515,5 +540,116 @@ impl Node for KvClient {
             Event::Timer => self.timer(now, fx),
             Event::Completion(_) | Event::Stored { .. } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::msg::control::RackMap;
+
+    use super::*;
+    use crate::msg::{Body, PutResult};
+    use crate::types::{PutId, View};
+
+    const ME: NodeId = NodeId(9);
+    const MEMBER: NodeId = NodeId(3);
+
+    fn keyspace(serial: u32) -> Keyspace {
+        Keyspace { id: KeyspaceId::new(serial, 1), replicas: 1, value_max: 1 << 20 }
+    }
+
+    /// A client, and the packets that it sent since the last look.
+    struct Rig {
+        client: KvClient,
+        fx: Effects,
+        replies: Vec<Reply>,
+        now: Time,
+    }
+    impl Rig {
+        fn new() -> Rig {
+            let client = KvClient::new(ME, Some(Config::default()), 7);
+            let mut rig = Rig { client, fx: Effects::new(), replies: Vec::new(), now: Time::ZERO };
+            let (nonce, incarnation, map) = (7, Incarnation(4), Box::new(RackMap::default()));
+            let body = msg::Body::Control(Control::ClientWelcome { nonce, incarnation, map });
+            rig.handle(Event::Packet(msg::Packet { src: Layout::META, dst: ME, header: header(), body }));
+            rig
+        }
+        fn handle(&mut self, event: Event) -> Vec<Packet> {
+            self.now = self.now + Span::from_millis(1);
+            self.client.handle(self.now, event, &mut self.fx);
+            self.replies.append(&mut self.fx.replies);
+            self.fx.packets.drain(..).filter_map(Packet::of_message).collect()
+        }
+        fn hear(&mut self, from: NodeId, partition: Partition, body: Body) -> Vec<Packet> {
+            let p = Packet { from, to: ME, partition, epoch: Epoch(1), body };
+            self.handle(Event::Packet(p.into_message()))
+        }
+        /// Puts a key; its identity.
+        fn put(&mut self, serial: u32) -> (PutId, Partition) {
+            let change = kv::Change::Set { value: "v".into(), expires: kv::Expires::Never };
+            let op = Op::Put { key: "k".into(), condition: Condition::Always, change };
+            let op = Op::In { keyspace: keyspace(serial), op: Box::new(op) };
+            let sent = self.handle(Event::Request(request::Request::new(RequestId(u64::from(serial)), op)));
+            let partition = sent[0].partition;
+            assert_eq!(partition.keyspace(), keyspace(serial).id);
+            let sent = if matches!(sent[0].body, Body::Lookup) {
+                let view =
+                    View { partition, epoch: Epoch(1), primary: MEMBER, active: Epoch(0), members: vec![member()] };
+                self.hear(Layout::META, partition, Body::NewView(Box::new(view)))
+            } else {
+                sent
+            };
+            let id = sent.iter().find_map(|p| if let Body::Put(put) = &p.body { Some(put.id) } else { None });
+            (id.expect("a put"), partition)
+        }
+        fn answer(&mut self, (id, partition): (PutId, Partition)) {
+            let body = Body::PutReply { id, attempt: 1, result: PutResult::Done(Verdict::Applied) };
+            self.hear(MEMBER, partition, body);
+            assert_eq!(self.replies.drain(..).count(), 1);
+        }
+    }
+    fn member() -> types::Member {
+        types::Member {
+            node: MEMBER,
+            incarnation: Incarnation(1),
+            drive: rackweave_core::DriveId(1),
+            role: types::Role::Home,
+            holds: types::Epochs::none(),
+            wants: types::Epochs::none(),
+            since: Epoch(1),
+            witness: true,
+        }
+    }
+    fn header() -> Header {
+        Packet { from: ME, to: ME, partition: Partition(0), epoch: Epoch(0), body: Body::Lookup }.into_message().header
+    }
+
+    #[test]
+    fn a_client_of_a_keyspace_that_is_given_up_and_comes_again_numbers_its_puts_on() {
+        let mut rig = Rig::new();
+        let first = rig.put(1);
+        rig.answer(first);
+        // A service with an earlier copy of its store does not know the keyspace; with the right one it does again.
+        rig.put(1);
+        rig.hear(Layout::META, first.1, Body::Outdated(None));
+        assert!(matches!(rig.replies.drain(..).next(), Some(Reply { result, .. }) if !result.is_ok()));
+        assert_eq!(rig.client.keyspaces.len(), 0);
+        let later = rig.put(1);
+        assert!(later.0.sequence > first.0.sequence + 1, "{later:?} after {first:?}: members take it for a repetition");
+    }
+    #[test]
+    fn clients_of_earlier_keyspaces_with_a_number_are_given_up_unless_someone_waits() {
+        let mut rig = Rig::new();
+        for serial in 1..20 {
+            let put = rig.put(serial);
+            assert_eq!(rig.client.keyspaces.len(), 1, "serial {serial}");
+            rig.answer(put);
+        }
+        rig.put(20);
+        rig.put(21);
+        assert_eq!(rig.client.keyspaces.len(), 2);
+        // One that is late does not end the one that is there.
+        rig.put(3);
+        assert!(rig.client.keyspaces.contains_key(&keyspace(21).id));
     }
 }

@@ -116,6 +116,20 @@ pub struct RingClient {
     gone: bool,
 }
 
+/// Last numbers of a client's puts and requests. No later client of the same incarnation uses them again: members take a put with a
+/// number that they know for a repetition, and a late answer would be another request's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    put: u64,
+    request: u64,
+}
+
+impl Numbers {
+    pub(crate) fn max(self, other: Numbers) -> Numbers {
+        Numbers { put: self.put.max(other.put), request: self.request.max(other.request) }
+    }
+}
+
 impl RingClient {
     /// `incarnation`: greater than in every earlier run of this client (rule 32).
     pub fn new(me: NodeId, meta: NodeId, config: Config, incarnation: Incarnation) -> RingClient {
@@ -136,6 +150,15 @@ impl RingClient {
             ticks: false,
             gone: false,
         }
+    }
+    /// Continues with these numbers: another client of this incarnation had those before.
+    pub(crate) fn numbered_after(mut self, last: Numbers) -> RingClient {
+        self.sequence = self.sequence.max(last.put);
+        self.request = self.request.max(last.request);
+        self
+    }
+    pub(crate) fn numbers(&self) -> Numbers {
+        Numbers { put: self.sequence, request: self.request }
     }
     /// Whether the membership service knows no such keyspace: no request is answered any more.
     pub fn is_gone(&self) -> bool {

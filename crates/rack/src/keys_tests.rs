@@ -222,26 +222,31 @@ fn ask(sim: &mut Sim, op: kv::Op) -> Result<kv::Reply, kv::Error> {
     ask_with(sim, op, &mut Vec::new())
 }
 
+/// A rack whose links lose and repeat packets; every other seed's with the transport.
+fn lossy(seed: u64, cfg: &RackConfig) -> Sim {
+    let transport = TransportConfig {
+        one_machine: false,
+        datagram_bytes: 1_472,
+        authentication: Authentication::Tags,
+        trains: true,
+        damage: 0.001,
+    };
+    let transport = (seed % 2 == 1).then_some(transport);
+    let base = SimConfig { contents: Contents::Memory, drift_ppm: 300, clocks_restart: true, ..SimConfig::new(seed) };
+    let mut sim = Sim::new(cfg, SimConfig { transport, ..base }).expect("sound");
+    sim.run_until(Time::ZERO + Span::from_secs(2));
+    let links = LinkFaults { loss: 0.01, duplicate: 0.02, duplicate_extra_ns: 40_000_000, ..LinkFaults::NONE };
+    sim.engine_mut().net().set_faults(links);
+    sim
+}
+
 /// One client at a time, so that each answer is known; what fails starts again while it waits.
 #[test]
 fn answers_are_those_of_a_map_while_parts_of_the_rack_fail() {
     for seed in 0..4 {
         let mut rng = Rng::new(seed);
-        let transport = TransportConfig {
-            one_machine: false,
-            datagram_bytes: 1_472,
-            authentication: Authentication::Tags,
-            trains: true,
-            damage: 0.001,
-        };
-        let transport = (seed % 2 == 1).then_some(transport);
         let cfg = config(3 + seed as u32 % 2);
-        let base =
-            SimConfig { contents: Contents::Memory, drift_ppm: 300, clocks_restart: true, ..SimConfig::new(seed) };
-        let mut sim = Sim::new(&cfg, SimConfig { transport, ..base }).expect("sound");
-        sim.run_until(Time::ZERO + Span::from_secs(2));
-        let links = LinkFaults { loss: 0.01, duplicate: 0.02, duplicate_extra_ns: 40_000_000, ..LinkFaults::NONE };
-        sim.engine_mut().net().set_faults(links);
+        let mut sim = lossy(seed, &cfg);
         let mut model: BTreeMap<u64, Option<u64>> = BTreeMap::new();
         let mut starts = Vec::new();
         for op in 0..400u64 {

@@ -258,21 +258,8 @@ fn what_a_rack_has_no_room_for_is_refused_by_value_and_rule() {
 fn answers_in_keyspaces_are_those_of_maps_while_parts_of_the_rack_fail() {
     for seed in 0..4 {
         let mut rng = Rng::stream(seed, 0x7370_6163);
-        let transport = TransportConfig {
-            one_machine: false,
-            datagram_bytes: 1_472,
-            authentication: Authentication::Tags,
-            trains: true,
-            damage: 0.001,
-        };
-        let transport = (seed % 2 == 1).then_some(transport);
         let cfg = with_area(3 + seed as u32 % 2);
-        let base =
-            SimConfig { contents: Contents::Memory, drift_ppm: 300, clocks_restart: true, ..SimConfig::new(seed) };
-        let mut sim = Sim::new(&cfg, SimConfig { transport, ..base }).expect("sound");
-        sim.run_until(Time::ZERO + Span::from_secs(2));
-        let links = LinkFaults { loss: 0.01, duplicate: 0.02, duplicate_extra_ns: 40_000_000, ..LinkFaults::NONE };
-        sim.engine_mut().net().set_faults(links);
+        let mut sim = lossy(seed, &cfg);
         let (mut spaces, mut gone, mut made) = (Vec::<(String, Keyspace, BTreeMap<u64, u64>)>::new(), Vec::new(), 0);
         let mut starts = Vec::new();
         for op in 0..300u64 {

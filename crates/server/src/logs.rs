@@ -9,8 +9,8 @@
 
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::control::{DriveRefusal, LogPlace, Standing};
-use rackweave_core::msg::{Control, LiveVolumes, Packet, View};
-use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, Span, Time, VssdId};
+use rackweave_core::msg::{Control, Packet};
+use rackweave_core::{Effects, Epoch, Span, Time, VssdId};
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::api::{AllocDiesError, BlockError};
 use rackweave_flash::{Share, Ssd};
@@ -19,7 +19,7 @@ use crate::bounds::OverBound;
 use crate::config::{ServerConfig, VSSDS_MAX, VssdConfig};
 use crate::node::Server;
 use crate::report::VssdStatus;
-use crate::service::{Admitted, Collect, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
+use crate::service::{Admitted, Collect, Context, FlashEvent, Programs, Room, Service, ServiceLoad};
 use crate::trace;
 use crate::vssd::ServedVssd;
 
@@ -238,25 +238,12 @@ impl Service for NoService {
     fn check(&self, _: &Ssd) -> Result<(), OverBound> {
         Ok(())
     }
-    fn wants_volumes(&self) -> bool {
-        false
-    }
-    fn scrub_ready(&self) -> bool {
-        true
-    }
     fn handle_packet(&mut self, _: &mut Context<'_>, _: Packet) -> Admitted {
         Admitted::Taken
     }
     fn handle_flash(&mut self, _: &mut Context<'_>, _: FlashEvent) {}
-    fn handle_freed(&mut self, _: Freed) {}
     fn handle_timer(&mut self, _: &mut Context<'_>) {}
-    fn install_view(&mut self, _: &mut Context<'_>, _: &View, _: Incarnation) {}
-    fn set_lease(&mut self, _: Time) {}
-    fn learn_volumes(&mut self, _: &mut Context<'_>, _: &LiveVolumes) {}
-    fn scrub(&mut self, _: &mut Context<'_>, _: BlockAddr) {}
-    fn end_scrub(&mut self, _: &mut Context<'_>) {}
     fn fail(&mut self) {}
-    fn failure_known(&mut self) {}
     fn vacate(&mut self, _: &ServerConfig, _: &VssdConfig) {}
     fn poll_programs(&mut self, _: &mut Context<'_>) -> Programs {
         Programs::default()

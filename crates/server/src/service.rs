@@ -193,9 +193,13 @@ pub trait Service: Any + Debug + Send {
     /// The first bound that is exceeded.
     fn check(&self, ssd: &Ssd) -> Result<(), OverBound>;
     /// Whether it does not know the live volumes, so that the server requests them again.
-    fn wants_volumes(&self) -> bool;
+    fn wants_volumes(&self) -> bool {
+        false
+    }
     /// Whether it can take the next block of a scrub.
-    fn scrub_ready(&self) -> bool;
+    fn scrub_ready(&self) -> bool {
+        true
+    }
 
     /// Whether it takes this packet, whose set is none of vSSDs.
     fn takes(&self, p: &Packet) -> bool {
@@ -206,23 +210,38 @@ pub trait Service: Any + Debug + Send {
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted;
     fn handle_flash(&mut self, cx: &mut Context<'_>, event: FlashEvent);
     /// Only records it; [`Service::poll_programs`] and [`Service::poll_answers`] follow.
-    fn handle_freed(&mut self, what: Freed);
+    fn handle_freed(&mut self, what: Freed) {
+        _ = what;
+    }
     fn handle_timer(&mut self, cx: &mut Context<'_>);
 
+    // Of members of replica sets; other services do nothing here.
+
     /// Installs a newer view of the set; `me`: the server's incarnation.
-    fn install_view(&mut self, cx: &mut Context<'_>, view: &View, me: Incarnation);
+    fn install_view(&mut self, cx: &mut Context<'_>, view: &View, me: Incarnation) {
+        _ = (cx, view, me);
+    }
     /// Serves before this time (protocol rule 2).
-    fn set_lease(&mut self, until: Time);
-    fn learn_volumes(&mut self, cx: &mut Context<'_>, volumes: &LiveVolumes);
+    fn set_lease(&mut self, until: Time) {
+        _ = until;
+    }
+    fn learn_volumes(&mut self, cx: &mut Context<'_>, volumes: &LiveVolumes) {
+        _ = (cx, volumes);
+    }
     /// Reads a block at rest, and heals it from another member if it is damaged.
-    fn scrub(&mut self, cx: &mut Context<'_>, a: BlockAddr);
+    fn scrub(&mut self, cx: &mut Context<'_>, a: BlockAddr) {
+        _ = (cx, a);
+    }
     /// The scrub leaves this vSSD.
-    fn end_scrub(&mut self, cx: &mut Context<'_>);
+    fn end_scrub(&mut self, cx: &mut Context<'_>) {
+        _ = cx;
+    }
+    /// The metadata service knows that the drive has failed.
+    fn failure_known(&mut self) {}
+
     /// The drive has failed for good (protocol rule 12), or is not used: from now on the service neither serves nor
     /// acknowledges.
     fn fail(&mut self);
-    /// The metadata service knows that the drive has failed.
-    fn failure_known(&mut self);
     /// The vSSD is given back, and its slot becomes `free`. Pending flash commands still complete; all other state is
     /// dropped.
     fn vacate(&mut self, server: &ServerConfig, free: &VssdConfig);

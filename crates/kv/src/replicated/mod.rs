@@ -14,10 +14,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::keys::{Partition, VALUE_MAX};
-use rackweave_core::msg::{Body, LiveVolumes, Op, Packet, View};
-use rackweave_core::{
-    BLOCK, BlockAddr, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId,
-};
+use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::{BLOCK, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId};
 use rackweave_flash::Ssd;
 use rackweave_kv_replica::msg::Packet as KeyPacket;
 pub use rackweave_kv_replica::node::ClockAhead;
@@ -25,7 +23,7 @@ use rackweave_kv_replica::record::RecordError;
 use rackweave_kv_replica::{Config, KvNode, LogRoom};
 use rackweave_server::bounds::OverBound;
 use rackweave_server::report::{StoreStatus, VssdStatus};
-use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Freed, Programs, Room, Service, ServiceLoad};
+use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Programs, Room, Service, ServiceLoad};
 use rackweave_server::{ServerConfig, VssdConfig};
 
 use crate::store::{Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, Store, StoreConfig};
@@ -438,12 +436,6 @@ impl<N: Logged> Service for LogService<N> {
         }
         Ok(())
     }
-    fn wants_volumes(&self) -> bool {
-        false
-    }
-    fn scrub_ready(&self) -> bool {
-        true
-    }
 
     fn takes(&self, p: &Packet) -> bool {
         N::takes(&p.body) && N::is_for(&self.config, p)
@@ -462,7 +454,6 @@ impl<N: Logged> Service for LogService<N> {
         }
         cx.changed = true;
     }
-    fn handle_freed(&mut self, _: Freed) {}
     fn handle_timer(&mut self, cx: &mut Context<'_>) {
         let now = cx.now;
         cx.ssd.with_log(now, self.vssd, cx.out, |manager, _, out| manager.tick(now, out));
@@ -473,16 +464,10 @@ impl<N: Logged> Service for LogService<N> {
         }
         cx.changed = true;
     }
-    fn install_view(&mut self, _: &mut Context<'_>, _: &View, _: Incarnation) {}
-    fn set_lease(&mut self, _: Time) {}
-    fn learn_volumes(&mut self, _: &mut Context<'_>, _: &LiveVolumes) {}
-    fn scrub(&mut self, _: &mut Context<'_>, _: BlockAddr) {}
-    fn end_scrub(&mut self, _: &mut Context<'_>) {}
     fn fail(&mut self) {
         self.failed = true;
         self.wake_at = Time::MAX;
     }
-    fn failure_known(&mut self) {}
     fn vacate(&mut self, _: &ServerConfig, free: &VssdConfig) {
         self.vssd = free.id;
     }

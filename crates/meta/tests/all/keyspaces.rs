@@ -1,12 +1,14 @@
 //! Keyspaces: commands of operators, and what a restart of the service keeps.
 
 use rackweave_core::admin::{self, Isolation, KeyspaceError, KeyspaceInfo};
-use rackweave_core::msg::Control;
+use rackweave_core::keyspace::KeyspaceId;
+use rackweave_core::msg::{Body, Control, Op};
 use rackweave_core::request::{Operation, Request, RequestId};
 use rackweave_core::{DriveId, Event, Span};
 use rackweave_meta::KeyspaceConfig;
+use rackweave_meta::keyspace_records::{self, TableRecord};
 
-use crate::harness::{Rack, config};
+use crate::harness::{LEASE, Rack, config};
 
 fn rack() -> Rack {
     let mut cfg = config();
@@ -146,4 +148,46 @@ fn a_server_hears_that_its_log_is_known_when_that_is_stored_whatever_else_it_wai
     r.start(0);
     r.run(Span::from_secs(1));
     assert_eq!(planned(&r, 0), [(1, false), (2, false)]);
+}
+
+#[test]
+fn the_switch_forgets_the_rows_of_logs_whose_server_is_missing() {
+    let mut r = rack();
+    info(r.admin(1, create("a", CHANNEL)));
+    let [there, missing] = [0, 1].map(|i| r.servers[i].log_plan.2[0].vssd);
+    r.servers[1].silent = true;
+    r.run(LEASE * 3);
+    r.heard.clear();
+    assert_eq!(r.admin(2, admin::Op::KeyspaceDelete { name: "a".into() }), Ok(admin::Reply::Done));
+    r.run(Span::from_secs(1));
+    let deleted = |r: &Rack, vssd| r.heard.iter().any(|p| p.header.op == Op::DelVssd && p.header.vssd == vssd);
+    assert!(deleted(&r, missing), "nobody else knows the vSSD");
+    assert!(!deleted(&r, there), "its server does that");
+}
+
+#[test]
+fn nobody_hears_of_a_keyspace_before_it_is_stored() {
+    let mut r = rack();
+    r.hold_store = true;
+    r.heard.clear();
+    r.admin_unanswered(1, create("a", CHANNEL));
+    r.admin_unanswered(2, admin::Op::KeyspaceInfo { name: "a".into() });
+    r.admin_unanswered(3, admin::Op::KeyspaceList);
+    let answers = |r: &Rack| r.heard.iter().filter(|p| matches!(p.body, Body::Control(Control::AdminReply(_)))).count();
+    assert_eq!((answers(&r), r.servers[0].log_plan.2.len()), (0, 0));
+    r.hold_store = false;
+    r.confirm();
+    assert_eq!((answers(&r), r.servers[0].log_plan.2.len()), (3, 1));
+}
+
+#[test]
+fn no_serial_number_is_used_twice_when_all_are_used() {
+    let mut r = rack();
+    let last = TableRecord { next_serial: KeyspaceId::SERIAL_MAX, ..TableRecord::default() };
+    r.saved.insert(keyspace_records::table_key(), keyspace_records::encode_table(&last));
+    r.restart_meta();
+    r.run(Span::from_secs(1));
+    assert_eq!(info(r.admin(1, create("a", CHANNEL))).id.serial(), KeyspaceId::SERIAL_MAX);
+    let spent = admin::ServerError::NoIds { limit: KeyspaceId::SERIAL_MAX };
+    assert_eq!(r.admin(2, create("b", CHANNEL)), Err(spent.into()));
 }

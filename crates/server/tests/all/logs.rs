@@ -3,15 +3,13 @@
 use rackweave_core::admin::Isolation;
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::msg::control::{DriveRefusal, LogPlace, Standing};
-use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet, View};
-use rackweave_core::{BlockAddr, Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, SsdId, Time, VssdId};
+use rackweave_core::msg::{Body, Class, Control, Header, LiveVolumes, Op, Packet};
+use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::manager::Done;
 use rackweave_flash::manager::api::Block;
 use rackweave_flash::{Profile, Share, Ssd, SsdConfig};
 use rackweave_server::block::BlockService;
-use rackweave_server::service::{
-    Admitted, Collect, Context, FlashEvent, Freed, MakeService, Programs, Room, ServiceLoad,
-};
+use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, MakeService, Programs, Room, ServiceLoad};
 use rackweave_server::{DriveProblem, OverBound, Server, ServerConfig, Service, VssdConfig, VssdStatus};
 use rackweave_sim::{AnyNode, Disk, Engine, FaultDisk, Inbox, NetState, Network};
 use rackweave_switch::{Switch, SwitchConfig};
@@ -108,24 +106,11 @@ impl Service for Reader {
     fn check(&self, _: &Ssd) -> Result<(), OverBound> {
         Ok(())
     }
-    fn wants_volumes(&self) -> bool {
-        false
-    }
-    fn scrub_ready(&self) -> bool {
-        true
-    }
     fn handle_packet(&mut self, _: &mut Context<'_>, _: Packet) -> Admitted {
         Admitted::Taken
     }
-    fn handle_freed(&mut self, _: Freed) {}
     fn handle_timer(&mut self, _: &mut Context<'_>) {}
-    fn install_view(&mut self, _: &mut Context<'_>, _: &View, _: Incarnation) {}
-    fn set_lease(&mut self, _: Time) {}
-    fn learn_volumes(&mut self, _: &mut Context<'_>, _: &LiveVolumes) {}
-    fn scrub(&mut self, _: &mut Context<'_>, _: BlockAddr) {}
-    fn end_scrub(&mut self, _: &mut Context<'_>) {}
     fn fail(&mut self) {}
-    fn failure_known(&mut self) {}
     fn vacate(&mut self, _: &ServerConfig, _: &VssdConfig) {}
     fn poll_programs(&mut self, _: &mut Context<'_>) -> Programs {
         Programs::default()

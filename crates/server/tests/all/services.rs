@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rackweave_core::msg::control::Standing;
-use rackweave_core::msg::{Block, Body, Header, IoReply, IoRequest, LiveVolumes, Op, Packet, Role, View, ViewState};
+use rackweave_core::msg::{Block, Body, Header, IoReply, IoRequest, Op, Packet, Role, View, ViewState};
 use rackweave_core::{BlockAddr, Effects, Epoch, Incarnation, SECTORS_PER_BLOCK, SetId, Span, Time, Timestamp};
 use rackweave_flash::{BlockWrite, Ssd};
 use rackweave_server::block::BlockService;
@@ -119,12 +119,6 @@ impl Service for Registers {
     fn check(&self, _: &Ssd) -> Result<(), OverBound> {
         Ok(())
     }
-    fn wants_volumes(&self) -> bool {
-        false
-    }
-    fn scrub_ready(&self) -> bool {
-        true
-    }
     fn handle_packet(&mut self, cx: &mut Context<'_>, p: Packet) -> Admitted {
         cx.changed = true;
         match &p.body {
@@ -170,13 +164,9 @@ impl Service for Registers {
     fn set_lease(&mut self, until: Time) {
         self.lease = until;
     }
-    fn learn_volumes(&mut self, _: &mut Context<'_>, _: &LiveVolumes) {}
-    fn scrub(&mut self, _: &mut Context<'_>, _: BlockAddr) {}
-    fn end_scrub(&mut self, _: &mut Context<'_>) {}
     fn fail(&mut self) {
         self.failed = true;
     }
-    fn failure_known(&mut self) {}
     fn vacate(&mut self, _: &ServerConfig, free: &VssdConfig) {
         self.cfg = free.clone();
     }
