@@ -646,8 +646,9 @@ mod tests {
             rig.answer(put);
         }
         rig.put(20);
-        rig.put(21);
+        let last = rig.put(21);
         assert_eq!(rig.client.keyspaces.len(), 2);
+        rig.answer(last);
         // One that is late does not end the one that is there.
         rig.put(3);
         assert!(rig.client.keyspaces.contains_key(&keyspace(21).id));
