@@ -575,7 +575,7 @@ mod tests {
             rig
         }
         fn handle(&mut self, event: Event) -> Vec<Packet> {
-            self.now = self.now + Span::from_millis(1);
+            self.now += Span::from_millis(1);
             self.client.handle(self.now, event, &mut self.fx);
             self.replies.append(&mut self.fx.replies);
             self.fx.packets.drain(..).filter_map(Packet::of_message).collect()
