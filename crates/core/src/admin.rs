@@ -19,6 +19,16 @@ pub use snapshots::{SnapshotInfo, VolumeUse};
 /// Largest number of servers in a rack. It keeps SSD ids, table rows and virtual addresses small.
 pub const SERVERS_MAX: u32 = 64;
 
+/// Longest name of a volume, snapshot or keyspace, in bytes.
+pub const NAME_MAX: usize = 64;
+
+/// Whether all characters of a name are permitted, and their number. Names in use may be no more than this: earlier versions took `.`,
+/// `..` and `--`. What a new one begins with, each kind restricts further.
+pub fn is_name(name: &str) -> bool {
+    let permitted = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
+    !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(permitted)
+}
+
 /// Isolation of the vSSDs of a drive from each other (FB2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

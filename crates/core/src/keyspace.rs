@@ -12,6 +12,14 @@ use crate::msg::keys::Partition;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct KeyspaceId(pub u32);
 
+/// Name of the rack's first.
+pub const FIRST_NAME: &str = "default";
+
+/// Whether a keyspace may be named so: a name begins with a letter, so that it is told from a number.
+pub fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic()) && crate::admin::is_name(name)
+}
+
 impl KeyspaceId {
     /// Bits of the number of one of its partitions.
     pub const PARTITION_BITS: u32 = 6;

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use rackweave_core::admin::Isolation;
+use rackweave_core::admin::{Isolation, NAME_MAX};
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_core::records::{Reader, Writer};
 use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VssdId};
@@ -17,7 +17,6 @@ use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VssdId};
 /// Their keys begin so.
 pub const PREFIX: &[u8] = b"ksp/";
 const VERSION: u8 = 1;
-const NAME_MAX: usize = 64;
 
 /// `t`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use rackweave_core::admin::{self, Isolation, KeyspaceError, KeyspaceInfo, ServerState};
-use rackweave_core::keyspace::KeyspaceId;
+use rackweave_core::keyspace::{FIRST_NAME, KeyspaceId, is_name};
 use rackweave_core::msg::Control;
 use rackweave_core::msg::control::LogPlace;
 use rackweave_core::node::StoreWrite;
@@ -37,8 +37,6 @@ pub(crate) const WRITES_MAX: usize = 8;
 const TAG_BITS: u32 = 29;
 /// Tags of keyspaces among those of keys.
 const TAG: u64 = 1 << 61;
-/// Name of the rack's first.
-pub const FIRST_NAME: &str = "default";
 
 pub(crate) struct Keyspace {
     record: KeyspaceRecord,
@@ -316,10 +314,8 @@ impl Meta {
         (name, replicas): (&str, Option<u32>),
         (isolation, units): (Isolation, u32),
     ) -> Result<Vec<NodeId>, admin::Error> {
-        let letters = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        let good = name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(letters) && name.len() <= 64;
         let Some(first) = &self.cfg.keys else { return Err(KeyspaceError::NoKeys.into()) };
-        if !good {
+        if !is_name(name) {
             return Err(KeyspaceError::BadName { name: name.into() }.into());
         }
         if name == FIRST_NAME || self.keyspaces.find(name).is_ok() {

@@ -49,7 +49,7 @@ pub use config::{
 pub use members::{Evidence, Place, Replaces};
 pub use node::Meta;
 pub use own::FIRST_OWN;
-pub use volumes::{NAME_MAX, VOLUMES_MAX};
+pub use volumes::VOLUMES_MAX;
 
 #[cfg(doc)]
 use rackweave_core::Node;

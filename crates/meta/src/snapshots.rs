@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use rackweave_cloud::map;
 use rackweave_cloud::stripe::{Shape, Striping};
-use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
+use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse, is_name};
 use rackweave_core::msg::Control;
 use rackweave_core::msg::cloud::{Backing, Frozen, GENERATIONS_MAX};
 use rackweave_core::volume::VolumeInfo;
@@ -19,7 +19,7 @@ use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
 
 use crate::Meta;
 use crate::codec::VolumeRecord;
-use crate::volumes::{self, Limits, Volumes, checked_name, is_name};
+use crate::volumes::{self, Limits, Volumes, checked_name};
 
 /// A snapshot that is not made by then is given up: a set without room, or servers that do not answer, hold up all writes.
 const PATIENCE: Span = Span::from_secs(20);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_cloud::meta::Disk;
-use rackweave_core::admin::{Isolation, VolumeError};
+use rackweave_core::admin::{Isolation, VolumeError, is_name};
 use rackweave_core::msg::Class;
 use rackweave_core::msg::cloud::Shape;
 use rackweave_core::volume::{VolumeInfo, VolumeLimits};
@@ -15,8 +15,6 @@ use crate::codec::{AttachRecord, VolumeRecord};
 pub const VOLUMES_MAX: u32 = 32_768;
 /// Answered attaches remembered per volume: more than the clients that may repeat a request within its timeout.
 pub const ATTACHES_MAX: usize = 16;
-/// Most characters of a name.
-pub const NAME_MAX: usize = 64;
 
 /// Configuration needed for every answer about volumes.
 #[derive(Clone, Debug)]
@@ -39,12 +37,6 @@ pub struct Volumes {
     names: BTreeMap<Box<str>, VolumeId>,
     /// Generations of cloud disks that have a name, as `disk@monday`.
     pub(crate) snapshots: BTreeMap<Box<str>, VolumeId>,
-}
-
-/// Whether a name may have been given by this version or one before, which took `.`, `..` and `--` too.
-pub(crate) fn is_name(name: &str) -> bool {
-    let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
-    !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(good)
 }
 
 /// Of a new volume or snapshot. A name is no option of a command, and no directory.

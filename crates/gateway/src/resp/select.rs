@@ -1,8 +1,8 @@
 //! SELECT: the keyspace of a connection, by its number or name.
 
 use bytes::Bytes;
-use rackweave_core::admin::{self, KeyspaceError};
-use rackweave_core::keyspace::{Keyspace, KeyspaceId};
+use rackweave_core::admin::{self, KeyspaceError, NAME_MAX};
+use rackweave_core::keyspace::{FIRST_NAME, Keyspace, KeyspaceId, is_name};
 use rackweave_core::request::{Operation, Outcome};
 
 use super::Session;
@@ -11,11 +11,6 @@ use super::exec::Task;
 use super::parse::integer;
 use super::prepare::Prepared;
 use super::reply::Reply;
-
-/// Name of the first keyspace.
-const FIRST: &str = "default";
-/// Longest name of a keyspace.
-const NAME_MAX: usize = 64;
 
 /// The keyspace of a connection; `None`: the first.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +25,7 @@ impl Selected {
     }
     /// Whether the argument of SELECT names it.
     fn is(&self, named: &str) -> bool {
-        named == self.0.as_ref().map_or(FIRST, |s| &s.1) || named == self.number().to_string()
+        named == self.0.as_ref().map_or(FIRST_NAME, |s| &s.1) || named == self.number().to_string()
     }
 }
 
@@ -55,8 +50,7 @@ fn named(arg: &Bytes) -> Result<&str, Reply> {
         let exists = (0..i64::from(KeyspaceId::MAX)).contains(&number);
         return std::str::from_utf8(arg).ok().filter(|_| exists).ok_or_else(out_of_range);
     };
-    let permitted = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if name.len() <= NAME_MAX && name.chars().all(permitted) { Ok(name) } else { Err(unknown(name)) }
+    if is_name(name) { Ok(name) } else { Err(unknown(name)) }
 }
 
 /// A SELECT that waits for the metadata service.
@@ -89,7 +83,7 @@ impl Session {
             Ok(name) => name,
             Err(reply) => return Prepared::reply(reply),
         };
-        let first = name == "0" || name == FIRST;
+        let first = name == "0" || name == FIRST_NAME;
         if !first && !self.settings.keyspaces {
             return Prepared::reply(unknown(name));
         }
