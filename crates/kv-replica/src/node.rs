@@ -14,6 +14,7 @@ use crate::replica::{Answered, Ctx, Forced, Replica};
 use crate::room::{LogRoom, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
+use crate::versions::Versions;
 
 /// Longest time between the last version and a start that is no reason for a word, in milliseconds.
 const AHEAD_MAX_MS: u64 = 3_600_000;
@@ -92,13 +93,24 @@ impl KvNode {
             last_ms: None,
             clock_ahead: None,
         };
+        // What undecided puts owe depends on the versions, which are therefore taken first, whatever the order of the records.
+        let (mut versions, mut others) = (BTreeMap::<Partition, Vec<_>>::new(), Vec::new());
         for (key, value) in saved {
             match record::read(key, value)? {
-                Record::Logged(p, undecided) => node.replica(p).found(undecided),
                 Record::Key(p, key, version) => {
                     node.last_ms = node.last_ms.max(Some(version.origin.ms));
-                    node.replica(p).keys.insert(key, version);
+                    versions.entry(p).or_default().push((key, version));
                 }
+                other => others.push(other),
+            }
+        }
+        for (p, all) in versions {
+            node.replica(p).keys = Versions::of(all);
+        }
+        for record in others {
+            match record {
+                Record::Key(..) => {}
+                Record::Logged(p, undecided) => node.replica(p).found(undecided),
                 Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
                 Record::Mark(p, key, at) => node.replica(p).found_mark(key, at),
                 Record::Swept(p, upto) => node.replica(p).swept = upto,

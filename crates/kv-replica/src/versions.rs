@@ -31,6 +31,13 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
+    /// These alone, each of another key. In ascending order of their keys they take the least time.
+    pub fn of(all: Vec<(Bytes, Version)>) -> Versions {
+        let tombstones = all.iter().filter(|(_, v)| v.value.is_none()).map(|(key, v)| (v.at, key.clone())).collect();
+        let mut versions = Versions { all: all.into_iter().collect(), live: Live::default(), tombstones };
+        versions.live = versions.recount();
+        versions
+    }
     pub fn insert(&mut self, key: Bytes, version: Version) {
         let new = Live::of(&version);
         self.live.keys += new.keys;

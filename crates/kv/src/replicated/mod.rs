@@ -139,7 +139,7 @@ pub enum Refused<E> {
 /// How far the boot is.
 enum Phase<N> {
     /// The store is recovered, or its records are read.
-    Loading(BTreeMap<Bytes, Bytes>),
+    Loading(Vec<(Bytes, Bytes)>),
     /// The metadata service has not admitted the server.
     Loaded(Vec<(Bytes, Bytes)>),
     Runs(Box<N>),
@@ -185,7 +185,7 @@ impl<N: Logged> LogService<N> {
             config,
             vssd: vssd.id,
             store: None,
-            phase: Phase::Loading(BTreeMap::new()),
+            phase: Phase::Loading(Vec::new()),
             refused: None,
             failed: false,
             writes: Writes::default(),
@@ -216,7 +216,7 @@ impl<N: Logged> LogService<N> {
     /// From now on the service does not serve, and its node, which cannot continue, says nothing more.
     fn refuse(&mut self, why: Refused<N::Error>) {
         self.refused.get_or_insert(why);
-        self.phase = Phase::Loading(BTreeMap::new());
+        self.phase = Phase::Loading(Vec::new());
         self.wake_at = Time::MAX;
     }
 
@@ -260,7 +260,8 @@ impl<N: Logged> LogService<N> {
         if !records.is_empty() {
             return found.extend(records);
         }
-        let mut found = std::mem::take(found);
+        // Built at once, which takes a fraction of as many inserts.
+        let mut found: BTreeMap<Bytes, Bytes> = std::mem::take(found).into_iter().collect();
         let Some(store) = &self.store else { return };
         match self.writes.recover(store.batch_max(), &mut found) {
             Ok(false) => {}

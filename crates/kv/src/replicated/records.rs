@@ -137,9 +137,9 @@ fn read_head(at: &Bytes, record: &Bytes) -> Option<(Long, u64, Bytes)> {
 
 /// Removes and returns the records of a kind.
 fn take_kind(found: &mut BTreeMap<Bytes, Bytes>, kind: u8) -> BTreeMap<Bytes, Bytes> {
-    let mut these = found.split_off(&[kind][..]);
-    found.append(&mut these.split_off(&[kind + 1][..]));
-    these
+    let [from, end] = [kind, kind + 1].map(|k| Bytes::from(vec![k]));
+    let keys: Vec<Bytes> = found.range(from..end).map(|(k, _)| k.clone()).collect();
+    keys.into_iter().filter_map(|k| found.remove_entry(&k)).collect()
 }
 
 fn encode(changes: &[Change]) -> Bytes {

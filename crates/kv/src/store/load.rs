@@ -6,11 +6,19 @@ use bytes::Bytes;
 use rackweave_core::{BLOCK, Payload};
 use rackweave_flash::manager::api::BlockError;
 
-use super::format::{CHUNK, Kind, Rule, decode_record};
+use super::format::{CHUNK, Kind, Record, Rule, decode_record};
 use super::{Answer, Flash, GetError, Io, Loc, Store};
 
 /// Reads in progress.
 const READS_MAX: usize = 16;
+
+/// A record that the index refers to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    loc: Loc,
+    /// CRC-32C of its key in the index: to look up each key again would take longer than all else.
+    key: u32,
+}
 
 #[derive(Debug)]
 pub(super) struct Load {
@@ -18,16 +26,16 @@ pub(super) struct Load {
     /// Compaction has ended, and `rest` is known.
     begun: bool,
     /// Records that are not asked for, the first in the log last.
-    rest: Vec<Loc>,
+    rest: Vec<Wanted>,
     under_way: usize,
 }
 
 impl Load {
     /// The next records that one read brings: of one block, within [`CHUNK`] bytes, at least one.
-    fn take(&mut self) -> Vec<Loc> {
-        let Some(&first) = self.rest.last() else { return Vec::new() };
+    fn take(&mut self) -> Vec<Wanted> {
+        let Some(&Wanted { loc: first, .. }) = self.rest.last() else { return Vec::new() };
         let end = first.offset.saturating_add(CHUNK);
-        let inside = |l: &&Loc| l.block == first.block && l.offset + l.len <= end;
+        let inside = |w: &&Wanted| w.loc.block == first.block && w.loc.offset + w.loc.len <= end;
         let count = self.rest.iter().rev().take_while(inside).count().max(1);
         let mut records = self.rest.split_off(self.rest.len() - count);
         records.reverse();
@@ -37,7 +45,7 @@ impl Load {
     pub(super) fn wants_poll(&self) -> bool {
         self.under_way < READS_MAX && !self.rest.is_empty()
     }
-    fn give_back(&mut self, records: Vec<Loc>) {
+    fn give_back(&mut self, records: Vec<Wanted>) {
         self.rest.extend(records.into_iter().rev());
     }
 }
@@ -65,12 +73,13 @@ impl Store {
             && let Some(load) = self.load.as_mut().filter(|l| !l.begun)
         {
             load.begun = true;
-            load.rest = self.index.values().copied().collect();
-            load.rest.sort_unstable_by_key(|l| Reverse((l.block, l.offset)));
+            load.rest = self.index.iter().map(|(k, &loc)| Wanted { loc, key: crc32c::crc32c(k) }).collect();
+            load.rest.sort_unstable_by_key(|w| Reverse((w.loc.block, w.loc.offset)));
         }
         while let Some(load) = self.load.as_mut().filter(|l| l.begun && l.under_way < READS_MAX) {
             let records = load.take();
-            let (Some(first), Some(last)) = (records.first(), records.last()) else {
+            let (Some(&Wanted { loc: first, .. }), Some(&Wanted { loc: last, .. })) = (records.first(), records.last())
+            else {
                 if load.under_way == 0 {
                     self.load_ends(Ok(Vec::new()));
                 }
@@ -102,7 +111,7 @@ impl Store {
             }
         }
     }
-    pub(super) fn loaded(&mut self, records: &[Loc], result: Result<Payload, BlockError>) {
+    pub(super) fn loaded(&mut self, records: &[Wanted], result: Result<Payload, BlockError>) {
         let Some(load) = &mut self.load else { return };
         load.under_way -= 1;
         let token = load.token;
@@ -112,21 +121,23 @@ impl Store {
         }
     }
     /// Copies: a record must not hold the memory of the whole read.
-    fn decoded(&self, records: &[Loc], data: &Bytes) -> Result<Vec<(Bytes, Bytes)>, GetError> {
-        let from = records.first().map_or(0, |l| l.offset - l.offset % BLOCK);
-        let decode = |loc: &Loc| {
+    fn decoded(&self, records: &[Wanted], data: &Bytes) -> Result<Vec<(Bytes, Bytes)>, GetError> {
+        let from = records.first().map_or(0, |w| w.loc.offset - w.loc.offset % BLOCK);
+        let decode = |w: &Wanted| {
+            let loc = w.loc;
             let corrupt = |rule| GetError::Corrupt { block: self.block(loc.block), offset: loc.offset, rule };
             let number = self.segments.get(&loc.block).map_or(0, |s| s.number);
             let at = (loc.offset - from) as usize;
-            match decode_record(&data.slice(at.min(data.len())..), (number, loc.offset)).map_err(corrupt)? {
-                Some(r) if r.kind == Kind::Put => match self.index.get(&r.key[..]) {
-                    Some(l) if l == loc => Ok((Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value))),
-                    _ if self.stats.record_bytes > 0 => Err(GetError::Changed),
-                    _ => Err(corrupt(Rule::Index)),
-                },
-                _ => Err(corrupt(Rule::Index)),
+            let record = decode_record(&data.slice(at.min(data.len())..), (number, loc.offset)).map_err(corrupt)?;
+            let meant = |r: &Record| r.kind == Kind::Put && r.len == loc.len && crc32c::crc32c(&r.key) == w.key;
+            match record.filter(meant) {
+                Some(r) => Ok((Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value))),
+                None => Err(corrupt(Rule::Index)),
             }
         };
+        if self.stats.record_bytes > 0 {
+            return Err(GetError::Changed);
+        }
         records.iter().map(decode).collect()
     }
     fn load_ends(&mut self, result: Result<Vec<(Bytes, Bytes)>, GetError>) {

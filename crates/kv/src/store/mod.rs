@@ -231,7 +231,7 @@ impl Segment {
 enum Io {
     Recovery(recover::Asked),
     Get(read::Get, Loc),
-    Load(Vec<Loc>),
+    Load(Vec<load::Wanted>),
     Write,
     Piece,
     Chunk,

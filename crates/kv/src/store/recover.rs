@@ -59,7 +59,8 @@ pub(super) struct Recovery {
     from: Pos,
     complete: Vec<Block>,
     last_generation: u64,
-    entries: u64,
+    /// What the checkpoint's parts read so far have.
+    entries: Vec<(Key, Loc)>,
     /// Newest tombstones of keys that are not in the index.
     tombs: BTreeMap<Key, (u32, u32)>,
     replayed: u64,
@@ -89,7 +90,7 @@ impl Store {
             from: Pos::default(),
             complete: Vec::new(),
             last_generation: 0,
-            entries: 0,
+            entries: Vec::new(),
             tombs: BTreeMap::new(),
             replayed: 0,
             error: None,
@@ -181,7 +182,6 @@ impl Store {
                 Item::End | Item::Torn if replay => r.scanner = None,
                 Item::End | Item::Torn => {
                     if !r.next_part(self.page, self.size) {
-                        self.index.clear();
                         r.next_checkpoint(self.page, self.size);
                     }
                 }
@@ -226,14 +226,15 @@ impl Store {
         match record.kind {
             Kind::Entries => {
                 let entries = decode_entries(&record.value).ok_or_else(|| corrupt(Rule::Entry))?;
-                r.entries += entries.len() as u64;
                 let all = entries.into_iter();
-                self.index.extend(all.map(|(k, (block, offset, len))| (k.into(), Loc { block, offset, len })));
+                r.entries.extend(all.map(|(k, (block, offset, len))| (k.into(), Loc { block, offset, len })));
             }
             Kind::End => {
-                if record.value[..] != r.entries.to_le_bytes() || *at + 1 < parts.len() {
+                if record.value[..] != (r.entries.len() as u64).to_le_bytes() || *at + 1 < parts.len() {
                     return Err(corrupt(Rule::Entry));
                 }
+                // They are in order, and a map of what is in order is built without a search for each place.
+                self.index = std::mem::take(&mut r.entries).into_iter().collect();
                 r.from = parts[0].from;
                 r.complete = parts.iter().map(|p| p.block).collect();
                 r.begin_replay();
@@ -318,7 +319,7 @@ impl Recovery {
         if let Stage::Checkpoint { parts, .. } = &self.stage {
             self.stale.extend(parts.iter().map(|p| p.block));
         }
-        self.entries = 0;
+        self.entries.clear();
         let Some((generation, mut parts)) = self.checkpoints.pop_last() else { return self.begin_replay() };
         parts.sort_by_key(|p| p.part);
         if (0..).zip(&parts).any(|(i, p)| p.part != i || p.from != parts[0].from) {
