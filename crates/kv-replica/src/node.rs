@@ -382,6 +382,22 @@ mod tests {
     }
 
     #[test]
+    fn what_it_owes_is_the_same_whatever_the_order_of_its_records() {
+        let (p, key, at) = (Partition(3), Bytes::from_static(b"k"), Timestamp { epoch: Epoch(1), counter: 1 });
+        let by = PutId { client: NodeId(9), incarnation: Incarnation(1), sequence: 1 };
+        let version =
+            Version { at, origin: Origin { at, ms: 0 }, by, value: Some(vec![7; 1_000].into()), expires: None };
+        let mut saved = [Record::Key(p, key.clone(), version), Record::Mark(p, key, at)].map(|r| r.write());
+        let owed = |saved: &[(Bytes, Bytes)]| {
+            let run = (Incarnation(1), DriveId(1));
+            KvNode::new(NodeId(2), NodeId(0), Config::default(), run, saved).expect("sound records").space.owed
+        };
+        let in_order = owed(&saved);
+        saved.reverse();
+        assert!(in_order > 1_000 && owed(&saved) == in_order, "{in_order}, {}", owed(&saved));
+    }
+
+    #[test]
     fn packets_of_partitions_that_do_not_exist_cost_nothing() {
         let mut node = begun(&[], 0);
         let mut hear = |number: u32, body: Body| {
