@@ -1,8 +1,10 @@
-//! Records of the key-value store's nodes and of its membership service.
+//! Records of the key-value store's nodes, of its membership service, and of the metadata service's keyspaces.
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId};
+use rackweave_core::admin::Isolation;
+use rackweave_core::keyspace::KeyspaceId;
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VssdId};
 use rackweave_kv_replica::clients::{ClientState, Ending, Finished};
 use rackweave_kv_replica::member_record::{self, MemberRecord};
 use rackweave_kv_replica::record::{self, Record};
@@ -10,6 +12,7 @@ use rackweave_kv_replica::types::{
     Change, Commit, Condition, Epochs, Expires, Item, Member, Origin, Partition, Put, PutId, Role, Standing, Timestamp,
     Undecided, Verdict, Version, View,
 };
+use rackweave_meta::keyspace_records::{self, KeyspaceRecord, LogRecord, TableRecord};
 
 use crate::corrupt::{corrupt, rest};
 use crate::cost::within;
@@ -19,7 +22,7 @@ pub(super) fn record(input: &[u8]) {
 }
 
 fn choose(u: &mut Unstructured<'_>) -> Result<()> {
-    let (key, value) = match u.int_in_range(0..=2u8)? {
+    let (key, value) = match u.int_in_range(0..=3u8)? {
         0 => {
             let mut key = vec![*u.choose(b"nlkcmrsv?")?];
             key.extend_from_slice(&u.arbitrary::<[u8; 24]>()?[..u.int_in_range(0..=24usize)?]);
@@ -29,6 +32,12 @@ fn choose(u: &mut Unstructured<'_>) -> Result<()> {
             let r = some_record(u)?;
             let (key, value) = r.write();
             assert_eq!(record::read(&key, &value), Ok(r));
+            (key, value)
+        }
+        2 => {
+            let r = some_keyspace_record(u)?;
+            let (key, value) = keyspace_written(&r);
+            assert_eq!(keyspace_records::read(&key, &value), Some(r));
             (key, value)
         }
         _ => {
@@ -60,7 +69,44 @@ fn any(key: &Bytes, value: &Bytes) -> Result<()> {
         let (key, value) = r.write();
         assert_eq!(member_record::read(&key, &value), Ok(r));
     }
+    if let Some(r) = within(bound, || keyspace_records::read(key, value)) {
+        let (key, value) = keyspace_written(&r);
+        assert_eq!(keyspace_records::read(&key, &value), Some(r));
+    }
     Ok(())
+}
+
+fn keyspace_written(r: &keyspace_records::Record) -> (Bytes, Bytes) {
+    match r {
+        keyspace_records::Record::Table(t) => (keyspace_records::table_key(), keyspace_records::encode_table(t)),
+        keyspace_records::Record::Keyspace(k) => {
+            (keyspace_records::keyspace_key(k.id), keyspace_records::encode_keyspace(k))
+        }
+        keyspace_records::Record::Member(id, rest) => {
+            ([&keyspace_records::member_prefix(*id)[..], rest].concat().into(), Bytes::new())
+        }
+    }
+}
+
+fn some_keyspace_record(u: &mut Unstructured<'_>) -> Result<keyspace_records::Record> {
+    if u.arbitrary()? {
+        let last_epochs = u.arbitrary::<[(u32, u32); 3]>()?.map(|(number, epoch)| (number, Epoch(epoch))).into();
+        let table = TableRecord { next_serial: u.arbitrary()?, last_epochs };
+        return Ok(keyspace_records::Record::Table(table));
+    }
+    let levels = [Isolation::Channel, Isolation::Die, Isolation::Software, Isolation::None];
+    let log = |(node, vssd, drive)| (NodeId(node), LogRecord { vssd: VssdId(vssd), drive: DriveId(drive) });
+    Ok(keyspace_records::Record::Keyspace(KeyspaceRecord {
+        id: KeyspaceId(u.arbitrary()?),
+        name: u.choose(&["orders", "a", "-"])?.to_string().into(),
+        replicas: u.arbitrary()?,
+        min_copies: u.arbitrary()?,
+        isolation: *u.choose(&levels)?,
+        units: u.arbitrary()?,
+        epochs_before: Epoch(u.arbitrary()?),
+        creator: (Incarnation(u.arbitrary()?), u.arbitrary()?),
+        logs: u.arbitrary::<[(u32, u32, u64); 3]>()?.map(log).into(),
+    }))
 }
 
 fn bytes(u: &mut Unstructured<'_>) -> Result<Bytes> {
