@@ -22,8 +22,8 @@ pub const SERVERS_MAX: u32 = 64;
 /// Longest name of a volume, snapshot or keyspace, in bytes.
 pub const NAME_MAX: usize = 64;
 
-/// Whether all characters of a name are permitted, and their number. Names in use may be no more than this: earlier versions took `.`,
-/// `..` and `--`. What a new one begins with, each kind restricts further.
+/// Whether a name has 1 to [`NAME_MAX`] letters, digits, `.`, `_` and `-`. New names must also begin with a letter (a volume's: or a
+/// digit); earlier versions permitted `.`, `..` and `--`.
 pub fn is_name(name: &str) -> bool {
     let permitted = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'_' | b'-');
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(permitted)

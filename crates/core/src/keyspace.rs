@@ -15,7 +15,7 @@ pub struct KeyspaceId(pub u32);
 /// Name of the rack's first.
 pub const FIRST_NAME: &str = "default";
 
-/// Whether a keyspace may be named so: a name begins with a letter, so that it is told from a number.
+/// Whether this is a permitted name of a keyspace. It begins with a letter, since SELECT takes numbers too.
 pub fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic()) && crate::admin::is_name(name)
 }
