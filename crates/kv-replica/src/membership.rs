@@ -150,7 +150,7 @@ impl Membership {
         self.parts.values().filter_map(|part| part.view.as_ref())
     }
     /// Those that a restart of the service does not change.
-    pub fn durable_views(&self) -> impl Iterator<Item = &View> {
+    pub fn durable_views(&self) -> impl Iterator<Item = &View> + Clone {
         self.parts.values().filter(|part| part.writing == 0).filter_map(|part| part.view.as_ref())
     }
     pub fn replicas(&self) -> usize {

@@ -3,68 +3,103 @@
 //! A share of a partition's gets has a row like a vSSD's. Its server is one of the members that answer any get, its peers are that
 //! member's vSSD and up to two further ones; the switch chooses among them as it does for blocks. A row says nothing about a
 //! state of its own. Nothing rests on it (rule 28): members answer by their own views.
+//!
+//! A switch that has taken a row keeps it until it restarts, and then has lost all of them. An idle keyspace therefore sends a
+//! *probe*, the announcement of one row that the switch has, numbered as an earlier one: a switch that has the row ignores it,
+//! and one that has restarted takes it and answers.
 
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::{Body, Class, Header, Op, PEERS_MAX, Packet, Table, VssdRow};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
 use rackweave_kv_replica::msg::{Body as KeyMessage, Packet as KeyPacket};
-use rackweave_kv_replica::types::View;
+use rackweave_kv_replica::types::{Partition, View};
 
 /// A row without an answer is announced again after this time: a rack has a few hundred.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(100);
-/// A switch that has restarted knows all rows after this time.
-const ANNOUNCE_EVERY: Span = Span::from_millis(500);
+/// A switch that has restarted is known after this time. As often, a row that it had no room for is announced again, and one
+/// partition with its multicast group, which has no answer.
+const PROBE_EVERY: Span = Span::from_millis(500);
+
+/// Numbers of announcements: of two with one epoch, the switch ignores the lower if it has taken the higher.
+const PROBE: u64 = 0;
+const ANNOUNCEMENT: u64 = 1;
 
 struct Announced {
     epoch: Epoch,
-    again_at: Time,
+    /// None: the switch has it.
+    again_at: Option<Time>,
 }
 
 /// Announcements of rows to the switch.
 #[derive(Default)]
-pub(crate) struct KeyRows(BTreeMap<VssdId, Announced>);
+pub(crate) struct KeyRows {
+    rows: BTreeMap<VssdId, Announced>,
+    probe_at: Time,
+    /// The partition that was announced again last.
+    repeated: Partition,
+}
 
 impl KeyRows {
-    /// Announces the rows of this durable view that are due; `log`: a server's log vSSD.
-    pub(crate) fn announce(
+    /// Announces the rows of these durable views that are due; `log`: a server's log vSSD.
+    pub(crate) fn announce<'a>(
         &mut self,
         now: Time,
         me: Incarnation,
-        (view, shares): (&View, usize),
+        (views, shares): (impl Iterator<Item = &'a View> + Clone, usize),
         log: &impl Fn(NodeId) -> VssdId,
         fx: &mut Effects,
     ) {
-        for share in 0..shares {
-            let vssd = view.partition.row(share as u32);
-            let row = self.0.entry(vssd).or_insert(Announced { epoch: Epoch(0), again_at: now });
-            if row.epoch == view.epoch && row.again_at > now {
-                continue;
-            }
-            *row = Announced { epoch: view.epoch, again_at: now + ROW_RETRY_INTERVAL };
-            let header = Header {
-                op: Op::CreateVssd,
-                vssd,
-                lat: 0,
-                class: Class::Gold,
-                original_vssd: vssd,
-                set: SetId(view.partition.0),
-                epoch: view.epoch,
-                incarnation: me,
-                request: 0,
-            };
-            let body = Body::Table(Table::Create(Box::new(row_of(view, share, log))));
-            fx.send(Packet { src: Layout::META, dst: Layout::SWITCH, header, body });
-            if share == 0 {
-                fx.send(announced(me, view));
+        let mut probe = now >= self.probe_at;
+        if probe {
+            self.probe_at = now + PROBE_EVERY;
+            let all = || views.clone().map(|v| v.partition);
+            let next = all().filter(|p| *p > self.repeated).min().or_else(|| all().min());
+            self.repeated = next.unwrap_or_default();
+        }
+        let repeated = probe.then_some(self.repeated);
+        for view in views {
+            for share in 0..shares {
+                let vssd = view.partition.row(share as u32);
+                let row = self.rows.entry(vssd).or_insert(Announced { epoch: Epoch(0), again_at: Some(now) });
+                let known = row.epoch == view.epoch && row.again_at.is_none_or(|at| at > now);
+                let request = if !known || repeated == Some(view.partition) {
+                    *row = Announced { epoch: view.epoch, again_at: Some(now + ROW_RETRY_INTERVAL) };
+                    ANNOUNCEMENT
+                } else if probe && row.again_at.is_none() && !mutant!("meta.keys.switch-not-probed") {
+                    probe = false;
+                    PROBE
+                } else {
+                    continue;
+                };
+                let header = Header {
+                    op: Op::CreateVssd,
+                    vssd,
+                    lat: 0,
+                    class: Class::Gold,
+                    original_vssd: vssd,
+                    set: SetId(view.partition.0),
+                    epoch: view.epoch,
+                    incarnation: me,
+                    request,
+                };
+                let body = Body::Table(Table::Create(Box::new(row_of(view, share, log))));
+                fx.send(Packet { src: Layout::META, dst: Layout::SWITCH, header, body });
+                if share == 0 && request == ANNOUNCEMENT {
+                    fx.send(announced(me, view));
+                }
             }
         }
     }
     /// The switch has answered an announcement: that it took the row, or that its tables are full.
-    pub(crate) fn answered(&mut self, now: Time, me: Incarnation, header: &Header) {
+    pub(crate) fn answered(&mut self, now: Time, me: Incarnation, header: &Header, taken: bool) {
         let current = |row: &&mut Announced| row.epoch == header.epoch && header.incarnation == me;
-        if let Some(row) = self.0.get_mut(&header.vssd).filter(current) {
-            row.again_at = now + ANNOUNCE_EVERY;
+        let Some(row) = self.rows.get_mut(&header.vssd).filter(current) else { return };
+        if header.request == PROBE {
+            // It did not have the row that it had taken: it has none of them.
+            self.rows.values_mut().for_each(|row| row.again_at = Some(now));
+        } else {
+            row.again_at = (!taken).then_some(now + PROBE_EVERY);
         }
     }
 }
@@ -94,7 +129,7 @@ fn row_of(view: &View, share: usize, log: &impl Fn(NodeId) -> VssdId) -> VssdRow
 #[cfg(test)]
 mod tests {
     use rackweave_core::DriveId;
-    use rackweave_kv_replica::types::{Epochs, Member, Partition, Role};
+    use rackweave_kv_replica::types::{Epochs, Member, Role};
 
     use super::*;
     use crate::ids;
@@ -145,25 +180,84 @@ mod tests {
             (vec![], Layout::numbered_server(0))
         );
     }
+    /// Announcements to a switch that may or may not answer; of the rows, not of the groups.
+    struct Idle {
+        rows: KeyRows,
+        views: Vec<View>,
+    }
+
+    const ME: Incarnation = Incarnation(7);
+
+    impl Idle {
+        fn new(partitions: u32) -> Idle {
+            let v = view(&[(0, Role::Home, true), (1, Role::Home, true)]);
+            let views = (0..partitions).map(|p| View { partition: Partition(p), ..v.clone() }).collect();
+            Idle { rows: KeyRows::default(), views }
+        }
+        fn at(ms: u64) -> Time {
+            Time::ZERO + Span::from_millis(ms)
+        }
+        fn announced(&mut self, ms: u64) -> Vec<Header> {
+            let mut fx = Effects::new();
+            self.rows.announce(Idle::at(ms), ME, (self.views.iter(), 2), &log, &mut fx);
+            let rows = fx.packets.into_iter().map(|p| p.header);
+            rows.filter(|h| h.op == Op::CreateVssd).collect()
+        }
+        fn answered(&mut self, ms: u64, rows: &[Header], taken: bool) {
+            rows.iter().for_each(|h| self.rows.answered(Idle::at(ms), ME, h, taken));
+        }
+    }
+
     #[test]
-    fn rows_are_repeated_until_they_are_answered_then_seldom() {
-        let v = view(&[(0, Role::Home, true), (1, Role::Home, true)]);
-        let (mut rows, mut fx, me) = (KeyRows::default(), Effects::new(), Incarnation(7));
-        let mut announced = |rows: &mut KeyRows, ms: u64, v: &View| {
-            rows.announce(Time::ZERO + Span::from_millis(ms), me, (v, 2), &log, &mut fx);
-            let rows = std::mem::take(&mut fx.packets).into_iter();
-            rows.filter(|p| p.header.op == Op::CreateVssd).collect::<Vec<_>>()
-        };
-        let first = announced(&mut rows, 0, &v);
+    fn rows_are_announced_until_they_are_answered() {
+        let mut one = Idle::new(1);
+        let first = one.announced(0);
         assert_eq!(first.len(), 2);
-        assert_eq!(announced(&mut rows, 99, &v).len(), 0);
-        assert_eq!(announced(&mut rows, 100, &v).len(), 2);
-        rows.answered(Time::ZERO + Span::from_millis(101), me, &first[0].header);
-        assert_eq!(announced(&mut rows, 250, &v).len(), 1, "one has no answer");
-        assert_eq!(announced(&mut rows, 601, &v).len(), 2);
-        let next = View { epoch: Epoch(6), ..v };
-        assert_eq!(announced(&mut rows, 602, &next).len(), 2, "a new view at once");
-        rows.answered(Time::ZERO + Span::from_millis(603), me, &first[0].header);
-        assert_eq!(announced(&mut rows, 702, &next).len(), 2, "that was an answer about the old view");
+        assert_eq!(one.announced(99).len(), 0);
+        assert_eq!(one.announced(100).len(), 2);
+        one.answered(101, &first[..1], true);
+        assert_eq!(one.announced(250).len(), 1, "one has no answer");
+        one.views[0].epoch = Epoch(6);
+        assert_eq!(one.announced(300).len(), 2, "a new view at once");
+        one.answered(301, &first, true);
+        assert_eq!(one.announced(400).len(), 2, "that was an answer about the old view");
+    }
+    #[test]
+    fn a_switch_that_has_all_rows_gets_a_probe_and_one_partition_again() {
+        let mut idle = Idle::new(8);
+        let all = idle.announced(0);
+        assert_eq!(all.len(), 16);
+        idle.answered(1, &all, true);
+        let mut again = Vec::new();
+        for tick in 1..=8 {
+            assert!(idle.announced(500 * tick - 1).is_empty());
+            let due = idle.announced(500 * tick);
+            let (probes, rows): (Vec<_>, Vec<_>) = due.into_iter().partition(|h| h.request == PROBE);
+            assert_eq!((probes.len(), rows.len()), (1, 2));
+            idle.answered(500 * tick + 1, &rows, true);
+            again.push(rows[0].set);
+        }
+        again.sort();
+        assert_eq!(again, (0..8).map(SetId).collect::<Vec<_>>(), "each partition once in eight times");
+    }
+    #[test]
+    fn a_switch_that_answers_a_probe_is_told_everything() {
+        let mut idle = Idle::new(8);
+        let all = idle.announced(0);
+        idle.answered(1, &all, true);
+        let due = idle.announced(500);
+        let probe: Vec<_> = due.iter().filter(|h| h.request == PROBE).copied().collect();
+        idle.answered(501, &due, true);
+        assert_eq!(probe.len(), 1);
+        assert_eq!(idle.announced(502).len(), 14, "all but the partition that it has taken again");
+    }
+    #[test]
+    fn rows_that_the_switch_has_no_room_for_are_announced_twice_a_second() {
+        let mut full = Idle::new(8);
+        let all = full.announced(0);
+        full.answered(1, &all, false);
+        assert_eq!(full.announced(400).len(), 0);
+        let again = full.announced(501);
+        assert_eq!((again.len(), again.iter().all(|h| h.request == ANNOUNCEMENT)), (16, true));
     }
 }

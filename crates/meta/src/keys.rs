@@ -62,12 +62,11 @@ impl Keys {
     /// Announces the rows that are due; `log`: a server's log vSSD.
     pub(crate) fn announce(&mut self, now: Time, me: Incarnation, log: impl Fn(NodeId) -> VssdId, fx: &mut Effects) {
         let Keys { membership, rows: Some(rows), .. } = self else { return };
-        let shares = membership.replicas();
-        membership.durable_views().for_each(|view| rows.announce(now, me, (view, shares), &log, fx));
+        rows.announce(now, me, (membership.durable_views(), membership.replicas()), &log, fx);
     }
-    pub(crate) fn row_answered(&mut self, now: Time, me: Incarnation, header: &msg::Header) {
+    pub(crate) fn row_answered(&mut self, now: Time, me: Incarnation, header: &msg::Header, taken: bool) {
         if let Some(rows) = &mut self.rows {
-            rows.answered(now, me, header);
+            rows.answered(now, me, header, taken);
         }
     }
     pub(crate) fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
@@ -121,12 +120,12 @@ impl Meta {
         }
         self.keyspaces_timer(now, fx);
     }
-    pub(crate) fn key_row_answered(&mut self, now: Time, header: &msg::Header) {
+    pub(crate) fn key_row_answered(&mut self, now: Time, header: &msg::Header, taken: bool) {
         if !Partition(header.set.0).keyspace().is_first() {
-            return self.keyspace_row_answered(now, header);
+            return self.keyspace_row_answered(now, header, taken);
         }
         if let Some(keys) = &mut self.keys {
-            keys.row_answered(now, self.me, header);
+            keys.row_answered(now, self.me, header, taken);
         }
     }
     /// The membership services of all keyspaces.

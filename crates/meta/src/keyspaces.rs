@@ -508,11 +508,11 @@ impl Meta {
     pub fn keyspace_memberships(&self) -> impl Iterator<Item = (KeyspaceId, &Membership)> {
         self.keyspaces.all.iter().map(|(id, k)| (*id, k.keys.membership()))
     }
-    pub(crate) fn keyspace_row_answered(&mut self, now: Time, header: &msg::Header) {
+    pub(crate) fn keyspace_row_answered(&mut self, now: Time, header: &msg::Header, taken: bool) {
         let id = Partition(header.set.0).keyspace();
         let me = self.me;
         if let Some(k) = self.keyspaces.all.get_mut(&id) {
-            k.keys.row_answered(now, me, header);
+            k.keys.row_answered(now, me, header, taken);
         }
     }
 }

@@ -117,19 +117,35 @@ fn what_cannot_change_is_refused_with_its_numbers() {
     assert!(places(&r).iter().all(|p| !p.4), "nothing has begun");
 }
 
-#[test]
-fn a_volume_that_gets_fewer_units_does_not_grow_beyond_them() {
-    let mut r = rack_of(4, Vec::new());
-    let v = made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));
-    r.run(LEASE);
-    for m in r.meta.view(v.sets[0]).expect("a view").members.clone() {
-        let (capacity, from, until) = (2 * UNIT / 4096, VolumeId(0), VolumeId(u32::MAX));
+/// What the copies have, as their servers report it; a copy that is being filled has not reported yet.
+fn report(r: &mut Rack, set: SetId, bytes: u64) {
+    for m in r.meta.view(set).expect("a view").members.clone() {
+        let (capacity, from, until) = (bytes / 4096, VolumeId(0), VolumeId(u32::MAX));
         let room = VssdRoom { vssd: m.vssd, capacity, used: 0, from, until, volumes: Box::new([]) };
         r.control(m.server, m.incarnation, 0, Control::Room(Box::new(room)));
     }
-    made(&mut r, 2, channels("a", 1));
-    let grow = |size| admin::Op::VolumeGrow { name: "a".into(), size };
-    let e = r.admin(3, grow(2 * UNIT));
-    let (unit, count, size, holds) = (OwnUnit::Channel, 1, 2 * UNIT, UNIT);
-    assert_eq!(e, Err(admin::Error::Volume(VolumeError::OwnSize { unit, count, size, holds })));
+}
+
+#[test]
+fn a_volume_that_gets_fewer_units_does_not_grow_beyond_them() {
+    // With two moves at a time the third volume's first copy waits: all members of its view still have two units.
+    for others in [0, 2] {
+        let mut r = rack_of(8, Vec::new());
+        let v = made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 2, None));
+        let names = ["b", "c"];
+        for (i, name) in names.iter().enumerate() {
+            made(&mut r, 2 + i as u64, own(name, UNIT, OwnUnit::Channel, 1, Some(2)));
+        }
+        r.run(LEASE);
+        report(&mut r, v.sets[0], 2 * UNIT);
+        for (i, name) in names.iter().take(others).enumerate() {
+            made(&mut r, 4 + i as u64, channels(name, 2));
+        }
+        let v = made(&mut r, 6, channels("a", 1));
+        assert_eq!(r.meta.view(v.sets[0]).expect("a view").members.len(), if others == 0 { 4 } else { 3 });
+        let grow = |size| admin::Op::VolumeGrow { name: "a".into(), size };
+        let (unit, count, size, holds) = (OwnUnit::Channel, 1, 2 * UNIT, UNIT);
+        let e = r.admin(7, grow(size));
+        assert_eq!(e, Err(admin::Error::Volume(VolumeError::OwnSize { unit, count, size, holds })), "{others} others");
+    }
 }
