@@ -338,10 +338,11 @@ impl Meta {
         };
         v.own =
             Some(OwnUnits { unit, count: v.sets.len() as u32 * u32::from(units), replicas: Some(u32::from(replicas)) });
-        let places = || own.iter().flat_map(|s| s.places.iter().filter(|p| !p.leaving).map(move |p| (s, p)));
+        let places = || own.iter().flat_map(|s| s.places.iter().map(move |p| (s, p)));
         let has = |(s, p): &(&&Set, &Place)| {
             p.units == units && s.view.members.iter().any(|m| m.vssd == p.vssd && m.role == Role::Member)
         };
+        // A vSSD that has left keeps its units until they are erased.
         if places().any(|(_, p)| p.units != units) {
             let of = own.len() as u32 * u32::from(replicas);
             v.own_change = Some(OwnChange { copies: places().filter(has).count() as u32, of });

@@ -1,7 +1,7 @@
 //! Statistics in `status` and the metrics. Each is declared once: its source, its JSON field and its metrics.
 
 use rackweave_config::Size;
-use rackweave_core::admin::{MemberStatus, OwnUnits, ServerStatus, SetStatus, SnapshotInfo, WearStatus};
+use rackweave_core::admin::{MemberStatus, OwnChange, OwnUnits, ServerStatus, SetStatus, SnapshotInfo, WearStatus};
 use rackweave_core::msg::cloud::Shape;
 use rackweave_core::msg::{Class, Role};
 use rackweave_core::volume::VolumeInfo;
@@ -236,7 +236,10 @@ exported! {
         own: Option<String> = |v| v.0.own.map(|own| units(&own));
         /// Its own vSSDs get another number of units, as `1 of 3 copies have them`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        own_change: Option<Box<str>> = |v| v.0.own_change.map(|c| format!("{} of {} copies have them", c.copies, c.of).into());
+        own_change: Option<Box<str>> = |v| v.0.own_change.map(|c| match c {
+            OwnChange { copies, of } if copies < of => format!("{copies} of {of} copies have them").into(),
+            _ => "all copies have them; the old ones are being erased".into(),
+        });
         /// Of a cloud disk, as `segments of 64G, 2 log copies`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cloud: Option<String> = |v| v.0.cloud.map(|c| shape(&c));

@@ -74,7 +74,7 @@ fn places(r: &Rack) -> BTreeMap<SetId, BTreeSet<(NodeId, u8)>> {
 }
 
 /// Every server confirms the plan that it has.
-fn carry_out(r: &mut Rack) {
+pub fn carry_out(r: &mut Rack) {
     for i in 0..r.servers.len() {
         let (node, incarnation, plan) = (r.servers[i].node, r.servers[i].incarnation, r.servers[i].plan.0);
         r.control(node, incarnation, 0, Control::VssdsDone { plan, lost: 0 });

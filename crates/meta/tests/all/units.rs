@@ -1,14 +1,14 @@
 //! Own volumes of several units: rows of slots, and other numbers of units.
 
 use rackweave_core::admin::{self, OwnChange, OwnUnit, UnitsError, VolumeError};
-use rackweave_core::msg::Control;
-use rackweave_core::msg::control::VssdRoom;
+use rackweave_core::msg::{Control, Role};
+use rackweave_core::msg::control::{VssdReport, VssdRoom};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{Layout, SetId, VolumeId};
 use rackweave_meta::{FIRST_OWN, Place};
 
 use super::harness::{LEASE, Rack};
-use super::own::{UNIT, made, own, rack_of};
+use super::own::{UNIT, carry_out, made, own, rack_of};
 
 fn change(name: &str, unit: OwnUnit, count: u32) -> admin::Op {
     admin::Op::VolumeUnits { name: name.into(), unit, count }
@@ -83,6 +83,36 @@ fn a_change_of_units_moves_one_copy_after_the_other_and_survives_a_restart() {
         UnitsError::Changing { name: "a".into() },
         "a copy is being filled"
     );
+}
+
+#[test]
+fn a_change_of_units_is_shown_until_the_old_vssds_are_erased() {
+    let mut r = rack_of(4, Vec::new());
+    let set = made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 1, None)).sets[0];
+    r.run(LEASE);
+    let mut shown = vec![made(&mut r, 2, channels("a", 2)).own_change];
+    for round in 0..6 {
+        let view = r.meta.view(set).expect("a view").clone();
+        for m in view.members.iter().filter(|m| m.role == Role::Shadow) {
+            let report = VssdReport {
+                vssd: m.vssd,
+                set,
+                epoch: view.epoch,
+                complete: true,
+                failed: false,
+                read_only: false,
+                no_room: false,
+            };
+            r.control(m.server, m.incarnation, 0, Control::Heartbeat { sequence: r.now.0, vssds: vec![report] });
+        }
+        r.run(LEASE);
+        shown.push(info(&mut r, 10 + round, "a").own_change);
+    }
+    shown.dedup();
+    let of = |copies| Some(OwnChange { copies, of: 3 });
+    assert_eq!(shown, [of(0), of(1), of(2), of(3)], "no server has given its vSSD back");
+    carry_out(&mut r);
+    assert_eq!(info(&mut r, 20, "a").own_change, None);
 }
 
 #[test]
