@@ -14,7 +14,6 @@ use crate::replica::{Answered, Ctx, Forced, Replica};
 use crate::room::{LogRoom, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
-use crate::versions::Versions;
 
 /// Longest time between the last version and a start that is no reason for a word, in milliseconds.
 const AHEAD_MAX_MS: u64 = 3_600_000;
@@ -70,7 +69,7 @@ impl KvNode {
         meta: NodeId,
         config: Config,
         (incarnation, drive): (Incarnation, DriveId),
-        saved: &[(Bytes, Bytes)],
+        saved: Vec<(Bytes, Bytes)>,
     ) -> Result<KvNode, RecordError> {
         let mut node = KvNode {
             me,
@@ -94,19 +93,21 @@ impl KvNode {
             clock_ahead: None,
         };
         // What undecided puts owe depends on the versions, which are therefore taken first, whatever the order of the records.
-        let (mut versions, mut others) = (BTreeMap::<Partition, Vec<_>>::new(), Vec::new());
+        // In ascending order of their keys those of a partition follow each other.
+        let (mut versions, mut others) = ((Partition::default(), Vec::new()), Vec::new());
         for (key, value) in saved {
-            match record::read(key, value)? {
+            match record::read(&key, &value)? {
                 Record::Key(p, key, version) => {
                     node.last_ms = node.last_ms.max(Some(version.origin.ms));
-                    versions.entry(p).or_default().push((key, version));
+                    if p != versions.0 {
+                        node.take_versions(std::mem::replace(&mut versions, (p, Vec::new())));
+                    }
+                    versions.1.push((key, version));
                 }
                 other => others.push(other),
             }
         }
-        for (p, all) in versions {
-            node.replica(p).keys = Versions::of(all);
-        }
+        node.take_versions(versions);
         for record in others {
             match record {
                 Record::Key(..) => {}
@@ -118,6 +119,12 @@ impl KvNode {
         }
         node.space.owed = node.replicas.values().map(Replica::owed).sum();
         Ok(node)
+    }
+
+    fn take_versions(&mut self, (p, all): (Partition, Vec<(Bytes, Version)>)) {
+        if !all.is_empty() {
+            self.replica(p).keys.extend(all);
+        }
     }
 
     /// Sets the wall clock, in milliseconds since 1970, at the node's time zero: expiry counts by it. Initially 0.
@@ -375,7 +382,7 @@ mod tests {
             })
             .collect();
         let run = (Incarnation(1), DriveId(1));
-        let mut node = KvNode::new(NodeId(2), NodeId(0), Config::default(), run, &saved).expect("sound records");
+        let mut node = KvNode::new(NodeId(2), NodeId(0), Config::default(), run, saved).expect("sound records");
         node.set_unix_ms_at_zero(hour * HOUR);
         node.handle(Time::ZERO, Event::Timer, &mut Effects::new());
         node
@@ -387,14 +394,19 @@ mod tests {
         let by = PutId { client: NodeId(9), incarnation: Incarnation(1), sequence: 1 };
         let version =
             Version { at, origin: Origin { at, ms: 0 }, by, value: Some(vec![7; 1_000].into()), expires: None };
-        let mut saved = [Record::Key(p, key.clone(), version), Record::Mark(p, key, at)].map(|r| r.write());
-        let owed = |saved: &[(Bytes, Bytes)]| {
+        let of = |p, key: &'static str| Record::Key(p, Bytes::from(key), version.clone());
+        let (own, other) = (of(p, "k"), of(Partition(4), "k"));
+        let mut saved = [own, other, of(p, "l"), Record::Mark(p, key, at)].map(|r| r.write());
+        let begun = |saved: &[(Bytes, Bytes)]| {
             let run = (Incarnation(1), DriveId(1));
-            KvNode::new(NodeId(2), NodeId(0), Config::default(), run, saved).expect("sound records").space.owed
+            let node =
+                KvNode::new(NodeId(2), NodeId(0), Config::default(), run, saved.to_vec()).expect("sound records");
+            (node.space.owed, node.counts(), node.versions(p).count())
         };
-        let in_order = owed(&saved);
+        let (owed, counts, in_p) = begun(&saved);
+        assert!(owed > 1_000 && counts == (0, 3) && in_p == 2, "{owed}, {counts:?}, {in_p}");
         saved.reverse();
-        assert!(in_order > 1_000 && owed(&saved) == in_order, "{in_order}, {}", owed(&saved));
+        assert_eq!(begun(&saved), (owed, counts, in_p));
     }
 
     #[test]

@@ -31,12 +31,15 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// These alone, each of another key. In ascending order of their keys they take the least time.
-    pub fn of(all: Vec<(Bytes, Version)>) -> Versions {
-        let tombstones = all.iter().filter(|(_, v)| v.value.is_none()).map(|(key, v)| (v.at, key.clone())).collect();
-        let mut versions = Versions { all: all.into_iter().collect(), live: Live::default(), tombstones };
-        versions.live = versions.recount();
-        versions
+    /// Adds these. The first, in ascending order of their keys, take the least time.
+    pub fn extend(&mut self, all: Vec<(Bytes, Version)>) {
+        if !self.all.is_empty() {
+            return all.into_iter().for_each(|(key, version)| self.insert(key, version));
+        }
+        let tombstones = all.iter().filter(|(_, v)| v.value.is_none()).map(|(key, v)| (v.at, key.clone()));
+        self.tombstones = tombstones.collect();
+        self.all = all.into_iter().collect();
+        self.live = self.recount();
     }
     pub fn insert(&mut self, key: Bytes, version: Version) {
         let new = Live::of(&version);

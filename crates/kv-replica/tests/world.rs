@@ -163,7 +163,7 @@ impl World {
     pub fn start_server(&mut self, s: NodeId) {
         if self.engine.node(s).is_none() {
             let (saved, run) = (self.engine.saved(s), (self.hosts.next_run(s), self.hosts.drive(s)));
-            let mut node = KvNode::new(s, META, self.config.clone(), run, &saved).expect("its own records");
+            let mut node = KvNode::new(s, META, self.config.clone(), run, saved).expect("its own records");
             node.set_unix_ms_at_zero(self.walls[&s]);
             self.start(s, Party::Node(node));
         }

@@ -38,6 +38,10 @@ impl<B: Backend> KvDrive<B> {
     pub fn store(&self) -> &Store {
         &self.store
     }
+    #[cfg(test)]
+    pub(crate) fn store_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
     /// Drops the store, whose forced changes are durable, and returns the drive, which must be closed.
     pub fn into_drive(mut self) -> BlockingDrive<B> {
         while self.step() {}
@@ -91,23 +95,15 @@ impl<B: Backend> KvDrive<B> {
         })
         .unwrap_or(Err(GetError::Read(self.unanswered())))
     }
-    /// All keys and values, in no order; before the first change.
+    /// All keys and values, in order of the keys; before the first change.
     pub fn load(&mut self) -> Result<Vec<(Bytes, Bytes)>, GetError> {
         let token = self.next_token();
         self.call(|s, fx| s.load(fx, token))?;
-        let mut all = Vec::new();
-        let ended = self.wait(|a| match a {
-            Answer::Loaded { token: t, result } if *t == token => match result {
-                Ok(records) if !records.is_empty() => {
-                    all.extend_from_slice(records);
-                    None
-                }
-                Ok(_) => Some(Ok(())),
-                Err(e) => Some(Err(*e)),
-            },
+        self.wait(|a| match a {
+            Answer::Loaded { token: t, result } if *t == token => Some(result.clone()),
             _ => None,
-        });
-        ended.unwrap_or(Err(GetError::Read(self.unanswered()))).map(|()| all)
+        })
+        .unwrap_or(Err(GetError::Read(self.unanswered())))
     }
     /// Why an answer is missing, though no command is pending.
     fn unanswered(&self) -> BlockError {

@@ -167,9 +167,9 @@ impl Logged for CloudServer {
         me: NodeId,
         config: &ServerConfig,
         run: (Incarnation, DriveId),
-        saved: &[(Bytes, Bytes)],
+        saved: Vec<(Bytes, Bytes)>,
     ) -> Result<CloudServer, RecordError> {
-        let disks = rackweave_cloud::Server::new(me, Layout::META, config.protocol.clone(), run, saved)?;
+        let disks = rackweave_cloud::Server::new(me, Layout::META, config.protocol.clone(), run, &saved)?;
         let sets = SetClientConfig { node: me, nonce: run.0.0, ..config.sets.clone() };
         Ok(CloudServer {
             disks,

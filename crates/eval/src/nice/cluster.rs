@@ -162,7 +162,7 @@ impl Cluster {
     fn start_server(&mut self, s: NodeId, saved: Vec<(Bytes, Bytes)>) {
         self.runs += 1;
         let drive = DriveId(u64::from(s.0));
-        let node = KvNode::new(s, META, self.config.clone(), (Incarnation(self.runs), drive), &saved);
+        let node = KvNode::new(s, META, self.config.clone(), (Incarnation(self.runs), drive), saved.clone());
         let host = Host::new(s, self.setup.host, ours::Server::new(node.expect("its own records")));
         self.engine.boot(s, if self.setup.restarts { host.with_saved(saved) } else { host });
     }

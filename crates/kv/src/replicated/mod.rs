@@ -9,8 +9,6 @@
 
 mod records;
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::keys::{Partition, VALUE_MAX};
@@ -28,7 +26,7 @@ use rackweave_server::{ServerConfig, VssdConfig};
 
 use crate::store::{Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, Store, StoreConfig};
 use crate::trace;
-use records::{WriteError, Writes};
+use records::{Records, WriteError, Writes};
 
 /// Tokens of batches; that of the load at boot is below.
 const FIRST_BATCH: u64 = 1 << 32;
@@ -47,7 +45,7 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
     type Error: std::error::Error + Send + 'static;
     /// What the log has, as `status` names it.
     const CONTENTS: &'static str;
-    /// Begins in this run with the records that it forced.
+    /// Begins in this run with the records that it forced, in ascending order of their keys.
     ///
     /// # Errors
     /// The records are not its own.
@@ -55,7 +53,7 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
         me: NodeId,
         config: &Self::Config,
         run: (Incarnation, DriveId),
-        saved: &[(Bytes, Bytes)],
+        saved: Vec<(Bytes, Bytes)>,
     ) -> Result<Self, Self::Error>
     where
         Self: Sized;
@@ -87,7 +85,7 @@ impl Logged for KvNode {
         me: NodeId,
         config: &Config,
         run: (Incarnation, DriveId),
-        saved: &[(Bytes, Bytes)],
+        saved: Vec<(Bytes, Bytes)>,
     ) -> Result<KvNode, RecordError> {
         KvNode::new(me, Layout::META, config.clone(), run, saved)
     }
@@ -139,9 +137,9 @@ pub enum Refused<E> {
 /// How far the boot is.
 enum Phase<N> {
     /// The store is recovered, or its records are read.
-    Loading(Vec<(Bytes, Bytes)>),
+    Loading,
     /// The metadata service has not admitted the server.
-    Loaded(Vec<(Bytes, Bytes)>),
+    Loaded(Records),
     Runs(Box<N>),
 }
 
@@ -185,7 +183,7 @@ impl<N: Logged> LogService<N> {
             config,
             vssd: vssd.id,
             store: None,
-            phase: Phase::Loading(Vec::new()),
+            phase: Phase::Loading,
             refused: None,
             failed: false,
             writes: Writes::default(),
@@ -216,7 +214,7 @@ impl<N: Logged> LogService<N> {
     /// From now on the service does not serve, and its node, which cannot continue, says nothing more.
     fn refuse(&mut self, why: Refused<N::Error>) {
         self.refused.get_or_insert(why);
-        self.phase = Phase::Loading(Vec::new());
+        self.phase = Phase::Loading;
         self.wake_at = Time::MAX;
     }
 
@@ -255,28 +253,23 @@ impl<N: Logged> LogService<N> {
         }
         cx.changed = true;
     }
-    fn loaded(&mut self, cx: &mut Context<'_>, records: Vec<(Bytes, Bytes)>) {
-        let Phase::Loading(found) = &mut self.phase else { return };
-        if !records.is_empty() {
-            return found.extend(records);
-        }
-        // A map of all records at once takes less time than one insert for each.
-        let mut found: BTreeMap<Bytes, Bytes> = std::mem::take(found).into_iter().collect();
-        let Some(store) = &self.store else { return };
+    fn loaded(&mut self, cx: &mut Context<'_>, mut found: Records) {
+        let (Phase::Loading, Some(store)) = (&self.phase, &self.store) else { return };
         match self.writes.recover(store.batch_max(), &mut found) {
             Ok(false) => {}
             Ok(true) => cx.fx.trace(trace::KEYS_LONG_WRITE_COMPLETED, u64::from(self.vssd.0), 0),
             Err(e) => return self.refuse(e.into()),
         }
-        self.phase = Phase::Loaded(found.into_iter().collect());
+        self.phase = Phase::Loaded(found);
         cx.changed = true;
     }
     /// The node begins when its records are read and the server is admitted.
     fn begin(&mut self, cx: &mut Context<'_>) {
-        let Phase::Loaded(saved) = &self.phase else { return };
         if !cx.registered || self.failed {
             return;
         }
+        let Phase::Loaded(saved) = &mut self.phase else { return };
+        let saved = std::mem::take(saved);
         let drive: DriveId = cx.ssd.table().drive;
         let run = (cx.incarnation, drive);
         match N::begin(self.node, &self.config, run, saved) {

@@ -42,6 +42,8 @@ const RECORD_EXTRA: usize = 24;
 const BATCH_EXTRA: usize = 24;
 
 type Change = (Bytes, Option<Bytes>);
+/// In ascending order of their keys.
+pub(super) type Records = Vec<(Bytes, Bytes)>;
 
 /// A batch, and the write that it ends.
 #[derive(Debug)]
@@ -135,11 +137,10 @@ fn read_head(at: &Bytes, record: &Bytes) -> Option<(Long, u64, Bytes)> {
     Some((Long { number, parts }, bytes, record.slice(13..)))
 }
 
-/// Removes and returns the records of a kind.
-fn take_kind(found: &mut BTreeMap<Bytes, Bytes>, kind: u8) -> BTreeMap<Bytes, Bytes> {
-    let [from, end] = [kind, kind + 1].map(|k| Bytes::from(vec![k]));
-    let keys: Vec<Bytes> = found.range(from..end).map(|(k, _)| k.clone()).collect();
-    keys.into_iter().filter_map(|k| found.remove_entry(&k)).collect()
+/// Removes and returns the records of a kind. Maps of what is in order are built without a search for each place.
+fn take_kind(found: &mut Records, kind: u8) -> BTreeMap<Bytes, Bytes> {
+    let [from, end] = [kind, kind + 1].map(|k| found.partition_point(|(key, _)| key[..] < [k][..]));
+    found.drain(from..end).collect()
 }
 
 fn encode(changes: &[Change]) -> Bytes {
@@ -236,7 +237,8 @@ impl Writes {
         (parts, rest)
     }
     /// Puts values together that are in parts, and returns the removal of parts that no head names.
-    fn joined(&mut self, found: &mut BTreeMap<Bytes, Bytes>) -> Result<Vec<Change>, WriteError> {
+    fn joined(&mut self, found: &mut Records) -> Result<Vec<Change>, WriteError> {
+        let mut values = BTreeMap::new();
         let mut parts = take_kind(found, PART);
         let last = parts.keys().next_back().and_then(|k| k.get(1..9)).and_then(|n| n.try_into().ok());
         self.next_long = last.map_or(0, |n| u64::from_be_bytes(n) + 1);
@@ -252,9 +254,15 @@ impl Writes {
             if all.len() as u64 != wanted {
                 return Err(WriteError::PartBytes { key, found: all.len() as u64, wanted });
             }
-            if found.insert(key.clone(), all.freeze()).is_some() || self.long.insert(key.clone(), long).is_some() {
+            let other = found.binary_search_by(|(k, _)| k.cmp(&key)).is_ok();
+            if other || self.long.insert(key.clone(), long).is_some() {
                 return Err(WriteError::Two { key });
             }
+            values.insert(key, all.freeze());
+        }
+        if !values.is_empty() {
+            found.extend(values);
+            found.sort_by(|a, b| a.0.cmp(&b.0));
         }
         Ok(parts.into_keys().map(|k| (k, None)).collect())
     }
@@ -293,20 +301,22 @@ impl Writes {
     ///
     /// # Errors
     /// Its records are damaged.
-    pub fn recover(&mut self, batch_max: usize, found: &mut BTreeMap<Bytes, Bytes>) -> Result<bool, WriteError> {
-        let number = found.remove(WRITE);
+    pub fn recover(&mut self, batch_max: usize, found: &mut Records) -> Result<bool, WriteError> {
+        let number = found.binary_search_by(|(k, _)| k[..].cmp(WRITE)).ok().map(|i| found.remove(i).1);
         let pieces = take_kind(found, PIECE);
         let mut removal: Vec<Change> = pieces.keys().map(|k| (k.clone(), None)).collect();
         let interrupted = number.is_some();
         if let Some(record) = number {
             removal.insert(0, (Bytes::from_static(WRITE), None));
             let changes = decode(&whole(&record, &pieces)?)?;
+            let mut changed: BTreeMap<Bytes, Bytes> = std::mem::take(found).into_iter().collect();
             for (key, value) in &changes {
                 match value {
-                    Some(v) => _ = found.insert(key.clone(), v.clone()),
-                    None => _ = found.remove(key),
+                    Some(v) => _ = changed.insert(key.clone(), v.clone()),
+                    None => _ = changed.remove(key),
                 }
             }
+            *found = changed.into_iter().collect();
             grouped(batch_max, changes).into_iter().for_each(|group| self.push(group, None));
         }
         removal.extend(self.joined(found)?);
@@ -453,8 +463,10 @@ mod tests {
                 made(&mut kept, w.waiting.drain(..cut));
                 while rng.chance(0.3) || cut < batches && w.waiting.iter().any(|b| b.ends.is_some()) {
                     w = Writes::default();
-                    let mut found = kept.clone();
+                    let mut found: Records = kept.clone().into_iter().collect();
                     interrupted += u64::from(w.recover(BATCH_MAX, &mut found).expect("sound records"));
+                    assert!(found.is_sorted_by(|a, b| a.0 < b.0), "seed {seed}, write {tag}, cut {cut}");
+                    let found: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
                     assert!(found == model || found == after, "seed {seed}, write {tag}, cut {cut}: {found:?}");
                     assert!(cut < batches || found == after, "seed {seed}: a durable write");
                     (model, after) = (found.clone(), found);
@@ -483,6 +495,7 @@ mod tests {
         let recovered = |change: &dyn Fn(&mut BTreeMap<Bytes, Bytes>)| {
             let mut found = kept.clone();
             change(&mut found);
+            let mut found: Records = found.into_iter().collect();
             Writes::default().recover(BATCH_MAX, &mut found).map(|_| found)
         };
         assert_eq!(recovered(&|_| ()), Ok([(key.clone(), vec![7; 300].into())].into()));

@@ -18,6 +18,8 @@ pub(super) struct Wanted {
     loc: Loc,
     /// CRC-32C of its key in the index: to look up each key again would take longer than all else.
     key: u32,
+    /// The number of its key in the index's order.
+    rank: u32,
 }
 
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(super) struct Load {
     /// Records that are not asked for, the first in the log last.
     rest: Vec<Wanted>,
     under_way: usize,
+    /// Records that were read, at their ranks.
+    found: Vec<(Bytes, Bytes)>,
 }
 
 impl Load {
@@ -51,8 +55,8 @@ impl Load {
 }
 
 impl Store {
-    /// Reads all keys and values, in no order of the keys; before the first change. Answered by [`Answer::Loaded`], many
-    /// times. A compaction that is under way ends first, and none begins.
+    /// Reads all keys and values; before the first change. Answered by [`Answer::Loaded`]. A compaction that is under way ends
+    /// first, and none begins.
     ///
     /// # Errors
     /// The store is not open, was changed, or was loaded before.
@@ -64,7 +68,7 @@ impl Store {
         }
         self.load_begun = true;
         self.reads.under_way += 1;
-        self.load = Some(Load { token, begun: false, rest: Vec::new(), under_way: 0 });
+        self.load = Some(Load { token, begun: false, rest: Vec::new(), under_way: 0, found: Vec::new() });
         self.load_on(fx);
         Ok(())
     }
@@ -73,15 +77,17 @@ impl Store {
             && let Some(load) = self.load.as_mut().filter(|l| !l.begun)
         {
             load.begun = true;
-            load.rest = self.index.iter().map(|(k, &loc)| Wanted { loc, key: crc32c::crc32c(k) }).collect();
+            let index = (0..).zip(&self.index);
+            load.rest = index.map(|(rank, (k, &loc))| Wanted { loc, key: crc32c::crc32c(k), rank }).collect();
             load.rest.sort_unstable_by_key(|w| Reverse((w.loc.block, w.loc.offset)));
+            load.found = vec![(Bytes::new(), Bytes::new()); load.rest.len()];
         }
         while let Some(load) = self.load.as_mut().filter(|l| l.begun && l.under_way < READS_MAX) {
             let records = load.take();
             let (Some(&Wanted { loc: first, .. }), Some(&Wanted { loc: last, .. })) = (records.first(), records.last())
             else {
                 if load.under_way == 0 {
-                    self.load_ends(Ok(Vec::new()));
+                    self.load_ends(None);
                 }
                 return;
             };
@@ -106,43 +112,95 @@ impl Store {
                 }
                 Some(e) => {
                     self.refused(token);
-                    return self.load_ends(Err(e.into()));
+                    return self.load_ends(Some(e.into()));
                 }
             }
         }
     }
     pub(super) fn loaded(&mut self, records: &[Wanted], result: Result<Payload, BlockError>) {
-        let Some(load) = &mut self.load else { return };
-        load.under_way -= 1;
-        let token = load.token;
-        match result.map_err(GetError::from).and_then(|data| self.decoded(records, &data.to_bytes())) {
-            Ok(all) => self.answers.push(Answer::Loaded { token, result: Ok(all) }),
-            Err(e) => self.load_ends(Err(e)),
+        let Some(mut found) = self.load.as_mut().map(|l| std::mem::take(&mut l.found)) else { return };
+        let decoded =
+            result.map_err(GetError::from).and_then(|data| self.decoded(records, &data.to_bytes(), &mut found));
+        if let Some(load) = &mut self.load {
+            load.under_way -= 1;
+            load.found = found;
+        }
+        if let Err(e) = decoded {
+            self.load_ends(Some(e));
         }
     }
     /// Copies: a record must not hold the memory of the whole read.
-    fn decoded(&self, records: &[Wanted], data: &Bytes) -> Result<Vec<(Bytes, Bytes)>, GetError> {
+    fn decoded(&self, records: &[Wanted], data: &Bytes, found: &mut [(Bytes, Bytes)]) -> Result<(), GetError> {
+        if self.stats.record_bytes > 0 {
+            return Err(GetError::Changed);
+        }
         let from = records.first().map_or(0, |w| w.loc.offset - w.loc.offset % BLOCK);
-        let decode = |w: &Wanted| {
+        for w in records {
             let loc = w.loc;
             let corrupt = |rule| GetError::Corrupt { block: self.block(loc.block), offset: loc.offset, rule };
             let number = self.segments.get(&loc.block).map_or(0, |s| s.number);
             let at = (loc.offset - from) as usize;
             let record = decode_record(&data.slice(at.min(data.len())..), (number, loc.offset)).map_err(corrupt)?;
             let meant = |r: &Record| r.kind == Kind::Put && r.len == loc.len && crc32c::crc32c(&r.key) == w.key;
-            match record.filter(meant) {
-                Some(r) => Ok((Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value))),
-                None => Err(corrupt(Rule::Index)),
-            }
-        };
-        if self.stats.record_bytes > 0 {
-            return Err(GetError::Changed);
+            let r = record.filter(meant).ok_or_else(|| corrupt(Rule::Index))?;
+            found[w.rank as usize] = (Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value));
         }
-        records.iter().map(decode).collect()
+        Ok(())
     }
-    fn load_ends(&mut self, result: Result<Vec<(Bytes, Bytes)>, GetError>) {
+    fn load_ends(&mut self, error: Option<GetError>) {
         let Some(load) = self.load.take() else { return };
         self.reads.under_way -= 1;
-        self.answers.push(Answer::Loaded { token: load.token, result });
+        self.answers.push(Answer::Loaded { token: load.token, result: error.map_or(Ok(load.found), Err) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::SsdId;
+    use rackweave_flash::backend::Memory;
+    use rackweave_flash::isolation::Isolation;
+    use rackweave_flash::manager::ManagerConfig;
+    use rackweave_flash::manager::api::VirtualSsds;
+    use rackweave_flash::manager::driver::BlockingDrive;
+    use rackweave_flash::{Profile, Timing};
+
+    use super::*;
+    use crate::driver::KvDrive;
+    use crate::store::StoreConfig;
+
+    #[test]
+    fn records_that_the_index_does_not_mean_are_refused() {
+        let mut cfg = ManagerConfig::new(SsdId(7), Profile::builtin("p-ssd").expect("built in"));
+        cfg.timing = Timing::None;
+        let drive = || BlockingDrive::open(cfg.clone(), Memory::new(cfg.profile.geometry)).expect("a drive");
+        let loaded = |change: &dyn Fn(&mut Store)| {
+            let mut drive = drive();
+            let vssd = drive.alloc_vssd(Isolation::Channel, 0, 1).expect("room");
+            let mut kv = KvDrive::open(drive, StoreConfig::new(vssd, 1)).map_err(|e| e.1).expect("a store");
+            for (key, value) in [("a", "one"), ("b", "two"), ("long", "three")] {
+                kv.put(key.as_bytes(), Bytes::from(value)).expect("room");
+            }
+            let drive =
+                BlockingDrive::open(cfg.clone(), kv.into_drive().close().expect("in order")).expect("the drive");
+            let mut kv = KvDrive::open(drive, StoreConfig::new(vssd, 1)).map_err(|e| e.1).expect("a store");
+            change(kv.store_mut());
+            kv.load()
+        };
+        let records = [("a", "one"), ("b", "two"), ("long", "three")].map(|(k, v)| (Bytes::from(k), Bytes::from(v)));
+        assert_eq!(loaded(&|_| ()), Ok(records.into()));
+        let refused = |change: &dyn Fn(&mut Store)| match loaded(change) {
+            Err(GetError::Corrupt { rule, .. }) => rule,
+            other => panic!("{other:?}"),
+        };
+        // The record of another key, of the same length.
+        let other_key = |s: &mut Store| {
+            let [a, b] = ["a", "b"].map(|k| s.index[k.as_bytes()]);
+            s.index.insert(b"a"[..].into(), b);
+            s.index.insert(b"b"[..].into(), a);
+        };
+        assert_eq!(refused(&other_key), Rule::Index);
+        // The key's record with another length.
+        let length = |s: &mut Store| s.index.get_mut(&b"a"[..]).expect("is there").len += 8;
+        assert_eq!(refused(&length), Rule::Index);
     }
 }

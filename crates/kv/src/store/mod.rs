@@ -160,7 +160,7 @@ pub enum Answer {
         token: u64,
         result: Result<Scan, GetError>,
     },
-    /// Keys and values; without any, all are loaded. After an error nothing follows.
+    /// All keys and values, in order of the keys.
     Loaded {
         token: u64,
         result: Result<Vec<(Bytes, Bytes)>, GetError>,

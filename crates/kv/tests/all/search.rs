@@ -554,16 +554,12 @@ impl Run {
         Ok(())
     }
     fn load(&mut self, side: usize) -> Result<BTreeMap<Vec<u8>, Bytes>, String> {
-        let mut loaded = BTreeMap::new();
         self.on(side, |s, fx| s.load(fx, 0)).map_err(|e| e.to_string())?;
         loop {
-            for a in self.sides[side].store.as_mut().expect("open").answers().collect::<Vec<_>>() {
+            if let Some(a) = self.sides[side].store.as_mut().expect("open").answers().next() {
                 let Answer::Loaded { result, .. } = a else { return Err(format!("{a:?} was not asked")) };
                 let records = result.map_err(|e| format!("load: {e}"))?;
-                if records.is_empty() {
-                    return Ok(loaded);
-                }
-                loaded.extend(records.into_iter().map(|(k, v)| (k.to_vec(), v)));
+                return Ok(records.into_iter().map(|(k, v)| (k.to_vec(), v)).collect());
             }
             self.deliver()?;
         }

@@ -1,8 +1,8 @@
 //! Own volumes of several units: rows of slots, and other numbers of units.
 
 use rackweave_core::admin::{self, OwnChange, OwnUnit, UnitsError, VolumeError};
-use rackweave_core::msg::{Control, Role};
 use rackweave_core::msg::control::{VssdReport, VssdRoom};
+use rackweave_core::msg::{Control, Role};
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{Layout, SetId, VolumeId};
 use rackweave_meta::{FIRST_OWN, Place};
