@@ -262,6 +262,8 @@ fn drive_rpc(_: SocketAddr, _: Load, _: u64, _: impl FnMut() + 'static) -> io::R
 #[derive(Debug)]
 pub struct Site {
     pub server: IpAddr,
+    /// The server's address for the client.
+    pub asked: IpAddr,
     pub client: IpAddr,
     pub mtu: u16,
     /// Of server and client.
@@ -271,7 +273,7 @@ pub struct Site {
 impl Site {
     pub fn loopback() -> Site {
         let here = IpAddr::from([127, 0, 0, 1]);
-        Site { server: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
+        Site { server: here, asked: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
     }
     /// The command of an end that is killed when this process ends.
     fn command(&self, client: bool) -> io::Result<Command> {
@@ -312,14 +314,15 @@ fn ports() -> (u16, u16) {
 /// One run: starts both ends, measures, and ends them.
 pub fn once(site: &Site, way: Stack, w: &Work) -> io::Result<Figures> {
     let (a, b) = ports();
-    let (server, client) = (SocketAddr::new(site.server, a), SocketAddr::new(site.client, b));
-    let place = |c: &mut Command, what: &str, cpu: usize| {
+    let client = SocketAddr::new(site.client, b);
+    let place = |c: &mut Command, what: &str, server: IpAddr, cpu: usize| {
+        let server = SocketAddr::new(server, a);
         let way = way.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
         c.args(["end", what, "--way", &way, "--server", &server.to_string(), "--client", &client.to_string()]);
         c.args(["--cpu", &cpu.to_string(), "--mtu", &site.mtu.to_string()]);
     };
     let mut serve = site.command(false)?;
-    place(&mut serve, "serve", 0);
+    place(&mut serve, "serve", site.server, 0);
     let mut serving = Ended(serve.stdout(Stdio::piped()).spawn()?);
     let mut line = String::new();
     let out = serving.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -328,7 +331,7 @@ pub fn once(site: &Site, way: Stack, w: &Work) -> io::Result<Figures> {
         return Err(io::Error::other(format!("{}: the server's end said {line:?}", way.name())));
     }
     let mut drive = site.command(true)?;
-    place(&mut drive, "drive", 1);
+    place(&mut drive, "drive", site.asked, 1);
     for (name, value) in
         [("--bytes", w.bytes as u64), ("--depth", w.depth), ("--warm-up", w.warm_up), ("--count", w.count)]
     {

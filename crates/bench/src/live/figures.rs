@@ -6,6 +6,7 @@ use rackweave_eval::experiment::{Better, ExperimentError, Options, Outcome, Row}
 use serde_json::{Value, json};
 
 use super::ends::{Figures, Site, Stack, Work, once};
+use super::ovs::{self, Between};
 use super::receive;
 use super::veth;
 
@@ -77,6 +78,7 @@ pub const CORES: &str = "two idle cores";
 pub const RPC: &str = "two idle cores, and a program built with --features rpc";
 pub const ROOT: &str = "two idle cores, and root for network namespaces";
 pub const VALGRIND: &str = "valgrind";
+pub const OVS: &str = "two idle cores, root for network namespaces, and Open vSwitch";
 
 fn failed(e: io::Error) -> ExperimentError {
     ExperimentError::Live { reason: e.to_string().into() }
@@ -201,6 +203,34 @@ pub fn bulk(o: Options) -> Result<Outcome, ExperimentError> {
         }
         let of_udp = ratio(&of[0], &of[3], |f| f.bytes_per_s);
         all.push(Row::new(format!("MTU {mtu}, rackweave ÷ plain UDP"), "×", Better::Higher, of_udp).bar(0.9));
+    }
+    Ok(Outcome::new(config(e, &before), all))
+}
+
+/// NICE §5.1: writes by way of Open vSwitch, which maps the ring's address to the server, against the kernel's bridge; links of 1 Gbit/s.
+/// A write has at most 64 KiB, so 1 MiB is 16 of them in flight.
+pub fn ovs(o: Options) -> Result<Outcome, ExperimentError> {
+    if let Some(why) = ovs::unavailable() {
+        return Err(failed(io::Error::other(why)));
+    }
+    let (e, before) = (Effort::of(o), load());
+    let with = ovs::hosts(Between::Ovs).map_err(failed)?;
+    let without = ovs::hosts(Between::Bridge).map_err(failed)?;
+    let mut all = Vec::new();
+    for (name, bytes, depth) in [("512 B", 512, 1), ("4 KiB", 4_096, 1), ("64 KiB", 65_536, 1), ("1 MiB", 65_536, 16)] {
+        let count = (e.count / 4).min(e.count * 4_096 / bytes as u64).max(depth * 20);
+        let w = Work { bytes, depth, warm_up: count / 10, count };
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for _ in 0..e.rounds {
+            a.push(once(&with.site, Stack::Transport, &w).map_err(failed)?);
+            b.push(once(&without.site, Stack::Transport, &w).map_err(failed)?);
+        }
+        let took = |f: &Figures| f.seconds * 1e6 * depth as f64 / f.operations as f64;
+        for (way, f) in [("Open vSwitch", &a), ("bridge", &b)] {
+            all.push(Row::new(format!("{name}, {way}"), "µs", Better::Lower, middle(f, took)));
+        }
+        let against = Row::new(format!("{name}, with ÷ without"), "×", Better::Lower, ratio(&a, &b, took));
+        all.push(if name == "1 MiB" { against.paper(1.04).bar(1.04) } else { against });
     }
     Ok(Outcome::new(config(e, &before), all))
 }

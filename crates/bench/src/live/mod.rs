@@ -4,6 +4,7 @@ pub mod bulk;
 pub mod ends;
 pub mod figures;
 pub mod node;
+pub mod ovs;
 pub mod receive;
 pub mod requests;
 #[cfg(feature = "rpc")]
