@@ -5,7 +5,7 @@
 //! of servers, of all of them, of the switch and of the metadata service, and attachments. Then nothing fails any more, every
 //! request is answered, all servers lose power once more, and every sector is read. [`rackweave_history`] checks that the answers
 //! are linearizable per sector, and that a fenced client has no further effect. A write that was answered is forced on all its
-//! copies, so no loss of power may take it back.
+//! copies, so no loss of power may take it back. Snapshots and clones ([`copies`]) have the contents of one time.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +25,10 @@ use rackweave_rack::wire::{Authentication, TransportConfig};
 use rackweave_sim::{CutOdds, LinkFaults, TraceHash};
 
 use crate::keys::Fault;
+
+mod copies;
+
+use copies::{Copies, Fork};
 
 const CLIENTS: u32 = 2;
 /// Requests of a plan.
@@ -59,6 +63,8 @@ pub struct Plan {
     pub attaches: Vec<u64>,
     /// Before these requests the disk grows by this number of sectors.
     pub grows: Vec<(u64, u64)>,
+    /// Before these requests a snapshot is made.
+    pub forks: Vec<(u64, Fork)>,
 }
 
 fn share(rng: &mut Rng, max: f64) -> f64 {
@@ -105,6 +111,10 @@ impl Plan {
         let mut grows: Vec<(u64, u64)> =
             (0..growth.below(3)).map(|_| (growth.below(OPS), 8 * growth.between(1, 40))).collect();
         grows.sort_unstable();
+        let mut forking = Rng::stream(seed, 0x666f_726b);
+        let mut forks: Vec<(u64, Fork)> =
+            (0..forking.below(4)).map(|_| (forking.below(OPS), *forking.pick(&Fork::ALL))).collect();
+        forks.sort_unstable();
         Plan {
             seed,
             servers,
@@ -120,6 +130,7 @@ impl Plan {
             faults,
             attaches,
             grows,
+            forks,
         }
     }
     /// Small drives with a log of two channels.
@@ -143,6 +154,8 @@ pub enum Violation {
     Bound(String),
     #[error("{request}: {answer}")]
     Answer { request: String, answer: String },
+    #[error("{name}: sector {sector} has {found:x}, not {expected:x}")]
+    Copy { name: String, sector: u64, found: u64, expected: u64 },
     #[error("{pending} requests without an answer for {PATIENCE}; {state:?}")]
     Stuck { pending: usize, state: Vec<String> },
 }
@@ -162,13 +175,17 @@ struct Run {
     history: History,
     /// The workload's, by number: the operation, and what was requested.
     pending: BTreeMap<u64, (OpId, String)>,
-    /// Answers to the others.
+    /// The others, and their answers.
+    asked: u64,
     own: BTreeMap<u64, Reply>,
     next: u64,
     values: u64,
     /// The client that has the disk, and its attachment.
     writer: u32,
     info: Option<VolumeInfo>,
+    copies: Copies,
+    /// Whether the workload goes on while something else is waited for.
+    works: bool,
     /// Nodes that start again, and when.
     starts: Vec<(Time, NodeId)>,
     answered_at: Time,
@@ -185,11 +202,14 @@ pub fn run(plan: &Plan) -> Report {
         rng: Rng::stream(plan.seed, 0x6f70),
         history: History::new(),
         pending: BTreeMap::new(),
+        asked: 0,
         own: BTreeMap::new(),
         next: 0,
         values: 0,
         writer: 0,
         info: None,
+        copies: Copies::default(),
+        works: false,
         starts: Vec::new(),
         answered_at: Time::ZERO,
     };
@@ -212,10 +232,7 @@ impl Run {
         let links = self.plan.links;
         self.sim.engine_mut().net().set_faults(links);
         while self.next < OPS {
-            while let Some(&(_, fault, away)) = self.plan.faults.first().filter(|f| f.0 <= self.next) {
-                self.plan.faults.remove(0);
-                self.inject(fault, away);
-            }
+            self.work();
             if self.plan.attaches.first().is_some_and(|at| *at <= self.next) {
                 self.plan.attaches.remove(0);
                 self.attach(1 - self.writer)?;
@@ -224,8 +241,11 @@ impl Run {
                 let (_, sectors) = self.plan.grows.remove(0);
                 self.grow(sectors)?;
             }
-            while self.pending.len() < self.plan.depth as usize && self.next < OPS {
-                self.submit();
+            if self.plan.forks.first().is_some_and(|f| f.0 <= self.next) {
+                let (_, fork) = self.plan.forks.remove(0);
+                self.works = true;
+                self.fork(fork)?;
+                self.works = false;
             }
             self.step()?;
             // What fails starts again within a second.
@@ -241,6 +261,7 @@ impl Run {
             self.read(first, 64.min(self.plan.sectors - first));
             self.settle()?;
         }
+        self.check_copies()?;
         self.history.check(|_, _| SetId(0)).map(|_| ()).map_err(|v| Violation::Order(v.to_string()))
     }
     fn odd(&self, request: impl Into<String>, answer: impl Into<String>) -> Violation {
@@ -248,7 +269,8 @@ impl Run {
     }
     /// The answer to a request that is not the workload's.
     fn ask(&mut self, client: u32, op: impl Into<Op>) -> Result<rackweave_core::request::Outcome, Violation> {
-        let id = OWN_REQUESTS + self.next + u64::from(client) * 7 + self.own.len() as u64;
+        self.asked += 1;
+        let id = OWN_REQUESTS + self.asked;
         let now = self.sim.now();
         self.sim.submit(now, client, Request::new(RequestId(id), op));
         let until = now + PATIENCE;
@@ -259,8 +281,24 @@ impl Run {
             if self.sim.now() > until {
                 return Err(self.stuck());
             }
-            self.step()?;
+            self.turn()?;
         }
+    }
+    /// What the plan has next of faults and of the workload.
+    fn work(&mut self) {
+        while let Some(&(_, fault, away)) = self.plan.faults.first().filter(|f| f.0 <= self.next) {
+            self.plan.faults.remove(0);
+            self.inject(fault, away);
+        }
+        while self.pending.len() < self.plan.depth as usize && self.next < OPS {
+            self.submit();
+        }
+    }
+    fn turn(&mut self) -> Result<(), Violation> {
+        if self.works {
+            self.work();
+        }
+        self.step()
     }
     /// The client takes the disk from the other one.
     fn attach(&mut self, client: u32) -> Result<(), Violation> {
@@ -442,7 +480,7 @@ impl Run {
     fn pass(&mut self, span: Span) -> Result<(), Violation> {
         let until = self.sim.now() + span;
         while self.sim.next_time().is_some_and(|at| at <= until) {
-            self.step()?;
+            self.turn()?;
         }
         Ok(())
     }

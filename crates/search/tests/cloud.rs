@@ -108,6 +108,11 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
         t::STORAGE_FENCED,
         t::MOVED,
         t::MOVE_OVERTAKEN,
+        t::DRAINED,
+        t::FORKED,
+        t::STRIPE_COPIED,
+        t::FORK_HELD,
+        t::FLATTENED,
     ];
     storm::search(0..6, &must, |seed, all| {
         let plan = Plan::draw(seed);

@@ -1,0 +1,174 @@
+//! Snapshots and clones of the disk, while it is written and nodes fail.
+//!
+//! For the history a snapshot is a read of all sectors that ends when the snapshot is made. It never changes. A clone begins with its
+//! contents, and then has what is written to the clone alone; flattened, it needs its snapshot no more.
+
+use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::request::Operation;
+use rackweave_core::volume;
+use rackweave_core::{Payload, SECTOR, Span, VolumeId};
+
+use super::{NAME, PATIENCE, Run, Violation};
+
+/// Sectors of a read of a whole snapshot or clone.
+const PIECE: u64 = 128;
+/// Writes to a clone.
+const WRITES: u64 = 6;
+/// How long a snapshot that is given up may take, and how often it is looked at.
+const LOOK: Span = Span::from_millis(50);
+
+/// What becomes of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fork {
+    Keep,
+    Remove,
+    Clone,
+    /// The clone is flattened while it is written, and the snapshot is removed.
+    Flatten,
+}
+
+impl Fork {
+    pub const ALL: [Fork; 4] = [Fork::Keep, Fork::Remove, Fork::Clone, Fork::Flatten];
+}
+
+/// Names, and contents as sectors.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    made: u64,
+    kept: Vec<(String, Vec<Payload>)>,
+}
+
+impl Run {
+    /// Makes a snapshot, and uses it.
+    pub(super) fn fork(&mut self, fork: Fork) -> Result<(), Violation> {
+        let Some(disk) = self.info.as_ref().map(|i| i.id) else { return Ok(()) };
+        self.copies.made += 1;
+        let (n, sectors) = (self.copies.made, self.plan.sectors);
+        let snapshot = format!("{NAME}@s{n}");
+        self.history.at(self.sim.now());
+        let all = self.history.read(disk, 0, sectors as u32);
+        self.admin(admin::Op::SnapshotCreate { snapshot: snapshot.as_str().into() })?;
+        if !self.made(&snapshot)? {
+            return Ok(());
+        }
+        self.history.at(self.sim.now());
+        self.history.ended(all);
+        let (_, contents) = self.contents(&snapshot, sectors)?;
+        self.history.saw(all, &joined(&contents));
+        match fork {
+            Fork::Keep => self.copies.kept.push((snapshot, contents)),
+            Fork::Remove => self.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() })?,
+            Fork::Clone | Fork::Flatten => self.clone_of(snapshot, contents, fork == Fork::Flatten)?,
+        }
+        Ok(())
+    }
+    fn clone_of(&mut self, snapshot: String, contents: Vec<Payload>, flatten: bool) -> Result<(), Violation> {
+        let name = format!("clone-{}", self.copies.made);
+        self.admin(admin::Op::VolumeClone { snapshot: snapshot.as_str().into(), name: name.as_str().into() })?;
+        let (id, mut own) = self.contents(&name, contents.len() as u64)?;
+        self.same(&name, &own, &contents)?;
+        self.write_to(id, &mut own)?;
+        if flatten {
+            let until = self.sim.now() + PATIENCE;
+            loop {
+                let op = admin::Op::VolumeFlatten { name: name.as_str().into() };
+                match admin::Op::result(self.ask(self.writer, op)?) {
+                    Some(Ok(admin::Reply::Done)) => break,
+                    Some(Ok(_)) if self.sim.now() < until => {}
+                    other => return Err(self.odd("flatten", format!("{other:?}"))),
+                }
+                self.write_to(id, &mut own)?;
+                self.pass(LOOK)?;
+            }
+            self.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() })?;
+        } else {
+            let remove = admin::Op::SnapshotRemove { snapshot: snapshot.as_str().into() };
+            match admin::Op::result(self.ask(self.writer, remove)?) {
+                Some(Err(admin::Error::Volume(VolumeError::HasClones { .. }))) => {}
+                other => return Err(self.odd("removal of a snapshot with a clone", format!("{other:?}"))),
+            }
+            self.copies.kept.push((snapshot, contents));
+        }
+        self.copies.kept.push((name, own));
+        Ok(())
+    }
+    /// Snapshots have what they had, clones what was written to them last.
+    pub(super) fn check_copies(&mut self) -> Result<(), Violation> {
+        for (name, expected) in std::mem::take(&mut self.copies.kept) {
+            let (_, found) = self.contents(&name, expected.len() as u64)?;
+            self.same(&name, &found, &expected)?;
+        }
+        Ok(())
+    }
+    fn same(&self, name: &str, found: &[Payload], expected: &[Payload]) -> Result<(), Violation> {
+        match (0..).zip(found).zip(expected).find(|((_, f), e)| f.identity(0) != e.identity(0)) {
+            Some(((sector, found), expected)) => Err(Violation::Copy {
+                name: name.into(),
+                sector,
+                found: found.identity(0),
+                expected: expected.identity(0),
+            }),
+            None => Ok(()),
+        }
+    }
+    fn admin(&mut self, op: admin::Op) -> Result<(), Violation> {
+        let asked = format!("{op:?}");
+        match admin::Op::result(self.ask(self.writer, op)?) {
+            Some(Ok(_)) => Ok(()),
+            other => Err(self.odd(asked, format!("{other:?}"))),
+        }
+    }
+    /// Waits until the snapshot can be read; false if it was given up, so that the disk goes on without it.
+    fn made(&mut self, snapshot: &str) -> Result<bool, Violation> {
+        let until = self.sim.now() + PATIENCE;
+        loop {
+            let list = admin::Op::SnapshotList { volume: Some(NAME.into()) };
+            let Some(Ok(admin::Reply::Snapshots(all))) = admin::Op::result(self.ask(self.writer, list)?) else {
+                return Err(self.odd("list", "no list"));
+            };
+            match all.iter().find(|s| *s.name == *snapshot) {
+                None => return Ok(false),
+                Some(s) if s.made => return Ok(true),
+                Some(_) if self.sim.now() > until => return Err(self.odd(snapshot, "is not made")),
+                Some(_) => self.pass(LOOK)?,
+            }
+        }
+    }
+    /// Attaches the disk or the snapshot, and reads it whole.
+    fn contents(&mut self, name: &str, sectors: u64) -> Result<(VolumeId, Vec<Payload>), Violation> {
+        let info = match volume::Op::result(self.ask(self.writer, volume::Op::Attach { name: name.into() })?) {
+            Some(Ok(volume::Reply::Attached(info))) if info.size == sectors * u64::from(SECTOR) => info,
+            other => return Err(self.odd(format!("attach {name}"), format!("{other:?}"))),
+        };
+        let mut all = Vec::new();
+        for first in (0..sectors).step_by(PIECE as usize) {
+            let len = PIECE.min(sectors - first) as u32 * SECTOR;
+            let read = volume::Op::Read { volume: info.id, offset: first * u64::from(SECTOR), len };
+            match volume::Op::result(self.ask(self.writer, read)?) {
+                Some(Ok(volume::Reply::Data(data))) => all.extend((0..data.sectors()).map(|i| data.slice(i, 1))),
+                other => return Err(self.odd(format!("read {name}"), format!("{other:?}"))),
+            }
+        }
+        Ok((info.id, all))
+    }
+    fn write_to(&mut self, volume: VolumeId, contents: &mut [Payload]) -> Result<(), Violation> {
+        for _ in 0..WRITES {
+            let count = self.rng.between(1, self.plan.longest.min(contents.len() as u64));
+            let first = self.rng.below(contents.len() as u64 - count + 1);
+            let (data, offset) = (self.value(count), first * u64::from(SECTOR));
+            for (i, sector) in contents[first as usize..][..count as usize].iter_mut().enumerate() {
+                *sector = data.slice(i as u32, 1);
+            }
+            match volume::Op::result(self.ask(self.writer, volume::Op::Write { volume, offset, data, fua: true })?) {
+                Some(Ok(volume::Reply::Done)) => {}
+                other => return Err(self.odd("write to a clone", format!("{other:?}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn joined(sectors: &[Payload]) -> Payload {
+    let bytes: Vec<u8> = sectors.iter().flat_map(|s| s.to_bytes().to_vec()).collect();
+    Payload::Bytes(bytes.into())
+}
