@@ -554,9 +554,12 @@ fn stores(all: &[Server]) -> String {
     let mut t = table(&head, &[0, 1, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
     for (server, v) in all.iter().flat_map(|s| s.vssds.iter().map(|v| (s.server, v))) {
         let Some(s) = &v.store else { continue };
+        let contents = match s.keyspace {
+            Some(n) if n > 0 => format!("keyspace {n}"),
+            _ => s.contents.clone(),
+        };
         let mib = |bytes: u64| format!("{:.1}M", bytes as f64 / f64::from(1 << 20));
-        let mut row =
-            vec![v.id.to_string(), server.to_string(), s.contents.clone(), list(&v.channels), s.keys.to_string()];
+        let mut row = vec![v.id.to_string(), server.to_string(), contents, list(&v.channels), s.keys.to_string()];
         row.extend([s.partitions.to_string(), s.primary_of.to_string()]);
         row.extend([mib(v.mapped_bytes), mib(v.exported_bytes), format!("{} of {}", s.blocks_free, s.blocks)]);
         row.extend([s.gets, s.puts, s.refused].map(|n| n.to_string()));

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Body, Class, Header, Op, PEERS_MAX, Packet, Table, VssdRow};
+use rackweave_core::msg::{Body, Class, Header, Op, PEERS_MAX, Packet, Table, TableError, VssdRow};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
 use rackweave_kv_replica::msg::{Body as KeyMessage, Packet as KeyPacket};
 use rackweave_kv_replica::types::{Partition, View};
@@ -92,14 +92,14 @@ impl KeyRows {
         }
     }
     /// The switch has answered an announcement: that it took the row, or that its tables are full.
-    pub(crate) fn answered(&mut self, now: Time, me: Incarnation, header: &Header, taken: bool) {
+    pub(crate) fn answered(&mut self, now: Time, me: Incarnation, header: &Header, answer: Result<(), TableError>) {
         let current = |row: &&mut Announced| row.epoch == header.epoch && header.incarnation == me;
         let Some(row) = self.rows.get_mut(&header.vssd).filter(current) else { return };
         if header.request == PROBE {
             // It did not have the row that it had taken: it has none of them.
             self.rows.values_mut().for_each(|row| row.again_at = Some(now));
         } else {
-            row.again_at = (!taken).then_some(now + PROBE_EVERY);
+            row.again_at = answer.is_err().then_some(now + PROBE_EVERY);
         }
     }
 }
@@ -203,8 +203,8 @@ mod tests {
             let rows = fx.packets.into_iter().map(|p| p.header);
             rows.filter(|h| h.op == Op::CreateVssd).collect()
         }
-        fn answered(&mut self, ms: u64, rows: &[Header], taken: bool) {
-            rows.iter().for_each(|h| self.rows.answered(Idle::at(ms), ME, h, taken));
+        fn answered(&mut self, ms: u64, rows: &[Header], answer: Result<(), TableError>) {
+            rows.iter().for_each(|h| self.rows.answered(Idle::at(ms), ME, h, answer));
         }
     }
 
@@ -215,11 +215,11 @@ mod tests {
         assert_eq!(first.len(), 2);
         assert_eq!(one.announced(99).len(), 0);
         assert_eq!(one.announced(100).len(), 2);
-        one.answered(101, &first[..1], true);
+        one.answered(101, &first[..1], Ok(()));
         assert_eq!(one.announced(250).len(), 1, "one has no answer");
         one.views[0].epoch = Epoch(6);
         assert_eq!(one.announced(300).len(), 2, "a new view at once");
-        one.answered(301, &first, true);
+        one.answered(301, &first, Ok(()));
         assert_eq!(one.announced(400).len(), 2, "that was an answer about the old view");
     }
     #[test]
@@ -227,14 +227,14 @@ mod tests {
         let mut idle = Idle::new(8);
         let all = idle.announced(0);
         assert_eq!(all.len(), 16);
-        idle.answered(1, &all, true);
+        idle.answered(1, &all, Ok(()));
         let mut again = Vec::new();
         for tick in 1..=8 {
             assert!(idle.announced(500 * tick - 1).is_empty());
             let due = idle.announced(500 * tick);
             let (probes, rows): (Vec<_>, Vec<_>) = due.into_iter().partition(|h| h.request == PROBE);
             assert_eq!((probes.len(), rows.len()), (1, 2));
-            idle.answered(500 * tick + 1, &rows, true);
+            idle.answered(500 * tick + 1, &rows, Ok(()));
             again.push(rows[0].set);
         }
         again.sort();
@@ -244,10 +244,10 @@ mod tests {
     fn a_switch_that_answers_a_probe_is_told_everything() {
         let mut idle = Idle::new(8);
         let all = idle.announced(0);
-        idle.answered(1, &all, true);
+        idle.answered(1, &all, Ok(()));
         let due = idle.announced(500);
         let probe: Vec<_> = due.iter().filter(|h| h.request == PROBE).copied().collect();
-        idle.answered(501, &due, true);
+        idle.answered(501, &due, Ok(()));
         assert_eq!(probe.len(), 1);
         assert_eq!(idle.announced(502).len(), 14, "all but the partition that it has taken again");
     }
@@ -255,7 +255,7 @@ mod tests {
     fn rows_that_the_switch_has_no_room_for_are_announced_twice_a_second() {
         let mut full = Idle::new(8);
         let all = full.announced(0);
-        full.answered(1, &all, false);
+        full.answered(1, &all, Err(TableError::Full { rows: 8 }));
         assert_eq!(full.announced(400).len(), 0);
         let again = full.announced(501);
         assert_eq!((again.len(), again.iter().all(|h| h.request == ANNOUNCEMENT)), (16, true));

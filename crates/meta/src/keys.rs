@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use rackweave_core::admin::ServerState;
+use rackweave_core::msg::TableError;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Time, VssdId, msg};
 use rackweave_kv_replica::msg::Packet;
@@ -64,9 +65,15 @@ impl Keys {
         let Keys { membership, rows: Some(rows), .. } = self else { return };
         rows.announce(now, me, (membership.durable_views(), membership.replicas()), &log, fx);
     }
-    pub(crate) fn row_answered(&mut self, now: Time, me: Incarnation, header: &msg::Header, taken: bool) {
+    pub(crate) fn row_answered(
+        &mut self,
+        now: Time,
+        me: Incarnation,
+        header: &msg::Header,
+        answer: Result<(), TableError>,
+    ) {
         if let Some(rows) = &mut self.rows {
-            rows.answered(now, me, header, taken);
+            rows.answered(now, me, header, answer);
         }
     }
     pub(crate) fn act(&mut self, fx: &mut Effects, act: impl FnOnce(&mut Membership, &mut Effects<Packet>)) {
@@ -120,12 +127,12 @@ impl Meta {
         }
         self.keyspaces_timer(now, fx);
     }
-    pub(crate) fn key_row_answered(&mut self, now: Time, header: &msg::Header, taken: bool) {
+    pub(crate) fn key_row_answered(&mut self, now: Time, header: &msg::Header, answer: Result<(), TableError>) {
         if !Partition(header.set.0).keyspace().is_first() {
-            return self.keyspace_row_answered(now, header, taken);
+            return self.keyspace_row_answered(now, header, answer);
         }
         if let Some(keys) = &mut self.keys {
-            keys.row_answered(now, self.me, header, taken);
+            keys.row_answered(now, self.me, header, answer);
         }
     }
     /// The membership services of all keyspaces.

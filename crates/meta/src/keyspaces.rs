@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use rackweave_core::admin::{self, Isolation, KeyspaceError, KeyspaceInfo, ServerState};
 use rackweave_core::keyspace::{FIRST_NAME, KeyspaceId, is_name};
-use rackweave_core::msg::Control;
 use rackweave_core::msg::control::LogPlace;
+use rackweave_core::msg::{Control, TableError};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, NodeId, Span, Time, VssdId, msg};
 use rackweave_kv_replica::msg::{Body as KeyMessage, Packet};
@@ -508,11 +508,11 @@ impl Meta {
     pub fn keyspace_memberships(&self) -> impl Iterator<Item = (KeyspaceId, &Membership)> {
         self.keyspaces.all.iter().map(|(id, k)| (*id, k.keys.membership()))
     }
-    pub(crate) fn keyspace_row_answered(&mut self, now: Time, header: &msg::Header, taken: bool) {
+    pub(crate) fn keyspace_row_answered(&mut self, now: Time, header: &msg::Header, answer: Result<(), TableError>) {
         let id = Partition(header.set.0).keyspace();
         let me = self.me;
         if let Some(k) = self.keyspaces.all.get_mut(&id) {
-            k.keys.row_answered(now, me, header, taken);
+            k.keys.row_answered(now, me, header, answer);
         }
     }
 }

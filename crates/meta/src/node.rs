@@ -359,9 +359,7 @@ impl Meta {
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
-            Body::Table(Table::Answer(result)) if header.vssd.is_partition() => {
-                self.key_row_answered(now, &header, result.is_ok());
-            }
+            Body::Table(Table::Answer(r)) if header.vssd.is_partition() => self.key_row_answered(now, &header, r),
             Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
             Body::Keys(_) => self.keys_packet(now, p, fx),
             Body::Cloud(_) => self.cloud_packet(now, p, fx),

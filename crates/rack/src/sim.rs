@@ -14,6 +14,7 @@ use rackweave_flash::backend::Discard;
 use rackweave_meta::Meta;
 use rackweave_replica::Timeouts;
 use rackweave_server::Server;
+pub use rackweave_switch::ReadWeights;
 use rackweave_switch::Switch;
 
 use crate::build::{self, BuildError};
@@ -73,6 +74,8 @@ pub struct SimConfig {
     /// A controller on a host of its own grants collection, instead of the switch: its answers also take a one-way
     /// delay, and servers forward the reads of a collecting vSSD (RackBlox in software, §4.1).
     pub controller: bool,
+    /// What the switch counts collection and erases as.
+    pub weights: ReadWeights,
     /// Most failed blocks of each drive, if the configuration lets programs or erases fail.
     pub flawed_blocks_max: u32,
     /// Packets cross the network as datagrams of the transport, through switches without queues; `None` for plain
@@ -96,6 +99,7 @@ impl SimConfig {
             clocks_restart: false,
             timeouts: Timeouts::default(),
             controller: false,
+            weights: ReadWeights::default(),
             flawed_blocks_max: u32::MAX,
             transport: None,
         }
@@ -196,7 +200,7 @@ impl Sim {
             NodeKind::Meta => RackNode::Meta(Box::new(build::meta(cfg, self.engine.saved(n))?)),
             NodeKind::Switch => {
                 let mut c = build::switch_config(cfg, i);
-                c.names_idle = self.sim.controller;
+                (c.names_idle, c.weights) = (self.sim.controller, self.sim.weights);
                 RackNode::Switch(Box::new(Switch::new(c)))
             }
             NodeKind::Server => {

@@ -7,7 +7,7 @@
 //!     [far_reads=true|false] [between_us=10]
 //!     [ports=tb|fq|priority] [servers=4] [clients=16]
 //!     [wear_in=2] [warm_up=REQUESTS] [cache_slots=96] [write_through=true|false]
-//!     [host_program_suspend=true|false]
+//!     [host_program_suspend=true|false] [suspends=true|false] [collecting_reads=8] [erasing_reads=8]
 //! ```
 
 use std::process::ExitCode;
@@ -28,6 +28,14 @@ fn main() -> ExitCode {
             eprintln!("rack_cell: {e}");
             ExitCode::from(2)
         }
+    }
+}
+
+fn blocking(value: &str) -> Result<BlockingConfig, String> {
+    match value {
+        "page" => Ok(BlockingConfig::Page),
+        "block" => Ok(BlockingConfig::Block),
+        _ => Err(format!("{value:?} is neither page nor block")),
     }
 }
 
@@ -55,13 +63,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             "wear_in" => cell.wear_in = value.parse()?,
             "warm_up" => warm_up = Some(value.parse()?),
             "network" => cell.network = Network::parse(value)?,
-            "blocking" => {
-                cell.blocking = match value {
-                    "page" => BlockingConfig::Page,
-                    "block" => BlockingConfig::Block,
-                    _ => return Err(format!("{value:?} is neither page nor block").into()),
-                };
-            }
+            "blocking" => cell.blocking = blocking(value)?,
             "sched" | "coordinated" | "reads_per_die" => {
                 let sched = cell.sched.get_or_insert_with(SchedSection::default);
                 match key {
@@ -92,6 +94,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             }
             "channels" => cell.channels = value.parse()?,
             "ssd" => cell.ssd_bytes = Size::parse(value)?.0,
+            "collecting_reads" => cell.weights.collecting = value.parse()?,
+            "erasing_reads" => cell.weights.erasing = value.parse()?,
             "profile" => cell.profile = value.into(),
             _ => return Err(format!("no setting is named {key:?}").into()),
         }

@@ -429,6 +429,9 @@ exported! {
         /// What the log has: `keys` or `cloud disks`.
         #[serde(default)]
         contents: String = |s| s.contents.into();
+        /// Number of the keyspace whose keys it has; 0 is the first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keyspace: Option<u32> = |s| s.keyspace;
         /// Blocks of its log.
         blocks: u32 = |s| s.blocks, Gauge "rackweave_key_log_blocks" "Erase blocks of the log";
         blocks_free: u32 = |s| s.blocks_free, Gauge "rackweave_key_log_blocks_free" "Free erase blocks of the log";

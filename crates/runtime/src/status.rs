@@ -250,7 +250,11 @@ impl Status {
         let vssds = self.servers.iter().flat_map(|s| s.vssds.iter().map(move |v| ([labels(s), of(v)].concat(), v)));
         let vssds: Vec<_> = vssds.collect();
         samples(all, Vssd::METRICS, &vssds);
-        let stores = vssds.iter().filter_map(|(l, v)| Some((l.clone(), v.store.as_ref()?)));
+        let of = |s: &Store| s.keyspace.map(|n| ("keyspace", n.to_string()));
+        let stores = vssds.iter().filter_map(|(l, v)| {
+            let s = v.store.as_ref()?;
+            Some((l.iter().cloned().chain(of(s)).collect(), s))
+        });
         samples(all, Store::METRICS, &stores.collect::<Vec<_>>());
         let requests = |(l, v): &(Labels, &Vssd)| [(l.clone(), "read", v.reads), (l.clone(), "write", v.writes)];
         request_samples(all, &VSSD_REQUESTS, &vssds.iter().flat_map(requests).collect::<Vec<_>>());

@@ -92,6 +92,8 @@ pub struct VssdStatus {
 pub struct StoreStatus {
     /// What the log has: keys, or cloud disks.
     pub contents: &'static str,
+    /// Number of the keyspace whose keys it has.
+    pub keyspace: Option<u32>,
     pub free_ratio: f64,
     /// Blocks of its log: all, and those that are free.
     pub blocks: u32,

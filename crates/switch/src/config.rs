@@ -23,6 +23,22 @@ pub enum Redirect {
     Load,
 }
 
+/// Waiting reads that a replica's state counts as when the switch chooses by load. `docs/results/rackblox.md` has the sweep; the
+/// kernel's programs have the defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadWeights {
+    /// The vSSD collects garbage.
+    pub collecting: u32,
+    /// A die of it erases: a suspension takes P-SSD as long as nine reads.
+    pub erasing: u32,
+}
+
+impl Default for ReadWeights {
+    fn default() -> ReadWeights {
+        ReadWeights { collecting: 8, erasing: 8 }
+    }
+}
+
 /// Configuration of a [`crate::Switch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
@@ -32,6 +48,7 @@ pub struct SwitchConfig {
     /// The other rack's switch, if there is one: the two exchange the states of vSSDs whose sets lie in both racks.
     pub far: Option<NodeId>,
     pub redirect: Redirect,
+    pub weights: ReadWeights,
     /// A read whose readable replicas in this rack all collect goes to the other rack's, if that is known to be idle.
     pub far_reads: bool,
     /// Most vSSDs the tables hold; one more is refused, none is evicted.
@@ -56,6 +73,7 @@ impl SwitchConfig {
             rack: 0,
             far: None,
             redirect: Redirect::Gc,
+            weights: ReadWeights::default(),
             far_reads: true,
             rows_max: ROWS_MAX,
             bits_expire: BITS_EXPIRE,

@@ -23,7 +23,7 @@ pub mod rings;
 pub mod tables;
 pub mod trace;
 
-pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, Redirect, SwitchConfig};
+pub use config::{BITS_EXPIRE, HOP, ROWS_MAX, ReadWeights, Redirect, SwitchConfig};
 pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange, RowResult, Update, UpdateError};
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};

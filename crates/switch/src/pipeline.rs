@@ -4,7 +4,7 @@ use rackweave_core::msg::keys::View;
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, Table, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
-use crate::config::{Redirect, SwitchConfig};
+use crate::config::{ReadWeights, Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{KeyRings, RingError, Rings};
@@ -111,13 +111,6 @@ counters! {
 /// ended, and a vSSD of unknown state never counts as idle anyway.
 const START_GUARD_EXPIRIES: u64 = 2;
 
-/// Collection at a replica counts as this number of waiting reads. With four times as many, an idle replica's dies of
-/// popular blocks get queues of milliseconds where most of the load reads.
-const COLLECTING_READS: u32 = 8;
-/// The same for a die that erases: a suspension takes P-SSD as long as nine reads. Values from 8 to 128 give the same
-/// tail.
-const ERASING_READS: u32 = 8;
-
 /// The tables and the program over them.
 ///
 /// `now` must never go back from call to call.
@@ -128,6 +121,7 @@ pub struct Pipeline {
     key_rings: KeyRings,
     rack: u32,
     redirect: Redirect,
+    weights: ReadWeights,
     far_reads: bool,
     loads: Loads,
     bits_expire: Span,
@@ -158,6 +152,7 @@ impl Pipeline {
             key_rings: KeyRings::default(),
             rack: cfg.rack,
             redirect: cfg.redirect,
+            weights: cfg.weights,
             far_reads: cfg.far_reads,
             loads: Loads::default(),
             bits_expire: cfg.bits_expire,
@@ -269,7 +264,7 @@ impl Pipeline {
     }
 
     /// A read goes to the readable replica in the rack with the fewest pending reads: of equal ones to the addressed
-    /// one, else to the first. A collecting one counts [`COLLECTING_READS`] more: reads avoid it until they would wait
+    /// one, else to the first. A collecting one counts [`ReadWeights`] more: reads avoid it until they would wait
     /// longer at the others. Any readable replica serves it (Hermes), so only its latency is decided here.
     fn read_by_load(&mut self, now: Time, vssd: VssdId, request: u64) -> Verdict {
         self.counters.reads += 1;
@@ -284,8 +279,8 @@ impl Pipeline {
             if word.serves() {
                 idle |= !word.collecting();
                 let reads = self.loads.reads(now, at);
-                let collects = if word.collecting() { COLLECTING_READS } else { 0 };
-                let erases = if self.loads.erases(now, at) { ERASING_READS } else { 0 };
+                let collects = if word.collecting() { self.weights.collecting } else { 0 };
+                let erases = if self.loads.erases(now, at) { self.weights.erasing } else { 0 };
                 let cost = reads + collects + erases;
                 if best.is_none_or(|(least, ..)| cost < least) {
                     best = Some((cost, at, id));

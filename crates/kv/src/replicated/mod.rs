@@ -98,6 +98,7 @@ impl Logged for KvNode {
     fn count(&self, s: &mut StoreStatus) {
         let (partitions, leads) = self.partitions();
         (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
+        s.keyspace = Some(self.config().keyspace.number());
         (s.undecided, s.keys) = self.counts();
         let answered = self.answered();
         (s.gets, s.puts, s.refused) = (answered.gets, answered.puts, answered.refused);

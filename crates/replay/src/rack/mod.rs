@@ -13,7 +13,7 @@ use std::cell::RefCell;
 
 use rackweave_config::{BlockingConfig, Isolation, Levels, RackConfig, SchedSection, Size};
 use rackweave_core::{BLOCK, Rng};
-use rackweave_rack::sim::SimConfig;
+use rackweave_rack::sim::{ReadWeights, SimConfig};
 use rackweave_sim::Network;
 use serde_json::{Value, json};
 
@@ -99,6 +99,8 @@ pub struct Cell {
     pub clients: u32,
     /// Queues at the switch's ports, if there are any.
     pub ports: Option<Ports>,
+    /// What the switch counts collection and erases as.
+    pub weights: ReadWeights,
 }
 
 impl Cell {
@@ -127,6 +129,7 @@ impl Cell {
             servers: SERVERS,
             clients: CLIENTS,
             ports: None,
+            weights: ReadWeights::default(),
         }
         .reads(READS_MIN)
     }
@@ -189,6 +192,7 @@ impl Cell {
             clients: self.clients,
             network: self.network.clone(),
             controller: self.policy.controller,
+            weights: self.weights,
             ..SimConfig::new(self.seed)
         };
         let mut run = Run::up(&rack, sim, self.policy.name)?;

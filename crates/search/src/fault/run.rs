@@ -20,7 +20,6 @@ use rackweave_core::node::Trace;
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
 use rackweave_core::{BLOCK, BlockAddr, NodeId, Rng, Span, Time, Timestamp, TracePoint, VolumeId};
-use rackweave_replica::Timeouts;
 
 use crate::check::{Bounds, History, HistoryStats, OpId};
 use crate::fault::plan::Plan;
@@ -239,17 +238,15 @@ impl<'a> Run<'a> {
     fn new(plan: &'a Plan, options: &'a SimOptions) -> Result<Run<'a>, Failure> {
         let p = &plan.params;
         let config = SimConfig {
-            seed: plan.seed,
             clients: p.clients,
             network: plan.network(),
             contents: Contents::Memory,
             drift_ppm: p.drift_ppm,
             offset: Span::from_millis(p.clock_offset_ms),
             clocks_restart: p.clocks_restart,
-            timeouts: Timeouts::default(),
-            controller: false,
             flawed_blocks_max: FLAWED_BLOCKS_MAX,
             transport: p.transport.clone(),
+            ..SimConfig::new(plan.seed)
         };
         let rack = plan.rack();
         let mut sim = Sim::new(&rack, config).map_err(|e| Failure::Unexpected(e.to_string()))?;
