@@ -31,7 +31,7 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// Adds these. The first, in ascending order of their keys, take the least time.
+    /// Adds versions. Into an empty set they are built at once, fastest in ascending order of their keys.
     pub fn extend(&mut self, all: Vec<(Bytes, Version)>) {
         if !self.all.is_empty() {
             return all.into_iter().for_each(|(key, version)| self.insert(key, version));

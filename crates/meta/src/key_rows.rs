@@ -6,7 +6,8 @@
 //!
 //! A switch that has taken a row keeps it until it restarts, and then has lost all of them. An idle keyspace therefore sends a
 //! *probe*, the announcement of one row that the switch has, numbered as an earlier one: a switch that has the row ignores it,
-//! and one that has restarted takes it and answers.
+//! and one that has restarted takes it and answers. The probe is of the row that the switch took first: if it has lost any, it has
+//! lost that one.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,8 @@ use rackweave_kv_replica::types::{Partition, View};
 
 /// A row without an answer is announced again after this time: a rack has a few hundred.
 const ROW_RETRY_INTERVAL: Span = Span::from_millis(100);
-/// A switch that has restarted is known after this time. As often, a row that it had no room for is announced again, and one
-/// partition with its multicast group, which has no answer.
+/// Interval of probes. As often, a row that the switch had no room for is announced again, and one partition with its multicast
+/// group, which has no answer.
 const PROBE_EVERY: Span = Span::from_millis(500);
 
 /// Numbers of announcements: of two with one epoch, the switch ignores the lower if it has taken the higher.
@@ -27,8 +28,15 @@ const ANNOUNCEMENT: u64 = 1;
 
 struct Announced {
     epoch: Epoch,
-    /// None: the switch has it.
-    again_at: Option<Time>,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// To be announced again then.
+    Again(Time),
+    /// The switch took it, and answered then.
+    Taken(Time),
 }
 
 /// Announcements of rows to the switch.
@@ -50,24 +58,24 @@ impl KeyRows {
         log: &impl Fn(NodeId) -> VssdId,
         fx: &mut Effects,
     ) {
-        let mut probe = now >= self.probe_at;
-        if probe {
+        let (mut repeated, mut probed) = (None, None);
+        if now >= self.probe_at {
             self.probe_at = now + PROBE_EVERY;
             let all = || views.clone().map(|v| v.partition);
-            let next = all().filter(|p| *p > self.repeated).min().or_else(|| all().min());
-            self.repeated = next.unwrap_or_default();
+            repeated = all().filter(|p| *p > self.repeated).min().or_else(|| all().min());
+            self.repeated = repeated.unwrap_or_default();
+            let others = views.clone().filter(|v| Some(v.partition) != repeated);
+            probed = self.first_taken(others, shares).filter(|_| !mutant!("meta.keys.switch-not-probed"));
         }
-        let repeated = probe.then_some(self.repeated);
         for view in views {
             for share in 0..shares {
                 let vssd = view.partition.row(share as u32);
-                let row = self.rows.entry(vssd).or_insert(Announced { epoch: Epoch(0), again_at: Some(now) });
-                let known = row.epoch == view.epoch && row.again_at.is_none_or(|at| at > now);
-                let request = if !known || repeated == Some(view.partition) {
-                    *row = Announced { epoch: view.epoch, again_at: Some(now + ROW_RETRY_INTERVAL) };
+                let row = self.rows.entry(vssd).or_insert(Announced { epoch: Epoch(0), state: State::Again(now) });
+                let due = matches!(row.state, State::Again(at) if at <= now);
+                let request = if row.epoch != view.epoch || due || repeated == Some(view.partition) {
+                    *row = Announced { epoch: view.epoch, state: State::Again(now + ROW_RETRY_INTERVAL) };
                     ANNOUNCEMENT
-                } else if probe && row.again_at.is_none() && !mutant!("meta.keys.switch-not-probed") {
-                    probe = false;
+                } else if probed == Some(vssd) {
                     PROBE
                 } else {
                     continue;
@@ -91,15 +99,25 @@ impl KeyRows {
             }
         }
     }
+    /// Of these views the row that the switch took before all others.
+    fn first_taken<'a>(&self, views: impl Iterator<Item = &'a View>, shares: usize) -> Option<VssdId> {
+        let rows = views.flat_map(|v| (0..shares).map(move |share| (v.partition.row(share as u32), v.epoch)));
+        let taken = rows.filter_map(|(vssd, epoch)| match self.rows.get(&vssd)? {
+            Announced { epoch: known, state: State::Taken(at) } if *known == epoch => Some((*at, vssd)),
+            _ => None,
+        });
+        taken.min().map(|(_, vssd)| vssd)
+    }
     /// The switch has answered an announcement: that it took the row, or that its tables are full.
     pub(crate) fn answered(&mut self, now: Time, me: Incarnation, header: &Header, answer: Result<(), TableError>) {
-        let current = |row: &&mut Announced| row.epoch == header.epoch && header.incarnation == me;
-        let Some(row) = self.rows.get_mut(&header.vssd).filter(current) else { return };
+        if header.incarnation != me {
+            return;
+        }
         if header.request == PROBE {
             // It did not have the row that it had taken: it has none of them.
-            self.rows.values_mut().for_each(|row| row.again_at = Some(now));
-        } else {
-            row.again_at = answer.is_err().then_some(now + PROBE_EVERY);
+            self.rows.values_mut().for_each(|row| row.state = State::Again(now));
+        } else if let Some(row) = self.rows.get_mut(&header.vssd).filter(|row| row.epoch == header.epoch) {
+            row.state = if answer.is_ok() { State::Taken(now) } else { State::Again(now + PROBE_EVERY) };
         }
     }
 }
@@ -240,8 +258,30 @@ mod tests {
         again.sort();
         assert_eq!(again, (0..8).map(SetId).collect::<Vec<_>>(), "each partition once in eight times");
     }
+    /// A row that a restarted switch already has would hide that it lacks the others.
     #[test]
-    fn a_switch_that_answers_a_probe_is_told_everything() {
+    fn the_probe_is_of_the_row_that_the_switch_took_first() {
+        let mut idle = Idle::new(8);
+        let all = idle.announced(0);
+        let (later, sooner): (Vec<_>, Vec<_>) = all.into_iter().partition(|h| h.set == SetId(5));
+        idle.answered(1, &sooner, Ok(()));
+        idle.answered(2, &later, Ok(()));
+        // The switch restarts, and takes new views of all partitions but one.
+        idle.views.iter_mut().filter(|v| v.partition != Partition(5)).for_each(|v| v.epoch = Epoch(6));
+        let changed = idle.announced(3);
+        assert_eq!(changed.len(), 14);
+        idle.answered(4, &changed, Ok(()));
+        let due = idle.announced(500);
+        let probe = due.iter().find(|h| h.request == PROBE).copied().expect("a probe");
+        assert_eq!(probe.set, SetId(5));
+        // A view that changes meanwhile does not matter.
+        idle.views[5].epoch = Epoch(7);
+        idle.announced(501);
+        idle.answered(502, &[probe], Ok(()));
+        assert_eq!(idle.announced(503).len(), 16);
+    }
+    #[test]
+    fn a_switch_that_answers_a_probe_gets_all_rows() {
         let mut idle = Idle::new(8);
         let all = idle.announced(0);
         idle.answered(1, &all, Ok(()));

@@ -340,7 +340,7 @@ impl Meta {
             Some(OwnUnits { unit, count: v.sets.len() as u32 * u32::from(units), replicas: Some(u32::from(replicas)) });
         let places = || own.iter().flat_map(|s| s.places.iter().map(move |p| (s, p)));
         let has = |(s, p): &(&&Set, &Place)| {
-            p.units == units && s.view.members.iter().any(|m| m.vssd == p.vssd && m.role == Role::Member)
+            !p.leaving && p.units == units && s.view.members.iter().any(|m| m.vssd == p.vssd && m.role == Role::Member)
         };
         // A vSSD that has left keeps its units until they are erased.
         if places().any(|(_, p)| p.units != units) {

@@ -154,6 +154,8 @@ pub enum Violation {
     Bound(String),
     #[error("{request}: {answer}")]
     Answer { request: String, answer: String },
+    #[error("{snapshot}: sector {later} was written after the value of sector {earlier} was overwritten")]
+    Torn { snapshot: String, later: u64, earlier: u64 },
     #[error("{name}: sector {sector} has {found:x}, not {expected:x}")]
     Copy { name: String, sector: u64, found: u64, expected: u64 },
     #[error("{pending} requests without an answer for {PATIENCE}; {state:?}")]
@@ -175,8 +177,9 @@ struct Run {
     history: History,
     /// The workload's, by number: the operation, and what was requested.
     pending: BTreeMap<u64, (OpId, String)>,
-    /// The others, and their answers.
+    /// Number of the last other request.
     asked: u64,
+    /// Answers to the others.
     own: BTreeMap<u64, Reply>,
     next: u64,
     values: u64,
@@ -290,7 +293,11 @@ impl Run {
             self.plan.faults.remove(0);
             self.inject(fault, away);
         }
-        while self.pending.len() < self.plan.depth as usize && self.next < OPS {
+        // The next step of the plan has its turn first.
+        let steps =
+            [self.plan.attaches.first(), self.plan.grows.first().map(|g| &g.0), self.plan.forks.first().map(|f| &f.0)];
+        let end = steps.into_iter().flatten().fold(OPS, |end, at| end.min(*at));
+        while self.pending.len() < self.plan.depth as usize && self.next < end {
             self.submit();
         }
     }
@@ -368,6 +375,7 @@ impl Run {
             }
             _ => {
                 let data = self.value(count);
+                self.copies.writes.called(self.next + 1, first, &data);
                 let op = self.history.write(who, volume, first, &data, true, attach);
                 self.send(op, volume::Op::Write { volume, offset, data, fua: true });
             }
@@ -455,7 +463,13 @@ impl Run {
             for (at, _, reply) in self.sim.take_replies() {
                 self.history.at(at);
                 match self.pending.remove(&reply.id.0) {
-                    Some((op, request)) => self.answered(op, &request, volume::Op::result(reply.result))?,
+                    Some((op, request)) => {
+                        let result = volume::Op::result(reply.result);
+                        if matches!(result, Some(Ok(volume::Reply::Done))) {
+                            self.copies.writes.answered(reply.id.0);
+                        }
+                        self.answered(op, &request, result)?;
+                    }
                     None => _ = self.own.insert(reply.id.0, reply),
                 }
             }

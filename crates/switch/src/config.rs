@@ -29,7 +29,7 @@ pub enum Redirect {
 pub struct ReadWeights {
     /// The vSSD collects garbage.
     pub collecting: u32,
-    /// A die of it erases: a suspension takes P-SSD as long as nine reads.
+    /// A die of it erases. On P-SSD a suspension takes as long as nine reads.
     pub erasing: u32,
 }
 

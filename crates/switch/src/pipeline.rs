@@ -264,7 +264,7 @@ impl Pipeline {
     }
 
     /// A read goes to the readable replica in the rack with the fewest pending reads: of equal ones to the addressed
-    /// one, else to the first. A collecting one counts [`ReadWeights`] more: reads avoid it until they would wait
+    /// one, else to the first. A collecting one counts [`ReadWeights::collecting`] more: reads avoid it until they would wait
     /// longer at the others. Any readable replica serves it (Hermes), so only its latency is decided here.
     fn read_by_load(&mut self, now: Time, vssd: VssdId, request: u64) -> Verdict {
         self.counters.reads += 1;

@@ -263,7 +263,7 @@ fn drive_rpc(_: SocketAddr, _: Load, _: u64, _: impl FnMut() + 'static) -> io::R
 pub struct Site {
     pub server: IpAddr,
     /// The server's address for the client.
-    pub asked: IpAddr,
+    pub target: IpAddr,
     pub client: IpAddr,
     pub mtu: u16,
     /// Of server and client.
@@ -273,7 +273,7 @@ pub struct Site {
 impl Site {
     pub fn loopback() -> Site {
         let here = IpAddr::from([127, 0, 0, 1]);
-        Site { server: here, asked: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
+        Site { server: here, target: here, client: here, mtu: MTU_DEFAULT, namespaces: None }
     }
     /// The command of an end that is killed when this process ends.
     fn command(&self, client: bool) -> io::Result<Command> {
@@ -331,7 +331,7 @@ pub fn once(site: &Site, way: Stack, w: &Work) -> io::Result<Figures> {
         return Err(io::Error::other(format!("{}: the server's end said {line:?}", way.name())));
     }
     let mut drive = site.command(true)?;
-    place(&mut drive, "drive", site.asked, 1);
+    place(&mut drive, "drive", site.target, 1);
     for (name, value) in
         [("--bytes", w.bytes as u64), ("--depth", w.depth), ("--warm-up", w.warm_up), ("--count", w.count)]
     {

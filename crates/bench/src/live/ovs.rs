@@ -26,7 +26,7 @@ pub enum Between {
     Bridge,
 }
 
-/// Ends with this value.
+/// Namespaces and Open vSwitch end when this is dropped.
 #[derive(Debug)]
 pub struct Hosts {
     pub site: Site,
@@ -61,13 +61,14 @@ pub fn hosts(between: Between) -> io::Result<Hosts> {
     let net = |node: NodeId| Namespace::open(Path::new(&star.host(node).net.path()));
     let (server, client) = (net(SERVER)?, net(CLIENT)?);
     for host in [&server, &client] {
-        host.sh("tc qdisc add dev eth0 root tbf rate 1gbit burst 64kb latency 50ms")?;
+        // Two packets pass at once: the rate holds for short writes too.
+        host.sh("tc qdisc add dev eth0 root tbf rate 1gbit burst 3028 latency 50ms")?;
     }
     client.sh(&format!("ip route add {}/{} dev eth0", RING.address, RING.bits))?;
-    let asked = if between == Between::Ovs { KEY.into() } else { address(SERVER).into() };
+    let target = if between == Between::Ovs { KEY.into() } else { address(SERVER).into() };
     let site = Site {
         server: address(SERVER).into(),
-        asked,
+        target,
         client: address(CLIENT).into(),
         mtu: MTU,
         namespaces: Some((server, client)),

@@ -17,5 +17,5 @@ pub fn site(mtu: u16) -> io::Result<Site> {
         n.sh(&format!("ip addr add {address}/24 dev {device} && ip link set {device} mtu {mtu} up"))?;
     }
     let (to, from) = ([10, 99, 0, 1].into(), [10, 99, 0, 2].into());
-    Ok(Site { server: to, asked: to, client: from, mtu, namespaces: Some((server, client)) })
+    Ok(Site { server: to, target: to, client: from, mtu, namespaces: Some((server, client)) })
 }

@@ -61,6 +61,11 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
     fn set_room(&mut self, room: LogRoom);
     /// The wall clock at time zero, in milliseconds since 1970.
     fn set_unix_ms_at_zero(&mut self, ms: u64);
+    /// Number of the keyspace whose keys it has.
+    fn keyspace(config: &Self::Config) -> Option<u32> {
+        _ = config;
+        None
+    }
     /// Fills in its own counters.
     fn count(&self, status: &mut StoreStatus);
     /// Whether a message is of its kind.
@@ -95,10 +100,12 @@ impl Logged for KvNode {
     fn set_unix_ms_at_zero(&mut self, ms: u64) {
         KvNode::set_unix_ms_at_zero(self, ms);
     }
+    fn keyspace(config: &Config) -> Option<u32> {
+        Some(config.keyspace.number())
+    }
     fn count(&self, s: &mut StoreStatus) {
         let (partitions, leads) = self.partitions();
         (s.partitions, s.primary_of) = (partitions as u64, leads as u64);
-        s.keyspace = Some(self.config().keyspace.number());
         (s.undecided, s.keys) = self.counts();
         let answered = self.answered();
         (s.gets, s.puts, s.refused) = (answered.gets, answered.puts, answered.refused);
@@ -405,7 +412,8 @@ impl<N: Logged> Service for LogService<N> {
     }
     fn status(&self, _: Time, ssd: &Ssd, status: &mut VssdStatus) {
         status.serving = self.serves();
-        let mut s = StoreStatus { contents: N::CONTENTS, ..StoreStatus::default() };
+        let keyspace = N::keyspace(&self.config);
+        let mut s = StoreStatus { contents: N::CONTENTS, keyspace, ..StoreStatus::default() };
         if let Some(store) = &self.store {
             let (space, stats) = (store.space(), store.stats());
             let (manager, inner) = ssd.log(self.vssd);

@@ -137,7 +137,7 @@ fn read_head(at: &Bytes, record: &Bytes) -> Option<(Long, u64, Bytes)> {
     Some((Long { number, parts }, bytes, record.slice(13..)))
 }
 
-/// Removes and returns the records of a kind. Maps of what is in order are built without a search for each place.
+/// Removes and returns the records of a kind. A map of sorted records is built in one pass.
 fn take_kind(found: &mut Records, kind: u8) -> BTreeMap<Bytes, Bytes> {
     let [from, end] = [kind, kind + 1].map(|k| found.partition_point(|(key, _)| key[..] < [k][..]));
     found.drain(from..end).collect()

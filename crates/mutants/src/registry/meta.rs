@@ -11,7 +11,7 @@ const OWN: &[&str] = &["meta", "search"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("meta.keys.switch-not-probed", "17", &[], &["meta", "rack"], "A switch that restarts is not told the rows of keys.")
+    m("meta.keys.switch-not-probed", "17", &[], &["meta", "rack"], "A switch that restarts does not get the rows of keys again.")
         .tested(),
     m("meta.keys.no-rows", "17", &[], &["rack"], "The switch learns no members of partitions of keys.").tested(),
     m("meta.keys.rows-of-all", "28", &[], UNITS, "The switch sends gets to members that may not answer them.").tested(),

@@ -1,7 +1,10 @@
 //! Snapshots and clones of the disk, while it is written and nodes fail.
 //!
-//! For the history a snapshot is a read of all sectors that ends when the snapshot is made. It never changes. A clone begins with its
-//! contents, and then has what is written to the clone alone; flattened, it needs its snapshot no more.
+//! For the history a snapshot is a read of all sectors that ends when the snapshot is made; [`Writes`] checks that it shows one time. It
+//! never changes. A clone begins with its contents, and then has what is written to the clone alone; flattened, it needs its snapshot
+//! no more.
+
+use std::collections::BTreeMap;
 
 use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::request::Operation;
@@ -14,7 +17,7 @@ use super::{NAME, PATIENCE, Run, Violation};
 const PIECE: u64 = 128;
 /// Writes to a clone.
 const WRITES: u64 = 6;
-/// How long a snapshot that is given up may take, and how often it is looked at.
+/// Time between two looks at a snapshot, or at a disk that is being flattened.
 const LOOK: Span = Span::from_millis(50);
 
 /// What becomes of a snapshot.
@@ -31,11 +34,62 @@ impl Fork {
     pub const ALL: [Fork; 4] = [Fork::Keep, Fork::Remove, Fork::Clone, Fork::Flatten];
 }
 
-/// Names, and contents as sectors.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
     made: u64,
+    /// Names, and contents as sectors.
     kept: Vec<(String, Vec<Payload>)>,
+    pub writes: Writes,
+}
+
+/// Writes to the disk. Each has values that no other has.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// Calls and answers so far.
+    events: u64,
+    all: Vec<Write>,
+    by_request: BTreeMap<u64, usize>,
+    by_value: BTreeMap<u64, usize>,
+}
+
+#[derive(Debug)]
+struct Write {
+    first: u64,
+    count: u64,
+    called: u64,
+    answered: Option<u64>,
+}
+
+impl Writes {
+    pub fn called(&mut self, request: u64, first: u64, data: &Payload) {
+        self.events += 1;
+        let (n, count) = (self.all.len(), u64::from(data.sectors()));
+        self.all.push(Write { first, count, called: self.events, answered: None });
+        self.by_request.insert(request, n);
+        self.by_value.extend((0..data.sectors()).map(|i| (data.identity(i), n)));
+    }
+    /// The request was answered with success.
+    pub fn answered(&mut self, request: u64) {
+        self.events += 1;
+        if let Some(n) = self.by_request.remove(&request) {
+            self.all[n].answered = Some(self.events);
+        }
+    }
+    /// Two sectors whose values the disk never had at one time: the first has a value that was written after the other's was
+    /// overwritten.
+    fn torn(&self, contents: &[Payload]) -> Option<(u64, u64)> {
+        let shown: Vec<Option<&Write>> =
+            contents.iter().map(|s| Some(&self.all[*self.by_value.get(&s.identity(0))?])).collect();
+        let calls = (0..).zip(&shown).filter_map(|(sector, w)| Some((w.as_ref()?.called, sector)));
+        let (from, later) = calls.max()?;
+        let overwritten = self.all.iter().flat_map(|w| (w.first..w.first + w.count).map(move |sector| (w, sector)));
+        let ends = overwritten.filter_map(|(w, sector)| {
+            let before = shown.get(sector as usize)?.as_ref()?.answered?;
+            (w.called > before).then_some((w.answered?, sector))
+        });
+        let (until, earlier) = ends.min()?;
+        (from > until).then_some((later, earlier))
+    }
 }
 
 impl Run {
@@ -55,6 +109,9 @@ impl Run {
         self.history.ended(all);
         let (_, contents) = self.contents(&snapshot, sectors)?;
         self.history.saw(all, &joined(&contents));
+        if let Some((later, earlier)) = self.copies.writes.torn(&contents) {
+            return Err(Violation::Torn { snapshot, later, earlier });
+        }
         match fork {
             Fork::Keep => self.copies.kept.push((snapshot, contents)),
             Fork::Remove => self.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() })?,
@@ -101,6 +158,10 @@ impl Run {
         Ok(())
     }
     fn same(&self, name: &str, found: &[Payload], expected: &[Payload]) -> Result<(), Violation> {
+        if found.len() != expected.len() {
+            let (found, expected) = (found.len(), expected.len());
+            return Err(self.odd(name, format!("{found} sectors, not {expected}")));
+        }
         match (0..).zip(found).zip(expected).find(|((_, f), e)| f.identity(0) != e.identity(0)) {
             Some(((sector, found), expected)) => Err(Violation::Copy {
                 name: name.into(),
@@ -145,7 +206,9 @@ impl Run {
             let len = PIECE.min(sectors - first) as u32 * SECTOR;
             let read = volume::Op::Read { volume: info.id, offset: first * u64::from(SECTOR), len };
             match volume::Op::result(self.ask(self.writer, read)?) {
-                Some(Ok(volume::Reply::Data(data))) => all.extend((0..data.sectors()).map(|i| data.slice(i, 1))),
+                Some(Ok(volume::Reply::Data(data))) if data.len() == len => {
+                    all.extend((0..data.sectors()).map(|i| data.slice(i, 1)))
+                }
                 other => return Err(self.odd(format!("read {name}"), format!("{other:?}"))),
             }
         }
@@ -171,4 +234,32 @@ impl Run {
 fn joined(sectors: &[Payload]) -> Payload {
     let bytes: Vec<u8> = sectors.iter().flat_map(|s| s.to_bytes().to_vec()).collect();
     Payload::Bytes(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(n: u8) -> Payload {
+        Payload::Bytes(vec![n; SECTOR as usize].into())
+    }
+
+    #[test]
+    fn contents_of_two_times_are_torn() {
+        let mut w = Writes::default();
+        w.called(1, 0, &value(1));
+        w.answered(1);
+        w.called(2, 1, &value(2));
+        w.answered(2);
+        // Overwrites sector 0, then sector 1.
+        w.called(3, 0, &value(3));
+        w.called(4, 1, &value(4));
+        w.answered(3);
+        let torn = |a, b| w.torn(&[value(a), value(b)]);
+        assert_eq!((torn(1, 2), torn(3, 2), torn(3, 4), torn(1, 4)), (None, None, None, None), "both were under way");
+        w.called(5, 1, &value(5));
+        let torn = |a, b| w.torn(&[value(a), value(b)]);
+        assert_eq!((torn(3, 5), torn(1, 5)), (None, Some((1, 0))), "the third write ended before the fifth began");
+        assert_eq!(w.torn(&[Payload::zero(1), value(5)]), None, "zeroes are of no known time");
+    }
 }
