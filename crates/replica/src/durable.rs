@@ -82,6 +82,7 @@ impl Replica {
     pub fn learn_volumes<S: Store>(&mut self, store: &mut S, live: &LiveVolumes) {
         if self.fences.learn(live) {
             store.know_volumes(&self.fences.known());
+            self.recovery_without_deleted();
         }
     }
     /// Accepts only this generation of writers and newer ones from now on; the last generation means that the volume is
@@ -90,6 +91,7 @@ impl Replica {
         let raised = self.fences.raise(volume, attach);
         if raised && attach == FENCE_ALL {
             store.bury(volume);
+            self.recovery_without_deleted();
         }
         raised
     }

@@ -250,6 +250,18 @@ impl Replica {
         }
     }
 
+    /// A deleted volume's blocks are no longer with their holders, which answer no request for them.
+    pub(crate) fn recovery_without_deleted(&mut self) {
+        let Some(r) = self.recovery.as_deref_mut().filter(|_| !mutant!("replica.recovery.waits-for-deleted")) else {
+            return;
+        };
+        let lives = |v: VolumeId| self.fences.of(v) < FENCE_ALL;
+        r.fixes.retain(|f| lives(f.volume()));
+        r.fetching.retain(|f| lives(f.volume()));
+        r.fetched.retain(|f| lives(f.0.volume));
+        r.marks.retain(|m| lives(m.addr.volume));
+    }
+
     /// Takes every step that is possible now.
     pub(crate) fn recovery_go_on<S: Store>(&mut self, cx: &mut Cx<'_, S>) {
         let peers = self.recovery_peers();

@@ -44,6 +44,8 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Edits, 2025),
     // A volume was deleted while its block was read: the answer was zeroes.
     (PlanKind::Wide, 2060),
+    // A set's recovery waited for blocks of a volume that was deleted meanwhile.
+    (PlanKind::PassingVolumes, 8_000_004),
 ];
 
 /// The same with the transport between nodes.

@@ -97,6 +97,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.recovery.oldest", "6", CUTS, UNITS, "A recovery takes the copy of the first member that answered, however old.").tested(),
     m("replica.recovery.no-zeroes", "6", CUTS, UNITS, "A recovery does not repeat range records that some member lacks.").tested(),
     m("replica.recovery.one-peer", "6", CUTS, UNITS, "A recovery compares the leader with one other member only.").tested(),
+    m("replica.recovery.waits-for-deleted", "14", &[], &["search"], "A recovery waits for blocks of a volume that was deleted meanwhile.").tested(),
     m("replica.recovery.early", "6", CUTS, UNITS, "A recovery is over while its last repairs are under way."),
     m("replica.range.no-conflict", "10", FEW, UNITS, "A range operation begins while blocks inside are under way.").tested(),
     m("replica.range.over-rmw", "10", FEW, UNITS, "A member accepts a range below a partial write under way inside.").tested(),
