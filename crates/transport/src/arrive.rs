@@ -374,7 +374,9 @@ impl Endpoint {
         if tx.transfers.get(&id).is_none_or(|o| o.bound && !mutant!("transport.routed.rebinds")) {
             return false;
         }
-        tx.progress = now;
+        if !mutant!("transport.routed.waits-on") {
+            tx.advanced(now);
+        }
         let Some(mut o) = tx.take(id) else { return false };
         if tx.in_flight() == 0 && holder.in_flight() == 0 {
             holder.owed = None;

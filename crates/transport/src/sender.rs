@@ -386,6 +386,12 @@ impl Sender {
         }
     }
 
+    /// Something has arrived by this connection's way: the time until the next retransmission begins anew.
+    pub fn advanced(&mut self, now: Time) {
+        self.progress = now;
+        self.backoff = 0;
+    }
+
     /// Acknowledgements of this class arrived at `at`.
     pub fn acked(&mut self, now: Time, at: Time, head: &AckHead, entries: &[AckEntry], cfg: &Config) -> Progress {
         let mut p = Progress::default();
@@ -420,8 +426,7 @@ impl Sender {
         }
         let timed_out = self.backoff > 0;
         if bytes > 0 {
-            self.progress = now;
-            self.backoff = 0;
+            self.advanced(now);
         }
         let counted = (head.received.wrapping_sub(self.received), head.marked.wrapping_sub(self.marked));
         let newer = counted.0 < u32::MAX / 2;

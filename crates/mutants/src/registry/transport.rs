@@ -13,6 +13,7 @@ pub const MUTANTS: &[Mutant] = &[
     net("transport.ack.other-incarnation", "18", FEW, UNITS, "Acknowledgements for an earlier incarnation count."),
     net("transport.routed.rebinds", "13", ONE, UNITS, "A message bound to its first responder moves to another.")
         .open("Its crate\'s tests pass: in their world a train of datagrams goes to one server whole, so never do two acknowledge parts of one message."),
+    m("transport.routed.waits-on", "13", &[], UNITS, "An answer to what the switch forwarded does not end the wait of the other messages that go by it.").tested(),
     net("transport.tag.unchecked", "18", ONE, UNITS, "A damaged or forged datagram is accepted."),
     net("transport.crc.unchecked", "18", ONE, UNITS, "A damaged datagram without a key is accepted."),
     net("transport.gc.unchecked", "18", ONE, UNITS, "A forged gc_op is accepted."),

@@ -129,6 +129,27 @@ fn the_first_responder_is_kept_also_when_nobody_was_expected() {
     assert_eq!((w.delivered(2).count(), w.end(3).counters().received), (1, 0));
 }
 
+/// No server answered for 500 ms, and the time between retransmissions grew. Since one has answered, the switch forwards
+/// again: the first request for another unknown server is repeated as soon as any other. With one
+/// path no change of path repeats it earlier.
+#[test]
+fn an_answer_by_the_switch_ends_the_wait_of_all_that_goes_by_it() {
+    let mut w = world(Faults::default());
+    w.add(9, Config { paths: 1, ..Config::default() }, Keys::one(KeyId(1), [5; 32]).expect("a key"));
+    w.routes.insert(21, (21, NodeId(3)));
+    let silent_until = w.now + Span::from_millis(500);
+    w.black = Some(Box::new(move |now, _, to, _| to == NodeId(1) && now < silent_until));
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 512), Time::MAX, 0).expect("taken");
+    w.settle(Span::from_secs(2));
+    assert_eq!(w.delivered(2).count(), 1);
+    let start = w.now;
+    w.black = Some(Box::new(move |now, _, to, _| to == NodeId(1) && now < start + Span::from_millis(1)));
+    w.send(9, 1, message(Op::Write, Class::Silver, 9, 21, 1, 51, 512), Time::MAX, 1).expect("taken");
+    w.settle(Span::from_secs(2));
+    assert_eq!(w.delivered(3).count(), 1);
+    assert!(w.now.since(start) < Span::from_millis(50), "{}", w.now.since(start));
+}
+
 /// A read that carries an acknowledgement is redirected: the acknowledgement means nothing to the other server,
 /// although it has sent a message with the same number.
 #[test]
