@@ -374,7 +374,9 @@ impl Endpoint {
         if tx.transfers.get(&id).is_none_or(|o| o.bound && !mutant!("transport.routed.rebinds")) {
             return false;
         }
-        if !mutant!("transport.routed.waits-on") {
+        if mutant!("transport.routed.waits-on") {
+            tx.progress = now;
+        } else {
             tx.advanced(now);
         }
         let Some(mut o) = tx.take(id) else { return false };
