@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
-use rackweave_core::msg::control::VssdPlace;
+use rackweave_core::msg::control::{SlotTable, VssdPlace};
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, Table, ViewState};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, NodeKind, SetId, Span, Time, VssdId};
 
@@ -115,7 +115,11 @@ impl Meta {
             let units = s.own.map_or(1, |own| own.record.units);
             s.places.iter().all(|p| p.replaces.is_none() && !p.leaving && p.units == units)
         };
-        self.sets.iter().all(rests) && self.moves.plans.values().all(|p| p.done)
+        self.sets.iter().all(rests) && self.plans_open().next().is_none()
+    }
+    /// Servers that have not confirmed their plan.
+    pub fn plans_open(&self) -> impl Iterator<Item = NodeId> {
+        self.moves.plans.iter().filter(|(_, p)| !p.done).map(|(n, _)| *n)
     }
 
     fn in_view(&self, at: At) -> Option<Role> {
@@ -180,6 +184,18 @@ impl Meta {
         let plan = plan.number;
         let vssds = self.wanted(node);
         self.say(node, 0, Control::Vssds { plan, incarnation, vssds });
+    }
+    /// A drive that never served is made by the configuration, with vSSDs that may have moved away meanwhile. They leave:
+    /// until the server has given them back, the drive may start with them.
+    pub(crate) fn give_back_unplanned(&mut self, node: NodeId, slots: &[SlotTable]) {
+        for (slot, s) in (0..).zip(slots).filter(|(_, s)| s.in_use) {
+            let Some(i) = self.sets.iter().position(|set| set.view.set == s.set) else { continue };
+            if self.by_vssd.contains_key(&s.vssd) || mutant!("meta.drive.unplanned-forgotten") {
+                continue;
+            }
+            self.sets[i].places.push(Place { leaving: true, ..Place::new(s.vssd, node, slot) });
+            self.put_places(i);
+        }
     }
     /// A server that starts knows no plan.
     pub(crate) fn forget_plan(&mut self, node: NodeId) {

@@ -61,6 +61,9 @@ impl Meta {
             }
             return self.say(src, 0, Control::DriveRefused { nonce, why: Box::new(why) });
         }
+        if table.known == Incarnation(0) {
+            self.give_back_unplanned(src, &table.slots);
+        }
         self.keep_drive(src, drive, table);
         let incarnation = self.next_incarnation();
         let record = self.records.get_mut(&src).expect("entered above");

@@ -1,10 +1,12 @@
 //! vSSDs that move: the ids of the new ones.
 
 use rackweave_core::admin::{self, ServerError};
-use rackweave_core::{DriveId, Layout, VssdId};
+use rackweave_core::msg::Control;
+use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable};
+use rackweave_core::{DriveId, Incarnation, Layout, SetId, VssdId};
 use rackweave_meta::{codec, ids};
 
-use super::harness::{LEASE, Rack, Scripted, config};
+use super::harness::{LEASE, Rack, Scripted, config, divided};
 
 #[test]
 fn the_last_id_of_a_vssd_is_used_and_none_after_it() {
@@ -35,4 +37,38 @@ fn the_last_id_of_a_vssd_is_used_and_none_after_it() {
         assert_eq!(e, spent.clone().into(), "{e}");
     }
     assert_eq!(made(&r).len(), 1);
+}
+
+/// The drive of a server whose vSSDs have moved away is replaced: the configuration makes the new one with those vSSDs.
+/// The server ends before it has given them back, and may start with them; not once it has.
+#[test]
+fn a_new_drive_may_start_again_until_it_has_given_back_what_is_not_planned() {
+    let mut cfg = config();
+    (cfg.layout, cfg.servers) = (Layout::new(4, 2), 4);
+    let mut r = Rack::new(cfg);
+    let (node, first) = (r.cfg.layout.server(3).expect("a server"), r.servers[0].clone());
+    let vssd = ids::first(0, 3, 0);
+    let slots = divided(SlotTable { vssd, set: SetId(0), generation: 1, in_use: true });
+    let table = DriveTable { generation: 1, digest: 5, known: Incarnation(0), slots };
+    r.servers.push(Scripted { node, vssd, drive: DriveId(0x200), table: table.clone(), ..first });
+    r.start_all();
+    r.run(LEASE);
+    for generation in 2..4 {
+        let known = r.servers[3].incarnation;
+        assert!(known > Incarnation(0));
+        r.servers[3].table = DriveTable { generation, known, ..table.clone() };
+        r.restart_meta();
+        r.start(3);
+        r.run(LEASE);
+        assert_eq!(r.servers[3].drive_refused, None);
+        assert!(r.servers[3].plan.0 > 0 && r.servers[3].plan.1.is_empty(), "{:?}", r.servers[3].plan);
+        assert!(r.view().members.iter().all(|m| m.vssd != vssd), "{:?}", r.view());
+    }
+    let (known, plan) = (r.servers[3].incarnation, r.servers[3].plan.0);
+    r.control(node, known, 0, Control::VssdsDone { plan, lost: 0 });
+    r.run(LEASE);
+    assert!(r.meta.places().all(|(_, p)| p.node != node));
+    r.servers[3].table = DriveTable { generation: 6, known, ..table };
+    r.start(3);
+    assert_eq!(r.servers[3].drive_refused, Some(DriveRefusal::Unknown { vssd }));
 }

@@ -534,7 +534,7 @@ impl<'a> Run<'a> {
         let end = self.sim.now() + QUIET_MAX;
         while !self.watch.all_full(&self.sim) || !self.at_rest() {
             if self.sim.now() > end {
-                let not_whole = self.watch.describe(&self.sim);
+                let not_whole = self.watch.describe(&self.sim) + &self.unrest();
                 return Err(Failure::Liveness(format!("not whole {QUIET_MAX} after the last fault: {not_whole}")));
             }
             let at = self.sim.now() + WHOLE_POLL;

@@ -57,6 +57,17 @@ impl Run<'_> {
         self.plan.params.spare == 0 || self.sim.meta().is_some_and(Meta::moves_rest)
     }
 
+    /// What still moves, and who has not carried out its plan.
+    pub(super) fn unrest(&self) -> String {
+        if self.at_rest() {
+            return String::new();
+        }
+        let Some(meta) = self.sim.meta() else { return "no metadata service".into() };
+        let moving: Vec<_> = meta.places().filter(|(_, p)| p.replaces.is_some() || p.leaving).collect();
+        let waiting: Vec<NodeId> = meta.plans_open().collect();
+        format!("moving: {moving:?}; without their plan: {waiting:?}")
+    }
+
     /// Servers, metadata service and switch agree on the places of vSSDs; no server has two copies of a set.
     pub(super) fn places_agree(&mut self) -> Result<(), Failure> {
         if self.plan.params.spare == 0 {
