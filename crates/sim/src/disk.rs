@@ -38,6 +38,7 @@ enum PageState {
 
 #[derive(Clone, Debug, Default)]
 struct BlockImage {
+    /// Of its last erase.
     oob: BlockOob,
     pages: Vec<PageState>,
     bad: bool,
@@ -46,6 +47,14 @@ struct BlockImage {
 impl BlockImage {
     fn page(&self, i: u16) -> &PageState {
         self.pages.get(usize::from(i)).unwrap_or(&PageState::Erased)
+    }
+    /// Its out-of-band data: that of the last readable page, which an interrupted erase may have left, else of the erase.
+    fn oob(&self) -> BlockOob {
+        let of = |p: &PageState| match p {
+            PageState::Written(image) => Some(image.oob),
+            _ => None,
+        };
+        self.pages.iter().rev().find_map(of).unwrap_or(self.oob)
     }
     fn set(&mut self, i: u16, s: PageState) {
         let i = usize::from(i);
@@ -77,9 +86,7 @@ impl Image {
     fn apply(&mut self, c: &Change) {
         match c {
             Change::Program { page, image } => {
-                let b = self.block_mut(page.block);
-                b.oob = image.oob;
-                b.set(page.page, PageState::Written(image.clone()));
+                self.block_mut(page.block).set(page.page, PageState::Written(image.clone()));
             }
             Change::Erase { block, oob } => *self.block_mut(*block) = BlockImage { oob: *oob, ..BlockImage::default() },
             Change::MarkBad { block } => {
@@ -568,7 +575,7 @@ impl FaultDisk {
             return DeviceData::Oob { oob: BlockOob::default(), pages: 0 };
         };
         let pages = b.pages.iter().take_while(|p| matches!(p, PageState::Written(_))).count() as u16;
-        DeviceData::Oob { oob: b.oob, pages }
+        DeviceData::Oob { oob: b.oob(), pages }
     }
 
     fn spares(&self, block: u32) -> DeviceData {
@@ -586,7 +593,7 @@ impl FaultDisk {
         });
         let damaged = b.pages.iter().enumerate().filter(|(_, p)| matches!(p, PageState::Damaged));
         let unreadable = damaged.map(|(i, _)| i as u16).collect();
-        DeviceData::Spares { oob: b.oob, pages: pages.collect(), unreadable }
+        DeviceData::Spares { oob: b.oob(), pages: pages.collect(), unreadable }
     }
 }
 

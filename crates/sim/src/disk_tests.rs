@@ -67,6 +67,36 @@ fn torn_pages_are_unreadable_and_left_out_of_spares() {
     assert_eq!(d.breaches(), [NandBreach::ProgramTwice { page: page(3, 1) }], "a torn page is not erased");
 }
 
+/// The out-of-band data of a block lie in its pages: those that an interrupted erase left name the block's old address.
+#[test]
+fn an_interrupted_erase_changes_no_page_that_it_leaves() {
+    let old = BlockOob { logical: 7, ..BlockOob::default() };
+    let new = BlockOob { logical: 9, ..BlockOob::default() };
+    let (mut left, mut gone) = (0, 0);
+    for seed in 0..40 {
+        let mut d = FaultDisk::new();
+        do_it(&mut d, &DeviceOp::Erase { block: 3, oob: old }).unwrap();
+        for i in 0..3 {
+            let DeviceOp::Program { page, mut image } = program(page(3, i), 1) else { unreachable!() };
+            image.oob = old;
+            do_it(&mut d, &DeviceOp::Program { page, image }).unwrap();
+        }
+        do_it(&mut d, &DeviceOp::Sync).unwrap();
+        do_it(&mut d, &DeviceOp::Erase { block: 3, oob: new }).unwrap();
+        d.power_cut(TEAR_ALL, &mut Rng::new(seed));
+        let Ok(DeviceData::Spares { pages, oob, .. }) = d.submit(&DeviceOp::ReadSpares { block: 3 }).0 else { panic!() };
+        let Ok(DeviceData::Oob { oob: alone, .. }) = d.submit(&DeviceOp::ReadOob { block: 3 }).0 else { panic!() };
+        assert_eq!(oob, alone);
+        if pages.is_empty() {
+            gone += u32::from(oob == new);
+        } else {
+            assert_eq!(oob, old);
+            left += 1;
+        }
+    }
+    assert!(left > 5 && gone > 0, "{left} {gone}");
+}
+
 #[test]
 fn every_nand_rule_is_watched() {
     let mut d = FaultDisk::new();
