@@ -84,7 +84,9 @@ fn an_interrupted_erase_changes_no_page_that_it_leaves() {
         do_it(&mut d, &DeviceOp::Sync).unwrap();
         do_it(&mut d, &DeviceOp::Erase { block: 3, oob: new }).unwrap();
         d.power_cut(TEAR_ALL, &mut Rng::new(seed));
-        let Ok(DeviceData::Spares { pages, oob, .. }) = d.submit(&DeviceOp::ReadSpares { block: 3 }).0 else { panic!() };
+        let Ok(DeviceData::Spares { pages, oob, .. }) = d.submit(&DeviceOp::ReadSpares { block: 3 }).0 else {
+            panic!()
+        };
         let Ok(DeviceData::Oob { oob: alone, .. }) = d.submit(&DeviceOp::ReadOob { block: 3 }).0 else { panic!() };
         assert_eq!(oob, alone);
         if pages.is_empty() {

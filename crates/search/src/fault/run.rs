@@ -202,6 +202,8 @@ struct Run<'a> {
     at_once: u64,
     quiet: bool,
     corrupted: bool,
+    /// A drive was damaged and another replaced while the rack stood still: some blocks have one copy.
+    stood_still: bool,
     /// Volumes with a block of which only a write is left that was never agreed on: it is marked as lost.
     gave_way: BTreeSet<VolumeId>,
     /// Crashes that wait for a server to collect.
@@ -287,6 +289,7 @@ impl<'a> Run<'a> {
             at_once: 0,
             quiet: false,
             corrupted: false,
+            stood_still: false,
             gave_way: BTreeSet::new(),
             traps: VecDeque::new(),
             hit: BTreeMap::new(),

@@ -91,6 +91,13 @@ impl SetWatch {
         durable && self.views.iter().all(|v| v.as_ref().is_some_and(|v| self.full(sim, v)))
     }
 
+    /// Whether all copies of these sets are in their views.
+    pub fn are_full(&mut self, sim: &Sim, sets: &[SetId]) -> bool {
+        self.refresh(sim);
+        let view = |s: &SetId| self.views.get(s.0 as usize).and_then(Option::as_ref);
+        sets.iter().all(|s| view(s).is_some_and(|v| self.full(sim, v)))
+    }
+
     /// Incomplete sets: their views, and their servers' states.
     pub fn describe(&mut self, sim: &Sim) -> String {
         let mut out = String::new();

@@ -489,6 +489,7 @@ impl Run<'_> {
             d.damage(|_| self.rng.below(1000) < u64::from(permille));
         }
         self.sim.replace_disk(replaced);
+        self.stood_still = true;
     }
 
     /// Only while every other copy is whole: contents that exist once are lost by corruption by definition.

@@ -145,6 +145,8 @@ impl Run<'_> {
             // The only good copy may have been lost with the power of the others, or with its device.
             volume::Error::Corrupt if self.corrupted && (self.history.crashed() || self.breakage.any) => Ok(()),
             volume::Error::Corrupt if self.lost_by_a_fill(op.volume) => Ok(()),
+            // The member with the only copy has left its set for longer than its lease; it may return (rule 29).
+            volume::Error::Corrupt if self.stood_still && self.has_departed(op.volume) => Ok(()),
             volume::Error::Io if self.breakage.all => Ok(()),
             _ => {
                 let not_whole = self.watch.describe(&self.sim);
@@ -153,6 +155,10 @@ impl Run<'_> {
         }
     }
 
+    fn has_departed(&mut self, volume: usize) -> bool {
+        let sets = self.volumes[volume].info.as_ref().map(|i| i.sets.clone());
+        sets.is_some_and(|sets| !self.watch.are_full(&self.sim, &sets))
+    }
     fn lost_by_a_fill(&self, volume: usize) -> bool {
         self.volumes[volume].info.as_ref().is_some_and(|i| self.gave_way.contains(&i.id))
     }
