@@ -377,7 +377,7 @@ impl Meta {
         fx.trace(trace::KEYSPACE_DELETED, u64::from(id.0), u64::from(last.0));
         for (n, vssd) in logs {
             // A server that is missing does not know the name of what it deletes later.
-            self.row_of_missing(now, n, (vssd, id.log_set()));
+            self.row_goes(now, n, (vssd, id.log_set()));
             self.replan_logs(n);
             self.remind_logs(now, n);
         }
@@ -500,7 +500,7 @@ impl Meta {
         let changed: Vec<(KeyspaceId, VssdId)> = self.keyspaces.all.iter_mut().filter_map(had).collect();
         for (id, vssd) in changed {
             self.put_keyspace(id);
-            self.row_of_missing(now, server, (vssd, id.log_set()));
+            self.row_goes(now, server, (vssd, id.log_set()));
         }
         self.keyspaces.plans.remove(&server);
     }

@@ -23,6 +23,9 @@ const PLAN_RETRY_INTERVAL: Span = Span::from_millis(200);
 /// Interval at which a `del_vssd` for a missing server is repeated: one a second for each of its vSSDs, at most
 /// sixteen.
 const ROW_RETRY_INTERVAL: Span = Span::from_secs(1);
+/// A network may deliver a `create_vssd` this long after it was sent: a stream holds a message for five seconds at most. One
+/// that comes after the `del_vssd` makes the row again, so that is repeated once after this time.
+const ROW_UNDER_WAY: Span = Span::from_secs(6);
 /// Bits of a plan number within one incarnation of the service.
 const PLAN_BITS: u32 = 24;
 
@@ -34,13 +37,15 @@ struct PlanState {
     again_at: Time,
 }
 
-/// A row of the switch whose server cannot delete it.
+/// A row of the switch that must not be there: of a vSSD that was given back, or whose server is missing.
 #[derive(Debug)]
 struct DeadRow {
     vssd: VssdId,
     set: SetId,
-    incarnation: Incarnation,
+    node: NodeId,
     again_at: Time,
+    /// Answers count from this time on: nothing that makes the row is under way then.
+    counts_at: Time,
 }
 
 /// Servers of the rack, and moves between them.
@@ -109,13 +114,13 @@ impl Meta {
     pub fn places(&self) -> impl Iterator<Item = (SetId, &Place)> {
         self.sets.iter().flat_map(|s| s.places.iter().map(|p| (s.view.set, p)))
     }
-    /// Whether nothing moves and no plan is pending.
+    /// Whether nothing moves, no plan is pending, and the switch has no row of a vSSD that is gone.
     pub fn moves_rest(&self) -> bool {
         let rests = |s: &Set| {
             let units = s.own.map_or(1, |own| own.record.units);
             s.places.iter().all(|p| p.replaces.is_none() && !p.leaving && p.units == units)
         };
-        self.sets.iter().all(rests) && self.plans_open().next().is_none()
+        self.sets.iter().all(rests) && self.plans_open().next().is_none() && self.moves.rows.is_empty()
     }
     /// Servers that have not confirmed their plan.
     pub fn plans_open(&self) -> impl Iterator<Item = NodeId> {
@@ -205,34 +210,28 @@ impl Meta {
         }
     }
     /// The server has exactly the vSSDs of the plan.
-    pub(crate) fn plan_done(&mut self, src: NodeId, incarnation: Incarnation, number: u64, lost: u64) {
+    pub(crate) fn plan_done(&mut self, now: Time, (src, incarnation): (NodeId, Incarnation), number: u64, lost: u64) {
         let known = self.servers.server(src).incarnation == incarnation;
         let Some(plan) = self.moves.plans.get_mut(&src).filter(|p| known && p.number == number && !p.done) else {
             return;
         };
         plan.done = true;
-        self.drop_gone(|p| p.node == src && p.slots().all(|slot| lost >> (slot & 63) & 1 == 0));
+        self.drop_gone(now, |p| p.node == src && p.slots().all(|slot| lost >> (slot & 63) & 1 == 0));
     }
     /// Drops places that are not in use and that no server has. A restarted server does not know what its previous run
     /// announced, so the switch is informed here.
-    fn drop_gone(&mut self, which: impl Fn(&Place) -> bool) {
+    fn drop_gone(&mut self, now: Time, which: impl Fn(&Place) -> bool) {
         for i in 0..self.sets.len() {
             let s = &mut self.sets[i];
-            let before = s.places.len();
-            let (view, used) = (&s.view, s.in_use().collect::<Vec<_>>());
-            let (servers, rows) = (&self.servers, &mut self.moves.rows);
-            s.places.retain(|p| {
-                let gone = p.leaving && which(p) && !used.contains(&p.vssd);
-                if gone && rows.iter().all(|r| r.vssd != p.vssd) {
-                    let incarnation = servers.server(p.node).incarnation;
-                    rows.push(DeadRow { vssd: p.vssd, set: view.set, incarnation, again_at: Time::ZERO });
-                }
-                !gone
-            });
-            if s.places.len() != before {
-                self.own.reap |= s.has_ended();
-                self.put_places(i);
+            let (set, used) = (s.view.set, s.in_use().collect::<Vec<_>>());
+            let gone = s.places.extract_if(.., |p| p.leaving && which(p) && !used.contains(&p.vssd));
+            let gone: Vec<(NodeId, VssdId)> = gone.map(|p| (p.node, p.vssd)).collect();
+            if gone.is_empty() {
+                continue;
             }
+            gone.into_iter().for_each(|(node, vssd)| self.delete_row(now, now, node, (vssd, set)));
+            self.own.reap |= self.sets[i].has_ended();
+            self.put_places(i);
         }
     }
 
@@ -287,10 +286,8 @@ impl Meta {
     pub(crate) fn gone(&mut self, now: Time, i: usize, k: usize) {
         let (set, p) = (self.sets[i].view.set, self.sets[i].places[k]);
         self.replan(p.node);
-        let server = self.servers.server(p.node);
-        if !server.present(now) {
-            let (vssd, incarnation) = (p.vssd, server.incarnation);
-            self.moves.rows.push(DeadRow { vssd, set, incarnation, again_at: now });
+        if !self.servers.server(p.node).present(now) {
+            self.delete_row(now, now, p.node, (p.vssd, set));
         } else {
             self.remind(now, p.node);
         }
@@ -593,7 +590,7 @@ impl Meta {
             return Err(ServerError::Erasing { server, vssds: all().count() as u32 });
         }
         self.set_node(server, ServerState::Removed);
-        self.drop_gone(|p| p.node == server);
+        self.drop_gone(now, |p| p.node == server);
         self.moves.plans.remove(&server);
         self.forget_logs(now, server);
         Ok(admin::Reply::Done)
@@ -620,23 +617,26 @@ impl Meta {
         }
     }
 
-    // Rows of missing servers in the switch.
+    // Rows of the switch that must not be there.
 
-    /// The vSSD is given back: if its server is missing, the switch is informed here.
-    pub(crate) fn row_of_missing(&mut self, now: Time, node: NodeId, (vssd, set): (VssdId, SetId)) {
-        let server = self.servers.server(node);
-        if !server.present(now) {
-            let incarnation = server.incarnation;
-            self.moves.rows.push(DeadRow { vssd, set, incarnation, again_at: now });
-        }
+    /// The vSSD is given back. Its server deletes the row first, if it is there.
+    pub(crate) fn row_goes(&mut self, now: Time, node: NodeId, of: (VssdId, SetId)) {
+        let present = self.servers.server(node).present(now);
+        self.delete_row(now, if present { now + ROW_UNDER_WAY } else { now }, node, of);
+    }
+    fn delete_row(&mut self, now: Time, first_at: Time, node: NodeId, (vssd, set): (VssdId, SetId)) {
+        let rows = &mut self.moves.rows;
+        rows.retain(|r| r.vssd != vssd);
+        rows.push(DeadRow { vssd, set, node, again_at: first_at, counts_at: now + ROW_UNDER_WAY });
     }
 
     pub(crate) fn delete_rows(&mut self, now: Time) {
         for k in 0..self.moves.rows.len() {
-            let DeadRow { vssd, set, incarnation, again_at } = self.moves.rows[k];
+            let DeadRow { vssd, set, node, again_at, .. } = self.moves.rows[k];
             if again_at > now {
                 continue;
             }
+            let incarnation = self.servers.server(node).incarnation;
             self.moves.rows[k].again_at = now + ROW_RETRY_INTERVAL;
             let header = Header {
                 op: Op::DelVssd,
@@ -653,8 +653,10 @@ impl Meta {
             self.out.send(Packet { src: Layout::META, dst, header, body: Body::Table(Table::Delete) });
         }
     }
-    pub(crate) fn row_deleted(&mut self, vssd: VssdId) {
-        self.moves.rows.retain(|r| r.vssd != vssd);
+    pub(crate) fn row_deleted(&mut self, now: Time, vssd: VssdId) {
+        let counts = |r: &DeadRow| now >= r.counts_at || mutant!("meta.row.gone-early");
+        self.moves.rows.retain(|r| r.vssd != vssd || !counts(r));
+        self.moves.rows.iter_mut().filter(|r| r.vssd == vssd).for_each(|r| r.again_at = r.counts_at);
     }
     pub(crate) fn rows_deadline(&self) -> Time {
         self.moves.rows.iter().map(|r| r.again_at).min().unwrap_or(Time::MAX)

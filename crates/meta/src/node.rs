@@ -351,7 +351,9 @@ impl Meta {
                 self.say(src, header.request, Control::Attached(answer));
             }
             Body::Control(Control::Admin(op)) => self.admin_request(now, src, header, &op, fx),
-            Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(src, header.incarnation, plan, lost),
+            Body::Control(Control::VssdsDone { plan, lost }) => {
+                self.plan_done(now, (src, header.incarnation), plan, lost)
+            }
             Body::Control(Control::LogsDone { plan, made, done }) => {
                 self.logs_done(now, (src, header.incarnation), plan, (&made, done));
             }
@@ -360,7 +362,7 @@ impl Meta {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Table::Answer(r)) if header.vssd.is_partition() => self.key_row_answered(now, &header, r),
-            Body::Table(Table::Answer(Ok(()))) => self.row_deleted(header.vssd),
+            Body::Table(Table::Answer(Ok(()))) => self.row_deleted(now, header.vssd),
             Body::Keys(_) => self.keys_packet(now, p, fx),
             Body::Cloud(_) => self.cloud_packet(now, p, fx),
             Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply, fx),

@@ -163,6 +163,8 @@ fn the_switch_forgets_the_rows_of_logs_whose_server_is_missing() {
     let deleted = |r: &Rack, vssd| r.heard.iter().any(|p| p.header.op == Op::DelVssd && p.header.vssd == vssd);
     assert!(deleted(&r, missing), "nobody else knows the vSSD");
     assert!(!deleted(&r, there), "its server does that");
+    r.run(Span::from_secs(6));
+    assert!(deleted(&r, there), "what its server announced before may have come after");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! vSSDs that move: the ids of the new ones.
 
 use rackweave_core::admin::{self, ServerError};
-use rackweave_core::msg::Control;
 use rackweave_core::msg::control::{DriveRefusal, DriveTable, SlotTable};
-use rackweave_core::{DriveId, Incarnation, Layout, SetId, VssdId};
+use rackweave_core::msg::{Body, Control, Op, Table};
+use rackweave_core::{DriveId, Event, Incarnation, Layout, SetId, Span, VssdId};
 use rackweave_meta::{codec, ids};
 
 use super::harness::{LEASE, Rack, Scripted, config, divided};
@@ -66,9 +66,28 @@ fn a_new_drive_may_start_again_until_it_has_given_back_what_is_not_planned() {
     }
     let (known, plan) = (r.servers[3].incarnation, r.servers[3].plan.0);
     r.control(node, known, 0, Control::VssdsDone { plan, lost: 0 });
-    r.run(LEASE);
     assert!(r.meta.places().all(|(_, p)| p.node != node));
+    the_switch_forgets(&mut r, vssd);
     r.servers[3].table = DriveTable { generation: 6, known, ..table };
     r.start(3);
     assert_eq!(r.servers[3].drive_refused, Some(DriveRefusal::Unknown { vssd }));
+}
+
+/// A `create_vssd` that the network held back makes the row again after the first `del_vssd`: it is deleted once more when
+/// none can be under way.
+fn the_switch_forgets(r: &mut Rack, vssd: VssdId) {
+    let mut answered = Vec::new();
+    for _ in 0..100 {
+        r.heard.clear();
+        r.run(Span::from_millis(100));
+        let Some(mut p) = r.heard.iter().find(|p| p.header.op == Op::DelVssd && p.header.vssd == vssd).cloned() else {
+            continue;
+        };
+        (p.src, p.dst) = (p.dst, p.src);
+        (p.header.op, p.body) = (Op::Reply, Body::Table(Table::Answer(Ok(()))));
+        answered.push(r.now);
+        r.event(Event::Packet(p));
+    }
+    let [first, last] = answered[..] else { panic!("{answered:?}") };
+    assert!((5..=7).contains(&(last.since(first).0 / 1_000_000_000)), "{answered:?}");
 }

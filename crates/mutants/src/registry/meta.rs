@@ -95,6 +95,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.drive.any-layout", "30", &[], UNITS, "A drive that was laid out anew is accepted.").tested(),
     m("meta.drive.any-division", "30", &[], UNITS, "A new drive with another number of slots than the rack's is accepted.").tested(),
     m("meta.drive.any-vssd", "30", &[], UNITS, "A drive with vSSDs that the service does not know is accepted.").tested(),
+    m("meta.row.gone-early", "17", &[], UNITS, "The row of a vSSD that was given back counts as deleted while an announcement of it may be under way.").tested(),
     m("meta.drive.unplanned-forgotten", "30", &[], UNITS, "A new drive with vSSDs that have moved away is refused at its second start if it has not given them back at its first.").tested(),
     m("meta.drive.not-durable", "30", &[], UNITS, "The copy of a drive table is not stored.").tested(),
     m("meta.room.no-credit", "34", &[], UNITS, "Room is reported that other members may hold as credit.").tested(),
