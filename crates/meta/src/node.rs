@@ -296,6 +296,7 @@ impl Meta {
 
     fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) {
         let (src, header) = (p.src, p.header);
+        let run = (src, header.incarnation);
         match p.body {
             Body::Control(Control::Heartbeat { sequence, vssds }) => {
                 self.heartbeat(now, src, header.incarnation, (sequence, header.request), &vssds, fx);
@@ -328,12 +329,8 @@ impl Meta {
                     self.say(src, 0, Control::VolumeLimited { volume, limits });
                 }
             }
-            Body::Control(Control::Recovered { set, epoch }) => {
-                self.recovered(now, (src, header.incarnation), set, epoch, fx)
-            }
-            Body::Control(Control::EpochRequest { set, epoch }) => {
-                self.epoch_ask(now, (src, header.incarnation), set, epoch, fx)
-            }
+            Body::Control(Control::Recovered { set, epoch }) => self.recovered(now, run, set, epoch, fx),
+            Body::Control(Control::EpochRequest { set, epoch }) => self.epoch_ask(now, run, set, epoch, fx),
             Body::Control(Control::Silent { set, epoch, silent }) => {
                 self.silent(now, (src, header.incarnation, header.vssd), (set, epoch), &silent, fx);
             }
@@ -351,11 +348,9 @@ impl Meta {
                 self.say(src, header.request, Control::Attached(answer));
             }
             Body::Control(Control::Admin(op)) => self.admin_request(now, src, header, &op, fx),
-            Body::Control(Control::VssdsDone { plan, lost }) => {
-                self.plan_done(now, (src, header.incarnation), plan, lost)
-            }
+            Body::Control(Control::VssdsDone { plan, lost }) => self.plan_done(now, run, plan, lost),
             Body::Control(Control::LogsDone { plan, made, done }) => {
-                self.logs_done(now, (src, header.incarnation), plan, (&made, done));
+                self.logs_done(now, run, plan, (&made, done));
             }
             Body::Control(Control::Room(room)) => self.room_reported(src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
