@@ -39,6 +39,10 @@ impl Switch {
             wake: Time::MAX,
         }
     }
+    /// Increases with every change of rows.
+    pub fn generation(&self) -> u64 {
+        self.pipeline.generation()
+    }
     /// Both tables as they are now.
     pub fn dump(&self) -> Dump {
         self.pipeline.dump()

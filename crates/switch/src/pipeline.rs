@@ -546,6 +546,10 @@ impl Pipeline {
     pub fn reported(&self) -> impl Iterator<Item = ReportedState> {
         self.tables.reported()
     }
+    /// Increases with every change of rows.
+    pub fn generation(&self) -> u64 {
+        self.tables.generation()
+    }
     pub fn dump(&self) -> Dump {
         Dump { rings: self.rings.dump(), ..self.tables.dump() }
     }

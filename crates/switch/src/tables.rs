@@ -121,6 +121,10 @@ impl Tables {
     pub fn rows(&self) -> u32 {
         self.index.len() as u32
     }
+    /// Increases with every change of rows.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
     pub fn rows_max(&self) -> u32 {
         self.rows_max
     }

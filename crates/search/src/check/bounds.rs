@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rackweave_core::node::Trace;
 use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
 
-use rackweave_switch::ReportedState;
+use rackweave_switch::{ReportedState, Switch};
 
 use rackweave_rack::sim::Sim;
 use rackweave_server::trace as server_trace;
@@ -40,6 +40,8 @@ pub struct Bounds {
     announced: BTreeSet<VssdId>,
     silent: BTreeMap<VssdId, Time>,
     granted: BTreeMap<VssdId, Time>,
+    /// By rack: the generation of its switch's rows after the last event.
+    generations: Vec<u64>,
 }
 
 impl Bounds {
@@ -55,6 +57,7 @@ impl Bounds {
             announced: BTreeSet::new(),
             silent: BTreeMap::new(),
             granted: BTreeMap::new(),
+            generations: vec![0; sim.engine().layout().racks() as usize],
         }
     }
 
@@ -113,7 +116,10 @@ impl Bounds {
         let unasked = self.traces.iter().any(|t| unasked(t.1.point));
         for &(_, t) in &self.traces {
             match t.point {
-                switch_trace::GC_ACCEPTED => accepted(sim, VssdId(t.a as u32))?,
+                // A train may change rows after the request: which the switch had at its time is not known then.
+                switch_trace::GC_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
+                    accepted(sim, VssdId(t.a as u32))?;
+                }
                 // After an unanswered regular request the ratio may have risen again (rule 20). The remaining free
                 // blocks may all be open blocks of the collector, while programs wait for one.
                 server_trace::GC_START
@@ -140,12 +146,20 @@ impl Bounds {
                 _ => {}
             }
         }
+        for (rack, generation) in (0..).zip(&mut self.generations) {
+            *generation = sim.switch(rack).map_or(0, Switch::generation);
+        }
         self.until_look -= 1;
         if self.until_look == 0 {
             self.until_look = LOOK_EVERY;
             self.look(sim)?;
         }
         Ok(())
+    }
+    /// This event changed rows of the rack's switch.
+    fn rows_changed(&self, sim: &Sim, rack: u32) -> bool {
+        let before = self.generations.get(rack as usize);
+        sim.switch(rack).is_some_and(|s| before != Some(&s.generation()))
     }
 
     fn look(&mut self, sim: &Sim) -> Result<(), String> {
