@@ -191,7 +191,9 @@ impl Replica {
     fn has_room_for_chunk(&self, ctx: &Ctx, bytes: u64) -> bool {
         let room = ctx.space.room;
         let own = self.leads(ctx.me) || self.role(ctx.me) == Some(Role::Home);
-        let part = if own { room.for_findings } else { room.for_puts };
+        let into_deletions = mutant!("kv-replica.fill.into-deletions");
+        let own_part = if into_deletions { room.for_findings } else { room.for_fills };
+        let part = if own { own_part } else { room.for_puts };
         ctx.space.fits(part, AGAIN * bytes) || mutant!("kv-replica.fill.without-room")
     }
     fn role(&self, n: NodeId) -> Option<Role> {

@@ -25,14 +25,21 @@ pub struct LogRoom {
     pub for_puts_while_filling: u64,
     /// For puts that only delete.
     pub for_deletes: u64,
-    /// For the findings of a new primary, and for what a partition's own node fetches.
+    /// For what a partition's own node fetches. Deletions have room after it: if it is not enough, they make more.
+    pub for_fills: u64,
+    /// For the findings of a new primary.
     pub for_findings: u64,
 }
 
 impl LogRoom {
     /// Of a store without bounds.
-    pub const ALL: LogRoom =
-        LogRoom { for_puts: u64::MAX, for_puts_while_filling: u64::MAX, for_deletes: u64::MAX, for_findings: u64::MAX };
+    pub const ALL: LogRoom = LogRoom {
+        for_puts: u64::MAX,
+        for_puts_while_filling: u64::MAX,
+        for_deletes: u64::MAX,
+        for_fills: u64::MAX,
+        for_findings: u64::MAX,
+    };
 }
 
 /// More than a record has beyond its key and its value.

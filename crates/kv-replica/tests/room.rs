@@ -54,7 +54,7 @@ fn a_hand_off_without_room_for_what_is_undecided_does_not_stay() {
     let members: Vec<NodeId> = v.members.iter().map(|m| m.node).collect();
     let lost = *members.iter().find(|n| **n != v.primary).expect("three members");
     let spare = *w.hosts.servers.iter().find(|n| !members.contains(n)).expect("a fourth");
-    w.set_rooms(spare, LogRoom { for_findings: 0, ..LogRoom::ALL });
+    w.set_rooms(spare, LogRoom { for_fills: 0, for_findings: 0, ..LogRoom::ALL });
     let primary = v.primary;
     w.lose(move |p| p.from == primary && matches!(p.body, Body::Decide { .. }));
     w.set(a, &KEY);

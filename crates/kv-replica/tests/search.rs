@@ -244,9 +244,14 @@ impl Storm {
     /// The store of a node is full, also for what it would have to take as a new member; or it has room again.
     fn fill_store(&mut self, s: NodeId) {
         let some = *self.rng.pick(&[0, 500, 3_000]);
-        let room =
-            LogRoom { for_puts: some, for_puts_while_filling: some / 2, for_deletes: u64::MAX, for_findings: some };
-        let rooms = [room, LogRoom { for_findings: u64::MAX, ..room }, LogRoom::ALL, LogRoom::ALL];
+        let room = LogRoom {
+            for_puts: some,
+            for_puts_while_filling: some / 2,
+            for_fills: some,
+            for_findings: some,
+            ..LogRoom::ALL
+        };
+        let rooms = [room, LogRoom { for_fills: u64::MAX, for_findings: u64::MAX, ..room }, LogRoom::ALL, LogRoom::ALL];
         let room = *self.rng.pick(&rooms);
         self.w.set_rooms(s, room);
     }

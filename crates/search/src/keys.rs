@@ -332,12 +332,20 @@ impl Run {
         }
         self.history.check().map_err(|(store, key, what)| Violation::Order { store, key, what })
     }
-    /// Until every partition has all its members, and these hold the same.
+    /// Until every partition has all its members, and these hold the same. If stores were full, one may lack room for what it
+    /// missed: that waits for deletions.
     fn become_whole(&mut self) -> Result<(), Violation> {
-        let until = self.sim.now() + PATIENCE;
+        let (until, keys) = (self.sim.now() + PATIENCE, self.plan.keys);
+        let mut deletions = (0..keys).filter(|_| self.full > 0).collect::<Vec<_>>().into_iter();
         while let Err(what) = self.whole() {
             if self.sim.now() > until {
                 return Err(Violation::NotWhole { what, state: self.described() });
+            }
+            if self.sim.now() + PATIENCE / 2 > until
+                && let Some(key) = deletions.next()
+            {
+                self.delete(key);
+                self.settle()?;
             }
             self.pass(Span::from_millis(50))?;
         }
@@ -392,8 +400,17 @@ impl Run {
             let change = Change::Set { value, expires: Expires::Never };
             (kv::Op::Put { key, condition, change }, Kind::Put(number))
         };
+        self.ask(number, client, (store, n), (op, kind));
+    }
+    /// Deletes a key of the first keyspace.
+    fn delete(&mut self, n: u32) {
+        self.next += 1;
+        let op = kv::Op::Put { key: key(n), condition: Condition::Always, change: Change::Delete };
+        self.ask(self.next, 0, (0, n), (op, Kind::Delete { existed: None }));
+    }
+    fn ask(&mut self, number: u64, client: u32, (store, key): (u32, u32), (op, kind): (kv::Op, Kind)) {
         let (id, start) = (RequestId(number), self.sim.now());
-        self.pending.push(Pending { id, client, store, key: n, kind, start });
+        self.pending.push(Pending { id, client, store, key, kind, start });
         self.sim.submit(start, client, Request::new(id, self.spaces.within(store, op)));
     }
     /// A keyspace's log may only take shorter ones.

@@ -296,6 +296,12 @@ fn keys_stay_linearizable_and_durable_on_a_rack_through_all_faults() {
     }
 }
 
+/// What a member fetched into its nearly full log took the room of deletions, which nothing could make again.
+#[test]
+fn a_member_that_fetches_leaves_room_for_deletions() {
+    assert_eq!(run(&Plan::draw(300_089)).violation, None);
+}
+
 #[test]
 fn a_seed_of_keys_has_one_run() {
     let plan = Plan::draw(1);

@@ -31,10 +31,11 @@ use records::{Records, WriteError, Writes};
 /// Tokens of batches; that of the load at boot is below.
 const FIRST_BATCH: u64 = 1 << 32;
 const LOAD: u64 = 1;
-/// Parts of the store's capacity that are left free: by puts while the node fetches what it lacks; by puts otherwise; by deletions;
-/// and by the findings of new primaries, for clients' records and what else is small.
+/// Parts of the store's capacity that are left free: by puts while the node fetches what it lacks; by puts otherwise; by what it
+/// fetches; by deletions; and by the findings of new primaries, for clients' records and what else is small.
 const RESERVE_FOR_FILLS: u64 = 4;
 const RESERVE_FOR_DELETES: u64 = 8;
+const RESERVE_AFTER_FILLS: u64 = 12;
 const RESERVE: u64 = 16;
 const RESERVE_OF_ALL: u64 = 32;
 
@@ -369,6 +370,7 @@ fn room(store: &Store, writes: &Writes) -> LogRoom {
         for_puts: left(RESERVE_FOR_DELETES),
         for_puts_while_filling: left(RESERVE_FOR_FILLS),
         for_deletes: left(RESERVE),
+        for_fills: left(RESERVE_AFTER_FILLS),
         for_findings: left(RESERVE_OF_ALL),
     }
 }
