@@ -122,6 +122,10 @@ impl Meta {
         };
         self.sets.iter().all(rests) && self.plans_open().next().is_none() && self.moves.rows.is_empty()
     }
+    /// vSSDs whose rows the switch must not have.
+    pub fn rows_open(&self) -> impl Iterator<Item = VssdId> {
+        self.moves.rows.iter().map(|r| r.vssd)
+    }
     /// Servers that have not confirmed their plan.
     pub fn plans_open(&self) -> impl Iterator<Item = NodeId> {
         self.moves.plans.iter().filter(|(_, p)| !p.done).map(|(n, _)| *n)

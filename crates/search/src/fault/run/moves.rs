@@ -64,8 +64,8 @@ impl Run<'_> {
         }
         let Some(meta) = self.sim.meta() else { return "no metadata service".into() };
         let moving: Vec<_> = meta.places().filter(|(_, p)| p.replaces.is_some() || p.leaving).collect();
-        let waiting: Vec<NodeId> = meta.plans_open().collect();
-        format!("moving: {moving:?}; without their plan: {waiting:?}")
+        let (waiting, rows): (Vec<NodeId>, Vec<VssdId>) = (meta.plans_open().collect(), meta.rows_open().collect());
+        format!("moving: {moving:?}; without their plan: {waiting:?}; rows to delete: {rows:?}")
     }
 
     /// Servers, metadata service and switch agree on the places of vSSDs; no server has two copies of a set.
