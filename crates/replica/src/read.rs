@@ -1,8 +1,8 @@
 //! Reads: of clients, of the bases of partial writes, for other members; and the healing of corrupt blocks.
 
 use rackweave_core::msg::{
-    Block, BlockRange, Body, Class, FENCE_ALL, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, message_of,
-    try_of,
+    Block, BlockRange, Body, Class, FENCE_ALL, IoError, IoReply, IoRequest, Packet, Peer, SectorRange, ViewState,
+    message_of, try_of,
 };
 use rackweave_core::volume::Extent;
 use rackweave_core::{
@@ -411,10 +411,16 @@ impl Replica {
     pub(crate) fn block_requested<S: Store>(&mut self, cx: &mut Cx<'_, S>, from: usize, request: u64, a: BlockAddr) {
         if (self.role != Some(rackweave_core::msg::Role::Member) && !mutant!("replica.copy.of-shadow"))
             || self.not_valid(a.volume, a.block, a.block).is_some()
-            // A shadow gets the answer that the block is absent; a member that compares or heals does not know of the
-            // deletion.
-            || (self.is_deleted(a.volume) && request != crate::fill::REQUEST)
         {
+            return;
+        }
+        // A shadow gets the answer that the block is absent; a member that compares or heals does not know of the deletion.
+        // A leader that does not know of it, either, would repeat its request for ever.
+        let leads = matches!(self.state, ViewState::Recovering { .. });
+        if self.is_deleted(a.volume) && (leads || request != crate::fill::REQUEST) {
+            if leads && !mutant!("replica.recovery.deletion-kept") {
+                self.send(cx, from, request, Peer::Fence { volume: a.volume, attach: FENCE_ALL });
+            }
             return;
         }
         if let Some((data, version)) = self.load(cx, a, Purpose::Source { to: from, request }) {

@@ -1,8 +1,8 @@
 //! Healing: an unreadable block takes another member's contents only if they have the same version.
 
 use rackweave_core::msg::{
-    ALL_WITNESSES, Block, Body, Header, IoError, IoReply, IoRequest, Member, Packet, Peer, Role, SectorRange, View,
-    ViewState,
+    ALL_WITNESSES, Block, Body, FENCE_ALL, Header, IoError, IoReply, IoRequest, LiveVolumes, Member, Packet, Peer,
+    Role, SectorRange, View, ViewState,
 };
 use rackweave_core::{BlockAddr, Epoch, Incarnation, NodeId, Payload, SetId, Timestamp, VolumeId, VssdId};
 use rackweave_replica::{Store, StoreError};
@@ -194,6 +194,28 @@ fn recover(o: &mut One, leader: u32) {
     o.fx.clear();
 }
 
+/// A message of a member of the set that recovers.
+fn tell(o: &mut One, from: u32, request: u64, body: Peer) {
+    let header = Header { request, ..o.header(5, from) };
+    let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
+    o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
+}
+
+/// The other members' digests and scans: member 1 has block 0 at `first`, member 2 at version 9.
+fn compared(o: &mut One, first: Timestamp) {
+    for from in 1..3 {
+        tell(o, from, 0, Peer::Digests { entries: [(BlockAddr::default(), 0)].into(), next: None });
+    }
+    let (start, until) = (BlockAddr::default(), BlockAddr { volume: VolumeId(u32::MAX), block: u32::MAX });
+    let scan = |v| {
+        let entry = rackweave_core::msg::peer::ScanEntry { addr: at(), count: 1, version: v, mapped: true };
+        Peer::Scan { from: start, until, entries: [entry].into() }
+    };
+    tell(o, 1, u64::MAX, scan(first));
+    leads(o);
+    tell(o, 2, u64::MAX, scan(ts(4, 9)));
+}
+
 /// The messages that the leader sent, with their receivers.
 fn leads(o: &mut One) -> Vec<(u32, Peer)> {
     let of = |p: Packet| match p.body {
@@ -209,22 +231,7 @@ fn leads(o: &mut One) -> Vec<(u32, Peer)> {
 fn silence_is_no_answer_and_a_block_that_no_member_can_read_is_marked() {
     let mut o = corrupt(ts(4, 7));
     recover(&mut o, 1);
-    let tell = |o: &mut One, from: u32, request: u64, body: Peer| {
-        let header = Header { request, ..o.header(5, from) };
-        let p = Packet { src: NodeId(2 + from), dst: NodeId(2), header, body: Body::Block(Block::Peer(body)) };
-        o.r.handle_peer(o.now, p, &mut o.store, &mut o.fx);
-    };
-    for from in 1..3 {
-        tell(&mut o, from, 0, Peer::Digests { entries: [(BlockAddr::default(), 0)].into(), next: None });
-    }
-    let (first, until) = (BlockAddr::default(), BlockAddr { volume: VolumeId(u32::MAX), block: u32::MAX });
-    let scan = |v| {
-        let entry = rackweave_core::msg::peer::ScanEntry { addr: at(), count: 1, version: v, mapped: true };
-        Peer::Scan { from: first, until, entries: [entry].into() }
-    };
-    tell(&mut o, 1, u64::MAX, scan(ts(4, 7)));
-    leads(&mut o);
-    tell(&mut o, 2, u64::MAX, scan(ts(4, 9)));
+    compared(&mut o, ts(4, 7));
     assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockFetch { .. })]), "the newest first");
     tell(&mut o, 2, u64::MAX, Peer::BlockLost { addr: at(), version: ts(4, 9) });
     finish(&mut o);
@@ -249,4 +256,28 @@ fn silence_is_no_answer_and_a_block_that_no_member_can_read_is_marked() {
     }
     let last = leads(&mut o);
     assert!(matches!(last[..], [(1, Peer::Flush), (2, Peer::Flush)]), "durable before any member serves: {last:?}");
+}
+
+/// A volume is deleted while its set recovers, and only the holder of a block knows of it: it says so, and the leader
+/// goes on without the block.
+#[test]
+fn a_recovery_goes_on_without_a_volume_that_only_another_member_knows_to_be_deleted() {
+    let mut holder = One::new(Role::Member);
+    holder.store.put(at(), ts(4, 9), data(1));
+    recover(&mut holder, 2);
+    holder.r.learn_volumes(&mut holder.store, &LiveVolumes { first_unused: VolumeId(V.0 + 1), writers: [].into() });
+    tell(&mut holder, 1, u64::MAX, Peer::BlockFetch { addr: at() });
+    let [(1, said @ Peer::Fence { attach: FENCE_ALL, .. })] = &leads(&mut holder)[..] else { panic!("no answer") };
+
+    let mut o = One::new(Role::Member);
+    o.store.put(at(), ts(4, 7), data(1));
+    recover(&mut o, 1);
+    compared(&mut o, ts(4, 7));
+    assert!(matches!(leads(&mut o)[..], [(2, Peer::BlockFetch { .. })]));
+    tell(&mut o, 2, u64::MAX, said.clone());
+    o.later(rackweave_core::Span::from_secs(1));
+    let last: Vec<Peer> =
+        leads(&mut o).into_iter().map(|l| l.1).filter(|p| !matches!(p, Peer::FenceAck { .. })).collect();
+    assert!(matches!(last[..], [Peer::Flush, Peer::Flush, ..]), "{last:?}");
+    assert_eq!(o.version(0), Timestamp::ZERO);
 }
