@@ -38,6 +38,10 @@ pub struct Config {
     pub retry: Span,
     /// An append is given up after this time without both acknowledgements.
     pub give_up: Span,
+    /// Appends are sent once, to the address of their two servers ([`LogPair`]); those without an answer go to each.
+    ///
+    /// [`LogPair`]: rackweave_core::msg::cloud::LogPair
+    pub by_multicast: bool,
     pub log: LogLimits,
     pub merge: MergeMode,
     /// Most bytes of a proxy's batch; a message's contents at least.
@@ -64,6 +68,7 @@ impl Default for Config {
             check: Span::from_millis(20),
             retry: Span::from_millis(5),
             give_up: Span::from_millis(40),
+            by_multicast: false,
             log: LogLimits::default(),
             merge: MergeMode::Prioritized,
             batch_bytes: 1 << 20,

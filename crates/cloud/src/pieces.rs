@@ -2,14 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rackweave_core::msg::cloud::LogPair;
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, NodeId, Payload, Time};
 
 use crate::client::{Route, Router, VDisk};
+use crate::config::Config;
 use crate::index::Found;
 use crate::msg::{Body, Packet, ReadResult};
 use crate::trace::{READ_INCOMPLETE, READ_OUTDATED, RESCHEDULED, VOIDED};
 use crate::types::{EntryId, Extent, Serial, Write};
+
+/// An unanswered write is sent again after the configured time, doubled for each repetition up to so many: what is slow is not to get
+/// slower.
+const BACK_OFF_MAX: u32 = 3;
 
 /// Where a write is.
 #[derive(Clone, Debug)]
@@ -54,6 +60,8 @@ pub(crate) struct Piece {
     /// A write's. Also `Stable` once the log had no room.
     route: Route,
     retry_at: Time,
+    /// How often its message was sent.
+    sent: u32,
 }
 
 impl Piece {
@@ -66,12 +74,13 @@ impl Piece {
             reading: None,
             route,
             retry_at: Time::ZERO,
+            sent: 0,
         }
     }
     pub fn read(request: u64, extent: Extent) -> Piece {
         let reading = Some(Reading::default());
         let (route, retry_at) = (Route::Stable, Time::ZERO);
-        Piece { request, extent, write: None, writing: None, reading, route, retry_at }
+        Piece { request, extent, write: None, writing: None, reading, route, retry_at, sent: 0 }
     }
     pub fn is_write(&self) -> bool {
         self.write.is_some()
@@ -139,12 +148,14 @@ impl<R: Router> VDisk<R> {
         };
         if let Some(piece) = self.pieces.get_mut(&number) {
             piece.writing = Some(writing);
+            piece.sent = 0;
         }
         self.send_write(now, fx, number);
     }
     /// Sends what the piece waits for.
     fn send_write(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64) {
-        let (closed, depth, retry) = (self.closed(), self.depth(), self.config.retry);
+        let (closed, depth) = (self.closed(), self.depth());
+        let Config { retry, give_up, by_multicast, .. } = self.config;
         let sequences = self.pieces.values().filter_map(|p| match p.writing {
             Some(Writing::Stable { sequence }) => Some(sequence),
             _ => None,
@@ -152,7 +163,12 @@ impl<R: Router> VDisk<R> {
         let floor = sequences.min().unwrap_or(0);
         let Some(view) = self.view.clone() else { return };
         let Some(piece) = self.pieces.get_mut(&number) else { return };
-        piece.retry_at = now + retry;
+        let first = piece.sent == 0;
+        piece.retry_at = now + retry * (1 << piece.sent.min(BACK_OFF_MAX));
+        if let Some(Writing::Append { since, .. }) = piece.writing {
+            piece.retry_at = piece.retry_at.min(since + give_up);
+        }
+        piece.sent += 1;
         let Some(write) = piece.write.clone() else { return };
         let pair = |s: Serial| view.pair(s);
         let mut out = Vec::new();
@@ -162,10 +178,14 @@ impl<R: Router> VDisk<R> {
                 out.push((owner, Body::Write { sequence: *sequence, floor, write, depth }));
             }
             Some(Writing::Append { serial, acked, .. }) => {
-                let serial = *serial;
-                for n in pair(serial).filter(|n| !acked.contains(n)) {
-                    out.push((n, Body::Append { serial, write: write.clone(), closed, depth }));
-                }
+                let (serial, all) = (*serial, pair(*serial).collect::<Vec<_>>());
+                let by_multicast = by_multicast && (first || mutant!("cloud.append.multicast-alone"));
+                let both = if let (true, &[a, b]) = (by_multicast, &all[..]) { LogPair::of(a, b) } else { None };
+                let to = match both {
+                    Some(both) => vec![both.address()],
+                    None => all.into_iter().filter(|n| !acked.contains(n)).collect(),
+                };
+                out.extend(to.into_iter().map(|n| (n, Body::Append { serial, write: write.clone(), closed, depth })));
             }
             Some(Writing::Void { serial, acked, .. }) => {
                 out.extend(pair(*serial).filter(|n| !acked.contains(n)).map(|n| (n, Body::Void { serial: *serial })));
@@ -196,6 +216,7 @@ impl<R: Router> VDisk<R> {
     fn give_up(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64, serial: Serial, full: bool) {
         let Some(piece) = self.pieces.get_mut(&number) else { return };
         piece.writing = Some(Writing::Void { serial, acked: BTreeSet::new(), full });
+        piece.sent = 0;
         if mutant!("cloud.void.skipped") {
             if full {
                 piece.route = Route::Stable;

@@ -46,6 +46,27 @@ fn what_was_written_is_read_from_logs_and_proxies() {
     assert_eq!(w.check(), Ok(()));
 }
 
+/// Both servers get an append that the client sends once.
+#[test]
+fn an_append_is_sent_once_and_goes_to_each_server_if_the_switch_loses_it() {
+    for copied in [1.0, 0.0, 0.5] {
+        let mut w = world(Config { by_multicast: true, merge: MergeMode::Never, ..Config::default() });
+        let c = w.hosts.clients[0];
+        w.burst.set(1.0);
+        w.switch.copied.set(copied);
+        for i in 0..40 {
+            w.write(c, i * 2, 2);
+            w.run(Span::from_millis(1));
+        }
+        assert!(w.settle(Span::from_millis(20)), "copies that arrive: {copied}");
+        assert_eq!((w.log_entries(), w.switch.received.get()), (80, 40), "copies that arrive: {copied}");
+        assert_eq!(w.coverage().get(t::VOIDED), 0);
+        w.read(c, 0, 128);
+        assert!(w.settle(Span::from_millis(20)));
+        assert_eq!(w.check(), Ok(()));
+    }
+}
+
 #[test]
 fn a_second_client_fences_the_first_and_finds_its_writes() {
     let mut w = world(Config::default());

@@ -74,6 +74,7 @@ impl Storm {
             merge_foreground_bytes: if small { 8 << 10 } else { 128 << 10 },
             overlay_bytes: if small { 12 << 10 } else { 64 << 10 },
             move_after: Span::from_millis(*more.pick(&[0, 2, 20])),
+            by_multicast: seed / 4 % 2 == 1,
             ..Config::default()
         };
         let stripes = rng.between(2, 5);

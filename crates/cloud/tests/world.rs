@@ -11,7 +11,7 @@ use rackweave_cloud::msg::Packet;
 use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_cloud::types::Extent;
 use rackweave_cloud::{Config, Meta, Server, VDisk};
-use rackweave_core::msg::cloud::Backing;
+use rackweave_core::msg::cloud::{Backing, LogPair};
 use rackweave_core::trace::Coverage;
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Payload, Rng, SetId, Span, Time, VolumeId};
 use rackweave_history::{History, OpId, Outcome};
@@ -101,6 +101,22 @@ pub const META: NodeId = Layout::META;
 pub const VOLUME: VolumeId = VolumeId(1);
 const STEP: Span = Span::from_micros(250);
 
+/// It copies what is for a pair of servers, and loses copies.
+pub struct Switch {
+    /// Share of copies that arrive.
+    pub copied: Cell<f64>,
+    pub received: Cell<u64>,
+}
+
+impl Switch {
+    fn carry(&self, p: Packet, rng: &mut Rng, out: &mut Vec<Packet>) {
+        let Some(pair) = LogPair::of_address(p.to) else { return out.push(p) };
+        self.received.update(|n| n + 1);
+        let members = pair.members().into_iter().filter(|_| rng.chance(self.copied.get()));
+        out.extend(members.map(|to| Packet { to, ..p.clone() }));
+    }
+}
+
 pub struct World {
     pub engine: Engine<Party, Packet>,
     pub config: Config,
@@ -118,6 +134,7 @@ pub struct World {
     pub acknowledged: u64,
     /// Share of bursts, if the routes are drawn.
     pub burst: Rc<Cell<f64>>,
+    pub switch: Rc<Switch>,
     /// Clients that start from now on detect bursts.
     pub detection: Option<BurstConfig>,
     next_value: u64,
@@ -132,9 +149,9 @@ impl World {
         let striping = Striping::of(&shape).expect("it divides");
         let drift_ppm = config.drift_ppm;
         let (hosts, mut engine) = Hosts::engine(seed, (servers, 2), drift_ppm, network, &mut Rng::stream(seed, 11));
-        if seed % 4 == 1 {
-            engine.carry_by(|p, out| out.push(coded(p)));
-        }
+        let (encoded, switch) = (seed % 4 == 1, Rc::new(Switch { copied: Cell::new(0.9), received: Cell::new(0) }));
+        let (copying, mut rng) = (Rc::clone(&switch), Rng::stream(seed, 12));
+        engine.carry_by(move |p, out| copying.carry(if encoded { coded(p) } else { p }, &mut rng, out));
         let mut w = World {
             engine,
             config,
@@ -149,6 +166,7 @@ impl World {
             ops: 0,
             acknowledged: 0,
             burst: Rc::new(Cell::new(0.5)),
+            switch,
             detection: None,
             next_value: 0,
             storage: Storage::new(seed),

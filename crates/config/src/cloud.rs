@@ -1,7 +1,12 @@
 //! Cloud disks on the servers' drives.
 
+use rackweave_core::Layout;
+use rackweave_core::admin::SERVERS_MAX;
+use rackweave_core::msg::cloud::LogPair;
+use rackweave_switch::Prefix;
 use serde::{Deserialize, Serialize};
 
+use super::switching::DataPlaneKind;
 use super::{Problem, RackConfig, need};
 
 /// Most channels of a drive for its log: more than any profile has.
@@ -22,9 +27,24 @@ impl CloudSection {
     pub fn slots(&self) -> u32 {
         u32::from(self.channels > 0)
     }
+    /// Whether an append goes once to the switch, which copies it to the two servers of the log: one rack has all of them, and its
+    /// data plane can copy.
+    pub(super) fn multicasts(&self, rack: &RackConfig) -> bool {
+        self.channels > 0 && rack.racks.count == 1 && rack.switch.data_plane != DataPlaneKind::Xdp
+    }
     pub(super) fn check(&self, rack: &RackConfig, out: &mut Vec<Problem>) {
         need(out, self.channels <= CHANNELS_MAX, "cloud.channels", &self.channels, format!("0 to {CHANNELS_MAX}"));
         let enough = self.channels == 0 || rack.servers >= 2;
         need(out, enough, "cloud.channels", &self.channels, "0 with one server: a disk's log has two copies");
+        if self.multicasts(rack) {
+            let plans = rack.switch.ring_plans(&Layout::new(rack.servers_max(), 0), &mut Vec::new());
+            let prefixes = plans.iter().map(|p| p.ring.prefix);
+            let of_pairs = |p: &Prefix| LogPair::all(SERVERS_MAX).any(|pair| Prefix::of(pair.address()) == *p);
+            for taken in prefixes.filter(of_pairs) {
+                let value = format!("{}/{}", taken.address, taken.bits);
+                let rule = "an address whose last four bits are not 1: those are of pairs of servers, for appends of cloud disks".into();
+                out.push(Problem { key: "switch.rings".into(), value, rule });
+            }
+        }
     }
 }

@@ -366,6 +366,10 @@ impl RackConfig {
         let addresses = self.hosts.as_ref().map_or(0, |h| h.servers.len() as u32);
         self.servers_max.unwrap_or(self.servers.max(addresses))
     }
+    /// Whether clients of cloud disks send an append once, and the switch copies it.
+    pub fn multicasts_appends(&self) -> bool {
+        self.cloud.multicasts(self)
+    }
     /// Slots per level that every drive keeps free.
     pub fn spare(&self) -> u32 {
         self.ssd.spare.unwrap_or(0)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rackweave_core::msg::cloud::LogPair;
 use rackweave_core::msg::keys::View;
 use rackweave_core::msg::{Body, Packet};
 use rackweave_core::{NodeId, Span, Time};
@@ -210,9 +211,15 @@ impl Link {
             let how = GroupOptions { quorum: (members.len() - 1).max(1), deadline: now + DEADLINE, token };
             return self.endpoint.send_group(now, to, m, how);
         }
+        let deadline = now + DEADLINE;
+        if let Some(pair) = LogPair::of_address(to) {
+            if self.endpoint.group(to).is_none() {
+                self.endpoint.set_group(now, to, &pair.members()).map_err(|_| unknown)?;
+            }
+            return self.endpoint.send_group(now, to, m, GroupOptions { quorum: 1, deadline, token });
+        }
         let Some(ring) = self.rings.find(to.ipv4()) else { return Err(unknown) };
         let quorum = self.quorums.get(&ring.prefix).copied().unwrap_or(ring.members.len());
-        let deadline = now + DEADLINE;
         if ring.reach == Reach::Share {
             let one = ring.reached(self.node)[0];
             return self.endpoint.send(now, one, m, SendOptions { deadline, token });

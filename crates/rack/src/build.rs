@@ -9,6 +9,7 @@
 use bytes::Bytes;
 use rackweave_block::{ClientConfig, VolumeClient};
 use rackweave_core::admin::SOFT_PLANES_PER_DIE;
+use rackweave_core::msg::cloud::LogPair;
 use rackweave_core::{BLOCK, Layout, NodeId, SetId, Span, SsdId, Time, VssdId};
 use rackweave_flash::{
     BlockingUnit, LOG_DIES_MAX, Profile, ProfileError, Share, Ssd, SsdConfig, Timing, area_log_blocks, exported_slots,
@@ -19,7 +20,7 @@ use rackweave_kv_replica::KvClient;
 use rackweave_meta::{LevelConfig, Meta, MetaConfig, MetaError, OwnConfig, SetConfig, ids};
 use rackweave_replica::Timeouts;
 use rackweave_server::{GcConfig, GcPolicy, Server, ServerConfig, ServerError, VssdConfig};
-use rackweave_switch::{Redirect, Switch, SwitchConfig, Update};
+use rackweave_switch::{Prefix, Reach, Redirect, Ring, Switch, SwitchConfig, Update};
 
 use rackweave_config::racks::{self, Placement};
 use rackweave_config::switching::RedirectKind;
@@ -499,13 +500,25 @@ pub fn redirect_name(redirect: Redirect) -> &'static str {
 
 /// The switch of a running rack.
 pub fn switch(cfg: &RackConfig, rack: u32) -> Switch {
-    let mut switch = Switch::new(switch_config(cfg, rack));
-    let plans = cfg.switch.ring_plans(&layout(cfg), &mut Vec::new());
-    let rings = plans.into_iter().map(|p| p.ring).collect();
-    // Problems of the rings were reported when the configuration was checked.
-    let applied = switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings });
+    switch_from(cfg, switch_config(cfg, rack))
+}
+/// The same with a changed configuration of the node.
+pub fn switch_from(cfg: &RackConfig, node: SwitchConfig) -> Switch {
+    let mut switch = Switch::new(node);
+    let applied = switch.apply(Time::ZERO, &Update::Full { generation: 1, rows: Vec::new(), rings: rings(cfg) });
     debug_assert!(applied.is_ok(), "{applied:?}");
     switch
+}
+
+/// The rings that a switch has from its start: those of the configuration, and the pairs of servers that get an append of a
+/// cloud disk.
+pub fn rings(cfg: &RackConfig) -> Vec<Ring> {
+    // Problems of the rings were reported when the configuration was checked.
+    let plans = cfg.switch.ring_plans(&layout(cfg), &mut Vec::new());
+    let pairs = LogPair::all(if cfg.multicasts_appends() { cfg.servers_max() } else { 0 });
+    let ring =
+        |pair: LogPair| Ring { prefix: Prefix::of(pair.address()), reach: Reach::All, members: pair.members().into() };
+    plans.into_iter().map(|p| p.ring).chain(pairs.map(ring)).collect()
 }
 
 /// The configuration of a rack's switch; [`switch`] builds the node.

@@ -56,6 +56,7 @@ pub fn config(cfg: &RackConfig) -> Option<CloudConfig> {
             heartbeat: heartbeat_every(cfg),
             retry,
             give_up,
+            by_multicast: cfg.multicasts_appends(),
             merge_foreground_bytes: log.bytes / 2,
             log,
             batch_bytes: (room / 256).clamp(message, BATCH_MAX),
@@ -203,3 +204,7 @@ impl Logged for CloudServer {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "cloud_tests.rs"]
+mod tests;

@@ -201,7 +201,7 @@ impl Sim {
             NodeKind::Switch => {
                 let mut c = build::switch_config(cfg, i);
                 (c.names_idle, c.weights) = (self.sim.controller, self.sim.weights);
-                RackNode::Switch(Box::new(Switch::new(c)))
+                RackNode::Switch(Box::new(build::switch_from(cfg, c)))
             }
             NodeKind::Server => {
                 let mut c = build::server_config(cfg, i, nonce)?;

@@ -4,10 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use rackweave_core::admin::SERVERS_MAX;
 use rackweave_core::map::{Map, map};
+use rackweave_core::msg::cloud::LogPair;
 use rackweave_core::msg::keys::Partition;
-use rackweave_core::msg::{Op, Packet};
-use rackweave_core::{NodeId, Span, Time};
+use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::{Layout, NodeId, Span, Time};
 use rackweave_transport::header::{self, Kind, is_bare};
 use rackweave_transport::siphash::siphash24;
 
@@ -262,7 +264,9 @@ impl Log {
         // Those go to whichever server the switch chooses.
         let routed = matches!(p.header.op, Op::Read | Op::Write);
         // Those to a group go to all of its members.
-        let group = std::iter::once(Partition(p.header.set.0).multicast());
+        let pairs = (0..SERVERS_MAX).filter_map(|n| LogPair::of(at, Layout::numbered_server(n)).map(LogPair::address));
+        let pairs = pairs.filter(|_| matches!(p.body, Body::Cloud(_)));
+        let group = std::iter::once(Partition(p.header.set.0).multicast()).chain(pairs);
         let mut by = self.switches.iter().copied().chain(group);
         let by = by.find(|s| routed && self.sent.contains_key(&(from, *s, digest)));
         let to = if self.sent.contains_key(&(from, at, digest)) { at } else { by.unwrap_or(at) };

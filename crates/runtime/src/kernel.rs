@@ -87,9 +87,8 @@ impl KernelNode {
         let mut node = KernelNode { kind, switch, ports, interfaces, keys, key_rings, incarnations, fault: None };
         // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
-        // Problems of the plans were reported when the configuration was checked.
-        for plan in cfg.switch.ring_plans(&build::layout(cfg), &mut Vec::new()) {
-            node.switch.set_ring(&plan.ring)?;
+        for ring in build::rings(cfg) {
+            node.switch.set_ring(&ring)?;
         }
         node.look()?;
         match node.interfaces.iter().find(|(_, seen)| seen.index == 0) {

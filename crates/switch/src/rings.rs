@@ -55,6 +55,10 @@ pub enum RingError {
 }
 
 impl Prefix {
+    /// One address.
+    pub fn of(address: NodeId) -> Prefix {
+        Prefix { address: Ipv4Addr::from(address.ipv4()), bits: 32 }
+    }
     fn mask(self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)
     }
@@ -146,7 +150,7 @@ impl KeyRings {
             return None;
         }
         self.0.insert(address, new);
-        let prefix = Prefix { address: Ipv4Addr::from(address.ipv4()), bits: 32 };
+        let prefix = Prefix::of(address);
         let members = view.members.iter().map(|m| m.node).collect();
         let ring = Ring { prefix, reach: Reach::All, members };
         // More members than a group has: their clients send to each of them.

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+pub use super::log_pair::LogPair;
 use super::{Op, ServiceMessage};
 use crate::{DriveId, Epoch, Incarnation, NodeId, Payload, SECTOR, SetId, Time, VolumeId};
 

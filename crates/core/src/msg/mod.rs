@@ -12,6 +12,7 @@ pub mod epochs;
 mod fill;
 pub mod io;
 pub mod keys;
+mod log_pair;
 mod partition;
 pub mod peer;
 pub mod table;

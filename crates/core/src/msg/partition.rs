@@ -11,11 +11,11 @@ use crate::{NodeId, VssdId};
 pub struct Partition(pub u32);
 
 /// Addresses of a partition. With [`REPLICAS_MAX`](super::keys::REPLICAS_MAX) there is one for each share of the gets.
-const SHARES_MAX: u32 = 16;
+pub(super) const SHARES_MAX: u32 = 16;
 /// NICE's unicast ring (NI1): 10.10.0.0/16.
 const UNICAST: u32 = 10 << 24 | 10 << 16;
 /// NICE's multicast ring: 10.11.0.0/16.
-const MULTICAST: u32 = 10 << 24 | 11 << 16;
+pub(super) const MULTICAST: u32 = 10 << 24 | 11 << 16;
 
 impl Partition {
     /// Partitions that have addresses of their own at one time.

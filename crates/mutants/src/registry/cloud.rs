@@ -7,6 +7,7 @@ const UNITS: &[&str] = &["cloud"];
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
     m("cloud.append.acknowledged-early", "26", &[], UNITS, "A log server acknowledges an append before it is durable.").tested(),
+    m("cloud.append.multicast-alone", "26", &[], UNITS, "An append that the multicast did not bring to both servers is never sent to each.").tested(),
     m("cloud.append.one-copy", "26", &[], UNITS, "A client takes an append as done when one of its copies is durable.").tested(),
     m("cloud.attach.same-epoch", "25", &[], UNITS, "A client attaches without a new epoch: nothing is sealed.").tested(),
     m("cloud.copies.too-few", "4", &[], UNITS, "A segment with fewer than min_copies holders takes writes.").tested(),
