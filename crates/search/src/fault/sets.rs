@@ -5,7 +5,7 @@
 //! write: the members of the previous view that still run hold all acknowledged writes.
 
 use rackweave_core::msg::{Member, Role, View, ViewState};
-use rackweave_core::{Incarnation, Layout, SetId};
+use rackweave_core::{Incarnation, Layout, NodeId, SetId};
 
 use rackweave_rack::sim::Sim;
 
@@ -59,12 +59,22 @@ impl SetWatch {
             let listed = views.filter(|m| m.server == n).map(|m| m.incarnation).max();
             *dead = (*dead).max(known.unwrap_or(*dead)).max(listed.unwrap_or(*dead));
         }
+        let expired = expired(sim);
         let mut lost = Vec::new();
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
-            let concerned = view.members.iter().chain(&self.holders[k]).any(|m| down.contains(&number(m)));
-            if concerned && !self.full_copy_lives(sim, view, down) {
-                let held = self.holders[k].iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
+            let (mut view, mut holders) = (view.clone(), &self.holders[k]);
+            // What the metadata service has heard of the others lets it form the view without members whose leases have ended, even
+            // after the crash.
+            let staying: Vec<Member> = view.members.iter().filter(|m| !expired.contains(&m.server)).copied().collect();
+            let members = staying.iter().filter(|m| m.role == Role::Member).count();
+            if view.state == ViewState::Normal && members >= sim.config().min_copies as usize {
+                view.members = staying;
+                holders = &view.members;
+            }
+            let concerned = view.members.iter().chain(holders).any(|m| down.contains(&number(m)));
+            if concerned && !self.full_copy_lives(sim, &view, down) {
+                let held = holders.iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
                 lost.push((SetId(k as u32), if held { Loss::Unanswered } else { Loss::Unflushed }));
             }
         }
@@ -129,6 +139,13 @@ impl SetWatch {
     pub fn serves(&self, sim: &Sim, m: &Member) -> bool {
         m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
     }
+}
+
+/// Servers whose leases have ended, as the metadata service knows it; none while it is down.
+fn expired(sim: &Sim) -> Vec<NodeId> {
+    let status = sim.meta().map(|m| m.status(sim.engine().local_time(Layout::META)));
+    let servers = status.into_iter().flat_map(|s| s.servers);
+    servers.filter(|s| !s.alive).map(|s| s.node).collect()
 }
 
 fn number(m: &Member) -> u32 {
