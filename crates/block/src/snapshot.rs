@@ -49,6 +49,10 @@ impl Snapshot {
         let (blocks, waiting) = (BTreeMap::new(), BTreeSet::new());
         sound.then(|| Snapshot { striping, backing: backing.clone(), sets, blocks, waiting })
     }
+    /// The generations that have its stripes; no others have contents of it.
+    pub fn generations(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        self.backing.chain()
+    }
     fn map_read(&self, block: u64, at: usize, volume: VolumeId) -> Option<MapRead> {
         let (set, first) = place_map(self.sets, block)?;
         let range = SectorRange { volume, first, count: SECTORS_PER_BLOCK };

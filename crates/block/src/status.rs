@@ -31,6 +31,29 @@ impl Cursor<'_> {
     }
 }
 
+/// What is mapped in one of two volumes' extents from the same block on, as far as both go.
+pub fn either(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
+    let mut out: Vec<Extent> = Vec::new();
+    let (mut a, mut b) = (a.iter().copied(), b.iter().copied());
+    let (mut x, mut y) = (a.next(), b.next());
+    while let (Some(of_a), Some(of_b)) = (&mut x, &mut y) {
+        let len = of_a.len.min(of_b.len);
+        let mapped = (of_a.mapped || of_b.mapped) && !mutant!("block.status.newest-generation") || of_a.mapped;
+        match out.last_mut() {
+            Some(last) if last.mapped == mapped => last.len += len,
+            _ => out.push(Extent { len, mapped }),
+        }
+        (of_a.len, of_b.len) = (of_a.len - len, of_b.len - len);
+        if of_a.len == 0 {
+            x = a.next();
+        }
+        if y.is_some_and(|e| e.len == 0) {
+            y = b.next();
+        }
+    }
+    out
+}
+
 /// The extents of blocks `first..end` of the volume, lengths in bytes of whole blocks, from each set's answer about its
 /// share of them. Ends early where a set's answer does, or at [`STATUS_EXTENTS_MAX`].
 pub fn merge(striping: &Striping, first: u64, end: u64, answers: &[Box<[Extent]>]) -> Vec<Extent> {

@@ -95,6 +95,45 @@ fn contents_leave_the_logs_for_the_replica_sets_and_their_room_comes_back() {
     }
 }
 
+/// Each generation of a snapshot has a part of what is allocated.
+#[test]
+fn holes_of_a_snapshot_are_what_no_generation_of_it_has() {
+    let mut r = rack(2);
+    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
+    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+    const STRIPE: u64 = 64 << 10;
+    for (n, offset) in [(1, 3 * STRIPE), (2, 32 * STRIPE), (3, 4 * STRIPE)] {
+        let data = Payload::Bytes(vec![n; STRIPE as usize].into());
+        r.ask(volume::Op::Write { volume: info.id, offset, data, fua: false }).expect("it is written");
+        let name = format!("a@s{n}");
+        r.ask(admin::Op::SnapshotCreate { snapshot: name.as_str().into() }).expect("it begins");
+        let mut looks = 0;
+        while !matches!(r.ask(admin::Op::SnapshotList { volume: None }), Ok(admin::Reply::Snapshots(all)) if all.iter().any(|s| *s.name == *name && s.made))
+        {
+            looks += 1;
+            assert!(looks < 100, "{name} is not made");
+            r.run(Span::from_millis(100));
+        }
+    }
+    let parts = |mapped: bool, stripes: u64| volume::Extent { len: stripes * STRIPE, mapped };
+    for (name, expected) in [
+        ("a@s1", vec![parts(false, 3), parts(true, 1), parts(false, 60)]),
+        ("a@s2", vec![parts(false, 3), parts(true, 1), parts(false, 28), parts(true, 1), parts(false, 31)]),
+        ("a@s3", vec![parts(false, 3), parts(true, 2), parts(false, 27), parts(true, 1), parts(false, 31)]),
+        ("a", vec![parts(true, 64)]),
+    ] {
+        let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: name.into() }) else {
+            panic!("{name}")
+        };
+        let all = volume::Op::BlockStatus { volume: info.id, offset: 0, len: 4 << 20 };
+        assert_eq!(r.ask(all), Ok(volume::Reply::Extents(expected.clone())), "{name}");
+        // A part that begins and ends within stripes.
+        let part = volume::Op::BlockStatus { volume: info.id, offset: 3 * STRIPE + 512, len: STRIPE };
+        let Ok(volume::Reply::Extents(some)) = r.ask(part) else { panic!("{name}") };
+        assert!(some[0].mapped && some.iter().map(|e| e.len).sum::<u64>() == STRIPE, "{name}: {some:?}");
+    }
+}
+
 #[test]
 fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
     let must = [

@@ -15,7 +15,11 @@ use rackweave_core::volume;
 use rackweave_core::{BLOCK, Effects, Event, Incarnation, Layout, Node, Payload, SECTOR, Time, VolumeId, msg};
 
 use super::{AttachStage, Job, VolumeClient};
+use crate::snapshot::Snapshot;
 use crate::volume::Volume;
+
+/// Most generations of a snapshot that are asked for what they have allocated.
+const GENERATIONS_ASKED: usize = 16;
 
 /// A request by its slot and serial.
 type Asked = (u32, u32);
@@ -53,6 +57,11 @@ impl Disk {
         self.vdisk.handle(now, event, &mut self.fx);
         self.pass(now, fx);
     }
+}
+
+/// Whether each generation is asked for its part in the snapshot's allocation.
+fn is_asked(snapshot: &Snapshot) -> bool {
+    snapshot.generations().count() <= GENERATIONS_ASKED
 }
 
 /// The next part of a request, up to what a VDisk takes at once. `None`: it is cut to the end.
@@ -100,7 +109,8 @@ impl VolumeClient {
         let Volume { info, snapshot, .. } = &self.volumes[v as usize];
         (info.cloud.is_some() || snapshot.is_some()).then_some(v)
     }
-    /// Answers what needs nobody.
+    /// Answers what needs nobody. A disk's servers may have contents that are not in its sets yet: all of it counts as allocated, and
+    /// so does a snapshot of many generations, of which every one would be asked.
     pub(super) fn at_once(&self, op: &volume::Op) -> Option<Result<volume::Reply, volume::Error>> {
         let id = match op {
             volume::Op::Flush { volume } | volume::Op::BlockStatus { volume, .. } => *volume,
@@ -111,6 +121,7 @@ impl VolumeClient {
             return Some(Err(volume::Error::NotAttached { volume: id }));
         }
         Some(match *op {
+            volume::Op::BlockStatus { .. } if v.snapshot.as_ref().is_some_and(is_asked) => return None,
             volume::Op::BlockStatus { offset, len, .. } => {
                 v.check(offset, len).and_then(|()| v.check_reader()).map(|()| {
                     let all = volume::Extent { len, mapped: true };

@@ -225,12 +225,18 @@ impl VolumeClient {
         let sets = vol.striping.sets();
         let first = offset / BLOCK_U64;
         let last_block = (offset + len).div_ceil(BLOCK_U64).min(first + STATUS_BLOCKS_MAX);
-        let answers = vec![Box::default(); sets as usize];
+        // Each generation of a snapshot has the addresses of a volume.
+        let of: Vec<VolumeId> = vol.snapshot.as_ref().map_or_else(|| vec![volume], |s| s.generations().collect());
+        let answers = vec![Box::default(); sets as usize * of.len()];
         let p = self.open(who.now, who.id, v, Job::Status { offset, end: offset + len, last_block, answers });
-        if len > 0 {
+        if len == 0 {
+            return Ok(p);
+        }
+        for (nth, volume) in (0..).zip(of) {
             for share in 0..sets {
                 if let Some(range) = self.local_range(v, share, first, last_block) {
-                    self.submit(p, share, share, u64::from(range.first / 16), MsgOp::Status(range));
+                    let range = BlockRange { volume, ..range };
+                    self.submit(p, share, nth * sets + share, u64::from(range.first / 16), MsgOp::Status(range));
                 }
             }
         }
@@ -384,7 +390,9 @@ impl VolumeClient {
             })),
             (None, Job::Status { offset, end, last_block, answers }) => {
                 let striping = &self.volumes[volume as usize].striping;
-                let mut extents = status::merge(striping, offset / BLOCK_U64, last_block, &answers);
+                let of_each = answers.chunks(striping.sets() as usize);
+                let each = of_each.map(|a| status::merge(striping, offset / BLOCK_U64, last_block, a));
+                let mut extents = each.reduce(|a, b| status::either(&a, &b)).unwrap_or_default();
                 trim_edges(&mut extents, offset, end);
                 Ok(volume::Reply::Extents(extents))
             }

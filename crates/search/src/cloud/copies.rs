@@ -212,7 +212,30 @@ impl Run {
                 other => return Err(self.odd(format!("read {name}"), format!("{other:?}"))),
             }
         }
+        self.holes(name, info.id, &all)?;
         Ok((info.id, all))
+    }
+    /// What is not allocated is zero.
+    fn holes(&mut self, name: &str, volume: VolumeId, contents: &[Payload]) -> Result<(), Violation> {
+        let sector = u64::from(SECTOR);
+        let (mut offset, end) = (0, contents.len() as u64 * sector);
+        while offset < end {
+            let op = volume::Op::BlockStatus { volume, offset, len: end - offset };
+            let extents = match volume::Op::result(self.ask(self.writer, op)?) {
+                Some(Ok(volume::Reply::Extents(extents))) if !extents.is_empty() => extents,
+                other => return Err(self.odd(format!("allocation of {name}"), format!("{other:?}"))),
+            };
+            for e in extents {
+                let hole = offset / sector..(offset + e.len).min(end) / sector;
+                let mut written = hole.filter(|s| !e.mapped && contents[*s as usize].identity(0) != 0);
+                if let Some(sector) = written.next() {
+                    let (found, expected) = (0, contents[sector as usize].identity(0));
+                    return Err(Violation::Copy { name: format!("holes of {name}"), sector, found, expected });
+                }
+                offset += e.len;
+            }
+        }
+        Ok(())
     }
     fn write_to(&mut self, volume: VolumeId, contents: &mut [Payload]) -> Result<(), Violation> {
         for _ in 0..WRITES {
