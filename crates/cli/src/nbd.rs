@@ -1,4 +1,4 @@
-//! A client of a rack's NBD server, which waits for each answer: simple replies, one request at a time.
+//! A client of a rack's NBD server, which waits for each answer: one request at a time.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -6,13 +6,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use rackweave_gateway::nbd::wire::{self, cmd, info, opt, rep};
+use rackweave_gateway::nbd::wire::{self, chunk, cmd, info, opt, rep};
 use rackweave_runtime::control;
 
 /// A rack that does not answer by then has lost its majority, or hangs.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Longest data of an answer to an option.
 const OPTION_MAX: u32 = 64 << 10;
+/// Most replies to an option, and bytes of an answer about allocation.
+const REPLIES_MAX: usize = 64;
+const ALLOCATION_MAX: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -60,6 +63,17 @@ fn number<const N: usize>(s: &mut dyn Stream) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
+fn word(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+fn long(b: &[u8], at: usize) -> u64 {
+    u64::from(word(b, at)) << 32 | u64::from(word(b, at + 4))
+}
+/// A part of the answer about allocation.
+fn part(b: &[u8]) -> (u64, bool) {
+    (word(b, 0).into(), word(b, 4) & wire::STATE_ZERO != 0)
+}
+
 impl Client {
     /// `uri`: as `status` has it. The gateway becomes the volume's writer; a snapshot has none.
     pub fn open(uri: &str, name: &str) -> Result<Client, Error> {
@@ -87,21 +101,18 @@ impl Client {
         let sent = self.stream.write_all(&flags.to_be_bytes());
         self.io(sent)
     }
-    fn go(&mut self) -> Result<(), Error> {
-        let name = self.name.clone();
-        let mut m = [wire::OPT_MAGIC.to_be_bytes().as_slice(), &opt::GO.to_be_bytes()].concat();
-        m.extend((4 + name.len() as u32 + 2).to_be_bytes());
-        m.extend((name.len() as u32).to_be_bytes());
-        m.extend(name.as_bytes());
-        m.extend(0u16.to_be_bytes());
+    /// Requests an option. Replies before the acknowledgement: kinds and data.
+    fn option(&mut self, option: u32, data: &[u8]) -> Result<Vec<(u32, Vec<u8>)>, Error> {
+        let mut m = [wire::OPT_MAGIC.to_be_bytes().as_slice(), &option.to_be_bytes()].concat();
+        m.extend((data.len() as u32).to_be_bytes());
+        m.extend(data);
         let sent = self.stream.write_all(&m);
         self.io(sent)?;
-        let mut export = false;
+        let mut replies = Vec::new();
         loop {
             let head = number::<20>(&mut *self.stream);
             let head = self.io(head)?;
-            let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-            let (kind, len) = (word(12), word(16));
+            let (kind, len) = (word(&head, 12), word(&head, 16));
             if head[..8] != wire::OPT_REPLY_MAGIC.to_be_bytes() || len > OPTION_MAX {
                 return Err(self.bad(format!("{head:x?}")));
             }
@@ -109,22 +120,35 @@ impl Client {
             let read = self.stream.read_exact(&mut data);
             self.io(read)?;
             match kind {
-                rep::ACK if export => return Ok(()),
-                rep::INFO if data.len() >= 10 && data[..2] == info::EXPORT.to_be_bytes() => {
-                    let mut size = [0; 8];
-                    size.copy_from_slice(&data[2..10]);
-                    (self.size, export) = (u64::from_be_bytes(size), true);
-                }
-                rep::INFO => {}
+                rep::ACK => return Ok(replies),
                 _ if kind >> 31 == 1 => {
-                    let why = String::from_utf8_lossy(&data).into_owned();
+                    let (name, why) = (self.name.clone(), String::from_utf8_lossy(&data).into_owned());
                     return Err(Error::Refused { address: self.address.clone(), name, why });
                 }
-                _ => return Err(self.bad(format!("option reply {kind}"))),
+                _ if replies.len() < REPLIES_MAX => replies.push((kind, data)),
+                _ => return Err(self.bad("an option with so many replies".into())),
             }
         }
     }
-    fn request(&mut self, (kind, what): (u16, &'static str), offset: u64, len: u32, data: &[u8]) -> Result<(), Error> {
+    /// Agrees on structured replies, `base:allocation` and the export.
+    fn go(&mut self) -> Result<(), Error> {
+        self.option(opt::STRUCTURED_REPLY, &[])?;
+        let counted = |bytes: &[u8]| [(bytes.len() as u32).to_be_bytes().as_slice(), bytes].concat();
+        let name = counted(self.name.as_bytes());
+        let query = [&name, 1u32.to_be_bytes().as_slice(), &counted(wire::BASE_ALLOCATION)].concat();
+        let context = self.option(opt::SET_META_CONTEXT, &query)?;
+        if !context.iter().any(|(kind, _)| *kind == rep::META_CONTEXT) {
+            return Err(self.bad("no metadata context".into()));
+        }
+        let replies = self.option(opt::GO, &[&name, 0u16.to_be_bytes().as_slice()].concat())?;
+        let export = |(kind, data): &(u32, Vec<u8>)| {
+            let is = *kind == rep::INFO && data.len() >= 10 && data[..2] == info::EXPORT.to_be_bytes();
+            is.then(|| long(data, 2))
+        };
+        self.size = replies.iter().find_map(export).ok_or_else(|| self.bad("no export".into()))?;
+        Ok(())
+    }
+    fn send(&mut self, kind: u16, offset: u64, len: u32, data: &[u8]) -> Result<(), Error> {
         self.cookie += 1;
         let mut m = wire::REQUEST_MAGIC.to_be_bytes().to_vec();
         m.extend(0u16.to_be_bytes());
@@ -133,21 +157,59 @@ impl Client {
         m.extend(offset.to_be_bytes());
         m.extend(len.to_be_bytes());
         let sent = self.stream.write_all(&m).and_then(|()| self.stream.write_all(data));
-        self.io(sent)?;
+        self.io(sent)
+    }
+    /// A request that has a simple reply.
+    fn request(&mut self, (kind, what): (u16, &'static str), offset: u64, len: u32, data: &[u8]) -> Result<(), Error> {
+        self.send(kind, offset, len, data)?;
         let head = number::<16>(&mut *self.stream);
         let head = self.io(head)?;
         if head[..4] != wire::SIMPLE_REPLY_MAGIC.to_be_bytes() || head[8..] != self.cookie.to_be_bytes() {
             return Err(self.bad(format!("{head:x?}")));
         }
-        match u32::from_be_bytes([head[4], head[5], head[6], head[7]]) {
+        match word(&head, 4) {
             0 => Ok(()),
             errno => Err(Error::Failed { name: self.name.clone(), what, offset, errno }),
         }
     }
+    /// The only chunk of a structured reply, as a rack's servers send it: its kind and data, at most so long.
+    fn chunk(&mut self, what: &'static str, offset: u64, most: usize) -> Result<(u16, Vec<u8>), Error> {
+        let head = number::<20>(&mut *self.stream);
+        let head = self.io(head)?;
+        let (flags, kind) = (u16::from_be_bytes([head[4], head[5]]), u16::from_be_bytes([head[6], head[7]]));
+        let whole = head[..4] == wire::STRUCTURED_REPLY_MAGIC.to_be_bytes() && flags == chunk::FLAG_DONE;
+        let len = word(&head, 16) as usize;
+        if !whole || head[8..16] != self.cookie.to_be_bytes() || len > most.max(OPTION_MAX as usize) {
+            return Err(self.bad(format!("{head:x?}")));
+        }
+        let mut data = vec![0; len];
+        let read = self.stream.read_exact(&mut data);
+        self.io(read)?;
+        match kind {
+            chunk::ERROR if len >= 4 => {
+                let errno = word(&data, 0);
+                Err(Error::Failed { name: self.name.clone(), what, offset, errno })
+            }
+            _ => Ok((kind, data)),
+        }
+    }
     pub fn read(&mut self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
-        self.request((cmd::READ, "reading"), offset, data.len() as u32, &[])?;
-        let read = self.stream.read_exact(data);
-        self.io(read)
+        self.send(cmd::READ, offset, data.len() as u32, &[])?;
+        match self.chunk("reading", offset, data.len() + 8)? {
+            (chunk::OFFSET_DATA, found) if found.len() == data.len() + 8 => data.copy_from_slice(&found[8..]),
+            (chunk::OFFSET_HOLE, found) if found.len() == 12 && word(&found, 8) as usize == data.len() => data.fill(0),
+            (kind, found) => return Err(self.bad(format!("chunk {kind} with {} bytes", found.len()))),
+        }
+        Ok(())
+    }
+    /// What is zero of these bytes, without reading it: lengths of parts from `offset` on, and whether they are holes. They may end
+    /// before the requested bytes.
+    pub fn allocation(&mut self, offset: u64, len: u32) -> Result<Vec<(u64, bool)>, Error> {
+        self.send(cmd::BLOCK_STATUS, offset, len, &[])?;
+        let (kind, data) = self.chunk("looking for holes", offset, ALLOCATION_MAX)?;
+        let parts: Vec<(u64, bool)> = data.get(4..).unwrap_or_default().chunks_exact(8).map(part).collect();
+        let sound = kind == chunk::BLOCK_STATUS && parts.iter().all(|p| p.0 > 0) && !parts.is_empty();
+        if sound { Ok(parts) } else { Err(self.bad(format!("chunk {kind} with {} bytes", data.len()))) }
     }
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {
         self.request((cmd::WRITE, "writing"), offset, data.len() as u32, data)

@@ -1,5 +1,6 @@
 //! `volume export` and `volume import`: a volume's contents to a file and back, through the rack's NBD server.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -20,6 +21,8 @@ use crate::{Failure, show};
 /// The gateway releases a volume soon after its last session has ended.
 const RELEASE_WAIT: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Bytes of which the allocation is looked at together.
+const LOOK_BYTES: u64 = 1 << 30;
 /// A volume has this behind its name while it is imported.
 const UNFINISHED: &str = ".import";
 
@@ -63,10 +66,38 @@ pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), 
 fn copy_out(from: &mut Client, file: &File) -> Result<u64, Failure> {
     let mut to = Writer::new(BufWriter::new(file), from.size)?;
     let mut data = vec![0; EXTENT_MAX];
+    // Ends of parts, and whether they are zero.
+    let mut parts = VecDeque::new();
+    // Extents of the file begin and end where they did if all of it were read.
     for offset in (0..from.size).step_by(EXTENT_MAX) {
-        let len = (from.size - offset).min(EXTENT_MAX as u64) as usize;
-        from.read(offset, &mut data[..len])?;
-        to.contents(offset, &data[..len])?;
+        let end = (offset + EXTENT_MAX as u64).min(from.size);
+        let (mut at, mut read) = (offset, false);
+        while at < end {
+            if parts.is_empty() {
+                let len = (from.size - at).min(LOOK_BYTES) as u32;
+                let ends = from.allocation(at, len)?.into_iter().scan(at, |end, (len, is_zero)| {
+                    *end += len;
+                    Some((*end, is_zero))
+                });
+                parts.extend(ends);
+            }
+            let Some(&(until, is_zero)) = parts.front() else { break };
+            let stop = until.min(end);
+            if !is_zero {
+                if !read {
+                    data.fill(0);
+                }
+                from.read(at, &mut data[(at - offset) as usize..(stop - offset) as usize])?;
+                read = true;
+            }
+            if stop == until {
+                parts.pop_front();
+            }
+            at = stop;
+        }
+        if read {
+            to.contents(offset, &data[..(end - offset) as usize])?;
+        }
     }
     let bytes = to.bytes;
     to.end()?.flush()?;
