@@ -38,7 +38,7 @@ pub fn either(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
     let (mut x, mut y) = (a.next(), b.next());
     while let (Some(of_a), Some(of_b)) = (&mut x, &mut y) {
         let len = of_a.len.min(of_b.len);
-        let mapped = (of_a.mapped || of_b.mapped) && !mutant!("block.status.newest-generation") || of_a.mapped;
+        let mapped = of_a.mapped || of_b.mapped && !mutant!("block.status.newest-generation");
         match out.last_mut() {
             Some(last) if last.mapped == mapped => last.len += len,
             _ => out.push(Extent { len, mapped }),
