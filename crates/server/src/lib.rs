@@ -38,6 +38,7 @@ mod wear;
 pub use bounds::OverBound;
 pub use config::{GcConfig, GcPolicy, ServerConfig, ServerError, VssdConfig};
 pub use gc::GcState;
+pub use load::Load;
 pub use node::Server;
 pub use report::{ServerReport, StoreStatus, VssdStatus};
 pub use service::Service;

@@ -12,7 +12,7 @@ const WITHIN: Span = Span::from_millis(1);
 
 /// Reads of one vSSD, counted as the switch counts them: by request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Load {
+pub struct Load {
     arrived: u64,
     answered: u64,
     /// Value of `answered` in the last report.
@@ -22,6 +22,12 @@ pub(crate) struct Load {
     erasing: bool,
     /// Since the last [`Load::report`].
     changed: bool,
+}
+
+impl Default for Load {
+    fn default() -> Load {
+        Load::new()
+    }
 }
 
 impl Load {

@@ -166,6 +166,8 @@ enum Divided {
     Weights,
     /// By Rackweave's client.
     Ours,
+    /// By Rackweave's switch, as on a rack.
+    Switch,
 }
 
 /// The cluster of §6.7: three servers, ten clients of 100 threads, links of 100 Gb/s.
@@ -204,11 +206,13 @@ impl Skew {
 
     /// Times of the gets of the second half, in µs, in order.
     fn run(&self, divided: Divided, span: Span, seed: u64) -> Vec<f64> {
-        let scheme = if divided == Divided::Ours { Scheme::RACKWEAVE } else { Scheme::NICE };
+        let ours = matches!(divided, Divided::Ours | Divided::Switch);
+        let scheme = if ours { Scheme::RACKWEAVE } else { Scheme::NICE };
         let weights = (divided == Divided::Weights).then(|| Division::Weights(vec![1.0; SKEW_SERVERS as usize]));
         let links = LinkConfig { bits_per_ns: 100.0, ..params::LINKS };
         let clients = self.rates.len() as u32;
-        let setup = Setup { servers: SKEW_SERVERS, clients, links, division: weights, ..Setup::new(scheme, seed) };
+        let mut setup = Setup { servers: SKEW_SERVERS, clients, links, division: weights, ..Setup::new(scheme, seed) };
+        setup.config.by_switch = divided == Divided::Switch;
         let mut c = Cluster::new(setup);
         // One replica set: the placement of every partition in the same order.
         let home = c.switch.borrow().replicas(Partition(0)).to_vec();
@@ -258,8 +262,8 @@ fn reweigh(c: &mut Cluster, queues: &mut [usize]) {
 
 fn skewed(o: Options, skew: &Skew) -> Result<Outcome, ExperimentError> {
     let span = Span::from_secs(if o.quick { 6 } else { 40 });
-    let runs = [Divided::Clients, Divided::Weights, Divided::Ours].map(|d| skew.run(d, span, o.seed));
-    let names = ["NICE, client partitioning", "NICE, weighted replicas", "rackweave"];
+    let runs = [Divided::Clients, Divided::Weights, Divided::Ours, Divided::Switch].map(|d| skew.run(d, span, o.seed));
+    let names = ["NICE, client partitioning", "NICE, weighted replicas", "rackweave", "rackweave, by the switch"];
     let at =
         |us: &[f64], percent: f64| us.get((us.len() as f64 * percent / 100.0) as usize).copied().unwrap_or(f64::NAN);
     let mut rows = Vec::new();

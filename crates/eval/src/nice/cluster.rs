@@ -4,16 +4,18 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use rackweave_core::{DriveId, Incarnation, Layout, NodeId, Rng, Span, Time};
+use rackweave_core::msg::{self, Body, GcField, GcOp, PEERS_MAX, Table, VssdRow};
+use rackweave_core::{DriveId, Incarnation, Layout, NodeId, Rng, Span, Time, VssdId};
 use rackweave_kv_replica::hash::Ring;
 use rackweave_kv_replica::types::Partition;
 use rackweave_kv_replica::{Config, KvNode, Membership};
 use rackweave_sim::{AnyNode, Engine, NetState, Network};
+use rackweave_switch::{Pipeline, Redirect, SwitchConfig};
 
 use super::access::{Gateway, Proxy, Requests};
 use super::client::{Client, Done, Load, Op, Store};
 use super::host::{Host, HostConfig, Process};
-use super::net::{Carrier, Division, FIRST_LINK, Frame, Link, LinkConfig, SharedSwitch, Switch, down, up};
+use super::net::{Carrier, Division, FIRST_LINK, Frame, Link, LinkConfig, SharedSwitch, Switch, down, header, up};
 use super::params::{self, BITS, POINTS};
 use super::server::{Common, Server};
 use super::{Access, Scheme, ours};
@@ -74,6 +76,11 @@ impl Setup {
     }
 }
 
+/// The row of a server's log.
+fn log_of(s: NodeId) -> VssdId {
+    VssdId(s.0)
+}
+
 pub struct Cluster {
     pub engine: Engine<AnyNode<Frame>, Frame>,
     pub setup: Setup,
@@ -102,7 +109,8 @@ impl Cluster {
         servers.iter().for_each(|s| ring.add(*s));
         let home = ring.partitions().map(|p| ring.home(p)).collect();
         let rng = Rng::stream(setup.seed, 1);
-        let switch = Rc::new(RefCell::new(Switch { home, division: setup.division(), first_client, rng }));
+        let switch =
+            Rc::new(RefCell::new(Switch { home, division: setup.division(), first_client, rng, tables: None }));
         // The link nodes model transmission time, not the engine.
         let network = Network { bytes_per_s: 0, hop: Span::ZERO, ..Network::constant(Span::ZERO) };
         let net = NetState::new(network, Layout::new(FIRST_LINK + 2 * last + 4, 0), setup.seed);
@@ -151,8 +159,12 @@ impl Cluster {
         }
         if let Scheme::Rackweave { .. } = scheme {
             let meta = Membership::new(META, self.config.clone(), &self.servers, &[]);
-            self.boot(META, ours::Meta::new(meta.expect("a valid configuration")));
+            self.boot(META, ours::Meta::new(META, meta.expect("a valid configuration"), None));
             self.wait_for_views();
+            if self.config.by_switch {
+                let tables = self.tables();
+                self.switch.borrow_mut().tables = Some(tables);
+            }
         }
     }
     fn boot(&mut self, n: NodeId, process: impl Process) {
@@ -163,7 +175,9 @@ impl Cluster {
         self.runs += 1;
         let drive = DriveId(u64::from(s.0));
         let node = KvNode::new(s, META, self.config.clone(), (Incarnation(self.runs), drive), saved.clone());
-        let host = Host::new(s, self.setup.host, ours::Server::new(node.expect("its own records")));
+        let log = self.config.by_switch.then(|| log_of(s));
+        let server = ours::Server::new(s, node.expect("its own records"), log);
+        let host = Host::new(s, self.setup.host, server);
         self.engine.boot(s, if self.setup.restarts { host.with_saved(saved) } else { host });
     }
     /// Ends a server's process. What its drive has is for [`Cluster::restart`].
@@ -174,6 +188,37 @@ impl Cluster {
     }
     pub fn restart(&mut self, s: NodeId, saved: Vec<(Bytes, Bytes)>) {
         self.start_server(s, saved);
+    }
+    /// The rows of the switch: each server's log, and each partition's shares with its members in turn.
+    fn tables(&mut self) -> Pipeline {
+        // Servers are not silent here: nothing expires.
+        let silent = Span::from_secs(1 << 30);
+        let cfg = SwitchConfig { redirect: Redirect::Load, bits_expire: silent, ..SwitchConfig::new(Layout::SWITCH) };
+        let mut tables = Pipeline::new(&cfg);
+        let now = self.engine.now();
+        let mut create = |vssd: VssdId, row: VssdRow| {
+            let (server, body) = (row.server, Body::Table(Table::Create(Box::new(row))));
+            tables.process(now, server, &header(msg::Op::CreateVssd, vssd, 1), &body);
+        };
+        for s in &self.servers {
+            create(log_of(*s), VssdRow { server: *s, readable: true, peers: Vec::new() });
+        }
+        for p in (0..1u32 << self.config.bits).map(Partition) {
+            let view = self.engine.get_mut::<Host>(META).and_then(Host::process::<ours::Meta>);
+            let view = view.and_then(|meta| meta.node.view(p)).expect("it is active");
+            let mut members: Vec<NodeId> = view.readable().collect();
+            for share in 0..members.len() as u32 {
+                let peers = members.iter().take(PEERS_MAX).map(|m| (log_of(*m), *m)).collect();
+                create(p.row(share), VssdRow { server: members[0], readable: false, peers });
+                members.rotate_left(1);
+            }
+        }
+        // No store compacts.
+        let idle = Body::Table(Table::Gc(GcOp { field: GcField::Idle, sequence: 1 }));
+        for s in &self.servers {
+            tables.process(now, *s, &header(msg::Op::GcOp, log_of(*s), 1), &idle);
+        }
+        tables
     }
     fn wait_for_views(&mut self) {
         let end = self.engine.now() + PATIENCE;

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use rackweave_core::NodeId;
+use rackweave_core::msg::ReadLoad;
+use rackweave_core::{NodeId, VssdId};
 use rackweave_kv_replica::msg::Packet;
 use rackweave_kv_replica::types::Partition;
 
@@ -19,6 +20,10 @@ pub enum To {
     Puts(Partition),
     /// The address of a partition in the unicast ring: one of its replicas.
     Gets(Partition),
+    /// An address in Rackweave's unicast ring: the replica that its switch chooses by their pending reads.
+    Share(NodeId),
+    /// The switch itself.
+    Switch,
 }
 
 /// Identity of a request: its client and number.
@@ -80,6 +85,8 @@ pub enum Message {
 pub enum Body {
     Keys(Message),
     Rackweave(Packet),
+    /// Pending gets of the sender, by the row of its log.
+    Load(VssdId, ReadLoad),
 }
 
 #[derive(Clone, Debug)]

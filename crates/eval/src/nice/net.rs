@@ -7,10 +7,12 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use rackweave_core::{Effects, Event, Node, NodeId, Rng, Span};
+use rackweave_core::msg::{Body, Class, Header, Op, ReadLoad, Table};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Rng, SetId, Span, Time, VssdId};
 use rackweave_kv_replica::types::Partition;
+use rackweave_switch::{Pipeline, Verdict};
 
-use super::envelope::{Envelope, To};
+use super::envelope::{self, Envelope, To};
 
 /// Preamble, Ethernet header and checksum, gap; IP header.
 const AROUND_BYTES: u64 = 38 + 20;
@@ -143,11 +145,27 @@ pub struct Switch {
     /// The first client's node.
     pub first_client: u32,
     pub rng: Rng,
+    /// Rackweave's switch, which has rows for partitions and for servers' logs.
+    pub tables: Option<Pipeline>,
 }
 
 impl Switch {
     pub fn replicas(&self, p: Partition) -> &[NodeId] {
         &self.home[p.0 as usize]
+    }
+    /// The replica that a get to an address of the unicast ring goes to.
+    fn choose_by_load(&mut self, now: Time, address: NodeId, request: u64) -> Option<NodeId> {
+        let (tables, vssd) = (self.tables.as_mut()?, Partition::row_of(address)?);
+        let header = header(Op::Read, vssd, request);
+        match tables.process(now, address, &header, &Body::Table(Table::Delete)) {
+            Verdict::Forward { to } | Verdict::Redirect { to, .. } => Some(to),
+            _ => None,
+        }
+    }
+    fn load_reported(&mut self, now: Time, from: NodeId, vssd: VssdId, load: ReadLoad) {
+        if let Some(tables) = &mut self.tables {
+            tables.load_reported(now, from, &header(Op::Load, vssd, 0), load);
+        }
     }
     /// The replica that a client's get goes to.
     pub fn choose(&mut self, p: Partition, client: NodeId) -> NodeId {
@@ -164,6 +182,21 @@ impl Switch {
             }
         };
         replicas[if chosen < replicas.len() { chosen } else { 0 }]
+    }
+}
+
+/// Of a message to the switch. Every server has one incarnation.
+pub fn header(op: Op, vssd: VssdId, request: u64) -> Header {
+    Header {
+        op,
+        vssd,
+        lat: 0,
+        class: Class::Silver,
+        original_vssd: vssd,
+        set: SetId(0),
+        epoch: Epoch(0),
+        incarnation: Incarnation(1),
+        request,
     }
 }
 
@@ -213,7 +246,7 @@ impl Link {
         frame
     }
     /// The frame, once for each host that it goes to.
-    fn forward(&self, frame: Frame, fx: &mut Effects<Frame>) {
+    fn forward(&self, now: Time, frame: Frame, fx: &mut Effects<Frame>) {
         let Some(switch) = &self.switch else {
             let next = frame.dest.expect("the switch has chosen a host");
             return fx.send(Frame { next, ..frame });
@@ -229,6 +262,15 @@ impl Link {
             To::Gets(p) => {
                 let host = switch.borrow_mut().choose(*p, frame.from);
                 fx.send(to(host));
+            }
+            To::Share(address) => {
+                let host = switch.borrow_mut().choose_by_load(now, *address, frame.id);
+                host.into_iter().for_each(|host| fx.send(to(host)));
+            }
+            To::Switch => {
+                if let envelope::Body::Load(vssd, load) = &frame.envelope.body {
+                    switch.borrow_mut().load_reported(now, frame.from, *vssd, *load);
+                }
             }
         }
     }
@@ -247,7 +289,7 @@ fn cut(whole: &Frame) -> VecDeque<Frame> {
 }
 
 impl Node<Frame> for Link {
-    fn handle(&mut self, now: rackweave_core::Time, event: Event<Frame>, fx: &mut Effects<Frame>) {
+    fn handle(&mut self, now: Time, event: Event<Frame>, fx: &mut Effects<Frame>) {
         if let Event::Packet(frame) = event {
             let frames = if matches!(frame.what, Carried::Whole) { cut(&frame) } else { [frame].into() };
             self.add(frames);
@@ -262,6 +304,6 @@ impl Node<Frame> for Link {
         let crossing = Span((frame.bytes as f64 * 8.0 / self.cfg.bits_per_ns).round() as u64);
         fx.wake_at(now + crossing);
         frame.takes = crossing + self.cfg.latency;
-        self.forward(frame, fx);
+        self.forward(now, frame, fx);
     }
 }

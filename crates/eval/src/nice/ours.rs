@@ -4,15 +4,20 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use rackweave_core::{Effects, Event, Incarnation, Message, Node, NodeId, Span, Time};
+use rackweave_core::msg::HEADER_BYTES;
+use rackweave_core::{Effects, Event, Incarnation, Message, Node, NodeId, Span, Time, VssdId};
 use rackweave_kv_replica::msg::Body as KeyMessage;
-use rackweave_kv_replica::types::{Change, Condition, Expires, Item};
+use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition};
 use rackweave_kv_replica::{Config, KvNode, Membership, RingClient};
+use rackweave_server::Load;
 
 use super::client::Store;
 use super::envelope::{Body, Envelope, To};
 use super::net::Carrier;
 use super::params::{BITS, POINTS};
+
+/// Bytes of a report of pending gets (`docs/wire.md`).
+const LOAD_BYTES: u64 = HEADER_BYTES as u64 + 12;
 
 type Packets = Effects<rackweave_kv_replica::msg::Packet>;
 
@@ -40,8 +45,8 @@ fn received(event: Event<Envelope>) -> Option<Event<rackweave_kv_replica::msg::P
 /// The members behind addresses of the multicast ring, as the switch and the client's transport know them.
 type Groups = BTreeMap<NodeId, Rc<[NodeId]>>;
 
-/// The store's effects become its host's.
-fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Envelope>) {
+/// The store's effects become its host's. When its timer is due, if that has changed.
+fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Envelope>) -> Option<Time> {
     for p in from.packets.drain(..) {
         let to = match (&p.body, groups.get(&p.to)) {
             (KeyMessage::NewView(view), _) if p.to.is_ring() => {
@@ -49,36 +54,65 @@ fn pass(from: &mut Packets, groups: &mut Groups, fx: &mut Effects<Envelope>) {
                 continue;
             }
             (_, Some(members)) => To::Group(members.clone()),
+            _ if Partition::row_of(p.to).is_some() => To::Share(p.to),
             (_, None) => To::Host(p.to),
         };
         let bytes = u64::from(p.bytes());
         fx.send(Envelope { from: p.from, to, carrier: Carrier::Rackweave, bytes, body: Body::Rackweave(p) });
     }
     fx.take_rest(from);
-    if let Some(at) = from.take_wake() {
-        fx.wake_at(at);
-    }
+    let wake = from.take_wake();
     from.clear();
+    wake
 }
 
 /// A storage node or the membership service.
 pub struct Party<N> {
     pub node: N,
     groups: Groups,
+    /// When the node's timer is due.
+    wake: Time,
+    /// What a storage node reports to the switch, if that chooses by load: the row of its log, and its gets.
+    load: Option<(VssdId, Load)>,
+    me: NodeId,
     fx: Packets,
 }
 
 impl<N: Node<rackweave_kv_replica::msg::Packet>> Party<N> {
-    pub fn new(node: N) -> Party<N> {
-        Party { node, groups: Groups::new(), fx: Effects::new() }
+    pub fn new(me: NodeId, node: N, log: Option<VssdId>) -> Party<N> {
+        let load = log.map(|vssd| (vssd, Load::new()));
+        Party { node, groups: Groups::new(), wake: Time::ZERO, load, me, fx: Effects::new() }
+    }
+    /// Counts gets and their answers, and reports them when that is due.
+    fn report(&mut self, now: Time, arrived: bool, answered: usize, fx: &mut Effects<Envelope>) {
+        let Some((vssd, load)) = &mut self.load else { return };
+        if arrived {
+            load.arrived(now);
+        }
+        (0..answered).for_each(|_| load.answered());
+        if let Some(report) = load.report(now, || false, false) {
+            let body = Body::Load(*vssd, report);
+            fx.send(Envelope { from: self.me, to: To::Switch, carrier: Carrier::Datagrams, bytes: LOAD_BYTES, body });
+        }
     }
 }
 
 impl<N: Node<rackweave_kv_replica::msg::Packet>> Node<Envelope> for Party<N> {
     fn handle(&mut self, now: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
         let Some(event) = received(event) else { return };
-        self.node.handle(now, event, &mut self.fx);
-        pass(&mut self.fx, &mut self.groups, fx);
+        let arrived = matches!(&event, Event::Packet(p) if matches!(p.body, KeyMessage::Get { .. }));
+        let mut answered = 0;
+        if !matches!(event, Event::Timer) || self.wake <= now {
+            if matches!(event, Event::Timer) {
+                self.wake = Time::MAX;
+            }
+            self.node.handle(now, event, &mut self.fx);
+            answered = self.fx.packets.iter().filter(|p| matches!(p.body, KeyMessage::GetReply { .. })).count();
+            self.wake = pass(&mut self.fx, &mut self.groups, fx).unwrap_or(self.wake);
+        }
+        self.report(now, arrived, answered, fx);
+        let due = self.load.as_ref().map_or(Time::MAX, |(_, load)| load.deadline());
+        fx.wake_at(self.wake.min(due));
     }
 }
 
@@ -98,6 +132,11 @@ impl Ring {
         let client = RingClient::new(me, meta, config, Incarnation(1));
         Ring { client, any, zeros, groups: Groups::new(), fx: Effects::new() }
     }
+    fn pass(&mut self, fx: &mut Effects<Envelope>) {
+        if let Some(at) = pass(&mut self.fx, &mut self.groups, fx) {
+            fx.wake_at(at);
+        }
+    }
 }
 
 impl Store for Ring {
@@ -105,18 +144,18 @@ impl Store for Ring {
         let change = Change::Set { value: self.zeros.slice(..bytes as usize), expires: Expires::Never };
         let item = Item { key, condition: Condition::Always, change: Some(change) };
         let number = self.client.put(now, &mut self.fx, vec![item], self.any).expect("a client has few puts under way");
-        pass(&mut self.fx, &mut self.groups, fx);
+        self.pass(fx);
         number
     }
     fn get(&mut self, now: Time, key: Bytes, fx: &mut Effects<Envelope>) -> u64 {
         let number = self.client.get(now, &mut self.fx, key, u32::MAX).expect("a short key");
-        pass(&mut self.fx, &mut self.groups, fx);
+        self.pass(fx);
         number
     }
     fn handle(&mut self, now: Time, event: Event<Envelope>, fx: &mut Effects<Envelope>) {
         let Some(event) = received(event) else { return };
         self.client.handle(now, event, &mut self.fx);
-        pass(&mut self.fx, &mut self.groups, fx);
+        self.pass(fx);
     }
     fn done(&mut self) -> Vec<u64> {
         // With any-k a put is there twice: the first counts.

@@ -156,6 +156,8 @@ pub const NICE: [Guard; 13] = [
         &[
             beside("NICE, client partitioning: P99", "NICE, weighted replicas: P99", 6.0, 2.0),
             beside("NICE, client partitioning: P99", "rackweave: P99", 6.0, 2.0),
+            beside("NICE, client partitioning: P99", "rackweave, by the switch: P99", 9.0, 2.0),
+            times("NICE, weighted replicas: P99", "rackweave, by the switch: P99", 1.3),
         ],
     ),
     guard(
@@ -165,6 +167,8 @@ pub const NICE: [Guard; 13] = [
         &[
             beside("NICE, client partitioning: P99", "NICE, weighted replicas: P99", 6.0, 2.0),
             times("NICE, client partitioning: P99", "rackweave: P99", 1.5),
+            beside("NICE, client partitioning: P99", "rackweave, by the switch: P99", 9.0, 2.0),
+            times("NICE, weighted replicas: P99", "rackweave, by the switch: P99", 1.3),
         ],
     ),
     guard(
