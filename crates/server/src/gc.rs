@@ -82,6 +82,7 @@ pub struct GcMonitor {
     state: GcState,
     /// Sequence of the last operation, which the switch's answer repeats.
     sequence: u64,
+    swap_requests: u64,
     /// When it is repeated.
     again: Backoff,
     check_at: Time,
@@ -118,6 +119,7 @@ impl GcMonitor {
             cfg,
             state: GcState::Idle,
             sequence: 0,
+            swap_requests: 0,
             again: Backoff::new(cfg.answer_within, cfg.announce_every, seed),
             check_at: Time::ZERO,
             announce_at: Time::ZERO,
@@ -332,6 +334,10 @@ impl GcMonitor {
             (Order::Return | Order::Rest | Order::Stop, _) => {}
         }
     }
+    /// How often such grants were asked for.
+    pub fn swap_requests(&self) -> u64 {
+        self.swap_requests
+    }
     /// The vSSD's grant for a slice of a swap of dies.
     pub fn grant(&self) -> Grant {
         match self.state {
@@ -357,6 +363,7 @@ impl GcMonitor {
             self.state = GcState::Granted;
         }
         self.for_swap = true;
+        self.swap_requests += 1;
     }
     /// A slice of a swap shares the running collection: if it ends first, its grant is the swap's.
     pub fn share(&mut self) {

@@ -39,7 +39,7 @@ pub struct Bounds {
     /// vSSDs of swaps whose commands are under way, and that have announced it; and since when others have not.
     announced: BTreeSet<VssdId>,
     silent: BTreeMap<VssdId, Time>,
-    granted: BTreeMap<VssdId, Time>,
+    granted: BTreeMap<(VssdId, u64), Time>,
     /// By rack: the generation of its switch's rows after the last event.
     generations: Vec<u64>,
 }
@@ -85,10 +85,11 @@ impl Bounds {
                 return Err(format!("a swap keeps dies of {vssd} busy, and the switch does not hear of it"));
             }
         }
-        let granted: Vec<VssdId> = servers().flat_map(|s| s.swap_granted()).collect();
-        self.granted.retain(|v, _| granted.contains(v));
-        for vssd in granted {
-            let since = *self.granted.entry(vssd).or_insert(now);
+        // A grant that was returned and given again between two looks is another one.
+        let granted: Vec<(VssdId, u64)> = servers().flat_map(|s| s.swap_granted()).collect();
+        self.granted.retain(|g, _| granted.contains(g));
+        for grant in granted {
+            let (vssd, since) = (grant.0, *self.granted.entry(grant).or_insert(now));
             if now.since(since) > GRANT_MAX {
                 return Err(format!(
                     "{vssd} has had a grant for a swap since {}, {} ago",

@@ -113,10 +113,10 @@ impl Server {
         let announces = |gc: GcState| matches!(gc, GcState::Granted | GcState::Collecting | GcState::Ending);
         served.map(move |v| (v.cfg.id, announces(v.gc.state())))
     }
-    /// vSSDs with a grant for a swap; after the drive has failed the switch lets them expire. For checkers.
-    pub fn swap_granted(&self) -> impl Iterator<Item = VssdId> + '_ {
+    /// vSSDs with a grant for a swap, and its number; after the drive has failed the switch lets them expire. For checkers.
+    pub fn swap_granted(&self) -> impl Iterator<Item = (VssdId, u64)> + '_ {
         let granted = self.vssds.iter().filter(|v| v.gc.grant() == Grant::Granted && !self.failed);
-        granted.map(|v| v.cfg.id)
+        granted.map(|v| (v.cfg.id, v.gc.swap_requests()))
     }
     /// vSSDs of the drive, in order of their ids. Free slots have none: nothing is asked for them.
     fn swap_members(&self) -> Vec<Member> {
