@@ -126,7 +126,7 @@ impl Client {
                     return Err(Error::Refused { address: self.address.clone(), name, why });
                 }
                 _ if replies.len() < REPLIES_MAX => replies.push((kind, data)),
-                _ => return Err(self.bad("an option with so many replies".into())),
+                _ => return Err(self.bad(format!("over {REPLIES_MAX} replies to option {option}"))),
             }
         }
     }
@@ -172,7 +172,7 @@ impl Client {
             errno => Err(Error::Failed { name: self.name.clone(), what, offset, errno }),
         }
     }
-    /// The only chunk of a structured reply, as a rack's servers send it: its kind and data, at most so long.
+    /// Kind and data of a structured reply, of at most `most` bytes. A rack's servers send one chunk.
     fn chunk(&mut self, what: &'static str, offset: u64, most: usize) -> Result<(u16, Vec<u8>), Error> {
         let head = number::<20>(&mut *self.stream);
         let head = self.io(head)?;
@@ -196,8 +196,14 @@ impl Client {
     pub fn read(&mut self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
         self.send(cmd::READ, offset, data.len() as u32, &[])?;
         match self.chunk("reading", offset, data.len() + 8)? {
-            (chunk::OFFSET_DATA, found) if found.len() == data.len() + 8 => data.copy_from_slice(&found[8..]),
-            (chunk::OFFSET_HOLE, found) if found.len() == 12 && word(&found, 8) as usize == data.len() => data.fill(0),
+            (chunk::OFFSET_DATA, found) if found.len() == data.len() + 8 && long(&found, 0) == offset => {
+                data.copy_from_slice(&found[8..]);
+            }
+            (chunk::OFFSET_HOLE, found)
+                if found.len() == 12 && long(&found, 0) == offset && word(&found, 8) as usize == data.len() =>
+            {
+                data.fill(0);
+            }
             (kind, found) => return Err(self.bad(format!("chunk {kind} with {} bytes", found.len()))),
         }
         Ok(())
@@ -207,8 +213,11 @@ impl Client {
     pub fn allocation(&mut self, offset: u64, len: u32) -> Result<Vec<(u64, bool)>, Error> {
         self.send(cmd::BLOCK_STATUS, offset, len, &[])?;
         let (kind, data) = self.chunk("looking for holes", offset, ALLOCATION_MAX)?;
+        let of_context = data.len() % 8 == 4 && word(&data, 0) == wire::BASE_ALLOCATION_ID;
         let parts: Vec<(u64, bool)> = data.get(4..).unwrap_or_default().chunks_exact(8).map(part).collect();
-        let sound = kind == chunk::BLOCK_STATUS && parts.iter().all(|p| p.0 > 0) && !parts.is_empty();
+        let total: u64 = parts.iter().map(|p| p.0).sum();
+        let fits = parts.iter().all(|p| p.0 > 0) && (1..=u64::from(len)).contains(&total);
+        let sound = kind == chunk::BLOCK_STATUS && of_context && fits;
         if sound { Ok(parts) } else { Err(self.bad(format!("chunk {kind} with {} bytes", data.len()))) }
     }
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), Error> {

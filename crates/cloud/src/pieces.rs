@@ -13,8 +13,7 @@ use crate::msg::{Body, Packet, ReadResult};
 use crate::trace::{READ_INCOMPLETE, READ_OUTDATED, RESCHEDULED, VOIDED};
 use crate::types::{EntryId, Extent, Serial, Write};
 
-/// An unanswered write is sent again after the configured time, doubled for each repetition up to so many: what is slow is not to get
-/// slower.
+/// Doublings of the time after which an unanswered write is sent again: repetitions must not slow down what is slow already.
 const BACK_OFF_MAX: u32 = 3;
 
 /// Where a write is.

@@ -39,10 +39,10 @@ impl CloudSection {
         if self.multicasts(rack) {
             let plans = rack.switch.ring_plans(&Layout::new(rack.servers_max(), 0), &mut Vec::new());
             let prefixes = plans.iter().map(|p| p.ring.prefix);
-            let of_pairs = |p: &Prefix| LogPair::all(SERVERS_MAX).any(|pair| Prefix::of(pair.address()) == *p);
+            let of_pairs = |p: &Prefix| LogPair::all(SERVERS_MAX).any(|pair| p.contains(pair.address()));
             for taken in prefixes.filter(of_pairs) {
                 let value = format!("{}/{}", taken.address, taken.bits);
-                let rule = "an address whose last four bits are not 1: those are of pairs of servers, for appends of cloud disks".into();
+                let rule = "no addresses whose last four bits are 1: those are of pairs of servers, for appends of cloud disks".into();
                 out.push(Problem { key: "switch.rings".into(), value, rule });
             }
         }

@@ -212,13 +212,13 @@ impl Link {
             return self.endpoint.send_group(now, to, m, how);
         }
         let deadline = now + DEADLINE;
-        if let Some(pair) = LogPair::of_address(to) {
+        let Some(ring) = self.rings.find(to.ipv4()) else {
+            let pair = LogPair::of_address(to).ok_or(unknown)?;
             if self.endpoint.group(to).is_none() {
                 self.endpoint.set_group(now, to, &pair.members()).map_err(|_| unknown)?;
             }
             return self.endpoint.send_group(now, to, m, GroupOptions { quorum: 1, deadline, token });
-        }
-        let Some(ring) = self.rings.find(to.ipv4()) else { return Err(unknown) };
+        };
         let quorum = self.quorums.get(&ring.prefix).copied().unwrap_or(ring.members.len());
         if ring.reach == Reach::Share {
             let one = ring.reached(self.node)[0];

@@ -59,6 +59,9 @@ impl Prefix {
     pub fn of(address: NodeId) -> Prefix {
         Prefix { address: Ipv4Addr::from(address.ipv4()), bits: 32 }
     }
+    pub fn contains(self, address: NodeId) -> bool {
+        address.ipv4() & self.mask() == u32::from(self.address)
+    }
     fn mask(self) -> u32 {
         u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0)
     }
