@@ -1,7 +1,10 @@
 //! Allocation of a volume's range from the answers of its sets.
 
-use rackweave_core::BLOCK;
+use std::ops::Range;
+
+use rackweave_core::msg::cloud;
 use rackweave_core::volume::Extent;
+use rackweave_core::{BLOCK, SECTORS_PER_BLOCK};
 
 use crate::stripe::Striping;
 
@@ -51,6 +54,29 @@ pub fn either(a: &[Extent], b: &[Extent]) -> Vec<Extent> {
             y = b.next();
         }
     }
+    out
+}
+
+/// Blocks `first..end`, of which those are mapped that have sectors of `parts`. In as few extents as an answer may have, so perhaps of a
+/// part of the blocks.
+pub fn covering(first: u64, end: u64, parts: &[cloud::Extent]) -> Vec<Extent> {
+    let spb = u64::from(SECTORS_PER_BLOCK);
+    let blocks = |p: &cloud::Extent| (p.first / spb).max(first)..p.end().div_ceil(spb).min(end);
+    let mut runs: Vec<Range<u64>> = parts.iter().map(blocks).filter(|r| r.start < r.end).collect();
+    runs.sort_unstable_by_key(|r| r.start);
+    let (mut out, mut at): (Vec<Extent>, u64) = (Vec::new(), first);
+    let mut push = |blocks: u64, mapped| match out.last_mut() {
+        _ if blocks == 0 => {}
+        Some(last) if last.mapped == mapped => last.len += blocks * u64::from(BLOCK),
+        _ => out.push(Extent { len: blocks * u64::from(BLOCK), mapped }),
+    };
+    for run in runs {
+        push(run.start.saturating_sub(at), false);
+        push(run.end.saturating_sub(at.max(run.start)), true);
+        at = at.max(run.end);
+    }
+    push(end - at, false);
+    out.truncate(STATUS_EXTENTS_MAX);
     out
 }
 

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Payload, SECTOR, Span, Time, VolumeId};
 
+use crate::allocation::{Allocated, Look};
 use crate::config::Config;
 use crate::index::Index;
 use crate::msg::{Body, Packet};
@@ -57,6 +58,10 @@ pub enum Op {
     Discard {
         extent: Extent,
     },
+    /// What may be allocated of a range of any length.
+    Allocation {
+        extent: Extent,
+    },
     Flush,
 }
 
@@ -75,6 +80,7 @@ pub enum RequestError {
 pub enum Answer {
     Done,
     Data(Payload),
+    Allocated(Allocated),
     /// A part of what is read has no sound copy.
     Unreadable,
     /// Another client has attached: a write may have taken effect before, or never will.
@@ -116,6 +122,7 @@ pub struct VDisk<R> {
     pub(crate) counter: u64,
     pub(crate) requests: BTreeMap<u64, Request>,
     pub(crate) pieces: BTreeMap<u64, Piece>,
+    pub(crate) looks: BTreeMap<u64, Look>,
     done: Vec<Done>,
     lookup_at: Time,
     status_at: Time,
@@ -151,6 +158,7 @@ impl<R: Router> VDisk<R> {
             counter: incarnation.0 << 32,
             requests: BTreeMap::new(),
             pieces: BTreeMap::new(),
+            looks: BTreeMap::new(),
             done: Vec::new(),
             lookup_at: Time::ZERO,
             status_at: Time::ZERO,
@@ -166,7 +174,7 @@ impl<R: Router> VDisk<R> {
         std::mem::take(&mut self.done)
     }
     pub fn under_way(&self) -> usize {
-        self.requests.len()
+        self.requests.len() + self.looks.len()
     }
     pub fn is_attached(&self) -> bool {
         self.view.is_some()
@@ -206,7 +214,7 @@ impl<R: Router> VDisk<R> {
         if self.fenced {
             return Err(RequestError::Fenced);
         }
-        if self.requests.len() >= REQUESTS_MAX {
+        if self.under_way() >= REQUESTS_MAX {
             return Err(RequestError::Busy);
         }
         let (extent, contents) = match op {
@@ -214,17 +222,21 @@ impl<R: Router> VDisk<R> {
             Op::Write { first, data, fua: _ } => (Extent::new(first, data.sectors()), Some(Contents::Data(data))),
             Op::Zeroes { extent } => (extent, Some(Contents::Zeroes)),
             Op::Discard { extent } => (extent, Some(Contents::Discarded)),
+            Op::Allocation { extent } => {
+                self.check(extent, u32::MAX)?;
+                let request = self.next_number();
+                self.looks.insert(request, Look::of(extent));
+                self.begin_look(now, fx, request);
+                return Ok(request);
+            }
             Op::Flush => {
                 // Whatever was acknowledged is forced on all copies, its map records too.
                 let request = self.next_number();
-                self.done.push(Done { at: now, request, answer: Answer::Done });
+                self.answer(now, request, Answer::Done);
                 return Ok(request);
             }
         };
-        if !self.striping.contains(extent) || extent.count > SECTORS_MAX {
-            let (first, count) = (extent.first, extent.count);
-            return Err(RequestError::Range { first, count, sectors: self.striping.sectors() });
-        }
+        self.check(extent, SECTORS_MAX)?;
         let request = self.next_number();
         let cut: Vec<Extent> = self.striping.pieces(extent).collect();
         let parts = contents.is_none().then(BTreeMap::new);
@@ -249,6 +261,15 @@ impl<R: Router> VDisk<R> {
         Ok(request)
     }
 
+    fn check(&self, extent: Extent, most: u32) -> Result<(), RequestError> {
+        let (Extent { first, count }, sectors) = (extent, self.striping.sectors());
+        let sound = self.striping.contains(extent) && count <= most;
+        if sound { Ok(()) } else { Err(RequestError::Range { first, count, sectors }) }
+    }
+    pub(crate) fn answer(&mut self, at: Time, request: u64, answer: Answer) {
+        self.done.push(Done { at, request, answer });
+    }
+
     /// A piece is done. Writes that waited for it begin.
     pub(crate) fn finish(&mut self, now: Time, fx: &mut Effects<Packet>, number: u64, data: Option<Payload>) {
         let Some(piece) = self.pieces.remove(&number) else { return };
@@ -264,7 +285,7 @@ impl<R: Router> VDisk<R> {
                     Some(Request { parts: Some(parts), .. }) => Answer::Data(join(parts)),
                     _ => Answer::Done,
                 };
-                self.done.push(Done { at: now, request: piece.request, answer });
+                self.answer(now, piece.request, answer);
             }
         }
         if piece.is_write() {
@@ -299,6 +320,9 @@ impl<R: Router> VDisk<R> {
             Body::Voided { serial } => self.voided(now, fx, packet.from, serial),
             Body::Written { sequence } => self.written(now, fx, sequence),
             Body::ReadReply { request, result } => self.on_read(now, fx, request, result),
+            Body::Overlaid { request, extents, end, sets, backing } => {
+                self.overlaid(now, request, Allocated { extents, end, sets, backing });
+            }
             Body::Head { head } => self.on_head(now, fx, head),
             _ => {}
         }
@@ -318,8 +342,9 @@ impl<R: Router> VDisk<R> {
         fx.trace(FENCED, self.me.0.into(), self.incarnation.0);
         self.fenced = true;
         self.pieces.clear();
-        for request in std::mem::take(&mut self.requests).into_keys() {
-            self.done.push(Done { at: now, request, answer: Answer::Fenced });
+        let looks = std::mem::take(&mut self.looks).into_keys();
+        for request in std::mem::take(&mut self.requests).into_keys().chain(looks) {
+            self.answer(now, request, Answer::Fenced);
         }
     }
 
@@ -374,6 +399,7 @@ impl<R: Router> VDisk<R> {
         }
         complete.into_iter().for_each(|n| self.finish(now, fx, n, None));
         self.pieces.keys().copied().collect::<Vec<_>>().into_iter().for_each(|n| self.start(now, fx, n));
+        self.begin_looks_again(now, fx);
         self.status(now, fx);
     }
     fn on_head(&mut self, now: Time, fx: &mut Effects<Packet>, head: Serial) {
@@ -400,7 +426,7 @@ impl<R: Router> VDisk<R> {
     pub fn next_tick(&self, now: Time) -> Time {
         if self.fenced {
             Time::MAX
-        } else if self.view.is_none() || !self.pieces.is_empty() {
+        } else if self.view.is_none() || !self.pieces.is_empty() || !self.looks.is_empty() {
             now + self.config.tick
         } else if !self.index.is_empty() || self.head <= self.closed() {
             self.status_at.max(now + self.config.tick)
@@ -417,11 +443,13 @@ impl<R: Router> VDisk<R> {
         }
         let due = |p: &Piece| p.is_due(now);
         let late: Vec<u64> = self.pieces.iter().filter(|(_, p)| due(p)).map(|(n, _)| *n).collect();
-        if !late.is_empty() && now >= self.lookup_at {
+        let late_looks = self.looks.values().any(|l| l.is_due(now));
+        if (!late.is_empty() || late_looks) && now >= self.lookup_at {
             // The view may have changed.
             self.lookup(now, fx);
         }
         late.into_iter().for_each(|n| self.retry(now, fx, n));
+        self.retry_looks(now, fx);
         if now >= self.status_at {
             self.index.flush();
             self.status(now, fx);

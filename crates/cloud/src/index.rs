@@ -109,6 +109,10 @@ impl Index {
         if !self.may_overlap(extent) {
             return vec![Found::Store { part: extent }];
         }
+        self.parts(extent)
+    }
+    /// The same without the filter, which looks at every block.
+    pub fn parts(&mut self, extent: Extent) -> Vec<Found> {
         self.flush();
         let mut found = Vec::new();
         let mut at = extent.first;

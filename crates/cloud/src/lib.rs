@@ -13,6 +13,7 @@
 extern crate rackweave_core;
 
 mod adoption;
+pub mod allocation;
 pub mod bloom;
 pub mod burst;
 pub mod chunk;

@@ -59,6 +59,11 @@ impl Volume {
                 }
                 self.on_segment(part.first, |s| s.on_read(ctx, from, request, part));
             }
+            Body::ReadOverlay { request, segment, range } if from == client => {
+                if let Some(s) = self.segments.get_mut(&segment) {
+                    s.on_read_overlay(ctx, from, request, range);
+                }
+            }
             Body::Write { sequence, floor, write, .. } if from == client => {
                 self.on_segment(write.extent.first, |s| s.on_write(ctx, from, sequence, floor, write));
             }

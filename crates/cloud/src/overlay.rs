@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use rackweave_core::journal::Change;
+use rackweave_core::msg::cloud::{Extent, OVERLAID_MAX};
 use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Time};
 
 use crate::record::{self, SegmentKey};
@@ -187,6 +188,27 @@ impl Overlay {
             }
         }
         runs
+    }
+    /// Whole blocks of which it has something, with zeroes, in `range` of a volume with stripes of `whole` sectors: the first ones, and
+    /// before which sector they are all.
+    pub fn extents(&self, range: Extent, whole: u32) -> (Vec<Extent>, u64) {
+        let mut extents: Vec<Extent> = Vec::new();
+        let stripes = range.first / u64::from(whole)..range.end().div_ceil(u64::from(whole));
+        for (stripe, d) in self.stripes.range(stripes) {
+            let first = stripe * u64::from(whole);
+            let all = d.zeroed.then_some(Extent::new(first, whole));
+            let block = |b: &u32| Extent::new(first + u64::from(b * SECTORS_PER_BLOCK), SECTORS_PER_BLOCK);
+            let cells = d.cells.keys().filter(|_| !d.zeroed).map(block);
+            for part in all.into_iter().chain(cells).filter_map(|e| e.common(range)) {
+                let full = extents.len() == OVERLAID_MAX;
+                match extents.last_mut().filter(|last| last.end() == part.first) {
+                    Some(last) => last.count += part.count,
+                    None if full => return (extents, part.first),
+                    None => extents.push(part),
+                }
+            }
+        }
+        (extents, range.end())
     }
     /// All that it has of a stripe of `whole` sectors, in as few runs as possible.
     pub fn runs(&self, stripe: u64, whole: u32) -> Vec<Run> {

@@ -479,6 +479,16 @@ impl Segment {
             ctx.ask_of(owner, ChunkOp::Read { extent: part }, Asked::Read { segment, to, request, part, over });
         }
     }
+    /// A client asks what may be allocated that the storage layer does not know of. As a read it is answered under the lease, and
+    /// after the fence: no earlier change may still take from the storage layer what the answer leaves to it.
+    pub fn on_read_overlay(&mut self, ctx: &mut Ctx, to: NodeId, request: u64, range: Extent) {
+        let leads = self.lead.as_ref().is_some_and(|l| l.ready);
+        if leads && ctx.leased && ctx.fenced && self.striping.contains(range) {
+            let (extents, end) = self.overlay.extents(range, self.striping.stripe());
+            let (sets, backing) = (ctx.shares.sets.clone(), ctx.shares.backing.clone());
+            ctx.send(to, Body::Overlaid { request, extents, end, sets, backing });
+        }
+    }
     /// A block of the map is known, or could not be read.
     pub(crate) fn on_mapped(&mut self, ctx: &mut Ctx) {
         let unmapped = self.lead.as_mut().map(|l| std::mem::take(&mut l.unmapped)).unwrap_or_default();

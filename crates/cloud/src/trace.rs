@@ -74,4 +74,6 @@ trace_points! {
     GROWN: CloudGrown = 184,
     /// A volume shares nothing with earlier generations. a: volume, b: its generation.
     FLATTENED: CloudFlattened = 185,
+    /// An epoch ended while a client looked for what is allocated. a: request.
+    ALLOCATION_BEGUN_AGAIN: CloudAllocationBegunAgain = 186,
 }

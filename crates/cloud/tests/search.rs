@@ -46,6 +46,8 @@ struct Storm {
     rng: Rng,
     /// Of snapshots.
     forks: Rng,
+    /// Of looks for what is allocated.
+    looks: Rng,
     /// Of growth, if the disk grows.
     grows: Option<Rng>,
     kind: Kind,
@@ -85,13 +87,24 @@ impl Storm {
         w.burst.set(*rng.pick(&[0.2, 0.5, 0.5, 0.9]));
         w.detection = more.chance(0.25).then_some(DETECTION);
         let grows = grows.then(|| Rng::stream(seed, 377 + kind as u64));
-        Storm { w, rng, forks: Rng::stream(seed, 277 + kind as u64), grows, kind, faults: 0 }
+        Storm {
+            w,
+            rng,
+            forks: Rng::stream(seed, 277 + kind as u64),
+            looks: Rng::stream(seed, 477 + kind as u64),
+            grows,
+            kind,
+            faults: 0,
+        }
     }
 
     fn request(&mut self, c: NodeId) {
         let sectors = self.w.striping.sectors();
         let count = self.rng.between(1, 12.min(sectors));
         let extent = Extent::new(self.rng.below(sectors - count + 1), count as u32);
+        if self.looks.chance(0.1) {
+            self.w.submit(c, Op::Allocation { extent });
+        }
         match self.rng.below(20) {
             0 => self.w.submit(c, Op::Zeroes { extent }),
             1 => {
@@ -332,6 +345,7 @@ fn search(kind: Kind, usual: u64, must: &[TracePoint]) {
 fn blocks_stay_linearizable_and_durable_through_all_faults() {
     let must = [
         t::ADOPTED,
+        t::ALLOCATION_BEGUN_AGAIN,
         t::APPEND_ADOPTED,
         t::APPEND_REPEATED,
         t::DEAD_ENTRY,

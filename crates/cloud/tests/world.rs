@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use rackweave_cloud::allocation::Allocated;
 use rackweave_cloud::burst::{BurstConfig, Detector};
 use rackweave_cloud::client::{Answer, Done, Op, Route, Router};
 use rackweave_cloud::meta::Disk;
@@ -126,6 +127,10 @@ pub struct World {
     pub deleted: bool,
     pub hosts: Hosts,
     asked: BTreeMap<(NodeId, u64), OpId>,
+    /// Looks for what is allocated: a read of each sector.
+    looks: BTreeMap<(NodeId, u64), Vec<(u64, OpId)>>,
+    /// Sectors that such a look found to be holes.
+    pub holes: usize,
     /// By client, once it is known to be attached: the number of its attachment.
     attached: BTreeMap<(NodeId, u64), u32>,
     attachments: u32,
@@ -160,6 +165,8 @@ impl World {
             deleted: false,
             hosts,
             asked: BTreeMap::new(),
+            looks: BTreeMap::new(),
+            holes: 0,
             attached: BTreeMap::new(),
             attachments: 0,
             history: History::new(),
@@ -302,11 +309,32 @@ impl World {
                 h.zero(who, VOLUME, range.clone(), [range].into_iter(), false, attach)
             }
             Op::Flush => h.flush(who, VOLUME),
+            Op::Allocation { extent } => return self.look(c, *extent),
         };
         let request = self.with_client(c, |client, now, fx| client.submit(now, fx, op)).expect("in range");
         self.history.label(id, request & 0xffff_ffff);
         self.asked.insert((c, request), id);
         self.ops += 1;
+    }
+    /// What is not allocated was zero at some time of the look, as a read would say.
+    fn look(&mut self, c: NodeId, extent: Extent) {
+        let sectors = extent.first..extent.end();
+        let reads = sectors.map(|s| (s, self.history.read(VOLUME, s, 1))).collect();
+        let request =
+            self.with_client(c, |client, now, fx| client.submit(now, fx, Op::Allocation { extent })).expect("in range");
+        self.looks.insert((c, request), reads);
+        self.ops += 1;
+    }
+    fn looked(&mut self, reads: Vec<(u64, OpId)>, found: &Allocated) {
+        let stored = self.storage.borrow().contents(&found.backing, self.striping);
+        let taken = |s: u64| found.extents.iter().any(|e| e.first <= s && s < e.end());
+        for (s, read) in reads {
+            if s < found.end && !taken(s) && stored.identity(s as u32) == 0 {
+                self.history.answered(read, Outcome::Data(&Payload::Zero { sectors: 1 }));
+                self.holes += 1;
+            }
+        }
+        self.acknowledged += 1;
     }
     pub fn write(&mut self, c: NodeId, first: u64, sectors: u32) {
         let data = self.value(sectors);
@@ -345,8 +373,11 @@ impl World {
         }
     }
     fn answered(&mut self, c: NodeId, done: Done) {
-        let Some(id) = self.asked.remove(&(c, done.request)) else { return };
         self.history.at(self.engine.now());
+        if let (Some(reads), Answer::Allocated(found)) = (self.looks.remove(&(c, done.request)), &done.answer) {
+            return self.looked(reads, found);
+        }
+        let Some(id) = self.asked.remove(&(c, done.request)) else { return };
         match &done.answer {
             Answer::Done => self.history.answered(id, Outcome::Done),
             Answer::Data(p) => self.history.answered(id, Outcome::Data(p)),
@@ -354,7 +385,7 @@ impl World {
                 self.unreadable += 1;
                 return;
             }
-            Answer::Fenced => return,
+            Answer::Fenced | Answer::Allocated(_) => return,
         }
         self.acknowledged += 1;
     }

@@ -15,7 +15,7 @@ use rackweave_core::admin;
 use rackweave_core::request::{Op, Operation, Reply, Request, RequestId};
 use rackweave_core::trace::Coverage;
 use rackweave_core::volume::{self, VolumeInfo};
-use rackweave_core::{Layout, NodeId, Payload, Rng, SECTOR, SetId, Span, Time};
+use rackweave_core::{Layout, NodeId, Payload, Rng, SECTOR, SetId, Span, Time, VolumeId};
 use rackweave_history::{History, OpId, Outcome};
 use rackweave_kv::replicated::LogService;
 use rackweave_rack::build;
@@ -39,6 +39,10 @@ const NAME: &str = "disk";
 /// Requests of this number and above are not the workload's.
 const OWN_REQUESTS: u64 = 1 << 40;
 
+const BLOCK: u64 = rackweave_core::BLOCK as u64;
+/// Sectors of a stripe.
+const STRIPE: u64 = 128;
+
 /// A rack, a workload and faults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -54,6 +58,10 @@ pub struct Plan {
     /// Requests that are under way at once.
     pub depth: u32,
     pub reads: f64,
+    /// Share of requests before which the client looks for what is allocated.
+    pub looks: f64,
+    /// Only every other stripe is written.
+    pub sparse: bool,
     pub links: LinkFaults,
     /// Packets cross the network as datagrams of the transport.
     pub transport: Option<TransportConfig>,
@@ -111,6 +119,7 @@ impl Plan {
         let mut grows: Vec<(u64, u64)> =
             (0..growth.below(3)).map(|_| (growth.below(OPS), 8 * growth.between(1, 40))).collect();
         grows.sort_unstable();
+        let mut looking = Rng::stream(seed, 0x6c6f_6f6b);
         let mut forking = Rng::stream(seed, 0x666f_726b);
         let mut forks: Vec<(u64, Fork)> =
             (0..forking.below(4)).map(|_| (forking.below(OPS), *forking.pick(&Fork::ALL))).collect();
@@ -125,6 +134,8 @@ impl Plan {
             longest: *rng.pick(&[8, 40, 200]),
             depth: rng.between(1, 8) as u32,
             reads: 0.1 + share(&mut rng, 0.5),
+            looks: share(&mut looking, 0.1),
+            sparse: looking.chance(0.5),
             links,
             transport: rng.chance(0.5).then_some(transport),
             faults,
@@ -143,6 +154,12 @@ impl Plan {
         (cfg.ssd.spare, cfg.cloud.channels) = (Some(0), 2);
         cfg
     }
+}
+
+/// A part of the range, or one of the stripe before.
+fn of_every_other_stripe(first: u64, count: u64) -> (u64, u64) {
+    let (stripe, at) = ((first / STRIPE) & !1, first % STRIPE);
+    (stripe * STRIPE + at, count.min(STRIPE - at))
 }
 
 /// Why a run is wrong. Its seed repeats it.
@@ -168,13 +185,19 @@ pub struct Report {
     pub violation: Option<Violation>,
     pub coverage: Coverage,
     pub hash: TraceHash,
+    /// Blocks that looks found to be holes.
+    pub holes: u64,
 }
 
 struct Run {
     plan: Plan,
     sim: Sim,
     rng: Rng,
+    looking: Rng,
     history: History,
+    /// Looks for what is allocated, by number: a read of each block.
+    looks: BTreeMap<u64, Vec<(u64, OpId)>>,
+    holes: u64,
     /// The workload's, by number: the operation, and what was requested.
     pending: BTreeMap<u64, (OpId, String)>,
     /// Number of the last other request.
@@ -203,7 +226,10 @@ pub fn run(plan: &Plan) -> Report {
         plan: plan.clone(),
         sim,
         rng: Rng::stream(plan.seed, 0x6f70),
+        looking: Rng::stream(plan.seed, 0x7374_6174),
         history: History::new(),
+        looks: BTreeMap::new(),
+        holes: 0,
         pending: BTreeMap::new(),
         asked: 0,
         own: BTreeMap::new(),
@@ -218,7 +244,7 @@ pub fn run(plan: &Plan) -> Report {
     };
     let violation = r.go().err();
     let e = r.sim.engine();
-    Report { violation, coverage: e.coverage().clone(), hash: e.hash() }
+    Report { violation, coverage: e.coverage().clone(), hash: e.hash(), holes: r.holes }
 }
 
 impl Run {
@@ -346,14 +372,44 @@ impl Run {
         let now = self.sim.now();
         self.sim.submit(now, self.writer, Request::new(RequestId(self.next), op));
     }
+    /// What is not allocated was zero at some time of the look, as a read would say.
+    fn look(&mut self, volume: VolumeId) {
+        let blocks = self.plan.sectors / 8;
+        let first = self.looking.below(blocks);
+        let count = self.looking.between(1, (blocks - first).min(40));
+        self.history.at(self.sim.now());
+        let reads = (first..first + count).map(|b| (b, self.history.read(volume, 8 * b, 8))).collect();
+        self.asked += 1;
+        let id = OWN_REQUESTS + self.asked;
+        self.looks.insert(id, reads);
+        let op = volume::Op::BlockStatus { volume, offset: first * BLOCK, len: count * BLOCK };
+        let now = self.sim.now();
+        self.sim.submit(now, self.writer, Request::new(RequestId(id), op));
+    }
+    fn looked(&mut self, reads: &[(u64, OpId)], extents: &[volume::Extent]) {
+        let mut at = reads.first().map_or(0, |r| r.0) * BLOCK;
+        for e in extents {
+            let hole = at..at + if e.mapped { 0 } else { e.len };
+            let within = |b: u64| hole.start <= b * BLOCK && (b + 1) * BLOCK <= hole.end;
+            for (_, read) in reads.iter().filter(|(b, _)| within(*b)) {
+                self.history.answered(*read, Outcome::Data(&Payload::Zero { sectors: 8 }));
+                self.holes += 1;
+            }
+            at += e.len;
+        }
+    }
     /// The next request.
     fn submit(&mut self) {
         let Some(VolumeInfo { id: volume, attach, .. }) = self.info else { return };
         let count = self.rng.between(1, self.plan.longest.min(self.plan.sectors));
         let first = self.rng.below(self.plan.sectors - count + 1);
+        if self.looking.chance(self.plan.looks) {
+            self.look(volume);
+        }
         if self.rng.chance(self.plan.reads) {
             return self.read(first, count);
         }
+        let (first, count) = if self.plan.sparse { of_every_other_stripe(first, count) } else { (first, count) };
         self.history.at(self.sim.now());
         let (who, offset, len) = (self.writer, first * 512, count * 512);
         match self.rng.below(12) {
@@ -470,6 +526,14 @@ impl Run {
                         }
                         self.answered(op, &request, result)?;
                     }
+                    None if self.looks.contains_key(&reply.id.0) => {
+                        let reads = self.looks.remove(&reply.id.0).unwrap_or_default();
+                        match volume::Op::result(reply.result) {
+                            Some(Ok(volume::Reply::Extents(e))) if !e.is_empty() => self.looked(&reads, &e),
+                            Some(Err(volume::Error::Fenced { .. })) => {}
+                            other => return Err(self.odd("look", format!("{other:?}"))),
+                        }
+                    }
                     None => _ = self.own.insert(reply.id.0, reply),
                 }
             }
@@ -501,7 +565,7 @@ impl Run {
     /// Until every request is answered.
     fn settle(&mut self) -> Result<(), Violation> {
         let until = self.sim.now() + PATIENCE;
-        while !self.pending.is_empty() || !self.starts.is_empty() {
+        while !self.pending.is_empty() || !self.looks.is_empty() || !self.starts.is_empty() {
             if self.sim.now() > until {
                 return Err(self.stuck());
             }

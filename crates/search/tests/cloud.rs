@@ -95,9 +95,9 @@ fn contents_leave_the_logs_for_the_replica_sets_and_their_room_comes_back() {
     }
 }
 
-/// Each generation of a snapshot has a part of what is allocated.
+/// Each generation of a snapshot or disk has a part of what is allocated.
 #[test]
-fn holes_of_a_snapshot_are_what_no_generation_of_it_has() {
+fn holes_are_what_no_generation_has() {
     let mut r = rack(2);
     r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
     let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
@@ -120,7 +120,7 @@ fn holes_of_a_snapshot_are_what_no_generation_of_it_has() {
         ("a@s1", vec![parts(false, 3), parts(true, 1), parts(false, 60)]),
         ("a@s2", vec![parts(false, 3), parts(true, 1), parts(false, 28), parts(true, 1), parts(false, 31)]),
         ("a@s3", vec![parts(false, 3), parts(true, 2), parts(false, 27), parts(true, 1), parts(false, 31)]),
-        ("a", vec![parts(true, 64)]),
+        ("a", vec![parts(false, 3), parts(true, 2), parts(false, 27), parts(true, 1), parts(false, 31)]),
     ] {
         let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: name.into() }) else {
             panic!("{name}")
@@ -132,6 +132,50 @@ fn holes_of_a_snapshot_are_what_no_generation_of_it_has() {
         let Ok(volume::Reply::Extents(some)) = r.ask(part) else { panic!("{name}") };
         assert!(some[0].mapped && some.iter().map(|e| e.len).sum::<u64>() == STRIPE, "{name}: {some:?}");
     }
+}
+
+/// Bursts go to the log, others to an overlay; both move to the sets. A discard goes the same way.
+#[test]
+fn holes_of_a_disk_are_what_neither_log_nor_overlay_nor_set_has() {
+    const STRIPE: u64 = 64 << 10;
+    let mut r = rack(2);
+    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
+    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+    let volume = info.id;
+    let mapped = |r: &mut Rig| {
+        let all = volume::Op::BlockStatus { volume, offset: 0, len: 4 << 20 };
+        let Ok(volume::Reply::Extents(extents)) = r.ask(all) else { panic!("no answer") };
+        assert_eq!(extents.iter().map(|e| e.len).sum::<u64>(), 4 << 20);
+        let (mut at, mut mapped) = (0, Vec::new());
+        for e in extents {
+            let stripes = at / STRIPE..(at + e.len).div_ceil(STRIPE);
+            mapped.extend(stripes.filter(|_| e.mapped));
+            at += e.len;
+        }
+        mapped
+    };
+    assert!(mapped(&mut r).is_empty(), "nothing was written");
+    // Alone it is no burst; after many at once it is one.
+    let write = |r: &mut Rig, stripe: u64| {
+        let data = Payload::Bytes(vec![7; STRIPE as usize].into());
+        r.submit(volume::Op::Write { volume, offset: stripe * STRIPE, data, fua: false })
+    };
+    let one = write(&mut r, 5);
+    r.wait(one).expect("it is written");
+    assert_eq!(mapped(&mut r), [5]);
+    let many: Vec<RequestId> = (20..40).map(|stripe| write(&mut r, stripe)).collect();
+    many.into_iter().for_each(|id| _ = r.wait(id).expect("it is written"));
+    let both: Vec<u64> = [5].into_iter().chain(20..40).collect();
+    for _ in 0..40 {
+        assert_eq!(mapped(&mut r), both, "whichever has them");
+        r.run(Span::from_millis(25));
+    }
+    let trim =
+        |offset, stripes| volume::Op::Trim { volume, offset: offset * STRIPE, len: stripes * STRIPE, fua: false };
+    r.ask(trim(5, 1)).expect("it is discarded");
+    r.ask(trim(30, 10)).expect("it is discarded");
+    r.run(Span::from_secs(2));
+    assert_eq!(mapped(&mut r), Vec::from_iter(20..30), "what was discarded is a hole when that has moved");
 }
 
 #[test]
@@ -153,15 +197,18 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
         t::FORK_HELD,
         t::FLATTENED,
     ];
+    let mut holes = 0;
     storm::search(0..6, &must, |seed, all| {
         let plan = Plan::draw(seed);
         let report = run(&plan);
         all.merge(&report.coverage);
+        holes += report.holes;
         if seed == 0 {
             assert_eq!(run(&plan).hash, report.hash, "the same seed is the same run");
         }
         report.violation.map_or(Ok(()), |v| Err(format!("{v}: {plan:?}")))
     });
+    assert!(holes > 0, "looks for what is allocated find holes");
 }
 
 /// Requests that wait for a limit are cut only after the client has learned that the disk is gone.

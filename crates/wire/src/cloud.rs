@@ -3,8 +3,8 @@
 use rackweave_core::msg::Op;
 use rackweave_core::msg::cloud::{
     Adopted, Backing, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent,
-    GENERATIONS_MAX, Member, Message, Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape,
-    Stripe, View, WRITES_MAX, Write,
+    GENERATIONS_MAX, Member, Message, OVERLAID_MAX, Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport,
+    Serial, Shape, Stripe, View, WRITES_MAX, Write,
 };
 use rackweave_core::{Epoch, NodeId, VolumeId};
 
@@ -17,7 +17,9 @@ impl Codec for Cloud {
     const FRAMES: Frames = &[
         (Op::Write, 136..=138),
         (Op::Read, 139..=140),
+        (Op::Read, 157..=157),
         (Op::Reply, 141..=147),
+        (Op::Reply, 158..=158),
         (Op::Peer, 148..=156),
         (Op::Control, 160..=172),
     ];
@@ -103,6 +105,7 @@ wire_struct!(Backing { generation, parents });
 wire_list!(VolumeId, "generations", GENERATIONS_MAX as u32, 4);
 wire_struct!(EntryId { serial, generation });
 wire_list!(EntryId, "entries", ENTRIES_MAX as u32, 12);
+wire_list!(Extent, "extents of an overlay", OVERLAID_MAX as u32, 12);
 wire_enum!(Contents, "contents of a write", { 0 => Data(data), 1 => Zeroes, 2 => Discarded });
 wire_struct!(Write { extent, contents });
 wire_list!(Write, "writes", WRITES_MAX as u32, 13);
@@ -158,6 +161,8 @@ wire_enum!(Message, "message of cloud disks", {
     154 => Invalidate { round, entries, head },
     155 => Invalidated { round },
     156 => Status { closed, depth },
+    157 => ReadOverlay { request, segment, range },
+    158 => Overlaid { request, extents, end, sets, backing },
     160 => Register { incarnation, drive },
     161 => Registered { incarnation },
     162 => Heartbeat { incarnation, sent, views },

@@ -81,7 +81,7 @@ impl VolumeClient {
         }
     }
 
-    fn set_slot(&mut self, set: SetId) -> u32 {
+    pub(super) fn set_slot(&mut self, set: SetId) -> u32 {
         let i = self.sets.set_slot(set);
         self.orders.resize_with(self.sets.sets(), SetOrder::default);
         i

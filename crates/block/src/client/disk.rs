@@ -6,19 +6,23 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_cloud::VDisk;
+use rackweave_cloud::allocation::Allocated;
 use rackweave_cloud::burst::{BurstConfig, Detector};
 use rackweave_cloud::client::{Answer, Done, Op, REQUESTS_MAX, RequestError, SECTORS_MAX};
 use rackweave_cloud::msg::Packet;
 use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_cloud::types::Extent;
 use rackweave_core::volume;
-use rackweave_core::{BLOCK, Effects, Event, Incarnation, Layout, Node, Payload, SECTOR, Time, VolumeId, msg};
+use rackweave_core::{
+    BLOCK, Effects, Event, Incarnation, Layout, Node, Payload, SECTOR, SECTORS_PER_BLOCK, Time, VolumeId, msg,
+};
 
-use super::{AttachStage, Job, VolumeClient};
+use super::{AttachStage, Job, OfDisk, VolumeClient};
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
+use crate::{status, stripe as block};
 
-/// Most generations of a snapshot that are asked for what they have allocated.
+/// Most generations of a disk or snapshot that are asked for what they have allocated.
 const GENERATIONS_ASKED: usize = 16;
 
 /// A request by its slot and serial.
@@ -99,6 +103,11 @@ fn next_part(job: &mut Job) -> Option<(Op, u32)> {
             let extent = sectors(from, to);
             Some((if *edges { Op::Zeroes { extent } } else { Op::Discard { extent } }, 0))
         }
+        Job::Status { offset, last_block, of_disk: of @ OfDisk::Unknown, .. } => {
+            *of = OfDisk::Asked;
+            let first = *offset / u64::from(BLOCK);
+            Some((Op::Allocation { extent: sectors(first * u64::from(BLOCK), *last_block * u64::from(BLOCK)) }, 0))
+        }
         _ => None,
     }
 }
@@ -109,8 +118,7 @@ impl VolumeClient {
         let Volume { info, snapshot, .. } = &self.volumes[v as usize];
         (info.cloud.is_some() || snapshot.is_some()).then_some(v)
     }
-    /// Answers what needs nobody. A disk's servers may have contents that are not in its sets yet: all of it counts as allocated, and
-    /// so does a snapshot of many generations, of which every one would be asked.
+    /// Answers what needs nobody. All of a snapshot of many generations counts as allocated: every one would be asked.
     pub(super) fn at_once(&self, op: &volume::Op) -> Option<Result<volume::Reply, volume::Error>> {
         let id = match op {
             volume::Op::Flush { volume } | volume::Op::BlockStatus { volume, .. } => *volume,
@@ -121,7 +129,7 @@ impl VolumeClient {
             return Some(Err(volume::Error::NotAttached { volume: id }));
         }
         Some(match *op {
-            volume::Op::BlockStatus { .. } if v.snapshot.as_ref().is_some_and(is_asked) => return None,
+            volume::Op::BlockStatus { .. } if v.snapshot.as_ref().is_none_or(is_asked) => return None,
             volume::Op::BlockStatus { offset, len, .. } => {
                 v.check(offset, len).and_then(|()| v.check_reader()).map(|()| {
                     let all = volume::Extent { len, mapped: true };
@@ -234,7 +242,7 @@ impl VolumeClient {
                 self.one_less(p, serial, fx);
             }
             for done in disk.vdisk.take_done() {
-                self.disk_answered(&mut disk, done, fx);
+                self.disk_answered(now, &mut disk, done, fx);
             }
             self.cut_for_disk(now, &mut disk, fx);
             disk.pass(now, fx);
@@ -248,16 +256,61 @@ impl VolumeClient {
             self.finish_if_done(p, fx);
         }
     }
-    fn disk_answered(&mut self, disk: &mut Disk, done: Done, fx: &mut Effects) {
+    fn disk_answered(&mut self, now: Time, disk: &mut Disk, done: Done, fx: &mut Effects) {
         let Some(((p, serial), part)) = disk.asked.remove(&done.request) else { return };
         if let Some(pending) = self.pending.get_mut(p as usize).filter(|p| p.serial == serial) {
             match (&mut pending.job, done.answer) {
                 (Job::Read { parts, .. }, Answer::Data(data)) => parts[part as usize] = data,
+                (Job::Status { .. }, Answer::Allocated(allocated)) => self.ask_generations(now, p, allocated, fx),
                 (_, Answer::Unreadable) => pending.error = Some(volume::Error::Corrupt),
                 _ => {}
             }
         }
         self.one_less(p, serial, fx);
+    }
+    /// The log and the overlays have told what they have: the disk's generations have the rest.
+    fn ask_generations(&mut self, now: Time, p: u32, allocated: Allocated, fx: &mut Effects) {
+        let pending = &mut self.pending[p as usize];
+        let unit = self.volumes[pending.volume as usize].info.stripe_blocks;
+        let Some(sets) = block::Striping::new(allocated.sets.len() as u32, unit) else { return };
+        let Job::Status { offset, last_block, striping, of_disk, .. } = &mut pending.job else { return };
+        *striping = sets;
+        let first = *offset / u64::from(BLOCK);
+        *last_block = (*last_block).min(allocated.end / u64::from(SECTORS_PER_BLOCK)).max(first + 1);
+        let generations: Vec<VolumeId> = allocated.backing.chain().take(GENERATIONS_ASKED + 1).collect();
+        if generations.len() > GENERATIONS_ASKED {
+            let len = (*last_block - first) * u64::from(BLOCK);
+            *of_disk = OfDisk::Extents(vec![volume::Extent { len, mapped: true }]);
+            return;
+        }
+        *of_disk = OfDisk::Extents(status::covering(first, *last_block, &allocated.extents));
+        let last = *last_block;
+        let sets: Vec<u32> = allocated.sets.iter().map(|&s| self.set_slot(s)).collect();
+        self.sets.ask_map(now, fx);
+        self.ask_sets(p, first..last, &sets, &generations);
+    }
+    /// A generation of the disk is gone, as after it was flattened: its proxies know others by now.
+    pub(super) fn is_outdated(&mut self, p: u32) -> bool {
+        let Some(pending) = self.pending.get_mut(p as usize) else { return false };
+        let of_disk = self.volumes[pending.volume as usize].info.cloud.is_some();
+        match &mut pending.job {
+            Job::Status { of_disk: state, .. } if of_disk => {
+                *state = OfDisk::Outdated;
+                true
+            }
+            _ => false,
+        }
+    }
+    /// Whether the request begins again.
+    pub(super) fn begins_again(&mut self, p: u32) -> bool {
+        let pending = &mut self.pending[p as usize];
+        let Job::Status { answers, of_disk: of @ OfDisk::Outdated, .. } = &mut pending.job else { return false };
+        if pending.error.is_some() {
+            return false;
+        }
+        answers.clear();
+        *of = OfDisk::Unknown;
+        self.begin_on_disk(p)
     }
     fn cut_for_disk(&mut self, now: Time, disk: &mut Disk, fx: &mut Effects) {
         while let Some(&(p, serial)) = disk.waiting.front() {

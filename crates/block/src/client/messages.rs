@@ -71,7 +71,7 @@ impl MsgOp {
 }
 
 impl VolumeClient {
-    fn new_message(&mut self, p: u32, set: u32, part: u32, key: u64, op: MsgOp) -> u32 {
+    pub(super) fn new_message(&mut self, p: u32, set: u32, part: u32, key: u64, op: MsgOp) -> u32 {
         let pending = &mut self.pending[p as usize];
         pending.live += 1;
         let volume = pending.volume;
@@ -176,6 +176,14 @@ impl VolumeClient {
     }
 
     pub(super) fn on_fenced(&mut self, now: Time, slot: u32, attach: u32, fx: &mut Effects) {
+        let m = &self.sets.message(slot).what;
+        if let MsgOp::Status(_) = m.op
+            && let p = m.pending
+            && self.is_outdated(p)
+        {
+            self.release(slot);
+            return self.finish_if_done(p, fx);
+        }
         let m = &self.sets.message(slot).what;
         let volume = &mut self.volumes[m.volume as usize];
         if (attach <= volume.info.attach || mutant!("block.fence.ignored")) && !matches!(m.op, MsgOp::Fence { .. }) {

@@ -24,6 +24,7 @@ use slab::Slab;
 
 use crate::config::ClientConfig;
 use crate::snapshot::MapRead;
+use crate::stripe::Striping;
 use crate::volume::Volume;
 use disk::Disk;
 use order::SetOrder;
@@ -109,7 +110,10 @@ enum Job {
         offset: u64,
         end: u64,
         last_block: u64,
+        striping: Striping,
+        /// By generation and set.
         answers: Vec<Box<[Extent]>>,
+        of_disk: OfDisk,
     },
     Attach(Attach),
     Detach,
@@ -119,6 +123,18 @@ enum Job {
     Resend {
         set: u32,
     },
+}
+
+/// What a cloud disk has outside the storage layer.
+#[derive(Debug)]
+enum OfDisk {
+    /// Not asked yet.
+    Unknown,
+    Asked,
+    /// From the first block on. Of other volumes nothing.
+    Extents(Vec<Extent>),
+    /// A generation that was asked is gone: all is asked again.
+    Outdated,
 }
 
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! Requests: checked, cut into messages, answered.
 
+use std::ops::Range;
+
 use rackweave_core::admin;
 use rackweave_core::msg::{BlockRange, Control, IoReply, SectorRange};
 use rackweave_core::request::{Op, Outcome, Reply, Request, RequestId};
@@ -7,10 +9,12 @@ use rackweave_core::volume::{self, Extent};
 use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
 
 use super::{
-    Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, Pending, REQUEST_MESSAGES_MAX, VolumeClient,
+    Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, OfDisk, Pending, REQUEST_MESSAGES_MAX,
+    VolumeClient,
 };
 use crate::snapshot::Next;
 use crate::status::{self, STATUS_BLOCKS_MAX};
+use crate::stripe::Striping;
 
 const BLOCK_U64: u64 = BLOCK as u64;
 
@@ -186,17 +190,11 @@ impl VolumeClient {
         }
         let v = self.pending[p as usize].volume;
         for share in 0..self.volumes[v as usize].striping.sets() {
-            if let Some(range) = self.local_range(v, share, first, end) {
+            let vol = &self.volumes[v as usize];
+            if let Some(range) = local_range(&vol.striping, vol.info.id, share, first..end) {
                 self.submit(p, share, 0, u64::from(range.first / 16), MsgOp::Zero { range, fua });
             }
         }
-    }
-
-    fn local_range(&self, v: u32, share: u32, first: u64, end: u64) -> Option<BlockRange> {
-        let vol = &self.volumes[v as usize];
-        let a = vol.striping.blocks_before(share, first);
-        let b = vol.striping.blocks_before(share, end);
-        (a < b).then(|| BlockRange { volume: vol.info.id, first: a as u32, count: (b - a) as u32 })
     }
 
     fn start_flush(&mut self, who: Asker, volume: VolumeId, fx: &mut Effects) -> Result<u32, volume::Error> {
@@ -222,25 +220,34 @@ impl VolumeClient {
         let v = self.volume(volume)?;
         let vol = &self.volumes[v as usize];
         vol.check(offset, len)?;
-        let sets = vol.striping.sets();
         let first = offset / BLOCK_U64;
         let last_block = (offset + len).div_ceil(BLOCK_U64).min(first + STATUS_BLOCKS_MAX);
+        let of_disk = if vol.info.cloud.is_some() && len > 0 { OfDisk::Unknown } else { OfDisk::Extents(Vec::new()) };
         // Each generation of a snapshot has the addresses of a volume.
         let of: Vec<VolumeId> = vol.snapshot.as_ref().map_or_else(|| vec![volume], |s| s.generations().collect());
-        let answers = vec![Box::default(); sets as usize * of.len()];
-        let p = self.open(who.now, who.id, v, Job::Status { offset, end: offset + len, last_block, answers });
-        if len == 0 {
-            return Ok(p);
-        }
-        for (nth, volume) in (0..).zip(of) {
-            for share in 0..sets {
-                if let Some(range) = self.local_range(v, share, first, last_block) {
-                    let range = BlockRange { volume, ..range };
-                    self.submit(p, share, nth * sets + share, u64::from(range.first / 16), MsgOp::Status(range));
-                }
-            }
+        let (end, striping, answers) = (offset + len, vol.striping, Vec::new());
+        let sets: Vec<u32> = vol.shares.iter().map(|s| s.set).collect();
+        let p = self.open(who.now, who.id, v, Job::Status { offset, end, last_block, striping, answers, of_disk });
+        if len > 0 && !self.begin_on_disk(p) {
+            self.ask_sets(p, first..last_block, &sets, &of);
         }
         Ok(p)
+    }
+    /// Requests what the sets, by index, have mapped of blocks of each generation.
+    pub(super) fn ask_sets(&mut self, p: u32, blocks: Range<u64>, sets: &[u32], generations: &[VolumeId]) {
+        let Job::Status { striping, answers, .. } = &mut self.pending[p as usize].job else { return };
+        let striping = *striping;
+        *answers = vec![Box::default(); sets.len() * generations.len()];
+        let mut part = 0;
+        for generation in generations {
+            for (share, set) in (0..).zip(sets) {
+                if let Some(range) = local_range(&striping, *generation, share, blocks.clone()) {
+                    let slot = self.new_message(p, *set, part, u64::from(range.first / 16), MsgOp::Status(range));
+                    self.sets.enqueue(slot);
+                }
+                part += 1;
+            }
+        }
     }
 
     /// Informs the metadata service. Generation and state stay, for a later attach.
@@ -373,7 +380,7 @@ impl VolumeClient {
     }
 
     pub(super) fn finish_if_done(&mut self, p: u32, fx: &mut Effects) {
-        if self.pending[p as usize].live > 0 || self.hold(p, fx) {
+        if self.pending[p as usize].live > 0 || self.hold(p, fx) || self.begins_again(p) {
             return;
         }
         let Pending { id, volume, error, job, .. } = self.pending.remove(p as usize);
@@ -388,10 +395,11 @@ impl VolumeClient {
                 0 => Payload::zero(0),
                 _ => Payload::concat(&parts),
             })),
-            (None, Job::Status { offset, end, last_block, answers }) => {
-                let striping = &self.volumes[volume as usize].striping;
+            (None, Job::Status { offset, end, last_block, striping, answers, of_disk }) => {
                 let of_each = answers.chunks(striping.sets() as usize);
-                let each = of_each.map(|a| status::merge(striping, offset / BLOCK_U64, last_block, a));
+                let each = of_each.map(|a| status::merge(&striping, offset / BLOCK_U64, last_block, a));
+                let own = if let OfDisk::Extents(e) = of_disk { Some(e).filter(|e| !e.is_empty()) } else { None };
+                let each = each.chain(own);
                 let mut extents = each.reduce(|a, b| status::either(&a, &b)).unwrap_or_default();
                 trim_edges(&mut extents, offset, end);
                 Ok(volume::Reply::Extents(extents))
@@ -414,6 +422,12 @@ impl VolumeClient {
         pending.error = Some(volume::Error::TimedOut { waited });
         self.finish_if_done(p, fx);
     }
+}
+
+/// A volume's blocks in a set, if any are there.
+fn local_range(striping: &Striping, volume: VolumeId, share: u32, blocks: Range<u64>) -> Option<BlockRange> {
+    let (a, b) = (striping.blocks_before(share, blocks.start), striping.blocks_before(share, blocks.end));
+    (a < b).then(|| BlockRange { volume, first: a as u32, count: (b - a) as u32 })
 }
 
 /// Extents of whole blocks, cut to the requested bytes `offset..end`.

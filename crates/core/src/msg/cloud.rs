@@ -18,6 +18,8 @@ pub const ENTRIES_MAX: usize = 65_536;
 pub const WRITES_MAX: usize = 256;
 /// Most copies of a segment or an entry.
 pub const COPIES_MAX: usize = 9;
+/// Most extents of an overlay's answer. A client continues where it ends.
+pub const OVERLAID_MAX: usize = 4096;
 /// Most earlier generations of a volume: each takes four bytes of a seal.
 pub const GENERATIONS_MAX: usize = 1024;
 
@@ -440,6 +442,20 @@ pub enum Message {
     Written {
         sequence: u64,
     },
+    /// What may be allocated of a segment's part of `range` without the storage layer's knowledge.
+    ReadOverlay {
+        request: u64,
+        segment: u32,
+        range: Extent,
+    },
+    /// In order, and all before the sector `end`. The rest is in these sets, as `backing` says.
+    Overlaid {
+        request: u64,
+        extents: Vec<Extent>,
+        end: u64,
+        sets: Vec<SetId>,
+        backing: Backing,
+    },
     // Proxies and the other copies. `joins`: copies that have nothing yet begin with this number.
     Replicate {
         segment: u32,
@@ -494,13 +510,14 @@ impl Message {
     /// The operation in the packet's header.
     pub fn op(&self) -> Op {
         match self {
-            Message::ReadLog { .. } | Message::ReadStore { .. } => Op::Read,
+            Message::ReadLog { .. } | Message::ReadStore { .. } | Message::ReadOverlay { .. } => Op::Read,
             Message::Append { .. } | Message::Void { .. } | Message::Write { .. } => Op::Write,
             Message::Appended { .. }
             | Message::AppendFull { .. }
             | Message::Voided { .. }
             | Message::ReadReply { .. }
             | Message::Written { .. }
+            | Message::Overlaid { .. }
             | Message::Head { .. }
             | Message::Outdated => Op::Reply,
             Message::Register { .. }
@@ -528,6 +545,7 @@ impl Message {
             Message::Replicate { batch, .. } => batch.writes.iter().chain(&batch.fill).map(of).sum(),
             Message::Merge { entries, .. } => entries.iter().map(|(_, w)| of(w) + 8).sum(),
             Message::Sealed { metas, .. } | Message::Traversed { metas, .. } => 36 * metas.len() as u32,
+            Message::Overlaid { extents, .. } => 12 * extents.len() as u32,
             Message::View(view) => 64 + 32 * view.adopted.len() as u32,
             _ => 0,
         }

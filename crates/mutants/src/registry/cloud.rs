@@ -6,6 +6,9 @@ const UNITS: &[&str] = &["cloud"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
+    m("cloud.allocation.log-last", "26", &[], UNITS, "A client looks at the log after the overlays: what is merged meanwhile is seen in neither.").tested(),
+    m("cloud.allocation.without-log", "26", &[], UNITS, "What the log alone has counts as a hole.").tested(),
+    m("cloud.allocation.without-overlay", "26", &[], UNITS, "What has not moved to the storage layer counts as a hole.").tested(),
     m("cloud.append.acknowledged-early", "26", &[], UNITS, "A log server acknowledges an append before it is durable.").tested(),
     m("cloud.append.multicast-alone", "26", &[], UNITS, "An append that the multicast did not bring to both servers is never sent to each.").tested(),
     m("cloud.append.one-copy", "26", &[], UNITS, "A client takes an append as done when one of its copies is durable.").tested(),

@@ -85,6 +85,17 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("void", Message::Void { serial: Serial(4) }),
         ("write", Message::Write { sequence: 8, floor: 7, write: write(), depth: 2 }),
         ("read_log", Message::ReadLog { request: 8, id: ID, part: PART, depth: 2 }),
+        ("read_overlay", Message::ReadOverlay { request: 8, segment, range: PART }),
+        (
+            "overlaid",
+            Message::Overlaid {
+                request: 8,
+                extents: vec![PART],
+                end: 99,
+                sets: vec![SetId(3)],
+                backing: backing.clone(),
+            },
+        ),
         ("read_store", Message::ReadStore { request: 8, part: PART, depth: 2 }),
         ("appended", Message::Appended { serial: Serial(4) }),
         ("append_full", Message::AppendFull { serial: Serial(4) }),
@@ -155,7 +166,7 @@ fn vectors() {
         kinds.insert(body[0]);
         now.push(format!("{name} {}", hex(body)));
     }
-    assert_eq!(kinds.len(), 34, "every kind of message");
+    assert_eq!(kinds.len(), 36, "every kind of message");
     let stored: Vec<&str> = VECTORS.lines().filter(|l| !l.starts_with('#')).collect();
     assert_eq!(stored, now);
 }

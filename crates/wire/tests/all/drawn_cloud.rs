@@ -69,14 +69,20 @@ impl Draw {
     }
     fn of_disk(&mut self) -> Message {
         let depth = self.u32();
-        match self.below(8) {
+        match self.below(10) {
             0 => Message::Append { serial: self.serial(), write: self.cloud_write(), closed: self.serial(), depth },
             1 => Message::Void { serial: self.serial() },
             2 => Message::Write { sequence: self.u64(), floor: self.u64(), write: self.cloud_write(), depth },
             3 => Message::ReadLog { request: self.u64(), id: self.entry_id(), part: self.range_of_sectors(), depth },
             4 => Message::ReadStore { request: self.u64(), part: self.range_of_sectors(), depth },
             5 => Message::Status { closed: self.serial(), depth },
-            6 => Message::Attach { incarnation: self.incarnation_of_run() },
+            6 => Message::ReadOverlay { request: self.u64(), segment: depth, range: self.range_of_sectors() },
+            7 => {
+                let extents = self.list(3, Draw::range_of_sectors);
+                let sets = self.list(3, |d| SetId(d.u32()));
+                Message::Overlaid { request: self.u64(), extents, end: self.u64(), sets, backing: self.backing() }
+            }
+            8 => Message::Attach { incarnation: self.incarnation_of_run() },
             _ => Message::Lookup { incarnation: self.incarnation_of_run() },
         }
     }
