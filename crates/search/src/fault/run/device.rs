@@ -52,10 +52,11 @@ impl Run<'_> {
         true
     }
 
-    /// Replaces the failed device by an empty one; after a failed sync, only restarts the server.
+    /// Replaces the failed device by an empty one, if that is not the last copy of a set. After a failed sync only restarts the server,
+    /// which is a crash as any other.
     pub(super) fn mend_device(&mut self, i: usize, how: Breakage) -> Result<(), Failure> {
         let Some((server, since)) = self.breakage.now else { return Ok(()) };
-        if !self.watch.has_copies_beside(&self.sim, server) {
+        if how != Breakage::Sync && !self.watch.has_copies_beside(&self.sim, server) {
             if self.sim.now().since(since) > MEND_MAX {
                 self.breakage.lost = true;
             } else {
