@@ -41,6 +41,8 @@ pub(crate) struct Sender {
     sent: VecDeque<Sent>,
     /// The last ones that were declared lost, by counter: their acknowledgements, too, say how long the way takes.
     given_up: VecDeque<Sent>,
+    /// Newest datagram whose acknowledgement has come, in flight or declared lost.
+    newest_echo: u64,
     in_flight: u64,
     pub bytes: usize,
     congestion: Box<dyn Congestion>,
@@ -85,6 +87,7 @@ impl Sender {
             lost: VecDeque::new(),
             sent: VecDeque::new(),
             given_up: VecDeque::new(),
+            newest_echo: 0,
             in_flight: 0,
             bytes: 0,
             window: congestion.window(),
@@ -397,7 +400,9 @@ impl Sender {
         let mut p = Progress::default();
         let echoed = self.sent.binary_search_by_key(&head.echo, |s| s.counter).ok();
         let first = echoed.map(|i| self.sent[i]).filter(|s| s.in_flight);
-        let rtt = first.or_else(|| self.take_given_up(head.echo)).map(|s| {
+        let known = first.or_else(|| self.take_given_up(head.echo));
+        self.newest_echo = self.newest_echo.max(known.map_or(0, |s| s.counter));
+        let rtt = known.map(|s| {
             let network = Span(at.since(s.left).0.saturating_sub(u64::from(head.hold_ns)));
             (network, now.since(s.at), s.stamped)
         });

@@ -29,6 +29,7 @@ pub const MUTANTS: &[Mutant] = &[
     net("transport.key.not-rotated", "18", ONE, UNITS, "A node goes on sending with the key that it began with."),
     net("transport.chunk.early", "13", ONE, UNITS, "A message is delivered before its last chunk is here."),
     m("transport.reorder.forgotten", "PN5", &[], UNITS, "A path that reorders is judged as one that does not.").tested(),
+    m("transport.rtt.overtaken-sampled", "PN8", &[], UNITS, "A datagram that was held back for seconds counts as a round trip: losses are then repeated after a second.").tested(),
     m("transport.rtt.lost-unsampled", "PN8", &[], UNITS, "Round trips longer than the first timeout are never measured: their datagrams were declared lost before.").tested(),
     m("transport.late.is-queue", "PN8", &[], UNITS, "What reordered datagrams are late counts as a queue: the window stays at its least.").tested(),
     m("transport.path.sla-alone", "PN4", &[], UNITS, "A path whose round trips are longer than the SLA's time is left before it can answer.").tested(),

@@ -63,10 +63,13 @@ impl Sender {
             self.window = self.congestion.window();
         }
     }
-    /// The datagram with this counter, if it was declared lost. Its acknowledgement has come.
+    /// The datagram with this counter, if it was declared lost. Its acknowledgement has come: where round trips are longer than the
+    /// timeout, all come so. One that a later datagram's has overtaken says nothing of the round trip: the datagram may have been held
+    /// back for seconds.
     pub(super) fn take_given_up(&mut self, counter: u64) -> Option<Sent> {
         let i = self.given_up.iter().position(|s| s.counter == counter)?;
-        self.given_up.remove(i).filter(|_| !mutant!("transport.rtt.lost-unsampled"))
+        let taken = self.given_up.remove(i).filter(|_| !mutant!("transport.rtt.lost-unsampled"));
+        taken.filter(|s| s.counter > self.newest_echo || mutant!("transport.rtt.overtaken-sampled"))
     }
     /// Go-back-N: sent after a lost datagram, so retransmitted, arrived or not.
     fn lose_also(&mut self, i: usize) {

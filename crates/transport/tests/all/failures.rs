@@ -119,6 +119,38 @@ fn a_path_with_long_round_trips_is_kept() {
     assert!(w.now.since(start) < Span::from_millis(600), "{}", w.now.since(start));
 }
 
+/// An acknowledgement that the network held back for seconds, while others arrived at once, makes no timeout longer.
+#[test]
+fn an_acknowledgement_that_was_held_back_is_no_round_trip() {
+    let mut w = pair(Faults::default(), Config::default(), Keys::none());
+    // The faults are those of the way there, or of the way back.
+    let sent = |w: &mut World, n: u64, there: Faults, back: Faults| {
+        w.faults = there;
+        w.send(2, 3, message(Op::Peer, Class::Silver, 2, 0, n, 40, 512), Time::MAX, 0).expect("taken");
+        for (faults, span) in [(back, Span::from_millis(3)), (Faults::default(), Span::ZERO)] {
+            let later = w.now + Span::from_micros(1);
+            w.run_until(later);
+            w.faults = faults;
+            let later = w.now + span;
+            w.run_until(later);
+        }
+        let start = w.now;
+        w.settle(Span::from_secs(3));
+        w.now.since(start)
+    };
+    for n in 0..20 {
+        sent(&mut w, n, Faults::default(), Faults::default());
+    }
+    for n in 20..24 {
+        let held_back = Faults { reorder: 1.0, late: Span::from_secs(2), ..Faults::default() };
+        sent(&mut w, n, Faults::default(), held_back);
+        let later = w.now + Span::from_secs(3);
+        w.run_until(later);
+    }
+    let took = sent(&mut w, 24, Faults { loss: 1.0, ..Faults::default() }, Faults::default());
+    assert!(took > Span::ZERO && took < Span::from_millis(50), "a lost one is there after {took}");
+}
+
 /// On a path that reorders, delay is not a sign of a queue: the window does not stay at its least, two datagrams.
 #[test]
 fn a_path_that_reorders_keeps_a_window() {
