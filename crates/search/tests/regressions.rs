@@ -46,6 +46,8 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Wide, 2060),
     // A set's recovery waited for blocks of a volume that was deleted meanwhile.
     (PlanKind::PassingVolumes, 8_000_004),
+    // The checker took servers for ended ones whose numbers had been given in a view that was lost.
+    (PlanKind::Wide, 8_500_262),
 ];
 
 /// The same with the transport between nodes.

@@ -50,13 +50,15 @@ impl SetWatch {
     /// To be called just before the servers `down` crash together: the sets that thereby lose their last full copy.
     pub fn crashing(&mut self, sim: &Sim, down: &[u32]) -> Vec<(SetId, Loss)> {
         self.refresh(sim);
+        // A view that is not durable may be lost, and its incarnations are given again.
+        let durable = sim.meta().is_some_and(|m| m.is_durable());
         for &i in down {
             let Some(server) = sim.server(i) else { continue };
             let Some(n) = sim.engine().layout().server(i) else { continue };
             let known = server.status(sim.engine().local_time(n)).incarnation;
             let dead = &mut self.dead[i as usize];
             let views = self.views.iter().flatten().flat_map(|v| &v.members);
-            let listed = views.filter(|m| m.server == n).map(|m| m.incarnation).max();
+            let listed = views.filter(|m| durable && m.server == n).map(|m| m.incarnation).max();
             *dead = (*dead).max(known.unwrap_or(*dead)).max(listed.unwrap_or(*dead));
         }
         let expired = expired(sim);
