@@ -33,6 +33,12 @@ fn own(v: &Volume) -> Option<String> {
     v.own.as_ref().map(|own| format!("own: {own}{change}"))
 }
 
+fn kind(v: &Volume) -> String {
+    let Some(cloud) = &v.cloud else { return "direct".into() };
+    let flattens = v.flattening.as_ref().map_or_else(String::new, |f| format!("; being flattened ({f})"));
+    format!("cloud, {cloud}{flattens}")
+}
+
 pub fn volumes(all: &[Volume]) -> String {
     if all.is_empty() {
         return "no volumes (rackweave volume create NAME --size SIZE creates one)".into();
@@ -42,7 +48,7 @@ pub fn volumes(all: &[Volume]) -> String {
     for v in all {
         t.add_row([
             v.name.clone(),
-            v.cloud.as_ref().map_or_else(|| "direct".into(), |c| format!("cloud, {c}")),
+            kind(v),
             Size(v.size).to_string(),
             mib(v.used),
             v.id.to_string(),
@@ -224,6 +230,9 @@ pub fn status(s: &Status) -> String {
     }
     for (v, change) in s.volumes.iter().filter_map(|v| Some((v, v.own_change.as_ref()?))) {
         let _ = writeln!(out, "volume {} gets {}: {change}", v.name, v.own.as_deref().unwrap_or_default());
+    }
+    for (v, flattening) in s.volumes.iter().filter_map(|v| Some((v, v.flattening.as_ref()?))) {
+        let _ = writeln!(out, "volume {} is being flattened: {flattening}", v.name);
     }
     if let Some(w) = &r.wear {
         let each: Vec<String> = w.erases.iter().map(|(n, e)| format!("server {n} {e:.2}")).collect();

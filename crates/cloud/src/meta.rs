@@ -369,6 +369,11 @@ impl Meta {
     pub fn is_flattening(&self, id: VolumeId) -> bool {
         self.volumes.get(&id).is_some_and(|v| v.record.change == Some(Change::Flatten))
     }
+    /// The segments that share nothing any more of a volume that is being flattened, and all.
+    pub fn flattened(&self, id: VolumeId) -> (u32, u32) {
+        let of = |v: &VolumeState| (v.drained.len() as u32, v.striping.segments());
+        self.volumes.get(&id).filter(|_| self.is_flattening(id)).map_or((0, 0), of)
+    }
     /// The volume has this size from the next epoch on, which begins. Its segments stay as many as they are.
     pub fn grow(&mut self, id: VolumeId, bytes: u64, fx: &mut Effects<Packet>) {
         let Some(v) = self.volumes.get_mut(&id).filter(|v| v.shape.bytes < bytes) else { return };

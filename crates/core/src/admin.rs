@@ -443,8 +443,6 @@ pub enum VolumeError {
     BeingMade { name: Box<str> },
     #[error("volume {name:?} is being flattened: try again when it is")]
     Flattening { name: Box<str> },
-    #[error("volume {name:?} has snapshots, which need what it shares: {}", .snapshots.join(", "))]
-    SnapshotsShare { name: Box<str>, snapshots: Vec<Box<str>> },
     #[error("volume {name:?} has {limit} generations, the greatest number permitted: each snapshot takes one")]
     Generations { name: Box<str>, limit: u32 },
     #[error("volume {name:?} has snapshots, which would go with it: {}", .snapshots.join(", "))]

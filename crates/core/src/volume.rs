@@ -133,6 +133,16 @@ pub struct VolumeInfo {
     pub own: Option<OwnUnits>,
     /// Its own vSSDs get another number of units, those of `own`.
     pub own_change: Option<OwnChange>,
+    /// It is being flattened.
+    pub flattening: Option<Flattening>,
+}
+
+/// How far the flattening of a cloud disk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flattening {
+    /// Segments that share nothing any more, as their proxies have reported in this epoch.
+    pub segments: u32,
+    pub of: u32,
 }
 
 /// Limits of all I/O of a volume, over all connections, reads and writes together. Zero is unlimited.

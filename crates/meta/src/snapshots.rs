@@ -14,7 +14,7 @@ use rackweave_cloud::stripe::{Shape, Striping};
 use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse, is_name};
 use rackweave_core::msg::Control;
 use rackweave_core::msg::cloud::{Backing, Frozen, GENERATIONS_MAX};
-use rackweave_core::volume::VolumeInfo;
+use rackweave_core::volume::{Flattening, VolumeInfo};
 use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
 
 use crate::Meta;
@@ -63,14 +63,21 @@ impl Volumes {
         }
         Err(VolumeError::HasSnapshots { name: name.into(), snapshots })
     }
+    /// Disks that begin with this generation of another, or whose snapshots do: a disk that was flattened needs it no more.
     fn clones_of(&self, generation: VolumeId) -> Vec<Box<str>> {
         // A disk that was rolled back begins with a snapshot of its own.
-        let origin = |v: &VolumeRecord| {
+        let origin = |v: &VolumeRecord, end: VolumeId| {
             let own = |g: &VolumeId| self.by_id.get(g).is_some_and(|g| g.disk == Some(v.id));
-            self.backing(v.base?).chain().find(|g| !own(g))
+            self.backing(end).chain().find(|g| !own(g))
         };
-        let clones = self.by_id.values().filter(|v| !v.deleting && v.cloud.is_some() && origin(v) == Some(generation));
-        clones.map(|v| v.name.clone()).collect()
+        let shares = |v: &&VolumeRecord| {
+            let snapshots =
+                self.snapshots_of(v.id).map(|s| s.id).filter(|_| !mutant!("meta.flatten.snapshots-forgotten"));
+            let mut ends = v.base.into_iter().chain(snapshots);
+            ends.any(|end| origin(v, end) == Some(generation))
+        };
+        let clones = self.by_id.values().filter(|v| !v.deleting && v.cloud.is_some());
+        clones.filter(shares).map(|v| v.name.clone()).collect()
     }
     /// A generation and those before.
     pub fn backing(&self, generation: VolumeId) -> Backing {
@@ -262,10 +269,6 @@ impl Meta {
     /// The disk gets what it shares as its own. Its current generation has promised room for all of it.
     fn flatten(&mut self, name: &str, fx: &mut Effects) -> Result<admin::Reply, admin::Error> {
         let (id, _) = self.disk(name)?;
-        let snapshots: Vec<Box<str>> = self.volumes.snapshots_of(id).map(|v| v.name.clone()).collect();
-        if !snapshots.is_empty() {
-            return Err(VolumeError::SnapshotsShare { name: name.into(), snapshots }.into());
-        }
         let Some(cloud) = &mut self.cloud else { return Err(VolumeError::NoCloud.into()) };
         if !cloud.flattening.contains(&id) && cloud.role.backing(id).is_some_and(|(b, _)| b.parents.is_empty()) {
             return Ok(admin::Reply::Done);
@@ -342,11 +345,15 @@ impl Meta {
         of.sort_by_key(|v| (v.disk, v.id));
         Ok(admin::Reply::Snapshots(of.into_iter().map(|v| self.snapshot_info(v)).collect()))
     }
-    /// With the disk's snapshots, oldest first.
+    /// With the disk's snapshots, oldest first, and how far its flattening is.
     pub(crate) fn with_snapshots(&self, v: VolumeInfo) -> VolumeInfo {
         let mut of: Vec<&VolumeRecord> = self.volumes.snapshots_of(v.id).collect();
         of.sort_by_key(|v| v.id);
-        VolumeInfo { snapshots: of.into_iter().map(|v| self.snapshot_info(v)).collect(), ..v }
+        let flattening = self.cloud.as_ref().filter(|c| c.role.is_flattening(v.id)).map(|c| {
+            let (segments, of) = c.role.flattened(v.id);
+            Flattening { segments, of }
+        });
+        VolumeInfo { snapshots: of.into_iter().map(|v| self.snapshot_info(v)).collect(), flattening, ..v }
     }
     /// Bytes of a volume and of its snapshots, oldest first.
     pub(crate) fn volume_use(&self, name: &str) -> Result<Vec<VolumeUse>, VolumeError> {

@@ -345,6 +345,7 @@ pub fn info(v: &VolumeRecord) -> VolumeInfo {
         used: 0,
         own: None,
         own_change: None,
+        flattening: None,
         cloud: v.cloud,
         frozen: None,
         snapshots: Vec::new(),

@@ -240,6 +240,9 @@ exported! {
             OwnChange { copies, of } if copies < of => format!("{copies} of {of} copies have them").into(),
             _ => "all copies have them; the old ones are being erased".into(),
         });
+        /// It is being flattened, as `1 of 4 segments share nothing`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        flattening: Option<Box<str>> = |v| v.0.flattening.map(|f| format!("{} of {} segments share nothing", f.segments, f.of).into());
         /// Of a cloud disk, as `segments of 64G, 2 log copies`.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cloud: Option<String> = |v| v.0.cloud.map(|c| shape(&c));

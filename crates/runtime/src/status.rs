@@ -338,6 +338,7 @@ mod tests {
                 isolation: "channel".into(),
                 own: None,
                 own_change: None,
+                flattening: None,
                 cloud: None,
                 iops: 500,
                 bytes_per_s: 1_000_000,

@@ -12,7 +12,7 @@ use rackweave_core::msg::control::{
     ServerHello, SetRoute, SlotTable, View, ViewState, VssdLoss, VssdPlace, VssdReport, VssdRoom, VssdWear,
 };
 use rackweave_core::msg::{Class, Op};
-use rackweave_core::volume::{VolumeInfo, VolumeLimits};
+use rackweave_core::volume::{Flattening, VolumeInfo, VolumeLimits};
 use rackweave_core::{Epoch, NodeId, SetId, SsdId, VolumeId, VssdId};
 
 use crate::body::{Codec, Frames};
@@ -361,8 +361,11 @@ const FROZEN: u32 = 1 << 26;
 const SNAPSHOTS: u32 = 1 << 25;
 /// And how far a change of its own units is.
 const OWN_CHANGE: u32 = 1 << 24;
-const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN | SNAPSHOTS | OWN_CHANGE;
+/// And how far its flattening is.
+const FLATTENING: u32 = 1 << 23;
+const FLAGS: u32 = OFFLINE | LIMITED | USED | OWN | CLOUD | FROZEN | SNAPSHOTS | OWN_CHANGE | FLATTENING;
 wire_struct!(OwnChange { copies, of });
+wire_struct!(Flattening { segments, of });
 wire_struct!(Frozen { shape, backing });
 wire_struct!(VolumeLimits { iops, bytes_per_s });
 
@@ -381,6 +384,7 @@ impl Wire for VolumeInfo {
             flags | if self.cloud.is_some() { CLOUD } else { 0 } | if self.frozen.is_some() { FROZEN } else { 0 };
         let flags = flags | if self.snapshots.is_empty() { 0 } else { SNAPSHOTS };
         let flags = flags | if self.own_change.is_some() { OWN_CHANGE } else { 0 };
+        let flags = flags | if self.flattening.is_some() { FLATTENING } else { 0 };
         (self.stripe_blocks & !FLAGS | flags).put(w);
         if limited {
             self.limits.put(w);
@@ -402,6 +406,9 @@ impl Wire for VolumeInfo {
         }
         if let Some(change) = &self.own_change {
             change.put(w);
+        }
+        if let Some(flattening) = &self.flattening {
+            flattening.put(w);
         }
     }
     fn get(r: &mut Reader<'_>) -> Result<VolumeInfo, DecodeError> {
@@ -431,6 +438,7 @@ impl Wire for VolumeInfo {
         };
         let snapshots = snapshots.ok_or(DecodeError::UnknownKind { what: "volume's snapshots", kind: 0, offset })?;
         let own_change = if word & OWN_CHANGE != 0 { Some(Wire::get(r)?) } else { None };
+        let flattening = if word & FLATTENING != 0 { Some(Wire::get(r)?) } else { None };
         let stripe_blocks = word & !FLAGS;
         Ok(VolumeInfo {
             id,
@@ -447,6 +455,7 @@ impl Wire for VolumeInfo {
             frozen,
             snapshots,
             own_change,
+            flattening,
         })
     }
 }
@@ -498,7 +507,6 @@ wire_enum!(VolumeError, "reason of a volume", {
     59 => Attached { name, gateway },
     60 => IsSnapshot { name },
     61 => Flattening { name },
-    62 => SnapshotsShare { name, snapshots },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

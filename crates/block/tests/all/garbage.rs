@@ -34,6 +34,7 @@ fn control(rng: &mut Rng) -> Control {
         used: 0,
         own: None,
         own_change: None,
+        flattening: None,
         cloud: None,
         frozen: None,
         snapshots: Vec::new(),

@@ -134,6 +134,7 @@ impl Rack {
             used: 0,
             own: None,
             own_change: None,
+            flattening: None,
             cloud: None,
             frozen: None,
             snapshots: Vec::new(),

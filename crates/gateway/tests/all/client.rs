@@ -26,6 +26,7 @@ pub fn volume(name: &str) -> VolumeInfo {
         used: 0,
         own: None,
         own_change: None,
+        flattening: None,
         cloud: None,
         frozen: None,
         snapshots: Vec::new(),

@@ -412,9 +412,6 @@ fn a_flattened_clone_does_not_need_its_snapshot() {
             let mut d = Disks::new();
             d.register();
             d.snapshot("disk@a").expect("made");
-            let shared = vec!["disk@a".into()];
-            let refused = VolumeError::SnapshotsShare { name: "disk".into(), snapshots: shared };
-            assert_eq!(refusal(d.admin(flatten("disk"))), refused);
             d.admin(admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "copy".into() }).expect("cloned");
             d.attach("copy");
             d.run(LEASE);
@@ -449,6 +446,48 @@ fn a_flattened_clone_does_not_need_its_snapshot() {
             assert_eq!(d.names(), "copy@x");
         }
     }
+}
+
+#[test]
+fn a_flattened_disk_keeps_its_snapshots_and_they_what_they_share() {
+    let flatten = |name: &str| admin::Op::VolumeFlatten { name: name.into() };
+    let remove = |name: &str| admin::Op::SnapshotRemove { snapshot: name.into() };
+    let mut d = Disks::new();
+    d.register();
+    d.snapshot("disk@a").expect("made");
+    d.snapshot("disk@b").expect("made");
+    d.snapshot("disk@c").expect("made");
+    d.admin(admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "copy".into() }).expect("cloned");
+    d.attach("copy");
+    d.run(LEASE);
+    d.snapshot("copy@x").expect("begun");
+    d.run(LEASE * 2);
+    d.admin(remove("disk@b")).expect("nobody needs its name");
+    let flat = |d: &mut Disks, name: &str| {
+        for _ in 0..20 {
+            let info = d.admin(admin::Op::VolumeInfo { name: name.into() });
+            if d.admin(flatten(name)) == Ok(admin::Reply::Done) {
+                return;
+            }
+            let Ok(admin::Reply::Volume(v)) = info else { panic!("{info:?}") };
+            assert!(v.flattening.is_none_or(|f| f.segments < f.of && f.of > 0), "{:?}", v.flattening);
+            d.run(LEASE);
+        }
+        panic!("{name} is not flattened");
+    };
+    flat(&mut d, "copy");
+    flat(&mut d, "disk");
+    assert_eq!(d.names(), "disk@a disk@c copy@x");
+    let needed = VolumeError::HasClones { name: "disk@a".into(), clones: vec!["copy".into()] };
+    assert_eq!(refusal(d.admin(remove("disk@a"))), needed, "for the clone's snapshot");
+    d.restart();
+    d.run(LEASE * 2);
+    assert_eq!(d.names(), "disk@a disk@c copy@x");
+    assert_eq!(refusal(d.admin(remove("disk@a"))), needed);
+    d.admin(remove("copy@x")).expect("no clone of it");
+    d.admin(remove("disk@a")).expect("nobody needs it any more");
+    d.admin(remove("disk@c")).expect("no clone of it");
+    d.admin(admin::Op::VolumeDelete { name: "disk".into(), force: true }).expect("no snapshots");
 }
 
 #[test]

@@ -62,6 +62,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.snapshot.grows", "27", &[], UNITS, "A snapshot has the size that its disk grew to later.").tested(),
     m("meta.snapshot.never-given-up", "27", &[], UNITS, "A snapshot that is not made in time holds up stable writes for ever.").tested(),
     m("meta.snapshot.read-unmade", "27", &[], UNITS, "A snapshot is read and cloned before its generation is frozen.").tested(),
+    m("meta.flatten.snapshots-forgotten", "27", &[], UNITS, "A snapshot is removed that snapshots of a flattened clone need.").tested(),
     m("meta.snapshot.removed-with-clones", "27", &[], UNITS, "A snapshot is removed of which there are clones.").tested(),
     m("meta.snapshot.rolled-back-in-use", "27", &[], UNITS, "A disk is rolled back while a client uses it.").tested(),
     m("meta.snapshot.unknown-kept", "27", &[], UNITS, "After a restart a snapshot that the role does not know keeps its name.").tested(),

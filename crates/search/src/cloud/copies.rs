@@ -125,6 +125,13 @@ impl Run {
         let (id, mut own) = self.contents(&name, contents.len() as u64)?;
         self.same(&name, &own, &contents)?;
         self.write_to(id, &mut own)?;
+        // With a snapshot of its own, which needs the other's as long as it is there.
+        let own_snapshot = format!("{name}@own");
+        let kept = flatten && self.rng.chance(0.5) && {
+            self.admin(admin::Op::SnapshotCreate { snapshot: own_snapshot.as_str().into() })?;
+            self.made(&own_snapshot)?
+        };
+        let frozen = own.clone();
         if flatten {
             let until = self.sim.now() + PATIENCE;
             loop {
@@ -137,17 +144,36 @@ impl Run {
                 self.write_to(id, &mut own)?;
                 self.pass(LOOK)?;
             }
+        }
+        if kept || !flatten {
+            self.is_needed(&snapshot)?;
+        }
+        if kept {
+            let (_, found) = self.contents(&own_snapshot, frozen.len() as u64)?;
+            self.same(&own_snapshot, &found, &frozen)?;
+            if self.rng.chance(0.5) {
+                self.copies.kept.push((own_snapshot, frozen));
+                self.copies.kept.push((snapshot, contents));
+                self.copies.kept.push((name, own));
+                return Ok(());
+            }
+            self.admin(admin::Op::SnapshotRemove { snapshot: own_snapshot.into() })?;
+        }
+        if flatten {
             self.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() })?;
         } else {
-            let remove = admin::Op::SnapshotRemove { snapshot: snapshot.as_str().into() };
-            match admin::Op::result(self.ask(self.writer, remove)?) {
-                Some(Err(admin::Error::Volume(VolumeError::HasClones { .. }))) => {}
-                other => return Err(self.odd("removal of a snapshot with a clone", format!("{other:?}"))),
-            }
             self.copies.kept.push((snapshot, contents));
         }
         self.copies.kept.push((name, own));
         Ok(())
+    }
+    /// A snapshot is not removed while a clone or a snapshot of one needs it.
+    fn is_needed(&mut self, snapshot: &str) -> Result<(), Violation> {
+        let remove = admin::Op::SnapshotRemove { snapshot: snapshot.into() };
+        match admin::Op::result(self.ask(self.writer, remove)?) {
+            Some(Err(admin::Error::Volume(VolumeError::HasClones { .. }))) => Ok(()),
+            other => Err(self.odd("removal of a snapshot that is needed", format!("{other:?}"))),
+        }
     }
     /// Snapshots have what they had, clones what was written to them last.
     pub(super) fn check_copies(&mut self) -> Result<(), Violation> {
@@ -183,7 +209,7 @@ impl Run {
     fn made(&mut self, snapshot: &str) -> Result<bool, Violation> {
         let until = self.sim.now() + PATIENCE;
         loop {
-            let list = admin::Op::SnapshotList { volume: Some(NAME.into()) };
+            let list = admin::Op::SnapshotList { volume: None };
             let Some(Ok(admin::Reply::Snapshots(all))) = admin::Op::result(self.ask(self.writer, list)?) else {
                 return Err(self.odd("list", "no list"));
             };

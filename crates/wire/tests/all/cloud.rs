@@ -61,6 +61,12 @@ fn view() -> View {
     }
 }
 
+fn overlays() -> Vec<(&'static str, Message)> {
+    let backing = Backing { generation: VolumeId(6), parents: vec![VolumeId(5)] };
+    let overlaid = Message::Overlaid { request: 8, extents: vec![PART], end: 99, sets: vec![SetId(3)], backing };
+    vec![("read_overlay", Message::ReadOverlay { request: 8, segment: 7, range: PART }), ("overlaid", overlaid)]
+}
+
 fn samples() -> Vec<(&'static str, Message)> {
     let (incarnation, drive, segment) = (Incarnation(2), DriveId(0xabc), 7);
     let shape = Shape::new(1 << 40, 64 << 30, 64 << 10, 2);
@@ -85,17 +91,6 @@ fn samples() -> Vec<(&'static str, Message)> {
         ("void", Message::Void { serial: Serial(4) }),
         ("write", Message::Write { sequence: 8, floor: 7, write: write(), depth: 2 }),
         ("read_log", Message::ReadLog { request: 8, id: ID, part: PART, depth: 2 }),
-        ("read_overlay", Message::ReadOverlay { request: 8, segment, range: PART }),
-        (
-            "overlaid",
-            Message::Overlaid {
-                request: 8,
-                extents: vec![PART],
-                end: 99,
-                sets: vec![SetId(3)],
-                backing: backing.clone(),
-            },
-        ),
         ("read_store", Message::ReadStore { request: 8, part: PART, depth: 2 }),
         ("appended", Message::Appended { serial: Serial(4) }),
         ("append_full", Message::AppendFull { serial: Serial(4) }),
@@ -159,7 +154,7 @@ fn vectors() {
     let hex = |b: &[u8]| b.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let mut now = Vec::new();
     let mut kinds = BTreeSet::new();
-    for (name, message) in samples() {
+    for (name, message) in samples().into_iter().chain(overlays()) {
         let coded = bytes(message.clone());
         assert_eq!(decode(&coded).expect("our own").body, Body::Cloud(Cloud(Box::new(message))), "{name}");
         let body = &coded[HEADER_BYTES..];

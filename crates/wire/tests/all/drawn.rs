@@ -17,7 +17,7 @@ use rackweave_core::msg::{
     LiveVolumes, Member, Mutation, Op, Packet, Peer, RackMap, ReadLoad, Role, SectorRange, SetRoute, Table, TableError,
     View, ViewState, VssdRow,
 };
-use rackweave_core::volume::{Extent, VolumeInfo, VolumeLimits};
+use rackweave_core::volume::{Extent, Flattening, VolumeInfo, VolumeLimits};
 use rackweave_core::{
     BlockAddr, DriveId, Epoch, Incarnation, NodeId, Payload, RackId, Rng, SetId, Span, SsdId, Time, Timestamp,
     VolumeId, VssdId,
@@ -531,7 +531,7 @@ impl Draw {
             size: self.u64(),
             attach: self.u32(),
             sets: self.list(6, |d| SetId(d.u32())),
-            stripe_blocks: self.u32() >> 8, // the highest bits are flags
+            stripe_blocks: self.u32() >> 9, // the highest bits are flags
             class: if self.bool() { Class::Copper } else { Class::Silver },
             limits: self.limits(),
             used: if self.bool() { self.u64().max(1) } else { 0 },
@@ -540,6 +540,7 @@ impl Draw {
             frozen: self.bool().then(|| Box::new(self.frozen())),
             snapshots: self.list(2, Draw::snapshot),
             own_change: self.bool().then(|| OwnChange { copies: self.u32(), of: self.u32() }),
+            flattening: self.bool().then(|| Flattening { segments: self.u32(), of: self.u32() }),
         }
     }
     fn snapshot(&mut self) -> SnapshotInfo {

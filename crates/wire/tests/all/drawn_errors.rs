@@ -19,9 +19,8 @@ impl Draw {
         }
     }
     pub(super) fn volume_error(&mut self) -> VolumeError {
-        match self.below(31) {
+        match self.below(30) {
             29 => VolumeError::Flattening { name: self.text() },
-            30 => VolumeError::SnapshotsShare { name: self.text(), snapshots: self.list(3, Draw::text) },
             28 => VolumeError::IsSnapshot { name: self.text() },
             20 => VolumeError::BadSnapshot { name: self.text() },
             21 => VolumeError::NoSnapshots { name: self.text() },
