@@ -321,15 +321,11 @@ impl<M> SetClient<M> {
 
     fn header(&self, op: Op, vssd: VssdId, set: SetId, request: u64) -> Header {
         Header {
-            op,
-            vssd,
-            lat: 0,
             class: if op == Op::Control { Class::Gold } else { Class::Silver },
-            original_vssd: vssd,
             set,
-            epoch: Epoch(0),
             incarnation: self.incarnation.unwrap_or_default(),
             request,
+            ..Header::addressed(op, vssd)
         }
     }
     pub(crate) fn packet_to_meta(&self, control: Control, request: u64, fx: &mut Effects) {

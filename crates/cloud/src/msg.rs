@@ -3,7 +3,7 @@
 use rackweave_core::msg::cloud::Cloud;
 pub use rackweave_core::msg::cloud::{Batch, Message as Body, ReadResult, SegmentReport};
 use rackweave_core::msg::{self, Class, HEADER_BYTES, Header};
-use rackweave_core::{Epoch, Incarnation, Message, NodeId, SetId, VolumeId, VssdId};
+use rackweave_core::{Epoch, Message, NodeId, SetId, VolumeId};
 
 /// A message. `epoch`: the sender's of the volume; zero before it knows one.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,15 +20,10 @@ impl Packet {
     pub fn into_message(self) -> msg::Packet {
         let op = self.body.op();
         let header = Header {
-            op,
-            vssd: VssdId(0),
-            lat: 0,
             class: if op == msg::Op::Control { Class::Gold } else { Class::Silver },
-            original_vssd: VssdId(0),
             set: SetId(self.volume.0),
             epoch: self.epoch,
-            incarnation: Incarnation(0),
-            request: 0,
+            ..Header::new(op)
         };
         msg::Packet { src: self.from, dst: self.to, header, body: msg::Body::Cloud(Cloud(Box::new(self.body))) }
     }

@@ -32,17 +32,7 @@ impl Rig {
     fn map(&mut self, number: u64) {
         let route = SetRoute { set: SET, epoch: Epoch(3), members: MEMBERS.to_vec() };
         let map = RackMap { generation: number + 1, sets: vec![route] };
-        let header = Header {
-            op: Op::Control,
-            vssd: VssdId(0),
-            lat: 0,
-            class: Class::Gold,
-            original_vssd: VssdId(0),
-            set: SetId(0),
-            epoch: Epoch(0),
-            incarnation: Incarnation(0),
-            request: number,
-        };
+        let header = Header { class: Class::Gold, request: number, ..Header::new(Op::Control) };
         let body = Body::Control(Control::Map(Box::new(map)));
         self.sets.handle_packet(self.now, Packet { src: META, dst: NodeId(40), header, body }, &mut self.fx);
     }

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rackweave_core::msg::{Block, Body, Class, Header, IoReply, IoRequest, Op, Packet, SectorRange, VssdRow};
+use rackweave_core::msg::{Block, Body, Header, IoReply, IoRequest, Op, Packet, SectorRange, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Rng, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_dataplane::netns::{Namespace, Star, address};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
@@ -28,15 +28,11 @@ const BATCH: usize = 32;
 
 fn packet(op: Op, src: NodeId, dst: NodeId, body: Body) -> Vec<u8> {
     let header = Header {
-        op,
-        vssd: VssdId(1),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(1),
         set: SetId(1),
         epoch: Epoch(1),
         incarnation: Incarnation(1),
         request: 1,
+        ..Header::addressed(op, VssdId(1))
     };
     let mut bytes = Vec::new();
     rackweave_wire::encode(&Packet { src, dst, header, body }, &mut bytes).expect("a small packet");

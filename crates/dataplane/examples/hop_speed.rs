@@ -5,7 +5,7 @@
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "a benchmark: a data plane of the kernel")]
 
 use rackweave_core::msg::{
-    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, ReadLoad, SectorRange, Table, VssdRow,
+    Block, Body, GcField, GcOp, Header, IoRequest, Op, Packet, ReadLoad, SectorRange, Table, VssdRow,
 };
 use rackweave_core::{Epoch, Incarnation, NodeId, Rng, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, frame};
@@ -33,15 +33,11 @@ fn server(vssd: u32) -> NodeId {
 
 fn framed(op: Op, src: NodeId, vssd: u32, request: u64, body: Body) -> Vec<u8> {
     let header = Header {
-        op,
-        vssd: VssdId(vssd),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(vssd),
         set: SetId(1),
         epoch: Epoch(1),
         incarnation: Incarnation(1),
         request,
+        ..Header::addressed(op, VssdId(vssd))
     };
     let mut bytes = Vec::new();
     rackweave_wire::encode(&Packet { src, dst: SWITCH, header, body }, &mut bytes).expect("a small packet");

@@ -15,7 +15,7 @@ use rackweave_core::keyspace::{Keyspace, KeyspaceId};
 use rackweave_core::kv::{self, Condition, Op, SCAN_MAX};
 use rackweave_core::msg::{self, Class, Control, Header};
 use rackweave_core::request::{self, Reply, RequestId};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Span, Time};
 
 use crate::config::Config;
 use crate::msg::{GetResult, Packet, ScanResult};
@@ -131,17 +131,7 @@ impl KvClient {
         }
         if now >= self.hello_at {
             self.hello_at = now + HELLO_GAP;
-            let header = Header {
-                op: msg::Op::Control,
-                vssd: VssdId(0),
-                lat: 0,
-                class: Class::Gold,
-                original_vssd: VssdId(0),
-                set: SetId(0),
-                epoch: Epoch(0),
-                incarnation: Incarnation(0),
-                request: 0,
-            };
+            let header = Header { class: Class::Gold, ..Header::new(msg::Op::Control) };
             let body = msg::Body::Control(Control::ClientHello { nonce: self.nonce });
             fx.send(msg::Packet { src: self.me, dst: Layout::META, header, body });
         }

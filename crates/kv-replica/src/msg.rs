@@ -5,7 +5,7 @@ pub use rackweave_core::msg::keys::{
     Attempt, Chunk, Ended, Entry, FillPoint, GetResult, Known, KnownEnd, Message as Body, PutResult, ScanResult,
 };
 use rackweave_core::msg::{self, Class, HEADER_BYTES, Header};
-use rackweave_core::{Epoch, Incarnation, Layout, Message, NodeId, SetId};
+use rackweave_core::{Epoch, Layout, Message, NodeId, SetId};
 
 use crate::types::Partition;
 
@@ -26,15 +26,10 @@ impl Packet {
         let row = Partition::row_of(self.to);
         let vssd = row.unwrap_or_default();
         let header = Header {
-            op,
-            vssd,
-            lat: 0,
             class: if op == msg::Op::Control { Class::Gold } else { Class::Silver },
-            original_vssd: vssd,
             set: SetId(self.partition.0),
             epoch: self.epoch,
-            incarnation: Incarnation(0),
-            request: 0,
+            ..Header::addressed(op, vssd)
         };
         let dst = if row.is_some() { Layout::SWITCH } else { self.to };
         msg::Packet { src: self.from, dst, header, body: msg::Body::Keys(Keys(Box::new(self.body))) }

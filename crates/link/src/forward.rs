@@ -4,8 +4,8 @@
 //! with the decision written over its header ([`Forward::copy`]). A kernel data plane does the same to the same bytes.
 
 use bytes::{Bytes, BytesMut};
+use rackweave_core::NodeId;
 use rackweave_core::msg::{Body, Class, Header, Op, Packet, Table};
-use rackweave_core::{Epoch, Incarnation, NodeId, SetId};
 use rackweave_transport::header::FLAG_EXTENDED;
 use rackweave_transport::route::{Routed, rewrite, routed, to_ring};
 
@@ -36,15 +36,9 @@ impl Forward {
     pub fn packet(&self) -> Packet {
         let by = self.by;
         let header = Header {
-            op: if by.read { Op::Read } else { Op::Write },
-            vssd: by.vssd,
-            lat: 0,
             class: class(self.datagram[CLASS_AT]),
-            original_vssd: by.vssd,
-            set: SetId(0),
-            epoch: Epoch(0),
-            incarnation: Incarnation(0),
             request: by.request,
+            ..Header::addressed(if by.read { Op::Read } else { Op::Write }, by.vssd)
         };
         Packet { src: by.source, dst: by.destination, header, body: Body::Table(Table::Delete) }
     }

@@ -387,8 +387,8 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use rackweave_core::msg::{Block, Class, Header, IoError, IoReply, Op};
-    use rackweave_core::{Epoch, Incarnation, Payload, SetId, VssdId};
+    use rackweave_core::msg::{Block, Header, IoError, IoReply, Op};
+    use rackweave_core::{Incarnation, Payload, SetId, VssdId};
 
     use super::*;
 
@@ -396,17 +396,8 @@ mod tests {
 
     fn answer(request: u64, reply: IoReply) -> Packet {
         let vssd = VssdId(20);
-        let header = Header {
-            op: Op::Reply,
-            vssd,
-            lat: 0,
-            class: Class::Silver,
-            original_vssd: vssd,
-            set: SetId(3),
-            epoch: Epoch(0),
-            incarnation: Incarnation(5),
-            request,
-        };
+        let header =
+            Header { set: SetId(3), incarnation: Incarnation(5), request, ..Header::addressed(Op::Reply, vssd) };
         Packet { src: NodeId(2), dst: CLIENT, header, body: Body::Block(Block::Reply(reply)) }
     }
 

@@ -81,15 +81,12 @@ impl KeyRows {
                     continue;
                 };
                 let header = Header {
-                    op: Op::CreateVssd,
-                    vssd,
-                    lat: 0,
                     class: Class::Gold,
-                    original_vssd: vssd,
                     set: SetId(view.partition.0),
                     epoch: view.epoch,
                     incarnation: me,
                     request,
+                    ..Header::addressed(Op::CreateVssd, vssd)
                 };
                 let body = Body::Table(Table::Create(Box::new(row_of(view, share, log))));
                 fx.send(Packet { src: Layout::META, dst: Layout::SWITCH, header, body });

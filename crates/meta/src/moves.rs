@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use rackweave_core::admin::{self, ServerError, ServerInfo, ServerState, Unfit};
 use rackweave_core::msg::control::{SlotTable, VssdPlace};
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet, Role, Table, ViewState};
-use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, NodeKind, SetId, Span, Time, VssdId};
+use rackweave_core::{Effects, Incarnation, Layout, NodeId, NodeKind, SetId, Span, Time, VssdId};
 
 use crate::codec;
 use crate::ids;
@@ -642,17 +642,7 @@ impl Meta {
             }
             let incarnation = self.servers.server(node).incarnation;
             self.moves.rows[k].again_at = now + ROW_RETRY_INTERVAL;
-            let header = Header {
-                op: Op::DelVssd,
-                vssd,
-                lat: 0,
-                class: Class::Gold,
-                original_vssd: vssd,
-                set,
-                epoch: Epoch(0),
-                incarnation,
-                request: 0,
-            };
+            let header = Header { class: Class::Gold, set, incarnation, ..Header::addressed(Op::DelVssd, vssd) };
             let dst = self.cfg.layout.switch_of(vssd);
             self.out.send(Packet { src: Layout::META, dst, header, body: Body::Table(Table::Delete) });
         }

@@ -277,17 +277,7 @@ impl Meta {
     }
 
     pub(crate) fn header(&self, request: u64, set: SetId, epoch: Epoch) -> Header {
-        Header {
-            op: Op::Control,
-            vssd: VssdId(0),
-            lat: 0,
-            class: Class::Gold,
-            original_vssd: VssdId(0),
-            set,
-            epoch,
-            incarnation: self.me,
-            request,
-        }
+        Header { class: Class::Gold, set, epoch, incarnation: self.me, request, ..Header::new(Op::Control) }
     }
     pub(crate) fn say(&mut self, dst: NodeId, request: u64, body: Control) {
         let header = self.header(request, SetId(0), Epoch(0));

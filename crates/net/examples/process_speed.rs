@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use rackweave_core::NodeName;
-use rackweave_core::msg::{Block, Body, Class, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow};
+use rackweave_core::msg::{Block, Body, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_net::node::{self, NodeOptions};
 use rackweave_runtime::control::{self, Answer};
@@ -41,15 +41,11 @@ type Failure = Box<dyn Error>;
 
 fn header(op: Op) -> Header {
     Header {
-        op,
-        vssd: VssdId(1),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(1),
         set: SetId(1),
         epoch: Epoch(1),
         incarnation: Incarnation(1),
         request: 1,
+        ..Header::addressed(op, VssdId(1))
     }
 }
 

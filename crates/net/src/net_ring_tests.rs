@@ -70,17 +70,7 @@ impl Rings {
         self.relays.iter_mut().for_each(Relay::run);
     }
     fn say(&mut self, bytes: usize) {
-        let header = Header {
-            op: Op::Reply,
-            vssd: VssdId(1),
-            lat: 0,
-            class: Class::Silver,
-            original_vssd: VssdId(1),
-            set: SetId(0),
-            epoch: Epoch(0),
-            incarnation: Incarnation(0),
-            request: self.sent,
-        };
+        let header = Header { request: self.sent, ..Header::addressed(Op::Reply, VssdId(1)) };
         let body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![self.sent as u8; bytes].into()))));
         let now = self.clock.read();
         self.ends[3].net.link.send(now, Packet { src: NodeId(SENDER), dst: RING, header, body }, 0);

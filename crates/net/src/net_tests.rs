@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 
-use rackweave_core::msg::{Block, Body, Class, Header, IoReply, Op, Packet};
-use rackweave_core::{Effects, Epoch, Event as NodeEvent, Incarnation, Payload, Rng, SetId, Span, VssdId};
+use rackweave_core::msg::{Block, Body, Header, IoReply, Op, Packet};
+use rackweave_core::{Effects, Event as NodeEvent, Incarnation, Payload, Rng, Span, VssdId};
 use rackweave_transport::{Carrier, KeyId};
 
 use rackweave_runtime::engine::{Engine, Nodes};
@@ -197,17 +197,8 @@ impl World {
         unsafe { libc::poll(std::ptr::null_mut(), 0, 1) };
     }
     fn say(&mut self, bytes: u32) {
-        let header = Header {
-            op: Op::Reply,
-            vssd: VssdId(1),
-            lat: 0,
-            class: Class::Silver,
-            original_vssd: VssdId(1),
-            set: SetId(0),
-            epoch: Epoch(0),
-            incarnation: Incarnation(1),
-            request: self.sent,
-        };
+        let header =
+            Header { incarnation: Incarnation(1), request: self.sent, ..Header::addressed(Op::Reply, VssdId(1)) };
         let body = Body::Block(Block::Reply(IoReply::Data(Payload::Bytes(vec![7; bytes as usize].into()))));
         let p = Packet { src: NodeId(A), dst: NodeId(B), header, body };
         let now = self.clock.read();

@@ -1,5 +1,5 @@
-use rackweave_core::msg::{Block, Body, Class, Header, IoError, IoReply};
-use rackweave_core::{Epoch, Incarnation, SetId, VssdId};
+use rackweave_core::msg::{Block, Body, Header, IoError, IoReply};
+use rackweave_core::{Incarnation, VssdId};
 
 use super::*;
 
@@ -12,17 +12,7 @@ const NEWER: u64 = 20;
 
 fn answer(request: u64) -> Packet {
     let vssd = VssdId(0);
-    let header = Header {
-        op: Op::Reply,
-        vssd,
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: vssd,
-        set: SetId(0),
-        epoch: Epoch(0),
-        incarnation: Incarnation(2),
-        request,
-    };
+    let header = Header { incarnation: Incarnation(2), request, ..Header::addressed(Op::Reply, vssd) };
     Packet { src: SERVER, dst: CLIENT, header, body: Body::Block(Block::Reply(IoReply::Failed(IoError::NotServing))) }
 }
 

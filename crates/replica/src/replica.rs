@@ -452,15 +452,11 @@ impl Replica {
 
     pub(crate) fn control<S: Store>(&self, cx: &mut Cx<'_, S>, c: Control) {
         let header = Header {
-            op: PacketOp::Control,
-            vssd: self.cfg.vssd,
-            lat: 0,
             class: Class::Gold,
-            original_vssd: self.cfg.vssd,
             set: self.cfg.set,
             epoch: self.epoch,
             incarnation: self.incarnation,
-            request: 0,
+            ..Header::addressed(PacketOp::Control, self.cfg.vssd)
         };
         cx.fx.send(Packet { src: self.cfg.node, dst: Layout::META, header, body: Body::Control(c) });
     }

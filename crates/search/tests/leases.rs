@@ -3,7 +3,7 @@
 use rackweave_core::admin;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet};
 use rackweave_core::volume;
-use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, VolumeId, VssdId};
+use rackweave_core::{Incarnation, Layout, NodeId, Payload, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
 use crate::rig::{Rig, has_rig, small};
@@ -124,17 +124,7 @@ fn a_word_ends_the_lease_of_the_incarnation_that_it_names_for_good_and_of_no_oth
     r.word(1, lost);
     // A heartbeat that was in flight when the process ended.
     let (src, body) = (r.node(1), Body::Control(Control::Heartbeat { sequence: 9, vssds: Vec::new() }));
-    let header = Header {
-        op: Op::Control,
-        vssd: VssdId(0),
-        lat: 0,
-        class: Class::Gold,
-        original_vssd: VssdId(0),
-        set: SetId(0),
-        epoch: Epoch(0),
-        incarnation: lost,
-        request: 0,
-    };
+    let header = Header { class: Class::Gold, incarnation: lost, ..Header::new(Op::Control) };
     let now = r.sim.now();
     r.sim.engine_mut().inject(now, Packet { src, dst: Layout::META, header, body });
     let waited = r.write(3);

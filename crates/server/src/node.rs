@@ -316,15 +316,12 @@ impl Server {
     pub(crate) fn header(&self, op: Op, i: usize, request: u64) -> Header {
         let v = &self.vssds[i];
         Header {
-            op,
-            vssd: v.cfg.id,
-            lat: 0,
             class: Class::Gold,
-            original_vssd: v.cfg.id,
             set: v.cfg.set,
             epoch: v.epoch,
             incarnation: self.incarnation(),
             request,
+            ..Header::addressed(op, v.cfg.id)
         }
     }
 

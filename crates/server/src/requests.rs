@@ -67,17 +67,14 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use rackweave_core::msg::io::WriteRequest;
-    use rackweave_core::msg::{
-        Block, Body, Class, Header, IoError, IoReply, IoRequest, Mutation, SectorRange, TRY_SHIFT,
-    };
+    use rackweave_core::msg::{Block, Body, Header, IoError, IoReply, IoRequest, Mutation, SectorRange, TRY_SHIFT};
     use rackweave_core::{Epoch, Incarnation, Payload, SetId, VolumeId, VssdId};
 
     use super::*;
 
     fn packet(op: Op, request: u64, body: Block) -> Packet {
         let (set, epoch, incarnation, vssd) = (SetId(0), Epoch(1), Incarnation(1), VssdId(1));
-        let header =
-            Header { op, vssd, lat: 0, class: Class::Silver, original_vssd: vssd, set, epoch, incarnation, request };
+        let header = Header { set, epoch, incarnation, request, ..Header::addressed(op, vssd) };
         Packet { src: NodeId(9), dst: NodeId(9), header, body: Body::Block(body) }
     }
     fn read(request: u64) -> Packet {

@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
 
 use rackweave_core::device::DeviceData;
-use rackweave_core::msg::{Block, Body, Class, GcField, GcOp, Header, IoReply, IoRequest, Op, Table};
+use rackweave_core::msg::{Block, Body, GcField, GcOp, Header, IoReply, IoRequest, Op, Table};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Reply, Request, RequestId};
 use rackweave_core::volume;
-use rackweave_core::{Epoch, Incarnation, SetId, VolumeId, VssdId};
+use rackweave_core::{VolumeId, VssdId};
 
 use super::*;
 use crate::disk::FaultDisk;
@@ -26,17 +26,7 @@ fn packet(src: NodeId, dst: NodeId, request: u64) -> Packet {
     Packet {
         src,
         dst,
-        header: Header {
-            op: Op::GcOp,
-            vssd: VssdId(1),
-            lat: 0,
-            class: Class::Silver,
-            original_vssd: VssdId(1),
-            set: SetId(0),
-            epoch: Epoch(0),
-            incarnation: Incarnation(0),
-            request,
-        },
+        header: Header { request, ..Header::addressed(Op::GcOp, VssdId(1)) },
         body: Body::Table(Table::Gc(GcOp { field: GcField::Soft, sequence: request })),
     }
 }

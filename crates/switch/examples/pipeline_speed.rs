@@ -5,12 +5,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use rackweave_core::msg::{
-    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow,
-};
-use rackweave_core::{
-    Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Span, Time, VolumeId, VssdId,
-};
+use rackweave_core::msg::{Block, Body, GcField, GcOp, Header, IoRequest, Op, Packet, SectorRange, Table, VssdRow};
+use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time, VolumeId, VssdId};
 use rackweave_switch::{Pipeline, Switch, SwitchConfig};
 
 const READS: u32 = 20_000_000;
@@ -20,17 +16,7 @@ const PARTS: u32 = 40;
 const DRAWN: usize = 1 << 16;
 
 fn header(op: Op, vssd: VssdId) -> Header {
-    Header {
-        op,
-        vssd,
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: vssd,
-        set: SetId(0),
-        epoch: Epoch(1),
-        incarnation: Incarnation(1),
-        request: 0,
-    }
+    Header { epoch: Epoch(1), incarnation: Incarnation(1), ..Header::addressed(op, vssd) }
 }
 
 /// Sets of four neighbours.

@@ -7,9 +7,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{
-    Block, Body, Class, GcField, GcOp, Header, IoRequest, Mutation, Op, Packet, SectorRange, Table,
-};
+use rackweave_core::msg::{Block, Body, GcField, GcOp, Header, IoRequest, Mutation, Op, Packet, SectorRange, Table};
 use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, VolumeId, VssdId};
 use rackweave_wire::{decode, decode_shared, encode};
 
@@ -19,15 +17,12 @@ const TRIES: u32 = 50;
 
 fn packet(op: Op, body: Body) -> Packet {
     let header = Header {
-        op,
-        vssd: VssdId(17),
         lat: 800,
-        class: Class::Silver,
-        original_vssd: VssdId(17),
         set: SetId(3),
         epoch: Epoch(1),
         incarnation: Incarnation(5),
         request: 77,
+        ..Header::addressed(op, VssdId(17))
     };
     Packet { src: NodeId(6), dst: Layout::SWITCH, header, body }
 }

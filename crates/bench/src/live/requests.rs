@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{Block, Body, Class, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::msg::{Block, Body, Header, IoReply, IoRequest, Mutation, Op, Packet, SectorRange};
 use rackweave_core::payload::Payload;
 use rackweave_core::{
     BLOCK, Effects, Epoch, Event, Incarnation, NodeId, SECTOR, SECTORS_PER_BLOCK, SetId, Time, VolumeId, VssdId,
@@ -103,15 +103,11 @@ impl Load {
 
 fn packet(src: NodeId, dst: NodeId, op: Op, request: u64, body: Body) -> Packet {
     let header = Header {
-        op,
-        vssd: VssdId(7),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(7),
         set: SetId(1),
         epoch: Epoch(1),
         incarnation: Incarnation(1),
         request,
+        ..Header::addressed(op, VssdId(7))
     };
     Packet { src, dst, header, body }
 }

@@ -82,6 +82,27 @@ pub struct Header {
     pub request: u64,
 }
 
+impl Header {
+    /// Of a silver packet that addresses no vSSD. All other fields are zero.
+    pub const fn new(op: Op) -> Header {
+        Header::addressed(op, VssdId(0))
+    }
+    /// The same of one that addresses a vSSD.
+    pub const fn addressed(op: Op, vssd: VssdId) -> Header {
+        Header {
+            op,
+            vssd,
+            lat: 0,
+            class: Class::Silver,
+            original_vssd: vssd,
+            set: SetId(0),
+            epoch: Epoch(0),
+            incarnation: Incarnation(0),
+            request: 0,
+        }
+    }
+}
+
 /// Bits of a client's request number below the try: the slot.
 pub const TRY_SHIFT: u32 = 24;
 

@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use rackweave_core::msg::{Body, Class, Header, Op, ReadLoad, Table};
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Node, NodeId, Rng, SetId, Span, Time, VssdId};
+use rackweave_core::msg::{Body, Header, Op, ReadLoad, Table};
+use rackweave_core::{Effects, Event, Incarnation, Node, NodeId, Rng, Span, Time, VssdId};
 use rackweave_kv_replica::types::Partition;
 use rackweave_switch::{Pipeline, Verdict};
 
@@ -187,17 +187,7 @@ impl Switch {
 
 /// Of a message to the switch. Every server has one incarnation.
 pub fn header(op: Op, vssd: VssdId, request: u64) -> Header {
-    Header {
-        op,
-        vssd,
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: vssd,
-        set: SetId(0),
-        epoch: Epoch(0),
-        incarnation: Incarnation(1),
-        request,
-    }
+    Header { incarnation: Incarnation(1), request, ..Header::addressed(op, vssd) }
 }
 
 pub type SharedSwitch = Rc<RefCell<Switch>>;

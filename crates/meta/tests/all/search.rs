@@ -45,17 +45,7 @@ fn draw_clock(rng: &mut Rng) -> NodeClock {
 }
 
 fn packet(src: NodeId, incarnation: Incarnation, request: u64, c: Control) -> Packet {
-    let header = Header {
-        op: Op::Control,
-        vssd: VssdId(0),
-        lat: 0,
-        class: Class::Gold,
-        original_vssd: VssdId(0),
-        set: SetId(0),
-        epoch: Epoch(0),
-        incarnation,
-        request,
-    };
+    let header = Header { class: Class::Gold, incarnation, request, ..Header::new(Op::Control) };
     Packet { src, dst: Layout::META, header, body: Body::Control(c) }
 }
 

@@ -3,7 +3,7 @@
 use rackweave_config::{EgressSection, FlowSection, RackConfig, SchedulingKind};
 use rackweave_core::msg::HEADER_BYTES;
 use rackweave_core::msg::{Block, Body, Class, Header, IoReply, Op, Packet};
-use rackweave_core::{BLOCK, Epoch, Incarnation, Layout, NodeKind, Payload, SetId, Span, Time, VssdId};
+use rackweave_core::{BLOCK, Layout, NodeKind, Payload, Span, Time};
 use rackweave_rack::sim::Sim;
 
 use super::load::Load;
@@ -73,17 +73,7 @@ impl Bursts {
         while at <= until {
             let layout = sim.engine().layout();
             for &server in layout.ids(NodeKind::Server).iter().take(sim.config().servers as usize) {
-                let header = Header {
-                    op: Op::Reply,
-                    vssd: VssdId(0),
-                    lat: 0,
-                    class: Class::Gold,
-                    original_vssd: VssdId(0),
-                    set: SetId(0),
-                    epoch: Epoch(0),
-                    incarnation: Incarnation(0),
-                    request: 0,
-                };
+                let header = Header { class: Class::Gold, ..Header::new(Op::Reply) };
                 let body = Body::Block(Block::Reply(IoReply::Data(Payload::elided(BLOCK, 0))));
                 let packet = Packet { src: Layout::META, dst: server, header, body };
                 (0..self.packets).for_each(|_| sim.engine_mut().inject(at, packet.clone()));

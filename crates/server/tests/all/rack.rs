@@ -358,15 +358,10 @@ impl Rack {
         self.request += 1;
         let none = VssdId(0);
         let header = Header {
-            op: Op::Control,
-            vssd: none,
-            lat: 0,
             class: Class::Gold,
-            original_vssd: none,
-            set: SetId(0),
-            epoch: Epoch(0),
             incarnation: Incarnation(1_000_000),
             request: self.request,
+            ..Header::addressed(Op::Control, none)
         };
         self.engine.post(Packet { src, dst, header, body: Body::Control(c) });
     }

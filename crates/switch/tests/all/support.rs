@@ -1,7 +1,7 @@
 //! Packets as servers and clients send them.
 
 use rackweave_core::msg::{
-    Block, Body, Class, GcField, GcOp, Header, IoRequest, Op, Packet, ReadLoad, SectorRange, Table, VssdRow,
+    Block, Body, GcField, GcOp, Header, IoRequest, Op, Packet, ReadLoad, SectorRange, Table, VssdRow,
 };
 use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Time, VolumeId, VssdId};
 use rackweave_switch::Switch;
@@ -9,17 +9,8 @@ use rackweave_switch::Switch;
 pub const CLIENT: NodeId = NodeId(100);
 
 pub fn packet(op: Op, src: u32, vssd: u32, body: Body) -> Packet {
-    let header = Header {
-        op,
-        vssd: VssdId(vssd),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(vssd),
-        set: SetId(1),
-        epoch: Epoch(1),
-        incarnation: Incarnation(1),
-        request: 0,
-    };
+    let header =
+        Header { set: SetId(1), epoch: Epoch(1), incarnation: Incarnation(1), ..Header::addressed(op, VssdId(vssd)) };
     Packet { src: NodeId(src), dst: Layout::SWITCH, header, body }
 }
 pub fn read(vssd: u32, request: u64) -> Packet {

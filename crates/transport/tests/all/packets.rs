@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use rackweave_core::msg::io::WriteRequest;
-use rackweave_core::msg::{Block, Body, Class, Header, IoRequest, Mutation, Op, Packet, SectorRange};
-use rackweave_core::{Epoch, Incarnation, Layout, NodeId, Payload, SetId, Span, Time, VolumeId, VssdId};
+use rackweave_core::msg::{Block, Body, Header, IoRequest, Mutation, Op, Packet, SectorRange};
+use rackweave_core::{Incarnation, Layout, NodeId, Payload, SetId, Span, Time, VolumeId, VssdId};
 use rackweave_transport::{Config, KeyId, Keys, Message};
 use rackweave_wire::{decode_apart, encode_apart};
 
@@ -18,17 +18,8 @@ fn write(sectors: u32, request: u64) -> Packet {
         attach: 1,
         mutation: Mutation { client: Incarnation(5), sequence: request, floor: 4 },
     }))));
-    let header = Header {
-        op: Op::Write,
-        vssd: VssdId(20),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(20),
-        set: SetId(3),
-        epoch: Epoch(0),
-        incarnation: Incarnation(5),
-        request,
-    };
+    let header =
+        Header { set: SetId(3), incarnation: Incarnation(5), request, ..Header::addressed(Op::Write, VssdId(20)) };
     Packet { src: NodeId(9), dst: Layout::SWITCH, header, body }
 }
 

@@ -7,8 +7,8 @@ use rackweave_core::msg::cloud::{
     Adopted, Backing, Batch, COPIES_MAX, Cloud, Contents, ENTRIES_MAX, EntryId, EntryKind, EntryMeta, Extent, Member,
     Message, Placement, Position, ReadResult, SEGMENTS_MAX, SegmentReport, Serial, Shape, Stripe, View, Write,
 };
-use rackweave_core::msg::{Body, Class, Header, Op, Packet};
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Payload, SetId, Time, VolumeId, VssdId};
+use rackweave_core::msg::{Body, Header, Op, Packet};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, Payload, SetId, Time, VolumeId};
 use rackweave_wire::{DecodeError, EncodeError, HEADER_BYTES, decode, encode};
 
 const VECTORS: &str = include_str!("golden_cloud.txt");
@@ -16,17 +16,7 @@ const ID: EntryId = EntryId { serial: Serial(0x0102_0304_0506_0708), generation:
 const PART: Extent = Extent { first: 16, count: 1 };
 
 fn packet(message: Message) -> Packet {
-    let header = Header {
-        op: message.op(),
-        vssd: VssdId(0),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(0),
-        set: SetId(5),
-        epoch: Epoch(6),
-        incarnation: Incarnation(0),
-        request: 0,
-    };
+    let header = Header { set: SetId(5), epoch: Epoch(6), ..Header::new(message.op()) };
     Packet { src: NodeId(2), dst: NodeId(1), header, body: Body::Cloud(Cloud(Box::new(message))) }
 }
 

@@ -8,25 +8,15 @@ use rackweave_core::msg::keys::{
     FinishedPuts, Found, GetResult, Item, Keys, Known, KnownEnd, Member, Message, Origin, Partition, Put, PutId,
     PutResult, Role, ScanResult, Standing, Timestamp, Undecided, VALUE_MAX, Verdict, Version, View,
 };
-use rackweave_core::msg::{Body, Class, Header, Op, Packet};
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Time, VssdId};
+use rackweave_core::msg::{Body, Header, Op, Packet};
+use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, SetId, Time};
 use rackweave_wire::{DecodeError, EncodeError, HEADER_BYTES, decode, encode};
 
 const VECTORS: &str = include_str!("golden_keys.txt");
 const ID: PutId = PutId { client: NodeId(7), incarnation: Incarnation(2), sequence: 0x0102_0304_0506_0708 };
 
 fn packet(message: Message) -> Packet {
-    let header = Header {
-        op: message.op(),
-        vssd: VssdId(0),
-        lat: 0,
-        class: Class::Silver,
-        original_vssd: VssdId(0),
-        set: SetId(5),
-        epoch: Epoch(6),
-        incarnation: Incarnation(0),
-        request: 0,
-    };
+    let header = Header { set: SetId(5), epoch: Epoch(6), ..Header::new(message.op()) };
     Packet { src: NodeId(2), dst: NodeId(1), header, body: Body::Keys(Keys(Box::new(message))) }
 }
 
