@@ -13,4 +13,6 @@ trace_points! {
     FLUSH_AFTER_RECOVERY: FlushAfterRecovery = 52,
     ANSWER_AFTER_RECOVERY: AnswerAfterRecovery = 53,
     WRITE_LOST: WriteLost = 54,
+    /// A cloud disk's generation was dropped while the client asked what is allocated. a: request.
+    ALLOCATION_OUTDATED: AllocationOutdated = 194,
 }

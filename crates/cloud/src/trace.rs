@@ -75,5 +75,5 @@ trace_points! {
     /// A volume shares nothing with earlier generations. a: volume, b: its generation.
     FLATTENED: CloudFlattened = 185,
     /// An epoch ended while a client looked for what is allocated. a: request.
-    ALLOCATION_BEGUN_AGAIN: CloudAllocationBegunAgain = 186,
+    ALLOCATION_BEGUN_AGAIN: CloudAllocationBegunAgain = 193,
 }

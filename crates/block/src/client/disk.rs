@@ -20,7 +20,7 @@ use rackweave_core::{
 use super::{AttachStage, Job, OfDisk, VolumeClient};
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
-use crate::{status, stripe as block};
+use crate::{status, stripe as block, trace};
 
 /// Most generations of a disk or snapshot that are asked for what they have allocated.
 const GENERATIONS_ASKED: usize = 16;
@@ -272,7 +272,10 @@ impl VolumeClient {
     fn ask_generations(&mut self, now: Time, p: u32, allocated: Allocated, fx: &mut Effects) {
         let pending = &mut self.pending[p as usize];
         let unit = self.volumes[pending.volume as usize].info.stripe_blocks;
-        let Some(sets) = block::Striping::new(allocated.sets.len() as u32, unit) else { return };
+        let Some(sets) = block::Striping::new(allocated.sets.len() as u32, unit) else {
+            pending.error = Some(volume::Error::WrongAnswer);
+            return;
+        };
         let Job::Status { offset, last_block, striping, of_disk, .. } = &mut pending.job else { return };
         *striping = sets;
         let first = *offset / u64::from(BLOCK);
@@ -302,7 +305,7 @@ impl VolumeClient {
         }
     }
     /// Whether the request begins again.
-    pub(super) fn begins_again(&mut self, p: u32) -> bool {
+    pub(super) fn begins_again(&mut self, p: u32, fx: &mut Effects) -> bool {
         let pending = &mut self.pending[p as usize];
         let Job::Status { answers, of_disk: of @ OfDisk::Outdated, .. } = &mut pending.job else { return false };
         if pending.error.is_some() {
@@ -310,7 +313,9 @@ impl VolumeClient {
         }
         answers.clear();
         *of = OfDisk::Unknown;
-        self.begin_on_disk(p)
+        fx.trace(trace::ALLOCATION_OUTDATED, pending.id.0, 0);
+        // Without the disk it fails, as another client has it.
+        self.begin_on_disk(p) && self.pending[p as usize].live > 0
     }
     fn cut_for_disk(&mut self, now: Time, disk: &mut Disk, fx: &mut Effects) {
         while let Some(&(p, serial)) = disk.waiting.front() {

@@ -380,7 +380,7 @@ impl VolumeClient {
     }
 
     pub(super) fn finish_if_done(&mut self, p: u32, fx: &mut Effects) {
-        if self.pending[p as usize].live > 0 || self.hold(p, fx) || self.begins_again(p) {
+        if self.pending[p as usize].live > 0 || self.hold(p, fx) || self.begins_again(p, fx) {
             return;
         }
         let Pending { id, volume, error, job, .. } = self.pending.remove(p as usize);
