@@ -11,7 +11,7 @@ use rackweave_rack::build;
 use rackweave_rack::cloud::CloudServer;
 use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_search::cloud::{Plan, run};
-use rackweave_sim::storm;
+use rackweave_sim::{LinkFaults, storm};
 
 use crate::rig::{Rig, small};
 
@@ -134,6 +134,42 @@ fn holes_are_what_no_generation_has() {
     }
 }
 
+/// A generation that a client asked about is dropped before a late question arrives: the client asks again, and is not fenced.
+#[test]
+fn looks_go_on_when_a_generation_is_dropped() {
+    const STRIPE: u64 = 64 << 10;
+    let mut r = rack(2);
+    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
+    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+    let volume = info.id;
+    for (n, stripe) in [(1, 3), (2, 40)] {
+        let data = Payload::Bytes(vec![n; STRIPE as usize].into());
+        r.ask(volume::Op::Write { volume, offset: stripe * STRIPE, data, fua: false }).expect("it is written");
+        let snapshot = format!("a@s{n}");
+        r.ask(admin::Op::SnapshotCreate { snapshot: snapshot.as_str().into() }).expect("it begins");
+        r.run(Span::from_secs(2));
+        r.ask(admin::Op::SnapshotRemove { snapshot: snapshot.into() }).expect("it is made");
+    }
+    let late = LinkFaults { reorder: 0.4, reorder_extra_ns: 400_000_000, ..LinkFaults::NONE };
+    r.sim.engine_mut().net().set_faults(late);
+    let mut looks = Vec::new();
+    r.submit(admin::Op::VolumeFlatten { name: "a".into() });
+    for _ in 0..400 {
+        looks.push(r.submit(volume::Op::BlockStatus { volume, offset: 0, len: 4 << 20 }));
+        r.run(Span::from_millis(10));
+    }
+    r.sim.engine_mut().net().set_faults(LinkFaults::NONE);
+    for look in looks {
+        let answer = r.answer(look).unwrap_or_else(|| r.wait(look));
+        let Ok(volume::Reply::Extents(extents)) = answer else { panic!("{answer:?}") };
+        let mapped: u64 = extents.iter().filter(|e| e.mapped).map(|e| e.len).sum();
+        assert_eq!(mapped, 2 * STRIPE, "{extents:?}");
+    }
+    assert_eq!(r.ask(admin::Op::VolumeFlatten { name: "a".into() }), Ok(admin::Reply::Done));
+    let coverage = r.sim.engine().coverage();
+    assert!(coverage.get(rackweave_block::trace::ALLOCATION_OUTDATED) > 0, "a generation is dropped under a question");
+}
+
 /// Bursts go to the log, others to an overlay; both move to the sets. A discard goes the same way.
 #[test]
 fn holes_of_a_disk_are_what_neither_log_nor_overlay_nor_set_has() {
@@ -196,6 +232,7 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
         t::STRIPE_COPIED,
         t::FORK_HELD,
         t::FLATTENED,
+        t::ALLOCATION_BEGUN_AGAIN,
     ];
     let mut holes = 0;
     storm::search(0..6, &must, |seed, all| {

@@ -179,6 +179,7 @@ impl VolumeClient {
         let m = &self.sets.message(slot).what;
         if let MsgOp::Status(_) = m.op
             && let p = m.pending
+            && !mutant!("block.status.outdated-fences")
             && self.is_outdated(p)
         {
             self.release(slot);

@@ -11,6 +11,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("block.order.none", "8", FEW, UNITS, "Overlapping mutations go out in any order."),
     m("block.fua.dropped", "12", ONE, UNITS, "FUA writes go out as others."),
     m("block.flush.one-set", "12", CUTS, UNITS, "A flush goes to the first set only."),
+    m("block.status.outdated-fences", "14", &[], &["search"], "A client of a cloud disk takes the end of a generation for the disk's, and is fenced.").tested(),
     m("block.status.newest-generation", "27", &[], &["block", "search"], "What only an earlier generation of a snapshot or disk has, or its log or overlay, counts as a hole.").tested(),
     m("block.flush.clean", "12", CUTS, UNITS, "A flush skips sets that were written."),
     m("block.fence.ignored", "14", ONE, UNITS, "A writer that was fenced goes on as if it were not."),
