@@ -33,6 +33,8 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     switch_trace::FAR_STATE_STALE,
     meta_trace::MEMBER_UNREACHED,
     meta_trace::MEMBER_REACHED,
+    // Cloud disks are searched separately; `cloud.rs` reaches it by a script.
+    rackweave_block::trace::ALLOCATION_OUTDATED,
     // Keys are searched separately.
     meta_trace::KEYSPACE_MADE,
     meta_trace::KEYSPACE_DELETED,
