@@ -369,7 +369,8 @@ impl Vssd {
         r.step = Step::Ranges;
         self.ranges_on(io, r);
     }
-    /// Erase counts are never below the truth: what is known of a block, or of its die.
+    /// Erase counts are never below the truth: what is known of a block, or of its die. Only if the journal was damaged they may lack
+    /// those of starts that were interrupted since.
     fn settle_counts(&self, io: &mut Io, r: &Recovery) {
         let (erased, map) = (&mut io.drive.blocks, &io.drive.map);
         for (block, known) in (0..self.home).map(|b| self.on_device(map, b)).zip(&r.counts) {
