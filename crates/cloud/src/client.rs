@@ -26,6 +26,9 @@ pub const SECTORS_MAX: u32 = (1 << 20) / SECTOR;
 /// A client with entries in the log reports what is closed, and its queue depth.
 const STATUS_INTERVAL: Span = Span::from_millis(10);
 
+/// Without an answer from proxies for this many times the give-up time of an append, all counts as allocated.
+const LOOK_GIVE_UPS: u64 = 4;
+
 /// Where a write goes, decided for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -225,7 +228,7 @@ impl<R: Router> VDisk<R> {
             Op::Allocation { extent } => {
                 self.check(extent, u32::MAX)?;
                 let request = self.next_number();
-                self.looks.insert(request, Look::of(extent));
+                self.looks.insert(request, Look::of(extent, now + self.config.give_up * LOOK_GIVE_UPS));
                 self.begin_look(now, fx, request);
                 return Ok(request);
             }

@@ -76,4 +76,6 @@ trace_points! {
     FLATTENED: CloudFlattened = 185,
     /// An epoch ended while a client looked for what is allocated. a: request.
     ALLOCATION_BEGUN_AGAIN: CloudAllocationBegunAgain = 193,
+    /// Proxies did not answer what is allocated: all counts as it. a: request.
+    ALLOCATION_GIVEN_UP: CloudAllocationGivenUp = 195,
 }

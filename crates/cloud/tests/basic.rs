@@ -67,6 +67,22 @@ fn an_append_is_sent_once_and_goes_to_each_server_if_the_switch_loses_it() {
     }
 }
 
+/// As those of an earlier program, which do not know the question.
+#[test]
+fn all_counts_as_allocated_if_proxies_do_not_answer() {
+    let config = Config::default();
+    let most = config.give_up * 5;
+    let mut w = world(config);
+    let c = w.hosts.clients[0];
+    w.submit(c, Op::Allocation { extent: Extent::new(0, 64) });
+    assert!(w.settle(Span::from_millis(20)));
+    assert_eq!((w.holes, w.coverage().get(t::ALLOCATION_GIVEN_UP)), (64, 0), "nothing was written");
+    w.hosts.servers.clone().into_iter().for_each(|s| w.crash(s));
+    w.submit(c, Op::Allocation { extent: Extent::new(0, 64) });
+    assert!(w.settle(most), "without an answer");
+    assert_eq!((w.holes, w.coverage().get(t::ALLOCATION_GIVEN_UP)), (64, 1));
+}
+
 #[test]
 fn a_second_client_fences_the_first_and_finds_its_writes() {
     let mut w = world(Config::default());

@@ -272,20 +272,17 @@ impl VolumeClient {
     fn ask_generations(&mut self, now: Time, p: u32, allocated: Allocated, fx: &mut Effects) {
         let pending = &mut self.pending[p as usize];
         let unit = self.volumes[pending.volume as usize].info.stripe_blocks;
-        let Some(sets) = block::Striping::new(allocated.sets.len() as u32, unit) else {
-            pending.error = Some(volume::Error::WrongAnswer);
-            return;
-        };
         let Job::Status { offset, last_block, striping, of_disk, .. } = &mut pending.job else { return };
-        *striping = sets;
         let first = *offset / u64::from(BLOCK);
         *last_block = (*last_block).min(allocated.end / u64::from(SECTORS_PER_BLOCK)).max(first + 1);
         let generations: Vec<VolumeId> = allocated.backing.chain().take(GENERATIONS_ASKED + 1).collect();
-        if generations.len() > GENERATIONS_ASKED {
+        let sets = block::Striping::new(allocated.sets.len() as u32, unit);
+        let Some(sets) = sets.filter(|_| generations.len() <= GENERATIONS_ASKED) else {
             let len = (*last_block - first) * u64::from(BLOCK);
             *of_disk = OfDisk::Extents(vec![volume::Extent { len, mapped: true }]);
             return;
-        }
+        };
+        *striping = sets;
         *of_disk = OfDisk::Extents(status::covering(first, *last_block, &allocated.extents));
         let last = *last_block;
         let sets: Vec<u32> = allocated.sets.iter().map(|&s| self.set_slot(s)).collect();
