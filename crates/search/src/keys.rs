@@ -318,11 +318,11 @@ impl Run {
         // What was answered is durable.
         self.inject(Fault::Blackout { odds: (1.0, 0.0) }, Span::from_millis(5));
         let keys = self.plan.keys;
-        for (store, key) in stores.into_iter().flat_map(|s| (0..keys).map(move |key| (s, key))) {
+        for (store, key) in stores.iter().flat_map(|s| (0..keys).map(move |key| (*s, key))) {
             self.submit(0, Some((store, key)));
             self.settle()?;
         }
-        self.become_whole()?;
+        self.become_whole(&stores)?;
         for server in 0..self.plan.servers {
             for service in self.services(server) {
                 if let Some(Err(problem)) = service.store().map(rackweave_kv::store::Store::check) {
@@ -334,17 +334,18 @@ impl Run {
     }
     /// Until every partition has all its members, and these hold the same. If stores were full, one may lack room for what it
     /// missed: that waits for deletions.
-    fn become_whole(&mut self) -> Result<(), Violation> {
+    fn become_whole(&mut self, stores: &[u32]) -> Result<(), Violation> {
         let (until, keys) = (self.sim.now() + PATIENCE, self.plan.keys);
-        let mut deletions = (0..keys).filter(|_| self.full > 0).collect::<Vec<_>>().into_iter();
+        let all = (0..keys).flat_map(|key| stores.iter().map(move |store| (*store, key)));
+        let mut deletions = all.filter(|_| self.full > 0).collect::<Vec<_>>().into_iter();
         while let Err(what) = self.whole() {
             if self.sim.now() > until {
                 return Err(Violation::NotWhole { what, state: self.described() });
             }
             if self.sim.now() + PATIENCE / 2 > until
-                && let Some(key) = deletions.next()
+                && let Some(of) = deletions.next()
             {
-                self.delete(key);
+                self.delete(of);
                 self.settle()?;
             }
             self.pass(Span::from_millis(50))?;
@@ -403,10 +404,10 @@ impl Run {
         self.ask(number, client, (store, n), (op, kind));
     }
     /// Deletes a key of the first keyspace.
-    fn delete(&mut self, n: u32) {
+    fn delete(&mut self, (store, n): (u32, u32)) {
         self.next += 1;
         let op = kv::Op::Put { key: key(n), condition: Condition::Always, change: Change::Delete };
-        self.ask(self.next, 0, (0, n), (op, Kind::Delete { existed: None }));
+        self.ask(self.next, 0, (store, n), (op, Kind::Delete { existed: None }));
     }
     fn ask(&mut self, number: u64, client: u32, (store, key): (u32, u32), (op, kind): (kv::Op, Kind)) {
         let (id, start) = (RequestId(number), self.sim.now());
