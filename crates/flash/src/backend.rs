@@ -22,7 +22,7 @@ pub enum NandViolation {
     #[error("a page of {slots} slots programmed into {page:?}, a page has {expected}")]
     PageSize { page: PageAddr, slots: u32, expected: u32 },
     #[error("block {block} erased with count {given}, less than its {truth} erases")]
-    EraseCount { block: u32, given: u16, truth: u16 },
+    EraseCount { block: u32, given: u16, truth: u16, unknown: u16 },
     #[error("block {block} used after it was marked bad")]
     Bad { block: u32 },
 }
@@ -35,6 +35,10 @@ struct MemBlock {
     pages: Vec<Option<PageImage>>,
     /// Number of erases, whether or not they were recorded.
     erases: u16,
+    /// Erases since the last whole one that a power cut interrupted.
+    torn: u16,
+    /// All interrupted ones but the first of each series: the block alone cannot tell of them.
+    unknown: u16,
     /// Marked so.
     bad: bool,
     /// Pages whose spare areas are damaged.
@@ -110,6 +114,7 @@ impl Memory {
     pub fn tear_erase(&mut self, block: u32, keep: impl Fn(u16) -> bool) {
         if let Some(b) = self.blocks.get_mut(block as usize) {
             b.erases += 1;
+            b.torn += 1;
             for (i, p) in b.pages.iter_mut().enumerate().filter(|(i, _)| !keep(*i as u16)) {
                 let _ = i;
                 *p = None;
@@ -153,8 +158,10 @@ impl Memory {
             return Err(DeviceError::Unwritten { page });
         };
         b.erases += 1;
-        if oob.erase_count < b.erases {
-            self.violations.push(NandViolation::EraseCount { block, given: oob.erase_count, truth: b.erases });
+        b.unknown += std::mem::take(&mut b.torn).saturating_sub(1);
+        let (given, truth, unknown) = (oob.erase_count, b.erases, b.unknown);
+        if given < truth {
+            self.violations.push(NandViolation::EraseCount { block, given, truth, unknown });
         }
         b.oob = oob;
         b.next = 0;

@@ -5,7 +5,7 @@ use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, VolumeError};
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
-use rackweave_core::{Payload, SetId, Span, VssdId};
+use rackweave_core::{Payload, SetId, Span, VolumeId, VssdId};
 use rackweave_kv::replicated::LogService;
 use rackweave_rack::build;
 use rackweave_rack::cloud::CloudServer;
@@ -55,6 +55,14 @@ fn sizes_that_do_not_fit_are_refused_with_the_rule() {
     assert_eq!(refused(&mut r, create("a", size, 512 << 10, 2)), VolumeError::Duplicate { name: "a".into() });
 }
 
+/// A rack with a disk of 4 MiB that is attached.
+fn disk() -> (Rig, VolumeId) {
+    let mut r = rack(2);
+    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
+    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+    (r, info.id)
+}
+
 /// Bytes of live records in the log of each server that runs.
 fn logged(r: &Rig) -> Vec<u64> {
     let of = |(i, (vssd, _)): (usize, &(VssdId, SetId))| {
@@ -98,13 +106,11 @@ fn contents_leave_the_logs_for_the_replica_sets_and_their_room_comes_back() {
 /// Each generation of a snapshot or disk has a part of what is allocated.
 #[test]
 fn holes_are_what_no_generation_has() {
-    let mut r = rack(2);
-    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
-    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
+    let (mut r, volume) = disk();
     const STRIPE: u64 = 64 << 10;
     for (n, offset) in [(1, 3 * STRIPE), (2, 32 * STRIPE), (3, 4 * STRIPE)] {
         let data = Payload::Bytes(vec![n; STRIPE as usize].into());
-        r.ask(volume::Op::Write { volume: info.id, offset, data, fua: false }).expect("it is written");
+        r.ask(volume::Op::Write { volume, offset, data, fua: false }).expect("it is written");
         let name = format!("a@s{n}");
         r.ask(admin::Op::SnapshotCreate { snapshot: name.as_str().into() }).expect("it begins");
         let mut looks = 0;
@@ -138,10 +144,7 @@ fn holes_are_what_no_generation_has() {
 #[test]
 fn looks_go_on_when_a_generation_is_dropped() {
     const STRIPE: u64 = 64 << 10;
-    let mut r = rack(2);
-    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
-    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
-    let volume = info.id;
+    let (mut r, volume) = disk();
     for (n, stripe) in [(1, 3), (2, 40)] {
         let data = Payload::Bytes(vec![n; STRIPE as usize].into());
         r.ask(volume::Op::Write { volume, offset: stripe * STRIPE, data, fua: false }).expect("it is written");
@@ -174,10 +177,7 @@ fn looks_go_on_when_a_generation_is_dropped() {
 #[test]
 fn holes_of_a_disk_are_what_neither_log_nor_overlay_nor_set_has() {
     const STRIPE: u64 = 64 << 10;
-    let mut r = rack(2);
-    r.ask(create("a", 4 << 20, 2 << 20, 2)).expect("there is room");
-    let Ok(volume::Reply::Attached(info)) = r.ask(volume::Op::Attach { name: "a".into() }) else { panic!() };
-    let volume = info.id;
+    let (mut r, volume) = disk();
     let mapped = |r: &mut Rig| {
         let all = volume::Op::BlockStatus { volume, offset: 0, len: 4 << 20 };
         let Ok(volume::Reply::Extents(extents)) = r.ask(all) else { panic!("no answer") };

@@ -193,9 +193,6 @@ fn run(cfg: &SsdConfig, seed: u64, acts: u32) -> Vec<TracePoint> {
     run_spoiled(cfg, seed, acts, None)
 }
 
-/// Most erases that a count may lack after a journal was damaged.
-const UNNOTED_MAX: u16 = 2;
-
 /// What damages a drive while it has no power.
 type Spoil<'a> = &'a dyn Fn(&mut Memory, &mut Rng);
 
@@ -213,9 +210,10 @@ fn run_spoiled(cfg: &SsdConfig, seed: u64, acts: u32, spoil: Option<Spoil>) -> V
             model.take(&mut rig.done);
         }
         model.take(&mut rig.done);
-        // A damaged journal does not say how many starts were interrupted, each of which may have erased a block unnoted.
+        // A damaged journal does not say how many starts were interrupted, each of which may have torn an erase of the block. Of one in
+        // a row recovery knows without it.
         let unnoted = |v: &&NandViolation| match v {
-            NandViolation::EraseCount { given, truth, .. } => spoil.is_some() && given + UNNOTED_MAX >= *truth,
+            NandViolation::EraseCount { given, truth, unknown, .. } => spoil.is_some() && given + unknown >= *truth,
             _ => false,
         };
         let broken: Vec<_> = rig.disk.violations().iter().filter(|v| !unnoted(v)).collect();

@@ -5,6 +5,7 @@ use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
 use rackweave_core::msg::cloud::{Message, SegmentReport, Serial, View};
 use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::msg::{self, Control};
+use rackweave_core::volume::Flattening;
 use rackweave_core::{BLOCK, DriveId, Epoch, Event, Incarnation, Layout, NodeId, Span, VolumeId};
 use rackweave_meta::CloudConfig;
 use rackweave_meta::codec::{Record, decode, encode_volume};
@@ -464,16 +465,16 @@ fn a_flattened_disk_keeps_its_snapshots_and_they_what_they_share() {
     d.run(LEASE * 2);
     d.admin(remove("disk@b")).expect("nobody needs its name");
     let flat = |d: &mut Disks, name: &str| {
-        for _ in 0..20 {
-            let info = d.admin(admin::Op::VolumeInfo { name: name.into() });
-            if d.admin(flatten(name)) == Ok(admin::Reply::Done) {
-                return;
-            }
-            let Ok(admin::Reply::Volume(v)) = info else { panic!("{info:?}") };
-            assert!(v.flattening.is_none_or(|f| f.segments < f.of && f.of > 0), "{:?}", v.flattening);
-            d.run(LEASE);
-        }
-        panic!("{name} is not flattened");
+        let flattening = |d: &mut Disks| match d.admin(admin::Op::VolumeInfo { name: name.into() }) {
+            Ok(admin::Reply::Volume(v)) => v.flattening,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(flattening(d), None);
+        assert!(matches!(d.admin(flatten(name)), Ok(admin::Reply::Use(_))), "it begins");
+        assert_eq!(flattening(d), Some(Flattening { segments: 0, of: 4 }));
+        d.run(LEASE * 4);
+        assert_eq!(d.admin(flatten(name)), Ok(admin::Reply::Done));
+        assert_eq!(flattening(d), None);
     };
     flat(&mut d, "copy");
     flat(&mut d, "disk");
