@@ -36,6 +36,8 @@ pub(crate) struct Cloud {
     gone: Vec<(u64, VolumeId)>,
     /// By disk, snapshots that are being made.
     pub(crate) making: BTreeMap<VolumeId, Making>,
+    /// When generations were frozen. Others that are frozen were so before this process.
+    pub(crate) frozen_at: BTreeMap<VolumeId, Time>,
     /// Disks that are being flattened, or whose records do not say yet that they are.
     pub(crate) flattening: BTreeSet<VolumeId>,
 }
@@ -65,7 +67,8 @@ impl Cloud {
         };
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
         let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
-        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making, flattening }))
+        let frozen_at = BTreeMap::new();
+        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making, frozen_at, flattening }))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at

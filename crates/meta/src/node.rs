@@ -342,7 +342,7 @@ impl Meta {
             Body::Control(Control::LogsDone { plan, made, done }) => {
                 self.logs_done(now, run, plan, (&made, done));
             }
-            Body::Control(Control::Room(room)) => self.room_reported(src, header.incarnation, *room),
+            Body::Control(Control::Room(room)) => self.room_reported(now, src, header.incarnation, *room),
             Body::Control(Control::Wear { blocks, erases, vssds }) => {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }

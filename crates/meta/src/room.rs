@@ -5,6 +5,8 @@
 //! level is therefore the size of the largest volume that can be written completely. Members report every second. Until
 //! all members of a set have reported, it counts as full, because reported room must exist; only the limit of
 //! *promises* uses the configured capacity until then.
+//!
+//! A volume promises its size. A frozen generation of a cloud disk takes no more writes, so it promises what it holds.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +14,9 @@ use rackweave_core::admin::RackStatus;
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{BLOCK, Incarnation, MESSAGE_MAX, NodeId, VolumeId, VssdId};
+use rackweave_core::{BLOCK, Incarnation, MESSAGE_MAX, NodeId, Span, Time, VolumeId, VssdId};
 
+use crate::codec::VolumeRecord;
 use crate::members::Servers;
 use crate::node::{Meta, Set};
 use crate::volumes::{self, Limits};
@@ -22,6 +25,9 @@ use crate::volumes::{self, Limits};
 /// blocks of a message.
 const CREDIT_HELD: u64 = (MESSAGE_MAX / BLOCK) as u64;
 
+/// A report that comes so long after a generation was frozen was sent after it was.
+const REPORT_AGE_MAX: Span = Span::from_secs(2);
+
 /// Reports of a vSSD in the current incarnation of its server.
 #[derive(Debug)]
 struct ReportedRoom {
@@ -29,6 +35,20 @@ struct ReportedRoom {
     capacity: u64,
     used: u64,
     volumes: BTreeMap<VolumeId, u64>,
+    /// By first volume of a range, its last one, and when it was reported.
+    ranges: BTreeMap<VolumeId, (VolumeId, Time)>,
+}
+
+impl ReportedRoom {
+    fn new(by: Incarnation) -> ReportedRoom {
+        ReportedRoom { by, capacity: 0, used: 0, volumes: BTreeMap::new(), ranges: BTreeMap::new() }
+    }
+    /// Blocks of a volume, if that was reported after this time.
+    fn held_since(&self, volume: VolumeId, time: Time) -> Option<u64> {
+        let (_, (until, at)) = self.ranges.range(..=volume).next_back()?;
+        let known = volume <= *until && (*at > time || mutant!("meta.room.report-before-freeze"));
+        known.then(|| self.volumes.get(&volume).copied().unwrap_or(0))
+    }
 }
 
 /// Reports of all vSSDs.
@@ -50,7 +70,7 @@ pub(crate) fn striped(room: impl ExactSizeIterator<Item = u64>, unit: u32) -> u6
 }
 
 impl Meta {
-    pub(crate) fn room_reported(&mut self, src: NodeId, by: Incarnation, report: VssdRoom) {
+    pub(crate) fn room_reported(&mut self, now: Time, src: NodeId, by: Incarnation, report: VssdRoom) {
         let place = self.by_vssd.get(&report.vssd).map(|&(set, place)| &self.sets[set].places[place]);
         if self.servers.server(src).incarnation != by
             || place.is_none_or(|p| p.node != src)
@@ -58,10 +78,9 @@ impl Meta {
         {
             return;
         }
-        let fresh = || ReportedRoom { by, capacity: 0, used: 0, volumes: BTreeMap::new() };
-        let t = self.rooms.0.entry(report.vssd).or_insert_with(fresh);
+        let t = self.rooms.0.entry(report.vssd).or_insert_with(|| ReportedRoom::new(by));
         if t.by != by {
-            *t = fresh();
+            *t = ReportedRoom::new(by);
         }
         let changed = t.capacity != report.capacity;
         (t.capacity, t.used) = (report.capacity, report.used);
@@ -70,6 +89,8 @@ impl Meta {
             t.volumes.remove(&v);
         }
         t.volumes.extend(report.volumes.iter().copied().filter(|v| v.0 >= report.from && v.0 <= report.until));
+        t.ranges.retain(|from, (until, _)| *until < report.from || *from > report.until);
+        t.ranges.insert(report.from, (report.until, now));
         if changed {
             // Includes vSSDs that have left, so that their number stays bounded.
             let by_vssd = &self.by_vssd;
@@ -92,6 +113,31 @@ impl Meta {
         };
         let all: Option<Vec<&ReportedRoom>> = s.view.members.iter().map(of).collect();
         all.filter(|a| !a.is_empty())
+    }
+    /// Bytes that frozen generations hold, as far as that is known.
+    fn held_by_frozen(&self) -> BTreeMap<VolumeId, u64> {
+        let Some(cloud) = &self.cloud else { return BTreeMap::new() };
+        let booted = self.booted_at.unwrap_or(Time::ZERO);
+        let frozen = self.volumes.generations().filter(|v| self.is_frozen(v));
+        let held = frozen.filter_map(|v| {
+            let since = cloud.frozen_at.get(&v.id).copied().unwrap_or(booted);
+            Some((v.id, self.held(v, since + REPORT_AGE_MAX)?))
+        });
+        held.collect()
+    }
+    /// To be called before promises are added up.
+    pub(crate) fn review_held(&mut self) {
+        self.volumes.held = self.held_by_frozen();
+    }
+    /// Bytes of room that a generation takes, if all members of its sets have reported that after this time. As of a striped volume, all
+    /// sets count as the one that holds the most.
+    fn held(&self, v: &VolumeRecord, since: Time) -> Option<u64> {
+        let on = |set: &rackweave_core::SetId| {
+            let reports = self.reports(&self.sets[*self.by_set.get(set)?])?;
+            reports.into_iter().map(|t| t.held_since(v.id, since)).try_fold(0, |most, held| Some(held?.max(most)))
+        };
+        let most = v.sets.iter().map(on).try_fold(0, |most: u64, held| Some(held?.max(most)))?;
+        Some(most.saturating_mul(v.sets.len() as u64).saturating_mul(u64::from(BLOCK)))
     }
     fn sets_of<'a>(&'a self, l: &'a Limits) -> impl ExactSizeIterator<Item = &'a Set> {
         l.sets.iter().map(|s| &self.sets[self.by_set[s]])
@@ -133,7 +179,7 @@ impl Meta {
             let held = self.with_use(volumes::info(v)).used;
             status.own.room += self.room_of(&l).min(v.size.saturating_sub(held));
         }
-        status.promised = self.volumes.promised() - status.own.promised;
+        status.promised = self.volumes.promised(&self.held_by_frozen()) - status.own.promised;
     }
     pub(crate) fn with_use(&self, mut v: VolumeInfo) -> VolumeInfo {
         let most = |s: &Set| {

@@ -109,7 +109,7 @@ impl Volumes {
         let shape = self.by_id.get(&generation.disk?)?.cloud?;
         Some(generation.frozen_bytes.map_or(shape, |bytes| shape.resized(bytes)))
     }
-    fn generations(&self) -> impl Iterator<Item = &VolumeRecord> {
+    pub(crate) fn generations(&self) -> impl Iterator<Item = &VolumeRecord> {
         self.by_id.values().filter(|v| v.disk.is_some() && !v.deleting)
     }
 }
@@ -120,8 +120,15 @@ impl Meta {
         self.cloud.as_ref()?.role.backing(disk)
     }
     fn is_made(&self, snapshot: &VolumeRecord) -> bool {
-        let current = snapshot.disk.and_then(|d| self.backing(d)).map(|(b, _)| b.generation);
-        current.is_some_and(|c| c != snapshot.id) || mutant!("meta.snapshot.read-unmade")
+        self.current_of(snapshot).is_some_and(|c| c != snapshot.id) || mutant!("meta.snapshot.read-unmade")
+    }
+    /// The current generation of a generation's disk.
+    fn current_of(&self, generation: &VolumeRecord) -> Option<VolumeId> {
+        generation.disk.and_then(|d| self.backing(d)).map(|(b, _)| b.generation)
+    }
+    /// Whether nothing is written to a generation any more: its disk's current one is a later one.
+    pub(crate) fn is_frozen(&self, generation: &VolumeRecord) -> bool {
+        self.current_of(generation).is_some_and(|c| c > generation.id) || mutant!("meta.room.current-frozen")
     }
     /// A disk that nobody can be making a snapshot of.
     fn disk(&self, name: &str) -> Result<(VolumeId, Shape), VolumeError> {
@@ -252,6 +259,7 @@ impl Meta {
             let made = cloud.role.backing(disk).is_some_and(|(b, _)| b.generation != frozen);
             if made {
                 cloud.making.remove(&disk);
+                cloud.frozen_at.insert(frozen, now);
                 continue;
             }
             let over = !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE);
@@ -315,6 +323,9 @@ impl Meta {
         let gone: Vec<VolumeId> =
             self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains_key(g)).collect();
         for id in gone {
+            if let Some(cloud) = &mut self.cloud {
+                cloud.frozen_at.remove(&id);
+            }
             let Some(v) = self.volumes.by_id.get_mut(&id) else { continue };
             v.deleting = true;
             v.to_clear = v.sets.clone();

@@ -37,6 +37,8 @@ pub struct Volumes {
     names: BTreeMap<Box<str>, VolumeId>,
     /// Generations of cloud disks that have a name, as `disk@monday`.
     pub(crate) snapshots: BTreeMap<Box<str>, VolumeId>,
+    /// Bytes that frozen generations hold, as they were known when it was last reviewed.
+    pub(crate) held: BTreeMap<VolumeId, u64>,
 }
 
 /// Of a new volume or snapshot. A name is no option of a command, and no directory.
@@ -45,6 +47,10 @@ pub(crate) fn checked_name(name: &str) -> Result<(), VolumeError> {
         return Err(VolumeError::BadName { name: name.into() });
     }
     Ok(())
+}
+
+fn promised_by(v: &VolumeRecord, held: &BTreeMap<VolumeId, u64>) -> u64 {
+    held.get(&v.id).map_or(v.size, |held| v.size.min(*held))
 }
 
 fn checked_size(size: u64) -> Result<(), VolumeError> {
@@ -56,7 +62,8 @@ fn checked_size(size: u64) -> Result<(), VolumeError> {
 
 impl Volumes {
     pub fn new(saved: Vec<VolumeRecord>) -> Volumes {
-        let mut v = Volumes { by_id: BTreeMap::new(), names: BTreeMap::new(), snapshots: BTreeMap::new() };
+        let by_id = BTreeMap::new();
+        let mut v = Volumes { by_id, names: BTreeMap::new(), snapshots: BTreeMap::new(), held: BTreeMap::new() };
         for r in saved {
             if !r.deleting && r.disk.is_none() {
                 v.names.insert(r.name.clone(), r.id);
@@ -67,9 +74,9 @@ impl Volumes {
         }
         v
     }
-    /// Bytes promised by live volumes.
-    pub fn promised(&self) -> u64 {
-        self.promising().map(|v| v.size).fold(0, u64::saturating_add)
+    /// Bytes promised by live volumes. Frozen generations promise what they hold, if that is known.
+    pub fn promised(&self, held: &BTreeMap<VolumeId, u64>) -> u64 {
+        self.promising().map(|v| promised_by(v, held)).fold(0, u64::saturating_add)
     }
     /// A cloud disk's room is that of its generations.
     fn promising(&self) -> impl Iterator<Item = &VolumeRecord> {
@@ -100,7 +107,7 @@ impl Volumes {
     }
     fn promised_on(&self, limits: &Limits) -> u64 {
         let mine = |v: &&VolumeRecord| v.sets.first().is_some_and(|s| limits.sets.contains(s));
-        self.promising().filter(mine).map(|v| v.size).sum()
+        self.promising().filter(mine).map(|v| promised_by(v, &self.held)).sum()
     }
     /// Bytes of the largest volume that could be created now.
     pub fn room(&self, limits: &Limits) -> u64 {

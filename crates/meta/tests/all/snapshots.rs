@@ -106,18 +106,26 @@ impl Disks {
     }
     /// A member of the disks' set reports these MiB of each volume, and nothing of others.
     fn holds(&mut self, volumes: &[(VolumeId, u64)]) {
-        let s = &self.r.servers[0];
+        self.reports(0, GIB, VolumeId(u32::MAX), volumes);
+    }
+    /// The member with this place reports its capacity in blocks, and of volumes up to `until` these MiB.
+    fn reports(&mut self, i: usize, capacity: u64, until: VolumeId, volumes: &[(VolumeId, u64)]) {
+        let s = &self.r.servers[i];
         let blocks = |(v, mib): &(VolumeId, u64)| (*v, mib * MIB / u64::from(BLOCK));
-        let room = VssdRoom {
-            vssd: s.vssd,
-            capacity: GIB,
-            used: GIB / 2,
-            from: VolumeId(0),
-            until: VolumeId(u32::MAX),
-            volumes: volumes.iter().map(blocks).collect(),
-        };
+        let volumes = volumes.iter().map(blocks).collect();
+        let room = VssdRoom { vssd: s.vssd, capacity, used: capacity / 2, from: VolumeId(0), until, volumes };
         let (node, incarnation) = (s.node, s.incarnation);
         self.r.control(node, incarnation, 0, Control::Room(Box::new(room)));
+    }
+    /// The current generation.
+    fn current(&self, disk: VolumeId) -> VolumeId {
+        self.r.meta.cloud_role().expect("a role").backing(disk).expect("it").0.generation
+    }
+    fn disk(&mut self, name: &str) -> VolumeId {
+        match self.admin(admin::Op::VolumeInfo { name: name.into() }) {
+            Ok(admin::Reply::Volume(v)) => v.id,
+            other => panic!("{name}: {other:?}"),
+        }
     }
     /// The servers answer the role.
     fn settle(&mut self) {
@@ -494,14 +502,12 @@ fn a_flattened_disk_keeps_its_snapshots_and_they_what_they_share() {
 #[test]
 fn bytes_are_own_until_something_else_needs_them() {
     let mut d = Disks::new();
-    let current =
-        |d: &Disks, disk: VolumeId| d.r.meta.cloud_role().expect("a role").backing(disk).expect("it").0.generation;
-    let Ok(admin::Reply::Volume(disk)) = d.admin(admin::Op::VolumeInfo { name: "disk".into() }) else { panic!("it") };
-    let first = current(&d, disk.id);
+    let disk = d.disk("disk");
+    let first = d.current(disk);
     d.snapshot("disk@a").expect("made");
-    let second = current(&d, disk.id);
+    let second = d.current(disk);
     d.snapshot("disk@b").expect("made");
-    let third = current(&d, disk.id);
+    let third = d.current(disk);
     d.holds(&[(first, 1), (second, 10), (third, 100)]);
     let rows = [("disk".into(), 100, 11), ("disk@a".into(), 0, 1), ("disk@b".into(), 0, 11)];
     assert_eq!(d.du("disk"), rows);
@@ -513,7 +519,7 @@ fn bytes_are_own_until_something_else_needs_them() {
     else {
         panic!("cloned")
     };
-    let fourth = current(&d, clone.id);
+    let fourth = d.current(clone.id);
     d.holds(&[(first, 1), (second, 10), (fourth, 1000)]);
     assert_eq!(d.du("c"), [("c".into(), 1000, 11)]);
     assert_eq!(d.du("disk")[2], ("disk@b".into(), 0, 11));
@@ -521,6 +527,57 @@ fn bytes_are_own_until_something_else_needs_them() {
         refusal(d.admin(admin::Op::VolumeUse { name: "disk@b".into() })),
         VolumeError::IsSnapshot { name: "disk@b".into() }
     );
+}
+
+/// Nothing is written to a frozen generation any more. What it holds is known when all members have reported it since.
+#[test]
+fn a_frozen_generation_promises_what_it_holds() {
+    const EACH: u64 = 64 * MIB + 4 * BLOCK as u64;
+    // Eight times that is promised at most: three generations and 4 MiB.
+    let capacity = (3 * EACH + 4 * MIB) / 8 / u64::from(BLOCK);
+    let all = VolumeId(u32::MAX);
+    let mut d = Disks::attached();
+    let promised = |d: &mut Disks| d.r.meta.status(d.r.now).promised;
+    let disk = d.disk("disk");
+    let first = d.current(disk);
+    (0..3).for_each(|i| d.reports(i, capacity, all, &[(first, 1)]));
+    d.snapshot("disk@a").expect("begun");
+    assert_eq!(promised(&mut d), 2 * EACH, "it is being made");
+    d.run(LEASE);
+    let second = d.current(disk);
+    d.snapshot("disk@b").expect("begun");
+    d.run(LEASE);
+    let third = d.current(disk);
+    let held = [(first, 1), (second, 2), (third, 3)];
+    let refused = |d: &mut Disks, why: &str| {
+        let refusal = refusal(d.snapshot("disk@c"));
+        assert!(matches!(refusal, VolumeError::OverPromise { .. }), "{why}: {refusal:?}");
+        assert_eq!(promised(d), 3 * EACH, "{why}");
+    };
+    (0..3).for_each(|i| d.reports(i, capacity, all, &held));
+    refused(&mut d, "a report may have been sent before the freeze");
+    d.run(Span::from_secs(2));
+    refused(&mut d, "no report since");
+    (0..2).for_each(|i| d.reports(i, capacity, all, &held));
+    refused(&mut d, "a member has not reported since");
+    d.reports(2, capacity, VolumeId(first.0 - 1), &[]);
+    refused(&mut d, "it has reported other volumes");
+    d.reports(2, capacity, all, &[]);
+    assert_eq!(promised(&mut d), EACH + 3 * MIB, "as the member with the most holds");
+    d.snapshot("disk@c").expect("begun");
+    d.run(LEASE);
+    assert_eq!(promised(&mut d), 2 * EACH + 3 * MIB, "the third was frozen since");
+    d.restart();
+    d.run(LEASE);
+    assert_eq!(promised(&mut d), 4 * EACH, "the service knows nothing of them yet");
+    d.run(Span::from_secs(2));
+    (0..3).for_each(|i| d.reports(i, capacity, all, &held));
+    assert_eq!(promised(&mut d), EACH + 6 * MIB);
+    d.admin(admin::Op::VolumeRelease { volume: disk, attach: 1 }).expect("released");
+    d.admin(admin::Op::VolumeRollback { snapshot: "disk@a".into() }).expect("rolled back");
+    assert_eq!(promised(&mut d), EACH + 6 * MIB, "the new current one may be written");
+    d.admin(admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "copy".into() }).expect("cloned");
+    assert_eq!(promised(&mut d), 2 * EACH + 6 * MIB);
 }
 
 #[test]
