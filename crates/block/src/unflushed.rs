@@ -28,8 +28,8 @@ struct Kept {
     stamp: u64,
     /// Epoch of the set's last recovery, as its answer had it.
     recovered: Epoch,
-    /// Being sent again.
-    sending: bool,
+    /// The job that sends it again.
+    sending: Option<u32>,
 }
 
 impl Kept {
@@ -75,7 +75,7 @@ impl Unflushed {
         self.cut(c.first, c.end);
         if keep {
             let data = c.data.map(own);
-            self.insert(c.first, Kept { end: c.end, data, stamp, recovered, sending: false });
+            self.insert(c.first, Kept { end: c.end, data, stamp, recovered, sending: None });
         }
     }
 
@@ -142,15 +142,15 @@ impl Unflushed {
         self.bytes = bytes;
     }
 
-    /// Contents answered before the recovery in `epoch` that are not being resent yet; they are from now on.
-    pub fn take_old(&mut self, epoch: Epoch) -> Vec<Contents> {
-        let old = |(_, k): &(&u64, &Kept)| k.recovered < epoch && !k.sending;
+    /// Contents answered before the recovery in `epoch` that are not being resent yet; this job does from now on.
+    pub fn take_old(&mut self, epoch: Epoch, job: u32) -> Vec<Contents> {
+        let old = |(_, k): &(&u64, &Kept)| k.recovered < epoch && k.sending.is_none();
         let old: Vec<u64> = self.ranges.iter().filter(old).map(|(&at, _)| at).collect();
         let mut out = Vec::with_capacity(old.len());
         for first in old {
             for at in self.split_zeroes(first) {
                 let Some(k) = self.ranges.get_mut(&at) else { continue };
-                k.sending = true;
+                k.sending = Some(job);
                 out.push(Contents { first: at, end: k.end, data: k.data.clone() });
             }
         }
@@ -177,16 +177,17 @@ impl Unflushed {
         places
     }
 
-    /// Whether exactly these sectors are still to be sent again.
-    pub fn wanted(&self, first: u64, end: u64) -> bool {
-        self.ranges.get(&first).is_some_and(|k| k.sending && k.end == end)
+    /// Whether the job is still to send exactly these sectors: another one sends what was written there since.
+    pub fn wanted(&self, first: u64, end: u64, job: u32) -> bool {
+        let this = |k: &Kept| k.sending == Some(job) || k.sending.is_some() && mutant!("block.resend.any-job");
+        self.ranges.get(&first).is_some_and(|k| this(k) && k.end == end)
     }
 }
 
 /// Sectors `from..to` of a range that begins at `at`.
 fn part(k: &Kept, at: u64, from: u64, to: u64) -> Kept {
     let data = k.data.as_ref().map(|d| own(d.slice((from - at) as u32, (to - from) as u32)));
-    Kept { end: to, data, sending: false, ..*k }
+    Kept { end: to, data, sending: None, ..*k }
 }
 
 /// A few sectors must not keep a whole receive buffer in memory.

@@ -79,6 +79,8 @@ const OVER_TRANSPORT: &[(PlanKind, u64)] = &[
     (PlanKind::Moves, 8_500_081),
     // A late acknowledgement counted as a round trip of seconds, and a loss was repeated after a second.
     (PlanKind::LateMessages, 8_500_151),
+    // After two crashes of a set a client sent an answered write again, and then the older one that it had replaced.
+    (PlanKind::SingleCopies, 8_700_021),
 ];
 
 #[test]

@@ -123,13 +123,15 @@ impl VolumeClient {
         let volumes: Vec<u32> = self.volumes.iter().map(|(v, _)| v as u32).collect();
         for v in volumes {
             let Some(share) = self.volumes[v as usize].shares.iter().position(|s| s.set == set) else { continue };
-            let mut old = Vec::new();
-            self.unflushed(v, set, |u| old = if mutant!("block.resend.none") { Vec::new() } else { u.take_old(epoch) });
+            let (serial, mut old) = (self.sets.next_serial(), Vec::new());
+            self.unflushed(v, set, |u| {
+                old = if mutant!("block.resend.none") { Vec::new() } else { u.take_old(epoch, serial) };
+            });
             self.look_for_loss(v, set, fx);
             if old.is_empty() {
                 continue;
             }
-            let (started, serial, job) = (now, self.sets.next_serial(), Job::Resend { set });
+            let (started, job) = (now, Job::Resend { set });
             let pending = Pending { id: RequestId(0), started, serial, volume: v, live: 0, error: None, job };
             let p = self.pending.insert(pending) as u32;
             self.orders[set as usize].resending += 1;
@@ -165,9 +167,8 @@ impl VolumeClient {
             return true;
         }
         let Message { what: m, set, .. } = self.sets.message(slot);
-        if !self.pending.get(m.pending as usize).is_some_and(|p| matches!(p.job, Job::Resend { .. })) {
-            return true;
-        }
+        let resends = self.pending.get(m.pending as usize).filter(|p| matches!(p.job, Job::Resend { .. }));
+        let Some(job) = resends.map(|p| p.serial) else { return true };
         let spb = u64::from(SECTORS_PER_BLOCK);
         let (first, end) = match &m.op {
             MsgOp::Write { range, .. } => (range.first, range.first + u64::from(range.count)),
@@ -177,7 +178,7 @@ impl VolumeClient {
         let (volume, set) = (m.volume, *set);
         self.volumes[volume as usize]
             .share_in(set)
-            .is_some_and(|s| s.unflushed.wanted(first, end) || mutant!("block.resend.overwritten"))
+            .is_some_and(|s| s.unflushed.wanted(first, end, job) || mutant!("block.resend.overwritten"))
     }
 
     /// Pending flushes of the set are repeated afterwards: they might miss the resent writes.

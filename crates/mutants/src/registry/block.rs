@@ -20,6 +20,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("block.attach.keeps-unflushed", "14", ONE, UNITS, "What was written before another writer came is sent again after a crash of its set.").tested(),
     m("block.resend.none", "11", CUTS, UNITS, "What a set's recovery may have lost is not sent again."),
     m("block.resend.overwritten", "11", CUTS, UNITS, "What was overwritten meanwhile is sent again."),
+    m("block.resend.any-job", "11", CUTS, UNITS, "A write that waits to be sent again is sent although a later one is to be sent again in its place.").tested(),
     m("block.resend.flush-at-once", "11", CUTS, UNITS, "A flush does not wait for what is sent again.").tested(),
     m("block.resend.answer-at-once", "11", CUTS, UNITS, "Answers do not wait for what is sent again.").tested(),
     m("block.resend.read-at-once", "11", CUTS, UNITS, "Reads do not wait for what is sent again.").tested(),
