@@ -83,7 +83,8 @@ pub struct Membership {
     pub(crate) nodes: BTreeMap<NodeId, NodeState>,
     pub(crate) parts: BTreeMap<Partition, Part>,
     journal: Journal<Written>,
-    started: bool,
+    /// When this run of the service began to issue views.
+    pub(crate) started: Option<Time>,
 }
 
 impl Membership {
@@ -109,7 +110,7 @@ impl Membership {
             ring_nodes: nodes.to_vec(),
             nodes: BTreeMap::new(),
             parts: BTreeMap::new(),
-            started: false,
+            started: None,
         };
         for (key, value) in saved {
             match rec::read(key, value)? {
@@ -155,6 +156,10 @@ impl Membership {
     }
     pub fn replicas(&self) -> usize {
         self.config.replicas
+    }
+    /// The partition's own nodes, by the ring.
+    pub fn homes(&self, p: Partition) -> Vec<NodeId> {
+        self.ring.home(p)
     }
     pub fn ring_nodes(&self) -> &[NodeId] {
         &self.ring_nodes
@@ -452,7 +457,7 @@ impl Membership {
 
     /// A service that restarts takes every lease for granted just now.
     fn start(&mut self, now: Time, fx: &mut Effects<Packet>) {
-        self.started = true;
+        self.started = Some(now);
         let until = now + self.config.foreign_lease();
         self.nodes.values_mut().for_each(|s| s.leased_until = until);
         self.write_ring(fx);
@@ -469,7 +474,7 @@ impl Node<Packet> for Membership {
                 }
             }
             Event::Timer => {
-                if !self.started {
+                if self.started.is_none() {
                     self.start(now, fx);
                 }
                 self.check(now, fx);

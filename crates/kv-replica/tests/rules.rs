@@ -57,6 +57,36 @@ fn a_view_below_min_copies_answers_gets_and_takes_no_puts() {
     checked(&w);
 }
 
+/// Nothing was committed before the first view, so a node that never came is not waited for as one that may hold something is.
+#[test]
+fn a_partition_begins_without_a_node_that_is_lost_before_its_first_view() {
+    let config = Config { bits: 0, ..Config::default() };
+    for (lost, begins) in [(1, true), (2, false)] {
+        let mut w = World::new(7, config.clone(), 4, 4, 2, quiet());
+        let home = w.meta().expect("it runs").homes(partition(&KEY, 0));
+        let gone: Vec<NodeId> = home.iter().chain(&w.hosts.servers).copied().take(lost).collect();
+        gone.iter().for_each(|s| w.crash(*s));
+        let first = |w: &World| w.meta().and_then(|m| m.view(partition(&KEY, 0))).cloned();
+        w.run(Span::from_secs(2));
+        assert!(first(&w).is_none(), "it may only be late");
+        w.run(Span::from_secs(4));
+        assert_eq!(first(&w).is_some(), begins, "{lost} lost");
+        let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
+        if begins {
+            let view = view(&w);
+            assert!(view.members.len() == 3 && view.member(gone[0]).is_none(), "another took its place: {view:?}");
+            w.set(a, &KEY);
+            assert!(w.settle(Span::from_millis(100)), "puts are taken");
+        }
+        gone.iter().for_each(|s| w.start_server(*s));
+        w.converge(Span::from_secs(5)).expect("all are there");
+        assert!(home.iter().all(|n| view(&w).member(*n).is_some()), "its own nodes have it");
+        w.get(b, &KEY);
+        assert!(w.settle(Span::from_secs(1)));
+        checked(&w);
+    }
+}
+
 /// The primary applies a put and dies before anyone else hears its timestamp. NICE would abort the put: it is locked on all
 /// that are left. The primary comes back with it.
 #[test]
