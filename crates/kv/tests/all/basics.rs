@@ -72,9 +72,13 @@ fn a_load_brings_every_key_and_few_share_memory() {
     // What lies side by side is in one piece of memory.
     let mut all: Vec<_> = loaded.iter().flat_map(|(k, v)| [k.as_ptr_range(), v.as_ptr_range()]).collect();
     all.sort_by_key(|range| range.start);
-    let pieces = all.chunk_by(|a, b| a.end == b.start).map(|p| p.iter().map(|r| r.end as usize - r.start as usize).sum());
+    let pieces =
+        all.chunk_by(|a, b| a.end == b.start).map(|p| p.iter().map(|r| r.end as usize - r.start as usize).sum());
     let longest = pieces.filter(|bytes: &usize| *bytes < 8000).max();
-    assert!(longest.is_some_and(|bytes| bytes > 1000 && bytes <= 4096), "{longest:?} bytes: a record holds a whole read");
+    assert!(
+        longest.is_some_and(|bytes| bytes > 1000 && bytes <= 4096),
+        "{longest:?} bytes: a record holds a whole read"
+    );
     let reads = kv.store().stats().flash_reads;
     assert_eq!(loaded, kv.scan(b"", SCAN_KEYS_MAX).expect("reads").entries);
     assert_eq!(loaded.len(), 700 - 234);
