@@ -69,7 +69,7 @@ impl Membership {
         let part = &self.parts[&p];
         let home = self.ring.home(p);
         let last = part.view.as_ref().map_or(self.config.epochs_before, |v| v.epoch);
-        if part.view.is_none() && !self.may_begin(&home, now) {
+        if part.view.is_none() && !self.may_begin(p, &home, now) {
             return STAYS;
         }
         let epoch = Epoch(last.0 + 1);
@@ -99,13 +99,14 @@ impl Membership {
         Next { view: Some(View { partition: p, epoch, primary, active, members }), waits: false }
     }
 
-    /// Whether a partition that never had a view gets one: nothing was committed yet. Those of its nodes that are still starting are
-    /// worth a wait, since they would have to be filled; one that is lost is not.
-    fn may_begin(&self, home: &[NodeId], now: Time) -> bool {
-        let live = home.iter().filter(|n| self.live(**n, now)).count();
+    /// Whether a partition that never had a view gets one. Nothing was committed yet, so any nodes can begin. Its own ones that are
+    /// still starting are worth a wait, since they would have to be filled.
+    fn may_begin(&self, p: Partition, home: &[NodeId], now: Time) -> bool {
         let late = self.started.is_some_and(|at| now > at + self.config.lease * FIRST_VIEW);
-        live == home.len() || late && live >= self.config.min_copies
+        let live = || self.ring.nodes(p).filter(|n| self.live(*n, now)).count();
+        home.iter().all(|n| self.live(*n, now)) || late && live() >= self.config.min_copies
     }
+
     /// The partition's own nodes, and others that are members.
     fn candidates(&self, part: &Part, home: &[NodeId], epoch: Epoch, now: Time) -> Vec<Member> {
         let old = |n: NodeId| part.view.as_ref().and_then(|v| v.member(n));

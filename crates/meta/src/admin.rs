@@ -77,7 +77,9 @@ impl Meta {
         if let Some(why) = self.not_stored(op) {
             return Err(admin::Error::NotStored { why });
         }
-        self.review_held();
+        if !only_reads(op) {
+            self.review_held();
+        }
         match op {
             admin::Op::VolumeCreate(volume) => self.create(now, volume, by, fx),
             admin::Op::CloudCreate { .. } => self.create_disk(op, by),

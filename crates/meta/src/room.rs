@@ -14,7 +14,7 @@ use rackweave_core::admin::RackStatus;
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::volume::VolumeInfo;
-use rackweave_core::{BLOCK, Incarnation, MESSAGE_MAX, NodeId, Span, Time, VolumeId, VssdId};
+use rackweave_core::{BLOCK, Epoch, Incarnation, MESSAGE_MAX, NodeId, SetId, Span, Time, VolumeId, VssdId};
 
 use crate::codec::VolumeRecord;
 use crate::members::Servers;
@@ -25,7 +25,7 @@ use crate::volumes::{self, Limits};
 /// blocks of a message.
 const CREDIT_HELD: u64 = (MESSAGE_MAX / BLOCK) as u64;
 
-/// A report that comes so long after a generation was frozen was sent after it was.
+/// A report that comes more than 2 s after a generation was frozen was sent after the freeze.
 const REPORT_AGE_MAX: Span = Span::from_secs(2);
 
 /// Reports of a vSSD in the current incarnation of its server.
@@ -35,18 +35,20 @@ struct ReportedRoom {
     capacity: u64,
     used: u64,
     volumes: BTreeMap<VolumeId, u64>,
-    /// By first volume of a range, its last one, and when it was reported.
-    ranges: BTreeMap<VolumeId, (VolumeId, Time)>,
+    /// By first volume of a range, its last one, when it was reported, and in which view of the set: a member that joins has
+    /// reported before that what it held then.
+    ranges: BTreeMap<VolumeId, (VolumeId, Time, Epoch)>,
 }
 
 impl ReportedRoom {
     fn new(by: Incarnation) -> ReportedRoom {
         ReportedRoom { by, capacity: 0, used: 0, volumes: BTreeMap::new(), ranges: BTreeMap::new() }
     }
-    /// Blocks of a volume, if that was reported after this time.
-    fn held_since(&self, volume: VolumeId, time: Time) -> Option<u64> {
-        let (_, (until, at)) = self.ranges.range(..=volume).next_back()?;
-        let known = volume <= *until && (*at > time || mutant!("meta.room.report-before-freeze"));
+    /// Blocks of a volume, if that was reported after this time, and in this view.
+    fn held_since(&self, volume: VolumeId, time: Time, epoch: Epoch) -> Option<u64> {
+        let (_, &(until, at, of)) = self.ranges.range(..=volume).next_back()?;
+        let new = at > time || mutant!("meta.room.report-before-freeze");
+        let known = volume <= until && new && (of == epoch || mutant!("meta.room.report-before-join"));
         known.then(|| self.volumes.get(&volume).copied().unwrap_or(0))
     }
 }
@@ -71,9 +73,9 @@ pub(crate) fn striped(room: impl ExactSizeIterator<Item = u64>, unit: u32) -> u6
 
 impl Meta {
     pub(crate) fn room_reported(&mut self, now: Time, src: NodeId, by: Incarnation, report: VssdRoom) {
-        let place = self.by_vssd.get(&report.vssd).map(|&(set, place)| &self.sets[set].places[place]);
+        let place = self.by_vssd.get(&report.vssd).copied();
         if self.servers.server(src).incarnation != by
-            || place.is_none_or(|p| p.node != src)
+            || place.is_none_or(|(set, place)| self.sets[set].places[place].node != src)
             || report.from > report.until
         {
             return;
@@ -89,8 +91,9 @@ impl Meta {
             t.volumes.remove(&v);
         }
         t.volumes.extend(report.volumes.iter().copied().filter(|v| v.0 >= report.from && v.0 <= report.until));
-        t.ranges.retain(|from, (until, _)| *until < report.from || *from > report.until);
-        t.ranges.insert(report.from, (report.until, now));
+        t.ranges.retain(|from, (until, ..)| *until < report.from || *from > report.until);
+        let epoch = place.map_or(Epoch(0), |(set, _)| self.sets[set].view.epoch);
+        t.ranges.insert(report.from, (report.until, now, epoch));
         if changed {
             // Includes vSSDs that have left, so that their number stays bounded.
             let by_vssd = &self.by_vssd;
@@ -132,9 +135,10 @@ impl Meta {
     /// Bytes of room that a generation takes, if all members of its sets have reported that after this time. As of a striped volume, all
     /// sets count as the one that holds the most.
     fn held(&self, v: &VolumeRecord, since: Time) -> Option<u64> {
-        let on = |set: &rackweave_core::SetId| {
-            let reports = self.reports(&self.sets[*self.by_set.get(set)?])?;
-            reports.into_iter().map(|t| t.held_since(v.id, since)).try_fold(0, |most, held| Some(held?.max(most)))
+        let on = |set: &SetId| {
+            let set = &self.sets[*self.by_set.get(set)?];
+            let held = self.reports(set)?.into_iter().map(|t| t.held_since(v.id, since, set.view.epoch));
+            held.into_iter().try_fold(0, |most, held| Some(held?.max(most)))
         };
         let most = v.sets.iter().map(on).try_fold(0, |most: u64, held| Some(held?.max(most)))?;
         Some(most.saturating_mul(v.sets.len() as u64).saturating_mul(u64::from(BLOCK)))

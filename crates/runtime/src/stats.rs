@@ -87,7 +87,8 @@ exported! {
         /// Bytes that all volumes on shared sets together may promise, and do promise.
         promise_limit: u64 = |s| s.view.rack.promise_limit,
             Gauge "rackweave_promise_limit_bytes" "Greatest sum of the sizes of all volumes on shared sets";
-        promised: u64 = |s| s.view.rack.promised, Gauge "rackweave_promised_bytes" "Sum of the sizes of all volumes on shared sets";
+        promised: u64 = |s| s.view.rack.promised,
+            Gauge "rackweave_promised_bytes" "Sum of the sizes of all volumes on shared sets, of frozen generations of what they hold";
         /// Bytes that all shared sets can hold, that they hold, and that can still be written to volumes on them.
         #[serde(default)]
         capacity: u64 = |s| s.view.rack.capacity,

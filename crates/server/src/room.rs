@@ -30,9 +30,8 @@ impl Server {
             let Room { capacity, used } = self.vssds[i].service.room(&self.ssd);
             let mut volumes = self.ssd.used_from(vssd, from);
             let some: Box<[(VolumeId, u64)]> = volumes.by_ref().take(ROOM_VOLUMES_MAX as usize).collect();
-            let last = some.last().map_or(from, |v| v.0);
             let (until, next) = match volumes.next() {
-                Some((v, _)) => (last, v),
+                Some((v, _)) => (VolumeId(v.0 - 1), v),
                 None => (VolumeId(u32::MAX), VolumeId(0)),
             };
             self.room.from[i] = next;

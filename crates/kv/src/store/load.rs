@@ -10,7 +10,7 @@ use super::format::{CHUNK, Kind, Record, Rule, decode_record};
 use super::{Answer, Flash, GetError, Io, Loc, Store};
 
 /// Bytes of short keys or values that are in one piece of memory: one that stays keeps as much.
-const SHARED: usize = 4096;
+const SHARED: usize = 1024;
 /// Reads in progress.
 const READS_MAX: usize = 16;
 
@@ -46,7 +46,7 @@ struct Copies {
 
 impl Copies {
     fn add(&mut self, rank: u32, bytes: &[u8], mut place: impl FnMut(u32, Bytes)) {
-        if bytes.len() > SHARED / 8 {
+        if bytes.len() > SHARED / 2 {
             return place(rank, Bytes::copy_from_slice(bytes));
         }
         if self.bytes.len() + bytes.len() > SHARED {

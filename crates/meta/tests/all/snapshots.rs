@@ -567,6 +567,13 @@ fn a_frozen_generation_promises_what_it_holds() {
     d.snapshot("disk@c").expect("begun");
     d.run(LEASE);
     assert_eq!(promised(&mut d), 2 * EACH + 3 * MIB, "the third was frozen since");
+    // A member that joins a view may have reported before that it holds less than it does now.
+    d.r.servers[2].silent = true;
+    d.run(Span::from_secs(3));
+    assert_eq!(d.r.roles(), "MM-");
+    assert_eq!(promised(&mut d), 4 * EACH, "no report in this view");
+    (0..2).for_each(|i| d.reports(i, capacity, all, &held));
+    assert_eq!(promised(&mut d), EACH + 6 * MIB);
     d.restart();
     d.run(LEASE);
     assert_eq!(promised(&mut d), 4 * EACH, "the service knows nothing of them yet");

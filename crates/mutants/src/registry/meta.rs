@@ -103,6 +103,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.room.fullest-counts-not", "34", &[], UNITS, "A set has the room of its emptiest member.").tested(),
     m("meta.room.earlier-incarnation", "34", &[], UNITS, "Counts the room that an earlier incarnation of a server reported.").tested(),
     m("meta.room.report-before-freeze", "34", &[], UNITS, "A generation promises what a report from before it was frozen says that it holds.").tested(),
+    m("meta.room.report-before-join", "34", &[], UNITS, "A generation promises what a member says that it holds before it has joined the view.").tested(),
     m("meta.room.current-frozen", "34", &[], UNITS, "A cloud disk's current generation promises only what it holds.").tested(),
     m("meta.lease.ahead-of-view", "2", &[], UNITS, "A lease with a newer view goes out before that view is durable.").tested(),
     m("meta.store.older-unrefused", "30", &[], UNITS, "A change is carried out although the store is older than a drive.").tested(),
