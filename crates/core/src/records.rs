@@ -64,12 +64,9 @@ impl<'a> Reader<'a> {
         Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
     }
     pub fn bytes(&mut self, max: usize) -> Option<Bytes> {
-        self.slice(max).map(Bytes::copy_from_slice)
-    }
-    pub fn slice(&mut self, max: usize) -> Option<&'a [u8]> {
         let n = self.u32()? as usize;
         (n <= max).then_some(())?;
-        self.take(n)
+        Some(Bytes::copy_from_slice(self.take(n)?))
     }
     pub fn option<T>(&mut self, read: impl FnOnce(&mut Reader<'a>) -> Option<T>) -> Option<Option<T>> {
         match self.u8()? {

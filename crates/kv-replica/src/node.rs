@@ -96,7 +96,7 @@ impl KvNode {
         // In ascending order of their keys those of a partition follow each other.
         let (mut versions, mut others) = ((Partition::default(), Vec::new()), Vec::new());
         for (key, value) in saved {
-            match record::read_shared(&key, &value)? {
+            match record::read(&key, &value)? {
                 Record::Key(p, key, version) => {
                     node.last_ms = node.last_ms.max(Some(version.origin.ms));
                     if p != versions.0 {

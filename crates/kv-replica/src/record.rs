@@ -256,15 +256,7 @@ fn read_client(r: &mut Reader) -> Option<ClientState> {
 /// # Errors
 /// It is no record of this version.
 pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
-    read_as(key, value, b"lkcmt", |kind, k, r| contents(kind, k, r, None))
-}
-
-/// As [`read`]; the key and the value of a version are parts of `key` and `value`, not copies.
-///
-/// # Errors
-/// It is no record of this version.
-pub fn read_shared(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
-    read_as(key, value, b"lkcmt", |kind, k, r| contents(kind, k, r, Some((key, value))))
+    read_as(key, value, b"lkcmt", contents)
 }
 
 /// Reads a record of one of these kinds: its version, then what `contents` makes of the kind, the key and the value.
@@ -285,7 +277,7 @@ pub(crate) fn read_as<T>(
     record.ok_or_else(|| RecordError::Malformed { key: key.clone(), at, length: value.len() })
 }
 
-fn contents(kind: u8, k: &mut Reader, r: &mut Reader, of: Option<(&Bytes, &Bytes)>) -> Option<Record> {
+fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
     let p = Partition(k.big32()?);
     Some(match kind {
         b'l' => {
@@ -295,14 +287,10 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader, of: Option<(&Bytes, &Bytes
             Record::Logged(p, Undecided { put: read_put(r, id)?, standing })
         }
         b'k' => {
-            let own = |of: Option<&Bytes>, part: &[u8]| match of {
-                Some(of) => of.slice_ref(part),
-                None => Bytes::copy_from_slice(part),
-            };
-            let name = own(of.map(|(key, _)| key), std::mem::take(&mut k.rest));
+            let name = Bytes::copy_from_slice(std::mem::take(&mut k.rest));
             let at = r.timestamp()?;
             let (origin, by) = (r.origin()?, r.id()?);
-            let value = r.option(|r| r.slice(VALUE_MAX))?.map(|v| own(of.map(|(_, value)| value), v));
+            let value = r.option(|r| r.bytes(VALUE_MAX))?;
             Record::Key(p, name, Version { at, origin, by, value, expires: r.option(Reader::u64)? })
         }
         b'm' => Record::Mark(p, Bytes::copy_from_slice(std::mem::take(&mut k.rest)), r.timestamp()?),

@@ -9,8 +9,6 @@ use rackweave_flash::manager::api::BlockError;
 use super::format::{CHUNK, Kind, Record, Rule, decode_record};
 use super::{Answer, Flash, GetError, Io, Loc, Store};
 
-/// Bytes of short keys or values that are in one piece of memory: one that stays keeps as much.
-const SHARED: usize = 1024;
 /// Reads in progress.
 const READS_MAX: usize = 16;
 
@@ -34,36 +32,6 @@ pub(super) struct Load {
     under_way: usize,
     /// Records that were read, at their ranks.
     found: Vec<(Bytes, Bytes)>,
-}
-
-/// Copies of keys or of values on their way to their ranks.
-#[derive(Default)]
-struct Copies {
-    bytes: Vec<u8>,
-    /// Ranks, and where their copies end.
-    ends: Vec<(u32, usize)>,
-}
-
-impl Copies {
-    fn add(&mut self, rank: u32, bytes: &[u8], mut place: impl FnMut(u32, Bytes)) {
-        if bytes.len() > SHARED / 2 {
-            return place(rank, Bytes::copy_from_slice(bytes));
-        }
-        if self.bytes.len() + bytes.len() > SHARED {
-            self.end(place);
-        }
-        self.bytes.reserve(SHARED - self.bytes.len());
-        self.bytes.extend(bytes);
-        self.ends.push((rank, self.bytes.len()));
-    }
-    fn end(&mut self, mut place: impl FnMut(u32, Bytes)) {
-        let all = Bytes::from(std::mem::take(&mut self.bytes).into_boxed_slice());
-        let mut from = 0;
-        for (rank, end) in self.ends.drain(..) {
-            place(rank, all.slice(from..end));
-            from = end;
-        }
-    }
 }
 
 impl Load {
@@ -167,9 +135,6 @@ impl Store {
             return Err(GetError::Changed);
         }
         let from = records.first().map_or(0, |w| w.loc.offset - w.loc.offset % BLOCK);
-        let (mut keys, mut values) = (Copies::default(), Copies::default());
-        let key = |found: &mut [(Bytes, Bytes)], rank: u32, key| found[rank as usize].0 = key;
-        let value = |found: &mut [(Bytes, Bytes)], rank: u32, value| found[rank as usize].1 = value;
         for w in records {
             let loc = w.loc;
             let corrupt = |rule| GetError::Corrupt { block: self.block(loc.block), offset: loc.offset, rule };
@@ -178,11 +143,8 @@ impl Store {
             let record = decode_record(&data.slice(at.min(data.len())..), (number, loc.offset)).map_err(corrupt)?;
             let meant = |r: &Record| r.kind == Kind::Put && r.len == loc.len && crc32c::crc32c(&r.key) == w.key;
             let r = record.filter(meant).ok_or_else(|| corrupt(Rule::Index))?;
-            keys.add(w.rank, &r.key, |rank, k| key(found, rank, k));
-            values.add(w.rank, &r.value, |rank, v| value(found, rank, v));
+            found[w.rank as usize] = (Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value));
         }
-        keys.end(|rank, k| key(found, rank, k));
-        values.end(|rank, v| value(found, rank, v));
         Ok(())
     }
     fn load_ends(&mut self, error: Option<GetError>) {
