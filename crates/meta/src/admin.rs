@@ -77,9 +77,7 @@ impl Meta {
         if let Some(why) = self.not_stored(op) {
             return Err(admin::Error::NotStored { why });
         }
-        if !only_reads(op) {
-            self.review_held();
-        }
+        self.review_held(op);
         match op {
             admin::Op::VolumeCreate(volume) => self.create(now, volume, by, fx),
             admin::Op::CloudCreate { .. } => self.create_disk(op, by),
@@ -259,7 +257,7 @@ impl Meta {
     }
 }
 
-fn only_reads(op: &admin::Op) -> bool {
+pub(crate) fn only_reads(op: &admin::Op) -> bool {
     matches!(
         op,
         admin::Op::VolumeInfo { .. }

@@ -10,12 +10,13 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::admin::RackStatus;
+use rackweave_core::admin::{self, RackStatus};
 use rackweave_core::map::{Map, map};
 use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Epoch, Incarnation, MESSAGE_MAX, NodeId, SetId, Span, Time, VolumeId, VssdId};
 
+use crate::admin::only_reads;
 use crate::codec::VolumeRecord;
 use crate::members::Servers;
 use crate::node::{Meta, Set};
@@ -128,9 +129,11 @@ impl Meta {
         });
         held.collect()
     }
-    /// To be called before promises are added up.
-    pub(crate) fn review_held(&mut self) {
-        self.volumes.held = self.held_by_frozen();
+    /// To be called before a change, whose promise is added to the others.
+    pub(crate) fn review_held(&mut self, change: &admin::Op) {
+        if !only_reads(change) {
+            self.volumes.held = self.held_by_frozen();
+        }
     }
     /// Bytes of room that a generation takes, if all members of its sets have reported that after this time. As of a striped volume, all
     /// sets count as the one that holds the most.
