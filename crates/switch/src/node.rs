@@ -125,6 +125,7 @@ impl Switch {
         }
         let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
         self.inform_far(&p, verdict, fx);
+        deleted(&p, verdict, fx);
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         match verdict {
             Verdict::Forward { to } => {
@@ -193,7 +194,8 @@ impl Switch {
                 fx.trace(point, u64::from(header.vssd.0), op.sequence);
             }
             Body::Table(Table::Create(_) | Table::Delete) => {
-                self.pipeline.process(now, p.src, header, &p.body);
+                let verdict = self.pipeline.process(now, p.src, header, &p.body);
+                deleted(p, verdict, fx);
             }
             _ => self.pipeline.refuse_far(),
         }
@@ -246,5 +248,12 @@ impl Node for Switch {
             self.wake = deadline;
             fx.wake_at(deadline);
         }
+    }
+}
+
+/// Reports a deleted row.
+fn deleted(p: &Packet, verdict: Verdict, fx: &mut Effects) {
+    if let (Body::Table(Table::Delete), Verdict::Table(Ok(()))) = (&p.body, verdict) {
+        fx.trace(trace::ROW_DELETED, u64::from(p.header.vssd.0), 0);
     }
 }

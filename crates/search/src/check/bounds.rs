@@ -115,8 +115,13 @@ impl Bounds {
         let unasked =
             |p| matches!(p, server_trace::GC_UNACKNOWLEDGED | server_trace::GC_FORCED | server_trace::GC_WHILE_IDLE);
         let unasked = self.traces.iter().any(|t| unasked(t.1.point));
-        for &(_, t) in &self.traces {
+        for &(node, t) in &self.traces {
             match t.point {
+                // An announcement that was on its way makes another row, for which the next `gc_op` is the first.
+                switch_trace::ROW_DELETED => {
+                    let of = |v: VssdId| u64::from(v.0) == t.a;
+                    self.last_ops.retain(|(rack, v), _| !of(*v) || sim.engine().layout().switch(*rack) != node);
+                }
                 // A train may change rows after the request: which the switch had at its time is not known then.
                 switch_trace::GC_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
                     accepted(sim, VssdId(t.a as u32))?;
