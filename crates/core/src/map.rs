@@ -1,12 +1,16 @@
 //! Hash maps whose iteration order depends only on their contents and history, not on a random seed.
 
 use foldhash::fast::FixedState;
+use foldhash::quality::RandomState;
 pub use hashbrown::hash_map;
 
 /// A hash map with a fixed seed.
 pub type Map<K, V> = hashbrown::HashMap<K, V, FixedState>;
 /// A hash set with a fixed seed.
 pub type Set<K> = hashbrown::HashSet<K, FixedState>;
+/// A hash map with a random seed, for keys that clients choose: they cannot choose keys of one place. Its contents are sorted before
+/// anything depends on their order.
+pub type UnorderedMap<K, V> = hashbrown::HashMap<K, V, RandomState>;
 
 pub fn map<K, V>() -> Map<K, V> {
     Map::with_hasher(FixedState::with_seed(0))

@@ -152,12 +152,16 @@ impl Payload {
             return joined;
         }
         if parts.iter().any(Payload::has_bytes) {
-            let mut v = vec![0; (total * SECTOR) as usize];
-            let mut at = 0;
+            let mut v = Vec::with_capacity((total * SECTOR) as usize);
             for p in parts {
-                let end = at + p.len() as usize;
-                p.copy_to(&mut v[at..end]);
-                at = end;
+                match p.bytes() {
+                    Some(bytes) => v.extend_from_slice(bytes),
+                    None => {
+                        let at = v.len();
+                        v.resize(at + p.len() as usize, 0);
+                        p.copy_to(&mut v[at..]);
+                    }
+                }
             }
             return Payload::Bytes(v.into());
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rackweave_core::map::UnorderedMap;
 use rackweave_core::{BLOCK, Payload};
 use rackweave_flash::manager::api::{Block, BlockError};
 
@@ -26,6 +27,14 @@ struct Part {
     block: Block,
     written: u32,
     from: Pos,
+}
+
+/// The newest record of a key behind the checkpoint.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Put(Loc),
+    /// Block of the tombstone, and its bytes.
+    Delete(u32, u32),
 }
 
 #[derive(Debug)]
@@ -59,10 +68,11 @@ pub(super) struct Recovery {
     from: Pos,
     complete: Vec<Block>,
     last_generation: u64,
-    /// What the checkpoint's parts read so far have.
+    /// What the checkpoint's parts read so far have, in ascending order of the keys.
     entries: Vec<(Key, Loc)>,
-    /// Newest tombstones of keys that are not in the index.
-    tombs: BTreeMap<Key, (u32, u32)>,
+    /// The newest record of each key that is replayed. They are gathered without order, as most are overwritten or deleted soon, and
+    /// merged once with the entries.
+    changes: UnorderedMap<Key, Change>,
     replayed: u64,
     error: Option<OpenError>,
 }
@@ -91,7 +101,7 @@ impl Store {
             complete: Vec::new(),
             last_generation: 0,
             entries: Vec::new(),
-            tombs: BTreeMap::new(),
+            changes: UnorderedMap::default(),
             replayed: 0,
             error: None,
         }));
@@ -173,7 +183,7 @@ impl Store {
                             r.scanner = None;
                         }
                     } else if replay {
-                        self.replay(r, record);
+                        r.replay(&record);
                     } else {
                         self.take_entries(r, &record)?;
                     }
@@ -233,8 +243,6 @@ impl Store {
                 if record.value[..] != (r.entries.len() as u64).to_le_bytes() || *at + 1 < parts.len() {
                     return Err(corrupt(Rule::Entry));
                 }
-                // They are in order, and a map of what is in order is built without a search for each place.
-                self.index = std::mem::take(&mut r.entries).into_iter().collect();
                 r.from = parts[0].from;
                 r.complete = parts.iter().map(|p| p.block).collect();
                 r.begin_replay();
@@ -243,23 +251,9 @@ impl Store {
         }
         Ok(())
     }
-    fn replay(&mut self, r: &mut Recovery, record: Record) {
-        r.replayed += u64::from(record.len);
-        let key: Key = record.key[..].into();
-        match record.kind {
-            Kind::Put => {
-                r.tombs.remove(&key);
-                self.index.insert(key, Loc { block: r.reading, offset: record.offset, len: record.len });
-            }
-            Kind::Delete => {
-                self.index.remove(&key);
-                r.tombs.insert(key, (r.reading, record.len));
-            }
-            Kind::Entries | Kind::End | Kind::Batch => {}
-        }
-    }
-    /// Adopts the segments, after a check that the index refers to no other.
-    fn checked(&mut self, r: &Recovery) -> Result<(), OpenError> {
+    /// Adopts the index, and the segments after a check that it refers to no other.
+    fn checked(&mut self, r: &mut Recovery) -> Result<(), OpenError> {
+        let tombs = self.merge(r);
         for (&number, &(block, end)) in &r.log {
             let s = Segment { end, ..Segment::new(number, self.now) };
             self.segments.insert(block, s);
@@ -275,13 +269,44 @@ impl Store {
             self.live += u64::from(l.len);
             self.index_bytes += (super::format::ENTRY_HEAD + key.len()) as u64;
         }
-        for (block, len) in r.tombs.values() {
-            if let Some(s) = self.segments.get_mut(block) {
-                s.tombs += u64::from(*len);
-                self.tombs += u64::from(*len);
+        for (block, len) in tombs {
+            if let Some(s) = self.segments.get_mut(&block) {
+                s.tombs += u64::from(len);
+                self.tombs += u64::from(len);
             }
         }
         Ok(())
+    }
+    /// The index: the checkpoint's entries with the changes behind it. Returns the tombstones, by block and bytes.
+    fn merge(&mut self, r: &mut Recovery) -> Vec<(u32, u32)> {
+        let mut changes: Vec<(Key, Change)> = std::mem::take(&mut r.changes).into_iter().collect();
+        changes.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        let tombs = changes.iter().filter_map(|(_, c)| match *c {
+            Change::Delete(block, len) => Some((block, len)),
+            Change::Put(_) => None,
+        });
+        let tombs = tombs.collect();
+        let entries = std::mem::take(&mut r.entries);
+        let mut index = Vec::with_capacity(entries.len() + changes.len());
+        let mut changes = changes.into_iter().peekable();
+        let put = |(key, change)| match change {
+            Change::Put(loc) => Some((key, loc)),
+            Change::Delete(..) => None,
+        };
+        for (key, loc) in entries {
+            while let Some(before) = changes.next_if(|c| c.0 < key) {
+                index.extend(put(before));
+            }
+            match changes.next_if(|c| c.0 == key) {
+                Some(newer) => index.extend(put(newer)),
+                None => index.push((key, loc)),
+            }
+        }
+        index.extend(changes.filter_map(put));
+        debug_assert!(index.is_sorted_by(|a: &(Key, Loc), b| a.0 < b.0));
+        // A map of what is in order is built without a search for each place.
+        self.index = index.into_iter().collect();
+        tombs
     }
     fn recovery_ends(&mut self, fx: &mut Flash<'_>, r: Recovery) {
         let last = r.log.last_key_value().map_or(0, |(n, _)| *n).max(r.from.segment);
@@ -299,6 +324,18 @@ impl Store {
 }
 
 impl Recovery {
+    fn replay(&mut self, record: &Record) {
+        self.replayed += u64::from(record.len);
+        let change = match record.kind {
+            Kind::Put => Change::Put(Loc { block: self.reading, offset: record.offset, len: record.len }),
+            Kind::Delete => Change::Delete(self.reading, record.len),
+            Kind::Entries | Kind::End | Kind::Batch => return,
+        };
+        match self.changes.get_mut(&record.key[..]) {
+            Some(newest) => *newest = change,
+            None => _ = self.changes.insert(record.key[..].into(), change),
+        }
+    }
     fn take_head(&mut self, block: Block, written: u32, data: &[u8]) -> Result<(), OpenError> {
         match decode_head(data).map_err(|error| OpenError::Segment { block, error })? {
             SegmentHead::Log { number } => {
