@@ -390,6 +390,11 @@ pub enum VolumeError {
         "size {size} is too large: the volumes of this rack may promise {limit} bytes together, and have promised {promised}"
     )]
     OverPromise { size: u64, promised: u64, limit: u64 },
+    #[error(
+        "size {size} is too large now: the volumes of this rack may promise {limit} bytes together, and have promised {promised}, \
+         {unreported} of them for snapshots of which servers have not yet reported what they hold; a retry in a few seconds may succeed"
+    )]
+    Unreported { size: u64, promised: u64, unreported: u64, limit: u64 },
     #[error("the rack has {limit} volumes, the greatest number permitted")]
     TooMany { limit: u32 },
     #[error("volume {name:?} is in use by gateway {gateway}: let it disconnect first, or force the deletion")]

@@ -20,7 +20,7 @@ use crate::admin::only_reads;
 use crate::codec::VolumeRecord;
 use crate::members::Servers;
 use crate::node::{Meta, Set};
-use crate::volumes::{self, Limits};
+use crate::volumes::{self, Held, Limits};
 
 /// Blocks of credit that each other member may hold at a full one, for a message that waits for another member: the
 /// blocks of a message.
@@ -118,14 +118,14 @@ impl Meta {
         let all: Option<Vec<&ReportedRoom>> = s.view.members.iter().map(of).collect();
         all.filter(|a| !a.is_empty())
     }
-    /// Bytes that frozen generations hold, as far as that is known.
-    fn held_by_frozen(&self) -> BTreeMap<VolumeId, u64> {
-        let Some(cloud) = &self.cloud else { return BTreeMap::new() };
+    /// What frozen generations hold.
+    fn held_by_frozen(&self) -> Held {
+        let Some(cloud) = &self.cloud else { return Held::new() };
         let booted = self.booted_at.unwrap_or(Time::ZERO);
         let frozen = self.volumes.generations().filter(|v| self.is_frozen(v));
-        let held = frozen.filter_map(|v| {
+        let held = frozen.map(|v| {
             let since = cloud.frozen_at.get(&v.id).copied().unwrap_or(booted);
-            Some((v.id, self.held(v, since + REPORT_AGE_MAX)?))
+            (v.id, self.held(v, since + REPORT_AGE_MAX))
         });
         held.collect()
     }

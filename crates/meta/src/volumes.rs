@@ -38,8 +38,11 @@ pub struct Volumes {
     /// Generations of cloud disks that have a name, as `disk@monday`.
     pub(crate) snapshots: BTreeMap<Box<str>, VolumeId>,
     /// Bytes that frozen generations hold, as they were known when it was last reviewed.
-    pub(crate) held: BTreeMap<VolumeId, u64>,
+    pub(crate) held: Held,
 }
+
+/// Bytes that each frozen generation holds; `None`: not all servers that have it have reported that.
+pub(crate) type Held = BTreeMap<VolumeId, Option<u64>>;
 
 /// Of a new volume or snapshot. A name is no option of a command, and no directory.
 pub(crate) fn checked_name(name: &str) -> Result<(), VolumeError> {
@@ -49,8 +52,8 @@ pub(crate) fn checked_name(name: &str) -> Result<(), VolumeError> {
     Ok(())
 }
 
-fn promised_by(v: &VolumeRecord, held: &BTreeMap<VolumeId, u64>) -> u64 {
-    held.get(&v.id).map_or(v.size, |held| v.size.min(*held))
+fn promised_by(v: &VolumeRecord, held: &Held) -> u64 {
+    held.get(&v.id).copied().flatten().map_or(v.size, |held| v.size.min(held))
 }
 
 fn checked_size(size: u64) -> Result<(), VolumeError> {
@@ -75,7 +78,7 @@ impl Volumes {
         v
     }
     /// Bytes promised by live volumes. Frozen generations promise what they hold, if that is known.
-    pub fn promised(&self, held: &BTreeMap<VolumeId, u64>) -> u64 {
+    pub(crate) fn promised(&self, held: &Held) -> u64 {
         self.promising().map(|v| promised_by(v, held)).fold(0, u64::saturating_add)
     }
     /// A cloud disk's room is that of its generations.
@@ -105,9 +108,15 @@ impl Volumes {
         let id = self.id(name)?;
         Ok(self.by_id.get_mut(&id).expect("every name has its volume"))
     }
+    fn promising_on(&self, limits: &Limits) -> impl Iterator<Item = &VolumeRecord> {
+        self.promising().filter(|v| v.sets.first().is_some_and(|s| limits.sets.contains(s)))
+    }
     fn promised_on(&self, limits: &Limits) -> u64 {
-        let mine = |v: &&VolumeRecord| v.sets.first().is_some_and(|s| limits.sets.contains(s));
-        self.promising().filter(mine).map(|v| promised_by(v, &self.held)).sum()
+        self.promising_on(limits).map(|v| promised_by(v, &self.held)).sum()
+    }
+    /// Of that, what frozen generations promise because it is not known what they hold.
+    fn unreported_on(&self, limits: &Limits) -> u64 {
+        self.promising_on(limits).filter(|v| self.held.get(&v.id) == Some(&None)).map(|v| v.size).sum()
     }
     /// Bytes of the largest volume that could be created now.
     pub fn room(&self, limits: &Limits) -> u64 {
@@ -118,8 +127,13 @@ impl Volumes {
         if (size > limits.volume || size > limits.promise.saturating_sub(promised))
             && !mutant!("meta.volume.over-promise")
         {
-            let limit = limits.promise.min(limits.volume);
-            return Err(VolumeError::OverPromise { size, promised, limit });
+            let (limit, unreported) = (limits.promise.min(limits.volume), self.unreported_on(limits));
+            let later = size <= limits.volume && size <= limits.promise.saturating_sub(promised - unreported);
+            return Err(if later && unreported > 0 {
+                VolumeError::Unreported { size, promised, unreported, limit }
+            } else {
+                VolumeError::OverPromise { size, promised, limit }
+            });
         }
         Ok(())
     }

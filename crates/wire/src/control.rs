@@ -507,6 +507,7 @@ wire_enum!(VolumeError, "reason of a volume", {
     59 => Attached { name, gateway },
     60 => IsSnapshot { name },
     61 => Flattening { name },
+    62 => Unreported { size, promised, unreported, limit },
 });
 wire_enum!(SetError, "reason of a set", {
     16 => Unknown { set },

@@ -19,7 +19,11 @@ impl Draw {
         }
     }
     pub(super) fn volume_error(&mut self) -> VolumeError {
-        match self.below(30) {
+        match self.below(31) {
+            30 => {
+                let (size, promised, unreported, limit) = (self.u64(), self.u64(), self.u64(), self.u64());
+                VolumeError::Unreported { size, promised, unreported, limit }
+            }
             29 => VolumeError::Flattening { name: self.text() },
             28 => VolumeError::IsSnapshot { name: self.text() },
             20 => VolumeError::BadSnapshot { name: self.text() },
