@@ -6,6 +6,7 @@ mod faults;
 mod gc;
 mod logs;
 mod rack;
+mod reports;
 mod services;
 mod serving;
 mod store;
