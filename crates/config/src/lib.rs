@@ -223,6 +223,12 @@ impl RackConfig {
     /// # Errors
     /// A syntax error, or all broken rules.
     pub fn parse(text: &str) -> Result<RackConfig, ConfigError> {
+        let cfg = Self::read(text)?;
+        cfg.validate()?;
+        Ok(cfg)
+    }
+    /// As [`RackConfig::parse`], without a look at the rules.
+    pub(crate) fn read(text: &str) -> Result<RackConfig, ConfigError> {
         let syntax = |e: toml::de::Error| ConfigError::Syntax(e.to_string().into());
         let mut written: Table = toml::from_str(text).map_err(syntax)?;
         // Parsed alone first, so that an error names its line.
@@ -231,9 +237,7 @@ impl RackConfig {
                 .map_err(syntax)?;
         let mut whole = alone.policy.apply(&RackConfig::default()).table();
         merge(&mut whole, written);
-        let cfg: RackConfig = whole.try_into().map_err(syntax)?;
-        cfg.validate()?;
-        Ok(cfg)
+        whole.try_into().map_err(syntax)
     }
 
     /// Makes relative paths relative to `dir`, the configuration's directory.

@@ -61,7 +61,16 @@ impl Written {
     /// # Errors
     /// A syntax error, or all broken rules.
     pub fn parse(text: &str) -> Result<(RackConfig, Written), ConfigError> {
-        let cfg = RackConfig::parse(text)?;
+        let (cfg, written) = Self::read(text)?;
+        cfg.validate()?;
+        Ok((cfg, written))
+    }
+    /// As [`Written::parse`], for a configuration that is completed before its rules are looked at.
+    ///
+    /// # Errors
+    /// A syntax error.
+    pub fn read(text: &str) -> Result<(RackConfig, Written), ConfigError> {
+        let cfg = RackConfig::read(text)?;
         let mut keys: Table =
             toml::from_str(text).map_err(|e: toml::de::Error| ConfigError::Syntax(e.to_string().into()))?;
         super::newer_names(&mut keys);

@@ -129,9 +129,9 @@ impl Meta {
         });
         held.collect()
     }
-    /// To be called before a change, whose promise is added to the others.
-    pub(crate) fn review_held(&mut self, change: &admin::Op) {
-        if !only_reads(change) {
+    /// To be called before a change, whose promise is added to the others, and before the question whether one would be refused.
+    pub(crate) fn review_held(&mut self, op: &admin::Op) {
+        if !only_reads(op) || matches!(op, admin::Op::VolumeExplain { .. }) {
             self.volumes.held = self.held_by_frozen();
         }
     }

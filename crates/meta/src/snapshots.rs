@@ -94,7 +94,16 @@ impl Volumes {
     /// Its map has the upper half of the addresses.
     pub fn promise_generation(&self, shape: &Shape, freed: u64, limits: &Limits) -> Result<(), VolumeError> {
         let limits = Limits { volume: limits.volume / 2, sets: limits.sets.clone(), ..*limits };
-        self.promise(Self::generation_bytes(shape), freed, &limits)
+        self.promise(Self::generation_bytes(shape), freed, &limits).map_err(|e| match e {
+            // What was asked for; its map is small.
+            VolumeError::OverPromise { promised, limit, .. } => {
+                VolumeError::OverPromise { size: shape.bytes, promised, limit }
+            }
+            VolumeError::Unreported { promised, unreported, limit, .. } => {
+                VolumeError::Unreported { size: shape.bytes, promised, unreported, limit }
+            }
+            other => other,
+        })
     }
     pub fn add_generation(&mut self, id: VolumeId, disk: VolumeId, base: Option<VolumeId>) {
         let Some(v) = self.by_id.get(&disk) else { return };

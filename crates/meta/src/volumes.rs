@@ -128,7 +128,8 @@ impl Volumes {
             && !mutant!("meta.volume.over-promise")
         {
             let (limit, unreported) = (limits.promise.min(limits.volume), self.unreported_on(limits));
-            let later = size <= limits.volume && size <= limits.promise.saturating_sub(promised - unreported);
+            let later =
+                size <= limits.volume && size <= limits.promise.saturating_sub(promised.saturating_sub(unreported));
             return Err(if later && unreported > 0 {
                 VolumeError::Unreported { size, promised, unreported, limit }
             } else {
@@ -268,7 +269,9 @@ impl Volumes {
         let level = limits.iter().find(|l| sets.first().is_some_and(|s| l.sets.contains(s)));
         let limits = level.unwrap_or(&limits[0]);
         self.may_grow(name, size)?;
-        self.promise(size, current, limits)?;
+        if size > current {
+            self.promise(size, current, limits)?;
+        }
         let v = self.find_mut(name)?;
         v.size = size;
         Ok(v)

@@ -17,7 +17,7 @@ pub fn choose(cfg: &mut RackConfig) {
 }
 
 /// Most replicas of each key in a new rack, unless `kv.replicas` is written.
-const KEY_REPLICAS: u32 = 3;
+pub const KEY_REPLICAS: u32 = 3;
 
 /// Gives a new rack replicated keys, if its configuration has none: the fewest channels of each drive that are enough for a log,
 /// and those that shared sets then leave unused. Half of these are for the logs of further keyspaces.

@@ -25,7 +25,7 @@ use super::syncer::Syncer;
 use rackweave_config::fixed::{self, Changed};
 use rackweave_config::policy::Policy;
 use rackweave_config::switching::DataPlaneKind;
-use rackweave_config::{ConfigError, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
+use rackweave_config::{ConfigError, KvSection, MTU_DEFAULT, Problem, RackConfig, Size, TimingConfig, Written};
 use rackweave_core::NodeName;
 use rackweave_core::media_faults::MediaFaults;
 use rackweave_device::convert::ConvertError;
@@ -281,10 +281,14 @@ pub fn configure<E: From<UpError>>(
 ) -> Result<RackConfig, E> {
     let stored_path = dir.file(CONFIG_FILE);
     let stored = if stored_path.exists() { Some(read_config(&stored_path)?) } else { None };
+    // A new rack's keys are completed below.
+    let completes = options.keys && stored.is_none();
+    let valid = |cfg: &RackConfig| if completes { with_some_keys(cfg).validate() } else { cfg.validate() };
     let mut given = None;
     let mut cfg = match (&options.config, &stored) {
         (Some(path), _) => {
-            let (cfg, written) = read_written(path)?;
+            let (cfg, written) = read_unchecked(path)?;
+            valid(&cfg).map_err(|error| UpError::Config { path: path.into(), error })?;
             given = Some((path, written));
             cfg
         }
@@ -293,25 +297,16 @@ pub fn configure<E: From<UpError>>(
     };
     cfg.servers = options.servers.unwrap_or(cfg.servers);
     cfg.ssd.size = options.ssd_size.unwrap_or(cfg.ssd.size);
-    cfg.validate().map_err(UpError::Options)?;
+    valid(&cfg).map_err(UpError::Options)?;
+    let incomplete = cfg.validate().is_err().then(|| std::mem::take(&mut cfg.kv));
     fill(dir, &mut cfg, stored.as_ref())?;
-    let written = |key| given.as_ref().is_some_and(|(_, written)| written.has(key));
-    match &stored {
-        Some(stored) => {
-            cfg.kv.channels = if written("kv.channels") { cfg.kv.channels } else { stored.kv.channels };
-            // Without keys there are no further keyspaces: the error is about the keys.
-            if !written("kv.own_channels") && cfg.kv.is_on() {
-                cfg.kv.own_channels = stored.kv.own_channels;
-            }
-            cfg.kv.replicas = if written("kv.replicas") { cfg.kv.replicas } else { stored.kv.replicas };
-            if options.keys && !cfg.kv.is_on() {
-                eprintln!("rackweave: --keys: the rack was created without keys, and stays without");
-            }
-        }
-        None if options.keys => rackweave_rack::new::give_keys(&mut cfg).map_err(UpError::from)?,
-        None => {}
-    }
-    cfg.validate().map_err(UpError::Options)?;
+    cfg.kv = incomplete.unwrap_or(cfg.kv);
+    let written = |key: &str| given.as_ref().is_some_and(|(_, written)| written.has(key));
+    keep_keys(&mut cfg, stored.as_ref(), written, options.keys)?;
+    cfg.validate().map_err(|error| match &given {
+        Some((path, _)) if completes => UpError::Config { path: PathBuf::from(path), error },
+        _ => UpError::Options(error),
+    })?;
     policy::in_real_time(&cfg).map_err(UpError::Options)?;
     if let Some((path, _)) = given.as_ref().filter(|_| written("kv.replicas") && cfg.kv.replicas > 0 && !cfg.kv.is_on())
     {
@@ -322,6 +317,9 @@ pub fn configure<E: From<UpError>>(
     }
     check(dir.path(), &cfg)?;
     if stored.as_ref() != Some(&cfg) {
+        // What no rack can be built with must not fix the shape of the one that is created next.
+        rackweave_rack::build::meta(&cfg, Vec::new()).map_err(UpError::from)?;
+        rackweave_rack::build::server(&cfg, 0, 1).map_err(UpError::from)?;
         dir.write(CONFIG_FILE, cfg.to_toml().as_bytes()).map_err(UpError::from)?;
     }
     cfg.ssd.timing = options.timing.unwrap_or(cfg.ssd.timing);
@@ -332,6 +330,44 @@ pub fn configure<E: From<UpError>>(
         }
     }
     Ok(cfg)
+}
+
+/// What a new rack's configuration has of its keys, with the least that it may have of the others.
+fn with_some_keys(cfg: &RackConfig) -> RackConfig {
+    let mut with = cfg.clone();
+    let (any, kv) = (with.kv != KvSection::default(), &mut with.kv);
+    if any && kv.channels == 0 {
+        kv.channels = 1;
+    }
+    if any && kv.replicas == 0 {
+        kv.replicas = rackweave_rack::new::KEY_REPLICAS.min(cfg.servers);
+    }
+    with
+}
+
+/// A rack keeps the keys of the configuration that it was created with, unless others are written; a new one gets them if it is to.
+fn keep_keys(
+    cfg: &mut RackConfig,
+    stored: Option<&RackConfig>,
+    written: impl Fn(&str) -> bool,
+    keys: bool,
+) -> Result<(), UpError> {
+    match stored {
+        Some(stored) => {
+            cfg.kv.channels = if written("kv.channels") { cfg.kv.channels } else { stored.kv.channels };
+            // Without keys there are no further keyspaces: the error is about the keys.
+            if !written("kv.own_channels") && cfg.kv.is_on() {
+                cfg.kv.own_channels = stored.kv.own_channels;
+            }
+            cfg.kv.replicas = if written("kv.replicas") { cfg.kv.replicas } else { stored.kv.replicas };
+            if keys && !cfg.kv.is_on() {
+                eprintln!("rackweave: --keys: the rack was created without keys, and stays without");
+            }
+        }
+        None if keys => rackweave_rack::new::give_keys(cfg)?,
+        None => {}
+    }
+    Ok(())
 }
 
 /// Fills in the omitted keys that a new rack chooses and then keeps. A rack that stores none of them is of an earlier
@@ -374,8 +410,13 @@ pub fn read_config(path: &Path) -> Result<RackConfig, UpError> {
 
 /// Also returns the file's text.
 pub fn read_written(path: &Path) -> Result<(RackConfig, Written), UpError> {
+    let (cfg, written) = read_unchecked(path)?;
+    cfg.validate().map_err(|error| UpError::Config { path: path.into(), error })?;
+    Ok((cfg, written))
+}
+fn read_unchecked(path: &Path) -> Result<(RackConfig, Written), UpError> {
     let text = std::fs::read_to_string(path).map_err(|error| UpError::ConfigFile { path: path.into(), error })?;
-    let (mut cfg, mut written) = Written::parse(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
+    let (mut cfg, mut written) = Written::read(&text).map_err(|error| UpError::Config { path: path.into(), error })?;
     let dir = path.parent().unwrap_or(Path::new(""));
     let dir = std::path::absolute(if dir == Path::new("") { Path::new(".") } else { dir });
     cfg.paths_from(&dir.map_err(|error| UpError::ConfigFile { path: path.into(), error })?);
@@ -657,6 +698,41 @@ mod tests {
         let bad = Options { servers: Some(0), ..options(&path) };
         assert!(matches!(configure(&dir, &bad, refuse), Err(UpError::Options(_))));
         drop(dir);
+        std::fs::remove_dir_all(&path).expect("remove");
+    }
+
+    #[test]
+    fn keys_complete_a_new_racks_configuration_and_one_that_cannot_be_built_is_not_kept() {
+        let path = std::env::temp_dir().join(format!("rackweave-up-keys-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).expect("directory");
+        let file = path.join("given.toml");
+        let new = |name: &str, text: &str, options: &dyn Fn(Options) -> Options| {
+            std::fs::write(&file, text).expect("written");
+            let data = path.join(name);
+            let options = options(Options { config: Some(file.clone()), ..self::options(&data) });
+            configure(&DataDir::open(&data).expect("directory"), &options, refuse)
+        };
+        let keys = |o: Options| Options { keys: true, ..o };
+        let made = new("a", "[kv]\nown_channels = 2\n", &keys).expect("completed").kv;
+        assert_eq!((made.replicas, made.own_channels, made.is_on()), (3, 2, true));
+        let made = new("b", "[kv]\nchannels = 3\n", &keys).expect("completed").kv;
+        assert_eq!((made.replicas, made.channels), (3, 3));
+        let why = |e: Result<RackConfig, UpError>| e.unwrap_err().to_string();
+        let e = why(new("c", "servers = 0\n[kv]\nown_channels = 2\n", &keys));
+        assert!(e.contains("given.toml") && e.contains("servers = 0"), "{e}");
+        let e = why(new("c", "[kv]\nown_channels = 300\n", &keys));
+        assert!(e.contains("given.toml") && e.contains("kv.own_channels = 300"), "{e}");
+        let e = why(new("c", "[kv]\nmin_copies = 4\n", &keys));
+        assert!(e.contains("kv.min_copies = 4: 1 to kv.replicas (3)"), "{e}");
+        let e = why(new("c", "[kv]\nown_channels = 2\n", &|o| o));
+        assert!(e.contains("kv.own_channels = 2") && e.contains("given.toml"), "{e}");
+
+        let small = "[kv]\nchannels = 1\nreplicas = 3\n";
+        let sized = |size: u64| move |o: Options| Options { ssd_size: Some(rackweave_config::Size(size)), ..o };
+        let e = why(new("d", small, &sized(1 << 30)));
+        assert!(e.contains("a store needs 12: raise ssd.size"), "{e}");
+        new("d", small, &sized(16 << 30)).expect("the smaller one was not kept");
         std::fs::remove_dir_all(&path).expect("remove");
     }
 }

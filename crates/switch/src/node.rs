@@ -98,6 +98,16 @@ impl Switch {
         }
     }
 
+    /// Processes a packet for the tables, and reports a deleted row.
+    fn processed(&mut self, now: Time, p: &Packet, fx: &mut Effects) -> Verdict {
+        let before = self.pipeline.counters().rows_deleted;
+        let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
+        if self.pipeline.counters().rows_deleted > before {
+            fx.trace(trace::ROW_DELETED, u64::from(p.header.vssd.0), p.header.incarnation.0);
+        }
+        verdict
+    }
+
     fn packet(&mut self, now: Time, mut p: Packet, fx: &mut Effects) {
         let view = match &p.body {
             Body::Keys(keys) => keys.new_view(),
@@ -123,9 +133,8 @@ impl Switch {
         if p.dst != self.node {
             return self.crossing(p, fx);
         }
-        let verdict = self.pipeline.process(now, p.src, &p.header, &p.body);
+        let verdict = self.processed(now, &p, fx);
         self.inform_far(&p, verdict, fx);
-        deleted(&p, verdict, fx);
         p.header.lat = p.header.lat.saturating_add(self.hop_ns);
         match verdict {
             Verdict::Forward { to } => {
@@ -194,8 +203,7 @@ impl Switch {
                 fx.trace(point, u64::from(header.vssd.0), op.sequence);
             }
             Body::Table(Table::Create(_) | Table::Delete) => {
-                let verdict = self.pipeline.process(now, p.src, header, &p.body);
-                deleted(p, verdict, fx);
+                self.processed(now, p, fx);
             }
             _ => self.pipeline.refuse_far(),
         }
@@ -248,12 +256,5 @@ impl Node for Switch {
             self.wake = deadline;
             fx.wake_at(deadline);
         }
-    }
-}
-
-/// Reports a deleted row.
-fn deleted(p: &Packet, verdict: Verdict, fx: &mut Effects) {
-    if let (Body::Table(Table::Delete), Verdict::Table(Ok(()))) = (&p.body, verdict) {
-        fx.trace(trace::ROW_DELETED, u64::from(p.header.vssd.0), 0);
     }
 }

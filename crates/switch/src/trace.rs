@@ -19,6 +19,6 @@ trace_points! {
     /// The other rack's switch reported the state of a vSSD; it was older than what is known, or its row is not known. a: vSSD, b: sequence.
     FAR_STATE: FarState = 64,
     FAR_STATE_STALE: FarStateStale = 65,
-    /// A row was deleted, and with it the sequence of its last `gc_op`. a: vSSD.
+    /// A row was deleted, and with it the sequence of its last `gc_op`. a: vSSD, b: incarnation of the server that it was deleted for.
     ROW_DELETED: RowDeleted = 196,
 }

@@ -177,7 +177,7 @@ pub enum Rule {
     Index,
     #[error("it belongs to no log")]
     Place,
-    #[error("an entry of the checkpoint is cut off")]
+    #[error("an entry of the checkpoint is cut off or out of order")]
     Entry,
     #[error("the index refers to a place that is not written")]
     Reference,

@@ -6,7 +6,9 @@ use rackweave_core::map::UnorderedMap;
 use rackweave_core::{BLOCK, Payload};
 use rackweave_flash::manager::api::{Block, BlockError};
 
-use super::format::{Item, Kind, Pos, Record, Rule, SEGMENT_HEAD, Scanner, SegmentHead, decode_entries, decode_head};
+use super::format::{
+    Entry, Item, Kind, Pos, Record, Rule, SEGMENT_HEAD, Scanner, SegmentHead, decode_entries, decode_head,
+};
 use super::{Answer, Broken, Flash, Io, Key, Loc, OpenError, Segment, Store};
 
 /// Heads that are read at a time, enough to use all dies.
@@ -88,23 +90,7 @@ impl Store {
                 written => blocks.push((block, written)),
             }
         }
-        self.recovery = Some(Box::new(Recovery {
-            blocks,
-            under_way: 0,
-            log: BTreeMap::new(),
-            checkpoints: BTreeMap::new(),
-            stale,
-            stage: Stage::Heads,
-            reading: 0,
-            scanner: None,
-            from: Pos::default(),
-            complete: Vec::new(),
-            last_generation: 0,
-            entries: Vec::new(),
-            changes: UnorderedMap::default(),
-            replayed: 0,
-            error: None,
-        }));
+        self.recovery = Some(Box::new(Recovery::new(blocks, stale)));
         Ok(())
     }
     pub(super) fn recovered(&mut self, _fx: &mut Flash<'_>, asked: Asked, result: Result<Payload, BlockError>) {
@@ -229,15 +215,15 @@ impl Store {
         }
         Ok(false)
     }
-    /// Loads a record of the checkpoint into the index.
+    /// Takes a record of the checkpoint.
     fn take_entries(&mut self, r: &mut Recovery, record: &Record) -> Result<(), OpenError> {
-        let corrupt = |rule| OpenError::Corrupt { block: self.block(r.reading), offset: record.offset, rule };
+        let (block, offset) = (self.block(r.reading), record.offset);
+        let corrupt = |rule| OpenError::Corrupt { block, offset, rule };
         let Stage::Checkpoint { parts, at, .. } = &r.stage else { return Ok(()) };
         match record.kind {
             Kind::Entries => {
                 let entries = decode_entries(&record.value).ok_or_else(|| corrupt(Rule::Entry))?;
-                let all = entries.into_iter();
-                r.entries.extend(all.map(|(k, (block, offset, len))| (k.into(), Loc { block, offset, len })));
+                r.take(&entries).ok_or_else(|| corrupt(Rule::Entry))?;
             }
             Kind::End => {
                 if record.value[..] != (r.entries.len() as u64).to_le_bytes() || *at + 1 < parts.len() {
@@ -303,7 +289,6 @@ impl Store {
             }
         }
         index.extend(changes.filter_map(put));
-        debug_assert!(index.is_sorted_by(|a: &(Key, Loc), b| a.0 < b.0));
         // A map of what is in order is built without a search for each place.
         self.index = index.into_iter().collect();
         tombs
@@ -324,6 +309,35 @@ impl Store {
 }
 
 impl Recovery {
+    fn new(blocks: Vec<(Block, u32)>, stale: Vec<Block>) -> Recovery {
+        Recovery {
+            blocks,
+            under_way: 0,
+            log: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            stale,
+            stage: Stage::Heads,
+            reading: 0,
+            scanner: None,
+            from: Pos::default(),
+            complete: Vec::new(),
+            last_generation: 0,
+            entries: Vec::new(),
+            changes: UnorderedMap::default(),
+            replayed: 0,
+            error: None,
+        }
+    }
+    /// Appends entries of the checkpoint. `None`: they are not in ascending order.
+    fn take(&mut self, entries: &[Entry<'_>]) -> Option<()> {
+        for &(key, (block, offset, len)) in entries {
+            if self.entries.last().is_some_and(|(last, _)| key <= &last[..]) {
+                return None;
+            }
+            self.entries.push((key.into(), Loc { block, offset, len }));
+        }
+        Some(())
+    }
     fn replay(&mut self, record: &Record) {
         self.replayed += u64::from(record.len);
         let change = match record.kind {
@@ -388,5 +402,22 @@ impl Recovery {
         let at = if number == self.from.segment { self.from.offset } else { 0 };
         (self.reading, self.scanner) = (block, Some(Scanner::new(number, page, (written, size), at)));
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_out_of_order_are_refused() {
+        let at = (0, 0, 0);
+        let taken = |pieces: &[&[Entry<'_>]]| {
+            let mut r = Recovery::new(Vec::new(), Vec::new());
+            pieces.iter().all(|p| r.take(p).is_some()).then_some(r.entries.len())
+        };
+        assert_eq!(taken(&[&[(b"a", at), (b"b", at)], &[], &[(b"ba", at)]]), Some(3));
+        assert_eq!(taken(&[&[(b"a", at), (b"a", at)]]), None, "a key twice");
+        assert_eq!(taken(&[&[(b"b", at)], &[(b"a", at)]]), None, "in another piece");
     }
 }

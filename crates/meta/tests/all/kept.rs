@@ -6,7 +6,7 @@ use rackweave_core::msg::{ALL_WITNESSES, ViewState};
 use rackweave_core::msg::{Control, ServerHello};
 use rackweave_core::{BLOCK, DriveId, Incarnation, SetId, VolumeId};
 
-use super::harness::{LEASE, Rack, config, divided};
+use super::harness::{GIB, LEASE, Rack, config, divided};
 
 #[test]
 fn a_device_that_failed_is_not_well_again_because_its_server_says_so() {
@@ -113,4 +113,17 @@ fn a_set_has_the_room_that_its_fullest_member_reports_in_this_incarnation() {
     assert_eq!(r.roles(), "MMM");
     assert_eq!(room(&mut r, 6, &[]), 0);
     assert_eq!(room(&mut r, 7, &all), 1024 - 512 - 32);
+}
+
+#[test]
+fn a_volume_may_be_given_its_own_size_where_more_is_promised_than_may_be() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    r.admin(1, admin::Op::create("vm0", GIB)).expect("created");
+    room(&mut r, 2, &[Some((16, 0)); 3]);
+    let grow = |size| admin::Op::VolumeGrow { name: "vm0".into(), size };
+    assert!(matches!(r.admin(3, grow(GIB)), Ok(admin::Reply::Volume(v)) if v.size == GIB));
+    let more = r.admin(4, grow(GIB + u64::from(BLOCK)));
+    assert!(matches!(more, Err(admin::Error::Volume(admin::VolumeError::OverPromise { .. }))), "{more:?}");
 }

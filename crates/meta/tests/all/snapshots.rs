@@ -549,11 +549,17 @@ fn a_frozen_generation_promises_what_it_holds() {
     d.run(LEASE);
     let third = d.current(disk);
     let held = [(first, 1), (second, 2), (third, 3)];
+    let explained =
+        |d: &mut Disks| match d.admin(admin::Op::VolumeExplain { size: 64 * MIB, isolation: None, own: None }) {
+            Ok(admin::Reply::Explained(e)) => e.refused,
+            other => panic!("{other:?}"),
+        };
     let refused = |d: &mut Disks, why: &str| {
         let refusal = refusal(d.snapshot("disk@c"));
         let limit = d.r.meta.status(d.r.now).promise_limit;
         let (promised, unreported) = (promised(d), 2 * EACH);
-        assert_eq!(refusal, VolumeError::Unreported { size: EACH, promised, unreported, limit }, "{why}");
+        let unreported = VolumeError::Unreported { size: 64 * MIB, promised, unreported, limit };
+        assert_eq!((&refusal, explained(d)), (&unreported, Some(unreported.clone().into())), "{why}");
         assert_eq!(promised, 3 * EACH, "{why}");
     };
     (0..3).for_each(|i| d.reports(i, capacity, all, &held));
@@ -566,6 +572,7 @@ fn a_frozen_generation_promises_what_it_holds() {
     refused(&mut d, "it has reported other volumes");
     d.reports(2, capacity, all, &[]);
     assert_eq!(promised(&mut d), EACH + 3 * MIB, "as the member with the most holds");
+    assert_eq!(explained(&mut d), None);
     d.snapshot("disk@c").expect("begun");
     d.run(LEASE);
     assert_eq!(promised(&mut d), 2 * EACH + 3 * MIB, "the third was frozen since");

@@ -119,8 +119,9 @@ impl Bounds {
             match t.point {
                 // An announcement that was on its way makes another row, for which the next `gc_op` is the first.
                 switch_trace::ROW_DELETED => {
-                    let of = |v: VssdId| u64::from(v.0) == t.a;
-                    self.last_ops.retain(|(rack, v), _| !of(*v) || sim.engine().layout().switch(*rack) != node);
+                    let here = |rack| sim.engine().layout().switch(rack) == node;
+                    let of = |v: VssdId, last: Incarnation| u64::from(v.0) == t.a && last.0 <= t.b;
+                    self.last_ops.retain(|&(rack, v), &mut (last, _)| !(here(rack) && of(v, last)));
                 }
                 // A train may change rows after the request: which the switch had at its time is not known then.
                 switch_trace::GC_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
