@@ -45,6 +45,7 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     meta_trace::MOVE_DONE,
     meta_trace::MOVE_CANCELLED,
     server_trace::VSSD_RELEASED,
+    switch_trace::ROW_DELETED,
     // Only with volumes that have units of their own, which `own.rs` searches.
     meta_trace::OWN_SET_MADE,
     meta_trace::OWN_SET_ENDED,
@@ -178,6 +179,7 @@ const MUST_OCCUR_IN_MOVES: &[TracePoint] = &[
     meta_trace::MOVE_DONE,
     meta_trace::MOVE_CANCELLED,
     server_trace::VSSD_RELEASED,
+    switch_trace::ROW_DELETED,
     core_trace::SHADOW_COMPLETE,
     core_trace::MEMBER_REMOVED,
 ];
