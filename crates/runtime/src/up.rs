@@ -332,7 +332,7 @@ pub fn configure<E: From<UpError>>(
     Ok(cfg)
 }
 
-/// What a new rack's configuration has of its keys, with the least that it may have of the others.
+/// A new rack's configuration with something for what its `[kv]` leaves out, so that the rules judge what it has.
 fn with_some_keys(cfg: &RackConfig) -> RackConfig {
     let mut with = cfg.clone();
     let (any, kv) = (with.kv != KvSection::default(), &mut with.kv);
