@@ -206,10 +206,10 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
         ids[i] = r->peers[i].vssd;
         peers[i] = i < r->peer_count && ids[i] != vssd ? find(ids[i], &peer_slot) : 0;
     }
-    int start = field == GC_SOFT && starting(c, now);
+    int start = (field == GC_SOFT || field == GC_SWAP) && starting(c, now);
 
     bpf_spin_lock(&c->lock);
-    __u64 word = d->word, bits = 0;
+    __u64 word = d->word, bits = 0, others = 0;
     if (d->vssd != vssd)
         goto out;
     why = GC_FOREIGN;
@@ -237,7 +237,21 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
         if (sequence < r->sequence)
             goto out;
     }
+    /* What it swaps with a grant goes on for a moment when it must collect. */
+    __u64 swaps = flags_at(word, now) & SWAPS;
     switch (field) {
+    case GC_SWAP:
+        /* Rule 35: of a set one drive swaps. A delay changes nothing. */
+        bits = flags_at(word, now) & (GC_BITS | SWAPS);
+#pragma unroll
+        for (int i = 0; i < PEERS_MAX; i++) {
+            if (peers[i]) {
+                __u64 flags = peers[i]->vssd == ids[i] ? flags_at(peers[i]->word, now) : SWAPS;
+                int far = ((ids[i] ^ vssd) & ~NUMBER_MASK) != 0;
+                others |= (flags & SWAPS) | (far || flags & HEARD ? 0 : HEARD);
+            }
+        }
+        /* Fall through. */
     case GC_SOFT:
         answer = GC_DELAY;
         why = GC_DELAYED;
@@ -247,10 +261,10 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
         }
 #pragma unroll
         for (int i = 0; i < PEERS_MAX; i++) {
-            if (peers[i] && peers[i]->vssd == ids[i] && idle(flags_at(peers[i]->word, now))) {
+            if (!others && peers[i] && peers[i]->vssd == ids[i] && idle(flags_at(peers[i]->word, now))) {
                 answer = GC_ACCEPT;
                 why = GC_ACCEPTED;
-                bits = GC_BITS;
+                bits = GC_BITS | (field == GC_SWAP ? SWAPS : swaps);
             }
         }
         break;
@@ -258,12 +272,13 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
     case GC_BACKGROUND:
         answer = GC_ACCEPT;
         why = field == GC_REGULAR ? GC_REGULARS : GC_BACKGROUNDS;
-        bits = GC_BITS;
+        bits = GC_BITS | swaps;
         break;
     case GC_HEARTBEAT:
-        answer = GC_HEARTBEAT;
+    case GC_SWAPPING:
+        answer = field;
         why = GC_HEARTBEATS;
-        bits = GC_BITS;
+        bits = GC_BITS | (field == GC_SWAPPING ? SWAPS : 0);
         break;
     case GC_FINISH:
         answer = GC_FINISH;

@@ -25,14 +25,16 @@ const volatile __u8 manual_clock;
 #define PORTS_MAX 4096
 #define KEYS_MAX 16384
 
-/* A vSSD's registers: its server's last report, and when that expires (ns, a multiple of 16), in one word that is written
+/* A vSSD's registers: its server's last report, and when that expires (ns, a multiple of 32), in one word that is written
  * once. No observer sees the two bits disagree (protocol rule 16). */
 #define READABLE 1ull
 #define REPLICA_GC 2ull
 #define DESTINATION_GC 4ull
 #define HEARD 8ull
 #define GC_BITS (REPLICA_GC | DESTINATION_GC)
-#define FLAGS 15ull
+/* A swap of dies keeps it busy: it counts as collecting, too. */
+#define SWAPS 16ull
+#define FLAGS 31ull
 
 /* One cache line: all that a read needs to know of a candidate. */
 struct destination {

@@ -49,7 +49,7 @@ struct arp {
 } __attribute__((packed));
 
 enum op { OP_READ = 3, OP_WRITE = 4, OP_GC = 5, OP_LOAD = 9 };
-enum gc_field { GC_SOFT, GC_REGULAR, GC_BACKGROUND, GC_ACCEPT, GC_DELAY, GC_FINISH, GC_HEARTBEAT, GC_IDLE };
+enum gc_field { GC_SOFT, GC_REGULAR, GC_BACKGROUND, GC_ACCEPT, GC_DELAY, GC_FINISH, GC_HEARTBEAT, GC_IDLE, GC_SWAP, GC_SWAPPING };
 
 #define WIRE_VERSION 1
 

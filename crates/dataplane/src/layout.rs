@@ -9,7 +9,7 @@ pub const READABLE: u64 = 1;
 pub const REPLICA_GC: u64 = 2;
 pub const DESTINATION_GC: u64 = 4;
 pub const HEARD: u64 = 8;
-const FLAGS: u64 = 15;
+const FLAGS: u64 = 31;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

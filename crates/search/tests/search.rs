@@ -53,6 +53,7 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     // Only with channel groups.
     server_trace::BLOCKS_BORROWED,
     // Only in plans whose dies trade places.
+    switch_trace::SWAP_ACCEPTED,
     server_trace::SWAP_BEGUN,
     server_trace::SWAP_FOUND,
     server_trace::SWAP_ENDED,
@@ -230,6 +231,7 @@ fn channel_groups_pass_every_seed() {
 
 /// Required while dies trade places.
 const MUST_OCCUR_IN_SWAPS: &[TracePoint] = &[
+    switch_trace::SWAP_ACCEPTED,
     server_trace::SWAP_BEGUN,
     server_trace::SWAP_FOUND,
     server_trace::SWAP_ENDED,

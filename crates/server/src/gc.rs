@@ -67,12 +67,20 @@ pub enum Grant {
     Asked,
     Delayed,
     Granted,
-    /// The vSSD collects, with a soft request accepted: its reads go elsewhere already, and the swap may share that.
-    Shared,
     /// The vSSD collects because it must, or has asked for that.
     Collects,
     /// A grant is being returned.
     Returning,
+}
+
+/// A slice's part in a collection that was accepted softly: its reads go elsewhere already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sharing {
+    #[default]
+    No,
+    Asked,
+    Delayed,
+    Granted,
 }
 
 /// The monitor.
@@ -103,9 +111,9 @@ pub struct GcMonitor {
     unanswered: bool,
     /// The exchange with the switch is for a swap of dies: [`Grant`].
     for_swap: bool,
-    /// The collection was accepted softly; a slice of a swap shares it.
+    /// The collection was accepted softly; a slice of a swap may share it.
     accepted: bool,
-    shared: bool,
+    sharing: Sharing,
     /// The switch has answered this incarnation of the server.
     answered: bool,
     /// Actions in order; taken by the server.
@@ -134,7 +142,7 @@ impl GcMonitor {
             unanswered: false,
             for_swap: false,
             accepted: false,
-            shared: false,
+            sharing: Sharing::No,
             answered: false,
             actions: Vec::new(),
         }
@@ -212,6 +220,10 @@ impl GcMonitor {
         self.unacked = self.coordinated().then_some((field, again_at));
     }
     fn start(&mut self, action: GcAction) {
+        if self.state == GcState::Granted && self.for_swap {
+            // The slice's last command is under way.
+            self.sharing = Sharing::Granted;
+        }
         (self.state, self.for_swap, self.accepted) = (GcState::Collecting, false, false);
         self.resting = false;
         self.background = action == GcAction::StartIdle;
@@ -223,7 +235,8 @@ impl GcMonitor {
     }
     fn finish(&mut self, now: Time) {
         self.background = false;
-        if std::mem::take(&mut self.shared) {
+        // A request to share is superseded by what follows.
+        if std::mem::take(&mut self.sharing) == Sharing::Granted {
             (self.state, self.for_swap) = (GcState::Granted, true);
             return;
         }
@@ -255,7 +268,7 @@ impl GcMonitor {
                 }
                 self.look_idle(now, ratio);
             }
-            GcState::Requested { field: GcField::Soft, .. } => {
+            GcState::Requested { field: GcField::Soft | GcField::Swap, .. } => {
                 if hard {
                     self.ask(now, GcField::Regular);
                 } else if !soft && !self.for_swap {
@@ -291,7 +304,10 @@ impl GcMonitor {
                 if self.background && hard {
                     self.no_background(now);
                 } else if soft && !self.background {
+                    // What the switch has granted stands.
+                    let accepted = self.accepted;
                     self.start(GcAction::Start);
+                    self.accepted = accepted;
                 }
             }
         }
@@ -343,41 +359,62 @@ impl GcMonitor {
         match self.state {
             GcState::Idle => Grant::None,
             GcState::Finishing { .. } => Grant::Returning,
-            GcState::Collecting if self.accepted => Grant::Shared,
-            GcState::Ending if self.shared => Grant::Shared,
+            GcState::Collecting | GcState::Ending => match self.sharing {
+                Sharing::No if self.accepted && self.collecting() => Grant::None,
+                Sharing::No => Grant::Collects,
+                Sharing::Asked => Grant::Asked,
+                Sharing::Granted if self.accepted => Grant::Granted,
+                // Not for another command, if it must collect.
+                Sharing::Delayed | Sharing::Granted => Grant::Delayed,
+            },
             _ if !self.for_swap => Grant::Collects,
             GcState::Requested { .. } => Grant::Asked,
             GcState::Delayed { .. } => Grant::Delayed,
             GcState::Granted => Grant::Granted,
-            GcState::Collecting | GcState::Ending => Grant::Collects,
         }
     }
-    /// Asks the switch softly for a slice of a swap of dies (protocol rule 35), if it may be [asked for](Grant::None).
+    /// Asks the switch for a slice of a swap of dies (protocol rule 35), if it may be [asked for](Grant::None). The slice
+    /// shares a running collection; if that ends first, its grant is the swap's.
     pub fn ask_for_swap(&mut self, now: Time) {
-        if self.state != GcState::Idle {
+        if self.grant() != Grant::None {
             return;
         }
-        if self.coordinated() && !mutant!("server.swap.unasked") {
-            self.ask(now, GcField::Soft);
+        let asks = self.coordinated() && !mutant!("server.swap.unasked");
+        self.swap_requests += 1;
+        if self.collecting() {
+            let asks = asks && !mutant!("server.swap.shares-unasked");
+            self.sharing = if asks { Sharing::Asked } else { Sharing::Granted };
+            if asks {
+                self.announce(now, GcField::Swap);
+            }
+            return;
+        }
+        if asks {
+            self.ask(now, GcField::Swap);
         } else {
             self.state = GcState::Granted;
         }
         self.for_swap = true;
-        self.swap_requests += 1;
-    }
-    /// A slice of a swap shares the running collection: if it ends first, its grant is the swap's.
-    pub fn share(&mut self) {
-        self.shared = self.grant() == Grant::Shared;
     }
     /// Returns the grant of [`GcMonitor::ask_for_swap`], or what may be one. A collection goes on.
     pub fn return_grant(&mut self, now: Time) {
-        self.shared = false;
+        if matches!(self.state, GcState::Collecting | GcState::Ending) {
+            if matches!(std::mem::take(&mut self.sharing), Sharing::Asked | Sharing::Granted) {
+                // It collects and does not swap; the answer to a request counts no more.
+                self.announce(now, GcField::Heartbeat);
+            }
+            return;
+        }
         match self.grant() {
             Grant::Asked | Grant::Granted if mutant!("server.swap.bit-stays") => {}
             Grant::Asked | Grant::Granted => self.finish(now),
             Grant::Delayed => (self.state, self.for_swap) = (GcState::Idle, false),
-            Grant::None | Grant::Shared | Grant::Collects | Grant::Returning => {}
+            Grant::None | Grant::Collects | Grant::Returning => {}
         }
+    }
+    /// Has a grant for a slice of a swap.
+    fn swaps(&self) -> bool {
+        self.for_swap && self.state == GcState::Granted || self.sharing == Sharing::Granted
     }
     fn rest(&mut self) {
         self.resting = true;
@@ -429,6 +466,10 @@ impl GcMonitor {
         self.unacked = None;
         self.answered = true;
         self.again.answered(now);
+        if self.sharing == Sharing::Asked {
+            self.sharing = if op.field == GcField::Accept { Sharing::Granted } else { Sharing::Delayed };
+            return;
+        }
         match (self.state, op.field) {
             (GcState::Requested { .. }, GcField::Accept) if self.grouped || self.for_swap => self.granted(false),
             (GcState::Requested { field, .. }, GcField::Accept) => {
@@ -438,7 +479,7 @@ impl GcMonitor {
             (GcState::Requested { .. }, GcField::Delay) if mutant!("server.gc.delay-accepts") => {
                 self.start(GcAction::Start)
             }
-            (GcState::Requested { field: GcField::Soft, .. }, GcField::Delay) => {
+            (GcState::Requested { field: GcField::Soft | GcField::Swap, .. }, GcField::Delay) => {
                 let again_at = if self.grouped || self.for_swap { Time::MAX } else { now + self.cfg.delayed_again };
                 self.state = GcState::Delayed { again_at };
             }
@@ -516,7 +557,10 @@ impl GcMonitor {
         if now >= self.announce_at && self.coordinated() && !mutant!("server.gc.no-announce") {
             match self.state {
                 _ if self.unacked.is_some() => self.announce_at = now + self.cfg.announce_every,
-                GcState::Granted | GcState::Collecting | GcState::Ending => _ = self.send(now, GcField::Heartbeat),
+                GcState::Granted | GcState::Collecting | GcState::Ending => {
+                    let field = if self.swaps() { GcField::Swapping } else { GcField::Heartbeat };
+                    self.send(now, field);
+                }
                 GcState::Idle | GcState::Delayed { .. } => _ = self.send(now, GcField::Idle),
                 // A pending request is repeated anyway, and must stay the last operation.
                 GcState::Requested { .. } | GcState::Finishing { .. } => {

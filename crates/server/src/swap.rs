@@ -1,12 +1,12 @@
 //! Swaps of dies under the vSSDs of a drive (FB7–FB9), while they serve. The drive decides what trades places and moves it
 //! ([`rackweave_flash::Ssd::begin_due_swap`]); here is decided when its moves may keep dies busy (protocol rule 35).
 //!
-//! Moves run in *slices*. Before each, the switch is asked softly for every vSSD of the two dies, as before a collection, one after
-//! another in order of their ids: two drives that ask for the same sets in different orders would deny each other. If one is
-//! delayed, or collects itself, the grants of the others are returned and asked for again after a time drawn from the seed (rule
-//! 20). A vSSD that collects by a soft request that was accepted needs no second grant: the slice shares it. While a slice
-//! runs the switch sends the vSSDs' reads elsewhere. At its end the moves are held; when the command under way is done the
-//! grants are returned, so that another replica may collect or swap.
+//! Moves run in *slices*. Before each, the switch is asked softly for every vSSD of the two dies, one after another in order of their
+//! ids: two drives that ask for the same sets in different orders would deny each other. It accepts if another replica is idle,
+//! as before a collection, and if none swaps: of a set one drive swaps at a time. If one vSSD is delayed, or
+//! collects without having been accepted, the grants of the others are returned and asked for again after a time drawn from
+//! the seed (rule 20). While a slice runs the switch sends the vSSDs' reads elsewhere. At its end the moves are held; when the
+//! command under way is done the grants are returned, so that another replica may collect or swap.
 //!
 //! A pure state machine over the vSSDs' monitors ([`crate::gc`]), which handle the exchange with the switch.
 
@@ -92,7 +92,7 @@ pub struct Member {
 
 impl Member {
     fn granted(&self) -> bool {
-        matches!(self.grant, Grant::Granted | Grant::Shared)
+        self.grant == Grant::Granted
     }
 }
 
@@ -100,7 +100,6 @@ impl Member {
 pub enum Order {
     /// For the vSSD in this slot.
     Ask(usize),
-    Share(usize),
     Return(usize),
     /// For the drive.
     Resume,
@@ -215,15 +214,14 @@ impl Swapper {
                 let (slice, longest) = (self.cfg.slice.0, self.longest.0);
                 let works = slice.saturating_sub(longest).max(slice / 2);
                 self.state = SwapState::Working { until: now + Span(works) };
-                let shared = concerned.iter().filter(|m| m.grant == Grant::Shared).map(|m| Order::Share(m.slot));
-                shared.chain([Order::Resume]).collect()
+                vec![Order::Resume]
             }
         }
     }
 }
 
 fn returns<'a>(of: impl Iterator<Item = &'a Member>) -> Vec<Order> {
-    let held = of.filter(|m| matches!(m.grant, Grant::Asked | Grant::Granted | Grant::Delayed | Grant::Shared));
+    let held = of.filter(|m| matches!(m.grant, Grant::Asked | Grant::Granted | Grant::Delayed));
     held.map(|m| Order::Return(m.slot)).collect()
 }
 

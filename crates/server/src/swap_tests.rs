@@ -57,7 +57,6 @@ impl Rig {
             for order in orders {
                 match order {
                     Order::Ask(i) => self.gc[i].ask_for_swap(now),
-                    Order::Share(i) => self.gc[i].share(),
                     Order::Return(i) => self.gc[i].return_grant(now),
                     Order::Resume => {
                         self.resumed += 1;
@@ -92,7 +91,7 @@ fn every_vssd_of_a_drive_of_64_is_asked_for() {
     let mut r = Rig::new(&[true; 64], gc_config(), 1);
     r.step(0);
     for i in 0..64 {
-        assert_eq!((r.fields(), r.resumed), (vec![(i, GcField::Soft)], 0));
+        assert_eq!((r.fields(), r.resumed), (vec![(i, GcField::Swap)], 0));
         r.answer(1, i, GcField::Accept);
     }
     assert_eq!(r.resumed, 1);
@@ -102,9 +101,9 @@ fn every_vssd_of_a_drive_of_64_is_asked_for() {
 fn a_slice_begins_when_every_vssd_of_the_dies_has_granted_it_and_is_over_after_100_ms() {
     let mut r = Rig::new(&[true, false, true], gc_config(), 1);
     r.step(0);
-    assert_eq!(r.fields(), [(0, GcField::Soft)], "one after the other");
+    assert_eq!(r.fields(), [(0, GcField::Swap)], "one after the other");
     r.answer(1, 0, GcField::Accept);
-    assert_eq!((r.fields(), r.resumed), (vec![(2, GcField::Soft)], 0));
+    assert_eq!((r.fields(), r.resumed), (vec![(2, GcField::Swap)], 0));
     r.answer(2, 2, GcField::Accept);
     assert_eq!((r.resumed, r.swap.status().slices), (1, 1));
     assert_eq!(r.gc[0].confirmed(), Some(true));
@@ -119,7 +118,7 @@ fn a_slice_begins_when_every_vssd_of_the_dies_has_granted_it_and_is_over_after_1
     r.step(200);
     assert_eq!(r.fields(), [], "others have time between slices");
     r.step(201);
-    assert_eq!(r.fields(), [(0, GcField::Soft)]);
+    assert_eq!(r.fields(), [(0, GcField::Swap)]);
 }
 
 #[test]
@@ -138,7 +137,7 @@ fn one_delay_returns_the_grants_of_all_for_a_time_drawn_from_the_seed() {
         again.push(until);
         r.answer(2, 0, GcField::Finish);
         r.step(until.0 / MS + 1);
-        assert_eq!(r.fields(), [(0, GcField::Soft)]);
+        assert_eq!(r.fields(), [(0, GcField::Swap)]);
     }
     assert_ne!(again[0], again[1]);
 }
@@ -180,8 +179,10 @@ fn a_vssd_that_collects_comes_first() {
         assert_eq!((r.fields(), r.gc[1].collecting()), (vec![(1, GcField::Regular)], true));
         r.step(1);
         assert!(r.drive.is_some_and(|d| d.held));
+        assert_eq!((r.gc[1].grant(), r.fields()), (Grant::Delayed, vec![]), "the command under way is the last");
         r.rests(4);
-        assert_eq!((r.fields(), r.gc[1].grant()), (vec![(0, GcField::Finish)], Grant::Collects), "it goes on");
+        assert_eq!(r.fields(), [(0, GcField::Finish), (1, GcField::Heartbeat)]);
+        assert_eq!(r.gc[1].grant(), Grant::Collects, "it goes on");
     }
     // Asked for the swap: the vSSD's own request replaces it.
     let mut r = Rig::new(&[true], gc_config(), 1);
@@ -191,7 +192,7 @@ fn a_vssd_that_collects_comes_first() {
     r.gc[0].check(Time(MS), 0.20);
     r.act(0);
     r.step(1);
-    assert_eq!(r.fields(), [(0, GcField::Soft), (0, GcField::Regular)]);
+    assert_eq!(r.fields(), [(0, GcField::Swap), (0, GcField::Regular)]);
     // A slice delays collection that was not urgent until its end.
     let mut r = Rig::new(&[true], gc_config(), 1);
     r.step(0);
@@ -220,26 +221,76 @@ fn a_slice_shares_the_grant_of_a_collection_that_was_accepted_softly() {
     };
     let mut r = begin(GcField::Regular);
     assert_eq!((r.fields(), r.resumed), (vec![(1, GcField::Regular)], 0), "nobody else may be idle");
-    let mut r = begin(GcField::Soft);
-    assert_eq!(r.fields(), [(1, GcField::Soft), (0, GcField::Soft)]);
-    r.answer(11, 0, GcField::Accept);
-    assert_eq!((r.resumed, r.gc[1].grant()), (1, Grant::Shared));
-    r.step(106);
-    r.rests(107);
-    assert_eq!((r.fields(), r.gc[1].collecting()), (vec![(0, GcField::Finish)], true), "it collects on");
-    // The collection ends first: the bit stays until the slice is over.
-    let mut r = begin(GcField::Soft);
-    r.answer(11, 0, GcField::Accept);
-    r.fields();
+    // Soft: the switch must say that no other copy collects or swaps.
+    let shared = || {
+        let mut r = begin(GcField::Soft);
+        assert_eq!(r.fields(), [(1, GcField::Soft), (0, GcField::Swap)]);
+        r.answer(11, 0, GcField::Accept);
+        assert_eq!((r.resumed, r.fields()), (0, vec![(1, GcField::Swap)]));
+        assert_eq!((r.gc[1].grant(), r.gc[1].confirmed()), (Grant::Asked, None));
+        r
+    };
+    let mut r = shared();
+    r.answer(12, 1, GcField::Accept);
+    assert_eq!((r.resumed, r.gc[1].grant()), (1, Grant::Granted));
+    r.step(107);
+    r.rests(108);
+    assert_eq!(r.fields(), [(0, GcField::Finish), (1, GcField::Heartbeat)]);
+    assert!(r.gc[1].collecting(), "it goes on");
+    assert_eq!(r.gc[1].grant(), Grant::None, "and may be asked for again");
+    // Delayed: the collection goes on.
+    let mut r = shared();
+    r.answer(12, 1, GcField::Delay);
+    assert_eq!((r.fields(), r.resumed, r.swap.status().refused), (vec![(0, GcField::Finish)], 0, 1));
+    assert_eq!((r.gc[1].collecting(), r.gc[1].grant()), (true, Grant::None));
+    // No answer in the time of a slice: a later one counts no more.
+    let mut r = shared();
+    let asked = r.last[1].unwrap();
+    r.step(111);
+    assert_eq!(r.fields(), [(0, GcField::Finish), (1, GcField::Heartbeat)]);
+    r.gc[1].answer(Time(112 * MS), GcOp { field: GcField::Accept, ..asked });
+    assert_eq!(r.gc[1].grant(), Grant::None);
+    // The collection ends before the answer: the vSSD is asked for when the switch has heard of the end.
+    let mut r = shared();
+    let asked = r.last[1].unwrap();
+    r.gc[1].check(Time(12 * MS), 0.46);
+    r.gc[1].ended(Time(13 * MS));
+    r.act(1);
+    r.gc[1].answer(Time(14 * MS), GcOp { field: GcField::Accept, ..asked });
+    r.step(14);
+    assert_eq!((r.fields(), r.gc[1].grant()), (vec![(1, GcField::Finish)], Grant::Returning));
+    r.answer(15, 1, GcField::Finish);
+    assert_eq!((r.fields(), r.resumed), (vec![(1, GcField::Swap)], 0));
+    // The collection ends in the slice: the bit stays until that is over.
+    let mut r = shared();
+    r.answer(12, 1, GcField::Accept);
     r.gc[1].check(Time(20 * MS), 0.46);
-    assert_eq!(r.gc[1].grant(), Grant::Shared);
+    assert_eq!(r.gc[1].grant(), Grant::Granted);
     r.gc[1].ended(Time(21 * MS));
     r.act(1);
     r.step(21);
     assert_eq!((r.fields(), r.gc[1].grant(), r.gc[1].confirmed()), (vec![], Grant::Granted, Some(true)));
-    r.step(106);
-    r.rests(107);
+    r.step(107);
+    r.rests(108);
     assert_eq!(r.fields(), [(0, GcField::Finish), (1, GcField::Finish)]);
+}
+
+/// Its blocks run out again before the last of its victims is erased.
+#[test]
+fn a_collection_that_is_resumed_keeps_its_grant_and_the_slices() {
+    let mut r = Rig::new(&[true], gc_config(), 1);
+    r.gc[0].check(Time(0), 0.30);
+    r.act(0);
+    r.answer(0, 0, GcField::Accept);
+    r.step(1);
+    r.answer(2, 0, GcField::Accept);
+    assert_eq!((r.resumed, r.gc[0].grant()), (1, Grant::Granted));
+    r.gc[0].check(Time(3 * MS), 0.46);
+    assert_eq!(r.gc[0].state(), GcState::Ending);
+    r.gc[0].check(Time(4 * MS), 0.30);
+    r.step(4);
+    assert_eq!((r.gc[0].collecting(), r.gc[0].grant()), (true, Grant::Granted));
+    assert_eq!(r.swap.state(), SwapState::Working { until: Time(97 * MS) });
 }
 
 #[test]
@@ -274,7 +325,7 @@ fn a_swap_with_nothing_to_move_asks_nobody() {
     assert_eq!(r.fields(), []);
     r.drive = Some(DriveSwap { ready: true, held: true, works: false });
     r.step(1000);
-    assert_eq!(r.fields(), [(0, GcField::Soft)]);
+    assert_eq!(r.fields(), [(0, GcField::Swap)]);
     r.answer(1000, 0, GcField::Accept);
     // It has run out of work: the slice ends early.
     r.drive = Some(DriveSwap { ready: false, held: false, works: false });

@@ -183,8 +183,7 @@ impl Switch {
             }
             (Body::Table(Table::Delete), Verdict::Table(Ok(()))) => Body::Table(Table::Delete),
             (Body::Table(Table::Gc(GcOp { sequence, .. })), Verdict::Gc { .. }) => {
-                let Some(collecting) = self.pipeline.state_for_far(p.header.vssd) else { return };
-                let field = if collecting { GcField::Heartbeat } else { GcField::Idle };
+                let Some(field) = self.pipeline.state_for_far(p.header.vssd) else { return };
                 Body::Table(Table::Gc(GcOp { field, sequence: *sequence }))
             }
             _ => return,
@@ -214,7 +213,8 @@ impl Switch {
         let point = match (how, asked, answer) {
             (GcHow::Duplicate, ..) => Some(trace::GC_OP_DUPLICATE),
             (_, GcField::Soft, GcField::Accept) => Some(trace::GC_ACCEPTED),
-            (_, GcField::Soft, _) => Some(trace::GC_DELAYED),
+            (_, GcField::Swap, GcField::Accept) => Some(trace::SWAP_ACCEPTED),
+            (_, GcField::Soft | GcField::Swap, _) => Some(trace::GC_DELAYED),
             (_, GcField::Regular, _) => Some(trace::GC_REGULAR),
             (_, GcField::Background, _) => Some(trace::GC_BACKGROUND),
             _ => None,

@@ -8,7 +8,7 @@ use crate::config::{ReadWeights, Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{KeyRings, RingError, Rings};
-use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, Tables, Word};
+use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, State, Tables, Word};
 
 /// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -362,50 +362,65 @@ impl Pipeline {
             self.counters.gc_stale += 1;
             return Verdict::Drop(DropReason::StaleGcOp);
         }
-        let (answer, collecting) = self.judge(now, slot, op.field);
+        let (answer, state) = self.judge(now, slot, op.field);
         let last = LastOp { sequence: op.sequence, answer, expired: false };
-        self.tables.set_state(slot, collecting, last, now + self.bits_expire);
+        self.tables.set_state(slot, state, last, now + self.bits_expire);
         Verdict::Gc { answer, how: GcHow::New }
     }
 
-    /// The answer to a new operation, and the vSSD's bits after it.
-    fn judge(&mut self, now: Time, slot: Slot, field: GcField) -> (GcField, bool) {
-        let c = &mut self.counters;
+    /// The answer to a new operation, and the vSSD's state after it.
+    fn judge(&mut self, now: Time, slot: Slot, field: GcField) -> (GcField, State) {
+        let before = self.tables.destination(slot).word.state();
+        // What it swaps with a grant goes on for a moment when it must collect.
+        let collects = if before == State::Swaps { State::Swaps } else { State::Collects };
         match field {
-            GcField::Soft => return self.judge_soft(now, slot),
-            GcField::Regular => c.gc_regular += 1,
-            GcField::Background => c.gc_background += 1,
-            GcField::Heartbeat => {
-                c.gc_heartbeats += 1;
-                return (GcField::Heartbeat, true);
+            GcField::Soft => {
+                let may = self.may_collect(slot);
+                if self.judge_soft(now, may) { (GcField::Accept, collects) } else { (GcField::Delay, State::Idle) }
+            }
+            GcField::Swap => {
+                let may = self.may_collect(slot) && (self.may_swap(slot) || mutant!("switch.gc.swaps-together"));
+                if self.judge_soft(now, may) { (GcField::Accept, State::Swaps) } else { (GcField::Delay, before) }
+            }
+            GcField::Regular => {
+                self.counters.gc_regular += 1;
+                (GcField::Accept, collects)
+            }
+            GcField::Background => {
+                self.counters.gc_background += 1;
+                (GcField::Accept, collects)
+            }
+            GcField::Heartbeat | GcField::Swapping => {
+                self.counters.gc_heartbeats += 1;
+                (field, if field == GcField::Swapping { State::Swaps } else { State::Collects })
             }
             GcField::Finish => {
-                c.gc_finished += 1;
-                return (GcField::Finish, false);
+                self.counters.gc_finished += 1;
+                (GcField::Finish, State::Idle)
             }
             // Answers never come here.
             GcField::Idle | GcField::Accept | GcField::Delay => {
-                c.gc_idles += 1;
-                return (GcField::Idle, false);
+                self.counters.gc_idles += 1;
+                (GcField::Idle, State::Idle)
             }
         }
-        (GcField::Accept, true)
     }
 
-    /// Protocol rule 15: accepted iff another readable replica is idle.
-    fn judge_soft(&mut self, now: Time, slot: Slot) -> (GcField, bool) {
-        if self.starting(now) && !mutant!("switch.start.no-guard") {
-            self.counters.gc_delayed += 1;
-            self.counters.gc_delayed_after_start += 1;
-            return (GcField::Delay, false);
-        }
-        if self.may_collect(slot) || mutant!("switch.gc.soft-always") {
-            self.counters.gc_accepted += 1;
-            (GcField::Accept, true)
-        } else {
-            self.counters.gc_delayed += 1;
-            (GcField::Delay, false)
-        }
+    /// Whether a soft request is accepted, if the others' states allow it (protocol rules 15, 35): after a start they must be
+    /// known first.
+    fn judge_soft(&mut self, now: Time, may: bool) -> bool {
+        let starts = self.starting(now) && !mutant!("switch.start.no-guard");
+        let accepts = !starts && (may || mutant!("switch.gc.soft-always"));
+        self.counters.gc_accepted += u64::from(accepts);
+        self.counters.gc_delayed += u64::from(!accepts);
+        self.counters.gc_delayed_after_start += u64::from(starts);
+        accepts
+    }
+
+    /// Protocol rule 35: of a set one drive swaps. No peer is known to; and those in this rack are known not to.
+    fn may_swap(&self, slot: Slot) -> bool {
+        let known = |v: VssdId, word: Word| word.heard() || v.rack() != self.rack;
+        self.tables.peers(slot).all(|(v, to)| known(v, to.word) && !to.word.swaps())
     }
 
     /// A peer in this rack must be idle: the other rack's state is a moment old, and members there may rely on these in
@@ -423,10 +438,14 @@ impl Pipeline {
         idle(false) && (readable(false) > 1 || first)
     }
 
-    /// Whether the set of this rack's vSSD lies in more racks than one, and whether it collects.
-    pub fn state_for_far(&self, vssd: VssdId) -> Option<bool> {
+    /// The report of this rack's vSSD to the other rack's switch, if its set lies in both.
+    pub fn state_for_far(&self, vssd: VssdId) -> Option<GcField> {
         let slot = self.tables.find(vssd).filter(|&s| vssd.rack() == self.rack && self.tables.spans_racks(s))?;
-        Some(self.tables.destination(slot).word.collecting())
+        Some(match self.tables.destination(slot).word.state() {
+            State::Idle => GcField::Idle,
+            State::Collects => GcField::Heartbeat,
+            State::Swaps => GcField::Swapping,
+        })
     }
 
     /// The other rack's switch reported a vSSD that is not in its rack.
@@ -442,9 +461,10 @@ impl Pipeline {
             self.unknown();
             return false;
         };
-        let collecting = match op.field {
-            GcField::Heartbeat => true,
-            GcField::Idle => false,
+        let state = match op.field {
+            GcField::Swapping => State::Swaps,
+            GcField::Heartbeat => State::Collects,
+            GcField::Idle => State::Idle,
             _ => {
                 self.counters.malformed += 1;
                 return false;
@@ -461,7 +481,7 @@ impl Pipeline {
         }
         self.counters.far_states += 1;
         let last = LastOp { sequence: op.sequence, answer: op.field, expired: false };
-        self.tables.set_state(slot, collecting, last, now + self.bits_expire);
+        self.tables.set_state(slot, state, last, now + self.bits_expire);
         true
     }
 

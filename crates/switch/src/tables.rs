@@ -19,6 +19,8 @@ impl Word {
     const DESTINATION_GC: u8 = 4;
     /// Its server reported its state recently.
     const HEARD: u8 = 8;
+    /// A swap of dies keeps it busy; it counts as collecting, too.
+    const SWAPS: u8 = 16;
     const GC: u8 = Self::REPLICA_GC | Self::DESTINATION_GC;
 
     pub fn readable(self) -> bool {
@@ -26,6 +28,9 @@ impl Word {
     }
     pub fn collecting(self) -> bool {
         self.0 & Self::GC != 0
+    }
+    pub fn swaps(self) -> bool {
+        self.0 & Self::SWAPS != 0
     }
     pub fn heard(self) -> bool {
         self.0 & Self::HEARD != 0
@@ -38,9 +43,25 @@ impl Word {
     pub fn idle(self) -> bool {
         self.0 & (Self::READABLE | Self::HEARD | Self::GC) == Self::READABLE | Self::HEARD
     }
+    pub fn state(self) -> State {
+        match (self.swaps(), self.collecting()) {
+            (true, _) => State::Swaps,
+            (false, true) => State::Collects,
+            (false, false) => State::Idle,
+        }
+    }
     fn with(self, mask: u8, on: bool) -> Word {
         Word(if on { self.0 | mask } else { self.0 & !mask })
     }
+}
+
+/// What a vSSD does, as its server reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Idle,
+    Collects,
+    /// For a slice of a swap of dies; its own collection may run beside it.
+    Swaps,
 }
 
 /// Fields of a vSSD that the hot path needs.
@@ -233,7 +254,7 @@ impl Tables {
     pub fn forget_state(&mut self, slot: Slot) {
         self.set_expiry(slot, Time::MAX);
         let to = &mut self.destinations[slot as usize];
-        to.word = to.word.with(Word::GC | Word::HEARD, false);
+        to.word = to.word.with(Word::GC | Word::SWAPS | Word::HEARD, false);
         self.rows[slot as usize].last = None;
     }
 
@@ -262,11 +283,12 @@ impl Tables {
         (row.incarnation, row.announced) = (incarnation, (Epoch(0), 0));
     }
 
-    /// Writes both bits of a vSSD and the answer at once. Both bits expire at `until`.
-    pub fn set_state(&mut self, slot: Slot, collecting: bool, last: LastOp, until: Time) {
+    /// Writes the bits of a vSSD and the answer at once. The bits expire at `until`.
+    pub fn set_state(&mut self, slot: Slot, state: State, last: LastOp, until: Time) {
         let to = &mut self.destinations[slot as usize];
         let bits = if mutant!("switch.bits.half") { Word::DESTINATION_GC } else { Word::GC };
-        to.word = to.word.with(bits, collecting).with(Word::HEARD, true);
+        to.word = to.word.with(bits, state != State::Idle).with(Word::HEARD, true);
+        to.word = to.word.with(Word::SWAPS, state == State::Swaps);
         self.rows[slot as usize].last = Some(last);
         self.set_expiry(slot, until);
     }
@@ -299,7 +321,7 @@ impl Tables {
         self.set_expiry(slot, Time::MAX);
         let to = &mut self.destinations[slot as usize];
         let collected = to.word.collecting();
-        to.word = to.word.with(Word::GC | Word::HEARD, false);
+        to.word = to.word.with(Word::GC | Word::SWAPS | Word::HEARD, false);
         let row = &mut self.rows[slot as usize];
         if let Some(last) = &mut row.last {
             last.expired = true;

@@ -10,6 +10,8 @@ trace_points! {
     GC_DELAYED: GcDelayed = 3,
     GC_REGULAR: GcRegular = 4,
     GC_BACKGROUND: GcBackground = 5,
+    /// A slice of a swap was accepted (delayed: as above).
+    SWAP_ACCEPTED: SwapAccepted = 197,
     /// A repeated `gc_op` was answered again; an older one was ignored; bits of collection expired.
     GC_OP_DUPLICATE: GcOpDuplicate = 6,
     GC_OP_STALE: GcOpStale = 7,

@@ -47,6 +47,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("server.gc.no-finish", "16", ONE, UNITS, "Does not report to the switch that it has finished."),
     m("server.gc.no-announce", "16", ONE, UNITS, "Does not repeat its state."),
     m("server.swap.unasked", "35", SWAPS, UNITS, "A slice of a swap of dies begins without asking the switch."),
+    m("server.swap.shares-unasked", "35", SWAPS, UNITS, "A slice shares a collection without asking the switch."),
     m("server.swap.one-vssd", "35", SWAPS, UNITS, "A slice is asked for one vSSD of its dies alone."),
     m("server.swap.bit-stays", "35", SWAPS, UNITS, "Grants are kept after a slice."),
     m("server.swap.ends-early", "35", SWAPS, UNITS, "Grants are returned while the slice's last command is under way."),

@@ -71,7 +71,7 @@ impl Bounds {
     fn look_at_swaps(&mut self, sim: &Sim) -> Result<(), String> {
         let now = sim.now();
         let servers = || (0..sim.config().servers_max()).filter_map(|i| sim.server(i));
-        let works: BTreeMap<VssdId, bool> = servers().flat_map(|s| s.swap_announced()).collect();
+        let works = swaps(sim);
         self.announced.retain(|v| works.contains_key(v));
         self.silent.retain(|v, _| works.get(v) == Some(&false));
         for (&vssd, &announced) in &works {
@@ -126,6 +126,10 @@ impl Bounds {
                 // A train may change rows after the request: which the switch had at its time is not known then.
                 switch_trace::GC_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
                     accepted(sim, VssdId(t.a as u32))?;
+                }
+                switch_trace::SWAP_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
+                    accepted(sim, VssdId(t.a as u32))?;
+                    swaps_alone(sim, VssdId(t.a as u32))?;
                 }
                 // After an unanswered regular request the ratio may have risen again (rule 20). The remaining free
                 // blocks may all be open blocks of the collector, while programs wait for one.
@@ -245,4 +249,22 @@ fn accepted(sim: &Sim, vssd: VssdId) -> Result<(), String> {
         "{}: {vssd} may collect softly though no other replica is idle: {row:?}",
         sim.engine().layout().switch_of(vssd)
     ))
+}
+
+/// vSSDs of swaps whose commands are under way, and whether each has announced it.
+fn swaps(sim: &Sim) -> BTreeMap<VssdId, bool> {
+    (0..sim.config().servers_max()).filter_map(|i| sim.server(i)).flat_map(|s| s.swap_announced()).collect()
+}
+
+/// Protocol rule 35: of a set, as the switch that accepts a swap has it, no other drive in the rack swaps.
+fn swaps_alone(sim: &Sim, vssd: VssdId) -> Result<(), String> {
+    let Some(switch) = sim.switch(vssd.rack()) else { return Ok(()) };
+    let dump = switch.dump();
+    let Some(row) = dump.replica.iter().find(|r| r.vssd == vssd) else { return Ok(()) };
+    let others = swaps(sim);
+    let swaps = |v: VssdId| v != vssd && v.rack() == vssd.rack() && others.get(&v) == Some(&true);
+    match row.peers.iter().find(|p| swaps(p.vssd)) {
+        Some(p) => Err(format!("two drives of a set swap at a time: under {vssd} and {}", p.vssd)),
+        None => Ok(()),
+    }
 }

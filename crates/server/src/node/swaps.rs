@@ -84,11 +84,10 @@ impl Server {
     }
     fn apply_swap(&mut self, now: Time, order: Order, fx: &mut Effects) {
         match order {
-            Order::Ask(i) | Order::Return(i) | Order::Share(i) => {
+            Order::Ask(i) | Order::Return(i) => {
                 let gc = &mut self.vssds[i].gc;
                 match order {
                     Order::Ask(_) => gc.ask_for_swap(now),
-                    Order::Share(_) => gc.share(),
                     _ => gc.return_grant(now),
                 }
                 self.run_gc(now, i, fx);

@@ -88,7 +88,7 @@ fn worn_channels_trade_places_in_slices_that_the_switch_knows_of() {
     assert!(swaps.iter().all(|s| s.slices > 3 && s.begun >= 1), "{swaps:?}");
     assert!(watch.looks > 100, "{} looks during slices", watch.looks);
     assert!(watch.longest <= Span::from_millis(101), "a bit stood for {}", watch.longest);
-    assert!(r.count(switch_trace::GC_ACCEPTED) > 0 && r.count(trace::SWAP_SLICE) > 9);
+    assert!(r.count(switch_trace::SWAP_ACCEPTED) > 0 && r.count(trace::SWAP_SLICE) > 9);
     assert_eq!(r.count(trace::SWAP_SLICE), swaps.iter().map(|s| s.slices).sum::<u64>());
     // Set 0 is written alone: without swaps one channel of each drive would have all the wear.
     for s in r.servers() {

@@ -10,8 +10,16 @@ use rackweave_switch::{DropReason, GcHow, Pipeline, SwitchConfig, Verdict};
 
 use crate::support::{create, gc};
 
-const FIELDS: [GcField; 6] =
-    [GcField::Soft, GcField::Regular, GcField::Background, GcField::Finish, GcField::Heartbeat, GcField::Idle];
+const FIELDS: [GcField; 8] = [
+    GcField::Soft,
+    GcField::Swap,
+    GcField::Swapping,
+    GcField::Regular,
+    GcField::Background,
+    GcField::Finish,
+    GcField::Heartbeat,
+    GcField::Idle,
+];
 const EXPIRE: Span = Span::from_secs(1);
 
 /// The state of one vSSD by the rules.
@@ -19,6 +27,7 @@ const EXPIRE: Span = Span::from_secs(1);
 struct Replica {
     readable: bool,
     collecting: bool,
+    swaps: bool,
     heard: bool,
     /// The newest operation: its request and its answer, and whether its bits have expired since.
     last: Option<(GcField, GcField, bool)>,
@@ -132,7 +141,7 @@ impl State {
         while let Some((v, collected)) = self.pipeline.expire_one(self.now) {
             let r = &mut self.model.replicas[i];
             assert_eq!((v.0, collected), (vssd(i), r.collecting));
-            (r.collecting, r.heard) = (false, false);
+            (r.collecting, r.swaps, r.heard) = (false, false, false);
             r.last = r.last.map(|(field, answer, _)| (field, answer, true));
         }
         // All states have the same age.
@@ -144,7 +153,15 @@ impl State {
         for j in 0..self.n() {
             let r = self.model.replicas[j];
             if Some(j) != i && r.heard {
-                self.new_op(j, if r.collecting { GcField::Heartbeat } else { GcField::Idle });
+                let state = (r.swaps, r.collecting);
+                self.new_op(
+                    j,
+                    match state {
+                        (true, _) => GcField::Swapping,
+                        (_, true) => GcField::Heartbeat,
+                        _ => GcField::Idle,
+                    },
+                );
             }
         }
     }
@@ -152,14 +169,14 @@ impl State {
         self.incarnation[i] += 1;
         self.sequence[i] = 10;
         let r = &mut self.model.replicas[i];
-        (r.collecting, r.heard, r.last) = (false, false, None);
+        (r.collecting, r.swaps, r.heard, r.last) = (false, false, false, None);
         self.announce(i);
     }
     fn restart_switch(&mut self) {
         self.pipeline = pipeline();
         self.model.started = 0;
         for r in &mut self.model.replicas {
-            (r.collecting, r.heard, r.last) = (false, false, None);
+            (r.collecting, r.swaps, r.heard, r.last) = (false, false, false, None);
         }
         self.announce_all();
     }
@@ -168,15 +185,24 @@ impl State {
 impl Model {
     fn answer(&mut self, i: usize, field: GcField) -> GcField {
         use GcField::*;
+        let before = self.replicas[i];
         let (answer, collecting) = match field {
             Soft if self.may_collect(i) => (Accept, true),
             Soft => (Delay, false),
+            Swap if self.may_collect(i) && self.no_other_swaps(i) => (Accept, true),
+            Swap => (Delay, before.collecting),
             Regular | Background => (Accept, true),
-            Heartbeat => (Heartbeat, true),
+            Heartbeat | Swapping => (field, true),
             _ => (field, false),
         };
-        let r = &mut self.replicas[i];
-        (r.collecting, r.heard, r.last) = (collecting, true, Some((field, answer, false)));
+        let swaps = match field {
+            Swap => answer == Accept || before.swaps,
+            Swapping => true,
+            Soft | Regular | Background => before.swaps && answer == Accept,
+            _ => false,
+        };
+        self.replicas[i] =
+            Replica { collecting, swaps, heard: true, last: Some((field, answer, false)), readable: before.readable };
         answer
     }
     fn may_collect(&mut self, i: usize) -> bool {
@@ -187,6 +213,10 @@ impl Model {
     }
     fn another_serves(&self, i: usize) -> bool {
         self.replicas.iter().enumerate().any(|(j, r)| j != i && r.readable && r.heard && !r.collecting)
+    }
+    /// Protocol rule 35.
+    fn no_other_swaps(&self, i: usize) -> bool {
+        self.replicas.iter().enumerate().all(|(j, r)| j == i || r.heard && !r.swaps)
     }
     fn all_readable_collect(&self) -> bool {
         self.replicas.iter().filter(|r| r.readable).all(|r| r.collecting)
@@ -252,7 +282,7 @@ fn all_states_of_four_replicas() {
 #[test]
 fn asking_never_leaves_a_set_without_an_idle_replica() {
     for readable in (2..=4).flat_map(masks) {
-        let fields = [GcField::Soft, GcField::Finish, GcField::Idle];
+        let fields = [GcField::Soft, GcField::Swap, GcField::Finish, GcField::Idle];
         explore(&readable, &fields, false, |s| assert!(!s.model.all_readable_collect(), "{:?}", s.model));
     }
 }

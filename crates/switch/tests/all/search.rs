@@ -36,6 +36,7 @@ struct Known {
     announced: (u32, u64),
     last: Option<Last>,
     collecting: bool,
+    swaps: bool,
     /// When its state expires.
     heard: Option<Time>,
     /// Its state has been known since this switch started.
@@ -47,11 +48,19 @@ impl Known {
         self.readable && self.heard.is_some() && !self.collecting
     }
     fn forget(&mut self) {
-        (self.last, self.collecting, self.heard) = (None, false, None);
+        (self.last, self.collecting, self.swaps, self.heard) = (None, false, false, None);
     }
-    fn record(&mut self, now: Time, sequence: u64, answer: GcField, collecting: bool) {
+    fn record(&mut self, now: Time, sequence: u64, field: GcField, answer: GcField) {
+        use GcField::{Accept, Background, Heartbeat, Regular, Soft, Swap, Swapping};
+        (self.collecting, self.swaps) = match (field, answer) {
+            (Swap, Accept) | (Swapping, _) => (true, true),
+            (Swap, _) => (self.collecting, self.swaps),
+            (Soft | Regular | Background, Accept) => (true, self.swaps),
+            (Heartbeat, _) => (true, false),
+            _ => (false, false),
+        };
         self.last = Some(Last { sequence, answer, expired: false });
-        (self.collecting, self.heard, self.ever) = (collecting, Some(now + EXPIRE), true);
+        (self.heard, self.ever) = (Some(now + EXPIRE), true);
     }
 }
 
@@ -78,7 +87,7 @@ enum Wanted {
 impl Model {
     fn expire(&mut self, now: Time) {
         for k in self.known.values_mut().filter(|k| k.heard.is_some_and(|at| at <= now)) {
-            (k.heard, k.collecting) = (None, false);
+            (k.heard, k.collecting, k.swaps) = (None, false, false);
             k.last.iter_mut().for_each(|l| l.expired = true);
         }
     }
@@ -99,6 +108,7 @@ impl Model {
             announced,
             last: None,
             collecting: false,
+            swaps: false,
             heard: None,
             ever: false,
         };
@@ -110,9 +120,9 @@ impl Model {
                 if incarnation > k.incarnation {
                     k.forget();
                 }
-                let state = (k.last, k.collecting, k.heard, k.ever);
+                let state = (k.last, k.collecting, k.swaps, k.heard, k.ever);
                 *k = fresh;
-                (k.last, k.collecting, k.heard, k.ever) = state;
+                (k.last, k.collecting, k.swaps, k.heard, k.ever) = state;
             }
         }
         Wanted::Table(true)
@@ -135,6 +145,11 @@ impl Model {
         if readable(true) > 0 { idle(true) } else { idle(false) }
     }
 
+    /// Protocol rule 35: none of the others swaps, and those of this rack are known not to.
+    fn may_swap(&self, v: VssdId) -> bool {
+        self.peers(v).all(|(p, k)| !k.swaps && (k.heard.is_some() || p.rack() != 0))
+    }
+
     fn gc(&mut self, now: Time, src: NodeId, v: VssdId, incarnation: u64, op: GcOp) -> Wanted {
         let Some(k) = self.known.get_mut(&v) else { return Wanted::Nothing };
         if k.server != src || v.rack() != 0 || matches!(op.field, GcField::Accept | GcField::Delay) {
@@ -151,14 +166,15 @@ impl Model {
         if incarnation < before || k.last.is_some_and(|l| op.sequence < l.sequence) {
             return Wanted::Nothing;
         }
-        let (answer, collecting) = match op.field {
-            GcField::Regular | GcField::Background => (GcField::Accept, true),
-            GcField::Heartbeat => (GcField::Heartbeat, true),
-            GcField::Finish => (GcField::Finish, false),
+        let answer = match op.field {
+            GcField::Regular | GcField::Background => GcField::Accept,
+            GcField::Heartbeat | GcField::Swapping | GcField::Finish => op.field,
             GcField::Soft => return self.soft(now, v),
-            _ => (GcField::Idle, false),
+            GcField::Swap if self.may_swap(v) => return self.soft(now, v),
+            GcField::Swap => return Wanted::Gc(GcField::Delay),
+            _ => GcField::Idle,
         };
-        self.record(now, v, op.sequence, answer, collecting);
+        self.record(now, v, op, answer);
         Wanted::Gc(answer)
     }
 
@@ -175,18 +191,17 @@ impl Model {
         if self.known.iter().any(unknown) { Wanted::Gc(GcField::Delay) } else { Wanted::AcceptOrDelay }
     }
 
-    fn record(&mut self, now: Time, v: VssdId, sequence: u64, answer: GcField, collecting: bool) {
+    fn record(&mut self, now: Time, v: VssdId, op: GcOp, answer: GcField) {
         if let Some(k) = self.known.get_mut(&v) {
-            k.record(now, sequence, answer, collecting);
+            k.record(now, op.sequence, op.field, answer);
         }
     }
 
     /// The other rack's switch reports whether a vSSD there collects.
     fn far(&mut self, now: Time, v: VssdId, incarnation: u64, op: GcOp) {
         let Some(k) = self.known.get_mut(&v).filter(|_| v.rack() != 0) else { return };
-        let collecting = op.field == GcField::Heartbeat;
         let older = k.last.is_some_and(|l| op.sequence < l.sequence);
-        if !matches!(op.field, GcField::Heartbeat | GcField::Idle)
+        if !matches!(op.field, GcField::Heartbeat | GcField::Swapping | GcField::Idle)
             || incarnation < k.incarnation
             || (incarnation == k.incarnation && older)
         {
@@ -196,7 +211,7 @@ impl Model {
             k.forget();
             (k.incarnation, k.readable, k.announced) = (incarnation, false, (0, 0));
         }
-        k.record(now, op.sequence, op.field, collecting);
+        k.record(now, op.sequence, op.field, op.field);
     }
 }
 
@@ -323,11 +338,12 @@ impl World {
     }
 
     fn collect(&mut self) {
-        use GcField::{Accept, Background, Finish, Heartbeat, Idle, Regular, Soft};
+        use GcField::{Accept, Background, Finish, Heartbeat, Idle, Regular, Soft, Swap, Swapping};
         let (v, server, _) = self.draw_vssd();
         let server = server + u32::from(self.rng.chance(0.05));
-        let field =
-            *self.rng.pick(&[Soft, Soft, Soft, Regular, Background, Accept, Finish, Heartbeat, Idle, Idle, Idle]);
+        let field = *self.rng.pick(&[
+            Soft, Soft, Swap, Swap, Regular, Background, Accept, Finish, Heartbeat, Swapping, Idle, Idle, Idle,
+        ]);
         let (incarnation, sequence) = (self.incarnation(), self.sequence());
         let answer = self.send(gc(field, v, server, incarnation, sequence));
         let op = GcOp { field, sequence };
@@ -335,21 +351,27 @@ impl World {
         if let (Wanted::AcceptOrDelay, Some(Packet { body: Body::Table(Table::Gc(op)), .. })) = (wanted, &answer) {
             wanted = Wanted::Gc(op.field);
         }
-        if let (GcField::Soft, Wanted::Gc(answer)) = (field, wanted) {
+        if let (GcField::Soft | GcField::Swap, Wanted::Gc(answer)) = (field, wanted) {
             // A repeated operation gets the same answer, and changes nothing.
             let known = &self.model.known[&VssdId(v)];
             if known.last.is_none_or(|l| l.expired || (known.incarnation, l.sequence) != (incarnation, sequence)) {
                 self.model.guard_over |= answer == GcField::Accept;
-                self.model.record(self.now, VssdId(v), sequence, answer, answer == GcField::Accept);
+                self.model.record(self.now, VssdId(v), op, answer);
             }
-            self.meet(if answer == GcField::Accept { "accepted" } else { "delayed" });
+            self.meet(match (field, answer) {
+                (GcField::Swap, GcField::Accept) => "swap accepted",
+                (GcField::Swap, _) => "swap delayed",
+                (_, GcField::Accept) => "accepted",
+                _ => "delayed",
+            });
         }
         self.answered(wanted, answer);
     }
 
     fn far_tells(&mut self) {
         let (v, ..) = self.draw_vssd();
-        let field = *self.rng.pick(&[GcField::Heartbeat, GcField::Idle, GcField::Idle, GcField::Regular]);
+        let field =
+            *self.rng.pick(&[GcField::Heartbeat, GcField::Swapping, GcField::Idle, GcField::Idle, GcField::Regular]);
         let (incarnation, sequence) = (self.incarnation(), self.sequence());
         let answer = self.send(gc(field, v, FAR_SWITCH.0, incarnation, sequence));
         self.model.far(self.now, VssdId(v), incarnation, GcOp { field, sequence });
@@ -475,6 +497,6 @@ fn tables_and_answers_are_a_models() {
         (0..STEPS).for_each(|_| w.step());
         w.met.into_iter().for_each(|(what, n)| *met.entry(what).or_default() += n);
     }
-    let all = ["accepted", "delayed", "redirected", "written", "changed", "ignored"];
+    let all = ["accepted", "delayed", "swap accepted", "swap delayed", "redirected", "written", "changed", "ignored"];
     assert!(of != (0..100) || all.iter().all(|what| met.contains_key(what)), "never met: {met:?}");
 }
