@@ -1,5 +1,7 @@
 //! Snapshots of cloud disks, with servers of cloud disks that a test scripts.
 
+use std::collections::BTreeMap;
+
 use rackweave_cloud::msg::Packet;
 use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
 use rackweave_core::msg::cloud::{Message, SegmentReport, Serial, View};
@@ -17,21 +19,30 @@ const MIB: u64 = 1 << 20;
 const NEARLY: Span = Span::from_secs(19);
 
 /// A rack whose servers have cloud disks, of which they hold nothing but their place in the view.
-struct Disks {
-    r: Rack,
+pub struct Disks {
+    pub r: Rack,
     request: u64,
     /// Whether proxies report that they have moved all of a snapshot.
-    drain: bool,
+    pub drain: bool,
+    /// The last view of any disk, and of each.
     view: Option<View>,
+    views: BTreeMap<VolumeId, View>,
+    /// Generations of disks that are flattened, the current one first, which proxies have copied into that one.
+    pub copied: Vec<Vec<VolumeId>>,
 }
 
 impl Disks {
     fn new() -> Disks {
+        let mut d = Disks::empty();
+        d.create("disk");
+        d
+    }
+    pub fn empty() -> Disks {
         let mut cfg = config();
         cfg.cloud = Some(CloudConfig { protocol: rackweave_cloud::Config::default(), room: GIB });
-        let mut d = Disks { r: Rack::new(cfg), request: 0, drain: true, view: None };
+        let (r, views) = (Rack::new(cfg), BTreeMap::new());
+        let mut d = Disks { r, request: 0, drain: true, view: None, views, copied: Vec::new() };
         d.r.start_all();
-        d.create("disk");
         d
     }
     /// With a client that has attached the disk, so that it has an epoch.
@@ -47,7 +58,7 @@ impl Disks {
         let op = admin::Op::CloudCreate { name: name.into(), size: 64 * MIB, segment: 16 * MIB, log_copies: 2 };
         self.admin(op).expect("created");
     }
-    fn register(&mut self) {
+    pub fn register(&mut self) {
         for i in 0..3 {
             let body = Message::Register { incarnation: Incarnation(1), drive: DriveId(7 + i) };
             self.say(i as usize, VolumeId(0), Epoch(0), body);
@@ -63,29 +74,35 @@ impl Disks {
         self.r.event(Event::Packet(p.into_message()));
     }
     /// The client becomes the disk's writer, and attaches at the role.
-    fn attach(&mut self, name: &str) {
+    pub fn attach(&mut self, name: &str) -> (VolumeId, u32) {
         let client = self.r.cfg.layout.client(0);
         self.request += 1;
-        self.r.heard.clear();
         self.r.control(client, Incarnation(5), self.request, Control::Attach { name: name.into() });
-        let attached = self.r.heard.iter().find_map(|p| match &p.body {
+        let attached = self.r.heard.iter().rev().find_map(|p| match &p.body {
             msg::Body::Control(Control::Attached(Ok(v))) => Some((v.id, v.attach)),
             _ => None,
         });
         let (id, attach) = attached.expect("attached");
         self.packet(client, id, Epoch(0), Message::Attach { incarnation: Incarnation(attach.into()) });
         self.settle();
+        (id, attach)
     }
-    fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
+    pub fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
         self.request += 1;
         let reply = self.r.admin(self.request, op);
         self.settle();
         reply
     }
+    /// The answer, if there is one, is not looked at.
+    pub fn unanswered(&mut self, op: admin::Op) {
+        self.request += 1;
+        self.r.admin_unanswered(self.request, op);
+        self.settle();
+    }
     fn snapshot(&mut self, snapshot: &str) -> Result<admin::Reply, admin::Error> {
         self.admin(admin::Op::SnapshotCreate { snapshot: snapshot.into() })
     }
-    fn list(&mut self) -> Vec<SnapshotInfo> {
+    pub fn list(&mut self) -> Vec<SnapshotInfo> {
         match self.admin(admin::Op::SnapshotList { volume: None }) {
             Ok(admin::Reply::Snapshots(all)) => all,
             other => panic!("no list: {other:?}"),
@@ -141,30 +158,42 @@ impl Disks {
         let Some(i) = self.r.servers.iter().position(|s| s.node == p.to) else { return };
         match p.body {
             Message::Seal { .. } => {
-                let placed = (0u32..).zip(self.view.iter().flat_map(|v| &v.segments));
+                let placed = (0u32..).zip(self.views.get(&p.volume).into_iter().flat_map(|v| &v.segments));
                 let held = placed.filter(|(_, s)| s.members().any(|n| n == p.to));
                 let segments = held.map(|(segment, _)| SegmentReport { segment, last: 0, merged: Serial(0) }).collect();
                 let drive = DriveId(7 + i as u64);
                 let body = Message::Sealed { incarnation: Incarnation(1), drive, metas: Vec::new(), segments };
                 self.say(i, p.volume, p.epoch, body);
             }
-            Message::View(v) => self.view = Some(*v),
+            Message::View(v) => {
+                self.views.insert(v.volume, (*v).clone());
+                self.view = Some(*v);
+            }
             _ => {}
         }
     }
     /// Proxies report what they have moved.
     fn drained(&mut self) {
-        let flattens = |v: &View| self.r.meta.cloud_role().is_some_and(|r| r.is_flattening(v.volume));
-        let Some(view) = self.view.clone().filter(|v| self.drain && (v.fork.is_some() || flattens(v))) else { return };
-        for (segment, placement) in (0u32..).zip(&view.segments) {
-            self.packet(placement.owner, view.volume, view.epoch, Message::Drained { segment });
+        let views = if self.drain { self.views.clone() } else { BTreeMap::new() };
+        for view in views.into_values() {
+            let role = self.r.meta.cloud_role().expect("a role");
+            let flattens = role.is_flattening(view.volume);
+            if view.fork.is_none() && !flattens {
+                continue;
+            }
+            let chain = role.backing(view.volume).map(|(b, _)| b.chain().collect());
+            self.copied.extend(chain.filter(|_| flattens));
+            for (segment, placement) in (0u32..).zip(&view.segments) {
+                self.packet(placement.owner, view.volume, view.epoch, Message::Drained { segment });
+            }
         }
     }
-    fn run(&mut self, span: Span) {
+    pub fn run(&mut self, span: Span) {
         let end = self.r.now + span;
         while self.r.now < end {
             self.r.run(LEASE / 10);
-            let views = self.view.iter().map(|v| (v.volume, v.epoch, v.revision)).collect::<Vec<_>>();
+            self.views.retain(|v, _| self.r.meta.cloud_role().is_some_and(|r| r.backing(*v).is_some()));
+            let views = self.views.values().map(|v| (v.volume, v.epoch, v.revision)).collect::<Vec<_>>();
             for i in 0..3 {
                 let body = Message::Heartbeat { incarnation: Incarnation(1), sent: self.r.now, views: views.clone() };
                 self.say(i, VolumeId(0), Epoch(0), body);
@@ -175,7 +204,7 @@ impl Disks {
         }
     }
     /// The service restarts; servers go on.
-    fn restart(&mut self) {
+    pub fn restart(&mut self) {
         self.r.restart_meta();
         self.r.start_all();
         self.register();
@@ -275,9 +304,7 @@ fn a_restart_while_a_snapshot_is_made_loses_at_most_its_name() {
             let mut d = Disks::attached();
             let before = d.view.clone().expect("a view").epoch;
             d.r.die_at = Some((d.r.stores + write, durable));
-            d.request += 1;
-            d.r.admin_unanswered(d.request, admin::Op::SnapshotCreate { snapshot: "disk@a".into() });
-            d.settle();
+            d.unanswered(admin::Op::SnapshotCreate { snapshot: "disk@a".into() });
             d.run(LEASE);
             let died = d.r.die_at.is_some_and(|(at, _)| d.r.stores >= at);
             if !died {
@@ -427,9 +454,7 @@ fn a_flattened_clone_does_not_need_its_snapshot() {
             if write > 0 {
                 d.r.die_at = Some((d.r.stores + write, durable));
             }
-            d.request += 1;
-            d.r.admin_unanswered(d.request, flatten("copy"));
-            d.settle();
+            d.unanswered(flatten("copy"));
             d.run(LEASE);
             let died = d.r.die_at.is_some_and(|(at, _)| d.r.stores >= at);
             if write > 0 && !died {
