@@ -6,6 +6,7 @@ mod compare;
 mod credit;
 mod faults;
 mod fences;
+mod handover;
 mod heal;
 mod linear;
 mod lost;

@@ -6,13 +6,13 @@ use std::rc::Rc;
 
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::{
-    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Member, Mutation, Op,
-    Packet, Role, SectorRange, View, ViewState,
+    ALL_WITNESSES, Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, LiveVolumes, Member,
+    Mutation, Op, Packet, Role, SectorRange, View, ViewState,
 };
 use rackweave_core::trace::Coverage;
 use rackweave_core::{
-    BlockAddr, Effects, Epoch, Event as NodeEvent, Incarnation, Layout, Node, NodeId, Payload, Rng, SECTOR, SetId,
-    Span, Time, TracePoint, VolumeId, VssdId,
+    BLOCK, BlockAddr, Effects, Epoch, Event as NodeEvent, Incarnation, Layout, Node, NodeId, Payload, Rng, SECTOR,
+    SetId, Span, Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone};
 use rackweave_sim::{AnyNode, Engine, Inbox, Latency, LinkFaults, NetState, Network, Recorder};
@@ -70,7 +70,14 @@ struct Place {
 impl Place {
     fn timer(&mut self, now: Time, store: &mut Memory, fx: &mut Effects) {
         while let Some(e) = self.due.first_entry().filter(|e| e.key().0 <= now) {
-            self.replica.handle_store(now, e.remove(), store, fx);
+            let mut done = e.remove();
+            // What is read of a volume that is deleted meanwhile is erased.
+            if let StoreDone::Read { addr, result: Ok(data), .. } = &mut done
+                && store.dead.contains(&addr.volume)
+            {
+                *data = Payload::zero(BLOCK);
+            }
+            self.replica.handle_store(now, done, store, fx);
         }
         if self.background <= now {
             self.background = now + TICK;
@@ -165,6 +172,8 @@ pub struct Cluster {
     /// Epoch of the set's last whole recovery, from the last answer.
     pub told: Epoch,
     pub attach: u32,
+    /// What a server that starts hears of volumes.
+    pub volumes: LiveVolumes,
     ticks: u64,
     values: u64,
     incarnations: u64,
@@ -196,6 +205,7 @@ impl Cluster {
             replies: Vec::new(),
             told: Epoch(0),
             attach: 1,
+            volumes: LiveVolumes::default(),
             ticks: 0,
             values: 0,
             incarnations: 0,
@@ -230,8 +240,10 @@ impl Cluster {
         let cfg = ReplicaConfig::new(SetId(1), VssdId(1 + i as u32), node);
         let s = &mut self.servers[i];
         s.incarnation = Incarnation(1_000 + self.incarnations);
+        let mut replica = Replica::new(cfg);
+        replica.learn_volumes(&mut *s.store.borrow_mut(), &self.volumes);
         let place = Place {
-            replica: Replica::new(cfg),
+            replica,
             store: s.store.clone(),
             incarnation: s.incarnation,
             lease: Time::ZERO,
@@ -270,7 +282,8 @@ impl Cluster {
         let until = self.now() + LEASE;
         let s = &mut self.servers[i];
         let incarnation = s.incarnation;
-        if !s.up || s.cut_off {
+        // After the loss of all the next view waits for the leases to end.
+        if !s.up || s.cut_off || self.lost_all {
             return;
         }
         if !self.view.members.iter().any(|m| m.incarnation == incarnation) {
@@ -404,6 +417,14 @@ impl Cluster {
         }
         if members != self.view.members {
             self.announce(members, ViewState::Normal);
+        }
+    }
+
+    /// The metadata service's list reaches a server, if it runs.
+    pub fn learn_volumes(&mut self, i: usize, volumes: &LiveVolumes) {
+        let (node, store) = (self.node(i), self.servers[i].store.clone());
+        if let Some(place) = self.engine.get_mut::<Place>(node) {
+            place.replica.learn_volumes(&mut *store.borrow_mut(), volumes);
         }
     }
 
@@ -595,21 +616,24 @@ impl Cluster {
         match io {
             IoRequest::Write(w) => {
                 for i in 0..w.range.count {
-                    let e = Event { start, end, write: true, value: w.data.identity(i) };
+                    let (value, attach) = (w.data.identity(i), w.attach);
+                    let e = Event { start, end, write: true, value, attach, until: u64::MAX };
                     self.history.add(w.range.first + u64::from(i), e);
                 }
                 debug_assert!(value.is_some());
             }
-            IoRequest::Zero { range, .. } => {
+            IoRequest::Zero { range, attach, .. } => {
+                let e = Event { start, end, write: true, value: 0, attach: *attach, until: u64::MAX };
                 for s in u64::from(range.first) * 8..u64::from(range.end()) * 8 {
-                    self.history.add(s, Event { start, end, write: true, value: 0 });
+                    self.history.add(s, e);
                 }
             }
             IoRequest::Read { range } => {
                 if let Some(IoReply::Data(d)) = reply {
                     assert_eq!(d.sectors(), range.count);
                     for i in 0..range.count {
-                        let e = Event { start, end, write: false, value: d.identity(i) };
+                        let value = d.identity(i);
+                        let e = Event { start, end, write: false, value, attach: 0, until: u64::MAX };
                         self.history.add(range.first + u64::from(i), e);
                     }
                 }

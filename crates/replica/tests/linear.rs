@@ -12,6 +12,10 @@ pub struct Event {
     pub end: u64,
     pub write: bool,
     pub value: u64,
+    /// The writer's generation.
+    pub attach: u32,
+    /// A write has no effect after this: its writer was fenced.
+    pub until: u64,
 }
 
 #[derive(Default)]
@@ -49,6 +53,10 @@ pub fn linearizable(events: &[Event]) -> bool {
             if !h[i].write && h[i].value != value {
                 continue;
             }
+            let is_after = |j: usize| (done[j / 64] >> (j % 64) & 1 == 1 || j == i) && h[j].start > h[i].until;
+            if h[i].until != u64::MAX && (0..h.len()).any(is_after) {
+                continue;
+            }
             let mut next = done.clone();
             next[i / 64] |= 1 << (i % 64);
             let value = if h[i].write { h[i].value } else { value };
@@ -66,8 +74,8 @@ pub fn linearizable(events: &[Event]) -> bool {
 
 #[test]
 fn the_checker_distinguishes_valid_orders() {
-    let w = |start, end, value| Event { start, end, write: true, value };
-    let r = |start, end, value| Event { start, end, write: false, value };
+    let w = |start, end, value| Event { start, end, write: true, value, attach: 1, until: u64::MAX };
+    let r = |start, end, value| Event { write: false, ..w(start, end, value) };
     assert!(linearizable(&[w(0, 10, 1), r(5, 6, 0), r(7, 8, 1)]));
     assert!(!linearizable(&[w(0, 10, 1), r(5, 6, 1), r(7, 8, 0)]), "new, then old");
     assert!(!linearizable(&[w(0, 1, 1), r(2, 3, 0)]), "lost");
@@ -75,4 +83,9 @@ fn the_checker_distinguishes_valid_orders() {
     assert!(!linearizable(&[w(0, 1, 1), w(2, 3, 2), r(4, 5, 1)]), "resurrected");
     assert!(!linearizable(&[w(0, 9, 1), w(0, 9, 2), r(10, 11, 1), r(12, 13, 2)]));
     assert!(linearizable(&[w(0, 9, 1), w(0, u64::MAX, 2), r(10, 11, 1), r(12, 13, 2)]));
+    let fenced = |until, e| Event { until, ..e };
+    assert!(linearizable(&[fenced(5, w(0, u64::MAX, 1)), r(2, 6, 1), r(7, 8, 1)]));
+    assert!(linearizable(&[fenced(5, w(0, u64::MAX, 1)), r(2, 6, 0), r(7, 8, 0)]), "it was refused");
+    assert!(!linearizable(&[fenced(5, w(0, u64::MAX, 1)), r(6, 7, 0), r(8, 9, 1)]), "an effect after the fence");
+    assert!(!linearizable(&[fenced(5, w(6, 7, 1))]), "done after the fence");
 }

@@ -64,6 +64,11 @@ struct World {
 
 type Checked = Result<(), String>;
 
+/// What was carried out must obey the rule.
+fn must(holds: bool, rule: &str) -> Checked {
+    if holds { Ok(()) } else { Err(format!("carried out, though {rule}")) }
+}
+
 impl World {
     fn new(seed: u64) -> World {
         let mut d = Disks::empty();
@@ -307,8 +312,6 @@ impl World {
     }
 
     fn judge(&mut self, op: &admin::Op, reply: &Result<admin::Reply, admin::Error>) -> Checked {
-        let ok = reply.is_ok();
-        let must = |holds: bool, rule: &str| if ok && !holds { Err(rule.to_string()) } else { Ok(()) };
         if let Err(e) = reply {
             let admin::Error::Volume(e) = e else { return Err("no answer of a disk".into()) };
             return self.refused(e);
@@ -344,6 +347,12 @@ impl World {
                     std::mem::take(&mut self.snapshots).into_iter().map(|(s, v)| (renamed(s), v)).collect();
                 self.making = std::mem::take(&mut self.making).into_iter().map(|(s, v)| (renamed(s), v)).collect();
             }
+            _ => self.judge_snapshot(op)?,
+        }
+        Ok(())
+    }
+    fn judge_snapshot(&mut self, op: &admin::Op) -> Checked {
+        match op {
             admin::Op::SnapshotCreate { snapshot } => {
                 let (name, _) = snapshot.split_once('@').expect("a snapshot");
                 must(!self.making_of(name), "another is being made")?;
