@@ -214,11 +214,12 @@ impl Streams {
         self.touched.push(id);
     }
 
-    /// The peer is dead; closes its stream.
+    /// The peer is dead; closes its connections, the one that is used last.
     pub(crate) fn abort(&mut self, peer: NodeId) {
-        if let Some(&id) = self.peers.get(&peer) {
-            self.close(id);
-        }
+        let of_peer = self.connections.iter().filter(|(_, c)| c.peer == Some(peer)).map(|(id, _)| *id);
+        let mut all: Vec<ConnectionId> = of_peer.collect();
+        all.sort_by_key(|id| self.peers.get(&peer) == Some(id));
+        all.into_iter().for_each(|id| self.close(id));
     }
 
     /// This node has a new incarnation; closes all streams.
@@ -291,8 +292,11 @@ impl Streams {
     pub fn connected(&mut self, now: Time, id: ConnectionId) {
         let Some(c) = self.connections.get_mut(&id).filter(|c| c.state == State::Connecting) else { return };
         (c.state, c.since) = (State::Open, now);
-        self.changes.extend(c.peer.map(Change::Up));
+        let peer = c.peer;
         self.touched.push(id);
+        if let Some(peer) = peer {
+            self.use_for(peer, id);
+        }
     }
     pub fn is_connecting(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|c| c.state == State::Connecting)
@@ -323,12 +327,13 @@ impl Streams {
                 Err(_) => return self.turn_away(id),
             };
             self.counters.frames_received += 1;
-            let known = c.peer.is_some();
+            // Nothing more is written to one that is closing, whoever is at its other end.
+            let stranger = c.peer.is_none() && (c.state == State::Open || mutant!("link.stream.used-closing"));
             match take(datagram) {
-                Origin::Proven(node) if !known => self.greet(now, node, id),
-                Origin::Unproven(node) if !known && mutant!("link.stream.unproven") => self.greet(now, node, id),
-                Origin::Unproven(node) if !known => c.claims = Some(node),
-                Origin::Nobody if !known => return self.turn_away(id),
+                Origin::Proven(node) if stranger => self.greet(now, node, id),
+                Origin::Unproven(node) if stranger && mutant!("link.stream.unproven") => self.greet(now, node, id),
+                Origin::Unproven(node) if stranger => c.claims = Some(node),
+                Origin::Nobody if stranger => return self.turn_away(id),
                 _ => {}
             }
         }
@@ -379,9 +384,16 @@ impl Streams {
         if let Some(c) = self.connections.get_mut(&id) {
             (c.peer, c.claims, c.since) = (Some(node), None, now);
         }
-        if !self.reaches(node) {
-            self.peers.insert(node, id);
-            self.changes.push(Change::Up(node));
+        self.use_for(node, id);
+    }
+
+    /// Frames to the peer go by this connection, unless another is open.
+    fn use_for(&mut self, peer: NodeId, id: ConnectionId) {
+        if self.peers.get(&peer) == Some(&id) || !self.reaches(peer) {
+            if !mutant!("link.stream.unused") {
+                self.peers.insert(peer, id);
+            }
+            self.changes.push(Change::Up(peer));
         }
     }
 
@@ -411,6 +423,11 @@ impl Streams {
             self.peers.remove(&peer);
             if !mutant!("link.stream.down-unsaid") {
                 self.changes.push(Change::Down(peer));
+            }
+            // Frames are lost with it, but the other end's connection is still there.
+            let other = self.connections.iter().find(|(_, c)| c.peer == Some(peer) && c.state == State::Open);
+            if let Some(id) = other.map(|(id, _)| *id) {
+                self.use_for(peer, id);
             }
         }
     }

@@ -132,6 +132,87 @@ fn strangers_are_few_and_the_silent_and_stalled_are_closed() {
 }
 
 /// A stream that is no longer used is shut down once its output is written, and closed if the other end never does.
+/// Both ends connect at once, and the connection that was identified first breaks before the other is made.
+#[test]
+fn a_connection_that_is_made_late_is_used_if_the_peer_has_no_other() {
+    let now = Time(1);
+    let mut s = Streams::new(SMALL);
+    s.open(now, PEER);
+    let Some(Action::Connect(mine, PEER)) = s.poll(now) else { panic!("nothing is connected") };
+    s.connecting(mine, true);
+    let theirs = s.accepted(now).expect("room");
+    let frame = [&frame_head(1)[..], &[7]].concat();
+    s.received(now, theirs, &frame, |_| Origin::Proven(PEER));
+    assert_eq!(s.take_changes(), [Change::Up(PEER)]);
+    s.closed(theirs);
+    assert_eq!(s.take_changes(), [Change::Down(PEER)]);
+    s.connected(now, mine);
+    assert_eq!(s.take_changes(), [Change::Up(PEER)]);
+    s.send(now, PEER, vec![0; 10].into());
+    assert_eq!((s.counters.frames_refused, s.output(mine).count()), (0, 2));
+    s.closed(mine);
+    assert_eq!(s.take_changes(), [Change::Down(PEER)]);
+}
+
+/// Connections of both ends that are made, used, done and broken in any order.
+#[test]
+fn a_peer_whose_stream_is_up_has_a_connection() {
+    let mut met = BTreeMap::new();
+    for seed in seeds(0..300) {
+        let mut rng = Rng::new(seed);
+        let (mut s, mut now) = (Streams::new(SMALL), Time(1));
+        let (mut made, mut up) = (Vec::new(), BTreeMap::new());
+        for _ in 0..200 {
+            let peer = NodeId(3 + rng.below(2) as u32);
+            let any = made.get(rng.below(made.len().max(1) as u64) as usize).copied();
+            match (rng.below(9), any) {
+                (0, _) => s.open(now, peer),
+                (1, _) => made.extend(s.accepted(now)),
+                (2, _) => {
+                    // The endpoint uses datagrams.
+                    up.insert(peer, false);
+                    s.done(now, peer);
+                }
+                (3, _) => s.abort(peer),
+                (4, Some(id)) => s.connected(now, id),
+                (5, Some(id)) => {
+                    let of = s.peer(id).unwrap_or(peer);
+                    let frame = [&frame_head(1)[..], &[7]].concat();
+                    s.received(now, id, &frame, |_| Origin::Proven(of));
+                }
+                (6, Some(id)) => s.closed(id),
+                (7, _) => s.send(now, peer, vec![0; 10].into()),
+                (8, _) => {
+                    now += Span::from_millis(rng.between(1, 2_000));
+                    s.sweep(now);
+                }
+                _ => {}
+            }
+            while let Some(action) = s.poll(now) {
+                match action {
+                    Action::Connect(id, _) => {
+                        made.push(id);
+                        s.connecting(id, rng.chance(0.9));
+                    }
+                    Action::Write(id) => s.wrote(now, id, s.output(id).map(Bytes::len).sum()),
+                    Action::Shutdown(_) | Action::Close(_) => {}
+                }
+            }
+            for change in s.take_changes() {
+                *met.entry(format!("{change:?}")).or_insert(0) += 1;
+                match change {
+                    Change::Up(peer) => up.insert(peer, true),
+                    Change::Down(peer) => up.insert(peer, false),
+                };
+            }
+            for (&peer, _) in up.iter().filter(|(_, up)| **up) {
+                assert!(s.reaches(peer), "seed {seed}: {peer} has no connection: {s:?}");
+            }
+        }
+    }
+    assert!(met.len() == 4, "{met:?}");
+}
+
 #[test]
 fn a_stream_that_is_done_ends_after_its_output() {
     let now = Time(1);

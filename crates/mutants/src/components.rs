@@ -45,6 +45,10 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("search::power_cuts_of_all_nodes_lose_nothing_that_was_answered", ALL),
         ("search::nodes_join_and_leave_while_others_fail", ALL),
     ]),
+    ("link", &[
+        ("streams::tests::frames_survive_writes_and_reads_of_any_length", ALL),
+        ("streams::tests::a_peer_whose_stream_is_up_has_a_connection", ALL),
+    ]),
     ("meta", &[
         ("search::a_set_forgets_nothing_that_it_answered", ALL),
         ("search_volumes::volumes_and_their_writers_are_kept", ALL),

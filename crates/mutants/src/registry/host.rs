@@ -23,6 +23,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("link.stream.part-lost", "PN5", &[], LINK, "The rest of a part that a socket took in part is dropped.").tested(),
     m("link.stream.part-again", "PN5", &[], LINK, "Bytes that a socket took are written again.").tested(),
     m("link.stream.unbounded", "33", &[], LINK, "Any amount waits to be written to a stream.").tested(),
+    m("link.stream.unused", "PN5", &[], LINK, "A connection counts as the peer's stream and is not used.").tested(),
+    m("link.stream.used-closing", "PN5", &[], LINK, "A connection that is closing becomes a peer's stream again.").tested(),
     net("link.stream.down-unsaid", "PN5", FEW, LINK, "The transport does not learn that a stream is gone."),
     m("link.stream.unproven", "18", &[], LINK, "A replayed datagram makes a connection a peer's stream.").tested(),
     m("link.stream.strangers", "33", &[], LINK, "Any number of connections may come from strangers.").tested(),
