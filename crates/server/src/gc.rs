@@ -171,6 +171,10 @@ impl GcMonitor {
             GcState::Idle | GcState::Delayed { .. } => Some(false),
         }
     }
+    /// Of the last operation.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
     fn coordinated(&self) -> bool {
         self.cfg.policy == GcPolicy::Coordinated
     }

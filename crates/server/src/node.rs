@@ -144,10 +144,10 @@ impl Server {
     pub fn check(&self) -> Result<(), OverBound> {
         self.vssds.iter().try_for_each(|v| v.service.check(&self.ssd))
     }
-    /// [`GcMonitor::confirmed`] of each vSSD, in this incarnation of the server.
-    pub fn gc_confirmed(&self) -> impl Iterator<Item = (VssdId, Incarnation, bool)> {
+    /// [`GcMonitor::confirmed`] of each vSSD, and the sequence of its last operation, in this incarnation of the server.
+    pub fn gc_confirmed(&self) -> impl Iterator<Item = (VssdId, (Incarnation, u64), bool)> {
         let incarnation = self.registration.incarnation;
-        self.vssds.iter().filter_map(move |v| Some((v.cfg.id, incarnation?, v.gc.confirmed()?)))
+        self.vssds.iter().filter_map(move |v| Some((v.cfg.id, (incarnation?, v.gc.sequence()), v.gc.confirmed()?)))
     }
     /// Whether the metadata service admitted this run, once known. A server whose device began empty although it has
     /// run before is refused.

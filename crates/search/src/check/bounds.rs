@@ -191,14 +191,16 @@ impl Bounds {
         };
         switch.check().map_err(|e| format!("switch: {e}"))?;
         let settled = sim.now() > self.stale_until;
-        for (vssd, incarnation, collects) in
+        for (vssd, (incarnation, last), collects) in
             (0..sim.config().servers_max()).filter_map(|i| sim.server(i)).flat_map(|s| s.gc_confirmed())
         {
             // Between two exchanges the rack's switch and the server agree: lost messages are repeated, late ones
-            // ignored.
+            // ignored. A switch that has started takes a replayed one for the last, until the server announces its state.
             let here = vssd.rack() == rack;
+            let replayed = |t: &ReportedState| !settled && t.sequence < last;
             let contradicts = |t: &ReportedState| {
-                here && t.vssd == vssd && t.heard && t.incarnation == incarnation && t.collecting != collects
+                let same = here && t.vssd == vssd && t.heard && t.incarnation == incarnation && !replayed(t);
+                same && t.collecting != collects
             };
             if let Some(t) = switch.reported().find(contradicts) {
                 return Err(format!(
