@@ -30,7 +30,7 @@ local CONTROL = {
 }
 local GC = {
   [0] = "soft", [1] = "regular", [2] = "bg", [3] = "accept", [4] = "delay", [5] = "finish", [6] = "still collecting",
-  [7] = "idle",
+  [7] = "idle", [8] = "swap", [9] = "still collecting for a swap", [10] = "swap beside a collection",
 }
 local CONTENTS = { [0] = "bytes", [1] = "zero", [2] = "elided by a seed", [3] = "elided by sector" }
 

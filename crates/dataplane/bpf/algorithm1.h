@@ -206,7 +206,8 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
         ids[i] = r->peers[i].vssd;
         peers[i] = i < r->peer_count && ids[i] != vssd ? find(ids[i], &peer_slot) : 0;
     }
-    int start = (field == GC_SOFT || field == GC_SWAP) && starting(c, now);
+    int swap = field == GC_SWAP || field == GC_SWAP_BESIDE;
+    int start = (field == GC_SOFT || swap) && starting(c, now);
 
     bpf_spin_lock(&c->lock);
     __u64 word = d->word, bits = 0, others = 0;
@@ -237,12 +238,13 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
         if (sequence < r->sequence)
             goto out;
     }
-    /* What it swaps with a grant goes on for a moment when it must collect. */
+    /* The last command of a slice is under way for a moment after the vSSD must collect. */
     __u64 swaps = flags_at(word, now) & SWAPS;
     switch (field) {
     case GC_SWAP:
-        /* Rule 35: of a set one drive swaps. A delay changes nothing. */
-        bits = flags_at(word, now) & (GC_BITS | SWAPS);
+    case GC_SWAP_BESIDE:
+        /* Rule 35: of a set one drive swaps. */
+        bits = field == GC_SWAP ? 0 : GC_BITS;
 #pragma unroll
         for (int i = 0; i < PEERS_MAX; i++) {
             if (peers[i]) {
@@ -264,7 +266,7 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
             if (!others && peers[i] && peers[i]->vssd == ids[i] && idle(flags_at(peers[i]->word, now))) {
                 answer = GC_ACCEPT;
                 why = GC_ACCEPTED;
-                bits = GC_BITS | (field == GC_SWAP ? SWAPS : swaps);
+                bits = GC_BITS | (swap ? SWAPS : swaps);
             }
         }
         break;

@@ -62,7 +62,7 @@ INLINE int report_check(const union report *g, __u32 *reason) {
     __u32 length = report_length(g->head.op);
     *reason = MALFORMED;
     if (g->head.version != WIRE_VERSION || bpf_ntohl(g->head.body_bytes) != length - sizeof(g->head) || g->head.flags ||
-        (g->head.op == OP_GC && g->gc.field > GC_SWAPPING) || g->head.vssd != g->head.original_vssd)
+        (g->head.op == OP_GC && g->gc.field > GC_SWAP_BESIDE) || g->head.vssd != g->head.original_vssd)
         return -1;
     *reason = BAD_CHECKSUM;
     if (report_checksum(g, length) != bpf_ntohl(g->head.checksum))

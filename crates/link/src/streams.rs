@@ -214,7 +214,7 @@ impl Streams {
         self.touched.push(id);
     }
 
-    /// The peer is dead; closes its connections, the one that is used last.
+    /// The peer is dead, or takes nothing: closes its connections, the one that is used last.
     pub(crate) fn abort(&mut self, peer: NodeId) {
         let of_peer = self.connections.iter().filter(|(_, c)| c.peer == Some(peer)).map(|(id, _)| *id);
         let mut all: Vec<ConnectionId> = of_peer.collect();
@@ -232,7 +232,9 @@ impl Streams {
     pub(crate) fn send(&mut self, now: Time, peer: NodeId, datagram: Bytes) {
         let room = fair_bytes(self.limits.peer_bytes, self.limits.total_bytes, self.held_bytes());
         let claimed = || self.connections.iter().find(|(_, c)| c.claims == Some(peer)).map(|(id, _)| *id);
-        let id = self.peers.get(&peer).copied().or_else(claimed);
+        let open = |id: &&ConnectionId| self.connections.get(id).is_some_and(|c| c.state == State::Open);
+        // The proof goes by the peer's own connection while this node's is being made.
+        let id = self.peers.get(&peer).filter(open).copied().or_else(claimed);
         let Some((id, c)) = id.and_then(|id| Some((id, self.connections.get_mut(&id)?))) else {
             self.counters.frames_refused += 1;
             return;
@@ -425,8 +427,9 @@ impl Streams {
                 self.changes.push(Change::Down(peer));
             }
             // Frames are lost with it, but the other end's connection is still there.
-            let other = self.connections.iter().find(|(_, c)| c.peer == Some(peer) && c.state == State::Open);
-            if let Some(id) = other.map(|(id, _)| *id) {
+            let other = |(_, o): &(&ConnectionId, &Connection)| o.peer == Some(peer) && o.state == State::Open;
+            let other = self.connections.iter().rev().find(other).map(|(id, _)| *id);
+            if let Some(id) = other.filter(|_| c.state == State::Open) {
                 self.use_for(peer, id);
             }
         }

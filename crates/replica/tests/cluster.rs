@@ -71,7 +71,7 @@ impl Place {
     fn timer(&mut self, now: Time, store: &mut Memory, fx: &mut Effects) {
         while let Some(e) = self.due.first_entry().filter(|e| e.key().0 <= now) {
             let mut done = e.remove();
-            // What is read of a volume that is deleted meanwhile is erased.
+            // The pages of a volume that was deleted meanwhile are erased.
             if let StoreDone::Read { addr, result: Ok(data), .. } = &mut done
                 && store.dead.contains(&addr.volume)
             {
@@ -172,7 +172,7 @@ pub struct Cluster {
     /// Epoch of the set's last whole recovery, from the last answer.
     pub told: Epoch,
     pub attach: u32,
-    /// What a server that starts hears of volumes.
+    /// The list of volumes that a server gets when it starts.
     pub volumes: LiveVolumes,
     ticks: u64,
     values: u64,

@@ -1,5 +1,5 @@
-//! Writers that follow each other while members fail, and then the volume's deletion. Earlier writers go on sending, and their messages
-//! arrive late. Everything is drawn from the seed.
+//! Writers that follow each other while members fail, and then the volume's deletion. Earlier writers go on sending, and their
+//! messages arrive late. Everything is drawn from the seed.
 
 use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, IoRequest, LiveVolumes, Role};
 use rackweave_core::rng::seeds;
@@ -29,7 +29,7 @@ struct Handover {
     asked: Vec<u64>,
     fenced: Vec<u64>,
     answered: Vec<(usize, u64)>,
-    /// What the metadata service has said of volumes.
+    /// All lists of volumes so far.
     lists: Vec<LiveVolumes>,
 }
 

@@ -73,13 +73,16 @@ pub enum Grant {
     Returning,
 }
 
-/// A slice's part in a collection that was accepted softly: its reads go elsewhere already.
+/// A slice of a swap beside the vSSD's own collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Sharing {
     #[default]
     No,
+    /// Requested and unanswered.
     Asked,
+    /// Delayed by the switch, or overtaken by another operation.
     Delayed,
+    /// The switch sends reads elsewhere for both.
     Granted,
 }
 
@@ -196,6 +199,10 @@ impl GcMonitor {
         if exchanges || self.state == GcState::Granted {
             (self.state, self.for_swap) = (GcState::Idle, false);
         }
+        self.accepted = false;
+        if self.sharing != Sharing::No {
+            self.sharing = Sharing::Delayed;
+        }
         // Without reports a switch lets the state expire; when they resume it must be informed at once.
         self.announce_at = now;
     }
@@ -204,6 +211,10 @@ impl GcMonitor {
     fn send(&mut self, now: Time, field: GcField) -> Time {
         self.sequence += 1;
         self.unacked = None;
+        if self.sharing == Sharing::Asked {
+            // Its answer comes no more.
+            self.sharing = Sharing::Delayed;
+        }
         self.announce_at = now + self.cfg.announce_every;
         self.repeat(field);
         self.again.first(now)
@@ -225,7 +236,7 @@ impl GcMonitor {
     }
     fn start(&mut self, action: GcAction) {
         if self.state == GcState::Granted && self.for_swap {
-            // The slice's last command is under way.
+            // The slice's last command may be under way.
             self.sharing = Sharing::Granted;
         }
         (self.state, self.for_swap, self.accepted) = (GcState::Collecting, false, false);
@@ -280,7 +291,7 @@ impl GcMonitor {
                     self.finish(now);
                 }
             }
-            GcState::Granted if self.for_swap && hard => {
+            GcState::Granted if self.for_swap && hard && now >= self.no_victim_until => {
                 self.announce(now, GcField::Regular);
                 self.start(GcAction::Start);
             }
@@ -308,7 +319,7 @@ impl GcMonitor {
                 if self.background && hard {
                     self.no_background(now);
                 } else if soft && !self.background {
-                    // What the switch has granted stands.
+                    // The switch's grant stands.
                     let accepted = self.accepted;
                     self.start(GcAction::Start);
                     self.accepted = accepted;
@@ -383,17 +394,17 @@ impl GcMonitor {
         if self.grant() != Grant::None {
             return;
         }
-        let asks = self.coordinated() && !mutant!("server.swap.unasked");
+        let requests = self.coordinated() && !mutant!("server.swap.unasked");
         self.swap_requests += 1;
         if self.collecting() {
-            let asks = asks && !mutant!("server.swap.shares-unasked");
-            self.sharing = if asks { Sharing::Asked } else { Sharing::Granted };
-            if asks {
-                self.announce(now, GcField::Swap);
+            self.sharing = Sharing::Granted;
+            if requests && !mutant!("server.swap.shares-unasked") {
+                self.announce(now, GcField::SwapBeside);
+                self.sharing = Sharing::Asked;
             }
             return;
         }
-        if asks {
+        if requests {
             self.ask(now, GcField::Swap);
         } else {
             self.state = GcState::Granted;

@@ -226,7 +226,7 @@ fn a_slice_shares_the_grant_of_a_collection_that_was_accepted_softly() {
         let mut r = begin(GcField::Soft);
         assert_eq!(r.fields(), [(1, GcField::Soft), (0, GcField::Swap)]);
         r.answer(11, 0, GcField::Accept);
-        assert_eq!((r.resumed, r.fields()), (0, vec![(1, GcField::Swap)]));
+        assert_eq!((r.resumed, r.fields()), (0, vec![(1, GcField::SwapBeside)]));
         assert_eq!((r.gc[1].grant(), r.gc[1].confirmed()), (Grant::Asked, None));
         r
     };
@@ -273,6 +273,38 @@ fn a_slice_shares_the_grant_of_a_collection_that_was_accepted_softly() {
     r.step(107);
     r.rests(108);
     assert_eq!(r.fields(), [(0, GcField::Finish), (1, GcField::Finish)]);
+}
+
+#[test]
+fn a_slices_vssd_that_must_collect_and_finds_no_victim_does_not_begin_again() {
+    let mut r = Rig::new(&[true], gc_config(), 1);
+    r.step(0);
+    r.answer(0, 0, GcField::Accept);
+    r.fields();
+    r.gc[0].check(Time(MS), 0.20);
+    r.act(0);
+    assert_eq!(r.fields(), [(0, GcField::Regular)]);
+    r.gc[0].no_victim(Time(2 * MS));
+    r.gc[0].check(Time(3 * MS), 0.20);
+    r.act(0);
+    assert_eq!((r.fields(), r.gc[0].grant()), (vec![], Grant::Granted));
+}
+
+/// Programs wait for a block while the last victim is erased.
+#[test]
+fn the_answer_to_another_operation_grants_no_slice() {
+    let mut r = Rig::new(&[true], gc_config(), 1);
+    r.gc[0].check(Time(0), 0.30);
+    r.act(0);
+    r.answer(0, 0, GcField::Accept);
+    r.step(1);
+    assert_eq!(r.gc[0].grant(), Grant::Asked);
+    r.gc[0].check(Time(2 * MS), 0.46);
+    r.gc[0].force(Time(3 * MS));
+    r.act(0);
+    assert_eq!(r.fields(), [(0, GcField::Soft), (0, GcField::SwapBeside), (0, GcField::Regular)]);
+    r.answer(4, 0, GcField::Accept);
+    assert_eq!((r.resumed, r.swap.status().refused, r.gc[0].collecting()), (0, 1, true));
 }
 
 /// Its blocks run out again before the last of its victims is erased.

@@ -213,8 +213,8 @@ impl Switch {
         let point = match (how, asked, answer) {
             (GcHow::Duplicate, ..) => Some(trace::GC_OP_DUPLICATE),
             (_, GcField::Soft, GcField::Accept) => Some(trace::GC_ACCEPTED),
-            (_, GcField::Swap, GcField::Accept) => Some(trace::SWAP_ACCEPTED),
-            (_, GcField::Soft | GcField::Swap, _) => Some(trace::GC_DELAYED),
+            (_, GcField::Swap | GcField::SwapBeside, GcField::Accept) => Some(trace::SWAP_ACCEPTED),
+            (_, GcField::Soft | GcField::Swap | GcField::SwapBeside, _) => Some(trace::GC_DELAYED),
             (_, GcField::Regular, _) => Some(trace::GC_REGULAR),
             (_, GcField::Background, _) => Some(trace::GC_BACKGROUND),
             _ => None,

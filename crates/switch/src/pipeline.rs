@@ -370,17 +370,18 @@ impl Pipeline {
 
     /// The answer to a new operation, and the vSSD's state after it.
     fn judge(&mut self, now: Time, slot: Slot, field: GcField) -> (GcField, State) {
-        let before = self.tables.destination(slot).word.state();
-        // What it swaps with a grant goes on for a moment when it must collect.
-        let collects = if before == State::Swaps { State::Swaps } else { State::Collects };
+        // The last command of a slice is under way for a moment after the vSSD must collect.
+        let swaps = self.tables.destination(slot).word.swaps();
+        let collects = if swaps { State::Swaps } else { State::Collects };
         match field {
             GcField::Soft => {
                 let may = self.may_collect(slot);
                 if self.judge_soft(now, may) { (GcField::Accept, collects) } else { (GcField::Delay, State::Idle) }
             }
-            GcField::Swap => {
+            GcField::Swap | GcField::SwapBeside => {
                 let may = self.may_collect(slot) && (self.may_swap(slot) || mutant!("switch.gc.swaps-together"));
-                if self.judge_soft(now, may) { (GcField::Accept, State::Swaps) } else { (GcField::Delay, before) }
+                let otherwise = if field == GcField::Swap { State::Idle } else { State::Collects };
+                if self.judge_soft(now, may) { (GcField::Accept, State::Swaps) } else { (GcField::Delay, otherwise) }
             }
             GcField::Regular => {
                 self.counters.gc_regular += 1;
@@ -444,6 +445,7 @@ impl Pipeline {
         Some(match self.tables.destination(slot).word.state() {
             State::Idle => GcField::Idle,
             State::Collects => GcField::Heartbeat,
+            State::Swaps if mutant!("switch.far.swap-unsaid") => GcField::Heartbeat,
             State::Swaps => GcField::Swapping,
         })
     }

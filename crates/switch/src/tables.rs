@@ -43,6 +43,7 @@ impl Word {
     pub fn idle(self) -> bool {
         self.0 & (Self::READABLE | Self::HEARD | Self::GC) == Self::READABLE | Self::HEARD
     }
+    /// As its server reported.
     pub fn state(self) -> State {
         match (self.swaps(), self.collecting()) {
             (true, _) => State::Swaps,
@@ -55,7 +56,7 @@ impl Word {
     }
 }
 
-/// What a vSSD does, as its server reported.
+/// A vSSD's activity, as its server reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Idle,
@@ -388,7 +389,8 @@ impl Tables {
             if row.vssd != vssd {
                 return Err(CheckError::Index { vssd, found: row.vssd });
             }
-            if (word.0 & Word::REPLICA_GC != 0) != (word.0 & Word::DESTINATION_GC != 0) {
+            let differ = (word.0 & Word::REPLICA_GC != 0) != (word.0 & Word::DESTINATION_GC != 0);
+            if differ || word.swaps() && !word.collecting() {
                 return Err(CheckError::BitsDisagree { vssd });
             }
             heard += usize::from(word.heard());

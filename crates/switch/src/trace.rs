@@ -5,12 +5,12 @@ use rackweave_core::trace_points;
 pub use rackweave_core::trace::REDIRECT;
 
 trace_points! {
-    /// The answer to a `gc_op`. a: vSSD, b: sequence.
+    /// The answer to a `gc_op`. a: vSSD, b: sequence. `GC_DELAYED`: also to one for a slice of a swap.
     GC_ACCEPTED: GcAccepted = 2,
     GC_DELAYED: GcDelayed = 3,
     GC_REGULAR: GcRegular = 4,
     GC_BACKGROUND: GcBackground = 5,
-    /// A slice of a swap was accepted (delayed: as above).
+    /// The same: a slice of a swap was accepted.
     SWAP_ACCEPTED: SwapAccepted = 197,
     /// A repeated `gc_op` was answered again; an older one was ignored; bits of collection expired.
     GC_OP_DUPLICATE: GcOpDuplicate = 6,

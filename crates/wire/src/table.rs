@@ -119,6 +119,6 @@ impl Wire for ReadLoad {
 
 wire_enum!(GcField, "gc field", {
     0 => Soft, 1 => Regular, 2 => Background, 3 => Accept, 4 => Delay, 5 => Finish, 6 => Heartbeat, 7 => Idle,
-    8 => Swap, 9 => Swapping,
+    8 => Swap, 9 => Swapping, 10 => SwapBeside,
 });
 wire_enum!(TableError, "table error", { 0 => Full { rows }, 1 => TooManyPeers { peers }, 2 => ZeroId });

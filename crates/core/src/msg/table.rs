@@ -71,9 +71,10 @@ pub enum GcField {
     Heartbeat = 6,
     /// Ours (rule 17): not collecting. A restarted switch learns the state of every vSSD from it.
     Idle = 7,
-    /// Ours (rule 35): as soft, for a slice of a swap of dies; no other vSSD of its set may swap. A vSSD that collects asks,
-    /// too, and goes on if it is delayed.
+    /// Ours (rule 35): as soft, for a slice of a swap of dies; no other vSSD of its set may swap.
     Swap = 8,
     /// Ours (rule 35): as heartbeat, in a slice of a swap.
     Swapping = 9,
+    /// Ours (rule 35): as swap, of a vSSD that collects and goes on if it is delayed.
+    SwapBeside = 10,
 }

@@ -1,8 +1,8 @@
 //! Disks, their snapshots and clones against a model of what each shows, while servers are slow and the service restarts.
 //! Everything is drawn from the seed.
 //!
-//! What is written is a set of numbers in the disk's current generation. A disk shows those of its chain of generations, and
-//! a snapshot those of its own. A generation that is fenced for good has none any more.
+//! A write adds a number to the disk's current generation. A disk shows those of its chain of generations, and a snapshot those
+//! of its own. A generation that is fenced for good has none any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,7 +64,7 @@ struct World {
 
 type Checked = Result<(), String>;
 
-/// What was carried out must obey the rule.
+/// An operation that was carried out obeys the rule.
 fn must(holds: bool, rule: &str) -> Checked {
     if holds { Ok(()) } else { Err(format!("carried out, though {rule}")) }
 }
@@ -103,7 +103,7 @@ impl World {
         chain.into_iter().filter_map(|g| self.contents.get(&g)).flatten().copied().collect()
     }
 
-    /// What the servers did meanwhile: copied for disks that are flattened, and forgot what was fenced for good.
+    /// The servers copied for disks that are flattened, and forgot generations that were fenced for good.
     fn follow(&mut self) {
         for chain in std::mem::take(&mut self.d.copied) {
             let all = self.of(chain.clone());
@@ -404,7 +404,9 @@ impl World {
             VolumeError::UnknownSnapshot { name } => !snapshot(name),
             VolumeError::Duplicate { name } => self.disks.contains_key(&**name) || snapshot(name),
             VolumeError::BeingMade { name } => self.making.contains_key(&**name),
-            VolumeError::HasSnapshots { snapshots, .. } => snapshots.iter().all(|s| snapshot(s)),
+            VolumeError::HasSnapshots { snapshots, .. } => {
+                !snapshots.is_empty() && snapshots.iter().all(|s| snapshot(s))
+            }
             VolumeError::HasClones { clones, .. } => {
                 !clones.is_empty() && clones.iter().all(|c| self.disks.contains_key(&**c))
             }

@@ -12,6 +12,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("switch.gc.older-sequence", "16", ONE, UNITS, "Applies a gc_op older than the last."),
     m("switch.far.older-sequence", "16", &[TwoRacks, NoisyRacks], UNITS, "Believes the other rack's switch though something newer is known."),
     m("switch.gc.soft-always", "15", ONE, UNITS, "A soft request is accepted whoever collects."),
+    m("switch.far.swap-unsaid", "35", &[], UNITS, "The other rack's switch does not hear that a vSSD swaps.").tested(),
     m("switch.gc.swaps-together", "35", SWAPS, UNITS, "Two drives of a set swap at a time."),
     m("switch.gc.equal-anew", "16", ONE, UNITS, "A repeated gc_op is judged anew."),
     m("switch.gc.foreign", "16", RACKS, UNITS, "Obeys a gc_op of a server that does not have the vSSD."),

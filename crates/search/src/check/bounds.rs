@@ -264,7 +264,10 @@ fn swaps_alone(sim: &Sim, vssd: VssdId) -> Result<(), String> {
     let dump = switch.dump();
     let Some(row) = dump.replica.iter().find(|r| r.vssd == vssd) else { return Ok(()) };
     let others = swaps(sim);
-    let swaps = |v: VssdId| v != vssd && v.rack() == vssd.rack() && others.get(&v) == Some(&true);
+    let servers = || (0..sim.config().servers_max()).filter_map(|i| sim.server(i));
+    let granted: BTreeSet<VssdId> = servers().flat_map(|s| s.swap_granted()).map(|(v, _)| v).collect();
+    let busy = |v: VssdId| others.get(&v) == Some(&true) || granted.contains(&v);
+    let swaps = |v: VssdId| v != vssd && v.rack() == vssd.rack() && busy(v);
     match row.peers.iter().find(|p| swaps(p.vssd)) {
         Some(p) => Err(format!("two drives of a set swap at a time: under {vssd} and {}", p.vssd)),
         None => Ok(()),

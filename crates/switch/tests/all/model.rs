@@ -10,10 +10,11 @@ use rackweave_switch::{DropReason, GcHow, Pipeline, SwitchConfig, Verdict};
 
 use crate::support::{create, gc};
 
-const FIELDS: [GcField; 8] = [
+const FIELDS: [GcField; 9] = [
     GcField::Soft,
     GcField::Swap,
     GcField::Swapping,
+    GcField::SwapBeside,
     GcField::Regular,
     GcField::Background,
     GcField::Finish,
@@ -189,14 +190,14 @@ impl Model {
         let (answer, collecting) = match field {
             Soft if self.may_collect(i) => (Accept, true),
             Soft => (Delay, false),
-            Swap if self.may_collect(i) && self.no_other_swaps(i) => (Accept, true),
-            Swap => (Delay, before.collecting),
+            Swap | SwapBeside if self.may_collect(i) && self.no_other_swaps(i) => (Accept, true),
+            Swap | SwapBeside => (Delay, field == SwapBeside),
             Regular | Background => (Accept, true),
             Heartbeat | Swapping => (field, true),
             _ => (field, false),
         };
         let swaps = match field {
-            Swap => answer == Accept || before.swaps,
+            Swap | SwapBeside => answer == Accept,
             Swapping => true,
             Soft | Regular | Background => before.swaps && answer == Accept,
             _ => false,

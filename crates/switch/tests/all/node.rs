@@ -110,6 +110,10 @@ fn what_happens_is_traced_and_counted() {
         (gc(GcField::Finish, 2, 3, 1, 9), None),
         (gc(GcField::Background, 2, 3, 1, 10), Some((trace::GC_BACKGROUND, 2, 10))),
         (gc(GcField::Heartbeat, 2, 3, 1, 11), None),
+        (gc(GcField::Swap, 1, 2, 1, 3), Some((trace::GC_DELAYED, 1, 3))),
+        (gc(GcField::Finish, 2, 3, 1, 12), None),
+        (gc(GcField::Swap, 1, 2, 1, 4), Some((trace::SWAP_ACCEPTED, 1, 4))),
+        (gc(GcField::Swapping, 1, 2, 1, 5), None),
         (read(9, 0), None),
         (packet(Op::Reply, 2, 1, Body::Block(Block::Reply(IoReply::Done))), None),
         (packet(Op::GcOp, 2, 1, Body::Table(Table::Delete)), None),
@@ -123,8 +127,8 @@ fn what_happens_is_traced_and_counted() {
     }
     let c = *s.counters();
     assert_eq!((c.reads, c.redirects, c.all_collecting, c.unknown_vssd, c.malformed), (3, 1, 1, 1, 2));
-    assert_eq!((c.gc_accepted, c.gc_delayed, c.gc_regular, c.gc_background), (1, 1, 1, 1));
-    assert_eq!((c.gc_finished, c.gc_heartbeats, c.gc_idles), (1, 1, 2));
+    assert_eq!((c.gc_accepted, c.gc_delayed, c.gc_regular, c.gc_background), (2, 2, 1, 1));
+    assert_eq!((c.gc_finished, c.gc_heartbeats, c.gc_idles), (2, 2, 2));
     assert_eq!((c.gc_duplicates, c.gc_stale, c.rows_created), (1, 2, 2));
 }
 

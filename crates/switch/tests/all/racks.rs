@@ -168,6 +168,22 @@ fn the_far_one_may_not_collect_while_both_at_home_do_nor_one_at_home_while_the_o
     assert_eq!(r.gc(GcField::Soft, FAR, 3), GcField::Accept, "A, in the first rack, is idle");
 }
 
+/// Protocol rule 35, as far as each switch knows of the other's.
+#[test]
+fn a_swap_in_one_rack_delays_one_in_the_other() {
+    let mut r = Racks::new();
+    assert_eq!(r.gc(GcField::Swap, A, 2), GcField::Accept);
+    assert_eq!(r.gc(GcField::Swap, FAR, 2), GcField::Delay);
+    assert_eq!(r.gc(GcField::Soft, FAR, 3), GcField::Accept, "B is idle");
+    assert_eq!(r.gc(GcField::SwapBeside, FAR, 4), GcField::Delay);
+    assert_eq!(r.gc(GcField::Finish, A, 3), GcField::Finish);
+    assert_eq!(r.gc(GcField::SwapBeside, FAR, 5), GcField::Accept);
+    assert_eq!(r.gc(GcField::Swap, B, 2), GcField::Delay);
+    // It collects on.
+    assert_eq!(r.gc(GcField::Heartbeat, FAR, 6), GcField::Heartbeat);
+    assert_eq!(r.gc(GcField::Swap, B, 3), GcField::Accept);
+}
+
 #[test]
 fn of_two_that_are_left_in_different_racks_only_one_relies_on_the_other() {
     let mut r = Racks::new();

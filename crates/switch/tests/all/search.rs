@@ -51,10 +51,10 @@ impl Known {
         (self.last, self.collecting, self.swaps, self.heard) = (None, false, false, None);
     }
     fn record(&mut self, now: Time, sequence: u64, field: GcField, answer: GcField) {
-        use GcField::{Accept, Background, Heartbeat, Regular, Soft, Swap, Swapping};
+        use GcField::{Accept, Background, Heartbeat, Regular, Soft, Swap, SwapBeside, Swapping};
         (self.collecting, self.swaps) = match (field, answer) {
-            (Swap, Accept) | (Swapping, _) => (true, true),
-            (Swap, _) => (self.collecting, self.swaps),
+            (Swap | SwapBeside, Accept) | (Swapping, _) => (true, true),
+            (SwapBeside, _) => (true, false),
             (Soft | Regular | Background, Accept) => (true, self.swaps),
             (Heartbeat, _) => (true, false),
             _ => (false, false),
@@ -170,8 +170,8 @@ impl Model {
             GcField::Regular | GcField::Background => GcField::Accept,
             GcField::Heartbeat | GcField::Swapping | GcField::Finish => op.field,
             GcField::Soft => return self.soft(now, v),
-            GcField::Swap if self.may_swap(v) => return self.soft(now, v),
-            GcField::Swap => return Wanted::Gc(GcField::Delay),
+            GcField::Swap | GcField::SwapBeside if self.may_swap(v) => return self.soft(now, v),
+            GcField::Swap | GcField::SwapBeside => return Wanted::Gc(GcField::Delay),
             _ => GcField::Idle,
         };
         self.record(now, v, op, answer);
@@ -338,11 +338,12 @@ impl World {
     }
 
     fn collect(&mut self) {
-        use GcField::{Accept, Background, Finish, Heartbeat, Idle, Regular, Soft, Swap, Swapping};
+        use GcField::{Accept, Background, Finish, Heartbeat, Idle, Regular, Soft, Swap, SwapBeside, Swapping};
         let (v, server, _) = self.draw_vssd();
         let server = server + u32::from(self.rng.chance(0.05));
         let field = *self.rng.pick(&[
-            Soft, Soft, Swap, Swap, Regular, Background, Accept, Finish, Heartbeat, Swapping, Idle, Idle, Idle,
+            Soft, Soft, Swap, Swap, SwapBeside, Regular, Background, Accept, Finish, Heartbeat, Swapping, Idle, Idle,
+            Idle,
         ]);
         let (incarnation, sequence) = (self.incarnation(), self.sequence());
         let answer = self.send(gc(field, v, server, incarnation, sequence));
@@ -351,7 +352,7 @@ impl World {
         if let (Wanted::AcceptOrDelay, Some(Packet { body: Body::Table(Table::Gc(op)), .. })) = (wanted, &answer) {
             wanted = Wanted::Gc(op.field);
         }
-        if let (GcField::Soft | GcField::Swap, Wanted::Gc(answer)) = (field, wanted) {
+        if let (Soft | Swap | SwapBeside, Wanted::Gc(answer)) = (field, wanted) {
             // A repeated operation gets the same answer, and changes nothing.
             let known = &self.model.known[&VssdId(v)];
             if known.last.is_none_or(|l| l.expired || (known.incarnation, l.sequence) != (incarnation, sequence)) {
@@ -359,8 +360,8 @@ impl World {
                 self.model.record(self.now, VssdId(v), op, answer);
             }
             self.meet(match (field, answer) {
-                (GcField::Swap, GcField::Accept) => "swap accepted",
-                (GcField::Swap, _) => "swap delayed",
+                (Swap | SwapBeside, Accept) => "swap accepted",
+                (Swap | SwapBeside, _) => "swap delayed",
                 (_, GcField::Accept) => "accepted",
                 _ => "delayed",
             });

@@ -53,7 +53,8 @@ pub fn random_packet(rng: &mut Rng, step: u64, vssds: u64, peers: u64) -> Packet
             packet(Op::Load, server + u32::from(rng.chance(0.05)), v, Body::Table(Table::Load(load)))
         }
         _ => {
-            let field = *rng.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle, Swap, Swapping]);
+            let field = *rng
+                .pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle, Swap, Swapping, SwapBeside]);
             gc(field, v, server + u32::from(rng.chance(0.05)), 1, step + rng.below(50))
         }
     };

@@ -173,7 +173,9 @@ impl Draw {
     }
     fn gc(&mut self) -> GcOp {
         use GcField::*;
-        let field = *self.0.pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle, Swap, Swapping]);
+        let field = *self
+            .0
+            .pick(&[Soft, Regular, Background, Accept, Delay, Finish, Heartbeat, Idle, Swap, Swapping, SwapBeside]);
         GcOp { field, sequence: self.u64() }
     }
     fn table(&mut self) -> Result<(), TableError> {

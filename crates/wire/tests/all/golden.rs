@@ -224,6 +224,9 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("gc_finish", Finish),
         ("gc_heartbeat", Heartbeat),
         ("gc_idle", Idle),
+        ("gc_swap", Swap),
+        ("gc_swapping", Swapping),
+        ("gc_swap_beside", SwapBeside),
     ] {
         samples.push((name, packet(Op::GcOp, Body::Table(Table::Gc(GcOp { field, sequence: 0x0a0b })))));
     }

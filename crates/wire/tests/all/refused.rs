@@ -84,7 +84,7 @@ fn what_is_not_known_of_volumes_is_written_as_before() {
 
 #[test]
 fn bodies() {
-    assert_eq!(with(gc(), 80, &[8]), DecodeError::UnknownKind { what: "gc field", kind: 8, offset: 80 });
+    assert_eq!(with(gc(), 80, &[11]), DecodeError::UnknownKind { what: "gc field", kind: 11, offset: 80 });
     let row = || VssdRow { server: NodeId(2), readable: true, peers: vec![(VssdId(5), NodeId(3))] };
     let create = || bytes(Op::CreateVssd, Body::Table(Table::Create(Box::new(row()))));
     assert_eq!(with(create(), 80, &[11]), DecodeError::BadAddress { address: 0x0b00_0003, offset: 80 });
