@@ -199,18 +199,16 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
     }
     /* No helper may be called under the lock. */
     struct destination *peers[PEERS_MAX];
-    __u32 ids[PEERS_MAX];
 #pragma unroll
     for (int i = 0; i < PEERS_MAX; i++) {
-        __u32 peer_slot;
-        ids[i] = r->peers[i].vssd;
-        peers[i] = i < r->peer_count && ids[i] != vssd ? find(ids[i], &peer_slot) : 0;
+        __u32 peer_slot, id = r->peers[i].vssd;
+        peers[i] = i < r->peer_count && id != vssd ? find(id, &peer_slot) : 0;
     }
-    int swap = field == GC_SWAP || field == GC_SWAP_BESIDE;
-    int start = (field == GC_SOFT || swap) && starting(c, now);
+    int asks = field == GC_SOFT || field == GC_SWAP || field == GC_SWAP_BESIDE;
+    int start = asks && starting(c, now);
 
     bpf_spin_lock(&c->lock);
-    __u64 word = d->word, bits = 0, others = 0;
+    __u64 word = d->word, bits = 0;
     if (d->vssd != vssd)
         goto out;
     why = GC_FOREIGN;
@@ -238,43 +236,39 @@ static __attribute__((noinline)) int on_gc_op(__u64 now, __u32 from, const struc
         if (sequence < r->sequence)
             goto out;
     }
-    /* The last command of a slice is under way for a moment after the vSSD must collect. */
-    __u64 swaps = flags_at(word, now) & SWAPS;
+    /* Whether a peer is idle (1), and whether one forbids a swap (2, rule 35): it swaps, or is not known not to. */
+    int beside = 0;
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++) {
+        if (peers[i]) {
+            __u32 id = r->peers[i].vssd;
+            __u64 flags = peers[i]->vssd == id ? flags_at(peers[i]->word, now) : SWAPS;
+            int known = (flags & HEARD) || ((id ^ vssd) & ~NUMBER_MASK);
+            beside |= (idle(flags) ? 1 : 0) | (!known || (flags & SWAPS) ? 2 : 0);
+        }
+    }
     switch (field) {
     case GC_SWAP:
     case GC_SWAP_BESIDE:
-        /* Rule 35: of a set one drive swaps. */
-        bits = field == GC_SWAP ? 0 : GC_BITS;
-#pragma unroll
-        for (int i = 0; i < PEERS_MAX; i++) {
-            if (peers[i]) {
-                __u64 flags = peers[i]->vssd == ids[i] ? flags_at(peers[i]->word, now) : SWAPS;
-                int far = ((ids[i] ^ vssd) & ~NUMBER_MASK) != 0;
-                others |= (flags & SWAPS) | (far || flags & HEARD ? 0 : HEARD);
-            }
-        }
-        /* Fall through. */
     case GC_SOFT:
         answer = GC_DELAY;
         why = GC_DELAYED;
-        if (start) {
+        if (start)
             why_too = GC_DELAYED_AFTER_START;
-            break;
+        else if (beside == 1 || (beside == 3 && field == GC_SOFT)) {
+            answer = GC_ACCEPT;
+            why = GC_ACCEPTED;
         }
-#pragma unroll
-        for (int i = 0; i < PEERS_MAX; i++) {
-            if (!others && peers[i] && peers[i]->vssd == ids[i] && idle(flags_at(peers[i]->word, now))) {
-                answer = GC_ACCEPT;
-                why = GC_ACCEPTED;
-                bits = GC_BITS | (swap ? SWAPS : swaps);
-            }
-        }
+        bits = answer == GC_ACCEPT || field == GC_SWAP_BESIDE ? GC_BITS : 0;
+        if (answer == GC_ACCEPT)
+            bits |= field == GC_SOFT ? flags_at(word, now) & SWAPS : SWAPS;
         break;
     case GC_REGULAR:
     case GC_BACKGROUND:
         answer = GC_ACCEPT;
         why = field == GC_REGULAR ? GC_REGULARS : GC_BACKGROUNDS;
-        bits = GC_BITS | swaps;
+        /* The last command of a slice is under way for a moment after the vSSD must collect. */
+        bits = GC_BITS | (flags_at(word, now) & SWAPS);
         break;
     case GC_HEARTBEAT:
     case GC_SWAPPING:
