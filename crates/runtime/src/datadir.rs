@@ -50,7 +50,17 @@ pub fn default_path() -> Result<PathBuf, DataDirError> {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+/// Unlocks, instead of leaving that to the closed descriptor: a child process that was forked and has not run its program yet
+/// holds the same lock.
+impl Drop for DataDir {
+    fn drop(&mut self) {
+        // SAFETY: a plain system call on an open descriptor.
+        let unlocked = unsafe { libc::flock(self.lock.as_raw_fd(), libc::LOCK_UN) };
+        debug_assert_eq!(unlocked, 0, "{}", io::Error::last_os_error());
+    }
 }
 
 impl DataDir {
@@ -70,7 +80,7 @@ impl DataDir {
             }
             Err(e) => return Err(at(e)),
         }
-        Ok(DataDir { path: path.into(), _lock: lock })
+        Ok(DataDir { path: path.into(), lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -197,8 +207,11 @@ mod tests {
         let first = DataDir::open(&p).expect("opens");
         let e = DataDir::open(&p).unwrap_err().to_string();
         assert!(e.contains(&format!("in use by process {} since 2", std::process::id())), "{e}");
+        // What a forked child holds until it runs its program.
+        let child = first.lock.try_clone().expect("descriptor");
         drop(first);
         drop(DataDir::open(&p).expect("free again"));
+        drop(child);
         fs::remove_dir_all(&p).expect("remove");
     }
 
