@@ -68,6 +68,8 @@ pub struct Watch {
     out: ChildStdout,
     closed: bool,
     pid: u32,
+    /// How long the process has waited for a core: [`waited_for_a_core`] outside tests.
+    waited: fn(u32) -> Span,
     line: Vec<u8>,
     /// Incarnation of the server; 0 before its registration.
     pub incarnation: u64,
@@ -84,6 +86,7 @@ impl Watch {
             out,
             closed: false,
             pid,
+            waited: waited_for_a_core,
             line: Vec::new(),
             incarnation: 0,
             heard: None,
@@ -118,7 +121,7 @@ impl Watch {
             }
             if let Some(incarnation) = parse(&self.line) {
                 self.incarnation = incarnation;
-                self.heard = Some((now, waited_for_a_core(self.pid)));
+                self.heard = Some((now, (self.waited)(self.pid)));
                 self.suspected = false;
             }
             self.line.clear();
@@ -134,7 +137,7 @@ impl Watch {
     pub fn hangs(&mut self, now: Time, silent: Span) -> bool {
         let Some((at, waited)) = self.heard.filter(|_| now >= self.due(silent)) else { return false };
         self.looked = now;
-        let silent = silent + Span(waited_for_a_core(self.pid).0.saturating_sub(waited.0));
+        let silent = silent + Span((self.waited)(self.pid).0.saturating_sub(waited.0));
         std::mem::replace(&mut self.suspected, now.since(at) >= silent) && self.suspected
     }
 }
@@ -164,7 +167,8 @@ mod tests {
         let path = format!("/proc/{pid}/fd/1");
         let write = File::options().write(true).open(path).expect("its end of the pipe");
         let beat = Beat::to(write.into_raw_fd(), BEAT).expect("a pipe");
-        (child, Watch::new(pid, out), beat)
+        // The process itself starts while the test runs, and waits for a core as the machine has it.
+        (child, Watch { waited: |_| Span::ZERO, ..Watch::new(pid, out) }, beat)
     }
 
     fn ms(n: u64) -> Time {
@@ -189,6 +193,10 @@ mod tests {
         assert!(!w.hangs(ms(60_650), SILENT), "once");
         assert!(!w.hangs(ms(60_700), SILENT), "too soon to ask again");
         assert!(w.hangs(ms(60_750), SILENT));
+        w.waited = |_| Span::from_millis(300);
+        assert!(!w.hangs(ms(60_850), SILENT), "it waited for a core");
+        assert!(!w.hangs(ms(60_950), SILENT), "once");
+        assert!(w.hangs(ms(61_050), SILENT));
         child.kill().and_then(|()| child.wait()).expect("ended");
     }
 
