@@ -305,14 +305,19 @@ impl Meta {
         };
         v.sets.iter().map(own).collect()
     }
-    /// Of a live volume with own sets: what these hold, by their members' reports. While they get fewer units, no more than
-    /// these hold.
+    /// Of a live volume with own sets: what these hold, by their members' reports. While its copies get other units, no more than
+    /// the smaller number holds.
     fn own_limits(&self, volume: VolumeId) -> Option<(OwnUnit, Limits)> {
         let own = self.own_sets(volume)?;
         let record = own.first()?.1;
-        let mut limits = self.limits_of_units((record.unit, record.units), self.volumes.by_id[&volume].sets.clone());
-        let shrinks = own.iter().any(|(i, r)| self.sets[*i].places.iter().any(|p| !p.leaving && p.units > r.units));
-        let most = if shrinks && !mutant!("meta.units.grows-while-shrinking") { limits.promise } else { limits.volume };
+        // One that leaves takes writes as long as the view has it.
+        let takes_writes = |s: &'_ Set, p: &Place| !p.leaving || s.uses(p.vssd);
+        let sets = || own.iter().map(|(i, _)| &self.sets[*i]);
+        let places = || sets().flat_map(|s| s.places.iter().filter(move |p| takes_writes(s, p)));
+        let least = places().map(|p| p.units).fold(record.units, u8::min);
+        let mut limits = self.limits_of_units((record.unit, least), self.volumes.by_id[&volume].sets.clone());
+        let changes = places().any(|p| p.units != record.units) && !mutant!("meta.units.grows-while-changing");
+        let most = if changes { limits.promise } else { limits.volume };
         limits.promise = self.capacity_of(&limits).min(most);
         Some((record.unit, limits))
     }

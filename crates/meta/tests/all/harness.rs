@@ -60,7 +60,10 @@ pub struct Scripted {
     pub vssd: VssdId,
     pub nonce: u64,
     pub incarnation: Incarnation,
+    /// Of the configured set.
     pub view: Option<View>,
+    /// Of every set.
+    pub views: BTreeMap<SetId, View>,
     pub complete: bool,
     pub volumes: LiveVolumes,
     pub failed: bool,
@@ -116,6 +119,7 @@ impl Rack {
             nonce: 0,
             incarnation: Incarnation(0),
             view: None,
+            views: BTreeMap::new(),
             complete: false,
             volumes: LiveVolumes::default(),
             failed: false,
@@ -246,9 +250,12 @@ impl Rack {
             if self.announced.last().is_none_or(|a| *a != v) {
                 self.announced.push(v.clone());
             }
-            if !s.silent && s.view.as_ref().is_none_or(|have| have.epoch < v.epoch) {
-                s.complete = false;
-                s.view = Some(v);
+            if s.silent || s.views.get(&v.set).is_some_and(|have| have.epoch >= v.epoch) {
+                continue;
+            }
+            s.views.insert(v.set, v.clone());
+            if v.set == SetId(0) {
+                (s.view, s.complete) = (Some(v), false);
             }
         }
     }
@@ -277,6 +284,7 @@ impl Rack {
         self.next_nonce += 1;
         let s = &mut self.servers[i];
         (s.nonce, s.incarnation, s.view, s.complete, s.silent) = (self.next_nonce, Incarnation(0), None, false, false);
+        s.views.clear();
         self.hello(i);
     }
     pub fn hello(&mut self, i: usize) {

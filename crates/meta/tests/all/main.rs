@@ -12,6 +12,7 @@ mod recovery;
 mod restart;
 mod search;
 mod search_snapshots;
+mod search_units;
 mod search_volumes;
 mod snapshots;
 mod units;

@@ -179,3 +179,21 @@ fn a_volume_that_gets_fewer_units_does_not_grow_beyond_them() {
         assert_eq!(e, Err(admin::Error::Volume(VolumeError::OwnSize { unit, count, size, holds })), "{others} others");
     }
 }
+
+/// No copy has reported its room yet: what its units hold counts, and not what it is to have.
+#[test]
+fn a_volume_that_gets_more_units_does_not_grow_before_its_copies_have_them() {
+    let mut r = rack_of(8, Vec::new());
+    made(&mut r, 1, own("a", UNIT, OwnUnit::Channel, 1, None));
+    r.run(LEASE);
+    made(&mut r, 2, channels("a", 2));
+    let grow = admin::Op::VolumeGrow { name: "a".into(), size: 2 * UNIT };
+    for restarted in [false, true] {
+        if restarted {
+            r.restart_meta();
+        }
+        let (unit, count, size, holds) = (OwnUnit::Channel, 2, 2 * UNIT, UNIT);
+        let e = r.admin(3 + u64::from(restarted), grow.clone());
+        assert_eq!(e, Err(admin::Error::Volume(VolumeError::OwnSize { unit, count, size, holds })));
+    }
+}

@@ -78,7 +78,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.units.all-at-once", "24", &[], UNITS, "All copies of a set get other units at once.").tested(),
     m("meta.units.not-durable", "24", &[], OWN, "A restarted service forgets that a volume is to have other units.").tested(),
     m("meta.units.too-small", "34", &[], UNITS, "A volume gets fewer units than its size needs.").tested(),
-    m("meta.units.grows-while-shrinking", "34", &[], UNITS, "A volume grows to what its units hold that it is to give back.").tested(),
+    m("meta.units.grows-while-changing", "34", &[], UNITS, "A volume grows to what its units hold that it is to give back.").tested(),
     m("meta.own.gone-unknown", "24", &[], OWN, "A service does not start if a set of a volume being deleted is gone already.").tested(),
     m("meta.failure.forgotten", "12", ONE, UNITS, "A failed device is well again when its server says so.").tested(),
     m("meta.evidence.not-kept", "29", &[], UNITS, "The drives on which members had everything are not stored.").tested(),
