@@ -77,7 +77,7 @@ impl Meta {
         if let Some(why) = self.not_stored(op) {
             return Err(admin::Error::NotStored { why });
         }
-        self.review_held(op);
+        self.review_room(op);
         match op {
             admin::Op::VolumeCreate(volume) => self.create(now, volume, by, fx),
             admin::Op::CloudCreate { .. } => self.create_disk(op, by),

@@ -252,7 +252,9 @@ impl Meta {
             let old = self.sets[i].places.iter().position(|o| o.vssd == r.vssd);
             let old_role = old.and_then(|k| self.in_view(At { set: i, place: k }));
             let joined = self.in_view(At { set: i, place: k }) == Some(Role::Member);
-            if (joined || mutant!("meta.move.leave-early")) && self.may_leave(i, old_role) {
+            // The new one is a member besides the old one, so that no copy is lost.
+            let may_leave = joined || mutant!("meta.move.leave-early");
+            if may_leave && self.sets[i].view.state == ViewState::Normal {
                 self.sets[i].places[k].replaces = None;
                 if let Some(old) = old {
                     self.leave(now, i, old);
@@ -271,13 +273,6 @@ impl Meta {
             self.put_places(i);
         }
         changed
-    }
-    /// The new one is a member besides the old one, so that no copy is lost.
-    fn may_leave(&self, i: usize, old: Option<Role>) -> bool {
-        let view = &self.sets[i].view;
-        let members = view.members.iter().filter(|m| m.role == Role::Member).count();
-        view.state == ViewState::Normal
-            && (old != Some(Role::Member) || members > 1 || mutant!("meta.move.last-leaves"))
     }
     fn leave(&mut self, now: Time, i: usize, k: usize) {
         let s = &mut self.sets[i];

@@ -99,7 +99,6 @@ impl Meta {
             // Includes vSSDs that have left, so that their number stays bounded.
             let by_vssd = &self.by_vssd;
             self.rooms.0.retain(|v, _| by_vssd.contains_key(v));
-            self.limit_promises();
         }
     }
 
@@ -129,8 +128,11 @@ impl Meta {
         });
         held.collect()
     }
-    /// To be called before a change, whose promise is added to the others, and before the question whether one would be refused.
-    pub(crate) fn review_held(&mut self, op: &admin::Op) {
+    /// To be called before each request: what may be promised follows from the members of the views, and from their reports. What
+    /// frozen generations hold counts for a change, whose promise is added to the others, and for the question whether one
+    /// would be refused.
+    pub(crate) fn review_room(&mut self, op: &admin::Op) {
+        self.limit_promises();
         if !only_reads(op) || matches!(op, admin::Op::VolumeExplain { .. }) {
             self.volumes.held = self.held_by_frozen();
         }

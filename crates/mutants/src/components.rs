@@ -52,6 +52,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("meta", &[
         ("search::a_set_forgets_nothing_that_it_answered", ALL),
         ("search_volumes::volumes_and_their_writers_are_kept", ALL),
+        ("search_room::room_is_what_the_members_report", ALL),
         ("search_units::volumes_get_units_and_give_them_back", ALL),
         ("search_snapshots::disks_snapshots_and_clones_show_what_was_written_to_them", ALL),
     ]),

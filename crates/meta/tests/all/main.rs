@@ -11,6 +11,7 @@ mod own;
 mod recovery;
 mod restart;
 mod search;
+mod search_room;
 mod search_snapshots;
 mod search_units;
 mod search_volumes;

@@ -11,7 +11,7 @@ use rackweave_core::rng::seeds;
 use rackweave_core::{
     DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, SetId, Span, Time, VssdId,
 };
-use rackweave_meta::{Meta, MetaConfig};
+use rackweave_meta::{DRIFT_PPM_MAX, Meta, MetaConfig};
 use rackweave_server::control::Registration;
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::{AnyNode, Engine, Latency, LinkFaults, NetState, Network};
@@ -19,7 +19,6 @@ use rackweave_sim::{AnyNode, Engine, Latency, LinkFaults, NetState, Network};
 use super::harness::{SLOTS, config};
 
 const LEASE: Span = Span::from_millis(100);
-const DRIFT_PPM: u32 = 10_000;
 /// Clients write, servers copy and checks run at multiples of this.
 const TICK: Span = Span::from_micros(500);
 const COPIES: usize = 3;
@@ -40,7 +39,7 @@ fn network() -> Network {
 }
 
 fn draw_clock(rng: &mut Rng) -> NodeClock {
-    let drift = DRIFT_PPM as i32;
+    let drift = DRIFT_PPM_MAX as i32;
     NodeClock { offset_ns: rng.between(1, 1 << 40), drift_ppm: *rng.pick(&[-drift, 0, drift]) }
 }
 
@@ -67,10 +66,14 @@ impl Seen {
         match c {
             Control::NewView(v) => self.announced(v),
             Control::Lease { views, .. } => views.iter().for_each(|v| self.announced(v)),
-            Control::ServerWelcome { nonce, incarnation, .. }
-                if *self.incarnations.entry(*incarnation).or_insert(*nonce) != *nonce =>
-            {
-                self.wrong(format!("{incarnation:?} was given twice"));
+            Control::ServerWelcome { nonce, incarnation, .. } => {
+                let another = self.incarnations.iter().find(|(i, n)| (*n == nonce) != (*i == incarnation));
+                let another = another.filter(|(i, n)| *n == nonce || *i == incarnation);
+                if let Some(another) = another {
+                    let wrong = format!("{incarnation:?} for {nonce:x}, {another:x?} before");
+                    self.wrong(wrong);
+                }
+                self.incarnations.insert(*incarnation, *nonce);
             }
             _ => {}
         }
@@ -135,6 +138,9 @@ struct Running {
     complete: bool,
     /// Its drive waits for space on the host's disk.
     full: bool,
+    /// Its drive has failed, so it serves nothing; and it reports that.
+    failed: bool,
+    says_failed: bool,
     /// Its drive is not the one that the service knows.
     foreign: bool,
     /// Generation of its drive table at the start, and the incarnation there.
@@ -172,13 +178,13 @@ impl Running {
             set: SetId(0),
             epoch: self.view.as_ref().map_or(Epoch(0), |v| v.epoch),
             complete: self.complete,
-            failed: false,
+            failed: self.says_failed,
             read_only: false,
             no_room: self.full,
         }
     }
     fn receive(&mut self, now: Time, request: u64, c: Control) {
-        let views = match c {
+        let views = match c.clone() {
             Control::ServerWelcome { nonce, incarnation, .. } => {
                 if self.reg.welcomed(now, nonce, incarnation) {
                     self.reg.received(request);
@@ -188,12 +194,12 @@ impl Running {
                 }
                 Vec::new()
             }
-            Control::DriveRefused { nonce, why } => {
+            Control::DriveRefused { nonce, .. } | Control::ServerRefused { nonce } => {
                 if self.reg.refused(nonce) {
                     let mut seen = self.seen.borrow_mut();
                     seen.refusals += 1;
                     if !self.foreign {
-                        seen.wrong(format!("{} is refused: {why}", self.node));
+                        seen.wrong(format!("{} is refused: {c:?}", self.node));
                     }
                 }
                 Vec::new()
@@ -250,7 +256,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> World {
         let mut cfg = config();
-        (cfg.lease, cfg.drift_ppm) = (LEASE, DRIFT_PPM);
+        (cfg.lease, cfg.drift_ppm) = (LEASE, DRIFT_PPM_MAX);
         let server = |&(vssd, node): &(VssdId, NodeId)| Server {
             node,
             vssd,
@@ -301,6 +307,11 @@ impl World {
         self.engine.boot(Layout::META, Service { meta, seen: self.seen.clone() });
     }
 
+    fn meta_restarts(&mut self) {
+        drop(self.engine.crash(Layout::META, &[]));
+        self.meta_begins();
+    }
+
     /// Starts a server; with `replaced` on an empty drive that the operator declared.
     fn begin(&mut self, i: usize, replaced: bool) {
         let nonce = self.rng.next_u64() | 1;
@@ -319,19 +330,25 @@ impl World {
             known,
             slots: (0..usize::from(SLOTS)).map(slot).collect(),
         };
-        let mut drive = s.drive;
-        let foreign = s.image.filter(|_| self.faults && self.rng.chance(0.1));
+        let (mut drive, mut empty) = (s.drive, false);
+        let mut foreign = s.image.filter(|_| self.faults && self.rng.chance(0.1));
         if let Some(image) = foreign {
-            match self.rng.below(5) {
+            match self.rng.below(6) {
                 0 => drive = DriveId(nonce),
                 1 => (table.generation, table.known) = image,
                 2 => table.digest = 6,
                 3 => table.slots[i].vssd = VssdId(77),
+                4 => empty = true,
                 _ => table.known = Incarnation(known.0 + 1_000),
             }
         }
+        // A new drive of another rack's configuration.
+        if replaced && self.faults && self.rng.chance(0.2) {
+            table.slots.push(slot(COPIES));
+            foreign = Some((0, Incarnation(0)));
+        }
         self.engine.set_clock(s.node, clock);
-        let mut reg = Registration::new(nonce, drive, false, LEASE / 20, DRIFT_PPM);
+        let mut reg = Registration::new(nonce, drive, empty, LEASE / 20, self.cfg.drift_ppm);
         (reg.ready, reg.losses, reg.table) = (true, s.losses.clone(), table);
         reg.hurry(self.engine.local_time(s.node));
         let running = Running {
@@ -339,9 +356,11 @@ impl World {
             vssd: s.vssd,
             reg,
             view: None,
-            memory: s.durable,
+            memory: if empty { Copy { number: 0, readable: true } } else { s.durable },
             complete: false,
             full: s.full,
+            failed: false,
+            says_failed: false,
             foreign: foreign.is_some(),
             began: (s.generation, s.known),
             beat: false,
@@ -356,6 +375,10 @@ impl World {
         let Some(running) = ended.as_ref().and_then(AnyNode::get::<Running>) else { return };
         let (rng, s) = (&mut self.rng, &mut self.servers[i]);
         self.seen.borrow_mut().present.remove(&s.node);
+        if running.reg.lease_until > Time::ZERO {
+            // The next run finds no loss any more.
+            s.losses.clear();
+        }
         // Unflushed data may be durable.
         if running.memory.readable && running.memory.number > s.durable.number && rng.chance(0.4) {
             let number = rng.between(s.durable.number, running.memory.number);
@@ -386,7 +409,7 @@ impl World {
     fn serves(&self, i: usize) -> bool {
         let Some(running) = self.running(i) else { return false };
         let Some(v) = running.view.as_ref().filter(|v| v.state == ViewState::Normal) else { return false };
-        let leased = self.engine.local_time(running.node) < running.reg.lease_until;
+        let leased = self.engine.local_time(running.node) < running.reg.lease_until && !running.failed;
         self.me(i, v).is_some_and(|m| m.role == Role::Member) && leased
     }
     fn reach(&self, i: usize, j: usize) -> bool {
@@ -411,6 +434,9 @@ impl World {
         let members = v.members.iter().filter(|m| m.role == Role::Member).count();
         let all = self.all_of(i, &v).filter(|_| members >= usize::from(self.cfg.min_copies));
         if let (Some(all), true) = (&all, self.rng.chance(0.1)) {
+            if all.iter().any(|&j| self.servers[j].full) {
+                return;
+            }
             for &j in all {
                 self.servers[j].durable = self.running_mut(j).memory;
             }
@@ -449,6 +475,11 @@ impl World {
             }
             let running = self.running(i).expect("serves");
             let (have, v) = (running.memory, running.view.clone().expect("serves"));
+            // A view without it goes out when its lease is over (rule 2).
+            let newest = self.newest();
+            if self.me(i, &newest).is_none() {
+                return Err(format!("{} serves in {v:?}, and {newest:?} is without it", self.servers[i].node));
+            }
             // A loss mark returns no wrong data.
             if have.readable && have.number < self.answered.0 {
                 if self.holder_lives() || have.number < self.flushed || v.recovered <= self.answered.1 {
@@ -505,6 +536,19 @@ impl World {
         self.engine.post(p);
     }
 
+    /// A report that a recovery is over, of a server that does not lead one, or of an earlier one.
+    fn misreport(&mut self, i: usize) {
+        let Some(v) = self.running(i).and_then(|l| l.view.clone()) else { return };
+        if self.rng.chance(0.05) {
+            let earlier = self.rng.chance(0.5);
+            let epoch = if earlier { Epoch(v.epoch.0.saturating_sub(1)) } else { v.epoch };
+            let leads = matches!(v.state, ViewState::Recovering { leader, .. } if leader == self.servers[i].vssd);
+            if earlier || !leads {
+                self.post(i, Control::Recovered { set: v.set, epoch });
+            }
+        }
+    }
+
     /// Reports members that it does not reach, or, when left out of the view, that it reaches all.
     fn complain(&mut self, i: usize) {
         let Some(v) = self.running(i).and_then(|l| l.view.clone()) else { return };
@@ -531,11 +575,17 @@ impl World {
                     self.begin(i, replaced);
                 }
             }
-            10 | 11 => self.cut(i, true),
+            10 | 11 => {
+                self.cut(i, true);
+                if self.engine.node(Layout::META).is_some() && self.rng.chance(0.2) {
+                    self.meta_restarts();
+                }
+            }
             12..=14 => self.cut(i, false),
             15 => self.apart.push((i.min((i + 1) % COPIES), i.max((i + 1) % COPIES))),
             16 | 17 => self.apart.clear(),
             18 if self.rng.chance(0.3) => self.fill_host(i, !self.servers[i].full),
+            18 if self.rng.chance(0.5) => self.meta_restarts(),
             18 => drop(self.engine.crash(Layout::META, &[])),
             _ if self.engine.node(Layout::META).is_none() => self.meta_begins(),
             _ => {}
@@ -579,6 +629,7 @@ impl World {
             self.record(i);
             if std::mem::take(&mut self.running_mut(i).beat) {
                 self.replicate(i);
+                self.misreport(i);
                 self.complain(i);
             }
         }
@@ -591,6 +642,78 @@ impl World {
         let seen = self.seen();
         let newest = seen.views.values().next_back();
         (0..COPIES).all(|i| self.running(i).and_then(|l| l.view.as_ref()) == newest && self.serves(i))
+    }
+}
+
+/// A fault that stays while all else is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Two servers do not reach each other, for less than a lease, or for good.
+    ApartOnce,
+    Apart,
+    AllApart,
+    /// One drive has no space, or two have none.
+    Full,
+    TwoFull,
+    /// A drive fails, and does not say so again.
+    Failed,
+}
+
+impl World {
+    /// The set serves, with as many copies as it may have, and loses none that it needs.
+    fn stand(&mut self) -> Result<(), String> {
+        use Standing::*;
+        self.calm()?;
+        if !self.whole() {
+            return Ok(());
+        }
+        let fault = *self.rng.pick(&[ApartOnce, Apart, AllApart, Full, TwoFull, Failed]);
+        let before = (self.written, self.newest(), self.answered.0, self.flushed);
+        match fault {
+            ApartOnce | Apart => self.apart.push((0, 2)),
+            AllApart => self.apart.extend([(0, 1), (0, 2), (1, 2)]),
+            Full => self.fill_host(0, true),
+            TwoFull => (0..2).for_each(|i| self.fill_host(i, true)),
+            Failed => (self.running_mut(0).failed, self.running_mut(0).says_failed) = (true, true),
+        }
+        self.pass(LEASE / 2)?;
+        match fault {
+            ApartOnce => self.apart.clear(),
+            Failed => self.running_mut(0).says_failed = false,
+            _ => {}
+        }
+        self.calm()?;
+        let v = self.newest();
+        let members: Vec<VssdId> = v.members.iter().filter(|m| m.role == Role::Member).map(|m| m.vssd).collect();
+        let writes = self.answered.0 > before.2 && self.written - self.answered.0 < 1_000;
+        let flushes = self.flushed > before.3 && self.written - self.flushed < 1_000;
+        let good = members.len() >= usize::from(self.cfg.min_copies)
+            && match fault {
+                ApartOnce => v == before.1,
+                Apart => writes && flushes && members.len() == 2,
+                AllApart => true,
+                Full => writes && flushes,
+                TwoFull => writes,
+                Failed => writes && flushes && !members.contains(&self.servers[0].vssd),
+            };
+        self.apart.clear();
+        if fault == Failed {
+            self.begin(0, false);
+        }
+        if good { Ok(()) } else { Err(format!("{fault:?}: {v:?} after {:?}", before.1)) }
+    }
+    fn newest(&self) -> View {
+        self.seen().views.values().next_back().expect("the set has begun").clone()
+    }
+    fn pass(&mut self, span: Span) -> Result<(), String> {
+        let end = self.engine.now() + span;
+        while self.engine.now() < end {
+            self.step()?;
+        }
+        Ok(())
+    }
+    fn calm(&mut self) -> Result<(), String> {
+        self.pass(CALM)
     }
 }
 
@@ -619,10 +742,9 @@ fn run(seed: u64) -> Result<World, String> {
             w.begin(i, false);
         }
     }
-    let end = w.engine.now() + CALM;
-    while w.engine.now() < end {
-        w.step()?;
-    }
+    w.stand()?;
+    (0..COPIES).for_each(|i| w.fill_host(i, false));
+    w.calm()?;
     // Without a witness it waits for the operator's decision.
     if !w.whole() && !w.damaged {
         return Err(format!("not whole: {:?}", w.seen().views.values().next_back()));

@@ -53,6 +53,8 @@ struct World {
     late: Vec<(Time, VssdId)>,
     changes: u64,
     moves: u64,
+    /// How often a member answers a fence at once.
+    answers: f64,
 }
 
 impl World {
@@ -62,13 +64,15 @@ impl World {
         (cfg.layout, cfg.servers) = (Layout::new(SERVERS, 2), SERVERS);
         cfg.replace_after = *rng.pick(&[Span::ZERO, LEASE * 5]);
         cfg.moves = *rng.pick(&[1, 2, 4]);
+        // Channels that do not adjoin the next one.
+        let apart = rng.pick(&[vec![], vec![2], vec![1, 2, 3]]).clone();
         cfg.own = OwnUnit::ALL.map(|unit| {
             let slots = if unit == OwnUnit::Channel { CHANNELS } else { 0 };
             OwnConfig {
                 unit,
                 slots,
                 blocks: (1..=u64::from(slots)).map(|n| n * UNIT / 4096).collect(),
-                apart: Vec::new(),
+                apart: apart.clone(),
             }
         });
         let mut r = Rack::new(cfg);
@@ -78,6 +82,7 @@ impl World {
             r.servers.push(Scripted { node, vssd: ids::first(0, i, 0), drive, ..first });
         }
         r.start_all();
+        let answers = *rng.pick(&[0.02, 0.2, 0.7]);
         let mut w = World {
             rng,
             r,
@@ -95,6 +100,7 @@ impl World {
             late: Vec::new(),
             changes: 0,
             moves: 0,
+            answers,
         };
         w.wait(LEASE).expect("nothing is wrong yet");
         w
@@ -190,7 +196,7 @@ impl World {
             self.r.event(Event::Packet(p));
         }
         for (header, _) in fences {
-            if self.rng.chance(0.7) {
+            if self.rng.chance(self.answers) {
                 answer(&mut self.r, header, IoReply::Done);
             }
         }
@@ -213,8 +219,7 @@ impl World {
         }
         Ok(())
     }
-    fn grow(&mut self) -> Result<(), String> {
-        let name = *self.rng.pick(&NAMES);
+    fn grow(&mut self, name: &'static str) -> Result<(), String> {
         let size = self.rng.between(1, 12) * (UNIT / 2);
         let least = self.least_units(name);
         if let Ok(admin::Reply::Volume(_)) = self.admin(admin::Op::VolumeGrow { name: name.into(), size }) {
@@ -229,6 +234,9 @@ impl World {
     fn change(&mut self) -> Result<(), String> {
         let name = *self.rng.pick(&NAMES);
         let count = self.rng.between(1, 6) as u32;
+        if self.rng.chance(0.3) {
+            (0..self.r.servers.len()).for_each(|i| self.report_room(i));
+        }
         let op = admin::Op::VolumeUnits { name: name.into(), unit: OwnUnit::Channel, count };
         if let Ok(admin::Reply::Volume(_)) = self.admin(op) {
             let v = self.live.get_mut(name).ok_or("one that is not there changed")?;
@@ -237,6 +245,9 @@ impl World {
                 return Err(format!("{v:?} has too few units"));
             }
             self.changes += 1;
+            if self.rng.chance(0.5) {
+                return self.grow(name);
+            }
         }
         Ok(())
     }
@@ -270,7 +281,10 @@ impl World {
         let i = self.pick_server();
         match self.rng.below(24) {
             0..=2 => self.create()?,
-            3 | 4 => self.grow()?,
+            3 | 4 => {
+                let name = *self.rng.pick(&NAMES);
+                self.grow(name)?;
+            }
             5..=7 => self.change()?,
             8 => self.delete(),
             9 => {
@@ -294,7 +308,7 @@ impl World {
                 }
             }
             17..=20 => self.carry_out(i),
-            21 => self.report_room(i),
+            21 => (0..self.r.servers.len()).for_each(|i| self.report_room(i)),
             _ => {}
         }
         self.look()?;
@@ -415,6 +429,7 @@ impl World {
     /// After the last fault: everything rests, and the volumes are as they were answered.
     fn end(&mut self) -> Result<(), String> {
         self.r.servers.iter_mut().for_each(|s| s.silent = false);
+        self.answers = 1.0;
         let end = self.r.now + CALM;
         while self.r.now < end {
             self.replicate(1.0);
@@ -460,5 +475,5 @@ fn volumes_get_units_and_give_them_back() {
         changes += w.changes;
         moves += w.moves;
     }
-    assert!(of != (0..40) || (changes > 40 && moves > 300), "{changes} changes, {moves} moves");
+    assert!(of != (0..40) || (changes > 20 && moves > 300), "{changes} changes, {moves} moves");
 }
