@@ -10,6 +10,7 @@ mod handover;
 mod heal;
 mod linear;
 mod lost;
+mod members;
 mod memory;
 mod reach;
 mod rules;

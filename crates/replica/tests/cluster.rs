@@ -185,9 +185,12 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(n: usize, clients: usize, seed: u64, net: Net) -> Cluster {
+        Cluster::with_stores(n, clients, seed, net, Memory::new)
+    }
+    pub fn with_stores(n: usize, clients: usize, seed: u64, net: Net, store: impl Fn() -> Memory) -> Cluster {
         let layout = Layout::new(n as u32, clients as u32);
         let server = |_| Server {
-            store: Rc::new(RefCell::new(Memory::new())),
+            store: Rc::new(RefCell::new(store())),
             up: true,
             cut_off: false,
             incarnation: Incarnation(0),
@@ -367,17 +370,36 @@ impl Cluster {
 
     // The metadata service.
 
+    /// Its flash failed, so it serves nothing any more.
+    fn has_failed(&self, i: usize) -> bool {
+        self.replica(i).is_some_and(|r| r.standing().failed)
+    }
     fn look_after(&mut self) {
         let alive = |c: &Cluster, m: &Member| {
-            let s = &c.servers[m.vssd.0 as usize - 1];
-            s.up && !s.cut_off && s.incarnation == m.incarnation
+            let i = m.vssd.0 as usize - 1;
+            let s = &c.servers[i];
+            s.up && !s.cut_off && s.incarnation == m.incarnation && !c.has_failed(i)
         };
         let gone = |c: &Cluster, m: &Member| {
-            !alive(c, m) && (m.role == Role::Shadow || c.now() > c.servers[m.vssd.0 as usize - 1].lease_known)
+            let i = m.vssd.0 as usize - 1;
+            let over = m.role == Role::Shadow || c.has_failed(i) || c.now() > c.servers[i].lease_known;
+            !alive(c, m) && over
         };
         let full = self.view.members.iter().filter(|m| m.role == Role::Member);
         if full.clone().all(|m| !alive(self, m)) {
             self.lost_all = true;
+        }
+        let normal = self.view.state == ViewState::Normal;
+        if self.lost_all
+            && let Some(&m) = full.clone().find(|m| normal && alive(self, m))
+        {
+            // It was only cut off, so the set goes on with it.
+            let others = full.filter(|o| o.vssd != m.vssd).map(|o| o.vssd.0 as usize - 1);
+            if others.map(|i| self.servers[i].lease_known).all(|until| self.now() > until) {
+                self.lost_all = false;
+                self.announce(vec![m], ViewState::Normal);
+            }
+            return;
         }
         if self.lost_all {
             let last: Vec<usize> = full.map(|m| m.vssd.0 as usize - 1).collect();
@@ -411,7 +433,7 @@ impl Cluster {
         for i in 0..self.servers.len() {
             let s = &self.servers[i];
             let known = members.iter().any(|m| m.vssd.0 as usize - 1 == i);
-            if s.up && !s.cut_off && !known {
+            if s.up && !s.cut_off && !known && !self.has_failed(i) {
                 members.push(self.member(i, Role::Shadow));
             }
         }

@@ -62,6 +62,12 @@ pub struct Memory {
     pub dead: BTreeSet<VolumeId>,
     pub done: Vec<StoreDone>,
     pub persists: u64,
+    /// Blocks that leave the cache at a time.
+    pub writes_back: usize,
+    /// Nothing becomes durable any more.
+    pub broken: bool,
+    /// Most blocks that ever were in the cache beyond its slots, and mapped beyond the pages.
+    pub over: u64,
 }
 
 impl Memory {
@@ -82,7 +88,15 @@ impl Memory {
             dead: BTreeSet::new(),
             done: Vec::new(),
             persists: 0,
+            writes_back: usize::MAX,
+            broken: false,
+            over: 0,
         }
+    }
+    /// Identity of the sector as a power cut would leave it.
+    pub fn durable(&self, volume: VolumeId, sector: u64) -> u64 {
+        let block = self.durable.blocks.get(&BlockAddr::new(volume, (sector / 8) as u32));
+        block.map_or(0, |b| b.1.identity((sector % 8) as u32))
     }
     /// Cuts the power: any part of the unpersisted puts is kept.
     pub fn cut(&mut self, rng: &mut Rng) {
@@ -101,7 +115,9 @@ impl Memory {
     }
     /// Writes the cache back, and forgets range records without an older copy.
     pub fn background(&mut self) {
-        self.dirty.clear();
+        for _ in 0..self.writes_back.min(self.dirty.len()) {
+            self.dirty.pop_first();
+        }
         if self.forget_ranges {
             self.now.ranges.clear();
             self.durable.ranges.clear();
@@ -153,6 +169,8 @@ impl Store for Memory {
         self.corrupt.remove(&a);
         self.log.push(p);
         self.dirty.insert(a);
+        let cached = (self.dirty.len() as u64).saturating_sub(self.slots);
+        self.over = self.over.max(cached).max((self.now.blocks.len() as u64).saturating_sub(self.pages));
     }
     fn put_lost(&mut self, a: BlockAddr, v: Timestamp) {
         if v >= self.version(a) {
@@ -197,6 +215,9 @@ impl Store for Memory {
     }
     fn persist(&mut self, token: u64) {
         self.persists += 1;
+        if self.broken {
+            return self.done.push(StoreDone::Persisted { token, ok: false });
+        }
         for p in std::mem::take(&mut self.log) {
             self.durable.apply(&p);
         }

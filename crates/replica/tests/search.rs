@@ -155,12 +155,17 @@ fn crashes(seed: u64) -> Result<u64, String> {
     }
     let mut blocks: BTreeMap<u64, Block> =
         (0..BLOCKS).map(|b| (b, Block { values: vec![0], ops: vec![0], floor: 0 })).collect();
+    // Operations up to `lost` may have been lost, unless they were flushed: then the whole set recovered.
+    let (mut recovered, mut lost) = (c.view.recovered, 0);
     for round in 0..4 {
         for _ in 0..rng.between(4, 40) {
+            if std::mem::replace(&mut recovered, c.view.recovered) != c.view.recovered {
+                lost = blocks.values().flat_map(|b| &b.ops).copied().max().unwrap_or(0);
+            }
             let to = rng.below(SERVERS as u64) as usize;
             let b = rng.below(BLOCKS);
             match rng.below(12) {
-                0 | 1 => flush(&mut c, &mut blocks, to),
+                0 | 1 => flush(&mut c, &mut blocks, lost, to),
                 2 if c.servers.iter().all(|s| s.up) => c.crash(to),
                 3 => (0..SERVERS).for_each(|i| c.restart(i)),
                 _ if busy(&c, 0, b, b + 1) => {}
@@ -215,16 +220,15 @@ fn crashes(seed: u64) -> Result<u64, String> {
     Ok(u64::from(c.view.epoch.0))
 }
 
-/// With no operation in flight: if the flush succeeds, all writes answered before it are durable.
-fn flush(c: &mut Cluster, blocks: &mut BTreeMap<u64, Block>, to: usize) {
-    let answered = |c: &Cluster, op: u64| op == 0 || c.reply(0, op) == Some(&IoReply::Done);
-    let floors: Vec<usize> = blocks
-        .values()
-        .map(|b| (0..b.values.len()).rev().find(|&k| answered(c, b.ops[k])).expect("the first is"))
-        .collect();
+/// With no operation in flight: if the flush succeeds, all writes answered before it are durable, except those up to `lost`.
+fn flush(c: &mut Cluster, blocks: &mut BTreeMap<u64, Block>, lost: u64, to: usize) {
+    let answered = |c: &Cluster, op: u64| op == 0 || (op > lost && c.reply(0, op) == Some(&IoReply::Done));
+    let newest = |b: &Block| (0..b.values.len()).rev().find(|&k| answered(c, b.ops[k])).unwrap_or(0);
+    let floors: Vec<usize> = blocks.values().map(newest).collect();
+    let recovered = c.view.recovered;
     let op = c.flush(0, to);
     c.run_idle(Span::from_millis(300));
-    if c.reply(0, op) == Some(&IoReply::Done) {
+    if c.reply(0, op) == Some(&IoReply::Done) && c.view.recovered == recovered {
         for (b, floor) in blocks.values_mut().zip(floors) {
             b.floor = b.floor.max(floor);
         }
