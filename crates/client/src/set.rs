@@ -32,6 +32,8 @@ pub struct SetState {
     /// Whether the sequences from `floor` on are answered; the first never is.
     answered: VecDeque<bool>,
     floor: u64,
+    /// The newest sequence whose mutation was given up: a copy of it may wait at some member.
+    given_up: u64,
     /// Number of requests for the map when it became known, and whether a map has named it since.
     pub(crate) known_at: u64,
     pub(crate) mapped: bool,
@@ -67,6 +69,7 @@ impl SetState {
             writes: Lane::default(),
             answered: VecDeque::new(),
             floor: 1,
+            given_up: 0,
             known_at: 0,
             mapped: false,
             ended: false,
@@ -147,8 +150,11 @@ impl SetState {
     pub fn timeout(&self) -> Span {
         self.round_trip.bound()
     }
+    /// Not while a mutation that was given up is at the floor or above: a copy of it could be carried out after a newer one of the
+    /// same blocks. Below the floor none is.
     pub fn may_mutate(&self) -> bool {
-        self.answered.len() < SEQUENCE_SPAN
+        let none_waits = self.given_up < self.floor || mutant!("client.floor.given-up-passed");
+        self.answered.len() < SEQUENCE_SPAN && none_waits
     }
     /// A sequence for a new mutation.
     pub fn next_sequence(&mut self) -> u64 {
@@ -157,6 +163,11 @@ impl SetState {
     }
     pub fn floor(&self) -> u64 {
         self.floor + if mutant!("client.floor.early") { self.answered.len() as u64 } else { 0 }
+    }
+    /// The mutation has failed, or nobody waits for it any more. It may have happened, or not.
+    pub fn sequence_given_up(&mut self, sequence: u64) {
+        self.given_up = self.given_up.max(sequence);
+        self.sequence_answered(sequence);
     }
     pub fn sequence_answered(&mut self, sequence: u64) {
         self.answered[(sequence - self.floor) as usize] = true;
@@ -170,6 +181,21 @@ impl SetState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_mutation_follows_one_that_was_given_up_before_the_floor_has_passed_it() {
+        let mut s = SetState::new(SetId(0));
+        (0..3).for_each(|_| _ = s.next_sequence());
+        s.sequence_given_up(2);
+        assert!(!s.may_mutate());
+        s.sequence_answered(3);
+        assert!(!s.may_mutate(), "the first is not answered");
+        s.sequence_answered(1);
+        assert!(s.may_mutate());
+        assert_eq!((s.floor(), s.next_sequence()), (4, 4));
+        s.sequence_given_up(4);
+        assert!(s.may_mutate(), "nothing older is under way");
+    }
 
     #[test]
     fn the_floor_passes_answered_sequences_only() {

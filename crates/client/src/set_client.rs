@@ -80,6 +80,8 @@ pub struct Message<M> {
     final_by: u64,
     /// When it was first sent.
     sent_at: Time,
+    /// It has a good answer.
+    done: bool,
     /// Only the last try counts: an answer to an earlier one may be from before its set recovered.
     pub last_only: bool,
     /// Zero until first sent.
@@ -298,6 +300,7 @@ impl<M> SetClient<M> {
             failed: Vec::new(),
             final_by: 0,
             sent_at: Time::ZERO,
+            done: false,
             last_only: false,
             sequence: 0,
             after: Epoch(0),
@@ -407,7 +410,8 @@ impl<M> SetClient<M> {
 
     /// A good answer with this tag: the set's window grows, and the time it took is measured.
     pub fn answered(&mut self, now: Time, slot: u32, tag: u64) {
-        let m = &self.messages[slot as usize];
+        let m = &mut self.messages[slot as usize];
+        m.done = true;
         let set = &mut self.sets[m.set as usize];
         set.widen();
         if try_of(tag) == 0 {
@@ -606,7 +610,7 @@ impl<M: SetMessage> SetClient<M> {
         sent
     }
 
-    /// Removes a message: its place in the window is free, and its sequence answered.
+    /// Removes a message: its place in the window is free, and its sequence answered, or given up without a good answer.
     pub fn release(&mut self, slot: u32) -> Message<M> {
         let m = self.messages.remove(slot as usize);
         if m.set == META {
@@ -617,8 +621,10 @@ impl<M: SetMessage> SetClient<M> {
             let queued = m.state == State::Queued && m.tries == 0 && m.sequence == 0;
             Self::lane(set, m.what.is_mutation()).occupied -= u32::from(!queued);
         }
-        if m.sequence != 0 {
+        if m.sequence != 0 && m.done {
             set.sequence_answered(m.sequence);
+        } else if m.sequence != 0 {
+            set.sequence_given_up(m.sequence);
         }
         self.mark_due(m.set);
         m

@@ -149,6 +149,8 @@ pub struct Pending {
 #[derive(Default)]
 pub struct Client {
     next: u64,
+    /// The newest operation that failed: a copy of it may wait at some member.
+    given_up: u64,
     pub pending: BTreeMap<u64, Pending>,
 }
 
@@ -626,6 +628,11 @@ impl Cluster {
         }
         p.acked = true;
         let ok = !matches!(reply, IoReply::Failed(_));
+        if !ok {
+            let given_up = &mut self.clients[client].given_up;
+            *given_up = op.max(*given_up);
+        }
+        let p = &self.clients[client].pending[&op];
         let (io, start, value) = (p.io.clone(), p.start, p.value);
         self.record(&io, start, if ok { at.0 } else { u64::MAX }, value, Some(&reply));
         self.replies.push((client, op, reply));
@@ -679,6 +686,11 @@ impl Cluster {
     }
     pub fn reply(&self, client: usize, op: u64) -> Option<&IoReply> {
         self.replies.iter().find(|r| (r.0, r.1) == (client, op)).map(|r| &r.2)
+    }
+    /// Whether no copy of an operation that failed may be carried out any more: replicas drop those below the floor.
+    pub fn may_change(&self, client: usize) -> bool {
+        let c = &self.clients[client];
+        c.pending.iter().all(|(&op, p)| p.acked || op > c.given_up)
     }
     pub fn waiting(&self, client: usize) -> usize {
         self.clients[client].pending.values().filter(|p| !p.acked).count()

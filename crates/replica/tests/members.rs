@@ -86,7 +86,7 @@ impl World {
         let whole = self.rng.chance(0.4);
         let (first, end) =
             if whole { (first / 8 * 8, (first + count).div_ceil(8) * 8) } else { (first, first + count) };
-        if self.busy(first, end) {
+        if self.busy(first, end) || !self.c.may_change(0) {
             return;
         }
         if whole && self.rng.chance(0.2) {
@@ -186,8 +186,9 @@ impl World {
 
 fn run(seed: u64) -> Result<World, String> {
     let mut w = World::new(seed);
-    let (pace, most) = *w.rng.pick(&[(1, 8), (40, 24)]);
-    for n in 0..250 {
+    let (pace, most) = *w.rng.pick(&[(1, 8), (1, 24), (8, 24)]);
+    let mut fault_at = w.c.now() + Span::from_millis(50);
+    for _ in 0..250 * pace {
         let to = w.rng.below(SERVERS as u64) as usize;
         match w.rng.below(8) {
             0 if w.c.waiting(0) < 2 * most => w.flush(to),
@@ -195,8 +196,9 @@ fn run(seed: u64) -> Result<World, String> {
             1 => _ = w.c.read(0, to, w.rng.below(w.sectors.len() as u64 - 4), 4),
             _ => w.change(to),
         }
-        if n % 25 == 24 || (n % 25 == 12 && w.rng.chance(0.5)) {
+        if w.c.now() > fault_at {
             w.fault();
+            fault_at = w.c.now() + Span::from_millis(w.rng.between(10, 150));
         }
         let pause = w.rng.between(10, 8_000 / pace);
         for _ in 0..8 {
