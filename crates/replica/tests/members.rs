@@ -1,5 +1,5 @@
-//! What each member has: an answered FLUSH or FUA write is durable on all of them, no cache and no flash gets more than it has room
-//! for, and members whose flash fails leave. Everything is drawn from the seed.
+//! What each member has: an answered FLUSH or FUA write is durable on all of them, no cache gets more than it has slots for, and
+//! members whose flash fails leave. Everything is drawn from the seed.
 
 use std::collections::BTreeMap;
 
@@ -117,7 +117,7 @@ impl World {
     fn look(&mut self) -> Result<(), String> {
         if let Some(i) = (0..SERVERS).find(|&i| self.c.servers[i].store().over > 0) {
             let over = self.c.servers[i].store().over;
-            return Err(format!("server {i} got {over} blocks more than it has room for"));
+            return Err(format!("server {i} got {over} blocks more than its cache has slots for"));
         }
         if self.c.view.recovered > self.lost.1 {
             let newest = self.sectors.iter().flatten().map(|v| v.1).max().unwrap_or(0);

@@ -66,7 +66,7 @@ pub struct Memory {
     pub writes_back: usize,
     /// Nothing becomes durable any more.
     pub broken: bool,
-    /// Most blocks that ever were in the cache beyond its slots, and mapped beyond the pages.
+    /// Most blocks that ever were in the cache beyond its slots.
     pub over: u64,
 }
 
@@ -169,8 +169,7 @@ impl Store for Memory {
         self.corrupt.remove(&a);
         self.log.push(p);
         self.dirty.insert(a);
-        let cached = (self.dirty.len() as u64).saturating_sub(self.slots);
-        self.over = self.over.max(cached).max((self.now.blocks.len() as u64).saturating_sub(self.pages));
+        self.over = self.over.max((self.dirty.len() as u64).saturating_sub(self.slots));
     }
     fn put_lost(&mut self, a: BlockAddr, v: Timestamp) {
         if v >= self.version(a) {
