@@ -469,8 +469,7 @@ impl Cluster {
         self.cut_way(self.node(i), Layout::META, cut);
     }
     fn cut_way(&mut self, a: NodeId, b: NodeId, cut: bool) {
-        self.engine.net().block(a, b, cut);
-        self.engine.net().block(b, a, cut);
+        [(a, b), (b, a)].into_iter().for_each(|(from, to)| self.engine.net().block(from, to, cut));
     }
     pub fn set_net(&mut self, net: Net) {
         self.engine.net().set_faults(net.faults());
@@ -621,19 +620,16 @@ impl Cluster {
     }
 
     fn answered(&mut self, at: Time, client: usize, op: u64, reply: IoReply) {
-        let Some(p) = self.clients[client].pending.get_mut(&op).filter(|p| !p.acked) else { return };
+        let c = &mut self.clients[client];
+        let Some(p) = c.pending.get_mut(&op).filter(|p| !p.acked) else { return };
         if reply == IoReply::Failed(IoError::NotServing) {
             // The client retries later, perhaps at another member.
             return;
         }
         p.acked = true;
         let ok = !matches!(reply, IoReply::Failed(_));
-        if !ok {
-            let given_up = &mut self.clients[client].given_up;
-            *given_up = op.max(*given_up);
-        }
-        let p = &self.clients[client].pending[&op];
         let (io, start, value) = (p.io.clone(), p.start, p.value);
+        c.given_up = if ok { c.given_up } else { c.given_up.max(op) };
         self.record(&io, start, if ok { at.0 } else { u64::MAX }, value, Some(&reply));
         self.replies.push((client, op, reply));
     }
