@@ -29,7 +29,7 @@ pub struct SetState {
     near: usize,
     pub(crate) reads: Lane,
     pub(crate) writes: Lane,
-    /// Whether the sequences from `floor` on are answered; the first never is.
+    /// Whether the sequences from `floor` on are answered or given up; the first never is.
     answered: VecDeque<bool>,
     floor: u64,
     /// The newest sequence whose mutation was given up: a copy of it may wait at some member.
@@ -150,8 +150,8 @@ impl SetState {
     pub fn timeout(&self) -> Span {
         self.round_trip.bound()
     }
-    /// Not while a mutation that was given up is at the floor or above: a copy of it could be carried out after a newer one of the
-    /// same blocks. Below the floor none is.
+    /// False while a mutation that was given up is at the floor or above: a copy of it that waits at a member could be carried out
+    /// after a newer one of the same blocks. A member that has received the floor carries out none below it.
     pub fn may_mutate(&self) -> bool {
         let none_waits = self.given_up < self.floor || mutant!("client.floor.given-up-passed");
         self.answered.len() < SEQUENCE_SPAN && none_waits

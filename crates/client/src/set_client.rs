@@ -80,7 +80,7 @@ pub struct Message<M> {
     final_by: u64,
     /// When it was first sent.
     sent_at: Time,
-    /// It has a good answer.
+    /// It has a good answer, or its only copy was refused: no copy is carried out later.
     done: bool,
     /// Only the last try counts: an answer to an earlier one may be from before its set recovered.
     pub last_only: bool,
@@ -442,7 +442,11 @@ impl<M> SetClient<M> {
         match error {
             IoError::NotServing => self.refused(now, slot, from, fx),
             IoError::Device | IoError::Corrupt => self.device_failed(now, slot, from, fx),
-            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => Failure::Final,
+            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => {
+                let m = &mut self.messages[slot as usize];
+                m.done = m.tries == 1;
+                Failure::Final
+            }
         }
     }
     /// Member `from` does not serve.
@@ -610,7 +614,7 @@ impl<M: SetMessage> SetClient<M> {
         sent
     }
 
-    /// Removes a message: its place in the window is free, and its sequence answered, or given up without a good answer.
+    /// Removes a message: its place in the window is free. Its sequence is answered, or given up if a copy may still be under way.
     pub fn release(&mut self, slot: u32) -> Message<M> {
         let m = self.messages.remove(slot as usize);
         if m.set == META {
@@ -621,10 +625,13 @@ impl<M: SetMessage> SetClient<M> {
             let queued = m.state == State::Queued && m.tries == 0 && m.sequence == 0;
             Self::lane(set, m.what.is_mutation()).occupied -= u32::from(!queued);
         }
-        if m.sequence != 0 && m.done {
-            set.sequence_answered(m.sequence);
-        } else if m.sequence != 0 {
-            set.sequence_given_up(m.sequence);
+        if m.sequence != 0 {
+            let copies = !m.done && m.tries > 0;
+            if copies && !mutant!("client.release.forgets-copies") {
+                set.sequence_given_up(m.sequence);
+            } else {
+                set.sequence_answered(m.sequence);
+            }
         }
         self.mark_due(m.set);
         m

@@ -223,6 +223,58 @@ fn a_set_that_no_map_has_named_may_be_newer_than_the_map() {
     assert_eq!(r.client.ended_sets(), [other]);
 }
 
+/// Of three mutations, the first is sent, and the second has its sequence.
+fn two_of_three() -> (Rig, u32, u32) {
+    let mut r = Rig::registered();
+    let slots = [0; 3].map(|_| r.add(true));
+    assert_eq!((r.client.next_mutation(0), r.client.next_mutation(0)), (Some(slots[0]), Some(slots[1])));
+    r.send(slots[0]);
+    (r, slots[0], slots[1])
+}
+
+#[test]
+fn a_mutation_that_was_given_up_holds_up_new_ones_until_all_older_ones_are_answered() {
+    let (mut r, first, second) = two_of_three();
+    r.send(second);
+    r.client.release(second);
+    assert_eq!(r.client.next_mutation(0), None, "a copy of it may wait at a member");
+    while r.client.pop_due_set().is_some() {}
+    let tag = r.client.message(first).tag;
+    r.client.answered(r.now, first, tag);
+    r.client.release(first);
+    assert_eq!(r.client.pop_due_set(), Some(0));
+    assert!(r.client.next_mutation(0).is_some());
+}
+
+#[test]
+fn one_that_was_answered_or_refused_or_never_sent_holds_up_nothing() {
+    for how in ["answered", "refused", "never sent"] {
+        let (mut r, _, second) = two_of_three();
+        if how != "never sent" {
+            r.send(second);
+        }
+        let tag = r.client.message(second).tag;
+        match how {
+            "answered" => r.client.answered(r.now, second, tag),
+            "refused" => assert_eq!(r.fail(second, MEMBERS[0], IoError::NoSpace), Final),
+            _ => {}
+        }
+        r.client.release(second);
+        assert!(r.client.next_mutation(0).is_some(), "{how}");
+    }
+}
+
+/// One of two copies was refused; the other may wait.
+#[test]
+fn one_that_was_refused_once_and_sent_twice_holds_up_new_ones() {
+    let (mut r, _, second) = two_of_three();
+    r.send(second);
+    r.send(second);
+    assert_eq!(r.fail(second, MEMBERS[1], IoError::NoSpace), Final);
+    r.client.release(second);
+    assert_eq!(r.client.next_mutation(0), None);
+}
+
 #[test]
 fn a_set_is_forgotten_without_messages_and_its_place_is_used_again() {
     let mut r = Rig::registered();

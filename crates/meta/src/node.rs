@@ -227,7 +227,7 @@ impl Meta {
         let mut status = RackStatus {
             servers,
             sets: self.sets.iter().filter(|s| !s.has_ended()).map(set).collect(),
-            promise_limit: self.limits.iter().map(|l| l.promise).sum(),
+            promise_limit: self.limits.iter().map(|l| self.promise_of(l)).sum(),
             wear: self.wear_status(),
             ..RackStatus::default()
         };

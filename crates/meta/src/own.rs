@@ -306,17 +306,18 @@ impl Meta {
         v.sets.iter().map(own).collect()
     }
     /// Of a live volume with own sets: what these hold, by their members' reports. While its copies get other units, no more than
-    /// the smaller number holds.
+    /// the smaller number holds: a lost copy counts, because it is filled when it returns, and one that leaves as long as the view
+    /// has it.
     fn own_limits(&self, volume: VolumeId) -> Option<(OwnUnit, Limits)> {
         let own = self.own_sets(volume)?;
         let record = own.first()?.1;
-        // One that leaves takes writes as long as the view has it.
-        let takes_writes = |s: &'_ Set, p: &Place| !p.leaving || s.uses(p.vssd);
+        let counts = |s: &'_ Set, p: &Place| !p.leaving || s.uses(p.vssd);
         let sets = || own.iter().map(|(i, _)| &self.sets[*i]);
-        let places = || sets().flat_map(|s| s.places.iter().filter(move |p| takes_writes(s, p)));
+        let places = || sets().flat_map(|s| s.places.iter().filter(move |p| counts(s, p)));
         let least = places().map(|p| p.units).fold(record.units, u8::min);
+        let least = if mutant!("meta.units.grows-early") { record.units } else { least };
         let mut limits = self.limits_of_units((record.unit, least), self.volumes.by_id[&volume].sets.clone());
-        let changes = places().any(|p| p.units != record.units) && !mutant!("meta.units.grows-while-changing");
+        let changes = places().any(|p| p.units != record.units) && !mutant!("meta.units.grows-while-shrinking");
         let most = if changes { limits.promise } else { limits.volume };
         limits.promise = self.capacity_of(&limits).min(most);
         Some((record.unit, limits))

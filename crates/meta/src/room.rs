@@ -105,9 +105,11 @@ impl Meta {
     /// Limits promises to the configured multiple of the sets' capacity.
     pub(crate) fn limit_promises(&mut self) {
         for i in 0..self.limits.len() {
-            let promise = self.capacity_of(&self.limits[i]) as f64 * self.cfg.overcommit;
-            self.limits[i].promise = promise as u64;
+            self.limits[i].promise = self.promise_of(&self.limits[i]);
         }
+    }
+    pub(crate) fn promise_of(&self, l: &Limits) -> u64 {
+        (self.capacity_of(l) as f64 * self.cfg.overcommit) as u64
     }
     /// Reports of the view's members, if all have reported.
     fn reports(&self, s: &Set) -> Option<Vec<&ReportedRoom>> {
@@ -129,7 +131,7 @@ impl Meta {
         held.collect()
     }
     /// To be called before each request: what may be promised follows from the members of the views, and from their reports. What
-    /// frozen generations hold counts for a change, whose promise is added to the others, and for the question whether one
+    /// frozen generations hold is computed for a change, whose promise is added to the others, and for the question whether one
     /// would be refused.
     pub(crate) fn review_room(&mut self, op: &admin::Op) {
         self.limit_promises();

@@ -207,7 +207,7 @@ mod tests {
         let first = DataDir::open(&p).expect("opens");
         let e = DataDir::open(&p).unwrap_err().to_string();
         assert!(e.contains(&format!("in use by process {} since 2", std::process::id())), "{e}");
-        // What a forked child holds until it runs its program.
+        // A forked child holds this until it runs its program.
         let child = first.lock.try_clone().expect("descriptor");
         drop(first);
         drop(DataDir::open(&p).expect("free again"));

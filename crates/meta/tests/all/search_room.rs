@@ -22,7 +22,8 @@ struct World {
     request: u64,
     /// What each vSSD has reported in the incarnation of its server: capacity, and blocks in use.
     reported: BTreeMap<VssdId, (Incarnation, u64, u64)>,
-    promised: u64,
+    /// The volumes and their sizes.
+    promised: BTreeMap<String, u64>,
     volumes: u64,
 }
 
@@ -64,6 +65,7 @@ impl World {
                 self.reported.clear();
             }
             8 => self.create()?,
+            9 if self.rng.chance(0.3) => self.delete(),
             _ => self.r.run(Span::from_millis(200)),
         }
         if self.rng.chance(0.1) {
@@ -74,27 +76,38 @@ impl World {
             return Err("no status".into());
         };
         let (found, expected) = ((s.capacity, s.room), self.expected());
-        if found == expected {
+        if found == expected && s.promise_limit == self.limit() {
             return Ok(());
         }
-        Err(format!("{found:?} of {:?}, not {expected:?}: {:?}", self.r.view(), self.reported))
+        Err(format!(
+            "{found:?}, {} promised, of {:?}, not {expected:?}: {:?}",
+            s.promise_limit,
+            self.r.view(),
+            self.reported
+        ))
+    }
+    fn limit(&self) -> u64 {
+        (self.expected().0 as f64 * self.r.cfg.overcommit) as u64
+    }
+    fn delete(&mut self) {
+        let Some(name) = self.promised.keys().next().cloned() else { return };
+        self.request += 1;
+        self.r.admin_unanswered(self.request, admin::Op::VolumeDelete { name: (&*name).into(), force: true });
+        self.promised.remove(&name);
     }
     /// A volume is made if what is promised stays within its multiple of the capacity.
     fn create(&mut self) -> Result<(), String> {
         self.request += 1;
         let size = self.rng.between(1, 64) * (GIB / 16);
-        let fits = self.promised + size <= (self.expected().0 as f64 * self.r.cfg.overcommit) as u64;
+        let promised: u64 = self.promised.values().sum();
+        let fits = promised + size <= self.limit();
         let name = format!("v{}", self.request);
         let made = self.r.admin(self.request, admin::Op::create(&*name, size)).is_ok();
         if made {
-            self.promised += size;
+            self.promised.insert(name, size);
             self.volumes += 1;
         }
-        if made == fits {
-            Ok(())
-        } else {
-            Err(format!("{size} beside {}: {made}, of {:?}", self.promised, self.expected()))
-        }
+        if made == fits { Ok(()) } else { Err(format!("{size} beside {promised}: {made}, of {:?}", self.expected())) }
     }
 }
 
@@ -102,7 +115,7 @@ fn run(seed: u64) -> Result<World, String> {
     let mut r = Rack::new(config());
     r.start_all();
     let (reported, rng) = (BTreeMap::new(), Rng::new(seed));
-    let mut w = World { rng, r, request: 1, reported, promised: 0, volumes: 0 };
+    let mut w = World { rng, r, request: 1, reported, promised: BTreeMap::new(), volumes: 0 };
     for _ in 0..300 {
         w.step()?;
     }

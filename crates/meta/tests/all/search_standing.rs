@@ -1,8 +1,7 @@
-//! Faults that stay, one at a time, after all others have ended.
+//! Faults that stay, one at a time, after all others have ended; and reports that are not so.
 
-use rackweave_core::Span;
-use rackweave_core::VssdId;
-use rackweave_core::msg::{Role, View};
+use rackweave_core::msg::{Control, Role, View, ViewState};
+use rackweave_core::{Epoch, Span, VssdId};
 
 use super::{CALM, LEASE, World};
 
@@ -26,9 +25,12 @@ impl World {
         use Standing::*;
         self.calm()?;
         if !self.whole() {
-            return Ok(());
+            let newest = self.newest();
+            // Without a witness it waits for the operator's decision.
+            return if self.damaged { Ok(()) } else { Err(format!("not whole: {newest:?}")) };
         }
         let fault = *self.rng.pick(&[ApartOnce, Apart, AllApart, Full, TwoFull, Failed]);
+        *self.stood.entry(format!("{fault:?}")).or_default() += 1;
         let before = (self.written, self.newest(), self.answered.0, self.flushed);
         match fault {
             ApartOnce | Apart => self.apart.push((0, 2)),
@@ -50,8 +52,9 @@ impl World {
         let flushes = self.flushed > before.3 && self.written - self.flushed < 1_000;
         let good = members.len() >= usize::from(self.cfg.min_copies)
             && match fault {
-                ApartOnce => v == before.1,
+                ApartOnce => writes && v == before.1,
                 Apart => writes && flushes && members.len() == 2,
+                // Nobody reaches another one: nothing is written.
                 AllApart => true,
                 Full => writes && flushes,
                 TwoFull => writes,
@@ -75,5 +78,18 @@ impl World {
     }
     pub(super) fn calm(&mut self) -> Result<(), String> {
         self.pass(CALM)
+    }
+
+    /// A report that a recovery is over, of a server that does not lead one, or of an earlier one.
+    pub(super) fn misreport(&mut self, i: usize) {
+        let Some(v) = self.running(i).and_then(|l| l.view.clone()) else { return };
+        if self.rng.chance(0.05) {
+            let earlier = self.rng.chance(0.5);
+            let epoch = if earlier { Epoch(v.epoch.0.saturating_sub(1)) } else { v.epoch };
+            let leads = matches!(v.state, ViewState::Recovering { leader, .. } if leader == self.servers[i].vssd);
+            if earlier || !leads {
+                self.post(i, Control::Recovered { set: v.set, epoch });
+            }
+        }
     }
 }

@@ -52,6 +52,9 @@ struct World {
     rows: BTreeSet<VssdId>,
     late: Vec<(Time, VssdId)>,
     changes: u64,
+    /// Copies that got another number of units, and volumes that grew.
+    resized: u64,
+    grown: u64,
     moves: u64,
     /// How often a member answers a fence at once.
     answers: f64,
@@ -99,6 +102,8 @@ impl World {
             rows: BTreeSet::new(),
             late: Vec::new(),
             changes: 0,
+            resized: 0,
+            grown: 0,
             moves: 0,
             answers,
         };
@@ -227,6 +232,7 @@ impl World {
             if size < v.size || (size > v.size && size > u64::from(v.units.min(least)) * UNIT) {
                 return Err(format!("{v:?}, of which a copy has {least} units, grew to {size}"));
             }
+            self.grown += u64::from(size > v.size);
             v.size = size;
         }
         Ok(())
@@ -343,7 +349,7 @@ impl World {
         self.before = places;
         Ok(())
     }
-    /// Whoever is a member has everything (protocol rule 3), at least all that was acknowledged (rule 6).
+    /// Each member has everything (protocol rule 3), at least all that was acknowledged (rule 6).
     fn announced(&mut self, v: View) -> Result<(), String> {
         let members = |v: &View| v.members.iter().filter(|m| m.role == Role::Member).copied().collect::<Vec<_>>();
         let last = self.views.insert(v.set, v.clone());
@@ -418,7 +424,9 @@ impl World {
             if left && !ended && role != Some(Role::Member) {
                 return Err(format!("{:?} left for {p:?}, which is {role:?} of {:?}", old.vssd, self.views.get(set)));
             }
+            let units = self.before.iter().find(|(_, o)| o.vssd == old.vssd).map(|(_, o)| o.units);
             self.moves += u64::from(left);
+            self.resized += u64::from(left && !ended && units.is_some_and(|n| n != p.units));
         }
         for (_, p) in self.before.iter().filter(|(_, p)| !now.contains_key(&p.vssd)) {
             let at = self.r.now + Span(self.rng.below(LATE.0));
@@ -469,11 +477,14 @@ fn run(seed: u64) -> Result<World, String> {
 #[test]
 fn volumes_get_units_and_give_them_back() {
     let of = seeds(0..40);
-    let (mut changes, mut moves) = (0, 0);
+    let (mut changes, mut moves, mut resized, mut grown) = (0, 0, 0, 0);
     for seed in of.clone() {
         let w = run(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         changes += w.changes;
         moves += w.moves;
+        resized += w.resized;
+        grown += w.grown;
     }
-    assert!(of != (0..40) || (changes > 20 && moves > 300), "{changes} changes, {moves} moves");
+    let enough = changes > 20 && resized > 20 && moves > 300 && grown > 20;
+    assert!(of != (0..40) || enough, "{changes} changes, {resized} resized of {moves} moves, {grown} grown");
 }
