@@ -50,6 +50,8 @@ const SEEDS: &[(PlanKind, u64)] = &[
     (PlanKind::Wide, 8_500_262),
     // An announcement that was on its way made a deleted row again, and a late gc_op was the first of the new row.
     (PlanKind::Swaps, 8_730_002),
+    // A device failed beside a member whose lease had ended.
+    (PlanKind::TwoRacks, 8_800_004),
 ];
 
 /// The same with the transport between nodes.
@@ -87,6 +89,8 @@ const OVER_TRANSPORT: &[(PlanKind, u64)] = &[
     (PlanKind::FewBlocks, 8_760_177),
     // A replayed operation was the first that a restarted switch heard.
     (PlanKind::OneRack, 8_760_213),
+    // A copy of a drive's table was damaged while the server looked for the other one where another drive's shape has it.
+    (PlanKind::Edits, 8_800_002),
 ];
 
 #[test]

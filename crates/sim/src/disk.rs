@@ -7,6 +7,7 @@
 //! of a checkpoint, change without their checksum. Failure: see [`Breakage`].
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -391,13 +392,20 @@ impl FaultDisk {
         self.broken = None;
     }
 
-    /// Changes a byte in the used part of the checkpoint area; false if it is empty.
-    pub fn corrupt_checkpoint(&mut self, rng: &mut Rng) -> bool {
+    /// Bytes of the checkpoint area from here on.
+    pub fn meta(&self, at: u64, len: usize) -> Vec<u8> {
+        (at as usize..at as usize + len).map(|i| self.durable.meta.byte(i)).collect()
+    }
+    /// Changes a byte in the used part of the checkpoint area; false if it is empty, or the byte is one of those to `keep`.
+    pub fn corrupt_checkpoint(&mut self, rng: &mut Rng, keep: Range<u64>) -> bool {
         let sectors = self.durable.meta.written(META_SECTOR);
         if sectors.is_empty() {
             return false;
         }
         let at = rng.pick(&sectors) * META_SECTOR + rng.below(META_SECTOR as u64) as usize;
+        if keep.contains(&(at as u64)) {
+            return false;
+        }
         for image in [&mut self.live, &mut self.durable] {
             let byte = image.meta.byte(at);
             image.meta.write(at as u64, &[byte ^ 0x40]);

@@ -65,17 +65,10 @@ impl SetWatch {
         let mut lost = Vec::new();
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
-            let (mut view, mut holders) = (view.clone(), &self.holders[k]);
-            // What the metadata service has heard of the others lets it form the view without members whose leases have ended, even
-            // after the crash.
-            let staying: Vec<Member> = view.members.iter().filter(|m| !expired.contains(&m.server)).copied().collect();
-            let members = staying.iter().filter(|m| m.role == Role::Member).count();
-            if view.state == ViewState::Normal && members >= sim.config().min_copies as usize {
-                view.members = staying;
-                holders = &view.members;
-            }
+            let next = without(sim, view, &expired);
+            let (view, holders) = next.as_ref().map_or((view, &self.holders[k]), |next| (next, &next.members));
             let concerned = view.members.iter().chain(holders).any(|m| down.contains(&number(m)));
-            if concerned && !self.full_copy_lives(sim, &view, down) {
+            if concerned && !self.full_copy_lives(sim, view, down) {
                 let held = holders.iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
                 lost.push((SetId(k as u32), if held { Loss::Unanswered } else { Loss::Unflushed }));
             }
@@ -84,13 +77,16 @@ impl SetWatch {
     }
 
     /// Whether every set of server `i` has a full copy elsewhere, by the metadata service's current views, which are
-    /// durable.
+    /// durable, and by those that it may form at any time.
     pub fn has_copies_beside(&mut self, sim: &Sim, i: u32) -> bool {
         self.refresh(sim);
         let Some(meta) = sim.meta().filter(|m| m.is_durable()) else { return false };
         let Some(node) = sim.engine().layout().server(i) else { return false };
         let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
-        let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || self.full_copy_lives(sim, v, &[i]));
+        let expired = expired(sim);
+        let lives = |v: &View| self.full_copy_lives(sim, v, &[i]);
+        let both = |v: &View| lives(v) && without(sim, v, &expired).is_none_or(|next| lives(&next));
+        let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || both(v));
         self.views.iter().all(safe)
     }
 
@@ -141,6 +137,15 @@ impl SetWatch {
     pub fn serves(&self, sim: &Sim, m: &Member) -> bool {
         m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
     }
+}
+
+/// The view without members whose leases have ended, if enough others stay: what the metadata service has heard of these lets it
+/// form that at any time, even after they have crashed.
+fn without(sim: &Sim, view: &View, expired: &[NodeId]) -> Option<View> {
+    let staying: Vec<Member> = view.members.iter().filter(|m| !expired.contains(&m.server)).copied().collect();
+    let members = staying.iter().filter(|m| m.role == Role::Member).count();
+    let forms = view.state == ViewState::Normal && members >= sim.config().min_copies as usize;
+    forms.then(|| View { members: staying, ..view.clone() })
 }
 
 /// Servers whose leases have ended, as the metadata service knows it; none while it is down.

@@ -3,6 +3,8 @@
 use rackweave_core::msg::{Member, Role};
 use rackweave_core::volume;
 use rackweave_core::{BLOCK, Layout, Payload, Span, Time};
+use rackweave_flash::table;
+use rackweave_rack::build;
 
 use super::{Agenda, QUIET_MAX, Run};
 use crate::fault::report::Failure;
@@ -50,6 +52,17 @@ impl Run<'_> {
         self.breakage.now = Some((server, self.sim.now()));
         self.breakage.any = true;
         true
+    }
+
+    /// Damages a byte of the checkpoint area, but not of the drive's table if that needs both copies: a power cut may have torn the one
+    /// that was being written, and a server with another shape than the drive's looks for the second one elsewhere.
+    pub(super) fn corrupt_checkpoint(&mut self, server: u32) {
+        let (Ok(profile), edited) = (build::profile(self.sim.config()), self.is_edited()) else { return };
+        let Some(d) = self.sim.disk(server) else { return };
+        let len = table::copy_bytes(&profile.geometry);
+        let whole = |n: u64| matches!(table::decode(&d.meta(n * len, len as usize)), table::Copy::Whole(_));
+        let keep = if edited || !whole(0) || !whole(1) { 0..2 * len } else { 0..0 };
+        d.corrupt_checkpoint(&mut self.rng, keep);
     }
 
     /// Replaces the failed device by an empty one, if that is not the last copy of a set. After a failed sync only restarts the server,

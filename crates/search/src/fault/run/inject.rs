@@ -156,9 +156,7 @@ impl Run<'_> {
             }
             Fault::TornCheckpoint { server, down_ms } => {
                 self.servers_down(&self.fault_servers(i), true);
-                if let Some(d) = self.sim.disk(server % self.plan.params.servers) {
-                    d.corrupt_checkpoint(&mut self.rng);
-                }
+                self.corrupt_checkpoint(server % self.plan.params.servers);
                 Some(down_ms)
             }
             Fault::BreakDevice { server, how, ms } => self.break_device(server, how).then_some(ms),
