@@ -61,6 +61,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("search::whole_sets_crash_again_and_again_and_nothing_flushed_is_lost", ALL),
         ("search::reads_that_heal_meet_writes", ALL),
         ("members::what_is_answered_as_durable_is_durable_on_every_member", ALL),
+        ("evidence::what_was_flushed_is_read_or_its_loss_is_reported", ALL),
         ("handover::earlier_writers_change_nothing_and_a_deleted_volume_is_gone", ALL),
         ("faults::crashes_and_epoch_changes", ALL),
         ("faults::crashes_while_writers_conflict", ALL),

@@ -15,10 +15,11 @@ use rackweave_core::{
     SetId, Span, Time, TracePoint, VolumeId, VssdId,
 };
 use rackweave_replica::{Replica, ReplicaConfig, StoreDone};
-use rackweave_sim::{AnyNode, Engine, Inbox, Latency, LinkFaults, NetState, Network, Recorder};
+use rackweave_sim::{AnyNode, Engine, Inbox, NetState, Recorder};
 
 use crate::linear::{Event, History};
 use crate::memory::Memory;
+pub use crate::net::Net;
 
 pub const VOLUME: VolumeId = VolumeId(7);
 const LEASE: Span = Span::from_millis(60);
@@ -29,31 +30,6 @@ const LOOK: u64 = 5;
 const CLIENT_RETRY: Span = Span::from_millis(120);
 /// Clients retry, and servers write back, at multiples of this.
 const TICK: Span = Span::from_millis(1);
-
-#[derive(Clone, Copy, Debug)]
-pub struct Net {
-    pub loss: f64,
-    pub duplicate: f64,
-    pub delay_us: u64,
-    /// Extra delay of a duplicate, and sometimes of any packet.
-    pub late_us: u64,
-}
-
-impl Net {
-    pub const GOOD: Net = Net { loss: 0.0, duplicate: 0.0, delay_us: 20, late_us: 20 };
-    pub const BAD: Net = Net { loss: 0.05, duplicate: 0.05, delay_us: 300, late_us: 8_000 };
-
-    fn faults(&self) -> LinkFaults {
-        let late = self.late_us * 1_000;
-        let (loss, duplicate) = (self.loss, self.duplicate);
-        LinkFaults { loss, duplicate, reorder: duplicate, reorder_extra_ns: late, duplicate_extra_ns: late }
-    }
-    fn network(&self) -> Network {
-        let half = Span(self.delay_us * 500);
-        let latency = Latency::Exponential { base: Span::from_micros(1), mean: half };
-        Network { latency, bytes_per_s: 0, faults: self.faults(), ..Network::constant(half) }
-    }
-}
 
 /// A replica with its store, as a node.
 struct Place {
@@ -181,6 +157,8 @@ pub struct Cluster {
     incarnations: u64,
     /// All members crashed, so the set waits for all of them.
     lost_all: bool,
+    /// Servers whose drives have lost nothing, at the next recovery.
+    pub witnesses: Vec<usize>,
     sent: Rc<Cell<u64>>,
     pub track: bool,
 }
@@ -215,6 +193,7 @@ impl Cluster {
             values: 0,
             incarnations: 0,
             lost_all: false,
+            witnesses: (0..n).collect(),
             sent: Rc::default(),
             track: true,
         };
@@ -410,7 +389,9 @@ impl Cluster {
                 self.lost_all = false;
                 let members: Vec<Member> = last.iter().map(|&i| self.member(i, Role::Member)).collect();
                 let leader = members[self.rng.below(members.len() as u64) as usize].vssd;
-                self.announce(members, ViewState::Recovering { leader, witnesses: ALL_WITNESSES });
+                let bits = (0..).zip(&last).filter(|(_, i)| self.witnesses.contains(i)).fold(0, |b, (k, _)| b | 1 << k);
+                let witnesses = if bits == (1 << last.len()) - 1 { ALL_WITNESSES } else { bits };
+                self.announce(members, ViewState::Recovering { leader, witnesses });
             }
             return;
         }

@@ -15,7 +15,7 @@ enum Put {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Contents {
+pub struct Contents {
     blocks: BTreeMap<BlockAddr, (Timestamp, Payload)>,
     ranges: Vec<(BlockRange, Timestamp)>,
 }
@@ -112,6 +112,22 @@ impl Memory {
         self.dirty.clear();
         self.dead.clear();
         self.done.clear();
+    }
+    /// What is durable and can be read.
+    pub fn image(&self) -> Contents {
+        let mut image = self.durable.clone();
+        image.blocks.retain(|a, _| !self.corrupt.contains(a));
+        image
+    }
+    /// After a power cut: the newest records of a block are lost, and those of the image count, or none.
+    pub fn lose(&mut self, a: BlockAddr, image: Option<&Contents>) {
+        let c = &mut self.durable;
+        c.ranges.retain(|(r, _)| !(r.volume == a.volume && r.contains(a.block)));
+        let older = image.and_then(|i| i.blocks.get(&a).filter(|b| b.0 >= i.zeroed(a)));
+        c.blocks.remove(&a);
+        c.blocks.extend(older.map(|b| (a, b.clone())));
+        self.now = self.durable.clone();
+        self.corrupt.remove(&a);
     }
     /// Writes the cache back, and forgets range records without an older copy.
     pub fn background(&mut self) {
