@@ -8,7 +8,7 @@ use rackweave_core::{BlockAddr, Rng, Span};
 use rackweave_replica::Store;
 
 use crate::cluster::{Cluster, Net, VOLUME};
-use crate::memory::Memory;
+use crate::memory::{Contents, Memory};
 
 const BLOCKS: u64 = 6;
 const SERVERS: usize = 3;
@@ -60,12 +60,12 @@ impl World {
         self.done(op)
     }
     /// Damages drives while all servers are down: all but one may lose records, back to those of the images.
-    fn damage(&mut self, images: &[crate::memory::Contents]) {
+    fn damage(&mut self, images: &[Contents]) {
         let first = self.any_server();
         self.c.witnesses = (0..SERVERS).filter(|&i| i == first || self.rng.chance(0.5)).collect();
         let version = |w: &World, i: usize, b: u64| w.c.servers[i].store().version(at(b));
         let newest: Vec<_> = (0..BLOCKS).map(|b| (0..SERVERS).map(|i| version(self, i, b)).max()).collect();
-        for i in 0..SERVERS {
+        for (i, image) in images.iter().enumerate() {
             let witness = self.c.witnesses.contains(&i);
             if !witness && self.rng.chance(0.2) {
                 *self.c.servers[i].store() = Memory::new();
@@ -74,7 +74,7 @@ impl World {
                 let (lose, back, corrupt) = (self.rng.chance(0.3), self.rng.chance(0.5), self.rng.chance(0.4));
                 let mut store = self.c.servers[i].store();
                 if !witness && lose {
-                    store.lose(at(b), back.then_some(&images[i]));
+                    store.lose(at(b), back.then_some(image));
                 } else if corrupt && store.mapped(at(b)) {
                     store.corrupt.insert(at(b));
                 }
