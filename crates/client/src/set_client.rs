@@ -587,7 +587,7 @@ impl<M: SetMessage> SetClient<M> {
             if tries == 0 { Sent::First } else { Sent::Again { tries, member: target, moved: m.target != target } };
         m.target = target;
         m.state = State::InFlight;
-        m.tries += 1;
+        (m.tries, m.done) = (tries + 1, false);
         if tries == 0 {
             m.sent_at = now;
         }

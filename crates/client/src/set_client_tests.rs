@@ -275,6 +275,17 @@ fn one_that_was_refused_once_and_sent_twice_holds_up_new_ones() {
     assert_eq!(r.client.next_mutation(0), None);
 }
 
+/// Its only copy was refused, and it went out again: that one may wait.
+#[test]
+fn one_that_was_refused_and_is_sent_again_holds_up_new_ones() {
+    let (mut r, _, second) = two_of_three();
+    r.send(second);
+    assert_eq!(r.fail(second, MEMBERS[0], IoError::Fenced { attach: 1 }), Final);
+    r.send(second);
+    r.client.release(second);
+    assert_eq!(r.client.next_mutation(0), None);
+}
+
 #[test]
 fn a_set_is_forgotten_without_messages_and_its_place_is_used_again() {
     let mut r = Rig::registered();

@@ -72,7 +72,7 @@ impl DataDir {
         if !version.exists() && !only_ours(path).map_err(at)? {
             return Err(DataDirError::Foreign { path: path.into() });
         }
-        let lock = lock(path)?;
+        let dir = DataDir { path: path.into(), lock: lock(path)? };
         match fs::read_to_string(&version) {
             Ok(text) => check_version(path, &text)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -80,7 +80,7 @@ impl DataDir {
             }
             Err(e) => return Err(at(e)),
         }
-        Ok(DataDir { path: path.into(), lock })
+        Ok(dir)
     }
 
     pub fn path(&self) -> &Path {
