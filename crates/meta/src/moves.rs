@@ -44,9 +44,12 @@ struct DeadRow {
     set: SetId,
     node: NodeId,
     again_at: Time,
-    /// Answers count from this time on: nothing that makes the row is under way then.
+    /// The answer to what is sent from this time on counts: nothing that makes the row is under way then.
     counts_at: Time,
 }
+
+/// The request number of a `del_vssd` whose answer counts.
+const ROW_GONE_REQUEST: u64 = 1;
 
 /// Servers of the rack, and moves between them.
 #[derive(Debug)]
@@ -631,20 +634,23 @@ impl Meta {
 
     pub(crate) fn delete_rows(&mut self, now: Time) {
         for k in 0..self.moves.rows.len() {
-            let DeadRow { vssd, set, node, again_at, .. } = self.moves.rows[k];
+            let DeadRow { vssd, set, node, again_at, counts_at } = self.moves.rows[k];
             if again_at > now {
                 continue;
             }
             let incarnation = self.servers.server(node).incarnation;
             self.moves.rows[k].again_at = now + ROW_RETRY_INTERVAL;
-            let header = Header { class: Class::Gold, set, incarnation, ..Header::addressed(Op::DelVssd, vssd) };
+            let counts = now >= counts_at || mutant!("meta.row.gone-early");
+            let request = if counts { ROW_GONE_REQUEST } else { 0 };
+            let of = Header::addressed(Op::DelVssd, vssd);
+            let header = Header { class: Class::Gold, set, incarnation, request, ..of };
             let dst = self.cfg.layout.switch_of(vssd);
             self.out.send(Packet { src: Layout::META, dst, header, body: Body::Table(Table::Delete) });
         }
     }
-    pub(crate) fn row_deleted(&mut self, now: Time, vssd: VssdId) {
-        let counts = |r: &DeadRow| now >= r.counts_at || mutant!("meta.row.gone-early");
-        self.moves.rows.retain(|r| r.vssd != vssd || !counts(r));
+    pub(crate) fn row_deleted(&mut self, answer: &Header) {
+        let vssd = answer.vssd;
+        self.moves.rows.retain(|r| r.vssd != vssd || answer.request != ROW_GONE_REQUEST);
         self.moves.rows.iter_mut().filter(|r| r.vssd == vssd).for_each(|r| r.again_at = r.counts_at);
     }
     pub(crate) fn rows_deadline(&self) -> Time {

@@ -347,7 +347,7 @@ impl Meta {
                 self.worn(src, header.incarnation, blocks, erases, &vssds);
             }
             Body::Table(Table::Answer(r)) if header.vssd.is_partition() => self.key_row_answered(now, &header, r),
-            Body::Table(Table::Answer(Ok(()))) => self.row_deleted(now, header.vssd),
+            Body::Table(Table::Answer(Ok(()))) => self.row_deleted(&header),
             Body::Keys(_) => self.keys_packet(now, p, fx),
             Body::Cloud(_) => self.cloud_packet(now, p, fx),
             Body::Block(Block::Reply(reply)) => self.cleared(now, &header, &reply, fx),

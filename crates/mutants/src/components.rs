@@ -74,7 +74,10 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("faults::after_the_loss_of_all_the_newest_counts", ALL),
     ]),
     ("search", &[("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY)]),
-    ("server", &[("store::cache_and_flash_together_forget_nothing", ALL)]),
+    ("server", &[
+        ("store::cache_and_flash_together_forget_nothing", ALL),
+        ("control::what_was_said_late_or_again_or_to_an_earlier_run_changes_nothing", ALL),
+    ]),
     ("switch", &[
         ("search::tables_and_answers_are_a_models", ALL),
         ("random::tables_always_agree", ALL),

@@ -91,6 +91,8 @@ const OVER_TRANSPORT: &[(PlanKind, u64)] = &[
     (PlanKind::OneRack, 8_760_213),
     // A copy of a drive's table was damaged while the server looked for the other one where another drive's shape has it.
     (PlanKind::Edits, 8_800_002),
+    // The checker did not count the crash of a member whose lease had ended, though no view was without it.
+    (PlanKind::PassingVolumes, 8_850_039),
 ];
 
 #[test]

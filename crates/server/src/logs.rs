@@ -113,7 +113,12 @@ impl Server {
         let (there, p) = (self.ssd.area_logs(), &mut self.log_plan);
         let idle = p.making.is_empty() && p.deleting.is_empty() && p.retry_at.is_none();
         p.confirmed = settled && idle && !self.plan.has_rows(true);
-        let made: Vec<u32> = p.logs.iter().map(|l| l.keyspace.serial()).filter(|s| there.contains(s)).collect();
+        // One that is being made is on the drive, and may be gone after a power cut.
+        let durable = |s: &u32| {
+            let making = p.making.iter().any(|l| l.keyspace.serial() == *s) && !mutant!("server.log.made-early");
+            there.contains(s) && !making
+        };
+        let made: Vec<u32> = p.logs.iter().map(|l| l.keyspace.serial()).filter(durable).collect();
         // Some may never have room, or a row may never be forgotten while the switch is away: others do not wait for that.
         if p.confirmed || made != p.reported {
             p.reported = made.clone();

@@ -248,7 +248,7 @@ impl Server {
             }
             Body::Table(Table::Gc(op)) => self.gc_answer(now, p.header, op),
             Body::Table(Table::Answer(result)) => {
-                if !self.row_forgotten(now, p.header.vssd, fx) {
+                if !self.row_forgotten(now, p.header, fx) {
                     self.row_answer(now, p.header, result);
                 }
             }

@@ -7,7 +7,7 @@
 //! not used.
 
 use rackweave_core::msg::control::{DriveRefusal, VssdPlace};
-use rackweave_core::msg::{Body, Control, Op, Table};
+use rackweave_core::msg::{Body, Control, Header, Op, Table};
 use rackweave_core::{Effects, SetId, Span, Time, VssdId};
 use rackweave_flash::table::{EntryState, TableError};
 use rackweave_flash::{FlashDone, JoinError, Share};
@@ -20,8 +20,10 @@ use crate::vssd::ServedVssd;
 /// Interval at which an unanswered `del_vssd` is repeated.
 const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// Minimum age of a row's last announcement when the row is deleted: older packets are lost. Only an answer to a
-/// `del_vssd` after that time counts; otherwise a `create_vssd` that it overtook would create the row again.
+/// `del_vssd` that was sent after that time counts; otherwise a `create_vssd` that it overtook would create the row again.
 const ROW_UNDER_WAY: Span = Span::from_millis(100);
+/// The request number of a `del_vssd` whose answer counts; announcements have small ones.
+const ROW_GONE_REQUEST: u64 = u64::MAX;
 /// Interval at which a change of a vSSD's units is tried again while others use them or dies are swapped.
 const UNITS_RETRY_INTERVAL: Span = Span::from_millis(50);
 
@@ -58,8 +60,15 @@ struct RowGone {
     /// Of a log: the plan of slots does not wait for it.
     log: bool,
     again_at: Time,
-    /// Answers count from this time on.
+    /// From this time on, the answer to what is sent counts.
     counts_at: Time,
+}
+
+impl RowGone {
+    /// The request number of a `del_vssd` that is sent now.
+    fn request(&self, now: Time) -> u64 {
+        if now >= self.counts_at || mutant!("server.row.gone-early") { ROW_GONE_REQUEST } else { 0 }
+    }
 }
 
 /// The metadata service's plan for the slots.
@@ -307,22 +316,24 @@ impl Server {
     /// Repeats what the switch has not answered.
     pub(crate) fn forget_rows(&mut self, now: Time, fx: &mut Effects) {
         for k in 0..self.plan.rows_gone.len() {
-            let RowGone { vssd, set, again_at, .. } = self.plan.rows_gone[k];
-            if again_at > now {
+            let row = &mut self.plan.rows_gone[k];
+            if row.again_at > now {
                 continue;
             }
-            self.plan.rows_gone[k].again_at = now + ROW_GONE_RETRY_INTERVAL;
-            let mut header = self.header(Op::DelVssd, 0, 0);
+            row.again_at = now + ROW_GONE_RETRY_INTERVAL;
+            let (vssd, set, request) = (row.vssd, row.set, row.request(now));
+            let mut header = self.header(Op::DelVssd, 0, request);
             (header.vssd, header.original_vssd, header.set) = (vssd, vssd, set);
             self.to_switch(header, Body::Table(Table::Delete), fx);
         }
     }
 
     /// True if the answer was to a `del_vssd`.
-    pub(crate) fn row_forgotten(&mut self, now: Time, vssd: VssdId, fx: &mut Effects) -> bool {
+    pub(crate) fn row_forgotten(&mut self, now: Time, answer: Header, fx: &mut Effects) -> bool {
+        let vssd = answer.vssd;
         let Some(row) = self.plan.rows_gone.iter_mut().find(|r| r.vssd == vssd) else { return false };
         row.again_at = row.again_at.max(row.counts_at);
-        if now >= row.counts_at || mutant!("server.row.gone-early") {
+        if answer.request == ROW_GONE_REQUEST {
             self.plan.rows_gone.retain(|r| r.vssd != vssd);
             self.reconcile(now, fx);
             self.reconcile_logs(now, fx);

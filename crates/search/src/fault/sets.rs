@@ -9,8 +9,8 @@ use rackweave_core::{Incarnation, Layout, NodeId, SetId};
 
 use rackweave_rack::sim::Sim;
 
-/// What a set may lose by a crash of servers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a set may lose by a crash of servers, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loss {
     /// Unanswered writes: a member of the last view that could acknowledge runs.
     Unanswered,
@@ -66,12 +66,15 @@ impl SetWatch {
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
             let next = without(sim, view, &expired);
-            let (view, holders) = next.as_ref().map_or((view, &self.holders[k]), |next| (next, &next.members));
-            let concerned = view.members.iter().chain(holders).any(|m| down.contains(&number(m)));
-            if concerned && !self.full_copy_lives(sim, view, down) {
-                let held = holders.iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
-                lost.push((SetId(k as u32), if held { Loss::Unanswered } else { Loss::Unflushed }));
-            }
+            // The metadata service forms the next view, or does not.
+            let possible = [Some((view, &self.holders[k])), next.as_ref().map(|next| (next, &next.members))];
+            let losses = possible.into_iter().flatten().filter_map(|(view, holders)| {
+                let concerned = view.members.iter().chain(holders).any(|m| down.contains(&number(m)));
+                let held = || holders.iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
+                (concerned && !self.full_copy_lives(sim, view, down))
+                    .then(|| if held() { Loss::Unanswered } else { Loss::Unflushed })
+            });
+            lost.extend(losses.max().map(|loss| (SetId(k as u32), loss)));
         }
         lost
     }

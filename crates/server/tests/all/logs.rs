@@ -11,10 +11,10 @@ use rackweave_flash::{Profile, Share, Ssd, SsdConfig};
 use rackweave_server::block::BlockService;
 use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, MakeService, Programs, Room, ServiceLoad};
 use rackweave_server::{DriveProblem, OverBound, Server, ServerConfig, Service, VssdConfig, VssdStatus};
-use rackweave_sim::{AnyNode, Disk, Engine, FaultDisk, Inbox, NetState, Network};
+use rackweave_sim::{AnyNode, CutOdds, Disk, Engine, FaultDisk, Inbox, NetState, Network};
 use rackweave_switch::{Switch, SwitchConfig};
 
-const AREA: VssdId = VssdId(14);
+pub const AREA: VssdId = VssdId(14);
 const SSD: SsdId = SsdId(0);
 const HOP: Span = Span::from_micros(10);
 const PAGE: u32 = 16_384;
@@ -22,14 +22,14 @@ const PAGE: u32 = 16_384;
 /// Writes its name into a block of its log, unless there is one already, and reads it from then on without a pause: the log is in
 /// use as long as the service is there.
 #[derive(Debug)]
-struct Reader {
+pub struct Reader {
     id: VssdId,
     place: LogPlace,
     block: Option<Block>,
     /// What the log had when the service came: bytes of the first block.
     found: Option<Vec<u8>>,
     begun: bool,
-    reads: u64,
+    pub reads: u64,
 }
 
 impl Reader {
@@ -125,7 +125,7 @@ struct World {
     plan: u64,
 }
 
-fn services() -> MakeService {
+pub fn services() -> MakeService {
     MakeService::new(|server, vssd, slot| match vssd.keyspace {
         None => BlockService::make(server, vssd, slot),
         Some(place) => {
@@ -136,11 +136,11 @@ fn services() -> MakeService {
 }
 
 /// A keyspace's log, named by its serial number.
-fn log(serial: u32, isolation: Isolation, units: u16) -> LogPlace {
+pub fn log(serial: u32, isolation: Isolation, units: u16) -> LogPlace {
     let (keyspace, vssd) = (KeyspaceId::new(serial, serial % 7), VssdId(0x1_0000 + serial));
     LogPlace { keyspace, vssd, isolation, units, min_copies: 2, made: false }
 }
-fn made(log: LogPlace) -> LogPlace {
+pub fn made(log: LogPlace) -> LogPlace {
     LogPlace { made: true, ..log }
 }
 
@@ -290,6 +290,18 @@ fn a_log_waits_until_the_one_that_had_its_units_is_gone() {
     w.until(|w| w.reader(fits).is_some_and(|r| r.reads > 2));
     assert!(!w.confirmed());
     w.have(6, &[more]);
+}
+
+#[test]
+fn a_log_that_is_reported_as_made_survives_a_power_cut() {
+    let one = log(1, Isolation::Die, 1);
+    let mut w = World::new();
+    w.ask(2, &[one]);
+    w.until(|w| w.sent(|c| matches!(c, Control::LogsDone { made, .. } if made[..] == [1])));
+    w.engine.crash(w.node, &[SSD]);
+    w.engine.power_cut(SSD, CutOdds { drop: 1.0, tear: 0.0 });
+    w.start();
+    w.have(2, &[made(one)]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Servers with real metadata and switch nodes, in a small virtual-time loop.
 
 mod classes;
+mod control;
 mod die_queues;
 mod faults;
 mod gc;

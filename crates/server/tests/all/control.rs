@@ -1,0 +1,506 @@
+//! A server under what its metadata service and its switch say: late, repeated, out of order, and for its earlier runs.
+//!
+//! The test is the metadata service, with a model of what it granted. Packets between server and switch are lost, repeated
+//! and delayed by less than a row's deletion waits. What the metadata service once said comes again at any time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rackweave_core::admin::Isolation;
+use rackweave_core::msg::control::LogPlace;
+use rackweave_core::msg::{
+    Block, Body, Class, Control, Header, IoRequest, LiveVolumes, Member, Op, Packet, Role, SectorRange, Table, View,
+    ViewState, VssdRow,
+};
+use rackweave_core::rng::seeds;
+use rackweave_core::{
+    DriveId, Epoch, Incarnation, Layout, NodeId, RackId, Rng, SetId, Span, SsdId, Time, VolumeId, VssdId,
+};
+use rackweave_flash::{Profile, Share, SsdConfig};
+use rackweave_server::{DriveProblem, Server, ServerConfig, VssdConfig};
+use rackweave_sim::clock::NodeClock;
+use rackweave_sim::{AnyNode, CutOdds, Disk, Engine, FaultDisk, Inbox, LinkFaults, NetState, Network};
+use rackweave_switch::{Switch, SwitchConfig};
+
+use super::logs::{AREA, Reader, log, services};
+
+const SSD: SsdId = SsdId(0);
+const SET: SetId = SetId(3);
+const VSSD: VssdId = VssdId(1);
+const LEASE: Span = Span::from_millis(400);
+/// Far more than real clocks drift, so that an allowance that is missing shows.
+const DRIFT_PPM: u32 = 100_000;
+/// Longest delay of a packet, twice if it is a copy: a row's deletion counts on 100 ms.
+const LATE: Span = Span::from_millis(44);
+const RACK: RackId = RackId(7);
+const STEPS: u32 = 60;
+
+/// What the metadata service keeps of keyspaces.
+#[derive(Clone, Debug, Default)]
+struct Keyspaces {
+    next: u32,
+    logs: Vec<LogPlace>,
+}
+
+struct World {
+    rng: Rng,
+    at: (u64, u32),
+    engine: Engine<AnyNode>,
+    node: NodeId,
+    client: NodeId,
+    /// Everything that was said to the server, in any of its runs.
+    said: Vec<(u64, Control)>,
+    stamp: u64,
+    nonce: u64,
+    /// Of each run, once it registered.
+    incarnations: BTreeMap<u64, Incarnation>,
+    /// Runs that were told the rack.
+    told: BTreeSet<u64>,
+    /// Packets of the metadata service's inbox that it has seen.
+    seen: usize,
+    /// No lease that was granted to this run goes beyond.
+    lease_end: Time,
+    /// By epoch.
+    views: BTreeMap<u32, View>,
+    /// The newest epoch that the run was seen in.
+    epoch: Epoch,
+    plan: u64,
+    /// The last plan that was carried out.
+    confirmed: u64,
+    spaces: Keyspaces,
+    /// Earlier states; some with the drive's contents at that time.
+    earlier: Vec<(Keyspaces, Option<FaultDisk>)>,
+    /// Logs whose rows an earlier run may have left.
+    excused: BTreeSet<VssdId>,
+    /// It answers the server.
+    answers: bool,
+    met: BTreeMap<&'static str, u32>,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut rng = Rng::stream(seed, 0x6374_726c);
+        let layout = Layout::new(3, 1);
+        let (node, client) = (layout.server(0).expect("it is there"), layout.client(0));
+        let hop = Span::from_micros(10);
+        let network = Network { hop, bytes_per_s: 0, ..Network::constant(hop) };
+        let mut engine = Engine::new(NetState::new(network, layout, seed), seed);
+        engine.put_disk(SSD, Disk::Fault(Box::new(FaultDisk::new())));
+        engine.boot(Layout::META, Inbox::default());
+        engine.boot(client, Inbox::default());
+        engine.boot(Layout::SWITCH, Switch::new(SwitchConfig::new(Layout::SWITCH)));
+        let drift_ppm = rng.between(0, 2 * u64::from(DRIFT_PPM)) as i32 - DRIFT_PPM as i32;
+        engine.set_clock(node, NodeClock { offset_ns: rng.below(1 << 30), drift_ppm });
+        let mut w = World {
+            rng,
+            at: (seed, 0),
+            engine,
+            node,
+            client,
+            said: Vec::new(),
+            stamp: 0,
+            nonce: 0,
+            incarnations: BTreeMap::new(),
+            told: BTreeSet::new(),
+            seen: 0,
+            lease_end: Time::ZERO,
+            views: BTreeMap::new(),
+            epoch: Epoch(0),
+            plan: 0,
+            confirmed: 0,
+            spaces: Keyspaces { next: 1, logs: Vec::new() },
+            earlier: Vec::new(),
+            excused: BTreeSet::new(),
+            answers: true,
+            met: BTreeMap::new(),
+        };
+        w.start();
+        w
+    }
+    fn meet(&mut self, what: &'static str) {
+        *self.met.entry(what).or_default() += 1;
+    }
+    fn start(&mut self) {
+        self.nonce += 1;
+        let mut profile = Profile::builtin("p-ssd").expect("built in").scaled_to(96 << 20).expect("possible");
+        profile.geometry.channels = 4;
+        let vssd = VssdConfig { id: VSSD, set: SET, share: Share::Channels(1), peers: vec![], keyspace: None };
+        let mut cfg = ServerConfig::new(self.node, self.engine.layout(), SsdConfig::new(SSD, profile), vec![vssd]);
+        (cfg.log_area, cfg.services, cfg.nonce) = (Some((AREA, 2)), services(), self.nonce);
+        (cfg.drift_ppm, cfg.drive, cfg.drive_of) = (DRIFT_PPM, DriveId(5), Some(Some(RACK)));
+        self.engine.boot(self.node, Server::new(cfg).expect("good configuration"));
+        (self.epoch, self.lease_end) = (Epoch(0), Time::ZERO);
+    }
+    fn stop(&mut self) {
+        // The next run knows of no row that this one made, until it serves the log.
+        self.excused.extend((1..self.spaces.next).map(|serial| log(serial, Isolation::Die, 1).vssd));
+        self.engine.crash(self.node, &[SSD]);
+        if self.rng.chance(0.5) {
+            let (drop, tear) = (self.rng.below(101) as f64 / 100.0, self.rng.below(51) as f64 / 100.0);
+            self.engine.power_cut(SSD, CutOdds { drop, tear });
+        }
+        // What is under way from its last run may still arrive.
+        if self.rng.chance(0.5) {
+            self.run(LATE * 2);
+        }
+    }
+    fn server(&self) -> Option<&Server> {
+        self.engine.get(self.node)
+    }
+    fn packet(&self, dst: NodeId, c: Control, stamp: u64) -> Packet {
+        let (op, class, vssd, original_vssd) = (Op::Control, Class::Gold, VssdId(0), VssdId(0));
+        let (set, epoch, incarnation) = (SetId(0), Epoch(0), Incarnation(0));
+        let header = Header { op, vssd, lat: 0, class, original_vssd, set, epoch, incarnation, request: stamp };
+        Packet { src: Layout::META, dst, header, body: Body::Control(c) }
+    }
+    fn say(&mut self, c: Control) {
+        self.stamp += 1;
+        self.said.push((self.stamp, c.clone()));
+        let p = self.packet(self.node, c, self.stamp);
+        self.engine.post(p);
+    }
+    /// Something that was said before, to any run.
+    fn say_again(&mut self) {
+        if self.said.is_empty() {
+            return;
+        }
+        // Mostly of late.
+        let recent = self.said.len().saturating_sub(if self.rng.chance(0.5) { 12 } else { usize::MAX });
+        let i = self.rng.between(recent as u64, self.said.len() as u64 - 1) as usize;
+        let (stamp, c) = self.said[i].clone();
+        let p = self.packet(self.node, c, stamp);
+        self.engine.post(p);
+    }
+
+    fn newest_view(&self) -> Vec<View> {
+        self.views.values().next_back().cloned().into_iter().collect()
+    }
+    /// Reads what arrived, and answers it, or not.
+    fn tend(&mut self) {
+        loop {
+            let inbox: &Inbox = self.engine.get(Layout::META).expect("it runs");
+            let Some((at, p)) = inbox.packets.get(self.seen).cloned() else { return };
+            self.seen += 1;
+            let Body::Control(c) = p.body else { continue };
+            let answers = self.answers && self.rng.chance(0.8);
+            match c {
+                Control::RackRequest { nonce } if answers => {
+                    self.told.insert(nonce);
+                    self.say(Control::RackIs { nonce, rack: RACK });
+                }
+                Control::ServerHello(h) if answers => {
+                    let new = Incarnation(100 + self.incarnations.len() as u64);
+                    let incarnation = *self.incarnations.entry(h.nonce).or_insert(new);
+                    self.say(Control::ServerWelcome { nonce: h.nonce, incarnation, volumes: LiveVolumes::default() });
+                }
+                Control::Heartbeat { sequence, .. } if answers => {
+                    // As the metadata service counts it, by its own clock.
+                    if Some(&p.header.incarnation) == self.incarnations.get(&self.nonce) {
+                        self.lease_end = self.lease_end.max(at + LEASE);
+                    }
+                    let views = if self.rng.chance(0.3) { self.newest_view() } else { Vec::new() };
+                    self.say(Control::Lease { sequence, span: LEASE, views });
+                }
+                Control::LogsDone { plan, made, done } if plan == self.plan => {
+                    self.confirmed = if done { plan } else { self.confirmed };
+                    for l in self.spaces.logs.iter_mut().filter(|l| made.contains(&l.keyspace.serial())) {
+                        l.made = true;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    fn run(&mut self, span: Span) {
+        let end = self.engine.now() + span;
+        while self.engine.next_time().is_some_and(|at| at <= end) {
+            self.engine.step();
+            self.tend();
+            self.check();
+        }
+        self.engine.run_until(end);
+    }
+
+    /// After every event.
+    fn check(&mut self) {
+        let (at, nonce, now) = (self.at, self.nonce, self.engine.now());
+        let Some(s) = self.server() else { return };
+        let status = s.status(self.engine.local_time(self.node));
+        let given = self.incarnations.get(&nonce).copied();
+        assert!(
+            status.incarnation.is_none() || status.incarnation == given,
+            "{at:?}: run {nonce} is {:?}, and was given {given:?}",
+            status.incarnation
+        );
+        assert!(!status.recovered || self.told.contains(&nonce), "{at:?}: it used the drive before it knew the rack");
+        let until = self.engine.clock(self.node).true_time(status.lease_until);
+        assert!(
+            status.lease_until == Time::ZERO || until <= self.lease_end,
+            "{at:?}, {now:?}: serves until {until:?}, granted until {:?}",
+            self.lease_end
+        );
+        let served: Vec<VssdId> = s.keyspace_logs().map(|l| l.1).collect();
+        let epoch = status.vssds.iter().find(|v| v.vssd == VSSD).map_or(Epoch(0), |v| v.epoch);
+        assert!(epoch >= self.epoch, "{at:?}: epoch {epoch:?} after {:?}", self.epoch);
+        self.epoch = epoch;
+        self.excused.retain(|v| !served.contains(v));
+        let inbox: &Inbox = self.engine.get(self.client).expect("it runs");
+        let other = inbox.packets.iter().find(|(_, p)| p.header.set != SET);
+        assert_eq!(other.map(|(_, p)| p.header), None, "{at:?}: a packet for another set was answered");
+    }
+
+    fn new_view(&mut self) {
+        let epoch = self.views.keys().next_back().map_or(1, |e| e + 1);
+        let mine = self.incarnations.values().copied().max().unwrap_or_default();
+        let layout = self.engine.layout();
+        let role = |rng: &mut Rng| if rng.chance(0.6) { Role::Member } else { Role::Shadow };
+        let mut members: Vec<Member> = (1..3)
+            .map(|i| Member {
+                vssd: VssdId(1 + i),
+                server: layout.server(i).expect("it is there"),
+                incarnation: Incarnation(1),
+                role: Role::Member,
+            })
+            .collect();
+        if self.rng.chance(0.9) {
+            let incarnation = if self.rng.chance(0.1) { Incarnation(99) } else { mine };
+            let role = role(&mut self.rng);
+            members.insert(0, Member { vssd: VSSD, server: self.node, incarnation, role });
+        }
+        let (state, recovered) = match self.rng.chance(0.2) {
+            true => (ViewState::Recovering { leader: VssdId(2), witnesses: 0 }, Epoch(epoch)),
+            false => (ViewState::Normal, Epoch(0)),
+        };
+        let view = View { set: SET, epoch: Epoch(epoch), state, recovered, members };
+        self.views.insert(epoch, view.clone());
+        self.say(Control::NewView(Box::new(view)));
+    }
+    fn probe(&mut self) {
+        let set = if self.rng.chance(0.5) { SET } else { SetId(4) };
+        let io = IoRequest::Read { range: SectorRange { volume: VolumeId(1), first: 0, count: 8 } };
+        let header = Header { set, epoch: self.epoch, request: self.rng.next_u64(), ..Header::addressed(Op::Read, VSSD) };
+        self.engine.post(Packet { src: self.client, dst: self.node, header, body: Body::Block(Block::Io(io)) });
+    }
+    fn say_plan(&mut self) {
+        let Some(&incarnation) = self.incarnations.get(&self.nonce) else { return };
+        let Keyspaces { next, logs } = self.spaces.clone();
+        self.say(Control::Logs { plan: self.plan, incarnation, next_serial: next, logs });
+    }
+    /// A keyspace is made or deleted.
+    fn new_plan(&mut self) {
+        let s = &mut self.spaces;
+        let units: u16 = s.logs.iter().map(|l| if l.isolation == Isolation::Die { 1 } else { 4 }).sum();
+        if !s.logs.is_empty() && (units > 3 || self.rng.chance(0.4)) {
+            s.logs.swap_remove(self.rng.below(s.logs.len() as u64) as usize);
+        } else {
+            // Dies of others may be spread over both channels.
+            let die = !s.logs.is_empty() || self.rng.chance(0.7);
+            let isolation = if die { Isolation::Die } else { Isolation::Channel };
+            s.logs.push(log(s.next, isolation, 1));
+            s.next += 1;
+        }
+        if self.rng.chance(0.3) {
+            self.earlier.push((self.spaces.clone(), None));
+        }
+        self.plan += 1;
+        self.say_plan();
+    }
+
+    /// Nothing is lost or late any more; the newest view and plan are said until they are followed.
+    fn settle(&mut self) {
+        self.engine.net().set_faults(LinkFaults::NONE);
+        self.answers = true;
+        self.run(Span::from_millis(800));
+        let (known, newest) = (self.newest_view(), self.plan);
+        for _ in 0..40 {
+            known.iter().for_each(|v| self.say(Control::NewView(Box::new(v.clone()))));
+            if newest > 0 {
+                self.say_plan();
+            }
+            self.run(Span::from_millis(100));
+            let refused = self.server().and_then(Server::drive_refused);
+            assert_eq!(refused, None, "{:?}: {:?}", self.at, self.spaces);
+            let has = |serial: u32| self.spaces.logs.iter().any(|l| l.keyspace.serial() == serial && l.made);
+            let there = self.server().map(|s| s.ssd().area_logs()).unwrap_or_default();
+            let served = |l: &LogPlace| self.reader(l).is_some_and(|r| r.reads > 0);
+            if there.iter().all(|s| has(*s))
+                && there.len() == self.spaces.logs.len()
+                && self.spaces.logs.iter().all(served)
+                && self.rows_wrong().is_none()
+            {
+                return;
+            }
+        }
+        panic!("{:?}: {:?} are not followed: {:?}, {:?}", self.at, self.spaces, self.rows_wrong(), self.server().map(|s| s.ssd().area_logs()));
+    }
+    fn reader(&self, l: &LogPlace) -> Option<&Reader> {
+        self.server()?.service(l.vssd)
+    }
+    /// The switch has the rows of the server's vSSDs, and no others.
+    fn rows_wrong(&self) -> Option<String> {
+        let switch: &Switch = self.engine.get(Layout::SWITCH).expect("it runs");
+        let rows: BTreeMap<VssdId, bool> = switch.dump().destination.iter().map(|d| (d.vssd, d.readable)).collect();
+        let me = self.incarnations.get(&self.nonce).copied();
+        let view = self.views.get(&self.epoch.0);
+        let member = |m: &Member| m.vssd == VSSD && Some(m.incarnation) == me && m.role == Role::Member;
+        let readable = view.is_some_and(|v| v.state == ViewState::Normal && v.members.iter().any(member));
+        let logs = self.spaces.logs.iter().map(|l| (l.vssd, true));
+        let wanted: BTreeMap<VssdId, bool> = logs.chain([(VSSD, readable)]).collect();
+        let left: BTreeMap<VssdId, bool> =
+            rows.into_iter().filter(|(v, _)| wanted.contains_key(v) || !self.excused.contains(v)).collect();
+        (left != wanted).then(|| format!("rows {left:?}, not {wanted:?}"))
+    }
+
+    /// Its store or its drive is an earlier copy.
+    fn go_back(&mut self) {
+        let recent = self.earlier.len().saturating_sub(3) as u64;
+        let Some(last) = self.earlier.len().checked_sub(1) else { return };
+        let (spaces, disk) = self.earlier[self.rng.between(recent, last as u64) as usize].clone();
+        self.settle();
+        self.stop();
+        let Some(Disk::Fault(present)) = self.engine.disk(SSD) else { panic!("it has one") };
+        let present = (**present).clone();
+        let true_spaces = self.spaces.clone();
+        match disk.filter(|_| self.rng.chance(0.7)) {
+            Some(disk) => self.engine.put_disk(SSD, Disk::Fault(Box::new(disk))),
+            None => self.spaces = spaces,
+        }
+        self.plan += 1;
+        self.start();
+        self.run(Span::from_millis(800));
+        let ssd = self.server().expect("it runs").ssd();
+        let there: BTreeSet<u32> = ssd.area_logs().into_iter().collect();
+        let s = &self.spaces;
+        let unknown = there.iter().any(|serial| *serial >= s.next);
+        let missing = s.logs.iter().any(|l| l.made && !there.contains(&l.keyspace.serial()));
+        let used = |serial: u32| there.contains(&serial) && ssd.area_log_used(serial);
+        let other = s.logs.iter().any(|l| !l.made && used(l.keyspace.serial()));
+        for _ in 0..6 {
+            self.say_plan();
+            self.run(Span::from_millis(100));
+        }
+        let refused = self.server().expect("it runs").drive_refused();
+        let expected = unknown || missing || other;
+        if other && !unknown && !missing {
+            self.meet("another keyspace's");
+        }
+        assert_eq!(
+            matches!(refused, Some(DriveProblem::Refused(_))),
+            expected,
+            "{:?}: {refused:?} with {there:?} for {:?}",
+            self.at,
+            self.spaces
+        );
+        self.meet(if expected { "refused" } else { "earlier and equal" });
+        self.stop();
+        self.engine.put_disk(SSD, Disk::Fault(Box::new(present)));
+        self.spaces = true_spaces;
+        self.plan += 1;
+        // What was said of the earlier copy is said no more.
+        self.said.retain(|(_, c)| !matches!(c, Control::Logs { .. }));
+        self.start();
+    }
+
+    fn faults(&mut self) {
+        let share = |rng: &mut Rng| rng.below(30) as f64 / 100.0;
+        let faults = LinkFaults {
+            loss: share(&mut self.rng),
+            duplicate: share(&mut self.rng),
+            reorder: share(&mut self.rng),
+            reorder_extra_ns: LATE.0,
+            duplicate_extra_ns: LATE.0,
+        };
+        self.engine.net().set_faults(faults);
+    }
+    fn step(&mut self) {
+        self.at.1 += 1;
+        match self.rng.below(24) {
+            0..5 => self.new_view(),
+            5..9 => {
+                self.new_plan();
+                // In the middle of it.
+                if self.rng.chance(0.15) {
+                    let span = Span::from_micros(self.rng.between(10, 800));
+                    self.run(span);
+                    self.stop();
+                    self.start();
+                }
+            }
+            9..11 => self.say_plan(),
+            11..16 => self.say_again(),
+            16..19 => self.probe(),
+            19 => self.answers = !self.answers,
+            20 => self.faults(),
+            21 if self.rng.chance(0.5) => {
+                self.stop();
+                self.start();
+                self.meet("restarted");
+            }
+            22 if self.rng.chance(0.5) => {
+                self.settle();
+                self.meet("settled");
+                let Some(Disk::Fault(d)) = self.engine.disk(SSD) else { panic!("it has one") };
+                let disk = (**d).clone();
+                self.earlier.push((self.spaces.clone(), Some(disk)));
+            }
+            23 if self.rng.chance(0.5) => self.go_back(),
+            _ => {}
+        }
+        let span = Span::from_micros(self.rng.between(10, 60_000));
+        self.run(span);
+    }
+}
+
+/// An answer that was sent before the row came back, and arrives after the time that announcements may be under way.
+#[test]
+fn a_row_is_gone_when_no_announcement_of_it_is_under_way() {
+    let mut w = World::new(1);
+    w.run(Span::from_secs(1));
+    w.new_plan();
+    w.settle();
+    let gone = w.spaces.logs.pop().expect("it has one");
+    w.plan += 1;
+    w.said.clear();
+    let switch = |w: &World| w.engine.get::<Switch>(Layout::SWITCH).expect("it runs").dump();
+    let had = |w: &World| switch(w).destination.iter().any(|d| d.vssd == gone.vssd);
+    assert!(had(&w));
+    let row = VssdRow { server: w.node, readable: true, peers: vec![] };
+    let incarnation = w.incarnations[&w.nonce];
+    let header = Header {
+        set: gone.keyspace.log_set(),
+        incarnation,
+        request: 9,
+        ..Header::addressed(Op::CreateVssd, gone.vssd)
+    };
+    let late = Packet { src: w.node, dst: Layout::SWITCH, header, body: Body::Table(Table::Create(Box::new(row))) };
+    w.engine.net().delay_way(Layout::SWITCH, w.node, Span::from_millis(90));
+    w.say_plan();
+    while had(&w) {
+        w.run(Span::from_micros(500));
+    }
+    // Until the first answer that may count: all others are lost.
+    w.run(Span::from_millis(55));
+    w.engine.net().block(w.node, Layout::SWITCH, true);
+    w.engine.inject(w.engine.now(), late);
+    w.run(Span::from_millis(100));
+    assert!(had(&w));
+    assert!(w.confirmed < w.plan, "the row is there again, and the plan is carried out");
+    w.engine.net().heal();
+    while w.confirmed < w.plan {
+        w.run(Span::from_millis(1));
+    }
+    assert!(!had(&w));
+}
+
+#[test]
+fn what_was_said_late_or_again_or_to_an_earlier_run_changes_nothing() {
+    let of = seeds(0..40);
+    let mut met = BTreeMap::<&str, u32>::new();
+    for seed in of.clone() {
+        let mut w = World::new(seed);
+        (0..STEPS).for_each(|_| w.step());
+        w.settle();
+        w.met.into_iter().for_each(|(what, n)| *met.entry(what).or_default() += n);
+    }
+    let all = ["restarted", "settled", "refused", "another keyspace's", "earlier and equal"];
+    assert!(of != (0..40) || all.iter().all(|what| met.contains_key(what)), "never met: {met:?}");
+}
