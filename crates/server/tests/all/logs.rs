@@ -125,14 +125,14 @@ struct World {
     plan: u64,
 }
 
-pub fn services() -> MakeService {
-    MakeService::new(|server, vssd, slot| match vssd.keyspace {
+pub fn make(server: &ServerConfig, vssd: &VssdConfig, slot: usize) -> Box<dyn Service> {
+    match vssd.keyspace {
         None => BlockService::make(server, vssd, slot),
         Some(place) => {
             let (id, block, found) = (vssd.id, None, None);
             Box::new(Reader { id, place, block, found, begun: false, reads: 0 })
         }
-    })
+    }
 }
 
 /// A keyspace's log, named by its serial number.
@@ -164,7 +164,7 @@ impl World {
         let vssds =
             vec![VssdConfig { id: VssdId(1), set: SetId(0), share: Share::Channels(1), peers: vec![], keyspace: None }];
         let mut cfg = ServerConfig::new(self.node, Layout::new(1, 0), SsdConfig::new(SSD, profile), vssds);
-        (cfg.log_area, cfg.services, cfg.nonce) = (Some((AREA, 2)), services(), self.starts);
+        (cfg.log_area, cfg.services, cfg.nonce) = (Some((AREA, 2)), MakeService::new(make), self.starts);
         self.engine.boot(self.node, Server::new(cfg).expect("good configuration"));
         let nonce = self.starts;
         self.until(|w| w.sent(|c| matches!(c, Control::ServerHello(h) if h.nonce == nonce)));

@@ -20,7 +20,7 @@ const REGISTERS: u32 = 1;
 
 /// Programs each write as a page of its own, answers once it is durable, and reads from flash. It does not replicate.
 #[derive(Debug)]
-struct Registers {
+pub struct Registers {
     cfg: VssdConfig,
     slot: usize,
     epoch: Epoch,
@@ -38,7 +38,7 @@ struct Registers {
 }
 
 impl Registers {
-    fn new(vssd: &VssdConfig, slot: usize) -> Registers {
+    pub fn new(vssd: &VssdConfig, slot: usize) -> Registers {
         Registers {
             cfg: vssd.clone(),
             slot,
@@ -63,7 +63,8 @@ impl Registers {
         let Body::Block(Block::Io(IoRequest::Write(w))) = &p.body else { return true };
         let addr = address(w.range.volume, w.range.first);
         self.versions += 1;
-        let version = Timestamp::new(Epoch(1), self.versions, 0);
+        // Above those of earlier runs.
+        let version = Timestamp::new(Epoch(cx.incarnation.0 as u32), self.versions, 0);
         let write = BlockWrite { addr, version, data: w.data.clone() };
         cx.ssd.program(cx.now, self.cfg.id, &[write], flash_token(self.slot, n), cx.out).is_ok()
     }
