@@ -442,11 +442,8 @@ impl<M> SetClient<M> {
         match error {
             IoError::NotServing => self.refused(now, slot, from, fx),
             IoError::Device | IoError::Corrupt => self.device_failed(now, slot, from, fx),
-            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => {
-                let m = &mut self.messages[slot as usize];
-                m.done = m.tries == 1;
-                Failure::Final
-            }
+            // The network may repeat what was refused: a copy may still be under way.
+            IoError::Fenced { .. } | IoError::NoSpace | IoError::Malformed => Failure::Final,
         }
     }
     /// Member `from` does not serve.

@@ -19,6 +19,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("model::is_a_flat_array_whatever_is_lost_doubled_or_refused", ALL),
         ("model::is_a_flat_array_whatever_the_stripes", ALL),
         ("recovery::random_writes_survive_random_failures", ALL),
+        ("attach::a_volume_that_is_attached_again_and_again_is_one_array", ALL),
     ]),
     ("cloud", &[
         ("search::blocks_stay_linearizable_and_durable_through_all_faults", ALL),

@@ -1,5 +1,6 @@
 //! The volume client against scripted replicas in virtual time.
 
+mod attach;
 mod control;
 mod faults;
 mod flush;

@@ -70,6 +70,8 @@ pub struct Set {
 pub struct Faults {
     pub loss: f64,
     pub duplicate: f64,
+    /// A copy comes up to this much later, 200 µs if it is zero.
+    pub late: Span,
     pub refuse: f64,
     /// Members that never answer, always refuse, or have a broken device.
     pub silent: BTreeSet<VssdId>,
@@ -236,8 +238,9 @@ impl Rack {
     }
 
     fn step(&mut self) -> bool {
-        let Faults { loss, duplicate, .. } = self.faults;
-        let faults = LinkFaults { loss, duplicate, duplicate_extra_ns: 200_000, ..LinkFaults::NONE };
+        let Faults { loss, duplicate, late, .. } = self.faults;
+        let duplicate_extra_ns = if late == Span::ZERO { 200_000 } else { late.0 };
+        let faults = LinkFaults { loss, duplicate, duplicate_extra_ns, ..LinkFaults::NONE };
         self.engine.net().set_faults(faults);
         let stepped = self.engine.step();
         for (_, _, Reply { id, result }) in self.engine.replies() {
