@@ -37,17 +37,19 @@ pub struct Share {
     pub flushed: u64,
     /// Mutations unanswered.
     pub mutating: u32,
+    /// Of a mutation that failed a copy may be carried out at any time: its effect is then to be flushed.
+    pub copies: bool,
     pub unflushed: Unflushed,
 }
 
 impl Share {
     fn new(set: u32) -> Share {
-        Share { set, mutated: 1, flushed: 0, mutating: 0, unflushed: Unflushed::default() }
+        Share { set, mutated: 1, flushed: 0, mutating: 0, copies: false, unflushed: Unflushed::default() }
     }
     /// Whether no visible mutation is unflushed. The first flush after an attach always goes out, as the previous
     /// writer may have left some.
     pub fn clean(&self) -> bool {
-        self.mutating == 0 && self.flushed == self.mutated
+        self.mutating == 0 && !self.copies && self.flushed == self.mutated
     }
 }
 
@@ -87,7 +89,8 @@ impl Volume {
         self.info = VolumeInfo { size, ..new.info };
         self.grow(new.info.size);
         self.limit(new.info.limits);
-        self.shares.iter_mut().for_each(|s| s.mutated += 1);
+        // The fence ends the copies of earlier mutations.
+        self.shares.iter_mut().for_each(|s| (s.mutated, s.copies) = (s.mutated + 1, false));
     }
     /// The share in `set`, an index in the client's table.
     pub fn share_in(&mut self, set: u32) -> Option<&mut Share> {

@@ -80,7 +80,7 @@ pub struct Message<M> {
     final_by: u64,
     /// When it was first sent.
     sent_at: Time,
-    /// It has a good answer, or its only copy was refused: no copy is carried out later.
+    /// It has a good answer: no copy is carried out later.
     done: bool,
     /// Only the last try counts: an answer to an earlier one may be from before its set recovered.
     pub last_only: bool,

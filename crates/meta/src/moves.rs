@@ -44,12 +44,9 @@ struct DeadRow {
     set: SetId,
     node: NodeId,
     again_at: Time,
-    /// The answer to what is sent from this time on counts: nothing that makes the row is under way then.
+    /// Answers to requests sent from this time on count: nothing that makes the row is under way then. It is their number, too.
     counts_at: Time,
 }
-
-/// The request number of a `del_vssd` whose answer counts.
-const ROW_GONE_REQUEST: u64 = 1;
 
 /// Servers of the rack, and moves between them.
 #[derive(Debug)]
@@ -641,7 +638,7 @@ impl Meta {
             let incarnation = self.servers.server(node).incarnation;
             self.moves.rows[k].again_at = now + ROW_RETRY_INTERVAL;
             let counts = now >= counts_at || mutant!("meta.row.gone-early");
-            let request = if counts { ROW_GONE_REQUEST } else { 0 };
+            let request = if counts { counts_at.0 } else { 0 };
             let of = Header::addressed(Op::DelVssd, vssd);
             let header = Header { class: Class::Gold, set, incarnation, request, ..of };
             let dst = self.cfg.layout.switch_of(vssd);
@@ -650,7 +647,7 @@ impl Meta {
     }
     pub(crate) fn row_deleted(&mut self, answer: &Header) {
         let vssd = answer.vssd;
-        self.moves.rows.retain(|r| r.vssd != vssd || answer.request != ROW_GONE_REQUEST);
+        self.moves.rows.retain(|r| r.vssd != vssd || answer.request != r.counts_at.0);
         self.moves.rows.iter_mut().filter(|r| r.vssd == vssd).for_each(|r| r.again_at = r.counts_at);
     }
     pub(crate) fn rows_deadline(&self) -> Time {

@@ -77,7 +77,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("search", &[("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY)]),
     ("server", &[
         ("store::cache_and_flash_together_forget_nothing", ALL),
-        ("control::what_was_said_late_or_again_or_to_an_earlier_run_changes_nothing", ALL),
+        ("control::late_and_repeated_messages_change_nothing", ALL),
     ]),
     ("switch", &[
         ("search::tables_and_answers_are_a_models", ALL),

@@ -22,8 +22,8 @@ const ROW_GONE_RETRY_INTERVAL: Span = Span::from_millis(20);
 /// Minimum age of a row's last announcement when the row is deleted: older packets are lost. Only an answer to a
 /// `del_vssd` that was sent after that time counts; otherwise a `create_vssd` that it overtook would create the row again.
 const ROW_UNDER_WAY: Span = Span::from_millis(100);
-/// The request number of a `del_vssd` whose answer counts; announcements have small ones.
-const ROW_GONE_REQUEST: u64 = u64::MAX;
+/// In the request number of a `del_vssd` whose answer counts; announcements have small ones.
+const ROW_GONE_REQUEST: u64 = 1 << 63;
 /// Interval at which a change of a vSSD's units is tried again while others use them or dies are swapped.
 const UNITS_RETRY_INTERVAL: Span = Span::from_millis(50);
 
@@ -60,14 +60,18 @@ struct RowGone {
     /// Of a log: the plan of slots does not wait for it.
     log: bool,
     again_at: Time,
-    /// From this time on, the answer to what is sent counts.
+    /// Answers to requests sent from this time on count.
     counts_at: Time,
 }
 
 impl RowGone {
+    /// The number of requests whose answers count: of this deletion in this run.
+    fn number(&self) -> u64 {
+        ROW_GONE_REQUEST | self.counts_at.0
+    }
     /// The request number of a `del_vssd` that is sent now.
     fn request(&self, now: Time) -> u64 {
-        if now >= self.counts_at || mutant!("server.row.gone-early") { ROW_GONE_REQUEST } else { 0 }
+        if now >= self.counts_at || mutant!("server.row.gone-early") { self.number() } else { 0 }
     }
 }
 
@@ -330,10 +334,10 @@ impl Server {
 
     /// True if the answer was to a `del_vssd`.
     pub(crate) fn row_forgotten(&mut self, now: Time, answer: Header, fx: &mut Effects) -> bool {
-        let vssd = answer.vssd;
+        let (vssd, me) = (answer.vssd, self.incarnation());
         let Some(row) = self.plan.rows_gone.iter_mut().find(|r| r.vssd == vssd) else { return false };
         row.again_at = row.again_at.max(row.counts_at);
-        if answer.request == ROW_GONE_REQUEST {
+        if answer.request == row.number() && answer.incarnation == me {
             self.plan.rows_gone.retain(|r| r.vssd != vssd);
             self.reconcile(now, fx);
             self.reconcile_logs(now, fx);

@@ -234,12 +234,21 @@ impl VolumeClient {
         }
     }
     pub(super) fn fail(&mut self, slot: u32, error: volume::Error, fx: &mut Effects) {
+        self.may_have_copies(slot, fx);
         let m = self.release(slot);
-        let refused = m.tries == 0 || (m.tries == 1 && error == volume::Error::NoSpace);
-        if m.what.op.is_mutation() && !refused {
-            self.order_unknown(m.what.volume, m.set, fx);
-        }
         self.fail_part(m.what.pending, error, fx);
+    }
+    /// The message ends without a good answer. A mutation that was sent may be in effect in part, or become so.
+    fn may_have_copies(&mut self, slot: u32, fx: &mut Effects) {
+        let m = self.sets.message(slot);
+        if !m.what.op.is_mutation() || m.sequence == 0 || m.tries == 0 || mutant!("block.failed.no-copies") {
+            return;
+        }
+        let (set, volume) = (m.set, m.what.volume);
+        if let Some(s) = self.volumes[volume as usize].share_in(set) {
+            s.copies = true;
+        }
+        self.order_unknown(volume, set, fx);
     }
 
     /// Removes the message from every table and wakes those that waited for it. Of its request only the count changes.
@@ -277,15 +286,7 @@ impl VolumeClient {
                 m.what.pending = NONE;
                 continue;
             }
-            if m.sequence != 0 {
-                // Its effect may be read later, and must then be covered by the next flush: the set never counts as
-                // clean.
-                let (set, volume) = (m.set, m.what.volume as usize);
-                if let Some(s) = self.volumes[volume].share_in(set) {
-                    s.mutating += 1;
-                }
-                self.order_unknown(volume as u32, set, fx);
-            }
+            self.may_have_copies(slot, fx);
             self.release(slot);
         }
     }

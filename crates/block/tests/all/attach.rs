@@ -22,6 +22,8 @@ struct Sector {
     values: Vec<u64>,
     /// Reads return this value or a later one.
     sure: usize,
+    /// A read has returned this one. Unless a set crashes, none returns an earlier one.
+    seen: usize,
     /// It is on flash, or a later one.
     durable: usize,
 }
@@ -30,10 +32,10 @@ struct Sector {
 enum Asked {
     /// The sectors, and each one's value.
     Write { sectors: Vec<(u64, usize)>, fua: bool },
-    /// The sectors; what was certain of each, and what was on flash.
-    Read { first: u64, before: Vec<(usize, usize)> },
-    /// What was certain of every sector.
-    Flush { sure: Vec<usize> },
+    /// The sectors as they were, the first of them, and how often sets had crashed.
+    Read { first: u64, before: Vec<Sector>, crashes: u32 },
+    /// All sectors as they were.
+    Flush { before: Vec<Sector>, crashes: u32 },
 }
 
 struct World {
@@ -45,11 +47,12 @@ struct World {
     keeps: bool,
     /// A set crashed since the volume was last let go of: what the client does not keep may be gone.
     crashed: bool,
-    /// The volume was attached or taken since it was let go of: what was written before is not kept.
+    crashes: u32,
+    /// Something may not be kept: the volume was attached anew or taken, or members had no space, since it was let go of.
     stale: bool,
     /// In which generation a value was submitted.
     generations: BTreeMap<u64, u32>,
-    /// The generation in which the client has it.
+    /// The client's generation.
     held: u32,
     seed: u64,
     next: u64,
@@ -64,7 +67,7 @@ impl World {
             c.sets.timeout = Span::from_millis(3);
             c.keep = if keeps { c.keep } else { 8192 };
         });
-        let sector = Sector { values: vec![0], sure: 0, durable: 0 };
+        let sector = Sector { values: vec![0], sure: 0, seen: 0, durable: 0 };
         let (asked, generations, met) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
         let sectors = vec![sector; SECTORS as usize];
         let mut w = World {
@@ -74,6 +77,7 @@ impl World {
             asked,
             keeps,
             crashed: false,
+            crashes: 0,
             stale: false,
             generations,
             held: 0,
@@ -82,6 +86,7 @@ impl World {
             met,
         };
         w.attach();
+        w.stale = false;
         w.rack.faults.loss = w.rng.below(10) as f64 / 100.0;
         w.rack.faults.duplicate = w.rng.below(30) as f64 / 100.0;
         w.rack.faults.late = Span::from_millis(w.rng.below(12));
@@ -112,13 +117,13 @@ impl World {
                 (self.rack.submit(op), Asked::Write { sectors, fua })
             }
             5..9 => {
-                let sectors = &self.sectors[first as usize..(first + count) as usize];
-                let before = sectors.iter().map(|s| (s.sure, s.durable)).collect();
-                (self.rack.submit(volume::Op::Read { volume: VOLUME, offset, len }), Asked::Read { first, before })
+                let before = self.sectors[first as usize..(first + count) as usize].to_vec();
+                let asked = Asked::Read { first, before, crashes: self.crashes };
+                (self.rack.submit(volume::Op::Read { volume: VOLUME, offset, len }), asked)
             }
             _ => {
-                let sure = self.sectors.iter().map(|s| s.sure).collect();
-                (self.rack.submit(volume::Op::Flush { volume: VOLUME }), Asked::Flush { sure })
+                let asked = Asked::Flush { before: self.sectors.clone(), crashes: self.crashes };
+                (self.rack.submit(volume::Op::Flush { volume: VOLUME }), asked)
             }
         };
         self.asked.insert(id, asked);
@@ -157,22 +162,25 @@ impl World {
                     s.durable = if fua { s.durable.max(place) } else { s.durable };
                 }
             }
-            (Asked::Read { first, before }, Ok(volume::Reply::Data(data))) => {
-                for (i, (sure, durable)) in (first..).zip(before) {
+            (Asked::Read { first, before, crashes }, Ok(volume::Reply::Data(data))) => {
+                for (i, was) in (first..).zip(before) {
                     let place = self.place_of(i, data.identity((i - first) as u32));
-                    let least = if self.may_lose() { durable.min(sure) } else { sure };
+                    let kept = if self.may_lose() { was.durable.min(was.sure) } else { was.sure };
+                    let least = if crashes == self.crashes { kept.max(was.seen) } else { kept };
                     assert!(place >= least, "seed {seed}: sector {i} reads value {place}, not {least} or later");
+                    if crashes == self.crashes {
+                        let s = &mut self.sectors[i as usize];
+                        s.seen = s.seen.max(place);
+                    }
                 }
                 self.met.insert("read");
             }
-            (Asked::Flush { sure }, Ok(_)) => {
-                for (i, sure) in (0..).zip(sure) {
+            (Asked::Flush { before, crashes }, Ok(_)) => {
+                for (i, was) in (0..).zip(before) {
                     let place = self.place_of(i, self.on_flash(i));
-                    assert!(
-                        place >= sure,
-                        "seed {seed}: sector {i} has value {place} on flash after a flush, not {sure}"
-                    );
-                    self.sectors[i as usize].durable = self.sectors[i as usize].durable.max(sure);
+                    let least = if crashes == self.crashes { was.sure.max(was.seen) } else { was.sure };
+                    assert!(place >= least, "seed {seed}: sector {i}: {place} on flash after a flush, not {least}");
+                    self.sectors[i as usize].durable = self.sectors[i as usize].durable.max(least);
                 }
                 self.met.insert("flushed");
             }
@@ -191,16 +199,18 @@ impl World {
         }
     }
     fn reported_lost(&mut self) {
-        self.sectors.iter_mut().for_each(|s| s.sure = s.sure.min(s.durable));
+        self.sectors.iter_mut().for_each(|s| (s.sure, s.seen) = (s.sure.min(s.durable), 0));
     }
     fn settle(&mut self) {
+        let end = self.rack.now() + Span::from_secs(600);
         while !self.asked.is_empty() {
+            assert!(self.rack.now() < end, "seed {}: requests are never answered", self.seed);
             self.rack.run_for(Span::from_millis(1));
             self.answers();
         }
     }
 
-    /// Another writer has the volume, and leaves other values. Nothing that this client has under way takes effect after that.
+    /// Another writer has the volume, and leaves other values. No request that this client has under way takes effect after that.
     fn steal(&mut self) {
         self.rack.info.attach += 1;
         self.stale = true;
@@ -226,9 +236,10 @@ impl World {
     }
     fn attach(&mut self) {
         if self.rng.chance(0.5) {
-            // With requests under way, which then fail.
-            self.answers();
+            // Otherwise with requests under way.
+            self.settle();
         }
+        self.check_sent();
         let before = self.held;
         self.held = self.rack.attach().expect("it is there").attach;
         (self.rack.info.attach, self.stale) = (self.held, self.stale || self.held > before);
@@ -239,31 +250,32 @@ impl World {
         for (i, s) in self.rack.sets.iter().enumerate() {
             assert!(s.fence >= self.held, "seed {}: set {i} takes writes of earlier generations", self.seed);
         }
-        // What was under way has failed, took effect, or never will; what was kept is not sent again.
+        // Requests that were under way took effect or never will, and nothing is kept of earlier ones.
         self.settle();
         for sector in 0..SECTORS {
             let (stripe, within) = (sector / STRIPE, sector % STRIPE);
             let set = &self.rack.sets[(stripe % SETS) as usize];
             let at = stripe / SETS * STRIPE + within;
             let (now, flash) = (set.sectors.get(&at).copied().unwrap_or(0), self.on_flash(sector));
-            // Until it is written again it is this, or after a crash what is on flash.
+            // Until it is written again it is this, or after a crash the one on flash.
+            let answered = self.place_of(sector, now) <= self.sectors[sector as usize].sure;
             let s = &mut self.sectors[sector as usize];
             s.values.push(flash);
-            s.durable = s.values.len() - 1;
-            s.sure = s.durable;
+            (s.durable, s.sure, s.seen) = (s.values.len() - 1, s.values.len() - 1, 0);
             if now != flash {
                 s.values.push(now);
+                s.sure += usize::from(answered);
             }
         }
-        self.rack.sent.clear();
+        self.check_sent();
     }
-    /// The client reports what is lost until then.
-    fn let_go(&mut self) {
+    /// Flushes. If that reports a loss, detaches, attaches and flushes again.
+    fn flush_and_report(&mut self) {
         for _ in 0..3 {
-            let sure: Vec<usize> = self.sectors.iter().map(|s| s.sure).collect();
+            let asked = Asked::Flush { before: self.sectors.clone(), crashes: self.crashes };
             match self.rack.run(volume::Op::Flush { volume: VOLUME }) {
                 Ok(_) => {
-                    self.answered(Asked::Flush { sure }, Ok(volume::Reply::Done));
+                    self.answered(asked, Ok(volume::Reply::Done));
                     (self.crashed, self.stale) = (false, self.rack.faults.full);
                     return;
                 }
@@ -293,7 +305,8 @@ impl World {
             self.answers();
             if self.rng.chance(0.1) {
                 self.rack.crash(self.rng.below(SETS) as u32);
-                self.crashed = true;
+                (self.crashed, self.crashes) = (true, self.crashes + 1);
+                self.sectors.iter_mut().for_each(|s| s.seen = 0);
             }
         }
         match self.rng.below(13) {
@@ -309,7 +322,7 @@ impl World {
             }
             2..4 => {
                 self.settle();
-                self.let_go();
+                self.flush_and_report();
             }
             4 => {
                 self.rack.faults.full = !self.rack.faults.full;

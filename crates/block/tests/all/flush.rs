@@ -68,3 +68,20 @@ fn after_another_attach_every_set_is_flushed() {
     r.run(flush).unwrap();
     assert_eq!(flushes(&r), [2, 2]);
 }
+
+/// The network has a copy of a write that was refused, and a member carries it out when it has room.
+#[test]
+fn a_flush_covers_a_copy_of_a_write_that_failed() {
+    let mut r = Rack::attached(1, 16, 1 << 20, 1);
+    r.write(0, 4096, 1).unwrap();
+    r.faults.full = true;
+    assert_eq!(r.write(0, 4096, 2), Err(volume::Error::NoSpace));
+    let copy = r.sent.last().cloned().expect("it went out");
+    let flush = volume::Op::Flush { volume: VOLUME };
+    assert_eq!(r.run(flush.clone()), Ok(volume::Reply::Done));
+    r.faults.full = false;
+    r.repeat(copy);
+    assert_eq!(r.read(0, 4096), Payload::elided(4096, 2));
+    assert_eq!(r.run(flush), Ok(volume::Reply::Done));
+    assert_eq!(r.sets[0].durable.0[&0], Payload::elided(4096, 2).identity(0));
+}

@@ -209,6 +209,10 @@ impl Rack {
         self.lied_to = true;
         self.hand(p);
     }
+    /// A copy of a packet to a member arrives.
+    pub fn repeat(&mut self, p: Packet) {
+        self.reach_rack(p);
+    }
     /// Delivers an unsolicited message of the metadata service.
     pub fn tell(&mut self, c: Control) {
         let header = self.sent.first().expect("something was sent").header;

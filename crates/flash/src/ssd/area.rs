@@ -102,8 +102,8 @@ impl Ssd {
     fn area(&self) -> Option<usize> {
         self.logs.iter().position(|l| l.divided.is_some())
     }
-    /// Serial numbers of the logs in the log area, without those that are being made or deleted; none before the drive is
-    /// recovered.
+    /// Serial numbers of the logs in the log area, without those that are being deleted; none before the drive is recovered. A log
+    /// that is being made may be named before it is durable, which is answered by [`FlashDone::LogMade`].
     pub fn area_logs(&self) -> Vec<u32> {
         let ready = self.area().map(|i| &self.logs[i]).filter(|l| l.phase == Phase::Divided);
         ready.map_or(Vec::new(), |l| l.manager.vssds().map(|v| v.id.0).collect())

@@ -28,5 +28,6 @@ pub const MUTANTS: &[Mutant] = &[
     m("block.unflushed.all-flushed", "11", CUTS, UNITS, "A flush covers what was answered after it was asked for."),
     m("block.unflushed.keeps-older", "11", CUTS, UNITS, "Contents that were overwritten are kept beside the newer ones.").tested(),
     m("block.lost.silent", "11", CUTS, UNITS, "Writes that are lost are not reported."),
+    m("block.failed.no-copies", "11", &[], UNITS, "A mutation that failed counts as one that never takes effect.").tested(),
     m("block.stripe.read-short", "13", ONE, UNITS, "An answer of another length is taken.").tested(),
 ];

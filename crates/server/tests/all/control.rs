@@ -1,7 +1,7 @@
 //! A server under what its metadata service and its switch say: late, repeated, out of order, and for its earlier runs.
 //!
-//! The test is the metadata service, with a model of what it granted. Packets between server and switch are lost, repeated
-//! and delayed by less than a row's deletion waits. What the metadata service once said comes again at any time.
+//! The test is the metadata service, with a model of what it granted. Packets are lost, repeated and delayed, by less than the
+//! time that the deletion of a row waits. Messages of the metadata service come again at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,7 +83,7 @@ struct World {
     nonce: u64,
     /// Of each run, once it registered.
     incarnations: BTreeMap<u64, Incarnation>,
-    /// Runs that were told the rack.
+    /// Runs that know the rack.
     told: BTreeSet<u64>,
     /// Packets of the metadata service's inbox that it has seen.
     seen: usize,
@@ -100,7 +100,7 @@ struct World {
     slots: Slots,
     /// Earlier states; some with the drive's contents at that time.
     earlier: Vec<(Keyspaces, Option<FaultDisk>)>,
-    /// Logs whose rows an earlier run may have left.
+    /// vSSDs whose rows an earlier run may have left: all, until they are served again.
     excused: BTreeSet<VssdId>,
     /// The drive is an earlier copy.
     other_drive: bool,
@@ -181,7 +181,7 @@ impl World {
             let (drop, tear) = (self.rng.below(101) as f64 / 100.0, self.rng.below(51) as f64 / 100.0);
             self.engine.power_cut(SSD, CutOdds { drop, tear });
         }
-        // What is under way from its last run may still arrive.
+        // Packets of its last run arrive before the next one, or in it.
         if self.rng.chance(0.5) {
             self.run(LATE * 2);
         }
@@ -206,7 +206,7 @@ impl World {
         if self.said.is_empty() {
             return;
         }
-        // Mostly of late.
+        // In half of the cases a recent one.
         let recent = self.said.len().saturating_sub(if self.rng.chance(0.5) { 12 } else { usize::MAX });
         let i = self.rng.between(recent as u64, self.said.len() as u64 - 1) as usize;
         let (stamp, c) = self.said[i].clone();
@@ -266,6 +266,13 @@ impl World {
                 Control::VssdsDone { plan, lost } if plan == self.slots.plan => {
                     assert_eq!(lost, 0, "{:?}", self.at);
                     self.slots.confirmed = plan;
+                    let gone = self.slots.placed.iter().any(|p| p.leaving);
+                    let joined = self.slots.placed.iter().any(|p| p.place.units > 1);
+                    for (what, met) in [("given back", gone), ("joined", joined)] {
+                        if met {
+                            self.meet(what);
+                        }
+                    }
                     self.slots.placed.retain(|p| !p.leaving);
                     self.slots.placed.iter_mut().for_each(|p| p.confirmed = true);
                 }
@@ -310,7 +317,13 @@ impl World {
         let served: Vec<VssdId> = status.vssds.iter().map(|v| v.vssd).collect();
         let epoch = status.vssds.iter().find(|v| v.vssd == VSSD).map_or(Epoch(0), |v| v.epoch);
         assert!(epoch >= self.epoch, "{at:?}: epoch {epoch:?} after {:?}", self.epoch);
+        let (leased, serves) = (status.lease_until > Time::ZERO, epoch > self.epoch);
         self.epoch = epoch;
+        for (what, met) in [("leased", leased), ("view", serves)] {
+            if met {
+                self.meet(what);
+            }
+        }
         self.excused.retain(|v| !served.contains(v));
         let inbox: &Inbox = self.engine.get(self.client).expect("it runs");
         let other = |p: &Packet| p.header.vssd == VSSD && p.header.set != SET;
@@ -544,9 +557,6 @@ impl World {
         }
         let refused = self.server().expect("it runs").drive_refused();
         let expected = unknown || missing || other;
-        if other && !unknown && !missing {
-            self.meet("another keyspace's");
-        }
         assert_eq!(
             matches!(refused, Some(DriveProblem::Refused(_))),
             expected,
@@ -559,7 +569,7 @@ impl World {
         self.engine.put_disk(SSD, Disk::Fault(Box::new(present)));
         (self.spaces, self.other_drive) = (true_spaces, false);
         self.plan += 1;
-        // What was said of the earlier copy is said no more.
+        // Plans of the earlier copy are not sent again.
         self.said.retain(|(_, c)| !matches!(c, Control::Logs { .. }));
         self.start();
     }
@@ -624,7 +634,7 @@ impl World {
     }
 }
 
-/// An answer that was sent before the row came back, and arrives after the time that announcements may be under way.
+/// An answer was sent before the row came back, and arrives when announcements can no longer be under way: it does not count.
 #[test]
 fn a_row_is_gone_when_no_announcement_of_it_is_under_way() {
     let mut w = World::new(1);
@@ -648,10 +658,12 @@ fn a_row_is_gone_when_no_announcement_of_it_is_under_way() {
     let late = Packet { src: w.node, dst: Layout::SWITCH, header, body: Body::Table(Table::Create(Box::new(row))) };
     w.engine.net().delay_way(Layout::SWITCH, w.node, Span::from_millis(90));
     w.say_plan();
+    let end = w.engine.now() + Span::from_secs(5);
     while had(&w) {
+        assert!(w.engine.now() < end, "the row stays");
         w.run(Span::from_micros(500));
     }
-    // Until the first answer that may count: all others are lost.
+    // Later requests are lost. Answers to earlier ones arrive after the time from which answers count.
     w.run(Span::from_millis(55));
     w.engine.net().block(w.node, Layout::SWITCH, true);
     w.engine.inject(w.engine.now(), late);
@@ -659,14 +671,16 @@ fn a_row_is_gone_when_no_announcement_of_it_is_under_way() {
     assert!(had(&w));
     assert!(w.confirmed < w.plan, "the row is there again, and the plan is carried out");
     w.engine.net().heal();
+    let end = w.engine.now() + Span::from_secs(5);
     while w.confirmed < w.plan {
+        assert!(w.engine.now() < end, "the plan is never carried out");
         w.run(Span::from_millis(1));
     }
     assert!(!had(&w));
 }
 
 #[test]
-fn what_was_said_late_or_again_or_to_an_earlier_run_changes_nothing() {
+fn late_and_repeated_messages_change_nothing() {
     let of = seeds(0..24);
     let mut met = BTreeMap::<&str, u32>::new();
     for seed in of.clone() {
@@ -675,6 +689,16 @@ fn what_was_said_late_or_again_or_to_an_earlier_run_changes_nothing() {
         w.settle();
         w.met.into_iter().for_each(|(what, n)| *met.entry(what).or_default() += n);
     }
-    let all = ["restarted", "settled", "refused", "another keyspace's", "earlier and equal"];
+    let all = [
+        "leased",
+        "view",
+        "given back",
+        "joined",
+        "register read",
+        "restarted",
+        "settled",
+        "refused",
+        "earlier and equal",
+    ];
     assert!(of != (0..24) || all.iter().all(|what| met.contains_key(what)), "never met: {met:?}");
 }

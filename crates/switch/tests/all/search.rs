@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table, VssdRow};
+use rackweave_core::msg::keys::{self, Keys, Partition};
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, Packet, Table, VssdRow};
 use rackweave_core::rng::seeds;
-use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time, VssdId};
+use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Rng, Span, Time, VssdId};
+use rackweave_switch::rings::Prefix;
 use rackweave_switch::{Announcement, Applied, Change, Switch, SwitchConfig, Update, UpdateError};
 
 use crate::support::{create, gc, packet, read};
@@ -71,6 +73,8 @@ struct Model {
     guard: Option<Time>,
     /// An answer has shown that `guard` is over.
     guard_over: bool,
+    /// At a soft request the state of all rows and their peers was known: `guard` may be over.
+    all_known: bool,
     writer: (u64, u64),
 }
 
@@ -179,16 +183,20 @@ impl Model {
     }
 
     fn soft(&mut self, now: Time, v: VssdId) -> Wanted {
+        self.note_known();
         if !self.may_collect(v) {
             return Wanted::Gc(GcField::Delay);
         }
-        let unknown = |(v, k): (&VssdId, &Known)| {
-            !k.ever || k.peers.iter().filter(|p| *p != v).any(|p| self.known.get(p).is_none_or(|k| !k.ever))
-        };
         if self.guard_over || self.guard.is_some_and(|until| now >= until) {
             return Wanted::Gc(GcField::Accept);
         }
-        if self.known.iter().any(unknown) { Wanted::Gc(GcField::Delay) } else { Wanted::AcceptOrDelay }
+        if self.all_known { Wanted::AcceptOrDelay } else { Wanted::Gc(GcField::Delay) }
+    }
+    fn note_known(&mut self) {
+        let unknown = |(v, k): (&VssdId, &Known)| {
+            !k.ever || k.peers.iter().filter(|p| *p != v).any(|p| self.known.get(p).is_none_or(|k| !k.ever))
+        };
+        self.all_known |= !self.known.iter().any(unknown);
     }
 
     fn record(&mut self, now: Time, v: VssdId, op: GcOp, answer: GcField) {
@@ -222,6 +230,11 @@ struct World {
     switch: Switch,
     model: Model,
     at: (u64, u64),
+    /// What the other switch was told since the last step.
+    told: Vec<(VssdId, GcField)>,
+    /// By address of a partition: the newest view's service and epoch, and the members of the ring.
+    views: BTreeMap<NodeId, (u64, u32)>,
+    rings: BTreeMap<NodeId, Vec<NodeId>>,
     met: BTreeMap<&'static str, u64>,
 }
 
@@ -233,6 +246,9 @@ impl World {
             switch: World::switch(),
             model: Model::default(),
             at: (seed, 0),
+            told: Vec::new(),
+            views: BTreeMap::new(),
+            rings: BTreeMap::new(),
             met: BTreeMap::new(),
         }
     }
@@ -277,12 +293,16 @@ impl World {
         }
     }
 
-    /// The switch's output for a packet, without its messages to the other switch.
+    /// The switch's output for a packet. Its messages to the other switch are kept apart.
     fn send(&mut self, p: Packet) -> Option<Packet> {
         let mut fx = Effects::new();
         self.switch.handle(self.now, Event::Packet(p), &mut fx);
         self.switch.check().unwrap_or_else(|e| panic!("{:?}: {e}", self.at));
-        let mut out: Vec<Packet> = fx.packets.drain(..).filter(|p| p.dst != FAR_SWITCH).collect();
+        let (far, mut out): (Vec<Packet>, Vec<Packet>) = fx.packets.drain(..).partition(|p| p.dst == FAR_SWITCH);
+        self.told.extend(far.iter().filter_map(|p| match p.body {
+            Body::Table(Table::Gc(op)) => Some((p.header.vssd, op.field)),
+            _ => None,
+        }));
         assert!(out.len() <= 1, "{:?}: one packet in, at most one out", self.at);
         out.pop()
     }
@@ -292,6 +312,7 @@ impl World {
         self.now += Span::from_micros(self.rng.below(1_500));
         if self.rng.chance(0.004) {
             (self.switch, self.model) = (World::switch(), Model::default());
+            (self.views, self.rings) = (BTreeMap::new(), BTreeMap::new());
         }
         // Expired state goes before the next packet.
         self.switch.handle(self.now, Event::Timer, &mut Effects::new());
@@ -302,7 +323,8 @@ impl World {
             3 if self.rng.chance(0.3) => self.delete(),
             3..7 => self.read(),
             7 if self.rng.chance(0.3) => self.write_tables(),
-            7..10 => self.far_tells(),
+            7 => self.view(),
+            8..10 => self.far_tells(),
             _ => self.collect(),
         }
         self.compare();
@@ -379,6 +401,37 @@ impl World {
         self.answered(Wanted::Nothing, answer);
     }
 
+    /// A view of a partition of keys, by this run of the membership service or an earlier one.
+    fn view(&mut self) {
+        let (incarnation, epoch) = (self.incarnation(), 1 + self.rng.below(6) as u32 + self.at.1 as u32 / 20);
+        let partition = Partition(self.rng.below(3) as u32);
+        let member = |n: u32| keys::Member {
+            node: NodeId(2 + n),
+            incarnation: Incarnation(1),
+            drive: DriveId(1),
+            role: keys::Role::Home,
+            holds: keys::Epochs::none(),
+            wants: keys::Epochs::none(),
+            since: Epoch(1),
+            witness: false,
+        };
+        let members: Vec<keys::Member> = (0..self.rng.between(1, 5) as u32).map(member).collect();
+        let nodes = members.iter().map(|m| m.node).collect();
+        let view = keys::View { partition, epoch: Epoch(epoch), primary: NodeId(2), active: Epoch(0), members };
+        let body = Body::Keys(Keys(Box::new(keys::Message::NewView(Box::new(view)))));
+        let header = Header { incarnation: Incarnation(incarnation), ..Header::addressed(Op::Peer, VssdId(0)) };
+        let answer = self.send(Packet { src: Layout::META, dst: Layout::SWITCH, header, body });
+        assert!(answer.is_none(), "{:?}: {answer:?}", self.at);
+        let (address, new) = (partition.multicast(), (incarnation, epoch));
+        if self.views.get(&address).is_none_or(|known| *known <= new) {
+            self.views.insert(address, new);
+            self.rings.insert(address, nodes);
+            self.meet("ring set");
+        } else {
+            self.meet("older view");
+        }
+    }
+
     fn read(&mut self) {
         let (v, ..) = self.draw_vssd();
         let request = self.rng.next_u64();
@@ -422,6 +475,8 @@ impl World {
                 self.model.create(a);
             }
             self.model.writer = (given, 0);
+            // The state has none; those of the views come again with these.
+            self.rings.clear();
             return self.meet("written");
         }
         let next = (number + self.rng.below(4)).saturating_sub(1);
@@ -472,8 +527,22 @@ impl World {
         }
     }
 
-    /// Every row agrees with the model.
-    fn compare(&self) {
+    /// Every row and ring agrees with the model, and what the other switch was told.
+    fn compare(&mut self) {
+        for (v, field) in std::mem::take(&mut self.told) {
+            let Some(k) = self.model.known.get(&v) else { continue };
+            let wanted = match (k.collecting, k.swaps) {
+                (_, true) => GcField::Swapping,
+                (true, _) => GcField::Heartbeat,
+                _ => GcField::Idle,
+            };
+            assert_eq!(field, wanted, "{:?}: the other switch was told of {v}", self.at);
+            self.meet("told");
+        }
+        let rings = self.switch.dump().rings.into_iter().map(|r| (r.prefix, r.members));
+        let known = self.rings.iter().map(|(address, nodes)| (Prefix::of(*address), nodes.clone()));
+        let (rings, known): (BTreeMap<_, _>, BTreeMap<_, _>) = (rings.collect(), known.collect());
+        assert_eq!(rings, known, "{:?}", self.at);
         let reported: BTreeMap<VssdId, _> =
             self.switch.reported().map(|t| (t.vssd, (t.incarnation.0, t.sequence))).collect();
         let rows = self.switch.dump().destination.into_iter().map(|d| {
@@ -498,6 +567,18 @@ fn tables_and_answers_are_a_models() {
         (0..STEPS).for_each(|_| w.step());
         w.met.into_iter().for_each(|(what, n)| *met.entry(what).or_default() += n);
     }
-    let all = ["accepted", "delayed", "swap accepted", "swap delayed", "redirected", "written", "changed", "ignored"];
+    let all = [
+        "ring set",
+        "older view",
+        "told",
+        "accepted",
+        "delayed",
+        "swap accepted",
+        "swap delayed",
+        "redirected",
+        "written",
+        "changed",
+        "ignored",
+    ];
     assert!(of != (0..100) || all.iter().all(|what| met.contains_key(what)), "never met: {met:?}");
 }
