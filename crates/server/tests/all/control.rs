@@ -268,11 +268,7 @@ impl World {
                     self.slots.confirmed = plan;
                     let gone = self.slots.placed.iter().any(|p| p.leaving);
                     let joined = self.slots.placed.iter().any(|p| p.place.units > 1);
-                    for (what, met) in [("given back", gone), ("joined", joined)] {
-                        if met {
-                            self.meet(what);
-                        }
-                    }
+                    [("given back", gone), ("joined", joined)].into_iter().filter(|m| m.1).for_each(|m| self.meet(m.0));
                     self.slots.placed.retain(|p| !p.leaving);
                     self.slots.placed.iter_mut().for_each(|p| p.confirmed = true);
                 }
@@ -319,11 +315,7 @@ impl World {
         assert!(epoch >= self.epoch, "{at:?}: epoch {epoch:?} after {:?}", self.epoch);
         let (leased, serves) = (status.lease_until > Time::ZERO, epoch > self.epoch);
         self.epoch = epoch;
-        for (what, met) in [("leased", leased), ("view", serves)] {
-            if met {
-                self.meet(what);
-            }
-        }
+        [("leased", leased), ("view", serves)].into_iter().filter(|m| m.1).for_each(|m| self.meet(m.0));
         self.excused.retain(|v| !served.contains(v));
         let inbox: &Inbox = self.engine.get(self.client).expect("it runs");
         let other = |p: &Packet| p.header.vssd == VSSD && p.header.set != SET;
