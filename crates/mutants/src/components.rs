@@ -74,7 +74,10 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("faults::a_fence_ends_the_old_writer", ALL),
         ("faults::after_the_loss_of_all_the_newest_counts", ALL),
     ]),
-    ("search", &[("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY)]),
+    ("search", &[
+        ("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY),
+        ("keys::keys_stay_linearizable_and_durable_on_a_rack_through_all_faults", HEAVY),
+    ]),
     ("server", &[
         ("store::cache_and_flash_together_forget_nothing", ALL),
         ("control::late_and_repeated_messages_change_nothing", ALL),

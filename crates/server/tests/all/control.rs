@@ -227,9 +227,7 @@ impl World {
         }
         for slot in 1..=FREE {
             let Some((vssd, true)) = named(slot) else { continue };
-            // A slot that was joined to the one before has its name.
-            let of = |p: &&Placed| (p.place.slot..p.place.slot + p.place.units).contains(&slot);
-            let planned = self.slots.placed.iter().find(of).map(|p| p.place.vssd);
+            let planned = self.slots.placed.iter().find(|p| p.place.slot == slot).map(|p| p.place.vssd);
             assert_eq!(Some(vssd), planned, "{:?}: slot {slot}", self.at);
         }
     }
