@@ -10,7 +10,7 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Its effect needs a client that gives up after an abort; ours makes another attempt."),
     m("kv-replica.answer.before-all-applied", "28", &[], UNITS, "Answers a put before every member has forced its decision.").tested(),
     m("kv-replica.apply.acknowledged-early", "28", &[], UNITS, "A member acknowledges a decision before it is durable.").tested(),
-    m("kv-replica.client.keyspace-stays", "28", &[], &["rack", "search"], "A client takes a keyspace that is deleted for one that is late.").tested(),
+    m("kv-replica.client.keyspace-stays", "28", &[], &["rack", "search"], "A client takes a keyspace that is deleted for one that is late."),
     m("kv-replica.batch.applies-first", "28", &[], UNITS, "A member applies the first change of a batch alone.").tested(),
     m("kv-replica.batch.judges-first", "28", &[], UNITS, "Of a batch the first condition alone is judged.").tested(),
     m("kv-replica.batch.locks-first", "28", &[], UNITS, "A member locks the first key of a batch alone.")
