@@ -113,7 +113,7 @@ impl Server {
         let (there, p) = (self.ssd.area_logs(), &mut self.log_plan);
         let idle = p.making.is_empty() && p.deleting.is_empty() && p.retry_at.is_none();
         p.confirmed = settled && idle && !self.plan.has_rows(true);
-        // One that is being made is on the drive, and may be gone after a power cut.
+        // The drive names a log that is being made; after a power cut it may be gone.
         let durable = |s: &u32| {
             let making = p.making.iter().any(|l| l.keyspace.serial() == *s) && !mutant!("server.log.made-early");
             there.contains(s) && !making

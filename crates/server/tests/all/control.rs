@@ -1,4 +1,4 @@
-//! A server under what its metadata service and its switch say: late, repeated, out of order, and for its earlier runs.
+//! A server, and messages of its metadata service and its switch that are late, repeated, out of order, or for its earlier runs.
 //!
 //! The test is the metadata service, with a model of what it granted. Packets are lost, repeated and delayed, by less than the
 //! time that the deletion of a row waits. Messages of the metadata service come again at any time.
@@ -64,7 +64,7 @@ struct Slots {
     seen: usize,
 }
 
-/// What the metadata service keeps of keyspaces.
+/// The metadata service's record of keyspaces.
 #[derive(Clone, Debug, Default)]
 struct Keyspaces {
     next: u32,
@@ -77,14 +77,14 @@ struct World {
     engine: Engine<AnyNode>,
     node: NodeId,
     client: NodeId,
-    /// Everything that was said to the server, in any of its runs.
+    /// All messages to the server, in any of its runs, with their numbers.
     said: Vec<(u64, Control)>,
     stamp: u64,
     nonce: u64,
     /// Of each run, once it registered.
     incarnations: BTreeMap<u64, Incarnation>,
     /// Runs that know the rack.
-    told: BTreeSet<u64>,
+    informed: BTreeSet<u64>,
     /// Packets of the metadata service's inbox that it has seen.
     seen: usize,
     /// No lease that was granted to this run goes beyond.
@@ -133,7 +133,7 @@ impl World {
             stamp: 0,
             nonce: 0,
             incarnations: BTreeMap::new(),
-            told: BTreeSet::new(),
+            informed: BTreeSet::new(),
             seen: 0,
             lease_end: Time::ZERO,
             views: BTreeMap::new(),
@@ -201,7 +201,7 @@ impl World {
         let p = self.packet(self.node, c, self.stamp);
         self.engine.post(p);
     }
-    /// Something that was said before, to any run.
+    /// Repeats an earlier message, to any run.
     fn say_again(&mut self) {
         if self.said.is_empty() {
             return;
@@ -214,7 +214,7 @@ impl World {
         self.engine.post(p);
     }
 
-    /// The drive has what was reported of it, and nothing that is unknown.
+    /// The drive has each vSSD that was reported, and none that is unknown.
     fn check_table(&mut self, h: &ServerHello) {
         // The table is that of the run's start.
         if h.nonce != self.nonce || self.incarnations.contains_key(&h.nonce) || self.other_drive {
@@ -244,7 +244,7 @@ impl World {
             let answers = self.answers && self.rng.chance(0.8);
             match c {
                 Control::RackRequest { nonce } if answers => {
-                    self.told.insert(nonce);
+                    self.informed.insert(nonce);
                     self.say(Control::RackIs { nonce, rack: RACK });
                 }
                 Control::ServerHello(h) if answers => {
@@ -301,7 +301,10 @@ impl World {
             "{at:?}: run {nonce} is {:?}, and was given {given:?}",
             status.incarnation
         );
-        assert!(!status.recovered || self.told.contains(&nonce), "{at:?}: it used the drive before it knew the rack");
+        assert!(
+            !status.recovered || self.informed.contains(&nonce),
+            "{at:?}: it used the drive before it knew the rack"
+        );
         let until = self.engine.clock(self.node).true_time(status.lease_until);
         assert!(
             status.lease_until == Time::ZERO || until <= self.lease_end,
@@ -458,7 +461,7 @@ impl World {
         self.say_plan();
     }
 
-    /// Nothing is lost or late any more; the newest view and plan are said until they are followed.
+    /// Nothing is lost or late any more; the newest view and plans are sent until they are followed.
     fn settle(&mut self) {
         self.engine.net().set_faults(LinkFaults::NONE);
         self.answers = true;

@@ -230,10 +230,11 @@ struct World {
     switch: Switch,
     model: Model,
     at: (u64, u64),
-    /// What the other switch was told since the last step.
-    told: Vec<(VssdId, GcField)>,
-    /// By address of a partition: the newest view's service and epoch, and the members of the ring.
+    /// Reports to the other switch since the last step.
+    reports: Vec<(VssdId, GcField)>,
+    /// By address of a partition: the newest view's service and epoch.
     views: BTreeMap<NodeId, (u64, u32)>,
+    /// By address of a partition: the members of its ring.
     rings: BTreeMap<NodeId, Vec<NodeId>>,
     met: BTreeMap<&'static str, u64>,
 }
@@ -246,7 +247,7 @@ impl World {
             switch: World::switch(),
             model: Model::default(),
             at: (seed, 0),
-            told: Vec::new(),
+            reports: Vec::new(),
             views: BTreeMap::new(),
             rings: BTreeMap::new(),
             met: BTreeMap::new(),
@@ -299,7 +300,7 @@ impl World {
         self.switch.handle(self.now, Event::Packet(p), &mut fx);
         self.switch.check().unwrap_or_else(|e| panic!("{:?}: {e}", self.at));
         let (far, mut out): (Vec<Packet>, Vec<Packet>) = fx.packets.drain(..).partition(|p| p.dst == FAR_SWITCH);
-        self.told.extend(far.iter().filter_map(|p| match p.body {
+        self.reports.extend(far.iter().filter_map(|p| match p.body {
             Body::Table(Table::Gc(op)) => Some((p.header.vssd, op.field)),
             _ => None,
         }));
@@ -475,7 +476,7 @@ impl World {
                 self.model.create(a);
             }
             self.model.writer = (given, 0);
-            // The state has none; those of the views come again with these.
+            // The full state has no rings. Each comes again with its partition's view.
             self.rings.clear();
             return self.meet("written");
         }
@@ -527,17 +528,17 @@ impl World {
         }
     }
 
-    /// Every row and ring agrees with the model, and what the other switch was told.
+    /// Every row, every ring and every report to the other switch agrees with the model.
     fn compare(&mut self) {
-        for (v, field) in std::mem::take(&mut self.told) {
+        for (v, field) in std::mem::take(&mut self.reports) {
             let Some(k) = self.model.known.get(&v) else { continue };
             let wanted = match (k.collecting, k.swaps) {
                 (_, true) => GcField::Swapping,
                 (true, _) => GcField::Heartbeat,
                 _ => GcField::Idle,
             };
-            assert_eq!(field, wanted, "{:?}: the other switch was told of {v}", self.at);
-            self.meet("told");
+            assert_eq!(field, wanted, "{:?}: the report of {v} to the other switch", self.at);
+            self.meet("reported");
         }
         let rings = self.switch.dump().rings.into_iter().map(|r| (r.prefix, r.members));
         let known = self.rings.iter().map(|(address, nodes)| (Prefix::of(*address), nodes.clone()));
@@ -570,7 +571,7 @@ fn tables_and_answers_are_a_models() {
     let all = [
         "ring set",
         "older view",
-        "told",
+        "reported",
         "accepted",
         "delayed",
         "swap accepted",
