@@ -9,7 +9,8 @@ local OPS = {
   [8] = "control", [9] = "load", [16] = "chunk", [17] = "ack", [18] = "ping", [19] = "pong", [20] = "challenge", [21] = "proof", [22] = "outdated",
 }
 local CLASSES = { [0] = "gold", [1] = "silver", [2] = "copper" }
-local IO = { [0] = "read", [1] = "write", [2] = "zero", [3] = "flush", [4] = "fence", [5] = "status" }
+local IO = { [0] = "read", [1] = "write", [2] = "zero", [3] = "flush", [4] = "fence", [5] = "status",
+  [6] = "read of a snapshot", [7] = "status of a snapshot" }
 local REPLY = { [0] = "data", [1] = "done", [2] = "extents", [3] = "failed" }
 local FAILED = {
   [0] = "not serving", [1] = "no space", [2] = "fenced", [3] = "corrupt", [4] = "device", [5] = "malformed",
@@ -169,7 +170,7 @@ end
 local function io_body(tvb, tree)
   local kind = tvb(0, 1):uint()
   tree:add(f["io"], tvb(0, 1))
-  if kind == 0 then
+  if kind == 0 or kind == 6 then
     sectors(tvb, 1, tree)
     return string.format("volume %d sectors %s+%d", tvb(1, 4):uint(), tvb(5, 8):uint64(), tvb(13, 4):uint())
   elseif kind == 1 then
@@ -178,7 +179,7 @@ local function io_body(tvb, tree)
     tree:add(f["attach"], tvb(at + 1, 4))
     contents(tvb, mutation(tvb, at + 5, tree), tree)
     return string.format("volume %d sectors %s+%d", tvb(1, 4):uint(), tvb(5, 8):uint64(), tvb(13, 4):uint())
-  elseif kind == 2 or kind == 5 then
+  elseif kind == 2 or kind == 5 or kind == 7 then
     local at = blocks(tvb, 1, tree)
     if kind == 2 then
       tree:add(f["fua"], tvb(at, 1))

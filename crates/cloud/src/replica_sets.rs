@@ -53,9 +53,7 @@ impl Request {
         let fua = !mutant!("cloud.move.not-durable");
         let io = match &self.op {
             SetOp::Fence => IoRequest::Fence { volume, attach },
-            SetOp::Read { first, count } => {
-                IoRequest::Read { range: SectorRange { volume, first: *first, count: *count } }
-            }
+            SetOp::Read { first, count } => IoRequest::read(SectorRange { volume, first: *first, count: *count }),
             SetOp::Write { first, data } => {
                 let range = SectorRange { volume, first: *first, count: data.sectors() };
                 IoRequest::Write(Box::new(WriteRequest { range, data: data.clone(), fua, attach, mutation }))

@@ -99,7 +99,7 @@ fn direct() -> Result<Link, Box<dyn std::error::Error>> {
 impl Link {
     fn request(&self) -> Vec<u8> {
         let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-        packet(Op::Read, CLIENT, self.to, Body::Block(Block::Io(IoRequest::Read { range })))
+        packet(Op::Read, CLIENT, self.to, Body::Block(Block::Io(IoRequest::read(range))))
     }
 
     /// µs there and back, the mean of many one after another.
@@ -225,7 +225,7 @@ impl Lookups {
             switch.change(Time::ZERO, &Change::Create(Announcement { vssd, incarnation, epoch, request: 0, row }))?;
         }
         let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-        let request = packet(Op::Read, CLIENT, SWITCH, Body::Block(Block::Io(IoRequest::Read { range })));
+        let request = packet(Op::Read, CLIENT, SWITCH, Body::Block(Block::Io(IoRequest::read(range))));
         Ok(Lookups { switch, request, rng: Rng::new(1) })
     }
 

@@ -46,7 +46,7 @@ fn framed(op: Op, src: NodeId, vssd: u32, request: u64, body: Body) -> Vec<u8> {
 
 fn read(vssd: u32, request: u64) -> Vec<u8> {
     let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-    framed(Op::Read, CLIENT, vssd, request, Body::Block(Block::Io(IoRequest::Read { range })))
+    framed(Op::Read, CLIENT, vssd, request, Body::Block(Block::Io(IoRequest::read(range))))
 }
 
 type Fallible<T> = Result<T, Box<dyn std::error::Error>>;

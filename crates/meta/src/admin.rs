@@ -97,7 +97,7 @@ impl Meta {
                 self.volumes.has_no_snapshots(name)?;
                 let v = self.volumes.delete(name, *force, &self.cfg.layout)?;
                 let (id, sets) = (v.id, v.to_clear.clone());
-                self.clearing.add(id, &sets);
+                self.set_jobs.clear(id, &sets);
                 self.delete_disk(id);
                 self.put_volume(id);
                 Ok(admin::Reply::Done)

@@ -10,12 +10,14 @@ use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::overlay::RECORD_BYTES;
 use rackweave_cloud::stripe::{SEGMENTS_MAX, STRIPE_BYTES, Shape, Striping, StripingError};
 use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::msg::FENCE_REMOVED;
 use rackweave_core::node::StoreWrite;
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{BLOCK, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VolumeId, msg};
 
 use crate::config::CloudConfig;
 use crate::snapshots::Making;
+use crate::sweep::Sweeps;
 use crate::volumes::Limits;
 use crate::{Meta, MetaError, codec, volumes};
 
@@ -40,6 +42,7 @@ pub(crate) struct Cloud {
     pub(crate) frozen_at: BTreeMap<VolumeId, Time>,
     /// Disks that are being flattened, or whose records do not say yet that they are.
     pub(crate) flattening: BTreeSet<VolumeId>,
+    pub(crate) sweeps: Sweeps,
 }
 
 type Records = Vec<(Bytes, Bytes)>;
@@ -68,7 +71,8 @@ impl Cloud {
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
         let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
         let frozen_at = BTreeMap::new();
-        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making, frozen_at, flattening }))
+        let sweeps = Sweeps::new();
+        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making, frozen_at, flattening, sweeps }))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at
@@ -119,6 +123,7 @@ impl Meta {
         }
         self.review_snapshots(now, fx);
         self.review_flattened();
+        self.sweep(now);
     }
     pub(crate) fn cloud_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {
         let Some(p) = Packet::of_message(p) else { return };
@@ -209,6 +214,7 @@ impl Meta {
                 cloud.gone.push((write, id));
                 cloud.making.remove(&id);
                 cloud.flattening.remove(&id);
+                cloud.sweeps.note_deletion();
             }
             self.drop_generations();
         }
@@ -216,7 +222,10 @@ impl Meta {
     /// The generation of every live volume that replicas fence by.
     pub(crate) fn fences(&self) -> Box<[(VolumeId, u32)]> {
         let role = self.cloud.as_ref().map(|c| &c.role);
-        self.volumes.writers(|id| role.and_then(|r| r.epoch(id)).unwrap_or_default().0)
+        let mut fences = self.volumes.writers(|id| role.and_then(|r| r.epoch(id)).unwrap_or_default().0);
+        let removed = self.removed();
+        fences.iter_mut().filter(|f| removed.binary_search(&f.0).is_ok()).for_each(|f| f.1 = FENCE_REMOVED);
+        fences
     }
     /// Cloud disks of which the server has a copy of a segment.
     pub(crate) fn disks_on(&self, server: NodeId) -> usize {

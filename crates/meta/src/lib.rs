@@ -16,7 +16,6 @@
 extern crate rackweave_core;
 
 mod admin;
-mod clear;
 mod clients;
 mod cloud;
 pub mod codec;
@@ -36,7 +35,9 @@ mod reach;
 mod room;
 mod rounds;
 mod servers;
+mod set_jobs;
 mod snapshots;
+mod sweep;
 pub mod trace;
 mod units;
 mod views;

@@ -66,7 +66,7 @@ impl Meta {
         }
         records.sort_by_key(|v| v.id);
         for v in records.iter().filter(|v| v.deleting) {
-            self.clearing.add(v.id, &v.to_clear);
+            self.set_jobs.clear(v.id, &v.to_clear);
         }
         self.volumes = Volumes::new(records);
         Ok(())

@@ -7,7 +7,8 @@ use rackweave_core::admin::{MemberStatus, RackStatus, ServerStatus, SetStatus, V
 use rackweave_core::map::{self, Map};
 use rackweave_core::msg::control::DriveTable;
 use rackweave_core::msg::{
-    Block, Body, Class, Control, Header, IoReply, Member, Op, Packet, Role, ServerHello, Table, View, ViewState,
+    Block, Body, Class, Control, FENCE_ALL, Header, IoReply, Member, Op, Packet, Role, ServerHello, Table, View,
+    ViewState,
 };
 use rackweave_core::volume::VolumeInfo;
 use rackweave_core::{
@@ -16,7 +17,6 @@ use rackweave_core::{
 };
 
 use crate::admin::Answer;
-use crate::clear::Clearing;
 use crate::cloud::{self, Cloud};
 use crate::codec::{self, DriveRecord, RackRecord, ServerRecord};
 use crate::keys::{self, Keys};
@@ -29,6 +29,7 @@ use crate::reach::Complaint;
 use crate::room::Rooms;
 use crate::rounds::Rounds;
 use crate::servers::ServerTable;
+use crate::set_jobs::{Job, SetJobs, What};
 use crate::volumes::{Limits, Volumes};
 use crate::{MetaConfig, MetaError};
 
@@ -87,7 +88,7 @@ pub struct Meta {
     pub(crate) drives: BTreeMap<NodeId, DriveRecord>,
     pub(crate) clients: BTreeMap<NodeId, (u64, Incarnation)>,
     pub(crate) volumes: Volumes,
-    pub(crate) clearing: Clearing,
+    pub(crate) set_jobs: SetJobs,
     pub(crate) own: OwnSets,
     pub(crate) keys: Option<Keys>,
     pub(crate) keyspaces: Keyspaces,
@@ -144,7 +145,7 @@ impl Meta {
             drives: BTreeMap::new(),
             clients: BTreeMap::new(),
             volumes: Volumes::new(Vec::new()),
-            clearing: Clearing::new(&cfg.layout),
+            set_jobs: SetJobs::new(&cfg.layout),
             own: OwnSets::default(),
             keys: None,
             keyspaces: Keyspaces::default(),
@@ -252,7 +253,7 @@ impl Meta {
             s.lease_ends = if mutant!("meta.boot.leases-over") { now } else { now + bound };
         }
         self.me = self.next_incarnation();
-        self.clearing.begin(&self.cfg.layout, self.me);
+        self.set_jobs.begin(&self.cfg.layout, self.me);
         self.tick_at = now;
     }
 
@@ -392,8 +393,12 @@ impl Meta {
     }
 
     fn cleared(&mut self, now: Time, header: &Header, reply: &IoReply, fx: &mut Effects) {
-        if let Some((volume, set)) = self.clearing.answered(now, header, reply) {
-            self.set_cleared(now, volume, set, fx);
+        match self.set_jobs.answered(now, header, reply) {
+            Some((Job { volume, set, what: What::Fence { attach: FENCE_ALL } }, _)) => {
+                self.set_cleared(now, volume, set, fx);
+            }
+            Some((job, reply)) => self.set_answered(now, job, reply.as_ref(), fx),
+            None => {}
         }
     }
 
@@ -415,7 +420,7 @@ impl Meta {
     }
 
     fn clear(&mut self, now: Time) {
-        if self.clearing.deadline() > now {
+        if self.set_jobs.deadline() > now {
             return;
         }
         let (by_set, sets) = (&self.by_set, &self.sets);
@@ -425,7 +430,7 @@ impl Meta {
             (sets[i].view.epoch, members.map(|m| m.vssd).collect())
         };
         let mut fx = Effects::new();
-        self.clearing.run(now, serving, &mut fx);
+        self.set_jobs.run(now, serving, &mut fx);
         // They wait for the pending writes, as all messages do.
         fx.packets.drain(..).for_each(|p| self.out.send(p));
     }
@@ -458,6 +463,6 @@ impl Node for Meta {
         self.out.flush(fx);
         let keys = self.keys.as_ref().map_or(Time::MAX, Keys::wake_at).min(self.keyspaces.wake_at());
         let keys = keys.min(self.cloud.as_ref().map_or(Time::MAX, Cloud::wake_at));
-        fx.wake_at(keys.min(self.tick_at.min(self.clearing.deadline()).min(self.rows_deadline())));
+        fx.wake_at(keys.min(self.tick_at.min(self.set_jobs.deadline()).min(self.rows_deadline())));
     }
 }

@@ -77,7 +77,7 @@ impl Meta {
     }
     /// Number of sets that it sends final fences to, or remembers from one, for checkers.
     pub fn sets_fenced(&self) -> usize {
-        self.clearing.known()
+        self.set_jobs.known()
     }
     /// Sets whose places are being given back, for checkers.
     pub fn ended_sets(&self) -> impl Iterator<Item = SetId> {
@@ -393,7 +393,7 @@ impl Meta {
     }
     fn end_set(&mut self, now: Time, i: usize, fx: &mut Effects) {
         let (set, epoch) = (self.sets[i].view.set, u64::from(self.sets[i].view.epoch.0));
-        self.clearing.ended(set);
+        self.set_jobs.ended(set);
         fx.trace(trace::OWN_SET_ENDED, u64::from(set.0), epoch);
         self.mark_ended(i);
         // Maps are numbered by the sum of epochs, which must grow.

@@ -114,7 +114,7 @@ impl Volumes {
         self.by_id.insert(id, VolumeRecord { attaches: Vec::new(), limits: None, ..record });
     }
     /// The shape of a generation: its disk's, or what that was when it was frozen.
-    fn shape_of(&self, generation: &VolumeRecord) -> Option<Shape> {
+    pub(crate) fn shape_of(&self, generation: &VolumeRecord) -> Option<Shape> {
         let shape = self.by_id.get(&generation.disk?)?.cloud?;
         Some(generation.frozen_bytes.map_or(shape, |bytes| shape.resized(bytes)))
     }
@@ -269,6 +269,7 @@ impl Meta {
             if made {
                 cloud.making.remove(&disk);
                 cloud.frozen_at.insert(frozen, now);
+                cloud.sweeps.note_change();
                 continue;
             }
             let over = !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE);
@@ -329,6 +330,9 @@ impl Meta {
             return;
         }
         let needed = self.generations_needed();
+        if let Some(cloud) = &mut self.cloud {
+            cloud.sweeps.note_change();
+        }
         let gone: Vec<VolumeId> =
             self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains_key(g)).collect();
         for id in gone {
@@ -339,7 +343,7 @@ impl Meta {
             v.deleting = true;
             v.to_clear = v.sets.clone();
             let sets = v.sets.clone();
-            self.clearing.add(id, &sets);
+            self.set_jobs.clear(id, &sets);
             self.put_volume(id);
         }
     }
@@ -398,7 +402,7 @@ impl Meta {
         Ok([of(name, current.generation)].into_iter().chain(snapshots).collect())
     }
     /// By generation that is needed, the number of disks and snapshots that need it.
-    fn generations_needed(&self) -> BTreeMap<VolumeId, usize> {
+    pub(crate) fn generations_needed(&self) -> BTreeMap<VolumeId, usize> {
         let mut needed: BTreeMap<VolumeId, usize> = BTreeMap::new();
         let Some(cloud) = &self.cloud else { return needed };
         let disks = self.volumes.cloud().filter_map(|(id, _)| Some(cloud.role.backing(id)?.0.generation));
@@ -532,7 +536,7 @@ impl Meta {
         let new = VolumeRecord { id, base: Some(first), size, cloud: Some(shape), ..v.clone() };
         (v.deleting, v.to_clear) = (true, v.sets.clone());
         let sets = v.sets.clone();
-        self.clearing.add(old, &sets);
+        self.set_jobs.clear(old, &sets);
         let info = volumes::info(&new);
         self.volumes.by_id.insert(id, new);
         self.volumes.name(name, id, name);

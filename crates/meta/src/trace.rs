@@ -17,6 +17,8 @@ trace_points! {
     /// A keyspace was made, with this number of replicas; it was deleted. a: its id, b: replicas; the last epoch of its partitions.
     KEYSPACE_MADE: KeyspaceMade = 191,
     KEYSPACE_DELETED: KeyspaceDeleted = 192,
+    /// What nobody needs of a removed snapshot was given back. a: its generation, b: stripes.
+    SWEPT: Swept = 198,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,

@@ -216,7 +216,7 @@ fn main() -> Result<(), Failure> {
 
     let mut client = End::new(CLIENT, at(CLIENT), at(Layout::SWITCH))?;
     let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-    let body = Body::Block(Block::Io(IoRequest::Read { range }));
+    let body = Body::Block(Block::Io(IoRequest::read(range)));
     client.send(&Packet { src: CLIENT, dst: Layout::SWITCH, header: header(Op::Read), body })?;
     let request = client.leaving().ok_or("no datagram")?;
     client.socket.connect(at(Layout::SWITCH))?;

@@ -1,7 +1,7 @@
 //! Flushes and FUA (rule 12), fences (rule 14).
 
 use rackweave_core::VolumeId;
-use rackweave_core::msg::{FENCE_ALL, IoError, IoReply, LiveVolumes, Peer};
+use rackweave_core::msg::{FENCE_ALL, FENCE_REMOVED, IoError, IoReply, LiveVolumes, Peer};
 
 use crate::op::{OpKind, Origin, Persist, Requester, number, slot_of};
 use crate::replica::{Cx, Replica};
@@ -98,6 +98,10 @@ impl Replica {
     /// Whether the volume is deleted, as far as this replica knows.
     pub(crate) fn is_deleted(&self, volume: VolumeId) -> bool {
         self.fences.of(volume) == FENCE_ALL
+    }
+    /// Whether the snapshot that a read is of was removed: what it shared may have been given back.
+    pub(crate) fn is_removed(&self, snapshot: Option<VolumeId>) -> bool {
+        snapshot.is_some_and(|s| self.fences.of(s) >= FENCE_REMOVED)
     }
     /// This replica's volumes, for a shadow.
     pub fn volumes(&self) -> LiveVolumes {

@@ -49,7 +49,7 @@ impl Replica {
     }
 
     pub(crate) fn client_read<S: Store>(&mut self, cx: &mut Cx<'_, S>, job: Job) {
-        let IoRequest::Read { range } = job.io else { return };
+        let IoRequest::Read { range, .. } = job.io else { return };
         let Some((first, last)) = blocks_of(range) else {
             return self.reply(cx, job.asker, IoReply::Failed(IoError::Malformed));
         };
@@ -80,15 +80,14 @@ impl Replica {
     /// not get an answer of its own: the pending read may see an older state than this try
     /// ([`rackweave_core::msg::message_of`]).
     pub fn is_reading(&mut self, p: &Packet) -> bool {
-        let (Body::Block(Block::Io(IoRequest::Read { range: wanted })), true) = (&p.body, try_of(p.header.request) > 0)
+        let (Body::Block(Block::Io(wanted @ IoRequest::Read { .. })), true) = (&p.body, try_of(p.header.request) > 0)
         else {
             return false;
         };
         let message = message_of(p.header.request);
         let same = |g: &Gather| {
             let asker = &g.job.asker;
-            let read = matches!(g.job.io, IoRequest::Read { range } if range == *wanted);
-            read && asker.node == p.src && message_of(asker.request) == message
+            g.job.io == *wanted && asker.node == p.src && message_of(asker.request) == message
         };
         let found = self.gathers.iter().any(|(_, g)| same(g));
         self.stats.duplicates += u64::from(found);
@@ -123,14 +122,14 @@ impl Replica {
 
     fn gathered<S: Store>(&mut self, cx: &mut Cx<'_, S>, g: Gather) {
         let Gather { mut job, parts, .. } = g;
-        let IoRequest::Read { range } = job.io else {
+        let IoRequest::Read { range, snapshot } = job.io else {
             // The other end's part stays; if each were read alone in turn, both would never be present together.
             job.parts.retain(|p| parts.iter().flatten().all(|new| new.block != p.block));
             job.parts.extend(parts.into_iter().flatten());
             return self.dispatch(cx, job);
         };
         // Its blocks may have gone while they were read.
-        if self.is_deleted(range.volume) && !mutant!("replica.read.deleted-meanwhile") {
+        if (self.is_deleted(range.volume) || self.is_removed(snapshot)) && !mutant!("replica.read.deleted-meanwhile") {
             return self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }));
         }
         let whole = match parts.as_slice() {

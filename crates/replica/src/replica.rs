@@ -371,14 +371,15 @@ impl Replica {
             }
             return self.refuse(cx, job.asker);
         }
-        let shown = match &job.io {
-            IoRequest::Read { range } => Some(range.volume),
-            IoRequest::Flush { volume } => Some(*volume),
-            IoRequest::Status { range } => Some(range.volume),
-            IoRequest::Write(_) | IoRequest::Zero { .. } | IoRequest::Fence { .. } => None,
+        let (shown, snapshot) = match &job.io {
+            IoRequest::Read { range, snapshot } => (Some(range.volume), *snapshot),
+            IoRequest::Flush { volume } => (Some(*volume), None),
+            IoRequest::Status { range, snapshot } => (Some(range.volume), *snapshot),
+            IoRequest::Write(_) | IoRequest::Zero { .. } | IoRequest::Fence { .. } => (None, None),
         };
         // A deleted volume has no contents, not even zeroes.
-        if shown.is_some_and(|v| self.is_deleted(v)) && !mutant!("replica.fence.deleted-read") {
+        let deleted = shown.is_some_and(|v| self.is_deleted(v)) && !mutant!("replica.fence.deleted-read");
+        if deleted || self.is_removed(snapshot) && !mutant!("replica.fence.removed-read") {
             return self.reply(cx, job.asker, IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }));
         }
         match &job.io {
@@ -393,7 +394,7 @@ impl Replica {
                 let (volume, attach) = (*volume, *attach);
                 self.client_fence(cx, job.asker, volume, attach);
             }
-            IoRequest::Status { range } => {
+            IoRequest::Status { range, .. } => {
                 let range = *range;
                 self.client_status(cx, job.asker, range);
             }

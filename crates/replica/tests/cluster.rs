@@ -584,10 +584,10 @@ impl Cluster {
     }
     pub fn read(&mut self, client: usize, to: usize, first: u64, count: u32) -> u64 {
         let range = SectorRange { volume: VOLUME, first, count };
-        self.submit(client, to, None, |_| IoRequest::Read { range })
+        self.submit(client, to, None, |_| IoRequest::read(range))
     }
     pub fn status(&mut self, client: usize, to: usize, range: BlockRange) -> u64 {
-        self.submit(client, to, None, |_| IoRequest::Status { range })
+        self.submit(client, to, None, |_| IoRequest::status(range))
     }
     pub fn flush(&mut self, client: usize, to: usize) -> u64 {
         self.submit(client, to, None, |_| IoRequest::Flush { volume: VOLUME })
@@ -634,7 +634,7 @@ impl Cluster {
                     self.history.add(s, e);
                 }
             }
-            IoRequest::Read { range } => {
+            IoRequest::Read { range, .. } => {
                 if let Some(IoReply::Data(d)) = reply {
                     assert_eq!(d.sectors(), range.count);
                     for i in 0..range.count {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rackweave_core::msg::io::WriteRequest;
 use rackweave_core::msg::peer::{Inv, ScanEntry};
 use rackweave_core::msg::{
-    BlockRange, FENCE_ALL, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Peer, Role, SectorRange,
+    BlockRange, FENCE_ALL, FENCE_REMOVED, IoError, IoReply, IoRequest, LiveVolumes, Mutation, Peer, Role, SectorRange,
 };
 use rackweave_core::{BLOCK, BlockAddr, Epoch, Incarnation, Payload, Rng, VolumeId};
 use rackweave_replica::{FENCES_ASK, FENCES_MAX, FENCES_UNHEARD_MAX, Fences, Store, StoreDone};
@@ -201,8 +201,8 @@ fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
     let range = BlockRange { volume: V, first: 0, count: 8 };
     let reads = || {
         [
-            IoRequest::Read { range: SectorRange { volume: V, first: 0, count: 8 } },
-            IoRequest::Status { range },
+            IoRequest::read(SectorRange { volume: V, first: 0, count: 8 }),
+            IoRequest::status(range),
             IoRequest::Flush { volume: V },
         ]
     };
@@ -222,6 +222,40 @@ fn a_deleted_volume_is_neither_read_nor_flushed_nor_compared() {
     assert_eq!(o.peer(1, Peer::BlockFetch { addr: BlockAddr::new(V, 0) }), [], "it will learn of the deletion");
 }
 
+/// What it shares with others may have been given back, and reads as zeroes then; others do not read that.
+#[test]
+fn who_reads_a_removed_snapshot_is_refused_and_those_who_share_its_contents_are_not() {
+    let mut o = One::new(Role::Member);
+    o.r.learn_volumes(&mut o.store, &told(8, &[(V.0, 1), (6, 1)]));
+    o.store.put(BlockAddr::new(V, 0), ts(4, 1), Payload::elided(BLOCK, 1));
+    let reads = |snapshot: Option<u32>| {
+        let snapshot = snapshot.map(VolumeId);
+        let status = IoRequest::Status { range: BlockRange { volume: V, first: 0, count: 8 }, snapshot };
+        [IoRequest::Read { range: SectorRange { volume: V, first: 0, count: 8 }, snapshot }, status]
+    };
+    let refused = [IoReply::Failed(IoError::Fenced { attach: FENCE_ALL })];
+    for io in reads(Some(6)).into_iter().chain(reads(None)) {
+        assert!(!matches!(o.io(io)[..], [IoReply::Failed(_)]));
+    }
+    // Read while the fence comes.
+    o.store.slow = 1;
+    let [read, _] = reads(Some(6));
+    assert_eq!(o.io(read), []);
+    o.peer(1, Peer::Fence { volume: VolumeId(6), attach: FENCE_REMOVED });
+    o.sent();
+    for done in std::mem::take(&mut o.store.done) {
+        o.r.handle_store(o.now, done, &mut o.store, &mut o.fx);
+    }
+    assert_eq!(o.replies(), refused);
+    o.store.slow = 0;
+    for io in reads(Some(6)) {
+        assert_eq!(o.io(io), refused);
+    }
+    for io in reads(Some(V.0)).into_iter().chain(reads(None)) {
+        assert!(!matches!(o.io(io)[..], [IoReply::Failed(_)]));
+    }
+}
+
 /// Its block goes while the device reads it.
 #[test]
 fn a_volume_deleted_during_a_read_is_not_shown() {
@@ -229,7 +263,7 @@ fn a_volume_deleted_during_a_read_is_not_shown() {
     o.r.learn_volumes(&mut o.store, &told(8, &[(V.0, 1)]));
     o.store.put(BlockAddr::new(V, 0), ts(4, 1), Payload::elided(BLOCK, 1));
     o.store.slow = 1;
-    assert_eq!(o.io(IoRequest::Read { range: SectorRange { volume: V, first: 0, count: 8 } }), []);
+    assert_eq!(o.io(IoRequest::read(SectorRange { volume: V, first: 0, count: 8 })), []);
     o.peer(1, Peer::Fence { volume: V, attach: FENCE_ALL });
     o.sent();
     for mut done in std::mem::take(&mut o.store.done) {

@@ -46,7 +46,7 @@ fn requested(o: &mut One) -> Vec<(u32, u64)> {
 /// A client reads the block; returns the member that is asked for it, and the request number.
 fn read(o: &mut One) -> (u32, u64) {
     let range = SectorRange { volume: V, first: 0, count: 8 };
-    assert!(o.io(IoRequest::Read { range }).is_empty());
+    assert!(o.io(IoRequest::read(range)).is_empty());
     finish(o);
     requested(o)[..].first().copied().expect("another member gets the request")
 }
@@ -148,7 +148,7 @@ fn an_unreadable_block_is_healed_and_a_lone_member_never_reports_it_lost() {
         let mut o = damaged(One::only(), ts(5, 1));
         o.store.why = why;
         let range = SectorRange { volume: V, first: 0, count: 8 };
-        o.io(IoRequest::Read { range });
+        o.io(IoRequest::read(range));
         finish(&mut o);
         o.replies()
     };

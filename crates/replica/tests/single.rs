@@ -129,7 +129,7 @@ impl One {
         self.store.version(BlockAddr::new(V, b))
     }
     pub fn read(&mut self, b: u32) -> Vec<IoReply> {
-        self.io(IoRequest::Read { range: SectorRange { volume: V, first: u64::from(b) * 8, count: 8 } })
+        self.io(IoRequest::read(SectorRange { volume: V, first: u64::from(b) * 8, count: 8 }))
     }
 }
 

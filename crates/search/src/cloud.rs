@@ -36,6 +36,8 @@ pub const OPS: u64 = 2_000;
 /// Longest time without an answer once nothing fails any more.
 const PATIENCE: Span = Span::from_secs(60);
 const NAME: &str = "disk";
+/// What removed snapshots leave behind is given back within this time.
+const SWEPT: Span = Span::from_secs(5);
 /// Requests of this number and above are not the workload's.
 const OWN_REQUESTS: u64 = 1 << 40;
 
@@ -285,13 +287,23 @@ impl Run {
         self.sim.engine_mut().net().set_faults(LinkFaults::NONE);
         self.settle()?;
         // What was answered is durable.
+        self.blackout_and_read()?;
+        self.check_copies()?;
+        if self.copies.were_made() {
+            self.remove_some()?;
+            self.pass(SWEPT)?;
+            self.blackout_and_read()?;
+            self.check_copies()?;
+        }
+        self.history.check(|_, _| SetId(0)).map(|_| ()).map_err(|v| Violation::Order(v.to_string()))
+    }
+    fn blackout_and_read(&mut self) -> Result<(), Violation> {
         self.inject(Fault::Blackout { odds: (1.0, 0.0) }, Span::from_millis(5));
         for first in (0..self.plan.sectors).step_by(64) {
             self.read(first, 64.min(self.plan.sectors - first));
             self.settle()?;
         }
-        self.check_copies()?;
-        self.history.check(|_, _| SetId(0)).map(|_| ()).map_err(|v| Violation::Order(v.to_string()))
+        Ok(())
     }
     fn odd(&self, request: impl Into<String>, answer: impl Into<String>) -> Violation {
         Violation::Answer { request: request.into(), answer: answer.into() }

@@ -157,7 +157,7 @@ fn looks_go_on_when_a_generation_is_dropped() {
     r.sim.engine_mut().net().set_faults(late);
     let mut looks = Vec::new();
     r.submit(admin::Op::VolumeFlatten { name: "a".into() });
-    for _ in 0..400 {
+    for _ in 0..600 {
         looks.push(r.submit(volume::Op::BlockStatus { volume, offset: 0, len: 4 << 20 }));
         r.run(Span::from_millis(10));
     }
@@ -232,6 +232,7 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
         t::STRIPE_COPIED,
         t::FORK_HELD,
         t::FLATTENED,
+        rackweave_meta::trace::SWEPT,
         t::ALLOCATION_BEGUN_AGAIN,
     ];
     let mut holes = 0;

@@ -79,7 +79,7 @@ mod tests {
     }
     fn read(request: u64) -> Packet {
         let range = SectorRange { volume: VolumeId(1), first: 8, count: 8 };
-        packet(Op::Read, request, Block::Io(IoRequest::Read { range }))
+        packet(Op::Read, request, Block::Io(IoRequest::read(range)))
     }
     fn write(request: u64) -> Packet {
         let range = SectorRange { volume: VolumeId(1), first: 8, count: 8 };

@@ -63,8 +63,7 @@ fn main() {
         let read = ns_each(READS, |i| {
             black_box(pipeline.read(ids[i as usize % DRAWN], u64::from(i)));
         });
-        let body =
-            Body::Block(Block::Io(IoRequest::Read { range: SectorRange { volume: VolumeId(1), first: 0, count: 8 } }));
+        let body = Body::Block(Block::Io(IoRequest::read(SectorRange { volume: VolumeId(1), first: 0, count: 8 })));
         let node = ns_each(READS / 4, |i| {
             let header = header(Op::Read, ids[i as usize % DRAWN]);
             let p = Packet { src: NodeId(9), dst: Layout::SWITCH, header, body: body.clone() };

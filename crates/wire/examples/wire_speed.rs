@@ -49,7 +49,7 @@ fn main() {
         }))))
     };
     let packets = [
-        ("read", packet(Op::Read, Body::Block(Block::Io(IoRequest::Read { range })))),
+        ("read", packet(Op::Read, Body::Block(Block::Io(IoRequest::read(range))))),
         ("gc_op", packet(Op::GcOp, Body::Table(Table::Gc(GcOp { field: GcField::Soft, sequence: 4 })))),
         ("write 4 KiB", packet(Op::Write, write(Payload::Bytes(Bytes::from(vec![7; 4096]))))),
         ("write elided", packet(Op::Write, write(Payload::elided(4096, 1)))),

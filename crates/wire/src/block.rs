@@ -6,7 +6,7 @@ use rackweave_core::msg::peer::{
 };
 use rackweave_core::msg::{Block, BlockRange, IoError, IoReply, IoRequest, Mutation, Op, Peer, SectorRange};
 use rackweave_core::volume::Extent;
-use rackweave_core::{BlockAddr, Timestamp};
+use rackweave_core::{BlockAddr, Timestamp, VolumeId};
 
 use crate::body::{Codec, Frames};
 use crate::codec::{Reader, Wire, Writer, wire_enum, wire_list, wire_struct};
@@ -57,14 +57,70 @@ wire_struct!(SectorRange { volume, first, count });
 wire_struct!(BlockRange { volume, first, count });
 wire_struct!(Mutation { client, sequence, floor });
 wire_struct!(WriteRequest { range, fua, attach, mutation, data });
-wire_enum!(IoRequest, "request", {
-    0 => Read { range },
-    1 => Write(write),
-    2 => Zero { range, fua, attach, mutation },
-    3 => Flush { volume },
-    4 => Fence { volume, attach },
-    5 => Status { range },
-});
+
+/// The kinds of [`IoRequest`].
+mod kind {
+    pub const READ: u8 = 0;
+    pub const WRITE: u8 = 1;
+    pub const ZERO: u8 = 2;
+    pub const FLUSH: u8 = 3;
+    pub const FENCE: u8 = 4;
+    pub const STATUS: u8 = 5;
+    pub const READ_SNAPSHOT: u8 = 6;
+    pub const STATUS_OF_SNAPSHOT: u8 = 7;
+}
+
+impl Wire for IoRequest {
+    fn put(&self, w: &mut Writer<'_>) {
+        let of = |snapshot: &Option<VolumeId>, plain, with| if snapshot.is_some() { with } else { plain };
+        match self {
+            IoRequest::Read { range, snapshot } => {
+                w.u8(of(snapshot, kind::READ, kind::READ_SNAPSHOT));
+                range.put(w);
+                snapshot.iter().for_each(|s| s.put(w));
+            }
+            IoRequest::Write(write) => {
+                w.u8(kind::WRITE);
+                write.put(w);
+            }
+            IoRequest::Zero { range, fua, attach, mutation } => {
+                w.u8(kind::ZERO);
+                (range.put(w), fua.put(w), attach.put(w), mutation.put(w));
+            }
+            IoRequest::Flush { volume } => {
+                w.u8(kind::FLUSH);
+                volume.put(w);
+            }
+            IoRequest::Fence { volume, attach } => {
+                w.u8(kind::FENCE);
+                (volume.put(w), attach.put(w));
+            }
+            IoRequest::Status { range, snapshot } => {
+                w.u8(of(snapshot, kind::STATUS, kind::STATUS_OF_SNAPSHOT));
+                range.put(w);
+                snapshot.iter().for_each(|s| s.put(w));
+            }
+        }
+    }
+    fn get(r: &mut Reader<'_>) -> Result<IoRequest, DecodeError> {
+        let offset = r.offset();
+        Ok(match r.u8()? {
+            kind::READ => IoRequest::read(Wire::get(r)?),
+            kind::WRITE => IoRequest::Write(Wire::get(r)?),
+            kind::ZERO => {
+                let (range, fua) = (Wire::get(r)?, Wire::get(r)?);
+                IoRequest::Zero { range, fua, attach: Wire::get(r)?, mutation: Wire::get(r)? }
+            }
+            kind::FLUSH => IoRequest::Flush { volume: Wire::get(r)? },
+            kind::FENCE => IoRequest::Fence { volume: Wire::get(r)?, attach: Wire::get(r)? },
+            kind::STATUS => IoRequest::status(Wire::get(r)?),
+            kind::READ_SNAPSHOT => IoRequest::Read { range: Wire::get(r)?, snapshot: Some(Wire::get(r)?) },
+            kind::STATUS_OF_SNAPSHOT => IoRequest::Status { range: Wire::get(r)?, snapshot: Some(Wire::get(r)?) },
+            kind => return Err(DecodeError::UnknownKind { what: "request", kind, offset }),
+        })
+    }
+}
+
 wire_struct!(Extent { len, mapped });
 wire_list!(Extent, "extents", EXTENTS_MAX, 9);
 wire_enum!(IoReply, "reply", { 0 => Data(data), 1 => Done, 2 => Extents(extents), 3 => Failed(error) });

@@ -50,8 +50,9 @@ impl MsgOp {
     }
     /// As the replicas get it.
     fn compose(&self, volume: &VolumeInfo, mutation: Mutation) -> Composed {
+        let snapshot = volume.frozen.as_ref().map(|_| volume.id);
         let io = match self {
-            MsgOp::Read(range) | MsgOp::Map(MapRead { range, .. }) => IoRequest::Read { range: *range },
+            MsgOp::Read(range) | MsgOp::Map(MapRead { range, .. }) => IoRequest::Read { range: *range, snapshot },
             MsgOp::Write { range, data, fua } => IoRequest::Write(Box::new(WriteRequest {
                 range: *range,
                 data: data.clone(),
@@ -62,7 +63,7 @@ impl MsgOp {
             MsgOp::Zero { range, fua } => IoRequest::Zero { range: *range, fua: *fua, attach: volume.attach, mutation },
             MsgOp::Flush { .. } => IoRequest::Flush { volume: volume.id },
             MsgOp::Fence { attach } => IoRequest::Fence { volume: volume.id, attach: *attach },
-            MsgOp::Status(range) => IoRequest::Status { range: *range },
+            MsgOp::Status(range) => IoRequest::Status { range: *range, snapshot },
             MsgOp::Control(_) => unreachable!("control messages go to the metadata service"),
         };
         let op = if self.is_read() { Op::Read } else { Op::Write };

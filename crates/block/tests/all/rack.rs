@@ -274,7 +274,7 @@ impl Rack {
         };
         assert_eq!((p.dst, p.header.vssd), (Layout::SWITCH, p.header.original_vssd));
         let (range, mutation) = match io {
-            IoRequest::Read { range } => (sectors(range), None),
+            IoRequest::Read { range, .. } => (sectors(range), None),
             IoRequest::Write(w) => {
                 assert_eq!(w.range.count, w.data.sectors());
                 (sectors(&w.range), Some(w.mutation))
@@ -419,8 +419,8 @@ impl Rack {
         let set_id = p.header.set.0;
         let set = &mut self.sets[set_id as usize];
         Some(match io {
-            IoRequest::Read { range } => IoReply::Data(set.read(&range)),
-            IoRequest::Status { range } => IoReply::Extents(set.status(range.first, range.count, &mut self.rng)),
+            IoRequest::Read { range, .. } => IoReply::Data(set.read(&range)),
+            IoRequest::Status { range, .. } => IoReply::Extents(set.status(range.first, range.count, &mut self.rng)),
             IoRequest::Write(_) | IoRequest::Zero { .. } if p.header.epoch < Epoch(1 + set.passed) => {
                 IoReply::Failed(IoError::NotServing)
             }

@@ -227,6 +227,9 @@ pub struct RackMap {
 
 /// No writer has this generation: it fences all writers of a deleted volume.
 pub const FENCE_ALL: u32 = u32::MAX;
+/// The generation of the contents of a removed snapshot that others need in part: it fences those who wrote them, and those who
+/// read the snapshot.
+pub const FENCE_REMOVED: u32 = FENCE_ALL - 1;
 
 /// The volumes that existed at one time. Ids increase and are never reused (rule 5), so the list also shows which
 /// volumes are deleted for good.

@@ -46,8 +46,9 @@ pub struct Mutation {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum IoRequest {
-    /// At most [`crate::MESSAGE_MAX`] bytes.
-    Read { range: SectorRange },
+    /// At most [`crate::MESSAGE_MAX`] bytes. `snapshot`: it is part of a read of that one, which was removed if the volume is fenced by
+    /// [`super::FENCE_REMOVED`] or later.
+    Read { range: SectorRange, snapshot: Option<VolumeId> },
     /// At most [`crate::MESSAGE_MAX`] bytes. `attach` is the writer's generation (rule 14).
     Write(Box<WriteRequest>),
     /// Trim or write-zeroes of whole blocks: both unmap the range, which then reads as zeroes.
@@ -56,8 +57,19 @@ pub enum IoRequest {
     Flush { volume: VolumeId },
     /// From now on every member refuses mutations of `volume` with a lower generation.
     Fence { volume: VolumeId, attach: u32 },
-    /// Requests which blocks of the range are mapped.
-    Status { range: BlockRange },
+    /// Requests which blocks of the range are mapped. `snapshot`: as of a read.
+    Status { range: BlockRange, snapshot: Option<VolumeId> },
+}
+
+impl IoRequest {
+    /// A read of no snapshot.
+    pub fn read(range: SectorRange) -> IoRequest {
+        IoRequest::Read { range, snapshot: None }
+    }
+    /// The state of blocks of no snapshot.
+    pub fn status(range: BlockRange) -> IoRequest {
+        IoRequest::Status { range, snapshot: None }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

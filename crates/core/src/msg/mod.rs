@@ -20,7 +20,8 @@ pub mod table;
 pub use block::Block;
 pub use cloud::Cloud;
 pub use control::{
-    ALL_WITNESSES, Control, FENCE_ALL, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View, ViewState,
+    ALL_WITNESSES, Control, FENCE_ALL, FENCE_REMOVED, LiveVolumes, Member, RackMap, Role, ServerHello, SetRoute, View,
+    ViewState,
 };
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
 pub use peer::Peer;

@@ -16,5 +16,6 @@ mod search_snapshots;
 mod search_units;
 mod search_volumes;
 mod snapshots;
+mod sweeps;
 mod units;
 mod volumes;

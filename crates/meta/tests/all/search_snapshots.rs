@@ -7,9 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::admin::{self, VolumeError};
-use rackweave_core::msg::IoReply;
+use rackweave_core::msg::{FENCE_ALL, IoReply, IoRequest};
 use rackweave_core::rng::seeds;
-use rackweave_core::{Rng, Span, Time, VolumeId};
+use rackweave_core::volume::Extent;
+use rackweave_core::{BLOCK, Rng, Span, Time, VolumeId};
 
 use super::harness::LEASE;
 use super::snapshots::Disks;
@@ -110,11 +111,22 @@ impl World {
             self.contents.entry(chain[0]).or_default().extend(all);
         }
         for (header, io) in asked(&mut self.d.r) {
-            if let rackweave_core::msg::IoRequest::Fence { volume, attach: u32::MAX } = io {
-                self.contents.remove(&volume);
-                if self.rng.chance(0.8) {
-                    answer(&mut self.d.r, header, IoReply::Done);
+            let reply = match io {
+                IoRequest::Fence { volume, attach } => {
+                    if attach == FENCE_ALL {
+                        self.contents.remove(&volume);
+                    }
+                    IoReply::Done
                 }
+                // What a sweep frees is not in the model: no stripe is written.
+                IoRequest::Status { range, .. } => {
+                    let len = u64::from(range.count) * u64::from(BLOCK);
+                    IoReply::Extents([Extent { len, mapped: false }].into())
+                }
+                other => panic!("a sweep without contents sends {other:?}"),
+            };
+            if self.rng.chance(0.8) {
+                answer(&mut self.d.r, header, reply);
             }
         }
     }

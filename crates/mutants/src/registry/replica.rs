@@ -30,6 +30,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.fence.retry-older", "14", FEW, UNITS, "Retries a partial write of a writer that was fenced meanwhile.").tested(),
     m("replica.fence.deleted-read", "14", PASSING, UNITS, "Shows a deleted volume, as zeroes when its blocks are gone."),
     m("replica.read.deleted-meanwhile", "14", PASSING, UNITS, "Shows a volume that is deleted while its block is read.").tested(),
+    m("replica.fence.removed-read", "27", &[], &["replica", "search"], "Shows a removed snapshot, as zeroes where others have replaced its contents.").tested(),
     m("replica.fence.unsettled", "14", ONE, UNITS, "Acknowledges a fence while writes of the older writer are under way.").tested(),
     m("replica.fence.attach-older", "14", ONE, UNITS, "Answers an older attach as if it were the newest.").tested(),
     m("replica.replay.skip", "Hermes", CRASHES, UNITS, "Replays nothing; at an epoch change takes unvalidated writes of departed coordinators as valid."),

@@ -39,6 +39,8 @@ pub(super) struct Copies {
     made: u64,
     /// Names, and contents as sectors.
     kept: Vec<(String, Vec<Payload>)>,
+    /// Snapshots that were removed while a client had them, and what they showed.
+    removed: Vec<(VolumeId, Vec<Payload>)>,
     pub writes: Writes,
 }
 
@@ -58,6 +60,13 @@ struct Write {
     count: u64,
     called: u64,
     answered: Option<u64>,
+}
+
+impl Copies {
+    /// Whether there were any.
+    pub fn were_made(&self) -> bool {
+        self.made > 0
+    }
 }
 
 impl Writes {
@@ -107,14 +116,17 @@ impl Run {
         }
         self.history.at(self.sim.now());
         self.history.ended(all);
-        let (_, contents) = self.contents(&snapshot, sectors)?;
+        let (frozen, contents) = self.contents(&snapshot, sectors)?;
         self.history.saw(all, &joined(&contents));
         if let Some((later, earlier)) = self.copies.writes.torn(&contents) {
             return Err(Violation::Torn { snapshot, later, earlier });
         }
         match fork {
             Fork::Keep => self.copies.kept.push((snapshot, contents)),
-            Fork::Remove => self.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() })?,
+            Fork::Remove => {
+                self.admin(admin::Op::SnapshotRemove { snapshot: snapshot.into() })?;
+                self.copies.removed.push((frozen, contents));
+            }
             Fork::Clone | Fork::Flatten => self.clone_of(snapshot, contents, fork == Fork::Flatten)?,
         }
         Ok(())
@@ -175,11 +187,53 @@ impl Run {
             other => Err(self.odd("removal of a snapshot that is needed", format!("{other:?}"))),
         }
     }
-    /// Snapshots have what they had, clones what was written to them last.
+    /// Snapshots have what they had, clones what was written to them last. Who has a removed one reads that or nothing.
     pub(super) fn check_copies(&mut self) -> Result<(), Violation> {
-        for (name, expected) in std::mem::take(&mut self.copies.kept) {
+        for (name, expected) in self.copies.kept.clone() {
             let (_, found) = self.contents(&name, expected.len() as u64)?;
             self.same(&name, &found, &expected)?;
+        }
+        for (volume, expected) in self.copies.removed.clone() {
+            self.read_removed(volume, &expected)?;
+        }
+        Ok(())
+    }
+    /// Removes some of the snapshots that are not needed. What they alone have is given back while others are read.
+    pub(super) fn remove_some(&mut self) -> Result<(), Violation> {
+        for (name, contents) in std::mem::take(&mut self.copies.kept) {
+            let removed = name.contains('@') && self.rng.chance(0.5) && {
+                let (frozen, _) = self.contents(&name, contents.len() as u64)?;
+                let remove = admin::Op::SnapshotRemove { snapshot: name.as_str().into() };
+                match admin::Op::result(self.ask(self.writer, remove)?) {
+                    Some(Ok(_)) => {
+                        self.copies.removed.push((frozen, contents.clone()));
+                        true
+                    }
+                    Some(Err(admin::Error::Volume(VolumeError::HasClones { .. }))) => false,
+                    other => return Err(self.odd(format!("removal of {name}"), format!("{other:?}"))),
+                }
+            };
+            if !removed {
+                self.copies.kept.push((name, contents));
+            }
+        }
+        for (volume, expected) in self.copies.removed.clone() {
+            self.read_removed(volume, &expected)?;
+        }
+        Ok(())
+    }
+    fn read_removed(&mut self, volume: VolumeId, expected: &[Payload]) -> Result<(), Violation> {
+        for first in (0..expected.len() as u64).step_by(PIECE as usize) {
+            let sectors = &expected[first as usize..expected.len().min((first + PIECE) as usize)];
+            let (offset, len) = (first * u64::from(SECTOR), sectors.len() as u32 * SECTOR);
+            match volume::Op::result(self.ask(self.writer, volume::Op::Read { volume, offset, len })?) {
+                Some(Ok(volume::Reply::Data(data))) if data.len() == len => {
+                    let found: Vec<Payload> = (0..data.sectors()).map(|i| data.slice(i, 1)).collect();
+                    self.same(&format!("removed snapshot {volume} from sector {first}"), &found, sectors)?;
+                }
+                Some(Err(_)) => return Ok(()),
+                other => return Err(self.odd(format!("read of {volume}"), format!("{other:?}"))),
+            }
         }
         Ok(())
     }

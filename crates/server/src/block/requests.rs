@@ -112,7 +112,7 @@ impl BlockService {
 
 /// The first block of a read.
 fn first_block(p: &Packet) -> Option<BlockAddr> {
-    let Body::Block(Block::Io(IoRequest::Read { range })) = &p.body else { return None };
+    let Body::Block(Block::Io(IoRequest::Read { range, .. })) = &p.body else { return None };
     let block = u32::try_from(range.first / u64::from(SECTORS_PER_BLOCK)).ok()?;
     Some(BlockAddr::new(range.volume, block))
 }

@@ -45,7 +45,7 @@ fn rack() -> Rack {
 
 fn read(block: u32, count: u32) -> IoRequest {
     let first = u64::from(block) * u64::from(SECTORS_PER_BLOCK);
-    IoRequest::Read { range: SectorRange { volume: VOLUME, first, count: count * SECTORS_PER_BLOCK } }
+    IoRequest::read(SectorRange { volume: VOLUME, first, count: count * SECTORS_PER_BLOCK })
 }
 
 /// Online 4 KiB reads at random times; optionally offline 16 KiB reads at this interval and a writer that never runs

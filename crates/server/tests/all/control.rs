@@ -353,7 +353,7 @@ impl World {
     }
     fn probe(&mut self) {
         let set = if self.rng.chance(0.5) { SET } else { SetId(4) };
-        let io = IoRequest::Read { range: SectorRange { volume: VolumeId(1), first: 0, count: 8 } };
+        let io = IoRequest::read(SectorRange { volume: VolumeId(1), first: 0, count: 8 });
         let header =
             Header { set, epoch: self.epoch, request: self.rng.next_u64(), ..Header::addressed(Op::Read, VSSD) };
         self.engine.post(Packet { src: self.client, dst: self.node, header, body: Body::Block(Block::Io(io)) });
@@ -414,7 +414,7 @@ impl World {
             IoRequest::Write(Box::new(WriteRequest { range, data, fua: true, attach: 1, mutation }))
         } else {
             self.slots.asked.insert(request, (place.vssd, *written));
-            IoRequest::Read { range }
+            IoRequest::read(range)
         };
         let op = if matches!(io, IoRequest::Read { .. }) { Op::Read } else { Op::Write };
         let header = Header { set: place.set, request, ..Header::addressed(op, place.vssd) };

@@ -237,7 +237,7 @@ fn reads_of_a_server_whose_link_is_cut_are_answered_by_another_at_the_first_try(
     let mut r = Rack::serving(Options::default());
     assert_eq!(r.write(0, 1, contents(1)), Some(IoReply::Done));
     r.lose(|p| [p.src, p.dst].contains(&NodeId(2)));
-    let read = IoRequest::Read { range: SectorRange { volume: super::rack::VOLUME, first: 8, count: 8 } };
+    let read = IoRequest::read(SectorRange { volume: super::rack::VOLUME, first: 8, count: 8 });
     let answered = |r: &mut Rack| {
         let request = r.send(0, 0, read.clone());
         r.run(Span::from_millis(20));

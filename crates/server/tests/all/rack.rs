@@ -403,7 +403,7 @@ impl Rack {
     pub fn read_from(&mut self, set: u32, member: usize, block: u32, count: u32) -> Option<IoReply> {
         let first = u64::from(block) * u64::from(SECTORS_PER_BLOCK);
         let range = SectorRange { volume: VOLUME, first, count: count * SECTORS_PER_BLOCK };
-        self.ask(set, member, &IoRequest::Read { range }, Span::from_secs(5))
+        self.ask(set, member, &IoRequest::read(range), Span::from_secs(5))
     }
     pub fn read(&mut self, set: u32, block: u32) -> Payload {
         match self.read_from(set, 0, block, 1) {

@@ -124,7 +124,7 @@ impl Service for Registers {
         cx.changed = true;
         match &p.body {
             Body::Block(Block::Io(IoRequest::Write(_))) => self.waiting.push_back(p),
-            Body::Block(Block::Io(IoRequest::Read { range })) => {
+            Body::Block(Block::Io(IoRequest::Read { range, .. })) => {
                 let n = self.number();
                 let addr = address(range.volume, range.first);
                 self.reading.push((n, p));

@@ -49,7 +49,7 @@ fn a_read_that_comes_again_while_it_is_under_way_is_read_once() {
     r.run(LEASE);
     let read = |block: u32| {
         let (first, count) = (u64::from(block * SECTORS_PER_BLOCK), SECTORS_PER_BLOCK);
-        IoRequest::Read { range: SectorRange { volume: VOLUME, first, count } }
+        IoRequest::read(SectorRange { volume: VOLUME, first, count })
     };
     let number = |tries: u64| 7 << 32 | tries << TRY_SHIFT | 3;
     let at_flash = |r: &Rack| {
@@ -135,7 +135,7 @@ fn zeroed_blocks_read_as_zeroes_from_cache_and_flash() {
         assert_eq!(r.read(0, b), want, "block {b}");
     }
     let range = rackweave_core::msg::BlockRange { volume: VOLUME, first: 0, count: 40 };
-    let Some(IoReply::Extents(e)) = r.ask(0, 0, &IoRequest::Status { range }, Span::from_secs(1)) else {
+    let Some(IoReply::Extents(e)) = r.ask(0, 0, &IoRequest::status(range), Span::from_secs(1)) else {
         panic!("no extents")
     };
     let e: Vec<_> = e.iter().map(|x| (x.len / u64::from(BLOCK), x.mapped)).collect();
@@ -150,7 +150,7 @@ fn an_expired_lease_stops_serving() {
     r.run(LEASE * 2);
     assert!(r.servers().all(|s| s.status(r.now()).vssds.iter().all(|v| !v.serving)));
     let range = SectorRange { volume: VOLUME, first: 0, count: 8 };
-    assert_eq!(r.ask(0, 0, &IoRequest::Read { range }, Span::from_secs(1)), None);
+    assert_eq!(r.ask(0, 0, &IoRequest::read(range), Span::from_secs(1)), None);
     assert!(r.count(trace::LEASE_EXPIRED) >= 3);
     // The service returns, and nothing was lost.
     r.start_meta();
@@ -175,7 +175,7 @@ fn reads_beyond_the_devices_queue_depth_wait() {
             r.run(LEASE);
         }
         let begun = r.now();
-        let read = |b: u64| IoRequest::Read { range: SectorRange { volume: VOLUME, first: b * 8, count: 8 } };
+        let read = |b: u64| IoRequest::read(SectorRange { volume: VOLUME, first: b * 8, count: 8 });
         let mut left: Vec<u64> = (0..64).map(|b| r.send(0, 0, read(b))).collect();
         while !left.is_empty() {
             r.step();

@@ -160,7 +160,7 @@ fn quiet_tenant(redirect: Redirect) -> (f64, f64) {
         let vssd = r.members(set)[member].0;
         let busy = r.servers().any(|s| s.swap_announced().any(|(v, _)| v == vssd));
         let part = if busy { Some(1) } else { (r.count(trace::SWAP_BEGUN) == 0).then_some(0) };
-        let id = r.send_as(Class::Silver, set, member, IoRequest::Read { range });
+        let id = r.send_as(Class::Silver, set, member, IoRequest::read(range));
         sent.insert(id, (r.now(), part));
         r.run(Span::from_micros(rng.between(40, 120)));
         for (id, at) in std::mem::take(&mut r.answered) {

@@ -47,7 +47,7 @@ fn status_requests_are_redirected_and_writes_are_not() {
     use rackweave_core::msg::{BlockRange, IoRequest};
     let mut s = pair(SwitchConfig::new(Layout::SWITCH));
     send(&mut s, Time::ZERO, gc(GcField::Soft, 1, 2, 1, 1));
-    let status = Body::Block(Block::Io(IoRequest::Status { range: BlockRange::whole(VolumeId(1)) }));
+    let status = Body::Block(Block::Io(IoRequest::status(BlockRange::whole(VolumeId(1)))));
     let out = send(&mut s, Time::ZERO, packet(Op::Read, 100, 1, status)).unwrap();
     assert_eq!((out.header.vssd.0, out.dst.0), (2, 3));
     assert_eq!(send(&mut s, Time::ZERO, write(1)).unwrap().dst.0, 2);

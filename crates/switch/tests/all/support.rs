@@ -15,7 +15,7 @@ pub fn packet(op: Op, src: u32, vssd: u32, body: Body) -> Packet {
 }
 pub fn read(vssd: u32, request: u64) -> Packet {
     let range = SectorRange { volume: VolumeId(1), first: 0, count: 8 };
-    let mut p = packet(Op::Read, CLIENT.0, vssd, Body::Block(Block::Io(IoRequest::Read { range })));
+    let mut p = packet(Op::Read, CLIENT.0, vssd, Body::Block(Block::Io(IoRequest::read(range))));
     p.header.request = request;
     p
 }

@@ -211,7 +211,7 @@ fn packets_of_simulated_racks_are_shown() {
         packet(
             Op::Read,
             23,
-            Body::Block(Block::Io(IoRequest::Read { range: SectorRange { volume: VolumeId(2), first: 1, count: 8 } })),
+            Body::Block(Block::Io(IoRequest::read(SectorRange { volume: VolumeId(2), first: 1, count: 8 }))),
         ),
     ];
     let mut capture = pcap::file_header().to_vec();

@@ -198,7 +198,7 @@ impl Draw {
     }
     fn io(&mut self) -> IoRequest {
         match self.below(6) {
-            0 => IoRequest::Read { range: self.sectors() },
+            0 => IoRequest::Read { range: self.sectors(), snapshot: self.bool().then(|| VolumeId(self.u32())) },
             1 => IoRequest::Write(Box::new(WriteRequest {
                 range: self.sectors(),
                 data: self.payload(),
@@ -214,7 +214,7 @@ impl Draw {
             },
             3 => IoRequest::Flush { volume: VolumeId(self.u32()) },
             4 => IoRequest::Fence { volume: VolumeId(self.u32()), attach: self.u32() },
-            _ => IoRequest::Status { range: self.blocks() },
+            _ => IoRequest::Status { range: self.blocks(), snapshot: self.bool().then(|| VolumeId(self.u32())) },
         }
     }
     fn reply(&mut self) -> IoReply {

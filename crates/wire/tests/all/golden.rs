@@ -191,8 +191,8 @@ fn samples() -> Vec<(&'static str, Packet)> {
     let mut samples = vec![
         ("create_vssd", packet(Op::CreateVssd, Body::Table(Table::Create(Box::new(row))))),
         ("del_vssd", packet(Op::DelVssd, Body::Table(Table::Delete))),
-        ("read", packet(Op::Read, io(IoRequest::Read { range }))),
-        ("status", packet(Op::Read, io(IoRequest::Status { range: blocks }))),
+        ("read", packet(Op::Read, io(IoRequest::read(range)))),
+        ("status", packet(Op::Read, io(IoRequest::status(blocks)))),
         ("write", packet(Op::Write, io(IoRequest::Write(Box::new(write))))),
         ("zero", packet(Op::Write, io(IoRequest::Zero { range: blocks, fua: false, attach: 4, mutation: mutation() }))),
         ("flush", packet(Op::Write, io(IoRequest::Flush { volume: VolumeId(7) }))),

@@ -1,0 +1,231 @@
+//! What removed snapshots hold that nobody needs is given back; the test answers for the replica sets.
+
+use std::collections::BTreeMap;
+
+use rackweave_cloud::map::{self, STRIPES};
+use rackweave_core::admin;
+use rackweave_core::msg::{FENCE_ALL, FENCE_REMOVED, Header, IoError, IoReply, IoRequest};
+use rackweave_core::volume::Extent;
+use rackweave_core::{BLOCK, Payload, SECTORS_PER_BLOCK, Span, VolumeId};
+
+use super::harness::LEASE;
+use super::snapshots::Disks;
+use super::volumes::{answer, asked};
+
+/// Blocks of a stripe.
+const STRIPE: u32 = 16;
+/// Longer than a sweep waits after a start or a deletion.
+const REST: Span = Span::from_secs(5);
+
+/// Sets that have what is put here, and the maps of generations; all stripes are of segment `n % 4`.
+#[derive(Default)]
+struct Sets {
+    /// By generation: its stripes, and those that its map has there.
+    held: BTreeMap<VolumeId, Vec<u32>>,
+    /// The first block of a generation's map, if it has one: the owners of its stripes.
+    maps: BTreeMap<VolumeId, Vec<VolumeId>>,
+    /// In the words of a test.
+    log: Vec<String>,
+    refuses_fences: bool,
+}
+
+fn extents(held: &[u32], first: u32, count: u32) -> IoReply {
+    let mapped = |b: u32| held.contains(&(b / STRIPE));
+    let mut all: Vec<Extent> = Vec::new();
+    for b in first..first + count.min(4096) {
+        match all.last_mut().filter(|e| e.mapped == mapped(b)) {
+            Some(e) => e.len += u64::from(BLOCK),
+            None => all.push(Extent { len: u64::from(BLOCK), mapped: mapped(b) }),
+        }
+    }
+    IoReply::Extents(all.into())
+}
+
+impl Sets {
+    fn reply(&mut self, io: &IoRequest) -> IoReply {
+        match io {
+            IoRequest::Fence { volume, attach } => {
+                let what = if *attach == FENCE_ALL { "dropped" } else { "fenced" };
+                assert!(*attach >= FENCE_REMOVED);
+                if self.refuses_fences {
+                    return IoReply::Failed(IoError::NotServing);
+                }
+                self.log.push(format!("{volume} {what}"));
+                self.log.dedup();
+                IoReply::Done
+            }
+            IoRequest::Status { range, snapshot: None } => {
+                extents(self.held.get(&range.volume).map_or(&[], |h| &h[..]), range.first, range.count)
+            }
+            IoRequest::Read { range, snapshot: None } => {
+                let block = (range.first / u64::from(SECTORS_PER_BLOCK)) as u32 & !(1 << 31);
+                match self.maps.get(&range.volume).filter(|_| block == 0) {
+                    Some(owners) => IoReply::Data(map::write(owners)),
+                    None => IoReply::Data(Payload::Zero { sectors: SECTORS_PER_BLOCK }),
+                }
+            }
+            IoRequest::Zero { range, attach, .. } => {
+                assert_eq!(*attach, FENCE_REMOVED);
+                let stripes = range.first / STRIPE..(range.first + range.count) / STRIPE;
+                self.log.push(format!("{} frees {stripes:?}", range.volume));
+                if let Some(held) = self.held.get_mut(&range.volume) {
+                    held.retain(|s| !stripes.contains(s));
+                }
+                IoReply::Done
+            }
+            other => panic!("not of a sweep: {other:?}"),
+        }
+    }
+    fn run(&mut self, d: &mut Disks, span: Span) {
+        let end = d.r.now + span;
+        while d.r.now < end {
+            d.run(LEASE / 5);
+            loop {
+                let all: Vec<(Header, IoRequest)> = asked(&mut d.r);
+                if all.is_empty() {
+                    break;
+                }
+                for (header, io) in all {
+                    let reply = self.reply(&io);
+                    answer(&mut d.r, header, reply);
+                }
+            }
+        }
+    }
+    fn heard(&mut self) -> Vec<String> {
+        let mut log = std::mem::take(&mut self.log);
+        // Several are under way at once.
+        log.sort();
+        log
+    }
+}
+
+/// The disk's generations, the current one first, after these snapshots.
+fn chain(d: &mut Disks, sets: &mut Sets, snapshots: &[&str]) -> Vec<VolumeId> {
+    for s in snapshots {
+        d.admin(admin::Op::SnapshotCreate { snapshot: format!("disk@{s}").into() }).expect("begun");
+        sets.run(d, LEASE * 3);
+    }
+    let disk = d.disk("disk");
+    d.r.meta.cloud_role().expect("a role").backing(disk).expect("it").0.chain().collect()
+}
+fn remove(d: &mut Disks, snapshot: &str) {
+    d.admin(admin::Op::SnapshotRemove { snapshot: format!("disk@{snapshot}").into() }).expect("removed");
+}
+/// A block of a map: stripes 0, 4, 8 … of segment 0 and their owners.
+fn owners(of: &[(usize, VolumeId)], others: VolumeId) -> Vec<VolumeId> {
+    let mut all = vec![others; STRIPES as usize];
+    of.iter().for_each(|(place, owner)| all[*place] = *owner);
+    all
+}
+
+#[test]
+fn what_no_end_needs_of_a_removed_snapshot_is_freed_once_nobody_can_read_it() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b"]);
+    let (first, second, current) = (g[2], g[1], g[0]);
+    // Stripes 0, 4 and 8 are segment 0's first; the second generation has replaced 4 and 8, and the current one 0.
+    sets.held.insert(first, vec![0, 4, 8]);
+    sets.maps.insert(second, owners(&[(1, second), (2, second)], first));
+    sets.maps.insert(current, owners(&[(0, current), (1, second), (2, second)], first));
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [""; 0], "nothing is removed");
+    remove(&mut d, "a");
+    sets.refuses_fences = true;
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [""; 0], "a reader of the snapshot is not refused yet");
+    sets.refuses_fences = false;
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [format!("{first} fenced"), format!("{first} frees 4..5"), format!("{first} frees 8..9")]);
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [""; 0], "all is swept");
+
+    // Without the second snapshot its map still says what the disk had then; its own contents have no end before the current one.
+    sets.held.insert(first, vec![0, 4, 8]);
+    sets.held.insert(second, vec![4, 8]);
+    remove(&mut d, "b");
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [format!("{second} fenced")], "the first one was swept by the same map");
+    let g = chain(&mut d, &mut sets, &["c"]);
+    assert_eq!(g[1], current, "frozen now");
+    sets.held.insert(second, vec![4, 8]);
+    sets.run(&mut d, REST);
+    let swept = [format!("{first} frees 0..1"), format!("{first} frees 4..5"), format!("{first} frees 8..9")];
+    assert_eq!(sets.heard(), swept, "the second generation's stripes are needed");
+}
+
+/// A disk that was rolled back and its later snapshots have the removed snapshot's contents in common.
+#[test]
+fn what_one_of_several_ends_needs_stays() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b"]);
+    let (first, second) = (g[2], g[1]);
+    let (volume, attach) = d.attach("disk");
+    d.admin(admin::Op::VolumeRelease { volume, attach }).expect("released");
+    d.admin(admin::Op::VolumeRollback { snapshot: "disk@a".into() }).expect("rolled back");
+    d.attach("disk");
+    sets.run(&mut d, LEASE * 3);
+    let g = chain(&mut d, &mut sets, &["c"]);
+    assert_eq!(g[2], first);
+    sets.run(&mut d, REST);
+    sets.heard();
+    sets.held.insert(first, vec![0, 4, 8]);
+    sets.maps.insert(second, owners(&[(0, second), (1, second)], first));
+    sets.maps.insert(g[1], owners(&[(1, g[1]), (2, g[1])], first));
+    remove(&mut d, "a");
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [format!("{first} fenced"), format!("{first} frees 4..5")]);
+}
+
+/// Until servers have ended the epoch in which they wrote the generation, they may answer reads from it.
+#[test]
+fn a_sweep_waits_for_the_epoch_after_the_fork() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a"]);
+    let (first, second) = (g[1], g[0]);
+    sets.held.insert(first, vec![0]);
+    sets.maps.insert(second, owners(&[(0, second)], first));
+    remove(&mut d, "a");
+    d.drain = false;
+    d.admin(admin::Op::SnapshotCreate { snapshot: "disk@b".into() }).expect("begun");
+    sets.run(&mut d, REST);
+    (d.drain, d.unsealed) = (true, true);
+    sets.run(&mut d, REST);
+    assert_eq!(chain(&mut d, &mut sets, &[])[1], second, "it is made");
+    assert_eq!(sets.heard(), [format!("{first} fenced")]);
+    d.unsealed = false;
+    d.restart();
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [format!("{first} fenced"), format!("{first} frees 0..1")]);
+}
+
+/// A deleted disk's proxies may answer until they have heard of it, and sets that have not dropped a removed snapshot let it be read.
+#[test]
+fn a_sweep_waits_for_what_is_dropped_and_begins_again_after_a_restart() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b", "c"]);
+    let (first, second) = (g[3], g[2]);
+    d.admin(admin::Op::VolumeClone { snapshot: "disk@c".into(), name: "clone".into() }).expect("made");
+    sets.run(&mut d, REST);
+    sets.heard();
+    sets.held.insert(first, vec![0]);
+    sets.maps.insert(second, owners(&[(0, second)], first));
+    d.admin(admin::Op::VolumeDelete { name: "clone".into(), force: true }).expect("deleted");
+    remove(&mut d, "a");
+    sets.refuses_fences = true;
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [""; 0]);
+    d.restart();
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [""; 0]);
+    sets.refuses_fences = false;
+    sets.run(&mut d, REST);
+    let heard = std::mem::take(&mut sets.log);
+    let at = |what: &str| heard.iter().position(|h| h.ends_with(what)).unwrap_or_else(|| panic!("{what}: {heard:?}"));
+    assert!(at("dropped") < at("frees 0..1") && at("fenced") < at("frees 0..1"), "{heard:?}");
+    // A new process does not know what was swept.
+    sets.held.insert(first, vec![0]);
+    d.restart();
+    sets.run(&mut d, REST * 2);
+    assert_eq!(sets.heard(), [format!("{first} fenced"), format!("{first} frees 0..1")]);
+}
