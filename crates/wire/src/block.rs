@@ -85,7 +85,10 @@ impl Wire for IoRequest {
             }
             IoRequest::Zero { range, fua, attach, mutation } => {
                 w.u8(kind::ZERO);
-                (range.put(w), fua.put(w), attach.put(w), mutation.put(w));
+                range.put(w);
+                fua.put(w);
+                attach.put(w);
+                mutation.put(w);
             }
             IoRequest::Flush { volume } => {
                 w.u8(kind::FLUSH);
@@ -93,7 +96,8 @@ impl Wire for IoRequest {
             }
             IoRequest::Fence { volume, attach } => {
                 w.u8(kind::FENCE);
-                (volume.put(w), attach.put(w));
+                volume.put(w);
+                attach.put(w);
             }
             IoRequest::Status { range, snapshot } => {
                 w.u8(of(snapshot, kind::STATUS, kind::STATUS_OF_SNAPSHOT));

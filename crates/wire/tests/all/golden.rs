@@ -193,6 +193,8 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("del_vssd", packet(Op::DelVssd, Body::Table(Table::Delete))),
         ("read", packet(Op::Read, io(IoRequest::read(range)))),
         ("status", packet(Op::Read, io(IoRequest::status(blocks)))),
+        ("read_snapshot", packet(Op::Read, io(IoRequest::Read { range, snapshot: Some(VolumeId(8)) }))),
+        ("status_snapshot", packet(Op::Read, io(IoRequest::Status { range: blocks, snapshot: Some(VolumeId(8)) }))),
         ("write", packet(Op::Write, io(IoRequest::Write(Box::new(write))))),
         ("zero", packet(Op::Write, io(IoRequest::Zero { range: blocks, fua: false, attach: 4, mutation: mutation() }))),
         ("flush", packet(Op::Write, io(IoRequest::Flush { volume: VolumeId(7) }))),

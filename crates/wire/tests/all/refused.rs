@@ -94,7 +94,7 @@ fn bodies() {
     let flush = bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
     assert_eq!(with(flush, 0, &[Op::Read as u8]), DecodeError::NotRedirectable { kind: 3 });
     let flush = || bytes(Op::Write, Body::Block(Block::Io(IoRequest::Flush { volume: VolumeId(1) })));
-    assert_eq!(with(flush(), 80, &[6]), DecodeError::UnknownKind { what: "request", kind: 6, offset: 80 });
+    assert_eq!(with(flush(), 80, &[8]), DecodeError::UnknownKind { what: "request", kind: 8, offset: 80 });
     let no_service = |op, kind| with(with_op(flush(), op), 80, &[kind]);
     for (op, kind) in [(Op::Read, 129), (Op::Write, 255), (Op::Reply, 2), (Op::Peer, 128), (Op::Control, 200)] {
         assert_eq!(no_service(op, kind), DecodeError::UnknownKind { what: "message", kind, offset: 80 });
