@@ -258,9 +258,9 @@ impl Meta {
     ) {
         let foreign = self.config.foreign_lease();
         let Some(server) = self.servers.get_mut(&n).filter(|s| s.incarnation == incarnation) else { return };
-        // A server that has not heard of an epoch could serve the one before.
+        // A server that has not heard of an epoch could serve the one before, or a volume that was deleted.
         let behind =
-            |(id, epoch, _): &(VolumeId, Epoch, u32)| self.volumes.get(id).is_some_and(|v| *epoch < v.record.epoch);
+            |(id, epoch, _): &(VolumeId, Epoch, u32)| self.volumes.get(id).is_none_or(|v| *epoch < v.record.epoch);
         if !views.iter().any(behind) || mutant!("cloud.lease.granted-to-left-out") {
             server.lease_ends = now + foreign;
             self.send(fx, n, VolumeId(0), Epoch(0), Body::Lease { incarnation, sent });

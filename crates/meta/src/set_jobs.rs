@@ -6,12 +6,15 @@ use std::collections::VecDeque;
 
 use rackweave_client::{Composed, Failure, SetClient, SetClientConfig, SetMessage};
 use rackweave_core::msg::{
-    Block, BlockRange, Body, Class, FENCE_ALL, FENCE_REMOVED, Header, IoReply, IoRequest, Mutation, Op, SectorRange,
+    Block, BlockRange, Body, Class, FENCE_ALL, FENCE_REMOVED, Header, IoError, IoReply, IoRequest, Mutation, Op,
+    SectorRange,
 };
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, SECTORS_PER_BLOCK, SetId, Span, Time, VolumeId, VssdId};
 
 /// Messages under way at once: they are background work.
 const IN_FLIGHT_MAX: usize = 8;
+/// Of them, those that are of no deletion: a set without members holds those up for ever.
+const OTHERS_MAX: usize = 4;
 /// First wait for an answer. Offline messages wait ten times as long: with [`IN_FLIGHT_MAX`], at most forty a second that are not
 /// answered.
 const TIMEOUT: Span = Span::from_millis(20);
@@ -68,17 +71,26 @@ impl Job {
             What::Map { first, .. } => IoRequest::read(SectorRange { volume, first, count: SECTORS_PER_BLOCK }),
             What::Status { first, count } => IoRequest::status(blocks(first, count)),
             What::Zero { first, count } => {
-                IoRequest::Zero { range: blocks(first, count), fua: false, attach: FENCE_REMOVED, mutation }
+                // What is reported as given back may be promised.
+                IoRequest::Zero { range: blocks(first, count), fua: true, attach: FENCE_REMOVED, mutation }
             }
         };
         let reads = matches!(self.what, What::Map { .. } | What::Status { .. });
         let op = if reads { Op::Read } else { Op::Write };
         Composed { op, class: Class::Copper, body: Body::Block(Block::Io(io)) }
     }
+    fn is_deletion(&self) -> bool {
+        self.what == What::Fence { attach: FENCE_ALL }
+    }
     /// Any other reply counts as lost.
     fn is_answered_by(&self, reply: &IoReply) -> bool {
         match self.what {
-            What::Fence { .. } | What::Zero { .. } => *reply == IoReply::Done,
+            // A volume that was deleted meanwhile has a later fence.
+            What::Fence { attach } => match reply {
+                IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }) => attach < FENCE_ALL,
+                reply => *reply == IoReply::Done,
+            },
+            What::Zero { .. } => *reply == IoReply::Done,
             What::Map { .. } => matches!(reply, IoReply::Data(d) if d.sectors() == SECTORS_PER_BLOCK),
             What::Status { .. } => matches!(reply, IoReply::Extents(e) if e.iter().any(|e| e.len > 0)),
         }
@@ -87,7 +99,8 @@ impl Job {
 
 /// Work for sets, in order; some of it under way.
 pub(crate) struct SetJobs {
-    queue: VecDeque<Job>,
+    deletions: VecDeque<Job>,
+    others: VecDeque<Job>,
     client: SetClient<Job>,
     /// Tags of messages to be sent again.
     again: Vec<u64>,
@@ -95,7 +108,12 @@ pub(crate) struct SetJobs {
 
 impl SetJobs {
     pub fn new(layout: &Layout) -> SetJobs {
-        SetJobs { queue: VecDeque::new(), client: client(layout, Incarnation(0)), again: Vec::new() }
+        SetJobs {
+            deletions: VecDeque::new(),
+            others: VecDeque::new(),
+            client: client(layout, Incarnation(0)),
+            again: Vec::new(),
+        }
     }
     /// The service starts. Late answers to an earlier incarnation are ignored.
     pub fn begin(&mut self, layout: &Layout, me: Incarnation) {
@@ -106,11 +124,12 @@ impl SetJobs {
         sets.iter().for_each(|&set| self.add(Job { volume, set, what: What::Fence { attach: FENCE_ALL } }));
     }
     pub fn add(&mut self, job: Job) {
-        self.queue.push_back(job);
+        if job.is_deletion() { &mut self.deletions } else { &mut self.others }.push_back(job);
     }
     /// The set has ended: nothing is to be sent to it, and it is forgotten.
     pub fn ended(&mut self, set: SetId) {
-        self.queue.retain(|j| j.set != set);
+        self.deletions.retain(|j| j.set != set);
+        self.others.retain(|j| j.set != set);
         let to_it = self.client.messages().filter(|(_, m)| m.what.set == set).map(|(slot, _)| slot);
         for slot in to_it.collect::<Vec<u32>>() {
             self.client.release(slot);
@@ -121,15 +140,19 @@ impl SetJobs {
     pub fn known(&self) -> usize {
         self.client.known()
     }
+    fn may_start(&self) -> bool {
+        let under_way = self.client.len();
+        let others = || self.client.messages().filter(|(_, m)| !m.what.is_deletion()).count();
+        under_way < IN_FLIGHT_MAX && (!self.deletions.is_empty() || !self.others.is_empty() && others() < OTHERS_MAX)
+    }
     /// When the next message is due.
     pub fn deadline(&mut self) -> Time {
-        let may_start = !self.queue.is_empty() && self.client.len() < IN_FLIGHT_MAX;
-        if may_start || !self.again.is_empty() { Time::ZERO } else { self.client.deadline() }
+        if self.may_start() || !self.again.is_empty() { Time::ZERO } else { self.client.deadline() }
     }
     /// Sends what is due. `members` gives a set's epoch and its serving members.
     pub fn run(&mut self, now: Time, members: impl Fn(SetId) -> (Epoch, Vec<VssdId>), fx: &mut Effects) {
-        while self.client.len() < IN_FLIGHT_MAX {
-            let Some(job) = self.queue.pop_front() else { break };
+        while self.may_start() {
+            let Some(job) = self.deletions.pop_front().or_else(|| self.others.pop_front()) else { break };
             let index = self.client.set_slot(job.set);
             let slot = self.client.insert(index, 0, job);
             self.client.enqueue(slot);
@@ -160,14 +183,12 @@ impl SetJobs {
         let fx = &mut Effects::new();
         let tag = header.request;
         let slot = self.client.owner_of(tag)?;
-        let IoReply::Failed(error) = reply else {
-            if !self.client.message(slot).what.is_answered_by(reply) {
-                return None;
-            }
+        if self.client.message(slot).what.is_answered_by(reply) {
             self.client.answered(now, slot, tag);
             self.client.pay();
             return Some((self.client.release(slot).what, Some(reply.clone())));
-        };
+        }
+        let IoReply::Failed(error) = reply else { return None };
         match self.client.failed(now, slot, (tag, header.vssd), *error, fx) {
             Failure::TryNext => self.again.push(self.client.message(slot).tag),
             Failure::Paused => {}

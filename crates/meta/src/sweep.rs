@@ -7,8 +7,8 @@
 //!
 //! Nobody reads such a stripe from there:
 //!
-//! - Proxies of an epoch before the fork do not answer any more: a sweep waits for the view of the next one, and some time after a
-//!   disk was deleted.
+//! - Proxies of an epoch before the fork do not answer any more: a sweep waits for the view of the next one. After a disk was deleted
+//!   it waits for the leases of all servers: one that has not heard of the deletion gets no other.
 //! - Who reads a removed snapshot is refused by the replicas: each of their reads names it, and before any sweep all sets of all
 //!   removed snapshots have a fence ([`FENCE_REMOVED`]). The same fence refuses late writes of those who wrote it.
 //!
@@ -31,15 +31,17 @@ use crate::trace;
 
 /// Messages of a sweep that sets have or wait for at once: clients come first.
 const WINDOW: usize = 4;
-/// Between looks for what can be swept, while there is something.
+/// Between looks for what can be swept, while there may be something.
 const LOOK: Span = Span::from_secs(1);
-/// After a start, a deletion, or a sweep that failed; or four leases of servers, which hear within one that a disk is gone.
+/// After a start or a deletion; or two leases of servers, if that is longer.
 const REST: Span = Span::from_secs(2);
+/// Until a sweep that failed is tried again.
+const RETRY: Span = Span::from_secs(60);
 /// Most blocks of a request that frees: 4 MiB.
 const ZERO_MAX: u64 = 1024;
 
-/// Generations whose maps say what is needed, each with its ancestors, newest first, before the swept one.
-type Ends = Vec<Vec<VolumeId>>;
+/// Generations whose maps say what is needed.
+type Ends = BTreeSet<VolumeId>;
 
 /// Whether a removed generation can be swept.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,13 +68,15 @@ struct Sweep {
     generation: VolumeId,
     striping: Striping,
     sets: Vec<SetId>,
-    ends: Ends,
+    /// The ends, each with its ancestors, newest first, before the swept generation.
+    ends: Vec<Vec<VolumeId>>,
     group: u64,
     stage: Stage,
     /// Stripes of the group that sets have and, as far as ends' maps were read, none needs.
     free: BTreeSet<u64>,
     todo: VecDeque<Job>,
-    /// How many were freed.
+    /// Stripes that sets had, and those of them that were freed.
+    held: u64,
     freed: u64,
     /// Jobs without an answer.
     out: usize,
@@ -91,7 +95,7 @@ enum Step {
 }
 
 impl Sweep {
-    fn new(v: &VolumeRecord, striping: Striping, ends: Ends) -> Sweep {
+    fn new(v: &VolumeRecord, striping: Striping, ends: Vec<Vec<VolumeId>>) -> Sweep {
         let (free, todo) = (BTreeSet::new(), VecDeque::new());
         let (generation, sets) = (v.id, v.sets.to_vec());
         let mut sweep = Sweep {
@@ -103,6 +107,7 @@ impl Sweep {
             stage: Stage::Status,
             free,
             todo,
+            held: 0,
             freed: 0,
             out: 0,
             failed: false,
@@ -233,6 +238,7 @@ impl Sweep {
         while self.out == 0 && self.todo.is_empty() {
             match self.stage {
                 Stage::Status if !self.free.is_empty() => {
+                    self.held += self.free.len() as u64;
                     self.stage = Stage::Maps;
                     self.read_maps();
                 }
@@ -255,7 +261,11 @@ impl Sweep {
 #[derive(Debug)]
 pub(crate) struct Sweeps {
     /// Removed generations, and by which ends they were swept.
-    swept: BTreeMap<VolumeId, Vec<VolumeId>>,
+    swept: BTreeMap<VolumeId, Ends>,
+    /// Those of them that hold nothing but a map any more.
+    empty: BTreeSet<VolumeId>,
+    /// Removed generations whose sweep failed, and when it is tried again.
+    failed: BTreeMap<VolumeId, Time>,
     /// Removed generations with their fence on all sets.
     fenced: BTreeSet<VolumeId>,
     /// Those that have it on all sets but this number.
@@ -265,13 +275,24 @@ pub(crate) struct Sweeps {
     changed: bool,
     /// A disk was deleted, or the process begins.
     rests: bool,
+    rest_until: Time,
     look_at: Time,
 }
 
 impl Sweeps {
     pub(crate) fn new() -> Sweeps {
-        let (swept, fenced, fencing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Sweeps { swept, fenced, fencing, under_way: None, changed: true, rests: true, look_at: Time::ZERO }
+        Sweeps {
+            swept: BTreeMap::new(),
+            empty: BTreeSet::new(),
+            failed: BTreeMap::new(),
+            fenced: BTreeSet::new(),
+            fencing: BTreeMap::new(),
+            under_way: None,
+            changed: true,
+            rests: true,
+            rest_until: Time::ZERO,
+            look_at: Time::ZERO,
+        }
     }
     /// Snapshots were made or removed.
     pub(crate) fn note_change(&mut self) {
@@ -295,78 +316,97 @@ impl Meta {
         let (role, unused) = (&cloud.role, Some(Epoch(0)));
         role.view(disk).is_some() || role.epoch(disk) == unused || mutant!("meta.sweep.before-view")
     }
-    fn sweepable(&self, generation: VolumeId) -> Sweepable {
+    /// The removed generations that others need, and whether each can be swept.
+    fn sweepable(&self) -> BTreeMap<VolumeId, Sweepable> {
         let needed = self.generations_needed();
+        let all: Vec<&VolumeRecord> = self.volumes.generations().filter(|v| needed.contains_key(&v.id)).collect();
         let mut children: BTreeMap<VolumeId, Vec<&VolumeRecord>> = BTreeMap::new();
-        for v in self.volumes.generations().filter(|v| needed.contains_key(&v.id)) {
-            children.entry(v.base.unwrap_or_default()).or_default().push(v);
-        }
-        let (mut ends, mut below) = (BTreeSet::new(), vec![generation]);
-        while let Some(parent) = below.pop() {
-            for child in children.get(&parent).into_iter().flatten() {
-                let frozen = self.is_frozen(child);
-                if frozen && child.name.is_empty() {
-                    below.push(child.id);
+        all.iter().for_each(|v| children.entry(v.base.unwrap_or_default()).or_default().push(v));
+        let is_removed = |v: &VolumeRecord| v.name.is_empty() && self.is_frozen(v);
+        let mut sweepable = BTreeMap::new();
+        // The ends below each, for those before it, and whether disks there are settled. A parent has a smaller number than each child.
+        let mut below: BTreeMap<VolumeId, (Ends, bool)> = BTreeMap::new();
+        for v in all.iter().rev().filter(|v| is_removed(v)) {
+            let (mut ends, mut settled, mut is_last) = (Ends::new(), true, false);
+            for child in children.get(&v.id).into_iter().flatten() {
+                if let Some((further, all_settled)) = below.get(&child.id) {
+                    ends.extend(further);
+                    settled &= all_settled;
                     continue;
                 }
-                // A disk shows what its last frozen generation shows, and what it has replaced since.
-                let end = if frozen { child.id } else { parent };
-                if end == generation {
-                    return Sweepable::Nothing;
+                settled &= self.is_settled(child);
+                if self.is_frozen(child) {
+                    ends.insert(child.id);
+                } else {
+                    is_last = true;
                 }
-                let of_end = self.volumes.by_id.get(&end).is_some_and(|v| self.is_settled(v));
-                if !of_end || !self.is_settled(child) {
-                    return Sweepable::Later;
-                }
-                ends.insert(end);
             }
+            let of_it = match (is_last, settled) {
+                (true, _) => Sweepable::Nothing,
+                (false, false) => Sweepable::Later,
+                (false, true) => Sweepable::By(ends.clone()),
+            };
+            sweepable.insert(v.id, of_it);
+            if is_last {
+                // A disk shows what its last frozen generation shows, and what it has replaced since.
+                settled &= self.is_settled(v);
+                ends.insert(v.id);
+            }
+            below.insert(v.id, (ends, settled));
         }
-        let skip = usize::from(ends.len() > 1 && mutant!("meta.sweep.one-end"));
-        let chain = |end: &VolumeId| {
-            self.volumes.backing(*end).chain().take_while(|g| *g != generation).collect::<Vec<VolumeId>>()
-        };
-        Sweepable::By(ends.iter().skip(skip).map(chain).collect())
+        sweepable
     }
-    /// Looks for something to be swept: at most once a second, because it looks at all generations.
+    /// Looks for something to be swept: not often, because it looks at all generations. The newest first, which has most to give.
     fn begin_sweep(&mut self, now: Time) {
-        let Some(cloud) = self.cloud.as_mut().filter(|c| now >= c.sweeps.look_at) else { return };
+        let Some(cloud) = self.cloud.as_mut().filter(|c| now >= c.sweeps.look_at.max(c.sweeps.rest_until)) else {
+            return;
+        };
         cloud.sweeps.look_at = now + LOOK;
         if !self.fence_removed() && !mutant!("meta.sweep.unfenced") {
             return;
         }
+        let sweepable = self.sweepable();
+        let Some(cloud) = &self.cloud else { return };
+        let Sweeps { swept, empty, failed, .. } = &cloud.sweeps;
         let mut later = false;
-        for generation in self.removed() {
-            let ends = match self.sweepable(generation) {
-                Sweepable::By(ends) => ends,
-                Sweepable::Nothing => continue,
-                Sweepable::Later => {
-                    later = true;
-                    continue;
-                }
-            };
-            let names: Vec<VolumeId> = ends.iter().filter_map(|e| e.first().copied()).collect();
-            let Some(v) = self.volumes.by_id.get(&generation) else { continue };
-            let striping = self.volumes.shape_of(v).and_then(|s| Striping::of(&s).ok());
-            let sweep = striping.map(|s| Sweep::new(v, s, ends));
-            let Some(cloud) = &mut self.cloud else { return };
-            let is_swept = cloud.sweeps.swept.get(&generation) == Some(&names);
-            if let Some(sweep) = sweep.filter(|_| !is_swept) {
-                cloud.sweeps.swept.insert(generation, names);
-                cloud.sweeps.under_way = Some(sweep);
-                return;
+        let due = sweepable.into_iter().rev().find_map(|(generation, how)| match how {
+            Sweepable::Nothing => None,
+            Sweepable::By(ends) if empty.contains(&generation) || swept.get(&generation) == Some(&ends) => None,
+            Sweepable::By(ends) if failed.get(&generation).is_none_or(|at| now >= *at) => Some((generation, ends)),
+            Sweepable::By(_) | Sweepable::Later => {
+                later = true;
+                None
             }
-        }
-        if let Some(cloud) = &mut self.cloud {
-            cloud.sweeps.changed = later;
+        });
+        let sweep = due.as_ref().and_then(|(generation, ends)| {
+            let v = self.volumes.by_id.get(generation)?;
+            let striping = Striping::of(&self.volumes.shape_of(v)?).ok()?;
+            let skip = usize::from(ends.len() > 1 && mutant!("meta.sweep.one-end"));
+            let chain = |end: &VolumeId| {
+                self.volumes.backing(*end).chain().take_while(|g| g != generation).collect::<Vec<VolumeId>>()
+            };
+            Some(Sweep::new(v, striping, ends.iter().skip(skip).map(chain).collect()))
+        });
+        let Some(cloud) = &mut self.cloud else { return };
+        match due {
+            Some((generation, ends)) => {
+                cloud.sweeps.swept.insert(generation, ends);
+                cloud.sweeps.under_way = sweep;
+            }
+            None => cloud.sweeps.changed = later,
         }
     }
     /// Whether all sets refuse readers of removed snapshots, dropped ones too. Those that may not are fenced.
     fn fence_removed(&mut self) -> bool {
         let removed = self.removed();
         let Some(cloud) = &mut self.cloud else { return false };
-        let Sweeps { swept, fenced, fencing, .. } = &mut cloud.sweeps;
-        swept.retain(|g, _| removed.contains(g));
-        fenced.retain(|g| removed.contains(g));
+        let is_left = |g: &VolumeId| removed.binary_search(g).is_ok();
+        let Sweeps { swept, empty, failed, fenced, fencing, .. } = &mut cloud.sweeps;
+        swept.retain(|g, _| is_left(g));
+        empty.retain(is_left);
+        failed.retain(|g, _| is_left(g));
+        fenced.retain(is_left);
+        fencing.retain(|g, _| is_left(g));
         for &volume in removed.iter().filter(|g| !fenced.contains(g)) {
             let Some(v) = self.volumes.by_id.get(&volume).filter(|_| !fencing.contains_key(&volume)) else { continue };
             fencing.insert(volume, v.sets.len());
@@ -393,8 +433,8 @@ impl Meta {
         if let What::Fence { .. } = job.what {
             return self.removed_fenced(job.volume);
         }
-        let Some(Sweeps { under_way, swept, look_at, .. }) = self.cloud.as_mut().map(|c| &mut c.sweeps) else { return };
-        let Some(sweep) = under_way else { return };
+        let Some(sweeps) = self.cloud.as_mut().map(|c| &mut c.sweeps) else { return };
+        let Some(sweep) = &mut sweeps.under_way else { return };
         let generation = sweep.generation;
         match sweep.answered(job, reply) {
             Step::Next => {}
@@ -402,13 +442,15 @@ impl Meta {
                 if sweep.freed > 0 {
                     fx.trace(trace::SWEPT, generation.0.into(), sweep.freed);
                 }
-                *under_way = None;
+                if sweep.held == sweep.freed {
+                    sweeps.empty.insert(generation);
+                }
+                (sweeps.under_way, sweeps.look_at) = (None, now);
             }
-            // What is still under way is of no use to anyone, and does no harm.
             Step::Failed => {
-                swept.remove(&generation);
-                *look_at = now + REST;
-                *under_way = None;
+                sweeps.swept.remove(&generation);
+                sweeps.failed.insert(generation, now + RETRY);
+                sweeps.under_way = None;
             }
         }
     }
@@ -416,7 +458,7 @@ impl Meta {
         let Some(cloud) = self.cloud.as_mut().filter(|c| c.sweeps.changed) else { return };
         if std::mem::take(&mut cloud.sweeps.rests) {
             let lease = self.cfg.cloud.as_ref().map_or(Span::ZERO, |c| c.protocol.foreign_lease());
-            cloud.sweeps.look_at = now + REST.max(lease * 4);
+            cloud.sweeps.rest_until = now + REST.max(lease * 2);
         }
         if cloud.sweeps.under_way.is_none() {
             self.begin_sweep(now);

@@ -17,7 +17,7 @@ use rackweave_core::{
     BLOCK, Effects, Event, Incarnation, Layout, Node, Payload, SECTOR, SECTORS_PER_BLOCK, Time, VolumeId, msg,
 };
 
-use super::{AttachStage, Job, OfDisk, VolumeClient};
+use super::{AttachStage, Job, Newer, OfDisk, VolumeClient};
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 use crate::{status, stripe as block, trace};
@@ -287,7 +287,27 @@ impl VolumeClient {
         let last = *last_block;
         let sets: Vec<u32> = allocated.sets.iter().map(|&s| self.set_slot(s)).collect();
         self.sets.ask_map(now, fx);
-        self.ask_sets(p, first..last, &sets, &generations);
+        if mutant!("block.status.all-at-once") {
+            return self.ask_sets(p, first..last, &sets, &generations);
+        }
+        if let Job::Status { newer, .. } = &mut self.pending[p as usize].job {
+            *newer = Newer { generations, sets };
+        }
+        self.asks_newer(p);
+    }
+    /// Whether a further generation of the disk is asked.
+    pub(super) fn asks_newer(&mut self, p: u32) -> bool {
+        loop {
+            let pending = &mut self.pending[p as usize];
+            let Job::Status { offset, last_block, newer, .. } = &mut pending.job else { return false };
+            let Some(generation) = newer.generations.pop().filter(|_| pending.error.is_none()) else { return false };
+            let (blocks, sets) = (*offset / u64::from(BLOCK)..*last_block, newer.sets.clone());
+            let before = pending.live;
+            self.ask_sets(p, blocks, &sets, &[generation]);
+            if self.pending[p as usize].live > before {
+                return true;
+            }
+        }
     }
     /// A generation of the disk is gone, as after it was flattened: its proxies know others by now.
     pub(super) fn is_outdated(&mut self, p: u32) -> bool {
@@ -304,11 +324,12 @@ impl VolumeClient {
     /// Whether the request begins again.
     pub(super) fn begins_again(&mut self, p: u32, fx: &mut Effects) -> bool {
         let pending = &mut self.pending[p as usize];
-        let Job::Status { answers, of_disk: of @ OfDisk::Outdated, .. } = &mut pending.job else { return false };
+        let Job::Status { answers, of_disk: of @ OfDisk::Outdated, newer, .. } = &mut pending.job else { return false };
         if pending.error.is_some() {
             return false;
         }
         answers.clear();
+        *newer = Newer::default();
         *of = OfDisk::Unknown;
         fx.trace(trace::ALLOCATION_OUTDATED, pending.id.0, 0);
         // Without the disk it fails, as another client has it.

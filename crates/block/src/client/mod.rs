@@ -114,6 +114,7 @@ enum Job {
         /// By generation and set.
         answers: Vec<Box<[Extent]>>,
         of_disk: OfDisk,
+        newer: Newer,
     },
     Attach(Attach),
     Detach,
@@ -123,6 +124,15 @@ enum Job {
     Resend {
         set: u32,
     },
+}
+
+/// Generations of a cloud disk that are asked one after the other, the oldest first and last here: contents move to newer ones, and are
+/// given back where they were.
+#[derive(Debug, Default)]
+struct Newer {
+    generations: Vec<VolumeId>,
+    /// By index.
+    sets: Vec<u32>,
 }
 
 /// What a cloud disk has outside the storage layer.

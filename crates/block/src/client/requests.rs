@@ -9,8 +9,8 @@ use rackweave_core::volume::{self, Extent};
 use rackweave_core::{BLOCK, Effects, Payload, SECTOR, Time, VolumeId};
 
 use super::{
-    Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, OfDisk, Pending, REQUEST_MESSAGES_MAX,
-    VolumeClient,
+    Attach, AttachStage, Job, MESSAGES_CROWDED, MESSAGES_MAX, MsgOp, NONE, Newer, OfDisk, Pending,
+    REQUEST_MESSAGES_MAX, VolumeClient,
 };
 use crate::snapshot::Next;
 use crate::status::{self, STATUS_BLOCKS_MAX};
@@ -227,7 +227,12 @@ impl VolumeClient {
         let of: Vec<VolumeId> = vol.snapshot.as_ref().map_or_else(|| vec![volume], |s| s.generations().collect());
         let (end, striping, answers) = (offset + len, vol.striping, Vec::new());
         let sets: Vec<u32> = vol.shares.iter().map(|s| s.set).collect();
-        let p = self.open(who.now, who.id, v, Job::Status { offset, end, last_block, striping, answers, of_disk });
+        let p = self.open(
+            who.now,
+            who.id,
+            v,
+            Job::Status { offset, end, last_block, striping, answers, of_disk, newer: Newer::default() },
+        );
         if len > 0 && !self.begin_on_disk(p) {
             self.ask_sets(p, first..last_block, &sets, &of);
         }
@@ -237,8 +242,8 @@ impl VolumeClient {
     pub(super) fn ask_sets(&mut self, p: u32, blocks: Range<u64>, sets: &[u32], generations: &[VolumeId]) {
         let Job::Status { striping, answers, .. } = &mut self.pending[p as usize].job else { return };
         let striping = *striping;
-        *answers = vec![Box::default(); sets.len() * generations.len()];
-        let mut part = 0;
+        let mut part = answers.len() as u32;
+        answers.resize(answers.len() + sets.len() * generations.len(), Box::default());
         for generation in generations {
             for (share, set) in (0..).zip(sets) {
                 if let Some(range) = local_range(&striping, *generation, share, blocks.clone()) {
@@ -380,7 +385,7 @@ impl VolumeClient {
     }
 
     pub(super) fn finish_if_done(&mut self, p: u32, fx: &mut Effects) {
-        if self.pending[p as usize].live > 0 || self.hold(p, fx) || self.begins_again(p, fx) {
+        if self.pending[p as usize].live > 0 || self.hold(p, fx) || self.begins_again(p, fx) || self.asks_newer(p) {
             return;
         }
         let Pending { id, volume, error, job, .. } = self.pending.remove(p as usize);
@@ -395,7 +400,7 @@ impl VolumeClient {
                 0 => Payload::zero(0),
                 _ => Payload::concat(&parts),
             })),
-            (None, Job::Status { offset, end, last_block, striping, answers, of_disk }) => {
+            (None, Job::Status { offset, end, last_block, striping, answers, of_disk, .. }) => {
                 let of_each = answers.chunks(striping.sets() as usize);
                 let each = of_each.map(|a| status::merge(&striping, offset / BLOCK_U64, last_block, a));
                 let own = if let OfDisk::Extents(e) = of_disk { Some(e).filter(|e| !e.is_empty()) } else { None };

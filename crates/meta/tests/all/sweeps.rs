@@ -27,6 +27,8 @@ struct Sets {
     /// In the words of a test.
     log: Vec<String>,
     refuses_fences: bool,
+    /// No member can read maps.
+    unreadable: bool,
 }
 
 fn extents(held: &[u32], first: u32, count: u32) -> IoReply {
@@ -51,13 +53,15 @@ impl Sets {
                     return IoReply::Failed(IoError::NotServing);
                 }
                 self.log.push(format!("{volume} {what}"));
-                self.log.dedup();
                 IoReply::Done
             }
             IoRequest::Status { range, snapshot: None } => {
                 extents(self.held.get(&range.volume).map_or(&[], |h| &h[..]), range.first, range.count)
             }
             IoRequest::Read { range, snapshot: None } => {
+                if self.unreadable {
+                    return IoReply::Failed(IoError::Corrupt);
+                }
                 let block = (range.first / u64::from(SECTORS_PER_BLOCK)) as u32 & !(1 << 31);
                 match self.maps.get(&range.volume).filter(|_| block == 0) {
                     Some(owners) => IoReply::Data(map::write(owners)),
@@ -94,8 +98,9 @@ impl Sets {
     }
     fn heard(&mut self) -> Vec<String> {
         let mut log = std::mem::take(&mut self.log);
-        // Several are under way at once.
+        // Several are under way at once, and some are sent again.
         log.sort();
+        log.dedup();
         log
     }
 }
@@ -228,4 +233,58 @@ fn a_sweep_waits_for_what_is_dropped_and_begins_again_after_a_restart() {
     d.restart();
     sets.run(&mut d, REST * 2);
     assert_eq!(sets.heard(), [format!("{first} fenced"), format!("{first} frees 0..1")]);
+}
+
+/// The map cannot be read for a while; the generation is swept later, and others meanwhile.
+#[test]
+fn a_sweep_that_fails_is_tried_again() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b"]);
+    let (first, second) = (g[2], g[1]);
+    sets.held.insert(first, vec![0]);
+    sets.maps.insert(second, owners(&[(0, second)], first));
+    sets.unreadable = true;
+    remove(&mut d, "a");
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [format!("{first} fenced")]);
+    sets.unreadable = false;
+    sets.run(&mut d, Span::from_secs(50));
+    assert_eq!(sets.heard(), [""; 0]);
+    sets.run(&mut d, Span::from_secs(20));
+    assert_eq!(sets.heard(), [format!("{first} frees 0..1")]);
+}
+
+/// A set hears of the deletion before the earlier fence, and refuses that for ever.
+#[test]
+fn a_fence_that_comes_after_the_last_one_is_done() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    chain(&mut d, &mut sets, &["a"]);
+    sets.run(&mut d, REST);
+    remove(&mut d, "a");
+    let fence = |d: &mut Disks| {
+        let end = d.r.now + REST;
+        while d.r.now < end {
+            d.run(LEASE / 5);
+            let removed = |io: &IoRequest| matches!(io, IoRequest::Fence { attach: FENCE_REMOVED, .. });
+            let found = asked(&mut d.r).into_iter().find(|(_, io)| removed(io));
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    };
+    let (header, _) = fence(&mut d).expect("who reads it is to be refused");
+    answer(&mut d.r, header, IoReply::Failed(IoError::Fenced { attach: FENCE_ALL }));
+    assert_eq!(fence(&mut d), None, "it is not repeated");
+}
+
+/// Who serves a deleted disk could read for it what is given back.
+#[test]
+fn a_server_gets_no_lease_before_it_has_heard_of_a_deletion() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let disk = d.disk("disk");
+    assert!(d.leased(disk));
+    d.admin(admin::Op::VolumeDelete { name: "disk".into(), force: true }).expect("deleted");
+    sets.run(&mut d, LEASE);
+    assert!(!d.leased(disk) && d.leased(VolumeId(0)));
 }
