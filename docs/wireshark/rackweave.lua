@@ -115,6 +115,7 @@ field("first", u64("First"))
 field("count", u32("Count"))
 field("fua", u8("FUA"))
 field("attach", u32("Attach"))
+field("snapshot", u32("Snapshot"))
 field("mutation.client", u64("Mutation: client"))
 field("mutation.sequence", u64("Mutation: sequence"))
 field("mutation.floor", u64("Mutation: floor"))
@@ -171,7 +172,8 @@ local function io_body(tvb, tree)
   local kind = tvb(0, 1):uint()
   tree:add(f["io"], tvb(0, 1))
   if kind == 0 or kind == 6 then
-    sectors(tvb, 1, tree)
+    local at = sectors(tvb, 1, tree)
+    if kind == 6 then tree:add(f["snapshot"], tvb(at, 4)) end
     return string.format("volume %d sectors %s+%d", tvb(1, 4):uint(), tvb(5, 8):uint64(), tvb(13, 4):uint())
   elseif kind == 1 then
     local at = sectors(tvb, 1, tree)
@@ -185,6 +187,8 @@ local function io_body(tvb, tree)
       tree:add(f["fua"], tvb(at, 1))
       tree:add(f["attach"], tvb(at + 1, 4))
       mutation(tvb, at + 5, tree)
+    elseif kind == 7 then
+      tree:add(f["snapshot"], tvb(at, 4))
     end
     return string.format("%s volume %d blocks %d+%d", name(IO, kind), tvb(1, 4):uint(), tvb(5, 4):uint(), tvb(9, 4):uint())
   end
