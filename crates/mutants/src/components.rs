@@ -91,8 +91,12 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ]),
     ("transport", &[
         ("restarts::nothing_is_delivered_twice_or_from_an_earlier_incarnation_and_nothing_is_lost", ALL),
+        ("twins::two_processes_of_a_node_do_not_outbid_each_other_and_the_younger_is_heard", ALL),
+        ("switched::a_request_goes_whole_to_the_first_server_that_acknowledges_it", ALL),
+        ("paths::every_path_carries_what_it_can_and_little_twice", ALL),
         ("delivery::nothing_is_lost_on_any_lossy_network", ALL),
         ("delivery::with_deadlines_every_message_is_delivered_or_given_up", ALL),
+        ("memory::no_node_holds_more_than_its_budgets_and_all_that_was_taken_arrives", HEAVY),
     ]),
 ];
 
