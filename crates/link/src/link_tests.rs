@@ -42,7 +42,7 @@ const SERVER: NodeId = NodeId(2);
 /// Longest answer here, with its headers.
 const ANSWER_MAX: usize = 66_000;
 
-/// What became of an answer.
+/// An answer and its outcome.
 #[derive(Debug)]
 struct Answer {
     reply: IoReply,

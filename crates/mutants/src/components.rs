@@ -49,6 +49,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("link", &[
         ("streams::tests::frames_survive_writes_and_reads_of_any_length", ALL),
         ("streams::tests::a_peer_whose_stream_is_up_has_a_connection", ALL),
+        ("link::tests::each_answer_is_heard_of_once_or_reported_as_unsent", ALL),
     ]),
     ("meta", &[
         ("search::a_set_forgets_nothing_that_it_answered", ALL),
@@ -56,6 +57,9 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("search_room::room_is_what_the_members_report", ALL),
         ("search_units::volumes_get_units_and_give_them_back", ALL),
         ("search_snapshots::disks_snapshots_and_clones_show_what_was_written_to_them", ALL),
+    ]),
+    ("net", &[
+        ("incarnation::tests::no_key_and_nonce_repeat_however_nodes_are_started_again", ALL),
     ]),
     ("replica", &[
         ("search::writers_of_the_same_blocks_and_copies_that_cannot_be_read", ALL),

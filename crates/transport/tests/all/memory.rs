@@ -83,7 +83,7 @@ const HUB: u32 = 2;
 const PEERS: std::ops::Range<u32> = 10..17;
 const HUB_MESSAGE: usize = 60_000;
 
-/// What a node and its peers may hold, in bytes. No node is deaf, so nothing delivered waits.
+/// Checks the bytes that each node holds. No node is deaf, so nothing delivered waits.
 fn check_budgets(w: &mut World, cfg: &Config) -> Result<(), String> {
     for node in PEERS.chain([HUB]) {
         let end = w.end(node);
@@ -149,7 +149,7 @@ fn crowd(seed: u64) -> Result<(), String> {
     if (finished as u64) < taken { Err(format!("{finished} of {taken}, {refused} refused")) } else { Ok(()) }
 }
 
-/// All want more than there is room for, over paths without loss: what was begun is finished, and makes room for the rest.
+/// All want more than there is room for, over paths without loss: begun messages are finished, and make room for the rest.
 #[test]
 fn messages_without_room_follow_those_that_have_it() {
     let most = HUB_MESSAGE + 200;

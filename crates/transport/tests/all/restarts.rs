@@ -234,7 +234,7 @@ impl Search {
         }
         Ok(())
     }
-    /// What a node no longer sends was delivered or given up, unless one of the two has restarted.
+    /// A message that its sender no longer holds was delivered or given up, unless one of the two has restarted.
     fn check_settled(&mut self) -> Result<(), String> {
         for node in NODES {
             if self.w.end(node).unacknowledged() > 0 {
@@ -256,7 +256,7 @@ impl Search {
         }
         Ok(())
     }
-    /// No key stream encrypts two datagrams: whoever sees both learns what differs between them.
+    /// No key stream encrypts two datagrams: an observer of both would learn their difference.
     fn check_key_streams(&mut self) -> Result<(), String> {
         for (_, from, _, d) in self.w.tap.as_mut().map(std::mem::take).into_iter().flatten() {
             let Ok(p) = header::parse(&d) else { continue };

@@ -128,7 +128,7 @@ impl Search {
         servers.push(node);
         Ok(())
     }
-    /// What the client has read: acknowledgements bind messages to their senders.
+    /// Acknowledgements that the client has read bind messages to their senders.
     fn bind(&mut self) {
         for (at, d) in self.w.host(CLIENT).heard.as_mut().map(std::mem::take).into_iter().flatten() {
             let Ok(p) = header::parse(&d) else { continue };
@@ -144,7 +144,7 @@ impl Search {
             }
         }
     }
-    /// What the client has sent.
+    /// Checks the destinations of the client's datagrams.
     fn check_ways(&mut self) -> Result<(), String> {
         for (at, from, to, d) in self.w.tap.as_mut().map(std::mem::take).into_iter().flatten() {
             let Ok(p) = header::parse(&d) else { continue };

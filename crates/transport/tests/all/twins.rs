@@ -12,7 +12,7 @@ const NODE: u32 = 2;
 const PEERS: [u32; 4] = [3, 4, 5, 6];
 /// Incarnations that the two draw in all: one may be refused by a peer that missed the other's last one.
 const RENEWALS_MAX: u32 = 16;
-/// The lost counter continues by at most this.
+/// Longest step of an incarnation.
 const STEP_MAX: u64 = 9;
 
 struct Twins {
@@ -100,7 +100,7 @@ impl Twins {
             }
         }
     }
-    /// Both send to any peers for so many milliseconds.
+    /// Both send to random peers, for this number of milliseconds.
     fn both_send(&mut self, turns: u64) {
         for _ in 0..turns {
             let (process, peer) = (self.rng.below(2) as usize, self.rng.below(PEERS.len() as u64) as usize);
@@ -112,7 +112,7 @@ impl Twins {
 
 fn run(seed: u64) -> Result<u32, String> {
     let mut t = Twins::new(seed);
-    // The peers that meet them before they meet each other's traces.
+    // Some peers know the elder, some the younger, some both.
     for process in 0..2 {
         for peer in 0..PEERS.len() {
             if t.rng.chance(0.5) {
@@ -129,7 +129,7 @@ fn run(seed: u64) -> Result<u32, String> {
     if before > RENEWALS_MAX {
         return Err(format!("{before} incarnations: the two outbid each other"));
     }
-    // Messages with a deadline in the past are given up, and peers that were down are found.
+    // Late messages are given up, and peers that were down are found again.
     (0..1000).for_each(|_| t.turn());
     t.got.fill([0; 2]);
     t.both_send(600);

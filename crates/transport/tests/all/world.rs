@@ -119,7 +119,7 @@ pub struct Host {
     pub busy: Time,
     /// The link in front of it.
     pub link: Option<Link>,
-    /// What it has read, if wanted.
+    /// Datagrams that it has read, if wanted.
     pub heard: Option<Vec<(Time, BytesMut)>>,
     /// Its output and events were not fetched yet.
     touched: bool,
@@ -211,8 +211,9 @@ pub struct World {
     recorded: Vec<(NodeId, BytesMut)>,
     /// All datagrams as they were sent, if wanted: sender, destination.
     pub tap: Option<Vec<(Time, NodeId, NodeId, BytesMut)>>,
-    /// Streams carry nothing for now; what waits in them.
+    /// Streams carry nothing for now.
     pub stalled: bool,
+    /// Frames that wait in them.
     in_streams: Vec<Datagram>,
 }
 
@@ -362,7 +363,7 @@ impl World {
         self.engine.net().set_faults(LinkFaults::NONE);
         self.engine.post(d);
     }
-    /// Streams carry again what waits in them.
+    /// Streams carry again, first the frames that wait in them.
     pub fn resume_streams(&mut self) {
         self.stalled = false;
         std::mem::take(&mut self.in_streams).into_iter().for_each(|d| self.send_by_stream(d));
