@@ -78,6 +78,12 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("faults::a_fence_ends_the_old_writer", ALL),
         ("faults::after_the_loss_of_all_the_newest_counts", ALL),
     ]),
+    ("runtime", &[
+        ("budget::tests::connections_get_what_there_is_in_turn_and_no_more_than_the_budget", ALL),
+        ("engine::tests::a_full_host_delays_commands_and_changes_neither_their_order_nor_their_results", ALL),
+        ("store::file::tests::what_a_start_reads_survives_a_power_cut_whatever_failed_before", ALL),
+        ("store::file::tests::answered_writes_survive_power_cuts_and_syncs_that_fail", ALL),
+    ]),
     ("search", &[
         ("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY),
         ("keys::keys_stay_linearizable_and_durable_on_a_rack_through_all_faults", HEAVY),

@@ -11,8 +11,8 @@ const RUNTIME: &[&str] = &["runtime"];
 pub const MUTANTS: &[Mutant] = &[
     m("rack.clock.drift-beyond", "2", LEASES, &[], "Clocks drift beyond what leases allow for.")
         .open("16 plans of its kinds pass; it is no rule of a crate's, but what the simulation may draw."),
-    m("runtime.budget.unbounded", "33", &[], RUNTIME, "Connections get more memory than their process has for them.").tested(),
-    m("runtime.budget.unfair", "33", &[], RUNTIME, "A connection that waits for memory is overtaken by others.").tested(),
+    m("runtime.budget.unbounded", "33", &[], RUNTIME, "Connections get more memory than their process has for them."),
+    m("runtime.budget.unfair", "33", &[], RUNTIME, "A connection that waits for memory is overtaken by others."),
     m("net.incarnation.not-durable", "32", &[], NET, "A process starts an incarnation that it has not stored.").tested(),
     net("link.incarnation.below-newest", "32", ONE, NET, "An incarnation may be below one that peers remember."),
     net("link.incarnation.not-drawn", "32", ONE, NET, "Incarnations increase by one, so that a restored directory repeats them.").tested(),
@@ -28,10 +28,10 @@ pub const MUTANTS: &[Mutant] = &[
     net("link.stream.down-unsaid", "PN5", FEW, LINK, "The transport does not learn that a stream is gone."),
     m("link.stream.unproven", "18", &[], LINK, "A replayed datagram makes a connection a peer's stream."),
     m("link.stream.strangers", "33", &[], LINK, "Any number of connections may come from strangers."),
-    m("runtime.budget.leaks", "33", &[], RUNTIME, "Memory of a connection that closed stays taken.").tested(),
-    m("runtime.budget.stalled-stays", "33", &[], RUNTIME, "A connection that does nothing with its memory keeps it.").tested(),
-    m("runtime.host.full-is-final", "12", &[], RUNTIME, "A full host disk fails a drive.").tested(),
-    m("runtime.store.sync-not-final", "12", &[], RUNTIME, "The metadata service's store goes on after a failed fsync.").tested(),
-    m("runtime.store.trusts-cache", "12", &[], RUNTIME, "A start takes what it reads of the store for durable.").tested(),
-    m("runtime.host.overtakes", "12", &[], RUNTIME, "Changes of a drive overtake those that wait for room on the host's disk.").tested(),
+    m("runtime.budget.leaks", "33", &[], RUNTIME, "Memory of a connection that closed stays taken."),
+    m("runtime.budget.stalled-stays", "33", &[], RUNTIME, "A connection that does nothing with its memory keeps it."),
+    m("runtime.host.full-is-final", "12", &[], RUNTIME, "A full host disk fails a drive."),
+    m("runtime.store.sync-not-final", "12", &[], RUNTIME, "The metadata service's store goes on after a failed fsync."),
+    m("runtime.store.trusts-cache", "12", &[], RUNTIME, "A start takes what it reads of the store for durable."),
+    m("runtime.host.overtakes", "12", &[], RUNTIME, "Changes of a drive overtake those that wait for room on the host's disk."),
 ];
