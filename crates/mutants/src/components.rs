@@ -58,6 +58,9 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("search_units::volumes_get_units_and_give_them_back", ALL),
         ("search_snapshots::disks_snapshots_and_clones_show_what_was_written_to_them", ALL),
     ]),
+    ("net", &[
+        ("incarnation::tests::no_key_and_nonce_repeat_however_nodes_are_started_again", HEAVY),
+    ]),
     ("replica", &[
         ("search::writers_of_the_same_blocks_and_copies_that_cannot_be_read", ALL),
         ("search::whole_sets_crash_again_and_again_and_nothing_flushed_is_lost", ALL),
