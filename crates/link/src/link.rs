@@ -385,43 +385,5 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use rackweave_core::msg::{Block, Header, IoError, IoReply, Op};
-    use rackweave_core::{Incarnation, Payload, SetId, VssdId};
-
-    use super::*;
-
-    const CLIENT: NodeId = NodeId(9);
-
-    fn answer(request: u64, reply: IoReply) -> Packet {
-        let vssd = VssdId(20);
-        let header =
-            Header { set: SetId(3), incarnation: Incarnation(5), request, ..Header::addressed(Op::Reply, vssd) };
-        Packet { src: NodeId(2), dst: CLIENT, header, body: Body::Block(Block::Reply(reply)) }
-    }
-
-    #[test]
-    fn a_client_hears_of_each_read_whose_answer_finds_no_room() {
-        let mut link =
-            Link::new(Config::default(), StreamLimits::default(), NodeId(2), 1, Keys::none(), 1).expect("valid");
-        let data = || IoReply::Data(Payload::Bytes(Bytes::from(vec![7; 64 << 10])));
-        let now = Time(1);
-        (0..400).for_each(|n| link.send(now, answer(n, data()), n));
-        link.flush(now);
-        let mut refused = Vec::new();
-        while let Some(news) = link.poll(now) {
-            match news {
-                News::Instead(p, token) => {
-                    assert_eq!(p.body, Body::Block(Block::Reply(IoReply::Failed(IoError::NotServing))));
-                    assert_eq!((p.dst, p.header.op), (CLIENT, Op::Reply));
-                    assert_eq!(p.header.request, token);
-                    refused.push(token);
-                    link.send(now, p, 1_000);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!((81..88).contains(&refused.len()), "a queue of 20 MiB holds fewer than 320 answers: {refused:?}");
-    }
-}
+#[path = "link_tests.rs"]
+mod tests;

@@ -165,62 +165,124 @@ fn a_claimed_connection_takes_frames_while_the_own_one_is_made() {
     assert_eq!((s.counters.frames_refused, s.output(theirs).count()), (0, 2));
 }
 
-/// Connections of both ends that are made, used, done and broken in any order.
+/// Connections of both ends that are made, used, done and broken in any order, and what is known of them.
+struct Search {
+    s: Streams,
+    rng: Rng,
+    now: Time,
+    made: Vec<ConnectionId>,
+    /// Of those that other nodes made: the nodes whose present incarnation was read there.
+    proven: BTreeMap<ConnectionId, Vec<NodeId>>,
+    up: BTreeMap<NodeId, bool>,
+}
+
+impl Search {
+    fn new(seed: u64) -> Search {
+        let (rng, s) = (Rng::new(seed), Streams::new(SMALL));
+        Search { s, rng, now: Time(1), made: Vec::new(), proven: BTreeMap::new(), up: BTreeMap::new() }
+    }
+    fn accept(&mut self) {
+        let crowd = if self.rng.chance(0.1) { self.rng.below(80) } else { 1 };
+        for _ in 0..crowd {
+            let Some(id) = self.s.accepted(self.now) else { continue };
+            self.made.push(id);
+            self.proven.insert(id, Vec::new());
+        }
+    }
+    fn read(&mut self, id: ConnectionId, peer: NodeId) {
+        let of = self.s.peer(id).unwrap_or(peer);
+        let proven = self.rng.chance(0.7);
+        let frame = [&frame_head(1)[..], &[7]].concat();
+        self.s.received(self.now, id, &frame, |_| if proven { Origin::Proven(of) } else { Origin::Unproven(of) });
+        if let Some(all) = self.proven.get_mut(&id).filter(|_| proven) {
+            all.push(of);
+        }
+    }
+    /// The socket takes all of the output, or a part.
+    fn write(&mut self, id: ConnectionId) {
+        let all = self.s.output(id).map(Bytes::len).sum::<usize>();
+        let n = if self.rng.chance(0.5) { all } else { self.rng.below(all as u64 + 1) as usize };
+        self.s.wrote(self.now, id, n);
+    }
+    fn anything(&mut self) {
+        let peer = NodeId(3 + self.rng.below(2) as u32);
+        let any = self.made.get(self.rng.below(self.made.len().max(1) as u64) as usize).copied();
+        match (self.rng.below(11), any) {
+            (0, _) => self.s.open(self.now, peer),
+            (1, _) => self.accept(),
+            (2, _) => {
+                // The endpoint uses datagrams.
+                self.up.insert(peer, false);
+                self.s.done(self.now, peer);
+            }
+            (3, _) => self.s.abort(peer),
+            (4, Some(id)) => self.s.connected(self.now, id),
+            (5, Some(id)) => self.read(id, peer),
+            (6, Some(id)) => self.s.closed(id),
+            (7 | 8, _) => {
+                let bytes = *self.rng.pick(&[10, 500, 3_000]);
+                (0..self.rng.below(6)).for_each(|_| self.s.send(self.now, peer, vec![0; bytes].into()));
+            }
+            (9, Some(id)) => self.write(id),
+            (10, _) => {
+                self.now += Span::from_millis(self.rng.between(1, 2_000));
+                self.s.sweep(self.now);
+            }
+            _ => {}
+        }
+    }
+    fn carry_out(&mut self, met: &mut BTreeMap<String, u32>) {
+        while let Some(action) = self.s.poll(self.now) {
+            match action {
+                Action::Connect(id, _) => {
+                    self.made.push(id);
+                    self.s.connecting(id, self.rng.chance(0.9));
+                }
+                Action::Write(id) => self.write(id),
+                Action::Shutdown(_) | Action::Close(_) => {}
+            }
+        }
+        for change in self.s.take_changes() {
+            *met.entry(format!("{change:?}")).or_insert(0) += 1;
+            match change {
+                Change::Up(peer) => self.up.insert(peer, true),
+                Change::Down(peer) => self.up.insert(peer, false),
+            };
+        }
+    }
+    fn check(&self) -> Result<(), String> {
+        if let Some((peer, _)) = self.up.iter().find(|(peer, up)| **up && !self.s.reaches(**peer)) {
+            return Err(format!("{peer} has no connection"));
+        }
+        let named =
+            |(id, proven): &(&ConnectionId, &Vec<NodeId>)| self.s.peer(**id).is_some_and(|p| !proven.contains(&p));
+        if let Some((id, _)) = self.proven.iter().find(named) {
+            return Err(format!("{id:?} has a peer that proved nothing"));
+        }
+        let strangers = self.proven.iter().filter(|(id, proven)| self.s.contains(**id) && proven.is_empty()).count();
+        let (held, most) = (self.s.held_bytes(), self.s.held_bytes_max());
+        if strangers > STRANGERS_MAX {
+            return Err(format!("{strangers} strangers"));
+        }
+        // A frame's head is not counted before it is queued.
+        if held > SMALL.total_bytes + FRAME_HEAD_BYTES || most > SMALL.peer_bytes + FRAME_HEAD_BYTES {
+            return Err(format!("{held} bytes wait to be written, {most} of them to one peer"));
+        }
+        Ok(())
+    }
+}
+
+/// The peer of a connection has proved that it is there; strangers and bytes that wait are within their bounds.
 #[test]
 fn a_peer_whose_stream_is_up_has_a_connection() {
     let mut met = BTreeMap::new();
     let of = seeds(0..300);
     for seed in of.clone() {
-        let mut rng = Rng::new(seed);
-        let (mut s, mut now) = (Streams::new(SMALL), Time(1));
-        let (mut made, mut up) = (Vec::new(), BTreeMap::new());
+        let mut search = Search::new(seed);
         for _ in 0..200 {
-            let peer = NodeId(3 + rng.below(2) as u32);
-            let any = made.get(rng.below(made.len().max(1) as u64) as usize).copied();
-            match (rng.below(9), any) {
-                (0, _) => s.open(now, peer),
-                (1, _) => made.extend(s.accepted(now)),
-                (2, _) => {
-                    // The endpoint uses datagrams.
-                    up.insert(peer, false);
-                    s.done(now, peer);
-                }
-                (3, _) => s.abort(peer),
-                (4, Some(id)) => s.connected(now, id),
-                (5, Some(id)) => {
-                    let of = s.peer(id).unwrap_or(peer);
-                    let frame = [&frame_head(1)[..], &[7]].concat();
-                    let proven = rng.chance(0.7);
-                    s.received(now, id, &frame, |_| if proven { Origin::Proven(of) } else { Origin::Unproven(of) });
-                }
-                (6, Some(id)) => s.closed(id),
-                (7, _) => s.send(now, peer, vec![0; 10].into()),
-                (8, _) => {
-                    now += Span::from_millis(rng.between(1, 2_000));
-                    s.sweep(now);
-                }
-                _ => {}
-            }
-            while let Some(action) = s.poll(now) {
-                match action {
-                    Action::Connect(id, _) => {
-                        made.push(id);
-                        s.connecting(id, rng.chance(0.9));
-                    }
-                    Action::Write(id) => s.wrote(now, id, s.output(id).map(Bytes::len).sum()),
-                    Action::Shutdown(_) | Action::Close(_) => {}
-                }
-            }
-            for change in s.take_changes() {
-                *met.entry(format!("{change:?}")).or_insert(0) += 1;
-                match change {
-                    Change::Up(peer) => up.insert(peer, true),
-                    Change::Down(peer) => up.insert(peer, false),
-                };
-            }
-            for (&peer, _) in up.iter().filter(|(_, up)| **up) {
-                assert!(s.reaches(peer), "seed {seed}: {peer} has no connection: {s:?}");
-            }
+            search.anything();
+            search.carry_out(&mut met);
+            search.check().unwrap_or_else(|e| panic!("seed {seed}: {e}: {:?}", search.s));
         }
     }
     assert!(of != (0..300) || met.len() == 4, "{met:?}");

@@ -49,6 +49,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("link", &[
         ("streams::tests::frames_survive_writes_and_reads_of_any_length", ALL),
         ("streams::tests::a_peer_whose_stream_is_up_has_a_connection", ALL),
+        ("link::tests::each_answer_is_heard_of_once_or_reported_as_unsent", ALL),
     ]),
     ("meta", &[
         ("search::a_set_forgets_nothing_that_it_answered", ALL),
@@ -56,6 +57,9 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("search_room::room_is_what_the_members_report", ALL),
         ("search_units::volumes_get_units_and_give_them_back", ALL),
         ("search_snapshots::disks_snapshots_and_clones_show_what_was_written_to_them", ALL),
+    ]),
+    ("net", &[
+        ("incarnation::tests::no_key_and_nonce_repeat_however_nodes_are_started_again", HEAVY),
     ]),
     ("replica", &[
         ("search::writers_of_the_same_blocks_and_copies_that_cannot_be_read", ALL),
@@ -74,6 +78,12 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("faults::a_fence_ends_the_old_writer", ALL),
         ("faults::after_the_loss_of_all_the_newest_counts", ALL),
     ]),
+    ("runtime", &[
+        ("budget::tests::connections_get_what_there_is_in_turn_and_no_more_than_the_budget", ALL),
+        ("engine::tests::a_full_host_delays_commands_and_changes_neither_their_order_nor_their_results", ALL),
+        ("store::file::tests::what_a_start_reads_survives_a_power_cut_whatever_failed_before", ALL),
+        ("store::file::tests::answered_writes_survive_power_cuts_and_syncs_that_fail", ALL),
+    ]),
     ("search", &[
         ("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY),
         ("keys::keys_stay_linearizable_and_durable_on_a_rack_through_all_faults", HEAVY),
@@ -91,8 +101,12 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ]),
     ("transport", &[
         ("restarts::nothing_is_delivered_twice_or_from_an_earlier_incarnation_and_nothing_is_lost", ALL),
+        ("twins::two_processes_of_a_node_do_not_outbid_each_other_and_the_younger_is_heard", ALL),
+        ("switched::a_request_goes_whole_to_the_first_server_that_acknowledges_it", ALL),
+        ("paths::every_path_carries_what_it_can_and_little_twice", ALL),
         ("delivery::nothing_is_lost_on_any_lossy_network", ALL),
         ("delivery::with_deadlines_every_message_is_delivered_or_given_up", ALL),
+        ("memory::no_node_holds_more_than_its_budgets_and_all_that_was_taken_arrives", HEAVY),
     ]),
 ];
 

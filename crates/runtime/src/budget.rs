@@ -176,6 +176,9 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use rackweave_core::Rng;
+    use rackweave_core::rng::seeds;
+
     use super::*;
 
     const MIB: usize = 1 << 20;
@@ -212,27 +215,117 @@ mod tests {
         }
     }
 
-    #[test]
-    fn whatever_they_want_they_hold_no_more_than_the_budget() {
-        for seed in 0..200 {
-            let mut rng = rackweave_core::Rng::new(seed);
-            let mut c = Crowd::new(160 * MIB, 64);
-            for _ in 0..3000 {
-                let i = rng.below(64) as usize;
-                match rng.below(4) {
-                    0 => c.frees(i),
-                    _ => drop(c.wants(i, rng.below(4 << 20) as usize)),
+    /// A crowd, with the connections whose last request was refused, longest waiting first, and what each requested.
+    struct Search {
+        c: Crowd,
+        rng: Rng,
+        waiting: Vec<(usize, usize)>,
+    }
+
+    impl Search {
+        fn new(seed: u64) -> Search {
+            let mut rng = Rng::new(seed);
+            let n = rng.between(3, 24) as usize;
+            Search { c: Crowd::new(rng.between(8, 160) as usize * MIB, n), rng, waiting: Vec::new() }
+        }
+        /// No connection is overtaken that holds nothing of the pool.
+        fn wants(&mut self, i: usize, more: usize) -> Result<(), String> {
+            let place = self.waiting.iter().position(|(j, _)| *j == i);
+            let before = self.waiting.iter().take(place.unwrap_or(usize::MAX));
+            let passed = before.map(|(j, _)| *j).find(|&j| self.c.all[j].0.extra == 0);
+            let of_pool = self.c.all[i].1 + more > self.c.budget.share.max(self.c.all[i].1);
+            let granted = self.c.wants(i, more);
+            if granted && of_pool && more > 0 && passed.is_some() {
+                return Err(format!("{i} gets {more} bytes before {passed:?}"));
+            }
+            match (granted, place) {
+                (true, Some(at)) => _ = self.waiting.remove(at),
+                (false, None) => self.waiting.push((i, more)),
+                (false, Some(at)) => self.waiting[at].1 = more,
+                (true, None) => {}
+            }
+            Ok(())
+        }
+        fn frees(&mut self, i: usize) {
+            self.c.frees(i);
+            self.waiting.retain(|(j, _)| *j != i);
+        }
+        /// Another connection takes its place.
+        fn closes(&mut self, i: usize) {
+            let account = self.c.all[i].0;
+            self.c.budget.leave(i, &account);
+            self.c.all[i] = (Account::default(), 0);
+            self.waiting.retain(|(j, _)| *j != i);
+        }
+        /// As the event loop does once a second.
+        fn sweep(&mut self) -> Result<(), String> {
+            if self.c.budget.waiting() > 0 {
+                let now = self.c.now;
+                let stalled: Vec<usize> = (0..self.c.all.len()).filter(|i| self.c.all[*i].0.stalled(now)).collect();
+                stalled.into_iter().for_each(|i| self.closes(i));
+            }
+            while let Some(key) = self.c.budget.next_waiting() {
+                let Some(&(_, more)) = self.waiting.iter().find(|(j, _)| *j == key) else {
+                    return Err(format!("{key} does not wait"));
+                };
+                let before = self.waiting.len();
+                self.wants(key, more)?;
+                if self.waiting.len() == before {
+                    return Err(format!("{key} is asked in vain"));
                 }
-                assert!(c.total() <= c.budget.bytes(), "seed {seed}");
-                assert_eq!(c.total(), c.budget.held(), "seed {seed}");
-                let extra: usize = c.all.iter().map(|a| a.0.extra).sum();
-                assert_eq!(extra, c.budget.pool_used, "seed {seed}");
             }
-            for i in 0..64 {
-                let account = c.all[i].0;
-                c.budget.leave(i, &account);
+            Ok(())
+        }
+        fn check(&self) -> Result<(), String> {
+            let (total, held) = (self.c.total(), self.c.budget.held());
+            let extra: usize = self.c.all.iter().map(|a| a.0.extra).sum();
+            let sound = total <= self.c.budget.bytes() && total == held && extra == self.c.budget.pool_used;
+            if sound && extra <= self.c.budget.pool && self.waiting.len() == self.c.budget.waiting() {
+                return Ok(());
             }
-            assert_eq!((c.budget.held(), c.budget.pool_used, c.budget.waiting()), (0, 0, 0), "seed {seed}");
+            Err(format!("{total} bytes, {extra} of the pool, {} wait: {:?}", self.waiting.len(), self.c.budget))
+        }
+        fn anything(&mut self) -> Result<(), String> {
+            let i = self.rng.below(self.c.all.len() as u64) as usize;
+            let most = self.c.budget.share + self.c.budget.pool / 2;
+            match self.rng.below(10) {
+                0 | 1 => self.frees(i),
+                2 => self.closes(i),
+                3 => self.c.all[i].0.moved(self.c.now, self.rng.below(2 << 20) as usize),
+                4 => {
+                    self.c.now += Span::from_millis(self.rng.below(3_000));
+                    self.sweep()?;
+                }
+                _ => {
+                    let more = self.rng.below(most as u64) as usize;
+                    if self.c.all[i].1 + more <= self.c.budget.share + self.c.budget.pool {
+                        self.wants(i, more)?;
+                    }
+                }
+            }
+            self.check()
+        }
+        /// Nobody frees anything any more: those that wait are served nevertheless, or closed.
+        fn end(&mut self) -> Result<(), String> {
+            for _ in 0..self.c.all.len() * 12 {
+                self.c.now += Span::from_secs(1);
+                self.sweep()?;
+                self.check()?;
+            }
+            if !self.waiting.is_empty() {
+                return Err(format!("{:?} wait for ever", self.waiting));
+            }
+            (0..self.c.all.len()).for_each(|i| self.closes(i));
+            self.check()
+        }
+    }
+
+    #[test]
+    fn connections_get_what_there_is_in_turn_and_no_more_than_the_budget() {
+        for seed in seeds(0..100) {
+            let mut s = Search::new(seed);
+            let found = (0..400).try_for_each(|_| s.anything()).and_then(|()| s.end());
+            found.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
     }
 

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use rackweave_core::device::{BlockOob, PageAddr, PageImage};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::request::{Request, RequestId};
+use rackweave_core::rng::seeds;
 use rackweave_core::volume;
-use rackweave_core::{SsdId, VolumeId};
+use rackweave_core::{Rng, Span, SsdId, VolumeId};
 use rackweave_device::layers::{Faults, Faulty};
 use rackweave_device::{MemFile, Shape};
 
@@ -299,4 +300,113 @@ fn a_drive_whose_file_fails_says_so_once() {
             && words.contains("server restarts"),
         "{words}"
     );
+}
+
+/// A drive on a host whose disk has no room now and then, and what its commands do in their order.
+struct OnFull {
+    engine: Engine<Scripted, Faulty<MemFile>, Stores>,
+    node: Scripted,
+    faults: Faults,
+    rng: Rng,
+    now: Time,
+    tag: u64,
+    /// Commands that change the drive, and other ones, without an answer.
+    changes: VecDeque<u64>,
+    others: Vec<u64>,
+    /// The next page of each block.
+    next: [u16; SHAPE.blocks as usize],
+}
+
+impl OnFull {
+    fn new(seed: u64) -> OnFull {
+        let (mut engine, node, faults) = on_host();
+        engine.run(Time(0));
+        let (changes, others, next) = (VecDeque::new(), Vec::new(), [0; SHAPE.blocks as usize]);
+        OnFull { engine, node, faults, rng: Rng::new(seed), now: Time(1), tag: 0, changes, others, next }
+    }
+    fn op(&mut self) -> DeviceOp {
+        let block = self.rng.below(u64::from(SHAPE.blocks)) as u32;
+        let page = self.next[block as usize];
+        match self.rng.below(6) {
+            0 => DeviceOp::Sync,
+            1 => DeviceOp::ReadMeta { offset: 0, len: 8 },
+            2 => DeviceOp::WriteMeta { offset: self.rng.below(64) * 8, data: Bytes::from_static(&[1; 8]) },
+            _ if page == SHAPE.pages_per_block => {
+                self.next[block as usize] = 0;
+                DeviceOp::Erase { block, oob: BlockOob::default() }
+            }
+            _ => {
+                self.next[block as usize] += 1;
+                let image = PageImage { sequence: self.tag + 1, oob: BlockOob::default(), slots: Default::default() };
+                DeviceOp::Program { page: PageAddr { block, page }, image: Box::new(image) }
+            }
+        }
+    }
+    fn submit(&mut self) {
+        for _ in 0..self.rng.between(1, 6) {
+            let op = self.op();
+            self.tag += 1;
+            match op {
+                DeviceOp::Sync | DeviceOp::ReadMeta { .. } => self.others.push(self.tag),
+                _ => self.changes.push_back(self.tag),
+            }
+            self.node.next.borrow_mut().command(command(self.tag, op, 0));
+        }
+        self.engine.submit(NodeId(0), flush());
+    }
+    /// Changes are answered in their order, and no command fails for want of room.
+    fn run(&mut self) -> Result<(), String> {
+        self.now += Span::from_millis(self.rng.below(400));
+        while !self.engine.run(self.now) {}
+        for line in self.node.take() {
+            let Some((_, done)) = line.split_once(" done ") else { continue };
+            let (tag, ok) = done.split_once(' ').ok_or("two words")?;
+            let tag: u64 = tag.parse().map_err(|_| "a number")?;
+            if ok != "true" {
+                return Err(format!("command {tag} fails: {:?}", self.engine.drive_fault(0)));
+            }
+            match self.others.iter().position(|t| *t == tag) {
+                Some(at) => _ = self.others.swap_remove(at),
+                None if self.changes.pop_front() != Some(tag) => return Err(format!("{tag} overtakes others")),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+    fn full(&mut self, full: bool) {
+        let why = full.then_some(libc::ENOSPC);
+        let both = self.rng.chance(0.5);
+        self.faults.fail_allocations(why);
+        self.faults.fail_writes(why.filter(|_| both));
+    }
+}
+
+fn on_full(seed: u64) -> Result<(), String> {
+    let mut s = OnFull::new(seed);
+    for _ in 0..60 {
+        if s.rng.chance(0.3) {
+            let full = s.rng.chance(0.5);
+            s.full(full);
+        }
+        if s.rng.chance(0.7) {
+            s.submit();
+        }
+        s.run()?;
+    }
+    s.full(false);
+    for _ in 0..20 {
+        s.now += ROOM_RETRY;
+        s.run()?;
+    }
+    if s.changes.is_empty() && s.others.is_empty() && s.engine.drive_fault(0).is_none() {
+        return Ok(());
+    }
+    Err(format!("{:?} and {:?} wait with room: {:?}", s.changes, s.others, s.engine.drive_fault(0)))
+}
+
+#[test]
+fn a_full_host_delays_commands_and_changes_neither_their_order_nor_their_results() {
+    for seed in seeds(0..100) {
+        on_full(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
 }

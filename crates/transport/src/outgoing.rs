@@ -93,6 +93,9 @@ impl Outgoing {
             prefix_bytes: self.prefix_bytes().min(usize::from(PREFIX_MAX)) as u16,
         }
     }
+    pub fn has_some_arrived(&self) -> bool {
+        (self.left as usize) < self.chunks.len()
+    }
     pub fn may_send_more(&self) -> bool {
         (self.next as usize) < self.chunks.len() && self.next <= self.base.saturating_add(ACK_SPAN)
     }

@@ -220,6 +220,9 @@ impl Sender {
     /// The next chunk that may be sent, lost ones first. [`Sender::sent`] must follow.
     pub fn pick(&mut self, now: Time) -> Option<Pick> {
         self.begin(now);
+        if let Some(pick) = self.pick_probe() {
+            return Some(pick);
+        }
         while let Some(&(id, attempt, chunk)) = self.lost.front() {
             let wanted = self.transfers.get(&id).filter(|o| o.attempt == attempt && o.chunks[chunk as usize] == LOST);
             let Some(bytes) = wanted.map(|o| o.chunk_bytes) else {

@@ -1,5 +1,9 @@
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU32};
+
+use rackweave_core::Rng;
+use rackweave_core::rng::seeds;
 
 use super::*;
 
@@ -219,4 +223,172 @@ fn pages_that_a_failed_fsync_left_in_the_cache_reach_the_disk_at_the_next_start(
     // A page with contents that cannot be written is not a hole.
     f.holes.push(0);
     assert_eq!(rewrite(&mut f).expect_err("no room").kind(), ErrorKind::StorageFull);
+}
+
+/// Writes, syncs that fail, starts, power cuts. Some pages of zeroes are holes of a full disk.
+fn cached_runs(seed: u64) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let len = rng.between(1, 3 * CHUNK_BYTES as u64) as usize;
+    let pages = len.div_ceil(PAGE_BYTES);
+    let holes = Vec::new();
+    let mut f = Cached { cache: vec![0; len], dirty: vec![false; pages], disk: vec![0; len], holes, sync_fails: false };
+    for _ in 0..rng.between(2, 6) {
+        for _ in 0..rng.below(8) {
+            for _ in 0..rng.below(6) {
+                let at = rng.below(len as u64);
+                let bytes = vec![rng.below(3) as u8; rng.between(1, 5_000).min(len as u64 - at) as usize];
+                f.write_at(&[&bytes], at).map_err(|e| e.to_string())?;
+            }
+            f.sync_fails = rng.chance(0.3);
+            let _ = f.sync();
+        }
+        let zeroes = |of: &[u8], page: usize| of[page * PAGE_BYTES..].iter().take(PAGE_BYTES).all(|b| *b == 0);
+        let zero = |page: &usize| zeroes(&f.cache, *page) && zeroes(&f.disk, *page);
+        f.holes = (0..pages).filter(zero).filter(|_| rng.chance(0.3)).collect();
+        // A start, which fails if it cannot sync.
+        f.sync_fails = rng.chance(0.2);
+        let started = rewrite(&mut f).is_ok();
+        if started == f.sync_fails {
+            return Err(format!("started: {started}, and the sync fails: {}", f.sync_fails));
+        }
+        f.holes.clear();
+        if started && rng.chance(0.5) {
+            // The power fails: what the start reads is there again.
+            if f.cache != f.disk {
+                let page = (0..pages).find(|p| f.cache[p * PAGE_BYTES] != f.disk[p * PAGE_BYTES]);
+                return Err(format!("what a start read is not on the disk, from page {page:?} of {pages}"));
+            }
+        } else if rng.chance(0.3) {
+            f.cache = f.disk.clone();
+            f.dirty = vec![false; pages];
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_start_reads_survives_a_power_cut_whatever_failed_before() {
+    for seed in seeds(0..40) {
+        cached_runs(seed).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+}
+
+/// The kernel's cache of the file, and the disk below it. Syncs that fail leave pages clean that are not on the disk.
+#[derive(Default)]
+struct Disk {
+    /// Contents of the file at the last sync, whether it failed or not.
+    seen: Vec<u8>,
+    disk: Vec<u8>,
+    fails: bool,
+    rng: Option<Rng>,
+}
+
+impl Disk {
+    /// Each changed page reaches the disk, or does so by chance.
+    fn flush(&mut self, now: Vec<u8>, all: bool) {
+        let rng = self.rng.as_mut().expect("a seed");
+        let keep = rng.unit();
+        self.disk.resize(now.len(), 0);
+        for (page, new) in now.chunks(PAGE_BYTES).enumerate() {
+            let at = page * PAGE_BYTES;
+            if self.seen.get(at..at + new.len()) != Some(new) && (all || rng.chance(keep)) {
+                self.disk[at..at + new.len()].copy_from_slice(new);
+            }
+        }
+        self.seen = now;
+    }
+    fn sync(&mut self, f: &FileBackend) -> std::io::Result<()> {
+        let mut now = vec![0; f.len()? as usize];
+        f.read(0, &mut now)?;
+        let fails = self.fails;
+        self.flush(now, !fails);
+        if fails { Err(std::io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
+    }
+}
+
+type Pairs = BTreeMap<Bytes, Bytes>;
+
+struct Runs {
+    path: PathBuf,
+    disk: Arc<Mutex<Disk>>,
+    rng: Rng,
+    /// Contents by the answered writes; with the write that failed, which may be there.
+    answered: Pairs,
+    perhaps: Option<Pairs>,
+}
+
+impl Runs {
+    fn start(&mut self) -> Result<StoreFile, String> {
+        // A start writes and syncs the whole file before it reads: see the search above.
+        let now = std::fs::read(&self.path).unwrap_or_default();
+        {
+            let mut disk = self.disk.lock().expect("not poisoned");
+            (disk.seen, disk.disk, disk.fails) = (now.clone(), now, false);
+        }
+        let disk = Arc::clone(&self.disk);
+        let sync = move |f: &FileBackend| disk.lock().expect("not poisoned").sync(f);
+        let mut store = StoreFile::synced_by(&self.path, Arc::new(sync)).map_err(|e| e.to_string())?;
+        let found: Pairs = store.load().map_err(|e| e.to_string())?.into_iter().collect();
+        let perhaps = self.perhaps.take();
+        if found != self.answered && Some(&found) != perhaps.as_ref() {
+            return Err(format!("{} pairs after a start, {} answered", found.len(), self.answered.len()));
+        }
+        self.answered = found;
+        Ok(store)
+    }
+    fn entries(&mut self) -> Vec<Entries> {
+        let mut one = || {
+            let key = Bytes::from(format!("{:02}", self.rng.below(30)));
+            let value = vec![self.rng.next_u64() as u8; self.rng.below(3_000) as usize];
+            (key, (!self.rng.chance(0.2)).then(|| Bytes::from(value)))
+        };
+        let count = |n: u64| 0..n;
+        count(2).map(|_| count(3).map(|_| one()).collect()).collect()
+    }
+    fn run(&mut self) -> Result<(), String> {
+        let mut store = self.start()?;
+        for _ in 0..self.rng.between(1, 6) {
+            let entries = self.entries();
+            let fails = self.rng.chance(0.15);
+            self.disk.lock().expect("not poisoned").fails = fails;
+            let written = store.write(&entries);
+            self.disk.lock().expect("not poisoned").fails = false;
+            let mut then = self.answered.clone();
+            for (k, v) in entries.into_iter().flatten() {
+                match v {
+                    Some(v) => drop(then.insert(k, v)),
+                    None => drop(then.remove(&k)),
+                }
+            }
+            match written {
+                Ok(()) => self.answered = then,
+                Err(_) if self.perhaps.is_none() => self.perhaps = Some(then),
+                Err(_) => {}
+            }
+        }
+        if self.rng.chance(0.6) {
+            // The power fails before the process does anything else.
+            let now = std::fs::read(&self.path).map_err(|e| e.to_string())?;
+            let left = {
+                let mut disk = self.disk.lock().expect("not poisoned");
+                disk.flush(now, false);
+                disk.disk.clone()
+            };
+            drop(store);
+            std::fs::write(&self.path, left).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn answered_writes_survive_power_cuts_and_syncs_that_fail() {
+    for seed in seeds(0..20) {
+        let disk = Disk { rng: Some(Rng::stream(seed, 1)), ..Disk::default() };
+        let (path, disk, rng) = (scratch(&format!("runs-{seed}")), Arc::new(Mutex::new(disk)), Rng::new(seed));
+        let mut runs = Runs { path, disk, rng, answered: Pairs::new(), perhaps: None };
+        let found = (0..5).try_for_each(|_| runs.run()).and_then(|()| runs.start().map(drop));
+        found.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        std::fs::remove_file(&runs.path).expect("removed");
+    }
 }

@@ -9,8 +9,8 @@ use rackweave_core::{Span, Time};
 use super::Sender;
 use crate::config::{Config, Retransmission};
 use crate::header::Space;
-use crate::outgoing::{ARRIVED, LOST, Outgoing};
-use crate::progress::{Progress, Sent};
+use crate::outgoing::{ARRIVED, LOST, Outgoing, UNSENT};
+use crate::progress::{Pick, Progress, Sent};
 
 /// Later datagrams that must arrive before an unacknowledged one counts as lost (RFC 9002 §6.1.1).
 const REORDER_DATAGRAMS: usize = 3;
@@ -141,6 +141,30 @@ impl Sender {
         let oldest: Vec<usize> = oldest.take(PROBES).collect();
         self.probes = oldest.len();
         oldest.into_iter().for_each(|i| self.lose(i, now, p));
+    }
+    /// After a timeout, a chunk of a message of which the receiver has some: it takes that one, whereas it may have no room for
+    /// any other message, and then this one would not end either.
+    pub(super) fn pick_probe(&mut self) -> Option<Pick> {
+        if self.probes == 0 || mutant!("transport.probe.any-message") {
+            return None;
+        }
+        let lost = |&(id, attempt, chunk): &(_, u8, u32)| {
+            let o = self.transfers.get(&id).filter(|o| o.attempt == attempt && o.has_some_arrived());
+            o.is_some_and(|o| o.chunks[chunk as usize] == LOST)
+        };
+        if let Some(at) = self.lost.iter().position(lost) {
+            self.probes -= 1;
+            return self.lost.remove(at).map(|(id, _, chunk)| Pick { id, chunk, again: true });
+        }
+        let unsent = |id: &_| {
+            let o = self.transfers.get(id).filter(|o| o.has_some_arrived() && o.may_send_more());
+            o.is_some_and(|o| o.chunks[o.next as usize] == UNSENT)
+        };
+        let at = self.waiting.iter().position(unsent)?;
+        self.probes -= 1;
+        let id = self.waiting.remove(at)?;
+        self.waiting.push_front(id);
+        self.transfers.get(&id).map(|o| Pick { id, chunk: o.next, again: false })
     }
     /// The path has changed.
     pub fn path_changed(&mut self, now: Time) -> Progress {

@@ -12,6 +12,9 @@ use crate::world::{Faults, Link, World, message, number};
 
 const CLASSES: [Class; 3] = [Class::Gold, Class::Silver, Class::Copper];
 
+/// Bytes before the data from which on the format does not tell their number.
+const LONG_PREFIX: u64 = 65_535;
+
 fn keys() -> Keys {
     Keys::one(KeyId(3), [9; 32]).expect("a key")
 }
@@ -67,7 +70,10 @@ fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, d
     for n in 0..messages {
         let (from, to) = if rng.chance(0.5) { (2, 3) } else { (3, 2) };
         let size = *rng.pick(&[0usize, 100, 512, 4096, 8192, 65_536]);
-        let prefix = if rng.chance(0.02) { 80_000 } else { rng.below(80) as usize };
+        let prefix = match rng.below(50) {
+            0 => rng.between(LONG_PREFIX - 40, LONG_PREFIX + 40_000) as usize,
+            _ => rng.below(80) as usize,
+        };
         let m = message(Op::Peer, *rng.pick(&CLASSES), from, 0, n, prefix, size);
         let until = deadline.map_or(Time::MAX, |d| w.now + d);
         while w.send(from, to, m.clone(), until, n).is_err() {
@@ -87,6 +93,8 @@ fn exchange(seed: u64, faults: Faults, cfg: Config, keys: Keys, messages: u64, d
                 *delivered.entry(key).or_default() += 1;
                 let m = &sent[&key];
                 assert_eq!(d.message.join()[20..], m.join()[20..], "seed {seed}, message {}", key.1);
+                // Whoever decodes it finds all that is before the data in one part.
+                assert!(d.message.head.len() >= m.head.len(), "seed {seed}: the head of message {} is cut", key.1);
                 let want: Vec<u32> = d.message.data.chunks(4096).map(crc32c::crc32c).collect();
                 assert_eq!(d.crcs, want, "seed {seed}, message {}", key.1);
             }

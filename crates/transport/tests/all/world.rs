@@ -22,6 +22,8 @@ pub struct Faults {
     pub reorder: f64,
     pub corrupt: f64,
     pub truncate: f64,
+    /// Fields that a switch may rewrite are changed: vSSD and latency.
+    pub edit: f64,
     /// Larger datagrams vanish.
     pub mtu: usize,
     pub latency: Span,
@@ -37,6 +39,7 @@ impl Default for Faults {
             reorder: 0.0,
             corrupt: 0.0,
             truncate: 0.0,
+            edit: 0.0,
             mtu: usize::MAX,
             latency: Span::from_micros(20),
             late: Span::from_micros(500),
@@ -107,8 +110,8 @@ impl rackweave_core::Message for Datagram {
 /// An endpoint, and its network card.
 pub struct Host {
     end: Endpoint,
-    /// Datagrams in the card, by the time at which the host reads them.
-    card: BTreeMap<(Time, u64), Received>,
+    /// Datagrams in the card, by the time at which the host reads them, and whether they came by a stream.
+    card: BTreeMap<(Time, u64), (Received, bool)>,
     order: u64,
     /// Time until the host reads what its card has received.
     pub slow: Span,
@@ -116,6 +119,8 @@ pub struct Host {
     pub busy: Time,
     /// The link in front of it.
     pub link: Option<Link>,
+    /// Datagrams that it has read, if wanted.
+    pub heard: Option<Vec<(Time, BytesMut)>>,
     /// Its output and events were not fetched yet.
     touched: bool,
 }
@@ -130,11 +135,18 @@ impl Host {
         let at = now + crossing;
         self.order += 1;
         let looked_at = (at + self.slow).max(self.busy);
-        self.card.insert((looked_at, self.order), Received { datagram: d.bytes, at, marked });
+        self.card.insert((looked_at, self.order), (Received { datagram: d.bytes, at, marked }, d.stream));
     }
     fn look(&mut self, now: Time) {
         while let Some(first) = self.card.first_entry().filter(|e| e.key().0 <= now) {
-            self.end.receive(now, first.remove());
+            let (received, by_stream) = first.remove();
+            if let Some(heard) = &mut self.heard {
+                heard.push((now, received.datagram.clone()));
+            }
+            match (received, by_stream) {
+                (received, true) => self.end.receive_by_stream(now, received),
+                (received, false) => self.end.receive(now, received),
+            };
         }
         if self.end.next_deadline() <= now {
             self.end.handle_timeout(now);
@@ -181,6 +193,9 @@ pub struct World {
     pub black: Option<Black>,
     /// Each vSSD's server in the switch's table; routed datagrams are rewritten.
     pub routes: BTreeMap<u32, (u32, NodeId)>,
+    /// Another entry for some of them, and the probability that a datagram finds it instead.
+    pub others: BTreeMap<u32, (u32, NodeId)>,
+    pub flip: f64,
     /// Members of each group in the switch's table.
     pub rings: BTreeMap<NodeId, Vec<NodeId>>,
     switch: NodeId,
@@ -190,12 +205,21 @@ pub struct World {
     pub events: Vec<(Time, NodeId, Event)>,
     pub streams: Vec<(NodeId, NodeId)>,
     pub held_max: usize,
-    /// Probability that a datagram in flight is recorded; at most [`RECORDED_MAX`] are.
+    /// Probability that a datagram in flight is recorded; those of handshakes are more often. At most
+    /// [`RECORDED_MAX`] are kept.
     pub record: f64,
     recorded: Vec<(NodeId, BytesMut)>,
+    /// All datagrams as they were sent, if wanted: sender, destination.
+    pub tap: Option<Vec<(Time, NodeId, NodeId, BytesMut)>>,
+    /// Streams carry nothing for now.
+    pub stalled: bool,
+    /// Frames that wait in them.
+    in_streams: Vec<Datagram>,
 }
 
 const RECORDED_MAX: usize = 400;
+/// Operations from this on are the endpoints' own: pings, challenges, proofs.
+const HANDSHAKE: u8 = 20;
 
 impl World {
     pub fn new(seed: u64, faults: Faults) -> World {
@@ -209,6 +233,8 @@ impl World {
             faults,
             black: None,
             routes: BTreeMap::new(),
+            others: BTreeMap::new(),
+            flip: 0.0,
             rings: BTreeMap::new(),
             switch: Layout::SWITCH,
             deaf: Vec::new(),
@@ -218,6 +244,9 @@ impl World {
             held_max: 0,
             record: 0.0,
             recorded: Vec::new(),
+            tap: None,
+            stalled: false,
+            in_streams: Vec::new(),
         };
         w.run_until(Time(1_000_000));
         w
@@ -226,13 +255,15 @@ impl World {
         self.add_life(node, 1, cfg, keys);
     }
     pub fn add_life(&mut self, node: u32, incarnation: u64, cfg: Config, keys: Keys) {
-        let end = Endpoint::new(cfg, NodeId(node), incarnation, keys, 5).expect("configuration");
+        // Another one for each incarnation: their challenges differ.
+        let end = Endpoint::new(cfg, NodeId(node), incarnation, keys, 4 + incarnation).expect("configuration");
         if !self.nodes.insert(NodeId(node)) {
             self.replace(node, end);
             return;
         }
         let (card, slow, busy) = (BTreeMap::new(), Span::ZERO, Time::ZERO);
-        self.engine.start(NodeId(node), Host { end, card, order: 0, slow, busy, link: None, touched: true });
+        let (link, heard) = (None, None);
+        self.engine.start(NodeId(node), Host { end, card, order: 0, slow, busy, link, heard, touched: true });
     }
     /// Replaces the node's endpoint; returns the previous one.
     pub fn replace(&mut self, node: u32, end: Endpoint) -> Endpoint {
@@ -273,6 +304,9 @@ impl World {
         r
     }
     fn fly(&mut self, from: NodeId, to: NodeId, port: u16, bytes: BytesMut) {
+        if let Some(tap) = &mut self.tap {
+            tap.push((self.now, from, to, bytes.clone()));
+        }
         // Once on the sender's link, then once for each member.
         let Some(members) = self.rings.get(&to).cloned() else { return self.fly_to(from, to, port, bytes) };
         if self.rng.chance(self.faults.loss) || self.black.as_ref().is_some_and(|b| b(self.now, from, to, port)) {
@@ -285,16 +319,16 @@ impl World {
         }
     }
     fn fly_to(&mut self, from: NodeId, mut to: NodeId, port: u16, mut bytes: BytesMut) {
-        if self.record > 0.0 && self.rng.chance(self.record) && self.recorded.len() < RECORDED_MAX {
-            self.recorded.push((to, bytes.clone()));
-        }
+        self.keep_record(to, &bytes);
         if bytes.len() > self.faults.mtu || self.black.as_ref().is_some_and(|b| b(self.now, from, to, port)) {
             return;
         }
         if to == self.switch
             && let Some(r) = route::routed(&bytes)
         {
-            let Some(&(other, server)) = self.routes.get(&r.vssd.0) else { return };
+            let flips = self.flip > 0.0 && self.rng.chance(self.flip);
+            let other = self.others.get(&r.vssd.0).filter(|_| flips);
+            let Some(&(other, server)) = other.or(self.routes.get(&r.vssd.0)) else { return };
             route::rewrite(&mut bytes, server, VssdId(other), 800);
             to = server;
         }
@@ -305,8 +339,34 @@ impl World {
         if self.rng.chance(self.faults.truncate) {
             bytes.truncate(self.rng.below(bytes.len() as u64) as usize);
         }
+        if self.faults.edit > 0.0 && self.rng.chance(self.faults.edit) && bytes.len() > 8 {
+            bytes[self.rng.between(1, 8) as usize] ^= 1 << self.rng.below(8);
+        }
         self.engine.net().set_faults(self.faults.of_links());
         self.engine.post(Datagram { from, to, bytes, stream: false });
+    }
+    fn keep_record(&mut self, to: NodeId, bytes: &BytesMut) {
+        let often = if bytes[0] >= HANDSHAKE { 5.0 } else { 1.0 };
+        if self.record == 0.0 || !self.rng.chance((self.record * often).min(1.0)) {
+            return;
+        }
+        if self.recorded.len() == RECORDED_MAX {
+            let at = self.rng.below(RECORDED_MAX as u64) as usize;
+            self.recorded.swap_remove(at);
+        }
+        self.recorded.push((to, bytes.clone()));
+    }
+    fn send_by_stream(&mut self, d: Datagram) {
+        if self.stalled {
+            return self.in_streams.push(d);
+        }
+        self.engine.net().set_faults(LinkFaults::NONE);
+        self.engine.post(d);
+    }
+    /// Streams carry again, first the frames that wait in them.
+    pub fn resume_streams(&mut self) {
+        self.stalled = false;
+        std::mem::take(&mut self.in_streams).into_iter().for_each(|d| self.send_by_stream(d));
     }
     /// Replays a recorded datagram.
     pub fn replay(&mut self) {
@@ -332,10 +392,7 @@ impl World {
             for (to, via, bytes) in out {
                 match via {
                     Via::Path(port) => self.fly(node, to, port, bytes),
-                    Via::Stream => {
-                        self.engine.net().set_faults(LinkFaults::NONE);
-                        self.engine.post(Datagram { from: node, to, bytes, stream: true });
-                    }
+                    Via::Stream => self.send_by_stream(Datagram { from: node, to, bytes, stream: true }),
                 }
             }
             let Some(host) = self.engine.node_mut(node) else { return };
