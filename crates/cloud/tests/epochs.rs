@@ -47,15 +47,23 @@ impl Epochs {
     fn new(seed: u64) -> Epochs {
         let mut rng = Rng::stream(seed, 0x6570_6f63);
         let servers = rng.between(3, 5) as u32;
+        let lease = Span::from_millis(*rng.pick(&[60, 150, 500]));
         let config = Config {
             copies: *rng.pick(&[2, 3]),
-            lease: Span::from_millis(*rng.pick(&[60, 150, 500])),
+            lease,
             heartbeat: Span::from_millis(20),
             drift_ppm: DRIFT_PPM,
             give_up: Span::from_millis(*rng.pick(&[12, 40])),
             log: LogLimits { file: 16 << 10, bytes: 1 << 20, entries: 4096 },
             merge: *rng.pick(&[MergeMode::Prioritized, MergeMode::Asap, MergeMode::Limited(2)]),
-            move_after: Span::from_millis(*rng.pick(&[0, 2, 20, 100])),
+            // A server that is left out may have something to move when it comes back.
+            move_after: *rng.pick(&[
+                Span::ZERO,
+                Span::from_millis(2),
+                Span::from_millis(20),
+                lease.scale(3, 2),
+                lease * 2,
+            ]),
             by_multicast: rng.chance(0.5),
             ..Config::default()
         };
@@ -197,7 +205,11 @@ impl Epochs {
             self.begin();
             self.wait();
         }
-        let leases = self.rng.between(0, 2_500);
+        if self.rng.chance(0.5) {
+            // What the server has still to move stays as it is.
+            self.busy = 0.0;
+        }
+        let leases = self.rng.between(0, 3_000);
         self.pass(Span::from_micros(self.w.config.lease.0 / 1_000_000 * leases));
         self.w.engine.net().heal();
         for _ in 0..self.rng.between(1, 3) {
