@@ -18,7 +18,7 @@ use rackweave_sim::storm::{self, links, network};
 use crate::rest;
 use crate::world::{META, VOLUME, World};
 
-const ROUNDS: u32 = 16;
+const ROUNDS: u32 = 24;
 /// Disks grow up to this number of bytes.
 const DISK_MAX: u64 = 12 * 4096;
 /// Everything is served and whole this long after a round's last fault.
