@@ -203,6 +203,10 @@ impl<M> SetClient<M> {
         let new = || self.sets.insert(SetState::known_since(set, known_at)) as u32;
         *self.set_index.entry(set).or_insert_with(new)
     }
+    /// The last epoch in which the set recovered whole, as far as its answers have shown.
+    pub fn recovered(&self, set: SetId) -> Option<Epoch> {
+        self.set_index.get(&set).map(|i| self.sets[*i as usize].recovered)
+    }
     /// Sets that the metadata service no longer has: they belonged to a deleted volume, and no replica of them will
     /// answer.
     pub fn ended_sets(&self) -> Vec<u32> {

@@ -241,6 +241,10 @@ impl Server {
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
+    /// Whether its lease runs, at a time of its clock.
+    pub fn is_leased(&self, now: Time) -> bool {
+        now < self.lease_until
+    }
     /// Sets the bytes of contents that its store can take. While they do not suffice, appends are refused as with a full log,
     /// and writes wait.
     pub fn set_room(&mut self, bytes: u64) {

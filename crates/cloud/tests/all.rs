@@ -1,7 +1,10 @@
 //! Cloud disks: their data structures against models, and nodes on virtual time.
 
 mod basic;
+mod checks;
+mod epochs;
 mod replica_sets;
+mod rest;
 mod rules;
 mod search;
 mod snapshots;

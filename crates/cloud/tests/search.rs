@@ -14,7 +14,8 @@ use rackweave_core::{NodeId, Rng, Span, Time, TracePoint};
 use rackweave_sim::LinkFaults;
 use rackweave_sim::storm::{self, links, network};
 
-use crate::world::{META, VOLUME, World};
+use crate::rest;
+use crate::world::{META, World};
 
 const OPS: u64 = 2_000;
 /// Disks grow up to this number of bytes.
@@ -286,44 +287,7 @@ impl Storm {
             self.w.hosts.servers.clone().into_iter().for_each(|s| self.w.crash(s));
             self.start_all();
         }
-        let idle = self.w.settle(CALM);
-        let busy = |w: &World| w.snapshot_under_way() || w.is_flattening();
-        let made = |w: &World| if busy(w) { Err("a snapshot is being made".into()) } else { Ok(()) };
-        let _ = self.w.until(CALM, made);
-        let whole = self.w.until(CALM, |w| w.whole());
-        let merged = |w: &World| match w.log_entries() {
-            0 if w.merged_all() => Ok(()),
-            n => Err(format!("{n} entries are not merged")),
-        };
-        let merged = self.w.until(CALM, merged);
-        let moved = |w: &World| match w.overlaid() {
-            0 => Ok(()),
-            n => Err(format!("{n} bytes have not moved to the storage layer")),
-        };
-        let moved = self.w.until(CALM, moved);
-        let sectors = self.w.striping.sectors();
-        let c = self.w.hosts.clients.iter().copied().find(|c| self.w.serves(*c));
-        for first in (0..sectors).step_by(16) {
-            if let Some(c) = c {
-                self.w.read(c, first, (sectors - first).min(16) as u32);
-            }
-        }
-        let read = self.w.settle(CALM);
-        self.w.check()?;
-        self.w.snapshots_unchanged()?;
-        if self.w.snapshot_under_way() || self.w.is_flattening() {
-            return Err("a snapshot is not made, or the disk not flattened".into());
-        }
-        if !idle || !read || c.is_none() {
-            let view = self.w.meta().and_then(|m| m.view(VOLUME));
-            let waits = self.w.hosts.clients.iter().filter_map(|c| self.w.client(*c)).map(|c| c.waits());
-            let waits: Vec<String> = waits.collect();
-            return Err(format!(
-                "not answered after the last fault: {c:?}, {idle}, {read}, {whole:?}, {view:?}: {waits:?}"
-            ));
-        }
-        whole?;
-        merged.and(moved)
+        rest::all_is_answered_and_moved(&mut self.w, CALM)
     }
 }
 

@@ -23,6 +23,9 @@ pub struct Snapshots {
     seen: Option<Backing>,
     /// Frozen generations and what they had when they were frozen.
     made: Vec<(Backing, Payload)>,
+    /// Generations that were to begin with snapshots which the role gave up in this run.
+    given_up: Vec<VolumeId>,
+    broken: Option<String>,
 }
 
 impl Snapshots {
@@ -30,6 +33,13 @@ impl Snapshots {
     pub fn may_grow(&mut self) -> bool {
         self.begun.clear();
         self.point.is_none()
+    }
+    /// The metadata role knows nothing of what it gave up, unless that is recorded.
+    pub fn meta_ended(&mut self) {
+        self.given_up.clear();
+    }
+    pub fn broken(&self) -> Option<&String> {
+        self.broken.as_ref()
     }
     /// Frozen generations.
     pub fn made(&self) -> usize {
@@ -48,7 +58,12 @@ impl World {
     }
     /// Whether it is given up. False: it is decided, or the metadata role is down.
     pub fn abort_snapshot(&mut self) -> bool {
-        self.with_meta(|meta, _| meta.abort_snapshot(VOLUME)).unwrap_or(false)
+        let given_up = self.with_meta(|meta, _| meta.abort_snapshot(VOLUME)).unwrap_or(false);
+        let now = self.meta().and_then(|m| m.backing(VOLUME)).map(|(b, _)| b.generation);
+        let next = self.snapshots.named.checked_sub(1).map(|n| VolumeId(FIRST + n));
+        let begun = next.filter(|next| given_up && now.is_some_and(|g| g < *next));
+        self.snapshots.given_up.extend(begun);
+        given_up
     }
     pub fn flatten(&mut self) -> bool {
         self.with_meta(|meta, fx| meta.flatten(VOLUME, fx)).unwrap_or(false)
@@ -88,6 +103,10 @@ impl World {
             self.history.ended(op);
             self.snapshots.point = Some((epoch, op));
             self.snapshots.begun.retain(|(e, _)| *e >= epoch);
+        }
+        if self.snapshots.given_up.contains(&backing.generation) {
+            self.snapshots.broken =
+                Some(format!("generation {} begins with a snapshot that was given up", backing.generation));
         }
         let before = self.snapshots.seen.replace(backing.clone());
         // A disk that is flattened goes on with its generation.

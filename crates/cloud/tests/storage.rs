@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rackweave_cloud::chunk::{ChunkAnswer, ChunkOp, ChunkRequest};
-use rackweave_cloud::map::{AddressMap, Owner};
+use rackweave_cloud::map::{self, AddressMap, Owner};
 use rackweave_cloud::stripe::Striping;
 use rackweave_core::msg::cloud::Backing;
 use rackweave_core::{Effects, Epoch, Payload, Rng, SECTORS_PER_BLOCK, Span, Time, VolumeId};
@@ -20,6 +20,10 @@ pub struct Storage {
     late: Vec<ChunkRequest>,
     /// The member that is read has no sound copy of any stripe or map.
     pub unreadable: bool,
+    /// Share of reads of a map that bring a block of another disk's.
+    pub astray: f64,
+    /// A server changed something before it had fenced earlier epochs.
+    pub broken: Option<String>,
     rng: Rng,
 }
 
@@ -29,7 +33,16 @@ impl Storage {
     pub fn new(seed: u64) -> Shared {
         let rng = Rng::stream(seed, 19);
         let (sectors, maps, fences) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Rc::new(RefCell::new(Storage { sectors, maps, fences, late: Vec::new(), unreadable: false, rng }))
+        Rc::new(RefCell::new(Storage {
+            sectors,
+            maps,
+            fences,
+            late: Vec::new(),
+            unreadable: false,
+            astray: 0.0,
+            broken: None,
+            rng,
+        }))
     }
     /// All that a generation has.
     pub fn contents(&self, backing: &Backing, striping: Striping) -> Payload {
@@ -90,22 +103,53 @@ impl Storage {
     }
 }
 
+/// A block of the map of a disk that has nothing in common with this one.
+fn foreign_map() -> ChunkAnswer {
+    ChunkAnswer::Data(map::write(&[VolumeId(1 << 20); map::STRIPES as usize]))
+}
+
 /// A server's way to the storage layer.
 pub struct Way {
     storage: Shared,
     /// Requests that take effect at a time, then their answers.
     asked: Vec<(Time, ChunkRequest)>,
     answers: Vec<(Time, u64, ChunkAnswer)>,
+    /// Fences under way, and the last that was answered.
+    fencing: BTreeMap<u64, Fenced>,
+    fenced: Option<Fenced>,
 }
+
+/// A generation, and from which epoch on it takes changes.
+type Fenced = (VolumeId, Epoch);
 
 impl Way {
     pub fn new(storage: &Shared) -> Way {
-        Way { storage: Rc::clone(storage), asked: Vec::new(), answers: Vec::new() }
+        Way {
+            storage: Rc::clone(storage),
+            asked: Vec::new(),
+            answers: Vec::new(),
+            fencing: BTreeMap::new(),
+            fenced: None,
+        }
     }
     pub fn ask(&mut self, now: Time, requests: Vec<ChunkRequest>) {
+        requests.iter().for_each(|r| self.look(r));
         let rng = &mut self.storage.borrow_mut().rng;
         let mut after = || if rng.chance(0.1) { rng.between(1_000, 60_000) } else { rng.between(50, 1_500) };
         self.asked.extend(requests.into_iter().map(|r| (now + Span::from_micros(after()), r)));
+    }
+    /// Rule 25: a change follows the fence of its epoch.
+    fn look(&mut self, r: &ChunkRequest) {
+        let of = (r.generation, r.epoch);
+        match &r.op {
+            ChunkOp::Fence => _ = self.fencing.insert(r.tag, of),
+            ChunkOp::Read { .. } | ChunkOp::ReadMap { .. } => {}
+            op if self.fenced != Some(of) => {
+                self.storage.borrow_mut().broken =
+                    Some(format!("{op:?} of {of:?} after the fence of {:?}", self.fenced));
+            }
+            _ => {}
+        }
     }
     /// The answers that are due.
     pub fn answers(&mut self, now: Time) -> Vec<(u64, ChunkAnswer)> {
@@ -115,6 +159,8 @@ impl Way {
         for (_, r) in due {
             let fails = storage.rng.chance(0.02) && !matches!(r.op, ChunkOp::Fence);
             let answer = if fails && storage.rng.chance(0.5) { ChunkAnswer::Failed } else { storage.execute(&r) };
+            let strays = storage.astray > 0.0 && storage.rng.chance(storage.astray);
+            let answer = if strays && matches!(r.op, ChunkOp::ReadMap { .. }) { foreign_map() } else { answer };
             let unreadable = storage.unreadable && matches!(answer, ChunkAnswer::Data(_));
             let answer = if unreadable { ChunkAnswer::Unreadable } else { answer };
             let answer = if fails { ChunkAnswer::Failed } else { answer };
@@ -123,6 +169,10 @@ impl Way {
         }
         let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.answers).into_iter().partition(|a| a.0 <= now);
         self.answers = later;
+        for (_, tag, answer) in &due {
+            let fence = self.fencing.remove(tag).filter(|_| *answer == ChunkAnswer::Done);
+            self.fenced = self.fenced.into_iter().chain(fence).max_by_key(|f| f.1);
+        }
         due.into_iter().map(|(_, tag, answer)| (tag, answer)).collect()
     }
     pub fn deadline(&self) -> Time {

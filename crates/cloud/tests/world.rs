@@ -20,6 +20,7 @@ use rackweave_sim::storm::Hosts;
 use rackweave_sim::{Engine, LinkFaults, Network};
 use rackweave_wire::{decode, encode};
 
+use crate::checks::{Checks, Watch};
 use crate::snapshots::Snapshots;
 use crate::storage::{Shared, Storage, Way};
 
@@ -147,6 +148,8 @@ pub struct World {
     /// Reads that failed because no sound copy is left.
     pub unreadable: usize,
     pub snapshots: Snapshots,
+    pub(crate) watch: Rc<Watch>,
+    pub(crate) checks: Checks,
 }
 
 impl World {
@@ -156,7 +159,12 @@ impl World {
         let (hosts, mut engine) = Hosts::engine(seed, (servers, 2), drift_ppm, network, &mut Rng::stream(seed, 11));
         let (encoded, switch) = (seed % 4 == 1, Rc::new(Switch { copied: Cell::new(0.9), received: Cell::new(0) }));
         let (copying, mut rng) = (Rc::clone(&switch), Rng::stream(seed, 12));
-        engine.carry_by(move |p, out| copying.carry(if encoded { coded(p) } else { p }, &mut rng, out));
+        let watch = Rc::new(Watch::default());
+        let watching = Rc::clone(&watch);
+        engine.carry_by(move |p, out| {
+            watching.note(&p);
+            copying.carry(if encoded { coded(p) } else { p }, &mut rng, out);
+        });
         let mut w = World {
             engine,
             config,
@@ -179,6 +187,8 @@ impl World {
             storage: Storage::new(seed),
             unreadable: 0,
             snapshots: Snapshots::default(),
+            watch,
+            checks: Checks::default(),
         };
         w.start_meta();
         w.hosts.servers.clone().into_iter().for_each(|s| w.start_server(s));
@@ -230,6 +240,9 @@ impl World {
     /// Ends a process: records that were not durable may be lost.
     pub fn crash(&mut self, n: NodeId) {
         self.engine.crash(n, &[]);
+        if n == META {
+            self.meta_ended();
+        }
         if self.hosts.clients.contains(&n) {
             // The requests of a client that ends stay without an answer.
             self.asked.retain(|(c, _), _| *c != n);
@@ -353,6 +366,7 @@ impl World {
             self.engine.run_until(until);
             self.storage.borrow_mut().pass();
             self.after_step();
+            self.look_at_nodes();
             for c in self.hosts.clients.clone() {
                 if self.is_up(c) {
                     let done = self.with_client(c, |client, _, _| client.take_done());
@@ -409,6 +423,7 @@ impl World {
     /// # Errors
     /// The first sector that no order explains.
     pub fn check(&self) -> Result<(), String> {
+        self.sound()?;
         self.history.check(|_, _| SetId(0)).map(|_| ()).map_err(|v| v.to_string())
     }
 

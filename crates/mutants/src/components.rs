@@ -25,6 +25,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("search::blocks_stay_linearizable_and_durable_through_all_faults", ALL),
         ("search::power_cuts_of_all_servers_lose_nothing_that_was_answered", ALL),
         ("search::clients_attach_and_crash_in_the_middle_of_everything", ALL),
+        ("epochs::each_epoch_begins_with_what_the_last_one_answered", ALL),
     ]),
     ("device", &[
         ("power_cut_tests::power_cuts_at_every_step_lose_nothing_that_was_synced", ALL),
@@ -40,6 +41,10 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
         ("power::spare_areas_alone_are_enough", HEAVY),
         ("power::power_cuts_lose_nothing_synced_on_dies_of_ones_own", HEAVY),
         ("power::borrowed_blocks_stay_with_whom_they_are_through_power_cuts_and_go_home", HEAVY),
+    ]),
+    ("kv", &[
+        ("cuts::power_cuts_lose_nothing_and_bring_nothing_back", ALL),
+        ("cuts::batches_as_long_as_they_may_be_survive_power_cuts", ALL),
     ]),
     ("kv-replica", &[
         ("search::keys_stay_linearizable_and_durable_through_all_faults", ALL),
@@ -87,6 +92,7 @@ pub const SEARCHES: &[(&str, &[(&str, u64)])] = &[
     ("search", &[
         ("own::own_sets_are_sound_through_crashes_and_come_back_erased", HEAVY),
         ("keys::keys_stay_linearizable_and_durable_on_a_rack_through_all_faults", HEAVY),
+        ("cloud::cloud_disks_stay_linearizable_on_a_rack_through_faults", HEAVY),
     ]),
     ("server", &[
         ("store::cache_and_flash_together_forget_nothing", ALL),

@@ -19,7 +19,7 @@ use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{Block, BlockRange, Body, Control, SectorRange};
 use rackweave_core::request::RequestId;
 use rackweave_core::volume::{self, Extent};
-use rackweave_core::{Effects, Event, Node, Payload, Time, VolumeId};
+use rackweave_core::{Effects, Epoch, Event, Node, Payload, SetId, Time, VolumeId};
 use slab::Slab;
 
 use crate::config::ClientConfig;
@@ -275,6 +275,10 @@ impl VolumeClient {
     /// Has registered with the metadata service.
     pub fn registered(&self) -> bool {
         self.sets.registered()
+    }
+    /// The last epoch in which the set recovered whole, as far as its answers have shown.
+    pub fn recovered(&self, set: SetId) -> Option<Epoch> {
+        self.sets.recovered(set)
     }
 
     fn timer(&mut self, now: Time, fx: &mut Effects) {

@@ -86,6 +86,8 @@ pub struct Faults {
     /// This member answers as if the set had recovered in its current epoch.
     pub newer_epoch: Option<VssdId>,
     pub full: bool,
+    /// Share of reads whose answer has a sector too few or too many.
+    pub odd: f64,
     pub meta_silent: bool,
     /// Number of mutations that are refused by a fence without being applied.
     pub fence_once: u32,
@@ -98,10 +100,16 @@ pub struct Rack {
     pub sets: Vec<Set>,
     pub info: VolumeInfo,
     pub generation: u64,
+    /// Sets that maps name: others are to be made.
+    pub named: u32,
     pub absent: BTreeSet<VssdId>,
     /// The client received forged messages, so its packets are not checked.
     lied_to: bool,
     pub replies: BTreeMap<u64, Outcome>,
+    /// Of each set, whether the client had heard of its last recovery when it gave an answer.
+    pub informed: BTreeMap<u64, Vec<bool>>,
+    /// The newest map that the client has.
+    mapped: Option<RackMap>,
     /// Packets of the client to replicas, in order.
     pub sent: Vec<Packet>,
     pub attaches: VecDeque<(u64, u32)>,
@@ -148,9 +156,12 @@ impl Rack {
             sets: (0..sets).map(|_| Set::default()).collect(),
             info,
             generation: 1,
+            named: sets,
             absent: BTreeSet::new(),
             lied_to: false,
             replies: BTreeMap::new(),
+            informed: BTreeMap::new(),
+            mapped: None,
             sent: Vec::new(),
             admin: Vec::new(),
             attaches: VecDeque::new(),
@@ -247,9 +258,6 @@ impl Rack {
         let faults = LinkFaults { loss, duplicate, duplicate_extra_ns, ..LinkFaults::NONE };
         self.engine.net().set_faults(faults);
         let stepped = self.engine.step();
-        for (_, _, Reply { id, result }) in self.engine.replies() {
-            assert!(self.replies.insert(id.0, result).is_none(), "{id:?} answered twice");
-        }
         let client = self.engine.get_mut::<Watched>(CLIENT).expect("it runs");
         for seen in std::mem::take(&mut client.seen) {
             match seen {
@@ -263,6 +271,15 @@ impl Rack {
                 self.reach_rack(p);
             }
         }
+        if !self.engine.has_replies() {
+            return stepped;
+        }
+        let heard = |set: u32| self.client().recovered(SetId(set)).unwrap_or_default();
+        let informed: Vec<bool> = (0..).zip(&self.sets).map(|(i, s)| heard(i) == Epoch(s.recovered)).collect();
+        for (_, _, Reply { id, result }) in self.engine.replies() {
+            self.informed.insert(id.0, informed.clone());
+            assert!(self.replies.insert(id.0, result).is_none(), "{id:?} answered twice");
+        }
         stepped
     }
 
@@ -273,6 +290,10 @@ impl Rack {
             return;
         };
         assert_eq!((p.dst, p.header.vssd), (Layout::SWITCH, p.header.original_vssd));
+        let route = self.mapped.iter().flat_map(|m| &m.sets).find(|s| s.set == p.header.set);
+        if let Some(route) = route.filter(|r| !r.members.is_empty() && !self.lied_to) {
+            assert!(route.members.contains(&p.header.vssd), "{} has left set {}", p.header.vssd, p.header.set);
+        }
         let (range, mutation) = match io {
             IoRequest::Read { range, .. } => (sectors(range), None),
             IoRequest::Write(w) => {
@@ -304,6 +325,11 @@ impl Rack {
     }
 
     fn answered(&mut self, p: &Packet) {
+        if let Body::Control(Control::Map(map) | Control::ClientWelcome { map, .. }) = &p.body
+            && self.mapped.as_ref().is_none_or(|m| m.generation <= map.generation)
+        {
+            self.mapped = Some((**map).clone());
+        }
         let over = matches!(&p.body, Body::Block(Block::Reply(r)) if *r != IoReply::Failed(IoError::NotServing));
         if let Some(mutation) = self.tags.get(&p.header.request).filter(|_| over) {
             self.open.remove(mutation);
@@ -349,6 +375,14 @@ impl Rack {
         self.generation += 2;
     }
 
+    /// A member leaves its set, or returns.
+    pub fn change_member(&mut self, member: VssdId) {
+        if !self.absent.remove(&member) {
+            self.absent.insert(member);
+        }
+        self.generation += 1;
+    }
+
     pub fn map(&self) -> RackMap {
         let route = |s: u32| SetRoute {
             set: SetId(s),
@@ -358,7 +392,7 @@ impl Rack {
                 .filter(|v| !self.absent.contains(v) && !self.faults.waits)
                 .collect(),
         };
-        RackMap { generation: self.generation, sets: (0..self.sets.len() as u32).map(route).collect() }
+        RackMap { generation: self.generation, sets: (0..self.named).map(route).collect() }
     }
 
     fn meta(&mut self, p: &Packet, c: Control) -> Option<Control> {
@@ -419,7 +453,14 @@ impl Rack {
         let set_id = p.header.set.0;
         let set = &mut self.sets[set_id as usize];
         Some(match io {
-            IoRequest::Read { range, .. } => IoReply::Data(set.read(&range)),
+            IoRequest::Read { range, .. } => {
+                let odd = self.faults.odd > 0.0 && self.rng.chance(self.faults.odd);
+                let count = match range.count {
+                    n if odd && n > 1 && self.rng.chance(0.5) => n - 1,
+                    n => n + u32::from(odd),
+                };
+                IoReply::Data(set.read(&SectorRange { count, ..range }))
+            }
             IoRequest::Status { range, .. } => IoReply::Extents(set.status(range.first, range.count, &mut self.rng)),
             IoRequest::Write(_) | IoRequest::Zero { .. } if p.header.epoch < Epoch(1 + set.passed) => {
                 IoReply::Failed(IoError::NotServing)

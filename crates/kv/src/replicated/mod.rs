@@ -24,7 +24,7 @@ use rackweave_server::report::{StoreStatus, VssdStatus};
 use rackweave_server::service::{Admitted, Collect, Context, FlashEvent, Programs, Room, Service, ServiceLoad};
 use rackweave_server::{ServerConfig, VssdConfig};
 
-use crate::store::{Answer, Broken, Flash, GetError, HELD_MAX, OpenError, PutError, Store, StoreConfig};
+use crate::store::{Answer, Flash, GetError, HELD_MAX, OpenError, PutError, Store, StoreConfig};
 use crate::trace;
 use records::{Records, WriteError, Writes};
 
@@ -249,10 +249,7 @@ impl<N: Logged> LogService<N> {
         let now = cx.now;
         let user = cx.ssd.log_user(self.vssd);
         let opened = cx.ssd.with_log(now, self.vssd, cx.out, |manager, inner, out| {
-            let broken = mutant!("kv.store.loses-tombstones").then_some(Broken::LoseTombstones);
-            let broken = broken.or(mutant!("kv.store.segments-overlap").then_some(Broken::OverlapSegments));
-            let broken = broken.or(mutant!("kv.answer.before-durable").then_some(Broken::AckBeforeForce));
-            let cfg = StoreConfig { on_request: true, broken, ..StoreConfig::new(inner, user) };
+            let cfg = StoreConfig { on_request: true, ..StoreConfig::new(inner, user) };
             Store::open(cfg, &mut Flash { now, manager, out })
         });
         match opened {

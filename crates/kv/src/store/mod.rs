@@ -115,7 +115,10 @@ pub struct StoreConfig {
 
 impl StoreConfig {
     pub fn new(vssd: VssdId, user: u16) -> StoreConfig {
-        StoreConfig { vssd, user, victims: VictimPolicy::Greedy, broken: None, on_request: false }
+        let broken = mutant!("kv.store.loses-tombstones").then_some(Broken::LoseTombstones);
+        let broken = broken.or(mutant!("kv.store.segments-overlap").then_some(Broken::OverlapSegments));
+        let broken = broken.or(mutant!("kv.answer.before-durable").then_some(Broken::AckBeforeForce));
+        StoreConfig { vssd, user, victims: VictimPolicy::Greedy, broken, on_request: false }
     }
 }
 

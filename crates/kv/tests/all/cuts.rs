@@ -1,31 +1,43 @@
 //! Power cuts at any instant.
 
+use std::ops::Range;
+
+use rackweave_core::rng::seeds;
+use rackweave_flash::manager::ManagerConfig;
 use rackweave_kv::store::Broken;
 
 use crate::search::{Seen, config, run};
 
-const SEEDS: u64 = 600;
-
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
-    let first = number("KV_SEED").unwrap_or(0);
-    first..first + number("KV_SEEDS").unwrap_or(if number("KV_SEED").is_some() { 1 } else { SEEDS })
+/// `RACKWEAVE_FIRST_SEED` and `RACKWEAVE_SEEDS` override them.
+fn all(cfg: &ManagerConfig, seeds: Range<u64>) -> Seen {
+    let mut seen = Seen::default();
+    for seed in seeds {
+        match run(cfg, None, seed) {
+            Ok(s) => seen.add(&s),
+            Err(e) => panic!("seed {seed}: {e}"),
+        }
+    }
+    println!("{seen:?}");
+    seen
 }
 
 #[test]
 fn power_cuts_lose_nothing_and_bring_nothing_back() {
-    let cfg = config();
-    let mut seen = Seen::default();
-    for seed in seeds() {
-        match run(&cfg, None, seed) {
-            Ok(s) => seen.add(&s),
-            Err(e) => panic!("seed {seed}: {e}; KV_SEED={seed} cargo test -p rackweave-kv power_cuts_lose"),
-        }
-    }
-    println!("{seen:?}");
-    if seeds() == (0..SEEDS) {
-        assert!(seen.counts().iter().all(|n| *n > 0), "a situation was never met: {seen:?}");
-    }
+    let usual = 0..600;
+    let of = seeds(usual.clone());
+    let seen = all(&config(), of.clone());
+    assert!(of != usual || seen.counts().iter().all(|n| *n > 0), "a situation was never met: {seen:?}");
+}
+
+#[test]
+fn batches_as_long_as_they_may_be_survive_power_cuts() {
+    let usual = 0..20;
+    let of = seeds(usual.clone());
+    let mut cfg = config();
+    cfg.profile.geometry.pages_per_block = 2048;
+    let seen = all(&cfg, of.clone());
+    let met = [seen.cuts, seen.batches_lost, seen.too_long];
+    assert!(of != usual || met.iter().all(|n| *n > 0), "a situation was never met: {seen:?}");
 }
 
 fn caught(broken: Broken) {

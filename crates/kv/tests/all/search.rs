@@ -10,11 +10,15 @@ use rackweave_flash::gc_policy::VictimPolicy;
 use rackweave_flash::isolation::Isolation;
 use rackweave_flash::manager::{Done, ManagerConfig};
 use rackweave_flash::{Geometry, Profile, Timing};
-use rackweave_kv::store::{Answer, Broken, Durability, Flash, PutError, Store, StoreConfig, StoreStats};
+use rackweave_kv::store::format::VALUE_MAX;
+use rackweave_kv::store::{Answer, Broken, Durability, Flash, PutError, Store, StoreConfig};
 
 use crate::power_drive::PowerDrive;
 
 mod order;
+mod seen;
+
+pub use seen::Seen;
 
 /// 2 channels of 2 dies of 22 blocks of 4 pages of 8 KiB: a channel-isolated store has 19 blocks of 64 KiB.
 pub fn config() -> ManagerConfig {
@@ -31,78 +35,6 @@ pub fn config() -> ManagerConfig {
     cfg.timing = Timing::None;
     cfg.soft_planes_per_die = 1;
     cfg
-}
-
-/// Counts of situations: the test fails if one is never met.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    pub cuts: u64,
-    pub cuts_in_recovery: u64,
-    pub cuts_in_compaction: u64,
-    pub closed: u64,
-    pub compactions: u64,
-    pub checkpoints: u64,
-    pub moved_bytes: u64,
-    pub full: u64,
-    pub deleted: u64,
-    /// Keys checked after a cut, and those with a newer value than the last durable one.
-    pub verified: u64,
-    pub newer: u64,
-    pub failed_blocks: u64,
-    pub memory_hits: u64,
-    pub flash_reads: u64,
-    /// Batches of which nothing was answered at a power cut: found whole, and found to have no effect.
-    pub batches_kept: u64,
-    pub batches_lost: u64,
-}
-
-impl Seen {
-    pub fn counts(&self) -> [u64; 16] {
-        [
-            self.cuts,
-            self.cuts_in_recovery,
-            self.cuts_in_compaction,
-            self.closed,
-            self.compactions,
-            self.checkpoints,
-            self.moved_bytes,
-            self.full,
-            self.deleted,
-            self.verified,
-            self.newer,
-            self.failed_blocks,
-            self.memory_hits,
-            self.flash_reads,
-            self.batches_kept,
-            self.batches_lost,
-        ]
-    }
-    pub fn add(&mut self, o: &Seen) {
-        let Seen { cuts, cuts_in_recovery, cuts_in_compaction, closed, compactions, checkpoints, moved_bytes, .. } = o;
-        self.cuts += cuts;
-        self.cuts_in_recovery += cuts_in_recovery;
-        self.cuts_in_compaction += cuts_in_compaction;
-        self.closed += closed;
-        self.compactions += compactions;
-        self.checkpoints += checkpoints;
-        self.moved_bytes += moved_bytes;
-        self.full += o.full;
-        self.deleted += o.deleted;
-        self.verified += o.verified;
-        self.newer += o.newer;
-        self.failed_blocks += o.failed_blocks;
-        self.memory_hits += o.memory_hits;
-        self.flash_reads += o.flash_reads;
-        self.batches_kept += o.batches_kept;
-        self.batches_lost += o.batches_lost;
-    }
-    fn add_stats(&mut self, s: StoreStats) {
-        self.compactions += s.compactions;
-        self.checkpoints += s.checkpoints;
-        self.moved_bytes += s.moved_bytes;
-        self.memory_hits += s.memory_hits;
-        self.flash_reads += s.flash_reads;
-    }
 }
 
 /// A change of a key: its value afterwards.
@@ -159,6 +91,8 @@ struct Side {
 
 struct Run {
     broken: Option<Broken>,
+    /// Batches are about as long as they may be.
+    long: bool,
     drive: PowerDrive,
     ready: bool,
     /// vSSDs allocated at the start.
@@ -174,6 +108,8 @@ pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<See
     let failures = if rng.chance(0.2) { 0.001 } else { 0.0 };
     let mut r = Run {
         broken,
+        // Blocks in which a batch has room for a longer value than recovery reads.
+        long: cfg.profile.geometry.block_bytes() > 8 * VALUE_MAX as u64,
         drive: PowerDrive::new(cfg, rng, failures),
         ready: false,
         allocated: Vec::new(),
@@ -185,7 +121,7 @@ pub fn run(cfg: &ManagerConfig, broken: Option<Broken>, seed: u64) -> Result<See
     r.make_stores()?;
     for _ in 0..r.drive.rng.between(2, 6) {
         r.boot()?;
-        let acts = r.drive.rng.between(50, 500);
+        let acts = if r.long { r.drive.rng.between(5, 30) } else { r.drive.rng.between(50, 500) };
         for _ in 0..acts {
             r.act()?;
             for _ in 0..r.drive.rng.below(5) {
@@ -384,7 +320,10 @@ impl Run {
     }
     fn value(&mut self, side: usize) -> Bytes {
         let len = if self.drive.rng.chance(0.1) { 0 } else { self.drive.rng.below(self.sides[side].value_max) };
-        let mut bytes = vec![0u8; len as usize];
+        self.bytes(len as usize)
+    }
+    fn bytes(&mut self, len: usize) -> Bytes {
+        let mut bytes = vec![0u8; len];
         bytes.chunks_mut(8).for_each(|c| c.copy_from_slice(&self.drive.rng.next_u64().to_le_bytes()[..c.len()]));
         bytes.into()
     }
@@ -400,6 +339,11 @@ impl Run {
             }
             changes.insert(key, value);
         }
+        if self.long {
+            let most = self.sides[side].store.as_ref().expect("open").batch_max() - bytes;
+            let len = most.saturating_sub(self.drive.rng.below(1_400) as usize);
+            changes.insert(self.drive.rng.pick(keys).clone(), Some(self.bytes(len)));
+        }
         let mut parts = Vec::new();
         for (key, value) in &changes {
             let h = self.sides[side].keys.get_mut(key).expect("known");
@@ -414,6 +358,12 @@ impl Run {
             Err(PutError::Failed(_)) => {
                 self.sides[side].asked.remove(&token);
                 self.sides[side].void(&parts);
+                Ok(())
+            }
+            Err(PutError::ValueTooLong { .. } | PutError::BatchTooLong { .. }) if self.long => {
+                self.sides[side].asked.remove(&token);
+                self.sides[side].void(&parts);
+                self.seen.too_long += 1;
                 Ok(())
             }
             Err(e) => Err(e.to_string()),
@@ -483,7 +433,8 @@ impl Run {
             }
             for i in 0..self.sides.len() {
                 let s = &mut self.sides[i];
-                let cfg = StoreConfig { victims: s.victims, broken: self.broken, ..StoreConfig::new(s.vssd, s.user) };
+                let usual = StoreConfig::new(s.vssd, s.user);
+                let cfg = StoreConfig { victims: s.victims, broken: self.broken.or(usual.broken), ..usual };
                 let mut fx = Flash { now: self.drive.now, manager: &mut self.drive.manager, out: &mut self.drive.out };
                 s.store = Some(Store::open(cfg, &mut fx).map_err(|e| format!("open: {e}"))?);
             }
