@@ -67,7 +67,7 @@ impl Disks {
         }
         self.settle();
     }
-    fn say(&mut self, i: usize, volume: VolumeId, epoch: Epoch, body: Message) {
+    pub fn say(&mut self, i: usize, volume: VolumeId, epoch: Epoch, body: Message) {
         let from = self.r.servers[i].node;
         self.packet(from, volume, epoch, body);
     }
@@ -147,7 +147,7 @@ impl Disks {
         }
     }
     /// The servers answer the role.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         loop {
             let to_disks = std::mem::take(&mut self.r.to_disks);
             if to_disks.is_empty() {
@@ -205,18 +205,6 @@ impl Disks {
             self.drained();
             self.settle();
         }
-    }
-    /// Whether a server gets a lease that serves this disk in its newest epoch. Disk 0: none.
-    pub fn leased(&mut self, disk: VolumeId) -> bool {
-        let newest = self.r.meta.cloud_role().and_then(|r| r.epoch(disk)).unwrap_or(Epoch(9));
-        let views = if disk == VolumeId(0) { Vec::new() } else { vec![(disk, newest, 0)] };
-        self.settle();
-        self.say(0, VolumeId(0), Epoch(0), Message::Heartbeat { incarnation: Incarnation(1), sent: self.r.now, views });
-        let is_lease =
-            |p: &msg::Packet| Packet::of_message(p.clone()).is_some_and(|p| matches!(p.body, Message::Lease { .. }));
-        let leased = self.r.to_disks.iter().any(is_lease);
-        self.settle();
-        leased
     }
     /// The service restarts; servers go on.
     pub fn restart(&mut self) {
