@@ -36,7 +36,10 @@ struct Search {
     given_up: BTreeMap<u64, Time>,
     /// When the client knew the present incarnation of each server.
     up: BTreeMap<NodeId, Time>,
-    /// The first server that acknowledged a part of each message, and when. `None`: in the instant in which it was met.
+    /// Counters of the servers' proofs.
+    proofs: BTreeMap<NodeId, u64>,
+    /// The first server that acknowledged a part of each message, and when. `None`: perhaps none, as the acknowledgement came
+    /// in the instant in which the server was met, or late.
     bound: BTreeMap<Routed, Option<(NodeId, Time)>>,
     keyless: bool,
     looked_at: usize,
@@ -66,8 +69,8 @@ impl Search {
         w.host(CLIENT).heard = Some(Vec::new());
         w.flip = *rng.pick(&[0.0, 0.1, 0.5]);
         let (sent, got, given_up, up) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (bound, looked_at, fresh) = (BTreeMap::new(), 0, 100);
-        let mut s = Search { w, rng, sent, got, given_up, up, bound, keyless, looked_at, fresh };
+        let (proofs, bound, looked_at, fresh) = (BTreeMap::new(), BTreeMap::new(), 0, 100);
+        let mut s = Search { w, rng, sent, got, given_up, up, proofs, bound, keyless, looked_at, fresh };
         (20..20 + VSSDS as u32).for_each(|vssd| s.place(vssd));
         s
     }
@@ -133,13 +136,18 @@ impl Search {
         for (at, d) in self.w.host(CLIENT).heard.as_mut().map(std::mem::take).into_iter().flatten() {
             let Ok(p) = header::parse(&d) else { continue };
             // Datagrams of an incarnation that is not proven yet do not count.
+            if matches!(p.kind, Kind::Proof { .. }) {
+                self.proofs.insert(p.source, p.counter);
+            }
             let Some(&up) = self.up.get(&p.source).filter(|up| !p.acks.is_empty() && **up <= at) else { continue };
             let (head, entries) = header::acks(&d[p.acks.clone()]);
             if head.whose != whose(NodeId(CLIENT), INCARNATION) {
                 continue;
             }
             for e in entries.filter(|e| e.id.space == Space::Routed) {
-                let sure = self.keyless || up < at;
+                // A datagram that its sender's proof of liveness has overtaken does not count.
+                let overtaken = self.proofs.get(&p.source).is_some_and(|proof| p.counter < *proof);
+                let sure = self.keyless || up < at && !overtaken;
                 self.bound.entry((p.class as u8, e.id.number)).or_insert(sure.then_some((p.source, at)));
             }
         }
