@@ -23,6 +23,8 @@ const ROUNDS: u32 = 24;
 const DISK_MAX: u64 = 12 * 4096;
 /// Everything is served and whole this long after a round's last fault.
 const CALM: Span = Span::from_secs(4);
+/// No message is on its way for longer.
+const LATE_MAX: Span = Span::from_millis(500);
 /// Clocks apart by at most this.
 const DRIFT_PPM: u32 = 20_000;
 
@@ -293,15 +295,21 @@ impl Epochs {
         self.w.faults(LinkFaults::NONE);
         self.start(META);
         self.w.hosts.servers.clone().into_iter().for_each(|s| self.start(s));
-        let runs = |c: &NodeId| self.w.client(*c).is_some_and(|c| !c.is_fenced());
-        if !self.w.hosts.clients.iter().any(runs) {
-            self.attach();
-        }
+        let runs = |w: &World| w.hosts.clients.iter().any(|c| w.client(*c).is_some_and(|c| !c.is_fenced()));
         let writer = |w: &World| w.hosts.clients.iter().copied().find(|c| w.serves(*c));
-        let served = |w: &World| writer(w).map(|_| ()).ok_or("no client has the disk".into());
-        let whole = self.w.until(CALM, |w| w.whole().and(served(w)));
-        // The disk's new end, too.
+        let served = |w: &World| writer(w).map(|_| ()).ok_or("no client has the disk".to_string());
+        let whole = loop {
+            if !runs(&self.w) {
+                self.attach();
+            }
+            let whole = self.w.until(CALM, |w| if runs(w) { w.whole().and(served(w)) } else { Ok(()) });
+            // A late message of a client that has ended may fence the one that runs.
+            if runs(&self.w) {
+                break whole;
+            }
+        };
         let c = writer(&self.w);
+        // The disk's new end, too.
         if let Some(c) = c {
             self.w.read(c, self.w.striping.sectors() - 8, 8);
         }
@@ -322,7 +330,11 @@ fn run(seed: u64, all: &mut Coverage) -> Result<(), String> {
             break;
         }
     }
-    let result = result.and_then(|()| rest::all_is_answered_and_moved(&mut s.w, CALM));
+    let result = result.and_then(|()| {
+        s.w.run(LATE_MAX);
+        s.calm()?;
+        rest::all_is_answered_and_moved(&mut s.w, CALM)
+    });
     all.merge(s.w.coverage());
     result
 }

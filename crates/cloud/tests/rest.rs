@@ -1,6 +1,6 @@
 //! What must hold some time after the last fault.
 
-use rackweave_core::Span;
+use rackweave_core::{NodeId, Span};
 
 use crate::world::{VOLUME, World};
 
@@ -26,7 +26,9 @@ pub fn all_is_answered_and_moved(w: &mut World, calm: Span) -> Result<(), String
     };
     let moved = w.until(calm, moved);
     let sectors = w.striping.sectors();
-    let c = w.hosts.clients.iter().copied().find(|c| w.serves(*c));
+    let writer = |w: &World| w.hosts.clients.iter().copied().find(|c| w.serves(*c));
+    let _ = w.until(calm, |w| writer(w).map(|_| ()).ok_or("no client has the disk".into()));
+    let c = writer(w);
     for first in (0..sectors).step_by(16) {
         if let Some(c) = c {
             w.read(c, first, (sectors - first).min(16) as u32);
@@ -48,6 +50,7 @@ pub fn all_is_answered_and_moved(w: &mut World, calm: Span) -> Result<(), String
 /// The view, and what clients wait for.
 pub fn waits(w: &World) -> String {
     let view = w.meta().and_then(|m| m.view(VOLUME));
-    let waits: Vec<String> = w.hosts.clients.iter().filter_map(|c| w.client(*c)).map(|c| c.waits()).collect();
-    format!("{view:?}: {waits:?}")
+    let of = |n: &NodeId| w.client(*n).map(|c| (*n, w.hosts.run(*n), c.is_fenced(), c.waits()));
+    let waits: Vec<(NodeId, u64, bool, String)> = w.hosts.clients.iter().filter_map(of).collect();
+    format!("{view:?}: clients, their runs, whether they are fenced, what they wait for: {waits:?}")
 }
