@@ -440,7 +440,7 @@ impl Meta {
             Step::Next => {}
             Step::Done => {
                 if sweep.freed > 0 {
-                    fx.trace(trace::SWEPT, generation.0.into(), sweep.freed);
+                    fx.trace(trace::SNAPSHOT_SWEPT, generation.0.into(), sweep.freed);
                 }
                 if sweep.held == sweep.freed {
                     sweeps.empty.insert(generation);

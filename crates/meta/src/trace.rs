@@ -18,7 +18,7 @@ trace_points! {
     KEYSPACE_MADE: KeyspaceMade = 191,
     KEYSPACE_DELETED: KeyspaceDeleted = 192,
     /// What nobody needs of a removed snapshot was given back. a: its generation, b: stripes.
-    SWEPT: Swept = 198,
+    SNAPSHOT_SWEPT: SnapshotSwept = 198,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.
     MEMBER_UNREACHED: MemberUnreached = 66,

@@ -232,7 +232,7 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
         t::STRIPE_COPIED,
         t::FORK_HELD,
         t::FLATTENED,
-        rackweave_meta::trace::SWEPT,
+        rackweave_meta::trace::SNAPSHOT_SWEPT,
         t::ALLOCATION_BEGUN_AGAIN,
     ];
     let mut holes = 0;

@@ -55,6 +55,8 @@ pub(crate) struct Sender {
     backoff: u32,
     /// Lost chunks that are sent regardless of the window: what is in flight may be lost too (RFC 9002 §7.5).
     probes: usize,
+    /// Chunks are sent again alone, not with all that follow them.
+    selective: bool,
     /// When something last arrived or was first sent.
     pub progress: Time,
     largest_echo: u64,
@@ -97,6 +99,7 @@ impl Sender {
             turn: Rtt::default(),
             backoff: 0,
             probes: 0,
+            selective: cfg.retransmission == Retransmission::Selective,
             progress: Time::ZERO,
             largest_echo: 0,
             echo_shared: false,

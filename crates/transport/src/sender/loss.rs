@@ -145,7 +145,8 @@ impl Sender {
     /// After a timeout, a chunk of a message of which the receiver has some: it takes that one, whereas it may have no room for
     /// any other message, and then this one would not end either.
     pub(super) fn pick_probe(&mut self) -> Option<Pick> {
-        if self.probes == 0 || mutant!("transport.probe.any-message") {
+        // Go-back-N sends in order.
+        if self.probes == 0 || !self.selective || mutant!("transport.probe.any-message") {
             return None;
         }
         let lost = |&(id, attempt, chunk): &(_, u8, u32)| {
