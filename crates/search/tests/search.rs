@@ -38,6 +38,7 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     // Keys are searched separately.
     meta_trace::KEYSPACE_MADE,
     meta_trace::KEYSPACE_DELETED,
+    meta_trace::SNAPSHOT_SWEPT,
     // The metadata service writes rarely, and is rarely cut at that moment.
     rackweave_sim::trace::STORES_LOST,
     // Only in plans with moves.
