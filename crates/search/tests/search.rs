@@ -33,12 +33,12 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     switch_trace::FAR_STATE_STALE,
     meta_trace::MEMBER_UNREACHED,
     meta_trace::MEMBER_REACHED,
-    // Cloud disks are searched separately; `cloud.rs` reaches it by a script.
+    // Cloud disks are searched separately; `cloud.rs` reaches the first by a script.
     rackweave_block::trace::ALLOCATION_OUTDATED,
+    meta_trace::SNAPSHOT_SWEPT,
     // Keys are searched separately.
     meta_trace::KEYSPACE_MADE,
     meta_trace::KEYSPACE_DELETED,
-    meta_trace::SNAPSHOT_SWEPT,
     // The metadata service writes rarely, and is rarely cut at that moment.
     rackweave_sim::trace::STORES_LOST,
     // Only in plans with moves.
