@@ -12,8 +12,8 @@
 //! - Who reads a removed snapshot is refused by the replicas: each of their reads names it, and before any sweep all sets of all
 //!   removed snapshots have a fence ([`FENCE_REMOVED`]). The same fence refuses late writes of those who wrote it.
 //!
-//! A power cut is harmless: nothing is recorded, and a new process sweeps again all that sets still have. A zeroed stripe that is
-//! there again after a power cut costs room until then.
+//! A power cut is harmless: nothing is recorded, and a new process sweeps again all that sets still have. Stripes are zeroed as FUA, so
+//! room that was reported stays free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
