@@ -2,8 +2,8 @@
 //! of its own. Nothing of them may count (protocol rule 18).
 
 use bytes::{Bytes, BytesMut};
-use rackweave_core::Rng;
-use rackweave_transport::header::{self, Kind, LONG, Parsed, REWRITTEN, TAG_BYTES};
+use rackweave_core::{NodeId, Rng};
+use rackweave_transport::header::{self, Kind, LONG, Parsed, Space, TAG_BYTES};
 
 /// Least counter of a forgery, above those of real datagrams: none is taken for a repetition.
 const COUNTER_AHEAD: u64 = 1 << 40;
@@ -11,6 +11,8 @@ const COUNTER_AHEAD: u64 = 1 << 40;
 const NUMBER_AHEAD: u64 = 1 << 40;
 /// Offset of a transfer's number in the extension of a chunk.
 const NUMBER_AT: usize = 12;
+/// Offset of the destination.
+const DESTINATION_AT: usize = 16;
 
 /// Forgeries after the pattern of a datagram: one without a key, with a valid checksum, and one that names the key but
 /// guesses the tag. None if it cannot be parsed.
@@ -48,10 +50,20 @@ fn gc_op(datagram: &[u8], rng: &mut Rng) -> Bytes {
     d.freeze()
 }
 
+/// A datagram for one node as one for `to`: the attacker writes the destination, as a switch can. None for others: those a switch
+/// may send to any server.
+pub(crate) fn redirected(datagram: &[u8], to: NodeId) -> Option<Bytes> {
+    let parsed = header::parse(datagram).ok()?;
+    let direct = matches!(parsed.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
+    let mut d = BytesMut::from(datagram);
+    d[DESTINATION_AT..][..4].copy_from_slice(&to.0.to_be_bytes());
+    (direct && parsed.source != to).then(|| d.freeze())
+}
+
 /// The checksum of a datagram without a key, which takes the place of the tag.
 fn checksum(datagram: &[u8], parsed: &Parsed) -> u32 {
     let mut covered = datagram.to_vec();
-    REWRITTEN.into_iter().for_each(|range| covered[range].fill(0));
+    header::rewritten(datagram, parsed.form).for_each(|range| covered[range].fill(0));
     covered[parsed.form.tag_at..][..TAG_BYTES].fill(0);
     crc32c::crc32c(&covered)
 }

@@ -44,6 +44,10 @@ impl Datagram {
     pub(crate) fn alike(&self, bytes: Bytes) -> Datagram {
         Datagram { segment: bytes.len(), bytes, ..self.clone() }
     }
+    /// One on the same path to another node.
+    pub(crate) fn redirected(&self, to: NodeId, bytes: Bytes) -> Datagram {
+        Datagram { to, ..self.alike(bytes) }
+    }
     /// The datagrams of a train, or the single one.
     pub(crate) fn each(&self) -> impl Iterator<Item = &[u8]> {
         self.bytes.chunks(self.segment.max(1))

@@ -9,7 +9,7 @@ use rackweave_core::{NodeId, Span, Time};
 use crate::api::{Event, Message, Origin, Received, Train};
 use crate::auth::OpenError;
 use crate::endpoint::{Endpoint, fair_bytes};
-use crate::header::{self, AckEntry, GROUP_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
+use crate::header::{self, AckEntry, BOUND_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
 use crate::peer::{Carrier, Control, REPLAY_SPAN, STREAM_PATH, TRIAL_TOKEN};
 use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
 use crate::window::Window;
@@ -165,10 +165,15 @@ impl Endpoint {
             }
             *origin = Origin::Proven(p.source);
             peer.newest = p.newest.max(p.version);
-            if peer.newest < GROUP_VERSION {
-                self.leave_groups(p.source);
-            }
+            let speaks = peer.newest.min(self.cfg.version);
             self.heard(now, p.source);
+            // Its tag does not cover the destination, so it may have been for another node. The sender learns of the newer version
+            // from the handshake, and sends it again.
+            let direct = matches!(p.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
+            if keyed && direct && p.version < BOUND_VERSION && speaks >= BOUND_VERSION && !mutant!("transport.destination.older") {
+                self.challenge(now, p.source, p.incarnation);
+                return |c| &mut c.drop_unbound;
+            }
         }
         if !p.acks.is_empty() {
             self.acks_arrived(now, p, &d[p.acks.clone()], note.at);
@@ -279,6 +284,8 @@ impl Endpoint {
                 _ => mine,
             };
             peer.challenge = Some((p.incarnation, counter, now));
+            // It is not proven that this incarnation still lives. If another one does, its proof corrects the version.
+            peer.newest = p.newest.max(p.version);
         }
         peer.say(Control::Proof { answer: token, token: counter });
         if now.since(peer.challenged) >= CHALLENGE_EVERY {

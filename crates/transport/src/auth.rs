@@ -17,8 +17,10 @@ use rackweave_wire::header as wire;
 use ring::{aead, hkdf};
 
 use crate::crc::{append, combine, crc32c, parts};
-use crate::header::{Form, HEAD_BYTES, Kind, Parsed, REWRITTEN, TAG_BYTES};
+use crate::header::{Form, HEAD_BYTES, Kind, Parsed, TAG_BYTES, rewritten};
 
+/// Bytes at the front of a datagram that have all fields that a switch may rewrite.
+const HEAD_REWRITTEN: usize = 20;
 /// Bytes of a cluster key.
 pub const KEY_BYTES: usize = 32;
 /// Most derived keys kept: two for each of an endpoint's most peers. Beyond it all are derived again.
@@ -247,7 +249,7 @@ impl Auth {
         let counter = crate::header::u64_at(&d[start..], form.counter_at);
         let owner = Owner { id: KeyId((counter >> 56) as u8), node, incarnation, gc: false };
         let h = &mut d[start..];
-        let rewritten = (take::<8>(h, REWRITTEN[0].start), take::<4>(h, REWRITTEN[1].start));
+        let cleared = clear(h, form);
         let key = if owner.id.0 == 0 { None } else { self.derived(owner) };
         if let Some(Derived::Datagram(key)) = key {
             d.extend_from_slice(data);
@@ -261,7 +263,7 @@ impl Auth {
             let sum = append(d, 0, data, head, |_, _, _| {});
             d[start + form.tag_at..][..4].copy_from_slice(&sum.to_be_bytes());
         }
-        put_back(&mut d[start..], &rewritten);
+        put_back(&mut d[start..], cleared, form);
     }
 
     /// Checks the tag; decrypts an encrypted payload in place. Fields that the switch rewrote keep their received
@@ -306,8 +308,9 @@ impl Auth {
         if (id.0 == 0) != self.keys.is_none() && !mutant!("transport.key.none") {
             return Err(OpenError::UnknownKey);
         }
-        let rewritten = (take::<8>(d, REWRITTEN[0].start), take::<4>(d, REWRITTEN[1].start));
-        let tag = take::<TAG_BYTES>(d, p.form.tag_at);
+        let cleared = clear(d, p.form);
+        let mut tag = [0; TAG_BYTES];
+        d[p.form.tag_at..][..TAG_BYTES].swap_with_slice(&mut tag);
         let result = if id.0 == 0 {
             let mut want = [0; TAG_BYTES];
             want[..4].copy_from_slice(&sum(d).to_be_bytes());
@@ -320,7 +323,7 @@ impl Auth {
             let owner = Owner { id, node: p.source, incarnation: p.incarnation, gc: false };
             self.open_keyed(owner, d, counter, tag, encrypted)
         };
-        put_back(d, &rewritten);
+        put_back(d, cleared, p.form);
         if result.is_err() {
             d[p.form.tag_at..][..TAG_BYTES].copy_from_slice(&tag);
         }
@@ -401,17 +404,16 @@ fn nonce(counter: u64) -> aead::Nonce {
     aead::Nonce::assume_unique_for_key(n)
 }
 
-/// Returns the bytes at `at` and zeroes them.
+/// Zeroes the fields that a switch may rewrite. Returns their bytes for [`put_back`].
 #[inline]
-fn take<const N: usize>(d: &mut [u8], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&d[at..at + N]);
-    d[at..at + N].fill(0);
-    out
+fn clear(d: &mut [u8], form: Form) -> [u8; HEAD_REWRITTEN] {
+    let mut before = [0; HEAD_REWRITTEN];
+    before.copy_from_slice(&d[..HEAD_REWRITTEN]);
+    rewritten(d, form).for_each(|field| d[field].fill(0));
+    before
 }
 
 #[inline]
-fn put_back(d: &mut [u8], rewritten: &([u8; 8], [u8; 4])) {
-    d[REWRITTEN[0].clone()].copy_from_slice(&rewritten.0);
-    d[REWRITTEN[1].clone()].copy_from_slice(&rewritten.1);
+fn put_back(d: &mut [u8], before: [u8; HEAD_REWRITTEN], form: Form) {
+    rewritten(d, form).for_each(|field| d[field.clone()].copy_from_slice(&before[field]));
 }

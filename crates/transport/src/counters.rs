@@ -22,6 +22,8 @@ counters! {
         drop_stale_incarnation,
         /// From an incarnation that is not proven yet: a challenge was sent.
         drop_unproven,
+        /// Chunks to one node whose tag does not cover the destination, of a sender that can do better: a challenge was sent.
+        drop_unbound,
         drop_too_many_peers,
         /// Chunks that had arrived already.
         drop_duplicate,

@@ -6,8 +6,8 @@
 //! them. The group's window is that of the slowest member, or, if `quorum` members suffice, of the slowest among the
 //! `quorum` fastest (NICE's any-k).
 //!
-//! Members that cannot take part (an older version, or a stream instead of datagrams) get the message individually. So
-//! do all members while nothing arrives through the switch.
+//! Members on a stream instead of datagrams get the message individually. So do all members while nothing arrives through
+//! the switch.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use rackweave_core::{NodeId, Span, Time};
 
 use crate::api::{Event, GroupError, GroupOptions, Message, Missing, SendError, Transmit, Via};
 use crate::endpoint::{Endpoint, single};
-use crate::header::{self, GROUP_VERSION, LONG, LONG_BYTES, SHORT, SHORT_BYTES, ShortOp, Space, TransferId};
+use crate::header::{self, LONG, LONG_BYTES, SHORT, SHORT_BYTES, ShortOp, Space, TransferId};
 use crate::outgoing::{Outgoing, pieces};
 use crate::peer::{Carrier, Control};
 use crate::progress::{Pick, Progress};
@@ -188,29 +188,23 @@ impl Endpoint {
         if takers.len() < how.quorum {
             return Err(refused.first().map_or(SendError::PeerDown { to }, |(_, e)| *e));
         }
-        // Unknown members are assumed to speak this version until they report another.
-        let grouped: Vec<NodeId> = takers.iter().copied().filter(|n| self.speaks_of_groups(*n)).collect();
-        for n in &grouped {
+        for n in &takers {
             chunk = chunk.min(self.peers.get(n).map_or(chunk, |p| p.chunk_bytes()));
         }
         let hears = |n: &NodeId| self.peers.get(n).is_some_and(|p| p.carrier != Carrier::Stream);
-        let mut shared: Vec<NodeId> = grouped.iter().copied().filter(hears).collect();
+        let mut shared: Vec<NodeId> = takers.iter().copied().filter(hears).collect();
         if alone || shared.len() < 2 {
             shared.clear();
         }
-        let number = next;
+        let id = TransferId { space: Space::Group, number: next };
         self.group_next[class as usize] += 1;
         let mut states: Vec<(NodeId, State)> = refused.iter().map(|(n, e)| (*n, State::Missing(why(e)))).collect();
         let mut count = 0;
         for node in takers {
             let Some(peer) = self.peers.get_mut(&node) else { continue };
-            let own = peer.chunk_bytes();
-            let tx = &mut peer.flow(class).tx;
-            let id =
-                if grouped.contains(&node) { TransferId { space: Space::Group, number } } else { tx.next_direct() };
             let mut o = Outgoing::new(now, message.clone(), id, how.token, how.deadline);
-            (o.group, o.shared) = (Some(number), shared.contains(&node));
-            let chunks = tx.push(o, if id.space == Space::Group { chunk } else { own });
+            (o.group, o.shared) = (Some(id.number), shared.contains(&node));
+            let chunks = peer.flow(class).tx.push(o, chunk);
             count = count.max(if shared.contains(&node) { chunks } else { 0 });
             self.queued_bytes += len;
             peer.used = now;
@@ -220,20 +214,15 @@ impl Endpoint {
         let (token, quorum) = (how.token, how.quorum);
         let m = Multicast { group: to, message, token, quorum, reached: false, next: 0, count, members: states };
         let going: Vec<NodeId> = m.going().map(|(n, _)| n).collect();
-        self.multicasts[class as usize].insert(number, m);
+        self.multicasts[class as usize].insert(id.number, m);
         if count > 0
             && let Some(g) = self.groups.get_mut(&to)
         {
-            g.waiting[class as usize].push_back(number);
+            g.waiting[class as usize].push_back(id.number);
             self.ready_group(to, class);
         }
         going.into_iter().for_each(|n| self.touch(now, n));
         Ok(())
-    }
-
-    fn speaks_of_groups(&self, node: NodeId) -> bool {
-        let speaks = |p: &crate::peer::Peer| p.incarnation.is_none() || p.newest >= GROUP_VERSION;
-        self.cfg.version >= GROUP_VERSION && self.peers.get(&node).is_some_and(speaks)
     }
 
     /// Queues the group among those with something to send.
@@ -302,7 +291,8 @@ impl Endpoint {
         takers: &[(NodeId, bool)],
     ) -> Option<Transmit> {
         let counter = self.next_counter();
-        let from = self.sender(self.cfg.version);
+        // All members can read the older version, and may not know the newer one.
+        let from = self.sender(crate::VERSION - 1);
         let id = TransferId { space: Space::Group, number };
         let long = chunk == 0;
         let form = if long { LONG } else { SHORT };
@@ -405,19 +395,6 @@ impl Endpoint {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.flow(class).tx.unshare(id);
                 self.touch(now, node);
-            }
-        }
-    }
-
-    /// The peer speaks a version without groups: messages in flight continue on its own connection.
-    pub(crate) fn leave_groups(&mut self, node: NodeId) {
-        for class in crate::endpoint::CLASSES {
-            let Some(peer) = self.peers.get_mut(&node) else { return };
-            for (number, id) in peer.flow(class).tx.make_direct() {
-                let m = self.multicasts[class as usize].get_mut(&number);
-                if let Some((_, state)) = m.and_then(|m| m.members.iter_mut().find(|(n, _)| *n == node)) {
-                    *state = State::Going(id);
-                }
             }
         }
     }

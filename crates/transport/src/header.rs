@@ -10,7 +10,7 @@ use rackweave_core::NodeId;
 use rackweave_core::msg::{Class, Op};
 
 /// Newest version of the datagram format. Peers that do not know it get the previous one.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Bytes of the packet's own header (`wire`).
 pub const HEAD_BYTES: usize = rackweave_wire::HEADER_BYTES;
@@ -46,6 +46,7 @@ const ORIGINAL_VSSD_AT: usize = 20;
 const FLAGS_AT: usize = 11;
 const SOURCE_AT: usize = 12;
 const DESTINATION_AT: usize = 16;
+const VSSD_LAT: Range<usize> = 1..9;
 const WIRE_LENGTH_AT: usize = 56;
 /// Offset of the chunk's number in its extension.
 const NUMBER_AT: usize = 24;
@@ -60,10 +61,8 @@ const ACKS: u8 = 4;
 const ENCRYPTED: u8 = 8;
 /// The sender lacks acknowledgements. If the receiver already has this chunk, the path back is broken.
 const UNHEARD: u8 = 16;
-/// The transfer goes to all members of a group (version 3).
+/// The transfer goes to all members of a group.
 const GROUP: u8 = 32;
-/// First version with groups.
-pub const GROUP_VERSION: u8 = 3;
 
 /// In an acknowledgement's entry: the number space, and whether the message is whole. The high four bits count the
 /// bitmap's words.
@@ -120,8 +119,16 @@ pub const LONG: Form = Form { counter_at: 48, tag_at: 64, extension_at: HEAD_BYT
 pub const SHORT: Form = Form { counter_at: 20, tag_at: 28, extension_at: SHORT_HEAD_BYTES };
 /// Bytes of the tag.
 pub const TAG_BYTES: usize = 16;
-/// Fields that a switch may rewrite (protocol rule 18): vssd_id and lat, destination. Not covered by the tag.
-pub const REWRITTEN: [Range<usize>; 2] = [1..9, 16..20];
+/// First version whose tag covers the destination of a datagram that no switch routes.
+pub const BOUND_VERSION: u8 = 4;
+
+/// Fields that a switch may rewrite (protocol rule 18): vssd_id and lat, and the destination of what it routes. The tag does not
+/// cover them. To be called once the datagram has version and flags.
+pub fn rewritten(d: &[u8], form: Form) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (version, flags) = (d[form.extension_at], d[form.extension_at + 1]);
+    let bound = version >= BOUND_VERSION && flags & (ROUTED | GROUP) == 0 && !mutant!("transport.destination.uncovered");
+    std::iter::once(VSSD_LAT).chain((!bound).then_some(DESTINATION_AT..DESTINATION_AT + 4))
+}
 
 /// Number space of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -250,7 +257,7 @@ pub(crate) fn continued(first: &[u8], form: Form, b: &[u8]) -> Option<u16> {
 fn same<const COUNTER_AT: usize, const TAG_AT: usize, const EXTENSION_AT: usize>(a: &[u8], b: &[u8]) -> bool {
     let number = EXTENSION_AT + NUMBER_AT;
     a[0] == b[0]
-        && a[REWRITTEN[0].end..COUNTER_AT] == b[REWRITTEN[0].end..COUNTER_AT]
+        && a[VSSD_LAT.end..COUNTER_AT] == b[VSSD_LAT.end..COUNTER_AT]
         && a[COUNTER_AT + 8..TAG_AT] == b[COUNTER_AT + 8..TAG_AT]
         && a[TAG_AT + TAG_BYTES..number] == b[TAG_AT + TAG_BYTES..number]
         && a[number + 2..EXTENSION_AT + EXTENSION_BYTES] == b[number + 2..EXTENSION_AT + EXTENSION_BYTES]
@@ -360,8 +367,7 @@ fn common(b: &[u8], p: &mut Parsed, allowed: u8) -> Result<u8, Malformed> {
 
 fn chunk(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
     let at = p.form.extension_at;
-    let newer = if b[at] >= GROUP_VERSION { GROUP } else { 0 };
-    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED | UNHEARD | newer)?;
+    let flags = common(b, &mut p, ROUTED | ACK_NOW | ACKS | ENCRYPTED | UNHEARD | GROUP)?;
     let space = match flags & (ROUTED | GROUP) {
         0 => Space::Direct,
         ROUTED => Space::Routed,

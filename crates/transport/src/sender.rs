@@ -145,19 +145,6 @@ impl Sender {
         let all: Vec<TransferId> = self.transfers.range(GROUPS..).map(|(id, _)| *id).collect();
         all.into_iter().for_each(|id| self.unshare(id));
     }
-    /// Converts parts of messages to groups into messages of this connection: (number, new id) of each.
-    pub fn make_direct(&mut self) -> Vec<(u64, TransferId)> {
-        let all: Vec<TransferId> = self.transfers.range(GROUPS..).map(|(id, _)| *id).collect();
-        let mut made = Vec::new();
-        for id in all {
-            let Some(mut o) = self.take(id) else { continue };
-            (o.id, o.shared) = (self.next_direct(), false);
-            made.push((id.number, o.id));
-            let chunk_bytes = o.chunk_bytes;
-            self.push(o, chunk_bytes);
-        }
-        made
-    }
     fn insert(&mut self, o: Outgoing) {
         self.bytes += o.message.len();
         if o.deadline != Time::MAX {

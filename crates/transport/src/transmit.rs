@@ -212,7 +212,7 @@ impl Endpoint {
         let from = Sender {
             node: self.local,
             incarnation: self.incarnation,
-            version: if pick.id.space == Space::Group { self.cfg.version } else { newest.min(self.cfg.version) },
+            version: newest.min(self.cfg.version),
             newest: self.cfg.version,
             encrypt,
         };

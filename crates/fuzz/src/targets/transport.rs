@@ -8,7 +8,7 @@ use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::header::{
     ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Kind, LONG, Parsed, SHORT, Sender, ShortOp, Space, TransferId,
-    acks, parse, put_acks, put_brief, put_chunk, put_long, put_short, restore,
+    acks, parse, put_acks, put_brief, put_chunk, put_long, put_short, restore, rewritten,
 };
 use rackweave_transport::stream::{Deframer, frame_head};
 use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions, VERSION};
@@ -45,9 +45,8 @@ fn sender(u: &mut Unstructured<'_>) -> Result<Sender> {
     })
 }
 
-fn transfer(u: &mut Unstructured<'_>, version: u8) -> Result<TransferId> {
-    let spaces = if version == VERSION { 3 } else { 2 };
-    let space = [Space::Direct, Space::Routed, Space::Group][u.choose_index(spaces)?];
+fn transfer(u: &mut Unstructured<'_>) -> Result<TransferId> {
+    let space = *u.choose(&[Space::Direct, Space::Routed, Space::Group])?;
     Ok(TransferId { space, number: u.arbitrary()? })
 }
 
@@ -70,7 +69,7 @@ fn some_acks(u: &mut Unstructured<'_>) -> Result<(AckHead, Vec<AckEntry>)> {
         for w in &mut bitmap[..u.int_in_range(0..=ACK_WORDS_MAX)?] {
             *w = u.arbitrary()?;
         }
-        let id = transfer(u, VERSION)?;
+        let id = transfer(u)?;
         entries.push(AckEntry { id, done: u.arbitrary()?, attempt: u.arbitrary()?, base: u.arbitrary()?, bitmap });
     }
     Ok((head, entries))
@@ -85,7 +84,7 @@ fn chunk(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let body_bytes = u32::from(count - 1) * u32::from(chunk_bytes) + u32::from(last);
     let number = u.int_in_range(0..=count - 1)?;
     let prefix_bytes = u.int_in_range(0..=body_bytes.min(900) as u16)?;
-    let (id, attempt) = (transfer(u, from.version)?, u.arbitrary()?);
+    let (id, attempt) = (transfer(u)?, u.arbitrary()?);
     let (ack_now, unheard) = (u.arbitrary()?, u.arbitrary()?);
     let c = Chunk { id, attempt, ack_now, unheard, body_bytes, number, chunk_bytes, prefix_bytes };
     let riding = if u.arbitrary()? { Some(some_acks(u)?) } else { None };
@@ -322,12 +321,13 @@ impl Two {
 }
 
 fn seal(d: &mut [u8]) {
-    let tag = if d.first().is_some_and(|op| *op < 16) { 64 } else { 28 };
-    if d.len() < tag + 16 {
+    let form = if d.first().is_some_and(|op| *op < 16) { LONG } else { SHORT };
+    let tag = form.tag_at;
+    if d.len() < form.extension_at + 2 {
         return;
     }
     let mut zeroed = d.to_vec();
-    [1..9, 16..20, tag..tag + 16].into_iter().for_each(|r| zeroed[r].fill(0));
+    rewritten(d, form).chain([tag..tag + 16]).for_each(|r| zeroed[r].fill(0));
     d[tag..tag + 16].fill(0);
     d[tag..tag + 4].copy_from_slice(&crc32c::crc32c(&zeroed).to_be_bytes());
 }

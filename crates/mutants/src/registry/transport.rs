@@ -13,6 +13,8 @@ pub const MUTANTS: &[Mutant] = &[
     net("transport.ack.other-incarnation", "18", FEW, UNITS, "Acknowledgements for an earlier incarnation count."),
     net("transport.routed.rebinds", "13", ONE, UNITS, "A message bound to its first responder moves to another."),
     m("transport.routed.waits-on", "13", &[], UNITS, "An answer to what the switch forwarded does not end the wait of the other messages that go by it."),
+    net("transport.destination.uncovered", "18", ONE, UNITS, "The tag does not cover the destination of what no switch routes: sent to another node, it counts there."),
+    net("transport.destination.older", "18", ONE, UNITS, "A chunk in a version that does not cover the destination is accepted of a sender that can do better."),
     net("transport.tag.unchecked", "18", ONE, UNITS, "A damaged or forged datagram is accepted."),
     net("transport.crc.unchecked", "18", ONE, UNITS, "A damaged datagram without a key is accepted."),
     net("transport.gc.unchecked", "18", ONE, UNITS, "A forged gc_op is accepted."),

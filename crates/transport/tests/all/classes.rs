@@ -66,7 +66,7 @@ fn what_cannot_be_used_is_refused_with_its_value() {
     let base = Config::default;
     assert_eq!(refused(Config { datagram_bytes_max: 900, ..base() }), Err(ConfigError::Datagram { bytes: 900 }));
     assert_eq!(refused(Config { paths: 0, ..base() }), Err(ConfigError::NoPaths));
-    assert_eq!(refused(Config { version: 4, ..base() }), Err(ConfigError::Version { version: 4 }));
+    assert_eq!(refused(Config { version: 5, ..base() }), Err(ConfigError::Version { version: 5 }));
     assert!(matches!(
         refused(Config { queue_bytes_max: 1000, ..base() }),
         Err(ConfigError::TooSmall { bytes: 1000, .. })

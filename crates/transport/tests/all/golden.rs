@@ -107,7 +107,7 @@ fn the_bytes_are_the_vectors() {
     let keys = || Keys::one(KeyId(5), [0x42; 32]).expect("a key");
     let runs = [
         talk("plain", Config::default(), Keys::none()),
-        talk("version-2", Config { version: 2, ..Config::default() }, Keys::none()),
+        talk("version-3", Config { version: 3, ..Config::default() }, Keys::none()),
         talk("keyed", Config { encrypt: false, ..Config::default() }, keys()),
         talk("encrypted", Config { encrypt: true, ..Config::default() }, keys()),
         group_talk("group", Keys::none()),

@@ -29,19 +29,24 @@ fn send(e: &mut Endpoint, to: u32, m: Message) -> Vec<u8> {
 /// Two endpoints that know each other.
 fn friends(keys: &Keys) -> (Endpoint, Endpoint) {
     let (mut a, mut b) = (end(2, keys.clone()), end(3, keys.clone()));
-    let first = send(&mut a, 3, message(Op::Peer, Class::Silver, 2, 0, 0, 4, 512));
-    receive(&mut b, &first);
+    introduce(&mut a, &mut b, 3);
+    (a, b)
+}
+
+/// `a` sends a message to `b`, which is that node.
+fn introduce(a: &mut Endpoint, b: &mut Endpoint, node: u32) {
+    let first = send(a, node, message(Op::Peer, Class::Silver, 2, 0, 0, 4, 512));
+    receive(b, &first);
     for _ in 0..6 {
         while let Some(t) = a.poll_transmit(NOW) {
-            receive(&mut b, &t.bytes);
+            receive(b, &t.bytes);
         }
         while let Some(t) = b.poll_transmit(NOW) {
-            receive(&mut a, &t.bytes);
+            receive(a, &t.bytes);
         }
     }
     while b.poll_event().is_some() {}
     while a.poll_event().is_some() {}
-    (a, b)
 }
 
 #[test]
@@ -67,6 +72,45 @@ fn what_the_switch_may_rewrite_is_free_and_nothing_else() {
         receive(&mut b, &rewritten);
         let Some(Event::Delivered(got)) = b.poll_event() else { panic!("not delivered, keyed {keyed}") };
         assert_eq!(got.message.head[1..9], [9; 8]);
+    }
+}
+
+/// An attacker writes another destination, as a switch can: the tag covers that of what no switch routes.
+#[test]
+fn a_direct_datagram_counts_at_its_destination_alone() {
+    let (mut a, mut b) = friends(&keys());
+    let mut c = end(4, keys());
+    introduce(&mut a, &mut c, 4);
+    while c.poll_event().is_some() {}
+    let sent = send(&mut a, 3, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
+    let mut redirected = sent.clone();
+    redirected[16..20].copy_from_slice(&4u32.to_be_bytes());
+    receive(&mut c, &redirected);
+    assert_eq!((c.counters().drop_bad_tag, c.poll_event()), (1, None));
+    receive(&mut b, &sent);
+    assert!(matches!(b.poll_event(), Some(Event::Delivered(_))));
+}
+
+/// To a node that it does not know, a sender speaks the older version, whose tag does not cover the destination. No other
+/// node accepts that, and this one only if it knows no newer version.
+#[test]
+fn a_chunk_in_the_older_version_counts_only_between_those_that_know_no_newer_one() {
+    for newest in [rackweave_transport::VERSION - 1, rackweave_transport::VERSION] {
+        let cfg = Config { version: newest, ..Config::default() };
+        let (mut a, mut b) = friends(&keys());
+        let mut c = Endpoint::new(cfg, NodeId(4), 1, keys(), 1).expect("configuration");
+        let first = send(&mut a, 4, message(Op::Peer, Class::Copper, 2, 0, 1, 4, 512));
+        let mut redirected = first.clone();
+        redirected[16..20].copy_from_slice(&3u32.to_be_bytes());
+        receive(&mut b, &redirected);
+        assert_eq!((b.counters().drop_unbound, b.poll_event()), (1, None));
+        receive(&mut c, &first);
+        for _ in 0..6 {
+            std::iter::from_fn(|| c.poll_transmit(NOW)).for_each(|t| receive(&mut a, &t.bytes));
+            std::iter::from_fn(|| a.poll_transmit(NOW)).for_each(|t| receive(&mut c, &t.bytes));
+        }
+        let delivered = std::iter::from_fn(|| c.poll_event()).filter(|e| matches!(e, Event::Delivered(_))).count();
+        assert_eq!((delivered, c.counters().drop_unbound), (1, 0), "newest version {newest}");
     }
 }
 
@@ -217,7 +261,7 @@ fn keys_rotate_without_a_pause() {
 
 #[test]
 fn both_versions_talk_to_each_other() {
-    for (a, b) in [(2, 2), (2, 3), (3, 2), (3, 3)] {
+    for (a, b) in [(3, 3), (3, 4), (4, 3), (4, 4)] {
         let mut w = World::new(2, Faults { loss: 0.02, ..Faults::default() });
         w.add(2, Config { version: a, ..Config::default() }, keys());
         w.add(3, Config { version: b, ..Config::default() }, keys());
@@ -233,7 +277,7 @@ fn both_versions_talk_to_each_other() {
     }
     let mut b = end(3, Keys::none());
     let mut d = send(&mut end(2, Keys::none()), 3, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
-    d[80] = 4;
+    d[80] = 5;
     receive(&mut b, &d);
     assert_eq!(b.counters().drop_version, 1);
 }
