@@ -314,7 +314,7 @@ mod server_number {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     Done,
-    Volume(VolumeInfo),
+    Volume(Box<VolumeInfo>),
     Volumes(Vec<VolumeInfo>),
     Rack(Box<RackStatus>),
     Servers(Vec<ServerInfo>),
@@ -323,6 +323,12 @@ pub enum Reply {
     Use(Vec<VolumeUse>),
     Keyspace(KeyspaceInfo),
     Keyspaces(Vec<KeyspaceInfo>),
+}
+
+impl From<VolumeInfo> for Reply {
+    fn from(info: VolumeInfo) -> Reply {
+        Reply::Volume(Box::new(info))
+    }
 }
 
 /// Whether a volume could be created, and each server's units for volumes alone.

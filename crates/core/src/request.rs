@@ -110,3 +110,6 @@ macro_rules! requests {
 }
 
 crate::msg::apis!(requests);
+
+// Replies are moved from queue to queue: what is rare and long is boxed.
+const _: () = assert!(size_of::<Reply>() <= 96);

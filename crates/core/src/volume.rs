@@ -58,7 +58,7 @@ pub enum Op {
 pub enum Reply {
     Done,
     Data(Payload),
-    Attached(VolumeInfo),
+    Attached(Box<VolumeInfo>),
     Extents(Vec<Extent>),
 }
 

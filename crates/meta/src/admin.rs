@@ -84,7 +84,7 @@ impl Meta {
             admin::Op::VolumeClass { name, offline } => {
                 let info = volumes::info(self.volumes.classify(name, *offline)?);
                 self.put_volume(info.id);
-                Ok(admin::Reply::Volume(info))
+                Ok(admin::Reply::from(info))
             }
             admin::Op::VolumeLimit { name, iops, bytes_per_s } => {
                 let v = self.volumes.limit(name, *iops, *bytes_per_s)?;
@@ -109,14 +109,14 @@ impl Meta {
             | admin::Op::VolumeRollback { .. }
             | admin::Op::VolumeFlatten { .. } => self.snapshot_op(op, by, fx),
             admin::Op::VolumeHold { name, .. } if self.volumes.is_snapshot(name) => {
-                Ok(admin::Reply::Volume(self.snapshot_to_read(name)?))
+                Ok(admin::Reply::from(self.snapshot_to_read(name)?))
             }
             admin::Op::VolumeHold { name, attach } => {
                 let (info, changed) = self.volumes.hold(name, *attach, src)?;
                 if changed {
                     self.put_volume(info.id);
                 }
-                Ok(admin::Reply::Volume(info))
+                Ok(admin::Reply::from(info))
             }
             admin::Op::VolumeRelease { volume, attach } => {
                 if self.volumes.release(*volume, *attach) {
@@ -150,11 +150,11 @@ impl Meta {
             admin::Op::SnapshotList { volume } => self.list_snapshots(volume.as_deref()),
             admin::Op::VolumeUse { name } => Ok(admin::Reply::Use(self.volume_use(name)?)),
             admin::Op::VolumeInfo { name } if name.contains('@') => {
-                Ok(admin::Reply::Volume(self.with_use(self.snapshot_to_read(name)?)))
+                Ok(admin::Reply::from(self.with_use(self.snapshot_to_read(name)?)))
             }
             admin::Op::VolumeInfo { name } => {
                 let v = self.with_use(volumes::info(self.volumes.find(name)?));
-                Ok(admin::Reply::Volume(self.with_snapshots(v)))
+                Ok(admin::Reply::from(self.with_snapshots(v)))
             }
             admin::Op::VolumeExplain { size, isolation, own } => {
                 Ok(admin::Reply::Explained(Box::new(self.explain(now, *size, *isolation, *own))))
@@ -191,7 +191,7 @@ impl Meta {
     ) -> Result<admin::Reply, admin::Error> {
         let (name, size) = (&v.name, v.size);
         if self.volumes.created_by(name, by) {
-            return Ok(admin::Reply::Volume(self.with_units(volumes::info(self.volumes.find(name)?))));
+            return Ok(admin::Reply::from(self.with_units(volumes::info(self.volumes.find(name)?))));
         }
         if let Some(own) = v.own {
             return self.create_own(now, (v, own), by, fx);
@@ -201,7 +201,7 @@ impl Meta {
         let info = volumes::info(self.volumes.create(id, name, size, by, &limits)?);
         self.volume_id_taken();
         self.put_volume(id);
-        Ok(admin::Reply::Volume(info))
+        Ok(admin::Reply::from(info))
     }
 
     /// Limits of the sets that a volume with this id would lie on.
@@ -238,7 +238,7 @@ impl Meta {
         if let Some(writer) = writer {
             self.say(writer, 0, news);
         }
-        admin::Reply::Volume(info)
+        admin::Reply::from(info)
     }
 
     /// Lets the set recover although these servers never return.

@@ -147,7 +147,7 @@ impl Meta {
             return Err(admin::Error::NotServed);
         };
         let shape = Shape::new(size, segment, STRIPE_BYTES, log_copies);
-        Ok(admin::Reply::Volume(self.create_cloud(name, shape, by)?))
+        Ok(admin::Reply::from(self.create_cloud(name, shape, by)?))
     }
     fn create_cloud(&mut self, name: &str, shape: Shape, by: (Incarnation, u64)) -> Result<VolumeInfo, VolumeError> {
         if self.volumes.created_by(name, by) {

@@ -105,7 +105,7 @@ impl Meta {
             self.add_own(now, set, record, members, fx);
         }
         self.push_map(now);
-        Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(&v.name)?))))
+        Ok(admin::Reply::from(self.with_use(volumes::info(self.volumes.find(&v.name)?))))
     }
 
     /// The limits of the volume's sets, and their servers and slots.

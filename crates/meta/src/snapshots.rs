@@ -440,7 +440,7 @@ impl Meta {
         by: (Incarnation, u64),
     ) -> Result<admin::Reply, admin::Error> {
         if self.volumes.created_by(name, by) {
-            return Ok(admin::Reply::Volume(volumes::info(self.volumes.find(name)?)));
+            return Ok(admin::Reply::from(volumes::info(self.volumes.find(name)?)));
         }
         let VolumeInfo { id: frozen, frozen: read, sets, .. } = self.snapshot_to_read(snapshot)?;
         let Some(Frozen { shape, backing }) = read.map(|r| *r) else { return Err(VolumeError::NoCloud.into()) };
@@ -455,7 +455,7 @@ impl Meta {
         let ids = self.two_ids();
         let info = volumes::info(self.volumes.create_cloud(ids, name, shape, by, &sets));
         self.begin_disk(ids, Some(frozen));
-        Ok(admin::Reply::Volume(info))
+        Ok(admin::Reply::from(info))
     }
     /// The disk is to have another size: its frozen generations keep the one that they have.
     fn keep_sizes(&mut self, disk: VolumeId) {
@@ -549,6 +549,6 @@ impl Meta {
         }
         self.begin_disk((id, first), Some(frozen));
         self.delete_disk(old);
-        Ok(admin::Reply::Volume(info))
+        Ok(admin::Reply::from(info))
     }
 }

@@ -36,7 +36,7 @@ impl Meta {
         if self.begin_moves(now, fx) {
             (0..self.sets.len()).for_each(|i| self.look_again(now, i, fx));
         }
-        Ok(admin::Reply::Volume(self.with_use(volumes::info(self.volumes.find(name)?))))
+        Ok(admin::Reply::from(self.with_use(volumes::info(self.volumes.find(name)?))))
     }
 
     /// The volume's sets, and the units of each of their vSSDs.

@@ -69,7 +69,7 @@ fn rack(transport: Option<TransportConfig>) -> (Sim, volume::VolumeInfo) {
     assert!(matches!(admin::Op::result(ask(&mut sim, 1, create)), Some(Ok(admin::Reply::Volume(_)))));
     let attach = volume::Op::Attach { name: "disk".into() };
     match volume::Op::result(ask(&mut sim, 2, attach)) {
-        Some(Ok(volume::Reply::Attached(info))) => (sim, info),
+        Some(Ok(volume::Reply::Attached(info))) => (sim, *info),
         other => panic!("{other:?}"),
     }
 }

@@ -351,7 +351,7 @@ impl Run {
             Some(Ok(volume::Reply::Attached(info))) => {
                 self.history.at(self.sim.now());
                 self.history.fenced(info.id, info.attach);
-                (self.writer, self.info) = (client, Some(info));
+                (self.writer, self.info) = (client, Some(*info));
                 Ok(())
             }
             other => Err(self.odd("attach", format!("{other:?}"))),

@@ -95,7 +95,7 @@ impl Rig {
     pub fn volume(&mut self, name: &str, size: u64) -> VolumeInfo {
         self.admin(admin::Op::create(name, size)).expect("created");
         match self.ask(volume::Op::Attach { name: name.into() }) {
-            Ok(volume::Reply::Attached(v)) => v,
+            Ok(volume::Reply::Attached(v)) => *v,
             other => panic!("{other:?}"),
         }
     }

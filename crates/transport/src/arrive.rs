@@ -170,7 +170,12 @@ impl Endpoint {
             // Its tag does not cover the destination, so it may have been for another node. The sender learns of the newer version
             // from the handshake, and sends it again.
             let direct = matches!(p.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
-            if keyed && direct && p.version < BOUND_VERSION && speaks >= BOUND_VERSION && !mutant!("transport.destination.older") {
+            if keyed
+                && direct
+                && p.version < BOUND_VERSION
+                && speaks >= BOUND_VERSION
+                && !mutant!("transport.destination.older")
+            {
                 self.challenge(now, p.source, p.incarnation);
                 return |c| &mut c.drop_unbound;
             }

@@ -126,7 +126,8 @@ pub const BOUND_VERSION: u8 = 4;
 /// cover them. To be called once the datagram has version and flags.
 pub fn rewritten(d: &[u8], form: Form) -> impl Iterator<Item = Range<usize>> + use<> {
     let (version, flags) = (d[form.extension_at], d[form.extension_at + 1]);
-    let bound = version >= BOUND_VERSION && flags & (ROUTED | GROUP) == 0 && !mutant!("transport.destination.uncovered");
+    let bound =
+        version >= BOUND_VERSION && flags & (ROUTED | GROUP) == 0 && !mutant!("transport.destination.uncovered");
     std::iter::once(VSSD_LAT).chain((!bound).then_some(DESTINATION_AT..DESTINATION_AT + 4))
 }
 

@@ -257,7 +257,7 @@ impl VolumeClient {
                     vol.ready = true;
                     vol.fenced = None;
                 }
-                Ok(volume::Reply::Attached(vol.info.clone()))
+                Ok(volume::Reply::Attached(Box::new(vol.info.clone())))
             }
         };
         for follower in attach.followers {

@@ -51,7 +51,7 @@ fn control(rng: &mut Rng) -> Control {
         },
         0 => Control::Attached(Ok(Box::new(info))),
         1 => Control::Attached(Err(Box::new(admin::VolumeError::BadSize { size: 1 }))),
-        2 => Control::AdminReply(Ok(Box::new(admin::Reply::Volume(info)))),
+        2 => Control::AdminReply(Ok(Box::new(admin::Reply::from(info)))),
         3 => Control::AdminReply(Ok(Box::new(admin::Reply::Done))),
         4 => Control::VolumeChanged { volume: VOLUME, size: rng.next_u64() },
         5 => Control::Map(Box::new(RackMap { generation: 1, sets: vec![SetRoute { set, epoch: Epoch(1), members }] })),

@@ -189,7 +189,7 @@ impl Rack {
     }
     pub fn attach(&mut self) -> Result<VolumeInfo, volume::Error> {
         match self.run(volume::Op::Attach { name: "v".into() })? {
-            volume::Reply::Attached(info) => Ok(info),
+            volume::Reply::Attached(info) => Ok(*info),
             other => panic!("{other:?}"),
         }
     }
@@ -418,7 +418,7 @@ impl Rack {
                 self.admin.push((*op).clone());
                 Control::AdminReply(match *op {
                     admin::Op::VolumeInfo { name } | admin::Op::VolumeHold { name, .. } if name == self.info.name => {
-                        Ok(Box::new(admin::Reply::Volume(self.info.clone())))
+                        Ok(Box::new(admin::Reply::from(self.info.clone())))
                     }
                     admin::Op::VolumeInfo { name } | admin::Op::VolumeHold { name, .. } => {
                         Err(Box::new(VolumeError::Unknown { name }.into()))

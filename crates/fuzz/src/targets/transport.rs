@@ -327,7 +327,7 @@ fn seal(d: &mut [u8]) {
         return;
     }
     let mut zeroed = d.to_vec();
-    rewritten(d, form).chain([tag..tag + 16]).for_each(|r| zeroed[r].fill(0));
+    rewritten(d, form).chain(std::iter::once(tag..tag + 16)).for_each(|r| zeroed[r].fill(0));
     d[tag..tag + 16].fill(0);
     d[tag..tag + 4].copy_from_slice(&crc32c::crc32c(&zeroed).to_be_bytes());
 }

@@ -208,7 +208,7 @@ impl Session {
             (
                 Haggle::Export { option, want_name, .. },
                 Outcome::Volume(Ok(volume::Reply::Attached(volume))) | Outcome::Admin(Ok(admin::Reply::Volume(volume))),
-            ) => self.export(option, want_name, volume),
+            ) => self.export(option, want_name, *volume),
             (Haggle::Context { option, name, allocation }, Outcome::Admin(Ok(admin::Reply::Volume(_)))) => {
                 if allocation {
                     let mut data = Vec::with_capacity(4 + wire::BASE_ALLOCATION.len());

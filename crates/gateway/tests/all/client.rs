@@ -60,7 +60,7 @@ impl Memory {
             Op::Volume(op) => Reply::new(r.id, self.run(op)),
             Op::Admin(admin::Op::VolumeInfo { name }) => {
                 let unknown = || admin::VolumeError::Unknown { name: name.clone() };
-                Reply::new(r.id, find(&name).map(admin::Reply::Volume).ok_or_else(|| unknown().into()))
+                Reply::new(r.id, find(&name).map(admin::Reply::from).ok_or_else(|| unknown().into()))
             }
             Op::Admin(_) => Reply::new(r.id, Ok(admin::Reply::Volumes(vec![volume("vm0"), volume("vm1")]))),
             other => Reply { id: r.id, result: other.not_served() },
@@ -68,7 +68,7 @@ impl Memory {
     }
     fn run(&mut self, op: volume::Op) -> Result<volume::Reply, volume::Error> {
         if let volume::Op::Attach { name } = op {
-            return find(&name).map(volume::Reply::Attached).ok_or(volume::Error::Unknown { name });
+            return find(&name).map(Box::new).map(volume::Reply::Attached).ok_or(volume::Error::Unknown { name });
         }
         if let Some(e) = &self.error {
             return Err(e.clone());

@@ -48,7 +48,7 @@ pub fn own(name: &str, size: u64, unit: OwnUnit, count: u32, replicas: Option<u3
 
 pub fn made(r: &mut Rack, request: u64, op: admin::Op) -> VolumeInfo {
     match r.admin(request, op) {
-        Ok(admin::Reply::Volume(v)) => v,
+        Ok(admin::Reply::Volume(v)) => *v,
         other => panic!("{other:?}"),
     }
 }

@@ -83,7 +83,7 @@ impl World {
     }
     fn info(&mut self, name: &str) -> Result<rackweave_core::volume::VolumeInfo, String> {
         match self.d.admin(admin::Op::VolumeInfo { name: name.into() }) {
-            Ok(admin::Reply::Volume(v)) => Ok(v),
+            Ok(admin::Reply::Volume(v)) => Ok(*v),
             other => Err(format!("{name}: {other:?}")),
         }
     }

@@ -46,14 +46,14 @@ impl Model {
                 if !fresh || v.size != *size || v.attach != 0 || promised("") + size > 8 * GIB {
                     return wrong();
                 }
-                self.live.insert(name_of(name), v.clone());
+                self.live.insert(name_of(name), *v.clone());
             }
             (Request::Admin(admin::Op::VolumeGrow { name, size }), Ok(admin::Reply::Volume(v))) => {
                 let had = self.live.get(&**name).filter(|had| had.id == v.id && had.size <= *size);
                 if had.is_none() || v.size != *size || promised(name) + size > 8 * GIB {
                     return wrong();
                 }
-                self.live.insert(name_of(name), v.clone());
+                self.live.insert(name_of(name), *v.clone());
             }
             (Request::Admin(admin::Op::VolumeDelete { name, .. }), Ok(admin::Reply::Done)) => {
                 let Some(v) = self.live.remove(&**name) else { return wrong() };
@@ -63,7 +63,7 @@ impl Model {
                 if self.live.get(name).is_none_or(|had| had.id != v.id || v.attach <= had.attach) {
                     return wrong();
                 }
-                self.live.insert(name, v.clone());
+                self.live.insert(name, *v.clone());
             }
             (_, Err(admin::Error::Volume(admin::VolumeError::Unknown { name })))
                 if !self.live.contains_key(&**name) => {}
@@ -103,9 +103,7 @@ fn ask(r: &mut Rack, number: u64, request: &Request) -> Answer {
     let mine = r.heard.iter().filter(|p| p.header.request == number);
     let mut answers = mine.filter_map(|p| match &p.body {
         Body::Control(Control::AdminReply(a)) => Some(a.clone().map(|d| *d).map_err(|e| *e)),
-        Body::Control(Control::Attached(a)) => {
-            Some(a.clone().map(|v| admin::Reply::Volume(*v)).map_err(|e| (*e).into()))
-        }
+        Body::Control(Control::Attached(a)) => Some(a.clone().map(admin::Reply::Volume).map_err(|e| (*e).into())),
         _ => None,
     });
     answers.next().expect("an answer")

@@ -418,7 +418,7 @@ fn a_disk_grows_and_its_snapshots_keep_their_sizes() {
     let kept = vec![("disk@a".into(), 64), ("disk@b".into(), 100)];
     assert_eq!(sizes(&mut d), kept);
     let info = |d: &mut Disks, name: &str| match d.admin(admin::Op::VolumeInfo { name: name.into() }) {
-        Ok(admin::Reply::Volume(v)) => v,
+        Ok(admin::Reply::Volume(v)) => *v,
         other => panic!("{name}: {other:?}"),
     };
     let of_b = info(&mut d, "disk@b");

@@ -12,7 +12,7 @@ fn create(name: &str, size: u64) -> admin::Op {
 }
 fn volume(r: Result<admin::Reply, admin::Error>) -> VolumeInfo {
     match r {
-        Ok(admin::Reply::Volume(v)) => v,
+        Ok(admin::Reply::Volume(v)) => *v,
         other => panic!("no volume: {other:?}"),
     }
 }
@@ -247,7 +247,7 @@ fn a_volume_in_use_is_deleted_only_by_force() {
     assert_eq!(r.admin(7, delete(false)), in_use, "in use again, also after a restart of the service");
     // A restarted client uses nothing yet.
     r.control(one, Incarnation(0), 1, Control::ClientHello { nonce: 99 });
-    assert_eq!(r.admin(8, hold(0)), Ok(admin::Reply::Volume(VolumeInfo { attach: 1, ..v.clone() })), "now fenced");
+    assert_eq!(r.admin(8, hold(0)), Ok(VolumeInfo { attach: 1, ..v.clone() }.into()), "now fenced");
     attach(&mut r, one, 6, 2);
     assert_eq!(r.admin(9, delete(false)), in_use);
     assert_eq!(r.admin(10, delete(true)), Ok(admin::Reply::Done));

@@ -184,7 +184,7 @@ impl Run {
         match self.ask(client, volume::Op::Attach { name })?.map_err(ReplayError::Volume)? {
             volume::Reply::Attached(volume) => {
                 self.ask(client, volume::Op::Flush { volume: volume.id })?.map_err(ReplayError::Volume)?;
-                Ok(volume)
+                Ok(*volume)
             }
             other => unreachable!("attach answered with {other:?}"),
         }

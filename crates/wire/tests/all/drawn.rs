@@ -576,7 +576,7 @@ impl Draw {
                 homeless: d.u32(),
             })),
             0 => admin::Reply::Done,
-            1 => admin::Reply::Volume(self.volume()),
+            1 => self.volume().into(),
             2 => admin::Reply::Volumes(self.list(3, Draw::volume)),
             _ => admin::Reply::Rack(Box::new(self.rack())),
         }

@@ -88,9 +88,9 @@ impl Run<'_> {
             return Ok(());
         }
         match reply.result {
-            request::Outcome::Volume(Ok(volume::Reply::Attached(info))) => self.on_attached(client, op.volume, info),
+            request::Outcome::Volume(Ok(volume::Reply::Attached(info))) => self.on_attached(client, op.volume, *info),
             request::Outcome::Volume(Err(e)) => self.on_error(client, &op, &e)?,
-            request::Outcome::Admin(Ok(admin::Reply::Volume(info))) => self.volumes[op.volume].info = Some(info),
+            request::Outcome::Admin(Ok(admin::Reply::Volume(info))) => self.volumes[op.volume].info = Some(*info),
             other => {
                 if let Some(e) = other.error() {
                     return Err(Failure::Unexpected(format!("{:?}: {e}", op.kind)));

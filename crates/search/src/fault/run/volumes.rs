@@ -141,7 +141,7 @@ impl Run<'_> {
     ) -> Result<(), Failure> {
         match (what, result) {
             (Passing::Create, Outcome::Admin(Ok(admin::Reply::Volume(info)))) => {
-                self.volumes[volume].info = Some(info.clone());
+                self.volumes[volume].info = Some(*info.clone());
                 self.attach(client, volume);
             }
             (Passing::Grow, Outcome::Admin(Ok(admin::Reply::Volume(info)))) => {
