@@ -379,7 +379,7 @@ local function ours(tvb)
     end
     return flags <= 1 and HEADER + body_bytes >= len
   end
-  return op >= 16 and op <= 22 and tvb(11, 1):uint() == 0 and tvb(1, 4):uint() == 0 and (tvb(SHORT, 1):uint() == 3 or tvb(SHORT, 1):uint() == 4)
+  return op >= 16 and op <= 22 and tvb(11, 1):uint() == 0 and tvb(1, 4):uint() == 0 and tvb(SHORT, 1):uint() >= 2 and tvb(SHORT, 1):uint() <= 4
 end
 
 function rw.dissector(tvb, pinfo, tree)

@@ -11,6 +11,8 @@ use rackweave_core::msg::{Class, Op};
 
 /// Newest version of the datagram format. Peers that do not know it get the previous one.
 pub const VERSION: u8 = 4;
+/// Oldest version that is read: a program of the version before begins with it, until it knows its peer.
+pub const OLDEST_VERSION: u8 = VERSION - 2;
 
 /// Bytes of the packet's own header (`wire`).
 pub const HEAD_BYTES: usize = rackweave_wire::HEADER_BYTES;
@@ -353,7 +355,7 @@ fn bare(b: &[u8], mut p: Parsed) -> Result<Parsed, Malformed> {
 fn common(b: &[u8], p: &mut Parsed, allowed: u8) -> Result<u8, Malformed> {
     let at = p.form.extension_at;
     p.version = b[at];
-    if p.version != VERSION && p.version != VERSION - 1 {
+    if !(OLDEST_VERSION..=VERSION).contains(&p.version) {
         return Err(Malformed::Version { version: p.version });
     }
     let flags = b[at + 1];

@@ -2,11 +2,13 @@
 
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
-use rackweave_transport::{Config, Endpoint, GroupOptions, KeyId, Keys, Received, SendOptions};
+use rackweave_transport::{Config, Endpoint, Event, GroupOptions, KeyId, Keys, Received, SendOptions};
 
 use crate::world::message;
 
 const VECTORS: &str = include_str!("golden.txt");
+/// What a program of version 3 sent to another one: it begins in version 2.
+const BEFORE: &str = include_str!("golden_before.txt");
 const NOW: Time = Time(7_000_000);
 
 /// Every kind of datagram that two endpoints exchange for two messages, in order.
@@ -120,4 +122,28 @@ fn the_bytes_are_the_vectors() {
         assert_eq!(got, want);
     }
     assert_eq!(VECTORS.lines().count(), text.lines().count(), "all vectors:\n{text}");
+}
+
+/// A program of the version before begins a conversation in the version before its own, and is understood: nodes are changed
+/// to this program one by one.
+#[test]
+fn what_the_program_before_says_first_is_understood() {
+    for (name, keyed) in [("plain", false), ("keyed", true), ("encrypted", true)] {
+        let keys = if keyed { Keys::one(KeyId(5), [0x42; 32]).expect("a key") } else { Keys::none() };
+        let cfg = Config { encrypt: name == "encrypted", ..Config::default() };
+        // With the seed of the recorded receiver, and so with its challenge.
+        let mut end = Endpoint::new(cfg, NodeId(3), 0x0102, keys, 1).expect("configuration");
+        let prefix = format!("{name} 2 op ");
+        let said: Vec<&str> = BEFORE.lines().filter(|l| l.starts_with(&prefix)).collect();
+        for line in &said {
+            let hex = line.rsplit(' ').next().expect("bytes");
+            let byte = |i: usize| u8::from_str_radix(&hex[i..i + 2], 16).expect("hexadecimal");
+            let bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
+            end.receive(NOW, Received { datagram: bytes[..].into(), at: NOW, marked: false });
+            while end.poll_transmit(NOW).is_some() {}
+        }
+        let delivered = std::iter::from_fn(|| end.poll_event()).filter(|e| matches!(e, Event::Delivered(_))).count();
+        let c = end.counters();
+        assert_eq!((delivered, c.drop_version, c.drop_malformed), (2, 0, 0), "{name}, {} datagrams: {c:?}", said.len());
+    }
 }
