@@ -280,6 +280,42 @@ fn a_fence_that_comes_after_the_last_one_is_done() {
     assert_eq!(fence(&mut d), None, "it is not repeated");
 }
 
+/// A server that has not heard of the deletion serves the disk until its lease ends.
+#[test]
+fn after_a_deletion_a_sweep_waits_for_leases_to_end() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b"]);
+    let (first, second) = (g[2], g[1]);
+    d.admin(admin::Op::VolumeClone { snapshot: "disk@b".into(), name: "clone".into() }).expect("made");
+    sets.run(&mut d, REST);
+    sets.heard();
+    sets.held.insert(first, vec![0]);
+    sets.maps.insert(second, owners(&[(0, second)], first));
+    d.admin(admin::Op::VolumeDelete { name: "clone".into(), force: true }).expect("deleted");
+    remove(&mut d, "a");
+    sets.run(&mut d, Span::from_millis(1_500));
+    let heard = sets.heard();
+    assert!(!heard.is_empty() && heard.iter().all(|h| h.ends_with("dropped")), "{heard:?}");
+    sets.run(&mut d, REST);
+    assert_eq!(sets.heard(), [format!("{first} fenced"), format!("{first} frees 0..1")]);
+}
+
+/// It may have been away when the others were told.
+#[test]
+fn a_server_that_registers_is_told_which_snapshots_are_removed() {
+    let (mut d, mut sets) = (Disks::attached(), Sets::default());
+    let g = chain(&mut d, &mut sets, &["a", "b"]);
+    let (first, second) = (g[2], g[1]);
+    remove(&mut d, "a");
+    d.settle();
+    d.r.hello(0);
+    d.settle();
+    let told = &d.r.servers[0].volumes.writers;
+    let fence = |generation| told.iter().find(|(v, _)| *v == generation).map(|(_, attach)| *attach);
+    assert_eq!(fence(first), Some(FENCE_REMOVED));
+    assert!(fence(second).is_some_and(|attach| attach < FENCE_REMOVED), "{told:?}");
+}
+
 /// Whether a server gets a lease that serves this disk in its newest epoch, if it exists.
 fn leased(d: &mut Disks, disk: VolumeId) -> bool {
     let newest = d.r.meta.cloud_role().and_then(|r| r.epoch(disk)).unwrap_or(Epoch(9));

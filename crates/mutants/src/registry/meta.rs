@@ -67,6 +67,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.sweep.before-view", "27", &[], &["meta", "search"], "Contents are given back while proxies of an epoch before the fork may read them.").tested(),
     m("meta.sweep.one-end", "27", &[], &["meta", "search"], "Of several snapshots and disks that need a removed one's contents, one is forgotten.").tested(),
     m("meta.sweep.unfenced", "27", &[], &["meta", "search"], "Contents of a removed snapshot are given back before all replicas refuse its readers.").tested(),
+    m("meta.sweep.before-leases", "27", &[], &["meta"], "Contents that a deleted disk shared are given back while a server may still serve the disk.").tested(),
+    m("meta.sweep.unlisted", "27", &[], &["meta"], "A server that registers is not told which snapshots are removed, and lets them be read.").tested(),
     m("meta.snapshot.unknown-kept", "27", &[], UNITS, "After a restart a snapshot that the role does not know keeps its name.").tested(),
     m("meta.admin.twice", "7", ONE, UNITS, "A repeated administrative request is carried out again.").tested(),
     m("meta.reach.at-once", "2", RACKS, UNITS, "A member leaves at the first complaint about it.").tested(),
