@@ -177,7 +177,7 @@ fn what_security_needs_is_checked_whole() {
         (control(65_531), "control.port"),
         (control(7405), "control.port"),
         (control(7395), "control.port"),
-        ("protocol_version = 2\n".to_string(), "protocol_version"),
+        ("protocol_version = 4\n".to_string(), "protocol_version"),
         (format!("protocol_version = 9\nservers = 3\n{hosts}"), "protocol_version"),
     ] {
         let keys: Vec<String> = problems(&text).into_iter().map(|(key, _)| key.to_string()).collect();

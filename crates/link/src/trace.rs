@@ -15,6 +15,8 @@ trace_points! {
     DATAGRAM_REPLAYED: DatagramReplayed = 78,
     DATAGRAM_OUTDATED: DatagramOutdated = 79,
     DATAGRAM_UNPROVEN: DatagramUnproven = 80,
+    /// A chunk in a version that does not cover its destination was refused. a: how many.
+    DATAGRAM_UNBOUND: DatagramUnbound = 199,
     /// The switch forwarded a datagram. a: vSSD, b: node.
     DATAGRAM_FORWARDED: DatagramForwarded = 81,
     /// A node gave up an incarnation below one that peers knew. a: that one, b: the next.

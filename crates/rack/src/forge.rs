@@ -50,14 +50,21 @@ fn gc_op(datagram: &[u8], rng: &mut Rng) -> Bytes {
     d.freeze()
 }
 
-/// A datagram for one node as one for `to`: the attacker writes the destination, as a switch can. None for others: those a switch
-/// may send to any server.
-pub(crate) fn redirected(datagram: &[u8], to: NodeId) -> Option<Bytes> {
-    let parsed = header::parse(datagram).ok()?;
-    let direct = matches!(parsed.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
-    let mut d = BytesMut::from(datagram);
-    d[DESTINATION_AT..][..4].copy_from_slice(&to.0.to_be_bytes());
-    (direct && parsed.source != to).then(|| d.freeze())
+/// A train for one node as one for `to`: the attacker writes the destination, as a switch can. None unless it has chunks for one
+/// node alone: a switch may send others to any server, and control messages deliver nothing.
+pub(crate) fn redirected<'a>(train: impl Iterator<Item = &'a [u8]>, to: NodeId) -> Option<Bytes> {
+    let mut all = BytesMut::new();
+    for datagram in train {
+        let parsed = header::parse(datagram).ok()?;
+        let direct = matches!(parsed.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
+        if !direct || parsed.source == to {
+            return None;
+        }
+        let at = all.len() + DESTINATION_AT;
+        all.extend_from_slice(datagram);
+        all[at..at + 4].copy_from_slice(&to.0.to_be_bytes());
+    }
+    Some(all.freeze())
 }
 
 /// The checksum of a datagram without a key, which takes the place of the tag.

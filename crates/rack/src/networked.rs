@@ -44,9 +44,9 @@ impl Datagram {
     pub(crate) fn alike(&self, bytes: Bytes) -> Datagram {
         Datagram { segment: bytes.len(), bytes, ..self.clone() }
     }
-    /// One on the same path to another node.
+    /// A train as long on the same path to another node.
     pub(crate) fn redirected(&self, to: NodeId, bytes: Bytes) -> Datagram {
-        Datagram { to, ..self.alike(bytes) }
+        Datagram { to, bytes, ..self.clone() }
     }
     /// The datagrams of a train, or the single one.
     pub(crate) fn each(&self) -> impl Iterator<Item = &[u8]> {
@@ -78,7 +78,7 @@ impl Message for Datagram {
 
 /// Counters of the transport that are reported as trace points.
 type Count = fn(&rackweave_transport::Counters) -> u64;
-const REPORTED: [(TracePoint, Count); 10] = [
+const REPORTED: [(TracePoint, Count); 11] = [
     (trace::CHUNK_RESENT, |c| c.sent_again),
     (trace::CHUNK_REPEATED, |c| c.drop_duplicate),
     (trace::CHUNK_EARLY, |c| c.chunks_early),
@@ -87,6 +87,7 @@ const REPORTED: [(TracePoint, Count); 10] = [
     (trace::DATAGRAM_REPLAYED, |c| c.drop_replay),
     (trace::DATAGRAM_OUTDATED, |c| c.drop_stale_incarnation),
     (trace::DATAGRAM_UNPROVEN, |c| c.drop_unproven),
+    (trace::DATAGRAM_UNBOUND, |c| c.drop_unbound),
     (trace::PATH_CHANGED, |c| c.path_changes),
     (trace::STREAM_USED, |c| c.stream_uses),
 ];

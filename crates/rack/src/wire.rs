@@ -196,15 +196,14 @@ impl Wire {
         forged.extend(self.redirected(to));
         forged
     }
-    /// Datagrams for other nodes, sent to this one.
+    /// Trains for other nodes, sent to this one.
     fn redirected(&mut self, to: NodeId) -> Vec<Datagram> {
         let elsewhere = self.recorded.iter().filter(|(way, _)| way.1 != to);
         let mut models: Vec<Datagram> = elsewhere.flat_map(|(_, (_, kept))| kept.clone()).collect();
         let mut redirected = Vec::new();
         for _ in 0..FORGED.min(models.len()) {
             let model = models.swap_remove(self.rng.below(models.len() as u64) as usize);
-            let bytes = model.each().next().and_then(|first| forge::redirected(first, to));
-            redirected.extend(bytes.map(|bytes| model.redirected(to, bytes)));
+            redirected.extend(forge::redirected(model.each(), to).map(|bytes| model.redirected(to, bytes)));
         }
         redirected
     }

@@ -274,6 +274,7 @@ const MUST_OCCUR_OVER_TRANSPORT: &[TracePoint] = &[
     link_trace::DATAGRAM_REPLAYED,
     link_trace::DATAGRAM_OUTDATED,
     link_trace::DATAGRAM_UNPROVEN,
+    link_trace::DATAGRAM_UNBOUND,
     link_trace::DATAGRAM_FORWARDED,
     link_trace::INCARNATION_RENEWED,
     link_trace::KEY_CHANGED,

@@ -9,7 +9,7 @@ use rackweave_core::{NodeId, Span, Time};
 use crate::api::{Event, Message, Origin, Received, Train};
 use crate::auth::OpenError;
 use crate::endpoint::{Endpoint, fair_bytes};
-use crate::header::{self, AckEntry, BOUND_VERSION, Kind, Malformed, Parsed, Space, restore, whose};
+use crate::header::{self, AckEntry, BOUND_VERSION, Kind, Malformed, Parsed, Space, VERSION, restore, whose};
 use crate::peer::{Carrier, Control, REPLAY_SPAN, STREAM_PATH, TRIAL_TOKEN};
 use crate::receiver::{Arrival, Datagram, Outcome, Receiver, Room};
 use crate::window::Window;
@@ -27,6 +27,13 @@ type Count = fn(&mut crate::Counters) -> &mut u64;
 const UNKNOWN_KEY: Count = |c| &mut c.drop_unknown_key;
 const TOO_MANY: Count = |c| &mut c.drop_too_many_peers;
 const BAD_TAG: Count = |c| &mut c.drop_bad_tag;
+
+/// Whether a chunk may have been for another node: its tag does not cover the destination, though it would in the newest
+/// version that both ends speak.
+pub(crate) fn is_unbound(p: &Parsed, keyed: bool, spoken: u8) -> bool {
+    let direct = matches!(p.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
+    keyed && direct && p.version < BOUND_VERSION && spoken >= BOUND_VERSION && !mutant!("transport.destination.older")
+}
 
 /// What the network reports about a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +98,9 @@ impl Endpoint {
             Err(Malformed::Version { .. }) => return (|c| &mut c.drop_version, None),
             Err(_) => return (|c| &mut c.drop_malformed, None),
         };
-        if p.version > self.cfg.version {
+        // One that reports nothing newer than the oldest version understands no answer.
+        let silent = p.kind != Kind::Bare && p.version.max(p.newest) < VERSION - 1;
+        if p.version > self.cfg.version || silent {
             return (|c| &mut c.drop_version, None);
         }
         if p.source == self.local {
@@ -165,18 +174,15 @@ impl Endpoint {
             }
             *origin = Origin::Proven(p.source);
             peer.newest = p.newest.max(p.version);
-            let speaks = peer.newest.min(self.cfg.version);
+            let unbound = is_unbound(p, keyed, peer.newest.min(self.cfg.version));
+            let awaits_newer = peer.challenge.is_some_and(|(challenged, ..)| challenged > p.incarnation);
             self.heard(now, p.source);
-            // Its tag does not cover the destination, so it may have been for another node. The sender learns of the newer version
-            // from the handshake, and sends it again.
-            let direct = matches!(p.kind, Kind::Chunk(c) if c.id.space == Space::Direct);
-            if keyed
-                && direct
-                && p.version < BOUND_VERSION
-                && speaks >= BOUND_VERSION
-                && !mutant!("transport.destination.older")
-            {
-                self.challenge(now, p.source, p.incarnation);
+            if unbound {
+                *origin = Origin::Unproven(p.source);
+                // The sender learns of the newer version from the handshake, and sends it again.
+                if !awaits_newer {
+                    self.challenge(now, p.source, p.incarnation);
+                }
                 return |c| &mut c.drop_unbound;
             }
         }

@@ -3,7 +3,7 @@
 
 use rackweave_core::Time;
 
-use crate::arrive::{COUNTER_BITS, Note};
+use crate::arrive::{COUNTER_BITS, Note, is_unbound};
 use crate::endpoint::Endpoint;
 use crate::header::{self, EXTENSION_BYTES, Kind, u64_at};
 use crate::receiver::Arrival;
@@ -21,6 +21,10 @@ impl Endpoint {
         let payload_at = p.form.extension_at + EXTENSION_BYTES;
         let Some(peer) = self.peers.get_mut(&p.source) else { return 0 };
         if p.payload.start != payload_at || peer.incarnation != Some(p.incarnation) {
+            return 0;
+        }
+        let spoken = peer.newest.min(self.cfg.version);
+        if is_unbound(&p, !self.auth.keys().is_none(), spoken) && !mutant!("transport.destination.older-run") {
             return 0;
         }
         let (auth, replay, rx) = (&mut self.auth, &mut peer.replay, &mut peer.flows[p.class as usize].rx);

@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Span, Time};
 use rackweave_transport::header::{
-    ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Kind, LONG, Parsed, SHORT, Sender, ShortOp, Space, TransferId,
-    acks, parse, put_acks, put_brief, put_chunk, put_long, put_short, restore, rewritten,
+    ACK_WORDS_MAX, AckEntry, AckHead, Chunk, HEAD_BYTES, Kind, LONG, OLDEST_VERSION, Parsed, SHORT, Sender, ShortOp,
+    Space, TransferId, acks, parse, put_acks, put_brief, put_chunk, put_long, put_short, restore, rewritten,
 };
 use rackweave_transport::stream::{Deframer, frame_head};
 use rackweave_transport::{Config, Endpoint, Event, KeyId, Keys, Message, Received, SendOptions, VERSION};
@@ -35,7 +35,7 @@ fn choose_header(u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn sender(u: &mut Unstructured<'_>) -> Result<Sender> {
-    let version = u.int_in_range(VERSION - 1..=VERSION)?;
+    let version = u.int_in_range(OLDEST_VERSION..=VERSION)?;
     Ok(Sender {
         node: NodeId(u.arbitrary()?),
         incarnation: u.arbitrary()?,

@@ -15,6 +15,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("transport.routed.waits-on", "13", &[], UNITS, "An answer to what the switch forwarded does not end the wait of the other messages that go by it."),
     net("transport.destination.uncovered", "18", ONE, UNITS, "The tag does not cover the destination of what no switch routes: sent to another node, it counts there."),
     net("transport.destination.older", "18", ONE, UNITS, "A chunk in a version that does not cover the destination is accepted of a sender that can do better."),
+    m("transport.destination.older-run", "18", &[], UNITS, "The first of such chunks is refused, and those behind it in its train are not.").tested(),
     net("transport.tag.unchecked", "18", ONE, UNITS, "A damaged or forged datagram is accepted."),
     net("transport.crc.unchecked", "18", ONE, UNITS, "A damaged datagram without a key is accepted."),
     net("transport.gc.unchecked", "18", ONE, UNITS, "A forged gc_op is accepted."),

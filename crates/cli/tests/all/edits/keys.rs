@@ -17,7 +17,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("stripe_blocks", &["1", "8", "16", "32", "17"]),
     ("overcommit", &["0.5", "1.0", "100.0", "0.0"]),
     ("cache_slots", &["1024", "4096", "65536", "10"]),
-    ("protocol_version", &["1", "2"]),
+    ("protocol_version", &["2", "3"]),
     ("paths", &["1", "4"]),
     ("mtu", &["1500", "9000"]),
     ("ssd.profile", &["\"p-ssd\"", "\"intel-dc\"", "\"optane\"", "\"femu\"", "\"none\""]),
