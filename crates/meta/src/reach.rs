@@ -71,12 +71,26 @@ impl Meta {
         if leave.is_empty() || mutant!("meta.reach.never") {
             return;
         }
+        // Who was cut off and then lost still has a lease: the others would leave, and take the last copies with them. Its heartbeats
+        // have ended. It is heard again, or its lease ends.
+        let heard =
+            |m: &Member| self.servers.server(m.server).heard_at.is_some_and(|at| now.since(at) <= self.cfg.lease / 2);
+        let mut stay = there.iter().filter(|m| !leave.contains(&m.vssd));
+        if stay.any(|m| !heard(m)) && !mutant!("meta.reach.lost-stay") {
+            return;
+        }
         let set = u64::from(s.view.set.0);
         for p in self.sets[i].places.iter_mut().filter(|p| leave.contains(&p.vssd)) {
             p.unreached = true;
             fx.trace(trace::MEMBER_UNREACHED, set, u64::from(p.vssd.0));
         }
         self.look_again(now, i, fx);
+    }
+
+    /// Members of a set that report, or are reported, not to reach another one.
+    pub fn apart(&self, set: SetId) -> Vec<VssdId> {
+        let of = |i: &usize| self.sets[*i].complaints.iter().flat_map(|c| [c.from, c.about]);
+        self.by_set.get(&set).into_iter().flat_map(of).collect()
     }
 
     /// A server that was left out reaches all members of the view.

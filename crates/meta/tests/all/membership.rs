@@ -358,6 +358,24 @@ fn an_old_complaint_keeps_no_unreachable_member_in_a_view() {
     assert_eq!(r.roles(), "MM-");
 }
 
+/// Two members are cut off from the third, and then lost: until their leases end nothing but their silence says so.
+#[test]
+fn the_last_member_that_runs_stays_though_others_did_not_reach_it() {
+    let mut r = Rack::new(config());
+    r.start_all();
+    r.run(LEASE);
+    for step in 0..40 {
+        let (s, epoch) = (r.servers[2].clone(), r.view().epoch);
+        let silent = vec![r.servers[0].vssd, r.servers[1].vssd];
+        r.control(s.node, s.incarnation, 0, Control::Silent { set: SetId(0), epoch, silent });
+        r.run(LEASE / 10);
+        if step == 0 {
+            (r.servers[0].silent, r.servers[1].silent) = (true, true);
+        }
+    }
+    assert_eq!(r.roles(), "--M");
+}
+
 #[test]
 fn an_epoch_is_given_once_for_each_ask() {
     let mut r = Rack::new(config());

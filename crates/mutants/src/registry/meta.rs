@@ -71,6 +71,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.sweep.unlisted", "27", &[], &["meta"], "A server that registers is not told which snapshots are removed, and lets them be read.").tested(),
     m("meta.snapshot.unknown-kept", "27", &[], UNITS, "After a restart a snapshot that the role does not know keeps its name.").tested(),
     m("meta.admin.twice", "7", ONE, UNITS, "A repeated administrative request is carried out again.").tested(),
+    m("meta.reach.lost-stay", "11", RACKS, UNITS, "Servers that were lost while they were cut off stay, and the last that runs leaves.").tested(),
     m("meta.reach.at-once", "2", RACKS, UNITS, "A member leaves at the first complaint about it.").tested(),
     m("meta.reach.too-few", "4", RACKS, UNITS, "Members that do not reach each other leave though too few stay.").tested(),
     m("meta.reach.never", "2", RACKS, UNITS, "Members that do not reach each other all stay.").tested(),

@@ -65,10 +65,14 @@ impl SetWatch {
         let mut lost = Vec::new();
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
-            let next = without(sim, view, &expired);
+            let next = without(sim, view, |m| expired.contains(&m.server));
+            // Before their leases end, it may keep the servers that crash, and leave out those that did not reach them.
+            let apart = sim.meta().map(|m| m.apart(view.set)).unwrap_or_default();
+            let kept = without(sim, view, |m| !down.contains(&number(m)) && apart.contains(&m.vssd));
             // The metadata service forms the next view, or does not.
-            let possible = [Some((view, &self.holders[k])), next.as_ref().map(|next| (next, &next.members))];
-            let losses = possible.into_iter().flatten().filter_map(|(view, holders)| {
+            let next = [next.as_ref(), kept.as_ref()].map(|next| next.map(|next| (next, &next.members)));
+            let possible = [Some((view, &self.holders[k]))].into_iter().chain(next);
+            let losses = possible.flatten().filter_map(|(view, holders)| {
                 let concerned = view.members.iter().chain(holders).any(|m| down.contains(&number(m)));
                 let held = || holders.iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
                 (concerned && !self.full_copy_lives(sim, view, down))
@@ -88,7 +92,8 @@ impl SetWatch {
         let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
         let expired = expired(sim);
         let lives = |v: &View| self.full_copy_lives(sim, v, &[i]);
-        let both = |v: &View| lives(v) && without(sim, v, &expired).is_none_or(|next| lives(&next));
+        let next = |v: &View| without(sim, v, |m| expired.contains(&m.server));
+        let both = |v: &View| lives(v) && next(v).is_none_or(|next| lives(&next));
         let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || both(v));
         self.views.iter().all(safe)
     }
@@ -142,10 +147,10 @@ impl SetWatch {
     }
 }
 
-/// The view without members whose leases have ended, if enough others stay: what the metadata service has heard of these lets it
-/// form that at any time, even after they have crashed.
-fn without(sim: &Sim, view: &View, expired: &[NodeId]) -> Option<View> {
-    let staying: Vec<Member> = view.members.iter().filter(|m| !expired.contains(&m.server)).copied().collect();
+/// The view without members that leave, if enough others stay: what the metadata service has heard of these lets it form that at any
+/// time, even after they have crashed.
+fn without(sim: &Sim, view: &View, leaves: impl Fn(&Member) -> bool) -> Option<View> {
+    let staying: Vec<Member> = view.members.iter().filter(|m| !leaves(m)).copied().collect();
     let members = staying.iter().filter(|m| m.role == Role::Member).count();
     let forms = view.state == ViewState::Normal && members >= sim.config().min_copies as usize;
     forms.then(|| View { members: staying, ..view.clone() })
