@@ -87,10 +87,11 @@ impl Meta {
         self.look_again(now, i, fx);
     }
 
-    /// Members of a set that report, or are reported, not to reach another one.
-    pub fn apart(&self, set: SetId) -> Vec<VssdId> {
-        let of = |i: &usize| self.sets[*i].complaints.iter().flat_map(|c| [c.from, c.about]);
-        self.by_set.get(&set).into_iter().flat_map(of).collect()
+    /// Members of a set that report, or are reported, not to reach another one, by complaints that still count.
+    pub fn apart(&self, now: Time, set: SetId) -> Vec<VssdId> {
+        let gap = self.cfg.lease * GAP_LEASES;
+        let of = |i: &usize| self.sets[*i].complaints.iter().filter(|c| now.since(c.last) <= gap);
+        self.by_set.get(&set).into_iter().flat_map(of).flat_map(|c| [c.from, c.about]).collect()
     }
 
     /// A server that was left out reaches all members of the view.

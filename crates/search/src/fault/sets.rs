@@ -67,7 +67,8 @@ impl SetWatch {
             let Some(view) = view else { continue };
             let next = without(sim, view, |m| expired.contains(&m.server));
             // Before their leases end, it may keep the servers that crash, and leave out those that did not reach them.
-            let apart = sim.meta().map(|m| m.apart(view.set)).unwrap_or_default();
+            let now = sim.engine().local_time(Layout::META);
+            let apart = sim.meta().map(|m| m.apart(now, view.set)).unwrap_or_default();
             let kept = without(sim, view, |m| !down.contains(&number(m)) && apart.contains(&m.vssd));
             // The metadata service forms the next view, or does not.
             let next = [next.as_ref(), kept.as_ref()].map(|next| next.map(|next| (next, &next.members)));

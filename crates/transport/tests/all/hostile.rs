@@ -4,7 +4,9 @@ use bytes::BytesMut;
 use rackweave_core::msg::{Class, Op};
 use rackweave_core::{NodeId, Rng, Span, Time};
 use rackweave_transport::header::{LONG, SHORT, rewritten};
-use rackweave_transport::{Config, Endpoint, Event, KeyError, KeyId, Keys, Message, Received, SendOptions, Train};
+use rackweave_transport::{
+    Config, Endpoint, Event, KeyError, KeyId, Keys, Message, Origin, Received, SendOptions, Train,
+};
 
 use crate::world::{Faults, World, message, summed};
 
@@ -105,8 +107,10 @@ fn a_chunk_in_the_older_version_counts_only_between_those_that_know_no_newer_one
         let first = send(&mut a, 4, message(Op::Peer, Class::Copper, 2, 0, 1, 4, 512));
         let mut redirected = first.clone();
         redirected[16..20].copy_from_slice(&3u32.to_be_bytes());
-        receive(&mut b, &redirected);
+        let datagram = BytesMut::from(&redirected[..]);
+        let origin = b.receive(NOW, Received { datagram, at: NOW, marked: false });
         assert_eq!((b.counters().drop_unbound, b.poll_event()), (1, None));
+        assert_eq!(origin, Origin::Unproven(NodeId(2)), "it identifies no stream");
         receive(&mut c, &first);
         for _ in 0..6 {
             std::iter::from_fn(|| c.poll_transmit(NOW)).for_each(|t| receive(&mut a, &t.bytes));
