@@ -61,19 +61,13 @@ impl SetWatch {
             let listed = views.filter(|m| durable && m.server == n).map(|m| m.incarnation).max();
             *dead = (*dead).max(known.unwrap_or(*dead)).max(listed.unwrap_or(*dead));
         }
-        let expired = expired(sim);
         let mut lost = Vec::new();
         for (k, view) in self.views.iter().enumerate() {
             let Some(view) = view else { continue };
-            let next = without(sim, view, |m| expired.contains(&m.server));
-            // Before their leases end, it may keep the servers that crash, and leave out those that did not reach them.
-            let now = sim.engine().local_time(Layout::META);
-            let apart = sim.meta().map(|m| m.apart(now, view.set)).unwrap_or_default();
-            let kept = without(sim, view, |m| !down.contains(&number(m)) && apart.contains(&m.vssd));
-            // The metadata service forms the next view, or does not.
-            let next = [next.as_ref(), kept.as_ref()].map(|next| next.map(|next| (next, &next.members)));
-            let possible = [Some((view, &self.holders[k]))].into_iter().chain(next);
-            let losses = possible.flatten().filter_map(|(view, holders)| {
+            let next = next_views(sim, view, down);
+            let next = next.iter().map(|next| (next, &next.members));
+            let possible = [(view, &self.holders[k])].into_iter().chain(next);
+            let losses = possible.filter_map(|(view, holders)| {
                 let concerned = view.members.iter().chain(holders).any(|m| down.contains(&number(m)));
                 let held = || holders.iter().any(|m| !down.contains(&number(m)) && self.serves(sim, m));
                 (concerned && !self.full_copy_lives(sim, view, down))
@@ -91,11 +85,9 @@ impl SetWatch {
         let Some(meta) = sim.meta().filter(|m| m.is_durable()) else { return false };
         let Some(node) = sim.engine().layout().server(i) else { return false };
         let on = |v: &View| meta.places().any(|(set, p)| set == v.set && p.node == node);
-        let expired = expired(sim);
         let lives = |v: &View| self.full_copy_lives(sim, v, &[i]);
-        let next = |v: &View| without(sim, v, |m| expired.contains(&m.server));
-        let both = |v: &View| lives(v) && next(v).is_none_or(|next| lives(&next));
-        let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || both(v));
+        let all = |v: &View| lives(v) && next_views(sim, v, &[i]).iter().all(lives);
+        let safe = |v: &Option<View>| v.as_ref().is_some_and(|v| !on(v) || all(v));
         self.views.iter().all(safe)
     }
 
@@ -146,6 +138,16 @@ impl SetWatch {
     pub fn serves(&self, sim: &Sim, m: &Member) -> bool {
         m.role == Role::Member && sim.alive(m.server) && m.incarnation > self.dead[number(m) as usize]
     }
+}
+
+/// The views that the metadata service may form after this one at any time, or not, though the servers `down` crash now: without members
+/// whose leases have ended; or, before the leases of those that crash end, without members that did not reach these.
+fn next_views(sim: &Sim, view: &View, down: &[u32]) -> Vec<View> {
+    let expired = expired(sim);
+    let apart = sim.meta().map(|m| m.apart(sim.engine().local_time(Layout::META), view.set)).unwrap_or_default();
+    let next = without(sim, view, |m| expired.contains(&m.server));
+    let kept = without(sim, view, |m| !down.contains(&number(m)) && apart.contains(&m.vssd));
+    next.into_iter().chain(kept).collect()
 }
 
 /// The view without members that leave, if enough others stay: what the metadata service has heard of these lets it form that at any
