@@ -55,6 +55,7 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     server_trace::BLOCKS_BORROWED,
     // Only in plans whose dies trade places.
     switch_trace::SWAP_ACCEPTED,
+    switch_trace::FAR_ASKS,
     server_trace::SWAP_BEGUN,
     server_trace::SWAP_FOUND,
     server_trace::SWAP_ENDED,
@@ -233,6 +234,7 @@ fn channel_groups_pass_every_seed() {
 /// Required while dies trade places.
 const MUST_OCCUR_IN_SWAPS: &[TracePoint] = &[
     switch_trace::SWAP_ACCEPTED,
+    switch_trace::FAR_ASKS,
     server_trace::SWAP_BEGUN,
     server_trace::SWAP_FOUND,
     server_trace::SWAP_ENDED,

@@ -151,6 +151,11 @@ impl Switch {
                 fx.send(p);
             }
             Verdict::Gc { answer, how } => self.answer_gc(p, answer, how, fx),
+            Verdict::AskFar => {
+                if let Some(far) = self.far {
+                    fx.send(Packet { src: self.node, dst: far, ..p });
+                }
+            }
             Verdict::Table(result) => {
                 p.header.op = Op::Reply;
                 self.answer(p, Body::Table(Table::Answer(result)), fx);
@@ -191,11 +196,22 @@ impl Switch {
         fx.send(Packet { src: self.node, dst: far, header: p.header, body });
     }
 
-    /// Packets of the other rack's switch concern vSSDs there, and get no answer.
+    /// Packets of the other rack's switch concern vSSDs there, except its answers to what it was asked. They get no answer, but
+    /// if it asks.
     fn far_reports(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
         let header = &p.header;
+        let here = header.vssd.rack() == self.rack;
         match &p.body {
-            _ if header.vssd.rack() == self.rack && !mutant!("switch.far.own-rows") => self.pipeline.refuse_far(),
+            Body::Table(Table::Gc(op)) if here && matches!(op.field, GcField::Accept | GcField::Delay) => {
+                self.far_answers(now, p, *op, fx);
+            }
+            Body::Table(Table::Gc(op)) if !here && matches!(op.field, GcField::Swap | GcField::SwapBeside) => {
+                let Some(answer) = self.pipeline.far_asks(now, header, *op) else { return };
+                fx.trace(trace::FAR_ASKS, u64::from(header.vssd.0), op.sequence);
+                let body = Body::Table(Table::Gc(GcOp { field: answer, sequence: op.sequence }));
+                fx.send(Packet { src: self.node, dst: p.src, header: p.header, body });
+            }
+            _ if here && !mutant!("switch.far.own-rows") => self.pipeline.refuse_far(),
             Body::Table(Table::Gc(op)) => {
                 let point =
                     if self.pipeline.far_state(now, header, *op) { trace::FAR_STATE } else { trace::FAR_STATE_STALE };
@@ -206,6 +222,15 @@ impl Switch {
             }
             _ => self.pipeline.refuse_far(),
         }
+    }
+
+    /// The server has its answer. The other switch, which has the vSSD swap if it accepted, hears of one that is delayed after all.
+    fn far_answers(&mut self, now: Time, p: &Packet, op: GcOp, fx: &mut Effects) {
+        let Some((server, asked, answer)) = self.pipeline.far_answers(now, &p.header, op) else { return };
+        let body = Body::Table(Table::Gc(GcOp { field: asked, sequence: op.sequence }));
+        let request = Packet { src: server, dst: self.node, header: p.header, body };
+        self.inform_far(&request, Verdict::Gc { answer, how: GcHow::New }, fx);
+        self.answer_gc(request, answer, GcHow::New, fx);
     }
 
     fn answer_gc(&mut self, mut p: Packet, answer: GcField, how: GcHow, fx: &mut Effects) {

@@ -10,6 +10,10 @@ use crate::load::Loads;
 use crate::rings::{KeyRings, RingError, Rings};
 use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, State, Tables, Word};
 
+mod far;
+
+use far::unless_swapping;
+
 /// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -27,6 +31,8 @@ pub enum Verdict {
         answer: GcField,
         how: GcHow,
     },
+    /// The other rack's switch decides; the answer follows its own ([`Pipeline::far_answers`]).
+    AskFar,
     /// Answer of `create_vssd` and `del_vssd`.
     Table(Result<(), TableError>),
     Drop(DropReason),
@@ -353,7 +359,11 @@ impl Pipeline {
             && !last.expired
         {
             self.counters.gc_duplicates += 1;
-            return Verdict::Gc { answer: last.answer, how: GcHow::Duplicate };
+            return if last.asks_far() {
+                Verdict::AskFar
+            } else {
+                Verdict::Gc { answer: last.answer, how: GcHow::Duplicate }
+            };
         }
         let older = self.tables.row(slot).last.is_some_and(|last| op.sequence < last.sequence);
         let older = older && !mutant!("switch.gc.older-sequence");
@@ -365,7 +375,7 @@ impl Pipeline {
         let (answer, state) = self.judge(now, slot, op.field);
         let last = LastOp { sequence: op.sequence, answer, expired: false };
         self.tables.set_state(slot, state, last, now + self.bits_expire);
-        Verdict::Gc { answer, how: GcHow::New }
+        if last.asks_far() { Verdict::AskFar } else { Verdict::Gc { answer, how: GcHow::New } }
     }
 
     /// The answer to a new operation, and the vSSD's state after it.
@@ -380,8 +390,14 @@ impl Pipeline {
             }
             GcField::Swap | GcField::SwapBeside => {
                 let may = self.may_collect(slot) && (self.may_swap(slot) || mutant!("switch.gc.swaps-together"));
-                let otherwise = if field == GcField::Swap { State::Idle } else { State::Collects };
-                if self.judge_soft(now, may) { (GcField::Accept, State::Swaps) } else { (GcField::Delay, otherwise) }
+                if may && self.far_decides(slot) && !self.starting(now) {
+                    return (field, unless_swapping(field));
+                }
+                if self.judge_soft(now, may) {
+                    (GcField::Accept, State::Swaps)
+                } else {
+                    (GcField::Delay, unless_swapping(field))
+                }
             }
             GcField::Regular => {
                 self.counters.gc_regular += 1;
@@ -437,54 +453,6 @@ impl Pipeline {
         }
         let first = peers(false).all(|(v, _)| self.rack < v.rack());
         idle(false) && (readable(false) > 1 || first)
-    }
-
-    /// The report of this rack's vSSD to the other rack's switch, if its set lies in both.
-    pub fn state_for_far(&self, vssd: VssdId) -> Option<GcField> {
-        let slot = self.tables.find(vssd).filter(|&s| vssd.rack() == self.rack && self.tables.spans_racks(s))?;
-        Some(match self.tables.destination(slot).word.state() {
-            State::Idle => GcField::Idle,
-            State::Collects => GcField::Heartbeat,
-            State::Swaps if mutant!("switch.far.swap-unsaid") => GcField::Heartbeat,
-            State::Swaps => GcField::Swapping,
-        })
-    }
-
-    /// The other rack's switch reported a vSSD that is not in its rack.
-    pub fn refuse_far(&mut self) {
-        self.counters.gc_foreign += 1;
-    }
-
-    /// The other rack's switch reports whether a vSSD there collects, with the incarnation and sequence of its server's
-    /// last operation. A report older than the known state is ignored, and the state expires as for this rack's own
-    /// vSSDs. False: ignored.
-    pub fn far_state(&mut self, now: Time, header: &Header, op: GcOp) -> bool {
-        let Some(slot) = self.tables.find(header.vssd) else {
-            self.unknown();
-            return false;
-        };
-        let state = match op.field {
-            GcField::Swapping => State::Swaps,
-            GcField::Heartbeat => State::Collects,
-            GcField::Idle => State::Idle,
-            _ => {
-                self.counters.malformed += 1;
-                return false;
-            }
-        };
-        let row = self.tables.row(slot);
-        let (known, older) = (row.incarnation, row.last.is_some_and(|last| op.sequence < last.sequence));
-        if header.incarnation < known || header.incarnation == known && older && !mutant!("switch.far.older-sequence") {
-            self.counters.gc_stale += 1;
-            return false;
-        }
-        if header.incarnation > known {
-            self.tables.begin_incarnation(slot, header.incarnation);
-        }
-        self.counters.far_states += 1;
-        let last = LastOp { sequence: op.sequence, answer: op.field, expired: false };
-        self.tables.set_state(slot, state, last, now + self.bits_expire);
-        true
     }
 
     /// The start of this switch; later calls change nothing.

@@ -81,6 +81,13 @@ pub(crate) struct LastOp {
     pub expired: bool,
 }
 
+impl LastOp {
+    /// Whether the other rack's switch is asked, and the operation itself stands for the answer.
+    pub fn asks_far(&self) -> bool {
+        matches!(self.answer, GcField::Swap | GcField::SwapBeside)
+    }
+}
+
 /// The rest of a row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {

@@ -258,7 +258,8 @@ fn swaps(sim: &Sim) -> BTreeMap<VssdId, bool> {
     (0..sim.config().servers_max()).filter_map(|i| sim.server(i)).flat_map(|s| s.swap_announced()).collect()
 }
 
-/// Protocol rule 35: of a set, as the switch that accepts a swap has it, no other drive in the rack swaps.
+/// Protocol rule 35: of a set, as the switch that accepts a swap has it, no other drive swaps; one in the other rack, if that one's
+/// switch had it in the set, too.
 fn swaps_alone(sim: &Sim, vssd: VssdId) -> Result<(), String> {
     let Some(switch) = sim.switch(vssd.rack()) else { return Ok(()) };
     let dump = switch.dump();
@@ -267,7 +268,11 @@ fn swaps_alone(sim: &Sim, vssd: VssdId) -> Result<(), String> {
     let servers = || (0..sim.config().servers_max()).filter_map(|i| sim.server(i));
     let granted: BTreeSet<VssdId> = servers().flat_map(|s| s.swap_granted()).map(|(v, _)| v).collect();
     let busy = |v: VssdId| others.get(&v) == Some(&true) || granted.contains(&v);
-    let swaps = |v: VssdId| v != vssd && v.rack() == vssd.rack() && busy(v);
+    let names = |v: VssdId| {
+        let rows = sim.switch(v.rack()).map(|s| s.dump().replica);
+        rows.into_iter().flatten().any(|r| r.vssd == v && r.peers.iter().any(|p| p.vssd == vssd))
+    };
+    let swaps = |v: VssdId| v != vssd && busy(v) && (v.rack() == vssd.rack() || names(v));
     match row.peers.iter().find(|p| swaps(p.vssd)) {
         Some(p) => Err(format!("two drives of a set swap at a time: under {vssd} and {}", p.vssd)),
         None => Ok(()),

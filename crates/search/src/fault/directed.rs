@@ -255,10 +255,14 @@ pub(super) fn ragged(seed: u64) -> Plan {
     plan
 }
 
-/// Dies trade places all the time: under moves of vSSDs in every second plan, power cuts of single servers and the plan's other
-/// faults.
+/// Dies trade places all the time: in two racks, under moves of vSSDs or neither, with power cuts of single servers and the plan's
+/// other faults.
 pub(super) fn swaps(seed: u64) -> Plan {
-    let mut plan = if seed.is_multiple_of(2) { Plan::draw_moving(seed) } else { not_full(seed) };
+    let mut plan = match seed % 4 {
+        0 => Plan::draw_two_racks(seed),
+        2 => Plan::draw_moving(seed),
+        _ => not_full(seed),
+    };
     let mut rng = Rng::stream(seed, 0x7377_6170);
     let p = &mut plan.params;
     // Channel groups do not swap.

@@ -58,7 +58,11 @@ impl Racks {
         for p in between {
             self.between.push(p.clone());
             if !self.cut {
-                assert!(self.send(1 - rack, p).is_none(), "reports between switches get no answer");
+                // A question is answered, and then the server; a report gets no answer.
+                let asks = matches!(p.body, Body::Table(Table::Gc(op)) if matches!(op.field, GcField::Swap | GcField::SwapBeside));
+                let answer = self.send(1 - rack, p);
+                assert!(asks || answer.is_none() || rest.is_empty());
+                rest.extend(answer);
             }
         }
         assert!(rest.len() <= 1);
@@ -148,7 +152,7 @@ fn a_silent_servers_reads_stay_in_the_rack_if_one_there_speaks_and_else_go_to_th
         r.cut = true;
         r.switches[0] = Switch::new(config(true));
         r.announce(30);
-        assert_eq!(r.send(0, read(FAR, 0)).map(|p| (p.header.vssd.0, p.dst.0)), None, "no row yet");
+        assert!(r.send(0, read(FAR, 0)).map(|p| (p.header.vssd.0, p.dst.0)).is_none(), "no row yet");
         for (v, server) in ON {
             let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
             r.send(0, create(v, server, true, &peers));
@@ -168,7 +172,6 @@ fn the_far_one_may_not_collect_while_both_at_home_do_nor_one_at_home_while_the_o
     assert_eq!(r.gc(GcField::Soft, FAR, 3), GcField::Accept, "A, in the first rack, is idle");
 }
 
-/// Protocol rule 35, as far as each switch knows of the other's.
 #[test]
 fn a_swap_in_one_rack_delays_one_in_the_other() {
     let mut r = Racks::new();
@@ -182,6 +185,88 @@ fn a_swap_in_one_rack_delays_one_in_the_other() {
     // It collects on.
     assert_eq!(r.gc(GcField::Heartbeat, FAR, 6), GcField::Heartbeat);
     assert_eq!(r.gc(GcField::Swap, B, 3), GcField::Accept);
+}
+
+/// The last packet between the switches, which has not arrived.
+impl Racks {
+    fn held_back(&mut self, p: Packet) -> Packet {
+        self.cut = true;
+        assert!(self.own(p).is_none());
+        self.cut = false;
+        self.between.last().expect("sent").clone()
+    }
+}
+
+fn field(p: &Packet) -> GcField {
+    let Body::Table(Table::Gc(op)) = p.body else { panic!("{p:?}") };
+    op.field
+}
+
+#[test]
+fn a_swap_in_the_second_rack_waits_for_the_first_racks_switch() {
+    let mut r = Racks::new();
+    let asked = r.held_back(gc(GcField::Swap, FAR, 5, 1, 2));
+    assert_eq!((field(&asked), asked.dst), (GcField::Swap, SWITCHES[0]));
+    // One at home, which has not heard of it, is first.
+    assert_eq!(r.gc(GcField::Swap, A, 2), GcField::Accept);
+    let answer = r.send(0, asked).expect("the server's answer");
+    assert_eq!((field(&answer), answer.dst, answer.header.vssd), (GcField::Delay, NodeId(5), VssdId(FAR)));
+    assert_eq!(r.gc(GcField::Finish, A, 3), GcField::Finish);
+    // The question is lost, and the server sends it again. The answer is lost, and so is the next question.
+    r.held_back(gc(GcField::Swap, FAR, 5, 1, 3));
+    assert_eq!(r.gc(GcField::Swap, FAR, 3), GcField::Accept);
+    assert_eq!(r.gc(GcField::Swap, B, 2), GcField::Delay);
+    assert_eq!(r.gc(GcField::Swap, FAR, 3), GcField::Accept, "a repetition");
+    assert_eq!(r.gc(GcField::Finish, FAR, 4), GcField::Finish);
+    assert_eq!(r.gc(GcField::Swap, B, 3), GcField::Accept);
+}
+
+#[test]
+fn the_first_racks_late_answer_begins_no_swap() {
+    let mut r = Racks::new();
+    let asked = r.held_back(gc(GcField::Swap, FAR, 5, 1, 2));
+    let mut fx = Effects::new();
+    r.switches[0].handle(r.now, Event::Packet(asked.clone()), &mut fx);
+    let answer = fx.packets.pop().expect("asked");
+    assert_eq!((field(&answer), answer.dst), (GcField::Accept, SWITCHES[1]));
+    assert_eq!(r.gc(GcField::Swap, A, 2), GcField::Delay, "the far one may swap");
+    assert_eq!(r.gc(GcField::Finish, FAR, 3), GcField::Finish);
+    assert!(r.send(1, answer).is_none());
+    assert!(r.send(0, asked).is_none(), "an older question");
+    assert_eq!(r.gc(GcField::Swap, A, 3), GcField::Accept);
+}
+
+#[test]
+fn a_swap_that_the_first_rack_accepts_is_delayed_if_no_replica_is_idle_any_more() {
+    let mut r = Racks::new();
+    let asked = r.held_back(gc(GcField::SwapBeside, FAR, 5, 1, 2));
+    for v in [A, B] {
+        assert_eq!(r.gc(GcField::Regular, v, 2), GcField::Accept);
+    }
+    assert_eq!(field(&r.send(0, asked).expect("the server's answer")), GcField::Delay);
+    // The first rack's switch has heard so, and the far one collects on.
+    r.gc(GcField::Finish, B, 3);
+    assert_eq!(r.gc(GcField::Swap, A, 3), GcField::Accept);
+    assert_eq!(r.read_goes_to(FAR), (B, 3));
+}
+
+#[test]
+fn no_swap_in_the_second_rack_is_accepted_while_the_first_racks_switch_is_out_of_reach_or_starts() {
+    let mut r = Racks::new();
+    r.cut = true;
+    assert!(r.own(gc(GcField::Swap, FAR, 5, 1, 2)).is_none());
+    r.cut = false;
+    r.switches[0] = Switch::new(SwitchConfig { far: Some(SWITCHES[1]), ..SwitchConfig::new(SWITCHES[0]) });
+    assert!(r.own(gc(GcField::Swap, FAR, 5, 1, 3)).is_none(), "it has no row of it");
+    for (v, server) in [(FAR, 5), (A, 2)] {
+        let peers: Vec<_> = ON.into_iter().filter(|p| p.0 != v).collect();
+        r.own(create(v, server, true, &peers));
+    }
+    r.own(gc(GcField::Idle, A, 2, 1, 2));
+    assert_eq!(r.gc(GcField::Swap, FAR, 4), GcField::Delay, "it has not heard of B");
+    r.own(create(B, 3, true, &[(A, 2), (FAR, 5)]));
+    r.own(gc(GcField::Idle, B, 3, 1, 2));
+    assert_eq!(r.gc(GcField::Swap, FAR, 5), GcField::Accept);
 }
 
 #[test]
