@@ -40,6 +40,8 @@ pub struct Bounds {
     announced: BTreeSet<VssdId>,
     silent: BTreeMap<VssdId, Time>,
     granted: BTreeMap<(VssdId, u64), Time>,
+    /// The other members of a vSSD's set, as its switch had them when it last accepted a swap of it.
+    beside: BTreeMap<VssdId, Vec<VssdId>>,
     /// By rack: the generation of its switch's rows after the last event.
     generations: Vec<u64>,
 }
@@ -57,6 +59,7 @@ impl Bounds {
             announced: BTreeSet::new(),
             silent: BTreeMap::new(),
             granted: BTreeMap::new(),
+            beside: BTreeMap::new(),
             generations: vec![0; sim.engine().layout().racks() as usize],
         }
     }
@@ -127,9 +130,14 @@ impl Bounds {
                 switch_trace::GC_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
                     accepted(sim, VssdId(t.a as u32))?;
                 }
-                switch_trace::SWAP_ACCEPTED if !self.rows_changed(sim, VssdId(t.a as u32).rack()) => {
-                    accepted(sim, VssdId(t.a as u32))?;
-                    swaps_alone(sim, VssdId(t.a as u32))?;
+                switch_trace::SWAP_ACCEPTED => {
+                    let vssd = VssdId(t.a as u32);
+                    let known = !self.rows_changed(sim, vssd.rack());
+                    if known {
+                        accepted(sim, vssd)?;
+                        swaps_alone(sim, vssd, &self.beside)?;
+                    }
+                    self.beside.insert(vssd, if known { peers(sim, vssd) } else { Vec::new() });
                 }
                 // After an unanswered regular request the ratio may have risen again (rule 20). The remaining free
                 // blocks may all be open blocks of the collector, while programs wait for one.
@@ -253,14 +261,21 @@ fn accepted(sim: &Sim, vssd: VssdId) -> Result<(), String> {
     ))
 }
 
+/// The other members of a vSSD's set, as its rack's switch has it.
+fn peers(sim: &Sim, vssd: VssdId) -> Vec<VssdId> {
+    let rows = sim.switch(vssd.rack()).map(|s| s.dump().replica);
+    let row = rows.into_iter().flatten().find(|r| r.vssd == vssd);
+    row.into_iter().flat_map(|r| r.peers).map(|p| p.vssd).collect()
+}
+
 /// vSSDs of swaps whose commands are under way, and whether each has announced it.
 fn swaps(sim: &Sim) -> BTreeMap<VssdId, bool> {
     (0..sim.config().servers_max()).filter_map(|i| sim.server(i)).flat_map(|s| s.swap_announced()).collect()
 }
 
-/// Protocol rule 35: of a set, as the switch that accepts a swap has it, no other drive swaps; one in the other rack, if that one's
-/// switch had it in the set, too.
-fn swaps_alone(sim: &Sim, vssd: VssdId) -> Result<(), String> {
+/// Protocol rule 35: of a set, as the switch that accepts a swap has it, no other drive swaps; in the other rack, none whose own switch
+/// had this one in the set when it accepted that one's swap: views change.
+fn swaps_alone(sim: &Sim, vssd: VssdId, beside: &BTreeMap<VssdId, Vec<VssdId>>) -> Result<(), String> {
     let Some(switch) = sim.switch(vssd.rack()) else { return Ok(()) };
     let dump = switch.dump();
     let Some(row) = dump.replica.iter().find(|r| r.vssd == vssd) else { return Ok(()) };
@@ -268,10 +283,7 @@ fn swaps_alone(sim: &Sim, vssd: VssdId) -> Result<(), String> {
     let servers = || (0..sim.config().servers_max()).filter_map(|i| sim.server(i));
     let granted: BTreeSet<VssdId> = servers().flat_map(|s| s.swap_granted()).map(|(v, _)| v).collect();
     let busy = |v: VssdId| others.get(&v) == Some(&true) || granted.contains(&v);
-    let names = |v: VssdId| {
-        let rows = sim.switch(v.rack()).map(|s| s.dump().replica);
-        rows.into_iter().flatten().any(|r| r.vssd == v && r.peers.iter().any(|p| p.vssd == vssd))
-    };
+    let names = |v: VssdId| beside.get(&v).is_some_and(|peers| peers.contains(&vssd));
     let swaps = |v: VssdId| v != vssd && busy(v) && (v.rack() == vssd.rack() || names(v));
     match row.peers.iter().find(|p| swaps(p.vssd)) {
         Some(p) => Err(format!("two drives of a set swap at a time: under {vssd} and {}", p.vssd)),
