@@ -55,7 +55,8 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     server_trace::BLOCKS_BORROWED,
     // Only in plans whose dies trade places.
     switch_trace::SWAP_ACCEPTED,
-    switch_trace::FAR_ASKS,
+    switch_trace::FAR_SWAP_ACCEPTED,
+    switch_trace::FAR_SWAP_DELAYED,
     server_trace::SWAP_BEGUN,
     server_trace::SWAP_FOUND,
     server_trace::SWAP_ENDED,
@@ -234,7 +235,8 @@ fn channel_groups_pass_every_seed() {
 /// Required while dies trade places.
 const MUST_OCCUR_IN_SWAPS: &[TracePoint] = &[
     switch_trace::SWAP_ACCEPTED,
-    switch_trace::FAR_ASKS,
+    switch_trace::FAR_SWAP_ACCEPTED,
+    switch_trace::FAR_SWAP_DELAYED,
     server_trace::SWAP_BEGUN,
     server_trace::SWAP_FOUND,
     server_trace::SWAP_ENDED,

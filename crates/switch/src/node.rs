@@ -151,7 +151,7 @@ impl Switch {
                 fx.send(p);
             }
             Verdict::Gc { answer, how } => self.answer_gc(p, answer, how, fx),
-            Verdict::AskFar => {
+            Verdict::RequestFar => {
                 if let Some(far) = self.far {
                     fx.send(Packet { src: self.node, dst: far, ..p });
                 }
@@ -196,8 +196,7 @@ impl Switch {
         fx.send(Packet { src: self.node, dst: far, header: p.header, body });
     }
 
-    /// Packets of the other rack's switch concern vSSDs there, except its answers to what it was asked. They get no answer, but
-    /// if it asks.
+    /// Packets of the other rack's switch concern vSSDs there, except answers to requests. Requests get an answer.
     fn far_reports(&mut self, now: Time, p: &Packet, fx: &mut Effects) {
         let header = &p.header;
         let here = header.vssd.rack() == self.rack;
@@ -206,8 +205,10 @@ impl Switch {
                 self.far_answers(now, p, *op, fx);
             }
             Body::Table(Table::Gc(op)) if !here && matches!(op.field, GcField::Swap | GcField::SwapBeside) => {
-                let Some(answer) = self.pipeline.far_asks(now, header, *op) else { return };
-                fx.trace(trace::FAR_ASKS, u64::from(header.vssd.0), op.sequence);
+                let Some(answer) = self.pipeline.far_requests(now, header, *op) else { return };
+                let accepts = answer == GcField::Accept;
+                let point = if accepts { trace::FAR_SWAP_ACCEPTED } else { trace::FAR_SWAP_DELAYED };
+                fx.trace(point, u64::from(header.vssd.0), op.sequence);
                 let body = Body::Table(Table::Gc(GcOp { field: answer, sequence: op.sequence }));
                 fx.send(Packet { src: self.node, dst: p.src, header: p.header, body });
             }
@@ -226,8 +227,8 @@ impl Switch {
 
     /// The server has its answer. The other switch, which has the vSSD swap if it accepted, hears of one that is delayed after all.
     fn far_answers(&mut self, now: Time, p: &Packet, op: GcOp, fx: &mut Effects) {
-        let Some((server, asked, answer)) = self.pipeline.far_answers(now, &p.header, op) else { return };
-        let body = Body::Table(Table::Gc(GcOp { field: asked, sequence: op.sequence }));
+        let Some((server, requested, answer)) = self.pipeline.far_answers(now, &p.header, op) else { return };
+        let body = Body::Table(Table::Gc(GcOp { field: requested, sequence: op.sequence }));
         let request = Packet { src: server, dst: self.node, header: p.header, body };
         self.inform_far(&request, Verdict::Gc { answer, how: GcHow::New }, fx);
         self.answer_gc(request, answer, GcHow::New, fx);

@@ -32,7 +32,7 @@ pub enum Verdict {
         how: GcHow,
     },
     /// The other rack's switch decides; the answer follows its own ([`Pipeline::far_answers`]).
-    AskFar,
+    RequestFar,
     /// Answer of `create_vssd` and `del_vssd`.
     Table(Result<(), TableError>),
     Drop(DropReason),
@@ -73,6 +73,8 @@ counters! {
         redirects_far,
         /// States received from the other rack's switch.
         far_states,
+        /// Requests of the other rack's switch to swap dies under its vSSDs.
+        far_requests,
         /// Reads sent to a replica with fewer pending reads, though the addressed one did not collect.
         balanced,
         /// Reads of a collecting vSSD that went to one that collects: none was idle, or the idle ones had too many pending
@@ -132,6 +134,7 @@ pub struct Pipeline {
     loads: Loads,
     bits_expire: Span,
     start: StartGuard,
+    started: Option<Time>,
     counters: Counters,
     position: Position,
 }
@@ -163,6 +166,7 @@ impl Pipeline {
             loads: Loads::default(),
             bits_expire: cfg.bits_expire,
             start: StartGuard::Unstarted,
+            started: None,
             counters: Counters::default(),
             position: Position::default(),
         }
@@ -359,8 +363,8 @@ impl Pipeline {
             && !last.expired
         {
             self.counters.gc_duplicates += 1;
-            return if last.asks_far() {
-                Verdict::AskFar
+            return if last.is_pending() {
+                Verdict::RequestFar
             } else {
                 Verdict::Gc { answer: last.answer, how: GcHow::Duplicate }
             };
@@ -375,7 +379,7 @@ impl Pipeline {
         let (answer, state) = self.judge(now, slot, op.field);
         let last = LastOp { sequence: op.sequence, answer, expired: false };
         self.tables.set_state(slot, state, last, now + self.bits_expire);
-        if last.asks_far() { Verdict::AskFar } else { Verdict::Gc { answer, how: GcHow::New } }
+        if last.is_pending() { Verdict::RequestFar } else { Verdict::Gc { answer, how: GcHow::New } }
     }
 
     /// The answer to a new operation, and the vSSD's state after it.
@@ -389,7 +393,7 @@ impl Pipeline {
                 if self.judge_soft(now, may) { (GcField::Accept, collects) } else { (GcField::Delay, State::Idle) }
             }
             GcField::Swap | GcField::SwapBeside => {
-                let may = self.may_collect(slot) && (self.may_swap(slot) || mutant!("switch.gc.swaps-together"));
+                let may = self.may_collect(slot) && (self.may_swap(now, slot) || mutant!("switch.gc.swaps-together"));
                 if may && self.far_decides(slot) && !self.starting(now) {
                     return (field, unless_swapping(field));
                 }
@@ -435,9 +439,10 @@ impl Pipeline {
     }
 
     /// Protocol rule 35: of a set one drive swaps. No peer is known to; and those in this rack are known not to.
-    fn may_swap(&self, slot: Slot) -> bool {
+    fn may_swap(&self, now: Time, slot: Slot) -> bool {
         let known = |v: VssdId, word: Word| word.heard() || v.rack() != self.rack;
-        self.tables.peers(slot).all(|(v, to)| known(v, to.word) && !to.word.swaps())
+        let still = self.tables.peers(slot).all(|(v, to)| known(v, to.word) && !to.word.swaps());
+        still && (!self.tables.spans_racks(slot) || self.none_swaps_beside(now, slot))
     }
 
     /// A peer in this rack must be idle: the other rack's state is a moment old, and members there may rely on these in
@@ -460,6 +465,7 @@ impl Pipeline {
         if matches!(self.start, StartGuard::Unstarted) {
             let until = now + self.bits_expire * START_GUARD_EXPIRIES;
             self.start = StartGuard::Waiting { until, checked: 0 };
+            self.started = Some(now);
         }
     }
 

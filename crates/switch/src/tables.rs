@@ -82,8 +82,8 @@ pub(crate) struct LastOp {
 }
 
 impl LastOp {
-    /// Whether the other rack's switch is asked, and the operation itself stands for the answer.
-    pub fn asks_far(&self) -> bool {
+    /// Whether the other rack's switch has not answered: the operation itself stands for the answer.
+    pub fn is_pending(&self) -> bool {
         matches!(self.answer, GcField::Swap | GcField::SwapBeside)
     }
 }
@@ -175,6 +175,11 @@ impl Tables {
     pub fn peer_slots(&self, slot: Slot) -> impl Iterator<Item = (VssdId, Slot)> {
         let row = self.row(slot);
         row.peers().iter().filter(|&&(v, _)| v != row.vssd).filter_map(|&(v, _)| self.find(v).map(|s| (v, s)))
+    }
+    /// Whether a vSSD swaps whose row names this one. Looks at all rows, as rarely as slices of swaps are requested.
+    pub fn swaps_beside(&self, vssd: VssdId) -> bool {
+        let swapping = self.destinations.iter().zip(&self.rows).filter(|(to, _)| to.word.swaps());
+        swapping.into_iter().any(|(_, row)| row.vssd != vssd && row.peers().iter().any(|p| p.0 == vssd))
     }
     /// Whether the set of `slot` lies in more racks than one.
     pub fn spans_racks(&self, slot: Slot) -> bool {

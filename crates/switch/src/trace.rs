@@ -21,8 +21,9 @@ trace_points! {
     /// The other rack's switch reported the state of a vSSD; it was older than what is known, or its row is not known. a: vSSD, b: sequence.
     FAR_STATE: FarState = 64,
     FAR_STATE_STALE: FarStateStale = 65,
-    /// The other rack's switch asked whether a vSSD may swap, and was answered. a: vSSD, b: sequence.
-    FAR_ASKS: FarAsks = 200,
+    /// A request of the other rack's switch to swap dies under a vSSD was accepted, or delayed. a: vSSD, b: sequence.
+    FAR_SWAP_ACCEPTED: FarSwapAccepted = 200,
+    FAR_SWAP_DELAYED: FarSwapDelayed = 201,
     /// A row was deleted, and with it the sequence of its last `gc_op`. a: vSSD, b: incarnation of the server that it was deleted for.
     ROW_DELETED: RowDeleted = 196,
 }

@@ -15,6 +15,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("switch.far.swap-unsaid", "35", SWAPS, UNITS, "The other rack's switch does not hear that a vSSD swaps."),
     m("switch.far.swap-unasked", "35", SWAPS, UNITS, "The second rack's switch accepts swaps without the first one's."),
     m("switch.far.swaps-together", "35", SWAPS, UNITS, "The first rack's switch accepts the second's swaps whoever swaps."),
+    m("switch.far.named-alone", "35", &[], UNITS, "A vSSD may swap beside one whose row alone names it.").tested(),
+    m("switch.start.far-swaps", "35", &[], UNITS, "After a start the first rack's switch takes far vSSDs of unknown state for still.").tested(),
     m("switch.gc.swaps-together", "35", SWAPS, UNITS, "Two drives of a set swap at a time."),
     m("switch.gc.equal-anew", "16", ONE, UNITS, "A repeated gc_op is judged anew."),
     m("switch.gc.foreign", "16", RACKS, UNITS, "Obeys a gc_op of a server that does not have the vSSD."),

@@ -88,6 +88,7 @@ impl Bounds {
                 return Err(format!("a swap keeps dies of {vssd} busy, and the switch does not hear of it"));
             }
         }
+        self.look_at_sets(sim, &works)?;
         // A grant that was returned and given again between two looks is another one.
         let granted: Vec<(VssdId, u64)> = servers().flat_map(|s| s.swap_granted()).collect();
         self.granted.retain(|g, _| granted.contains(g));
@@ -102,6 +103,18 @@ impl Bounds {
             }
         }
         Ok(())
+    }
+    /// Rule 35: of two whose switches had each in the set of the other when they accepted their swaps, one has a grant or works.
+    fn look_at_sets(&self, sim: &Sim, works: &BTreeMap<VssdId, bool>) -> Result<(), String> {
+        let servers = (0..sim.config().servers_max()).filter_map(|i| sim.server(i));
+        let granted = servers.flat_map(|s| s.swap_granted()).map(|(v, _)| v);
+        let busy: BTreeSet<VssdId> = works.iter().filter(|w| *w.1).map(|w| *w.0).chain(granted).collect();
+        let beside = |v| self.beside.get(v).into_iter().flatten();
+        let pairs = busy.iter().flat_map(|a| beside(a).map(move |b| (a, b)));
+        match pairs.into_iter().find(|(a, b)| a != b && busy.contains(b) && beside(b).any(|v| v == *a)) {
+            Some((a, b)) => Err(format!("two drives of a set have grants to swap at a time: under {a} and {b}")),
+            None => Ok(()),
+        }
     }
     /// Trace records of the last checked event.
     pub fn traces(&self) -> &[(NodeId, Trace)] {

@@ -149,9 +149,19 @@ impl Model {
         if readable(true) > 0 { idle(true) } else { idle(false) }
     }
 
-    /// Protocol rule 35: none of the others swaps, and those of this rack are known not to.
-    fn may_swap(&self, v: VssdId) -> bool {
-        self.peers(v).all(|(p, k)| !k.swaps && (k.heard.is_some() || p.rack() != 0))
+    /// Protocol rule 35: none of the others swaps, and those of this rack are known not to. Of a set in two racks none swaps whose row names
+    /// this one, either; and nothing stands which this switch accepted in the other rack before it started.
+    fn may_swap(&self, now: Time, v: VssdId) -> bool {
+        if !self.known[&v].peers.iter().any(|p| p.rack() != v.rack()) {
+            return self.peers(v).all(|(_, k)| !k.swaps && k.heard.is_some());
+        }
+        let settled = self.guard.is_some_and(|until| now + EXPIRE >= until);
+        let still = |p: &VssdId| match self.known.get(p) {
+            Some(k) => !k.swaps && (k.heard.is_some() || p.rack() != 0 && settled),
+            None => p.rack() != 0 && settled,
+        };
+        let beside = |(p, k): (&VssdId, &Known)| *p != v && k.swaps && k.peers.contains(&v);
+        self.known[&v].peers.iter().filter(|p| **p != v).all(still) && !self.known.iter().any(beside)
     }
 
     fn gc(&mut self, now: Time, src: NodeId, v: VssdId, incarnation: u64, op: GcOp) -> Wanted {
@@ -174,7 +184,7 @@ impl Model {
             GcField::Regular | GcField::Background => GcField::Accept,
             GcField::Heartbeat | GcField::Swapping | GcField::Finish => op.field,
             GcField::Soft => return self.soft(now, v),
-            GcField::Swap | GcField::SwapBeside if self.may_swap(v) => return self.soft(now, v),
+            GcField::Swap | GcField::SwapBeside if self.may_swap(now, v) => return self.soft(now, v),
             GcField::Swap | GcField::SwapBeside => return Wanted::Gc(GcField::Delay),
             _ => GcField::Idle,
         };
@@ -221,6 +231,31 @@ impl Model {
         }
         k.record(now, op.sequence, op.field, op.field);
     }
+
+    /// The other rack's switch requests a swap of a vSSD there.
+    fn far_requests(&mut self, now: Time, v: VssdId, incarnation: u64, op: GcOp, starting: bool) -> Wanted {
+        if v.rack() == 0 {
+            return Wanted::Nothing;
+        }
+        let Some(k) = self.known.get_mut(&v) else { return Wanted::Gc(GcField::Delay) };
+        let last = k.last.filter(|_| incarnation == k.incarnation);
+        if incarnation < k.incarnation || last.is_some_and(|l| op.sequence < l.sequence) {
+            return Wanted::Nothing;
+        }
+        if last.is_some_and(|l| op.sequence == l.sequence && !l.expired) {
+            return Wanted::Gc(if k.swaps { GcField::Accept } else { GcField::Delay });
+        }
+        if starting {
+            return Wanted::Gc(GcField::Delay);
+        }
+        if incarnation > k.incarnation {
+            k.forget();
+            (k.incarnation, k.readable, k.announced) = (incarnation, false, (0, 0));
+        }
+        let answer = if self.may_swap(now, v) { GcField::Accept } else { GcField::Delay };
+        self.record(now, v, op, answer);
+        Wanted::Gc(answer)
+    }
 }
 
 /// A switch and its model.
@@ -232,6 +267,8 @@ struct World {
     at: (u64, u64),
     /// Reports to the other switch since the last step.
     reports: Vec<(VssdId, GcField)>,
+    /// Its answer to the other switch.
+    far_answer: Option<GcField>,
     /// By address of a partition: the newest view's service and epoch.
     views: BTreeMap<NodeId, (u64, u32)>,
     /// By address of a partition: the members of its ring.
@@ -248,6 +285,7 @@ impl World {
             model: Model::default(),
             at: (seed, 0),
             reports: Vec::new(),
+            far_answer: None,
             views: BTreeMap::new(),
             rings: BTreeMap::new(),
             met: BTreeMap::new(),
@@ -300,10 +338,15 @@ impl World {
         self.switch.handle(self.now, Event::Packet(p), &mut fx);
         self.switch.check().unwrap_or_else(|e| panic!("{:?}: {e}", self.at));
         let (far, mut out): (Vec<Packet>, Vec<Packet>) = fx.packets.drain(..).partition(|p| p.dst == FAR_SWITCH);
-        self.reports.extend(far.iter().filter_map(|p| match p.body {
-            Body::Table(Table::Gc(op)) => Some((p.header.vssd, op.field)),
-            _ => None,
-        }));
+        for p in far {
+            match p.body {
+                Body::Table(Table::Gc(GcOp { field: field @ (GcField::Accept | GcField::Delay), .. })) => {
+                    self.far_answer = Some(field);
+                }
+                Body::Table(Table::Gc(op)) => self.reports.push((p.header.vssd, op.field)),
+                _ => {}
+            }
+        }
         assert!(out.len() <= 1, "{:?}: one packet in, at most one out", self.at);
         out.pop()
     }
@@ -325,7 +368,8 @@ impl World {
             3..7 => self.read(),
             7 if self.rng.chance(0.3) => self.write_tables(),
             7 => self.view(),
-            8..10 => self.far_tells(),
+            8 => self.far_tells(),
+            9 => self.far_requests(),
             _ => self.collect(),
         }
         self.compare();
@@ -400,6 +444,27 @@ impl World {
         let answer = self.send(gc(field, v, FAR_SWITCH.0, incarnation, sequence));
         self.model.far(self.now, VssdId(v), incarnation, GcOp { field, sequence });
         self.answered(Wanted::Nothing, answer);
+    }
+
+    fn far_requests(&mut self) {
+        let (v, ..) = self.draw_vssd();
+        let field = *self.rng.pick(&[GcField::Swap, GcField::SwapBeside]);
+        let (incarnation, sequence) = (self.incarnation(), self.sequence());
+        self.model.note_known();
+        let over = self.model.guard_over || self.model.guard.is_some_and(|until| self.now >= until);
+        if !over && self.model.all_known {
+            return;
+        }
+        let answer = self.send(gc(field, v, FAR_SWITCH.0, incarnation, sequence));
+        assert!(answer.is_none(), "{:?}", self.at);
+        let wanted = self.model.far_requests(self.now, VssdId(v), incarnation, GcOp { field, sequence }, !over);
+        let got = self.far_answer.take().map_or(Wanted::Nothing, Wanted::Gc);
+        assert_eq!(got, wanted, "{:?}", self.at);
+        self.meet(match got {
+            Wanted::Gc(GcField::Accept) => "far swap accepted",
+            Wanted::Gc(_) => "far swap delayed",
+            _ => "ignored",
+        });
     }
 
     /// A view of a partition of keys, by this run of the membership service or an earlier one.
@@ -576,6 +641,8 @@ fn tables_and_answers_are_a_models() {
         "delayed",
         "swap accepted",
         "swap delayed",
+        "far swap accepted",
+        "far swap delayed",
         "redirected",
         "written",
         "changed",
