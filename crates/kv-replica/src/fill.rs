@@ -149,8 +149,11 @@ impl Replica {
                 entries.push((record::mark_key(self.p, &key), None));
             }
         }
-        for theirs in chunk.clients {
-            let node = theirs.client;
+        for mut theirs in chunk.clients {
+            let (node, incarnation) = (theirs.client, theirs.incarnation);
+            // A finished put is one whose effect is here, or overwritten. What this member has logged it has not applied.
+            let logged = |sequence| self.logged.contains_key(&PutId { client: node, incarnation, sequence });
+            theirs.finished.retain(|(s, _)| !logged(*s) || mutant!("kv-replica.fill.finishes-logged"));
             let mine = self.clients.entry(node).or_default();
             mine.merge(&theirs.into());
             entries.push((record::client_key(self.p, node), Some(record::client(mine))));

@@ -31,6 +31,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").tested(),
     m("kv-replica.expiry.replica-answers", "28b", &[], UNITS, "A replica answers that a value has expired before that is committed.").tested(),
     m("kv-replica.fill.into-deletions", "34", &[], &["search"], "What a node fetches takes the room of deletions: nothing makes room again.").tested(),
+    m("kv-replica.fill.finishes-logged", "28a", &[], UNITS, "A primary that fetches takes puts in its own log for finished, as its source knows them: it never applies them.").tested(),
     m("kv-replica.fill.unsettled", "28a", &[], UNITS, "A primary gives keys away before what it took over is decided.").tested(),
     m("kv-replica.fill.without-anew", "28a", &[], UNITS, "What may have been committed does not delay fills.").tested(),
     m("kv-replica.fill.without-room", "34", &[], &["search"], "A node fetches what its store has no room for.").tested(),
