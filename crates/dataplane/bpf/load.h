@@ -5,7 +5,7 @@
 
 /* A read that is unanswered for between one and two of these does not count. */
 #define READS_AGE_NS 10000000ull
-/* What collection and an erasing die count as, in reads. */
+/* What an erasing die counts as, in reads, and collection if the server does not say. */
 #define COLLECTING_READS 8
 #define ERASING_READS 8
 #define NO_COST ~0ull
@@ -22,7 +22,8 @@ INLINE enum age age_of(const struct destination *d, __u64 now) {
 INLINE __u64 cost(const struct destination *d, __u64 flags, __u64 now) {
     enum age age = age_of(d, now);
     __u64 reads = age == THIS_SPAN ? (__u64)d->older + d->newer : age == LAST_SPAN ? d->newer : 0;
-    return (reads > 0xffffffffu ? 0xffffffffu : reads) + (flags & GC_BITS ? COLLECTING_READS : 0) +
+    __u64 collecting = d->collecting ? d->collecting : COLLECTING_READS;
+    return (reads > 0xffffffffu ? 0xffffffffu : reads) + (flags & GC_BITS ? collecting : 0) +
            (now < d->erases_until ? ERASING_READS : 0);
 }
 
@@ -48,7 +49,8 @@ INLINE __u32 less_saturating(__u32 a, __u32 b) {
 }
 
 /* Under the lock: a report of an incarnation of the vSSD's server. A late one, of this or an earlier one, is ignored. */
-INLINE void reported(struct destination *d, __u64 now, __u64 incarnation, __u64 answered, __u32 waiting, int erasing) {
+INLINE void reported(struct destination *d, __u64 now, __u64 incarnation, __u64 answered, __u32 state) {
+    __u32 waiting = state & 0xffff;
     grow_old(d, now);
     if (incarnation < d->incarnation || (incarnation == d->incarnation && answered < d->answered))
         return;
@@ -64,7 +66,8 @@ INLINE void reported(struct destination *d, __u64 now, __u64 incarnation, __u64 
     }
     d->incarnation = incarnation;
     d->answered = answered;
-    d->erases_until = erasing ? now + READS_AGE_NS : 0;
+    d->collecting = state >> 16 & 0x7fff;
+    d->erases_until = state >> 31 ? now + READS_AGE_NS : 0;
     /* Waiting reads count as sent now. */
     __u32 all = add_saturating(d->older, d->newer);
     if (all < waiting)
@@ -78,7 +81,7 @@ INLINE void reported(struct destination *d, __u64 now, __u64 incarnation, __u64 
 static __attribute__((noinline)) int on_load(__u64 now, __u32 from, const struct load_op *op) {
     if (!op)
         return 0;
-    __u32 slot, waiting = bpf_ntohl(op->waiting);
+    __u32 slot, state = bpf_ntohl(op->waiting);
     __u64 incarnation = bpf_be64_to_cpu(op->head.incarnation), answered = bpf_be64_to_cpu(op->answered);
     struct destination *d = find(bpf_ntohl(op->head.vssd), &slot);
     if (!d || d->server != from) {
@@ -86,7 +89,7 @@ static __attribute__((noinline)) int on_load(__u64 now, __u32 from, const struct
         return 0;
     }
     bpf_spin_lock(&d->lock);
-    reported(d, now, incarnation, answered, waiting & 0x7fffffff, waiting >> 31);
+    reported(d, now, incarnation, answered, state);
     bpf_spin_unlock(&d->lock);
     return 0;
 }

@@ -100,7 +100,7 @@ INLINE int create_row(struct control *c, const struct change *n) {
     if (!d || !r)
         return BAD_CHANGE;
     bpf_spin_lock(&d->lock);
-    d->older = d->newer = 0;
+    d->older = d->newer = d->collecting = 0;
     d->incarnation = d->answered = d->erases_until = 0;
     bpf_spin_unlock(&d->lock);
     /* Nobody finds the slot before it has its vSSD's id, which is written last: at home it is found by that. */

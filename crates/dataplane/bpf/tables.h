@@ -44,7 +44,7 @@ struct destination {
     /* Reads sent there and not answered (load.h). Candidates are read without the lock; changes are made under it. */
     struct bpf_spin_lock lock;
     __u32 older, newer;
-    __u32 zero;
+    __u32 collecting; /* what its collection counts as, in reads, as last reported; 0: it was not */
     __u64 span_begun; /* a multiple of READS_AGE: `newer` are of the span that begins there */
     __u64 incarnation, answered;
     __u64 erases_until;

@@ -75,7 +75,7 @@ struct gc_op {
 struct load_op {
     struct header head;
     __be64 answered;
-    __be32 waiting; /* the highest bit: a die erases */
+    __be32 waiting; /* the highest bit: a die erases; the 15 below: what a collection counts as */
 } __attribute__((packed));
 
 /* What servers report on their vSSDs, a multiple of four for the checksum's difference. What is after the body is zero. */

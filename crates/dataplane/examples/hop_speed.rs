@@ -108,7 +108,12 @@ impl Plane {
         for _ in 0..READS {
             self.answered += READS_A_REPORT;
             let vssd = 1 + self.rng.below(u64::from(among)) as u32;
-            let load = Body::Table(Table::Load(ReadLoad { answered: self.answered, waiting: 0, erasing: false }));
+            let load = Body::Table(Table::Load(ReadLoad {
+                answered: self.answered,
+                waiting: 0,
+                erasing: false,
+                collecting: 0,
+            }));
             let (.., time) = self.switch.test_run(&framed(Op::Load, server(vssd), vssd, 0, load), 1)?;
             times.push(time.as_nanos() as f64);
         }

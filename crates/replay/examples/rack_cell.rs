@@ -94,7 +94,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             }
             "channels" => cell.channels = value.parse()?,
             "ssd" => cell.ssd_bytes = Size::parse(value)?.0,
-            "collecting_reads" => cell.weights.collecting = value.parse()?,
+            "collecting_reads" => cell.weights.collecting = Some(value.parse()?),
             "erasing_reads" => cell.weights.erasing = value.parse()?,
             "profile" => cell.profile = value.into(),
             _ => return Err(format!("no setting is named {key:?}").into()),

@@ -7,6 +7,11 @@ use rackweave_core::{Span, Time};
 /// Answers between two reports. Few reports cost little, and the switch overestimates the waiting reads by at most this
 /// number.
 const ANSWERS: u64 = 4;
+/// What a collection counts as, in reads, for each die of the vSSD: the replica that does not collect has as many more pending before a read
+/// goes to the one that does (`docs/results/rackblox.md` has the sweep).
+const COLLECTING_A_DIE: u16 = 1;
+/// At the least.
+const COLLECTING_MIN: u16 = 8;
 /// Longest time between two reports if the counts change. Shorter than the time after which the switch drops reads.
 const WITHIN: Span = Span::from_millis(1);
 
@@ -22,6 +27,8 @@ pub struct Load {
     erasing: bool,
     /// Since the last [`Load::report`].
     changed: bool,
+    /// As in [`ReadLoad`].
+    collecting: u16,
 }
 
 impl Default for Load {
@@ -32,7 +39,20 @@ impl Default for Load {
 
 impl Load {
     pub fn new() -> Load {
-        Load { arrived: 0, answered: 0, reported: 0, report_at: Time::ZERO, erasing: false, changed: true }
+        Load {
+            arrived: 0,
+            answered: 0,
+            reported: 0,
+            report_at: Time::ZERO,
+            erasing: false,
+            changed: true,
+            collecting: COLLECTING_MIN,
+        }
+    }
+    /// Of a vSSD that reads these many dies.
+    pub fn of_dies(dies: u32) -> Load {
+        let dies = u16::try_from(dies).unwrap_or(u16::MAX);
+        Load { collecting: dies.saturating_mul(COLLECTING_A_DIE).max(COLLECTING_MIN), ..Load::new() }
     }
     pub fn arrived(&mut self, now: Time) {
         if self.deadline() == Time::MAX {
@@ -74,7 +94,7 @@ impl Load {
         self.reported = self.answered;
         self.report_at = now + WITHIN;
         let waiting = u32::try_from(self.waiting()).unwrap_or(u32::MAX);
-        Some(ReadLoad { answered: self.answered, waiting, erasing })
+        Some(ReadLoad { answered: self.answered, waiting, erasing, collecting: self.collecting })
     }
 }
 
@@ -96,16 +116,30 @@ mod tests {
             l.answered();
             reported.extend(l.report(at(n), || true, false));
         }
-        assert_eq!(reported, [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false }));
+        assert_eq!(
+            reported,
+            [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false, collecting: 8 })
+        );
         assert_eq!(l.deadline(), at(16 + 1_000), "from the first that is not told");
-        assert_eq!(l.report(l.deadline(), || true, false), Some(ReadLoad { answered: 18, waiting: 0, erasing: false }));
+        assert_eq!(
+            l.report(l.deadline(), || true, false),
+            Some(ReadLoad { answered: 18, waiting: 0, erasing: false, collecting: 8 })
+        );
         assert_eq!(l.deadline(), Time::MAX);
+    }
+
+    #[test]
+    fn a_collection_counts_as_a_read_a_die_and_as_eight_at_the_least() {
+        for (dies, reads) in [(1, 8), (4, 8), (16, 16), (32, 32), (1 << 20, u16::MAX)] {
+            let load = Load::of_dies(dies).report(at(1), || true, true).expect("a die erases");
+            assert_eq!(load.collecting, reads, "{dies} dies");
+        }
     }
 
     #[test]
     fn that_a_die_erases_is_told_at_once_and_that_it_does_no_more() {
         let mut l = Load::new();
-        let reported = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing });
+        let reported = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing, collecting: 8 });
         assert_eq!(l.report(at(5), || true, true), reported(true));
         assert_eq!(l.report(at(6), || true, true), None);
         assert_eq!(l.report(at(7), || true, false), reported(false));
@@ -118,9 +152,15 @@ mod tests {
         (0..3).for_each(|_| l.arrived(at(0)));
         l.answered();
         assert_eq!(l.report(at(999), || false, false), None);
-        assert_eq!(l.report(at(1_000), || false, false), Some(ReadLoad { answered: 1, waiting: 2, erasing: false }));
+        assert_eq!(
+            l.report(at(1_000), || false, false),
+            Some(ReadLoad { answered: 1, waiting: 2, erasing: false, collecting: 8 })
+        );
         assert_eq!(l.report(at(1_500), || false, false), None);
-        assert_eq!(l.report(at(2_000), || false, false), Some(ReadLoad { answered: 1, waiting: 2, erasing: false }));
+        assert_eq!(
+            l.report(at(2_000), || false, false),
+            Some(ReadLoad { answered: 1, waiting: 2, erasing: false, collecting: 8 })
+        );
         assert_eq!(l.report(at(2_500), || true, false), None);
         assert_eq!(l.deadline(), Time::MAX, "nothing is here that would be answered");
     }

@@ -4,6 +4,7 @@ use rackweave_core::msg::Role;
 use rackweave_core::msg::control::{Standing, VssdReport};
 use rackweave_core::rng::mix64;
 use rackweave_core::{Epoch, Time};
+use rackweave_flash::Share;
 
 use crate::config::{ServerConfig, VssdConfig};
 use crate::forward::Forwarding;
@@ -64,6 +65,11 @@ impl ServedVssd {
         let seed = mix64(server.nonce ^ u64::from(cfg.id.0) << 32);
         let gc =
             if cfg.share.is_shared() { GcMonitor::grouped(server.gc, seed) } else { GcMonitor::new(server.gc, seed) };
+        // A store's gets are answered from memory.
+        let load = match cfg.share {
+            Share::Log { .. } => Load::new(),
+            _ => Load::of_dies(cfg.share.dies(&server.ssd.profile.geometry)),
+        };
         ServedVssd {
             cfg,
             service,
@@ -72,7 +78,7 @@ impl ServedVssd {
             gc_seen: GcState::Idle,
             space_changed: false,
             forwarding: Forwarding::default(),
-            load: Load::new(),
+            load,
             requests: Requests::new(),
             row: RowState::default(),
             epoch: Epoch(0),

@@ -23,19 +23,22 @@ pub enum Redirect {
     Load,
 }
 
-/// Waiting reads that a replica's state counts as when the switch chooses by load. `docs/results/rackblox.md` has the sweep; the
+/// Pending reads that a collection counts as if its server does not say ([`rackweave_core::msg::ReadLoad`]).
+pub const COLLECTING: u32 = 8;
+
+/// Pending reads that a replica's state counts as when the switch chooses by load. `docs/results/rackblox.md` has the sweep; the
 /// kernel's programs have the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadWeights {
-    /// The vSSD collects garbage.
-    pub collecting: u32,
+    /// The vSSD collects garbage: whatever servers report, if given.
+    pub collecting: Option<u32>,
     /// A die of it erases. On P-SSD a suspension takes as long as nine reads.
     pub erasing: u32,
 }
 
 impl Default for ReadWeights {
     fn default() -> ReadWeights {
-        ReadWeights { collecting: 8, erasing: 8 }
+        ReadWeights { collecting: None, erasing: 8 }
     }
 }
 

@@ -24,6 +24,8 @@ struct Count {
     answered: u64,
     /// Counts as erasing until then, or until another report.
     erases_until: Time,
+    /// What its collection counts as, as last reported; zero: it was not.
+    collecting: u16,
 }
 
 impl Count {
@@ -60,6 +62,10 @@ impl Loads {
     pub fn erases(&mut self, now: Time, slot: Slot) -> bool {
         now < self.count(slot).erases_until
     }
+    /// What its collection counts as, if its server has said so.
+    pub fn collecting(&mut self, slot: Slot) -> Option<u32> {
+        Some(self.count(slot).collecting).filter(|c| *c > 0).map(u32::from)
+    }
     pub fn sent(&mut self, now: Time, slot: Slot) {
         let c = self.count(slot).at(now);
         c.newer = c.newer.saturating_add(1);
@@ -80,6 +86,7 @@ impl Loads {
             c.newer = c.newer.saturating_sub(left);
         }
         (c.incarnation, c.answered) = (incarnation, load.answered);
+        c.collecting = load.collecting;
         c.erases_until = if load.erasing { now + READS_AGE } else { Time::ZERO };
         // Waiting reads count as sent now.
         let all = c.older.saturating_add(c.newer).max(load.waiting);

@@ -4,7 +4,7 @@ use rackweave_core::msg::keys::View;
 use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, Table, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
-use crate::config::{ReadWeights, Redirect, SwitchConfig};
+use crate::config::{COLLECTING, ReadWeights, Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{KeyRings, RingError, Rings};
@@ -289,7 +289,9 @@ impl Pipeline {
             if word.serves() {
                 idle |= !word.collecting();
                 let reads = self.loads.reads(now, at);
-                let collects = if word.collecting() { self.weights.collecting } else { 0 };
+                let weight = self.weights.collecting;
+                let collects = if word.collecting() { weight.or_else(|| self.loads.collecting(at)) } else { Some(0) };
+                let collects = collects.unwrap_or(COLLECTING);
                 let erases = if self.loads.erases(now, at) { self.weights.erasing } else { 0 };
                 let cost = reads + collects + erases;
                 if best.is_none_or(|(least, ..)| cost < least) {

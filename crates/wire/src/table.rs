@@ -103,17 +103,22 @@ fn get_address(r: &mut Reader<'_>) -> Result<NodeId, DecodeError> {
 
 wire_struct!(GcOp { field, sequence });
 
-/// Of the reads that wait, the highest bit: it was never set before it had this meaning.
+/// Of the reads that wait, the highest bit; the 15 below it are what a collection counts as. None was set before it had this meaning.
 const ERASING: u32 = 1 << 31;
+const COLLECTING_SHIFT: u32 = 16;
+const COLLECTING_MAX: u16 = 0x7fff;
+const WAITING_MAX: u32 = 0xffff;
 
 impl Wire for ReadLoad {
     fn put(&self, w: &mut Writer<'_>) {
         self.answered.put(w);
-        (self.waiting.min(ERASING - 1) | if self.erasing { ERASING } else { 0 }).put(w);
+        let collecting = u32::from(self.collecting.min(COLLECTING_MAX)) << COLLECTING_SHIFT;
+        (self.waiting.min(WAITING_MAX) | collecting | if self.erasing { ERASING } else { 0 }).put(w);
     }
     fn get(r: &mut Reader<'_>) -> Result<ReadLoad, DecodeError> {
-        let (answered, waiting) = (Wire::get(r)?, u32::get(r)?);
-        Ok(ReadLoad { answered, waiting: waiting & !ERASING, erasing: waiting & ERASING != 0 })
+        let (answered, state) = (Wire::get(r)?, u32::get(r)?);
+        let collecting = (state >> COLLECTING_SHIFT) as u16 & COLLECTING_MAX;
+        Ok(ReadLoad { answered, waiting: state & WAITING_MAX, erasing: state & ERASING != 0, collecting })
     }
 }
 

@@ -49,6 +49,8 @@ pub struct ReadLoad {
     pub waiting: u32,
     /// A die of the vSSD erases; its reads wait until the erase is interrupted.
     pub erasing: bool,
+    /// What a collection of the vSSD counts as when a switch chooses, in reads, at most 32,767. Zero: the switch's default.
+    pub collecting: u16,
 }
 
 /// Payload of `gc_op`. (incarnation of the header, sequence) orders a vSSD's operations (protocol rule 16).

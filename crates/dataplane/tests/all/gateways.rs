@@ -72,7 +72,7 @@ impl Rack {
         assert_eq!((p.header.vssd.0, p.header.original_vssd.0, from), (vssd, 1, GATEWAYS[gateway]));
     }
     fn report(&self, vssd: u32, answered: u64, waiting: u32) {
-        let load = ReadLoad { answered, waiting, erasing: false };
+        let load = ReadLoad { answered, waiting, erasing: false, collecting: 0 };
         send(&self.servers[vssd as usize - 1], &packet(Op::Load, vssd + 1, vssd, Body::Table(Table::Load(load))));
     }
 

@@ -189,7 +189,7 @@ fn only_a_right_tag_changes_a_count(hook: Hook) {
     }
     let key = gc_key(&[0x5c; 32], KeyId(7), NodeId(2), 1);
     let load = |waiting| {
-        let load = ReadLoad { answered: 0, waiting, erasing: false };
+        let load = ReadLoad { answered: 0, waiting, erasing: false, collecting: 0 };
         packet(Op::Load, 2, 1, Body::Table(Table::Load(load)))
     };
     let reached = |s: &mut KernelSwitch| s.send(Time::ZERO, read(1, 0)).unwrap().header.vssd.0;

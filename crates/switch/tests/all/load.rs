@@ -30,7 +30,7 @@ fn reached(s: &mut Switch, now: Time, vssd: u32) -> u32 {
 
 /// The vSSD's server reports its load, in the given incarnation.
 fn report(s: &mut Switch, now: Time, vssd: u32, incarnation: u64, answered: u64, waiting: u32) {
-    load(s, now, vssd, incarnation, ReadLoad { answered, waiting, erasing: false });
+    load(s, now, vssd, incarnation, ReadLoad { answered, waiting, erasing: false, collecting: 0 });
 }
 fn load(s: &mut Switch, now: Time, vssd: u32, incarnation: u64, load: ReadLoad) {
     let mut p = packet(Op::Load, vssd + 1, vssd, Body::Table(Table::Load(load)));
@@ -105,7 +105,7 @@ fn a_collecting_replica_gets_reads_only_when_the_others_have_many() {
 
 #[test]
 fn one_that_erases_gets_reads_only_when_the_others_have_some_until_it_says_otherwise_or_nothing() {
-    let erasing = |erasing| ReadLoad { answered: 0, waiting: 0, erasing };
+    let erasing = |erasing| ReadLoad { answered: 0, waiting: 0, erasing, collecting: 0 };
     let mut s = set(true);
     load(&mut s, at(1), 1, 1, erasing(true));
     assert_eq!(shares(&mut s, at(1), 16), [0, 8, 8]);
@@ -149,8 +149,12 @@ fn reports_that_come_late_or_from_others_say_nothing() {
     }
     assert_eq!(shares(&mut s, at(1), 8), [0, 0, 8], "its load is two");
     let malformed = s.counters().malformed;
-    let mut p =
-        packet(Op::Load, 2, 3, Body::Table(Table::Load(ReadLoad { answered: 1_000, waiting: 0, erasing: false })));
+    let mut p = packet(
+        Op::Load,
+        2,
+        3,
+        Body::Table(Table::Load(ReadLoad { answered: 1_000, waiting: 0, erasing: false, collecting: 0 })),
+    );
     p.header.incarnation = Incarnation(2);
     assert!(send(&mut s, at(1), p).is_none(), "another server's vSSD");
     assert_eq!(s.counters().malformed, malformed + 1);

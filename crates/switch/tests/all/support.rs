@@ -49,7 +49,8 @@ pub fn random_packet(rng: &mut Rng, step: u64, vssds: u64, peers: u64) -> Packet
         6 => write(v),
         12 | 13 => {
             let answered = step / 8 + rng.below(8);
-            let load = ReadLoad { answered, waiting: rng.below(12) as u32, erasing: rng.chance(0.2) };
+            let collecting = if rng.chance(0.5) { rng.below(40) as u16 } else { 0 };
+            let load = ReadLoad { answered, waiting: rng.below(12) as u32, erasing: rng.chance(0.2), collecting };
             packet(Op::Load, server + u32::from(rng.chance(0.05)), v, Body::Table(Table::Load(load)))
         }
         _ => {

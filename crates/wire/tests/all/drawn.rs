@@ -152,8 +152,9 @@ impl Draw {
                 Op::Load,
                 Body::Table(Table::Load(ReadLoad {
                     answered: self.u64(),
-                    waiting: self.u32() >> 1,
+                    waiting: self.u32() >> 16,
                     erasing: self.bool(),
+                    collecting: self.u32() as u16 >> 1,
                 })),
             ),
             9 => (Op::Control, Body::Control(self.control())),

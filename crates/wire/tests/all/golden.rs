@@ -213,9 +213,11 @@ fn samples() -> Vec<(&'static str, Packet)> {
         ("control_view_recovered", view(ViewState::Normal, 4)),
     ];
     for (name, erasing) in [("load", false), ("load_erasing", true)] {
-        let load = ReadLoad { answered: 0x0c0d_0e0f, waiting: 3, erasing };
+        let load = ReadLoad { answered: 0x0c0d_0e0f, waiting: 3, erasing, collecting: 0 };
         samples.push((name, packet(Op::Load, Body::Table(Table::Load(load)))));
     }
+    let load = ReadLoad { answered: 0x0c0d_0e0f, waiting: 3, erasing: false, collecting: 32 };
+    samples.push(("load_collecting", packet(Op::Load, Body::Table(Table::Load(load)))));
     use GcField::*;
     for (name, field) in [
         ("gc_soft", Soft),
