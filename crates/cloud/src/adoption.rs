@@ -150,15 +150,22 @@ impl Recovery<'_> {
                 }
             }
         }
+        // Of an entry that the owner alone has merged the only copy may be gone. It still hides earlier ones, whose copies are not:
+        // a client reads none of them before the merge is on all holders.
+        let by_owner = |a: &Adopted| a.id.serial <= by_owners[self.striping.segment_of(a.extent.first) as usize];
+        let hides = |a: &&Adopted| by_owner(a) && !voids.contains(&a.id) && !mutant!("cloud.recovery.merged-forgotten");
+        for a in last.adopted.iter().filter(hides) {
+            let gone = || Adopted { copies: a.copies.iter().copied().take(1).collect(), ..a.clone() };
+            found.entry(a.id).or_insert_with(gone);
+        }
+        voids.retain(|id| found.contains_key(id));
         let ignored = mutant!("cloud.recovery.void-ignored");
         let live = |a: &Adopted| {
             let of_segment = merged[self.striping.segment_of(a.extent.first) as usize];
             (a.id.serial > of_segment || mutant!("cloud.recovery.merged-adopted"))
                 && (!voids.contains(&a.id) || ignored)
         };
-        let adopted = found.values().filter(|a| live(a)).cloned().collect();
-        voids.retain(|id| found.contains_key(id));
-        Ok((adopted, voids))
+        Ok((found.values().filter(|a| live(a)).cloned().collect(), voids))
     }
     /// Whether an entry on this server is one of the last epoch, or was adopted by it with a copy there.
     fn counts(&self, last: &View, n: NodeId, id: EntryId) -> bool {

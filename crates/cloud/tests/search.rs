@@ -358,7 +358,9 @@ fn clients_attach_and_crash_in_the_middle_of_everything() {
 fn seeds_that_found_faults_pass() {
     let general = [102, 461].map(|seed| (seed, Kind::General));
     let attaches = [83, 693].map(|seed| (seed, Kind::Attaches));
-    for (seed, kind) in general.into_iter().chain(attaches).chain([(56, Kind::Cuts)]) {
-        run(seed, (kind, false), &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
+    let earlier =
+        general.into_iter().chain(attaches).chain([(56, Kind::Cuts)]).map(|(seed, kind)| (seed, (kind, false)));
+    for (seed, kind) in earlier.chain([(700_164, (Kind::General, true))]) {
+        run(seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
     }
 }

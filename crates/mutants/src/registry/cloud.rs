@@ -49,6 +49,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.recovery.any-copy", "25", &[], UNITS, "An epoch begins though no copy of a sub-log answers.").tested(),
     m("cloud.recovery.dead-return", "25", &[], UNITS, "An entry that an earlier epoch did not adopt counts again."),
     m("cloud.recovery.drive-ignored", "29", &[], UNITS, "A server with an empty drive testifies to what the lost one had."),
+    m("cloud.recovery.merged-forgotten", "26", &[], UNITS, "An entry that the owner alone has merged, and whose copy is gone, does not hide earlier ones.").tested(),
     m("cloud.recovery.merged-adopted", "26", &[], UNITS, "A merged entry is adopted, and hides what was written after it.").tested(),
     m("cloud.recovery.merged-by-owner", "26", &[], UNITS, "An entry that one holder alone has merged is taken as merged.")
         .tested(),
