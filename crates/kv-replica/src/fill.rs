@@ -151,9 +151,11 @@ impl Replica {
         }
         for mut theirs in chunk.clients {
             let (node, incarnation) = (theirs.client, theirs.incarnation);
-            // A finished put is one whose effect is here, or overwritten. What this member has logged it has not applied.
+            // A primary finds next what becomes of the puts in its log: it has not applied them. Other members are given what their
+            // primary has finished, and may have logged a client's repetition of it.
             let logged = |sequence| self.logged.contains_key(&PutId { client: node, incarnation, sequence });
-            theirs.finished.retain(|(s, _)| !logged(*s) || mutant!("kv-replica.fill.finishes-logged"));
+            let leads = self.lead.is_some() && !mutant!("kv-replica.fill.finishes-logged");
+            theirs.finished.retain(|(s, _)| !leads || !logged(*s));
             let mine = self.clients.entry(node).or_default();
             mine.merge(&theirs.into());
             entries.push((record::client_key(self.p, node), Some(record::client(mine))));

@@ -10,8 +10,10 @@ const ANSWERS: u64 = 4;
 /// What a collection counts as, in reads, for each die of the vSSD: the replica that does not collect has as many more pending before a read
 /// goes to the one that does (`docs/results/rackblox.md` has the sweep).
 const COLLECTING_A_DIE: u16 = 1;
-/// At the least.
-const COLLECTING_MIN: u16 = 8;
+/// At the least, which is what a switch takes it for without being told, as one of an earlier program does.
+const COLLECTING_DEFAULT: u16 = 8;
+/// At the most ([`ReadLoad`]).
+const COLLECTING_MAX: u16 = 0x7fff;
 /// Longest time between two reports if the counts change. Shorter than the time after which the switch drops reads.
 const WITHIN: Span = Span::from_millis(1);
 
@@ -46,13 +48,13 @@ impl Load {
             report_at: Time::ZERO,
             erasing: false,
             changed: true,
-            collecting: COLLECTING_MIN,
+            collecting: 0,
         }
     }
     /// Of a vSSD that reads these many dies.
     pub fn of_dies(dies: u32) -> Load {
-        let dies = u16::try_from(dies).unwrap_or(u16::MAX);
-        Load { collecting: dies.saturating_mul(COLLECTING_A_DIE).max(COLLECTING_MIN), ..Load::new() }
+        let reads = u16::try_from(dies).unwrap_or(u16::MAX).saturating_mul(COLLECTING_A_DIE).min(COLLECTING_MAX);
+        Load { collecting: if reads > COLLECTING_DEFAULT { reads } else { 0 }, ..Load::new() }
     }
     pub fn arrived(&mut self, now: Time) {
         if self.deadline() == Time::MAX {
@@ -118,19 +120,19 @@ mod tests {
         }
         assert_eq!(
             reported,
-            [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false, collecting: 8 })
+            [4, 8, 12, 16].map(|answered| ReadLoad { answered, waiting: 0, erasing: false, collecting: 0 })
         );
         assert_eq!(l.deadline(), at(16 + 1_000), "from the first that is not told");
         assert_eq!(
             l.report(l.deadline(), || true, false),
-            Some(ReadLoad { answered: 18, waiting: 0, erasing: false, collecting: 8 })
+            Some(ReadLoad { answered: 18, waiting: 0, erasing: false, collecting: 0 })
         );
         assert_eq!(l.deadline(), Time::MAX);
     }
 
     #[test]
-    fn a_collection_counts_as_a_read_a_die_and_as_eight_at_the_least() {
-        for (dies, reads) in [(1, 8), (4, 8), (16, 16), (32, 32), (1 << 20, u16::MAX)] {
+    fn a_collection_counts_as_a_read_a_die_if_there_are_more_than_eight() {
+        for (dies, reads) in [(1, 0), (4, 0), (8, 0), (16, 16), (32, 32), (1 << 20, 32_767)] {
             let load = Load::of_dies(dies).report(at(1), || true, true).expect("a die erases");
             assert_eq!(load.collecting, reads, "{dies} dies");
         }
@@ -139,7 +141,7 @@ mod tests {
     #[test]
     fn that_a_die_erases_is_told_at_once_and_that_it_does_no_more() {
         let mut l = Load::new();
-        let reported = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing, collecting: 8 });
+        let reported = |erasing| Some(ReadLoad { answered: 0, waiting: 0, erasing, collecting: 0 });
         assert_eq!(l.report(at(5), || true, true), reported(true));
         assert_eq!(l.report(at(6), || true, true), None);
         assert_eq!(l.report(at(7), || true, false), reported(false));
@@ -154,12 +156,12 @@ mod tests {
         assert_eq!(l.report(at(999), || false, false), None);
         assert_eq!(
             l.report(at(1_000), || false, false),
-            Some(ReadLoad { answered: 1, waiting: 2, erasing: false, collecting: 8 })
+            Some(ReadLoad { answered: 1, waiting: 2, erasing: false, collecting: 0 })
         );
         assert_eq!(l.report(at(1_500), || false, false), None);
         assert_eq!(
             l.report(at(2_000), || false, false),
-            Some(ReadLoad { answered: 1, waiting: 2, erasing: false, collecting: 8 })
+            Some(ReadLoad { answered: 1, waiting: 2, erasing: false, collecting: 0 })
         );
         assert_eq!(l.report(at(2_500), || true, false), None);
         assert_eq!(l.deadline(), Time::MAX, "nothing is here that would be answered");
