@@ -190,9 +190,7 @@ impl Merger {
         let retry = ctx.config.retry;
         let upto = self.upto();
         for e in self.entries.range_mut(..=upto).map(|e| e.1).filter(|e| !e.merged).take(ahead) {
-            let waits = e.asked.is_some_and(|(_, at)| ctx.now < at + retry);
-            // One that the owner has merged may have no copy: it ends with the merge of one that it hides.
-            if e.contents.is_some() || waits || e.copies.is_empty() {
+            if e.contents.is_some() || e.asked.is_some_and(|(_, at)| ctx.now < at + retry) {
                 continue;
             }
             self.counter += 1;
@@ -243,11 +241,11 @@ impl Merger {
             return;
         }
         let before = self.head();
-        self.merging.remove(&segment);
-        let of_segment = |e: &Entry| self.striping.segment_of(e.extent.first) == segment;
-        for (_, e) in self.entries.range_mut(..=merged).filter(|(_, e)| !e.merged && of_segment(e)) {
-            e.merged = true;
-            self.invalid.push(e.id);
+        for s in self.merging.remove(&segment).map(|m| m.0).unwrap_or_default() {
+            if let Some(e) = self.entries.get_mut(&s) {
+                e.merged = true;
+                self.invalid.push(e.id);
+            }
         }
         let head = self.head();
         if head > before {
