@@ -150,13 +150,19 @@ impl Recovery<'_> {
                 }
             }
         }
-        // Of an entry that the owner alone has merged the only copy may be gone. It still hides earlier ones, whose copies are not:
-        // a client reads none of them before the merge is on all holders.
-        let by_owner = |a: &Adopted| a.id.serial <= by_owners[self.striping.segment_of(a.extent.first) as usize];
-        let hides = |a: &&Adopted| by_owner(a) && !voids.contains(&a.id) && !mutant!("cloud.recovery.merged-forgotten");
-        for a in last.adopted.iter().filter(hides) {
-            let gone = || Adopted { copies: a.copies.iter().copied().take(1).collect(), ..a.clone() };
-            found.entry(a.id).or_insert_with(gone);
+        // Of an entry that the next owner has merged, and perhaps nobody else, the copy may be away. It still hides earlier ones that are
+        // here: a client reads none of them before the merge is on all holders.
+        let of = |all: &[Serial], a: &Adopted| all[self.striping.segment_of(a.extent.first) as usize];
+        let hides = |a: &&Adopted| {
+            let hidden =
+                |f: &Adopted| f.id.serial > of(merged, f) && f.id.serial < a.id.serial && f.extent.overlaps(a.extent);
+            a.id.serial <= of(by_owners, a) && !voids.contains(&a.id) && found.values().any(hidden)
+        };
+        let away = last.adopted.iter().filter(|a| !found.contains_key(&a.id)).filter(hides).cloned();
+        for mut a in away.filter(|_| !mutant!("cloud.recovery.merged-forgotten")).collect::<Vec<_>>() {
+            // With fewer copies than entries have it is incomplete: reads wait.
+            a.copies.truncate(1);
+            found.insert(a.id, a);
         }
         voids.retain(|id| found.contains_key(id));
         let ignored = mutant!("cloud.recovery.void-ignored");

@@ -241,11 +241,12 @@ impl Merger {
             return;
         }
         let before = self.head();
-        for s in self.merging.remove(&segment).map(|m| m.0).unwrap_or_default() {
-            if let Some(e) = self.entries.get_mut(&s) {
-                e.merged = true;
-                self.invalid.push(e.id);
-            }
+        self.merging.remove(&segment);
+        // Those without a copy, too, which the owner had merged before.
+        let of_segment = |e: &Entry| self.striping.segment_of(e.extent.first) == segment;
+        for (_, e) in self.entries.range_mut(..=merged).filter(|(_, e)| !e.merged && of_segment(e)) {
+            e.merged = true;
+            self.invalid.push(e.id);
         }
         let head = self.head();
         if head > before {
