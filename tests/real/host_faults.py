@@ -225,9 +225,12 @@ def full_disk():
     assert all(serving.count(x["set"]) >= 2 for x in s["sets"]), f"too few serve: {s['sets']}, {s['rack']['store_error']}"
     if s["processes"]:
         # What the metadata service must write for the set to go on has its space; a new process has none for its incarnation.
-        os.kill(next(p["pid"] for p in s["processes"] if p["name"] == "server-2"), signal.SIGKILL)
-        until("the sets go on without it", lambda: all(m["server"] != 2 for x in status()["sets"] for m in x["members"]))
-        until("it says why it does not start", lambda: any("server-2/incarnation" in line and "No space left" in line for line in log().splitlines()))
+        # Not the one that waits for room: it is to say below that it has it.
+        killed = 2 if server != 2 else 1
+        file = f"server-{killed}/incarnation"
+        os.kill(next(p["pid"] for p in s["processes"] if p["name"] == f"server-{killed}"), signal.SIGKILL)
+        until("the sets go on without it", lambda: all(m["server"] != killed for x in status()["sets"] for m in x["members"]))
+        until("it says why it does not start", lambda: any(file in line and "No space left" in line for line in log().splitlines()))
         reader.goes_on(100)
     os.unlink(filler)
     emptied = time.monotonic()

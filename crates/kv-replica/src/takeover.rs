@@ -46,6 +46,9 @@
 //!
 //! Puts that are committed again precede the others of their key, in the order of their first timestamps.
 //!
+//! A member takes all puts of a client's earlier runs for finished once it has recorded one of a later run. While a put of an
+//! earlier run is undecided, an aborted one of a later run therefore leaves the logs without a record, and its client repeats it.
+//!
 //! NICE aborts what is locked on all members and committed on none; the primary that died may have committed and answered
 //! that. Views that never became active may have adopted the same findings on some members. That changes nothing: each
 //! finding stays true while no view decides.
@@ -291,12 +294,23 @@ impl Replica {
         }
         let epoch = self.epoch();
         let lead = self.lead.as_mut().expect("it leads");
+        let mut undecided_runs: BTreeMap<NodeId, Incarnation> = BTreeMap::new();
+        for (put, _) in fates.iter().filter(|(_, fate)| matches!(fate, Fate::Again(_) | Fate::Anew)) {
+            let first = undecided_runs.entry(put.id.client).or_insert(put.id.incarnation);
+            *first = put.id.incarnation.min(*first);
+        }
+        // Its record would outdate what the client's earlier run left undecided, at the members that hear of it.
+        let outdates = |id: &PutId| {
+            let earlier = undecided_runs.get(&id.client).is_some_and(|run| *run < id.incarnation);
+            earlier && !mutant!("kv-replica.takeover.outdates-undecided")
+        };
         for (put, fate) in fates {
             let ended = |put: &Put, ending| Ended { id: put.id, attempt: put.attempt, ending };
             match fate {
                 Fate::Again(c) => lead.undecided.push(Undecided { put, standing: Standing::Committed(c) }),
                 Fate::Anew => lead.undecided.push(Undecided { put, standing: Standing::Pending }),
                 Fate::Finished(ending) => lead.ended.push(ended(&put, ending)),
+                Fate::Abort if outdates(&put.id) => lead.ended.push(ended(&put, None)),
                 Fate::Abort => {
                     let how = Finished::Aborted(put.attempt);
                     lead.ended.push(ended(&put, Some(Ending { epoch, how })));
@@ -542,8 +556,10 @@ impl Replica {
         for Ended { id, attempt, ending } in ended {
             let is_abort = ending.is_some_and(|e| matches!(e.how, Finished::Aborted(_)));
             self.trace(ctx, if is_abort { ABORTED_UNLOGGED } else { FOUND_FINISHED }, id.sequence);
+            // What no member has recorded may still come: its client repeats it.
+            let recorded = self.admission(id, attempt) != Admission::Fresh;
             let result = self.finished_as(id, attempt);
-            if ![ctx.me, NOBODY].contains(&id.client) {
+            if recorded && ![ctx.me, NOBODY].contains(&id.client) {
                 self.send(ctx, id.client, Body::PutReply { id, attempt, result });
             }
         }

@@ -302,6 +302,53 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     ends_well(&mut w);
 }
 
+/// The primary alone applies a put of a client that then restarts. The next view, which never decides, finds that a put of the
+/// client's next run is aborted, and only a hand-off hears of that. The view after it still commits the first put.
+#[test]
+fn an_abort_of_a_later_run_ends_no_undecided_put_of_an_earlier_one() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 5);
+    let a = w.hosts.clients[0];
+    let v = view(&w);
+    let others: Vec<NodeId> = v.members.iter().map(|m| m.node).filter(|n| *n != v.primary).collect();
+    w.lose(|p| matches!(p.body, Body::Decide { .. }));
+    w.set(a, &KEY);
+    w.run(Span::from_millis(10));
+    w.crash(a);
+    w.start_client(a);
+    w.run(Span::from_millis(1));
+    // One of them has the next run's put.
+    let (one, other) = (others[0], others[1]);
+    w.lose(move |p| matches!(p.body, Body::Decide { .. }) || matches!(p.body, Body::Put(_)) && p.to == other);
+    w.set(a, &Bytes::from_static(b"l"));
+    w.run(Span::from_millis(2));
+    let undecided = |w: &World, n: NodeId| w.server(n).expect("it runs").undecided(partition(&KEY, 0));
+    assert_eq!((undecided(&w, one), undecided(&w, other)), (2, 1));
+    w.crash(a);
+    w.crash(v.primary);
+    let heard = Rc::new(Cell::new(None));
+    let adopted = heard.clone();
+    w.lose(move |p| {
+        if matches!(p.body, Body::Adopted { .. }) && !others.contains(&p.from) {
+            adopted.set(Some(p.from));
+        }
+        matches!(p.body, Body::Adopt { .. }) && others.contains(&p.to)
+    });
+    for _ in 0..200 {
+        w.run(Span::from_millis(10));
+        if heard.get().is_some() {
+            break;
+        }
+    }
+    heard.get().expect("a hand-off has the findings");
+    let next = view(&w).primary;
+    w.crash(next);
+    w.lose(|_| false);
+    w.run(Span::from_secs(1));
+    w.start_server(v.primary);
+    w.run(Span::from_secs(1));
+    ends_well(&mut w);
+}
+
 /// Others have logged the put that the full member refuses. Room comes back before the client puts anything else.
 #[test]
 fn a_put_that_a_full_member_refuses_is_answered_and_never_takes_effect() {
