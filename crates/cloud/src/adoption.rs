@@ -160,8 +160,8 @@ impl Recovery<'_> {
         };
         let away = last.adopted.iter().filter(|a| !found.contains_key(&a.id)).filter(hides).cloned();
         for mut a in away.filter(|_| !mutant!("cloud.recovery.merged-forgotten")).collect::<Vec<_>>() {
-            // With fewer copies than entries have it is incomplete: reads wait.
-            a.copies.truncate(1);
+            // None that a server of the view has: reads wait for the merge. Whoever answers has it no more.
+            a.copies.retain(|n| !self.reports.contains_key(n) || mutant!("cloud.recovery.empty-drive-named"));
             found.insert(a.id, a);
         }
         voids.retain(|id| found.contains_key(id));

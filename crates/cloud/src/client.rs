@@ -370,8 +370,8 @@ impl<R: Router> VDisk<R> {
         self.index.clear();
         self.head = Serial(0);
         for a in &view.adopted {
-            // With one copy it may still be lost: it counts when it is merged.
-            let single = view.is_short(a.copies.len()) && !mutant!("cloud.read.single-copy");
+            // It may still be lost: it counts when it is merged.
+            let single = view.is_short(&a.copies) && !mutant!("cloud.read.single-copy");
             self.index.insert(a.id, a.extent, single);
         }
         self.serial = view.next;

@@ -451,7 +451,7 @@ impl Meta {
         for id in voids {
             fx.trace(VOID_ADOPTED, id.serial.0, 0);
         }
-        let single = view.adopted.iter().filter(|a| view.is_short(a.copies.len())).count();
+        let single = view.adopted.iter().filter(|a| view.is_short(&a.copies)).count();
         fx.trace(ADOPTED, view.adopted.len() as u64, single as u64);
         let epoch = view.epoch;
         if let Some(upto) = view.fork {

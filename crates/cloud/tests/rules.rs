@@ -1,12 +1,14 @@
 //! Scripted failures, for rules that a random search seldom needs.
 
+use std::cell::Cell;
+
 use rackweave_cloud::client::Op;
 use rackweave_cloud::config::MergeMode;
 use rackweave_cloud::log::{Kind, LogLimits};
 use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::stripe::Shape;
 use rackweave_cloud::trace as t;
-use rackweave_cloud::types::Extent;
+use rackweave_cloud::types::{EntryId, Extent};
 use rackweave_cloud::{Config, Waits};
 use rackweave_core::{NodeId, Span};
 use rackweave_sim::clock::NodeClock;
@@ -235,6 +237,98 @@ fn an_entry_stays_in_the_log_until_every_holder_has_its_merge() {
     w.read(b, 0, 8);
     assert!(w.settle(Span::from_secs(2)));
     assert_eq!(w.check(), Ok(()));
+}
+
+/// An entry hides an earlier one, which is on both holders of their segment. One of its copies is lost, then the segment's owner alone
+/// merges it, then the other copy's drive is lost.
+struct Hidden {
+    w: World,
+    owner: NodeId,
+    hides: EntryId,
+    /// The second copy's server.
+    copy: NodeId,
+}
+
+impl Hidden {
+    fn new() -> Hidden {
+        let config = Config { copies: 2, merge: MergeMode::Asap, ..Config::default() };
+        let mut w = World::new(7, config, 5, Shape::new(64 << 10, 64 << 10, 4096, 2), quiet());
+        let a = w.hosts.clients[0];
+        w.burst.set(1.0);
+        assert!(w.attach(a, Span::from_secs(3)));
+        let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch").clone();
+        // The first epoch's entries are not merged; the next one's are all in one batch, as the first is read last. It reaches the owner
+        // alone.
+        let (first, late) = (view.next, Cell::new(true));
+        w.lose(move |p: &Packet| match &p.body {
+            Body::Status { .. } => true,
+            Body::Replicate { batch, .. } => !batch.writes.is_empty(),
+            Body::ReadLog { id, .. } => id.serial == first && late.take(),
+            _ => false,
+        });
+        let holders = &view.segments[0].holders;
+        let (mut serial, mut at) = (view.next, vec![0, 2]);
+        let copies = loop {
+            let pair: Vec<NodeId> = view.pair(serial).collect();
+            let counts = at.last() == Some(&pair.iter().filter(|n| holders.contains(n)).count());
+            w.write(a, if counts { 0 } else { serial.0 * 8 }, 8);
+            assert!(w.settle(Span::from_millis(20)));
+            if counts && at.pop() == Some(0) {
+                break pair;
+            }
+            serial = serial.next();
+        };
+        w.burst.set(0.0);
+        let hides = EntryId { serial, generation: view.epoch };
+        w.crash(copies[0]);
+        w.run(Span::from_secs(1));
+        let h = Hidden { w, owner: view.segments[0].owner, hides, copy: copies[1] };
+        assert_eq!((h.copies(), h.w.coverage().get(t::RECOVERY_WAITS)), (Some(vec![h.copy]), 0));
+        h
+    }
+    /// The copies that the epoch's view names, if it has the entry.
+    fn copies(&self) -> Option<Vec<NodeId>> {
+        let view = self.w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch");
+        view.adopted.iter().find(|a| a.id == self.hides).map(|a| a.copies.clone())
+    }
+}
+
+/// The server is there with an empty drive when the owner is lost, too.
+#[test]
+fn an_empty_drive_does_not_testify_to_an_entry_that_the_owner_alone_has_merged() {
+    let Hidden { w, owner, hides, copy } = &mut Hidden::new();
+    w.crash(*copy);
+    w.replace_drive(*copy);
+    w.start_server(*copy);
+    w.run(Span::from_secs(1));
+    w.crash(*owner);
+    w.run(Span::from_secs(1));
+    let a = w.hosts.clients[0];
+    w.read(a, 0, 8);
+    w.run(Span::from_millis(500));
+    assert_eq!((w.check(), w.under_way(a)), (Ok(()), 1), "the read waits for the owner");
+    assert_eq!(w.meta().and_then(|m| m.waits(VOLUME)), Some(Waits::Entry(*hides)));
+    w.start_server(*owner);
+    w.lose(|_| false);
+    assert!(w.settle(Span::from_secs(2)));
+    assert_eq!(w.check(), Ok(()));
+}
+
+/// Neither copy comes back.
+#[test]
+fn an_entry_whose_copies_are_lost_ends_with_the_merge_of_what_it_hides() {
+    let mut h = Hidden::new();
+    h.w.crash(h.copy);
+    h.w.run(Span::from_secs(1));
+    assert_eq!(h.copies(), Some(vec![h.copy]), "it counts");
+    let Hidden { mut w, .. } = h;
+    let a = w.hosts.clients[0];
+    w.read(a, 0, 8);
+    w.run(Span::from_millis(500));
+    assert_eq!(w.under_way(a), 1, "the read waits for the merge");
+    w.lose(|_| false);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!((w.check(), w.merged_all()), (Ok(()), true));
 }
 
 /// Until `made` generations are frozen, the first client writes.

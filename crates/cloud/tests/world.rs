@@ -469,7 +469,7 @@ impl World {
                 }
             }
         }
-        if view.adopted.iter().any(|a| view.is_short(a.copies.len())) && !self.merged_all() {
+        if view.adopted.iter().any(|a| view.is_short(&a.copies)) && !self.merged_all() {
             return Err("entries with one copy".into());
         }
         Ok(())

@@ -281,11 +281,12 @@ impl View {
     pub fn fits(&self, segments: u32) -> bool {
         let divided = self.segments.len() == segments as usize;
         let logged = self.log_copies > 0 && !self.servers.is_empty() && self.next > Serial(0);
-        divided && logged && self.adopted.iter().all(|a| !a.copies.is_empty())
+        divided && logged
     }
     /// Whether an entry with these copies may be lost with one server although the volume's entries survive that.
-    pub fn is_short(&self, copies: usize) -> bool {
-        copies < usize::from(self.log_copies)
+    pub fn is_short(&self, copies: &[NodeId]) -> bool {
+        let here = copies.iter().filter(|n| self.member(**n).is_some());
+        here.count() < usize::from(self.log_copies)
     }
     /// The servers that have an entry, of whichever epoch.
     pub fn copies(&self, id: EntryId) -> Vec<NodeId> {

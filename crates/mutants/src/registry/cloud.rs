@@ -38,6 +38,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.merge.out-of-order", "26", &[], UNITS, "A merger passes entries whose contents it has not read yet.").tested(),
     m("cloud.merge.repeated", "26", &[], UNITS, "A merge that comes again is applied again.").tested(),
     m("cloud.merge.serial-apart", "26", &[], UNITS, "The merged serial is recorded later than the changes of the map.").tested(),
+    m("cloud.merge.waits-for-contents", "26", &[], UNITS, "An entry without a copy, which the owner has merged before, holds up the merges of its segment.").tested(),
     m("cloud.move.changed-since", "26", &[], UNITS, "A stripe leaves the overlay although it changed while it moved.").tested(),
     m("cloud.move.early", "26", &[], UNITS, "A stripe leaves the overlay before the storage layer has it.").tested(),
     m("cloud.move.not-durable", "26", &[], &["search"], "A stripe leaves the overlay when the sets have it in memory alone."),
@@ -49,6 +50,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("cloud.recovery.any-copy", "25", &[], UNITS, "An epoch begins though no copy of a sub-log answers.").tested(),
     m("cloud.recovery.dead-return", "25", &[], UNITS, "An entry that an earlier epoch did not adopt counts again."),
     m("cloud.recovery.drive-ignored", "29", &[], UNITS, "A server with an empty drive testifies to what the lost one had."),
+    m("cloud.recovery.empty-drive-named", "29", &[], UNITS, "A server that answers with an empty drive testifies later to an entry that it does not have.").tested(),
     m("cloud.recovery.merged-forgotten", "26", &[], UNITS, "An entry that the owner alone has merged, and whose copy is gone, does not hide earlier ones.").tested(),
     m("cloud.recovery.merged-adopted", "26", &[], UNITS, "A merged entry is adopted, and hides what was written after it.").tested(),
     m("cloud.recovery.merged-by-owner", "26", &[], UNITS, "An entry that one holder alone has merged is taken as merged.")
