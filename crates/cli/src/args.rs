@@ -266,6 +266,9 @@ pub enum Node {
         /// Implementation of the switch, instead of switch.data_plane
         #[arg(long, value_enum, value_name = "KIND")]
         data_plane: Option<DataPlane>,
+        /// Its rack, with racks.count = 2
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        id: u32,
     },
     /// Run a storage server
     #[command(after_help = "Example:\n  rackweave node server --config rack.toml --id 0")]

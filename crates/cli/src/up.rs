@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use rackweave_config::TimingConfig;
 use rackweave_config::switching::DataPlaneKind;
-use rackweave_core::NodeName;
+use rackweave_core::{NodeKind, NodeName};
 use rackweave_device::convert::Outcome;
 use rackweave_net::node::{self, NodeOptions};
 use rackweave_net::processes;
@@ -107,7 +107,7 @@ pub fn up(data: &Path, a: &Up) -> Result<(), Failure> {
 pub fn node(data: &Path, a: &Node) -> Result<ExitCode, Failure> {
     let (config, name) = match a {
         Node::Meta(c) => (c, NodeName::META),
-        Node::Switch { config, .. } => (config, NodeName::SWITCH),
+        Node::Switch { config, id, .. } => (config, NodeName { kind: NodeKind::Switch, index: *id }),
         Node::Server { config, id, .. } => (config, NodeName::server(*id)),
         Node::Gateway { config, id, .. } => (config, NodeName::gateway(*id)),
     };

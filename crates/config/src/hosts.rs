@@ -3,7 +3,7 @@
 //! ```toml
 //! [hosts]
 //! meta = "10.0.1.1:7400"
-//! switch = "10.0.1.1:7401"
+//! switch = "10.0.1.1:7401"          # of two racks a list, with one for each
 //! servers = ["10.0.1.2:7400", "10.0.1.3:7400", "10.0.1.4:7400", "10.0.1.5:7400"]
 //! gateways = ["10.0.1.1:7402"]
 //! key_file = "cluster.key"
@@ -11,12 +11,14 @@
 #![allow(clippy::disallowed_types, reason = "a driver's part: it looks hosts up")]
 
 use std::borrow::Cow;
+use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::slice;
 
 use rackweave_core::{Layout, NodeId, NodeKind, NodeName};
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Problem;
 
@@ -28,7 +30,9 @@ pub const GATEWAYS_MAX: usize = 64;
 #[serde(deny_unknown_fields)]
 pub struct HostsSection {
     pub meta: String,
-    pub switch: String,
+    /// Entry `i` is the switch of rack `i`; in the file a single one is not a list.
+    #[serde(rename = "switch", serialize_with = "one_or_list", deserialize_with = "of_one_or_list")]
+    pub switches: Vec<String>,
     /// Entry `i` is server `i` of the rack.
     pub servers: Vec<String>,
     pub gateways: Vec<String>,
@@ -40,14 +44,15 @@ pub struct HostsSection {
 
 impl HostsSection {
     pub fn layout(&self) -> Layout {
-        Layout::new(self.servers.len() as u32, self.gateways.len() as u32)
+        let racks = self.switches.len().max(1) as u32;
+        Layout::of_racks(racks, self.servers.len() as u32, self.gateways.len() as u32)
     }
 
     /// The kinds of nodes, each with its key and its addresses.
     fn lists(&self) -> [(NodeKind, &'static str, &[String]); NodeKind::COUNT] {
         [
             (NodeKind::Meta, "meta", slice::from_ref(&self.meta)),
-            (NodeKind::Switch, "switch", slice::from_ref(&self.switch)),
+            (NodeKind::Switch, "switch", &self.switches),
             (NodeKind::Server, "servers", &self.servers),
             (NodeKind::Client, "gateways", &self.gateways),
         ]
@@ -67,10 +72,8 @@ impl HostsSection {
 
     fn key(&self, name: NodeName) -> Cow<'static, str> {
         let key = self.lists().into_iter().find(|l| l.0 == name.kind).map_or("", |l| l.1);
-        match name.parts().1 {
-            None => format!("hosts.{key}").into(),
-            Some(i) => format!("hosts.{key}[{i}]").into(),
-        }
+        let single = name.kind == NodeKind::Meta || name.kind == NodeKind::Switch && self.switches.len() == 1;
+        if single { format!("hosts.{key}").into() } else { format!("hosts.{key}[{}]", name.index).into() }
     }
 
     pub(crate) fn problem(&self, name: NodeName, text: &str, rule: impl Into<String>) -> Problem {
@@ -78,7 +81,15 @@ impl HostsSection {
     }
 
     /// Checks that need no name resolution.
-    pub(crate) fn check(&self, servers: u32, servers_max: u32, out: &mut Vec<Problem>) {
+    pub(crate) fn check(&self, racks: u32, (servers, servers_max): (u32, u32), out: &mut Vec<Problem>) {
+        if self.switches.len() != racks as usize {
+            let value = format!("{} addresses", self.switches.len());
+            let rule = match racks {
+                1 => "one: a list of two only with racks.count = 2".into(),
+                _ => format!("a list with one for each rack (racks.count = {racks})"),
+            };
+            return out.push(Problem { key: "hosts.switch".into(), value, rule });
+        }
         if self.servers.len() != servers_max as usize {
             let value = format!("{} addresses", self.servers.len());
             let rule = if servers == servers_max {
@@ -149,6 +160,31 @@ impl HostsSection {
         }
         if problems.is_empty() { Ok(all.into_iter().map(|(_, a)| a).collect()) } else { Err(problems) }
     }
+}
+
+fn one_or_list<S: Serializer>(all: &[String], s: S) -> Result<S::Ok, S::Error> {
+    match all {
+        [one] => one.serialize(s),
+        all => all.serialize(s),
+    }
+}
+
+fn of_one_or_list<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+    struct OneOrList;
+    impl<'de> Visitor<'de> for OneOrList {
+        type Value = Vec<String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an address, or a list with one for each rack")
+        }
+        fn visit_str<E: Error>(self, one: &str) -> Result<Vec<String>, E> {
+            Ok(vec![one.into()])
+        }
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<String>, A::Error> {
+            std::iter::from_fn(|| list.next_element().transpose()).collect()
+        }
+    }
+    d.deserialize_any(OneOrList)
 }
 
 #[cfg(test)]

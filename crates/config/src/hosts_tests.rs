@@ -26,6 +26,32 @@ fn addresses_are_by_node_id() {
 }
 
 #[test]
+fn each_rack_has_a_switch() {
+    let both = r#"switch = ["127.0.0.1:7401", "127.0.0.1:7403"]"#;
+    let one = r#"switch = "127.0.0.1:7401""#;
+    let two_racks = |hosts: &str| RackConfig::parse(&format!("servers = 4\n[racks]\ncount = 2\n[hosts]\n{hosts}"));
+    let four = GOOD.replace("\"localhost:7412\"", "\"127.0.0.1:7412\", \"127.0.0.1:7413\"");
+    let cfg = two_racks(&four.replace(one, both)).expect("sound");
+    let hosts = cfg.hosts.as_ref().expect("hosts");
+    let ports: Vec<u16> = hosts.resolve().expect("resolves").iter().map(|a| a.port()).collect();
+    assert_eq!(ports, [7400, 7401, 7410, 7411, 7412, 7413, 7403, 7402]);
+    assert_eq!(hosts.layout(), rackweave_core::Layout::of_racks(2, 4, 1));
+    assert_eq!(RackConfig::parse(&cfg.to_toml()).expect("its own text"), cfg);
+    let e = two_racks(&four).expect_err("one switch").to_string();
+    assert!(e.contains("hosts.switch = 1 addresses: a list with one for each rack (racks.count = 2)"), "{e}");
+    let e = config(&GOOD.replace(one, both)).expect_err("two switches").to_string();
+    assert!(e.contains("hosts.switch = 2 addresses: one: a list of two only with racks.count = 2"), "{e}");
+    let e = config(&GOOD.replace(one, "switch = 7")).expect_err("a number").to_string();
+    assert!(e.contains("an address, or a list with one for each rack"), "{e}");
+    let taken = four.replace(one, &both.replace("7403", "7402"));
+    let e = two_racks(&taken).expect_err("taken").to_string();
+    assert!(
+        e.contains("hosts.gateways[0] = \"127.0.0.1:7402\": an address of its own; hosts.switch[1] has this one"),
+        "{e}"
+    );
+}
+
+#[test]
 fn every_broken_rule_is_named_with_its_value() {
     let cases = [
         (

@@ -305,7 +305,7 @@ impl RackConfig {
             control.check(self.hosts.as_ref(), &mut problems);
         }
         if let Some(hosts) = &self.hosts {
-            hosts.check(self.servers, self.servers_max(), &mut problems);
+            hosts.check(self.racks.count, (self.servers, self.servers_max()), &mut problems);
         }
         self.racks.check(self, &mut problems);
         let keys = self.kv.is_on();

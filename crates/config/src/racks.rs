@@ -12,6 +12,7 @@
 use rackweave_core::Layout;
 use serde::{Deserialize, Serialize};
 
+use crate::switching::DataPlaneKind;
 use crate::{Problem, RackConfig};
 
 /// Most racks of a configuration: a client that cannot reach one rack's switch tries the other.
@@ -73,13 +74,13 @@ impl RacksSection {
             );
             wrong("servers", cfg.servers.to_string(), rule);
         }
-        let alone = "1 with [hosts]: several racks run in one process or in virtual time";
         if cfg.servers_max.is_some() {
             let rule = "not with racks.count = 2: servers are numbered rack by rack".into();
             wrong("servers_max", cfg.servers_max().to_string(), rule);
         }
-        if cfg.hosts.is_some() {
-            wrong("racks.count", self.count.to_string(), alone.into());
+        if cfg.switch.data_plane != DataPlaneKind::Process {
+            let rule = "\"process\" with racks.count = 2: switches in the kernel know one rack".into();
+            wrong("switch.data_plane", cfg.switch.data_plane.to_string(), rule);
         }
         if !cfg.switch.rings.is_empty() {
             let rule = "none with racks.count = 2: a ring belongs to one switch".into();

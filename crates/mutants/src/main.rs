@@ -44,6 +44,9 @@ struct Args {
     /// Only every tenth of those that a search is known to catch, beginning with the (N mod 10)th
     #[arg(long, value_name = "N", conflicts_with = "both")]
     tenth: Option<usize>,
+    /// Each by the checks that the list says catch it: searches, or unit tests alone
+    #[arg(long, conflicts_with_all = ["both", "searches_only", "units_only"])]
+    as_listed: bool,
     /// Seeds of each search
     #[arg(long, default_value_t = SEEDS)]
     seeds: u64,
@@ -138,7 +141,7 @@ fn main() -> ExitCode {
         eprintln!("{}: {e}", path.display());
         return ExitCode::from(2);
     }
-    let complete = args.only.is_empty() && args.tenth.is_none() && !args.open;
+    let complete = args.only.is_empty() && args.tenth.is_none() && !args.open && !args.as_listed;
     if score.passes(complete) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -177,7 +180,8 @@ fn run_all(args: &Args, mutants: &[&'static Mutant], binaries: &[units::Binary])
 
 fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outcome {
     let begun = Instant::now();
-    let seeds = if args.units_only { 0 } else { args.seeds };
+    let by_units = args.units_only || args.as_listed && m.verdict != Verdict::Searched;
+    let seeds = if by_units { 0 } else { args.seeds };
     let plans = seeds.min(args.plans.unwrap_or(seeds));
     let mut search = search::run(m, args.first_seed, plans.min(SEEDS_FIRST));
     if search.found.is_none() {
@@ -186,7 +190,7 @@ fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outco
     if search.found.is_none() {
         search.go_on(m, args.first_seed, plans);
     }
-    let units = !args.searches_only && (args.both || search.found.is_none());
+    let units = !args.searches_only && (by_units || args.both || !args.as_listed && search.found.is_none());
     let unit = if units { units::run(m, binaries) } else { None };
     Outcome { mutant: m, search, unit, seconds: begun.elapsed().as_secs_f64() }
 }

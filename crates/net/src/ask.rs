@@ -93,7 +93,7 @@ pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer,
     }
 }
 
-/// Names of the nodes that have a directory in `data`, in the order of their ids. An earlier run may have had more gateways
+/// Names of the nodes that have a directory in `data`, by kind and number. An earlier run may have had more gateways
 /// than the one that the process there started.
 fn nodes_in(data: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
@@ -187,7 +187,10 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     whole.add_clients(s.clients);
     sum(&mut whole.counters, s.counters);
     sum(&mut whole.network, s.network);
-    whole.switch = s.switch.or(whole.switch.take());
+    whole.switch = match (whole.switch.take(), s.switch) {
+        (Some(one), Some(other)) => Some(one.with(other)),
+        (one, other) => one.or(other),
+    };
     if name == NodeName::META.to_string() {
         let nbd = std::mem::take(&mut whole.rack.nbd);
         let resp = std::mem::take(&mut whole.rack.resp);

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 use rackweave_config::hosts::HostsSection;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_config::{ConfigError, Problem};
-use rackweave_core::NodeName;
+use rackweave_core::{Layout, NodeName};
 use rackweave_rack::build::BuildError;
 use rackweave_runtime::datadir::DataDirError;
 use rackweave_runtime::net::ListenError;
@@ -55,8 +55,11 @@ pub enum DistributedError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Up(#[from] UpError),
-    #[error("{name}: the rack has servers 0 to {} and gateways 0 to {}", servers - 1, gateways - 1)]
-    UnknownNode { name: NodeName, servers: usize, gateways: usize },
+    #[error(
+        "{name}: the rack has servers 0 to {}, gateways 0 to {}, switches 0 to {}",
+        .rack.servers() - 1, .rack.clients() - 1, .rack.racks() - 1
+    )]
+    UnknownNode { name: NodeName, rack: Layout },
     #[error("hosts.{name} = {address}: not on loopback; `rackweave node` starts a node on its own machine")]
     Elsewhere { name: NodeName, address: SocketAddr },
     #[error(transparent)]
@@ -73,6 +76,10 @@ pub enum DistributedError {
     NoWayIn { option: &'static str, address: String },
     #[error("the configuration has [hosts] or [switch]: --netns generates both")]
     NotOurs,
+    #[error(
+        "racks.count = {racks}: 1 with --netns, which connects the hosts of one rack; --processes and [hosts] take two"
+    )]
+    OneRack { racks: u32 },
     #[error("--gateways {gateways}: hosts.gateways of the configuration has the rack's gateways")]
     Gateways { gateways: u32 },
     #[error("switch in the kernel ({plane}): {error}")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::ask::Target;
-use rackweave_core::NodeName;
+use rackweave_core::{NodeKind, NodeName};
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::datadir::write_durably;
 
@@ -33,15 +33,15 @@ pub(super) fn cut_at(data: &Path, name: &str) -> io::Result<Vec<String>> {
     Ok(read(data)?.into_iter().filter(|(end, _)| end == name).map(|(_, other)| other).collect())
 }
 
-/// All cut links as in `status`: both names, in the order of the nodes' ids.
+/// All cut links as in `status`: both names, in the order of `all`.
 pub(super) fn listed(data: &Path, all: &[String]) -> Vec<String> {
     let place = |n: &String| all.iter().position(|a| a == n);
     let named = |(a, b): (String, String)| if place(&a) <= place(&b) { format!("{a} {b}") } else { format!("{b} {a}") };
     read(data).unwrap_or_default().into_iter().map(named).collect()
 }
 
-/// The end that drops, and the other. The switch never drops, because it may be in the kernel; otherwise the end with
-/// the lower id does.
+/// The end that drops, and the other. A switch never drops, because it may be in the kernel; otherwise the first end in
+/// `all` does.
 fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     let place = |name: &str| {
         let found = all.iter().position(|n| n == name);
@@ -49,8 +49,13 @@ fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     };
     let (x, y) = (place(a)?, place(b)?);
     let (first, second) = (x.min(y), x.max(y));
-    let switch_first = all[first] == NodeName::SWITCH.to_string();
-    let (end, other) = if switch_first { (second, first) } else { (first, second) };
+    let is_switch = |i: usize| all[i].parse().is_ok_and(|n: NodeName| n.kind == NodeKind::Switch);
+    if is_switch(first) && is_switch(second) {
+        return Err(format!(
+            "{a} {b}: cut the links of one rack's servers to the other's; packets between racks go from server to server"
+        ));
+    }
+    let (end, other) = if is_switch(first) { (second, first) } else { (first, second) };
     Ok((all[end].clone(), all[other].clone()))
 }
 

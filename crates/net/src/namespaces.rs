@@ -55,7 +55,7 @@ impl Namespaces {
         let address = |n: NodeId| native_address(n).to_string();
         HostsSection {
             meta: address(Layout::META),
-            switch: address(Layout::SWITCH),
+            switches: vec![address(Layout::SWITCH)],
             servers: self.layout.ids(NodeKind::Server).iter().map(|n| address(*n)).collect(),
             gateways: self.layout.ids(NodeKind::Client).iter().map(|n| address(*n)).collect(),
             key_file: Some(key_file),

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
-use rackweave_core::{NodeId, Time};
+use rackweave_core::{Layout, NodeId, Time};
 use rackweave_link::streams::StreamLimits;
 use rackweave_link::{Forward, Link, News, forward, on_one_machine};
 use rackweave_transport::{Config, KeyId, Keys, PeerStatus, dscp};
@@ -71,7 +71,7 @@ pub enum NetError {
 }
 
 /// The network between hosts, and the handling of what arrives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Links {
     /// Source ports of a node; the transport's number by default.
     pub paths: Option<u16>,
@@ -81,11 +81,14 @@ pub struct Links {
     pub kept: bool,
     /// Bytes that all peers together may fill ([`MemorySection::network_bytes`]).
     pub memory: usize,
+    /// Switches of the racks.
+    pub switches: Vec<NodeId>,
 }
 
 impl Default for Links {
     fn default() -> Links {
-        Links { paths: None, mtu: MTU_DEFAULT, kept: true, memory: MemorySection::default().network_bytes() }
+        let (memory, switches) = (MemorySection::default().network_bytes(), vec![Layout::SWITCH]);
+        Links { paths: None, mtu: MTU_DEFAULT, kept: true, memory, switches }
     }
 }
 
@@ -126,6 +129,7 @@ impl Net {
             queue_bytes_total: eighth * 3,
             reassembly_bytes_total: eighth * 3,
             unread_bytes_max: eighth,
+            switches: links.switches,
             ..Config::default()
         };
         if addresses.iter().all(|a| a.ip().is_loopback()) {

@@ -283,7 +283,7 @@ fn what_is_kept_brings_the_crcs_of_the_receive_step() {
     assert_eq!((w.b.count("summed_bytes"), w.a.count("summed_bytes")), (2 * 61_440, 0), "each byte once");
     let links = Links { kept: false, ..Links::default() };
     let version = rackweave_transport::VERSION;
-    let other = Net::speaking(version, links, NodeId(B), vec![host_port(1); 4], keys(), 2, 7).expect("net");
+    let other = Net::speaking(version, links.clone(), NodeId(B), vec![host_port(1); 4], keys(), 2, 7).expect("net");
     drop(std::mem::replace(&mut w.b.net, other));
     w.b.net = Net::speaking(version, links, NodeId(B), w.of_b.clone(), keys(), 2, 7).expect("net");
     w.all_of(2, 61_440);

@@ -62,8 +62,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let hosts = cfg.hosts.as_ref().ok_or_else(|| DistributedError::NoHosts { path: options.config.clone() })?;
     let layout = hosts.layout();
     let Some(node) = layout.id(name) else {
-        let (servers, gateways) = (hosts.servers.len(), hosts.gateways.len());
-        return Err(DistributedError::UnknownNode { name, servers, gateways });
+        return Err(DistributedError::UnknownNode { name, rack: layout });
     };
     let addresses = addresses(hosts)?;
     let keys = keys(&cfg)?;
@@ -73,7 +72,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let mut node_cfg = with_kept(&cfg, &dir, name)?;
     let gateways = layout.clients();
     let address = addresses[node.0 as usize];
-    let in_kernel = (name == NodeName::SWITCH && cfg.switch.data_plane != DataPlaneKind::Process)
+    let in_kernel = (name.kind == NodeKind::Switch && cfg.switch.data_plane != DataPlaneKind::Process)
         .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
         .transpose()?;
     let mut net = open_net(name, node, &cfg, &dir, (addresses, keys), &signal)?;
@@ -104,7 +103,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let lost = Lost { path: up::device_path(&dir, ssd), server: ssd, drive_of };
     let (key_file, ready, first_ssd) = (hosts.key_file.clone(), Box::new(ready), SsdId(ssd));
     let memory = cfg.memory.clone();
-    let every = if name == NodeName::SWITCH { BEAT } else { Span(u64::MAX) };
+    let every = if name.kind == NodeKind::Switch { BEAT } else { Span(u64::MAX) };
     let beat = options.supervised.then(|| Beat::new(every)).transpose()?;
     let run = Run { net, memory, key_file, facts, signal, listeners, first_ssd, ready, admitted, lost, cut, beat };
     if name == NodeName::META {
@@ -155,7 +154,8 @@ fn open_net(
 ) -> Result<Net, DistributedError> {
     let version = cfg.protocol_version.unwrap_or(rackweave_transport::VERSION);
     let kept = name.kind == NodeKind::Server;
-    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes() };
+    let switches = rackweave_rack::build::layout(cfg).switches().collect();
+    let links = Links { paths: cfg.paths, mtu: cfg.mtu, kept, memory: cfg.memory.network_bytes(), switches };
     let incarnation_file = |error| DistributedError::Incarnation { path: dir.file(INCARNATION_FILE), error };
     let mut incarnations = Kept::open(dir).map_err(incarnation_file)?;
     let incarnation =

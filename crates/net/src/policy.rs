@@ -6,17 +6,21 @@ use std::time::Duration;
 use super::ask::{STATUS_WAIT, Target, reason};
 use super::processes::NODES_FILE;
 use rackweave_config::policy::Policy;
-use rackweave_core::NodeName;
+use rackweave_core::{NodeKind, NodeName};
 use rackweave_runtime::control::{Answer, AskError, Command, Local, PolicyState};
 use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
 
 /// A node that has not changed its policy within this time hangs.
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
-/// Nodes that have a policy, the switch first: if it refuses a policy, no node changes.
+/// Nodes that have a policy, switches first: if one refuses a policy, no node changes.
 fn concerned(way: &Target) -> Vec<String> {
-    let goes = |n: &String| *n == NodeName::SWITCH.to_string() || n.starts_with("server-");
-    way.names().into_iter().filter(goes).collect()
+    let (switches, others): (Vec<String>, Vec<String>) = way.names().into_iter().partition(|n| is_switch(n));
+    switches.into_iter().chain(others.into_iter().filter(|n| n.starts_with("server-"))).collect()
+}
+
+fn is_switch(name: &str) -> bool {
+    name.parse().is_ok_and(|n: NodeName| n.kind == NodeKind::Switch)
 }
 
 /// The error if no node answered: none runs, or a running one is hung.
@@ -37,7 +41,7 @@ pub(super) fn set(way: &Target, name: &str, timeout: Duration) -> Result<Answer,
     let (mut changed, mut without, mut hung) = (None, Vec::new(), None);
     for node in concerned(way) {
         match way.ask_node(&node, &Command::Local(Local::PolicySet { policy: name.into() }), timeout.min(NODE_WAIT)) {
-            Ok(Answer::Error { message }) if node == NodeName::SWITCH.to_string() => {
+            Ok(Answer::Error { message }) if is_switch(&node) => {
                 return refused(format!("{node}: {message}"));
             }
             Ok(Answer::Changed(keys)) => changed = Some(keys),

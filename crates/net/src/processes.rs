@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rackweave_core::{Incarnation, NodeKind, NodeName, Span, Time, admin};
+use rackweave_core::{Incarnation, Layout, NodeId, NodeKind, NodeName, Span, Time, admin};
 use rackweave_dataplane::netns::enter;
 
 use super::held::is_held;
@@ -22,6 +22,7 @@ use super::node::REFUSED;
 use super::{DistributedError, addresses, ask, key, node, refuse_together};
 use rackweave_config::RackConfig;
 use rackweave_config::hosts::HostsSection;
+use rackweave_config::racks;
 use rackweave_config::switching::DataPlaneKind;
 use rackweave_runtime::clock::Clock;
 use rackweave_runtime::control::{self, Answer, Command as Question, Local, Status};
@@ -196,6 +197,9 @@ fn namespaces(
             return Err(DistributedError::NoWayIn { option, address: tcp.to_string() });
         }
     }
+    if cfg.racks.count > 1 {
+        return Err(DistributedError::OneRack { racks: cfg.racks.count });
+    }
     if cfg.hosts.is_some() || cfg.switch.data_plane != DataPlaneKind::default() || !cfg.switch.ports.is_empty() {
         return Err(DistributedError::NotOurs);
     }
@@ -210,8 +214,8 @@ fn namespaces(
 
 /// Refuses configurations that need a single process before anything is written.
 fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
-    let (mut cfg, servers_max) = (cfg.clone(), cfg.servers_max());
-    cfg.hosts.get_or_insert_with(|| draw(servers_max, 1, Path::new(KEY_FILE)));
+    let (wanted, mut cfg) = (cfg, cfg.clone());
+    cfg.hosts.get_or_insert_with(|| draw(racks::layout(&wanted, 1), Path::new(KEY_FILE)));
     Ok(cfg.validate()?)
 }
 
@@ -242,22 +246,23 @@ fn hosts(dir: &DataDir, cfg: &mut RackConfig, gateways: Option<u32>) -> Result<(
         let all = hosts.resolve().unwrap_or_default();
         !all.is_empty() && all.iter().all(|&a| bind_both(a).is_ok())
     };
-    let mut drawn = || draw(cfg.servers_max(), gateways.unwrap_or(1), &key);
+    let mut drawn = || draw(racks::layout(cfg, gateways.unwrap_or(1)), &key);
     let hosts = (0..DRAWS).map(|_| drawn()).find(free).unwrap_or_else(&mut drawn);
     cfg.hosts = Some(hosts);
     Ok(())
 }
 
-fn draw(servers: u32, gateways: u32, key: &Path) -> HostsSection {
+fn draw(layout: Layout, key: &Path) -> HostsSection {
     let r = up::random_u64().to_ne_bytes();
     // 127.0.0.x is commonly used by others.
     let host = Ipv4Addr::new(127, r[0] | 1, r[1], r[2] | 1);
-    let address = |n: u32| SocketAddr::from((host, FIRST_PORT + n as u16)).to_string();
+    let address = |n: &NodeId| SocketAddr::from((host, FIRST_PORT + n.0 as u16)).to_string();
+    let all = |kind: NodeKind| layout.ids(kind).iter().map(address).collect();
     HostsSection {
-        meta: address(0),
-        switch: address(1),
-        servers: (0..servers).map(|i| address(2 + i)).collect(),
-        gateways: (0..gateways).map(|i| address(2 + servers + i)).collect(),
+        meta: address(&Layout::META),
+        switches: all(NodeKind::Switch),
+        servers: all(NodeKind::Server),
+        gateways: all(NodeKind::Client),
         key_file: Some(key.into()),
     }
 }
@@ -358,11 +363,11 @@ impl Node {
         }
     }
 
-    /// When to check for a hang; only the switch is checked, because other nodes hold state in memory that is worth
+    /// When to check for a hang; only switches are checked, because other nodes hold state in memory that is worth
     /// waiting for.
     fn look_at(&self) -> Time {
         let watched =
-            self.watch.as_ref().filter(|_| self.name == NodeName::SWITCH && self.child.is_some() && !self.hung);
+            self.watch.as_ref().filter(|_| self.name.kind == NodeKind::Switch && self.child.is_some() && !self.hung);
         watched.map_or(Time::MAX, |w| w.due(self.silent))
     }
 

@@ -295,6 +295,23 @@ pub struct SwitchState {
     pub error: Option<String>,
 }
 
+impl SwitchState {
+    /// Together with another rack's switch.
+    pub fn with(mut self, other: SwitchState) -> SwitchState {
+        self.rows += other.rows;
+        self.rows_max += other.rows_max;
+        for (name, n) in other.counters {
+            match self.counters.iter_mut().find(|c| c.0 == name) {
+                Some(sum) => sum.1 += n,
+                None => self.counters.push((name, n)),
+            }
+        }
+        self.interfaces.extend(other.interfaces);
+        self.error = self.error.or(other.error);
+        self
+    }
+}
+
 /// Memory of all connections of a process, and its budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {

@@ -52,16 +52,15 @@ enum Plane {
     Kernel(Box<KernelNode>),
 }
 
-/// The nodes that run here: metadata service, switch, servers, and the volume client that all gateway sessions share.
+/// The nodes that run here: metadata service, switches, servers, and the volume client that all gateway sessions share.
 pub struct RackNodes {
     layout: Layout,
     hosted: Hosted,
     /// For servers that start again.
     cfg: RackConfig,
     meta: Option<Meta>,
-    switch: Option<Plane>,
-    /// Switches of the other racks.
-    far_switches: Vec<Switch>,
+    /// By rack.
+    switches: Vec<Option<Plane>>,
     servers: Vec<Option<Server>>,
     /// Drive of each server.
     drives: Vec<DriveId>,
@@ -102,6 +101,8 @@ impl RackNodes {
             here.then(|| one_server(cfg, i, nonce(), hosted, DriveId::NONE)).transpose()
         };
         let servers = (0..).zip(layout.ids(NodeKind::Server)).map(&mut server).collect::<Result<_, _>>()?;
+        let switch =
+            |(rack, node): (u32, NodeId)| hosted.has(node).then(|| Plane::Process(Box::new(build::switch(cfg, rack))));
         let client = (0..).zip(layout.ids(NodeKind::Client)).find(|(_, node)| hosted.has(**node));
         let mut of_client = cfg.clone();
         if matches!(hosted, Hosted::All) {
@@ -113,8 +114,7 @@ impl RackNodes {
             hosted,
             cfg: cfg.clone(),
             meta,
-            switch: hosted.has(Layout::SWITCH).then(|| Plane::Process(Box::new(build::switch(cfg, 0)))),
-            far_switches: (1..cfg.racks.count).map(|rack| build::switch(cfg, rack)).collect(),
+            switches: (0..).zip(layout.switches()).map(switch).collect(),
             made: vec![policy::made_with(cfg); cfg.servers_max() as usize],
             servers,
             drives: vec![DriveId::NONE; cfg.servers_max() as usize],
@@ -141,9 +141,11 @@ impl RackNodes {
     pub fn has_drive(&self, server: u32) -> bool {
         self.meta.as_ref().zip(self.layout.server(server)).is_some_and(|(m, node)| m.has_drive(node))
     }
-    /// Uses the kernel data plane for the switch, if it runs here.
+    /// Uses the kernel data plane for the switch, if it runs here: that of the only rack.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
-        self.switch = self.switch.take().map(|_| Plane::Kernel(Box::new(node)));
+        if let Some(switch) = self.switches.iter_mut().flatten().next() {
+            *switch = Plane::Kernel(Box::new(node));
+        }
     }
     /// Index of a server that runs or ran here.
     fn place(&self, node: NodeId) -> Option<usize> {
@@ -184,11 +186,10 @@ impl Nodes for RackNodes {
         let Some(NodeName { kind, index }) = self.layout.name(node) else { return };
         let here: Option<&mut dyn Node> = match kind {
             NodeKind::Meta => self.meta.as_mut().map(|n| n as _),
-            NodeKind::Switch if index == 0 => self.switch.as_mut().map(|n| match n {
+            NodeKind::Switch => self.switches.get_mut(index as usize).and_then(Option::as_mut).map(|n| match n {
                 Plane::Process(n) => n.as_mut() as _,
                 Plane::Kernel(n) => n.as_mut() as _,
             }),
-            NodeKind::Switch => self.far_switches.get_mut(index as usize - 1).map(|s| s as _),
             NodeKind::Server => self.servers.get_mut(index as usize).and_then(|s| s.as_mut()).map(|s| s as _),
             NodeKind::Client => self.client.as_mut().map(|c| &mut c.1 as _),
         };
@@ -218,14 +219,14 @@ impl Nodes for RackNodes {
     fn set_policy(&mut self, now: Time, policy: Policy) -> Result<Vec<String>, PolicyError> {
         let (cfg, changes) = policy::change(&self.cfg, policy)?;
         let redirect = build::redirect(&cfg);
-        match &mut self.switch {
-            Some(Plane::Kernel(s)) => {
-                s.set_redirect(redirect).map_err(|e| PolicyError::InKernel { policy, error: e.to_string() })?;
+        for switch in self.switches.iter_mut().flatten() {
+            match switch {
+                Plane::Kernel(s) => {
+                    s.set_redirect(redirect).map_err(|e| PolicyError::InKernel { policy, error: e.to_string() })?;
+                }
+                Plane::Process(s) => s.set_redirect(redirect),
             }
-            Some(Plane::Process(s)) => s.set_redirect(redirect),
-            None => {}
         }
-        self.far_switches.iter_mut().for_each(|s| s.set_redirect(redirect));
         let gc = build::gc(&cfg);
         for s in self.servers.iter_mut().flatten() {
             s.set_gc(now, gc);
@@ -286,8 +287,10 @@ impl Nodes for RackNodes {
     }
 
     fn set_keys(&mut self, keys: &Keys) {
-        if let Some(Plane::Kernel(n)) = &mut self.switch {
-            n.set_keys(keys.clone());
+        for switch in self.switches.iter_mut().flatten() {
+            if let Plane::Kernel(n) = switch {
+                n.set_keys(keys.clone());
+            }
         }
     }
 
@@ -360,23 +363,11 @@ impl Describe for RackNodes {
     }
 
     fn switch(&self) -> Option<SwitchState> {
-        Some(match self.switch.as_ref()? {
+        let state = |plane: &Plane| match plane {
             Plane::Kernel(n) => n.state(),
-            Plane::Process(s) => {
-                let mut state = of_process(s);
-                for far in self.far_switches.iter().map(of_process) {
-                    state.rows += far.rows;
-                    state.rows_max += far.rows_max;
-                    for (name, n) in far.counters {
-                        match state.counters.iter_mut().find(|c| c.0 == name) {
-                            Some(sum) => sum.1 += n,
-                            None => state.counters.push((name, n)),
-                        }
-                    }
-                }
-                state
-            }
-        })
+            Plane::Process(s) => of_process(s),
+        };
+        self.switches.iter().flatten().map(state).reduce(SwitchState::with)
     }
 }
 

@@ -228,6 +228,30 @@ fn what_cannot_run_is_said_before_anything_starts() {
     assert!(e.contains("hosts.servers = 3 addresses") && e.contains("servers (4)"), "{e}");
     let e = node(&["server", "--id", "3"], &good);
     assert!(e.contains("server-3") && e.contains("0 to 2"), "{e}");
+    let e = node(&["switch", "--id", "1"], &good);
+    assert!(e.contains("switch-1") && e.contains("switches 0 to 0"), "{e}");
+    let two_racks = "servers = 4\n[racks]\ncount = 2\n";
+    fs::write(&config, two_racks).expect("write");
+    let unix = format!("unix:{}", dir.path("nbd.sock").display());
+    let rack = dir.path("rack").display().to_string();
+    let up = [
+        "up",
+        "--netns",
+        "--ssd-size",
+        "64M",
+        "--nbd",
+        &unix,
+        "--config",
+        &config.display().to_string(),
+        "--data",
+        &rack,
+    ];
+    let e = refused(&up);
+    assert!(e.contains("racks.count = 2: 1 with --netns"), "{e}");
+    let e = node(&["meta"], two_racks);
+    assert!(e.contains("[hosts]"), "{e}");
+    let e = node(&["meta"], &good.replace("servers = 3\n", "servers = 3\n[racks]\ncount = 2\n"));
+    assert!(e.contains("hosts.switch = 1 addresses: a list with one for each rack"), "{e}");
     let e = node(&["meta"], "servers = 3\n");
     assert!(e.contains("rack.toml") && e.contains("[hosts]"), "{e}");
     let e = node(&["meta"], &good.replace("127.0.0.1:3", "127.0.0.1:4"));
