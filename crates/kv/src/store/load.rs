@@ -129,14 +129,12 @@ impl Store {
             self.load_ends(Some(e));
         }
     }
-    /// Records are copied together: one that is live must not hold the memory of a whole read, and each for itself takes long.
+    /// Copies: a record must not hold the memory of the whole read.
     fn decoded(&self, records: &[Wanted], data: &Bytes, found: &mut [(Bytes, Bytes)]) -> Result<(), GetError> {
         if self.stats.record_bytes > 0 {
             return Err(GetError::Changed);
         }
         let from = records.first().map_or(0, |w| w.loc.offset - w.loc.offset % BLOCK);
-        let mut copied = Vec::with_capacity(records.iter().map(|w| w.loc.len as usize).sum());
-        let mut ends = Vec::with_capacity(records.len());
         for w in records {
             let loc = w.loc;
             let corrupt = |rule| GetError::Corrupt { block: self.block(loc.block), offset: loc.offset, rule };
@@ -145,15 +143,7 @@ impl Store {
             let record = decode_record(&data.slice(at.min(data.len())..), (number, loc.offset)).map_err(corrupt)?;
             let meant = |r: &Record| r.kind == Kind::Put && r.len == loc.len && crc32c::crc32c(&r.key) == w.key;
             let r = record.filter(meant).ok_or_else(|| corrupt(Rule::Index))?;
-            copied.extend_from_slice(&r.key);
-            let value_at = copied.len();
-            copied.extend_from_slice(&r.value);
-            ends.push((value_at, copied.len()));
-        }
-        let (copied, mut at) = (Bytes::from(copied), 0);
-        for (w, (value_at, end)) in records.iter().zip(ends) {
-            found[w.rank as usize] = (copied.slice(at..value_at), copied.slice(value_at..end));
-            at = end;
+            found[w.rank as usize] = (Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value));
         }
         Ok(())
     }

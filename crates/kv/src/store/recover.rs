@@ -273,10 +273,6 @@ impl Store {
         });
         let tombs = tombs.collect();
         let entries = std::mem::take(&mut r.entries);
-        if changes.is_empty() {
-            self.index = entries.into_iter().collect();
-            return tombs;
-        }
         let mut index = Vec::with_capacity(entries.len() + changes.len());
         let mut changes = changes.into_iter().peekable();
         let put = |(key, change)| match change {
