@@ -75,6 +75,26 @@ fn a_late_answer_about_an_older_version_does_not_replace_a_newer_one() {
     assert_eq!(o.replies(), [IoReply::Data(data(9))]);
 }
 
+/// The contents are those that were to be replayed: the other member has them as Valid.
+#[test]
+fn a_damaged_block_that_is_to_be_replayed_takes_another_members_contents() {
+    let mut o = One::new(Role::Member);
+    o.inv(1, 9, block(0, ts(5, 1), Timestamp::ZERO, false));
+    o.store.corrupt.insert(at());
+    o.now = o.r.deadline();
+    o.r.handle_timer(o.now, &mut o.store, &mut o.fx);
+    finish(&mut o);
+    let ask = requested(&mut o)[..].first().copied().expect("another member gets the request");
+    answer(&mut o, 4, ask, ts(5, 1), Some(data(9)));
+    finish(&mut o);
+    let is_replay = |p: &Packet| match &p.body {
+        Body::Block(Block::Peer(Peer::Inv(i))) => i.blocks[0].version == ts(5, 1) && i.data == data(9),
+        _ => false,
+    };
+    assert_eq!(o.fx.packets.iter().filter(|p| is_replay(p)).count(), 2, "both others get it");
+    assert_eq!(o.store.contents()[&at()], data(9));
+}
+
 /// The newer version is not Valid yet: after an answer with it, another member could still return older contents.
 #[test]
 fn a_read_that_heals_waits_until_what_overtook_it_is_valid() {

@@ -51,7 +51,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.recovery.keeps-doubt", "7", CUTS, UNITS, "A recovery keeps mutations of which something is in doubt as executed.")
         .equivalent("What is in doubt is executed when it comes again, known or not. The rest of the mutation is in this member's memory, and the recovery takes nothing older."),
     m("replica.shadow.keeps-unresolved", "3", ONE, UNITS, "A shadow keeps what was unresolved before it was one, and replays it.").tested(),
-    m("replica.judge.older-than-range", "10", ONE, UNITS, "Accepts a block older than a range record over it that is under way.").tested(),
+    m("replica.judge.older-than-range", "10", ONE, UNITS, "Accepts a block older than a range record over it that is under way."),
     m("replica.judge.rmw-under-range", "8", FEW, UNITS, "Accepts a partial write made from what a range record under way covers.").tested(),
     m("replica.judge.rmw-loser", "8", FEW, UNITS, "Acknowledges a partial write that lost to a concurrent update.").tested(),
     m("replica.judge.rmw-same-base", "8", FEW, UNITS, "Refuses no read-modify-write made from an older base than a write under way.").tested(),
