@@ -266,7 +266,7 @@ pub enum Node {
         /// Implementation of the switch, instead of switch.data_plane
         #[arg(long, value_enum, value_name = "KIND")]
         data_plane: Option<DataPlane>,
-        /// Its rack, with racks.count = 2
+        /// Number of its rack
         #[arg(long, value_name = "N", default_value_t = 0)]
         id: u32,
     },

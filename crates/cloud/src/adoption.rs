@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rackweave_core::{DriveId, Epoch, Incarnation, NodeId, VolumeId};
+use rackweave_core::{DriveId, Epoch, Incarnation, Layout, NodeId, VolumeId};
 
 use crate::config::Config;
 use crate::log::{Kind, Meta};
@@ -34,6 +34,9 @@ pub(crate) struct Recovery<'a> {
     pub reports: &'a BTreeMap<NodeId, Report>,
 }
 
+/// In place of an entry's copies, if there are none: it is never a server of a view.
+const NO_SERVER: NodeId = Layout::META;
+
 /// Why no epoch begins: evidence that has not answered (rule 29).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Waits {
@@ -43,7 +46,7 @@ pub enum Waits {
     Segment(u32),
     #[error("no copy of sub-log {0} answers with its drive")]
     SubLog(u64),
-    #[error("no copy of entry {} of epoch {} answers with its drive", .0.serial.0, .0.generation.0)]
+    #[error("neither a copy of entry {} of epoch {} answers with its drive, nor a server that has merged it", .0.serial.0, .0.generation.0)]
     Entry(EntryId),
 }
 
@@ -160,8 +163,14 @@ impl Recovery<'_> {
         };
         let away = last.adopted.iter().filter(|a| !found.contains_key(&a.id)).filter(hides).cloned();
         for mut a in away.filter(|_| !mutant!("cloud.recovery.merged-forgotten")).collect::<Vec<_>>() {
-            // None that a server of the view has: reads wait for the merge. Whoever answers has it no more.
-            a.copies.retain(|n| !self.reports.contains_key(n) || mutant!("cloud.recovery.empty-drive-named"));
+            // Servers that answer without it can testify to it no more. One that shows it has it, though it was no witness.
+            let has = |m: &Meta| m.id == a.id && m.valid && m.kind != Kind::Void;
+            let may_have = |n: &NodeId| self.reports.get(n).is_none_or(|r| r.metas.iter().any(has));
+            a.copies.retain(|n| may_have(n) || mutant!("cloud.recovery.empty-drive-named"));
+            if a.copies.is_empty() {
+                // Earlier programs refuse a view with an entry without copies.
+                a.copies.push(NO_SERVER);
+            }
             found.insert(a.id, a);
         }
         voids.retain(|id| found.contains_key(id));

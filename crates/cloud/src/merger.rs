@@ -72,7 +72,8 @@ impl Merger {
     pub fn new(striping: Striping, view: &View) -> Merger {
         let known = Serial(view.next.0 - 1);
         let entry = |a: &crate::view::Adopted| {
-            let (id, extent, copies) = (a.id, a.extent, a.copies.clone());
+            let (id, extent) = (a.id, a.extent);
+            let copies = a.copies.iter().copied().filter(|n| view.member(*n).is_some()).collect();
             (a.id.serial, Entry { id, extent, copies, tries: 0, asked: None, contents: None, merged: false })
         };
         Merger {
@@ -194,7 +195,7 @@ impl Merger {
                 continue;
             }
             self.counter += 1;
-            // One without copies ends with the merge of the entries that it hides.
+            // An entry that no server of the view has ends with the merge of those that it hides.
             let Some(&from) = e.copies.get(e.tries % e.copies.len().max(1)) else { continue };
             e.tries += 1;
             e.asked = Some((self.counter, ctx.now));

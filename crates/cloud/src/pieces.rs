@@ -305,7 +305,8 @@ impl<R: Router> VDisk<R> {
                 Found::Log { part, id } => {
                     let copies = view.copies(id);
                     // Drawn: parts of one read must not meet a lost server in turn.
-                    let to = copies[(mix64(id.serial.0 ^ (tries as u64) << 32) % copies.len() as u64) as usize];
+                    let drawn = mix64(id.serial.0 ^ (tries as u64) << 32) % copies.len().max(1) as u64;
+                    let Some(&to) = copies.get(drawn as usize) else { continue };
                     (part, Some(id), to, Body::ReadLog { request, id, part, depth })
                 }
                 Found::Store { part } => {

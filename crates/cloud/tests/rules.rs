@@ -257,8 +257,8 @@ impl Hidden {
         w.burst.set(1.0);
         assert!(w.attach(a, Span::from_secs(3)));
         let view = w.meta().and_then(|m| m.view(VOLUME)).expect("an epoch").clone();
-        // The first epoch's entries are not merged; the next one's are all in one batch, as the first is read last. It reaches the owner
-        // alone.
+        // Nothing is merged in the first epoch. In the next one all entries are merged in one batch, as the first entry is read last. The
+        // batch reaches the owner alone.
         let (first, late) = (view.next, Cell::new(true));
         w.lose(move |p: &Packet| match &p.body {
             Body::Status { .. } => true,
@@ -310,6 +310,25 @@ fn an_empty_drive_does_not_testify_to_an_entry_that_the_owner_alone_has_merged()
     assert_eq!(w.meta().and_then(|m| m.waits(VOLUME)), Some(Waits::Entry(*hides)));
     w.start_server(*owner);
     w.lose(|_| false);
+    assert!(w.settle(Span::from_secs(2)));
+    assert_eq!(w.check(), Ok(()));
+}
+
+/// The server is there with its own drive when the owner's drive is lost.
+#[test]
+fn a_copy_that_comes_back_counts_when_the_owner_is_lost() {
+    let mut h = Hidden::new();
+    h.w.crash(h.copy);
+    h.w.run(Span::from_secs(1));
+    h.w.start_server(h.copy);
+    h.w.run(Span::from_secs(1));
+    assert_eq!(h.copies(), Some(vec![h.copy]));
+    let Hidden { mut w, owner, .. } = h;
+    w.crash(owner);
+    w.lose(|_| false);
+    w.run(Span::from_secs(1));
+    let a = w.hosts.clients[0];
+    w.read(a, 0, 8);
     assert!(w.settle(Span::from_secs(2)));
     assert_eq!(w.check(), Ok(()));
 }

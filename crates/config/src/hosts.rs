@@ -88,7 +88,7 @@ impl HostsSection {
                 1 => "one: a list of two only with racks.count = 2".into(),
                 _ => format!("a list with one for each rack (racks.count = {racks})"),
             };
-            return out.push(Problem { key: "hosts.switch".into(), value, rule });
+            out.push(Problem { key: "hosts.switch".into(), value, rule });
         }
         if self.servers.len() != servers_max as usize {
             let value = format!("{} addresses", self.servers.len());

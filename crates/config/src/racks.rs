@@ -120,5 +120,5 @@ impl Placement {
 
 /// The table of nodes; the driver determines the number of clients.
 pub fn layout(cfg: &RackConfig, clients: u32) -> Layout {
-    Layout::of_racks(cfg.racks.count, cfg.servers_max(), clients)
+    Layout::of_racks(cfg.racks.count.max(1), cfg.servers_max(), clients)
 }

@@ -554,12 +554,13 @@ impl Replica {
         lead.deadlines = deadlines.collect();
         self.trace(ctx, TAKEN_OVER, epoch);
         for Ended { id, attempt, ending } in ended {
-            let is_abort = ending.is_some_and(|e| matches!(e.how, Finished::Aborted(_)));
-            self.trace(ctx, if is_abort { ABORTED_UNLOGGED } else { FOUND_FINISHED }, id.sequence);
-            // What no member has recorded may still come: its client repeats it.
+            // An abort without a record: the attempt may still come. Its client repeats it.
             let recorded = self.admission(id, attempt) != Admission::Fresh;
+            let is_abort = !recorded || ending.is_some_and(|e| matches!(e.how, Finished::Aborted(_)));
+            self.trace(ctx, if is_abort { ABORTED_UNLOGGED } else { FOUND_FINISHED }, id.sequence);
             let result = self.finished_as(id, attempt);
-            if recorded && ![ctx.me, NOBODY].contains(&id.client) {
+            let answers = recorded || mutant!("kv-replica.takeover.answers-unrecorded");
+            if answers && ![ctx.me, NOBODY].contains(&id.client) {
                 self.send(ctx, id.client, Body::PutReply { id, attempt, result });
             }
         }

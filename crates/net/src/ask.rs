@@ -8,7 +8,7 @@ use super::DistributedError;
 use super::channel::Channel;
 use super::links;
 use super::processes::{self, NODES_FILE};
-use rackweave_core::NodeName;
+use rackweave_core::{NodeId, NodeName};
 use rackweave_runtime::control::{self, Answer, AskError, Command, Local, Process, Server, Status};
 use rackweave_runtime::up;
 
@@ -93,23 +93,26 @@ pub fn ask(way: &Target, command: &Command, timeout: Duration) -> Result<Answer,
     }
 }
 
-/// Names of the nodes that have a directory in `data`, by kind and number. An earlier run may have had more gateways
+/// Names of the nodes that have a directory in `data`, in the order of their ids. An earlier run may have had more gateways
 /// than the one that the process there started.
 fn nodes_in(data: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
     let hosts = up::read_config(&data.join(NODES_FILE)).ok().and_then(|c| c.hosts);
-    let gateways = hosts.map_or(u32::MAX, |h| h.gateways.len() as u32);
-    let mut all: Vec<(u8, u32, String)> = entries
+    let gateways = hosts.as_ref().map_or(u32::MAX, |h| h.gateways.len() as u32);
+    let layout = hosts.map(|h| h.layout());
+    let id = |name: &str| layout.as_ref().zip(name.parse().ok()).and_then(|(l, name)| l.id(name));
+    // By kind and number where the configuration does not say.
+    let mut all: Vec<(Option<NodeId>, u8, u32, String)> = entries
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
         .filter_map(|name| {
             let (kind, number) = name.split_once('-').map_or((name.as_str(), Some(0)), |(k, n)| (k, n.parse().ok()));
             let order = ["meta", "switch", "server", "gateway"].iter().position(|k| *k == kind)? as u8;
             let number = number.filter(|n| kind != "gateway" || *n < gateways);
-            Some((order, number?, name.clone()))
+            Some((id(&name), order, number?, name.clone()))
         })
         .collect();
     all.sort();
-    all.into_iter().map(|(_, _, name)| name).collect()
+    all.into_iter().map(|(.., name)| name).collect()
 }
 
 /// The state of the whole rack from all its processes: the metadata service's view of the rack, the servers' of their

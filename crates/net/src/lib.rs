@@ -56,7 +56,7 @@ pub enum DistributedError {
     #[error(transparent)]
     Up(#[from] UpError),
     #[error(
-        "{name}: the rack has servers 0 to {}, gateways 0 to {}, switches 0 to {}",
+        "{name}: the rack has servers 0 to {}, gateways 0 to {} and switches of racks 0 to {}",
         .rack.servers() - 1, .rack.clients() - 1, .rack.racks() - 1
     )]
     UnknownNode { name: NodeName, rack: Layout },

@@ -33,7 +33,7 @@ pub(super) fn cut_at(data: &Path, name: &str) -> io::Result<Vec<String>> {
     Ok(read(data)?.into_iter().filter(|(end, _)| end == name).map(|(_, other)| other).collect())
 }
 
-/// All cut links as in `status`: both names, in the order of `all`.
+/// All cut links as in `status`: both names, in the order of the nodes' ids.
 pub(super) fn listed(data: &Path, all: &[String]) -> Vec<String> {
     let place = |n: &String| all.iter().position(|a| a == n);
     let named = |(a, b): (String, String)| if place(&a) <= place(&b) { format!("{a} {b}") } else { format!("{b} {a}") };
@@ -52,7 +52,7 @@ fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     let is_switch = |i: usize| all[i].parse().is_ok_and(|n: NodeName| n.kind == NodeKind::Switch);
     if is_switch(first) && is_switch(second) {
         return Err(format!(
-            "{a} {b}: cut the links of one rack's servers to the other's; packets between racks go from server to server"
+            "{a} {b}: with a process per node only a link of a server, a gateway or the metadata service can be cut"
         ));
     }
     let (end, other) = if is_switch(first) { (second, first) } else { (first, second) };
@@ -122,6 +122,9 @@ mod tests {
             assert_eq!(ends(&all, a, b).expect("known").0, end);
             assert_eq!(ends(&all, a, b), ends(&all, b, a));
         }
+        let two_racks = ["meta", "switch", "server-0", "server-1", "switch-1", "gateway-0"].map(String::from);
+        assert_eq!(ends(&two_racks, "switch-1", "server-1").expect("known").0, "server-1");
+        assert!(ends(&two_racks, "switch", "switch-1").unwrap_err().contains("only a link of a server"));
         let e = ends(&all, "server-0", "server-9").unwrap_err();
         assert!(e.contains("no node server-9") && e.contains("gateway-0"), "{e}");
     }

@@ -13,7 +13,7 @@ use rackweave_runtime::up::{CONFIG_FILE, keep_policy};
 /// A node that has not changed its policy within this time hangs.
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
-/// Nodes that have a policy, switches first: if one refuses a policy, no node changes.
+/// Nodes that have a policy, switches first: a switch in the kernel may refuse a policy, and then no node changes.
 fn concerned(way: &Target) -> Vec<String> {
     let (switches, others): (Vec<String>, Vec<String>) = way.names().into_iter().partition(|n| is_switch(n));
     switches.into_iter().chain(others.into_iter().filter(|n| n.starts_with("server-"))).collect()

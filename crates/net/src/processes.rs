@@ -142,7 +142,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let signal = up::signals()?;
     let dir = DataDir::open(&options.data)?;
     refuse_together(dir.path())?;
-    let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg))?;
+    let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg, options.netns.is_some()))?;
     let (numbered, removed) = numbered(&dir, &cfg)?;
     let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, (kind, numbered))).transpose()?;
     if namespaces.is_none() {
@@ -197,9 +197,6 @@ fn namespaces(
             return Err(DistributedError::NoWayIn { option, address: tcp.to_string() });
         }
     }
-    if cfg.racks.count > 1 {
-        return Err(DistributedError::OneRack { racks: cfg.racks.count });
-    }
     if cfg.hosts.is_some() || cfg.switch.data_plane != DataPlaneKind::default() || !cfg.switch.ports.is_empty() {
         return Err(DistributedError::NotOurs);
     }
@@ -213,9 +210,13 @@ fn namespaces(
 }
 
 /// Refuses configurations that need a single process before anything is written.
-fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
-    let (wanted, mut cfg) = (cfg, cfg.clone());
-    cfg.hosts.get_or_insert_with(|| draw(racks::layout(&wanted, 1), Path::new(KEY_FILE)));
+fn fits_processes(cfg: &RackConfig, in_namespaces: bool) -> Result<(), DistributedError> {
+    if in_namespaces && cfg.racks.count > 1 {
+        return Err(DistributedError::OneRack { racks: cfg.racks.count });
+    }
+    let layout = racks::layout(cfg, 1);
+    let mut cfg = cfg.clone();
+    cfg.hosts.get_or_insert_with(|| draw(layout, Path::new(KEY_FILE)));
     Ok(cfg.validate()?)
 }
 

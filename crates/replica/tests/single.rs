@@ -315,6 +315,19 @@ fn a_flush_is_acknowledged_when_persisted() {
 }
 
 #[test]
+fn a_flush_begins_where_the_set_has_enough_copies() {
+    let alone = View { members: view(4, Role::Member).members[..1].into(), ..view(4, Role::Member) };
+    let mut o = One::with(ReplicaConfig::new(SetId(1), VssdId(1), NodeId(2)), &alone);
+    assert_eq!(o.io(IoRequest::Flush { volume: V }), []);
+    assert_eq!(o.store.persists, 0);
+    let two = View { members: view(5, Role::Member).members[..2].into(), ..view(5, Role::Member) };
+    o.r.install(o.now, &two, Incarnation(50), &mut o.store, &mut o.fx);
+    o.r.set_lease(Time(1_000_000_000));
+    assert_eq!(o.store.persists, 1, "it waited for that");
+    assert!(o.sent().contains(&Peer::Flush));
+}
+
+#[test]
 fn a_fence_waits_for_older_writers() {
     let mut o = One::new(Role::Member);
     o.inv(1, 1, block(0, ts(3, 1), Timestamp::ZERO, false));

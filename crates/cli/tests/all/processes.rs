@@ -229,7 +229,7 @@ fn what_cannot_run_is_said_before_anything_starts() {
     let e = node(&["server", "--id", "3"], &good);
     assert!(e.contains("server-3") && e.contains("0 to 2"), "{e}");
     let e = node(&["switch", "--id", "1"], &good);
-    assert!(e.contains("switch-1") && e.contains("switches 0 to 0"), "{e}");
+    assert!(e.contains("switch-1") && e.contains("switches of racks 0 to 0"), "{e}");
     let two_racks = "servers = 4\n[racks]\ncount = 2\n";
     fs::write(&config, two_racks).expect("write");
     let unix = format!("unix:{}", dir.path("nbd.sock").display());
@@ -248,6 +248,7 @@ fn what_cannot_run_is_said_before_anything_starts() {
     ];
     let e = refused(&up);
     assert!(e.contains("racks.count = 2: 1 with --netns"), "{e}");
+    assert!(!dir.path("rack").join("rack.toml").exists(), "nothing is kept of it");
     let e = node(&["meta"], two_racks);
     assert!(e.contains("[hosts]"), "{e}");
     let e = node(&["meta"], &good.replace("servers = 3\n", "servers = 3\n[racks]\ncount = 2\n"));

@@ -281,9 +281,9 @@ impl View {
     pub fn fits(&self, segments: u32) -> bool {
         let divided = self.segments.len() == segments as usize;
         let logged = self.log_copies > 0 && !self.servers.is_empty() && self.next > Serial(0);
-        divided && logged
+        divided && logged && self.adopted.iter().all(|a| !a.copies.is_empty())
     }
-    /// Whether an entry with these copies may be lost with one server although the volume's entries survive that.
+    /// Whether fewer servers of the view have an entry with these copies than an entry of the volume has.
     pub fn is_short(&self, copies: &[NodeId]) -> bool {
         let here = copies.iter().filter(|n| self.member(**n).is_some());
         here.count() < usize::from(self.log_copies)

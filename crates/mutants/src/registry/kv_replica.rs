@@ -57,6 +57,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.sweep.under-way", "28", &[], UNITS, "A primary sweeps what some member has not applied.").tested(),
     m("kv-replica.sweep.while-filling", "28a", &[], UNITS, "A primary sweeps while some member lacks earlier epochs.").tested(),
     m("kv-replica.takeover.abort-locked-everywhere", "28", &[], UNITS, "A new primary aborts what is logged everywhere and applied nowhere, as in the paper.").tested(),
+    m("kv-replica.takeover.answers-unrecorded", "28", &[], UNITS, "A client hears of an abort that no member has recorded.").tested(),
     m("kv-replica.takeover.any-order", "28", &[], UNITS, "A new primary commits what may have been applied in any order.").tested(),
     m("kv-replica.takeover.any-witness", "28a", &[], UNITS, "A member that holds no epoch testifies that a put was never committed.").tested(),
     m("kv-replica.takeover.decides-before-adopted", "28", &[], UNITS, "A new primary decides before all members have logged what it took over.").tested(),

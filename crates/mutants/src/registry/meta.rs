@@ -31,7 +31,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("meta.member.restarted-stays", "3", CUTS, UNITS, "A member that restarted stays one without being filled."),
     m("meta.member.complete-before", "3", ONE, UNITS, "A shadow that was complete in an earlier epoch becomes a member.").tested(),
     m("meta.member.shadow-serves", "3", ONE, UNITS, "A new place is a member before it is filled."),
-    m("meta.survivor.late-heartbeat", "2", LATE, UNITS, "A heartbeat sent before a power cut and received after it counts as proof of liveness."),
+    m("meta.survivor.late-heartbeat", "2", LATE, UNITS, "A heartbeat sent before a power cut and received after it counts as proof of liveness.").tested(),
     m("meta.survivor.unheard", "6", CUTS, UNITS, "A member counts as survivor by a heartbeat from before the loss.").tested(),
     m("meta.survivor.at-once", "6", CUTS, UNITS, "The first server to wake after all slept finds all others expired.").tested(),
     m("meta.member.leaves-too-few", "4", MOVES, UNITS, "A member leaves though too few stay.").tested(),

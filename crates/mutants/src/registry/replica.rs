@@ -21,7 +21,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("replica.credit.room-unchecked", "9", ONE, UNITS, "Takes blocks into its cache without room or credit for them.").tested(),
     m("replica.fill.lose-tombstone", "10", ONE, UNITS, "A fill leaves blocks in place that its source does not have."),
     m("replica.recovery.hide", "11", CUTS, UNITS, "Does not report to clients that the whole set recovered."),
-    m("replica.flush.too-few", "4", LATE, UNITS, "Begins a flush in a view of fewer members than min_copies."),
+    m("replica.flush.too-few", "4", LATE, UNITS, "Begins a flush in a view of fewer members than min_copies.").tested(),
     m("replica.flush.early", "12", ONE, UNITS, "Answers another member's flush before anything is synced.").tested(),
     m("replica.fua.member-acknowledges-early", "12", ONE, UNITS, "A member acknowledges an FUA write before it is durable there.").tested(),
     m("replica.fua.coordinator-not-durable", "12", SINGLE, UNITS, "The coordinator answers an FUA write or flush before it is durable with itself."),
