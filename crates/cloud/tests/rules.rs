@@ -239,8 +239,7 @@ fn an_entry_stays_in_the_log_until_every_holder_has_its_merge() {
     assert_eq!(w.check(), Ok(()));
 }
 
-/// An entry hides an earlier one, which is on both holders of their segment. One of its copies is lost, then the segment's owner alone
-/// merges it, then the other copy's drive is lost.
+/// An entry hides an earlier one. One copy's server of the later entry is lost, and the segment's owner alone merges the entry.
 struct Hidden {
     w: World,
     owner: NodeId,
