@@ -141,8 +141,9 @@ for rack, servers in enumerate(RACKS):
     away = Away(rack)
     until = time.monotonic() + 3
     while time.monotonic() < until:
+        # Requests of its own volume first try the switch, which is there for a moment each second.
         for v in volumes.values():
-            v.goes_on()
+            v.goes_on(5)
     slowest = [volumes[r].slowest for r in (rack, 1 - rack)]
     print(f"    without the switch of rack {rack}: slowest request {slowest[0]:.2f} s of its own volume, {slowest[1]:.2f} s of the other")
     volumes[1 - rack].slowest = 0
