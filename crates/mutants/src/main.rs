@@ -44,7 +44,7 @@ struct Args {
     /// Only every tenth of those that a search is known to catch, beginning with the (N mod 10)th
     #[arg(long, value_name = "N", conflicts_with = "both")]
     tenth: Option<usize>,
-    /// Each by the checks that the list says catch it: searches, or unit tests alone
+    /// Each by the checks that the list says catch it: searches, or the tests of its crates
     #[arg(long, conflicts_with_all = ["both", "searches_only", "units_only"])]
     as_listed: bool,
     /// Seeds of each search
@@ -180,17 +180,20 @@ fn run_all(args: &Args, mutants: &[&'static Mutant], binaries: &[units::Binary])
 
 fn run_one(args: &Args, m: &'static Mutant, binaries: &[units::Binary]) -> Outcome {
     let begun = Instant::now();
-    let by_units = args.units_only || args.as_listed && m.verdict != Verdict::Searched;
-    let seeds = if by_units { 0 } else { args.seeds };
-    let plans = seeds.min(args.plans.unwrap_or(seeds));
+    // The searches of crates are among their tests.
+    let by_tests = args.as_listed && m.verdict != Verdict::Searched;
+    let seeds = if args.units_only { 0 } else { args.seeds };
+    let plans = if by_tests { 0 } else { seeds.min(args.plans.unwrap_or(seeds)) };
+    let mut unit = if by_tests { units::run(m, binaries) } else { None };
     let mut search = search::run(m, args.first_seed, plans.min(SEEDS_FIRST));
-    if search.found.is_none() {
+    if search.found.is_none() && unit.is_none() && (!by_tests || m.verdict == Verdict::Tested) {
         search.found = components::run(m, binaries, args.first_seed, seeds);
     }
     if search.found.is_none() {
         search.go_on(m, args.first_seed, plans);
     }
-    let units = !args.searches_only && (by_units || args.both || !args.as_listed && search.found.is_none());
-    let unit = if units { units::run(m, binaries) } else { None };
+    if !args.searches_only && !args.as_listed && (args.both || search.found.is_none()) {
+        unit = units::run(m, binaries);
+    }
     Outcome { mutant: m, search, unit, seconds: begun.elapsed().as_secs_f64() }
 }
