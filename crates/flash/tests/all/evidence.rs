@@ -91,6 +91,21 @@ fn range_records_that_cannot_be_read_are_lost_records() {
     assert_eq!(again(rig).ssd.losses(VSSD), lost, "the same at each start");
 }
 
+/// What was zeroed later is recorded in a group of another number, so that the damaged group stays evidence.
+#[test]
+fn a_lost_range_record_stays_lost_when_others_are_made() {
+    let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
+    rig.program(&[(1, 1), (2, 2)], 1).expect("room");
+    rig.settle();
+    rig.zero(BlockRange { volume: VolumeId(1), first: 1, count: 1 }, Timestamp(5));
+    let mut rig = again_after(rig, damage_ranges);
+    let lost = rig.ssd.losses(VSSD);
+    assert_eq!(lost.records, 1);
+    rig.zero(BlockRange { volume: VolumeId(1), first: 2, count: 1 }, Timestamp(6));
+    assert_eq!(again(rig).ssd.losses(VSSD), lost);
+}
+
 /// Gives slots with range records another generation, as by misdirected writes or an earlier user.
 fn misdirect_ranges(disk: &mut Memory) {
     let g = small_config().profile.geometry;

@@ -38,8 +38,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("flash.recovery.no-ranges", "10", CUTS, UNITS, "Recovery shows blocks that range records cover."),
     m("flash.recovery.sequence-anew", "22", SINGLE, UNITS, "Page sequences begin anew with each start.").tested(),
     m("flash.recovery.range-unchecked", "29", ONE, UNITS, "Recovery uses range records that fail their checksum.").tested(),
-    m("flash.recovery.group-reused", "10", SINGLE, UNITS, "A new group of range records gets the number of one on flash.")
-        .open("16 plans of its kinds and its crate's tests pass."),
+    m("flash.recovery.group-reused", "10", SINGLE, UNITS, "A new group of range records gets the number of one on flash.").tested(),
     m("flash.wear.lower", "22", ONE, UNITS, "Erase counts after a start may be below the truth.")
         .open("8 plans of its kinds and its crate's tests pass."),
     m("flash.loan.any-owner", "RB3.5.2", GROUPS, UNITS, "Recovery takes blocks for its own that others borrowed."),
