@@ -3,6 +3,7 @@ rack's servers.
 
     two_racks.py SOCKET MODEL RACKWEAVE DATA    and later    two_racks.py SOCKET MODEL
 """
+import contextlib
 import json
 import os
 import random
@@ -99,20 +100,25 @@ class Away(threading.Thread):
 
     def __init__(self, rack):
         super().__init__(daemon=True)
-        self.name_of, self.stop, self.kills = "switch" if rack == 0 else f"switch-{rack}", False, 0
+        self.name_of, self.stop, self.kills, self.failure = "switch" if rack == 0 else f"switch-{rack}", False, 0, None
         self.start()
 
     def run(self):
-        while not self.stop:
-            pid = next(p["pid"] for p in status()["processes"] if p["name"] == self.name_of)
-            if pid:
-                os.kill(pid, signal.SIGKILL)
-                self.kills += 1
-            time.sleep(0.05)
+        try:
+            while not self.stop:
+                pid = next(p["pid"] for p in status()["processes"] if p["name"] == self.name_of)
+                if pid:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                        self.kills += 1
+                time.sleep(0.05)
+        except BaseException as e:  # said by whoever looks
+            self.failure = e
 
     def end(self):
         self.stop = True
         self.join()
+        assert not self.failure, f"{self.name_of}: {self.failure}"
         assert self.kills > 1, "it was started again meanwhile"
 
 

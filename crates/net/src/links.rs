@@ -6,7 +6,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::ask::Target;
-use rackweave_core::{NodeKind, NodeName};
 use rackweave_runtime::control::{Answer, AskError, Command, Local};
 use rackweave_runtime::datadir::write_durably;
 
@@ -49,7 +48,7 @@ fn ends(all: &[String], a: &str, b: &str) -> Result<(String, String), String> {
     };
     let (x, y) = (place(a)?, place(b)?);
     let (first, second) = (x.min(y), x.max(y));
-    let is_switch = |i: usize| all[i].parse().is_ok_and(|n: NodeName| n.kind == NodeKind::Switch);
+    let is_switch = |i: usize| super::policy::is_switch(&all[i]);
     if is_switch(first) && is_switch(second) {
         return Err(format!(
             "{a} {b}: with a process per node only a link of a server, a gateway or the metadata service can be cut"

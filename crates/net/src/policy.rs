@@ -19,7 +19,7 @@ fn concerned(way: &Target) -> Vec<String> {
     switches.into_iter().chain(others.into_iter().filter(|n| n.starts_with("server-"))).collect()
 }
 
-fn is_switch(name: &str) -> bool {
+pub(super) fn is_switch(name: &str) -> bool {
     name.parse().is_ok_and(|n: NodeName| n.kind == NodeKind::Switch)
 }
 
