@@ -25,12 +25,18 @@ pub struct Snapshots {
     made: Vec<(Backing, Payload)>,
     /// Generations that were to begin with snapshots which the role gave up in this run.
     given_up: Vec<VolumeId>,
+    /// The epoch in which the last one was given up.
+    given_up_in: Option<Epoch>,
     broken: Option<String>,
 }
 
 impl Snapshots {
     /// Whether nothing waits that has the volume's size of before.
     pub fn may_grow(&mut self) -> bool {
+        // A view of the same epoch may still have it.
+        if self.given_up_in == Some(self.epoch) {
+            return false;
+        }
         self.begun.clear();
         self.point.is_none()
     }
@@ -63,6 +69,9 @@ impl World {
         let next = self.snapshots.named.checked_sub(1).map(|n| VolumeId(FIRST + n));
         let begun = next.filter(|next| given_up && now.is_some_and(|g| g < *next));
         self.snapshots.given_up.extend(begun);
+        if given_up {
+            self.snapshots.given_up_in = self.meta().and_then(|m| m.epoch(VOLUME));
+        }
         given_up
     }
     pub fn flatten(&mut self) -> bool {

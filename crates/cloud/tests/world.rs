@@ -215,7 +215,7 @@ impl World {
     }
     /// The volume is larger: its record is durable, and clients hear of it. False: the metadata role is down, or a snapshot is being made.
     pub fn grow(&mut self, bytes: u64) -> bool {
-        if !self.is_up(META) || !self.snapshots.may_grow() || self.snapshot_under_way() {
+        if !self.is_up(META) || self.snapshot_under_way() || !self.snapshots.may_grow() {
             return false;
         }
         self.shape = self.shape.resized(bytes);
