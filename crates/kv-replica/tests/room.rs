@@ -66,3 +66,27 @@ fn a_hand_off_without_room_for_what_is_undecided_does_not_stay() {
     ends_well(&mut w);
     assert_eq!(w.acknowledged, 1);
 }
+
+/// One of the partition's own nodes was away. What it fetches may take all room but that of deletions, which make room again.
+#[test]
+fn a_member_that_fetches_waits_until_deletions_have_their_room() {
+    let mut w = world(3);
+    let a = w.hosts.clients[0];
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    let v = view(&w);
+    let away = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
+    w.crash(away);
+    w.run(Span::from_secs(1));
+    w.set(a, &OTHER);
+    assert!(w.settle(Span::from_millis(50)));
+    w.start_server(away);
+    w.set_rooms(away, LogRoom { for_fills: 0, ..LogRoom::ALL });
+    w.run(Span::from_secs(1));
+    let has = |w: &World| w.server(away).expect("it runs").versions(partition(&KEY, 0)).count();
+    assert_eq!((has(&w), view(&w).member(away).is_some()), (1, true), "it waits as a member");
+    w.set_rooms(away, LogRoom::ALL);
+    w.converge(Span::from_secs(2)).expect("it has fetched the other key");
+    assert_eq!(has(&w), 2);
+    ends_well(&mut w);
+}

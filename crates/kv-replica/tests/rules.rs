@@ -358,6 +358,56 @@ fn an_abort_of_a_later_run_ends_no_undecided_put_of_an_earlier_one() {
     ends_well(&mut w);
 }
 
+/// The third member was away when two committed a put, and comes back without them: nobody answers for what it lacks.
+#[test]
+fn a_partition_waits_for_those_that_hold_its_last_versions() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    let v = view(&w);
+    let away = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
+    let others: Vec<NodeId> = w.hosts.servers.iter().copied().filter(|n| *n != away).collect();
+    w.crash(away);
+    until_active(&mut w, &others);
+    w.set(a, &KEY);
+    assert!(w.settle(Span::from_millis(50)));
+    others.iter().for_each(|n| w.crash(*n));
+    w.start_server(away);
+    w.run(Span::from_secs(2));
+    assert_ne!(view(&w).members.iter().map(|m| m.node).collect::<Vec<_>>(), [away], "it does not hold everything");
+    w.get(b, &KEY);
+    w.run(Span::from_secs(1));
+    assert_eq!(w.under_way(b), 1, "nobody can answer");
+    ends_well(&mut w);
+}
+
+/// A member has not heard of a client's put when another one hears of a put of the client's next run. To end that one would outdate
+/// the first where it is not logged yet, and nothing would come after it.
+#[test]
+fn a_later_runs_put_is_not_ended_while_one_of_an_earlier_run_is_in_flight() {
+    let mut w = world(Config { bits: 0, ..Config::default() }, 3);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
+    let v = view(&w);
+    let others: Vec<NodeId> = v.members.iter().map(|m| m.node).filter(|n| *n != v.primary).collect();
+    let (one, other) = (others[0], others[1]);
+    let is_put = |p: &Packet| matches!(p.body, Body::Put(_) | Body::Prepare(_));
+    w.lose(move |p| is_put(p) && p.to == other);
+    w.set(a, &KEY);
+    w.run(Span::from_millis(10));
+    w.crash(a);
+    w.start_client(a);
+    w.lose(move |p| is_put(p) && (p.to == other || p.from == a && p.to != one));
+    w.set(a, &KEY);
+    w.run(Span::from_millis(100));
+    let undecided = |n: NodeId| w.server(n).expect("it runs").undecided(partition(&KEY, 0));
+    assert_eq!([v.primary, one, other].map(undecided), [1, 2, 0]);
+    w.lose(|_| false);
+    w.set(b, &KEY);
+    assert!(w.settle(Span::from_secs(1)), "the key takes puts");
+    ends_well(&mut w);
+}
+
 /// Others have logged the put that the full member refuses. Room comes back before the client puts anything else.
 #[test]
 fn a_put_that_a_full_member_refuses_is_answered_and_never_takes_effect() {

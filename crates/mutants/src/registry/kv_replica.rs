@@ -17,28 +17,25 @@ pub const MUTANTS: &[Mutant] = &[
         .open("Marks hide most of what locks hide: 110 seeds of each search pass."),
     m("kv-replica.batch.one-queue", "28", &[], UNITS, "A batch is judged when it is the first of one of its keys.").tested(),
     m("kv-replica.batch.partly-written", "28a", &[], UNITS, "A batch of which one version is overwritten counts as not overwritten.")
-        .open("300 seeds of each search of its crate and its tests pass; the rack's searches were not run."),
+        .open("300 seeds of each search of its crate and its tests pass: a version that is overwritten is not applied again anyway."),
     m("kv-replica.boot.discards-log", "28", &[], UNITS, "A node that starts forgets the undecided puts in its log.").tested(),
     m("kv-replica.boot.discards-marks", "28", &[], UNITS, "A node that starts takes every version in its store to be on all members.").tested(),
-    m("kv-replica.client.outdates-older", "7", &[], UNITS, "The end of a put of a client's later run outdates those of the earlier run that are in flight.")
-        .open("300 seeds of each search of its crate and its tests pass; the rack's searches were not run."),
+    m("kv-replica.client.outdates-older", "7", &[], UNITS, "The end of a put of a client's later run outdates those of the earlier run that are in flight.").tested(),
     m("kv-replica.commit.without-all", "28", &[], UNITS, "A timestamp leaves when the primary alone has logged the put.").tested(),
     m("kv-replica.condition.unjudged", "28", &[], UNITS, "Every condition holds.").tested(),
     m("kv-replica.copies.too-few", "28", &[], UNITS, "A view of fewer members than min_copies takes puts.").tested(),
-    m("kv-replica.coverage.ignored", "28a", &[], UNITS, "A view begins though its members do not hold all epochs.")
-        .open("300 seeds of each search of its crate and its tests pass; the rack's searches were not run."),
+    m("kv-replica.coverage.ignored", "28a", &[], UNITS, "A view begins though its members do not hold all epochs.").tested(),
     m("kv-replica.dedup.drop", "7", &[], UNITS, "Executes a put again whenever it comes again.").tested(),
     m("kv-replica.drop.still-counted", "28a", &[], UNITS, "A node that dropped its records counts as one that holds them.").tested(),
     m("kv-replica.endings.first-counts", "28a", &[], UNITS, "A lost primary's decision outweighs that of a later epoch.").tested(),
     m("kv-replica.epoch.answers-refusals", "1", &[], UNITS, "Refusals of another epoch are refused in turn, for ever.").tested(),
     m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").tested(),
     m("kv-replica.expiry.replica-answers", "28b", &[], UNITS, "A replica answers that a value has expired before that is committed.").tested(),
-    m("kv-replica.fill.into-deletions", "34", &[], &["search"], "What a node fetches takes the room of deletions: nothing makes room again.")
-        .open("300 seeds of each search of its crate and its tests pass; the rack's searches were not run."),
+    m("kv-replica.fill.into-deletions", "34", &[], UNITS, "What a node fetches takes the room of deletions: nothing makes room again.").tested(),
     m("kv-replica.fill.finishes-logged", "28a", &[], UNITS, "A primary that fetches takes puts in its own log for finished, as its source knows them: it never applies them.").tested(),
     m("kv-replica.fill.unsettled", "28a", &[], UNITS, "A primary gives keys away before what it took over is decided.").tested(),
     m("kv-replica.fill.without-anew", "28a", &[], UNITS, "What may have been committed does not delay fills.")
-        .open("300 seeds of each search of its crate and its tests pass; the rack's searches were not run."),
+        .open("300 seeds of each search of its crate and its tests pass: who fetches has the put in its log, and hears of its decision."),
     m("kv-replica.fill.without-room", "34", &[], &["search"], "A node fetches what its store has no room for.").tested(),
     m("kv-replica.get.before-all-applied", "28", &[], UNITS, "A member shows a version that other members may not have applied.").tested(),
     m("kv-replica.get.while-locked", "28", &[], UNITS, "A member answers a get while the key is locked.").tested(),
