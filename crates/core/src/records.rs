@@ -1,7 +1,7 @@
 //! Bytes of durable records: integers are little-endian, in keys big-endian; bytes are a u32 length and the bytes; an
 //! option is u8 0, or u8 1 and the value.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 
 /// Builds a record's value.
 #[derive(Debug, Default)]
@@ -64,9 +64,13 @@ impl<'a> Reader<'a> {
         Some(u64::from_be_bytes(self.take(8)?.try_into().ok()?))
     }
     pub fn bytes(&mut self, max: usize) -> Option<Bytes> {
+        self.slice(max).map(Bytes::copy_from_slice)
+    }
+    /// As [`Reader::bytes`], without a copy.
+    pub fn slice(&mut self, max: usize) -> Option<&'a [u8]> {
         let n = self.u32()? as usize;
         (n <= max).then_some(())?;
-        Some(Bytes::copy_from_slice(self.take(n)?))
+        self.take(n)
     }
     pub fn option<T>(&mut self, read: impl FnOnce(&mut Reader<'a>) -> Option<T>) -> Option<Option<T>> {
         match self.u8()? {
@@ -74,5 +78,62 @@ impl<'a> Reader<'a> {
             1 => Some(Some(read(self)?)),
             _ => None,
         }
+    }
+}
+
+/// A record of a store: its key and its value, in one allocation. A store may have millions of small ones in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredRecord {
+    /// Length of the key 2, the key, the value.
+    bytes: Bytes,
+}
+
+/// Bytes of the key's length.
+const LENGTH: usize = 2;
+
+impl StoredRecord {
+    /// # Panics
+    /// The key is longer than 65,535 bytes: no store takes it.
+    pub fn new(key: &[u8], value: &[u8]) -> StoredRecord {
+        let length = u16::try_from(key.len()).expect("a key that a store takes");
+        let mut bytes = Vec::with_capacity(LENGTH + key.len() + value.len());
+        bytes.put_u16_le(length);
+        bytes.put_slice(key);
+        bytes.put_slice(value);
+        StoredRecord { bytes: bytes.into() }
+    }
+    fn value_at(&self) -> usize {
+        LENGTH + usize::from(u16::from_le_bytes([self.bytes[0], self.bytes[1]]))
+    }
+    pub fn key(&self) -> &[u8] {
+        &self.bytes[LENGTH..self.value_at()]
+    }
+    pub fn value(&self) -> &[u8] {
+        &self.bytes[self.value_at()..]
+    }
+    /// Key and value, which keep the record in memory.
+    pub fn parts(&self) -> (Bytes, Bytes) {
+        let at = self.value_at();
+        (self.bytes.slice(LENGTH..at), self.bytes.slice(at..))
+    }
+    /// A part of the record, which keeps all of it in memory.
+    ///
+    /// # Panics
+    /// It is no part of it.
+    pub fn part(&self, of_it: &[u8]) -> Bytes {
+        self.bytes.slice_ref(of_it)
+    }
+}
+
+/// The record of an empty key and an empty value.
+impl Default for StoredRecord {
+    fn default() -> StoredRecord {
+        StoredRecord { bytes: Bytes::from_static(&[0; LENGTH]) }
+    }
+}
+
+impl From<(Bytes, Bytes)> for StoredRecord {
+    fn from((key, value): (Bytes, Bytes)) -> StoredRecord {
+        StoredRecord::new(&key, &value)
     }
 }

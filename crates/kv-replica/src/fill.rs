@@ -11,7 +11,8 @@ use crate::record;
 use crate::replica::{Ctx, Forced, Replica};
 use crate::room::{AGAIN, client_bytes, version_bytes};
 use crate::trace::FILLED;
-use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Role, Version, page};
+use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Role, page};
+use crate::versions::KeyVersion;
 
 /// A chunk that the store had no room for is asked for again after this many heartbeats.
 const FULL_RETRY: u64 = 5;
@@ -83,17 +84,17 @@ impl Replica {
     }
 
     fn keys_chunk(&self, keys_max: usize, wants: &Epochs, after: Option<Bytes>) -> Chunk {
-        let from = after.clone().map_or(Bound::Unbounded, Bound::Excluded);
-        let entry = |(key, v): (&Bytes, &Version)| {
-            let version = wants.contains(v.at.epoch).then(|| v.clone());
-            let incomplete = self.marks.contains_key(key);
-            Entry { key: key.clone(), at: v.at, version, incomplete }
+        let from = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let entry = |v: &KeyVersion| {
+            let at = v.record().at;
+            let version = wants.contains(at.epoch).then(|| v.version());
+            let incomplete = self.marks.contains_key(v.key());
+            Entry { key: Bytes::copy_from_slice(v.key()), at, version, incomplete }
         };
         let keys = self.keys.range((from, Bound::Unbounded)).map(entry);
         let entries = page(keys.take(keys_max), Entry::bytes);
         let last = entries.last().map(|e| e.key.clone());
-        let more =
-            last.clone().filter(|l| self.keys.range((Bound::Excluded(l.clone()), Bound::Unbounded)).next().is_some());
+        let more = last.filter(|l| self.keys.range((Bound::Excluded(l), Bound::Unbounded)).next().is_some());
         let next = more.map_or(FillPoint::Clients { after: None }, |last| FillPoint::Keys { after: Some(last) });
         let at = FillPoint::Keys { after };
         Chunk { at, entries, clients: Vec::new(), next: Some(next), swept: self.swept }
@@ -139,9 +140,10 @@ impl Replica {
         fill.ask_at = ctx.now;
         for Entry { key, version, incomplete, .. } in chunk.entries {
             let Some(v) = version.filter(|v| self.keys.get(&key).is_none_or(|mine| mine.at < v.at)) else { continue };
-            entries.push((record::value_key(self.p, &key), Some(record::version(&v))));
             let at = v.at;
-            self.keys.insert(key.clone(), v);
+            let version = KeyVersion::new(self.p, &key, &v);
+            entries.push(version.change());
+            self.keys.insert(version);
             if incomplete {
                 entries.push((record::mark_key(self.p, &key), Some(record::mark(at))));
                 self.mark(key, at, ctx.now + ctx.config.doubt);
@@ -168,7 +170,7 @@ impl Replica {
     fn that_fits(&self, ctx: &mut Ctx, mut chunk: Chunk) -> (Chunk, u64) {
         let new = |e: &Entry| {
             let v = e.version.as_ref().filter(|v| self.keys.get(&e.key).is_none_or(|mine| mine.at < v.at));
-            v.map_or(0, |v| version_bytes(&e.key, v))
+            v.map_or(0, |v| version_bytes(&e.key, v.value.as_deref()))
         };
         let known = |n: &NodeId| self.clients.get(n).map_or(0, |c| c.finished.len());
         let mut bytes = 0;

@@ -16,7 +16,7 @@ use crate::record;
 use crate::replica::{Ctx, Replica};
 use crate::trace::{GET_FORWARDED, GET_HELD, NO_LEASE, NOT_READABLE};
 use crate::types::{Found, Role, Timestamp};
-use crate::versions::Live;
+use crate::versions::{KeyVersion, Live};
 
 /// Most questions about versions at once.
 const ASKS_MAX: usize = 64;
@@ -146,10 +146,10 @@ impl Replica {
 
     /// The key's state is final for now.
     fn answer_from(&mut self, ctx: &mut Ctx, get: &HeldGet, serves: Serves) {
-        let version = self.keys.get(&get.key);
-        let expired = version.is_some_and(|v| v.value.is_some() && v.expires.is_some_and(|t| t <= ctx.ms));
+        let version = self.keys.get_version(&get.key);
+        let expired = version.as_ref().is_some_and(|v| v.value.is_some() && v.expires.is_some_and(|t| t <= ctx.ms));
         let mine = match serves {
-            Serves::Since(epoch) => version.is_some_and(|v| v.at.epoch >= epoch),
+            Serves::Since(epoch) => version.as_ref().is_some_and(|v| v.at.epoch >= epoch),
             _ => true,
         };
         let leads = self.leads(ctx.me);
@@ -169,10 +169,7 @@ impl Replica {
             self.send(ctx, primary, Body::ForwardedGet { client, request, key, room });
             return;
         }
-        let found = version.and_then(|v| {
-            let value = v.value.clone()?;
-            Some(Found { value, version: v.origin.at, expires: v.expires })
-        });
+        let found = version.and_then(|v| Some(Found { value: v.value?, version: v.origin.at, expires: v.expires }));
         let result = match found {
             Some(f) if f.value.len() > get.room as usize => GetResult::NoRoom { bytes: f.value.len() as u32 },
             found => GetResult::Value { found, now: ctx.ms },
@@ -184,10 +181,10 @@ impl Replica {
     pub fn on_scan(&mut self, ctx: &mut Ctx, from: NodeId, request: u64, after: Option<Bytes>, limit: u32) {
         let mut result = ScanResult::Refused;
         if self.lists(ctx) {
-            let start = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let live = self.keys.range((start, Bound::Unbounded)).filter(|(_, v)| v.value.is_some());
-            let mut live = live.map(|(key, _)| key.clone()).peekable();
-            let keys: Vec<Bytes> = live.by_ref().take(limit.min(SCAN_MAX) as usize).collect();
+            let start = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let live = self.keys.range((start, Bound::Unbounded)).filter(|v| v.record().value.is_some());
+            let mut live = live.map(KeyVersion::key).peekable();
+            let keys = live.by_ref().take(limit.min(SCAN_MAX) as usize).map(Bytes::copy_from_slice).collect();
             result = ScanResult::Keys { keys, more: live.peek().is_some() };
         }
         self.send(ctx, from, Body::ScanReply { request, result });

@@ -220,7 +220,7 @@ impl Replica {
         let (verdict, origin) = f.verdict.unwrap_or_else(|| {
             let judged = if mutant!("kv-replica.batch.judges-first") { 1 } else { usize::MAX };
             let mut items = f.put.items.iter().take(judged);
-            let holds = items.all(|i| i.condition.holds(self.keys.get(&i.key)));
+            let holds = items.all(|i| i.condition.holds(self.keys.get_version(&i.key).as_ref()));
             let holds = holds || mutant!("kv-replica.condition.unjudged");
             (if holds { Verdict::Applied } else { Verdict::ConditionFailed }, Origin { at, ms: ctx.ms })
         });
@@ -413,8 +413,8 @@ impl Replica {
                     continue;
                 }
             }
-            let due = self.keys.get(&key).and_then(|v| v.expires).is_some_and(|e| e <= ctx.ms && e <= t.max(ctx.ms));
-            if due && self.keys[&key].value.is_some() {
+            let value = self.keys.get(&key).filter(|v| v.value.is_some());
+            if value.and_then(|v| v.expires).is_some_and(|e| e <= ctx.ms && e <= t.max(ctx.ms)) {
                 self.expire(ctx, &key);
             }
         }

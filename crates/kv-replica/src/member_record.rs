@@ -145,7 +145,7 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<MemberRecord> {
 ///
 /// # Errors
 /// It is no record of this version.
-pub fn read(key: &Bytes, value: &Bytes) -> Result<MemberRecord, RecordError> {
+pub fn read(key: &[u8], value: &[u8]) -> Result<MemberRecord, RecordError> {
     read_as(key, value, b"rsv", contents)
 }
 
@@ -192,7 +192,7 @@ mod tests {
         }
         let nodes = vec![NodeId(2), NodeId(7)];
         assert_eq!(hex(&ring(&nodes)), "01020000000200000007000000");
-        assert_eq!(read(&Bytes::from_static(RING_KEY), &ring(&nodes)), Ok(MemberRecord::Ring(nodes)));
+        assert_eq!(read(RING_KEY, &ring(&nodes)), Ok(MemberRecord::Ring(nodes)));
         let one = node(Incarnation(3), DriveId(9));
         assert_eq!(hex(&one), "0103000000000000000900000000000000");
         let expected = MemberRecord::Node(NodeId(7), Incarnation(3), DriveId(9));

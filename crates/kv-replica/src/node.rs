@@ -9,11 +9,12 @@ use rackweave_core::{DriveId, Effects, Epoch, Event, Incarnation, Node, NodeId, 
 use crate::clients::ClientState;
 use crate::config::Config;
 use crate::msg::{Body, Packet};
-use crate::record::{self, Record, RecordError};
+use crate::record::{self, Record, RecordError, StoredRecord, VersionRecord};
 use crate::replica::{Answered, Ctx, Forced, Replica};
 use crate::room::{LogRoom, Space};
 use crate::trace::RETURNED;
 use crate::types::{Partition, Version, View};
+use crate::versions::{FoundVersion, FoundVersions, KeyVersion};
 
 /// Longest time between the last version and a start that is no reason for a word, in milliseconds.
 const AHEAD_MAX_MS: u64 = 3_600_000;
@@ -69,7 +70,7 @@ impl KvNode {
         meta: NodeId,
         config: Config,
         (incarnation, drive): (Incarnation, DriveId),
-        saved: Vec<(Bytes, Bytes)>,
+        saved: impl IntoIterator<Item = impl Into<StoredRecord>>,
     ) -> Result<KvNode, RecordError> {
         let mut node = KvNode {
             me,
@@ -94,22 +95,23 @@ impl KvNode {
         };
         // What undecided puts owe depends on the versions, which are therefore taken first, whatever the order of the records.
         // In ascending order of their keys those of a partition follow each other.
-        let (mut versions, mut others) = ((Partition::default(), Vec::new()), Vec::new());
-        for (key, value) in saved {
-            match record::read(&key, &value)? {
-                Record::Key(p, key, version) => {
-                    node.last_ms = node.last_ms.max(Some(version.origin.ms));
-                    if p != versions.0 {
-                        node.take_versions(std::mem::replace(&mut versions, (p, Vec::new())));
-                    }
-                    versions.1.push((key, version));
+        let (mut versions, mut others) = ((Partition::default(), FoundVersions::default()), Vec::new());
+        for stored in saved {
+            let stored: StoredRecord = stored.into();
+            if record::is_version(stored.key()) {
+                let (p, found) = FoundVersion::read(stored)?;
+                node.last_ms = node.last_ms.max(Some(found.ms));
+                if p != versions.0 {
+                    node.take_versions(std::mem::replace(&mut versions, (p, FoundVersions::default())));
                 }
-                other => others.push(other),
+                versions.1.push(found);
+            } else {
+                others.push(stored);
             }
         }
         node.take_versions(versions);
-        for record in others {
-            match record {
+        for stored in others {
+            match record::read(stored.key(), stored.value())? {
                 Record::Key(..) => {}
                 Record::Logged(p, undecided) => node.replica(p).found(undecided),
                 Record::Client(p, client, state) => _ = node.replica(p).clients.insert(client, state),
@@ -121,7 +123,7 @@ impl KvNode {
         Ok(node)
     }
 
-    fn take_versions(&mut self, (p, all): (Partition, Vec<(Bytes, Version)>)) {
+    fn take_versions(&mut self, (p, all): (Partition, FoundVersions)) {
         if !all.is_empty() {
             self.replica(p).keys.extend(all);
         }
@@ -158,8 +160,10 @@ impl KvNode {
         let Some(last) = self.last_ms.take() else { return };
         let clock = self.unix_ms_at_zero + now.0 / 1_000_000;
         let ms = clock.saturating_sub(last);
-        let expires = |v: &&Version| v.value.is_some() && v.expires.is_some_and(|t| last < t && t <= clock);
-        let values = || self.replicas.values().flat_map(|r| r.keys.values()).filter(expires).count() as u64;
+        let expires = |v: &VersionRecord| v.value.is_some() && v.expires.is_some_and(|t| last < t && t <= clock);
+        let values = || {
+            self.replicas.values().flat_map(|r| r.keys.iter().map(KeyVersion::record)).filter(expires).count() as u64
+        };
         if ms > AHEAD_MAX_MS {
             self.clock_ahead = Some(ClockAhead { ms, values: values() }).filter(|a| a.values > 0);
         }
@@ -178,8 +182,9 @@ impl KvNode {
         self.replicas.get(&p)?.view.as_ref()
     }
     /// Committed versions in a partition, durable or about to be.
-    pub fn versions(&self, p: Partition) -> impl Iterator<Item = (&Bytes, &Version)> {
-        self.replicas.get(&p).into_iter().flat_map(|r| r.keys.iter())
+    pub fn versions(&self, p: Partition) -> impl Iterator<Item = (Bytes, Version)> {
+        let all = self.replicas.get(&p).into_iter().flat_map(|r| r.keys.iter());
+        all.map(|v| (Bytes::copy_from_slice(v.key()), v.version()))
     }
     pub fn clients(&self, p: Partition) -> impl Iterator<Item = (&NodeId, &ClientState)> {
         self.replicas.get(&p).into_iter().flat_map(|r| &r.clients)

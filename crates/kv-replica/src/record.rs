@@ -18,7 +18,7 @@
 //! undecided put is still there.
 
 use bytes::Bytes;
-pub(crate) use rackweave_core::records::{Reader, Writer};
+pub(crate) use rackweave_core::records::{Reader, StoredRecord, Writer};
 use rackweave_core::{Epoch, Incarnation, NodeId};
 
 use crate::clients::{ClientState, Ending, Finished};
@@ -108,6 +108,16 @@ fn key(kind: u8, p: Partition, rest: &[u8]) -> Bytes {
 pub fn logged_key(p: Partition, id: &PutId) -> Bytes {
     let (client, incarnation) = (id.client.0.to_be_bytes(), id.incarnation.0.to_be_bytes());
     key(b'l', p, &[&client[..], &incarnation, &id.sequence.to_be_bytes()].concat())
+}
+
+/// Whether it is the key of a `k` record.
+pub(crate) fn is_version(stored: &[u8]) -> bool {
+    stored.first() == Some(&b'k')
+}
+
+/// The key that a `k` record is of.
+pub(crate) fn name(stored: &[u8]) -> &[u8] {
+    &stored[1 + size_of::<Partition>()..]
 }
 
 pub fn value_key(p: Partition, k: &[u8]) -> Bytes {
@@ -255,26 +265,60 @@ fn read_client(r: &mut Reader) -> Option<ClientState> {
 ///
 /// # Errors
 /// It is no record of this version.
-pub fn read(key: &Bytes, value: &Bytes) -> Result<Record, RecordError> {
+pub fn read(key: &[u8], value: &[u8]) -> Result<Record, RecordError> {
     read_as(key, value, b"lkcmt", contents)
 }
 
+/// A version, and where its value is in the record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VersionRecord<'a> {
+    pub at: Timestamp,
+    pub origin: Origin,
+    pub by: PutId,
+    pub value: Option<&'a [u8]>,
+    pub expires: Option<u64>,
+}
+
+impl<'a> VersionRecord<'a> {
+    /// What is behind the format version.
+    fn contents(r: &mut Reader<'a>) -> Option<VersionRecord<'a>> {
+        let (at, origin, by) = (r.timestamp()?, r.origin()?, r.id()?);
+        let value = r.option(|r| r.slice(VALUE_MAX))?;
+        Some(VersionRecord { at, origin, by, value, expires: r.option(Reader::u64)? })
+    }
+    /// Partition, key and version of a `k` record.
+    ///
+    /// # Errors
+    /// It is none of this version.
+    pub fn read(record: &'a StoredRecord) -> Result<(Partition, &'a [u8], VersionRecord<'a>), RecordError> {
+        read_as(record.key(), record.value(), b"k", |_, k, r| {
+            Some((Partition(k.big32()?), std::mem::take(&mut k.rest), VersionRecord::contents(r)?))
+        })
+    }
+    /// Its value is made of the one in the record.
+    pub fn version(&self, value: impl FnOnce(&'a [u8]) -> Bytes) -> Version {
+        let VersionRecord { at, origin, by, expires, .. } = *self;
+        Version { at, origin, by, value: self.value.map(value), expires }
+    }
+}
+
 /// Reads a record of one of these kinds: its version, then what `contents` makes of the kind, the key and the value.
-pub(crate) fn read_as<T>(
-    key: &Bytes,
-    value: &Bytes,
+pub(crate) fn read_as<'a, T>(
+    key: &'a [u8],
+    value: &'a [u8],
     kinds: &[u8],
-    contents: impl FnOnce(u8, &mut Reader, &mut Reader) -> Option<T>,
+    contents: impl FnOnce(u8, &mut Reader<'a>, &mut Reader<'a>) -> Option<T>,
 ) -> Result<T, RecordError> {
     let (mut k, mut r) = (Reader { rest: key }, Reader { rest: value });
-    let kind = k.u8().filter(|k| kinds.contains(k)).ok_or_else(|| RecordError::Key { key: key.clone() })?;
+    let named = || Bytes::copy_from_slice(key);
+    let kind = k.u8().filter(|k| kinds.contains(k)).ok_or_else(|| RecordError::Key { key: named() })?;
     match r.u8() {
         Some(VERSION) => {}
-        version => return Err(RecordError::Version { key: key.clone(), version: version.unwrap_or(0) }),
+        version => return Err(RecordError::Version { key: named(), version: version.unwrap_or(0) }),
     }
     let record = contents(kind, &mut k, &mut r).filter(|_| r.rest.is_empty() && k.rest.is_empty());
     let at = value.len() - r.rest.len();
-    record.ok_or_else(|| RecordError::Malformed { key: key.clone(), at, length: value.len() })
+    record.ok_or_else(|| RecordError::Malformed { key: named(), at, length: value.len() })
 }
 
 fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
@@ -288,10 +332,7 @@ fn contents(kind: u8, k: &mut Reader, r: &mut Reader) -> Option<Record> {
         }
         b'k' => {
             let name = Bytes::copy_from_slice(std::mem::take(&mut k.rest));
-            let at = r.timestamp()?;
-            let (origin, by) = (r.origin()?, r.id()?);
-            let value = r.option(|r| r.bytes(VALUE_MAX))?;
-            Record::Key(p, name, Version { at, origin, by, value, expires: r.option(Reader::u64)? })
+            Record::Key(p, name, VersionRecord::contents(r)?.version(Bytes::copy_from_slice))
         }
         b'm' => Record::Mark(p, Bytes::copy_from_slice(std::mem::take(&mut k.rest)), r.timestamp()?),
         b't' => Record::Swept(p, r.timestamp()?),
@@ -380,16 +421,16 @@ mod tests {
             for cut in 0..v.len() {
                 assert!(read(&k, &v.slice(..cut)).is_err(), "{k:?} cut to {cut}");
             }
-            assert!(read(&k, &[&v[..], &[0]].concat().into()).is_err(), "a byte too many");
+            assert!(read(&k, &[&v[..], &[0]].concat()).is_err(), "a byte too many");
             for i in 0..v.len() {
                 for bit in 0..8 {
                     let mut bent = v.to_vec();
                     bent[i] ^= 1 << bit;
-                    _ = read(&k, &bent.into());
+                    _ = read(&k, &bent);
                 }
             }
-            assert!(matches!(read(&k, &Bytes::from_static(&[9])), Err(RecordError::Version { version: 9, .. })));
+            assert!(matches!(read(&k, &[9]), Err(RecordError::Version { version: 9, .. })));
         }
-        assert!(matches!(read(&Bytes::from_static(b"x"), &Bytes::new()), Err(RecordError::Key { .. })));
+        assert!(matches!(read(b"x", &[]), Err(RecordError::Key { .. })));
     }
 }

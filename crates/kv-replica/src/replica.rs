@@ -19,7 +19,7 @@ use crate::types::{
     Change, Commit, Decision, Item, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version,
     View,
 };
-use crate::versions::Versions;
+use crate::versions::{KeyVersion, Versions};
 
 /// The continuation of a forced write.
 #[derive(Clone, Debug)]
@@ -491,8 +491,9 @@ impl Replica {
                 None => continue,
             };
             let version = Version { at, origin, by: id, value, expires };
-            entries.push((record::value_key(self.p, key), Some(record::version(&version))));
-            self.keys.insert(key.clone(), version);
+            let version = KeyVersion::new(self.p, key, &version);
+            entries.push(version.change());
+            self.keys.insert(version);
             if !mutant!("kv-replica.get.before-all-applied") {
                 self.mark(key.clone(), at, ctx.now + ctx.config.doubt);
                 entries.push((record::mark_key(self.p, key), Some(record::mark(at))));
@@ -551,7 +552,7 @@ impl Replica {
 
     /// The commit of a put whose version is the one of every key that it changes.
     pub fn written(&self, id: PutId, changed: &[Bytes]) -> Option<Commit> {
-        let version = |key| self.keys.get(key).filter(|v| v.by == id);
+        let version = |key: &Bytes| self.keys.get(key).filter(|v| v.by == id);
         let v = changed.first().and_then(version)?;
         let commit = Commit { at: v.at, origin: v.origin, verdict: Verdict::Applied };
         let all = changed.iter().all(|key| version(key).is_some()) || mutant!("kv-replica.batch.partly-written");

@@ -14,7 +14,7 @@ use crate::msg::Body;
 use crate::record;
 use crate::replica::{Ctx, Forced, Replica};
 use crate::trace::{DROPPED, NO_ROOM_TO_JOIN};
-use crate::types::{Change, Item, Put, PutId, Timestamp, Version};
+use crate::types::{Change, Item, Put, PutId, Timestamp};
 
 /// Free bytes of a node's store, heads of records included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,8 @@ pub(crate) fn put_bytes(put: &Put) -> u64 {
 }
 
 /// Bytes of a version's records.
-pub(crate) fn version_bytes(key: &Bytes, version: &Version) -> u64 {
-    record_bytes(key, version.value.as_ref().map_or(0, Bytes::len))
+pub(crate) fn version_bytes(key: &Bytes, value: Option<&[u8]>) -> u64 {
+    record_bytes(key, value.map_or(0, <[u8]>::len))
 }
 
 /// Bytes of the record of a client's finished puts.
@@ -162,12 +162,12 @@ impl<K, V> Deref for Owing<K, V> {
 
 impl Replica {
     pub fn mark(&mut self, key: Bytes, at: Timestamp, ask_at: Time) {
-        let owes = AGAIN * self.keys.get(&key).map_or(0, |v| version_bytes(&key, v));
+        let owes = AGAIN * self.keys.get(&key).map_or(0, |v| version_bytes(&key, v.value));
         self.marks.insert(key, Mark { at, ask_at, owes });
     }
     /// Bytes that a logged put owes. With a batch, the versions that it changes may be committed again.
     pub fn owes(&self, put: &Put) -> u64 {
-        let under = |key: &Bytes| self.keys.get(key).map_or(0, |v| version_bytes(key, v));
+        let under = |key: &Bytes| self.keys.get(key).map_or(0, |v| version_bytes(key, v.value));
         let versions = if put.items.len() > 1 { put.changed().map(under).sum() } else { 0 };
         AGAIN * (put_bytes(put) + versions)
     }
@@ -197,7 +197,7 @@ impl Replica {
         let logged: Vec<PutId> = self.logged.keys().take(DROP_MAX).copied().collect();
         let marks: Vec<Bytes> = self.marks.keys().take(DROP_MAX).cloned().collect();
         let clients: Vec<NodeId> = self.clients.keys().take(DROP_MAX).copied().collect();
-        let keys: Vec<Bytes> = self.keys.keys().take(DROP_MAX).cloned().collect();
+        let keys: Vec<Bytes> = self.keys.iter().take(DROP_MAX).map(|v| Bytes::copy_from_slice(v.key())).collect();
         let mut entries: Vec<(Bytes, Option<Bytes>)> = Vec::new();
         for id in logged {
             entries.push((record::logged_key(p, &id), None));

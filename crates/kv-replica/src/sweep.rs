@@ -14,10 +14,10 @@ use bytes::Bytes;
 use rackweave_core::NodeId;
 
 use crate::msg::{Body, Chunk, FillPoint};
-use crate::record;
+use crate::record::{self, VersionRecord};
 use crate::replica::{Ctx, Forced, Replica};
 use crate::trace::SWEPT;
-use crate::types::{Timestamp, Version};
+use crate::types::Timestamp;
 
 /// A primary sweeps after this many heartbeats.
 const SWEEP_EVERY: u64 = 5;
@@ -93,32 +93,36 @@ impl Replica {
     }
 
     /// This member's versions in the chunk's range, of earlier epochs, and the times of those that the source has.
-    fn beside<'a>(&'a self, chunk: &'a Chunk) -> impl Iterator<Item = (&'a Bytes, &'a Version, Option<Timestamp>)> {
+    fn beside<'a>(
+        &'a self,
+        chunk: &'a Chunk,
+    ) -> impl Iterator<Item = (&'a [u8], VersionRecord<'a>, Option<Timestamp>)> {
         let epoch = self.epoch();
         let from = match &chunk.at {
-            FillPoint::Keys { after } => Some(after.as_ref().map_or(Bound::Unbounded, Bound::Excluded)),
+            FillPoint::Keys { after } => Some(after.as_deref().map_or(Bound::Unbounded, Bound::Excluded)),
             FillPoint::Clients { .. } => None,
         };
         let to = match &chunk.next {
-            Some(FillPoint::Keys { after: Some(last) }) => Bound::Included(last),
+            Some(FillPoint::Keys { after: Some(last) }) => Bound::Included(&last[..]),
             _ => Bound::Unbounded,
         };
-        let mine = from.map(|from| self.keys.range::<Bytes, _>((from, to)).filter(move |(_, v)| v.at.epoch < epoch));
-        let listed = |key: &Bytes| chunk.entries.binary_search_by(|e| e.key.cmp(key)).ok();
-        mine.into_iter().flatten().map(move |(key, v)| (key, v, listed(key).map(|i| chunk.entries[i].at)))
+        let mine = from.into_iter().flat_map(move |from| self.keys.range((from, to)));
+        let mine = mine.map(|v| (v.key(), v.record())).filter(move |(_, v)| v.at.epoch < epoch);
+        let listed = |key: &[u8]| chunk.entries.binary_search_by(|e| e.key[..].cmp(key)).ok();
+        mine.map(move |(key, v)| (key, v, listed(key).map(|i| chunk.entries[i].at)))
     }
     /// A committed version here that its source does not have: neither a later one, nor has it been swept.
     pub fn newer_than(&self, chunk: &Chunk) -> Option<Bytes> {
-        let newer = |&(_, v, at): &(&Bytes, &Version, Option<Timestamp>)| v.at > at.unwrap_or(chunk.swept);
-        self.beside(chunk).find(newer).map(|(key, ..)| key.clone())
+        let newer = |(_, v, at): &(&[u8], VersionRecord, Option<Timestamp>)| v.at > at.unwrap_or(chunk.swept);
+        self.beside(chunk).find(newer).map(|(key, ..)| Bytes::copy_from_slice(key))
     }
     /// Removes what its source has swept. A primary may fetch from members that lack epochs, too: what was committed in those is not
     /// swept because it is not listed.
     pub fn remove_swept(&mut self, ctx: &Ctx, from: NodeId, chunk: &Chunk) -> Changes {
         let (leads, source) = (self.leads(ctx.me), self.view.as_ref().and_then(|v| v.member(from)));
-        let holds = |v: &Version| !leads || source.is_some_and(|m| m.holds.contains(v.at.epoch));
+        let holds = |v: &VersionRecord| !leads || source.is_some_and(|m| m.holds.contains(v.at.epoch));
         let swept = self.beside(chunk).filter(|(_, v, at)| at.is_none() && v.at <= chunk.swept && holds(v));
-        let swept: Vec<Bytes> = swept.map(|(key, ..)| key.clone()).collect();
+        let swept: Vec<Bytes> = swept.map(|(key, ..)| Bytes::copy_from_slice(key)).collect();
         let mut changes = self.note_swept(chunk.swept);
         for key in swept.iter().filter(|_| !mutant!("kv-replica.sweep.comes-back")) {
             self.forget(key, &mut changes);

@@ -71,6 +71,7 @@ use crate::types::{
     Change, Commit, Condition, Expires, Item, Origin, PAGE_MAX, Put, PutId, Standing, Timestamp, Undecided, Verdict,
     page,
 };
+use crate::versions::KeyVersion;
 
 /// What becomes of a taken-over put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -329,7 +330,7 @@ impl Replica {
         if mutant!("kv-replica.takeover.no-promotion") {
             return;
         }
-        let marked = self.marks.iter().filter(|(key, m)| self.keys.get(*key).is_some_and(|v| v.at == m.at));
+        let marked = self.marks.iter().filter(|(key, m)| self.keys.get(key).is_some_and(|v| v.at == m.at));
         let mut keys: BTreeSet<Bytes> = marked.map(|(key, _)| key.clone()).collect();
         let batch = |(p, fate): &&(Put, Fate)| *fate == Fate::Anew && p.items.len() > 1;
         if !mutant!("kv-replica.takeover.no-promotion-under-batches") {
@@ -355,7 +356,7 @@ impl Replica {
                 continue;
             }
             let expires = v.and_then(|v| v.expires).map_or(Expires::Never, Expires::At);
-            let value = v.and_then(|v| v.value.clone());
+            let value = v.and_then(|v| v.value).map(Bytes::copy_from_slice);
             let change = value.map_or(Change::Delete, |value| Change::Set { value, expires });
             let commit = Commit { at, origin, verdict: Verdict::Applied };
             // Of a batch that is partly overwritten: the rest.
@@ -420,7 +421,7 @@ impl Replica {
             }
             Finished::Committed(Verdict::Applied) => {
                 let newest = |c: &Commit| {
-                    let by_it = |key| self.keys.get(key).is_some_and(|v| v.by == put.id);
+                    let by_it = |key: &Bytes| self.keys.get(key).is_some_and(|v| v.by == put.id);
                     put.changed().all(|key| self.newest(key) <= c.at || by_it(key))
                 };
                 let overwritten = f.ending.is_some_and(|e| e.epoch == last.epoch);
@@ -550,7 +551,8 @@ impl Replica {
         let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Announcing) else { return };
         lead.phase = Phase::Active;
         let (undecided, ended) = (std::mem::take(&mut lead.undecided), std::mem::take(&mut lead.ended));
-        let deadlines = self.keys.iter().filter_map(|(k, v)| v.expires.map(|t| (t, k.clone())));
+        let deadline = |v: &KeyVersion| v.record().expires.map(|t| (t, Bytes::copy_from_slice(v.key())));
+        let deadlines = self.keys.iter().filter_map(deadline);
         lead.deadlines = deadlines.collect();
         self.trace(ctx, TAKEN_OVER, epoch);
         for Ended { id, attempt, ending } in ended {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use rackweave_core::device::{Backend, DeviceError};
+use rackweave_core::records::StoredRecord;
 use rackweave_flash::manager::Done;
 use rackweave_flash::manager::api::BlockError;
 use rackweave_flash::manager::driver::BlockingDrive;
@@ -96,7 +97,7 @@ impl<B: Backend> KvDrive<B> {
         .unwrap_or(Err(GetError::Read(self.unanswered())))
     }
     /// All keys and values, in order of the keys; before the first change.
-    pub fn load(&mut self) -> Result<Vec<(Bytes, Bytes)>, GetError> {
+    pub fn load(&mut self) -> Result<Vec<StoredRecord>, GetError> {
         let token = self.next_token();
         self.call(|s, fx| s.load(fx, token))?;
         self.wait(|a| match a {

@@ -1,7 +1,6 @@
 //! Cloud disks of a rack: their parameters, which servers, clients and the metadata service must agree on, and the node on each
 //! server's log vSSD. It is a client of the replica sets that the disks' contents are on.
 
-use bytes::Bytes;
 use rackweave_client::SetClientConfig;
 use rackweave_cloud::Config;
 use rackweave_cloud::log::LogLimits;
@@ -11,6 +10,7 @@ use rackweave_cloud::replica_sets::ReplicaSets;
 use rackweave_config::RackConfig;
 use rackweave_core::msg::cloud::ENTRIES_MAX;
 use rackweave_core::msg::{self, Block, Body, Control};
+use rackweave_core::records::StoredRecord;
 use rackweave_core::{DriveId, Effects, Event, Incarnation, Layout, MESSAGE_MAX, Node, NodeId, Span, Time};
 use rackweave_flash::log_blocks;
 use rackweave_kv::replicated::Logged;
@@ -168,8 +168,9 @@ impl Logged for CloudServer {
         me: NodeId,
         config: &ServerConfig,
         run: (Incarnation, DriveId),
-        saved: Vec<(Bytes, Bytes)>,
+        saved: Vec<StoredRecord>,
     ) -> Result<CloudServer, RecordError> {
+        let saved: Vec<_> = saved.iter().map(StoredRecord::parts).collect();
         let disks = rackweave_cloud::Server::new(me, Layout::META, config.protocol.clone(), run, &saved)?;
         let sets = SetClientConfig { node: me, nonce: run.0.0, ..config.sets.clone() };
         Ok(CloudServer {

@@ -9,10 +9,10 @@
 
 mod records;
 
-use bytes::Bytes;
 use rackweave_core::msg::control::Standing;
 use rackweave_core::msg::keys::{Partition, VALUE_MAX};
 use rackweave_core::msg::{Body, Op, Packet};
+use rackweave_core::records::StoredRecord;
 use rackweave_core::{BLOCK, DriveId, Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, Time, VssdId};
 use rackweave_flash::Ssd;
 use rackweave_kv_replica::msg::Packet as KeyPacket;
@@ -54,7 +54,7 @@ pub trait Logged: Node<Self::Packet> + Send + 'static {
         me: NodeId,
         config: &Self::Config,
         run: (Incarnation, DriveId),
-        saved: Vec<(Bytes, Bytes)>,
+        saved: Vec<StoredRecord>,
     ) -> Result<Self, Self::Error>
     where
         Self: Sized;
@@ -91,7 +91,7 @@ impl Logged for KvNode {
         me: NodeId,
         config: &Config,
         run: (Incarnation, DriveId),
-        saved: Vec<(Bytes, Bytes)>,
+        saved: Vec<StoredRecord>,
     ) -> Result<KvNode, RecordError> {
         KvNode::new(me, Layout::META, config.clone(), run, saved)
     }

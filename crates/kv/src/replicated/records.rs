@@ -25,6 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use rackweave_core::node::StoreWrite;
+use rackweave_core::records::StoredRecord;
 
 use crate::store::format::VALUE_MAX;
 use crate::store::{Flash, PutError, Store};
@@ -43,7 +44,7 @@ const BATCH_EXTRA: usize = 24;
 
 type Change = (Bytes, Option<Bytes>);
 /// In ascending order of their keys.
-pub(super) type Records = Vec<(Bytes, Bytes)>;
+pub(super) type Records = Vec<StoredRecord>;
 
 /// A batch, and the write that it ends.
 #[derive(Debug)]
@@ -139,8 +140,8 @@ fn read_head(at: &Bytes, record: &Bytes) -> Option<(Long, u64, Bytes)> {
 
 /// Removes and returns the records of a kind. A map of sorted records is built in one pass.
 fn take_kind(found: &mut Records, kind: u8) -> BTreeMap<Bytes, Bytes> {
-    let [from, end] = [kind, kind + 1].map(|k| found.partition_point(|(key, _)| key[..] < [k][..]));
-    found.drain(from..end).collect()
+    let [from, end] = [kind, kind + 1].map(|k| found.partition_point(|r| r.key() < &[k][..]));
+    found.drain(from..end).map(|r| r.parts()).collect()
 }
 
 fn encode(changes: &[Change]) -> Bytes {
@@ -254,15 +255,15 @@ impl Writes {
             if all.len() as u64 != wanted {
                 return Err(WriteError::PartBytes { key, found: all.len() as u64, wanted });
             }
-            let other = found.binary_search_by(|(k, _)| k.cmp(&key)).is_ok();
+            let other = found.binary_search_by(|r| r.key().cmp(&key)).is_ok();
             if other || self.long.insert(key.clone(), long).is_some() {
                 return Err(WriteError::Two { key });
             }
             values.insert(key, all.freeze());
         }
         if !values.is_empty() {
-            found.extend(values);
-            found.sort_by(|a, b| a.0.cmp(&b.0));
+            found.extend(values.into_iter().map(StoredRecord::from));
+            found.sort_by(|a, b| a.key().cmp(b.key()));
         }
         Ok(parts.into_keys().map(|k| (k, None)).collect())
     }
@@ -302,21 +303,21 @@ impl Writes {
     /// # Errors
     /// Its records are damaged.
     pub fn recover(&mut self, batch_max: usize, found: &mut Records) -> Result<bool, WriteError> {
-        let number = found.binary_search_by(|(k, _)| k[..].cmp(WRITE)).ok().map(|i| found.remove(i).1);
+        let number = found.binary_search_by(|r| r.key().cmp(WRITE)).ok().map(|i| found.remove(i).parts().1);
         let pieces = take_kind(found, PIECE);
         let mut removal: Vec<Change> = pieces.keys().map(|k| (k.clone(), None)).collect();
         let interrupted = number.is_some();
         if let Some(record) = number {
             removal.insert(0, (Bytes::from_static(WRITE), None));
             let changes = decode(&whole(&record, &pieces)?)?;
-            let mut changed: BTreeMap<Bytes, Bytes> = std::mem::take(found).into_iter().collect();
+            let mut changed: BTreeMap<Bytes, Bytes> = found.drain(..).map(|r| r.parts()).collect();
             for (key, value) in &changes {
                 match value {
                     Some(v) => _ = changed.insert(key.clone(), v.clone()),
                     None => _ = changed.remove(key),
                 }
             }
-            *found = changed.into_iter().collect();
+            *found = changed.into_iter().map(StoredRecord::from).collect();
             grouped(batch_max, changes).into_iter().for_each(|group| self.push(group, None));
         }
         removal.extend(self.joined(found)?);
@@ -463,10 +464,10 @@ mod tests {
                 made(&mut kept, w.waiting.drain(..cut));
                 while rng.chance(0.3) || cut < batches && w.waiting.iter().any(|b| b.ends.is_some()) {
                     w = Writes::default();
-                    let mut found: Records = kept.clone().into_iter().collect();
+                    let mut found: Records = kept.clone().into_iter().map(StoredRecord::from).collect();
                     interrupted += u64::from(w.recover(BATCH_MAX, &mut found).expect("sound records"));
-                    assert!(found.is_sorted_by(|a, b| a.0 < b.0), "seed {seed}, write {tag}, cut {cut}");
-                    let found: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
+                    assert!(found.is_sorted_by(|a, b| a.key() < b.key()), "seed {seed}, write {tag}, cut {cut}");
+                    let found: BTreeMap<Bytes, Bytes> = found.iter().map(StoredRecord::parts).collect();
                     assert!(found == model || found == after, "seed {seed}, write {tag}, cut {cut}: {found:?}");
                     assert!(cut < batches || found == after, "seed {seed}: a durable write");
                     (model, after) = (found.clone(), found);
@@ -495,10 +496,10 @@ mod tests {
         let recovered = |change: &dyn Fn(&mut BTreeMap<Bytes, Bytes>)| {
             let mut found = kept.clone();
             change(&mut found);
-            let mut found: Records = found.into_iter().collect();
+            let mut found: Records = found.into_iter().map(StoredRecord::from).collect();
             Writes::default().recover(BATCH_MAX, &mut found).map(|_| found)
         };
-        assert_eq!(recovered(&|_| ()), Ok([(key.clone(), vec![7; 300].into())].into()));
+        assert_eq!(recovered(&|_| ()), Ok([StoredRecord::new(&key, &[7; 300])].into()));
         let missing = WriteError::Part { key: key.clone(), part: 1, parts: 3 };
         assert_eq!(recovered(&|f| _ = f.remove(&part_key(0, 1))), Err(missing));
         let short = WriteError::PartBytes { key: key.clone(), found: 298, wanted: 300 };

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use bytes::Bytes;
+use rackweave_core::records::StoredRecord;
 use rackweave_core::{BLOCK, Payload};
 use rackweave_flash::manager::api::BlockError;
 
@@ -31,7 +32,7 @@ pub(super) struct Load {
     rest: Vec<Wanted>,
     under_way: usize,
     /// Records that were read, at their ranks.
-    found: Vec<(Bytes, Bytes)>,
+    found: Vec<StoredRecord>,
 }
 
 impl Load {
@@ -80,7 +81,7 @@ impl Store {
             let index = (0..).zip(&self.index);
             load.rest = index.map(|(rank, (k, &loc))| Wanted { loc, key: crc32c::crc32c(k), rank }).collect();
             load.rest.sort_unstable_by_key(|w| Reverse((w.loc.block, w.loc.offset)));
-            load.found = vec![(Bytes::new(), Bytes::new()); load.rest.len()];
+            load.found = vec![StoredRecord::default(); load.rest.len()];
         }
         while let Some(load) = self.load.as_mut().filter(|l| l.begun && l.under_way < READS_MAX) {
             let records = load.take();
@@ -130,7 +131,7 @@ impl Store {
         }
     }
     /// Copies: a record must not hold the memory of the whole read.
-    fn decoded(&self, records: &[Wanted], data: &Bytes, found: &mut [(Bytes, Bytes)]) -> Result<(), GetError> {
+    fn decoded(&self, records: &[Wanted], data: &Bytes, found: &mut [StoredRecord]) -> Result<(), GetError> {
         if self.stats.record_bytes > 0 {
             return Err(GetError::Changed);
         }
@@ -143,7 +144,7 @@ impl Store {
             let record = decode_record(&data.slice(at.min(data.len())..), (number, loc.offset)).map_err(corrupt)?;
             let meant = |r: &Record| r.kind == Kind::Put && r.len == loc.len && crc32c::crc32c(&r.key) == w.key;
             let r = record.filter(meant).ok_or_else(|| corrupt(Rule::Index))?;
-            found[w.rank as usize] = (Bytes::copy_from_slice(&r.key), Bytes::copy_from_slice(&r.value));
+            found[w.rank as usize] = StoredRecord::new(&r.key, &r.value);
         }
         Ok(())
     }
@@ -186,7 +187,8 @@ mod tests {
             change(kv.store_mut());
             kv.load()
         };
-        let records = [("a", "one"), ("b", "two"), ("long", "three")].map(|(k, v)| (Bytes::from(k), Bytes::from(v)));
+        let records =
+            [("a", "one"), ("b", "two"), ("long", "three")].map(|(k, v)| StoredRecord::new(k.as_bytes(), v.as_bytes()));
         assert_eq!(loaded(&|_| ()), Ok(records.into()));
         let refused = |change: &dyn Fn(&mut Store)| match loaded(change) {
             Err(GetError::Corrupt { rule, .. }) => rule,

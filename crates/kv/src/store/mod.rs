@@ -47,6 +47,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use bytes::Bytes;
+use rackweave_core::records::StoredRecord;
 use rackweave_core::{Time, VssdId};
 use rackweave_flash::gc_policy::VictimPolicy;
 use rackweave_flash::manager::api::{Block, BlockError};
@@ -166,7 +167,7 @@ pub enum Answer {
     /// All keys and values, in order of the keys.
     Loaded {
         token: u64,
-        result: Result<Vec<(Bytes, Bytes)>, GetError>,
+        result: Result<Vec<StoredRecord>, GetError>,
     },
 }
 

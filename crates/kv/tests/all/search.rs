@@ -510,7 +510,7 @@ impl Run {
             if let Some(a) = self.sides[side].store.as_mut().expect("open").answers().next() {
                 let Answer::Loaded { result, .. } = a else { return Err(format!("{a:?} was not asked")) };
                 let records = result.map_err(|e| format!("load: {e}"))?;
-                return Ok(records.into_iter().map(|(k, v)| (k.to_vec(), v)).collect());
+                return Ok(records.iter().map(|r| (r.key().to_vec(), r.parts().1)).collect());
             }
             self.deliver()?;
         }
