@@ -1,6 +1,6 @@
 //! Giving a vSSD's flash back: everything is forgotten, the drive's table gives the entry another generation, then the collector
 //! erases what is programmed. After a power cut before the table says so everything is back, and the user clears again; after
-//! one later nothing is.
+//! one later nothing of that is. A page that waited for an erase block then is programmed for the next generation, and erased, too.
 
 use rackweave_core::device::DeviceError;
 

@@ -74,3 +74,27 @@ fn what_is_cleared_is_gone_whenever_power_fails() {
         rig.ssd.check().expect("sound");
     }
 }
+
+/// A page that waited for its erase block when the clearing began is programmed for the entry's next generation.
+#[test]
+fn what_any_power_cut_leaves_of_a_clearing_is_accepted_by_the_next_start() {
+    let mut cfg = small_config();
+    // The host has one frontier, so the page's erase block is the only one to be erased.
+    cfg.profile.geometry.blocks_per_plane = 6;
+    let mut rig = Rig::new(&cfg, 1);
+    rig.boot();
+    rig.hold_erases = true;
+    rig.program(&[(1, 1)], 1).expect("an erase block will come");
+    rig.clear();
+    rig.settle();
+    rig.release();
+    let mut cuts = 0;
+    while rig.step() {
+        for _ in 0..20 {
+            cuts += 1;
+            let mut again = Rig::on(&cfg, rig.crash(&mut Rng::new(cuts)), cuts);
+            assert_eq!(again.try_boot(), Ok(()), "cut {cuts}");
+        }
+    }
+    assert!(cleared(&mut rig) && rig.ssd.stats(VSSD).pages_programmed == 1);
+}

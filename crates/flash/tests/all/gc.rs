@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::device::{Backend, Completion, DeviceData, DeviceOp, PageAddr, SlotKind, SlotRecord};
+use rackweave_core::device::{Backend, Completion, DeviceData, DeviceError, DeviceOp, PageAddr, SlotKind, SlotRecord};
 use rackweave_core::msg::BlockRange;
 use rackweave_core::{Effects, Event, Node, Payload, Rng, Span, SsdId, Time, Timestamp, VolumeId};
 use rackweave_flash::backend::{Discard, Memory};
@@ -20,9 +20,16 @@ fn pages() -> impl Iterator<Item = u32> {
 }
 /// A block that was written once.
 const KEPT: u32 = 5 * 4 + 1;
+/// The first block of each page that was written once.
+fn kept() -> Vec<u32> {
+    (0..64).step_by(5).map(|page| page * 4).collect()
+}
 
 fn worth_collecting() -> Rig {
-    let mut rig = Rig::new(&small_config(), 1);
+    worth_collecting_on(&small_config())
+}
+fn worth_collecting_on(cfg: &SsdConfig) -> Rig {
+    let mut rig = Rig::new(cfg, 1);
     rig.boot();
     let mut version = 0;
     for first in pages() {
@@ -122,6 +129,52 @@ fn rotted_range_records_are_written_again_before_their_block_is_erased() {
     again.boot();
     for b in zeroed {
         assert_eq!(again.fetch(b), (Timestamp(100_000), Ok(Payload::zero(4096))), "block {b}");
+    }
+}
+
+#[test]
+fn a_victim_that_the_host_reads_is_erased_when_the_reads_are_done() {
+    let mut rig = worth_collecting();
+    rig.hold_reads = true;
+    rig.read_all(&kept());
+    rig.gc_start();
+    // The rig checks that no erase block is erased while it is read.
+    rig.settle();
+    let erased = |rig: &Rig| rig.traces.contains(&trace::BLOCK_ERASED);
+    assert!(rig.ssd.stats(VSSD).gc_slots > 0 && !erased(&rig));
+    rig.release();
+    rig.settle();
+    assert!(erased(&rig));
+}
+
+/// A checkpoint describes the erase block with the failed page before that page is programmed elsewhere.
+#[test]
+fn what_failed_to_move_is_found_at_its_old_place_after_a_checkpoint() {
+    let mut cfg = small_config();
+    // While the collector waits for its only frontier, the host's three have room until the checkpoint is written.
+    cfg.profile.geometry.blocks_per_plane = 12;
+    cfg.checkpoint_blocks = Some(7);
+    let mut rig = worth_collecting_on(&cfg);
+    rig.fail = Some(DeviceError::BadBlock { block: 0 });
+    rig.gc_start();
+    while rig.fail.is_some() {
+        assert!(rig.step(), "the collector programs nothing");
+    }
+    rig.hold_erases = true;
+    assert_eq!(rig.ssd.stats(VSSD).checkpoints, 0);
+    let mut version = 1_000;
+    while rig.ssd.stats(VSSD).checkpoints == 0 {
+        version += 1;
+        rig.program(&[(4, version)], version).expect("room");
+        rig.settle();
+    }
+    for seed in 0..8 {
+        let mut again = Rig::on(&cfg, rig.crash(&mut Rng::new(seed)), seed);
+        again.boot();
+        for block in kept() {
+            let version = rig.ssd.version(VSSD, addr(block));
+            assert_eq!(again.fetch(block), (version, Ok(contents(version.0))), "block {block}");
+        }
     }
 }
 

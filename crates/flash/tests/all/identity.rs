@@ -4,7 +4,7 @@ use rackweave_core::device::{Backend, DeviceData, DeviceOp, PageAddr, PageImage,
 use rackweave_core::{DriveId, Incarnation, Rng, Timestamp};
 use rackweave_flash::backend::Memory;
 use rackweave_flash::table::{Copy, EntryState, TableError, area_bytes, copy_bytes, decode};
-use rackweave_flash::{FlashDone, ReadError, RecoveryError, Share, Ssd, SsdConfig};
+use rackweave_flash::{FlashDone, ReadError, RecoveryError, Share, Ssd, SsdConfig, trace};
 
 use crate::rig::{Rig, VSSD, addr, small_config, small_profile};
 
@@ -162,6 +162,23 @@ fn a_block_that_says_that_it_lies_elsewhere_is_refused() {
         disk.execute(&DeviceOp::Program { page: PageAddr { block: free, page }, image }).expect("it is free");
     }
     assert!(matches!(refused(&small_config(), disk), Some(TableError::Foreign { block, .. }) if block == free));
+}
+
+#[test]
+fn a_checkpoint_of_an_earlier_generation_is_not_read() {
+    let mut rig = Rig::new(&small_config(), 1);
+    rig.boot();
+    for version in 1..400 {
+        rig.program(&[(1, version)], version).expect("room");
+        rig.settle();
+    }
+    assert!(rig.ssd.stats(VSSD).checkpoints > 0);
+    rig.clear();
+    rig.settle();
+    rig.assign();
+    let mut again = Rig::on(&small_config(), durable(rig), 2);
+    again.boot();
+    assert!(!again.traces.contains(&trace::CHECKPOINT_TORN), "it is whole, and another's");
 }
 
 /// A page of an earlier generation of the entry, at an address that the current one uses, too.

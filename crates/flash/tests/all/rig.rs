@@ -76,6 +76,8 @@ pub struct Rig {
     pub hold_marks: bool,
     /// Reads of single slots, as the host's are, are not answered.
     pub hold_reads: bool,
+    /// Erases are not answered.
+    pub hold_erases: bool,
     /// The vSSD that the calls are for.
     pub vssd: VssdId,
     pub out: FlashOut,
@@ -102,6 +104,7 @@ impl Rig {
             fail: None,
             hold_marks: false,
             hold_reads: false,
+            hold_erases: false,
             vssd: VSSD,
             out: FlashOut::new(),
             traces: Vec::new(),
@@ -117,7 +120,9 @@ impl Rig {
     fn execute(&mut self, c: DeviceCommand) {
         let failing = matches!(c.op, DeviceOp::Program { .. } | DeviceOp::Sync);
         let slots = matches!(c.op, DeviceOp::ReadSlot { .. } | DeviceOp::ReadSlots { .. });
-        let held = self.hold_marks && matches!(c.op, DeviceOp::MarkBad { .. }) || self.hold_reads && slots;
+        let held = self.hold_marks && matches!(c.op, DeviceOp::MarkBad { .. })
+            || self.hold_reads && slots
+            || self.hold_erases && matches!(c.op, DeviceOp::Erase { .. });
         let read = matches!(c.op, DeviceOp::ReadSlot { .. } | DeviceOp::ReadSlots { .. } | DeviceOp::ReadPage { .. });
         let reads = c.op.block().filter(|_| read);
         if let DeviceOp::Erase { block, .. } = c.op {
@@ -130,7 +135,7 @@ impl Rig {
     }
     /// Answers what was held.
     pub fn release(&mut self) {
-        (self.hold_marks, self.hold_reads) = (false, false);
+        (self.hold_marks, self.hold_reads, self.hold_erases) = (false, false, false);
         self.in_flight.iter_mut().for_each(|f| f.held = false);
     }
     /// Delivers one of the pending completions; false if there is none.

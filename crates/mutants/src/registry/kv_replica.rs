@@ -6,8 +6,7 @@ const UNITS: &[&str] = &["kv-replica"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("kv-replica.abort.not-everywhere", "28", &[], UNITS, "The client hears of an abort before every member has recorded it.")
-        .open("Its effect needs a client that gives up after an abort; ours makes another attempt."),
+    m("kv-replica.abort.not-everywhere", "28", &[], UNITS, "The client hears of an abort before every member has recorded it."),
     m("kv-replica.answer.before-all-applied", "28", &[], UNITS, "Answers a put before every member has forced its decision.").tested(),
     m("kv-replica.apply.acknowledged-early", "28", &[], UNITS, "A member acknowledges a decision before it is durable.").tested(),
     m("kv-replica.client.keyspace-stays", "28", &[], &["rack", "search"], "A client takes a keyspace that is deleted for one that is late."),
