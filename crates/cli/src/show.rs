@@ -354,20 +354,26 @@ pub fn volume(v: &Volume) -> String {
 
 /// Activity of one interval.
 pub fn span(s: &Span) -> String {
-    let mut out = format!(
-        "{:.1} s: {:.0} reads/s P99 {:.0} us, {:.0} writes/s P99 {:.0} us, {:.0} redirected/s; collections: {} granted, {} \
-         delayed, {} regular, {} background",
-        s.at_s,
-        s.reads_per_s,
-        s.read_p99_us,
-        s.writes_per_s,
-        s.write_p99_us,
-        s.redirected_per_s,
-        s.granted,
-        s.delayed,
-        s.regular,
-        s.background
-    );
+    let mut out = format!("{:.1} s: ", s.at_s);
+    if s.uncounted.is_empty() {
+        let _ = write!(
+            out,
+            "{:.0} reads/s P99 {:.0} us, {:.0} writes/s P99 {:.0} us, {:.0} redirected/s; collections: {} granted, {} delayed, {} \
+             regular, {} background",
+            s.reads_per_s,
+            s.read_p99_us,
+            s.writes_per_s,
+            s.write_p99_us,
+            s.redirected_per_s,
+            s.granted,
+            s.delayed,
+            s.regular,
+            s.background
+        );
+    } else {
+        let _ =
+            write!(out, "nothing counted: {} did not answer both times, or was started again", s.uncounted.join(", "));
+    }
     for server in &s.away {
         let _ = write!(out, "; server {server} away");
     }

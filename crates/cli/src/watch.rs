@@ -1,5 +1,6 @@
 //! `status --watch`: what happened between two looks at a rack.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -37,6 +38,9 @@ pub struct Span {
     pub delayed: u64,
     pub regular: u64,
     pub background: u64,
+    /// Processes that did not answer both looks, or were started again between them. Counters are sums over all, so nothing is
+    /// counted then: all rates and counts are zero.
+    pub uncounted: Vec<String>,
     /// Servers whose heartbeats do not arrive.
     pub away: Vec<u32>,
     pub links_cut: Vec<String>,
@@ -100,11 +104,27 @@ fn is_refusal(name: &str) -> bool {
         || ["gc_stale", "gc_foreign", "rows_stale", "rows_refused"].contains(&name)
 }
 
+/// Processes that answered one look and not the other.
+fn uncounted(a: &Status, b: &Status) -> Vec<String> {
+    let answered = |s: &Status| -> BTreeSet<(String, u32)> {
+        s.processes.iter().filter(|p| p.error.is_none()).map(|p| (p.name.clone(), p.pid)).collect()
+    };
+    let (a, b) = (answered(a), answered(b));
+    let names: BTreeSet<String> = a.symmetric_difference(&b).map(|p| p.0.clone()).collect();
+    names.into_iter().collect()
+}
+
 impl Span {
-    /// Counters of a process that was started again begin at zero: what they counted since then is shown.
+    /// Of a rack in one process, counters of a switch or server that was started again begin at zero: what they counted since then
+    /// is shown.
     pub fn between(a: &Status, b: &Status) -> Span {
         let interval_s = (b.rack.uptime_s - a.rack.uptime_s).max(1e-3);
-        let grown = |a: u64, b: u64| if b < a { b } else { b - a };
+        let uncounted = uncounted(a, b);
+        let counts = uncounted.is_empty();
+        let grown = |a: u64, b: u64| match counts {
+            true => b.checked_sub(a).unwrap_or(b),
+            false => 0,
+        };
         let per_s = |n: u64| n as f64 / interval_s;
         let counters = |s: &Status| s.switch.as_ref().map(|w| w.counters.clone()).unwrap_or_default();
         let (switch_a, switch_b) = (counters(a), counters(b));
@@ -149,6 +169,7 @@ impl Span {
             delayed: of_switch("gc_delayed"),
             regular: of_switch("gc_regular"),
             background: of_switch("gc_background"),
+            uncounted,
             away: b.servers.iter().filter(|s| !s.alive).map(|s| s.server).collect(),
             links_cut: b.rack.links_cut.clone(),
             refused: refused.collect(),
@@ -169,7 +190,7 @@ impl Span {
             "reads_per_s": self.reads_per_s, "read_p99_us": self.read_p99_us,
             "writes_per_s": self.writes_per_s, "write_p99_us": self.write_p99_us,
             "redirected_per_s": self.redirected_per_s, "granted": self.granted, "delayed": self.delayed,
-            "regular": self.regular, "background": self.background, "away": self.away,
+            "regular": self.regular, "background": self.background, "uncounted": self.uncounted, "away": self.away,
             "links_cut": self.links_cut, "refused": self.refused,
             "vssds": self.vssds.iter().map(vssd).collect::<Vec<_>>(),
         })
@@ -179,7 +200,7 @@ impl Span {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rackweave_runtime::control::{Latency, SwitchState};
+    use rackweave_runtime::control::{Latency, Process, SwitchState};
 
     fn status(uptime_s: f64, reads: u64, switch: &[(&str, u64)], runs: u64) -> Status {
         let counters = switch.iter().map(|(n, c)| ((*n).into(), *c)).collect();
@@ -215,5 +236,37 @@ mod tests {
         assert_eq!(s.json()["vssds"][0]["vssd"], 9);
         // Of a switch that was started again.
         assert_eq!(Span::between(&b, &a).granted, 1);
+    }
+
+    /// The counters of the process that does not answer are missing from the sum, and come back with all that they ever counted.
+    #[test]
+    fn nothing_is_counted_while_a_process_does_not_answer() {
+        let of = |uptime_s: f64, n: u64, second: Option<u32>| {
+            let mut s = status(uptime_s, n, &[("redirects", n), ("drop_no_row", n)], n);
+            let process = |name: &str, pid: Option<u32>| Process {
+                name: name.into(),
+                pid: pid.unwrap_or_default(),
+                error: pid.is_none().then(|| "it does not run".into()),
+                ..Process::default()
+            };
+            s.processes = vec![process("switch", Some(7)), process("switch-1", second)];
+            s
+        };
+        let looks = [
+            of(1.0, 900, Some(8)),
+            of(2.0, 500, None),
+            of(3.0, 510, None),
+            of(4.0, 920, Some(8)),
+            of(5.0, 930, Some(9)),
+        ];
+        let spans: Vec<Span> = looks.windows(2).map(|w| Span::between(&w[0], &w[1])).collect();
+        assert_eq!(spans.iter().map(|s| s.redirected_per_s).collect::<Vec<_>>(), [0.0, 10.0, 0.0, 0.0]);
+        assert_eq!(spans.iter().map(|s| s.uncounted.len()).collect::<Vec<_>>(), [1, 0, 1, 1]);
+        assert!(spans[2].refused.is_empty() && spans[2].vssds[0].collected == 0 && spans[2].reads_per_s == 0.0);
+        let text = show::span(&spans[2]);
+        assert!(
+            text.starts_with("4.0 s: nothing counted: switch-1 did not answer both times, or was started again"),
+            "{text}"
+        );
     }
 }
