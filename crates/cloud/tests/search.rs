@@ -360,7 +360,7 @@ fn seeds_that_found_faults_pass() {
     let attaches = [83, 693].map(|seed| (seed, Kind::Attaches));
     let earlier =
         general.into_iter().chain(attaches).chain([(56, Kind::Cuts)]).map(|(seed, kind)| (seed, (kind, false)));
-    for (seed, kind) in earlier.chain([(700_164, (Kind::General, true))]) {
+    for (seed, kind) in earlier.chain([700_164, 904_073].map(|seed| (seed, (Kind::General, true)))) {
         run(seed, kind, &mut Coverage::default()).unwrap_or_else(|e| panic!("{kind:?}, seed {seed}: {e}"));
     }
 }
