@@ -36,7 +36,7 @@ soak: build
 	@scripts/deps test
 	@scripts/soak
 
-# Breaks one rule at a time and looks which check notices (docs/simulation.md). ONLY=part of names, SEEDS=of each kind of plan,
+# Breaks one rule at a time and looks which check notices (docs/mutants.md). ONLY=part of names, SEEDS=of each kind of plan,
 # JSON=file; MUTANTS_ARGS: more options of the program.
 mutants:
 	@scripts/mutants $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(JSON),--json $(JSON)) $(MUTANTS_ARGS)

@@ -1,9 +1,9 @@
 //! `status --watch`: what happened between two looks at a rack.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rackweave_net::ask::{self, Target};
 use rackweave_runtime::control::{Answer, AskError, Command, Local, Server, Status, Vssd};
@@ -38,8 +38,8 @@ pub struct Span {
     pub delayed: u64,
     pub regular: u64,
     pub background: u64,
-    /// Processes that did not answer both looks, or were started again between them. Counters are sums over all, so nothing is
-    /// counted then: all rates and counts are zero.
+    /// Processes that did not answer both looks, or were started again between them. What others count is a sum with theirs, so nothing
+    /// is counted then: rates and counts are zero.
     pub uncounted: Vec<String>,
     /// Servers whose heartbeats do not arrive.
     pub away: Vec<u32>,
@@ -53,7 +53,7 @@ pub struct Span {
 pub fn watch(way: &Target, every: f64, json: bool) -> Result<(), Failure> {
     let mut interrupts = interrupts()?;
     interrupts.set_read_timeout(Some(Duration::from_secs_f64(every)))?;
-    let mut before = look(way)?;
+    let (mut before, mut at) = (look(way)?, Instant::now());
     loop {
         match interrupts.read(&mut [0]) {
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
@@ -68,7 +68,9 @@ pub fn watch(way: &Target, every: f64, json: bool) -> Result<(), Failure> {
             }
             Err(e) => return Err(e.into()),
         };
-        let span = Span::between(&before, &now);
+        let interval = at.elapsed();
+        at = Instant::now();
+        let span = Span::between(&before, &now, interval);
         let text = if json { span.json().to_string() } else { show::span(&span) };
         let mut out = io::stdout().lock();
         writeln!(out, "{text}")?;
@@ -106,19 +108,23 @@ fn is_refusal(name: &str) -> bool {
 
 /// Processes that answered one look and not the other.
 fn uncounted(a: &Status, b: &Status) -> Vec<String> {
-    let answered = |s: &Status| -> BTreeSet<(String, u32)> {
-        s.processes.iter().filter(|p| p.error.is_none()).map(|p| (p.name.clone(), p.pid)).collect()
+    let answered = |s: &Status| -> BTreeMap<String, (u32, f64)> {
+        s.processes.iter().filter(|p| p.error.is_none()).map(|p| (p.name.clone(), (p.pid, p.uptime_s))).collect()
     };
     let (a, b) = (answered(a), answered(b));
-    let names: BTreeSet<String> = a.symmetric_difference(&b).map(|p| p.0.clone()).collect();
-    names.into_iter().collect()
+    let goes_on = |name: &&String| match (a.get(*name), b.get(*name)) {
+        (Some((pid, before)), Some((same, now))) => pid == same && before <= now,
+        _ => false,
+    };
+    let names: BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+    names.into_iter().filter(|name| !goes_on(name)).cloned().collect()
 }
 
 impl Span {
     /// Of a rack in one process, counters of a switch or server that was started again begin at zero: what they counted since then
     /// is shown.
-    pub fn between(a: &Status, b: &Status) -> Span {
-        let interval_s = (b.rack.uptime_s - a.rack.uptime_s).max(1e-3);
+    pub fn between(a: &Status, b: &Status, interval: Duration) -> Span {
+        let interval_s = interval.as_secs_f64();
         let uncounted = uncounted(a, b);
         let counts = uncounted.is_empty();
         let grown = |a: u64, b: u64| match counts {
@@ -222,7 +228,7 @@ mod tests {
     fn what_happened_is_the_difference_of_two_looks() {
         let a = status(10.0, 1_000, &[("redirects", 5), ("gc_accepted", 1), ("gc_stale", 3)], 4);
         let b = status(12.0, 3_000, &[("redirects", 25), ("gc_accepted", 3), ("gc_delayed", 1), ("gc_stale", 4)], 7);
-        let s = Span::between(&a, &b);
+        let s = Span::between(&a, &b, Duration::from_secs(2));
         assert_eq!((s.reads_per_s, s.read_p99_us, s.writes_per_s), (1_000.0, 77.0, 0.0));
         assert_eq!((s.redirected_per_s, s.granted, s.delayed, s.regular), (10.0, 2, 1, 0));
         assert_eq!((s.vssds[0].collected, s.vssds[0].redirected_per_s), (3, 3.0));
@@ -235,7 +241,7 @@ mod tests {
         );
         assert_eq!(s.json()["vssds"][0]["vssd"], 9);
         // Of a switch that was started again.
-        assert_eq!(Span::between(&b, &a).granted, 1);
+        assert_eq!(Span::between(&b, &a, Duration::from_secs(2)).granted, 1);
     }
 
     /// The counters of the process that does not answer are missing from the sum, and come back with all that they ever counted.
@@ -259,7 +265,7 @@ mod tests {
             of(4.0, 920, Some(8)),
             of(5.0, 930, Some(9)),
         ];
-        let spans: Vec<Span> = looks.windows(2).map(|w| Span::between(&w[0], &w[1])).collect();
+        let spans: Vec<Span> = looks.windows(2).map(|w| Span::between(&w[0], &w[1], Duration::from_secs(1))).collect();
         assert_eq!(spans.iter().map(|s| s.redirected_per_s).collect::<Vec<_>>(), [0.0, 10.0, 0.0, 0.0]);
         assert_eq!(spans.iter().map(|s| s.uncounted.len()).collect::<Vec<_>>(), [1, 0, 1, 1]);
         assert!(spans[2].refused.is_empty() && spans[2].vssds[0].collected == 0 && spans[2].reads_per_s == 0.0);

@@ -223,7 +223,8 @@ impl Server {
             Record::Segment(s, ..) | Record::Block(s, ..) | Record::Zeroed(s, ..) => s.volume,
         };
         if let Some(keys) = self.dropping.get_mut(&volume) {
-            keys.push(key.clone());
+            // A part of the record would keep its contents in memory.
+            keys.push(Bytes::copy_from_slice(key));
             return Ok(());
         }
         let missing = |what| RecordError::Missing { volume, what, key: key.clone() };

@@ -32,9 +32,9 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// Whether nothing waits that has the volume's size of before.
-    pub fn may_grow(&mut self) -> bool {
-        // A view of the same epoch may still have it.
-        if self.given_up_in == Some(self.epoch) {
+    pub fn may_grow(&mut self, epoch: Option<Epoch>) -> bool {
+        // A view of the epoch in which a snapshot was given up may still have its fork.
+        if self.given_up_in == epoch {
             return false;
         }
         self.begun.clear();

@@ -213,9 +213,11 @@ impl World {
             self.engine.start(s, Party::Server { server: Box::new(server), way, due: Time::MAX });
         }
     }
-    /// The volume is larger: its record is durable, and clients hear of it. False: the metadata role is down, or a snapshot is being made.
+    /// The volume is larger: its record is durable, and clients hear of it. False: the metadata role is down, or a
+    /// snapshot is being made or was given up in this epoch.
     pub fn grow(&mut self, bytes: u64) -> bool {
-        if !self.is_up(META) || self.snapshot_under_way() || !self.snapshots.may_grow() {
+        let epoch = self.meta().and_then(|m| m.epoch(VOLUME));
+        if !self.is_up(META) || self.snapshot_under_way() || !self.snapshots.may_grow(epoch) {
             return false;
         }
         self.shape = self.shape.resized(bytes);

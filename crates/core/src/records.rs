@@ -25,6 +25,11 @@ impl Writer {
         w.0.extend(v);
         w
     }
+    /// Without their length.
+    pub fn raw(mut self, v: &[u8]) -> Writer {
+        self.0.extend(v);
+        self
+    }
     pub fn option<T>(self, v: Option<T>, write: impl FnOnce(Writer, T) -> Writer) -> Writer {
         match v {
             None => self.u8(0),
@@ -95,11 +100,19 @@ impl StoredRecord {
     /// # Panics
     /// The key is longer than 65,535 bytes: no store takes it.
     pub fn new(key: &[u8], value: &[u8]) -> StoredRecord {
-        let length = u16::try_from(key.len()).expect("a key that a store takes");
-        let mut bytes = Vec::with_capacity(LENGTH + key.len() + value.len());
-        bytes.put_u16_le(length);
-        bytes.put_slice(key);
-        bytes.put_slice(value);
+        StoredRecord::write(&[key], value.len(), |w| w.raw(value))
+    }
+    /// Of a key in parts, and what `value` writes, at most about this many bytes.
+    ///
+    /// # Panics
+    /// As [`StoredRecord::new`].
+    pub fn write(key: &[&[u8]], value_bytes: usize, value: impl FnOnce(Writer) -> Writer) -> StoredRecord {
+        let length: usize = key.iter().map(|part| part.len()).sum();
+        let mut bytes = Vec::with_capacity(LENGTH + length + value_bytes);
+        bytes.put_u16_le(u16::try_from(length).expect("a key that a store takes"));
+        key.iter().for_each(|part| bytes.put_slice(part));
+        let Writer(mut bytes) = value(Writer(bytes));
+        bytes.shrink_to_fit();
         StoredRecord { bytes: bytes.into() }
     }
     fn value_at(&self) -> usize {
@@ -133,7 +146,27 @@ impl Default for StoredRecord {
 }
 
 impl From<(Bytes, Bytes)> for StoredRecord {
+    /// # Panics
+    /// As [`StoredRecord::new`].
     fn from((key, value): (Bytes, Bytes)) -> StoredRecord {
         StoredRecord::new(&key, &value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_record_has_its_key_and_its_value() {
+        let of = |r: &StoredRecord| (r.key().to_vec(), r.value().to_vec());
+        let r = StoredRecord::write(&[b"a", b"", b"key"], 100, |w| w.u32(7).raw(b"value"));
+        assert_eq!(of(&r), (b"akey".to_vec(), b"\x07\0\0\0value".to_vec()));
+        assert_eq!(r, StoredRecord::new(b"akey", b"\x07\0\0\0value"));
+        assert_eq!(r, StoredRecord::from(r.parts()));
+        assert_eq!(r.part(&r.value()[4..]), Bytes::from_static(b"value"));
+        assert_eq!(StoredRecord::default(), StoredRecord::new(b"", b""));
+        let longest = StoredRecord::new(&[1; 65_535], &[2]);
+        assert_eq!((longest.key().len(), longest.value()), (65_535, &[2][..]));
     }
 }

@@ -11,7 +11,7 @@ use crate::record;
 use crate::replica::{Ctx, Forced, Replica};
 use crate::room::{AGAIN, client_bytes, version_bytes};
 use crate::trace::FILLED;
-use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Role, page};
+use crate::types::{CLIENTS_PAGE_MAX, Epochs, FinishedPuts, PutId, Role, is_key, page};
 use crate::versions::KeyVersion;
 
 /// A chunk that the store had no room for is asked for again after this many heartbeats.
@@ -116,7 +116,7 @@ impl Replica {
     pub fn on_chunk(&mut self, ctx: &mut Ctx, from: NodeId, chunk: Chunk) {
         let Some(fill) = self.fill.as_mut() else { return };
         let expected = fill.source == Some(from) && fill.at == chunk.at && !fill.ending && !fill.done;
-        if !expected {
+        if !expected || !chunk.entries.iter().all(|e| is_key(&e.key)) {
             return;
         }
         if !self.leads(ctx.me)

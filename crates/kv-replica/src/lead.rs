@@ -220,7 +220,8 @@ impl Replica {
         let (verdict, origin) = f.verdict.unwrap_or_else(|| {
             let judged = if mutant!("kv-replica.batch.judges-first") { 1 } else { usize::MAX };
             let mut items = f.put.items.iter().take(judged);
-            let holds = items.all(|i| i.condition.holds(self.keys.get_version(&i.key).as_ref()));
+            let current = |key: &Bytes| self.keys.get(key).filter(|v| v.value.is_some()).map(|v| v.origin.at);
+            let holds = items.all(|i| i.condition == Condition::Always || i.condition.holds(current(&i.key)));
             let holds = holds || mutant!("kv-replica.condition.unjudged");
             (if holds { Verdict::Applied } else { Verdict::ConditionFailed }, Origin { at, ms: ctx.ms })
         });
@@ -229,7 +230,8 @@ impl Replica {
             if let Some(Change::Set { expires, .. }) = change
                 && let Some(t) = commit.expiry(*expires)
             {
-                lead.deadlines.insert((t, key.clone()));
+                // A part of the packet would keep all of it in memory.
+                lead.deadlines.insert((t, Bytes::copy_from_slice(key)));
             }
         }
         self.decide(ctx, id, Decision::Commit(commit));

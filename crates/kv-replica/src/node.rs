@@ -162,7 +162,8 @@ impl KvNode {
         let ms = clock.saturating_sub(last);
         let expires = |v: &VersionRecord| v.value.is_some() && v.expires.is_some_and(|t| last < t && t <= clock);
         let values = || {
-            self.replicas.values().flat_map(|r| r.keys.iter().map(KeyVersion::record)).filter(expires).count() as u64
+            let some = self.replicas.values().filter(|r| r.keys.live().expiring > 0);
+            some.flat_map(|r| r.keys.iter().map(KeyVersion::record)).filter(expires).count() as u64
         };
         if ms > AHEAD_MAX_MS {
             self.clock_ahead = Some(ClockAhead { ms, values: values() }).filter(|a| a.values > 0);

@@ -172,8 +172,18 @@ fn item(w: Writer, item: &Item) -> Writer {
 }
 
 pub fn version(v: &Version) -> Bytes {
-    let w = Writer::default().u8(VERSION).timestamp(v.at).origin(v.origin).id(&v.by);
-    w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, Writer::u64).end()
+    write_version(Writer::default(), v).end()
+}
+
+fn write_version(w: Writer, v: &Version) -> Writer {
+    let w = w.u8(VERSION).timestamp(v.at).origin(v.origin).id(&v.by);
+    w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, Writer::u64)
+}
+
+pub(crate) fn stored_version(p: Partition, key: &[u8], v: &Version) -> StoredRecord {
+    let (times, by) = (size_of::<u8>() + 12 + 20, 20);
+    let bytes = times + by + 2 + v.value.as_ref().map_or(0, |v| 4 + v.len()) + v.expires.map_or(0, |_| 8);
+    StoredRecord::write(&[b"k", &p.0.to_be_bytes(), key], bytes, |w| write_version(w, v))
 }
 
 pub fn client(c: &ClientState) -> Bytes {
@@ -280,7 +290,7 @@ pub(crate) struct VersionRecord<'a> {
 }
 
 impl<'a> VersionRecord<'a> {
-    /// What is behind the format version.
+    /// The fields after the format version.
     fn contents(r: &mut Reader<'a>) -> Option<VersionRecord<'a>> {
         let (at, origin, by) = (r.timestamp()?, r.origin()?, r.id()?);
         let value = r.option(|r| r.slice(VALUE_MAX))?;
@@ -295,7 +305,7 @@ impl<'a> VersionRecord<'a> {
             Some((Partition(k.big32()?), std::mem::take(&mut k.rest), VersionRecord::contents(r)?))
         })
     }
-    /// Its value is made of the one in the record.
+    /// `value` makes the version's value of the bytes in the record.
     pub fn version(&self, value: impl FnOnce(&'a [u8]) -> Bytes) -> Version {
         let VersionRecord { at, origin, by, expires, .. } = *self;
         Version { at, origin, by, value: self.value.map(value), expires }
@@ -412,6 +422,10 @@ mod tests {
             assert_eq!((hex(k).as_str(), hex(v)), (key, value.replace(' ', "")));
             assert_eq!(read(k, v).as_ref(), Ok(record));
             assert_eq!(record.write(), (k.clone(), v.clone()));
+            if let Record::Key(p, key, version) = record {
+                let stored = stored_version(*p, key, version);
+                assert_eq!((stored.parts(), name(stored.key())), ((k.clone(), v.clone()), &key[..]));
+            }
         }
     }
 

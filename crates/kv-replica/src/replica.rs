@@ -17,7 +17,7 @@ use crate::room::{Mark, Owes, Owing, Space, put_bytes};
 use crate::trace::{NO_SPACE, OUTDATED, STOPPED};
 use crate::types::{
     Change, Commit, Decision, Item, KEY_MAX, Partition, Put, PutId, Standing, Timestamp, Undecided, Verdict, Version,
-    View,
+    View, is_key,
 };
 use crate::versions::{KeyVersion, Versions};
 
@@ -60,7 +60,7 @@ impl Ctx<'_> {
         if !fits {
             self.fx.trace(NO_SPACE, u64::from(self.me.0), 0);
         }
-        fits && put.bytes() <= self.config.value_max + KEY_MAX
+        fits && put.bytes() <= self.config.value_max + KEY_MAX && put.keys().all(|k| is_key(k))
     }
 }
 

@@ -71,7 +71,7 @@ use crate::types::{
     Change, Commit, Condition, Expires, Item, Origin, PAGE_MAX, Put, PutId, Standing, Timestamp, Undecided, Verdict,
     page,
 };
-use crate::versions::KeyVersion;
+use crate::versions::{KeyVersion, Versions};
 
 /// What becomes of a taken-over put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,11 +339,11 @@ impl Replica {
         let epoch = self.epoch();
         let mut promoted: BTreeMap<PutId, (Put, Commit)> = BTreeMap::new();
         for (i, key) in (1..).zip(keys) {
-            let v = self.keys.get(&key);
-            let (at, origin) = v.map_or((NEVER, Origin::default()), |v| (v.at, v.origin));
+            let v = self.keys.get_version(&key);
+            let (at, origin) = v.as_ref().map_or((NEVER, Origin::default()), |v| (v.at, v.origin));
             // No put has written it.
             let nobody = PutId { client: NOBODY, incarnation: Incarnation(u64::from(epoch.0)), sequence: i };
-            let by = v.map_or(nobody, |v| v.by);
+            let by = v.as_ref().map_or(nobody, |v| v.by);
             // Or another member has applied a later one.
             let covered = |(p, fate): &(Put, Fate)| match fate {
                 Fate::Again(c) => {
@@ -355,8 +355,8 @@ impl Replica {
             if fates.iter().any(covered) {
                 continue;
             }
-            let expires = v.and_then(|v| v.expires).map_or(Expires::Never, Expires::At);
-            let value = v.and_then(|v| v.value).map(Bytes::copy_from_slice);
+            let expires = v.as_ref().and_then(|v| v.expires).map_or(Expires::Never, Expires::At);
+            let value = v.and_then(|v| v.value);
             let change = value.map_or(Change::Delete, |value| Change::Set { value, expires });
             let commit = Commit { at, origin, verdict: Verdict::Applied };
             // Of a batch that is partly overwritten: the rest.
@@ -552,7 +552,8 @@ impl Replica {
         lead.phase = Phase::Active;
         let (undecided, ended) = (std::mem::take(&mut lead.undecided), std::mem::take(&mut lead.ended));
         let deadline = |v: &KeyVersion| v.record().expires.map(|t| (t, Bytes::copy_from_slice(v.key())));
-        let deadlines = self.keys.iter().filter_map(deadline);
+        let expiring = Some(&self.keys).filter(|keys| keys.live().expiring > 0);
+        let deadlines = expiring.into_iter().flat_map(Versions::iter).filter_map(deadline);
         lead.deadlines = deadlines.collect();
         self.trace(ctx, TAKEN_OVER, epoch);
         for Ended { id, attempt, ending } in ended {

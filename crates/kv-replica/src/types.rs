@@ -8,3 +8,8 @@ pub use rackweave_core::msg::keys::{
 
 /// Longest key: its records' keys, which begin with a kind and a partition, are the longest of a store.
 pub const KEY_MAX: usize = 1024 - 5;
+
+/// Whether a key has a length that a store takes. Our clients send no other.
+pub(crate) fn is_key(key: &[u8]) -> bool {
+    (1..=KEY_MAX).contains(&key.len())
+}

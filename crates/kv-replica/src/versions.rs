@@ -1,14 +1,13 @@
-//! A partition's committed versions, by key, and how many of them are values: status and `DBSIZE` ask for that at any time, and
-//! a partition may have millions. They are kept as their records, and read at each use. The others are tombstones, by the time of
-//! their commit.
+//! A partition's committed versions, by key. They are kept as their stored records, and decoded at each use. Versions without a value are
+//! tombstones, which are also kept by the time of their commit. Values are counted as they come and go: status and `DBSIZE`
+//! ask for their number at any time, and a partition may have millions.
 
-use std::borrow::Borrow;
-use std::cmp::Ordering;
-use std::collections::{BTreeSet, btree_set};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use bytes::Bytes;
 use rackweave_core::records::StoredRecord;
+use smallvec::SmallVec;
 
 use crate::record::{self, RecordError, VersionRecord};
 use crate::types::{Partition, Timestamp, Version};
@@ -32,13 +31,13 @@ impl Live {
     }
 }
 
-/// A key and its version, as the store has them. Ordered by the key.
+/// A key and its version, as the store has them.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyVersion(StoredRecord);
 
 impl KeyVersion {
     pub fn new(p: Partition, key: &[u8], version: &Version) -> KeyVersion {
-        KeyVersion(StoredRecord::new(&record::value_key(p, key), &record::version(version)))
+        KeyVersion(record::stored_version(p, key, version))
     }
     /// What the store is to write.
     pub fn change(&self) -> (Bytes, Option<Bytes>) {
@@ -49,7 +48,7 @@ impl KeyVersion {
         record::name(self.0.key())
     }
     pub fn record(&self) -> VersionRecord<'_> {
-        let (.., version) = VersionRecord::read(&self.0).expect("read when it was made");
+        let (.., version) = VersionRecord::read(&self.0).expect("this program wrote or read it");
         version
     }
     pub fn version(&self) -> Version {
@@ -57,29 +56,10 @@ impl KeyVersion {
     }
 }
 
-impl Borrow<[u8]> for KeyVersion {
-    fn borrow(&self) -> &[u8] {
-        self.key()
-    }
-}
-impl PartialEq for KeyVersion {
-    fn eq(&self, other: &KeyVersion) -> bool {
-        self.key() == other.key()
-    }
-}
-impl Eq for KeyVersion {}
-impl PartialOrd for KeyVersion {
-    fn partial_cmp(&self, other: &KeyVersion) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for KeyVersion {
-    fn cmp(&self, other: &KeyVersion) -> Ordering {
-        self.key().cmp(other.key())
-    }
-}
+/// A key, in the map itself if it is short: a search reads no record but the one that it finds.
+type Key = SmallVec<[u8; 24]>;
 
-/// A version that the store has. It is read once: a start of millions spends most of its time on memory.
+/// A version that the store has, decoded once: to reach a million records in memory takes longer than to decode them.
 #[derive(Debug)]
 pub(crate) struct FoundVersion {
     version: KeyVersion,
@@ -102,7 +82,7 @@ impl FoundVersion {
 /// Those of a partition.
 #[derive(Debug, Default)]
 pub(crate) struct FoundVersions {
-    all: Vec<KeyVersion>,
+    all: Vec<(Key, KeyVersion)>,
     live: Live,
     tombstones: BTreeSet<(Timestamp, Bytes)>,
 }
@@ -114,13 +94,13 @@ impl FoundVersions {
     pub fn push(&mut self, found: FoundVersion) {
         self.live.add(found.live);
         self.tombstones.extend(found.tombstone);
-        self.all.push(found.version);
+        self.all.push((found.version.key().into(), found.version));
     }
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
-    all: BTreeSet<KeyVersion>,
+    all: BTreeMap<Key, KeyVersion>,
     live: Live,
     tombstones: BTreeSet<(Timestamp, Bytes)>,
 }
@@ -130,7 +110,7 @@ impl Versions {
     pub fn extend(&mut self, found: FoundVersions) {
         let FoundVersions { all, live, tombstones } = found;
         if !self.all.is_empty() {
-            return all.into_iter().for_each(|v| self.insert(v));
+            return all.into_iter().for_each(|(_, v)| self.insert(v));
         }
         (self.all, self.live, self.tombstones) = (all.into_iter().collect(), live, tombstones);
         debug_assert_eq!(self.live, self.recount());
@@ -138,14 +118,14 @@ impl Versions {
     pub fn insert(&mut self, new: KeyVersion) {
         let v = new.record();
         let (live, tombstone) = (Live::of(&v), tombstone(new.key(), &v));
-        if let Some(old) = self.all.replace(new) {
+        if let Some(old) = self.all.insert(new.key().into(), new) {
             self.uncount(&old);
         }
         self.live.add(live);
         self.tombstones.extend(tombstone);
     }
     pub fn remove(&mut self, key: &[u8]) {
-        if let Some(old) = self.all.take(key) {
+        if let Some(old) = self.all.remove(key) {
             self.uncount(&old);
         }
     }
@@ -172,7 +152,7 @@ impl Versions {
     }
     fn recount(&self) -> Live {
         let mut live = Live::default();
-        self.all.iter().for_each(|v| live.add(Live::of(&v.record())));
+        self.iter().for_each(|v| live.add(Live::of(&v.record())));
         live
     }
     pub fn is_empty(&self) -> bool {
@@ -184,14 +164,93 @@ impl Versions {
     pub fn get_version(&self, key: &[u8]) -> Option<Version> {
         self.all.get(key).map(KeyVersion::version)
     }
-    pub fn iter(&self) -> btree_set::Iter<'_, KeyVersion> {
-        self.all.iter()
+    pub fn iter(&self) -> impl Iterator<Item = &KeyVersion> {
+        self.all.values()
     }
-    pub fn range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> btree_set::Range<'_, KeyVersion> {
-        self.all.range::<[u8], _>(range)
+    pub fn range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> impl Iterator<Item = &KeyVersion> {
+        self.all.range::<[u8], _>(range).map(|(_, v)| v)
     }
 }
 
 fn tombstone(key: &[u8], v: &VersionRecord) -> Option<(Timestamp, Bytes)> {
     v.value.is_none().then(|| (v.at, Bytes::copy_from_slice(key)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::{Epoch, Incarnation, NodeId};
+
+    use super::*;
+    use crate::types::{Origin, PutId};
+
+    const P: Partition = Partition(5);
+
+    fn at(counter: u64) -> Timestamp {
+        Timestamp { epoch: Epoch(2), counter }
+    }
+    fn version(counter: u64, value: Option<&'static [u8]>, expires: Option<u64>) -> Version {
+        let by = PutId { client: NodeId(7), incarnation: Incarnation(1), sequence: counter };
+        let origin = Origin { at: at(counter), ms: 77 };
+        Version { at: at(counter), origin, by, value: value.map(Bytes::from_static), expires }
+    }
+    fn found(all: &[KeyVersion]) -> FoundVersions {
+        let mut found = FoundVersions::default();
+        all.iter().for_each(|v| found.push(FoundVersion::read(v.0.clone()).expect("sound").1));
+        found
+    }
+
+    #[test]
+    fn values_and_tombstones_are_counted_whatever_takes_their_place() {
+        let key: &[u8] = &[b'k'; 100];
+        let of = |v: &Versions| (v.live(), v.tombstones(at(9), 9).len());
+        let live = |keys, expiring| Live { keys, expiring };
+        let mut all = Versions::default();
+        let steps = [
+            (version(1, Some(b"one"), None), (live(1, 0), 0)),
+            (version(2, None, None), (live(0, 0), 1)),
+            (version(2, None, None), (live(0, 0), 1)),
+            (version(3, Some(b""), Some(9)), (live(1, 1), 0)),
+            (version(4, Some(b"four"), Some(8)), (live(1, 1), 0)),
+            (version(5, None, None), (live(0, 0), 1)),
+        ];
+        for (v, expected) in steps {
+            all.insert(KeyVersion::new(P, key, &v));
+            assert_eq!((of(&all), all.get_version(key)), (expected, Some(v)));
+        }
+        let others = [("a", Some(&b"x"[..])), ("z", None)]
+            .map(|(k, value)| KeyVersion::new(P, k.as_bytes(), &version(6, value, None)));
+        all.extend(found(&others));
+        assert_eq!(of(&all), (live(1, 0), 2));
+        let mut built = Versions::default();
+        built.extend(found(&all.iter().cloned().collect::<Vec<_>>()));
+        assert_eq!(of(&built), of(&all));
+        assert_eq!(built.iter().map(KeyVersion::key).collect::<Vec<_>>(), [&b"a"[..], key, b"z"]);
+        let between = (Bound::Excluded(&b"a"[..]), Bound::Included(key));
+        assert_eq!(built.range(between).map(KeyVersion::key).collect::<Vec<_>>(), [key]);
+        built.remove(key);
+        built.remove(b"none");
+        assert_eq!((of(&built), built.get(key).is_none()), ((live(1, 0), 1), true));
+    }
+
+    #[test]
+    fn damaged_records_of_versions_are_refused() {
+        let (key, value) = KeyVersion::new(P, b"key", &version(1, Some(b"one"), Some(9))).0.parts();
+        let read = |key: &[u8], value: &[u8]| FoundVersion::read(StoredRecord::new(key, value));
+        assert!(read(&key, &value).is_ok() && read(&key[..5], &value).is_ok());
+        for cut in 0..5 {
+            assert!(read(&key[..cut], &value).is_err(), "a key of {cut} bytes");
+        }
+        for cut in 0..value.len() {
+            assert!(read(&key, &value[..cut]).is_err(), "cut to {cut}");
+        }
+        assert!(read(&key, &[&value[..], &[0]].concat()).is_err(), "a byte too many");
+        for i in 0..value.len() * 8 {
+            let mut bent = value.to_vec();
+            bent[i / 8] ^= 1 << (i % 8);
+            if let Ok((p, found)) = read(&key, &bent) {
+                assert_eq!((p, found.version.key()), (P, &b"key"[..]));
+                let _ = found.version.version();
+            }
+        }
+    }
 }

@@ -1,11 +1,11 @@
 //! Stores with little room.
 
 use bytes::Bytes;
-use rackweave_core::{NodeId, Span};
+use rackweave_core::{Incarnation, NodeId, Span};
 use rackweave_kv_replica::LogRoom;
 use rackweave_kv_replica::hash::partition;
-use rackweave_kv_replica::msg::Body;
-use rackweave_kv_replica::types::Decision;
+use rackweave_kv_replica::msg::{Body, Packet};
+use rackweave_kv_replica::types::{Change, Condition, Decision, Item, KEY_MAX, Put, PutId};
 
 use crate::world::{World, of_one_partition as world, only_view as view};
 
@@ -88,5 +88,27 @@ fn a_member_that_fetches_waits_until_deletions_have_their_room() {
     w.set_rooms(away, LogRoom::ALL);
     w.converge(Span::from_secs(2)).expect("it has fetched the other key");
     assert_eq!(has(&w), 2);
+    ends_well(&mut w);
+}
+
+/// Of a client that is none of ours. The store would take no such record.
+#[test]
+fn a_put_of_a_key_that_no_store_takes_is_refused_everywhere() {
+    let mut w = world(3);
+    let a = w.hosts.clients[0];
+    let (v, p) = (view(&w), partition(&KEY, 0));
+    for length in [0, KEY_MAX + 1, 70_000] {
+        let key = Bytes::from(vec![7; length]);
+        let items = vec![Item { key, condition: Condition::Always, change: Some(Change::Delete) }];
+        let id = PutId { client: a, incarnation: Incarnation(1), sequence: 1_000 + length as u64 };
+        for m in &v.members {
+            let put = Box::new(Put { id, attempt: 1, floor: id.sequence, early: false, items: items.clone() });
+            w.repeat(Packet { from: a, to: m.node, partition: p, epoch: v.epoch, body: Body::Put(put) });
+        }
+        w.run(Span::from_millis(100));
+        let has = |n: NodeId| w.server(n).map(|s| (s.undecided(p), s.versions(p).count()));
+        assert!(v.members.iter().all(|m| has(m.node) == Some((0, 0))), "{length} bytes");
+    }
+    w.set(a, &KEY);
     ends_well(&mut w);
 }

@@ -382,8 +382,8 @@ fn a_partition_waits_for_those_that_hold_its_last_versions() {
     ends_well(&mut w);
 }
 
-/// A member has not heard of a client's put when another one hears of a put of the client's next run. To end that one would outdate
-/// the first where it is not logged yet, and nothing would come after it.
+/// The primary and one member have a client's put, the other member does not. Then the client starts again, and the one member alone gets
+/// the new run's put. Were that put aborted, the other member would take the first put for one of an earlier run, and never log it.
 #[test]
 fn a_later_runs_put_is_not_ended_while_one_of_an_earlier_run_is_in_flight() {
     let mut w = world(Config { bits: 0, ..Config::default() }, 3);

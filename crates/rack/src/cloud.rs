@@ -170,7 +170,7 @@ impl Logged for CloudServer {
         run: (Incarnation, DriveId),
         saved: Vec<StoredRecord>,
     ) -> Result<CloudServer, RecordError> {
-        let saved: Vec<_> = saved.iter().map(StoredRecord::parts).collect();
+        let saved: Vec<_> = saved.into_iter().map(|r| r.parts()).collect();
         let disks = rackweave_cloud::Server::new(me, Layout::META, config.protocol.clone(), run, &saved)?;
         let sets = SetClientConfig { node: me, nonce: run.0.0, ..config.sets.clone() };
         Ok(CloudServer {

@@ -71,13 +71,12 @@ pub enum Condition {
 }
 
 impl Condition {
-    pub fn holds(&self, current: Option<&Version>) -> bool {
-        let current = current.filter(|v| v.value.is_some());
+    pub fn holds(&self, current: Option<Timestamp>) -> bool {
         match self {
             Condition::Always => true,
             Condition::Absent => current.is_none(),
             Condition::Present => current.is_some(),
-            Condition::VersionIs(first) => current.is_some_and(|v| v.origin.at == *first),
+            Condition::VersionIs(first) => current == Some(*first),
         }
     }
 }

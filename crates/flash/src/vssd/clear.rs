@@ -1,6 +1,7 @@
 //! Giving a vSSD's flash back: everything is forgotten, the drive's table gives the entry another generation, then the collector
 //! erases what is programmed. After a power cut before the table says so everything is back, and the user clears again; after
-//! one later nothing of that is. A page that waited for an erase block then is programmed for the next generation, and erased, too.
+//! one later none of it is. A page may wait for an erase block when the clearing begins. It is programmed for the entry's next generation, and
+//! erased, too.
 
 use rackweave_core::device::DeviceError;
 

@@ -47,7 +47,8 @@ fn free_blocks_of_a_die_wear_out_together() {
     }
 }
 
-/// Two starts in a row were cut off in an erase of the block, and the journal that counted them is lost.
+/// Two starts in a row were cut off in an erase of the block, and the journal that counted them is lost. One erase may always be missing
+/// from a block's record; with the other one it is not worn beyond the most worn block of its die.
 #[test]
 fn without_a_checkpoint_a_free_block_counts_as_worn_as_the_most_worn_of_its_die() {
     let cfg = small_config();

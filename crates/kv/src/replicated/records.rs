@@ -27,7 +27,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use rackweave_core::node::StoreWrite;
 use rackweave_core::records::StoredRecord;
 
-use crate::store::format::VALUE_MAX;
+use crate::store::format::{KEY_MAX, VALUE_MAX};
 use crate::store::{Flash, PutError, Store};
 
 const VERSION: u8 = 1;
@@ -135,7 +135,8 @@ fn read_head(at: &Bytes, record: &Bytes) -> Option<(Long, u64, Bytes)> {
     }
     let parts = u32::from_le_bytes(record.get(1..5)?.try_into().ok()?);
     let bytes = u64::from_le_bytes(record.get(5..13)?.try_into().ok()?);
-    Some((Long { number, parts }, bytes, record.slice(13..)))
+    let key = record.get(13..).filter(|key| key.len() <= KEY_MAX)?;
+    Some((Long { number, parts }, bytes, Bytes::copy_from_slice(key)))
 }
 
 /// Removes and returns the records of a kind. A map of sorted records is built in one pass.
@@ -172,7 +173,9 @@ fn decode(all: &Bytes) -> Result<Vec<Change>, WriteError> {
     let mut changes = Vec::new();
     let mut left = all.len();
     while left > 0 {
-        let key = take(4).map(number).and_then(&mut take)?;
+        let length = take(4).map(number)?;
+        let key =
+            if length <= KEY_MAX { take(length)? } else { return Err(WriteError::Malformed { at: all.len() - left }) };
         let flag = take(1)?[0];
         let value = match flag {
             0 => None,
@@ -310,14 +313,10 @@ impl Writes {
         if let Some(record) = number {
             removal.insert(0, (Bytes::from_static(WRITE), None));
             let changes = decode(&whole(&record, &pieces)?)?;
-            let mut changed: BTreeMap<Bytes, Bytes> = found.drain(..).map(|r| r.parts()).collect();
-            for (key, value) in &changes {
-                match value {
-                    Some(v) => _ = changed.insert(key.clone(), v.clone()),
-                    None => _ = changed.remove(key),
-                }
-            }
-            *found = changed.into_iter().map(StoredRecord::from).collect();
+            let last: BTreeMap<&[u8], Option<&Bytes>> = changes.iter().map(|(k, v)| (&k[..], v.as_ref())).collect();
+            found.retain(|r| !last.contains_key(r.key()));
+            found.extend(last.into_iter().filter_map(|(k, v)| Some(StoredRecord::new(k, v?))));
+            found.sort_by(|a, b| a.key().cmp(b.key()));
             grouped(batch_max, changes).into_iter().for_each(|group| self.push(group, None));
         }
         removal.extend(self.joined(found)?);
@@ -507,6 +506,10 @@ mod tests {
         assert_eq!(recovered(&|f| _ = f.insert(key.clone(), Bytes::new())), Err(WriteError::Two { key: key.clone() }));
         let malformed = WriteError::Head { record: record.slice(..9) };
         assert_eq!(recovered(&|f| _ = f.insert(head_key(0), record.slice(..9))), Err(malformed));
+        let long: Bytes = [&record[..13], &[7; KEY_MAX + 1]].concat().into();
+        let malformed = WriteError::Head { record: long.clone() };
+        assert_eq!(recovered(&|f| _ = f.insert(head_key(0), long.clone())), Err(malformed));
+        assert_eq!(decode(&encode(&[(vec![7; KEY_MAX + 1].into(), None)])), Err(WriteError::Malformed { at: 0 }));
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn what_is_put_is_there_until_it_is_deleted() {
 }
 
 #[test]
-fn a_load_brings_every_key_in_memory_of_its_own() {
+fn a_load_brings_every_key_by_few_reads() {
     let (d, vssd) = drive();
     let mut kv = open(d, vssd);
     let key = |i: u32| format!("key {i}");
