@@ -106,7 +106,7 @@ fn is_refusal(name: &str) -> bool {
         || ["gc_stale", "gc_foreign", "rows_stale", "rows_refused"].contains(&name)
 }
 
-/// Processes that answered one look and not the other.
+/// Processes that answered one look and not the other, or not with the same run.
 fn uncounted(a: &Status, b: &Status) -> Vec<String> {
     let answered = |s: &Status| -> BTreeMap<String, (u32, f64)> {
         s.processes.iter().filter(|p| p.error.is_none()).map(|p| (p.name.clone(), (p.pid, p.uptime_s))).collect()

@@ -180,9 +180,11 @@ fn write_version(w: Writer, v: &Version) -> Writer {
     w.option(v.value.as_ref(), |w, b| w.bytes(b)).option(v.expires, Writer::u64)
 }
 
+/// Bytes of a `k` record without its value and its expiry: format version, commit, origin, put, and whether there are the two.
+const VERSION_BYTES: usize = 1 + 12 + 20 + 20 + 2;
+
 pub(crate) fn stored_version(p: Partition, key: &[u8], v: &Version) -> StoredRecord {
-    let (times, by) = (size_of::<u8>() + 12 + 20, 20);
-    let bytes = times + by + 2 + v.value.as_ref().map_or(0, |v| 4 + v.len()) + v.expires.map_or(0, |_| 8);
+    let bytes = VERSION_BYTES + v.value.as_ref().map_or(0, |v| 4 + v.len()) + v.expires.map_or(0, |_| 8);
     StoredRecord::write(&[b"k", &p.0.to_be_bytes(), key], bytes, |w| write_version(w, v))
 }
 
@@ -425,6 +427,8 @@ mod tests {
             if let Record::Key(p, key, version) = record {
                 let stored = stored_version(*p, key, version);
                 assert_eq!((stored.parts(), name(stored.key())), ((k.clone(), v.clone()), &key[..]));
+                let value = version.value.as_ref().map_or(0, |v| 4 + v.len()) + version.expires.map_or(0, |_| 8);
+                assert_eq!(stored.value().len(), VERSION_BYTES + value);
             }
         }
     }

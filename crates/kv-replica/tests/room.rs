@@ -1,11 +1,14 @@
 //! Stores with little room.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use bytes::Bytes;
 use rackweave_core::{Incarnation, NodeId, Span};
 use rackweave_kv_replica::LogRoom;
 use rackweave_kv_replica::hash::partition;
-use rackweave_kv_replica::msg::{Body, Packet};
-use rackweave_kv_replica::types::{Change, Condition, Decision, Item, KEY_MAX, Put, PutId};
+use rackweave_kv_replica::msg::{Body, Chunk, Entry, FillPoint, Packet};
+use rackweave_kv_replica::types::{Change, Condition, Decision, Item, KEY_MAX, Put, PutId, Timestamp};
 
 use crate::world::{World, of_one_partition as world, only_view as view};
 
@@ -111,4 +114,44 @@ fn a_put_of_a_key_that_no_store_takes_is_refused_everywhere() {
     }
     w.set(a, &KEY);
     ends_well(&mut w);
+}
+
+/// Of a member that is none of ours. The member that fetches asks again.
+#[test]
+fn a_chunk_with_a_key_that_no_store_takes_is_not_taken() {
+    for length in [0, KEY_MAX + 1] {
+        let mut w = world(3);
+        let a = w.hosts.clients[0];
+        w.set(a, &KEY);
+        assert!(w.settle(Span::from_millis(50)));
+        let (v, p) = (view(&w), partition(&KEY, 0));
+        let away = v.members.iter().map(|m| m.node).find(|n| *n != v.primary).expect("three members");
+        w.crash(away);
+        w.run(Span::from_secs(1));
+        w.set(a, &OTHER);
+        assert!(w.settle(Span::from_millis(50)));
+        let source = Rc::new(Cell::new(None));
+        let asked = source.clone();
+        w.lose(move |p| {
+            if matches!(p.body, Body::Pull { .. }) && p.from == away {
+                asked.set(Some(p.to));
+            }
+            matches!(&p.body, Body::Chunk(c) if c.entries.iter().all(|e| !e.key.is_empty() && e.key.len() <= KEY_MAX))
+        });
+        w.start_server(away);
+        w.run(Span::from_secs(1));
+        let version = w.server(v.primary).expect("it runs").versions(p).next().expect("a key").1;
+        let entry = Entry { key: vec![7; length].into(), at: version.at, version: Some(version), incomplete: false };
+        let at = FillPoint::Keys { after: None };
+        let next = Some(FillPoint::Clients { after: None });
+        let chunk = Chunk { at, entries: vec![entry], clients: Vec::new(), next, swept: Timestamp::default() };
+        let (from, epoch) = (source.get().expect("it asks"), view(&w).epoch);
+        let body = Body::Chunk(Box::new(chunk));
+        w.repeat(Packet { from, to: away, partition: p, epoch, body });
+        w.run(Span::from_millis(10));
+        assert_eq!(w.server(away).expect("it runs").versions(p).count(), 1, "{length} bytes");
+        w.lose(|_| false);
+        w.converge(Span::from_secs(2)).expect("it has fetched the other key");
+        ends_well(&mut w);
+    }
 }
