@@ -74,8 +74,6 @@ pub(crate) struct Lead {
     /// Taken-over puts that an earlier primary may have committed, and some member may not have applied.
     pub taken_over: BTreeSet<PutId>,
     pub asked_at: Time,
-    /// Of the primary's values, in milliseconds since 1970, in order.
-    pub deadlines: BTreeSet<(u64, Bytes)>,
 }
 
 impl Lead {
@@ -94,7 +92,6 @@ impl Lead {
             adopted: BTreeMap::new(),
             taken_over: BTreeSet::new(),
             asked_at: Time::ZERO,
-            deadlines: BTreeSet::new(),
         }
     }
 }
@@ -226,14 +223,6 @@ impl Replica {
             (if holds { Verdict::Applied } else { Verdict::ConditionFailed }, Origin { at, ms: ctx.ms })
         });
         let commit = Commit { at, origin, verdict };
-        for Item { key, change, .. } in f.put.items.iter().filter(|_| verdict == Verdict::Applied) {
-            if let Some(Change::Set { expires, .. }) = change
-                && let Some(t) = commit.expiry(*expires)
-            {
-                // A part of the packet would keep all of it in memory.
-                lead.deadlines.insert((t, Bytes::copy_from_slice(key)));
-            }
-        }
         self.decide(ctx, id, Decision::Commit(commit));
     }
 
@@ -402,24 +391,17 @@ impl Replica {
         self.begin(ctx, put);
     }
 
+    /// Those that a put is on its way to change are judged when that has ended.
     fn expire_due(&mut self, ctx: &mut Ctx) {
-        for _ in 0..EXPIRE_MAX {
-            let Some(lead) = self.active() else { return };
-            let Some((t, key)) = lead.deadlines.first().cloned().filter(|d| d.0 <= ctx.ms) else { return };
-            let locked = self.locks.contains_key(&key);
-            if let Some(lead) = self.active() {
-                lead.deadlines.pop_first();
-                // It is judged again when the put that is under way has ended.
-                if locked {
-                    lead.deadlines.insert((ctx.ms + ctx.config.retry.0.div_ceil(1_000_000), key));
-                    continue;
-                }
-            }
-            let value = self.keys.get(&key).filter(|v| v.value.is_some());
-            if value.and_then(|v| v.expires).is_some_and(|e| e <= ctx.ms && e <= t.max(ctx.ms)) {
-                self.expire(ctx, &key);
-            }
+        let Some(lead) = self.lead.as_ref().filter(|l| l.phase == Phase::Active) else { return };
+        let mut due = self.keys.deadlines().take_while(|(at, _)| *at <= ctx.ms).map(|(_, key)| key).peekable();
+        if due.peek().is_none() {
+            return;
         }
+        let changing: BTreeSet<&Bytes> =
+            lead.puts.values().flat_map(|f| f.put.keys()).chain(self.locks.keys()).collect();
+        let due: Vec<Bytes> = due.filter(|key| !changing.contains(key)).take(EXPIRE_MAX).cloned().collect();
+        due.iter().for_each(|key| self.expire(ctx, key));
     }
 
     pub fn tick_lead(&mut self, ctx: &mut Ctx) {

@@ -239,6 +239,7 @@ impl Replica {
         self.known = view.epoch;
         let me = view.member(ctx.me).filter(|m| m.incarnation == ctx.incarnation).cloned();
         self.lead = None;
+        self.keys.keep_deadlines(false);
         self.adopted = Adopted::No;
         self.adopting = Findings::default();
         self.refuse_held(ctx);
@@ -569,8 +570,11 @@ impl Replica {
         if leads_on || logged || self.fill.is_some() {
             return now + tick;
         }
-        let Some(lead) = &self.lead else { return Time::MAX };
-        let expiry = lead.deadlines.first().map(|(at, _)| now + Span::from_millis(at.saturating_sub(ms)).max(tick));
+        if self.lead.is_none() {
+            return Time::MAX;
+        }
+        let expiry =
+            self.keys.deadlines().next().map(|(at, _)| now + Span::from_millis(at.saturating_sub(ms)).max(tick));
         let sweep = self.keys.has_tombstones().then(|| self.sweep_at.max(now + tick));
         expiry.into_iter().chain(sweep).min().unwrap_or(Time::MAX)
     }

@@ -71,7 +71,6 @@ use crate::types::{
     Change, Commit, Condition, Expires, Item, Origin, PAGE_MAX, Put, PutId, Standing, Timestamp, Undecided, Verdict,
     page,
 };
-use crate::versions::{KeyVersion, Versions};
 
 /// What becomes of a taken-over put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -551,10 +550,7 @@ impl Replica {
         let Some(lead) = self.lead.as_mut().filter(|l| l.phase == Phase::Announcing) else { return };
         lead.phase = Phase::Active;
         let (undecided, ended) = (std::mem::take(&mut lead.undecided), std::mem::take(&mut lead.ended));
-        let deadline = |v: &KeyVersion| v.record().expires.map(|t| (t, Bytes::copy_from_slice(v.key())));
-        let expiring = Some(&self.keys).filter(|keys| keys.live().expiring > 0);
-        let deadlines = expiring.into_iter().flat_map(Versions::iter).filter_map(deadline);
-        lead.deadlines = deadlines.collect();
+        self.keys.keep_deadlines(true);
         self.trace(ctx, TAKEN_OVER, epoch);
         for Ended { id, attempt, ending } in ended {
             // An abort without a record: the attempt may still come. Its client repeats it.

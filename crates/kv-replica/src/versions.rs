@@ -1,5 +1,5 @@
 //! A partition's committed versions, by key. They are kept as their stored records, and decoded at each use. Versions without a value are
-//! tombstones, which are also kept by the time of their commit. Values are counted as they come and go: status and `DBSIZE`
+//! tombstones, which are also kept by the time of their commit; a primary keeps values that expire by when they do. Values are counted as they come and go: status and `DBSIZE`
 //! ask for their number at any time, and a partition may have millions.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,13 +103,25 @@ pub(crate) struct Versions {
     all: BTreeMap<Key, KeyVersion>,
     live: Live,
     tombstones: BTreeSet<(Timestamp, Bytes)>,
+    /// When values expire, in milliseconds since 1970, if that is asked for.
+    deadlines: Option<BTreeSet<(u64, Bytes)>>,
 }
 
 impl Versions {
+    /// Begins or ends to keep the deadlines of values.
+    pub fn keep_deadlines(&mut self, keep: bool) {
+        let expiring = Some(&self.all).filter(|_| keep && self.live.expiring > 0);
+        let found = expiring.into_iter().flat_map(BTreeMap::values).filter_map(|v| deadline(v.key(), &v.record()));
+        self.deadlines = keep.then(|| found.collect());
+    }
+    /// The kept deadlines, in order.
+    pub fn deadlines(&self) -> impl Iterator<Item = &(u64, Bytes)> {
+        self.deadlines.iter().flatten()
+    }
     /// Adds versions. Into an empty set they are built at once, fastest in ascending order of their keys.
     pub fn extend(&mut self, found: FoundVersions) {
         let FoundVersions { all, live, tombstones } = found;
-        if !self.all.is_empty() {
+        if !self.all.is_empty() || self.deadlines.is_some() {
             return all.into_iter().for_each(|(_, v)| self.insert(v));
         }
         (self.all, self.live, self.tombstones) = (all.into_iter().collect(), live, tombstones);
@@ -118,11 +130,15 @@ impl Versions {
     pub fn insert(&mut self, new: KeyVersion) {
         let v = new.record();
         let (live, tombstone) = (Live::of(&v), tombstone(new.key(), &v));
+        let deadline = self.deadlines.as_ref().and_then(|_| deadline(new.key(), &v));
         if let Some(old) = self.all.insert(new.key().into(), new) {
             self.uncount(&old);
         }
         self.live.add(live);
         self.tombstones.extend(tombstone);
+        if let Some(all) = &mut self.deadlines {
+            all.extend(deadline);
+        }
     }
     pub fn remove(&mut self, key: &[u8]) {
         if let Some(old) = self.all.remove(key) {
@@ -137,6 +153,12 @@ impl Versions {
         if let Some(old) = tombstone(old.key(), &v) {
             self.tombstones.remove(&old);
         }
+        if let Some(all) = &mut self.deadlines
+            && let Some(old) = deadline(old.key(), &v)
+            && !mutant!("kv-replica.expiry.keeps-overwritten")
+        {
+            all.remove(&old);
+        }
     }
     /// Keys of the oldest tombstones up to this time, at most `most`.
     pub fn tombstones(&self, upto: Timestamp, most: usize) -> Vec<Bytes> {
@@ -148,6 +170,7 @@ impl Versions {
     }
     pub fn live(&self) -> Live {
         debug_assert_eq!(self.live, self.recount());
+        debug_assert!(self.deadlines.as_ref().is_none_or(|all| all.len() as u64 == self.live.expiring));
         self.live
     }
     fn recount(&self) -> Live {
@@ -170,6 +193,10 @@ impl Versions {
     pub fn range(&self, range: (Bound<&[u8]>, Bound<&[u8]>)) -> impl Iterator<Item = &KeyVersion> {
         self.all.range::<[u8], _>(range).map(|(_, v)| v)
     }
+}
+
+fn deadline(key: &[u8], v: &VersionRecord) -> Option<(u64, Bytes)> {
+    v.expires.map(|at| (at, Bytes::copy_from_slice(key)))
 }
 
 fn tombstone(key: &[u8], v: &VersionRecord) -> Option<(Timestamp, Bytes)> {
@@ -197,6 +224,33 @@ mod tests {
         let mut found = FoundVersions::default();
         all.iter().for_each(|v| found.push(FoundVersion::read(v.0.clone()).expect("sound").1));
         found
+    }
+
+    #[test]
+    fn a_key_has_the_deadline_of_its_present_value_alone() {
+        let at = |v: &Versions| v.deadlines().map(|(at, key)| (*at, key[..].to_vec())).collect::<Vec<_>>();
+        let due = |of: &[(u64, &[u8])]| of.iter().map(|(at, key)| (*at, key.to_vec())).collect::<Vec<_>>();
+        let mut all = Versions::default();
+        let set = |all: &mut Versions, key: &[u8], counter, value, expires| {
+            all.insert(KeyVersion::new(P, key, &version(counter, value, expires)));
+        };
+        set(&mut all, b"a", 1, Some(b"one"), Some(50));
+        assert_eq!(at(&all), due(&[]), "nobody asks for them");
+        all.keep_deadlines(true);
+        assert_eq!(at(&all), due(&[(50, b"a")]));
+        set(&mut all, b"b", 2, Some(b"two"), Some(40));
+        (3..9).for_each(|n| set(&mut all, b"a", n, Some(b"more"), Some(50 + n)));
+        assert_eq!(at(&all), due(&[(40, b"b"), (58, b"a")]));
+        set(&mut all, b"b", 9, None, None);
+        all.extend(found(&[KeyVersion::new(P, b"c", &version(10, Some(b"late"), Some(7)))]));
+        assert_eq!(at(&all), due(&[(7, b"c"), (58, b"a")]));
+        assert_eq!(all.live(), Live { keys: 2, expiring: 2 });
+        set(&mut all, b"a", 11, Some(b"for good"), None);
+        all.remove(b"c");
+        assert_eq!(at(&all), due(&[]));
+        all.keep_deadlines(false);
+        set(&mut all, b"a", 12, Some(b"again"), Some(60));
+        assert_eq!(at(&all), due(&[]));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rackweave_core::{NodeId, Span};
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
-use rackweave_kv_replica::trace::{STOPPED, SWEPT};
+use rackweave_kv_replica::trace::{EXPIRED, STOPPED, SWEPT};
 use rackweave_kv_replica::types::{Change, Commit, Condition, Decision, Expires, Item, Put, Verdict};
 
 use crate::world::{World, of_one_partition as world, only_view as view};
@@ -44,6 +44,24 @@ fn is_gone(w: &mut World) {
     }
     assert_eq!(w.history.violation(), None);
     assert_eq!((w.lost.clone(), w.coverage().get(STOPPED)), (None, 0));
+}
+
+/// Nobody reads it. Of its deadlines the last counts.
+#[test]
+fn a_value_expires_once_and_leaves_nothing() {
+    let mut w = world(3);
+    let a = w.hosts.clients[0];
+    for ms in [20, 400, 30, 200] {
+        let change = Change::Set { value: w.value(), expires: Expires::In(ms) };
+        w.put(a, &KEY, Condition::Always, change, None);
+        w.run(Span::from_millis(10));
+    }
+    w.run(Span::from_millis(100));
+    assert_eq!((w.coverage().get(EXPIRED), keys(&w, two(&w).1)), (0, 1));
+    w.run(LONG);
+    assert_eq!(w.coverage().get(EXPIRED), 1);
+    assert_eq!(w.hosts.servers.iter().map(|n| keys(&w, *n)).sum::<usize>(), 0);
+    is_gone(&mut w);
 }
 
 #[test]

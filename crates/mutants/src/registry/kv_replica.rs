@@ -29,6 +29,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.endings.first-counts", "28a", &[], UNITS, "A lost primary's decision outweighs that of a later epoch.").tested(),
     m("kv-replica.epoch.answers-refusals", "1", &[], UNITS, "Refusals of another epoch are refused in turn, for ever.").tested(),
     m("kv-replica.epoch.ignore", "1", &[], UNITS, "Takes messages of any epoch.").tested(),
+    m("kv-replica.expiry.keeps-overwritten", "28b", &[], UNITS, "The deadline of a value that was overwritten stays.").tested(),
     m("kv-replica.expiry.replica-answers", "28b", &[], UNITS, "A replica answers that a value has expired before that is committed.").tested(),
     m("kv-replica.fill.into-deletions", "34", &[], UNITS, "What a node fetches takes the room of deletions: nothing makes room again.").tested(),
     m("kv-replica.fill.finishes-logged", "28a", &[], UNITS, "A primary that fetches takes puts in its own log for finished, as its source knows them: it never applies them.").tested(),
