@@ -39,7 +39,7 @@ pub struct Span {
     pub regular: u64,
     pub background: u64,
     /// Processes that did not answer both looks, or were started again between them. What others count is a sum with theirs, so nothing
-    /// is counted then: rates and counts are zero.
+    /// is counted then: rates and counts are zero here, and `null` in JSON.
     pub uncounted: Vec<String>,
     /// Servers whose heartbeats do not arrive.
     pub away: Vec<u32>,
@@ -184,21 +184,23 @@ impl Span {
     }
 
     fn json(&self) -> Value {
+        let counted = |n: Value| if self.uncounted.is_empty() { n } else { Value::Null };
         let vssd = |v: &VssdSpan| {
             json!({
                 "vssd": v.vssd.id, "server": v.server, "set": v.vssd.set, "serving": v.vssd.serving, "gc": v.vssd.gc,
-                "free_ratio": v.vssd.free_ratio, "queued": v.vssd.queued, "redirected_per_s": v.redirected_per_s,
-                "collected": v.collected,
+                "free_ratio": v.vssd.free_ratio, "queued": v.vssd.queued,
+                "redirected_per_s": counted(v.redirected_per_s.into()), "collected": counted(v.collected.into()),
             })
         };
         json!({
             "at_s": self.at_s, "interval_s": self.interval_s,
-            "reads_per_s": self.reads_per_s, "read_p99_us": self.read_p99_us,
-            "writes_per_s": self.writes_per_s, "write_p99_us": self.write_p99_us,
-            "redirected_per_s": self.redirected_per_s, "granted": self.granted, "delayed": self.delayed,
-            "regular": self.regular, "background": self.background, "uncounted": self.uncounted, "away": self.away,
-            "links_cut": self.links_cut, "refused": self.refused,
-            "vssds": self.vssds.iter().map(vssd).collect::<Vec<_>>(),
+            "reads_per_s": counted(self.reads_per_s.into()), "read_p99_us": counted(self.read_p99_us.into()),
+            "writes_per_s": counted(self.writes_per_s.into()), "write_p99_us": counted(self.write_p99_us.into()),
+            "redirected_per_s": counted(self.redirected_per_s.into()),
+            "granted": counted(self.granted.into()), "delayed": counted(self.delayed.into()),
+            "regular": counted(self.regular.into()), "background": counted(self.background.into()),
+            "uncounted": self.uncounted, "away": self.away, "links_cut": self.links_cut,
+            "refused": counted(json!(self.refused)), "vssds": self.vssds.iter().map(vssd).collect::<Vec<_>>(),
         })
     }
 }
@@ -269,6 +271,10 @@ mod tests {
         assert_eq!(spans.iter().map(|s| s.redirected_per_s).collect::<Vec<_>>(), [0.0, 10.0, 0.0, 0.0]);
         assert_eq!(spans.iter().map(|s| s.uncounted.len()).collect::<Vec<_>>(), [1, 0, 1, 1]);
         assert!(spans[2].refused.is_empty() && spans[2].vssds[0].collected == 0 && spans[2].reads_per_s == 0.0);
+        let json: Vec<Value> = spans.iter().map(Span::json).collect();
+        assert_eq!((&json[1]["redirected_per_s"], &json[1]["vssds"][0]["collected"]), (&json!(10.0), &json!(10)));
+        assert!(json[2]["redirected_per_s"].is_null() && json[2]["refused"].is_null(), "{}", json[2]);
+        assert!(json[2]["vssds"][0]["collected"].is_null() && json[2]["vssds"][0]["vssd"] == 9, "{}", json[2]);
         let text = show::span(&spans[2]);
         assert!(
             text.starts_with("4.0 s: nothing counted: switch-1 did not answer both times, or was started again"),

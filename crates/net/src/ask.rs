@@ -212,10 +212,11 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
         whole.rack.links_cut.extend(s.rack.links_cut);
         whole.rack.http = s.rack.http.or(whole.rack.http.take());
         whole.rack.connections += s.rack.connections;
-        // Percentiles of several gateways cannot be added; the busiest gateway's are shown.
-        let requests = |s: &[control::Latency]| s.iter().map(|l| l.count).sum::<u64>();
-        if whole.latency.is_empty() || requests(&s.latency) > requests(&whole.latency) {
-            whole.latency = s.latency;
+        for l in s.latency {
+            match whole.latency.iter_mut().find(|known| known.kind == l.kind) {
+                Some(known) => known.add(&l),
+                None => whole.latency.push(l),
+            }
         }
         if whole.volumes.is_empty() {
             whole.volumes = s.volumes;

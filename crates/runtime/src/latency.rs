@@ -86,9 +86,47 @@ impl Latencies {
     }
 }
 
+impl control::Latency {
+    /// Adds what another gateway saw of the same kind. Percentiles cannot be added: those of the busiest gateway stay.
+    pub fn add(&mut self, other: &control::Latency) {
+        let (mine, count) = (self.clone(), self.count + other.count);
+        if other.count > self.count {
+            *self = other.clone();
+        }
+        let sum = |l: &control::Latency| l.mean_us * l.count as f64;
+        self.mean_us = (sum(&mine) + sum(other)) / count.max(1) as f64;
+        self.max_us = mine.max_us.max(other.max_us);
+        self.count = count;
+        self.last_count = mine.last_count + other.last_count;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_gateways_saw_adds_up_but_for_percentiles() {
+        let of = |count, us: f64| control::Latency {
+            kind: "read".into(),
+            count,
+            mean_us: us,
+            p99_us: 2.0 * us,
+            max_us: 3.0 * us,
+            last_count: count / 10,
+            last_p99_us: us,
+            ..control::Latency::default()
+        };
+        let (busy, idle) = (of(300, 10.0), of(100, 50.0));
+        for (mut l, other) in [(busy.clone(), &idle), (idle.clone(), &busy)] {
+            l.add(other);
+            let sum = control::Latency { count: 400, mean_us: 20.0, max_us: 150.0, last_count: 40, ..busy.clone() };
+            assert_eq!(l, sum);
+        }
+        let mut none = of(0, 0.0);
+        none.add(&of(0, 0.0));
+        assert_eq!(none, of(0, 0.0));
+    }
 
     #[test]
     fn percentiles_are_in_microseconds() {
