@@ -42,7 +42,9 @@
 //!
 //! A put that is committed anew may fail its conditions where a lost primary judged that they hold, and applied it alone. Of one
 //! key, another put has been committed there since. Of a batch, that other put may be of another of its keys: the versions of all
-//! keys that it changes are committed again before it is judged, so that a lost member has all of them to fetch.
+//! keys that it changes are committed again before it is judged, so that a lost member has all of them to fetch. The lost primary
+//! itself may lead a later view, and have the batch's version of only some of its keys, since it has fetched later ones of the others. It
+//! commits none of those again: the batch is judged.
 //!
 //! Puts that are committed again precede the others of their key, in the order of their first timestamps.
 //!
@@ -335,6 +337,10 @@ impl Replica {
         if !mutant!("kv-replica.takeover.no-promotion-under-batches") {
             keys.extend(fates.iter().filter(batch).flat_map(|(p, _)| p.changed().cloned()));
         }
+        // One that this member applied as a lost primary counts no more. The version under it is committed again before the put is
+        // judged: an earlier view's primary has found that, and this one has it as undecided, too.
+        let anew: BTreeSet<PutId> = fates.iter().filter(|(_, fate)| *fate == Fate::Anew).map(|(p, _)| p.id).collect();
+        keys.retain(|key| self.keys.get(key).is_none_or(|v| !anew.contains(&v.by)));
         let epoch = self.epoch();
         let mut promoted: BTreeMap<PutId, (Put, Commit)> = BTreeMap::new();
         for (i, key) in (1..).zip(keys) {

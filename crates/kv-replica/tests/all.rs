@@ -8,4 +8,5 @@ mod room;
 mod rules;
 mod search;
 mod sweep;
+mod undecided;
 mod world;

@@ -14,7 +14,7 @@ use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Put, View};
 use rackweave_sim::clock::NodeClock;
 use rackweave_sim::net::Network;
 
-use crate::world::{META, World, quiet};
+use crate::world::{META, World, checked, ends_well, quiet, until_active};
 
 const KEY: Bytes = Bytes::from_static(b"k");
 
@@ -26,11 +26,6 @@ fn world(config: Config, servers: u32) -> World {
 
 fn view(w: &World) -> View {
     w.meta().and_then(|m| m.view(partition(&KEY, w.config.bits))).expect("it runs").clone()
-}
-
-fn checked(w: &World) {
-    assert_eq!(w.history.violation(), None);
-    assert_eq!(w.lost, None);
 }
 
 #[test]
@@ -195,33 +190,6 @@ fn a_deleted_key_stays_deleted_on_a_node_that_missed_it() {
     checked(&w);
 }
 
-/// Until a view has these members and is active.
-fn until_active(w: &mut World, members: &[NodeId]) -> View {
-    for _ in 0..200 {
-        w.run(Span::from_millis(10));
-        let p = partition(&KEY, w.config.bits);
-        let v = view(w);
-        let has = |n: &NodeId| v.member(*n).is_some();
-        if v.members.len() == members.len() && members.iter().all(has) && w.meta().expect("it runs").is_active(p) {
-            return v;
-        }
-    }
-    panic!("{members:?} are no active view: {:?}", view(w));
-}
-
-fn ends_well(w: &mut World) {
-    w.lose(|_| false);
-    w.hosts.servers.clone().into_iter().for_each(|s| w.start_server(s));
-    w.converge(Span::from_secs(5)).expect("all are back");
-    let b = w.hosts.clients[1];
-    w.get(b, &KEY);
-    assert!(w.settle(Span::from_secs(1)));
-    w.get(b, &KEY);
-    assert!(w.settle(Span::from_secs(1)));
-    assert_eq!(w.coverage().get(STOPPED), 0);
-    checked(w);
-}
-
 /// The primary alone applies a put and is lost. The next view commits the version before it again, and ends before it decides
 /// on the put. When the lost primary returns, its decision counts no more; the put does.
 #[test]
@@ -245,7 +213,7 @@ fn a_lost_primarys_decision_is_superseded() {
     w.start_server(primary);
     until_active(&mut w, &all);
     assert!(w.coverage().get(SUPERSEDED) > 0);
-    ends_well(&mut w);
+    ends_well(&mut w, &[KEY]);
 }
 
 /// Two of three members apply a put whose condition holds no more. Each is lost in turn: the third knows that it was committed.
@@ -266,7 +234,7 @@ fn what_was_committed_is_not_judged_again() {
     w.crash(next);
     w.start_server(v.primary);
     until_active(&mut w, &[v.primary, last]);
-    ends_well(&mut w);
+    ends_well(&mut w, &[KEY]);
 }
 
 /// A hand-off without records logs a put that was finished long ago. The members that know better are lost.
@@ -300,7 +268,7 @@ fn a_finished_put_that_comes_late_to_a_hand_off_is_not_executed_again() {
     w.crash(primary);
     w.start_server(lost);
     until_active(&mut w, &[lost, handoff]);
-    ends_well(&mut w);
+    ends_well(&mut w, &[KEY]);
 }
 
 /// The primary alone applies a put of a client that then restarts. The next view, which never decides, finds that a put of the
@@ -355,7 +323,7 @@ fn an_abort_of_a_later_run_ends_no_undecided_put_of_an_earlier_one() {
     w.start_server(v.primary);
     assert!(w.settle(Span::from_secs(2)));
     assert_eq!((aborts.get(), w.acknowledged), (0, 1), "no member has recorded an abort");
-    ends_well(&mut w);
+    ends_well(&mut w, &[KEY]);
 }
 
 /// The third member was away when two committed a put, and comes back without them: nobody answers for what it lacks.
@@ -379,7 +347,7 @@ fn a_partition_waits_for_those_that_hold_its_last_versions() {
     w.get(b, &KEY);
     w.run(Span::from_secs(1));
     assert_eq!(w.under_way(b), 1, "nobody can answer");
-    ends_well(&mut w);
+    ends_well(&mut w, &[KEY]);
 }
 
 /// The primary and one member have a client's put, the other member does not. Then the client starts again, and the one member alone gets
@@ -405,7 +373,7 @@ fn a_later_runs_put_is_not_ended_while_one_of_an_earlier_run_is_in_flight() {
     w.lose(|_| false);
     w.set(b, &KEY);
     assert!(w.settle(Span::from_secs(1)), "the key takes puts");
-    ends_well(&mut w);
+    ends_well(&mut w, &[KEY]);
 }
 
 /// Others have logged the put that the full member refuses. Room comes back before the client puts anything else.

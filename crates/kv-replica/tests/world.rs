@@ -13,6 +13,7 @@ use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, GetResult, Packet};
 use rackweave_kv_replica::record::{self, Record};
 use rackweave_kv_replica::ring_client::{Answer, Done};
+use rackweave_kv_replica::trace::STOPPED;
 use rackweave_kv_replica::types::{Change, Condition, Expires, Item, Partition, PutId, Timestamp, Verdict, View};
 use rackweave_kv_replica::{Config, KvNode, LogRoom, Membership, RingClient};
 use rackweave_sim::storm::Hosts;
@@ -493,4 +494,35 @@ pub fn of_one_partition(servers: u32) -> World {
 /// Its view.
 pub fn only_view(w: &World) -> View {
     w.meta().and_then(|m| m.view(Partition(0))).expect("it runs").clone()
+}
+/// Until a view has these members and is active.
+pub fn until_active(w: &mut World, members: &[NodeId]) -> View {
+    for _ in 0..200 {
+        w.run(Span::from_millis(10));
+        let v = only_view(w);
+        let has = |n: &NodeId| v.member(*n).is_some();
+        if v.members.len() == members.len() && members.iter().all(has) && w.meta().expect("it runs").is_active(Partition(0)) {
+            return v;
+        }
+    }
+    panic!("{members:?} are no active view: {:?}", only_view(w));
+}
+
+/// All servers are back, and gets of these keys are answered.
+pub fn ends_well(w: &mut World, keys: &[Bytes]) {
+    w.lose(|_| false);
+    w.hosts.servers.clone().into_iter().for_each(|s| w.start_server(s));
+    w.converge(Span::from_secs(5)).expect("all are back");
+    let b = w.hosts.clients[1];
+    for _ in 0..2 {
+        keys.iter().for_each(|key| _ = w.get(b, key));
+        assert!(w.settle(Span::from_secs(1)));
+    }
+    assert_eq!(w.coverage().get(STOPPED), 0);
+    checked(w);
+}
+
+pub fn checked(w: &World) {
+    assert_eq!(w.history.violation(), None);
+    assert_eq!(w.lost, None);
 }
