@@ -9,4 +9,5 @@ mod rules;
 mod search;
 mod sweep;
 mod undecided;
+mod views;
 mod world;

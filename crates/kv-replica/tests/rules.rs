@@ -142,13 +142,14 @@ fn go_on(w: &mut World, span: Span) {
 #[test]
 fn a_lease_ends_before_the_view_shrinks_whatever_the_clocks() {
     for (fast, slow) in [(10_000, -10_000), (0, 0)] {
-        let config = Config { bits: 0, drift_ppm: 20_000, lease: Span::from_secs(1), ..Config::default() };
+        let config = Config { bits: 0, drift_ppm: 20_000, lease: Span::from_secs(5), ..Config::default() };
         let mut w = world(config, 3);
         let lost = cut_off(&mut w);
         w.engine.set_clock(META, NodeClock { offset_ns: w.engine.clock(META).offset_ns, drift_ppm: fast });
         w.engine.set_clock(lost, NodeClock { offset_ns: w.engine.clock(lost).offset_ns, drift_ppm: slow });
         let before = w.acknowledged;
-        go_on(&mut w, Span::from_millis(1_500));
+        w.run(Span::from_millis(4_800));
+        go_on(&mut w, Span::from_millis(600));
         assert!(w.acknowledged > before + 10, "puts go on without the lost member");
         checked(&w);
     }

@@ -27,6 +27,14 @@ fn members(w: &World) -> (NodeId, Vec<NodeId>) {
     (v.primary, v.members.iter().map(|m| m.node).filter(|n| *n != v.primary).collect())
 }
 
+/// Changes both keys if the second one has this version.
+fn batch_with_condition(w: &mut World, c: NodeId, version: Timestamp) {
+    let item = |key, condition, change| Item { key, condition, change: Some(change) };
+    let second = item(OTHER, Condition::VersionIs(version), to_value(w));
+    let first = item(KEY, Condition::Always, to_value(w));
+    w.batch(c, vec![second, first], None);
+}
+
 fn is_decision(p: &Packet, of: PutId) -> bool {
     matches!(p.body, Body::Decide { id, .. } if id == of)
 }
@@ -89,16 +97,13 @@ fn a_batch_that_a_lost_primary_has_in_part_is_judged_anew() {
     assert!(w.settle(Span::from_millis(50)));
     w.get(b, &OTHER);
     assert!(w.settle(Span::from_millis(50)));
-    let (_, version): (Bytes, Timestamp) = w.recent.last().expect("it was read").clone();
+    let (_, version) = w.recent.last().expect("it was read").clone();
     w.lose(|p| matches!(p.body, Body::Decide { .. }));
-    let condition = Condition::VersionIs(version);
-    let (one, two) = (Some(to_value(&mut w)), Some(to_value(&mut w)));
-    let second = Item { key: OTHER, condition, change: two };
-    w.batch(b, vec![second, Item { key: KEY, condition: Condition::Always, change: one }], None);
+    batch_with_condition(&mut w, b, version);
     w.run(Span::from_millis(5));
     w.lose(move |p| matches!(p.body, Body::Decide { .. }) || p.to == primary && p.from == a);
     let change = to_value(&mut w);
-    w.put(a, &OTHER, condition, change, None);
+    w.put(a, &OTHER, Condition::VersionIs(version), change, None);
     w.run(Span::from_millis(2));
     assert_eq!([primary, next].map(|n| undecided(&w, n)), [0, 2]);
     w.crash(primary);
@@ -113,6 +118,34 @@ fn a_batch_that_a_lost_primary_has_in_part_is_judged_anew() {
     assert!(w.settle(Span::from_secs(1)));
     ends_well(&mut w, &[KEY, OTHER]);
     assert!(w.coverage().get(CONDITION_FAILED) > 0);
+}
+
+/// The primary alone applies a batch and is lost. When the next view judges the batch, its condition holds no more: the lost primary,
+/// which has versions of it, fetches the earlier ones, though nobody has changed the first key.
+#[test]
+fn a_batch_that_fails_when_it_is_judged_anew_leaves_nothing_of_itself() {
+    let mut w = of_one_partition(3);
+    let (a, b) = (w.hosts.clients[0], w.hosts.clients[1]);
+    let (primary, others) = members(&w);
+    for key in [&KEY, &OTHER] {
+        w.set(a, key);
+        assert!(w.settle(Span::from_millis(50)));
+    }
+    w.get(b, &OTHER);
+    assert!(w.settle(Span::from_millis(50)));
+    let (_, version) = w.recent.last().expect("it was read").clone();
+    w.lose(|p| matches!(p.body, Body::Decide { .. }));
+    batch_with_condition(&mut w, b, version);
+    w.run(Span::from_millis(5));
+    w.set(a, &OTHER);
+    w.run(Span::from_millis(5));
+    assert_eq!([primary, others[0], others[1]].map(|n| undecided(&w, n)), [1, 2, 2]);
+    w.crash(primary);
+    w.lose(|_| false);
+    until_active(&mut w, &others);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!(w.coverage().get(CONDITION_FAILED), 1);
+    ends_well(&mut w, &[KEY, OTHER]);
 }
 
 /// The primary alone applies a put and is lost. The next view ends before it decides. In the one after it the put waits for one whose
