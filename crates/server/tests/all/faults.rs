@@ -98,6 +98,30 @@ fn a_full_rack_says_so_keeps_reading_and_recovers_by_trim() {
     r.assert_nand();
 }
 
+/// Blocks of all drives fail. One drive leaves the set; the two that stay take no block that collection might have no room for.
+#[test]
+fn drives_that_take_no_more_programs_refuse_new_blocks_and_make_the_others_durable() {
+    let mut r = Rack::serving(Options { ssd_bytes: 96 << 20, cache_slots: 3 * 128, ..Options::default() });
+    (0..3).for_each(|i| r.fail_programs(i, 0.05));
+    let mut written = 0u32;
+    let full = loop {
+        match r.write(0, written, contents(u64::from(written))) {
+            Some(IoReply::Done) => written += 1,
+            other => break other,
+        }
+        if written.is_multiple_of(16) {
+            assert_eq!(r.flush(0), Some(IoReply::Done), "after {written} blocks");
+        }
+    };
+    assert_eq!(full, Some(IoReply::Failed(IoError::NoSpace)));
+    assert!((100..400).contains(&written), "{written} blocks, and there is room for more than 500");
+    assert_eq!((r.flush(0), r.view(0).members.len()), (Some(IoReply::Done), 2));
+    for b in 0..written {
+        assert_eq!(r.read(0, b), contents(u64::from(b)), "block {b}");
+    }
+    r.assert_nand();
+}
+
 #[test]
 fn a_vssd_of_another_set_answers_nothing() {
     let mut r = Rack::serving(Options::default());

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rackweave_core::admin;
 use rackweave_core::admin::{Isolation, OwnUnit};
+use rackweave_core::media_faults::MediaFaults;
 use rackweave_core::msg::{
     Block, BlockRange, Body, Class, Control, Header, IoError, IoReply, IoRequest, Mutation, Op, Packet, SectorRange,
     View, io::WriteRequest,
@@ -193,6 +194,13 @@ impl Rack {
     pub fn fail_sync(&mut self, i: usize) {
         match self.engine.disk(SsdId(i as u32)) {
             Some(Disk::Fault(d)) => d.fail(Breakage::Sync),
+            _ => panic!("server {i} has no device"),
+        }
+    }
+    /// From now on programs of the server's device fail with this probability, and each failure costs a block.
+    pub fn fail_programs(&mut self, i: usize, probability: f64) {
+        match self.engine.disk(SsdId(i as u32)) {
+            Some(Disk::Fault(d)) => d.fail_by(MediaFaults::new(i as u64, probability, 0.0), u32::MAX),
             _ => panic!("server {i} has no device"),
         }
     }
