@@ -171,6 +171,58 @@ fn an_entry_that_one_copy_records_as_void_is_not_adopted() {
     assert_eq!(w.check(), Ok(()));
 }
 
+/// All servers lose power before an entry is durable on any of them.
+#[test]
+fn an_append_counts_once_it_is_durable() {
+    let mut w = world(Config { merge: MergeMode::Never, ..Config::default() });
+    let a = w.hosts.clients[0];
+    w.burst.set(1.0);
+    w.engine.set_store_time(Span::from_secs(1));
+    w.write(a, 0, 8);
+    w.run(Span::from_millis(50));
+    let waiting = w.under_way(a);
+    for s in w.hosts.servers.clone() {
+        let durable = w.engine.saved(s);
+        w.crash(s);
+        w.engine.put_saved(s, durable);
+    }
+    w.engine.set_store_time(Span::from_micros(200));
+    w.hosts.servers.clone().into_iter().for_each(|s| w.start_server(s));
+    assert!(w.settle(Span::from_secs(3)), "the client appends it again");
+    w.read(a, 0, 8);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!(w.check(), Ok(()));
+    assert_eq!(waiting, 1, "the write waits");
+}
+
+/// A client looks at a disk of two segments. The overlay of the first has nothing yet; before that of the second answers, an entry of the
+/// first is merged and leaves the log.
+#[test]
+fn what_is_merged_while_a_client_looks_is_no_hole() {
+    let config = Config { merge: MergeMode::Asap, move_after: Span::from_secs(10), ..Config::default() };
+    let mut w = World::new(7, config, 4, Shape::new(128 << 10, 64 << 10, 4096, 2), quiet());
+    let a = w.hosts.clients[0];
+    assert!(w.attach(a, Span::from_secs(3)));
+    w.burst.set(1.0);
+    w.lose(|p: &Packet| matches!(p.body, Body::Status { .. }));
+    w.write(a, 0, 8);
+    assert!(w.settle(Span::from_millis(20)), "it is in the log");
+    w.lose(|p: &Packet| match p.body {
+        Body::ReadOverlay { segment, .. } => segment == 1,
+        Body::Status { .. } => true,
+        _ => false,
+    });
+    w.submit(a, Op::Allocation { extent: Extent::new(0, 256) });
+    w.run(Span::from_millis(5));
+    w.lose(|p: &Packet| matches!(p.body, Body::ReadOverlay { segment: 1, .. }));
+    assert_eq!(w.until(Span::from_secs(1), |w| if w.merged_all() { Ok(()) } else { Err("merging".into()) }), Ok(()));
+    w.run(Span::from_millis(20));
+    assert_eq!(w.under_way(a), 1, "the second segment has not answered");
+    w.lose(|_| false);
+    assert!(w.settle(Span::from_secs(1)));
+    assert_eq!(w.check(), Ok(()));
+}
+
 /// Of an entry's two copies one is down, and the other's drive is empty.
 #[test]
 fn an_empty_drive_does_not_testify_to_what_the_lost_one_had() {

@@ -3,6 +3,7 @@
 use rackweave_cloud::trace as t;
 use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, VolumeError};
+use rackweave_core::msg::{Block, Body, IoRequest, Packet};
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
 use rackweave_core::{Payload, SetId, Span, VolumeId, VssdId};
@@ -13,7 +14,7 @@ use rackweave_rack::sim::{Contents, SimConfig};
 use rackweave_search::cloud::{Plan, run};
 use rackweave_sim::{LinkFaults, storm};
 
-use crate::rig::{Rig, small};
+use crate::rig::{Rig, lose, small};
 
 fn rack(channels: u16) -> Rig {
     let mut cfg = RackConfig { replicas: 2, ..small(3, 128) };
@@ -103,6 +104,17 @@ fn contents_leave_the_logs_for_the_replica_sets_and_their_room_comes_back() {
     }
 }
 
+fn snapshot(r: &mut Rig, name: &str) {
+    r.ask(admin::Op::SnapshotCreate { snapshot: name.into() }).expect("it begins");
+    let mut looks = 0;
+    while !matches!(r.ask(admin::Op::SnapshotList { volume: None }), Ok(admin::Reply::Snapshots(all)) if all.iter().any(|s| *s.name == *name && s.made))
+    {
+        looks += 1;
+        assert!(looks < 100, "{name} is not made");
+        r.run(Span::from_millis(100));
+    }
+}
+
 /// Each generation of a snapshot or disk has a part of what is allocated.
 #[test]
 fn holes_are_what_no_generation_has() {
@@ -111,15 +123,7 @@ fn holes_are_what_no_generation_has() {
     for (n, offset) in [(1, 3 * STRIPE), (2, 32 * STRIPE), (3, 4 * STRIPE)] {
         let data = Payload::Bytes(vec![n; STRIPE as usize].into());
         r.ask(volume::Op::Write { volume, offset, data, fua: false }).expect("it is written");
-        let name = format!("a@s{n}");
-        r.ask(admin::Op::SnapshotCreate { snapshot: name.as_str().into() }).expect("it begins");
-        let mut looks = 0;
-        while !matches!(r.ask(admin::Op::SnapshotList { volume: None }), Ok(admin::Reply::Snapshots(all)) if all.iter().any(|s| *s.name == *name && s.made))
-        {
-            looks += 1;
-            assert!(looks < 100, "{name} is not made");
-            r.run(Span::from_millis(100));
-        }
+        snapshot(&mut r, &format!("a@s{n}"));
     }
     let parts = |mapped: bool, stripes: u64| volume::Extent { len: stripes * STRIPE, mapped };
     for (name, expected) in [
@@ -138,6 +142,37 @@ fn holes_are_what_no_generation_has() {
         let Ok(volume::Reply::Extents(some)) = r.ask(part) else { panic!("{name}") };
         assert!(some[0].mapped && some.iter().map(|e| e.len).sum::<u64>() == STRIPE, "{name}: {some:?}");
     }
+}
+
+/// A client looks at what a disk's generations have. Its question to the first one is late: meanwhile a stripe moves to the second one, and
+/// the first one, of a removed snapshot, gives it back.
+#[test]
+fn what_moves_to_a_newer_generation_while_a_client_looks_is_no_hole() {
+    const STRIPE: u64 = 64 << 10;
+    let (mut r, volume) = disk();
+    let write = |r: &mut Rig, stripe: u64| {
+        let data = Payload::Bytes(vec![7; STRIPE as usize].into());
+        r.ask(volume::Op::Write { volume, offset: stripe * STRIPE, data, fua: false }).expect("it is written");
+    };
+    write(&mut r, 3);
+    snapshot(&mut r, "a@s1");
+    let first = move |p: &Packet| match &p.body {
+        Body::Block(Block::Io(IoRequest::Status { range, .. })) => range.volume == volume,
+        _ => false,
+    };
+    lose(&mut r, first);
+    let look = r.submit(volume::Op::BlockStatus { volume, offset: 0, len: 4 << 20 });
+    r.run(Span::from_millis(100));
+    write(&mut r, 3);
+    r.run(Span::from_secs(2));
+    snapshot(&mut r, "a@s2");
+    r.ask(admin::Op::SnapshotRemove { snapshot: "a@s1".into() }).expect("it is made");
+    r.until("the stripe is given back", |r| r.sim.engine().coverage().get(rackweave_meta::trace::SNAPSHOT_SWEPT) > 0);
+    r.run(Span::from_secs(5));
+    lose(&mut r, |_| false);
+    let parts = |mapped: bool, stripes: u64| volume::Extent { len: stripes * STRIPE, mapped };
+    let expected = vec![parts(false, 3), parts(true, 1), parts(false, 60)];
+    assert_eq!(r.wait(look), Ok(volume::Reply::Extents(expected)));
 }
 
 /// A generation that a client asked about is dropped before a late question arrives: the client asks again, and is not fenced.

@@ -2,11 +2,12 @@
 
 use rackweave_core::admin;
 use rackweave_core::msg::{Body, Class, Control, Header, Op, Packet};
+use rackweave_core::request::RequestId;
 use rackweave_core::volume;
 use rackweave_core::{Incarnation, Layout, NodeId, Payload, Span, VolumeId};
 use rackweave_rack::sim::{Contents, SimConfig};
 
-use crate::rig::{Rig, has_rig, small};
+use crate::rig::{Rig, has_rig, lose, small};
 
 struct Rack {
     rig: Rig,
@@ -37,6 +38,13 @@ impl Rack {
     }
     fn read(&mut self, n: u64) -> Span {
         self.took(volume::Op::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 })
+    }
+    fn read_now(&mut self, n: u64) -> Payload {
+        let op = volume::Op::Read { volume: self.volume, offset: n % 64 * 4096, len: 4096 };
+        match self.ask(op) {
+            Ok(volume::Reply::Data(data)) => data,
+            other => panic!("{other:?}"),
+        }
     }
     /// Drops all packets to and from the metadata service.
     fn hang(&mut self, hangs: bool) {
@@ -105,6 +113,35 @@ fn a_write_waits_for_the_lease_of_a_lost_server_unless_its_supervisor_says_that_
         let (least, most) = (Span::from_millis(lease - 100), Span::from_millis(lease + 400));
         assert!((least..most).contains(&without), "lease {lease} ms: {without}");
         assert!(with <= Span::from_millis(300), "lease {lease} ms, with a word: {with}");
+    }
+}
+
+/// A server hears nobody but a client that hears nobody else, and so neither learns that another client has the volume.
+#[test]
+fn a_lost_server_answers_no_reads_once_others_write_without_it() {
+    for seed in 0..6 {
+        let mut cfg = small(3, 64);
+        cfg.lease.span_ms = 3000;
+        let sim = SimConfig { contents: Contents::Memory, clients: 2, ..SimConfig::new(seed) };
+        let mut rig = Rig::new(&cfg, sim);
+        let volume = rig.volume("v", 64 << 10).id;
+        let mut r = Rack { rig, volume };
+        r.write(0);
+        let old = r.read_now(0);
+        let (lost, client) = (r.node(1), r.sim.engine().layout().client(0));
+        lose(&mut r, move |p| {
+            let between = [p.src, p.dst].map(|n| n == Layout::SWITCH || n == lost || n == client);
+            between != [true, true] && [p.src, p.dst].iter().any(|n| [lost, client].contains(n))
+        });
+        r.ask_from(1, volume::Op::Attach { name: "v".into() });
+        let data = Payload::elided(4096, 99 << 30);
+        let new = volume::Op::Write { volume, offset: 0, data, fua: false };
+        assert_eq!(r.ask_from(1, new), Ok(volume::Reply::Done), "seed {seed}");
+        let read = || volume::Op::Read { volume, offset: 0, len: 4096 };
+        let reads: Vec<RequestId> = (0..20).map(|_| r.submit(read())).collect();
+        r.run(Span::from_secs(2));
+        let stale = reads.into_iter().filter(|id| r.answer(*id) == Some(Ok(volume::Reply::Data(old.clone())))).count();
+        assert_eq!(stale, 0, "seed {seed}: reads of what was overwritten");
     }
 }
 

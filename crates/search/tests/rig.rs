@@ -3,10 +3,11 @@
 use rackweave_config::RackConfig;
 use rackweave_config::Size;
 use rackweave_core::admin;
-use rackweave_core::msg::Role;
+use rackweave_core::msg::{Packet, Role};
 use rackweave_core::request::{Op, Operation, Outcome, Request, RequestId};
 use rackweave_core::volume::{self, VolumeInfo};
 use rackweave_core::{Layout, NodeId, SetId, Span, VssdId, kv};
+use rackweave_rack::engine::RackEngine;
 use rackweave_rack::sim::{Sim, SimConfig};
 use rackweave_sim::CutOdds;
 
@@ -45,6 +46,14 @@ pub fn small(servers: u32, mib: u64) -> RackConfig {
     cfg
 }
 
+/// From now on packets that match are lost.
+pub fn lose(r: &mut Rig, lost: impl FnMut(&Packet) -> bool + 'static) {
+    match r.sim.engine_mut() {
+        RackEngine::Packets(engine) => engine.lose(lost),
+        RackEngine::Datagrams(_) => panic!("packets only"),
+    }
+}
+
 impl Rig {
     pub fn new(cfg: &RackConfig, sim: SimConfig) -> Rig {
         cfg.validate().expect("good configuration");
@@ -55,9 +64,12 @@ impl Rig {
         self.answers.extend(self.sim.take_replies().into_iter().map(|(_, _, r)| (r.id, r.result)));
     }
     pub fn submit(&mut self, op: impl Into<Op>) -> RequestId {
+        self.submit_from(0, op)
+    }
+    fn submit_from(&mut self, client: u32, op: impl Into<Op>) -> RequestId {
         self.next += 1;
         let id = RequestId(self.next);
-        self.sim.submit(self.sim.now(), 0, Request::new(id, op));
+        self.sim.submit(self.sim.now(), client, Request::new(id, op));
         id
     }
     pub fn answer(&self, id: RequestId) -> Option<Answer> {
@@ -86,6 +98,11 @@ impl Rig {
     }
     pub fn ask<O: Operation>(&mut self, op: O) -> Result<O::Reply, O::Error> {
         let id = self.submit(op);
+        self.wait_for::<O>(id)
+    }
+    /// Of another client than the first.
+    pub fn ask_from<O: Operation>(&mut self, client: u32, op: O) -> Result<O::Reply, O::Error> {
+        let id = self.submit_from(client, op);
         self.wait_for::<O>(id)
     }
     pub fn admin(&mut self, op: admin::Op) -> Result<admin::Reply, admin::Error> {
