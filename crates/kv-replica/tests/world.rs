@@ -501,7 +501,10 @@ pub fn until_active(w: &mut World, members: &[NodeId]) -> View {
         w.run(Span::from_millis(10));
         let v = only_view(w);
         let has = |n: &NodeId| v.member(*n).is_some();
-        if v.members.len() == members.len() && members.iter().all(has) && w.meta().expect("it runs").is_active(Partition(0)) {
+        if v.members.len() == members.len()
+            && members.iter().all(has)
+            && w.meta().expect("it runs").is_active(Partition(0))
+        {
             return v;
         }
     }

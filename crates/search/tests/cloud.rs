@@ -3,7 +3,7 @@
 use rackweave_cloud::trace as t;
 use rackweave_config::RackConfig;
 use rackweave_core::admin::{self, VolumeError};
-use rackweave_core::msg::{Block, Body, IoRequest, Packet};
+use rackweave_core::msg::{Block, Body, IoRequest};
 use rackweave_core::request::RequestId;
 use rackweave_core::volume;
 use rackweave_core::{Payload, SetId, Span, VolumeId, VssdId};
@@ -156,11 +156,12 @@ fn what_moves_to_a_newer_generation_while_a_client_looks_is_no_hole() {
     };
     write(&mut r, 3);
     snapshot(&mut r, "a@s1");
-    let first = move |p: &Packet| match &p.body {
-        Body::Block(Block::Io(IoRequest::Status { range, .. })) => range.volume == volume,
+    // The number after the disk's. The service, which sweeps, asks the same.
+    let (first, client) = (VolumeId(volume.0 + 1), r.sim.engine().layout().client(0));
+    lose(&mut r, move |p| match &p.body {
+        Body::Block(Block::Io(IoRequest::Status { range, .. })) => range.volume == first && p.src == client,
         _ => false,
-    };
-    lose(&mut r, first);
+    });
     let look = r.submit(volume::Op::BlockStatus { volume, offset: 0, len: 4 << 20 });
     r.run(Span::from_millis(100));
     write(&mut r, 3);

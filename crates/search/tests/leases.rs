@@ -133,7 +133,7 @@ fn a_lost_server_answers_no_reads_once_others_write_without_it() {
             let between = [p.src, p.dst].map(|n| n == Layout::SWITCH || n == lost || n == client);
             between != [true, true] && [p.src, p.dst].iter().any(|n| [lost, client].contains(n))
         });
-        r.ask_from(1, volume::Op::Attach { name: "v".into() });
+        r.ask_from(1, volume::Op::Attach { name: "v".into() }).expect("its sets have other members");
         let data = Payload::elided(4096, 99 << 30);
         let new = volume::Op::Write { volume, offset: 0, data, fua: false };
         assert_eq!(r.ask_from(1, new), Ok(volume::Reply::Done), "seed {seed}");

@@ -9,8 +9,7 @@ const RUNTIME: &[&str] = &["runtime"];
 
 #[rustfmt::skip]
 pub const MUTANTS: &[Mutant] = &[
-    m("rack.clock.drift-beyond", "2", LEASES, &[], "Clocks drift beyond what leases allow for.")
-        .open("16 plans of its kinds pass; it is no rule of a crate's, but what the simulation may draw."),
+    m("rack.clock.drift-beyond", "2", LEASES, &["search"], "Clocks drift beyond what leases allow for.").tested(),
     m("runtime.budget.unbounded", "33", &[], RUNTIME, "Connections get more memory than their process has for them."),
     m("runtime.budget.unfair", "33", &[], RUNTIME, "A connection that waits for memory is overtaken by others."),
     m("net.incarnation.not-durable", "32", &[], NET, "A process starts an incarnation that it has not stored."),
