@@ -63,7 +63,7 @@ use rackweave_core::{Epoch, Incarnation, NodeId};
 use crate::clients::{Admission, Ending, Finished, replaces};
 use crate::lead::{InFlight, Lead, Phase};
 use crate::msg::{Attempt, Body, Ended, Known, KnownEnd};
-use crate::record;
+use crate::record::{self, VersionRecord};
 use crate::replica::{Adopted, Ctx, Findings, Forced, Logged, NOBODY, Replica, aborted};
 use crate::room::{AGAIN, put_bytes};
 use crate::trace::{
@@ -340,7 +340,8 @@ impl Replica {
         // One that this member applied as a lost primary counts no more. The version under it is committed again before the put is
         // judged: an earlier view's primary has found that, and this one has it as undecided, too.
         let anew: BTreeSet<PutId> = fates.iter().filter(|(_, fate)| *fate == Fate::Anew).map(|(p, _)| p.id).collect();
-        keys.retain(|key| self.keys.get(key).is_none_or(|v| !anew.contains(&v.by)));
+        let counts = |v: VersionRecord| !anew.contains(&v.by) || mutant!("kv-replica.takeover.promotes-unjudged");
+        keys.retain(|key| self.keys.get(key).is_none_or(counts));
         let epoch = self.epoch();
         let mut promoted: BTreeMap<PutId, (Put, Commit)> = BTreeMap::new();
         for (i, key) in (1..).zip(keys) {

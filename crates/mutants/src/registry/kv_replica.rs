@@ -65,6 +65,7 @@ pub const MUTANTS: &[Mutant] = &[
     m("kv-replica.takeover.no-promotion-under-batches", "28a", &[], UNITS, "The versions under a batch that is committed anew stay in their old epoch.").tested(),
     m("kv-replica.takeover.old-records", "28a", &[], UNITS, "Undecided records from before the last active view are committed anew."),
     m("kv-replica.takeover.outdates-undecided", "28", &[], UNITS, "A new primary records an abort of a client's run while a put of its earlier run is undecided.").tested(),
+    m("kv-replica.takeover.promotes-unjudged", "28", &[], UNITS, "What a lost primary has of a batch is committed again without a judgement.").tested(),
     m("kv-replica.takeover.repetition-anew", "7", &[], UNITS, "A finished put that comes again to members without its record is committed again.").tested(),
     m("kv-replica.takeover.superseded-counts", "28a", &[], UNITS, "A decision that a lost primary alone applied counts as finished.").tested(),
     m("kv-replica.takeover.volatile-decisions", "28", &[], UNITS, "A decision that is not durable counts as finished in a take-over.")
