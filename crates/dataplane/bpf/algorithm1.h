@@ -16,8 +16,76 @@ INLINE __u32 spread(__u32 request, __u32 count) {
     return ((__u64)(request * 0x9e3779b9u) * count) >> 32;
 }
 
-/* Lines 4 to 9: a read leaves a collecting vSSD for an idle readable peer, if there is one; and one whose server is silent (RB13), if
- * need be for a peer that collects. */
+/* Replicas of a set in one rack that serve others' reads: the idle ones, and the first whose server is not silent. */
+struct others {
+    __u32 ids[PEERS_MAX], to[PEERS_MAX], idle_ones, heard_id, heard_to;
+};
+
+INLINE void add_other(struct others *o, __u32 id, __u32 server, __u64 flags) {
+    if (!o->heard_id && serves(flags))
+        o->heard_id = id, o->heard_to = server;
+    if (!idle(flags))
+        return;
+    if (o->idle_ones == 0)
+        o->ids[0] = id, o->to[0] = server;
+    else if (o->idle_ones == 1)
+        o->ids[1] = id, o->to[1] = server;
+    else
+        o->ids[2] = id, o->to[2] = server;
+    o->idle_ones++;
+}
+
+INLINE void choose_idle(struct verdict *v, const struct others *o, __u32 request) {
+    __u32 chosen = spread(request, o->idle_ones);
+    v->vssd = chosen == 0 ? o->ids[0] : chosen == 1 ? o->ids[1] : o->ids[2];
+    v->to = chosen == 0 ? o->to[0] : chosen == 1 ? o->to[1] : o->to[2];
+}
+
+/* A read leaves the vSSD with the state `own` for an idle readable peer, if there is one; and if its server is silent (RB13), if need
+ * be for a peer that collects. Peers in this rack come first. */
+INLINE void read_elsewhere(struct verdict *v, __u64 now, __u32 slot, __u64 own, __u32 request) {
+    struct others near = {}, far = {};
+    __u32 vssd = v->vssd;
+    /* The other rack's switch reports its servers, if the link between the racks works. */
+    if (!(own & HEARD) && !in_rack(vssd, own_rack))
+        return;
+    struct row *r = bpf_map_lookup_elem(&rows, &slot);
+    if (!r)
+        return;
+#pragma unroll
+    for (int i = 0; i < PEERS_MAX; i++) {
+        __u32 id = r->peers[i].vssd, peer_slot;
+        struct destination *p = i < r->peer_count ? find(id, &peer_slot) : 0;
+        if (!p)
+            continue;
+        __u64 flags = flags_at(p->word, now);
+        if (in_rack(id, own_rack))
+            add_other(&near, id, p->server, flags);
+        else if (far_reads)
+            add_other(&far, id, p->server, flags);
+    }
+    if (near.idle_ones) {
+        choose_idle(v, &near, request);
+    } else if (two_racks && far.idle_ones) {
+        choose_idle(v, &far, request);
+    } else if (own & GC_BITS) {
+        count(ALL_COLLECTING);
+        return;
+    } else if (near.heard_id) {
+        v->vssd = near.heard_id;
+        v->to = near.heard_to;
+    } else if (two_racks && far.heard_id) {
+        v->vssd = far.heard_id;
+        v->to = far.heard_to;
+    } else {
+        return;
+    }
+    count(REDIRECTS);
+    if (!in_rack(v->vssd, own_rack))
+        count(REDIRECTS_FAR);
+}
+
+/* Lines 4 to 9. */
 INLINE struct verdict on_read_by_gc(__u64 now, __u32 vssd, __u32 request) {
     struct verdict v = {.kind = DROP, .vssd = vssd};
     __u32 slot;
@@ -30,48 +98,14 @@ INLINE struct verdict on_read_by_gc(__u64 now, __u32 vssd, __u32 request) {
     v.kind = FORWARD;
     v.to = d->server;
     __u64 own = flags_at(d->word, now);
-    if (redirect == OFF || (own & (HEARD | GC_BITS)) == HEARD)
-        return v;
-    struct row *r = bpf_map_lookup_elem(&rows, &slot);
-    if (!r)
-        return v;
-    __u32 to[PEERS_MAX] = {}, ids[PEERS_MAX] = {}, idle_ones = 0, heard_id = 0, heard_to = 0;
-#pragma unroll
-    for (int i = 0; i < PEERS_MAX; i++) {
-        __u32 id = r->peers[i].vssd, peer_slot;
-        struct destination *p = i < r->peer_count ? find(id, &peer_slot) : 0;
-        __u64 flags = p ? flags_at(p->word, now) : 0;
-        if (p && !heard_id && serves(flags))
-            heard_id = id, heard_to = p->server;
-        if (p && idle(flags)) {
-            if (idle_ones == 0)
-                ids[0] = id, to[0] = p->server;
-            else if (idle_ones == 1)
-                ids[1] = id, to[1] = p->server;
-            else
-                ids[2] = id, to[2] = p->server;
-            idle_ones++;
-        }
-    }
-    if (!idle_ones) {
-        if (own & GC_BITS) {
-            count(ALL_COLLECTING);
-        } else if (heard_id) {
-            count(REDIRECTS);
-            v.vssd = heard_id;
-            v.to = heard_to;
-        }
-        return v;
-    }
-    count(REDIRECTS);
-    __u32 chosen = spread(request, idle_ones);
-    v.vssd = chosen == 0 ? ids[0] : chosen == 1 ? ids[1] : ids[2];
-    v.to = chosen == 0 ? to[0] : chosen == 1 ? to[1] : to[2];
+    if (redirect != OFF && (own & (HEARD | GC_BITS)) != HEARD)
+        read_elsewhere(&v, now, slot, own, request);
     return v;
 }
 
-/* A read goes to the readable replica with the lowest cost; of equal ones to the addressed one, else to the first. */
-INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
+/* A read goes to the readable replica in the rack with the lowest cost; of equal ones to the addressed one, else to the first. To
+ * another rack's it goes as without the loads. */
+INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd, __u32 request) {
     struct verdict v = {.kind = DROP, .vssd = vssd};
     __u32 slot;
     count(READS);
@@ -81,8 +115,10 @@ INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
         return v;
     }
     v.kind = FORWARD;
+    v.to = own->server;
     __u64 own_flags = flags_at(own->word, now), flags = own_flags;
     __u64 least = serves(flags) ? cost(own, flags, now) : NO_COST;
+    int near_idle = idle(flags), far_serves = 0, far_idle = 0;
     struct row *r = bpf_map_lookup_elem(&rows, &slot);
 #pragma unroll
     for (int i = 0; i < PEERS_MAX; i++) {
@@ -90,13 +126,26 @@ INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
         struct destination *p = id != vssd ? find(id, &peer_slot) : 0;
         if (!p)
             continue;
-        __u64 theirs = flags_at(p->word, now), price = cost(p, theirs, now);
+        __u64 theirs = flags_at(p->word, now);
+        if (!in_rack(id, vssd >> NUMBER_BITS)) {
+            far_serves |= serves(theirs);
+            far_idle |= idle(theirs);
+            continue;
+        }
+        __u64 price = cost(p, theirs, now);
+        near_idle |= idle(theirs);
         if (serves(theirs) && price < least) {
             least = price;
             flags = theirs;
             v.vssd = id;
             to = p;
         }
+    }
+    if (two_racks && far_reads &&
+        ((least == NO_COST && far_serves) || (!near_idle && (own_flags & GC_BITS) && far_idle))) {
+        v.vssd = vssd;
+        read_elsewhere(&v, now, slot, own_flags, request);
+        return v;
     }
     v.to = to->server;
     sent(to, now);
@@ -108,7 +157,7 @@ INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd) {
 }
 
 INLINE struct verdict on_read(__u64 now, __u32 vssd, __u32 request) {
-    return redirect == BY_LOAD ? on_read_by_load(now, vssd) : on_read_by_gc(now, vssd, request);
+    return redirect == BY_LOAD ? on_read_by_load(now, vssd, request) : on_read_by_gc(now, vssd, request);
 }
 
 /* Lines 2 and 3. */

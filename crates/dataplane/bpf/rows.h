@@ -1,11 +1,11 @@
-/* Changes of rows by the control plane through `change_row` (a test run), under the same lock as gc_op. */
+/* Changes of rows, and of states that the control plane decides, through `change_row` (a test run), under the same lock as gc_op. */
 #pragma once
 
 #include "tables.h"
 
 #define barrier() asm volatile("" ::: "memory")
 
-enum change_kind { CREATE = 1, DELETE = 2 };
+enum change_kind { CREATE = 1, DELETE = 2, STATE = 3 };
 enum change_result { CHANGED_NEW, CHANGED, CHANGED_NOTHING, STALE, FULL, DELETED, NOT_THERE, BAD_CHANGE };
 
 /* The first bytes are those of an Ethernet header, which a test run wants. Native byte order. */
@@ -16,6 +16,7 @@ struct change {
     __u32 epoch, server;
     __u32 readable, peer_count;
     struct peer peers[PEERS_MAX];
+    __u64 word; /* of a state: the vSSD's registers */
 };
 
 INLINE void write_row(struct row *r, const struct change *n) {
@@ -156,10 +157,33 @@ INLINE int delete_row(struct control *c, const struct change *n) {
     return DELETED;
 }
 
+/* Of a new incarnation before its row, too: the row that it announces then counts. */
+INLINE int set_state(struct control *c, const struct change *n) {
+    __u32 slot;
+    struct destination *d = find(n->vssd, &slot);
+    struct row *r = d ? bpf_map_lookup_elem(&rows, &slot) : 0;
+    if (!d || !r)
+        return NOT_THERE;
+    bpf_spin_lock(&c->lock);
+    int stale = n->incarnation < r->incarnation;
+    if (!stale) {
+        if (n->incarnation > r->incarnation) {
+            r->incarnation = n->incarnation;
+            r->epoch = 0;
+            r->request = 0;
+        }
+        d->word = n->word;
+    }
+    bpf_spin_unlock(&c->lock);
+    return stale ? STALE : CHANGED_NOTHING;
+}
+
 INLINE int change(const struct change *n) {
     struct control *c = the_control();
     if (!c || !n->vssd || n->peer_count > PEERS_MAX)
         return BAD_CHANGE;
+    if (n->kind == STATE)
+        return set_state(c, n);
     int result = n->kind == CREATE ? create_row(c, n) : n->kind == DELETE ? delete_row(c, n) : BAD_CHANGE;
     if (result == CHANGED_NEW)
         count(ROWS_CREATED);

@@ -200,7 +200,7 @@ int ingress(struct __sk_buff *skb) {
     }
     if (!is_ours(skb, &h) || bpf_skb_load_bytes(skb, AT_OURS, &op, 1))
         return TC_OK;
-    if (!stamped(op) && op != OP_LOAD)
+    if ((!stamped(op) && op != OP_LOAD) || (two_racks && op == OP_GC))
         return TC_OK; /* rows and the like: the control plane's socket */
     /* A train is one packet here: only its first header would be rewritten. */
     if (skb->gso_size)

@@ -131,10 +131,10 @@ int ingress(struct xdp_md *ctx) {
     if (!whole_udp || h->udp.to != bpf_htons(OUR_PORT) || (void *)ours + 1 > end)
         return XDP_PASS;
     __u8 op = ours->op;
+    if ((op != OP_READ && op != OP_WRITE && op != OP_GC && op != OP_LOAD) || (two_racks && op == OP_GC))
+        return XDP_PASS; /* rows and the like: the control plane's socket */
     if (op == OP_GC || op == OP_LOAD)
         return report(ctx, op, start);
-    if (op != OP_READ && op != OP_WRITE)
-        return XDP_PASS; /* rows and the like: the control plane's socket */
     return io(ctx, start);
 }
 

@@ -16,11 +16,17 @@ volatile __u8 redirect = BY_GC;
 const volatile __u8 require_mac;
 /* On: the tables' time is what the control plane writes, not the kernel's. */
 const volatile __u8 manual_clock;
+/* On: the switch of `own_rack`, of two. gc_ops go up to the control plane, which writes the states that follow. */
+const volatile __u8 two_racks;
+const volatile __u32 own_rack;
+/* On: a read may go to the other rack if no replica in this one is idle. */
+const volatile __u8 far_reads;
 
 #define PEERS_MAX 3
 #define ROWS_MAX 131072
 /* Numbers of vSSDs from this one on stand for partitions of keys. */
 #define NUMBER_MASK 0xffffffu
+#define NUMBER_BITS 24
 #define PARTITIONS 0xff0000u
 #define PORTS_MAX 4096
 #define KEYS_MAX 16384
@@ -180,7 +186,7 @@ enum counter {
     GC_DUPLICATES, GC_STALE, GC_FOREIGN,
     ROWS_CREATED, ROWS_DELETED, ROWS_STALE, ROWS_REFUSED,
     UNKNOWN_VSSD, MALFORMED,
-    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS, RING_PACKETS, BALANCED,
+    BAD_CHECKSUM, BAD_MAC, NO_PORT, TRAINS, RING_PACKETS, BALANCED, REDIRECTS_FAR,
     COUNTERS
 };
 
@@ -221,6 +227,10 @@ INLINE __u64 flags_at(__u64 word, __u64 now) {
 /* Known to be readable. */
 INLINE int serves(__u64 flags) {
     return (flags & (READABLE | HEARD)) == (READABLE | HEARD);
+}
+/* Of one rack, which racks its vSSDs' ids name does not matter. */
+INLINE int in_rack(__u32 vssd, __u32 rack) {
+    return !two_racks || vssd >> NUMBER_BITS == rack;
 }
 INLINE int idle(__u64 flags) {
     return (flags & (READABLE | HEARD | GC_BITS)) == (READABLE | HEARD);

@@ -12,11 +12,11 @@ use rackweave_core::{Incarnation, NodeId, Span, Time, VssdId};
 use rackweave_switch::control::{Change, DataPlane, Position, RingChange, RowResult, check_row};
 use rackweave_switch::pipeline::Counters;
 use rackweave_switch::tables::{DestinationRow, Dump, PeerState, ReplicaRow};
-use rackweave_switch::{BITS_EXPIRE, ROWS_MAX, Redirect};
+use rackweave_switch::{BITS_EXPIRE, ROWS_MAX, Redirect, RowState};
 
 use crate::layout::{
     COUNTERS, ChangeResult, Control, DESTINATION_GC, Destination, HEARD, KeyOf, PortKey, PortValue, READABLE,
-    REPLICA_GC, RingValue, Row, change_bytes, counters,
+    REPLICA_GC, RingValue, Row, change_bytes, counters, state_bytes,
 };
 use rackweave_switch::rings::{Prefix, Reach, Ring, RingError};
 
@@ -45,6 +45,15 @@ pub const WAYS_MAX: usize = 8;
 /// A soft request after a start waits at the longest this many expiry times, as in the pipeline.
 const START_GUARD_EXPIRIES: u64 = 2;
 
+/// Two racks with a switch each, of which this is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TwoRacks {
+    /// The rack of this switch.
+    pub rack: u32,
+    /// A read may go to the other rack if no replica in this one is idle.
+    pub far_reads: bool,
+}
+
 /// Configuration of a [`KernelSwitch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelConfig {
@@ -60,6 +69,8 @@ pub struct KernelConfig {
     pub require_mac: bool,
     /// The tables' time is set by [`KernelSwitch::set_clock`] instead of being the kernel's monotonic clock.
     pub manual_clock: bool,
+    /// With two racks `gc_op`s go up to the control plane ([`crate::SlowPath`]).
+    pub two_racks: Option<TwoRacks>,
 }
 
 impl KernelConfig {
@@ -72,6 +83,7 @@ impl KernelConfig {
             bits_expire: BITS_EXPIRE,
             require_mac: false,
             manual_clock: false,
+            two_racks: None,
         }
     }
 }
@@ -168,7 +180,9 @@ impl KernelSwitch {
             return Err(LoadError::RowsMax { rows_max: cfg.rows_max });
         }
         let (ip, expire) = (cfg.node.ipv4(), cfg.bits_expire.0);
-        let [mac, manual] = [cfg.require_mac, cfg.manual_clock].map(u8::from);
+        let TwoRacks { rack, far_reads } = cfg.two_racks.unwrap_or(TwoRacks { rack: 0, far_reads: false });
+        let [mac, manual, two, far] =
+            [cfg.require_mac, cfg.manual_clock, cfg.two_racks.is_some(), far_reads].map(u8::from);
 
         let home_mask: u32 = (1 << cfg.rows_max.ilog2()) - 1;
         let mut loader = EbpfLoader::new();
@@ -177,7 +191,10 @@ impl KernelSwitch {
             .override_global("bits_expire_ns", &expire, true)
             .override_global("home_mask", &home_mask, true)
             .override_global("require_mac", &mac, true)
-            .override_global("manual_clock", &manual, true);
+            .override_global("manual_clock", &manual, true)
+            .override_global("two_racks", &two, true)
+            .override_global("own_rack", &rack, true)
+            .override_global("far_reads", &far, true);
         for map in ["slot_of", "destinations", "rows", "free_slots"] {
             loader.map_max_entries(map, cfg.rows_max);
         }
@@ -397,6 +414,17 @@ impl KernelSwitch {
         let TestRunResult { return_value, duration, data_size_out, .. } = result;
         out.truncate(data_size_out as usize);
         Ok((return_value, out, duration))
+    }
+
+    /// Sets a vSSD's state as the control plane decided it; one without a row has none. `expires_in` is the time for which the
+    /// report of its server still counts.
+    pub fn set_state(&mut self, vssd: VssdId, state: &RowState, expires_in: Span) -> Result<(), KernelFault> {
+        let until = if state.heard_until.is_some() { self.now() + expires_in } else { Time::ZERO };
+        let (code, ..) = self.run("change_row", &state_bytes(vssd, state, until), 1)?;
+        match ChangeResult::from_code(code) {
+            ChangeResult::Done => Ok(()),
+            _ => Err(KernelFault::BadChange { code }),
+        }
     }
 
     /// Number of rows in the tables.

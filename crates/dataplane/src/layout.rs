@@ -2,6 +2,8 @@
 
 use aya::Pod;
 use rackweave_core::msg::PEERS_MAX;
+use rackweave_core::{Time, VssdId};
+use rackweave_switch::RowState;
 use rackweave_switch::control::{Announcement, Change};
 use rackweave_switch::pipeline::Counters;
 
@@ -9,6 +11,7 @@ pub const READABLE: u64 = 1;
 pub const REPLICA_GC: u64 = 2;
 pub const DESTINATION_GC: u64 = 4;
 pub const HEARD: u64 = 8;
+const SWAPS: u64 = 16;
 const FLAGS: u64 = 31;
 
 #[repr(C)]
@@ -132,9 +135,12 @@ impl ChangeResult {
     }
 }
 
-/// `struct change`: what is given to `change_row` as a packet.
-pub fn change_bytes(change: &Change) -> [u8; 80] {
-    let mut b = [0; 80];
+/// Length of `struct change`, which is given to `change_row` as a packet.
+const CHANGE_BYTES: usize = 88;
+
+/// `struct change` of a row.
+pub fn change_bytes(change: &Change) -> [u8; CHANGE_BYTES] {
+    let mut b = [0; CHANGE_BYTES];
     let mut put = |at: usize, bytes: &[u8]| b[at..at + bytes.len()].copy_from_slice(bytes);
     match change {
         Change::Create(Announcement { vssd, incarnation, epoch, request, row }) => {
@@ -160,8 +166,23 @@ pub fn change_bytes(change: &Change) -> [u8; 80] {
     b
 }
 
+/// `struct change` of a state that expires at `until` by the kernel's clock.
+pub fn state_bytes(vssd: VssdId, state: &RowState, until: Time) -> [u8; CHANGE_BYTES] {
+    let bit = |on, bits| if on { bits } else { 0 };
+    let flags = bit(state.readable, READABLE)
+        | bit(state.collecting, REPLICA_GC | DESTINATION_GC)
+        | bit(state.heard_until.is_some(), HEARD)
+        | bit(state.swaps, SWAPS);
+    let mut b = [0; CHANGE_BYTES];
+    b[16..20].copy_from_slice(&3u32.to_ne_bytes());
+    b[20..24].copy_from_slice(&vssd.0.to_ne_bytes());
+    b[24..32].copy_from_slice(&state.incarnation.0.to_ne_bytes());
+    b[80..].copy_from_slice(&(until.0 & !FLAGS | flags).to_ne_bytes());
+    b
+}
+
 /// Length of `enum counter`.
-pub const COUNTERS: usize = 27;
+pub const COUNTERS: usize = 28;
 
 /// In the order of `enum counter`.
 pub fn counters(n: &[u64; COUNTERS]) -> Counters {
@@ -193,7 +214,8 @@ pub fn counters(n: &[u64; COUNTERS]) -> Counters {
         trains: n[24],
         ring_packets: n[25],
         balanced: n[26],
-        // Several racks have switches that are processes.
+        redirects_far: n[27],
+        // Decided by the control plane.
         ..Counters::default()
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! [`KernelSwitch`] is the switch's program, Algorithm 1 and the choice by load, as BPF programs, tc or XDP (`bpf/`, in C). They run on
 //! the ports of a host that other hosts are connected to. Reading order: `bpf/wire.h`, `bpf/tables.h`, `bpf/load.h`,
-//! `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`].
+//! `bpf/algorithm1.h`, `bpf/switch_tc.c` (or `switch_xdp.c`), then [`kernel`]. With two racks a [`SlowPath`] in the control plane judges
+//! `gc_op`s.
 //!
 //! [`ovs`] implements NICE's rings by OpenFlow. [`netns`] makes hosts and links for tests of both.
 //!
@@ -18,9 +19,11 @@ mod layout;
 pub mod netns;
 pub mod ovs;
 mod ovs_dump;
+mod slow_path;
 pub mod testrack;
 
-pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, WAYS_MAX};
+pub use kernel::{Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, TwoRacks, WAYS_MAX};
 pub use layout::REPLICAS_MAX;
 pub use ovs_dump::{DumpError, rings_in};
 pub use rackweave_switch::rings::{self, Prefix, Reach, Ring};
+pub use slow_path::SlowPath;

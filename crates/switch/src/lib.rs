@@ -28,4 +28,4 @@ pub use control::{Announcement, Applied, Change, DataPlane, Position, RingChange
 pub use node::Switch;
 pub use pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 pub use rings::{Prefix, Reach, Ring, RingError, Rings};
-pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow, ReportedState};
+pub use tables::{CheckError, DestinationRow, Dump, PeerState, ReplicaRow, ReportedState, RowState};

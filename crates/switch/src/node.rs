@@ -1,14 +1,14 @@
 //! The switch as a node: the pipeline, with rewriting and forwarding of the packet.
 
 use rackweave_core::msg::{Body, GcField, GcOp, Op, Packet, Table};
-use rackweave_core::{Effects, Event, Layout, Node, NodeId, Time};
+use rackweave_core::{Effects, Event, Layout, Node, NodeId, Time, VssdId};
 use rackweave_sched::egress::EgressCounters;
 
 use crate::config::{Redirect, SwitchConfig};
-use crate::control::{Applied, DataPlane, Update, UpdateError};
+use crate::control::{Announcement, Applied, DataPlane, Update, UpdateError};
 use crate::pipeline::{Counters, DropReason, GcHow, Pipeline, Verdict};
 use crate::queues::Queues;
-use crate::tables::{CheckError, Dump, ReportedState};
+use crate::tables::{CheckError, Dump, ReportedState, RowState};
 use crate::trace;
 
 /// The switch. Its tables are empty when it starts: servers announce their vSSDs, and their state, again.
@@ -39,6 +39,10 @@ impl Switch {
             wake: Time::MAX,
         }
     }
+    /// When a state expires next; `Time::MAX` if none is known.
+    pub fn deadline(&self) -> Time {
+        self.pipeline.deadline()
+    }
     /// Increases with every change of rows.
     pub fn generation(&self) -> u64 {
         self.pipeline.generation()
@@ -67,6 +71,14 @@ impl Switch {
     }
     pub fn redirect(&self) -> Redirect {
         self.pipeline.redirect()
+    }
+    /// A vSSD's row as it was last announced.
+    pub fn announced(&self, vssd: VssdId) -> Option<Announcement> {
+        self.pipeline.announced(vssd)
+    }
+    /// The state of a vSSD, if it has a row.
+    pub fn row_state(&self, vssd: VssdId) -> Option<RowState> {
+        self.pipeline.row_state(vssd)
     }
     /// The last report of every row's server.
     pub fn reported(&self) -> impl Iterator<Item = ReportedState> {

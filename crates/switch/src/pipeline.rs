@@ -8,7 +8,9 @@ use crate::config::{COLLECTING, ReadWeights, Redirect, SwitchConfig};
 use crate::control::{Announcement, Change, DataPlane, Position, RingChange, RowResult};
 use crate::load::Loads;
 use crate::rings::{KeyRings, RingError, Rings};
-use crate::tables::{CheckError, Created, Destination, Dump, LastOp, ReportedState, Slot, State, Tables, Word};
+use crate::tables::{
+    CheckError, Created, Destination, Dump, LastOp, ReportedState, RowState, Slot, State, Tables, Word,
+};
 
 mod far;
 
@@ -539,6 +541,14 @@ impl Pipeline {
     }
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+    /// A vSSD's row as it was last announced.
+    pub fn announced(&self, vssd: VssdId) -> Option<Announcement> {
+        self.tables.announced(vssd)
+    }
+    /// The state of a vSSD, if it has a row.
+    pub fn row_state(&self, vssd: VssdId) -> Option<RowState> {
+        self.tables.row_state(vssd)
     }
     /// The last report of every row's server.
     pub fn reported(&self) -> impl Iterator<Item = ReportedState> {

@@ -9,6 +9,8 @@ use rackweave_core::map::{Map, map};
 use rackweave_core::msg::{GcField, PEERS_MAX, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Time, VssdId};
 
+use crate::control::Announcement;
+
 /// A vSSD's registers, one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Word(u8);
@@ -342,6 +344,28 @@ impl Tables {
         Some((row.vssd, collected))
     }
 
+    /// A row as it was last announced, for a data plane elsewhere that follows this one.
+    pub fn announced(&self, vssd: VssdId) -> Option<Announcement> {
+        let slot = self.find(vssd)?;
+        let (row, to) = (self.row(slot), self.destination(slot));
+        let (incarnation, (epoch, request)) = (row.incarnation, row.announced);
+        let row = VssdRow { server: to.server, readable: to.word.readable(), peers: row.peers().to_vec() };
+        Some(Announcement { vssd, incarnation, epoch, request, row })
+    }
+
+    /// A row's state, for the same.
+    pub fn row_state(&self, vssd: VssdId) -> Option<RowState> {
+        let slot = self.find(vssd)?;
+        let (row, word) = (self.row(slot), self.destination(slot).word);
+        Some(RowState {
+            incarnation: row.incarnation,
+            readable: word.readable(),
+            collecting: word.collecting(),
+            swaps: word.swaps(),
+            heard_until: word.heard().then_some(row.expires),
+        })
+    }
+
     /// The last report of every row's server, in arbitrary order.
     pub fn reported(&self) -> impl Iterator<Item = ReportedState> {
         let live = self.rows.iter().zip(&self.destinations).filter(|(r, _)| r.vssd != VssdId(0));
@@ -450,6 +474,17 @@ pub struct PeerState {
     pub server: NodeId,
     pub readable: bool,
     pub collecting: bool,
+}
+
+/// A row's state: all that a read needs to know, and the incarnation of the server that it is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowState {
+    pub incarnation: Incarnation,
+    pub readable: bool,
+    pub collecting: bool,
+    pub swaps: bool,
+    /// When the report of its server expires, if there is one.
+    pub heard_until: Option<Time>,
 }
 
 /// The last report of a vSSD's server.

@@ -2,12 +2,21 @@
 
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch};
 
-use crate::rig::{UnderXdp, config, load, skip};
+use crate::rig::{OfTwoRacks, UnderXdp, config, load, skip};
 
 #[test]
 fn tc_fixtures() {
     if !skip("tc_fixtures") {
         crate::runner::run_all::<KernelSwitch>();
+    }
+}
+
+/// Those of one rack, too: its vSSDs are all in the switch's.
+#[test]
+fn tc_fixtures_of_two_racks() {
+    if !skip("tc_fixtures_of_two_racks") {
+        crate::runner::run_all::<OfTwoRacks<false>>();
+        crate::runner::run_two_racks::<OfTwoRacks<false>>();
     }
 }
 
@@ -23,6 +32,13 @@ fn tc_control_interface() {
 fn xdp_fixtures() {
     if !skip("xdp_fixtures") {
         crate::runner::run_all::<UnderXdp>();
+    }
+}
+
+#[test]
+fn xdp_fixtures_of_two_racks() {
+    if !skip("xdp_fixtures_of_two_racks") {
+        crate::runner::run_two_racks::<OfTwoRacks<true>>();
     }
 }
 

@@ -3,7 +3,7 @@
 use rackweave_core::{Incarnation, Layout, NodeId, Span, Time, VssdId};
 use rackweave_dataplane::rings::{RINGS_MAX, RingError};
 use rackweave_dataplane::{
-    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Prefix, REPLICAS_MAX, Reach, Ring, frame,
+    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Prefix, REPLICAS_MAX, Reach, Ring, TwoRacks, frame,
 };
 use rackweave_switch::{Change, DataPlane, ROWS_MAX, Redirect, RowResult, Update};
 
@@ -20,8 +20,10 @@ fn tc_every_configuration_is_verified() {
     for (redirect, require_mac, manual_clock) in
         wheres.into_iter().flat_map(|r| all.into_iter().flat_map(move |m| all.into_iter().map(move |c| (r, m, c))))
     {
-        for hook in [Hook::Tc, Hook::Xdp] {
+        let of_racks = [None, Some(TwoRacks { rack: 1, far_reads: manual_clock })];
+        for (hook, two_racks) in [Hook::Tc, Hook::Xdp].into_iter().flat_map(|h| of_racks.map(|two| (h, two))) {
             let cfg = KernelConfig {
+                two_racks,
                 hook,
                 redirect,
                 require_mac,

@@ -19,7 +19,7 @@ fn pair(cfg: KernelConfig) -> KernelSwitch {
     for (v, server, peer) in [(1, 2, (2, 3)), (2, 3, (1, 2))] {
         s.change(Time::ZERO, &Change::Create(announcement(v, server, &[peer]))).unwrap();
         if !cfg.require_mac {
-            s.send(Time::ZERO, gc(GcField::Idle, v, server, 1, 0)).unwrap();
+            s.send(Time::ZERO, gc(GcField::Idle, v, server, 1, 0)).pop().unwrap();
         }
     }
     s
@@ -37,11 +37,11 @@ fn tc_latency_grows_by_the_time_in_the_switch_and_saturates() {
     }
     let mut s = pair(config(16));
     for lat in [0, 40, 0x00ff_ffff, 0x7fff_ffff] {
-        let out = s.send(Time::ZERO, with_lat(write(1), lat)).unwrap();
+        let out = s.send(Time::ZERO, with_lat(write(1), lat)).pop().unwrap();
         let spent = out.header.lat - lat;
         assert!((1..50_000_000).contains(&spent), "{spent} ns");
     }
-    let out = s.send(Time::ZERO, with_lat(write(1), u32::MAX)).unwrap();
+    let out = s.send(Time::ZERO, with_lat(write(1), u32::MAX)).pop().unwrap();
     assert_eq!(out.header.lat, u32::MAX);
 }
 
@@ -100,12 +100,12 @@ fn tc_checksums_are_right_whatever_is_rewritten() {
         return;
     }
     let mut s = pair(config(16));
-    s.send(Time::ZERO, gc(GcField::Regular, 1, 2, 1, 1)).unwrap();
+    s.send(Time::ZERO, gc(GcField::Regular, 1, 2, 1, 1)).pop().unwrap();
     let mut rng = rackweave_core::Rng::new(3);
     for _ in 0..2_000 {
         let mut p = with_lat(read(1, rng.next_u64()), rng.next_u64() as u32);
         p.src = NodeId(95 + rng.below(15) as u32);
-        let out = s.send(Time::ZERO, p.clone()).unwrap();
+        let out = s.send(Time::ZERO, p.clone()).pop().unwrap();
         assert_eq!((out.dst, out.header.vssd.0, out.src), (NodeId(3), 2, p.src));
     }
     // Without a UDP checksum there is none to preserve.
@@ -192,7 +192,7 @@ fn only_a_right_tag_changes_a_count(hook: Hook) {
         let load = ReadLoad { answered: 0, waiting, erasing: false, collecting: 0 };
         packet(Op::Load, 2, 1, Body::Table(Table::Load(load)))
     };
-    let reached = |s: &mut KernelSwitch| s.send(Time::ZERO, read(1, 0)).unwrap().header.vssd.0;
+    let reached = |s: &mut KernelSwitch| s.send(Time::ZERO, read(1, 0)).pop().unwrap().header.vssd.0;
     assert_eq!([reached(&mut s), reached(&mut s)], [1, 2], "equal loads");
     let whole = bytes_of(&sealed(&load(9), 7, key));
     let mut forged = vec![framed(&load(9)), sealed(&load(9), 7, [key[0], key[1] ^ 1]), sealed(&load(9), 8, key)];
