@@ -12,7 +12,6 @@
 use rackweave_core::Layout;
 use serde::{Deserialize, Serialize};
 
-use crate::switching::DataPlaneKind;
 use crate::{Problem, RackConfig};
 
 /// Most racks of a configuration: a client that cannot reach one rack's switch tries the other.
@@ -77,10 +76,6 @@ impl RacksSection {
         if cfg.servers_max.is_some() {
             let rule = "not with racks.count = 2: servers are numbered rack by rack".into();
             wrong("servers_max", cfg.servers_max().to_string(), rule);
-        }
-        if cfg.switch.data_plane != DataPlaneKind::Process {
-            let rule = "\"process\" with racks.count = 2: switches in the kernel know one rack".into();
-            wrong("switch.data_plane", cfg.switch.data_plane.to_string(), rule);
         }
         if !cfg.switch.rings.is_empty() {
             let rule = "none with racks.count = 2: a ring belongs to one switch".into();

@@ -71,11 +71,18 @@ pub enum RedirectKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortSection {
+    /// The rack whose switch has these interfaces.
+    #[serde(default, skip_serializing_if = "is_first_rack")]
+    pub rack: u32,
     pub nodes: Vec<String>,
     pub interfaces: Vec<String>,
     /// Ethernet address of the far end of each interface. By default 02:00 followed by the first node's IPv4 address.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub macs: Vec<String>,
+}
+
+fn is_first_rack(rack: &u32) -> bool {
+    *rack == 0
 }
 
 /// The members of a ring that a packet reaches.
@@ -173,7 +180,11 @@ impl SwitchSection {
                 out.push(hosts.problem(name, text, rule));
             }
         }
-        self.plan(hosts, out);
+        for (i, port) in self.ports.iter().enumerate().filter(|(_, port)| port.rack >= layout.racks()) {
+            let rule = format!("below racks.count ({})", layout.racks());
+            out.push(Problem { key: format!("switch.ports[{i}].rack").into(), value: port.rack.to_string(), rule });
+        }
+        (0..layout.racks()).for_each(|rack| drop(self.plan(hosts, rack, out)));
     }
 
     /// The rings; appends their problems to `out`.
@@ -224,17 +235,22 @@ impl SwitchSection {
         all
     }
 
-    /// The ports; appends their problems to `out`.
-    pub fn plan(&self, hosts: &HostsSection, out: &mut Vec<Problem>) -> Vec<PortPlan> {
+    /// The ports of a rack's switch; appends their problems to `out`.
+    pub fn plan(&self, hosts: &HostsSection, rack: u32, out: &mut Vec<Problem>) -> Vec<PortPlan> {
         let (mut all, mut seen) = (Vec::new(), Vec::new());
-        for (i, port) in self.ports.iter().enumerate() {
+        let (own, racks) = (NodeName { kind: NodeKind::Switch, index: rack }, hosts.layout().racks());
+        for (i, port) in self.ports.iter().enumerate().filter(|(_, port)| port.rack == rack) {
             let key = |part: &str| Cow::Owned(format!("switch.ports[{i}].{part}"));
             let mut wrong = |part, value: String, rule: &str| {
                 out.push(Problem { key: key(part), value, rule: rule.into() });
             };
             let mut nodes = Vec::new();
             for text in &port.nodes {
-                match text.parse::<NodeName>().ok().filter(|&n| n != NodeName::SWITCH && hosts.text(n).is_some()) {
+                match text.parse::<NodeName>().ok().filter(|&n| n != own && hosts.text(n).is_some()) {
+                    None if racks > 1 => {
+                        let rule = "meta, server-N, gateway-N or the other rack's switch of [hosts]";
+                        wrong("nodes", format!("{text:?}"), rule);
+                    }
                     None => wrong("nodes", format!("{text:?}"), "meta, server-N or gateway-N of [hosts]"),
                     Some(n) if seen.contains(&n) => {
                         wrong("nodes", format!("{text:?}"), "each node behind one port only")
@@ -269,10 +285,11 @@ impl SwitchSection {
             }
             all.push(PortPlan { nodes, ways });
         }
-        // Requests of these nodes must pass the program on an interface.
-        for name in hosts.names().filter(|n| matches!(n.kind, NodeKind::Server | NodeKind::Client)) {
+        // Requests of these nodes, and to the other rack's switch, must pass the program on an interface.
+        for name in hosts.names().filter(|&n| n != own && n != NodeName::META) {
             if !seen.contains(&name) {
-                let rule = format!("a port with {name} behind it");
+                let place = if racks > 1 { format!(" of rack {rack}") } else { String::new() };
+                let rule = format!("a port{place} with {name} behind it");
                 out.push(Problem { key: "switch.ports".into(), value: format!("{} ports", self.ports.len()), rule });
             }
         }

@@ -33,10 +33,65 @@ fn problems(text: &str) -> String {
 fn ports_are_planned_and_read_back() {
     let cfg = RackConfig::parse(&format!("{HOSTS}{PORTS}")).expect("right");
     assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
-    let plan = cfg.switch.plan(cfg.hosts.as_ref().expect("there"), &mut Vec::new());
+    let plan = cfg.switch.plan(cfg.hosts.as_ref().expect("there"), 0, &mut Vec::new());
     assert_eq!(plan[0].ways, [("p2".to_string(), [2, 0, 10, 0, 0, 3])]);
     assert_eq!(plan[1].ways[1], ("u1".to_string(), [2, 0, 0, 0, 1, 1]));
     assert_eq!(plan[1].nodes.iter().map(|n| n.0).collect::<Vec<_>>(), [3, 4, 5]);
+}
+
+const TWO_RACKS: &str = r#"
+version = 1
+servers = 4
+[racks]
+count = 2
+[hosts]
+meta = "10.0.0.1:21079"
+switch = ["10.0.0.2:21079", "10.0.0.7:21079"]
+servers = ["10.0.0.3:21079", "10.0.0.4:21079", "10.0.0.5:21079", "10.0.0.6:21079"]
+gateways = ["10.0.0.8:21079"]
+key_file = "cluster.key"
+[switch]
+data_plane = "tc"
+[[switch.ports]]
+nodes = ["server-0", "server-1", "gateway-0", "meta"]
+interfaces = ["p0"]
+[[switch.ports]]
+nodes = ["server-2", "server-3", "switch-1"]
+interfaces = ["u0", "u1"]
+[[switch.ports]]
+rack = 1
+nodes = ["server-2", "server-3"]
+interfaces = ["p0"]
+[[switch.ports]]
+rack = 1
+nodes = ["server-0", "server-1", "gateway-0", "switch"]
+interfaces = ["u0", "u1"]
+"#;
+
+#[test]
+fn each_racks_switch_has_ports_of_its_own() {
+    let cfg = RackConfig::parse(TWO_RACKS).expect("right");
+    assert_eq!(RackConfig::parse(&cfg.to_toml()), Ok(cfg.clone()));
+    let plan = |rack| cfg.switch.plan(cfg.hosts.as_ref().expect("there"), rack, &mut Vec::new());
+    let nodes = |rack| plan(rack).into_iter().map(|p| p.nodes.iter().map(|n| n.0).collect()).collect::<Vec<Vec<_>>>();
+    assert_eq!(nodes(0), [vec![2, 3, 7, 0], vec![4, 5, 6]]);
+    assert_eq!(nodes(1), [vec![4, 5], vec![2, 3, 7, 1]]);
+    for (from, to, says) in [
+        (", \"switch-1\"]", "]", "switch.ports = 4 ports: a port of rack 0 with switch-1 behind it"),
+        (", \"switch\"]", "]", "switch.ports = 4 ports: a port of rack 1 with switch behind it"),
+        ("\"server-1\", \"gateway-0\", \"switch\"]", "\"switch\"]", "a port of rack 1 with gateway-0 behind it"),
+        ("\"switch\"]", "\"switch-1\"]", "\"switch-1\": meta, server-N, gateway-N or the other rack's switch"),
+        (
+            "rack = 1\nnodes = [\"server-2\"",
+            "rack = 2\nnodes = [\"server-2\"",
+            "switch.ports[2].rack = 2: below racks.count (2)",
+        ),
+        ("\"10.0.0.7:21079\"", "\"10.0.0.9:21079\"", "hosts.switch[1] = \"10.0.0.9:21079\": 10.0.0.7:21079 with"),
+    ] {
+        let text = TWO_RACKS.replace(from, to);
+        assert_ne!(text, TWO_RACKS, "{from}");
+        assert!(problems(&text).contains(says), "{to}: {}", problems(&text));
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //!    |    |    |             |    |
 //!  [   switch    ]==u0,u1==[  far   ]
 //! ```
-//! `switch` hosts a data plane, `far` forwards as Linux does. Hosts have their node's address and a route to their
+//! `switch` hosts a data plane; `far` forwards as Linux does, or hosts the second rack's. Hosts have their node's address and a route to their
 //! switch; no ARP is needed. Namespaces without names: they end with the process that made them, however it ends.
 
 use std::io;
@@ -51,20 +51,26 @@ pub fn uplink_name(uplink: usize) -> String {
 }
 
 impl TestRack {
+    /// `switches`: the first rack's, and the second's if it has one.
+    ///
     /// # Errors
     /// No root, or no `ip`.
-    pub fn new(switch_node: NodeId, near: &[NodeId], far: &[NodeId]) -> io::Result<TestRack> {
+    pub fn new(switches: (NodeId, Option<NodeId>), near: &[NodeId], far: &[NodeId]) -> io::Result<TestRack> {
         let mut rack =
             TestRack { switch: forwarding()?, far: forwarding()?, near_hosts: Vec::new(), far_hosts: Vec::new() };
-        rack.switch.sh(&format!("ip address add {}/32 dev lo", address(switch_node)))?;
-        let own = text(mac(switch_node));
+        let (switch, far_switch) = switches;
+        rack.switch.sh(&format!("ip address add {}/32 dev lo", address(switch)))?;
+        if let Some(far_switch) = far_switch {
+            rack.far.sh(&format!("ip address add {}/32 dev lo", address(far_switch)))?;
+        }
+        let own = text(mac(switch));
         for &node in near {
             rack.near_hosts.push(connect(&rack.switch, &own, node)?);
         }
         for &node in far {
             rack.far_hosts.push(connect(&rack.far, &text(uplink_mac(1, UPLINKS)), node)?);
         }
-        rack.uplinks(far)?;
+        rack.uplinks(&[far, far_switch.as_slice()].concat())?;
         Ok(rack)
     }
 
@@ -93,14 +99,16 @@ impl TestRack {
         self.near_hosts.iter().chain(&self.far_hosts)
     }
 
-    /// For XDP on the switch's interfaces: whole checksums from the hosts, and far ends that take what was redirected
+    /// For XDP on the switches' interfaces: whole checksums from the hosts, and far ends that take what was redirected
     /// before there was a packet buffer.
     pub fn ready_for_xdp(&self) -> io::Result<()> {
         for host in self.hosts() {
             host.net.sh("ethtool -K eth0 tx off gro on")?;
         }
         for i in 0..UPLINKS {
-            self.far.sh(&format!("ethtool -K {} gro on", uplink_name(i)))?;
+            // A switch's process sends to the other's.
+            self.switch.sh(&format!("ethtool -K {} tx off", uplink_name(i)))?;
+            self.far.sh(&format!("ethtool -K {} tx off gro on", uplink_name(i)))?;
         }
         Ok(())
     }

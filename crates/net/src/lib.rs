@@ -76,10 +76,6 @@ pub enum DistributedError {
     NoWayIn { option: &'static str, address: String },
     #[error("the configuration has [hosts] or [switch]: --netns generates both")]
     NotOurs,
-    #[error(
-        "racks.count = {racks}: 1 with --netns, which connects the hosts of one rack; --processes and [hosts] take two"
-    )]
-    OneRack { racks: u32 },
     #[error("--gateways {gateways}: hosts.gateways of the configuration has the rack's gateways")]
     Gateways { gateways: u32 },
     #[error("switch in the kernel ({plane}): {error}")]

@@ -12,72 +12,83 @@ use rackweave_core::NodeName;
 /// The nodes' hosts. They end with this process.
 #[derive(Debug)]
 pub struct Namespaces {
-    rack: TestRack,
+    hosts: TestRack,
     layout: Layout,
     /// Number of servers with a host.
     servers: usize,
 }
 
 impl Namespaces {
-    /// Creates the hosts of all nodes; the second half of the servers is in the second rack, the gateways are in the first.
-    /// Addresses are those of a rack of up to `servers_max` servers.
+    /// Creates the hosts of all nodes of `layout`; the second half of the first `servers` is in the second rack, the gateways are in the
+    /// first. With two racks in `layout` each has a switch.
     ///
     /// # Errors
     /// Missing privileges, or a missing tool.
-    pub fn new(
-        servers: u32,
-        servers_max: u32,
-        gateways: u32,
-        data_plane: DataPlaneKind,
-    ) -> Result<Namespaces, DistributedError> {
-        let layout = Layout::new(servers_max, gateways);
+    pub fn new(servers: u32, layout: Layout, data_plane: DataPlaneKind) -> Result<Namespaces, DistributedError> {
         let here = &layout.ids(NodeKind::Server)[..servers as usize];
         let (near, far) = here.split_at(servers.div_ceil(2) as usize);
         let near = [&[Layout::META], near, layout.ids(NodeKind::Client)].concat();
-        let made = TestRack::new(Layout::SWITCH, &near, far);
-        let made = made.and_then(|rack| {
+        let switches = (Layout::SWITCH, layout.ids(NodeKind::Switch).get(1).copied());
+        let made = TestRack::new(switches, &near, far);
+        let made = made.and_then(|hosts| {
             if data_plane == DataPlaneKind::Xdp {
-                rack.ready_for_xdp()?;
+                hosts.ready_for_xdp()?;
             }
-            Ok(rack)
+            Ok(hosts)
         });
-        Ok(Namespaces { rack: made.map_err(DistributedError::Namespaces)?, layout, servers: servers as usize })
+        Ok(Namespaces { hosts: made.map_err(DistributedError::Namespaces)?, layout, servers: servers as usize })
     }
 
     /// The namespace of a node.
     pub fn of(&self, name: NodeName) -> &Namespace {
         let id = self.layout.id(name);
-        self.rack.hosts().find(|h| Some(h.node) == id).map_or(&self.rack.switch, |h| &h.net)
+        let switch = if id == Some(Layout::SWITCH) { &self.hosts.switch } else { &self.hosts.far };
+        self.hosts.hosts().find(|h| Some(h.node) == id).map_or(switch, |h| &h.net)
     }
 
     /// Addresses of the nodes.
-    pub fn hosts(&self, key_file: std::path::PathBuf) -> HostsSection {
-        let address = |n: NodeId| native_address(n).to_string();
+    pub fn addresses(&self, key_file: std::path::PathBuf) -> HostsSection {
+        let all = |kind: NodeKind| self.layout.ids(kind).iter().map(|n| native_address(*n).to_string()).collect();
         HostsSection {
-            meta: address(Layout::META),
-            switches: vec![address(Layout::SWITCH)],
-            servers: self.layout.ids(NodeKind::Server).iter().map(|n| address(*n)).collect(),
-            gateways: self.layout.ids(NodeKind::Client).iter().map(|n| address(*n)).collect(),
+            meta: native_address(Layout::META).to_string(),
+            switches: all(NodeKind::Switch),
+            servers: all(NodeKind::Server),
+            gateways: all(NodeKind::Client),
             key_file: Some(key_file),
         }
     }
 
-    /// The switch's interfaces.
+    /// The switches' interfaces.
     pub fn ports(&self) -> Vec<PortSection> {
-        let near = self.rack.near_hosts.iter().map(|h| PortSection {
-            nodes: vec![self.name(h.node).to_string()],
-            interfaces: vec![port_name(h.node)],
-            macs: Vec::new(),
-        });
-        let far = self.rack.far_hosts.iter().map(|h| h.node);
+        let TestRack { near_hosts, far_hosts, .. } = &self.hosts;
+        let near = near_hosts.iter().map(|h| self.port(0, h.node));
         // Servers that may be added get their hosts with the next start.
         let reserved = self.layout.ids(NodeKind::Server)[self.servers..].iter().copied();
-        let far = PortSection {
-            nodes: far.chain(reserved).map(|n| self.name(n).to_string()).collect(),
-            interfaces: (0..UPLINKS).map(uplink_name).collect(),
-            macs: (0..UPLINKS).map(|i| uplink_mac(1, i).map(|b| format!("{b:02x}")).join(":")).collect(),
+        let mut beyond: Vec<NodeId> = far_hosts.iter().map(|h| h.node).chain(reserved).collect();
+        let Some(&far_switch) = self.layout.ids(NodeKind::Switch).get(1) else {
+            return near.chain(self.uplinks(0, &beyond)).collect();
         };
-        near.chain([far].into_iter().filter(|f| !f.nodes.is_empty())).collect()
+        beyond.push(far_switch);
+        let far = far_hosts.iter().map(|h| self.port(1, h.node));
+        let back: Vec<NodeId> = near_hosts.iter().map(|h| h.node).chain([Layout::SWITCH]).collect();
+        near.chain(self.uplinks(0, &beyond)).chain(far).chain(self.uplinks(1, &back)).collect()
+    }
+
+    fn port(&self, rack: u32, node: NodeId) -> PortSection {
+        let nodes = vec![self.name(node).to_string()];
+        PortSection { rack, nodes, interfaces: vec![port_name(node)], macs: Vec::new() }
+    }
+
+    /// The links of a rack's switch to the other rack; none if no node is there.
+    fn uplinks(&self, rack: u32, beyond: &[NodeId]) -> Option<PortSection> {
+        let far_end = if rack == 0 { 1 } else { 0 };
+        let mac = |i| uplink_mac(far_end, i).map(|b| format!("{b:02x}")).join(":");
+        (!beyond.is_empty()).then(|| PortSection {
+            rack,
+            nodes: beyond.iter().map(|n| self.name(*n).to_string()).collect(),
+            interfaces: (0..UPLINKS).map(uplink_name).collect(),
+            macs: (0..UPLINKS).map(mac).collect(),
+        })
     }
 
     fn name(&self, id: NodeId) -> NodeName {
@@ -87,8 +98,8 @@ impl Namespaces {
 
     /// One line per namespace: its name, and the argument for `nsenter --net=`.
     pub fn listed(&self) -> String {
-        let (switch, far) = (self.rack.switch.path(), self.rack.far.path());
-        let hosts = self.rack.hosts().map(|h| format!("{} {}\n", self.name(h.node), h.net.path()));
+        let (switch, far) = (self.hosts.switch.path(), self.hosts.far.path());
+        let hosts = self.hosts.hosts().map(|h| format!("{} {}\n", self.name(h.node), h.net.path()));
         format!("switch {switch}\nfar {far}\n") + &hosts.collect::<String>()
     }
 }

@@ -73,7 +73,7 @@ pub fn run(options: &NodeOptions, ready: impl FnOnce(&Facts) + 'static) -> Resul
     let gateways = layout.clients();
     let address = addresses[node.0 as usize];
     let in_kernel = (name.kind == NodeKind::Switch && cfg.switch.data_plane != DataPlaneKind::Process)
-        .then(|| switch_in_kernel(&cfg, hosts, keys.clone()))
+        .then(|| switch_in_kernel(&cfg, name.index, hosts, keys.clone()))
         .transpose()?;
     let mut net = open_net(name, node, &cfg, &dir, (addresses, keys), &signal)?;
     if let Some(path) = &options.pcap {
@@ -195,11 +195,16 @@ fn first_incarnation(kept: &mut Kept, path: &Path, signal: &OwnedFd) -> io::Resu
     }
 }
 
-fn switch_in_kernel(cfg: &RackConfig, hosts: &HostsSection, keys: Keys) -> Result<KernelNode, DistributedError> {
+fn switch_in_kernel(
+    cfg: &RackConfig,
+    rack: u32,
+    hosts: &HostsSection,
+    keys: Keys,
+) -> Result<KernelNode, DistributedError> {
     // Problems of the ports were reported when the configuration was checked.
-    let ports = cfg.switch.plan(hosts, &mut Vec::new());
+    let ports = cfg.switch.plan(hosts, rack, &mut Vec::new());
     let plane = cfg.switch.data_plane;
-    KernelNode::start(cfg, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
+    KernelNode::start(cfg, rack, ports, keys).map_err(|error| DistributedError::DataPlane { plane, error })
 }
 
 /// Opens the server's device. If its file is missing or blank and not to be replaced, a new one is created on trial,

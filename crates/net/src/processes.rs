@@ -142,7 +142,7 @@ pub fn up(program: &Path, options: &Options, ready: impl FnOnce(&Facts)) -> Resu
     let signal = up::signals()?;
     let dir = DataDir::open(&options.data)?;
     refuse_together(dir.path())?;
-    let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg, options.netns.is_some()))?;
+    let mut cfg = up::configure(&dir, options, |_, cfg| fits_processes(cfg))?;
     let (numbered, removed) = numbered(&dir, &cfg)?;
     let namespaces = options.netns.map(|kind| namespaces(&dir, &mut cfg, options, (kind, numbered))).transpose()?;
     if namespaces.is_none() {
@@ -201,8 +201,9 @@ fn namespaces(
         return Err(DistributedError::NotOurs);
     }
     let key = make_key(dir)?;
-    let namespaces = Namespaces::new(numbered, cfg.servers_max(), options.gateways.unwrap_or(1), data_plane)?;
-    cfg.hosts = Some(namespaces.hosts(key));
+    let layout = racks::layout(cfg, options.gateways.unwrap_or(1));
+    let namespaces = Namespaces::new(numbered, layout, data_plane)?;
+    cfg.hosts = Some(namespaces.addresses(key));
     (cfg.switch.data_plane, cfg.switch.ports) = (data_plane, namespaces.ports());
     cfg.validate().map_err(UpError::Options)?;
     dir.write(NAMESPACES_FILE, namespaces.listed().as_bytes())?;
@@ -210,10 +211,7 @@ fn namespaces(
 }
 
 /// Refuses configurations that need a single process before anything is written.
-fn fits_processes(cfg: &RackConfig, in_namespaces: bool) -> Result<(), DistributedError> {
-    if in_namespaces && cfg.racks.count > 1 {
-        return Err(DistributedError::OneRack { racks: cfg.racks.count });
-    }
+fn fits_processes(cfg: &RackConfig) -> Result<(), DistributedError> {
     let layout = racks::layout(cfg, 1);
     let mut cfg = cfg.clone();
     cfg.hosts.get_or_insert_with(|| draw(layout, Path::new(KEY_FILE)));

@@ -1,5 +1,5 @@
 use rackweave_config::racks::RacksSection;
-use rackweave_config::switching::DataPlaneKind;
+use rackweave_config::switching::{DataPlaneKind, RingSection};
 use rackweave_config::{ConfigError, RackConfig};
 use rackweave_core::SetId;
 
@@ -61,7 +61,10 @@ fn what_cannot_be_two_racks_is_refused_with_value_and_rule() {
     refused(RackConfig { racks: three, ..RackConfig::default() }, &["racks.count = 3", "1 to 2"]);
     let mut in_kernel = two(4, None);
     in_kernel.switch.data_plane = DataPlaneKind::Tc;
-    refused(in_kernel, &["switch.data_plane = tc", "\"process\" with racks.count = 2"]);
+    refused(in_kernel, &["switch.data_plane = tc", "only with [hosts]"]);
+    let mut ring = two(4, None);
+    ring.switch.rings.push(RingSection { prefix: "10.11.0.0/24".into(), ..RingSection::default() });
+    refused(ring, &["switch.rings = 1 rings", "none with racks.count = 2"]);
     let text = "servers = 6\n[racks]\ncount = 2\nswitches = 2\n";
     assert!(matches!(RackConfig::parse(text), Err(ConfigError::Syntax(e)) if e.contains("switches")));
     let cfg = RackConfig::parse("servers = 6\n[racks]\ncount = 2\n").expect("sound");

@@ -1,5 +1,5 @@
 //! The switch's node when its tables and programs are in the kernel. It writes the rows that servers announce, and
-//! keeps the programs on their interfaces. Reads, writes, `gc_op`s and `load`s never reach it.
+//! keeps the programs on their interfaces. Reads, writes and `load`s never reach it; `gc_op`s only with two racks.
 //!
 //! The programs are attached by links that this process owns: they are removed when it ends, however it ends.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rackweave_core::msg::{Body, Op, Packet, Table};
 use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Span, Time};
 use rackweave_dataplane::{
-    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, frame, interface,
+    Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, SlowPath, TwoRacks, frame, interface,
 };
 use rackweave_switch::control::{Announcement, Change, DataPlane, RowResult};
 use rackweave_transport::Keys;
@@ -58,7 +58,12 @@ struct Seen {
 #[derive(Debug)]
 pub struct KernelNode {
     kind: DataPlaneKind,
+    node: NodeId,
     switch: KernelSwitch,
+    /// With two racks.
+    above: Option<SlowPath>,
+    /// Time of the next check of the interfaces.
+    look_at: Time,
     ports: Vec<PortPlan>,
     /// Interfaces by name, as configured in the programs.
     interfaces: BTreeMap<String, Seen>,
@@ -71,20 +76,34 @@ pub struct KernelNode {
 }
 
 impl KernelNode {
-    /// Loads the programs and attaches them to the interfaces of `ports`, in the network namespace of this process.
-    pub fn start(cfg: &RackConfig, ports: Vec<PortPlan>, keys: Keys) -> Result<KernelNode, PlaneError> {
+    /// Loads the programs of a rack's switch and attaches them to the interfaces of `ports`, in the network namespace of this
+    /// process.
+    pub fn start(cfg: &RackConfig, rack: u32, ports: Vec<PortPlan>, keys: Keys) -> Result<KernelNode, PlaneError> {
         let kind = cfg.switch.data_plane;
         let hook = if kind == DataPlaneKind::Xdp { Hook::Xdp } else { Hook::Tc };
-        let own = Layout::SWITCH;
+        let as_process = build::switch_config(cfg, rack);
+        let own = as_process.node;
         let switch = KernelSwitch::load(KernelConfig {
             hook,
-            redirect: build::redirect(cfg),
+            redirect: as_process.redirect,
             require_mac: !keys.is_none(),
+            two_racks: as_process.far.map(|_| TwoRacks { rack, far_reads: as_process.far_reads }),
             ..KernelConfig::new(own)
         })
         .map_err(|error| PlaneError::Load { error })?;
-        let (interfaces, incarnations, key_rings) = (BTreeMap::new(), BTreeMap::new(), KeyRings::default());
-        let mut node = KernelNode { kind, switch, ports, interfaces, keys, key_rings, incarnations, fault: None };
+        let mut node = KernelNode {
+            kind,
+            node: own,
+            switch,
+            above: as_process.far.map(|_| SlowPath::new(as_process)),
+            look_at: Time::ZERO,
+            ports,
+            interfaces: BTreeMap::new(),
+            keys,
+            key_rings: KeyRings::default(),
+            incarnations: BTreeMap::new(),
+            fault: None,
+        };
         // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
         for ring in build::rings(cfg) {
@@ -173,27 +192,40 @@ impl KernelNode {
         self.fault = result.err().map(|e| e.to_string());
     }
 
-    /// Handles `create_vssd` and `del_vssd`, and views of partitions of keys: their members are behind an address. Anything else
-    /// has bypassed the programs and is dropped.
+    /// Handles `create_vssd` and `del_vssd`, and views of partitions of keys: their members are behind an address. With two racks
+    /// also `gc_op`s, and what the other rack's switch sends. Anything else has bypassed the programs and is dropped.
+    fn packet(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
+        match &p.body {
+            Body::Table(Table::Create(row)) => {
+                let incarnation = p.header.incarnation;
+                // The metadata service announces partitions of keys, with its own incarnation.
+                if p.src == row.server && self.incarnations.get(&row.server).is_none_or(|&known| known < incarnation) {
+                    self.learn(row.server, incarnation)?;
+                }
+            }
+            // XDP has no rings; the configuration of clients says so.
+            Body::Keys(keys) if p.src == Layout::META && self.kind != DataPlaneKind::Xdp => {
+                let change = keys.new_view().and_then(|v| self.key_rings.change(p.header.incarnation, v));
+                // Those that the table has no room for are reached by other ways.
+                let _ = change.map(|c| self.switch.change_ring(&c)).transpose()?;
+                return Ok(());
+            }
+            _ => {}
+        }
+        match &mut self.above {
+            Some(above) => above.handle(&mut self.switch, now, Event::Packet(p), fx),
+            None => self.row(now, p, fx),
+        }
+    }
+
     fn row(&mut self, now: Time, p: Packet, fx: &mut Effects) -> Result<(), KernelFault> {
         let (vssd, incarnation) = (p.header.vssd, p.header.incarnation);
         let change = match &p.body {
             Body::Table(Table::Create(row)) => {
                 let (epoch, request) = (p.header.epoch, p.header.request);
-                // The metadata service announces partitions of keys, with its own incarnation.
-                if p.src == row.server && self.incarnations.get(&row.server).is_none_or(|&known| known < incarnation) {
-                    self.learn(row.server, incarnation)?;
-                }
                 Change::Create(Announcement { vssd, incarnation, epoch, request, row: (**row).clone() })
             }
             Body::Table(Table::Delete) if p.header.op == Op::DelVssd => Change::Delete { vssd, incarnation },
-            // XDP has no rings; the configuration of clients says so.
-            Body::Keys(keys) if p.src == Layout::META && self.kind != DataPlaneKind::Xdp => {
-                let change = keys.new_view().and_then(|v| self.key_rings.change(incarnation, v));
-                // Those that the table has no room for are reached by other ways.
-                let _ = change.map(|c| self.switch.change_ring(&c)).transpose()?;
-                return Ok(());
-            }
             _ => return Ok(()),
         };
         let result = match self.switch.change(now, &change)? {
@@ -203,8 +235,19 @@ impl KernelNode {
         };
         let mut header = p.header;
         header.op = Op::Reply;
-        fx.send(Packet { src: Layout::SWITCH, dst: p.src, header, body: Body::Table(Table::Answer(result)) });
+        fx.send(Packet { src: self.node, dst: p.src, header, body: Body::Table(Table::Answer(result)) });
         Ok(())
+    }
+
+    fn timer(&mut self, now: Time, fx: &mut Effects) -> Result<(), PlaneError> {
+        if let Some(above) = &mut self.above {
+            above.handle(&mut self.switch, now, Event::Timer, fx)?;
+        }
+        if now < self.look_at {
+            return Ok(());
+        }
+        self.look_at = now + WATCH;
+        self.look()
     }
 
     /// Tables and counters in the kernel.
@@ -215,7 +258,11 @@ impl KernelNode {
             error: self.fault.clone(),
             ..Default::default()
         };
-        match (self.switch.rows(), self.switch.counters()) {
+        let counters = match &self.above {
+            Some(above) => above.counters(&self.switch),
+            None => self.switch.counters(),
+        };
+        match (self.switch.rows(), counters) {
             (Ok(rows), Ok(all)) => {
                 (state.rows, state.rows_max) = (rows, self.switch.rows_max());
                 state.counters = seen(all.all());
@@ -238,16 +285,16 @@ impl Node for KernelNode {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         match event {
             Event::Packet(p) => {
-                let result = self.row(now, p, fx);
+                let result = self.packet(now, p, fx);
                 self.note(result);
             }
             Event::Timer => {
-                let result = self.look();
+                let result = self.timer(now, fx);
                 self.note(result);
-                fx.wake_at(now + WATCH);
             }
             _ => {}
         }
+        fx.wake_at(self.above.as_ref().map_or(self.look_at, |above| above.deadline().min(self.look_at)));
     }
 }
 

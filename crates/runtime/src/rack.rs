@@ -141,7 +141,7 @@ impl RackNodes {
     pub fn has_drive(&self, server: u32) -> bool {
         self.meta.as_ref().zip(self.layout.server(server)).is_some_and(|(m, node)| m.has_drive(node))
     }
-    /// Uses the kernel data plane for the switch, if it runs here: that of the only rack.
+    /// Uses the kernel data plane for the switch, if it runs here: its process hosts one.
     pub fn switch_in_kernel(&mut self, node: KernelNode) {
         if let Some(switch) = self.switches.iter_mut().flatten().next() {
             *switch = Plane::Kernel(Box::new(node));
