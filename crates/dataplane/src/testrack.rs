@@ -106,9 +106,10 @@ impl TestRack {
             host.net.sh("ethtool -K eth0 tx off gro on")?;
         }
         for i in 0..UPLINKS {
-            // A switch's process sends to the other's.
-            self.switch.sh(&format!("ethtool -K {} tx off", uplink_name(i)))?;
-            self.far.sh(&format!("ethtool -K {} tx off gro on", uplink_name(i)))?;
+            // A switch's process sends to the other's, and one's program redirects to the other while that has none.
+            for switch in [&self.switch, &self.far] {
+                switch.sh(&format!("ethtool -K {} tx off gro on", uplink_name(i)))?;
+            }
         }
         Ok(())
     }
