@@ -143,6 +143,8 @@ pub enum KernelFault {
     Missing { what: &'static str, name: &'static str },
     #[error("the row program answered {code}")]
     BadChange { code: u32 },
+    #[error("{vssd}: the kernel's table does not take the control plane's row ({result:?})")]
+    NotFollowed { vssd: VssdId, result: RowResult },
 }
 
 /// Tables and programs in the kernel. All of it, attached programs too, goes when this is dropped.

@@ -4,7 +4,7 @@
 
 use rackweave_core::msg::Op;
 use rackweave_core::{Effects, Event, Incarnation, Node, Span, Time, VssdId};
-use rackweave_switch::control::{Change, DataPlane};
+use rackweave_switch::control::{Change, DataPlane, RowResult};
 use rackweave_switch::{Counters, Switch, SwitchConfig};
 
 use crate::kernel::{KernelFault, KernelSwitch};
@@ -51,7 +51,10 @@ impl SlowPath {
     fn follow(&self, kernel: &mut KernelSwitch, now: Time, vssd: VssdId, announces: bool) -> Result<(), KernelFault> {
         if announces {
             let gone = Change::Delete { vssd, incarnation: Incarnation(u64::MAX) };
-            kernel.change(now, &self.switch.announced(vssd).map_or(gone, Change::Create))?;
+            let result = kernel.change(now, &self.switch.announced(vssd).map_or(gone, Change::Create))?;
+            if result != RowResult::Done {
+                return Err(KernelFault::NotFollowed { vssd, result });
+            }
         }
         let Some(state) = self.switch.row_state(vssd) else { return Ok(()) };
         let expires_in = state.heard_until.map_or(Span::ZERO, |until| until.since(now));

@@ -63,7 +63,7 @@ fn seen(p: &Packet) -> Seen {
 
 /// Every third vSSD is in the second rack.
 fn in_racks(v: VssdId) -> VssdId {
-    if v.0 % 3 == 0 { VssdId(1 << 24 | v.0) } else { v }
+    if v.0.is_multiple_of(3) { VssdId(1 << 24 | v.0) } else { v }
 }
 
 /// Any packet, from the servers of both racks and from the other rack's switch.
@@ -87,7 +87,7 @@ fn compare_of_two_racks<const XDP: bool>() {
     for seed in 0..12 {
         let mut rng = Rng::new(seed);
         let redirect = if seed % 2 == 0 { Redirect::Gc } else { Redirect::Load };
-        let (rack, far_reads) = (seed as u32 / 2 % 2, seed % 6 != 5);
+        let (rack, far_reads) = (seed as u32 / 2 % 2, seed % 5 != 4);
         let mut cfg = SwitchConfig { rows_max: ROWS, redirect, rack, far_reads, ..SwitchConfig::new(Layout::SWITCH) };
         (cfg.far, cfg.bits_expire) = (Some(FAR_SWITCH), Span::from_millis(20));
         let mut model = Switch::new(cfg.clone());
