@@ -1,5 +1,5 @@
 """Overwrites a volume of each of two racks until servers of both collect and both switches redirect reads. All that is read is
-what was written.
+what was written. Then without the servers of the first rack its switch, if it is in the kernel, redirects reads to the other rack.
 
     redirects.py SOCKET RACKWEAVE DATA DATA_PLANE
 """
@@ -53,7 +53,7 @@ while True:
         for v in volumes:
             v.step()
     counters = dict(status()["switch"]["counters"])
-    if all(counters.get(name) for name in MUST):
+    if all(map(counters.get, MUST)):
         break
     assert time.monotonic() < end, f"not within {PATIENCE} s: {counters}"
 for v in volumes:
@@ -62,3 +62,22 @@ for v in volumes:
         v.check(chunk)
 assert status()["switch"]["error"] is None
 print("    " + ", ".join(f"{counters[name]} {name}" for name in MUST))
+if PLANE == "process":
+    sys.exit()
+
+# A read as the programs see it, from the gateway's host: clients need none of these once they know that their servers are gone.
+SEND = """import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for vssd in sys.argv[1:]:
+    s.sendto(b"\\x03" + int(vssd).to_bytes(4, "big") + bytes(75), ("10.0.0.2", 21079))
+"""
+with open(f"{DATA}/namespaces") as f:
+    gateway = dict(line.split() for line in f)["gateway-0"]
+vssds = [str(m["vssd"]) for x in status()["sets"] for m in x["members"] if m["server"] < 3]
+for server in range(3):
+    subprocess.run([RACKWEAVE, "server", "kill", str(server), "--data", DATA], capture_output=True, check=True)
+end = time.monotonic() + 30
+while not (far := dict(status()["switch"]["counters"]).get("redirects_far", 0)):
+    assert time.monotonic() < end, "no read for a silent server's vSSD went to the other rack within 30 s"
+    subprocess.run(["nsenter", f"--net={gateway}", "/usr/bin/python3", "-c", SEND, *vssds], check=True)
+print(f"    {far} redirects_far without the servers of rack 0")
