@@ -6,6 +6,9 @@
 #define barrier() asm volatile("" ::: "memory")
 
 enum change_kind { CREATE = 1, DELETE = 2, STATE = 3 };
+/* Number of an announcement that only asks whether there is the row (`core::msg::PROBE`). */
+#define PROBE 0
+
 enum change_result { CHANGED_NEW, CHANGED, CHANGED_NOTHING, STALE, FULL, DELETED, NOT_THERE, BAD_CHANGE };
 
 /* The first bytes are those of an Ethernet header, which a test run wants. Native byte order. */
@@ -189,7 +192,7 @@ INLINE int change(const struct change *n) {
         count(ROWS_CREATED);
     else if (result == DELETED)
         count(ROWS_DELETED);
-    else if (result == STALE)
+    else if (result == STALE && !(n->kind == CREATE && n->request == PROBE))
         count(ROWS_STALE);
     else if (result == FULL)
         count(ROWS_REFUSED);

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::msg::{Body, Class, Header, Op, PEERS_MAX, Packet, Table, TableError, VssdRow};
+use rackweave_core::msg::{Body, Class, Header, Op, PEERS_MAX, PROBE, Packet, Table, TableError, VssdRow};
 use rackweave_core::{Effects, Epoch, Incarnation, Layout, NodeId, SetId, Span, Time, VssdId};
 use rackweave_kv_replica::msg::{Body as KeyMessage, Packet as KeyPacket};
 use rackweave_kv_replica::types::{Partition, View};
@@ -22,9 +22,8 @@ const ROW_RETRY_INTERVAL: Span = Span::from_millis(100);
 /// group, which has no answer.
 const PROBE_EVERY: Span = Span::from_millis(500);
 
-/// Numbers of announcements: of two with one epoch, the switch ignores the lower if it has taken the higher.
-const PROBE: u64 = 0;
-const ANNOUNCEMENT: u64 = 1;
+/// Number of announcements but probes: of two with one epoch, the switch ignores the lower if it has taken the higher.
+const ANNOUNCEMENT: u64 = PROBE + 1;
 
 struct Announced {
     epoch: Epoch,

@@ -1,7 +1,7 @@
 //! Algorithm 1 of RackBlox, with protocol rules 15 to 17: one packet in, one verdict out.
 
 use rackweave_core::msg::keys::View;
-use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, ReadLoad, Table, TableError, VssdRow};
+use rackweave_core::msg::{Body, GcField, GcOp, Header, Op, PROBE, ReadLoad, Table, TableError, VssdRow};
 use rackweave_core::{Epoch, Incarnation, NodeId, Span, Time, VssdId};
 
 use crate::config::{COLLECTING, ReadWeights, Redirect, SwitchConfig};
@@ -497,7 +497,7 @@ impl Pipeline {
         self.start(now);
         match self.tables.create(vssd, incarnation, announced, row) {
             Ok(Created::Stale) => {
-                self.counters.rows_stale += 1;
+                self.counters.rows_stale += u64::from(announced.1 != PROBE);
                 RowResult::Stale
             }
             Ok(created) => {

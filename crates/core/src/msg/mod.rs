@@ -25,7 +25,7 @@ pub use control::{
 };
 pub use io::{BlockRange, IoError, IoReply, IoRequest, Mutation, SectorRange};
 pub use peer::Peer;
-pub use table::{GcField, GcOp, PEERS_MAX, ReadLoad, Table, TableError, VssdRow};
+pub use table::{GcField, GcOp, PEERS_MAX, PROBE, ReadLoad, Table, TableError, VssdRow};
 
 use crate::id::{Epoch, Incarnation, NodeId, SetId, VssdId};
 
