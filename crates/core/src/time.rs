@@ -28,14 +28,17 @@ impl Span {
     pub const fn from_nanos(n: u64) -> Span {
         Span(n)
     }
+    /// The longest span if that is shorter.
     pub const fn from_micros(n: u64) -> Span {
-        Span(n * 1_000)
+        Span(n.saturating_mul(1_000))
     }
+    /// The longest span if that is shorter.
     pub const fn from_millis(n: u64) -> Span {
-        Span(n * 1_000_000)
+        Span(n.saturating_mul(1_000_000))
     }
+    /// The longest span if that is shorter.
     pub const fn from_secs(n: u64) -> Span {
-        Span(n * 1_000_000_000)
+        Span(n.saturating_mul(1_000_000_000))
     }
     /// Whole and fractional microseconds.
     pub fn as_micros_f64(self) -> f64 {

@@ -11,8 +11,9 @@ use crate::replica::{Ctx, NOBODY, Replica, aborted};
 use crate::trace::{CONDITION_FAILED, EXPIRED, PUT_ABORTED, PUT_COMMITTED, PUT_REPEATED, UNKNOWN_ATTEMPT};
 use crate::types::{Change, Commit, Condition, Decision, Item, Origin, Put, PutId, Timestamp, Undecided, Verdict};
 
-/// Most expired values that a primary deletes at once.
-const EXPIRE_MAX: usize = 16;
+/// Most deletions of expired values that a primary has begun since the oldest under way: clients' puts have room beside them, and
+/// members remember all that is finished above the floor.
+pub const EXPIRE_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -74,6 +75,8 @@ pub(crate) struct Lead {
     /// Taken-over puts that an earlier primary may have committed, and some member may not have applied.
     pub taken_over: BTreeSet<PutId>,
     pub asked_at: Time,
+    /// Sequences of deletions of expired values, from the oldest under way on.
+    pub deletions: VecDeque<u64>,
 }
 
 impl Lead {
@@ -92,6 +95,7 @@ impl Lead {
             adopted: BTreeMap::new(),
             taken_over: BTreeSet::new(),
             asked_at: Time::ZERO,
+            deletions: VecDeque::new(),
         }
     }
 }
@@ -370,19 +374,25 @@ impl Replica {
         self.decide(ctx, id, decision);
     }
 
-    /// Deletes an expired value by a put of the primary's own.
+    /// Deletes an expired value by a put of the primary's own, if not too many are under way.
     pub fn expire(&mut self, ctx: &mut Ctx, key: &Bytes) {
         let too_few = self.others(ctx.me).len() + 1 < ctx.config.min_copies;
         let first = self.keys.get(key).map(|v| v.origin.at);
         let (Some(lead), Some(first)) = (self.active(), first) else { return };
         let condition = Condition::VersionIs(first);
         let items = vec![Item { key: key.clone(), condition, change: Some(Change::Delete) }];
-        if too_few || lead.puts.values().any(|f| f.put.items == items) {
+        let own = |sequence| PutId { client: ctx.me, incarnation: ctx.incarnation, sequence };
+        let oldest = lead.puts.range(own(0)..=own(u64::MAX)).next().map(|(id, _)| id.sequence);
+        lead.deletions.retain(|sequence| oldest.is_some_and(|oldest| *sequence >= oldest));
+        let full = lead.deletions.len() >= EXPIRE_MAX && !mutant!("kv-replica.expiry.unbounded");
+        if too_few || full || lead.puts.values().any(|f| f.put.items == items) {
             return;
         }
         *ctx.own_puts += 1;
-        let id = PutId { client: ctx.me, incarnation: ctx.incarnation, sequence: *ctx.own_puts };
-        let floor = id.sequence.saturating_sub(64);
+        let id = own(*ctx.own_puts);
+        lead.deletions.push_back(id.sequence);
+        let passed = mutant!("kv-replica.expiry.floor-passes").then(|| id.sequence.saturating_sub(4));
+        let floor = passed.or(oldest).unwrap_or(id.sequence);
         let put = Put { id, attempt: 1, floor, early: false, items };
         self.trace(ctx, EXPIRED, 0);
         for to in self.others(ctx.me) {
@@ -391,17 +401,17 @@ impl Replica {
         self.begin(ctx, put);
     }
 
-    /// Those that a put is on its way to change are judged when that has ended.
+    /// Deletes what has expired. A key whose put is undecided waits for the decision.
     fn expire_due(&mut self, ctx: &mut Ctx) {
-        let Some(lead) = self.lead.as_ref().filter(|l| l.phase == Phase::Active) else { return };
-        let mut due = self.keys.deadlines().take_while(|(at, _)| *at <= ctx.ms).map(|(_, key)| key).peekable();
-        if due.peek().is_none() {
+        if self.active().is_none() {
             return;
         }
-        let changing: BTreeSet<&Bytes> =
-            lead.puts.values().flat_map(|f| f.put.keys()).chain(self.locks.keys()).collect();
-        let due: Vec<Bytes> = due.filter(|key| !changing.contains(key)).take(EXPIRE_MAX).cloned().collect();
-        due.iter().for_each(|key| self.expire(ctx, key));
+        let due = self.keys.deadlines().take_while(|(at, _)| *at <= ctx.ms).map(|(_, key)| key);
+        let has_expired = |key: &Bytes| self.keys.get(key).and_then(|v| v.expires).is_some_and(|at| at <= ctx.ms);
+        let due = due.filter(|key| !self.locks.contains_key(*key) && has_expired(key)).take(EXPIRE_MAX);
+        for key in due.cloned().collect::<Vec<Bytes>>() {
+            self.expire(ctx, &key);
+        }
     }
 
     pub fn tick_lead(&mut self, ctx: &mut Ctx) {

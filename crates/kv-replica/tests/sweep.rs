@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rackweave_core::{NodeId, Span};
 use rackweave_kv_replica::hash::partition;
 use rackweave_kv_replica::msg::{Body, Packet};
-use rackweave_kv_replica::trace::{EXPIRED, STOPPED, SWEPT};
+use rackweave_kv_replica::trace::{EXPIRED, PUT_ABORTED, STOPPED, SWEPT};
 use rackweave_kv_replica::types::{Change, Commit, Condition, Decision, Expires, Item, Put, Verdict};
 
 use crate::world::{World, of_one_partition as world, only_view as view};
@@ -62,6 +62,54 @@ fn a_value_expires_once_and_leaves_nothing() {
     assert_eq!(w.coverage().get(EXPIRED), 1);
     assert_eq!(w.hosts.servers.iter().map(|n| keys(&w, *n)).sum::<usize>(), 0);
     is_gone(&mut w);
+}
+
+/// Sets keys that expire together.
+fn set_for_a_moment(w: &mut World, n: usize) {
+    let a = w.hosts.clients[0];
+    let keys = (0..n).map(|n| Bytes::from(format!("k{n:03}")));
+    let change = |w: &mut World| Change::Set { value: w.value(), expires: Expires::In(100) };
+    let items = keys.map(|key| Item { key, condition: Condition::Always, change: Some(change(w)) });
+    let items = items.collect();
+    w.batch(a, items, None);
+    w.run(Span::from_millis(50));
+    assert_eq!((w.under_way(a), w.coverage().get(EXPIRED)), (0, 0));
+}
+/// All of them are deleted, and leave nothing.
+fn all_expire(w: &mut World, n: u64) {
+    w.run(LONG);
+    assert_eq!((w.coverage().get(EXPIRED), w.coverage().get(PUT_ABORTED)), (n, 0));
+    assert_eq!(w.hosts.servers.iter().map(|n| keys(w, *n)).sum::<usize>(), 0);
+}
+
+/// Members do not acknowledge the deletions: as many as may be under way wait, and a client's put does not.
+#[test]
+fn keys_that_expire_together_leave_room_for_puts() {
+    let mut w = world(3);
+    let (a, primary) = (w.hosts.clients[0], two(&w).0);
+    set_for_a_moment(&mut w, 300);
+    w.lose(move |p| matches!(p.body, Body::Logged { id, .. } if id.client == primary));
+    w.run(Span::from_millis(300));
+    assert_eq!(w.server(primary).expect("it runs").undecided(partition(&KEY, 0)), 64);
+    let request = w.set(a, &KEY);
+    settled(&mut w);
+    assert_eq!(w.put_id(a, request), None, "it is finished");
+    w.lose(|_| false);
+    delete(&mut w);
+    all_expire(&mut w, 300);
+}
+
+/// A member gets the first deletion long after all others: it is not below their floor.
+#[test]
+fn a_deletion_of_an_expired_value_that_comes_late_still_counts() {
+    let mut w = world(3);
+    let member = two(&w).1;
+    set_for_a_moment(&mut w, 40);
+    w.lose(move |p| p.to == member && matches!(&p.body, Body::Prepare(put) if put.items[0].key == "k000"));
+    w.run(Span::from_millis(200));
+    assert_eq!((w.coverage().get(EXPIRED), keys(&w, member)), (40, 1));
+    w.lose(|_| false);
+    all_expire(&mut w, 40);
 }
 
 #[test]
