@@ -112,6 +112,18 @@ fn a_deletion_of_an_expired_value_that_comes_late_still_counts() {
     all_expire(&mut w, 40);
 }
 
+/// `PXAT` takes any time.
+#[test]
+fn a_value_may_expire_at_the_end_of_time() {
+    let mut w = world(3);
+    let a = w.hosts.clients[0];
+    let change = Change::Set { value: w.value(), expires: Expires::At(i64::MAX as u64) };
+    w.put(a, &KEY, Condition::Always, change, None);
+    settled(&mut w);
+    w.run(LONG);
+    assert_eq!((w.coverage().get(EXPIRED), keys(&w, two(&w).1)), (0, 1));
+}
+
 #[test]
 fn a_tombstone_goes_when_all_members_have_it() {
     let mut w = world(3);
