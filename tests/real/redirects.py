@@ -1,4 +1,4 @@
-"""Overwrites a volume of each of two racks until servers of both collect and both switches redirect reads. All that is read is
+"""Overwrites a volume of each of two racks until servers collect, the switches hear of it, and reads are redirected. All that is read is
 what was written. Then without the servers of the first rack its switch, if it is in the kernel, redirects reads to the other rack.
 
     redirects.py SOCKET RACKWEAVE DATA DATA_PLANE
@@ -14,7 +14,7 @@ import nbd
 SOCK, RACKWEAVE, DATA, PLANE = sys.argv[1:]
 CHUNK, CHUNKS, BLOCK = 65536, 256, 4096
 # Seconds until all of it must have happened.
-PATIENCE = 180
+PATIENCE = 90
 
 
 def status():

@@ -76,6 +76,9 @@ impl RacksSection {
         if cfg.servers_max.is_some() {
             let rule = "not with racks.count = 2: servers are numbered rack by rack".into();
             wrong("servers_max", cfg.servers_max().to_string(), rule);
+        } else if cfg.servers_max() != cfg.servers {
+            let rule = format!("servers ({}) with racks.count = 2: servers are numbered rack by rack", cfg.servers);
+            wrong("hosts.servers", format!("{} addresses", cfg.servers_max()), rule);
         }
         if !cfg.switch.rings.is_empty() {
             let rule = "none with racks.count = 2: a ring belongs to one switch".into();

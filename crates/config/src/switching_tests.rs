@@ -86,6 +86,11 @@ fn each_racks_switch_has_ports_of_its_own() {
             "rack = 2\nnodes = [\"server-2\"",
             "switch.ports[2].rack = 2: below racks.count (2)",
         ),
+        (
+            "\"10.0.0.6:21079\"]",
+            "\"10.0.0.6:21079\", \"10.0.0.9:21079\", \"10.0.0.10:21079\"]",
+            "hosts.servers = 6 addresses: servers (4) with racks.count = 2",
+        ),
         ("\"10.0.0.7:21079\"", "\"10.0.0.9:21079\"", "hosts.switch[1] = \"10.0.0.9:21079\": 10.0.0.7:21079 with"),
     ] {
         let text = TWO_RACKS.replace(from, to);

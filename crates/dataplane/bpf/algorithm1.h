@@ -103,8 +103,8 @@ INLINE struct verdict on_read_by_gc(__u64 now, __u32 vssd, __u32 request) {
     return v;
 }
 
-/* A read goes to the readable replica in the rack with the lowest cost; of equal ones to the addressed one, else to the first. To
- * another rack's it goes as without the loads. */
+/* A read goes to the readable replica in the rack with the lowest cost; of equal ones to the addressed one, else to the first. It
+ * leaves the rack if none in it serves, or if none is idle, the addressed one collects, and one in the other rack is idle. */
 INLINE struct verdict on_read_by_load(__u64 now, __u32 vssd, __u32 request) {
     struct verdict v = {.kind = DROP, .vssd = vssd};
     __u32 slot;

@@ -6,7 +6,7 @@
 #define barrier() asm volatile("" ::: "memory")
 
 enum change_kind { CREATE = 1, DELETE = 2, STATE = 3 };
-/* Number of an announcement that only asks whether there is the row (`core::msg::PROBE`). */
+/* Number of an announcement that only finds out whether there is the row (`core::msg::PROBE`). */
 #define PROBE 0
 
 enum change_result { CHANGED_NEW, CHANGED, CHANGED_NOTHING, STALE, FULL, DELETED, NOT_THERE, BAD_CHANGE };
@@ -160,7 +160,7 @@ INLINE int delete_row(struct control *c, const struct change *n) {
     return DELETED;
 }
 
-/* Of a new incarnation before its row, too: the row that it announces then counts. */
+/* A state may be of a newer incarnation than the row. Any row that this incarnation announces counts then. */
 INLINE int set_state(struct control *c, const struct change *n) {
     __u32 slot;
     struct destination *d = find(n->vssd, &slot);

@@ -143,6 +143,8 @@ pub enum KernelFault {
     Missing { what: &'static str, name: &'static str },
     #[error("the row program answered {code}")]
     BadChange { code: u32 },
+    #[error("{vssd} has no row in the kernel's table")]
+    NoRow { vssd: VssdId },
     #[error("{vssd}: the kernel's table does not take the control plane's row ({result:?})")]
     NotFollowed { vssd: VssdId, result: RowResult },
 }
@@ -418,13 +420,16 @@ impl KernelSwitch {
         Ok((return_value, out, duration))
     }
 
-    /// Sets a vSSD's state as the control plane decided it; one without a row has none. `expires_in` is the time for which the
-    /// report of its server still counts.
+    /// Sets a vSSD's state as the control plane decided it. `expires_in` is the time for which the report of its server still counts.
+    ///
+    /// # Errors
+    /// The vSSD has no row, or a newer incarnation's.
     pub fn set_state(&mut self, vssd: VssdId, state: &RowState, expires_in: Span) -> Result<(), KernelFault> {
         let until = if state.heard_until.is_some() { self.now() + expires_in } else { Time::ZERO };
         let (code, ..) = self.run("change_row", &state_bytes(vssd, state, until), 1)?;
         match ChangeResult::from_code(code) {
             ChangeResult::Done => Ok(()),
+            ChangeResult::NotThere => Err(KernelFault::NoRow { vssd }),
             _ => Err(KernelFault::BadChange { code }),
         }
     }
@@ -478,7 +483,7 @@ impl DataPlane for KernelSwitch {
         let options = change_bytes(change);
         let (code, ..) = self.run("change_row", &options, 1)?;
         Ok(match ChangeResult::from_code(code) {
-            ChangeResult::Done => RowResult::Done,
+            ChangeResult::Done | ChangeResult::NotThere => RowResult::Done,
             ChangeResult::Stale => RowResult::Stale,
             ChangeResult::Full => RowResult::Refused(TableError::Full { rows: self.control()?.rows }),
             ChangeResult::Bad(code) => return Err(KernelFault::BadChange { code }),

@@ -121,15 +121,18 @@ pub enum ChangeResult {
     Done,
     Stale,
     Full,
+    /// There is no row.
+    NotThere,
     Bad(u32),
 }
 
 impl ChangeResult {
     pub fn from_code(code: u32) -> ChangeResult {
         match code {
-            0 | 1 | 2 | 5 | 6 => ChangeResult::Done,
+            0 | 1 | 2 | 5 => ChangeResult::Done,
             3 => ChangeResult::Stale,
             4 => ChangeResult::Full,
+            6 => ChangeResult::NotThere,
             code => ChangeResult::Bad(code),
         }
     }

@@ -2,7 +2,7 @@
 //! rack's switch. [`Switch`] decides as where there is no kernel's data plane; its rows and states are written into the kernel's
 //! tables, by which the programs forward reads and writes.
 
-use rackweave_core::msg::Op;
+use rackweave_core::msg::{Op, Packet};
 use rackweave_core::{Effects, Event, Incarnation, Node, Span, Time, VssdId};
 use rackweave_switch::control::{Change, DataPlane, RowResult};
 use rackweave_switch::{Counters, Switch, SwitchConfig};
@@ -21,18 +21,19 @@ impl SlowPath {
         SlowPath { switch: Switch::new(cfg) }
     }
 
-    /// Handles a packet that the programs sent up, or the timer. After a fault nothing is answered: senders repeat.
-    pub fn handle(
+    /// A state expires.
+    pub fn timer(&mut self, now: Time, fx: &mut Effects) {
+        self.switch.handle(now, Event::Timer, fx);
+    }
+
+    /// Handles a packet that the programs sent up. After a fault nothing is answered: senders repeat.
+    pub fn packet(
         &mut self,
         kernel: &mut KernelSwitch,
         now: Time,
-        event: Event,
+        p: Packet,
         fx: &mut Effects,
     ) -> Result<(), KernelFault> {
-        let Event::Packet(p) = event else {
-            self.switch.handle(now, event, fx);
-            return Ok(());
-        };
         // Reads, writes and loads are the programs' only.
         let announces = matches!(p.header.op, Op::CreateVssd | Op::DelVssd);
         if !announces && p.header.op != Op::GcOp {

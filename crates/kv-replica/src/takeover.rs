@@ -43,7 +43,7 @@
 //! A put that is committed anew may fail its conditions where a lost primary judged that they hold, and applied it alone. Of one
 //! key, another put has been committed there since. Of a batch, that other put may be of another of its keys: the versions of all
 //! keys that it changes are committed again before it is judged, so that a lost member has all of them to fetch. The lost primary
-//! itself may lead a later view, and have the batch's version of only some of its keys, since it has fetched later ones of the others. It
+//! itself may lead a later view. It may then have the batch's version of only some of its keys, as it has fetched later ones of the others. It
 //! commits none of those again: the batch is judged.
 //!
 //! Puts that are committed again precede the others of their key, in the order of their first timestamps.
@@ -337,8 +337,8 @@ impl Replica {
         if !mutant!("kv-replica.takeover.no-promotion-under-batches") {
             keys.extend(fates.iter().filter(batch).flat_map(|(p, _)| p.changed().cloned()));
         }
-        // One that this member applied as a lost primary counts no more. The version under it is committed again before the put is
-        // judged: an earlier view's primary has found that, and this one has it as undecided, too.
+        // A version of a put that is to be judged anew is this member's alone, from when it was a primary and lost. An earlier view's
+        // primary has found that the version under it is committed again first, and this one has that as undecided, too.
         let anew: BTreeSet<PutId> = fates.iter().filter(|(_, fate)| *fate == Fate::Anew).map(|(p, _)| p.id).collect();
         let counts = |v: VersionRecord| !anew.contains(&v.by) || mutant!("kv-replica.takeover.promotes-unjudged");
         keys.retain(|key| self.keys.get(key).is_none_or(counts));

@@ -1,6 +1,6 @@
 //! A partition's committed versions, by key. They are kept as their stored records, and decoded at each use. Versions without a value are
-//! tombstones, which are also kept by the time of their commit; a primary keeps values that expire by when they do. Values are counted as they come and go: status and `DBSIZE`
-//! ask for their number at any time, and a partition may have millions.
+//! tombstones, which are also in the order of their commits. A primary has values that expire in the order of their deadlines, too.
+//! Values are counted as they come and go: status and `DBSIZE` request their number at any time, and a partition may have millions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -103,7 +103,7 @@ pub(crate) struct Versions {
     all: BTreeMap<Key, KeyVersion>,
     live: Live,
     tombstones: BTreeSet<(Timestamp, Bytes)>,
-    /// When values expire, in milliseconds since 1970, if that is asked for.
+    /// Of a primary: when values expire, in milliseconds since 1970.
     deadlines: Option<BTreeSet<(u64, Bytes)>>,
 }
 

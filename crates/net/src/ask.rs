@@ -148,6 +148,7 @@ fn gather(way: &Target, all: &[String]) -> Result<Status, AskError> {
             None => whole.servers.push(from),
         }
     }
+    whole.latency = control::Latency::of_all(&whole.latency);
     whole.join();
     leave_out_strangers(&mut whole);
     if let Target::Data(data) = way {
@@ -187,11 +188,11 @@ fn say_refused(whole: &mut Status, data: &Path) {
 
 fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
     whole.processes.extend(s.processes);
-    whole.add_clients(s.clients);
+    whole.clients.extend(s.clients);
     sum(&mut whole.counters, s.counters);
     sum(&mut whole.network, s.network);
     whole.switch = match (whole.switch.take(), s.switch) {
-        (Some(one), Some(other)) => Some(one.with(other)),
+        (Some(first), Some(second)) => Some(first.of(&NodeName::SWITCH.to_string()).with(second.of(name))),
         (one, other) => one.or(other),
     };
     if name == NodeName::META.to_string() {
@@ -212,12 +213,7 @@ fn add(whole: &mut Status, name: &str, s: Status, servers: &mut Vec<Server>) {
         whole.rack.links_cut.extend(s.rack.links_cut);
         whole.rack.http = s.rack.http.or(whole.rack.http.take());
         whole.rack.connections += s.rack.connections;
-        for l in s.latency {
-            match whole.latency.iter_mut().find(|known| known.kind == l.kind) {
-                Some(known) => known.add(&l),
-                None => whole.latency.push(l),
-            }
-        }
+        whole.latency.extend(s.latency);
         if whole.volumes.is_empty() {
             whole.volumes = s.volumes;
         }

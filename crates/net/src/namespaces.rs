@@ -100,6 +100,8 @@ impl Namespaces {
     pub fn listed(&self) -> String {
         let (switch, far) = (self.hosts.switch.path(), self.hosts.far.path());
         let hosts = self.hosts.hosts().map(|h| format!("{} {}\n", self.name(h.node), h.net.path()));
-        format!("switch {switch}\nfar {far}\n") + &hosts.collect::<String>()
+        let second = self.layout.racks() > 1;
+        let second = if second { format!("switch-1 {far}\n") } else { String::new() };
+        format!("switch {switch}\nfar {far}\n{second}") + &hosts.collect::<String>()
     }
 }

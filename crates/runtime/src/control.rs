@@ -296,6 +296,12 @@ pub struct SwitchState {
 }
 
 impl SwitchState {
+    /// Interfaces and fault named as those of this node.
+    pub fn of(mut self, node: &str) -> SwitchState {
+        self.interfaces.iter_mut().for_each(|(name, _)| *name = format!("{node} {name}"));
+        self.error = self.error.map(|e| format!("{node}: {e}"));
+        self
+    }
     /// Together with another rack's switch.
     pub fn with(mut self, other: SwitchState) -> SwitchState {
         self.rows += other.rows;
@@ -307,7 +313,8 @@ impl SwitchState {
             }
         }
         self.interfaces.extend(other.interfaces);
-        self.error = self.error.or(other.error);
+        let errors: Vec<String> = self.error.into_iter().chain(other.error).collect();
+        self.error = (!errors.is_empty()).then(|| errors.join("; "));
         self
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::msg::{Body, Op, Packet, Table};
-use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Span, Time};
+use rackweave_core::{Effects, Event, Incarnation, Layout, Node, NodeId, Span, Time, VssdId};
 use rackweave_dataplane::{
     Hook, KernelConfig, KernelFault, KernelSwitch, LoadError, Port, PortPlace, SlowPath, TwoRacks, frame, interface,
 };
@@ -61,7 +61,7 @@ pub struct KernelNode {
     node: NodeId,
     switch: KernelSwitch,
     /// With two racks.
-    above: Option<SlowPath>,
+    slow_path: Option<SlowPath>,
     /// Time of the next check of the interfaces.
     look_at: Time,
     ports: Vec<PortPlan>,
@@ -71,8 +71,12 @@ pub struct KernelNode {
     key_rings: KeyRings,
     /// Incarnations whose keys the program has.
     incarnations: BTreeMap<NodeId, Incarnation>,
-    /// The last fault, until a success follows.
-    fault: Option<String>,
+    /// Of the last check of the interfaces.
+    port_fault: Option<PlaneError>,
+    /// Of the last change of cluster keys.
+    key_fault: Option<KernelFault>,
+    /// Of the last packet that was to change a row, or the state of its vSSD, in the kernel.
+    row_faults: BTreeMap<VssdId, KernelFault>,
 }
 
 impl KernelNode {
@@ -95,14 +99,16 @@ impl KernelNode {
             kind,
             node: own,
             switch,
-            above: as_process.far.map(|_| SlowPath::new(as_process)),
+            slow_path: as_process.far.map(|_| SlowPath::new(as_process)),
             look_at: Time::ZERO,
             ports,
             interfaces: BTreeMap::new(),
             keys,
             key_rings: KeyRings::default(),
             incarnations: BTreeMap::new(),
-            fault: None,
+            port_fault: None,
+            key_fault: None,
+            row_faults: BTreeMap::new(),
         };
         // An ARP request for the switch's own address is answered by its ports; nothing is sent to the entry itself.
         node.switch.set_port(own, Port { ifindex: 0, mac: frame::mac(own), place: PortPlace::Peer })?;
@@ -166,7 +172,7 @@ impl KernelNode {
                 let _ = self.switch.remove_key(ended.0, node, incarnation);
             }
         }
-        self.note(result);
+        self.key_fault = result.err();
     }
     fn put_keys(&mut self, node: NodeId, incarnation: Incarnation) -> Result<(), KernelFault> {
         self.keys.of_gc(node, incarnation.0).try_for_each(|(id, key)| self.switch.set_key(id.0, node, incarnation, key))
@@ -186,10 +192,6 @@ impl KernelNode {
         for id in self.keys.live() {
             let _ = self.switch.remove_key(id.0, node, incarnation);
         }
-    }
-
-    fn note(&mut self, result: Result<(), impl ToString>) {
-        self.fault = result.err().map(|e| e.to_string());
     }
 
     /// Handles `create_vssd` and `del_vssd`, and views of partitions of keys: their members are behind an address. With two racks
@@ -212,8 +214,8 @@ impl KernelNode {
             }
             _ => {}
         }
-        match &mut self.above {
-            Some(above) => above.handle(&mut self.switch, now, Event::Packet(p), fx),
+        match &mut self.slow_path {
+            Some(slow_path) => slow_path.packet(&mut self.switch, now, p, fx),
             None => self.row(now, p, fx),
         }
     }
@@ -239,15 +241,26 @@ impl KernelNode {
         Ok(())
     }
 
-    fn timer(&mut self, now: Time, fx: &mut Effects) -> Result<(), PlaneError> {
-        if let Some(above) = &mut self.above {
-            above.handle(&mut self.switch, now, Event::Timer, fx)?;
+    fn timer(&mut self, now: Time, fx: &mut Effects) {
+        if let Some(slow_path) = &mut self.slow_path {
+            slow_path.timer(now, fx);
         }
-        if now < self.look_at {
-            return Ok(());
+        if now >= self.look_at {
+            self.look_at = now + WATCH;
+            self.port_fault = self.look().err();
         }
-        self.look_at = now + WATCH;
-        self.look()
+    }
+
+    /// What `status` says of the data plane.
+    fn fault(&self) -> Option<String> {
+        let mut rows = self.row_faults.iter().map(|(vssd, e)| format!("{vssd}: {e}"));
+        let others = self.row_faults.len().saturating_sub(1);
+        let more = if others > 0 { format!(" (and {others} more vSSDs)") } else { String::new() };
+        let of_rows = rows.next().map(|first| first + &more);
+        let (ports, keys) = (self.port_fault.iter(), self.key_fault.iter());
+        let all: Vec<String> =
+            ports.map(ToString::to_string).chain(keys.map(ToString::to_string)).chain(of_rows).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// Tables and counters in the kernel.
@@ -255,11 +268,11 @@ impl KernelNode {
         let mut state = SwitchState {
             data_plane: self.kind.to_string(),
             redirect: build::redirect_name(self.switch.redirect()).into(),
-            error: self.fault.clone(),
+            error: self.fault(),
             ..Default::default()
         };
-        let counters = match &self.above {
-            Some(above) => above.counters(&self.switch),
+        let counters = match &self.slow_path {
+            Some(slow_path) => slow_path.counters(&self.switch),
             None => self.switch.counters(),
         };
         match (self.switch.rows(), counters) {
@@ -285,16 +298,17 @@ impl Node for KernelNode {
     fn handle(&mut self, now: Time, event: Event, fx: &mut Effects) {
         match event {
             Event::Packet(p) => {
-                let result = self.packet(now, p, fx);
-                self.note(result);
+                let vssd = p.header.vssd;
+                match self.packet(now, p, fx) {
+                    Ok(()) => _ = self.row_faults.remove(&vssd),
+                    Err(e) => _ = self.row_faults.insert(vssd, e),
+                }
             }
-            Event::Timer => {
-                let result = self.timer(now, fx);
-                self.note(result);
-            }
+            Event::Timer => self.timer(now, fx),
             _ => {}
         }
-        fx.wake_at(self.above.as_ref().map_or(self.look_at, |above| above.deadline().min(self.look_at)));
+        let expiry = self.slow_path.as_ref().map_or(Time::MAX, SlowPath::deadline);
+        fx.wake_at(self.look_at.min(expiry));
     }
 }
 

@@ -87,17 +87,24 @@ impl Latencies {
 }
 
 impl control::Latency {
-    /// Adds what another gateway saw of the same kind. Percentiles cannot be added: those of the busiest gateway stay.
-    pub fn add(&mut self, other: &control::Latency) {
-        let (mine, count) = (self.clone(), self.count + other.count);
-        if other.count > self.count {
-            *self = other.clone();
-        }
-        let sum = |l: &control::Latency| l.mean_us * l.count as f64;
-        self.mean_us = (sum(&mine) + sum(other)) / count.max(1) as f64;
-        self.max_us = mine.max_us.max(other.max_us);
-        self.count = count;
-        self.last_count = mine.last_count + other.last_count;
+    /// What several gateways saw, together by kind. Percentiles cannot be added: they are the busiest gateway's.
+    pub fn of_all(all: &[control::Latency]) -> Vec<control::Latency> {
+        let kinds = Kind::ALL.map(|kind| all.iter().filter(|l| l.kind == kind.name()).collect::<Vec<_>>());
+        kinds.iter().filter_map(|of_kind| control::Latency::of_kind(of_kind)).collect()
+    }
+    fn of_kind(all: &[&control::Latency]) -> Option<control::Latency> {
+        let busiest = |n: fn(&control::Latency) -> u64| all.iter().copied().max_by_key(|l| n(l));
+        let (ever, last) = (busiest(|l| l.count)?, busiest(|l| l.last_count)?);
+        let count = all.iter().map(|l| l.count).sum::<u64>();
+        let sum = all.iter().map(|l| l.mean_us * l.count as f64).sum::<f64>();
+        Some(control::Latency {
+            count,
+            mean_us: sum / count.max(1) as f64,
+            max_us: all.iter().map(|l| l.max_us).fold(0.0, f64::max),
+            last_count: all.iter().map(|l| l.last_count).sum(),
+            last_p99_us: last.last_p99_us,
+            ..ever.clone()
+        })
     }
 }
 
@@ -117,15 +124,19 @@ mod tests {
             last_p99_us: us,
             ..control::Latency::default()
         };
-        let (busy, idle) = (of(300, 10.0), of(100, 50.0));
-        for (mut l, other) in [(busy.clone(), &idle), (idle.clone(), &busy)] {
-            l.add(other);
-            let sum = control::Latency { count: 400, mean_us: 20.0, max_us: 150.0, last_count: 40, ..busy.clone() };
-            assert_eq!(l, sum);
-        }
-        let mut none = of(0, 0.0);
-        none.add(&of(0, 0.0));
-        assert_eq!(none, of(0, 0.0));
+        // The busiest now has seen the least.
+        let now = control::Latency { last_count: 90, ..of(50, 40.0) };
+        let all = [of(300, 10.0), of(100, 50.0), now, of(350, 20.0)];
+        let sum = control::Latency {
+            count: 800,
+            mean_us: (3_000.0 + 5_000.0 + 2_000.0 + 7_000.0) / 800.0,
+            max_us: 150.0,
+            last_count: 30 + 10 + 90 + 35,
+            last_p99_us: 40.0,
+            ..of(350, 20.0)
+        };
+        assert_eq!(control::Latency::of_all(&all), [sum]);
+        assert_eq!(control::Latency::of_all(&[of(0, 0.0)]), [of(0, 0.0)]);
     }
 
     #[test]

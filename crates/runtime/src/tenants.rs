@@ -55,18 +55,14 @@ impl Clients {
     fn requests(&self) -> u64 {
         self.all().iter().map(|(_, r)| r.count).sum()
     }
-    /// Adds what another gateway saw. A volume has one writer at a time; percentiles cannot be added, so those of the
-    /// busiest gateway stay.
-    fn add(&mut self, other: Clients) {
-        let counts = self.all().map(|(_, r)| r.count);
-        let more = other.all().map(|(_, r)| r.count);
-        if other.requests() > self.requests() {
-            *self = other;
+    /// What several gateways saw of a volume. Percentiles cannot be added: they are the busiest gateway's.
+    fn of_all(all: &[Clients]) -> Option<Clients> {
+        let mut sum = all.iter().max_by_key(|c| c.requests())?.clone();
+        let of = [&mut sum.reads, &mut sum.writes, &mut sum.flushes, &mut sum.trims];
+        for (i, r) in of.into_iter().enumerate() {
+            r.count = all.iter().map(|c| c.all()[i].1.count).sum();
         }
-        let all = [&mut self.reads, &mut self.writes, &mut self.flushes, &mut self.trims];
-        for ((r, a), b) in all.into_iter().zip(counts).zip(more) {
-            r.count = a + b;
-        }
+        Some(sum)
     }
 }
 
@@ -129,15 +125,6 @@ exported! {
 }
 
 impl Status {
-    /// Adds what a gateway saw of its clients.
-    pub fn add_clients(&mut self, clients: Vec<Clients>) {
-        for c in clients {
-            match self.clients.iter_mut().find(|known| known.volume == c.volume) {
-                Some(known) => known.add(c),
-                None => self.clients.push(c),
-            }
-        }
-    }
     /// Names the volume of each vSSD that is a volume's own, and gives each volume its clients' latencies and the sums of
     /// its own vSSDs. Repeating it changes nothing.
     pub fn join(&mut self) {
@@ -146,8 +133,8 @@ impl Status {
             v.volume = owners.get(&v.set).cloned();
         }
         for volume in &mut self.volumes {
-            let seen = self.clients.iter().position(|c| c.volume == volume.id).map(|i| self.clients.swap_remove(i));
-            volume.clients = seen.map(Box::new).or(volume.clients.take());
+            let seen: Vec<Clients> = self.clients.extract_if(.., |c| c.volume == volume.id).collect();
+            volume.clients = Clients::of_all(&seen).map(Box::new).or(volume.clients.take());
             let vssds = self.servers.iter().flat_map(|s| &s.vssds);
             let own: Vec<&Vssd> = vssds.filter(|v| v.volume.as_ref() == Some(&volume.name)).collect();
             volume.own_vssds = (!own.is_empty()).then(|| Box::new(OwnVssds::of(&own[..])));
@@ -231,8 +218,9 @@ mod tests {
             volumes: vec![volume(1, "db"), volume(2, "shared")],
             ..Status::default()
         };
-        s.add_clients(vec![seen(2, 5, 10.0), seen(9, 1, 1.0)]);
-        s.add_clients(vec![seen(2, 7, 20.0), seen(1, 1, 3.0)]);
+        let gateways =
+            [vec![seen(2, 5, 10.0), seen(9, 1, 1.0)], vec![seen(2, 4, 30.0)], vec![seen(2, 7, 20.0), seen(1, 1, 3.0)]];
+        s.clients = gateways.concat();
         for _ in 0..2 {
             s.join();
             let names: Vec<_> = s.servers[0].vssds.iter().map(|v| v.volume.as_deref()).collect();
@@ -242,7 +230,7 @@ mod tests {
             assert_eq!((own.wear_mean, own.wear_max), (3.0, 9));
             assert_eq!(s.volumes[1].own_vssds, None);
             let reads = |i: usize| s.volumes[i].clients.as_ref().expect("had clients").reads;
-            assert_eq!((reads(0).count, reads(1).count, reads(1).p99_us), (1, 12, 20.0));
+            assert_eq!((reads(0).count, reads(1).count, reads(1).p99_us), (1, 16, 20.0));
             assert!(s.clients.is_empty());
         }
     }

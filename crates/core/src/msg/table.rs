@@ -27,8 +27,8 @@ pub struct VssdRow {
     pub peers: Vec<(VssdId, NodeId)>,
 }
 
-/// Number of an announcement (`Header::request`) that asks whether the switch still has the row: it is older than any other of its
-/// epoch. A switch that has the row ignores it, and does not count it among outdated ones.
+/// Number of an announcement (`Header::request`) that finds out whether the switch still has the row: it is older than any other of
+/// its epoch. A switch that has the row ignores it, and does not count it among outdated ones.
 pub const PROBE: u64 = 0;
 
 /// Most peers in a row of the switch.

@@ -14,6 +14,7 @@ mod random;
 mod rig;
 #[path = "../../../switch/fixtures/runner.rs"]
 mod runner;
+mod slow_path;
 #[allow(dead_code, reason = "the switch's own tests use all of it")]
 #[path = "../../../switch/tests/all/support.rs"]
 mod support;

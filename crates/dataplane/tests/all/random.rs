@@ -111,7 +111,7 @@ fn compare_of_two_racks<const XDP: bool>() {
         model.handle(now, Event::Timer, &mut fx);
         kernel.advance(now);
         let want = *model.counters();
-        assert_eq!(kernel.above.counters(&kernel.kernel).unwrap(), want, "seed {seed}");
+        assert_eq!(kernel.slow_path.counters(&kernel.kernel).unwrap(), want, "seed {seed}");
         assert_eq!(want.redirects_far > 0, far_reads, "seed {seed}");
         want.all().for_each(|(name, n)| *met.entry(name).or_default() += n);
     }

@@ -1,7 +1,7 @@
 //! A kernel data plane, driven by test runs.
 
 use rackweave_core::msg::{Body, Header, Op, Packet, Table};
-use rackweave_core::{Effects, Event, Layout, NodeId, Time};
+use rackweave_core::{Effects, Layout, NodeId, Time};
 use rackweave_dataplane::{Hook, KernelConfig, KernelSwitch, Port, PortPlace, SlowPath, TwoRacks, frame};
 use rackweave_switch::{Announcement, Change, DataPlane, Dump, RowResult, SwitchConfig};
 
@@ -52,7 +52,7 @@ fn programs(hook: Hook, cfg: &SwitchConfig) -> KernelConfig {
     KernelConfig { hook, redirect, bits_expire, two_racks, ..config(cfg.rows_max.min(1024)) }
 }
 
-/// What leaves the programs: `None` if they send the packet up to the control plane.
+/// The packets that the programs send out; `None` if they send this one up to the control plane.
 fn passed(switch: &mut KernelSwitch, now: Time, p: &Packet) -> Option<Vec<Packet>> {
     switch.set_clock(now).unwrap();
     // Rows with too many peers have no bytes.
@@ -133,7 +133,7 @@ impl Plane for UnderXdp {
 /// Of two racks, with the control plane's part: [`Hook::Xdp`] or [`Hook::Tc`]. A case without a rack is one of the first rack.
 pub struct OfTwoRacks<const XDP: bool> {
     pub kernel: KernelSwitch,
-    pub above: SlowPath,
+    pub slow_path: SlowPath,
     /// A case of one rack: nothing is expected for another.
     alone: bool,
 }
@@ -142,7 +142,7 @@ impl<const XDP: bool> Plane for OfTwoRacks<XDP> {
     fn new(cfg: &SwitchConfig) -> OfTwoRacks<XDP> {
         let (alone, cfg) = (cfg.far.is_none(), SwitchConfig { far: Some(FAR_SWITCH), ..cfg.clone() });
         let kernel = load(programs(if XDP { Hook::Xdp } else { Hook::Tc }, &cfg));
-        let mut of = OfTwoRacks { kernel, above: SlowPath::new(cfg), alone };
+        let mut of = OfTwoRacks { kernel, slow_path: SlowPath::new(cfg), alone };
         of.advance(Time::ZERO);
         of
     }
@@ -151,13 +151,13 @@ impl<const XDP: bool> Plane for OfTwoRacks<XDP> {
             return out;
         }
         let mut fx = Effects::new();
-        self.above.handle(&mut self.kernel, now, Event::Packet(p), &mut fx).unwrap();
+        self.slow_path.packet(&mut self.kernel, now, p, &mut fx).unwrap();
         fx.packets.retain(|p| !self.alone || p.dst != FAR_SWITCH);
         fx.packets
     }
     fn advance(&mut self, now: Time) {
         self.kernel.set_clock(now).unwrap();
-        self.above.handle(&mut self.kernel, now, Event::Timer, &mut Effects::new()).unwrap();
+        self.slow_path.timer(now, &mut Effects::new());
     }
     fn dump(&self, now: Time) -> Dump {
         Plane::dump(&self.kernel, now)

@@ -43,7 +43,7 @@ pub enum Verdict {
     /// Nothing can notice: what it changes has no effect, for this reason.
     Equivalent(&'static str),
     /// No check notices yet, for this reason.
-    #[allow(dead_code, reason = "at times none is")]
+    #[allow(dead_code, reason = "no mutant is open at present")]
     Open(&'static str),
 }
 
@@ -100,7 +100,7 @@ impl Mutant {
     const fn equivalent(self, why: &'static str) -> Mutant {
         Mutant { verdict: Verdict::Equivalent(why), ..self }
     }
-    #[allow(dead_code, reason = "at times none is")]
+    #[allow(dead_code, reason = "no mutant is open at present")]
     const fn open(self, why: &'static str) -> Mutant {
         Mutant { verdict: Verdict::Open(why), ..self }
     }
