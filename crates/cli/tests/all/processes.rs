@@ -231,7 +231,8 @@ fn what_cannot_run_is_said_before_anything_starts() {
     let e = node(&["switch", "--id", "1"], &good);
     assert!(e.contains("switch-1") && e.contains("switches of racks 0 to 0"), "{e}");
     let two_racks = "servers = 4\n[racks]\ncount = 2\n";
-    fs::write(&config, two_racks).expect("write");
+    let ring = "[[switch.rings]]\nprefix = \"10.11.0.0/24\"\nmembers = [\"server-0\"]\n";
+    fs::write(&config, format!("{two_racks}{ring}")).expect("write");
     let unix = format!("unix:{}", dir.path("nbd.sock").display());
     let rack = dir.path("rack").display().to_string();
     let up = [
@@ -247,7 +248,7 @@ fn what_cannot_run_is_said_before_anything_starts() {
         &rack,
     ];
     let e = refused(&up);
-    assert!(e.contains("racks.count = 2: 1 with --netns"), "{e}");
+    assert!(e.contains("switch.rings = 1 rings: none with racks.count = 2"), "{e}");
     assert!(!dir.path("rack").join("rack.toml").exists(), "nothing is kept of it");
     let e = node(&["meta"], two_racks);
     assert!(e.contains("[hosts]"), "{e}");
