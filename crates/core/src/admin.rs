@@ -454,7 +454,10 @@ pub enum VolumeError {
     BeingMade { name: Box<str> },
     #[error("volume {name:?} is being flattened: try again when it is")]
     Flattening { name: Box<str> },
-    #[error("volume {name:?} has {limit} generations, the greatest number permitted: each snapshot takes one")]
+    #[error(
+        "volume {name:?} has {limit} earlier generations, the greatest number permitted: each snapshot takes one, a removed one too \
+         until the disk is flattened"
+    )]
     Generations { name: Box<str>, limit: u32 },
     #[error("volume {name:?} has snapshots, which would go with it: {}", .snapshots.join(", "))]
     HasSnapshots { name: Box<str>, snapshots: Vec<Box<str>> },

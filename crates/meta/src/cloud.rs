@@ -42,6 +42,10 @@ pub(crate) struct Cloud {
     pub(crate) frozen_at: BTreeMap<VolumeId, Time>,
     /// Disks that are being flattened, or whose records do not say yet that they are.
     pub(crate) flattening: BTreeSet<VolumeId>,
+    /// [`CloudConfig::flatten_at`].
+    pub(crate) flatten_at: usize,
+    /// A disk has more generations, or a snapshot was removed, since it was last looked which disks are to be flattened.
+    pub(crate) longer: bool,
     pub(crate) sweeps: Sweeps,
 }
 
@@ -71,8 +75,9 @@ impl Cloud {
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
         let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
         let frozen_at = BTreeMap::new();
-        let sweeps = Sweeps::new();
-        Ok(Some(Cloud { role, fx, wake_at: Time::ZERO, gone, making, frozen_at, flattening, sweeps }))
+        let (sweeps, flatten_at, longer) = (Sweeps::new(), config.flatten_at as usize, true);
+        let wake_at = Time::ZERO;
+        Ok(Some(Cloud { role, fx, wake_at, gone, making, frozen_at, flattening, flatten_at, longer, sweeps }))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at
@@ -123,6 +128,7 @@ impl Meta {
         }
         self.review_snapshots(now, fx);
         self.review_flattened();
+        self.flatten_long(fx);
         self.sweep(now);
     }
     pub(crate) fn cloud_packet(&mut self, now: Time, p: msg::Packet, fx: &mut Effects) {

@@ -19,6 +19,7 @@ use rackweave_core::{BLOCK, Effects, Incarnation, Span, Time, VolumeId};
 
 use crate::Meta;
 use crate::codec::VolumeRecord;
+use crate::trace;
 use crate::volumes::{self, Limits, Volumes, checked_name};
 
 /// A snapshot that is not made by then is given up: a set without room, or servers that do not answer, hold up all writes.
@@ -270,6 +271,7 @@ impl Meta {
                 cloud.making.remove(&disk);
                 cloud.frozen_at.insert(frozen, now);
                 cloud.sweeps.note_change();
+                cloud.longer = true;
                 continue;
             }
             let over = !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE);
@@ -294,6 +296,25 @@ impl Meta {
         cloud.act(fx, |role, fx| _ = role.flatten(id, fx));
         cloud.flattening.insert(id);
         Ok(admin::Reply::Use(self.volume_use(name)?))
+    }
+    /// Flattens disks with many generations, before one more snapshot has no place: removed ones keep theirs.
+    pub(crate) fn flatten_long(&mut self, fx: &mut Effects) {
+        let Some(cloud) = self.cloud.as_mut().filter(|c| c.longer && c.flatten_at > 0) else { return };
+        cloud.longer = false;
+        let removed = |g: &VolumeId| self.volumes.by_id.get(g).is_some_and(|v| v.name.is_empty());
+        let idle = |id: &VolumeId| !cloud.making.contains_key(id) && !cloud.flattening.contains(id);
+        let long = |id: &VolumeId| {
+            let parents = cloud.role.backing(*id).map_or(&[][..], |(b, _)| &b.parents);
+            // Those of snapshots that are there stay with them.
+            parents.len() >= cloud.flatten_at && parents.iter().filter(|g| removed(g)).count() * 2 >= parents.len()
+        };
+        let all: Vec<VolumeId> = self.volumes.cloud().map(|(id, _)| id).filter(|id| idle(id) && long(id)).collect();
+        for id in all {
+            let generations = cloud.role.backing(id).map_or(0, |(b, _)| b.parents.len() as u64);
+            fx.trace(trace::LONG_DISK_FLATTENED, id.0.into(), generations);
+            cloud.act(fx, |role, fx| _ = role.flatten(id, fx));
+            cloud.flattening.insert(id);
+        }
     }
     /// Disks that share nothing any more. While an earlier epoch's proxies may answer reads, what they read stays.
     pub(crate) fn review_flattened(&mut self) {
@@ -332,6 +353,7 @@ impl Meta {
         let needed = self.generations_needed();
         if let Some(cloud) = &mut self.cloud {
             cloud.sweeps.note_change();
+            cloud.longer = true;
         }
         let gone: Vec<VolumeId> =
             self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains_key(g)).collect();

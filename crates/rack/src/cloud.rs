@@ -64,7 +64,7 @@ pub fn config(cfg: &RackConfig) -> Option<CloudConfig> {
             move_after: MOVE_AFTER,
             ..Config::default()
         };
-        CloudConfig { protocol, room }
+        CloudConfig { protocol, room, flatten_at: cfg.cloud.flatten_at }
     })
 }
 

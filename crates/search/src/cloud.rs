@@ -146,6 +146,10 @@ impl Plan {
             forks,
         }
     }
+    /// Whether disks are flattened by themselves.
+    fn flattens(&self) -> bool {
+        self.seed.is_multiple_of(2)
+    }
     /// Small drives with a log of two channels.
     pub fn config(&self) -> RackConfig {
         let mut cfg = RackConfig { servers: self.servers, replicas: self.replicas, ..RackConfig::default() };
@@ -154,6 +158,8 @@ impl Plan {
         cfg.ssd.size = Size::mib(128);
         cfg.ssd.channels = Some(5);
         (cfg.ssd.spare, cfg.cloud.channels) = (Some(0), 2);
+        // With so few generations a disk is flattened while it is written.
+        cfg.cloud.flatten_at = if self.flattens() { 2 } else { 0 };
         cfg
     }
 }

@@ -269,6 +269,7 @@ fn cloud_disks_stay_linearizable_on_a_rack_through_faults() {
         t::FORK_HELD,
         t::FLATTENED,
         rackweave_meta::trace::SNAPSHOT_SWEPT,
+        rackweave_meta::trace::LONG_DISK_FLATTENED,
         t::ALLOCATION_BEGUN_AGAIN,
     ];
     let mut holes = 0;

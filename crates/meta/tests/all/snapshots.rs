@@ -7,7 +7,6 @@ use rackweave_core::admin::{self, SnapshotInfo, VolumeError, VolumeUse};
 use rackweave_core::msg::cloud::{Message, SegmentReport, Serial, View};
 use rackweave_core::msg::control::VssdRoom;
 use rackweave_core::msg::{self, Control};
-use rackweave_core::volume::Flattening;
 use rackweave_core::{BLOCK, DriveId, Epoch, Event, Incarnation, Layout, NodeId, Span, VolumeId};
 use rackweave_meta::CloudConfig;
 use rackweave_meta::codec::{Record, decode, encode_volume};
@@ -34,14 +33,15 @@ pub struct Disks {
 }
 
 impl Disks {
-    fn new() -> Disks {
-        let mut d = Disks::empty();
+    pub fn new() -> Disks {
+        let mut d = Disks::empty(0);
         d.create("disk");
         d
     }
-    pub fn empty() -> Disks {
+    /// No disk. Those with as many earlier generations, half of them removed, are flattened; 0: none is.
+    pub fn empty(flatten_at: u32) -> Disks {
         let mut cfg = config();
-        cfg.cloud = Some(CloudConfig { protocol: rackweave_cloud::Config::default(), room: GIB });
+        cfg.cloud = Some(CloudConfig { protocol: rackweave_cloud::Config::default(), room: GIB, flatten_at });
         let (r, views) = (Rack::new(cfg), BTreeMap::new());
         let mut d = Disks { r, request: 0, drain: true, unsealed: false, view: None, views, copied: Vec::new() };
         d.r.start_all();
@@ -56,7 +56,7 @@ impl Disks {
         assert!(d.view.is_some(), "the disk is served");
         d
     }
-    fn create(&mut self, name: &str) {
+    pub fn create(&mut self, name: &str) {
         let op = admin::Op::CloudCreate { name: name.into(), size: 64 * MIB, segment: 16 * MIB, log_copies: 2 };
         self.admin(op).expect("created");
     }
@@ -101,7 +101,7 @@ impl Disks {
         self.r.admin_unanswered(self.request, op);
         self.settle();
     }
-    fn snapshot(&mut self, snapshot: &str) -> Result<admin::Reply, admin::Error> {
+    pub fn snapshot(&mut self, snapshot: &str) -> Result<admin::Reply, admin::Error> {
         self.admin(admin::Op::SnapshotCreate { snapshot: snapshot.into() })
     }
     pub fn list(&mut self) -> Vec<SnapshotInfo> {
@@ -111,7 +111,7 @@ impl Disks {
         }
     }
     /// Names, with `?` behind those that are being made.
-    fn names(&mut self) -> String {
+    pub fn names(&mut self) -> String {
         let name = |s: SnapshotInfo| format!("{}{}", s.name, if s.made { "" } else { "?" });
         self.list().into_iter().map(name).collect::<Vec<_>>().join(" ")
     }
@@ -214,7 +214,7 @@ impl Disks {
     }
 }
 
-fn refusal(r: Result<admin::Reply, admin::Error>) -> VolumeError {
+pub fn refusal(r: Result<admin::Reply, admin::Error>) -> VolumeError {
     match r {
         Err(admin::Error::Volume(e)) => e,
         other => panic!("not refused: {other:?}"),
@@ -439,92 +439,6 @@ fn a_disk_grows_and_its_snapshots_keep_their_sizes() {
     assert_eq!(sizes(&mut d), kept);
     let promise = refusal(d.admin(grow("disk", 1 << 30)));
     assert!(matches!(promise, VolumeError::OverPromise { .. }), "{promise:?}");
-}
-
-/// The service restarts at each of its writes, before and after it is durable.
-#[test]
-fn a_flattened_clone_does_not_need_its_snapshot() {
-    let flatten = |name: &str| admin::Op::VolumeFlatten { name: name.into() };
-    let remove = || admin::Op::SnapshotRemove { snapshot: "disk@a".into() };
-    for write in 0.. {
-        for durable in [false, true] {
-            let mut d = Disks::new();
-            d.register();
-            d.snapshot("disk@a").expect("made");
-            d.admin(admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "copy".into() }).expect("cloned");
-            d.attach("copy");
-            d.run(LEASE);
-            if write > 0 {
-                d.r.die_at = Some((d.r.stores + write, durable));
-            }
-            d.unanswered(flatten("copy"));
-            d.run(LEASE);
-            let died = d.r.die_at.is_some_and(|(at, _)| d.r.stores >= at);
-            if write > 0 && !died {
-                assert!(write > 4, "{write} writes");
-                return;
-            }
-            if died {
-                d.restart();
-                d.run(LEASE * 3);
-            }
-            let again = d.admin(flatten("copy")).expect("it goes on");
-            if again != admin::Reply::Done {
-                assert_eq!(refusal(d.snapshot("copy@x")), VolumeError::Flattening { name: "copy".into() });
-                d.run(LEASE * 2);
-            }
-            assert_eq!(d.admin(flatten("copy")), Ok(admin::Reply::Done), "at write {write}, {durable}");
-            assert!(d.list().iter().all(|s| s.clones.is_empty()), "at write {write}, {durable}");
-            d.admin(remove()).expect("there is no clone");
-            d.snapshot("copy@x").expect("begun");
-            d.run(LEASE);
-            assert_eq!(d.names(), "copy@x");
-            d.restart();
-            assert_eq!(d.names(), "copy@x");
-        }
-    }
-}
-
-#[test]
-fn a_flattened_disk_keeps_its_snapshots_and_they_what_they_share() {
-    let flatten = |name: &str| admin::Op::VolumeFlatten { name: name.into() };
-    let remove = |name: &str| admin::Op::SnapshotRemove { snapshot: name.into() };
-    let mut d = Disks::new();
-    d.register();
-    d.snapshot("disk@a").expect("made");
-    d.snapshot("disk@b").expect("made");
-    d.snapshot("disk@c").expect("made");
-    d.admin(admin::Op::VolumeClone { snapshot: "disk@a".into(), name: "copy".into() }).expect("cloned");
-    d.attach("copy");
-    d.run(LEASE);
-    d.snapshot("copy@x").expect("begun");
-    d.run(LEASE * 2);
-    d.admin(remove("disk@b")).expect("nobody needs its name");
-    let flat = |d: &mut Disks, name: &str| {
-        let flattening = |d: &mut Disks| match d.admin(admin::Op::VolumeInfo { name: name.into() }) {
-            Ok(admin::Reply::Volume(v)) => v.flattening,
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(flattening(d), None);
-        assert!(matches!(d.admin(flatten(name)), Ok(admin::Reply::Use(_))), "it begins");
-        assert_eq!(flattening(d), Some(Flattening { segments: 0, of: 4 }));
-        d.run(LEASE * 4);
-        assert_eq!(d.admin(flatten(name)), Ok(admin::Reply::Done));
-        assert_eq!(flattening(d), None);
-    };
-    flat(&mut d, "copy");
-    flat(&mut d, "disk");
-    assert_eq!(d.names(), "disk@a disk@c copy@x");
-    let needed = VolumeError::HasClones { name: "disk@a".into(), clones: vec!["copy".into()] };
-    assert_eq!(refusal(d.admin(remove("disk@a"))), needed, "for the clone's snapshot");
-    d.restart();
-    d.run(LEASE * 2);
-    assert_eq!(d.names(), "disk@a disk@c copy@x");
-    assert_eq!(refusal(d.admin(remove("disk@a"))), needed);
-    d.admin(remove("copy@x")).expect("no clone of it");
-    d.admin(remove("disk@a")).expect("nobody needs it any more");
-    d.admin(remove("disk@c")).expect("no clone of it");
-    d.admin(admin::Op::VolumeDelete { name: "disk".into(), force: true }).expect("no snapshots");
 }
 
 #[test]

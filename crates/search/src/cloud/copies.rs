@@ -110,7 +110,7 @@ impl Run {
         let snapshot = format!("{NAME}@s{n}");
         self.history.at(self.sim.now());
         let all = self.history.read(disk, 0, sectors as u32);
-        self.admin(admin::Op::SnapshotCreate { snapshot: snapshot.as_str().into() })?;
+        self.begin(&snapshot)?;
         if !self.made(&snapshot)? {
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl Run {
         // With a snapshot of its own, which needs the other's as long as it is there.
         let own_snapshot = format!("{name}@own");
         let kept = flatten && self.rng.chance(0.5) && {
-            self.admin(admin::Op::SnapshotCreate { snapshot: own_snapshot.as_str().into() })?;
+            self.begin(&own_snapshot)?;
             self.made(&own_snapshot)?
         };
         let frozen = own.clone();
@@ -157,7 +157,7 @@ impl Run {
                 self.pass(LOOK)?;
             }
         }
-        if kept || !flatten {
+        if (kept || !flatten) && !self.plan.flattens() {
             self.is_needed(&snapshot)?;
         }
         if kept {
@@ -250,6 +250,19 @@ impl Run {
                 expected: expected.identity(0),
             }),
             None => Ok(()),
+        }
+    }
+    /// A disk that is being flattened takes no snapshot.
+    fn begin(&mut self, snapshot: &str) -> Result<(), Violation> {
+        let until = self.sim.now() + PATIENCE;
+        loop {
+            let op = admin::Op::SnapshotCreate { snapshot: snapshot.into() };
+            match admin::Op::result(self.ask(self.writer, op)?) {
+                Some(Ok(_)) => return Ok(()),
+                Some(Err(admin::Error::Volume(VolumeError::Flattening { .. }))) if self.sim.now() < until => {}
+                other => return Err(self.odd(format!("snapshot {snapshot}"), format!("{other:?}"))),
+            }
+            self.pass(LOOK)?;
         }
     }
     fn admin(&mut self, op: admin::Op) -> Result<(), Violation> {
