@@ -38,6 +38,8 @@ pub(crate) struct Volume {
     pub epoch: Epoch,
     /// `None`: sealed.
     pub view: Option<View>,
+    /// The report on this epoch leaves when all earlier writes are durable.
+    reporting: Option<Epoch>,
     pub log: SubLog,
     pub segments: BTreeMap<u32, Segment>,
     pub merger: Option<Merger>,
@@ -55,6 +57,7 @@ impl Volume {
             striping,
             epoch: Epoch(0),
             view: None,
+            reporting: None,
             log: SubLog::new(id, config.log),
             segments: (0..striping.segments()).map(segment).collect(),
             merger: None,
@@ -361,11 +364,12 @@ impl Server {
             let entry = (record::volume_key(id), Some(record::volume(*shape, false)));
             self.journal.force(fx, vec![entry], Forced::Done);
         }
-        self.with(id, now, fx, |v, ctx, _| {
+        let new = self.with(id, now, fx, |v, ctx, _| {
             if epoch < v.epoch || epoch == v.epoch && v.view.is_some() {
-                return;
+                return false;
             }
-            if epoch > v.epoch && !mutant!("cloud.seal.ignored") {
+            let new = epoch > v.epoch;
+            if new && !mutant!("cloud.seal.ignored") {
                 v.epoch = epoch;
                 (v.view, v.merger) = (None, None);
                 v.segments.values_mut().for_each(Segment::seal);
@@ -374,10 +378,17 @@ impl Server {
             v.grow(shape);
             let (sets, backing) = (sets.to_vec(), backing.clone());
             v.shares = Arc::new(Shares { sets, stripe: v.striping.stripe(), backing, flattens });
-            ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
+            // Repeated seals get one report: it has all of the log's metadata.
+            if v.reporting != Some(epoch) || mutant!("cloud.seal.each-reported") {
+                v.reporting = Some(epoch);
+                ctx.journal.force(ctx.fx, Vec::new(), Forced::Sealed { volume: id, epoch });
+            }
+            new
         });
-        // Without a heartbeat that names the new epoch it gets no lease.
-        self.heartbeat_at = now;
+        // Without a heartbeat that names the new epoch it gets no lease. The role answers one before the report with another seal.
+        if new == Some(true) || mutant!("cloud.seal.each-reported") {
+            self.heartbeat_at = now;
+        }
     }
     /// The volume was deleted.
     fn forget(&mut self, id: VolumeId, fx: &mut Effects<Packet>) {
@@ -404,6 +415,9 @@ impl Server {
     fn sealed(&mut self, now: Time, id: VolumeId, epoch: Epoch, fx: &mut Effects<Packet>) {
         let (incarnation, drive) = (self.incarnation, self.drive);
         self.with(id, now, fx, |v, ctx, _| {
+            if v.reporting.take_if(|e| *e == epoch).is_none() && !mutant!("cloud.seal.each-reported") {
+                return;
+            }
             let metas = v.log.traverse(Serial(0)).copied().collect();
             let segments = v.segments.values().map(Segment::report).collect();
             let body = Body::Sealed { incarnation, drive, metas, segments };
@@ -418,12 +432,12 @@ impl Server {
         if !self.registered {
             return;
         }
-        self.with(view.volume, now, fx, |v, ctx, depth| {
+        let heard = self.with(view.volume, now, fx, |v, ctx, depth| {
             let newer = v.view.as_ref().is_none_or(|old| (old.epoch, old.revision) < (view.epoch, view.revision));
             if view.epoch < v.epoch || !newer || !view.fits(v.striping.segments()) {
-                return;
+                return false;
             }
-            let begins = view.epoch > v.epoch || v.view.is_none();
+            let (begins, new) = (view.epoch > v.epoch || v.view.is_none(), view.epoch > v.epoch);
             (v.epoch, ctx.epoch) = (view.epoch, view.epoch);
             // A server that was left out has heard of no seal: what it did before must not go on under the new number.
             if begins && !mutant!("cloud.view.left-out-goes-on") {
@@ -433,7 +447,7 @@ impl Server {
             }
             if view.member(ctx.me).is_none_or(|m| m.incarnation != incarnation) {
                 v.view = None;
-                return;
+                return new;
             }
             if begins {
                 let me = ctx.me;
@@ -455,8 +469,12 @@ impl Server {
             if let Some(m) = &mut v.merger {
                 m.go_on(ctx, depth);
             }
+            true
         });
-        self.heartbeat_at = now;
+        // The role answers each heartbeat of a server that was left out with the view.
+        if heard == Some(true) || mutant!("cloud.view.each-heard") {
+            self.heartbeat_at = now;
+        }
     }
 
     fn on_volume_packet(&mut self, now: Time, packet: Packet, fx: &mut Effects<Packet>) {

@@ -8,9 +8,13 @@ use rackweave_cloud::log::Kind;
 use rackweave_cloud::msg::{Body, Packet};
 use rackweave_cloud::types::EntryId;
 use rackweave_cloud::view::{Member, View};
-use rackweave_core::{Epoch, NodeId};
+use rackweave_core::{Epoch, NodeId, Time};
 
 use crate::world::{META, VOLUME, World};
+
+/// Most heartbeats, and most reports, of a server between two looks that are a heartbeat apart. A node that answers at once what another one
+/// sends at once is an endless loop on a machine; in the search the links hold it up.
+const AT_ONCE_MAX: u32 = 16;
 
 enum Sent {
     View(Box<View>),
@@ -32,11 +36,17 @@ enum Sent {
 #[derive(Default)]
 pub(crate) struct Watch {
     sent: RefCell<Vec<Sent>>,
+    /// Heartbeats and reports of a server since the last look.
+    said: RefCell<BTreeMap<(NodeId, bool), u32>>,
 }
 
 impl Watch {
     pub fn note(&self, p: &Packet) {
         let (from, epoch) = (p.from, p.epoch);
+        if let Body::Heartbeat { .. } | Body::Sealed { .. } = p.body {
+            let is_report = matches!(p.body, Body::Sealed { .. });
+            *self.said.borrow_mut().entry((from, is_report)).or_default() += 1;
+        }
         let sent = match &p.body {
             Body::View(view) if from == META => Sent::View(view.clone()),
             Body::Sealed { incarnation, drive, metas, .. } => {
@@ -63,6 +73,8 @@ pub(crate) struct Checks {
     /// Reports of the epoch that begins.
     reports: BTreeMap<NodeId, (Member, Epoch, BTreeSet<EntryId>)>,
     broken: Option<String>,
+    /// When the next look at what servers said is due.
+    look_at: Time,
 }
 
 impl Checks {
@@ -117,6 +129,14 @@ impl World {
                     self.checks.reports.insert(member.node, (member, epoch, voids));
                 }
                 Sent::Batch { from, epoch, segment } => self.copies_take_writes(from, epoch, segment),
+            }
+        }
+        if self.engine.now() >= self.checks.look_at {
+            self.checks.look_at = self.engine.now() + self.config.heartbeat;
+            let most = self.watch.said.take().into_iter().max_by_key(|(_, n)| *n);
+            if let Some(((node, is_report), n)) = most.filter(|(_, n)| *n > AT_ONCE_MAX) {
+                let what = if is_report { "reports" } else { "heartbeats" };
+                self.checks.broken = Some(format!("{node} sent {n} {what} at once"));
             }
         }
         let Some(epoch) = self.checks.view.as_ref().map(|v| v.epoch) else { return };

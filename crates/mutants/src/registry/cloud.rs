@@ -57,10 +57,12 @@ pub const MUTANTS: &[Mutant] = &[
         .tested(),
     m("cloud.recovery.not-durable", "25", &[], UNITS, "A view leaves before it is durable."),
     m("cloud.recovery.void-ignored", "25", &[], UNITS, "An entry that was given up is adopted."),
+    m("cloud.seal.each-reported", "33", &[], UNITS, "A server answers a seal with a heartbeat, the role that one with a seal, and each is reported on: without end while the disk is slow."),
     m("cloud.seal.ignored", "25", &[], UNITS, "A sealed server goes on to serve the old epoch.").tested(),
     m("cloud.storage.not-fenced", "25", &[], UNITS, "A proxy uses the storage layer without a fence of earlier epochs.").tested(),
     m("cloud.takeover.lagging-owner", "26", &[], UNITS, "A holder without the last batch becomes the owner.").tested(),
     m("cloud.takeover.not-equalized", "26", &[], UNITS, "A new owner serves before all holders have the last batch.").tested(),
+    m("cloud.view.each-heard", "33", &[], UNITS, "A server that an epoch leaves out answers its view with a heartbeat, and the role that one with the view, without end."),
     m("cloud.view.left-out-goes-on", "25", &[], UNITS, "A server that an epoch leaves out moves what it had under that epoch's number."),
     m("cloud.void.merged", "25", &[], UNITS, "An entry that was given up is merged.")
         .equivalent("A merger takes closed serials alone. A closed one that was given up is void on every copy, and no copy has its contents."),
