@@ -243,7 +243,8 @@ fn replays_foreign_keys_and_missing_keys_are_dropped_and_counted() {
     receive(&mut b, &unknown);
     receive(&mut b, &none);
     assert_eq!(b.counters().drop_unknown_key, 2);
-    let own = send(&mut end(3, keys()), 3, message(Op::Peer, Class::Silver, 3, 0, 1, 4, 512));
+    let mut twin = Endpoint::new(Config::default(), NodeId(3), 2, keys(), 1).expect("configuration");
+    let own = send(&mut twin, 3, message(Op::Peer, Class::Silver, 3, 0, 1, 4, 512));
     receive(&mut b, &own);
     let other = send(&mut a, 5, message(Op::Peer, Class::Silver, 2, 0, 1, 4, 512));
     receive(&mut b, &other);

@@ -58,6 +58,28 @@ fn a_redirected_read_is_answered_by_the_other_server_and_acknowledged() {
     assert_eq!(w.delivered(2).count(), 1);
 }
 
+/// A server that is a client, too, as proxies of cloud disks are.
+#[test]
+fn a_read_that_the_switch_brings_back_to_its_sender_is_delivered() {
+    for loss in [0.0, 0.1] {
+        let mut w = world(Faults { loss, ..Faults::default() });
+        w.send(9, 1, message(Op::Write, Class::Silver, 9, 20, 0, 51, 4096), Time::MAX, 0).expect("taken");
+        w.settle(Span::from_secs(1));
+        w.routes.insert(20, (30, NodeId(9)));
+        for n in 1..40 {
+            w.send(9, 1, message(Op::Read, Class::Silver, 9, 20, n, 17, 0), Time::MAX, n).expect("taken");
+            w.settle(Span::from_secs(1));
+            // It answers itself.
+            let answer = message(Op::Peer, Class::Silver, 9, 0, n, 17, 3 * 4096);
+            w.send(9, 9, answer, Time::MAX, 100 + n).expect("taken");
+            w.settle(Span::from_secs(1));
+        }
+        assert_eq!((w.delivered(9).count(), w.delivered(2).count()), (78, 1));
+        assert_eq!(w.end(9).counters().drop_own_id, 0);
+        assert!(loss > 0.0 || w.end(9).counters().timeouts == 0);
+    }
+}
+
 /// The path to the vSSD's own server works, and it answers; but nothing arrives by that port where the switch sends the
 /// read now.
 #[test]
