@@ -34,7 +34,7 @@ fn own(v: &Volume) -> Option<String> {
 }
 
 fn kind(v: &Volume) -> String {
-    let Some(cloud) = &v.cloud else { return "direct".into() };
+    let Some(cloud) = &v.cloud else { return if v.name.contains('@') { "snapshot" } else { "direct" }.into() };
     let flattens = v.flattening.as_ref().map_or_else(String::new, |f| format!("; being flattened ({f})"));
     format!("cloud, {cloud}{flattens}")
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{BufReader, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,8 @@ const RELEASE_WAIT: Duration = Duration::from_secs(10);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of which the allocation is looked at together.
 const LOOK_BYTES: u64 = 1 << 30;
+/// A file has this behind its name while it is exported.
+const PARTIAL: &str = ".partial";
 /// A volume has this behind its name while it is imported.
 const UNFINISHED: &str = ".import";
 
@@ -43,13 +45,23 @@ pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), 
         return Err(said(path, "the file exists already"));
     }
     let mut from = client(way, name)?;
-    let file = private::create_new(path).map_err(|e| said(path, e))?;
-    let done = copy_out(&mut from, &file).map_err(|e| said(path, e));
+    // Whoever sees the file has all of it.
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(PARTIAL);
+    let partial = Path::new(&partial);
+    let file = private::create_new(partial).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => {
+            said(partial, "the file exists: an export is under way, or was killed; if none runs, remove it first")
+        }
+        _ => said(partial, e),
+    })?;
+    let whole = copy_out(&mut from, &file).map_err(|e| said(partial, e));
+    let done = whole.and_then(|bytes| std::fs::rename(partial, path).map(|()| bytes).map_err(|e| said(path, e)));
     let bytes = match done {
         Ok(bytes) => bytes,
         Err(e) => {
             // It is ours, and is of no use.
-            _ = std::fs::remove_file(path);
+            _ = std::fs::remove_file(partial);
             return Err(e);
         }
     };

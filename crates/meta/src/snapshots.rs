@@ -64,21 +64,22 @@ impl Volumes {
         }
         Err(VolumeError::HasSnapshots { name: name.into(), snapshots })
     }
-    /// Disks that begin with this generation of another, or whose snapshots do: a disk that was flattened needs it no more.
+    /// Disks that begin with this generation of another, or snapshots of theirs that do: a disk that was flattened needs it no more.
     fn clones_of(&self, generation: VolumeId) -> Vec<Box<str>> {
         // A disk that was rolled back begins with a snapshot of its own.
         let origin = |v: &VolumeRecord, end: VolumeId| {
             let own = |g: &VolumeId| self.by_id.get(g).is_some_and(|g| g.disk == Some(v.id));
             self.backing(end).chain().find(|g| !own(g))
         };
-        let shares = |v: &&VolumeRecord| {
-            let snapshots =
-                self.snapshots_of(v.id).map(|s| s.id).filter(|_| !mutant!("meta.flatten.snapshots-forgotten"));
-            let mut ends = v.base.into_iter().chain(snapshots);
-            ends.any(|end| origin(v, end) == Some(generation))
+        let needs = |v: &VolumeRecord| {
+            let snapshots = self
+                .snapshots_of(v.id)
+                .map(|s| (s.id, &s.name))
+                .filter(|_| !mutant!("meta.flatten.snapshots-forgotten"));
+            let mut ends = v.base.map(|end| (end, &v.name)).into_iter().chain(snapshots);
+            ends.find(|(end, _)| origin(v, *end) == Some(generation)).map(|(_, name)| name.clone())
         };
-        let clones = self.by_id.values().filter(|v| !v.deleting && v.cloud.is_some());
-        clones.filter(shares).map(|v| v.name.clone()).collect()
+        self.by_id.values().filter(|v| !v.deleting && v.cloud.is_some()).filter_map(needs).collect()
     }
     /// A generation and those before.
     pub fn backing(&self, generation: VolumeId) -> Backing {

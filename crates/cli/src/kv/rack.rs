@@ -73,18 +73,18 @@ fn load(rack: &mut Client, out: &mut impl Write) -> Result<(), Failure> {
         out.write_all(&[&key[..], b"\n"].concat())?;
         Ok(out.flush()?)
     };
-    for (line, number) in io::stdin().lock().split(b'\n').zip(1..) {
+    let mut send = |rack: &mut Client, line: io::Result<Vec<u8>>, number: u64| -> Result<(), Failure> {
         let line = line?;
         let (key, value) = super::pair(&line, number)?;
         rack.send(&[b"SET", key, value])?;
         pending.push_back((number, key.to_vec()));
-        if pending.len() >= LOADING_MAX
-            && let Some(oldest) = pending.pop_front()
-        {
-            answered(rack, oldest)?;
-        }
-    }
-    pending.into_iter().try_for_each(|p| answered(rack, p))
+        let oldest = if pending.len() >= LOADING_MAX { pending.pop_front() } else { None };
+        oldest.map_or(Ok(()), |p| answered(rack, p))
+    };
+    let sent = io::stdin().lock().split(b'\n').zip(1..).try_for_each(|(line, number)| send(rack, line, number));
+    // A bad line ends the work, not the report on the lines before it.
+    let rest = pending.into_iter().try_for_each(|p| answered(rack, p));
+    sent.and(rest)
 }
 
 struct Found {

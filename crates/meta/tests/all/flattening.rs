@@ -80,7 +80,7 @@ fn a_flattened_disk_keeps_its_snapshots_and_they_what_they_share() {
     flat(&mut d, "copy");
     flat(&mut d, "disk");
     assert_eq!(d.names(), "disk@a disk@c copy@x");
-    let needed = VolumeError::HasClones { name: "disk@a".into(), clones: vec!["copy".into()] };
+    let needed = VolumeError::HasClones { name: "disk@a".into(), clones: vec!["copy@x".into()] };
     assert_eq!(refusal(d.admin(remove("disk@a"))), needed, "for the clone's snapshot");
     d.restart();
     d.run(LEASE * 2);

@@ -421,7 +421,7 @@ impl World {
                 !snapshots.is_empty() && snapshots.iter().all(|s| snapshot(s))
             }
             VolumeError::HasClones { clones, .. } => {
-                !clones.is_empty() && clones.iter().all(|c| self.disks.contains_key(&**c))
+                !clones.is_empty() && clones.iter().all(|c| self.disks.contains_key(&**c) || snapshot(c))
             }
             VolumeError::Attached { name, .. } | VolumeError::InUse { name, .. } => {
                 self.disks.get(&**name).is_some_and(|d| d.attached.is_some())
