@@ -312,9 +312,12 @@ impl Meta {
         let all: Vec<VolumeId> = self.volumes.cloud().map(|(id, _)| id).filter(|id| idle(id) && long(id)).collect();
         for id in all {
             let generations = cloud.role.backing(id).map_or(0, |(b, _)| b.parents.len() as u64);
-            fx.trace(trace::LONG_DISK_FLATTENED, id.0.into(), generations);
-            cloud.act(fx, |role, fx| _ = role.flatten(id, fx));
-            cloud.flattening.insert(id);
+            let mut begun = false;
+            cloud.act(fx, |role, fx| begun = role.flatten(id, fx));
+            if begun {
+                fx.trace(trace::LONG_DISK_FLATTENED, id.0.into(), generations);
+                cloud.flattening.insert(id);
+            }
         }
     }
     /// Disks that share nothing any more. While an earlier epoch's proxies may answer reads, what they read stays.

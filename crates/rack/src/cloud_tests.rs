@@ -125,3 +125,37 @@ fn the_client_sends_a_burst_once_and_the_switch_copies_it_to_both_logs() {
         assert_eq!(sim.network_violation(), None);
     }
 }
+
+/// The best copy may be that of the proxy's own server: the switch brings the read back to it.
+#[test]
+fn no_read_of_a_quiet_disk_waits_for_a_timeout() {
+    let transport = TransportConfig {
+        one_machine: true,
+        datagram_bytes: 1_472,
+        authentication: Authentication::Encrypted,
+        trains: true,
+        damage: 0.0,
+    };
+    for transport in [None, Some(transport)] {
+        let over = transport.is_some();
+        let (mut sim, info) = rack(transport);
+        let stripes = 64;
+        for n in 0..stripes {
+            let data = Payload::Bytes(Bytes::from(vec![n as u8; WRITE as usize]));
+            let write = volume::Op::Write { volume: info.id, offset: n * u64::from(WRITE), data, fua: false };
+            assert_eq!(volume::Op::result(ask(&mut sim, 10 + n, write)), Some(Ok(volume::Reply::Done)));
+        }
+        // Contents leave the logs and overlays.
+        sim.run_until(sim.now() + Span::from_secs(10));
+        for n in 0..4 * stripes {
+            let (offset, begun) = (n * u64::from(WRITE) / 4, sim.now());
+            let read = volume::Op::Read { volume: info.id, offset, len: 4096 };
+            let Some(Ok(volume::Reply::Data(data))) = volume::Op::result(ask(&mut sim, 1_000 + n, read)) else {
+                panic!("read {n}")
+            };
+            assert_eq!(data.to_bytes()[0], (n / 4) as u8);
+            let took = sim.now().since(begun);
+            assert!(took < Span::from_millis(15), "read {n} took {took}, over a transport: {over}");
+        }
+    }
+}
