@@ -45,7 +45,7 @@ pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), 
         return Err(said(path, "the file exists already"));
     }
     let mut from = client(way, name)?;
-    // Whoever sees the file has all of it.
+    // The file has its final name only when it is complete.
     let mut partial = path.as_os_str().to_owned();
     partial.push(PARTIAL);
     let partial = Path::new(&partial);
@@ -56,7 +56,7 @@ pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), 
         _ => said(partial, e),
     })?;
     let whole = copy_out(&mut from, &file).map_err(|e| said(partial, e));
-    let done = whole.and_then(|bytes| std::fs::rename(partial, path).map(|()| bytes).map_err(|e| said(path, e)));
+    let done = whole.and_then(|bytes| named(partial, path).map(|()| bytes).map_err(|e| said(path, e)));
     let bytes = match done {
         Ok(bytes) => bytes,
         Err(e) => {
@@ -73,6 +73,17 @@ pub fn export(way: &Target, name: &str, path: &Path, json: &Json) -> Result<(), 
         false => writeln!(out, "{name}: {} of {} are not zero", show::mib(bytes), Size(size))?,
     }
     Ok(())
+}
+
+/// Gives the whole file its final name, which no other file has. Some file systems have no links.
+fn named(partial: &Path, path: &Path) -> std::io::Result<()> {
+    match std::fs::hard_link(partial, path) {
+        Ok(()) => std::fs::remove_file(partial)?,
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => return Err(e),
+        Err(_) => std::fs::rename(partial, path)?,
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(parent)?.sync_all()
 }
 
 fn copy_out(from: &mut Client, file: &File) -> Result<u64, Failure> {

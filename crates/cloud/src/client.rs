@@ -128,6 +128,8 @@ pub struct VDisk<R> {
     pub(crate) looks: BTreeMap<u64, Look>,
     done: Vec<Done>,
     lookup_at: Time,
+    /// The latest epoch that a server's refusal named.
+    looked_up: Epoch,
     status_at: Time,
     /// The log's head in this epoch, as the merger said last.
     head: Serial,
@@ -164,6 +166,7 @@ impl<R: Router> VDisk<R> {
             looks: BTreeMap::new(),
             done: Vec::new(),
             lookup_at: Time::ZERO,
+            looked_up: Epoch(0),
             status_at: Time::ZERO,
             head: Serial(0),
         }
@@ -311,7 +314,11 @@ impl<R: Router> VDisk<R> {
         match packet.body {
             Body::View(view) if packet.from == self.meta => return self.adopt(now, *view, fx),
             Body::Fenced { incarnation } if incarnation == self.incarnation => return self.fence(now, fx),
-            Body::Outdated if packet.epoch > self.epoch() => return self.lookup(now, fx),
+            // One for each of its requests under way: the first asks.
+            Body::Outdated if packet.epoch > self.epoch().max(self.looked_up) => {
+                self.looked_up = packet.epoch;
+                return self.lookup(now, fx);
+            }
             _ => {}
         }
         if packet.epoch != self.epoch() || self.view.is_none() {

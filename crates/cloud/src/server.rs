@@ -385,7 +385,7 @@ impl Server {
             }
             new
         });
-        // Without a heartbeat that names the new epoch it gets no lease. The role answers one before the report with another seal.
+        // Without a heartbeat that names the new epoch it gets no lease. The role answers every heartbeat before the report with another seal.
         if new == Some(true) || mutant!("cloud.seal.each-reported") {
             self.heartbeat_at = now;
         }

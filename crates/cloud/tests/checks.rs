@@ -12,8 +12,8 @@ use rackweave_core::{Epoch, NodeId, Time};
 
 use crate::world::{META, VOLUME, World};
 
-/// Most heartbeats, and most reports, of a server between two looks that are a heartbeat apart. A node that answers at once what another one
-/// sends at once is an endless loop on a machine; in the search the links hold it up.
+/// Most heartbeats, and most reports, that a server sends in a heartbeat's time. Two nodes that answer each other at once do so without end
+/// on a machine; in the search the links slow them down.
 const AT_ONCE_MAX: u32 = 16;
 
 enum Sent {
@@ -36,8 +36,8 @@ enum Sent {
 #[derive(Default)]
 pub(crate) struct Watch {
     sent: RefCell<Vec<Sent>>,
-    /// Heartbeats and reports of a server since the last look.
-    said: RefCell<BTreeMap<(NodeId, bool), u32>>,
+    /// Heartbeats and reports that servers sent since the last look.
+    sent_lately: RefCell<BTreeMap<(NodeId, bool), u32>>,
 }
 
 impl Watch {
@@ -45,7 +45,7 @@ impl Watch {
         let (from, epoch) = (p.from, p.epoch);
         if let Body::Heartbeat { .. } | Body::Sealed { .. } = p.body {
             let is_report = matches!(p.body, Body::Sealed { .. });
-            *self.said.borrow_mut().entry((from, is_report)).or_default() += 1;
+            *self.sent_lately.borrow_mut().entry((from, is_report)).or_default() += 1;
         }
         let sent = match &p.body {
             Body::View(view) if from == META => Sent::View(view.clone()),
@@ -73,7 +73,7 @@ pub(crate) struct Checks {
     /// Reports of the epoch that begins.
     reports: BTreeMap<NodeId, (Member, Epoch, BTreeSet<EntryId>)>,
     broken: Option<String>,
-    /// When the next look at what servers said is due.
+    /// When the next look at what servers sent is due.
     look_at: Time,
 }
 
@@ -133,7 +133,7 @@ impl World {
         }
         if self.engine.now() >= self.checks.look_at {
             self.checks.look_at = self.engine.now() + self.config.heartbeat;
-            let most = self.watch.said.take().into_iter().max_by_key(|(_, n)| *n);
+            let most = self.watch.sent_lately.take().into_iter().max_by_key(|(_, n)| *n);
             if let Some(((node, is_report), n)) = most.filter(|(_, n)| *n > AT_ONCE_MAX) {
                 let what = if is_report { "reports" } else { "heartbeats" };
                 self.checks.broken = Some(format!("{node} sent {n} {what} at once"));

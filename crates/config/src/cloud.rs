@@ -19,7 +19,7 @@ const FLATTEN_AT: u32 = 1000;
 pub struct CloudSection {
     /// Channels of every drive for a log vSSD with cloud disks; 0 is none. Shared sets divide the rest.
     pub channels: u16,
-    /// Earlier generations with which a disk is flattened, if half of them are those of removed snapshots; 0 is never.
+    /// Earlier generations with which a disk is flattened, if at least half are its own of removed snapshots; 0 is never.
     pub flatten_at: u32,
 }
 

@@ -104,6 +104,9 @@ INLINE int forward(struct __sk_buff *skb, struct head *h, const struct header *o
     if (!port)
         return drop(NO_PORT);
     redirect_ip(skb, h->ip.to, bpf_htonl(v.to), __builtin_offsetof(struct ipv4, to));
+    /* A host drops what comes from an address of its own. */
+    if (h->ip.from == bpf_htonl(v.to))
+        redirect_ip(skb, h->ip.from, bpf_htonl(switch_ip), __builtin_offsetof(struct ipv4, from));
     struct header to;
     __builtin_memcpy(&to, ours, REWRITTEN_BYTES);
     to.vssd = bpf_htonl(v.vssd);

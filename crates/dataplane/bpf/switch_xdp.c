@@ -35,6 +35,11 @@ INLINE int forward(struct head *h, struct header *ours, __u32 to, __u64 start) {
         return drop(NO_PORT);
     ip_checksum(&h->ip, h->ip.to, bpf_htonl(to));
     h->ip.to = bpf_htonl(to);
+    /* A host drops what comes from an address of its own. */
+    if (h->ip.from == bpf_htonl(to)) {
+        ip_checksum(&h->ip, h->ip.from, bpf_htonl(switch_ip));
+        h->ip.from = bpf_htonl(switch_ip);
+    }
     h->udp.checksum = 0;
     ours->destination = bpf_htonl((to & 0xffffff) - 1);
     ours->lat = stamp(ours->lat, start, port);

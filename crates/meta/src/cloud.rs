@@ -44,8 +44,8 @@ pub(crate) struct Cloud {
     pub(crate) flattening: BTreeSet<VolumeId>,
     /// [`CloudConfig::flatten_at`].
     pub(crate) flatten_at: usize,
-    /// A disk has more generations, or a snapshot was removed, since it was last looked which disks are to be flattened.
-    pub(crate) longer: bool,
+    /// A snapshot was made or removed, or a disk was flattened, since the last search for disks that are to be flattened.
+    pub(crate) chains_changed: bool,
     pub(crate) sweeps: Sweeps,
 }
 
@@ -75,9 +75,9 @@ impl Cloud {
         let role = rackweave_cloud::Meta::new(Layout::META, config.protocol.clone(), disks, saved)?;
         let (fx, gone, making, flattening) = (Effects::new(), Vec::new(), BTreeMap::new(), BTreeSet::new());
         let frozen_at = BTreeMap::new();
-        let (sweeps, flatten_at, longer) = (Sweeps::new(), config.flatten_at as usize, true);
+        let (sweeps, flatten_at, chains_changed) = (Sweeps::new(), config.flatten_at as usize, true);
         let wake_at = Time::ZERO;
-        Ok(Some(Cloud { role, fx, wake_at, gone, making, frozen_at, flattening, flatten_at, longer, sweeps }))
+        Ok(Some(Cloud { role, fx, wake_at, gone, making, frozen_at, flattening, flatten_at, chains_changed, sweeps }))
     }
     pub(crate) fn wake_at(&self) -> Time {
         self.wake_at

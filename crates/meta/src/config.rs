@@ -61,7 +61,7 @@ pub struct CloudConfig {
     pub protocol: rackweave_cloud::Config,
     /// Bytes of records that each server's store takes: every server may come to hold every disk.
     pub room: u64,
-    /// A disk with as many earlier generations, half of them those of removed snapshots, is flattened; 0: none is.
+    /// A disk with this many earlier generations or more, at least half of them its own of removed snapshots, is flattened; 0: none is.
     pub flatten_at: u32,
 }
 

@@ -272,7 +272,7 @@ impl Meta {
                 cloud.making.remove(&disk);
                 cloud.frozen_at.insert(frozen, now);
                 cloud.sweeps.note_change();
-                cloud.longer = true;
+                cloud.chains_changed = true;
                 continue;
             }
             let over = !begun || since.is_some_and(|at| at > Time::ZERO && now >= at + PATIENCE);
@@ -298,26 +298,31 @@ impl Meta {
         cloud.flattening.insert(id);
         Ok(admin::Reply::Use(self.volume_use(name)?))
     }
-    /// Flattens disks with many generations, before one more snapshot has no place: removed ones keep theirs.
+    /// Removed snapshots keep their generations in a disk's chain. A disk with many of its own is flattened, one at a time, before its
+    /// chain reaches the limit.
     pub(crate) fn flatten_long(&mut self, fx: &mut Effects) {
-        let Some(cloud) = self.cloud.as_mut().filter(|c| c.longer && c.flatten_at > 0) else { return };
-        cloud.longer = false;
-        let removed = |g: &VolumeId| self.volumes.by_id.get(g).is_some_and(|v| v.name.is_empty());
-        let idle = |id: &VolumeId| !cloud.making.contains_key(id) && !cloud.flattening.contains(id);
-        let long = |id: &VolumeId| {
-            let parents = cloud.role.backing(*id).map_or(&[][..], |(b, _)| &b.parents);
-            // Those of snapshots that are there stay with them.
-            parents.len() >= cloud.flatten_at && parents.iter().filter(|g| removed(g)).count() * 2 >= parents.len()
-        };
-        let all: Vec<VolumeId> = self.volumes.cloud().map(|(id, _)| id).filter(|id| idle(id) && long(id)).collect();
-        for id in all {
-            let generations = cloud.role.backing(id).map_or(0, |(b, _)| b.parents.len() as u64);
-            let mut begun = false;
-            cloud.act(fx, |role, fx| begun = role.flatten(id, fx));
-            if begun {
-                fx.trace(trace::LONG_DISK_FLATTENED, id.0.into(), generations);
-                cloud.flattening.insert(id);
+        let Some(cloud) = self.cloud.as_mut().filter(|c| c.chains_changed && c.flatten_at > 0) else { return };
+        if !cloud.flattening.is_empty() {
+            return;
+        }
+        cloud.chains_changed = false;
+        let long = |disk: &VolumeId| {
+            let parents = cloud.role.backing(*disk).map_or(&[][..], |(b, _)| &b.parents);
+            if parents.len() < cloud.flatten_at || cloud.making.contains_key(disk) {
+                return false;
             }
+            // Snapshots that are there keep theirs.
+            let removed = |g: &VolumeRecord| g.name.is_empty() && g.disk == Some(*disk);
+            parents.iter().filter(|g| self.volumes.by_id.get(g).is_some_and(removed)).count() * 2 >= parents.len()
+        };
+        let mut disks = self.volumes.by_id.values().filter(|v| !v.deleting && v.cloud.is_some()).map(|v| v.id);
+        let Some(disk) = disks.find(long) else { return };
+        let generations = cloud.role.backing(disk).map_or(0, |(b, _)| b.parents.len() as u64);
+        let mut begun = false;
+        cloud.act(fx, |role, fx| begun = role.flatten(disk, fx));
+        if begun {
+            fx.trace(trace::LONG_DISK_FLATTENED, disk.0.into(), generations);
+            cloud.flattening.insert(disk);
         }
     }
     /// Disks that share nothing any more. While an earlier epoch's proxies may answer reads, what they read stays.
@@ -357,7 +362,7 @@ impl Meta {
         let needed = self.generations_needed();
         if let Some(cloud) = &mut self.cloud {
             cloud.sweeps.note_change();
-            cloud.longer = true;
+            cloud.chains_changed = true;
         }
         let gone: Vec<VolumeId> =
             self.volumes.generations().map(|v| v.id).filter(|g| !needed.contains_key(g)).collect();

@@ -146,7 +146,7 @@ impl Plan {
             forks,
         }
     }
-    /// Whether disks are flattened by themselves.
+    /// Whether disks are flattened automatically.
     fn flattens(&self) -> bool {
         self.seed.is_multiple_of(2)
     }
@@ -158,7 +158,7 @@ impl Plan {
         cfg.ssd.size = Size::mib(128);
         cfg.ssd.channels = Some(5);
         (cfg.ssd.spare, cfg.cloud.channels) = (Some(0), 2);
-        // With so few generations a disk is flattened while it is written.
+        // Disks with two generations are flattened, while they are written.
         cfg.cloud.flatten_at = if self.flattens() { 2 } else { 0 };
         cfg
     }

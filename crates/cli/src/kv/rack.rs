@@ -7,7 +7,7 @@ use rackweave_core::keyspace::KeyspaceId;
 use rackweave_net::ask::Target;
 use rackweave_runtime::control::Status;
 
-use super::client::{At, Client, Value};
+use super::client::{At, Client, Error, Value};
 use crate::args::KvCmd;
 use crate::{Failure, ask, keyspaces};
 
@@ -68,8 +68,16 @@ pub fn kv(way: &Target, keyspace: Option<&str>, command: &KvCmd) -> Result<(), F
 /// Stores the pairs of standard input, several at a time, and prints each key once it is durable.
 fn load(rack: &mut Client, out: &mut impl Write) -> Result<(), Failure> {
     let mut pending = std::collections::VecDeque::new();
+    // After such an error it is not known which line an answer belongs to.
+    let mut broken = false;
     let mut answered = |rack: &mut Client, (number, key): (u64, Vec<u8>)| -> Result<(), Failure> {
-        rack.answer().map_err(|e| format!("line {number}: {e}"))?;
+        if broken {
+            return Ok(());
+        }
+        rack.answer().map_err(|e| {
+            broken = !matches!(e, Error::Refused(_));
+            format!("line {number}: {e}")
+        })?;
         out.write_all(&[&key[..], b"\n"].concat())?;
         Ok(out.flush()?)
     };
@@ -82,9 +90,9 @@ fn load(rack: &mut Client, out: &mut impl Write) -> Result<(), Failure> {
         oldest.map_or(Ok(()), |p| answered(rack, p))
     };
     let sent = io::stdin().lock().split(b'\n').zip(1..).try_for_each(|(line, number)| send(rack, line, number));
-    // A bad line ends the work, not the report on the lines before it.
-    let rest = pending.into_iter().try_for_each(|p| answered(rack, p));
-    sent.and(rest)
+    // A bad line ends the work, not the report on the lines that were sent.
+    let rest: Vec<Result<(), Failure>> = pending.into_iter().map(|p| answered(rack, p)).collect();
+    rest.into_iter().fold(sent, Result::and)
 }
 
 struct Found {

@@ -104,7 +104,7 @@ fn a_disk_that_mostly_shares_with_removed_snapshots_is_flattened() {
         (role.backing(v.id).map_or(0, |(b, _)| b.parents.len()), v.flattening.is_some())
     };
     for at_start in [false, true] {
-        let mut d = Disks::empty(4);
+        let mut d = Disks::empty(if at_start { 0 } else { 4 });
         d.create("disk");
         d.register();
         d.attach("disk");
@@ -120,6 +120,9 @@ fn a_disk_that_mostly_shares_with_removed_snapshots_is_flattened() {
         d.drain = false;
         d.admin(remove("disk@d")).expect("removed");
         if at_start {
+            d.run(LEASE);
+            assert_eq!(chain(&mut d), (4, false), "it is not to be flattened");
+            d.r.cfg.cloud.as_mut().expect("disks").flatten_at = 4;
             d.restart();
         }
         d.run(LEASE * 2);

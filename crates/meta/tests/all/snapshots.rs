@@ -38,7 +38,7 @@ impl Disks {
         d.create("disk");
         d
     }
-    /// No disk. Those with as many earlier generations, half of them removed, are flattened; 0: none is.
+    /// No disk. Those with this many earlier generations, half of them removed, are flattened automatically; 0: none is.
     pub fn empty(flatten_at: u32) -> Disks {
         let mut cfg = config();
         cfg.cloud = Some(CloudConfig { protocol: rackweave_cloud::Config::default(), room: GIB, flatten_at });

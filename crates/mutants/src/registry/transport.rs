@@ -37,7 +37,8 @@ pub const MUTANTS: &[Mutant] = &[
     m("transport.path.sla-alone", "PN4", &[], UNITS, "A path whose round trips are longer than the SLA's time is left before it can answer."),
     m("transport.stream.congestion", "PN5", &[], UNITS, "Timeouts on a stream, which resends by itself, shrink the window."),
     m("transport.head.cut", "13", &[], UNITS, "A body with 64 KiB or more before its data is cut there, and is no packet."),
-    m("transport.own.dropped", "13", &[], UNITS, "What the switch brings back to its sender, whose vSSD was the best one, is dropped.").tested(),
+    m("transport.own.dropped", "13", &[], UNITS, "A read that the switch redirects to its own sender is dropped.").tested(),
+    m("transport.own.any-incarnation", "13", &[], UNITS, "Datagrams of another process with this node's id are accepted.").tested(),
     net("transport.outdated.any-incarnation", "32", ONE, UNITS, "A report of a newer incarnation that is meant for another incarnation counts."),
     m("transport.outdated.lower", "32", &[], UNITS, "News of an incarnation that is not newer counts.")
         .equivalent("A peer answers only an incarnation below the newest it knows."),
