@@ -36,6 +36,7 @@ const NEED_NOT_OCCUR: &[TracePoint] = &[
     // Cloud disks are searched separately; `cloud.rs` reaches the first by a script.
     rackweave_block::trace::ALLOCATION_OUTDATED,
     meta_trace::SNAPSHOT_SWEPT,
+    meta_trace::LONG_DISK_FLATTENED,
     // Keys are searched separately.
     meta_trace::KEYSPACE_MADE,
     meta_trace::KEYSPACE_DELETED,
