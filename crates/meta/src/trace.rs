@@ -19,7 +19,7 @@ trace_points! {
     KEYSPACE_DELETED: KeyspaceDeleted = 192,
     /// What nobody needs of a removed snapshot was given back. a: its generation, b: stripes.
     SNAPSHOT_SWEPT: SnapshotSwept = 198,
-    /// A disk has so many generations of removed snapshots that it is flattened. a: disk, b: earlier generations.
+    /// A disk is flattened automatically. a: disk, b: its earlier generations.
     LONG_DISK_FLATTENED: LongDiskFlattened = 202,
     /// A member left the view or became a shadow, because others cannot reach it although it holds a lease; they reach
     /// it again. a: set, b: vSSD.

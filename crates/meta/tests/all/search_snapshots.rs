@@ -72,7 +72,7 @@ fn must(holds: bool, rule: &str) -> Checked {
 
 impl World {
     fn new(seed: u64) -> World {
-        // Disks are flattened by themselves in a part of the runs.
+        // In every third run disks are flattened automatically.
         let mut d = Disks::empty(if seed.is_multiple_of(3) { 2 } else { 0 });
         d.register();
         let (contents, disks, snapshots) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
