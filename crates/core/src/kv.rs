@@ -71,6 +71,10 @@ pub enum Op {
     },
     /// Number of keys.
     Count,
+    /// Gives up the requests whose ids have this upper half: their client has gone. Puts may have been carried out.
+    Abandon {
+        session: u32,
+    },
     /// One of the others, in this keyspace instead of the rack's first.
     In {
         keyspace: Keyspace,
@@ -92,7 +96,7 @@ impl Op {
                 let keys: usize = conditions.iter().map(|(k, _)| k.len()).sum();
                 keys + changes.iter().map(|(k, c)| k.len() + change(c)).sum::<usize>()
             }
-            Op::Scan { .. } | Op::Count => 0,
+            Op::Scan { .. } | Op::Count | Op::Abandon { .. } => 0,
             Op::In { op, .. } => op.bytes(),
         }
     }
@@ -137,6 +141,7 @@ pub enum Reply {
         keys: u64,
         expiring: u64,
     },
+    Abandoned,
 }
 
 /// Why an operation on keys failed. A retry can help after `Busy`, and after `NoSpace` when something was deleted.
@@ -165,6 +170,8 @@ pub enum Error {
     Io,
     #[error("{limit} requests are pending, the greatest number permitted")]
     Busy { limit: u32 },
+    #[error("its client has gone")]
+    Abandoned,
     #[error("the keyspace was deleted")]
     NoKeyspace,
     #[error("this node serves no keys")]

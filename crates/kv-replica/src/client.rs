@@ -8,6 +8,7 @@
 //! repetitions is the same.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use rackweave_core::cursors::{CURSORS_MAX, Cursors};
@@ -19,12 +20,12 @@ use rackweave_core::{Effects, Epoch, Event, Incarnation, Layout, Node, NodeId, S
 
 use crate::config::Config;
 use crate::msg::{GetResult, Packet, ScanResult};
-use crate::ring_client::{Answer, Numbers, RequestError, RingClient};
+use crate::ring_client::{Answer, Numbers, PUTS_MAX, RequestError, RingClient};
 use crate::turns::Turns;
 use crate::types::{self, Change, ITEMS_MAX, Item, KEY_MAX, Partition, Timestamp, Verdict};
 
-/// Requests that may be pending.
-pub const REQUESTS_MAX: usize = 4096;
+/// Requests that may be pending: more than all connections of a gateway have under way.
+pub const REQUESTS_MAX: usize = 1 << 18;
 /// Time between two hellos.
 const HELLO_GAP: Span = Span::from_millis(100);
 
@@ -93,6 +94,10 @@ impl KvClient {
     }
 
     fn request(&mut self, now: Time, id: RequestId, op: Op, fx: &mut Effects) {
+        if let Op::Abandon { session } = op {
+            self.keyspaces.values_mut().for_each(|c| c.abandon(now, session, fx));
+            return fx.reply(Reply::new(id, Ok(kv::Reply::Abandoned)));
+        }
         let Some(first) = &self.config else { return fx.reply(Reply::new(id, Err(kv::Error::NotServed))) };
         if self.pending() >= REQUESTS_MAX {
             let limit = REQUESTS_MAX as u32;
@@ -116,8 +121,8 @@ impl KvClient {
         let after = self.numbers;
         let client = self.keyspaces.entry(space);
         let client = client.or_insert_with(|| Client::new((me, nonce), config, incarnation, after));
-        client.waiting.push_back((id, op));
-        client.start(now, fx);
+        client.take(now, (id, op), fx);
+        client.pass(fx);
         self.wake(fx);
     }
     fn give_up(&mut self, keyspace: KeyspaceId) {
@@ -192,7 +197,13 @@ struct Client {
     after: Numbers,
     /// `None`: it has no incarnation yet.
     ring: Option<RingClient>,
+    /// Requests until it has an incarnation.
     waiting: VecDeque<(RequestId, Op)>,
+    /// Puts for which too many others are under way, by partition: one that is not served holds back no other.
+    puts: BTreeMap<Partition, VecDeque<(RequestId, Op)>>,
+    puts_waiting: usize,
+    /// The partition of the last put that waited.
+    served: Partition,
     turns: Turns,
     asked: BTreeMap<u64, (RequestId, Asked)>,
     counts: BTreeMap<u64, Count>,
@@ -212,6 +223,9 @@ impl Client {
             after,
             ring: None,
             waiting: VecDeque::new(),
+            puts: BTreeMap::new(),
+            puts_waiting: 0,
+            served: Partition(0),
             turns: Turns::default(),
             asked: BTreeMap::new(),
             counts: BTreeMap::new(),
@@ -228,7 +242,7 @@ impl Client {
         self.ring = Some(ring.numbered_after(self.after));
     }
     fn pending(&self) -> usize {
-        self.waiting.len() + self.turns.waiting() + self.asked.len()
+        self.waiting.len() + self.puts_waiting + self.turns.waiting() + self.asked.len()
     }
     fn wake_at(&self) -> Time {
         if self.ring.is_none() { Time::MAX } else { self.ring_at.min(self.turns.deadline()) }
@@ -239,32 +253,94 @@ impl Client {
     /// Answers everything that the keyspace does not answer any more.
     fn refuse_all(&mut self, fx: &mut Effects) {
         let asked = std::mem::take(&mut self.asked).into_values().map(|(id, _)| id);
-        let waiting = self.waiting.drain(..).map(|(id, _)| id);
-        let mut all: Vec<RequestId> = asked.chain(waiting).chain(self.turns.drain()).collect();
-        // A count has asked every partition.
-        all.sort_unstable();
-        all.dedup();
-        all.into_iter().for_each(|id| fx.reply(Reply::new(id, Err(kv::Error::NoKeyspace))));
+        let puts = std::mem::take(&mut self.puts).into_values().flatten();
+        self.puts_waiting = 0;
+        let waiting = self.waiting.drain(..).chain(puts).map(|(id, _)| id);
+        refuse(asked.chain(waiting).chain(self.turns.drain()).collect(), &kv::Error::NoKeyspace, fx);
+    }
+    /// Gives up what a session asked for, as nobody waits for it. A put that was sent is seen through.
+    fn abandon(&mut self, now: Time, session: u32, fx: &mut Effects) {
+        let of = |id: &RequestId| id.0 >> 32 == u64::from(session);
+        let mut all = self.turns.abandon(of);
+        let mut kept = |(id, _): &(RequestId, Op)| {
+            let keeps = !of(id);
+            all.extend((!keeps).then_some(*id));
+            keeps
+        };
+        self.waiting.retain(&mut kept);
+        self.puts.values_mut().for_each(|queue| queue.retain(&mut kept));
+        self.puts.retain(|_, queue| !queue.is_empty());
+        self.puts_waiting = self.puts.values().map(VecDeque::len).sum();
+        let reads = self.asked.iter().filter(|(_, (id, asked))| of(id) && !matches!(asked, Asked::Put { .. }));
+        for request in reads.map(|(request, _)| *request).collect::<Vec<_>>() {
+            let Some((id, asked)) = self.asked.remove(&request) else { continue };
+            all.push(id);
+            self.ring.iter_mut().for_each(|ring| ring.forget(request));
+            match asked {
+                Asked::Get { turn: Some(key) } => self.end_turn(now, &key),
+                Asked::Count(n) => _ = self.counts.remove(&n),
+                _ => {}
+            }
+        }
+        refuse(all, &kv::Error::Abandoned, fx);
+        self.pass(fx);
     }
 
-    /// Starts what waits, in order.
+    /// Begins a request, or keeps it until it can begin.
+    fn take(&mut self, now: Time, (id, op): (RequestId, Op), fx: &mut Effects) {
+        let Some(ring) = &self.ring else { return self.waiting.push_back((id, op)) };
+        if let Some(p) = self.put_of(&op).filter(|p| self.puts.contains_key(p) || ring.is_busy(*p)) {
+            self.puts.entry(p).or_default().push_back((id, op));
+            self.puts_waiting += 1;
+            return;
+        }
+        match self.ask(now, id, op) {
+            Ok(None) => {}
+            Ok(Some(reply)) => fx.reply(Reply::new(id, Ok(reply))),
+            Err(e) => fx.reply(Reply::new(id, Err(e))),
+        }
+    }
+    /// The partition that is put to.
+    fn put_of(&self, op: &Op) -> Option<Partition> {
+        let key = match op {
+            Op::Put { key, .. } => Some(key),
+            Op::Batch { conditions, changes } => {
+                conditions.first().map(|c| &c.0).or_else(|| changes.first().map(|c| &c.0))
+            }
+            _ => None,
+        };
+        key.map(|key| self.config.partition(key))
+    }
+    /// Starts what waits: in order, and puts of different partitions in turns.
     fn start(&mut self, now: Time, fx: &mut Effects) {
-        while self.ring.is_some() {
-            let Some((id, op)) = self.waiting.pop_front() else { break };
-            match self.ask(now, id, op.clone()) {
+        while let Some(request) = self.waiting.pop_front() {
+            self.take(now, request, fx);
+        }
+        while let Some(p) = self.next_put() {
+            self.served = p;
+            let Some(queue) = self.puts.get_mut(&p) else { break };
+            let Some((id, op)) = queue.pop_front() else { break };
+            self.puts_waiting -= 1;
+            if queue.is_empty() {
+                self.puts.remove(&p);
+            }
+            match self.ask(now, id, op) {
                 Ok(None) => {}
                 Ok(Some(reply)) => fx.reply(Reply::new(id, Ok(reply))),
-                Err(None) => {
-                    self.waiting.push_front((id, op));
-                    break;
-                }
-                Err(Some(e)) => fx.reply(Reply::new(id, Err(e))),
+                Err(e) => fx.reply(Reply::new(id, Err(e))),
             }
         }
         self.pass(fx);
     }
-    /// Begins a request; its reply if it needs nobody. `Err(None)`: too much is under way.
-    fn ask(&mut self, now: Time, id: RequestId, op: Op) -> Result<Option<kv::Reply>, Option<kv::Error>> {
+    /// The next partition of which a put waits that can begin.
+    fn next_put(&self) -> Option<Partition> {
+        let ring = self.ring.as_ref().filter(|ring| !ring.is_full())?;
+        let behind = (Bound::Excluded(self.served), Bound::Unbounded);
+        let mut all = self.puts.range(behind).chain(self.puts.range(..=self.served)).map(|(p, _)| *p);
+        all.find(|p| !ring.is_busy(*p))
+    }
+    /// Begins a request; its reply if it needs nobody.
+    fn ask(&mut self, now: Time, id: RequestId, op: Op) -> Result<Option<kv::Reply>, kv::Error> {
         match op {
             Op::Get { key, room, latest } => {
                 if latest && RingClient::check(&key).is_ok() {
@@ -287,21 +363,21 @@ impl Client {
                 self.put(now, id, items, missing, turn)?;
             }
             Op::Batch { conditions, changes } => {
-                let items = items(conditions, changes).map_err(Some)?;
+                let items = items(conditions, changes)?;
                 if items.is_empty() {
                     return Ok(Some(kv::Reply::Put(kv::Verdict::Applied)));
                 }
                 self.put(now, id, items, false, None)?;
             }
             Op::Scan { cursor, limit } => {
-                let unknown = Some(kv::Error::Cursor { cursor, kept: CURSORS_MAX });
+                let unknown = kv::Error::Cursor { cursor, kept: CURSORS_MAX };
                 let position = self.cursors.position(cursor).ok_or(unknown)?;
                 let (partition, after) = split(&position).unwrap_or((self.config.first(), None));
                 let limit = limit.clamp(1, SCAN_MAX);
                 self.scan(now, id, Scan { partition, after, limit, keys: Vec::new() });
             }
             Op::Count => {
-                let Some(ring) = self.ring.as_mut() else { return Err(None) };
+                let Some(ring) = self.ring.as_mut() else { return Err(kv::Error::NotServed) };
                 self.count += 1;
                 let left = self.config.partitions().count() as u32;
                 self.counts.insert(self.count, Count { left, keys: 0, expiring: 0 });
@@ -310,19 +386,12 @@ impl Client {
                     self.asked.insert(request, (id, Asked::Count(self.count)));
                 }
             }
-            Op::In { .. } => return Err(Some(kv::Error::NotServed)),
+            Op::In { .. } | Op::Abandon { .. } => return Err(kv::Error::NotServed),
         }
         Ok(None)
     }
-    fn get(
-        &mut self,
-        now: Time,
-        id: RequestId,
-        key: Bytes,
-        room: u32,
-        turn: Option<Bytes>,
-    ) -> Result<(), Option<kv::Error>> {
-        let Some(ring) = &mut self.ring else { return Err(None) };
+    fn get(&mut self, now: Time, id: RequestId, key: Bytes, room: u32, turn: Option<Bytes>) -> Result<(), kv::Error> {
+        let Some(ring) = &mut self.ring else { return Err(kv::Error::NotServed) };
         let request = ring.get(now, &mut self.fx, key, room).map_err(refusal)?;
         self.asked.insert(request, (id, Asked::Get { turn }));
         Ok(())
@@ -340,8 +409,8 @@ impl Client {
         items: Vec<Item>,
         missing: bool,
         turn: Option<Bytes>,
-    ) -> Result<(), Option<kv::Error>> {
-        let Some(ring) = &mut self.ring else { return Err(None) };
+    ) -> Result<(), kv::Error> {
+        let Some(ring) = &mut self.ring else { return Err(kv::Error::NotServed) };
         let bytes = items.iter().map(Item::bytes).sum();
         let request = ring.put(now, &mut self.fx, items, None).map_err(refusal)?;
         if let Some(key) = &turn {
@@ -480,17 +549,23 @@ fn items(conditions: Vec<(Bytes, Condition)>, changes: Vec<(Bytes, kv::Change)>)
     Ok(items.into_values().collect())
 }
 
-/// `None`: it is tried again later.
-fn refusal(e: RequestError) -> Option<kv::Error> {
-    Some(match e {
-        RequestError::Busy => return None,
+/// Refuses each of them once: a count has asked every partition.
+fn refuse(mut all: Vec<RequestId>, why: &kv::Error, fx: &mut Effects) {
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().for_each(|id| fx.reply(Reply::new(id, Err(why.clone()))));
+}
+
+fn refusal(e: RequestError) -> kv::Error {
+    match e {
+        RequestError::Busy => kv::Error::Busy { limit: PUTS_MAX as u32 },
         RequestError::Key { bytes } => kv::Error::KeyLength { bytes, max: KEY_MAX },
         RequestError::Value { bytes, max } => kv::Error::ValueLength { bytes, max },
         RequestError::Batch { bytes, max } => kv::Error::BatchLength { bytes, max },
         RequestError::Items { items } => kv::Error::BatchKeys { keys: items, max: ITEMS_MAX },
         RequestError::Partitions { first, key } => kv::Error::Partitions { first, key },
         RequestError::Twice { key } => kv::Error::KeyTwice { key },
-    })
+    }
 }
 
 fn of_condition(c: Condition) -> types::Condition {
@@ -534,113 +609,5 @@ impl Node for KvClient {
 }
 
 #[cfg(test)]
-mod tests {
-    use rackweave_core::msg::control::RackMap;
-
-    use super::*;
-    use crate::msg::{Body, PutResult};
-    use crate::types::{PutId, View};
-
-    const ME: NodeId = NodeId(9);
-    const MEMBER: NodeId = NodeId(3);
-
-    fn keyspace(serial: u32) -> Keyspace {
-        Keyspace { id: KeyspaceId::new(serial, 1), replicas: 1, value_max: 1 << 20 }
-    }
-
-    /// A client, and the packets that it sent since the last look.
-    struct Rig {
-        client: KvClient,
-        fx: Effects,
-        replies: Vec<Reply>,
-        now: Time,
-    }
-    impl Rig {
-        fn new() -> Rig {
-            let client = KvClient::new(ME, Some(Config::default()), 7);
-            let mut rig = Rig { client, fx: Effects::new(), replies: Vec::new(), now: Time::ZERO };
-            let (nonce, incarnation, map) = (7, Incarnation(4), Box::new(RackMap::default()));
-            let body = msg::Body::Control(Control::ClientWelcome { nonce, incarnation, map });
-            rig.handle(Event::Packet(msg::Packet { src: Layout::META, dst: ME, header: header(), body }));
-            rig
-        }
-        fn handle(&mut self, event: Event) -> Vec<Packet> {
-            self.now += Span::from_millis(1);
-            self.client.handle(self.now, event, &mut self.fx);
-            self.replies.append(&mut self.fx.replies);
-            self.fx.packets.drain(..).filter_map(Packet::of_message).collect()
-        }
-        fn hear(&mut self, from: NodeId, partition: Partition, body: Body) -> Vec<Packet> {
-            let p = Packet { from, to: ME, partition, epoch: Epoch(1), body };
-            self.handle(Event::Packet(p.into_message()))
-        }
-        /// Puts a key; its identity.
-        fn put(&mut self, serial: u32) -> (PutId, Partition) {
-            let change = kv::Change::Set { value: "v".into(), expires: kv::Expires::Never };
-            let op = Op::Put { key: "k".into(), condition: Condition::Always, change };
-            let op = Op::In { keyspace: keyspace(serial), op: Box::new(op) };
-            let sent = self.handle(Event::Request(request::Request::new(RequestId(u64::from(serial)), op)));
-            let partition = sent[0].partition;
-            assert_eq!(partition.keyspace(), keyspace(serial).id);
-            let sent = if matches!(sent[0].body, Body::Lookup) {
-                let view =
-                    View { partition, epoch: Epoch(1), primary: MEMBER, active: Epoch(0), members: vec![member()] };
-                self.hear(Layout::META, partition, Body::NewView(Box::new(view)))
-            } else {
-                sent
-            };
-            let id = sent.iter().find_map(|p| if let Body::Put(put) = &p.body { Some(put.id) } else { None });
-            (id.expect("a put"), partition)
-        }
-        fn answer(&mut self, (id, partition): (PutId, Partition)) {
-            let body = Body::PutReply { id, attempt: 1, result: PutResult::Done(Verdict::Applied) };
-            self.hear(MEMBER, partition, body);
-            assert_eq!(self.replies.drain(..).count(), 1);
-        }
-    }
-    fn member() -> types::Member {
-        types::Member {
-            node: MEMBER,
-            incarnation: Incarnation(1),
-            drive: rackweave_core::DriveId(1),
-            role: types::Role::Home,
-            holds: types::Epochs::none(),
-            wants: types::Epochs::none(),
-            since: Epoch(1),
-            witness: true,
-        }
-    }
-    fn header() -> Header {
-        Packet { from: ME, to: ME, partition: Partition(0), epoch: Epoch(0), body: Body::Lookup }.into_message().header
-    }
-
-    #[test]
-    fn a_client_of_a_keyspace_that_is_given_up_and_comes_again_numbers_its_puts_on() {
-        let mut rig = Rig::new();
-        let first = rig.put(1);
-        rig.answer(first);
-        // A service with an earlier copy of its store does not know the keyspace; with the right one it does again.
-        rig.put(1);
-        rig.hear(Layout::META, first.1, Body::Outdated(None));
-        assert!(matches!(rig.replies.drain(..).next(), Some(Reply { result, .. }) if !result.is_ok()));
-        assert_eq!(rig.client.keyspaces.len(), 0);
-        let later = rig.put(1);
-        assert!(later.0.sequence > first.0.sequence + 1, "{later:?} after {first:?}: members take it for a repetition");
-    }
-    #[test]
-    fn clients_of_earlier_keyspaces_with_a_number_are_given_up_unless_someone_waits() {
-        let mut rig = Rig::new();
-        for serial in 1..20 {
-            let put = rig.put(serial);
-            assert_eq!(rig.client.keyspaces.len(), 1, "serial {serial}");
-            rig.answer(put);
-        }
-        rig.put(20);
-        let last = rig.put(21);
-        assert_eq!(rig.client.keyspaces.len(), 2);
-        rig.answer(last);
-        // One that is late does not end the one that is there.
-        rig.put(3);
-        assert!(rig.client.keyspaces.contains_key(&keyspace(21).id));
-    }
-}
+#[path = "client_tests.rs"]
+mod tests;

@@ -14,7 +14,8 @@ use crate::msg::{Body, GetResult, Packet, PutResult, ScanResult};
 use crate::trace::RETURNED_EARLY;
 use crate::types::{Change, ITEMS_MAX, Item, KEY_MAX, Partition, Put, PutId, Verdict, View};
 
-/// Most puts of a client under way.
+/// Most puts of a client under way in a partition; and in all, without those that have no answer for a lease. A partition that is
+/// not served must not hold back the others.
 pub const PUTS_MAX: usize = 64;
 /// The waiting time doubles with each try, so often.
 const DOUBLINGS_MAX: u32 = 5;
@@ -41,7 +42,7 @@ pub enum RequestError {
     #[error("key {key:?} comes twice")]
     Twice { key: Bytes },
     #[error(
-        "{PUTS_MAX} puts are under way, or {WINDOW_MAX} have begun since the oldest; try again when it is finished"
+        "{PUTS_MAX} puts are under way, or {WINDOW_MAX} have begun in the partition since its oldest; try again when it is finished"
     )]
     Busy,
 }
@@ -69,6 +70,9 @@ pub struct Done {
 struct PendingPut {
     put: Put,
     request: u64,
+    begun: Time,
+    /// It has no answer for a lease.
+    late: bool,
     retry_at: Time,
     tries: u32,
     /// Any-k: returns early when this many members have logged it.
@@ -77,6 +81,24 @@ struct PendingPut {
     returned: bool,
     /// The last epoch in which it went to the multicast ring.
     cast: Epoch,
+}
+
+/// The puts of a partition that are under way.
+#[derive(Default)]
+struct Window {
+    /// Puts that have begun since the window was empty.
+    begun: u64,
+    /// By sequence: how many had begun before it.
+    under_way: BTreeMap<u64, u64>,
+}
+
+impl Window {
+    /// Members remember the last [`WINDOW_MAX`] finished puts of a client and partition: one that is as far behind could be executed
+    /// twice.
+    fn is_full(&self) -> bool {
+        let behind = self.under_way.first_key_value().map_or(0, |(_, before)| self.begun - before);
+        self.under_way.len() >= PUTS_MAX || behind + 1 >= WINDOW_MAX as u64
+    }
 }
 
 /// What is asked of one member of a partition.
@@ -105,6 +127,10 @@ pub struct RingClient {
     sequence: u64,
     request: u64,
     puts: BTreeMap<u64, PendingPut>,
+    /// Of partitions with puts under way.
+    windows: BTreeMap<Partition, Window>,
+    /// Puts under way that are not late.
+    prompt: usize,
     /// Repetitions without an answer draw on it.
     budget: Budget,
     gets: BTreeMap<u64, PendingGet>,
@@ -143,6 +169,8 @@ impl RingClient {
             // Late answers to an earlier run must match no request of this one.
             request: incarnation.0 << 32,
             puts: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            prompt: 0,
             budget: Budget::default(),
             gets: BTreeMap::new(),
             done: Vec::new(),
@@ -174,11 +202,13 @@ impl RingClient {
     pub fn aborts(&self) -> u64 {
         self.aborts
     }
-    /// Whether a further put is refused for now. Members remember the last [`WINDOW_MAX`] finished puts: one that is as far
-    /// behind could be executed twice.
-    pub fn is_busy(&self) -> bool {
-        let behind = self.puts.first_key_value().map_or(0, |(oldest, _)| self.sequence - oldest);
-        self.puts.len() == PUTS_MAX || behind + 2 >= WINDOW_MAX as u64
+    /// Whether a further put is refused for now, of any partition.
+    pub fn is_full(&self) -> bool {
+        self.prompt >= PUTS_MAX
+    }
+    /// Whether a further put of the partition is refused for now.
+    pub fn is_busy(&self, p: Partition) -> bool {
+        self.is_full() || self.windows.get(&p).is_some_and(Window::is_full)
     }
     /// The identity of a put under way.
     pub fn put_id(&self, request: u64) -> Option<PutId> {
@@ -230,17 +260,23 @@ impl RingClient {
     ) -> Result<u64, RequestError> {
         items.sort_by(|a, b| a.key.cmp(&b.key));
         RingClient::check_items(&items, &self.config)?;
-        if self.is_busy() {
+        let home = self.config.partition(&items[0].key);
+        if self.is_busy(home) {
             return Err(RequestError::Busy);
         }
         self.sequence += 1;
         self.request += 1;
+        let window = self.windows.entry(home).or_default();
+        window.under_way.insert(self.sequence, window.begun);
+        window.begun += 1;
+        self.prompt += 1;
         let id = PutId { client: self.me, incarnation: self.incarnation, sequence: self.sequence };
         let early = any.is_some();
         let put = Put { id, attempt: 1, floor: 0, early, items };
         let (request, any) = (self.request, any.unwrap_or(usize::MAX));
         let (retry_at, tries, held, cast) = (now, 0, BTreeSet::new(), Epoch(0));
-        let pending = PendingPut { put, request, retry_at, tries, any, held, returned: false, cast };
+        let (begun, late, returned) = (now, false, false);
+        let pending = PendingPut { put, request, begun, late, retry_at, tries, any, held, returned, cast };
         self.puts.insert(self.sequence, pending);
         self.send_put(now, fx, self.sequence);
         self.wake(now, fx);
@@ -276,8 +312,26 @@ impl RingClient {
         self.wake(now, fx);
         self.request
     }
+    /// Gives a get, scan or count up: its answer is ignored.
+    pub fn forget(&mut self, request: u64) {
+        self.gets.remove(&request);
+    }
     fn home(&self, put: &Put) -> Partition {
         self.config.partition(&put.items[0].key)
+    }
+    /// The put is finished.
+    fn end_put(&mut self, now: Time, sequence: u64, answer: Answer) {
+        let Some(pending) = self.puts.remove(&sequence) else { return };
+        self.prompt -= usize::from(!pending.late);
+        let home = self.home(&pending.put);
+        if let Some(window) = self.windows.get_mut(&home) {
+            window.under_way.remove(&sequence);
+            if window.under_way.is_empty() {
+                self.windows.remove(&home);
+            }
+        }
+        self.budget.answered();
+        self.done.push(Done { at: now, request: pending.request, answer });
     }
 
     fn wake(&mut self, now: Time, fx: &mut Effects<Packet>) {
@@ -291,14 +345,15 @@ impl RingClient {
     }
 
     fn send_put(&mut self, now: Time, fx: &mut Effects<Packet>, sequence: u64) {
-        let floor = self.puts.first_key_value().map_or(sequence, |(s, _)| *s);
         let Some(pending) = self.puts.get_mut(&sequence) else { return };
+        let p = self.config.partition(&pending.put.items[0].key);
+        let oldest = self.windows.get(&p).and_then(|w| w.under_way.first_key_value());
+        let floor = oldest.map_or(sequence, |(s, _)| *s);
         let first = self.config.patience(self.config.client_retry, pending.put.bytes());
         pending.retry_at = now + pause(first, pending.tries, sequence ^ u64::from(self.me.0) << 32 ^ now.0);
         pending.tries += 1;
         pending.put.floor = floor;
         let put = pending.put.clone();
-        let p = self.config.partition(&put.items[0].key);
         let Some(view) = self.views.get(&p) else { return self.lookup(fx, p) };
         let (from, epoch) = (self.me, view.epoch);
         if self.config.by_multicast && (pending.cast < epoch || mutant!("kv-replica.put.multicast-alone")) {
@@ -395,16 +450,8 @@ impl RingClient {
         let mine = id.client == self.me && id.incarnation == self.incarnation;
         let Some(pending) = self.puts.get_mut(&id.sequence).filter(|_| mine) else { return };
         match result {
-            PutResult::Done(verdict) => {
-                self.budget.answered();
-                self.done.push(Done { at: now, request: pending.request, answer: Answer::Put(verdict) });
-                self.puts.remove(&id.sequence);
-            }
-            PutResult::NoSpace if pending.put.attempt == attempt => {
-                self.budget.answered();
-                self.done.push(Done { at: now, request: pending.request, answer: Answer::NoSpace });
-                self.puts.remove(&id.sequence);
-            }
+            PutResult::Done(verdict) => self.end_put(now, id.sequence, Answer::Put(verdict)),
+            PutResult::NoSpace if pending.put.attempt == attempt => self.end_put(now, id.sequence, Answer::NoSpace),
             PutResult::Aborted if pending.put.attempt == attempt => {
                 self.aborts += 1;
                 pending.put.attempt += 1;
@@ -434,6 +481,12 @@ impl RingClient {
         let homes = puts.iter().map(|s| self.home(&self.puts[s].put));
         let partitions: BTreeSet<Partition> = homes.chain(gets.iter().map(|r| self.gets[r].partition)).collect();
         partitions.into_iter().for_each(|p| self.lookup(fx, p));
+        for s in &puts {
+            if let Some(put) = self.puts.get_mut(s).filter(|p| !p.late && now >= p.begun + self.config.lease) {
+                put.late = true;
+                self.prompt -= 1;
+            }
+        }
         // Without budget the question for the view is all that is sent: nodes that are late get no more to do.
         for s in puts {
             if self.budget.take(now) {

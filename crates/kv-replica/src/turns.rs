@@ -49,6 +49,19 @@ impl Turns {
         let turns = std::mem::take(self).keys.into_values();
         turns.flat_map(|t| t.waiting).map(|(id, _)| id).collect()
     }
+    /// Gives up the gets that wait, of those ids.
+    pub fn abandon(&mut self, of: impl Fn(&RequestId) -> bool) -> Vec<RequestId> {
+        let mut all = Vec::new();
+        for turn in self.keys.values_mut() {
+            turn.waiting.retain(|(id, _)| {
+                let keeps = !of(id);
+                all.extend((!keeps).then_some(*id));
+                keeps
+            });
+        }
+        self.waiting -= all.len();
+        all
+    }
     /// When the next idle turn ends.
     pub fn deadline(&self) -> Time {
         self.ends.first().map_or(Time::MAX, |e| e.0)

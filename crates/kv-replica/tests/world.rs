@@ -235,9 +235,10 @@ impl World {
     pub fn put_id(&mut self, c: NodeId, request: u64) -> Option<PutId> {
         self.with_client(c, |client, _, _| client.put_id(request))
     }
-    /// Whether the client can begin a put.
+    /// Whether the client can begin a put of any partition.
     pub fn takes_puts(&self, c: NodeId) -> bool {
-        matches!(self.engine.node(c), Some(Party::Client(client)) if !client.is_busy())
+        let takes = |client: &RingClient| !self.config.partitions().any(|p| client.is_busy(p));
+        matches!(self.engine.node(c), Some(Party::Client(client)) if takes(client))
     }
 
     pub fn value(&mut self) -> Bytes {

@@ -18,8 +18,8 @@ use std::path::PathBuf;
 use bytes::BytesMut;
 use rackweave_core::admin::{self, RackStatus};
 use rackweave_core::request::{Op, Outcome, Reply, Request};
-use rackweave_core::volume;
 use rackweave_core::{NodeId, RackId, Span, Time, VolumeId};
+use rackweave_core::{kv, volume};
 use rackweave_gateway::{self as gateway, SessionId};
 use rackweave_server::DriveProblem;
 use slab::Slab;
@@ -79,8 +79,8 @@ enum Waiter {
     },
     /// A flush before a stop.
     Stop,
-    /// Detaching a volume that is no longer in use.
-    Detach,
+    /// Detaching a volume that is no longer in use, or abandoning requests.
+    Gone,
 }
 
 /// A connection and its serial number, since places are reused.
@@ -515,7 +515,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 self.answer_report(now, place, metrics, &rack, &volumes);
             }
             (Waiter::Report { place, .. }, result) => self.answer(now, place, &answer(result, &self.facts)),
-            (Waiter::Stop | Waiter::Detach, _) => {}
+            (Waiter::Stop | Waiter::Gone, _) => {}
         }
     }
 
@@ -614,9 +614,14 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
     }
 
     fn drop_conn(&mut self, key: usize) {
-        if let Some((_, conn)) = self.conns.try_remove(key) {
+        if let Some((serial, conn)) = self.conns.try_remove(key) {
             let _ = self.poll.remove(conn.fd());
             self.budget.leave(key, conn.account());
+            // What it asked of keys may wait for long, and nobody wants the answers.
+            if let (Some(client), None, true) = (self.takers.client, conn.volume(), conn.in_flight() > 0) {
+                let session = serial << CONN_BITS | key as u32;
+                self.ask(client, kv::Op::Abandon { session }, Waiter::Gone);
+            }
             if let Some(volume) = conn.volume() {
                 self.detach_unused(volume);
             }
@@ -628,7 +633,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
         if let Some(client) = self.takers.client
             && !self.conns.iter().any(|(_, c)| c.1.volume() == Some(volume))
         {
-            self.ask(client, volume::Op::Detach { volume }, Waiter::Detach);
+            self.ask(client, volume::Op::Detach { volume }, Waiter::Gone);
         }
     }
 

@@ -79,7 +79,7 @@ impl<N: Nodes + Describe, F: FileIo, M: MetaStore> EventLoop<N, F, M> {
                 let message = "this process administers no volumes: use the metadata service's control socket".into();
                 self.answer(self.clock.now(), place, &Answer::Error { message });
             }
-            (None, Waiter::Stop | Waiter::Detach) => {}
+            (None, Waiter::Stop | Waiter::Gone) => {}
         }
     }
 
