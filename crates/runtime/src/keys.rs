@@ -52,7 +52,8 @@ pub struct KeyServer<B> {
     touched: Vec<usize>,
     piece: BytesMut,
     next_sweep: Time,
-    next_tick: Time,
+    /// The last tick.
+    ticked: Time,
     /// The end of the wait for pending requests.
     stops: Option<Time>,
 }
@@ -83,7 +84,7 @@ impl<B: Backend> KeyServer<B> {
             touched: Vec::new(),
             piece: BytesMut::new(),
             next_sweep: now + SWEEP,
-            next_tick: now,
+            ticked: now,
             stops: None,
         })
     }
@@ -102,9 +103,9 @@ impl<B: Backend> KeyServer<B> {
         loop {
             let now = self.clock.read();
             self.drive.set_now(unix_ms());
-            if now >= self.next_tick {
+            if now >= self.next_tick(now) {
                 self.drive.tick();
-                self.next_tick = self.drive.keys().next_tick().map_or(Time::MAX, |ms| now + Span::from_millis(ms));
+                self.ticked = now;
             }
             let mut went = false;
             // Commands that change what they read: their changes join the sync.
@@ -121,7 +122,7 @@ impl<B: Backend> KeyServer<B> {
             if self.has_stopped(now) {
                 return Ok(());
             }
-            let until = self.next_sweep.min(self.next_tick).min(self.stops.unwrap_or(Time::MAX));
+            let until = self.next_sweep.min(self.next_tick(now)).min(self.stops.unwrap_or(Time::MAX));
             let idle = !went && self.touched.is_empty();
             let planned = if idle { until.since(now) } else { Span::ZERO };
             self.poll.wait(Some(planned), &mut ready)?;
@@ -133,6 +134,10 @@ impl<B: Backend> KeyServer<B> {
                 self.sweep(now);
             }
         }
+    }
+    fn next_tick(&self, now: Time) -> Time {
+        let due = self.drive.keys().next_tick().map(|ms| now + Span::from_millis(ms));
+        due.map_or(Time::MAX, |due| due.max(self.ticked + Span::from_millis(TICK_MS)))
     }
     fn take_in(&mut self, now: Time, r: Ready) -> io::Result<()> {
         match r.token {

@@ -132,6 +132,8 @@ impl Keys {
                 let (keys, expiring) = (self.store.len() as u64, self.expiring.len() as u64);
                 self.reply(id, Ok(Reply::Count { keys, expiring }));
             }
+            // Each is answered soon.
+            Op::Abandon { .. } => self.reply(id, Ok(Reply::Abandoned)),
             Op::In { keyspace, op } if keyspace.id.is_first() => return self.submit(fx, id, *op),
             // A drive has one.
             Op::In { .. } => self.reply(id, Err(Error::NoKeyspace)),
@@ -186,12 +188,9 @@ impl Keys {
         }
         self.go_on(fx);
     }
-    /// Milliseconds until the next tick has something to do, from the last one; `None`: nothing is known to expire.
+    /// Milliseconds until a tick has something to do; `None`: nothing is known to expire.
     pub fn next_tick(&self) -> Option<u64> {
-        if self.learn.is_some() {
-            return Some(TICK_MS);
-        }
-        self.expiring.next().map(|at| at.saturating_sub(self.now).max(TICK_MS))
+        if self.learn.is_some() { Some(0) } else { self.expiring.next().map(|at| at.saturating_sub(self.now)) }
     }
 
     /// Takes the store's answers, and whatever follows from them.
