@@ -4,7 +4,9 @@ mod bench;
 mod client;
 pub mod rack;
 
+use std::ffi::OsStr;
 use std::io::{self, BufRead, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -110,7 +112,7 @@ fn run(kv: &mut KvDrive<File>, vssd: u32, command: &KvCmd) -> Result<(), Failure
     let mut out = io::stdout();
     match command {
         KvCmd::Put { key, value: Some(value) } => {
-            kv.put(key.as_bytes(), item::plain(value.clone().into_bytes().into()))?
+            kv.put(key.as_bytes(), item::plain(value.clone().into_vec().into()))?
         }
         KvCmd::Put { key, value: None } => {
             let mut value = Vec::new();
@@ -158,7 +160,7 @@ fn pair(line: &[u8], number: u64) -> Result<(&[u8], &[u8]), Failure> {
     let pair = tab.map(|t| (&line[..t], &line[t + 1..]));
     pair.ok_or_else(|| format!("line {number} has no tab; a line is KEY, tab, VALUE").into())
 }
-fn missing(key: &str) -> Failure {
+fn missing(key: &OsStr) -> Failure {
     format!("{key:?} is not in the store").into()
 }
 
@@ -184,12 +186,26 @@ fn print_pairs<B: AsRef<[u8]>>(
     out: &mut impl Write,
 ) -> io::Result<()> {
     if json {
-        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-        let entry = |(k, v): &(B, B)| serde_json::json!({ "key": text(k.as_ref()), "value": text(v.as_ref()) });
-        let entries: Vec<_> = pairs.iter().map(entry).collect();
-        return writeln!(out, "{}", serde_json::json!({ "entries": entries, "more": more.map(text) }));
+        let entry = |(k, v): &(B, B)| json_object([("key", Some(k.as_ref())), ("value", Some(v.as_ref()))]);
+        let mut all = json_object([("more", more)]);
+        all.insert("entries".into(), pairs.iter().map(entry).collect());
+        return writeln!(out, "{}", serde_json::Value::Object(all));
     }
     pairs.iter().try_for_each(|(key, value)| out.write_all(&[key.as_ref(), b"\t", value.as_ref(), b"\n"].concat()))
+}
+
+/// JSON has no bytes: those that are not UTF-8 are hexadecimal, under the name with `_hex` behind it.
+fn json_object<const N: usize>(all: [(&str, Option<&[u8]>); N]) -> serde_json::Map<String, serde_json::Value> {
+    let member = |(name, bytes): (&str, Option<&[u8]>)| match bytes.map(std::str::from_utf8) {
+        None => (name.to_owned(), serde_json::Value::Null),
+        Some(Ok(text)) => (name.to_owned(), text.into()),
+        Some(Err(_)) => (format!("{name}_hex"), hex(bytes.unwrap_or_default()).into()),
+    };
+    all.into_iter().map(member).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn info(kv: &KvDrive<File>, vssd: u32, json: bool, out: &mut impl Write) -> Result<(), Failure> {

@@ -153,6 +153,14 @@ pub fn import(way: &Target, path: &Path, name: &str, cloud: &args::Cloud, json: 
         return Err(Refused::Because(format!("a volume named {name:?} exists already")).into());
     }
     let unfinished = format!("{name}{UNFINISHED}");
+    let most = admin::NAME_MAX - UNFINISHED.len();
+    if name.len() > most {
+        let why = format!(
+            "name {name:?} has {} characters, an imported volume's at most {most}: until it is complete its name is {unfinished:?}",
+            name.len()
+        );
+        return Err(Refused::Because(why).into());
+    }
     if let Ok(Answer::Volume(_)) = ask(way, admin::Op::VolumeInfo { name: unfinished.as_str().into() }) {
         return Err(Refused::Because(left_behind(name, &unfinished)).into());
     }

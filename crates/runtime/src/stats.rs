@@ -443,6 +443,9 @@ exported! {
         /// Bytes of current records.
         #[serde(default)]
         live_bytes: u64 = |s| s.live_bytes, Gauge "rackweave_key_log_live_bytes" "Bytes of the log's current records";
+        /// Bytes of further records that it can take.
+        #[serde(default)]
+        room_bytes: u64 = |s| s.room_bytes, Gauge "rackweave_key_log_room_bytes" "Bytes of further records that the log can take";
         keys: u64 = |s| s.keys, Gauge "rackweave_keys" "Keys with a value that the server has a copy of";
         /// Partitions that the server has a copy of, and those of which it is the primary.
         #[serde(default)]

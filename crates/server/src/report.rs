@@ -107,6 +107,8 @@ pub struct StoreStatus {
     pub undecided: u64,
     /// Bytes of current records.
     pub live_bytes: u64,
+    /// Bytes of further records that it can take.
+    pub room_bytes: u64,
     pub gets: u64,
     pub puts: u64,
     /// Puts refused because the store is full.

@@ -1,5 +1,6 @@
 //! Options of the commands that work on a drive's file, without a rack.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -89,25 +90,25 @@ pub enum KvCmd {
     /// Store a value durably
     #[command(after_help = "Example:\n  rackweave kv put hello world")]
     Put {
-        key: String,
+        key: OsString,
         /// The value [default: standard input]
-        value: Option<String>,
+        value: Option<OsString>,
     },
     /// Store the pairs of standard input (KEY TAB VALUE lines) and print each key once durable
     #[command(after_help = "Example:\n  rackweave kv load < pairs.tsv")]
     Load,
     /// Write a key's value to standard output
     #[command(after_help = "Example:\n  rackweave kv get hello")]
-    Get { key: String },
+    Get { key: OsString },
     /// Remove a key durably
     #[command(alias = "del", after_help = "Example:\n  rackweave kv delete hello")]
-    Delete { key: String },
+    Delete { key: OsString },
     /// List pairs in key order (KEY TAB VALUE lines); of a rack this reads the names of all keys
     #[command(after_help = "Example:\n  rackweave kv scan --from h --limit 10")]
     Scan {
         /// First key to list [default: the first key]
         #[arg(long, value_name = "KEY", default_value = "")]
-        from: String,
+        from: OsString,
         /// Largest number of pairs
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,

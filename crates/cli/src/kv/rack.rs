@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use rackweave_core::keyspace::KeyspaceId;
 use rackweave_net::ask::Target;
@@ -167,10 +168,10 @@ fn info(
     }
     writeln!(out, "{keys} keys at {uri}")?;
     for (server, s) in stores() {
-        let live = s.live_bytes as f64 / f64::from(1 << 20);
+        let [live, room] = [s.live_bytes, s.room_bytes].map(|bytes| bytes as f64 / f64::from(1 << 20));
         writeln!(
             out,
-            "server {server}: {} keys in {} partitions, primary of {}; {live:.1} MiB live, {} of {} blocks free",
+            "server {server}: {} keys in {} partitions, primary of {}; {live:.1} MiB live, room for {room:.1} MiB, {} of {} blocks free",
             s.keys, s.partitions, s.primary_of, s.blocks_free, s.blocks
         )?;
     }

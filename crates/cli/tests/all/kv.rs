@@ -1,9 +1,11 @@
 //! A key-value store on a virtual SSD of a drive in a file.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -68,6 +70,27 @@ fn pairs_are_put_read_listed_and_deleted() {
     let (_, said, _) = d.kv(&["info", "--json"]);
     let info: Value = serde_json::from_str(&said).expect("JSON");
     assert_eq!((&info["keys"], &info["vssd"]), (&3.into(), &1.into()));
+}
+
+#[test]
+fn keys_and_values_are_any_bytes() {
+    let d = Drive::new();
+    let kv = |command: &str, args: &[&[u8]]| {
+        let args = args.iter().map(|a| OsStr::from_bytes(a));
+        let out = rackweave(&d.args("kv", &[command])).args(args).output().expect("runs");
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        out.stdout
+    };
+    kv("put", &[b"\xff\x01", b"\x80"]);
+    kv("put", &["\u{e9}".as_bytes(), b"text"]);
+    assert_eq!(kv("get", &[b"\xff\x01"]), b"\x80");
+    let scan = |args: &[&[u8]]| -> Value { serde_json::from_slice(&kv("scan", args)).expect("JSON") };
+    let entries = serde_json::json!([{ "key": "\u{e9}", "value": "text" }, { "key_hex": "ff01", "value_hex": "80" }]);
+    assert_eq!(scan(&[b"--json"]), serde_json::json!({ "entries": entries, "more": null }));
+    assert_eq!(scan(&[b"--json", b"--limit", b"1"])["more_hex"], "ff01");
+    assert_eq!(scan(&[b"--json", b"--from", b"\xff"])["entries"], serde_json::json!([entries[1]]));
+    kv("delete", &[b"\xff\x01"]);
+    assert_eq!(scan(&[b"--json"])["entries"], serde_json::json!([entries[0]]));
 }
 
 #[test]
@@ -172,6 +195,26 @@ impl Drop for Served {
         _ = self.child.kill();
         _ = self.child.wait();
     }
+}
+
+#[test]
+fn values_that_nobody_reads_expire() {
+    let d = Drive::new();
+    let served = Served::new(&d, &[]);
+    // What expires later does not delay what expires soon.
+    served.say("SET later v EX 1000\r\nSET soon v PX 200\r\nDBSIZE\r\n", "+OK\r\n+OK\r\n:2\r\n");
+    let mut s = served.connect();
+    let mut count = || {
+        s.write_all(b"DBSIZE\r\n").expect("sent");
+        let mut found = [0; 4];
+        s.read_exact(&mut found).expect("a reply");
+        found[1]
+    };
+    let until = Instant::now() + Duration::from_secs(20);
+    while count() == b'2' && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(count(), b'1', "an expired value takes room");
 }
 
 #[test]

@@ -417,6 +417,7 @@ impl<N: Logged> Service for LogService<N> {
             let (space, stats) = (store.space(), store.stats());
             let (manager, inner) = ssd.log(self.vssd);
             (s.blocks, s.blocks_free, s.live_bytes) = (space.blocks, space.free, space.live);
+            s.room_bytes = room(store, &self.writes).for_puts;
             s.block_bytes = inner.and_then(|v| manager.block_bytes(v).ok()).unwrap_or_default();
             (s.compactions, s.written_bytes) = (stats.compactions, stats.written_bytes);
             s.erases = ssd.log_stats(self.vssd).erases;
