@@ -103,6 +103,7 @@ impl Map {
                 Reply::Page { keys, cursor: if next < self.all.len() as u64 { next } else { 0 } }
             }
             Op::Count => Reply::Count { keys: self.all.len() as u64, expiring: 0 },
+            Op::Abandon { .. } => Reply::Abandoned,
         })
     }
 }
